@@ -64,8 +64,8 @@ def measured_rates(shape: Shape) -> tuple[float, float]:
 def this_core(tflops: float, memory: float, lengths: AssumedLengths) -> Machines:
     """One core of this machine, with measured rates."""
     return Machines(
-        name="this core", count=1, memory_gib=8.0, device="cpu", tflops=tflops, memory_gb_s=memory, step_ms=1.0,
-        rates="measured", lengths=lengths,
+        name="this core", count=1, memory_gib=8.0, device="cpu", tflops=tflops, memory_gb_s=memory,
+        step_overhead_ms=1.0, rates="measured", lengths=lengths,
     )  # fmt: skip
 
 
@@ -79,7 +79,7 @@ def measure(folder: Path, name: str, sizes: Mapping[str, object]) -> str:
     with contextlib.redirect_stdout(sys.stderr):  # it prints the files that it executes
         use = load_use(Permissions(use=[grader]))
     recipe = read_recipe("", list(fields.items()), use)
-    prompt = max(len(problem.context) for problem in all_problems(read_inputs(recipe, use).task))
+    prompt = max(len(problem.token_ids) for problem in all_problems(read_inputs(recipe, use).task))
     (folder / "empty.toml").write_text("")
     options = [word for path, value in fields.items() for word in (f"--{path}", value)]
     words = [sys.executable, "-m", "groupwise", "train", str(folder / "empty.toml"), *options, "--use", str(grader)]
@@ -113,14 +113,14 @@ def compare_calibrated(folder: Path) -> None:
             use = load_use(Permissions(use=[home / "grader.py"]))
         recipe = read_recipe("", list(fields.items()), use)
         shape = Shape(**{**OTHERS, **sizes})  # type: ignore[arg-type]
-        prompt = max(len(problem.context) for problem in all_problems(read_inputs(recipe, use).task))
+        prompt = max(len(problem.token_ids) for problem in all_problems(read_inputs(recipe, use).task))
         rates = rates or measured_rates(shape)
         machines = this_core(*rates, AssumedLengths(prompt=prompt, median=recipe.sampling.max_tokens, spread=0.0))
         measured_run(home, fields)
         (run,) = (home / "runs").iterdir()
         if not factors:
             first = calibrated(machines, run, recipe, shape, prompt)
-            factors = {"sampling": first.sampling, "learning": first.learning}
+            factors = {"sampling": first.sampling_factor, "learning": first.learning_factor}
         trials = [plan_run(recipe, shape, each, prompt).best for each in (machines, replace(machines, **factors))]
         by_rates, planned = (trial.sampling() + trial.learning for trial in trials)
         measured = sum(phase_seconds(run))

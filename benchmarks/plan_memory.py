@@ -97,7 +97,7 @@ def predicted(folder: Path, fields: Mapping[str, str]) -> dict[str, Memory]:
     shape = read_shape(find_model(recipe.model))
     assert isinstance(shape, Shape)
     prompts = all_problems(read_inputs(recipe, use).task)
-    return process_memories(recipe, shape, max(len(prompt.context) for prompt in prompts))
+    return process_memories(recipe, shape, max(len(prompt.token_ids) for prompt in prompts))
 
 
 def measured(folder: Path, fields: Mapping[str, str], *command: str) -> Run:
@@ -143,7 +143,7 @@ def compare(name: str, sizes: Mapping[str, object], settings: Mapping[str, str])
         memories, run = predicted(Path(parent), fields), measured(Path(parent), fields)
     for (process, memory), peak in zip(memories.items(), run.peaks, strict=True):
         label = f"{name}, {process}" if len(memories) > 1 else name
-        cells = [label, f"{memory.total / 1e6:.1f} M", memory.largest_phase, f"{memory.peak / MIB:,.0f}"]
+        cells = [label, f"{memory.parameters / 1e6:.1f} M", memory.largest_phase, f"{memory.peak / MIB:,.0f}"]
         cells += [f"{peak / MIB:,.0f}", f"{memory.peak / peak - 1:+.1%}"]
         print(f"| {' | '.join(cells)} |", flush=True)
 

@@ -15,7 +15,7 @@ import torch
 from groupwise.data import Batch, Draw, Finish, Outcome, Prompt, Rollout, Sample, Verdict, pack
 from groupwise.learner import AdamW, Alone, Learner, Ranks, Replicas, StepPlan
 from groupwise.learner.fsdp import Shards
-from groupwise.learner.store import host_store, join_store
+from groupwise.learner.rank_store import host_store, join_store
 from groupwise.models import Decoder, Shape
 from groupwise.objective import Objective
 

@@ -44,7 +44,7 @@ def sample(model: Decoder, tokenizer: Tokenizer, draws: list[Draw]) -> list[Roll
     A token is the inverse CDF at a random number whose key is the seed, the draw, the sample and the position. There is
     no generator, so other rows cannot change a sample.
     """
-    groups = [[Sample(context=d.prompt.context, stream=(i,), limit=MAX_TOKENS) for i in range(GROUP)] for d in draws]
+    groups = [[Sample(context=d.prompt.token_ids, stream=(i,), limit=MAX_TOKENS) for i in range(GROUP)] for d in draws]
     for t in range(MAX_TOKENS):
         live = [(d, i) for d, group in enumerate(groups) for i, s in enumerate(group) if s.finish is None]
         if not live:

@@ -12,7 +12,7 @@ from groupwise.config.recipe import Recipe, WarmStart
 from groupwise.config.recipe_toml import read_recipe
 from groupwise.learner import AdamW
 from groupwise.models import find_model, read_tokenizer
-from groupwise.runs.disk import write_file
+from groupwise.runs.atomic_writes import write_file
 from groupwise.tasks import demonstrations
 
 SIZES = {

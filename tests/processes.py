@@ -45,8 +45,12 @@ def wait_until_gone(pids: Iterable[int]) -> None:
 
 
 def hasten(engine: Remote, seconds: float = HASTE) -> None:
-    """Give an engine this deadline from now on, because it is stopped, and answers nothing any more."""
-    engine._heartbeat.deadline = seconds
+    """Give an engine this deadline from now on: it is stopped, and answers nothing any more. From any thread."""
     *others, watch = engine._tasks
-    watch.cancel()
-    engine._tasks[:] = [*others, asyncio.create_task(engine._watch())]
+
+    def begin_again() -> None:
+        engine._heartbeat.deadline = seconds
+        watch.cancel()
+        engine._tasks[:] = [*others, asyncio.create_task(engine._watch())]
+
+    watch.get_loop().call_soon_threadsafe(begin_again)

@@ -21,7 +21,7 @@ HOME = Path(__file__).resolve().parents[1]
 SOURCE = HOME / "src" / "groupwise"
 DOCSTRINGS, MESSAGES = 40, 20
 ERRORS = (
-    r"(Error|Usage|BadData|MissingRequirement|Diverged|NoSignal|Unverifiable|Mismatch|Storage|Locked"
+    r"(Error|Usage|BadData|MissingRequirement|Diverged|NoSignal|Unverifiable|LogprobMismatch|Storage|Locked"
     r"|WorkerLost|SystemExit)$"
 )
 """The last name of a call that constructs an error."""

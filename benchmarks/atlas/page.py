@@ -81,7 +81,7 @@ def row(study: Study, comparison: Comparison | None) -> tuple[str, ...]:
 
 def figures(comparison: Comparison) -> tuple[str, ...]:
     """The cells of a comparison: both means, difference, interval, seeds, result."""
-    means = (f"{sum(values) / len(values):.3g}" for values in (comparison.parent, comparison.own))
+    means = (f"{sum(values) / len(values):.3g}" for values in (comparison.parent_values, comparison.method_values))
     low, high = comparison.interval
     result = f"*{comparison.verdict}*" + ", stale" * comparison.stale
     interval, seeds = f"{low:+.3g} to {high:+.3g}", str(len(comparison.differences))

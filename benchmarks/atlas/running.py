@@ -43,8 +43,8 @@ def run_trial(
         start = time.process_time()
         run = train(ready, out=home / "runs", name=directory_name(trial), permissions=Permissions(use=use))
         seconds = time.process_time() - start
-    if run.stopped:
-        raise KeyboardInterrupt(run.stopped)
+    if run.stop_reason:
+        raise KeyboardInterrupt(run.stop_reason)
     measured = run.metrics
     series = {name: measured.get(name, {}) for name in sorted({*ALWAYS, *metrics})}
     return TrialResult(
@@ -53,9 +53,9 @@ def run_trial(
         tokens=generated_tokens(run),
         cpu_seconds=round(seconds, 1),
         commit=commit_of(root),
-        recipe=sha256(recipe_toml.write(recipe).encode()).hexdigest()[:16],
-        code=code_hash(recipe.method),
-        model=packaged_weights(recipe.model),
+        recipe_hash=sha256(recipe_toml.write(recipe).encode()).hexdigest()[:16],
+        code_hash=code_hash(recipe.method),
+        model_hash=packaged_weights(recipe.model),
     )
 
 
@@ -126,8 +126,8 @@ def model_of(name: str, recipe: Recipe, home: Path) -> str:
         if not finished.is_file():
             with open_log(home):
                 run = train(recipe, out=home / "models", name=name)
-            if run.stopped:
-                raise KeyboardInterrupt(run.stopped)
+            if run.stop_reason:
+                raise KeyboardInterrupt(run.stop_reason)
             finished.write_text(str(run.model_dir), encoding="utf-8")
         return finished.read_text("utf-8")
 

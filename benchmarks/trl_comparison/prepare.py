@@ -38,7 +38,7 @@ def prepare(regime: Regime, seed: int = 0) -> None:
     task: Task = named_task(problems_of(regime)).build(tokenizer.encode)
     draws = Shuffled().draw(Shuffled().init(task, seed), task, MOST * regime.prompts, regime.group)[1]
     if regime.net is not None:
-        assert all(len(draw.prompt.context) == regime.prompt_tokens for draw in draws)
+        assert all(len(draw.prompt.token_ids) == regime.prompt_tokens for draw in draws)
     lines = [json.dumps({"prompt": d.prompt.text, "answer": d.prompt.row["answer"]}) + "\n" for d in draws]
     prompts_of(regime, seed).write_text("".join(lines))
 

@@ -35,7 +35,7 @@ from groupwise.learner import AdamW
 from groupwise.methods import Method
 from groupwise.models import read_tokenizer
 from groupwise.objective import Clip, Objective, sequence_mean, sequence_ratio, token_mean
-from groupwise.rollout import Independent, Rollouts
+from groupwise.rollout import Independent, IterationRollouts
 from groupwise.runs.layout import RunLayout
 from groupwise.runs.logs import RunLogs
 from groupwise.training.loop import run as loop
@@ -53,7 +53,9 @@ class Forced:
         iteration, index = divmod(draw.id, self.regime.prompts)
         lengths = self.regime.lengths_of(iteration) or []
         limits = lengths[index * draw.n : (index + 1) * draw.n]
-        samples = [replace(s, limit=n) for s, n in zip(sampler.start(draw.prompt.context, draw.n), limits, strict=True)]
+        samples = [
+            replace(s, limit=n) for s, n in zip(sampler.start(draw.prompt.token_ids, draw.n), limits, strict=True)
+        ]
         return Rollout(draw, tuple(await sampler.verify(await asyncio.gather(*map(sampler.extend, samples)))))
 
 
@@ -76,7 +78,7 @@ class Timed(Recorder):
         with super().phase(name, watched_as=watched_as), self.watch.phase(name):
             yield
 
-    def iteration(self, collected: Rollouts, batch: Batch, *rest: Any) -> dict[str, Any]:
+    def iteration(self, collected: IterationRollouts, batch: Batch, *rest: Any) -> dict[str, Any]:
         self.watch.note(tokens=batch.tokens, reward=float(batch.reward.mean()))
         return super().iteration(collected, batch, *rest)
 

@@ -18,6 +18,7 @@ from typing import Any
 __all__ = [
     "AdamW",
     "Advantage",
+    "Agent",
     "Aggregate",
     "BadData",
     "Batch",

@@ -13,8 +13,8 @@ from groupwise.api import (
     resume as resume, sample as sample, train as train
 )
 from groupwise.config import (
-    Cluster as Cluster, Columns as Columns, Evaluate as Evaluate, ExtraTask as ExtraTask, Machine as Machine,
-    Permissions as Permissions, Recipe as Recipe, Save as Save, WarmStart as WarmStart
+    Agent as Agent, Cluster as Cluster, Columns as Columns, Evaluate as Evaluate, ExtraTask as ExtraTask,
+    Machine as Machine, Permissions as Permissions, Recipe as Recipe, Save as Save, WarmStart as WarmStart
 )
 from groupwise.core import (
     BadData as BadData, Diverged as Diverged, GroupwiseError as GroupwiseError,
@@ -107,12 +107,13 @@ from groupwise.objective import (
     ReplaceAggregate as ReplaceAggregate, ScaledClip as ScaledClip, SentenceRatio as SentenceRatio,
     SequenceMaskedImportance as SequenceMaskedImportance, SequenceTruncatedImportance as SequenceTruncatedImportance,
     ShapedLikelihood as ShapedLikelihood, StepKLPenalty as StepKLPenalty, TruncatedImportance as TruncatedImportance,
-    Unclipped as Unclipped, budget_mean as budget_mean, complete as complete, group_mean as group_mean,
-    group_token_mean as group_token_mean, log_likelihood as log_likelihood, nothing as nothing, pair_mean as pair_mean,
-    policy_gradient as policy_gradient, positive_advantage as positive_advantage, sequence_mean as sequence_mean,
-    sequence_product as sequence_product, sequence_ratio as sequence_ratio,
-    sequence_ratio_per_token as sequence_ratio_per_token, sequence_sum as sequence_sum, token_mean as token_mean,
-    token_ratio as token_ratio, turn_mean as turn_mean, unscaled as unscaled, written_tokens as written_tokens
+    Unclipped as Unclipped, budget_mean as budget_mean, complete as complete, episode_mean as episode_mean,
+    group_mean as group_mean, group_token_mean as group_token_mean, log_likelihood as log_likelihood,
+    nothing as nothing, pair_mean as pair_mean, policy_gradient as policy_gradient,
+    positive_advantage as positive_advantage, sequence_mean as sequence_mean, sequence_product as sequence_product,
+    sequence_ratio as sequence_ratio, sequence_ratio_per_token as sequence_ratio_per_token,
+    sequence_sum as sequence_sum, token_mean as token_mean, token_ratio as token_ratio, turn_mean as turn_mean,
+    unscaled as unscaled, written_tokens as written_tokens
 )
 from groupwise.rewards import (
     AddReadable as AddReadable, AddSubscore as AddSubscore, ContentWeighted as ContentWeighted,
@@ -121,8 +122,8 @@ from groupwise.rewards import (
     mixed_scores as mixed_scores, not_all_correct as not_all_correct
 )
 from groupwise.rollout import (
-    Escalate as Escalate, Independent as Independent, Retraced as Retraced, RowHints as RowHints, Scaffold as Scaffold,
-    Shuffled as Shuffled, Turns as Turns
+    Agents as Agents, Escalate as Escalate, Independent as Independent, Retraced as Retraced, RowHints as RowHints,
+    Scaffold as Scaffold, Shuffled as Shuffled, Turns as Turns
 )
 from groupwise.tasks import (
     Beads as Beads, BigSums as BigSums, Calculator as Calculator, Coin as Coin, Deduction as Deduction,

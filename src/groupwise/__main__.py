@@ -9,8 +9,8 @@ import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from groupwise.commands.named_files import check_reward_name, with_named_files
 from groupwise.commands.parsing import options_of, parse, parser
+from groupwise.commands.user_code_files import check_reward_name, with_named_files
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -138,8 +138,8 @@ def test_a_stopped_run_in_a_notebook(cell: list[str], tmp_path: Path, capfd: pyt
     assert output.err == "" and "machine: cpu" in output.out and "stopped by a callback after 1 of 3" in output.out
     assert "0 of 3 iterations; " in cell[0] and "1 of 3 iterations" in cell[-1] and "working" not in cell[-1]
     again = gw.Run(run.directory)
-    assert run.stopped == again.stopped == "stopped by a callback"
-    assert json.loads((run.directory / "run.json").read_text())["stopped"] == run.stopped
+    assert run.stop_reason == again.stop_reason == "stopped by a callback"
+    assert json.loads((run.directory / "run.json").read_text())["stopped"] == run.stop_reason
     assert "1 of 3 iterations so far" in repr(again) and repr(again).endswith("; stopped by a callback>")
     assert "stopped by a callback" in again._repr_html_()
     assert run.model_dir.name == "000001"
@@ -155,7 +155,7 @@ def test_a_stopped_run_in_a_notebook(cell: list[str], tmp_path: Path, capfd: pyt
         gw.resume(run)
     assert "pass the reward function again" in caught.value.fix and "--use" not in caught.value.fix
     finished = gw.resume(run, reward=right)
-    assert finished.stopped == gw.Run(run.directory).stopped == "" and "stopped" not in json.loads(
+    assert finished.stop_reason == gw.Run(run.directory).stop_reason == "" and "stopped" not in json.loads(
         (run.directory / "run.json").read_text()
     )
     assert finished.model_dir.name == "model"

@@ -39,7 +39,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[gw.Run, list[int
 
 def test_a_run_from_python_is_an_ordinary_run(finished) -> None:
     run, seen = finished
-    assert seen == [0, 1, 2] and run.done == run.iterations == 2 and not run.stopped
+    assert seen == [0, 1, 2] and run.done == run.iterations == 2 and not run.stop_reason
     assert sorted(run.metrics["reward"]) == [1, 2] and all(0 < value < 2 for value in run.metrics["reward"].values())
     assert [len(run.samples(i)) for i in (1, 2)] == [4, 4] and run.samples() == run.samples(2)
     assert (run.model_dir / "model.safetensors").is_file()
@@ -122,14 +122,14 @@ def test_a_stopped_run_resumes_with_equal_bytes_inside_an_event_loop(finished, t
     async def cell() -> gw.Run:
         first = gw.train(model="calculator", data=ROWS, reward=variety, out=tmp_path, iterations=2,
                          on_iteration=stop_after_one, **SMALL)  # fmt: skip
-        assert first.stopped == "stopped by a callback" and first.done == 1
+        assert first.stop_reason == "stopped by a callback" and first.done == 1
         with pytest.raises(BadData, match="started with"):
             gw.resume(first, reward=constant)
         return gw.resume(first, reward=variety)
 
     run = asyncio.run(cell())
     whole, _ = finished
-    assert not run.stopped and run.done == 2
+    assert not run.stop_reason and run.done == 2
     for name in ("metrics.jsonl", "model/model.safetensors"):
         assert (run.directory / name).read_bytes() == (whole.directory / name).read_bytes(), name
 
@@ -147,13 +147,13 @@ def test_a_reward_in_memory_grades_in_this_process_and_its_run_continues_in_pyth
     run = gw.train(
         model="calculator", data=ROWS, reward=closure, out=tmp_path, iterations=1, on_iteration=stop, **SMALL
     )
-    assert graded and run.stopped
+    assert graded and run.stop_reason
     with pytest.raises(Usage, match="closure") as caught:
         resume_command(str(run.directory))
     assert "gw.resume(" in str(caught.value) and "reward=closure" in str(caught.value)
     with pytest.raises(BadData, match="started with"):
         gw.resume(run, reward=changed_closure())
-    assert not gw.resume(run, reward=changed_closure(), changed=True).stopped
+    assert not gw.resume(run, reward=changed_closure(), changed=True).stop_reason
 
 
 def constant(answer):

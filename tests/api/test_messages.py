@@ -114,6 +114,10 @@ def test_options_and_commands_become_arguments_and_calls(text: str, python: str)
     assert in_python(text) == python
 
 
+class Game:
+    """An environment of a user, as a class."""
+
+
 CALLS: dict[str, tuple[Callable[..., Any], dict[str, Any], str]] = {
     "no prompt": (gw.train, {"data": ASKED, "reward": right}, 'columns={"prompt": "question"}'),
     "no reward": (gw.train, {"data": [{"prompt": "1+1="}]}, "reward=grade"),
@@ -143,6 +147,7 @@ CALLS: dict[str, tuple[Callable[..., Any], dict[str, Any], str]] = {
     "messages": (gw.train, {"data": [{"prompt": [{"role": "user", "content": "1+1="}], "answer": "2"}]}, 'reward="'),
     "host": (gw.evaluate, {"model": "calculator", "permissions": gw.Permissions(judges=["a b"])}, "judges=["),
     "flow": (gw.train, {"recipe": "rings", "method": "grpo"}, 'method="'),
+    "an environment": (gw.train, {"environment": Game}, 'environment="tests.api.test_messages:Game", perm'),
     "a class": (gw.train, {"optimizer": gw.AdamW}, "optimizer=gw.AdamW(...)"),
     "lora": (gw.train, {"lora": True}, "lora=16"),
     "at": (gw.evaluate, {"model": "calculator", "at": 3}, "leave out at"),

@@ -40,7 +40,7 @@ def recipe(tmp_path: Path) -> Path:
 
 def test_phases_from_python_are_those_of_the_command_line(recipe: Path, tmp_path: Path) -> None:
     run = gw.train(recipe, out=tmp_path / "a", seed=3, **{"phase.1.iterations": 2})
-    assert [phase.directory.name for phase in run.phases] == ["1-search", "2-sharpen"] and not run.stopped
+    assert [phase.directory.name for phase in run.phases] == ["1-search", "2-sharpen"] and not run.stop_reason
     assert run.directory.name.startswith("two-") and [phase.done for phase in run.phases] == [1, 2]
     last = run.phases[-1]
     assert (run.metrics, run.samples(), run.model_dir) == (last.metrics, last.samples(), last.model_dir)
@@ -70,11 +70,11 @@ def test_stopped_phases_resume_with_equal_bytes(recipe: Path, tmp_path: Path) ->
     given = {"data": ROWS, "reward": variety, "model": "calculator"}
     whole = gw.train(recipe, out=tmp_path / "a", **given)
     run = gw.train(recipe, out=tmp_path / "b", on_iteration=stop_in_the_second, **given)
-    assert seen == [("1-search", 0), ("1-search", 1), ("2-sharpen", 0)] and run.stopped == "stopped by a callback"
+    assert seen == [("1-search", 0), ("1-search", 1), ("2-sharpen", 0)] and run.stop_reason == "stopped by a callback"
     assert run.model_dir == run.phases[0].model_dir
     with pytest.raises(BadData, match="started with"):
         gw.resume(run, reward=constant)
-    assert not gw.resume(run, reward=variety).stopped
+    assert not gw.resume(run, reward=variety).stop_reason
     for name in ("1-search", "2-sharpen"):
         assert (whole.directory / name / MODEL).read_bytes() == (run.directory / name / MODEL).read_bytes()
     assert gw.resume(run.phases[1], reward=variety).done == 1  # a phase is a run, too
@@ -100,7 +100,7 @@ def test_phases_with_a_reward_in_memory_continue_in_python(recipe: Path, tmp_pat
         run.stop()
 
     run = gw.train(recipe, data=ROWS, reward=changed_closure(), out=tmp_path, on_iteration=stop)
-    assert run.stopped and [phase.directory.name for phase in run.phases] == ["1-search"]
+    assert run.stop_reason and [phase.directory.name for phase in run.phases] == ["1-search"]
     with pytest.raises(Usage, match="closure"):
         resume_command(str(run.directory))
     assert [phase.done for phase in gw.resume(run, reward=changed_closure()).phases] == [1, 1]

@@ -27,7 +27,14 @@ ONE = ("prompts = 1", "iterations = 1", "method.group_size = 2", "method.minibat
 def result(trial: Trial, metrics: dict[str, dict[int, float]], tokens: tuple[int, ...] = (10,) * 4) -> TrialResult:
     code, model = stored.present_hashes(trial)
     return TrialResult(
-        trial=trial, metrics=metrics, tokens=tokens, cpu_seconds=9.0, commit="c", recipe="r", code=code, model=model
+        trial=trial,
+        metrics=metrics,
+        tokens=tokens,
+        cpu_seconds=9.0,
+        commit="c",
+        recipe_hash="r",
+        code_hash=code,
+        model_hash=model,
     )
 
 
@@ -137,7 +144,7 @@ def test_the_hash_covers_constants() -> None:
 
 def test_a_run_on_another_packaged_model_is_stale() -> None:
     run = result(Trial("gspo", "calculator", 1), {})
-    assert run.model and not stored.is_stale(run)
+    assert run.model_hash and not stored.is_stale(run)
     assert stored.is_stale(replace(run, model=stored.packaged_weights("hinted_sums")))
     assert stored.packaged_weights("some/model") == ""
 
@@ -145,7 +152,7 @@ def test_a_run_on_another_packaged_model_is_stale() -> None:
 def test_a_changed_part_makes_a_row_stale_and_its_runs_run_again(monkeypatch: pytest.MonkeyPatch) -> None:
     fresh = results_of([0.3, 0.3, 0.3])
     own, _ = trials_of("gspo", EFFECT, 2)
-    old = {**fresh, own: replace(fresh[own], code="old")}
+    old = {**fresh, own: replace(fresh[own], code_hash="old")}
     comparison = compare("gspo", EFFECT, old)
     assert comparison is not None and comparison.stale and str(comparison).endswith("changed since")
     assert running.is_measured(own, {"entropy"}, fresh) and not running.is_measured(own, {"entropy"}, old)
@@ -166,7 +173,7 @@ def test_finished_runs_are_skipped(tmp_path: Path) -> None:
     assert done == trial and isinstance(first, TrialResult) and 0 < first.tokens[0] <= 8 and len(first.tokens) == 1
     assert set(first.metrics["reward"]) == {1} and set(first.metrics["eval/accuracy"]) == {0, 1}
     assert stored.read_results(file) == {trial: first} and run() == []
-    stored.write_results(file, [replace(first, code="old")])
+    stored.write_results(file, [replace(first, code_hash="old")])
     ((_, again),) = run()
     assert replace(again, cpu_seconds=0.0) == replace(first, cpu_seconds=0.0)
     with running.lock(tmp_path / "locks" / running.directory_name(trial)):
@@ -241,5 +248,5 @@ def test_only_fresh_results_are_in_a_certificate(tmp_path: Path) -> None:
     stored.write_results(tmp_path / RESULTS, fresh.values())
     measured = stored.measured_effect("gspo", reference_of(gspo), tmp_path)
     assert measured is not None and measured.as_json()["result"] == "shown"
-    stored.write_results(tmp_path / RESULTS, [replace(one, code="old") for one in fresh.values()])
+    stored.write_results(tmp_path / RESULTS, [replace(one, code_hash="old") for one in fresh.values()])
     assert stored.measured_effect("gspo", reference_of(gspo), tmp_path) is None

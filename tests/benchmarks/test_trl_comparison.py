@@ -80,7 +80,7 @@ def test_micro_batches_divide_a_step() -> None:
 def test_both_systems_have_the_same_verdicts() -> None:
     texts = ["#35", "7*5=35;#35", "#035", "#+35", "#-35", "35", "#", "#3#35", "#35 ", "#٣٥", "", "#350"]
     for answer in (35, 0, -35):
-        prompt = Prompt(id="p", context=(1,), text="7*5+0+0=", row={"answer": answer})
+        prompt = Prompt(id="p", token_ids=(1,), text="7*5+0+0=", row={"answer": answer})
         for text in [*texts, "#-0", "#-35"]:
             sample = Sample(context=(1,), stream=(0,), limit=9, text=text)
             verdict = asyncio.run(calculator_answer(prompt, sample))

@@ -36,7 +36,7 @@ def test_all_methods_are_in_the_tree_and_in_the_table_with_their_parts() -> None
     page = map_page(certificates)
     outside = page.partition("<article")[0]
     assert sorted(re.findall(r'<a[^>]*href="#(\w+)" title', outside)) == sorted(NAMES * 2)
-    assert page.count("●") == sum(len(parts) for c in certificates for parts in c.parts.values())
+    assert page.count("●") == sum(len(parts) for c in certificates for parts in c.components.values())
     assert f"{len(NAMES)} of {len(NAMES)} methods passed" in Text(page).text
 
 
@@ -60,7 +60,7 @@ def test_a_map_without_results_says_how_to_get_them() -> None:
 def test_a_method_has_its_parts_in_its_row() -> None:
     row = map_page(CHAIN).partition("<tbody>")[2].split("\n")[2]
     assert set(re.findall(r'title="(\w+)"><a[^>]*>●', row)) == {
-        part for parts in CHAIN[2].parts.values() for part in parts
+        part for parts in CHAIN[2].components.values() for part in parts
     }
     assert {"Clip", "sequence_ratio_per_token", "group_mean"} <= set(re.findall(r'title="(\w+)"><a[^>]*>●', row))
 
@@ -68,7 +68,7 @@ def test_a_method_has_its_parts_in_its_row() -> None:
 def test_no_text_of_the_map_is_markup() -> None:
     quoted = f'">{PLANTED}'
     planted = replace(
-        CHAIN[0], name=quoted, summary=quoted, family=PLANTED, label=PLANTED, parts={PLANTED: (quoted,)},
+        CHAIN[0], name=quoted, summary=quoted, family=PLANTED, label=PLANTED, components={PLANTED: (quoted,)},
         changes=(f"{PLANTED}: a -> b",),
     )  # fmt: skip
     page = Text(map_page([planted]))

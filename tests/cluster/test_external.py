@@ -14,13 +14,13 @@ import pytest
 
 import groupwise as gw
 from groupwise.__main__ import main
+from groupwise.cluster.check_launch import check_launch
 from groupwise.cluster.external import ExternalProcesses, ExternalRank
-from groupwise.cluster.interface import VARIABLE, interface, interface_towards
-from groupwise.cluster.launch import check_launch
+from groupwise.cluster.network_interface import VARIABLE, interface, interface_towards
 from groupwise.config.recipe import Cluster, Recipe
 from groupwise.core import MissingRequirement, Usage, WorkerLost
 from groupwise.engines import Served
-from groupwise.learner.store import CALL, call_ranks, host_store, join_store, release_ranks, wait_for_call
+from groupwise.learner.rank_store import CALL, call_ranks, host_store, join_store, release_ranks, wait_for_call
 from tests.processes import PATIENCE
 from tests.training.test_follower import SMALL as SETTINGS
 from tests.training.test_follower import files
@@ -67,14 +67,14 @@ def recipe(launch: str, ranks: int = 1, **settings: Any) -> Recipe:
     ],
 )
 def test_a_launcher_without_work_is_refused(recipe: Recipe, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("groupwise.cluster.launch.library", lambda: None)
+    monkeypatch.setattr("groupwise.cluster.check_launch.library", lambda: None)
     with pytest.raises(Usage, match=message) as caught:
         check_launch(recipe)
     assert caught.value.fix
 
 
 def test_launchers_with_work_are_accepted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("groupwise.cluster.launch.library", lambda: None)
+    monkeypatch.setattr("groupwise.cluster.check_launch.library", lambda: None)
     served = Served(replicas=0, addresses=(ADDRESS,))
     for good in (recipe("local"), recipe("external", engine=served), recipe("external", 2),
                  recipe("ray", engine=Served()),

@@ -35,7 +35,7 @@ SMALL: dict[str, Any] = {
 }  # fmt: skip
 RAY = {"cluster.launch": "ray"}
 PROGRAMS = (
-    "groupwise.engines.remote.replica_tls",
+    "groupwise.engines.remote.tls_replica",
     "groupwise.engines.vllm.vllm_engine",
     "groupwise.training.rank_worker",
 )
@@ -297,7 +297,7 @@ def test_the_last_lines_of_an_engine_that_does_not_start_are_in_the_error(
     monkeypatch.setattr(engine_places, "PAUSE", 0.0)
 
     def missing(self: Served, settings: ReplicaSettings, access: EngineAccess) -> Program:
-        return Program(settings=settings, elsewhere=("groupwise.no_such_module",))
+        return Program(settings=settings, remote_command=("groupwise.no_such_module",))
 
     monkeypatch.setattr(Served, "program", missing)
     with pytest.raises(WorkerLost, match="no engine is left") as caught:

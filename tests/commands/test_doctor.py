@@ -34,12 +34,12 @@ def test_all_findings_are_printed_and_the_exit_code_is_0(capsys):
 
 def test_a_missing_extra_is_no_failure():
     found = [
-        doctor.Finding("disk", True, "free"),
-        doctor.Finding("extra x", False, "y missing", "get y", optional=True),
+        doctor.MachineCheck("disk", True, "free"),
+        doctor.MachineCheck("extra x", False, "y missing", "get y", optional=True),
     ]
     text = doctor.as_text(found)
     assert "all 1 checks passed" in text and "1 of 1 are not installed" in text and "do: get y" in text
-    assert "FAILED" not in text and "FAILED" in doctor.as_text([doctor.Finding("disk", False, "full"), *found])
+    assert "FAILED" not in text and "FAILED" in doctor.as_text([doctor.MachineCheck("disk", False, "full"), *found])
 
 
 def test_the_sandbox_is_started_where_bubblewrap_is_installed(capsys):
@@ -63,13 +63,13 @@ def test_an_error_of_the_sandbox_becomes_a_finding(monkeypatch):
         raise WorkerLost("the sandbox ended", evidence="exit 1", fix="try again")
 
     monkeypatch.setattr(doctor, "sandbox_trial", failing)
-    assert doctor.sandbox() == doctor.Finding("sandbox", False, "the sandbox ended: exit 1", "try again")
+    assert doctor.sandbox() == doctor.MachineCheck("sandbox", False, "the sandbox ended: exit 1", "try again")
 
 
 def test_little_free_space_is_not_ok(monkeypatch, tmp_path):
     monkeypatch.setattr(shutil, "disk_usage", lambda where: SimpleNamespace(free=1 << 30))
     finding = doctor.disk(tmp_path)
-    assert not finding.ok and finding.seen.startswith("1.0 GiB free in ") and "--out" in finding.fix
+    assert not finding.ok and finding.observation.startswith("1.0 GiB free in ") and "--out" in finding.fix
 
 
 @pytest.mark.parametrize(
@@ -86,7 +86,7 @@ def test_memory(tmp_path: Path, text, ok, seen):
     if text is not None:
         path.write_text(text)
     finding = doctor.memory(path)
-    assert (finding.ok, finding.seen) == (ok, seen)
+    assert (finding.ok, finding.observation) == (ok, seen)
 
 
 @pytest.mark.parametrize(
@@ -104,12 +104,12 @@ def test_gpu(monkeypatch, cuda, smi, built, ok, seen):
     monkeypatch.setattr(torch.version, "cuda", built)
     monkeypatch.setattr(shutil, "which", lambda name: "/usr/bin/nvidia-smi" if smi else None)
     finding = doctor.gpu()
-    assert finding.ok is ok and seen in finding.seen
+    assert finding.ok is ok and seen in finding.observation
 
 
 def test_extras():
     names = {f.name.removeprefix("extra ") for f in doctor.extras(doctor.requires("groupwise") or [])}
     assert {"dev", "wandb"} <= names
     (finding,) = doctor.extras(["pytest; extra == 'x'", 'no-such-thing; extra == "x"'])
-    assert not finding.ok and finding.seen == f"pytest {pytest.__version__}, no-such-thing missing"
-    assert doctor.threads().seen.startswith(f"{len(os.sched_getaffinity(0))} of ")
+    assert not finding.ok and finding.observation == f"pytest {pytest.__version__}, no-such-thing missing"
+    assert doctor.threads().observation.startswith(f"{len(os.sched_getaffinity(0))} of ")

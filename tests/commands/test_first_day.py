@@ -18,9 +18,9 @@ from groupwise.__main__ import main
 from groupwise.checks.check_data import data_notes
 from groupwise.commands.compare import files
 from groupwise.config.fields import recipe_fields
-from groupwise.config.keyword_arguments import overrides_of
 from groupwise.config.other_names import EARLIER_FIELDS, OTHER_VALUES, answers
 from groupwise.config.recipe_toml import read_recipe, read_with_problems
+from groupwise.config.train_arguments import overrides_of
 from groupwise.config.user_code import Permissions, UserCode, load_use
 from groupwise.core import BadData, InvalidValue, Usage
 from groupwise.data import Outcome, Prompt
@@ -112,7 +112,12 @@ def test_an_earlier_name_of_a_field_is_answered_with_the_present_one(old: str, n
     _, problems = read_with_problems(
         f"{method}{old} = 1" if method else f"method.base = 'grpo'\n{old} = 1", [], UserCode()
     )
-    assert new in recipe_fields() or new in ("extra_tasks", "engine.placement"), new
+    assert new in recipe_fields() or new in (
+        "extra_tasks",
+        "engine.placement",
+        "engine.max_stored_answers",
+        "engine.keyed_randomness",
+    ), new
     assert f"write {new}, its name here" in str(problems[0])
 
 
@@ -295,7 +300,7 @@ def test_a_table_of_verl_has_a_row_for_each_of_its_fields() -> None:
 
 def test_columns_may_have_the_names_of_other_libraries() -> None:
     assert Parameters.of(lambda answer, ground_truth: 0.0).named == ("answer", "ground_truth")
-    assert Parameters.of(lambda answers, golds, completions: [0.0]).kind == "bulk"
+    assert Parameters.of(lambda answers, golds, completions: [0.0]).call_kind == "bulk"
 
 
 def test_a_number_of_numpy_or_torch_is_a_reward() -> None:

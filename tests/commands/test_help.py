@@ -41,7 +41,7 @@ for words in ([], ["--help"], ["--version"], *([c, "--help"] for c in sys.argv[1
     except SystemExit as end:
         assert end.code == 0
 heavy = {"torch", "numpy", "transformers", "tokenizers", "safetensors", "jaxtyping", "tomllib", "asyncio"}
-files = ("", ".command_table", ".help_text", ".named_files", ".options", ".parsing")
+files = ("", ".command_table", ".help_text", ".user_code_files", ".options", ".parsing")
 own = {"groupwise.__main__", *(f"groupwise.commands{file}" for file in files)}
 ours = {m for m in sys.modules if m.startswith("groupwise.")} - own
 print("LOADED", sorted(ours | heavy & set(sys.modules)))
@@ -139,7 +139,7 @@ TRUSTED = allowed(trust_remote_code=True, unsafe_local_exec=True, keys=["K"], ju
             (
                 "train",
                 ("a.toml", [("iterations", "50"), ("method.epochs", "-3")],
-                 options(LONG, allowed("m.py", "n.py"), out="o", name="x", stop_after=5400.0)),
+                 options(LONG, allowed("m.py", "n.py"), out="o", name="x", stop_after_seconds=5400.0)),
                 {},
             ),
         ),
@@ -150,9 +150,10 @@ TRUSTED = allowed(trust_remote_code=True, unsafe_local_exec=True, keys=["K"], ju
             {"recipe_name": "smollm2", "push": "me/it"},
         )),
         ("resume r --strict --stop-after 90", (
-            "resume", ("r", options("resume r --strict --stop-after 90", strict=True, stop_after=90.0)), {"push": ""},
+            "resume", ("r", options("resume r --strict --stop-after 90", strict=True, stop_after_seconds=90.0)),
+            {"push": ""},
         )),
-        (TRUSTING, ("resume", ("r", options(TRUSTING, TRUSTED, changed=True, iterations=9)), {})),
+        (TRUSTING, ("resume", ("r", options(TRUSTING, TRUSTED, accept_changes=True, iterations=9)), {})),
         ("eval r", ("evaluate", ("r", [], allowed()), {"samples": None, "problems": None, "preset": None, "at": None})),
         (
             "eval m --at 3 --samples 8 --problems 10 --recipe a.toml --sampling.top_p 0.9",

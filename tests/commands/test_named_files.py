@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from groupwise.__main__ import main
-from groupwise.commands.named_files import with_named_files
+from groupwise.commands.user_code_files import with_named_files
 
 CODE = "def grade(answer):\n    return len(answer) / 10\n"
 

@@ -14,7 +14,7 @@ from groupwise.commands.help_text import EXAMPLES
 from groupwise.commands.parsing import parse, parser
 from groupwise.commands.unknown_options import check_options, named_fields
 from groupwise.config.fields import SECOND_NAMES
-from groupwise.config.keyword_arguments import fields_of
+from groupwise.config.train_arguments import fields_of
 
 SMALL = ["--prompts", "4", "--method.group_size", "4", "--evaluate.problems", "2", "--max_tokens", "8"]
 
@@ -92,7 +92,7 @@ def test_the_help_shows_the_command_s_own_examples(command: Command, capsys: pyt
     names = [name for names, _ in command.options + command.permissions for name in names]
     assert "examples:\n" in output and f"groupwise {command.name}" in output.partition("examples:")[2]
     assert all(output.index(f"  {name}") < output.index("examples:") for name in names)
-    assert ("sets a field of the recipe." in output) == command.fields
+    assert ("sets a field of the recipe." in output) == command.takes_recipe_fields
     assert ("surrogate weights penalties aggregate" in output) == (command.name == "train")
     table, options = parser()
     for line in EXAMPLES[command.name].replace("\\\n", "").splitlines():

@@ -140,7 +140,7 @@ def test_a_run_that_stops_in_each_phase_ends_with_the_same_bytes(
     monkeypatch.chdir(straight)
     expected = results()
     begun(home)
-    assert resume(str(RUN), RunOptions(stop_after=0.0)) == 0
+    assert resume(str(RUN), RunOptions(stop_after_seconds=0.0)) == 0
     assert f"continue: groupwise resume {RUN}\n" in capsys.readouterr().out
     assert not (SEARCH / "model").exists() and finished_run(RUN) is None
     stop_at_the_next_start(monkeypatch)

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from groupwise.__main__ import main
-from groupwise.commands.terminal import format_sample, turns_of
+from groupwise.commands.sample_text import format_sample, turns_of
 from groupwise.data import ENVIRONMENT, TEMPLATE, Finish, Outcome, Sample, Verdict
 
 PARTS = [(ENVIRONMENT, "hello "), (0, "37"), (0, "*2"), (TEMPLATE, "<|user|>"), (ENVIRONMENT, "74\x1b[2J"),

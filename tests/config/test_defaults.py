@@ -22,14 +22,14 @@ DOCS = Path(__file__).parents[2] / "docs"
 
 def recipe_of(*fields: tuple[str, str], source: str | None = None):
     start = starting_point(source, fields)
-    return read_recipe(start.source, start.fields, UserCode()), start.note
+    return read_recipe(start.source, start.overrides, UserCode()), start.note
 
 
 @pytest.mark.parametrize("fields", [(), (("model", "calculator"),), (("task", "calculator"), ("seed", "3"))])
 def test_the_packaged_recipe_holds_for_its_own_model_and_task(fields: tuple[tuple[str, str], ...]) -> None:
     start = starting_point(None, fields)
     assert start.source == DEFAULT
-    assert start.fields == fields
+    assert start.overrides == fields
     assert not start.note
 
 
@@ -79,7 +79,7 @@ def test_a_method_alone_is_a_recipe_that_runs(method: Callable[..., Method], tmp
 
 def test_a_missing_model_is_an_error_of_the_check_alone() -> None:
     start = starting_point(None, [("model", "no-such-model")])
-    assert start.fields == (("model", "no-such-model"),)
+    assert start.overrides == (("model", "no-such-model"),)
     assert any("no model at" in str(error) for error in check(None, [("model", "no-such-model")]))
 
 
@@ -109,7 +109,7 @@ def test_answers_on_a_cpu_are_short_unless_a_recipe_or_the_user_says_more(tmp_pa
 
     def budget(*fields: tuple[str, str], source: str | None = None, train: bool = True) -> int:
         start = starting_point(source, [model, ("machine.device", "cpu"), *fields], train=train)
-        return read_recipe(start.source, start.fields, UserCode()).sampling.max_tokens
+        return read_recipe(start.source, start.overrides, UserCode()).sampling.max_tokens
 
     assert budget() == 128 and budget(("machine", '{ device = "cpu" }')) == 128
     assert "sampling.max_tokens 128 (on a CPU)" in starting_point(None, [model, ("machine.device", "cpu")]).note

@@ -120,7 +120,7 @@ def models_needed(given: dict[str, Any]) -> tuple[tuple[str, learner.SideModel],
     )
     critics = sorted({m.model for m in read if isinstance(m, data.Value | data.Return)})
     others = sorted({m.model for m in read if isinstance(m, data.Logp)} - {"policy", "reference"})
-    trained = ((n, ValueModel(target=GAE(critic=n), loss=SquaredValueLoss(critic=n))) for n in critics)
+    trained = ((n, ValueModel(target_credit=GAE(critic=n), loss=SquaredValueLoss(critic=n))) for n in critics)
     return (*((name, InitialPolicy()) for name in others), *trained)
 
 

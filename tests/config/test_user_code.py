@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from groupwise.config.local_imports import imported_files
+from groupwise.config.imported_files import imported_files
 from groupwise.config.user_code import Permissions, UserCode, load_use
 from groupwise.core import BadData, Usage
 from groupwise.tasks.judge_access import JudgeAccess
@@ -96,7 +96,7 @@ def test_a_changed_neighbour_is_refused_and_accepted(tmp_path: Path) -> None:
 
 def test_the_options_that_give_the_same_permissions() -> None:
     use = UserCode(
-        paths={"v": "my dir/v.py"}, unsafe_local_exec=True, judges=JudgeAccess(("KEY",), ("api.example.com",))
+        paths={"v": "my dir/v.py"}, unsafe_local_exec=True, judge_access=JudgeAccess(("KEY",), ("api.example.com",))
     )
     assert use.options == " --use 'my dir/v.py' --judge api.example.com --key KEY --unsafe-local-exec"
     assert UserCode().options == ""

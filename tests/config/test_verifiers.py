@@ -14,7 +14,7 @@ from groupwise.config.registry import fitting_names
 from groupwise.config.user_code import Permissions, UserCode, load_use
 from groupwise.core import Usage, class_name, part_named, plain_name
 from groupwise.data import Verifier, VerifierKind
-from groupwise.verifiers import Combined, Exact, Function, Grading, Hackable, Judge, Math, Member, Noisy, Regex
+from groupwise.verifiers import Combined, Exact, Function, Hackable, Judge, Math, Member, Noisy, Regex, VerifierContext
 
 KINDS = {name: part_named(name) for name in fitting_names(VerifierKind)}
 EXAMPLES = {
@@ -109,7 +109,7 @@ def test_a_user_s_class_and_function_are_verifiers(use: UserCode) -> None:
     assert recipe(text=write(near), use=use).verifier == near.verifier
     assert recipe(text=write(near).replace("near:Near", "code/near.py:Near"), use=use).verifier == near.verifier
     kind = near.verifier
-    assert isinstance(kind, VerifierKind) and isinstance(Grading().build(kind), Verifier)
+    assert isinstance(kind, VerifierKind) and isinstance(VerifierContext().build(kind), Verifier)
     for name in ("near:grade", "near.py:grade"):
         assert recipe(("verifier", name), use=use).verifier == Function("grade", "near.py")
     assert recipe(("verifier", "code/near.py:grade"), use=use).verifier == Function("grade", "code/near.py")
@@ -136,4 +136,4 @@ def test_a_kind_without_a_call_or_a_build_is_refused() -> None:
         pass
 
     with pytest.raises(NotImplementedError, match="Empty needs an async __call__"):
-        Grading().build(Empty())
+        VerifierContext().build(Empty())

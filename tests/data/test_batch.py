@@ -88,7 +88,7 @@ def test_lag_counts_versions_since_each_token() -> None:
     sample = sample.with_tokens((5, 6), (3, 4), (-1.0, -1.0)).insert((7,), ENVIRONMENT)
     sample = sample.with_tokens((8,), (5,), (-1.0,)).insert((9,), WRITTEN)
     batch = pack([Rollout(Draw(0, Prompt("p", (1,)), 1), (sample,))], version=5)
-    assert batch.max_staleness.tolist() == [2, 1, 0, 0] and batch.age.tolist() == [2]
+    assert batch.staleness.tolist() == [2, 1, 0, 0] and batch.age.tolist() == [2]
 
 
 def test_to_moves_every_tensor() -> None:

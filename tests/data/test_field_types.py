@@ -123,7 +123,7 @@ def test_values_that_users_build_are_checked_at_once() -> None:
         "RunOptions: permissions is dict; expected Permissions",
         "RunOptions: permissions is list; expected Permissions",
         "use is a permission, not a field of a recipe",
-        "RunOptions: stop_after is str; expected a number or None",
+        "RunOptions: stop_after_seconds is str; expected a number or None",
         "recipe is int",
         "on_iteration is int",
         "prompt is int",

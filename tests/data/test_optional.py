@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from groupwise.data import Outcome, Prompt, Sample, Verdict, Verifier, all_problems, data_stats
-from groupwise.tasks import Each
+from groupwise.tasks import MixtureVerifier
 from groupwise.verifiers import Exact
 from groupwise.verifiers.several import CombinedVerifier, RunningMember
 
@@ -63,8 +63,8 @@ def test_the_members_of_a_verifier_are_read() -> None:
 
 
 def test_a_mixture_s_verifier_has_the_members_of_each() -> None:
-    assert facts(Each((Exact(), Exact()))) == (False, [], [])
-    assert facts(Each((Exact(), Full(), Full()))) == (True, ["sends answers to a host"], ["mpmath", "sympy"])
+    assert facts(MixtureVerifier((Exact(), Exact()))) == (False, [], [])
+    assert facts(MixtureVerifier((Exact(), Full(), Full()))) == (True, ["sends answers to a host"], ["mpmath", "sympy"])
 
 
 def test_several_verifiers_have_the_members_of_each_and_close_them() -> None:

@@ -11,8 +11,8 @@ from groupwise.data.rollout_json import from_json, to_json
 
 SAMPLE = Sample(
     context=(5, 6), stream=(0, 2, 1), limit=9, tokens=(7, 8), origin=(3, -1), logp=(-0.1, math.nan),
-    routes=(b"\x00\xff", b""), path=(b"a", b""), likeliest=(((7, -0.1), (8, -2.5)),), finish=Finish.length, text="é\n",
-    ends=(1, 2), group=1, role="critique", parent=0, content="ab", views={"hint": (1, 2)},
+    routes=(b"\x00\xff", b""), actions=(b"a", b""), top_logprobs=(((7, -0.1), (8, -2.5)),), finish=Finish.length,
+    text="é\n", token_ends=(1, 2), group=1, role="critique", parent=0, content_hash="ab", views={"hint": (1, 2)},
     marks={"line": (math.nan, 0.5)}, counts={"calls": 2},
     verdict=Verdict(Outcome.scored, 0.25, {"style": 0.5}, "why", "cause", "7", {"line": ((1, 0.5),)}),
 )  # fmt: skip
@@ -29,8 +29,8 @@ def test_every_field_of_a_rollout_comes_back() -> None:
 @pytest.mark.parametrize(
     "change",
     [
-        {"other": 1}, {"tokens": 5}, {"finish": "never"}, {"views": [1]}, {"path": [5]}, {"verdict": {}},
-        {"likeliest": [[[7]]]},
+        {"other": 1}, {"tokens": 5}, {"finish": "never"}, {"views": [1]}, {"actions": [5]}, {"verdict": {}},
+        {"top_logprobs": [[[7]]]},
     ],
     ids=str,
 )  # fmt: skip

@@ -64,7 +64,7 @@ SAMPLINGS = st.fixed_dictionaries({
 ROWS = st.lists(st.binary(max_size=4), max_size=3).map(tuple)
 REQUESTS = st.fixed_dictionaries({
     "context": ids(1), "limit": st.integers(1, 99), "draw": st.integers(0, 2**40), "stream": ids(1),
-    "at": st.integers(0, 9), "purpose": st.integers(0, 9), "content": st.text(max_size=4), "path": ROWS,
+    "position": st.integers(0, 9), "purpose": st.integers(0, 9), "content_hash": st.text(max_size=4), "actions": ROWS,
 })  # fmt: skip
 TOKENS = st.lists(st.tuples(st.integers(0, 9), st.floats(max_value=0, allow_nan=False), st.integers(0, 9)), max_size=5)
 
@@ -81,7 +81,7 @@ def test_requests_and_generations_survive_json(
     ids, logp, versions = zip(*tokens) if tokens else ((), (), ())
     for value in (
         GenerationRequest(**request, sampling=Sampling(**sampling)),
-        Generation(tokens=ids, logp=logp, versions=versions, finish=finish, routes=routes, path=path),
+        Generation(tokens=ids, logp=logp, versions=versions, finish=finish, routes=routes, actions=path),
     ):
         again = from_json(type(value), json.loads(json.dumps(to_json(value))))
         assert again == value
@@ -92,20 +92,20 @@ def test_a_path_is_cut_with_its_tokens_and_identifies_a_context() -> None:
     sample = Sample(context=(5,), stream=(0,)).with_tokens((0, 1), (0, 0), (-1.0, -1.0), path=(b"a", b"b"))
     sample = sample.insert((9,), ENVIRONMENT).with_tokens((2,), (0,), (-1.0,), path=(b"c",))
     sample = sample.with_text("abcd", (1, 2, 3, 4))
-    assert sample.path == (b"a", b"b", b"", b"c")
-    assert sample.fork(1, 0).path == (b"a",) and sample.last_turn.path == (b"c",)
-    assert sample.last_turn.context_key == replace(sample, path=(b"a", b"b", b"", b"x")).last_turn.context_key
-    assert sample.last_turn.context_key != replace(sample, path=(b"a", b"x", b"", b"c")).last_turn.context_key
-    with pytest.raises(ValueError, match=r"5 encoded actions \(path\) for 4 tokens"):
-        replace(sample, path=(b"",) * 5)
-    request = GenerationRequest(context=(5, 0, 1), limit=1, draw=0, stream=(0,), at=2, content="image")
-    keys = [replace(request, path=path).context_key for path in ((), (b"a", b"b"), (b"a", b"c"), (b"ab", b""))]
+    assert sample.actions == (b"a", b"b", b"", b"c")
+    assert sample.fork(1, 0).actions == (b"a",) and sample.last_turn.actions == (b"c",)
+    assert sample.last_turn.context_key == replace(sample, actions=(b"a", b"b", b"", b"x")).last_turn.context_key
+    assert sample.last_turn.context_key != replace(sample, actions=(b"a", b"x", b"", b"c")).last_turn.context_key
+    with pytest.raises(ValueError, match=r"5 encoded actions for 4 tokens"):
+        replace(sample, actions=(b"",) * 5)
+    request = GenerationRequest(context=(5, 0, 1), limit=1, draw=0, stream=(0,), position=2, content_hash="image")
+    keys = [replace(request, actions=path).context_key for path in ((), (b"a", b"b"), (b"a", b"c"), (b"ab", b""))]
     assert len(set(keys)) == 4 and keys[0] == ("image", (5, 0, 1))
 
 
 def test_the_row_of_a_prompt_is_read_only_and_survives_pickle_and_replace() -> None:
     columns = {"answer": 4, "level": 2}
-    prompt = Prompt("p", (5, 6), "2+2=", columns, content="c")
+    prompt = Prompt("p", (5, 6), "2+2=", columns, content_hash="c")
     columns["level"] = 3
     assert prompt.row == {"answer": 4, "level": 2}
     with pytest.raises(TypeError):

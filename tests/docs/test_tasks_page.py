@@ -52,9 +52,9 @@ def test_the_table_of_published_sets() -> None:
 
     def problems(name: str) -> str:
         preset = PRESETS[name]
-        if not preset.training:
+        if not preset.training_split:
             return "all held out"
-        return f"{preset.training}, {preset.held_out or 'a tenth'} held out"
+        return f"{preset.training_split}, {preset.held_out_split or 'a tenth'} held out"
 
     def verifier(name: str) -> str:
         return plain_name(type(usual_verifier(PublishedSet(name))).__name__)

@@ -17,7 +17,7 @@ from tests.rollout.fakes import VOCABULARY, decoder, engine, without_end_token
 
 LARGEST = 1 << 24
 """The most bytes of a weights file that these engines load."""
-IDENTITY = Identity(model="m", tokenizer="t", dtype="float64", seed=11)
+IDENTITY = Identity(model_hash="m", tokenizer_hash="t", dtype="float64", seed=11)
 HELLO = encode({"id": 0, "do": "hello", "protocol": PROTOCOL})
 T = TypeVar("T")
 _TASKS: set[asyncio.Task[None]] = set()

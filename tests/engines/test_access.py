@@ -103,7 +103,7 @@ def test_the_doctor_only_looks(home: Path) -> None:
     assert not doctor.vllm().ok
     program = canary(home / DEFAULT_PYTHON, home / "ran")
     finding = doctor.vllm()
-    assert finding.ok and f"--engine-python {DEFAULT_PYTHON}" in finding.seen and not (home / "ran").exists()
+    assert finding.ok and f"--engine-python {DEFAULT_PYTHON}" in finding.observation and not (home / "ran").exists()
     assert not doctor.vllm(str(program)).ok and (home / "ran").exists()
 
 

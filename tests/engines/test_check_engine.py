@@ -33,7 +33,7 @@ def refusals(recipe: Recipe, monkeypatch: pytest.MonkeyPatch, **allowed: str) ->
     if recipe.lora is not None:
         attach(model, recipe.lora, seed=0)
     with pytest.raises(GroupwiseError) as started:
-        build_engine(recipe, model, tokenizer, use.engines)
+        build_engine(recipe, model, tokenizer, use.engine_access)
     (found,) = [error for error in check_inputs(recipe, use).errors if error.what == started.value.what]
     return found, started.value
 
@@ -73,7 +73,7 @@ def test_a_mixture_of_experts_over_the_wire(tmp_path: Path, monkeypatch: pytest.
 
 
 def test_the_environment_of_a_placed_engine_is_checked_on_its_node(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("groupwise.cluster.launch.library", lambda: None)
+    monkeypatch.setattr("groupwise.cluster.check_launch.library", lambda: None)
     monkeypatch.setattr(vllm_replicas, "check_environment", lambda python, gpu: pytest.fail("checked here"))
     recipe = Recipe(method=grpo(), engine=Vllm(), cluster=Cluster(launch="ray"))
     (refused,) = [error for error in check_inputs(recipe, load_use(Permissions())).errors if "Vllm" in str(error)]

@@ -13,7 +13,7 @@ from groupwise.core import Storage
 from groupwise.engines import EngineAccess, Exchange, Served, write_weights
 from groupwise.engines.remote import fleet as fleets
 from groupwise.engines.remote.weights_file import weights_errors
-from groupwise.runs.disk import Disk
+from groupwise.runs.atomic_writes import FileSystem
 from tests.engines.lines import weights
 from tests.rollout.fakes import decoder
 from tests.rollout.fakes import tokenizer as letters
@@ -34,7 +34,7 @@ def test_another_failure_advises_to_make_the_directory_writable(tmp_path: Path) 
     assert caught.value.fix == f"make {tmp_path} writable, or name another one: --engine-exchange DIR"
 
 
-class Full(Disk):
+class Full(FileSystem):
     def sync(self, path: Path) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
@@ -65,7 +65,7 @@ def test_a_run_whose_weights_cannot_be_published_prints_how_to_continue(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def write(directory: Path, version: int, *arguments: Any) -> Any:
-        return write_weights(directory, version, *arguments, Full() if version else Disk())
+        return write_weights(directory, version, *arguments, Full() if version else FileSystem())
 
     monkeypatch.setattr(fleets, "write_weights", write)
     words = ["--engine", '{ kind = "Served", replicas = 1 }', "--engine-exchange", str(tmp_path)]

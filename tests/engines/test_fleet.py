@@ -8,12 +8,12 @@ from typing import Any, ClassVar
 import pytest
 from torch import Tensor
 
-from groupwise.core import EngineLost, Mismatch, Storage, WorkerLost
+from groupwise.core import EngineLost, LogprobMismatch, Storage, WorkerLost
 from groupwise.data import Generation, GenerationRequest
 from groupwise.engines import Exchange, Fleet, NativeEngine, Probe, Remote
 from groupwise.engines.remote import fleet as fleets
 from groupwise.engines.remote import slots
-from groupwise.engines.remote.heartbeat import PACE, Heartbeat, Owed
+from groupwise.engines.remote.heartbeat import PACE, Heartbeat, UnansweredRequest
 from groupwise.engines.remote.wire import PROTOCOL, encode, read_message
 from groupwise.models import Decoder
 from tests.engines.lines import IDENTITY, blank, changed, engine, pair, remote, run, server, weights
@@ -151,7 +151,7 @@ def test_the_probe_tells_new_old_and_half_loaded_weights_apart(
         errors.append(place.error)
 
     run(go())
-    assert isinstance(errors[-1], Mismatch) and expected in errors[-1].what
+    assert isinstance(errors[-1], LogprobMismatch) and expected in errors[-1].what
 
 
 def test_a_fleet_whose_engines_all_have_wrong_weights_ends_with_mismatch(tmp_path: Path) -> None:
@@ -163,7 +163,7 @@ def test_a_fleet_whose_engines_all_have_wrong_weights_ends_with_mismatch(tmp_pat
         model = decoder()
         await fleet(tmp_path, model, lambda _: remote(blank(Never)), restarts=1).load(0, weights(model))
 
-    with pytest.raises(Mismatch, match="no engine is left"):
+    with pytest.raises(LogprobMismatch, match="no engine is left"):
         run(go())
 
 
@@ -183,7 +183,15 @@ def test_a_silent_engine_is_lost_and_a_slow_one_is_not() -> None:
     async def mute(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Answers `hello` once, and reads on without a word, as a stopped process does."""
         await read_message(reader, 1 << 20)
-        reply = {"protocol": PROTOCOL, "version": 0, "steps": 0, "model": "", "tokenizer": "", "dtype": "", "seed": 0}
+        reply = {
+            "protocol": PROTOCOL,
+            "version": 0,
+            "steps": 0,
+            "model_hash": "",
+            "tokenizer_hash": "",
+            "dtype": "",
+            "seed": 0,
+        }
         writer.write(encode({"id": 0, "reply": reply}))
         while await read_message(reader, 1 << 20) is not None:
             pass
@@ -229,7 +237,7 @@ def test_an_engine_that_replies_and_does_no_work_is_lost() -> None:
 def test_a_load_has_more_time_the_larger_its_file_is() -> None:
     heartbeat = Heartbeat(4.0)
 
-    def beats(*owed: Owed) -> int:
+    def beats(*owed: UnansweredRequest) -> int:
         """How many beats an engine has that replies to `hello` and does nothing else."""
         heartbeat.beat([])
         for count in range(1, 100):
@@ -238,7 +246,10 @@ def test_a_load_has_more_time_the_larger_its_file_is() -> None:
                 return count
         return 100
 
-    assert (beats(Owed("sample")), beats(Owed("sample"), Owed("load", 40e6 / PACE))) == (5, 7)
+    assert (
+        beats(UnansweredRequest("sample")),
+        beats(UnansweredRequest("sample"), UnansweredRequest("load", 40e6 / PACE)),
+    ) == (5, 7)
 
 
 class Stuck(NativeEngine):

@@ -17,7 +17,7 @@ from groupwise.config.recipe_toml import read_recipe
 from groupwise.core import EngineLost, Usage
 from groupwise.data import SharesDevice
 from groupwise.engines import EngineServer, Exchange, Probe, Remote, Served, SharedDeviceFleet, SleepingEngine, Vllm
-from groupwise.engines.remote import served as fleets_of
+from groupwise.engines.remote import served_settings as fleets_of
 from groupwise.engines.remote import slots
 from groupwise.engines.remote.replica import Program
 from groupwise.learner import Learner
@@ -199,7 +199,7 @@ def test_the_plan_frees_the_engine_before_the_learner_works() -> None:
     )
     freed, kept = (run_memory(recipe, shape, 12) for recipe in (same, apart))  # type: ignore[arg-type]
     engine_bytes = freed.phases["sampling"]
-    assert engine_bytes == kept.phases["sampling"] and engine_bytes["engine"] > 4 * freed.total
+    assert engine_bytes == kept.phases["sampling"] and engine_bytes["engine"] > 4 * freed.parameters
     for phase in ("measuring", "learning", "updating"):
         assert "engine" not in freed.phases[phase] and "rows" not in freed.phases[phase]
         assert sum(kept.phases[phase].values()) - sum(freed.phases[phase].values()) == sum(engine_bytes.values())

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 
-from groupwise.core import Mismatch, Usage
+from groupwise.core import LogprobMismatch, Usage
 from groupwise.data import Finish, Generation, GenerationRequest, Sampling
 from groupwise.engines import EngineAccess, Fleet, NativeEngine, Vllm
 from groupwise.engines.remote import slots
@@ -89,7 +89,7 @@ def test_answers_are_those_of_the_native_engine() -> None:
             equal(await answers(fleet, asked), await answers(native, asked))
         whole = requests(tokenizer, 4, 4)
         first = await answers(fleet, [replace(request, limit=5) for request in whole])
-        resumed = [replace(request, context=request.context + part.tokens, at=len(part.tokens), limit=48)
+        resumed = [replace(request, context=request.context + part.tokens, position=len(part.tokens), limit=48)
                    for request, part in zip(whole, first) if part.finish is Finish.length]  # fmt: skip
         assert resumed
         equal(await answers(fleet, resumed), await answers(native, resumed))
@@ -98,7 +98,9 @@ def test_answers_are_those_of_the_native_engine() -> None:
         assert max(abs(a - b) for a, b in scores) < ROUNDING
         top = replace(whole[0], top=3)
         (a,), (b,) = await answers(fleet, [top]), await answers(native, [top])
-        assert [[token for token, _ in place] for place in a.likeliest] == [[t for t, _ in p] for p in b.likeliest]
+        assert [[token for token, _ in place] for place in a.top_logprobs] == [
+            [t for t, _ in p] for p in b.top_logprobs
+        ]
         with pytest.raises(Usage, match="do not fit"):
             await fleet.sample(replace(whole[0], limit=128))
         with pytest.raises(Usage, match="temperature 1 only"):
@@ -181,7 +183,7 @@ def test_the_probe_sees_a_head_that_keeps_the_weights_of_its_first_load(
     async def go() -> None:
         model = Decoder.new(shape, 3, spread=0.3)
         fleet = Vllm(max_num_seqs=8, restarts=0).build(model, calculator()[1], seed=0, experts=None, access=ACCESS)
-        with pytest.raises(Mismatch) as caught:
+        with pytest.raises(LogprobMismatch) as caught:
             await fleet.load(0, dict(model.state_dict()))
             with torch.no_grad():
                 for x in model.parameters():
@@ -283,7 +285,9 @@ def test_without_keys_the_distribution_is_the_native_one_and_tokens_are_not() ->
     async def go() -> None:
         model, tokenizer = calculator()
         native = NativeEngine(model, tokenizer, seed=0)
-        fleet = Vllm(max_num_seqs=64, keyed=False).build(model, tokenizer, seed=0, experts=None, access=ACCESS)
+        fleet = Vllm(max_num_seqs=64, keyed_randomness=False).build(
+            model, tokenizer, seed=0, experts=None, access=ACCESS
+        )
         await fleet.load(3, dict(model.state_dict()))
         for temperature in (1.0, 0.7, 0.0):
             asked = requests(tokenizer, 4, 16, temperature=temperature)

@@ -16,14 +16,14 @@ import torch
 
 from groupwise.__main__ import main
 from groupwise.commands import doctor
-from groupwise.core import EngineLost, Mismatch, MissingRequirement, Usage, WorkerLost
+from groupwise.core import EngineLost, LogprobMismatch, MissingRequirement, Usage, WorkerLost
 from groupwise.data import Finish, Generation, GenerationRequest, Sampling
 from groupwise.engines import EngineAccess, Exchange, Fleet, NativeEngine, Probe, Remote, Vllm
-from groupwise.engines.remote import served, slots
+from groupwise.engines.remote import served_settings, slots
 from groupwise.engines.remote import server as servers
 from groupwise.engines.remote.devices import on_device
 from groupwise.engines.remote.replica import Program, ReplicaSettings
-from groupwise.engines.remote.served import Target
+from groupwise.engines.remote.served_settings import EngineRequirements
 from groupwise.engines.vllm import vllm_program, vllm_replicas
 from groupwise.engines.vllm.vllm_engine import VllmSettings, keyed_sample
 from groupwise.engines.vllm.vllm_environment import (
@@ -35,7 +35,7 @@ from groupwise.engines.vllm.vllm_environment import (
     installation,
 )
 from groupwise.engines.vllm.vllm_replicas import OWN_GPU
-from groupwise.engines.vllm.vllm_requests import BLOCK, Key, cache_bytes, generation, sampling_arguments
+from groupwise.engines.vllm.vllm_requests import BLOCK, RandomKey, cache_bytes, generation, sampling_arguments
 from groupwise.models import find_model, lineage
 from tests.engines.lines import blank, changed, remote, weights
 from tests.rollout.fakes import decoder, engine, generate, logits, request, without_end_token
@@ -55,12 +55,12 @@ TESTED = {**PINS, "jaxtyping": "0.3.3"}
 
 
 def test_a_keyed_request_carries_its_key_and_leaves_vllms_settings_neutral() -> None:
-    asked = request(3, stream=(1, 2), at=4, purpose=4, sampling=TRUNCATED)
+    asked = request(3, stream=(1, 2), position=4, purpose=4, sampling=TRUNCATED)
     arguments = sampling_arguments(asked, [0, 7], keyed=True)
     assert arguments.pop("extra_args") == {"key": [3, lineage((1, 2)), 4, 4, 0.7, 0.8, 5, 0.01]}
     assert arguments == {"max_tokens": 12, "logprobs": 0, "stop_token_ids": [0, 7], "detokenize": False,
                          "temperature": 1.0}  # fmt: skip
-    assert Key(3, lineage((1, 2)), 4, 4, 0.7, 0.8, 5, 0.01).sampling == TRUNCATED
+    assert RandomKey(3, lineage((1, 2)), 4, 4, 0.7, 0.8, 5, 0.01).sampling == TRUNCATED
 
 
 def test_a_request_without_a_key_names_the_distribution() -> None:
@@ -92,7 +92,7 @@ def test_finish_reasons_and_the_version_of_each_token(reason: str, finish: Finis
 
 def test_greedy_tokens_are_certain_and_likeliest_tokens_are_in_falling_order() -> None:
     assert answer((3,), "stop", [("0", 0, 1)], sampling=Sampling(temperature=0.0)).logp == (0.0,)
-    assert answer((3,), "stop", [("0", 0, 1)], top=1).likeliest == (((9, -0.5),),)
+    assert answer((3,), "stop", [("0", 0, 1)], top=1).top_logprobs == (((9, -0.5),),)
 
 
 @pytest.mark.parametrize(("reason", "end"), [("repetition", 2), (None, 2), ("stop", 1)])
@@ -109,9 +109,9 @@ def test_an_answer_with_an_unknown_end_or_without_versions_is_a_lost_engine(reas
 def test_the_sampler_draws_the_native_engines_tokens(sampling: Sampling) -> None:
     """Rows of two purposes and one of a score, in one forward; the second token of a request has the second number."""
     model = decoder(torch.float32)
-    requests = [request(i, limit=1, at=2, stream=(i, 1), purpose=i % 2, sampling=sampling) for i in range(8)]
+    requests = [request(i, limit=1, position=2, stream=(i, 1), purpose=i % 2, sampling=sampling) for i in range(8)]
     expected = generate(engine(model), requests)
-    keys = [Key.of(replace(asked, at=1)) for asked in requests]
+    keys = [RandomKey.of(replace(asked, position=1)) for asked in requests]
     rows = [logits(model, asked.context, (0,)) for asked in requests]
     tokens, logp = keyed_sample(11, torch.cat([*rows, rows[0]]), [*keys, None], [1] * 8 + [0])
     assert tokens.tolist() == [*(found.tokens[0] for found in expected), 0]
@@ -232,7 +232,7 @@ print(json.dumps([spec, int(sys.argv[2]), held, {name: os.environ.get(name) for 
 PLACED = VllmSettings(
     gpu_memory_utilization=0.9, enforce_eager=False, batch_invariant=False,
     directory="calculator", dtype="float32", device="cuda:0", threads=1, seed=0, max_num_seqs=4, kv_cache_tokens=64,
-    compiled=False, adapter="", keyed=True, deadline=9.0, sleeps=False,
+    compiled=False, adapter_json="", keyed_randomness=True, deadline=9.0, sleeps=False,
 )  # fmt: skip
 
 
@@ -258,16 +258,20 @@ def test_the_interpreter_of_placed_engines_is_named_by_its_whole_path(tmp_path: 
     settings = ReplicaSettings(**{f.name: getattr(PLACED, f.name) for f in fields(ReplicaSettings)})
     access = EngineAccess(python="here/python")
     program = Vllm().program(replace(settings, directory=str(tmp_path)), access)
-    assert program.elsewhere == ("groupwise.engines.vllm.vllm_tls", str(Path("here/python").absolute()))
+    assert program.remote_command == ("groupwise.engines.vllm.vllm_tls", str(Path("here/python").absolute()))
 
 
 def test_engines_on_gpus_are_as_many_as_the_learner_leaves(monkeypatch: pytest.MonkeyPatch) -> None:
     """On a launcher's nodes there is no such limit: each engine is placed with a GPU of its own."""
     monkeypatch.setattr(vllm_replicas, "check_environment", lambda python, gpu: None)
-    monkeypatch.setattr(served, "gpu_count", lambda: 4)
-    target = Target(dtype="bfloat16", device="cuda:0")
+    monkeypatch.setattr(served_settings, "gpu_count", lambda: 4)
+    target = EngineRequirements(dtype="bfloat16", device="cuda:0")
     model, access = decoder(family="qwen3", head_dim=32), EngineAccess(python="on/the/node/python")
-    for replicas, other in ((3, target), (8, replace(target, placed=True)), (1, replace(target, device="cuda:3"))):
+    for replicas, other in (
+        (3, target),
+        (8, replace(target, device_from_launcher=True)),
+        (1, replace(target, device="cuda:3")),
+    ):
         Vllm(replicas=replicas).check(model, None, other, access)
     with pytest.raises(Usage, match="leaves 3 of 4 GPUs") as caught:
         Vllm(replicas=4).check(model, None, target, access)
@@ -368,7 +372,7 @@ def test_an_answer_with_tokens_of_new_weights_waits_for_the_probe(
             order.append("probe")
             await asyncio.sleep(0.05)
             if len(order) == 1:
-                raise Mismatch("half of the weights")
+                raise LogprobMismatch("half of the weights")
         await check(self, client, expected)
 
     monkeypatch.setattr(Probe, "check", checked)

@@ -147,8 +147,9 @@ def test_only_regular_files_as_large_as_the_weights_are_read(tmp_path: Path) -> 
 GOOD = {"id": 1, "do": "sample", "request": to_json(request())}
 BAD_REQUESTS = [
     {"context": [1, -2]}, {"context": [1.5]}, {"context": "12"}, {"context": 7}, {"limit": 0}, {"limit": "3"},
-    {"draw": -1}, {"draw": 1 << 64}, {"stream": [-1]}, {"stream": [None]}, {"at": -1}, {"top": True}, {"purpose": 1e9},
-    {"sampling": {}}, {"sampling": None}, {"content": 5}, {"path": [5]}, {"extra": 1},
+    {"draw": -1}, {"draw": 1 << 64}, {"stream": [-1]}, {"stream": [None]}, {"position": -1}, {"top": True},
+    {"purpose": 1e9},
+    {"sampling": {}}, {"sampling": None}, {"content_hash": 5}, {"actions": [5]}, {"extra": 1},
     {"sampling": {**to_json(request())["sampling"], "stop": ["x"] * 65}},
     {"sampling": {**to_json(request())["sampling"], "stop": [5]}},
     {"sampling": {**to_json(request())["sampling"], "temperature": -1}},
@@ -295,7 +296,7 @@ def test_a_client_by_address_checks_the_engine(tmp_path: Path) -> None:
         serving = asyncio.create_task(server(FakeEngine(lambda _: (7, 8))).listen(tmp_path / "s", listening.set))
         await listening.wait()
         client = await Remote.connect(tmp_path / "s", expected=IDENTITY)
-        other = Identity(model="m", tokenizer="t", dtype="float64", seed=12)
+        other = Identity(model_hash="m", tokenizer_hash="t", dtype="float64", seed=12)
         with pytest.raises(Usage, match="another engine") as caught:
             await Remote.connect(tmp_path / "s", expected=other)
         assert caught.value.evidence == "seed 11, expected 12"

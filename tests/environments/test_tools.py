@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from groupwise.data import CountedText, Observation, Outcome, Prompt, Verdict
+from groupwise.data import Observation, Outcome, Prompt, ReplyWithCounts, Verdict
 from groupwise.environments import (
     Hermes,
     PythonBlock,
@@ -126,7 +126,7 @@ def test_a_user_tool_may_await_raise_and_return_long_text() -> None:
 
 
 def counted(reply: Observation) -> tuple[float, ...]:
-    assert isinstance(reply, CountedText)
+    assert isinstance(reply, ReplyWithCounts)
     return tuple(reply.counts[name] for name in ("calls", "malformed", "errors"))
 
 
@@ -135,9 +135,9 @@ def test_counts_of_calls_malformed_calls_and_errors() -> None:
     turns = [sums("1+1") + sums("2+2"), call("37"), sums("1") + unknown + wrong + sums("1/0"), "no call"]
     *replies, last = observations(calculator_tools(), *turns)
     assert [counted(reply) for reply in replies] == [(2, 0, 0), (1, 1, 0), (4, 2, 1)] and last is None
-    tools = Tools(Hermes(), {"calculate": lambda expression: CountedText("?", errors=1, looked=3)})
+    tools = Tools(Hermes(), {"calculate": lambda expression: ReplyWithCounts("?", errors=1, looked=3)})
     (reply,) = observations(tools, sums("1"))
-    assert counted(reply) == (1, 0, 1) and isinstance(reply, CountedText) and reply.counts["looked"] == 3
+    assert counted(reply) == (1, 0, 1) and isinstance(reply, ReplyWithCounts) and reply.counts["looked"] == 3
 
 
 def test_a_python_block_is_a_call() -> None:

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from groupwise.data import ENVIRONMENT, TEMPLATE, CountedText, Draw, Prompt, Rollout, Sample
+from groupwise.data import ENVIRONMENT, TEMPLATE, Draw, Prompt, ReplyWithCounts, Rollout, Sample
 from groupwise.evaluation.conversation_metrics import describe_conversations
 
 
@@ -46,7 +46,7 @@ def test_rollouts_without_conversations_have_no_metrics() -> None:
 @pytest.mark.parametrize("count", [math.nan, math.inf, "1", True, None])
 def test_a_count_is_a_finite_number(count: object) -> None:
     with pytest.raises(ValueError, match="the count calls is"):
-        CountedText("x", calls=count)  # type: ignore[arg-type]
+        ReplyWithCounts("x", calls=count)  # type: ignore[arg-type]
 
 
 def test_a_fork_starts_without_counts() -> None:

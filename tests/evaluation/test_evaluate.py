@@ -192,7 +192,7 @@ def test_votes_are_the_answers_that_the_verifier_read() -> None:
     assert tally(one) == Tally("p0", 6, 1, (2, 1))
     assert figures([tally(one)], 6, [6])["maj@6"].value == 0.0  # two votes for 7, one for the right answer
     unread = replace(one, samples=rollout([o.correct, o.wrong]).samples)
-    assert tally(unread).others is None
+    assert tally(unread).wrong_counts is None
     with pytest.raises(ValueError, match="does not return the answer that it read"):
         tally(unread).maj_at(1)
     assert list(figures([tally(one), tally(unread)], 2, [2])) == ["avg@2", "pass@2"]  # of all problems or none

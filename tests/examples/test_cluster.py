@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from groupwise.cluster.launch import check_launch
+from groupwise.cluster.check_launch import check_launch
 from groupwise.commands.parsing import options_of, parse, parser
 from groupwise.config.defaults import starting_point
 from groupwise.config.recipe_toml import read_recipe
@@ -58,7 +58,7 @@ def test_each_command_is_one_of_ours(commands: Any) -> None:
     assert served.model == "calculator" and served.listen.startswith("0.0.0.0:") and served.key
     given, overrides = parse(table, options, [word for word in words[1][1:] if word not in ("", "recipe.toml")])
     start = starting_point(None, overrides)
-    recipe = read_recipe(start.source, start.fields)
+    recipe = read_recipe(start.source, start.overrides)
     check_launch(recipe)
     assert recipe.cluster.launch == "external" and isinstance(recipe.engine, Served) and recipe.engine.addresses
     options_of(Permissions, given).engines.allow(str(TlsAddress.parse(text).host) for text in recipe.engine.addresses)

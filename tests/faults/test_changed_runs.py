@@ -98,7 +98,7 @@ def test_a_recipe_that_no_longer_fits_its_checkpoint(run: Path) -> None:
     substitute(run / "recipe.toml", 'reference = "InitialPolicy"', 'other = "InitialPolicy"')
     substitute(run / "recipe.toml", 'model = "reference"', 'model = "other"')
     with pytest.raises(BadData, match="does not fit its changed recipe"):
-        resume(str(run), RunOptions(changed=True))
+        resume(str(run), RunOptions(accept_changes=True))
 
 
 # The model's files
@@ -124,7 +124,7 @@ def test_a_flipped_digit_in_the_metrics_is_found(run: Path) -> None:
     with pytest.raises(Storage, match=r"metrics\.jsonl was changed after checkpoint 1 was saved") as error:
         resume(str(run))
     assert "lines 1 to 2" in error.value.evidence
-    assert resume(str(run), RunOptions(changed=True)) == 0
+    assert resume(str(run), RunOptions(accept_changes=True)) == 0
     assert "metrics.jsonl: SHA-256" in str(list(RunInfo.read(RunLayout(run)).changes))
 
 

@@ -24,7 +24,7 @@ from torch import Tensor
 from groupwise.__main__ import main
 from groupwise.api.options import RunOptions
 from groupwise.commands.train import resume
-from groupwise.core import Diverged, Locked, Mismatch, NoSignal, Storage, Unverifiable
+from groupwise.core import Diverged, Locked, LogprobMismatch, NoSignal, Storage, Unverifiable
 from groupwise.data import Batch, Outcome, Prompt, Sample, Verdict
 from groupwise.learner import Learner
 from groupwise.lifecycle import run as commands
@@ -66,7 +66,7 @@ def test_resume_uses_the_previous_checkpoint_if_the_newest_is_damaged(
     data[len(data) // 2] ^= 1
     tensors.write_bytes(data)
     with pytest.raises(Storage, match="000003 is damaged"):
-        resume(str(finished), RunOptions(strict=True))
+        resume(str(finished), RunOptions(strict_checkpoints=True))
     assert main(["resume", "--strict", str(finished)]) == 6
     assert tensors.read_bytes() == data  # a refusal changes nothing
     capsys.readouterr()
@@ -436,7 +436,7 @@ def test_a_second_signal_is_the_second_also_when_time_is_up(tmp_path: Path) -> N
 def test_stop_after_saves_and_prints_how_to_resume(undisturbed: Path, tmp_path: Path) -> None:
     run = begun(tmp_path / "run", EVERY)
     ending = run_from(run, ready(EVERY), stop_after=0.0, disk=Quick())
-    assert (ending.code, ending.stopped) == (0, "out of time")
+    assert (ending.code, ending.stop_reason) == (0, "out of time")
     assert "out of time after 0 of 3 iterations; saved" in ending.message
     assert f"groupwise resume {run}" in ending.message and not (run / "model").exists()
     assert left(ran(run, EVERY)) == left(undisturbed)
@@ -589,7 +589,7 @@ def test_a_gradient_that_is_not_finite_leaves_the_weights_alone(
         taken = step(learner, *args)
         after = json.dumps([float(x.sum()) for x in learner.optimizer.state().values()])
         still = all(map(torch.equal, before, learner.weights().values()))
-        moved.append((not still, state != after, bool(taken.skipped)))
+        moved.append((not still, state != after, bool(taken.skip_reason)))
         return taken
 
     monkeypatch.setattr(Learner, "step", watched)
@@ -621,7 +621,7 @@ def test_three_steps_in_a_row_without_a_gradient(tmp_path: Path) -> None:
     with pytest.raises(Diverged, match="3 optimizer steps in a row") as error:
         run_from(run, objects, disk=Quick())
     assert str(run / "skipped") in error.value.evidence and error.value.code == 5
-    assert not isinstance(error.value, NoSignal | Unverifiable | Mismatch)
+    assert not isinstance(error.value, NoSignal | Unverifiable | LogprobMismatch)
     assert len(list((run / "skipped").glob("*.jsonl"))) == 3
     newest = newest_checkpoint(RunLayout(run), strict=True)
     assert newest and newest.iteration == 1  # iteration 2, which brought the third, is not written

@@ -15,7 +15,7 @@ import pytest
 
 from groupwise.config.devices import resolved
 from groupwise.config.recipe import Evaluate, Save
-from groupwise.data import CountedText, Observation, Prompt, Sampling
+from groupwise.data import Observation, Prompt, ReplyWithCounts, Sampling
 from groupwise.rollout import Turns
 from groupwise.training.build import RunObjects
 from tests.faults.small_runs import EVERY, Quick, alive, begun, forked, left, ready, run_from
@@ -46,7 +46,7 @@ class Sums:
     async def step(self, message: str) -> Observation:
         self.on_call()
         self.total += sum(map(int, filter(DIGITS.__contains__, message)))
-        return CountedText(f"{self.total};", total=self.total)
+        return ReplyWithCounts(f"{self.total};", total=self.total)
 
     async def restore(self, message: str, observation: Observation) -> Observation:
         self.total += sum(map(int, filter(DIGITS.__contains__, message)))

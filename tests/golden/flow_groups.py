@@ -76,7 +76,7 @@ def made_up(
             )
             samples.append(Sample(
                 context=(FIRST + g,), stream=(i,), limit=STEPS, tokens=(*steps, *last), origin=tuple(origin),
-                logp=(math.nan,) * len(origin), path=(*actions, *actions[: len(last)]), finish=Finish.stop,
+                logp=(math.nan,) * len(origin), actions=(*actions, *actions[: len(last)]), finish=Finish.stop,
                 verdict=verdict,
             ))  # fmt: skip
         groups.append((members, rewards))

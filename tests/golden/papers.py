@@ -20,7 +20,7 @@ class Rows:
         self.mask = np.zeros(shape, bool)
         self.length = np.array(lengths, float)
         self.group = batch.groups.index.numpy()
-        self.budget = float(batch.max_tokens)
+        self.budget = float(batch.max_new_tokens)
         columns = {"new": batch.logp.detach(), "old": batch.logp_old, "mu": batch.logp_engine, "adv": batch.advantage}
         columns["ref"] = batch[Logp("reference")]
         for name, packed in columns.items():

@@ -53,7 +53,8 @@ EDGES = ("101", "110", "011", "001")
 def graphs(rewards: list[float], texts: tuple[str, ...] = EDGES) -> Batch:
     rollout = rollout_of(rewards, lengths=[3] * len(rewards))
     samples = (
-        replace(s, tokens=tuple(map(int, text)), text=text, ends=(1, 2, 3)) for s, text in zip(rollout.samples, texts)
+        replace(s, tokens=tuple(map(int, text)), text=text, token_ends=(1, 2, 3))
+        for s, text in zip(rollout.samples, texts)
     )
     return pack([Rollout(rollout.draw, tuple(samples))])
 

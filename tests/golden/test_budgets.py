@@ -483,7 +483,7 @@ def talking(turns: Callable[[int, int], str], strategy: EarlyStoppingTurns) -> t
     vocabulary = tokenizer()
 
     def script(request: GenerationRequest) -> Ids:
-        done = request.context[len(request.context) - request.at :].count(0)
+        done = request.context[len(request.context) - request.position :].count(0)
         return (*vocabulary.encode(turns(request.stream[0], done)), 0)
 
     engine, draw = FakeEngine(script), Draw(0, Prompt("p", (3, 1, 4)), 3)

@@ -141,7 +141,7 @@ def test_worked_loss_of_diffusion_nft(beta: float, errors: tuple[float, float], 
     new, old = (policy_of(Fixed(v), denoise) for v in ([-0.4, 1.1], [-0.3, 1.0]))
     action = encode_action(np.array([0.5, 0.2], np.float32), np.array([1, -1], np.float32))
     sample = Sample(
-        context=(FIRST,), stream=(0,), limit=5, tokens=(2,), origin=(WRITTEN,), logp=(math.nan,), path=(action,),
+        context=(FIRST,), stream=(0,), limit=5, tokens=(2,), origin=(WRITTEN,), logp=(math.nan,), actions=(action,),
         finish=Finish.stop, verdict=Verdict(Outcome.correct),
     )  # fmt: skip
     batch = pack([Rollout(Draw(0, Prompt("p", (FIRST,)), 1), (sample,))])

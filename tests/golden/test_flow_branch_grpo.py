@@ -95,7 +95,7 @@ def test_one_split_into_all_answers_is_a_plain_group() -> None:
     rewards = [0.1, 0.7, 0.2, 0.9, 0.4]
     rollout = grown(Branching(splits=(0,)), 5, rewards, steps=4)
     assert [s.tokens for s in rollout.samples] == [(0, 1, 2, 3)] * 5
-    first = [decode_action(s.path[0]) for s in rollout.samples]
+    first = [decode_action(s.actions[0]) for s in rollout.samples]
     assert all(np.array_equal(x[0], first[0][0]) for x in first) and len({x[1].tobytes() for x in first}) == 5
     batch, z = tree(rollout), np.array(rewards) - np.mean(rewards)
     near(Standardised(ddof=1, eps=1e-8)(batch.score, batch), z / np.std(rewards, ddof=1))
@@ -121,7 +121,7 @@ def test_noise_is_larger_at_splits_and_log_probs_are_the_policys() -> None:
     std, seen = 0.3 * np.sqrt(1 / 5), set[int]()
     for sample in rollout.samples:
         for i, step in enumerate(sample.tokens[: 4 - sample.tokens[0]]):
-            _, after, mean = decode_action(sample.path[i])
+            _, after, mean = decode_action(sample.actions[i])
             noise = normals((0, 0), [3], [lineage(sample.stream)], [step + 1], SIZE)[0].numpy()
             wide = 4 if i == 0 and sample.group else 1  # the first step after a fork
             near(after - mean, wide * std * noise, 1e-6)
@@ -174,7 +174,7 @@ def paper_branch_grpo(samples: tuple[Sample, ...], new: Any, old: Any, steps: in
         nodes = [np.mean(leaves[m]) for d, m, _ in edges if d == depth]
         std = np.std(nodes, ddof=1) if len(nodes) > 1 else 0.0
         a = 0.0 if std < 1e-6 else np.clip((np.mean(leaves[i]) - np.mean(nodes)) / (std + 1e-8), -5, 5)
-        x, y, _ = decode_action(samples[i].path[j]).astype(float)
+        x, y, _ = decode_action(samples[i].actions[j]).astype(float)
         t, s = 1 - (depth - 1) / steps, 1 - depth / steps
         densities = [papers.log_density(y, *dance_step(x, f(x, t, 1), t, s)) for f in (new, old)]
         total += papers.clipped(a, np.exp(densities[0] - densities[1]), 1e-3)

@@ -165,7 +165,7 @@ def paper(
     streams = [[], []]  # type: list[list[Any]]
     for sample, advantage in zip(rollout.samples, [*a, *a]):
         terms: list[Any] = []
-        for token_id, action in zip(sample.tokens, map(decode_masked, sample.path)):
+        for token_id, action in zip(sample.tokens, map(decode_masked, sample.actions)):
             if isinstance(action, Commit):
                 symbol = token_id - SHAPE.first_commit
                 l, l_old, l_ref = (token(t, action, symbol) for t in (new, old, ref))
@@ -235,7 +235,7 @@ def test_a_fixed_schedule_is_grpo_on_tokens() -> None:
     fixed = Unmask(steps=STEPS, knob_std=0.0)
     old, new = Table(), Table(0.2)
     rollout, plain = (sampled(policy_of(old, fixed), s) for s in (CoSampled(), Independent()))
-    assert [s.path for s in rollout.samples] == [s.path for s in plain.samples]
+    assert [s.actions for s in rollout.samples] == [s.actions for s in plain.samples]
     method = replace(co_grpo(steps=STEPS), unmask=fixed)
     policies = [policy_of(t, fixed) for t in (new, old, old)]
     loss = loss_of(method, pack([rollout], roles=method.trained_roles), *policies)
@@ -294,6 +294,6 @@ def test_the_alternating_form_leaves_one_of_both_as_it_is(size: int) -> None:
         batch = compute_advantages(batch, method)
         before = {name: x.clone() for name, x in policy.state_dict().items()}
         for _ in range(2):
-            assert not learner.step(batch, plan[0], method.objective).skipped
+            assert not learner.step(batch, plan[0], method.objective).skip_reason
         moved = {name.partition(".")[0] for name, x in policy.state_dict().items() if not torch.equal(x, before[name])}
         assert moved == {trained}, iteration

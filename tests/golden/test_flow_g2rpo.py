@@ -37,7 +37,7 @@ WORD = 1
 
 async def by_state(prompt: Prompt, sample: Sample) -> Verdict:
     """A score from the final state."""
-    state = final_state(sample.path)
+    state = final_state(sample.actions)
     assert state is not None
     return Verdict(Outcome.scored, float(np.tanh(state).sum()))
 
@@ -89,10 +89,10 @@ def test_schedules_of_the_strides() -> None:
         samples = sampled(OneNoisyStep(ks, strides), 1, steps).samples[1:]
         for i, sample in enumerate(samples):
             k, stride = ks[i // 3], strides[i % 3]
-            noisy = decode_action(samples[3 * (i // 3)].path[0])[1].astype(float)
-            near(final_state(sample.path), complete(noisy, k, stride, steps), 1e-6)
+            noisy = decode_action(samples[3 * (i // 3)].actions[0])[1].astype(float)
+            near(final_state(sample.actions), complete(noisy, k, stride, steps), 1e-6)
             evaluated = len(schedule(steps, k, stride)) - k - 2
-            assert len(sample.path) == evaluated + (stride == 1) and sample.tokens[-1] == steps - 1
+            assert len(sample.actions) == evaluated + (stride == 1) and sample.tokens[-1] == steps - 1
             assert sample.origin == ((0,) if stride == 1 else ()) + (ENVIRONMENT,) * evaluated
 
 
@@ -105,12 +105,12 @@ def test_one_step_differs_and_its_samples_share_the_anchor() -> None:
     assert [s.group for s in answers] == [0] * n + [1] * n and len(others) == 2 * n
     for sample in answers:
         k = ks[sample.group]
-        before, after, mean = decode_action(sample.path[0])
-        assert np.array_equal(before, decode_action(anchor.path[k])[0]) and not np.array_equal(after, mean)
+        before, after, mean = decode_action(sample.actions[0])
+        assert np.array_equal(before, decode_action(anchor.actions[k])[0]) and not np.array_equal(after, mean)
         assert sample.trained == (True,) + (False,) * (steps - k - 1)
         assert sample.verdict is not None and set(sample.verdict.subscores) == {"stride_1", "stride_2"}
         assert sample.verdict.value == sample.verdict.subscores["stride_1"] != sample.verdict.subscores["stride_2"]
-    assert len({s.path[0] for s in answers}) == 2 * n
+    assert len({s.actions[0] for s in answers}) == 2 * n
     evaluations = sum(1 + len(schedule(steps, k, g)[k + 2 :]) - (g == 2) for k in ks for g in (1, 2) for _ in range(n))
     assert sum(len(s.tokens) for s in rollout.samples) == steps + evaluations
 
@@ -121,7 +121,7 @@ def paper_g2rpo(rollout: Rollout, new: Any, old: Any, ks: tuple[int, ...], n: in
     total = 0.0
     for group, k in enumerate(ks):
         members = answers[group * n : (group + 1) * n]
-        actions = [decode_action(s.path[0]).astype(float) for s in members]
+        actions = [decode_action(s.actions[0]).astype(float) for s in members]
         a = np.zeros(n)
         for stride in (1, 2):
             rewards = [s.verdict.subscores[f"stride_{stride}"] for s in members if s.verdict]
@@ -160,7 +160,7 @@ def test_whole_path(moved: float) -> None:
 def test_a_request_continues_strided_steps_to_the_bit() -> None:
     policy = policy_of(LinearField(FIELD), Denoise(steps=10))
     request = GenerationRequest(
-        context=(FIRST,), limit=10, draw=1, stream=(0,), stride=3, sampling=Sampling(temperature=0.0)
+        context=(FIRST,), limit=10, draw=1, stream=(0,), steps_per_token=3, sampling=Sampling(temperature=0.0)
     )
 
     def generated(request: GenerationRequest) -> Any:
@@ -168,12 +168,12 @@ def test_a_request_continues_strided_steps_to_the_bit() -> None:
 
     whole, first = generated(request), generated(replace(request, limit=1))
     assert whole.tokens == (2, 5, 9) and first.tokens == (2,)
-    rest = generated(replace(request, limit=9, at=1, context=(FIRST, 2), path=first.path))
-    assert first.path + rest.path == whole.path
+    rest = generated(replace(request, limit=9, position=1, context=(FIRST, 2), actions=first.actions))
+    assert first.actions + rest.actions == whole.actions
     with pytest.raises(ValueError, match="above 1 only at temperature 0"):
         generated(replace(request, sampling=Sampling()))
     with pytest.raises(ValueError, match="stride must be at least 1"):
-        generated(replace(request, stride=0))
+        generated(replace(request, steps_per_token=0))
 
 
 @pytest.mark.parametrize("changes", [{"steps": ()}, {"steps": (1, 1)}, {"steps": (-1,)}, {"strides": (0,)}])

@@ -35,7 +35,7 @@ class Lawful(FakeEngine):
         return Generation(
             tokens=tuple(tokens), logp=(0.0,) * len(tokens), versions=(0,) * len(tokens),
             finish=Finish.stop if tokens[-1] == END else Finish.length,
-            likeliest=tuple(likeliest) if request.top else (),
+            top_logprobs=tuple(likeliest) if request.top else (),
         )  # fmt: skip
 
 
@@ -46,7 +46,7 @@ def grown(law: Law, strategy: Lookahead, count: int = 8) -> list[Sample]:
 def branch(*probabilities: float) -> Branch:
     """A branch whose next token is 1, with these probabilities of the tokens 1, 2, ..."""
     top = tuple((i + 1, math.log(p)) for i, p in enumerate(probabilities))
-    sample = Sample(context=PLAIN, stream=(0,), tokens=(1,), origin=(0,), logp=(0.0,), likeliest=(top,))
+    sample = Sample(context=PLAIN, stream=(0,), tokens=(1,), origin=(0,), logp=(0.0,), top_logprobs=(top,))
     return Branch(sample)
 
 
@@ -76,7 +76,7 @@ def test_the_first_choices_are_never_lost():
     assert fork.parent is branches[0] and fork.birth == 0
     assert COUNTDOWN.forks(branches, 0, 0) == []
     three = [branch(0.30, 0.28, 0.27) for _ in range(2)]
-    ranks = [b.sample.tokens for b in replace(COUNTDOWN, choices=3).forks(three, 0, 3)]
+    ranks = [b.sample.tokens for b in replace(COUNTDOWN, top_k=3).forks(three, 0, 3)]
     assert ranks == [(2,), (2,), (3,)], "second choices before third ones"
 
 
@@ -168,7 +168,7 @@ def test_a_share_of_the_group_begins_with_the_tree(share: float, written: int):
     assert len(rollout.samples) == 8 and all(s.verdict for s in rollout.samples)
     assert sum(WRITTEN in s.origin for s in rollout.samples) == written
     assert all(s.tokens[-1] == END and s.finish is Finish.stop for s in rollout.samples)
-    assert all(s.text and s.ends for s in rollout.samples), "beginnings have their text"
+    assert all(s.text and s.token_ends for s in rollout.samples), "beginnings have their text"
     if not share:
         plain, other = play(Independent(), undecided, n=8, engine=Lawful(undecided))
         assert plain == rollout and engine.calls == other.calls

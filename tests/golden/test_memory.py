@@ -152,13 +152,13 @@ def test_fission_draws_waiting_failures():
     more = [scored(replace(draws[0], metadata={**draws[0].metadata, "failures": [(8,), (9,)]}), [0.0])]
     state = through_json(part.end_iteration(state, more))
     drawn, retried = part.draw(state, TASK, 3, 4)
-    assert [d.prompt.context for d in retried] == [(8,), (9,), (7, 7, 0)], "the newest iteration first"
+    assert [d.prompt.token_ids for d in retried] == [(8,), (9,), (7, 7, 0)], "the newest iteration first"
     problem = draws[0].prompt
     assert retried[0].prompt.row == problem.row and retried[0].prompt.text == problem.text
     assert retried[0].metadata["recovery"] and drawn["shuffled"] == state["shuffled"]
     assert drawn["failures"] == state["failures"][1:2], "each failure is drawn once"
     half = replace(part, max_fraction=0.5).draw(state, TASK, 3, 4)[1]
-    assert ["recovery" in d.metadata for d in half] == [True, False, False] and half[0].prompt.context == (8,)
+    assert ["recovery" in d.metadata for d in half] == [True, False, False] and half[0].prompt.token_ids == (8,)
     assert [f["context"] for f in part.end_iteration(state, [])["failures"]] == [[8], [9]], "older ones are dropped"
 
 
@@ -229,10 +229,10 @@ def test_stored_answers_are_drawn_again():
     assert len(state["entries"]) == 5 and state["time"] == 2, "the oldest is dropped"
     old = samples[0]
     assert old.verdict and 0 < old.verdict.subscores["replay"] <= 1
-    fields = ("context", "tokens", "origin", "logp", "text", "ends", "finish", "limit")
+    fields = ("context", "tokens", "origin", "logp", "text", "token_ends", "finish", "limit")
     assert any(all(getattr(old, f) == getattr(s, f) for f in fields) for s in new)
     assert old.verdict.outcome is Outcome.correct
-    assert pack([rollouts[0]], version=3).max_staleness.tolist() == [3, 3], "the gap guard leaves old tokens out"
+    assert pack([rollouts[0]], version=3).staleness.tolist() == [3, 3], "the gap guard leaves old tokens out"
 
 
 def test_an_iteration_of_stored_and_new_answers_stores_the_new_ones():
@@ -287,7 +287,7 @@ def test_a_survey_finds_spread_prompts():
     drawn = replace(part, prefixes_per_line=2000.0).beginnings(surveyed([0, 1]), Random(0))[1:]
     shares = [sum(len(b["prefix"]) == 2 * k for b in drawn) / len(drawn) for k in (1, 2, 3, 4)]
     assert shares == pytest.approx([0.269551, 0.256073, 0.243270, 0.231106], abs=0.01)
-    whole = replace(lines(1), text="l0;", ends=(2, 3, 3))
+    whole = replace(lines(1), text="l0;", token_ends=(2, 3, 3))
     rollout = replace(
         surveyed([0, 1]), samples=(surveyed([0]).samples[0], whole.with_verdict(Verdict(Outcome.correct)))
     )
@@ -353,7 +353,7 @@ def test_proposed_problems_are_drawn_and_credited_by_kind():
     assert state["usual"] == pytest.approx(std / 2) and state["kinds"] == {}
     state, draws = part.draw(state, TASK, 2, 4)
     child = draws[-1]
-    assert (child.prompt.context, child.prompt.row["answer"], child.metadata["kind"]) == ((8, 9), 7, "2")
+    assert (child.prompt.token_ids, child.prompt.row["answer"], child.metadata["kind"]) == ((8, 9), 7, "2")
     assert child.prompt.id == f"p > {text(8, 9)}" and not state["waiting"] and "kind" not in draws[0].metadata
     state = part.end_iteration(state, [scored(child, [0.0, 1.0]), scored(draws[0], [1.0, 1.0])])
     assert state["kinds"] == {"2": 1.0}, "twice the usual diversity and more"

@@ -180,7 +180,7 @@ def spoken(ratios: list[float], advantage: float, words: list[str], entropy: lis
     """One answer whose tokens are these words."""
     step = rows(ratios, [advantage] * len(ratios), [len(ratios)])
     ends = tuple(itertools.accumulate(len(word) for word in words))
-    samples = (replace(step.samples[0], text="".join(words), ends=ends),)
+    samples = (replace(step.samples[0], text="".join(words), token_ends=ends),)
     return replace(step, samples=samples, measures={Entropy(): f64(entropy)})
 
 

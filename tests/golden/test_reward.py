@@ -168,7 +168,7 @@ def test_multipliers():
 def likelihoods(scores: list[float], p: list[float]) -> Batch:
     """Text `R<answer>A` and these probabilities of the answer's token under the side model."""
     rollout = rollout_of(scores, lengths=[2] * len(scores))
-    samples = tuple(replace(s, text="R<answer>A", ends=(9, 10)) for s in rollout.samples)
+    samples = tuple(replace(s, text="R<answer>A", token_ends=(9, 10)) for s in rollout.samples)
     logp = f64([x for q in p for x in (-3.0, math.log(q) * (1 + 1e-6))])
     return pack([Rollout(rollout.draw, samples)]).having(measures={Logp("reference"): logp})
 

@@ -263,7 +263,7 @@ def test_early_exits():
     sign = text(*mark)
 
     def answer(request: GenerationRequest) -> Ids:
-        return (8, 8, 8, 8, 8, *mark, RIGHT) if request.at == 0 else (RIGHT,)
+        return (8, 8, 8, 8, 8, *mark, RIGHT) if request.position == 0 else (RIGHT,)
 
     rollout, _ = play(EarlyExits(answer_inducer=sign, thinking_end=sign), answer)
     assert [s.verdict.subscores["exit"] for s in rollout.samples if s.verdict] == [0, 1, 2]

@@ -12,7 +12,7 @@ import torch
 from groupwise.core import Usage
 from groupwise.data import Generation, GenerationRequest, Sampling
 from groupwise.engines import Speculative, SpeculativeEngine
-from groupwise.engines.native.draft_store import PER_PROMPT, Drafts
+from groupwise.engines.native.draft_store import PER_PROMPT, DraftStore
 from groupwise.methods import bubblespec
 from groupwise.models import Decoder, MixtureSizes, choose
 from tests.rollout.fakes import decoder, engine, generate, prompt_of, request, tokenizer, without_end_token
@@ -48,7 +48,7 @@ def requests() -> tuple[GenerationRequest, ...]:
     ]
     stopped = request(5, context=prompt_of(5), limit=16, sampling=Sampling(stop=("3",)))
     groups[0] = replace(groups[0], top=2)
-    return (*groups, stopped, request(6, context=prompt_of(6, 30), limit=12, at=7))
+    return (*groups, stopped, request(6, context=prompt_of(6, 30), limit=12, position=7))
 
 
 def speculative(decoder: Decoder, **sizes: int) -> SpeculativeEngine:
@@ -78,7 +78,7 @@ def test_drafts_change_no_bit(noise: float, sizes: dict[str, int]) -> None:
     asyncio.run(e.load(1, dict(model().state_dict())))
     again = generate(e, requests())
     assert [replace(x, versions=()) for x in again] == [replace(x, versions=()) for x in plain()]
-    assert len(again[0].likeliest) == len(again[0].tokens)
+    assert len(again[0].top_logprobs) == len(again[0].tokens)
 
 
 def test_a_pass_takes_a_window() -> None:
@@ -131,7 +131,7 @@ def test_a_draft_is_accepted_where_it_would_be_drawn() -> None:
 
 def test_drafts_are_chosen_and_forgotten() -> None:
     """The sample's own draft first, then the newest that begins alike; a few per prompt, and the newest prompts."""
-    drafts = Drafts(20)
+    drafts = DraftStore(20)
     for j in range(PER_PROMPT + 4):
         drafts.add(request(0, stream=(j,)), (7, j))
     assert drafts.propose(request(0, stream=(9,)), (7,), 8) == (9,)

@@ -307,7 +307,7 @@ def _sample(o: Answer, i: int) -> Sample:
         context=(1, 2), stream=(i,), limit=o.limit, tokens=tuple(o.tokens),
         origin=tuple(sampled if t in at_token else ENVIRONMENT for t in range(o.n)),
         logp=tuple(at_token.get(t, math.nan) for t in range(o.n)),
-        finish=Finish.length if o.cut else Finish.stop, text=o.text, ends=tuple(range(2, 2 * o.n + 1, 2)),
+        finish=Finish.length if o.cut else Finish.stop, text=o.text, token_ends=tuple(range(2, 2 * o.n + 1, 2)),
         verdict=Verdict(outcome, score, o.subscores, answer=o.said),
         marks={"step": tuple(marks.get(t, math.nan) for t in range(o.n))},
         views={} if o.right else {"sibling": (1, 2, 3)},

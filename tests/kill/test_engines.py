@@ -191,12 +191,18 @@ def test_an_engine_on_another_host_that_is_started_again_comes_back(
 
     sample, counts = Remote.sample, [0]
 
+    elsewhere: list[Remote] = []
+
     async def disturbed(self: Remote, request: Any) -> Any:
         counts[0] += 1
+        if not isinstance(self, Replica):
+            elsewhere.append(self)
         if counts[0] == 40:
             os.kill(started[0].pid, number)
             if number == signal.SIGKILL:
                 start(address.partition("#")[0])
+            else:
+                hasten(elsewhere[-1])
         if counts[0] == 60 and number == signal.SIGSTOP:
             os.kill(started[0].pid, signal.SIGCONT)
         return await sample(self, request)
@@ -204,10 +210,10 @@ def test_an_engine_on_another_host_that_is_started_again_comes_back(
     monkeypatch.setattr(slots, "PAUSE", 0.0)
     monkeypatch.setattr(Remote, "sample", disturbed)
     address = start("127.0.0.1:0")
-    served = Served(replicas=1, addresses=(address,), deadline=5.0, restarts=20)
-    permitted = {"engine_secret": tmp_path / "secret", "engine_exchange": exchange}
+    served = Served(replicas=1, addresses=(address,), restarts=20)
+    permissions = gw.Permissions(engine_secret=tmp_path / "secret", engine_exchange=exchange)
     try:
-        run = gw.train(out=tmp_path / "runs", engine=served, **permitted, **SMALL)
+        run = gw.train(out=tmp_path / "runs", engine=served, permissions=permissions, **SMALL)
         assert left_without_recipe(run.directory) == native[0] and counts[0] > 60
     finally:
         for process in started:

@@ -42,7 +42,7 @@ def rows(batch: Batch) -> list[Row]:
     for s in range(len(batch)):
         at = [i for i, o in enumerate(sample_of) if o == s]
         columns = [values(c, at) for c in (batch.logp, batch.logp_old, batch.logp_engine, batch.advantage, reference)]
-        result.append(Row(at, int(batch.groups.index[s]), batch.max_tokens, *columns))
+        result.append(Row(at, int(batch.groups.index[s]), batch.max_new_tokens, *columns))
     return result
 
 

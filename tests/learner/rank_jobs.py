@@ -28,7 +28,7 @@ from groupwise.learner import (
     make_plan,
     measure_plan,
 )
-from groupwise.learner.store import join_store
+from groupwise.learner.rank_store import join_store
 from groupwise.models import Lora, attach, read_model
 from groupwise.objective import Clip, Objective, sequence_mean
 from tests.learner.small import SHAPE, model, rollouts
@@ -58,10 +58,16 @@ def trained(it: Learner, b: Batch, steps: tuple[StepPlan, ...], auxiliary=(), ro
     found: dict[str, Tensor] = {"logp_old": b.logp_old, "entropy": b[Entropy()]}
     for number, step in enumerate(steps):
         result = it.step(b, step, OBJECTIVE, routing, auxiliary)
-        assert not result.skipped
-        numbers = [result.loss, result.grad_norm, result.changed, result.choices, *result.auxiliary.values()]
+        assert not result.skip_reason
+        numbers = [
+            result.loss,
+            result.grad_norm,
+            result.changed_route_count,
+            result.route_count,
+            *result.auxiliary.values(),
+        ]
         found[f"{number}"] = torch.tensor(numbers, dtype=torch.float64)
-        found |= {f"{number}.logp": result.batch.logp, f"{number}.gradient": result.gradient}
+        found |= {f"{number}.logp": result.batch.logp, f"{number}.gradient": result.logp_gradient}
     return found | {name: x.clone() for name, x in it.state()[0].items()}
 
 

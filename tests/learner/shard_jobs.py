@@ -16,7 +16,7 @@ from groupwise.core import WorkerLost
 from groupwise.data import Logp
 from groupwise.learner import EMA, AdamW8bit, InitialPolicy, Learner, Ranks, measure_plan
 from groupwise.learner.fsdp import WEIGHTS, Shards
-from groupwise.learner.store import join_store
+from groupwise.learner.rank_store import join_store
 from groupwise.models import Lora, attach, find_model, fingerprint, read_model, read_tokenizer, write_adapter
 from groupwise.training.build import new_learner, read_policy
 from groupwise.training.rank_worker import follower

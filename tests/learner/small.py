@@ -35,7 +35,7 @@ def rollouts(
         prompt = Prompt(f"p{d}", ids(context + d % 3))
         samples = tuple(
             Sample(
-                context=prompt.context, stream=(i,), limit=limit, tokens=ids(n), origin=(-3 if written else 0,) * n,
+                context=prompt.token_ids, stream=(i,), limit=limit, tokens=ids(n), origin=(-3 if written else 0,) * n,
                 logp=tuple((-torch.rand(n, generator=draws)).tolist()), finish=Finish.stop,
                 verdict=Verdict(
                     Outcome.correct if (i + d) % 2 else Outcome.wrong,

@@ -64,7 +64,7 @@ def test_the_reference_is_the_initial_policy_and_shares_the_base(taught: bool) -
         other = learner(plain).compute_measures(batch, [PLAN], reference).measures[Logp("reference")]
         assert torch.equal(before, other)
     for _ in range(2):
-        assert not mine.step(batch, PLAN, OBJECTIVES["tokens"]).skipped
+        assert not mine.step(batch, PLAN, OBJECTIVES["tokens"]).skip_reason
     after = mine.compute_measures(batch, [PLAN], reference | {Logp("policy")})
     assert torch.equal(after.measures[Logp("reference")], before)
     assert after.logp_old is not None and (after.logp_old - before).abs().max() > 1e-4

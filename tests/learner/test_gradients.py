@@ -169,7 +169,7 @@ def test_blocks_of_the_vocabulary_change_nothing(monkeypatch: pytest.MonkeyPatch
 
 
 class AnyHead(torch.nn.Module):
-    """The decoder with a head that is not a `LinearHead`, so the learner only sees logits."""
+    """The decoder with a head that is not a `HasLinearHead`, so the learner only sees logits."""
 
     def __init__(self, decoder: Decoder) -> None:
         super().__init__()
@@ -230,4 +230,4 @@ def test_a_microbatch_without_tokens_gives_zero():
     rest = tuple(i for i in range(24) if i not in empty)
     assert close(gradient(batch, StepPlan((empty, rest)), objective), plain_gradient(batch, objective), 1e-12)
     taken = learner().step(batch, StepPlan((empty,)), objective)
-    assert taken.loss == 0 and taken.skipped == "no token is trained"
+    assert taken.loss == 0 and taken.skip_reason == "no token is trained"

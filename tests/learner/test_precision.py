@@ -22,7 +22,7 @@ def half(lr: float = 1e-2) -> Learner:
 
 def steps(it: Learner, n: int) -> Learner:
     for _ in range(n):
-        assert not it.step(credited(dtype=torch.float32), PLAN, OBJECTIVES["tokens"]).skipped
+        assert not it.step(credited(dtype=torch.float32), PLAN, OBJECTIVES["tokens"]).skip_reason
     return it
 
 

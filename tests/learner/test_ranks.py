@@ -15,7 +15,7 @@ from groupwise.core import InvalidValue
 from groupwise.learner import AdamW, Alone, Learner, StepPlan, check_lanes
 from groupwise.learner.lane_sums import LaneSums, order_of
 from groupwise.learner.optimizer import Optimizer
-from groupwise.learner.store import host_store
+from groupwise.learner.rank_store import host_store
 from tests.docs.warm_shell import environment
 from tests.learner.rank_jobs import DEADLINE, JOBS, LANES, OBJECTIVE, batch, computed, plans, policy_learner, trained
 from tests.models import mixtures
@@ -126,7 +126,7 @@ def test_a_round_is_added_in_a_tree_and_rounds_in_order() -> None:
 
 def test_a_step_of_one_lane_needs_no_particular_number_of_microbatches() -> None:
     it: Learner = policy_learner(Alone())
-    assert not it.step(batch(), StepPlan((tuple(range(24)),)), OBJECTIVE).skipped
+    assert not it.step(batch(), StepPlan((tuple(range(24)),)), OBJECTIVE).skip_reason
 
 
 def test_a_weight_that_one_lane_reaches_is_trained() -> None:
@@ -146,7 +146,7 @@ def test_three_files_know_torch_distributed() -> None:
     importers = [
         p.name for p in package.rglob("*.py") if re.search(r"import.*distributed|torch\.distributed\.", p.read_text())
     ]
-    assert sorted(importers) == ["distributed.py", "fsdp.py", "store.py"]
+    assert sorted(importers) == ["distributed.py", "fsdp.py", "rank_store.py"]
 
 
 @pytest.mark.parametrize(("lanes", "ranks"), ((3, 1), (0, 1), (4, 3), (2, 4), (2, 0)))

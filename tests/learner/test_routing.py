@@ -76,10 +76,10 @@ def test_the_first_step_is_on_the_policy_and_later_ones_are_not(
     second = it.step(b, SECOND, OBJECTIVE, routing)
     assert not torch.equal(second.batch.logp, second.batch.logp_old)
     if routing == R3:  # there no engine wrote anything down
-        assert (first.choices, second.choices) == (0, 0)
+        assert (first.route_count, second.route_count) == (0, 0)
     else:
         tokens = sum(len(s.context) + len(s.tokens) - 1 for s in b.take(FIRST.samples).samples if s.tokens)
-        assert (first.changed, first.choices) == (0, tokens * 2 * 2) and second.changed > 0
+        assert (first.changed_route_count, first.route_count) == (0, tokens * 2 * 2) and second.changed_route_count > 0
 
 
 def test_changed_experts_are_counted_as_in_a_loop(model: TransformersModel) -> None:
@@ -93,7 +93,7 @@ def test_changed_experts_are_counted_as_in_a_loop(model: TransformersModel) -> N
         for (_, was), (_, now) in zip(old, new):
             for a, c in zip(was.tolist(), now.tolist()):
                 changed, choices = changed + len(set(c) - set(a)), choices + len(c)
-    assert (counted.changed, counted.choices) == (changed, choices) and 0 < changed < choices
+    assert (counted.changed_route_count, counted.route_count) == (changed, choices) and 0 < changed < choices
 
 
 def test_replay_sends_tokens_to_the_recorded_experts(model: TransformersModel) -> None:
@@ -105,7 +105,7 @@ def test_replay_sends_tokens_to_the_recorded_experts(model: TransformersModel) -
         it.step(b, FIRST, OBJECTIVE, routing)
         found[routing] = it.step(b, SECOND, OBJECTIVE, routing), it.state()[0]
     (free, moved), (held, other) = found["none"], found[R2]
-    assert free.changed > 0 and not torch.allclose(free.batch.logp, held.batch.logp)
+    assert free.changed_route_count > 0 and not torch.allclose(free.batch.logp, held.batch.logp)
     assert not all(torch.equal(moved[name], other[name]) for name in moved)
 
 
@@ -135,7 +135,7 @@ def test_old_log_probs_use_the_engines_experts(model: TransformersModel) -> None
     assert followed.routes == b.routes != own.routes
     assert not torch.allclose(followed.logp_old, own.logp_old)
     taken = it.step(followed, FIRST, OBJECTIVE, R3)
-    assert torch.equal(taken.batch.logp, taken.batch.logp_old) and taken.changed > 0
+    assert torch.equal(taken.batch.logp, taken.batch.logp_old) and taken.changed_route_count > 0
 
 
 def balance(model: TransformersModel, b: Batch) -> float:
@@ -191,7 +191,7 @@ def test_the_load_balancing_loss_ignores_the_microbatches(model: TransformersMod
         assert (microbatches - whole).norm() < 1e-6 * whole.norm()
     values = [learner(model).step(b, cut, OBJECTIVE, routing, EVEN) for cut in cuts]
     assert max(abs(v.auxiliary[BALANCE] - values[0].auxiliary[BALANCE]) for v in values) < 1e-6
-    assert {(v.changed, v.choices) for v in values} == {(0, values[0].choices)}
+    assert {(v.changed_route_count, v.route_count) for v in values} == {(0, values[0].route_count)}
 
 
 def test_zero_advantages_still_have_a_load_balancing_loss(model: TransformersModel) -> None:
@@ -213,7 +213,7 @@ def test_recomputed_layers_have_the_same_load_balancing_loss(model: Transformers
 def test_a_dense_model_has_no_routing() -> None:
     it = Learner(dense(), optimizer=AdamW(), steps=1)
     b = it.compute_measures(batch(), (FIRST, SECOND), OLD)
-    assert not any(b.routes) and it.step(b, FIRST, OBJECTIVE).choices == 0
+    assert not any(b.routes) and it.step(b, FIRST, OBJECTIVE).route_count == 0
     check_routing("none", (), None)
     for routing, auxiliary in ((R2, ()), (R3, ()), (NONE, EVEN)):
         with pytest.raises(Usage, match="need a mixture of experts"):

@@ -12,7 +12,7 @@ from torch import Tensor
 from groupwise.core import Usage
 from groupwise.learner import Alone
 from groupwise.learner.fsdp import Shards, on_meta, rows_before, rows_of_ranks
-from groupwise.learner.store import host_store
+from groupwise.learner.rank_store import host_store
 from tests.docs.warm_shell import environment
 from tests.learner.rank_jobs import DEADLINE, LANES
 from tests.learner.shard_jobs import SHARDED

@@ -65,7 +65,7 @@ def test_a_skipped_step_changes_no_average() -> None:
     before = copy.deepcopy(it.models["average"].state_dict())
     batch = credited()
     batch = batch.having(advantage=batch.advantage * float("nan"))
-    assert it.step(batch, PLAN[0], OBJECTIVES["tokens"]).skipped
+    assert it.step(batch, PLAN[0], OBJECTIVES["tokens"]).skip_reason
     assert all(torch.equal(x, before[name]) for name, x in it.models["average"].state_dict().items())
 
 

@@ -11,8 +11,18 @@ from torch.distributed import DistNetworkError, DistStoreError
 
 from groupwise.core import WorkerLost
 from groupwise.learner import Replicas, distributed
-from groupwise.learner import store as stores
-from groupwise.learner.store import CALL, PULSE, STARTS, Store, awaited, host_store, join_store, pulse, wait_for_call
+from groupwise.learner import rank_store as stores
+from groupwise.learner.rank_store import (
+    CALL,
+    PULSE,
+    STARTS,
+    Store,
+    awaited,
+    host_store,
+    join_store,
+    pulse,
+    wait_for_call,
+)
 
 SECONDS = 60.0
 

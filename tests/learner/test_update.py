@@ -92,7 +92,7 @@ def test_every_microbatch_runs_its_backward_also_with_a_zero_gradient():
     before = [p.detach().clone() for p in it.model.parameters()]
     it.model.get_submodule("model.norm").register_full_backward_hook(lambda *_: backs.append(1))
     taken = it.step(flat, PLAN[0], OBJECTIVES["tokens"])
-    assert len(backs) == len(PLAN[0].microbatches) and not taken.skipped and taken.grad_norm == 0
+    assert len(backs) == len(PLAN[0].microbatches) and not taken.skip_reason and taken.grad_norm == 0
     # A step of zero is a step: momentum moves the weights.
     assert all(not torch.equal(a, b) for a, b in zip(before, it.model.parameters()))
     half = credited()
@@ -109,10 +109,10 @@ def test_a_gradient_that_is_not_finite_changes_nothing(column):
     before, _ = it.state()
     before = {name: x.clone() for name, x in before.items()}
     taken = it.step(batch.having(**{column: poisoned}), PLAN[0], OBJECTIVES["tokens"])
-    assert taken.skipped == "loss or gradient is not finite" and it.steps_taken == 0
+    assert taken.skip_reason == "loss or gradient is not finite" and it.steps_taken == 0
     after, _ = it.state()
     assert after.keys() == before.keys() and all(torch.equal(after[n], before[n]) for n in before)
-    assert it.step(batch, PLAN[0], OBJECTIVES["tokens"]).skipped == ""
+    assert it.step(batch, PLAN[0], OBJECTIVES["tokens"]).skip_reason == ""
 
 
 def test_clipping_bounds_the_step_and_both_norms_are_reported():
@@ -252,7 +252,7 @@ class TestCut:
     def test_contexts_with_different_content_are_counted_separately(self):
         """Equal ids with another content hash are another context, for the bound on a microbatch's tokens too."""
         batch = self.batch()
-        samples = tuple(replace(s, content=str(i)) for i, s in enumerate(batch.samples))
+        samples = tuple(replace(s, content_hash=str(i)) for i, s in enumerate(batch.samples))
         other = batch.having(samples=samples)
         bound = {"size": 8, "shuffle": "prompts", "permutation": range, "microbatch_tokens": 24}
         plans = [make_plan(b, **bound)[0].microbatches for b in (batch, other)]
@@ -262,7 +262,7 @@ class TestCut:
 
     def test_contexts_with_different_content_are_forwarded_separately(self):
         batch = self.batch()
-        samples = tuple(replace(s, content=str(i % 2)) for i, s in enumerate(batch.samples))
+        samples = tuple(replace(s, content_hash=str(i % 2)) for i, s in enumerate(batch.samples))
         sizes = []
 
         def through(decoder, b, layout):

@@ -11,7 +11,7 @@ from torch import Tensor
 from groupwise.advantages import WhitenedTokens
 from groupwise.data import Batch, Return, Value, pack, rollout_of
 from groupwise.learner import AdamW, ClippedValueLoss, InitialPolicy, Learner, SquaredValueLoss, StepPlan, ValueModel
-from groupwise.learner.auxiliary import Forwarded, Forwards
+from groupwise.learner.auxiliary import AuxiliaryInputs, ForwardResult
 from groupwise.learner.forward import hidden_states
 from groupwise.methods import GAE, Method
 from groupwise.models import PrefixPacking, Shape
@@ -136,8 +136,8 @@ def test_worked_numbers_of_the_losses() -> None:
         (SquaredValueLoss(), (0.01 + 0.81 + 0.3025) / 6, [-0.1 / 3, -0.3, 0.55 / 3]),
     ):
         value = torch.tensor([0.9, 0.1, 0.55], dtype=torch.float64, requires_grad=True)
-        term = loss(Forwards(None, [batch], lambda: None))
-        x = term(Forwarded(batch, states, third, None, lambda name, value=value: value))
+        term = loss(AuxiliaryInputs(None, [batch], lambda: None))
+        x = term(ForwardResult(batch, states, third, None, lambda name, value=value: value))
         x.backward()
         assert float(x.detach()) == pytest.approx(total, abs=1e-9)
         assert value.grad is not None and value.grad.tolist() == pytest.approx(slope, abs=1e-12)
@@ -165,7 +165,7 @@ def test_a_gradient_of_the_values_that_is_not_finite_skips_the_step() -> None:
     it = learner(part)
     before = {key: x.clone() for key, x in (it.weights() | it._critics["critic"].state_dict()).items()}
     broken = batch.having(measures={Return(): batch[Return()] * float("nan")})
-    assert it.step(broken, WHOLE, OBJECTIVE, auxiliary=(part.loss,)).skipped
+    assert it.step(broken, WHOLE, OBJECTIVE, auxiliary=(part.loss,)).skip_reason
     assert all(torch.equal(x, before[key]) for key, x in (it.weights() | it._critics["critic"].state_dict()).items())
 
 
@@ -197,7 +197,7 @@ PPO = Method(group_size=1, credit=WhitenedTokens(GAE()), models=(("critic", Valu
 def test_a_method_knows_the_target_and_the_measures_of_its_value_model() -> None:
     assert PPO.needs == {Value(), Return()} and PPO.models_in_use == PPO.models
     assert PPO.value_targets == (("critic", GAE()),) and PPO.auxiliary_losses == (ClippedValueLoss(),)
-    decoupled = replace(PPO, models=(("critic", ValueModel(target=GAE(lam=1.0))),))
+    decoupled = replace(PPO, models=(("critic", ValueModel(target_credit=GAE(lam=1.0))),))
     assert decoupled.value_targets == (("critic", GAE(lam=1.0)),)
 
 

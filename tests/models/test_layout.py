@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from groupwise.data import Backbone, Layout
+from groupwise.data import AttentionLayout, Backbone
 from groupwise.models import Decoder, PrefixPacking, Shape
 
 TINY = Shape(
@@ -254,7 +254,7 @@ def test_gradients_are_the_same_bits_on_several_threads(long: int) -> None:
 
 
 def test_sockets_fit() -> None:
-    assert isinstance(PrefixPacking.of([(1,)], [(2,)]), Layout)
+    assert isinstance(PrefixPacking.of([(1,)], [(2,)]), AttentionLayout)
     assert isinstance(decoder(), Backbone)
 
 

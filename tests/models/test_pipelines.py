@@ -123,7 +123,8 @@ def samples(policy: FlowPolicy, directory: Path, n: int = 1, temperature: float 
     async def generate() -> list[Any]:
         engine = DenoisingEngine(policy, seed=0, max_num_seqs=rows)
         requests = [
-            GenerationRequest(context=context, limit=99, draw=0, stream=(i,), at=0, sampling=sampling) for i in range(n)
+            GenerationRequest(context=context, limit=99, draw=0, stream=(i,), position=0, sampling=sampling)
+            for i in range(n)
         ]
         return await asyncio.gather(*map(engine.sample, requests))
 
@@ -135,14 +136,14 @@ def test_without_noise_a_sample_is_the_picture_of_diffusers(any_tiny: Path, step
     guidance = None if any_tiny.name == "flux_schnell" else guidance
     (sample,) = samples(policy_of(any_tiny, steps, guidance), any_tiny)
     options = {} if guidance is None else {"guidance_scale": guidance}
-    expected = picture_of(theirs(any_tiny), decode_action(sample.path[0])[0], steps, **options)
-    picture, graded = decoded_picture(sample.path), graded_state(sample.path)
+    expected = picture_of(theirs(any_tiny), decode_action(sample.actions[0])[0], steps, **options)
+    picture, graded = decoded_picture(sample.actions), graded_state(sample.actions)
     assert picture is not None and graded is not None and picture.shape == (16, 16, 3)
     assert np.abs(picture.astype(int) - expected).max() <= 1 and picture.std() > 10
     assert graded.shape == policy_of(any_tiny).shape.graded and np.allclose(
         graded.transpose(1, 2, 0), picture / 127.5 - 1, atol=1e-5
     )
-    assert final_state(sample.path).shape == (4, 8, 8)  # type: ignore[union-attr]
+    assert final_state(sample.actions).shape == (4, 8, 8)  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize("changes", [{}, {"shift": 1.0}, {"use_dynamic_shifting": True, "base_image_seq_len": 16}])
@@ -167,14 +168,14 @@ def test_times_and_steps_are_those_of_the_scheduler(any_tiny: Path, tmp_path: Pa
 def test_other_samples_change_no_bit_and_states_stay_float32(any_tiny: Path) -> None:
     policy = policy_of(any_tiny, steps=3, guidance=1.0)
     together, alone = samples(policy, any_tiny, 3, 1.0), samples(policy, any_tiny, 1, 1.0)
-    assert alone[0].path == together[0].path != together[1].path
+    assert alone[0].actions == together[0].actions != together[1].actions
     few = samples(policy, any_tiny, 3, 1.0, rows=2)
-    states = [np.stack([decode_action(a) for a in sample.path]) for sample in (few[2], together[2])]
+    states = [np.stack([decode_action(a) for a in sample.actions]) for sample in (few[2], together[2])]
     assert np.allclose(*states, atol=1e-5)
     low = policy_of(any_tiny, steps=3, dtype=torch.bfloat16)
     assert low.dtype_device["dtype"] == torch.float32 and next(low.parameters()).dtype == torch.bfloat16
     (sample,) = samples(low, any_tiny, 1, 1.0)
-    before, after, mean = decode_action(sample.path[0])
+    before, after, mean = decode_action(sample.actions[0])
     x, t = torch.from_numpy(before.copy())[None], torch.tensor([1.0])
     velocity = low.velocity(x, t, low.words([read_tokenizer(any_tiny).encode(PROMPT)]))
     assert velocity.dtype == torch.float32
@@ -202,14 +203,14 @@ def test_diffusers_reads_the_adapter_and_makes_equal_pictures(any_tiny: Path, tm
     ]  # fmt: skip
     pipe = theirs(any_tiny)
     (sample,) = samples(policy, any_tiny)
-    noise, picture = decode_action(sample.path[0])[0], decoded_picture(sample.path)
+    noise, picture = decode_action(sample.actions[0])[0], decoded_picture(sample.actions)
     plain = picture_of(pipe, noise, 4)
     pipe.load_lora_weights(tmp_path / "a")
     expected = picture_of(pipe, noise, 4)
     assert picture is not None and np.abs(picture.astype(int) - expected).max() <= 1
     assert np.abs(plain.astype(int) - expected).max() > 20  # alpha over rank is 4: without it, the pictures differ
     (again,) = samples(policy_of(tmp_path / "a"), any_tiny)
-    assert again.path == sample.path
+    assert again.actions == sample.actions
     write_adapter(policy, tmp_path / "b", base=str(any_tiny), base_sha256="0" * 64)
     with pytest.raises(BadData, match="trained on another base"):
         read_model(tmp_path / "b")
@@ -379,7 +380,7 @@ def test_the_index_of_the_published_flux_is_read(flux: Path, tmp_path: Path) -> 
     directory = changed(flux, tmp_path, "model_index.json", **named)
     (directory / "flux1-dev.safetensors").write_bytes(b"the same weights in another layout, which nothing reads")
     (sample,), (known,) = (samples(policy_of(path, 2), path) for path in (directory, flux))
-    assert sample.path == known.path and fingerprint(directory) == fingerprint(flux)
+    assert sample.actions == known.actions and fingerprint(directory) == fingerprint(flux)
 
 
 def test_the_sizes_of_the_published_flux() -> None:

@@ -32,10 +32,10 @@ def colocated(recipe: Recipe) -> Recipe:
 
 
 def test_the_engine_takes_what_the_learner_leaves_of_nine_tenths() -> None:
-    learner = run_memory(RECIPE, SHAPE, 300, Process(samples=False))
+    learner = run_memory(RECIPE, SHAPE, 300, Process(has_engine=False))
     kept = sum(learner.always.values())
     assert share(colocated(RECIPE), 80) == pytest.approx(0.9 - kept / (80 * GIB), abs=0.01)
-    peak = learner.peak - learner.process
+    peak = learner.peak - learner.python_bytes
     assert peak > kept and share(RECIPE, 80) == pytest.approx(0.9 - peak / (80 * GIB), abs=0.01)
 
 

@@ -39,7 +39,9 @@ def test_a_plan_of_the_measured_run_has_its_seconds(tmp_path: Path) -> None:
     assert machines.count == 8 and machines.rates.startswith("made up; seconds of one: sampling x ")
     twice = stored(tmp_path / "two", [seconds(8, 16)])
     again = calibrated(machines, twice, RECIPE, SHAPE, 100)
-    assert (again.sampling, again.learning) == pytest.approx((2 * machines.sampling, 2 * machines.learning))
+    assert (again.sampling_factor, again.learning_factor) == pytest.approx(
+        (2 * machines.sampling_factor, 2 * machines.learning_factor)
+    )
 
 
 @pytest.mark.parametrize(

@@ -52,7 +52,7 @@ LAYER = 8 * 8 + 2 * 8 * 4 + 8 * 8 + 3 * 8 * 16 + 2 * 8  # q, k and v, o, MLP, no
 WEIGHTS = 100 * 8 + 2 * LAYER + 8
 SETTINGS = {"method.minibatches": "2", "method.group_size": "4", "prompts": "4", "sampling.max_tokens": "10"}
 RECIPE = resolved(read_recipe("method = 'dapo'", [*SETTINGS.items(), ("evaluate.problems", "2")]))
-STEP = Packed(context=6, answer=10, prompts=2, answers=8)
+STEP = Packed(prompt_tokens=6, answer_tokens=10, prompt_count=2, answer_count=8)
 
 
 def changed(**machine: Any) -> Any:
@@ -61,7 +61,7 @@ def changed(**machine: Any) -> Any:
 
 def test_parts_in_float32() -> None:
     memory = run_memory(RECIPE, SHAPE, 6)
-    assert memory.total == memory.trained == WEIGHTS
+    assert memory.parameters == memory.trained_parameters == WEIGHTS
     assert memory.always == {
         "weights": 4 * WEIGHTS,
         "optimizer": 8 * WEIGHTS,
@@ -81,8 +81,8 @@ def test_parts_in_float32() -> None:
     assert memory.phases["sampling"] == {"rows": rows, "engine": 16 * 100 * 12}  # logits, log-probs, probabilities
     largest = max(sum(parts.values()) for parts in memory.phases.values())
     assert memory.peak == PROCESS + BACKWARD + sum(memory.always.values()) + largest
-    assert run_memory(changed(gradient_checkpointing=True), SHAPE, 6).process == PROCESS + BACKWARD + CHECKPOINT
-    assert run_memory(RECIPE, SHAPE, 6, Process(learns=False)).process == PROCESS
+    assert run_memory(changed(gradient_checkpointing=True), SHAPE, 6).python_bytes == PROCESS + BACKWARD + CHECKPOINT
+    assert run_memory(RECIPE, SHAPE, 6, Process(has_learner=False)).python_bytes == PROCESS
 
 
 def test_bfloat16_has_float32_masters() -> None:
@@ -110,8 +110,12 @@ def test_an_adapter_trains_its_own_weights() -> None:
     adapter = 2 * 3 * ((8 + 8) + (16 + 8))
     assert adapter_weights(SHAPE, lora) == adapter
     memory = run_memory(replace(RECIPE, lora=lora), SHAPE, 6)
-    assert (memory.total, memory.trained, memory.always["optimizer"]) == (WEIGHTS + adapter, adapter, 8 * adapter)
-    assert memory.process == PROCESS + BACKWARD + PEFT
+    assert (memory.parameters, memory.trained_parameters, memory.always["optimizer"]) == (
+        WEIGHTS + adapter,
+        adapter,
+        8 * adapter,
+    )
+    assert memory.python_bytes == PROCESS + BACKWARD + PEFT
     assert memory.phases["learning"]["gradients"] == 0
 
 
@@ -140,8 +144,8 @@ def test_a_critic_has_its_own_trunk_optimizer_and_activations() -> None:
 def test_a_microbatch_is_bounded_by_its_tokens_and_by_what_the_objective_couples() -> None:
     assert microbatch(RECIPE, 6) == (STEP, False)
     small = changed(microbatch_tokens=32)  # one prompt and two answers
-    assert microbatch(small, 6) == (Packed(context=6, answer=10, prompts=1, answers=2), True)
-    assert microbatch(changed(microbatch_tokens=1), 6)[0].answers == 1
+    assert microbatch(small, 6) == (Packed(prompt_tokens=6, answer_tokens=10, prompt_count=1, answer_count=2), True)
+    assert microbatch(changed(microbatch_tokens=1), 6)[0].answer_count == 1
     earlier = learning_bytes(small, SHAPE, 6, WEIGHTS)["learning"]["gradients"]
     assert earlier == 4 * WEIGHTS + 4 * 100 * 8  # of the first microbatches, and of the head
 
@@ -157,7 +161,7 @@ def test_recompute_stores_one_input_per_layer() -> None:
 @pytest.mark.parametrize("context", [20, 100])
 @pytest.mark.parametrize("qk_norm", [False, True])
 def test_a_layer_stores_the_bytes_that_its_forward_saves(context: int, qk_norm: bool, dtype: torch.dtype) -> None:
-    packed = Packed(context=context, answer=33, prompts=2, answers=8)
+    packed = Packed(prompt_tokens=context, answer_tokens=33, prompt_count=2, answer_count=8)
     sizes = {"width": 64, "heads": 4, "kv_heads": 2, "head_dim": 16, "inner": 128, "positions": 256, "tied": True}
     saved = []
     for layers in (1, 2):
@@ -175,7 +179,7 @@ GPU_MODEL = Shape(
 @pytest.mark.parametrize("context", [20, 1100])
 def test_a_layer_on_a_gpu_stores_the_bytes_that_its_forward_saves(context: int) -> None:
     """`varlen_attn` in bfloat16; a prompt of more than 1,024 tokens takes another call and saves no more."""
-    packed = Packed(context=context, answer=33, prompts=2, answers=8)
+    packed = Packed(prompt_tokens=context, answer_tokens=33, prompt_count=2, answer_count=8)
     saved = []
     with pretended_gpu() as device:
         for layers in (1, 2):
@@ -186,7 +190,7 @@ def test_a_layer_on_a_gpu_stores_the_bytes_that_its_forward_saves(context: int) 
 
 def test_masked_attention_on_a_gpu_stores_its_scores() -> None:
     """The math kernel, which torch takes on most cards for fewer key heads in float32."""
-    packed = Packed(context=100, answer=140, prompts=1, answers=4)
+    packed = Packed(prompt_tokens=100, answer_tokens=140, prompt_count=1, answer_count=4)
     saved = []
     with sdpa_kernel(SDPBackend.MATH), patch.object(layout, "LONG", 1 << 20):
         for layers in (1, 2):
@@ -204,7 +208,7 @@ def test_the_plan_counts_the_kernel_that_runs() -> None:
         "flash", "masked", "varlen"
     ]  # fmt: skip
     assert kernel_of("cuda", "bfloat16", replace(long, head_dim=512)) == "masked"
-    packed = Packed(context=300, answer=8192, prompts=1, answers=2)
+    packed = Packed(prompt_tokens=300, answer_tokens=8192, prompt_count=1, answer_count=2)
     scores = layer_bytes(long, packed, 4, kernel="masked")
     assert scores > 14 << 30 and layer_bytes(long, packed, 2, kernel="varlen") < 1 << 30
     equal = replace(long, kv_heads=28)  # takes the memory-efficient kernel
@@ -229,9 +233,9 @@ def saved_bytes(decoder: Decoder, packed: Packed) -> int:
     def ids(n: int) -> tuple[int, ...]:
         return tuple(torch.randint(100, (n,), generator=generator).tolist())
 
-    prompts = [ids(packed.context) for _ in range(packed.prompts)]
-    contexts = [prompts[i % packed.prompts] for i in range(packed.answers)]
-    answers = [ids(packed.answer + 1) for _ in contexts]  # the last token is not forwarded
+    prompts = [ids(packed.prompt_tokens) for _ in range(packed.prompt_count)]
+    contexts = [prompts[i % packed.prompt_count] for i in range(packed.answer_count)]
+    answers = [ids(packed.answer_tokens + 1) for _ in contexts]  # the last token is not forwarded
     shared = PrefixPacking.of(contexts, answers, device=next(decoder.parameters()).device)
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
         hidden = decoder(shared.tokens, shared)
@@ -327,7 +331,7 @@ def test_the_page_says_what_fits_one_card() -> None:
     for name, fields in TRAINED.items():
         recipe = resolved(read_recipe("method = 'gspo'", list((settings | fields).items())))
         memory = run_memory(recipe, shape, 512)
-        peaks = [memory.during(phase).peak - memory.process for phase in ("sampling", "learning", "updating")]
+        peaks = [memory.during(phase).peak - memory.python_bytes for phase in ("sampling", "learning", "updating")]
         fits = ["yes" if max(peaks) <= size * planning.GIB else "no" for size in CARDS.values()]
         numbers = [memory.always["weights"], memory.parts.get("optimizer", 0), *peaks]
         rows.append(" | ".join([f"| {name}", *(f"{x / planning.GIB:.1f}" for x in numbers), *fits]) + " |")
@@ -339,7 +343,7 @@ def test_a_sharded_rank_0_keeps_the_model_of_its_engine() -> None:
     recipe = replace(RECIPE, cluster=replace(RECIPE.cluster, ranks=2, reduction_lanes=2, shard="full"))
     first, other = rank_memories(recipe, SHAPE, 6)
     assert first.phases["saving"]["engine"] == 4 * WEIGHTS and "engine" not in other.phases["saving"]
-    assert other == run_memory(recipe, SHAPE, 6, Process(samples=False, ranks=2))
+    assert other == run_memory(recipe, SHAPE, 6, Process(has_engine=False, ranks=2))
     assert rank_memories(RECIPE, SHAPE, 6) == (run_memory(RECIPE, SHAPE, 6),)
 
 
@@ -353,7 +357,9 @@ def test_each_replica_of_the_engine_is_a_process_of_its_own() -> None:
     assert list(memories) == ["the run", "engine 0", "engine 1"]
     learner, engine = memories["the run"], memories["engine 0"]
     assert "sampling" not in learner.phases and learner.always["optimizer"] == 8 * WEIGHTS
-    assert engine.always["weights"] == 4 * WEIGHTS and "optimizer" not in engine.always and engine.process == PROCESS
+    assert (
+        engine.always["weights"] == 4 * WEIGHTS and "optimizer" not in engine.always and engine.python_bytes == PROCESS
+    )
     rows, alone = engine.phases["sampling"]["rows"], run_memory(RECIPE, SHAPE, 6).phases["sampling"]["rows"]
     assert rows == alone / 2, "each has half of the answers"
     assert engine.phases["loading"] == {"engine": 4 * WEIGHTS}, "the weights of the file, beside its own"
@@ -368,8 +374,8 @@ def test_engines_that_sleep_and_the_learner_use_the_same_memory() -> None:
     assert at_once(served(), memories) == peaks
     learner, engine = memories["the run"], memories["engine 0"]
     asleep = at_once(served("colocated"), memories)
-    learning = learner.peak + 2 * engine.process
-    sampling = learner.process + sum(learner.always.values()) + 2 * engine.peak
+    learning = learner.peak + 2 * engine.python_bytes
+    sampling = learner.python_bytes + sum(learner.always.values()) + 2 * engine.peak
     assert asleep == max(learning, sampling) < peaks
 
 

@@ -66,7 +66,7 @@ def test_a_machine_file_is_read(tmp_path: Path) -> None:
         (FILE.replace("count = 8", "count = 'x'"), "'x' is a string", ""),
         (FILE.replace("74.5", "-1.0"), "memory_gib is -1.0", "use a number above 0"),
         (FILE.replace("125", "nan"), "tflops is nan", "use a number above 0"),
-        (FILE + "sampling = 0.0\n", "sampling is 0.0", "use a number above 0"),
+        (FILE + "sampling_factor = 0.0\n", "sampling_factor is 0.0", "use a number above 0"),
         (FILE.replace("74.5", "inf"), "memory_gib is inf", "at most 1e+09"),
         (FILE.replace("link_gb_s = 150.0", ""), "8 devices have no link_gb_s", "add the rate of the link"),
         (FILE + "device = 'tpu'\n", "'tpu' is not one of cuda, cpu", "groupwise plan --help"),
@@ -96,19 +96,19 @@ def test_the_dtype_is_that_of_the_planned_machines() -> None:
 
 def test_ranks_share_the_state_of_the_learner() -> None:
     assert (weights_of(SHAPE), layer_weights(SHAPE)) == (WEIGHTS, LAYER)
-    memory = run_memory(RECIPE, SHAPE, 100, Process(samples=False, ranks=4))
+    memory = run_memory(RECIPE, SHAPE, 100, Process(has_engine=False, ranks=4))
     assert memory.always == {"weights": WEIGHTS // 2, "optimizer": 3 * WEIGHTS, "side models": 0, "samples": 0}
     assert memory.phases["updating"] == {"gradients": 6 * WEIGHTS // 4}
     learning = memory.phases["learning"]
     assert learning["gathered"] == 2 * (2 * LAYER + 2 * 1000 * 64)
     assert learning["gradients"] == WEIGHTS + 2 * 1000 * 64 + 4 * LAYER  # shards, the head's, a layer's in float32
     assert "sampling" not in memory.phases and "rows" not in learning
-    assert microbatch(RECIPE, 100, lanes=16)[0].answers == 4  # 64 answers of a step, of which each rank has 4
+    assert microbatch(RECIPE, 100, lanes=16)[0].answer_count == 4  # 64 answers of a step, of which each rank has 4
 
 
 def test_devices_of_an_engine_share_its_weights_and_cache() -> None:
-    whole = run_memory(RECIPE, SHAPE, 100, Process(learns=False, engines=2))
-    half = run_memory(RECIPE, SHAPE, 100, Process(learns=False, engines=2, split=2))
+    whole = run_memory(RECIPE, SHAPE, 100, Process(has_learner=False, engines=2))
+    half = run_memory(RECIPE, SHAPE, 100, Process(has_learner=False, engines=2, tensor_parallel=2))
     assert whole.always["weights"] == 2 * WEIGHTS and half.always["weights"] == WEIGHTS
     assert whole.phases["sampling"]["rows"] == 32 * 512 * 4 * 2 * 32 * 2 == 2 * half.phases["sampling"]["rows"]
     assert whole.always["prompts"] == 10 * 100 * 4 * 2 * 32 * 2  # of 20 prompts, each engine has 10
@@ -117,7 +117,7 @@ def test_devices_of_an_engine_share_its_weights_and_cache() -> None:
 
 def test_devices_that_do_both_free_the_cache_before_they_learn() -> None:
     memory = run_memory(RECIPE, SHAPE, 100, Process(ranks=8, engines=8))
-    engine = run_memory(RECIPE, SHAPE, 100, Process(learns=False, engines=8))
+    engine = run_memory(RECIPE, SHAPE, 100, Process(has_learner=False, engines=8))
     assert memory.phases["sampling"]["engine"] == engine.phases["sampling"]["engine"] + 2 * WEIGHTS
     assert memory.phases["sampling"].keys() == {"engine", "rows", "prompts"}
     assert not {"rows", "prompts"} & (memory.phases["learning"].keys() | memory.always.keys())
@@ -164,7 +164,7 @@ def test_a_model_that_is_not_modelled_is_refused(tmp_path: Path) -> None:
 def test_seconds_by_hand() -> None:
     lengths = draw_lengths(AssumedLengths(median=50, spread=0.0), 100, 400)
     assert (lengths.mean, lengths.live) == (50, 125)
-    times = times_of(RECIPE, SHAPE, EIGHT, lengths, Process(learns=False, split=2))
+    times = times_of(RECIPE, SHAPE, EIGHT, lengths, Process(has_learner=False, tensor_parallel=2))
     active = 4 * (ATTENTION + 3 * 64 * 256) + 1000 * 64
     forward = 2 * active + 4 * 4 * 64 * 125
     assert times.token == pytest.approx(5e-3 + 2 * WEIGHTS / 20e9)
@@ -188,7 +188,7 @@ def test_lengths_are_cut_at_the_limit() -> None:
 
 
 def test_the_largest_microbatch_fits_and_a_larger_one_does_not() -> None:
-    process = Process(samples=False, ranks=8)
+    process = Process(has_engine=False, ranks=8)
     small = replace(EIGHT, memory_gib=0.3686)
     tokens = largest_microbatch(RECIPE, SHAPE, 100, small, process)
 
@@ -239,7 +239,7 @@ def test_an_engine_spans_as_many_devices_as_it_needs() -> None:
     splits = list(placements(recipe, sparse, 100, large, together=False))
     assert splits == []  # a few learners have no room for the moments
     (both,) = placements(recipe, sparse, 100, replace(large, count=64), together=True)
-    assert both.split == 4 and both.engines == 16
+    assert both.tensor_parallel == 4 and both.engines == 16
 
 
 # The whole plan
@@ -297,4 +297,4 @@ def test_the_timeline_shows_two_iterations() -> None:
 
 
 def test_the_label_of_a_placement() -> None:
-    assert Placement(devices=8, generators=6, learners=2, split=2).label == "6 generate, 2 learn"
+    assert Placement(devices=8, generators=6, learners=2, tensor_parallel=2).label == "6 generate, 2 learn"

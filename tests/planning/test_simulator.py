@@ -20,8 +20,8 @@ def length(draw: int, sample: int) -> int:
 
 
 SETUP = Setup(
-    engines=3, rows=8, token=5e-3, row=5e-4, prompts=6, group=4, prompt=5, length=length, learn=3e-4, update=2.0,
-    publish=1.5, max_staleness=0,
+    engines=3, max_num_seqs=8, token=5e-3, row=5e-4, prompts=6, group_size=4, prompt=5, length=length, learn=3e-4,
+    update=2.0, publish=1.5, max_staleness=0,
 )  # fmt: skip
 ITERATIONS = 9
 
@@ -32,7 +32,7 @@ def setups() -> list[Setup]:
     changes = [
         {
             "engines": random.randint(1, 6),
-            "rows": random.choice([1, 3, 8, 100]),
+            "max_num_seqs": random.choice([1, 3, 8, 100]),
             "row": random.choice([0.0, 5e-4, 3e-3]),
             "prompts": random.randint(1, 9),
             "learn": random.choice([1e-5, 3e-4, 1e-3]),
@@ -44,7 +44,7 @@ def setups() -> list[Setup]:
 
 
 def name_of(setup: Setup) -> str:
-    return f"{setup.engines} engines of {setup.rows} rows, {setup.prompts} prompts"
+    return f"{setup.engines} engines of {setup.max_num_seqs} rows, {setup.prompts} prompts"
 
 
 def sampling(setup: Setup, iteration: int) -> tuple[float, float]:
@@ -53,11 +53,11 @@ def sampling(setup: Setup, iteration: int) -> tuple[float, float]:
     All rows advance until the next one ends, again and again.
     """
     draws = range(iteration * setup.prompts, (iteration + 1) * setup.prompts)
-    waiting = [float(setup.length(draw, i)) for draw in draws for i in range(setup.group)]
+    waiting = [float(setup.length(draw, i)) for draw in draws for i in range(setup.group_size)]
     engines: list[list[float]] = [[] for _ in range(setup.engines)]
     time = area = 0.0
     while waiting or any(engines):
-        while waiting and min(map(len, engines)) < setup.rows:
+        while waiting and min(map(len, engines)) < setup.max_num_seqs:
             engine = min(range(setup.engines), key=lambda i: (len(engines[i]), i))
             engines[engine].append(waiting.pop(0))
         paces = [setup.token + setup.row * len(rows) for rows in engines]
@@ -70,12 +70,12 @@ def sampling(setup: Setup, iteration: int) -> tuple[float, float]:
 
 def tokens(setup: Setup, iteration: int) -> int:
     draws = range(iteration * setup.prompts, (iteration + 1) * setup.prompts)
-    return sum(setup.prompt + sum(setup.length(draw, i) for i in range(setup.group)) for draw in draws)
+    return sum(setup.prompt + sum(setup.length(draw, i) for i in range(setup.group_size)) for draw in draws)
 
 
 @pytest.mark.parametrize("setup", setups(), ids=name_of)
 def test_lag_0_is_the_sum_of_the_phases(setup: Setup) -> None:
-    published = (0.0, *simulate(setup, 4).published)
+    published = (0.0, *simulate(setup, 4).publish_times)
     for iteration, (start, end) in enumerate(pairwise(published)):
         learning = setup.learn * tokens(setup, iteration) + setup.update
         expected = sampling(setup, iteration)[0] + learning + setup.publish
@@ -84,7 +84,7 @@ def test_lag_0_is_the_sum_of_the_phases(setup: Setup) -> None:
 
 @pytest.mark.parametrize("setup", setups()[:4], ids=name_of)
 def test_lag_1_is_the_longer_of_sampling_and_learning(setup: Setup) -> None:
-    published = simulate(replace(setup, max_staleness=1), 4).published
+    published = simulate(replace(setup, max_staleness=1), 4).publish_times
     for iteration, (start, end) in enumerate(pairwise(published), 1):
         learning = setup.learn * tokens(setup, iteration) + setup.update
         expected = max(sampling(setup, iteration + 1)[0], learning) + setup.publish
@@ -113,7 +113,7 @@ def test_each_draw_is_sampled_once_and_trained_in_order(max_staleness: int) -> N
 
 
 def seconds_with(setup: Setup, engines: tuple[int, ...]) -> list[float]:
-    return [simulate(replace(setup, engines=n), ITERATIONS).published[-1] for n in engines]
+    return [simulate(replace(setup, engines=n), ITERATIONS).publish_times[-1] for n in engines]
 
 
 @pytest.mark.parametrize("max_staleness", [0, 1, 2, 4])
@@ -123,7 +123,7 @@ def test_more_engines_are_never_slower(max_staleness: int) -> None:
         setup = replace(setup, max_staleness=max_staleness)
         equal = seconds_with(replace(setup, length=lambda draw, sample: 6000), (1, 2, 3, 4, 6, 8))
         assert all(after <= before * (1 + 1e-9) for before, after in pairwise(equal)), equal
-        drawn = seconds_with(replace(setup, rows=100), (1, 2, 4, 8))
+        drawn = seconds_with(replace(setup, max_num_seqs=100), (1, 2, 4, 8))
         assert all(after <= before * 1.05 for before, after in pairwise(drawn)), drawn
 
 
@@ -142,7 +142,7 @@ def test_weights_change_only_between_samples_if_these_have_one_version(max_stale
         result = simulate(replace(setup, max_staleness=max_staleness), ITERATIONS)
         starts = [span.start for span in result.spans if span.kind == "publish"]
         assert starts and all(rows_at(result, start) == 0 for start in starts)
-        assert max(rows for _, rows in result.live) <= setup.engines * setup.rows
+        assert max(rows for _, rows in result.live) <= setup.engines * setup.max_num_seqs
 
 
 def test_weights_change_while_rows_are_live_with_a_larger_lag() -> None:
@@ -153,7 +153,7 @@ def test_weights_change_while_rows_are_live_with_a_larger_lag() -> None:
 
 def test_shares_of_time_are_those_of_the_spans() -> None:
     result = simulate(SETUP, 4)
-    start, end = result.published[0], result.published[-1]
+    start, end = result.publish_times[0], result.publish_times[-1]
     learning = [span.end - span.start for span in result.spans if span.kind == "learn" and start <= span.start < end]
     assert len(learning) == 3 and result.learning(1) == pytest.approx(sum(learning) / (end - start))
     sampled = sum(sampling(SETUP, iteration)[1] for iteration in (1, 2, 3))

@@ -14,7 +14,7 @@ def test_charts_tiles_and_rules_use_declared_metrics() -> None:
     flags = [flag for chart in CHARTS for flag in chart.notes]
     lines = [name for chart in CHARTS for name in chart.lines]
     rules = [name for rule in RULES.values() for name in rule.needs]
-    tiles = [name for tile in TILES for name in tile.metrics]
+    tiles = [name for tile in TILES for name in tile.metric_choices]
     assert {*ends, *flags, *lines, *rules, *tiles} <= METRICS.keys()
 
 

@@ -138,7 +138,7 @@ def test_an_empty_directory_and_unreadable_files_still_make_a_page(tmp_path):
     )
     notes = " ".join(read(bad).notes)
     assert "recipe.toml" in notes and "run.json" in notes and "2 unreadable lines" in notes
-    assert np.isnan(read(bad).metrics["loss"].value).tolist() == [True, True]
+    assert np.isnan(read(bad).metrics["loss"].values).tolist() == [True, True]
     data_of(write_report([bad]))
 
 
@@ -259,9 +259,9 @@ def test_thinning_keeps_every_extreme():
     value[31_234], value[17] = 99, -99
     curve = Curve(np.arange(50_000), value)
     few = thin(curve, 1000)
-    assert len(few.at) <= 1000 and few.value.max() == 99 and few.value.min() == -99
-    assert few.at[0] == 0 and few.at[-1] == 49_999 and (np.diff(few.at) > 0).all()
-    np.testing.assert_array_equal(value[few.at], few.value)
+    assert len(few.iterations) <= 1000 and few.values.max() == 99 and few.values.min() == -99
+    assert few.iterations[0] == 0 and few.iterations[-1] == 49_999 and (np.diff(few.iterations) > 0).all()
+    np.testing.assert_array_equal(value[few.iterations], few.values)
 
 
 @pytest.mark.parametrize(
@@ -283,8 +283,8 @@ def test_evenly_and_escaped():
 def test_the_headline(tmp_path):
     run = write_run(tmp_path / "run", iterations=10)
     run_data = read(run)
-    low, high = run_data.metrics["eval/low_greedy"].value[-1], run_data.metrics["eval/high_greedy"].value[-1]
-    first, last = run_data.metrics["eval/accuracy_greedy"].value[[0, -1]]
+    low, high = run_data.metrics["eval/low_greedy"].values[-1], run_data.metrics["eval/high_greedy"].values[-1]
+    first, last = run_data.metrics["eval/accuracy_greedy"].values[[0, -1]]
     assert (
         headline(run_data, 1)
         == f"held-out greedy accuracy {first:.2f} → {last:.2f} ({low:.2f}..{high:.2f}) in 10 iterations; 1 warning"

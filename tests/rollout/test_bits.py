@@ -98,7 +98,7 @@ def test_the_packaged_model_gives_the_same_bits_alone_and_in_a_batch() -> None:
     tokens, trained = read_tokenizer(path), read_model(path)
     task = named_task("calculator").build(tokens.encode)
     requests = [
-        request(i, context=task[17 * i].context, stream=(j,), limit=48, sampling=Sampling(max_tokens=48))
+        request(i, context=task[17 * i].token_ids, stream=(j,), limit=48, sampling=Sampling(max_tokens=48))
         for i in range(12)
         for j in range(5)
     ]
@@ -129,4 +129,4 @@ def test_products_with_a_shared_prefix_have_a_multiple_of_rows(rows: list[int]) 
     keys = torch.zeros(1, 1, 70, 4)
     prefix = CommonPrefix.of((keys, keys), rows, keys.device)
     used = torch.arange(2 * ROWS)[prefix.padded_rows]
-    assert len(used) % ROWS == 0 and used[: prefix.count].tolist() == rows
+    assert len(used) % ROWS == 0 and used[: prefix.row_count].tolist() == rows

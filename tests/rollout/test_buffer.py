@@ -16,7 +16,7 @@ from torch import Tensor
 from groupwise.core import Usage, WorkerLost
 from groupwise.data import Batch, Draw, Outcome, Prompt, Rollout, Sample, Task, Verdict
 from groupwise.objective import describe_samples
-from groupwise.rollout import Buffer, Independent, Rollouts, RolloutSetting, Shuffled, answers
+from groupwise.rollout import Buffer, Independent, IterationRollouts, RolloutSetting, Shuffled, answers
 from tests.processes import PATIENCE
 from tests.rollout.fakes import (
     FakeEngine,
@@ -78,7 +78,7 @@ def verifier_of(scores: dict[int, list[float]], default: list[float]) -> Callabl
 
 
 def buffer(verifier: Any = always_correct, task: Task | None = None, curriculum: Any = None, **changes: Any) -> Buffer:
-    rule = {name: changes.pop(name) for name in ("unverifiable", "trained_roles") if name in changes}
+    rule = {name: changes.pop(name) for name in ("unverifiable_rule", "trained_roles") if name in changes}
     engine = changes.pop("engine", None) or FakeEngine(plain)
     return Buffer(task or NumberedTask(40), curriculum or InOrder(), setting(engine, verifier, **changes), **rule)
 
@@ -96,7 +96,7 @@ def setting(engine: Any, verifier: Any = always_correct, **changes: Any) -> Roll
 
 def take(
     b: Buffer, n: int = 4, filter: Any = everything, max_refills: int = 0, strategy: Any = None, group: int = 2
-) -> Rollouts:
+) -> IterationRollouts:
     return asyncio.run(b.take(n, group, strategy or Independent(), filter, max_refills))
 
 
@@ -108,7 +108,7 @@ def test_the_budget_of_a_batch_is_that_of_the_run_and_not_of_its_prompts() -> No
     """Positions leave every answer less room than `max_tokens`."""
     b = buffer(positions=9)
     batch = b.pack(take(b).selected)
-    assert batch.max_tokens == b.setting.sampling.max_tokens == 12 and int(batch.limit.max()) < 9
+    assert batch.max_new_tokens == b.setting.sampling.max_tokens == 12 and int(batch.limit.max()) < 9
 
 
 @pytest.mark.t(28)
@@ -143,7 +143,9 @@ def test_the_end_of_the_data_returns_the_selected_rollouts() -> None:
     b = buffer(verifier_of({1: [1, 0], 4: [1, 0]}, [0, 0]), NumberedTask(6))
     collected = take(b, 4, mixed, max_refills=10)
     assert (ids(collected.selected), ids(collected.all), collected.rounds) == ([1, 4], list(range(6)), 2)
-    assert collected.missing == 2 and take(b, 4, mixed, max_refills=10) == Rollouts((), 0, missing=4)
+    assert collected.missing_rollouts == 2 and take(b, 4, mixed, max_refills=10) == IterationRollouts(
+        (), 0, missing_rollouts=4
+    )
 
 
 @pytest.mark.t(44)
@@ -186,7 +188,7 @@ NAN = float("nan")
 def test_rules_for_unverifiable_samples(rule: Any, expected: dict[int, tuple[bool, ...]]) -> None:
     """An unverifiable sample among correct ones makes a mixed group only if it counts as wrong."""
     scores = {0: [1.0, 0.0, 0.0], 1: [NAN, 0.0, 1.0], 2: [1.0, NAN, 1.0], 3: [NAN, NAN, NAN]}
-    b = buffer(verifier_of(scores, []), unverifiable=rule)
+    b = buffer(verifier_of(scores, []), unverifiable_rule=rule)
     collected = take(b, 4, mixed, group=3)
     assert {f.draw.id: f.selected if any(f.selected or ()) else () for f in collected.all} == expected
     assert [f.cause for f in collected.dropped if f.draw.id == 3] == ["mixed" if rule == "wrong" else "unverifiable"]
@@ -201,11 +203,11 @@ def test_rules_for_unverifiable_samples(rule: Any, expected: dict[int, tuple[boo
 
 def test_samples_of_untrained_roles_are_recorded_and_not_selected() -> None:
     async def hinted(draw: Draw, sampler: Any) -> Rollout:
-        hints = await sampler.sample(draw.prompt.context, 1, role="hint")
-        return Rollout(draw, (*hints, *await sampler.verify(await sampler.sample(draw.prompt.context, 2))))
+        hints = await sampler.sample(draw.prompt.token_ids, 1, role="hint")
+        return Rollout(draw, (*hints, *await sampler.verify(await sampler.sample(draw.prompt.token_ids, 2))))
 
     async def only_hints(draw: Draw, sampler: Any) -> Rollout:
-        return Rollout(draw, tuple(await sampler.sample(draw.prompt.context, 1, role="hint")))
+        return Rollout(draw, tuple(await sampler.sample(draw.prompt.token_ids, 1, role="hint")))
 
     assert take(buffer(), 1, strategy=hinted).all[0].selected == (False, True, True)
     assert take(buffer(), 1, strategy=only_hints).causes == {"empty": 1}
@@ -226,7 +228,7 @@ def test_rollouts_are_sampled_concurrently_and_returned_in_draw_order() -> None:
 
 
 def test_a_buffer_continues_from_its_state_as_json() -> None:
-    def run(b: Buffer, n: int) -> list[Rollouts]:
+    def run(b: Buffer, n: int) -> list[IterationRollouts]:
         return [take(b, 3, mixed, max_refills=2) for _ in range(n)]
 
     def fresh() -> Buffer:
@@ -332,7 +334,7 @@ def test_a_filter_over_the_iteration_gets_all_rollouts_and_selects_again_after_a
     b = buffer(verifier_of({0: [0, 0], 1: [1, 0], 2: [1, 1], 3: [1, 1]}, [1, 1]))
     collected = take(b, 4, BestHalf(), max_refills=1)
     assert (ids(collected.all), ids(collected.selected)) == ([0, 1, 2, 3, 4], [2, 3, 4])
-    assert collected.missing == 1 and b.state()["curriculum"]["iterations"] == [5]
+    assert collected.missing_rollouts == 1 and b.state()["curriculum"]["iterations"] == [5]
     assert [r.cause for r in collected.dropped] == ["BestHalf"] * 2
 
 
@@ -345,8 +347,8 @@ def test_the_cause_of_a_strategy_is_kept() -> None:
 
 async def hinted(draw: Draw, sampler: Any) -> Rollout:
     """Two answers, and two hints, the second of which is unverifiable."""
-    answers = await sampler.verify(await sampler.sample(draw.prompt.context, 2))
-    hints = await sampler.sample(draw.prompt.context, 2, role="hint")
+    answers = await sampler.verify(await sampler.sample(draw.prompt.token_ids, 2))
+    hints = await sampler.sample(draw.prompt.token_ids, 2, role="hint")
     judged = [hints[0].with_verdict(verdict(1.0)), hints[1].with_verdict(Verdict(Outcome.unverifiable, cause="lost"))]
     return Rollout(draw, (*judged, *answers))
 
@@ -372,14 +374,14 @@ def test_trained_roles_follow_the_answers_of_their_rollout() -> None:
         True,
         True,
     )
-    wrong = buffer(verifier_of(scores, []), trained_roles=("answer", "hint"), unverifiable="wrong")
+    wrong = buffer(verifier_of(scores, []), trained_roles=("answer", "hint"), unverifiable_rule="wrong")
     assert take(wrong, 2, mixed, strategy=hinted).all[0].selected == (True,) * 4
 
 
 def test_a_sample_of_a_trained_role_needs_a_verdict() -> None:
     async def bare(draw: Draw, sampler: Any) -> Rollout:
-        answers = await sampler.verify(await sampler.sample(draw.prompt.context, 1))
-        return Rollout(draw, (*answers, *await sampler.sample(draw.prompt.context, 1, role="hint")))
+        answers = await sampler.verify(await sampler.sample(draw.prompt.token_ids, 1))
+        return Rollout(draw, (*answers, *await sampler.sample(draw.prompt.token_ids, 1, role="hint")))
 
     with pytest.raises(Usage, match="this role has no verdict"):
         take(buffer(trained_roles=("answer", "hint")), 1, strategy=bare)
@@ -389,7 +391,7 @@ def test_twins_are_an_error() -> None:
     """Two samples with one random stream would be equal, and one of them would be lost in the records."""
 
     async def forked(draw: Draw, sampler: Any) -> Rollout:
-        (one,) = await sampler.sample(draw.prompt.context, 1)
+        (one,) = await sampler.sample(draw.prompt.token_ids, 1)
         return Rollout(draw, tuple(await sampler.verify([one.fork(1, 0), one.fork(1, 0)])))
 
     async def other(draw: Draw, sampler: Any) -> Rollout:
@@ -405,7 +407,7 @@ def test_a_strategy_marks_each_of_its_samples() -> None:
     """With fewer marks than samples, the filter's marks of one prompt were read for the next one."""
 
     async def half(draw: Draw, sampler: Any) -> Rollout:
-        answers = await sampler.verify(await sampler.sample(draw.prompt.context, 2))
+        answers = await sampler.verify(await sampler.sample(draw.prompt.token_ids, 2))
         return Rollout(draw, tuple(answers), selected=(True,))
 
     with pytest.raises(Usage, match="returned 2 samples, and `selected` has 1 marks"):
@@ -451,4 +453,4 @@ def test_an_evaluation_that_hangs_is_a_lost_worker() -> None:
 
 
 def test_zero_wanted_rollouts_draw_nothing() -> None:
-    assert take(buffer(), 0) == Rollouts((), 0)
+    assert take(buffer(), 0) == IterationRollouts((), 0)

@@ -61,7 +61,7 @@ def alone(policy: FlowPolicy, request: GenerationRequest = REQUEST, seed: int = 
 
 def bits(generation: Generation) -> tuple[object, ...]:
     """Without the log-prob of the last step, which has no noise: it is NaN."""
-    return generation.tokens, generation.path, generation.versions, generation.logp[:-1]
+    return generation.tokens, generation.actions, generation.versions, generation.logp[:-1]
 
 
 def others(n: int) -> list[GenerationRequest]:
@@ -71,7 +71,7 @@ def others(n: int) -> list[GenerationRequest]:
 def test_the_first_state_and_each_noise_are_normals_of_their_own_step() -> None:
     generation = alone(policy_with())
     numbers = normals((0, 0), [5] * 3, [2] * 3, [0, 1, 2], 12).view(3, 3, 2, 2)
-    arrays = [torch.from_numpy(decode_action(a).copy()) for a in generation.path]
+    arrays = [torch.from_numpy(decode_action(a).copy()) for a in generation.actions]
     assert torch.equal(arrays[0][0], numbers[0])
     std = FlowNoise(0.7)(numbers[:1], numbers[:1], torch.tensor([1.0]), torch.tensor([0.875]))[1]
     torch.testing.assert_close(arrays[0][1] - arrays[0][2], std * numbers[1])
@@ -87,9 +87,9 @@ def test_normals_have_the_moments_of_a_normal_law() -> None:
 def test_a_request_continues_its_path_to_the_bit() -> None:
     policy = policy_with()
     whole, first = alone(policy), alone(policy, replace(REQUEST, limit=3))
-    rest = replace(REQUEST, limit=5, at=3, context=(*REQUEST.context, 0, 1, 2), path=first.path)
+    rest = replace(REQUEST, limit=5, position=3, context=(*REQUEST.context, 0, 1, 2), actions=first.actions)
     second = alone(policy, rest)
-    assert first.path + second.path == whole.path and first.tokens + second.tokens == whole.tokens
+    assert first.actions + second.actions == whole.actions and first.tokens + second.tokens == whole.tokens
     assert (first.finish, second.finish) == (Finish.length, Finish.stop)
 
 
@@ -101,7 +101,7 @@ def test_at_temperature_0_the_steps_are_those_of_the_ode() -> None:
     with torch.no_grad():
         for i in range(8):
             x = x - policy.velocity(x, torch.tensor([1 - i / 8]), torch.tensor([REQUEST.context])) / 8
-    np.testing.assert_allclose(decode_action(generation.path[-1])[1], x[0].numpy(), atol=1e-6)
+    np.testing.assert_allclose(decode_action(generation.actions[-1])[1], x[0].numpy(), atol=1e-6)
 
 
 def test_a_window_of_noise_is_drawn_for_each_prompt() -> None:
@@ -122,7 +122,7 @@ def test_a_window_of_noise_is_drawn_for_each_prompt() -> None:
 def test_a_temperature_multiplies_the_noise_and_log_probs_stay_those_of_the_policy() -> None:
     policy = policy_with()
     plain, wide = (alone(policy, replace(REQUEST, limit=1, sampling=Sampling(temperature=t))) for t in (1.0, 3.0))
-    (before, after, mean), (before_3, after_3, mean_3) = (decode_action(g.path[0]) for g in (plain, wide))
+    (before, after, mean), (before_3, after_3, mean_3) = (decode_action(g.actions[0]) for g in (plain, wide))
     assert np.array_equal(before, before_3) and np.array_equal(mean, mean_3)
     np.testing.assert_allclose(after_3 - mean, 3 * (after - mean), atol=1e-5)
     std = FlowNoise(0.7)(torch.zeros(1), torch.zeros(1), torch.tensor([1.0]), torch.tensor([0.875]))[1]
@@ -132,7 +132,7 @@ def test_a_temperature_multiplies_the_noise_and_log_probs_stay_those_of_the_poli
 
 def test_forks_before_the_first_step_have_the_first_state_of_their_sample() -> None:
     forks = [alone(policy_with(), replace(REQUEST, stream=(2, 0, i))) for i in range(2)]
-    states = [decode_action(g.path[0]) for g in (alone(policy_with()), *forks)]
+    states = [decode_action(g.actions[0]) for g in (alone(policy_with()), *forks)]
     assert all(np.array_equal(s[0], states[0][0]) for s in states) and len({s[1].tobytes() for s in states}) == 3
 
 
@@ -148,7 +148,7 @@ def test_the_engine_has_the_learners_log_probs(noise: Noise) -> None:
     generation = alone(policy)
     sample = Sample(
         context=REQUEST.context, stream=(2,), limit=8, tokens=generation.tokens, origin=generation.versions,
-        logp=generation.logp, path=generation.path, finish=generation.finish, verdict=Verdict(Outcome.correct),
+        logp=generation.logp, actions=generation.actions, finish=generation.finish, verdict=Verdict(Outcome.correct),
     )  # fmt: skip
     batch = pack([Rollout(Draw(5, Prompt("p", REQUEST.context), 1), (sample,))])
     assert batch.tokens == 7  # the last step has no noise
@@ -206,7 +206,7 @@ def test_load_cuts_running_samples_and_new_weights_count_at_once() -> None:
         await engine.load(1, other.state_dict())
         first = await task
         rest = replace(
-            REQUEST, at=len(first.tokens), context=(*REQUEST.context, *first.tokens), path=first.path,
+            REQUEST, position=len(first.tokens), context=(*REQUEST.context, *first.tokens), actions=first.actions,
             limit=8 - len(first.tokens),
         )  # fmt: skip
         return first, await engine.sample(rest)
@@ -214,7 +214,7 @@ def test_load_cuts_running_samples_and_new_weights_count_at_once() -> None:
     first, rest = asyncio.run(interrupted())
     assert first.finish is Finish.cut and 0 < len(first.tokens) < 8 and set(first.versions) == {0}
     assert set(rest.versions) == {1, ENVIRONMENT} and len(first.tokens + rest.tokens) == 8
-    assert alone(policy).path == alone(other).path
+    assert alone(policy).actions == alone(other).actions
     with pytest.raises(ValueError, match="do not fit the model"):
         asyncio.run(engine.load(2, {}))
 
@@ -250,7 +250,7 @@ def test_a_request_may_ask_for_another_number_of_steps(temperature: float) -> No
     for ours, steps, asked in zip(generate(DenoisingEngine(policy, seed=0), mixed), (20, 8, 3), mixed, strict=True):
         assert ours.tokens == tuple(range(steps)) and ours.finish is Finish.stop
         theirs = alone(policy_with(Denoise(steps=steps, shift=3.0)), replace(asked, steps=None))
-        assert ours.path == theirs.path and ours.versions == theirs.versions
+        assert ours.actions == theirs.actions and ours.versions == theirs.versions
 
 
 @pytest.mark.parametrize(
@@ -258,7 +258,7 @@ def test_a_request_may_ask_for_another_number_of_steps(temperature: float) -> No
     [
         (replace(REQUEST, context=(FIRST,)), "2 words of its vocabulary"),
         (replace(REQUEST, context=(3, FIRST)), "2 words of its vocabulary"),
-        (replace(REQUEST, at=1, context=(*REQUEST.context, 0)), "continue from a path"),
+        (replace(REQUEST, position=1, context=(*REQUEST.context, 0)), "continue from actions"),
     ],
 )
 def test_requests_that_do_not_fit_are_refused(request_: GenerationRequest, words: str) -> None:
@@ -278,11 +278,13 @@ def test_retraced_samples_have_written_steps_of_the_forward_process() -> None:
     )
     for before, after in zip(plain.samples, retraced.samples, strict=True):
         assert after.tokens == tuple(range(7)) and set(after.origin) == {WRITTEN} and after.verdict == before.verdict
-        actions = [decode_action(action) for action in after.path]
-        assert all(np.array_equal(a[1], decode_action(before.path[-1])[1]) for a in actions)
+        actions = [decode_action(action) for action in after.actions]
+        assert all(np.array_equal(a[1], decode_action(before.actions[-1])[1]) for a in actions)
         assert len({a[0].tobytes() for a in actions}) == 7
     batch = pack([retraced])
-    x, v = (torch.from_numpy(np.stack([decode_action(a)[i] for s in retraced.samples for a in s.path])) for i in (0, 1))
+    x, v = (
+        torch.from_numpy(np.stack([decode_action(a)[i] for s in retraced.samples for a in s.actions])) for i in (0, 1)
+    )
     now = torch.tensor([1 - i / 8 for i in range(7)] * 2)
     with torch.no_grad():
         state = (1 - now[:, None, None, None]) * v + now[:, None, None, None] * x

@@ -75,14 +75,14 @@ def test_logp_is_under_the_sampling_distribution(sampling: Sampling) -> None:
 def test_the_token_is_the_inverse_cdf_of_the_keyed_number() -> None:
     """The inverse CDF in vocabulary order at Philox(seed, purpose; draw, stream, t), for several of each."""
     requests = [
-        request(i, purpose=purpose, stream=stream, at=at, limit=6)
+        request(i, purpose=purpose, stream=stream, position=at, limit=6)
         for i in (0, 70_000)
         for purpose in (RandomPurpose.SAMPLE, RandomPurpose.EVALUATE)
         for stream, at in (((0,), 0), ((5,), 0), ((5, 2, 1), 2))
     ]
     for a, generation in zip(requests, generate(engine(MODEL, seed=77), requests)):
         for t, row in enumerate(logits(MODEL, a.context, generation.tokens)):
-            u = uniform((77, a.purpose), a.draw, lineage(a.stream), a.at + t)[0]
+            u = uniform((77, a.purpose), a.draw, lineage(a.stream), a.position + t)[0]
             below = torch.softmax(row, 0).cumsum(0)
             token = generation.tokens[t]
             assert (below[token - 1] if token else 0) <= u <= below[token]
@@ -180,7 +180,7 @@ def test_stop_strings_match_in_the_whole_answer_and_not_in_the_prompt() -> None:
     prompt = vocabulary.decode(prompt_of(0))
     across = Sampling(stop=(prompt[-1] + text[0],))
     assert generate(engine(MODEL), [request(limit=1, sampling=across)])[0].finish is Finish.length
-    resumed = request(context=prompt_of(0) + answer[:3], at=3, limit=1, sampling=Sampling(stop=(text[1:4],)))
+    resumed = request(context=prompt_of(0) + answer[:3], position=3, limit=1, sampling=Sampling(stop=(text[1:4],)))
     (generation,) = generate(engine(MODEL), [resumed])
     assert (generation.tokens, generation.finish) == (answer[3:4], Finish.stop)
     # A stop string that was complete before does not stop again.
@@ -233,7 +233,7 @@ def test_contexts_with_different_content_are_prefilled_separately() -> None:
     """Equal ids with another content hash are another context: other images stand behind the placeholder ids."""
     model = decoder(layers=1)
     inputs, e = forwarded(model), engine(model)
-    requests = [request(0, context=prompt_of(0, 40), content=c, limit=1) for c in ("cat", "dog", "cat", "")]
+    requests = [request(0, context=prompt_of(0, 40), content_hash=c, limit=1) for c in ("cat", "dog", "cat", "")]
     first = generate(e, requests)
     assert [len(x) for x in inputs] == [3 * 40, ROWS] and len(e._batch.sequences) == 0
     assert generate(e, requests) == first and [len(x) for x in inputs[2:]] == [ROWS]  # all three are cached
@@ -243,12 +243,12 @@ def test_a_prefilled_context_is_that_of_its_content() -> None:
     """A context with the same ids behind another image, or after other actions, is not the prefilled one."""
     model = decoder(layers=1)
     inputs, e = forwarded(model), engine(model)
-    cat = request(0, context=prompt_of(0, 40), content="cat", limit=1)
+    cat = request(0, context=prompt_of(0, 40), content_hash="cat", limit=1)
     e.prefill([cat.context_key])
     assert [len(x) for x in inputs] == [40]
     generate(e, [cat])
     assert [len(x) for x in inputs] == [40, ROWS]
-    for another in (replace(cat, content=""), replace(cat, content="dog"), replace(cat, path=(b"a",))):
+    for another in (replace(cat, content_hash=""), replace(cat, content_hash="dog"), replace(cat, actions=(b"a",))):
         generate(e, [another])
         assert [len(x) for x in inputs[-2:]] == [40, ROWS]
 

@@ -19,18 +19,18 @@ def test_likeliest_tokens_are_those_of_a_plain_forward(temperature: float):
     requests = [request(i, top=top, sampling=sampling) for i, top in enumerate(tops)]
     generations = generate(engine(model), requests)
     for i, (top, generation) in enumerate(zip(tops, generations)):
-        assert len(generation.likeliest) == (len(generation.tokens) if top else 0)
+        assert len(generation.top_logprobs) == (len(generation.tokens) if top else 0)
         if top:
             best = torch.log_softmax(logits(model, prompt_of(i), generation.tokens), -1).topk(min(top, 20))
-            assert [[t for t, _ in top] for top in generation.likeliest] == best.indices.tolist()
-            found = torch.tensor([[x for _, x in top] for top in generation.likeliest], dtype=torch.float64)
+            assert [[t for t, _ in top] for top in generation.top_logprobs] == best.indices.tolist()
+            found = torch.tensor([[x for _, x in top] for top in generation.top_logprobs], dtype=torch.float64)
             torch.testing.assert_close(found, best.values, rtol=0, atol=1e-9)
 
 
 def test_they_change_no_token_and_no_bit():
     plain = generate(engine(), [request(i) for i in range(3)])
     wanting = generate(engine(), [request(i, top=2 * (i == 1)) for i in range(3)])
-    assert [replace(g, likeliest=()) for g in wanting] == plain and wanting[1].likeliest
+    assert [replace(g, top_logprobs=()) for g in wanting] == plain and wanting[1].top_logprobs
 
 
 def test_they_pass_through_json():
@@ -47,15 +47,15 @@ def test_a_sample_keeps_them():
         return first, await sampler.extend(first, limit=1)
 
     first, second = asyncio.run(go())
-    assert first.likeliest[0] == () and [len(top) for top in first.likeliest[1:]] == [3] * (len(first.tokens) - 1)
-    assert second.likeliest == first.likeliest and first.fork(2, 0).likeliest == first.likeliest[:2]
-    with pytest.raises(ValueError, match="likeliest"):
-        Sample(context=(1,), stream=(0,), likeliest=((),))
+    assert first.top_logprobs[0] == () and [len(top) for top in first.top_logprobs[1:]] == [3] * (len(first.tokens) - 1)
+    assert second.top_logprobs == first.top_logprobs and first.fork(2, 0).top_logprobs == first.top_logprobs[:2]
+    with pytest.raises(ValueError, match="top_logprobs"):
+        Sample(context=(1,), stream=(0,), top_logprobs=((),))
 
 
 def test_a_written_end_token_ends_the_sample():
     sampler = sampler_of(engine(tokens=tokenizer()), draw())
     (start,) = sampler.start(prompt_of(0))
     ended = asyncio.run(sampler.extend(start.insert((4, 0), WRITTEN)))
-    assert ended.tokens == (4, 0) and ended.finish is Finish.stop and ended.ends == (1, 1)
+    assert ended.tokens == (4, 0) and ended.finish is Finish.stop and ended.token_ends == (1, 1)
     assert asyncio.run(sampler.extend(ended)) is ended

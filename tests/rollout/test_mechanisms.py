@@ -9,13 +9,13 @@ from groupwise.data import ReportsNumbers, Role, find_metric, roles_of
 from groupwise.data.rollout_json import from_json, to_json
 from groupwise.methods import fission_grpo, grpo, knapsack_rl, murphy, published, rest_rl, rgr_grpo, vade
 from groupwise.methods.method import Method
-from groupwise.rollout import Buffer, Pending, Rollouts, RolloutSetting, Shuffled
+from groupwise.rollout import Buffer, IterationRollouts, PendingIteration, RolloutSetting, Shuffled
 from groupwise.rollout.prompt_template import worded
 from tests.golden.play import RIGHT, WRONG, sevens
 from tests.rollout.fakes import FakeEngine, NumberedTask, judged_by, sampling, tokenizer
 
 
-def taken(method: Method, tokens, iterations: int = 1, prompts: int = 2) -> tuple[Buffer, Rollouts]:  # type: ignore[no-untyped-def]
+def taken(method: Method, tokens, iterations: int = 1, prompts: int = 2) -> tuple[Buffer, IterationRollouts]:  # type: ignore[no-untyped-def]
     engine = FakeEngine(tokens)
     setting = RolloutSetting(
         engine=engine, verifier=judged_by(sevens), tokenizer=tokenizer(), sampling=sampling(), seed=1
@@ -31,7 +31,7 @@ def taken(method: Method, tokens, iterations: int = 1, prompts: int = 2) -> tupl
 
 def test_a_plain_method_has_no_further_metrics() -> None:
     _, rollouts = taken(grpo(group_size=2), lambda request: (RIGHT,))
-    assert rollouts.numbers == {}
+    assert rollouts.strategy_metrics == {}
 
 
 def test_refinements_are_counted_also_where_there_are_none() -> None:
@@ -46,7 +46,7 @@ def test_rewritten_answers_and_answers_to_other_prompts_are_counted() -> None:
         plain = first.setdefault(request.draw, request.context)
         return (WRONG,) if request.context == plain else (RIGHT,)
 
-    numbers = taken(rgr_grpo(group_size=2), corrected)[1].numbers
+    numbers = taken(rgr_grpo(group_size=2), corrected)[1].strategy_metrics
     assert (numbers["rollout/written"], numbers["rollout/other_prompt"]) == (2, 2)
 
 
@@ -72,8 +72,10 @@ def test_every_number_of_a_curriculum_is_a_documented_metric() -> None:
 
 
 def test_numbers_of_rollouts_that_wait_survive_a_checkpoint() -> None:
-    pending = Pending(rounds=1, rollouts=Rollouts((), 1, numbers={"curriculum/known": 3.0}))
-    assert from_json(Pending, json.loads(json.dumps(to_json(pending)))).rollouts == pending.rollouts
+    pending = PendingIteration(
+        finished_rounds=1, rollouts=IterationRollouts((), 1, strategy_metrics={"curriculum/known": 3.0})
+    )
+    assert from_json(PendingIteration, json.loads(json.dumps(to_json(pending)))).rollouts == pending.rollouts
 
 
 @pytest.mark.parametrize("method", published, ids=lambda m: m.__name__)

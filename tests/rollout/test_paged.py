@@ -79,7 +79,7 @@ def test_end_tokens_stop_strings_and_likeliest_tokens_are_those_of_the_native_en
         there = generate(paged(device, tokenizer(3, 4)), requests)
     assert [(g.tokens, g.finish) for g in there] == [(g.tokens, g.finish) for g in here]
     assert {g.finish for g in here} == {Finish.stop, Finish.length}
-    for x, y in zip(here[0].likeliest, there[0].likeliest, strict=True):
+    for x, y in zip(here[0].top_logprobs, there[0].top_logprobs, strict=True):
         assert [t for t, _ in x] == [t for t, _ in y] and [p for _, p in x] == pytest.approx([p for _, p in y])
 
 
@@ -137,7 +137,7 @@ def test_turns_keep_the_pages_of_the_turns_before() -> None:
         async def go() -> list:
             context, turns = prompt_of(1, 300), []
             for turn in range(3):
-                turns.append(await far.sample(request(1, context=context, limit=20, at=23 * turn)))
+                turns.append(await far.sample(request(1, context=context, limit=20, position=23 * turn)))
                 context = (*context, *turns[-1].tokens, 1, 2, 3)
             return [t.tokens for t in turns]
 

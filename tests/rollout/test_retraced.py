@@ -28,8 +28,8 @@ def test_a_group_has_one_time_and_each_sample_its_noise() -> None:
         tokens = {s.tokens for s in retraced.samples}
         assert len(tokens) == 1 and all(s.origin == (WRITTEN,) for s in retraced.samples)
         times |= tokens
-        actions = [decode_action(s.path[0]) for s in retraced.samples]
-        finals = [decode_action(s.path[-1])[1] for s in plain.samples]
+        actions = [decode_action(s.actions[0]) for s in retraced.samples]
+        finals = [decode_action(s.actions[-1])[1] for s in plain.samples]
         assert all(np.array_equal(a[1], final) for a, final in zip(actions, finals))
         assert len({a[0].tobytes() for a in actions}) == 3
         assert rollout_of(Retraced(times="one"), draw) == retraced
@@ -45,7 +45,7 @@ def test_the_text_is_that_of_the_step() -> None:
 
     for draw in range(6):
         for sample in rollout_of(Retraced(Lettered(), times="one"), draw).samples:
-            assert (sample.text, sample.ends) == ("abcdefgh"[sample.tokens[0]], (1,))
+            assert (sample.text, sample.token_ends) == ("abcdefgh"[sample.tokens[0]], (1,))
 
 
 def test_an_unfinished_sample_stays() -> None:

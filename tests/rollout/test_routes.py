@@ -124,7 +124,9 @@ def test_routes_of_an_interrupted_answer(model: TransformersModel) -> None:
             await asyncio.sleep(0)
         await it.load(1, model.state_dict())
         cut = await task
-        resumed = replace(request, context=request.context + cut.tokens, limit=11 - len(cut.tokens), at=len(cut.tokens))
+        resumed = replace(
+            request, context=request.context + cut.tokens, limit=11 - len(cut.tokens), position=len(cut.tokens)
+        )
         return cut, await it.sample(resumed)
 
     cut, rest = asyncio.run(go())

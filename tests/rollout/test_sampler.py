@@ -48,7 +48,7 @@ CONTEXT: Ids = (3, 1, 4)
 
 def counting(request: Any) -> Ids:
     """1, 2, 3 ... with the end token after the tenth, also across interruptions."""
-    return (*range(request.at + 1, 11), 0)
+    return (*range(request.position + 1, 11), 0)
 
 
 def sampler(engine: Any = None, **changes: Any) -> DrawSampler:
@@ -62,17 +62,17 @@ def run(coroutine: Any) -> Any:
 def test_a_finished_sample_has_text_finish_and_origin() -> None:
     (one, two) = run(sampler().sample(CONTEXT, 2, group=3, role="hint"))
     assert (one.tokens, one.finish) == ((*range(1, 11), 0), Finish.stop)
-    assert (one.text, one.ends) == ("0123456789", (*range(1, 11), 10))
+    assert (one.text, one.token_ends) == ("0123456789", (*range(1, 11), 10))
     assert (one.origin, one.logp) == ((0,) * 11, (-1.0,) * 11)
     assert (one.stream, two.stream, one.group, one.role, one.limit) == ((0,), (1,), 3, "hint", 12)
     assert isinstance(sampler(), Sampler) and isinstance(Independent(), Strategy)
 
 
 def test_samples_and_requests_have_the_content_hash_of_the_prompt() -> None:
-    s = sampler(draw=Draw(4, Prompt("p", CONTEXT, content="cat"), 1))
+    s = sampler(draw=Draw(4, Prompt("p", CONTEXT, content_hash="cat"), 1))
     (one,) = run(s.sample(CONTEXT))
     assert one.context_key == s.setting.engine.requests[0].context_key == ("cat", CONTEXT)
-    assert one.fork(2, 0).content == one.last_turn.content == "cat"
+    assert one.fork(2, 0).content_hash == one.last_turn.content_hash == "cat"
 
 
 def test_the_budget_is_for_the_whole_sample_and_a_limit_leaves_it_open() -> None:
@@ -84,7 +84,7 @@ def test_the_budget_is_for_the_whole_sample_and_a_limit_leaves_it_open() -> None
     whole = run(s.extend(inserted))
     assert (whole.tokens, whole.finish) == ((1, 2, 3, 9, 9, 6, 7), Finish.length)
     requests = s.setting.engine.requests
-    assert [(a.context, a.limit, a.at) for a in requests] == [(CONTEXT, 3, 0), ((*CONTEXT, 1, 2, 3, 9, 9), 2, 5)]
+    assert [(a.context, a.limit, a.position) for a in requests] == [(CONTEXT, 3, 0), ((*CONTEXT, 1, 2, 3, 9, 9), 2, 5)]
     assert {(a.draw, a.stream, a.purpose) for a in requests} == {(4, (0,), RandomPurpose.SAMPLE)}
     assert run(s.extend(whole)) is whole
     assert len(s.setting.engine.requests) == 2
@@ -187,7 +187,7 @@ def test_a_written_text_is_a_training_target_with_an_end_token() -> None:
     whole = s.write(begun, "77")
     assert whole.tokens == (*begun.tokens, *s.ids("77"), 0) and whole.origin == (0, 0, *(WRITTEN,) * 3)
     assert (whole.text, whole.finish, all(whole.trained)) == ("0177", Finish.stop, True)
-    assert len(whole.ends) == 5
+    assert len(whole.token_ends) == 5
 
 
 def test_score_has_a_temperature() -> None:
@@ -290,11 +290,11 @@ def test_cancelling_gives_no_verdict() -> None:
         s = sampler(verifier=lambda p, x: asyncio.sleep(1000))
         task = asyncio.create_task(s.verify(s.start(CONTEXT, 2)))
         await asyncio.sleep(0.01)
-        assert s.awaiting["the verifier"] == 2
+        assert s.pending_calls["the verifier"] == 2
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-        assert s.awaiting["the verifier"] == 0
+        assert s.pending_calls["the verifier"] == 0
 
     run(go())
 
@@ -341,7 +341,7 @@ def test_independent_gives_one_group_of_judged_answers() -> None:
     s = sampler()
     rollout = run(Independent()(s.draw, s))
     assert (rollout.draw, len(rollout.samples), rollout.selected) == (s.draw, 3, None)
-    assert all(x.verdict == verdict(1.0) and x.context == s.draw.prompt.context for x in rollout.samples)
+    assert all(x.verdict == verdict(1.0) and x.context == s.draw.prompt.token_ids for x in rollout.samples)
 
 
 def test_origins_are_versions_of_the_engine() -> None:

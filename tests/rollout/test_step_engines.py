@@ -43,13 +43,13 @@ def test_samples_wait_for_rows_and_change_no_bit(kind: Any) -> None:
         generate(ENGINES[kind](kind.policy_with(), seed=0, max_num_seqs=rows), requests) for rows in (least, 256)
     )
     assert list(map(kind.bits, few)) == list(map(kind.bits, many))
-    assert len({generation.path for generation in many}) > 10
+    assert len({generation.actions for generation in many}) > 10
 
 
 @kinds
 def test_random_numbers_are_keyed_by_seed_purpose_draw_and_stream(kind: Any) -> None:
     policy, request = kind.policy_with(), kind.REQUEST
-    first = kind.alone(policy).path
+    first = kind.alone(policy).actions
     changed = [replace(request, purpose=4), replace(request, draw=6), replace(request, stream=(3,))]
-    assert all(kind.alone(policy, other).path != first for other in changed)
-    assert kind.alone(policy, seed=1).path != first and kind.alone(policy).path == first
+    assert all(kind.alone(policy, other).actions != first for other in changed)
+    assert kind.alone(policy, seed=1).actions != first and kind.alone(policy).actions == first

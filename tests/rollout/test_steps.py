@@ -10,7 +10,7 @@ import torch
 
 from groupwise.data import WRITTEN, Mark, Outcome, Prompt, Rollout, Sample, Verdict, pack
 from groupwise.rollout import Turns
-from groupwise.runs.replay import observation_from_json, observation_to_json
+from groupwise.runs.reply_log import observation_from_json, observation_to_json
 from groupwise.verifiers.several import CombinedVerifier, RunningMember
 from tests.processes import PATIENCE
 from tests.rollout.fakes import judged_by

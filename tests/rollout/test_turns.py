@@ -17,7 +17,6 @@ from groupwise.core import Usage
 from groupwise.data import (
     ENVIRONMENT,
     TEMPLATE,
-    CountedText,
     Draw,
     Environment,
     Finish,
@@ -26,6 +25,7 @@ from groupwise.data import (
     Observation,
     Outcome,
     Prompt,
+    ReplyWithCounts,
     Rollout,
     Sample,
     Verdict,
@@ -36,7 +36,7 @@ from groupwise.environments import calculator_tools, user_environment
 from groupwise.learner.forward import forward
 from groupwise.models import Tokenizer, find_template
 from groupwise.rollout import DrawSampler, Turns
-from groupwise.rollout.conversation import ReplayMismatch
+from groupwise.rollout.conversation import ReplyMismatch
 from tests.models.directories import bytes_
 from tests.models.test_templates import CHATML, trained, transformers_ids
 from tests.rollout.fakes import FakeEngine, decoder, engine, sampler_of, sampling, tokenizer, without_end_token
@@ -71,7 +71,7 @@ def turns_of(*turns: str) -> Callable[[GenerationRequest], Ids]:
     vocabulary = tokenizer()
 
     def answer(request: GenerationRequest) -> Ids:
-        done = request.context[len(request.context) - request.at :].count(END)
+        done = request.context[len(request.context) - request.position :].count(END)
         return (*vocabulary.encode(turns[done]), END)
 
     return answer
@@ -185,8 +185,8 @@ def test_the_sampled_ids_are_trained_even_if_the_text_tokenizes_differently() ->
     batch = pack([Rollout(s.draw, (sample,))])
     assert [sample.tokens[i] for i in batch.token_index.tolist()] == [*sampled] * 3
     requests = s.setting.engine.requests  # type: ignore[attr-defined]
-    assert [a.context for a in requests] == [PROMPT.context + sample.tokens[:i] for i in (0, 6, 12)]
-    assert [(a.at, a.limit, a.stream) for a in requests] == [(i, 40 - i, (0,)) for i in (0, 6, 12)]
+    assert [a.context for a in requests] == [PROMPT.token_ids + sample.tokens[:i] for i in (0, 6, 12)]
+    assert [(a.position, a.limit, a.stream) for a in requests] == [(i, 40 - i, (0,)) for i in (0, 6, 12)]
 
 
 @pytest.mark.t(36)
@@ -231,7 +231,8 @@ def test_a_template_that_strips_thinking_changes_no_token_of_a_conversation(tmp_
     s = sampler(
         lambda: Replies(["<|im_end|> 3", "5", None]),
         lambda request: (*vocabulary.encode(next(remaining)), min(vocabulary.eos)),
-        draw=Draw(4, prompt, 1), tokenizer=vocabulary, sampling=sampling(max_tokens=400), frame=template.turn_frame(),
+        draw=Draw(4, prompt, 1), tokenizer=vocabulary, sampling=sampling(max_tokens=400),
+        observation_frame=template.turn_frame(),
     )  # fmt: skip
     sample = rollout(s).samples[0]
     by_model = [vocabulary.decode(sample.tokens[a:b]) for a, b in sample.turns]
@@ -239,7 +240,7 @@ def test_a_template_that_strips_thinking_changes_no_token_of_a_conversation(tmp_
     requests = s.setting.engine.requests  # type: ignore[attr-defined]
     for earlier, later in pairwise(requests):
         assert later.context[: len(earlier.context)] == earlier.context
-    assert requests[-1].context == sample.context + sample.tokens[: requests[-1].at]
+    assert requests[-1].context == sample.context + sample.tokens[: requests[-1].position]
     # The sampled tokens stay; the template itself would remove the thinking.
     assert "<think>hm</think>" in vocabulary.decode(requests[-1].context)
     messages = [
@@ -264,7 +265,8 @@ def test_a_chat_continues_as_its_template_renders_it(ended: bool, tmp_path: Path
     remaining = iter([vocabulary.encode("call") + end, vocabulary.encode("35") + end])
     s = sampler(
         lambda: Replies(["see: 3", None]), lambda request: next(remaining),
-        draw=draw, tokenizer=vocabulary, sampling=sampling(max_tokens=400), frame=template.turn_frame(),
+        draw=draw, tokenizer=vocabulary, sampling=sampling(max_tokens=400),
+        observation_frame=template.turn_frame(),
     )  # fmt: skip
     sample = rollout(s).samples[0]
     messages = [{"role": r, "content": c} for r, c in (("user", "7*5="), ("assistant", "call"), ("user", "see: 3"))]
@@ -279,7 +281,7 @@ def test_an_opening_observation_follows_the_prompt_without_template_tokens() -> 
     frame = find_template("chat", vocabulary).turn_frame()
     s = sampler(
         lambda: Replies([None], opening="3"), lambda request: (*vocabulary.encode("x"), min(vocabulary.eos)),
-        tokenizer=vocabulary, frame=frame,
+        tokenizer=vocabulary, observation_frame=frame,
     )  # fmt: skip
     assert set(rollout(s).samples[0].origin) == {ENVIRONMENT, 0}
 
@@ -320,8 +322,8 @@ def test_the_verifier_gets_the_last_turn() -> None:
     bad = conversation(Replies(["7", None]), turns_of("1", "8"), verifier=verifier)
     assert [s.verdict.outcome.name for s in (good, bad) if s.verdict] == ["correct", "wrong"]
     assert [s.text for s in judged] == ["7", "8"]
-    assert judged[0].context + judged[0].tokens == good.context + good.tokens and judged[0].ends == (1, 1)
-    assert good.context == PROMPT.context  # the recorded sample is the whole conversation
+    assert judged[0].context + judged[0].tokens == good.context + good.tokens and judged[0].token_ends == (1, 1)
+    assert good.context == PROMPT.token_ids  # the recorded sample is the whole conversation
 
 
 def test_a_verdict_of_the_environment_replaces_the_verifier() -> None:
@@ -335,22 +337,22 @@ def test_a_verdict_of_the_environment_replaces_the_verifier() -> None:
 
 def test_counts_of_observations_are_summed_over_the_conversation() -> None:
     environment = Replies(
-        [CountedText("1", calls=2), "2", CountedText("3", calls=1, malformed=1), None],
-        opening=CountedText("0", calls=0.5),
+        [ReplyWithCounts("1", calls=2), "2", ReplyWithCounts("3", calls=1, malformed=1), None],
+        opening=ReplyWithCounts("0", calls=0.5),
     )
     sample = conversation(environment, turns_of(*"4567"))
     assert sample.counts == {"calls": 3.5, "malformed": 1, "failed": 0} and sample.text == "04152637"
     over_budget = conversation(
-        Replies([CountedText("222", calls=1)] * 9), turns_of(*["1="] * 9), sampling=sampling(max_tokens=12)
+        Replies([ReplyWithCounts("222", calls=1)] * 9), turns_of(*["1="] * 9), sampling=sampling(max_tokens=12)
     )
     assert over_budget.counts == {"calls": 2, "failed": 0}  # the second observation exceeds the budget, and is counted
-    plain = asyncio.run(sampler(None, turns_of("1")).sample(PROMPT.context))
+    plain = asyncio.run(sampler(None, turns_of("1")).sample(PROMPT.token_ids))
     assert plain[0].counts == {}
 
 
 def test_a_conversation_aborted_by_its_environment_is_counted() -> None:
     lost = Verdict(Outcome.unverifiable, cause="Mine.step: no answer within 10 s")
-    broken = conversation(Replies([CountedText("1", calls=1), lost]), turns_of("2", "3"))
+    broken = conversation(Replies([ReplyWithCounts("1", calls=1), lost]), turns_of("2", "3"))
     assert broken.counts == {"calls": 1, "failed": 1} and broken.verdict == lost
     judged = conversation(Replies(["1", Verdict(Outcome.wrong)]), turns_of("2", "3"))
     unverifiable = conversation(Replies([None]), turns_of("2"), verifier=Replies([]).step)  # the verifier fails
@@ -451,13 +453,13 @@ def test_a_conversation_killed_at_any_step_continues_as_if_never_killed(after: i
     whole = conversation(Replies(observations), SCRIPT)
     log = MemoryReplay()
     with pytest.raises(Killed):
-        conversation(killed_after(after, observations), SCRIPT, replay=log)
+        conversation(killed_after(after, observations), SCRIPT, reply_log=log)
     assert len(log.lines) == 1 + after
     again = Replies(observations)
-    assert conversation(again, SCRIPT, replay=log) == whole
+    assert conversation(again, SCRIPT, reply_log=log) == whole
     assert again.messages == ["1", "2", "3", "4", "5"]  # it was restored with the logged messages
     unused = Replies([])
-    assert conversation(unused, SCRIPT, replay=log) == whole and unused.resets == []  # all of it is in the log
+    assert conversation(unused, SCRIPT, reply_log=log) == whole and unused.resets == []  # all of it is in the log
 
 
 def test_an_environment_with_restore_gets_no_step_twice() -> None:
@@ -471,9 +473,9 @@ def test_an_environment_with_restore_gets_no_step_twice() -> None:
 
     log = MemoryReplay()
     with pytest.raises(Killed):
-        conversation(killed_after(2, ["6;", "7;"]), SCRIPT, replay=log)
+        conversation(killed_after(2, ["6;", "7;"]), SCRIPT, reply_log=log)
     live = Live(["9;", None])
-    sample = conversation(live, SCRIPT, replay=log)
+    sample = conversation(live, SCRIPT, reply_log=log)
     assert sample.text == "16;27;39;4"
     assert (live.messages, live.restored) == (["3", "4"], [("1", "6;"), ("2", "7;")])
 
@@ -481,19 +483,19 @@ def test_an_environment_with_restore_gets_no_step_twice() -> None:
 def test_a_conversation_starts_over_if_the_environment_answers_differently_after_a_kill() -> None:
     log = MemoryReplay()
     with pytest.raises(Killed):
-        conversation(killed_after(3, ["6;", "7;", "8;"]), SCRIPT, replay=log)
+        conversation(killed_after(3, ["6;", "7;", "8;"]), SCRIPT, reply_log=log)
     environments: list[Replies] = []
 
     def environment() -> Replies:
         environments.append(Replies(["6;", "0;", "0;", None]))
         return environments[-1]
 
-    s = sampler(environment, SCRIPT, replay=log)
+    s = sampler(environment, SCRIPT, reply_log=log)
     sample = rollout(s).samples[0]
     assert sample.text == "16;20;30;4"  # one conversation with one environment
     assert [w.messages for w in environments] == [["1", "2"], ["1", "2", "3", "4"]]
     assert environments[0].resets == environments[1].resets  # with the same random numbers
-    assert conversation(Replies([]), SCRIPT, replay=log) == sample
+    assert conversation(Replies([]), SCRIPT, reply_log=log) == sample
 
 
 def test_a_conversation_starts_over_only_once() -> None:
@@ -503,10 +505,10 @@ def test_a_conversation_starts_over_only_once() -> None:
 
     log = MemoryReplay()
     with pytest.raises(Killed):
-        conversation(killed_after(1, ["6;"]), SCRIPT, replay=log)
+        conversation(killed_after(1, ["6;"]), SCRIPT, reply_log=log)
     with pytest.raises(Killed):
-        conversation(killed_after(0, [], opening="5"), SCRIPT, replay=log)
-    assert ReplayMismatch.__doc__ and conversation(Drifting(["4;", None]), SCRIPT, replay=log).text == "14;2"
+        conversation(killed_after(0, [], opening="5"), SCRIPT, reply_log=log)
+    assert ReplyMismatch.__doc__ and conversation(Drifting(["4;", None]), SCRIPT, reply_log=log).text == "14;2"
 
 
 def test_equal_messages_of_different_conversations_have_separate_log_entries() -> None:
@@ -519,7 +521,9 @@ def test_equal_messages_of_different_conversations_have_separate_log_entries() -
             return next(answers) if message == "1" else None
 
     def texts(**changes: Any) -> list[str]:
-        return [x.text for x in rollout(sampler(lambda: Once([]), turns_of("1", "2"), replay=log, **changes)).samples]
+        return [
+            x.text for x in rollout(sampler(lambda: Once([]), turns_of("1", "2"), reply_log=log, **changes)).samples
+        ]
 
     first = [texts(n=2), texts(draw=Draw(5, PROMPT, 1)), texts(sampling=sampling(max_tokens=40, temperature=0.0))]
     assert first == [["16;2", "17;2"], ["18;2"], ["19;2"]]

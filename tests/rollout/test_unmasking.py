@@ -52,7 +52,7 @@ def alone(policy: MaskedPolicy, request: GenerationRequest = REQUEST, seed: int 
 
 
 def bits(generation: Generation) -> tuple[object, ...]:
-    return generation.tokens, generation.path, generation.logp[: len(generation.path)], generation.versions
+    return generation.tokens, generation.actions, generation.logp[: len(generation.actions)], generation.versions
 
 
 def others(n: int) -> list[GenerationRequest]:
@@ -62,7 +62,8 @@ def others(n: int) -> list[GenerationRequest]:
 def sample_of(generation: Generation, request: GenerationRequest = REQUEST) -> Sample:
     return Sample(
         context=request.context, stream=request.stream, tokens=generation.tokens, origin=generation.versions,
-        logp=generation.logp, path=generation.path, finish=generation.finish, verdict=Verdict(Outcome.scored, 0.0),
+        logp=generation.logp, actions=generation.actions, finish=generation.finish,
+        verdict=Verdict(Outcome.scored, 0.0),
     )  # fmt: skip
 
 
@@ -71,7 +72,7 @@ def test_a_sample_replays_from_its_actions() -> None:
     policy, again = policy_with(Unmask(steps=4, knob_std=2.0)), 0
     for request in others(30):
         generation = alone(policy, request)
-        actions = [decode_masked(action) for action in generation.path]
+        actions = [decode_masked(action) for action in generation.actions]
         knobs = [action for action in actions if isinstance(action, Knobs)]
         commits = list(zip(generation.tokens, actions))[: len(actions)]
         assert [k.step for k in knobs] == list(range(len(knobs))) and generation.finish is Finish.stop
@@ -112,7 +113,7 @@ def test_log_probs_are_the_learners() -> None:
     batch = pack([Rollout(Draw(0, Prompt("p", REQUEST.context), 9), tuple(samples))])
     numbers = policy.measure(batch, [Logp("policy"), Entropy()], {})
     torch.testing.assert_close(numbers[Logp("policy")].double(), batch.logp_engine, atol=2e-6, rtol=0)
-    assert numbers[Entropy()].isfinite().all() and batch.tokens == sum(len(s.path) for s in samples)
+    assert numbers[Entropy()].isfinite().all() and batch.tokens == sum(len(s.actions) for s in samples)
     reference = policy.measure(batch, [Logp("reference")], {"reference": policy_with(seed=1)})[Logp("reference")]
     assert not reference.requires_grad and not torch.allclose(reference, numbers[Logp("policy")])
     with pytest.raises(Usage, match="does not compute"):
@@ -121,7 +122,7 @@ def test_log_probs_are_the_learners() -> None:
 
 def test_a_fixed_schedule_has_no_knobs_and_its_shares() -> None:
     generation = alone(policy_with(Unmask(steps=3)))
-    actions = [decode_masked(action) for action in generation.path]
+    actions = [decode_masked(action) for action in generation.actions]
     assert [a.step for a in actions if isinstance(a, Commit)] == [0, 0, 1, 1, 2, 2] and len(actions) == 6
 
 
@@ -133,7 +134,9 @@ def test_the_schedule_starts_at_its_settings() -> None:
     torch.testing.assert_close(policy.schedule.mean[:, 0].exp(), torch.full((3,), 0.5))
     torch.testing.assert_close(policy.schedule.mean[:-1, 1].sigmoid(), torch.tensor(settings.shares[:-1]))
     for temperature in (1.0, 0.4):
-        actions = map(decode_masked, alone(policy, replace(REQUEST, sampling=Sampling(temperature=temperature))).path)
+        actions = map(
+            decode_masked, alone(policy, replace(REQUEST, sampling=Sampling(temperature=temperature))).actions
+        )
         commits = [action.temperature for action in actions if isinstance(action, Commit)]
         assert commits == pytest.approx([0.5 * temperature] * 6)
 
@@ -158,7 +161,7 @@ def test_a_load_starts_requests_over() -> None:
 
     generation = asyncio.run(loaded())
     assert set(generation.versions) == {7, ENVIRONMENT}
-    assert generation.path == alone(new).path
+    assert generation.actions == alone(new).actions
 
 
 @pytest.mark.parametrize(
@@ -167,8 +170,8 @@ def test_a_load_starts_requests_over() -> None:
         ({"context": (FIRST,)}, "a prompt of this masked model has 2 words"),
         ({"context": (0, FIRST)}, "a prompt of this masked model has 2 words"),
         ({"limit": 12}, "has up to 25 tokens, and the request allows 12"),
-        ({"context": (*REQUEST.context, 64), "at": 1}, "the request continues 1 tokens"),
-        ({"stride": 2}, "the request skips steps"),
+        ({"context": (*REQUEST.context, 64), "position": 1}, "the request continues 1 tokens"),
+        ({"steps_per_token": 2}, "the request skips steps"),
         ({"steps": 5}, "has 3 steps, and no others"),
         ({"sampling": Sampling(top_p=0.5)}, "draws from its whole distribution"),
     ],
@@ -191,9 +194,9 @@ def test_co_sampled_splits_each_answer() -> None:
     assert [s.role for s in rollout.samples] == ["answer"] * 4 + ["schedule"] * 4
     for i, (answer, schedule) in enumerate(zip(answers, schedules, strict=True)):
         assert schedule.verdict == answer.verdict and schedule.parent == i
-        assert {type(decode_masked(a)) for a in answer.path} == {Commit}
-        assert {type(decode_masked(a)) for a in schedule.path} == {Knobs} and all(schedule.trained)
-        assert sum(answer.trained) == len(answer.path) == len(answer.tokens) - SHAPE.cells
+        assert {type(decode_masked(a)) for a in answer.actions} == {Commit}
+        assert {type(decode_masked(a)) for a in schedule.actions} == {Knobs} and all(schedule.trained)
+        assert sum(answer.trained) == len(answer.actions) == len(answer.tokens) - SHAPE.cells
     batch = pack([rollout], roles=("answer", "schedule"))
     assert len(set(batch.keys)) == 8 and batch.groups.count == 2
     numbers = policy_with().measure(batch, [Logp("policy")], {})[Logp("policy")].double()

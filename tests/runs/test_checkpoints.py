@@ -22,8 +22,8 @@ from hypothesis import strategies as st
 
 from groupwise.core import Locked, Storage
 from groupwise.runs import checkpoints
+from groupwise.runs.atomic_writes import DISK, FileSystem
 from groupwise.runs.checkpoints import RunLock, newest_checkpoint, run_directory, save_checkpoint
-from groupwise.runs.disk import DISK, Disk
 from groupwise.runs.layout import RunLayout
 
 SECOND = 1_700_000_000.0
@@ -34,7 +34,7 @@ def tensors(iteration: int) -> dict[str, torch.Tensor]:
     return {"weight": torch.arange(60.0).reshape(5, 12) * math.pi ** (iteration % 7), "step": torch.tensor(iteration)}
 
 
-def save(run: Path, *iterations: int, keep: int = 2, disk: Disk = DISK) -> None:
+def save(run: Path, *iterations: int, keep: int = 2, disk: FileSystem = DISK) -> None:
     for iteration in iterations:
         save_checkpoint(
             RunLayout(run), iteration, tensors(iteration), {"done": iteration, "x": 0.1}, keep=keep, disk=disk
@@ -274,7 +274,7 @@ def test_other_files_are_never_opened(tmp_path: Path, monkeypatch: pytest.Monkey
 # Full disks
 
 
-class Full(Disk):
+class Full(FileSystem):
     """Has room for `room` bytes. A write that does not fit stores the part that fits."""
 
     def __init__(self, room: int) -> None:
@@ -314,7 +314,7 @@ def test_a_file_size_limit_raises_the_same_error(tmp_path: Path) -> None:
     assert names(tmp_path) == ["000001"] and verified_iteration(tmp_path) == 1
 
 
-class Failing(Disk):
+class Failing(FileSystem):
     """Raises EIO in its n-th operation, once."""
 
     def __init__(self, number: int) -> None:
@@ -328,7 +328,7 @@ class Failing(Disk):
         return super().__getattribute__(name)
 
 
-OPERATIONS = {name for name in vars(Disk) if not name.startswith("_")}
+OPERATIONS = {name for name in vars(FileSystem) if not name.startswith("_")}
 
 
 @pytest.mark.parametrize("again", [False, True])
@@ -364,8 +364,8 @@ def test_sync_calls_fsync(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     synced: list[int] = []
     monkeypatch.setattr(os, "fsync", lambda handle: synced.append(os.fstat(handle).st_ino))
     (tmp_path / "file").write_text("x")
-    Disk().sync(tmp_path / "file")
-    Disk().sync(tmp_path)
+    FileSystem().sync(tmp_path / "file")
+    FileSystem().sync(tmp_path)
     assert synced == [(tmp_path / "file").stat().st_ino, tmp_path.stat().st_ino]
 
 

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from groupwise.data import CountedText, Observation, Outcome, Replay, Verdict
+from groupwise.data import Observation, Outcome, ReplyLog, ReplyWithCounts, Verdict
+from groupwise.runs.atomic_writes import FileSystem
 from groupwise.runs.checkpoints import save_checkpoint
-from groupwise.runs.disk import Disk
 from groupwise.runs.layout import RunLayout
-from groupwise.runs.replay import ReplayLog
+from groupwise.runs.reply_log import ReplyLogFile
 
 REPLIES: list[Observation] = [
     "35;",
@@ -19,23 +19,23 @@ REPLIES: list[Observation] = [
     Verdict(Outcome.correct),
     Verdict(Outcome.wrong, 0.25, {"style": 0.5}, "nearly", answer="7"),
     Verdict(Outcome.unverifiable, cause="Mine.step: no answer within 10 s"),
-    CountedText("error: no call\n", calls=2, malformed=0.5),
+    ReplyWithCounts("error: no call\n", calls=2, malformed=0.5),
 ]
 
 
-def replay_log(run: Path, done: int = 0, **options: object) -> ReplayLog:
-    return ReplayLog(RunLayout(run), lambda: done, **options)  # type: ignore[arg-type]
+def replay_log(run: Path, done: int = 0, **options: object) -> ReplyLogFile:
+    return ReplyLogFile(RunLayout(run), lambda: done, **options)  # type: ignore[arg-type]
 
 
 def test_every_kind_of_observation_reads_back(tmp_path: Path) -> None:
     log = replay_log(tmp_path)
-    assert isinstance(log, Replay) and "0" not in log and not (tmp_path / "replay").exists()
+    assert isinstance(log, ReplyLog) and "0" not in log and not (tmp_path / "replay").exists()
     for i, reply in enumerate(REPLIES):
         log.write(str(i), reply)
     again = replay_log(tmp_path)
     assert [again[str(i)] for i in range(len(REPLIES)) if str(i) in again] == REPLIES
     counted = again["7"]
-    assert isinstance(counted, CountedText) and counted.counts == {"calls": 2, "malformed": 0.5}
+    assert isinstance(counted, ReplyWithCounts) and counted.counts == {"calls": 2, "malformed": 0.5}
     assert "8" not in again and "0" not in replay_log(tmp_path, 1)
 
 
@@ -47,7 +47,7 @@ def test_the_last_observation_of_a_question_counts(tmp_path: Path) -> None:
 
 def test_each_iteration_has_a_file(tmp_path: Path) -> None:
     done = -1
-    log = ReplayLog(RunLayout(tmp_path), lambda: done)
+    log = ReplyLogFile(RunLayout(tmp_path), lambda: done)
     for done in (-1, 0, 1, 2):
         log.write("q", str(done))
     assert sorted(p.name for p in (tmp_path / "replay").iterdir()) == ["000000.jsonl", "000001.jsonl", "000002.jsonl"]
@@ -89,7 +89,7 @@ def test_a_damaged_line_is_ignored(tmp_path: Path, damage: bytes) -> None:
     assert (again["before"], again["after"], "q" in again) == ("1", "2", False)
 
 
-class Full(Disk):
+class Full(FileSystem):
     """Writes half of the data and raises ENOSPC until `room` is True."""
 
     room = False
@@ -104,7 +104,7 @@ class Full(Disk):
 def test_a_full_disk_raises_nothing_and_the_lines_are_written_later(tmp_path: Path) -> None:
     disk = Full()
     warnings: list[str] = []
-    log = ReplayLog(RunLayout(tmp_path), lambda: 0, warnings.append, disk=disk)
+    log = ReplyLogFile(RunLayout(tmp_path), lambda: 0, warnings.append, disk=disk)
     log.write("a", "1")
     log.write("b", "2")
     assert len(warnings) == 1 and "No space left on device" in warnings[0]
@@ -117,7 +117,7 @@ def test_a_full_disk_raises_nothing_and_the_lines_are_written_later(tmp_path: Pa
 
 def test_lines_that_the_disk_refuses_until_the_end_of_their_iteration_are_named(tmp_path: Path) -> None:
     disk, warnings, done = Full(), list[str](), 0
-    log = ReplayLog(RunLayout(tmp_path), lambda: done, warnings.append, disk=disk)
+    log = ReplyLogFile(RunLayout(tmp_path), lambda: done, warnings.append, disk=disk)
     log.write("a", "1")
     log.write("b", "2")
     done = 1
@@ -125,12 +125,12 @@ def test_lines_that_the_disk_refuses_until_the_end_of_their_iteration_are_named(
     assert warnings[1:] == ["warning: 2 observations of 000000.jsonl may be lost: a resume asks for them again"]
     disk.room = True
     log.write("c", "3")
-    assert "c" in ReplayLog(RunLayout(tmp_path), lambda: 1)
+    assert "c" in ReplyLogFile(RunLayout(tmp_path), lambda: 1)
 
 
 def test_files_older_than_the_oldest_checkpoint_are_removed(tmp_path: Path) -> None:
     done = 0
-    log = ReplayLog(RunLayout(tmp_path), lambda: done)
+    log = ReplyLogFile(RunLayout(tmp_path), lambda: done)
     for done in range(6):
         if done:
             save_checkpoint(RunLayout(tmp_path), done, {}, {}, keep=2)

@@ -136,7 +136,7 @@ def stocked():
         "ours.rules": RULES,
         "ours.judge": "from ours.rules import nodes\ndef judge(a, b): return nodes(a) == nodes(b)",
     }
-    pool = Sandbox(boxes=1, packages=(LIGHT,), warm=("pylatexenc.latexwalker",), preload=rules)
+    pool = Sandbox(boxes=1, packages=(LIGHT,), imports=("pylatexenc.latexwalker",), preload=rules)
     yield pool
     pool.close()
 

@@ -76,7 +76,7 @@ def test_lengths_are_compared_with_dr_grpo_within_a_seed() -> None:
     def run(trial: Trial, wrong: float) -> TrialResult:
         points = {i: 90.0 if i <= 40 else wrong for i in range(1, useful_length.LAST + 1)}
         return TrialResult(trial=trial, metrics={useful_length.WRONG: points}, tokens=(), cpu_seconds=1.0,
-                           commit="c", recipe="r", code="x")  # fmt: skip
+                           commit="c", recipe_hash="r", code_hash="x")  # fmt: skip
 
     lengths = {"grpo": (50.0, 51.0), "no_std": (42.0, 39.0), "token_mean": (30.0, 31.0), "dr_grpo": (40.0, 41.0)}
     arms = useful_length.ARMS

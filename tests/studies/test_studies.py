@@ -137,7 +137,7 @@ def test_an_interval_in_a_sentence_has_two_digits_and_never_hides_that_it_exclud
 def result(trial: Trial, value: float) -> TrialResult:
     metrics = {"entropy": {1: 99.0, 2: value - 1, 3: value + 1}}
     return TrialResult(
-        trial=trial, metrics=metrics, tokens=(10, 10, 10), cpu_seconds=9.0, commit="c", recipe="r", code="x"
+        trial=trial, metrics=metrics, tokens=(10, 10, 10), cpu_seconds=9.0, commit="c", recipe_hash="r", code_hash="x"
     )
 
 
@@ -221,7 +221,9 @@ def test_a_killed_command_goes_on_where_it_stopped(tmp_path: Path, monkeypatch: 
         metrics = {name: {1: 0.0} for name in study.metrics}
         recipe = trial.recipe()
         model = running.packaged_weights(recipe.model)
-        return replace(result(trial, 0.0), metrics=metrics, code=running.code_hash(recipe.method), model=model)
+        return replace(
+            result(trial, 0.0), metrics=metrics, code_hash=running.code_hash(recipe.method), model_hash=model
+        )
 
     monkeypatch.setattr(running, "run_trial", run_trial)
     trials = list(study.trials([0, 1], ["coin"]))

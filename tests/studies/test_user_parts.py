@@ -98,7 +98,7 @@ def test_ratios_of_sequences_are_compared_with_those_of_tokens_within_a_seed(mea
         metrics = {name: {i: x * factor for i, x in tokens.items()} for name, factor in spreads.items()}
         return TrialResult(
             trial=trial, metrics={**metrics, ratio_drift.TOKENS: tokens}, tokens=(1,) * ratio_drift.LAST,
-            cpu_seconds=1.0, commit="c", recipe="r", code="x",
+            cpu_seconds=1.0, commit="c", recipe_hash="r", code_hash="x",
         )  # fmt: skip
 
     arms = ratio_drift.DENSE

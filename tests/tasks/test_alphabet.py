@@ -43,7 +43,7 @@ def test_an_unknown_character_is_refused(text: str):
 
 def test_all_problems_and_answers_can_be_written():
     task = Calculator().build(lambda text: tuple(TOKENIZER.encode(text).ids))
-    assert TOKENIZER.decode(list(task[5].context)) == task[5].text
+    assert TOKENIZER.decode(list(task[5].token_ids)) == task[5].text
     for problem, answer in demonstrations(0, 200, 0.5):
         assert TOKENIZER.decode(TOKENIZER.encode(problem + answer).ids) == problem + answer
 

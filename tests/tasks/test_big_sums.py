@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from groupwise.data import CountedText, Draw, Outcome, Prompt, Sample, Sampling, Task
+from groupwise.data import Draw, Outcome, Prompt, ReplyWithCounts, Sample, Sampling, Task
 from groupwise.environments import calculator_tools, user_environment
 from groupwise.models import find_model, read_tokenizer
 from groupwise.rollout import DrawSampler, RolloutSetting, Turns
@@ -77,7 +77,7 @@ def test_every_prompt_is_valid_and_has_its_answer() -> None:
     for prompt in (*training(), *TASK.held_out):
         split(prompt.text)
         assert prompt.row == {"answer": str(eval(prompt.text[:-1]))}
-        assert prompt.id == prompt.text and prompt.context == tuple(map(ord, prompt.text))
+        assert prompt.id == prompt.text and prompt.token_ids == tuple(map(ord, prompt.text))
 
 
 def test_training_and_held_out_problems_are_disjoint() -> None:
@@ -182,4 +182,4 @@ def test_every_reply_of_the_environment_has_tokens() -> None:
     tokenizer = read_tokenizer(find_model("blank"))
     for message in (call("1/0"), call('"'), "<tool_call>{", call("é"), "<tool_call>[]</tool_call>", call("1/3")):
         words = asyncio.run(calculator_tools().step(message))
-        assert isinstance(words, CountedText) and tokenizer.decode(tokenizer.encode(words)) == words
+        assert isinstance(words, ReplyWithCounts) and tokenizer.decode(tokenizer.encode(words)) == words

@@ -93,7 +93,7 @@ def test_every_prompt_is_valid_and_has_its_answer():
     for prompt in (*training(), *TASK.held_out):
         assert_legal(prompt.text)
         assert prompt.row == {"answer": totals(prompt.text)[-1]}
-        assert prompt.id == prompt.text and prompt.context == tuple(map(ord, prompt.text))
+        assert prompt.id == prompt.text and prompt.token_ids == tuple(map(ord, prompt.text))
 
 
 def test_training_and_held_out_problems_are_disjoint():

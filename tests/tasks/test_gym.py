@@ -36,7 +36,7 @@ def verdicts_on(task: Problems, *answers: tuple[Prompt, str]) -> list[tuple[str,
     verifier = built(usual_verifier(ReasoningGym("x")), task, deadline=60.0)
 
     async def ask() -> list[tuple[str, float]]:
-        samples = [(p, Sample(context=p.context, stream=(0,), text=text)) for p, text in answers]
+        samples = [(p, Sample(context=p.token_ids, stream=(0,), text=text)) for p, text in answers]
         verdicts = await asyncio.gather(*(verifier(*pair) for pair in samples))
         return [(v.outcome.name, v.value) for v in verdicts]
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from groupwise.core import BadData, Usage
 from groupwise.data import Outcome, Prompt, Sample, Task, Verdict
 from groupwise.rollout import Shuffled
-from groupwise.tasks import Calculator, Each, Mixture, Problems, SourceStats
+from groupwise.tasks import Calculator, Mixture, MixtureVerifier, Problems, SourceStats
 from groupwise.tasks.mixture import task_index
 from tests.rollout.fakes import judged_by
 
@@ -119,7 +119,7 @@ def test_each_task_has_its_verifier() -> None:
         return judged_by(verifier)
 
     task = Mixture((problems("a", 1), problems("b", 1)), (1.0, 1.0), (problems("h", 1).entirely_held_out,))
-    each = Each((saying(Outcome.correct), saying(Outcome.wrong), saying(Outcome.malformed)))
+    each = MixtureVerifier((saying(Outcome.correct), saying(Outcome.wrong), saying(Outcome.malformed)))
     sample = Sample(context=(1,), stream=(0,))
     counters = [asyncio.run(each(p, sample)).outcome.name for p in (task[0], task[1], task.held_out[0])]
     assert counters == ["correct", "wrong", "malformed"]

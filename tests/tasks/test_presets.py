@@ -42,7 +42,7 @@ def golds(task: Problems) -> list[Any]:
 
 def test_every_preset_has_rows_here() -> None:
     assert list(PUBLISHED) == list(PRESETS)
-    assert {name for name, preset in PRESETS.items() if not preset.training} == set(EVALUATED)
+    assert {name for name, preset in PRESETS.items() if not preset.training_split} == set(EVALUATED)
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
@@ -50,7 +50,7 @@ def test_the_published_layout(tmp_path: Path, name: str) -> None:
     rows, expected = PUBLISHED[name]
     task = read(name, write(tmp_path / "rows.jsonl", rows))
     assert golds(task) == expected and [type(g) for g in golds(task)] == [type(g) for g in expected]
-    assert all(p.id.startswith(f"{name}/") and p.text and p.context for p in (*task.training, *task.held_out))
+    assert all(p.id.startswith(f"{name}/") and p.text and p.token_ids for p in (*task.training, *task.held_out))
     assert (len(task) == 0) is (name in EVALUATED) and len(task.held_out) > 0
 
 

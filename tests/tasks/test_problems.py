@@ -40,7 +40,7 @@ def test_reads_prompts_answers_and_contexts(tmp_path):
     assert isinstance(task, Task)
     everything = [task[i] for i in range(len(task))] + list(task.held_out)
     assert {p.text: p.row["answer"] for p in everything} == {f"{n}+{n}": 2 * n for n in range(50)}
-    assert all(p.context == encode(p.text) for p in everything)
+    assert all(p.token_ids == encode(p.text) for p in everything)
     assert {p.id for p in everything} == {f"sums/{n}" for n in range(1, 51)}
     assert task[0].id == "sums/1" and task[0].text == "0+0"
     with pytest.raises(IndexError):
@@ -70,7 +70,7 @@ def test_a_prompt_has_the_other_columns_of_its_row(tmp_path):
     by_text = {p.text: p.row for p in (*task.training, *task.held_out)}
     assert by_text["a"] == {"answer": 1, **{name: value for name, value in columns.items() if value is not None}}
     assert by_text["b"] == {"answer": 2, "level": 4}
-    assert task.stats[0].omitted == ("long",) and task.stats[0].lines[-1].endswith("not plain JSON: long")
+    assert task.stats[0].omitted_columns == ("long",) and task.stats[0].lines[-1].endswith("not plain JSON: long")
 
 
 def test_line_ends_marks_and_text_of_all_kinds(tmp_path):

@@ -9,7 +9,7 @@ from groupwise.config.user_code import UserCode
 from groupwise.core import BadData, Usage
 from groupwise.data import Verifier
 from groupwise.tasks import Calculator, Problems, PublishedSet, Rows, named_task
-from groupwise.verifiers import CalculatorAnswer, Exact, Grading, LastNumber
+from groupwise.verifiers import CalculatorAnswer, Exact, LastNumber, VerifierContext
 from tests.verifiers.built import built
 
 
@@ -84,7 +84,7 @@ def test_names_lead_to_verifiers(tmp_path):
 )
 def test_an_unknown_verifier_gets_a_suggestion(tmp_path, name: str, message: str):
     with pytest.raises(Usage) as caught:
-        Grading(task_of(tmp_path, 1)).build(read_verifier(name, UserCode()))
+        VerifierContext(task_of(tmp_path, 1)).build(read_verifier(name, UserCode()))
     assert message in caught.value.fix
 
 

@@ -99,7 +99,7 @@ def test_rows_are_those_of_another_computation(name: str) -> None:
         steps, result = solution_of(prompt.text), totals(prompt.text)[-1]
         assert prompt.row["answer"] == result and prompt.row["solution"] == f"{''.join(steps)}#{result}"
         assert prompt.row["hints"] == ["".join(steps[:n]) for n in range(1, len(steps))]
-        assert prompt.id == prompt.text and prompt.context == codes(prompt.text)
+        assert prompt.id == prompt.text and prompt.token_ids == codes(prompt.text)
         assert all(0 <= total <= 49 for total in totals(prompt.text))
 
 

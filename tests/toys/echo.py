@@ -23,7 +23,7 @@ from groupwise.runs.checkpoints import newest_checkpoint
 from groupwise.runs.jsonl import read_lines
 from groupwise.runs.layout import RunLayout
 from groupwise.runs.logs import RunLogs
-from groupwise.training.guards import Guards
+from groupwise.training.guards import RunGuards
 from groupwise.training.loop import run
 from groupwise.training.recorder import Recorder
 from tests.faults.small_runs import Quick
@@ -83,7 +83,7 @@ class Echo:
 
 async def echoed(prompt: Prompt, sample: Sample) -> Verdict:
     """Correct if the first token is the prompt's."""
-    return Verdict(Outcome.correct if sample.tokens[0] == prompt.context[0] else Outcome.wrong)
+    return Verdict(Outcome.correct if sample.tokens[0] == prompt.token_ids[0] else Outcome.wrong)
 
 
 def small(name: str, **sizes: Any) -> Method:
@@ -151,9 +151,9 @@ class ToyRun:
             engine=self.engine, verifier=judged_by(self.verifier), tokenizer=vocabulary, sampling=self.recipe.sampling,
             seed=self.seed,
         )  # fmt: skip
-        rules = {"unverifiable": self.method.unverifiable, "trained_roles": self.method.trained_roles}
+        rules = {"unverifiable_rule": self.method.unverifiable, "trained_roles": self.method.trained_roles}
         self.buffer = Buffer(Echo(self.letters), self.method.curriculum, setting, **rules)
-        self.guards = Guards(max_unverifiable=0.1, max_logprob_diff=self.max_logprob_diff)
+        self.guards = RunGuards(max_unverifiable=0.1, max_logprob_diff=self.max_logprob_diff)
 
     def go(self, evaluate: Callable[[], Awaitable[dict[str, float]]] | None = None) -> list[dict[str, Any]]:
         """Run it from its checkpoint, if there is one, and return the lines of metrics.jsonl."""

@@ -1,6 +1,6 @@
 """A policy whose actions are numbers: it moves a point in the plane by Gaussian steps, as a flow model denoises.
 
-A token is the number of a step. Its action in `Sample.path` is the pair of points before and after the step.
+A token is the number of a step. Its action in `Sample.actions` is the pair of points before and after the step.
 """
 
 import math
@@ -52,7 +52,7 @@ class GaussianPolicy(nn.Module):
     ) -> dict[Measure, Tensor]:
         """Log-probs of the actions in the path, and the constant entropy of a step, per number."""
         trained = [(s, i) for s in batch.samples for i, t in enumerate(s.trained) if t]
-        actions = torch.from_numpy(decode([s.path[i] for s, i in trained]))
+        actions = torch.from_numpy(decode([s.actions[i] for s, i in trained]))
         steps = torch.tensor([float(s.tokens[i]) for s, i in trained])
         prompts = torch.tensor([s.context[0] - 2 for s, _ in trained], dtype=torch.long)
         entropy = 0.5 * math.log(2 * math.pi * math.e * STD**2 / STEPS)
@@ -71,8 +71,8 @@ class GaussianEngine:
         self.policy, self.seed, self.version = policy, seed, 0
 
     async def sample(self, request: GenerationRequest) -> Generation:
-        path, logp = list(request.path), []
-        first, last = request.at, min(request.at + request.limit, STEPS)
+        path, logp = list(request.actions), []
+        first, last = request.position, min(request.position + request.limit, STEPS)
         for step in range(first, last):
             action, density = self._step(request, step, path[-1:])
             path.append(action)
@@ -81,7 +81,7 @@ class GaussianEngine:
         tokens = tuple(range(first, last))
         return Generation(
             tokens=tokens, logp=tuple(logp), versions=(self.version,) * len(tokens), finish=finish,
-            path=tuple(path[first:]),
+            actions=tuple(path[first:]),
         )  # fmt: skip
 
     @torch.no_grad()
@@ -111,5 +111,5 @@ def decode(path: Sequence[bytes]) -> np.ndarray:
 
 async def in_its_quadrant(prompt: Prompt, sample: Sample) -> Verdict:
     """Correct if the last point is in the prompt's quadrant of the plane."""
-    x, y = decode(sample.path[-1:])[0, 1]
-    return Verdict(Outcome(int(2 * (x > 0) + (y > 0) == prompt.context[0] - 2)))
+    x, y = decode(sample.actions[-1:])[0, 1]
+    return Verdict(Outcome(int(2 * (x > 0) + (y > 0) == prompt.token_ids[0] - 2)))

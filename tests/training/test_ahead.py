@@ -21,7 +21,7 @@ from groupwise.data import Draw, Ids, Outcome, Prompt, Rollout, Sample, Verdict
 from groupwise.data.rollout_json import from_json, to_json
 from groupwise.engines import NativeEngine
 from groupwise.lifecycle.run_handle import Control
-from groupwise.rollout import Pending, Rollouts
+from groupwise.rollout import IterationRollouts, PendingIteration
 from groupwise.training.async_sampling import Ahead
 from tests.faults.small_runs import EVERY, Quick, begun, ready, reopen, run_from
 from tests.toys.echo import ToyRun, small, tokenizer
@@ -33,14 +33,14 @@ class Empty:
     """Sampling that ends when the test says so."""
 
     def __init__(self) -> None:
-        self.pending: list[Pending] = []
+        self.pending: list[PendingIteration] = []
         self.begun: list[int] = []
         self.gates: dict[int, asyncio.Event] = {}
 
-    async def take(self, iteration: int, pending: Pending | None) -> Rollouts:
+    async def take(self, iteration: int, pending: PendingIteration | None) -> IterationRollouts:
         self.begun.append(iteration)
         await self.gates.setdefault(iteration, asyncio.Event()).wait()
-        return Rollouts((), iteration)
+        return IterationRollouts((), iteration)
 
     def end(self, iteration: int) -> None:
         self.gates.setdefault(iteration, asyncio.Event()).set()
@@ -101,10 +101,10 @@ def test_an_error_while_sampling_ahead_ends_the_wait_for_it() -> None:
     async def go() -> None:
         buffer = Empty()
 
-        async def take(iteration: int, pending: Pending | None) -> Rollouts:
+        async def take(iteration: int, pending: PendingIteration | None) -> IterationRollouts:
             if iteration:
                 raise RuntimeError("the verifier")
-            return Rollouts((), 1)
+            return IterationRollouts((), 1)
 
         async with Ahead(buffer.pending, take, max_staleness=1, last=5) as ahead:
             await ahead.next(0)
@@ -122,13 +122,13 @@ def test_pending_rollouts_come_back_from_json() -> None:
     draw = Draw(4, Prompt("p", (5, 6), "2+2=", {"answer": 4, "level": [1]}), 1, {"hints": 2})
     sample = Sample(context=(5, 6), stream=(0,), tokens=(7, 8), origin=(3, -1), logp=(-0.1, math.nan))
     rollout = Rollout(draw, (sample.with_verdict(Verdict(Outcome.wrong, feedback="é")),), (False,), "mixed_outcomes")
-    unfinished = Pending([rollout], (replace(draw, id=5),), 1)
-    complete = Pending([rollout], (), 2, Rollouts((rollout,), 2, 1))
+    unfinished = PendingIteration([rollout], (replace(draw, id=5),), 1)
+    complete = PendingIteration([rollout], (), 2, IterationRollouts((rollout,), 2, 1))
     for pending in (unfinished, complete):
-        again = from_json(Pending, json.loads(json.dumps(to_json(pending), allow_nan=False)))
-        assert repr(again.rollouts) == repr(pending.rollouts) and again.rounds == pending.rounds
+        again = from_json(PendingIteration, json.loads(json.dumps(to_json(pending), allow_nan=False)))
+        assert repr(again.rollouts) == repr(pending.rollouts) and again.finished_rounds == pending.finished_rounds
         assert again.draws == pending.draws
-    assert repr(from_json(Pending, to_json(unfinished)).finished) == repr([rollout])
+    assert repr(from_json(PendingIteration, to_json(unfinished)).finished_rollouts) == repr([rollout])
 
 
 # Runs
@@ -230,7 +230,7 @@ def test_a_smaller_lag_than_the_checkpoints_is_refused(tmp_path: Path) -> None:
     control = Control()
     control.on_iteration = lambda run, line: control.stop("interrupted") if line["iteration"] == 1 else None
     run = begun(tmp_path / "run", recipe)
-    assert run_from(run, ready(recipe), control=control, disk=Quick()).stopped == "interrupted"
+    assert run_from(run, ready(recipe), control=control, disk=Quick()).stop_reason == "interrupted"
     text = (run / "recipe.toml").read_text()
     (run / "recipe.toml").write_text(text.replace("max_staleness = 2", "max_staleness = 0"))
     with pytest.raises(

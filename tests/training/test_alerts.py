@@ -25,7 +25,7 @@ from groupwise.report.read import read
 from groupwise.report.warnings import headline
 from groupwise.rewards import mixed_outcomes
 from groupwise.training.build import RunObjects
-from groupwise.training.guards import PATIENCE, Guards
+from groupwise.training.guards import PATIENCE, RunGuards
 from groupwise.training.progress import Progress
 from tests.faults.small_runs import EVERY, Quick, begun, left, lines, ready, reopen, run_from
 from tests.rollout.fakes import judged_by
@@ -89,12 +89,12 @@ def test_falling_entropy_is_no_alarm_while_the_run_learns_or_has_solved_its_task
 
 
 def test_a_task_is_solved_only_if_all_answers_of_several_iterations_are_right() -> None:
-    guards = Guards(max_unverifiable=0.1, max_logprob_diff=1.0)
+    guards = RunGuards(max_unverifiable=0.1, max_logprob_diff=1.0)
     assert [guards.check_signal(0, {}, all_right=True) for _ in range(PATIENCE)] == [False] * (PATIENCE - 1) + [True]
-    resumed = Guards(max_unverifiable=0.1, max_logprob_diff=1.0)
+    resumed = RunGuards(max_unverifiable=0.1, max_logprob_diff=1.0)
     resumed.restore(guards.state())
-    assert resumed.right == PATIENCE
-    mixed = Guards(max_unverifiable=0.1, max_logprob_diff=1.0)
+    assert resumed.all_correct == PATIENCE
+    mixed = RunGuards(max_unverifiable=0.1, max_logprob_diff=1.0)
     mixed.check_signal(0, {}, all_right=True)
     mixed.check_signal(0, {}, all_right=False)
     with pytest.raises(NoSignal):

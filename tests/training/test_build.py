@@ -17,7 +17,7 @@ from groupwise.methods import Ramp
 from groupwise.objective import KL
 from groupwise.rollout import Buffer
 from groupwise.training.build import build, prepare
-from groupwise.training.guards import Guards
+from groupwise.training.guards import RunGuards
 from tests.faults.small_runs import EVERY, left, lines, ran
 
 
@@ -53,14 +53,14 @@ def test_the_objects_of_a_run_are_assembled_once() -> None:
         with pytest.raises(FrozenInstanceError):
             setattr(objects, field.name, None)
     with pytest.raises(FrozenInstanceError):
-        objects.setting.replay = None  # type: ignore[misc]
-    assert {type(getattr(objects, field.name)) for field in fields(objects)}.isdisjoint({Learner, Buffer, Guards})
+        objects.setting.reply_log = None  # type: ignore[misc]
+    assert {type(getattr(objects, field.name)) for field in fields(objects)}.isdisjoint({Learner, Buffer, RunGuards})
 
 
 def test_samplers_have_the_recipes_template_and_the_models_positions() -> None:
     objects = build(EVERY, UserCode())
     prompt = objects.task[0]
-    assert objects.setting.template is not None and objects.setting.template(prompt.text) == prompt.context
+    assert objects.setting.template is not None and objects.setting.template(prompt.text) == prompt.token_ids
     assert objects.setting.positions == objects.model.shape.positions
 
 

@@ -207,7 +207,7 @@ def test_directories_of_flow_models(tmp_path: Path) -> None:
 
 def sample_with(state: Any, finish: Finish = Finish.stop) -> Sample:
     array = np.asarray(state, np.float32)
-    return Sample(context=(65,), stream=(0,), finish=finish, tokens=(9,), origin=(0,), logp=(0.0,), path=(
+    return Sample(context=(65,), stream=(0,), finish=finish, tokens=(9,), origin=(0,), logp=(0.0,), actions=(
         encode_action(array, array, array),
     ))  # fmt: skip
 

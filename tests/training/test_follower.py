@@ -153,7 +153,7 @@ def test_a_run_on_two_ranks_whose_rank_is_killed_ends_on_four_with_the_bits_of_o
 
     with pytest.raises(WorkerLost) as caught:
         gw.train(out=tmp_path, on_iteration=kill, **SMALL | {"cluster.ranks": 2})
-    assert caught.value.what == "rank 1 was killed by SIGKILL" and "groupwise resume" in caught.value.fix
+    assert caught.value.what == "rank 1 was killed by SIGKILL" and "gw.resume" in caught.value.fix
     (run,) = tmp_path.iterdir()
     assert read_recipe(RunLayout(run).recipe).cluster == Cluster(ranks=2, reduction_lanes=LANES, deadline=DEADLINE)
     gw.resume(run, ranks=4)

@@ -4,13 +4,13 @@ import json
 
 import pytest
 
-from groupwise.core import Diverged, Mismatch, NoSignal, Unverifiable
+from groupwise.core import Diverged, LogprobMismatch, NoSignal, Unverifiable
 from groupwise.learner import NO_TOKEN
-from groupwise.training.guards import PATIENCE, WINDOW, Guards
+from groupwise.training.guards import PATIENCE, WINDOW, RunGuards
 
 
-def guards() -> Guards:
-    return Guards(max_unverifiable=0.1, max_logprob_diff=1e-3)
+def guards() -> RunGuards:
+    return RunGuards(max_unverifiable=0.1, max_logprob_diff=1e-3)
 
 
 def test_a_first_iteration_of_unverifiable_answers_stops_the_run() -> None:
@@ -28,7 +28,7 @@ def test_the_share_of_unverifiable_answers_is_over_twenty_iterations() -> None:
     tolerated = guards()
     for _ in range(5 * WINDOW):
         tolerated.check_verdicts(1, 10, "")  # exactly a tenth is allowed
-    assert len(tolerated.judged) == WINDOW
+    assert len(tolerated.answer_counts) == WINDOW
     over = guards()
     for _ in range(WINDOW - 1):
         over.check_verdicts(2, 10, "")
@@ -78,7 +78,7 @@ def test_steps_without_a_token_count_only_if_an_iteration_has_no_others() -> Non
 def test_a_gap_above_its_bound_stops_the_run() -> None:
     guards().check_gap(1e-3)
     for gap in (1.1e-3, float("inf"), float("nan")):
-        with pytest.raises(Mismatch):
+        with pytest.raises(LogprobMismatch):
             guards().check_gap(gap)
 
 

@@ -11,7 +11,7 @@ from groupwise.__main__ import bug, main
 from groupwise.commands import doctor
 from groupwise.commands.audit import errors
 from groupwise.commands.check import errors_text
-from groupwise.commands.terminal import format_sample
+from groupwise.commands.sample_text import format_sample
 from groupwise.core import BadData
 from groupwise.data import ENVIRONMENT, Finish, Outcome, Sample, Verdict
 from groupwise.evaluation.result import evaluation_text, write
@@ -58,7 +58,7 @@ def recipe(name: str) -> str:
 
 
 def doctor_output(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(doctor, "examine", lambda **_: [doctor.Finding("disk", False, name, "make room")])
+    monkeypatch.setattr(doctor, "examine", lambda **_: [doctor.MachineCheck("disk", False, name, "make room")])
     assert main(["doctor"]) == main(["doctor", "--json"]) == 0
 
 

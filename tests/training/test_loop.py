@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from groupwise.core import Diverged, Mismatch
+from groupwise.core import Diverged, LogprobMismatch
 from groupwise.data import (
     LARGEST_GAP,
     WRITTEN,
@@ -217,7 +217,7 @@ class StaleEngine(NativeEngine):
 @pytest.mark.parametrize("drops", ["", "layers.0.self_attn", "layers.0.mlp"])
 def test_a_weight_update_that_misses_the_engine_is_detected_within_one_step(drops: str, tmp_path: Path) -> None:
     environment = ToyRun(small("grpo"), tmp_path, iterations=4, lr=0.01, max_tokens=4, engine=StaleEngine(drops, 0))
-    with pytest.raises(Mismatch, match="differ by") as error:
+    with pytest.raises(LogprobMismatch, match="differ by") as error:
         environment.go()
     assert error.value.code == 5
     assert environment.learner.steps_taken == 2  # the first step samples from the right weights, the second does not
@@ -233,7 +233,7 @@ def test_a_temperature_one_percent_off_is_detected_at_once(factor: float, tmp_pa
     environment = ToyRun(small("grpo"), tmp_path, iterations=4, max_tokens=4)
     setting = environment.buffer.setting
     environment.buffer.setting = replace(setting, sampling=replace(setting.sampling, temperature=factor))
-    with pytest.raises(Mismatch):
+    with pytest.raises(LogprobMismatch):
         environment.go()
     assert environment.learner.steps_taken == 1
 
@@ -350,7 +350,7 @@ def test_old_log_probs_from_the_engine(tmp_path: Path) -> None:
 def test_a_gap_is_detected_with_old_log_probs_from_the_engine(tmp_path: Path) -> None:
     environment = scripted(tmp_path, method=small("grpo", group_size=4, old_logprobs="engine"))
     environment.guards.max_logprob_diff = 1e-3
-    with pytest.raises(Mismatch):
+    with pytest.raises(LogprobMismatch):
         environment.go()
 
 
@@ -363,7 +363,7 @@ def test_a_run_without_the_gap_metric_fails(tmp_path: Path, monkeypatch: Any) ->
 
 async def with_written_token(draw: Draw, sampler: Sampler) -> Rollout:
     """A strategy that appends a written token to each answer."""
-    answers = [s.insert((3,), WRITTEN) for s in await sampler.sample(draw.prompt.context, draw.n)]
+    answers = [s.insert((3,), WRITTEN) for s in await sampler.sample(draw.prompt.token_ids, draw.n)]
     return Rollout(draw, tuple(await sampler.verify(answers)))
 
 
@@ -407,7 +407,7 @@ def test_an_iteration_without_a_step_does_not_change_the_memory(tmp_path: Path) 
 
 async def leave_out_second(draw: Draw, sampler: Sampler) -> Rollout:
     """A strategy that does not select the second answer."""
-    answers = await sampler.sample(draw.prompt.context, draw.n)
+    answers = await sampler.sample(draw.prompt.token_ids, draw.n)
     return Rollout(draw, tuple(await sampler.verify(answers)), selected=(True, False, True, True))
 
 

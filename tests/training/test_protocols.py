@@ -11,8 +11,8 @@ from groupwise.__main__ import main
 from groupwise.commands.compare import differences, flat
 from groupwise.config.user_code import UserCode
 from groupwise.models import find_model, read_model, read_tokenizer, write_model
-from groupwise.training import protocols as protocols_module
-from groupwise.training.protocols import digest, model_hash, versions
+from groupwise.training import evaluation_protocol as protocols_module
+from groupwise.training.evaluation_protocol import digest, model_hash, versions
 
 SMALL = ["--problems", "3", "--samples", "2", "--sampling.max_tokens", "8"]
 GRADE = "def grade(prompt, answer, gold):\n    return answer.strip() == str(gold)\n"

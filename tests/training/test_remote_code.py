@@ -24,7 +24,7 @@ from groupwise.models import (
     write_model,
 )
 from groupwise.models.decoder.transformers_model import TransformersModel
-from groupwise.training.protocols import model_hash
+from groupwise.training.evaluation_protocol import model_hash
 from tests.commands.test_bad_input import SMALL, error_of
 from tests.models.directories import characters
 from tests.models.plain import SMALL as SIZES

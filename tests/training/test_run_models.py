@@ -45,7 +45,7 @@ def stopped(run: Path, recipe: Recipe, after: int) -> Path:
     """A run that was stopped after this many iterations."""
     control = Control()
     control.on_iteration = lambda run, line: control.stop("interrupted") if line["iteration"] == after else None
-    assert run_from(begun(run, recipe), ready(recipe), control=control, disk=Quick()).stopped == "interrupted"
+    assert run_from(begun(run, recipe), ready(recipe), control=control, disk=Quick()).stop_reason == "interrupted"
     assert not (run / "model").exists()
     return run
 
@@ -157,7 +157,7 @@ def test_a_run_that_is_stopped_before_it_starts_has_a_checkpoint(tmp_path: Path)
     control.stop("interrupted")
     run = begun(tmp_path / "run", SMALL)
     ending = run_from(run, ready(SMALL), control=control, disk=Quick())
-    assert ending.stopped == "interrupted" and "after 0 of 3 iterations; saved." in ending.message
+    assert ending.stop_reason == "interrupted" and "after 0 of 3 iterations; saved." in ending.message
     assert find_run_model(run).iteration == 0
 
 
@@ -276,7 +276,7 @@ def test_a_score_decides_where_no_answer_is_right(
     assert f"the model of iteration 2 of 3, the best: {figures}" in capsys.readouterr().out
     assert headline(read(run), 0).startswith("held-out greedy score 0.10 → 0.20")
     write([0.3] * 4)
-    assert find_run_model(run, BEST).best.startswith("held-out greedy accuracy 0.000, held-out greedy score 0.300")
+    assert find_run_model(run, BEST).best_by.startswith("held-out greedy accuracy 0.000, held-out greedy score 0.300")
     assert headline(read(run), 0).startswith("held-out greedy accuracy 0.00 → 0.00")
 
 

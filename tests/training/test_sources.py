@@ -18,7 +18,7 @@ from groupwise.data import Draw, Rollout, Sampler, Sampling
 from groupwise.methods import grpo
 from groupwise.models import find_model, read_tokenizer
 from groupwise.rollout import Independent, Turns
-from groupwise.tasks import Each, Mixture, Problems, PublishedSet
+from groupwise.tasks import Mixture, MixtureVerifier, Problems, PublishedSet
 from groupwise.tasks.mixture import task_index
 from groupwise.training import build_tasks as sources_module
 from groupwise.training.build_tasks import prompt_template, sources, task_of, templates, verdict_wait, verifier_of
@@ -68,7 +68,7 @@ def test_a_mixture_has_a_verifier_per_task() -> None:
     assert isinstance(task, Mixture)
     assert [p.text for p in task.held_out] == ["1-1=", "2-1=", "3-1=", "4-1="]
     assert {task_index(p) for p in task.training} == {0, 1} and len(task) > len(task.training)
-    assert verifier_of(mixed, task, UserCode()) == Each((Exact(), LastNumber(), Exact()))
+    assert verifier_of(mixed, task, UserCode()) == MixtureVerifier((Exact(), LastNumber(), Exact()))
 
 
 def test_all_rows_are_trained_on_beside_held_out_data() -> None:
@@ -122,8 +122,8 @@ def test_prompts_use_their_template() -> None:
         mixed = recipe(template=name)
         (template,) = templates(mixed, tokenizer).values()
         task = task_of(mixed, templates(mixed, tokenizer))
-        assert all(p.context == template(p.text) for p in (task[0], *task.held_out))
-    assert task_of(recipe(), templates(recipe(), tokenizer))[0].context == tokenizer.encode("1+2=", bos=True)
+        assert all(p.token_ids == template(p.text) for p in (task[0], *task.held_out))
+    assert task_of(recipe(), templates(recipe(), tokenizer))[0].token_ids == tokenizer.encode("1+2=", bos=True)
 
 
 @dataclass(frozen=True)

@@ -13,13 +13,13 @@ from groupwise.config.user_code import Permissions, load_use
 from groupwise.data import Finish, Prompt, Sample, Task, Verdict, Verifier, VerifierKind
 from groupwise.models import encode_action
 from groupwise.sandbox import Sandbox
-from groupwise.verifiers import Grading
+from groupwise.verifiers import VerifierContext
 
 
 def built(data: Any, task: Task | None = None, sandbox: Callable[..., Sandbox] = Sandbox, **how: Any) -> Verifier:
-    """The verifier that a name, a table or a value describes, for a task. `how` are other fields of `Grading`."""
+    """The verifier that a name, a table or a value describes, for a task. `how` are fields of `VerifierContext`."""
     kind = data if isinstance(data, VerifierKind) else read_verifier(data)
-    return Grading(task, sandbox, **how).build(kind)
+    return VerifierContext(task, sandbox, **how).build(kind)
 
 
 def verdict_of(verifier: Any, text: str, prompt: Prompt) -> Verdict:
@@ -40,7 +40,7 @@ def verdict_of_picture(picture: Any, problem: str, name: Any, finish: Finish = F
     """The verdict of a verifier on a sample whose last state is a picture."""
     array = np.asarray(picture, np.float32)
     path = (encode_action(array, array, array),)
-    sample = Sample(context=(1,), stream=(0,), tokens=(9,), origin=(0,), logp=(0.0,), path=path, finish=finish)
+    sample = Sample(context=(1,), stream=(0,), tokens=(9,), origin=(0,), logp=(0.0,), actions=path, finish=finish)
     verifier: Any = built(name)
     return asyncio.run(verifier(Prompt("p", (1,), problem, {"answer": problem}), sample))
 

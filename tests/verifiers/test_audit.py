@@ -45,7 +45,7 @@ def test_every_error_is_counted_once():
     assert [c.answer for c, _ in result.false_accepts] == ["yes 2"]
     assert [c.answer for c, _ in result.false_rejects] == ["no 1", "none 1", "boom"]
     assert result.verdicts[-2].cause == "KeyError: 'boom'" and "expected a Verdict" in result.verdicts[-1].cause
-    assert len(result.seconds) == len(CASES) and result.latency(0.95) == max(result.seconds)
+    assert len(result.seconds_per_call) == len(CASES) and result.latency(0.95) == max(result.seconds_per_call)
 
 
 def test_errors_are_counted_in_each_family():

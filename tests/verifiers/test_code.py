@@ -288,5 +288,5 @@ def test_the_gate_names_rows_whose_tests_accept_wrong_code(verifier, tmp_path, g
 
 def test_read_keeps_the_fields_of_a_row():
     tests = CodeTests.read({**HIDDEN, "unseen": UNSEEN["unseen"], "hidden": 7})
-    assert (tests.function, len(tests.cases), len(tests.unseen), tests.hidden) == ("add", 2, 1, 7)
+    assert (tests.function, len(tests.cases), len(tests.unseen), tests.hidden_count) == ("add", 2, 1, 7)
     assert tests.reference == REFERENCE and tests.generator == GENERATOR

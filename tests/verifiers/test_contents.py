@@ -8,8 +8,8 @@ import pytest
 from groupwise.config.registry import fitting_names
 from groupwise.core import part_named
 from groupwise.data import Prompt, Sample, Verdict, VerifierKind, contents_of
-from groupwise.data.contents import VerdictContents, joined_contents
-from groupwise.tasks import Each, named_task
+from groupwise.data.verdict_contents import VerdictContents, joined_contents
+from groupwise.tasks import MixtureVerifier, named_task
 from groupwise.verifiers import Combined, Exact, Hackable, LastNumber, Member, Noisy, Regex, grade_function
 from tests.verifiers.built import built
 
@@ -67,6 +67,6 @@ def test_combinations_declare_what_their_members_do() -> None:
 def test_a_user_s_function_declares_nothing_and_a_mixture_with_it_is_unknown() -> None:
     own = grade_function(lambda answer: 1.0, in_process=True)
     known = built("sum_steps", None)
-    assert contents_of(own) is None and contents_of(Each((known, own))) is None
-    assert contents_of(Each((known, known))) == contents_of(known)
+    assert contents_of(own) is None and contents_of(MixtureVerifier((known, own))) is None
+    assert contents_of(MixtureVerifier((known, known))) == contents_of(known)
     assert joined_contents([]) == VerdictContents()

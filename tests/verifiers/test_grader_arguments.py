@@ -13,7 +13,7 @@ import pytest
 from groupwise.config.user_code import Permissions, load_use
 from groupwise.core import Usage
 from groupwise.data import Finish, Outcome, Prompt, Sample, Verdict
-from groupwise.tasks import Each
+from groupwise.tasks import MixtureVerifier
 from groupwise.verifiers import Combined, Function, LastNumber, Member, grade_function
 from groupwise.verifiers.arguments import MissingColumn, Parameters
 from tests.verifiers.built import built, graders
@@ -147,7 +147,7 @@ def test_messages_are_those_of_the_row_and_the_answer() -> None:
 )
 def test_the_parameters_mark_the_kind(function: Any, kind: str, positional: tuple[str, ...]) -> None:
     parameters = Parameters.of(function)
-    assert (parameters.kind, parameters.positional) == (kind, positional)
+    assert (parameters.call_kind, parameters.positional) == (kind, positional)
 
 
 @pytest.mark.parametrize(
@@ -170,7 +170,7 @@ def test_a_group_grader_gets_all_answers_in_their_order(grader: Any) -> None:
     diversity = grader("diversity")
     samples = [sample("a"), sample("b"), sample("a")]
     assert [v.score for v in group(diversity, samples)] == [0.2, 1.2, 2.2]
-    each = Each((diversity,))
+    each = MixtureVerifier((diversity,))
     tagged = Prompt("1:p", (1,), "2+2=", PROMPT.row)
     assert each.by_group(tagged) and asyncio.run(each.grade_group(tagged, samples))[1].score == 1.2
     assert not grader("echo").by_group(PROMPT)

@@ -48,7 +48,7 @@ def test_a_function_of_trl_gets_lists_for_a_group() -> None:
     assert set(passed(trl_of_columns, TEXT)) == {
         "prompts", "completions", "answer", "level", "completion_ids", "data_source", "extra_info",
     }  # fmt: skip
-    assert Parameters.of(trl).kind == "group" and Parameters.of(verl).kind == "answer"
+    assert Parameters.of(trl).call_kind == "group" and Parameters.of(verl).call_kind == "answer"
 
 
 def test_conversational_completions_are_lists_of_messages() -> None:
@@ -99,7 +99,7 @@ def test_a_ground_truth_alone_is_not_passed_by_position() -> None:
 def test_a_column_beside_answer_is_a_column() -> None:
     assert Parameters.of(lambda answer, solution_str: 0.0).library == ""
     assert Parameters.of(lambda answer, ground_truth: 0.0).named == ("answer", "ground_truth")
-    assert Parameters.of(lambda answers, golds, completions: [0.0]).kind == "bulk"
+    assert Parameters.of(lambda answers, golds, completions: [0.0]).call_kind == "bulk"
 
 
 def test_both_run_from_python_and_on_the_command_line(

@@ -67,7 +67,7 @@ def picture(value: float) -> Sample:
     noise, middle, data = (np.full((3, 2, 2), x, "f4") for x in (2, value + 1, value))
     path = (encode_action(noise, middle, middle), encode_action(middle, data, data))
     return Sample(
-        context=(1,), stream=(0,), tokens=(0, 1), origin=(0, 0), logp=(0.0, 0.0), path=path, finish=Finish.stop
+        context=(1,), stream=(0,), tokens=(0, 1), origin=(0, 0), logp=(0.0, 0.0), actions=path, finish=Finish.stop
     )
 
 
@@ -125,7 +125,7 @@ def test_the_kind_of_a_function_of_states() -> None:
         lambda final_state: 1: "answer", lambda trajectory, gold: 1: "answer",
         lambda final_states: 1: "group", lambda final_states, rows: 1: "bulk",
     }  # fmt: skip
-    assert [Parameters.of(function).kind for function in kinds] == list(kinds.values())
+    assert [Parameters.of(function).call_kind for function in kinds] == list(kinds.values())
     with pytest.raises(Usage, match="fit no kind") as caught:
         Parameters.of(lambda final_state, final_states: 1)
     assert "final_state beside final_states" in caught.value.evidence

@@ -9,7 +9,7 @@ from groupwise.config.recipe_toml import read_verifier
 from groupwise.core import Usage
 from groupwise.data import Outcome, Prompt, Sample, Verdict, Verifier
 from groupwise.verifiers import Combined, Exact, Function, Hackable, LastNumber, Member, Noisy, Regex, kinds_in
-from groupwise.verifiers.verdict_wrapper import Wrapped
+from groupwise.verifiers.verdict_wrapper import WrapperVerifier
 from tests.verifiers.built import built
 
 RIGHT, WRONG, MALFORMED = Outcome.correct, Outcome.wrong, Outcome.malformed
@@ -124,7 +124,7 @@ class Grouped(Verifier):
 
 def test_a_wrapper_has_the_deadline_checks_and_workers_of_its_verifier() -> None:
     inner = Grouped()
-    outer = Wrapped(Noisy(Exact(), rejects=1.0), inner)
+    outer = WrapperVerifier(Noisy(Exact(), rejects=1.0), inner)
     assert outer.keeps_time and outer.notices == ("a notice",) and outer.packages == ("numpy",)
     grouped = Prompt("grouped", ())
     assert outer.by_group(grouped) and not outer.by_group(Prompt("p", ()))
@@ -133,7 +133,7 @@ def test_a_wrapper_has_the_deadline_checks_and_workers_of_its_verifier() -> None
     outer.gate([grouped])
     outer.close()
     assert inner.closed and inner.gated == 1
-    plain = Wrapped(Noisy(Exact()), Exact())
+    plain = WrapperVerifier(Noisy(Exact()), Exact())
     assert not plain.keeps_time and not plain.by_group(grouped)
 
 
@@ -141,7 +141,7 @@ def test_a_recipe_names_the_wrapped_verifier() -> None:
     table = {"kind": "noisy", "verifier": {"kind": "hackable", "verifier": "last_number", "most": 4}, "key": 7}
     noisy = read_verifier(table)
     assert noisy == Noisy(Hackable(LastNumber(), most=4), key=7)
-    assert isinstance(built(noisy), Wrapped)
+    assert isinstance(built(noisy), WrapperVerifier)
 
 
 @pytest.mark.parametrize(

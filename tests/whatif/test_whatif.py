@@ -71,7 +71,7 @@ def test_the_own_method_gives_the_stored_numbers(name: str, tmp_path: Path) -> N
         ("gradient", computed.gradient),
     ):
         np.testing.assert_allclose(x, stored.columns[column][rows].double(), rtol=2e-4, atol=1e-7, err_msg=column)
-    rewards = [line["reward"] for line in stored.lines if line["reward"] is not None]
+    rewards = [line["reward"] for line in stored.sample_records if line["reward"] is not None]
     of = sample_numbers(stored, computed)
     assert [of[number].reward for number in sorted(of)] == rewards
 
@@ -83,14 +83,17 @@ def test_stored_samples_have_the_budget_of_the_run(run: Path, tmp_path: Path) ->
         lines = [json.loads(line) | {"limit": 2} for line in file.read_text().splitlines()]
         file.write_text("".join(json.dumps(line) + "\n" for line in lines))
     stored = read(tmp_path / "run")
-    assert set(stored.batch.limit.tolist()) == {2} and stored.batch.max_tokens == stored.recipe.sampling.max_tokens == 3
+    assert (
+        set(stored.batch.limit.tolist()) == {2}
+        and stored.batch.max_new_tokens == stored.recipe.sampling.max_tokens == 3
+    )
 
 
 def test_dropped_groups_do_not_change_the_steps(tmp_path: Path) -> None:
     """With shuffled samples, the size of a step depends on the number of trained groups."""
     method = small("dapo", minibatches=2, group_size=4, max_refills=0, shuffle="samples")
     stored = read(stored_run(tmp_path / "run", method, prompts=8), 1)
-    assert len({line["draw"] for line in stored.lines if line["dropped"]}) >= 2
+    assert len({line["draw"] for line in stored.sample_records if line["dropped"]}) >= 2
     computed = own(stored)
     rows = stored.rows_of(computed.batch)
     assert torch.equal(stored.columns["share"][rows], computed.batch.share.float())
@@ -135,26 +138,28 @@ def test_cosines_are_those_of_a_transcription(tmp_path: Path) -> None:
     stored = read(stored_run(tmp_path / "run", grpo), 1)
     plain = replace(grpo, advantage=(centred,), objective=replace(grpo.objective, aggregate=token_mean))
     actual = [whole_gradient(stored, recompute(stored, "", method)) for method in (grpo, plain)]
-    score, expected = np.array([line["score"] for line in stored.lines]), []
+    score, expected = np.array([line["score"] for line in stored.sample_records]), []
     for standardised in (True, False):
         gradient: list[float] = []
         for lines in groups_of(stored):
             a = score[lines] - score[lines].mean()
             for x, line in zip(a / (a.std(ddof=1) + 1e-6) if standardised else a, lines):
-                length = stored.lines[line]["length"]
-                gradient += [-x / (length * len(stored.lines) if standardised else stored.batch.tokens)] * length
+                length = stored.sample_records[line]["length"]
+                gradient += [
+                    -x / (length * len(stored.sample_records) if standardised else stored.batch.tokens)
+                ] * length
         expected.append(torch.tensor(gradient, dtype=torch.float64))
     for a, b in zip(actual, expected):
         torch.testing.assert_close(a, b, rtol=1e-6, atol=1e-9)
     assert cosine(*actual) == pytest.approx(cosine(*expected)) and 0.5 < (cosine(*actual) or 0) < 0.999
     comparison = compare_methods(stored, ["grpo"])
-    assert comparison.cosines == ((pytest.approx(1),) * 2,) * 2 and comparison.left_out == {}
+    assert comparison.cosines == ((pytest.approx(1),) * 2,) * 2 and comparison.omitted_methods == {}
 
 
 def test_a_filter_drops_samples_and_the_divisors_follow(tmp_path: Path) -> None:
     method = replace(small("dr_grpo", group_size=4), minibatches=1)
     stored = read(stored_run(tmp_path / "run", method))
-    outcomes = [{stored.lines[i]["outcome"] for i in group} for group in groups_of(stored)]
+    outcomes = [{stored.sample_records[i]["outcome"] for i in group} for group in groups_of(stored)]
     mixed = [len(names) > 1 for names in outcomes]
     assert any(mixed) and not all(mixed), "the run must have both kinds of groups"
     computed = recompute(stored, "dapo", small("dapo"))
@@ -172,14 +177,14 @@ def test_a_filter_drops_samples_and_the_divisors_follow(tmp_path: Path) -> None:
 )
 def test_a_method_that_needs_more_is_left_out_with_the_reason(name: str, reason: str, run: Path) -> None:
     comparison = compare_methods(read(run), [name, "gspo"])
-    assert [each.name for each in comparison.methods] == [OWN, "gspo"]
-    assert reason in comparison.left_out[name]
+    assert [each.method_name for each in comparison.methods] == [OWN, "gspo"]
+    assert reason in comparison.omitted_methods[name]
 
 
 def test_tokens_that_a_mask_of_the_run_removed_are_left_out(tmp_path: Path) -> None:
     method = replace(small("dr_grpo", group_size=4), minibatches=1, mask=(complete,))
     stored = read(stored_run(tmp_path / "run", method))
-    assert any(line["finish"] == "length" for line in stored.lines)
+    assert any(line["finish"] == "length" for line in stored.sample_records)
     for computed in (own(stored), recompute(stored, "gspo", small("gspo", group_size=4))):
         assert 0 < computed.batch.tokens < stored.batch.tokens and not computed.gradient.isnan().any()
 
@@ -363,14 +368,14 @@ def test_the_chain_of_a_token_multiplies_to_its_gradient(run: Path, capsys: pyte
 
 def test_the_chain_is_that_of_the_named_token(tmp_path: Path) -> None:
     stored = read(stored_run(tmp_path / "run", small("grpo", group_size=4, epochs=2)))
-    number = next(i for i in stored.indices if stored.lines[i]["length"] == 3)
+    number = next(i for i in stored.indices if stored.sample_records[i]["length"] == 3)
     start = int(stored.columns["lengths"][:number].sum())
     for token in (1, 2, 3):
         chain = explain_token(stored, number + 1, token, OWN, stored.recipe.method)
         links = {link.name: link.value for link in chain.links}
-        assert chain.id == int(stored.columns["tokens"][start + token - 1]) and chain.of == 3
+        assert chain.token_id == int(stored.columns["tokens"][start + token - 1]) and chain.token_count == 3
         assert links["ratio"] == pytest.approx(float(stored.columns["ratio"][start + token - 1]))
-        assert chain.text == stored.lines[number]["text"][token - 1 : token]
+        assert chain.token_text == stored.sample_records[number]["text"][token - 1 : token]
 
 
 def test_text_of_a_model_is_escaped(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -392,6 +397,6 @@ def test_a_token_that_is_not_trained_has_no_chain(tmp_path: Path) -> None:
     stored = read(
         stored_run(tmp_path / "run", replace(small("dr_grpo", group_size=4), minibatches=1, mask=(complete,)))
     )
-    number = next(i for i, line in enumerate(stored.lines) if line["finish"] == "length")
+    number = next(i for i, line in enumerate(stored.sample_records) if line["finish"] == "length")
     with pytest.raises(BadData, match=f"does not train token 1 of sample {number + 1}"):
         explain_token(stored, number + 1, 1, OWN, stored.recipe.method)

@@ -1,8 +1,8 @@
 """Converts the arguments of `gw.train` and similar calls to recipe fields, data rows and reward functions."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -10,13 +10,13 @@ from typing import Any
 from groupwise.api.reward import NO_REWARD, Reward, reward_of, write_code
 from groupwise.api.rows import answer_column, rows_in_memory, write_rows
 from groupwise.config.defaults import is_set, tables_of
-from groupwise.config.keyword_arguments import fields_of, overrides_of
-from groupwise.config.toml import PlainText
+from groupwise.config.toml import PythonText
+from groupwise.config.train_arguments import fields_of, overrides_of
 from groupwise.config.user_code import Permissions, UserCode, load_use
 from groupwise.core import GroupwiseError, Usage
 from groupwise.runs.layout import RunLayout
 from groupwise.tasks import Rows
-from groupwise.verifiers.python_reward import WRITTEN
+from groupwise.verifiers.reward_argument import WRITTEN
 
 ANSWER_COLUMN = "columns.answer"
 EVAL_ROWS = "eval_data.jsonl"
@@ -34,6 +34,8 @@ class Arguments:
     rows: list[Mapping[str, Any]] | None = None
     eval_rows: list[Mapping[str, Any]] | None = None
     reward: Reward = NO_REWARD
+    agent: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
+    """The agent by name, if it is a function of the calling program."""
 
     def write(
         self, data: Path, code: Path, allowed: Permissions, source: str | Path | None = None
@@ -50,7 +52,7 @@ class Arguments:
             fields["task"] = Rows(str(data))
             explicit = is_set(tables_of("", overrides), ANSWER_COLUMN)
             columns = tables_of(source or "", overrides).get("columns", {})
-            overrides.append((ANSWER_COLUMN, PlainText(answer_column(self.rows, columns, explicit=explicit))))
+            overrides.append((ANSWER_COLUMN, PythonText(answer_column(self.rows, columns, explicit=explicit))))
         if self.eval_rows is not None:
             file = data.with_name(EVAL_ROWS)
             write_rows(self.eval_rows, file)
@@ -59,7 +61,7 @@ class Arguments:
             fields["verifier"] = self.reward.verifier
         written = write_code(self.reward, code)
         use = load_use(replace(allowed, use=[*allowed.use, *written]), own=written)
-        return [*overrides_of(fields), *overrides], replace(use, in_memory=self.reward.in_memory)
+        return [*overrides_of(fields), *overrides], replace(use, in_memory={**self.reward.in_memory, **self.agent})
 
 
 @contextmanager
@@ -98,4 +100,16 @@ def arguments_of(named: Mapping[str, Any], settings: Mapping[str, Any]) -> Argum
     eval_rows = rows_in_memory(fields["held_out"], "eval_data") if "held_out" in fields else None
     if eval_rows is not None:
         del fields["held_out"]
-    return Arguments(tuple(overrides_of(fields)), rows, eval_rows, reward)
+    agent = agent_in_memory(fields["agent"]) if callable(fields.get("agent")) else {}
+    if agent:
+        fields["agent"] = {"file": next(iter(agent))}
+    return Arguments(tuple(overrides_of(fields)), rows, eval_rows, reward, agent)
+
+
+def agent_in_memory(agent: Any) -> dict[str, Callable[..., Any]]:
+    """An agent of the calling program, by the name that its run's recipe has. `Usage` for anything else."""
+    if not callable(agent) or isinstance(agent, type):
+        fix = "pass an async function: async def agent(row, client)"
+        raise Usage(f"agent is {agent.__name__ if isinstance(agent, type) else type(agent).__name__}", fix=fix)
+    name = getattr(agent, "__name__", type(agent).__name__)
+    return {name if name.isidentifier() else "agent": agent}

@@ -12,10 +12,10 @@ from groupwise.api.door import from_python
 from groupwise.api.event_loop import run_blocking
 from groupwise.api.options import RunOptions
 from groupwise.api.reward import Reward
-from groupwise.config.keyword_arguments import fields_of, overrides_of
 from groupwise.config.python_spelling import in_python
 from groupwise.config.recipe_toml import read_verifier
 from groupwise.config.registry import UnloadedPart
+from groupwise.config.train_arguments import fields_of, overrides_of
 from groupwise.config.user_code import Permissions, function_hash, load_use
 from groupwise.core import BadData, Usage, spelling
 from groupwise.data import VerifierKind
@@ -28,7 +28,7 @@ from groupwise.runs.layout import RunLayout
 from groupwise.runs.next_command import verifier_of_run
 from groupwise.training.progress import notify
 from groupwise.verifiers import Combined, Function
-from groupwise.verifiers.python_reward import python_reward
+from groupwise.verifiers.reward_argument import python_reward
 from groupwise.verifiers.user_function import functions_in
 
 __all__ = ["Evaluation", "evaluate", "sample"]
@@ -83,8 +83,8 @@ def evaluate(
     allowed = RunOptions(permissions=permissions).permissions
     of_run = evaluation.find_model_of(name, at)
     if of_run and arguments.reward.in_memory:
-        check_whole_reward(of_run.layout, arguments.reward)
-    source = of_run.layout.recipe if of_run else None
+        check_whole_reward(of_run.run_layout, arguments.reward)
+    source = of_run.run_layout.recipe if of_run else None
 
     def work(folder: Path) -> Evaluation:
         layout = RunLayout(folder)

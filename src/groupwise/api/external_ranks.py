@@ -47,7 +47,7 @@ def restarted(source: str | Path | None, overrides: Sequence[tuple[str, str]], o
 def cluster_of(source: str | Path | None, overrides: Sequence[tuple[str, str]], use: UserCode) -> Cluster:
     """The processes of a new run."""
     chosen = starting_point(source, overrides, trust_remote_code=use.trust_remote_code)
-    return resolved(read_recipe(chosen.source, chosen.fields, use)).cluster
+    return resolved(read_recipe(chosen.source, chosen.overrides, use)).cluster
 
 
 def above_zero() -> bool:

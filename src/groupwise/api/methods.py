@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from groupwise.api.door import from_python
-from groupwise.config.keyword_arguments import as_data
 from groupwise.config.parse_values import Reading
 from groupwise.config.recipe_errors import one_error
 from groupwise.config.toml import is_toml, read_toml, set_paths
+from groupwise.config.train_arguments import as_data
 from groupwise.config.user_code import Permissions, load_use
 from groupwise.methods import Method, published
 

@@ -9,8 +9,8 @@ from groupwise.api.function_source import file_source
 from groupwise.config.recipe_toml import plain
 from groupwise.core import Usage
 from groupwise.data import VerifierKind
-from groupwise.runs.disk import storage_errors, write_file
-from groupwise.verifiers.python_reward import WRITTEN
+from groupwise.runs.atomic_writes import storage_errors, write_file
+from groupwise.verifiers.reward_argument import WRITTEN
 
 Grade = Callable[..., Any]
 

@@ -9,7 +9,7 @@ from groupwise.api.tables import is_nan, plain_cell, table_rows
 from groupwise.config.recipe import Columns
 from groupwise.core import BadData, Usage
 from groupwise.data import TaskKind
-from groupwise.runs.disk import storage_errors, write_file
+from groupwise.runs.atomic_writes import storage_errors, write_file
 from groupwise.tasks.source_stats import listed
 
 ANSWER = Columns().answer

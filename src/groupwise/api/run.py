@@ -39,7 +39,7 @@ def _holder(directory: Path) -> str:
     return ""
 
 
-def _stopped(directory: Path) -> str:
+def _stop_reason(directory: Path) -> str:
     """Why a run, or its last started phase, ended early, from its files; empty if they do not say."""
     try:
         return RunInfo.read(RunLayout(runs_in(directory)[-1])).stopped
@@ -69,23 +69,23 @@ class Run:
     """A run in its directory. Each property reads the files again, so it also works while the run trains.
 
     A directory may be named without its time, or by a pattern: `gw.Run("runs/first")` is the newest such run. A `Run`
-    is a path: `gw.evaluate` and others take it as such. `stopped` is the reason of an early end, from the run's files;
-    it is "" for a run that is complete or under way. A run of phases has a `Run` for each started phase in `phases`;
-    its metrics and samples are from the last one, its model from the last finished one. `BadData` if the directory is
-    no run.
+    is a path: `gw.evaluate` and others take it as such. `stop_reason` is the reason of an early end, from the run's
+    files; it is "" for a run that is complete or under way. A run of phases has a `Run` for each started phase in
+    `phases`; its metrics and samples are from the last one, its model from the last finished one. `BadData` if the
+    directory is no run.
     """
 
     directory: Path
-    stopped: str
+    stop_reason: str
     _stop: Callable[[str], bool] = field(repr=False, compare=False)
 
     @from_python
     def __init__(
-        self, directory: str | Path, stopped: str = "", _stop: Callable[[str], bool] = lambda cause: False
+        self, directory: str | Path, stop_reason: str = "", _stop: Callable[[str], bool] = lambda cause: False
     ) -> None:
         path = existing_run(str(directory)).run
-        stopped = stopped or _stopped(path)
-        for name, value in (("directory", path), ("stopped", stopped), ("_stop", _stop)):
+        stop_reason = stop_reason or _stop_reason(path)
+        for name, value in (("directory", path), ("stop_reason", stop_reason), ("_stop", _stop)):
             object.__setattr__(self, name, value)
 
     @property
@@ -103,7 +103,7 @@ class Run:
     def metrics(self) -> Mapping[str, dict[int, float]]:
         """The value of each metric by iteration: `run.metrics["reward"][20]`. NaN where it was not finite."""
         curves = read(self._last).metrics
-        return {name: dict(zip(curve.at.tolist(), curve.value.tolist())) for name, curve in curves.items()}
+        return {name: dict(zip(curve.iterations.tolist(), curve.values.tolist())) for name, curve in curves.items()}
 
     @property
     @from_python
@@ -184,15 +184,15 @@ class Run:
             figures = headline(run := read(self._last), len(find_warnings(run)[0]))
         except GroupwiseError as error:  # a damaged run can be shown, too
             figures = error.what
-        return f"<Run {self.directory}: {figures}{f'; {self.stopped}' if self.stopped else ''}>"
+        return f"<Run {self.directory}: {figures}{f'; {self.stop_reason}' if self.stop_reason else ''}>"
 
     def _repr_html_(self) -> str:
         run = read(self._last)
         rows = []
         for name in SHOWN:
-            if name in run.metrics and len(values := run.metrics[name].finite.value):
+            if name in run.metrics and len(values := run.metrics[name].finite.values):
                 first, last = (f"<td>{value:.3f}</td>" for value in (values[0], values[-1]))
                 rows.append(f"<tr><th>{escaped(name)}</th>{first}{last}</tr>")
-        end = f"; {self.stopped}" if self.stopped else ""
+        end = f"; {self.stop_reason}" if self.stop_reason else ""
         title = f"<b>{escaped(str(self.directory))}</b>: {escaped(headline(run, len(find_warnings(run)[0])) + end)}"
         return f"<p>{title}</p><table><tr><th></th><th>first</th><th>last</th></tr>{''.join(rows)}</table>"

@@ -15,25 +15,25 @@ from groupwise.api.options import RunOptions
 from groupwise.api.reward import NO_REWARD, Reward
 from groupwise.checks.check import check_phases
 from groupwise.config.defaults import complete_phases, starting_point, tables_of, task_of
-from groupwise.config.keyword_arguments import base_name
 from groupwise.config.phase_recipes import read_phases
 from groupwise.config.recipe_toml import base_of, read_recipe
 from groupwise.config.toml import DEFAULT, is_toml, read_toml, read_with_overrides, without_command_text
+from groupwise.config.train_arguments import base_name
 from groupwise.config.user_code import UserCode, function_hash, load_use
 from groupwise.core import BadData, Usage, raise_all
 from groupwise.lifecycle.run import run_from
 from groupwise.lifecycle.run_handle import Control, Ending
 from groupwise.lifecycle.run_phases import run_phases
 from groupwise.lifecycle.start import begin, directory_name, reach_engines, read_checked, reopen
+from groupwise.runs.atomic_writes import storage_errors, write_file
 from groupwise.runs.checkpoints import RunLock, run_directory
-from groupwise.runs.disk import storage_errors, write_file
 from groupwise.runs.info import RunInfo
 from groupwise.runs.layout import RunLayout
 from groupwise.runs.open_run import OpenRun, recipe_text, write_recipe
 from groupwise.runs.phase_directories import KEY, phases_of
 from groupwise.training.build import RunObjects, build
 from groupwise.training.progress import notify
-from groupwise.verifiers.python_reward import WRITTEN
+from groupwise.verifiers.reward_argument import WRITTEN
 
 Finish = Callable[[Ending], object]
 """A function that receives the ending of a run, or of each phase of a run."""
@@ -53,13 +53,13 @@ def start(
         if source and KEY in (data := read_with_overrides(source, overrides)):
             return layout, start_phases(layout, without_command_text(data), use, options, finish, control)
         chosen = starting_point(source, overrides, trust_remote_code=use.trust_remote_code)
-        recipe = read_recipe(chosen.source, chosen.fields, use)
+        recipe = read_recipe(chosen.source, chosen.overrides, use)
         inputs = read_checked(recipe, use, notify)
         if chosen.note:
             notify(chosen.note)
         ready = build(recipe, use, inputs)
         reach_engines(ready)
-        base = base_of(read_with_overrides(chosen.source, chosen.fields)) or base_name(recipe.method)
+        base = base_of(read_with_overrides(chosen.source, chosen.overrides)) or base_name(recipe.method)
         run = begin(lock, ready, use, base, options.command)
         return layout, train(run, ready, options, finish, control)
 
@@ -80,7 +80,7 @@ def start_phases(
     text = tomli_w.dumps(data)
     write_recipe(layout, text)
     how: dict[str, Any] = {"command": options.command, "control": control}
-    return run_phases(layout, text, use, finish, notify, options.stop_after, **how)
+    return run_phases(layout, text, use, finish, notify, options.stop_after_seconds, **how)
 
 
 def proceed(
@@ -116,16 +116,16 @@ def proceed_phases(
     if (iterations := options.iterations) is not None:
         fix = f"extend one phase, such as: groupwise resume {phases[-1]} --iterations {iterations}"
         raise Usage(f"{layout.run} has phases, and each has its own number of iterations", fix=fix)
-    how: dict[str, Any] = {"strict": options.strict, "changed": options.changed, "control": control}
+    how: dict[str, Any] = {"strict": options.strict_checkpoints, "changed": options.accept_changes, "control": control}
     command = info.command if info else options.command
-    return run_phases(layout, text, use, finish, notify, options.stop_after, command=command, **how)
+    return run_phases(layout, text, use, finish, notify, options.stop_after_seconds, command=command, **how)
 
 
 def train(run: OpenRun, ready: RunObjects, options: RunOptions, finish: Finish, control: Control | None) -> Ending:
     """Train a run from its newest checkpoint or the start, close the verifier, and call `finish` with the ending."""
-    how: dict[str, Any] = {"strict": options.strict, "changed": options.changed, "control": control}
+    how: dict[str, Any] = {"strict": options.strict_checkpoints, "changed": options.accept_changes, "control": control}
     try:
-        ending = run_from(run, ready, options.stop_after, **how)
+        ending = run_from(run, ready, options.stop_after_seconds, **how)
     finally:
         ready.verifier.close()
     finish(ending)
@@ -171,7 +171,7 @@ def recorded_code(folder: Path, info: RunInfo | None, reward: Reward, options: R
     `folder` has the files that the library wrote. `info` is None for a run of phases none of which has started: no
     code is recorded.
     """
-    code, changed = folder / f"{WRITTEN}.py", options.changed
+    code, changed = folder / f"{WRITTEN}.py", options.accept_changes
     files = [code] if reward.source and has_code(reward.source, code, info, changed=changed) else []
     if not files and info is not None and WRITTEN in info.use and code.is_file() and not options.permissions.use:
         fix = f"pass the reward function again, or add --use {code} to the command"
@@ -199,10 +199,10 @@ def has_code(source: str, path: Path, info: RunInfo | None, *, changed: bool) ->
 
 
 def check_in_memory(info: RunInfo, functions: Mapping[str, Callable[..., Any]], *, changed: bool) -> None:
-    """`Usage` for a reward function that the run was started without, `BadData` for a changed one unless `changed`."""
+    """`Usage` for a function that the run was started without, `BadData` for a changed one unless `changed`."""
     for name, function in functions.items():
         if name not in info.in_memory:
-            raise Usage(f"this run was started without the reward {name}", fix="leave out the argument reward")
+            raise Usage(f"this run was started without the function {name}", fix="leave out the argument")
         if function_hash(function) != info.in_memory[name] and not changed:
             fix = "pass the function that the run was started with, or accept the change: changed=True"
-            raise BadData(f"the reward {name} is not the one that this run was started with", fix=fix)
+            raise BadData(f"the function {name} is not the one that this run was started with", fix=fix)

@@ -1,20 +1,21 @@
 """`train` and `resume`: start or continue a run from Python."""
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from os import PathLike, fspath
 from pathlib import Path
 from typing import Any, Literal
 
 from groupwise.api import runs
-from groupwise.api.arguments import arguments_of
+from groupwise.api.arguments import agent_in_memory, arguments_of
 from groupwise.api.door import from_python
 from groupwise.api.event_loop import run_blocking
 from groupwise.api.notebook import live_table
 from groupwise.api.options import RunOptions
 from groupwise.api.reward import NO_REWARD, reward_of
 from groupwise.api.run import Run
-from groupwise.config.keyword_arguments import recipe_source
 from groupwise.config.recipe import Recipe
+from groupwise.config.train_arguments import recipe_source
 from groupwise.config.user_code import Permissions
 from groupwise.core import Usage, spelled, visible
 from groupwise.lifecycle.run_handle import Control, Ending
@@ -35,6 +36,7 @@ def train(
     data: Rows | None = None,
     eval_data: Rows | None = None,
     reward: Any = None,
+    agent: Any = None,
     method: Method | str | Mapping[str, Any] | None = None,
     max_tokens: int | None = None,
     permissions: Permissions = Permissions(),  # noqa: B008
@@ -51,8 +53,10 @@ def train(
     of dicts with a `prompt`, a `datasets.Dataset`, a path or the name of a task; `eval_data` is one, too, to evaluate
     on: all rows of `data` are trained on, where else a tenth is held out. `reward` is a function, the name of a
     verifier, or a dict of both with weights; a function asks by name for `answer`, `prompt`, `gold`, `row` and others
-    (docs/verifiers.md). `permissions` say what the run may execute, read and reach. `settings` are fields of `Recipe`
-    by name: `iterations=50`, `optimizer=gw.AdamW(lr=1e-5)`. Without arguments `train()` runs the packaged recipe.
+    (docs/verifiers.md). `agent` is an async function of a row and an OpenAI client, which may return the reward
+    (docs/agents.md); it runs in this process. `permissions` say what the run may execute, read and reach. `settings`
+    are fields of `Recipe` by name: `iterations=50`, `optimizer=gw.AdamW(lr=1e-5)`. Without arguments `train()` runs the
+    packaged recipe.
 
     Rows and functions are written to the run's directory, `out/<name>-<time>`. A function that needs nothing outside
     itself runs in worker processes; any other runs in this process, and only `resume(run, reward=...)` continues its
@@ -69,15 +73,18 @@ def train(
         "data": data,
         "eval_data": eval_data,
         "reward": reward,
+        "agent": agent,
         "max_tokens": max_tokens,
     }
     source, arguments = recipe_source(recipe), arguments_of(named, settings)
-    options = RunOptions(permissions=permissions, out=out, name=name, stop_after=stop_after, command="gw.train(...)")
+    options = RunOptions(
+        permissions=permissions, out=out, name=name, stop_after_seconds=stop_after, command="gw.train(...)"
+    )
     control = control_of(on_iteration)
 
     def work() -> Run:
         layout, ending = runs.start(source, arguments, options, print_ending, control)
-        return Run(layout.run, ending.stopped, control.stop)
+        return Run(layout.run, ending.stop_reason, control.stop)
 
     return shown(work, control)
 
@@ -87,6 +94,7 @@ def resume(
     run: str | PathLike[str],
     *,
     reward: Any = None,
+    agent: Any = None,
     permissions: Permissions = Permissions(),  # noqa: B008
     strict: bool = False,
     changed: bool = False,
@@ -101,21 +109,23 @@ def resume(
     `ranks` is the number of the learner's processes this time; it divides the run's lanes. `shard` and `launch` are
     those of `cluster`.
 
-    `reward` is the reward that the run was started with, if it was a function. `changed` accepts a changed reward,
-    recipe, tokenizer or template. The other arguments are as for `train`. A run of phases continues with its first
-    unfinished phase.
+    `reward` and `agent` are those that the run was started with, if they were functions. `changed` accepts a changed
+    reward, agent, recipe, tokenizer or template. The other arguments are as for `train`. A run of phases continues with
+    its first unfinished phase.
     """
     layout = existing_run(fspath(run))
     grades = NO_REWARD if reward is None else reward_of(reward)
+    if agent is not None:
+        grades = replace(grades, in_memory={**grades.in_memory, **agent_in_memory(agent)})
     options = RunOptions(
-        permissions=permissions, stop_after=stop_after, command="gw.resume(...)",
-        strict=strict, changed=changed, iterations=iterations, ranks=ranks, shard=shard, launch=launch,
+        permissions=permissions, stop_after_seconds=stop_after, command="gw.resume(...)", strict_checkpoints=strict,
+        accept_changes=changed, iterations=iterations, ranks=ranks, shard=shard, launch=launch,
     )  # fmt: skip
     control = control_of(on_iteration)
 
     def work() -> Run:
         ending = runs.proceed(layout, options, print_ending, control, grades)
-        return Run(layout.run, ending.stopped, control.stop)
+        return Run(layout.run, ending.stop_reason, control.stop)
 
     return shown(work, control)
 

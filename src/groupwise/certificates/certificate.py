@@ -25,8 +25,8 @@ PACKAGES = ("groupwise", "torch", "numpy")
 class Certificate:
     """A published method with its test results. `constants` is TOML, `changes` are the differences from its `parent`.
 
-    `parts`: the names of its components by socket. `measured` is the stored measurement of its `effect`, if the code is
-    the same since, and `toy` the test that computes the effect exactly.
+    `components`: the names of its components by socket. `measured` is the stored measurement of its `effect`, if the
+    code is the same since, and `toy` the test that computes the effect exactly.
 
     `commit` ends in `-modified` if a tracked file of the package or of its tests has changes; it is empty outside git.
     """
@@ -43,7 +43,7 @@ class Certificate:
     parent: str
     formula: str
     constants: str
-    parts: Mapping[str, tuple[str, ...]]
+    components: Mapping[str, tuple[str, ...]]
     changes: tuple[str, ...]
     differences: tuple[Difference, ...]
     effect: str
@@ -106,7 +106,7 @@ def certificate_of(
         parent=reference.parent,
         formula=reference.formula,
         constants=recipe_toml.write(method()).rstrip(),
-        parts=parts_of(method()),
+        components=parts_of(method()),
         changes=tuple(diff(known[reference.parent](), method())) if reference.parent else (),
         differences=reference.differences,
         effect=reference.effect.claim(name) if reference.effect else "",

@@ -66,7 +66,7 @@ def link(c: Certificate, anchor: str = "") -> str:
 
 def matrix(certificates: Sequence[Certificate]) -> str:
     """HTML: a table with a row for each method, a column for each component, and marks where a method has it."""
-    columns = sorted({(socket, part) for c in certificates for socket, parts in c.parts.items() for part in parts})
+    columns = sorted({(socket, part) for c in certificates for socket, parts in c.components.items() for part in parts})
     sockets = {socket: sum(s == socket for s, _ in columns) for socket, _ in columns}
     groups = "".join(f'<th colspan="{count}">{escape(socket)}</th>' for socket, count in sockets.items())
     heads = "".join(f'<th class="part"><span>{escape(part)}</span></th>' for _, part in columns)
@@ -80,7 +80,7 @@ def matrix(certificates: Sequence[Certificate]) -> str:
 
 def cell(c: Certificate, socket: str, part: str) -> str:
     """HTML: a cell with a mark if the method has the component. A click on the mark opens the method."""
-    if part not in c.parts.get(socket, ()):
+    if part not in c.components.get(socket, ()):
         return "<td></td>"
     return f'<td title="{escape(part)}"><a href="#{escape(c.name)}" tabindex="-1">●</a></td>'
 

@@ -24,7 +24,7 @@ from groupwise.evaluation.interval import mean_interval
 from groupwise.methods import Effect, Reference
 from groupwise.models import find_model, fingerprint
 from groupwise.models.directories import PACKAGED
-from groupwise.runs.disk import write_file
+from groupwise.runs.atomic_writes import write_file
 
 SEEDS = (1, 2, 3)
 MORE_SEEDS = (4, 5, 6)
@@ -74,8 +74,8 @@ class Trial:
 class TrialResult:
     """The result of a study's run: metrics and generated tokens by iteration, and the code that produced it.
 
-    `recipe`, `code` and `model` are the hashes of the recipe, of the method's code, and of the weights of a packaged
-    model; empty for another model.
+    `recipe_hash`, `code_hash` and `model_hash` are the hashes of the recipe, of the method's code, and of the weights
+    of a packaged model; empty for another model.
     """
 
     trial: Trial
@@ -83,9 +83,9 @@ class TrialResult:
     tokens: tuple[int, ...]
     cpu_seconds: float
     commit: str
-    recipe: str
-    code: str
-    model: str = ""
+    recipe_hash: str
+    code_hash: str
+    model_hash: str = ""
 
     def value(self, metric: str, last: int) -> float:
         """A metric up to iteration `last`: a held-out one at its last evaluation, others as the second half's mean."""
@@ -113,14 +113,14 @@ class Comparison:
     """A method's metric and its parent's, for each seed. `stale`: the code or the model has changed since the runs."""
 
     effect: Effect
-    own: tuple[float, ...]
-    parent: tuple[float, ...]
+    method_values: tuple[float, ...]
+    parent_values: tuple[float, ...]
     stale: bool = False
 
     @property
     def differences(self) -> tuple[float, ...]:
         """The difference of the metric between the method and its parent, for each seed."""
-        return tuple(a - b for a, b in zip(self.own, self.parent, strict=True))
+        return tuple(a - b for a, b in zip(self.method_values, self.parent_values, strict=True))
 
     @property
     def mean(self) -> float:
@@ -146,7 +146,7 @@ class Comparison:
 
     def as_json(self) -> dict[str, Any]:
         """The comparison in a certificate."""
-        by_seed = {"own": self.own, "parent": self.parent}
+        by_seed = {"own": self.method_values, "parent": self.parent_values}
         return {"difference": self.mean, "interval": self.interval, **by_seed, "result": self.verdict}
 
     def __str__(self) -> str:
@@ -187,7 +187,7 @@ def values_of(effect: Effect, own: TrialResult, parent: TrialResult) -> tuple[fl
 
 def is_stale(result: TrialResult) -> bool:
     """Whether the method's code, or the packaged model that it starts from, has changed since this run."""
-    return present_hashes(result.trial) != (result.code, result.model)
+    return present_hashes(result.trial) != (result.code_hash, result.model_hash)
 
 
 def present_hashes(trial: Trial) -> tuple[str, str]:

@@ -33,6 +33,7 @@ INPUT_FIELDS = (
     "template_arguments",
     "verifier",
     "environment",
+    "agent",
     "sampling",
 )
 """Recipe fields about model, data, verifier and sampling. They can be checked even if the method is invalid."""
@@ -51,12 +52,12 @@ def check(source: str | Path | None, overrides: Sequence[tuple[str, Any]] = (), 
         start = starting_point(source, overrides, trust_remote_code=use.trust_remote_code)
     except Usage as error:
         return Checked([error])
-    recipe, problems = read_with_problems(start.source, start.fields, use)
+    recipe, problems = read_with_problems(start.source, start.overrides, use)
     checked = Checked(problems, [start.note] if start.note else [])
     if readable := recipe is not None:
         checked += Checked(dry_run(recipe), inactive_parts(recipe.method))
     else:  # the fields for model and task may still be valid
-        recipe, _ = read_with_problems(start.source, start.fields, use, only=INPUT_FIELDS)
+        recipe, _ = read_with_problems(start.source, start.overrides, use, only=INPUT_FIELDS)
     if recipe is None:
         return checked
     found = check_inputs(recipe, use, fetch=False, method=readable)

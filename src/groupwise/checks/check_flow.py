@@ -111,7 +111,7 @@ def unfinished_pictures(recipe: Recipe, shape: Sizes, *, train: bool = True) -> 
 def unfit_prompts(shape: Sizes, prompts: Iterable[Prompt]) -> list[Usage]:
     """An error if a prompt does not have the words that the model takes."""
     for prompt in prompts:
-        if not shape.takes(prompt.context):
+        if not shape.takes(prompt.token_ids):
             what = f"a prompt of this {shape.kind_label} has {shape.prompt}"
             fix = "correct the prompt, or use a task that the model was made for"
             return [Usage(what, evidence=f"problem {prompt.id}: {prompt.text[:80]!r}", fix=fix)]
@@ -123,6 +123,7 @@ def unfit_settings(recipe: Recipe) -> dict[str, tuple[bool, str]]:
     return {
         "warm_start": (recipe.warm_start is not None, "leave it out: demonstrations are texts"),
         "environment": (bool(recipe.environment), "leave it out: an environment replies to texts"),
+        "agent": (recipe.agent is not None, "leave it out: an agent reads texts"),
         "engine": (type(recipe.engine) is not Native, "use the engine Native, which denoises"),
         "sampling.temperature": (
             recipe.sampling.temperature != 1,

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from groupwise.checks.check_agent import try_agent
 from groupwise.checks.check_data import check_problems, data_notes, few_problems, missing_columns
 from groupwise.checks.check_flow import unfinished_pictures, unfit_prompts
 from groupwise.checks.check_kind import kind_errors, kind_notes, memory_line
@@ -21,7 +22,8 @@ from groupwise.engines import Native
 from groupwise.evaluation.by_column import check_column
 from groupwise.models import find_model, of_hub, read_shape, read_tokenizer, weight_files
 from groupwise.models.decoder.decoder import Sizes
-from groupwise.tasks import Demonstration, Each, Mixture, Problems, listed_tokens
+from groupwise.tasks import Demonstration, Mixture, MixtureVerifier, Problems, listed_tokens
+from groupwise.training.agents import agent_of
 from groupwise.training.build import Inputs
 from groupwise.training.build_tasks import demonstrations_of, task_of, templates, verifier_of
 from groupwise.training.default_texts import wording_notes
@@ -85,6 +87,7 @@ def check_task(
         task = task_of(recipe, by_name)
         task = task.entirely_held_out if all_rows and isinstance(task, Problems) else task
         frame_of(recipe, by_name)
+        agent = agent_of(recipe, use, by_name, notes.append)
         columns = missing_columns(recipe, task, train=train)
         notes += [*data_notes(recipe, task, by_name), *columns.notes]
         errors += columns.errors
@@ -103,7 +106,7 @@ def check_task(
             if train and method:
                 errors += kind_errors(recipe, shape)
                 notes += kind_notes(recipe, directory, shape)
-                prompt = max(len(prompt.context) for prompt in all_problems(task))
+                prompt = max(len(prompt.token_ids) for prompt in all_problems(task))
                 notes += filter(None, [memory_line(recipe, directory, shape, prompt, errors)])
         if isinstance(recipe.engine, Native) and longest > recipe.engine.kv_cache_tokens:
             what = f"engine.kv_cache_tokens is {recipe.engine.kv_cache_tokens}: the longest request does not fit"
@@ -115,6 +118,10 @@ def check_task(
             errors += unmet_needs(recipe, verifier)
             notes += need_notes(recipe, task)
         inputs = Inputs(tokenizer, by_name, task, verifier, demonstrations)
+        if agent is not None and not errors:
+            tried = try_agent(recipe, agent, inputs)
+            errors += tried.errors
+            notes += tried.notes
     return Checked(errors, notes, inputs)
 
 
@@ -130,7 +137,7 @@ def collected(errors: list[GroupwiseError]) -> Iterator[None]:
 
 def longest_request(recipe: Recipe, task: Task, demonstrations: Sequence[Demonstration]) -> int:
     """The most tokens that the model reads at once: a prompt with its answer, or a demonstration."""
-    longest = max(len(prompt.context) for prompt in all_problems(task)) + recipe.sampling.max_tokens
+    longest = max(len(prompt.token_ids) for prompt in all_problems(task)) + recipe.sampling.max_tokens
     return max([longest, *(len(d.context) + len(d.answer) for d in demonstrations)])
 
 
@@ -145,10 +152,10 @@ def shape_for(recipe: Recipe, directory: Path, task: Task, longest: int, use: Us
 def refuse_long_prompts(recipe: Recipe, positions: int, task: Task) -> None:
     """`BadData` with the rows whose prompts leave no room for an answer of `sampling.max_tokens`."""
     answer = recipe.sampling.max_tokens
-    long = [prompt for prompt in all_problems(task) if len(prompt.context) + answer > positions]
+    long = [prompt for prompt in all_problems(task) if len(prompt.token_ids) + answer > positions]
     if not long:
         return
-    longest = max(len(prompt.context) for prompt in long)
+    longest = max(len(prompt.token_ids) for prompt in long)
     fixes = [f"lower sampling.max_tokens to {positions - longest}"] if longest < positions else []
     if positions > answer and any(isinstance(p, Problems) for p in parts_of(task)):
         fixes.append(f"leave such problems out: --max_prompt_tokens {positions - answer}")
@@ -167,7 +174,7 @@ def parts_of(task: Task) -> Sequence[Task]:
 
 def check_verifier(verifier: Verifier, task: Task) -> Sequence[str]:
     """Check that each task's verifier can grade its problems, or raise a `GroupwiseError`. Returns its notices."""
-    verifiers = verifier.verifiers if isinstance(verifier, Each) else (verifier,)
+    verifiers = verifier.verifiers if isinstance(verifier, MixtureVerifier) else (verifier,)
     for member, part in zip(verifiers, parts_of(task), strict=True):
         member.gate(all_problems(part))
     return verifier.notices

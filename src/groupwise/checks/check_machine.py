@@ -7,8 +7,8 @@ from pathlib import Path
 import torch
 
 from groupwise.checks.checked import Checked
+from groupwise.cluster.check_launch import check_launch
 from groupwise.cluster.external import ExternalRank
-from groupwise.cluster.launch import check_launch
 from groupwise.config.devices import device_label
 from groupwise.config.recipe import Machine, Recipe
 from groupwise.config.user_code import UserCode

@@ -57,6 +57,7 @@ def unfit_settings(recipe: Recipe, shape: MaskedShape) -> dict[str, tuple[bool, 
     return {
         "warm_start": (recipe.warm_start is not None, "leave it out: demonstrations are texts, read left to right"),
         "environment": (bool(recipe.environment), "leave it out: an environment replies to texts"),
+        "agent": (recipe.agent is not None, "leave it out: an agent continues its answers"),
         "engine": (type(recipe.engine) is not Native, "use the engine Native, which unmasks"),
         "sampling.temperature": (
             recipe.sampling.temperature != 1,

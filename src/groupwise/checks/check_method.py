@@ -10,7 +10,7 @@ from groupwise.config.recipe import Recipe
 from groupwise.core import GroupwiseError, Usage
 from groupwise.data import Batch, Finish, Subscore, name_of, pack, rollout_of
 from groupwise.learner import ValueModel
-from groupwise.learner.auxiliary import Forwarded, Forwards
+from groupwise.learner.auxiliary import AuxiliaryInputs, ForwardResult
 from groupwise.learner.forward import TokenStates
 from groupwise.methods import Method, Now
 from groupwise.objective import Clip, ReportsClipping, Unclipped
@@ -71,8 +71,8 @@ def value_loss(model: ValueModel, step: Batch) -> Tensor:
     """Forward and backward of a value model's loss on a synthetic step, where all values are 0.5; returns the loss."""
     value = torch.full_like(step.logp, 0.5).requires_grad_()
     states = TokenStates(value.detach()[:, None], torch.zeros_like(step.token_index), torch.arange(step.tokens))
-    term = model.loss(Forwards(None, [step], lambda: None))
-    loss = term(Forwarded(step, states, step.logp, None, lambda name: value))
+    term = model.loss(AuxiliaryInputs(None, [step], lambda: None))
+    loss = term(ForwardResult(step, states, step.logp, None, lambda name: value))
     loss.backward()
     return loss
 

@@ -32,7 +32,7 @@ def check_model(recipe: Recipe, directory: Path, use: UserCode, *, weights: bool
     read_shape(directory, trust_remote_code=use.trust_remote_code)
     if isinstance(recipe.engine, Served):
         outlined = outline(directory, trust_remote_code=use.trust_remote_code)
-        check_engine(recipe, outlined, experts_of(outlined), use.engines)
+        check_engine(recipe, outlined, experts_of(outlined), use.engine_access)
     if routes_experts(recipe.method.router_replay, recipe.method.auxiliary):
         outlined = outline(directory, trust_remote_code=use.trust_remote_code)
         check_routing(recipe.method.router_replay, recipe.method.auxiliary, experts_of(outlined))

@@ -79,11 +79,11 @@ def untrainable_roles(method: Method) -> Iterator[GroupwiseError]:
                 f"method.trained_roles names the role {name}, and the strategy {name_of(method.strategy)} makes {made}"
             )
             yield Usage(what, fix=f"leave the role out of method.trained_roles, or {_makers(name)}")
-        elif roles[name].failed == "always" and drops_failures(method):
+        elif roles[name].in_failed_rollouts == "always" and drops_failures(method):
             what = f"{name_of(method.filter)} drops each prompt without a correct answer"
             made = f"samples of the role {name}, which method.trained_roles names, are made {roles[name].when}"
             yield Usage(f"{what}, and {made}", fix="use method.filter = everything, or another strategy")
-        elif roles[name].alone and not has_gradient(method, roles[name]):
+        elif roles[name].alone_in_group and not has_gradient(method, roles[name]):
             what = f"no gradient reaches samples of the role {name}: each is alone in its group, and its advantage is 0"
             fix = "use an objective that trains it without an advantage, as expo's surrogate GatedSurrogate does"
             yield Usage(what, fix=f"{fix}, or leave the role out of method.trained_roles")
@@ -94,7 +94,7 @@ def need_notes(recipe: Recipe, task: Task) -> list[str]:
     method, roles = recipe.method, roles_of(recipe.method.strategy) or {}
     notes = []
     for name in method.trained_roles:
-        if name in roles and roles[name].failed == "often" and drops_failures(method):
+        if name in roles and roles[name].in_failed_rollouts == "often" and drops_failures(method):
             dropped = f"{name_of(method.filter)} drops prompts that stay without a correct answer"
             notes.append(f"  note: {dropped}, and with them their samples of the role {name}")
     drawn = recipe.iterations * recipe.prompts
@@ -121,7 +121,7 @@ def has_gradient(method: Method, role: Role) -> bool:
     rollout = failed_rollout(method)
     sample = replace(rollout.samples[0], stream=(len(rollout.samples),), role=role.name, group=1)
     sample = sample.with_verdict(Verdict(Outcome.correct, 1.0, sample.verdict.subscores if sample.verdict else {}))
-    if role.written:
+    if role.demonstration:
         sample = as_written(sample, sample.context)
     try:
         whole = replace(rollout, samples=(*rollout.samples, sample))

@@ -8,7 +8,7 @@ from types import TracebackType
 
 from groupwise.cluster.processes import Death, Processes
 from groupwise.core import Usage
-from groupwise.learner.store import Store, host_store, join_store, prefix_store
+from groupwise.learner.rank_store import Store, host_store, join_store, prefix_store
 
 VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 AGENT = "TORCHELASTIC_USE_AGENT_STORE"

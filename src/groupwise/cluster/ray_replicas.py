@@ -20,9 +20,9 @@ from groupwise.config.recipe import Recipe
 from groupwise.core import EngineLost
 from groupwise.engines.remote.remote import Remote
 from groupwise.engines.remote.replica import Program
-from groupwise.engines.remote.replica_tls import printed_address
 from groupwise.engines.remote.secret import VARIABLE
 from groupwise.engines.remote.tls import TlsAddress
+from groupwise.engines.remote.tls_replica import printed_address
 
 LOOK = 0.1
 """Seconds between two looks at the output of a process that starts."""
@@ -75,10 +75,10 @@ class RayReplicas:
         device = "cuda:0" if self._needs.gpus else program.settings.device
         settings = replace(program.settings, directory=self._model, device=device)
         host = await asyncio.to_thread(bundles.host, index)
-        arguments = ["-m", *program.elsewhere, json.dumps(asdict(settings)), host]
+        arguments = ["-m", *program.remote_command, json.dumps(asdict(settings)), host]
         actor = bundles.start(index, arguments, {VARIABLE: self._secret})
         try:
-            address = await self._address(actor, index, program.seconds)
+            address = await self._address(actor, index, program.start_seconds)
             replica = await RayReplica.connect(
                 address, secret=self._secret.encode(), deadline=deadline, expected=program.identity
             )

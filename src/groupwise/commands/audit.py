@@ -9,7 +9,7 @@ import numpy as np
 
 from groupwise.commands.table import aligned
 from groupwise.config.recipe_toml import read_verifier
-from groupwise.config.toml import CommandText
+from groupwise.config.toml import CommandLineValue
 from groupwise.config.user_code import Permissions, UserCode, load_use
 from groupwise.core import MissingRequirement, Usage, plain_name, visible
 from groupwise.data import Outcome, Verdict, Verifier, VerifierKind
@@ -18,12 +18,12 @@ from groupwise.sandbox import Sandbox
 from groupwise.verifiers import (
     Exact,
     Function,
-    Grading,
     LastNumber,
     Math,
     MathDapo,
     MathDrGrpo,
     MathVerify,
+    VerifierContext,
     grade_function,
 )
 from groupwise.verifiers.audit import (
@@ -56,7 +56,7 @@ def audit(
     With `families`, also the errors in each family of cases.
     """
     loaded = load_use(allowed)
-    kinds = {name: read_verifier(CommandText(name), loaded) for name in names}
+    kinds = {name: read_verifier(CommandLineValue(name), loaded) for name in names}
     verifiers = {name: build(kind, loaded) for name, kind in kinds.items()}
     first_kind = kinds[names[0]]
     for notice in (line for verifier in verifiers.values() for line in verifier.notices):
@@ -97,7 +97,7 @@ def build(kind: VerifierKind, use: UserCode) -> Verifier:
     def load(file: str, name: str) -> Verifier:
         return grade_function(use.function(file, name))
 
-    return Grading(None, sandbox, load, use.judges).build(kind)
+    return VerifierContext(None, sandbox, load, use.judge_access).build(kind)
 
 
 async def judge_all(

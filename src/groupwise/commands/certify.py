@@ -11,7 +11,7 @@ from groupwise.certificates.studies import run_studies
 from groupwise.config.recipe_errors import method_suggestion
 from groupwise.config.registry import methods
 from groupwise.core import Usage, visible
-from groupwise.runs.disk import check_writable, storage_errors, write_file
+from groupwise.runs.atomic_writes import check_writable, storage_errors, write_file
 
 ALL, MAP = "all", "index.html"
 

@@ -15,7 +15,12 @@ from groupwise.training.progress import notify
 
 Answering = Callable[[Any], Coroutine[Any, Any, tuple[Sample, ...]]]
 """A function that answers one prompt or one conversation: `OpenModel.answers`."""
-ALONE = [("environment", ""), ("method.strategy", "Independent"), ("evaluate.strategy", "Independent")]
+ALONE = [
+    ("environment", ""),
+    ("agent", "none"),
+    ("method.strategy", "Independent"),
+    ("evaluate.strategy", "Independent"),
+]
 """Overrides that remove a run's environment and strategies: in a chat, the user takes their place."""
 
 

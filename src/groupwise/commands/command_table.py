@@ -40,7 +40,7 @@ class Command:
     arguments: tuple[Option, ...] = ()
     options: tuple[Option, ...] = ()
     permissions: tuple[Option, ...] = ()
-    fields: bool = False
+    takes_recipe_fields: bool = False
 
 
 COMMANDS = (
@@ -52,19 +52,19 @@ COMMANDS = (
             option("--name", help="name of the run (default: the recipe's name)"),
             STOP, PUSH,
         ),
-        PERMISSIONS, fields=True,
+        PERMISSIONS, takes_recipe_fields=True,
     ),
     Command(
         "sweep", "train a recipe with each combination of some values; again to continue", (FILE,),
         (NAMED, option("--out", metavar="DIR", help="directory of the runs (default: sweeps/RECIPE)")),
-        PERMISSIONS, fields=True,
+        PERMISSIONS, takes_recipe_fields=True,
     ),
     Command(
         "resume", "continue a run from its newest checkpoint", (RUN,),
         (
             option("--strict", action="store_true",
                    help="fail if the newest checkpoint is damaged (default: use the previous one)"),
-            option("--changed", action="store_true",
+            option("--changed", dest="accept_changes", action="store_true",
                    help="continue although recipe, tokenizer, template or logs were changed"),
             option("--iterations", type=count, metavar="N", help="extend the run to N iterations"),
             option("--ranks", type=count, metavar="N", help="continue on N processes; N divides the run's lanes"),
@@ -86,7 +86,7 @@ COMMANDS = (
             option("--preset-data", metavar="DIR", help="directory of the preset's problems (default: the hub)"),
             option("--out", metavar="FILE.json", help="output (default: evaluations/ of the run, or here)"),
         ),
-        PERMISSIONS, fields=True,
+        PERMISSIONS, takes_recipe_fields=True,
     ),
     Command(
         "sample", "print a model's answers to a prompt, or conversations that start with it",
@@ -98,9 +98,9 @@ COMMANDS = (
             option("--out", metavar="FILE.png",
                    help="the file for the pictures of a flow model (default: sample.png)"),
         ),
-        (USE, UNSAFE, TRUST), fields=True,
+        (USE, UNSAFE, TRUST), takes_recipe_fields=True,
     ),
-    Command("chat", "talk to a model, line by line; Ctrl-D ends", (MODEL,), (), (USE, TRUST), fields=True),
+    Command("chat", "talk to a model, line by line; Ctrl-D ends", (MODEL,), (), (USE, TRUST), takes_recipe_fields=True),
     Command(
         "serve", "run a model's engine in a separate process, on a Unix socket or for other hosts; Ctrl-C ends",
         (option("model", metavar="MODEL"),),
@@ -110,7 +110,7 @@ COMMANDS = (
                    help="in place of a socket: for other hosts, by TLS; port 0 is a free one"),
             option("--secret-file", default="", metavar="FILE",
                    help="the secret of the trainer and its engines, a file of mode 600 (default: $GROUPWISE_SECRET)"),
-            option("--key", default="", metavar="FILE",
+            option("--key", dest="tls_key_file", default="", metavar="FILE",
                    help="the file of the TLS key, made if it is missing (default: a new key, and so a new address)"),
             option("--dtype", default="float32", choices=("float32", "bfloat16", "float64"),
                    help="dtype of the weights (default: float32)"),
@@ -234,10 +234,10 @@ COMMANDS = (
             option("--svg", default="", metavar="FILE.svg", help="write the timeline of two iterations as an image"),
             JSON,
         ),
-        (USE, UNSAFE, TRUST), fields=True,
+        (USE, UNSAFE, TRUST), takes_recipe_fields=True,
     ),
     Command(
         "check", "print all errors of a recipe, in seconds, without loading weights", (FILE,), (NAMED,), PERMISSIONS,
-        fields=True,
+        takes_recipe_fields=True,
     ),
 )  # fmt: skip

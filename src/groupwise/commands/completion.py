@@ -9,7 +9,7 @@ from groupwise.config.fields import SECOND_NAMES, recipe_fields
 from groupwise.methods.families import method_files
 
 SHELLS = ("bash", "zsh", "fish")
-FIELDS = ("help", *(command.name for command in COMMANDS if command.fields))
+FIELDS = ("help", *(command.name for command in COMMANDS if command.takes_recipe_fields))
 """Commands that take recipe fields: as options, or (`help`) as an argument."""
 METHODS = ("show", "diff", "methods", "certify")
 """Commands that take a method's name."""

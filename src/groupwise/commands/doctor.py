@@ -25,7 +25,7 @@ NEEDED = 2 * GIB
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class MachineCheck:
     """The result of one check of this machine. `fix` is the command or advice if `ok` is False.
 
     Without an `optional` package most runs work: that it is missing is no failure.
@@ -33,19 +33,19 @@ class Finding:
 
     name: str
     ok: bool
-    seen: str
+    observation: str
     fix: str = ""
     optional: bool = False
 
 
-def examine(where: Path = Path("."), *, engine_python: str = "") -> list[Finding]:
+def examine(where: Path = Path("."), *, engine_python: str = "") -> list[MachineCheck]:
     """All checks of this machine in the order of the output. `where` is the folder of runs. Nothing is changed.
 
     `engine_python` is an interpreter of vLLM's environment, which is run.
     """
     return [
-        Finding("python", True, f"{platform.python_version()} on {platform.system()} {platform.machine()}"),
-        Finding("groupwise", True, f"{version('groupwise')}, torch {torch.__version__}"),
+        MachineCheck("python", True, f"{platform.python_version()} on {platform.system()} {platform.machine()}"),
+        MachineCheck("groupwise", True, f"{version('groupwise')}, torch {torch.__version__}"),
         threads(),
         memory(),
         disk(where),
@@ -56,56 +56,59 @@ def examine(where: Path = Path("."), *, engine_python: str = "") -> list[Finding
     ]
 
 
-def threads() -> Finding:
+def threads() -> MachineCheck:
     """The check `threads`: the number of CPU cores that this process may use."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return Finding("threads", True, f"{cores} of {os.cpu_count()} cores; a run uses machine.threads (default 1)")
+    return MachineCheck("threads", True, f"{cores} of {os.cpu_count()} cores; a run uses machine.threads (default 1)")
 
 
-def memory(meminfo: Path = Path("/proc/meminfo")) -> Finding:
+def memory(meminfo: Path = Path("/proc/meminfo")) -> MachineCheck:
     """The check `memory`: total and free memory. If the system does not report it, the check passes."""
     fields = machine_memory(meminfo)
     if not {"MemTotal", "MemAvailable"} <= fields.keys():
-        return Finding("memory", True, "unknown on this system")
+        return MachineCheck("memory", True, "unknown on this system")
     total, free = fields["MemTotal"], fields["MemAvailable"]
-    return Finding("memory", free >= NEEDED, f"{free / GIB:.1f} of {total / GIB:.1f} GiB free", "close other programs")
+    return MachineCheck(
+        "memory", free >= NEEDED, f"{free / GIB:.1f} of {total / GIB:.1f} GiB free", "close other programs"
+    )
 
 
-def disk(where: Path) -> Finding:
+def disk(where: Path) -> MachineCheck:
     """The check `disk`: free space on the disk of the folder `where`."""
     free = shutil.disk_usage(where).free
     fix = "free space, or write runs to another disk: groupwise train --out DIR"
-    return Finding("disk", free >= NEEDED, f"{free / GIB:.1f} GiB free in {where.resolve()}", fix)
+    return MachineCheck("disk", free >= NEEDED, f"{free / GIB:.1f} GiB free in {where.resolve()}", fix)
 
 
-def gpu() -> Finding:
+def gpu() -> MachineCheck:
     """The check `gpu`: the CUDA devices, or why there are none. It also passes without a GPU."""
     if torch.cuda.is_available():
         names = [torch.cuda.get_device_properties(i) for i in range(torch.cuda.device_count())]
-        return Finding("gpu", True, ", ".join(f"{p.name} ({p.total_memory / GIB:.0f} GiB)" for p in names))
+        return MachineCheck("gpu", True, ", ".join(f"{p.name} ({p.total_memory / GIB:.0f} GiB)" for p in names))
     if not (Path("/dev/nvidia0").exists() or shutil.which("nvidia-smi")):
-        return Finding("gpu", True, "none: runs use the CPU")
+        return MachineCheck("gpu", True, "none: runs use the CPU")
     if torch.version.cuda is None:
         fix = "pip install --force-reinstall torch (the build with CUDA)"
-        return Finding("gpu", False, "found, but this torch is built for the CPU", fix)
-    return Finding("gpu", False, f"found, but torch (CUDA {torch.version.cuda}) cannot use it", "run nvidia-smi")
+        return MachineCheck("gpu", False, "found, but this torch is built for the CPU", fix)
+    return MachineCheck("gpu", False, f"found, but torch (CUDA {torch.version.cuda}) cannot use it", "run nvidia-smi")
 
 
-def sandbox() -> Finding:
+def sandbox() -> MachineCheck:
     """The check `sandbox`: whether model-written code can run here. It starts a sandbox."""
     try:
         trial = sandbox_trial()
     except GroupwiseError as error:
-        return Finding("sandbox", False, f"{error.what}: {error.evidence}", error.fix)
+        return MachineCheck("sandbox", False, f"{error.what}: {error.evidence}", error.fix)
     calls = "namespaces and a system-call filter" if trial["calls"] else "namespaces, no system-call filter"
-    return Finding("sandbox", True, f"bubblewrap, {calls}, python {trial['python']}")
+    return MachineCheck("sandbox", True, f"bubblewrap, {calls}, python {trial['python']}")
 
 
-def extras(requirements: list[str]) -> Iterator[Finding]:
+def extras(requirements: list[str]) -> Iterator[MachineCheck]:
     """A check for each optional extra of this package (`pip install groupwise[...]`): installed and missing packages.
 
-    >>> next(extras(["torch>=2", "no-such-thing>=1; extra == 'x'"]))
-    Finding(name='extra x', ok=False, seen='no-such-thing missing', fix="pip install 'groupwise[x]'", optional=True)
+    >>> check = next(extras(["torch>=2", "no-such-thing>=1; extra == 'x'"]))
+    >>> check.name, check.ok, check.observation, check.fix
+    ('extra x', False, 'no-such-thing missing', "pip install 'groupwise[x]'")
     """
     groups: dict[str, list[str]] = {}
     for line in requirements:
@@ -116,10 +119,10 @@ def extras(requirements: list[str]) -> Iterator[Finding]:
         versions = {name: installed(name) for name in names}
         summary = ", ".join(f"{name} {installed_version or 'missing'}" for name, installed_version in versions.items())
         fix = f"pip install 'groupwise[{extra}]'"
-        yield Finding(f"extra {extra}", all(versions.values()), summary, fix, optional=True)
+        yield MachineCheck(f"extra {extra}", all(versions.values()), summary, fix, optional=True)
 
 
-def vllm(python: str = "") -> Finding:
+def vllm(python: str = "") -> MachineCheck:
     """The check `vllm`: whether an interpreter, which is run, has the separate environment of vLLM as it was tested.
 
     Without one, it only looks whether there is one in this directory: a foreign directory may have any program there.
@@ -127,12 +130,12 @@ def vllm(python: str = "") -> Finding:
     if not python:
         there = os.path.isfile(DEFAULT_PYTHON)
         seen = f"{DEFAULT_PYTHON}, not run: its versions are checked by --engine-python {DEFAULT_PYTHON}"
-        return Finding("vllm", there, seen if there else f"no {DEFAULT_PYTHON}", installation(), optional=True)
+        return MachineCheck("vllm", there, seen if there else f"no {DEFAULT_PYTHON}", installation(), optional=True)
     try:
         check_environment(python)
     except MissingRequirement as error:
-        return Finding("vllm", False, f"{error.what}: {error.evidence}".replace("\n", "; "), error.fix)
-    return Finding("vllm", True, f"{python}: {', '.join(f'{name} {version}' for name, version in PINS.items())}")
+        return MachineCheck("vllm", False, f"{error.what}: {error.evidence}".replace("\n", "; "), error.fix)
+    return MachineCheck("vllm", True, f"{python}: {', '.join(f'{name} {version}' for name, version in PINS.items())}")
 
 
 def installed(name: str) -> str:
@@ -143,7 +146,7 @@ def installed(name: str) -> str:
         return ""
 
 
-def as_text(findings: list[Finding]) -> str:
+def as_text(findings: list[MachineCheck]) -> str:
     """The checks as text: a line each, with the fix below one that failed; then what is optional."""
     required, optional = ([f for f in findings if f.optional is kind] for kind in (False, True))
     failed = sum(not finding.ok for finding in required)
@@ -154,19 +157,19 @@ def as_text(findings: list[Finding]) -> str:
     return "\n".join([*lines, f"{missing} of {len(optional)} are not installed" if missing else "all are installed"])
 
 
-def lines_of(finding: Finding, passed: str, failed: str) -> list[str]:
+def lines_of(finding: MachineCheck, passed: str, failed: str) -> list[str]:
     """A check as lines: its result, its name, its evidence, and the fix if it failed."""
     fixes = [] if finding.ok else [f"do: {line}" for line in finding.fix.splitlines()]
     indent = " " * 30
-    seen = textwrap.wrap(visible(finding.seen), width() - len(indent)) or [""]
+    seen = textwrap.wrap(visible(finding.observation), width() - len(indent)) or [""]
     first = f"{passed if finding.ok else failed:<8}{finding.name:<22}{seen[0]}"
     return [first, *(indent + line for line in (*seen[1:], *fixes))]
 
 
-def as_json(findings: list[Finding]) -> str:
+def as_json(findings: list[MachineCheck]) -> str:
     """The checks as a JSON object by name."""
     objects = {
-        f.name: {"ok": f.ok, "optional": f.optional, "seen": f.seen, **({} if f.ok else {"fix": f.fix})}
+        f.name: {"ok": f.ok, "optional": f.optional, "seen": f.observation, **({} if f.ok else {"fix": f.fix})}
         for f in findings
     }
     return json.dumps(objects, indent=2)

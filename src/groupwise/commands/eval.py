@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from groupwise.commands.terminal import format_sample
+from groupwise.commands.sample_text import format_sample
 from groupwise.config.user_code import Permissions, load_use
 from groupwise.core import visible
 from groupwise.evaluation.result import check_file, evaluation_text, write
@@ -66,7 +66,7 @@ def sample(
     loaded = load_use(allowed)
     changes = evaluation.for_one_answer(overrides) if n == 1 else overrides
     samples = evaluation.sample(model_or_run, prompt, changes, loaded, at=at, n=n, answer=answer)
-    if sheet := PictureSheet.of([[picture_of(result.path) for result in samples]]):
+    if sheet := PictureSheet.of([[picture_of(result.actions) for result in samples]]):
         path = Path(out or "sample.png")
         check_file(path)
         path.write_bytes(png(sheet.pixels))

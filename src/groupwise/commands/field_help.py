@@ -2,6 +2,7 @@
 
 import re
 import shlex
+import sys
 import textwrap
 
 from groupwise.commands.command_table import COMMANDS
@@ -18,7 +19,7 @@ from groupwise.config.fields import (
     section_text,
 )
 from groupwise.config.other_names import field_named, other_name_fix
-from groupwise.core import Usage, class_name, part_names, visible
+from groupwise.core import Usage, class_name, part_names, terminal_width, visible
 from groupwise.methods.families import method_files
 
 WIDTH = 116
@@ -123,5 +124,9 @@ def table(fields: list[RecipeField]) -> str:
     rows = []
     for field in fields:
         text = f"{field.meaning} (default {field.default})" if field.default not in ("", '""') else field.meaning
-        rows += textwrap.wrap(f"{field.name:<{width}}  {text}", WIDTH, subsequent_indent=" " * (width + 2))
+        rows += textwrap.wrap(
+            f"{field.name:<{width}}  {text}",
+            min(terminal_width(sys.stdout, WIDTH), WIDTH),
+            subsequent_indent=" " * (width + 2),
+        )
     return "\n".join(rows)

@@ -1,6 +1,7 @@
 """`groupwise methods`: the published methods. Their files are parsed, not imported, so it needs no torch."""
 
 import ast
+import sys
 import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,6 +10,7 @@ from functools import cache
 from importlib.resources import files
 
 from groupwise.core.errors import Usage
+from groupwise.core.terminal_width import terminal_width, wrapped
 from groupwise.methods.families import FAMILIES, ROOM, SIZES, method_family, method_files, source_of, subject_of
 from groupwise.methods.reference import year_of
 
@@ -18,7 +20,7 @@ CHANGES = "changes.txt"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
+class MethodEntry:
     """A published method in the list. `changes` are the fields in which it differs from its `parent` method."""
 
     name: str
@@ -42,24 +44,26 @@ def list_methods(family: str = "", like: str = "") -> str:
         similar = [e for e in alike(like, known) if family in ("", e.family)]
         return "\n".join(lines_of(similar)) or f"no method changes what {like} changes"
     chosen = {f: [e for e in known if e.family == f] for f in FAMILIES if family in ("", f)}
-    titles = {f: f"{f}: {subject_of(f).splitlines()[0]}" for f in chosen}
+    columns = min(terminal_width(sys.stdout, WIDTH), WIDTH)
+    titles = {f: wrapped(f"{f}: {subject_of(f).splitlines()[0]}", columns) for f in chosen}
     return "\n\n".join("\n".join([titles[f], *lines_of(of_f)]) for f, of_f in chosen.items() if of_f or family)
 
 
-def lines_of(chosen: Sequence[Entry]) -> list[str]:
+def lines_of(chosen: Sequence[MethodEntry]) -> list[str]:
     """Each method as text: name, year, what it was checked against, what it changes in its parent, one sentence."""
     lines = []
+    columns = min(terminal_width(sys.stdout, WIDTH), WIDTH)
     width = max((len(e.name) for e in chosen), default=0) + 2
     for e in chosen:
         kind = "" if e.kind == "method" else f"  {e.kind}"
         parent = f"  {e.parent}: {', '.join(e.changes)}" if e.parent else ""
         head = f"  {e.name:<{width}}{e.year}  {e.label:<11}{kind}{parent}".rstrip()
-        lines += textwrap.wrap(head, WIDTH, subsequent_indent=" " * (width + 21))
-        lines += textwrap.wrap(e.summary, WIDTH, initial_indent=" " * 6, subsequent_indent=" " * 6)
+        lines += textwrap.wrap(head, columns, subsequent_indent=" " * (width + 21))
+        lines += textwrap.wrap(e.summary, columns, initial_indent=" " * 6, subsequent_indent=" " * 6)
     return lines
 
 
-def alike(name: str, known: Sequence[Entry]) -> list[Entry]:
+def alike(name: str, known: Sequence[MethodEntry]) -> list[MethodEntry]:
     """Methods like this one: its parent and children, then others by the share of changed fields in common."""
     names = [e.name for e in known]
     if name not in names:
@@ -70,7 +74,7 @@ def alike(name: str, known: Sequence[Entry]) -> list[Entry]:
     return [e for e in sorted(known, key=lambda e: -likeness(this, e)) if e is not this and likeness(this, e)]
 
 
-def likeness(a: Entry, b: Entry) -> float:
+def likeness(a: MethodEntry, b: MethodEntry) -> float:
     """How alike two methods are: 2 for parent and child, else the share of their changed fields that both change."""
     if a.name == b.parent or b.name == a.parent:
         return 2.0
@@ -79,7 +83,7 @@ def likeness(a: Entry, b: Entry) -> float:
 
 
 @cache
-def entries() -> tuple[Entry, ...]:
+def entries() -> tuple[MethodEntry, ...]:
     """Every published method, sorted by year and arXiv number."""
     lines = files(ROOM).joinpath(CHANGES).read_text(encoding="utf-8").splitlines()
     changes = dict(line.split(": ", 1) for line in lines)
@@ -87,12 +91,12 @@ def entries() -> tuple[Entry, ...]:
     return tuple(sorted(found, key=lambda e: (e.year, e.arxiv, e.name)))
 
 
-def _entry(name: str, module: str, changes: str) -> Entry:
+def _entry(name: str, module: str, changes: str) -> MethodEntry:
     body = ast.parse(source_of(module)).body
     function = next(node for node in body if isinstance(node, ast.FunctionDef) and node.name == name)
     constants = _constants(module, body)
     arxiv = str(constants.get("arxiv", ""))
-    return Entry(
+    return MethodEntry(
         name=name,
         family=method_family(name),
         summary=(ast.get_docstring(function) or "").partition("\n")[0],

@@ -61,7 +61,13 @@ AT = option(
     metavar="K",
     help="the checkpoint of this iteration, or best (default: the finished model, else the newest checkpoint)",
 )
-STOP = option("--stop-after", type=seconds, metavar="2h", help="save and end after this time: 90s, 30m, 1h30m")
+STOP = option(
+    "--stop-after",
+    dest="stop_after_seconds",
+    type=seconds,
+    metavar="2h",
+    help="save and end after this time: 90s, 30m, 1h30m",
+)
 PUSH = option(
     "--push",
     default="",

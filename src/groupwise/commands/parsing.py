@@ -27,20 +27,20 @@ def parser() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParser
     options = {
         command.name: argparse.ArgumentParser(prog=f"groupwise {command.name}", add_help=False, allow_abbrev=False)
         for command in COMMANDS
-        if command.fields
+        if command.takes_recipe_fields
     }
     for command in COMMANDS:
         added = commands.add_parser(
             command.name,
-            parents=[with_options(options[command.name], command)] if command.fields else [],
+            parents=[with_options(options[command.name], command)] if command.takes_recipe_fields else [],
             help=command.help,
             description=command.help[0].upper() + command.help[1:] + ".",
-            epilog=below_options(command.name, fields=command.fields),
+            epilog=below_options(command.name, fields=command.takes_recipe_fields),
             allow_abbrev=False,
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
         declared(added, command.arguments)
-        if not command.fields:
+        if not command.takes_recipe_fields:
             with_options(added, command)
     commands.choices["completion"].set_defaults(commands=commands.choices)
     return table, options

@@ -1,6 +1,7 @@
 """`groupwise plan`: the memory and the seconds of a run on given machines, before anything is loaded or paid for."""
 
 import json
+import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 from functools import cache
@@ -13,7 +14,7 @@ from groupwise.config.packaged import named_recipe
 from groupwise.config.recipe import Recipe
 from groupwise.config.recipe_toml import read_recipe
 from groupwise.config.user_code import Permissions, UserCode, load_use
-from groupwise.core import Storage, Usage, visible
+from groupwise.core import Storage, Usage, terminal_width, visible, wrapped
 from groupwise.data import all_problems
 from groupwise.models import base_directory, find_model, kind_of
 from groupwise.planning.calibration import calibrated
@@ -48,7 +49,7 @@ def plan(
     refuse_card(overrides)
     use, available = load_use(allowed), [find_machines(text) for text in names_of_machines(machines)]
     start = starting_point(named_recipe(file, recipe_name), overrides)
-    recipe = read_recipe(start.source, start.fields, use)
+    recipe = read_recipe(start.source, start.overrides, use)
     directory = find_model(recipe.model, weights=False)
     if memory_plan := MEMORY_PLANS.get(kind_of(base_directory(directory)).name):
         if svg or rates or len(available) > 1:
@@ -69,8 +70,13 @@ def plan(
     if as_json:
         print(json.dumps(plan_json(planned), indent=1))
     else:
-        print(visible("\n".join(plan_lines(planned)), lines=True))
+        show(plan_lines(planned))
     return 0 if planned.trials else Usage.code
+
+
+def show(lines: Sequence[str]) -> None:
+    """Print a plan; prose is wrapped to the terminal."""
+    print(wrapped(visible("\n".join(lines), lines=True), terminal_width(sys.stdout, 0)))
 
 
 def refuse_card(overrides: Sequence[tuple[str, str]]) -> None:
@@ -97,7 +103,7 @@ def compare_machines(plans: Sequence[Plan], *, svg: str, as_json: bool) -> int:
     if as_json:
         print(json.dumps({plan.machines.name: plan_json(plan) for plan in plans}, indent=1))
     else:
-        print(visible("\n".join(machines_table(plans)), lines=True))
+        show(machines_table(plans))
     return 0 if any(plan.trials for plan in plans) else Usage.code
 
 
@@ -107,9 +113,9 @@ def plan_of_pipeline(recipe: Recipe, directory: Path, machines: Machines, *, as_
     fits = memory.peak <= machines.memory
     if as_json:
         parts = {phase: dict(memory.during(phase).parts) for phase in memory.phases}
-        print(json.dumps({"weights": memory.total, "peak": memory.peak, "memory": parts, "fits": fits}, indent=1))
+        print(json.dumps({"weights": memory.parameters, "peak": memory.peak, "memory": parts, "fits": fits}, indent=1))
     else:
-        print(visible("\n".join(pipeline_plan_lines(recipe, memory, machines)), lines=True))
+        show(pipeline_plan_lines(recipe, memory, machines))
     return 0 if fits else Usage.code
 
 
@@ -127,7 +133,7 @@ def with_rates_of(run: str, machines: Machines, use: UserCode) -> Machines:
 
 def longest_prompt(recipe: Recipe, use: UserCode) -> int:
     """The longest prompt of the recipe's task, in tokens."""
-    return max(len(prompt.context) for prompt in all_problems(read_inputs(recipe, use).task))
+    return max(len(prompt.token_ids) for prompt in all_problems(read_inputs(recipe, use).task))
 
 
 def write_svg(planned: Plan, path: Path) -> None:
@@ -152,7 +158,7 @@ def plan_json(planned: Plan) -> dict[str, Any]:
             "max_staleness": trial.max_staleness,
             **asdict(trial.placement),
             "engines": trial.placement.engines,
-            "rows": trial.setup.rows,
+            "rows": trial.setup.max_num_seqs,
             "sampling": trial.sampling(),
             "learning": trial.learning,
             "publishing": trial.setup.publish,

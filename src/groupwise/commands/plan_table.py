@@ -129,9 +129,9 @@ def largest_table(planned: Plan) -> list[str]:
     for placement in planned.placements:
         cells = ["-", "-", "-"]
         for process in placement.processes.values():
-            if process.learns:
+            if process.has_learner:
                 cells[0] = f"{largest_microbatch(recipe, shape, prompt, machines, process):,}"
-            if process.samples:
+            if process.has_engine:
                 cached = cached_tokens_that_fit(recipe, shape, prompt, machines, process)
                 cells[1:] = [f"{int(cached / length):,}" for length in (longest, planned.lengths.live)]
         rows.append([placement.label, *cells])
@@ -146,8 +146,8 @@ def time_table(planned: Plan) -> list[str]:
     for trial in planned.trials:
         simulation, warm = trial.simulation, trial.warm
         phases = (trial.sampling(), trial.learning, trial.setup.publish, trial.seconds)
-        live = simulation.rows(warm) * trial.scale / trial.placement.engines
-        busy = [f"{simulation.learning(warm):.0%}", f"{live:,.0f}/{trial.setup.rows:,}", str(simulation.oldest)]
+        live = simulation.rows(warm) * trial.run_scale / trial.placement.engines
+        busy = [f"{simulation.learning(warm):.0%}", f"{live:,.0f}/{trial.setup.max_num_seqs:,}", str(simulation.oldest)]
         rows.append(
             [
                 f"staleness {trial.max_staleness}, {trial.placement.label}",
@@ -183,7 +183,9 @@ def best_lines(planned: Plan) -> list[str]:
 def described(trial: Trial) -> str:
     """A trial in words, with the size of its engines."""
     placement = trial.placement
-    size = f", {placement.engines} engines of {placement.split} devices" if placement.split > 1 else ""
+    size = (
+        f", {placement.engines} engines of {placement.tensor_parallel} devices" if placement.tensor_parallel > 1 else ""
+    )
     return f"staleness {trial.max_staleness}, {placement.label}{size}"
 
 

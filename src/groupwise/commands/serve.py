@@ -19,7 +19,7 @@ from groupwise.engines import (
     servable,
     serve_until_signal,
 )
-from groupwise.engines.remote.replica_tls import announce, serve_hosts
+from groupwise.engines.remote.tls_replica import announce, serve_hosts
 from groupwise.engines.remote.weights_file import HERE, most_file_bytes
 from groupwise.models import find_model, read_model, read_tokenizer
 
@@ -34,7 +34,7 @@ class ServeOptions:
     socket: str
     listen: str
     secret_file: str
-    key: str
+    tls_key_file: str
     dtype: str
     device: str
     seed: int
@@ -68,7 +68,7 @@ def serve(model: str, options: ServeOptions) -> int:
     )  # fmt: skip
     if options.listen:
         serving = serve_hosts(
-            server, options.listen, key_file=options.key, secret_file=options.secret_file, model=model
+            server, options.listen, key_file=options.tls_key_file, secret_file=options.secret_file, model=model
         )  # fmt: skip
     else:
         path = Path(options.socket).absolute()

@@ -15,7 +15,7 @@ from groupwise.core import Usage, WorkerLost
 from groupwise.engines import EngineAccess, servable, serve_until_signal
 from groupwise.engines.remote.devices import on_device
 from groupwise.engines.remote.replica import command
-from groupwise.engines.remote.served import Target
+from groupwise.engines.remote.served_settings import EngineRequirements
 from groupwise.engines.vllm.vllm_engine import VllmSettings
 from groupwise.engines.vllm.vllm_environment import DEFAULT_PYTHON, check_environment
 from groupwise.engines.vllm.vllm_program import vllm_program
@@ -37,7 +37,7 @@ def serve_vllm(model: str, options: ServeOptions, python: str) -> int:
     if has_adapter(loaded):
         what, fix = f"{model} is an adapter", "merge it first: groupwise merge --help"
         raise Usage(what, evidence="vLLM serves whole weights here", fix=fix)
-    target = Target(dtype=options.dtype, device=device, placed=True)
+    target = EngineRequirements(dtype=options.dtype, device=device, device_from_launcher=True)
     check_model(loaded.shape, target, sleeps=False)
     python = EngineAccess(python=python).interpreter(DEFAULT_PYTHON)
     check_environment(python, gpu=device != "cpu")
@@ -45,12 +45,11 @@ def serve_vllm(model: str, options: ServeOptions, python: str) -> int:
     with tempfile.TemporaryDirectory() as packages:
         spec = VllmSettings(
             directory=packages, dtype=options.dtype, device=device, threads=options.threads, seed=options.seed,
-            max_num_seqs=options.max_num_seqs, kv_cache_tokens=options.kv_cache_tokens, compiled=False, adapter="",
-            keyed=defaults.keyed,
-            deadline=defaults.deadline, sleeps=False, enforce_eager=defaults.enforce_eager,
-            batch_invariant=defaults.batch_invariant,
-            gpu_memory_utilization=OWN_GPU, model=model, socket=_absolute(options.socket),
-            listen=options.listen, key=_absolute(options.key), secret_file=_absolute(options.secret_file),
+            max_num_seqs=options.max_num_seqs, kv_cache_tokens=options.kv_cache_tokens, compiled=False, adapter_json="",
+            keyed_randomness=defaults.keyed_randomness, deadline=defaults.deadline, sleeps=False,
+            enforce_eager=defaults.enforce_eager, batch_invariant=defaults.batch_invariant,
+            gpu_memory_utilization=OWN_GPU, model=model, socket=_absolute(options.socket), listen=options.listen,
+            tls_key_file=_absolute(options.tls_key_file), secret_file=_absolute(options.secret_file),
         )  # fmt: skip
         program = vllm_program(spec, python)
         program = on_device(replace(program, settings=replace(spec, directory=str(directory))), device)

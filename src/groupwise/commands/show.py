@@ -78,7 +78,7 @@ def differences(reference: Reference, method: Method) -> list[tuple[str, str, st
         source = wording.forms.source
         own = source.startswith(OURS)
         code = source.removeprefix(OURS).removeprefix(", with ") or "not found"
-        rows.append((f"{wording.path} in prose", "", code, OURS if own else "that text"))
+        rows.append((f"{wording.field_path} in prose", "", code, OURS if own else "that text"))
     return [head, *rows]
 
 
@@ -87,7 +87,7 @@ def auto_texts(method: Method) -> list[str]:
     lines: list[str] = []
     for wording in wordings(method):
         forms, prose = wording.forms, str(wording.forms.prose).strip().splitlines()
-        lines += [wording.path, f"  packaged models: {forms.packaged!r}"]
+        lines += [wording.field_path, f"  packaged models: {forms.for_packaged_models!r}"]
         lines += (
             [f"  prose: {forms.prose!r}"] if len(prose) == 1 else ["  prose:", *(f"    {x}".rstrip() for x in prose)]
         )

@@ -139,7 +139,7 @@ def existing(directory: Path, combination: Combination, command: str) -> Path | 
     """The newest run of a combination, or None. `Usage` if another command started it."""
     if (run := run_of(directory, combination)) is None:
         return None
-    if (started := str(read(run).about.get("command", ""))) != command:
+    if (started := str(read(run).info.get("command", ""))) != command:
         raise Usage(
             f"{run} belongs to another sweep",
             evidence=f"it was started as: {started}\nthis sweep would start: {command}",

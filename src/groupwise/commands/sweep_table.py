@@ -29,7 +29,7 @@ class Result:
     @property
     def ends(self) -> tuple[float, float]:
         """The first and the last value of the metric."""
-        value = self.run.metrics[self.figure].finite.value
+        value = self.run.metrics[self.figure].finite.values
         return float(value[0]), float(value[-1])
 
     @property
@@ -85,7 +85,7 @@ def means(ends: Sequence[tuple[float, float]]) -> list[str]:
 def interval(result: Result) -> str:
     """The 95 % interval of the last figure over its problems; a dash if the metric has none."""
     metrics = result.run.metrics
-    ends = [metrics[end].finite.value[-1:] for end in INTERVALS.get(result.figure, ()) if end in metrics]
+    ends = [metrics[end].finite.values[-1:] for end in INTERVALS.get(result.figure, ()) if end in metrics]
     return f"{formatted(ends[0][0])} to {formatted(ends[1][0])}" if len(ends) == 2 and all(map(len, ends)) else NONE
 
 

@@ -96,7 +96,7 @@ def unknown_words(command: str, words: Iterable[str]) -> Usage:
     elif takers := [one.name for one in COMMANDS if name in options_of_command(one)]:
         fix = f"leave it out: it is an option of {', '.join(takers)}"
     elif unknown_field(first_name(name.replace("-", "_"))) is None or field_named(name):
-        takers = [one.name for one in COMMANDS if one.fields]
+        takers = [one.name for one in COMMANDS if one.takes_recipe_fields]
         fix = f"leave it out: a field of a recipe is an option of {', '.join(takers)}"
     else:
         fix = f"its options are {', '.join(f'--{one}' for one in options)}" if options else "leave it out: it has none"

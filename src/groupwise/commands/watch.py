@@ -43,7 +43,7 @@ class PageServer(ThreadingHTTPServer):
 
     def __init__(self, runs: Sequence[Path], port: int = 0) -> None:
         try:
-            super().__init__((ADDRESS, port), Handler)
+            super().__init__((ADDRESS, port), PageRequestHandler)
         except OSError as error:
             fix = "take another port, or leave --port out for a free one"
             raise Usage(f"port {port} cannot be used", evidence=str(error.strerror), fix=fix) from error
@@ -79,7 +79,7 @@ class PageServer(ThreadingHTTPServer):
         """Print nothing about a failed request, such as one that the browser closed early."""
 
 
-class Handler(BaseHTTPRequestHandler):
+class PageRequestHandler(BaseHTTPRequestHandler):
     """Answers one HTTP request: the page, its changes, or a refusal."""
 
     server: PageServer  # pyright: ignore[reportIncompatibleVariableOverride]

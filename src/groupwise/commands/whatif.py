@@ -23,7 +23,7 @@ TITLES = {
     "advantage": "advantage, mean over its tokens",
     "weight": "weight, mean over its tokens",
     "clipped": "share of its tokens clipped",
-    "gradient": "gradient, sum over its tokens",
+    "gradient_sum": "gradient, sum over its tokens",
 }
 """The numbers of a sample that `whatif` prints, in the order of their tables, with their titles."""
 
@@ -78,13 +78,13 @@ def explain(
 def heading(stored: StoredIteration) -> str:
     """The heading: the iteration and its number of samples."""
     trained, groups = len(stored.batch), len(groups_of(stored))
-    samples = f"{len(stored.lines)} samples in {groups} groups, {trained} trained"
+    samples = f"{len(stored.sample_records)} samples in {groups} groups, {trained} trained"
     return f"iteration {stored.iteration} of {stored.run}: {samples}; {OWN}: {stored.method or 'its own method'}"
 
 
 def figures(comparison: Comparison) -> list[str]:
     """The table of figures of the iteration, with one column for each method."""
-    names = [each.name for each in comparison.methods]
+    names = [each.method_name for each in comparison.methods]
     rows: list[tuple[str, Sequence[float | None]]] = [
         (title, [figure(each) for each in comparison.methods]) for title, figure in FIGURES.items()
     ]
@@ -108,7 +108,7 @@ def formatted(x: float | None) -> str:
 
 def none_computed(comparison: Comparison) -> BadData:
     """The error of a comparison in which every method is left out."""
-    reasons = "; ".join(f"{name}: {reason}" for name, reason in comparison.left_out.items())
+    reasons = "; ".join(f"{name}: {reason}" for name, reason in comparison.omitted_methods.items())
     fix = "name others: --methods grpo,gspo; groupwise methods lists all"
     return BadData("none of these methods can be computed from the stored samples", evidence=reasons, fix=fix)
 
@@ -123,8 +123,8 @@ def check_group(stored: StoredIteration, group: int | None) -> None:
 def group_tables(stored: StoredIteration, comparison: Comparison, group: Mapping[str, Any]) -> list[str]:
     """The prompt of a group, a table for each number with a row for each sample, and the cosines of its gradients."""
     rows = group["samples"]
-    line = stored.lines[rows[0]["sample"] - 1]
-    names = [each.name for each in comparison.methods]
+    line = stored.sample_records[rows[0]["sample"] - 1]
+    names = [each.method_name for each in comparison.methods]
     lines = [f"draw {line['draw']}, prompt {visible(str(line['prompt_id']))}: {visible(str(line['prompt'])[:200])}"]
     for key, title in TITLES.items():
         table = [
@@ -137,17 +137,19 @@ def group_tables(stored: StoredIteration, comparison: Comparison, group: Mapping
 
 def reasons(comparison: Comparison) -> list[str]:
     """Lines about methods that are left out, and terms that could not be computed, with the reasons."""
-    lines = [f"{name} is left out: {reason}" for name, reason in comparison.left_out.items()]
-    return lines + [f"{each.name}: {note}" for each in comparison.methods for note in each.notes]
+    lines = [f"{name} is left out: {reason}" for name, reason in comparison.omitted_methods.items()]
+    return lines + [f"{each.method_name}: {note}" for each in comparison.methods for note in each.notes]
 
 
 def chain_lines(stored: StoredIteration, chain: Chain) -> list[str]:
     """A token's numbers, from outcome to gradient, as aligned lines: name, number, component."""
-    line = stored.lines[chain.sample - 1]
+    line = stored.sample_records[chain.sample - 1]
     where = f"sample {chain.sample} of iteration {stored.iteration}, draw {line['draw']}"
-    head = f'token {chain.token} of {chain.of}, "{visible(chain.text)}" (id {chain.id}), of {where}'
+    head = (
+        f'token {chain.token} of {chain.token_count}, "{visible(chain.token_text)}" (id {chain.token_id}), of {where}'
+    )
     cells = [
-        (link.name, link.value if isinstance(link.value, str) else formatted(link.value), link.part)
+        (link.name, link.value if isinstance(link.value, str) else formatted(link.value), link.component)
         for link in chain.links
     ]
     widths = [max(len(row[i]) for row in cells) for i in range(2)]

@@ -16,6 +16,7 @@ from groupwise.config.python_spelling import in_python as in_python
 from groupwise.config.python_spelling import literal as literal
 from groupwise.config.python_spelling import setting_in_python as setting_in_python
 from groupwise.config.python_spelling import translate as translate
+from groupwise.config.recipe import Agent as Agent
 from groupwise.config.recipe import Cluster as Cluster
 from groupwise.config.recipe import Columns as Columns
 from groupwise.config.recipe import Evaluate as Evaluate

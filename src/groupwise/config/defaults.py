@@ -10,7 +10,15 @@ from typing import Any
 from groupwise.config.devices import AUTO, device_of, dtype_of
 from groupwise.config.parse_values import Reading
 from groupwise.config.phase_recipes import read_phases
-from groupwise.config.toml import DEFAULT, CommandText, default_method, override_value, read_toml, set_path, set_paths
+from groupwise.config.toml import (
+    DEFAULT,
+    CommandLineValue,
+    default_method,
+    override_value,
+    read_toml,
+    set_path,
+    set_paths,
+)
 from groupwise.core import GroupwiseError
 from groupwise.data import Sampling, TaskKind
 from groupwise.models import base_directory, find_model, kind_of, outline, read_shape
@@ -31,7 +39,7 @@ class RecipeSource:
     """A recipe before it is parsed: its file or text, the fields that override it, and a note on defaults in use."""
 
     source: str | Path
-    fields: tuple[tuple[str, Any], ...]
+    overrides: tuple[tuple[str, Any], ...]
     note: str = ""
 
 
@@ -107,7 +115,7 @@ def merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]
 def on_cpu(data: Mapping[str, Any]) -> bool:
     """Whether a recipe's tables train on a CPU."""
     machine = data.get("machine", {})
-    machine = machine.plain if isinstance(machine, CommandText) else machine
+    machine = machine.plain if isinstance(machine, CommandLineValue) else machine
     return device_of(str(machine.get("device", AUTO)) if isinstance(machine, Mapping) else AUTO) == "cpu"
 
 
@@ -170,7 +178,7 @@ def is_set(data: Mapping[str, Any], path: str) -> bool:
     """Whether a recipe's tables set the field at a dotted path. The value `"none"` counts as not set."""
     value: Any = data
     for key in path.split("."):
-        value = value.plain if isinstance(value, CommandText) else value
+        value = value.plain if isinstance(value, CommandLineValue) else value
         if not isinstance(value, Mapping) or key not in value:
             return False
         value = value[key]

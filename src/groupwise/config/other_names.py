@@ -83,6 +83,8 @@ EARLIER_FIELDS: Mapping[str, str] = MappingProxyType(
         "cluster.lag": "cluster.max_staleness",
         "cluster.lanes": "cluster.reduction_lanes",
         "engine.cache_tokens": "engine.kv_cache_tokens",
+        "engine.drafts": "engine.max_stored_answers",
+        "engine.keyed": "engine.keyed_randomness",
         "engine.max_gap": "engine.max_logprob_diff",
         "engine.place": "engine.placement",
         "engine.rows": "engine.max_num_seqs",

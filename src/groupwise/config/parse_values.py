@@ -24,7 +24,7 @@ from groupwise.config.registry import (
     methods,
     socket_of,
 )
-from groupwise.config.toml import CommandText, default_method
+from groupwise.config.toml import CommandLineValue, default_method
 from groupwise.config.user_code import UserCode
 from groupwise.core import InvalidValue, Usage, class_name, part_named, plain_name
 from groupwise.data import TaskKind, VerifierKind, name_of
@@ -32,7 +32,7 @@ from groupwise.methods import Method
 from groupwise.methods.families import published_name
 from groupwise.tasks import task_table
 from groupwise.verifiers import Function
-from groupwise.verifiers.python_reward import python_reward, table_of
+from groupwise.verifiers.reward_argument import python_reward, table_of
 from groupwise.verifiers.user_function import functions_in
 
 
@@ -40,11 +40,11 @@ from groupwise.verifiers.user_function import functions_in
 class Reading:
     """Converts TOML data to typed values. Errors are collected in `problems`, and reading continues.
 
-    Each method returns MISSING for invalid data. `where` is the dotted path for messages. Without `use`, code in the
-    user's files becomes an `UnloadedPart`.
+    Each method returns MISSING for invalid data. `where` is the dotted path for messages. Without `user_code`, code in
+    the user's files becomes an `UnloadedPart`.
     """
 
-    use: UserCode | None = None
+    user_code: UserCode | None = None
     problems: list[Usage] = field(default_factory=list)
 
     def problem(self, where: str, what: str, fix: str = "") -> Any:
@@ -54,9 +54,13 @@ class Reading:
 
     def value(self, data: Any, hint: Any, current: Any, where: str) -> Any:
         """Convert data to the type `hint` of a field; `current` is the field's value so far."""
-        if isinstance(data, CommandText) and TaskKind in (hint, *get_args(hint)) and not isinstance(data.plain, dict):
+        if (
+            isinstance(data, CommandLineValue)
+            and TaskKind in (hint, *get_args(hint))
+            and not isinstance(data.plain, dict)
+        ):
             data = data.plain if isinstance(data.plain, str) else str(data)  # a file may have the name 2024
-        if isinstance(data, CommandText) and (hint is not str or data.startswith(('"', "'"))):
+        if isinstance(data, CommandLineValue) and (hint is not str or data.startswith(('"', "'"))):
             data = data.plain
             if get_origin(hint) is tuple and not isinstance(data, list | dict) and ... in get_args(hint):
                 data = [data]
@@ -80,7 +84,7 @@ class Reading:
     def scalar(self, data: Any, hint: type, where: str) -> Any:
         """Convert data to a bool, int, float or string. A whole number is accepted for a float."""
         kind = bool if isinstance(data, bool) else type(data)
-        if kind is hint or (kind is CommandText and hint is str):
+        if kind is hint or (kind is CommandLineValue and hint is str):
             return hint(data)
         if hint is float and kind is int:
             return float(data)
@@ -94,7 +98,7 @@ class Reading:
         if len(types) == 1:  # the problem of the one type is more precise than "expected ..."
             return self.value(data, types[0], current, where)
         for arm in types:
-            trial = Reading(self.use)
+            trial = Reading(self.user_code)
             value = trial.value(data, arm, current, where)
             if not trial.problems:
                 return value
@@ -137,6 +141,8 @@ class Reading:
 
     def part(self, data: Any, hint: Any, current: Any, where: str) -> Any:
         """Build a component from its name or a table. A table without `kind` changes constants of the current one."""
+        if isinstance(data, str) and (shorthand := getattr(hint, "shorthand", "")):
+            data = {shorthand: data}
         if isinstance(data, str) and is_table(hint):
             entry = next((f.name for f in fields(hint) if default(f) is MISSING), fields(hint)[0].name)
             return self.problem(where, f"{_describe(data)}; expected a table", f'write {{ {entry} = "{data}" }}')
@@ -296,7 +302,9 @@ class Reading:
         verifiers["recipe.verifier"] = recipe.verifier
         for where, kind in verifiers.items():
             functions = functions_in(kind)
-            missing = {f.name for f in functions if not f.file and self.use and f.name not in self.use.in_memory}
+            missing = {
+                f.name for f in functions if not f.file and self.user_code and f.name not in self.user_code.in_memory
+            }
             if missing:
                 what = f"{' and '.join(sorted(missing))} was a function in memory of the program that started this run"
                 reward = python_reward(table_of(kind))
@@ -306,18 +314,27 @@ class Reading:
                 self.user_part(user_name, where)
         if ":" in recipe.environment:
             self.user_part(recipe.environment, "recipe.environment")
+        if (agent := recipe.agent) and ":" in agent.file:
+            self.user_part(agent.file, "recipe.agent.file")
+        elif agent and self.user_code and agent.file not in self.user_code.in_memory:
+            what = f"{agent.file} was a function in memory of the program that started this run"
+            self.problem(
+                "recipe.agent.file",
+                what,
+                "use the library: gw.resume(run, agent=agent), or name a function of a file: --agent my_agent.py:agent",
+            )
 
     def user_part(self, name: str, where: str) -> Any:
-        """The object that `my_file:MyClip` or `my_file.py:MyClip` refers to. Without `use`, an `UnloadedPart`."""
+        """The object that `my_file:MyClip` or `my_file.py:MyClip` refers to. Without `user_code`, an `UnloadedPart`."""
         file, _, attribute = name.rpartition(":")
         stem = Path(file).name.removesuffix(".py")
-        if self.use is None:
+        if self.user_code is None:
             return UnloadedPart(f"{stem}:{attribute}")
-        if file.endswith(".py") and stem not in self.use.modules:
+        if file.endswith(".py") and stem not in self.user_code.modules:
             fix = f"if you trust the file, add --use {file} to the command"
             return self.problem(where, f"{name!r} is code in a file that is not loaded", fix)
         try:
-            return self.use.find(f"{stem}:{attribute}")
+            return self.user_code.find(f"{stem}:{attribute}")
         except Usage as error:
             return self.problem(where, error.what, error.fix)
 
@@ -388,7 +405,7 @@ def is_table(hint: Any) -> bool:
 
 
 def _describe(data: Any) -> str:
-    return f"{str(data) if isinstance(data, CommandText) else data!r} is {KINDS.get(type(data), 'a string')}"
+    return f"{str(data) if isinstance(data, CommandLineValue) else data!r} is {KINDS.get(type(data), 'a string')}"
 
 
 def expected(arm: Any) -> str:

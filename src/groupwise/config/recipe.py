@@ -2,18 +2,18 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Literal, TypeVar
+from typing import ClassVar, Literal, TypeVar
 
 from groupwise.core import check_types
-from groupwise.data import EngineKind, Sampling, Strategy, TaskKind, VerifierKind
+from groupwise.data import THREAD, EngineKind, Sampling, Strategy, TaskKind, VerifierKind
 from groupwise.engines import Native
 from groupwise.learner import AdamW, check_lanes
 from groupwise.methods import Method
 from groupwise.models import Lora, Pipeline
-from groupwise.rollout import Independent, Turns
+from groupwise.rollout import Agents, Independent, Turns
 from groupwise.tasks import Calculator, named_task
 
-__all__ = ["Cluster", "Columns", "Evaluate", "ExtraTask", "Machine", "Recipe", "Save", "WarmStart"]
+__all__ = ["Agent", "Cluster", "Columns", "Evaluate", "ExtraTask", "Machine", "Recipe", "Save", "WarmStart"]
 
 
 T = TypeVar("T")
@@ -108,6 +108,30 @@ class WarmStart:
                 f"drop_thoughts is {self.drop_thoughts} and thought is {self.thought}\n"
                 "use 0 <= drop_thoughts <= 1, and a second mark of thought that is not empty, such as </think>"
             )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Agent:
+    """A program around the policy, which makes chat requests: its function, and its limits (docs/agents.md).
+
+    `file` names an async function of a row and an `openai.AsyncOpenAI`, such as `my_agent:agent`. `deadline` limits one
+    run of it, in seconds. Requests may name the policy by `policy` or by one of `model_names`; another name is an
+    error, so that the policy never plays a judge.
+    """
+
+    shorthand: ClassVar[str] = "file"
+    """The field that a text in place of the table sets."""
+
+    file: str
+    deadline: float = 600.0
+    model_names: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        check_types(self)
+        if not self.file:
+            raise ValueError("file is empty\nname a function: my_agent.py:agent")
+        if not self.deadline > 0:
+            raise ValueError(f"deadline is {self.deadline}\nuse a number above 0 seconds")
 
 
 MOST_THREADS = 4096
@@ -253,9 +277,10 @@ class Recipe:
     prompts that have none, and `template_arguments` are variables of the chat template. An answer with a score of at
     least `threshold` is correct; without a threshold, answers that a verifier only scores are neither correct nor
     wrong. `environment` is the other side of a conversation, such as `my_file:MyEnvironment`; it replaces the strategy
-    `Independent` of method and evaluation by `Turns`. `prompts` is the number of prompts of an iteration. With `lora`,
-    an adapter is trained and the model's weights are frozen. `pipeline` matters if the model is a pipeline of
-    diffusers. `warm_start` runs before the first iteration.
+    `Independent` of method and evaluation by `Turns`. `agent` is a program that makes chat requests; it replaces that
+    strategy by `Agents`, and all its conversations are trained. `prompts` is the number of prompts of an iteration.
+    With `lora`, an adapter is trained and the model's weights are frozen. `pipeline` matters if the model is a pipeline
+    of diffusers. `warm_start` runs before the first iteration.
     """
 
     model: str = "calculator"
@@ -273,6 +298,7 @@ class Recipe:
     verifier: VerifierKind | None = None
     threshold: float | None = None
     environment: str = ""
+    agent: Agent | None = None
     method: Method
     prompts: int = 16
     iterations: int = 100
@@ -296,6 +322,17 @@ class Recipe:
             for owner in ("method", "evaluate"):
                 if isinstance(getattr(self, owner).strategy, Independent):
                     object.__setattr__(self, owner, replace(getattr(self, owner), strategy=Turns()))
+        if self.agent is not None:
+            if self.environment:
+                raise ValueError(
+                    "the recipe has an agent and an environment\nleave one out: an agent runs its own tools"
+                )
+            for owner in ("method", "evaluate"):
+                if isinstance(getattr(self, owner).strategy, Independent):
+                    object.__setattr__(self, owner, replace(getattr(self, owner), strategy=Agents()))
+            if isinstance(self.method.strategy, Agents) and THREAD not in self.method.trained_roles:
+                roles = (*self.method.trained_roles, THREAD)
+                object.__setattr__(self, "method", replace(self.method, trained_roles=roles))
         if self.seed >= 2**64:
             raise ValueError(f"seed is {self.seed}\nuse one below 2**64")
         if not 0 <= self.max_unverifiable <= 1:

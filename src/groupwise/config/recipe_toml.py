@@ -17,7 +17,7 @@ from groupwise.config.recipe_errors import one_error
 from groupwise.config.references import located, with_references
 from groupwise.config.registry import UnloadedPart, public_name
 from groupwise.config.toml import (
-    CommandText,
+    CommandLineValue,
     overridden,
     override_value,
     parse_toml,
@@ -174,7 +174,7 @@ def override(value: T, path: str, text: Any, use: UserCode | None = None) -> T:
     `text` is the name of a component, or TOML. Raises `Usage`.
     """
     data: dict[str, Any] = {}
-    set_path(data, path, CommandText(text) if isinstance(text, str) else text)
+    set_path(data, path, CommandLineValue(text) if isinstance(text, str) else text)
     reading = Reading(use or UserCode())
     changed = reading.table(type(value), data, value, type(value).__name__.lower())
     if reading.problems:

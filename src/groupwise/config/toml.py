@@ -12,7 +12,7 @@ from groupwise.core import Usage, is_nested_deeper, or_near
 from groupwise.methods.families import published_name
 
 
-class CommandText(str):
+class CommandLineValue(str):
     """A value from the command line. Its type depends on the field that it sets."""
 
     __slots__ = ()
@@ -27,7 +27,7 @@ class CommandText(str):
         return table["x"] if len(table) == 1 else str(self)
 
 
-class PlainText(str):
+class PythonText(str):
     """A value from Python that is text. It is never parsed."""
 
     __slots__ = ()
@@ -43,9 +43,9 @@ TWICE = 'write it once: method = "grpo" alone, or with fields method.base = "grp
 
 def override_value(value: Any) -> Any:
     """Convert an override's value: a string is text of the command line, unless it is a `PlainText`."""
-    if isinstance(value, PlainText):
+    if isinstance(value, PythonText):
         return str(value)
-    return CommandText(value) if isinstance(value, str) else value
+    return CommandLineValue(value) if isinstance(value, str) else value
 
 
 def is_toml(source: str | Path) -> bool:
@@ -116,7 +116,7 @@ def overridden(data: dict[str, Any], overrides: Sequence[tuple[str, Any]]) -> di
 
 def without_command_text(value: Any) -> Any:
     """A copy of TOML data in which text of the command line is parsed as TOML."""
-    if isinstance(value, CommandText):
+    if isinstance(value, CommandLineValue):
         return value.plain
     if isinstance(value, dict):
         return {key: without_command_text(item) for key, item in value.items()}
@@ -142,7 +142,7 @@ def set_path(data: dict[str, Any], path: str, value: Any) -> None:
     for key, following in pairwise(keys):
         index = _index(node, key, path)
         child = node[index] if isinstance(node, list) else node.get(index, {})
-        child = child.plain if isinstance(child, CommandText) else child
+        child = child.plain if isinstance(child, CommandLineValue) else child
         if isinstance(child, str) and child != "none":  # a field that may be none has no component yet
             child = {"base" if published_name(child) in methods() else "kind": child}
         if not isinstance(child, dict | list) or following == "kind":  # another component has other constants

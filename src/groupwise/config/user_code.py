@@ -13,7 +13,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from groupwise.config.local_imports import imported_files, module_names
+from groupwise.config.imported_files import imported_files, module_names
 from groupwise.core import BadData, Usage, describe_error, is_new_line, or_near, spelled, visible
 from groupwise.core.error_location import INSTALLED
 from groupwise.engines.remote.access import EngineAccess
@@ -80,20 +80,20 @@ class UserCode:
     changes: tuple[str, ...] = ()
     unsafe_local_exec: bool = False
     trust_remote_code: bool = False
-    judges: JudgeAccess = JudgeAccess()  # noqa: RUF009
+    judge_access: JudgeAccess = JudgeAccess()  # noqa: RUF009
     in_memory: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
-    engines: EngineAccess = EngineAccess()  # noqa: RUF009
+    engine_access: EngineAccess = EngineAccess()  # noqa: RUF009
 
     @property
     def permissions(self) -> dict[str, Any]:
         """The permissions beside the loaded files, by their names in `Permissions`."""
         return {
-            "judges": self.judges.hosts,
-            "keys": self.judges.keys,
-            "engine_hosts": self.engines.hosts,
-            "engine_python": self.engines.python,
-            "engine_secret": self.engines.secret_file,
-            "engine_exchange": self.engines.exchange,
+            "judges": self.judge_access.hosts,
+            "keys": self.judge_access.key_variables,
+            "engine_hosts": self.engine_access.hosts,
+            "engine_python": self.engine_access.python,
+            "engine_secret": self.engine_access.secret_file,
+            "engine_exchange": self.engine_access.exchange,
             "unsafe_local_exec": self.unsafe_local_exec,
             "trust_remote_code": self.trust_remote_code,
         }
@@ -200,7 +200,14 @@ def load_use(
     modules = {stem: _run(stem, path, source, imports[stem]) for stem, (path, source) in sources.items()}
     named = {stem: str(path) for stem, (path, _) in sources.items()}
     return UserCode(
-        modules, hashes, named, changes, allowed.unsafe_local_exec, allowed.trust_remote_code, access, engines=engines
+        modules,
+        hashes,
+        named,
+        changes,
+        allowed.unsafe_local_exec,
+        allowed.trust_remote_code,
+        access,
+        engine_access=engines,
     )
 
 

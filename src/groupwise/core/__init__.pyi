@@ -6,7 +6,7 @@ from groupwise.core.errors import EngineLost as EngineLost
 from groupwise.core.errors import GroupwiseError as GroupwiseError
 from groupwise.core.errors import InvalidValue as InvalidValue
 from groupwise.core.errors import Locked as Locked
-from groupwise.core.errors import Mismatch as Mismatch
+from groupwise.core.errors import LogprobMismatch as LogprobMismatch
 from groupwise.core.errors import MissingRequirement as MissingRequirement
 from groupwise.core.errors import NoSignal as NoSignal
 from groupwise.core.errors import Storage as Storage
@@ -37,4 +37,6 @@ from groupwise.core.regular_files import read_regular as read_regular
 from groupwise.core.spelling import spelled as spelled
 from groupwise.core.spelling import spelling as spelling
 from groupwise.core.terminal_escape import visible as visible
+from groupwise.core.terminal_width import terminal_width as terminal_width
+from groupwise.core.terminal_width import wrapped as wrapped
 from groupwise.core.user_cache import user_cache as user_cache

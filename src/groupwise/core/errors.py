@@ -11,7 +11,7 @@ __all__ = [
     "GroupwiseError",
     "InvalidValue",
     "Locked",
-    "Mismatch",
+    "LogprobMismatch",
     "MissingRequirement",
     "NoSignal",
     "Storage",
@@ -101,7 +101,7 @@ class Unverifiable(Diverged):
     """Too many answers could not be graded."""
 
 
-class Mismatch(Diverged):
+class LogprobMismatch(Diverged):
     """The log-probs of engine and learner for the same token differ by more than `engine.max_logprob_diff`."""
 
 

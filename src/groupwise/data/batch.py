@@ -70,10 +70,10 @@ class Batch:
     """Number of tokens of each sample after its prompt, trained or not. A mask does not change it."""
     finish: Int[Tensor, " s"] = field(metadata=PER_SAMPLE)
     limit: Int[Tensor, " s"] = field(metadata=PER_SAMPLE)
-    """The largest `length` that each sample may reach: `max_tokens`, or less after a prompt that leaves less room."""
+    """The largest `length` that each sample may reach: `max_new_tokens`, less after a prompt that leaves less room."""
     age: Int[Tensor, " s"] = field(metadata=PER_SAMPLE)
     """For each sample: the policy's version minus the version of its oldest sampled token; 0 if none was sampled."""
-    max_staleness: Int[Tensor, " n"] = field(metadata=PER_TOKEN)
+    staleness: Int[Tensor, " n"] = field(metadata=PER_TOKEN)
     """For each token: the policy's weight version minus the version that sampled it; 0 if it was not sampled."""
     reward: Later[Float[Tensor, " s"]] = field(default=UNWRITTEN, metadata=PER_SAMPLE)
 
@@ -85,7 +85,7 @@ class Batch:
     logp: Later[Float[Tensor, " n"]] = field(default=UNWRITTEN, metadata=PER_TOKEN)
     measures: Mapping[Measure, Float[Tensor, " n"]] = field(default_factory=dict, metadata=PER_TOKEN)
 
-    max_tokens: int = field(metadata=PER_RUN)
+    max_new_tokens: int = field(metadata=PER_RUN)
     """The generation budget `sampling.max_tokens`, one number for all batches of a run. Components read it only here.
 
     A length is divided by it, never by `limit`, which depends on the prompt.
@@ -112,7 +112,7 @@ class Batch:
         """The samples that have this view, with it as their prompt; and which of this batch's tokens belong to them."""
         has = [view in s.views for s in self.samples]
         part = self.take([i for i, present in enumerate(has) if present])
-        samples = tuple(replace(s, context=s.views[view], content="", routes=()) for s in part.samples)
+        samples = tuple(replace(s, context=s.views[view], content_hash="", routes=()) for s in part.samples)
         which = self.sequences.spread(torch.tensor(has, dtype=torch.bool, device=self.token_index.device))
         return replace(part, samples=samples, routes=((),) * len(samples)), which
 
@@ -178,6 +178,18 @@ class Batch:
                 count += 1
             rows.append(row)
         return Segments(self.at_trained(rows, torch.long), count)
+
+    @property
+    def episode_keys(self) -> tuple[Key, ...]:
+        """The identity of each sample's episode: (`Draw.id`, the first number of its stream)."""
+        return tuple((draw, stream[:1]) for draw, stream in self.keys)
+
+    @property
+    def episodes(self) -> Segments:
+        """Which samples belong to which episode of an agent; without agents, each answer is one episode."""
+        numbers: dict[Key, int] = {}
+        index = [numbers.setdefault(key, len(numbers)) for key in self.episode_keys]
+        return Segments(torch.tensor(index, dtype=torch.long, device=self.score.device), len(numbers))
 
     def by(self, column: str) -> Segments:
         """Segments of samples by an integer column: `batch.by("outcome").mean(lengths)` has one mean per outcome."""
@@ -299,10 +311,10 @@ def pack(
         finish=torch.tensor([-1 if s.finish is None else int(s.finish) for s in samples], dtype=torch.long),
         limit=torch.tensor([s.limit for s in samples], dtype=torch.long),
         age=torch.tensor([version - (version if s.oldest is None else s.oldest) for s in samples], dtype=torch.long),
-        max_staleness=torch.where(origin >= 0, version - origin, 0),
+        staleness=torch.where(origin >= 0, version - origin, 0),
         logp_engine=torch.tensor(_entries([s.logp for s in samples], trained), dtype=torch.float64),
         measures={Mark(name): _marks(name, samples, trained) for name in sorted({n for s in samples for n in s.marks})},
-        max_tokens=max_tokens,
+        max_new_tokens=max_tokens,
     )
 
 

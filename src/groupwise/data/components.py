@@ -4,11 +4,11 @@ from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from typing import Any
 
+from groupwise.data.base_classes import Couples, Weighs
 from groupwise.data.batch import Batch
-from groupwise.data.contents import VerdictContents, joined_contents
 from groupwise.data.measures import Measure
 from groupwise.data.roles import Role
-from groupwise.data.sockets import Couples, Weighs
+from groupwise.data.verdict_contents import VerdictContents, joined_contents
 
 __all__ = [
     "added_contents",

@@ -64,7 +64,7 @@ class Sampling:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GenerationRequest:
-    """A request for up to `limit` next tokens of a sample, whose tokens so far are the last `at` ids of `context`.
+    """A request for up to `limit` next tokens of a sample. Its `position` tokens so far are the last ids of `context`.
 
     The random number of the token at position t is keyed by (seed, purpose, draw, stream, t). Other requests in the
     batch do not change it.
@@ -74,16 +74,16 @@ class GenerationRequest:
     limit: int
     draw: int
     stream: Ids
-    at: int = 0
+    position: int = 0
     sampling: Sampling = Sampling()
     purpose: int = 0
-    content: str = ""
+    content_hash: str = ""
     """Hash of the prompt's content besides token ids, such as images."""
-    path: tuple[bytes, ...] = ()
-    """The sample's encoded actions so far (`Sample.path`), if the policy's actions are not tokens of text."""
+    actions: tuple[bytes, ...] = ()
+    """The sample's encoded actions so far (`Sample.actions`), if the policy's actions are not tokens of text."""
     top: int = 0
-    """The number of most probable tokens to return for each new position (`Generation.likeliest`)."""
-    stride: int = 1
+    """The number of most probable tokens to return for each new position (`Generation.top_logprobs`)."""
+    steps_per_token: int = 1
     """For a flow policy without noise: the number of denoising steps that one token spans."""
     steps: int | None = None
     """For a flow policy: the number of denoising steps, if not the policy's own; such a sample must not be trained."""
@@ -91,7 +91,7 @@ class GenerationRequest:
     @property
     def context_key(self) -> ContextKey:
         """The identity of the request's context. Contexts with equal ids but different actions are different."""
-        return content_hash(self.content, self.path), self.context
+        return content_hash(self.content_hash, self.actions), self.context
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,9 +99,9 @@ class Generation:
     """The engine's answer to a `GenerationRequest`. An interrupted generation has `Finish.cut`.
 
     `logp` is under the sampling distribution. `routes` are the experts of a mixture, if the engine records them: for
-    each token of the request's context and each new token except the last, which was not forwarded. `path` has the
-    action of each new token, if actions are no words (see `Sample.path`). `likeliest` has the likeliest tokens at the
-    position of each new token, if the request has `top`.
+    each token of the request's context and each new token except the last, which was not forwarded. `actions` has the
+    action of each new token, if actions are no words (see `Sample.actions`). `top_logprobs` has the likeliest tokens at
+    the position of each new token, if the request has `top`.
     """
 
     tokens: Ids
@@ -109,8 +109,8 @@ class Generation:
     versions: Ids
     finish: Finish
     routes: tuple[bytes, ...] = ()
-    path: tuple[bytes, ...] = ()
-    likeliest: tuple[Likeliest, ...] = ()
+    actions: tuple[bytes, ...] = ()
+    top_logprobs: tuple[Likeliest, ...] = ()
 
 
 def content_hash(content: str, path: Sequence[bytes]) -> str:

@@ -247,6 +247,10 @@ _BY_QUESTION: dict[str, tuple[Metric, ...]] = {
             better="lower",
         ),
         *_conversation("counts/errors", "calls per conversation whose tool failed", better="lower"),
+        *_conversation("counts/requests", "chat requests of an agent per conversation"),
+        *_conversation("episodes/samples", "samples per run of an agent"),
+        *_conversation("episodes/requests", "chat requests per run of an agent"),
+        *_conversation("episodes/tokens", "sampled tokens per run of an agent"),
         *_conversation("counts/<name>", "a count of the environment or of the strategy, per conversation"),
     ),
     ENGINES: (  # the bound on the gap is `engine.max_logprob_diff` of the recipe

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from typing import Any
 
+from groupwise.data.base_classes import EngineKind, ListsProblems, Task
 from groupwise.data.sample import Prompt
-from groupwise.data.sockets import EngineKind, ListsProblems, Task
 
 __all__ = ["all_problems", "data_stats", "notices_of"]
 

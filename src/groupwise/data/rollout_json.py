@@ -21,8 +21,9 @@ def to_json(value: Any) -> dict[str, Any]:
     """A dataclass as a JSON object. Values of fields of the type `Any` must be JSON values.
 
     >>> from groupwise.data import Generation, Finish
-    >>> to_json(Generation(tokens=(7,), logp=(math.nan,), versions=(2,), finish=Finish.stop, path=(b"a",)))
-    {'tokens': [7], 'logp': [None], 'versions': [2], 'finish': 'stop', 'routes': [], 'path': ['YQ=='], 'likeliest': []}
+    >>> data = to_json(Generation(tokens=(7,), logp=(math.nan,), versions=(2,), finish=Finish.stop, actions=(b"a",)))
+    >>> {name: data[name] for name in ("tokens", "logp", "finish", "actions")}
+    {'tokens': [7], 'logp': [None], 'finish': 'stop', 'actions': ['YQ==']}
     """
     return _codec(type(value))[0](value)
 

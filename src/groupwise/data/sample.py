@@ -12,7 +12,7 @@ from groupwise.core.field_types import check_types
 from groupwise.data.generation import ContextKey, Finish, Ids, Likeliest, content_hash
 from groupwise.data.verdicts import Verdict
 
-__all__ = ["ENVIRONMENT", "SAMPLED", "TEMPLATE", "WRITTEN", "CountedText", "Draw", "Prompt", "Rollout", "Sample"]
+__all__ = ["ENVIRONMENT", "SAMPLED", "TEMPLATE", "WRITTEN", "Draw", "Prompt", "ReplyWithCounts", "Rollout", "Sample"]
 
 T = TypeVar("T")
 
@@ -28,7 +28,7 @@ class Prompt:
     """A problem: the token ids that the policy is conditioned on, its text, and the columns of its data row.
 
     Verifiers, environments and strategies read `row`; the policy does not. `row["answer"]` is the gold answer. `row` is
-    read-only, but its values are not copied. `content` is a hash of other content, such as the images behind
+    read-only, but its values are not copied. `content_hash` is a hash of other content, such as the images behind
     placeholder ids; empty if there is none. `Usage` for an argument of another type.
 
     >>> Prompt("p", (5, 6), "2+2=", {"answer": 4, "level": 1}).row["level"]
@@ -36,10 +36,10 @@ class Prompt:
     """
 
     id: str
-    context: Ids
+    token_ids: Ids
     text: str = ""
     row: Mapping[str, Any] = field(default_factory=dict)
-    content: str = ""
+    content_hash: str = ""
 
     def __post_init__(self) -> None:
         check_types(self)
@@ -47,7 +47,7 @@ class Prompt:
 
     def __reduce__(self) -> tuple[Any, ...]:
         # A mapping proxy cannot be pickled.
-        return type(self), (self.id, self.context, self.text, dict(self.row), self.content)
+        return type(self), (self.id, self.token_ids, self.text, dict(self.row), self.content_hash)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,9 +69,9 @@ class Sample:
     """One generated answer, or one conversation. `text` is decoded from `tokens` and never tokenised again.
 
     `stream` is the key of its random numbers. `origin` and `logp` have one entry per token. `logp` is under the
-    distribution that the token was sampled from, and NaN for a token that was not sampled. `ends[i]` is the end of
-    token i in `text`, in characters. `routes` are the experts of a mixture for each context and answer token, as far as
-    the engine recorded them.
+    distribution that the token was sampled from, and NaN for a token that was not sampled. `token_ends[i]` is the end
+    of token i in `text`, in characters. `routes` are the experts of a mixture for each context and answer token, as far
+    as the engine recorded them.
 
     >>> s = Sample(context=(5, 6), stream=(0,), tokens=(7, 8), origin=(0, 0), logp=(-0.5, -0.1))
     >>> s.insert((9,), ENVIRONMENT).tokens, s.fork(1, 3).stream
@@ -85,20 +85,20 @@ class Sample:
     origin: Ids = ()
     logp: tuple[float, ...] = ()
     routes: tuple[bytes, ...] = ()
-    path: tuple[bytes, ...] = ()
+    actions: tuple[bytes, ...] = ()
     """For a policy whose actions are not text tokens: each token's encoded action. Tokens after the last have none."""
-    likeliest: tuple[Likeliest, ...] = ()
+    top_logprobs: tuple[Likeliest, ...] = ()
     """The most probable tokens at each token's position, if requested. Tokens after the last entry have none."""
     finish: Finish | None = None
     text: str = ""
-    ends: Ids = ()
+    token_ends: Ids = ()
     group: int = 0
     """The group in its rollout: an advantage compares the samples of a rollout that have equal `group` and `role`."""
     role: str = "answer"
     """The kind of sample: "answer", or another role that a sampling strategy gives it, such as "critique"."""
     parent: int | None = None
     verdict: Verdict | None = None
-    content: str = ""
+    content_hash: str = ""
     """Hash of the prompt's content besides token ids, such as images."""
     views: Mapping[str, Ids] = field(default_factory=dict)
     """Alternative prompts for the same tokens, by name, such as one with a hint. Measures may condition on them."""
@@ -113,15 +113,15 @@ class Sample:
                 f"a sample has {len(self.tokens)} tokens, {len(self.origin)} origins and {len(self.logp)} log-probs\n"
                 "give `origin` and `logp` one entry per token"
             )
-        if len(self.path) > len(self.tokens):
+        if len(self.actions) > len(self.tokens):
             raise ValueError(
-                f"a sample has {len(self.path)} encoded actions (path) for {len(self.tokens)} tokens\n"
+                f"a sample has {len(self.actions)} encoded actions for {len(self.tokens)} tokens\n"
                 "give `path` at most one entry per token"
             )
-        if len(self.likeliest) > len(self.tokens):
+        if len(self.top_logprobs) > len(self.tokens):
             raise ValueError(
-                f"a sample has {len(self.likeliest)} entries of `likeliest` for {len(self.tokens)} tokens\n"
-                "give `likeliest` at most one entry per token"
+                f"a sample has {len(self.top_logprobs)} entries of `top_logprobs` for {len(self.tokens)} tokens\n"
+                "give `top_logprobs` at most one entry per token"
             )
         for name, numbers in self.marks.items():
             if len(numbers) > len(self.tokens):
@@ -138,7 +138,7 @@ class Sample:
     @property
     def context_key(self) -> ContextKey:
         """The identity of the sample's prompt. Prompts with equal ids but different images are different."""
-        return self.content, self.context
+        return self.content_hash, self.context
 
     @property
     def trained(self) -> tuple[bool, ...]:
@@ -188,12 +188,17 @@ class Sample:
         It is empty if the sample ends with tokens that are not trained, and the whole sample if all tokens are trained.
         """
         trained = self.trained
-        at = next((i + 1 for i in reversed(range(len(trained))) if not trained[i]), 0)
-        start = self.ends[at - 1] if at else 0
+        return self.after(next((i + 1 for i in reversed(range(len(trained))) if not trained[i]), 0))
+
+    def after(self, at: int) -> "Sample":
+        """The tokens from index `at` on as a separate sample, whose context is everything before them."""
+        start = self.token_ends[at - 1] if at else 0
         return replace(
-            self, context=self.context + self.tokens[:at], content=content_hash(self.content, self.path[:at]),
-            tokens=self.tokens[at:], origin=self.origin[at:], logp=self.logp[at:], path=self.path[at:],
-            text=self.text[start:], ends=tuple(end - start for end in self.ends[at:]),
+            self, context=self.context + self.tokens[:at],
+            content_hash=content_hash(self.content_hash, self.actions[:at]),
+            tokens=self.tokens[at:], origin=self.origin[at:], logp=self.logp[at:], actions=self.actions[at:],
+            top_logprobs=self.top_logprobs[at:],
+            text=self.text[start:], token_ends=tuple(end - start for end in self.token_ends[at:]),
             views={name: context + self.tokens[:at] for name, context in self.views.items()},
             marks={name: numbers[at:] for name, numbers in self.marks.items()},
         )  # fmt: skip
@@ -209,7 +214,7 @@ class Sample:
         ((5,), (5, 6))
         """
         views = {**self.views, SAMPLED: self.views.get(SAMPLED, self.context)}
-        return replace(self, context=self.views[view], views=views, content="", routes=())
+        return replace(self, context=self.views[view], views=views, content_hash="", routes=())
 
     def insert(self, ids: Ids, origin: int) -> "Sample":
         """A copy with tokens appended that the policy did not sample, such as an environment's reply."""
@@ -217,17 +222,17 @@ class Sample:
 
     def with_tokens(
         self, tokens: Ids, origin: Ids, logp: tuple[float, ...], routes: tuple[bytes, ...] = (),
-        path: tuple[bytes, ...] = (), likeliest: tuple[Likeliest, ...] = (),
+        path: tuple[bytes, ...] = (), top_logprobs: tuple[Likeliest, ...] = (),
     ) -> "Sample":  # fmt: skip
         """A copy with tokens appended. `routes` covers the context, all earlier tokens and the new ones.
 
-        `path` and `likeliest` cover the new tokens. An earlier token without such an entry gets an empty one.
+        `actions` and `top_logprobs` cover the new tokens. An earlier token without such an entry gets an empty one.
         """
         n = len(self.tokens)
         return replace(
             self, tokens=self.tokens + tokens, origin=self.origin + origin, logp=self.logp + logp,
-            routes=self.routes + routes[len(self.routes) :], path=_joined(self.path, path, n, b""),
-            likeliest=_joined(self.likeliest, likeliest, n, ()),
+            routes=self.routes + routes[len(self.routes) :], actions=_joined(self.actions, path, n, b""),
+            top_logprobs=_joined(self.top_logprobs, top_logprobs, n, ()),
         )  # fmt: skip
 
     def with_finish(self, finish: Finish | None) -> "Sample":
@@ -236,7 +241,7 @@ class Sample:
 
     def with_text(self, text: str, ends: Ids) -> "Sample":
         """A copy with the decoded text, and the end of each token in it."""
-        return replace(self, text=text, ends=ends)
+        return replace(self, text=text, token_ends=ends)
 
     def with_verdict(self, verdict: Verdict, *, start: int = 0) -> "Sample":
         """A copy with a verdict on the tokens from `start` on. The verdict's step scores become numbers per token.
@@ -248,7 +253,7 @@ class Sample:
         >>> sample.with_verdict(Verdict(Outcome.wrong, steps={"line": [(3, 0.5)]})).marks
         {'line': (nan, 0.5, nan)}
         """
-        before = self.ends[start - 1] if start else 0
+        before = self.token_ends[start - 1] if start else 0
         marks = {name: self._values_at_ends(steps, start, before) for name, steps in verdict.steps.items()}
         return replace(self, verdict=verdict, marks={**self.marks, **marks})
 
@@ -260,7 +265,7 @@ class Sample:
                     f"a verdict's step ends at character {end}, but the text has {len(self.text) - before} characters\n"
                     "let each end in `Verdict.steps` be above 0 and at most the length of the text"
                 )
-            token = bisect_left(self.ends, before + end, lo=start)  # the token of the step's last character
+            token = bisect_left(self.token_ends, before + end, lo=start)  # the token of the step's last character
             values[token] = value if math.isnan(values[token]) else values[token] + value
         return tuple(values)
 
@@ -279,15 +284,15 @@ class Sample:
         """A new sample with the first `at` tokens, to be continued, with the random stream `(*stream, at, i)`."""
         return replace(
             self, tokens=self.tokens[:at], origin=self.origin[:at], logp=self.logp[:at], stream=(*self.stream, at, i),
-            routes=self.routes[: len(self.context) + at - 1], path=self.path[:at], likeliest=self.likeliest[:at],
-            finish=None, text="", ends=(), verdict=None, marks={}, counts={},
+            routes=self.routes[: len(self.context) + at - 1], actions=self.actions[:at],
+            top_logprobs=self.top_logprobs[:at], finish=None, text="", token_ends=(), verdict=None, marks={}, counts={},
         )  # fmt: skip
 
 
-class CountedText(str):
+class ReplyWithCounts(str):
     """An environment's reply with named counts. Each count becomes a metric.
 
-    >>> text = CountedText("error: no such tool", calls=1, malformed=1)
+    >>> text = ReplyWithCounts("error: no such tool", calls=1, malformed=1)
     >>> text == "error: no such tool", text.counts
     (True, {'calls': 1, 'malformed': 1})
     """
@@ -295,7 +300,7 @@ class CountedText(str):
     __slots__ = ("counts",)
     counts: Mapping[str, float]
 
-    def __new__(cls, text: str, **counts: Any) -> "CountedText":
+    def __new__(cls, text: str, **counts: Any) -> "ReplyWithCounts":
         """ValueError if a count is not a finite number."""
         for name, count in counts.items():
             if isinstance(count, bool) or not isinstance(count, int | float) or not math.isfinite(count):

@@ -6,10 +6,9 @@ from groupwise.engines.native_settings import Native as Native
 from groupwise.engines.native_settings import without_pages as without_pages
 from groupwise.engines.remote.access import EngineAccess as EngineAccess
 from groupwise.engines.remote.fleet import Fleet as Fleet
-from groupwise.engines.remote.probe import Probe as Probe
 from groupwise.engines.remote.remote import Remote as Remote
 from groupwise.engines.remote.secret import read_secret as read_secret
-from groupwise.engines.remote.served import Served as Served
+from groupwise.engines.remote.served_settings import Served as Served
 from groupwise.engines.remote.server import EngineServer as EngineServer
 from groupwise.engines.remote.server import Identity as Identity
 from groupwise.engines.remote.server import servable as servable
@@ -24,6 +23,7 @@ from groupwise.engines.remote.weights_file import Exchange as Exchange
 from groupwise.engines.remote.weights_file import WeightsFile as WeightsFile
 from groupwise.engines.remote.weights_file import read_weights as read_weights
 from groupwise.engines.remote.weights_file import write_weights as write_weights
+from groupwise.engines.remote.weights_probe import Probe as Probe
 from groupwise.engines.speculative_settings import Speculative as Speculative
 from groupwise.engines.steps.denoising import DenoisingEngine as DenoisingEngine
 from groupwise.engines.steps.step_engine import ROWS as ROWS

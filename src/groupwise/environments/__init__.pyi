@@ -1,4 +1,9 @@
 # Made by tools/front_doors.py from the `__all__` of each file.
+from groupwise.environments.call_formats import CallFormat as CallFormat
+from groupwise.environments.call_formats import HermesCalls as HermesCalls
+from groupwise.environments.call_formats import LlamaCalls as LlamaCalls
+from groupwise.environments.call_formats import MistralCalls as MistralCalls
+from groupwise.environments.call_formats import call_format as call_format
 from groupwise.environments.coin import CoinFlip as CoinFlip
 from groupwise.environments.tools import Call as Call
 from groupwise.environments.tools import Hermes as Hermes

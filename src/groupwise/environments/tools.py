@@ -13,7 +13,7 @@ from random import Random
 from typing import Any, Protocol, runtime_checkable
 
 from groupwise.core.errors import ends_run
-from groupwise.data import CountedText, Observation, Prompt
+from groupwise.data import Observation, Prompt, ReplyWithCounts
 from groupwise.environments.schemas import tool_schema
 from groupwise.sandbox.code_block import code_of
 from groupwise.sandbox.sandbox import Program, Sandbox
@@ -131,27 +131,27 @@ class Tools:
         try:
             calls = self.format.calls(message)
         except MalformedCall as error:
-            return CountedText(self.format.render([f"error: {error}"]), calls=1, malformed=1, errors=0)
+            return ReplyWithCounts(self.format.render([f"error: {error}"]), calls=1, malformed=1, errors=0)
         if not calls:
             return None
         results = [await self._run(call) for call in calls]
         counts = Counter(calls=len(calls), malformed=0, errors=0)
         for result in results:
             counts.update(result.counts)
-        return CountedText(self.format.render(results), **counts)
+        return ReplyWithCounts(self.format.render(results), **counts)
 
     async def restore(self, message: str, observation: Observation) -> None:
         """Does nothing: the tools have no state, so a call that was logged before a kill does not run again."""
 
-    async def _run(self, call: Call) -> CountedText:
+    async def _run(self, call: Call) -> ReplyWithCounts:
         tool = self.tools.get(call.name)
         if tool is None:
             names = ", ".join(self.tools)
-            return CountedText(f"error: no tool is called {call.name[:80]!r}; there is {names}", malformed=1)
+            return ReplyWithCounts(f"error: no tool is called {call.name[:80]!r}; there is {names}", malformed=1)
         try:
             inspect.signature(tool).bind(**call.arguments)
         except TypeError as error:
-            return CountedText(f"error: {call.name}: {str(error)[:200]}", malformed=1)
+            return ReplyWithCounts(f"error: {call.name}: {str(error)[:200]}", malformed=1)
         try:
             result = tool(**call.arguments)
             result = await result if inspect.isawaitable(result) else result
@@ -159,9 +159,9 @@ class Tools:
         except Exception as error:
             if ends_run(error) or isinstance(error, ToolLost):
                 raise
-            return CountedText(f"error: {call.name}: {str(error)[:200] or type(error).__name__}", errors=1)
-        counts = result.counts if isinstance(result, CountedText) else {}
-        return CountedText(text if len(text) <= SHOWN else f"{text[:SHOWN]}... ({len(text)} characters)", **counts)
+            return ReplyWithCounts(f"error: {call.name}: {str(error)[:200] or type(error).__name__}", errors=1)
+        counts = result.counts if isinstance(result, ReplyWithCounts) else {}
+        return ReplyWithCounts(text if len(text) <= SHOWN else f"{text[:SHOWN]}... ({len(text)} characters)", **counts)
 
 
 # Two tools
@@ -222,7 +222,7 @@ def python_tool(sandbox: Sandbox) -> Callable[[Any], Any]:
         output = (execution.value or "").rstrip("\n")
         error = f"error: {execution.error}" if execution.error else ""
         text = "\n".join(part for part in (output, error) if part)
-        return CountedText(text, errors=int(bool(execution.error)))
+        return ReplyWithCounts(text, errors=int(bool(execution.error)))
 
     return python
 

@@ -38,22 +38,22 @@ MOST_VOTES = 1000
 class Tally:
     """The counts of one problem's answers: all, the right ones, and how often each distinct wrong one occurs.
 
-    `others` counts each distinct wrong answer; None if the verifier does not return the answer that it read.
+    `wrong_counts` counts each distinct wrong answer; None if the verifier does not return the answer that it read.
     Malformed and unverifiable answers are not right and have no vote.
 
-    >>> Tally("p", answers=5, right=2, others=(2,)).share
+    >>> Tally("p", answer_count=5, right=2, wrong_counts=(2,)).share
     0.4
     """
 
     id: str
-    answers: int
+    answer_count: int
     right: int
-    others: tuple[int, ...] | None = ()
+    wrong_counts: tuple[int, ...] | None = ()
 
     @property
     def share(self) -> float:
         """The share of right answers; 0 without answers, so that the problem stays in the mean."""
-        return self.right / self.answers if self.answers else 0.0
+        return self.right / self.answer_count if self.answer_count else 0.0
 
     def pass_at(self, k: int) -> float:
         """Unbiased pass@k: the chance that at least one of `k` answers, drawn without replacement, is right.
@@ -61,7 +61,7 @@ class Tally:
         `1 - C(n - c, k) / C(n, k)` (arXiv:2107.03374, equation 1). ValueError if there are fewer than k answers.
         """
         self._at_least(k, "pass")
-        return 1 - math.comb(self.answers - self.right, k) / math.comb(self.answers, k)
+        return 1 - math.comb(self.answer_count - self.right, k) / math.comb(self.answer_count, k)
 
     def maj_at(self, k: int) -> float:
         """Unbiased maj@k: the chance that the right answer wins the vote of `k` answers, drawn without replacement.
@@ -69,24 +69,24 @@ class Tally:
         Exact over all choices of k. Answers that tie for most votes win equally often. Without votes, no answer is
         right. ValueError if there are fewer than k answers, or if votes are not available.
 
-        >>> Tally("p", answers=3, right=1, others=(1, 1)).maj_at(3)
+        >>> Tally("p", answer_count=3, right=1, wrong_counts=(1, 1)).maj_at(3)
         0.3333333333333333
         """
         self._at_least(k, "maj")
-        if self.others is None or self.answers > MOST_VOTES:
-            reason = NO_VOTE if self.others is None else f"more than {MOST_VOTES} answers to a problem"
+        if self.wrong_counts is None or self.answer_count > MOST_VOTES:
+            reason = NO_VOTE if self.wrong_counts is None else f"more than {MOST_VOTES} answers to a problem"
             raise ValueError(f"maj@{k} is not available: {reason}")
-        invalid = self.answers - self.right - sum(self.others)
-        return majority(self.right, tuple(sorted(self.others)), invalid)[k]
+        invalid = self.answer_count - self.right - sum(self.wrong_counts)
+        return majority(self.right, tuple(sorted(self.wrong_counts)), invalid)[k]
 
     @property
     def has_votes(self) -> bool:
         """Whether maj@k can be computed: the verifier gave answers to vote with, and there are not too many."""
-        return self.others is not None and self.answers <= MOST_VOTES
+        return self.wrong_counts is not None and self.answer_count <= MOST_VOTES
 
     def _at_least(self, k: int, what: str) -> None:
-        if k > self.answers:
-            raise ValueError(f"{what}@{k} needs at least {k} answers per problem; this one has {self.answers}")
+        if k > self.answer_count:
+            raise ValueError(f"{what}@{k} needs at least {k} answers per problem; this one has {self.answer_count}")
 
 
 @lru_cache(maxsize=4096)
@@ -144,7 +144,7 @@ def columns(tallies: Sequence[Tally], ks: Sequence[int] = ()) -> dict[str, list[
 
     A k above the number of answers of some problem is left out. So is maj@k if votes are unknown or too many.
     """
-    ks = [k for k in ks if all(k <= t.answers for t in tallies)]
+    ks = [k for k in ks if all(k <= t.answer_count for t in tallies)]
     values = {"avg": [t.share for t in tallies]} | {f"pass@{k}": [t.pass_at(k) for t in tallies] for k in ks}
     if all(t.has_votes for t in tallies):
         values |= {f"maj@{k}": [t.maj_at(k) for t in tallies] for k in ks}
@@ -267,7 +267,7 @@ def scores(greedy: Sequence[Rollout], sampled: Sequence[Rollout]) -> dict[str, f
 def mean_passes(rollouts: Sequence[Rollout]) -> dict[int, float]:
     """The mean over problems of pass@k, for each k in `KS` that no problem has fewer answers than."""
     tallies = [tally(f) for f in rollouts]
-    most = min((t.answers for t in tallies), default=0)
+    most = min((t.answer_count for t in tallies), default=0)
     return {k: mean([t.pass_at(k) for t in tallies]) for k in KS if k <= most}
 
 

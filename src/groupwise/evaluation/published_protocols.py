@@ -18,19 +18,19 @@ RESET: Overrides = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Published:
+class PublishedProtocol:
     """A paper's evaluation settings. `tasks`: names and numbers of problems; `source`: where a single task is from."""
 
     paper: str
     tasks: tuple[tuple[str, int], ...]
     samples: int
     settings: Overrides
-    by_template: tuple[tuple[str, Overrides], ...] = ()
-    source: str = ""
+    template_settings: tuple[tuple[str, Overrides], ...] = ()
+    task_source: str = ""
 
     def settings_for(self, template: str) -> Overrides:
         """The recipe fields that the paper fixes for all tasks; some depend on the template."""
-        return (*self.settings, *dict(self.by_template).get(template, ()))
+        return (*self.settings, *dict(self.template_settings).get(template, ()))
 
     def recipes(self, overrides: Sequence[tuple[str, str]], data: str | None = None) -> list[list[tuple[str, str]]]:
         """The recipe overrides to evaluate each task. Problems come from the hub, or the directory `data`."""
@@ -41,7 +41,7 @@ class Published:
                 fix="use --preset-data DIR for another copy of its problems, or leave out --preset",
             )
         settings = self.settings_for(dict(overrides).get("template", ""))
-        sources = [str(task_path(Path(data), name)) if data else self.source for name, _ in self.tasks]
+        sources = [str(task_path(Path(data), name)) if data else self.task_source for name, _ in self.tasks]
         tasks = [[("task", name), ("task.source", source)] for (name, _), source in zip(self.tasks, sources)]
         return [[*RESET, *task, *settings, *overrides] for task in tasks]
 
@@ -75,24 +75,24 @@ def _sampling(temperature: float, top_p: float, max_tokens: int) -> Overrides:
 
 
 PUBLISHED = {
-    "aime24-dapo": Published(
+    "aime24-dapo": PublishedProtocol(
         paper="DAPO, arXiv:2503.14476, section 4.1",
         tasks=(("aime24", 30),),
         samples=32,
         settings=(("template", "chat"), ("verifier", "math_dapo"), *_sampling(1.0, 0.7, 20480)),
-        source="datasets:BytedTsinghua-SIA/AIME-2024",
+        task_source="datasets:BytedTsinghua-SIA/AIME-2024",
     ),
-    "r1-zero-suite": Published(
+    "r1-zero-suite": PublishedProtocol(
         paper="Dr. GRPO, arXiv:2503.20783, evaluate_model.py",
         tasks=(("aime24", 30), ("amc", 83), ("math500", 500), ("minerva", 272), ("olympiadbench", 675)),
         samples=1,
         settings=(("template", "qwen_math"), ("verifier", "math_dr_grpo"), *_sampling(0.0, 1.0, 3000)),
-        by_template=(("r1", (("verifier.tag", "true"), ("sampling.stop", "['</answer>']"))),),
+        template_settings=(("r1", (("verifier.tag", "true"), ("sampling.stop", "['</answer>']"))),),
     ),
 }
 
 
-def find_published(name: str) -> Published:
+def find_published(name: str) -> PublishedProtocol:
     """A preset by name. `Usage` if there is none."""
     if name not in PUBLISHED:
         raise Usage(f"no preset is called {name!r}", fix=f"take {' or '.join(PUBLISHED)}")

@@ -33,7 +33,7 @@ from groupwise.evaluation.accuracy import (
 from groupwise.evaluation.by_column import figures_by
 from groupwise.evaluation.conversation_metrics import describe_conversations
 from groupwise.evaluation.interval import averaged
-from groupwise.runs.disk import check_writable, write_file
+from groupwise.runs.atomic_writes import check_writable, write_file
 from groupwise.runs.layout import numbered
 
 FORMAT = 1
@@ -63,7 +63,7 @@ def task_result(rollouts: Sequence[Rollout], protocol: Mapping[str, Any], *, by:
         "causes": causes(rollouts),
         "lengths": lengths(rollouts),
         "conversations": describe_conversations(rollouts),
-        "problems": [[t.id, t.answers, t.right, t.others] for t in tallies],
+        "problems": [[t.id, t.answer_count, t.right, t.wrong_counts] for t in tallies],
         **({"scores": problem_scores(rollouts)} if scored else {}),
     }
 
@@ -119,7 +119,7 @@ def result_lines(result: Mapping[str, Any]) -> list[str]:
         lines.append(f"{average:<10} -      {NO_OUTCOMES if is_judged(result) else NO_VERDICT}")
     elif protocol["n"] > 1 and not all(t.has_votes for t in problems):
         lines.append(f"maj@k is left out: {NO_VOTE}, or there are more than {MOST_VOTES} answers to a problem")
-    answers = sum(t.answers for t in problems)
+    answers = sum(t.answer_count for t in problems)
     for name, count in result["counts"].items():
         size = result["lengths"].get(name)
         tokens = f"  {size['mean']:.1f} tokens on average, {size['longest']} at most" if size else ""
@@ -227,7 +227,9 @@ def is_consistent(result: Any) -> bool:
     return (
         bool(model_label(protocol) and task_label(protocol))
         and n == protocol["task"]["problems"]
-        and all(0 <= t.right <= t.answers and t.right + sum(t.others or ()) <= t.answers for t in problems)
+        and all(
+            0 <= t.right <= t.answer_count and t.right + sum(t.wrong_counts or ()) <= t.answer_count for t in problems
+        )
         and len(scores) == ("score" in figures) * n
         and all(isclose(figures[name][0], value, rel_tol=1e-9, abs_tol=1e-9) for name, value in expected.items())
     )

@@ -26,12 +26,13 @@ from groupwise.planning.evaluation import evaluation_plan
 from groupwise.planning.memory import host_memory
 from groupwise.rollout import Independent, RolloutSetting, answers
 from groupwise.runs.layout import RunLayout
+from groupwise.training.agents import agent_of, draw_deadline
 from groupwise.training.build import Inputs, build, prepare, read_stored
 from groupwise.training.build_tasks import prompt_template, templates
 from groupwise.training.default_texts import with_wording
 from groupwise.training.environments import environment_of, frame_of, tool_schemas
+from groupwise.training.evaluation_protocol import protocol
 from groupwise.training.progress import notify
-from groupwise.training.protocols import protocol
 
 EvaluationTask = tuple[Recipe, list[tuple[int, Sampling]]]
 """One task of an evaluation: its recipe, and the pairs (answers per problem, sampling) to evaluate."""
@@ -68,8 +69,8 @@ def evaluate(
     if preset_data and not preset:
         what = "--preset-data names the directory of a preset's problems, and there is no --preset"
         raise Usage(what, fix="add --preset NAME, or use --data PATH")
-    evaluations = (of_run.layout if of_run else RunLayout(Path())).evaluations
-    source = of_run.layout.recipe if of_run else find_recipe(recipe_path) if recipe_path else None
+    evaluations = (of_run.run_layout if of_run else RunLayout(Path())).evaluations
+    source = of_run.run_layout.recipe if of_run else find_recipe(recipe_path) if recipe_path else None
     model = model_overrides(model_or_run, of_run, use)
     published = find_published(preset) if preset else None
     named = not published and any(f"{path}.".startswith("task.") for path, _ in overrides)
@@ -182,8 +183,8 @@ def recipe_and_sampling(start: RecipeSource, use: UserCode | None) -> tuple[Reci
 
     Without `use`, code in the user's files is not loaded.
     """
-    changes = [(path, value) for path, value in start.fields if path.startswith("sampling.")]
-    recipe, problems = read_with_problems(start.source, [pair for pair in start.fields if pair not in changes], use)
+    changes = [(path, value) for path, value in start.overrides if path.startswith("sampling.")]
+    recipe, problems = read_with_problems(start.source, [pair for pair in start.overrides if pair not in changes], use)
     if problems or recipe is None:
         raise one_error(problems)
     sampling = read_over(recipe.sampling, "recipe.sampling", [(p.partition(".")[2], v) for p, v in changes])
@@ -237,7 +238,7 @@ async def open_model(
     of_run = find_model_of(model_or_run, at)
     changes = [*model_overrides(model_or_run, of_run, use), *overrides]
     user_code = use if use.modules or use.in_memory else None
-    source = of_run.layout.recipe if of_run else None
+    source = of_run.run_layout.recipe if of_run else None
     start = starting_point(source, changes, trust_remote_code=use.trust_remote_code, train=False)
     recipe, sampling = recipe_and_sampling(start, user_code)
     recipe = resolved(recipe)
@@ -253,13 +254,14 @@ async def open_model(
     by_name = templates(recipe, tokenizer, tool_schemas(recipe, use))
     setting = RolloutSetting(
         engine=engine,
-        verifier=Ungraded(),
+        verifier=UngradedVerifier(),
         tokenizer=tokenizer,
         sampling=sampling,
         seed=recipe.seed,
-        deadline=recipe.machine.deadline,
+        deadline=draw_deadline(recipe),
         environment=environment_of(recipe, use),
-        frame=frame_of(recipe, by_name),
+        agent=agent_of(recipe, use, by_name, notify),
+        observation_frame=frame_of(recipe, by_name),
         template=prompt_template(by_name),
         steps=recipe.evaluate.steps,
     )
@@ -296,7 +298,7 @@ def sample(
 UNGRADED = Verdict(Outcome.unverifiable, cause="the command sample does not grade answers")
 
 
-class Ungraded(Verifier):
+class UngradedVerifier(Verifier):
     """The verifier of the command `sample`, which grades nothing: its prompt has no gold answer."""
 
     async def __call__(self, prompt: Prompt, sample: Sample) -> Verdict:

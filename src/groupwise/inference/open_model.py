@@ -16,9 +16,9 @@ from groupwise.models import Model, attach, find_model, has_adapter, read_model,
 from groupwise.models.directories import base_name
 from groupwise.models.lora import name_base
 from groupwise.models.model_files import ADAPTER
+from groupwise.runs.atomic_writes import DISK, REPEAT, FileSystem, remove_dead_drafts, storage_errors, write_directory
 from groupwise.runs.best_checkpoint import best_iteration, describe_best, held_out_values
 from groupwise.runs.checkpoints import Checkpoint, finished_checkpoints, newest_checkpoint, read_checkpoint
-from groupwise.runs.disk import DISK, REPEAT, Disk, remove_dead_drafts, storage_errors, write_directory
 from groupwise.runs.info import RunInfo
 from groupwise.runs.jsonl import read_lines
 from groupwise.runs.layout import RunLayout
@@ -35,22 +35,22 @@ At = int | str | None
 
 @dataclass(frozen=True, slots=True)
 class RunModel:
-    """A model of a run: its `directory` (of a model or an adapter), or None if it is still inside a `checkpoint`.
+    """A model of a run: its `model_directory` (of a model or an adapter), or None if it is still inside a `checkpoint`.
 
-    `iteration` is None for the finished model. `best` says by which figures the best one was chosen.
+    `iteration` is None for the finished model. `best_by` says by which figures the best one was chosen.
     """
 
-    layout: RunLayout
+    run_layout: RunLayout
     iteration: int | None
-    directory: Path | None
+    model_directory: Path | None
     checkpoint: Path | None
-    best: str = ""
+    best_by: str = ""
 
     def __str__(self) -> str:
-        best = f", the best: {self.best}" if self.best else ""
+        best = f", the best: {self.best_by}" if self.best_by else ""
         if self.iteration is None:
             return f"the finished model{best}"
-        return f"the model of iteration {self.iteration} of {RunInfo.read(self.layout).iterations}{best}"
+        return f"the model of iteration {self.iteration} of {RunInfo.read(self.run_layout).iterations}{best}"
 
 
 def find_run_model(run: Path, at: At = None) -> RunModel:
@@ -102,11 +102,11 @@ def model_directory(model: RunModel, use: UserCode, notify: Callable[[str], None
 
     Passes one line to `notify`, unless it is the model of the finished run.
     """
-    directory = model.directory
+    directory = model.model_directory
     if directory is None:
         assert model.iteration is not None, "a finished model has a directory"
-        directory = model.layout.model_at(model.iteration)
-        with storage_errors("the model", model.layout.run, then=REPEAT):
+        directory = model.run_layout.model_at(model.iteration)
+        with storage_errors("the model", model.run_layout.run, then=REPEAT):
             directory.parent.mkdir(exist_ok=True)
             with write_directory(directory) as draft:
                 write_checkpoint_model(model, draft, use)
@@ -116,7 +116,7 @@ def model_directory(model: RunModel, use: UserCode, notify: Callable[[str], None
 
 
 def export(
-    run: Path, out: Path, at: At = None, dtype: str = "", use: UserCode = NO_CODE, disk: Disk = DISK
+    run: Path, out: Path, at: At = None, dtype: str = "", use: UserCode = NO_CODE, disk: FileSystem = DISK
 ) -> RunModel:
     """Write a model of a run to the directory `out`, which must not exist. Returns the model that was written.
 
@@ -129,16 +129,16 @@ def export(
         out.absolute().parent.mkdir(parents=True, exist_ok=True)
         remove_dead_drafts(out.absolute(), disk)
         with write_directory(out.absolute(), disk) as draft:
-            if model.directory is None:
+            if model.model_directory is None:
                 write_checkpoint_model(model, draft, use, dtype)
             elif dtype:
-                trained = read_model(model.directory, trust_remote_code=use.trust_remote_code)
-                tokenizer = read_tokenizer(model.directory)
-                write_model(_converted(trained, dtype), draft, tokenizer=tokenizer, source=model.directory)
+                trained = read_model(model.model_directory, trust_remote_code=use.trust_remote_code)
+                tokenizer = read_tokenizer(model.model_directory)
+                write_model(_converted(trained, dtype), draft, tokenizer=tokenizer, source=model.model_directory)
             else:
-                shutil.copytree(model.directory, draft, dirs_exist_ok=True)
+                shutil.copytree(model.model_directory, draft, dirs_exist_ok=True)
                 if (draft / ADAPTER).is_file():  # its base may be given relative to its old folder
-                    name_base(draft, base_name(model.directory))
+                    name_base(draft, base_name(model.model_directory))
     return model
 
 
@@ -146,7 +146,7 @@ def write_checkpoint_model(model: RunModel, path: Path, use: UserCode, dtype: st
     """Write the model of a checkpoint to a directory, with the files that the finished model has."""
     assert model.checkpoint is not None, "the model is a directory already"
     checkpoint = read_checkpoint(model.checkpoint)
-    info, recipe = RunInfo.read(model.layout), with_source(recipe_of(model.layout), model.layout)
+    info, recipe = RunInfo.read(model.run_layout), with_source(recipe_of(model.run_layout), model.run_layout)
     check_model_code(info, recipe, use)
     source = find_model(recipe.model)
     trained = read_model(

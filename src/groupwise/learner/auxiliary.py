@@ -20,8 +20,8 @@ __all__ = ["AuxiliaryLoss", "RouterBalance"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Forwarded:
-    """The results of one microbatch's forward pass. `states`, `logp` and the logits in `routed` carry gradients.
+class ForwardResult:
+    """The results of a microbatch's forward pass. `states`, `logp` and the logits in `routed_forward` carry gradients.
 
     `states` are the hidden states of a language model; None for another policy. `values` computes the values of a value
     model, by its name, in the graph.
@@ -30,21 +30,22 @@ class Forwarded:
     batch: Batch
     states: TokenStates | None
     logp: Float[Tensor, " n"]
-    routed: RoutedForward | None
+    routed_forward: RoutedForward | None
     values: Callable[[str], Float[Tensor, " n"]]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Forwards:
+class AuxiliaryInputs:
     """An auxiliary loss's input: the microbatches of one optimizer step on all ranks, before their forward passes.
 
-    Divisors must count the whole step. `routed` creates the recorder of expert choices of one forward; None for a dense
-    model. A loss that forwards the microbatches itself forwards those `of_rank`, and adds its numbers with `ranks.add`.
+    Divisors must count the whole step. `route_recorder` creates the recorder of expert choices of one forward; None for
+    a dense model. A loss that forwards the microbatches itself forwards those `of_rank`, and adds its numbers with
+    `ranks.add`.
     """
 
     model: Any
     microbatches: Sequence[Batch]
-    routed: Callable[[], RoutedForward | None]
+    route_recorder: Callable[[], RoutedForward | None]
     ranks: Ranks = Alone()  # noqa: RUF009
 
     @property
@@ -53,7 +54,7 @@ class Forwards:
         return [self.microbatches[i] for i in order_of(self.ranks, self.ranks.rank, len(self.microbatches))]
 
 
-Term = Callable[[Forwarded], Float[Tensor, ""]]
+Term = Callable[[ForwardResult], Float[Tensor, ""]]
 
 
 @runtime_checkable
@@ -68,7 +69,7 @@ class AuxiliaryLoss(Protocol):
     __slots__ = ()
 
     @abstractmethod
-    def __call__(self, step: Forwards) -> Term: ...
+    def __call__(self, step: AuxiliaryInputs) -> Term: ...
 
 
 def coefficient_of(loss: AuxiliaryLoss) -> float:
@@ -94,7 +95,7 @@ class RouterBalance(AuxiliaryLoss):
         if not 0 <= self.coefficient < float("inf"):
             raise ValueError(f"coefficient is {self.coefficient}\ntake a coefficient of at least 0, such as 0.001")
 
-    def __call__(self, step: Forwards) -> Term:
+    def __call__(self, step: AuxiliaryInputs) -> Term:
         samples = [s for b in step.microbatches for s in b.samples]
         tokens = sum(len(s.context) + len(s.tokens) - 1 for s in samples if s.tokens)
         several = len(step.microbatches) > 1
@@ -102,8 +103,8 @@ class RouterBalance(AuxiliaryLoss):
         if load is not None:
             step.ranks.add([load])
 
-        def term(forwarded: Forwarded) -> Float[Tensor, ""]:
-            routed = forwarded.routed
+        def term(forwarded: ForwardResult) -> Float[Tensor, ""]:
+            routed = forwarded.routed_forward
             assert routed is not None, "a balanced model has routers"
             if not len(routed.uses):
                 return forwarded.logp.new_zeros(())
@@ -113,11 +114,11 @@ class RouterBalance(AuxiliaryLoss):
 
 
 @torch.no_grad()
-def _load(step: Forwards, microbatch: Batch) -> Float[Tensor, "routers count"]:
+def _load(step: AuxiliaryInputs, microbatch: Batch) -> Float[Tensor, "routers count"]:
     """The number of tokens that each expert gets in a microbatch, by an extra forward pass without gradient."""
-    routed = step.routed()
+    routed = step.route_recorder()
     assert routed is not None, "a balanced model has routers"
     samples, device = microbatch.samples, microbatch.token_index.device
-    contexts, tokens, contents = ([getattr(s, name) for s in samples] for name in ("context", "tokens", "content"))
+    contexts, tokens, contents = ([getattr(s, name) for s in samples] for name in ("context", "tokens", "content_hash"))
     routed(step.model, microbatch, PrefixPacking.of(contexts, tokens, contents=contents, device=device))
     return routed.load()

@@ -19,7 +19,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from groupwise.core import InvalidValue, WorkerLost
-from groupwise.learner.store import Store, awaited, within
+from groupwise.learner.rank_store import Store, awaited, within
 
 __all__ = ["Alone", "Ranks", "Replicas", "check_lanes"]
 

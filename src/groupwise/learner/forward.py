@@ -8,7 +8,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from groupwise.data import Backbone, Batch, DistributionMeasure, LinearHead
+from groupwise.data import Backbone, Batch, DistributionMeasure, HasLinearHead
 from groupwise.learner.linear_logprobs import linear_logprobs
 from groupwise.models import PrefixPacking, logprobs
 
@@ -38,7 +38,10 @@ def hidden_states(
     device = batch.token_index.device
     samples = batch.samples
     layout = PrefixPacking.of(
-        [s.context for s in samples], [s.tokens for s in samples], contents=[s.content for s in samples], device=device
+        [s.context for s in samples],
+        [s.tokens for s in samples],
+        contents=[s.content_hash for s in samples],
+        device=device,
     )
     starts = batch.length.cumsum(0) - batch.length
     rows = batch.sequences.spread(starts) + batch.token_index
@@ -58,7 +61,7 @@ def token_logprobs(
     The distribution is the full softmax of `logits / temperature`, which the engine samples from in training.
     """
     bound = {"temperature": temperature, "logits_at_once": logits_at_once}
-    if isinstance(model, LinearHead) and len(states.target):
+    if isinstance(model, HasLinearHead) and len(states.target):
         logp, entropy = linear_logprobs(states.hidden, model.unembedding, states.target, **bound)
     else:
         logp, entropy = chunked_logprobs(model.head, states.hidden, states.target, **bound)

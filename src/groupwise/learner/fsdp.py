@@ -21,7 +21,7 @@ from torch.distributed.tensor import DTensor
 
 from groupwise.core import Usage
 from groupwise.learner.distributed import Replicas
-from groupwise.learner.store import Store
+from groupwise.learner.rank_store import Store
 from groupwise.models import Decoder
 
 __all__ = ["Shards"]

@@ -16,9 +16,9 @@ class SideModel(Protocol):
     """A model besides the policy: a reference, a teacher, an EMA. The call after an optimizer step updates `weights`.
 
     `weights` and `policy` are the tensors of the side model and of the policy in one order and dtype, at least float32.
-    `step` is the number of optimizer steps so far. With the class variable `per_iteration = True` the call comes after
-    the last step of each iteration instead. A component with `frozen = True` never changes and is not called; neither
-    is a `ValueModel`, which has its own loss.
+    `step` is the number of optimizer steps so far. With the class variable `updated_per_iteration = True` the call
+    comes after the last step of each iteration instead. A component with `frozen = True` never changes and is not
+    called; neither is a `ValueModel`, which has its own loss.
     """
 
     __slots__ = ()
@@ -89,7 +89,7 @@ class SamplingPolicy(SideModel):
     [tensor([1., 1.])]
     """
 
-    per_iteration: ClassVar[bool] = True
+    updated_per_iteration: ClassVar[bool] = True
 
     @torch.no_grad()
     def __call__(self, weights: Sequence[Tensor], policy: Sequence[Tensor], step: int) -> None:
@@ -105,7 +105,7 @@ class FollowingWeights:
 
     def __init__(self, part: SideModel, tensors: Mapping[str, Tensor], policy: Mapping[str, Tensor]) -> None:
         self.part, self._tensors, self._policy = part, tensors, [policy[name] for name in tensors]
-        self.per_iteration: bool = getattr(part, "per_iteration", False)
+        self.per_iteration: bool = getattr(part, "updated_per_iteration", False)
         self.exact = {name: x.float() if x.is_floating_point() and x.itemsize < 4 else x for name, x in tensors.items()}
 
     @torch.no_grad()

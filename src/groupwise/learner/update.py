@@ -14,7 +14,7 @@ from torch import Tensor
 
 from groupwise.core import Usage
 from groupwise.data import Backbone, Batch, Entropy, Logp, Measure, Memory, Policy, in_batch, in_graph, name_of, needs
-from groupwise.learner.auxiliary import AuxiliaryLoss, Forwarded, Forwards, Term, coefficient_of
+from groupwise.learner.auxiliary import AuxiliaryInputs, AuxiliaryLoss, ForwardResult, Term, coefficient_of
 from groupwise.learner.compute_measures import reads_policy
 from groupwise.learner.distributed import Alone, Ranks
 from groupwise.learner.forward import TokenStates
@@ -42,9 +42,10 @@ NO_TOKEN = "no token is trained"
 class StepResult:
     """The result of one optimizer step. `batch` is the step, or this rank's part of it, with new log-probs, detached.
 
-    `skipped` is the reason why the weights did not change, empty if they did. `changed` of `choices` expert choices
-    differ from the old policy's. `auxiliary` are the auxiliary losses by their metric, without their coefficients.
-    `gradient` is `d loss / d logp` of each token of `batch`, without the auxiliary losses.
+    `skip_reason` is the reason why the weights did not change, empty if they did. `changed_route_count` of
+    `route_count` expert choices differ from the old policy's. `auxiliary` are the auxiliary losses by their metric,
+    without their coefficients. `logp_gradient` is `d loss / d logp` of each token of `batch`, without the auxiliary
+    losses.
     """
 
     batch: Batch
@@ -52,28 +53,28 @@ class StepResult:
     grad_norm: float
     grad_norm_clipped: float
     learning_rate: float
-    skipped: str = ""
-    changed: int = 0
-    choices: int = 0
+    skip_reason: str = ""
+    changed_route_count: int = 0
+    route_count: int = 0
     auxiliary: Mapping[str, float] = field(default_factory=dict)
-    gradient: Float[Tensor, " n"] | None = None
+    logp_gradient: Float[Tensor, " n"] | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Computed:
+class MicrobatchResult:
     """The results of one microbatch: columns and `d loss / d logp` per token, and its packed `MicrobatchSums`."""
 
     columns: Mapping[Measure, Float[Tensor, " n"]]
-    gradient: Float[Tensor, " n"]
+    logp_gradient: Float[Tensor, " n"]
     sums: Float[Tensor, " k"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Accumulated:
+class StepTotals:
     """The results of a step's microbatches: the step with log-probs, the gradient by each log-prob, and the sums."""
 
     batch: Batch
-    gradient: Float[Tensor, " n"]
+    logp_gradient: Float[Tensor, " n"]
     sums: MicrobatchSums
 
 
@@ -245,11 +246,11 @@ class Learner:
             grad_norm=norm,
             grad_norm_clipped=min(norm, settings.max_grad_norm),
             learning_rate=rate,
-            skipped=skipped,
-            changed=sums.changed,
-            choices=sums.choices,
+            skip_reason=skipped,
+            changed_route_count=sums.changed_route_count,
+            route_count=sums.route_count,
             auxiliary=sums.auxiliary_losses | {f"value/{name}/grad_norm": x for name, x in critic_norms.items()},
-            gradient=accumulated.gradient,
+            logp_gradient=accumulated.logp_gradient,
         )
 
     def end_iteration(self) -> None:
@@ -269,16 +270,16 @@ class Learner:
         objective: Loss,
         replay: RouterReplay = "none",
         auxiliary: Sequence[AuxiliaryLoss] = (),
-    ) -> Accumulated:
+    ) -> StepTotals:
         """Accumulate gradients by microbatch."""
         microbatches = _microbatches(whole, step)
         terms = [part for part in auxiliary if coefficient_of(part)]
         keep_logits = any(getattr(part, "router_logits", False) for part in terms)
         step_routing = StepRouting(self.model, replay, keep_logits=keep_logits)
-        forwards = Forwards(self.model, microbatches, step_routing.forward_pass, self.ranks)
+        forwards = AuxiliaryInputs(self.model, microbatches, step_routing.forward_pass, self.ranks)
         prepared = [(coefficient_of(part), part(forwards)) for part in terms]
         sums = LaneSums(self._optimizers(), self.ranks)
-        computed: list[Computed] = []
+        computed: list[MicrobatchResult] = []
         for i in order_of(self.ranks, self.ranks.rank, len(microbatches)):
             computed.append(self._compute(microbatches[i], objective, step_routing, prepared))
             for optimizer in self._optimizers():
@@ -289,18 +290,18 @@ class Learner:
         sizes = [part.tokens for part in microbatches]
         columns = {m: joined(self.ranks, [x.columns[m] for x in computed], sizes) for m in computed[0].columns}
         measures = {measure: torch.cat(parts) for measure, parts in columns.items()}
-        gradient = torch.cat(joined(self.ranks, [x.gradient for x in computed], sizes))
+        gradient = torch.cat(joined(self.ranks, [x.logp_gradient for x in computed], sizes))
         counts = [len(computed[0].sums)] * len(sizes)
         names = [getattr(part, "metric", f"auxiliary/{name_of(part)}") for part in terms]
         packed = joined(self.ranks, [x.sums for x in computed], counts)
         sums = sum((MicrobatchSums.unpack(names, row) for row in packed), start=MicrobatchSums())
         logp = measures.pop(OLD)
         old = whole.logp_old if whole.logp_old is not None else logp
-        return Accumulated(whole.having(logp=logp, logp_old=old, measures=measures), gradient, sums)
+        return StepTotals(whole.having(logp=logp, logp_old=old, measures=measures), gradient, sums)
 
     def _compute(
         self, part: Batch, objective: Loss, step_routing: StepRouting, prepared: Sequence[tuple[float, Term]]
-    ) -> "Computed":
+    ) -> "MicrobatchResult":
         """Forward and backward of one microbatch. `prepared` are coefficient and function of each auxiliary loss."""
         routed = step_routing.forward_pass()
         policy = self._policy(routed)
@@ -309,7 +310,7 @@ class Learner:
         logp, graph = numbers[OLD], {measure: numbers[measure] for measure in live}
         loss, gradients = token_gradients(objective, part, logp, graph)
         states = policy.states if isinstance(policy, LanguagePolicy) else None
-        forwarded = Forwarded(part, states, logp, routed, partial(self._values, part, states))
+        forwarded = ForwardResult(part, states, logp, routed, partial(self._values, part, states))
         values = [term(forwarded) for _, term in prepared]
         added = [coefficient * x for (coefficient, _), x in zip(prepared, values, strict=True)]
         in_graph_terms = [x for x in added if x.requires_grad]
@@ -317,9 +318,9 @@ class Learner:
         # reduces weights, so ranks that decide by their own gradients would wait for each other for ever.
         torch.autograd.backward([logp, *graph.values(), *in_graph_terms], [*gradients, *(None for _ in in_graph_terms)])
         in_loss = [x if x.requires_grad else torch.zeros_like(x) for x in added]
-        return Computed(
+        return MicrobatchResult(
             columns={measure: numbers[measure].detach() for measure in (OLD, Entropy(), *live)},
-            gradient=gradients[0],
+            logp_gradient=gradients[0],
             sums=MicrobatchSums.pack(values, [*in_loss, loss], step_routing.choices_of(routed)),
         )
 

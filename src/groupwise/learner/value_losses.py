@@ -7,7 +7,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from groupwise.data import Batch, Measure, Return, Value
-from groupwise.learner.auxiliary import AuxiliaryLoss, Forwarded, Forwards, Term
+from groupwise.learner.auxiliary import AuxiliaryInputs, AuxiliaryLoss, ForwardResult, Term
 
 __all__ = ["ClippedValueLoss", "SquaredValueLoss"]
 
@@ -33,7 +33,7 @@ class SquaredValueLoss(AuxiliaryLoss):
     def metric(self) -> str:
         return loss_metric(self.critic)
 
-    def __call__(self, step: Forwards) -> Term:
+    def __call__(self, step: AuxiliaryInputs) -> Term:
         def squared(value: Tensor, goal: Tensor, batch: Batch) -> Tensor:
             return (value - goal) ** 2
 
@@ -63,7 +63,7 @@ class ClippedValueLoss(AuxiliaryLoss):
     def metric(self) -> str:
         return loss_metric(self.critic)
 
-    def __call__(self, step: Forwards) -> Term:
+    def __call__(self, step: AuxiliaryInputs) -> Term:
         def clipped(value: Tensor, goal: Tensor, batch: Batch) -> Tensor:
             old = batch[Value(self.critic)].to(value.dtype)
             near = old + (value - old).clamp(-self.clip, self.clip)
@@ -80,7 +80,7 @@ def loss_metric(critic: str) -> str:
 def _half_sum(critic: str, error: Callable[[Tensor, Tensor, Batch], Tensor]) -> Term:
     """A loss: half the sum of `share * error` over tokens. A token's share has the objective's divisors."""
 
-    def term(forwarded: Forwarded) -> Float[Tensor, ""]:
+    def term(forwarded: ForwardResult) -> Float[Tensor, ""]:
         value, batch = forwarded.values(critic), forwarded.batch
         goal = batch[Return(critic)].to(value.dtype)
         return (batch.share.to(value.dtype) * error(value, goal, batch)).sum() / 2

@@ -29,14 +29,15 @@ class ValueModel(SideModel):
     in PPO; with `trains_trunk = False` it trains the head alone. A shared trunk is updated by the policy's optimizer,
     everything else by `optimizer`, which counts the policy's steps.
 
-    The head learns `Return(name)`: `A + V` with the credit `A` of `target`. By default that is the component of the
-    method's credit that needs `Value(name)`, before whitening. A second `GAE(lam=1.0)` as `target` decouples the two.
+    The head learns `Return(name)`: `A + V` with the credit `A` of `target_credit`. By default that is the component of
+    the method's credit that needs `Value(name)`, before whitening. A second `GAE(lam=1.0)` as `target_credit` decouples
+    the two.
     """
 
     trunk: Literal["own", "shared"] = "own"
     trains_trunk: bool = True
     loss: AuxiliaryLoss = ClippedValueLoss()  # noqa: RUF009
-    target: Credit | None = None
+    target_credit: Credit | None = None
     optimizer: AdamW = AdamW(lr=1e-5)  # noqa: RUF009
 
     def __call__(self, weights: Sequence[Tensor], policy: Sequence[Tensor], step: int) -> None:

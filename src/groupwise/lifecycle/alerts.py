@@ -11,6 +11,7 @@ from groupwise.data import (
     ENTROPY_WINDOW,
     LARGEST_GAP,
     NO_SIGNAL,
+    THREAD,
     TRUNCATED,
     UNVERIFIABLE,
     UNVERIFIABLE_HELD_OUT,
@@ -34,7 +35,7 @@ class Alerts:
     """Finds problems in the metrics, such as truncated answers or falling entropy. Each kind is returned once."""
 
     max_logprob_diff: float
-    roles: Mapping[str, str] = field(default_factory=dict)
+    trained_roles: Mapping[str, str] = field(default_factory=dict)
     """The trained roles beside answers, and when a sample of each is made."""
     _done: set[str] = field(default_factory=set)
     _start: Mapping[str, Any] = field(default_factory=dict)
@@ -65,7 +66,7 @@ class Alerts:
             yield NO_SIGNAL, "no group has a signal: the rewards within each group are equal"
         elif (equal := line.get(NO_SIGNAL, 0.0) - line.get("groups/all_right", 0.0)) >= NEARLY:
             yield NO_SIGNAL, f"{equal:.0%} of the groups have equal rewards, from which nothing is learned"
-        for role, when in self.roles.items():
+        for role, when in self.trained_roles.items():
             if line["iteration"] == 1 and line.get(f"{ROLES}/{role}") == 0:
                 yield role, f"no sample has the role {role}, which method.trained_roles names: one is made {when}"
         if (gap := line.get(LARGEST_GAP, 0.0)) > NEAR * self.max_logprob_diff:
@@ -84,6 +85,8 @@ class Alerts:
 def trained_role_reasons(method: Method) -> dict[str, str]:
     """For each trained role beside answers, when a sample of it is made; for a user's strategy, by the strategy.
 
+    Threads are left out: many agents open one conversation only.
+
     >>> from groupwise.methods import m_grpo
     >>> from groupwise.rollout.prompt_template import worded
     >>> trained_role_reasons(worded(m_grpo(), "packaged"))
@@ -93,5 +96,5 @@ def trained_role_reasons(method: Method) -> dict[str, str]:
     return {
         name: roles[name].when if name in roles else "by the strategy"
         for name in method.trained_roles
-        if name != "answer"
+        if name not in ("answer", THREAD)
     }

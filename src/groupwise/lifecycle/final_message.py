@@ -22,14 +22,14 @@ def closing_message(layout: RunLayout, report: Path, recorder: Recorder, ready: 
         status = f"{recorder.stopping} after {recorder.done} of {recipe.iterations} iterations; saved."
         if recorder.done < 0:
             status = f"{recorder.stopping} during the warm start; saved."
-        command = resume_command(run, *code_of(ready.use))
+        command = resume_command(run, *code_of(ready.user_code))
         return f"{status}{held_out_summary(layout)}\n  report: {report}\n  continue: {command}"
     status = f"done: {recipe.iterations} iterations"
     if recorder.solved:
         count = f"{recorder.done} of {recipe.iterations} iterations"
         status = f"solved: every answer of the last {PATIENCE} iterations is correct, after {count}"
     model, name = f"{layout.model}{dtype_note(recipe)}", shlex.quote(str(run))
-    evaluate = evaluate_command(run, *code_of(ready.use))
+    evaluate = evaluate_command(run, *code_of(ready.user_code))
     return (
         f"{status}{held_out_summary(layout)}\n  report: {report}\n  model:  {model}\n"
         f"  try:    {evaluate}\n          groupwise report {name} ANOTHER_RUN"
@@ -41,7 +41,7 @@ def nothing_to_do(layout: RunLayout, ready: RunObjects, recorder: Recorder) -> l
     iterations = ready.recipe.iterations
     count = f"{recorder.done} of {iterations} iterations"
     if recorder.solved and recorder.done < iterations:
-        command = extend_command(layout.run, 2 * iterations, *code_of(ready.use))
+        command = extend_command(layout.run, 2 * iterations, *code_of(ready.user_code))
         return [f"nothing to do: the task is solved, after {count}", f"train on nevertheless: {command}"]
     return [f"nothing to do: {count} are done"] if recorder.done >= iterations else []
 

@@ -16,13 +16,13 @@ from groupwise.learner import FromDirectory
 from groupwise.lifecycle.run_info import movable, origin
 from groupwise.models import base_directory, find_model, kind_of, remote_code
 from groupwise.models.json_fields import MOST_BYTES
-from groupwise.runs.disk import DISK, Disk
+from groupwise.runs.atomic_writes import DISK, FileSystem
 from groupwise.runs.hashes import abbreviated
 from groupwise.runs.info import RunInfo
 from groupwise.runs.open_run import OpenRun
 from groupwise.training.build import RunObjects
 from groupwise.training.build_tasks import Templates
-from groupwise.training.protocols import digest, model_hash
+from groupwise.training.evaluation_protocol import digest, model_hash
 
 MODEL_FILES = (
     "config.json",
@@ -66,7 +66,7 @@ def check_changes(run: OpenRun, objects: RunObjects, state: Mapping[str, Any], *
     lines = changes(state or info, now)
     if lines and not accept and changes(info, now):
         after = "checkpoint" if state else "start"
-        command = f"groupwise resume {run.path}{objects.use.options} --changed"
+        command = f"groupwise resume {run.path}{objects.user_code.options} --changed"
         raise BadData(
             f"the recipe or the model's files of {run.path} were changed after its {after}",
             evidence="\n".join(lines),
@@ -85,7 +85,12 @@ def device_changes(run: OpenRun, objects: RunObjects, state: Mapping[str, Any]) 
 
 
 def record_changes(
-    run: OpenRun, objects: RunObjects, state: Mapping[str, Any], lines: list[str], iteration: int, disk: Disk = DISK
+    run: OpenRun,
+    objects: RunObjects,
+    state: Mapping[str, Any],
+    lines: list[str],
+    iteration: int,
+    disk: FileSystem = DISK,
 ) -> tuple[OpenRun, dict[str, Any]]:
     """Write changes that the user accepted to run.json. Returns the run, and its new identity for later checkpoints."""
     stored = run.info
@@ -98,7 +103,7 @@ def record_changes(
         task=recipe.task.label,
         method=origin(recipe.method, stored.method.get("name", "")),
         changes=tuple(history),
-        use=dict(objects.use.hashes),
+        use=dict(objects.user_code.hashes),
         device=objects.device,
         stopped="",
         **now,

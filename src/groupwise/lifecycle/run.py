@@ -22,18 +22,26 @@ from groupwise.lifecycle.resume_checks import check_changes, device_changes, rec
 from groupwise.lifecycle.run_handle import Control, Ending
 from groupwise.report.report import write_report
 from groupwise.rollout import Buffer
+from groupwise.runs.atomic_writes import (
+    DISK,
+    PARKED,
+    FileSystem,
+    delete_directory,
+    remove_leftovers,
+    storage_errors,
+    write_directory,
+)
 from groupwise.runs.checkpoints import Checkpoint, finished_checkpoints, newest_checkpoint
-from groupwise.runs.disk import DISK, PARKED, Disk, delete_directory, remove_leftovers, storage_errors, write_directory
 from groupwise.runs.layout import RunLayout
 from groupwise.runs.logs import RunLogs
 from groupwise.runs.next_command import resume_command
 from groupwise.runs.open_run import OpenRun
-from groupwise.runs.replay import ReplayLog
+from groupwise.runs.reply_log import ReplyLogFile
 from groupwise.training.build import RunObjects
-from groupwise.training.guards import Guards
+from groupwise.training.guards import RunGuards
 from groupwise.training.loop import run as loop
 from groupwise.training.progress import Progress
-from groupwise.training.rank_worker import Meeting, rank_store, several_ranks
+from groupwise.training.rank_worker import Rendezvous, rank_store, several_ranks
 from groupwise.training.recorder import Recorder
 from groupwise.training.warm_start import remove_checkpoint, warm_start
 from groupwise.training.watchdog import CODES, Stuck, Watchdog, interrupt_handler_kept
@@ -45,16 +53,16 @@ T = TypeVar("T")
 class IterationWatch:
     """Receives each iteration's metrics: prints their line and alerts, writes a due model, and tells the program.
 
-    `unwritten` gets the iterations whose model (`save.export_every`) cannot be written.
+    `failed_exports` gets the iterations whose model (`save.export_every`) cannot be written.
     """
 
-    layout: RunLayout
+    run_layout: RunLayout
     objects: RunObjects
     progress: Progress
     alerts: Alerts
     control: Control
-    disk: Disk
-    unwritten: list[int] = field(default_factory=list)
+    file_system: FileSystem
+    failed_exports: list[int] = field(default_factory=list)
 
     def __call__(self, line: dict[str, Any], timing: dict[str, Any]) -> None:
         """Take the metrics and the timings of one iteration."""
@@ -64,11 +72,13 @@ class IterationWatch:
             self.progress.notify(alert)
         if is_due(recipe.save.export_every, iteration, recipe.iterations):
             try:
-                write_model_directory(self.layout, self.objects, self.layout.model_at(iteration), self.disk)
+                write_model_directory(
+                    self.run_layout, self.objects, self.run_layout.model_at(iteration), self.file_system
+                )
             except Storage as error:
-                self.unwritten.append(iteration)
+                self.failed_exports.append(iteration)
                 self.progress.notify(str(error))
-        self.control.on_iteration(self.layout.run, line)
+        self.control.on_iteration(self.run_layout.run, line)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -81,7 +91,7 @@ class Training:
     run: OpenRun
     objects: RunObjects
     buffer: Buffer
-    guards: Guards
+    guards: RunGuards
     recorder: Recorder
     watch: IterationWatch
     watchdog: Watchdog
@@ -101,7 +111,7 @@ def run_from(
     strict: bool = False,
     changed: bool = False,
     control: Control | None = None,
-    disk: Disk = DISK,
+    disk: FileSystem = DISK,
 ) -> Ending:
     """Run the loop from the newest checkpoint or the start. Then write the report and, unless stopped, the model."""
     checkpoint = newest_checkpoint(run.layout, strict=strict)
@@ -148,7 +158,7 @@ def report_error(training: Training, error: BaseException) -> None:
     if not isinstance(error, Storage):
         with contextlib.suppress(OSError):
             notify(f"report: {write_report([run.path])}")
-    command = resume_command(run.path, *code_of(training.objects.use))
+    command = resume_command(run.path, *code_of(training.objects.user_code))
     if recorder.done >= 0 and not (isinstance(error, Storage) and command in error.fix):
         notify(f"continue from the last checkpoint: {command}")
 
@@ -158,7 +168,7 @@ def ended(training: Training) -> Ending:
     try:
         return ending_of(training)
     except KeyboardInterrupt:
-        command = resume_command(training.run.path, *code_of(training.objects.use))
+        command = resume_command(training.run.path, *code_of(training.objects.user_code))
         training.watch.progress.notify(f"continue from the last checkpoint: {command}")
         raise
 
@@ -167,12 +177,12 @@ def ending_of(training: Training) -> Ending:
     """Write the report and, unless the run was stopped, the model. Returns how the run ended."""
     layout, recorder, watch = training.run.layout, training.recorder, training.watch
     if recorder.done >= 0:
-        remove_checkpoint(layout, watch.disk)
+        remove_checkpoint(layout, watch.file_system)
     if not recorder.stopping:
-        write_model_directory(layout, training.objects, layout.model, watch.disk)
+        write_model_directory(layout, training.objects, layout.model, watch.file_system)
     with storage_errors("the report", layout.run):
         report = write_report([layout.run])
-    check_models(layout, watch.unwritten)
+    check_models(layout, watch.failed_exports)
     record_ending(training, recorder.stopping)
     message = closing_message(layout, report, recorder, training.objects)
     return Ending(recorder.stopping, CODES.get(recorder.stopping, 0), message)
@@ -180,7 +190,7 @@ def ending_of(training: Training) -> Ending:
 
 def record_ending(training: Training, stopped: str) -> None:
     """Write to run.json why the run ended early; a resume removes it."""
-    training.run.changed(replace(training.run.info, stopped=stopped), disk=training.watch.disk)
+    training.run.changed(replace(training.run.info, stopped=stopped), disk=training.watch.file_system)
 
 
 def assembled(
@@ -191,7 +201,7 @@ def assembled(
     control: Control,
     *,
     changed: bool,
-    disk: Disk,
+    disk: FileSystem,
 ) -> Training:
     """Open the logs of a run at its checkpoint, and assemble everything that the loop needs but the learner."""
     recipe, layout, engine = objects.recipe, run.layout, objects.engine
@@ -203,10 +213,10 @@ def assembled(
         progress.notify(
             f"warning: {line}: the numbers of both differ by rounding; the dtype stays {recipe.machine.dtype}"
         )
-    changes = [*check_changes(run, objects, state, accept=changed), *objects.use.changes, *moved]
+    changes = [*check_changes(run, objects, state, accept=changed), *objects.user_code.changes, *moved]
     if recipe.iterations > run.info.iterations:
         park_model(layout, disk)
-    trackers = {"trackers": recipe.trackers, "load": objects.use.find}
+    trackers = {"trackers": recipe.trackers, "load": objects.user_code.find}
     logs = RunLogs.resume(layout, state, done, **trackers, changed=changed, notify=progress.notify, disk=disk)
     run, accepted = record_changes(run, objects, state, [*changes, *logs.changes], done, disk)
     if isinstance(engine, Fleet):
@@ -223,7 +233,7 @@ def assembled(
     remove_later_models(layout, done, disk)
     with storage_errors("the checkpoints", layout.run):
         remove_leftovers(layout.checkpoints, (), disk)
-    replay = ReplayLog(layout, lambda: recorder.done, progress.notify, disk=disk)
+    replay = ReplyLogFile(layout, lambda: recorder.done, progress.notify, disk=disk)
     deadline = recipe.machine.verdict_deadline
     watchdog = Watchdog(recorder.stop, progress.notify, lambda: recorder.current_phase, deadline)
     return Training(run, objects, objects.new_buffer(replay), guards, recorder, watch, watchdog, changes)
@@ -242,7 +252,7 @@ def restored(training: Training, checkpoint: Checkpoint) -> Learner | None:
             restore_policy(objects.model, checkpoint.tensors())
     check_pending(objects.recipe, training.buffer)
     if guards.solved and training.changes:
-        park_model(training.run.layout, training.watch.disk)
+        park_model(training.run.layout, training.watch.file_system)
         guards.forget_signal()
     recorder.solved = guards.solved
     return learner
@@ -251,12 +261,14 @@ def restored(training: Training, checkpoint: Checkpoint) -> Learner | None:
 async def warmed_up(training: Training, *, changed: bool) -> bool:
     """Run or continue the warm start. False if it was stopped before its end."""
     recorder, watch = training.recorder, training.watch
-    options: dict[str, Any] = {"changed": changed, "disk": watch.disk}
-    return await warm_start(watch.layout, training.objects, lambda: recorder.stopping, watch.progress.notify, **options)
+    options: dict[str, Any] = {"changed": changed, "disk": watch.file_system}
+    return await warm_start(
+        watch.run_layout, training.objects, lambda: recorder.stopping, watch.progress.notify, **options
+    )
 
 
 async def iterate(
-    training: Training, learner: Learner | None, meeting: Meeting | None, checkpoint: Checkpoint | None
+    training: Training, learner: Learner | None, meeting: Rendezvous | None, checkpoint: Checkpoint | None
 ) -> None:
     """Run the training loop, with the other ranks of the run, and save its last checkpoint."""
     objects, recorder, buffer, guards = training.objects, training.recorder, training.buffer, training.guards
@@ -294,7 +306,7 @@ def check_pending(recipe: Recipe, buffer: Buffer) -> None:
         )
 
 
-def write_model_directory(layout: RunLayout, objects: RunObjects, model: Path, disk: Disk) -> None:
+def write_model_directory(layout: RunLayout, objects: RunObjects, model: Path, disk: FileSystem) -> None:
     """Write the current model or adapter to a directory of the run, atomically."""
     with storage_errors("the model", layout.run):
         if not model.parent.is_dir():
@@ -322,7 +334,7 @@ def is_due(every: int, iteration: int, last: int) -> bool:
     return every > 0 and 0 < iteration < last and iteration % every == 0
 
 
-def remove_later_models(layout: RunLayout, done: int, disk: Disk) -> None:
+def remove_later_models(layout: RunLayout, done: int, disk: FileSystem) -> None:
     """Remove models of iterations after the checkpoint, which will be computed again, and unfinished directories."""
     home = layout.models
     with storage_errors("the models", layout.run):

@@ -13,9 +13,9 @@ from groupwise.training.recorder import Recorder
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """How a run ended: exit code, last message, and `stopped`, the reason of an early end ("" without one)."""
+    """How a run ended: exit code, last message, and `stop_reason`, the reason of an early end ("" without one)."""
 
-    stopped: str
+    stop_reason: str
     code: int
     message: str = ""
 

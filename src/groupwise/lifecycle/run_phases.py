@@ -17,8 +17,8 @@ from groupwise.lifecycle.run_handle import Control, Ending
 from groupwise.lifecycle.start import begin, read_checked, reopen
 from groupwise.report.report import write_report
 from groupwise.rollout.prompt_template import FORMS
+from groupwise.runs.atomic_writes import DISK, storage_errors
 from groupwise.runs.checkpoints import RunLock
-from groupwise.runs.disk import DISK, storage_errors
 from groupwise.runs.layout import RunLayout
 from groupwise.runs.open_run import OpenRun, recipe_text
 from groupwise.runs.phase_directories import earlier_phases

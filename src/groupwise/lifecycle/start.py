@@ -13,7 +13,7 @@ from groupwise.checks.check_inputs import check_inputs
 from groupwise.checks.check_kind import kind_errors
 from groupwise.checks.check_method import dry_run
 from groupwise.checks.checked import Checked
-from groupwise.cluster.launch import check_launch
+from groupwise.cluster.check_launch import check_launch
 from groupwise.config.devices import device_of, resolved
 from groupwise.config.recipe import Recipe
 from groupwise.config.recipe_toml import read_run_recipe, write_for
@@ -68,7 +68,7 @@ def time_notes(recipe: Recipe, inputs: Inputs, use: UserCode) -> list[str]:
     alone = type(recipe.engine) is Native and recipe.cluster.ranks == 1
     if not (alone and isinstance(shape, Shape) and device_of(recipe.machine.device) == "cpu"):
         return []
-    prompt = max(len(prompt.context) for prompt in all_problems(inputs.task))
+    prompt = max(len(prompt.token_ids) for prompt in all_problems(inputs.task))
     rates = measured_rates(recipe.machine.dtype, recipe.machine.threads)
     return duration_lines(recipe, run_duration(recipe, shape, prompt, len(inputs.task.held_out), rates))
 

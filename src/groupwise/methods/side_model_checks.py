@@ -16,12 +16,13 @@ def value_targets(models: Sequence[tuple[str, SideModel]], credit: Credit) -> tu
         if not isinstance(model, ValueModel):
             continue
         readers = [p for p in with_fields(credit) if Value(name) in getattr(p, "needs", ())]
-        if model.target is None and len(readers) != 1:
+        if model.target_credit is None and len(readers) != 1:
             what = f"the critic {name!r} has no unique target: {len(readers)} components of the credit need its values"
             raise ValueError(
-                f'{what}\nset method.credit = {{ kind = "GAE", critic = "{name}" }}, or method.models.{name}.target'
+                f'{what}\nset method.credit = {{ kind = "GAE", critic = "{name}" }}, '
+                f"or method.models.{name}.target_credit"
             )
-        targets.append((name, model.target or readers[0]))
+        targets.append((name, model.target_credit or readers[0]))
     return tuple(targets)
 
 

@@ -117,4 +117,5 @@ from groupwise.models.templates import Template as Template
 from groupwise.models.templates import conversation_turn as conversation_turn
 from groupwise.models.templates import encode_answer as encode_answer
 from groupwise.models.templates import find_template as find_template
+from groupwise.models.templates import without_second_end as without_second_end
 from groupwise.models.tokenizer import Tokenizer as Tokenizer

@@ -18,7 +18,15 @@ from groupwise.models.json_fields import json_object
 from groupwise.models.rendering import render
 from groupwise.models.tokenizer import Tokenizer, chat_templates
 
-__all__ = ["Arguments", "Messages", "Template", "conversation_turn", "encode_answer", "find_template"]
+__all__ = [
+    "Arguments",
+    "Messages",
+    "Template",
+    "conversation_turn",
+    "encode_answer",
+    "find_template",
+    "without_second_end",
+]
 
 Messages = Sequence[Mapping[str, Any]]
 """A conversation as a list of messages, such as `[{"role": "user", "content": "7*5="}]`."""
@@ -97,16 +105,17 @@ class Template:
             return ()
         return (f"the template {self.name} contains {' and '.join(sorted(marks))}, plain text to this tokenizer",)
 
-    def __call__(self, problem: str | Messages) -> tuple[int, ...]:
+    def __call__(self, problem: str | Messages, tools: Sequence[Mapping[str, Any]] | None = None) -> tuple[int, ...]:
+        """The ids of a prompt. `tools` are the JSON schemas of this prompt's tools, in place of the template's own."""
         if self.name != "chat":
             text, (left, _, right) = _single_text(problem), self.source.partition(_PROMPT)
             with self.tokenizer.refusing(text):
                 return self.tokenizer.ids(self._control.encode(self._parser, text, left=left, right=right), bos=True)
         messages = [{"role": "user", "content": problem}] if isinstance(problem, str) else problem
-        mark, end, *_ = self._unused_characters(json.dumps(list(messages), **_AS_IS))
+        mark, end, *_ = self._unused_characters(json.dumps([*messages, *(tools or ())], **_AS_IS))
         if messages and messages[-1].get("role") == "assistant":
             return self._encode(self._continued(messages, mark, end), mark)
-        return self._encode(self._render(messages, mark), mark)
+        return self._encode(self._render(messages, mark, tools=tools), mark)
 
     def _continued(self, messages: Messages, mark: str, end: str) -> str:
         """A conversation up to the end of its last message, an assistant's, which the model continues.
@@ -140,6 +149,40 @@ class Template:
             raise BadData("the chat template cannot format a later message of a user", fix=fix)
         return self._encode(before, mark), self._encode(after, mark)
 
+    def later_messages(self, messages: Messages) -> tuple[int, ...]:
+        """The ids that a chat template writes for new messages after an answer of the model, up to the next answer.
+
+        The messages are of users, tools or the system. They begin with the end of the model's turn. A plain template
+        writes a user's text alone. BadData where the template cannot write such messages after an answer.
+        """
+        if self.name != "chat":
+            with self.tokenizer.refusing(text := "".join(_single_text([message]) for message in messages)):
+                return self.tokenizer.encode(text)
+        mark, user, answer, _ = self._unused_characters(json.dumps(list(messages), **_AS_IS))
+        call = {"type": "function", "id": "0" * 9, "function": {"name": answer, "arguments": {}}}
+        turns: list[Mapping[str, Any]] = [{"role": "assistant", "content": answer}]
+        if messages[0].get("role") == "tool":  # some templates write a result only after a call
+            turns.append({"role": "assistant", "content": "", "tool_calls": [call]})
+        problem: BadData | None = None
+        for turn in turns:
+            try:
+                after = self._render([{"role": "user", "content": user}, turn, *messages], mark).rpartition(answer)[2]
+            except BadData as error:
+                problem = error
+                continue
+            return self._encode(after if "tool_calls" not in turn else self._from_end(after), mark)
+        assert problem is not None, "the loop has at least one turn"
+        raise problem
+
+    def _from_end(self, text: str) -> str:
+        """The rendered text from its first end token on. BadData without one."""
+        ends = [self.tokenizer.backend_tokenizer.id_to_token(i) for i in self.tokenizer.eos]
+        starts = [at for end in ends if end and (at := text.find(end)) >= 0]
+        if not starts:
+            what = "the chat template writes no end token after a tool call"
+            raise BadData(what, fix="use a template that ends each turn with an end token of the model")
+        return text[min(starts) :]
+
     def _unused_characters(self, text: str = "") -> list[str]:
         """Four private-use characters that do not occur in the text, the template or its settings."""
         used, unused = self.source + json.dumps([self.system, list(self.arguments), list(self.tools)], **_AS_IS), ""
@@ -147,7 +190,14 @@ class Template:
             unused += unused_character(used + text + unused)
         return list(unused)
 
-    def _render(self, messages: Messages, mark: str, *, begin_answer: bool = True) -> str:
+    def _render(
+        self,
+        messages: Messages,
+        mark: str,
+        *,
+        begin_answer: bool = True,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+    ) -> str:
         """The conversation in the chat template, with the generation prompt at its end to `begin_answer`.
 
         It renders as transformers does, except for the clock: `strftime_now` is undefined, since it would make equal
@@ -164,7 +214,7 @@ class Template:
         settings = {
             **dict(self.arguments),
             "messages": list(messages),
-            "tools": list(self.tools) or None,
+            "tools": list(self.tools if tools is None else tools) or None,
             "documents": None,
             "add_generation_prompt": begin_answer,
         }
@@ -230,11 +280,12 @@ def conversation_turn(tokenizer: Tokenizer, frame: tuple[Ids, Ids], answer: Ids,
     tokenizer cannot encode.
     """
     ids, (before, after) = tokenizer.encode(text), frame
-    if not answer:
-        return (), ids, ()
-    if answer[-1] in tokenizer.eos and before[:1] == answer[-1:]:
-        before = before[1:]
-    return before, ids, after
+    return (without_second_end(tokenizer, answer, before), ids, after) if answer else ((), ids, ())
+
+
+def without_second_end(tokenizer: Tokenizer, answer: Ids, after: Ids) -> Ids:
+    """The template's ids after an answer, without the end token if the model generated the same one."""
+    return after[1:] if answer[-1:] == after[:1] and answer[-1] in tokenizer.eos else after
 
 
 def chat_template(tokenizer: Tokenizer) -> str:

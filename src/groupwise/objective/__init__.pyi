@@ -1,5 +1,6 @@
 # Made by tools/front_doors.py from the `__all__` of each file.
 from groupwise.objective.aggregates import budget_mean as budget_mean
+from groupwise.objective.aggregates import episode_mean as episode_mean
 from groupwise.objective.aggregates import group_mean as group_mean
 from groupwise.objective.aggregates import group_token_mean as group_token_mean
 from groupwise.objective.aggregates import sequence_mean as sequence_mean

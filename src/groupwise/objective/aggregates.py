@@ -14,7 +14,15 @@ from torch import Tensor
 
 from groupwise.data import Aggregate, Batch, Weighs, aggregate
 
-__all__ = ["budget_mean", "group_mean", "group_token_mean", "sequence_mean", "sequence_sum", "token_mean"]
+__all__ = [
+    "budget_mean",
+    "episode_mean",
+    "group_mean",
+    "group_token_mean",
+    "sequence_mean",
+    "sequence_sum",
+    "token_mean",
+]
 
 
 @aggregate
@@ -61,6 +69,24 @@ sequence_mean = SequenceMean()
 group_mean = GroupMean()
 
 
+@dataclass(frozen=True, slots=True)
+class EpisodeMean(Aggregate):
+    """Every episode of an agent weighs the same, divided over the trained tokens of all its samples.
+
+    An agent with many calls weighs as much as one with few. Without agents it equals `sequence_mean`.
+    """
+
+    name: ClassVar[str] = "episode_mean"
+    weighs: ClassVar[Weighs] = "sequences"
+
+    def __call__(self, step: Batch) -> Float[Tensor, " n"]:
+        episodes = step.sequences.then(step.episodes)
+        return episodes.spread(1 / episodes.size(step.advantage).clamp(min=1)) / max(episodes.live, 1)
+
+
+episode_mean = EpisodeMean()
+
+
 @aggregate
 def sequence_sum(step: Batch) -> Float[Tensor, " n"]:
     """The sum over an answer's tokens, then the mean over the step's samples. RLOO, arXiv:2402.14740."""
@@ -74,8 +100,8 @@ def budget_mean(step: Batch) -> Float[Tensor, " n"]:
     Dr. GRPO, arXiv:2503.20783, and its authors' code. The budget is `max_tokens`, one number for all batches: neither
     the width of a batch nor the room that a long prompt leaves.
     """
-    assert step.max_tokens > 0 or not step.tokens, "samples with tokens have a generation budget"
-    return torch.full_like(step.advantage, 1 / max(step.max_tokens, 1)) / max(step.sequences.count, 1)
+    assert step.max_new_tokens > 0 or not step.tokens, "samples with tokens have a generation budget"
+    return torch.full_like(step.advantage, 1 / max(step.max_new_tokens, 1)) / max(step.sequences.count, 1)
 
 
 @aggregate

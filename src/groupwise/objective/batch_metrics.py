@@ -124,7 +124,7 @@ def _describe_values(model: str, step: Batch) -> dict[str, Tensor]:
 def comparable(step: Batch) -> Bool[Tensor, " n"]:
     """For each token, whether it was sampled with the weights and the prompt that the learner uses now."""
     return (
-        ~step.logp_engine.isnan() & (step.max_staleness == 0) & step.same_context
+        ~step.logp_engine.isnan() & (step.staleness == 0) & step.same_context
     )  # a written token has no engine log-prob
 
 

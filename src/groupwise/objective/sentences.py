@@ -25,7 +25,7 @@ class SentenceSplitter:
     end_characters: str = ".!?;\n"
 
     def __call__(self, b: Batch) -> Segments:
-        ends = b.at_trained([self._ends(s.text, s.ends, len(s.tokens)) for s in b.samples], torch.bool)
+        ends = b.at_trained([self._ends(s.text, s.token_ends, len(s.tokens)) for s in b.samples], torch.bool)
         begins = torch.ones_like(ends)
         if len(begins) > 1:
             sequence, token = b.sequences.index, b.token_index

@@ -31,17 +31,17 @@ def kernel_of(device: str, dtype: str, shape: Shape) -> Kernel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Packed:
-    """The largest microbatch: `answers` of `answer` tokens to `prompts` of `context` tokens, which are stored once."""
+    """The largest microbatch: `answer_count` answers to `prompt_count` prompts, which are stored once."""
 
-    context: int
-    answer: int
-    prompts: int
-    answers: int
+    prompt_tokens: int
+    answer_tokens: int
+    prompt_count: int
+    answer_count: int
 
     @property
     def tokens(self) -> int:
         """The number of tokens in the forward pass."""
-        return self.prompts * self.context + self.answers * self.answer
+        return self.prompt_count * self.prompt_tokens + self.answer_count * self.answer_tokens
 
     @property
     def keys(self) -> int:
@@ -50,12 +50,14 @@ class Packed:
 
     def keys_within(self, window: int | None) -> int:
         """The same, if an answer copies only the keys that it sees through its window."""
-        return self.tokens + self.answers * (self.context if window is None else min(self.context, window - 1))
+        return self.tokens + self.answer_count * (
+            self.prompt_tokens if window is None else min(self.prompt_tokens, window - 1)
+        )
 
     @property
     def scores(self) -> int:
         """The number of elements in the answers' attention masks."""
-        return self.answers * self.answer * (self.context + self.answer)
+        return self.answer_count * self.answer_tokens * (self.prompt_tokens + self.answer_tokens)
 
 
 def activation_bytes(shape: Shape, packed: Packed, size: int, *, recompute: bool, kernel: Kernel) -> int:
@@ -67,7 +69,9 @@ def activation_bytes(shape: Shape, packed: Packed, size: int, *, recompute: bool
     """
     layer = layer_bytes(shape, packed, size, kernel=kernel)
     stored = shape.layers * packed.tokens * shape.width * size + layer if recompute else shape.layers * layer
-    last = packed.tokens * norm_bytes(shape.width, size) + packed.answers * packed.answer * shape.width * size
+    last = (
+        packed.tokens * norm_bytes(shape.width, size) + packed.answer_count * packed.answer_tokens * shape.width * size
+    )
     mlp = packed.tokens * (3 * shape.width + 2 * shape.inner) * size
     return stored + last + max(mlp, attention_backward_bytes(shape, packed, size, kernel=kernel))
 
@@ -85,7 +89,7 @@ def layer_bytes(shape: Shape, packed: Packed, size: int, *, kernel: Kernel) -> i
         token += (queries + keys) * max(size, 4)
     if kernel == "varlen":
         return packed.tokens * (token + 2 * (queries + keys) * size + 4 * shape.heads)
-    if kernel == "flash" and packed.context > LONG and not any(shape.windows):
+    if kernel == "flash" and packed.prompt_tokens > LONG and not any(shape.windows):
         return packed.tokens * (token + 2 * (queries + keys) * size)
     if kernel == "masked" and shape.heads > shape.kv_heads:
         return packed.tokens * (token + queries * size) + math_bytes(shape, packed)
@@ -99,7 +103,7 @@ def math_bytes(shape: Shape, packed: Packed) -> int:
     It computes masked attention with fewer key heads than query heads on every GPU but those on which cuDNN does. The
     scores grow with the square of the length. Other masked kernels store none.
     """
-    prompts = packed.prompts * packed.context**2
+    prompts = packed.prompt_count * packed.prompt_tokens**2
     heads = shape.heads * shape.head_dim
     return 4 * (shape.heads * (packed.scores + prompts) + heads * (packed.tokens + 2 * packed.keys))
 
@@ -116,7 +120,7 @@ def attention_backward_bytes(shape: Shape, packed: Packed, size: int, *, kernel:
     queries, keys = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
     windows = set(shape.windows or (None,))
     copied = max(
-        packed.tokens if window is None and packed.context > LONG_ON_GPU else packed.keys_within(window)
+        packed.tokens if window is None and packed.prompt_tokens > LONG_ON_GPU else packed.keys_within(window)
         for window in windows
     )
     return copied * (4 * keys + 2 * queries) * size + packed.tokens * (queries * (2 * size + 4) + 2 * 4 * keys)

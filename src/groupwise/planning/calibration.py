@@ -15,7 +15,7 @@ from groupwise.runs.jsonl import read_lines
 from groupwise.runs.layout import RunLayout, iteration_files
 
 SAMPLE, LEARN = "seconds/sample", "seconds/learn"
-ONE = Placement(devices=1, generators=1, learners=1, split=1)
+ONE = Placement(devices=1, generators=1, learners=1, tensor_parallel=1)
 
 
 def calibrated(machines: Machines, run: Path, recipe: Recipe, shape: Shape, prompt: int) -> Machines:
@@ -31,11 +31,11 @@ def calibrated(machines: Machines, run: Path, recipe: Recipe, shape: Shape, prom
     if not (sampling and learning and answers):
         what = f"{run} has no iteration with timings and samples"
         raise Usage(what, fix="name a run that has finished at least one iteration")
-    one = replace(machines, count=1, sampling=1.0, learning=1.0)
+    one = replace(machines, count=1, sampling_factor=1.0, learning_factor=1.0)
     trial = try_placement(ONE, 0, on_machines(recipe, one), shape, one, Lengths(prompt=prompt, answers=tuple(answers)))
-    factors = {"sampling": sampling / trial.sampling(), "learning": learning / trial.learning}
-    rates = f"{machines.rates}; seconds of {run.name}: sampling x {factors['sampling']:.2f}"
-    return replace(machines, **factors, rates=f"{rates}, learning x {factors['learning']:.2f}")
+    sampling, learning = sampling / trial.sampling(), learning / trial.learning
+    rates = f"{machines.rates}; seconds of {run.name}: sampling x {sampling:.2f}, learning x {learning:.2f}"
+    return replace(machines, sampling_factor=sampling, learning_factor=learning, rates=rates)
 
 
 def check_measurable(run: Path, recipe: Recipe) -> None:

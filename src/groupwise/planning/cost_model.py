@@ -61,14 +61,17 @@ def times_of(recipe: Recipe, shape: Shape, machines: Machines, lengths: Lengths,
     communication within an engine.
     """
     size = BYTES[recipe.machine.dtype]
-    operations, read = machines.tflops * 1e12 * process.split, machines.memory_gb_s * 1e9 * process.split
+    operations, read = (
+        machines.tflops * 1e12 * process.tensor_parallel,
+        machines.memory_gb_s * 1e9 * process.tensor_parallel,
+    )
     weights = weights_of(shape) * size
     cache = lengths.live * key_value_bytes(shape, size)
     return Times(
-        token=machines.sampling * (machines.step_ms / 1e3 + weights / read),
-        row=machines.sampling * (cache / read + forward_operations(shape, lengths.live) / operations),
-        learn=machines.learning * learning_seconds(recipe, shape, machines, lengths, process.ranks),
-        update=machines.learning * update_seconds(recipe, shape, machines, lengths.prompt, process.ranks),
+        token=machines.sampling_factor * (machines.step_overhead_ms / 1e3 + weights / read),
+        row=machines.sampling_factor * (cache / read + forward_operations(shape, lengths.live) / operations),
+        learn=machines.learning_factor * learning_seconds(recipe, shape, machines, lengths, process.ranks),
+        update=machines.learning_factor * update_seconds(recipe, shape, machines, lengths.prompt, process.ranks),
         publish=0.0 if process.shares_weights else weights / (machines.link_gb_s * 1e9),
     )
 
@@ -104,6 +107,6 @@ def learning_seconds(recipe: Recipe, shape: Shape, machines: Machines, lengths: 
 
 def update_seconds(recipe: Recipe, shape: Shape, machines: Machines, prompt: int, ranks: int) -> float:
     """Seconds of an iteration's optimizer steps: each reads and writes the optimizer's state once."""
-    memory = run_memory(recipe, shape, prompt, Process(samples=False, ranks=ranks))
+    memory = run_memory(recipe, shape, prompt, Process(has_engine=False, ranks=ranks))
     steps = recipe.method.minibatches * recipe.method.epochs
     return steps * 2 * memory.always["optimizer"] / (machines.memory_gb_s * 1e9)

@@ -30,13 +30,13 @@ LEAST = 512
 class Placement:
     """The work of the devices: `generators` sample and `learners` learn. If all do both, the two are equal.
 
-    An engine spans `split` devices.
+    An engine spans `tensor_parallel` devices.
     """
 
     devices: int
     generators: int
     learners: int
-    split: int
+    tensor_parallel: int
 
     @property
     def together(self) -> bool:
@@ -46,16 +46,16 @@ class Placement:
     @property
     def engines(self) -> int:
         """The number of engines."""
-        return self.generators // self.split
+        return self.generators // self.tensor_parallel
 
     @property
     def processes(self) -> dict[str, Process]:
         """The kinds of processes by name."""
-        ranks, split, engines = self.learners, self.split, self.engines
+        ranks, split, engines = self.learners, self.tensor_parallel, self.engines
         if self.together:
-            return {"both": Process(ranks=ranks, split=split, engines=engines)}
-        learner = Process(samples=False, ranks=ranks)
-        return {"learner": learner, "engine": Process(learns=False, split=split, engines=engines)}
+            return {"both": Process(ranks=ranks, tensor_parallel=split, engines=engines)}
+        learner = Process(has_engine=False, ranks=ranks)
+        return {"learner": learner, "engine": Process(has_learner=False, tensor_parallel=split, engines=engines)}
 
     @property
     def label(self) -> str:
@@ -65,11 +65,11 @@ class Placement:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:
-    """A simulated placement. `scale`: the run has this many times the prompts and engines of the simulation."""
+    """A simulated placement. `run_scale`: the run has this many times the prompts and engines of the simulation."""
 
     placement: Placement
     setup: Setup
-    scale: float
+    run_scale: float
     simulation: Simulation
 
     @property
@@ -96,12 +96,12 @@ class Trial:
     def sampling(self) -> float:
         """Seconds of sampling an iteration alone, simulated without a learner."""
         alone = replace(self.setup, learn=0.0, update=0.0, publish=0.0, max_staleness=0)
-        return simulate(alone, ALONE).published[-1] / ALONE
+        return simulate(alone, ALONE).publish_times[-1] / ALONE
 
     @property
     def rate(self) -> float:
         """Trained tokens per second, prompts included."""
-        return self.simulation.rate(self.warm) * self.scale
+        return self.simulation.rate(self.warm) * self.run_scale
 
 
 def placements(
@@ -114,15 +114,17 @@ def placements(
     count = machines.count
     splits = [1 << i for i in range(count.bit_length())]
     if together:
-        options = (Placement(devices=count, generators=count // s * s, learners=count, split=s) for s in splits)
+        options = (
+            Placement(devices=count, generators=count // s * s, learners=count, tensor_parallel=s) for s in splits
+        )
         yield from [p for p in options if fitting(p, recipe, shape, context, machines)][:1]
         return
     for split in splits:
-        engine = Process(learns=False, split=split, engines=max(1, count // 2 // split))
+        engine = Process(has_learner=False, tensor_parallel=split, engines=max(1, count // 2 // split))
         if fits(recipe, shape, context, machines, engine):
             step = max(split, -(-count // (SPLITS + 1) // split) * split)
             for generators in range(step, count, step):
-                p = Placement(devices=count, generators=generators, learners=count - generators, split=split)
+                p = Placement(devices=count, generators=generators, learners=count - generators, tensor_parallel=split)
                 if fitting(p, recipe, shape, context, machines):
                     yield p
             return
@@ -153,11 +155,11 @@ def try_placement(
     decoding = times_of(recipe, shape, machines, lengths, sampling)
     setup = Setup(
         engines=placement.engines // divisor,
-        rows=running_requests(recipe, shape, machines, lengths, sampling),
+        max_num_seqs=running_requests(recipe, shape, machines, lengths, sampling),
         token=decoding.token,
         row=decoding.row,
         prompts=prompts,
-        group=group,
+        group_size=group,
         prompt=lengths.prompt,
         length=lambda draw, sample: answers[(draw * group + sample) % len(answers)],
         learn=learning.learn * recipe.prompts / prompts,
@@ -166,7 +168,7 @@ def try_placement(
         max_staleness=max_staleness,
     )
     simulation = simulate(setup, WARM + MEASURED)
-    return Trial(placement=placement, setup=setup, scale=recipe.prompts / prompts, simulation=simulation)
+    return Trial(placement=placement, setup=setup, run_scale=recipe.prompts / prompts, simulation=simulation)
 
 
 def running_requests(recipe: Recipe, shape: Shape, machines: Machines, lengths: Lengths, process: Process) -> int:

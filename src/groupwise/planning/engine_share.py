@@ -21,11 +21,11 @@ def with_engine_share(recipe: Recipe, shape: Shape, context: int, gpu_bytes: int
     engine = recipe.engine
     if not isinstance(engine, Vllm) or engine.gpu_memory_utilization != "by_plan":
         return recipe
-    learner = run_memory(recipe, shape, context, Process(samples=False))
-    kept = sum(learner.always.values()) if engine.placement == "colocated" else learner.peak - learner.process
+    learner = run_memory(recipe, shape, context, Process(has_engine=False))
+    kept = sum(learner.always.values()) if engine.placement == "colocated" else learner.peak - learner.python_bytes
     share = floor(100 * (OWN_GPU - kept / gpu_bytes)) / 100
     size = BYTES[recipe.machine.dtype]
-    needed = learner.total * size + (context + recipe.sampling.max_tokens) * key_value_bytes(shape, size)
+    needed = learner.parameters * size + (context + recipe.sampling.max_tokens) * key_value_bytes(shape, size)
     if share * gpu_bytes < needed:
         what = f"the engine needs {needed / GIB:.1f} GiB of the GPU for the weights and one answer"
         evidence = f"the GPU has {gpu_bytes / GIB:.1f} GiB, and the learner takes {kept / GIB:.1f} GiB of it"

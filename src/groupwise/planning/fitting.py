@@ -55,8 +55,8 @@ def cached_tokens_that_fit(recipe: Recipe, shape: Shape, context: int, machines:
     """The tokens whose keys and values fit on a device of an engine, beside everything else while it samples."""
     memory = run_memory(recipe, shape, context, process)
     parts = {**memory.always, **memory.phases["sampling"]}
-    beside = memory.process + sum(bytes_ for name, bytes_ in parts.items() if name not in ("rows", "prompts"))
-    token = key_value_bytes(shape, BYTES[recipe.machine.dtype]) / process.split
+    beside = memory.python_bytes + sum(bytes_ for name, bytes_ in parts.items() if name not in ("rows", "prompts"))
+    token = key_value_bytes(shape, BYTES[recipe.machine.dtype]) / process.tensor_parallel
     return max(0, int((machines.memory - beside) / token))
 
 

@@ -41,9 +41,10 @@ class Machines:
     """`count` equal devices, and the rates that they reach in a run: these are lower than the peaks of a data sheet.
 
     `tflops` are 10^12 operations of matrix products per second in the recipe's dtype, `memory_gb_s` and `link_gb_s`
-    10^9 bytes per second that a device reads from its memory, and sends to others. `step_ms` are the milliseconds that
-    an engine spends on each decoding step besides: launches, scheduling, sampling. `rates` says where the rates come
-    from; the plan prints it. `sampling` and `learning` are the measured seconds over those that the rates give.
+    10^9 bytes per second that a device reads from its memory, and sends to others. `step_overhead_ms` are the
+    milliseconds that an engine spends on each decoding step besides: launches, scheduling, sampling. `rates` says where
+    the rates come from; the plan prints it. `sampling_factor` and `learning_factor` are the measured seconds over those
+    that the rates give.
 
     >>> Machines(name="H100", count=8, memory_gib=80, tflops=400, memory_gb_s=2500, link_gb_s=300, rates="given").count
     8
@@ -55,9 +56,9 @@ class Machines:
     tflops: float
     memory_gb_s: float
     link_gb_s: float = inf
-    step_ms: float = 5.0
-    sampling: float = 1.0
-    learning: float = 1.0
+    step_overhead_ms: float = 5.0
+    sampling_factor: float = 1.0
+    learning_factor: float = 1.0
     device: Literal["cuda", "cpu"] = "cuda"
     rates: str
     lengths: AssumedLengths = AssumedLengths()
@@ -66,12 +67,12 @@ class Machines:
         check_types(self)
         if not 1 <= self.count <= MOST_DEVICES:
             raise ValueError(f"count is {self.count}\nuse a number of devices from 1 to {MOST_DEVICES}")
-        for name in ("memory_gib", "tflops", "memory_gb_s", "sampling", "learning", "link_gb_s"):
+        for name in ("memory_gib", "tflops", "memory_gb_s", "sampling_factor", "learning_factor", "link_gb_s"):
             rate, bounded = getattr(self, name), name != "link_gb_s"  # one device has no link
             if not 0 < rate <= (LARGEST if bounded else inf):
                 raise ValueError(f"{name} is {rate}\nuse a number above 0, and at most {LARGEST:g}")
-        if not 0 <= self.step_ms < inf:
-            raise ValueError(f"step_ms is {self.step_ms}\nuse a number of milliseconds of at least 0")
+        if not 0 <= self.step_overhead_ms < inf:
+            raise ValueError(f"step_overhead_ms is {self.step_overhead_ms}\nuse a number of milliseconds of at least 0")
         if self.count > 1 and self.link_gb_s == inf:
             raise ValueError(f"{self.count} devices have no link_gb_s\nadd the rate of the link between them")
 

@@ -65,20 +65,20 @@ FIXES: Mapping[str, tuple[str, ...]] = {
 class Process:
     """The work of one process, and with how many others it shares its tensors. The default does everything alone.
 
-    `ranks` learners hold equal shards of weights, gradients, moments and side models. An engine spans `split` devices,
-    which hold equal parts of each matrix and of the cache. `engines` share the answers of an iteration.
+    `ranks` learners hold equal shards of weights, gradients, moments and side models. An engine spans `tensor_parallel`
+    devices, which hold equal parts of each matrix and of the cache. `engines` share the answers of an iteration.
     """
 
-    learns: bool = True
-    samples: bool = True
+    has_learner: bool = True
+    has_engine: bool = True
     ranks: int = 1
-    split: int = 1
+    tensor_parallel: int = 1
     engines: int = 1
 
     @property
     def shares_weights(self) -> bool:
         """Whether the engine samples from the tensors of the learner, as the native one in the same process does."""
-        return self.learns and self.samples and self.ranks == self.split == 1
+        return self.has_learner and self.has_engine and self.ranks == self.tensor_parallel == 1
 
 
 ALONE = Process()
@@ -88,12 +88,12 @@ ALONE = Process()
 class Memory:
     """The predicted memory in bytes, by use. The uses in `always` exist all the time, a phase's uses during it.
 
-    `total` and `trained` count weights. `process` are the bytes of Python and its libraries.
+    `parameters` and `trained_parameters` count weights. `python_bytes` are the bytes of Python and its libraries.
     """
 
-    total: int
-    trained: int
-    process: int
+    parameters: int
+    trained_parameters: int
+    python_bytes: int
     always: Mapping[str, int]
     phases: Mapping[str, Mapping[str, int]]
 
@@ -105,7 +105,7 @@ class Memory:
     @property
     def peak(self) -> int:
         """The peak memory of the run, in bytes."""
-        return self.process + sum(self.parts.values())
+        return self.python_bytes + sum(self.parts.values())
 
     @property
     def parts(self) -> Mapping[str, int]:
@@ -127,38 +127,44 @@ def run_memory(recipe: Recipe, shape: Shape, context: int, process: Process = AL
     total = weights_of(shape)
     trained = adapter_weights(shape, recipe.lora) if recipe.lora else total
     held = total + (trained if recipe.lora else 0)
-    learner = learner_state(recipe, held, trained, size) if process.learns else {}
+    learner = learner_state(recipe, held, trained, size) if process.has_learner else {}
     state = trained * size + sum(learner.values()) - bytes_from_directories(recipe, held, size)
-    always = {"weights": held * size // (process.ranks if process.learns else process.split)}
+    always = {"weights": held * size // (process.ranks if process.has_learner else process.tensor_parallel)}
     always |= {name: bytes_ // process.ranks for name, bytes_ in learner.items()}
-    if process.learns:
+    if process.has_learner:
         samples = recipe.prompts * recipe.method.group_size * recipe.sampling.max_tokens * TOKEN
         always["samples"] = samples if on_cpu else 0  # else they are in the memory of the host
-    cache = cache_bytes(recipe, shape, context, process) if process.samples else {}
+    cache = cache_bytes(recipe, shape, context, process) if process.has_engine else {}
     shares_weights = process.shares_weights and not (recipe.cluster.max_staleness or isinstance(recipe.engine, Served))
-    if not process.learns or shares_weights:
+    if not process.has_learner or shares_weights:
         always["prompts"] = cache.pop("prompts")
     kept = cache if shares_weights else {}
     phases: dict[str, Mapping[str, int]] = {}
     copy = 0
-    if process.samples:
-        copy = held * size // process.split if process.learns and not shares_weights else 0
+    if process.has_engine:
+        copy = held * size // process.tensor_parallel if process.has_learner and not shares_weights else 0
         engine = engine_bytes(recipe, shape, context, process, on_cpu=on_cpu)
         phases["sampling"] = {"engine": engine + copy, **cache}
         if keeps_memory(recipe):
             kept = phases["sampling"]
-        if not process.learns and on_cpu:
-            phases["loading"] = {"engine": held * size // process.split}
-    if process.learns:
+        if not process.has_learner and on_cpu:
+            phases["loading"] = {"engine": held * size // process.tensor_parallel}
+    if process.has_learner:
         learning = learning_bytes(recipe, shape, context, (1 + critics(recipe)) * trained, process)
         phases |= {phase: {**parts, **kept} for phase, parts in learning.items()}
         if recipe.machine.optimizer_offload and not on_cpu:
             moved = {"optimizer": always.pop("optimizer")}
             phases |= {phase: {**phases[phase], **moved} for phase in ("learning", "updating")}
         phases["saving"] = {"checkpoint": 2 * state // process.ranks if on_cpu else 0}
-        if process.samples and keeps_memory(recipe):
+        if process.has_engine and keeps_memory(recipe):
             phases["saving"] = {**phases["saving"], "engine": copy}
-    return Memory(total=held, trained=trained, process=libraries(recipe, process), always=always, phases=phases)
+    return Memory(
+        parameters=held,
+        trained_parameters=trained,
+        python_bytes=libraries(recipe, process),
+        always=always,
+        phases=phases,
+    )
 
 
 def keeps_memory(recipe: Recipe) -> bool:
@@ -173,9 +179,9 @@ def keeps_memory(recipe: Recipe) -> bool:
 
 def libraries(recipe: Recipe, process: Process) -> int:
     """Bytes of Python and of the libraries that a process imports."""
-    used = {PEFT: recipe.lora is not None, BACKWARD: process.learns}
-    used[CHECKPOINT] = process.learns and recipe.machine.gradient_checkpointing
-    used[SHARDING] = process.learns and process.ranks > 1
+    used = {PEFT: recipe.lora is not None, BACKWARD: process.has_learner}
+    used[CHECKPOINT] = process.has_learner and recipe.machine.gradient_checkpointing
+    used[SHARDING] = process.has_learner and process.ranks > 1
     return PROCESS + sum(bytes_ for bytes_, applies in used.items() if applies)
 
 
@@ -208,7 +214,7 @@ def bytes_from_directories(recipe: Recipe, held: int, size: int) -> int:
 
 def cache_bytes(recipe: Recipe, shape: Shape, context: int, process: Process) -> dict[str, int]:
     """Bytes of the keys and values that one device of an engine caches: of running requests, and of prompts."""
-    token = key_value_bytes(shape, BYTES[recipe.machine.dtype]) // process.split
+    token = key_value_bytes(shape, BYTES[recipe.machine.dtype]) // process.tensor_parallel
     rows, prompts = running_tokens(recipe, context, process.engines), cached_prompts(recipe, context, process.engines)
     return {"rows": rows * token, "prompts": prompts * token}
 
@@ -282,7 +288,7 @@ def microbatch(recipe: Recipe, context: int, lanes: int = 1) -> tuple[Packed, bo
     fit = whole * method.group_size + max(0, rest - context) // answer
     answers = min(step, max(unit, fit // unit * unit))
     held = -(-answers // method.group_size)
-    return Packed(context=context, answer=answer, prompts=held, answers=answers), answers < step
+    return Packed(prompt_tokens=context, answer_tokens=answer, prompt_count=held, answer_count=answers), answers < step
 
 
 def logit_bytes(shape: Shape, tokens: int) -> int:
@@ -301,7 +307,7 @@ def engine_bytes(recipe: Recipe, shape: Shape, context: int, process: Process = 
     prefilled = min(PREFILL, max(recipe.evaluate.problems, recipe.prompts) * context)
     prefill = 2 * prefilled * key_value_bytes(shape, size) + forward_bytes(shape, prefilled, size)
     blocks = blocked_weights(shape) * size if on_cpu and size == 4 else 0
-    return (max(logits, prefill) + blocks) // process.split
+    return (max(logits, prefill) + blocks) // process.tensor_parallel
 
 
 def running_requests(recipe: Recipe, engines: int = 1) -> int:
@@ -342,10 +348,10 @@ def key_value_bytes(shape: Shape, size: int) -> int:
 def plan_line(recipe: Recipe, memory: Memory) -> str:
     """One line about a planned run: weights, answers and tokens per iteration, expected memory."""
     answers = recipe.prompts * recipe.method.group_size
-    share = "" if memory.trained == memory.total else f" ({memory.trained:,} trained)"
+    share = "" if memory.trained_parameters == memory.parameters else f" ({memory.trained_parameters:,} trained)"
     tokens = answers * recipe.sampling.max_tokens
     at_most = f"{answers:,} answers and at most {tokens:,} tokens per iteration"
-    return f"plan: {memory.total:,} weights{share}, {at_most}, about {memory.peak / GIB:.1f} GiB of memory"
+    return f"plan: {memory.parameters:,} weights{share}, {at_most}, about {memory.peak / GIB:.1f} GiB of memory"
 
 
 def advice(recipe: Recipe, memory: Memory) -> str:

@@ -70,9 +70,9 @@ def pipeline_memory(recipe: Recipe, directory: Path) -> Memory:
     stored = stored_bytes(family, transformer, shape, text, recompute=recipe.machine.gradient_checkpointing)
     guided = 2 if shape.guidance == "classifier-free" and guidance_scale(shape, recipe.pipeline) != 1 else 1
     return Memory(
-        total=network + encoders + decoder,
-        trained=trained,
-        process=PROCESS + BACKWARD + PEFT + DIFFUSERS,
+        parameters=network + encoders + decoder,
+        trained_parameters=trained,
+        python_bytes=PROCESS + BACKWARD + PEFT + DIFFUSERS,
         always={
             "weights": (network + encoders) * size + decoder * 4 + copy,
             "optimizer": trained * (12 if size < 4 else 2 * size),
@@ -92,7 +92,7 @@ def pipeline_plan_line(recipe: Recipe, memory: Memory) -> str:
     """One line about a planned run of a pipeline: weights, samples of an iteration, expected memory."""
     steps = 0 if recipe.method.denoise is None else recipe.method.denoise.steps
     samples = f"{recipe.prompts * recipe.method.group_size:,} samples of {steps} steps per iteration"
-    share = f"{memory.total:,} weights ({memory.trained:,} trained)"
+    share = f"{memory.parameters:,} weights ({memory.trained_parameters:,} trained)"
     return f"plan: {share}, {samples}, about {memory.peak / GIB:.1f} GiB of memory"
 
 

@@ -59,7 +59,7 @@ class Plan:
         """The simulated placements; without one, all devices do both, which does not fit."""
         found = {trial.placement: None for trial in self.trials}
         count = self.machines.count
-        return list(found) or [Placement(devices=count, generators=count, learners=count, split=1)]
+        return list(found) or [Placement(devices=count, generators=count, learners=count, tensor_parallel=1)]
 
 
 def smallest_staleness(trials: Sequence[Trial]) -> Trial:

@@ -17,7 +17,7 @@ def process_memories(recipe: Recipe, shape: Shape, context: int) -> dict[str, Me
     """The memory of each process that a run has on this host, by name, in the order in which they start."""
     ranks = rank_memories(recipe, shape, context, samples=not isinstance(recipe.engine, Served))
     names = [f"rank {rank}" for rank in range(len(ranks))] if len(ranks) > 1 else [RUN]
-    engine = run_memory(recipe, shape, context, Process(learns=False, engines=engines_of(recipe)))
+    engine = run_memory(recipe, shape, context, Process(has_learner=False, engines=engines_of(recipe)))
     return {**dict(zip(names, ranks)), **{f"engine {index}": engine for index in range(replicas_here(recipe))}}
 
 
@@ -28,9 +28,9 @@ def rank_memories(recipe: Recipe, shape: Shape, context: int, *, samples: bool =
     """
     ranks = recipe.cluster.ranks
     if ranks == 1 or not recipe.cluster.sharded:
-        return (run_memory(recipe, shape, context, Process(samples=samples)),) * ranks
-    first, other = (run_memory(recipe, shape, context, Process(samples=s, ranks=ranks)) for s in (samples, False))
-    whole = {"engine": first.total * BYTES[recipe.machine.dtype]}
+        return (run_memory(recipe, shape, context, Process(has_engine=samples)),) * ranks
+    first, other = (run_memory(recipe, shape, context, Process(has_engine=s, ranks=ranks)) for s in (samples, False))
+    whole = {"engine": first.parameters * BYTES[recipe.machine.dtype]}
     phases = {name: {**whole, **parts} for name, parts in first.phases.items()}
     return replace(first, phases=phases), *[other] * (ranks - 1)
 
@@ -53,10 +53,10 @@ def at_once(recipe: Recipe, processes: Mapping[str, Memory]) -> int:
     if not (engines and isinstance(recipe.engine, Served) and recipe.engine.placement == "colocated"):
         return sum(memory.peak for memory in processes.values())
     learners = [memory for memory in processes.values() if memory not in engines]
-    fixed = sum(memory.process for memory in processes.values())
-    learning = sum(memory.peak - memory.process for memory in learners)
+    fixed = sum(memory.python_bytes for memory in processes.values())
+    learning = sum(memory.peak - memory.python_bytes for memory in learners)
     sampling = sum(sum(memory.always.values()) for memory in learners)
-    return fixed + max(learning, sampling + sum(memory.peak - memory.process for memory in engines))
+    return fixed + max(learning, sampling + sum(memory.peak - memory.python_bytes for memory in engines))
 
 
 def check_memory(recipe: Recipe, shape: Shape, context: int, available: int, owner: str) -> str:

@@ -16,10 +16,10 @@ SAME = 1e-6
 class Setup:
     """The numbers that a simulation needs. All times are in seconds.
 
-    An engine with `r` running requests, at most `rows`, decodes one token of each in `token + r * row`. The learner
-    takes `learn` for each token of an iteration and `update` besides, then sends the weights in `publish`, while
-    engines wait. An iteration has `prompts` draws of `group` samples; `length(draw, sample)` is a sample's number of
-    tokens. The learner also forwards `prompt` tokens of each draw.
+    An engine with `r` running requests, at most `max_num_seqs`, decodes one token of each in `token + r * row`. The
+    learner takes `learn` for each token of an iteration and `update` besides, then sends the weights in `publish`,
+    while engines wait. An iteration has `prompts` draws of `group_size` samples; `length(draw, sample)` is a sample's
+    number of tokens. The learner also forwards `prompt` tokens of each draw.
 
     An iteration is launched when at most `max_staleness` iterations before it are neither trained nor published. If
     `pinned`, weights are published only while no row is live, so each sample has one version: with `max_staleness` 0
@@ -28,11 +28,11 @@ class Setup:
     """
 
     engines: int
-    rows: int
+    max_num_seqs: int
     token: float
     row: float
     prompts: int
-    group: int
+    group_size: int
     prompt: int
     length: Callable[[int, int], int]
     learn: float
@@ -57,13 +57,13 @@ class BusyTime:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Simulation:
-    """The result. `published` holds the time of each new version, and `tokens` the trained tokens of each iteration.
+    """The result. `publish_times` are the times of new versions, and `tokens` the trained tokens of each iteration.
 
     `oldest` is the largest staleness, in versions, of any trained token; `live` are pairs (time, running requests of
     all engines).
     """
 
-    published: tuple[float, ...]
+    publish_times: tuple[float, ...]
     tokens: tuple[int, ...]
     oldest: int
     spans: tuple[BusyTime, ...]
@@ -71,19 +71,19 @@ class Simulation:
 
     def seconds(self, warm: int) -> float:
         """Seconds per iteration, without the first `warm` iterations."""
-        return (self.published[-1] - self.published[warm - 1]) / (len(self.published) - warm)
+        return (self.publish_times[-1] - self.publish_times[warm - 1]) / (len(self.publish_times) - warm)
 
     def rate(self, warm: int) -> float:
         """Trained tokens per second, without the first `warm` iterations."""
-        return sum(self.tokens[warm:]) / (self.published[-1] - self.published[warm - 1])
+        return sum(self.tokens[warm:]) / (self.publish_times[-1] - self.publish_times[warm - 1])
 
     def learning(self, warm: int) -> float:
         """The share of time in which the learner trains, without the first `warm` iterations."""
-        return self.busy("learn", self.published[warm - 1], self.published[-1])
+        return self.busy("learn", self.publish_times[warm - 1], self.publish_times[-1])
 
     def rows(self, warm: int) -> float:
         """The mean number of running requests, without the first `warm` iterations."""
-        return mean_rows(self.live, self.published[warm - 1], self.published[-1])
+        return mean_rows(self.live, self.publish_times[warm - 1], self.publish_times[-1])
 
     def busy(self, kind: str, start: float, end: float) -> float:
         """The share of the time from `start` to `end` that the learner spends on one kind of work."""
@@ -178,14 +178,14 @@ class _Run:
         s = self.setup
         ahead = self.started if s.pinned and s.max_staleness else self.version + s.max_staleness
         while self.launched <= ahead:
-            self.missing[self.launched] = s.prompts * s.group
+            self.missing[self.launched] = s.prompts * s.group_size
             self.tokens.append(s.prompts * s.prompt)
             draws = range(self.launched * s.prompts, (self.launched + 1) * s.prompts)
-            self.waiting.extend((draw, sample) for draw in draws for sample in range(s.group))
+            self.waiting.extend((draw, sample) for draw in draws for sample in range(s.group_size))
             self.launched += 1
         if not self.waiting:
             return
-        free = [(len(rows), i) for i, rows in enumerate(self.engines) if len(rows) < s.rows]
+        free = [(len(rows), i) for i, rows in enumerate(self.engines) if len(rows) < s.max_num_seqs]
         for _, i in free:
             self.engines[i].advance(self.now)
         while self.waiting and free:
@@ -196,7 +196,7 @@ class _Run:
             self.tokens[iteration] += length
             self.engines[i].add(iteration, length, s)
             self._rows += 1
-            if count + 1 < s.rows:
+            if count + 1 < s.max_num_seqs:
                 heapq.heapreplace(free, (count + 1, i))
             else:
                 self.schedule(heapq.heappop(free)[1])
@@ -259,8 +259,9 @@ def simulate(setup: Setup, iterations: int) -> Simulation:
     With staleness 0 an iteration takes the sum of its phases. Rows of 10 tokens at 1 s a token, learning of 5 s and
     publishing of 2 s:
 
-    >>> numbers = dict(engines=1, rows=4, token=1.0, row=0.0, prompts=1, group=4, prompt=10, length=lambda d, i: 10)
-    >>> simulate(Setup(**numbers, learn=0.1, update=0.0, publish=2.0, max_staleness=0), 3).published
+    >>> sizes = dict(engines=1, max_num_seqs=4, prompts=1, group_size=4, prompt=10)
+    >>> numbers = dict(sizes, token=1.0, row=0.0, length=lambda d, i: 10)
+    >>> simulate(Setup(**numbers, learn=0.1, update=0.0, publish=2.0, max_staleness=0), 3).publish_times
     (17.0, 34.0, 51.0)
     """
     run = _Run(setup)
@@ -269,7 +270,7 @@ def simulate(setup: Setup, iterations: int) -> Simulation:
     while len(run.published) < iterations:
         run.advance()
     return Simulation(
-        published=tuple(run.published),
+        publish_times=tuple(run.published),
         tokens=tuple(run.tokens[:iterations]),
         oldest=run.oldest,
         spans=tuple(run.spans),

@@ -103,7 +103,7 @@ def phases(recipe: Recipe, shape: Shape, prompt: int, rates: Rates) -> tuple[Cal
 
     microbatches = max(method.minibatches, answers * (prompt + tokens) / recipe.machine.microbatch_tokens)
     learned = times.learn * (recipe.prompts * prompt + answers * tokens) + times.update
-    learned += answers * tokens * distribution + microbatches * passes(recipe) * machines.step_ms / 1e3
+    learned += answers * tokens * distribution + microbatches * passes(recipe) * machines.step_overhead_ms / 1e3
     return sampled, learned + ITERATION_CALLS * rates.operation
 
 
@@ -111,7 +111,7 @@ def cpu_of(shape: Shape, rates: Rates) -> Machines:
     """This CPU with its rates. The memory is not known here."""
     return Machines(
         name="this machine", count=1, memory_gib=1.0, device="cpu", rates="measured", tflops=rates.products / 1e12,
-        memory_gb_s=rates.read / 1e9, step_ms=1e3 * shape.layers * LAYER_CALLS * rates.operation,
+        memory_gb_s=rates.read / 1e9, step_overhead_ms=1e3 * shape.layers * LAYER_CALLS * rates.operation,
     )  # fmt: skip
 
 

@@ -51,8 +51,8 @@ def with_measured_rates(machines: Machines, recipe: Recipe, shape: Shape, prompt
     text = f"measured now: {rates.products / 1e9:,.0f} GFLOP/s, {rates.read / 1e9:,.1f} GB/s"
     return replace(
         one,
-        sampling=SLOWER * sampled(answers) / trial.sampling(),
-        learning=SLOWER * learned / trial.learning,
+        sampling_factor=SLOWER * sampled(answers) / trial.sampling(),
+        learning_factor=SLOWER * learned / trial.learning,
         rates=f"{text}, and by the ratio of measured runs to these rates",
     )
 

@@ -16,7 +16,7 @@ SVG_WIDTH, SVG_ROW = 960, 60
 
 def window(simulation: Simulation, warm: int) -> tuple[float, float]:
     """The start and the end of the two iterations after the first `warm` ones, in seconds."""
-    return simulation.published[warm - 1], simulation.published[warm + 1]
+    return simulation.publish_times[warm - 1], simulation.publish_times[warm + 1]
 
 
 def duration(seconds: float) -> str:

@@ -59,13 +59,13 @@ class Chart:
 
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """A number at the top of the page, from the first of `metrics` that the run has.
+    """A number at the top of the page, from the first of `metric_choices` that the run has.
 
     `change` shows the first and the last value; `iterations` shows the run's length.
     """
 
     title: str
-    metrics: tuple[str, ...]
+    metric_choices: tuple[str, ...]
     show: Literal["change", "sum", "duration", "median", "iterations"]
 
 

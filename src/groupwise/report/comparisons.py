@@ -8,7 +8,7 @@ from typing import Any
 from groupwise.report.read import UNREADABLE
 from groupwise.runs.layout import RunLayout, iteration_files
 
-NUMBERS = ("reward", "advantage", "weight", "clipped", "gradient")
+NUMBERS = ("reward", "advantage", "weight", "clipped", "gradient_sum")
 """A method's numbers for a sample, in the order in which the page has them."""
 
 
@@ -16,13 +16,13 @@ NUMBERS = ("reward", "advantage", "weight", "clipped", "gradient")
 class StoredComparison:
     """A comparison of methods on one iteration, as the page needs it.
 
-    `summary` is about the whole iteration. `of_sample` has each method's `NUMBERS` by the sample's line in the file,
-    from 1, and None for a method that does not select it. `cosines` has the cosines of the sample's group, by the same
-    line.
+    `summary` is about the whole iteration. `numbers_by_sample` has each method's `NUMBERS` by the sample's line in the
+    file, from 1, and None for a method that does not select it. `cosines` has the cosines of the sample's group, by the
+    same line.
     """
 
     summary: Mapping[str, Any]
-    of_sample: Mapping[int, list[list[float | None] | None]] = field(default_factory=dict)
+    numbers_by_sample: Mapping[int, list[list[float | None] | None]] = field(default_factory=dict)
     cosines: Mapping[int, list[float | None]] = field(default_factory=dict)
 
 

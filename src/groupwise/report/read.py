@@ -18,15 +18,15 @@ UNREADABLE = (OSError, UnicodeDecodeError, json.JSONDecodeError, tomllib.TOMLDec
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Curve:
-    """A metric over iterations: `value[i]` at iteration `at[i]`, ascending. Values that were not finite are NaN."""
+    """A metric: `values[i]` at iteration `iterations[i]`, ascending. Values that were not finite are NaN."""
 
-    at: np.ndarray
-    value: np.ndarray
+    iterations: np.ndarray
+    values: np.ndarray
 
     @property
     def finite(self) -> "Curve":
-        finite = np.isfinite(self.value)
-        return Curve(self.at[finite], self.value[finite])
+        finite = np.isfinite(self.values)
+        return Curve(self.iterations[finite], self.values[finite])
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -38,9 +38,9 @@ class Run:
 
     layout: RunLayout
     name: str
-    about: Mapping[str, Any]
+    info: Mapping[str, Any]
     recipe: str
-    fields: Mapping[str, Any]
+    recipe_fields: Mapping[str, Any]
     metrics: Mapping[str, Curve]
     timings: Mapping[str, Curve]
     flags: frozenset[str]
@@ -55,7 +55,7 @@ class Run:
     @property
     def last(self) -> int:
         """The last iteration that has a metric; 0 without metrics."""
-        return max((int(c.at[-1]) for c in self.metrics.values() if len(c.at)), default=0)
+        return max((int(c.iterations[-1]) for c in self.metrics.values() if len(c.iterations)), default=0)
 
 
 def read(path: Path) -> Run:
@@ -77,9 +77,9 @@ def read(path: Path) -> Run:
     return Run(
         layout=layout,
         name=name if isinstance(name, str) and name else path.resolve().name,
-        about=about,
+        info=about,
         recipe=recipe,
-        fields=fields,
+        recipe_fields=fields,
         metrics=metrics,
         timings=timings,
         flags=flags,
@@ -163,19 +163,19 @@ def thin(curve: Curve, most: int = 2000) -> Curve:
 
     The first and the last point stay. Every point keeps its iteration.
 
-    >>> thin(Curve(np.arange(9), np.array([0, 1, 9, 1, 0, 1, -9, 1, 0.0])), most=4).value.tolist()
+    >>> thin(Curve(np.arange(9), np.array([0, 1, 9, 1, 0, 1, -9, 1, 0.0])), most=4).values.tolist()
     [0.0, 9.0, -9.0, 0.0]
     """
-    if len(curve.at) <= most:
+    if len(curve.iterations) <= most:
         return curve
-    n = len(curve.at)
+    n = len(curve.iterations)
     indices = {0, n - 1}
     for bucket in np.array_split(np.arange(1, n - 1), max(most // 2 - 1, 1)):
-        finite = bucket[np.isfinite(curve.value[bucket])]
+        finite = bucket[np.isfinite(curve.values[bucket])]
         if len(finite):
-            indices |= {int(finite[curve.value[finite].argmin()]), int(finite[curve.value[finite].argmax()])}
+            indices |= {int(finite[curve.values[finite].argmin()]), int(finite[curve.values[finite].argmax()])}
     rows = np.array(sorted(indices))
-    return Curve(curve.at[rows], curve.value[rows])
+    return Curve(curve.iterations[rows], curve.values[rows])
 
 
 def _text(path: Path, notes: list[str]) -> str:

@@ -14,15 +14,15 @@ from typing import Any
 
 from groupwise.core import BadData, Storage, Usage, visible
 from groupwise.data import LOSS
-from groupwise.report.chain import chain_parts
 from groupwise.report.charts import charts_data
 from groupwise.report.comparisons import read_comparisons
+from groupwise.report.gradient_components import chain_parts
 from groupwise.report.pictures import before_and_after
 from groupwise.report.read import Curve, Run, as_float, flat, lines, read, thin
 from groupwise.report.rollouts import as_json, choose, files, packed, prompt_map, scan, steps
 from groupwise.report.warnings import RULES, RunWarning, find_warnings, headline
+from groupwise.runs.atomic_writes import DRAFT, check_writable, write_file
 from groupwise.runs.best_checkpoint import METRICS, best_iteration, describe_best, held_out_values
-from groupwise.runs.disk import DRAFT, check_writable, write_file
 from groupwise.runs.find_run import newest_run, no_run
 from groupwise.runs.info import extensions
 from groupwise.runs.layout import PICTURES, RunLayout
@@ -179,7 +179,11 @@ def page_data(runs: Sequence[Run], limit: int = BYTES) -> dict[str, Any]:
     for run in runs:
         groups, tally, texts = scan(run.layout)
         compared, notes = read_comparisons(run.layout)
-        counts = {"of": sum(map(len, groups.values())), "iterations": len(groups), "parts": chain_parts(run.fields)}
+        counts = {
+            "of": sum(map(len, groups.values())),
+            "iterations": len(groups),
+            "parts": chain_parts(run.recipe_fields),
+        }
         summaries = {"compared": {i: comparison.summary for i, comparison in compared.items() if i in groups}}
         rollouts = {"groups": [], "notes": notes} | counts | summaries
         pairs = before_and_after(
@@ -221,15 +225,23 @@ def describe(run: Run, xs: list[Any], points: int) -> dict[str, Any]:
         rows = []
         for name, full in sorted(table.items()):
             curve = thin(full, points)
-            at = steps(curve.at)
+            at = steps(curve.iterations)
             if at not in xs:
                 xs.append(at)
-            rows.append([name, xs.index(at), packed(curve.value), len(full.at), int((full.value != full.value).sum())])
+            rows.append(
+                [
+                    name,
+                    xs.index(at),
+                    packed(curve.values),
+                    len(full.iterations),
+                    int((full.values != full.values).sum()),
+                ]
+            )
         return rows
 
-    method = run.about.get("method")
-    command = run.about.get("command", "")
-    about = {k: v for k, v in run.about.items() if k not in ("format", "name", "command", "method", "recipe", "files")}
+    method = run.info.get("method")
+    command = run.info.get("command", "")
+    about = {k: v for k, v in run.info.items() if k not in ("format", "name", "command", "method", "recipe", "files")}
     facts = flat(about | warm_start_summary(run))
     return {
         "metrics": curves(dict(run.metrics)),
@@ -249,17 +261,17 @@ def seams(run: Run) -> list[str]:
     return [
         f"Extended at iteration {at}, from {before} to {after} iterations: the learning rate and the schedules see "
         f"{after} from there on. It is not a run of {after}."
-        for at, before, after in extensions(run.about.get("changes"))
+        for at, before, after in extensions(run.info.get("changes"))
     ]
 
 
 def selection(run: Run) -> list[str]:
     """A note on a run's best evaluation, if there are several: the largest of several values is optimistic."""
-    metric = str(run.fields.get("evaluate.best_metric") or "")
+    metric = str(run.recipe_fields.get("evaluate.best_metric") or "")
     curves = {name: run.metrics[name].finite for name in METRICS if name in run.metrics}
     rows: dict[int, dict[str, Any]] = {}
     for name, curve in curves.items():
-        for at, value in zip(curve.at.tolist(), curve.value.tolist()):
+        for at, value in zip(curve.iterations.tolist(), curve.values.tolist()):
             rows.setdefault(at, {"iteration": at})[name] = value
     values = held_out_values(list(rows.values()), metric)
     best = best_iteration(values, values)
@@ -279,8 +291,8 @@ def warm_start_summary(run: Run) -> dict[str, str]:
 
 def differences(runs: Sequence[Run]) -> list[list[Any]]:
     """Recipe fields that differ between the runs: [dotted key, values by run]."""
-    keys = dict.fromkeys(key for run in runs for key in run.fields)
-    rows = [[key, [repr(run.fields[key]) if key in run.fields else None for run in runs]] for key in keys]
+    keys = dict.fromkeys(key for run in runs for key in run.recipe_fields)
+    rows = [[key, [repr(run.recipe_fields[key]) if key in run.recipe_fields else None for run in runs]] for key in keys]
     return [row for row in rows if any(value != row[1][0] for value in row[1])]
 
 
@@ -335,7 +347,7 @@ def summary(name: str, run: Run) -> str:
     """The table of metrics that a reader without scripts sees."""
     rows = [["metric", "first", "last", "lowest", "highest"]]
     for metric, curve in sorted({**run.metrics, **run.timings}.items()):
-        values = curve.finite.value
+        values = curve.finite.values
         if len(values):
             cells = (values[0], values[-1], values.min(), values.max())
             rows.append([metric, *(f"{x:.6g}" for x in cells)])

@@ -203,8 +203,8 @@ def _groups(
         group["of"] += 1
         tokens = slice(int(starts[i]), int(starts[i + 1])) if i < len(lengths) else None
         sample = {"line": i + 1} | _sample(row, arrays, tokens, limit) | picture(row, pictures)
-        if comparison and i + 1 in comparison.of_sample:
-            sample["compared"] = comparison.of_sample[i + 1]
+        if comparison and i + 1 in comparison.numbers_by_sample:
+            sample["compared"] = comparison.numbers_by_sample[i + 1]
             group.setdefault("cosines", comparison.cosines[i + 1])
         group["samples"].append(sample)
     return [by_key[key] for key in keys if key in by_key]

@@ -53,7 +53,7 @@ class Rule:
 
 
 @dataclass(frozen=True, slots=True)
-class Above:
+class AboveBound:
     """The `find` of a rule that warns if a metric exceeds a bound, from `METRICS` or from the run's recipe."""
 
     series: str
@@ -66,75 +66,87 @@ class Above:
     def evidence(self, c: Curve, run: Run) -> tuple[str, int] | None:
         """The warning about these iterations of the metric."""
         bound = self.bound_of(run) if self.bound_of else metric_bound(self.series)
-        over = c.value > bound
+        over = c.values > bound
         if not over.any():
             return None
-        top = int(c.value.argmax())
-        first = int(c.at[over][0])
+        top = int(c.values.argmax())
+        first = int(c.iterations[over][0])
         when = f"over {bound:g} in {over.sum()} of {len(over)} iterations, first at {first}"
-        return f"{self.what}: {when}, highest {c.value[top]:.4g} at {c.at[top]}", first
+        return f"{self.what}: {when}, highest {c.values[top]:.4g} at {c.iterations[top]}", first
 
 
 def entropy_fell(run: Run, *, window: int = ENTROPY_WINDOW, left: float = ENTROPY_SHARE) -> tuple[str, int] | None:
     """Warn if entropy is at most `left` times its maximum over the last `window` iterations, unless the run learns."""
     c = run.metrics[ENTROPY].finite
-    for i in range(1, len(c.at)):
-        before = np.flatnonzero(c.at[:i] >= c.at[i] - window)
+    for i in range(1, len(c.iterations)):
+        before = np.flatnonzero(c.iterations[:i] >= c.iterations[i] - window)
         if not len(before):
             continue
-        top = before[c.value[before].argmax()]
-        high = c.value[top]
-        if high <= 0 or c.value[i] > left * high or is_learning(*(line_at(run, int(c.at[j])) for j in (0, top, i))):
+        top = before[c.values[before].argmax()]
+        high = c.values[top]
+        if (
+            high <= 0
+            or c.values[i] > left * high
+            or is_learning(*(line_at(run, int(c.iterations[j])) for j in (0, top, i)))
+        ):
             continue
-        fall = f"from {high:.4g} to {c.value[i]:.4g}"
-        return f"entropy fell {1 - c.value[i] / high:.0%} within {window} iterations, {fall}", int(c.at[i])
+        fall = f"from {high:.4g} to {c.values[i]:.4g}"
+        return f"entropy fell {1 - c.values[i] / high:.0%} within {window} iterations, {fall}", int(c.iterations[i])
     return None
 
 
 def little_signal(run: Run) -> tuple[str, int] | None:
     """Warn if most groups of an iteration have equal rewards, unless the run has solved its task."""
     c = run.metrics[NO_SIGNAL].finite
-    open_ = [i for i, at in enumerate(c.at) if not has_solved(line_at(run, int(c.at[0])), line_at(run, int(at)))]
-    return Above(NO_SIGNAL, "share of groups without signal").evidence(Curve(c.at[open_], c.value[open_]), run)
+    open_ = [
+        i
+        for i, at in enumerate(c.iterations)
+        if not has_solved(line_at(run, int(c.iterations[0])), line_at(run, int(at)))
+    ]
+    return AboveBound(NO_SIGNAL, "share of groups without signal").evidence(
+        Curve(c.iterations[open_], c.values[open_]), run
+    )
 
 
 def line_at(run: Run, iteration: int) -> dict[str, float]:
     """The metrics of an iteration by which `is_learning` decides, as far as it has them."""
     curves = {name: run.metrics[name].finite for name in NEEDED if name in run.metrics}
-    return {name: float(c.value[c.at == iteration][0]) for name, c in curves.items() if iteration in c.at}
+    return {
+        name: float(c.values[c.iterations == iteration][0]) for name, c in curves.items() if iteration in c.iterations
+    }
 
 
 def gradient_spike(run: Run, *, times: float = 10, window: int = 20) -> tuple[str, int] | None:
     """Warn if a gradient norm is above `times` the median of up to `window` norms before it (at least five)."""
     c = run.metrics[GRAD_NORM].finite
     spikes = [
-        (c.value[i] / middle, i)
-        for i in range(5, len(c.at))
-        if (middle := float(np.median(c.value[max(0, i - window) : i]))) > 0 and c.value[i] > times * middle
+        (c.values[i] / middle, i)
+        for i in range(5, len(c.iterations))
+        if (middle := float(np.median(c.values[max(0, i - window) : i]))) > 0 and c.values[i] > times * middle
     ]
     if not spikes:
         return None
     factor, i = max(spikes)
-    where = f"{c.value[i]:.4g} at {c.at[i]} is {factor:.0f} times the median before it"
-    return f"gradient norm spiked in {count(len(spikes), 'iteration')}: {where}", int(c.at[i])
+    where = f"{c.values[i]:.4g} at {c.iterations[i]} is {factor:.0f} times the median before it"
+    return f"gradient norm spiked in {count(len(spikes), 'iteration')}: {where}", int(c.iterations[i])
 
 
 def unverified(run: Run) -> tuple[str, int] | None:
     """Warn if too many answers were unverifiable. The run's outcome metrics may be counts or shares."""
     curves, bound = run.metrics, metric_bound(UNVERIFIABLE)
     unverifiable = curves[UNVERIFIABLE]
-    total = np.zeros(len(unverifiable.at))
+    total = np.zeros(len(unverifiable.iterations))
     for name, curve in curves.items():
         if name.startswith("outcome/"):
-            total += np.nan_to_num(np.interp(unverifiable.at, curve.at, np.nan_to_num(curve.value)))
-    share = np.nan_to_num(unverifiable.value) / np.where(total > 0, total, 1)
+            total += np.nan_to_num(np.interp(unverifiable.iterations, curve.iterations, np.nan_to_num(curve.values)))
+    share = np.nan_to_num(unverifiable.values) / np.where(total > 0, total, 1)
     over = share > bound
     if not over.any():
         return None
     top = int(share.argmax())
-    first = int(unverifiable.at[over][0])
+    first = int(unverifiable.iterations[over][0])
     when = f"over {bound:.0%} in {over.sum()} of {len(over)} iterations, first at {first}"
-    return f"unverifiable answers: {when}, highest {share[top]:.1%} at {unverifiable.at[top]}", first
+    return f"unverifiable answers: {when}, highest {share[top]:.1%} at {unverifiable.iterations[top]}", first
 
 
 def reward_alone(run: Run, *, near: int = 5) -> tuple[str, int] | None:
@@ -146,26 +158,26 @@ def reward_alone(run: Run, *, near: int = 5) -> tuple[str, int] | None:
     name = held_out(curves, (*SCORES, *ACCURACIES))
     assert name is not None, "the rule needs a held-out figure"
     reward, heldout = curves[REWARD].finite, curves[name].finite
-    if len(heldout.at) < 2 or len(reward.at) < 2 * near:
+    if len(heldout.iterations) < 2 or len(reward.iterations) < 2 * near:
         return None
 
     def around(iteration: int) -> np.ndarray:
-        return reward.value[np.argsort(np.abs(reward.at - iteration), kind="stable")[:near]]
+        return reward.values[np.argsort(np.abs(reward.iterations - iteration), kind="stable")[:near]]
 
-    last, best = len(heldout.at) - 1, int(heldout.value.argmax())
-    end = around(int(heldout.at[last]))
+    last, best = len(heldout.iterations) - 1, int(heldout.values.argmax())
+    end = around(int(heldout.iterations[last]))
     for start in dict.fromkeys((0, best)):
-        begin = around(int(heldout.at[start]))
+        begin = around(int(heldout.iterations[start]))
         clearly = 3 * np.sqrt((begin.var(ddof=1) + end.var(ddof=1)) / near) + 1e-9
-        low, high = _interval(curves, name, int(heldout.at[start])) or (-0.02, 0.02)
+        low, high = _interval(curves, name, int(heldout.iterations[start])) or (-0.02, 0.02)
         slack = 0.0 if start == 0 else (high - low) / 2
         rose = end.mean() - begin.mean() > clearly
-        if start < last and rose and heldout.value[last] <= heldout.value[start] - slack:
+        if start < last and rose and heldout.values[last] <= heldout.values[start] - slack:
             reward_text = f"reward rose {begin.mean():.4g} → {end.mean():.4g}"
             figure = "score" if name in SCORES else "accuracy"
-            heldout_text = f"held-out {figure} went {heldout.value[start]:.4g} → {heldout.value[last]:.4g}"
-            when = f"from iteration {heldout.at[start]} to {heldout.at[last]}"
-            return f"{reward_text} {when} while {heldout_text}", int(heldout.at[last])
+            heldout_text = f"held-out {figure} went {heldout.values[start]:.4g} → {heldout.values[last]:.4g}"
+            when = f"from iteration {heldout.iterations[start]} to {heldout.iterations[last]}"
+            return f"{reward_text} {when} while {heldout_text}", int(heldout.iterations[last])
     return None
 
 
@@ -174,8 +186,8 @@ def not_finite(run: Run) -> tuple[str, int] | None:
     curves = run.metrics
     cases = []
     for name in (LOSS, GRAD_NORM):
-        if name in curves and (bad := ~np.isfinite(curves[name].value)).any():
-            cases.append((int(curves[name].at[bad][0]), name, int(bad.sum())))
+        if name in curves and (bad := ~np.isfinite(curves[name].values)).any():
+            cases.append((int(curves[name].iterations[bad][0]), name, int(bad.sum())))
     if not cases:
         return None
     first, name, times = min(cases)
@@ -184,7 +196,10 @@ def not_finite(run: Run) -> tuple[str, int] | None:
 
 def max_logprob_diff(run: Run) -> float:
     """The limit of the engine-learner log-prob gap: `engine.max_logprob_diff` of the run's recipe."""
-    bound, dtype = run.fields.get("engine.max_logprob_diff", "by_dtype"), run.fields.get("machine.dtype", "float32")
+    bound, dtype = (
+        run.recipe_fields.get("engine.max_logprob_diff", "by_dtype"),
+        run.recipe_fields.get("machine.dtype", "float32"),
+    )
     return gap_bound(bound, dtype if dtype in GAPS else "float32")
 
 
@@ -200,7 +215,7 @@ def count(n: int, word: str) -> str:
 def above(description: str, series: str, what: str, bound_of: Callable[[Run], float] | None = None) -> Rule:
     """A rule that warns if a metric is above its bound. `{bound}` in the description becomes the bound."""
     bound = "" if bound_of else f"{metric_bound(series):g}"
-    return Rule(description.format(bound=bound), (series,), Above(series, what, bound_of))
+    return Rule(description.format(bound=bound), (series,), AboveBound(series, what, bound_of))
 
 
 RULES = {
@@ -244,7 +259,7 @@ def find_warnings(run: Run) -> tuple[list[RunWarning], list[str]]:
 
 def held_out(curves: Curves, names: Iterable[str] = HELD_OUT) -> str | None:
     """The first of these metrics for which the run has a value; None if it has none."""
-    return next((name for name in names if name in curves and len(curves[name].finite.at)), None)
+    return next((name for name in names if name in curves and len(curves[name].finite.iterations)), None)
 
 
 def leading(curves: Curves) -> str | None:
@@ -252,14 +267,14 @@ def leading(curves: Curves) -> str | None:
 
     A score says more than an accuracy that stays at 0. Without a held-out metric, it is the reward.
     """
-    values = {name: curves[name].finite.value for name in HELD_OUT if name in curves}
+    values = {name: curves[name].finite.values for name in HELD_OUT if name in curves}
     moved = (name for name, value in values.items() if len(value) and value[0] != value[-1])
     return next(moved, None) or held_out(curves, (*HELD_OUT, REWARD))
 
 
 def headline(run: Run, warnings: int) -> str:
     """The run in one line: first and last value of its leading metric, iterations, number of warnings."""
-    planned = run.about.get("iterations")
+    planned = run.info.get("iterations")
     length = count(run.last, "iteration")
     if isinstance(planned, int) and run.last < planned:
         # Only a solved run writes its model before the last iteration.
@@ -269,11 +284,11 @@ def headline(run: Run, warnings: int) -> str:
     if name is None:
         return f"no metrics yet, {length}; {tail}"
     head, curve = HELD_OUT.get(name, REWARD), run.metrics[name].finite
-    if len(curve.at) == 1:
-        return f"{head} {curve.value[0]:.2f} at iteration {curve.at[0]}, {length}; {tail}"
-    interval = _interval(run.metrics, name, int(curve.at[-1]))
+    if len(curve.iterations) == 1:
+        return f"{head} {curve.values[0]:.2f} at iteration {curve.iterations[0]}, {length}; {tail}"
+    interval = _interval(run.metrics, name, int(curve.iterations[-1]))
     ends = f" ({interval[0]:.2f}..{interval[1]:.2f})" if interval and interval[0] < interval[1] else ""
-    return f"{head} {curve.value[0]:.2f} → {curve.value[-1]:.2f}{ends} in {length}; {tail}"
+    return f"{head} {curve.values[0]:.2f} → {curve.values[-1]:.2f}{ends} in {length}; {tail}"
 
 
 def _interval(curves: Curves, figure: str, iteration: int) -> tuple[float, float] | None:
@@ -283,7 +298,7 @@ def _interval(curves: Curves, figure: str, iteration: int) -> tuple[float, float
     ends = []
     for name in INTERVALS[figure]:
         curve = curves.get(name)
-        here = curve.value[curve.at == iteration] if curve is not None else np.empty(0)
+        here = curve.values[curve.iterations == iteration] if curve is not None else np.empty(0)
         if not len(here) or np.isnan(here[0]):
             return None
         ends.append(float(here[0]))

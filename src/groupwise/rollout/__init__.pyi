@@ -1,7 +1,23 @@
 # Made by tools/front_doors.py from the `__all__` of each file.
+from groupwise.rollout.agents.chat_reply import reply_of as reply_of
+from groupwise.rollout.agents.chat_reply import stream_of as stream_of
+from groupwise.rollout.agents.chat_request import ChatRequest as ChatRequest
+from groupwise.rollout.agents.chat_request import RequestError as RequestError
+from groupwise.rollout.agents.chat_request import chat_request as chat_request
+from groupwise.rollout.agents.chat_request import text_request as text_request
+from groupwise.rollout.agents.endpoint import Endpoint as Endpoint
+from groupwise.rollout.agents.endpoint import Opened as Opened
+from groupwise.rollout.agents.endpoint import Reply as Reply
+from groupwise.rollout.agents.episode import Answered as Answered
+from groupwise.rollout.agents.episode import Episode as Episode
+from groupwise.rollout.agents.episode import Plan as Plan
+from groupwise.rollout.agents.runner import AgentFunction as AgentFunction
+from groupwise.rollout.agents.runner import AgentRunner as AgentRunner
+from groupwise.rollout.agents.transport import EpisodeTransport as EpisodeTransport
+from groupwise.rollout.agents.transport import openai_clients as openai_clients
 from groupwise.rollout.buffer import Buffer as Buffer
-from groupwise.rollout.buffer import Pending as Pending
-from groupwise.rollout.buffer import Rollouts as Rollouts
+from groupwise.rollout.buffer import IterationRollouts as IterationRollouts
+from groupwise.rollout.buffer import PendingIteration as PendingIteration
 from groupwise.rollout.buffer import answers as answers
 from groupwise.rollout.curricula.shuffled import Shuffled as Shuffled
 from groupwise.rollout.prompt_template import AUTO as AUTO
@@ -16,7 +32,8 @@ from groupwise.rollout.row_columns import text_of as text_of
 from groupwise.rollout.row_columns import texts_of as texts_of
 from groupwise.rollout.sampler import DrawSampler as DrawSampler
 from groupwise.rollout.setting import RolloutSetting as RolloutSetting
-from groupwise.rollout.strategies.conversation_state import Dialogue as Dialogue
+from groupwise.rollout.strategies.agents import Agents as Agents
+from groupwise.rollout.strategies.conversation_state import ConversationState as ConversationState
 from groupwise.rollout.strategies.conversation_state import dialogue_until as dialogue_until
 from groupwise.rollout.strategies.conversation_state import judged as judged
 from groupwise.rollout.strategies.forward_process import Retraced as Retraced

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from groupwise.core import Usage, WorkerLost
 from groupwise.data import (
+    THREAD,
     Batch,
     Curriculum,
     Draw,
@@ -36,7 +37,7 @@ from groupwise.rollout.strategies.independent import Independent
 from groupwise.rollout.strategies.multi_round import is_graded
 from groupwise.rollout.strategy_metrics import mechanism_numbers
 
-__all__ = ["Buffer", "Pending", "Rollouts", "answers"]
+__all__ = ["Buffer", "IterationRollouts", "PendingIteration", "answers"]
 
 UnverifiableRule = Literal["exclude", "wrong", "drop_group"]
 
@@ -58,17 +59,17 @@ def eligible_answers(answers: Batch, rule: UnverifiableRule) -> Bool[Tensor, " s
 
 
 @dataclass(frozen=True, slots=True)
-class Rollouts:
+class IterationRollouts:
     """All rollouts of one iteration, selected for training or not, in the order in which their prompts were drawn.
 
-    `rounds` is the number of sampling rounds, `missing` the number of selected rollouts that are still wanted.
-    `numbers` are metrics of the strategy and the curriculum.
+    `rounds` is the number of sampling rounds, `missing_rollouts` the number of selected rollouts that are still wanted.
+    `strategy_metrics` are metrics of the strategy and the curriculum.
     """
 
     all: tuple[Rollout, ...]
     rounds: int
-    missing: int = 0
-    numbers: Mapping[str, float] = field(default_factory=dict)
+    missing_rollouts: int = 0
+    strategy_metrics: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def selected(self) -> list[Rollout]:
@@ -109,7 +110,7 @@ class Rollouts:
 
     @property
     def metrics(self) -> dict[str, float]:
-        """Counts of an iteration's sampling, and `numbers`.
+        """Counts of an iteration's sampling, and `strategy_metrics`.
 
         A rollout counts once: as selected, or under the reason of its drop.
         """
@@ -119,24 +120,29 @@ class Rollouts:
             "rollout/draws": len(self.all),
             "rollout/selected": len(self.selected),
             "rollout/dropped": len(self.dropped),
-            "rollout/missing": self.missing,
+            "rollout/missing": self.missing_rollouts,
             "rollout/unverifiable": unverifiable,
             "rollout/answers": answers,
         }
-        return counts | {f"rollout/dropped/{cause}": n for cause, n in sorted(self.causes.items())} | {**self.numbers}
+        return (
+            counts
+            | {f"rollout/dropped/{cause}": n for cause, n in sorted(self.causes.items())}
+            | {**self.strategy_metrics}
+        )
 
 
 @dataclass(slots=True, eq=False)
-class Pending:
+class PendingIteration:
     """The sampling of an iteration that the learner has not reached: its progress, or its `rollouts` once complete.
 
-    `finished` are the rollouts of complete rounds, before the filter; `draws` are the draws of the current round.
+    `finished_rollouts` are the rollouts of complete rounds, before the filter; `draws` are the draws of the current
+    round.
     """
 
-    finished: list[Rollout] = field(default_factory=list)
+    finished_rollouts: list[Rollout] = field(default_factory=list)
     draws: tuple[Draw, ...] = ()
-    rounds: int = 0
-    rollouts: Rollouts | None = None
+    finished_rounds: int = 0
+    rollouts: IterationRollouts | None = None
 
 
 @dataclass(slots=True, eq=False)
@@ -149,17 +155,19 @@ class Buffer:
     task: Task
     curriculum: Curriculum[Any]
     setting: RolloutSetting
-    unverifiable: UnverifiableRule = "exclude"
+    unverifiable_rule: UnverifiableRule = "exclude"
     trained_roles: tuple[str, ...] = ("answer",)
     """The roles of samples to train on. Filters read only answers; other samples follow an answer of their rollout."""
-    pending: list[Pending] = field(default_factory=list)
+    pending: list[PendingIteration] = field(default_factory=list)
     _drawn: int = field(init=False)
     _state: Any = field(init=False)
 
     def __post_init__(self) -> None:
         self._drawn, self._state = 0, self.curriculum.init(self.task, self.setting.seed)
 
-    async def take(self, n: int, group_size: int, strategy: Strategy, filter: Filter, max_refills: int) -> Rollouts:
+    async def take(
+        self, n: int, group_size: int, strategy: Strategy, filter: Filter, max_refills: int
+    ) -> IterationRollouts:
         """Generate rollouts until `n` are selected. A refill round draws exactly as many prompts as are missing.
 
         There are at most `max_refills` rounds after the first. A call that raises changes no state and can be repeated.
@@ -167,24 +175,24 @@ class Buffer:
         """
         before = self._drawn, self._state
         try:
-            return await self.complete(Pending(), n, group_size, strategy, filter, max_refills)
+            return await self.complete(PendingIteration(), n, group_size, strategy, filter, max_refills)
         except BaseException:
             self._drawn, self._state = before
             raise
 
     async def complete(
-        self, pending: Pending, n: int, group_size: int, strategy: Strategy, filter: Filter, max_refills: int
-    ) -> Rollouts:
+        self, pending: PendingIteration, n: int, group_size: int, strategy: Strategy, filter: Filter, max_refills: int
+    ) -> IterationRollouts:
         """As `take`, from the progress of `pending`, which it updates. Several calls may run at once.
 
         A call that raises leaves its progress in `pending`: a later call repeats the round under way, with its draws.
         """
         one_by_one = getattr(filter, "scope", "rollout") == "rollout"
-        finished, collected = pending.finished, list[Rollout]()
+        finished, collected = pending.finished_rollouts, list[Rollout]()
         if finished:
             collected = self._marked(finished, filter, one_by_one)
         missing = _missing(n, collected)
-        while missing and pending.rounds <= max_refills:
+        while missing and pending.finished_rounds <= max_refills:
             pending.draws = pending.draws or self._draws(missing, group_size)
             if not pending.draws:
                 break
@@ -197,23 +205,26 @@ class Buffer:
                 collected = self._marked(finished, filter, one_by_one)
             self._state = self.curriculum.observe(self._state, collected[-len(new) :])
             missing = _missing(n, collected)
-            pending.rounds, pending.draws = pending.rounds + 1, ()
-        if pending.rounds:
+            pending.finished_rounds, pending.draws = pending.finished_rounds + 1, ()
+        if pending.finished_rounds:
             self._state = self.curriculum.end_iteration(self._state, collected)
         numbers = mechanism_numbers(collected, strategy, self.curriculum, self.trained_roles)
         if isinstance(self.curriculum, ReportsNumbers):
             inner = self.curriculum.numbers(self._state, collected)
             numbers |= {f"curriculum/{name}": float(x) for name, x in inner.items()}
-        pending.finished, pending.rollouts = [], Rollouts(tuple(collected), pending.rounds, missing, numbers)
+        pending.finished_rollouts, pending.rollouts = (
+            [],
+            IterationRollouts(tuple(collected), pending.finished_rounds, missing, numbers),
+        )
         return pending.rollouts
 
     def pack(self, rollouts: Sequence[Rollout], *, version: int = 0) -> Batch:
-        """The selected samples as one batch. With `unverifiable = "wrong"`, unverifiable outcomes become wrong."""
+        """The selected samples as one batch. With `unverifiable_rule = "wrong"`, unverifiable outcomes become wrong."""
         return self._packed(rollouts, version=version, roles=self.trained_roles)
 
     def _packed(self, rollouts: Sequence[Rollout], *, version: int = 0, roles: Sequence[str] = ("answer",)) -> Batch:
         batch = pack(rollouts, version=version, roles=roles, max_tokens=self.setting.sampling.max_tokens)
-        return with_rule(batch, self.unverifiable)
+        return with_rule(batch, self.unverifiable_rule)
 
     def state(self) -> dict[str, Any]:
         """Prompts drawn so far, the curriculum's state, and rollouts of later iterations, as JSON.
@@ -226,7 +237,7 @@ class Buffer:
     def restore(self, state: Mapping[str, Any]) -> None:
         """Continue from a state that `state()` returned."""
         self._drawn, self._state = state["drawn"], state["curriculum"]
-        self.pending[:] = (from_json(Pending, pending) for pending in state.get("pending", ()))
+        self.pending[:] = (from_json(PendingIteration, pending) for pending in state.get("pending", ()))
 
     def _draws(self, n: int, group_size: int) -> tuple[Draw, ...]:
         """The next `n` draws, with their numbers; fewer if the curriculum has no more."""
@@ -235,7 +246,7 @@ class Buffer:
         return tuple(replace(draw, id=first + i) for i, draw in enumerate(draws))
 
     async def _rollout(self, draw: Draw, strategy: Strategy, one_round: Round) -> Rollout:
-        rollout = await _within_deadline(strategy, DrawSampler(draw=draw, setting=self.setting, round=one_round))
+        rollout = await _within_deadline(strategy, DrawSampler(draw=draw, setting=self.setting, shared_round=one_round))
         return _checked(rollout, draw)
 
     def _marked(self, rollouts: Sequence[Rollout], filter: Filter, one_by_one: bool) -> list[Rollout]:
@@ -245,7 +256,7 @@ class Buffer:
         """
         batch = self._packed(rollouts)
         rollout = batch.rollouts.index[batch.groups.index]
-        eligible = eligible_answers(batch, self.unverifiable)
+        eligible = eligible_answers(batch, self.unverifiable_rule)
         selected = torch.zeros_like(eligible)
         alone = [eligible & (rollout == i) for i in range(len(rollouts))] if one_by_one else [eligible]
         for rows in (which.nonzero().squeeze(1) for which in alone):
@@ -258,7 +269,11 @@ class Buffer:
             pairs = list(zip(one.samples, by_strategy, strict=True))
             which = tuple(s.role == "answer" and b and next(marks) for s, b in pairs)
             if any(which):
-                which = tuple(w or (b and self._also_trained(s)) for w, (s, b) in zip(which, pairs, strict=True))
+                kept = {s.stream[:1] for w, (s, _) in zip(which, pairs, strict=True) if w}
+                which = tuple(
+                    w or (b and self._also_trained(s) and (s.role != THREAD or s.stream[:1] in kept))
+                    for w, (s, b) in zip(which, pairs, strict=True)
+                )
             answers = rollout == index
             cause = ""
             if not bool(answers.any()):
@@ -280,7 +295,7 @@ class Buffer:
                 problem,
                 fix="let the strategy verify it or give it a verdict, or leave the role out of method.trained_roles",
             )
-        return self.unverifiable == "wrong" or is_graded(sample)
+        return self.unverifiable_rule == "wrong" or is_graded(sample)
 
 
 def _missing(n: int, rollouts: Sequence[Rollout]) -> int:
@@ -302,7 +317,7 @@ async def answers(
     """
     draws = [Draw(i, prompt, n) for i, prompt in enumerate(prompts)]
     one_round = Round(draw.id for draw in draws)
-    samplers = [DrawSampler(draw=draw, setting=setting, purpose=purpose, round=one_round) for draw in draws]
+    samplers = [DrawSampler(draw=draw, setting=setting, purpose=purpose, shared_round=one_round) for draw in draws]
     return await together(_within_deadline(strategy, sampler) for sampler in samplers)
 
 
@@ -310,7 +325,7 @@ async def _within_deadline(strategy: Strategy, sampler: DrawSampler) -> Rollout:
     deadline, pending = sampler.setting.deadline, list[str]()
 
     def record_pending() -> None:
-        pending.extend(f"{callee} ({n} times)" for callee, n in sampler.awaiting.items() if n)
+        pending.extend(f"{callee} ({n} times)" for callee, n in sampler.pending_calls.items() if n)
 
     timer = asyncio.get_running_loop().call_later(deadline, record_pending)  # fires just before the timeout
     limit = asyncio.timeout(deadline)
@@ -327,8 +342,8 @@ async def _within_deadline(strategy: Strategy, sampler: DrawSampler) -> Rollout:
         ) from None
     finally:
         timer.cancel()
-        if sampler.round is not None:
-            sampler.round.end(sampler.draw.id)
+        if sampler.shared_round is not None:
+            sampler.shared_round.end(sampler.draw.id)
 
 
 def _checked(rollout: Rollout, draw: Draw) -> Rollout:

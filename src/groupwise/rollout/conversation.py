@@ -7,10 +7,10 @@ from hashlib import sha256
 from random import Random
 from typing import Any
 
-from groupwise.data import Environment, Observation, Prompt, Replay, Sample
+from groupwise.data import Environment, Observation, Prompt, ReplyLog, Sample
 
 
-class ReplayMismatch(Exception):
+class ReplyMismatch(Exception):
     """After a resume, an environment's reply differs from the replay log's, so the conversation must start over."""
 
 
@@ -19,36 +19,36 @@ class Conversation:
     """Queries the environment, or returns the logged observation if the run was killed after it was logged.
 
     An environment has the same state only after the same messages. Before the first query that is not in the log, a
-    new environment is reset and restored with all logged messages and observations. `ReplayMismatch` if one differs.
+    new environment is reset and restored with all logged messages and observations. `ReplyMismatch` if one differs.
     """
 
     environment: Environment
-    replay: Replay | None
+    reply_log: ReplyLog | None
     log_key: str
     """The draw's key in the replay log. With the random stream of the sample it identifies one conversation."""
     prompt: Prompt
     random: Callable[[], Random]
     """Creates the random generator for `reset`: equal for all samples of a draw, so their environments are equal."""
-    use_log: bool = True
+    answers_from_log: bool = True
     """Whether to answer from the replay log where possible. New replies are logged in both cases."""
-    replayed: list[tuple[str, Observation]] = field(default_factory=list)
+    replayed_messages: list[tuple[str, Observation]] = field(default_factory=list)
     """Messages and replies from the log, with which to restore the environment before its first new reply."""
 
     async def reply(self, sample: Sample) -> Observation:
         """The environment's reply to the sample's last turn; for an empty sample, its opening text."""
         message = sample.last_turn.text
         key = self._key(sample)
-        if self.use_log and self.replay is not None and key in self.replay:
-            self.replayed.append((message, observation := self.replay[key]))
+        if self.answers_from_log and self.reply_log is not None and key in self.reply_log:
+            self.replayed_messages.append((message, observation := self.reply_log[key]))
             return observation
-        replayed, self.replayed = self.replayed, []
+        replayed, self.replayed_messages = self.replayed_messages, []
         for i, (earlier, logged) in enumerate(replayed):
             restored = self.environment.restore(earlier, logged) if i else self._reset()
             if await restored != logged:
-                raise ReplayMismatch
+                raise ReplyMismatch
         observation = await (self.environment.step(message) if sample.tokens else self._reset())
-        if self.replay is not None:
-            self.replay.write(key, observation)
+        if self.reply_log is not None:
+            self.reply_log.write(key, observation)
         return observation
 
     def _reset(self) -> Any:

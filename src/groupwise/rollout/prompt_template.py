@@ -30,7 +30,7 @@ class Forms:
     A component names its own in the class variable `forms`, by field.
     """
 
-    packaged: str | int
+    for_packaged_models: str | int
     prose: str | int
     source: str = OURS
 
@@ -38,7 +38,7 @@ class Forms:
 class Wording(NamedTuple):
     """A field of a component that is a text with two forms: its path, its text, and its forms."""
 
-    path: str
+    field_path: str
     text: str | int
     forms: Forms
 

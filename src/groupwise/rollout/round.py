@@ -10,7 +10,7 @@ __all__ = ["Round"]
 
 
 @dataclass(slots=True, eq=False)
-class Exchange:
+class RoundExchange:
     """The values of one exchange, by prompt. `complete` is set when no further value can come."""
 
     values: dict[int, Any] = field(default_factory=dict)
@@ -34,13 +34,13 @@ class Round:
         self._draws = tuple(draws)
         self._ended: set[int] = set()
         self._calls: Counter[int] = Counter()
-        self._exchanges: list[Exchange] = []
+        self._exchanges: list[RoundExchange] = []
 
     async def share(self, draw: int, value: Any) -> dict[int, Any]:
         """Contribute a value, wait for the other prompts' values, and return all, in the order of the prompts."""
         index, self._calls[draw] = self._calls[draw], self._calls[draw] + 1
         if index == len(self._exchanges):
-            self._exchanges.append(Exchange())
+            self._exchanges.append(RoundExchange())
         exchange = self._exchanges[index]
         exchange.values[draw] = value
         self._complete()

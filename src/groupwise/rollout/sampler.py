@@ -14,20 +14,21 @@ from groupwise.data import (
     ENVIRONMENT,
     TEMPLATE,
     WRITTEN,
-    CountedText,
     Draw,
     Finish,
     GenerationRequest,
     Ids,
     Observation,
     Outcome,
+    ReplyWithCounts,
     Sample,
     Sampling,
     Verdict,
 )
-from groupwise.data.verdicts import invalidity, with_threshold
+from groupwise.data.verdicts import invalidity, unverifiable, with_threshold
 from groupwise.models import RandomPurpose, conversation_turn, encode_answer, keyed_random
-from groupwise.rollout.conversation import Conversation, ReplayMismatch
+from groupwise.rollout.agents.runner import record_of
+from groupwise.rollout.conversation import Conversation, ReplyMismatch
 from groupwise.rollout.gather_coroutines import together
 from groupwise.rollout.round import Round
 from groupwise.rollout.setting import RolloutSetting
@@ -47,10 +48,10 @@ class DrawSampler:
     draw: Draw
     setting: RolloutSetting
     purpose: int = RandomPurpose.SAMPLE
-    round: Round | None = None
+    shared_round: Round | None = None
     """The draws that are sampled at the same time; None for a draw alone."""
-    started: int = 0
-    awaiting: Counter[str] = field(default_factory=Counter)
+    sample_count: int = 0
+    pending_calls: Counter[str] = field(default_factory=Counter)
     """The number of pending calls of this draw, by callee (engine, verifier, environment)."""
     conversations: dict[Ids, Conversation] = field(default_factory=dict)
     """Conversations with environments, by the random stream of their sample."""
@@ -82,10 +83,10 @@ class DrawSampler:
 
     def start(self, context: Ids, n: int = 1, *, group: int = 0, role: str = "answer") -> list[Sample]:
         """Create `n` empty samples of a prompt, each with its own random numbers. `extend` generates their tokens."""
-        first, self.started = self.started, self.started + n
+        first, self.sample_count = self.sample_count, self.sample_count + n
         shared = Sample(
-            context=context, content=self.draw.prompt.content, stream=(), limit=self.room(context), group=group,
-            role=role,
+            context=context, content_hash=self.draw.prompt.content_hash, stream=(), limit=self.room(context),
+            group=group, role=role,
         )  # fmt: skip
         begun = shared.insert(self.prefix, TEMPLATE) if role == "answer" else shared
         return [replace(begun, stream=(i,)) for i in range(first, first + n)]
@@ -108,7 +109,7 @@ class DrawSampler:
         A finished sample is returned unchanged, unless an observation was appended after its end. A sample that ends in
         a written end token is finished. `sampling` replaces the recipe's, except its `max_tokens`. The log-probs are
         then under another distribution than the learner's, so such a sample must not be trained. `top` is the number of
-        likeliest tokens to record at each new token (`Sample.likeliest`), and `stride` the stride of the denoising
+        likeliest tokens to record at each new token (`Sample.top_logprobs`), and `stride` the stride of the denoising
         steps that a token spans, at temperature 0.
         """
         if sample.finish is not None and (not sample.origin or sample.trained[-1]):
@@ -119,20 +120,20 @@ class DrawSampler:
         while left > 0 and not ended:
             request = GenerationRequest(
                 context=sample.context + sample.tokens, limit=left, draw=self.draw.id, stream=sample.stream,
-                at=len(sample.tokens), sampling=sampling or self.setting.sampling, purpose=self.purpose,
-                content=sample.content, path=sample.path, top=top, stride=stride,
+                position=len(sample.tokens), sampling=sampling or self.setting.sampling, purpose=self.purpose,
+                content_hash=sample.content_hash, actions=sample.actions, top=top, steps_per_token=stride,
                 steps=self.setting.steps,
             )  # fmt: skip
             with self._awaiting("the engine"):
                 new = await self.setting.engine.sample(request)
-            sample = sample.with_tokens(new.tokens, new.versions, new.logp, new.routes, new.path, new.likeliest)
+            sample = sample.with_tokens(new.tokens, new.versions, new.logp, new.routes, new.actions, new.top_logprobs)
             left, finish = left - len(new.tokens), new.finish
             if finish is not Finish.cut:
                 break
         if finish is not Finish.stop:
             finish = Finish.length if len(sample.tokens) >= sample.limit else None
         text, ends = self.setting.tokenizer.decode_with_ends(sample.tokens)
-        return replace(sample, finish=finish, text=text, ends=ends)
+        return replace(sample, finish=finish, text=text, token_ends=ends)
 
     def write(self, sample: Sample, text: str) -> Sample:
         """Append a text and the end token as a training target (origin WRITTEN). The sample is finished."""
@@ -166,7 +167,7 @@ class DrawSampler:
     async def reply(self, sample: Sample) -> Observation:
         """The environment's observation after the sample's last turn; for an empty sample, the opening observation.
 
-        `ReplayMismatch` if the environment cannot be restored after a kill. The next call has a new environment, so the
+        `ReplyMismatch` if the environment cannot be restored after a kill. The next call has a new environment, so the
         conversation must start over from the empty sample. Usage if the recipe has no environment.
         """
         if self.setting.environment is None:
@@ -174,9 +175,8 @@ class DrawSampler:
             raise Usage("the strategy needs an environment, and the recipe has none", fix=fix)
         conversation = self.conversations.get(sample.stream)
         if conversation is None:
-            log_key = f"{self.purpose} {self.draw.id} {self.setting.sampling.temperature}"
             conversation = Conversation(
-                self.setting.environment(), self.setting.replay, log_key, self.draw.prompt, self.random
+                self.setting.environment(), self.setting.reply_log, self._log_key, self.draw.prompt, self.random
             )
             self.conversations[sample.stream] = conversation
         with self._awaiting("the environment"):
@@ -185,18 +185,51 @@ class DrawSampler:
                 if not isinstance(reply, Verdict):
                     return reply
                 return with_threshold(_validated(reply, sample.last_turn.text, "environment"), self.setting.threshold)
-            except ReplayMismatch:
-                restarted = replace(conversation, environment=self.setting.environment(), use_log=False, replayed=[])
+            except ReplyMismatch:
+                restarted = replace(
+                    conversation, environment=self.setting.environment(), answers_from_log=False, replayed_messages=[]
+                )
                 self.conversations[sample.stream] = restarted
                 raise
+
+    async def episode(self, number: int) -> tuple[Sample, ...]:
+        """Run the recipe's agent once: the sample of its last answer, and one for each further conversation.
+
+        All have the verdict on the run: the agent's reward, else the verifier's verdict on the last answer. An episode
+        in the replay log is not run again. Usage if the recipe has no agent.
+        """
+        if (runner := self.setting.agent) is None:
+            raise Usage("the strategy needs an agent, and the recipe has none", fix="add --agent my_file.py:agent")
+        log, key = self.setting.reply_log, f"episode {number} of {self._log_key}"
+        with self._awaiting("the agent"):
+            ended = await runner.replayed(str(log[key]), self, self.draw, number) if log and key in log else None
+            episode, verdict = ended or await runner.run(self, self.draw, number)
+        if log is not None and ended is None:
+            log.write(key, record_of(episode, verdict))
+        if not episode.answered:
+            (start,) = self.start(self.draw.prompt.token_ids)
+            verdict = verdict if verdict and verdict.cause else unverifiable("the agent made no request")
+            return (replace(start, stream=(number,), finish=Finish.length).with_verdict(verdict),)
+        if verdict is None:
+            (judged,) = await self.verify([episode.last])
+            verdict = judged.verdict
+        assert verdict is not None, "verify returns a verdict"
+        verdict = with_threshold(_validated(verdict, episode.last.text, "agent"), self.setting.threshold)
+        answer, *threads = episode.samples()
+        start = len(answer.tokens) - len(episode.last.tokens)
+        failed = {"failed": int(verdict.outcome is Outcome.unverifiable)}
+        plain = replace(verdict, steps={})
+        return answer.with_verdict(verdict, start=start).add_counts(failed), *(t.with_verdict(plain) for t in threads)
 
     def append(self, sample: Sample, text: str) -> Sample:
         """Append an environment's reply, enclosed in the tokens of the chat template (`frame`), and reopen the sample.
 
-        The counts of a `CountedText` are added to the sample's. BadData for text that cannot be tokenized.
+        The counts of a `ReplyWithCounts` are added to the sample's. BadData for text that cannot be tokenized.
         """
-        before, ids, after = conversation_turn(self.setting.tokenizer, self.setting.frame, sample.tokens, text)
-        if isinstance(text, CountedText):
+        before, ids, after = conversation_turn(
+            self.setting.tokenizer, self.setting.observation_frame, sample.tokens, text
+        )
+        if isinstance(text, ReplyWithCounts):
             sample = sample.add_counts(text.counts)
         return sample.insert(before, TEMPLATE).insert(ids, ENVIRONMENT).insert(after, TEMPLATE).with_finish(None)
 
@@ -210,10 +243,10 @@ class DrawSampler:
 
         Waits until every other draw has shared a value, or its strategy has ended. The order of calls does not matter.
         """
-        if self.round is None:
+        if self.shared_round is None:
             return {self.draw.id: value}
         with self._awaiting("the other prompts of the round"):
-            return await self.round.share(self.draw.id, value)
+            return await self.shared_round.share(self.draw.id, value)
 
     async def outside(self, call: Callable[..., Awaitable[T]], *args: Any) -> T:
         """Call a tool, an environment or a judge. TimeoutError after `verdict_deadline` seconds."""
@@ -224,6 +257,11 @@ class DrawSampler:
     def random(self, *key: int) -> Random:
         """A random generator, keyed by the draw (prompt) and `key`: the order of calls does not matter."""
         return keyed_random((self.setting.seed, RandomPurpose.STRATEGY), self.purpose, self.draw.id, *key)
+
+    @property
+    def _log_key(self) -> str:
+        """The draw's key in the replay log."""
+        return f"{self.purpose} {self.draw.id} {self.setting.sampling.temperature}"
 
     async def _judged(self, samples: Sequence[Sample]) -> list[Sample]:
         """Grade one sample, or a whole group for a verifier that grades groups, in one call of the verifier.
@@ -248,11 +286,11 @@ class DrawSampler:
 
     @contextmanager
     def _awaiting(self, callee: str) -> Iterator[None]:
-        self.awaiting[callee] += 1
+        self.pending_calls[callee] += 1
         try:
             yield
         finally:
-            self.awaiting[callee] -= 1
+            self.pending_calls[callee] -= 1
 
 
 def _validated(verdict: Any, text: str, source: str = "verifier") -> Verdict:

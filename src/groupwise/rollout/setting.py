@@ -3,8 +3,9 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from groupwise.data import Engine, Environment, Ids, Replay, Sampling, Verifier
+from groupwise.data import Engine, Environment, Ids, ReplyLog, Sampling, Verifier
 from groupwise.models import Tokenizer
+from groupwise.rollout.agents.runner import AgentRunner
 
 __all__ = ["RolloutSetting"]
 
@@ -15,11 +16,11 @@ class RolloutSetting:
 
     `deadline` bounds a whole rollout, from its start to its last verdict. `verdict_deadline` bounds each verdict and
     each call through `Sampler.outside`. Both are in seconds. `environment` creates an environment for each sample, if
-    the strategy uses one. `replay` records the observations. `frame` holds the tokens that the chat template writes
-    before and after an observation. `template` encodes prompts that a strategy writes. `positions` is the most tokens
-    of a sequence of the model; None for no bound. `steps` is the number of denoising steps of a flow policy, if not its
-    own. Scored answers are correct from `threshold` on; None if scores are
-    not outcomes.
+    the strategy uses one; `agent` runs the recipe's agent. `reply_log` records observations and episodes.
+    `observation_frame` holds the tokens that the chat template writes before and after an observation. `template`
+    encodes prompts that a strategy writes. `positions` is the most tokens of a sequence of the model; None for no
+    bound. `steps` is the number of denoising steps of a flow policy, if not its own. Scored answers are correct from
+    `threshold` on; None if scores are not outcomes.
     """
 
     engine: Engine
@@ -30,8 +31,9 @@ class RolloutSetting:
     deadline: float = 600.0
     verdict_deadline: float = 60.0
     environment: Callable[[], Environment] | None = None
-    replay: Replay | None = None
-    frame: tuple[Ids, Ids] = ((), ())
+    agent: AgentRunner | None = None
+    reply_log: ReplyLog | None = None
+    observation_frame: tuple[Ids, Ids] = ((), ())
     template: Callable[[str], Ids] | None = None
     positions: int | None = None
     threshold: float | None = None

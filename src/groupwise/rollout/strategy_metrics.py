@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 from groupwise.data import SAMPLED, WRITTEN, Curriculum, Rollout, Strategy
 from groupwise.rollout.curricula.shuffled import Shuffled
+from groupwise.rollout.strategies.agents import Agents
 from groupwise.rollout.strategies.independent import Independent, Turns
 
 ROLES = "rollout/roles"
@@ -21,11 +22,11 @@ def mechanism_numbers(
     """
     if not rollouts:
         return {}
-    samples = [(rollout.draw.prompt.context, sample) for rollout in rollouts for sample in rollout.samples]
+    samples = [(rollout.draw.prompt.token_ids, sample) for rollout in rollouts for sample in rollout.samples]
     roles = Counter(dict.fromkeys(trained_roles, 0))
     roles.update(sample.role for _, sample in samples)
     numbers = {f"{ROLES}/{role}": float(n) for role, n in sorted(roles.items()) if role != "answer"}
-    if isinstance(strategy, Independent | Turns) and isinstance(curriculum, Shuffled):
+    if isinstance(strategy, Agents | Independent | Turns) and isinstance(curriculum, Shuffled):
         return numbers
     answers = [(prompt, sample) for prompt, sample in samples if sample.role == "answer"]
     sizes = [sum(sample.role == "answer" for sample in rollout.samples) for rollout in rollouts]

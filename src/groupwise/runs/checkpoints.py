@@ -21,7 +21,15 @@ from safetensors.torch import save
 from torch import Tensor
 
 from groupwise.core import Locked, Storage
-from groupwise.runs.disk import DISK, PARKED, Disk, delete_directory, remove_leftovers, storage_errors, write_directory
+from groupwise.runs.atomic_writes import (
+    DISK,
+    PARKED,
+    FileSystem,
+    delete_directory,
+    remove_leftovers,
+    storage_errors,
+    write_directory,
+)
 from groupwise.runs.layout import RunLayout
 
 FORMAT = 2
@@ -29,7 +37,7 @@ FORMAT = 2
 TENSORS, STATE, MANIFEST = "tensors.safetensors", "state.json", "manifest.json"
 
 
-def run_directory(root: Path, name: str, clock: Callable[[], float] = time.time, *, disk: Disk = DISK) -> Path:
+def run_directory(root: Path, name: str, clock: Callable[[], float] = time.time, *, disk: FileSystem = DISK) -> Path:
     """Create a new run directory, `root/<name>-<YYYYmmdd-HHMMSS>`, with a number at the end if the name is taken."""
     word = re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip(".-") or "run"
     stem = f"{word}-{time.strftime('%Y%m%d-%H%M%S', time.localtime(clock()))}"
@@ -207,7 +215,7 @@ def save_checkpoint(
     keep: int,
     best: Callable[[Sequence[int]], int | None] = lambda iterations: None,
     others: OtherShards = OtherShards(),
-    disk: Disk = DISK,
+    disk: FileSystem = DISK,
 ) -> Path:
     """Write `<run>/checkpoints/<iteration>` atomically, then delete all but the newest `keep` and the `best` one.
 

@@ -2,12 +2,12 @@
 
 import json
 
-from groupwise.runs.disk import DISK, Disk, storage_errors, write_file
+from groupwise.runs.atomic_writes import DISK, FileSystem, storage_errors, write_file
 from groupwise.runs.info import RunInfo
 from groupwise.runs.layout import RunLayout
 
 
-def write_info(layout: RunLayout, info: RunInfo, *, disk: Disk = DISK) -> None:
+def write_info(layout: RunLayout, info: RunInfo, *, disk: FileSystem = DISK) -> None:
     """Write run.json, atomically. Raises `Storage`."""
     with storage_errors(layout.info.name, layout.run):
         write_file(layout.info, json.dumps(info.to_json(), indent=2).encode() + b"\n", disk)

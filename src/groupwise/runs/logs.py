@@ -8,8 +8,8 @@ from typing import Any
 from torch import Tensor
 
 from groupwise.core import Storage
+from groupwise.runs.atomic_writes import DISK, DRAFT, FileSystem, storage_errors, write_file
 from groupwise.runs.checkpoints import tensor_bytes
-from groupwise.runs.disk import DISK, DRAFT, Disk, storage_errors, write_file
 from groupwise.runs.hashes import check_hashes, hash_line, log_difference
 from groupwise.runs.jsonl import file_bytes, json_line, parse_lines
 from groupwise.runs.layout import PICTURES, SAMPLE_FILES, RunLayout, iteration_files
@@ -40,7 +40,7 @@ class RunLogs:
         trackers: Iterable[str] = (),
         load: Callable[[str], Any] | None = None,
         changes: Sequence[str] = (),
-        disk: Disk = DISK,
+        disk: FileSystem = DISK,
     ) -> None:
         self.failures = 0
         self.changes = tuple(changes)  # accepted differences between the logs and the checkpoint's hashes
@@ -64,7 +64,7 @@ class RunLogs:
         load: Callable[[str], Any] | None = None,
         changed: bool = False,
         notify: Callable[[str], None] = lambda text: None,
-        disk: Disk = DISK,
+        disk: FileSystem = DISK,
     ) -> "RunLogs":
         """Open the logs of a run that continues, and remove all entries after the checkpoint of `iteration`.
 

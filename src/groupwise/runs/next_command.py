@@ -14,7 +14,7 @@ from groupwise.runs.info import RunInfo
 from groupwise.runs.layout import RunLayout
 from groupwise.runs.permissions import argument_of_permissions, words_of_permissions
 from groupwise.runs.phase_directories import whole_run
-from groupwise.verifiers.python_reward import python_reward
+from groupwise.verifiers.reward_argument import python_reward
 
 
 def evaluate_command(run: Path, options: str = "", in_memory: Collection[str] = ()) -> str:
@@ -61,14 +61,17 @@ def library_call(name: str, run: Path, *, named: Path | None = None, **settings:
         info = RunInfo.read(RunLayout(run))
     except Storage:
         info = None
-    reward = reward_of_run(run, info)
+    agent = agent_of_run(run)
+    agent = agent if info and agent in info.in_memory else ""
+    reward = reward_of_run(run, info) if not agent or (info and len(info.in_memory) > 1) else ""
     arguments = [json.dumps(str(named or run))]
     arguments += [f"{key}={value}" for key, value in settings.items()]
     if info:
         written = {str(path) for path in written_files(run)} if reward else set()
         files = [path for path in code_files(run, info) if path not in written]
         arguments += argument_of_permissions(files, asdict(info))
-    return f"gw.{name}({', '.join(arguments + ([f'reward={reward}'] if reward else []))})"
+    arguments += [f"{key}={value}" for key, value in (("reward", reward), ("agent", agent)) if value]
+    return f"gw.{name}({', '.join(arguments)})"
 
 
 def reward_of_run(run: Path, info: RunInfo | None) -> str:
@@ -89,6 +92,15 @@ def verifier_of_run(run: Path) -> Any:
         return "" if data == "none" else data
     except (OSError, ValueError, RecursionError):  # invalid TOML and invalid UTF-8 are ValueErrors
         return ""
+
+
+def agent_of_run(run: Path) -> str:
+    """The function of a run's agent, as its recipe names it; empty without one."""
+    try:
+        agent = tomllib.loads(RunLayout(run).recipe.read_text(encoding="utf-8")).get("agent", "")
+    except (OSError, ValueError, RecursionError):
+        return ""
+    return str(agent.get("file", "") if isinstance(agent, dict) else agent)
 
 
 def written_files(run: Path) -> list[Path]:

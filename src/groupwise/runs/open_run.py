@@ -5,8 +5,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from groupwise.core import Usage
+from groupwise.runs.atomic_writes import DISK, FileSystem, storage_errors, write_file
 from groupwise.runs.checkpoints import RunLock
-from groupwise.runs.disk import DISK, Disk, storage_errors, write_file
 from groupwise.runs.info import RunInfo
 from groupwise.runs.info_file import write_info
 from groupwise.runs.layout import RunLayout
@@ -48,7 +48,7 @@ class OpenRun:
         """The folder with the source files of its reward functions: the whole run's, if it is a phase."""
         return (RunLayout(self.path.parent) if self.phases else self.layout).code
 
-    def changed(self, info: RunInfo, recipe: str | None = None, *, disk: Disk = DISK) -> "OpenRun":
+    def changed(self, info: RunInfo, recipe: str | None = None, *, disk: FileSystem = DISK) -> "OpenRun":
         """Write the recipe and run.json if they differ from the present ones. Returns the run as it is then."""
         assert self.lock.held, "only the process that holds the lock writes to a run"
         if recipe is not None and recipe != self.recipe:
@@ -58,7 +58,9 @@ class OpenRun:
         return replace(self, info=info, recipe=self.recipe if recipe is None else recipe)
 
 
-def start_run(lock: RunLock, info: RunInfo, recipe: str, phases: tuple[Path, ...] = (), disk: Disk = DISK) -> OpenRun:
+def start_run(
+    lock: RunLock, info: RunInfo, recipe: str, phases: tuple[Path, ...] = (), disk: FileSystem = DISK
+) -> OpenRun:
     """Write run.json, then recipe.toml, which makes the directory a run. Both are synced to disk on return."""
     write_info(lock.layout, info, disk=disk)
     write_recipe(lock.layout, recipe, disk)
@@ -74,7 +76,7 @@ def recipe_text(layout: RunLayout) -> str:
         raise Usage(f"{layout.recipe} cannot be read", evidence=evidence, fix="restore it from a copy") from error
 
 
-def write_recipe(layout: RunLayout, recipe: str, disk: Disk = DISK) -> None:
+def write_recipe(layout: RunLayout, recipe: str, disk: FileSystem = DISK) -> None:
     """Write a run's recipe.toml, atomically. Raises `Storage`."""
     with storage_errors("the recipe", layout.run):
         write_file(layout.recipe, recipe.encode(), disk)

@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 from typing import IO
 
-from groupwise.runs.disk import storage_errors
+from groupwise.runs.atomic_writes import storage_errors
 
 LARGEST = 1 << 20
 """Bytes of a log that are kept when a process of its name starts again."""

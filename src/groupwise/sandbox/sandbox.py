@@ -63,11 +63,11 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """The input of one execution: call `function` of the code with `args`, or run the code as a program on `stdin`."""
+    """The input of one execution: call `function` of the code with `function_args`, or run the code on `stdin`."""
 
     code: str
     function: str | None = None
-    args: tuple[Any, ...] = ()
+    function_args: tuple[Any, ...] = ()
     stdin: str = ""
 
 
@@ -104,13 +104,13 @@ class Sandbox:
 
     - `packages`: installed pure-Python distributions, by their names for pip: `("math-verify", "sympy", "mpmath")`.
       Name requirements too; they are not added. The packages are read-only, and all others stay hidden.
-    - `warm`: modules of these packages that each process imports at its start: `("sympy",)`. Otherwise each execution
-      imports the module again, within its CPU time.
-    - `preload`: source text by module name, run after `warm` in this order. A later text may import an earlier one,
+    - `imports`: modules of these packages that each process imports at its start: `("sympy",)`. Otherwise each
+      execution imports the module again, within its CPU time.
+    - `preload`: source text by module name, run after `imports` in this order. A later text may import an earlier one,
       also under a dotted name: `{"rules": "def twice(x): return 2 * x"}`. Then
       `Program("from rules import twice", "twice", (21,))` calls it without compiling it.
 
-    If warm or preloaded code raises, the process does not start: `MissingRequirement`, with the traceback.
+    If imported or preloaded code raises, the process does not start: `MissingRequirement`, with the traceback.
     """
 
     def __init__(
@@ -120,13 +120,13 @@ class Sandbox:
         boxes: int | None = None,
         unsafe: bool = False,
         packages: Sequence[str] = (),
-        warm: Sequence[str] = (),
+        imports: Sequence[str] = (),
         preload: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         if (error := missing_requirement(unsafe=unsafe)) is not None:
             raise error
         self.limits = limits
-        trusted = TrustedCode(tuple(packages), tuple(warm), dict(preload))
+        trusted = PreloadedCode(tuple(packages), tuple(imports), dict(preload))
         count = boxes or len(os.sched_getaffinity(0))
         self._pool = WorkerPool([SandboxProcess(unsafe, trusted) for _ in range(count)], "sandbox")
         self._separate: list[Sandbox] = []
@@ -169,11 +169,11 @@ class Sandbox:
         return process.info
 
 
-class TrustedCode(NamedTuple):
-    """Code that a sandbox process loads before its first execution: the arguments `packages`, `warm` and `preload`."""
+class PreloadedCode(NamedTuple):
+    """Code that a sandbox process loads before its first execution: its `packages`, `imports` and `preload`."""
 
     packages: tuple[str, ...]
-    warm: tuple[str, ...]
+    imports: tuple[str, ...]
     preload: dict[str, str]
 
     def setup(self, unsafe: bool) -> dict[str, Any]:
@@ -182,13 +182,13 @@ class TrustedCode(NamedTuple):
         if unsafe:
             sources = (mount.source for name in self.packages for mount in package(name))
             path = list(dict.fromkeys(map(os.path.dirname, sources)))
-        return {"path": path, "warm": self.warm, "preload": self.preload, "seccomp_filter": seccomp_filter().hex()}
+        return {"path": path, "warm": self.imports, "preload": self.preload, "seccomp_filter": seccomp_filter().hex()}
 
 
 class SandboxProcess(WorkerProcess):
     """One sandbox process with its server; it restarts at the next use after it was lost."""
 
-    def __init__(self, unsafe: bool, trusted: TrustedCode) -> None:
+    def __init__(self, unsafe: bool, trusted: PreloadedCode) -> None:
         super().__init__()
         self.unsafe, self.trusted = unsafe, trusted
         self.info: dict[str, Any] = {}
@@ -209,7 +209,7 @@ class SandboxProcess(WorkerProcess):
                 raise start_error(evidence or f"{error} ({exit_status})") from error
         if error := self.info.get("error"):
             self.end()
-            fix = "correct the arguments `packages`, `warm` and `preload` of Sandbox: they name this code"
+            fix = "correct the arguments `packages`, `imports` and `preload` of Sandbox: they name this code"
             what = "the trusted code that a sandbox loads at its start raises an error"
             raise MissingRequirement(what, evidence=error, fix=fix)
 
@@ -237,7 +237,7 @@ class SandboxProcess(WorkerProcess):
         self.start()
         job: dict[str, Any] = {"code": program.code}
         if program.function is not None:
-            job |= {"function": program.function, "args": program.args}
+            job |= {"function": program.function, "args": program.function_args}
         stdin = program.stdin.encode("utf-8", "surrogatepass")
         message = {"cpu": limits.cpu, "memory": limits.memory}
         message |= {"result": 1 if program.function is None else 3}

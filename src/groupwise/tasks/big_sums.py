@@ -22,7 +22,7 @@ from typing import Any
 from groupwise.data import Ids, Prompt
 from groupwise.environments.tools import Hermes, MalformedCall, calculate
 from groupwise.tasks.calculator import is_held_out
-from groupwise.tasks.generated import Computed, GeneratedKind
+from groupwise.tasks.generated import GeneratedKind, LazySequence
 
 __all__ = ["BigSums"]
 
@@ -63,11 +63,11 @@ class BigSums(GeneratedKind):
 
     def problems(self) -> tuple[Sequence[str], Sequence[str]]:
         held_out = islice(filter(is_held_out, map(_problem, count())), HELD_OUT)
-        return Computed(TRAINING, training_problem), tuple(held_out)
+        return LazySequence(TRAINING, training_problem), tuple(held_out)
 
     def prompt(self, problem: str, encode: Callable[[str], Ids], /) -> Prompt:
         answer = calculate(problem.removesuffix("="))
-        return Prompt(id=problem, context=encode(problem), text=problem, row={"answer": answer})
+        return Prompt(id=problem, token_ids=encode(problem), text=problem, row={"answer": answer})
 
 
 def training_problem(index: int) -> str:

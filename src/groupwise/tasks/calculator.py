@@ -13,7 +13,7 @@ from itertools import count, islice
 from random import Random
 
 from groupwise.data import Ids, Outcome, Prompt, Sample, Verdict, verdicts_have
-from groupwise.tasks.generated import Computed, GeneratedKind
+from groupwise.tasks.generated import GeneratedKind, LazySequence
 
 __all__ = ["Calculator", "calculator_answer", "demonstrations"]
 
@@ -56,10 +56,10 @@ class Calculator(GeneratedKind):
     """
 
     def problems(self) -> tuple[Sequence[str], Sequence[str]]:
-        return Computed(TRAINING, training_problem), _held_out()
+        return LazySequence(TRAINING, training_problem), _held_out()
 
     def prompt(self, problem: str, encode: Callable[[str], Ids], /) -> Prompt:
-        return Prompt(id=problem, context=encode(problem), text=problem, row={"answer": solve(problem)[1]})
+        return Prompt(id=problem, token_ids=encode(problem), text=problem, row={"answer": solve(problem)[1]})
 
 
 def training_problem(index: int) -> str:

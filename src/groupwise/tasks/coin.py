@@ -42,7 +42,7 @@ class Coin(GeneratedKind):
     def prompt(self, index: int, encode: Callable[[str], Ids], /) -> Prompt:
         text = f"{index:04d}:"
         # A conversation that the budget cuts is judged by its last turn, and no turn is a question mark.
-        return Prompt(id=text, context=encode(text), text=text, row={"answer": "?"})
+        return Prompt(id=text, token_ids=encode(text), text=text, row={"answer": "?"})
 
 
 def coin_demonstrations() -> Iterator[dict[str, Any]]:

@@ -25,10 +25,10 @@ PROVEN = 0.5
 
 
 @dataclass(frozen=True, slots=True)
-class Scene:
+class DeductionProblem:
     """A deduction problem: facts, rules and a goal.
 
-    >>> scene = Scene("abc", ("ab>d", "cd>e", "ae>f"), "e")
+    >>> scene = DeductionProblem("abc", ("ab>d", "cd>e", "ae>f"), "e")
     >>> scene.problem, scene.proof
     ('abc|ab>d,cd>e,ae>f|e=', ('ab>d', 'cd>e'))
     """
@@ -50,7 +50,7 @@ class Scene:
     def check(self, steps: Sequence[str]) -> list[bool]:
         """For each step, whether it is a rule whose premises are facts or conclusions of earlier valid steps.
 
-        >>> Scene("abc", ("ab>d", "cd>e"), "e").check(["cd>e", "ab>d", "cd>e", "ab>e"])
+        >>> DeductionProblem("abc", ("ab>d", "cd>e"), "e").check(["cd>e", "ab>d", "cd>e", "ab>e"])
         [False, True, True, False]
         """
         known, valid = set(self.facts), []
@@ -61,7 +61,7 @@ class Scene:
         return valid
 
 
-def scenes(random: Random) -> Iterator[Scene]:
+def scenes(random: Random) -> Iterator[DeductionProblem]:
     """Generate provable problems; those with proofs of one step and of `DEEPEST` steps take turns."""
     depth = 1
     while True:
@@ -71,7 +71,7 @@ def scenes(random: Random) -> Iterator[Scene]:
             depth = DEEPEST if depth == 1 else 1
 
 
-def _scene(random: Random, depth: int) -> Scene:
+def _scene(random: Random, depth: int) -> DeductionProblem:
     """Generate a problem with a proof of this many steps. Its other rules are random and may allow a shorter one."""
     letters = random.sample(LETTERS, len(LETTERS))
     facts, conclusions = letters[:FACTS], letters[FACTS : FACTS + depth]
@@ -81,7 +81,7 @@ def _scene(random: Random, depth: int) -> Scene:
         *premises, conclusion = random.sample(LETTERS, 3)
         rules.append(_written_rule(premises, conclusion))
     random.shuffle(rules)
-    return Scene("".join(sorted(facts)), tuple(rules), conclusions[-1])
+    return DeductionProblem("".join(sorted(facts)), tuple(rules), conclusions[-1])
 
 
 def _written_rule(premises: Sequence[str], conclusion: str) -> str:
@@ -89,9 +89,9 @@ def _written_rule(premises: Sequence[str], conclusion: str) -> str:
 
 
 @cache
-def split() -> tuple[tuple[Scene, ...], tuple[Scene, ...]]:
+def split() -> tuple[tuple[DeductionProblem, ...], tuple[DeductionProblem, ...]]:
     """The training problems and the held-out ones, all different."""
-    sides: tuple[dict[str, Scene], dict[str, Scene]] = ({}, {})
+    sides: tuple[dict[str, DeductionProblem], dict[str, DeductionProblem]] = ({}, {})
     for scene in scenes(Random("deduction")):
         held_out = is_held_out(scene.problem)
         if len(sides[held_out]) < (HELD_OUT if held_out else TRAINING):
@@ -110,12 +110,12 @@ class Deduction(GeneratedKind):
     ('bde|be>c,ef>c,ac>f,bc>f|c=', 'be>c;#', 4096, 256)
     """
 
-    def problems(self) -> tuple[Sequence[Scene], Sequence[Scene]]:
+    def problems(self) -> tuple[Sequence[DeductionProblem], Sequence[DeductionProblem]]:
         return split()
 
-    def prompt(self, scene: Scene, encode: Callable[[str], Ids], /) -> Prompt:
+    def prompt(self, scene: DeductionProblem, encode: Callable[[str], Ids], /) -> Prompt:
         row = {"answer": scene.goal, "facts": scene.facts, "rules": list(scene.rules), "solution": written(scene.proof)}
-        return Prompt(id=scene.problem, context=encode(scene.problem), text=scene.problem, row=row)
+        return Prompt(id=scene.problem, token_ids=encode(scene.problem), text=scene.problem, row=row)
 
 
 def written(proof: Sequence[str]) -> str:

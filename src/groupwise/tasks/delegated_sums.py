@@ -35,7 +35,7 @@ HELPER_ERRORS = 0.1
 class DelegatedSums(Sums):
     """The task's problems: 4,096 to train on, with four and five operands, and 256 held-out ones."""
 
-    sizes: ClassVar[Mapping[int, int]] = SIZES
+    problems_by_operands: ClassVar[Mapping[int, int]] = SIZES
 
 
 def delegated_demonstrations() -> Iterator[dict[str, Any]]:

@@ -20,7 +20,7 @@ from groupwise.tasks.hinted_sums import hinted_demonstrations
 from groupwise.tasks.mixed_sums import mixed_demonstrations
 from groupwise.tasks.programs import program_demonstrations
 from groupwise.tasks.proposals import proposal_demonstrations
-from groupwise.tasks.row_columns import Fields, Problem, is_conversation, problem_text
+from groupwise.tasks.row_columns import Problem, RowColumns, is_conversation, problem_text
 from groupwise.tasks.rows import SHOWN, Fault, Row, check_length, kind_of, rows_of
 from groupwise.tasks.source_stats import ContentHash, SourceStats
 from groupwise.tasks.tiny_countdown import countdown_demonstrations
@@ -97,7 +97,7 @@ def read_demonstrations(
     content, rows, thoughts = ContentHash(), 0, 0
     for rows, row in enumerate(PACKAGED[source](), 1) if source in PACKAGED else rows_of(source):
         try:
-            problem, turns = _read_row(row, Fields(prompt, answer))
+            problem, turns = _read_row(row, RowColumns(prompt, answer))
             content.add(problem, turns[0][1] if len(turns) == 1 else turns)
             context = _ids(encode_prompt, problem, "prompt")
             if dropped is not None:
@@ -124,7 +124,7 @@ Turns = list[tuple[str, str]]
 """The turns of a conversation: pairs of a role and a text."""
 
 
-def _read_row(row: Row | Fault, fields: Fields) -> tuple[Problem, Turns]:
+def _read_row(row: Row | Fault, fields: RowColumns) -> tuple[Problem, Turns]:
     """Read a demonstration's row: the problem, and the turns of the answer (assistant and tool messages)."""
     if isinstance(row, Fault):
         raise row

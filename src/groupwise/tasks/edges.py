@@ -45,7 +45,7 @@ class Edges(GeneratedKind):
 
     def prompt(self, problem: str, encode: Callable[[str], Ids], /) -> Prompt:
         row = {"answer": problem.removesuffix("=").split(";")}
-        return Prompt(id=problem, context=encode(problem), text=problem, row=row)
+        return Prompt(id=problem, token_ids=encode(problem), text=problem, row=row)
 
 
 def edge_demonstrations() -> Iterator[dict[str, str]]:

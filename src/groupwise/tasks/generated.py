@@ -53,14 +53,14 @@ class Generated:
 
 
 @dataclass(frozen=True, slots=True)
-class Computed(Sequence[Problem], Generic[Problem]):
+class LazySequence(Sequence[Problem], Generic[Problem]):
     """A sequence whose elements are computed from their index, so that no list of them exists."""
 
-    size: int
-    at: Callable[[int], Problem]
+    length: int
+    element: Callable[[int], Problem]
 
     def __len__(self) -> int:
-        return self.size
+        return self.length
 
     def __getitem__(self, index: Any) -> Any:
-        return self.at(index)
+        return self.element(index)

@@ -44,7 +44,7 @@ class Largest(GeneratedKind):
     def prompt(self, problem: Problem, encode: Callable[[str], Ids], /) -> Prompt:
         number, numbers = problem
         text = question(numbers)
-        return Prompt(id=f"largest/{number}", context=encode(text), text=text, row={"answer": max(numbers)})
+        return Prompt(id=f"largest/{number}", token_ids=encode(text), text=text, row={"answer": max(numbers)})
 
 
 def question(numbers: Sequence[int]) -> str:

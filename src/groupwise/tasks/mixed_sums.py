@@ -22,7 +22,7 @@ DEMONSTRATIONS, DROPPED = 4096, 0.5
 class MixedSums(Sums):
     """The task's problems: 128 to train on with two operands, 1,024 each with three and six, and 136 held-out ones."""
 
-    sizes: ClassVar[Mapping[int, int]] = SIZES
+    problems_by_operands: ClassVar[Mapping[int, int]] = SIZES
 
 
 def mixed_demonstrations() -> Iterator[dict[str, str]]:

@@ -20,7 +20,7 @@ from groupwise.data import (
 from groupwise.tasks.problems import refuse_overlap
 from groupwise.tasks.source_stats import SourceStats
 
-__all__ = ["Each", "Mixture"]
+__all__ = ["Mixture", "MixtureVerifier"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class Mixture:
     weights: tuple[float, ...]
     evaluated: tuple[Task, ...] = ()
     held_out: tuple[Prompt, ...] = field(init=False, repr=False, compare=False)
-    ends: tuple[int, ...] = field(init=False, repr=False, compare=False)
+    cumulative_slots: tuple[int, ...] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if not all(isfinite(w) and w > 0 for w in self.weights):
@@ -51,7 +51,7 @@ class Mixture:
         held_out = [
             [_tagged(i, p) for p in t.held_out] for i, t in enumerate(self.evaluated or self.tasks, start=first)
         ]
-        object.__setattr__(self, "ends", tuple(accumulate(slots)))
+        object.__setattr__(self, "cumulative_slots", tuple(accumulate(slots)))
         object.__setattr__(self, "held_out", tuple(_round_robin(held_out)))
         refuse_overlap(self.training, self.held_out)
 
@@ -63,7 +63,7 @@ class Mixture:
     @property
     def shares(self) -> tuple[float, ...]:
         """Each task's share of the prompts of an epoch."""
-        return tuple((end - begin) / len(self) for begin, end in pairwise((0, *self.ends)))
+        return tuple((end - begin) / len(self) for begin, end in pairwise((0, *self.cumulative_slots)))
 
     @property
     def training(self) -> tuple[Prompt, ...]:
@@ -77,18 +77,18 @@ class Mixture:
         return tuple(s for t in self.parts for s in data_stats(t))
 
     def __len__(self) -> int:
-        return self.ends[-1]
+        return self.cumulative_slots[-1]
 
     def __getitem__(self, index: int) -> Prompt:
         if not 0 <= index < len(self):
             raise IndexError(f"there is no problem {index}: the mixture has {len(self)} training problems")
-        i = next(i for i, end in enumerate(self.ends) if index < end)
-        begin = self.ends[i - 1] if i else 0
+        i = next(i for i, end in enumerate(self.cumulative_slots) if index < end)
+        begin = self.cumulative_slots[i - 1] if i else 0
         return _tagged(i, self.tasks[i][(index - begin) % len(self.tasks[i])])
 
 
 @dataclass(frozen=True)
-class Each(Verifier):
+class MixtureVerifier(Verifier):
     """The verifier of a mixture: one verifier per task, in the order of `Mixture.parts`."""
 
     verifiers: tuple[Verifier, ...]

@@ -9,7 +9,7 @@ from typing import Any
 from groupwise.core import BadData, Usage
 from groupwise.data import Ids, Prompt
 from groupwise.tasks.data_sets import HUB
-from groupwise.tasks.row_columns import Fields, Problem, problem_text
+from groupwise.tasks.row_columns import Problem, RowColumns, problem_text
 from groupwise.tasks.rows import SHOWN, TABLES, Fault, Row, check_length, rows_of
 from groupwise.tasks.source_stats import ContentHash, SourceStats, contains_answer, counted, listed
 
@@ -47,14 +47,16 @@ class Problems:
         prompt: str = "prompt",
         answer: str = "answer",
         held_out: float = SHARE,
+        whole_rows: bool = False,
     ) -> "Problems":
         """The problems of a file, a directory or `datasets:NAME`. `BadData`, with the first faults, for unusable rows.
 
-        Rows count from 1. `encode` makes ids of a text, or of messages if the column holds messages.
+        Rows count from 1. `encode` makes ids of a text, or of messages if the column holds messages. With `whole_rows`
+        they need no column, and keep all (`RowColumns.whole`).
         """
         if not 0 < held_out < 1:
             raise Usage(f"held_out is {held_out}: it needs 0 < held_out < 1", fix="set it to a share such as 0.1")
-        prompts, stats = read_problems(str(path), encode, (Fields(prompt, answer),))
+        prompts, stats = read_problems(str(path), encode, (RowColumns(prompt, answer, whole=whole_rows),))
         return cls.split(prompts, stats, held_out)
 
     @classmethod
@@ -86,8 +88,8 @@ class Problems:
         `BadData` if no problem is left, to train on or held out, where there was one.
         """
         sides = self.training, self.held_out
-        long = [[p for p in side if len(p.context) > tokens] for side in sides]
-        kept = [tuple(p for p in side if len(p.context) <= tokens) for side in sides]
+        long = [[p for p in side if len(p.token_ids) > tokens] for side in sides]
+        kept = [tuple(p for p in side if len(p.token_ids) <= tokens) for side in sides]
         if not any(long):
             return self
         if len(self.stats) == 1 and self.training and any(kept):
@@ -96,7 +98,7 @@ class Problems:
         for one, owned in zip(self.stats, [(0, 1)] if len(self.stats) == 1 else [(0,), (1,)]):
             every = [p for i in owned for p in sides[i]]
             if every and not any(kept[i] for i in owned):
-                fix = f"raise max_prompt_tokens to {min(len(p.context) for p in every)} or more"
+                fix = f"raise max_prompt_tokens to {min(len(p.token_ids) for p in every)} or more"
                 what = f"{one.source} has no prompt of at most {tokens:,} tokens"
                 raise BadData(what, evidence=listed_tokens(every), fix=fix)
             rows = tuple(sorted(row_of(p) for i in owned for p in long[i]))
@@ -116,7 +118,7 @@ class Problems:
 
 
 def read_problems(
-    source: str, encode: Callable[[Any], Ids], layouts: Sequence[Fields], split: str = "train", name: str = ""
+    source: str, encode: Callable[[Any], Ids], layouts: Sequence[RowColumns], split: str = "train", name: str = ""
 ) -> tuple[list[Prompt], SourceStats]:
     """Read the problems of a source of data rows, each once, and their statistics.
 
@@ -131,7 +133,7 @@ def read_problems(
     repeated: list[int] = []
     content = ContentHash()
     omitted: set[str] = set()
-    layout: Fields | None = None
+    layout: RowColumns | None = None
     rows = 0
     for rows, row in rows_of(source, split):
         try:
@@ -153,7 +155,8 @@ def read_problems(
                 continue
             conversation = {} if isinstance(problem, str) else {"messages": problem}
             columns = {**extra, **conversation, **({} if gold is None else {"answer": gold})}
-            prompts.append(Prompt(f"{name}/{rows}", _ids(encode, problem), text, columns))
+            ids = _ids(encode, problem) if layout.has_problem(row) or not layout.whole else ()
+            prompts.append(Prompt(f"{name}/{rows}", ids, text, columns))
         except Fault as fault:
             faults.append((rows, fault))
     if faults:
@@ -170,7 +173,7 @@ def read_problems(
         training=len(prompts),
         held_out=0,
         repeated=tuple(repeated),
-        omitted=tuple(sorted(omitted)),
+        omitted_columns=tuple(sorted(omitted)),
         answer_in_prompt=tuple(
             row_of(p) for p in prompts if "answer" in p.row and contains_answer(p.text, p.row["answer"])
         ),
@@ -207,7 +210,7 @@ def listed_tokens(prompts: Sequence[Prompt]) -> str:
     "rows/7: 2 tokens, '1+1='"
     """
     ordered = sorted(prompts, key=lambda p: (p.id.rpartition("/")[0], len(p.id), p.id))
-    lines = [f"{p.id}: {len(p.context):,} tokens, {p.text.strip()[:40]!r}" for p in ordered[:SHOWN]]
+    lines = [f"{p.id}: {len(p.token_ids):,} tokens, {p.text.strip()[:40]!r}" for p in ordered[:SHOWN]]
     return "\n".join(lines + [f"and {len(prompts) - SHOWN} more"] * (len(prompts) > SHOWN))
 
 
@@ -229,7 +232,7 @@ def _example(source: str) -> str:
     return 'write one JSON object per row, such as {"prompt": "7*5=", "answer": 35}'
 
 
-def _fitting(row: Row, layouts: Sequence[Fields]) -> Fields:
+def _fitting(row: Row, layouts: Sequence[RowColumns]) -> RowColumns:
     return next((layout for layout in layouts if layout.fits(row)), layouts[0])
 
 

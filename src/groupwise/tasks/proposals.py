@@ -21,7 +21,7 @@ _SUM = re.compile(r"[1-9](?:[-+*][2-9]){1,7}=")
 class Proposals(Sums):
     """The task's problems: 4,096 to train on, with four and five operands, and 256 held-out ones."""
 
-    sizes: ClassVar[Mapping[int, int]] = SIZES
+    problems_by_operands: ClassVar[Mapping[int, int]] = SIZES
 
 
 def proposal_demonstrations() -> Iterator[dict[str, str]]:

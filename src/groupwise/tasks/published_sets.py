@@ -9,72 +9,79 @@ from groupwise.core import check_types
 from groupwise.data import Ids, Task, TaskKind
 from groupwise.tasks.data_sets import HUB
 from groupwise.tasks.problems import Problems, read_problems
-from groupwise.tasks.row_columns import Fields, after_hashes, as_one_answer, countdown, last_boxed
+from groupwise.tasks.row_columns import RowColumns, after_hashes, as_one_answer, countdown, last_boxed
 
 __all__ = ["PublishedSet"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Preset:
+class DataSetSource:
     """A published data set. Without a `training` split it is only evaluated; without `held_out`, a tenth is held out.
 
-    The first of `layouts` that fits the first row reads all rows: copies of one set differ in their columns.
+    The first of `column_layouts` that fits the first row reads all rows: copies of one set differ in their columns.
     """
 
     hub: str
-    layouts: tuple[Fields, ...]
+    column_layouts: tuple[RowColumns, ...]
     template: str = "no"
-    training: str = "train"
-    held_out: str = ""
+    training_split: str = "train"
+    held_out_split: str = ""
 
     def read(self, name: str, source: str, encode: Callable[[Any], Ids]) -> Problems:
         """The problems of the data set, from the hub or from a file, a directory or a data set on disk."""
         source = source or HUB + self.hub
         has_splits = not (Path(source).is_file() or "@" in source)
-        if not self.training:
-            held_out, stats = read_problems(source, encode, self.layouts, self.held_out, name)
+        if not self.training_split:
+            held_out, stats = read_problems(source, encode, self.column_layouts, self.held_out_split, name)
             return Problems(tuple(held_out), (), (stats,)).entirely_held_out
-        training = read_problems(source, encode, self.layouts, self.training, name)
-        if not has_splits or not self.held_out:
+        training = read_problems(source, encode, self.column_layouts, self.training_split, name)
+        if not has_splits or not self.held_out_split:
             return Problems.split(*training)
-        held_out = read_problems(source, encode, self.layouts, self.held_out, f"{name}-held-out")
+        held_out = read_problems(source, encode, self.column_layouts, self.held_out_split, f"{name}-held-out")
         return Problems.from_two(training, held_out)
 
 
 MATHEMATICS = (
-    Fields("problem", "answer", as_one_answer),
-    Fields("question", "answer", as_one_answer),
-    Fields("Problem", "Answer", as_one_answer),
-    Fields("question", "final_answer", as_one_answer),
-    Fields("prompt", "reward_model.ground_truth", as_one_answer),
-    Fields("problem", "solution", last_boxed, solution=True),
-    Fields("question", "solution", last_boxed, solution=True),
+    RowColumns("problem", "answer", as_one_answer),
+    RowColumns("question", "answer", as_one_answer),
+    RowColumns("Problem", "Answer", as_one_answer),
+    RowColumns("question", "final_answer", as_one_answer),
+    RowColumns("prompt", "reward_model.ground_truth", as_one_answer),
+    RowColumns("problem", "solution", last_boxed, answer_is_solution=True),
+    RowColumns("question", "solution", last_boxed, answer_is_solution=True),
 )
 """The column names of published sets of mathematics."""
 
 
-def _evaluation(hub: str, split: str) -> Preset:
-    return Preset(hub=hub, layouts=MATHEMATICS, template="qwen_math", training="", held_out=split)
+def _evaluation(hub: str, split: str) -> DataSetSource:
+    return DataSetSource(
+        hub=hub, column_layouts=MATHEMATICS, template="qwen_math", training_split="", held_out_split=split
+    )
 
 
 PRESETS = {
-    "gsm8k": Preset(
-        hub="openai/gsm8k:main", layouts=(Fields("question", "answer", after_hashes, solution=True),), held_out="test"
+    "gsm8k": DataSetSource(
+        hub="openai/gsm8k:main",
+        column_layouts=(RowColumns("question", "answer", after_hashes, answer_is_solution=True),),
+        held_out_split="test",
     ),
-    "math": Preset(
-        hub="DigitalLearningGmbH/MATH-lighteval", layouts=MATHEMATICS, template="qwen_math", held_out="test"
+    "math": DataSetSource(
+        hub="DigitalLearningGmbH/MATH-lighteval",
+        column_layouts=MATHEMATICS,
+        template="qwen_math",
+        held_out_split="test",
     ),
-    "dapo-math-17k": Preset(
+    "dapo-math-17k": DataSetSource(
         hub="BytedTsinghua-SIA/DAPO-Math-17k",
-        layouts=(
-            Fields("prompt", "reward_model.ground_truth", as_one_answer),
-            Fields("prompt", "solution", as_one_answer),
+        column_layouts=(
+            RowColumns("prompt", "reward_model.ground_truth", as_one_answer),
+            RowColumns("prompt", "solution", as_one_answer),
         ),
         template="chat",
     ),
-    "countdown": Preset(
+    "countdown": DataSetSource(
         hub="Jiayi-Pan/Countdown-Tasks-3to4",
-        layouts=(Fields("nums", "target", countdown), Fields("numbers", "target", countdown)),
+        column_layouts=(RowColumns("nums", "target", countdown), RowColumns("numbers", "target", countdown)),
         template="r1",
     ),
     "aime24": _evaluation("HuggingFaceH4/aime_2024", "train"),

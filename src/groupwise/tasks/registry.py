@@ -42,11 +42,19 @@ class Rows(TaskKind):
     def label(self) -> str:
         return self.source
 
-    def build(self, encode: Callable[[Any], Ids], /, *, prompt: str = "prompt", answer: str = "answer") -> Task:
+    def build(
+        self,
+        encode: Callable[[Any], Ids],
+        /,
+        *,
+        prompt: str = "prompt",
+        answer: str = "answer",
+        whole_rows: bool = False,
+    ) -> Task:
         """The rows with these columns as problems. `Usage` for a source that is none, `BadData` for unusable rows."""
         if not is_source(self.source):
             raise no_source(self.source)
-        return Problems.read(self.source, encode, prompt=prompt, answer=answer)
+        return Problems.read(self.source, encode, prompt=prompt, answer=answer, whole_rows=whole_rows)
 
 
 def task_table(text: str, *, only_names: bool = False) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from difflib import SequenceMatcher
 from math import inf
 from typing import Any
 
-from groupwise.tasks.rows import Fault, Row, kind_of
+from groupwise.tasks.rows import LONGEST_ROW, Fault, Row, kind_of
 
 LONGEST = 10_000
 """A value of a column other than problem and answer is kept if it has at most this many characters as JSON."""
@@ -83,17 +83,20 @@ def countdown(numbers: Any, target: Any) -> tuple[Any, Any]:
 
 
 @dataclass(frozen=True, slots=True)
-class Fields:
+class RowColumns:
     """The columns of a row with problem and gold answer, each a name or a dotted path: `reward_model.ground_truth`.
 
     Without gold answers `answer` is empty. `convert` makes the problem and the gold answer of the two values. With
-    `solution` the answer column is a worked solution, which the prompt's row keeps as `solution`.
+    `answer_is_solution` the answer column is a worked solution, which the prompt's row keeps as `solution`. With
+    `whole`, for agents, a row needs no column and keeps all: without the column of the problem, its text is the row as
+    JSON.
     """
 
     prompt: str = "prompt"
     answer: str = "answer"
     convert: Callable[[Any, Any], tuple[Any, Any]] = unchanged
-    solution: bool = False
+    answer_is_solution: bool = False
+    whole: bool = False
 
     def fits(self, row: Row) -> bool:
         """Whether a row has the column of the problem and, unless `answer` is empty, the column of the gold answer."""
@@ -101,6 +104,8 @@ class Fields:
 
     def read(self, row: Row) -> tuple[Problem, Any]:
         """The problem and the gold answer. Raises `Fault`."""
+        if self.whole:
+            return self._read_whole(row)
         if not self.fits(row):
             columns = {"prompt": self.prompt, "answer": self.answer}
             raise Fault(_missing(row, columns))
@@ -120,6 +125,16 @@ class Fields:
             raise Fault(f"field {self.prompt!r} is {kind_of(problem)}: a prompt must be text or messages")
         return problem, gold
 
+    def _read_whole(self, row: Row) -> tuple[Problem, Any]:
+        prompt, answer = _lookup(row, self.prompt)[0], _lookup(row, self.answer)[0] if self.answer else None
+        if not isinstance(prompt, str) and not is_conversation(prompt):
+            prompt = json.dumps(row, sort_keys=True, default=str)
+        return prompt, answer
+
+    def has_problem(self, row: Row) -> bool:
+        """Whether the row has the column of the problem."""
+        return _lookup(row, self.prompt)[1]
+
     def extra(self, row: Row) -> tuple[dict[str, Any], set[str]]:
         """The row's other columns, and the names of those that are left out because they are too long or not JSON.
 
@@ -129,11 +144,13 @@ class Fields:
         >>> Fields("question", "gold").extra({"question": "1+1=", "gold": 2, "level": 3, "image": b"..."})
         ({'level': 3}, {'image'})
         """
-        columns = {name: value for name, value in row.items() if name not in (self.prompt, self.answer, "answer")}
-        if self.solution:
+        others = () if self.whole else (self.prompt, self.answer)
+        columns = {name: value for name, value in row.items() if name not in (*others, "answer")}
+        if self.answer_is_solution:
             columns["solution"] = _lookup(row, self.answer)[0]
         columns = {name: value for name, value in columns.items() if value is not None}
-        kept = {name: value for name, value in columns.items() if _json_length(value) <= LONGEST}
+        longest = LONGEST_ROW if self.whole else LONGEST
+        kept = {name: value for name, value in columns.items() if _json_length(value) <= longest}
         return kept, columns.keys() - kept.keys()
 
 

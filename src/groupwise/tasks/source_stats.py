@@ -17,8 +17,8 @@ class SourceStats:
     """Statistics of one source of data rows. `sha256` covers problems, answers and other columns, in any file format.
 
     `repeated`: rows that were left out because an earlier row has the same problem. `too_long`: rows that were left out
-    because their prompt has more tokens than the recipe's `max_prompt_tokens`. `answer_in_prompt`: rows whose
-    prompt contains the answer. `omitted`: columns that are not in the prompts' `row`, since they are too long or not
+    because their prompt has more tokens than the recipe's `max_prompt_tokens`. `answer_in_prompt`: rows whose prompt
+    contains the answer. `omitted_columns`: columns that are not in the prompts' `row`, since they are too long or not
     plain JSON.
     """
 
@@ -30,7 +30,7 @@ class SourceStats:
     repeated: tuple[int, ...] = ()
     too_long: tuple[int, ...] = ()
     answer_in_prompt: tuple[int, ...] = ()
-    omitted: tuple[str, ...] = ()
+    omitted_columns: tuple[str, ...] = ()
 
     @property
     def lines(self) -> tuple[str, ...]:
@@ -46,8 +46,8 @@ class SourceStats:
             warnings.append(f"{listed(self.too_long)} {verb} more prompt tokens than max_prompt_tokens: left out")
         if self.answer_in_prompt:
             warnings.append(f"the prompt contains the answer in {listed(self.answer_in_prompt)}")
-        if self.omitted:
-            names = ", ".join(self.omitted[:SHOWN]) + ", ..." * (len(self.omitted) > SHOWN)
+        if self.omitted_columns:
+            names = ", ".join(self.omitted_columns[:SHOWN]) + ", ..." * (len(self.omitted_columns) > SHOWN)
             warnings.append(f"not in the prompts' rows, since too long or not plain JSON: {names}")
         return (summary, *(f"  warning: {warning}" for warning in warnings))
 

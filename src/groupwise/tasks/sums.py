@@ -17,11 +17,11 @@ HELD_OUT = 16
 class Sums(GeneratedKind):
     """A kind of sums: training problems, and a sixteenth as many held-out ones. The numbers of operands take turns.
 
-    `sizes` maps a number of operands to its number of training problems. `row` has the result (`answer`), the complete
-    right answer (`solution`), and the solution's first steps (`hints`, weakest first).
+    `problems_by_operands` maps a number of operands to its number of training problems. `row` has the result
+    (`answer`), the complete right answer (`solution`), and the solution's first steps (`hints`, weakest first).
 
     >>> class Few(Sums):
-    ...     sizes = {3: 32, 4: 32}
+    ...     problems_by_operands = {3: 32, 4: 32}
     >>> task = Few().build(lambda text: tuple(map(ord, text)))
     >>> len(task), len(task.held_out), task[0].text, task[1].text
     (64, 4, '8-8*8=', '7+2+4+2=')
@@ -30,15 +30,20 @@ class Sums(GeneratedKind):
     """
 
     __slots__ = ()
-    sizes: ClassVar[Mapping[int, int]]
+    problems_by_operands: ClassVar[Mapping[int, int]]
 
     def problems(self) -> tuple[Sequence[str], Sequence[str]]:
-        training = [first_problems(operands, size, held_out=False) for operands, size in self.sizes.items()]
-        held_out = [first_problems(operands, size // HELD_OUT, held_out=True) for operands, size in self.sizes.items()]
+        training = [
+            first_problems(operands, size, held_out=False) for operands, size in self.problems_by_operands.items()
+        ]
+        held_out = [
+            first_problems(operands, size // HELD_OUT, held_out=True)
+            for operands, size in self.problems_by_operands.items()
+        ]
         return tuple(in_turns(training)), tuple(in_turns(held_out))
 
     def prompt(self, problem: str, encode: Callable[[str], Ids], /) -> Prompt:
-        return Prompt(id=problem, context=encode(problem), text=problem, row=worked(problem))
+        return Prompt(id=problem, token_ids=encode(problem), text=problem, row=worked(problem))
 
 
 def steps_of(problem: str) -> list[str]:

@@ -95,7 +95,7 @@ class TinyCountdown(GeneratedKind):
     def prompt(self, problem: tuple[str, Problem], encode: Callable[[str], Ids], /) -> Prompt:
         text, (target, numbers) = problem
         row = {"answer": {"numbers": list(numbers), "target": target}}
-        return Prompt(id=text, context=encode(text), text=text, row=row)
+        return Prompt(id=text, token_ids=encode(text), text=text, row=row)
 
 
 def countdown_demonstrations() -> Iterator[dict[str, str]]:

@@ -20,7 +20,7 @@ MOST_TIMES = 3
 class WordySums(Sums):
     """The task's problems: 4,096 to train on, with three and four operands, and 256 held-out ones."""
 
-    sizes: ClassVar[Mapping[int, int]] = SIZES
+    problems_by_operands: ClassVar[Mapping[int, int]] = SIZES
 
 
 def wordy_demonstrations() -> Iterator[dict[str, str]]:

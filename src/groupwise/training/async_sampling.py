@@ -6,11 +6,11 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Self
 
-from groupwise.rollout import Pending, Rollouts
+from groupwise.rollout import IterationRollouts, PendingIteration
 
 AHEAD = "ahead"
 """The phase in which the event loop only samples for later iterations, while the learner works in a thread."""
-Generate = Callable[[int, Pending | None], Awaitable[Rollouts]]
+Generate = Callable[[int, PendingIteration | None], Awaitable[IterationRollouts]]
 """Generates the rollouts of an iteration, given by its number; with `Pending`, from its progress."""
 
 
@@ -26,12 +26,12 @@ class Ahead:
     updates.
     """
 
-    def __init__(self, pending: list[Pending], generate: Generate, *, max_staleness: int, last: int) -> None:
+    def __init__(self, pending: list[PendingIteration], generate: Generate, *, max_staleness: int, last: int) -> None:
         self._pending, self._generate, self._max_staleness, self._last = pending, generate, max_staleness, last
-        self._tasks: list[asyncio.Task[Rollouts]] = []
+        self._tasks: list[asyncio.Task[IterationRollouts]] = []
         self._begun = self._ended = 0.0
 
-    async def next(self, iteration: int) -> Rollouts:
+    async def next(self, iteration: int) -> IterationRollouts:
         """The rollouts of the learner's next iteration. A cancelled call can be repeated."""
         if self._max_staleness <= 1 and not self._pending:
             return await self._generate(iteration, None)
@@ -70,11 +70,11 @@ class Ahead:
     def _start(self, first: int, to: int) -> None:
         """Continue the sampling of all pending iterations, from `first` on, and begin the next ones up to `to`."""
         while first + len(self._pending) <= min(to, self._last - 1):
-            self._pending.append(Pending())
+            self._pending.append(PendingIteration())
         for index in range(len(self._tasks), len(self._pending)):
             self._tasks.append(asyncio.create_task(self._sampled(first + index, self._pending[index])))
 
-    async def _sampled(self, iteration: int, pending: Pending) -> Rollouts:
+    async def _sampled(self, iteration: int, pending: PendingIteration) -> IterationRollouts:
         try:
             return pending.rollouts or await self._generate(iteration, pending)
         finally:

@@ -18,7 +18,7 @@ from groupwise.core import MissingRequirement, Usage
 from groupwise.data import (
     Engine,
     Prompt,
-    Replay,
+    ReplyLog,
     Rollout,
     Sampling,
     Task,
@@ -29,7 +29,7 @@ from groupwise.data import (
 )
 from groupwise.engines.remote.access import EngineAccess
 from groupwise.engines.remote.devices import gpu_index
-from groupwise.engines.remote.served import Served, Target
+from groupwise.engines.remote.served_settings import EngineRequirements, Served
 from groupwise.evaluation.accuracy import scores
 from groupwise.evaluation.by_column import scores_by
 from groupwise.learner import Alone, FromDirectory, Learner, Ranks, check_routing, mixture
@@ -56,6 +56,7 @@ from groupwise.planning.engine_share import with_engine_share
 from groupwise.rollout import Buffer, RolloutSetting, answers
 from groupwise.runs.phase_directories import phase_directories
 from groupwise.tasks import Demonstration, SourceStats
+from groupwise.training.agents import agent_of, draw_deadline
 from groupwise.training.build_tasks import (
     Templates,
     demonstrations_of,
@@ -67,7 +68,8 @@ from groupwise.training.build_tasks import (
 )
 from groupwise.training.default_texts import with_wording
 from groupwise.training.environments import environment_of, frame_of, tool_schemas
-from groupwise.training.guards import Guards
+from groupwise.training.guards import RunGuards
+from groupwise.training.progress import notify
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.bfloat16}
 
@@ -103,7 +105,7 @@ class RunObjects:
     engine: Engine
     setting: RolloutSetting
     recipe: Recipe
-    use: UserCode
+    user_code: UserCode
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -122,17 +124,21 @@ class RunObjects:
         """Lines that name the addresses to which engine and verifier send prompts, answers and weights."""
         return (*notices_of(self.recipe.engine), *self.verifier.notices)
 
-    def new_buffer(self, replay: Replay | None = None) -> Buffer:
+    def new_buffer(self, replay: ReplyLog | None = None) -> Buffer:
         """The buffer at the first prompt. `replay` records the observations of environments."""
-        method, setting = self.recipe.method, replace(self.setting, replay=replay)
+        method, setting = self.recipe.method, replace(self.setting, reply_log=replay)
         return Buffer(
-            self.task, method.curriculum, setting, unverifiable=method.unverifiable, trained_roles=method.trained_roles
+            self.task,
+            method.curriculum,
+            setting,
+            unverifiable_rule=method.unverifiable,
+            trained_roles=method.trained_roles,
         )
 
-    def new_guards(self) -> Guards:
+    def new_guards(self) -> RunGuards:
         """The guards before the first iteration."""
         gap = gap_bound(self.recipe.engine.max_logprob_diff, self.recipe.machine.dtype)
-        return Guards(max_unverifiable=self.recipe.max_unverifiable, max_logprob_diff=gap)
+        return RunGuards(max_unverifiable=self.recipe.max_unverifiable, max_logprob_diff=gap)
 
     def new_learner(self, ranks: Ranks | None = None) -> Learner:
         """The learner. Models such as `InitialPolicy` copy the present weights: call it after the warm start."""
@@ -342,7 +348,7 @@ def check_engine(recipe: Recipe, model: nn.Module, experts: MixtureSizes | None,
     if isinstance(engine := recipe.engine, Served):
         placed = recipe.cluster.launch == "ray" and engine.replicas > 0
         device = device_of(recipe.machine.device)
-        target = Target(dtype=recipe.machine.dtype, device=device, placed=placed)
+        target = EngineRequirements(dtype=recipe.machine.dtype, device=device, device_from_launcher=placed)
         engine.check(model, experts if recipe.method.router_replay == "engine" else None, target, access)
 
 
@@ -351,9 +357,9 @@ def with_share(recipe: Recipe, model: Model, task: Task) -> Recipe:
     device, engine = next(model.parameters()).device, recipe.engine
     if device.type != "cuda" or not isinstance(engine, Served) or not isinstance(shape := model.shape, Shape):
         return recipe
-    if f"cuda:{gpu_index(str(device))}" not in engine.devices(Target.of(model)):
+    if f"cuda:{gpu_index(str(device))}" not in engine.devices(EngineRequirements.of(model)):
         return recipe
-    context = max(len(prompt.context) for prompt in all_problems(task))
+    context = max(len(prompt.token_ids) for prompt in all_problems(task))
     return with_engine_share(recipe, shape, context, torch.cuda.get_device_properties(device).total_memory)
 
 
@@ -380,17 +386,18 @@ def build(recipe: Recipe, use: UserCode, inputs: Inputs | None = None) -> RunObj
     sampled = (
         deepcopy(model) if recipe.cluster.max_staleness else model
     )  # the learner changes its own while the engine samples
-    engine = build_engine(with_share(recipe, sampled, inputs.task), sampled, tokenizer, use.engines)
+    engine = build_engine(with_share(recipe, sampled, inputs.task), sampled, tokenizer, use.engine_access)
     setting = RolloutSetting(
         engine=engine,
         verifier=verifier,
         tokenizer=tokenizer,
         sampling=recipe.sampling,
         seed=recipe.seed,
-        deadline=recipe.machine.deadline,
+        deadline=draw_deadline(recipe),
         verdict_deadline=verdict_wait(recipe, verifier),
         environment=environment_of(recipe, use),
-        frame=frame_of(recipe, inputs.templates),
+        agent=agent_of(recipe, use, inputs.templates, notify),
+        observation_frame=frame_of(recipe, inputs.templates),
         template=prompt_template(inputs.templates),
         positions=model.shape.positions,
         threshold=recipe.threshold,

@@ -14,16 +14,16 @@ from groupwise.sandbox import Limits, Sandbox
 from groupwise.tasks import (
     Demonstration,
     DroppedThoughts,
-    Each,
     Mixture,
+    MixtureVerifier,
     Problems,
     Rows,
     SourceStats,
     need_environment,
     read_demonstrations,
 )
-from groupwise.training.dummy_states import made_up_states
-from groupwise.verifiers import ByEnvironment, Grading, grade_function, usual_verifier
+from groupwise.training.dummy_flow_answers import made_up_states
+from groupwise.verifiers import ByEnvironment, VerifierContext, grade_function, usual_verifier
 
 Templates = Mapping[str, Template]
 """The prompt templates of a recipe's tasks, by name."""
@@ -61,7 +61,8 @@ def held_out_sources(recipe: Recipe) -> tuple[Source, ...]:
 def _kind(recipe: Recipe, task: TaskKind | None = None) -> VerifierKind | None:
     """The recipe's verifier, else the task's default, else the environment's, which gives verdicts itself."""
     usual = None if task is None else usual_verifier(task)
-    return recipe.verifier or usual or (ByEnvironment() if recipe.environment else None)
+    judge = ByEnvironment() if recipe.environment or recipe.agent else None
+    return recipe.verifier or usual or judge
 
 
 def _source(
@@ -95,8 +96,10 @@ def task_of(recipe: Recipe, templates: Templates) -> Task:
     Rows are trained on entirely where `held_out` names other problems to evaluate on. Problems whose prompts have more
     than `max_prompt_tokens` are left out. `Usage` if no task reads rows.
     """
-    training = [_load_task(source, templates[source.template]) for source in sources(recipe)]
-    held_out = [_load_task(source, templates[source.template]) for source in held_out_sources(recipe)]
+    training, held_out = (
+        [_load_task(source, templates[source.template], recipe.agent is not None) for source in side]
+        for side in (sources(recipe), held_out_sources(recipe))
+    )
     if (most := recipe.max_prompt_tokens) is not None:
         if not any(isinstance(task, Problems) for task in (*training, *held_out)):
             fix = "leave it out of the recipe"
@@ -131,9 +134,10 @@ def demonstrations_of(
     return demonstrations, (stats,)
 
 
-def _load_task(source: Source, encode: Callable[[Any], tuple[int, ...]]) -> Task:
+def _load_task(source: Source, encode: Callable[[Any], tuple[int, ...]], whole_rows: bool = False) -> Task:
     if isinstance(source.task, Rows):
-        return source.task.build(encode, prompt=source.columns.prompt, answer=source.columns.answer)
+        columns = {"prompt": source.columns.prompt, "answer": source.columns.answer}
+        return source.task.build(encode, **columns, whole_rows=whole_rows)
     if source.columns != Columns():
         raise Usage(
             f"the columns of the task {source.task.label} cannot be changed",
@@ -148,7 +152,7 @@ def verifier_of(recipe: Recipe, task: Task, use: UserCode) -> Verifier:
     if not isinstance(task, Mixture):
         return _verifier(sources(recipe)[0], task, use, recipe)
     each = (*sources(recipe), *held_out_sources(recipe))
-    return Each(tuple(_verifier(s, t, use, recipe) for s, t in zip(each, task.parts, strict=True)))
+    return MixtureVerifier(tuple(_verifier(s, t, use, recipe) for s, t in zip(each, task.parts, strict=True)))
 
 
 def _verifier(source: Source, task: Task, use: UserCode, recipe: Recipe) -> Verifier:
@@ -161,7 +165,7 @@ def _verifier(source: Source, task: Task, use: UserCode, recipe: Recipe) -> Veri
     def load(file: str, name: str) -> Verifier:
         return made(use.function(file, name), in_process=not file)
 
-    return Grading(task, sandbox, load, use.judges, wall).build(source.verifier)
+    return VerifierContext(task, sandbox, load, use.judge_access, wall).build(source.verifier)
 
 
 def no_verifier(task: str, why: str = "") -> Usage:

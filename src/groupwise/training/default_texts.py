@@ -35,7 +35,7 @@ def wording_notes(recipe: Recipe, tokenizer: Tokenizer) -> Iterator[str]:
             if wording in seen:
                 continue
             seen.add(wording)
-            where = f"{owner}.{wording.path}"
+            where = f"{owner}.{wording.field_path}"
             if wording.text == AUTO:
                 text = getattr(wording.forms, form)
                 source = f" ({wording.forms.source})" if form == "prose" else ""

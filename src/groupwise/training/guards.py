@@ -4,9 +4,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from groupwise.core import Diverged, Mismatch, NoSignal, Unverifiable
+from groupwise.core import Diverged, LogprobMismatch, NoSignal, Unverifiable
 from groupwise.learner import NO_TOKEN
-from groupwise.rollout import Rollouts
+from groupwise.rollout import IterationRollouts
 
 PATIENCE = 3
 """This many iterations in a row without a rollout to train on, or skipped steps in a row, stop a run."""
@@ -15,17 +15,17 @@ WINDOW = 20
 
 
 @dataclass(slots=True)
-class Guards:
+class RunGuards:
     """Checks a run, with counts that checkpoints store. Each `check_` method raises an error beyond its limit."""
 
     max_unverifiable: float
     max_logprob_diff: float
     no_signal: int = 0
-    right: int = 0
-    skipped: int = 0
-    judged: list[tuple[int, int]] = field(default_factory=list)
+    all_correct: int = 0
+    skipped_steps: int = 0
+    answer_counts: list[tuple[int, int]] = field(default_factory=list)
 
-    def check_rollouts(self, collected: Rollouts) -> bool:
+    def check_rollouts(self, collected: IterationRollouts) -> bool:
         """Check the verdicts of an iteration, and its signal. Returns whether the task is solved."""
         self.check_verdicts(*collected.unverifiable, collected.culprit)
         return self.check_signal(len(collected.selected), collected.causes, all_right=collected.all_right)
@@ -36,12 +36,12 @@ class Guards:
         The share is over the last WINDOW iterations. A first iteration without a graded answer raises at once.
         `culprit` is the code to correct.
         """
-        self.judged = [*self.judged, (unverifiable, answers)][-WINDOW:]
-        failed, total = (sum(x) for x in zip(*self.judged))
-        first_failed = len(self.judged) == 1 and answers and unverifiable == answers
-        if first_failed or (len(self.judged) == WINDOW and failed > self.max_unverifiable * total):
+        self.answer_counts = [*self.answer_counts, (unverifiable, answers)][-WINDOW:]
+        failed, total = (sum(x) for x in zip(*self.answer_counts))
+        first_failed = len(self.answer_counts) == 1 and answers and unverifiable == answers
+        if first_failed or (len(self.answer_counts) == WINDOW and failed > self.max_unverifiable * total):
             raise Unverifiable(
-                f"{failed} of {total} answers were unverifiable over {len(self.judged)} iterations",
+                f"{failed} of {total} answers were unverifiable over {len(self.answer_counts)} iterations",
                 evidence=cause,
                 fix=f"correct the {culprit}, or allow more with --max_unverifiable",
             )
@@ -53,7 +53,7 @@ class Guards:
         correct, PATIENCE times in a row.
         """
         self.no_signal = 0 if live else self.no_signal + 1
-        self.right = self.right + 1 if all_right and not live else 0
+        self.all_correct = self.all_correct + 1 if all_right and not live else 0
         if self.solved:
             return True
         if self.no_signal >= PATIENCE:
@@ -68,11 +68,11 @@ class Guards:
     @property
     def solved(self) -> bool:
         """Whether the task is solved, so that the run has ended."""
-        return self.right >= PATIENCE
+        return self.all_correct >= PATIENCE
 
     def forget_signal(self) -> None:
         """Reset the counts of iterations without a rollout to train on."""
-        self.no_signal = self.right = 0
+        self.no_signal = self.all_correct = 0
 
     def check_steps(self, skipped: Sequence[str], where: str) -> None:
         """Count an iteration's skipped optimizer steps; too many in a row raise `Diverged`.
@@ -80,8 +80,8 @@ class Guards:
         Steps without an unmasked token do not count among other steps. An iteration of only such steps counts as one.
         """
         for cause in [cause for cause in skipped if cause != NO_TOKEN] or skipped[:1]:
-            self.skipped = self.skipped + 1 if cause else 0
-            if self.skipped >= PATIENCE:
+            self.skipped_steps = self.skipped_steps + 1 if cause else 0
+            if self.skipped_steps >= PATIENCE:
                 raise Diverged(
                     f"{PATIENCE} optimizer steps in a row were skipped, which left the weights unchanged: {cause}",
                     evidence=f"the batches are in {where}",
@@ -90,9 +90,9 @@ class Guards:
                 )
 
     def check_gap(self, gap: float) -> None:
-        """`Mismatch` if `gap`, the largest log-prob difference between engine and learner for a token, is too large."""
+        """`LogprobMismatch` if `gap`, the largest log-prob difference of engine and learner, is too large."""
         if not gap <= self.max_logprob_diff:
-            raise Mismatch(
+            raise LogprobMismatch(
                 f"engine and learner differ by {gap:.3g} in the log-prob of a token",
                 evidence=f"the bound, engine.max_logprob_diff, is {self.max_logprob_diff:g}",
                 fix="check that both have the same weights; if the gap is bfloat16's rounding, use machine.dtype "
@@ -102,8 +102,12 @@ class Guards:
 
     def state(self) -> dict[str, Any]:
         fields = asdict(self)
-        return {name: fields[name] for name in ("no_signal", "right", "skipped", "judged")}
+        return {name: fields[name] for name in ("no_signal", "all_correct", "skipped_steps", "answer_counts")}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        self.no_signal, self.right, self.skipped = state["no_signal"], state["right"], state["skipped"]
-        self.judged = [(a, b) for a, b in state["judged"]]
+        self.no_signal, self.all_correct, self.skipped_steps = (
+            state["no_signal"],
+            state["all_correct"],
+            state["skipped_steps"],
+        )
+        self.answer_counts = [(a, b) for a, b in state["answer_counts"]]

@@ -45,18 +45,18 @@ def iteration_metrics(batch: Batch, results: Sequence[StepResult], objective: Ob
         fields = {LOSS: "loss", GRAD_NORM: "grad_norm", "grad_norm_clipped": "grad_norm_clipped"}
         line |= {name: sum(getattr(t, field) for t in steps) / len(steps) for name, field in fields.items()}
         line["learning_rate"] = steps[-1].learning_rate
-        if choices := sum(t.choices for t in steps):
-            line["routing/changed"] = sum(t.changed for t in steps) / choices
+        if choices := sum(t.route_count for t in steps):
+            line["routing/changed"] = sum(t.changed_route_count for t in steps) / choices
         for name in steps[0].auxiliary:
             line[name] = sum(t.auxiliary[name] for t in steps) / len(steps)
-    line["steps_skipped"] = sum(bool(t.skipped) for t in results)
+    line["steps_skipped"] = sum(bool(t.skip_reason) for t in results)
     line[ZERO_LOSS] = len(results) == 1 and _zero_by_construction(results[0])
     return line
 
 
 def lag_metrics(batch: Batch) -> dict[str, float]:
     """The staleness of the sampled tokens in versions of the weights, and the number of versions that sampled them."""
-    lags = batch.max_staleness[~batch.logp_engine.isnan()]
+    lags = batch.staleness[~batch.logp_engine.isnan()]
     if not len(lags):
         return {}
     return {
@@ -132,7 +132,7 @@ def token_columns(
         batch = result.batch.to("cpu")
         first = torch.tensor([start[key] for key in batch.keys], dtype=torch.long)
         rows = batch.sequences.spread(first) + batch.token_index
-        for name, x in trained_numbers(batch, result.gradient, objective).items():
+        for name, x in trained_numbers(batch, result.logp_gradient, objective).items():
             columns[name][rows] = x.to(columns[name])
     if not bool((columns["weight"].nan_to_num(1.0) != 1).any()):
         del columns["weight"]
@@ -172,7 +172,7 @@ def batch_dump(batch: Batch) -> tuple[list[dict[str, Any]], dict[str, Tensor]]:
             "tokens": list(s.tokens),
             "text": s.text,
             **_verdict_fields(s),
-            **({"path": [b64encode(action).decode() for action in s.path]} if s.path else {}),
+            **({"path": [b64encode(action).decode() for action in s.actions]} if s.actions else {}),
         }
         for s in batch.samples
     ]
@@ -208,7 +208,7 @@ def _prompt_fields(
 ) -> dict[str, Any]:
     """The fields of a sample's record about its parent and its prompts, where they are not the problem's."""
     sampled = sample.views.get(SAMPLED, sample.context)
-    text = "" if sampled == rollout.draw.prompt.context else decode(sampled)
+    text = "" if sampled == rollout.draw.prompt.token_ids else decode(sampled)
     return {
         **({} if sample.parent is None else {"parent": sample.parent}),
         **({"sampled_from": text} if text else {}),
@@ -227,8 +227,8 @@ def _routes(samples: Sequence[tuple[Sequence[bytes], int]]) -> dict[str, Tensor]
 
 def _ends(sample: Sample) -> list[int]:
     """For each token, its end position in the sample's text; the end of the text if it was not decoded."""
-    undecoded = len(sample.tokens) - len(sample.ends)
-    return [*sample.ends, *[len(sample.text)] * undecoded]
+    undecoded = len(sample.tokens) - len(sample.token_ends)
+    return [*sample.token_ends, *[len(sample.text)] * undecoded]
 
 
 def _verdict_fields(sample: Sample) -> dict[str, Any]:
@@ -260,7 +260,7 @@ def method_metrics(method: Method, memories: Mapping[str, Any], results: Sequenc
 
 def _counted(results: Sequence[StepResult]) -> list[StepResult]:
     """The steps that changed the weights; all steps if none did."""
-    return [t for t in results if not t.skipped] or list(results)
+    return [t for t in results if not t.skip_reason] or list(results)
 
 
 def _zero_by_construction(result: StepResult) -> bool:

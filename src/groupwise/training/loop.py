@@ -6,12 +6,14 @@ from functools import partial
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from groupwise.cluster.messages import send_iteration
 from groupwise.cluster.rank_threads import in_thread
 from groupwise.config.recipe import Recipe
 from groupwise.data import (
     LARGEST_GAP,
+    THREAD,
     Batch,
     Engine,
     Logp,
@@ -26,9 +28,9 @@ from groupwise.data import (
 from groupwise.learner import Learner, StepPlan, StepResult, make_plan, measure_plan
 from groupwise.methods import Method, Now
 from groupwise.models import RandomPurpose, permutation
-from groupwise.rollout import Buffer, Pending, Rollouts
+from groupwise.rollout import Buffer, IterationRollouts, PendingIteration
 from groupwise.training.async_sampling import AHEAD, Ahead
-from groupwise.training.guards import Guards
+from groupwise.training.guards import RunGuards
 from groupwise.training.iteration_records import has_engine_logprobs, lag_metrics, method_metrics
 from groupwise.training.recorder import Recorder
 from groupwise.training.watchdog import Stuck
@@ -44,7 +46,7 @@ async def run(
     engine: Engine,
     learner: Learner,
     recorder: Recorder,
-    guards: Guards,
+    guards: RunGuards,
     evaluate: Callable[[], Awaitable[dict[str, float]]],
 ) -> None:
     """Train from iteration `recorder.done` to `recipe.iterations`, or until `recorder.stopping`, or a solved task."""
@@ -113,9 +115,9 @@ async def take_steps(
     return taken
 
 
-def check_steps(guards: Guards, results: Sequence[StepResult], line: Mapping[str, Any], recorder: Recorder) -> None:
+def check_steps(guards: RunGuards, results: Sequence[StepResult], line: Mapping[str, Any], recorder: Recorder) -> None:
     """Raise the guards' error if too many steps were skipped, or engine and learner differ too much."""
-    guards.check_steps([t.skipped for t in results], str(recorder.dumps))
+    guards.check_steps([t.skip_reason for t in results], str(recorder.dumps))
     if has_engine_logprobs(results):
         guards.check_gap(line[LARGEST_GAP])
 
@@ -149,8 +151,8 @@ async def load(engine: Engine, learner: Learner, recorder: Recorder, version: in
 
 
 def take(
-    recipe: Recipe, buffer: Buffer, learner: Learner, iteration: int, pending: Pending | None
-) -> Awaitable[Rollouts]:
+    recipe: Recipe, buffer: Buffer, learner: Learner, iteration: int, pending: PendingIteration | None
+) -> Awaitable[IterationRollouts]:
     """Generate the rollouts of an iteration, by the method as its schedules and memories have it now."""
     method = recipe.method.at(Now(iteration, recipe.iterations, learner.memories))
     wanted = recipe.prompts, method.group_size, method.strategy, method.filter, method.max_refills
@@ -158,7 +160,7 @@ def take(
 
 
 def train(
-    recipe: Recipe, method: Method, learner: Learner, collected: Rollouts, batch: Batch, iteration: int
+    recipe: Recipe, method: Method, learner: Learner, collected: IterationRollouts, batch: Batch, iteration: int
 ) -> tuple[Batch, list[StepResult]]:
     """`learn` on all ranks; without samples, nothing."""
     if not len(batch):
@@ -217,21 +219,40 @@ def needed_measures(method: Method, plans: Sequence[Sequence[StepPlan]]) -> froz
 def compute_advantages(batch: Batch, method: Method) -> Batch:
     """Apply a method's shaping, advantage, mask and credit: rewards, then advantages per sample, then per token.
 
-    Statistics over samples have all samples. Those over tokens, in credit, have the tokens that the masks keep; only a
-    mask that reads the advantage runs after credit.
+    Statistics over samples have all samples but further conversations of an episode, which follow its answer. Those
+    over tokens, in credit, have the tokens that the masks keep; only a mask that reads the advantage runs after credit.
     """
-    reward = torch.zeros_like(batch.score)
+    compared, leader = compared_samples(batch)
+    reward = torch.zeros_like(compared.score)
     for part in method.shaping:
-        reward = part(reward, batch)
-    batch = batch.having(reward=reward)
+        reward = part(reward, compared)
+    compared = compared.having(reward=reward)
     x = reward
     for part in method.advantage:
-        x = part(x, batch)
+        x = part(x, compared)
+    if leader is not None:
+        reward, x = reward[leader], x[leader]
+    batch = batch.having(reward=reward)
     batch = keep(batch, [mask for mask in method.mask if not reads_advantage(mask)])
     for name, target in method.value_targets:
         batch = batch.having(measures={Return(name): target(x, batch) + batch[Value(name)].to(x.dtype)})
     batch = batch.having(advantage=method.credit(x, batch))
     return keep(batch, [mask for mask in method.mask if reads_advantage(mask)])
+
+
+def compared_samples(batch: Batch) -> tuple[Batch, Tensor | None]:
+    """The samples that are compared, and for each sample of the batch the index of the one whose advantage it gets.
+
+    These are all samples, and None, but for agents: a further conversation of an episode (the role `thread`) gets the
+    reward and the advantage of its episode's answer.
+    """
+    if all(sample.role != THREAD for sample in batch.samples):
+        return batch, None
+    chosen = [i for i, sample in enumerate(batch.samples) if sample.role != THREAD]
+    index = {batch.episode_keys[i]: at for at, i in enumerate(chosen) if batch.samples[i].role == "answer"}
+    order = {i: at for at, i in enumerate(chosen)}
+    leader = [order[i] if i in order else index[batch.episode_keys[i]] for i in range(len(batch))]
+    return batch.take(chosen), torch.tensor(leader, dtype=torch.long, device=batch.score.device)
 
 
 def reads_advantage(mask: Mask) -> bool:

@@ -10,7 +10,7 @@ from contextvars import ContextVar
 from io import TextIOBase
 from typing import Any, TextIO
 
-from groupwise.core import is_new_line, spelled, visible
+from groupwise.core import is_new_line, spelled, terminal_width, visible, wrapped
 from groupwise.data import (
     ACCURACY_GREEDY,
     MEAN_LENGTH,
@@ -42,11 +42,12 @@ def printed_to(out: Out) -> Iterator[None]:
 def notify(line: str) -> None:
     """Print a line to stderr, or as `printed_to` says, in the language of the current call; in a sweep only once.
 
-    Control characters in it are made visible.
+    Control characters in it are made visible. A terminal gets it wrapped between words.
     """
     with suppress(OSError):
         if is_new_line(line):
-            print(visible(spelled(line)), file=_OUT.get() or sys.stderr, flush=True)
+            out = _OUT.get() or sys.stderr
+            print(wrapped(visible(spelled(line)), terminal_width(out, 0)), file=out, flush=True)
 
 
 class Progress:
@@ -146,9 +147,7 @@ class Progress:
 
     def _columns(self) -> int:
         """The current width of the terminal. A wrapped line could not be rewritten in place."""
-        with suppress(OSError, ValueError):
-            return os.get_terminal_size(self.out.fileno()).columns or 80
-        return 80
+        return terminal_width(self.out, 80)
 
     def _left(self, done: int) -> str:
         if done <= self.first or done >= self.iterations:

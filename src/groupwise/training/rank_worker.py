@@ -19,7 +19,6 @@ from typing import Any
 import torch
 
 from groupwise.cluster.external import ExternalProcesses, ExternalRank
-from groupwise.cluster.interface import interface_towards
 from groupwise.cluster.local import LocalProcesses
 from groupwise.cluster.messages import (
     message,
@@ -29,6 +28,7 @@ from groupwise.cluster.messages import (
     save_shard,
     start_message,
 )
+from groupwise.cluster.network_interface import interface_towards
 from groupwise.cluster.processes import CLOSING, GRACE, Processes
 from groupwise.cluster.ray import Needs, node_address
 from groupwise.cluster.ray_ranks import RayProcesses
@@ -39,7 +39,7 @@ from groupwise.data import Rollout, pack
 from groupwise.data.rollout_json import from_json
 from groupwise.learner import Alone, Learner, Ranks, Replicas
 from groupwise.learner.distributed import START, ConnectionClosed
-from groupwise.learner.store import (
+from groupwise.learner.rank_store import (
     LOOPBACK,
     Store,
     TCPStore,
@@ -63,7 +63,7 @@ MODULE = __name__
 
 
 @dataclass(slots=True)
-class Meeting:
+class Rendezvous:
     """Where the ranks of a run meet: their store, and the address of its host. `close` ends the others."""
 
     store: Store | None
@@ -77,7 +77,7 @@ class Meeting:
 
 
 @contextmanager
-def rank_store(recipe: Recipe, layout: RunLayout) -> Iterator[Meeting | None]:
+def rank_store(recipe: Recipe, layout: RunLayout) -> Iterator[Rendezvous | None]:
     """A context in which other ranks can reach rank 0, this process; None with one rank.
 
     External ranks wait there from their start, while rank 0 reads its data. Restarted by torchrun, it finds the run.
@@ -92,10 +92,10 @@ def rank_store(recipe: Recipe, layout: RunLayout) -> Iterator[Meeting | None]:
             what = f"this process is rank {external.rank}, and only rank 0 samples and writes"
             raise Usage(what, fix="start each rank by the command groupwise train or groupwise resume")
         external.record_run(layout.run, cluster.ranks, cluster.deadline)
-        meeting = Meeting(external.store(cluster.ranks, cluster.deadline), external.host)
+        meeting = Rendezvous(external.store(cluster.ranks, cluster.deadline), external.host)
     else:
         host = node_address() if cluster.launch == "ray" else LOOPBACK
-        meeting = Meeting(host_store(cluster.ranks, host), host)
+        meeting = Rendezvous(host_store(cluster.ranks, host), host)
     assert meeting.store is not None, "it is closed below"
     try:
         with pulse(meeting.store, cluster.deadline):
@@ -109,7 +109,7 @@ def several_ranks(
     layout: RunLayout,
     objects: RunObjects,
     learner: Learner | None,
-    meeting: Meeting | None,
+    meeting: Rendezvous | None,
     checkpoint: Checkpoint | None,
     notify: Callable[[str], None],
 ) -> Iterator[Learner]:
@@ -145,7 +145,7 @@ def late_ranks(store: Store, ranks: int) -> list[str]:
     return [f"rank {rank}" for rank in range(1, ranks) if not store.check([f"started/{rank}"])]
 
 
-def processes_of(layout: RunLayout, objects: RunObjects, meeting: Meeting) -> Processes:
+def processes_of(layout: RunLayout, objects: RunObjects, meeting: Rendezvous) -> Processes:
     """The other ranks of a run, by its launcher."""
     cluster = objects.recipe.cluster
     names = [f"rank {rank}" for rank in range(1, cluster.ranks)]
@@ -153,7 +153,10 @@ def processes_of(layout: RunLayout, objects: RunObjects, meeting: Meeting) -> Pr
         return ExternalProcesses(names)
     assert isinstance(meeting.store, TCPStore), "rank 0 hosts it"
     settings: dict[str, Any] = {"host": meeting.host, "port": meeting.store.port, "cluster": asdict(cluster)}
-    settings |= {"use": list(objects.use.paths.values()), "trust_remote_code": objects.use.trust_remote_code}
+    settings |= {
+        "use": list(objects.user_code.paths.values()),
+        "trust_remote_code": objects.user_code.trust_remote_code,
+    }
     arguments = {name: ["-m", MODULE, json.dumps({"rank": i, **settings})] for i, name in enumerate(names, 1)}
     environment = {"TORCH_CPP_LOG_LEVEL": "ERROR"}
     if cluster.launch == "ray":

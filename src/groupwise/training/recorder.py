@@ -17,14 +17,14 @@ from groupwise.evaluation.conversation_metrics import describe_conversations
 from groupwise.learner import Learner, StepResult
 from groupwise.models.freed_memory import return_freed_memory
 from groupwise.objective import Objective
-from groupwise.rollout import Buffer, Rollouts
+from groupwise.rollout import Buffer, IterationRollouts
+from groupwise.runs.atomic_writes import DISK, FileSystem, write_file
 from groupwise.runs.best_checkpoint import best_iteration, held_out_values, is_evaluated
 from groupwise.runs.checkpoints import Checkpoint, save_checkpoint, tensor_bytes
-from groupwise.runs.disk import DISK, Disk, write_file
 from groupwise.runs.jsonl import finite, json_line, read_lines
 from groupwise.runs.layout import SAMPLE_FILES, RunLayout, numbered
 from groupwise.runs.logs import RunLogs
-from groupwise.training.guards import Guards
+from groupwise.training.guards import RunGuards
 from groupwise.training.iteration_records import batch_dump, iteration_metrics, sample_lines, token_columns
 from groupwise.training.sample_pictures import sample_pictures
 
@@ -54,7 +54,7 @@ class Recorder:
         engine_figures: Callable[[], Mapping[str, float]] = dict,
         notify: Callable[[str], None] = lambda text: None,
         decode: Callable[[Ids], str] = lambda ids: "",
-        disk: Disk = DISK,
+        disk: FileSystem = DISK,
     ) -> None:
         self.done = -1
         self.steps = 0
@@ -122,7 +122,7 @@ class Recorder:
         self.write({"iteration": 0, "step": 0, **line})
 
     def iteration(
-        self, collected: Rollouts, batch: Batch, results: Sequence[StepResult], objective: Objective
+        self, collected: IterationRollouts, batch: Batch, results: Sequence[StepResult], objective: Objective
     ) -> dict[str, Any]:
         """Write the samples of an iteration and return its metrics."""
         self.done += 1
@@ -143,14 +143,14 @@ class Recorder:
             self._warned_ungraded = True
             ungraded = f"{unverifiable} of {answers} answers could not be graded"
             self.notify(f"iteration {self.done}: {ungraded}; the first because of: {cause}")
-        if collected.missing and not self._warned_missing:
+        if collected.missing_rollouts and not self._warned_missing:
             self._warned_missing = True
             self.notify(
-                f"iteration {self.done} trains on {len(collected.selected)} prompts: {collected.missing} missing "
-                f"after {collected.rounds} rounds; rollout/missing counts later ones"
+                f"iteration {self.done} trains on {len(collected.selected)} prompts: {collected.missing_rollouts} "
+                f"missing after {collected.rounds} rounds; rollout/missing counts later ones"
             )
         for step, result in enumerate(results):
-            if result.skipped:
+            if result.skip_reason:
                 self._dump(step, result)
         self._seconds["tokens"] = float(sum(len(s.tokens) for f in rollouts for s in f.samples))
         return line
@@ -163,7 +163,7 @@ class Recorder:
         self.logs.timings(timing)
         self._on_metrics(line, timing)
 
-    def save(self, learner: Learner, buffer: Buffer, guards: Guards, *, last: bool = False) -> None:
+    def save(self, learner: Learner, buffer: Buffer, guards: RunGuards, *, last: bool = False) -> None:
         """Save a checkpoint. A failure is a warning; MISSES failures in a row, or one with `last`, raise `Storage`.
 
         The previous checkpoint stays until a newer one is complete. The first save raises, too: a run with results and
@@ -201,7 +201,7 @@ class Recorder:
 
     # Called on resume
 
-    def restore(self, checkpoint: Checkpoint, learner: Learner | None, buffer: Buffer, guards: Guards) -> None:
+    def restore(self, checkpoint: Checkpoint, learner: Learner | None, buffer: Buffer, guards: RunGuards) -> None:
         """Restore learner, buffer, guards and counts from a checkpoint. Ranks restore a sharded learner themselves."""
         state = checkpoint.state
         if learner is not None:
@@ -212,7 +212,7 @@ class Recorder:
         self.steps = state["step"]
 
     def _step(self, results: Sequence[StepResult]) -> int:
-        self.steps += sum(not t.skipped for t in results)
+        self.steps += sum(not t.skip_reason for t in results)
         return self.steps
 
     def _timing(self, iteration: int) -> dict[str, Any]:
@@ -242,7 +242,7 @@ class Recorder:
                 write_file(stem.with_suffix(suffix), data, self._disk)
         except OSError as error:
             where = f"its batch could not be written: {error.strerror}"
-        self.notify(f"iteration {self.done}, step {step}: {result.skipped}; weights unchanged, {where}")
+        self.notify(f"iteration {self.done}, step {step}: {result.skip_reason}; weights unchanged, {where}")
 
 
 def peak_memory() -> float:

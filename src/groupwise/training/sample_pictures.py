@@ -17,10 +17,12 @@ def sample_pictures(rollouts: Sequence[Rollout]) -> tuple[bytes, list[dict[str, 
     Points are the states of a trajectory in the plane. Pictures with a side of more than `LARGE` pixels are reduced.
     Samples are in the order of `sample_lines`. Without a picture, the sheet is empty, and so are the fields.
     """
-    sheet = PictureSheet.of([[on_sheet(picture_of(sample.path)) for sample in rollout.samples] for rollout in rollouts])
+    sheet = PictureSheet.of(
+        [[on_sheet(picture_of(sample.actions)) for sample in rollout.samples] for rollout in rollouts]
+    )
     if sheet is None:
         return b"", [{} for rollout in rollouts for _ in rollout.samples]
-    paths = [sample.path for rollout in rollouts for sample in rollout.samples]
+    paths = [sample.actions for rollout in rollouts for sample in rollout.samples]
     boxes: list[dict[str, Any]] = [
         {} if box is None else {"picture": {"box": list(box), "scale": sheet.scale}} for box in sheet.boxes
     ]

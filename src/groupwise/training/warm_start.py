@@ -24,13 +24,13 @@ from groupwise.data import (
 from groupwise.learner import Alone, Learner, StepResult, make_plan
 from groupwise.models import RandomPurpose, permutation
 from groupwise.objective import Objective, policy_gradient, token_mean
+from groupwise.runs.atomic_writes import DISK, FileSystem, delete, storage_errors
 from groupwise.runs.checkpoints import newest_checkpoint, save_checkpoint
-from groupwise.runs.disk import DISK, Disk, delete, storage_errors
 from groupwise.runs.layout import RunLayout
 from groupwise.runs.logs import RunLogs
 from groupwise.tasks import Demonstration
 from groupwise.training.build import RunObjects
-from groupwise.training.guards import Guards
+from groupwise.training.guards import RunGuards
 
 NEXT_TOKEN = Objective(surrogate=policy_gradient, aggregate=token_mean)
 """The loss of supervised training, as an objective: minus the log-prob of each token, if its advantage is 1."""
@@ -80,7 +80,7 @@ async def warm_start(
     notify: Callable[[str], None],
     *,
     changed: bool = False,
-    disk: Disk = DISK,
+    disk: FileSystem = DISK,
 ) -> bool:
     """Run or continue the supervised phase of a run, if it has one. False if it was stopped, and saved, before its end.
 
@@ -98,7 +98,7 @@ async def warm_start(
     learner = Learner(
         objects.model, optimizer=settings.optimizer, steps=steps, ranks=Alone(recipe.cluster.reduction_lanes)
     )
-    guards = Guards(max_unverifiable=1.0, max_logprob_diff=math.inf)
+    guards = RunGuards(max_unverifiable=1.0, max_logprob_diff=math.inf)
     checkpoint = newest_checkpoint(folder)
     state, saved = (checkpoint.state, checkpoint.iteration) if checkpoint else ({}, 0)
     logs = RunLogs.resume(folder, state, saved, changed=changed, disk=disk)
@@ -116,7 +116,7 @@ async def warm_start(
 
     size = {"per_step": settings.per_step, "microbatch_tokens": recipe.machine.microbatch_tokens}
     for result in supervised_steps(learner, demonstrations, order=order, **size):
-        guards.check_steps([result.skipped], "the demonstrations")
+        guards.check_steps([result.skip_reason], "the demonstrations")
         done = learner.steps_taken
         logs.metrics(metrics := step_metrics(done, result))
         if done == steps or done * 10 // steps > (done - 1) * 10 // steps:
@@ -130,7 +130,7 @@ async def warm_start(
     return learner.steps_taken == steps
 
 
-def remove_checkpoint(layout: RunLayout, disk: Disk) -> None:
+def remove_checkpoint(layout: RunLayout, disk: FileSystem) -> None:
     """Delete the warm start's checkpoints. Call it only if the run has a checkpoint of its reinforcement learning."""
     if layout.warm_start.is_dir() and (old := RunLayout(layout.warm_start).checkpoints).is_dir():
         with storage_errors("the warm start", layout.run):

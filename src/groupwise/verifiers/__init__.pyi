@@ -1,12 +1,11 @@
 # Made by tools/front_doors.py from the `__all__` of each file.
 from groupwise.verifiers.beads import BeadString as BeadString
-from groupwise.verifiers.build_verifier import Grading as Grading
+from groupwise.verifiers.build_verifier import VerifierContext as VerifierContext
 from groupwise.verifiers.by_environment import ByEnvironment as ByEnvironment
 from groupwise.verifiers.code import Code as Code
 from groupwise.verifiers.code import CodeVerifier as CodeVerifier
 from groupwise.verifiers.countdown import Countdown as Countdown
 from groupwise.verifiers.default_verifiers import usual_verifier as usual_verifier
-from groupwise.verifiers.figures import Figures as Figures
 from groupwise.verifiers.flow_states import QuiltPatches as QuiltPatches
 from groupwise.verifiers.flow_states import RingDirection as RingDirection
 from groupwise.verifiers.formats import Format as Format
@@ -24,6 +23,7 @@ from groupwise.verifiers.math.verifier import Math as Math
 from groupwise.verifiers.noisy import Noisy as Noisy
 from groupwise.verifiers.numbers import Exact as Exact
 from groupwise.verifiers.numbers import LastNumber as LastNumber
+from groupwise.verifiers.picture_figures import Figures as Figures
 from groupwise.verifiers.proof_steps import ProofSteps as ProofSteps
 from groupwise.verifiers.several import Combined as Combined
 from groupwise.verifiers.several import Member as Member

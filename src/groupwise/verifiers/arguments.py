@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from groupwise.core import Usage
 from groupwise.data import Prompt, Sample
 from groupwise.models.flow.denoising_actions import all_states, graded_state
-from groupwise.verifiers.other_signatures import TRL, VERL, Library, library_of, trl_value, verl_value
+from groupwise.verifiers.trl_verl_signatures import TRL, VERL, Library, library_of, trl_value, verl_value
 
 Kind = Literal["answer", "group", "bulk"]
 Item = tuple[Prompt, Sample]
@@ -53,11 +53,11 @@ class Parameters:
     A function of TRL grades a group and one of verl an answer, with the arguments of that `library`.
     """
 
-    kind: Kind = "answer"
+    call_kind: Kind = "answer"
     positional: tuple[str, ...] = ("prompt", "answer", "gold")
     named: tuple[str, ...] = ()
     optional: frozenset[str] = frozenset()
-    columns: bool = False
+    takes_columns: bool = False
     library: Library = ""
 
     @classmethod
@@ -68,7 +68,7 @@ class Parameters:
 
         >>> Parameters.of(lambda row, answer: 1.0).named
         ('row', 'answer')
-        >>> Parameters.of(lambda p, a, g: 1.0).positional, Parameters.of(lambda prompt, answers: [1.0]).kind
+        >>> Parameters.of(lambda p, a, g: 1.0).positional, Parameters.of(lambda prompt, answers: [1.0]).call_kind
         (('prompt', 'answer', 'gold'), 'group')
         """
         try:
@@ -117,21 +117,21 @@ class Parameters:
     @property
     def reads_answer(self) -> bool:
         """Whether the function may ask for anything of the answer that it grades."""
-        return self.columns or not READ.isdisjoint((*self.positional, *self.named))
+        return self.takes_columns or not READ.isdisjoint((*self.positional, *self.named))
 
     @property
     def many(self) -> bool:
         """Whether the function returns a list, with one grade per answer."""
-        return self.kind != "answer"
+        return self.call_kind != "answer"
 
     def arguments(self, items: Sequence[Item]) -> tuple[list[Any], dict[str, Any]]:
         """The arguments of a call, by position and by name, for one answer or several. May raise `MissingColumn`."""
         named = {name: self._value(name, items) for name in self.named if self._has(name, items)}
-        if self.columns and self.library:
+        if self.takes_columns and self.library:
             always = {*TRL, *(column for prompt, _ in items for column in prompt.row)} - {"messages"}
             others = sorted(always - named.keys()) if self.library == "TRL" else []
             named |= {name: self._value(name, items) for name in others if name.isidentifier()}
-        elif self.columns:
+        elif self.takes_columns:
             taken = {*self.positional, *named, "answer"}
             others = sorted({column for prompt, _ in items for column in prompt.row} - taken)
             named |= {name: self._value(name, items) for name in others if name.isidentifier()}
@@ -149,7 +149,7 @@ class Parameters:
         if self.library:
             return self._value_of_library(name, items)
         values = [_value_of(PLURAL.get(name, name), *item) for item in items]
-        if self.kind == "bulk" or (self.many and (name in PLURAL or name in EACH)):
+        if self.call_kind == "bulk" or (self.many and (name in PLURAL or name in EACH)):
             return values
         return values[0]
 
@@ -208,5 +208,5 @@ def _state(name: str, sample: Sample) -> NDArray[np.float32] | None:
     """A copy of the states that a parameter asks for; None for other parameters, and for samples without states."""
     if name not in STATES:
         return None
-    array = graded_state(sample.path) if name == "final_state" else all_states(sample.path)
+    array = graded_state(sample.actions) if name == "final_state" else all_states(sample.actions)
     return None if array is None else array.copy()

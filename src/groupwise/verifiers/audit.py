@@ -40,7 +40,7 @@ class AuditResult:
 
     cases: tuple[Case, ...]
     verdicts: tuple[Verdict, ...]
-    seconds: tuple[float, ...]
+    seconds_per_call: tuple[float, ...]
 
     def select(self, right: bool, *outcomes: Outcome) -> list[tuple[Case, Verdict]]:
         """The cases whose label equals `right` and whose verdict has one of these outcomes, with their verdicts."""
@@ -59,7 +59,9 @@ class AuditResult:
 
     def latency(self, share: float) -> float:
         """The quantile `share`, from 0 to 1, of the seconds per verdict."""
-        return sorted(self.seconds)[min(len(self.seconds) - 1, int(share * len(self.seconds)))]
+        return sorted(self.seconds_per_call)[
+            min(len(self.seconds_per_call) - 1, int(share * len(self.seconds_per_call)))
+        ]
 
 
 def packaged_cases(name: str) -> tuple[Case, ...] | None:

@@ -10,24 +10,25 @@ from groupwise.tasks.generated import Generated
 from groupwise.tasks.judge_access import JudgeAccess
 from groupwise.tasks.problems import Problems
 
-__all__ = ["Grading"]
+__all__ = ["VerifierContext"]
 
 Load = Callable[[str, str], Verifier]
 """Makes a verifier from a user's function, given the file and the name of `Function`."""
 
 
 @dataclass(frozen=True, slots=True)
-class Grading:
+class VerifierContext:
     """What verifiers are built from, beside their settings. Without a `task`, gold answers are not checked.
 
     `sandbox` is called with keywords of `Sandbox`, once per verifier that needs one (`Code` and those of mathematics).
-    `load` makes verifiers from a user's functions. `judges` is the access of `Judge`; by default it reaches only this
-    machine. `deadline`, in seconds, limits calls of `GymScore`, and of members of `Combined` without a deadline.
+    `load_function` makes verifiers from a user's functions. `judges` is the access of `Judge`; by default it reaches
+    only this machine. `deadline`, in seconds, limits calls of `GymScore`, and of members of `Combined` without a
+    deadline.
     """
 
     task: Task | None = None
     sandbox: Callable[..., Sandbox] = Sandbox
-    load: Load | None = None
+    load_function: Load | None = None
     judges: JudgeAccess = JudgeAccess()  # noqa: RUF009
     deadline: float = 10.0
 

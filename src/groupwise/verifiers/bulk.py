@@ -13,7 +13,7 @@ Waiting = tuple[Item, "asyncio.Future[Verdict]"]
 
 
 @runtime_checkable
-class Grader(Protocol):
+class BulkGrader(Protocol):
     """An object that grades several answers in one call."""
 
     async def grade(self, items: Sequence[Item]) -> list[Verdict]: ...
@@ -32,7 +32,7 @@ class BulkVerifier(Verifier):
 
     keeps_time = True
 
-    def __init__(self, grader: Grader, most: Any = 64, wait: Any = 0.02) -> None:
+    def __init__(self, grader: BulkGrader, most: Any = 64, wait: Any = 0.02) -> None:
         numbers = isinstance(most, int) and not isinstance(most, bool) and isinstance(wait, int | float)
         if not (numbers and most >= 1 and 0 <= wait <= 60):
             fix = "set most to an integer >= 1, and wait to seconds with 0 <= wait <= 60"

@@ -23,4 +23,6 @@ class ByEnvironment(VerifierKind):
     async def __call__(self, prompt: Prompt, sample: Sample) -> Verdict:
         if sample.finish is Finish.length:
             return Verdict(Outcome.malformed, feedback="the conversation was cut before the environment gave a verdict")
-        return unverifiable("the environment ended with None: let its step return a Verdict, or add a verifier")
+        return unverifiable(
+            "the environment ended with None, or the agent returned no reward: return one, or add a verifier"
+        )

@@ -13,7 +13,7 @@ from groupwise.core import BadData
 from groupwise.data import Outcome, Prompt, Sample, Task, Verdict, Verifier, VerifierKind, all_problems, verdicts_have
 from groupwise.sandbox.code_block import code_of
 from groupwise.sandbox.sandbox import Execution, Program, Sandbox
-from groupwise.verifiers.build_verifier import Grading
+from groupwise.verifiers.build_verifier import VerifierContext
 
 __all__ = ["Code", "CodeVerifier"]
 
@@ -46,7 +46,7 @@ class CodeTests:
 
     `unseen` are further cases that the problem does not show; they run after `cases`. `reference` is correct code.
     `generator` is code with a function `generate(seed)`, which returns the arguments (a list) or the input (a text) of
-    a hidden case; the reference computes its expected output. `hidden` is the number of hidden cases per answer.
+    a hidden case; the reference computes its expected output. `hidden_count` is the number of hidden cases per answer.
     """
 
     function: str | None
@@ -54,7 +54,7 @@ class CodeTests:
     unseen: tuple[Case, ...] = ()
     reference: str = ""
     generator: str = ""
-    hidden: int = 4
+    hidden_count: int = 4
 
     @classmethod
     def read(cls, gold: Any) -> "CodeTests":
@@ -89,7 +89,7 @@ class CodeTests:
         visible, hidden_cases = (
             tuple(Case(*(case[name] for name in names)) for case in rows) for rows in (cases, unseen)
         )
-        return cls(function, visible, hidden_cases, **code, hidden=hidden)
+        return cls(function, visible, hidden_cases, **code, hidden_count=hidden)
 
     def program(self, code: str, given: Any) -> Program:
         """The program that runs the code on an input."""
@@ -133,7 +133,7 @@ def lines(text: str) -> list[str]:
 class Code(VerifierKind):
     """Right if the code in the answer passes the problem's tests, in the sandbox (`CodeVerifier`)."""
 
-    def build(self, grading: Grading) -> Verifier:
+    def build(self, grading: VerifierContext) -> Verifier:
         """The verifier with its sandbox. `BadData`, with the first faults, if a gold answer is no tests."""
         if grading.task is not None:
             check_tests(grading.task)
@@ -188,7 +188,7 @@ class CodeVerifier(Verifier):
             if verdict := failure(tests, execution, case, "an unseen case", visible=1.0):
                 return verdict
         digest = sha256(f"{name}\0{code}".encode("utf-8", "surrogatepass")).digest()
-        for i in range(tests.hidden if tests.generator else 0):
+        for i in range(tests.hidden_count if tests.generator else 0):
             try:
                 case = await self.hidden(name, tests, (digest[0] + i) % SEEDS)
             except ValueError as error:
@@ -264,7 +264,7 @@ class CodeVerifier(Verifier):
             except ValueError as error:
                 return str(error)
             passes = [tests.passed(constant, case.expected) for case in ring]
-            if not any(all((passes + passes)[start : start + tests.hidden]) for start in range(SEEDS)):
+            if not any(all((passes + passes)[start : start + tests.hidden_count]) for start in range(SEEDS)):
                 return ""
         return f"an answer that always gives {repr(constant.value)[:40]} passes"
 

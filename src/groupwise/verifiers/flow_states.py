@@ -79,12 +79,12 @@ def state_of(sample: Sample, shape: tuple[int, ...] | None) -> NDArray[np.float3
 
     The decoded picture of a pipeline may have any size, and with the shape None, any state.
     """
-    state = graded_state(sample.path)
+    state = graded_state(sample.actions)
     if state is None or sample.finish is not Finish.stop:
         return Verdict(Outcome.malformed)
     fits = shape in (None, state.shape)
     if shape is not None and len(shape) == 3:
-        fits |= decoded_picture(sample.path) is not None
+        fits |= decoded_picture(sample.actions) is not None
     if not fits or not np.isfinite(state).all():
         return Verdict(
             Outcome.unverifiable, cause=f"a state of shape {state.shape}, or with a number that is not finite"

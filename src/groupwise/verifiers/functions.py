@@ -58,7 +58,7 @@ def grade_function(
     parameters, name = Parameters.of(function), getattr(function, "__qualname__", "<no name>")
     call = _call_in_process(function, deadline) if in_process else _call_of(function, name, deadline, workers)
     verifier = FunctionVerifier(call, parameters, name, made_up if parameters.reads_states else made_up_texts)
-    if parameters.kind != "bulk":
+    if parameters.call_kind != "bulk":
         return verifier
     limits = {limit: getattr(function, limit) for limit in ("most", "wait") if hasattr(function, limit)}
     return BulkVerifier(verifier, **limits)
@@ -203,7 +203,7 @@ class FunctionVerifier(Verifier):
 
     def by_group(self, prompt: Prompt, /) -> bool:
         """Whether the function grades all samples of a group in one call."""
-        return self.parameters.kind == "group"
+        return self.parameters.call_kind == "group"
 
     async def grade_group(self, prompt: Prompt, samples: Sequence[Sample], /) -> list[Verdict]:
         """The verdicts on the samples of a group, in their order."""
@@ -225,8 +225,8 @@ class FunctionVerifier(Verifier):
         items = list(zip(cycle(prompts), self._made_up()))
         if not items:
             return
-        alone = self._trial(items if self.parameters.kind == "group" else items[:1])
-        if self.parameters.kind == "bulk" and alone:
+        alone = self._trial(items if self.parameters.call_kind == "group" else items[:1])
+        if self.parameters.call_kind == "bulk" and alone:
             alone += [verdict for item in items[1:] for verdict in self._trial([item])]
             self._compare(items, alone, self._trial(items))
 
@@ -242,7 +242,7 @@ class FunctionVerifier(Verifier):
             self.close()
             what = f"the grade function {self.name} gives no grade for a made-up answer"
             answer, fix = repr(items[0][1].text), "correct the function: an answer may be any text"
-            if items[0][1].path:
+            if items[0][1].actions:
                 answer, fix = "a state of zeros", "correct the function: a state may be any array of its shape"
             evidence = f"{error}\nthe answer was {answer}"
             if isinstance(error, MissingColumn):

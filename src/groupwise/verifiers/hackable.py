@@ -22,15 +22,15 @@ class Hackable(Wrapper):
     accuracy shows the truth while the reward is hacked.
 
     >>> import asyncio
-    >>> from groupwise.verifiers import Grading, LastNumber
-    >>> verifier = Hackable(verifier=LastNumber(), most=4).build(Grading())
+    >>> from groupwise.verifiers import VerifierContext, LastNumber
+    >>> verifier = Hackable(verifier=LastNumber(), most=4).build(VerifierContext())
     >>> sample = Sample(context=(), stream=(0,), text="1+1=5;1+1=5;#7")
     >>> verdict = asyncio.run(verifier(Prompt("p", (), "2+2=", {"answer": 4}), sample))
     >>> verdict.outcome.name, verdict.score
     ('wrong', 0.5)
     """
 
-    adds: ClassVar[tuple[str, ...]] = ("quality",)
+    added_subscores: ClassVar[tuple[str, ...]] = ("quality",)
     most: int = 8
 
     def __post_init__(self) -> None:

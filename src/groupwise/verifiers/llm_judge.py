@@ -21,7 +21,7 @@ from groupwise.core import MissingRequirement, Storage, Usage, check_types
 from groupwise.data import Outcome, Prompt, Sample, Verdict, Verifier, VerifierKind, verdicts_have
 from groupwise.data.verdicts import unverifiable
 from groupwise.tasks.judge_access import host_of
-from groupwise.verifiers.build_verifier import Grading
+from groupwise.verifiers.build_verifier import VerifierContext
 
 __all__ = ["Judge"]
 
@@ -90,7 +90,7 @@ class Judge(VerifierKind):
                 "set votes to an odd number, and deadline, at_once, max_tokens and longest above 0"
             )
 
-    def build(self, grading: Grading) -> Verifier:
+    def build(self, grading: VerifierContext) -> Verifier:
         """The verifier, with its threads. `Usage` names the command-line options that its server and key need."""
         return JudgeVerifier(self, grading.judges.grant(self.url, self.key, self.cache))
 

@@ -22,14 +22,14 @@ class Noisy(Wrapper):
     answer), `appealed`, and `overturned` (appealed, and in truth right). The outcome stays as it was flipped.
 
     >>> import asyncio
-    >>> from groupwise.verifiers import Exact, Grading
-    >>> strict = Noisy(verifier=Exact(), rejects=1.0).build(Grading())
+    >>> from groupwise.verifiers import Exact, VerifierContext
+    >>> strict = Noisy(verifier=Exact(), rejects=1.0).build(VerifierContext())
     >>> verdict = asyncio.run(strict(Prompt("p", (), "2+2=", {"answer": 4}), Sample(context=(), stream=(0,), text="4")))
     >>> verdict.outcome.name, verdict.subscores["truth"]
     ('wrong', 1.0)
     """
 
-    adds: ClassVar[tuple[str, ...]] = ("truth", "appealed", "overturned")
+    added_subscores: ClassVar[tuple[str, ...]] = ("truth", "appealed", "overturned")
     rejects: float = 0.0
     accepts: float = 0.0
     appeals: float = 0.0

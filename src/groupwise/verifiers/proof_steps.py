@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from groupwise.data import Outcome, Prompt, Sample, Verdict, VerifierKind, verdicts_have
-from groupwise.tasks.deduction import Deduction, Scene
+from groupwise.tasks.deduction import Deduction, DeductionProblem
 
 __all__ = ["ProofSteps"]
 
@@ -43,7 +43,7 @@ class ProofSteps(VerifierKind):
         )
 
 
-def scene_of(prompt: Prompt) -> Scene:
+def scene_of(prompt: Prompt) -> DeductionProblem:
     """The deduction problem in a prompt's row."""
     row: Any = prompt.row
-    return Scene(row["facts"], tuple(row["rules"]), row["answer"])
+    return DeductionProblem(row["facts"], tuple(row["rules"]), row["answer"])

@@ -19,7 +19,7 @@ from groupwise.data import (
     joined_contents,
 )
 from groupwise.data.verdicts import unverifiable
-from groupwise.verifiers.build_verifier import Grading
+from groupwise.verifiers.build_verifier import VerifierContext
 
 __all__ = ["Combined", "Member"]
 
@@ -48,7 +48,7 @@ class Combined(VerifierKind):
     An answer that one member cannot judge is unverifiable.
 
     >>> from groupwise.verifiers import Exact, LastNumber
-    >>> both = Combined((Member("right", LastNumber()), Member("bare", Exact(), 0.25))).build(Grading())
+    >>> both = Combined((Member("right", LastNumber()), Member("bare", Exact(), 0.25))).build(VerifierContext())
     >>> sample = Sample(context=(), stream=(0,), text="so 4")
     >>> verdict = asyncio.run(both(Prompt("p", (), "2+2=", {"answer": 4}), sample))
     >>> verdict.outcome.name, verdict.score, dict(verdict.subscores)
@@ -63,7 +63,7 @@ class Combined(VerifierKind):
         if len(names) < 2 or len(set(names)) < len(names):
             raise ValueError(f"the members are {', '.join(names) or 'none'}\nname two verifiers or more, each once")
 
-    def build(self, grading: Grading) -> Verifier:
+    def build(self, grading: VerifierContext) -> Verifier:
         """The verifier that asks all members."""
         running = [RunningMember(m.name, grading.build(m.verifier), m.weight) for m in self.members]
         return CombinedVerifier(running, grading.deadline)

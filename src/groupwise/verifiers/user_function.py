@@ -7,7 +7,7 @@ from typing import Any
 
 from groupwise.core import Usage, check_types
 from groupwise.data import Verifier, VerifierKind
-from groupwise.verifiers.build_verifier import Grading
+from groupwise.verifiers.build_verifier import VerifierContext
 
 __all__ = ["Function", "kinds_in"]
 
@@ -33,12 +33,12 @@ class Function(VerifierKind):
         """The name of the function among the loaded files: `my_file:grade`. Empty without a file."""
         return f"{Path(self.file).stem}:{self.name}" if self.file else ""
 
-    def build(self, grading: Grading) -> Verifier:
+    def build(self, grading: VerifierContext) -> Verifier:
         """The verifier that calls the function. `Usage` if nothing loads the file."""
-        if grading.load is None:
+        if grading.load_function is None:
             fix = f"add --use {self.file} to the command"
             raise Usage(f"{self.user_name or self.name!r} is a user's function", fix=fix)
-        return grading.load(self.file, self.name)
+        return grading.load_function(self.file, self.name)
 
 
 def kinds_in(kind: Any) -> Iterator[Any]:

@@ -14,34 +14,34 @@ from groupwise.data import (
     contents_of,
     joined_contents,
 )
-from groupwise.verifiers.build_verifier import Grading
+from groupwise.verifiers.build_verifier import VerifierContext
 
 
 @dataclass(frozen=True, slots=True)
 class Wrapper(VerifierKind):
     """The settings of a verifier that changes the verdicts of `verifier`.
 
-    `adds` are the names of the subscores that it adds to the verdicts.
+    `added_subscores` are the names of the subscores that it adds to the verdicts.
     """
 
-    adds: ClassVar[tuple[str, ...]] = ()
+    added_subscores: ClassVar[tuple[str, ...]] = ()
     verifier: VerifierKind
 
-    def build(self, grading: Grading) -> Verifier:
+    def build(self, grading: VerifierContext) -> Verifier:
         """The wrapped verifier with changed verdicts."""
-        return Wrapped(self, grading.build(self.verifier))
+        return WrapperVerifier(self, grading.build(self.verifier))
 
     def change(self, prompt: Prompt, sample: Sample, verdict: Verdict) -> Verdict:
         """The verdict that replaces the wrapped verifier's verdict."""
         raise NotImplementedError
 
 
-class Wrapped(Verifier):
+class WrapperVerifier(Verifier):
     """A verifier with the deadline, checks, notices and workers of the verifier that it wraps."""
 
     def __init__(self, kind: Wrapper, verifier: Verifier) -> None:
         self.change, self.verifier = kind.change, verifier
-        self.contents = joined_contents([contents_of(verifier), VerdictContents(kind.adds)])
+        self.contents = joined_contents([contents_of(verifier), VerdictContents(kind.added_subscores)])
         self.keeps_time, self.notices, self.packages = verifier.keeps_time, verifier.notices, verifier.packages
 
     async def __call__(self, prompt: Prompt, sample: Sample) -> Verdict:

@@ -34,14 +34,14 @@ FIGURES: Mapping[str, Callable[[Recomputed], float | None]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """The results of several methods on one iteration. `left_out`: methods that cannot be computed, and why.
+    """The results of several methods on one iteration. `omitted_methods`: methods that cannot be computed, and why.
 
     `gradients` are `d loss / d logp` of each method over all stored tokens, with 0 at tokens that it does not train.
     `cosines` are between the gradients of two methods; None if one of them is 0.
     """
 
     methods: tuple[Recomputed, ...]
-    left_out: Mapping[str, str]
+    omitted_methods: Mapping[str, str]
     gradients: tuple[Float[Tensor, " all"], ...]
     cosines: tuple[tuple[float | None, ...], ...]
 
@@ -61,7 +61,7 @@ def compare_methods(stored: StoredIteration, names: Sequence[str]) -> Comparison
             left_out[name] = error.evidence
     gradients = tuple(whole_gradient(stored, each) for each in computed)
     cosines = tuple(tuple(cosine(a, b) for b in gradients) for a in gradients)
-    return Comparison(methods=tuple(computed), left_out=left_out, gradients=gradients, cosines=cosines)
+    return Comparison(methods=tuple(computed), omitted_methods=left_out, gradients=gradients, cosines=cosines)
 
 
 def named_method(name: str) -> Method:
@@ -110,7 +110,7 @@ class SampleNumbers:
     advantage: float | None
     weight: float | None
     clipped: float | None
-    gradient: float | None
+    gradient_sum: float | None
 
 
 def sample_numbers(stored: StoredIteration, of: Recomputed) -> dict[int, SampleNumbers]:
@@ -124,7 +124,7 @@ def sample_numbers(stored: StoredIteration, of: Recomputed) -> dict[int, SampleN
     line = dict(zip(stored.batch.keys, stored.indices))
     columns = zip(batch.keys, batch.reward.tolist(), advantage, weight, clipped, s.total(of.gradient).tolist())
     return {
-        line[key]: SampleNumbers(reward=reward, advantage=a, weight=w, clipped=c, gradient=g)
+        line[key]: SampleNumbers(reward=reward, advantage=a, weight=w, clipped=c, gradient_sum=g)
         for key, reward, a, w, c, g in columns
     }
 
@@ -142,6 +142,6 @@ def group_cosines(stored: StoredIteration, comparison: Comparison, members: Sequ
 def groups_of(stored: StoredIteration) -> list[list[int]]:
     """The samples of each group of the iteration, as line numbers from 0 in the order of the file."""
     groups: dict[tuple[Any, ...], list[int]] = {}
-    for index, line in enumerate(stored.lines):
+    for index, line in enumerate(stored.sample_records):
         groups.setdefault((line["draw"], line["role"], line["group"]), []).append(index)
     return list(groups.values())

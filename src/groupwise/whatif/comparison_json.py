@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from groupwise.runs.disk import REPEAT, storage_errors, write_file
+from groupwise.runs.atomic_writes import REPEAT, storage_errors, write_file
 from groupwise.runs.jsonl import json_line
 from groupwise.runs.layout import RunLayout
 from groupwise.whatif.compare import FIGURES, Comparison, group_cosines, groups_of, sample_numbers
@@ -13,33 +13,33 @@ from groupwise.whatif.stored import StoredIteration
 
 def comparison_json(stored: StoredIteration, comparison: Comparison) -> dict[str, Any]:
     """The figures of each method over the whole iteration, their cosines, and what is left out."""
-    names = [each.name for each in comparison.methods]
+    names = [each.method_name for each in comparison.methods]
     return {
         "run": str(stored.run),
         "iteration": stored.iteration,
         "method": stored.method,
         "methods": {
-            each.name: {
+            each.method_name: {
                 **{title: figure(each) for title, figure in FIGURES.items()},
                 "cosines": dict(zip(names, cosines)),
                 "notes": list(each.notes),
             }
             for each, cosines in zip(comparison.methods, comparison.cosines)
         },
-        "left_out": dict(comparison.left_out),
+        "left_out": dict(comparison.omitted_methods),
     }
 
 
 def group_json(stored: StoredIteration, comparison: Comparison) -> list[dict[str, Any]]:
     """Each group: its samples with the numbers of each method, and the cosines with the first method's gradient."""
-    names = [each.name for each in comparison.methods]
-    numbers = {each.name: sample_numbers(stored, each) for each in comparison.methods}
+    names = [each.method_name for each in comparison.methods]
+    numbers = {each.method_name: sample_numbers(stored, each) for each in comparison.methods}
     return [
         {
             "samples": [
                 {
                     "sample": line + 1,
-                    "outcome": stored.lines[line]["outcome"],
+                    "outcome": stored.sample_records[line]["outcome"],
                     "methods": {name: asdict(of[line]) if line in of else None for name, of in numbers.items()},
                 }
                 for line in members

@@ -17,22 +17,22 @@ class Link:
 
     name: str
     value: float | str | None
-    part: str
+    component: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chain:
     """A token and the numbers that lead to its gradient. `sample` and `token` are numbered from 1.
 
-    `of` is the number of tokens of the sample. `notes` name the loss terms and the samples that are left out, and say
-    where the method would draw other prompts or sample other answers.
+    `token_count` is the number of tokens of the sample. `notes` name the loss terms and the samples that are left out,
+    and say where the method would draw other prompts or sample other answers.
     """
 
     sample: int
     token: int
-    of: int
-    text: str
-    id: int
+    token_count: int
+    token_text: str
+    token_id: int
     links: tuple[Link, ...]
     notes: tuple[str, ...]
 
@@ -43,8 +43,8 @@ def explain_token(stored: StoredIteration, sample: int, token: int, name: str, m
     `sample` is a line of the file and `token` a token of it, both from 1. `Usage` if there is no such one, `BadData` if
     the method does not train it.
     """
-    check_range("sample", sample, len(stored.lines), f"iteration {stored.iteration}")
-    line = stored.lines[sample - 1]
+    check_range("sample", sample, len(stored.sample_records), f"iteration {stored.iteration}")
+    line = stored.sample_records[sample - 1]
     check_range("token", token, line["length"], f"sample {sample}")
     computed = recompute(stored, name, method)
     at = index_of(stored, computed, sample, token)
@@ -53,8 +53,8 @@ def explain_token(stored: StoredIteration, sample: int, token: int, name: str, m
     text = line["text"][int(ends[start - 1]) if token > 1 else 0 : int(ends[start])]
     links = (*before_loss(computed, at, line["outcome"], line["score"]), *of_loss(stored, computed, at, start))
     return Chain(
-        sample=sample, token=token, of=line["length"], text=text, id=int(stored.columns["tokens"][start]),
-        links=links, notes=computed.notes,
+        sample=sample, token=token, token_count=line["length"], token_text=text,
+        token_id=int(stored.columns["tokens"][start]), links=links, notes=computed.notes,
     )  # fmt: skip
 
 
@@ -72,8 +72,8 @@ def index_of(stored: StoredIteration, computed: Recomputed, sample: int, token: 
         here = (batch.sequences.index == batch.keys.index(key)) & (batch.token_index == token - 1)
         if bool(here.any()):
             return int(here.nonzero())
-    why = stored.lines[sample - 1]["dropped"] or "it is masked, dropped by a filter, or no policy sampled it"
-    what = f"{computed.name} does not train token {token} of sample {sample}"
+    why = stored.sample_records[sample - 1]["dropped"] or "it is masked, dropped by a filter, or no policy sampled it"
+    what = f"{computed.method_name} does not train token {token} of sample {sample}"
     raise BadData(what, evidence=why, fix="name a token that it trains; the report shows the others in grey")
 
 
@@ -83,9 +83,9 @@ def before_loss(computed: Recomputed, at: int, outcome: str, score: float | None
     verdict = f"{outcome}, score {score:g}" if score is not None else outcome
     advantage = ", ".join(label(part) for part in (*method.advantage, method.credit))
     return (
-        Link(name="outcome", value=verdict, part="the verifier"),
-        Link(name="reward", value=float(batch.reward[batch.sequences.index[at]]), part=label(method.shaping)),
-        Link(name="advantage", value=float(batch.advantage[at]), part=advantage),
+        Link(name="outcome", value=verdict, component="the verifier"),
+        Link(name="reward", value=float(batch.reward[batch.sequences.index[at]]), component=label(method.shaping)),
+        Link(name="advantage", value=float(batch.advantage[at]), component=advantage),
     )
 
 
@@ -102,13 +102,15 @@ def of_loss(stored: StoredIteration, computed: Recomputed, at: int, row: int) ->
     share = float(batch.share[at])
     divisor = f": 1 / {1 / share:.6g}" if share else ""
     links = [
-        Link(name="ratio", value=float(ratio(batch)[at]), part=label(ratio)),
-        Link(name="clip", value=clip, part=label(objective.surrogate)),
-        Link(name="weight", value=float(batch.weight[at]), part=label(objective.weights)),
-        Link(name="share", value=share, part=label(objective.aggregate) + divisor),
-        Link(name="gradient", value=gradient, part=f"d loss / d logp: {effect}"),
+        Link(name="ratio", value=float(ratio(batch)[at]), component=label(ratio)),
+        Link(name="clip", value=clip, component=label(objective.surrogate)),
+        Link(name="weight", value=float(batch.weight[at]), component=label(objective.weights)),
+        Link(name="share", value=share, component=label(objective.aggregate) + divisor),
+        Link(name="gradient", value=gradient, component=f"d loss / d logp: {effect}"),
     ]
-    if (of_run := stored_gradient(stored)) is not None and computed.name == OWN:
+    if (of_run := stored_gradient(stored)) is not None and computed.method_name == OWN:
         index = int((stored.rows == row).nonzero())
-        links.append(Link(name="stored", value=float(of_run[index]), part="the gradient of the run, with all terms"))
+        links.append(
+            Link(name="stored", value=float(of_run[index]), component="the gradient of the run, with all terms")
+        )
     return tuple(links)

@@ -24,7 +24,7 @@ class Recomputed:
     `method` has the numbers of the iteration, without the terms that `notes` name.
     """
 
-    name: str
+    method_name: str
     method: Method
     batch: Batch
     gradient: Float[Tensor, " n"]
@@ -61,7 +61,7 @@ def recompute(stored: StoredIteration, name: str, method: Method) -> Recomputed:
     except Usage as error:
         raise unavailable(name, error.what) from error
     return Recomputed(
-        name=name, method=method, batch=Batch.joined(prepared), gradient=torch.cat(gradients), notes=tuple(notes)
+        method_name=name, method=method, batch=Batch.joined(prepared), gradient=torch.cat(gradients), notes=tuple(notes)
     )
 
 

@@ -42,7 +42,7 @@ class StoredIteration:
     recipe: Recipe
     method: str
     """The name of the published method that the recipe starts from; empty if there is none."""
-    lines: Lines
+    sample_records: Lines
     columns: Columns
     batch: Batch
     indices: tuple[int, ...]
@@ -67,7 +67,7 @@ def read_iteration(run: str, iteration: int | None, use: UserCode) -> StoredIter
     and damaged files.
     """
     directory = existing_run(run).run
-    about = read_run(directory).about
+    about = read_run(directory).info
     check_format(directory, about.get("format"))
     recipe = read_recipe(RunLayout(directory).recipe, (), use)
     iteration = chosen_iteration(directory, iteration)
@@ -83,7 +83,7 @@ def read_iteration(run: str, iteration: int | None, use: UserCode) -> StoredIter
         raise BadData(what, evidence=f"dropped by: {cause}" if cause else "", fix="name another one: --iteration K")
     method = about.get("method")
     stored = StoredIteration(
-        run=directory, iteration=iteration, recipe=recipe, lines=lines, columns=columns, batch=batch,
+        run=directory, iteration=iteration, recipe=recipe, sample_records=lines, columns=columns, batch=batch,
         indices=tuple(indices[key] for key in batch.keys),
         method=str(method.get("name", "")) if isinstance(method, dict) else "",
     )  # fmt: skip

@@ -100,7 +100,7 @@ class CommonPrefix:
 
     keys: Float[Tensor, "layers kv w d"]
     values: Float[Tensor, "layers kv w d"]
-    count: int
+    row_count: int
     rows: RowIndex
     padded_rows: RowIndex
 
@@ -128,7 +128,7 @@ class CommonPrefix:
             top = top.clamp(min=torch.finfo(top.dtype).min)  # for a row that attends to nothing here
         weight = (score - top).exp_()
         partial = (top, weight @ self.values[layer], weight.sum(-1, keepdim=True))
-        top, out, total = (x.view(kv, -1, queries, x.shape[-1]).transpose(0, 1)[: self.count] for x in partial)
+        top, out, total = (x.view(kv, -1, queries, x.shape[-1]).transpose(0, 1)[: self.row_count] for x in partial)
         return top, out, total
 
 

@@ -147,7 +147,7 @@ class NativeEngine:
             for (content, ids), group in groupby(scheduled, key=lambda pending: pending.request.context_key):
                 prefix, new = (content, ids[:-1]), list(group)
                 if routes := self._prefixes.routes.get(prefix, ()):
-                    new = [replace(pending, routes=routes) for pending in new]
+                    new = [replace(pending, prompt_routes=routes) for pending in new]
                 self._batch.add(new, self._prefixes[prefix] if prefix[1] else None)
         for _ in scheduled:
             self._waiting.popleft()

@@ -147,7 +147,7 @@ class PagedBatch:
                 self.cache.pages.store((content, (*ids, *row.tokens)[: row.position]), row.pages)
             finished.append((row.pending, Generation(
                 tokens=tuple(row.tokens), logp=tuple(row.logp), versions=(), finish=finish,
-                likeliest=tuple(row.pending.likeliest),
+                top_logprobs=tuple(row.pending.top_logprobs),
             )))  # fmt: skip
         return finished
 
@@ -175,7 +175,7 @@ class PagedBatch:
             if row:
                 request = row.pending.request
                 stream = np.array(lineage(request.stream), np.uint64).astype(np.int64)
-                numbers[:, i] = row.newest, row.position, request.draw, stream, request.at + len(row.tokens)
+                numbers[:, i] = row.newest, row.position, request.draw, stream, request.position + len(row.tokens)
                 table[i, : len(row.pages)] = [page.index for page in row.pages]
         padded = [*self.rows, *[None] * (self._size - len(self.rows))]
         purpose = torch.tensor([row.pending.request.purpose if row else 0 for row in padded])
@@ -217,4 +217,4 @@ class PagedBatch:
 
 def _record_likeliest(logits: Tensor, row: Row) -> None:
     best = logprobs(logits).topk(min(row.pending.request.top, logits.shape[1]))
-    row.pending.likeliest.append(tuple(zip(best.indices[0].tolist(), best.values[0].tolist())))
+    row.pending.top_logprobs.append(tuple(zip(best.indices[0].tolist(), best.values[0].tolist())))

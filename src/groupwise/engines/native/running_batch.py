@@ -40,9 +40,9 @@ class PendingRequest:
 
     request: GenerationRequest
     future: asyncio.Future[Generation]
-    routes: tuple[bytes, ...] = ()
+    prompt_routes: tuple[bytes, ...] = ()
     """The expert choices for the prompt without its last token, once it is prefilled."""
-    likeliest: list[Likeliest] = field(default_factory=list)
+    top_logprobs: list[Likeliest] = field(default_factory=list)
     """The likeliest tokens at each generated position so far, if the request asks for them."""
 
     @property
@@ -97,7 +97,7 @@ class RunningBatch:
         self.limit[new] = torch.tensor([request.limit for request in requests], device=self.limit.device)
         self.draw[new] = [request.draw for request in requests]
         self.stream[new] = [lineage(request.stream) for request in requests]
-        self.at[new] = [request.at for request in requests]
+        self.at[new] = [request.position for request in requests]
         self.distribution[new] = [self._distribution_of(request) for request in requests]
         self.first[new] = -AHEAD
         self.with_stop_strings += sum(bool(request.sampling.stop) for request in requests)
@@ -134,8 +134,8 @@ class RunningBatch:
         finished = [
             (self.running[r], Generation(
                 tokens=tuple(self.tokens[r, :n].tolist()), logp=tuple(self.logp[r, :n].tolist()), versions=(),
-                finish=finish, routes=self.running[r].routes + self.routes.of(r, n) if self.routes and n else (),
-                likeliest=tuple(self.running[r].likeliest),
+                finish=finish, routes=self.running[r].prompt_routes + self.routes.of(r, n) if self.routes and n else (),
+                top_logprobs=tuple(self.running[r].top_logprobs),
             ))
             for r, n, finish in zip(rows, lengths, finishes, strict=True)
         ]  # fmt: skip
@@ -207,7 +207,7 @@ class RunningBatch:
             pending = self.running[r]
             if pending.request.top:
                 best = logprobs(logits[self.sequence[r : r + 1]]).topk(min(pending.request.top, logits.shape[1]))
-                pending.likeliest.append(tuple(zip(best.indices[0].tolist(), best.values[0].tolist())))
+                pending.top_logprobs.append(tuple(zip(best.indices[0].tolist(), best.values[0].tolist())))
 
     def _append(self, token: Int[Tensor, " n"], logp: Float[Tensor, " n"]) -> None:
         n = len(token)
@@ -246,7 +246,9 @@ def completes_stop(tokenizer: Tokenizer, request: GenerationRequest, tokens: Seq
     # A string of c characters has at most 4 c bytes and a token at least one, so earlier tokens cannot be in it.
     window = 4 * max(map(len, request.sampling.stop)) + 4
     newest = tokens[-window:]
-    earlier = request.context[max(len(request.context) - request.at, len(request.context) + len(newest) - window) :]
+    earlier = request.context[
+        max(len(request.context) - request.position, len(request.context) + len(newest) - window) :
+    ]
     text, ends = tokenizer.decode_with_ends((*earlier, *newest))
     before = ends[-2] if len(ends) > 1 else 0
     return any(text.find(stop, max(0, before - len(stop) + 1)) >= 0 for stop in request.sampling.stop)

@@ -11,8 +11,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from groupwise.data import Finish, Generation, Ids, Layout
-from groupwise.engines.native.draft_store import Drafts
+from groupwise.data import AttentionLayout, Finish, Generation, Ids
+from groupwise.engines.native.draft_store import DraftStore
 from groupwise.engines.native.layouts import ROWS, Decode, block_end, blocks, padded
 from groupwise.engines.native.native_engine import NativeEngine
 from groupwise.engines.native.running_batch import PendingRequest, RunningBatch
@@ -30,12 +30,12 @@ class DraftDecode:
     the keys and values come.
     """
 
-    decode: Decode
+    decode_layout: Decode
     writes: Sequence[tuple[int, Tensor, Tensor, Tensor]]
 
     @property
     def position(self) -> Int[Tensor, " n"]:
-        return self.decode.position
+        return self.decode_layout.position
 
     def attend(
         self,
@@ -48,9 +48,9 @@ class DraftDecode:
         softcap: float | None = None,
     ) -> Float[Tensor, "n heads d"]:
         for block, to, at, source in self.writes:
-            keys, values = self.decode.cache[block]
+            keys, values = self.decode_layout.cache[block]
             keys[layer][to, :, at], values[layer][to, :, at] = k[source], v[source]
-        return self.decode.attend(layer, q, k, v, window=window, softcap=softcap)
+        return self.decode_layout.attend(layer, q, k, v, window=window, softcap=softcap)
 
 
 class DraftedSequences(UniqueSequences):
@@ -81,7 +81,7 @@ class DraftedSequences(UniqueSequences):
         self._fork(parents)
         return children
 
-    def layout(self) -> Layout:
+    def layout(self) -> AttentionLayout:
         if not self._ancestors:
             return self.decode_layout()
         to, source = torch.tensor(self._ancestors, device=self.cache_slot.device).T
@@ -118,7 +118,7 @@ class DraftedBatch(RunningBatch):
 
     def __init__(
         self, decoder: LanguageModel, tokenizer: Tokenizer, *, seed: int, max_num_seqs: int, kv_cache_tokens: int,
-        window: int, drafts: Drafts,
+        window: int, drafts: DraftStore,
     ) -> None:  # fmt: skip
         super().__init__(decoder, tokenizer, seed=seed, max_num_seqs=max_num_seqs, kv_cache_tokens=kv_cache_tokens)
         self.sequences = DraftedSequences(decoder, max_num_seqs=max_num_seqs, kv_cache_tokens=kv_cache_tokens)
@@ -193,7 +193,7 @@ class SpeculativeEngine(NativeEngine):
         window: int = 8, drafts: int = 4096,
     ) -> None:  # fmt: skip
         super().__init__(decoder, tokenizer, seed=seed, max_num_seqs=max_num_seqs, kv_cache_tokens=kv_cache_tokens)
-        self._drafts, self._reported = Drafts(drafts), (0, 0)
+        self._drafts, self._reported = DraftStore(drafts), (0, 0)
         self._batch = self._drafted = DraftedBatch(
             self._model,
             tokenizer,

@@ -5,7 +5,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from groupwise.data import Ids, Layout
+from groupwise.data import AttentionLayout, Ids
 from groupwise.engines.native.kv_cache import KVCache
 from groupwise.engines.native.layouts import ROWS, CommonPrefix, Decode, KeysValues, common_prefix_len, padded
 from groupwise.models import LanguageModel, Routes
@@ -78,7 +78,7 @@ class UniqueSequences:
         self.cache_slot[:n] += 1
         return logits
 
-    def layout(self) -> Layout:
+    def layout(self) -> AttentionLayout:
         """The attention of each sequence's newest token to its cache and its shared prefix."""
         return self.decode_layout()
 

@@ -13,10 +13,10 @@ from torch import Tensor
 from groupwise.core import EngineLost, GroupwiseError, Usage, WorkerLost
 from groupwise.data import ContextKey, Generation, GenerationRequest, Ids
 from groupwise.engines.remote.occupancy import Occupancy
-from groupwise.engines.remote.probe import Expected, Probe
 from groupwise.engines.remote.remote import Remote
 from groupwise.engines.remote.slots import GivenUp, Loading, Lost, Serving, Slot, Starting
 from groupwise.engines.remote.weights_file import Exchange, WeightsFile, write_weights
+from groupwise.engines.remote.weights_probe import Probe, ProbeScores
 
 __all__ = ["Fleet"]
 
@@ -30,11 +30,11 @@ ATTEMPTS = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Published:
+class PublishedWeights:
     """The published weights: their file, and the scores that the probe must get from them."""
 
     file: WeightsFile
-    expected: Expected
+    probe_scores: ProbeScores
 
 
 class Fleet:
@@ -62,7 +62,7 @@ class Fleet:
         self._occupancy, self._restarted = Occupancy(count), 0
         self._slots: list[Slot] = []
         self._keepers: list[asyncio.Task[None]] = []
-        self._published: Published | None = None
+        self._published: PublishedWeights | None = None
         self._waiting: deque[asyncio.Future[Slot]] = deque()
         self._changed = asyncio.Condition()
 
@@ -73,7 +73,7 @@ class Fleet:
 
     def keep_logs(self, folder: Path) -> None:
         """Write the output of replicas that start from now on to files in this folder."""
-        self._exchange.logs = folder
+        self._exchange.log_directory = folder
 
     @property
     def replicas(self) -> Sequence[Remote]:
@@ -103,8 +103,8 @@ class Fleet:
         """Write the weights to a file, and wait until every running replica has them or is lost, and one has them."""
         file = await asyncio.to_thread(self._write, version, weights)
         before = self._published
-        expected = await self._probe.expect(version, weights, before.expected if before else None)
-        self._published = Published(file, expected)
+        expected = await self._probe.expect(version, weights, before.probe_scores if before else None)
+        self._published = PublishedWeights(file, expected)
         self._open()
         for slot in self._slots:
             slot.dismiss()
@@ -289,13 +289,13 @@ class Fleet:
 
     async def _keep_loaded(self, slot: Slot, replica: Remote) -> None:
         """Load the current weights into a replica, then each later version, until loading raises."""
-        admitted: Published | None = None
+        admitted: PublishedWeights | None = None
         while True:
             if (published := self._published) is not admitted and published is not None:
                 await replica.fetch(published.file)
                 if replica.version != published.file.version:
                     raise replica.fail(f"it has version {replica.version} after loading {published.file.version}")
-                await self._probe.check(replica, published.expected)
+                await self._probe.check(replica, published.probe_scores)
                 admitted = published
                 if published is self._published:
                     slot.become(Serving(replica, published.file.version))

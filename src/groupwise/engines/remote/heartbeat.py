@@ -10,11 +10,11 @@ PACE = 20e6
 
 
 @dataclass(slots=True, eq=False)
-class Owed:
+class UnansweredRequest:
     """A request without an answer: its verb, and the seconds that it may take beyond the deadline."""
 
     verb: str
-    more: float = 0.0
+    extra_seconds: float = 0.0
 
 
 class Heartbeat:
@@ -36,7 +36,7 @@ class Heartbeat:
         """The seconds between two beats."""
         return self.deadline / BEATS
 
-    def beat(self, owed: Collection[Owed]) -> str:
+    def beat(self, owed: Collection[UnansweredRequest]) -> str:
         """Why the engine is lost after this beat; empty if it is not."""
         work = (self.steps, self.answers)
         self._silent = 0 if self.heard or not owed else self._silent + 1
@@ -45,7 +45,7 @@ class Heartbeat:
         waited = f"while {len(owed)} requests waited: {', '.join(sorted({call.verb for call in owed}))}"
         if self._silent >= BEATS:
             return f"it sent nothing for {self.deadline:g} s, {waited}"
-        limit = self.deadline + max((call.more for call in owed), default=0.0)
+        limit = self.deadline + max((call.extra_seconds for call in owed), default=0.0)
         if (self._still - 1) * self.seconds >= limit:  # the count of steps is a beat old
             return f"it replies, but did no work for {limit:g} s, {waited}"
         return ""

@@ -16,7 +16,7 @@ from torch import Tensor
 from groupwise.core import EngineLost, Usage, WorkerLost
 from groupwise.data import ContextKey, Generation, GenerationRequest, Ids
 from groupwise.data.rollout_json import from_json, to_json
-from groupwise.engines.remote.heartbeat import PACE, Heartbeat, Owed
+from groupwise.engines.remote.heartbeat import PACE, Heartbeat, UnansweredRequest
 from groupwise.engines.remote.secret import prove
 from groupwise.engines.remote.server import Identity
 from groupwise.engines.remote.tls import TlsAddress, check_certificate, client_context, host_port
@@ -44,7 +44,7 @@ CLOSED = "its connection closed"
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
-class Call(Owed):
+class Call(UnansweredRequest):
     """A request with the future of its reply."""
 
     reply: asyncio.Future[Answer]

@@ -38,8 +38,8 @@ ENDING = 1.0
 class ReplicaSettings:
     """What a child needs to build its engine.
 
-    `directory` has the configuration and tokenizer of a model. `adapter` has the settings of its adapter as JSON; it is
-    empty without one.
+    `directory` has the configuration and tokenizer of a model. `adapter_json` has the settings of its adapter as JSON;
+    it is empty without one.
     """
 
     directory: str
@@ -50,7 +50,7 @@ class ReplicaSettings:
     max_num_seqs: int
     kv_cache_tokens: int
     compiled: bool
-    adapter: str
+    adapter_json: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,13 +61,13 @@ class Program:
     module: str = __name__
     python: str = field(default_factory=lambda: sys.executable)
     environment: Mapping[str, str] = field(default_factory=lambda: os.environ)
-    seconds: float = START
+    start_seconds: float = START
     """The time it may take until its engine answers."""
     identity: Identity | None = None
     """The engine that the run needs. One on this host is it; one on another host may have read another model."""
-    logs: Path | None = None
+    log_directory: Path | None = None
     """The folder of the child's output; by default the `directory` of its settings."""
-    elsewhere: Sequence[str] = ()
+    remote_command: Sequence[str] = ()
     """The module that starts it on another host, and the first arguments of that. Settings and a host follow."""
 
 
@@ -82,7 +82,7 @@ class Replica(Remote):
 
     process: "subprocess.Popen[bytes]"
     log: Path
-    begin: int
+    log_offset: int
     """The byte of the log at which the process's output begins."""
 
     def end(self) -> str:
@@ -99,12 +99,12 @@ class Replica(Remote):
         killed = killed and code == -signal.SIGKILL
         ended = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
         status = self.cause if killed else f"its process {ended}"
-        return "\n".join([status, *printed(self.log, self.begin)])
+        return "\n".join([status, *printed(self.log, self.log_offset)])
 
 
 async def start_replica(program: Program, index: int, deadline: float) -> Replica:
     """Start a child process, and wait for its engine. `EngineLost` with its last lines if it does not start."""
-    log = log_file(program.logs or Path(program.settings.directory), f"engine {index}")
+    log = log_file(program.log_directory or Path(program.settings.directory), f"engine {index}")
     here, there = socket.socketpair()
     try:
         with there, open_log(log) as output:
@@ -121,8 +121,8 @@ async def start_replica(program: Program, index: int, deadline: float) -> Replic
     try:
         reader, writer = await asyncio.open_unix_connection(sock=here)
         replica = Replica(reader, writer, name=f"replica {index}, pid {process.pid}", deadline=deadline)
-        replica.process, replica.log, replica.begin = process, log, begin
-        await replica.hello(program.seconds)
+        replica.process, replica.log, replica.log_offset = process, log, begin
+        await replica.hello(program.start_seconds)
     except EngineLost as error:
         evidence = replica.end() if replica else ""
         raise EngineLost(f"replica {index} did not start", evidence=evidence or error.evidence) from None
@@ -167,7 +167,7 @@ def native_server(spec: ReplicaSettings, *, same_host: bool = True) -> EngineSer
     assert isinstance(shape, Shape), "the parent starts replicas of our decoder only"
     decoder = Decoder(shape).to(getattr(torch, spec.dtype)).to_empty(device=spec.device)
     decoder.compiled = spec.compiled
-    attach_settings(decoder, spec.adapter)
+    attach_settings(decoder, spec.adapter_json)
     engine = SleepingEngine(
         decoder, tokenizer, seed=spec.seed, max_num_seqs=spec.max_num_seqs, kv_cache_tokens=spec.kv_cache_tokens
     )

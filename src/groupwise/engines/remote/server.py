@@ -67,12 +67,12 @@ class CountsSteps(Protocol):
 class Identity:
     """The identity of an engine without its weights. Equal identities and weights give equal answers.
 
-    `model` and `tokenizer` are SHA-256 hashes of the architecture with its adapter's settings, and of the vocabulary
-    with its end tokens.
+    `model_hash` and `tokenizer_hash` are SHA-256 hashes of the architecture with its adapter's settings, and of the
+    vocabulary with its end tokens.
     """
 
-    model: str
-    tokenizer: str
+    model_hash: str
+    tokenizer_hash: str
     dtype: str
     seed: int
 
@@ -89,7 +89,7 @@ class Identity:
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> "Identity":
         """The identity in a reply to `hello`. Unknown fields are ignored, and missing ones are empty."""
-        texts = {name: str(data.get(name, "")) for name in ("model", "tokenizer", "dtype")}
+        texts = {name: str(data.get(name, "")) for name in ("model_hash", "tokenizer_hash", "dtype")}
         seed = data.get("seed")
         return cls(**texts, seed=seed if isinstance(seed, int) else -1)
 

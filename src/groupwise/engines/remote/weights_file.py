@@ -17,7 +17,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from groupwise.core import Storage, open_regular
-from groupwise.runs.disk import DISK, Disk, file_draft
+from groupwise.runs.atomic_writes import DISK, FileSystem, file_draft
 
 __all__ = ["Exchange", "WeightsFile", "read_weights", "write_weights"]
 
@@ -42,7 +42,7 @@ class WeightsFile:
     sha256: str
 
 
-def write_weights(directory: Path, version: int, weights: Mapping[str, Tensor], disk: Disk = DISK) -> WeightsFile:
+def write_weights(directory: Path, version: int, weights: Mapping[str, Tensor], disk: FileSystem = DISK) -> WeightsFile:
     """Write weights atomically: an engine sees the whole file or none. `Storage` if they do not fit on the disk."""
     path = directory / f"weights-{version:06d}.safetensors"
     tensors = {name: x.detach().cpu().contiguous() for name, x in weights.items()}
@@ -118,7 +118,7 @@ class Exchange:
     The directory of a killed process is removed by the next `Exchange` in the same directory: its lock is free.
     """
 
-    logs: Path | None = None
+    log_directory: Path | None = None
     """The folder for the output of the run's engines, once the run has one; before, it is this directory."""
 
     def __init__(self, parent: Path, elsewhere: str = ELSEWHERE) -> None:

@@ -30,30 +30,30 @@ class DenoisingRequest:
     denoise: Denoise
     step: int
     state: Tensor | None
-    tokens: list[int] = field(default_factory=list)
-    path: list[bytes] = field(default_factory=list)
+    new_tokens: list[int] = field(default_factory=list)
+    actions: list[bytes] = field(default_factory=list)
     logp: list[float] = field(default_factory=list)
-    noisy: list[bool] = field(default_factory=list)
+    noise_flags: list[bool] = field(default_factory=list)
 
     @classmethod
     def of(cls, request: GenerationRequest, future: asyncio.Future[Generation], denoise: Denoise) -> "DenoisingRequest":
         """A request at its first step, or after the last action of its path. It may ask for another number of steps."""
         if request.steps is not None:
             denoise = replace(denoise, steps=request.steps)
-        if not request.path:
+        if not request.actions:
             return cls(request, future, denoise, 0, None)
-        state = torch.from_numpy(decode_action(request.path[-1])[1].copy())
+        state = torch.from_numpy(decode_action(request.actions[-1])[1].copy())
         return cls(request, future, denoise, request.context[-1] + 1, state)
 
     @property
     def words(self) -> Ids:
         """The prompt's words, without the steps so far."""
-        return self.request.context[: len(self.request.context) - self.request.at]
+        return self.request.context[: len(self.request.context) - self.request.position]
 
     @property
     def end(self) -> int:
         """The number of the step after its next one, which may span several. The last one spans all that are left."""
-        stride, steps = self.request.stride, self.denoise.steps
+        stride, steps = self.request.steps_per_token, self.denoise.steps
         return self.step + stride if self.step + 2 * stride <= steps else steps
 
     @property
@@ -123,15 +123,15 @@ class DenoisingEngine(SteppingEngine[DenoisingRequest]):
         for i, (pending, has_noise, density) in enumerate(zip(self._running, noisy, logp.tolist())):
             last = pending.step == pending.denoise.steps - 1
             picture = self._policy.picture(after[i]) if last else None
-            pending.path.append(encode_action(*(x[i] for x in arrays), picture=picture))
+            pending.actions.append(encode_action(*(x[i] for x in arrays), picture=picture))
             pending.logp.append(density)
-            pending.noisy.append(has_noise)
+            pending.noise_flags.append(has_noise)
             pending.state = after[i].float()
             pending.step = pending.end
-            pending.tokens.append(pending.step - 1)
+            pending.new_tokens.append(pending.step - 1)
             if pending.step == pending.denoise.steps:
                 self._end(pending, Finish.stop)
-            elif len(pending.path) == pending.request.limit:
+            elif len(pending.actions) == pending.request.limit:
                 self._end(pending, Finish.length)
         self._running = [pending for pending in self._running if not pending.future.done()]
 
@@ -150,28 +150,28 @@ class DenoisingEngine(SteppingEngine[DenoisingRequest]):
 
     def _end(self, pending: DenoisingRequest, finish: Finish) -> None:
         if not pending.future.done():
-            origins = tuple(self.version if noisy else ENVIRONMENT for noisy in pending.noisy)
+            origins = tuple(self.version if noisy else ENVIRONMENT for noisy in pending.noise_flags)
             result = Generation(
-                tokens=tuple(pending.tokens),
+                tokens=tuple(pending.new_tokens),
                 logp=tuple(pending.logp),
                 versions=origins,
                 finish=finish,
-                path=tuple(pending.path),
+                actions=tuple(pending.actions),
             )
             pending.future.set_result(result)
 
     def _check(self, request: GenerationRequest) -> None:
-        if request.stride < 1 or (request.stride > 1 and request.sampling.temperature > 0):
+        if request.steps_per_token < 1 or (request.steps_per_token > 1 and request.sampling.temperature > 0):
             raise ValueError(
-                f"a generation request has steps of length {request.stride} at temperature "
+                f"a generation request has steps of length {request.steps_per_token} at temperature "
                 f"{request.sampling.temperature}: its stride must be at least 1, and above 1 only at temperature 0"
             )
-        words = request.context[: len(request.context) - request.at]
+        words = request.context[: len(request.context) - request.position]
         if not self._policy.shape.takes(words):
             raise Usage(
                 f"a prompt of this flow model has {self._policy.shape.prompt}",
                 evidence=f"the prompt has the tokens {', '.join(map(str, words))}",
                 fix="use prompts of the task that the model was made for",
             )
-        if request.at and not request.path:
-            raise Usage("steps of a flow policy continue from a path", fix="send Sample.path in the request")
+        if request.position and not request.actions:
+            raise Usage("steps of a flow policy continue from actions", fix="send Sample.actions in the request")

@@ -27,15 +27,15 @@ class UnmaskingRequest:
     request: GenerationRequest
     future: asyncio.Future[Generation]
     canvas: Tensor
-    confidence: Tensor
+    cell_confidence: Tensor
     step: int = 0
-    tokens: list[int] = field(default_factory=list)
-    path: list[bytes] = field(default_factory=list)
+    new_tokens: list[int] = field(default_factory=list)
+    actions: list[bytes] = field(default_factory=list)
     logp: list[float] = field(default_factory=list)
 
     def add(self, tokens: Sequence[int], path: Sequence[bytes], logp: Sequence[float]) -> None:
-        self.tokens += tokens
-        self.path += path
+        self.new_tokens += tokens
+        self.actions += path
         self.logp += logp
 
 
@@ -129,8 +129,8 @@ class UnmaskingEngine(SteppingEngine[UnmaskingRequest]):
         shape, before = self._policy.shape, pending.canvas
         hidden = before == shape.symbols
         canvas = torch.where(hidden, drawn.symbol[i], before)
-        pending.confidence = torch.where(hidden, drawn.confidence[i], pending.confidence)
-        canvas[pending.confidence.argsort(stable=True)[:count]] = shape.symbols
+        pending.cell_confidence = torch.where(hidden, drawn.confidence[i], pending.cell_confidence)
+        canvas[pending.cell_confidence.argsort(stable=True)[:count]] = shape.symbols
         committed = (hidden & (canvas != shape.symbols)).nonzero()[:, 0]
         if not self._policy.unmask.is_fixed:
             pending.add(
@@ -147,18 +147,18 @@ class UnmaskingEngine(SteppingEngine[UnmaskingRequest]):
         cells = (pending.canvas + self._policy.shape.first_symbol).tolist()
         greedy = pending.request.sampling.temperature == 0
         nothing = (float("nan"),)
-        versions = (ENVIRONMENT if greedy else self.version,) * len(pending.tokens) + (ENVIRONMENT,) * len(cells)
+        versions = (ENVIRONMENT if greedy else self.version,) * len(pending.new_tokens) + (ENVIRONMENT,) * len(cells)
         logp = (nothing * len(pending.logp) if greedy else tuple(pending.logp)) + nothing * len(cells)
         if not pending.future.done():
             pending.future.set_result(
                 Generation(
-                    tokens=(*pending.tokens, *cells), logp=logp, versions=versions, finish=Finish.stop,
-                    path=tuple(pending.path),
+                    tokens=(*pending.new_tokens, *cells), logp=logp, versions=versions, finish=Finish.stop,
+                    actions=tuple(pending.actions),
                 )
             )  # fmt: skip
 
     def _check(self, request: GenerationRequest) -> None:
-        shape, words = self._policy.shape, request.context[: len(request.context) - request.at]
+        shape, words = self._policy.shape, request.context[: len(request.context) - request.position]
         if not shape.takes(words):
             raise Usage(
                 f"a prompt of this masked model has {shape.prompt}",
@@ -166,10 +166,10 @@ class UnmaskingEngine(SteppingEngine[UnmaskingRequest]):
                 fix="use prompts of the task that the model was made for",
             )
         whole = "use the strategy Independent or CoSampled: they request whole samples"
-        if request.at:
-            what = f"a masked policy generates whole samples, and the request continues {request.at} tokens"
+        if request.position:
+            what = f"a masked policy generates whole samples, and the request continues {request.position} tokens"
             raise Usage(what, fix=whole)
-        if request.stride != 1:
+        if request.steps_per_token != 1:
             raise Usage("a masked policy takes each step of its schedule, and the request skips steps", fix=whole)
         if request.steps is not None:
             what = f"the schedule of this masked policy has {self._policy.unmask.steps} steps, and no others"

@@ -26,11 +26,11 @@ from groupwise.core import EngineLost, Storage, Usage
 from groupwise.data import ContextKey, Generation, GenerationRequest, Ids
 from groupwise.engines.native.running_batch import completes_stop
 from groupwise.engines.remote.replica import ReplicaSettings, end_with_parent, serve
-from groupwise.engines.remote.replica_tls import announce, serve_hosts
 from groupwise.engines.remote.server import EngineServer, Identity
+from groupwise.engines.remote.tls_replica import announce, serve_hosts
 from groupwise.engines.remote.upload import Uploads
 from groupwise.engines.remote.weights_file import HERE, Exchange, most_file_bytes, read_weights, write_weights
-from groupwise.engines.vllm.vllm_requests import BLOCK, Key, cache_bytes, generation, sampling_arguments
+from groupwise.engines.vllm.vllm_requests import BLOCK, RandomKey, cache_bytes, generation, sampling_arguments
 from groupwise.models import Decoder, Shape, Tokenizer, choose, read_shape, read_tokenizer, truncated, uniform
 
 MAX_NUM_BATCHED_TOKENS = 8192
@@ -49,7 +49,7 @@ class VllmSettings(ReplicaSettings):
     other requests.
     """
 
-    keyed: bool
+    keyed_randomness: bool
     deadline: float
     sleeps: bool
     gpu_memory_utilization: float
@@ -58,10 +58,10 @@ class VllmSettings(ReplicaSettings):
     model: str = ""
     socket: str = ""
     listen: str = ""
-    key: str = ""
+    tls_key_file: str = ""
     secret_file: str = ""
     exchange: str = ""
-    lock: int = -1
+    lock_descriptor: int = -1
 
 
 class VllmEngine:
@@ -112,7 +112,7 @@ class VllmEngine:
         )  # fmt: skip
         engine = cls(AsyncLLM.from_engine_args(arguments), shape, tokenizer, settings)
         await engine._llm.collective_rpc("count_steps")
-        if settings.keyed:
+        if settings.keyed_randomness:
             await engine._llm.collective_rpc("use_keys", args=(settings.seed,))
         engine.version = 0
         await engine.score((0,), (0,))  # the first forward pass compiles for seconds: not within a request's deadline
@@ -124,7 +124,7 @@ class VllmEngine:
     async def sample(self, request: GenerationRequest) -> Generation:
         """Generate the next tokens of one sample. `Usage` if prompt and `limit` exceed the model's positions."""
         self._check(request.context, request.limit)
-        arguments = sampling_arguments(request, self._ends, keyed=self._settings.keyed)
+        arguments = sampling_arguments(request, self._ends, keyed=self._settings.keyed_randomness)
         stops = bool(request.sampling.stop)
         kind = self._kinds.CUMULATIVE if stops else self._kinds.FINAL_ONLY
         request_id, length, stopped = f"sample {next(self._request_ids)}", 0, False
@@ -291,11 +291,11 @@ class WorkerExtension:
 
         def sample(logits: Tensor, metadata: Any, logprobs_mode_override: Any = None) -> tuple[Tensor, Tensor]:
             batch = runner.input_batch
-            keys: list[Key | None] = []
+            keys: list[RandomKey | None] = []
             lengths: list[int] = []
             for request_id, output in zip(batch.req_ids[: len(logits)], batch.req_output_token_ids, strict=False):
                 arguments = runner.requests[request_id].sampling_params.extra_args
-                keys.append(Key(*arguments["key"]) if arguments else None)
+                keys.append(RandomKey(*arguments["key"]) if arguments else None)
                 lengths.append(len(output or ()))
             return keyed_sample(seed, logits, keys, lengths)
 
@@ -303,7 +303,7 @@ class WorkerExtension:
 
 
 def keyed_sample(
-    seed: int, logits: Tensor, keys: Sequence[Key | None], lengths: Sequence[int]
+    seed: int, logits: Tensor, keys: Sequence[RandomKey | None], lengths: Sequence[int]
 ) -> tuple[Tensor, Tensor]:
     """The next token of each row, and the log-probs that it was drawn from. `lengths`: tokens generated so far.
 
@@ -318,7 +318,7 @@ def keyed_sample(
         u = np.zeros(len(rows))
         if sampling.temperature > 0:
             members = [(keys[i], lengths[i]) for i in rows]
-            counters = [(key.draw, key.stream, key.at + length) for key, length in members if key is not None]
+            counters = [(key.draw, key.stream, key.position + length) for key, length in members if key is not None]
             u = uniform((seed, purpose), *zip(*counters))
         logp[rows] = distribution = truncated(logits[rows], sampling)
         tokens[rows] = choose(distribution, torch.from_numpy(u).to(logits.device))
@@ -347,7 +347,7 @@ async def run(spec: VllmSettings) -> None:
     identity = Identity.of(decoder, tokenizer, seed=spec.seed)
     server = EngineServer(engine, identity, vocabulary=shape.vocabulary, largest=largest, uploads=uploads)
     if spec.listen:
-        files = {"key_file": spec.key, "secret_file": spec.secret_file}
+        files = {"key_file": spec.tls_key_file, "secret_file": spec.secret_file}
         serving = serve_hosts(server, spec.listen, model=spec.model, **files)
     elif spec.socket:
         serving = server.listen(Path(spec.socket), lambda: announce(spec.socket, spec.model))
@@ -374,7 +374,7 @@ async def run(spec: VllmSettings) -> None:
 def exchange_of(spec: VllmSettings) -> Exchange:
     """The directory for weights from other hosts: inherited from the program before this one, or new."""
     if spec.exchange:
-        return Exchange.handed(Path(spec.exchange), spec.lock)
+        return Exchange.handed(Path(spec.exchange), spec.lock_descriptor)
     return Exchange(Path(tempfile.gettempdir()), HERE)
 
 

@@ -17,4 +17,4 @@ def vllm_program(spec: VllmSettings, python: str) -> Program:
         environment["VLLM_BATCH_INVARIANT"] = str(int(spec.batch_invariant))
         environment["VLLM_USE_V2_MODEL_RUNNER"] = "0"  # `WorkerExtension.use_keys` replaces the first runner's sampler
     module = VllmSettings.__module__
-    return Program(settings=spec, module=module, python=python, environment=environment, seconds=START)
+    return Program(settings=spec, module=module, python=python, environment=environment, start_seconds=START)

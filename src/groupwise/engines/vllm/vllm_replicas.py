@@ -9,7 +9,7 @@ from torch import nn
 from groupwise.core import Usage
 from groupwise.engines.remote.access import EngineAccess
 from groupwise.engines.remote.replica import Program, ReplicaSettings
-from groupwise.engines.remote.served import Served, Target
+from groupwise.engines.remote.served_settings import EngineRequirements, Served
 from groupwise.engines.remote.server import servable
 from groupwise.engines.vllm import vllm_tls
 from groupwise.engines.vllm.vllm_engine import VllmSettings
@@ -30,8 +30,9 @@ OWN_GPU = 0.9
 class Vllm(Served):
     """Runs `replicas` vLLM engines in the environment of an interpreter, on the host of each engine.
 
-    Tokens are as with `Native`, up to rounding: its code and random numbers choose them. If `keyed` is false, vLLM's
-    sampler chooses them, and only the distribution is as with `Native`. The other settings are as for `Served`.
+    Tokens are as with `Native`, up to rounding: its code and random numbers choose them. If `keyed_randomness` is
+    false, vLLM's sampler chooses them, and only the distribution is as with `Native`. The other settings are as for
+    `Served`.
     On a GPU, vLLM runs CUDA graphs unless `enforce_eager`, and takes the share `gpu_memory_utilization` of the GPU's
     memory for its weights and cache: by default 0.9 of a separate GPU, and less what the plan predicts for the
     learner on the same one (`engine_share`). `batch_invariant` is vLLM's own, for cards that have it. On a CPU it is
@@ -42,7 +43,7 @@ class Vllm(Served):
     """
 
     replicas: int = 1
-    keyed: bool = True
+    keyed_randomness: bool = True
     gpu_memory_utilization: float | Literal["by_plan"] = "by_plan"
     enforce_eager: bool = False
     batch_invariant: bool = False
@@ -56,7 +57,7 @@ class Vllm(Served):
             raise ValueError(f'gpu_memory_utilization is {share}\ntake a share above 0, at most 1, or "by_plan"')
 
     def check(
-        self, model: nn.Module, experts: MixtureSizes | None, target: Target,
+        self, model: nn.Module, experts: MixtureSizes | None, target: EngineRequirements,
         access: EngineAccess = EngineAccess(),  # noqa: B008
     ) -> None:  # fmt: skip
         """`Usage` for a model that vLLM cannot run, and without an interpreter; `MissingRequirement` if that is not
@@ -67,7 +68,7 @@ class Vllm(Served):
         Served.check(self, model, experts, target, access)
         check_model(servable(model, experts).shape, target, sleeps=self.placement == "colocated")
         python = access.interpreter(DEFAULT_PYTHON) if self.replicas else ""
-        if python and not target.placed:
+        if python and not target.device_from_launcher:
             check_environment(python, gpu=target.device.startswith("cuda"))
 
     def program(self, settings: ReplicaSettings, access: EngineAccess) -> Program:
@@ -75,16 +76,16 @@ class Vllm(Served):
         sleeps = self.placement == "colocated"
         share = self.gpu_memory_utilization
         spec = VllmSettings(
-            **asdict(settings), keyed=self.keyed, deadline=self.deadline, sleeps=sleeps,
+            **asdict(settings), keyed_randomness=self.keyed_randomness, deadline=self.deadline, sleeps=sleeps,
             enforce_eager=self.enforce_eager, batch_invariant=self.batch_invariant,
             gpu_memory_utilization=OWN_GPU if share == "by_plan" else share,
         )  # fmt: skip
         python = access.interpreter(DEFAULT_PYTHON)
         interpreter = os.path.abspath(python) if os.path.dirname(python) else python
-        return replace(vllm_program(spec, python), elsewhere=(vllm_tls.__name__, interpreter))
+        return replace(vllm_program(spec, python), remote_command=(vllm_tls.__name__, interpreter))
 
 
-def check_model(shape: Shape, target: Target, *, sleeps: bool) -> None:
+def check_model(shape: Shape, target: EngineRequirements, *, sleeps: bool) -> None:
     """`Usage` with the reason if vLLM cannot run a model of this shape. It `sleeps` on GPUs only."""
     dtype, reason = target.dtype, ""
     fix = "use the engine Native: --engine.kind Native"

@@ -31,7 +31,7 @@ class TokenLogprob(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Key:
+class RandomKey:
     """The key of a request's random numbers, and its distribution, as JSON that travels with a request to the sampler.
 
     The number for output token i of the request is `uniform((seed, purpose), draw, stream, at + i)`, as in `Native`.
@@ -39,7 +39,7 @@ class Key:
 
     draw: int
     stream: int
-    at: int
+    position: int
     purpose: int
     temperature: float
     top_p: float
@@ -47,10 +47,11 @@ class Key:
     min_p: float
 
     @classmethod
-    def of(cls, request: GenerationRequest) -> "Key":
+    def of(cls, request: GenerationRequest) -> "RandomKey":
         """The key of a request."""
         s = request.sampling
-        return cls(request.draw, lineage(request.stream), request.at, request.purpose, s.temperature, s.top_p, s.top_k,
+        return cls(
+            request.draw, lineage(request.stream), request.position, request.purpose, s.temperature, s.top_p, s.top_k,
                    s.min_p)  # fmt: skip
 
     @property
@@ -83,8 +84,11 @@ def sampling_arguments(request: GenerationRequest, ends: Sequence[int], *, keyed
         )
     common = {"max_tokens": request.limit, "logprobs": request.top, "stop_token_ids": list(ends), "detokenize": False}
     if keyed:
-        key = Key.of(request)
-        return common | {"temperature": 1.0, "extra_args": {"key": [getattr(key, name) for name in Key.__slots__]}}
+        key = RandomKey.of(request)
+        return common | {
+            "temperature": 1.0,
+            "extra_args": {"key": [getattr(key, name) for name in RandomKey.__slots__]},
+        }
     return common | {"temperature": s.temperature, "top_p": s.top_p, "top_k": s.top_k, "min_p": s.min_p}
 
 
@@ -101,7 +105,7 @@ def generation(
     logp = tuple(0.0 if certain else row[token].logprob for row, token in zip(logprobs, tokens))
     return Generation(
         tokens=tokens, logp=logp, versions=tuple(versions), finish=FINISHES[reason],
-        likeliest=tuple(_likeliest(row, request.top) for row in logprobs) if request.top else (),
+        top_logprobs=tuple(_likeliest(row, request.top) for row in logprobs) if request.top else (),
     )  # fmt: skip
 
 

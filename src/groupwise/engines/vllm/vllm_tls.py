@@ -1,4 +1,4 @@
-"""Becomes a vLLM engine for trainers on other hosts, in vLLM's environment, as `replica_tls` is a native one.
+"""Becomes a vLLM engine for trainers on other hosts, in vLLM's environment, as `tls_replica` is a native one.
 
     python -m groupwise.engines.vllm.vllm_tls PYTHON SETTINGS HOST
 
@@ -34,7 +34,8 @@ def main(python: str, settings: dict[str, Any], host: str, become: Become = os.e
     directory = find_model(spec.directory, weights=False).absolute()
     exchange, lock = Exchange(Path(tempfile.gettempdir())).hand_on()
     program = vllm_program(replace(spec, directory=str(exchange)), python)  # its package is in there, too
-    spec = replace(spec, directory=str(directory), listen=host_port(host, 0), exchange=str(exchange), lock=lock)
+    listen = host_port(host, 0)
+    spec = replace(spec, directory=str(directory), listen=listen, exchange=str(exchange), lock_descriptor=lock)
     become(python, command(replace(program, settings=spec), os.getppid()), program.environment)
 
 

@@ -41,7 +41,7 @@ class Overlong(Shaping):
             )
 
     def __call__(self, reward: Float[Tensor, " s"], b: Batch) -> Float[Tensor, " s"]:
-        budget = b.max_tokens
+        budget = b.max_new_tokens
         buffer = int(self.buffer) if self.buffer >= 1 else max(1, round(self.buffer * budget))
         if len(b) and buffer > budget:
             raise Usage(

@@ -32,8 +32,8 @@ class WithGreedy(Strategy):
 
     async def __call__(self, draw: Draw, sampler: Sampler) -> Rollout:
         greedy = replace(sampler.sampling, temperature=0.0)
-        starts = sampler.start(draw.prompt.context, draw.n)
-        (start,) = sampler.start(draw.prompt.context, role="greedy")
+        starts = sampler.start(draw.prompt.token_ids, draw.n)
+        (start,) = sampler.start(draw.prompt.token_ids, role="greedy")
         requests = (*map(sampler.extend, starts), sampler.extend(start, sampling=greedy))
         *answers, best = await sampler.verify(await together(requests))
         assert best.verdict is not None, "verify returns a verdict for each sample"

@@ -65,10 +65,10 @@ class Anchored(Strategy):
 
     async def __call__(self, draw: Draw, sampler: Sampler) -> Rollout:
         solution = text_of(draw, self.solution_column, self)
-        answers = await attempts(sampler, draw.prompt.context, draw.n)
+        answers = await attempts(sampler, draw.prompt.token_ids, draw.n)
         if not solution or sum(map(is_correct, answers)) > self.max_pass_rate * draw.n:
             return Rollout(draw, tuple(answers))
-        (empty,) = sampler.start(draw.prompt.context)
+        (empty,) = sampler.start(draw.prompt.token_ids)
         (anchor,) = await sampler.verify([sampler.write(empty, solution)])
         return Rollout(draw, (*answers, anchor))
 

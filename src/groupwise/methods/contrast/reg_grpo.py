@@ -65,11 +65,11 @@ class ReasoningCues(Strategy):
     max_prefix_fraction: float = 0.5
 
     async def __call__(self, draw: Draw, sampler: Sampler) -> Rollout:
-        answers = await attempts(sampler, draw.prompt.context, draw.n)
+        answers = await attempts(sampler, draw.prompt.token_ids, draw.n)
         cue = self._cue(answers, draw.metadata.get("mean"))
         if not cue:
             return Rollout(draw, tuple(answers))
-        again = await attempts(sampler, draw.prompt.context, draw.n, prefix=cue)
+        again = await attempts(sampler, draw.prompt.token_ids, draw.n, prefix=cue)
         return Rollout(draw, (*again, *with_role(answers, "first")))
 
     def _cue(self, answers: list[Sample], usual: float | None) -> tuple[int, ...]:

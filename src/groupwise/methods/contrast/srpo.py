@@ -77,7 +77,7 @@ class SiblingView(Strategy):
         check_wording(self.prompt_template, ("problem", "solution"))
 
     async def __call__(self, draw: Draw, sampler: Sampler) -> Rollout:
-        answers = await attempts(sampler, draw.prompt.context, draw.n)
+        answers = await attempts(sampler, draw.prompt.token_ids, draw.n)
         solution = next((s for s in answers if is_correct(s)), None)
         if solution is None:
             return Rollout(draw, tuple(answers))

@@ -42,7 +42,7 @@ class ChecksReward(Shaping):
         return frozenset({Subscore(self.consistency_subscore)}) if self.consistency_subscore else frozenset()
 
     def __call__(self, reward: Float[Tensor, " s"], b: Batch) -> Float[Tensor, " s"]:
-        bonus = b.length.to(reward.dtype) / max(b.max_tokens, 1) if self.prefer_longer else torch.zeros_like(reward)
+        bonus = b.length.to(reward.dtype) / max(b.max_new_tokens, 1) if self.prefer_longer else torch.zeros_like(reward)
         return torch.where(self._passes(b), 1 + bonus, 0.0)
 
     def _passes(self, b: Batch) -> Bool[Tensor, " s"]:

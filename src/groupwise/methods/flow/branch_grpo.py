@@ -99,7 +99,7 @@ class Branching(Strategy):
         return self.splits
 
     async def __call__(self, draw: Draw, sampler: Sampler) -> Rollout:
-        (root,) = sampler.start(draw.prompt.context)
+        (root,) = sampler.start(draw.prompt.token_ids)
         levels = [[Node(root, 0, draw.n)]]
         for split in self.splits:
             if levels[-1][0].leaf_count == 1:

@@ -121,11 +121,11 @@ class CoSampled(Strategy):
     roles: ClassVar[tuple[Role, ...]] = (Role(SCHEDULE, "where the schedule of the masked policy has knobs"),)
 
     async def __call__(self, draw: Draw, sampler: Sampler) -> Rollout:
-        answers = await sampler.verify(await sampler.sample(draw.prompt.context, draw.n))
+        answers = await sampler.verify(await sampler.sample(draw.prompt.token_ids, draw.n))
         knobs = [[is_knobs(sample, i) for i in range(len(sample.tokens))] for sample in answers]
         commits = [chosen(sample, [not knob for knob in row]) for sample, row in zip(answers, knobs)]
         schedules = [
-            replace(chosen(sample, row), role=SCHEDULE, parent=i, stream=(*sample.stream, 0), text="", ends=())
+            replace(chosen(sample, row), role=SCHEDULE, parent=i, stream=(*sample.stream, 0), text="", token_ends=())
             for i, (sample, row) in enumerate(zip(answers, knobs))
             if any(row)
         ]
@@ -134,13 +134,15 @@ class CoSampled(Strategy):
 
 def is_knobs(sample: Sample, i: int) -> bool:
     """Whether a token of a sample is the knobs of a step."""
-    return i < len(sample.path) and isinstance(decode_masked(sample.path[i]), Knobs)
+    return i < len(sample.actions) and isinstance(decode_masked(sample.actions[i]), Knobs)
 
 
 def chosen(sample: Sample, which: Sequence[bool]) -> Sample:
     """The sample with these tokens alone. The others decode to no text."""
-    per_token = {name: tuple(compress(getattr(sample, name), which)) for name in ("tokens", "origin", "logp", "ends")}
-    return replace(sample, **per_token, path=tuple(compress(sample.path, which)), marks={}, likeliest=())
+    per_token = {
+        name: tuple(compress(getattr(sample, name), which)) for name in ("tokens", "origin", "logp", "token_ends")
+    }
+    return replace(sample, **per_token, actions=tuple(compress(sample.actions, which)), marks={}, top_logprobs=())
 
 
 TURNS = TakingTurns((SCHEDULE, "answer"))

@@ -40,7 +40,7 @@ class NoiseWindow(Strategy):
 
     async def __call__(self, draw: Draw, sampler: Sampler) -> Rollout:
         start = sampler.random(0).randrange(self.first_start, self.start_before)
-        samples = sampler.start(draw.prompt.context, draw.n)
+        samples = sampler.start(draw.prompt.token_ids, draw.n)
         answers = await together(self._denoised(sample, start, sampler) for sample in samples)
         return Rollout(draw, tuple(await sampler.verify(answers)))
 

@@ -56,7 +56,7 @@ class OneNoisyStep(Strategy):
         return VerdictContents(self.scores)
 
     async def __call__(self, draw: Draw, sampler: Sampler) -> Rollout:
-        (start,) = sampler.start(draw.prompt.context, role="anchor")
+        (start,) = sampler.start(draw.prompt.token_ids, role="anchor")
         (anchor,) = await sampler.verify([await sampler.extend(start, sampling=without_noise(sampler))])
         forks = [
             replace(anchor.fork(step, i), group=group, role="answer")

@@ -48,7 +48,7 @@ class ActionSuccess(Credit):
         """For each token, whether it is an action."""
         if not self.action_text:
             return torch.ones_like(b.token_index, dtype=torch.bool)
-        texts = [[s.text[start:end] for start, end in zip((0, *s.ends), s.ends)] for s in b.samples]
+        texts = [[s.text[start:end] for start, end in zip((0, *s.token_ends), s.token_ends)] for s in b.samples]
         rows = [[text == self.action_text for text in row] + [False] * (len(s.tokens) - len(row))
                 for row, s in zip(texts, b.samples)]  # fmt: skip
         return b.at_trained(rows, torch.bool)

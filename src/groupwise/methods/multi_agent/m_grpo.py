@@ -13,10 +13,10 @@ from groupwise.advantages import Standardised
 from groupwise.data import (
     Advantage,
     Batch,
-    CountedText,
     Draw,
     Finish,
     Outcome,
+    ReplyWithCounts,
     Role,
     Rollout,
     Sample,
@@ -30,7 +30,7 @@ from groupwise.methods.method import Method
 from groupwise.methods.reference import Difference, Effect, Reference
 from groupwise.objective import Clip, Objective, group_mean
 from groupwise.rewards import Correctness
-from groupwise.rollout import AUTO, Dialogue, Forms, check_wording, fill, judged
+from groupwise.rollout import AUTO, ConversationState, Forms, check_wording, fill, judged
 from groupwise.rollout.gather_coroutines import together
 from groupwise.rollout.prompt_template import UNWORDED
 from groupwise.rollout.strategies.multi_round import context_of
@@ -155,7 +155,7 @@ class Delegating(Strategy):
 
     async def __call__(self, draw: Draw, sampler: Sampler) -> Rollout:
         assert AUTO not in (self.request_end, self.result_start), UNWORDED
-        plain = draw.prompt.context
+        plain = draw.prompt.token_ids
         told = (
             plain
             if self.main_template == PROBLEM
@@ -174,16 +174,16 @@ class Delegating(Strategy):
         ]
         return Rollout(draw, (*mains, *trained))
 
-    async def _conversation(self, sampler: Sampler, start: Sample, answers: list[Sample]) -> Dialogue:
+    async def _conversation(self, sampler: Sampler, start: Sample, answers: list[Sample]) -> ConversationState:
         """Generate the conversation of one main agent. The helper's answers are added to `answers`."""
-        dialogue = Dialogue(start)
+        dialogue = ConversationState(start)
         while not dialogue.ended:
             dialogue = await dialogue.turn_after(
                 await self._reply(sampler, answers, dialogue.sample), sampler, self.max_calls + 1
             )
         return dialogue
 
-    async def _reply(self, sampler: Sampler, answers: list[Sample], sample: Sample) -> CountedText | None:
+    async def _reply(self, sampler: Sampler, answers: list[Sample], sample: Sample) -> ReplyWithCounts | None:
         """The helper's result, if the main agent's last turn asks for one and `max_calls` allows it; else None."""
         turn = sample.last_turn.text
         if not turn.endswith(self.request_end) or len(answers) == self.max_calls:
@@ -201,7 +201,7 @@ class Delegating(Strategy):
         _, marker, result = helper.text.rpartition(self.result_start)
         if self.result_end:
             result = result.partition(self.result_end)[0].strip()
-        return CountedText(fill(self.result_template, {"result": result if marker else ""}), calls=1)
+        return ReplyWithCounts(fill(self.result_template, {"result": result if marker else ""}), calls=1)
 
     def _graded(self, helper: Sample, main: Sample) -> Sample:
         """A helper's answer with the verdict of its main agent, or malformed."""

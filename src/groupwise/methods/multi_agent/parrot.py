@@ -73,7 +73,7 @@ class ClaimPressure(Strategy):
     async def __call__(self, draw: Draw, sampler: Sampler) -> Rollout:
         gold, random = text_of(draw, self.answer_column, self), sampler.random(0)
         claim = gold if random.random() < self.true_claim_fraction else wrong_claim(gold, random)
-        plain = await attempts(sampler, draw.prompt.context, draw.n)
+        plain = await attempts(sampler, draw.prompt.token_ids, draw.n)
         context = context_of(sampler, self.prompt_template, {"claim": claim, "problem": draw.prompt.text})
         if not context:
             return Rollout(draw, tuple(plain))

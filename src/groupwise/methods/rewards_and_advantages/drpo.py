@@ -32,7 +32,7 @@ class LengthWeights(Advantage):
 
     def __call__(self, x: Float[Tensor, " s"], b: Batch) -> Float[Tensor, " s"]:
         g, correct = b.groups, b.outcome == Outcome.correct
-        brevity = -b.length.double() / max(b.max_tokens, 1) / self.temperature
+        brevity = -b.length.double() / max(b.max_new_tokens, 1) / self.temperature
         shortest = g.spread(g.largest(torch.where(correct, brevity, -torch.inf)))
         weight = torch.where(correct, (brevity - shortest).exp(), 0.0)  # at most 1, so the sum cannot underflow
         share = weight / g.spread(g.total(weight)).clamp(min=1)

@@ -39,7 +39,7 @@ class FormatLength(Shaping):
     def __call__(self, reward: Float[Tensor, " s"], b: Batch) -> Float[Tensor, " s"]:
         answer = (b.outcome != Outcome.malformed).double()
         think = b[Subscore(self.think_subscore)] if self.think_subscore else answer
-        x = b.length.double() / max(b.max_tokens, 1)
+        x = b.length.double() / max(b.max_new_tokens, 1)
         rising, falling = (
             1 - (1 - x / self.peak_fraction) ** 2,
             1 - 2 * ((x - self.peak_fraction) / (1 - self.peak_fraction)) ** 2,

@@ -64,7 +64,7 @@ def _between(b: Batch, opens: str, closes: str) -> Bool[Tensor, " n"]:
         first = at + len(opens)
         end = sample.text.find(closes, first) if closes else -1
         last = len(sample.text) if end < 0 else end
-        spans = zip((0, *sample.ends), sample.ends)
+        spans = zip((0, *sample.token_ends), sample.token_ends)
         tokens = [at >= 0 and first <= i < j <= last for i, j in spans]
         inside.append(tokens or [False] * len(sample.tokens))
     return b.at_trained(inside, torch.bool)

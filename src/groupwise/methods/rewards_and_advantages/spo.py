@@ -154,7 +154,7 @@ class TrackedAnswers(Strategy):
     inner_strategy: Strategy = Independent()  # noqa: RUF009
 
     async def __call__(self, draw: Draw, sampler: Sampler) -> Rollout:
-        context = draw.prompt.context
+        context = draw.prompt.token_ids
         baseline, initial = draw.metadata.get("baseline"), list[Sample]()
         if baseline is None:
             initial = await attempts(sampler, context, self.initial_answers, role="initial")
@@ -171,7 +171,7 @@ class TrackedAnswers(Strategy):
         tokens, old = tuple(draw.metadata.get("tokens", ())), tuple(draw.metadata.get("logp", ()))
         if not tokens:
             return 0.0
-        last = Sample(context=draw.prompt.context, stream=(0,), tokens=tokens, origin=(0,) * len(tokens), logp=old)
+        last = Sample(context=draw.prompt.token_ids, stream=(0,), tokens=tokens, origin=(0,) * len(tokens), logp=old)
         new = await sampler.score(last.context, last, temperature=sampler.sampling.temperature)
         return sum(abs(a - b) for a, b in zip(new, old, strict=True)) / len(tokens)
 

@@ -53,8 +53,8 @@ class Explained(Strategy):
     def roles(self) -> tuple[Role, ...]:
         """The roles of its samples besides answers."""
         when, failed = ("for each prompt", "never") if self.always else ("where no answer is correct", "always")
-        explained = Role("explained", when, failed=failed, alone=True, written=True)
-        return explained, Role("tried", f"{when}, and the explanation is wrong", failed=failed)
+        explained = Role("explained", when, in_failed_rollouts=failed, alone_in_group=True, demonstration=True)
+        return explained, Role("tried", f"{when}, and the explanation is wrong", in_failed_rollouts=failed)
 
     @property
     def row_columns(self) -> tuple[str, ...]:
@@ -63,7 +63,7 @@ class Explained(Strategy):
 
     async def __call__(self, draw: Draw, sampler: Sampler) -> Rollout:
         prompt = draw.prompt
-        group = await attempts(sampler, prompt.context, draw.n)
+        group = await attempts(sampler, prompt.token_ids, draw.n)
         answer = text_of(draw, self.answer_column, self)
         if not (answer and (self.always or none_correct(group))):
             return Rollout(draw, tuple(group))
@@ -71,7 +71,7 @@ class Explained(Strategy):
         if not (context := context_of(sampler, self.prompt_template, values)):
             return Rollout(draw, tuple(group))
         (own,) = await attempts(sampler, context, 1, group=1, role="explained")
-        explanation = as_written(own, prompt.context) if is_correct(own) else with_role([own], "tried")[0]
+        explanation = as_written(own, prompt.token_ids) if is_correct(own) else with_role([own], "tried")[0]
         return Rollout(draw, (*group, explanation))
 
 

@@ -104,7 +104,7 @@ def in_turns(failures: Sequence[Failure]) -> list[int]:
 
 def _retried(failure: Failure, task: Task, group_size: int) -> Draw:
     problem = task[failure["index"]]
-    prompt = replace(problem, id=f"{problem.id} again", context=tuple(failure["context"]))
+    prompt = replace(problem, id=f"{problem.id} again", token_ids=tuple(failure["context"]))
     return Draw(0, prompt, group_size, {"index": failure["index"], "recovery": True})
 
 

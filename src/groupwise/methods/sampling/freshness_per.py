@@ -68,7 +68,7 @@ def stored(sample: Sample) -> dict[str, Any]:
     verdict = sample.verdict
     assert verdict is not None, "a stored sample has a verdict"
     kept = replace(
-        sample, stream=(), routes=(), path=(), likeliest=(), parent=None, marks={}, counts={},
+        sample, stream=(), routes=(), actions=(), top_logprobs=(), parent=None, marks={}, counts={},
         verdict=Verdict(verdict.outcome, verdict.score, verdict.subscores),
     )  # fmt: skip
     return to_json(kept)
@@ -211,7 +211,7 @@ class Replayed(Strategy):
     async def __call__(self, draw: Draw, sampler: Sampler) -> Rollout:
         weight = {"replay": float(draw.metadata.get("replay", 1.0))}
         if "sample" in draw.metadata:
-            (empty,) = sampler.start(draw.prompt.context)
+            (empty,) = sampler.start(draw.prompt.token_ids)
             sample = replace(from_json(Sample, draw.metadata["sample"]), stream=empty.stream)
             return Rollout(draw, (sample.add_subscores(weight),))
         rollout = await self.inner_strategy(draw, sampler)

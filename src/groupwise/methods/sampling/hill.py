@@ -82,8 +82,8 @@ class HintWriter(Strategy):
     """
 
     roles: ClassVar[tuple[Role, ...]] = (
-        Role("hint", "where no answer is correct", failed="often"),
-        Role("tried", "where no answer is correct", failed="often"),
+        Role("hint", "where no answer is correct", in_failed_rollouts="often"),
+        Role("tried", "where no answer is correct", in_failed_rollouts="often"),
     )
     columns_as: ClassVar[str] = "text"
     skips_rows: ClassVar[bool] = True
@@ -117,7 +117,7 @@ class HintWriter(Strategy):
         return self.answer_column, self.solution_column
 
     async def __call__(self, draw: Draw, sampler: Sampler) -> Rollout:
-        group = await attempts(sampler, draw.prompt.context, draw.n)
+        group = await attempts(sampler, draw.prompt.token_ids, draw.n)
         solution, answer = (text_of(draw, column, self) for column in (self.solution_column, self.answer_column))
         if not (none_correct(group) and solution and answer):
             return Rollout(draw, tuple(group))
@@ -154,7 +154,7 @@ class HintWriter(Strategy):
         if not group:
             return self.refused_score
         correct, temperature = [s for s in group if is_correct(s)], sampler.sampling.temperature or 1.0
-        plain = await together(sampler.score(draw.prompt.context, s, temperature=temperature) for s in correct)
+        plain = await together(sampler.score(draw.prompt.token_ids, s, temperature=temperature) for s in correct)
         reliance = [(math.fsum(logp) - math.fsum(s.logp)) / max(len(logp), 1) for logp, s in zip(plain, correct)]
         return helpfulness(len(correct), len(group), reliance, self.reliance_temperature, self.score_form)
 

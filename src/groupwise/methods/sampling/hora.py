@@ -43,14 +43,14 @@ class Pilots(Strategy):
         return self.pilots + 1
 
     async def __call__(self, draw: Draw, sampler: Sampler) -> Rollout:
-        pilots = await attempts(sampler, draw.prompt.context, min(self.pilots, draw.n))
+        pilots = await attempts(sampler, draw.prompt.token_ids, min(self.pilots, draw.n))
         outcomes = graded(pilots)
         a, b = self.prior
         posterior = a + sum(outcomes), b + len(outcomes) - sum(outcomes)
         shared = await sampler.share((posterior, draw.n - len(pilots)))
         answers = sum(left for _, left in shared.values())
         sizes = dict(zip(shared, further_answers(tuple(one for one, _ in shared.values()), answers)))
-        return Rollout(draw, (*pilots, *await attempts(sampler, draw.prompt.context, sizes[draw.id])))
+        return Rollout(draw, (*pilots, *await attempts(sampler, draw.prompt.token_ids, sizes[draw.id])))
 
 
 @lru_cache(maxsize=8)  # every prompt of a round computes the same allocation

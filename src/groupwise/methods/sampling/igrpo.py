@@ -38,10 +38,10 @@ class Drafts(Strategy):
 
     async def __call__(self, draw: Draw, sampler: Sampler) -> Rollout:
         prompt = draw.prompt
-        drafts = await attempts(sampler, prompt.context, self.drafts, role="draft")
+        drafts = await attempts(sampler, prompt.token_ids, self.drafts, role="draft")
         best = sampler.random(0).choice(best_of(drafts))
         values = {"problem": prompt.text, "draft": best.text}
-        answers = await attempts(sampler, context_of(sampler, self.prompt_template, values) or prompt.context, draw.n)
+        answers = await attempts(sampler, context_of(sampler, self.prompt_template, values) or prompt.token_ids, draw.n)
         return Rollout(draw, (*drafts, *answers))
 
 

@@ -95,8 +95,8 @@ class Lookahead(Strategy):
 
     async def __call__(self, draw: Draw, sampler: Sampler) -> Rollout:
         count = round(self.tree_fraction * draw.n)
-        prefixes = await self.tree(draw.prompt.context, count, sampler) if count else []
-        starts = sampler.start(draw.prompt.context, draw.n)
+        prefixes = await self.tree(draw.prompt.token_ids, count, sampler) if count else []
+        starts = sampler.start(draw.prompt.token_ids, draw.n)
         begun = [_begun(s, prefixes[i if i < len(prefixes) else 0]) for i, s in enumerate(starts[:count])]
         answers = await together(map(sampler.extend, (*begun, *starts[count:])))
         return Rollout(draw, tuple(await sampler.verify(answers)))
@@ -136,7 +136,7 @@ class Lookahead(Strategy):
 
     def _choices(self, sample: Sample, step: int) -> list[tuple[int, int]]:
         """The rank and the id of each token, other than the branch's own, with which a new branch may fork off."""
-        probable = [(token, math.exp(logp)) for token, logp in sample.likeliest[step]]
+        probable = [(token, math.exp(logp)) for token, logp in sample.top_logprobs[step]]
         best = probable[0][1]
         others = ((token, p) for token, p in probable if token != sample.tokens[step])
         return [
@@ -173,7 +173,7 @@ def _first(sample: Sample, n: int) -> Sample:
 def _begun(start: Sample, prefix: Sample) -> Sample:
     """Create an answer that begins with the tokens of a branch. It is finished if the branch is."""
     begun = start.insert(prefix.tokens, WRITTEN)
-    return begun.with_text(prefix.text, prefix.ends).with_finish(prefix.finish)
+    return begun.with_text(prefix.text, prefix.token_ends).with_finish(prefix.finish)
 
 
 def latr(

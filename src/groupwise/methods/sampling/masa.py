@@ -194,7 +194,12 @@ class MetaPredictions(Strategy):
 
     roles: ClassVar[tuple[Role, ...]] = (
         Role("prediction", "for each prompt"),
-        Role("expert", "where a prediction has good notions, and `min_expert_agreement` > 0", alone=True, written=True),
+        Role(
+            "expert",
+            "where a prediction has good notions, and `min_expert_agreement` > 0",
+            alone_in_group=True,
+            demonstration=True,
+        ),
     )
     forms: ClassVar[dict[str, Forms]] = {"prompt_template": PREDICTED}
 
@@ -212,7 +217,7 @@ class MetaPredictions(Strategy):
     async def __call__(self, draw: Draw, sampler: Sampler) -> Rollout:
         problem = draw.prompt.text
         if not (context := context_of(sampler, self.prompt_template, {"problem": problem})):
-            return Rollout(draw, tuple(await attempts(sampler, draw.prompt.context, draw.n)))
+            return Rollout(draw, tuple(await attempts(sampler, draw.prompt.token_ids, draw.n)))
         predictions = await sampler.sample(context, self.count, role="prediction")
         read = [predicted(s.text) for s in predictions]
         rates = [p.rate for p in read if p.rate is not None]
@@ -226,9 +231,9 @@ class MetaPredictions(Strategy):
     async def _answers(self, draw: Draw, sampler: Sampler, lengths: Sequence[int]) -> list[Sample]:
         """Sample and grade the answers. An answer that the limit by `length_cutoff_factor` cuts is wrong."""
         if not (self.length_cutoff_factor and lengths):
-            return await attempts(sampler, draw.prompt.context, draw.n)
+            return await attempts(sampler, draw.prompt.token_ids, draw.n)
         limit = max(1, int(self.length_cutoff_factor * sum(lengths) / len(lengths)))
-        starts = sampler.start(draw.prompt.context, draw.n)
+        starts = sampler.start(draw.prompt.token_ids, draw.n)
         answers = await together(sampler.extend(s, limit=limit) for s in starts)
         whole = iter(await sampler.verify([s for s in answers if s.finish is not None]))
         return [next(whole) if s.finish is not None else _ended(s) for s in answers]

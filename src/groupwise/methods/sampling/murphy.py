@@ -58,7 +58,7 @@ class FeedbackTree(Strategy):
             raise ValueError(f"{self}: needs turns >= 1, kept_groups >= 0 and extremes_per_group >= 0")
 
     async def __call__(self, draw: Draw, sampler: Sampler) -> Rollout:
-        tree = await attempts(sampler, draw.prompt.context, draw.n)
+        tree = await attempts(sampler, draw.prompt.token_ids, draw.n)
         texts, level = [draw.prompt.text] * len(tree), range(len(tree))
         for _ in range(self.turns - 1):
             retries = [r for i in level if (r := self._retry(sampler, i, tree[i], texts[i]))]

@@ -121,10 +121,10 @@ class Survey(Curriculum[SurveyState]):
 
     def _line_ends(self, answer: Sample) -> list[int]:
         """The number of tokens up to each end of a line, except where nothing is left to write."""
-        starts = (0, *answer.ends)
-        ends = [i + 1 for i, end in enumerate(answer.ends) if self.line_separator in answer.text[starts[i] : end]]
+        starts = (0, *answer.token_ends)
+        ends = [i + 1 for i, end in enumerate(answer.token_ends) if self.line_separator in answer.text[starts[i] : end]]
         written = len(answer.text.rstrip())
-        return [end for end in ends if answer.ends[end - 1] < written]
+        return [end for end in ends if answer.token_ends[end - 1] < written]
 
     def _random(self, state: SurveyState, step: int) -> Random:
         return keyed_random((state["shuffled"]["seed"], RandomPurpose.CURRICULUM), state["rounds"], step)

@@ -35,7 +35,7 @@ class Refinement(Strategy):
 
     async def __call__(self, draw: Draw, sampler: Sampler) -> Rollout:
         prompt = draw.prompt
-        group = await attempts(sampler, prompt.context, draw.n)
+        group = await attempts(sampler, prompt.token_ids, draw.n)
         best = best_of(group)[0]
         feedback = best.verdict.feedback if best.verdict else ""
         values = {"problem": prompt.text, "draft": best.text, "feedback": feedback}
@@ -47,7 +47,7 @@ class Refinement(Strategy):
             return Rollout(draw, (*group, *with_role([again], "tried")))
         worst = min(range(len(group)), key=lambda i: score_of(group[i]))
         others = [s for i, s in enumerate(group) if i != worst]
-        return Rollout(draw, (*others, as_written(again, prompt.context)))
+        return Rollout(draw, (*others, as_written(again, prompt.token_ids)))
 
 
 def rgr_grpo(

@@ -73,9 +73,9 @@ class EarlyExits(Strategy):
 
     async def __call__(self, draw: Draw, sampler: Sampler) -> Rollout:
         assert AUTO not in (self.answer_inducer, self.thinking_end), UNWORDED
-        (whole,) = await sampler.sample(draw.prompt.context, 1)
+        (whole,) = await sampler.sample(draw.prompt.token_ids, 1)
         at = whole.text.find(self.thinking_end)
-        thought = sum(end <= (len(whole.text) if at < 0 else at) for end in whole.ends)
+        thought = sum(end <= (len(whole.text) if at < 0 else at) for end in whole.token_ends)
         ids = sampler.ids(self.answer_inducer, control=True)
         cuts = sorted(sampler.random(0).sample(range(1, thought + 1), min(draw.n - 1, thought)))
         forks = [whole.fork(cut, i).insert(ids, TEMPLATE) for i, cut in enumerate(cuts)]

@@ -52,7 +52,7 @@ class HintAtLevel(Strategy):
             if hints := [hint for hint in hints if hint]:
                 text = fill(self.prompt_template, {"problem": prompt.text, "hint": hints[min(level, len(hints)) - 1]})
                 context = prompt_of(sampler, text)
-                prompt = replace(prompt, context=context, text=text) if context else prompt
+                prompt = replace(prompt, token_ids=context, text=text) if context else prompt
         rollout = await self.inner_strategy(replace(draw, prompt=prompt), sampler)
         selected = rollout.selected and (*rollout.selected, *[False] * len(sources))
         samples = (*rollout.samples, *with_role(sources, "tried"))

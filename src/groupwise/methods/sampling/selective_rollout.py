@@ -11,7 +11,7 @@ from groupwise.methods.method import Method
 from groupwise.methods.reference import Difference, Effect, Reference
 from groupwise.objective import Objective, policy_gradient, turn_mean
 from groupwise.rewards import everything, mixed_outcomes
-from groupwise.rollout import AUTO, Dialogue, Forms, dialogue_until, judged
+from groupwise.rollout import AUTO, ConversationState, Forms, dialogue_until, judged
 from groupwise.rollout.gather_coroutines import together
 from groupwise.rollout.prompt_template import UNWORDED
 from groupwise.rollout.strategies.sequence_similarity import edit_distance
@@ -45,9 +45,10 @@ class EarlyStoppingTurns(Strategy):
 
     async def __call__(self, draw: Draw, sampler: Sampler) -> Rollout:
         assert self.marker != AUTO, UNWORDED
-        starts = sampler.start(draw.prompt.context, draw.n)
+        starts = sampler.start(draw.prompt.token_ids, draw.n)
         first = (
-            dialogue_until(Dialogue(s), sampler, s, most=self.max_turns, turns=self.gate_after_turns) for s in starts
+            dialogue_until(ConversationState(s), sampler, s, most=self.max_turns, turns=self.gate_after_turns)
+            for s in starts
         )
         dialogues = await together(first)
         if (
@@ -63,7 +64,7 @@ class EarlyStoppingTurns(Strategy):
 
 def actions(sample: Sample, marker: str = "") -> list[str]:
     """The action in each turn of the model: its text, or the part from the last `marker` on if there is one."""
-    ends = (0, *sample.ends)
+    ends = (0, *sample.token_ends)
     texts = [sample.text[ends[first] : ends[last]] for first, last in sample.turns]
     return [(text.rpartition(marker)[2] if marker else text).strip() for text in texts]
 

@@ -16,7 +16,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from groupwise.data import Ids, Layout
+from groupwise.data import AttentionLayout, Ids
 from groupwise.models.decoder.norm import Norm
 from groupwise.models.decoder.rope import Scaling
 
@@ -113,7 +113,7 @@ def rotated(x: Float[Tensor, "n heads d"], rotation: Rotation) -> Float[Tensor, 
 
 
 class Attention(nn.Module):
-    """The projections of grouped-query attention. The `Layout` of packed tokens computes the attention."""
+    """The projections of grouped-query attention. The `AttentionLayout` of packed tokens computes the attention."""
 
     def __init__(self, shape: Shape, layer: int) -> None:
         super().__init__()
@@ -162,7 +162,9 @@ class Layer(nn.Module):
         self.post_attention_layernorm = Norm(shape.width, shape.eps)
         self.compiled = False
 
-    def forward(self, x: Float[Tensor, "n width"], rotation: Rotation, layout: Layout) -> Float[Tensor, "n width"]:
+    def forward(
+        self, x: Float[Tensor, "n width"], rotation: Rotation, layout: AttentionLayout
+    ) -> Float[Tensor, "n width"]:
         before, after = map(_compiled, (Layer.before, Layer.after)) if self.compiled else (Layer.before, Layer.after)
         q, k, v = before(self, x, rotation)
         return after(self, x, layout.attend(self.self_attn.layer, q, k, v, window=self.self_attn.window))
@@ -201,7 +203,7 @@ class Trunk(nn.Module):
         self.norm = Norm(shape.width, shape.eps)
         self.recompute = self.adds_in_place = False
 
-    def forward(self, tokens: Int[Tensor, " n"], layout: Layout) -> Float[Tensor, "n width"]:
+    def forward(self, tokens: Int[Tensor, " n"], layout: AttentionLayout) -> Float[Tensor, "n width"]:
         x = self._embed(tokens)
         rotation = rotary(layout.position, self.shape, x.dtype)
         for layer in self.layers:
@@ -290,7 +292,7 @@ class Decoder(nn.Module):
     def _layers(self) -> list[Layer]:
         return [m for m in self.model.layers if isinstance(m, Layer)]
 
-    def forward(self, tokens: Int[Tensor, " n"], layout: Layout) -> Float[Tensor, "n width"]:
+    def forward(self, tokens: Int[Tensor, " n"], layout: AttentionLayout) -> Float[Tensor, "n width"]:
         """Hidden states after the final norm."""
         return self.model(tokens, layout)
 

@@ -146,7 +146,7 @@ def write_transformers(model: TransformersModel, path: Path) -> None:
 
 
 class _RecordingLayout:
-    """A `Layout` that records each call's layer number and the shape of its keys."""
+    """A `AttentionLayout` that records each call's layer number and the shape of its keys."""
 
     def __init__(self, layout: PrefixPacking) -> None:
         self.layout, self.position, self.calls = layout, layout.position, []

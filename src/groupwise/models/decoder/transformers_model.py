@@ -1,4 +1,4 @@
-"""Causal language models of transformers as a `Backbone`: a `Layout` of packed tokens computes attention.
+"""Causal language models of transformers as a `Backbone`: a `AttentionLayout` of packed tokens computes attention.
 
 transformers calls any registered attention function. Ours passes queries, keys and values to the layout, so learner and
 engine share prompts, cache prefixes and pack rows as with the native decoder; transformers builds no mask or cache.
@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from groupwise.core import Usage
-from groupwise.data import Layout
+from groupwise.data import AttentionLayout
 from groupwise.models.decoder.decoder import Sizes
 from groupwise.models.decoder.routing import Routes, install_router_hooks
 
@@ -32,7 +32,7 @@ class TransformersModel(nn.Module):
         self.experts = install_router_hooks(causal)
 
     def forward(
-        self, tokens: Int[Tensor, " n"], layout: Layout, routes: Routes | None = None
+        self, tokens: Int[Tensor, " n"], layout: AttentionLayout, routes: Routes | None = None
     ) -> Float[Tensor, "n width"]:
         """Hidden states after the final norm. `routes` records, and may replace, the choice of a mixture's experts."""
         trunk = self.causal.get_submodule(self._trunk)
@@ -138,14 +138,14 @@ def attend(
     value: Float[Tensor, "1 kv n e"],
     attention_mask: object,
     *,
-    layout: Layout | None = None,
+    layout: AttentionLayout | None = None,
     scaling: float | None = None,
     sliding_window: int | None = None,
     softcap: float | None = None,
     s_aux: object = None,
     **_: object,
 ) -> tuple[Float[Tensor, "1 n heads e"], None]:
-    """Attention in transformers' interface, computed by a `Layout` of packed tokens."""
+    """Attention in transformers' interface, computed by a `AttentionLayout` of packed tokens."""
     if layout is None or s_aux is not None:
         raise NotImplementedError(
             "the layout is not passed to its attention" if layout is None else "its attention has trackers"

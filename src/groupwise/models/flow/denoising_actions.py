@@ -1,4 +1,4 @@
-"""The actions of a flow policy as bytes (`Sample.path`). Imports no torch, so that reports and pictures can read them.
+"""The actions of a flow policy as bytes (`Sample.actions`). Imports no torch: reports and pictures read them.
 
 A denoising step is three arrays: the state before it, the state after it, and the mean that the engine computed. A step
 of the forward process is two: the noise and the data. The last action of a sample whose states are latents ends with
@@ -35,7 +35,7 @@ def decode_action(action: bytes) -> Arrays:
     """The arrays of an action, stacked. ValueError if the bytes are not an action of a flow policy."""
     if not action.startswith(HEADER):
         raise ValueError(
-            "these bytes are not an action of a flow policy\ngive an entry of Sample.path of a flow sample"
+            "these bytes are not an action of a flow policy\ngive an entry of Sample.actions of a flow sample"
         )
     shape, start = layout(action)
     return np.frombuffer(action, "<f4", prod(shape), offset=start).reshape(shape)

@@ -135,7 +135,7 @@ class Steps:
         times = torch.tensor([spans[samples[s].tokens[i]] for s, i in rows], **dtype_device).view(-1, 2)
         words = policy.words([samples[s].context for s, _ in rows])
         actions = tuple(
-            torch.from_numpy(np.array(decode_action(samples[s].path[i]))).to(**dtype_device) for s, i in rows
+            torch.from_numpy(np.array(decode_action(samples[s].actions[i]))).to(**dtype_device) for s, i in rows
         )
         return cls(times[:, 0], times[:, 1], words, actions)
 

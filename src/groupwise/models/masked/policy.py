@@ -108,7 +108,7 @@ class Actions:
         canvases, row, cell, symbol, temperature, step, values = [], [], [], [], [], [], []
         for i, (s, t) in enumerate(zip(batch.sequences.index.tolist(), batch.token_index.tolist())):
             sample = batch.samples[s]
-            action = decode_masked(sample.path[t])
+            action = decode_masked(sample.actions[t])
             at[type(action)].append(i)
             if isinstance(action, Knobs):
                 step.append(action.step)

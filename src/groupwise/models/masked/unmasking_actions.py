@@ -1,4 +1,4 @@
-"""The actions of a masked policy as bytes (`Sample.path`): the knobs of a step, and the commits of cells."""
+"""The actions of a masked policy as bytes (`Sample.actions`): the knobs of a step, and the commits of cells."""
 
 import struct
 from dataclasses import dataclass
@@ -57,7 +57,7 @@ def decode_masked(action: bytes) -> Knobs | Commit:
         return Knobs(struct.unpack_from("<I", action, 4)[0], np.frombuffer(action, "<f4", offset=8))
     if not action.startswith(COMMIT):
         raise ValueError(
-            "these bytes are not an action of a masked policy\ngive an entry of Sample.path of a masked sample"
+            "these bytes are not an action of a masked policy\ngive an entry of Sample.actions of a masked sample"
         )
     step, cell, temperature = struct.unpack_from("<IIf", action, 4)
     return Commit(step, cell, temperature, np.frombuffer(action, "<u2", offset=16).astype(np.int64))

@@ -40,7 +40,7 @@ def retraced(sample: Sample, draw: Draw, sampler: Sampler, chosen: float | None 
 
     With `chosen`, a number from 0 to 1, there is one step: the one at this share of all of them.
     """
-    data = final_state(sample.path)
+    data = final_state(sample.actions)
     if data is None or sample.finish is not Finish.stop or not np.isfinite(data).all():
         return sample
     n = len(sample.tokens) - 1
@@ -48,9 +48,9 @@ def retraced(sample: Sample, draw: Draw, sampler: Sampler, chosen: float | None 
     steps = sample.tokens[first:end]
     key = (sampler.random(*sample.stream).getrandbits(32), RandomPurpose.STRATEGY)
     noise = normals(key, [draw.id] * len(steps), [lineage(sample.stream)] * len(steps), steps, prod(data.shape)).numpy()
-    pictures = [*[None] * (len(steps) - 1), decoded_picture(sample.path)]  # of latents: a picture ends the path
+    pictures = [*[None] * (len(steps) - 1), decoded_picture(sample.actions)]  # of latents: a picture ends the path
     path = tuple(encode_action(row.reshape(data.shape), data, picture=p) for row, p in zip(noise, pictures))
-    written = {"tokens": steps, "origin": (WRITTEN,) * len(steps), "logp": (math.nan,) * len(steps), "path": path}
-    begin = sample.ends[first - 1] if first else 0
-    ends = tuple(e - begin for e in sample.ends[first:end])
+    written = {"tokens": steps, "origin": (WRITTEN,) * len(steps), "logp": (math.nan,) * len(steps), "actions": path}
+    begin = sample.token_ends[first - 1] if first else 0
+    ends = tuple(e - begin for e in sample.token_ends[first:end])
     return replace(sample, **written).with_text(sample.text[begin : begin + ends[-1]], ends)

@@ -35,7 +35,7 @@ class Escalate(Strategy):
     `tried`. Without a hint that leaves room, the failed group stays.
     """
 
-    roles: ClassVar[tuple[Role, ...]] = (Role("tried", "where no answer is correct", failed="often"),)
+    roles: ClassVar[tuple[Role, ...]] = (Role("tried", "where no answer is correct", in_failed_rollouts="often"),)
     forms: ClassVar[dict[str, Forms]] = {"prompt_template": HINTED}
 
     hints: Hints = RowHints()  # noqa: RUF009
@@ -47,7 +47,7 @@ class Escalate(Strategy):
         check_wording(self.prompt_template, ("problem", "hint"))
 
     async def __call__(self, draw: Draw, sampler: Sampler) -> Rollout:
-        group = await attempts(sampler, draw.prompt.context, draw.n)
+        group = await attempts(sampler, draw.prompt.token_ids, draw.n)
         failures: list[Sample] = []
         if none_correct(group):
             hints, sources = await self.hints(draw, sampler)
@@ -58,7 +58,7 @@ class Escalate(Strategy):
                 if not none_correct(group):
                     break
         if self.learn == "plain":
-            plain = draw.prompt.context
+            plain = draw.prompt.token_ids
             group = [s if s.context == plain else trained_under(s, plain) for s in group]
         return Rollout(draw, (*with_role(failures, "tried"), *group))
 
@@ -71,7 +71,7 @@ class Scaffold(Strategy):
     warm-up, by a schedule.
     """
 
-    roles: ClassVar[tuple[Role, ...]] = (Role("tried", "where no answer is correct", failed="often"),)
+    roles: ClassVar[tuple[Role, ...]] = (Role("tried", "where no answer is correct", in_failed_rollouts="often"),)
     forms: ClassVar[dict[str, Forms]] = {"prompt_template": HINTED}
 
     hints: Hints = RowHints()  # noqa: RUF009
@@ -82,7 +82,7 @@ class Scaffold(Strategy):
         check_wording(self.prompt_template, ("problem", "hint"))
 
     async def __call__(self, draw: Draw, sampler: Sampler) -> Rollout:
-        group = await attempts(sampler, draw.prompt.context, draw.n)
+        group = await attempts(sampler, draw.prompt.token_ids, draw.n)
         if not self.active or not none_correct(group):
             return Rollout(draw, tuple(group))
         hints, sources = await self.hints(draw, sampler)

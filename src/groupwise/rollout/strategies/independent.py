@@ -5,7 +5,7 @@ from typing import ClassVar
 
 from groupwise.data import Draw, Rollout, Sampler, Strategy
 from groupwise.rollout.gather_coroutines import together
-from groupwise.rollout.strategies.conversation_state import Dialogue, dialogue_until, judged
+from groupwise.rollout.strategies.conversation_state import ConversationState, dialogue_until, judged
 
 __all__ = ["Independent", "Turns"]
 
@@ -18,7 +18,7 @@ class Independent(Strategy):
     """It continues no answer, so it needs neither a conversation nor an answer token by token."""
 
     async def __call__(self, draw: Draw, sampler: Sampler) -> Rollout:
-        answers = await sampler.sample(draw.prompt.context, draw.n)
+        answers = await sampler.sample(draw.prompt.token_ids, draw.n)
         return Rollout(draw, tuple(await sampler.verify(answers)))
 
 
@@ -43,6 +43,8 @@ class Turns(Strategy):
             raise ValueError(f"most is {self.most}: a conversation has at least one turn\ntake 1 or more")
 
     async def __call__(self, draw: Draw, sampler: Sampler) -> Rollout:
-        starts = sampler.start(draw.prompt.context, draw.n)
-        dialogues = await together(dialogue_until(Dialogue(start), sampler, start, most=self.most) for start in starts)
+        starts = sampler.start(draw.prompt.token_ids, draw.n)
+        dialogues = await together(
+            dialogue_until(ConversationState(start), sampler, start, most=self.most) for start in starts
+        )
         return Rollout(draw, await judged(dialogues, sampler))

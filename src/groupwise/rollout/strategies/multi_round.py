@@ -65,7 +65,7 @@ def as_written(sample: Sample, context: Ids) -> Sample:
     """
     n = len(sample.tokens)
     view = trained_under(sample, context)
-    return replace(view, content=sample.content, origin=(WRITTEN,) * n, logp=(float("nan"),) * n, routes=())
+    return replace(view, content_hash=sample.content_hash, origin=(WRITTEN,) * n, logp=(float("nan"),) * n, routes=())
 
 
 def context_of(sampler: Sampler, prompt_template: str, values: dict[str, str]) -> Ids:

@@ -9,7 +9,7 @@ from groupwise.core import Usage
 from groupwise.data import Prompt, Sample, Task, Verdict, Verifier, VerifierKind, verdicts_have
 from groupwise.data.verdicts import with_threshold
 from groupwise.tasks.gym import generator
-from groupwise.verifiers.build_verifier import Grading
+from groupwise.verifiers.build_verifier import VerifierContext
 from groupwise.verifiers.functions import grade_function
 from groupwise.verifiers.gym.score import score
 
@@ -24,7 +24,7 @@ RUNS = ("eval", "exec", "compile", "parse_expr", "sympify", "simplify", "parse_l
 class GymScore(VerifierKind):
     """The score of a problem's generator, in the task `ReasoningGym`. A score of 1 is right (`GymScoreVerifier`)."""
 
-    def build(self, grading: Grading) -> Verifier:
+    def build(self, grading: VerifierContext) -> Verifier:
         """The verifier with its worker processes. `Usage` for another task."""
         check_scorer(grading.task)
         return GymScoreVerifier(grading.deadline)

@@ -19,13 +19,13 @@ class Boxed:
     """A box: the positions of its command, of its content, and behind it (None if it is not closed)."""
 
     start: int
-    inside: int
+    content_start: int
     end: int | None
 
     def content(self, text: str) -> str:
         """The text in a closed box."""
         assert self.end is not None, "the box is closed"
-        return text[self.inside : self.end].removesuffix("}").strip()
+        return text[self.content_start : self.end].removesuffix("}").strip()
 
 
 def boxes(text: str) -> list[Boxed]:
@@ -49,13 +49,13 @@ def boxes(text: str) -> list[Boxed]:
         elif token[0] == "{":
             opened.append(None)
         elif token[0] == "}" and opened and (i := opened.pop()) is not None:
-            found[i] = Boxed(found[i].start, found[i].inside, token.end())
+            found[i] = Boxed(found[i].start, found[i].content_start, token.end())
     outermost, until = [], 0
     for box in found:
         if box.start >= until:
             outermost.append(box)
             until = box.end or 0
-            if box.end is None or box.end - box.inside > LONGEST + 1:
+            if box.end is None or box.end - box.content_start > LONGEST + 1:
                 line = bisect(blanks, box.start)
-                until = min([box.inside + LONGEST, *blanks[line : line + 1]])
+                until = min([box.content_start + LONGEST, *blanks[line : line + 1]])
     return outermost

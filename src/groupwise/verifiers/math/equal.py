@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from groupwise.verifiers.math.normalise import LABEL, tidy
 from groupwise.verifiers.math.parse_answer import Equation, Read, Row, Several, Value, Word, is_definition, read
-from groupwise.verifiers.math.quantities import Quantity
+from groupwise.verifiers.math.quantities import CompoundQuantity
 from groupwise.verifiers.math.separators import INDIAN
 from groupwise.verifiers.math.units import fitting, nouns_of
 
@@ -49,7 +49,7 @@ class _Comparison:
         before = gold, answer
         g, a = read(gold, self.nouns), read(answer, self.nouns)
         if isinstance(a, Equation) and not (isinstance(g, Equation) and len(g.sides) == len(a.sides) == 2):
-            if a.named and not isinstance(g, Equation) and not _in_order(a.sides[0]):
+            if a.first_side_is_name and not isinstance(g, Equation) and not _in_order(a.sides[0]):
                 return False
             value = g.sides[-1] if is_definition(g) else gold
             return _every(self.compared(value, side) for side in a.of_interest)
@@ -57,14 +57,16 @@ class _Comparison:
             return self.equations(g, a)
         if isinstance(g, Equation):
             return self.compared(g.sides[1], answer) if is_definition(g) else False
-        if isinstance(g, Quantity) or isinstance(a, Quantity):
+        if isinstance(g, CompoundQuantity) or isinstance(a, CompoundQuantity):
             return _quantities(g, a) or _quantities(a, g)
         if isinstance(g, Value | Word) and isinstance(a, Value | Word):
             return self.words(g, a) if isinstance(g, Word) and isinstance(a, Word) else self.values(g, a)
         if isinstance(g, Several) and isinstance(a, Several):
             return self.lists(g, a)
         if isinstance(g, Row) and isinstance(a, Row):
-            if (g.kind, len(g.items)) != (a.kind, len(a.items)) or (g.of and a.of and g.of != a.of):
+            if (g.kind, len(g.items)) != (a.kind, len(a.items)) or (
+                g.variable and a.variable and g.variable != a.variable
+            ):
                 return False
             return _every(self.compared(x, y) for x, y in zip(g.items, a.items, strict=True))
         if isinstance(g, Row) and isinstance(a, Several):
@@ -118,7 +120,7 @@ class _Comparison:
 
     def equations(self, gold: Equation, answer: Equation) -> bool | None:
         (g, gold_value), (a, value) = gold.sides, answer.sides
-        if gold.named and g == a:
+        if gold.first_side_is_name and g == a:
             return self.compared(gold_value, value)
         return self.algebra(f"{g}={gold_value}", f"{a}={value}")
 
@@ -160,7 +162,7 @@ class _Comparison:
             return "mixed"
         reads = [read(item, self.nouns) for item in several.items]
         one_of = several.joined in ("or", "union")
-        if several.joined == "union" or _any(reads, lambda r: isinstance(r, Row) and bool(r.of)):
+        if several.joined == "union" or _any(reads, lambda r: isinstance(r, Row) and bool(r.variable)):
             return "one" if one_of else "all"
         if _any(reads, lambda r: isinstance(r, Word)) or len(set(self.labels(several)) - {""}) > 1:
             return "one" if one_of else "all"
@@ -171,7 +173,7 @@ class _Comparison:
         reads = [read(item, self.nouns) for item in answer.items]
         pairs = [(r.sides[0], r.sides[1]) for r in reads if is_definition(r) and re.fullmatch("[a-z]", r.sides[0])]
         names = [name for name, _ in pairs]
-        if gold.kind != "()" or gold.of or answer.joined not in ("list", "and") or len(set(names)) != len(reads):
+        if gold.kind != "()" or gold.variable or answer.joined not in ("list", "and") or len(set(names)) != len(reads):
             return False
         if len(gold.items) != len(pairs):
             return False
@@ -191,10 +193,10 @@ def _alone(text: str, one: Read) -> str:
 
 def _quantities(one: Read, other: Read) -> bool:
     """Whether a quantity of several units equals another, or a number."""
-    if not isinstance(one, Quantity):
+    if not isinstance(one, CompoundQuantity):
         return False
-    if isinstance(other, Quantity):
-        return (one.size, one.scale) == (other.size, other.scale)
+    if isinstance(other, CompoundQuantity):
+        return (one.size, one.scale_index) == (other.size, other.scale_index)
     return isinstance(other, Value) and other.number is not None and one.is_number(other.number, other.unit)
 
 

@@ -129,8 +129,8 @@ def _chosen(answers: Sequence[Callable[[], str]], which: Which, one: str, many: 
 def _in_box(text: str, box: Boxed) -> str:
     """The content of a box. A box in it counts only if it is all of the content."""
     if box.end is None:
-        raise _NoAnswer("is not closed" if len(text) - box.inside <= LONGEST else _TOO_LONG)
-    if box.end - box.inside > LONGEST + 1:
+        raise _NoAnswer("is not closed" if len(text) - box.content_start <= LONGEST else _TOO_LONG)
+    if box.end - box.content_start > LONGEST + 1:
         raise _NoAnswer(_TOO_LONG)
     if _TAKEN_BACK.match(text, box.end, box.end + LONGEST):
         raise _NoAnswer("is taken back")

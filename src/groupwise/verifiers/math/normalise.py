@@ -3,7 +3,7 @@
 import re
 
 from groupwise.verifiers.math.characters import in_latex
-from groupwise.verifiers.math.groups import ungrouped
+from groupwise.verifiers.math.latex_wrappers import ungrouped
 from groupwise.verifiers.math.separators import without_thousands
 
 

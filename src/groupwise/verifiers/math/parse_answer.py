@@ -10,7 +10,7 @@ from groupwise.verifiers.math.inequalities import inequality, without_bars
 from groupwise.verifiers.math.matrices import determinant, matrix
 from groupwise.verifiers.math.normalise import at_top, split_top
 from groupwise.verifiers.math.number_words import in_base, spelled
-from groupwise.verifiers.math.quantities import Quantity, quantity
+from groupwise.verifiers.math.quantities import CompoundQuantity, quantity
 from groupwise.verifiers.math.rational import rational
 from groupwise.verifiers.math.separators import INDIAN
 from groupwise.verifiers.math.sets import condition, parts_around
@@ -52,12 +52,12 @@ class Several:
 class Row:
     """A tuple, an interval or a matrix. `kind`: its brackets (for a matrix also row widths); `items`: the elements.
 
-    An inequality is an interval; `of` is its variable.
+    An inequality is an interval; `variable` is its variable.
     """
 
     kind: str
     items: tuple[str, ...]
-    of: str = ""
+    variable: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,16 +65,16 @@ class Equation:
     """An equation or a chain of them: two sides or more."""
 
     sides: tuple[str, ...]
-    named: bool
+    first_side_is_name: bool
     """Whether the first side is a name, which has no value to compare."""
 
     @property
     def of_interest(self) -> tuple[str, ...]:
         """The sides of an equation that the verifier compares: of `x = 3`, only `3`."""
-        return self.sides[1:] if self.named else self.sides
+        return self.sides[1:] if self.first_side_is_name else self.sides
 
 
-Read = Value | Word | Several | Row | Equation | Quantity
+Read = Value | Word | Several | Row | Equation | CompoundQuantity
 
 _JOINT = re.compile(
     rf"\s*(?:,\s*(?:and|or)(?![A-Za-z])|;|,|{INDIAN}|(?<![A-Za-z\\])(?:and|or)(?![A-Za-z])|\\(?:land|wedge|lor|vee|cup)(?![A-Za-z]))\s*"
@@ -201,13 +201,13 @@ def _as_one(several: Several, nouns: frozenset[str]) -> Read | None:
 
 def _interval(both: "list[Row | None]") -> Row | None:
     """One interval of x for `x > 1 and x < 3`; None for other pairs."""
-    if len(both) != 2 or both[0] is None or both[1] is None or both[0].of != both[1].of:
+    if len(both) != 2 or both[0] is None or both[1] is None or both[0].variable != both[1].variable:
         return None
     low, high = sorted(both, key=lambda row: row is not None and row.items[0] == r"-\infty")
     assert low is not None and high is not None, "both are there"
     if (low.items[0], high.items[1]).count(r"-\infty") or low.items[1] != r"\infty" or high.items[0] != r"-\infty":
         return None
-    return Row(low.kind[0] + high.kind[1], (low.items[0], high.items[1]), low.of)
+    return Row(low.kind[0] + high.kind[1], (low.items[0], high.items[1]), low.variable)
 
 
 def _inequality(text: str, nouns: frozenset[str]) -> Row | None:
@@ -271,4 +271,4 @@ def _is_one_name(text: str, nouns: frozenset[str]) -> bool:
 
 def is_definition(read: Read) -> TypeGuard[Equation]:
     """Whether an equation gives a name a value, such as `x = 3`."""
-    return isinstance(read, Equation) and len(read.sides) == 2 and read.named
+    return isinstance(read, Equation) and len(read.sides) == 2 and read.first_side_is_name

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from groupwise.core import check_types
 from groupwise.data import Outcome, Prompt, Sample, Verdict, Verifier, VerifierKind, verdicts_have
-from groupwise.verifiers.build_verifier import Grading
+from groupwise.verifiers.build_verifier import VerifierContext
 from groupwise.verifiers.math.sandboxed_algebra import MATH_VERIFY, Symbolic
 from groupwise.verifiers.math.verifier import is_gold, unusable_gold
 from groupwise.verifiers.pool import check_workers
@@ -116,7 +116,7 @@ class InSandbox(VerifierKind):
         check_types(self)
         check_workers(self.deadline, self.workers)
 
-    def build(self, grading: Grading) -> Verifier:
+    def build(self, grading: VerifierContext) -> Verifier:
         """The verifier with its processes. `MissingRequirement` without the packages or a sandbox."""
         return SandboxedVerifier(self, grading)
 
@@ -131,7 +131,7 @@ class SandboxedVerifier(Verifier):
 
     keeps_time = True
 
-    def __init__(self, kind: InSandbox, grading: Grading) -> None:
+    def __init__(self, kind: InSandbox, grading: VerifierContext) -> None:
         self.kind, self.packages = kind, kind.packages
         self._compare = Symbolic(
             type(kind).__name__, [kind.module], kind.function, make=grading.sandbox, deadline=kind.deadline,

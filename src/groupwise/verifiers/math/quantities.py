@@ -21,24 +21,26 @@ _PART = re.compile(r"(?P<number>\d+(?:\.\d+)?) ?(?P<unit>[A-Za-z]+|'{1,2})\.?(?:
 
 
 @dataclass(frozen=True, slots=True)
-class Quantity:
+class CompoundQuantity:
     """A quantity of two or more units: its size in the smallest unit of its scale."""
 
     size: Fraction
-    scale: int
-    units: tuple[str, ...]
+    scale_index: int
+    written_units: tuple[str, ...]
 
     def is_number(self, number: Fraction, unit: str) -> bool:
         """Whether a number of a unit is this quantity; without a unit, of one of the units that it is written in."""
-        sizes = _SCALES[self.scale]
-        return any(number * sizes[name] == self.size for name in ([unit] if unit else self.units) if name in sizes)
+        sizes = _SCALES[self.scale_index]
+        return any(
+            number * sizes[name] == self.size for name in ([unit] if unit else self.written_units) if name in sizes
+        )
 
 
-def quantity(text: str) -> Quantity | None:
+def quantity(text: str) -> CompoundQuantity | None:
     """A quantity of several units, the largest first, each number but the first less than one of the unit before.
 
     >>> quantity("2 h 30 min"), quantity("30 min 2 h"), quantity("2 h 70 min")
-    (Quantity(size=Fraction(9000, 1), scale=0, units=('h', 'min')), None, None)
+    (CompoundQuantity(size=Fraction(9000, 1), scale_index=0, written_units=('h', 'min')), None, None)
     """
     parts: list[tuple[Fraction, str]] = []
     at = 0
@@ -58,6 +60,6 @@ def quantity(text: str) -> Quantity | None:
             return None
     if any(number.denominator > 1 for number, _ in parts[:-1]):
         return None
-    return Quantity(
+    return CompoundQuantity(
         sum((number * size for (number, _), size in zip(parts, sizes, strict=True)), Fraction(0)), scale, units
     )

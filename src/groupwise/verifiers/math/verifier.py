@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 from groupwise.core import check_types
 from groupwise.data import Outcome, Prompt, Sample, Verdict, Verifier, VerifierKind, verdicts_have
 from groupwise.data.verdicts import unverifiable
-from groupwise.verifiers.build_verifier import Grading
+from groupwise.verifiers.build_verifier import VerifierContext
 from groupwise.verifiers.math.equal import same
 from groupwise.verifiers.math.extract import Place, Which, extract_answer
 from groupwise.verifiers.math.limits import is_algebra, too_much
@@ -48,7 +48,7 @@ class Math(VerifierKind):
         check_types(self)
         check_workers(self.deadline, self.workers)
 
-    def build(self, grading: Grading) -> Verifier:
+    def build(self, grading: VerifierContext) -> Verifier:
         """The verifier with its processes. `MissingRequirement` without the package or a sandbox, if it needs them."""
         return MathVerifier(self, grading)
 
@@ -64,7 +64,7 @@ class MathVerifier(Verifier):
     keeps_time = True
     packages = ("mpmath",)
 
-    def __init__(self, kind: Math, grading: Grading) -> None:
+    def __init__(self, kind: Math, grading: VerifierContext) -> None:
         self.kind = kind
         self._algebra: Symbolic | None = None
         if kind.symbolic:

@@ -42,5 +42,11 @@ def made_up_state(final: Arrays, steps: int, picture: Pixels | None = None) -> S
     path = (*actions[:-1], encode_action(states[-2], states[-1], states[-1], picture=picture))
     tokens = tuple(range(steps))
     return Sample(
-        context=(), stream=(0,), finish=Finish.stop, tokens=tokens, origin=(0,) * steps, logp=(0.0,) * steps, path=path
+        context=(),
+        stream=(0,),
+        finish=Finish.stop,
+        tokens=tokens,
+        origin=(0,) * steps,
+        logp=(0.0,) * steps,
+        actions=path,
     )

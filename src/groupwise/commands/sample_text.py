@@ -30,12 +30,14 @@ def turns_of(sample: Sample) -> list[tuple[str, str]]:
     >>> turns_of(sample.with_text("abc", (1, 2, 3)))
     [('model', 'ab'), ('environment', 'c')]
     """
-    begins = (0, *sample.ends)
+    begins = (0, *sample.token_ends)
     turns = []
-    for origin, group in groupby(range(len(sample.ends)), lambda i: sample.origin[i] if sample.origin[i] < 0 else 0):
+    for origin, group in groupby(
+        range(len(sample.token_ends)), lambda i: sample.origin[i] if sample.origin[i] < 0 else 0
+    ):
         positions = list(group)
         if origin != TEMPLATE:
-            text = sample.text[begins[positions[0]] : sample.ends[positions[-1]]]
+            text = sample.text[begins[positions[0]] : sample.token_ends[positions[-1]]]
             turns.append(("environment" if origin == ENVIRONMENT else "model", text))
     return turns
 

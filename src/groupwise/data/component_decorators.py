@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from groupwise.data.sockets import (
+from groupwise.data.base_classes import (
     Advantage,
     Aggregate,
     Credit,

@@ -3,7 +3,7 @@
 from groupwise.cluster.ray import library
 from groupwise.config.recipe import Recipe
 from groupwise.core import Usage
-from groupwise.engines.remote.served import Served
+from groupwise.engines.remote.served_settings import Served
 
 LOCAL = "--cluster.launch local"
 

@@ -84,7 +84,7 @@ class Figures(VerifierKind):
         problem = PROBLEM.fullmatch(str(prompt.row["answer"]))
         if problem is None:
             return Verdict(Outcome.unverifiable, cause=f"the gold answer is not {self.expects}")
-        if state.ndim != 3 or (pixels := picture_of(sample.path)) is None:
+        if state.ndim != 3 or (pixels := picture_of(sample.actions)) is None:
             return Verdict(Outcome.unverifiable, cause=f"a state of shape {state.shape}, which is no picture")
         regions = list(figures(reduced(pixels, SIDE) > 127, self.least))
         if not regions:

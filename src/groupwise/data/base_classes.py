@@ -30,6 +30,7 @@ from groupwise.data.verdicts import Verdict
 __all__ = [
     "Advantage",
     "Aggregate",
+    "AttentionLayout",
     "Backbone",
     "Couples",
     "Credit",
@@ -38,8 +39,7 @@ __all__ = [
     "EngineKind",
     "Environment",
     "Filter",
-    "Layout",
-    "LinearHead",
+    "HasLinearHead",
     "ListsProblems",
     "Mask",
     "Memory",
@@ -48,7 +48,7 @@ __all__ = [
     "Policy",
     "Ratio",
     "ReadsColumns",
-    "Replay",
+    "ReplyLog",
     "ReportsNumbers",
     "Sampler",
     "Shaping",
@@ -151,9 +151,9 @@ class VerifierKind(Verifier):
     """The settings of a verifier in a recipe: the base class of a frozen dataclass, which `build` makes a `Verifier`.
 
     By default the value itself is the verifier, with an `async def __call__(self, prompt, sample)`. One that needs
-    processes or other verifiers has its own `build`, which gets the `Grading`: task, sandbox, judges, deadline. `fits`
-    is whether answers can be compared with a gold answer; `expects` describes such gold answers in the error message.
-    A verifier of packaged tasks only names their kinds in `tasks`.
+    processes or other verifiers has its own `build`, which gets the `VerifierContext`: task, sandbox, judges, deadline.
+    `fits` is whether answers can be compared with a gold answer; `expects` describes such gold answers in the error
+    message. A verifier of packaged tasks only names their kinds in `tasks`.
     """
 
     __slots__ = ()
@@ -188,7 +188,7 @@ class ListsProblems(Protocol):
 
 
 Observation = str | Verdict | None
-"""An environment's reply: text (`CountedText` with counts) continues the conversation; a verdict ends it; None
+"""An environment's reply: text (`ReplyWithCounts` with counts) continues the conversation; a verdict ends it; None
 ends it and leaves the verdict to the verifier."""
 
 
@@ -214,7 +214,7 @@ class Environment(Protocol):
 
 
 @runtime_checkable
-class Replay(Protocol):
+class ReplyLog(Protocol):
     """A log of environments' replies by key, from which a resumed run restores unfinished conversations."""
 
     __slots__ = ()
@@ -316,6 +316,9 @@ class Sampler(Protocol):
     async def reply(self, sample: Sample) -> Observation: ...
 
     @abstractmethod
+    async def episode(self, number: int, /) -> tuple[Sample, ...]: ...
+
+    @abstractmethod
     def append(self, sample: Sample, text: str, /) -> Sample: ...
 
     @abstractmethod
@@ -338,8 +341,9 @@ class Strategy(Protocol):
     Optional, also for the values of its fields: `ReadsColumns`; `roles`, the kinds of samples (`Role`) that it makes
     beside answers; `contents`, the subscores that it adds to verdicts; `needs`, the subscores that it reads;
     `needs_feedback = True` if it writes the verdict's feedback into prompts; `needs_environment = True` if it converses
-    with one; `whole_answers = True` if it can sample from a masked policy, which generates answers whole; and
-    `own_noise = True` if its denoising steps need none of the recipe's. `check` compares them with the recipe.
+    with one; `needs_agent = True` if it runs the recipe's agent; `whole_answers = True` if it can sample from a masked
+    policy, which generates answers whole; and `own_noise = True` if its denoising steps need none of the recipe's.
+    `check` compares them with the recipe.
     """
 
     __slots__ = ()
@@ -538,7 +542,7 @@ class Penalty(Protocol):
 
 
 @runtime_checkable
-class Layout(Protocol):
+class AttentionLayout(Protocol):
     """The position of each packed token in its sequence, and its attention to itself and the tokens before it.
 
     With a `window`, a token attends to at most that many tokens, including itself. With a `softcap` c, a score x
@@ -568,8 +572,8 @@ class Policy(Protocol):
     `Entropy()` the entropy of its distribution. Both are always wanted in a step. Log-probs and measures with
     `in_graph` carry a gradient. `side_models` are the models beside the policy: its copies, or models from directories.
 
-    Tokens need not be words: for a token with an entry in `Sample.path`, the entry is the action. A language model is a
-    `Backbone` instead; the learner wraps it in a `LanguagePolicy`.
+    Tokens need not be words: for a token with an entry in `Sample.actions`, the entry is the action. A language model
+    is a `Backbone` instead; the learner wraps it in a `LanguagePolicy`.
     """
 
     __slots__ = ()
@@ -584,13 +588,13 @@ class Policy(Protocol):
 class Backbone(Protocol):
     """A language model as the learner uses it: tokens to hidden states to logits."""
 
-    def __call__(self, tokens: Int[Tensor, " n"], layout: Layout) -> Float[Tensor, "n width"]: ...
+    def __call__(self, tokens: Int[Tensor, " n"], layout: AttentionLayout) -> Float[Tensor, "n width"]: ...
 
     def head(self, hidden: Float[Tensor, "n width"]) -> Float[Tensor, "n vocabulary"]: ...
 
 
 @runtime_checkable
-class LinearHead(Protocol):
+class HasLinearHead(Protocol):
     """A model whose head is a single matrix. The learner then never materialises all logits of a batch."""
 
     @property

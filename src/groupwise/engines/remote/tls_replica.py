@@ -1,6 +1,6 @@
 """The program of a replica on another host: a native engine without weights, for a trainer that knows the secret.
 
-    python -m groupwise.engines.remote.replica_tls SETTINGS HOST
+    python -m groupwise.engines.remote.tls_replica SETTINGS HOST
 
 It listens on a free port of HOST, and prints its address. The secret is in the environment variable GROUPWISE_SECRET.
 The `directory` of its settings is a model as a recipe names it; its weights are not read.

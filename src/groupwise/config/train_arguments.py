@@ -13,7 +13,7 @@ from groupwise.config.parse_values import hints_of
 from groupwise.config.recipe import Recipe
 from groupwise.config.recipe_toml import plain, write
 from groupwise.config.registry import methods
-from groupwise.config.toml import PlainText, is_toml
+from groupwise.config.toml import PythonText, is_toml
 from groupwise.config.user_code import Permissions
 from groupwise.core import Usage
 from groupwise.methods import Method
@@ -74,8 +74,19 @@ def overrides_of(settings: Mapping[str, Any]) -> list[tuple[str, Any]]:
             fix = f"did you mean {near[0]}?" if near else "groupwise show FILE prints all fields of a recipe"
             raise Usage(f"no argument and no field of a recipe is called {name!r}", fix=other_name_fix(name) or fix)
     hints = hints_of(Recipe)
+    if (environment := settings.get("environment", "")) and not isinstance(environment, str):
+        raise not_a_name(environment)
     values = {path: as_data(_lora(path, value), hints.get(path, Any)) for path, value in settings.items()}
-    return [(path, PlainText(value) if isinstance(value, str) else value) for path, value in values.items()]
+    return [(path, PythonText(value) if isinstance(value, str) else value) for path, value in values.items()]
+
+
+def not_a_name(environment: Any) -> Usage:
+    """The error for an environment that is passed as a class or a value: a run records its name and its file."""
+    made = environment if callable(environment) and hasattr(environment, "__name__") else type(environment)
+    module = made.__module__ if made.__module__ != "__main__" else "my_file"
+    file = f'permissions=gw.Permissions(use=["{module}.py"])'
+    fix = f'pass its name and its file: environment="{module}:{made.__name__}", {file}'
+    return Usage(f"environment is the object {made.__name__}, not a name", fix=fix)
 
 
 def _lora(path: str, value: Any) -> Any:

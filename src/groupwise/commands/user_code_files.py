@@ -44,7 +44,9 @@ def with_named_files(words: Sequence[str]) -> list[str]:
     changed = [words[0]]
     for before, word in pairwise(words[:end]):
         option, _, value = word.partition("=") if word.startswith("--") else (before, "", word)
-        if value and (names_code(option, command.fields) or (command.name == "audit" and not option.startswith("--"))):
+        if value and (
+            names_code(option, command.takes_recipe_fields) or (command.name == "audit" and not option.startswith("--"))
+        ):
             text = (WHOLE if WHOLE.fullmatch(value) else NAMED).sub(recipe_name, value)
             word = word.removesuffix(value) + text
         changed.append(word)

@@ -6,15 +6,15 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from groupwise.data import CountedText, Observation, Verdict
+from groupwise.data import Observation, ReplyWithCounts, Verdict
 from groupwise.data.rollout_json import from_json, to_json
+from groupwise.runs.atomic_writes import DISK, FileSystem
 from groupwise.runs.checkpoints import finished_checkpoints
-from groupwise.runs.disk import DISK, Disk
 from groupwise.runs.jsonl import file_bytes, json_line, json_objects
 from groupwise.runs.layout import RunLayout, iteration_files
 
 
-class ReplayLog:
+class ReplyLogFile:
     """A run's log of environments' replies, `replay/<iteration>.jsonl`: each line has a key (`question`) and a reply.
 
     `now` returns the number of finished iterations. Files from before the oldest checkpoint are removed. A line that
@@ -30,7 +30,7 @@ class ReplayLog:
         now: Callable[[], int],
         notify: Callable[[str], None] = lambda text: None,
         *,
-        disk: Disk = DISK,
+        disk: FileSystem = DISK,
     ) -> None:
         self._layout, self._now, self._notify, self._disk = layout, now, notify, disk
         self._iteration = -1
@@ -117,7 +117,7 @@ def observation_to_json(reply: Observation) -> Any:
     >>> observation_from_json(observation_to_json(Verdict(Outcome.correct))).outcome.name
     'correct'
     """
-    if isinstance(reply, CountedText) and reply.counts:
+    if isinstance(reply, ReplyWithCounts) and reply.counts:
         return {"words": str(reply), "counts": dict(reply.counts)}
     return to_json(reply) if isinstance(reply, Verdict) else reply
 
@@ -127,5 +127,5 @@ def observation_from_json(plain: Any) -> Observation:
     if plain is None or isinstance(plain, str):
         return plain
     if "words" in plain:
-        return CountedText(str(plain["words"]), **plain["counts"])
+        return ReplyWithCounts(str(plain["words"]), **plain["counts"])
     return from_json(Verdict, plain)

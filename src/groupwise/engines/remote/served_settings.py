@@ -16,11 +16,10 @@ from torch import nn
 from groupwise.core import EngineLost
 from groupwise.data import gap_bound
 from groupwise.engines import Native
-from groupwise.engines.remote import replica_tls
+from groupwise.engines.remote import tls_replica
 from groupwise.engines.remote.access import EngineAccess
 from groupwise.engines.remote.devices import gpu_count, on_device, replica_devices
 from groupwise.engines.remote.fleet import Fleet
-from groupwise.engines.remote.probe import Probe
 from groupwise.engines.remote.remote import Remote
 from groupwise.engines.remote.replica import Program, ReplicaSettings, start_replica
 from groupwise.engines.remote.secret import read_secret
@@ -28,6 +27,7 @@ from groupwise.engines.remote.server import Identity, servable
 from groupwise.engines.remote.shared_device import SharedDeviceFleet
 from groupwise.engines.remote.tls import TlsAddress
 from groupwise.engines.remote.weights_file import Exchange, state_bytes
+from groupwise.engines.remote.weights_probe import Probe
 from groupwise.models import MixtureSizes, Model, Tokenizer, has_adapter, write_fresh
 from groupwise.models.lora import adapter_text, merged_weights
 
@@ -42,22 +42,22 @@ PAUSE = 0.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Target:
+class EngineRequirements:
     """The requirements of a model on its engines besides its shape: dtype and device.
 
-    `placed`: a launcher assigns each engine its own device, on a host with the engine's environment.
+    `device_from_launcher`: a launcher assigns each engine its own device, on a host with the engine's environment.
     """
 
     dtype: str
     device: str
-    placed: bool = False
+    device_from_launcher: bool = False
 
     @classmethod
-    def of(cls, model: Model, *, placed: bool = False) -> "Target":
-        """The target of a model with weights."""
+    def of(cls, model: Model, *, from_launcher: bool = False) -> "EngineRequirements":
+        """The requirements of a model with weights."""
         weight = next(model.parameters())
         dtype = str(weight.dtype).removeprefix("torch.")
-        return cls(dtype=dtype, device=str(weight.device), placed=placed)
+        return cls(dtype=dtype, device=str(weight.device), device_from_launcher=from_launcher)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,7 +105,7 @@ class Served(Native):
         access: EngineAccess = EngineAccess(),  # noqa: B008
     ) -> Fleet:  # fmt: skip
         """The fleet, with replicas on this machine. Raises the error of `check`."""
-        target = Target.of(model)
+        target = EngineRequirements.of(model)
         self.check(model, experts, target, access)
         devices = self.devices(target)
 
@@ -129,7 +129,7 @@ class Served(Native):
         settings = ReplicaSettings(
             directory=str(exchange.path), dtype=dtype, device=str(weight.device), threads=torch.get_num_threads(),
             seed=seed, max_num_seqs=self.max_num_seqs, kv_cache_tokens=self.kv_cache_tokens, compiled=decoder.compiled,
-            adapter="" if merges else adapter_text(decoder),
+            adapter_json="" if merges else adapter_text(decoder),
         )  # fmt: skip
         identity = Identity.of(decoder, tokenizer, seed=seed, merged=merges)
         program = replace(self.program(settings, access), identity=identity)
@@ -138,7 +138,7 @@ class Served(Native):
 
         async def start(index: int) -> Remote:
             if index < self.replicas:
-                return await launch(replace(program, logs=exchange.logs), index, self.deadline)
+                return await launch(replace(program, log_directory=exchange.log_directory), index, self.deadline)
             patience = self.deadline if index in met else 0.0
             connect = partial(
                 Remote.connect, addresses[index - self.replicas], secret=secret, deadline=self.deadline,
@@ -158,7 +158,7 @@ class Served(Native):
         )  # fmt: skip
 
     def check(
-        self, model: nn.Module, experts: MixtureSizes | None, target: Target,
+        self, model: nn.Module, experts: MixtureSizes | None, target: EngineRequirements,
         access: EngineAccess = EngineAccess(),  # noqa: B008
     ) -> None:  # fmt: skip
         """`Usage` for a model that the engines cannot run, more engines than GPUs for them, a host that the command
@@ -167,7 +167,7 @@ class Served(Native):
         `Storage` if the directory for the weights cannot be made, or has no room for them.
         """
         decoder = servable(model, experts)
-        if not target.placed:
+        if not target.device_from_launcher:
             self.devices(target)
         self.secret(access)
         exchange = new_exchange(access)
@@ -176,7 +176,7 @@ class Served(Native):
         finally:
             exchange.close()
 
-    def devices(self, target: Target) -> tuple[str, ...]:
+    def devices(self, target: EngineRequirements) -> tuple[str, ...]:
         """The device of each replica on this host. `Usage` for more replicas than GPUs for them."""
         return replica_devices(self.replicas, target.device, gpu_count(), colocated=self.placement == "colocated")
 
@@ -191,7 +191,7 @@ class Served(Native):
 
     def program(self, settings: ReplicaSettings, access: EngineAccess) -> Program:
         """The program of each replica."""
-        return Program(settings=settings, elsewhere=(replica_tls.__name__,))
+        return Program(settings=settings, remote_command=(tls_replica.__name__,))
 
 
 def new_exchange(access: EngineAccess) -> Exchange:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from groupwise.core import Mismatch
+from groupwise.core import LogprobMismatch
 from groupwise.data import Ids
 from groupwise.engines import NativeEngine
 from groupwise.engines.remote.remote import Remote
@@ -20,11 +20,11 @@ Scores = tuple[float, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Expected:
+class ProbeScores:
     """The fixed answer's scores under the current and the previous weights (empty at the first load)."""
 
-    now: Scores
-    before: Scores = ()
+    current: Scores
+    previous: Scores = ()
 
 
 class Probe:
@@ -39,18 +39,18 @@ class Probe:
         self.context, self.answer = fixed_text(decoder.shape.vocabulary, decoder.shape.positions)
         self._engine = NativeEngine(decoder, tokenizer, seed=0, max_num_seqs=1)
 
-    async def expect(self, version: int, weights: Mapping[str, Tensor], before: Expected | None) -> Expected:
+    async def expect(self, version: int, weights: Mapping[str, Tensor], before: ProbeScores | None) -> ProbeScores:
         """The scores to expect of an engine with these weights, which are the decoder's own tensors."""
         await self._engine.load(version, weights)
         now = await self._engine.score(self.context, self.answer)
         await self._engine.load(version, weights)  # frees the copies of weights that `score` made
-        return Expected(now, before.now if before else ())
+        return ProbeScores(now, before.current if before else ())
 
-    async def check(self, remote: Remote, expected: Expected) -> None:
-        """`Mismatch` if the engine's scores differ from the scores of the current weights."""
+    async def check(self, remote: Remote, expected: ProbeScores) -> None:
+        """`LogprobMismatch` if the engine's scores differ from the scores of the current weights."""
         scores = await remote.score(self.context, self.answer)
-        gap = largest_gap(scores, expected.now)
-        old = largest_gap(scores, expected.before) if expected.before else float("inf")
+        gap = largest_gap(scores, expected.current)
+        old = largest_gap(scores, expected.previous) if expected.previous else float("inf")
         if gap <= self.max_logprob_diff and gap <= old:
             return
         weights = (
@@ -59,9 +59,9 @@ class Probe:
             else "neither the new nor the old weights"
         )
         evidence = f"largest difference of a log-prob: {gap:.2g} from the new weights"
-        if expected.before:
+        if expected.previous:
             evidence += f", {old:.2g} from those before"
-        raise Mismatch(f"the engine {remote.name} reports version {remote.version}, but has {weights}",
+        raise LogprobMismatch(f"the engine {remote.name} reports version {remote.version}, but has {weights}",
                        evidence=evidence, fix="report this as a bug of the engine")  # fmt: skip
 
 

@@ -1,0 +1,71 @@
+"""Calls a recipe's agent once before a run, with a made-up policy."""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from torch import Tensor
+
+from groupwise.checks.checked import Checked
+from groupwise.config.recipe import Recipe
+from groupwise.core import Usage
+from groupwise.data import ContextKey, Draw, Finish, Generation, GenerationRequest, Ids, all_problems
+from groupwise.rollout import AgentRunner, DrawSampler, RolloutSetting
+from groupwise.training.build import Inputs
+from groupwise.verifiers import ByEnvironment
+
+MOST_SECONDS = 30.0
+"""The time limit of the trial, in seconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class MadeUpEngine:
+    """An engine whose answer to every request is one token, or two: text, and the end of the answer."""
+
+    answer: Ids
+    version: int = 0
+
+    async def sample(self, request: GenerationRequest) -> Generation:
+        tokens = self.answer[: request.limit]
+        finish = Finish.stop if len(tokens) == len(self.answer) else Finish.length
+        n = len(tokens)
+        return Generation(tokens=tokens, logp=(-1.0,) * n, versions=(0,) * n, finish=finish)
+
+    async def score(self, context: Ids, tokens: Ids, *, temperature: float = 1.0) -> tuple[float, ...]:
+        return (-1.0,) * len(tokens)
+
+    async def load(self, version: int, weights: Mapping[str, Tensor]) -> None:
+        raise AssertionError("a made-up policy has no weights")
+
+    def prefill(self, contexts: Sequence[ContextKey]) -> None:
+        return None
+
+
+def try_agent(recipe: Recipe, runner: AgentRunner, inputs: Inputs) -> Checked:
+    """Run the agent on the first problem. Its tools run, too.
+
+    An error if it returns no reward and the recipe has no verifier; a note if it fails, which may be due to the answer.
+    """
+    problems = all_problems(inputs.task)
+    if not problems:
+        return Checked()
+    tokenizer = inputs.tokenizer
+    text = next(i for i in range(len(tokenizer.backend_tokenizer.get_vocab())) if i not in tokenizer.control.ids)
+    setting = RolloutSetting(
+        engine=MadeUpEngine((text, *sorted(tokenizer.eos)[:1])),
+        verifier=inputs.verifier,
+        tokenizer=tokenizer,
+        sampling=recipe.sampling,
+        seed=recipe.seed,
+    )
+    sampler = DrawSampler(draw=Draw(0, problems[0], 1), setting=setting)
+    trial = replace(runner, deadline=min(runner.deadline, MOST_SECONDS))
+    episode, verdict = asyncio.run(trial.run(sampler, sampler.draw, 0))
+    if verdict is not None and verdict.cause:
+        return Checked((), [f"note: on a made-up answer, {verdict.cause}"])
+    if not episode.answered:
+        return Checked((), [f"note: the agent made no request for {problems[0].id}"])
+    if verdict is None and isinstance(inputs.verifier, ByEnvironment):
+        what = f"the agent returns no reward, and {recipe.task.label} has no verifier"
+        return Checked([Usage(what, fix="return a reward from the agent, or add --reward math, or another verifier")])
+    return Checked()

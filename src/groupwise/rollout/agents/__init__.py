@@ -1,0 +1,1 @@
+"""Agents: episodes made of chat requests, and the endpoint that answers them."""

@@ -1,0 +1,308 @@
+"""One run of an agent: its chat requests, answered by the policy, as a tree of calls that becomes samples."""
+
+import asyncio
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from groupwise.core import BadData
+from groupwise.data import ENVIRONMENT, REQUESTS, THREAD, Draw, Finish, Ids, Sample, Sampler, Sampling
+from groupwise.data.rollout_json import to_json
+from groupwise.environments import Call as ToolCall
+from groupwise.environments import CallFormat, MalformedCall
+from groupwise.models import Template, Tokenizer, without_second_end
+from groupwise.rollout.agents.chat_request import ChatRequest, RequestError, meaning
+from groupwise.rollout.gather_coroutines import together
+
+__all__ = ["Answered", "Episode", "Plan"]
+
+MOST_CALLS = 1024
+"""The most requests of an episode: an agent in a loop ends there."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What is generated for a request: the ids before the answer, its limit and sampling, and its random stream.
+
+    `parent` is the number of the earlier call that it continues, with the new ids `inserted`; a call without a parent
+    has the prompt `context`. `sampling` replaces the policy's, and an answer of another distribution is not `trained`.
+    The answer to a `chat` may have tool calls.
+    """
+
+    stream: Ids = ()
+    context: Ids = ()
+    parent: int | None = None
+    inserted: Ids = ()
+    limit: int | None = None
+    sampling: Sampling | None = None
+    trained: bool = True
+    chat: bool = True
+
+
+@dataclass(slots=True, eq=False)
+class Answered:
+    """A call with its answer. `sample` is the conversation up to the answer, whose tokens begin at `start`.
+
+    `history` is the meaning of the conversation's messages, with the answer's, and `tools` that of its tools. A `full`
+    conversation has no room for the request's messages: its answer is empty, and so are all that continue it.
+    """
+
+    plan: Plan
+    sample: Sample
+    start: int
+    text: str = ""
+    calls: Sequence[ToolCall] = ()
+    malformed: bool = False
+    full: bool = False
+    history: tuple[Any, ...] = ()
+    tools: str = ""
+
+    @property
+    def tokens(self) -> Ids:
+        """The tokens of the answer."""
+        return self.sample.tokens[self.start :]
+
+    @property
+    def message(self) -> dict[str, Any]:
+        """The answer as a message of an assistant, in OpenAI's form. The ids of its calls depend on its content."""
+        message: dict[str, Any] = {"role": "assistant", "content": self.text or None if self.calls else self.text}
+        if self.calls:
+            key = hashlib.sha256(repr((self.plan.stream, self.sample.context, self.sample.tokens)).encode()).hexdigest()
+            functions = [{"name": c.name, "arguments": json.dumps(dict(c.arguments))} for c in self.calls]
+            message["tool_calls"] = [
+                {"id": f"{key[:8]}{i}", "type": "function", "function": function}
+                for i, function in enumerate(functions)
+            ]
+        return message
+
+    @property
+    def meaning(self) -> tuple[Any, ...]:
+        """The meaning of the answer (`chat_request.meaning`)."""
+        functions = [{"function": {"name": c.name, "arguments": dict(c.arguments)}} for c in self.calls]
+        return meaning({"role": "assistant", "content": self.text, "tool_calls": functions})
+
+
+@dataclass(slots=True, eq=False)
+class Episode:
+    """Answers the requests of one run of an agent, and keeps the tokens of its calls.
+
+    A request whose messages begin with an earlier conversation, compared by meaning, continues its tokens: only the new
+    messages are tokenised. Any other request opens a conversation. The random numbers of a call are keyed by the draw,
+    the episode's number, the tokens and settings of the request, and the count of equal requests. The first request
+    that is the row's own prompt has the numbers of an ordinary answer. Answers are returned in the order of their
+    requests once no request of the episode waits, so an agent in this process runs the same with any speed of engines.
+    """
+
+    sampler: Sampler
+    draw: Draw
+    number: int
+    template: Template
+    format: CallFormat
+    temperature: float
+    """The policy's temperature in training: a request with another one gets an untrained answer."""
+    unordered: Callable[[], object] = lambda: None
+    """Called for an equal request at the same time: their numbers then depend on their order."""
+    answered: dict[int, Answered] = field(default_factory=dict)
+    """The calls by number, in the order of their requests."""
+    requests: int = 0
+    _counts: Counter[bytes] = field(default_factory=Counter)
+    _open: Counter[bytes] = field(default_factory=Counter)
+    _running: int = 0
+    _waiting: list[tuple[int, asyncio.Future[None]]] = field(default_factory=list)
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """The tokenizer of the policy."""
+        return self.template.tokenizer
+
+    async def answer(self, request: ChatRequest) -> list[Answered]:
+        """The `n` answers to a request. RequestError if it has none."""
+        first, self.requests = self.requests, self.requests + request.n
+        if self.requests > MOST_CALLS:
+            raise RequestError(f"an episode has at most {MOST_CALLS} calls", status=429, code="rate_limit_exceeded")
+        plan = self._planned(request)
+        content = self._content(plan)
+        if self._open[content]:
+            self.unordered()
+        plans = [replace(plan, stream=self._stream(content, plan)) for _ in range(request.n)]
+        self._open[content] += 1
+        self._running += 1
+        try:
+            answers = await together(self.generate(first + i, each) for i, each in enumerate(plans))
+        finally:
+            self._open[content] -= 1
+            self._running -= 1
+            self._release()
+        for one in answers if plan.chat else ():
+            one.history, one.tools = (*request.meanings, one.meaning), _canonical(request.tools)
+        turn = asyncio.get_running_loop().create_future()
+        self._waiting.append((first, turn))
+        self._release()
+        await turn
+        return answers
+
+    async def generate(self, number: int, plan: Plan) -> Answered:
+        """Generate the answer of the call with this number, and keep it."""
+        parent = None if plan.parent is None else self.answered[plan.parent]
+        base = self._base(plan)
+        if parent is not None and (parent.full or len(base.tokens) >= base.limit):
+            full = parent.sample.with_finish(Finish.length)
+            answer = Answered(plan, full, len(full.tokens), full=True)
+        else:
+            sample = replace(base, stream=plan.stream)
+            sample = await self.sampler.extend(sample, limit=plan.limit, sampling=plan.sampling)
+            answer = Answered(plan, sample if plan.trained else _untrained(sample, len(base.tokens)), len(base.tokens))
+            answer.text = self.tokenizer.decode(answer.tokens)
+        if plan.chat:
+            try:
+                answer.text, answer.calls = self.format.parse(answer.text)
+            except MalformedCall:
+                answer.malformed = True
+        self.answered[number] = answer
+        return answer
+
+    def _planned(self, request: ChatRequest) -> Plan:
+        """The plan of a request, without its stream."""
+        policy, wanted = self.sampler.sampling, request.temperature
+        trained = wanted is None or wanted == self.temperature
+        try:
+            sampling = policy if trained or wanted is None else replace(policy, temperature=wanted)
+            sampling = sampling if request.stop is None else replace(sampling, stop=request.stop)
+            settings: dict[str, Any] = {"limit": request.limit, "trained": trained, "chat": request.text is None}
+            settings["sampling"] = None if sampling == policy else sampling
+            if (number := self._parent(request)) is None:
+                return Plan(context=self._opening(request), **settings)
+            return Plan(parent=number, inserted=self._inserted(self.answered[number], request), **settings)
+        except BadData as error:
+            raise RequestError(f"{error.what}; {error.fix}") from error
+        except ValueError as error:
+            raise RequestError(str(error)) from error
+
+    def _opening(self, request: ChatRequest) -> Ids:
+        """The ids of the prompt of a new conversation."""
+        if request.text is not None:
+            return self.tokenizer.encode(request.text, bos=True)
+        if request.tools and not (self.template.name == "chat" and "tools" in self.template.source):
+            raise RequestError("the model's chat template does not use tools", param="tools")
+        return self.template(list(request.messages), list(request.tools) if request.tools else None)
+
+    def _parent(self, request: ChatRequest) -> int | None:
+        """The number of the call whose conversation, with its answer, is the longest beginning of the request.
+
+        Only messages of users, tools and the system may follow: any other history is opened as a new conversation.
+        """
+        meanings, tools = request.meanings, _canonical(request.tools)
+        fitting = [
+            number
+            for number, one in self.answered.items()
+            if one.history
+            and one.tools == tools
+            and len(one.history) < len(meanings)
+            and meanings[: len(one.history)] == one.history
+            and all(role != "assistant" for role, *_ in meanings[len(one.history) :])
+        ]
+        longest = max((len(self.answered[number].history) for number in fitting), default=0)
+        fitting = [number for number in fitting if len(self.answered[number].history) == longest]
+        return min(fitting, key=lambda number: self.answered[number].plan.stream, default=None)
+
+    def _inserted(self, parent: Answered, request: ChatRequest) -> Ids:
+        """The ids between a call's answer and the next one, in the template's frame."""
+        ids = self.template.later_messages(request.messages[len(parent.history) :])
+        return without_second_end(self.tokenizer, parent.sample.tokens, ids)
+
+    def _base(self, plan: Plan) -> Sample:
+        """The sample before the answer of a plan. Its tokens end with the new messages."""
+        if plan.parent is None:
+            (start,) = self.sampler.start(plan.context)
+            return start
+        parent = self.answered[plan.parent].sample
+        return parent.insert(plan.inserted, ENVIRONMENT).with_finish(None)
+
+    def _content(self, plan: Plan) -> bytes:
+        """A digest of the tokens before an answer and of its settings."""
+        base = self._base(plan)
+        return _digest(
+            base.context + base.tokens, [plan.limit, None if plan.sampling is None else to_json(plan.sampling)]
+        )
+
+    def _stream(self, content: bytes, plan: Plan) -> Ids:
+        """The key of a call's random numbers within its draw."""
+        count = self._counts[content]
+        self._counts[content] += 1
+        if not count and plan == Plan(context=self.draw.prompt.token_ids):
+            return (self.number,)
+        return self.number, int.from_bytes(content[:8], "little"), count
+
+    def _release(self) -> None:
+        """Return the answers that wait, in the order of their requests, if no request of the episode runs."""
+        if self._running:
+            return
+        waiting, self._waiting = sorted(self._waiting, key=lambda pair: pair[0]), []
+        for _, turn in waiting:
+            if not turn.done():
+                turn.set_result(None)
+
+    # The samples
+
+    def samples(self) -> tuple[Sample, ...]:
+        """The samples of the episode: the one with the last answer first, the others in the order of their streams.
+
+        Where two calls continue the same answer, the first by its stream continues the sample; the other begins one,
+        after the common tokens. So each token is in one sample, and no order of arrival matters.
+        """
+        children: dict[int | None, list[int]] = {}
+        for number, one in sorted(self.answered.items(), key=lambda pair: pair[1].plan.stream):
+            children.setdefault(one.plan.parent, []).append(number)
+        paths = sorted(_paths(children), key=lambda path: self.answered[path[0]].plan.stream)
+        paths.sort(key=lambda path: max(self.answered) not in path)
+        return tuple(self._sample(path, "answer" if i == 0 else THREAD) for i, path in enumerate(paths))
+
+    @property
+    def last(self) -> Sample:
+        """The last answer as a sample, for the verifier."""
+        last = self.answered[max(self.answered)]
+        return last.sample.after(last.start)
+
+    def _sample(self, path: Sequence[int], role: str) -> Sample:
+        """The sample of calls that continue each other."""
+        calls = [self.answered[number] for number in path]
+        at, sample = calls[0].start, calls[-1].sample
+        counts = {
+            REQUESTS: len(calls),
+            "calls": sum(len(one.calls) for one in calls),
+            "malformed": sum(one.malformed for one in calls),
+        }
+        finish = Finish.length if sample.finish is None else sample.finish
+        stream, limit = calls[0].plan.stream, sample.limit - at
+        cut = sample.after(at) if at else sample
+        return replace(cut, stream=stream, role=role, finish=finish, limit=limit).add_counts(counts)
+
+
+def _paths(children: Mapping[int | None, Sequence[int]]) -> Iterator[list[int]]:
+    """The calls of each sample by number, in order. `children` are the calls that continue a call."""
+    opened = list(children.get(None, ()))
+    while opened:
+        path = [opened.pop()]
+        while below := children.get(path[-1], ()):
+            opened += below[1:]
+            path.append(below[0])
+        yield path
+
+
+def _untrained(sample: Sample, start: int) -> Sample:
+    """A copy whose tokens from `start` on are not trained."""
+    n = len(sample.tokens) - start
+    return replace(
+        sample, origin=(*sample.origin[:start], *(ENVIRONMENT,) * n), logp=(*sample.logp[:start], *(float("nan"),) * n)
+    )
+
+
+def _canonical(tools: Sequence[Mapping[str, Any]]) -> str:
+    return json.dumps(list(tools), sort_keys=True)
+
+
+def _digest(ids: Ids, settings: Any) -> bytes:
+    return hashlib.sha256(json.dumps([ids, settings]).encode()).digest()

@@ -1,0 +1,121 @@
+"""Runs an agent: opens an episode, calls the user's function, and turns its result into a verdict."""
+
+import asyncio
+import hashlib
+import json
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+from groupwise.core import describe_error
+from groupwise.core.errors import ends_run
+from groupwise.data import Draw, Prompt, Sampler, Verdict
+from groupwise.data.rollout_json import from_json, to_json
+from groupwise.data.verdicts import as_verdict, unverifiable
+from groupwise.environments import call_format
+from groupwise.models import Template
+from groupwise.rollout.agents.chat_request import POLICY
+from groupwise.rollout.agents.endpoint import Endpoint
+from groupwise.rollout.agents.episode import Episode, Plan
+from groupwise.rollout.agents.transport import openai_clients
+
+__all__ = ["AgentFunction", "AgentRunner"]
+
+AgentFunction = Callable[[Mapping[str, Any], Any], Awaitable[Any]]
+"""A user's agent: `async def agent(row, client)`, whose client is an `openai.AsyncOpenAI`. It may return a reward."""
+
+
+@dataclass(eq=False)
+class AgentRunner:
+    """Runs the agent of a recipe, one episode at a time or many.
+
+    `temperature` is that of training. `deadline` limits an episode, in seconds. `model_names` are names besides
+    `policy` that requests may use for it. `notify` gets one line if a run cannot be repeated to the bit.
+    """
+
+    agent: AgentFunction
+    template: Template
+    temperature: float
+    deadline: float = 600.0
+    model_names: Sequence[str] = ()
+    notify: Callable[[str], object] = lambda line: None
+    _noted: bool = field(default=False, init=False)
+
+    @cached_property
+    def endpoint(self) -> Endpoint:
+        """The endpoint of all episodes."""
+        return Endpoint((POLICY, *self.model_names))
+
+    @cached_property
+    def client(self) -> Callable[[str], Any]:
+        """The client of an episode, by its key."""
+        return openai_clients(self.endpoint)
+
+    async def run(self, sampler: Sampler, draw: Draw, number: int) -> tuple[Episode, Verdict | None]:
+        """Run the agent once. Returns the episode, and the verdict; None leaves it to the verifier.
+
+        An agent that raises or takes too long is unverifiable. Raises an error that ends the run, such as a lost
+        engine: it is not the agent's fault.
+        """
+        episode = self._episode(sampler, draw, number)
+        with self.endpoint.open(episode) as (key, opened):
+            agent = asyncio.ensure_future(self._called(draw.prompt, key))
+            try:
+                await asyncio.wait({agent, opened.failed}, return_when=asyncio.FIRST_COMPLETED)
+                if opened.failed.done():
+                    opened.failed.result()
+                return episode, agent.result()
+            finally:
+                agent.cancel()
+                await asyncio.gather(agent, return_exceptions=True)
+
+    async def replayed(
+        self, record: str, sampler: Sampler, draw: Draw, number: int
+    ) -> tuple[Episode, Verdict | None] | None:
+        """An episode that ended before the run was killed, from its record: its calls are generated again, the agent
+        does not run. None if an answer differs: then the weights do, too.
+        """
+        episode = self._episode(sampler, draw, number)
+        data = json.loads(record)
+        for name, (plan, digest) in data["calls"].items():
+            answer = await episode.generate(int(name), from_json(Plan, plan))
+            if _digest(answer.tokens) != digest:
+                return None
+        return episode, None if data["verdict"] is None else from_json(Verdict, data["verdict"])
+
+    def _episode(self, sampler: Sampler, draw: Draw, number: int) -> Episode:
+        format = call_format(self.template.source)
+        return Episode(sampler, draw, number, self.template, format, self.temperature, self._unordered)
+
+    async def _called(self, prompt: Prompt, key: str) -> Verdict | None:
+        """Call the agent: its reward as a verdict, None without one."""
+        limit = asyncio.timeout(self.deadline)
+        try:
+            async with limit:
+                reward = await self.agent({"prompt": prompt.text, **prompt.row}, self.client(key))
+        except Exception as error:
+            if ends_run(error):
+                raise
+            late = isinstance(error, TimeoutError) and limit.expired()
+            cause = f"it did not end within {self.deadline:g} seconds" if late else describe_error(error)
+            return unverifiable(f"the agent: {cause}")
+        return None if reward is None else as_verdict(reward)
+
+    def _unordered(self) -> None:
+        if not self._noted:
+            self._noted = True
+            self.notify(
+                "note: an agent made two equal requests at the same time; their answers depend on which is first, so "
+                "the run cannot be repeated to the bit: await the first answer, or ask for several with n"
+            )
+
+
+def record_of(episode: Episode, verdict: Verdict | None) -> str:
+    """An episode that has ended, for the replay log: its calls with a digest of each answer, and the verdict."""
+    calls = {number: [to_json(one.plan), _digest(one.tokens)] for number, one in sorted(episode.answered.items())}
+    return json.dumps({"calls": calls, "verdict": None if verdict is None else to_json(verdict)})
+
+
+def _digest(tokens: Sequence[int]) -> str:
+    return hashlib.sha256(json.dumps(list(tokens)).encode()).hexdigest()[:32]

@@ -1,0 +1,217 @@
+"""Runs of a recipe with an agent: the recipe's field, whole rows, one advantage per episode, resumed runs."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+import torch
+
+import groupwise as gw
+from groupwise.checks.check import check
+from groupwise.config.recipe_toml import read_recipe, write
+from groupwise.config.user_code import Permissions, UserCode, load_use
+from groupwise.core import InvalidValue, Usage
+from groupwise.data import THREAD, Draw, Outcome, Prompt, Rollout, Sample, Verdict, pack
+from groupwise.methods import Method, dr_grpo, grpo
+from groupwise.objective import episode_mean, sequence_mean
+from groupwise.rollout import Agents
+from groupwise.rollout.agents import runner as runner_file
+from groupwise.rollout.agents.transport import URL, EpisodeTransport
+from groupwise.runs.layout import RunLayout
+from groupwise.tasks import Problems
+from groupwise.training.loop import compute_advantages
+
+
+class Client:
+    """The one method of `openai.AsyncOpenAI` that these agents call."""
+
+    def __init__(self, endpoint: Any, key: str) -> None:
+        self.http = httpx2.AsyncClient(transport=EpisodeTransport(endpoint), base_url=URL)
+        self.headers = {"authorization": f"Bearer {key}"}
+
+    async def say(self, text: str, **fields: Any) -> str:
+        body = {"model": "policy", "messages": [{"role": "user", "content": text}], **fields}
+        reply = await self.http.post("/chat/completions", json=body, headers=self.headers)
+        assert reply.status_code == 200, reply.text
+        return reply.json()["choices"][0]["message"]["content"]
+
+
+@pytest.fixture(autouse=True)
+def plain_clients(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runner_file, "openai_clients", lambda endpoint: lambda key: Client(endpoint, key))
+
+
+TINY: dict[str, Any] = {
+    "iterations": 2, "prompts": 4, "evaluate.problems": 8, "evaluate.every": 0, "save.every": 1,
+    "sampling.max_tokens": 24, "method.group_size": 4,
+}  # fmt: skip
+
+
+async def asks(row: Any, client: Client) -> None:
+    await client.say(row["prompt"])
+
+
+async def two_contexts(row: Any, client: Client) -> float:
+    """A solver and a checker, which says the first answer again: the reward is its length."""
+    first = await client.say(row["prompt"])
+    second = await client.say(row["prompt"] + first[:8])
+    return float(len(second) % 7)
+
+
+def weights(run: Any) -> bytes:
+    return (RunLayout(Path(run.directory)).model / "model.safetensors").read_bytes()
+
+
+def test_an_agent_that_asks_the_prompt_trains_the_bytes_of_a_run_without_one(tmp_path: Path) -> None:
+    one = gw.train(agent=asks, out=tmp_path / "a", **TINY)
+    other = gw.train(out=tmp_path / "b", **TINY)
+    assert weights(one) == weights(other)
+    assert one.metrics["completions/mean_length"] == other.metrics["completions/mean_length"]
+
+
+def test_a_run_of_an_agent_continues_to_the_same_bytes(tmp_path: Path) -> None:
+    whole = gw.train(agent=two_contexts, out=tmp_path / "a", **TINY)
+    part = gw.train(agent=two_contexts, out=tmp_path / "b", on_iteration=lambda run, line: run.stop(), **TINY)
+    with pytest.raises(Usage, match="was a function in memory"):
+        gw.resume(part)
+    done = gw.resume(part, agent=two_contexts)
+    assert weights(done) == weights(whole)
+    line = json.loads(RunLayout(Path(whole.directory)).metrics.read_text().splitlines()[-1])
+    assert line["rollout/roles/thread"] > 0 and line["episodes/samples"] == line["episodes/requests"] == 2
+
+
+def test_rows_of_an_agent_need_no_column(tmp_path: Path) -> None:
+    seen: list[Any] = []
+
+    async def agent(row: Any, client: Client) -> bool:
+        seen.append({name: row[name] for name in row if name != "prompt"})
+        return len(await client.say(f"{row['a']}+{row['b']}=")) % 2 == 0
+
+    rows = [{"a": i, "b": 2, "note": "x" * 20_000} for i in range(12)]
+    gw.train(agent=agent, data=rows, out=tmp_path, **{**TINY, "evaluate.problems": 1})
+    assert all(row in rows for row in seen)
+
+
+def test_whole_rows_are_read_with_or_without_columns(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_text('{"question": "1+1=", "gold": 2}\n{"a": [1]}\n')
+    problems = Problems.read(
+        path, lambda text: tuple(range(len(text))), prompt="question", answer="gold", whole_rows=True
+    )
+    asked, bare = sorted((*problems.training, *problems.held_out), key=lambda prompt: prompt.id)
+    assert (asked.token_ids, dict(asked.row)) == ((0, 1, 2, 3), {"question": "1+1=", "gold": 2, "answer": 2})
+    assert (bare.token_ids, bare.text, dict(bare.row)) == ((), '{"a": [1]}', {"a": [1]})
+
+
+# The recipe
+
+
+FILE = """
+async def agent(row, client):
+    return 1.0
+
+def plain(row, client):
+    return 1.0
+
+async def two(a, b, c):
+    return 1.0
+"""
+
+
+@pytest.fixture
+def use(tmp_path: Path) -> UserCode:
+    path = tmp_path / "my_agent.py"
+    path.write_text(FILE)
+    return load_use(Permissions(use=[path]))
+
+
+def test_a_text_is_short_for_the_table(use: UserCode) -> None:
+    recipe = read_recipe('agent = "my_agent:agent"\nmethod = "grpo"', (), use)
+    assert recipe.agent == gw.Agent(file="my_agent:agent") and recipe.agent.deadline == 600
+    assert recipe.method.strategy == Agents() == recipe.evaluate.strategy
+    assert recipe.method.trained_roles == ("answer", THREAD)
+    assert read_recipe(write(recipe), (), use) == recipe
+
+
+def test_a_recipe_alone_loads_no_agent() -> None:
+    for fault in check('agent = "my_agent:agent"\nmethod = "grpo"').errors:
+        assert "add --use my_agent.py" in str(fault) or "not loaded" in str(fault)
+    with pytest.raises(Usage, match="not loaded"):
+        read_recipe('agent = "my_agent:agent"\nmethod = "grpo"', (), UserCode())
+
+
+@pytest.mark.parametrize(("name", "why"), [("plain", "is not an async function"), ("two", "cannot be called")])
+def test_a_function_that_is_no_agent_is_refused(use: UserCode, name: str, why: str) -> None:
+    checked = check(f'agent = "my_agent:{name}"\nmethod = "grpo"', (), use)
+    assert any(why in str(error) and "async def agent(row, client)" in str(error) for error in checked.errors)
+
+
+def test_an_agent_excludes_an_environment_and_a_strategy_needs_an_agent(use: UserCode) -> None:
+    with pytest.raises(Usage, match="an agent and an environment"):
+        read_recipe('agent = "my_agent:agent"\nenvironment = "coin_flip"\nmethod = "grpo"', (), use)
+    with pytest.raises(InvalidValue, match="deadline"):
+        gw.Agent(file="a:b", deadline=0)
+    checked = check('[method]\nbase = "grpo"\nstrategy = "Agents"')
+    assert any("needs an agent" in str(error) for error in checked.errors)
+
+
+def test_check_runs_the_agent_once_on_a_made_up_policy(tmp_path: Path) -> None:
+    """An error without any judge; a note if the agent fails, which may be due to the made-up answer."""
+    calls: list[str] = []
+
+    async def silent(row: Any, client: Client) -> None:
+        calls.append(await client.say(f"{row['a']}+1="))
+
+    async def fails(row: Any, client: Client) -> float:
+        return float(await client.say(f"{row['a']}+1=")) / 0
+
+    path = tmp_path / "rows.jsonl"
+    path.write_text('{"a": 1}\n{"a": 2}\n')
+    source = f'model = "calculator"\ntask = "{path}"\nmethod = "grpo"\nagent = "it"'
+    checked = check(source, (), UserCode(in_memory={"it": silent}))
+    assert len(calls) == 1 and any("returns no reward" in str(error) for error in checked.errors)
+    checked = check(source + '\nverifier = "exact"\n[columns]\nanswer = "a"', (), UserCode(in_memory={"it": silent}))
+    assert len(calls) == 2 and not checked.errors
+    checked = check(source, (), UserCode(in_memory={"it": fails}))
+    assert not checked.errors and any("on a made-up answer, the agent: test_agents.py:" in n for n in checked.notes)
+
+
+# One reward, several samples
+
+
+def sample(stream: tuple[int, ...], reward: float, tokens: int, role: str = "answer") -> Sample:
+    verdict = Verdict(Outcome.scored, reward)
+    start = Sample(context=(1,), stream=stream, limit=9, role=role)
+    return start.with_tokens((5,) * tokens, (0,) * tokens, (-1.0,) * tokens).with_verdict(verdict)
+
+
+def episodes() -> Rollout:
+    """Two episodes: the first has two further conversations."""
+    answers = (sample((0,), 1.0, 2), sample((1,), 0.0, 4))
+    threads = (sample((0, 77, 0), 1.0, 3, THREAD), sample((0, 78, 0), 1.0, 1, THREAD))
+    return Rollout(Draw(3, Prompt("p", (1,)), 2), (*answers, *threads))
+
+
+def test_an_advantage_is_of_an_episode(method: Method = grpo(group_size=2)) -> None:  # noqa: B008
+    """Answers are compared with each other; the other conversations of an episode follow, and change no statistic."""
+    both = ("answer", THREAD)
+    batch = compute_advantages(pack([episodes()], roles=both), replace(method, trained_roles=both))
+    alone = compute_advantages(pack([episodes()]), method)
+    first, second = alone.advantage[0], alone.advantage[-1]
+    assert first == -second and first > 0
+    assert batch.advantage.tolist() == [first] * 2 + [second] * 4 + [first] * 4
+    assert batch.reward.tolist() == [1.0, 0.0, 1.0, 1.0] and batch.episodes.index.tolist() == [0, 1, 0, 0]
+
+
+def test_episode_mean_weighs_episodes_equally() -> None:
+    batch = compute_advantages(pack([episodes()], roles=("answer", THREAD)), dr_grpo(group_size=2))
+    share = episode_mean(batch)
+    expected = (
+        [1 / 6 / 2] * 2 + [1 / 4 / 2] * 4 + [1 / 6 / 2] * 4
+    )  # six tokens in the first episode, four in the second
+    torch.testing.assert_close(share, torch.tensor(expected, dtype=share.dtype), rtol=0, atol=1e-15)
+    plain = compute_advantages(pack([episodes()]), dr_grpo(group_size=2))
+    assert episode_mean(plain).tolist() == sequence_mean(plain).tolist()

@@ -30,6 +30,7 @@ BRANCHES = {
     "engines/vllm/vllm_engine.py": 2,
     "engines/vllm/vllm_replicas.py": 1,
     "models/decoder/blocked_layout.py": 1,
+    "models/decoder/norm.py": 1,
     "models/decoder/prefix_packing.py": 3,
     "models/lora.py": 1,
     "planning/this_machine.py": 1,

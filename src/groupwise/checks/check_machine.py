@@ -14,12 +14,13 @@ from groupwise.config.recipe import Machine, Recipe
 from groupwise.config.user_code import UserCode
 from groupwise.core import GroupwiseError, MissingRequirement, Usage
 from groupwise.engines import Served
-from groupwise.models import Shape, base_directory
+from groupwise.models import base_directory
 from groupwise.models.decoder.decoder import Sizes
 from groupwise.models.decoder.varlen_attention import varlen_obstacle
 from groupwise.models.model_files import read_json
 from groupwise.planning.memory import host_memory, refuse_beyond
 from groupwise.planning.pipelines import pipeline_memory, pipeline_plan_line
+from groupwise.planning.runnable import RANKS_ON_GPUS, sharding_obstacles
 from groupwise.runs.trackers import OPENERS
 from groupwise.training.build import DTYPES, find_device
 
@@ -38,7 +39,7 @@ def check_machine(recipe: Recipe, use: UserCode, *, train: bool) -> Checked:
             ExternalRank.read(recipe.cluster.ranks)
         if recipe.cluster.ranks > 1 and find_device(recipe.machine).type != "cpu":
             fix = "use --machine.device cpu, or --cluster.ranks 1 --cluster.reduction_lanes 1"
-            raise Usage(f"cluster.ranks is {recipe.cluster.ranks}: several ranks compute on CPUs only", fix=fix)
+            raise Usage(f"cluster.ranks is {recipe.cluster.ranks}: {RANKS_ON_GPUS}", fix=fix)
     except GroupwiseError as error:
         errors.append(error)
     if (cores := os.cpu_count() or 1) < (threads := recipe.machine.threads * recipe.cluster.ranks):
@@ -108,14 +109,7 @@ def check_sharding(recipe: Recipe, shape: Sizes) -> None:
     """`Usage` if the learner cannot be sharded over ranks with the bits of replicas."""
     if not recipe.cluster.sharded:
         return
-    reasons = {
-        "bfloat16 gradients would be rounded before they are added over ranks": recipe.machine.dtype == "bfloat16",
-        "compiled layers do not gather weights": recipe.machine.compile,
-        "in a mixture of experts or modules of transformers, one rank may leave out a layer": not isinstance(
-            shape, Shape
-        ),
-    }
-    if evidence := "\n".join(reason for reason, applies in reasons.items() if applies):
+    if evidence := "\n".join(sharding_obstacles(recipe, shape)):
         fix = "use --cluster.shard none: each rank then holds all weights"
         raise Usage("cluster.shard is full, and this run cannot be sharded", evidence=evidence, fix=fix)
 

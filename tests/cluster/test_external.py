@@ -21,10 +21,10 @@ from groupwise.config.recipe import Cluster, Recipe
 from groupwise.core import MissingRequirement, Usage, WorkerLost
 from groupwise.engines import Served
 from groupwise.learner.store import CALL, call_ranks, host_store, join_store, release_ranks, wait_for_call
+from tests.processes import PATIENCE
 from tests.training.test_follower import SMALL as SETTINGS
 from tests.training.test_follower import files
 
-SECONDS = 100.0
 SMALL: dict[str, Any] = {**SETTINGS, "cluster.launch": "external", "cluster.ranks": 2}
 VARIABLES = {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "7001"}
 ADDRESS = f"gpu-1:7000#sha256={'0' * 64}"
@@ -195,14 +195,14 @@ def test_two_ranks_started_by_hand_have_the_bits_of_one(
     for name, value in (VARIABLES | {"RANK": "0", "MASTER_PORT": port}).items():
         monkeypatch.setenv(name, value)
     two = gw.train(out=tmp_path / "two", **SMALL)
-    output, _ = other.communicate(timeout=SECONDS)
+    output, _ = other.communicate(timeout=PATIENCE)
     assert other.returncode == 0, output
     assert files(two.directory) == one
 
 
 def test_two_ranks_of_torchrun_have_the_bits_of_one(one: tuple[bytes, bytes], tmp_path: Path) -> None:
     agent = torchrun(["train", "--out", str(tmp_path), *overrides(SMALL)])
-    output, _ = agent.communicate(timeout=SECONDS)
+    output, _ = agent.communicate(timeout=PATIENCE)
     assert agent.returncode == 0, output
     (run,) = tmp_path.iterdir()
     assert files(run) == one
@@ -219,7 +219,7 @@ def test_torchrun_continues_the_run_of_a_killed_rank(one: tuple[bytes, bytes], t
             lines.append(line)
             if line.startswith("1/3"):
                 os.kill(rank_1_of(agent), signal.SIGKILL)
-        assert agent.wait(SECONDS) == (0 if restarts else 1), lines
+        assert agent.wait(PATIENCE) == (0 if restarts else 1), lines
         (run,) = out.iterdir()
         assert not restarts or files(run) == one
 
@@ -227,27 +227,27 @@ def test_torchrun_continues_the_run_of_a_killed_rank(one: tuple[bytes, bytes], t
 def test_a_restart_finds_the_run_of_an_earlier_start_and_no_other_key_of_it(tmp_path: Path) -> None:
     agent = host_store(2)
     first, second = (ExternalRank(0, "127.0.0.1", agent.port, restarts=restarts) for restarts in (0, 1))
-    assert first.recorded_run(2, 5.0) is None and second.recorded_run(2, 5.0) is None
-    first.record_run(tmp_path, 2, 5.0)
-    call_ranks(first.store(2, 5.0))
-    assert wait_for_call(first.store(2, 5.0))
-    assert second.recorded_run(2, 5.0) == tmp_path
-    assert not second.store(2, 5.0).check([CALL])
-    release_ranks(second.store(2, 5.0))
-    assert not wait_for_call(second.store(2, 5.0)), "rank 0 has ended, and the agent's store has not"
+    assert first.recorded_run(2, PATIENCE) is None and second.recorded_run(2, PATIENCE) is None
+    first.record_run(tmp_path, 2, PATIENCE)
+    call_ranks(first.store(2, PATIENCE))
+    assert wait_for_call(first.store(2, PATIENCE))
+    assert second.recorded_run(2, PATIENCE) == tmp_path
+    assert not second.store(2, PATIENCE).check([CALL])
+    release_ranks(second.store(2, PATIENCE))
+    assert not wait_for_call(second.store(2, PATIENCE)), "rank 0 has ended, and the agent's store has not"
 
 
 @pytest.mark.kill
 def test_an_external_rank_ends_when_rank_0_is_silent(tmp_path: Path) -> None:
     """A stopped rank 0 does not answer, and its connections stay open: as if its host had vanished."""
-    words = ["train", "--out", str(tmp_path), *overrides(SMALL | {"cluster.deadline": 6.0})]
+    words = ["train", "--out", str(tmp_path), *overrides(SMALL | {"cluster.deadline": 20.0})]
     port = free_port()
     first, second = (command(words, rank, port) for rank in range(2))
     assert first.stdout
     try:
         next(line for line in first.stdout if line.startswith("1/3"))
         first.send_signal(signal.SIGSTOP)
-        output, _ = second.communicate(timeout=SECONDS)
+        output, _ = second.communicate(timeout=PATIENCE)
         assert second.returncode == WorkerLost.code and "rank 0" in output, output
     finally:
         for process in (first, second):
@@ -280,10 +280,10 @@ def test_an_external_rank_that_is_killed_ends_the_run_which_two_others_resume(
             lines.append(line)
             if line.startswith("1/3"):
                 second.send_signal(signal.SIGKILL)
-        assert first.wait(SECONDS) == 7 and "rank 1" in "".join(lines), lines
+        assert first.wait(PATIENCE) == 7 and "rank 1" in "".join(lines), lines
         (run,) = (tmp_path / "runs").iterdir()
         again = [command(["resume", str(run), *secret], rank, port) for rank in range(2)]
-        outputs = [process.communicate(timeout=SECONDS)[0] for process in again]
+        outputs = [process.communicate(timeout=PATIENCE)[0] for process in again]
         assert [process.returncode for process in again] == [0, 0], outputs
         assert files(run) == one
     finally:

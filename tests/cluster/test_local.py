@@ -14,17 +14,16 @@ from groupwise.cluster.local import LocalProcesses
 from groupwise.cluster.processes import Death
 from groupwise.core import Storage, WorkerLost
 from groupwise.runs import process_logs
-from tests.engines.test_processes import wait_until_gone
+from tests.processes import PATIENCE, wait_until_gone
 
 SLEEP = ["-c", "import time; time.sleep(60)"]
-DEADLINE = 20.0
 
 
 def test_the_error_of_a_dead_process_has_its_last_lines() -> None:
     code = "import sys; print('x' * 5000); print('no such model', file=sys.stderr); sys.exit(3)"
     with LocalProcesses({"rank 1": ["-c", code], "rank 2": SLEEP}, os.environ) as processes:
         with pytest.raises(WorkerLost) as caught:
-            processes.wait_for(lambda: ["rank 1"], DEADLINE)
+            processes.wait_for(lambda: ["rank 1"], PATIENCE)
         pids = processes.pids
     assert caught.value.what == "rank 1 ended with exit code 3"
     assert caught.value.evidence.endswith("no such model") and len(caught.value.evidence) < 4100
@@ -36,7 +35,7 @@ def test_the_cause_comes_before_its_consequence() -> None:
     lost, killed = f"import sys; sys.exit({WorkerLost.code})", "import os; os.kill(os.getpid(), 9)"
     with LocalProcesses({"rank 1": ["-c", lost], "rank 2": ["-c", killed]}, os.environ) as processes:
         for child in processes._started.values():
-            child.process.wait(DEADLINE)
+            child.process.wait(PATIENCE)
         with pytest.raises(WorkerLost, match="rank 2 was killed by SIGKILL"):
             processes.check()
 
@@ -44,9 +43,9 @@ def test_the_cause_comes_before_its_consequence() -> None:
 def test_the_cause_is_awaited_when_its_consequence_ends_first() -> None:
     lost, killed = f"import sys; sys.exit({WorkerLost.code})", "import os, time; time.sleep(1); os.kill(os.getpid(), 9)"
     with LocalProcesses({"rank 1": ["-c", lost], "rank 2": ["-c", killed]}, os.environ) as processes:
-        processes._started["rank 1"].process.wait(DEADLINE)
+        processes._started["rank 1"].process.wait(PATIENCE)
         with pytest.raises(WorkerLost, match="rank 2 was killed by SIGKILL"):
-            processes.check(DEADLINE)
+            processes.check(PATIENCE)
 
 
 def test_the_output_of_processes_is_kept_and_an_error_has_that_of_its_own(tmp_path: Path) -> None:
@@ -57,7 +56,7 @@ def test_the_output_of_processes_is_kept_and_an_error_has_that_of_its_own(tmp_pa
             LocalProcesses({"rank 1": ["-c", code]}, os.environ, logs) as processes,
             pytest.raises(WorkerLost) as error,
         ):
-            processes.check(DEADLINE)
+            processes.check(PATIENCE)
         assert error.value.evidence == text
     assert (logs / "rank-1.log").read_text() == "first\nsecond\n"
 
@@ -80,11 +79,11 @@ def test_a_process_that_is_not_ready_in_time() -> None:
 
 def test_the_end_of_a_child_is_its_own_or_that_of_the_caller() -> None:
     own, asleep, stopped = HeldProcess(["-c", "print(1); exit(3)"], {}), HeldProcess(SLEEP, {}), HeldProcess(SLEEP, {})
-    own.process.wait(DEADLINE)
+    own.process.wait(PATIENCE)
     os.kill(stopped.pid(), signal.SIGSTOP)
     os.waitid(os.P_PID, stopped.pid(), os.WSTOPPED | os.WNOWAIT)  # else it may get the next signal first
     assert own.status() == own.end() == (3, ["1"])
-    assert asleep.status()[0] is None and asleep.end(DEADLINE)[0] is None
+    assert asleep.status()[0] is None and asleep.end(PATIENCE)[0] is None
     assert stopped.end(0.1)[0] is None and stopped.process.returncode == -signal.SIGKILL
     assert str(Death(-9)) == "was killed by SIGKILL" and str(Death(0, cause="NodeDied")) == "was lost: NodeDied"
 
@@ -116,7 +115,7 @@ def test_a_stopped_child_ends_with_a_killed_parent(start: str) -> None:
     pid = int(holder.stdout.readline())
     os.kill(pid, signal.SIGSTOP)
     holder.kill()
-    holder.wait(DEADLINE)
+    holder.wait(PATIENCE)
     holder.stdout.close()
     try:
         wait_until_gone([pid])

@@ -24,8 +24,8 @@ from groupwise.engines.remote.replica import Program, ReplicaSettings
 from groupwise.engines.vllm.vllm_environment import DEFAULT_PYTHON
 from groupwise.learner import Replicas
 from groupwise.models import find_model
-from tests.engines.test_processes import wait_until_gone
 from tests.engines.test_vllm import children
+from tests.processes import wait_until_gone
 
 pytestmark = pytest.mark.ray
 
@@ -249,10 +249,10 @@ def test_a_stopped_rank_ends_the_run_at_its_deadline_and_a_stopped_actor_does_no
         send(self, message)
 
     monkeypatch.setattr(Replicas, "send", disturbed)
-    recipe = SMALL | RAY | {"cluster.ranks": 2, "cluster.deadline": 8.0}
+    recipe = SMALL | RAY | {"cluster.ranks": 2, "cluster.deadline": 20.0}
     with pytest.raises(WorkerLost, match="rank") as caught:
         gw.train(out=tmp_path / "rank", **recipe)
-    assert "8 s" in str(caught.value) and "gw.resume" in caught.value.fix
+    assert "20 s" in str(caught.value) and "gw.resume" in caught.value.fix
     assert messages[0] == 3
     assert trained(gw.train(out=tmp_path / "actor", **recipe)) == local and len(stopped) == 2
     wait_until_gone(stopped)

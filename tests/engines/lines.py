@@ -12,6 +12,7 @@ from groupwise.data import Engine
 from groupwise.engines import EngineServer, Identity, NativeEngine, Remote
 from groupwise.engines.remote.wire import PROTOCOL, encode
 from groupwise.models import Decoder
+from tests.processes import PATIENCE
 from tests.rollout.fakes import VOCABULARY, decoder, engine, without_end_token
 
 LARGEST = 1 << 24
@@ -23,10 +24,10 @@ _TASKS: set[asyncio.Task[None]] = set()
 
 
 def run(call: Awaitable[T]) -> T:
-    """The result of a call, in a loop of its own; an error after a minute."""
+    """The result of a call, in a loop of its own; an error after `PATIENCE` seconds."""
 
     async def limited() -> T:
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(PATIENCE):
             return await call
 
     return asyncio.run(limited())
@@ -49,10 +50,10 @@ async def _served(serve: Callable[..., Awaitable[None]], there: socket.socket) -
     await serve(*await asyncio.open_unix_connection(sock=there))
 
 
-async def remote(engine: Engine, *, name: str = "one", deadline: float = 20.0) -> Remote:
+async def remote(engine: Engine, *, name: str = "one", deadline: float = PATIENCE) -> Remote:
     """A greeted `Remote` of an engine."""
     client = Remote(*await pair(server(engine).connection), name=name, deadline=deadline)
-    await client.hello(20.0)
+    await client.hello(PATIENCE)
     return client
 
 

@@ -17,6 +17,7 @@ from groupwise.engines.remote.heartbeat import PACE, Heartbeat, Owed
 from groupwise.engines.remote.wire import PROTOCOL, encode, read_message
 from groupwise.models import Decoder
 from tests.engines.lines import IDENTITY, blank, changed, engine, pair, remote, run, server, weights
+from tests.processes import PATIENCE
 from tests.rollout.fakes import FakeEngine, decoder, generate, request, without_end_token
 
 REQUESTS = [request(i, stream=(j,)) for i in range(4) for j in range(4)]
@@ -189,7 +190,7 @@ def test_a_silent_engine_is_lost_and_a_slow_one_is_not() -> None:
 
     async def go() -> None:
         silent = Remote(*await pair(mute), name="mute", deadline=0.2)
-        await silent.hello(20.0)
+        await silent.hello(PATIENCE)
         with pytest.raises(EngineLost, match="mute is lost") as caught:
             await silent.sample(request())
         assert "sent nothing for 0.2 s, while 1 requests waited: sample" in caught.value.evidence
@@ -264,7 +265,7 @@ def test_requests_of_an_engine_that_never_ends_one_are_asked_elsewhere(tmp_path:
         twin = blank(Stuck)
         twin.stuck_in = "" if starts else verb
         starts.append(number)
-        return await remote(twin, name=f"replica {number}", deadline=0.4)
+        return await remote(twin, name=f"replica {number}", deadline=0.4 if twin.stuck_in else PATIENCE)
 
     async def go() -> list[Generation]:
         group = fleet(tmp_path, model, start)
@@ -338,8 +339,8 @@ def test_a_malformed_reply_is_the_loss_of_its_engine(verb: str, tmp_path: Path) 
         serving._verbs[verb] = empty
         if verb == "hello":
             serving._hello = empty  # type: ignore[method-assign]
-        client = Remote(*await pair(serving.connection), name="odd", deadline=20.0)
-        await client.hello(20.0)
+        client = Remote(*await pair(serving.connection), name="odd", deadline=PATIENCE)
+        await client.hello(PATIENCE)
         await client.load(0, weights(decoder()))
         await client.score((1, 2), (3, 4))
         await client.sample(request())

@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,12 +19,10 @@ from groupwise.engines import EngineAccess, Exchange, Identity, NativeEngine, Se
 from groupwise.engines.remote import slots
 from groupwise.engines.remote.replica import Replica
 from groupwise.models import Decoder, Experts, Lora, attach
+from tests.processes import PATIENCE, hasten, wait_until_gone
 from tests.rollout.fakes import decoder, request
 from tests.rollout.fakes import tokenizer as letters
 from tests.toys.echo import SHAPE, ToyRun, small, tokenizer
-
-SECONDS = 100.0
-"""The longest wait for a process."""
 
 
 def toy(directory: Path, served: Served | None = None, exchange: str = "") -> ToyRun:
@@ -34,23 +31,6 @@ def toy(directory: Path, served: Served | None = None, exchange: str = "") -> To
     access = EngineAccess(exchange=exchange)
     engine = served.build(model, tokenizer(), seed=0, experts=None, access=access) if served else None
     return ToyRun(method=small("grpo"), directory=directory, policy=model, engine=engine, iterations=5, max_tokens=6)
-
-
-def is_running(pid: int) -> bool:
-    """Whether a process runs or is stopped; not if it is a zombie that its new parent has yet to collect."""
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    stat = Path(f"/proc/{pid}/stat")
-    return not stat.exists() or stat.read_text().rpartition(")")[2].split()[0] != "Z"
-
-
-def wait_until_gone(pids: list[int]) -> None:
-    until = time.monotonic() + SECONDS
-    while any(map(is_running, pids)):
-        assert time.monotonic() < until, f"still running: {list(filter(is_running, pids))}"
-        time.sleep(0.02)
 
 
 def test_a_run_has_the_native_bytes_through_kills_and_stops_while_sampling_and_loading(
@@ -69,6 +49,8 @@ def test_a_run_has_the_native_bytes_through_kills_and_stops_while_sampling_and_l
         pids.add(replica.process.pid)
         if number is not None:
             os.kill(replica.process.pid, number)
+            if number == signal.SIGSTOP:
+                hasten(replica)
             sent.append((when, number))
 
     async def sampled(self: Replica, request: GenerationRequest) -> Generation:
@@ -84,7 +66,7 @@ def test_a_run_has_the_native_bytes_through_kills_and_stops_while_sampling_and_l
     monkeypatch.setattr(Replica, "fetch", fetched)
     exchange = tmp_path / "exchange"
     exchange.mkdir()
-    run = toy(tmp_path / "served", Served(deadline=2.0, restarts=20), str(exchange))
+    run = toy(tmp_path / "served", Served(), str(exchange))
     run.go()
     kill, stop = signal.SIGKILL, signal.SIGSTOP
     assert sorted(sent) == sorted([("sample", kill), ("sample", stop), ("load", kill), ("load", stop)])
@@ -125,7 +107,7 @@ def test_replicas_end_with_a_killed_host_and_the_next_run_removes_its_directory(
     assert host.stdout is not None
     pids = [int(word) for word in host.stdout.readline().split()]
     host.kill()
-    host.wait(SECONDS)
+    host.wait(PATIENCE)
     host.stdout.close()
     assert len(pids) == 2
     wait_until_gone(pids)
@@ -147,7 +129,7 @@ def test_the_last_lines_of_a_process_that_does_not_start_are_in_the_error(
     model = decoder(family="qwen3")
     fleet = Served(restarts=1).build(model, letters(), seed=0, experts=None)
     with pytest.raises(WorkerLost, match="no engine is left") as caught:
-        asyncio.run(asyncio.wait_for(fleet.load(0, dict(model.state_dict())), SECONDS))
+        asyncio.run(asyncio.wait_for(fleet.load(0, dict(model.state_dict())), PATIENCE))
     assert "exit code 3" in caught.value.evidence and "no memory for the weights" in caught.value.evidence
 
 
@@ -178,7 +160,7 @@ def test_a_model_with_an_adapter_gives_the_bits_of_the_native_engine() -> None:
                 x.add_(0.3)
     native = asyncio.run(go(NativeEngine(model, letters(), seed=0)))
     assert native != before
-    assert asyncio.run(asyncio.wait_for(go(fleet), SECONDS)) == native
+    assert asyncio.run(asyncio.wait_for(go(fleet), PATIENCE)) == native
     plain = Identity.of(decoder(family="qwen3"), letters(), seed=0)
     assert Identity.of(model, letters(), seed=0).model != plain.model
 
@@ -204,7 +186,7 @@ def test_an_engine_without_adapters_gets_the_merged_weights() -> None:
 
     native = asyncio.run(scores(NativeEngine(model, letters(), seed=0)))
     fleet = Merged(replicas=1).build(model, letters(), seed=0, experts=None)
-    assert asyncio.run(asyncio.wait_for(scores(fleet), SECONDS)) == pytest.approx(native, abs=1e-5)
+    assert asyncio.run(asyncio.wait_for(scores(fleet), PATIENCE)) == pytest.approx(native, abs=1e-5)
 
 
 def test_a_model_that_another_process_cannot_build_is_refused_with_the_reason() -> None:

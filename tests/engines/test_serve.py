@@ -18,8 +18,8 @@ from groupwise.commands import serve as serving
 from groupwise.commands import serve_vllm as serving_vllm
 from groupwise.engines import NativeEngine, Remote, Served, TlsAddress
 from groupwise.engines.remote.replica import Program, command
-from tests.engines.test_processes import wait_until_gone
 from tests.engines.test_vllm_requests import PLACED
+from tests.processes import wait_until_gone
 from tests.rollout.fakes import request
 
 SECONDS = 100.0

@@ -25,6 +25,7 @@ from groupwise.models import Decoder, Shape, find_model, read_model, read_shape,
 from groupwise.planning.memory import run_memory
 from tests.engines.lines import IDENTITY, LARGEST, blank, changed, engine, pair, remote, weights
 from tests.engines.test_fleet import REQUESTS, run
+from tests.processes import PATIENCE
 from tests.rollout.fakes import decoder, generate, without_end_token
 
 SAME = '{ kind = "Served", replicas = 1, placement = "colocated" }'
@@ -80,7 +81,7 @@ def test_a_run_samples_sleeps_learns_loads_and_probes(tmp_path: Path, monkeypatc
         engines.append(twin)
         server = EngineServer(twin, IDENTITY, vocabulary=shape.vocabulary, largest=LARGEST)
         client = Remote(*await pair(server.connection), name="one", deadline=deadline)
-        await client.hello(20.0)
+        await client.hello(PATIENCE)
         return client
 
     step = Learner.step

@@ -4,7 +4,7 @@ import asyncio
 import os
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -33,6 +33,7 @@ from groupwise.engines.remote.tls import client_context, listener_on, reachable
 from groupwise.engines.remote.weights_file import WeightsFile, write_weights
 from groupwise.engines.remote.wire import LARGEST_GREETING, encode, read_message
 from tests.engines.lines import HELLO, IDENTITY, LARGEST, blank, changed, engine, run, weights
+from tests.processes import PATIENCE
 from tests.rollout.fakes import VOCABULARY, FakeEngine, decoder, request
 from tests.rollout.fakes import tokenizer as letters
 
@@ -178,7 +179,7 @@ def test_without_the_secret_nobody_gets_an_answer(monkeypatch: pytest.MonkeyPatc
             reader, writer = await secured(address)  # a proof that no UTF-8 has
             writer.write(encode({"challenge": "0" * 64, "proof": "\ud800" * 64}))
             assert set(await read_message(reader, 1 << 20) or {}) == {"challenge"}
-            assert await asyncio.wait_for(rest(reader), 5.0) == b""
+            assert await rest(reader) == b""
             reader, writer = await secured(address)  # the largest message of one who belongs
             writer.write((LARGEST_GREETING + 1).to_bytes(4, "big"))
             assert set(await read_message(reader, 1 << 20) or {}) == {"challenge"} and await rest(reader) == b""
@@ -313,7 +314,7 @@ def test_strangers_are_few_and_keep_nobody_out(secure: bool, monkeypatch: pytest
             )
             strangers = [await stranger() for _ in range(4)]
             for reader, _ in strangers[:2]:
-                await asyncio.wait_for(rest(reader), 20.0)  # the oldest ones are closed
+                await rest(reader)  # the oldest ones are closed
             assert (await good.sample(request())).tokens == (7, 8)
             assert (await (await Remote.connect(address, secret=SECRET)).sample(request())).tokens == (7, 8)
             for _, writer in strangers:
@@ -350,16 +351,22 @@ def test_a_connection_that_is_closed_at_once_is_no_missing_engine() -> None:
 
 
 def test_a_stranger_gets_little_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(listening, "PATIENCE", 0.3)
+    """One that sends nothing, and one that sends no proof. A busy machine needs its time until TLS is up."""
     monkeypatch.setattr(listening, "FIRST_BYTE", 0.3)
 
-    async def go() -> None:
+    async def go() -> bytes:
         async with served(fake()) as address:
             silent, _ = await asyncio.open_connection(address.host, address.port)
-            secure, _ = await secured(address)
-            assert await rest(silent) == b"" and b"challenge" in await rest(secure)
+            assert await rest(silent) == b""
+            monkeypatch.setattr(listening, "FIRST_BYTE", PATIENCE)
+            for seconds in (0.3, 1.0, 5.0, 30.0):
+                monkeypatch.setattr(listening, "PATIENCE", seconds)
+                with suppress(OSError):
+                    secure, _ = await secured(address)
+                    return await rest(secure)
+            return b""
 
-    run(go())
+    assert b"challenge" in run(go())
 
 
 def test_an_address_and_its_text() -> None:

@@ -20,7 +20,7 @@ from groupwise.engines.remote import slots
 from groupwise.engines.remote.replica import Program, Replica, ReplicaSettings
 from groupwise.engines.vllm.vllm_environment import DEFAULT_PYTHON
 from groupwise.models import Decoder, Shape, Tokenizer, find_model, read_model, read_tokenizer
-from tests.engines.test_processes import wait_until_gone
+from tests.processes import wait_until_gone
 
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(1200)]
 

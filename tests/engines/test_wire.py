@@ -19,6 +19,7 @@ from groupwise.engines import Identity, Remote, read_weights, write_weights
 from groupwise.engines.remote.server import bound
 from groupwise.engines.remote.wire import LARGEST_REQUEST, PROTOCOL, encode, error_json, error_of, read_message
 from tests.engines.lines import HELLO, IDENTITY, LARGEST, blank, pair, remote, run, server, weights
+from tests.processes import PATIENCE
 from tests.rollout.fakes import VOCABULARY, FakeEngine, decoder, engine, request, sampling
 
 
@@ -197,8 +198,8 @@ FRAME = (
 def test_garbage_on_one_connection_changes_no_other(frames: list[bytes], greeted: bool) -> None:
     async def go() -> None:
         serving = server(FakeEngine(lambda _: (7, 8)))
-        good = Remote(*await pair(serving.connection), name="good", deadline=20.0)
-        await good.hello(20.0)
+        good = Remote(*await pair(serving.connection), name="good", deadline=PATIENCE)
+        await good.hello(PATIENCE)
         reader, writer = await pair(serving.connection)
         writer.write((HELLO if greeted else b"") + b"".join(frames))
         writer.write_eof()
@@ -216,9 +217,9 @@ def test_only_one_connection_loads_weights(tmp_path: Path) -> None:
 
     async def go() -> None:
         serving = server(blank())
-        one, two = [Remote(*await pair(serving.connection), name=n, deadline=20.0) for n in ("one", "two")]
+        one, two = [Remote(*await pair(serving.connection), name=n, deadline=PATIENCE) for n in ("one", "two")]
         for client in (one, two):
-            await client.hello(20.0)
+            await client.hello(PATIENCE)
         await one.load(1, weights(model))
         with pytest.raises(Usage, match="another connection loads"):
             await two.load(1, weights(model))

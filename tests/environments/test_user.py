@@ -13,6 +13,7 @@ from groupwise.core import Usage, WorkerLost
 from groupwise.data import Environment, Observation, Outcome, Prompt, Verdict
 from groupwise.environments import user_environment
 from groupwise.environments.user import MAX_CHARACTERS, MAX_HUNG, MAX_THREADS
+from tests.processes import PATIENCE
 
 PROMPT = Prompt("p", (1,), text="2+3=", row={"answer": 5})
 
@@ -47,11 +48,15 @@ def having(kind: type, **attributes: Any) -> type:
     return type("Mine", (kind,), attributes)
 
 
-def observations(make: Any, *, message: str = "5", deadline: float = 5.0) -> tuple[Observation, Observation]:
+def observations(make: Any, *, message: str = "5", deadline: float = PATIENCE) -> tuple[Observation, Observation]:
+    """The observations of `reset` and of a step, which alone has the `deadline`."""
+
     async def go() -> tuple[Observation, Observation]:
-        environment = user_environment(make, deadline=deadline)()
+        environment = user_environment(make, deadline=PATIENCE)()
         assert isinstance(environment, Environment)
-        return await environment.reset(PROMPT, Random(3)), await environment.step(message)
+        opening = await environment.reset(PROMPT, Random(3))
+        environment._threads.deadline = deadline
+        return opening, await environment.step(message)
 
     return asyncio.run(go())
 
@@ -76,7 +81,7 @@ def test_each_conversation_has_its_own_environment() -> None:
             return f"{self.number} {self.turn} {message}"
 
     async def go() -> list[Observation]:
-        make = user_environment(Guess)
+        make = user_environment(Guess, deadline=PATIENCE)
         a, b = make(), make()
         first = [await a.reset(PROMPT, Random(3)), await b.reset(PROMPT, Random(3))]
         return [*first, await a.step("x"), await b.step("y"), await a.step("z")]
@@ -148,10 +153,11 @@ def test_after_eight_hung_calls_a_worker_is_lost() -> None:
     gate = threading.Event()
 
     async def go(kind: type, reply: Any) -> list[Any]:
-        make = user_environment(having(kind, reply=reply), deadline=0.25)
+        make = user_environment(having(kind, reply=reply), deadline=PATIENCE)
         environments = [make() for _ in range(MAX_HUNG + 1)]
         for environment in environments:
             await environment.reset(PROMPT, Random(3))
+        environment._threads.deadline = 0.25
         return [await _caught(environment.step("5")) for environment in environments]
 
     *eight, last = asyncio.run(go(Plain, lambda self, message: gate.wait()))
@@ -173,17 +179,19 @@ def test_calls_that_were_late_and_have_ended_do_not_count() -> None:
     before = set(threading.enumerate())
 
     async def go() -> list[Any]:
-        make = user_environment(having(Plain, reply=late), deadline=0.1)
+        make = user_environment(having(Plain, reply=late), deadline=PATIENCE)
         environments = [make() for _ in range(MAX_HUNG + 1)]
         for environment in environments:
             await environment.reset(PROMPT, Random(3))
+        environment._threads.deadline = 0.1
         results = [await _caught(environment.step("5")) for environment in environments[:-1]]
         threads = set(threading.enumerate()) - before
         gate.set()
         for _ in range(MAX_HUNG):
-            ended.acquire(timeout=30)
+            assert ended.acquire(timeout=PATIENCE)
         for thread in threads:
-            thread.join(30)
+            thread.join(PATIENCE)
+        environment._threads.deadline = PATIENCE
         return [*results, await _caught(environments[-1].step("5"))]
 
     *_, last = asyncio.run(go())
@@ -206,13 +214,13 @@ def test_plain_methods_run_concurrently_up_to_a_maximum() -> None:
         with lock:
             running += 1
             largest = max(largest, running)
-        together.wait(timeout=30)  # passes only if that many calls run at once
+        together.wait(timeout=PATIENCE)  # passes only if that many calls run at once
         with lock:
             running -= 1
         return message
 
     async def go() -> list[Observation]:
-        make = user_environment(having(Plain, step=step), deadline=60.0)
+        make = user_environment(having(Plain, step=step), deadline=PATIENCE)
         environments = [make() for _ in range(2 * MAX_THREADS)]
         await asyncio.gather(*(environment.reset(PROMPT, Random(3)) for environment in environments))
         return await asyncio.gather(*(environment.step(str(i)) for i, environment in enumerate(environments)))
@@ -228,7 +236,7 @@ def test_restore_after_a_kill() -> None:
         restored.append((message, observation))
 
     async def go(make: Any) -> Observation:
-        environment = user_environment(make)()
+        environment = user_environment(make, deadline=PATIENCE)()
         await environment.reset(PROMPT, Random(3))
         return await environment.restore("5", "6")
 

@@ -20,8 +20,8 @@ from groupwise.engines.remote import slots
 from groupwise.engines.remote.replica import Replica
 from groupwise.learner import Learner
 from groupwise.training.build import RunObjects
-from tests.engines.test_processes import wait_until_gone
 from tests.faults.small_runs import left_without_recipe
+from tests.processes import hasten, wait_until_gone
 
 pytestmark = pytest.mark.kill
 
@@ -81,6 +81,8 @@ class Disturbance:
             for target in self.targets:
                 self.sent.append(target)
                 os.kill(self.replicas[target].process.pid, self.number)
+                if self.number == signal.SIGSTOP:
+                    hasten(self.replicas[target])
 
     def at_call(self, replica: Remote, count: int, least: int) -> None:
         """Send it at the call number `least` of the first target."""
@@ -154,7 +156,7 @@ def test_a_run_ends_as_if_undisturbed(
     monkeypatch.setattr(slots, "PAUSE", 0.0)
     disturbance = Disturbance(TARGETS[target], number)
     watch(monkeypatch, disturbance, moment)
-    served = Served(deadline=2.0, restarts=20)
+    served = Served()
     run = gw.train(
         out=tmp_path,
         engine=served,

@@ -15,6 +15,7 @@ from groupwise.engines.remote.replica import Replica
 from groupwise.runs.jsonl import read_lines
 from groupwise.runs.layout import RunLayout
 from tests.faults.small_runs import forked
+from tests.processes import hasten
 
 pytestmark = pytest.mark.kill
 
@@ -35,6 +36,8 @@ def disturbed_run(out: Path, driver_dies_after: int) -> None:
         requests[0] += 1
         if number := DISTURBED.get(requests[0]):
             os.kill(self.process.pid, number)
+            if number == signal.SIGSTOP:
+                hasten(self)
         return await sample(self, request)
 
     def die(run: gw.Run, line: dict[str, Any]) -> None:
@@ -42,7 +45,7 @@ def disturbed_run(out: Path, driver_dies_after: int) -> None:
             os.kill(os.getpid(), signal.SIGKILL)
 
     Replica.sample, slots.PAUSE = disturbed, 0.0  # type: ignore[method-assign]
-    gw.train(out=out, on_iteration=die, engine=Served(deadline=2.0, restarts=20), **SMALL)
+    gw.train(out=out, on_iteration=die, engine=Served(), **SMALL)
 
 
 @pytest.mark.t(45)

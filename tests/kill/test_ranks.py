@@ -11,8 +11,8 @@ import pytest
 import groupwise as gw
 from groupwise.cluster.local import LocalProcesses
 from groupwise.training.recorder import Recorder
-from tests.engines.test_processes import wait_until_gone
 from tests.faults.small_runs import forked, left_without_recipe
+from tests.processes import wait_until_gone
 
 pytestmark = pytest.mark.kill
 

@@ -148,7 +148,8 @@ def lost(number: signal.Signals) -> Callable[[Replicas], None]:
 
 
 def join(rank: int, port: str, size: int, deadline: float = DEADLINE) -> Replicas:
-    return Replicas(join_store(int(port), size, deadline=deadline), rank, size, LANES, deadline=deadline)
+    """The ranks of a store. `deadline` is that of their later messages."""
+    return Replicas(join_store(int(port), size, deadline=DEADLINE), rank, size, LANES, deadline=deadline)
 
 
 def main(directory: Path, rank: int, two: str, four: str, killed: str, stopped: str) -> None:

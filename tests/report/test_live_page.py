@@ -16,6 +16,7 @@ import pytest
 from groupwise.commands.watch import MOST_CONNECTIONS, PageServer
 from groupwise.core import Usage
 from groupwise.report.live import LivePage
+from tests.processes import PATIENCE
 from tests.report.fixture_run import CANARIES, write_run
 from tests.report.test_report_page import BLANK
 
@@ -57,7 +58,7 @@ def whole(tmp_path_factory) -> Path:
 
 def status(address: str, method: str = "GET", **headers: str) -> int:
     try:
-        with urlopen(Request(address, method=method, headers=headers), timeout=10) as answer:
+        with urlopen(Request(address, method=method, headers=headers), timeout=PATIENCE) as answer:
             return answer.status
     except HTTPError as error:
         return error.code
@@ -84,7 +85,7 @@ def test_requests_without_the_token_or_with_another_host_are_refused(serve, whol
         assert status(address, Host=host) == 200
     for host in ("localhost:", "localhost:80:evil.example", "localhost.", "evil.localhost"):
         assert status(address, Host=host) == 403
-    plain = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+    plain = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE)
     plain.putrequest("GET", urlsplit(address).path, skip_host=True)
     plain.endheaders()
     assert plain.getresponse().status == 403
@@ -93,7 +94,7 @@ def test_requests_without_the_token_or_with_another_host_are_refused(serve, whol
 
 def test_idle_connections_keep_nobody_out(serve, whole):
     server = serve(whole)
-    idle = [socket.create_connection(server.server_address[:2], timeout=60) for _ in range(2 * MOST_CONNECTIONS)]
+    idle = [socket.create_connection(server.server_address[:2], timeout=PATIENCE) for _ in range(2 * MOST_CONNECTIONS)]
     assert status(server.address) == 200
     assert idle[0].recv(1) == b"", "the oldest is closed"
     assert len(server.connections) <= MOST_CONNECTIONS
@@ -109,7 +110,7 @@ def test_the_page_is_read_only(serve, whole, method):
 
 
 def test_the_policy_allows_requests_to_the_same_server_only(serve, whole):
-    with urlopen(serve(whole).address, timeout=10) as answer:
+    with urlopen(serve(whole).address, timeout=PATIENCE) as answer:
         text, headers = answer.read().decode(), answer.headers
     policy = text.partition('http-equiv="Content-Security-Policy" content="')[2].partition('"')[0]
     rules = dict(rule.strip().partition(" ")[::2] for rule in policy.split(";"))
@@ -125,7 +126,7 @@ def test_changes_have_the_whole_data_once(serve, whole, tmp_path):
     address = serve(run).address
 
     def changes(since: str) -> dict[str, Any]:
-        with urlopen(f"{address}changes?since={since}", timeout=10) as answer:
+        with urlopen(f"{address}changes?since={since}", timeout=PATIENCE) as answer:
             return json.load(answer)
 
     first = changes("")
@@ -178,7 +179,7 @@ def test_new_iterations_appear_without_reloading(browser, serve, whole, tmp_path
     page.locator(".pickers button", has_text="2").first.click()  # the reader looks at iteration 2
     for until in (5, 10):
         part_of(run, whole, until)
-        page.wait_for_selector(f"#live[data-iteration='{until}']", state="attached", timeout=20_000)
+        page.wait_for_selector(f"#live[data-iteration='{until}']", state="attached", timeout=1000 * PATIENCE)
         assert float(reward.get_attribute("data-value")) == rows[until]["reward"]
         assert page.evaluate(BLANK) == 0
         assert page.locator("#rollouts").get_attribute("data-iteration") == "2"
@@ -191,5 +192,5 @@ def test_new_iterations_appear_without_reloading(browser, serve, whole, tmp_path
     assert errors == [] and documents == [server.address]
     server.shutdown()
     server.server_close()
-    page.wait_for_selector("#live >> text=no connection", timeout=20_000)
+    page.wait_for_selector("#live >> text=no connection", timeout=1000 * PATIENCE)
     page.context.close()

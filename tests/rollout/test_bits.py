@@ -10,6 +10,7 @@ from groupwise.data import Generation, GenerationRequest, Sampling
 from groupwise.engines.native.layouts import ROWS, CommonPrefix
 from groupwise.models import Decoder, find_model, read_model, read_tokenizer
 from groupwise.tasks import named_task
+from tests.processes import PATIENCE
 from tests.rollout.fakes import decoder, engine, generate, prompt_of, request
 
 SIZES = {
@@ -78,7 +79,7 @@ def test_many_rows_that_enter_beside_a_long_row_change_no_bit() -> None:
             await asyncio.sleep(0)
         return [*await asyncio.gather(*(e.sample(a) for a in late)), await task]
 
-    generations = asyncio.run(asyncio.wait_for(go(), 60))
+    generations = asyncio.run(asyncio.wait_for(go(), PATIENCE))
     assert generations[-1] == generate(engine(model("narrow", torch.float32)), [first])[0]
     assert generations[:-1] == generate(engine(model("narrow", torch.float32)), late)
 

@@ -17,6 +17,7 @@ from groupwise.core import Usage, WorkerLost
 from groupwise.data import Batch, Draw, Outcome, Prompt, Rollout, Sample, Task, Verdict
 from groupwise.objective import describe_samples
 from groupwise.rollout import Buffer, Independent, Rollouts, RolloutSetting, Shuffled, answers
+from tests.processes import PATIENCE
 from tests.rollout.fakes import (
     FakeEngine,
     NumberedTask,
@@ -221,7 +222,7 @@ def test_rollouts_are_sampled_concurrently_and_returned_in_draw_order() -> None:
             last.set()
         return (1, 0)
 
-    assert ids(take(buffer(engine=FakeEngine(wait), deadline=20.0)).selected) == [0, 1, 2, 3]
+    assert ids(take(buffer(engine=FakeEngine(wait), deadline=PATIENCE)).selected) == [0, 1, 2, 3]
 
 
 def test_a_buffer_continues_from_its_state_as_json() -> None:
@@ -277,7 +278,7 @@ def test_a_rollout_beyond_its_deadline_is_an_error_that_names_the_pending_calls(
 
     with pytest.raises(WorkerLost, match=r"the verifier \(2 times\)"):
         take(buffer(hangs, deadline=0.05), 1)
-    collected = take(buffer(hangs, deadline=20.0, verdict_deadline=0.05), 1)
+    collected = take(buffer(hangs, deadline=PATIENCE, verdict_deadline=0.05), 1)
     assert collected.causes == {"unverifiable": 1}
 
 

@@ -42,6 +42,7 @@ from groupwise.models import (
 )
 from groupwise.models.flow.policy import log_density
 from groupwise.rollout import Independent, Retraced
+from tests.processes import PATIENCE
 from tests.rollout.fakes import generate, sampler_of
 
 FIRST = 65
@@ -237,7 +238,7 @@ def test_a_cancelled_request_leaves_and_an_error_reaches_all_callers(monkeypatch
     async def failing() -> list[object]:
         return await asyncio.gather(*(engine.sample(r) for r in (REQUEST, *others(2))), return_exceptions=True)
 
-    assert [str(x) for x in asyncio.run(asyncio.wait_for(failing(), 10))] == ["no memory"] * 3
+    assert [str(x) for x in asyncio.run(asyncio.wait_for(failing(), PATIENCE))] == ["no memory"] * 3
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])

@@ -16,6 +16,7 @@ from groupwise.engines import NativeEngine
 from groupwise.engines.native.layouts import ROWS, padded
 from groupwise.models import Decoder, Purpose, lineage, uniform
 from tests.models.directories import bytes_
+from tests.processes import PATIENCE
 from tests.rollout.fakes import (
     VOCABULARY,
     decoder,
@@ -448,7 +449,7 @@ def test_an_error_reaches_all_callers_even_if_rows_cannot_be_freed() -> None:
     async def go() -> list[object]:
         return list(await asyncio.gather(e.sample(request(0)), e.sample(request(1)), return_exceptions=True))
 
-    assert [str(x) for x in asyncio.run(asyncio.wait_for(go(), 20))] == ["no more memory"] * 2
+    assert [str(x) for x in asyncio.run(asyncio.wait_for(go(), PATIENCE))] == ["no more memory"] * 2
 
 
 @pytest.mark.parametrize(("windows", "head_dim"), [((), 8), ((20, None), 8), ((70, 7), 8), ((), 64), ((70, 7), 64)])

@@ -12,6 +12,7 @@ from groupwise.data import WRITTEN, Mark, Outcome, Prompt, Rollout, Sample, Verd
 from groupwise.rollout import Turns
 from groupwise.runs.replay import observation_from_json, observation_to_json
 from groupwise.verifiers.several import CombinedVerifier, RunningMember
+from tests.processes import PATIENCE
 from tests.rollout.fakes import judged_by
 from tests.rollout.test_sampler import CONTEXT
 from tests.rollout.test_sampler import sampler as sampler_of
@@ -80,7 +81,7 @@ def test_steps_of_a_conversation_are_those_of_its_last_turn() -> None:
 def test_a_combination_of_verifiers_names_their_steps() -> None:
     members = [RunningMember("a", process_verifier((1, 0.5)), 1.0), RunningMember("b", process_verifier((2, 1.0)), 1.0)]
     verdict = asyncio.run(
-        CombinedVerifier(members, deadline=5.0)(Prompt("p", ()), Sample(context=(), stream=(0,), text="so 4"))
+        CombinedVerifier(members, deadline=PATIENCE)(Prompt("p", ()), Sample(context=(), stream=(0,), text="so 4"))
     )
     assert verdict.steps == {"a/step": ((1, 0.5),), "b/step": ((2, 1.0),)}
 

@@ -8,9 +8,7 @@ from threading import Event
 import pytest
 
 from groupwise.sandbox.processes import WorkerPool, WorkerProcess
-
-PATIENCE = 30
-"""Seconds after which a test that hangs gives up: a passing test never waits for it."""
+from tests.processes import PATIENCE
 
 
 def start_sleeping(worker: WorkerProcess) -> subprocess.Popen[bytes]:

@@ -9,7 +9,6 @@ import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import pytest
 
@@ -18,6 +17,7 @@ from groupwise.sandbox import Execution, Limits, Program, Sandbox
 from groupwise.sandbox import command as sandbox_command
 from groupwise.sandbox import sandbox as sandbox_room
 from groupwise.sandbox.sandbox import missing_requirement, sandbox_trial
+from tests.processes import wait_until_gone
 from tests.sandbox.boxes import children, needed, servers
 
 
@@ -156,9 +156,7 @@ def test_an_answer_that_could_not_be_confined_is_lost_and_does_not_run(monkeypat
     ],
 )  # fmt: skip
 def test_limits(sandbox, code, end):
-    before = time.monotonic()
     assert typed(sandbox, code).end == end
-    assert time.monotonic() - before < 30  # against a deadlock; it checks no timing
     assert typed(sandbox, "print(1)").value == "1\n"
 
 
@@ -271,7 +269,7 @@ def test_close_leaves_no_process_and_can_be_called_twice():
     assert inside
     sandbox.close()
     sandbox.close()
-    wait_until_ended([box, *inside])
+    wait_until_gone([box, *inside])
 
 
 def test_sandbox_processes_end_with_their_host():
@@ -289,14 +287,7 @@ def test_sandbox_processes_end_with_their_host():
         for pid in inside:
             os.kill(pid, signal.SIGSTOP)
         host.kill()
-    wait_until_ended(inside)
-
-
-def wait_until_ended(pids: list[int]) -> None:
-    until = time.monotonic() + 20
-    while any(Path(f"/proc/{pid}").exists() for pid in pids):
-        assert time.monotonic() < until, "a process of the sandbox is still there"
-        time.sleep(0.01)
+    wait_until_gone(inside)
 
 
 # Errors at the start

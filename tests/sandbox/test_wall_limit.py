@@ -14,6 +14,7 @@ import pytest
 
 from groupwise.sandbox import Limits, Program, Sandbox
 from groupwise.sandbox.wall_limit import LOOK, MOST, WallLimit, process_of, thread_times
+from tests.processes import state_of, wait_until
 from tests.sandbox.boxes import children, needed, servers
 
 Activity = Callable[[float], dict[int, float]]
@@ -111,11 +112,13 @@ def test_a_sleeping_thread_has_no_time_and_a_computing_one_has() -> None:
     sleeping = threading.Thread(target=lambda: (ids.append(threading.get_native_id()), done.wait()))
     sleeping.start()
     try:
+        wait_until(lambda: ids and state_of(Path(f"/proc/self/task/{ids[0]}")) == "S", "the thread does not wait")
+        before = thread_times(os.getpid())[ids[0]]
         until = time.process_time() + 0.2
         while time.process_time() < until:
             pass
         times = thread_times(os.getpid())
-        assert times[threading.get_native_id()] >= 0.19 and times[ids[0]] < 0.19
+        assert times[threading.get_native_id()] >= 0.19 and times[ids[0]] - before < 0.1
     finally:
         done.set()
         sleeping.join()

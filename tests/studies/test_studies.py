@@ -39,6 +39,7 @@ from groupwise.training.build_tasks import task_of, templates
 from studies import __main__ as command
 from studies import clip_higher, difficulty, engine_logprobs, index, ladder, levels, mixtures, moe, push, smollm2
 from studies import running as study_runs
+from tests.processes import PATIENCE
 
 HOME = Path(__file__).parents[2]
 STUDIES = [study_runs.find_study(name) for name in command.NAMES]
@@ -248,10 +249,10 @@ def test_the_processes_end_with_a_command_that_is_killed(tmp_path: Path, number:
     locks = tmp_path / "runs" / "studies" / "locks"
     with subprocess.Popen(words, cwd=HOME, stdout=subprocess.DEVNULL) as command:
         children = Path(f"/proc/{command.pid}/task/{command.pid}/children")
-        assert until(lambda: locks.is_dir() and len(list(locks.iterdir())) >= 2, 60)  # both train
+        assert until(lambda: locks.is_dir() and len(list(locks.iterdir())) >= 2, PATIENCE)  # both train
         workers = [Path("/proc") / pid for pid in children.read_text().split()]
         command.send_signal(number)
-    assert len(workers) >= 2 and until(lambda: not any(map(Path.exists, workers)), 10)
+    assert len(workers) >= 2 and until(lambda: not any(map(Path.exists, workers)), PATIENCE)
     for path in locks.iterdir():
         with running.lock(path, wait=False) as held:
             assert held

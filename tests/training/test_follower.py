@@ -5,7 +5,6 @@ import re
 import shutil
 import signal
 import time
-from contextlib import suppress
 from pathlib import Path
 from threading import Event, Thread, get_native_id
 from types import FrameType
@@ -31,9 +30,10 @@ from groupwise.runs.layout import RunLayout
 from groupwise.training.progress import Progress
 from groupwise.training.rank_worker import named_by
 from groupwise.training.watchdog import Watchdog
+from tests.processes import PATIENCE, state_of
 
 LANES, ITERATIONS = 4, 3
-DEADLINE = 60.0
+DEADLINE = PATIENCE
 SMALL = {
     "iterations": ITERATIONS, "prompts": 2, "method.group_size": 4, "method.minibatches": 1, "sampling.max_tokens": 12,
     "evaluate.problems": 2, "save.every": 1, "cluster.reduction_lanes": LANES, "cluster.deadline": DEADLINE,
@@ -80,13 +80,6 @@ def wait_until_idle(pid: int) -> None:
     assert idle == 10, "the rank is still busy"
 
 
-def state_of(task: Path) -> str:
-    """The state of a thread, such as S for sleeping; empty if it has ended."""
-    with suppress(FileNotFoundError, ProcessLookupError):
-        return (task / "stat").read_text().rpartition(")")[2].split()[0]
-    return ""
-
-
 @pytest.mark.parametrize("shard", ["none", "full"])
 def test_signals_end_a_run_whose_rank_is_stopped(
     shard: str, tmp_path: Path, pids: list[int], monkeypatch: pytest.MonkeyPatch
@@ -107,7 +100,7 @@ def test_signals_end_a_run_whose_rank_is_stopped(
 
     def said(self: Progress, line: str) -> None:
         lines.append(line)
-        if re.match(r"waiting for rank 1 for \d+ s: ", line):
+        if stopped and re.match(r"waiting for rank 1 for \d+ s: ", line):
             waits.set()
 
     def sent(self: Shards, content: bytes) -> None:
@@ -143,7 +136,8 @@ def test_signals_end_a_run_whose_rank_is_stopped(
         over.set()
         first.set()
         waits.set()
-        threads[0].join()
+        for thread in threads:
+            thread.join()
     assert any("groupwise resume" in line for line in lines)
     assert not Path(f"/proc/{pids[0]}").exists()
 
@@ -161,7 +155,7 @@ def test_a_run_on_two_ranks_whose_rank_is_killed_ends_on_four_with_the_bits_of_o
         gw.train(out=tmp_path, on_iteration=kill, **SMALL | {"cluster.ranks": 2})
     assert caught.value.what == "rank 1 was killed by SIGKILL" and "groupwise resume" in caught.value.fix
     (run,) = tmp_path.iterdir()
-    assert read_recipe(RunLayout(run).recipe).cluster == Cluster(ranks=2, reduction_lanes=LANES, deadline=60.0)
+    assert read_recipe(RunLayout(run).recipe).cluster == Cluster(ranks=2, reduction_lanes=LANES, deadline=DEADLINE)
     gw.resume(run, ranks=4)
     assert files(run) == files(one)
     assert len(pids) == 4 and not any(Path(f"/proc/{pid}").exists() for pid in pids)

@@ -3,10 +3,12 @@
 import asyncio
 import gc
 import importlib.util
+import json
 import os
 import subprocess
 import sys
-import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -14,6 +16,8 @@ import pytest
 from groupwise.core import Usage, WorkerLost
 from groupwise.data import Outcome, Prompt, Sample, Verdict, Verifier
 from groupwise.verifiers import grade_function
+from groupwise.verifiers.pool import Worker
+from tests.processes import HASTE, PATIENCE, is_running, wait_until, wait_until_gone
 
 GRADER = """
 import os, subprocess, sys, time
@@ -47,18 +51,18 @@ def grade(prompt, answer, gold):
     global CALLS
     CALLS += 1
     if answer == "equal": return [prompt, answer, gold] == ["p", "equal", {"n": [1, 2.5, None, "é"]}]
-    if answer == "hang": time.sleep(600)
+    if answer == "noted": open(prompt, "w").close()
+    if answer in ("hang", "noted"): time.sleep(600)
     if answer == "spin":
         while True: pass
     if answer == "pid": return Verdict(1, subscores={"pid": os.getpid(), "calls": CALLS})
     if answer == "child":
         child = subprocess.Popen(["sleep", "600"])
-        open(prompt, "w").write(str(child.pid))
-        time.sleep(600)
+        return open(prompt, "w").write(str(child.pid)) > 0
     if answer.startswith("daemon"):  # a new session, and a parent that has ended
         if os.fork():
             while not os.path.exists(prompt): time.sleep(0.01)
-            return {"daemon": lambda: time.sleep(600), "daemon, exit": lambda: os._exit(3)}.get(answer, lambda: True)()
+            return os._exit(3) if answer == "daemon, exit" else True
         os.setsid()
         if os.fork(): os._exit(0)
         open(prompt + "~", "w").write(str(os.getpid()))
@@ -112,16 +116,25 @@ def use(directory: Path, source: str, name: str = "my_file"):
 
 @pytest.fixture
 def new_verifier():
-    """`grade_function`, with its processes ended after the test."""
+    """`grade_function` with a long deadline, and with its processes ended after the test."""
     pools = []
 
     def make(function, **options):
-        pools.append(grade_function(function, **options))
+        pools.append(grade_function(function, **{"deadline": PATIENCE, **options}))
         return pools[-1]
 
     yield make
     for verifier in pools:
         verifier.close()
+
+
+@contextmanager
+def hasty(verifier: Verifier) -> Iterator[None]:
+    """A context in which the verifier's calls have little time: for answers that never get a verdict."""
+    pool = verifier.call.pool
+    pool.deadline = HASTE
+    yield
+    pool.deadline = PATIENCE
 
 
 def ask(verifier: Verifier, answer: str, prompt: str = "p", gold: object = 1) -> Verdict:
@@ -130,22 +143,6 @@ def ask(verifier: Verifier, answer: str, prompt: str = "p", gold: object = 1) ->
 
 async def call(verifier: Verifier, answer: str, prompt: str = "p", gold: object = 1) -> Verdict:
     return await verifier(Prompt(prompt, (), prompt, {"answer": gold}), Sample(context=(), stream=(0,), text=answer))
-
-
-def alive(pid: int) -> bool:
-    """Whether a process runs; a zombie does not."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except (FileNotFoundError, ProcessLookupError):
-        return False
-
-
-def gone(pid: int) -> bool:
-    for _ in range(1000):
-        if not alive(pid):
-            return True
-        time.sleep(0.01)
-    return False
 
 
 RIGHT, WRONG, UNKNOWN = Outcome.correct, Outcome.wrong, Outcome.unverifiable
@@ -207,13 +204,14 @@ def test_results_of_a_function(user, new_verifier):
 
 
 def test_results_of_an_async_function(user, new_verifier):
-    verifier = grade_function(user.later, deadline=0.2)
+    verifier = grade_function(user.later, deadline=PATIENCE)
     assert isinstance(verifier, Verifier)
     assert ask(verifier, "True").outcome is RIGHT
     assert ask(verifier, "0.5").value == 0.5
-    for answer in ("float('nan')", "None", "1/0", "'2'", "hang"):
+    for answer in ("float('nan')", "None", "1/0", "'2'"):
         assert ask(verifier, answer).outcome is UNKNOWN
-    assert ask(verifier, "hang").cause == "no verdict within 0.2 s"
+    verdict = ask(grade_function(user.later, deadline=0.2), "hang")
+    assert (verdict.outcome, verdict.cause) == (UNKNOWN, "no verdict within 0.2 s")
     in_loop = grade_function(returns_verdict)
     assert ask(in_loop, "x").feedback == "well done"
 
@@ -241,53 +239,71 @@ def test_prompt_answer_and_gold_are_passed_unchanged(user, new_verifier):
 
 @pytest.mark.parametrize("answer", ["hang", "spin"])
 def test_a_hang_is_killed_and_the_worker_replaced(user, new_verifier, answer: str):
-    verifier = new_verifier(user.grade, deadline=1.0, workers=1)
+    verifier = new_verifier(user.grade, workers=1)
     first = ask(verifier, "pid").subscores
     assert ask(verifier, "pid").subscores == {"pid": first["pid"], "calls": first["calls"] + 1}
-    verdict = ask(verifier, answer)
+    with hasty(verifier):
+        verdict = ask(verifier, answer)
     assert verdict.outcome is UNKNOWN and verdict.cause == "no verdict within 1 s"
-    assert gone(int(first["pid"]))
+    wait_until_gone([int(first["pid"])])
     assert ask(verifier, "pid").subscores["calls"] == 1
     assert ask(verifier, "True").outcome is RIGHT
 
 
 def test_after_a_hang_all_processes_of_the_grader_are_killed(user, new_verifier, tmp_path):
-    note = tmp_path / "pid"
-    assert ask(new_verifier(user.grade, deadline=1.0), "child", prompt=str(note)).outcome is UNKNOWN
-    assert gone(int(note.read_text()))
+    note, verifier = tmp_path / "pid", new_verifier(user.grade, workers=1)
+    assert ask(verifier, "child", prompt=str(note)).outcome is RIGHT and is_running(int(note.read_text()))
+    with hasty(verifier):
+        assert ask(verifier, "hang").outcome is UNKNOWN
+    wait_until_gone([int(note.read_text())])
 
 
-@pytest.mark.parametrize("answer", ["daemon", "daemon, exit", "daemon, return"])
-def test_a_process_in_a_new_session_ends_with_the_grader(user, new_verifier, tmp_path, answer: str):
-    note = tmp_path / "pid"
-    verifier = new_verifier(user.grade, deadline=1.0 if answer == "daemon" else 60.0, workers=1)
-    outcome = ask(verifier, answer, prompt=str(note)).outcome
-    if answer == "daemon, return":
-        assert outcome is RIGHT and alive(int(note.read_text()))  # it may serve further calls
+@pytest.mark.parametrize("end", ["hang", "exit", "close"])
+def test_a_process_in_a_new_session_ends_with_the_grader(user, new_verifier, tmp_path, end: str):
+    note, verifier = tmp_path / "pid", new_verifier(user.grade, workers=1)
+    outcome = ask(verifier, "daemon, exit" if end == "exit" else "daemon, return", prompt=str(note)).outcome
+    assert outcome is (UNKNOWN if end == "exit" else RIGHT)
+    pid = int(note.read_text())
+    assert is_running(pid) or end == "exit"  # it may serve further calls
+    if end == "hang":
+        with hasty(verifier):
+            assert ask(verifier, "hang").outcome is UNKNOWN
+    if end == "close":
         verifier.close()
-    assert gone(int(note.read_text()))
+    wait_until_gone([pid])
 
 
 def test_eight_hangs_in_a_row_lose_the_worker_and_a_verdict_resets_the_count(user, new_verifier):
-    verifier = new_verifier(user.grade, deadline=1.0, workers=8)
+    verifier = new_verifier(user.grade, workers=8)
 
-    async def hang(times: int) -> list[Verdict]:
-        return await asyncio.gather(*(call(verifier, "hang") for _ in range(times)))
+    def hang(times: int) -> list[Verdict]:
+        async def together() -> list[Verdict]:
+            return await asyncio.gather(*(call(verifier, "hang") for _ in range(times)))
+
+        with hasty(verifier):
+            return asyncio.run(together())
 
     for _ in range(2):
-        assert [v.outcome for v in asyncio.run(hang(7))] == [UNKNOWN] * 7
+        assert [v.outcome for v in hang(7)] == [UNKNOWN] * 7
         assert ask(verifier, "True").outcome is RIGHT
-    asyncio.run(hang(7))
-    for answer in ("hang", "True"):
-        with pytest.raises(WorkerLost, match="8 times in a row") as caught:
-            ask(verifier, answer)
+    assert [v.outcome for v in hang(7)] == [UNKNOWN] * 7
+    with hasty(verifier), pytest.raises(WorkerLost, match="8 times in a row"):
+        ask(verifier, "hang")
+    with pytest.raises(WorkerLost, match="8 times in a row") as caught:
+        ask(verifier, "True")
     assert caught.value.code == 7 and "my_file.py:grade" in caught.value.evidence
 
 
 @pytest.mark.t(42)
-def test_verdicts_are_in_the_order_of_the_calls(user, new_verifier):
-    """Whatever each answer costs, and when some raise, die or hang."""
-    verifier = new_verifier(user.grade, deadline=1.0, workers=2)
+def test_verdicts_are_in_the_order_of_the_calls(user, new_verifier, monkeypatch):
+    """Whatever each answer costs, and when some raise, die or hang. Only the one that hangs has a short deadline."""
+    request = Worker.request
+
+    def requested(self: Worker, message: object, seconds: float) -> dict:
+        return request(self, message, HASTE if '"hang"' in json.dumps(message) else seconds)
+
+    monkeypatch.setattr(Worker, "request", requested)
+    verifier = new_verifier(user.grade, workers=2)
     delays = [0.2, 0.0, 0.1, 0.05, 0.0, 0.15, 0.02, 0.0]
     answers = [f"sleep {delay} {i / 16}" for i, delay in enumerate(delays)]
     answers[2:2] = ["hang", "1/0", "os._exit(1)"]
@@ -313,7 +329,7 @@ def test_as_many_processes_as_workers_and_none_before_the_first_call(user, new_v
         ask(verifier, "os._exit(0)")
         ask(verifier, "os._exit(0)")
     verifier.close()
-    assert all(gone(pid) for pid in set(children()) - others)
+    wait_until_gone(set(children()) - others)
 
 
 def children() -> list[int]:
@@ -325,7 +341,7 @@ def children() -> list[int]:
             graders = b"verifiers/worker.py" in (stat.parent / "cmdline").read_bytes()
         except (FileNotFoundError, ProcessLookupError):
             continue
-        if parent == os.getpid() and graders and alive(int(stat.parent.name)):
+        if parent == os.getpid() and graders and is_running(int(stat.parent.name)):
             process_ids.append(int(stat.parent.name))
     return process_ids
 
@@ -341,16 +357,15 @@ def test_a_dropped_verifier_ends_its_processes(user):
     pid = int(ask(verifier, "pid").subscores["pid"])
     del verifier
     gc.collect()
-    assert gone(pid)
+    wait_until_gone([pid])
 
 
-def test_close_ends_a_running_call(user, new_verifier):
-    verifier = new_verifier(user.grade, deadline=60.0, workers=1)
-    ask(verifier, "True")
+def test_close_ends_a_running_call(user, new_verifier, tmp_path):
+    verifier, note = new_verifier(user.grade, workers=1), tmp_path / "begun"
 
     async def closed():
-        running = asyncio.ensure_future(call(verifier, "hang"))
-        await asyncio.sleep(0.2)
+        running = asyncio.ensure_future(call(verifier, "noted", prompt=str(note)))
+        await asyncio.to_thread(wait_until, note.exists, "the call has not begun")
         verifier.close()
         return await running
 
@@ -378,9 +393,9 @@ def test_a_worker_ends_with_its_host_also_during_a_call(user, tmp_path):
         assert host.stdout is not None
         pid = int(host.stdout.readline())
         host.stdout.readline()
-        assert alive(pid) and alive(int(note.read_text()))
+        assert is_running(pid) and is_running(int(note.read_text()))
         host.kill()
-    assert gone(pid) and gone(int(note.read_text()))
+    wait_until_gone([pid, int(note.read_text())])
 
 
 def test_the_code_is_that_of_the_start_also_after_the_file_changes(user, new_verifier, tmp_path):

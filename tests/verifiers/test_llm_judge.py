@@ -16,7 +16,9 @@ import pytest
 
 from groupwise.core import MissingRequirement, Storage, Usage
 from groupwise.data import Outcome, Prompt, Sample, Verdict
+from groupwise.verifiers import llm_judge
 from groupwise.verifiers.llm_judge import Judge, JudgeVerifier
+from tests.processes import PATIENCE
 from tests.verifiers.built import built
 
 RIGHT, WRONG, UNKNOWN = Outcome.correct, Outcome.wrong, Outcome.unverifiable
@@ -172,12 +174,14 @@ def test_permanent_failures_are_not_retried(server: Server, code: int, body: str
     assert verdict.outcome is UNKNOWN and cause in verdict.cause and len(server.requests) == 1
 
 
-def test_requests_to_an_unavailable_server_end_at_the_deadline(server: Server):
-    away = ask(judge("http://127.0.0.1:9/v1", deadline=0.3))
+def test_requests_to_an_unavailable_server_end_at_the_deadline(server: Server, monkeypatch: pytest.MonkeyPatch):
+    """The wait before a second request would be longer."""
+    monkeypatch.setattr(llm_judge, "WAITS", (PATIENCE,))
+    away = ask(judge("http://127.0.0.1:9/v1", deadline=PATIENCE))
     assert away.outcome is UNKNOWN and "cannot be reached" in away.cause
     server.reply = lambda request, number: (503, "busy")
-    busy = ask(judge(server.url, deadline=0.3))
-    assert busy.outcome is UNKNOWN and "HTTP 503: busy" in busy.cause
+    busy = ask(judge(server.url, deadline=PATIENCE))
+    assert busy.outcome is UNKNOWN and "HTTP 503: busy" in busy.cause and len(server.requests) == 1
 
 
 @pytest.mark.parametrize("start", ["", "HTTP/1.1 200 OK\r\nContent-Length: 9999\r\n\r\n"], ids=["headers", "body"])
@@ -203,7 +207,7 @@ def test_a_server_that_sends_a_byte_at_a_time_ends_at_the_deadline(start: str):
         verdict = ask(judge(url, deadline=0.3))
         done.set()
         listener.shutdown(socket.SHUT_RDWR)
-    thread.join(10)
+    thread.join(PATIENCE)
     assert verdict.outcome is UNKNOWN and "no reply within 0.3 s" in verdict.cause and not thread.is_alive()
 
 

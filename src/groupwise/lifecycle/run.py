@@ -36,7 +36,7 @@ from groupwise.training.progress import Progress
 from groupwise.training.rank_worker import Meeting, rank_store, several_ranks
 from groupwise.training.recorder import Recorder
 from groupwise.training.warm_start import remove_checkpoint, warm_start
-from groupwise.training.watchdog import CODES, Stuck, Watchdog
+from groupwise.training.watchdog import CODES, Stuck, Watchdog, interrupt_handler_kept
 
 T = TypeVar("T")
 
@@ -117,7 +117,8 @@ def run_from(
         progress.notify(line)
     try:
         watching = progress.watching(lambda: recorder.current_phase)
-        with rank_store(objects.recipe, run.layout) as meeting, watching, asyncio.Runner() as runner:
+        kept, store = interrupt_handler_kept(), rank_store(objects.recipe, run.layout)
+        with kept, store as meeting, watching, asyncio.Runner() as runner:
             if stop_after is not None:
                 runner.get_loop().call_later(stop_after, recorder.stop, "out of time")
             ready = recorder.done >= 0 or runner.run(training.watched(warmed_up(training, changed=changed)))
@@ -138,7 +139,7 @@ def run_from(
         recorder.logs.close()
         for warning in recorder.logs.warnings:
             progress.notify(f"warning: {warning}")
-    return ending_of(training)
+    return ended(training)
 
 
 def report_error(training: Training, error: BaseException) -> None:
@@ -150,6 +151,16 @@ def report_error(training: Training, error: BaseException) -> None:
     command = resume_command(run.path, *code_of(training.objects.use))
     if recorder.done >= 0 and not (isinstance(error, Storage) and command in error.fix):
         notify(f"continue from the last checkpoint: {command}")
+
+
+def ended(training: Training) -> Ending:
+    """Write what is left to write. A signal that ends this prints how to continue: the checkpoint is complete."""
+    try:
+        return ending_of(training)
+    except KeyboardInterrupt:
+        command = resume_command(training.run.path, *code_of(training.objects.use))
+        training.watch.progress.notify(f"continue from the last checkpoint: {command}")
+        raise
 
 
 def ending_of(training: Training) -> Ending:

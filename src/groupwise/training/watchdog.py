@@ -8,8 +8,8 @@ import stat
 import sys
 import sysconfig
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any, NoReturn
@@ -128,6 +128,17 @@ class Watchdog:
         )
         faulthandler.dump_traceback(sys.__stderr__ or 2, all_threads=False)
         os._exit(CODES[self._cause])
+
+
+@contextmanager
+def interrupt_handler_kept() -> Iterator[None]:
+    """A context that keeps the handler of SIGINT: `asyncio.Runner` leaves its own one, and the run with it, behind."""
+    handler = signal.getsignal(signal.SIGINT)
+    try:
+        yield
+    finally:
+        with suppress(ValueError):  # only the main thread may set handlers
+            signal.signal(signal.SIGINT, handler)
 
 
 def leave_closed_terminal() -> None:

@@ -16,7 +16,7 @@ from groupwise.data import Batch, Draw, Finish, Prompt, Rollout, Sample, pack
 from groupwise.models import (
     Decoder,
     PrefixPacking,
-    Purpose,
+    RandomPurpose,
     Tokenizer,
     choose,
     find_model,
@@ -55,7 +55,7 @@ def sample(model: Decoder, tokenizer: Tokenizer, draws: list[Draw]) -> list[Roll
         )  # 0: a place for the new token
         last = layout.source[torch.arange(t, (t + 1) * len(rows), t + 1)]
         logp = logprobs(model.head(model(layout.tokens, layout)[last]))
-        u = uniform((SEED, Purpose.SAMPLE), [draws[d].id for d, _ in live], [i for _, i in live], t)
+        u = uniform((SEED, RandomPurpose.SAMPLE), [draws[d].id for d, _ in live], [i for _, i in live], t)
         for (d, i), token, row in zip(live, choose(logp, torch.from_numpy(u)).tolist(), logp):
             finish = Finish.stop if token in tokenizer.eos else Finish.length if t + 1 == MAX_TOKENS else None
             groups[d][i] = groups[d][i].with_tokens((token,), (0,), (float(row[token]),)).with_finish(finish)
@@ -91,7 +91,7 @@ def main(iterations: int = ITERATIONS, lr: float = 1e-4) -> list[float]:
     home = find_model("calculator")
     model, tokenizer = read_model(home), read_tokenizer(home)
     task = Calculator().build(tokenizer.encode)
-    order = permutation((SEED, Purpose.CURRICULUM), 0, 0, len(task))
+    order = permutation((SEED, RandomPurpose.CURRICULUM), 0, 0, len(task))
     optimizer = torch.optim.AdamW(model.parameters(), lr=lr, weight_decay=0.0)
     losses: list[float] = []
 
@@ -107,7 +107,7 @@ def main(iterations: int = ITERATIONS, lr: float = 1e-4) -> list[float]:
         batch = with_advantage(batch)
 
         # Minibatches of whole groups, in a keyed order.
-        shuffled = permutation((SEED, Purpose.SHUFFLE), iteration, 0, PROMPTS).tolist()
+        shuffled = permutation((SEED, RandomPurpose.SHUFFLE), iteration, 0, PROMPTS).tolist()
         size = PROMPTS // MINIBATCHES
         for first in range(0, PROMPTS, size):
             prompts = set(shuffled[first : first + size])

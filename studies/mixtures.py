@@ -71,7 +71,7 @@ def _write_weights(sizes: Mapping[str, Any], seed: int, home: Path) -> None:
 
     tokenizer = read_tokenizer(find_model("calculator"))
     ids = {"eos_token_id": min(tokenizer.eos), "bos_token_id": None, "pad_token_id": None}
-    vocabulary = tokenizer.fast.get_vocab_size()
+    vocabulary = tokenizer.backend_tokenizer.get_vocab_size()
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         if "num_experts" in sizes:

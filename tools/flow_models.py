@@ -96,7 +96,7 @@ def train(model: FlowModel) -> tuple[FlowPolicy, Tokenizer]:
     table = torch.tensor([[model.words.index(word) for word in prompt.split()] for prompt in model.prompts])
     shape = FlowShape(
         vocabulary=MOST_STEPS + 1 + len(model.words), layers=model.layers, state=model.state,
-        words=len(model.words), prompt_length=table.shape[1], width=model.width,
+        prompt_vocabulary=len(model.words), prompt_length=table.shape[1], width=model.width,
     )  # fmt: skip
     policy, n = FlowPolicy(shape), model.rows
     optimizer = torch.optim.AdamW(policy.parameters(), lr=model.rate)
@@ -104,7 +104,7 @@ def train(model: FlowModel) -> tuple[FlowPolicy, Tokenizer]:
         optimizer.param_groups[0]["lr"] = model.rate * (1 - step / model.steps)
         true = table[torch.randint(len(table), (n,))]
         wrong = torch.rand(true.shape) < model.wrong
-        words = torch.where(wrong, torch.randint(shape.words, true.shape), true)
+        words = torch.where(wrong, torch.randint(shape.prompt_vocabulary, true.shape), true)
         data = model.data(true) + model.spread * torch.randn(n, *model.state)
         noise, times = torch.randn(n, *model.state), torch.rand(n)
         now = times.view(-1, *(1,) * len(model.state))

@@ -40,7 +40,7 @@ def write_hollow_pipeline(directory: Path, kind: str = "stable_diffusion_3") -> 
         config = config.to_dict() if hasattr(config, "to_dict") else dict(config)
         (directory / name / "config.json").write_text(json.dumps(config, default=list), encoding="utf-8")
         write_hollow(directory / name / "model.safetensors", module)
-    parts = {**family.parts, **family.optional}
+    parts = {**family.parts, **family.optional_parts}
     for name, tokenizer in parts.items():
         if tokenizer == "CLIPTokenizer":
             clip_tokenizer(directory / name, length=77).save_pretrained(directory / name)
@@ -49,7 +49,7 @@ def write_hollow_pipeline(directory: Path, kind: str = "stable_diffusion_3") -> 
     (directory / "scheduler").mkdir()
     (directory / "scheduler" / "scheduler_config.json").write_text(json.dumps(scheduler), encoding="utf-8")
     named = {name: ["diffusers" if name in OF_DIFFUSERS else "transformers", part] for name, part in parts.items()}
-    index = {"_class_name": family.pipeline, **named}
+    index = {"_class_name": family.pipeline_class, **named}
     (directory / "model_index.json").write_text(json.dumps(index, indent=1), encoding="utf-8")
 
 

@@ -103,7 +103,10 @@ def __getattr__(name: str) -> Any:
         return part_names()
     room = "" if name.startswith("_") else home_of(name)
     if room and (name in __all__ or _is_method_or_part(name)):
-        return getattr(import_module(room), name)
+        from groupwise.config.constructors import answering
+
+        value = globals()[name] = answering(name, getattr(import_module(room), name))
+        return value
     fix = f"; from {room} import {name}" if room else _answer_of_trl(name)
     raise AttributeError(f"{__name__} has no attribute {name!r}{fix}", name=name, obj=sys.modules[__name__])
 

@@ -97,18 +97,18 @@ from groupwise.models import (
 from groupwise.objective import (
     AdaptiveKL as AdaptiveKL, CentredStepRatio as CentredStepRatio, Clip as Clip, ClippedWeight as ClippedWeight,
     Distillation as Distillation, DualClip as DualClip, EntropyBonus as EntropyBonus, EntropyScale as EntropyScale,
-    EntropyShare as EntropyShare, GeometricMaskedImportance as GeometricMaskedImportance, KL as KL,
-    MaskedImportance as MaskedImportance, Objective as Objective, PerStepLength as PerStepLength,
-    PowerMean as PowerMean, Preference as Preference, ReplaceAggregate as ReplaceAggregate, Routed as Routed,
-    ScaledClip as ScaledClip, SentenceRatio as SentenceRatio, SequenceMaskedImportance as SequenceMaskedImportance,
-    SequenceTruncatedImportance as SequenceTruncatedImportance, ShapedLikelihood as ShapedLikelihood,
-    StepKLPenalty as StepKLPenalty, TruncatedImportance as TruncatedImportance, Unclipped as Unclipped,
-    budget_mean as budget_mean, complete as complete, group_mean as group_mean, group_token_mean as group_token_mean,
-    log_likelihood as log_likelihood, nothing as nothing, pair_mean as pair_mean, policy_gradient as policy_gradient,
-    positive_advantage as positive_advantage, sequence_mean as sequence_mean, sequence_product as sequence_product,
-    sequence_ratio as sequence_ratio, sequence_ratio_per_token as sequence_ratio_per_token,
-    sequence_sum as sequence_sum, token_mean as token_mean, token_ratio as token_ratio, turn_mean as turn_mean,
-    unscaled as unscaled, written_tokens as written_tokens
+    GatedSurrogate as GatedSurrogate, GeometricMaskedImportance as GeometricMaskedImportance,
+    InverseStepLength as InverseStepLength, KL as KL, MaskedImportance as MaskedImportance, Objective as Objective,
+    PowerMean as PowerMean, Preference as Preference, RelativeEntropyScale as RelativeEntropyScale,
+    ReplaceAggregate as ReplaceAggregate, ScaledClip as ScaledClip, SentenceRatio as SentenceRatio,
+    SequenceMaskedImportance as SequenceMaskedImportance, SequenceTruncatedImportance as SequenceTruncatedImportance,
+    ShapedLikelihood as ShapedLikelihood, StepKLPenalty as StepKLPenalty, TruncatedImportance as TruncatedImportance,
+    Unclipped as Unclipped, budget_mean as budget_mean, complete as complete, group_mean as group_mean,
+    group_token_mean as group_token_mean, log_likelihood as log_likelihood, nothing as nothing, pair_mean as pair_mean,
+    policy_gradient as policy_gradient, positive_advantage as positive_advantage, sequence_mean as sequence_mean,
+    sequence_product as sequence_product, sequence_ratio as sequence_ratio,
+    sequence_ratio_per_token as sequence_ratio_per_token, sequence_sum as sequence_sum, token_mean as token_mean,
+    token_ratio as token_ratio, turn_mean as turn_mean, unscaled as unscaled, written_tokens as written_tokens
 )
 from groupwise.rewards import (
     AddReadable as AddReadable, AddSubscore as AddSubscore, ContentWeighted as ContentWeighted,

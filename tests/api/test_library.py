@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from groupwise.__main__ import main
 from groupwise.commands.train import resume as resume_command
 from groupwise.core import BadData, Usage
 from groupwise.data import MEAN_LENGTH
+from groupwise.runs.checkpoints import RunLock
 from groupwise.runs.info import RunInfo
 from groupwise.runs.layout import RunLayout
 from tests.verifiers.test_functions import children
@@ -181,3 +183,41 @@ def test_a_run_that_cannot_start_leaves_no_directory(tmp_path: Path) -> None:
     with pytest.raises(BadData, match="no token for the character"):
         gw.train(model="calculator", data=[{"prompt": "What?"}], reward=variety, out=tmp_path, **SMALL)
     assert not list(tmp_path.iterdir())
+
+
+def test_only_a_run_that_trains_here_can_be_stopped(finished) -> None:
+    run, _ = finished
+    with pytest.raises(Usage, match="cannot end") as caught:
+        run.stop()
+    assert caught.value.evidence == "it is not training" and "on_iteration" in caught.value.fix
+    lock = RunLock(RunLayout(run.directory))
+    try:
+        with pytest.raises(Usage, match="cannot end") as caught:
+            gw.Run(run.directory).stop()
+    finally:
+        lock.close()
+    assert caught.value.evidence.startswith(f"pid {os.getpid()} on host") and "kill -TERM" in caught.value.fix
+
+
+def test_data_that_a_call_names_are_used_whole_and_alone_at_both_doors(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    rows = [{"prompt": f"{a}+{b}=", "answer": a + b} for a in range(2, 7) for b in range(2, 4)]
+    others = [{"prompt": f"{a}*{b}=", "answer": a * b} for a in range(2, 5) for b in range(2, 4)]
+    run = gw.train(model="calculator", data=rows, eval_data=others, reward="last_number", iterations=1, **SMALL)
+    assert f"10 rows, {len(rows)} to train on, sha256" in capsys.readouterr().err
+    own = gw.evaluate(run, samples=1)["results"][0]["protocol"]["task"]
+    assert own["problems"] == SMALL["evaluate"]["problems"] and own["name"].endswith("eval_data.jsonl")
+    named = gw.evaluate(run, data=rows, samples=1)["results"][0]["protocol"]["task"]
+    assert named["problems"] == len(rows) and named["name"] == "data"
+    assert "10 rows, 10 held out" in capsys.readouterr().err
+    Path("rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
+    counts = {"": 10, " --problems 4": 4, " --evaluate.problems 3": 3}
+    for options, count in counts.items():
+        words = f"eval {run.directory} --samples 1 --data rows.jsonl --out e.json{options}"
+        assert main(words.split()) == 0
+        task = json.loads(Path("e.json").read_text())["results"][0]["protocol"]["task"]
+        assert task["problems"] == count and (count < 10 or task["sha256"] == named["sha256"])
+    with pytest.raises(Usage, match=r"^data has no verifier"):
+        gw.evaluate("calculator", data=rows)

@@ -88,6 +88,8 @@ def test_every_text_of_the_package_can_be_read_in_python() -> None:
 @pytest.mark.parametrize(
     ("text", "python"),
     [
+        ("say --columns.prompt q --columns.answer a; it", 'say columns={"prompt": "q", "answer": "a"}; it'),
+        ("raise sampling.max_tokens, or write sampling.max_tokens = 9", "raise max_tokens, or write max_tokens=9"),
         ("use --template chat", 'use template="chat"'),
         ("add --verifier math, or --verifier my_file:grade with --use my_file.py",
          'add reward="math", or reward=grade, your function'),
@@ -130,7 +132,9 @@ CALLS: dict[str, tuple[Callable[..., Any], dict[str, Any], str]] = {
     "wrong type": (gw.train, {"prompts": "many"}, "docs/fields.md"),
     "permission": (gw.train, {"judges": ["x"]}, "permissions=gw.Permissions(judges=...)"),
     "code": (gw.train, {"reward": "mine:f"}, 'permissions=gw.Permissions(use=["mine.py"])'),
-    "verifier": (gw.train, {"data": ROWS, "reward": "mth"}, "pass it: reward=grade"),
+    "verifier": (gw.train, {"data": ROWS, "reward": "mth"}, "did you mean math?"),
+    "no verifier": (gw.train, {"data": ROWS, "reward": "xyzzy"}, "pass it: reward=grade"),
+    "two columns": (gw.train, {"data": [{"q": "1+1=", "a": "2"}], "reward": right}, ""),
     "several": (gw.train, {"prompts": 3, "optimizer": {"lr": "x"}}, "prompts=4"),
     "method": (gw.train, {"method": "grppo"}, "docs/fields.md"),
     "recipe": (gw.train, {"recipe": "nothing.toml"}, ""),

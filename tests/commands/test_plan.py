@@ -19,6 +19,7 @@ from groupwise.planning.machines import Machines, on_machines
 from groupwise.planning.shapes import planned_shape
 from groupwise.planning.this_cpu import measured_rates, run_duration
 from groupwise.planning.this_machine import this_machine
+from tests.pretended_gpu import NAME, pretended_gpu
 
 LAPTOP = """
 name = "core"
@@ -107,6 +108,22 @@ def test_a_card_has_published_rates(capsys: pytest.CaptureFixture[str]) -> None:
     assert "float16" in named_machines("t4").rates
 
 
+def test_a_gpu_of_this_machine_is_planned_by_its_name(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The branch `this_card`, on a pretended GPU of 80 GiB."""
+    words = ["plan", "--machine.device", "cuda", "--machine.dtype", "bfloat16"]
+    with pretended_gpu():
+        assert main(words) == 2
+        error = capsys.readouterr().err
+        assert f"the rates of {NAME} are not known" in error and "--machines FILE.toml" in error
+    monkeypatch.setattr("tests.pretended_gpu.NAME", "NVIDIA H100 80GB HBM3")
+    with pretended_gpu():
+        assert main(words) == 0
+        first = capsys.readouterr().out.partition("\n")[0]
+    assert first.startswith("1 x this machine's H100 SXM, 80 GiB each; rates: 40% of 989 TFLOPS, 75% of 3,350 GB/s")
+
+
 def test_several_machines_are_a_table(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     Path("small.toml").write_text(LAPTOP.replace("8.0", "0.33"))
     assert main(["plan", "--machines", "rtx4090, 8xh100,small.toml"]) == 0
@@ -121,6 +138,7 @@ def test_several_machines_are_a_table(home: Path, capsys: pytest.CaptureFixture[
     ("words", "message"),
     [
         (["--machines", "b1000"], "the cards are a10, a40, a100"),
+        (["--machine", "a100"], "write --machines a100"),
         (["--machines", "rtx4091"], "did you mean rtx4090?"),
         (["--machines", "0xa100"], "a number of devices from 1"),
         (["--machines", "a100,t4", "--svg", "plan.svg"], "name one machine"),

@@ -19,7 +19,9 @@ def write_inputs(where: Path) -> None:
     """The model directory and the files of GSM8K that the page assumes."""
     tokenizer = trained()
     sizes = {"width": 16, "layers": 1, "heads": 2, "kv_heads": 1, "head_dim": 8, "inner": 32, "positions": 512}
-    shape = Shape(vocabulary=tokenizer.fast.get_vocab_size(), family="qwen2", qkv_bias=True, tied=True, **sizes)
+    shape = Shape(
+        vocabulary=tokenizer.backend_tokenizer.get_vocab_size(), family="qwen2", qkv_bias=True, tied=True, **sizes
+    )
     write_model(Decoder.new(shape, 0), where / "my-model", tokenizer=tokenizer)
     (where / "gsm8k-files").mkdir()
     for split, names in (("train", ("Ada", "Bo", "Cem")), ("test", ("Dee", "Eve"))):

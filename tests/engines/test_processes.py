@@ -20,7 +20,7 @@ from groupwise.data import Generation, GenerationRequest
 from groupwise.engines import EngineAccess, Exchange, Identity, NativeEngine, Served, WeightsFile
 from groupwise.engines.remote import slots
 from groupwise.engines.remote.replica import Replica
-from groupwise.models import Decoder, Experts, Lora, attach
+from groupwise.models import Decoder, Lora, MixtureSizes, attach
 from tests.processes import PATIENCE, hasten, wait_until_gone
 from tests.rollout.fakes import decoder, request
 from tests.rollout.fakes import tokenizer as letters
@@ -215,7 +215,7 @@ def test_an_engine_without_adapters_gets_the_merged_weights() -> None:
 
 
 def test_a_model_that_another_process_cannot_build_is_refused_with_the_reason() -> None:
-    experts = Experts(routers=1, each=1, count=2)
+    experts = MixtureSizes(router_count=1, experts_per_token=1, expert_count=2)
     with pytest.raises(Usage, match="cannot run this model") as caught:
         Served().build(decoder(family="qwen3"), letters(), seed=0, experts=experts)
     assert "replay" in caught.value.evidence and "Native" in caught.value.fix

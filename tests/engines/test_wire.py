@@ -5,6 +5,7 @@ import json
 import math
 import os
 import stat
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,15 @@ from groupwise.data import Generation, GenerationRequest
 from groupwise.data.rollout_json import to_json
 from groupwise.engines import Identity, Remote, read_weights, write_weights
 from groupwise.engines.remote.server import bound
-from groupwise.engines.remote.wire import LARGEST_REQUEST, PROTOCOL, encode, error_json, error_of, read_message
+from groupwise.engines.remote.wire import (
+    LARGEST_REQUEST,
+    PROTOCOL,
+    encode,
+    error_json,
+    error_of,
+    generation_request,
+    read_message,
+)
 from tests.engines.lines import HELLO, IDENTITY, LARGEST, blank, pair, remote, run, server, weights
 from tests.processes import PATIENCE
 from tests.rollout.fakes import VOCABULARY, FakeEngine, decoder, engine, request, sampling
@@ -145,6 +154,21 @@ BAD_REQUESTS = [
     {"sampling": {**to_json(request())["sampling"], "temperature": -1}},
     {"sampling": {**to_json(request())["sampling"], "temperature": 1e-300}},
 ]  # fmt: skip
+
+
+LEGAL = {"content": ["x"], "steps": [None], "path": [[]], "stream": [[]], "context": [[]]}
+"""By field: the values below that a request may have."""
+
+
+@pytest.mark.parametrize("name", [f.name for f in fields(GenerationRequest)])
+def test_every_field_of_a_request_is_checked(name: str) -> None:
+    for value in ("x", -1, 1.5, None, True, 1 << 70, [], {}, [None], ["!"], [1 << 70], {"a": 1}):
+        data = {**to_json(request()), name: value}
+        if value in LEGAL.get(name, ()):
+            assert generation_request(json.loads(json.dumps(data)))
+        else:
+            with pytest.raises(ValueError):
+                generation_request(data)
 
 
 def test_a_bad_request_is_an_error_to_its_sender_and_reaches_no_engine() -> None:

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from groupwise.data import Draw, Finish, Outcome, Prompt, Rollout, Sample, Verdict
 from groupwise.engines import NativeEngine
 from groupwise.evaluation.accuracy import MOST_VOTES, Tally, average, counts, figures, lengths, majority, scores, tally
-from groupwise.models import Purpose
+from groupwise.models import RandomPurpose
 from tests.faults.small_runs import EVERY, left, lines, ran, ready
 
 
@@ -258,7 +258,7 @@ def test_evaluation_changes_nothing_in_the_run(monkeypatch: pytest.MonkeyPatch) 
     sample, requests = NativeEngine.sample, []
     monkeypatch.setattr(NativeEngine, "sample", lambda self, request: requests.append(request) or sample(self, request))
     first = asyncio.run(runtime.evaluate(buffer.setting))
-    assert len(requests) == 2 * 2 and {request.purpose for request in requests} == {Purpose.EVALUATE}
+    assert len(requests) == 2 * 2 and {request.purpose for request in requests} == {RandomPurpose.EVALUATE}
     assert buffer.state() == state and learner.version == 0
     assert all(torch.equal(x, weights[name]) for name, x in learner.weights().items())
     assert all(p.grad is None for p in learner.model.parameters())

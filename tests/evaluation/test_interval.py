@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from groupwise.evaluation.interval import RESAMPLES, interval, mean_interval, paired, score, spread
-from groupwise.models import Purpose, picks
+from groupwise.models import RandomPurpose, picks
 from tests.evaluation.test_evaluate import RIGHT
 
 
@@ -35,7 +35,7 @@ def test_the_bootstrap_resamples_problems_with_all_their_answers() -> None:
     other = np.random.default_rng(0)
     means = values[other.integers(0, 30, (100_000, 30))].mean(1)
     assert (low, high) == pytest.approx(tuple(np.quantile(means, [0.025, 0.975])), abs=0.006)
-    means = [values[picks((0, Purpose.BOOTSTRAP), i, 30, 30)[0]].mean() for i in range(RESAMPLES)]
+    means = [values[picks((0, RandomPurpose.BOOTSTRAP), i, 30, 30)[0]].mean() for i in range(RESAMPLES)]
     assert (low, high) == pytest.approx(tuple(np.quantile(means, [0.025, 0.975])), abs=1e-15)
 
 

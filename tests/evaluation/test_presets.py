@@ -53,7 +53,7 @@ def data(tmp_path: Path) -> Path:
 def model(tmp_path: Path) -> Path:
     """A random model with a tokenizer for any text, a chat template and a long context."""
     tokenizer = trained(chat=CHATML)
-    size = len(tokenizer.fast.get_vocab())
+    size = len(tokenizer.backend_tokenizer.get_vocab())
     write_model(
         Decoder.new(shape(vocabulary=size, positions=32768), 1, spread=0.2), tmp_path / "m", tokenizer=tokenizer
     )

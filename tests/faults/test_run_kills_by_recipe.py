@@ -66,7 +66,13 @@ def test_with_an_adapter_beside_a_model_of_transformers(tmp_path: Path) -> None:
     """The model's head is its embedding: two names for one tensor, and the checkpoint holds neither."""
     pytest.importorskip("peft")
     model, tokenizer = tmp_path / "model", read_tokenizer(find_model("calculator"))
-    sizes = {"vocab_size": tokenizer.fast.get_vocab_size(), "n_embd": 16, "n_head": 2, "n_layer": 2, "n_positions": 64}
+    sizes = {
+        "vocab_size": tokenizer.backend_tokenizer.get_vocab_size(),
+        "n_embd": 16,
+        "n_head": 2,
+        "n_layer": 2,
+        "n_positions": 64,
+    }
     made(tmp_path / "made", "GPT2", **sizes)
     write_model(read_model(tmp_path / "made"), model, tokenizer=tokenizer)
     recipe = replace(EVERY, model=str(model), lora=Lora(rank=2, targets=("c_attn", "c_fc")))

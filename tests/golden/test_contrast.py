@@ -50,9 +50,9 @@ from groupwise.methods import (
 )
 from groupwise.objective import (
     Distillation,
+    GatedSurrogate,
     Objective,
     Preference,
-    Routed,
     ShapedLikelihood,
     group_token_mean,
     pair_mean,
@@ -142,7 +142,7 @@ def test_preference_example():
     batch = answers([0.0] * 4, [-1.0, -2, -2, -4])
     reference = batch.logp.detach() - f64([0.05, -0.02, 0.01, -0.04])
     batch = batch.having(measures={Logp("reference"): reference}, reward=f64([-1.0, -2, -2, -4]))
-    preference = Preference(0.1, 2.5, best=-1.0, over="mean")
+    preference = Preference(0.1, 2.5, best_reward=-1.0, token_reduction="mean")
     j, slope = j_and_slope(Objective(surrogate=preference, aggregate=pair_mean), batch)
     assert -j == pytest.approx(0.687471, abs=1e-6)
     assert slope[0] > 0 > slope[3]
@@ -290,7 +290,7 @@ def test_srpo_routes():
     assert through.tolist() == pytest.approx([0, 0, 1.333935 / 4, 0.666065 / 4], abs=1e-6)
     plain = replace(step, samples=tuple(replace(s, views={}) for s in step.samples))
     assert not HasView("sibling")(plain).any()
-    assert isinstance(objective.surrogate, Routed)
+    assert isinstance(objective.surrogate, GatedSurrogate)
 
 
 def test_distillation_is_minus_the_divergence():

@@ -38,8 +38,8 @@ from tests.rollout.fakes import sampler_of
 
 CELLS, SYMBOLS, WORDS, STEPS = 5, 3, 2, 3
 SHAPE = MaskedShape(
-    vocabulary=64 + 1 + 2 * SYMBOLS + WORDS, layers=1, cells=CELLS, symbols=SYMBOLS, words=WORDS, prompt_length=1,
-    width=8, heads=1,
+    vocabulary=64 + 1 + 2 * SYMBOLS + WORDS, layers=1, cells=CELLS, symbols=SYMBOLS, prompt_vocabulary=WORDS,
+    prompt_length=1, width=8, heads=1,
 )  # fmt: skip
 FIRST = SHAPE.first_word
 WORD = 1
@@ -79,7 +79,9 @@ class Network(nn.Module):
 
 
 def policy_of(table: Table, unmask: Unmask | None = None) -> MaskedPolicy:
-    policy = MaskedPolicy(SHAPE, unmask or Unmask(steps=STEPS, spread=SPREAD, speed=SPEED, floor=FLOOR)).double()
+    policy = MaskedPolicy(
+        SHAPE, unmask or Unmask(steps=STEPS, knob_std=SPREAD, schedule_lr_factor=SPEED, min_knob_std=FLOOR)
+    ).double()
     policy.predictor = Network(table)  # type: ignore[assignment]
     policy.schedule.mean_change.data = f64(table.mean)  # type: ignore[attr-defined]
     policy.schedule.log_std_change.data = f64(table.log_std)  # type: ignore[attr-defined]
@@ -127,7 +129,7 @@ def test_worked_numbers() -> None:
     near(term(new, old), -1.471353)
 
     def density(mean: float) -> Tensor:
-        schedule = UnmaskingSchedule(Unmask(steps=1, spread=0.1, speed=1.0)).double()
+        schedule = UnmaskingSchedule(Unmask(steps=1, knob_std=0.1, schedule_lr_factor=1.0)).double()
         schedule.mean_change.data[0, 0] = mean
         return schedule.log_density(torch.tensor([0]), f64([[0.9, 0.0]]))
 
@@ -230,7 +232,7 @@ def test_no_gradient_between_tokens_and_schedule() -> None:
 
 def test_a_fixed_schedule_is_grpo_on_tokens() -> None:
     """Without spread there are no knobs, and the loss is that of tokens alone; Independent gives the same samples."""
-    fixed = Unmask(steps=STEPS, spread=0.0)
+    fixed = Unmask(steps=STEPS, knob_std=0.0)
     old, new = Table(), Table(0.2)
     rollout, plain = (sampled(policy_of(old, fixed), s) for s in (CoSampled(), Independent()))
     assert [s.path for s in rollout.samples] == [s.path for s in plain.samples]
@@ -242,7 +244,7 @@ def test_a_fixed_schedule_is_grpo_on_tokens() -> None:
 
 def test_the_score_of_the_schedule_has_mean_zero() -> None:
     """A constant reward pushes the schedule nowhere on average: E[d log pi] = 0, within five standard errors."""
-    schedule = UnmaskingSchedule(Unmask(steps=2, spread=0.4, speed=1.0)).double()
+    schedule = UnmaskingSchedule(Unmask(steps=2, knob_std=0.4, schedule_lr_factor=1.0)).double()
     n = 4000
     generator = torch.Generator().manual_seed(0)
     step = torch.zeros(n, dtype=torch.long)

@@ -55,7 +55,7 @@ def test_worked_advantages() -> None:
     batch = pack([rollout_of([0.0] * 3, subscores=parts)])
 
     def advantage(*names: str) -> Any:
-        return EachStandardised(tuple((n, 1.0) for n in names), reward=0.0, ddof=1, eps=1e-8)(batch.score, batch)
+        return EachStandardised(tuple((n, 1.0) for n in names), reward_weight=0.0, ddof=1, eps=1e-8)(batch.score, batch)
 
     near(advantage("hps_1"), [1, -1, 0])
     near(advantage("hps_2"), [0.755929, 0.377964, -1.133893])

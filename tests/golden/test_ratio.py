@@ -36,15 +36,15 @@ from groupwise.objective import (
     Clip,
     ClippedWeight,
     EntropyScale,
-    EntropyShare,
+    GatedSurrogate,
     GeometricMaskedImportance,
     MaskedImportance,
     Objective,
     PowerMean,
-    Routed,
+    RelativeEntropyScale,
     ScaledClip,
     SentenceRatio,
-    Sentences,
+    SentenceSplitter,
     SequenceMaskedImportance,
     SequenceTruncatedImportance,
     TruncatedImportance,
@@ -61,7 +61,7 @@ from tests.golden.f0 import f0, f64, j_and_slope, rows
 
 
 def routed(right: tuple[float, float], wrong: tuple[float, float]) -> Objective:
-    surrogate = Routed(positive_advantage, ClippedWeight(*right), ClippedWeight(*wrong))
+    surrogate = GatedSurrogate(positive_advantage, ClippedWeight(*right), ClippedWeight(*wrong))
     return Objective(surrogate=surrogate, aggregate=token_mean)
 
 
@@ -82,7 +82,7 @@ def holder_tokens(p: float) -> Objective:
 WORKED = {
     "dispo": (routed((0.95, 1.2), (0.2, 5.0)), -0.164, [0.24, 0.19, 0.2, -0.1, -0.22]),
     "dispo, tight": (routed((0.95, 1.2), (0.9, 1.05)), -0.071, [0.24, 0.19, 0.2, -0.18, -0.21]),
-    "etr": (Objective(surrogate=ScaledClip(scale=ElasticScale()), aggregate=group_mean), 0.0625,
+    "etr": (Objective(surrogate=ScaledClip(range_scale=ElasticScale()), aggregate=group_mean), 0.0625,
             [0, 0.15, 0.166667, 0, -0.275]),
     "dhpo, 0.2": (mixed(0.5), 0.097136, [0.092101, 0.167101, 0.175434, 0, -0.1375]),
     "dhpo, separate": (mixed(0.5, "separate"), 0.097136, [0.092101, 0.167101, 0.175434, 0, -0.1375]),
@@ -117,7 +117,7 @@ def test_dispo_classes_are_independent():
     narrow, wide = (j_and_slope(routed((0.95, 1.2), wrong), graded_f0())[1] for wrong in ((0.9, 1.05), (0.2, 5.0)))
     assert narrow[:3] == wide[:3]
     assert narrow[3:] != wide[3:]
-    assert dispo().objective.surrogate.then != dispo().objective.surrogate.otherwise
+    assert dispo().objective.surrogate.selected_surrogate != dispo().objective.surrogate.other_surrogate
 
 
 def test_elastic_scale_table():
@@ -172,7 +172,7 @@ def test_clipped_tokens_of_dhpo_are_those_without_a_gradient(form: Any):
 
 def test_entropy_share_guides_dhpo():
     step = f0().having(measures={Entropy(): f64([2, 1, 0, 0, 0])})
-    assert EntropyShare()(step).tolist() == [1, 0.5, 0, 0, 0]
+    assert RelativeEntropyScale()(step).tolist() == [1, 0.5, 0, 0, 0]
     assert dhpo(entropy_guided=True).needs == {Entropy()}
 
 
@@ -222,7 +222,7 @@ def test_an_outlier_changes_its_own_sentence_only():
     ],
 )
 def test_where_sentences_end(words: list[str], segments: list[int]):
-    assert Sentences()(spoken([1.0] * len(words), 1.0, words, [1.0] * len(words))).index.tolist() == segments
+    assert SentenceSplitter()(spoken([1.0] * len(words), 1.0, words, [1.0] * len(words))).index.tolist() == segments
 
 
 def test_ctpo_example():
@@ -388,7 +388,7 @@ def test_off_policy_mask_keeps_positive_answers():
     for drift, kept in ((0.05, [True] * 4), (0.2, [True, True, False, False])):
         far = step.having(logp_engine=step.logp.detach() + drift)
         assert OnPolicy(0.1)(far).tolist() == kept
-    dropped = Objective(surrogate=Routed(OnPolicy(0.1), Clip(), nothing))
+    dropped = Objective(surrogate=GatedSurrogate(OnPolicy(0.1), Clip(), nothing))
     assert j_and_slope(dropped, far)[1] == pytest.approx([0.25, 0.25, 0, 0])
 
 

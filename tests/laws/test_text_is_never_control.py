@@ -116,7 +116,7 @@ def encoder(kind: str) -> Encoder:
 
 def through_a_tool(e: Encoder, text: str) -> tuple[int, ...]:
     """The model's own answer comes back as the result of a tool. Its tokens are control tokens where it wrote them."""
-    answer = Encoder(e.source, frozenset()).decode(ids(e.fast, *CONTROL)) + text
+    answer = Encoder(e.tokenizer_json, frozenset()).decode(ids(e.backend_tokenizer, *CONTROL)) + text
     tools = Tools(Hermes(), {"echo": lambda: answer})
     asyncio.run(tools.reset(Prompt("p", ()), Random(0)))
     observation = asyncio.run(tools.step('<tool_call>{"name": "echo"}</tool_call>'))
@@ -140,7 +140,7 @@ ENTRANCES: dict[str, Callable[[Encoder, str], tuple[int, ...]]] = {
 
 def control(e: Encoder, tokens: tuple[int, ...]) -> Counter[str]:
     """The control tokens among the ids, by their spelling."""
-    names = {e.fast.token_to_id(c): c for c in CONTROL}
+    names = {e.backend_tokenizer.token_to_id(c): c for c in CONTROL}
     return Counter(names[i] for i in tokens if i in names)
 
 
@@ -167,7 +167,7 @@ def test_no_text_of_fragments_becomes_a_control_token(kind: str, parts: list[str
     for entrance in ("plain", "plain, in brackets", "observation"):
         assert control(e, encoded(e, entrance, text)) == control(e, encoded(e, entrance, "x"))
     if kind in EXACT and text.strip(" ") == text:  # Metaspace writes a space before a text
-        assert Encoder(e.source, frozenset()).decode(e.encode(text)) == text
+        assert Encoder(e.tokenizer_json, frozenset()).decode(e.encode(text)) == text
 
 
 @given(kind=st.sampled_from(sorted(KINDS)), text=st.text(alphabet="ab im_end/sINST |\n", max_size=30))
@@ -181,7 +181,7 @@ def test_a_template_and_a_model_still_write_control_tokens() -> None:
     e = encoder("BPE, not special")
     prompt = find_template("chat", e)("<think>")
     assert control(e, prompt) == {"<|im_start|>": 2, "<|im_end|>": 1, "<think>": 1}
-    assert e.decode(ids(e.fast, "<think>")) == "<think>"
+    assert e.decode(ids(e.backend_tokenizer, "<think>")) == "<think>"
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -201,9 +201,9 @@ def test_many_spellings_take_a_bounded_number_of_rounds() -> None:
             rounds.append(text)
             return e.control.encode_marked(fast, text, mark)
 
-    counted = Counted(e.control.spellings, e.control.ids, e.control.unknown)
+    counted = Counted(e.control.spellings, e.control.ids, e.control.unk_ids)
     text = "<|im_" * 500 + "<|im_end|>" * 500 + "end|>" * 500
-    assert not e.control.ids & set(counted.encode(e.fast, text).ids)
+    assert not e.control.ids & set(counted.encode(e.backend_tokenizer, text).ids)
     assert len(rounds) <= ROUNDS + 2
 
 

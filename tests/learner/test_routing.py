@@ -125,8 +125,8 @@ def test_old_log_probs_use_the_engines_experts(model: TransformersModel) -> None
     lines: dict[tuple[int, ...], bytes] = {}  # equal beginnings went to equal experts
 
     def drawn(ids: tuple[int, ...]) -> bytes:
-        scores = torch.rand(1, experts.routers, experts.count, generator=draws)
-        return lines.setdefault(ids, experts.encode(scores.topk(experts.each).indices)[0])
+        scores = torch.rand(1, experts.router_count, experts.expert_count, generator=draws)
+        return lines.setdefault(ids, experts.encode(scores.topk(experts.experts_per_token).indices)[0])
 
     b = batch()
     texts = [(*s.context, *s.tokens) for s in b.samples]

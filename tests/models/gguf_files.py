@@ -65,7 +65,7 @@ def add_tokenizer(writer: Any, tokenizer: Tokenizer) -> None:
     """The vocabulary and merges of a byte-level tokenizer, its special tokens, and a chat template."""
     import json
 
-    model = json.loads(tokenizer.source)["model"]
+    model = json.loads(tokenizer.tokenizer_json)["model"]
     tokens = sorted(model["vocab"], key=model["vocab"].get)
     tokens += [f"[PAD{i}]" for i in range(len(tokens), SIZE)]  # llama.cpp fills up to the rows of the embedding
     writer.add_tokenizer_model("gpt2")

@@ -10,7 +10,7 @@ from torch import nn
 
 from groupwise.data import Generation
 from groupwise.models import Decoder, PrefixPacking, drop_blocks, read_model, with_blocked_weights
-from groupwise.models.decoder.blocked_layout import LEAST, Blocked, gains
+from groupwise.models.decoder.prepacked_weights import LEAST, PrepackedLinear, gains
 from tests.models.plain import made
 from tests.rollout.fakes import decoder, engine, generate, request
 
@@ -23,8 +23,8 @@ def large(tied: bool, dtype: torch.dtype = torch.float32) -> Decoder:
     return decoder(dtype, spread=0.08, tied=tied, **LARGE)
 
 
-def parts(model: nn.Module) -> list[Blocked]:
-    return [module for module in model.modules() if isinstance(module, Blocked)]
+def parts(model: nn.Module) -> list[PrepackedLinear]:
+    return [module for module in model.modules() if isinstance(module, PrepackedLinear)]
 
 
 @torch.inference_mode()

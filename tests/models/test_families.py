@@ -151,7 +151,7 @@ def test_frequencies_are_those_of_transformers(part: Any) -> None:
     plain = theta ** -(torch.arange(0, dim, 2, dtype=torch.float64) / dim)
     assert torch.allclose(part(plain, theta), expected.double(), rtol=1e-6)
     assert not torch.allclose(part(plain, theta), plain, rtol=1e-3)
-    assert part.stretch == pytest.approx(stretch, rel=1e-12)
+    assert part.attention_scaling == pytest.approx(stretch, rel=1e-12)
     assert scaling_of(parameters_of(part), 1) == part
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from groupwise.models import Experts, PrefixPacking, Routes, experts_of, outline
+from groupwise.models import MixtureSizes, PrefixPacking, Routes, experts_of, outline
 from groupwise.models.decoder.transformers_model import TransformersModel
 from tests.models.directories import directory
 from tests.models.mixtures import mixture, routers
@@ -24,11 +24,11 @@ def read(model: TransformersModel, routes: Routes | None = None) -> torch.Tensor
     return model(TEXT.tokens, TEXT, routes)
 
 
-def elsewhere(experts: Experts, seed: int = 5) -> torch.Tensor:
+def elsewhere(experts: MixtureSizes, seed: int = 5) -> torch.Tensor:
     """Experts for every token, distinct within a router and drawn at random."""
     draws = torch.Generator().manual_seed(seed)
-    scores = torch.rand(len(TEXT.tokens), experts.routers, experts.count, generator=draws)
-    return scores.topk(experts.each).indices.to(torch.int16)
+    scores = torch.rand(len(TEXT.tokens), experts.router_count, experts.expert_count, generator=draws)
+    return scores.topk(experts.experts_per_token).indices.to(torch.int16)
 
 
 def written(model: TransformersModel) -> Routes:
@@ -38,7 +38,7 @@ def written(model: TransformersModel) -> Routes:
 
 
 def test_replaying_a_models_own_choice_changes_no_bit(model: TransformersModel) -> None:
-    experts = Experts(routers=2, each=2, count=8)
+    experts = MixtureSizes(router_count=2, experts_per_token=2, expert_count=8)
     assert model.experts == experts
     chosen_ids = written(model).ids
     assert (
@@ -100,7 +100,7 @@ def test_recomputed_layers_replay_again(model: TransformersModel) -> None:
     for recompute in (False, True):
         it = copy.deepcopy(model)
         it.recompute = recompute
-        routes = Routes(it.experts or Experts(0, 0, 0), elsewhere(model.experts), replay=True, keep_logits=True)
+        routes = Routes(it.experts or MixtureSizes(0, 0, 0), elsewhere(model.experts), replay=True, keep_logits=True)
         hidden = read(it, routes)
         beside = sum((x.softmax(-1)[:, 0].sum() for x in routes.logits.values()), start=torch.zeros(()))
         torch.autograd.backward([hidden.pow(2).sum(), beside])
@@ -121,7 +121,7 @@ def test_a_copied_model_has_independent_hooks(model: TransformersModel) -> None:
 
 
 def test_routes_are_encoded_as_bytes() -> None:
-    experts = Experts(routers=2, each=3, count=300)
+    experts = MixtureSizes(router_count=2, experts_per_token=3, expert_count=300)
     ids = torch.randint(0, 300, (5, 2, 3), generator=torch.Generator().manual_seed(0)).to(torch.int16)
     lines = experts.encode(ids)
     assert len(lines) == 5 and all(len(line) == 12 for line in lines)
@@ -133,7 +133,7 @@ def test_routes_are_encoded_as_bytes() -> None:
 def test_other_mixtures_with_such_routers(tmp_path: Path, kind: str) -> None:
     size = "num_local_experts" if kind == "Mixtral" else "num_experts"
     made(tmp_path, kind, **{size: 6, "num_experts_per_tok": 3, "moe_intermediate_size": 16})
-    assert experts_of(outline(tmp_path)) == Experts(routers=2, each=3, count=6)
+    assert experts_of(outline(tmp_path)) == MixtureSizes(router_count=2, experts_per_token=3, expert_count=6)
 
 
 def test_models_without_experts(tmp_path: Path) -> None:

@@ -49,7 +49,7 @@ def trained(chat: object = CHATML, *, kind: str = "bytes", **flags: bool) -> Tok
     tokenizer = Tokenizer.of(fast, {fast.token_to_id("<|im_end|>")})
     config = {**json.loads(dict(tokenizer.extra_files)["tokenizer_config.json"]), "bos_token": "<s>"}
     config |= {} if chat is None else {"chat_template": chat}
-    return Tokenizer(tokenizer.source, tokenizer.eos, (("tokenizer_config.json", json.dumps(config).encode()),))
+    return Tokenizer(tokenizer.tokenizer_json, tokenizer.eos, (("tokenizer_config.json", json.dumps(config).encode()),))
 
 
 BYTES, PIECES = trained(), trained(kind="pieces")
@@ -65,7 +65,7 @@ def transformers_ids(tokenizer: Tokenizer, messages: list[dict[str, str]], direc
 
 
 def special(tokenizer: Tokenizer, ids: tuple[int, ...]) -> list[str]:
-    known = {i: t.content for i, t in tokenizer.fast.get_added_tokens_decoder().items() if t.special}
+    known = {i: t.content for i, t in tokenizer.backend_tokenizer.get_added_tokens_decoder().items() if t.special}
     return [known[i] for i in ids if i in known and known[i] in SPECIAL]
 
 
@@ -128,7 +128,7 @@ def test_a_special_token_in_a_problem_is_text(tokenizer: Tokenizer, name: str, w
     template = find_template(name, tokenizer)
     ids = template(words)
     assert special(tokenizer, ids) == special(tokenizer, template("plain"))
-    whole = Tokenizer(tokenizer.source, frozenset())
+    whole = Tokenizer(tokenizer.tokenizer_json, frozenset())
     expected = whole.decode(template("plain")).replace("plain", words)
     assert "".join(whole.decode(ids).split()) == "".join(expected.split())
 
@@ -138,7 +138,7 @@ def test_a_special_token_in_any_part_of_a_conversation_is_text() -> None:
     parts = [{"role": "user", "content": [{"type": "text", "text": "a<|im_end|>b"}]}] * 2
     ids = find_template("chat", tokenizer)(parts)
     assert special(tokenizer, ids) == ["<|im_end|>"] * 2
-    assert Tokenizer(tokenizer.source, frozenset()).decode(ids) == "a<|im_end|>b<|im_end|>" * 2
+    assert Tokenizer(tokenizer.tokenizer_json, frozenset()).decode(ids) == "a<|im_end|>b<|im_end|>" * 2
 
 
 @given(st.text(alphabet="ab <|\ue000\ue001im_end>\n", max_size=30))
@@ -159,7 +159,7 @@ def test_text_without_control_tokens_has_the_ids_of_one_plain_call(tokenizer: To
 
 
 def test_plain_templates_encode_their_source() -> None:
-    whole = Tokenizer(BYTES.source, frozenset())
+    whole = Tokenizer(BYTES.tokenizer_json, frozenset())
     for name, source in PLAIN.items():
         template = find_template(name, BYTES)
         assert whole.decode(template("7*5=")) == source.replace("{prompt}", "7*5=")

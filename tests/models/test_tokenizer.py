@@ -67,7 +67,7 @@ def test_special_tokens_in_user_text_are_text() -> None:
 
 
 def test_end_tokens_decode_to_nothing_and_other_special_tokens_to_their_spelling() -> None:
-    one_end = Tokenizer(BYTES.source, frozenset({0}))
+    one_end = Tokenizer(BYTES.tokenizer_json, frozenset({0}))
     assert one_end.decode([*one_end.encode("a"), 1, 0]) == "a<|im_end|>"
 
 

@@ -88,8 +88,8 @@ def test_an_alignment_with_the_first_key_is_noticed() -> None:
 
 def test_a_window_copies_no_more_keys_than_it_sees() -> None:
     rows = [(list(range(50)), 50), ([*range(50), 50, 51], 2)]
-    assert len(VarlenRows.of(rows, None, torch.device("cpu")).keys) == 50 + 52
-    assert len(VarlenRows.of(rows, 4, torch.device("cpu")).keys) == 50 + 5
+    assert len(VarlenRows.of(rows, None, torch.device("cpu")).key_indices) == 50 + 52
+    assert len(VarlenRows.of(rows, 4, torch.device("cpu")).key_indices) == 50 + 5
 
 
 GPU_SHAPE = Shape(

@@ -6,7 +6,7 @@ import torch
 
 from groupwise.data import Batch, Segments, pack, rollout_of
 from groupwise.methods import SoftGate
-from groupwise.objective import Clip, ClippedWeight, Clips, Unclipped, policy_gradient
+from groupwise.objective import Clip, ClippedWeight, ReportsClipping, Unclipped, policy_gradient
 
 
 def at(surrogate: Any, r: float, a: float) -> tuple[float, float]:
@@ -100,9 +100,8 @@ def test_invalid_constants_are_refused(make: Any) -> None:
 
 
 def test_only_surrogates_with_bounds_have_clipped() -> None:
-    assert [isinstance(p, Clips) for p in (Clip(), ClippedWeight(), Unclipped(), SoftGate(), policy_gradient)] == [
-        True, True, True, False, False,
-    ]  # fmt: skip
+    surrogates = (Clip(), ClippedWeight(), Unclipped(), SoftGate(), policy_gradient)
+    assert [isinstance(p, ReportsClipping) for p in surrogates] == [True, True, True, False, False]
 
 
 def test_an_empty_batch_has_no_tokens_to_clip() -> None:

@@ -20,8 +20,8 @@ from groupwise.learner import AdamW8bit
 from groupwise.learner.forward import LOGITS_AT_ONCE
 from groupwise.learner.linear_logprobs import NARROWEST as NARROWEST_BLOCK
 from groupwise.models import Decoder, Lora, PrefixPacking, Shape, find_model, read_shape
-from groupwise.models.decoder import blocked_layout as blocks
 from groupwise.models.decoder import prefix_packing as layout
+from groupwise.models.decoder import prepacked_weights as blocks
 from groupwise.planning import activations as stored
 from groupwise.planning import memory as planning
 from groupwise.planning.activations import Packed, activation_bytes, forward_bytes, kernel_of, layer_bytes

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from safetensors.numpy import save_file
 
-from groupwise.models.flow.latent_pictures import Sheet, png
+from groupwise.models.flow.latent_pictures import PictureSheet, png
 from groupwise.report.comparisons import NUMBERS
 from groupwise.runs.info import FORMAT
 
@@ -266,7 +266,7 @@ def write_pictures(run: Path, *, plane: bool, side: int = 8) -> Path:
     for path in sorted((run / "samples").glob("*.jsonl")):
         rng = np.random.default_rng(int(path.stem))
         rows = [json.loads(line) for line in path.read_text().splitlines()]
-        sheet = Sheet.of([list(rng.integers(0, 256, (len(rows), side, side, 3), dtype=np.uint8))])
+        sheet = PictureSheet.of([list(rng.integers(0, 256, (len(rows), side, side, 3), dtype=np.uint8))])
         assert sheet is not None
         path.with_suffix(".png").write_bytes(png(sheet.pixels))
         for i, (row, box) in enumerate(zip(rows, sheet.boxes, strict=True)):

@@ -32,12 +32,12 @@ VOCABULARY = 20
 
 def tokenizer(*eos: int) -> Tokenizer:
     """A tokenizer of arithmetic characters with the end tokens `eos` (default: 0)."""
-    return Tokenizer.of(characters().fast, eos or (0,))
+    return Tokenizer.of(characters().backend_tokenizer, eos or (0,))
 
 
 def without_end_token() -> Tokenizer:
     """A tokenizer without end tokens."""
-    return Tokenizer.of(characters().fast, ())
+    return Tokenizer.of(characters().backend_tokenizer, ())
 
 
 def decoder(dtype: torch.dtype = torch.float64, spread: float = 0.3, **changes: Any) -> Decoder:

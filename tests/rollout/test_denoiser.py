@@ -46,7 +46,7 @@ from tests.processes import PATIENCE
 from tests.rollout.fakes import generate, sampler_of
 
 FIRST = 65
-SHAPE = FlowShape(vocabulary=FIRST + 3, layers=1, state=(3, 2, 2), words=3, prompt_length=2, width=16)
+SHAPE = FlowShape(vocabulary=FIRST + 3, layers=1, state=(3, 2, 2), prompt_vocabulary=3, prompt_length=2, width=16)
 REQUEST = GenerationRequest(context=(FIRST, FIRST + 2), limit=8, draw=5, stream=(2,))
 
 

@@ -14,7 +14,7 @@ from groupwise.core import EngineLost, Usage
 from groupwise.data import Engine, Finish, Generation, GenerationRequest, Ids, Sampling
 from groupwise.engines import NativeEngine
 from groupwise.engines.native.layouts import ROWS, padded
-from groupwise.models import Decoder, Purpose, lineage, uniform
+from groupwise.models import Decoder, RandomPurpose, lineage, uniform
 from tests.models.directories import bytes_
 from tests.processes import PATIENCE
 from tests.rollout.fakes import (
@@ -77,7 +77,7 @@ def test_the_token_is_the_inverse_cdf_of_the_keyed_number() -> None:
     requests = [
         request(i, purpose=purpose, stream=stream, at=at, limit=6)
         for i in (0, 70_000)
-        for purpose in (Purpose.SAMPLE, Purpose.EVALUATE)
+        for purpose in (RandomPurpose.SAMPLE, RandomPurpose.EVALUATE)
         for stream, at in (((0,), 0), ((5,), 0), ((5, 2, 1), 2))
     ]
     for a, generation in zip(requests, generate(engine(MODEL, seed=77), requests)):
@@ -191,7 +191,7 @@ def test_stop_strings_match_in_the_whole_answer_and_not_in_the_prompt() -> None:
 @pytest.mark.t(14)
 def test_a_stop_string_of_characters_that_take_several_tokens() -> None:
     vocabulary = bytes_()
-    model = decoder(vocabulary=vocabulary.fast.get_vocab_size(), width=16, spread=0.0)
+    model = decoder(vocabulary=vocabulary.backend_tokenizer.get_vocab_size(), width=16, spread=0.0)
     ids = vocabulary.encode("a€b€")
     # A model that generates given tokens: token sampling is replaced.
     e = engine(model, vocabulary)

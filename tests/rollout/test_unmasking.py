@@ -31,10 +31,10 @@ from groupwise.models import Commit, Knobs, MaskedPolicy, MaskedShape, Unmask, d
 from tests.rollout.fakes import generate, sampler_of
 
 SHAPE = MaskedShape(
-    vocabulary=64 + 1 + 6 + 5, layers=2, cells=6, symbols=3, words=5, prompt_length=2, width=16, heads=2
+    vocabulary=64 + 1 + 6 + 5, layers=2, cells=6, symbols=3, prompt_vocabulary=5, prompt_length=2, width=16, heads=2
 )  # fmt: skip
 FIRST = SHAPE.first_word
-UNMASK = Unmask(steps=3, spread=0.5)
+UNMASK = Unmask(steps=3, knob_std=0.5)
 REQUEST = GenerationRequest(context=(FIRST, FIRST + 3), limit=40, draw=5, stream=(2,))
 
 
@@ -68,7 +68,7 @@ def sample_of(generation: Generation, request: GenerationRequest = REQUEST) -> S
 
 def test_a_sample_replays_from_its_actions() -> None:
     """Commits fill masked cells of the canvas before their step; a step masks those of least confidence again."""
-    policy, again = policy_with(Unmask(steps=4, spread=2.0)), 0
+    policy, again = policy_with(Unmask(steps=4, knob_std=2.0)), 0
     for request in others(30):
         generation = alone(policy, request)
         actions = [decode_masked(action) for action in generation.path]

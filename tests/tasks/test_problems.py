@@ -154,6 +154,13 @@ FAULTS = [
     ({"question": "a", "answer": "b"}, "row 2: no field 'prompt'; it has question, answer: say --columns.prompt q"),
     ({"question": "a", "gold": "b"}, "it has question, gold: say --columns.prompt question --columns.answer gold"),
     ({"Prompt": "a", "answer": "b", "x": 1}, "it has Prompt, answer, x: say --columns.prompt Prompt"),
+    ({"q": "a", "gold": "b"}, "it has q, gold: say --columns.prompt q --columns.answer gold; without"),
+    ({"statement": "a", "gold": "b", "id": 1}, "say --columns.prompt statement --columns.answer gold"),
+    (
+        {"statement": "a", "topic": "b", "answer": 1},
+        "no field 'prompt'; it has statement, topic, answer: say --columns.prompt NAME",
+    ),
+    ({"my text": "a", "answer": 1}, "say --columns.prompt 'my text'"),
     ({"prompt": "a", "answers": "b", "id": 1}, "it has prompt, answers, id: say --columns.answer answers"),
     ({"prompt": "a"}, "no field 'answer'; it has prompt"),
     ({"prompt": "", "answer": "b"}, "row 2: field 'prompt' is empty"),

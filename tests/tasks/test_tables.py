@@ -71,7 +71,9 @@ def test_a_json_array_and_an_object_with_one_list_are_rows(tmp_path: Path) -> No
     path = tmp_path / "a.json"
     for data in (ROWS, {"data": ROWS, "version": 2}):
         for indent in (None, 1):
-            assert read(path, json.dumps(data, indent=indent)) == (ROWS if indent or isinstance(data, list) else [data])
+            assert read(path, json.dumps(data, indent=indent)) == ROWS
+    one = {"prompt": [{"role": "user", "content": "1+1="}], "answer": "2"}
+    assert read(path, json.dumps(one)) == [one] and read(path, json.dumps(ROWS[0])) == ROWS[:1]
     assert read(path, "".join(json.dumps(row) + "\n" for row in ROWS)) == ROWS  # JSON lines
     assert read(path, '[{"prompt": "1"}, 7]')[1] == "a number, not an object"
 

@@ -44,7 +44,7 @@ def test_a_run_resumes_to_the_bit(tmp_path: Path, form: str) -> None:
     assert lines(whole)[1]["sampling/sampling_logp_difference/max"] < 1e-4
     model, base = read_model(whole / "model"), read_model(find_model("beads"))
     assert isinstance(model, MaskedPolicy) and isinstance(base, MaskedPolicy)
-    assert model.unmask.spread == 0.3 and model.schedule.mean_change.abs().max() > 0
+    assert model.unmask.knob_std == 0.3 and model.schedule.mean_change.abs().max() > 0
     assert not torch.equal(model.predictor.leave.weight, base.predictor.leave.weight)
     rows = [json.loads(line) for line in (whole / "samples" / "000001.jsonl").read_text().splitlines()]
     assert all(len(row["text"]) == 8 for row in rows if row["role"] == "answer")
@@ -84,17 +84,20 @@ def test_a_trained_schedule_is_kept_with_another_speed_and_floor(tmp_path: Path)
     """Its means and deviations stay; a schedule with another start is discarded, and `check` says so before the run."""
     policy = read_model(find_model("beads"))
     assert isinstance(policy, MaskedPolicy)
-    trained = Unmask(spread=0.3)
+    trained = Unmask(knob_std=0.3)
     policy.set_unmask(trained)
     for parameter in policy.schedule.parameters():
         torch.nn.init.normal_(parameter, std=0.02)
     write_model(policy, tmp_path, tokenizer=read_tokenizer(find_model("beads")))
     known = policy.schedule.mean.detach(), policy.schedule.std.detach()
-    for unmask in (replace(trained, speed=5.0), replace(trained, floor=0.01), replace(trained, speed=40.0, floor=0.02)):
+    both = {"schedule_lr_factor": 40.0, "min_knob_std": 0.02}
+    for changes in ({"schedule_lr_factor": 5.0}, {"min_knob_std": 0.01}, both):
+        unmask = replace(trained, **changes)
         policy.set_unmask(unmask)
         assert policy.unmask == unmask
         torch.testing.assert_close((policy.schedule.mean, policy.schedule.std), known)
-    for unmask in (replace(trained, speed=0.0), replace(trained, spread=0.2), replace(trained, temperature=0.9)):
+    for changes in ({"schedule_lr_factor": 0.0}, {"knob_std": 0.2}, {"temperature": 0.9}):
+        unmask = replace(trained, **changes)
         policy.set_unmask(trained)
         policy.schedule.mean_change.data.fill_(0.01)
         policy.set_unmask(unmask)
@@ -106,9 +109,9 @@ def test_a_trained_schedule_is_kept_with_another_speed_and_floor(tmp_path: Path)
         assert check(RECIPES / "beads.toml", fields, notify=found.append) == []
         return [line for line in found if "is discarded" in line]
 
-    assert notes() == notes(speed=5, floor=0.01) == []
-    (line,) = notes(spread=0.2)
-    assert "to keep it, set method.unmask to steps = 4, temperature = 1, spread = 0.3" in line
+    assert notes() == notes(schedule_lr_factor=5, min_knob_std=0.01) == []
+    (line,) = notes(knob_std=0.2)
+    assert "to keep it, set method.unmask to steps = 4, temperature = 1, knob_std = 0.3" in line
 
 
 @pytest.mark.parametrize(
@@ -125,7 +128,7 @@ def test_a_trained_schedule_is_kept_with_another_speed_and_floor(tmp_path: Path)
         ("beads.toml", [("evaluate.steps", "6")], "evaluate.steps does not fit"),
         ("beads.toml", [("lora.rank", "4")], "lora does not fit"),
         ("beads.toml", [("method.unmask.steps", "0")], "needs 1 <= steps <= 64"),
-        ("beads.toml", [("method.unmask.spread", "0.01")], "needs a floor above 0"),
+        ("beads.toml", [("method.unmask.knob_std", "0.01")], "needs a min_knob_std above 0"),
         ("beads.toml", [("task", "rings")], "token"),
     ],
 )
@@ -163,7 +166,7 @@ def test_directories_of_masked_models(tmp_path: Path) -> None:
         ({"cells": 0}, "cells is 0"),
         ({"width": 47}, "width is 47"),
         ({"layers": 999}, "layers is 999: it must be a whole number from 1 to 128"),
-        ({"words": 9999, "prompt_length": 9999}, "prompt_length is 9999 with 9999 embeddings each"),
+        ({"prompt_vocabulary": 9999, "prompt_length": 9999}, "prompt_length is 9999 with 9999 embeddings each"),
         ({"unmask": unmask | {"steps": 99}}, "steps is 99"),
         ({"unmask": unmask | {"temperature": "hot"}}, "temperature is 'hot': it must be a number"),
         ({"unmask": unmask | {"heat": 1}}, "unmask has the fields 'heat'"),
@@ -175,7 +178,7 @@ def test_directories_of_masked_models(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps(config | {"unmask": {"steps": 4}}))
     with pytest.raises(BadData, match="lacks temperature"):
         read_model(tmp_path)
-    (tmp_path / "config.json").write_text(json.dumps(config | {"unmask": unmask | {"temperature": 1, "spread": 0}}))
+    (tmp_path / "config.json").write_text(json.dumps(config | {"unmask": unmask | {"temperature": 1, "knob_std": 0}}))
     policy = read_model(tmp_path)
     assert isinstance(policy, MaskedPolicy) and policy.unmask == Unmask()
     (tmp_path / "config.json").write_text(json.dumps(config | {"cells": 9}))

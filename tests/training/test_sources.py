@@ -71,6 +71,15 @@ def test_a_mixture_has_a_verifier_per_task() -> None:
     assert verifier_of(mixed, task, UserCode()) == Each((Exact(), LastNumber(), Exact()))
 
 
+def test_all_rows_are_trained_on_beside_held_out_data() -> None:
+    plain, beside = recipe(), recipe(held_out="c.jsonl")
+    half, whole = (task_of(one, templates(one, CALCULATOR)) for one in (plain, beside))
+    assert isinstance(half, Problems) and isinstance(whole, Mixture) and half.held_out
+    every = {p.text for p in (*half.training, *half.held_out)}
+    assert {p.text for p in whole.training} == every and not every & {p.text for p in whole.held_out}
+    assert whole.stats[0].training == len(every) and whole.stats[0].held_out == 0
+
+
 def test_a_named_task_has_a_default_verifier_and_template() -> None:
     one, two = sources(recipe(task=COUNTDOWN, verifier=None, extra_tasks=(ExtraTask(task=GSM8K),)))
     assert (one.verifier, one.template) == (Countdown(), "r1")

@@ -187,7 +187,7 @@ def test_an_answer_ends_with_the_tokenizer_s_end_token() -> None:
     assert two.eos == {0, 1} and encode_answer(two, "a")[-1] == 0
     config = json.dumps({"eos_token": {"content": "<|im_end|>"}}).encode()
     named = replace(two, extra_files=(("tokenizer_config.json", config),))
-    assert encode_answer(named, "a")[-1] == named.fast.token_to_id("<|im_end|>") == 1
+    assert encode_answer(named, "a")[-1] == named.backend_tokenizer.token_to_id("<|im_end|>") == 1
     assert encode_answer(named, "<|im_end|>")[:-1] != (1,)  # inside an answer it is ten characters
 
 

@@ -17,7 +17,7 @@ from groupwise.advantages import centred
 from groupwise.config.user_code import UserCode
 from groupwise.core import BadData, Storage, Usage
 from groupwise.methods import grpo, gspo
-from groupwise.objective import Clips, TruncatedImportance, complete, token_mean
+from groupwise.objective import ReportsClipping, TruncatedImportance, complete, token_mean
 from groupwise.rewards import Score
 from groupwise.runs.layout import RunLayout
 from groupwise.whatif.compare import (
@@ -101,7 +101,7 @@ def test_a_clipped_token_has_no_gradient_and_is_marked(tmp_path: Path) -> None:
     computed = own(stored)
     rows, surrogate = stored.rows_of(computed.batch), computed.method.objective.surrogate
     clip, gradient = stored.columns["clip"][rows].long(), stored.columns["gradient"][rows]
-    assert isinstance(surrogate, Clips)
+    assert isinstance(surrogate, ReportsClipping)
     low, high = surrogate.clipped(computed.batch)
     assert bool(low.any()) and bool(high.any()) and torch.equal(clip, high.long() - low.long())
     assert bool((gradient[clip != 0] == 0).all()) and bool((gradient != 0).any())
@@ -323,7 +323,7 @@ def test_the_clipped_tokens_of_a_sample_are_those_of_the_surrogate(tmp_path: Pat
     stored = read(stored_run(tmp_path / "run", small("gspo", minibatches=2, group_size=4, max_refills=0, epochs=2)))
     for method in (gspo(), grpo(clip=0.001)):
         computed = recompute(stored, "name", method)
-        assert isinstance(computed.method.objective.surrogate, Clips)
+        assert isinstance(computed.method.objective.surrogate, ReportsClipping)
         low, high = computed.method.objective.surrogate.clipped(computed.batch)
         assert low.any() and high.any()
         shares = [numbers.clipped for _, numbers in sorted(sample_numbers(stored, computed).items())]

@@ -5,6 +5,6 @@ from groupwise.advantages.group import Bounded as Bounded
 from groupwise.advantages.group import Standardised as Standardised
 from groupwise.advantages.group import Whitened as Whitened
 from groupwise.advantages.group import centred as centred
-from groupwise.advantages.parts import AgainstSubscore as AgainstSubscore
-from groupwise.advantages.parts import EachStandardised as EachStandardised
-from groupwise.advantages.parts import Lagrangian as Lagrangian
+from groupwise.advantages.subscore_advantages import AgainstSubscore as AgainstSubscore
+from groupwise.advantages.subscore_advantages import EachStandardised as EachStandardised
+from groupwise.advantages.subscore_advantages import Lagrangian as Lagrangian

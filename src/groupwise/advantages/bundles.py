@@ -15,26 +15,26 @@ LEVELS = tuple(k / 20 for k in range(1, 20))
 
 
 @dataclass(frozen=True, slots=True)
-class Draws:
+class BundleDraws:
     """Bundles of prompts, and their draws: the j-th draw of a bundle has the j-th answer to each of its prompts."""
 
-    of: Segments
+    draw_of_sample: Segments
     """The draw (the j-th answers to a bundle's prompts) of each sample."""
-    bundles: Segments
+    bundle_of_draw: Segments
     """The bundle of prompts of each draw."""
-    whole: Bool[Tensor, " s"]
+    in_complete_draw: Bool[Tensor, " s"]
     """For each sample, whether its draw is complete: it has an answer to every prompt of the bundle."""
 
     @property
     def live(self) -> Bool[Tensor, " d"]:
-        return self.of.total(self.whole.double()) > 0
+        return self.draw_of_sample.total(self.in_complete_draw.double()) > 0
 
     def scores(self, x: Float[Tensor, " s"]) -> Float[Tensor, " d"]:
         """The score of each draw: the sum of its answers' rewards, one answer per prompt of a bundle."""
-        return self.of.total(torch.where(self.whole, x, 0.0))
+        return self.draw_of_sample.total(torch.where(self.in_complete_draw, x, 0.0))
 
 
-def draws_of(b: Batch, size: int) -> Draws:
+def draws_of(b: Batch, size: int) -> BundleDraws:
     """Bundles of `size` consecutive groups. Each has as many complete draws as its smallest group has samples."""
     g = b.groups
     draw = (g.prefix(torch.ones_like(b.score)) - 1).long()
@@ -43,4 +43,4 @@ def draws_of(b: Batch, size: int) -> Draws:
     smallest = torch.full((count,), most, device=draw.device).scatter_reduce(0, bundle, g.lengths, "amin")
     of = g.spread(bundle)
     bundles = torch.arange(count, device=draw.device).repeat_interleave(most)
-    return Draws(Segments(of * most + draw, count * most), Segments(bundles, count), draw < smallest[of])
+    return BundleDraws(Segments(of * most + draw, count * most), Segments(bundles, count), draw < smallest[of])

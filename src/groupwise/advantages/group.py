@@ -68,18 +68,18 @@ class Whitened(Advantage):
 
 @dataclass(frozen=True, slots=True)
 class Bounded(Advantage):
-    """`clip(x, -most, most)`, after another advantage: an outlier of a large group cannot dominate. arXiv:2509.25849.
+    """`clip(x, -max_abs, max_abs)`, after another advantage: outliers do not dominate. arXiv:2509.25849.
 
     >>> from groupwise.data import rollout_of, pack
     >>> Bounded(5.0)(torch.tensor([-0.5, 7.0]), pack([rollout_of([0.0, 1.0])])).tolist()
     [-0.5, 5.0]
     """
 
-    most: float = 5.0
+    max_abs: float = 5.0
 
     def __post_init__(self) -> None:
-        if self.most <= 0:
-            raise ValueError(f"{self}: needs most > 0")
+        if self.max_abs <= 0:
+            raise ValueError(f"{self}: needs max_abs > 0")
 
     def __call__(self, x: Float[Tensor, " s"], b: Batch) -> Float[Tensor, " s"]:
-        return x.clamp(-self.most, self.most)
+        return x.clamp(-self.max_abs, self.max_abs)

@@ -1,6 +1,7 @@
 """Converts the arguments of `gw.train` and similar calls to recipe fields, data rows and reward functions."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from os import PathLike
 from pathlib import Path
@@ -12,8 +13,10 @@ from groupwise.config.defaults import is_set, tables_of
 from groupwise.config.keyword_arguments import fields_of, overrides_of
 from groupwise.config.toml import PlainText
 from groupwise.config.user_code import Permissions, UserCode, load_use
-from groupwise.core import Usage
+from groupwise.core import GroupwiseError, Usage
+from groupwise.runs.layout import RunLayout
 from groupwise.tasks import Rows
+from groupwise.verifiers.python_reward import WRITTEN
 
 ANSWER_COLUMN = "columns.answer"
 EVAL_ROWS = "eval_data.jsonl"
@@ -57,6 +60,24 @@ class Arguments:
         written = write_code(self.reward, code)
         use = load_use(replace(allowed, use=[*allowed.use, *written]), own=written)
         return [*overrides_of(fields), *overrides], replace(use, in_memory=self.reward.in_memory)
+
+
+@contextmanager
+def own_words(layout: RunLayout) -> Iterator[None]:
+    """A context whose errors name a program's rows and functions, not the files that are written for them.
+
+    A run that began keeps its files, and they keep their names.
+    """
+    try:
+        yield
+    except GroupwiseError as error:
+        if not layout.is_run:
+            data, code = layout.data, layout.code / f"{WRITTEN}.py"
+            names = {data: "data", data.with_name(EVAL_ROWS): "eval_data", code: "the reward"}
+            for file, name in names.items():
+                error.what = error.what.replace(str(file), name)
+                error.evidence = error.evidence.replace(str(file), name)
+        raise
 
 
 def arguments_of(named: Mapping[str, Any], settings: Mapping[str, Any]) -> Arguments:

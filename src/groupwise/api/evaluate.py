@@ -7,7 +7,7 @@ from os import PathLike, fspath
 from pathlib import Path
 from typing import Any, overload
 
-from groupwise.api.arguments import arguments_of
+from groupwise.api.arguments import arguments_of, own_words
 from groupwise.api.door import from_python
 from groupwise.api.event_loop import run_blocking
 from groupwise.api.options import RunOptions
@@ -17,7 +17,7 @@ from groupwise.config.python_spelling import in_python
 from groupwise.config.recipe_toml import read_verifier
 from groupwise.config.registry import UnloadedPart
 from groupwise.config.user_code import Permissions, function_hash, load_use
-from groupwise.core import BadData, Usage
+from groupwise.core import BadData, Usage, spelling
 from groupwise.data import VerifierKind
 from groupwise.evaluation.result import evaluation_text
 from groupwise.inference import evaluate_model as evaluation
@@ -73,23 +73,26 @@ def evaluate(
     """Measure the held-out accuracy or score of a run's model, of a model directory, or of a model on the hub.
 
     `at` chooses a checkpoint of a run: the number of an iteration, or `"best"`. Without it the model is the finished
-    one, else the newest checkpoint's. Without `data` and `reward` the run's recipe holds. All rows of
-    `data` are evaluated on. Each problem is answered once greedily and `samples` times with the recipe's sampling.
+    one, else the newest checkpoint's. Without `data` and `reward` the run's recipe holds, with up to
+    `evaluate.problems` of its held-out problems. All rows of `data` are evaluated on, and no others. Each problem is
+    answered once greedily and `samples` times with the recipe's sampling.
     `settings` are fields of the recipe by name.
     """
     name = name_of(model)
     arguments = arguments_of({"data": data, "reward": reward}, settings)
     allowed = RunOptions(permissions=permissions).permissions
-    count = problems or (evaluation.ALL if data is not None else None)
     of_run = evaluation.find_model_of(name, at)
     if of_run and arguments.reward.in_memory:
         check_whole_reward(of_run.layout, arguments.reward)
     source = of_run.layout.recipe if of_run else None
 
     def work(folder: Path) -> Evaluation:
-        overrides, loaded = arguments.write(folder / "rows.jsonl", folder, allowed, source)
-        chosen: dict[str, Any] = {"at": at, "samples": samples, "problems": count, "all_rows": data is not None}
-        result, _ = evaluation.evaluate(name, overrides, loaded, **chosen)
+        layout = RunLayout(folder)
+        with own_words(layout), spelling(lambda text: text.replace(f"{folder}/", "")):
+            overrides, loaded = arguments.write(layout.data, layout.code, allowed, source)
+            result, _ = evaluation.evaluate(name, overrides, loaded, at=at, samples=samples, problems=problems)
+        for task in (part["protocol"]["task"] for part in result["results"]):
+            task["name"] = "data" if task["name"] == str(layout.data) else task["name"]
         return Evaluation(result)
 
     with tempfile.TemporaryDirectory(prefix="groupwise-") as folder:

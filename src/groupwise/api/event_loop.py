@@ -14,7 +14,7 @@ POLL = 0.1
 
 def run_blocking(
     work: Callable[[], T],
-    interrupt: Callable[[str], None] = lambda cause: None,
+    interrupt: Callable[[str], object] = lambda cause: None,
     wait: Callable[[], None] = lambda: None,
 ) -> T:
     """Run `work`, which may call `asyncio.run`, and return its result: in another thread if this one has an event loop.

@@ -11,12 +11,14 @@ from groupwise.api.door import from_python
 from groupwise.api.evaluate import sample
 from groupwise.api.export import export
 from groupwise.config.user_code import Permissions
-from groupwise.core import BadData, GroupwiseError
+from groupwise.core import BadData, GroupwiseError, Usage
+from groupwise.core.errors import Locked
 from groupwise.data import ACCURACY, ACCURACY_GREEDY, MEAN_LENGTH, REWARD, SCORE, SCORE_GREEDY
 from groupwise.inference.open_model import NO_CODE, At, find_run_model, model_directory
 from groupwise.report.read import read
 from groupwise.report.report import escaped, existing_run, write_report
 from groupwise.report.warnings import find_warnings, headline
+from groupwise.runs.checkpoints import RunLock
 from groupwise.runs.info import RunInfo
 from groupwise.runs.jsonl import read_lines
 from groupwise.runs.layout import SAMPLE_FILES, RunLayout
@@ -26,6 +28,15 @@ __all__ = ["Report", "Run"]
 
 SHOWN = (REWARD, ACCURACY_GREEDY, SCORE_GREEDY, ACCURACY, SCORE, MEAN_LENGTH)
 """The metrics that a notebook shows in a run's table."""
+
+
+def _holder(directory: Path) -> str:
+    """The process that is training a run, in words; empty if there is none."""
+    try:
+        RunLock(RunLayout(directory)).close()
+    except GroupwiseError as error:
+        return error.evidence if isinstance(error, Locked) else ""
+    return ""
 
 
 def _stopped(directory: Path) -> str:
@@ -66,11 +77,11 @@ class Run:
 
     directory: Path
     stopped: str
-    _stop: Callable[[str], None] = field(repr=False, compare=False)
+    _stop: Callable[[str], bool] = field(repr=False, compare=False)
 
     @from_python
     def __init__(
-        self, directory: str | Path, stopped: str = "", _stop: Callable[[str], None] = lambda cause: None
+        self, directory: str | Path, stopped: str = "", _stop: Callable[[str], bool] = lambda cause: False
     ) -> None:
         path = existing_run(str(directory)).run
         stopped = stopped or _stopped(path)
@@ -157,9 +168,16 @@ class Run:
         """The trained model's greedy answer to a prompt. `gw.sample` has more options."""
         return sample(self, prompt, **settings)
 
+    @from_python
     def stop(self, cause: str = "stopped by a callback") -> None:
-        """Ask the training loop to save and end after this iteration. Works only on the `Run` of `on_iteration`."""
-        self._stop(cause)
+        """Ask the training loop to save and end after this iteration, on the `Run` that `on_iteration` gets.
+
+        Any thread may call it. `Usage` if this program is not training the run.
+        """
+        if not self._stop(cause):
+            who = _holder(self.directory)
+            fix = "end it there, by Ctrl-C or kill -TERM" if who else "call it in on_iteration"
+            raise Usage(f"run.stop() cannot end {self.directory}", evidence=who or "it is not training", fix=fix)
 
     def __repr__(self) -> str:
         try:

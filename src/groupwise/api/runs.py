@@ -10,7 +10,7 @@ from typing import Any
 
 import tomli_w
 
-from groupwise.api.arguments import Arguments
+from groupwise.api.arguments import Arguments, own_words
 from groupwise.api.options import RunOptions
 from groupwise.api.reward import NO_REWARD, Reward
 from groupwise.checks.check import check_phases
@@ -20,7 +20,7 @@ from groupwise.config.phase_recipes import read_phases
 from groupwise.config.recipe_toml import base_of, read_recipe
 from groupwise.config.toml import DEFAULT, is_toml, read_toml, read_with_overrides, without_command_text
 from groupwise.config.user_code import UserCode, function_hash, load_use
-from groupwise.core import BadData, GroupwiseError, Usage, raise_all
+from groupwise.core import BadData, Usage, raise_all
 from groupwise.lifecycle.run import run_from
 from groupwise.lifecycle.run_handle import Control, Ending
 from groupwise.lifecycle.run_phases import run_phases
@@ -150,19 +150,6 @@ def new_run(out: Path, name: str) -> Iterator[RunLock]:
                     with suppress(OSError):  # another run is in it
                         path.rmdir()
             raise
-
-
-@contextmanager
-def own_words(layout: RunLayout) -> Iterator[None]:
-    """A context whose errors name the program's rows and functions, not the files of a run that is removed."""
-    try:
-        yield
-    except GroupwiseError as error:
-        files = () if layout.is_run else ((layout.data, "data"), (layout.code / f"{WRITTEN}.py", "the reward"))
-        for file, name in files:
-            error.what = error.what.replace(str(file), name)
-            error.evidence = error.evidence.replace(str(file), name)
-        raise
 
 
 def run_name(source: str | Path | None, arguments: Arguments) -> str:

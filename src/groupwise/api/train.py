@@ -49,7 +49,7 @@ def train(
     `recipe` is a TOML file, the name of a packaged recipe, or a `Recipe`; the other arguments change its fields. A file
     with phases starts a run of phases. `model` is a directory, a packaged name or a name on the hub. `data` is a list
     of dicts with a `prompt`, a `datasets.Dataset`, a path or the name of a task; `eval_data` is one, too, to evaluate
-    on in place of a tenth of `data`. `reward` is a function, the name of a
+    on: all rows of `data` are trained on, where else a tenth is held out. `reward` is a function, the name of a
     verifier, or a dict of both with weights; a function asks by name for `answer`, `prompt`, `gold`, `row` and others
     (docs/verifiers.md). `permissions` say what the run may execute, read and reach. `settings` are fields of `Recipe`
     by name: `iterations=50`, `optimizer=gw.AdamW(lr=1e-5)`. Without arguments `train()` runs the packaged recipe.
@@ -122,13 +122,14 @@ def resume(
 
 def shown(work: Callable[[], Run], control: Control) -> Run:
     """Run `work`, which trains. A notebook shows a table of the iterations meanwhile."""
-    if (table := live_table()) is None:
-        return run_blocking(work, control.stop)
-    control.progress = table.progress
+    if (table := live_table()) is not None:
+        control.progress = table.progress
     try:
-        return run_blocking(work, control.stop, table.refresh)
+        return run_blocking(work, control.stop, *([table.refresh] if table else ()))
     finally:
-        table.refresh(ended=True)
+        control.close()
+        if table:
+            table.refresh(ended=True)
 
 
 def control_of(on_iteration: OnIteration | None) -> Control:

@@ -101,7 +101,7 @@ def unfinished_pictures(recipe: Recipe, shape: Sizes, *, train: bool = True) -> 
     """
     trained, evaluated = (recipe.method.denoise or Denoise()).steps, recipe.evaluate.steps
     steps = max(trained, evaluated or 0) if train else evaluated or trained
-    if not shape.draws_states or recipe.sampling.max_tokens >= steps:
+    if not shape.denoises or recipe.sampling.max_tokens >= steps:
         return []
     what = f"sampling.max_tokens is {recipe.sampling.max_tokens}: a sample of {recipe.model} has {steps} steps"
     fix = f"use at least {steps}, the number of steps in method.denoise.steps or evaluate.steps"
@@ -112,7 +112,7 @@ def unfit_prompts(shape: Sizes, prompts: Iterable[Prompt]) -> list[Usage]:
     """An error if a prompt does not have the words that the model takes."""
     for prompt in prompts:
         if not shape.takes(prompt.context):
-            what = f"a prompt of this {shape.label} has {shape.prompt}"
+            what = f"a prompt of this {shape.kind_label} has {shape.prompt}"
             fix = "correct the prompt, or use a task that the model was made for"
             return [Usage(what, evidence=f"problem {prompt.id}: {prompt.text[:80]!r}", fix=fix)]
     return []

@@ -7,7 +7,7 @@ from pathlib import Path
 from groupwise.checks.check_data import check_problems, data_notes, few_problems, missing_columns
 from groupwise.checks.check_flow import unfinished_pictures, unfit_prompts
 from groupwise.checks.check_kind import kind_errors, kind_notes, memory_line
-from groupwise.checks.check_machine import check_machine, check_place, check_sharding
+from groupwise.checks.check_machine import check_batch_invariance, check_machine, check_place, check_sharding
 from groupwise.checks.check_method import method_notes
 from groupwise.checks.check_model import check_model, check_side_models
 from groupwise.checks.check_needs import need_notes, unmet_needs
@@ -29,17 +29,24 @@ from groupwise.training.environments import check_judge, environment_of, frame_o
 
 
 def check_inputs(
-    recipe: Recipe, use: UserCode, *, train: bool = True, fetch: bool = True, method: bool = True
+    recipe: Recipe,
+    use: UserCode,
+    *,
+    train: bool = True,
+    fetch: bool = True,
+    method: bool = True,
+    all_rows: bool = False,
 ) -> Checked:
     """Errors and notes about trackers, environment, model directory and weights, then from `check_task`.
 
     With `train` the task must have training problems. With `fetch` the weights of a model on the hub are downloaded and
-    checked. Without `method`, the recipe's method is a placeholder, and checks that read it are skipped.
+    checked. Without `method`, the recipe's method is a placeholder, and checks that read it are skipped. With
+    `all_rows` no row of the task is one to train on.
     """
     recipe = resolved(recipe)
     weights = fetch or not of_hub(recipe.model)
     machine = check_machine(recipe, use, train=train)
-    errors = [*machine.errors, *(check_place(recipe) if train else ())]
+    errors = [*machine.errors, *check_batch_invariance(recipe), *(check_place(recipe) if train else ())]
     notes = [*machine.notes, *notices_of(recipe.engine), *(method_notes(recipe) if train and method else ())]
     with collected(errors):
         environment_of(recipe, use)
@@ -53,7 +60,8 @@ def check_inputs(
         check_model(recipe, directory, use, weights=weights)
     with collected(errors):
         _ = weight_files(directory) if weights else None
-    return Checked((), notes) + check_task(recipe, use, directory, errors, train=train, fetch=fetch, method=method)
+    how = {"train": train, "fetch": fetch, "method": method, "all_rows": all_rows}
+    return Checked((), notes) + check_task(recipe, use, directory, errors, **how)
 
 
 def check_task(
@@ -65,6 +73,7 @@ def check_task(
     train: bool,
     fetch: bool,
     method: bool,
+    all_rows: bool,
 ) -> Checked:
     """Errors and notes about tokenizer, task and verifier, after the `earlier` errors; and what was read."""
     errors, notes, inputs = [*earlier], list[str](), None
@@ -74,6 +83,7 @@ def check_task(
         notes += wording_notes(recipe, tokenizer) if method else ()
         by_name = templates(recipe, tokenizer, tool_schemas(recipe, use))
         task = task_of(recipe, by_name)
+        task = task.entirely_held_out if all_rows and isinstance(task, Problems) else task
         frame_of(recipe, by_name)
         columns = missing_columns(recipe, task, train=train)
         notes += [*data_notes(recipe, task, by_name), *columns.notes]

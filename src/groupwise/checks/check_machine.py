@@ -13,7 +13,7 @@ from groupwise.config.devices import device_label
 from groupwise.config.recipe import Machine, Recipe
 from groupwise.config.user_code import UserCode
 from groupwise.core import GroupwiseError, MissingRequirement, Usage
-from groupwise.engines import Served
+from groupwise.engines import Native, Served, Vllm
 from groupwise.models import base_directory
 from groupwise.models.decoder.decoder import Sizes
 from groupwise.models.decoder.varlen_attention import varlen_obstacle
@@ -103,6 +103,22 @@ def check_place(recipe: Recipe) -> list[GroupwiseError]:
         for what, (applies, other) in places.items()
         if applies and staleness
     ]
+
+
+def check_batch_invariance(recipe: Recipe) -> list[GroupwiseError]:
+    """An error on a GPU for an engine of this package that decodes without pages, and so with shapes that vary."""
+    engine = recipe.engine
+    unpaged = isinstance(engine, Native) and type(engine) is not Native and not isinstance(engine, Vllm)
+    if not unpaged or not engine.batch_invariant:
+        return []
+    try:
+        on_cpu = find_device(recipe.machine).type == "cpu"
+    except GroupwiseError:  # `check_machine` reports it
+        return []
+    what = f"engine.batch_invariant is true: the engine {type(engine).__name__} does not have it on a GPU"
+    evidence = "it decodes without pages, so that a sample may depend on the others that run"
+    fix = "use --engine.batch_invariant false, or --engine.kind Native"
+    return [] if on_cpu else [Usage(what, evidence=evidence, fix=fix)]
 
 
 def check_sharding(recipe: Recipe, shape: Sizes) -> None:

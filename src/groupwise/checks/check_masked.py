@@ -16,7 +16,7 @@ def unmask_errors(recipe: Recipe, shape: Sizes) -> list[Usage]:
     unmask = recipe.method.unmask
     if unmask is None or shape.kind == MaskedShape.kind:
         return []
-    what = f"the method unmasks, and {recipe.model} is a {shape.label}: it has no canvas of masked cells"
+    what = f"the method unmasks, and {recipe.model} is a {shape.kind_label}: it has no canvas of masked cells"
     fix = "use a masked model: --model beads, or a method of another family: --method grpo"
     return [Usage(what, evidence=f"method.unmask is {unmask}", fix=fix)]
 
@@ -45,7 +45,7 @@ def schedule_notes(recipe: Recipe, directory: Path) -> list[str]:
     stored = stored_unmask(directory)
     if stored.is_fixed or unmask.continues(stored):
         return []
-    start = f"steps = {stored.steps}, temperature = {stored.temperature:g}, spread = {stored.spread:g}"
+    start = f"steps = {stored.steps}, temperature = {stored.temperature:g}, knob_std = {stored.knob_std:g}"
     what = f"the schedule of {recipe.model} is discarded, with all that it has learned: method.unmask has another start"
     return [f"  note: {what}; to keep it, set method.unmask to {start} and a speed above 0"]
 

@@ -13,7 +13,7 @@ from groupwise.learner import ValueModel
 from groupwise.learner.auxiliary import Forwarded, Forwards
 from groupwise.learner.forward import TokenStates
 from groupwise.methods import Method, Now
-from groupwise.objective import Clip, Clips, Unclipped
+from groupwise.objective import Clip, ReportsClipping, Unclipped
 from groupwise.training.loop import compute_advantages
 
 CORRECT = "correct that component"
@@ -91,7 +91,12 @@ def inactive_parts(method: Method) -> list[str]:
     surrogate = method.objective.surrogate
     bounds = surrogate.ratio if isinstance(surrogate, Unclipped) else surrogate
     steps = (method.minibatches, method.epochs)
-    if method.schedules or method.old_logprobs == "engine" or steps != (1, 1) or not isinstance(bounds, Clips):
+    if (
+        method.schedules
+        or method.old_logprobs == "engine"
+        or steps != (1, 1)
+        or not isinstance(bounds, ReportsClipping)
+    ):
         return []
     what = f"with one minibatch and one epoch every ratio is 1: the bounds of {name_of(bounds)} have no effect"
     return [f"  note: {what}; set method.minibatches or method.epochs above 1"]

@@ -85,7 +85,7 @@ def untrainable_roles(method: Method) -> Iterator[GroupwiseError]:
             yield Usage(f"{what}, and {made}", fix="use method.filter = everything, or another strategy")
         elif roles[name].alone and not has_gradient(method, roles[name]):
             what = f"no gradient reaches samples of the role {name}: each is alone in its group, and its advantage is 0"
-            fix = "use an objective that trains it without an advantage, as expo's surrogate Routed does"
+            fix = "use an objective that trains it without an advantage, as expo's surrogate GatedSurrogate does"
             yield Usage(what, fix=f"{fix}, or leave the role out of method.trained_roles")
 
 

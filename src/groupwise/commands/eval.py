@@ -9,7 +9,7 @@ from groupwise.core import visible
 from groupwise.evaluation.result import check_file, evaluation_text, write
 from groupwise.inference import evaluate_model as evaluation
 from groupwise.inference.open_model import At
-from groupwise.models.flow.latent_pictures import Sheet, picture_of, png
+from groupwise.models.flow.latent_pictures import PictureSheet, picture_of, png
 from groupwise.training.progress import notify
 
 
@@ -66,7 +66,7 @@ def sample(
     loaded = load_use(allowed)
     changes = evaluation.for_one_answer(overrides) if n == 1 else overrides
     samples = evaluation.sample(model_or_run, prompt, changes, loaded, at=at, n=n, answer=answer)
-    if sheet := Sheet.of([[picture_of(result.path) for result in samples]]):
+    if sheet := PictureSheet.of([[picture_of(result.path) for result in samples]]):
         path = Path(out or "sample.png")
         check_file(path)
         path.write_bytes(png(sheet.pixels))

@@ -17,7 +17,7 @@ RECIPE_FIELDS = {
         shaping advantage credit mask objective auxiliary minibatches shuffle epochs old_logprobs router_replay models
         memory schedules""",
     "method.denoise": "noise steps shift first last",
-    "method.unmask": "steps temperature spread floor speed",
+    "method.unmask": "steps temperature knob_std min_knob_std schedule_lr_factor",
     "method.objective": "surrogate weights penalties aggregate",
     "sampling": "temperature max_tokens top_p top_k min_p stop",
     "engine": "max_num_seqs kv_cache_tokens batch_invariant max_logprob_diff",

@@ -48,6 +48,7 @@ def plan(
     `rates` is a finished run by whose seconds the plan's are calibrated. `every_split`: also splits of the devices that
     this version does not run.
     """
+    refuse_card(overrides)
     use, available = load_use(allowed), [find_machines(text) for text in names_of_machines(machines)]
     start = starting_point(named_recipe(file, recipe_name), overrides)
     recipe = read_recipe(start.source, start.fields, use)
@@ -73,6 +74,13 @@ def plan(
     else:
         print(visible("\n".join(plan_lines(planned)), lines=True))
     return 0 if planned.trials else Usage.code
+
+
+def refuse_card(overrides: Sequence[tuple[str, str]]) -> None:
+    """`Usage` for `--machine a100`: the field `machine` of a recipe is a table."""
+    card = next((value for path, value in overrides if path == "machine" and not value.lstrip().startswith("{")), "")
+    if card:
+        raise Usage("--machine sets a recipe's table", evidence=f"--machine {card}", fix=f"write --machines {card}")
 
 
 def names_of_machines(text: str) -> list[str]:

@@ -4,14 +4,18 @@ from groupwise.config.other_names import EARLIER_FIELDS as EARLIER_FIELDS
 from groupwise.config.other_names import OTHER_VALUES as OTHER_VALUES
 from groupwise.config.other_names import TRAINERS as TRAINERS
 from groupwise.config.other_names import Answer as Answer
+from groupwise.config.other_names import answer_of as answer_of
 from groupwise.config.other_names import field_named as field_named
 from groupwise.config.other_names import other_name_fix as other_name_fix
 from groupwise.config.other_names import other_value_fix as other_value_fix
 from groupwise.config.other_names import verifier_fix as verifier_fix
 from groupwise.config.packaged import find_recipe as find_recipe
 from groupwise.config.packaged import named_recipe as named_recipe
+from groupwise.config.python_spelling import field_literal as field_literal
 from groupwise.config.python_spelling import in_python as in_python
+from groupwise.config.python_spelling import literal as literal
 from groupwise.config.python_spelling import setting_in_python as setting_in_python
+from groupwise.config.python_spelling import translate as translate
 from groupwise.config.recipe import Cluster as Cluster
 from groupwise.config.recipe import Columns as Columns
 from groupwise.config.recipe import Evaluate as Evaluate
@@ -20,4 +24,5 @@ from groupwise.config.recipe import Machine as Machine
 from groupwise.config.recipe import Recipe as Recipe
 from groupwise.config.recipe import Save as Save
 from groupwise.config.recipe import WarmStart as WarmStart
+from groupwise.config.unknown_arguments import Constructor as Constructor
 from groupwise.config.user_code import Permissions as Permissions

@@ -42,7 +42,11 @@ SECOND_NAMES: dict[str, str] = {
 MEANINGS: dict[str, tuple[str, str, str]] = {
     "model": ("the model to train: a directory, a packaged name, owner/name of the hub, a GGUF file", "", "my-model"),
     "task": ("a packaged task, a published set, or a source of rows such as a JSONL file", "", "problems.jsonl"),
-    "held_out": ("a task to evaluate on, instead of a tenth of the task's problems", "", "test.jsonl"),
+    "held_out": (
+        "a task to evaluate on: all other rows are then trained on, else a tenth of them is held out",
+        "",
+        "test.jsonl",
+    ),
     "max_prompt_tokens": (
         "problems with more prompt tokens are left out; without it, they are an error",
         "tokens",

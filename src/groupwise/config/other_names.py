@@ -4,10 +4,11 @@ import re
 import shlex
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 from groupwise.config.fields import SECTIONS
 
@@ -17,6 +18,7 @@ __all__ = [
     "OTHER_VALUES",
     "TRAINERS",
     "Answer",
+    "answer_of",
     "field_named",
     "other_name_fix",
     "other_value_fix",
@@ -28,11 +30,17 @@ __all__ = [
 class Answer:
     """What to write for an option of TRL, verl or peft, in the words of the command line.
 
-    `python` is what a program writes; if it is empty, the text is rendered (`python_spelling`).
+    `python` is what a program writes; if it is empty, the text is rendered (`python_spelling`). `path` and `value` are
+    the field of a recipe that does the same, if there is one, and `arguments` other names of it in constructors, each
+    with an example.
     """
 
     text: str
     python: str = ""
+    path: str = ""
+    value: Any = field(default=None, hash=False)
+    note: str = ""
+    arguments: Mapping[str, float] = field(default_factory=dict[str, float], hash=False)
 
 
 @cache
@@ -48,7 +56,7 @@ def answers() -> Mapping[str, Answer]:
     return {name: _answer(entry) for entry in tomllib.loads(text)["option"] for name in entry["names"].split()}
 
 
-def _answer(entry: Mapping[str, str]) -> Answer:
+def _answer(entry: Mapping[str, Any]) -> Answer:
     """The answer that an entry of the table gives."""
     python = entry.get("python", "")
     if "do" in entry:
@@ -59,7 +67,14 @@ def _answer(entry: Mapping[str, str]) -> Answer:
     word = value if value[0] in "[{" else value.strip('"')
     note = f" ({entry['note']})" if "note" in entry else ""
     option = f"--{path} {word if re.fullmatch(r'[^ {}]+', word) and word[0] != '[' else shlex.quote(word)}"
-    return Answer(f"write {entry['line']}, as an option {option}{note}", python and f"write {python}{note}")
+    return Answer(
+        f"write {entry['line']}, as an option {option}{note}",
+        python and f"write {python}{note}",
+        path,
+        tomllib.loads(f"x = {value}")["x"],
+        note,
+        entry.get("arguments", {}),
+    )
 
 
 EARLIER_FIELDS: Mapping[str, str] = MappingProxyType(
@@ -116,10 +131,24 @@ def other_value_fix(path: str, value: object) -> str:
     return f"write {name!r}, its name here" if name else ""
 
 
+def answer_of(path: str) -> Answer | None:
+    """The answer for an option of TRL or verl by its dotted path. The longest end of the path counts, then its table.
+
+    None for another name, and for a word of a recipe's table, such as `evaluate.steps`.
+    """
+    words, tables = path.split("."), {name.partition(".")[0] for name in SECTIONS}
+    for end in range(len(words), 0, -1):
+        for start in range(max(0, end - 2), end):
+            name = ".".join(words[start:end])
+            if name in answers() and not (words[0] in tables and WHOLE.fullmatch(name)):
+                return answers()[name]
+    return None
+
+
 def other_name_fix(path: str) -> str:
     """The fix for an option of TRL or verl, or an earlier name of a field, by its dotted path; empty for another name.
 
-    An earlier name counts as a whole. Of an option, the longest end of the path counts, then that of the table above.
+    An earlier name counts as a whole.
 
     >>> other_name_fix("actor_rollout_ref.rollout.n")
     'write method.group_size = 8, as an option --method.group_size 8'
@@ -129,13 +158,7 @@ def other_name_fix(path: str) -> str:
     earlier = (name for name in EARLIER_FIELDS if f"{path}.".startswith(f"{name}."))
     if name := next(earlier, ""):
         return f"write {EARLIER_FIELDS[name]}, its name here"
-    words, tables = path.split("."), {name.partition(".")[0] for name in SECTIONS}
-    for end in range(len(words), 0, -1):
-        for start in range(max(0, end - 2), end):
-            name = ".".join(words[start:end])
-            if name in answers() and not (words[0] in tables and WHOLE.fullmatch(name)):
-                return answers()[name].text
-    return ""
+    return answer.text if (answer := answer_of(path)) else ""
 
 
 def field_named(path: str) -> str:

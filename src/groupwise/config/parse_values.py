@@ -346,8 +346,10 @@ def front_door(socket: type) -> str:
 
 
 def verifier_suggestion(name: str) -> str:
-    """The fix for an unknown name of a verifier: the nearest name, or all of them; and how a user names a function."""
+    """The fix for an unknown name of a verifier: a near name, or else all of them and how a user names a function."""
     near = suggestion(plain_name(name), map(plain_name, fitting_names(VerifierKind)))
+    if near.startswith("did you mean"):
+        return near
     return f"{near}\nfor your own function, write my_file:grade and add --use my_file.py"
 
 

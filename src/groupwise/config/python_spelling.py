@@ -16,9 +16,10 @@ from typing import Any
 from groupwise.config.fields import SECOND_NAMES
 from groupwise.config.other_names import answers
 from groupwise.config.recipe import Recipe
+from groupwise.core import GroupwiseError
 from groupwise.runs.permissions import OPTIONS
 
-__all__ = ["in_python", "setting_in_python"]
+__all__ = ["field_literal", "in_python", "literal", "setting_in_python", "translate"]
 
 ARGUMENTS = {path: word for word, path in SECOND_NAMES.items()}
 """The arguments of `gw.train` with another name than their recipe field, by the field."""
@@ -55,6 +56,8 @@ PHRASES = (
     (r"groupwise help FIELD explains a field of a recipe", "docs/fields.md explains each field of a recipe"),
     (r"groupwise (show FILE|help) prints all fields( of a recipe)?", "docs/fields.md has all fields of a recipe"),
     (r"groupwise methods\b", "gw.list_methods()"),
+    (r"groupwise report \S+ ANOTHER_RUN", "run.sample(PROMPT), run.export(DIR)"),
+    (r'(?<![\w".-])sampling\.max_tokens(?![\w".]| =)', "max_tokens"),
     (r"start each rank by the command groupwise train or groupwise resume", "start each rank from the command line"),
     (r"add ((?: ?--[\w-]+(?: (?!to\b|--)[^\s,;]+)?)+) to the command\b", r"pass \1"),
     (r"add ((?: ?--[\w-]+ [^\s,;]+)+)$", r"pass \1"),
@@ -74,6 +77,19 @@ FIELD_LINE = re.compile(r"write (([\w.]+) = .+), as an option --\2 (?:'[^']*'|\S
 """The line of a recipe that sets a field, with its option, as `other_names` writes it."""
 VALUE = r"""(?:'[^']*'|"[^"]*"|\{[^}]*\}|[^\s,;:)]+(?::[^\s,;:)]+)*)"""
 COMMAND = re.compile(rf"groupwise ({'|'.join(CALLS)})\b((?: (?:--[\w.-]+|{VALUE}))*)")
+SEVERAL = re.compile(r"\d+ errors")
+"""The first line of an error whose evidence is the text of others. Any other evidence is data, and stays as it is."""
+ADVICE = re.compile(r"(?<=: )(?:say )?--(?:warm_start\.)?columns\..*$", re.MULTILINE)
+"""The advice for a data row, which is in the evidence behind the row's fault."""
+
+
+def translate(error: GroupwiseError) -> None:
+    """Render what an error says, in place. Once more changes nothing."""
+    error.what, error.fix = in_python(error.what), in_python(error.fix)
+    if SEVERAL.fullmatch(error.what):
+        error.evidence = in_python(error.evidence)
+    error.evidence = ADVICE.sub(lambda match: in_python(match[0]), error.evidence)
+    error.args = (error.what,)
 
 
 def in_python(text: str) -> str:
@@ -109,7 +125,8 @@ def option_pattern() -> re.Pattern[str]:
     """One or several options in a row, each with its value, if it has one."""
     names = sorted({f.name for f in fields(Recipe)} | {*PERMISSIONS, *OF_CALLS, *SECOND_NAMES}, key=len, reverse=True)
     option = rf"--(?:{'|'.join(names)})(?:\.[\w.]+)?(?![\w-])(?:=|(?: (?!--|{PROSE.pattern})){VALUE})?"
-    return re.compile(rf"(?<![\w-]){option}(?: {option})*")
+    column = rf"--(?:warm_start\.)?columns\.\w+(?:=(?!\S)| {VALUE})"  # the name of a column may be any word
+    return re.compile(rf"(?<![\w-])(?:{column}|{option})(?: (?:{column}|{option}))*")
 
 
 def setting_in_python(path: str, value: Any) -> str:
@@ -192,38 +209,40 @@ def _arguments(pairs: Sequence[tuple[str, Any]]) -> Iterator[str]:
             single = path in SINGLE or path in SWITCHES
             allowed[name] = value if single else [*allowed.get(name, []), value]
         elif path in ARGUMENTS and tail:
-            yield f"{ARGUMENTS[path]}={_literal(value)}"
+            yield f"{ARGUMENTS[path]}={literal(value)}"
         elif "." in tail or (head == "method" and tail):
-            yield f"**{{{json.dumps(path)}: {_literal(value)}}}"
+            yield f"**{{{json.dumps(path)}: {literal(value)}}}"
         else:
             tables.setdefault(head, {})[tail] = value
     for head, table in tables.items():
         word = ARGUMENTS.get(head, head)
         if table.keys() == {""} or (head == "engine" and table.keys() == {"kind"}):
-            yield f"{word}={_literal(next(iter(table.values())))}"
+            yield f"{word}={literal(next(iter(table.values())))}"
         elif head in CLASSES:
-            yield f"{word}={CLASSES[head]}({', '.join(f'{key}={_fixed(x)}' for key, x in table.items())})"
+            yield f"{word}={CLASSES[head]}({', '.join(f'{key}={field_literal(x)}' for key, x in table.items())})"
         else:
             yield f"{word}={_dict({(key or 'kind'): x for key, x in table.items()})}"
     if allowed:
-        yield f"permissions=gw.Permissions({', '.join(f'{name}={_literal(x)}' for name, x in allowed.items())})"
+        yield f"permissions=gw.Permissions({', '.join(f'{name}={literal(x)}' for name, x in allowed.items())})"
 
 
-def _literal(value: Any) -> str:
-    """A value as Python writes it, with double quotes; a placeholder such as `K` stays a name."""
+def literal(value: Any) -> str:
+    """A value as Python writes it, with double quotes; a placeholder such as `K` stays a name, an object is `...`."""
     if isinstance(value, str) and re.fullmatch(r"[A-Z]", value):
         return value
     if isinstance(value, Mapping):
         return _dict(value)
     if isinstance(value, list):
-        return f"[{', '.join(map(_literal, value))}]"
-    return json.dumps(value, ensure_ascii=False) if isinstance(value, str) else repr(value)
+        return f"[{', '.join(map(literal, value))}]"
+    if isinstance(value, str):
+        return json.dumps(value, ensure_ascii=False)
+    return repr(value) if value is None or isinstance(value, bool | int | float | tuple) else "..."
 
 
-def _fixed(value: Any) -> str:
+def field_literal(value: Any) -> str:
     """A field of a dataclass: a list is a tuple there."""
-    return f"({', '.join(map(_literal, value))})" if isinstance(value, list) and len(value) > 1 else _literal(value)
+    return f"({', '.join(map(literal, value))})" if isinstance(value, list) and len(value) > 1 else literal(value)
 
 
 def _dict(table: Mapping[str, Any]) -> str:
-    return f"{{{', '.join(f'{json.dumps(key)}: {_literal(value)}' for key, value in table.items())}}}"
+    return f"{{{', '.join(f'{json.dumps(key)}: {literal(value)}' for key, value in table.items())}}}"

@@ -17,13 +17,16 @@ def spelled(text: str) -> str:
 
 @contextmanager
 def spelling(rule: Rule) -> Iterator[None]:
-    """A context in which `spelled` applies a rule. Threads have it if they run in a copy of this context.
+    """A context in which `spelled` applies a rule, and then that of the context around it.
+
+    Threads have it if they run in a copy of this context.
 
     >>> with spelling(str.upper):
     ...     spelled("use --template chat")
     'USE --TEMPLATE CHAT'
     """
-    token = _RULE.set(rule)
+    outer = _RULE.get()
+    token = _RULE.set(lambda text: outer(rule(text)))
     try:
         yield
     finally:

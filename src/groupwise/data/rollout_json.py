@@ -8,7 +8,7 @@ from base64 import b64decode, b64encode
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from enum import Enum
-from functools import cache
+from functools import cache, partial
 from types import NoneType, UnionType
 from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
@@ -61,7 +61,7 @@ def _codec(kind: Any) -> Codec:
     if is_dataclass(kind):
         return _dataclass(kind)
     if kind is bytes:
-        return lambda x: b64encode(x).decode(), b64decode
+        return lambda x: b64encode(x).decode(), partial(b64decode, validate=True)
     if kind is float:
         return lambda x: None if x != x else x, lambda x: math.nan if x is None else x
     if isinstance(kind, type) and issubclass(kind, Enum):

@@ -10,7 +10,7 @@ from groupwise.engines.native.paged_engine import PagedEngine
 from groupwise.engines.native.paged_layout import on_gpu, refusal
 from groupwise.engines.steps.denoising import DenoisingEngine
 from groupwise.engines.steps.unmasking import UnmaskingEngine
-from groupwise.models import Experts, LanguageModel, Model, Tokenizer
+from groupwise.models import LanguageModel, MixtureSizes, Model, Tokenizer
 
 __all__ = ["Native", "without_pages"]
 
@@ -47,7 +47,7 @@ class Native(EngineKind):
             if not getattr(self, name) >= bound:
                 raise ValueError(f"{name} is {getattr(self, name)}\ntake at least {bound}")
 
-    def build(self, model: Model, tokenizer: Tokenizer, *, seed: int, experts: Experts | None) -> Engine:
+    def build(self, model: Model, tokenizer: Tokenizer, *, seed: int, experts: MixtureSizes | None) -> Engine:
         """The engine over the learner's model. If `experts` is given, it records the expert choices (routes) of all
         tokens. Models of the kinds in `STEP_ENGINES` have other engines.
         """

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from groupwise.core import Usage
 from groupwise.engines.native.speculation import SpeculativeEngine
 from groupwise.engines.native_settings import Native
-from groupwise.models import Experts, LanguageModel, Model, Tokenizer
+from groupwise.models import LanguageModel, MixtureSizes, Model, Tokenizer
 
 __all__ = ["Speculative"]
 
@@ -26,7 +26,9 @@ class Speculative(Native):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} is {getattr(self, name)}\ntake at least 0")
 
-    def build(self, model: Model, tokenizer: Tokenizer, *, seed: int, experts: Experts | None) -> SpeculativeEngine:
+    def build(
+        self, model: Model, tokenizer: Tokenizer, *, seed: int, experts: MixtureSizes | None
+    ) -> SpeculativeEngine:
         """The engine over the learner's model. Raises `Usage` if it should record the experts of each token."""
         assert isinstance(model, LanguageModel), "check refuses such a model with this engine"
         if experts is not None:

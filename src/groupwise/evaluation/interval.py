@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from groupwise.models import Purpose, picks
+from groupwise.models import RandomPurpose, picks
 
 Numbers = NDArray[np.float64]
 
@@ -114,7 +114,7 @@ def spread(*columns: Numbers) -> list[tuple[float, float]]:
     problems = len(columns[0])
     rows, means = max(1, AT_ONCE // problems), []
     for at in range(0, RESAMPLES, rows):
-        which = picks((0, Purpose.BOOTSTRAP), np.arange(at, min(at + rows, RESAMPLES)), problems, problems)
+        which = picks((0, RandomPurpose.BOOTSTRAP), np.arange(at, min(at + rows, RESAMPLES)), problems, problems)
         means.append([values[which].mean(1) for values in columns])
     ends = np.quantile(np.concatenate(means, 1), [(1 - LEVEL) / 2, (1 + LEVEL) / 2], axis=1)
     return [(float(low), float(high)) for low, high in ends.T]

@@ -21,12 +21,11 @@ from groupwise.engines import Fleet, Native
 from groupwise.evaluation.published_protocols import find_published
 from groupwise.evaluation.result import file_name, mean_of, task_result
 from groupwise.inference.open_model import BEST, At, RunModel, find_run_model, model_directory
-from groupwise.models import Messages, Purpose, Template, find_model, read_shape, read_tokenizer
+from groupwise.models import Messages, RandomPurpose, Template, find_model, read_shape, read_tokenizer
 from groupwise.planning.evaluation import evaluation_plan
 from groupwise.planning.memory import host_memory
 from groupwise.rollout import Independent, RolloutSetting, answers
 from groupwise.runs.layout import RunLayout
-from groupwise.tasks import Problems
 from groupwise.training.build import Inputs, build, prepare, read_stored
 from groupwise.training.build_tasks import prompt_template, templates
 from groupwise.training.default_texts import with_wording
@@ -38,6 +37,8 @@ EvaluationTask = tuple[Recipe, list[tuple[int, Sampling]]]
 """One task of an evaluation: its recipe, and the pairs (answers per problem, sampling) to evaluate."""
 SAMPLES = 4
 """Answers per problem by default."""
+OTHER_TASKS = (("extra_tasks", "[]"), ("held_out", "none"))
+"""Overrides that leave a recipe one task."""
 ALL = 1 << 30
 """Stands for all problems of a task: no task has more."""
 
@@ -54,13 +55,14 @@ def evaluate(
     recipe_path: str | None = None,
     preset: str | None = None,
     preset_data: str | None = None,
-    all_rows: bool = False,
 ) -> tuple[dict[str, Any], Path]:
     """Evaluate a model directory or a run's model. Returns results and protocol as JSON, and a path to write them to.
 
     Each problem is answered once greedily and `samples` times with the recipe's sampling. With a `preset` the settings
-    are as in a paper, on the problems in `preset_data`. With `all_rows` no problem of a source of rows is left out.
-    `at` chooses a checkpoint of a run. `before` receives the folder of the file before an answer is computed.
+    are as in a paper, on the problems in `preset_data`. Of a task that the overrides name, all rows count, or all
+    held-out problems if it makes its own, and no other task; else up to `evaluate.problems` held-out problems of the
+    recipe's tasks. `at` chooses a checkpoint of a run. `before` receives the folder of the file before an answer is
+    computed.
     """
     of_run = find_model_of(model_or_run, at)
     if preset_data and not preset:
@@ -70,6 +72,10 @@ def evaluate(
     source = of_run.layout.recipe if of_run else find_recipe(recipe_path) if recipe_path else None
     model = model_overrides(model_or_run, of_run, use)
     published = find_published(preset) if preset else None
+    named = not published and any(f"{path}.".startswith("task.") for path, _ in overrides)
+    if named:
+        overrides = [*(pair for pair in OTHER_TASKS if pair[0] not in dict(overrides)), *overrides]
+    whole = published or (named and "evaluate.problems" not in dict(overrides))
     n = samples or (published.samples if published else SAMPLES)
     tasks: list[EvaluationTask] = []
     notes: list[str] = []
@@ -77,16 +83,14 @@ def evaluate(
         start = starting_point(source, [*model, *task_overrides], trust_remote_code=use.trust_remote_code, train=False)
         notes.append(start.note)
         recipe, sampling = recipe_and_sampling(start, use)
-        most = problems or (ALL if published else recipe.evaluate.problems)
+        most = problems or (ALL if whole else recipe.evaluate.problems)
         recipe = replace(recipe, evaluate=replace(recipe.evaluate, samples=n, problems=most))
         tasks.append((recipe, [(n, sampling)] if published else [(1, greedy(sampling)), (n, sampling)]))
-    checks = [check_inputs(recipe, use, train=False) for recipe, _ in tasks]
+    checks = [check_inputs(recipe, use, train=False, all_rows=named) for recipe, _ in tasks]
     raise_all([error for checked in checks for error in checked.errors])
     for note in dict.fromkeys(filter(None, [*notes, *(note for checked in checks for note in checked.notes)])):
         notify(note)
     inputs = [checked.inputs for checked in checks if checked.inputs]
-    if all_rows:
-        inputs = [replace(x, task=x.task.entirely_held_out) if isinstance(x.task, Problems) else x for x in inputs]
     for line in (*unused(overrides), *plans(tasks, inputs)):
         notify(line)
     before(evaluations)
@@ -221,7 +225,7 @@ class OpenModel:
             raise Usage("the prompt is empty: it has no tokens", evidence=repr(text), fix="use another prompt")
         problem = Prompt("prompt", context, text, {} if answer is None else {"answer": answer})
         (rollout,) = await answers(
-            [problem], n, self.setting, purpose=Purpose.SAMPLE, strategy=strategy or Independent()
+            [problem], n, self.setting, purpose=RandomPurpose.SAMPLE, strategy=strategy or Independent()
         )
         return tuple(replace(s, verdict=None) if s.verdict is UNGRADED else s for s in rollout.samples)
 

@@ -13,7 +13,7 @@ from groupwise.core import Usage
 from groupwise.data import Batch, Sample
 from groupwise.learner.distributed import Ranks
 from groupwise.learner.lane_sums import joined
-from groupwise.models import Experts, PrefixPacking, Routes
+from groupwise.models import MixtureSizes, PrefixPacking, Routes
 
 __all__ = ["RouterReplay", "check_routing", "mixture", "routes_experts"]
 
@@ -33,7 +33,7 @@ these experts, too). The current router computes the experts' weights, so it sti
 class RoutedForward:
     """One microbatch's forward through a mixture: pass it to `forward`, then read its routes."""
 
-    def __init__(self, experts: Experts, *, replay: bool = False, keep_logits: bool = False) -> None:
+    def __init__(self, experts: MixtureSizes, *, replay: bool = False, keep_logits: bool = False) -> None:
         self.experts, self.replay, self.keep_logits = experts, replay, keep_logits
 
     def __call__(self, model: Any, batch: Batch, layout: PrefixPacking) -> Float[Tensor, "n width"]:
@@ -41,7 +41,7 @@ class RoutedForward:
         self.rows, device = rows_of(batch, layout), layout.tokens.device
         recorded = None
         if any(batch.routes):
-            ids = np.full((len(layout.tokens), self.experts.routers, self.experts.each), -1, np.int16)
+            ids = np.full((len(layout.tokens), self.experts.router_count, self.experts.experts_per_token), -1, np.int16)
             for lines, rows in zip(batch.routes, self.rows):
                 ids[rows[: len(lines)]] = self.experts.decode(lines[: len(rows)])
             recorded = torch.from_numpy(ids).to(device)
@@ -65,13 +65,15 @@ class RoutedForward:
         for router, chosen in self.routes.chosen.items():
             new = (chosen[:, :, None] != recorded[:, router, None, :]).all(-1).sum(-1)
             changed += int((new * uses).sum())
-        return changed, int(uses.sum()) * self.experts.routers * self.experts.each
+        return changed, int(uses.sum()) * self.experts.router_count * self.experts.experts_per_token
 
     @torch.no_grad()
     def load(self) -> Float[Tensor, "routers count"]:
         """The number of tokens that each expert computed."""
-        load = torch.zeros(self.experts.routers, self.experts.count, dtype=torch.float64, device=self.uses.device)
-        uses = self.uses.double()[:, None].expand(-1, self.experts.each)
+        load = torch.zeros(
+            self.experts.router_count, self.experts.expert_count, dtype=torch.float64, device=self.uses.device
+        )
+        uses = self.uses.double()[:, None].expand(-1, self.experts.experts_per_token)
         for router, used in self.routes.used.items():
             load[router].index_add_(0, used.flatten(), uses.flatten())
         return load
@@ -87,7 +89,7 @@ class RoutedForward:
             p = logits.to(torch.promote_types(logits.dtype, torch.float32)).softmax(-1)
             fraction = (load[router] / tokens).to(p.dtype)
             total = total + ((p @ fraction) * self.uses).sum()
-        return total * (self.experts.count / (tokens * self.experts.routers))
+        return total * (self.experts.expert_count / (tokens * self.experts.router_count))
 
 
 class StepRouting:
@@ -109,12 +111,12 @@ class StepRouting:
 
 
 def joined_routes(
-    ranks: Ranks, experts: Experts, mine: Sequence[Sequence[Lines]], microbatches: Sequence[Sequence[Sample]]
+    ranks: Ranks, experts: MixtureSizes, mine: Sequence[Sequence[Lines]], microbatches: Sequence[Sequence[Sample]]
 ) -> list[list[Lines]]:
     """The routes of the samples of all microbatches, from the routes of the microbatches that this rank computed."""
     if ranks.lanes == 1:
         return [list(lines) for lines in mine]
-    width = experts.routers * experts.each * np.dtype(np.int16).itemsize
+    width = experts.router_count * experts.experts_per_token * np.dtype(np.int16).itemsize
     rows = [[len(s.context) + len(s.tokens) - 1 if s.tokens else 0 for s in samples] for samples in microbatches]
     data = [bytearray(b"".join(row for lines in microbatch for row in lines)) for microbatch in mine]
     parts = [torch.frombuffer(x, dtype=torch.uint8) if x else torch.empty(0, dtype=torch.uint8) for x in data]
@@ -132,7 +134,7 @@ def routes_experts(replay: RouterReplay, auxiliary: Sequence[Any]) -> bool:
     return replay != "none" or any(getattr(part, "router_logits", False) for part in auxiliary)
 
 
-def check_routing(replay: RouterReplay, auxiliary: Sequence[Any], experts: Experts | None) -> None:
+def check_routing(replay: RouterReplay, auxiliary: Sequence[Any], experts: MixtureSizes | None) -> None:
     """Raise Usage if a method needs expert routing (replay, balance loss) and the model is not a known mixture."""
     if experts is not None or not routes_experts(replay, auxiliary):
         return
@@ -144,7 +146,7 @@ def check_routing(replay: RouterReplay, auxiliary: Sequence[Any], experts: Exper
     )
 
 
-def mixture(model: Any) -> Experts | None:
+def mixture(model: Any) -> MixtureSizes | None:
     """The experts of a model whose routing can be recorded and replayed; None for any other model."""
     return getattr(model, "experts", None)
 

@@ -32,12 +32,21 @@ class Control:
         self.progress: Callable[[int, int], Progress] = Progress
         self._cause = ""
         self._stop: Callable[[str], None] | None = None
+        self._over = False
 
-    def stop(self, cause: str) -> None:
-        """Request that the run saves a checkpoint and ends at the next safe point, or at once if it has not started."""
+    def stop(self, cause: str) -> bool:
+        """Request that the run saves a checkpoint and ends at the next safe point, or at once if it has not started.
+
+        Returns whether it will: not if it is over.
+        """
         self._cause = self._cause or cause
         if self._stop is not None:
             self._stop(cause)
+        return not self._over
+
+    def close(self) -> None:
+        """The run is over: nothing is left to stop."""
+        self._over = True
 
     @contextlib.contextmanager
     def of(self, recorder: Recorder) -> Iterator[None]:

@@ -9,14 +9,14 @@ from groupwise.models.checkpoint import stored_dtype as stored_dtype
 from groupwise.models.checkpoint import weight_files as weight_files
 from groupwise.models.checkpoint import write_model as write_model
 from groupwise.models.compare_token_ids import different_ids as different_ids
-from groupwise.models.decoder.blocked_layout import drop_blocks as drop_blocks
-from groupwise.models.decoder.blocked_layout import with_blocked_weights as with_blocked_weights
 from groupwise.models.decoder.decoder import Decoder as Decoder
 from groupwise.models.decoder.decoder import Shape as Shape
 from groupwise.models.decoder.packed_attention import attention as attention
 from groupwise.models.decoder.packed_attention import past as past
 from groupwise.models.decoder.prefix_packing import PrefixPacking as PrefixPacking
-from groupwise.models.decoder.routing import Experts as Experts
+from groupwise.models.decoder.prepacked_weights import drop_blocks as drop_blocks
+from groupwise.models.decoder.prepacked_weights import with_blocked_weights as with_blocked_weights
+from groupwise.models.decoder.routing import MixtureSizes as MixtureSizes
 from groupwise.models.decoder.routing import Routes as Routes
 from groupwise.models.decoder.routing import experts_of as experts_of
 from groupwise.models.decoder.varlen_attention import varlen_obstacle as varlen_obstacle
@@ -29,7 +29,7 @@ from groupwise.models.diffusion.index import pipeline_family as pipeline_family
 from groupwise.models.diffusion.index import pipeline_files as pipeline_files
 from groupwise.models.diffusion.index import pipeline_index as pipeline_index
 from groupwise.models.diffusion.index import pipeline_shape as pipeline_shape
-from groupwise.models.diffusion.pipeline_velocity import Frozen as Frozen
+from groupwise.models.diffusion.pipeline_velocity import FrozenDiffusersParts as FrozenDiffusersParts
 from groupwise.models.diffusion.pipeline_velocity import PipelineVelocity as PipelineVelocity
 from groupwise.models.diffusion.prompts import byte_tokenizer as byte_tokenizer
 from groupwise.models.diffusion.prompts import prompt_text as prompt_text
@@ -59,7 +59,7 @@ from groupwise.models.flow.flow_measures import ImplicitError as ImplicitError
 from groupwise.models.flow.flow_measures import StepConstant as StepConstant
 from groupwise.models.flow.flow_measures import StepKL as StepKL
 from groupwise.models.flow.flow_measures import VelocityGap as VelocityGap
-from groupwise.models.flow.latent_pictures import Sheet as Sheet
+from groupwise.models.flow.latent_pictures import PictureSheet as PictureSheet
 from groupwise.models.flow.latent_pictures import picture_of as picture_of
 from groupwise.models.flow.latent_pictures import png as png
 from groupwise.models.flow.latent_pictures import points_of as points_of
@@ -71,7 +71,7 @@ from groupwise.models.flow.noise import IntegratedNoise as IntegratedNoise
 from groupwise.models.flow.noise import Noise as Noise
 from groupwise.models.flow.normals import normals as normals
 from groupwise.models.flow.policy import FlowPolicy as FlowPolicy
-from groupwise.models.flow.policy import Surroundings as Surroundings
+from groupwise.models.flow.policy import FrozenParts as FrozenParts
 from groupwise.models.flow.policy import log_density as log_density
 from groupwise.models.flow.velocity import FlowShape as FlowShape
 from groupwise.models.flow.velocity import Velocity as Velocity
@@ -100,7 +100,7 @@ from groupwise.models.masked.unmasking_actions import decode_masked as decode_ma
 from groupwise.models.masked.unmasking_actions import encode_commits as encode_commits
 from groupwise.models.masked.unmasking_actions import encode_knobs as encode_knobs
 from groupwise.models.philox import Key as Key
-from groupwise.models.philox import Purpose as Purpose
+from groupwise.models.philox import RandomPurpose as RandomPurpose
 from groupwise.models.philox import keyed_random as keyed_random
 from groupwise.models.philox import lineage as lineage
 from groupwise.models.philox import permutation as permutation

@@ -34,12 +34,12 @@ class ControlTokens:
 
     A text that would become one is split after the token's first character, and its parts are encoded apart. This
     depends on the ids, not on the spelling, so it holds for BPE, Unigram, WordPiece, WordLevel and after any
-    normalizer. `unknown` are ids that replace unknown characters: these stay.
+    normalizer. `unk_ids` are ids that replace unknown characters: these stay.
     """
 
     spellings: dict[str, int]
     ids: frozenset[int]
-    unknown: frozenset[int]
+    unk_ids: frozenset[int]
     _splitting: Callable[[tokenizers.Tokenizer, str], tokenizers.Tokenizer] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -132,7 +132,7 @@ class ControlTokens:
             if token not in self.ids or b <= start or a >= end:
                 continue
             found = whole.find(names.get(token, ""), a, b)  # an added token may include the white space before it
-            if token not in self.unknown or found >= 0:
+            if token not in self.unk_ids or found >= 0:
                 breaks.add(max(max(a, found) + 1, start) - start)
         return sorted(breaks)
 

@@ -20,7 +20,7 @@ from groupwise.models.decoder.transformers_model import TransformersModel
 from groupwise.models.kind import Loading, ModelKind, write_json
 from groupwise.models.model_files import read_json
 from groupwise.models.tokenizer import Tokenizer
-from groupwise.models.weights import FRESH, Stored, differences, header, refuse_types, stored_weights, tensors
+from groupwise.models.weights import FRESH, StoredTensor, differences, header, refuse_types, stored_weights, tensors
 
 __all__ = ["LanguageModel", "write_fresh"]
 
@@ -90,7 +90,7 @@ def _read_decoder(path: Path, shape: Shape, loading: Loading) -> Decoder:
     return decoder.requires_grad_(True)
 
 
-def _headers(file: Path) -> dict[str, Stored]:
+def _headers(file: Path) -> dict[str, StoredTensor]:
     """The types and shapes of a file's tensors, except stored rotary frequencies, which are computed instead."""
     return {name: x for name, x in header(file).items() if not name.endswith("rotary_emb.inv_freq")}
 

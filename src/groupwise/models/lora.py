@@ -69,7 +69,7 @@ def attach(model: nn.Module, lora: Lora, *, seed: int) -> None:
         r=lora.rank,
         lora_alpha=lora.alpha,
         target_modules=list(lora.targets),
-        task_type=None if _layout(model).diffusers else "CAUSAL_LM",
+        task_type=None if _layout(model).for_diffusers else "CAUSAL_LM",
         fan_in_fan_out=any(_is_conv1d(module) for module in host.modules()),
     )
     with torch.random.fork_rng(devices=[]):
@@ -122,19 +122,19 @@ def _host(model: nn.Module) -> Any:
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class AdapterFile:
     """An adapter's file: its name, the prefix of its tensors' names, and whether diffusers reads it."""
 
-    file: str
+    filename: str
     prefix: str
-    diffusers: bool = False
+    for_diffusers: bool = False
 
 
-PEFT = Layout("adapter_model.safetensors", "base_model.model.")
-DIFFUSERS = Layout("pytorch_lora_weights.safetensors", "transformer.", diffusers=True)
+PEFT = AdapterFile("adapter_model.safetensors", "base_model.model.")
+DIFFUSERS = AdapterFile("pytorch_lora_weights.safetensors", "transformer.", for_diffusers=True)
 
 
-def _layout(model: nn.Module) -> Layout:
+def _layout(model: nn.Module) -> AdapterFile:
     return DIFFUSERS if getattr(model, "diffusers_adapter", False) else PEFT
 
 
@@ -173,12 +173,12 @@ def write_adapter(model: nn.Module, path: Path, *, base: str, base_sha256: str) 
     tensors = {name: x.detach().cpu().contiguous() for name, x in _adapter_tensors(host, layout).items()}
     config = host.peft_config["default"].to_dict() | {"inference_mode": True}
     found = {"base_sha256": base_sha256}
-    if layout.diffusers:  # it ignores names without the prefix
+    if layout.for_diffusers:  # it ignores names without the prefix
         settings = {f"{layout.prefix}{name}": x for name, x in config.items()}
         found = {SETTINGS: json.dumps(settings | found, sort_keys=True, default=sorted)}
-    save_file(tensors, path / layout.file, metadata=found)  # one key: the order of several varies
+    save_file(tensors, path / layout.filename, metadata=found)  # one key: the order of several varies
     write_config(path, config, base)
-    shutil.copymode(path / ADAPTER, path / layout.file)  # safetensors creates files for their owner alone
+    shutil.copymode(path / ADAPTER, path / layout.filename)  # safetensors creates files for their owner alone
 
 
 def write_config(path: Path, config: Mapping[str, Any], base: str) -> None:
@@ -266,7 +266,7 @@ def _check_bounds(config: Mapping[str, Any], weights: Mapping[str, torch.Tensor]
         raise ValueError(f"rank_pattern, alpha_pattern: {problem}; at most {MOST_PATTERNS} plain layer names are read")
 
 
-def _name_layers(adapter: Any, weights: Mapping[str, torch.Tensor], layout: Layout) -> None:
+def _name_layers(adapter: Any, weights: Mapping[str, torch.Tensor], layout: AdapterFile) -> None:
     """Replace regular expressions of layers by the names of layers with matrices, so that no expression is matched."""
     if isinstance(adapter.target_modules, str) or isinstance(adapter.exclude_modules, str) or adapter.layers_pattern:
         matrices = (name.removeprefix(layout.prefix).rpartition(".lora_")[0] for name in weights)
@@ -307,7 +307,7 @@ def merged_weights(model: nn.Module, weights: Mapping[str, torch.Tensor]) -> dic
     return merged
 
 
-def _adapter_tensors(host: nn.Module, layout: Layout) -> dict[str, torch.Tensor]:
+def _adapter_tensors(host: nn.Module, layout: AdapterFile) -> dict[str, torch.Tensor]:
     """The tensors of a model's adapter, by their names in its file."""
     tensors = load_peft().get_peft_model_state_dict(host, save_embedding_layers=False)  # True may query the hub
     return {f"{layout.prefix}{name}": x for name, x in tensors.items()}
@@ -340,15 +340,15 @@ def _refuse(path: Path, config: dict[str, Any]) -> None:
         raise BadData(f"the adapter in {path} is not a plain LoRA", evidence=", ".join(odd), fix=fix)
 
 
-def _tensors(path: Path, layout: Layout) -> tuple[dict[str, torch.Tensor], str]:
+def _tensors(path: Path, layout: AdapterFile) -> tuple[dict[str, torch.Tensor], str]:
     """Read an adapter file: its tensors, and the SHA-256 of its base model ("" if the file has none)."""
-    file = path / layout.file
+    file = path / layout.filename
     if not file.is_file():
         fix = "pickles are never loaded: save the adapter again with save_pretrained, which writes safetensors"
-        raise BadData(f"{path} has no {layout.file}", evidence=listing(path), fix=fix)
+        raise BadData(f"{path} has no {layout.filename}", evidence=listing(path), fix=fix)
     stored, found = header(file), metadata(file)
     refuse_types(file, stored)
-    if layout.diffusers:
+    if layout.for_diffusers:
         found = json_object(found.get(SETTINGS, "{}").encode(), file)
     return tensors(file, stored), str(found.get("base_sha256", ""))
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Key", "Purpose", "keyed_random", "lineage", "permutation", "philox", "picks", "uniform"]
+__all__ = ["Key", "RandomPurpose", "keyed_random", "lineage", "permutation", "philox", "picks", "uniform"]
 
 LOW = 0xFFFFFFFF
 Key = tuple[int, int]  # (seed, purpose)
@@ -21,7 +21,7 @@ Uint32Array = NDArray[np.uint32]
 Numbers = int | Sequence[int] | NDArray[Any]
 
 
-class Purpose(IntEnum):
+class RandomPurpose(IntEnum):
     """The use of a random number: equal counters with different purposes give unrelated numbers."""
 
     SAMPLE = 0
@@ -68,7 +68,7 @@ def uniform(key: Key, draw: Numbers, stream: Numbers, t: Numbers) -> NDArray[np.
     The counter is (draw, low word of stream, high word of stream, t): draw and t below 2**32, stream below 2**64.
     The i-th sample of a draw has stream i; a forked sample has the stream `lineage`.
 
-    >>> uniform((0, Purpose.SAMPLE), draw=3, stream=[0, 1], t=0).round(4)
+    >>> uniform((0, RandomPurpose.SAMPLE), draw=3, stream=[0, 1], t=0).round(4)
     array([0.7874, 0.6276])
     """
     d, s, t = np.broadcast_arrays(*(np.atleast_1d(np.asarray(x, np.uint64)) for x in (draw, stream, t)))
@@ -93,7 +93,7 @@ def lineage(stream: tuple[int, ...]) -> int:
 def permutation(key: Key, draw: int, stream: int, n: int) -> NDArray[np.int64]:
     """A random permutation of `range(n)`: the ranks of n uniform numbers.
 
-    >>> sorted(permutation((0, Purpose.SHUFFLE), 0, 0, 4).tolist())
+    >>> sorted(permutation((0, RandomPurpose.SHUFFLE), 0, 0, 4).tolist())
     [0, 1, 2, 3]
     """
     return np.argsort(uniform(key, draw, stream, np.arange(n)), kind="stable")
@@ -104,7 +104,7 @@ def picks(key: Key, draw: Numbers, n: int, below: int) -> NDArray[np.int64]:
 
     The counter is (draw, 0, 0, index // 4). Each probability is off by less than 2**-32, so keep `below` small.
 
-    >>> picks((0, Purpose.BOOTSTRAP), [0, 1], n=5, below=10).tolist()
+    >>> picks((0, RandomPurpose.BOOTSTRAP), [0, 1], n=5, below=10).tolist()
     [[0, 5, 3, 4, 1], [6, 7, 7, 6, 8]]
     """
     draws, blocks = np.atleast_1d(np.asarray(draw, np.uint32)), -(-n // 4)

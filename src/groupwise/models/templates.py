@@ -73,7 +73,7 @@ class Template:
     def __post_init__(self) -> None:
         tokenizer = self.tokenizer
         # The template `no` writes no control token.
-        parser = tokenizer.fast if self.source == _PROMPT else tokenizer.parser()
+        parser = tokenizer.backend_tokenizer if self.source == _PROMPT else tokenizer.parser()
         templates = (*chat_templates(tokenizer.extra_files), self.source)
         object.__setattr__(self, "_parser", parser)
         object.__setattr__(self, "_control", ControlTokens.of(parser, tokenizer.eos, templates))
@@ -218,7 +218,7 @@ def encode_answer(tokenizer: Tokenizer, answer: str) -> tuple[int, ...]:
     """
     eos_token = _config(tokenizer).get("eos_token")
     spelling = eos_token.get("content") if isinstance(eos_token, dict) else eos_token
-    end = tokenizer.fast.token_to_id(spelling) if isinstance(spelling, str) else None
+    end = tokenizer.backend_tokenizer.token_to_id(spelling) if isinstance(spelling, str) else None
     return (*tokenizer.encode(answer), end if end in tokenizer.eos else min(tokenizer.eos))
 
 

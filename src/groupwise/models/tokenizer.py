@@ -40,10 +40,10 @@ class Tokenizer:
     so that a verifier sees them.
     """
 
-    source: bytes = field(repr=False)
+    tokenizer_json: bytes = field(repr=False)
     eos: frozenset[int]
     extra_files: tuple[tuple[str, bytes], ...] = field(default=(), repr=False)
-    fast: tokenizers.Tokenizer = field(init=False, repr=False, compare=False)
+    backend_tokenizer: tokenizers.Tokenizer = field(init=False, repr=False, compare=False)
     control: ControlTokens = field(init=False, repr=False, compare=False)
     _text: Callable[[tuple[int, ...]], str] = field(init=False, repr=False, compare=False)
     _with_ends: Callable[[tuple[int, ...]], tuple[str, tuple[int, ...]]] = field(init=False, repr=False, compare=False)
@@ -53,7 +53,7 @@ class Tokenizer:
         fast = self.parser()
         control = ControlTokens.of(fast, self.eos, chat_templates(self.extra_files))
         control.hide(fast)
-        object.__setattr__(self, "fast", fast)
+        object.__setattr__(self, "backend_tokenizer", fast)
         object.__setattr__(self, "control", control)
         object.__setattr__(self, "_text", lru_cache(CACHED)(self._decode))
         object.__setattr__(self, "_with_ends", lru_cache(CACHED_TEXTS)(self._decode_with_ends))
@@ -71,11 +71,11 @@ class Tokenizer:
     @property
     def digest(self) -> str:
         """SHA-256 of tokenizer.json."""
-        return hashlib.sha256(self.source).hexdigest()
+        return hashlib.sha256(self.tokenizer_json).hexdigest()
 
     def parser(self) -> tokenizers.Tokenizer:
         """A second tokenizer of the same file, which also finds the special tokens in a text, such as a template's."""
-        fast = tokenizers.Tokenizer.from_str(self.source.decode())
+        fast = tokenizers.Tokenizer.from_str(self.tokenizer_json.decode())
         fast.no_truncation()
         fast.no_padding()
         return fast
@@ -83,10 +83,12 @@ class Tokenizer:
     @property
     def of_characters(self) -> bool:
         """Whether it splits text into characters, as the packaged models do, which have few longer tokens."""
-        if not isinstance(self.fast.model, tokenizers.models.WordLevel):
+        if not isinstance(self.backend_tokenizer.model, tokenizers.models.WordLevel):
             return False
-        special = {token.content for token in self.fast.get_added_tokens_decoder().values()}
-        lengths = [len(token) for token in self.fast.get_vocab(with_added_tokens=False) if token not in special]
+        special = {token.content for token in self.backend_tokenizer.get_added_tokens_decoder().values()}
+        lengths = [
+            len(token) for token in self.backend_tokenizer.get_vocab(with_added_tokens=False) if token not in special
+        ]
         return 2 * sum(length == 1 for length in lengths) > len(lengths)
 
     def encode(self, text: str, *, bos: bool = False) -> tuple[int, ...]:
@@ -95,7 +97,7 @@ class Tokenizer:
         BadData names the first character, or word of a vocabulary of words, that the tokenizer has no token for.
         """
         with self.refusing(text):
-            return self.ids(self.control.encode(self.fast, text), bos=bos)
+            return self.ids(self.control.encode(self.backend_tokenizer, text), bos=bos)
 
     def encode_template(self, text: str) -> tuple[int, ...]:
         """The ids of a text that a recipe writes, such as a template's: the control tokens in it are tokens."""
@@ -107,7 +109,7 @@ class Tokenizer:
 
     def ids(self, encoding: tokenizers.Encoding, *, bos: bool) -> tuple[int, ...]:
         """The ids of an encoding. With `bos`, the tokenizer's begin-of-text tokens come first (Llama has one)."""
-        return tuple((self.fast.post_process(encoding, None, True) if bos else encoding).ids)
+        return tuple((self.backend_tokenizer.post_process(encoding, None, True) if bos else encoding).ids)
 
     @contextmanager
     def refusing(self, text: str) -> Iterator[None]:
@@ -120,19 +122,21 @@ class Tokenizer:
             unknown = next((piece for piece in self._pieces(text) if not self._encodes(piece)), "")
             kind = "character" if len(unknown) < 2 else "word"
             what = f"the {kind} {unknown!r}" if unknown else "this text"
-            near = get_close_matches(unknown, self.fast.get_vocab(), n=3) if kind == "word" else ()
+            near = get_close_matches(unknown, self.backend_tokenizer.get_vocab(), n=3) if kind == "word" else ()
             fix = f"use another model, such as --model DIR, or only {kind}s that this one was trained on"
             fix = f"did you mean {' or '.join(near)}?\n{fix}" if near else fix
             raise BadData(f"the model's tokenizer has no token for {what}", evidence=str(error), fix=fix) from None
 
     def _pieces(self, text: str) -> Sequence[str]:
         """The parts of a text that get tokens: words if the tokenizer only splits at spaces, else characters."""
-        splits = isinstance(self.fast.pre_tokenizer, tokenizers.pre_tokenizers.WhitespaceSplit)
-        return text.split() if splits and isinstance(self.fast.model, tokenizers.models.WordLevel) else text
+        splits = isinstance(self.backend_tokenizer.pre_tokenizer, tokenizers.pre_tokenizers.WhitespaceSplit)
+        return (
+            text.split() if splits and isinstance(self.backend_tokenizer.model, tokenizers.models.WordLevel) else text
+        )
 
     def _encodes(self, text: str) -> bool:
         try:
-            self.control.encode(self.fast, text)
+            self.control.encode(self.backend_tokenizer, text)
         except Exception:
             return False
         return True
@@ -142,7 +146,7 @@ class Tokenizer:
         return self._text(tuple(ids)) if len(ids) <= WINDOW else self._decode(ids)
 
     def _decode(self, ids: Sequence[int]) -> str:
-        return self.fast.decode([i for i in ids if i not in self.eos], skip_special_tokens=False)
+        return self.backend_tokenizer.decode([i for i in ids if i not in self.eos], skip_special_tokens=False)
 
     def decode_with_ends(self, ids: Sequence[int]) -> tuple[str, tuple[int, ...]]:
         """The text of `ids`, and for each token the number of characters that are final after it.
@@ -177,7 +181,7 @@ class Tokenizer:
     def save(self, path: Path) -> None:
         """Write tokenizer.json and the other tokenizer files, byte for byte as they were read."""
         path.mkdir(parents=True, exist_ok=True)
-        for name, content in (("tokenizer.json", self.source), *self.extra_files):
+        for name, content in (("tokenizer.json", self.tokenizer_json), *self.extra_files):
             (path / name).write_bytes(content)
 
 
@@ -218,7 +222,7 @@ def stored_tokenizer(path: Path) -> Tokenizer:
     except ValueError as error:
         what = f"{path / 'config.json'} describes no vocabulary"
         raise BadData(what, evidence=str(error), fix="fetch the file again") from error
-    ids = max(tokenizer.fast.get_vocab_size(with_added_tokens=True), *(e + 1 for e in eos))
+    ids = max(tokenizer.backend_tokenizer.get_vocab_size(with_added_tokens=True), *(e + 1 for e in eos))
     if ids > size:
         raise BadData(
             f"the tokenizer in {path} does not fit the model in the same directory",

@@ -28,7 +28,7 @@ from groupwise.data import (
 from groupwise.objective.objective import Objective
 from groupwise.objective.penalties import kl_k1, kl_k3
 from groupwise.objective.ratios import token_ratio
-from groupwise.objective.surrogates import Clips
+from groupwise.objective.surrogates import ReportsClipping
 
 __all__ = ["comparable", "describe_gap", "describe_samples", "describe_step"]
 
@@ -95,7 +95,7 @@ def describe_step(step: Batch, objective: Objective) -> dict[str, float]:
         **_extremes("advantage", step.advantage),
         "advantage/std": step.advantage.std(correction=0),
     }
-    if isinstance(objective.surrogate, Clips):
+    if isinstance(objective.surrogate, ReportsClipping):
         low, high = objective.surrogate.clipped(step)
         metrics["clip_ratio/low_mean"], metrics["clip_ratio/high_mean"] = _share(low), _share(high)
         metrics["clip_ratio/region_mean"] = _share(low | high)

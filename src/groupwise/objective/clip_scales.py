@@ -9,15 +9,15 @@ from jaxtyping import Float
 from torch import Tensor
 
 from groupwise.data import Batch, Couples, Entropy, Measure, component_of
-from groupwise.objective.sentences import Sentences
+from groupwise.objective.sentences import SentenceSplitter
 
-__all__ = ["EntropyScale", "EntropyShare", "Scale", "unscaled"]
+__all__ = ["ClipScale", "EntropyScale", "RelativeEntropyScale", "unscaled"]
 
 _ENTROPY: frozenset[Measure] = frozenset({Entropy()})
 
 
 @runtime_checkable
-class Scale(Protocol):
+class ClipScale(Protocol):
     """A function that returns a factor for each token, without gradient, such as for the width of a clip range."""
 
     __slots__ = ()
@@ -26,14 +26,14 @@ class Scale(Protocol):
     def __call__(self, microbatch: Batch, /) -> Float[Tensor, " n"]: ...
 
 
-@component_of(Scale)
+@component_of(ClipScale)
 def unscaled(b: Batch) -> Float[Tensor, " n"]:
     """The scale 1 for each token: no scaling."""
     return torch.ones_like(b.advantage)
 
 
 @dataclass(frozen=True, slots=True)
-class EntropyScale(Scale):
+class EntropyScale(ClipScale):
     """The mean entropy of a token's sentence over its answer's, within bounds: wider clips where uncertain.
 
     SSPO, arXiv:2511.04256. The paper says that uncertain sentences get a wider range; the formula is our reading.
@@ -42,18 +42,18 @@ class EntropyScale(Scale):
     couples: ClassVar[Couples] = "sequence"
     needs: ClassVar[frozenset[Measure]] = _ENTROPY
 
-    least: float = 0.5
-    most: float = 1.5
-    sentences: Sentences = Sentences()  # noqa: RUF009
+    min_scale: float = 0.5
+    max_scale: float = 1.5
+    splitter: SentenceSplitter = SentenceSplitter()  # noqa: RUF009
 
     def __call__(self, b: Batch) -> Float[Tensor, " n"]:
-        s, h = self.sentences(b), b[Entropy()]
+        s, h = self.splitter(b), b[Entropy()]
         here, mean = s.spread(s.mean(h)), b.sequences.spread(b.sequences.mean(h))
-        return torch.where(mean > 0, here / mean.masked_fill(mean <= 0, 1.0), 1.0).clamp(self.least, self.most)
+        return torch.where(mean > 0, here / mean.masked_fill(mean <= 0, 1.0), 1.0).clamp(self.min_scale, self.max_scale)
 
 
 @dataclass(frozen=True, slots=True)
-class EntropyShare(Scale):
+class RelativeEntropyScale(ClipScale):
     """A token's entropy, divided by the largest entropy in its answer. DHPO, arXiv:2601.05607; our reading."""
 
     couples: ClassVar[Couples] = "sequence"

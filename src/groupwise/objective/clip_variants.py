@@ -7,7 +7,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from groupwise.data import Batch, Ratio, Surrogate
-from groupwise.objective.clip_scales import Scale, unscaled
+from groupwise.objective.clip_scales import ClipScale, unscaled
 from groupwise.objective.ratios import token_ratio
 from groupwise.objective.surrogates import Clip, Clipped
 
@@ -41,11 +41,11 @@ class DualClip(Surrogate):
 
 @dataclass(frozen=True, slots=True)
 class ScaledClip(Surrogate):
-    """PPO's clip from `1 - scale * low` to `1 + scale * high`; `scale` is a factor per token, without gradient."""
+    """PPO's clip from `1 - s low` to `1 + s high`; s is the `range_scale` of a token, a factor without gradient."""
 
     low: float = 0.2
     high: float = 0.2
-    scale: Scale = unscaled
+    range_scale: ClipScale = unscaled
     ratio: Ratio = token_ratio
 
     def __post_init__(self) -> None:
@@ -61,5 +61,5 @@ class ScaledClip(Surrogate):
         return (b.advantage < 0) & (r < floor), (b.advantage > 0) & (r > cap)
 
     def _range(self, b: Batch) -> tuple[Tensor, Tensor]:
-        scale = self.scale(b).detach()
+        scale = self.range_scale(b).detach()
         return (1 - scale * self.low).clamp(min=SMALLEST), 1 + scale * self.high

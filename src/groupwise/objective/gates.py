@@ -1,4 +1,4 @@
-"""Gates: masks that choose between two surrogates for each token (see `Routed`)."""
+"""Gates: masks that choose between two surrogates for each token (see `GatedSurrogate`)."""
 
 from dataclasses import dataclass
 from typing import ClassVar

@@ -18,16 +18,16 @@ class Preference(Surrogate):
     """DPO over a group's pairs: mean `log sigmoid(beta (d_better - d_worse))`, d the log-ratio to the reference.
 
     The better answer of a pair has the larger reward. d is a mean over tokens or a sum. Where the better answer has the
-    reward `best`, beta is multiplied by `kappa`. TRPA, arXiv:2504.04524. With `kappa = 1` and `over = "sum"` it is DPO,
-    arXiv:2305.18290. For the aggregate `pair_mean`.
+    reward `best_reward`, beta is multiplied by `best_beta_factor`. TRPA, arXiv:2504.04524. With `best_beta_factor = 1`
+    and `token_reduction = "sum"` it is DPO, arXiv:2305.18290. For the aggregate `pair_mean`.
     """
 
     couples: ClassVar[Couples] = "group"
 
     beta: float = 0.1
-    kappa: float = 1.0
-    best: float = 1.0
-    over: Literal["mean", "sum"] = "sum"
+    best_beta_factor: float = 1.0
+    best_reward: float = 1.0
+    token_reduction: Literal["mean", "sum"] = "sum"
     model: str = "reference"
 
     @property
@@ -36,9 +36,9 @@ class Preference(Surrogate):
 
     def __call__(self, b: Batch) -> Float[Tensor, " n"]:
         gap = b.logp - b[Logp(self.model)]
-        d = b.sequences.mean(gap) if self.over == "mean" else b.sequences.total(gap)
+        d = b.sequences.mean(gap) if self.token_reduction == "mean" else b.sequences.total(gap)
         better, worse = pairs(b)
-        k = torch.where(b.reward[better] == self.best, self.kappa, 1.0).to(d.dtype)
+        k = torch.where(b.reward[better] == self.best_reward, self.best_beta_factor, 1.0).to(d.dtype)
         gain = logsigmoid(k * self.beta * (d[better] - d[worse]))
         return b.token_groups.spread(Segments(b.groups.index[better], b.groups.count).mean(gain).to(b.logp.dtype))
 

@@ -9,7 +9,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from groupwise.data import Batch, Couples, Ratio, Segments, ratio
-from groupwise.objective.sentences import Sentences
+from groupwise.objective.sentences import SentenceSplitter
 
 __all__ = [
     "MAX_LOG_RATIO",
@@ -86,10 +86,10 @@ class SentenceRatio(Ratio):
 
     couples: ClassVar[Couples] = "sequence"
 
-    sentences: Sentences = Sentences()  # noqa: RUF009
+    splitter: SentenceSplitter = SentenceSplitter()  # noqa: RUF009
 
     def __call__(self, b: Batch) -> Float[Tensor, " n"]:
-        s = self.sentences(b)
+        s = self.splitter(b)
         return s.spread(_exp(s.mean((b.logp - b.logp_old).detach()))) * (b.logp - b.logp.detach()).exp()
 
 
@@ -100,8 +100,8 @@ class PowerMean(Ratio):
     `p = 0` is the geometric mean: GMPO, arXiv:2507.20673, with `log_low = log_high = 0.4`. Both are distances from 0 in
     log space: `log r` is at most `log_high` for a positive advantage and at least `-log_low` for a negative one. The
     sign is the sequence's: advantages that vary within a sequence raise ValueError. A token's log-ratio is clamped to
-    plus or minus 20 before the mean, also on the side without a bound. With `clamps = "sequence"` the bounds hold for
-    the sum of a sequence's log-ratios instead: the ablation of GMPO's authors.
+    plus or minus 20 before the mean, also on the side without a bound. With `clamp_level = "sequence"` the bounds hold
+    for the sum of a sequence's log-ratios instead: the ablation of GMPO's authors.
     """
 
     couples: ClassVar[Couples] = "sequence"
@@ -110,11 +110,11 @@ class PowerMean(Ratio):
     p: float = 0.0
     log_low: float = math.inf
     log_high: float = math.inf
-    clamps: Literal["token", "sequence"] = "token"
+    clamp_level: Literal["token", "sequence"] = "token"
 
     def __post_init__(self) -> None:
-        if self.clamps == "sequence" and self.p != 0:
-            raise ValueError(f"{self}: clamps = 'sequence' needs p = 0, the geometric mean")
+        if self.clamp_level == "sequence" and self.p != 0:
+            raise ValueError(f"{self}: clamp_level = 'sequence' needs p = 0, the geometric mean")
         if self.log_low < 0 or self.log_high < 0:
             raise ValueError(f"{self}: log_low and log_high are distances from 0 in log space and cannot be negative")
 
@@ -125,7 +125,7 @@ class PowerMean(Ratio):
                 "PowerMean needs one advantage per sequence; for one per token use sequence_ratio_per_token"
             )
         gap = bounded(b.logp - b.logp_old)
-        if self.clamps == "sequence":
+        if self.clamp_level == "sequence":
             total = self._clamp(s.total(gap), s.mean(a))
             return s.spread((total / s.size(a).clamp(min=1)).exp())
         return s.spread(_log_power_mean(self._clamp(gap, a), s, self.p).exp())
@@ -135,7 +135,7 @@ class PowerMean(Ratio):
 
     def clipped(self, b: Batch) -> tuple[Bool[Tensor, " n"], Bool[Tensor, " n"]]:
         gap, s = b.logp - b.logp_old, b.sequences
-        if self.clamps == "sequence":
+        if self.clamp_level == "sequence":
             gap = s.spread(s.total(gap))
         return (b.advantage < 0) & (gap < -self.log_low), (b.advantage > 0) & (gap > self.log_high)
 

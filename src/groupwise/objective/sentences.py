@@ -1,4 +1,4 @@
-"""`Sentences`: splits the trained tokens of an answer into sentences, at punctuation and new lines."""
+"""`SentenceSplitter`: splits the trained tokens of an answer into sentences, at punctuation and new lines."""
 
 from dataclasses import dataclass
 from functools import lru_cache
@@ -7,22 +7,22 @@ import torch
 
 from groupwise.data import Batch, Segments
 
-__all__ = ["Sentences"]
+__all__ = ["SentenceSplitter"]
 
 
 @dataclass(frozen=True, slots=True)
-class Sentences:
-    """Splits trained tokens into sentences. A sentence ends after a token that contains one of the characters `at`.
+class SentenceSplitter:
+    """Splits trained tokens into sentences. A sentence ends after a token with one of the `end_characters`.
 
     A mark between two digits (3.14) ends nothing. Where an environment speaks or tokens are masked, a new sentence
     begins. SSPO, arXiv:2511.04256, does not publish its rule, so this one is our reading.
 
     >>> from groupwise.data import pack, rollout_of
-    >>> Sentences()(pack([rollout_of([1.0], lengths=[3])])).count
+    >>> SentenceSplitter()(pack([rollout_of([1.0], lengths=[3])])).count
     1
     """
 
-    at: str = ".!?;\n"
+    end_characters: str = ".!?;\n"
 
     def __call__(self, b: Batch) -> Segments:
         ends = b.at_trained([self._ends(s.text, s.ends, len(s.tokens)) for s in b.samples], torch.bool)
@@ -33,7 +33,7 @@ class Sentences:
         return Segments(begins.long().cumsum(0) - 1, int(begins.sum()))
 
     def _ends(self, text: str, ends: tuple[int, ...], tokens: int) -> tuple[bool, ...]:
-        return _sentence_ends(text, ends, self.at) if ends else (False,) * tokens
+        return _sentence_ends(text, ends, self.end_characters) if ends else (False,) * tokens
 
 
 @lru_cache(maxsize=1 << 12)

@@ -18,12 +18,12 @@ _LENGTH = StepConstant("dt")
 class StepKLPenalty(Penalty):
     """`coefficient * KL(pi || reference)` of each Gaussian step, exact: `mean (mu - mu_ref)^2 / (2 S^2)`.
 
-    With `by_dt` it is multiplied by the length of the step, as in the code of Flow-GRPO; without, it is the paper's,
-    arXiv:2505.05470. A coefficient of 0 needs no reference.
+    With `multiply_by_dt` it is multiplied by the length of the step, as in the code of Flow-GRPO; without, it is the
+    paper's, arXiv:2505.05470. A coefficient of 0 needs no reference.
     """
 
     coefficient: float = 0.04
-    by_dt: bool = True
+    multiply_by_dt: bool = True
     model: str = "reference"
 
     def __post_init__(self) -> None:
@@ -33,13 +33,13 @@ class StepKLPenalty(Penalty):
     def needs(self) -> frozenset[Measure]:
         if not self.coefficient:
             return frozenset()
-        return frozenset({StepKL(self.model), *([_LENGTH] if self.by_dt else [])})
+        return frozenset({StepKL(self.model), *([_LENGTH] if self.multiply_by_dt else [])})
 
     def __call__(self, b: Batch) -> Float[Tensor, " n"]:
         if not self.coefficient:
             return torch.zeros_like(b.logp)
         kl = self.coefficient * b[StepKL(self.model)]
-        return kl * b[_LENGTH] if self.by_dt else kl
+        return kl * b[_LENGTH] if self.multiply_by_dt else kl
 
     def notes(self, b: Batch) -> dict[str, float]:
         """A metric: the mean KL of a step, per number of its state."""

@@ -9,13 +9,13 @@ from torch import Tensor
 from groupwise.data import Batch, Measure, Weight
 from groupwise.models import StepConstant
 
-__all__ = ["PerStepLength"]
+__all__ = ["InverseStepLength"]
 
 _LENGTH = StepConstant("dt")
 
 
 @dataclass(frozen=True, slots=True)
-class PerStepLength(Weight):
+class InverseStepLength(Weight):
     """`1 / |dt|`: the gradient of a centred ratio grows with the length of the step. GRPO-Guard, arXiv:2510.22319."""
 
     needs: ClassVar[frozenset[Measure]] = frozenset({_LENGTH})

@@ -13,13 +13,13 @@ from torch import Tensor
 from groupwise.data import Batch, Ratio, Surrogate, surrogate
 from groupwise.objective.ratios import token_ratio
 
-__all__ = ["Clip", "ClippedWeight", "Clips", "Unclipped", "policy_gradient"]
+__all__ = ["Clip", "ClippedWeight", "ReportsClipping", "Unclipped", "policy_gradient"]
 
 Clipped = tuple[Bool[Tensor, " n"], Bool[Tensor, " n"]]
 
 
 @runtime_checkable
-class Clips(Protocol):
+class ReportsClipping(Protocol):
     """A surrogate or ratio that clips. `clipped` returns which tokens are clipped at the lower and the upper bound."""
 
     def clipped(self, b: Batch) -> Clipped: ...
@@ -85,7 +85,7 @@ class Unclipped(Surrogate):
         return self.ratio(b) * b.advantage
 
     def clipped(self, b: Batch) -> Clipped:
-        if isinstance(self.ratio, Clips):
+        if isinstance(self.ratio, ReportsClipping):
             return self.ratio.clipped(b)
         none = torch.zeros_like(b.advantage, dtype=torch.bool)
         return none, none

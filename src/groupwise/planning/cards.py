@@ -21,8 +21,8 @@ COMPUTE_SHARE, READ_SHARE, LINK_SHARE = 0.4, 0.75, 0.25
 class Card:
     """A card as `source` has it: 10^9 bytes of memory, 10^12 dense bfloat16 operations and 10^9 bytes per second.
 
-    `link_gb_s` is the rate of NVLink or else of PCIe, both directions together. Without `bfloat16` the operations are
-    those of float16.
+    `link_gb_s` is the rate of NVLink if it connects all cards of a host, else of PCIe, both directions together.
+    Without `bfloat16` the operations are those of float16.
     """
 
     name: str
@@ -51,11 +51,11 @@ class Card:
 CARDS: Mapping[str, Card] = MappingProxyType(
     {
         "a10": Card("A10", 24, 125, 600, 64, "NVIDIA A10 data sheet"),
-        "a40": Card("A40", 48, 149.7, 696, 112.5, "NVIDIA A40 data sheet"),
+        "a40": Card("A40", 48, 149.7, 696, 64, "NVIDIA A40 data sheet"),
         "a100": Card("A100 SXM 80GB", 80, 312, 2039, 600, "NVIDIA A100 data sheet"),
         "a100-40gb": Card("A100 SXM 40GB", 40, 312, 1555, 600, "NVIDIA A100 data sheet"),
         "a100-pcie": Card("A100 PCIe 80GB", 80, 312, 1935, 64, "NVIDIA A100 data sheet"),
-        "a6000": Card("RTX A6000", 48, 154.8, 768, 112.5, "NVIDIA RTX A6000 data sheet"),
+        "a6000": Card("RTX A6000", 48, 154.8, 768, 64, "NVIDIA RTX A6000 data sheet"),
         "h20": Card("H20", 96, 148, 4000, 900, "NVIDIA H20 data sheet"),
         "h100": Card("H100 SXM", 80, 989, 3350, 900, "NVIDIA H100 data sheet"),
         "h100-pcie": Card("H100 PCIe", 80, 756, 2000, 128, "NVIDIA H100 PCIe data sheet"),
@@ -69,7 +69,17 @@ CARDS: Mapping[str, Card] = MappingProxyType(
         "v100": Card("V100 SXM 32GB", 32, 125, 900, 300, "NVIDIA V100 data sheet", bfloat16=False),
     }
 )
-"""The cards by name."""
+"""The cards by name. A data sheet that states rates with sparsity has twice the dense ones.
+
+Compared with copies of these documents or with pages that cite them:
+A100: glennklockwood.com/garden/processors/A100, thundercompute.com/blog/nvidia-a100-specs-full-guide (PCIe).
+H100 SXM: glennklockwood.com/garden/processors/h100. H100 PCIe: product brief PB-11133, the memory only.
+H20, H200: willitrunai.com/es/gpus/h20-96gb, lzwjava.github.io/nvidia-h200-gpu-specs-en.
+A40: its data sheet. L4, L40S: grokipedia.com/page/NVIDIA_L4_vs_L40S, mullet.se.
+A10: baseten.co/blog/nvidia-a10-vs-a10g-for-ml-model-inference, the memory only. RTX A6000, T4, V100: sysrqmts.com.
+RTX 4090: waredb.com/processor/nvidia-geforce-rtx-4090. RTX 5090: spheron.network (the memory).
+Not compared, for want of a copy: the operations of A10, RTX A6000, H100 PCIe, RTX 5090 and V100; all of RTX 3090.
+"""
 COUNTED = re.compile(r"(\d+)\s*x\s*(.+)")
 
 

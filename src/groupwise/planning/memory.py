@@ -38,7 +38,7 @@ NARROWEST = 256
 PREFILL = 8192
 """Tokens of prompts that the engine forwards at once (its `MAX_NUM_BATCHED_TOKENS`), unless one prompt is longer."""
 BLOCKED = 1 << 16
-"""Elements of the smallest weight that the engine copies to blocks (`LEAST` of `models/decoder/blocked_layout.py`)."""
+"""Elements of the smallest weight that the engine copies to blocks (`LEAST` of `decoder/prepacked_weights.py`)."""
 TOKEN = 100
 """Bytes of a sampled token outside the model: its id, log-prob, origin (weights version) and columns of the batch."""
 BFLOAT16, ADAPTER = "use --machine.dtype bfloat16", "train an adapter: --lora.rank 16"

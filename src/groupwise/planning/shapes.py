@@ -29,8 +29,8 @@ def planned_shape(directory: Path) -> Shape:
         shape = read_shape(directory)
         if isinstance(shape, Shape):
             return shape
-        if shape.whole_answers:
-            what = f"{directory.name} is a {shape.label} of this package, which plan does not model"
+        if shape.generates_whole_answers:
+            what = f"{directory.name} is a {shape.kind_label} of this package, which plan does not model"
             fix = "plan a language model or a pipeline of diffusers; the packaged small ones need about 0.3 GiB"
             raise Usage(what, fix=fix)
         fix = f"plan a model of the families qwen2, qwen3, llama, mistral or {', '.join(SPARSE)}"

@@ -31,5 +31,5 @@ function chain(group, sample, i, parts) {
   const text = sample.text.slice(i ? sample.ends[i - 1] : 0, sample.ends[i]);
   const rows = links(sample, i, parts).map(([name, value, note]) => [el("dt", {}, name), el("dd", {}, el("b", {}, value), note ? el("span", {}, ` ${note}`) : null)]);
   return [el("h4", {}, `Token ${i + 1} of ${sample.tokens_of} “${visible(text)}”`), el("dl", {}, rows.flat()),
-    el("div", { class: "note" }, el("code", {}, `groupwise explain RUN --iteration ${group.iteration} --sample ${sample.line} --token ${i + 1}`))];
+    el("div", { class: "note" }, "In a shell: ", el("code", {}, `groupwise explain RUN --iteration ${group.iteration} --sample ${sample.line} --token ${i + 1}`))];
 }

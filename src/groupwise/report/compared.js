@@ -34,7 +34,7 @@ function comparison(group, rollouts, key, change, jump) {
   if (!of || !group.samples.every((s) => s.compared)) {
     const others = iterations.filter((i) => i !== group.iteration);
     if (others.length) box.append(el("div", { class: "row" }, el("span", { class: "note" }, "Compared iterations"), others.map((i) => el("button", { type: "button", onclick: () => jump(i) }, i))));
-    box.append(el("div", { class: "note" }, "To compare methods here: ", el("code", {}, `groupwise whatif RUN --iteration ${group.iteration} --methods grpo,dapo,gspo --report`)));
+    box.append(el("div", { class: "note" }, "To compare methods here, in a shell: ", el("code", {}, `groupwise whatif RUN --iteration ${group.iteration} --methods grpo,dapo,gspo --report`)));
     return box;
   }
   const buttons = NUMBERS.map((name) => el("button", { type: "button", "data-number": name, "aria-pressed": name === key, onclick: () => change(name) }, COMPARED[name].word));

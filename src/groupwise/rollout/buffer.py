@@ -27,7 +27,7 @@ from groupwise.data import (
     pack,
 )
 from groupwise.data.rollout_json import from_json, to_json
-from groupwise.models import Purpose
+from groupwise.models import RandomPurpose
 from groupwise.rollout.gather_coroutines import together
 from groupwise.rollout.round import Round
 from groupwise.rollout.sampler import DrawSampler
@@ -293,7 +293,7 @@ async def answers(
     n: int,
     setting: RolloutSetting,
     *,
-    purpose: int = Purpose.EVALUATE,
+    purpose: int = RandomPurpose.EVALUATE,
     strategy: Strategy = Independent(),  # noqa: B008
 ) -> list[Rollout]:
     """Generate and verify `n` answers to each prompt, independently of a run: no state is read or written.

@@ -26,7 +26,7 @@ from groupwise.data import (
     Verdict,
 )
 from groupwise.data.verdicts import invalidity, with_threshold
-from groupwise.models import Purpose, conversation_turn, encode_answer, keyed_random
+from groupwise.models import RandomPurpose, conversation_turn, encode_answer, keyed_random
 from groupwise.rollout.conversation import Conversation, ReplayMismatch
 from groupwise.rollout.gather_coroutines import together
 from groupwise.rollout.round import Round
@@ -46,7 +46,7 @@ class DrawSampler:
 
     draw: Draw
     setting: RolloutSetting
-    purpose: int = Purpose.SAMPLE
+    purpose: int = RandomPurpose.SAMPLE
     round: Round | None = None
     """The draws that are sampled at the same time; None for a draw alone."""
     started: int = 0
@@ -223,7 +223,7 @@ class DrawSampler:
 
     def random(self, *key: int) -> Random:
         """A random generator, keyed by the draw (prompt) and `key`: the order of calls does not matter."""
-        return keyed_random((self.setting.seed, Purpose.STRATEGY), self.purpose, self.draw.id, *key)
+        return keyed_random((self.setting.seed, RandomPurpose.STRATEGY), self.purpose, self.draw.id, *key)
 
     async def _judged(self, samples: Sequence[Sample]) -> list[Sample]:
         """Grade one sample, or a whole group for a verifier that grades groups, in one call of the verifier.

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from groupwise.models import Purpose, uniform
+from groupwise.models import RandomPurpose, uniform
 
 __all__ = ["DroppedThoughts"]
 
@@ -30,7 +30,7 @@ class DroppedThoughts:
 
     def drops(self, row: int) -> bool:
         """Whether to empty the reasoning in the demonstration of this row."""
-        return bool(uniform((self.seed, Purpose.DEMONSTRATE), row, 1, 0)[0] < self.share)
+        return bool(uniform((self.seed, RandomPurpose.DEMONSTRATE), row, 1, 0)[0] < self.share)
 
     def __call__(self, row: int, answer: str) -> str:
         if not self.drops(row) or not self.has_thought(answer):

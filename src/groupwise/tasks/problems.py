@@ -8,8 +8,9 @@ from typing import Any
 
 from groupwise.core import BadData, Usage
 from groupwise.data import Ids, Prompt
+from groupwise.tasks.data_sets import HUB
 from groupwise.tasks.row_columns import Fields, Problem, problem_text
-from groupwise.tasks.rows import SHOWN, Fault, Row, check_length, rows_of
+from groupwise.tasks.rows import SHOWN, TABLES, Fault, Row, check_length, rows_of
 from groupwise.tasks.source_stats import ContentHash, SourceStats, contains_answer, counted, listed
 
 __all__ = ["Problems", "listed_tokens"]
@@ -70,6 +71,14 @@ class Problems:
             held_out = tuple(sorted((*self.training, *held_out), key=row_of))
         stats = [replace(s, training=0, held_out=len(held_out)) for s in self.stats[-1:]]
         return Problems((), held_out, tuple(stats))
+
+    @property
+    def entirely_training(self) -> "Problems":
+        """The same data to train on only, evaluated on other problems: all rows, except of a held-out source."""
+        if len(self.stats) != 1:
+            return self
+        training = tuple(sorted((*self.training, *self.held_out), key=row_of))
+        return Problems(training, (), (replace(self.stats[0], training=len(training), held_out=0),))
 
     def of_at_most(self, tokens: int) -> "Problems":
         """The problems whose prompts have at most this many tokens. Rows of one source are split again.
@@ -151,9 +160,9 @@ def read_problems(
         evidence = [f"row {row}: {why}" for row, why in faults[:SHOWN]]
         evidence += [f"and {len(faults) - SHOWN} more"] * (len(faults) > SHOWN)
         what = f"{source}: {len(faults)} of {rows} rows cannot be used"
-        raise BadData(what, evidence="\n".join(evidence), fix=_fix([fault for _, fault in faults]))
+        raise BadData(what, evidence="\n".join(evidence), fix=_fix([fault for _, fault in faults], source))
     if not prompts:
-        raise BadData(f"{source} holds no problem", evidence="0 rows", fix=_EXAMPLE)
+        raise BadData(f"{source} holds no problem", evidence="0 rows", fix=_example(source))
     return prompts, SourceStats(
         source=source,
         sha256=content.digest,
@@ -168,10 +177,10 @@ def read_problems(
     )
 
 
-def _fix(faults: Sequence[Fault]) -> str:
-    """The fix for rows that cannot be used: the advice of template or tokenizer, if each row fails there."""
+def _fix(faults: Sequence[Fault], source: str) -> str:
+    """The fix for a source's rows that cannot be used: the advice of template or tokenizer, if each row fails there."""
     advice = {fault.fix if isinstance(fault, EncodingFault) else "" for fault in faults}
-    return f"correct or remove these rows; {_EXAMPLE}" if "" in advice else "\n".join(sorted(advice))
+    return f"correct or remove these rows; {_example(source)}" if "" in advice else "\n".join(sorted(advice))
 
 
 def refuse_overlap(training: Sequence[Prompt], held_out: Sequence[Prompt]) -> None:
@@ -207,7 +216,17 @@ def row_of(prompt: Prompt) -> int:
     return int(prompt.id.rpartition("/")[2])
 
 
-_EXAMPLE = 'write one JSON object per row, such as {"prompt": "7*5=", "answer": 35}'
+def _example(source: str) -> str:
+    """What a source of rows looks like.
+
+    >>> _example("sums.csv")
+    'the first line names the columns, and each other line is a row: prompt,answer and 7*5=,35'
+    """
+    if source.endswith(TABLES):
+        return "the first line names the columns, and each other line is a row: prompt,answer and 7*5=,35"
+    if source.endswith(".parquet") or source.startswith(HUB):
+        return "a row has a text or messages in the column prompt, and its gold answer in the column answer"
+    return 'write one JSON object per row, such as {"prompt": "7*5=", "answer": 35}'
 
 
 def _fitting(row: Row, layouts: Sequence[Fields]) -> Fields:

@@ -1,7 +1,8 @@
 """Reads problem and answer from the columns of a data row."""
 
 import json
-from collections.abc import Callable, Mapping
+import shlex
+from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 from math import inf
@@ -102,7 +103,7 @@ class Fields:
         """The problem and the gold answer. Raises `Fault`."""
         if not self.fits(row):
             columns = {"prompt": self.prompt, "answer": self.answer}
-            raise Fault(_missing(row, {role: path for role, path in columns.items() if path}))
+            raise Fault(_missing(row, columns))
         prompt, answer = _lookup(row, self.prompt)[0], _lookup(row, self.answer)[0] if self.answer else None
         for name, value in ((self.prompt, prompt), (self.answer, answer))[: 2 if self.answer else 1]:
             if _empty(value) and not (name == self.prompt and value is None):
@@ -183,28 +184,63 @@ def _lookup(row: Row, path: str) -> tuple[Any, bool]:
 NEAR = 0.5
 """The least similarity of a column's name for which a message suggests it as the column of gold answers."""
 _USUAL = {
-    "prompt": ("question", "problem", "query", "instruction", "input"),
-    "answer": ("reward_model.ground_truth", "target", "solution", "label", "gold", "expected", "output"),
+    "prompt": ("prompt", "question", "problem", "query", "instruction", "input", "q", "text", "messages"),
+    "answer": (
+        "answer",
+        "reward_model.ground_truth",
+        "ground_truth",
+        "target",
+        "solution",
+        "label",
+        "gold",
+        "expected",
+        "output",
+        "a",
+    ),
 }
 """Usual names of the columns of problem and gold answer in published data sets."""
 
 
 def _missing(row: Row, paths: Mapping[str, str]) -> str:
-    """The error text for missing columns: the columns that the row has, and options that may fix it."""
-    missing = {role: path for role, path in paths.items() if not _lookup(row, path)[1]}
+    """The error text for missing columns: the columns that the row has, and options that may fix it.
+
+    An empty path says that the rows have no such column; if they seem to have one, it is named beside the others.
+    """
+    missing = [role for role, path in paths.items() if path and not _lookup(row, path)[1]]
     taken = {path for role, path in paths.items() if role not in missing}
-    options, columns = [], [", ".join(row) or "none"]
-    for role, path in missing.items():
-        usual = next((k for k in _USUAL[role] if _lookup(row, k)[1] and k not in taken), None)
-        near = max(row.keys() - taken, key=lambda k: (SequenceMatcher(None, k, path).ratio(), k), default=None)
-        if role == "answer" and near is not None and SequenceMatcher(None, near, path).ratio() < NEAR:
-            near = None  # the rows may have no gold answers
-        if column := usual or near:
-            options.append(f"--columns.{role} {column}")
+    found: dict[str, str] = {}
+    for role in [role for role, path in paths.items() if role in missing or not path]:
+        if column := _likely(row, role, paths[role], taken):
+            found[role] = column
             taken.add(column)
-        outer = path.partition(".")[0]
-        if "." in path and isinstance(inner := row.get(outer), Mapping):
+    columns = [", ".join(row) or "none"]
+    for outer in [paths[role].partition(".")[0] for role in missing if "." in paths[role]]:
+        if isinstance(inner := row.get(outer), Mapping):
             columns.append(f"in {outer} {', '.join(inner) or 'none'}")
-    hint = f": say {' '.join(options)}" if options else ""
-    hint += "; without gold answers: --columns.answer=" if "answer" in missing else ""
-    return f"no field {' and no field '.join(map(repr, missing.values()))}; it has {', and '.join(columns)}{hint}"
+    options = [
+        f"--columns.{role} {shlex.quote(found.get(role, 'NAME'))}"
+        for role in paths
+        if role in found or role == missing[0]
+    ]
+    without = "; without gold answers: --columns.answer=" if "answer" in missing else ""
+    hint = f": say {' '.join(options)}" if found or "answer" not in missing else ""
+    lacking = " and no field ".join(repr(paths[role]) for role in missing)
+    return f"no field {lacking}; it has {', and '.join(columns)}{hint}{without}"
+
+
+def _likely(row: Row, role: str, path: str, taken: Set[str]) -> str:
+    """The column that may hold a row's problem or gold answer, or an empty text.
+
+    It has a usual name, one like the `path` that is missing, or is the only one left, with a text, for the problem.
+    """
+    left = row.keys() - taken
+    other = {name for one, names in _USUAL.items() if one != role for name in names}
+    if usual := next((name for name in _USUAL[role] if _lookup(row, name)[1] and name not in taken), ""):
+        return usual
+    near = max(left - other, key=lambda name: (SequenceMatcher(None, name, path).ratio(), name), default="")
+    if path and SequenceMatcher(None, near, path).ratio() >= NEAR:
+        return near
+    texts = [
+        name for name in row if name in left - other and (isinstance(row[name], str) or is_conversation(row[name]))
+    ]
+    return texts[0] if role == "prompt" and len(texts) == 1 else ""

@@ -13,7 +13,8 @@ from groupwise.tasks.tables import array_rows, csv_rows, is_array
 
 SHOWN = 5
 """The most rows or names that a message lists; further ones are only counted."""
-ENDINGS = (".jsonl", ".parquet", ".csv", ".tsv")
+TABLES = (".csv", ".tsv")
+ENDINGS = (".jsonl", ".parquet", *TABLES)
 """The ends of names of files with rows; a `.json` file is one, too, except among the other files of a directory."""
 JSON = ".json"
 LONGEST_ROW = 64 << 20
@@ -81,7 +82,7 @@ def _file(path: Path) -> Iterable[Row | Fault]:
         raise _no_file(path)
     if path.suffix == ".parquet":
         return _parquet(path)
-    if path.suffix in (".csv", ".tsv"):
+    if path.suffix in TABLES:
         return (Fault(row) if isinstance(row, str) else row for row in csv_rows(path, _lines(path)))
     if path.suffix == JSON and is_array(path):
         rows = array_rows(path, _json)

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,8 @@ LARGEST_ARRAY = 512 << 20
 """The most bytes of a JSON array, which is read as a whole."""
 LONGEST_FIELD = 1 << 22
 """The most characters of a field of a CSV file: a longer one is a quotation mark that nothing closes."""
+WRAPPED = re.compile(rb'\{\s*"[^"]*"\s*:\s*\[\s*\{\s*"(?!role"|content")')
+"""The begin of an object with rows, such as `{"data": [{"prompt": `. A list of messages is a prompt."""
 DELIMITERS = ",;\t"
 
 
@@ -54,11 +57,15 @@ def _texts(path: Path, lines: Iterator[bytes]) -> Iterator[str]:
 
 
 def is_array(path: Path) -> bool:
-    """Whether a JSON file is one array or object over several lines, not one object per line."""
+    """Whether a JSON file is one array, or one object over several lines or with a list of objects.
+
+    Any other has one object per line.
+    """
     with open_regular(path) as file:
         begin = file.read(1 << 16).removeprefix(b"\xef\xbb\xbf").lstrip()
     first = begin.partition(b"\n")[0].strip()
-    return begin[:1] == b"[" or (begin[:1] == b"{" and not first.endswith(b"}"))
+    wraps_rows = first == begin.strip() and WRAPPED.match(first) is not None
+    return begin[:1] == b"[" or (begin[:1] == b"{" and (wraps_rows or not first.endswith(b"}")))
 
 
 def array_rows(path: Path, parse: Callable[[bytes], Any]) -> list[Any]:

@@ -36,7 +36,7 @@ from groupwise.learner import Alone, FromDirectory, Learner, Ranks, check_routin
 from groupwise.models import (
     KINDS,
     Decoder,
-    Experts,
+    MixtureSizes,
     Model,
     Shape,
     Tokenizer,
@@ -285,7 +285,7 @@ def movable_base(base: str, path: Path) -> str:
 
 def check_vocabulary(name: str, directory: Path, tokenizer: Tokenizer) -> None:
     """`Usage` if the tokenizer of a reference or teacher in a directory maps tokens to other ids than the policy's."""
-    if read_tokenizer(directory).fast.get_vocab() != tokenizer.fast.get_vocab():
+    if read_tokenizer(directory).backend_tokenizer.get_vocab() != tokenizer.backend_tokenizer.get_vocab():
         raise Usage(
             f"the model {name} in method.models and the policy have different vocabularies",
             evidence=f"the tokenizer in {directory} differs",
@@ -334,7 +334,7 @@ def check_compiler(device: torch.device) -> None:
         ) from None
 
 
-def check_engine(recipe: Recipe, model: nn.Module, experts: Experts | None, access: EngineAccess) -> None:
+def check_engine(recipe: Recipe, model: nn.Module, experts: MixtureSizes | None, access: EngineAccess) -> None:
     """Raise the error of engines in other processes that cannot run a model with a mixture of `experts`.
 
     The model needs no weights. `access` is what the command line lets the engines use.

@@ -92,7 +92,8 @@ def prompt_template(templates: Templates) -> Callable[[str], Ids]:
 def task_of(recipe: Recipe, templates: Templates) -> Task:
     """The recipe's task, or a mixture of its tasks. Prompts are in their templates, as token ids.
 
-    Problems whose prompts have more than `max_prompt_tokens` are left out. `Usage` if no task reads rows.
+    Rows are trained on entirely where `held_out` names other problems to evaluate on. Problems whose prompts have more
+    than `max_prompt_tokens` are left out. `Usage` if no task reads rows.
     """
     training = [_load_task(source, templates[source.template]) for source in sources(recipe)]
     held_out = [_load_task(source, templates[source.template]) for source in held_out_sources(recipe)]
@@ -107,6 +108,8 @@ def task_of(recipe: Recipe, templates: Templates) -> Task:
     if len(training) == 1 and not held_out:
         return training[0]
     weights = tuple(s.weight for s in sources(recipe))
+    if held_out:
+        training = [t.entirely_training if isinstance(t, Problems) else t for t in training]
     tasks = tuple(t.entirely_held_out if isinstance(t, Problems) else t for t in held_out)
     return Mixture(tuple(training), weights, tasks)
 

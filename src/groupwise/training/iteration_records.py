@@ -28,7 +28,7 @@ from groupwise.data import (
 )
 from groupwise.learner import StepResult
 from groupwise.methods import Method
-from groupwise.objective import Clips, Objective, comparable, describe_gap, describe_samples, describe_step
+from groupwise.objective import Objective, ReportsClipping, comparable, describe_gap, describe_samples, describe_step
 
 
 def iteration_metrics(batch: Batch, results: Sequence[StepResult], objective: Objective) -> dict[str, Any]:
@@ -126,7 +126,7 @@ def token_columns(
     keys = [key_of(f, s) for f in rollouts for s in f.samples]
     start = dict(zip(keys, (lengths.cumsum(0) - lengths).tolist()))
     columns = {name: torch.full((int(lengths.sum()),), torch.nan) for name in TRAINED}
-    if isinstance(objective.surrogate, Clips):
+    if isinstance(objective.surrogate, ReportsClipping):
         columns["clip"] = torch.zeros(int(lengths.sum()), dtype=torch.int8)
     for result in results:
         batch = result.batch.to("cpu")
@@ -158,7 +158,7 @@ def trained_numbers(batch: Batch, gradient: Tensor | None, objective: Objective)
     ratio = (batch.logp - batch.logp_old).exp()
     numbers = (batch.logp, ratio, batch.advantage, batch.share, batch.weight, gradient)
     columns = {name: x for name, x in zip(TRAINED, numbers, strict=True) if x is not None}
-    if isinstance(objective.surrogate, Clips):
+    if isinstance(objective.surrogate, ReportsClipping):
         low, high = objective.surrogate.clipped(batch)
         columns["clip"] = high.to(torch.int8) - low.to(torch.int8)
     return columns

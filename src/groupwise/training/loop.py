@@ -25,7 +25,7 @@ from groupwise.data import (
 )
 from groupwise.learner import Learner, StepPlan, StepResult, make_plan, measure_plan
 from groupwise.methods import Method, Now
-from groupwise.models import Purpose, permutation
+from groupwise.models import RandomPurpose, permutation
 from groupwise.rollout import Buffer, Pending, Rollouts
 from groupwise.training.async_sampling import AHEAD, Ahead
 from groupwise.training.guards import Guards
@@ -199,7 +199,7 @@ def plan(
         batch,
         size=Fraction(recipe.prompts, method.minibatches),
         shuffle=method.shuffle,
-        permutation=lambda n: permutation((recipe.seed, Purpose.SHUFFLE), iteration, epoch, n).tolist(),
+        permutation=lambda n: permutation((recipe.seed, RandomPurpose.SHUFFLE), iteration, epoch, n).tolist(),
         microbatch_tokens=recipe.machine.microbatch_tokens,
         couples=couples(method.objective),
         lanes=lanes,

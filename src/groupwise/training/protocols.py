@@ -16,7 +16,7 @@ from groupwise.config.registry import definition_of
 from groupwise.config.user_code import PREFIX, UserCode
 from groupwise.data import Prompt, Sampling, data_stats, name_of
 from groupwise.evaluation.interval import LEVEL, RESAMPLES, RULE
-from groupwise.models import Purpose, find_model, kind_of
+from groupwise.models import RandomPurpose, find_model, kind_of
 from groupwise.training.build import RunObjects
 from groupwise.training.build_tasks import Source, held_out_sources, sources
 from groupwise.verifiers.user_function import functions_in, kinds_in
@@ -25,7 +25,7 @@ PACKAGES = ("groupwise", "torch", "transformers", "tokenizers", "numpy", "safete
 PACKAGE = Path(groupwise.__file__).parent
 VERIFIER_ROOMS = ("verifiers", "sandbox", "tasks")
 """Subpackages whose code is hashed as the version of the packaged verifiers."""
-SEED_RULE = f"Philox4x32-10: key (seed, {int(Purpose.EVALUATE)}), counter (problem, answer, token)"
+SEED_RULE = f"Philox4x32-10: key (seed, {int(RandomPurpose.EVALUATE)}), counter (problem, answer, token)"
 
 
 def protocol(objects: RunObjects, sampling: Sampling, n: int, use: UserCode) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from typing import Any
 
 from groupwise.data import Rollout
 from groupwise.models.flow.denoising_actions import Pixels
-from groupwise.models.flow.latent_pictures import Sheet, picture_of, png, points_of, reduced
+from groupwise.models.flow.latent_pictures import PictureSheet, picture_of, png, points_of, reduced
 
 LARGE = 128
 """The most pixels of a side of a picture on a sheet: an iteration may have a thousand pictures of 512 x 512 pixels."""
@@ -17,7 +17,7 @@ def sample_pictures(rollouts: Sequence[Rollout]) -> tuple[bytes, list[dict[str, 
     Points are the states of a trajectory in the plane. Pictures with a side of more than `LARGE` pixels are reduced.
     Samples are in the order of `sample_lines`. Without a picture, the sheet is empty, and so are the fields.
     """
-    sheet = Sheet.of([[on_sheet(picture_of(sample.path)) for sample in rollout.samples] for rollout in rollouts])
+    sheet = PictureSheet.of([[on_sheet(picture_of(sample.path)) for sample in rollout.samples] for rollout in rollouts])
     if sheet is None:
         return b"", [{} for rollout in rollouts for _ in rollout.samples]
     paths = [sample.path for rollout in rollouts for sample in rollout.samples]

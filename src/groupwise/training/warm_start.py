@@ -22,7 +22,7 @@ from groupwise.data import (
     pack,
 )
 from groupwise.learner import Alone, Learner, StepResult, make_plan
-from groupwise.models import Purpose, permutation
+from groupwise.models import RandomPurpose, permutation
 from groupwise.objective import Objective, policy_gradient, token_mean
 from groupwise.runs.checkpoints import newest_checkpoint, save_checkpoint
 from groupwise.runs.disk import DISK, Disk, delete, storage_errors
@@ -112,7 +112,7 @@ async def warm_start(
         save_checkpoint(folder, learner.steps_taken, tensors, contents, keep=1, disk=disk)
 
     def order(epoch: int) -> list[int]:
-        return permutation((recipe.seed, Purpose.DEMONSTRATE), 0, epoch, len(demonstrations)).tolist()
+        return permutation((recipe.seed, RandomPurpose.DEMONSTRATE), 0, epoch, len(demonstrations)).tolist()
 
     size = {"per_step": settings.per_step, "microbatch_tokens": recipe.machine.microbatch_tokens}
     for result in supervised_steps(learner, demonstrations, order=order, **size):

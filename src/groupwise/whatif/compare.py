@@ -13,7 +13,7 @@ from groupwise.config.recipe_errors import method_suggestion
 from groupwise.config.registry import methods as published_methods
 from groupwise.core import BadData, Usage
 from groupwise.methods import Method
-from groupwise.objective import Clips, describe_step
+from groupwise.objective import ReportsClipping, describe_step
 from groupwise.whatif.recompute import Recomputed, recompute
 from groupwise.whatif.stored import StoredIteration
 
@@ -118,7 +118,7 @@ def sample_numbers(stored: StoredIteration, of: Recomputed) -> dict[int, SampleN
     batch, s, surrogate = of.batch, of.batch.sequences, of.method.objective.surrogate
     advantage, weight = (s.mean(x).tolist() for x in (batch.advantage, batch.weight))
     clipped: list[float] | list[None] = [None] * len(batch)
-    if isinstance(surrogate, Clips):
+    if isinstance(surrogate, ReportsClipping):
         low, high = surrogate.clipped(batch)
         clipped = s.mean((low | high).double()).tolist()
     line = dict(zip(stored.batch.keys, stored.indices))

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from groupwise.config.diff import label
 from groupwise.core import BadData, Usage
 from groupwise.methods import Method
-from groupwise.objective import Clips, token_ratio
+from groupwise.objective import ReportsClipping, token_ratio
 from groupwise.whatif.compare import OWN
 from groupwise.whatif.recompute import Recomputed, recompute
 from groupwise.whatif.stored import StoredIteration, stored_gradient
@@ -94,7 +94,7 @@ def of_loss(stored: StoredIteration, computed: Recomputed, at: int, row: int) ->
     objective, batch = computed.method.objective, computed.batch
     ratio = getattr(objective.surrogate, "ratio", token_ratio)
     clip = "no bounds"
-    if isinstance(objective.surrogate, Clips):
+    if isinstance(objective.surrogate, ReportsClipping):
         low, high = (bool(x[at]) for x in objective.surrogate.clipped(batch))
         clip = "at the lower bound" if low else "at the upper bound" if high else "not clipped"
     gradient = float(computed.gradient[at])

@@ -16,7 +16,7 @@ from groupwise.engines.native.layouts import ROWS, Prefill, common_prefix_len, p
 from groupwise.engines.native.routes import context_routes
 from groupwise.engines.native.running_batch import PendingRequest, RunningBatch
 from groupwise.engines.native.weight_loading import check_weights, load_weights
-from groupwise.models import Experts, LanguageModel, Routes, Tokenizer, drop_blocks, logprobs, with_blocked_weights
+from groupwise.models import LanguageModel, MixtureSizes, Routes, Tokenizer, drop_blocks, logprobs, with_blocked_weights
 from groupwise.models.freed_memory import return_freed_memory
 
 __all__ = ["NativeEngine"]
@@ -38,7 +38,7 @@ class NativeEngine:
     def __init__(
         self, decoder: LanguageModel, tokenizer: Tokenizer, *, seed: int, max_num_seqs: int = 256,
         kv_cache_tokens: int = 1 << 20,
-        experts: Experts | None = None,
+        experts: MixtureSizes | None = None,
     ) -> None:  # fmt: skip
         self.version, self.steps = 0, 0
         """The version of the weights, and the number of forward passes so far."""

@@ -7,7 +7,7 @@ from jaxtyping import Int
 from torch import Tensor
 
 from groupwise.data import ContextKey
-from groupwise.models import Experts, Routes
+from groupwise.models import MixtureSizes, Routes
 
 
 def context_routes(
@@ -21,9 +21,11 @@ def context_routes(
 class RowRoutes:
     """The experts chosen in each decoding step of the running requests; entry t is of the step that samples token t."""
 
-    def __init__(self, experts: Experts, rows: int, device: torch.device) -> None:
+    def __init__(self, experts: MixtureSizes, rows: int, device: torch.device) -> None:
         self.experts = experts
-        self.ids = torch.zeros(rows, 64, experts.routers, experts.each, dtype=torch.int16, device=device)
+        self.ids = torch.zeros(
+            rows, 64, experts.router_count, experts.experts_per_token, dtype=torch.int16, device=device
+        )
 
     def write(self, routes: Routes, sequence: Int[Tensor, " n"], length: Int[Tensor, " n"]) -> None:
         """Store the experts of each row's newest decoding step; `length` counts the tokens that a row had generated."""

@@ -15,8 +15,8 @@ from groupwise.engines.native.layouts import ROWS, KeysValues, block_end, common
 from groupwise.engines.native.routes import RowRoutes
 from groupwise.engines.native.unique_sequences import UniqueSequences
 from groupwise.models import (
-    Experts,
     LanguageModel,
+    MixtureSizes,
     Routes,
     Tokenizer,
     choose,
@@ -57,7 +57,7 @@ class RunningBatch:
 
     def __init__(
         self, decoder: LanguageModel, tokenizer: Tokenizer, *, seed: int, max_num_seqs: int, kv_cache_tokens: int,
-        experts: Experts | None = None,
+        experts: MixtureSizes | None = None,
     ) -> None:  # fmt: skip
         self.tokenizer, self.seed = tokenizer, seed
         shape, weight = decoder.shape, next(decoder.parameters())

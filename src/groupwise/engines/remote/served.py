@@ -29,7 +29,7 @@ from groupwise.engines.remote.server import Identity, servable
 from groupwise.engines.remote.shared_device import SharedDeviceFleet
 from groupwise.engines.remote.tls import TlsAddress
 from groupwise.engines.remote.weights_file import Exchange, state_bytes
-from groupwise.models import Experts, Model, Tokenizer, has_adapter, write_fresh
+from groupwise.models import MixtureSizes, Model, Tokenizer, has_adapter, write_fresh
 from groupwise.models.lora import adapter_text, merged_weights
 
 __all__ = ["Served"]
@@ -104,7 +104,7 @@ class Served(Native):
         return (f"engines: {addresses} get prompts and weights",) if addresses else ()
 
     def build(
-        self, model: Model, tokenizer: Tokenizer, *, seed: int, experts: Experts | None,
+        self, model: Model, tokenizer: Tokenizer, *, seed: int, experts: MixtureSizes | None,
         access: EngineAccess = EngineAccess(),  # noqa: B008
     ) -> Fleet:  # fmt: skip
         """The fleet, with replicas on this machine. Raises the error of `check`."""
@@ -128,7 +128,7 @@ class Served(Native):
         return self.maps_memory and not (access.exchange or self.addresses) and can_seal(size)
 
     def fleet(
-        self, model: Model, tokenizer: Tokenizer, *, seed: int, experts: Experts | None, access: EngineAccess,
+        self, model: Model, tokenizer: Tokenizer, *, seed: int, experts: MixtureSizes | None, access: EngineAccess,
         launch: Launch, in_memory: bool = False,
     ) -> Fleet:  # fmt: skip
         """The fleet of a model that `check` accepts; at the first load, `launch` starts its replicas."""
@@ -171,7 +171,7 @@ class Served(Native):
         )  # fmt: skip
 
     def check(
-        self, model: nn.Module, experts: Experts | None, target: Target,
+        self, model: nn.Module, experts: MixtureSizes | None, target: Target,
         access: EngineAccess = EngineAccess(),  # noqa: B008
     ) -> None:  # fmt: skip
         """`Usage` for a model that the engines cannot run, more engines than GPUs for them, a host that the command

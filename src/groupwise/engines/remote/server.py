@@ -38,7 +38,7 @@ from groupwise.engines.remote.wire import (
     token_ids,
     whole,
 )
-from groupwise.models import Decoder, Experts, Tokenizer
+from groupwise.models import Decoder, MixtureSizes, Tokenizer
 from groupwise.models.lora import adapter_text
 
 __all__ = ["EngineServer", "Identity", "servable"]
@@ -369,7 +369,7 @@ def _is_dead(path: Path) -> bool:
         return probe.connect_ex(str(path)) == errno.ECONNREFUSED
 
 
-def servable(model: nn.Module, experts: Experts | None) -> Decoder:
+def servable(model: nn.Module, experts: MixtureSizes | None) -> Decoder:
     """The model, if an engine in another process can build it again. `Usage` with the reason if not."""
     reason = ""
     if not isinstance(model, Decoder):

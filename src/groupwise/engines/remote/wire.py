@@ -103,14 +103,18 @@ def generation_request(data: Any) -> GenerationRequest:
     """The request in a message. ValueError for anything that `to_json` of a request does not give."""
     try:
         token_ids(data["context"])
-        for name, least in (("limit", 1), ("at", 0), ("top", 0), ("purpose", 0)):
+        for name, least in (("limit", 1), ("at", 0), ("top", 0), ("purpose", 0), ("stride", 1)):
             whole(name, data[name], least, IDS)
+        if data["steps"] is not None:
+            whole("steps", data["steps"], 1, IDS)
+        stop = data["sampling"]["stop"]
+        if not all(isinstance(values, list) for values in (data["stream"], data["path"], stop)):
+            raise ValueError("stream, path and stop strings of a request are lists")
         for key in (data["draw"], *data["stream"]):
             whole("a key of the random numbers", key, 0, KEYS)
-        texts = [data["content"], *data["sampling"]["stop"], *data["path"]]
+        texts = [data["content"], *stop, *data["path"]]
         if not all(isinstance(text, str) for text in texts):
             raise ValueError("content, stop strings and path of a request are text")
-        stop = data["sampling"]["stop"]
         if len(stop) > MOST_STOPS or any(len(text) > LONGEST_STOP for text in stop):
             raise ValueError(f"a request has at most {MOST_STOPS} stop strings of {LONGEST_STOP} characters")
         return from_json(GenerationRequest, data)

@@ -15,7 +15,7 @@ from groupwise.engines.vllm import vllm_tls
 from groupwise.engines.vllm.vllm_engine import VllmSettings
 from groupwise.engines.vllm.vllm_environment import DEFAULT_PYTHON, check_environment
 from groupwise.engines.vllm.vllm_program import vllm_program
-from groupwise.models import Experts, Shape
+from groupwise.models import MixtureSizes, Shape
 
 __all__ = ["Vllm"]
 
@@ -57,7 +57,7 @@ class Vllm(Served):
             raise ValueError(f'gpu_memory_utilization is {share}\ntake a share above 0, at most 1, or "by_plan"')
 
     def check(
-        self, model: nn.Module, experts: Experts | None, target: Target,
+        self, model: nn.Module, experts: MixtureSizes | None, target: Target,
         access: EngineAccess = EngineAccess(),  # noqa: B008
     ) -> None:  # fmt: skip
         """`Usage` for a model that vLLM cannot run, and without an interpreter; `MissingRequirement` if that is not

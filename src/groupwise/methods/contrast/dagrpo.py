@@ -11,7 +11,7 @@ from groupwise.advantages import Standardised
 from groupwise.data import WRITTEN, Batch, Draw, Filter, Measure, Outcome, Rollout, Sampler, Strategy, Subscore
 from groupwise.methods.method import Method
 from groupwise.methods.reference import Difference, Effect, Reference
-from groupwise.objective import Clip, Objective, Routed, ShapedLikelihood, token_mean, written_tokens
+from groupwise.objective import Clip, GatedSurrogate, Objective, ShapedLikelihood, token_mean, written_tokens
 from groupwise.rewards import Correctness
 from groupwise.rollout import text_of
 from groupwise.rollout.strategies.multi_round import attempts, is_correct
@@ -102,7 +102,9 @@ def dagrpo(
         filter=Distinct(subscore, distance),
         shaping=(Correctness(),),
         advantage=(Standardised(),),
-        objective=Objective(surrogate=Routed(written_tokens, ShapedLikelihood(gamma), Clip()), aggregate=token_mean),
+        objective=Objective(
+            surrogate=GatedSurrogate(written_tokens, ShapedLikelihood(gamma), Clip()), aggregate=token_mean
+        ),
         minibatches=minibatches,
     )
 

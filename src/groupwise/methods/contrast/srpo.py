@@ -12,7 +12,7 @@ from groupwise.data import Batch, Draw, Entropy, Mask, Measure, Outcome, Rollout
 from groupwise.learner import EMA
 from groupwise.methods.method import Method
 from groupwise.methods.reference import Difference, Effect, Reference
-from groupwise.objective import Clip, Distillation, Objective, Routed, token_mean
+from groupwise.objective import Clip, Distillation, GatedSurrogate, Objective, token_mean
 from groupwise.rollout import AUTO, Forms, check_wording
 from groupwise.rollout.strategies.multi_round import attempts, context_of, is_correct
 
@@ -117,7 +117,7 @@ def srpo(
         prompt_template: the teacher's prompt, with {problem} and {solution}; "auto" selects the form for the model.
     """
     view = "sibling"
-    surrogate = Routed(HasView(view), Distillation("teacher", alpha, view), Clip(low, high))
+    surrogate = GatedSurrogate(HasView(view), Distillation("teacher", alpha, view), Clip(low, high))
     return Method(
         group_size=group_size,
         strategy=SiblingView(view, prompt_template),

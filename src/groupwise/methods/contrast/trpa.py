@@ -65,7 +65,7 @@ def trpa(
         shaping=(Levels(form),),
         models=(("reference", InitialPolicy()),),
         objective=Objective(
-            surrogate=Preference(beta, kappa, best=-1.0, over="mean"),
+            surrogate=Preference(beta, kappa, best_reward=-1.0, token_reduction="mean"),
             weights=(ReplaceAggregate(pair_mean),),
             penalties=(KL(trust, model="policy"),),
             aggregate=token_mean,

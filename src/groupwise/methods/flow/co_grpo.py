@@ -29,7 +29,7 @@ from groupwise.methods.method import Method
 from groupwise.methods.reference import Difference, Effect, Reference
 from groupwise.methods.schedules import Cycle
 from groupwise.models import Knobs, Unmask, decode_masked
-from groupwise.objective import KL, Clip, Objective, Routed
+from groupwise.objective import KL, Clip, GatedSurrogate, Objective
 
 __all__ = ["SCHEDULE", "CoSampled", "OfRole", "PenaltyOfRole", "TakingTurns", "co_grpo", "role_mean"]
 
@@ -169,11 +169,11 @@ def co_grpo(
         kl: weight of the KL penalty of the tokens to the initial policy, beta.
         form: `joint` trains tokens and knobs together; `alternating` trains one of them per iteration.
     """
-    clips = Routed(OfRole(SCHEDULE), Clip(clip, clip), Clip(clip, clip))
+    clips = GatedSurrogate(OfRole(SCHEDULE), Clip(clip, clip), Clip(clip, clip))
     turns = form == "alternating"
     return Method(
         group_size=group_size,
-        unmask=Unmask(steps=steps, spread=spread),
+        unmask=Unmask(steps=steps, knob_std=spread),
         strategy=CoSampled(),
         trained_roles=("answer", SCHEDULE),
         advantage=(Standardised(ddof=0, eps=1e-4),),
@@ -231,7 +231,12 @@ joint: L_V + L_A;  alternating: L_A, then L_V""",
         parent="co_grpo",
         least=0.03,
         matched="steps",
-        settings=("method.unmask.spread = 0.0", "method.group_size = 16", "method.minibatches = 2", "iterations = 15"),
-        own_settings=("method.unmask.spread = 0.3",),
+        settings=(
+            "method.unmask.knob_std = 0.0",
+            "method.group_size = 16",
+            "method.minibatches = 2",
+            "iterations = 15",
+        ),
+        own_settings=("method.unmask.knob_std = 0.3",),
     ),
 )

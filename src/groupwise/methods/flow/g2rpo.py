@@ -114,7 +114,7 @@ def g2rpo(
         group_size=group_size,
         denoise=Denoise(noise=FlowNoise(noise), steps=steps),
         strategy=strategy,
-        advantage=(EachStandardised(weights, reward=0.0, ddof=1, eps=1e-8), Bounded(5.0)),
+        advantage=(EachStandardised(weights, reward_weight=0.0, ddof=1, eps=1e-8), Bounded(5.0)),
         objective=Objective(surrogate=Clip(clip, clip), aggregate=token_mean),
         shuffle="samples",
         minibatches=len(noisy),

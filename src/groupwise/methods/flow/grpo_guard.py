@@ -4,7 +4,7 @@ from groupwise.advantages import Bounded, Standardised
 from groupwise.methods.method import Method
 from groupwise.methods.reference import Difference, Effect, Reference
 from groupwise.models import Denoise, FlowNoise
-from groupwise.objective import CentredStepRatio, Clip, Objective, PerStepLength, token_mean
+from groupwise.objective import CentredStepRatio, Clip, InverseStepLength, Objective, token_mean
 from groupwise.rewards import mixed_scores
 
 __all__ = ["grpo_guard"]
@@ -29,7 +29,7 @@ def grpo_guard(*, group_size: int = 24, steps: int = 10, noise: float = 0.7, cli
         filter=mixed_scores,
         advantage=(Standardised(ddof=0, eps=1e-4), Bounded(5.0)),
         objective=Objective(
-            surrogate=Clip(clip, clip, ratio=CentredStepRatio()), weights=(PerStepLength(),), aggregate=token_mean
+            surrogate=Clip(clip, clip, ratio=CentredStepRatio()), weights=(InverseStepLength(),), aggregate=token_mean
         ),
         minibatches=2,
     )

@@ -12,7 +12,7 @@ from groupwise.data import Draw, Prompt, Rollout, Sample, Sampler, Strategy, ver
 from groupwise.methods.method import Method
 from groupwise.methods.reference import Difference, Effect, Reference
 from groupwise.models import Denoise, FlowNoise
-from groupwise.objective import CentredStepRatio, Clip, Objective, PerStepLength, token_mean
+from groupwise.objective import CentredStepRatio, Clip, InverseStepLength, Objective, token_mean
 from groupwise.rewards import SubscoreReward
 from groupwise.rollout import Independent
 from groupwise.rollout.gather_coroutines import together
@@ -133,9 +133,9 @@ def pref_grpo(
         denoise=Denoise(noise=FlowNoise(noise), steps=steps),
         strategy=PairwiseWins(),
         shaping=(SubscoreReward("wins"),),
-        advantage=(EachStandardised(subscores, reward=wins, ddof=1, eps=1e-8), Bounded(5.0)),
+        advantage=(EachStandardised(subscores, reward_weight=wins, ddof=1, eps=1e-8), Bounded(5.0)),
         objective=Objective(
-            surrogate=Clip(clip, clip, ratio=CentredStepRatio()), weights=(PerStepLength(),), aggregate=token_mean
+            surrogate=Clip(clip, clip, ratio=CentredStepRatio()), weights=(InverseStepLength(),), aggregate=token_mean
         ),
         minibatches=2,
     )

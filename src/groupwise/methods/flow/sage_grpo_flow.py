@@ -77,7 +77,7 @@ def sage_grpo_flow(
         objective=Objective(
             surrogate=Clip(clip, clip),
             weights=(EqualisedSteps(),),
-            penalties=(StepKLPenalty(kappa, by_dt=False, model="anchor"), KLFromOld(0.1 * kappa)),
+            penalties=(StepKLPenalty(kappa, multiply_by_dt=False, model="anchor"), KLFromOld(0.1 * kappa)),
             aggregate=token_mean,
         ),
     )

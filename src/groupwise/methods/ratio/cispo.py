@@ -10,7 +10,7 @@ from groupwise.advantages import Standardised
 from groupwise.data import Batch, Mask, Ratio
 from groupwise.methods.method import Method
 from groupwise.methods.reference import Difference, Effect, Reference
-from groupwise.objective import ClippedWeight, Objective, Routed, nothing, token_mean, token_ratio
+from groupwise.objective import ClippedWeight, GatedSurrogate, Objective, nothing, token_mean, token_ratio
 from groupwise.rewards import mixed_outcomes
 
 __all__ = ["InsideClip", "cispo"]
@@ -57,7 +57,7 @@ def cispo(
     """
     surrogate = ClippedWeight(floor, cap)
     if masked:
-        surrogate = Routed(InsideClip(*masked), then=surrogate, otherwise=nothing)
+        surrogate = GatedSurrogate(InsideClip(*masked), selected_surrogate=surrogate, other_surrogate=nothing)
     return Method(
         group_size=group_size,
         filter=mixed_outcomes,

@@ -11,7 +11,7 @@ from groupwise.advantages import Standardised
 from groupwise.data import Batch, Surrogate
 from groupwise.methods.method import Method
 from groupwise.methods.reference import Difference, Effect, Reference
-from groupwise.objective import Clip, EntropyShare, Objective, Scale, group_mean, sequence_ratio_per_token
+from groupwise.objective import Clip, ClipScale, Objective, RelativeEntropyScale, group_mean, sequence_ratio_per_token
 from groupwise.objective.surrogates import Clipped
 
 __all__ = ["MixedClip", "dhpo"]
@@ -22,13 +22,13 @@ class MixedClip(Surrogate):
     """PPO's clip with a mix of the token ratio r and the sequence ratio s: `w clip(r) + (1 - w) clip(s)`.
 
     `joint` takes the minimum of the mixes, `min(m A, m^ A)`; `separate` mixes the two minima. They differ where one
-    ratio is above its range and the other below. `mix` is w, a number or a `Scale`. DHPO, arXiv:2601.05607; that the
-    minimum is joint is our reading.
+    ratio is above its range and the other below. `mix` is w, a number or a `ClipScale`. DHPO, arXiv:2601.05607; that
+    the minimum is joint is our reading.
     """
 
     token: Clip = Clip()  # noqa: RUF009
     sequence: Clip = Clip(3e-4, 4e-4, sequence_ratio_per_token)  # noqa: RUF009
-    mix: float | Scale = 0.5
+    mix: float | ClipScale = 0.5
     form: Literal["joint", "separate"] = "joint"
 
     def __post_init__(self) -> None:
@@ -82,7 +82,7 @@ def dhpo(
         entropy_guided: whether the token ratio's weight w grows with the token's entropy (our reading), or is 1/2.
         minibatches: optimizer steps per iteration.
     """
-    mix = EntropyShare() if entropy_guided else 0.5
+    mix = RelativeEntropyScale() if entropy_guided else 0.5
     surrogate = MixedClip(Clip(*token), Clip(*sequence, ratio=sequence_ratio_per_token), mix)
     return Method(
         group_size=group_size,

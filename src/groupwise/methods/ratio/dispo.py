@@ -3,7 +3,7 @@
 from groupwise.advantages import Standardised
 from groupwise.methods.method import Method
 from groupwise.methods.reference import Difference, Effect, Reference
-from groupwise.objective import ClippedWeight, Objective, Routed, positive_advantage, token_mean
+from groupwise.objective import ClippedWeight, GatedSurrogate, Objective, positive_advantage, token_mean
 from groupwise.rewards import mixed_outcomes
 
 __all__ = ["dispo"]
@@ -28,7 +28,9 @@ def dispo(
         wrong: lower and upper bound of the weight for A <= 0, 1 - eps_low- and 1 + eps_high-.
         minibatches: optimizer steps per iteration.
     """
-    surrogate = Routed(positive_advantage, then=ClippedWeight(*right), otherwise=ClippedWeight(*wrong))
+    surrogate = GatedSurrogate(
+        positive_advantage, selected_surrogate=ClippedWeight(*right), other_surrogate=ClippedWeight(*wrong)
+    )
     return Method(
         group_size=group_size,
         filter=mixed_outcomes,

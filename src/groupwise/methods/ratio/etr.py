@@ -10,13 +10,13 @@ from groupwise.advantages import Standardised
 from groupwise.data import Batch, Couples, Outcome
 from groupwise.methods.method import Method
 from groupwise.methods.reference import Difference, Effect, Reference
-from groupwise.objective import Objective, Scale, ScaledClip, group_mean
+from groupwise.objective import ClipScale, Objective, ScaledClip, group_mean
 
 __all__ = ["ElasticScale", "etr"]
 
 
 @dataclass(frozen=True, slots=True)
-class ElasticScale(Scale):
+class ElasticScale(ClipScale):
     """A wider clip range for tokens with a large |advantage|, and in groups with a pass rate near one half. ETR.
 
     ETR, arXiv:2601.03723: the paper's formula is not public, so the form and all four constants are our reading.
@@ -57,7 +57,7 @@ def etr(*, group_size: int = 8, low: float = 0.2, high: float = 0.2, minibatches
     return Method(
         group_size=group_size,
         advantage=(Standardised(),),
-        objective=Objective(surrogate=ScaledClip(low, high, scale=ElasticScale()), aggregate=group_mean),
+        objective=Objective(surrogate=ScaledClip(low, high, range_scale=ElasticScale()), aggregate=group_mean),
         minibatches=minibatches,
     )
 

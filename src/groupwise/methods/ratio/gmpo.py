@@ -15,7 +15,7 @@ def gmpo(
     group_size: int = 8,
     log_low: float = 0.4,
     log_high: float = 0.4,
-    clamps: Literal["token", "sequence"] = "token",
+    clamp_level: Literal["token", "sequence"] = "token",
     minibatches: int = 8,
 ) -> Method:
     """The geometric mean of token ratios. Each token ratio is clipped, in a wide range; their mean is not.
@@ -28,10 +28,10 @@ def gmpo(
         group_size: answers per prompt, G, at least 2.
         log_low: distance of the lower clip bound from 0 in log space, -log eps_1, at least 0.
         log_high: distance of the upper clip bound from 0 in log space, log eps_2, at least 0.
-        clamps: "token" bounds each token's log-ratio, "sequence" their sum, an ablation of the authors.
+        clamp_level: "token" bounds each token's log-ratio, "sequence" their sum, an ablation of the authors.
         minibatches: optimizer steps per iteration.
     """
-    ratio = PowerMean(p=0.0, log_low=log_low, log_high=log_high, clamps=clamps)
+    ratio = PowerMean(p=0.0, log_low=log_low, log_high=log_high, clamp_level=clamp_level)
     return Method(
         group_size=group_size,
         advantage=(Standardised(),),
@@ -53,7 +53,7 @@ J = 1/G sum_i { prod_t min[ r_it^sgn(A_i), clip(r_it^sgn(A_i), eps_1, eps_2) ]^s
 A_i = (R_i - mean(R)) / std(R)""",
     differences=(
         Difference("window", "(e^-0.4, e^0.4)", "-0.4 and 0.4 in log space", "log_low = log_high = 0.4"),
-        Difference("ablation with a clip of the sum", "named", "gmpo_seqclip", 'clamps = "sequence"'),
+        Difference("ablation with a clip of the sum", "named", "gmpo_seqclip", 'clamp_level = "sequence"'),
         Difference("clamp of a token's log-ratio", "none", "recalled", "within -20 and 20, before the mean"),
         Difference(
             "unequal bounds for A < 0",

@@ -3,7 +3,7 @@
 from groupwise.advantages import Standardised
 from groupwise.methods.method import Method
 from groupwise.methods.reference import Difference, Effect, Reference
-from groupwise.objective import EntropyScale, Objective, ScaledClip, SentenceRatio, Sentences, group_mean
+from groupwise.objective import EntropyScale, Objective, ScaledClip, SentenceRatio, SentenceSplitter, group_mean
 
 __all__ = ["sspo"]
 
@@ -24,8 +24,8 @@ def sspo(
         at: characters after which a sentence ends.
         minibatches: optimizer steps per iteration.
     """
-    sentences = Sentences(at)
-    surrogate = ScaledClip(low, high, EntropyScale(sentences=sentences), SentenceRatio(sentences))
+    sentences = SentenceSplitter(at)
+    surrogate = ScaledClip(low, high, EntropyScale(splitter=sentences), SentenceRatio(sentences))
     return Method(
         group_size=group_size,
         advantage=(Standardised(),),

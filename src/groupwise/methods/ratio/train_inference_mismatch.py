@@ -14,10 +14,10 @@ from groupwise.data import Batch, Couples, Logp, Mask, Measure, Weight
 from groupwise.methods.method import Method
 from groupwise.methods.reference import Difference, Reference
 from groupwise.objective import (
+    GatedSurrogate,
     GeometricMaskedImportance,
     MaskedImportance,
     Objective,
-    Routed,
     SequenceMaskedImportance,
     SequenceTruncatedImportance,
     TruncatedImportance,
@@ -141,7 +141,7 @@ def train_inference_mismatch(*, group_size: int = 8, correction: Correction = "t
         case "geometric":
             return replace(base, mask=(Reject("k1", "mean", 0.999, 1.001),))
         case "v3.2":
-            surrogate = Routed(OnPolicy(0.1), then=plain.surrogate, otherwise=nothing)
+            surrogate = GatedSurrogate(OnPolicy(0.1), selected_surrogate=plain.surrogate, other_surrogate=nothing)
             return replace(base, objective=replace(plain, surrogate=surrogate))
         case "bypass":
             return replace(base, old_logprobs="engine")

@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from groupwise.advantages.bundles import LEVELS, Draws, draws_of
+from groupwise.advantages.bundles import LEVELS, BundleDraws, draws_of
 from groupwise.data import Advantage, Batch, Memory, Outcome
 from groupwise.methods.method import Method
 from groupwise.methods.reference import Difference, Effect, Reference
@@ -45,9 +45,9 @@ class BundleRisk(Advantage):
         draws = draws_of(b, self.size)
         score, live = draws.scores(x), draws.live
         low, high = (self._quantile(level, score, draws, b) for level in (self.low, self.high))
-        a = self.risk(score, low, high) / (draws.bundles.spread(self._std(score, draws)) + self.eps)
+        a = self.risk(score, low, high) / (draws.bundle_of_draw.spread(self._std(score, draws)) + self.eps)
         a = torch.where(live, a, 0.0)
-        return torch.where(draws.whole, self._split(draws.of.spread(a), x, b, draws), 0.0)
+        return torch.where(draws.in_complete_draw, self._split(draws.draw_of_sample.spread(a), x, b, draws), 0.0)
 
     def risk(self, score: Tensor, low: Tensor, high: Tensor) -> Tensor:
         """The advantage of each bundle score, given a lower and an upper quantile of bundle scores."""
@@ -55,23 +55,23 @@ class BundleRisk(Advantage):
         tail = -(low - score).relu() / (self.low + self.eps)
         return (self.mix * tail + middle / (self.high - self.low + self.eps)) / (self.mix + 1)
 
-    def _quantile(self, level: float, score: Tensor, draws: Draws, b: Batch) -> Float[Tensor, " d"]:
+    def _quantile(self, level: float, score: Tensor, draws: BundleDraws, b: Batch) -> Float[Tensor, " d"]:
         if tracked := b.memory.get(self.memory):
             return torch.full_like(score, tracked[min(range(len(LEVELS)), key=lambda i: abs(LEVELS[i] - level))])
         own = torch.zeros_like(score)
-        for k in range(draws.bundles.count):
-            here = draws.live & (draws.bundles.index == k)
+        for k in range(draws.bundle_of_draw.count):
+            here = draws.live & (draws.bundle_of_draw.index == k)
             if bool(here.any()):
                 own[here] = score[here].quantile(level)
         return own
 
-    def _std(self, score: Tensor, draws: Draws) -> Float[Tensor, " b"]:
+    def _std(self, score: Tensor, draws: BundleDraws) -> Float[Tensor, " b"]:
         """The standard deviation of each bundle's scores; 1 for a single score or for equal ones."""
-        of = draws.bundles.keep(draws.live)
+        of = draws.bundle_of_draw.keep(draws.live)
         variance = of.total(of.away(score[draws.live]) ** 2) / (of.size(score) - 1).clamp(min=1)
         return variance.sqrt().masked_fill(variance == 0, 1.0)
 
-    def _split(self, a: Tensor, x: Tensor, b: Batch, draws: Draws) -> Float[Tensor, " s"]:
+    def _split(self, a: Tensor, x: Tensor, b: Batch, draws: BundleDraws) -> Float[Tensor, " s"]:
         g = b.groups
         match self.split:
             case "uniform":
@@ -82,9 +82,11 @@ class BundleRisk(Advantage):
                 std = (g.total(g.away(x) ** 2) / (g.size(x) - 1).clamp(min=1)).sqrt()
                 return a / (g.spread(std.masked_fill(std <= 1e-3, 1.0)) + self.eps)
             case "sum-mean":
-                above = torch.where(draws.whole, g.away(x), 0.0)
-                total = draws.of.spread(draws.of.total(above))
-                equal = a / draws.of.spread(draws.of.total(draws.whole.double()).clamp(min=1))
+                above = torch.where(draws.in_complete_draw, g.away(x), 0.0)
+                total = draws.draw_of_sample.spread(draws.draw_of_sample.total(above))
+                equal = a / draws.draw_of_sample.spread(
+                    draws.draw_of_sample.total(draws.in_complete_draw.double()).clamp(min=1)
+                )
                 return torch.where(total.abs() <= 1e-6, equal, a * above / total.masked_fill(total == 0, 1.0))
 
 

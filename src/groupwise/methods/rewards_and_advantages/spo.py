@@ -10,7 +10,7 @@ from groupwise.advantages import AgainstSubscore, Whitened
 from groupwise.data import Curriculum, Draw, Role, Rollout, Sample, Sampler, Strategy, Task, verdicts_have
 from groupwise.methods.method import Method
 from groupwise.methods.reference import Difference, Effect, Reference
-from groupwise.models import Purpose, uniform
+from groupwise.models import RandomPurpose, uniform
 from groupwise.objective import DualClip, Objective, token_mean
 from groupwise.rewards import Correctness
 from groupwise.rollout import Independent
@@ -69,7 +69,7 @@ class SuccessTracker(Curriculum[TrackerState]):
         v = np.full(len(task), 0.5)
         for key, known in state["prompts"].items():
             v[int(key)] = rate(known)
-        u = uniform((state["seed"], Purpose.CURRICULUM), state["drawn"], 0, np.arange(len(task)))
+        u = uniform((state["seed"], RandomPurpose.CURRICULUM), state["drawn"], 0, np.arange(len(task)))
         # The smallest of exponential waiting times with these rates: drawn in proportion to them, without replacement.
         waiting = -np.log1p(-u) / (np.sqrt(v * (1 - v)) + self.explore)
         chosen = np.argsort(waiting, kind="stable")[:n].tolist()

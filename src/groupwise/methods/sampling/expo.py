@@ -8,7 +8,7 @@ from groupwise.data import Draw, Role, Rollout, Sampler, Strategy
 from groupwise.learner import InitialPolicy
 from groupwise.methods.method import Method
 from groupwise.methods.reference import Difference, Effect, Reference
-from groupwise.objective import KL, Clip, Objective, Routed, group_mean, log_likelihood, written_tokens
+from groupwise.objective import KL, Clip, GatedSurrogate, Objective, group_mean, log_likelihood, written_tokens
 from groupwise.rollout import AUTO, Forms, check_wording, text_of
 from groupwise.rollout.strategies.multi_round import (
     as_written,
@@ -91,7 +91,7 @@ def expo(
         kl: weight of the KL penalty to the initial policy.
         minibatches: optimizer steps per iteration.
     """
-    surrogate = Routed(written_tokens, then=log_likelihood, otherwise=Clip())
+    surrogate = GatedSurrogate(written_tokens, selected_surrogate=log_likelihood, other_surrogate=Clip())
     return Method(
         group_size=group_size,
         strategy=Explained(always=always, prompt_template=prompt_template),

@@ -31,7 +31,7 @@ from groupwise.data import (
 from groupwise.data.rollout_json import from_json, to_json
 from groupwise.methods.method import Method
 from groupwise.methods.reference import Difference, Effect, Reference
-from groupwise.models import Purpose, keyed_random
+from groupwise.models import RandomPurpose, keyed_random
 from groupwise.objective import Clip, DualClip, Objective, token_mean
 from groupwise.rollout import Independent, Shuffled
 from groupwise.rollout.curricula.shuffled import ShuffledState
@@ -131,7 +131,9 @@ class FreshReplay(Curriculum[ReplayState]):
     def draw(self, state: ReplayState, task: Task, n: int, group_size: int) -> tuple[ReplayState, list[Draw]]:
         entries, count = state["entries"], n * group_size
         if state["replays"] < self.replays and len(entries) >= count:
-            random = keyed_random((state["shuffled"]["seed"], Purpose.CURRICULUM), state["time"], state["replays"])
+            random = keyed_random(
+                (state["shuffled"]["seed"], RandomPurpose.CURRICULUM), state["time"], state["replays"]
+            )
             chances, weights = self.weights([(e["priority"], state["time"] - e["time"]) for e in entries])
             chosen = stratified(chances, count, random)
             draws = [_again(entries[i], weights[i], task) for i in chosen]

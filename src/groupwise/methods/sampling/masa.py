@@ -11,7 +11,7 @@ from groupwise.core import BadData
 from groupwise.data import Draw, Finish, Ids, Outcome, Role, Rollout, Sample, Sampler, Strategy, Verdict, verdicts_have
 from groupwise.methods.method import Method
 from groupwise.methods.reference import Difference, Effect, Reference
-from groupwise.objective import DualClip, Objective, Routed, log_likelihood, token_mean, written_tokens
+from groupwise.objective import DualClip, GatedSurrogate, Objective, log_likelihood, token_mean, written_tokens
 from groupwise.rollout import AUTO, Forms, check_wording
 from groupwise.rollout.gather_coroutines import together
 from groupwise.rollout.strategies.multi_round import attempts, context_of, graded, is_correct, is_graded
@@ -283,7 +283,9 @@ def masa(
         minibatches: optimizer steps per iteration.
     """
     clip = DualClip(0.2, 0.28, 10.0)
-    surrogate = Routed(written_tokens, then=log_likelihood, otherwise=clip) if expert else clip
+    surrogate = (
+        GatedSurrogate(written_tokens, selected_surrogate=log_likelihood, other_surrogate=clip) if expert else clip
+    )
     return Method(
         group_size=group_size,
         strategy=Predictions(count, prompt_template, gate, length_factor, expert),
@@ -308,6 +310,7 @@ A = z-score among the answers, and among the predictions; one loss over both""",
         Difference("prompt of a prediction", "meta tags, then JSON", "so", "words; JSON or RATE;LENGTH in the answer"),
         Difference("notions of the problem", "dropped", "those of the whole prompt", "those of the problem's text"),
         Difference("case of a notion", "not specified", "counts", "does not count"),
+        Difference("an unreadable prediction", "not specified", "0 in each part, as a bad one", "the same"),
         Difference("experts: when", "interleaved phases", "on a full store", "expert = 0.2: in the step's loss"),
         Difference("experts: length", "the true one", "sum of correct / all answers", "mean of correct answers"),
         Difference("experts: rate", "the true one", "a share", "of 8, as in a prediction; default: 0, no experts"),

@@ -14,7 +14,7 @@ from groupwise.advantages import Standardised
 from groupwise.data import Batch, Curriculum, Draw, Finish, Rollout, Sample, Sampler, Shaping, Strategy, Task
 from groupwise.methods.method import Method
 from groupwise.methods.reference import Difference, Effect, Reference
-from groupwise.models import Purpose, keyed_random
+from groupwise.models import RandomPurpose, keyed_random
 from groupwise.objective import Clip, Objective, token_mean
 from groupwise.rewards import Score
 from groupwise.rollout import Independent, Shuffled
@@ -126,7 +126,7 @@ class Survey(Curriculum[SurveyState]):
         return [end for end in ends if answer.ends[end - 1] < written]
 
     def _random(self, state: SurveyState, step: int) -> Random:
-        return keyed_random((state["shuffled"]["seed"], Purpose.CURRICULUM), state["rounds"], step)
+        return keyed_random((state["shuffled"]["seed"], RandomPurpose.CURRICULUM), state["rounds"], step)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from groupwise.advantages import Standardised
 from groupwise.data import Draw, Role, Rollout, Sampler, Strategy
 from groupwise.methods.method import Method
 from groupwise.methods.reference import Difference, Effect, Reference
-from groupwise.objective import Clip, Objective, Routed, ShapedLikelihood, token_mean, written_tokens
+from groupwise.objective import Clip, GatedSurrogate, Objective, ShapedLikelihood, token_mean, written_tokens
 from groupwise.rollout import AUTO, Forms, check_wording
 from groupwise.rollout.strategies.drafts import CORRECTED
 from groupwise.rollout.strategies.multi_round import as_written, attempts, best_of, context_of, score_of, with_role
@@ -66,7 +66,7 @@ def rgr_grpo(
         prompt_template: prompt for a correction, with `{problem}`, `{draft}` and `{feedback}`; `auto`: by the model.
         minibatches: optimizer steps per iteration.
     """
-    surrogate = Routed(written_tokens, then=ShapedLikelihood(gamma), otherwise=Clip())
+    surrogate = GatedSurrogate(written_tokens, selected_surrogate=ShapedLikelihood(gamma), other_surrogate=Clip())
     return Method(
         group_size=group_size,
         strategy=Refinement(below, prompt_template),

@@ -10,7 +10,7 @@ from groupwise.data import Curriculum, Draw, Rollout, Task
 from groupwise.learner import InitialPolicy
 from groupwise.methods.method import Method
 from groupwise.methods.reference import Difference, Effect, Reference
-from groupwise.models import Purpose, keyed_random
+from groupwise.models import RandomPurpose, keyed_random
 from groupwise.objective import KL, Clip, Objective, group_mean
 from groupwise.rollout.curricula.shuffled import check_prompts
 from groupwise.rollout.strategies.multi_round import graded
@@ -57,7 +57,7 @@ class ThompsonSampling(Curriculum[ThompsonState]):
 
     def draw(self, state: ThompsonState, task: Task, n: int, group_size: int) -> tuple[ThompsonState, list[Draw]]:
         check_prompts(task)
-        random = keyed_random((state["seed"], Purpose.CURRICULUM), state["drawn"])
+        random = keyed_random((state["seed"], RandomPurpose.CURRICULUM), state["drawn"])
         worth = [self.worth(self._rate(state["counts"].get(str(i), [0.0, 0.0]), random)) for i in range(len(task))]
         drawn = set(state["iteration"])
         chosen = sorted((i for i in range(len(task)) if i not in drawn), key=lambda i: -worth[i])[:n]

@@ -14,31 +14,36 @@ SLIDING = {"sliding_attention": True, "full_attention": False}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Kind:
+class FamilyFeatures:
     """The features of a model family, and the defaults of its configurations."""
 
     architecture: str
     qk_norm: bool = False
     qkv_bias: bool = False
-    biases: tuple[str, ...] = ()
+    bias_options: tuple[str, ...] = ()
     """The biases that a configuration can enable: `attention_bias` (queries, keys, values, output) and `mlp_bias`."""
-    windows: bool = False
-    """Whether the family has sliding windows; with `always`, in every layer."""
-    always: bool = False
+    has_windows: bool = False
+    """Whether the family has sliding windows; with `window_in_every_layer`, in every layer."""
+    window_in_every_layer: bool = False
     defaults: tuple[tuple[str, Any], ...] = ()
 
 
-FAMILIES: dict[str, Kind] = {
-    "qwen2": Kind(architecture="Qwen2ForCausalLM", qkv_bias=True, windows=True),
-    "qwen3": Kind(
+FAMILIES: dict[str, FamilyFeatures] = {
+    "qwen2": FamilyFeatures(architecture="Qwen2ForCausalLM", qkv_bias=True, has_windows=True),
+    "qwen3": FamilyFeatures(
         architecture="Qwen3ForCausalLM",
         qk_norm=True,
-        biases=("attention_bias",),
-        windows=True,
+        bias_options=("attention_bias",),
+        has_windows=True,
         defaults=(("head_dim", 128),),
     ),
-    "llama": Kind(architecture="LlamaForCausalLM", biases=("attention_bias", "mlp_bias")),
-    "mistral": Kind(architecture="MistralForCausalLM", windows=True, always=True, defaults=(("sliding_window", 4096),)),
+    "llama": FamilyFeatures(architecture="LlamaForCausalLM", bias_options=("attention_bias", "mlp_bias")),
+    "mistral": FamilyFeatures(
+        architecture="MistralForCausalLM",
+        has_windows=True,
+        window_in_every_layer=True,
+        defaults=(("sliding_window", 4096),),
+    ),
 }
 
 
@@ -68,7 +73,7 @@ def shape_of(config: Mapping[str, Any]) -> Shape:
     family = str(config["model_type"])
     kind = FAMILIES[family]
     config = dict(kind.defaults) | dict(config)
-    biases = {name: name in kind.biases and flag(config, name) for name in ("attention_bias", "mlp_bias")}
+    biases = {name: name in kind.bias_options and flag(config, name) for name in ("attention_bias", "mlp_bias")}
     rope = rope_of(config)
     positions = whole(config, "max_position_embeddings", low=1, high=POSITIONS)
     scaling = scaling_of(rope, positions)
@@ -129,7 +134,7 @@ def config_of(shape: Shape) -> dict[str, Any]:
             config[name] = True
     if any(shape.windows):
         config["sliding_window"] = max(filter(None, shape.windows))
-        if not kind.always:
+        if not kind.window_in_every_layer:
             slides = ["sliding_attention" if w else "full_attention" for w in shape.windows]
             config |= {"use_sliding_window": True, "layer_types": slides}
     reread = shape_of(config)
@@ -149,15 +154,15 @@ def rope_of(config: Mapping[str, Any]) -> dict[str, Any]:
     return rope
 
 
-def _windows(kind: Kind, config: Mapping[str, Any], positions: int) -> tuple[int | None, ...]:
+def _windows(kind: FamilyFeatures, config: Mapping[str, Any], positions: int) -> tuple[int | None, ...]:
     """Each layer's attention window in tokens, the token itself included; empty if no layer has one."""
     layers = config["num_hidden_layers"]
-    if not kind.windows or config.get("sliding_window") is None:
+    if not kind.has_windows or config.get("sliding_window") is None:
         return ()
     window = whole(config, "sliding_window", low=1, high=POSITIONS)
     if window >= positions:
         return ()
-    if kind.always:
+    if kind.window_in_every_layer:
         return (window,) * layers
     if not flag(config, "use_sliding_window"):
         return ()

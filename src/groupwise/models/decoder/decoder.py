@@ -27,14 +27,14 @@ __all__ = ["Decoder", "Shape"]
 class Sizes:
     """The sizes of a model that an engine needs. `positions` is the longest sequence, in tokens.
 
-    `kind` is the name of its `ModelKind`, `label` the kind in words. With `whole_answers` an answer is generated as a
-    whole, from a prompt that the model `takes`; with `draws_states` its tokens are denoising steps.
+    `kind` is the name of its `ModelKind`, `kind_label` the kind in words. With `generates_whole_answers` an answer is
+    generated as a whole, from a prompt that the model `takes`; with `denoises` its tokens are denoising steps.
     """
 
     kind: ClassVar[str] = "language"
-    label: ClassVar[str] = "language model"
-    whole_answers: ClassVar[bool] = False
-    draws_states: ClassVar[bool] = False
+    kind_label: ClassVar[str] = "language model"
+    generates_whole_answers: ClassVar[bool] = False
+    denoises: ClassVar[bool] = False
 
     vocabulary: int
     layers: int
@@ -102,7 +102,7 @@ def rotary(position: Int[Tensor, " n"], shape: Shape, dtype: torch.dtype) -> Rot
     angle = position[:, None, None].double() * frequency
     cos, sin = angle.cos(), angle.sin()
     if scaling:
-        cos, sin = cos * scaling.stretch, sin * scaling.stretch
+        cos, sin = cos * scaling.attention_scaling, sin * scaling.attention_scaling
     return torch.cat([cos, cos], -1).to(dtype), torch.cat([-sin, sin], -1).to(dtype)
 
 

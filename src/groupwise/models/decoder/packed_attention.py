@@ -16,27 +16,27 @@ FLASH_BACKWARD = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_back
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Block:
+class PaddedRows:
     """Rows of similar size, padded to one rectangle: indices of the queries, indices of the keys, attention mask.
 
     A padded slot repeats its own row's last index, so that other rows, and their NaN, cannot enter through it. Without
     a mask, every query attends to every key; with `causal`, rows are whole texts and attention is causal.
     """
 
-    queries: Int[Tensor, "rows queries"]
-    keys: Int[Tensor, "rows keys"]
+    query_indices: Int[Tensor, "rows queries"]
+    key_indices: Int[Tensor, "rows keys"]
     mask: Bool[Tensor, "rows 1 queries keys"] | None = None
     causal: bool = False
 
-    def to(self, device: torch.device | str) -> "Block":
+    def to(self, device: torch.device | str) -> "PaddedRows":
         mask = None if self.mask is None else self.mask.to(device)
-        return Block(self.queries.to(device), self.keys.to(device), mask, self.causal)
+        return PaddedRows(self.query_indices.to(device), self.key_indices.to(device), mask, self.causal)
 
     def gather(
         self, q: Float[Tensor, "n heads d"], k: Float[Tensor, "n kv d"], v: Float[Tensor, "n kv d"]
     ) -> tuple[Float[Tensor, "rows heads queries d"], Float[Tensor, "rows kv keys d"], Float[Tensor, "rows kv keys d"]]:
         """The block's queries, keys and values, gathered from the packed ones."""
-        return gather_rows(q, self.queries), gather_rows(k, self.keys), gather_rows(v, self.keys)
+        return gather_rows(q, self.query_indices), gather_rows(k, self.key_indices), gather_rows(v, self.key_indices)
 
     def attend(
         self,
@@ -47,14 +47,14 @@ class Block:
         softcap: float | None,
     ) -> Float[Tensor, "slots heads d"]:
         """Attention output at every position (slot), row after row, with padding. Needs a mask or `causal`."""
-        mask, width = self.mask, self.keys.shape[1]
+        mask, width = self.mask, self.key_indices.shape[1]
         if window is not None and window < width:  # a query with m visible keys sees keys 0 to m - 1
             mask = past(width, q.device) if mask is None else mask
             mask = mask & (torch.arange(width, device=q.device) >= mask.sum(-1, keepdim=True) - window)
         return attention(*self.gather(q, k, v), mask, softcap).transpose(1, 2).flatten(0, 1)
 
 
-class MergedAttention(torch.autograd.Function):
+class SharedContextAttention(torch.autograd.Function):
     """Attention over two sets of keys: the row's own block, and one shared copy of its long context.
 
     Each part returns its output and the log-sum-exp of its scores, from which the two outputs are merged. In backward,
@@ -68,13 +68,13 @@ class MergedAttention(torch.autograd.Function):
         q: Float[Tensor, "n heads d"],
         k: Float[Tensor, "n kv d"],
         v: Float[Tensor, "n kv d"],
-        blocks: Sequence[Block],
+        blocks: Sequence[PaddedRows],
         slot: Int[Tensor, " n"],
-        contexts: Sequence[Block],
+        contexts: Sequence[PaddedRows],
     ) -> Float[Tensor, "n heads d"]:
         out, lse = (torch.cat(x)[slot] for x in zip(*(_flash(block, q, k, v) for block in blocks)))
         for block in contexts:
-            merge_attention(out, lse, block.queries.flatten(), *_flash(block, q, k, v))
+            merge_attention(out, lse, block.query_indices.flatten(), *_flash(block, q, k, v))
         ctx.blocks, ctx.slot, ctx.contexts = blocks, slot, contexts
         ctx.save_for_backward(q, k, v, out, lse)
         return out
@@ -84,13 +84,13 @@ class MergedAttention(torch.autograd.Function):
         q, k, v, out, lse = ctx.saved_tensors
         grads = [torch.zeros_like(x) for x in (q, k, v)]
         row_grads = _scatter_to_slots(grad_outputs[0], ctx.blocks, ctx.slot)
-        context_grads = (gather_rows(grad_outputs[0], block.queries) for block in ctx.contexts)
+        context_grads = (gather_rows(grad_outputs[0], block.query_indices) for block in ctx.contexts)
         for block, grad in zip((*ctx.blocks, *ctx.contexts), (*row_grads, *context_grads)):
-            block_out, block_lse = gather_rows(out, block.queries), gather_rows(lse, block.queries)
+            block_out, block_lse = gather_rows(out, block.query_indices), gather_rows(lse, block.query_indices)
             mask = _additive(block.mask, q.dtype)
             inputs = block.gather(q, k, v)
             parts = FLASH_BACKWARD(grad, *inputs, block_out, block_lse, 0.0, block.causal, attn_mask=mask)
-            for whole, part, at in zip(grads, parts, (block.queries, block.keys, block.keys)):
+            for whole, part, at in zip(grads, parts, (block.query_indices, block.key_indices, block.key_indices)):
                 whole.index_add_(0, at.flatten(), part.transpose(1, 2).flatten(0, 1))
         return (*grads, None, None, None)
 
@@ -109,18 +109,18 @@ def merge_attention(
     lse[queries] = total
 
 
-def _flash(block: Block, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+def _flash(block: PaddedRows, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
     """Attention output and log-sum-exp at every position (slot) of a padded block."""
     mask = _additive(block.mask, q.dtype)
     out, lse = FLASH(*block.gather(q, k, v), 0.0, block.causal, attn_mask=mask)
     return out.transpose(1, 2).flatten(0, 1), lse.transpose(1, 2).flatten(0, 1)
 
 
-def _scatter_to_slots(grad: Tensor, blocks: Sequence[Block], slot: Tensor) -> list[Tensor]:
+def _scatter_to_slots(grad: Tensor, blocks: Sequence[PaddedRows], slot: Tensor) -> list[Tensor]:
     """The gradient at each position (slot) of a padded block, zero at padding."""
-    sizes = [block.queries.numel() for block in blocks]
+    sizes = [block.query_indices.numel() for block in blocks]
     slots = grad.new_zeros(sum(sizes), *grad.shape[1:]).index_copy_(0, slot, grad).split(sizes)
-    return [x.unflatten(0, block.queries.shape).transpose(1, 2) for x, block in zip(slots, blocks)]
+    return [x.unflatten(0, block.query_indices.shape).transpose(1, 2) for x, block in zip(slots, blocks)]
 
 
 def _additive(mask: Tensor | None, dtype: torch.dtype) -> Tensor | None:

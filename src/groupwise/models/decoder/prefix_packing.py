@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from groupwise.models.decoder.packed_attention import Block, MergedAttention
+from groupwise.models.decoder.packed_attention import PaddedRows, SharedContextAttention
 from groupwise.models.decoder.varlen_attention import VarlenAttention, VarlenRows, varlen_obstacle
 
 __all__ = ["PrefixPacking"]
@@ -28,7 +28,7 @@ Context = tuple[str, Text]
 """A prompt's identity: the hash of its content besides token ids (such as images), and its token ids."""
 Row = tuple[list[int], int]
 """A text's tokens, as indices into the packed tokens, and how many of the last ones this row computes."""
-Blocks = tuple[list[Block], Int[Tensor, " n"]]
+Blocks = tuple[list[PaddedRows], Int[Tensor, " n"]]
 """Padded rectangles of rows, and the index of each packed token in their concatenated output."""
 
 
@@ -100,7 +100,7 @@ class PrefixPacking:
         fused = q.device.type == "cpu" and window is None and softcap is None
         if fused and self._split:
             (blocks, slot), contexts = self._split
-            return MergedAttention.apply(q, k, v, blocks, slot, contexts)
+            return SharedContextAttention.apply(q, k, v, blocks, slot, contexts)
         if q.device.type == "cuda" and softcap is None and self._varlen_runs(q):
             rows, contexts = self._varlen_rows(window)
             return VarlenAttention.apply(q, k, v, rows, contexts, window)
@@ -132,10 +132,10 @@ class PrefixPacking:
         return _blocks(self.rows, self.position.device)
 
     @cached_property
-    def _split(self) -> tuple[Blocks, list[Block]] | None:
+    def _split(self) -> tuple[Blocks, list[PaddedRows]] | None:
         """Rows without their long contexts, and one block per long context. None if no context is long."""
         rows, contexts = _split_long_contexts(self.rows, LONG)
-        blocks = [Block(torch.tensor([queries]), torch.tensor([keys])) for queries, keys in contexts]
+        blocks = [PaddedRows(torch.tensor([queries]), torch.tensor([keys])) for queries, keys in contexts]
         return (_blocks(rows, self.position.device), blocks) if blocks else None
 
 
@@ -189,7 +189,9 @@ def _blocks(rows: Sequence[Row], device: torch.device) -> Blocks:
         mask = None
         if first.any():
             mask = torch.from_numpy(np.arange(width) <= (first + offset)[:, None, :, None])  # key j is at position j
-        blocks.append(Block(torch.from_numpy(queries), torch.from_numpy(keys), mask, causal=mask is None).to(device))
+        blocks.append(
+            PaddedRows(torch.from_numpy(queries), torch.from_numpy(keys), mask, causal=mask is None).to(device)
+        )
         real = np.arange(offset.shape[1]) < added
         slot[queries[real]] = at + np.flatnonzero(real)
         at += real.size

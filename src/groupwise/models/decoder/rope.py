@@ -25,7 +25,7 @@ class Linear:
     """Divides every rotary frequency by `factor`. Position interpolation, arXiv:2306.15595."""
 
     kind: ClassVar[str] = "linear"
-    stretch: ClassVar[float] = 1.0
+    attention_scaling: ClassVar[float] = 1.0
     factor: float
 
     def __call__(self, plain: Float[Tensor, " half"], theta: float) -> Float[Tensor, " half"]:
@@ -37,7 +37,7 @@ class Dynamic:
     """Keeps the frequencies: dynamic scaling starts beyond `max_position_embeddings`, which is the limit here."""
 
     kind: ClassVar[str] = "dynamic"
-    stretch: ClassVar[float] = 1.0
+    attention_scaling: ClassVar[float] = 1.0
     factor: float
 
     def __call__(self, plain: Float[Tensor, " half"], theta: float) -> Float[Tensor, " half"]:
@@ -49,7 +49,7 @@ class Llama3:
     """Short wavelengths stay, long ones grow by `factor`, others are interpolated. Llama 3.1, arXiv:2407.21783."""
 
     kind: ClassVar[str] = "llama3"
-    stretch: ClassVar[float] = 1.0
+    attention_scaling: ClassVar[float] = 1.0
     factor: float
     low_freq_factor: float
     high_freq_factor: float
@@ -66,7 +66,7 @@ class Llama3:
 class Yarn:
     """Interpolates slow dimension pairs (fewer than `beta_slow` turns over the original length), not fast ones. YaRN.
 
-    YaRN, arXiv:2309.00071, section 3.2. Its temperature is `stretch`, by default `0.1 ln(factor) + 1`.
+    YaRN, arXiv:2309.00071, section 3.2. Its temperature is `attention_scaling`, by default `0.1 ln(factor) + 1`.
     """
 
     kind: ClassVar[str] = "yarn"
@@ -80,7 +80,7 @@ class Yarn:
     truncate: bool = True
 
     @property
-    def stretch(self) -> float:
+    def attention_scaling(self) -> float:
         if self.attention_factor is not None:
             return self.attention_factor
         if self.mscale and self.mscale_all_dim:

@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-__all__ = ["Experts", "Routes", "experts_of"]
+__all__ = ["MixtureSizes", "Routes", "experts_of"]
 
 UNKNOWN = -1
 """The expert number of a token without a recorded choice: the model's router decides."""
@@ -23,12 +23,12 @@ Lines = tuple[bytes, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Experts:
-    """The sizes of a mixture of experts: `routers` layers, each sends a token to `each` of its `count` experts."""
+class MixtureSizes:
+    """The sizes of a mixture of experts: each of the routers sends a token to some of its experts."""
 
-    routers: int
-    each: int
-    count: int
+    router_count: int
+    experts_per_token: int
+    expert_count: int
 
     def encode(self, ids: Int[Tensor, "n routers each"]) -> Lines:
         """Expert numbers as bytes, one entry per token."""
@@ -37,13 +37,15 @@ class Experts:
     def decode(self, lines: Sequence[bytes]) -> np.ndarray:
         """The inverse of `encode`: numbers [n, routers, each], UNKNOWN for empty entries.
 
-        >>> mixture = Experts(routers=1, each=2, count=8)
+        >>> mixture = MixtureSizes(router_count=1, experts_per_token=2, expert_count=8)
         >>> mixture.decode((*mixture.encode(torch.tensor([[[3, 5]]])), b"")).tolist()
         [[[3, 5]], [[-1, -1]]]
         """
-        ids = np.full((len(lines), self.routers, self.each), UNKNOWN, np.int16)
+        ids = np.full((len(lines), self.router_count, self.experts_per_token), UNKNOWN, np.int16)
         known = [i for i, line in enumerate(lines) if line]
-        ids[known] = np.frombuffer(b"".join(lines), np.int16).reshape(len(known), self.routers, self.each)
+        ids[known] = np.frombuffer(b"".join(lines), np.int16).reshape(
+            len(known), self.router_count, self.experts_per_token
+        )
         return ids
 
 
@@ -55,7 +57,7 @@ class Routes:
     """
 
     def __init__(
-        self, experts: Experts, recorded: Int[Tensor, "n routers each"] | None = None, *, replay: bool = False,
+        self, experts: MixtureSizes, recorded: Int[Tensor, "n routers each"] | None = None, *, replay: bool = False,
         keep_logits: bool = False,
     ) -> None:  # fmt: skip
         self.experts, self.recorded, self.keep_logits = experts, recorded, keep_logits
@@ -69,7 +71,7 @@ class Routes:
     @property
     def ids(self) -> Int[Tensor, "n routers each"]:
         """The indices of the experts that processed each token in each mixture layer (router)."""
-        return torch.stack([self.used[i] for i in range(self.experts.routers)], 1).to(torch.int16)
+        return torch.stack([self.used[i] for i in range(self.experts.router_count)], 1).to(torch.int16)
 
     def route(
         self, index: int, normalised: bool, output: tuple[Tensor, Tensor, Tensor]
@@ -127,14 +129,14 @@ def routers_of(causal: nn.Module) -> list[tuple[nn.Module, nn.Module]]:
     return pairs
 
 
-def experts_of(causal: nn.Module) -> Experts | None:
+def experts_of(causal: nn.Module) -> MixtureSizes | None:
     """The sizes of a mixture model; None for a dense model, or if the routers' sizes differ."""
     routers: list[Any] = [router for _, router in routers_of(causal)]
     sizes = {(router.top_k, router.num_experts) for router in routers}
-    return Experts(len(routers), *sizes.pop()) if len(sizes) == 1 else None
+    return MixtureSizes(len(routers), *sizes.pop()) if len(sizes) == 1 else None
 
 
-def install_router_hooks(causal: nn.Module) -> Experts | None:
+def install_router_hooks(causal: nn.Module) -> MixtureSizes | None:
     """Hook a mixture's routers, so that `Routes` can record and replay their choices. Returns the mixture's sizes.
 
     None, without hooks, for a dense model, and if a router's weights are not `gates` of its logits (tested by a call).

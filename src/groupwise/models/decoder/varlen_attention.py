@@ -55,12 +55,12 @@ def _missing_arguments() -> str:
 class VarlenRows:
     """Rows side by side: the packed index of each query and key, and where each row ends (`cu_`, from 0, int32).
 
-    `queries` is None if the queries are all packed tokens in their order. The kernel aligns a causal row with the end
-    of its keys: its queries are the last tokens of its text.
+    `query_indices` is None if the queries are all packed tokens in their order. The kernel aligns a causal row with the
+    end of its keys: its queries are the last tokens of its text.
     """
 
-    queries: Int[Tensor, " q"] | None
-    keys: Int[Tensor, " k"]
+    query_indices: Int[Tensor, " q"] | None
+    key_indices: Int[Tensor, " k"]
     cu_queries: Int[Tensor, " ends"]
     cu_keys: Int[Tensor, " ends"]
     longest: tuple[int, int]
@@ -98,15 +98,15 @@ class VarlenRows:
 
     def take(self, x: Float[Tensor, "n heads d"]) -> Float[Tensor, "q heads d"]:
         """The entries of the queries."""
-        return x if self.queries is None else x.index_select(0, self.queries)
+        return x if self.query_indices is None else x.index_select(0, self.query_indices)
 
 
 class VarlenAttention(torch.autograd.Function):
     """Attention of every packed token over its row's keys, and over the shared copy of a long context in `contexts`.
 
-    As in `MergedAttention`, the two outputs are merged by their log-sum-exp, and the backward of each part uses the
-    merged one. Saved are inputs, output, and one number per token and head: copies of keys live during one call. The
-    gradients of keys and values are added in float32 at least.
+    As in `SharedContextAttention`, the two outputs are merged by their log-sum-exp, and the backward of each part uses
+    the merged one. Saved are inputs, output, and one number per token and head: copies of keys live during one call.
+    The gradients of keys and values are added in float32 at least.
     """
 
     @staticmethod
@@ -121,8 +121,8 @@ class VarlenAttention(torch.autograd.Function):
     ) -> Float[Tensor, "n heads d"]:
         out, lse = _forward(rows, q, k, v, window)
         if contexts is not None:
-            assert contexts.queries is not None, "the queries of contexts are a part of the tokens"
-            merge_attention(out, lse.T, contexts.queries, *_by_token(_forward(contexts, q, k, v, None)))
+            assert contexts.query_indices is not None, "the queries of contexts are a part of the tokens"
+            merge_attention(out, lse.T, contexts.query_indices, *_by_token(_forward(contexts, q, k, v, None)))
         ctx.rows, ctx.contexts, ctx.window = rows, contexts, window
         ctx.save_for_backward(q, k, v, out, lse)
         return out
@@ -135,7 +135,7 @@ class VarlenAttention(torch.autograd.Function):
         _add(wide, ctx.rows, of_keys)
         if ctx.contexts is not None:
             of_queries, *of_keys = _backward(ctx.contexts, grad_outputs[0], saved, None)
-            grad_q = grad_q.index_add(0, ctx.contexts.queries, of_queries)
+            grad_q = grad_q.index_add(0, ctx.contexts.query_indices, of_queries)
             _add(wide, ctx.contexts, of_keys)
         return grad_q, *(x.to(saved[0].dtype) for x in wide), None, None, None
 
@@ -156,7 +156,7 @@ def _window(rows: VarlenRows, window: int | None) -> list[int]:
 def _forward(rows: VarlenRows, q: Tensor, k: Tensor, v: Tensor, window: int | None) -> tuple[Tensor, Tensor]:
     """Output by query, and log-sum-exp by head and query."""
     at, (most_queries, most_keys) = _window(rows, window), rows.longest
-    keys, values = (x.index_select(0, rows.keys) for x in (k, v))
+    keys, values = (x.index_select(0, rows.key_indices) for x in (k, v))
     out, lse, _ = _operators()[0](
         rows.take(q), keys, values, rows.cu_queries, rows.cu_keys, most_queries, most_keys, at == [-1, 0], None, at,
         q.shape[1] != k.shape[1],
@@ -170,8 +170,8 @@ def _backward(
     """The gradients by query, and by the copies of keys and values."""
     q, k, v, out, lse = saved
     at, (most_queries, most_keys) = _window(rows, window), rows.longest
-    keys, values = (x.index_select(0, rows.keys) for x in (k, v))
-    total = lse if rows.queries is None else lse.index_select(1, rows.queries)
+    keys, values = (x.index_select(0, rows.key_indices) for x in (k, v))
+    total = lse if rows.query_indices is None else lse.index_select(1, rows.query_indices)
     state = torch.zeros(2, dtype=torch.uint64, device=q.device)  # of dropout, which there is not
     return _operators()[1](
         rows.take(grad).contiguous(), rows.take(q), keys, values, rows.take(out), total, rows.cu_queries, rows.cu_keys,
@@ -182,7 +182,7 @@ def _backward(
 def _add(wide: Sequence[Tensor], rows: VarlenRows, parts: Sequence[Tensor]) -> None:
     """Add the gradients of the copies of keys and values to those of the packed ones."""
     for whole, part in zip(wide, parts, strict=True):
-        whole.index_add_(0, rows.keys, part.to(whole.dtype))
+        whole.index_add_(0, rows.key_indices, part.to(whole.dtype))
 
 
 @cache

@@ -32,11 +32,11 @@ def decoder_scale(vae: Mapping[str, Any]) -> int:
 class PipelineFamily(Protocol):
     """The pipelines of one class of diffusers: their parts, sizes and times, and the arguments of their transformer."""
 
-    pipeline: ClassVar[str]
+    pipeline_class: ClassVar[str]
     """The name of the class."""
     parts: ClassVar[Mapping[str, str]]
     """The parts that every pipeline of this family has, with their classes."""
-    optional: ClassVar[Mapping[str, str]]
+    optional_parts: ClassVar[Mapping[str, str]]
     """Parts that may be missing, with their classes."""
 
     def shape(self, transformer: Mapping[str, Any], vae: Mapping[str, Any]) -> PipelineShape:

@@ -19,7 +19,7 @@ from groupwise.models.diffusion.index import (
     pipeline_index,
     pipeline_shape,
 )
-from groupwise.models.diffusion.pipeline_velocity import Frozen, PipelineVelocity
+from groupwise.models.diffusion.pipeline_velocity import FrozenDiffusersParts, PipelineVelocity
 from groupwise.models.diffusion.prompts import byte_tokenizer
 from groupwise.models.diffusion.settings import Pipeline
 from groupwise.models.diffusion.shape import PipelineShape, guidance_scale, sized
@@ -91,14 +91,16 @@ def read_pipeline(path: Path, *, dtype: torch.dtype, device: torch.device | str)
     family, parts, shape = pipeline_family(path), pipeline_index(path), pipeline_shape(path)
     for file in pipeline_files(path, ".safetensors"):
         refuse_types(file, header(file))
-    absent = {name: None for name in (*family.optional, "image_encoder", "feature_extractor") if name not in parts}
+    absent = {
+        name: None for name in (*family.optional_parts, "image_encoder", "feature_extractor") if name not in parts
+    }
     try:
         with quiet(), quiet("diffusers"):
             diffusers: Any = import_module("diffusers")
             encoders = {
                 name: text_encoder(path / name, kind, dtype) for name, kind in parts.items() if name in ENCODERS
             }
-            pipe = getattr(diffusers, family.pipeline).from_pretrained(
+            pipe = getattr(diffusers, family.pipeline_class).from_pretrained(
                 path, local_files_only=True, use_safetensors=True, **absent, **encoders,
                 dtype={"vae": torch.float32, "default": dtype},
             )  # fmt: skip
@@ -109,7 +111,7 @@ def read_pipeline(path: Path, *, dtype: torch.dtype, device: torch.device | str)
     for name in (name for name in WITH_WEIGHTS if name in parts):
         freeze(path, getattr(pipe, name))
     refuse_superfluous(path / "transformer", pipe.transformer)
-    frozen = Frozen(family, pipe, tokens=0)
+    frozen = FrozenDiffusersParts(family, pipe, tokens=0)
     policy = FlowPolicy(
         shape, velocity=PipelineVelocity(frozen, 1.0, shape.guidance == "classifier-free"), surroundings=frozen
     )

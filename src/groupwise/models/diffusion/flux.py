@@ -37,13 +37,13 @@ class Flux:
     (dev) the transformer reads the scale of guidance, in one forward; without (schnell) it has none.
     """
 
-    pipeline: ClassVar[str] = "FluxPipeline"
+    pipeline_class: ClassVar[str] = "FluxPipeline"
     parts: ClassVar[Mapping[str, str]] = {
         "transformer": "FluxTransformer2DModel", "scheduler": "FlowMatchEulerDiscreteScheduler", "vae": "AutoencoderKL",
         "text_encoder": "CLIPTextModel", "tokenizer": "CLIPTokenizer",
         "text_encoder_2": "T5EncoderModel", "tokenizer_2": "T5Tokenizer",
     }  # fmt: skip
-    optional: ClassVar[Mapping[str, str]] = {}
+    optional_parts: ClassVar[Mapping[str, str]] = {}
 
     def shape(self, transformer: Mapping[str, Any], vae: Mapping[str, Any]) -> PipelineShape:
         names = ("in_channels", "num_layers", "num_single_layers", "attention_head_dim", "num_attention_heads")
@@ -57,8 +57,9 @@ class Flux:
             raise ValueError(f"axes_dims_rope {list(axes)} do not add up to attention_head_dim {head}")
         scale = decoder_scale(vae)
         return PipelineShape(
-            layers=double + single, state=(channels, size // scale, size // scale), width=head * heads, usual=size,
-            scale=scale, patch=2, grid=GRID, guidance="embedded" if transformer.get("guidance_embeds") else "none",
+            layers=double + single, state=(channels, size // scale, size // scale), width=head * heads,
+            default_size=size, scale=scale, patch=2, grid=GRID,
+            guidance="embedded" if transformer.get("guidance_embeds") else "none",
         )  # fmt: skip
 
     def prompt_tokens(self, path: Path) -> int:

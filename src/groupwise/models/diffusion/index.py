@@ -22,7 +22,7 @@ __all__ = ["INDEX", "is_pipeline", "pipeline_family", "pipeline_files", "pipelin
 
 INDEX = "model_index.json"
 FAMILIES: tuple[PipelineFamily, ...] = (StableDiffusion3(), Flux())
-PARTS = {name for family in FAMILIES for name in (*family.parts, *family.optional)}
+PARTS = {name for family in FAMILIES for name in (*family.parts, *family.optional_parts)}
 """The folders that are read of a pipeline."""
 OF_DIFFUSERS = ("transformer", "scheduler", "vae")
 """The parts whose classes are in diffusers; the classes of the others are in transformers."""
@@ -45,7 +45,7 @@ def pipeline_family(path: Path) -> PipelineFamily:
     """The family of the pipeline in a directory, by its class. BadData for a class that cannot be trained here."""
     index = read_json(path / INDEX)
     kind = index.get("_class_name")
-    if family := next((family for family in FAMILIES if family.pipeline == kind), None):
+    if family := next((family for family in FAMILIES if family.pipeline_class == kind), None):
         return family
     name, names = str(kind).lower(), " ".join(map(str, (kind, *classes(index).values()))).lower()
     if any(word in names for word in VIDEO):
@@ -55,7 +55,7 @@ def pipeline_family(path: Path) -> PipelineFamily:
         why = "a prompt is text alone here"
     else:
         what, why = f"pipelines of the class {short(kind)} are not supported", "each has other arguments and latents"
-    known = " or ".join(family.pipeline for family in FAMILIES)
+    known = " or ".join(family.pipeline_class for family in FAMILIES)
     raise BadData(f"{what}: {why}", evidence=f"{path / INDEX}", fix=f"use a pipeline of the class {known}")
 
 
@@ -75,7 +75,7 @@ def pipeline_index(path: Path) -> dict[str, str]:
     `MissingRequirement` without diffusers.
     """
     family, index = pipeline_family(path), read_json(path / INDEX)
-    parts, known = classes(index), {**family.parts, **family.optional}
+    parts, known = classes(index), {**family.parts, **family.optional_parts}
     if (scheduler := parts.get("scheduler")) != family.parts["scheduler"]:
         what = f"the scheduler of the pipeline in {path} is no flow matching by Euler steps"
         fix = f"use a checkpoint that was trained by flow matching, with a {family.parts['scheduler']}"
@@ -91,7 +91,7 @@ def pipeline_index(path: Path) -> dict[str, str]:
         if name in known and entry[0] != ("diffusers" if name in OF_DIFFUSERS else "transformers")
     ]
     if differences:
-        what = f"the pipeline in {path} lacks parts, or has others than {family.pipeline}"
+        what = f"the pipeline in {path} lacks parts, or has others than {family.pipeline_class}"
         raise BadData(
             what,
             evidence=", ".join(differences),

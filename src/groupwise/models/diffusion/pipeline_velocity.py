@@ -14,13 +14,13 @@ from groupwise.models.diffusion.prompts import prompt_text
 from groupwise.models.diffusion.scheduler import shift_of_tokens
 from groupwise.models.flow.denoising_actions import Pixels
 
-__all__ = ["Frozen", "PipelineVelocity"]
+__all__ = ["FrozenDiffusersParts", "PipelineVelocity"]
 
 CACHED = 128
 """The number of prompts whose embeddings are kept."""
 
 
-class Frozen:
+class FrozenDiffusersParts:
     """The parts of a pipeline that no run trains or saves: text encoders, scheduler and decoder.
 
     Copies of a policy share them. Each prompt is embedded alone, so its embeddings do not depend on other prompts.
@@ -32,7 +32,7 @@ class Frozen:
         self.conditions = lru_cache(CACHED)(self._conditions)
         self.times = lru_cache(self._times)
 
-    def __deepcopy__(self, metadata: dict[int, Any]) -> "Frozen":
+    def __deepcopy__(self, metadata: dict[int, Any]) -> "FrozenDiffusersParts":
         return self
 
     @torch.no_grad()
@@ -64,7 +64,7 @@ class PipelineVelocity(nn.Module):
     States and velocities have the dtype of `x`, at least float32; the transformer computes in the dtype of its weights.
     """
 
-    def __init__(self, frozen: Frozen, guidance: float, twice: bool) -> None:
+    def __init__(self, frozen: FrozenDiffusersParts, guidance: float, twice: bool) -> None:
         super().__init__()
         self.transformer, self.frozen, self.guidance, self.twice = frozen.pipe.transformer, frozen, guidance, twice
 

@@ -22,16 +22,17 @@ class PipelineShape(FlowShape):
     """The sizes of a pipeline. Its words are the bytes of a prompt; `width` is the transformer's.
 
     A latent covers `scale` pixels on a side, a token of the transformer `patch` latents; there are positions for `grid`
-    tokens on a side. `usual` is the side of the pictures that the transformer was made for. `guidance` is how a picture
-    is guided: by a second velocity, for the empty prompt; by a number that the transformer reads; or not at all.
+    tokens on a side. `default_size` is the side of the pictures that the transformer was made for. `guidance` is how a
+    picture is guided: by a second velocity, for the empty prompt; by a number that the transformer reads; or not at
+    all.
     """
 
     kind: ClassVar[str] = "pipeline"
 
     vocabulary: int = END + 1 + BYTES
-    words: int = BYTES
+    prompt_vocabulary: int = BYTES
     prompt_length: int = LONGEST
-    usual: int
+    default_size: int
     scale: int
     patch: int
     grid: int
@@ -61,7 +62,7 @@ class PipelineShape(FlowShape):
 
 def sized(shape: PipelineShape, settings: Pipeline) -> PipelineShape:
     """The sizes with pictures as a recipe asks for. `Usage` for a size that the transformer does not take."""
-    size, unit = settings.size or shape.usual, shape.scale * shape.patch
+    size, unit = settings.size or shape.default_size, shape.scale * shape.patch
     if size // unit * unit != size or size > unit * shape.grid:
         what = (
             f"pipeline.size is {size}: a side of a picture is a multiple of {unit} pixels, at most {unit * shape.grid}"

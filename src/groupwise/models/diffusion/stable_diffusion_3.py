@@ -23,13 +23,13 @@ T5_TOKENS = 256
 class StableDiffusion3:
     """`StableDiffusion3Pipeline`. The transformer cuts latents into patches, and has a table of positions."""
 
-    pipeline: ClassVar[str] = "StableDiffusion3Pipeline"
+    pipeline_class: ClassVar[str] = "StableDiffusion3Pipeline"
     parts: ClassVar[Mapping[str, str]] = {
         "transformer": "SD3Transformer2DModel", "scheduler": "FlowMatchEulerDiscreteScheduler", "vae": "AutoencoderKL",
         "text_encoder": "CLIPTextModelWithProjection", "tokenizer": "CLIPTokenizer",
         "text_encoder_2": "CLIPTextModelWithProjection", "tokenizer_2": "CLIPTokenizer",
     }  # fmt: skip
-    optional: ClassVar[Mapping[str, str]] = {"text_encoder_3": "T5EncoderModel", "tokenizer_3": "T5Tokenizer"}
+    optional_parts: ClassVar[Mapping[str, str]] = {"text_encoder_3": "T5EncoderModel", "tokenizer_3": "T5Tokenizer"}
 
     def shape(self, transformer: Mapping[str, Any], vae: Mapping[str, Any]) -> PipelineShape:
         names = (
@@ -44,7 +44,7 @@ class StableDiffusion3:
             raise ValueError(f"the transformer has in_channels {channels}, the decoder latent_channels {latents}")
         scale = decoder_scale(vae)
         return PipelineShape(
-            layers=layers, state=(channels, side, side), width=head * heads, usual=side * scale, scale=scale,
+            layers=layers, state=(channels, side, side), width=head * heads, default_size=side * scale, scale=scale,
             patch=patch, grid=grid, guidance="classifier-free",
         )  # fmt: skip
 

@@ -40,7 +40,7 @@ class FlowKind(ModelKind):
 
     def config(self, model: FlowPolicy) -> dict[str, Any]:
         shape = model.shape
-        sizes = {name: getattr(shape, name) for name in ("words", "prompt_length", "width", "layers")}
+        sizes = {name: getattr(shape, name) for name in ("prompt_vocabulary", "prompt_length", "width", "layers")}
         return {"model_type": FLOW, "state": list(shape.state), **sizes, "vocab_size": shape.vocabulary}
 
     def set_up(self, model: FlowPolicy, settings: Mapping[str, Any]) -> None:
@@ -54,7 +54,7 @@ def flow_shape(config: Mapping[str, Any]) -> FlowShape:
     if not isinstance(state, list) or not 1 <= len(state) <= 3 or any(type(n) is not int or n < 1 for n in state):
         raise ValueError(f"state is {state}: it must be a list of one to three sizes, such as [3, 8, 8]")
     words, prompt_length, width, layers = (
-        whole(config, name, low=1, high=SIZE) for name in ("words", "prompt_length", "width", "layers")
+        whole(config, name, low=1, high=SIZE) for name in ("prompt_vocabulary", "prompt_length", "width", "layers")
     )
     if layers > MOST_STEPS or max(*state, prompt_length * words) > SIZE:
         raise ValueError(f"layers is {layers} and state is {state}: too large for a flow model of this format")
@@ -62,7 +62,7 @@ def flow_shape(config: Mapping[str, Any]) -> FlowShape:
         vocabulary=END + 1 + words,
         layers=layers,
         state=tuple(state),
-        words=words,
+        prompt_vocabulary=words,
         prompt_length=prompt_length,
         width=width,
     )

@@ -26,7 +26,7 @@ class StepConstant:
     The sensitivity is the change of the mean, in units of std, per change of the velocity; 1 for a step without noise.
     """
 
-    name: Literal["dt", "std", "sensitivity"]
+    quantity: Literal["dt", "std", "sensitivity"]
 
 
 @dataclass(frozen=True, slots=True)

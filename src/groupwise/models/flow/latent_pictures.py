@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from groupwise.models.flow.denoising_actions import Pixels, all_states, decode_action, decoded_picture, final_state
 
-__all__ = ["Sheet", "picture_of", "png", "points_of", "reduced"]
+__all__ = ["PictureSheet", "picture_of", "png", "points_of", "reduced"]
 
 SMALL, GAP = 32, 4
 """Pictures of fewer rows than `SMALL` are enlarged by whole factors; `GAP` pixels lie between pictures on a sheet."""
@@ -78,7 +78,7 @@ def paint(pixels: Pixels, point: NDArray[np.floating], level: int, reach: int = 
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Sheet:
+class PictureSheet:
     """Pictures side by side on one page of pixels: a row per group. `boxes` are left, top and size of each picture.
 
     Pictures are enlarged by `scale`. A picture that is None has no box.
@@ -89,7 +89,7 @@ class Sheet:
     scale: int
 
     @classmethod
-    def of(cls, groups: Sequence[Sequence[Pixels | None]]) -> "Sheet | None":
+    def of(cls, groups: Sequence[Sequence[Pixels | None]]) -> "PictureSheet | None":
         """The sheet of these groups; None without pictures."""
         pictures = [picture for group in groups for picture in group if picture is not None]
         if not pictures:

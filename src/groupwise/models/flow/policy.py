@@ -21,13 +21,13 @@ from groupwise.models.flow.noise import Noise, wide
 from groupwise.models.flow.velocity import END, FlowShape, Velocity
 from groupwise.models.sampling import logprob_dtype
 
-__all__ = ["FlowPolicy", "Surroundings", "log_density"]
+__all__ = ["FlowPolicy", "FrozenParts", "log_density"]
 
 TokenStates = Float[Tensor, " n *state"]
 
 
 @runtime_checkable
-class Surroundings(Protocol):
+class FrozenParts(Protocol):
     """The frozen parts of a pipeline around its network: the scheduler's times, and the decoder of final states."""
 
     def times(self, steps: int) -> tuple[float, ...]: ...
@@ -54,7 +54,7 @@ class FlowPolicy(nn.Module):
         shape: FlowShape,
         denoise: Denoise = Denoise(),  # noqa: B008
         velocity: nn.Module | None = None,
-        surroundings: Surroundings | None = None,
+        surroundings: FrozenParts | None = None,
     ) -> None:
         super().__init__()
         self.shape, self.denoise, self.surroundings = shape, denoise, surroundings
@@ -124,7 +124,7 @@ class Steps:
 
     now: Float[Tensor, " n"]
     then: Float[Tensor, " n"]
-    words: Int[Tensor, "n prompt_length"]
+    prompt_tokens: Int[Tensor, "n prompt_length"]
     actions: tuple[Float[Tensor, " count *state"], ...]
 
     @classmethod
@@ -146,14 +146,14 @@ class Steps:
 
     def take(self, which: Tensor) -> "Steps":
         actions = tuple(a for a, chosen in zip(self.actions, which.tolist()) if chosen)
-        return Steps(self.now[which], self.then[which], self.words[which], actions)
+        return Steps(self.now[which], self.then[which], self.prompt_tokens[which], actions)
 
 
-class Numbers:
+class StepMeasures:
     """The measures of steps of one kind. Each velocity is computed once; only the policy's is in the graph."""
 
-    kind: str
-    state: TokenStates
+    step_kind: str
+    states: TokenStates
     """The states at which velocities are computed."""
     measures: Mapping[type, Callable[[Any], Tensor]]
 
@@ -164,35 +164,35 @@ class Numbers:
         self.prepare()
 
     def prepare(self) -> None:
-        """Set `state` and `measures`."""
+        """Set `states` and `measures`."""
         raise NotImplementedError
 
     def velocity(self, model: str = "policy") -> TokenStates:
         """The velocity of a model at the states before the steps."""
         if model not in self._velocities:
-            now, words = self.steps.now, self.steps.words
+            now, words = self.steps.now, self.steps.prompt_tokens
             with torch.set_grad_enabled(model == "policy" and torch.is_grad_enabled()):
                 network = self.policy.velocity if model == "policy" else self.side_models[model].velocity
-                self._velocities[model] = network(self.state, now, words)
+                self._velocities[model] = network(self.states, now, words)
         return self._velocities[model]
 
     def __call__(self, measure: Any) -> Float[Tensor, " n"]:
         computed = self.measures.get(type(measure))
         if computed is None:
             raise Usage(
-                f"a flow policy does not compute the measure {measure} at {self.kind}",
+                f"a flow policy does not compute the measure {measure} at {self.step_kind}",
                 fix="remove the component that needs it, or use a method of the family flow: groupwise methods",
             )
         return computed(measure)
 
 
-class Denoising(Numbers):
+class Denoising(StepMeasures):
     """Measures of denoising steps with noise: state before, state after, and the engine's mean."""
 
-    kind = "a denoising step"
+    step_kind = "a denoising step"
 
     def prepare(self) -> None:
-        self.state = self.arrays[0]
+        self.states = self.arrays[0]
         self.measures = {
             Logp: lambda m: log_density(self.arrays[1], *self.step(m.model)),
             Entropy: lambda m: self.std.log() + 0.5 * math.log(2 * math.pi * math.e),
@@ -203,45 +203,45 @@ class Denoising(Numbers):
 
     def step(self, model: str) -> tuple[TokenStates, Float[Tensor, " n"]]:
         """Mean and standard deviation of the steps under a model."""
-        return self.policy.denoise.noise(self.state, self.velocity(model), self.steps.now, self.steps.then)
+        return self.policy.denoise.noise(self.states, self.velocity(model), self.steps.now, self.steps.then)
 
     @cached_property
     def std(self) -> Float[Tensor, " n"]:
         return self.step("policy")[1].detach()
 
     def constant(self, measure: StepConstant) -> Float[Tensor, " n"]:
-        match measure.name:
+        match measure.quantity:
             case "dt":
                 return self.steps.now - self.steps.then
             case "std":
                 return self.std
             case "sensitivity":
-                return sensitivity(self.policy.denoise.noise, self.state, self.steps.now, self.steps.then)
+                return sensitivity(self.policy.denoise.noise, self.states, self.steps.now, self.steps.then)
 
     def kl(self, measure: StepKL) -> Float[Tensor, " n"]:
         other = self.arrays[2] if measure.model == "policy" else self.step(measure.model)[0]
         return mean_square((self.step("policy")[0] - other) / wide(self.std, other)) / 2
 
 
-class Renoising(Numbers):
+class Renoising(StepMeasures):
     """Measures of steps of the forward process: noise and data."""
 
-    kind = "a step of the forward process"
+    step_kind = "a step of the forward process"
 
     def prepare(self) -> None:
         now = wide(self.steps.now, self.arrays[0])
-        self.state = (1 - now) * self.arrays[1] + now * self.arrays[0]
+        self.states = (1 - now) * self.arrays[1] + now * self.arrays[0]
         self.measures = {
             Logp: lambda m: -mean_square(self.velocity(m.model) - (self.arrays[0] - self.arrays[1])) / 2,
             Entropy: lambda m: torch.full_like(self.steps.now, 0.5 * math.log(2 * math.pi * math.e)),
-            StepConstant: lambda m: self.steps.now if m.name == "dt" else torch.ones_like(self.steps.now),
+            StepConstant: lambda m: self.steps.now if m.quantity == "dt" else torch.ones_like(self.steps.now),
             ImplicitError: self.implicit_error,
             VelocityGap: lambda m: mean_square(self.velocity() - self.velocity(m.model)),
         }
 
     def implicit_error(self, measure: ImplicitError) -> Float[Tensor, " n"]:
         mixture = measure.beta * self.velocity() + (1 - measure.beta) * self.velocity(measure.model)
-        error = self.state - wide(self.steps.now, mixture) * mixture - self.arrays[1]
+        error = self.states - wide(self.steps.now, mixture) * mixture - self.arrays[1]
         return mean_square(error) / error.detach().abs().flatten(1).mean(1).clamp(min=1e-5)
 
 

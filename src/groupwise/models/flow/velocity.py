@@ -22,18 +22,18 @@ END = MOST_STEPS
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FlowShape(Sizes):
-    """The sizes of a flow model: the shape of its states, its `words`, and the `prompt_length` in words."""
+    """The sizes of a flow model: the shape of its states, its `prompt_vocabulary`, and the `prompt_length` in words."""
 
     kind: ClassVar[str] = "flow"
-    label: ClassVar[str] = "flow model"
-    whole_answers: ClassVar[bool] = True
-    draws_states: ClassVar[bool] = True
+    kind_label: ClassVar[str] = "flow model"
+    generates_whole_answers: ClassVar[bool] = True
+    denoises: ClassVar[bool] = True
 
     kv_heads: int = 0
     head_dim: int = 0
     positions: int = 1 << 20
     state: tuple[int, ...]
-    words: int
+    prompt_vocabulary: int
     prompt_length: int
     width: int
 
@@ -60,7 +60,7 @@ class Velocity(nn.Module):
         self.shape, size, width = shape, prod(shape.state), shape.width
         self.enter = nn.Linear(size, width)
         self.time = nn.Linear(1 + 2 * len(FREQUENCIES), width)
-        self.word = nn.Embedding(shape.prompt_length * shape.words, width)
+        self.word = nn.Embedding(shape.prompt_length * shape.prompt_vocabulary, width)
         self.up = nn.ModuleList(nn.Linear(width, 2 * width) for _ in range(shape.layers))
         self.down = nn.ModuleList(nn.Linear(2 * width, width) for _ in range(shape.layers))
         self.leave = nn.Linear(width, size)
@@ -70,7 +70,7 @@ class Velocity(nn.Module):
     ) -> Float[Tensor, " n *state"]:
         angles = torch.pi * t[:, None] * torch.tensor(FREQUENCIES, dtype=t.dtype, device=t.device)
         time = torch.cat([t[:, None], angles.cos(), angles.sin()], 1)
-        first = torch.arange(words.shape[1], device=words.device) * self.shape.words
+        first = torch.arange(words.shape[1], device=words.device) * self.shape.prompt_vocabulary
         h = self.enter(x.flatten(1)) + self.time(time) + self.word(words - (END + 1) + first).sum(1)
         for up, down in zip(self.up, self.down):
             h = h + down(F.silu(up(h)))

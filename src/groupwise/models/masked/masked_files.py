@@ -22,7 +22,7 @@ TABLE = 1 << 20
 """The most embeddings of a table: one for each symbol in each cell, or each word at each position."""
 LAYERS = 128
 """The most layers."""
-NAMES = ("cells", "symbols", "words", "prompt_length", "width", "layers", "heads")
+NAMES = ("cells", "symbols", "prompt_vocabulary", "prompt_length", "width", "layers", "heads")
 
 
 class MaskedKind(ModelKind):
@@ -58,7 +58,7 @@ class MaskedKind(ModelKind):
 def masked_shape(config: Mapping[str, Any]) -> MaskedShape:
     """The sizes in a configuration. KeyError or ValueError for an invalid one."""
     sizes = {name: whole(config, name, low=1, high=LAYERS if name == "layers" else SIZE) for name in NAMES}
-    for count, entries in (("cells", sizes["symbols"] + 1), ("prompt_length", sizes["words"])):
+    for count, entries in (("cells", sizes["symbols"] + 1), ("prompt_length", sizes["prompt_vocabulary"])):
         if sizes[count] * entries > TABLE:
             raise ValueError(
                 f"{count} is {sizes[count]} with {entries} embeddings each: at most {TABLE} fit in a table"
@@ -66,7 +66,7 @@ def masked_shape(config: Mapping[str, Any]) -> MaskedShape:
     if sizes["width"] % sizes["heads"]:
         raise ValueError(f"width is {sizes['width']}: it must be a multiple of heads, {sizes['heads']}")
     unmask_of(config)
-    return MaskedShape(vocabulary=MOST_UNMASKING_STEPS + 1 + 2 * sizes["symbols"] + sizes["words"], **sizes)
+    return MaskedShape(vocabulary=MOST_UNMASKING_STEPS + 1 + 2 * sizes["symbols"] + sizes["prompt_vocabulary"], **sizes)
 
 
 def masked_config(model: MaskedPolicy) -> dict[str, Any]:

@@ -44,7 +44,7 @@ class MaskedPolicy(nn.Module):
             return
         stored, self.schedule = self.schedule, UnmaskingSchedule(unmask).to(self.schedule.mean_change)
         if unmask.continues(stored.unmask):
-            scale = stored.unmask.speed / unmask.speed if unmask.speed else 0.0
+            scale = stored.unmask.schedule_lr_factor / unmask.schedule_lr_factor if unmask.schedule_lr_factor else 0.0
             for parameter, trained in zip(self.schedule.parameters(), stored.parameters(), strict=True):
                 parameter.data.copy_(trained.data * scale)
 
@@ -87,19 +87,19 @@ class MaskedPolicy(nn.Module):
 class Actions:
     """The trained tokens of a batch: which are commits and which are knobs, and what their log-probs need.
 
-    A canvas of several commits is forwarded once: `row` is the canvas of each commit.
+    A canvas of several commits is forwarded once: `canvas_row` is the canvas of each commit.
     """
 
-    commits: Int[Tensor, " c"]
-    knobs: Int[Tensor, " k"]
+    commit_index: Int[Tensor, " c"]
+    knob_index: Int[Tensor, " k"]
     canvases: Int[Tensor, "rows cells"]
-    words: Int[Tensor, "rows prompt_length"]
-    row: Int[Tensor, " c"]
+    prompt_tokens: Int[Tensor, "rows prompt_length"]
+    canvas_row: Int[Tensor, " c"]
     cell: Int[Tensor, " c"]
     symbol: Int[Tensor, " c"]
     temperature: Float[Tensor, " c"]
-    step: Int[Tensor, " k"]
-    values: Float[Tensor, "k 2"]
+    knob_step: Int[Tensor, " k"]
+    knob_values: Float[Tensor, "k 2"]
 
     @classmethod
     def of(cls, batch: Batch, policy: MaskedPolicy) -> "Actions":
@@ -124,12 +124,12 @@ class Actions:
             temperature.append(action.temperature)
         dtype_device, long = policy.dtype_device, {"device": policy.dtype_device["device"], "dtype": torch.long}
         return cls(
-            commits=torch.tensor(at[Commit], **long), knobs=torch.tensor(at[Knobs], **long),
+            commit_index=torch.tensor(at[Commit], **long), knob_index=torch.tensor(at[Knobs], **long),
             canvases=torch.tensor(canvases, **long).view(-1, policy.shape.cells),
-            words=policy.words([words for words, _ in rows]),
-            row=torch.tensor(row, **long), cell=torch.tensor(cell, **long), symbol=torch.tensor(symbol, **long),
+            prompt_tokens=policy.words([words for words, _ in rows]),
+            canvas_row=torch.tensor(row, **long), cell=torch.tensor(cell, **long), symbol=torch.tensor(symbol, **long),
             temperature=torch.tensor(temperature, **dtype_device),
-            step=torch.tensor(step, **long), values=torch.tensor(values, **dtype_device).view(-1, 2),
+            knob_step=torch.tensor(step, **long), knob_values=torch.tensor(values, **dtype_device).view(-1, 2),
         )  # fmt: skip
 
     def logp_and_entropy(self, model: MaskedPolicy) -> tuple[Float[Tensor, " n"], Float[Tensor, " n"]]:
@@ -137,15 +137,15 @@ class Actions:
         # A leaf: the learner runs backward for each microbatch, also for one that a mask emptied. That pass must reach
         # no weights, since AdamW moves weights with a gradient of 0 by their momentum and by weight decay.
         logp = torch.zeros(
-            len(self.commits) + len(self.knobs), requires_grad=torch.is_grad_enabled(), **model.dtype_device
+            len(self.commit_index) + len(self.knob_index), requires_grad=torch.is_grad_enabled(), **model.dtype_device
         )
         entropy = torch.zeros_like(logp)
-        if len(self.commits):
-            logits = model.predictor(self.canvases, self.words)[self.row, self.cell]
+        if len(self.commit_index):
+            logits = model.predictor(self.canvases, self.prompt_tokens)[self.canvas_row, self.cell]
             law = torch.log_softmax(logits.to(logp) / self.temperature[:, None], -1)
-            logp = logp.index_copy(0, self.commits, law.gather(1, self.symbol[:, None])[:, 0])
-            entropy = entropy.index_copy(0, self.commits, -(law.exp() * law).sum(-1))
-        if len(self.knobs):
-            logp = logp.index_copy(0, self.knobs, model.schedule.log_density(self.step, self.values))
-            entropy = entropy.index_copy(0, self.knobs, model.schedule.entropy(self.step))
+            logp = logp.index_copy(0, self.commit_index, law.gather(1, self.symbol[:, None])[:, 0])
+            entropy = entropy.index_copy(0, self.commit_index, -(law.exp() * law).sum(-1))
+        if len(self.knob_index):
+            logp = logp.index_copy(0, self.knob_index, model.schedule.log_density(self.knob_step, self.knob_values))
+            entropy = entropy.index_copy(0, self.knob_index, model.schedule.entropy(self.knob_step))
         return logp, entropy

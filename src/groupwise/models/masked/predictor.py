@@ -17,21 +17,21 @@ __all__ = ["MaskedShape", "Predictor"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MaskedShape(Sizes):
-    """The sizes of a masked model: its `cells`, the `symbols` that fill them, `words`, and `prompt_length`.
+    """The sizes of a masked model: its `cells`, the `symbols` that fill them, `prompt_vocabulary`, and `prompt_length`.
 
     Ids are, in this order: the knobs of a step, the end token, the commit of a symbol, a symbol, and a word.
     """
 
     kind: ClassVar[str] = "masked"
-    label: ClassVar[str] = "masked model"
-    whole_answers: ClassVar[bool] = True
+    kind_label: ClassVar[str] = "masked model"
+    generates_whole_answers: ClassVar[bool] = True
 
     kv_heads: int = 0
     head_dim: int = 0
     positions: int = 1 << 20
     cells: int
     symbols: int
-    words: int
+    prompt_vocabulary: int
     prompt_length: int
     width: int
     heads: int
@@ -74,7 +74,7 @@ class Predictor(nn.Module):
         super().__init__()
         self.shape, width = shape, shape.width
         self.cell = nn.Embedding(shape.cells * (shape.symbols + 1), width)
-        self.word = nn.Embedding(shape.prompt_length * shape.words, width)
+        self.word = nn.Embedding(shape.prompt_length * shape.prompt_vocabulary, width)
         self.attention = nn.ModuleList(nn.Linear(width, 3 * width) for _ in range(shape.layers))
         self.mixed = nn.ModuleList(nn.Linear(width, width) for _ in range(shape.layers))
         self.up = nn.ModuleList(nn.Linear(width, 4 * width) for _ in range(shape.layers))
@@ -86,7 +86,7 @@ class Predictor(nn.Module):
     ) -> Float[Tensor, "n cells symbols"]:
         shape, width = self.shape, self.shape.width
         cell = torch.arange(shape.cells, device=canvas.device) * (shape.symbols + 1)
-        first = torch.arange(shape.prompt_length, device=words.device) * shape.words
+        first = torch.arange(shape.prompt_length, device=words.device) * shape.prompt_vocabulary
         x = torch.cat([self.cell(canvas + cell), self.word(words - shape.first_word + first)], 1)
         for attention, mixed, up, down in zip(self.attention, self.mixed, self.up, self.down):
             q, k, v = attention(F.layer_norm(x, (width,))).unflatten(-1, (3, shape.heads, -1)).permute(2, 0, 3, 1, 4)

@@ -21,9 +21,9 @@ class Unmask:
 
     A step draws all masked cells at its temperature. Then a share of all cells is masked, those that were drawn with
     the least probability, also of earlier steps; the last step masks none. At the start the share falls evenly, and the
-    temperature holds for all steps. The schedule draws its knobs from Gaussians with the standard deviation `spread`,
-    which training may lower to `floor`. With a spread of 0 the schedule is fixed, and no knob is an action. The numbers
-    of the schedule learn `speed` times as fast as weights.
+    temperature holds for all steps. The schedule draws its knobs from Gaussians with the standard deviation `knob_std`,
+    which training may lower to `min_knob_std`. With a spread of 0 the schedule is fixed, and no knob is an action. The
+    numbers of the schedule learn `schedule_lr_factor` times as fast as weights.
 
     >>> Unmask(steps=4).shares
     (0.75, 0.5, 0.25, 0.0)
@@ -31,17 +31,23 @@ class Unmask:
 
     steps: int = 4
     temperature: float = 1.0
-    spread: float = 0.0
-    floor: float = 0.05
-    speed: float = 20.0
+    knob_std: float = 0.0
+    min_knob_std: float = 0.05
+    schedule_lr_factor: float = 20.0
 
     def __post_init__(self) -> None:
         if not 1 <= self.steps <= MOST_UNMASKING_STEPS:
             raise ValueError(f"{self}\nneeds 1 <= steps <= {MOST_UNMASKING_STEPS}")
-        if not (0 < self.temperature < math.inf and 0 <= self.spread < math.inf and 0 <= self.speed < math.inf):
-            raise ValueError(f"{self}\nneeds temperature > 0, spread >= 0 and speed >= 0")
-        if not 0 < self.floor < math.inf or 0 < self.spread < self.floor:
-            raise ValueError(f"{self}\nneeds a floor above 0, and at most the spread, unless the spread is 0")
+        if not (
+            0 < self.temperature < math.inf
+            and 0 <= self.knob_std < math.inf
+            and 0 <= self.schedule_lr_factor < math.inf
+        ):
+            raise ValueError(f"{self}\nneeds temperature > 0, knob_std >= 0 and schedule_lr_factor >= 0")
+        if not 0 < self.min_knob_std < math.inf or 0 < self.knob_std < self.min_knob_std:
+            raise ValueError(
+                f"{self}\nneeds a min_knob_std above 0, and at most the knob_std, unless the knob_std is 0"
+            )
 
     @property
     def shares(self) -> tuple[float, ...]:
@@ -51,15 +57,15 @@ class Unmask:
     def continues(self, stored: "Unmask") -> bool:
         """Whether a schedule that was trained with the `stored` settings is kept: its start equals these settings'.
 
-        `speed` and `floor` may differ: they are settings of training.
+        `schedule_lr_factor` and `min_knob_std` may differ: they are settings of training.
         """
-        start = (self.steps, self.temperature, self.spread) == (stored.steps, stored.temperature, stored.spread)
-        return start and (self.speed > 0 or stored.speed == 0)
+        start = (self.steps, self.temperature, self.knob_std) == (stored.steps, stored.temperature, stored.knob_std)
+        return start and (self.schedule_lr_factor > 0 or stored.schedule_lr_factor == 0)
 
     @property
     def is_fixed(self) -> bool:
         """Whether the schedule is no policy: its knobs have no noise."""
-        return self.spread == 0
+        return self.knob_std == 0
 
     @property
     def starts(self) -> list[list[float]]:
@@ -71,18 +77,18 @@ class Unmask:
 class UnmaskingSchedule(nn.Module):
     """The schedule policy: independent Gaussians over the knobs of each step, with learned means and deviations."""
 
-    start: Tensor
+    start_knobs: Tensor
 
     def __init__(self, unmask: Unmask) -> None:
         super().__init__()
         self.unmask = unmask
         self.mean_change = nn.Parameter(torch.zeros(unmask.steps, KNOBS))
         self.log_std_change = nn.Parameter(torch.zeros(unmask.steps, KNOBS))
-        self.register_buffer("start", torch.tensor(unmask.starts), persistent=False)
+        self.register_buffer("start_knobs", torch.tensor(unmask.starts), persistent=False)
 
     @property
     def mean(self) -> Float[Tensor, "steps k"]:
-        return self.start.to(self.mean_change) + self.unmask.speed * self.mean_change
+        return self.start_knobs.to(self.mean_change) + self.unmask.schedule_lr_factor * self.mean_change
 
     @property
     def std(self) -> Float[Tensor, "steps k"]:
@@ -90,7 +96,11 @@ class UnmaskingSchedule(nn.Module):
         unmask = self.unmask
         if unmask.is_fixed:
             return torch.zeros_like(self.log_std_change)
-        return (math.log(unmask.spread) + unmask.speed * self.log_std_change).exp().clamp(min=unmask.floor)
+        return (
+            (math.log(unmask.knob_std) + unmask.schedule_lr_factor * self.log_std_change)
+            .exp()
+            .clamp(min=unmask.min_knob_std)
+        )
 
     def log_density(self, step: Int[Tensor, " n"], values: Float[Tensor, "n k"]) -> Float[Tensor, " n"]:
         """The log-density of the knobs of steps: the sum over the knobs."""

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from groupwise.core import BadData
 from groupwise.data import Curriculum, Draw, Rollout, Task
-from groupwise.models import Purpose, permutation
+from groupwise.models import RandomPurpose, permutation
 
 __all__ = ["Shuffled"]
 
@@ -56,6 +56,6 @@ def check_prompts(task: Task) -> None:
 
 @lru_cache(maxsize=4)  # an epoch is drawn in many small parts, and its order takes a sort of all prompts
 def _order(seed: int, epoch: int, n: int) -> NDArray[np.int64]:
-    order = permutation((seed, Purpose.CURRICULUM), epoch, 0, n)
+    order = permutation((seed, RandomPurpose.CURRICULUM), epoch, 0, n)
     order.flags.writeable = False
     return order

@@ -8,7 +8,7 @@ from typing import ClassVar, Literal
 import numpy as np
 
 from groupwise.data import WRITTEN, Draw, Finish, Rollout, Sample, Sampler, Strategy
-from groupwise.models import Purpose, lineage
+from groupwise.models import RandomPurpose, lineage
 from groupwise.models.flow.denoising_actions import decoded_picture, encode_action, final_state
 from groupwise.models.flow.normals import normals
 from groupwise.rollout.strategies.independent import Independent
@@ -46,7 +46,7 @@ def retraced(sample: Sample, draw: Draw, sampler: Sampler, chosen: float | None 
     n = len(sample.tokens) - 1
     first, end = (0, n) if chosen is None else (int(chosen * n), int(chosen * n) + 1)
     steps = sample.tokens[first:end]
-    key = (sampler.random(*sample.stream).getrandbits(32), Purpose.STRATEGY)
+    key = (sampler.random(*sample.stream).getrandbits(32), RandomPurpose.STRATEGY)
     noise = normals(key, [draw.id] * len(steps), [lineage(sample.stream)] * len(steps), steps, prod(data.shape)).numpy()
     pictures = [*[None] * (len(steps) - 1), decoded_picture(sample.path)]  # of latents: a picture ends the path
     path = tuple(encode_action(row.reshape(data.shape), data, picture=p) for row, p in zip(noise, pictures))

@@ -21,7 +21,7 @@ FEW = 16
 """The number of input rows that the blocks are laid out for. Other numbers of rows give the same bits in each row."""
 
 
-class Blocked(nn.Module):
+class PrepackedLinear(nn.Module):
     """A linear layer that also holds its weight in a blocked memory layout, from first use until `drop_blocks`."""
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
@@ -49,16 +49,16 @@ def with_blocked_weights(model: M) -> M:
     for module in list(twin.modules()):
         for name, part in module.named_children():
             if type(part) is nn.Linear and gains(part.weight):
-                setattr(module, name, Blocked(part.weight, part.bias))
+                setattr(module, name, PrepackedLinear(part.weight, part.bias))
     if isinstance(twin, Decoder) and twin.lm_head is None and gains(twin.unembedding):
-        twin.lm_head = Blocked(twin.unembedding, None)  # the twin's head no longer shares the embedding
+        twin.lm_head = PrepackedLinear(twin.unembedding, None)  # the twin's head no longer shares the embedding
     return twin
 
 
 def drop_blocks(model: nn.Module) -> None:
     """Free all blocked copies; they are made again on the next use."""
     for module in model.modules():
-        if isinstance(module, Blocked):
+        if isinstance(module, PrepackedLinear):
             module.blocks = None
 
 

@@ -1,4 +1,4 @@
-"""`Routed`: one surrogate for the tokens that a mask (gate) selects, and another for the other tokens."""
+"""`GatedSurrogate`: one surrogate for the tokens that a mask (gate) selects, and another for the other tokens."""
 
 from dataclasses import dataclass
 
@@ -8,29 +8,29 @@ from torch import Tensor
 
 from groupwise.data import Batch, Mask, Surrogate, surrogate
 from groupwise.objective.gates import positive_advantage
-from groupwise.objective.surrogates import Clip, Clipped, Clips
+from groupwise.objective.surrogates import Clip, Clipped, ReportsClipping
 
-__all__ = ["Routed", "nothing"]
+__all__ = ["GatedSurrogate", "nothing"]
 
 
 @dataclass(frozen=True, slots=True)
-class Routed(Surrogate):
-    """The surrogate `then` for the tokens that the mask `where` selects, and `otherwise` for all others.
+class GatedSurrogate(Surrogate):
+    """One surrogate, `selected_surrogate`, for the tokens that the mask `gate` selects, and another one for the rest.
 
     Both surrogates are computed on all tokens, so both must be finite everywhere.
     """
 
-    where: Mask = positive_advantage
-    then: Surrogate = Clip()  # noqa: RUF009
-    otherwise: Surrogate = Clip()  # noqa: RUF009
+    gate: Mask = positive_advantage
+    selected_surrogate: Surrogate = Clip()  # noqa: RUF009
+    other_surrogate: Surrogate = Clip()  # noqa: RUF009
 
     def __call__(self, b: Batch) -> Float[Tensor, " n"]:
-        return torch.where(self.where(b), self.then(b), self.otherwise(b))
+        return torch.where(self.gate(b), self.selected_surrogate(b), self.other_surrogate(b))
 
     def clipped(self, b: Batch) -> Clipped:
         """The tokens that are clipped at the lower, and at the upper bound of the surrogate that applies to them."""
-        gate = self.where(b)
-        (low, high), (other_low, other_high) = _clipped(self.then, b), _clipped(self.otherwise, b)
+        gate = self.gate(b)
+        (low, high), (other_low, other_high) = _clipped(self.selected_surrogate, b), _clipped(self.other_surrogate, b)
         return torch.where(gate, low, other_low), torch.where(gate, high, other_high)
 
 
@@ -41,7 +41,7 @@ def nothing(b: Batch) -> Float[Tensor, " n"]:
 
 
 def _clipped(surrogate: Surrogate, b: Batch) -> Clipped:
-    if isinstance(surrogate, Clips):
+    if isinstance(surrogate, ReportsClipping):
         return surrogate.clipped(b)
     none = torch.zeros_like(b.advantage, dtype=torch.bool)
     return none, none

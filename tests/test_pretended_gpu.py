@@ -16,7 +16,7 @@ from tests.pretended_gpu import GPU, counted, pretended_gpu
 HOME = Path(groupwise.__file__).parent
 BRANCH = re.compile(r"""\.type [!=]= "|is_cuda|startswith\("cuda|torch\.cuda\.|not in \("cpu", "cuda"\)""")
 BRANCHES = {
-    "checks/check_machine.py": 5,
+    "checks/check_machine.py": 6,
     "cluster/ray.py": 1,
     "commands/doctor.py": 2,
     "config/devices.py": 3,

@@ -1,6 +1,7 @@
-"""The head of a Ray cluster dies: the run goes on until its engines end, ends itself, and is resumed without Ray."""
+"""The head of a Ray cluster, or its host, is lost: the run ends with its engines, and is resumed without Ray."""
 
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -65,3 +66,54 @@ def test_a_run_outlives_the_head_ends_with_its_engines_and_is_resumed_without_ra
     (run,) = (tmp_path / "runs").iterdir()
     resumed = gw.resume(run, launch="local")
     assert trained(resumed) == trained(gw.train(out=tmp_path / "local", **SMALL))
+
+
+HOSTS = """
+set -e
+trap 'for host in $HEAD $OTHER; do ip netns pids $host | xargs -r kill -9; ip netns del $host; done' EXIT
+ip netns add $HEAD; ip netns add $OTHER
+ip link add head netns $HEAD type veth peer name other netns $OTHER
+ip -n $HEAD addr add 10.9.0.1/24 dev head; ip -n $OTHER addr add 10.9.0.2/24 dev other
+for host in $HEAD $OTHER; do ip -n $host link set lo up; done
+ip -n $HEAD link set head up; ip -n $OTHER link set other up
+node="--object-store-memory $MEMORY --disable-usage-stats"
+ip netns exec $HEAD $RAY start --head --port 6379 --node-ip-address 10.9.0.1 --num-cpus 2 \
+    --include-dashboard false --temp-dir $TEMPORARY $node
+ip netns exec $OTHER $RAY start --address 10.9.0.1:6379 --node-ip-address 10.9.0.2 --num-cpus 0 $node
+RAY_ADDRESS=10.9.0.1:6379 ip netns exec $OTHER $PYTHON -c "$DRIVER" $RUNS
+"""
+"""Two hosts, which are network namespaces: one of the head and the engines, one of the run."""
+CUT = """
+import subprocess, sys
+import groupwise as gw
+from groupwise.core import GroupwiseError
+from groupwise.engines import Served
+from tests.cluster.test_ray_head import SMALL
+
+def cut(run, line):
+    if line["iteration"] == 2:
+        subprocess.run(["ip", "link", "set", "other", "down"], check=True)
+
+engine = Served(restarts=1, deadline=20.0)
+try:
+    gw.train(out=sys.argv[1], engine=engine, on_iteration=cut, **SMALL, **{"cluster.launch": "ray"})
+except GroupwiseError as error:
+    print(error)
+    sys.exit(error.code)
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("ip"), reason="needs root and ip, for network namespaces")
+@pytest.mark.timeout(600)
+def test_a_run_whose_head_is_on_a_lost_host_names_it_and_is_resumed_without_ray(tmp_path: Path) -> None:
+    """Its host answers nothing any more, and closes no connection. All engines are there, too."""
+    ray = Path(sys.executable).with_name("ray")
+    names = {"HEAD": f"head-{os.getpid()}", "OTHER": f"other-{os.getpid()}", "MEMORY": str(MEMORY), "DRIVER": CUT}
+    places = {"RAY": ray, "PYTHON": sys.executable, "RUNS": tmp_path / "runs", "TEMPORARY": f"/tmp/head-{os.getpid()}"}
+    environment = {**os.environ, **names, **{name: str(path) for name, path in places.items()}}
+    done = subprocess.run(["bash", "-c", HOSTS], env=environment, capture_output=True, text=True, timeout=SECONDS)
+    shutil.rmtree(places["TEMPORARY"], ignore_errors=True)
+    assert done.returncode == WorkerLost.code, done.stdout + done.stderr
+    assert "the head of the Ray cluster, 10.9.0.1:6379, does not answer" in done.stdout and "gw.resume" in done.stdout
+    (run,) = (tmp_path / "runs").iterdir()
+    assert trained(gw.resume(run, launch="local")) == trained(gw.train(out=tmp_path / "local", **SMALL))

@@ -91,7 +91,7 @@ def complete_phases(data: Mapping[str, Any], *, trust_remote_code: bool = False)
         defaults, reasons = model_defaults(tables, trust_remote_code=trust_remote_code, rate=False)
         machine = tables.get("machine", {})
         if isinstance(machine, Mapping) and machine.get("dtype", AUTO) == AUTO:
-            defaults |= {DTYPE: dtype_of(AUTO, str(machine.get("device", AUTO)))}
+            defaults |= {DTYPE: dtype_of(AUTO, str(machine.get("device", AUTO)), str(tables["model"]))}
         for path, value in defaults.items():
             set_path(complete, f"{KEY}.{i}.{path}", value)
         if reasons:

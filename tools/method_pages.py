@@ -73,7 +73,7 @@ def method_page(name: str) -> str:
     parent, source = reference.parent, _source(name)
     head, *rows = differences(reference, method)
     effect = [f"Claim, stated before the runs: {reference.effect.claim(name)}."] if reference.effect else []
-    effect += [f"No effect is measured. {reference.no_effect}"] if reference.no_effect else []
+    effect += [f"No effect is measured. {reference.no_effect_reason}"] if reference.no_effect_reason else []
     effect += [f"Finding: {reference.finding}"] if reference.finding else []
     changes = diff(methods()[parent](), method) if parent else []
     code = [f"Code read: [{reference.code.partition(':')[2]}]({reference.code_link})."] if reference.code else []

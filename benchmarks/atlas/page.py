@@ -70,7 +70,7 @@ def summary(compared: Sequence[Comparison | None]) -> str:
 
 def row(study: Study, comparison: Comparison | None) -> tuple[str, ...]:
     """The cells of a stated effect."""
-    effect, toy = study.effect, reference_of(getattr(methods, study.method)).toy
+    effect, toy = study.effect, reference_of(getattr(methods, study.method)).toy_test
     against = link(effect.parent) if effect.parent != study.method else "itself, other [settings](#settings)"
     exact = f"[shown](../{toy.partition('::')[0]})" if toy else ""
     head = (link(study.method), against, claim(effect))
@@ -91,7 +91,7 @@ def figures(comparison: Comparison) -> tuple[str, ...]:
 def claim(effect: Effect) -> str:
     """An effect in a cell."""
     change = {"up": "higher", "down": "lower"}[effect.direction]
-    return f"`{effect.metric}` {change} by {effect.least:g}, {effect.task}, equal {effect.matched}"
+    return f"`{effect.metric}` {change} by {effect.min_difference:g}, {effect.task}, equal {effect.matched_by}"
 
 
 def ablation(study: Study, comparison: Comparison | None) -> str:
@@ -110,7 +110,7 @@ def without() -> str:
     """The methods without an effect, each with its reason."""
     missing = [(m.__name__, reference_of(m)) for m in published if reference_of(m).effect is None]
     rows = [
-        (link(name), reference.no_effect or "No effect is stated yet.", "shown" if reference.toy else "")
+        (link(name), reference.no_effect_reason or "No effect is stated yet.", "shown" if reference.toy_test else "")
         for name, reference in missing
     ]
     return table_of(("method", "reason", "in expectation"), rows)

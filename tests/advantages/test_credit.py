@@ -64,8 +64,8 @@ def test_without_kl_no_reference_is_needed() -> None:
     ReturnsToGo()(batch.reward, batch)
     measures = frozenset({Logp("policy"), Logp("teacher")})
     assert (
-        needs(ReturnsToGo(kl=0.1, model="teacher"))
-        == needs(WhitenedTokens(ReturnsToGo(kl=0.1, model="teacher")))
+        needs(ReturnsToGo(kl_coefficient=0.1, reference_model="teacher"))
+        == needs(WhitenedTokens(ReturnsToGo(kl_coefficient=0.1, reference_model="teacher")))
         == measures
     )
 

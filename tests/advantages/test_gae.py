@@ -96,7 +96,7 @@ def test_it_equals_the_recursion_over_all_tokens(gamma: float, lam: float, kl: f
     columns = (torch.from_numpy(x[mask]) for x in (value, old, reference))
     values, logp_old, logp_reference = columns
     batch = batch.having(logp_old=logp_old, measures={Value(): values, Logp("reference"): logp_reference})
-    actual = GAE(gamma, lam, kl=kl)(batch.score, batch)
+    actual = GAE(gamma, lam, kl_coefficient=kl)(batch.score, batch)
     np.testing.assert_allclose(actual.numpy(), advantage[mask], rtol=1e-12, atol=1e-13)
 
 
@@ -124,7 +124,7 @@ def test_without_values_it_is_reinforce_and_whitening_is_over_all_tokens() -> No
 
 def test_needs_and_bounds() -> None:
     assert needs(WhitenedTokens(GAE(critic="other"))) == {Value("other")}
-    assert needs(GAE(kl=0.1)) == {Value("critic"), Logp("policy"), Logp("reference")}
+    assert needs(GAE(kl_coefficient=0.1)) == {Value("critic"), Logp("policy"), Logp("reference")}
     for gamma, lam in ((1.1, 0.5), (1.0, -0.1)):
         with pytest.raises(ValueError, match="gamma and lam are out of range"):
             GAE(gamma, lam)

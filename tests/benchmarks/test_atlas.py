@@ -17,7 +17,9 @@ from groupwise.certificates.studies import RESULTS, SEEDS, Comparison, Trial, Tr
 from groupwise.methods import Effect, grpo, gspo, murphy, published, reference_of
 
 HOME = Path(__file__).parents[2]
-EFFECT = Effect(metric="entropy", direction="up", task="calculator", parent="grpo", least=0.1, matched="steps")
+EFFECT = Effect(
+    metric="entropy", direction="up", task="calculator", parent="grpo", min_difference=0.1, matched_by="steps"
+)
 ONE = ("prompts = 1", "iterations = 1", "method.group_size = 2", "method.minibatches = 1", "evaluate.problems = 1",
        "sampling.max_tokens = 4")  # fmt: skip
 
@@ -69,7 +71,7 @@ def test_a_metric_of_training_is_the_mean_of_the_second_half_and_a_held_out_one_
 
 
 def test_at_equal_tokens_the_longer_run_is_read_up_to_the_others_total() -> None:
-    effect = replace(EFFECT, matched="tokens")
+    effect = replace(EFFECT, matched_by="tokens")
     own, parent = trials_of("gspo", effect, 1)
     long = result(own, {"entropy": {1: 1.0, 2: 2.0, 3: 8.0, 4: 9.0}}, tokens=(20, 20, 20, 20))
     short = result(parent, {"entropy": {1: 0.0, 2: 0.0, 3: 0.0, 4: 1.0}}, tokens=(10, 10, 10, 19))
@@ -228,7 +230,7 @@ def test_every_method_has_a_row_or_a_reason() -> None:
 def test_both_recipes_of_an_effect_are_valid(study: Study) -> None:
     own, parent = (trial.recipe() for trial in trials_of(study.method, study.effect, 1))
     assert own != parent and own.task == parent.task
-    assert own.prompts == parent.prompts or study.effect.matched == "tokens", "equal steps have equally many prompts"
+    assert own.prompts == parent.prompts or study.effect.matched_by == "tokens", "equal steps have equally many prompts"
 
 
 def test_a_parents_runs_are_shared() -> None:

@@ -11,7 +11,7 @@ from groupwise.config.recipe_toml import read_recipe
 from groupwise.config.toml import DEFAULT, read_toml
 from groupwise.config.user_code import UserCode
 from groupwise.core import Usage
-from groupwise.methods import GatedTurns, Method, published, reference_of
+from groupwise.methods import EarlyStoppingTurns, Method, published, reference_of
 from groupwise.models import Decoder, write_model
 from groupwise.rollout import Turns
 from tests.checks import check
@@ -68,7 +68,7 @@ def test_a_method_alone_is_a_recipe_that_runs(method: Callable[..., Method], tmp
     task = read_recipe(find_recipe(effect.task)) if effect and effect.task != "calculator" else read_recipe(DEFAULT)
     file.write_text(f'method = "{method.__name__}"\ntask = "{task.task.label}"\nmodel = "{task.model}"\n')
     errors = check(file, [("evaluate.problems", "1")])
-    if isinstance(method().strategy, Turns | GatedTurns):
+    if isinstance(method().strategy, Turns | EarlyStoppingTurns):
         assert ["needs an environment" in error.what and bool(error.fix) for error in errors] == [True]
     elif part := PARTS.get(method.__name__):
         assert [f"needs the subscore '{part}'" in error.what for error in errors] == [True]

@@ -12,9 +12,9 @@ from groupwise.config.recipe_errors import unknown_field
 from groupwise.config.recipe_toml import plain, read, read_recipe, write
 from groupwise.core import Usage
 from groupwise.methods import (
-    AtLevel,
+    HintAtLevel,
     Method,
-    SumProposals,
+    SumProposalParser,
     expo,
     m_grpo,
     on_policy_distillation,
@@ -76,13 +76,13 @@ def test_arguments_and_fields_stand_side_by_side():
         'method = { base = "sage_hint", form = "light", group_size = 4, strategy.prompt_template = "{hint}{problem}" }'
     )
     method = read_recipe(text).method
-    assert isinstance(method.strategy, AtLevel)
+    assert isinstance(method.strategy, HintAtLevel)
     assert (method.group_size, method.strategy.prompt_template) == (4, "{hint}{problem}")
 
 
 def test_an_argument_may_be_a_part():
-    method = read_recipe('[method]\nbase = "syn_grpo"\nsource = "SumProposals"\nrate = 0.5').method
-    assert method == syn_grpo(source=SumProposals(), rate=0.5)
+    method = read_recipe('[method]\nbase = "syn_grpo"\nsource = "SumProposalParser"\nrate = 0.5').method
+    assert method == syn_grpo(source=SumProposalParser(), rate=0.5)
 
 
 @pytest.mark.parametrize(("text", "message"), [

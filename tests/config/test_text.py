@@ -303,7 +303,9 @@ def test_schedules_become_numbers():
         method, objective=replace(method.objective, surrogate=Clip(0.2, 0.2)), epochs=3
     )
     assert method_from(write(method)) == method
-    text = "method.base = 'grpo'\n[method.schedules]\n'{}' = {{ kind = 'Ramp', start = 1, end = 2, over = 3 }}"
+    text = (
+        "method.base = 'grpo'\n[method.schedules]\n'{}' = {{ kind = 'Ramp', start_value = 1, end_value = 2, over = 3 }}"
+    )
     assert read_recipe(text.format("objective.surrogate.low")).method.schedules[0][1] == Ramp(1.0, 2.0, 3)
     with pytest.raises(Usage, match="Clip has no field 'lo'; did you mean low"):
         read_recipe(text.format("objective.surrogate.lo"))
@@ -401,7 +403,7 @@ method.objective.surrogate = 'Batch'
 method.objective.surrogate.kind = 3
     recipe.method.objective.surrogate: kind: 3 is a whole number; expected the name of a component
 method.objective.aggregate.x = 1
-    recipe.method.objective.aggregate: the table has no kind; the names are ScaledByLength, ScaledBySubscore, budget
+    recipe.method.objective.aggregate: the table has no kind; the names are LengthScaledAggregate
 method.objective.aggregate = { kind = 'token_mean', x = 1 }
     recipe.method.objective.aggregate: token_mean has no constants, so no 'x'
 method.objective.penalties = ['KL']

@@ -28,7 +28,7 @@ def test_the_page_has_all_of_the_method(name: str) -> None:
     for lines in filter(None, blocks):
         assert "\n".join([*lines, "```"]) in page
     assert page.count("```") == 2 * sum(map(bool, blocks))
-    facts = [reference.label, reference.code_link, *reference.proofs, reference.no_effect, reference.finding]
+    facts = [reference.label, reference.code_link, *reference.proofs, reference.no_effect_reason, reference.finding]
     facts += [reference.effect.claim(name)] if reference.effect else []
     facts += [f"- `{argument}`: " for argument in own_arguments(function)]
     facts += [cell.replace("|", r"\|") for d in reference.differences for cell in (d.what, d.paper, d.code, d.ours)]

@@ -27,10 +27,10 @@ from groupwise.data import (
 from groupwise.evaluation.conversation_metrics import describe_conversations
 from groupwise.methods import (
     ActionSuccess,
+    ClaimPressure,
+    ConsecutiveGroups,
     Delegating,
     Method,
-    Pressed,
-    Queued,
     graph_grpo,
     m_grpo,
     parrot,
@@ -62,7 +62,7 @@ def graphs(rewards: list[float], texts: tuple[str, ...] = EDGES) -> Batch:
 def test_edge_success_rates():
     """S = 1, 1/2, 1/3; the loss and the gradient of the logits of p = .6, .5, .7."""
     batch = graphs([1.0, 1.0, 0.0, 0.0])
-    a = ActionSuccess(present="1")(batch.score, batch).view(4, 3)
+    a = ActionSuccess(action_text="1")(batch.score, batch).view(4, 3)
     present = f64([[float(digit) for digit in text] for text in EDGES])
     expected = present * f64([1.372813, -0.392232, -0.980581])
     torch.testing.assert_close(a, expected, atol=1e-6, rtol=0)
@@ -175,7 +175,7 @@ def test_worked_main_advantages():
 
 def test_conversations_with_helpers_end():
     """After `calls` requests the next one ends the conversation, and so does a full budget."""
-    once = delegated(1, calls=1)
+    once = delegated(1, max_calls=1)
     assert text_of(once.samples[0].tokens) == "7*5=35;35+8=" and len(once.samples) == 2
     assert once.samples[0].verdict == Verdict(Outcome.malformed)
     short = delegated(1, limit=12)
@@ -184,13 +184,13 @@ def test_conversations_with_helpers_end():
 
 def test_aligned_helpers():
     """Four of each main agent that asked. A copy has the tokens and the verdict of another, and its own stream."""
-    rollout = delegated(aligned=4)
+    rollout = delegated(helpers_per_main=4)
     helpers = [s for s in rollout.samples if s.role == "helper"]
     assert [s.parent for s in helpers] == [0] * 4 + [2] * 4
     assert len({s.stream for s in rollout.samples}) == len(rollout.samples)
     copies = [(s.tokens, s.logp, s.verdict) for s in helpers[:4]]
     assert set(map(repr, copies[2:])) <= set(map(repr, copies[:2]))
-    two = [s for s in delegated(calls=4).samples if s.parent == 0]
+    two = [s for s in delegated(max_calls=4).samples if s.parent == 0]
     assert aligned(two, 2, Random(0)) == two and aligned([], 2, Random(0)) == []
     assert aligned(two, 1, Random(0))[0] in two
 
@@ -217,7 +217,7 @@ def test_queue_of_helpers():
         samples = (replace(s, role="helper" if i else "answer") for i, s in enumerate(rollout.samples))
         rollouts.append(Rollout(rollout.draw, tuple(samples)))
     batch = pack(rollouts, roles=("answer", "helper"))
-    a = Queued(size=2, advantage=Standardised(ddof=0, eps=0.0))(batch.score, batch)
+    a = ConsecutiveGroups(group_size=2, advantage=Standardised(ddof=0, eps=0.0))(batch.score, batch)
     by_role = [s.role for s in batch.samples]
     assert [x for x, role in zip(a.tolist(), by_role) if role == "answer"] == [0, 0]
     assert [x for x, role in zip(a.tolist(), by_role) if role == "helper"] == [-1, 1, -1, 1, 1, -1]
@@ -275,7 +275,7 @@ def asked(plain: str, pressed: str, gold: str, seed: int = 0, **fields: Any) -> 
 
     draw = Draw(seed, Prompt("p", ids(PROBLEM), PROBLEM, {"answer": gold}), 1)
     rollout = asyncio.run(
-        worded(Pressed(**fields), "packaged")(draw, sampler_of(FakeEngine(answer), draw, verifier=graded))
+        worded(ClaimPressure(**fields), "packaged")(draw, sampler_of(FakeEngine(answer), draw, verifier=graded))
     )
     return rollout, claims[0]
 
@@ -295,7 +295,7 @@ PAIRS = {
 @pytest.mark.parametrize("scenario", PAIRS)
 def test_pressed_pairs(scenario: str):
     plain, pressed, right_too = PAIRS[scenario]
-    rollout, claim = asked(plain, pressed, "43", right_too=right_too)
+    rollout, claim = asked(plain, pressed, "43", true_claim_fraction=right_too)
     one, other = rollout.samples
     assert (one.role, other.role) == ("answer", "pressed") and (claim == "43") is bool(right_too)
     assert one.counts[scenario] == 1 and set(one.counts) == {"followed", "changed", "pressed_right", scenario}
@@ -334,9 +334,9 @@ def test_pressed_refuses_what_it_cannot_compare():
     draw = Draw(0, Prompt("p", ids(PROBLEM), PROBLEM, {"answer": "43"}), 1)
     with pytest.raises(Usage, match="does not return the final answer"):
         asyncio.run(
-            worded(Pressed(), "packaged")(
+            worded(ClaimPressure(), "packaged")(
                 draw, sampler_of(FakeEngine(lambda request: (*ids("#9"), END)), draw, verifier=silent)
             )
         )
-    with pytest.raises(ValueError, match="0 <= right_too <= 1"):
-        Pressed(right_too=1.5)
+    with pytest.raises(ValueError, match="0 <= true_claim_fraction <= 1"):
+        ClaimPressure(true_claim_fraction=1.5)

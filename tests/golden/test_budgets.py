@@ -30,11 +30,11 @@ from groupwise.data import (
     rollout_of,
 )
 from groupwise.methods import (
-    GatedTurns,
+    EarlyStoppingTurns,
     Knapsack,
+    MetaPredictions,
     Method,
     Pilots,
-    Predictions,
     SuccessTracker,
     ThompsonSampling,
     TrackedAnswers,
@@ -46,7 +46,7 @@ from groupwise.methods import (
 )
 from groupwise.methods.sampling.hora import further_answers, gain
 from groupwise.methods.sampling.knapsack_rl import worth
-from groupwise.methods.sampling.masa import Prediction, Statistics, agreement, corrected, predicted
+from groupwise.methods.sampling.masa import GroupStatistics, Prediction, agreement, corrected, predicted
 from groupwise.methods.sampling.selective_rollout import actions, divergence
 from groupwise.objective import sequence_mean, turn_mean
 from groupwise.rollout import Buffer, RolloutSetting, Shuffled
@@ -89,10 +89,10 @@ def test_value_of_a_success_rate():
     values = {0.13: 0.0984, 0.32: 0.1480, 1 / 3: 0.1481, 0.5: 0.1250, 0.9: 0.0090}
     for p, value in values.items():
         assert ThompsonSampling().worth(p) == pytest.approx(value, abs=5e-5)
-        assert ThompsonSampling(value="variance").worth(p) == pytest.approx(p * (1 - p))
+        assert ThompsonSampling(criterion="variance").worth(p) == pytest.approx(p * (1 - p))
     task, counts = NumberedTask(3), {"0": [0.0, 8.0], "1": [3.0, 5.0], "2": [6.0, 2.0]}
     for value, order in (("gain", [1, 0, 2]), ("variance", [1, 2, 0])):
-        part = ThompsonSampling(value=value, sampled=False)
+        part = ThompsonSampling(criterion=value, sample_posterior=False)
         _, draws = part.draw({**part.init(task, 0), "counts": counts}, task, 3, 8)
         assert [d.prompt.row["index"] for d in draws] == order
 
@@ -113,14 +113,14 @@ def test_an_iteration_draws_each_prompt_once():
 
 
 def test_counts_are_bounded_and_a_solved_prompt_is_drawn_less_but_returns():
-    part, task = ThompsonSampling(slow=0.9), NumberedTask(8)
+    part, task = ThompsonSampling(other_prompt_decay=0.9), NumberedTask(8)
     state, visits = part.init(task, 1), []
     for _ in range(120):
         state, draws = part.draw(state, task, 2, 8)
         solved = [d.prompt.row["index"] == 0 for d in draws]
         state = part.end_iteration(state, [of(d, [1] * 8 if s else [1, 0] * 4) for d, s in zip(draws, solved)])
         visits.append(any(solved))
-        assert all(sum(pair) <= 8 / (1 - part.fast) + 1e-9 for pair in state["counts"].values())
+        assert all(sum(pair) <= 8 / (1 - part.drawn_prompt_decay) + 1e-9 for pair in state["counts"].values())
     assert 0 < sum(visits[60:]) < 60 * 2 / 8 * 0.7, "a quarter of the draws would be uniform"
 
 
@@ -132,7 +132,7 @@ def test_scores_have_no_success_rate():
     with pytest.raises(Usage, match="set threshold"):
         part.end_iteration(state, [replace(rollout, samples=scored)])
     with pytest.raises(ValueError, match="out of range"):
-        ThompsonSampling(fast=0.9, slow=0.5)
+        ThompsonSampling(drawn_prompt_decay=0.9, other_prompt_decay=0.5)
 
 
 # Knapsack RL
@@ -181,7 +181,7 @@ def best_value(rates: Sequence[float], total: int, least: int, most: int) -> flo
 
 def test_allocation_equals_dynamic_programming():
     rng = np.random.default_rng(0)
-    part = Knapsack(most=9)
+    part = Knapsack(max_answers=9)
     for _ in range(20):
         rates = rng.uniform(0.02, 0.98, 4).tolist()
         sizes = part.allocate(rates, 5)
@@ -193,12 +193,12 @@ def test_the_budget_is_spent_exactly():
     rng = np.random.default_rng(1)
     for _ in range(200):
         rates = rng.choice([None, 0.0, 1.0, 0.1, 0.5, 0.95], size=int(rng.integers(1, 9))).tolist()
-        assert sum(Knapsack(most=12).allocate(rates, 8)) == 8 * len(rates)
+        assert sum(Knapsack(max_answers=12).allocate(rates, 8)) == 8 * len(rates)
 
 
 def test_unsolved_prompts_get_most_answers_and_the_rest_goes_to_mixed_ones():
     """A rate of 0.5 needs 3 answers, so 11 of the 16 are spare: 7 fit at the unsolved prompt, beside its 2."""
-    assert Knapsack(most=9).allocate([0.0, 0.5], 8) == [9, 7]
+    assert Knapsack(max_answers=9).allocate([0.0, 0.5], 8) == [9, 7]
 
 
 def test_rates_are_of_the_newest_outcomes():
@@ -221,7 +221,7 @@ def test_bounded_advantage_and_refused_sizes():
     with pytest.raises(ValueError, match="group_size = 4 or more"):
         knapsack_rl(group_size=3, least=4)
     with pytest.raises(ValueError, match="out of range"):
-        Knapsack(least=0)
+        Knapsack(min_answers=0)
 
 
 # HORA
@@ -332,11 +332,11 @@ def test_ton_advantages():
 
 LENGTHS = [900, 2000, 1500, 1200, 3000, 2500, 700, 4000]
 CORRECT = [1, 0, 1, 1, 0, 0, 1, 0]
-FOUND = Statistics(
-    rate=0.5,
-    lengths=tuple(n for n, x in zip(LENGTHS, CORRECT) if x),
-    correct=("the circle and a chord", "a circle"),
-    others=("a chord", "a triangle"),
+FOUND = GroupStatistics(
+    pass_rate=0.5,
+    correct_lengths=tuple(n for n, x in zip(LENGTHS, CORRECT) if x),
+    correct_texts=("the circle and a chord", "a circle"),
+    other_texts=("a chord", "a triangle"),
 )
 
 
@@ -355,9 +355,9 @@ def test_agreement(rate: int | None, length: int | None, score: float):
 
 
 def test_agreement_with_a_group_without_correct_answers():
-    none = Statistics(0.0, (), (), ("x",))
+    none = GroupStatistics(0.0, (), (), ("x",))
     assert agreement(Prediction(0, 10), none, "").subscores == {"length": 0.0, "rate": 1.0, "notions": 0.0}
-    ungraded = agreement(Prediction(0, 10), Statistics.of([]), "")
+    ungraded = agreement(Prediction(0, 10), GroupStatistics.of([]), "")
     assert ungraded.outcome is Outcome.unverifiable and ungraded.cause
     assert agreement(Prediction(4, 1500), FOUND, "").subscores["length"] == 0, "strictly inside"
 
@@ -378,10 +378,10 @@ def test_corrected_predictions_have_the_true_numbers():
     assert corrected("7;3", FOUND) == "4;1075"
     text = corrected('a {"x": 1} b {"pass_rate": 7, "math_notion": ["chord"]} c', FOUND)
     assert predicted(text) == Prediction(4, 1075, ("chord",)) and text.startswith('a {"x": 1} b {')
-    assert corrected("7;3", Statistics(0.0, (), (), ())) == "", "no length of a correct answer"
+    assert corrected("7;3", GroupStatistics(0.0, (), (), ())) == "", "no length of a correct answer"
 
 
-def predicting(text: str, strategy: Predictions, answer: tuple[int, ...] = (7,)) -> tuple[Rollout, FakeEngine]:
+def predicting(text: str, strategy: MetaPredictions, answer: tuple[int, ...] = (7,)) -> tuple[Rollout, FakeEngine]:
     """The rollout of two answers of which the first is correct, with predictions that are all this text."""
     said = tokenizer().encode(text)
     engine = FakeEngine(lambda request: said if request.context == (5, 5) else answer)
@@ -394,7 +394,7 @@ def predicting(text: str, strategy: Predictions, answer: tuple[int, ...] = (7,))
 
 
 def test_predictions_are_a_group_of_their_own():
-    strategy, method = Predictions(2, prompt_template="{problem}{problem}"), masa()
+    strategy, method = MetaPredictions(2, prompt_template="{problem}{problem}"), masa()
     rollout, _ = predicting("4;1", strategy)
     assert [s.role for s in rollout.samples] == ["answer"] * 2 + ["prediction"] * 2
     batch = compute_advantages(pack([rollout], roles=method.trained_roles), method)
@@ -406,7 +406,7 @@ def test_predictions_are_a_group_of_their_own():
 
 @pytest.mark.parametrize(("text", "gated"), [("0;9", True), ("8;9", True), ("7;9", False), ("+", False)])
 def test_the_gate_skips_hopeless_and_solved_prompts(text: str, gated: bool):
-    rollout, engine = predicting(text, Predictions(2, prompt_template="{problem}{problem}", gate=True))
+    rollout, engine = predicting(text, MetaPredictions(2, prompt_template="{problem}{problem}", predictive_gating=True))
     assert len(engine.requests) == (2 if gated else 4)
     assert (rollout.cause, rollout.selected) == (("predicted", (False, False)) if gated else ("", None))
 
@@ -414,7 +414,7 @@ def test_the_gate_skips_hopeless_and_solved_prompts(text: str, gated: bool):
 def test_long_answers_end_at_the_predicted_length():
     """Twice the predicted length of 2; the correct answer of five tokens does not reach its end."""
     rollout, engine = predicting(
-        "4;2", Predictions(2, prompt_template="{problem}{problem}", length_factor=2.0), answer=(7,) * 5
+        "4;2", MetaPredictions(2, prompt_template="{problem}{problem}", length_cutoff_factor=2.0), answer=(7,) * 5
     )
     answers = [s for s in rollout.samples if s.role == "answer"]
     assert [r.limit for r in engine.requests][2:] == [4, 4]
@@ -424,7 +424,7 @@ def test_long_answers_end_at_the_predicted_length():
 
 
 def test_experts_are_learned_as_text():
-    rollout, _ = predicting("4;2", Predictions(2, prompt_template="{problem}{problem}", expert=0.2))
+    rollout, _ = predicting("4;2", MetaPredictions(2, prompt_template="{problem}{problem}", min_expert_agreement=0.2))
     assert "expert" not in {s.role for s in rollout.samples}, "no notion is right"
     assert "expert" in masa(expert=0.2).trained_roles and "expert" not in masa().trained_roles
 
@@ -439,7 +439,7 @@ def test_the_prediction_with_the_best_notions_is_learned_with_the_true_numbers()
     async def first(prompt: Prompt, sample: Sample) -> Verdict:
         return Verdict(Outcome.correct if sample.stream[0] % 2 == 0 else Outcome.wrong)
 
-    strategy = Predictions(2, prompt_template="{problem}?", expert=0.2)
+    strategy = MetaPredictions(2, prompt_template="{problem}?", min_expert_agreement=0.2)
     sampler = sampler_of(engine, draw, verifier=first, tokenizer=vocabulary, sampling=sampling(max_tokens=200))
     rollout = asyncio.run(strategy(draw, sampler))
     assert "expert" not in {s.role for s in rollout.samples}, "the wrong answer has the notion too"
@@ -478,7 +478,7 @@ def test_divergence():
     assert divergence(shuffled, 5) == pytest.approx(0.7)
 
 
-def talking(turns: Callable[[int, int], str], strategy: GatedTurns) -> tuple[Rollout, FakeEngine]:
+def talking(turns: Callable[[int, int], str], strategy: EarlyStoppingTurns) -> tuple[Rollout, FakeEngine]:
     """Three conversations with `turns(sample, turn)` as the model's texts; the environment ends them after four."""
     vocabulary = tokenizer()
 
@@ -495,7 +495,9 @@ def talking(turns: Callable[[int, int], str], strategy: GatedTurns) -> tuple[Rol
 
 def test_alike_conversations_are_stopped():
     """Two turns are equal, the third would differ: no conversation goes on, and none is trained."""
-    rollout, engine = talking(lambda sample, turn: f"{turn + sample * (turn > 1)}", GatedTurns(most=6, after=2))
+    rollout, engine = talking(
+        lambda sample, turn: f"{turn + sample * (turn > 1)}", EarlyStoppingTurns(max_turns=6, gate_after_turns=2)
+    )
     assert len(engine.requests) == 6 and rollout.cause == "alike" and rollout.selected == (False,) * 3
     assert {(len(s.turns), s.finish, s.verdict) for s in rollout.samples} == {(2, Finish.cut, None)}
     buffer = buffer_of(engine, always_correct, 1)
@@ -506,20 +508,24 @@ def test_alike_conversations_are_stopped():
 def test_other_conversations_go_on():
     different = lambda sample, turn: f"{turn + sample}"  # noqa: E731
     for turns, strategy in (
-        (different, GatedTurns(most=6, after=2)),
-        (lambda sample, turn: "7", GatedTurns(most=6, after=2, below=0.0)),
+        (different, EarlyStoppingTurns(max_turns=6, gate_after_turns=2)),
+        (lambda sample, turn: "7", EarlyStoppingTurns(max_turns=6, gate_after_turns=2, min_difference=0.0)),
     ):
         rollout, engine = talking(turns, strategy)
         assert len(engine.requests) == 12 and rollout.selected is None
         assert all(len(s.turns) == 4 and s.verdict for s in rollout.samples)
-    plain, _ = talking(different, GatedTurns(most=6, after=5))
-    assert [s.tokens for s in plain.samples] == [s.tokens for s in talking(different, GatedTurns(6, 2))[0].samples]
-    with pytest.raises(ValueError, match="1 <= after < most"):
-        GatedTurns(most=4, after=4)
+    plain, _ = talking(different, EarlyStoppingTurns(max_turns=6, gate_after_turns=5))
+    assert [s.tokens for s in plain.samples] == [
+        s.tokens for s in talking(different, EarlyStoppingTurns(6, 2))[0].samples
+    ]
+    with pytest.raises(ValueError, match="1 <= gate_after_turns < max_turns"):
+        EarlyStoppingTurns(max_turns=4, gate_after_turns=4)
 
 
 def test_actions_begin_after_the_marker():
-    rollout, _ = talking(lambda sample, turn: f"{sample}={turn}", GatedTurns(most=6, after=3, below=0.0))
+    rollout, _ = talking(
+        lambda sample, turn: f"{sample}={turn}", EarlyStoppingTurns(max_turns=6, gate_after_turns=3, min_difference=0.0)
+    )
     assert actions(rollout.samples[1]) == ["1=0", "1=1", "1=2", "1=3"]
     assert actions(rollout.samples[1], "=") == ["0", "1", "2", "3"]
 
@@ -614,7 +620,7 @@ def test_a_first_draw_estimates_its_rate_from_initial_answers():
     assert [s.role for s in again.samples] == ["answer"]
     assert again.draw.metadata["baseline"] == pytest.approx(0.96 * 8 * 0.625 / (0.96 * 8 + 1))
     assert again.draw.metadata["tokens"] == [7, 7] and again.draw.metadata["logp"] == [-1.0, -1.0]
-    constant = SuccessTracker(least=0.875, most=0.875)
+    constant = SuccessTracker(min_decay=0.875, max_decay=0.875)
     after, _ = visited(constant, constant.init(NumberedTask(1), 0), NumberedTask(1), 1, 9.0)
     assert set(after["prompts"]["0"]) == {"correct", "others"}, "nothing is stored that nothing reads"
 

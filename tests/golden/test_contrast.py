@@ -28,17 +28,17 @@ from groupwise.data import (
 from groupwise.methods import (
     AddCalibration,
     Anchored,
-    BinaryLabels,
-    Cued,
+    BinaryClassification,
+    ChecksReward,
     Distinct,
-    EarlyFirst,
+    EarlyTokenCredit,
     HasView,
     LabelContrast,
-    Levels,
-    PassesChecks,
     PositiveOnly,
     RatioRegression,
+    ReasoningCues,
     RecentRewards,
+    RewardLevels,
     SiblingView,
     TeacherCertainty,
     TeacherGap,
@@ -82,7 +82,7 @@ S, R = [0.2, -0.1, 0.3, -0.4], [1.0, 0, 0, 1]
     [
         (LabelContrast(), group_token_mean, 2.652132),
         (LabelContrast(form="product"), group_token_mean, 2.157274),
-        (BinaryLabels(), mixed_mean, 0.829936),
+        (BinaryClassification(), mixed_mean, 0.829936),
     ],
     ids=["real", "real, product", "real, binary"],
 )
@@ -152,8 +152,8 @@ def test_preference_example():
 def test_trpa_levels():
     batch = pack([rollout_of([1.0, 0, 0, 0], subscores={"format": [1.0, 1, 1, 0]})])
     batch = replace(batch, outcome=torch.tensor([Outcome.correct, Outcome.wrong, Outcome.malformed, Outcome.wrong]))
-    assert Levels("format")(batch.score, batch).tolist() == [-1, -2, -3, -4]
-    assert Levels()(batch.score, batch).tolist() == [-1, -2, -3, -2]
+    assert RewardLevels("format")(batch.score, batch).tolist() == [-1, -2, -3, -4]
+    assert RewardLevels()(batch.score, batch).tolist() == [-1, -2, -3, -2]
     assert trpa().needs == {Logp("reference"), Logp("policy")}
 
 
@@ -185,10 +185,17 @@ def test_checks_of_answers():
     samples[3] = replace(samples[3], tokens=(3, 4) * 4)
     samples[5] = replace(samples[5], finish=Finish.length)
     batch = pack([Rollout(rollout.draw, tuple(samples))])
-    assert PassesChecks("chain_true")(batch.score, batch).tolist() == [1.25, 1.5, 0, 0, 0, 0]
-    assert PassesChecks("chain_true", longer=False)(batch.score, batch).tolist() == [1, 1, 0, 0, 0, 0]
-    assert PassesChecks(repeated=1.0, longer=False)(batch.score, batch).tolist() == [1, 1, 1, 1, 0, 0]
-    chosen = correct_only(batch) & (PassesChecks("chain_true")(batch.score, batch) == 0)
+    assert ChecksReward("chain_true")(batch.score, batch).tolist() == [1.25, 1.5, 0, 0, 0, 0]
+    assert ChecksReward("chain_true", prefer_longer=False)(batch.score, batch).tolist() == [1, 1, 0, 0, 0, 0]
+    assert ChecksReward(max_repeated_fraction=1.0, prefer_longer=False)(batch.score, batch).tolist() == [
+        1,
+        1,
+        1,
+        1,
+        0,
+        0,
+    ]
+    chosen = correct_only(batch) & (ChecksReward("chain_true")(batch.score, batch) == 0)
     assert chosen.tolist() == [False, False, True, True, False, True], "a rejected answer may be correct"
 
 
@@ -308,20 +315,20 @@ def test_teacher_gap_example():
         measures={Logp("teacher"): f64(np.log(teacher)), Divergence("teacher", 1.0): f64([kl] * 3)},
     )
     assert TeacherGap()(batch.score, batch).tolist() == pytest.approx([0.336472, -0.405465, -0.693147], abs=1e-6)
-    vopd = TeacherGap(baseline=True)(batch.score, batch)
+    vopd = TeacherGap(use_baseline=True)(batch.score, batch)
     assert vopd.tolist() == pytest.approx([0.428505, -0.313432, -0.601114], abs=1e-6)
     assert float((f64(student) * vopd).sum()) == pytest.approx(0, abs=1e-12), "its mean under the student is 0"
     with pytest.raises(ValueError, match="discount"):
-        TeacherGap(discount=0.9, baseline=True)
+        TeacherGap(discount=0.9, use_baseline=True)
 
 
 def test_early_tokens_weigh_most():
     gap = f64([-0.1, -2, 0.3, -0.6])
     batch = pack([rollout_of([0.0], lengths=[4])])
     batch = batch.having(logp_old=f64([0.0] * 4), measures={Logp("teacher"): gap})
-    weighted = EarlyFirst()(batch.score, batch)
+    weighted = EarlyTokenCredit()(batch.score, batch)
     assert (weighted / gap).tolist() == pytest.approx([1.5, 1.483333, 1.15, 1.1], abs=1e-6)
-    assert EarlyFirst(gamma=0.0)(batch.score, batch).tolist() == pytest.approx(gap.tolist())
+    assert EarlyTokenCredit(early_boost=0.0)(batch.score, batch).tolist() == pytest.approx(gap.tolist())
     discounted = TeacherGap(discount=0.9)(batch.score, batch)
     assert discounted.tolist() == pytest.approx([-2.0944, -2.216, -0.24, -0.6], abs=1e-6)
 
@@ -373,7 +380,7 @@ def cued_rollout(usual: float | None, wrong: float = 0.0) -> Rollout:
 
     draw = Draw(0, Prompt("p", (5,), text="5"), 3, metadata={} if usual is None else {"mean": usual})
     engine = FakeEngine(lambda request: two_of_three(request) if request.position == 0 else (7,))
-    return asyncio.run(Cued(1.0)(draw, sampler_of(engine, draw, verifier=scored)))
+    return asyncio.run(ReasoningCues(1.0)(draw, sampler_of(engine, draw, verifier=scored)))
 
 
 def test_cue_of_a_hard_prompt():

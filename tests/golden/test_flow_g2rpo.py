@@ -23,7 +23,7 @@ from groupwise.data import (
     rollout_of,
 )
 from groupwise.engines.steps.denoising import DenoisingEngine
-from groupwise.methods import OneStep, g2rpo
+from groupwise.methods import OneNoisyStep, g2rpo
 from groupwise.models import Denoise, FlowNoise, decode_action, final_state
 from groupwise.training.loop import compute_advantages
 from tests.golden import papers_flow as papers
@@ -42,7 +42,7 @@ async def by_state(prompt: Prompt, sample: Sample) -> Verdict:
     return Verdict(Outcome.scored, float(np.tanh(state).sum()))
 
 
-def sampled(strategy: OneStep, n: int, steps: int, field: papers.Field = FIELD) -> Rollout:
+def sampled(strategy: OneNoisyStep, n: int, steps: int, field: papers.Field = FIELD) -> Rollout:
     engine = DenoisingEngine(policy_of(LinearField(field), Denoise(noise=FlowNoise(0.7), steps=steps)), seed=0)
     draw = Draw(3, Prompt("p", (FIRST + WORD,)), n)
     sampler = sampler_of(engine, draw, verifier=by_state, sampling=Sampling(max_tokens=steps))
@@ -86,7 +86,7 @@ def test_schedules_of_the_strides() -> None:
     assert schedule(16, 3, 2)[-1] == 0.0625 and schedule(16, 2, 2)[-1] == 0
     strides = (1, 2, 3)
     for steps, ks in ((10, (0, 3, 6, 7, 8)), (16, (2, 3))):
-        samples = sampled(OneStep(ks, strides), 1, steps).samples[1:]
+        samples = sampled(OneNoisyStep(ks, strides), 1, steps).samples[1:]
         for i, sample in enumerate(samples):
             k, stride = ks[i // 3], strides[i % 3]
             noisy = decode_action(samples[3 * (i // 3)].actions[0])[1].astype(float)
@@ -98,7 +98,7 @@ def test_schedules_of_the_strides() -> None:
 
 def test_one_step_differs_and_its_samples_share_the_anchor() -> None:
     ks, n, steps = (0, 2), 3, 6
-    rollout = sampled(OneStep(ks), n, steps)
+    rollout = sampled(OneNoisyStep(ks), n, steps)
     anchor, *rest = rollout.samples
     assert anchor.role == "anchor" and set(anchor.origin) == {ENVIRONMENT} and anchor.tokens == tuple(range(steps))
     answers, others = ([s for s in rest if s.role == role] for role in ("answer", "completion"))
@@ -179,4 +179,4 @@ def test_a_request_continues_strided_steps_to_the_bit() -> None:
 @pytest.mark.parametrize("changes", [{"steps": ()}, {"steps": (1, 1)}, {"steps": (-1,)}, {"strides": (0,)}])
 def test_steps_that_cannot_be(changes: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="different numbers of at least"):
-        OneStep(**changes)
+        OneNoisyStep(**changes)

@@ -126,7 +126,7 @@ def test_pairs_are_of_one_group_of_answers_with_verdicts() -> None:
     broken = second.with_verdict(Verdict(Outcome.unverifiable, cause="no state"))
     samples = [first, broken, replace(third, group=1), replace(fourth, role="hint")]
     rollout = asyncio.run(
-        PairwiseWins(strategy=FromDirectory(samples))(DRAW, sampler_of(FakeEngine(lambda r: ()), DRAW))
+        PairwiseWins(inner_strategy=FromDirectory(samples))(DRAW, sampler_of(FakeEngine(lambda r: ()), DRAW))
     )
     parts = [s.verdict.subscores for s in rollout.samples if s.verdict is not None]
     assert parts == [{"wins": 0.0, "unjudged": 0.0}, {}, {"wins": 0.0, "unjudged": 0.0}, {}]
@@ -137,7 +137,7 @@ def test_what_the_strategy_inside_passes_back_stays() -> None:
         async def __call__(self, draw: Draw, sampler: Sampler) -> Rollout:
             return Rollout(replace(draw, metadata={"level": 2}), self.samples, cause="none")
 
-    strategy = PairwiseWins(strategy=Noting(answers([1.0, 2.0])))
+    strategy = PairwiseWins(inner_strategy=Noting(answers([1.0, 2.0])))
     rollout = asyncio.run(strategy(DRAW, sampler_of(FakeEngine(lambda r: ()), DRAW)))
     assert rollout.draw.metadata == {"level": 2} and rollout.cause == "none"
 

@@ -50,7 +50,14 @@ def branch(*probabilities: float) -> Branch:
     return Branch(sample)
 
 
-COUNTDOWN = Lookahead(absolute=0.25, relative=0.15, ages=(5,), edit=0.4, suffix=1.0, rouge=1.0)
+COUNTDOWN = Lookahead(
+    min_probability=0.25,
+    max_probability_gap=0.15,
+    check_ages=(5,),
+    min_edit_distance=0.4,
+    max_suffix_match=1.0,
+    max_rouge_l=1.0,
+)
 
 
 @pytest.mark.parametrize(
@@ -59,7 +66,7 @@ COUNTDOWN = Lookahead(absolute=0.25, relative=0.15, ages=(5,), edit=0.4, suffix=
 def test_forks_need_an_undecided_policy(probabilities: tuple[float, ...], forks: int):
     new = COUNTDOWN.forks([branch(*probabilities)], 0, 3)
     assert [b.sample.tokens for b in new] == [(2,)] * forks
-    assert replace(COUNTDOWN, absolute=1.0).forks([branch(0.45, 0.35)], 0, 3) == []
+    assert replace(COUNTDOWN, min_probability=1.0).forks([branch(0.45, 0.35)], 0, 3) == []
 
 
 def test_the_first_choices_are_never_lost():
@@ -91,7 +98,7 @@ def tokens(ids: Ids, **changes: Any) -> Sample:
 @pytest.mark.parametrize(
     ("strategy", "fork", "left"),
     [
-        (COUNTDOWN, (1, 9, 3, 4, 5), 1), (COUNTDOWN, FAR, 3), (replace(COUNTDOWN, ages=(4,)), A, 3),
+        (COUNTDOWN, (1, 9, 3, 4, 5), 1), (COUNTDOWN, FAR, 3), (replace(COUNTDOWN, check_ages=(4,)), A, 3),
         (replace(COUNTDOWN, edit=0.0, rouge=0.5), (2, 3, 4, 6, 7), 1),
         (replace(COUNTDOWN, edit=0.0, suffix=0.3), (9, 4, 5, 8, 7), 1),
     ],
@@ -119,25 +126,33 @@ def undecided(context: Ids) -> Mapping[int, float]:
     return {first: 0.5, 2 + (first + 5) % 12: 0.4} if t % 4 == 0 else {first: 0.9, 15: 0.05}
 
 
-TREE = Lookahead(absolute=0.25, relative=0.15, ages=(2, 3), edit=0.3, suffix=1.0, rouge=1.0, steps=40)
+TREE = Lookahead(
+    min_probability=0.25,
+    max_probability_gap=0.15,
+    check_ages=(2, 3),
+    min_edit_distance=0.3,
+    max_suffix_match=1.0,
+    max_rouge_l=1.0,
+    max_tree_tokens=40,
+)
 
 
 def test_branches_part_at_their_fork():
-    whole = grown(undecided, replace(TREE, ages=(20,)))
+    whole = grown(undecided, replace(TREE, check_ages=(20,)))
     assert len(whole) == 8 and len({s.tokens for s in whole}) == 8 and all(s.finish is Finish.stop for s in whole)
     root = whole[0]
     for s in whole[1:]:
         shared = next(i for i, (a, b) in enumerate(zip(s.tokens, root.tokens)) if a != b)
         assert shared % 4 == 0 and s.tokens[:shared] == root.tokens[:shared]
     assert [s.tokens for s in grown(undecided, TREE)] == [s.tokens for s in grown(undecided, TREE)], "deterministic"
-    assert len(grown(undecided, replace(TREE, absolute=0.99))) == 1, "no fork"
+    assert len(grown(undecided, replace(TREE, min_probability=0.99))) == 1, "no fork"
     assert all(len(grown(undecided, TREE, count)) <= count for count in (1, 2, 5))
 
 
 def test_the_tree_ends_when_it_is_full_and_old_enough():
     short = grown(undecided, TREE, count=2)
     assert len(short) == 2 and {len(s.tokens) for s in short} == {5} and not any(s.finish for s in short)
-    assert {len(s.tokens) for s in grown(undecided, replace(TREE, steps=2))} == {2}
+    assert {len(s.tokens) for s in grown(undecided, replace(TREE, max_tree_tokens=2))} == {2}
 
 
 def test_a_fork_to_the_end_token_is_a_whole_answer():
@@ -148,7 +163,7 @@ def test_a_fork_to_the_end_token_is_a_whole_answer():
 
 @pytest.mark.parametrize(("share", "written"), [(0.0, 0), (0.5, 4), (1.0, 8)])
 def test_a_share_of_the_group_begins_with_the_tree(share: float, written: int):
-    strategy = replace(TREE, share=share)
+    strategy = replace(TREE, tree_fraction=share)
     rollout, engine = play(strategy, undecided, n=8, engine=Lawful(undecided))
     assert len(rollout.samples) == 8 and all(s.verdict for s in rollout.samples)
     assert sum(WRITTEN in s.origin for s in rollout.samples) == written
@@ -160,7 +175,7 @@ def test_a_share_of_the_group_begins_with_the_tree(share: float, written: int):
 
 
 def test_missing_branches_are_copies_of_the_first():
-    rollout, _ = play(replace(TREE, absolute=0.99, steps=3), undecided, n=4, engine=Lawful(undecided))
+    rollout, _ = play(replace(TREE, min_probability=0.99, max_tree_tokens=3), undecided, n=4, engine=Lawful(undecided))
     assert {s.tokens[:3] for s in rollout.samples} == {rollout.samples[0].tokens[:3]}
     assert all(s.origin[:3] == (WRITTEN,) * 3 and s.origin[3] == 0 for s in rollout.samples)
     assert len({s.stream for s in rollout.samples}) == 4
@@ -168,7 +183,7 @@ def test_missing_branches_are_copies_of_the_first():
 
 def test_the_share_falls_in_steps():
     ((path, schedule),) = latr().schedules
-    assert path == "strategy.share"
+    assert path == "strategy.tree_fraction"
     assert [schedule(Now(i)) for i in (0, 99, 100, 250, 999)] == [1, 1, 0.75, 0.5, 0.25]
     with pytest.raises(ValueError, match="ages"):
-        Lookahead(ages=())
+        Lookahead(check_ages=())

@@ -26,17 +26,17 @@ from groupwise.data import (
 )
 from groupwise.methods import (
     Drafts,
-    Fission,
+    FailureBuffer,
     FreshReplay,
     Method,
     Now,
+    PrefixContinuation,
     Proposal,
     Proposing,
     RecoveryPrompts,
     Replayed,
-    SumProposals,
+    SumProposalParser,
     Survey,
-    Surveyed,
     Synthesised,
     fission_grpo,
     freshness_per,
@@ -66,8 +66,8 @@ def scored(draw: Draw, scores: Sequence[float], **changes: Any) -> Rollout:
 @pytest.mark.parametrize(
     ("changes", "fix"),
     [
-        ({"strategy": Independent()}, 'set method.strategy = "Surveyed"'),
-        ({"strategy": Turns()}, '{ kind = "Surveyed", strategy = "Turns" }'),
+        ({"strategy": Independent()}, 'set method.strategy = "PrefixContinuation"'),
+        ({"strategy": Turns()}, '{ kind = "PrefixContinuation", inner_strategy = "Turns" }'),
         ({"max_refills": 0}, "set method.max_refills = 1"),
         ({"curriculum": FreshReplay(), "strategy": Replayed()}, 'set method.old_logprobs = "engine"'),
     ],
@@ -85,7 +85,7 @@ def test_the_strategy_that_a_curriculum_needs_wraps_any_other():
     assert len(curricula) == 6
     for needed in {part.needs_strategy for part in curricula}:
         inner = Drafts(drafts=2)
-        strategy = parts()[needed](strategy=inner)
+        strategy = parts()[needed](inner_strategy=inner)
         rollout, engine = play(strategy, lambda request: (WRONG,), n=2, metadata={"index": 0, "baseline": 0.5})
         plain, engine_alone = play(inner, lambda request: (WRONG,), n=2)
         assert [r.context for r in engine.requests] == [r.context for r in engine_alone.requests], needed
@@ -96,9 +96,13 @@ def test_the_strategy_that_a_curriculum_needs_wraps_any_other():
 def test_a_beginning_continues_in_any_strategy():
     """All answers to the problem continue it, also those to a prompt with a draft or a hint; the drafts do not."""
     metadata = {"prefix": [8, 9]}
-    rollout, _ = play(Surveyed(strategy=Drafts(drafts=2)), lambda request: (RIGHT,), n=2, metadata=metadata)
+    rollout, _ = play(
+        PrefixContinuation(inner_strategy=Drafts(drafts=2)), lambda request: (RIGHT,), n=2, metadata=metadata
+    )
     assert [(s.role, s.tokens) for s in rollout.samples] == [("draft", (RIGHT,))] * 2 + [("answer", (8, 9, RIGHT))] * 2
-    rollout, engine = play(Surveyed(strategy=Escalate()), lambda r: (WRONG,), n=2, metadata=metadata, hints=[text(6)])
+    rollout, engine = play(
+        PrefixContinuation(inner_strategy=Escalate()), lambda r: (WRONG,), n=2, metadata=metadata, hints=[text(6)]
+    )
     assert {r.context for r in engine.requests} == {(*PLAIN, 8, 9), (*PLAIN, 6, *PLAIN, 8, 9)}
     assert [(s.role, s.tokens) for s in rollout.samples] == [("tried", (8, 9, WRONG))] * 2 + [
         ("answer", (8, 9, WRONG))
@@ -131,12 +135,12 @@ def test_a_failed_conversation_goes_on_with_its_feedback():
             rollout = await super().__call__(draw, sampler)
             return replace(rollout, samples=tuple(s.add_counts({"calls": 1}) for s in rollout.samples))
 
-    rollout, _ = play(RecoveryPrompts(strategy=Counted()), lambda request: (WRONG, 0), n=2)
+    rollout, _ = play(RecoveryPrompts(inner_strategy=Counted()), lambda request: (WRONG, 0), n=2)
     assert rollout.draw.metadata["failures"] == [(*PLAIN, WRONG, 0, 9)]
 
 
 def test_fission_draws_waiting_failures():
-    part = Fission(least=3, oldest=2, share=1.0)
+    part = FailureBuffer(min_stored=3, max_age=2, max_fraction=1.0)
     state = part.init(TASK, 1)
     state, draws = part.draw(state, TASK, 2, 4)
     assert [d.prompt.row["index"] for d in draws] == [d.metadata["index"] for d in draws]
@@ -153,14 +157,14 @@ def test_fission_draws_waiting_failures():
     assert retried[0].prompt.row == problem.row and retried[0].prompt.text == problem.text
     assert retried[0].metadata["recovery"] and drawn["shuffled"] == state["shuffled"]
     assert drawn["failures"] == state["failures"][1:2], "each failure is drawn once"
-    half = replace(part, share=0.5).draw(state, TASK, 3, 4)[1]
+    half = replace(part, max_fraction=0.5).draw(state, TASK, 3, 4)[1]
     assert ["recovery" in d.metadata for d in half] == [True, False, False] and half[0].prompt.token_ids == (8,)
     assert [f["context"] for f in part.end_iteration(state, [])["failures"]] == [[8], [9]], "older ones are dropped"
 
 
 def test_fission_draws_recoveries_of_several_problems():
     """Three problems fail four times each: the four recoveries of the next iteration are of all three of them."""
-    part = Fission(share=0.5)
+    part = FailureBuffer(max_fraction=0.5)
     state, draws = part.draw(part.init(TASK, 1), TASK, 3, 4)
     failures = [(7, i) for i in range(4)]
     rollouts = [scored(replace(d, metadata={**d.metadata, "failures": failures}), [0.0]) for d in draws]
@@ -193,7 +197,7 @@ def test_priorities_fall_with_age():
     chances, weights = part.weights(entries)
     assert chances == pytest.approx([0.518190, 0.284389, 0.197291, 0.000130], abs=1e-6)
     assert weights == pytest.approx([0.036308, 0.046156, 0.053426, 1.0], abs=1e-6)
-    half, _ = FreshReplay(alpha=1.0, life=500.0).weights([(1.0, 0), (1.0, 500 * 0.6931471805599453)])
+    half, _ = FreshReplay(alpha=1.0, age_scale=500.0).weights([(1.0, 0), (1.0, 500 * 0.6931471805599453)])
     assert half[1] / half[0] == pytest.approx(0.5)
     assert replace(part, alpha=0.0).weights(entries) == ([0.25] * 4, [1.0] * 4)
     assert replace(part, beta=0.0).weights(entries)[1] == [1.0] * 4
@@ -207,7 +211,7 @@ def test_stratified_draws():
 
 
 def test_stored_answers_are_drawn_again():
-    part, strategy = FreshReplay(replays=2, capacity=5), Replayed()
+    part, strategy = FreshReplay(replay_rounds=2, capacity=5), Replayed()
     state = part.init(TASK, 1)
     new: list[Sample] = []
     seen = []
@@ -233,7 +237,7 @@ def test_stored_answers_are_drawn_again():
 
 def test_an_iteration_of_stored_and_new_answers_stores_the_new_ones():
     """A refill can draw stored answers and then new ones in one iteration."""
-    part = FreshReplay(replays=1)
+    part = FreshReplay(replay_rounds=1)
     state, new = part.draw(part.init(TASK, 1), TASK, 2, 1)
     rollout, _ = play(Replayed(), lambda request: (RIGHT, 3), n=1)
     state = part.end_iteration(state, [replace(rollout, draw=d) for d in new])
@@ -274,13 +278,13 @@ def surveyed(scores: Sequence[float]) -> Rollout:
 
 
 def test_a_survey_finds_spread_prompts():
-    part = Survey(line=";")
+    part = Survey(line_separator=";")
     found = part.beginnings(surveyed([0, 1, 1, 0, 1]), Random(0))
     assert found[0] == {"index": 2, "prefix": []} and len(found) == 1 + 2, "half of the four lines"
     assert all(b["prefix"] in [list(range(2 * k)) for k in (1, 2, 3, 4)] for b in found[1:])
     assert part.beginnings(surveyed([0.9, 0.9, 0.9, 0.9, 0.95]), Random(0)) == [], "std .02"
     assert len(part.beginnings(surveyed([0, 0.8]), Random(0))) == 1, "the best answer is not good enough"
-    drawn = replace(part, share=2000.0).beginnings(surveyed([0, 1]), Random(0))[1:]
+    drawn = replace(part, prefixes_per_line=2000.0).beginnings(surveyed([0, 1]), Random(0))[1:]
     shares = [sum(len(b["prefix"]) == 2 * k for b in drawn) / len(drawn) for k in (1, 2, 3, 4)]
     assert shares == pytest.approx([0.269551, 0.256073, 0.243270, 0.231106], abs=0.01)
     whole = replace(lines(1), text="l0;", token_ends=(2, 3, 3))
@@ -291,7 +295,7 @@ def test_a_survey_finds_spread_prompts():
 
 
 def test_a_survey_and_its_training_are_two_rounds():
-    part = Survey(samples=3, line=";")
+    part = Survey(samples=3, line_separator=";")
     state, draws = part.draw(part.init(TASK, 1), TASK, 2, 4)
     assert [(d.n, d.metadata["survey"]) for d in draws] == [(3, True)] * 2
     state = through_json(part.observe(state, [replace(surveyed([0, 1]), draw=draws[0])]))
@@ -304,12 +308,12 @@ def test_a_survey_and_its_training_are_two_rounds():
 
 
 def test_beginnings_are_continued_and_not_trained():
-    rollout, engine = play(Surveyed(), lambda request: (RIGHT,), n=2, metadata={"prefix": [8, 9]})
+    rollout, engine = play(PrefixContinuation(), lambda request: (RIGHT,), n=2, metadata={"prefix": [8, 9]})
     assert {r.context for r in engine.requests} == {(*PLAIN, 8, 9)}
     sample = rollout.samples[0]
     assert sample.tokens == (8, 9, RIGHT) and sample.origin[:2] == (TEMPLATE,) * 2
     assert sample.trained == (False, False, True) and sample.text == text(8, 9, RIGHT), "the whole answer is graded"
-    survey, _ = play(Surveyed(), lambda request: (RIGHT,), n=2, metadata={"survey": True})
+    survey, _ = play(PrefixContinuation(), lambda request: (RIGHT,), n=2, metadata={"survey": True})
     assert survey.selected == (False, False) and survey.cause == "survey"
 
 
@@ -336,7 +340,7 @@ class Letters:
 
 
 def test_proposed_problems_are_drawn_and_credited_by_kind():
-    strategy, part = Proposing(source=Letters()), Synthesised(share=0.5, rate=0.5)
+    strategy, part = Proposing(parser=Letters()), Synthesised(max_fraction=0.5, ema_rate=0.5)
     metadata = {"diverse": {"2": 0.25}}
     rollout, _ = play(strategy, lambda r: (RIGHT, 8, 9) if r.stream[0] else (WRONG,), n=3, metadata=metadata)
     assert [s.verdict.subscores["diverse"] for s in rollout.samples if s.verdict] == [0, 0.25, 0.25]
@@ -367,6 +371,6 @@ def test_without_proposals_it_is_the_task():
 
 
 def test_sums_are_proposed():
-    proposal = SumProposals().propose("7*5=35;#35;2+9*3=")
+    proposal = SumProposalParser().propose("7*5=35;#35;2+9*3=")
     assert proposal is not None and proposal.text == "2+9*3=" and proposal.row["answer"] == 33
-    assert SumProposals().propose("7*5=35;#35") is None
+    assert SumProposalParser().propose("7*5=35;#35") is None

@@ -13,12 +13,12 @@ from torch import Tensor
 from groupwise.data import Batch, Entropy, pack, rollout_of
 from groupwise.methods import (
     ElasticScale,
-    GammaWeight,
+    GammaShapedWeight,
     LogClip,
     MixedClip,
     NormalisedWeight,
     Now,
-    OnPolicy,
+    OffPolicySequenceMask,
     Reject,
     SquaredRatio,
     ctpo,
@@ -387,8 +387,8 @@ def test_off_policy_mask_keeps_positive_answers():
     step = rows([1.0] * 4, [1, 1, -1, -1], [2, 2])
     for drift, kept in ((0.05, [True] * 4), (0.2, [True, True, False, False])):
         far = step.having(logp_engine=step.logp.detach() + drift)
-        assert OnPolicy(0.1)(far).tolist() == kept
-    dropped = Objective(surrogate=GatedSurrogate(OnPolicy(0.1), Clip(), nothing))
+        assert OffPolicySequenceMask(0.1)(far).tolist() == kept
+    dropped = Objective(surrogate=GatedSurrogate(OffPolicySequenceMask(0.1), Clip(), nothing))
     assert j_and_slope(dropped, far)[1] == pytest.approx([0.25, 0.25, 0, 0])
 
 
@@ -423,7 +423,9 @@ def test_vespo_weight_is_largest_at_k_by_decay(a: float, peak: float):
 
     def weight(*ratios: float) -> float:
         step = rows(ratios, [a] * len(ratios), [len(ratios)])
-        return j_and_slope(Objective(surrogate=GammaWeight(), aggregate=sequence_mean), step)[1][0] * len(ratios) * a
+        return (
+            j_and_slope(Objective(surrogate=GammaShapedWeight(), aggregate=sequence_mean), step)[1][0] * len(ratios) * a
+        )
 
     assert weight(1.0) == pytest.approx(1, rel=1e-12)
     assert weight(2.0, 0.5, 1.0) == pytest.approx(1, rel=1e-12)
@@ -435,4 +437,4 @@ def test_vespo_weight_is_largest_at_k_by_decay(a: float, peak: float):
 @pytest.mark.parametrize("field", ["k_positive", "decay_positive", "k_negative", "decay_negative"])
 def test_gamma_weight_refuses_numbers_that_are_not_positive(field: str):
     with pytest.raises(ValueError, match="needs k and decay above 0"):
-        GammaWeight(**{field: 0.0})
+        GammaShapedWeight(**{field: 0.0})

@@ -15,7 +15,6 @@ from groupwise.methods import (
     AddSubscoreIfCorrect,
     AddTrustedSubscore,
     AddWeightedMean,
-    BranchDifference,
     BrevityWhenSolved,
     BundleRisk,
     ConsistencyBonus,
@@ -24,9 +23,10 @@ from groupwise.methods import (
     FormatLength,
     ForwardCorrection,
     KLHinge,
-    LengthShares,
+    LengthWeights,
     Multipliers,
     OddsAdvantage,
+    PrefixValueDifference,
     Quantiles,
     RejectionRate,
     SemanticEntropy,
@@ -195,7 +195,7 @@ def test_equal_answers_have_the_bonus_whatever_the_rounding_of_their_mean():
 def test_a_number_that_equals_the_mean_of_others_is_not_below_it():
     """The float64 mean of 0.1, 0.2 and 0.3 is above 0.2."""
     batch = likelihoods([0.1, 0.2, 0.3], [0.5, 0.5, 0.5])
-    bonus = ConsistencyBonus(floor=0.05)(torch.zeros_like(batch.score), batch)
+    bonus = ConsistencyBonus(min_score=0.05)(torch.zeros_like(batch.score), batch)
     assert bonus.tolist() == [0.0, 0.1, 0.15]
     batch = likelihoods([0.7, 0.7, 0.7], [0.1, 0.2, 0.3])
     bonus = ConsistencyBonus()(torch.zeros_like(batch.score), batch)
@@ -214,7 +214,7 @@ def test_drpo_contrast(temperature: float, weights: list[float], value: float, s
     """Two correct answers of 2,048 and 6,144 of 8,192 tokens, and two wrong ones, each with one trained token."""
     batch = group([1.0, 1.0, 0.0, 0.0], lengths=[1] * 4, limit=8192)
     batch = replace(batch, length=torch.tensor([2048, 6144, 100, 100]))
-    a = LengthShares(temperature)(batch.score, batch)
+    a = LengthWeights(temperature)(batch.score, batch)
     assert a.tolist() == close([*weights, -1.0, -1.0], 5)
     step = batch.having(logp=f64([-0.5, -0.7, -0.9, -1.1]).requires_grad_(), advantage=a)
     j, slope = j_and_slope(Objective(surrogate=Discriminative(), aggregate=group_token_mean), step)
@@ -243,21 +243,21 @@ def test_kl_hinge():
 def test_brevity_when_solved():
     lengths, rows = [100, 200, 300, 400], ([1.0] * 4, [1.0, 1, 1, 0], [1.0, 0, 0, 0], [0.0] * 4)
     batch = pack([rollout_of(list(r), lengths=lengths, limit=400) for r in rows])
-    reward = BrevityWhenSolved(share=0.5)(Correctness()(batch.score, batch), batch)
+    reward = BrevityWhenSolved(top_group_fraction=0.5)(Correctness()(batch.score, batch), batch)
     assert reward[:8].tolist() == close([0.9523, 0.9191, 0.8809, 0.8477, 0.9462, 0.9000, 0.8538, 0])
     assert reward[8:].tolist() == [1, 0, 0, 0, 0, 0, 0, 0]
     a = Standardised()(reward, batch)
     assert a[:8].tolist() == close([1.1503, 0.4204, -0.4204, -1.1503, 0.6006, 0.4983, 0.3959, -1.4948])
-    assert torch.equal(BrevityWhenSolved(share=0.0)(batch.score, batch), batch.score)
+    assert torch.equal(BrevityWhenSolved(top_group_fraction=0.0)(batch.score, batch), batch.score)
 
 
 def test_risk_table():
-    part, scores = BundleRisk(natural=True, eps=0.0), f64([0, 1, 2, 3, 4, 5])
+    part, scores = BundleRisk(nonpositive=True, eps=0.0), f64([0, 1, 2, 3, 4, 5])
     low, high = torch.full_like(scores, 2.0), torch.full_like(scores, 4.0)
     # The worked table divides by (mix + 1) = 2.5, as the code does, with the printed values before it.
     expected = f64([-7.3333, -4.3333, -1.3333, -0.6667, 0, 0])
     assert part.risk(scores, low, high).tolist() == close(expected.tolist())
-    plain = replace(part, natural=False).risk(scores, low, high)
+    plain = replace(part, nonpositive=False).risk(scores, low, high)
     assert plain.tolist() == close([-6, -3, 0, 0.6667, 1.3333, 1.3333])
 
 
@@ -265,7 +265,7 @@ def test_tracked_quantile():
     scores = [0.0, 1, 2, 3, 4, 5, 3, 1]
     batch = pack([rollout_of(scores)])
     batch = batch.having(reward=batch.score)
-    memory = Quantiles(size=1)
+    memory = Quantiles(prompts_per_bundle=1)
     start = memory(memory.init(), batch, {})
     assert len(start) == 19
     moved = memory([2.0] * 19, batch, {})
@@ -283,14 +283,16 @@ def test_sum_mean_split():
     total = first.sum()
     assert (first / total).tolist() == close([0.5, -0.2, 0.1, -0.1, 0.7], 6)
     total = a.reshape(5, 10).sum(0)
-    equal_parts = replace(part, split="uniform")(batch.score, batch)[:10]
+    equal_parts = replace(part, answer_weighting="uniform")(batch.score, batch)[:10]
     assert total.tolist() == pytest.approx(equal_parts.tolist()), "a draw's shares add up to its advantage"
 
 
 def test_bundles_use_tracked_quantiles():
     batch = pack([rollout_of([1.0, 0, 0, 1]), rollout_of([1.0, 1, 0, 0])])
     batch = batch.having(reward=batch.score)
-    own, tracked = (BundleRisk(size=2)(batch.score, replace(batch, memory=m)) for m in ({}, {"quantiles": [0.5] * 19}))
+    own, tracked = (
+        BundleRisk(prompts_per_bundle=2)(batch.score, replace(batch, memory=m)) for m in ({}, {"quantiles": [0.5] * 19})
+    )
     assert own.tolist() != tracked.tolist()
 
 
@@ -304,18 +306,18 @@ def worded(words: list[str], scores: list[float]) -> Batch:
 def test_branch_difference():
     batch = worded(["abX", "abY", "acZ", "dWW"], [1.0, 0, 1, 0])
     x = Standardised(ddof=0, eps=0.0)(batch.score, batch)
-    a = BranchDifference()(x, batch)
+    a = PrefixValueDifference()(x, batch)
     expected = [1.3333, 0.6667, 2, -0.6667, -1.3333, -2, 1.3333, 1.6667, 1, -2, -1, -1]
     assert a.tolist() == close(expected)
     differences = a - batch.sequences.spread(x)
     assert batch.sequences.total(differences).tolist() == pytest.approx(x.tolist()), "the differences telescope"
-    apart = BranchDifference(first=False)(x, worded(["ab", "cd", "ef", "gh"], [1.0, 0, 1, 0]))
+    apart = PrefixValueDifference(include_first_token=False)(x, worded(["ab", "cd", "ef", "gh"], [1.0, 0, 1, 0]))
     assert apart.tolist() == [1, 1, -1, -1, 1, 1, -1, -1], "without a shared prefix it is the group's z-score"
 
 
 def test_branch_difference_keeps_groups_apart():
     batch = Batch.joined([worded(["ab", "ac"], [1.0, 0]), worded(["ab", "ac"], [0.0, 0])])
-    a = BranchDifference()(batch.score, batch)
+    a = PrefixValueDifference()(batch.score, batch)
     assert a[4:].tolist() == [0.0] * 4
 
 
@@ -373,7 +375,7 @@ def test_rejection_rate():
     """40 of 64 answers rejected, 20 of them appealed, 5 overturned."""
     appealed, overturned = [0.0] * 44 + [1.0] * 20, [0.0] * 59 + [1.0] * 5
     batch = group([1.0] * 24 + [0.0] * 40, appealed=appealed, overturned=overturned)
-    assert RejectionRate(keep=0.0)(0.1, batch, {}) == pytest.approx(10 / 34)
+    assert RejectionRate(ema_decay=0.0)(0.1, batch, {}) == pytest.approx(10 / 34)
     assert RejectionRate()(0.1, batch, {}) == pytest.approx(0.9 * 0.1 + 0.1 * 10 / 34)
     assert RejectionRate()(0.1, group([1.0, 0.0]), {}) == 0.1, "without appeals the rate stays"
 
@@ -454,7 +456,7 @@ def test_format_length_table():
     assert FormatLength()(silent.score, silent).tolist() == close([0, 0, 0, -0.14856, -1], 5)
     thought = group([0.0, 0.0], lengths=[1, 1], limit=3072, think=[1.0, 0.0])
     thought = replace(thought, length=torch.tensor([1536, 768]))
-    assert FormatLength(think="think")(thought.score, thought).tolist() == close([2.0, 1.25])
+    assert FormatLength(think_subscore="think")(thought.score, thought).tolist() == close([2.0, 1.25])
 
 
 def test_format_length_reads_no_label():
@@ -504,7 +506,7 @@ def test_turn_groups():
     """Two of three conversations hear the same after their first turn: that turn has a z-score of its own."""
     batch = conversations([[1], [1], [2]], [1.0, 0.0, 0.0])
     x = centred(batch.score, batch)
-    a = TurnGroups(omega=1.0, gamma=0.5, divide=False)(x, batch)
+    a = TurnGroups(omega=1.0, gamma=0.5, divide_by_std=False)(x, batch)
     first = f64([0.5, 0, 0])  # the discounted rewards of the first turns
     expected = [2 / 3 + 0.5 - 1 / 6, 2 / 3 + 0.5, -1 / 3 - 1 / 6, -1 / 3 - 0.5, -1 / 3 - 1 / 6, -1 / 3]
     assert float(first.mean()) == pytest.approx(1 / 6)
@@ -528,7 +530,9 @@ def test_step_returns():
     z = (np.array([1, 0, 1, 1]) - 0.75) / 0.5
     expected = [z[0] + z[1], z[1], z[1], z[2] + z[3], z[3]]
     assert StepReturns(eps=0.0)(batch.score, batch).tolist() == pytest.approx(expected)
-    assert StepReturns(eps=0.0, outcome=2.0)(batch.score, batch).tolist() == pytest.approx([x + 2 for x in expected])
+    assert StepReturns(eps=0.0, outcome_weight=2.0)(batch.score, batch).tolist() == pytest.approx(
+        [x + 2 for x in expected]
+    )
 
 
 def test_permuting_answers_permutes_advantages():
@@ -559,4 +563,4 @@ def test_token_mean_is_the_divisor_of_the_penalty():
 def test_every_pair_of_lengths_keeps_brevity_shares_finite():
     for lengths in itertools.product((1, 16), repeat=2):
         batch = group([1.0, 0.0], list(lengths))
-        assert LengthShares(1e-3)(batch.score, batch).tolist() == [1.0, -1.0]
+        assert LengthWeights(1e-3)(batch.score, batch).tolist() == [1.0, -1.0]

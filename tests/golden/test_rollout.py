@@ -11,11 +11,11 @@ import torch
 from groupwise.core import BadData
 from groupwise.data import WRITTEN, Draw, GenerationRequest, Ids, Outcome, Prompt, Rollout, Verdict, pack, rollout_of
 from groupwise.methods import (
-    AtLevel,
     Drafts,
     EarlyExitReward,
     EarlyExits,
     Explained,
+    HintAtLevel,
     HintLadder,
     LengthBudget,
     Now,
@@ -63,7 +63,7 @@ def test_escalation_asks_until_one_is_correct(hint: int, asked: int, tried: int,
 def test_empty_hints_are_skipped_and_a_row_without_hints_is_left_alone():
     rollout, engine = play(Escalate(), helped_by(1), hints=["", HINTS[0]])
     assert len(engine.requests) == 6 and roles(rollout).count("tried") == 3
-    for strategy in (Escalate(), Scaffold(), AtLevel(), Escalate(hints=SelfHints())):
+    for strategy in (Escalate(), Scaffold(), HintAtLevel(), Escalate(hints=SelfHints())):
         rollout, engine = play(strategy, helped_by(9), answer=7)
         assert roles(rollout) == ["answer"] * 3 and len(engine.requests) == 3
 
@@ -110,7 +110,7 @@ def test_self_hints():
             return (9,) * request.limit
         return helped_by(2)(request)
 
-    strategy = Escalate(SelfHints(levels=2, limit=1, prompt_template="{solution}{problem}"))
+    strategy = Escalate(SelfHints(max_level=2, tokens_per_level=1, prompt_template="{solution}{problem}"))
     rollout, engine = play(strategy, answer, solution=text(11))
     written = [s for s in rollout.samples if s.context[:1] == (11,)]
     assert [len(s.tokens) for s in written] == [1, 2]
@@ -158,7 +158,7 @@ def test_a_schedule_starts_the_hints():
 
 @pytest.mark.parametrize(("level", "nines"), [(0, 0), (1, 1), (2, 2), (3, 2)])
 def test_answers_at_the_level_of_the_draw(level: int, nines: int):
-    rollout, _ = play(AtLevel(), helped_by(0), hints=HINTS, level=level)
+    rollout, _ = play(HintAtLevel(), helped_by(0), hints=HINTS, level=level)
     assert {s.context.count(9) for s in rollout.samples} == {nines}
 
 
@@ -265,7 +265,7 @@ def test_early_exits():
     def answer(request: GenerationRequest) -> Ids:
         return (8, 8, 8, 8, 8, *mark, RIGHT) if request.position == 0 else (RIGHT,)
 
-    rollout, _ = play(EarlyExits(answer_inducer=sign, ends=sign), answer)
+    rollout, _ = play(EarlyExits(answer_inducer=sign, thinking_end=sign), answer)
     assert [s.verdict.subscores["exit"] for s in rollout.samples if s.verdict] == [0, 1, 2]
     whole, cuts = rollout.samples[-1], rollout.samples[:-1]
     assert whole.tokens == (8, 8, 8, 8, 8, *mark, RIGHT)
@@ -288,9 +288,9 @@ def test_length_budget():
     batch = replace(batch, length=torch.tensor([0, 64, 128, 192, 300]))
     score = LengthBudget(128.0, weight=1.0)(batch.score, batch)
     assert score.tolist() == [0, 0.5, 1, 0.5, 0]
-    assert LengthBudget(128.0, weight=1.0, flat=True)(batch.score, batch).tolist() == [1, 1, 1, 0.5, 0]
+    assert LengthBudget(128.0, weight=1.0, flat_below_budget=True)(batch.score, batch).tolist() == [1, 1, 1, 0.5, 0]
     with pytest.raises(ValueError, match="budget"):
-        LengthBudget(128.0, most=100.0)
+        LengthBudget(128.0, zero_score_length=100.0)
 
 
 def test_the_budget_shrinks():

@@ -65,7 +65,7 @@ def test_failed_attempts_are_refined_with_their_feedback():
     ],
 )
 def test_scores_come_back_to_attempts(back: str, scores: list[float], first: list[float]):
-    rollout = tree(back=back)
+    rollout = tree(credit_rule=back)
     assert returned(rollout)[:4] == pytest.approx(scores)
     a = advantages(rollout)
     assert a[:4] == pytest.approx(first, abs=1e-4)
@@ -74,7 +74,7 @@ def test_scores_come_back_to_attempts(back: str, scores: list[float], first: lis
 
 
 def test_a_third_turn_has_the_history_and_solved_attempts_are_leaves():
-    rollout = tree(turns=3, back="mean")
+    rollout = tree(turns=3, credit_rule="mean")
     third = [s for s in rollout.samples if s.parent is not None and rollout.samples[s.parent].parent is not None]
     parents = {s.parent for s in third}
     assert all(rollout.samples[p].verdict.outcome is Outcome.wrong for p in parents)
@@ -89,10 +89,10 @@ def test_a_third_turn_has_the_history_and_solved_attempts_are_leaves():
 
 def test_pruning_selects_groups_and_members():
     """Two groups of refinements with the largest std, of .5 and .4082; of each group the two extremes."""
-    widest = tree(widest=2)
+    widest = tree(kept_groups=2)
     assert widest.selected == (True,) * 12 + (False,) * 4
     assert returned(widest)[:4] == [1, 1, 1, 0], "credit comes before pruning"
-    chosen = [i for i, on in enumerate(tree(extremes=2).selected or ()) if on]
+    chosen = [i for i, on in enumerate(tree(extremes_per_group=2).selected or ()) if on]
     assert len(chosen) == 8 and chosen[:2] == [2, 3] and {4, 10, 11} <= set(chosen)
     with pytest.raises(ValueError, match="turns"):
         FeedbackTree(turns=0)
@@ -127,7 +127,7 @@ def test_a_hint_must_not_state_the_answer(hint: str, answer: str, stated: bool):
 
 
 ROW = {"solution": text(12), "answer": "39"}
-WRITER = HintWriter(hints=3, hint_template="{draft}{solution}{problem}", prompt_template="{problem}{hint}")
+WRITER = HintWriter(hint_count=3, hint_template="{draft}{solution}{problem}", prompt_template="{problem}{hint}")
 
 
 def helped(request: GenerationRequest) -> Ids:

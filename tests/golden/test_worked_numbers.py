@@ -209,7 +209,7 @@ def with_k1(k: Sequence[float], lengths: Sequence[int]) -> Batch:
 
 def test_reinforce_pp() -> None:
     b = with_k1([0.1, 0, 0.2, 0.05, -0.05], [3, 2])
-    returns = ReturnsToGo(kl=0.1)
+    returns = ReturnsToGo(kl_coefficient=0.1)
     assert returns(b.score, b).tolist() == pytest.approx([0.97, 0.98, 0.98, 0, 0.005], abs=1e-12)
     population = WhitenedTokens(returns, ddof=0, eps=1e-8)(b.score, b).tolist()
     assert population == pytest.approx([0.8025, 0.823453, 0.823453, -1.229941, -1.219464], abs=6e-7)

@@ -38,7 +38,7 @@ ALLOWED = {
         "environment.from_string(source)",
     ): "a model directory's template, in Jinja's sandbox",
     ("config/registry.py", "importlib.import_module(method_files()[name])"): "a file of the package, by its table",
-    ("methods/published.py", "import_module(module)"): "a file of this package, by the table of its room",
+    ("methods/published_methods.py", "import_module(module)"): "a file of this package, by the table of its room",
     ("config/registry.py", "importlib.import_module(f'groupwise.{room}')"): "files of the package",
     ("core/lazy_imports.py", "import_module(f'groupwise.{home}')"): "a file of the package, by the table of its room",
     ("tasks/hinted_sums.py", "PROMPT_FORMS[form].format(prompt=problem, **values)"): "literal templates of the package",

@@ -215,7 +215,7 @@ def test_a_return_is_the_credit_before_whitening_plus_the_value() -> None:
     [
         ({"models": ()}, "does not define"),
         ({"models": (("critic", InitialPolicy()),)}, "of the kind InitialPolicy"),
-        ({"credit": GAE(kl=0.1, model="critic")}, "of the kind ValueModel"),
+        ({"credit": GAE(kl_coefficient=0.1, reference_model="critic")}, "of the kind ValueModel"),
         ({"credit": Method().credit}, "has no unique target: 0 components"),
         ({"models": (("critic", ValueModel(loss=SquaredValueLoss(critic="other"))),)}, "trains another model"),
     ],

@@ -68,9 +68,11 @@ def test_the_reference_names_its_parent_and_a_known_effect(method):
         line.append(parent)
     effect = reference_of(method).effect
     if effect is not None:
-        assert effect.parent in NAMES and effect.least > 0 and find_metric(effect.metric) is not None
+        assert effect.parent in NAMES and effect.min_difference > 0 and find_metric(effect.metric) is not None
         assert effect.parent != method.__name__ or effect.own_settings
-    assert (effect is None) == bool(reference_of(method).no_effect), "an effect, or the reason why none is stated"
+    assert (effect is None) == bool(reference_of(method).no_effect_reason), (
+        "an effect, or the reason why none is stated"
+    )
 
 
 def test_a_reference_has_a_year_and_one_of_the_labels():
@@ -150,7 +152,7 @@ def cases(test: str) -> set[str]:
 
 def test_proofs_are_tests_that_exist():
     proofs = {proof for method in published for proof in proofs_of(method)}
-    proofs |= {toy for method in published if (toy := reference_of(method).toy)}
+    proofs |= {toy for method in published if (toy := reference_of(method).toy_test)}
     assert all(len(reference_of(method).proofs) >= 2 for method in published)
     assert {proof for proof in proofs if proof not in cases(proof)} == set()
 

@@ -14,7 +14,7 @@ from groupwise.methods import (
     FromMemory,
     Method,
     Now,
-    Piecewise,
+    PiecewiseConstant,
     Ramp,
     Schedule,
     Stairs,
@@ -60,7 +60,7 @@ def test_a_constant_that_a_run_reads_once_has_no_schedule(path: str) -> None:
     with pytest.raises(ValueError, match="once, at its start"):
         Method(schedules=((path, Ramp(0.0, 1.0)),))
     with pytest.raises(Usage, match="once, at its start"):
-        read_recipe(f"[method.schedules]\n'{path}' = {{ kind = 'Ramp', start = 0, end = 1 }}")
+        read_recipe(f"[method.schedules]\n'{path}' = {{ kind = 'Ramp', start_value = 0, end_value = 1 }}")
 
 
 SCHEDULED = [method for make in published if (method := make()).schedules] + [co_grpo(form="alternating"), ADAPTIVE]
@@ -82,7 +82,7 @@ def test_a_path_leads_through_fields_indices_and_names_of_pairs() -> None:
     changed = (("a.b", (Ramp(0.0, 1.0), Ramp(2.0, 3.0, 7))), ("c", Cycle((1.0,))))
     assert with_value(value, '"a.b".1.over', 7.0) == changed == with_value(value, "'a.b'.1.over", 7.0)
     with pytest.raises(ValueError, match="the first of them 0"):
-        with_value(Piecewise(((0, 1.0),)), "points.0.0", 3.0)
+        with_value(PiecewiseConstant(((0, 1.0),)), "points.0.0", 3.0)
 
 
 def test_a_number_that_a_field_refuses_in_the_run_is_a_typed_error() -> None:
@@ -101,5 +101,5 @@ def test_reading_tries_a_long_run_at_about_a_hundred_iterations(monkeypatch: pyt
 
 def test_the_tried_iterations_include_extremes_and_each_mix_of_whole_and_fractional_numbers() -> None:
     assert trial_iterations([Ramp(0.0, 1.0)], 3, {}) == [0, 1, 2] and trial_iterations([Ramp(0.0, 1.0)], 0, {}) == [0]
-    rare = Piecewise(((0, 1.0), (5001, 9.0), (5002, 1.0), (7001, 1.5), (7002, 1.0)))
+    rare = PiecewiseConstant(((0, 1.0), (5001, 9.0), (5002, 1.0), (7001, 1.5), (7002, 1.0)))
     assert {0, 5001, 7001, 9999} <= {*trial_iterations([rare, Stairs(4.0, 0.5, 2000)], 10_000, {})}

@@ -5,7 +5,7 @@ import torch
 
 from groupwise.core import Usage
 from groupwise.data import Batch, Finish, Logp, Outcome, Subscore, Verdict, needs, pack, rollout_of
-from groupwise.methods import KLInReward, Overlong, TruncatedIs
+from groupwise.methods import KLInReward, Overlong, TruncatedAnswerReward
 from groupwise.rewards import AddSubscore, Correctness, Score
 from tests.laws.batches import step_of
 
@@ -84,7 +84,7 @@ def test_a_buffer_below_1_is_a_share_of_the_budget(limit: int, tokens: int) -> N
 
 def test_truncated_is_replaces_the_reward_of_truncated_answers() -> None:
     b = batch_of([1.0, 1.0, 1.0]).having(finish=torch.tensor([Finish.stop, Finish.length, Finish.cut]))
-    assert TruncatedIs(0.0)(b.score, b).tolist() == [1, 0, 1]
+    assert TruncatedAnswerReward(0.0)(b.score, b).tolist() == [1, 0, 1]
 
 
 def test_kl_in_the_reward_is_the_sum_over_the_sample() -> None:
@@ -108,7 +108,7 @@ def test_kl_in_reward_of_0_needs_no_measure() -> None:
 def test_rewards_stay_float64() -> None:
     b = step_of([[3, 2]])
     half = b.having(logp_old=b.logp_old.float(), measures={Logp("reference"): b[Logp("reference")].float()})
-    for part in (Correctness(), Overlong(4), TruncatedIs(0.0), KLInReward(0.1)):
+    for part in (Correctness(), Overlong(4), TruncatedAnswerReward(0.0), KLInReward(0.1)):
         assert part(half.reward, half).dtype == torch.float64
 
 

@@ -19,9 +19,9 @@ from groupwise.methods import (
     Delegating,
     Drafts,
     EarlyExits,
-    GatedTurns,
+    EarlyStoppingTurns,
     HintWriter,
-    Predictions,
+    MetaPredictions,
     RecoveryPrompts,
     SelfHints,
     grpo,
@@ -104,11 +104,14 @@ def test_a_default_that_is_a_text_of_the_packaged_tasks_is_auto(name: str) -> No
 
 
 def test_forms_are_given_to_parts_in_parts() -> None:
-    wrapped = worded(RecoveryPrompts(strategy=Escalate(SelfHints())), "packaged")
-    hints = getattr(wrapped.strategy, "hints", None)
-    assert isinstance(hints, SelfHints) and (hints.prompt_template, hints.limit) == ("{solution};{problem}", 8)
-    assert [w.field_path for w in wordings(wrapped)] == [
-        "strategy.hints.limit",
+    wrapped = worded(RecoveryPrompts(inner_strategy=Escalate(SelfHints())), "packaged")
+    hints = getattr(wrapped.inner_strategy, "hints", None)
+    assert isinstance(hints, SelfHints) and (hints.prompt_template, hints.tokens_per_level) == (
+        "{solution};{problem}",
+        8,
+    )
+    assert [w.path for w in wordings(wrapped)] == [
+        "strategy.hints.tokens_per_level",
         "strategy.hints.prompt_template",
         "strategy.prompt_template",
         "prompt_template",
@@ -150,7 +153,7 @@ def test_notes_name_the_form_and_texts_without_words() -> None:
         assert not list(wording_notes(recipe, Tokenizer.of(calculator_tokenizer(), [1])))
     assert not any("reads prose" in line for line in wording_notes(Recipe(method=worded(hill(), "prose")), TOKENIZER))
     both = Recipe(method=m_grpo())
-    both = replace(both, evaluate=replace(both.evaluate, strategy=Delegating(calls=2)))
+    both = replace(both, evaluate=replace(both.evaluate, strategy=Delegating(max_calls=2)))
     assert len(list(wording_notes(both, TOKENIZER))) == 7, "each text once"
 
 
@@ -164,10 +167,10 @@ def test_a_hint_is_the_text_in_its_tags() -> None:
             return "<analysis>It added.</analysis>\n\n<hint>\nThink of five sevens.\n</hint>"
         return "35" if prompt.endswith(f"{PROBLEM}\n\nThink of five sevens.") and request.stream[0] % 2 else "12"
 
-    rollout = asked(HintWriter(hints=2), answer, solution="Five sevens.", answer="35")
+    rollout = asked(HintWriter(hint_count=2), answer, solution="Five sevens.", answer="35")
     hints = [s.verdict.value for s in rollout.samples if s.role == "hint" and s.verdict]
     assert hints and all(value > 0 for value in hints)
-    rollout = asked(HintWriter(hints=2), lambda prompt, _: "No tags.", solution="Five sevens.", answer="35")
+    rollout = asked(HintWriter(hint_count=2), lambda prompt, _: "No tags.", solution="Five sevens.", answer="35")
     assert [s.verdict.value for s in rollout.samples if s.role == "hint" and s.verdict] == [-0.2, -0.2], "refused"
 
 
@@ -180,7 +183,7 @@ def test_a_helper_is_asked_in_tags() -> None:
         assert prompt.startswith("Compute 7*5.\n\nSolve this task")
         return "Five sevens are 35. <result> 35 </result>"
 
-    rollout = asked(Delegating(calls=2), answer, n=1)
+    rollout = asked(Delegating(max_calls=2), answer, n=1)
     main, helper = rollout.samples
     assert (main.role, helper.role, helper.parent) == ("answer", "helper", 0)
     assert "<tool_response>\n35\n</tool_response>It is 35." in TOKENIZER.decode(main.tokens)
@@ -205,13 +208,13 @@ def test_a_prediction_is_json_after_its_reasoning() -> None:
     def answer(prompt: str, request: GenerationRequest) -> str:
         return said if "pass_rate" in prompt else ("sevens: 35", "12")[request.stream[0] % 2]
 
-    rollout = asked(Predictions(count=2), answer)
+    rollout = asked(MetaPredictions(count=2), answer)
     parts = [s.verdict.subscores for s in rollout.samples if s.role == "prediction" and s.verdict]
     assert parts == [{"length": 0.0, "rate": 1.0, "notions": 1.0}] * 2
 
 
 def test_an_action_follows_its_word() -> None:
-    strategy = worded(GatedTurns(), "prose")
+    strategy = worded(EarlyStoppingTurns(), "prose")
     sample = Sample(context=(1,), stream=(0,), limit=99)
     text = "Thought: look first.\nAction: go to desk 1"
     ids = TOKENIZER.encode(text)

@@ -58,7 +58,9 @@ def test_a_run_resumes_to_the_bit_with_its_pictures(tmp_path: Path, method: str)
 
 def test_a_mask_may_empty_a_microbatch(tmp_path: Path) -> None:
     """The first part of a tree loses all its steps. The gradient is that of one microbatch with all samples."""
-    masked = '{ base = "branch_grpo", group_size = 4, mask = [{ kind = "OutsideSteps", first = 0, count = 4 }] }'
+    masked = (
+        '{ base = "branch_grpo", group_size = 4, mask = [{ kind = "DepthPruning", first_step = 0, step_count = 4 }] }'
+    )
     changes = {"method": masked, "sampling.max_tokens": 20, "evaluate.problems": 1}
     one, all_ = (rings_run(tmp_path / str(n), 1, **changes, **{"machine.microbatch_tokens": n}) for n in (1, 4096))
     assert lines(one)[1]["grad_norm"] == pytest.approx(lines(all_)[1]["grad_norm"], rel=1e-4) != 0
@@ -108,7 +110,7 @@ def test_pictures_are_in_the_samples_and_in_the_report(tmp_path: Path) -> None:
         ("rings.toml", [("machine.dtype", "bfloat16")], "machine.dtype does not fit"),
         ("rings.toml", [("method.denoise.last", "10")], "noise from step 0 to before step 10, of 10 steps"),
         ("rings.toml", [("method.denoise.noise.level", "-1")], "level is -1"),
-        ("rings.toml", [("method.strategy", "OneStep"), ("method.denoise.last", "7")], "denoising steps [7]"),
+        ("rings.toml", [("method.strategy", "OneNoisyStep"), ("method.denoise.last", "7")], "denoising steps [7]"),
         ("rings.toml", [("method.strategy", "Branching"), ("method.denoise.first", "3")], "denoising steps [0, 9]"),
     ],
 )
@@ -121,10 +123,14 @@ def test_check_refuses_recipes_that_do_not_fit_a_flow_model(source: str | None, 
 @pytest.mark.parametrize(
     ("strategy", "level", "message"),
     [
-        ('{ kind = "PairwiseWins", strategy = { kind = "Retraced" } }', "0", ""),
+        ('{ kind = "PairwiseWins", inner_strategy = { kind = "Retraced" } }', "0", ""),
         ('{ kind = "Retraced", strategy = { kind = "PairwiseWins" } }', "0", ""),
-        ('{ kind = "PairwiseWins", strategy = { kind = "Independent" } }', "0", "no step would be trained"),
-        ('{ kind = "PairwiseWins", strategy = { kind = "NoiseWindow", last = 8 } }', "0.7", "steps [0, 1, 8]"),
+        ('{ kind = "PairwiseWins", inner_strategy = { kind = "Independent" } }', "0", "no step would be trained"),
+        (
+            '{ kind = "PairwiseWins", inner_strategy = { kind = "NoiseWindow", start_before = 8 } }',
+            "0.7",
+            "steps [0, 1, 8]",
+        ),
     ],
 )
 def test_check_reads_the_strategies_inside_a_strategy(strategy: str, level: str, message: str) -> None:

@@ -11,7 +11,18 @@ from groupwise.api import load_method
 from groupwise.checks.check_needs import untrainable_roles
 from groupwise.data import Draw, Role, Rollout, Sampler, Subscore, added_contents, needs, roles_of
 from groupwise.lifecycle.alerts import Alerts, trained_role_reasons
-from groupwise.methods import Explained, HintWriter, Replayed, Surveyed, expo, gspo, hill, m_grpo, murphy, published
+from groupwise.methods import (
+    Explained,
+    HintWriter,
+    PrefixContinuation,
+    Replayed,
+    expo,
+    gspo,
+    hill,
+    m_grpo,
+    murphy,
+    published,
+)
 from groupwise.rollout import Independent
 from groupwise.rollout.prompt_template import worded
 from tests.checks import check
@@ -106,18 +117,20 @@ def test_a_trained_role_that_the_strategy_does_not_make_is_refused() -> None:
     (error,) = untrainable_roles(replace(hill(), strategy=Independent()))
     assert "names the role hint, and the strategy Independent makes answer" in str(error)
     assert "use a strategy that makes it: HintWriter" in str(error)
-    assert not list(untrainable_roles(replace(hill(), strategy=Surveyed(strategy=HintWriter())))), "wrapped"
+    assert not list(untrainable_roles(replace(hill(), strategy=PrefixContinuation(inner_strategy=HintWriter())))), (
+        "wrapped"
+    )
 
     class Mine:
         async def __call__(self, draw: Draw, sampler: Sampler) -> Rollout: ...
 
-    assert roles_of(Mine()) is None and added_contents(Replayed(strategy=Mine())) is None
+    assert roles_of(Mine()) is None and added_contents(Replayed(inner_strategy=Mine())) is None
     assert not list(untrainable_roles(replace(hill(), strategy=Mine()))), "nothing is known of the user's"
 
     class Declared(Mine):
         roles = (Role("critique", "for each prompt"),)
 
-    assert list(roles_of(Replayed(strategy=Declared())) or ()) == ["critique"]
+    assert list(roles_of(Replayed(inner_strategy=Declared())) or ()) == ["critique"]
 
 
 @pytest.mark.parametrize("name", ["knapsack_rl", "vade", "spo", "sage_hint"])

@@ -135,14 +135,14 @@ class Comparison:
     def verdict(self) -> Verdict:
         """Whether the runs show the stated effect or the opposite, by the interval and the smallest relevant mean."""
         low, high = self.interval if self.effect.direction == "up" else [-x for x in reversed(self.interval)]
-        if low > 0 and abs(self.mean) >= self.effect.least:
+        if low > 0 and abs(self.mean) >= self.effect.min_difference:
             return "shown"
-        return "opposite" if high < 0 and abs(self.mean) >= self.effect.least else "not shown"
+        return "opposite" if high < 0 and abs(self.mean) >= self.effect.min_difference else "not shown"
 
     @property
     def is_open(self) -> bool:
         """Whether more seeds could decide: the mean is large enough to be relevant, but its interval contains 0."""
-        return self.verdict == "not shown" and abs(self.mean) >= self.effect.least
+        return self.verdict == "not shown" and abs(self.mean) >= self.effect.min_difference
 
     def as_json(self) -> dict[str, Any]:
         """The comparison in a certificate."""
@@ -158,7 +158,7 @@ class Comparison:
 
 def trials_of(method: str, effect: Effect, seed: int) -> tuple[Trial, Trial]:
     """The runs of a method and of its parent with one seed."""
-    in_between = (BUDGET,) if effect.matched == "tokens" and effect.metric.startswith(HELD_OUT) else ()
+    in_between = (BUDGET,) if effect.matched_by == "tokens" and effect.metric.startswith(HELD_OUT) else ()
     common = (*in_between, *effect.settings)
     own = Trial(method, effect.task, seed, (*common, *effect.own_settings))
     return own, Trial(effect.parent, effect.task, seed, common)
@@ -177,7 +177,7 @@ def compare(method: str, effect: Effect, results: Mapping[Trial, TrialResult]) -
 
 def values_of(effect: Effect, own: TrialResult, parent: TrialResult) -> tuple[float, float]:
     """The metric of a method and of its parent with one seed, at equal tokens or after all iterations."""
-    if effect.matched == "steps":
+    if effect.matched_by == "steps":
         lasts = len(own.tokens), len(parent.tokens)
     else:
         budget = min(sum(own.tokens), sum(parent.tokens))

@@ -45,8 +45,10 @@ def show_method(function: Callable[..., Method]) -> str:
         "constants": recipe_toml.write(function()).rstrip().splitlines(),
         "differences": table(differences(reference, function()), WIDTH),
         "auto": auto_texts(function()),
-        "effect": [reference.effect.claim(name)] if reference.effect else textwrap.wrap(reference.no_effect, WIDTH),
-        "shown in expectation": [reference.toy] if reference.toy else [],
+        "effect": [reference.effect.claim(name)]
+        if reference.effect
+        else textwrap.wrap(reference.no_effect_reason, WIDTH),
+        "shown in expectation": [reference.toy_test] if reference.toy_test else [],
         "finding": textwrap.wrap(reference.finding, WIDTH),
         "proofs": list(proofs_of(function)),
     }

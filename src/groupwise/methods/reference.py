@@ -28,9 +28,9 @@ class Difference:
 class Effect:
     """A change of a metric that a method should show against another one, stated before the runs that measure it.
 
-    `metric` is a name in metrics.jsonl. `least` is the smallest difference that counts, in the metric's unit.
+    `metric` is a name in metrics.jsonl. `min_difference` is the smallest difference that counts, in the metric's unit.
     `task` is the packaged recipe of both runs, and `parent` the method of the other run. Both runs have equal
-    `matched`: generated tokens, or iterations with equally many prompts (steps).
+    `matched_by`: generated tokens, or iterations with equally many prompts (steps).
 
     `settings` are recipe fields of both runs, as on the command line: `method.minibatches = 8`. `own_settings` are
     further fields of the method's run. With these, `parent` may be the method itself: an ablation. The value `@NAME` of
@@ -41,8 +41,8 @@ class Effect:
     direction: Literal["up", "down"]
     task: str
     parent: str
-    least: float
-    matched: Literal["tokens", "steps"]
+    min_difference: float
+    matched_by: Literal["tokens", "steps"]
     settings: tuple[str, ...] = ()
     own_settings: tuple[str, ...] = ()
 
@@ -54,7 +54,8 @@ class Effect:
     def claim(self, method: str) -> str:
         """The stated effect of this method as one line. Against the method itself, it names the settings that differ.
 
-        >>> Effect(metric="entropy", direction="up", task="sums", parent="grpo", least=0.1, matched="steps").claim("x")
+        >>> bounds = {"min_difference": 0.1, "matched_by": "steps"}
+        >>> Effect(metric="entropy", direction="up", task="sums", parent="grpo", **bounds).claim("x")
         'entropy is higher than with grpo by at least 0.1, on sums, at equal steps'
         """
         change = {"up": "higher", "down": "lower"}[self.direction]
@@ -63,8 +64,8 @@ class Effect:
             changed = {line.partition(" = ")[0] for line in self.own_settings}
             replaced = [line for line in self.settings if line.partition(" = ")[0] in changed]
             own, parent = f" with {', '.join(self.own_settings)}", ", ".join(replaced) or "its usual settings"
-        than = f"{self.metric} is {change}{own} than with {parent} by at least {self.least:g}"
-        return f"{than}, on {self.task}, at equal {self.matched}"
+        than = f"{self.metric} is {change}{own} than with {parent} by at least {self.min_difference:g}"
+        return f"{than}, on {self.task}, at equal {self.matched_by}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,8 +81,8 @@ class Reference:
     `parent` is the name of the method that it changes; a root has none. `kind` is what the paper contributes, if it is
     not a method. `year` follows from `arxiv` where there is one. `finding` says how the method behaved here.
 
-    `effect` is measured by `make atlas`; a method without one gives the reason in `no_effect`. `toy` is the test that
-    computes the paper's claim exactly on a small example, if its claim is about an expectation or a bound.
+    `effect` is measured by `make atlas`; a method without one gives the reason in `no_effect_reason`. `toy_test` is the
+    test that computes the paper's claim exactly on a small example, if its claim is about an expectation or a bound.
 
     >>> Reference(paper="GRPO", arxiv="2402.03300", label="paper read", formula="J", differences=(), proofs=()).year
     2024
@@ -98,8 +99,8 @@ class Reference:
     differences: tuple[Difference, ...]
     proofs: tuple[str, ...]
     effect: Effect | None = None
-    no_effect: str = ""
-    toy: str = ""
+    no_effect_reason: str = ""
+    toy_test: str = ""
     finding: str = ""
 
     def __post_init__(self) -> None:

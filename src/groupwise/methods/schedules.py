@@ -9,7 +9,18 @@ from typing import Any, Literal, Protocol, runtime_checkable
 
 from groupwise.methods.now import Now
 
-__all__ = ["After", "Curve", "Cycle", "Decay", "FromMemory", "Inverse", "Piecewise", "Ramp", "Schedule", "Stairs"]
+__all__ = [
+    "After",
+    "Curve",
+    "Cycle",
+    "Decay",
+    "FromMemory",
+    "Inverse",
+    "PiecewiseConstant",
+    "Ramp",
+    "Schedule",
+    "Stairs",
+]
 
 SPREAD = 100
 """The number of iterations, evenly spread over a run, at which schedules are tried before it."""
@@ -29,7 +40,7 @@ class Schedule(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Ramp(Schedule):
-    """Linear from `start` to `end` over the first `over` iterations, then `end`. With `over = 0`, over the whole run.
+    """Linear from `start_value` to `end_value` over the first `over` iterations; with `over = 0` over the run.
 
     >>> [Ramp(2.0, -2.0, 500)(Now(i)) for i in (0, 125, 500, 900)]
     [2.0, 1.0, -2.0, -2.0]
@@ -37,69 +48,70 @@ class Ramp(Schedule):
     0.25
     """
 
-    start: float
-    end: float
+    start_value: float
+    end_value: float
     over: int = 0
 
     def __call__(self, now: Now) -> float:
-        return self.start + (self.end - self.start) * min(now.iteration / max(self.over or now.iterations, 1), 1.0)
+        x = min(now.iteration / max(self.over or now.iterations, 1), 1.0)
+        return self.start_value + (self.end_value - self.start_value) * x
 
 
 @dataclass(frozen=True, slots=True)
 class Curve(Schedule):
-    """From `start` to `end` over the first `over` iterations along a curve, then `end`; HölderPO, arXiv:2605.12058.
+    """From `start_value` to `end_value` over the first `over` iterations along a curve; HölderPO, arXiv:2605.12058.
 
-    With `over = 0` it spans the whole run. A power curve is `start + (end - start) x^power`.
+    With `over = 0` it spans the whole run. A power curve is `start_value + (end_value - start_value) x^power`.
 
     >>> [round(Curve(2.0, -2.0, 500)(Now(i)), 3) for i in (0, 125, 250, 500)]
     [2.0, 1.414, 0.0, -2.0]
     """
 
-    start: float
-    end: float
+    start_value: float
+    end_value: float
     over: int = 0
     shape: Literal["cosine", "cubic", "power"] = "cosine"
     power: float = 2.0
 
     def __call__(self, now: Now) -> float:
         x = min(now.iteration / max(self.over or now.iterations, 1), 1.0)
-        middle, half = (self.start + self.end) / 2, (self.start - self.end) / 2
+        middle, half = (self.start_value + self.end_value) / 2, (self.start_value - self.end_value) / 2
         match self.shape:
             case "cosine":
                 return middle + half * math.cos(math.pi * x)
             case "cubic":
                 return middle - half * (2 * x - 1) ** 3
             case "power":
-                return self.start + (self.end - self.start) * x**self.power
+                return self.start_value + (self.end_value - self.start_value) * x**self.power
 
 
 @dataclass(frozen=True, slots=True)
 class Decay(Schedule):
-    """`start exp(-i / over)` at iteration i: exponential decay, as in Trust-GRPO.
+    """`start_value exp(-i / over)` at iteration i: exponential decay, as in Trust-GRPO.
 
     >>> Decay(1.0, 10.0)(Now(0))
     1.0
     """
 
-    start: float
+    start_value: float
     over: float
 
     def __call__(self, now: Now) -> float:
-        return self.start * math.exp(-now.iteration / self.over)
+        return self.start_value * math.exp(-now.iteration / self.over)
 
 
 @dataclass(frozen=True, slots=True)
 class Inverse(Schedule):
-    """`start / (1 - i / iterations)` at iteration i of the run: a weight that grows. MDPO, arXiv:2005.09814.
+    """`start_value / (1 - i / iterations)` at iteration i of the run: a weight that grows. MDPO, arXiv:2005.09814.
 
     >>> [Inverse(0.5)(Now(i, iterations=4)) for i in range(4)]
     [0.5, 0.6666666666666666, 1.0, 2.0]
     """
 
-    start: float = 1.0
+    start_value: float = 1.0
 
     def __call__(self, now: Now) -> float:
-        return self.start / (1 - now.iteration / now.iterations) if now.iterations else self.start
+        return self.start_value / (1 - now.iteration / now.iterations) if now.iterations else self.start_value
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,26 +130,26 @@ class After(Schedule):
 
 @dataclass(frozen=True, slots=True)
 class Stairs(Schedule):
-    """`start * factor^k` after k blocks of `every` iterations, but at least `least`.
+    """`start_value * factor^k` after k blocks of `every` iterations, but at least `min_value`.
 
     >>> [round(Stairs(256.0, 0.7, 10)(Now(i)), 1) for i in (0, 9, 10, 20)]
     [256.0, 256.0, 179.2, 125.4]
     """
 
-    start: float
+    start_value: float
     factor: float
     every: int
-    least: float = 1.0
+    min_value: float = 1.0
 
     def __call__(self, now: Now) -> float:
-        return max(self.start * self.factor ** (now.iteration // self.every), self.least)
+        return max(self.start_value * self.factor ** (now.iteration // self.every), self.min_value)
 
 
 @dataclass(frozen=True, slots=True)
-class Piecewise(Schedule):
+class PiecewiseConstant(Schedule):
     """A step function: each point is a pair of an iteration and the value from there on.
 
-    >>> [Piecewise(((0, 1.0), (2, 0.5)))(Now(i)) for i in range(4)]
+    >>> [PiecewiseConstant(((0, 1.0), (2, 0.5)))(Now(i)) for i in range(4)]
     [1.0, 1.0, 0.5, 0.5]
     """
 

@@ -25,11 +25,11 @@ def around(needed: str, strategy: Strategy) -> str:
     """The TOML of the strategy called `needed`, around this strategy unless that is its default.
 
     >>> from groupwise.rollout import Independent, Turns
-    >>> around("Surveyed", Independent()), around("Surveyed", Turns())
-    ('"Surveyed"', '{ kind = "Surveyed", strategy = "Turns" }')
+    >>> around("PrefixContinuation", Independent()), around("PrefixContinuation", Turns())
+    ('"PrefixContinuation"', '{ kind = "PrefixContinuation", inner_strategy = "Turns" }')
     """
     inner = name_of(strategy)
-    return f'"{needed}"' if inner == "Independent" else f'{{ kind = "{needed}", strategy = "{inner}" }}'
+    return f'"{needed}"' if inner == "Independent" else f'{{ kind = "{needed}", inner_strategy = "{inner}" }}'
 
 
 def check_group_size(group_size: int, *parts: Curriculum | Strategy) -> None:

@@ -2,7 +2,7 @@
 
 The docstrings distinguish *drawn* samples (all) from *live* ones (with at least one token). Sizes have the dtype of the
 advantage, which they multiply. An empty step has an empty share. With `weighs = "sequences"` a sequence's total share
-does not grow with its length, unless `ScaledByLength` asks for it.
+does not grow with its length, unless `LengthScaledAggregate` asks for it.
 """
 
 from dataclasses import dataclass

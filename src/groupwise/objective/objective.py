@@ -40,7 +40,7 @@ class Objective:
                 f"{ratio} gives a sequence one ratio, and {name_of(self.aggregate)} would weigh that ratio by the "
                 "sequence's length\n"
                 "use sequence_mean or group_mean, or token_ratio; to weigh it by the length as LUSPO does, use "
-                "ScaledByLength; in your own aggregate, set weighs = 'sequences'"
+                "LengthScaledAggregate; in your own aggregate, set weighs = 'sequences'"
             )
 
     @torch.no_grad()

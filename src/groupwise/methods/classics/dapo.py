@@ -133,8 +133,8 @@ R_length = 0                                 if |o| <= L_max - L_cache
         direction="up",
         task="hinted_sums",
         parent="grpo",
-        least=0.02,
-        matched="tokens",
+        min_difference=0.02,
+        matched_by="tokens",
         settings=("method.minibatches = 8", "method.objective.penalties = []"),
     ),
     finding=(

@@ -13,11 +13,11 @@ from groupwise.methods.reference import Difference, Effect, Reference
 from groupwise.objective import Clip, Objective, budget_mean
 from groupwise.rewards import Score
 
-__all__ = ["TruncatedIs", "dr_grpo"]
+__all__ = ["TruncatedAnswerReward", "dr_grpo"]
 
 
 @dataclass(frozen=True, slots=True)
-class TruncatedIs(Shaping):
+class TruncatedAnswerReward(Shaping):
     """Replaces the reward of a truncated answer (it reached the token limit) by `value`. Dr. GRPO's code uses 0."""
 
     value: float
@@ -40,7 +40,7 @@ def dr_grpo(*, group_size: int = 8, clip: float = 0.2, minibatches: int = 8) -> 
     """
     return Method(
         group_size=group_size,
-        shaping=(Score(), TruncatedIs(0.0)),
+        shaping=(Score(), TruncatedAnswerReward(0.0)),
         advantage=(centred,),
         objective=Objective(surrogate=Clip(clip, clip), aggregate=budget_mean),
         minibatches=minibatches,
@@ -92,8 +92,8 @@ A_i = R_i - mean(R)""",
         direction="down",
         task="wordy_sums",
         parent="grpo",
-        least=1.0,
-        matched="steps",
+        min_difference=1.0,
+        matched_by="steps",
         settings=(
             "iterations = 10",
             "evaluate.problems = 16",

@@ -22,11 +22,11 @@ class StepReturns(Credit):
     """For each token, the sum of the z-scored rewards of its and later reasoning steps. GRPO, arXiv:2402.03300, 4.1.3.
 
     Step rewards are a mark at each step's last token. All steps of a group have one mean and std. The sample's number x
-    is not used: add it with `outcome`.
+    is not used: add it with `outcome_weight`.
     """
 
     mark: str = "steps"
-    outcome: float = 0.0
+    outcome_weight: float = 0.0
     ddof: int = 1
     eps: float = 1e-6
 
@@ -39,7 +39,7 @@ class StepReturns(Credit):
         marked = ~rewards.isnan()
         z = torch.zeros_like(rewards)
         z[marked] = b.token_groups.keep(marked).zscore(rewards[marked], ddof=self.ddof, eps=self.eps)
-        return discounted(z, b.sequences.index, 1.0) + self.outcome * b.sequences.spread(x)
+        return discounted(z, b.sequences.index, 1.0) + self.outcome_weight * b.sequences.spread(x)
 
 
 def grpo_process(
@@ -89,5 +89,7 @@ mean and std over all steps of all answers of the group; the rest as in grpo""",
         "tests/golden/test_methods.py::test_whole_path[grpo_process, with outcomes]",
         "tests/golden/test_reward.py::test_step_returns",
     ),
-    effect=Effect(metric="eval/accuracy", direction="up", task="deduction", parent="grpo", least=0.03, matched="steps"),
+    effect=Effect(
+        metric="eval/accuracy", direction="up", task="deduction", parent="grpo", min_difference=0.03, matched_by="steps"
+    ),
 )

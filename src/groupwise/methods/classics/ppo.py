@@ -21,11 +21,12 @@ __all__ = ["GAE", "ppo"]
 class GAE(Credit):
     """`A_t = sum over s >= t of (gamma lam)^(s - t) delta_s` with `delta_t = r_t + gamma V_{t+1} - V_t`.
 
-    `r` is the sample's number at the last token, minus `kl (log pi_old - log model)` at each token. `V` are the values
-    of the side model `critic`, and 0 after the last token, also of a truncated answer. GAE, arXiv:1506.02438, equation
-    16. Tokens that are not trained, such as those of an environment, are skipped: the next trained token follows.
+    `r` is the sample's number at the last token, minus `kl_coefficient (log pi_old - log reference_model)` at each
+    token. `V` are the values of the side model `critic`, and 0 after the last token, also of a truncated answer. GAE,
+    arXiv:1506.02438, equation 16. Tokens that are not trained, such as those of an environment, are skipped: the next
+    trained token follows.
 
-    `kl = 0` needs no reference. `WhitenedTokens(GAE())` whitens over the iteration, as PPO does.
+    `kl_coefficient = 0` needs no reference. `WhitenedTokens(GAE())` whitens over the iteration, as PPO does.
 
     >>> from groupwise.data import pack, rollout_of
     >>> batch = pack([rollout_of([1.0], lengths=[4])])
@@ -37,9 +38,9 @@ class GAE(Credit):
 
     gamma: float = 1.0
     lam: float = 0.95
-    kl: float = 0.0
+    kl_coefficient: float = 0.0
     critic: str = "critic"
-    model: str = "reference"
+    reference_model: str = "reference"
 
     def __post_init__(self) -> None:
         if not (0 <= self.gamma <= 1 and 0 <= self.lam <= 1):
@@ -47,12 +48,14 @@ class GAE(Credit):
 
     @property
     def needs(self) -> frozenset[Measure]:
-        return frozenset({Value(self.critic)} | ({Logp("policy"), Logp(self.model)} if self.kl else set()))
+        return frozenset(
+            {Value(self.critic)} | ({Logp("policy"), Logp(self.reference_model)} if self.kl_coefficient else set())
+        )
 
     def __call__(self, x: Float[Tensor, " s"], b: Batch) -> Float[Tensor, " n"]:
         value = b[Value(self.critic)].to(x.dtype)
         following = torch.where(last_of_sample(b), 0.0, value.roll(-1))
-        delta = token_rewards(x, b, kl=self.kl, model=self.model) + self.gamma * following - value
+        delta = token_rewards(x, b, kl=self.kl_coefficient, model=self.reference_model) + self.gamma * following - value
         return discounted(delta, b.sequences.index, self.gamma * self.lam)
 
 
@@ -140,8 +143,8 @@ L_V = 1/2 mean of max[ (V - G)^2, (V_old + clip(V - V_old, -eps_v, eps_v) - G)^2
         direction="up",
         task="calculator",
         parent="reinforce",
-        least=0.05,
-        matched="tokens",
+        min_difference=0.05,
+        matched_by="tokens",
         settings=("prompts = 64", "method.group_size = 1", "method.minibatches = 1"),
         own_settings=("method.minibatches = 4", "method.models.critic.optimizer.lr = 1e-3"),
     ),

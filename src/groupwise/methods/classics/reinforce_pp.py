@@ -20,7 +20,8 @@ __all__ = ["ReturnsToGo", "reinforce_pp"]
 class ReturnsToGo(Credit):
     """`A_t = sum over s >= t of gamma^(s - t) r_s`: the sample's reward at its last token, minus `kl k1` at each token.
 
-    `k1 = log pi_old - log reference`. REINFORCE++, arXiv:2501.03262, equation 6. `kl = 0` needs no reference.
+    `k1 = log pi_old - log reference`. REINFORCE++, arXiv:2501.03262, equation 6. `kl_coefficient = 0` needs no
+    reference.
 
     >>> from groupwise.data import rollout_of, pack
     >>> batch = pack([rollout_of([1.0, 0.0], lengths=[3, 2])])
@@ -29,8 +30,8 @@ class ReturnsToGo(Credit):
     """
 
     gamma: float = 1.0
-    kl: float = 0.0
-    model: str = "reference"
+    kl_coefficient: float = 0.0
+    reference_model: str = "reference"
 
     def __post_init__(self) -> None:
         if not 0 <= self.gamma <= 1:
@@ -38,10 +39,12 @@ class ReturnsToGo(Credit):
 
     @property
     def needs(self) -> frozenset[Measure]:
-        return frozenset({Logp("policy"), Logp(self.model)}) if self.kl else frozenset()
+        return frozenset({Logp("policy"), Logp(self.reference_model)}) if self.kl_coefficient else frozenset()
 
     def __call__(self, x: Float[Tensor, " s"], b: Batch) -> Float[Tensor, " n"]:
-        return discounted(token_rewards(x, b, kl=self.kl, model=self.model), b.sequences.index, self.gamma)
+        return discounted(
+            token_rewards(x, b, kl=self.kl_coefficient, model=self.reference_model), b.sequences.index, self.gamma
+        )
 
 
 def reinforce_pp(*, group_size: int = 1, clip: float = 0.2, kl: float = 0.01, minibatches: int = 8) -> Method:
@@ -59,7 +62,7 @@ def reinforce_pp(*, group_size: int = 1, clip: float = 0.2, kl: float = 0.01, mi
     """
     return Method(
         group_size=group_size,
-        credit=WhitenedTokens(ReturnsToGo(kl=kl), ddof=0),
+        credit=WhitenedTokens(ReturnsToGo(kl_coefficient=kl), ddof=0),
         models=(("reference", InitialPolicy()),),
         objective=Objective(surrogate=Clip(clip, clip), aggregate=token_mean),
         minibatches=minibatches,
@@ -98,8 +101,8 @@ A^_t = (A_t - mean over the batch's tokens) / std over the batch's tokens""",
         direction="up",
         task="calculator",
         parent="reinforce",
-        least=0.05,
-        matched="tokens",
+        min_difference=0.05,
+        matched_by="tokens",
         settings=("prompts = 64", "method.group_size = 1", "method.minibatches = 1"),
         own_settings=("method.minibatches = 8",),
     ),

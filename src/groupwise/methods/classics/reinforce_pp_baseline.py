@@ -63,8 +63,8 @@ J = mean over tokens of min[ r_t A^_t, clip(r_t, 1 - eps, 1 + eps) A^_t ] - beta
         direction="up",
         task="hinted_sums",
         parent="reinforce_pp",
-        least=0.05,
-        matched="steps",
+        min_difference=0.05,
+        matched_by="steps",
         settings=("method.minibatches = 8",),
     ),
 )

@@ -21,14 +21,14 @@ __all__ = ["Anchored", "Distinct", "dagrpo"]
 
 @dataclass(frozen=True, slots=True)
 class Distinct(Filter):
-    """Selects answers whose `subscore` differs by `distance` or more from an answer of the other outcome.
+    """Selects answers whose `subscore` differs by `min_distance` or more from an answer of the other outcome.
 
     Written answers stay, and every answer of the other outcome is distinct from them. DaGRPO, arXiv:2512.06337; the
     measure of distinctness is our reading.
     """
 
     subscore: str
-    distance: float = 0.2
+    min_distance: float = 0.2
 
     @property
     def needs(self) -> frozenset[Measure]:
@@ -38,35 +38,35 @@ class Distinct(Filter):
         subscore, correct = rollout[Subscore(self.subscore)], rollout.outcome == Outcome.correct
         written = [WRITTEN in s.origin for s in rollout.samples]
         anchor = torch.tensor(written, dtype=torch.bool, device=correct.device)
-        far = ((subscore[:, None] - subscore).abs() >= self.distance) | anchor[:, None] | anchor
+        far = ((subscore[:, None] - subscore).abs() >= self.min_distance) | anchor[:, None] | anchor
         same_group = rollout.groups.index[:, None] == rollout.groups.index
         return anchor | (same_group & (correct[:, None] != correct) & far).any(1)
 
 
 @dataclass(frozen=True, slots=True)
 class Anchored(Strategy):
-    """Samples answers. If at most the fraction `at_most` is correct, the solution in the data row joins their group.
+    """Samples answers. With a pass rate of at most `max_pass_rate`, the solution in the data row joins them.
 
-    The solution is the column `column` of the row; it is graded as an answer is, and trained with the origin WRITTEN.
-    A group whose row has no solution stays as it is. DaGRPO, arXiv:2512.06337; that one solution joins groups without
-    a correct answer is our reading.
+    The solution is the column `solution_column` of the row; it is graded as an answer is, and trained with the origin
+    WRITTEN. A group whose row has no solution stays as it is. DaGRPO, arXiv:2512.06337; that one solution joins groups
+    without a correct answer is our reading.
     """
 
     columns_as: ClassVar[str] = "text"
     skips_rows: ClassVar[bool] = True
 
-    column: str = "solution"
-    at_most: float = 0.0
+    solution_column: str = "solution"
+    max_pass_rate: float = 0.0
 
     @property
     def row_columns(self) -> tuple[str, ...]:
         """The columns of the data rows that it reads."""
-        return (self.column,)
+        return (self.solution_column,)
 
     async def __call__(self, draw: Draw, sampler: Sampler) -> Rollout:
-        solution = text_of(draw, self.column, self)
+        solution = text_of(draw, self.solution_column, self)
         answers = await attempts(sampler, draw.prompt.token_ids, draw.n)
-        if not solution or sum(map(is_correct, answers)) > self.at_most * draw.n:
+        if not solution or sum(map(is_correct, answers)) > self.max_pass_rate * draw.n:
             return Rollout(draw, tuple(answers))
         (empty,) = sampler.start(draw.prompt.token_ids)
         (anchor,) = await sampler.verify([sampler.write(empty, solution)])
@@ -145,8 +145,8 @@ kept: an answer whose score differs by 0.2 from one of the other outcome; anchor
         direction="down",
         task="hinted_sums",
         parent="grpo",
-        least=0.1,
-        matched="steps",
+        min_difference=0.1,
+        matched_by="steps",
         settings=("iterations = 10", "evaluate.problems = 16", "method.objective.penalties = []"),
         own_settings=("method.filter.subscore = progress",),
     ),

@@ -13,57 +13,57 @@ from groupwise.methods.method import Method
 from groupwise.methods.reference import Difference, Effect, Reference
 from groupwise.objective import Distillation, Objective, Unclipped, token_mean
 
-__all__ = ["EarlyFirst", "TeacherGap", "on_policy_distillation"]
+__all__ = ["EarlyTokenCredit", "TeacherGap", "on_policy_distillation"]
 
 
 @dataclass(frozen=True, slots=True)
 class TeacherGap(Credit):
-    """`log teacher - log pi_old`, summed with a discount from each token on, plus `task` times the sample's advantage.
+    """`log teacher - log pi_old`, summed with a discount from each token on, plus a weight times the advantage.
 
-    Its mean is minus the reverse KL. With `baseline` that KL is added (vOPD): the same expected gradient with less
+    Its mean is minus the reverse KL. With `use_baseline` that KL is added (vOPD): the same expected gradient with less
     variance. MiniLLM, arXiv:2306.08543; GKD, arXiv:2306.13649. A `view` is the teacher's own context.
     """
 
     model: str = "teacher"
     discount: float = 0.0
-    baseline: bool = False
-    task: float = 0.0
+    use_baseline: bool = False
+    advantage_weight: float = 0.0
     view: str = ""
 
     def __post_init__(self) -> None:
-        if self.baseline and self.discount:
+        if self.use_baseline and self.discount:
             raise ValueError(f"{self}: the baseline works for single tokens only: set discount to 0")
 
     @property
     def needs(self) -> frozenset[Measure]:
-        whole = {Divergence(self.model, 1.0, self.view)} if self.baseline else set()
+        whole = {Divergence(self.model, 1.0, self.view)} if self.use_baseline else set()
         return frozenset({Logp("policy"), Logp(self.model, self.view)} | whole)
 
     def __call__(self, x: Float[Tensor, " s"], b: Batch) -> Float[Tensor, " n"]:
         gap = (b[Logp(self.model, self.view)] - b.logp_old).to(x.dtype)
-        if self.baseline:
+        if self.use_baseline:
             gap = gap + b[Divergence(self.model, 1.0, self.view)].to(x.dtype)
         if self.discount:
             gap = discounted(gap, b.sequences.index, self.discount)
-        return gap + self.task * b.sequences.spread(x)
+        return gap + self.advantage_weight * b.sequences.spread(x)
 
 
 @dataclass(frozen=True, slots=True)
-class EarlyFirst(Credit):
-    """Another credit times a factor that starts at `1 + gamma` and falls towards 1: early tokens weigh most.
+class EarlyTokenCredit(Credit):
+    """Another credit times a factor that starts at `1 + early_boost` and falls towards 1: early tokens weigh most.
 
-    The factor is `1 + gamma (1 - share of the sum of |credit| before the token)`. IW-OPD, arXiv:2606.22600.
+    The factor is `1 + early_boost (1 - share of the sum of |credit| before the token)`. IW-OPD, arXiv:2606.22600.
     """
 
     credit: Credit = TeacherGap()
-    gamma: float = 0.5
+    early_boost: float = 0.5
 
     def __call__(self, x: Float[Tensor, " s"], b: Batch) -> Float[Tensor, " n"]:
         a, s = self.credit(x, b), b.sequences
         size = a.abs()
         total = s.spread(s.total(size))
         before = s.prefix(size) - size
-        return a * (1 + self.gamma * (1 - before / total.masked_fill(total == 0, 1.0)))
+        return a * (1 + self.early_boost * (1 - before / total.masked_fill(total == 0, 1.0)))
 
 
 def on_policy_distillation(
@@ -90,10 +90,10 @@ def on_policy_distillation(
     if form == "gkd":
         objective = Objective(surrogate=Distillation("teacher", alpha), aggregate=token_mean)
         return Method(group_size=group_size, models=models, objective=objective)
-    credit = TeacherGap("teacher", discount, baseline=form == "vopd")
+    credit = TeacherGap("teacher", discount, use_baseline=form == "vopd")
     return Method(
         group_size=group_size,
-        credit=EarlyFirst(credit) if form == "iw-opd" else credit,
+        credit=EarlyTokenCredit(credit) if form == "iw-opd" else credit,
         models=models,
         objective=Objective(surrogate=Unclipped(), aggregate=token_mean),
     )
@@ -130,10 +130,10 @@ gkd: J = - mean over tokens of JSD(pi, q), through the whole distributions""",
         direction="up",
         task="calculator",
         parent="reinforce",
-        least=0.05,
-        matched="tokens",
+        min_difference=0.05,
+        matched_by="tokens",
         settings=("prompts = 64", "method.group_size = 1", "method.minibatches = 1"),
         own_settings=("method.models.teacher.directory = @grpo",),
     ),
-    toy="tests/golden/test_contrast.py::test_baseline_keeps_the_expected_gradient",
+    toy_test="tests/golden/test_contrast.py::test_baseline_keeps_the_expected_gradient",
 )

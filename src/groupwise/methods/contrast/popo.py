@@ -27,11 +27,11 @@ class PositiveOnly(Surrogate):
 
     couples: ClassVar[Couples] = "group"
 
-    temperature: float = 1.0
+    weight_temperature: float = 1.0
 
     def __call__(self, b: Batch) -> Float[Tensor, " n"]:
         g, s = b.groups, b.sequences.mean(b.logp)
-        drift = bounded((s.detach() - b.sequences.mean(b.logp_old)) / self.temperature)
+        drift = bounded((s.detach() - b.sequences.mean(b.logp_old)) / self.weight_temperature)
         w = torch.where(b.sequences.lengths > 0, drift.exp(), 0.0)
         total = g.spread(g.total(w))
         return b.token_groups.spread(g.total(w / total.masked_fill(total == 0, 1.0) * s))
@@ -84,8 +84,8 @@ w_i = exp((s_i - s_i,old) / T), normalised over the correct answers, without gra
         direction="up",
         task="calculator",
         parent="reinforce",
-        least=0.02,
-        matched="tokens",
+        min_difference=0.02,
+        matched_by="tokens",
         settings=("method.minibatches = 1",),
     ),
     finding="The mean log-prob of an answer, our reading, gives a token of a short guess some nine times the weight "

@@ -14,7 +14,7 @@ from groupwise.methods.reference import Difference, Effect, Reference
 from groupwise.objective import Objective, group_token_mean
 from groupwise.objective.ratios import bounded
 
-__all__ = ["BinaryLabels", "LabelContrast", "mixed_mean", "real"]
+__all__ = ["BinaryClassification", "LabelContrast", "mixed_mean", "real"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class LabelContrast(Surrogate):
 
 
 @dataclass(frozen=True, slots=True)
-class BinaryLabels(Surrogate):
+class BinaryClassification(Surrogate):
     """Binary classification by an answer's mean log-ratio s: `log sigmoid(s / tau)`, with -s if it is wrong. REAL.
 
     0 in a group without both outcomes. For the aggregate `mixed_mean`.
@@ -72,7 +72,7 @@ def labels(b: Batch) -> Int[Tensor, " s"]:
 
 @aggregate
 def mixed_mean(step: Batch) -> Float[Tensor, " n"]:
-    """The mean over answers, in groups with correct and wrong answers. For `BinaryLabels`."""
+    """The mean over answers, in groups with correct and wrong answers. For `BinaryClassification`."""
     s, mixed = step.sequences, (labels(step) != 0).to(step.advantage.dtype)
     return s.spread(mixed / mixed.sum().clamp(min=1) / s.size(step.advantage).clamp(min=1))
 
@@ -96,7 +96,7 @@ def real(
         minibatches: optimizer steps per iteration.
     """
     if form == "binary":
-        objective = Objective(surrogate=BinaryLabels(tau), aggregate=mixed_mean)
+        objective = Objective(surrogate=BinaryClassification(tau), aggregate=mixed_mean)
     else:
         objective = Objective(surrogate=LabelContrast(tau, form), aggregate=group_token_mean)
     return Method(group_size=group_size, objective=objective, minibatches=minibatches)
@@ -136,9 +136,9 @@ binary: mean over answers of such groups of log sigmoid(+- s_k / tau)""",
         direction="up",
         task="hinted_sums",
         parent="grpo",
-        least=0.05,
-        matched="steps",
+        min_difference=0.05,
+        matched_by="steps",
         settings=("method.minibatches = 4", "method.objective.penalties = []"),
     ),
-    toy="tests/golden/test_contrast.py::test_label_weights_are_bounded",
+    toy_test="tests/golden/test_contrast.py::test_label_weights_are_bounded",
 )

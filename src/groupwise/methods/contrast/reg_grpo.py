@@ -29,7 +29,7 @@ from groupwise.rollout import Shuffled
 from groupwise.rollout.curricula.shuffled import ShuffledState
 from groupwise.rollout.strategies.multi_round import attempts, is_correct, score_of, with_role
 
-__all__ = ["Cued", "RatioRegression", "RecentRewards", "reg_grpo"]
+__all__ = ["RatioRegression", "ReasoningCues", "RecentRewards", "reg_grpo"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,15 +54,15 @@ class RatioRegression(Surrogate):
 
 
 @dataclass(frozen=True, slots=True)
-class Cued(Strategy):
+class ReasoningCues(Strategy):
     """Samples answers. If their mean score is below the recent mean, new ones continue a prefix of a correct one.
 
     The share of the correct answer that is given grows with the gap to the mean of recent rewards (`RecentRewards`), up
-    to `most`. The cue is not trained, and the first round gets the role `first`. Reg-GRPO's augmentation of hard
-    prompts, arXiv:2506.07464; the share is our reading.
+    to `max_prefix_fraction`. The cue is not trained, and the first round gets the role `first`. Reg-GRPO's augmentation
+    of hard prompts, arXiv:2506.07464; the share is our reading.
     """
 
-    most: float = 0.5
+    max_prefix_fraction: float = 0.5
 
     async def __call__(self, draw: Draw, sampler: Sampler) -> Rollout:
         answers = await attempts(sampler, draw.prompt.token_ids, draw.n)
@@ -78,11 +78,11 @@ class Cued(Strategy):
         mean = sum(map(score_of, answers)) / len(answers)
         if usual is None or correct is None or mean >= usual:
             return ()
-        share = self.most * (min((usual - mean) / abs(usual), 1.0) if usual else 1.0)
+        share = self.max_prefix_fraction * (min((usual - mean) / abs(usual), 1.0) if usual else 1.0)
         return correct.tokens[: int(share * (len(correct.tokens) - 1))]
 
 
-class RecentState(TypedDict):
+class RecentRewardsState(TypedDict):
     """State of `RecentRewards`: the state of `Shuffled`, and the mean score of each of the last sampling rounds."""
 
     shuffled: ShuffledState
@@ -90,7 +90,7 @@ class RecentState(TypedDict):
 
 
 @dataclass(frozen=True, slots=True)
-class RecentRewards(Curriculum[RecentState]):
+class RecentRewards(Curriculum[RecentRewardsState]):
     """Draws prompts in random order, and passes the mean score of the last `window` rounds on: `Draw.metadata["mean"]`.
 
     The replay buffer of rewards of Reg-GRPO, arXiv:2506.07464. The first draws carry no mean. Unverifiable answers do
@@ -99,22 +99,24 @@ class RecentRewards(Curriculum[RecentState]):
 
     window: int = 50
 
-    def init(self, task: Task, seed: int) -> RecentState:
-        return RecentState(shuffled=Shuffled().init(task, seed), means=[])
+    def init(self, task: Task, seed: int) -> RecentRewardsState:
+        return RecentRewardsState(shuffled=Shuffled().init(task, seed), means=[])
 
-    def draw(self, state: RecentState, task: Task, n: int, group_size: int) -> tuple[RecentState, list[Draw]]:
+    def draw(
+        self, state: RecentRewardsState, task: Task, n: int, group_size: int
+    ) -> tuple[RecentRewardsState, list[Draw]]:
         shuffled, draws = Shuffled().draw(state["shuffled"], task, n, group_size)
         means = state["means"]
         metadata = {"mean": sum(means) / len(means)} if means else {}
-        return RecentState(shuffled=shuffled, means=means), [replace(draw, metadata=metadata) for draw in draws]
+        return RecentRewardsState(shuffled=shuffled, means=means), [replace(draw, metadata=metadata) for draw in draws]
 
-    def observe(self, state: RecentState, rollouts: Sequence[Rollout]) -> RecentState:
+    def observe(self, state: RecentRewardsState, rollouts: Sequence[Rollout]) -> RecentRewardsState:
         verdicts = [s.verdict for r in rollouts for s in r.samples if s.verdict is not None and s.role == "answer"]
         scores = [verdict.value for verdict in verdicts if verdict.outcome is not Outcome.unverifiable]
         means = [*state["means"], sum(scores) / len(scores)][-self.window :] if scores else state["means"]
-        return RecentState(shuffled=state["shuffled"], means=means)
+        return RecentRewardsState(shuffled=state["shuffled"], means=means)
 
-    def end_iteration(self, state: RecentState, rollouts: Sequence[Rollout]) -> RecentState:
+    def end_iteration(self, state: RecentRewardsState, rollouts: Sequence[Rollout]) -> RecentRewardsState:
         return state
 
 
@@ -135,7 +137,7 @@ def reg_grpo(*, group_size: int = 8, kl: float = 0.04, window: int = 50, cue: fl
     return Method(
         group_size=group_size,
         curriculum=RecentRewards(window),
-        strategy=Cued(cue),
+        strategy=ReasoningCues(cue),
         advantage=(Standardised(ddof=0, eps=1e-4),),
         models=(("reference", InitialPolicy()),),
         objective=Objective(surrogate=RatioRegression(), penalties=(KL(kl),), aggregate=group_mean),
@@ -189,8 +191,8 @@ A_i = (R_i - mean(R)) / std(R)""",
         direction="down",
         task="hinted_sums",
         parent="grpo",
-        least=0.05,
-        matched="steps",
+        min_difference=0.05,
+        matched_by="steps",
         settings=("iterations = 10", "evaluate.problems = 16"),
     ),
 )

@@ -167,8 +167,8 @@ w = exp(-beta H(q)) over its mean; A_i = R_i - mean(R); wrong answers without a 
         direction="up",
         task="hinted_sums",
         parent="grpo",
-        least=0.05,
-        matched="steps",
+        min_difference=0.05,
+        matched_by="steps",
         settings=("method.objective.penalties = []",),
     ),
 )

@@ -12,29 +12,29 @@ from groupwise.methods.method import Method
 from groupwise.methods.reference import Difference, Effect, Reference
 from groupwise.objective import KL, Objective, Preference, ReplaceAggregate, pair_mean, token_mean
 
-__all__ = ["Levels", "trpa"]
+__all__ = ["RewardLevels", "trpa"]
 
 
 @dataclass(frozen=True, slots=True)
-class Levels(Shaping):
+class RewardLevels(Shaping):
     """Creates the reward: -1 for a correct answer, -3 for a malformed (unreadable) one, -2 for any other.
 
-    If `form` names a subscore of the verdict, answers in which it is 0 get -4. Only the order of the levels matters.
-    TRPA, arXiv:2504.04524.
+    If `format_subscore` names a subscore of the verdict, answers in which it is 0 get -4. Only the order of the levels
+    matters. TRPA, arXiv:2504.04524.
     """
 
-    form: str = ""
+    format_subscore: str = ""
 
     @property
     def needs(self) -> frozenset[Measure]:
-        return frozenset({Subscore(self.form)}) if self.form else frozenset()
+        return frozenset({Subscore(self.format_subscore)}) if self.format_subscore else frozenset()
 
     def __call__(self, reward: Float[Tensor, " s"], b: Batch) -> Float[Tensor, " s"]:
         level = torch.full_like(b.score, -2.0)
         level = level.masked_fill(b.outcome == Outcome.malformed, -3.0).masked_fill(b.outcome == Outcome.correct, -1.0)
-        if not self.form:
+        if not self.format_subscore:
             return level
-        formless = b.has(Subscore(self.form)) & (b[Subscore(self.form)] == 0)
+        formless = b.has(Subscore(self.format_subscore)) & (b[Subscore(self.format_subscore)] == 0)
         return level.masked_fill(formless, -4.0)
 
 
@@ -62,7 +62,7 @@ def trpa(
     """
     return Method(
         group_size=group_size,
-        shaping=(Levels(form),),
+        shaping=(RewardLevels(form),),
         models=(("reference", InitialPolicy()),),
         objective=Objective(
             surrogate=Preference(beta, kappa, best_reward=-1.0, token_reduction="mean"),
@@ -104,7 +104,12 @@ levels: correct > wrong > unreadable > without form""",
         "tests/golden/test_contrast.py::test_dpo_is_a_preference",
     ),
     effect=Effect(
-        metric="eval/accuracy", direction="up", task="hinted_sums", parent="grpo", least=0.05, matched="steps"
+        metric="eval/accuracy",
+        direction="up",
+        task="hinted_sums",
+        parent="grpo",
+        min_difference=0.05,
+        matched_by="steps",
     ),
     finding="The cause of its lower accuracy on hinted_sums (0.60 against 0.72) is not known. It is not the missing "
     "division by the std: GRPO without it keeps 0.73 and 0.68 with seeds 1 and 2, TRPA has 0.57 and 0.56. Nor "

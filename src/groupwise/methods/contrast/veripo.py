@@ -15,41 +15,41 @@ from groupwise.methods.reference import Difference, Effect, Reference
 from groupwise.objective import Clip, Objective, Preference, group_mean, pair_mean
 from groupwise.rewards import AddSubscore, Correctness
 
-__all__ = ["PassesChecks", "veripo"]
+__all__ = ["ChecksReward", "veripo"]
 
 
 @dataclass(frozen=True, slots=True)
-class PassesChecks(Shaping):
-    """Creates the reward: 1 (plus `length / max_tokens` with `longer`) for an answer that passes all checks, else 0.
+class ChecksReward(Shaping):
+    """Creates the reward: 1 (with `prefer_longer` plus a length term) for an answer that passes all checks, else 0.
 
-    The checks: it is correct, it is complete, its subscore `consistent` is at least 1/2 (the reasoning leads to the
-    answer), and at most a share `repeated` of its n-grams of tokens occurred before. For `Preference`: of two answers
-    that pass, the longer one is preferred. VerIPO, arXiv:2505.19000; the rules for repetition and length are our
-    reading.
+    The checks: it is correct, it is complete, its subscore `consistency_subscore` is at least 1/2 (the reasoning leads
+    to the answer), and at most a share `max_repeated_fraction` of its n-grams of tokens occurred before. For
+    `Preference`: of two answers that pass, the longer one is preferred. VerIPO, arXiv:2505.19000; the rules for
+    repetition and length are our reading.
     """
 
-    consistent: str = ""
-    repeated: float = 0.5
-    n: int = 4
-    longer: bool = True
+    consistency_subscore: str = ""
+    max_repeated_fraction: float = 0.5
+    ngram_size: int = 4
+    prefer_longer: bool = True
 
     def __post_init__(self) -> None:
-        if self.n < 1 or not 0 <= self.repeated <= 1:
-            raise ValueError(f"{self}: needs n >= 1 and 0 <= repeated <= 1")
+        if self.ngram_size < 1 or not 0 <= self.max_repeated_fraction <= 1:
+            raise ValueError(f"{self}: needs ngram_size >= 1 and 0 <= max_repeated_fraction <= 1")
 
     @property
     def needs(self) -> frozenset[Measure]:
-        return frozenset({Subscore(self.consistent)}) if self.consistent else frozenset()
+        return frozenset({Subscore(self.consistency_subscore)}) if self.consistency_subscore else frozenset()
 
     def __call__(self, reward: Float[Tensor, " s"], b: Batch) -> Float[Tensor, " s"]:
-        bonus = b.length.to(reward.dtype) / max(b.max_new_tokens, 1) if self.longer else torch.zeros_like(reward)
+        bonus = b.length.to(reward.dtype) / max(b.max_new_tokens, 1) if self.prefer_longer else torch.zeros_like(reward)
         return torch.where(self._passes(b), 1 + bonus, 0.0)
 
     def _passes(self, b: Batch) -> Bool[Tensor, " s"]:
-        shares = [repetition(s.tokens, self.n) for s in b.samples]
-        original = torch.tensor(shares, dtype=torch.float64, device=b.score.device) <= self.repeated
+        shares = [repetition(s.tokens, self.ngram_size) for s in b.samples]
+        original = torch.tensor(shares, dtype=torch.float64, device=b.score.device) <= self.max_repeated_fraction
         passes = (b.outcome == Outcome.correct) & (b.finish != Finish.length) & original
-        return passes & (b[Subscore(self.consistent)] >= 0.5) if self.consistent else passes
+        return passes & (b[Subscore(self.consistency_subscore)] >= 0.5) if self.consistency_subscore else passes
 
 
 def repetition(tokens: Ids, n: int) -> float:
@@ -90,7 +90,7 @@ def veripo(
         return Method(group_size=group_size, shaping=shaping, advantage=(Standardised(),), objective=objective)
     return Method(
         group_size=group_size,
-        shaping=(PassesChecks(consistent),),
+        shaping=(ChecksReward(consistent),),
         models=(("reference", InitialPolicy()),),
         objective=Objective(surrogate=Preference(beta), aggregate=pair_mean),
         minibatches=minibatches,
@@ -132,7 +132,7 @@ recipe: search, align, search, ...""",
         direction="up",
         task="hinted_sums",
         parent="grpo",
-        least=0.05,
-        matched="steps",
+        min_difference=0.05,
+        matched_by="steps",
     ),
 )

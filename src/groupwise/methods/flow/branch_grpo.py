@@ -14,52 +14,52 @@ from groupwise.advantages import Bounded, Standardised
 from groupwise.data import Batch, Draw, Mask, Outcome, Role, Rollout, Sample, Sampler, Strategy, Verdict
 from groupwise.methods.method import Method
 from groupwise.methods.reference import Difference, Effect, Reference
-from groupwise.methods.schedules import Piecewise
+from groupwise.methods.schedules import PiecewiseConstant
 from groupwise.models import DanceNoise, Denoise
 from groupwise.objective import Clip, Objective, token_mean
 from groupwise.rollout.gather_coroutines import together
 from groupwise.rollout.strategies.multi_round import is_graded, score_of
 from groupwise.rollout.strategies.step_slices import steps_from
 
-__all__ = ["Branching", "OutsideSteps", "branch_grpo"]
+__all__ = ["Branching", "DepthPruning", "branch_grpo"]
 
 
 @dataclass(frozen=True, slots=True)
-class OutsideSteps(Mask):
-    """Keeps all denoising steps but `count` of them, from the step `first` on. Depth pruning, BranchGRPO.
+class DepthPruning(Mask):
+    """Keeps all denoising steps but `step_count` of them, from the step `first_step` on. Depth pruning, BranchGRPO.
 
     All steps are sampled; the others leave the loss with its divisor. arXiv:2509.06040.
     """
 
-    first: int
-    count: int = 4
+    first_step: int
+    step_count: int = 4
 
     def __post_init__(self) -> None:
-        if self.first < 0 or self.count < 1:
-            raise ValueError(f"{self}: needs first >= 0 and count >= 1")
+        if self.first_step < 0 or self.step_count < 1:
+            raise ValueError(f"{self}: needs first_step >= 0 and step_count >= 1")
 
     def __call__(self, b: Batch) -> Bool[Tensor, " n"]:
         step = b.at_trained([sample.tokens for sample in b.samples], torch.long)
-        return (step < self.first) | (step >= self.first + self.count)
+        return (step < self.first_step) | (step >= self.first_step + self.step_count)
 
 
 @dataclass(slots=True, eq=False)
 class Node:
-    """A branch of the tree from step `first` on, up to the next split. Its sample also has the steps before it.
+    """A branch of the tree from step `first_step` on, up to the next split. Its sample also has the steps before it.
 
-    `leaves` is the number of leaves that it has or will have.
+    `leaf_count` is the number of leaves that it has or will have.
     """
 
     sample: Sample
-    first: int
-    leaves: int
+    first_step: int
+    leaf_count: int
     parent: "Node | None" = None
     children: "list[Node]" = field(default_factory=list)
 
     @property
     def edge(self) -> float:
         """The log-prob of its first step."""
-        return self.sample.logp[self.first]
+        return self.sample.logp[self.first_step]
 
     @property
     def graded(self) -> int:
@@ -72,8 +72,8 @@ class Branching(Strategy):
     """A tree of denoising steps, which forks into `width` children at each step of `splits`. BranchGRPO.
 
     All answers have the same first state. At a split a node divides its leaves, `draw.n` for the root, evenly among its
-    children; the last split gives each leaf a child. The noise of the steps at splits is `scale` times as large, which
-    their log-probs ignore.
+    children; the last split gives each leaf a child. The noise of the steps at splits is `noise_scale` times as large,
+    which their log-probs ignore.
 
     A sample is the part of a branch between two splits, so shared steps are generated and trained once. Parts that end
     in a split have the role `branch`, and their score is fused from the leaves below: the `mean` of the leaves, or the
@@ -85,13 +85,13 @@ class Branching(Strategy):
 
     splits: tuple[int, ...] = (0, 3, 6, 9)
     width: int = 2
-    scale: float = 4.0
+    noise_scale: float = 4.0
     fusion: Literal["mean", "path"] = "mean"
 
     def __post_init__(self) -> None:
         increasing = all(a < b for a, b in pairwise(self.splits))
-        if not self.splits or not increasing or self.splits[0] < 0 or self.width < 2 or not self.scale > 0:
-            raise ValueError(f"{self}\nneeds splits from 0 on in increasing order, width >= 2 and scale > 0")
+        if not self.splits or not increasing or self.splits[0] < 0 or self.width < 2 or not self.noise_scale > 0:
+            raise ValueError(f"{self}\nneeds splits from 0 on in increasing order, width >= 2 and noise_scale > 0")
 
     @property
     def noisy_steps(self) -> tuple[int, ...]:
@@ -102,7 +102,7 @@ class Branching(Strategy):
         (root,) = sampler.start(draw.prompt.token_ids)
         levels = [[Node(root, 0, draw.n)]]
         for split in self.splits:
-            if levels[-1][0].leaves == 1:
+            if levels[-1][0].leaf_count == 1:
                 break
             await together(self._grow(node, split, sampler) for node in levels[-1])
             levels.append([child for node in levels[-1] for child in self._fork(node, split)])
@@ -115,17 +115,17 @@ class Branching(Strategy):
         return Rollout(draw, tuple(branches(levels)))
 
     async def _grow(self, node: Node, end: int | None, sampler: Sampler) -> None:
-        """Take a node's steps before step `end`, or all. After a fork, the noise of the first is `scale` as large."""
+        """Take a node's steps before step `end`, or all. After a fork, the first has `noise_scale` times the noise."""
         if node.parent is not None:
-            wide = replace(sampler.sampling, temperature=self.scale)
+            wide = replace(sampler.sampling, temperature=self.noise_scale)
             node.sample = await sampler.extend(node.sample, limit=1, sampling=wide)
         left = None if end is None else end - len(node.sample.tokens)
         node.sample = await sampler.extend(node.sample, limit=left)
 
     def _fork(self, node: Node, split: int) -> list[Node]:
         """The children of a node, which divide its leaves; at the last split, one for each leaf."""
-        count = node.leaves if split == self.splits[-1] else min(self.width, node.leaves)
-        shares = [(node.leaves + i) // count for i in reversed(range(count))]
+        count = node.leaf_count if split == self.splits[-1] else min(self.width, node.leaf_count)
+        shares = [(node.leaf_count + i) // count for i in reversed(range(count))]
         node.children = [Node(node.sample.fork(split, i), split, share, node) for i, share in enumerate(shares)]
         return node.children
 
@@ -147,7 +147,7 @@ def branches(levels: Sequence[Sequence[Node]]) -> Iterator[Sample]:
     for depth, level in enumerate(levels):
         role = "answer" if depth == len(levels) - 1 else "branch"
         for node in level:
-            own = steps_from(node.sample, node.first)
+            own = steps_from(node.sample, node.first_step)
             if own.tokens:  # the root has no steps before a split at step 0
                 parent = None if node.parent is None else index.get(id(node.parent))
                 index[id(node)] = len(index)
@@ -180,8 +180,10 @@ def branch_grpo(
         strategy=Branching(splits, fusion=fusion),
         trained_roles=("answer", "branch"),
         advantage=(Standardised(ddof=1, eps=1e-8), Bounded(5.0)),
-        mask=(OutsideSteps(14, 4),) if pruned else (),
-        schedules=(("mask.0.first", Piecewise(tuple((30 * i, 14.0 - i) for i in range(7)))),) if pruned else (),
+        mask=(DepthPruning(14, 4),) if pruned else (),
+        schedules=(("mask.0.first_step", PiecewiseConstant(tuple((30 * i, 14.0 - i) for i in range(7)))),)
+        if pruned
+        else (),
         objective=Objective(surrogate=Clip(1e-3, 1e-3), aggregate=token_mean),
     )
 
@@ -215,14 +217,14 @@ L = mean over edges of max[ -A_u rho, -A_u clip(rho, 1 - c, 1 + c) ],  rho = exp
         "tests/golden/test_flow_branch_grpo.py::test_worked_tree",
         "tests/golden/test_flow_branch_grpo.py::test_whole_path",
     ),
-    toy="tests/golden/test_flow_branch_grpo.py::test_a_tree_of_16_answers_takes_218_steps_instead_of_320",
+    toy_test="tests/golden/test_flow_branch_grpo.py::test_a_tree_of_16_answers_takes_218_steps_instead_of_320",
     effect=Effect(
         metric="eval/accuracy_greedy",
         direction="up",
         task="rings",
         parent="flow_grpo",
-        least=0.05,
-        matched="tokens",
+        min_difference=0.05,
+        matched_by="tokens",
         settings=("method.denoise.steps = 20", "sampling.max_tokens = 20", "method.group_size = 16"),
     ),
     finding="The method also has another noise and a wider clip range than flow_grpo. With these and independent "

@@ -21,25 +21,25 @@ __all__ = ["NoiseWindow", "flow_grpo"]
 class NoiseWindow(Strategy):
     """`draw.n` answers with noise in `width` consecutive steps, the same of a group. Flow-GRPO-Fast.
 
-    The window begins at a step from `first` to before `last`, by a draw for each prompt. The other steps have no noise,
-    so they are not trained. arXiv:2505.05470.
+    The window begins at a step from `first_start` to before `start_before`, by a draw for each prompt. The other steps
+    have no noise, so they are not trained. arXiv:2505.05470.
     """
 
     width: int = 2
-    first: int = 0
-    last: int = 5
+    first_start: int = 0
+    start_before: int = 5
 
     def __post_init__(self) -> None:
-        if self.width < 1 or not 0 <= self.first < self.last:
-            raise ValueError(f"{self}\nneeds width >= 1 and 0 <= first < last")
+        if self.width < 1 or not 0 <= self.first_start < self.start_before:
+            raise ValueError(f"{self}\nneeds width >= 1 and 0 <= first_start < start_before")
 
     @property
     def noisy_steps(self) -> tuple[int, ...]:
         """The steps that must have noise."""
-        return tuple(range(self.first, self.last + self.width - 1))
+        return tuple(range(self.first_start, self.start_before + self.width - 1))
 
     async def __call__(self, draw: Draw, sampler: Sampler) -> Rollout:
-        start = sampler.random(0).randrange(self.first, self.last)
+        start = sampler.random(0).randrange(self.first_start, self.start_before)
         samples = sampler.start(draw.prompt.token_ids, draw.n)
         answers = await together(self._denoised(sample, start, sampler) for sample in samples)
         return Rollout(draw, tuple(await sampler.verify(answers)))
@@ -114,8 +114,8 @@ KL = mean (mu - mu_ref)^2 / (2 s^2)""",
         direction="up",
         task="rings",
         parent="grpo",
-        least=0.05,
-        matched="steps",
+        min_difference=0.05,
+        matched_by="steps",
         settings=("method.denoise.steps = 10", "method.group_size = 16", "method.minibatches = 2", "iterations = 10"),
     ),
 )

@@ -12,12 +12,12 @@ from groupwise.objective import Clip, Objective, token_mean
 from groupwise.rollout.gather_coroutines import together
 from groupwise.rollout.strategies.step_slices import steps_from, without_noise
 
-__all__ = ["OneStep", "g2rpo"]
+__all__ = ["OneNoisyStep", "g2rpo"]
 
 
 @dataclass(frozen=True, slots=True)
-class OneStep(Strategy):
-    """For each step of `steps`, one group of `draw.n` answers with noise in this step alone. G2RPO.
+class OneNoisyStep(Strategy):
+    """For each step of `noise_at`, one group of `draw.n` answers with noise in this step alone. G2RPO.
 
     All begin with the steps of the anchor, a path without noise. Each is completed without noise once for each of
     `strides`, the number of steps that are taken at once; the step after the noise has length 1, and the last leads to
@@ -28,24 +28,24 @@ class OneStep(Strategy):
 
     roles: ClassVar[tuple[Role, ...]] = (Role("anchor", "for each prompt"), Role("completion", "with several strides"))
 
-    steps: tuple[int, ...] = (0, 1, 2, 3, 4, 5, 6, 7)
+    noise_at: tuple[int, ...] = (0, 1, 2, 3, 4, 5, 6, 7)
     strides: tuple[int, ...] = (1, 2)
 
     def __post_init__(self) -> None:
-        for name, numbers, least in (("steps", self.steps, 0), ("strides", self.strides, 1)):
+        for name, numbers, least in (("steps", self.noise_at, 0), ("strides", self.strides, 1)):
             if not numbers or len(set(numbers)) < len(numbers) or min(numbers) < least:
                 raise ValueError(f"{name} is {numbers}\nuse one or several different numbers of at least {least}")
 
     @property
     def noisy_steps(self) -> tuple[int, ...]:
         """The steps that must have noise."""
-        return self.steps
+        return self.noise_at
 
     @property
     def scores(self) -> tuple[str, ...]:
         """The names of the subscores with an answer's score for each stride.
 
-        >>> OneStep(strides=(1, 2)).scores
+        >>> OneNoisyStep(strides=(1, 2)).scores
         ('stride_1', 'stride_2')
         """
         return tuple(f"stride_{stride}" for stride in self.strides)
@@ -60,7 +60,7 @@ class OneStep(Strategy):
         (anchor,) = await sampler.verify([await sampler.extend(start, sampling=without_noise(sampler))])
         forks = [
             replace(anchor.fork(step, i), group=group, role="answer")
-            for group, step in enumerate(self.steps)
+            for group, step in enumerate(self.noise_at)
             for i in range(draw.n)
         ]
         completed = await together(self._completed(fork, len(anchor.tokens), sampler) for fork in forks)
@@ -108,7 +108,7 @@ def g2rpo(
         noise: level of the noise, at least 0.
         clip: distance of both clip bounds from 1, c.
     """
-    strategy = OneStep(noisy, strides)
+    strategy = OneNoisyStep(noisy, strides)
     weights = tuple((score, 1.0) for score in strategy.scores)
     return Method(
         group_size=group_size,
@@ -152,8 +152,8 @@ L_k = mean over i of max[ -A rho, -A clip(rho, 1 - c, 1 + c) ],  rho = exp(l - l
         direction="up",
         task="rings",
         parent="flow_grpo",
-        least=0.05,
-        matched="tokens",
+        min_difference=0.05,
+        matched_by="tokens",
         settings=("method.denoise.steps = 16", "sampling.max_tokens = 16", "method.group_size = 16", "iterations = 40"),
         own_settings=("method.group_size = 8", "method.minibatches = 8", "iterations = 10", "evaluate.every = 1"),
     ),

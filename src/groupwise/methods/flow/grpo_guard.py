@@ -64,8 +64,8 @@ L = mean over samples and steps of max[ -A rho, -A clip(rho, 1 - c, 1 + c) ] / |
         direction="up",
         task="rings",
         parent="flow_grpo",
-        least=0.05,
-        matched="steps",
+        min_difference=0.05,
+        matched_by="steps",
         settings=("iterations = 10",),
     ),
     finding="The paper claims less over-optimisation of a proxy reward. The reward of `rings` is no proxy, so the "

@@ -66,10 +66,10 @@ class PairwiseWins(Strategy):
     """
 
     judge: PairJudge = HigherScore()
-    strategy: Strategy = Independent()  # noqa: RUF009
+    inner_strategy: Strategy = Independent()  # noqa: RUF009
 
     async def __call__(self, draw: Draw, sampler: Sampler) -> Rollout:
-        rollout = await self.strategy(draw, sampler)
+        rollout = await self.inner_strategy(draw, sampler)
         samples = list(rollout.samples)
         rivals = [i for i, sample in enumerate(samples) if has_rivals(sample)]
         pairs = [(i, j) for i, j in combinations(rivals, 2) if samples[i].group == samples[j].group]
@@ -177,8 +177,8 @@ L = mean over samples and steps of max[ -A rho, -A clip(rho, 1 - c, 1 + c) ] / |
         direction="up",
         task="rings",
         parent="grpo_guard",
-        least=0.1,
-        matched="steps",
+        min_difference=0.1,
+        matched_by="steps",
         settings=(
             "method.denoise.steps = 10",
             'method.filter = "everything"',
@@ -191,7 +191,7 @@ L = mean over samples and steps of max[ -A rho, -A clip(rho, 1 - c, 1 + c) ] / |
             'method.strategy.judge = {kind = "HigherScore", subscore = "alignment", margin = 0.5}',
         ),
     ),
-    toy="tests/golden/test_flow_pref_grpo.py::test_small_differences_are_ties_for_a_judge_with_a_margin",
+    toy_test="tests/golden/test_flow_pref_grpo.py::test_small_differences_are_ties_for_a_judge_with_a_margin",
     finding="Both runs are rewarded by a coordinate of the point, which grows with the distance from the centre: once "
     "as a score, once by pairs. Pairs only delay the hack: in an ablation with 40 iterations, added after the runs of "
     "the effect, greedy accuracy ends far below that of the start with both rewards.",

@@ -22,7 +22,7 @@ class ActionSuccess(Credit):
     """The mean reward x of a group's answers with the same action, as z-score among the group's actions. Graph-GRPO.
 
     An action is a token at a position. Its mean is over the answers of the group that have this token there. With
-    `present`, such as "1" for an edge, only tokens with this text are actions, and the others get 0.
+    `action_text`, such as "1" for an edge, only tokens with this text are actions, and the others get 0.
 
     >>> from groupwise.data import rollout_of, pack
     >>> batch = pack([rollout_of([1.0, 0.0], lengths=[1, 1])])
@@ -32,7 +32,7 @@ class ActionSuccess(Credit):
 
     compares: ClassVar[bool] = True
 
-    present: str = ""
+    action_text: str = ""
     ddof: int = 0
     eps: float = 1e-8
 
@@ -46,10 +46,10 @@ class ActionSuccess(Credit):
 
     def _counted(self, b: Batch) -> Bool[Tensor, " n"]:
         """For each token, whether it is an action."""
-        if not self.present:
+        if not self.action_text:
             return torch.ones_like(b.token_index, dtype=torch.bool)
         texts = [[s.text[start:end] for start, end in zip((0, *s.token_ends), s.token_ends)] for s in b.samples]
-        rows = [[text == self.present for text in row] + [False] * (len(s.tokens) - len(row))
+        rows = [[text == self.action_text for text in row] + [False] * (len(s.tokens) - len(row))
                 for row, s in zip(texts, b.samples)]  # fmt: skip
         return b.at_trained(rows, torch.bool)
 
@@ -127,5 +127,7 @@ S_e = mean reward of the graphs of the group with decision e;  A_e = (S_e - mean
         "tests/golden/test_agents.py::test_edge_success_rates",
         "tests/golden/test_agents.py::test_edges_of_groups_without_contrast",
     ),
-    effect=Effect(metric="eval/accuracy", direction="up", task="edges", parent="grpo", least=0.03, matched="steps"),
+    effect=Effect(
+        metric="eval/accuracy", direction="up", task="edges", parent="grpo", min_difference=0.03, matched_by="steps"
+    ),
 )

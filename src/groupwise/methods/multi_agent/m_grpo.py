@@ -35,12 +35,12 @@ from groupwise.rollout.gather_coroutines import together
 from groupwise.rollout.prompt_template import UNWORDED
 from groupwise.rollout.strategies.multi_round import context_of
 
-__all__ = ["Delegating", "Queued", "WrongIs", "m_grpo"]
+__all__ = ["ConsecutiveGroups", "Delegating", "WrongAnswerReward", "m_grpo"]
 
 
 @dataclass(frozen=True, slots=True)
-class Queued(Advantage):
-    """Applies an advantage to groups of `size` consecutive samples of one role, across prompts.
+class ConsecutiveGroups(Advantage):
+    """Applies an advantage to groups of `group_size` consecutive samples of one role, across prompts.
 
     The helpers' queue in M-GRPO's released code, arXiv:2511.13288. Samples of other roles have their own groups. The
     last group of an iteration may be smaller.
@@ -49,30 +49,32 @@ class Queued(Advantage):
     compares: ClassVar[bool] = True
 
     role: str = "helper"
-    size: int = 8
+    group_size: int = 8
     advantage: Advantage = Standardised()  # noqa: RUF009
 
     def __post_init__(self) -> None:
-        if self.size < 2:
-            raise ValueError(f"{self}: needs size >= 2: advantages compare the samples of a group")
+        if self.group_size < 2:
+            raise ValueError(f"{self}: needs group_size >= 2: advantages compare the samples of a group")
 
     def __call__(self, x: Float[Tensor, " s"], b: Batch) -> Float[Tensor, " s"]:
         queued = torch.tensor([s.role == self.role for s in b.samples], dtype=torch.bool, device=x.device)
         position = torch.arange(int(queued.sum()), device=x.device)
         index = b.groups.index.clone()
-        index[queued] = b.groups.count + position // self.size
-        return self.advantage(x, b.having(groups=Segments(index, b.groups.count + -(-len(position) // self.size))))
+        index[queued] = b.groups.count + position // self.group_size
+        return self.advantage(
+            x, b.having(groups=Segments(index, b.groups.count + -(-len(position) // self.group_size)))
+        )
 
 
 @dataclass(frozen=True, slots=True)
-class WrongIs(Shaping):
+class WrongAnswerReward(Shaping):
     """Replaces the reward of a readable wrong answer by `value`; a malformed answer keeps its reward.
 
     The reward for a valid format in M-GRPO's released code, arXiv:2511.13288.
 
     >>> from groupwise.data import rollout_of, pack
     >>> batch = pack([rollout_of([1.0, 0.0])])
-    >>> WrongIs(0.1)(batch.score, batch).tolist()
+    >>> WrongAnswerReward(0.1)(batch.score, batch).tolist()
     [1.0, 0.1]
     """
 
@@ -89,23 +91,23 @@ TAGS = "our wording, with the tags of AQ-MedAI/MrlX, MrlX-DeepResearch/agent_co_
 
 
 TEXTS = {
-    "main": Forms(
+    "main_template": Forms(
         PROBLEM,
         "{problem}\n\nYou can leave parts of the work to a helper. To ask it, end your turn with the task, complete in "
         "itself, between <tool_call> and </tool_call>. Its result comes back between <tool_response> and "
         "</tool_response>. Make one call at a time. When you know the answer, write it without another call.",
         TAGS,
     ),
-    "opens": Forms("", "<tool_call>", TAGS),
-    "asks": Forms("=", "</tool_call>", TAGS),
-    "helper": Forms(
+    "request_start": Forms("", "<tool_call>", TAGS),
+    "request_end": Forms("=", "</tool_call>", TAGS),
+    "helper_template": Forms(
         "{request}",
         "{request}\n\nSolve this task step by step, and write its result between <result> and </result>.",
         TAGS,
     ),
-    "marker": Forms("#", "<result>", TAGS),
-    "closes": Forms("", "</result>", TAGS),
-    "prompt_template": Forms("{result};", "<tool_response>\n{result}\n</tool_response>", TAGS),
+    "result_start": Forms("#", "<result>", TAGS),
+    "result_end": Forms("", "</result>", TAGS),
+    "result_template": Forms("{result};", "<tool_response>\n{result}\n</tool_response>", TAGS),
 }
 """The texts between the two agents. In the packaged form a turn is itself the helper's prompt."""
 
@@ -114,41 +116,51 @@ TEXTS = {
 class Delegating(Strategy):
     """`draw.n` conversations of a main agent with a helper: the same policy in both roles. M-GRPO, arXiv:2511.13288.
 
-    The main agent's prompt is `main`. A turn that ends in `asks` is a request: its text, or the part after its last
-    `opens`, is put into `helper`, the helper's prompt. The text after the last `marker` of the answer, up to `closes`,
-    in `prompt_template`, continues the conversation. The helper's answers have the role `helper` and are one group.
-    Each has the verdict of its main agent, but is malformed without a marker or an end. With `aligned`, each main agent
-    that asked has as many helpers in training: some are dropped or copied at random. 0 keeps all. The count `calls` is
-    that of all helpers.
+    The main agent's prompt is `main_template`. A turn that ends in `request_end` is a request: its text, or the part
+    after its last `request_start`, is put into `helper_template`, the helper's prompt. The text after the last
+    `result_start` of the answer, up to `result_end`, in `result_template`, continues the conversation. The helper's
+    answers have the role `helper` and are one group. Each has the verdict of its main agent, but is malformed without a
+    marker or an end. With `helpers_per_main`, each main agent that asked has as many helpers in training: some are
+    dropped or copied at random. 0 keeps all. The count `max_calls` is that of all helpers.
     """
 
     forms: ClassVar[dict[str, Forms]] = TEXTS
 
-    calls: int = 4
-    aligned: int = 0
-    main: str = AUTO
-    opens: str = AUTO
-    asks: str = AUTO
-    helper: str = AUTO
-    marker: str = AUTO
-    closes: str = AUTO
-    prompt_template: str = AUTO
+    max_calls: int = 4
+    helpers_per_main: int = 0
+    main_template: str = AUTO
+    request_start: str = AUTO
+    request_end: str = AUTO
+    helper_template: str = AUTO
+    result_start: str = AUTO
+    result_end: str = AUTO
+    result_template: str = AUTO
 
     def __post_init__(self) -> None:
-        for text, name in ((self.main, "problem"), (self.helper, "request"), (self.prompt_template, "result")):
+        for text, name in (
+            (self.main_template, "problem"),
+            (self.helper_template, "request"),
+            (self.result_template, "result"),
+        ):
             check_wording(text, (name,))
-        if self.calls < 1 or self.aligned < 0 or not (self.asks and self.marker):
-            raise ValueError(f"{self}: needs calls >= 1, aligned >= 0, and asks and marker not empty")
+        if self.max_calls < 1 or self.helpers_per_main < 0 or not (self.request_end and self.result_start):
+            raise ValueError(
+                f"{self}: needs max_calls >= 1, helpers_per_main >= 0, and request_end and result_start not empty"
+            )
 
     @property
     def roles(self) -> tuple[Role, ...]:
         """The roles of its samples besides answers."""
-        return (Role("helper", f"where a turn of the main agent ends in {self.asks!r} (asks)"),)
+        return (Role("helper", f"where a turn of the main agent ends in {self.request_end!r} (request_end)"),)
 
     async def __call__(self, draw: Draw, sampler: Sampler) -> Rollout:
-        assert AUTO not in (self.asks, self.marker), UNWORDED
+        assert AUTO not in (self.request_end, self.result_start), UNWORDED
         plain = draw.prompt.token_ids
-        told = plain if self.main == PROBLEM else context_of(sampler, self.main, {"problem": draw.prompt.text}) or plain
+        told = (
+            plain
+            if self.main_template == PROBLEM
+            else context_of(sampler, self.main_template, {"problem": draw.prompt.text}) or plain
+        )
         starts = sampler.start(told, draw.n)
         helpers: list[list[Sample]] = [[] for _ in starts]
         dialogues = await together(self._conversation(sampler, *pair) for pair in zip(starts, helpers))
@@ -156,7 +168,9 @@ class Delegating(Strategy):
         trained = [
             replace(self._graded(helper, main), parent=i)
             for i, (main, answers) in enumerate(zip(mains, helpers))
-            for helper in (aligned(answers, self.aligned, sampler.random(i)) if self.aligned else answers)
+            for helper in (
+                aligned(answers, self.helpers_per_main, sampler.random(i)) if self.helpers_per_main else answers
+            )
         ]
         return Rollout(draw, (*mains, *trained))
 
@@ -165,25 +179,29 @@ class Delegating(Strategy):
         dialogue = ConversationState(start)
         while not dialogue.ended:
             dialogue = await dialogue.turn_after(
-                await self._reply(sampler, answers, dialogue.sample), sampler, self.calls + 1
+                await self._reply(sampler, answers, dialogue.sample), sampler, self.max_calls + 1
             )
         return dialogue
 
     async def _reply(self, sampler: Sampler, answers: list[Sample], sample: Sample) -> ReplyWithCounts | None:
-        """The helper's result, if the main agent's last turn asks for one and `calls` allows it; else None."""
+        """The helper's result, if the main agent's last turn asks for one and `max_calls` allows it; else None."""
         turn = sample.last_turn.text
-        if not turn.endswith(self.asks) or len(answers) == self.calls:
+        if not turn.endswith(self.request_end) or len(answers) == self.max_calls:
             return None
-        request = turn.removesuffix(self.asks).rpartition(self.opens)[2].strip() if self.opens else turn
-        if not (context := context_of(sampler, self.helper, {"request": request})):
+        request = (
+            turn.removesuffix(self.request_end).rpartition(self.request_start)[2].strip()
+            if self.request_start
+            else turn
+        )
+        if not (context := context_of(sampler, self.helper_template, {"request": request})):
             return None
         (start,) = sampler.start(context, role="helper")
         helper = await sampler.extend(replace(start, stream=(*sample.stream, len(answers))))
         answers.append(helper)
-        _, marker, result = helper.text.rpartition(self.marker)
-        if self.closes:
-            result = result.partition(self.closes)[0].strip()
-        return ReplyWithCounts(fill(self.prompt_template, {"result": result if marker else ""}), calls=1)
+        _, marker, result = helper.text.rpartition(self.result_start)
+        if self.result_end:
+            result = result.partition(self.result_end)[0].strip()
+        return ReplyWithCounts(fill(self.result_template, {"result": result if marker else ""}), calls=1)
 
     def _graded(self, helper: Sample, main: Sample) -> Sample:
         """A helper's answer with the verdict of its main agent, or malformed."""
@@ -191,7 +209,7 @@ class Delegating(Strategy):
         outcome = main.verdict.outcome
         if outcome is Outcome.malformed:
             outcome = Outcome.wrong
-        if helper.finish is not Finish.stop or self.marker not in helper.text:
+        if helper.finish is not Finish.stop or self.result_start not in helper.text:
             outcome = Outcome.malformed
         score = main.verdict.score if outcome is main.verdict.outcome else None
         return helper.with_verdict(Verdict(outcome, score, cause=main.verdict.cause))
@@ -232,10 +250,10 @@ def m_grpo(
     """
     return Method(
         group_size=group_size,
-        strategy=Delegating(calls, aligned=calls if align == "per_query" else 0),
+        strategy=Delegating(calls, helpers_per_main=calls if align == "per_query" else 0),
         trained_roles=("answer", "helper"),
-        shaping=(Correctness(), WrongIs(wrong)),
-        advantage=(Standardised() if align == "per_query" else Queued(),),
+        shaping=(Correctness(), WrongAnswerReward(wrong)),
+        advantage=(Standardised() if align == "per_query" else ConsecutiveGroups(),),
         objective=Objective(surrogate=Clip(low, high), aggregate=group_mean),
         minibatches=minibatches,
     )
@@ -277,8 +295,8 @@ A = (R - mean) / std over the main agents of a prompt, and over its helpers; PPO
         direction="up",
         task="delegated_sums",
         parent="grpo",
-        least=0.05,
-        matched="steps",
+        min_difference=0.05,
+        matched_by="steps",
         settings=("evaluate.strategy = Delegating",),
     ),
 )

@@ -68,5 +68,7 @@ R = [goal reached] + lambda (leading valid steps / steps);  strict: R = [goal re
         "tests/golden/test_agents.py::test_verified_steps",
         "tests/golden/test_agents.py::test_rewards_of_verified_steps",
     ),
-    effect=Effect(metric="eval/accuracy", direction="up", task="deduction", parent="grpo", least=0.03, matched="steps"),
+    effect=Effect(
+        metric="eval/accuracy", direction="up", task="deduction", parent="grpo", min_difference=0.03, matched_by="steps"
+    ),
 )

@@ -26,8 +26,8 @@ class MixedClip(Surrogate):
     the minimum is joint is our reading.
     """
 
-    token: Clip = Clip()  # noqa: RUF009
-    sequence: Clip = Clip(3e-4, 4e-4, sequence_ratio_per_token)  # noqa: RUF009
+    token_clip: Clip = Clip()  # noqa: RUF009
+    sequence_clip: Clip = Clip(3e-4, 4e-4, sequence_ratio_per_token)  # noqa: RUF009
     mix: float | ClipScale = 0.5
     form: Literal["joint", "separate"] = "joint"
 
@@ -38,20 +38,20 @@ class MixedClip(Surrogate):
     def __call__(self, b: Batch) -> Float[Tensor, " n"]:
         w = self.mix if isinstance(self.mix, float | int) else self.mix(b).detach()
         if self.form == "separate":
-            return w * self.token(b) + (1 - w) * self.sequence(b)
-        r, s = self.token.ratio(b), self.sequence.ratio(b)
-        near = w * _near(r, self.token) + (1 - w) * _near(s, self.sequence)
+            return w * self.token_clip(b) + (1 - w) * self.sequence_clip(b)
+        r, s = self.token_clip.ratio(b), self.sequence_clip.ratio(b)
+        near = w * _near(r, self.token_clip) + (1 - w) * _near(s, self.sequence_clip)
         return torch.minimum((w * r + (1 - w) * s) * b.advantage, near * b.advantage)
 
     def clipped(self, b: Batch) -> Clipped:
         """The tokens without a gradient: all ratios in the mix are outside their ranges, and the minimum is clipped."""
         w = self.mix if isinstance(self.mix, float | int) else self.mix(b).detach()
         if self.form == "separate":
-            (low, high), (sequence_low, sequence_high) = self.token.clipped(b), self.sequence.clipped(b)
+            (low, high), (sequence_low, sequence_high) = self.token_clip.clipped(b), self.sequence_clip.clipped(b)
             no_token, no_sequence = w == 0, w == 1
             return (low | no_token) & (sequence_low | no_sequence), (high | no_token) & (sequence_high | no_sequence)
-        r, s, a = self.token.ratio(b), self.sequence.ratio(b), b.advantage
-        near_r, near_s = _near(r, self.token), _near(s, self.sequence)
+        r, s, a = self.token_clip.ratio(b), self.sequence_clip.ratio(b), b.advantage
+        near_r, near_s = _near(r, self.token_clip), _near(s, self.sequence_clip)
         change = w * (near_r - r) + (1 - w) * (near_s - s)
         outside = ((near_r != r) | (w == 0)) & ((near_s != s) | (w == 1))
         return outside & (a < 0) & (change > 0), outside & (a > 0) & (change < 0)
@@ -122,8 +122,8 @@ A_i = (R_i - mean(R)) / std(R)""",
         direction="down",
         task="hinted_sums",
         parent="gspo_token",
-        least=0.05,
-        matched="steps",
+        min_difference=0.05,
+        matched_by="steps",
         settings=(
             "iterations = 10",
             "evaluate.problems = 16",

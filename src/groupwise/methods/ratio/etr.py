@@ -27,18 +27,18 @@ class ElasticScale(ClipScale):
 
     micro: float = 0.5
     macro: float = 0.5
-    least: float = 0.5
-    most: float = 2.0
+    min_scale: float = 0.5
+    max_scale: float = 2.0
 
     def __post_init__(self) -> None:
-        if not 0 < self.least <= 1 <= self.most:
-            raise ValueError(f"{self}: needs 0 < least <= 1 <= most")
+        if not 0 < self.min_scale <= 1 <= self.max_scale:
+            raise ValueError(f"{self}: needs 0 < min_scale <= 1 <= max_scale")
 
     def __call__(self, b: Batch) -> Float[Tensor, " n"]:
         correct = (b.outcome == Outcome.correct).to(b.advantage.dtype)
         p = b.token_groups.spread(b.groups.mean(correct))
         wide = (1 + self.micro * (b.advantage.abs() - 1)) * (1 + self.macro * (4 * p * (1 - p) - 0.5))
-        return wide.clamp(self.least, self.most)
+        return wide.clamp(self.min_scale, self.max_scale)
 
 
 def etr(*, group_size: int = 8, low: float = 0.2, high: float = 0.2, minibatches: int = 8) -> Method:
@@ -90,8 +90,8 @@ A_i = (R_i - mean(R)) / std(R)""",
         direction="up",
         task="hinted_sums",
         parent="grpo",
-        least=0.01,
-        matched="steps",
+        min_difference=0.01,
+        matched_by="steps",
         settings=("method.minibatches = 8", "method.objective.penalties = []"),
     ),
     finding="Entropy does not change in 20 iterations: GRPO clips 0.4 % of the tokens there, so the range hardly acts.",

@@ -11,25 +11,25 @@ from groupwise.methods.method import Method
 from groupwise.methods.reference import Difference, Effect, Reference
 from groupwise.objective import Clip, Objective, group_mean, sequence_ratio
 
-__all__ = ["ScaledByLength", "luspo"]
+__all__ = ["LengthScaledAggregate", "luspo"]
 
 
 @dataclass(frozen=True, slots=True)
-class ScaledByLength(Aggregate):
+class LengthScaledAggregate(Aggregate):
     """The share (token weight) by another aggregate, times the number of tokens of the sequence.
 
     With a ratio per sequence, it makes a sequence count as often as it has tokens, which the mean over its tokens in
     the ratio cancels in the gradient: LUSPO, arXiv:2602.05261.
     """
 
-    aggregate: Aggregate = group_mean
+    base_aggregate: Aggregate = group_mean
 
     @property
     def weighs(self) -> Weighs:
-        return getattr(self.aggregate, "weighs", "tokens")
+        return getattr(self.base_aggregate, "weighs", "tokens")
 
     def __call__(self, step: Batch) -> Float[Tensor, " n"]:
-        s, share = step.sequences, self.aggregate(step)
+        s, share = step.sequences, self.base_aggregate(step)
         return share * s.spread(s.size(share))
 
 
@@ -49,7 +49,9 @@ def luspo(*, group_size: int = 16, low: float = 2e-3, high: float = 2.5e-3, mini
     return Method(
         group_size=group_size,
         advantage=(Standardised(),),
-        objective=Objective(surrogate=Clip(low, high, ratio=sequence_ratio), aggregate=ScaledByLength(group_mean)),
+        objective=Objective(
+            surrogate=Clip(low, high, ratio=sequence_ratio), aggregate=LengthScaledAggregate(group_mean)
+        ),
         minibatches=minibatches,
     )
 
@@ -70,7 +72,7 @@ A_i = (R_i - mean(R)) / std(R)""",
             "aggregate",
             "not obtained",
             "not obtained; TRL: sum over tokens, mean over the microbatch's samples",
-            "ScaledByLength(group_mean), over the whole step",
+            "group_mean times the length, over the whole step",
         ),
         Difference("group size", "not obtained", "not obtained; TRL's page: not set", "16, as gspo (inferred)"),
         Difference("minibatches", "not obtained", "not obtained; TRL's page: not set", "4, as gspo (inferred)"),
@@ -87,8 +89,8 @@ A_i = (R_i - mean(R)) / std(R)""",
         direction="up",
         task="wordy_sums",
         parent="gspo",
-        least=1,
-        matched="steps",
+        min_difference=1,
+        matched_by="steps",
         settings=("method.objective.surrogate.low = 2e-3", "method.objective.surrogate.high = 2.5e-3"),
     ),
     finding="On wordy_sums wrong answers became 3.2 tokens shorter than with GSPO, and correct ones 1.1: a long wrong "

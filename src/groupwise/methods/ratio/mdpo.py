@@ -18,20 +18,20 @@ __all__ = ["SquaredRatio", "mdpo"]
 
 @dataclass(frozen=True, slots=True)
 class SquaredRatio(Surrogate):
-    """`-(weight * log-ratio of the answer - A)^2`: fits an answer's weighted log-ratio to its advantage A.
+    """`-(inverse_step_size * log-ratio of the answer - A)^2`: fits an answer's weighted log-ratio to its advantage A.
 
-    Its optimum is the step of mirror descent with step size `1 / weight`. MDPO, arXiv:2005.09814; Kimi k1.5,
+    Its optimum is the step of mirror descent with step size `1 / inverse_step_size`. MDPO, arXiv:2005.09814; Kimi k1.5,
     arXiv:2501.12599.
     """
 
     couples: ClassVar[Couples] = "sequence"
     one_per_sequence: ClassVar[bool] = True
 
-    weight: float = 1.0
+    inverse_step_size: float = 1.0
 
     def __call__(self, b: Batch) -> Float[Tensor, " n"]:
         s = b.sequences
-        return -s.spread((self.weight * s.total(b.logp - b.logp_old) - s.mean(b.advantage)) ** 2)
+        return -s.spread((self.inverse_step_size * s.total(b.logp - b.logp_old) - s.mean(b.advantage)) ** 2)
 
 
 def mdpo(
@@ -98,11 +98,11 @@ squared: J = - 1/N sum_i (1/t sum_t log r_it - A_i)^2, A_i = R_i - mean(R)""",
         direction="up",
         task="calculator",
         parent="reinforce",
-        least=0.05,
-        matched="tokens",
+        min_difference=0.05,
+        matched_by="tokens",
         settings=("method.minibatches = 1",),
     ),
-    toy="tests/golden/test_ratio.py::test_mirror_descent_of_a_bandit",
+    toy_test="tests/golden/test_ratio.py::test_mirror_descent_of_a_bandit",
     finding="It learns faster and then degrades: greedy accuracy on the calculator is 0.91 after five iterations, "
     "0.85 after ten and 0.83 after twenty; REINFORCE has 0.53, 0.93 and 0.98. Ten steps without a clip on one "
     "batch lower the entropy from 0.15 to 0.02 in five iterations. The batch has 64 answers here, and 2048 "

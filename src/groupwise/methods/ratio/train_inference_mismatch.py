@@ -27,11 +27,11 @@ from groupwise.objective import (
 )
 from groupwise.objective.importance_weights import log_rho
 
-__all__ = ["NormalisedWeight", "OnPolicy", "Reject", "train_inference_mismatch"]
+__all__ = ["NormalisedWeight", "OffPolicySequenceMask", "Reject", "train_inference_mismatch"]
 
 
 @dataclass(frozen=True, slots=True)
-class OnPolicy(Mask):
+class OffPolicySequenceMask(Mask):
     """Leaves out tokens with A < 0 in answers that are off-policy: mean `log pi_engine - log pi` above `delta`.
 
     The off-policy sequence mask of DeepSeek-V3.2, arXiv:2512.02556. `log pi` is the current policy's, without gradient.
@@ -141,7 +141,9 @@ def train_inference_mismatch(*, group_size: int = 8, correction: Correction = "t
         case "geometric":
             return replace(base, mask=(Reject("k1", "mean", 0.999, 1.001),))
         case "v3.2":
-            surrogate = GatedSurrogate(OnPolicy(0.1), selected_surrogate=plain.surrogate, other_surrogate=nothing)
+            surrogate = GatedSurrogate(
+                OffPolicySequenceMask(0.1), selected_surrogate=plain.surrogate, other_surrogate=nothing
+            )
             return replace(base, objective=replace(plain, surrogate=surrogate))
         case "bypass":
             return replace(base, old_logprobs="engine")
@@ -185,6 +187,6 @@ v3.2: answers with A_i < 0 and mean_t(log pi_engine - log pi) > 0.1 have no grad
         "tests/golden/test_ratio.py::test_rejection_changes_the_divisor",
         "tests/golden/test_ratio.py::test_off_policy_mask_keeps_positive_answers",
     ),
-    no_effect="The engine and the learner agree here, so that every weight is 1.",
-    toy="tests/objective/test_weights.py::test_the_product_of_rhos_is_unbiased_for_sequences",
+    no_effect_reason="The engine and the learner agree here, so that every weight is 1.",
+    toy_test="tests/objective/test_weights.py::test_the_product_of_rhos_is_unbiased_for_sequences",
 )

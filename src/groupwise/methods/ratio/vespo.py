@@ -15,11 +15,11 @@ from groupwise.methods.reference import Difference, Effect, Reference
 from groupwise.objective import Objective, token_mean
 from groupwise.objective.ratios import bounded
 
-__all__ = ["GammaWeight", "vespo"]
+__all__ = ["GammaShapedWeight", "vespo"]
 
 
 @dataclass(frozen=True, slots=True)
-class GammaWeight(Surrogate):
+class GammaShapedWeight(Surrogate):
     """`sg[W^k exp(decay (1 - W))] A log pi`, with W the product of a sequence's ratios. VESPO, arXiv:2602.10693.
 
     The weight is 1 at W = 1, is largest at W = k / decay, and falls to 0 on both sides, so nothing is clipped. `k` and
@@ -73,7 +73,7 @@ def vespo(
         group_size=group_size,
         advantage=(Standardised(),),
         objective=Objective(
-            surrogate=GammaWeight(k_positive, decay_positive, k_negative, decay_negative), aggregate=token_mean
+            surrogate=GammaShapedWeight(k_positive, decay_positive, k_negative, decay_negative), aggregate=token_mean
         ),
         minibatches=minibatches,
     )
@@ -120,8 +120,8 @@ A_i = (R_i - mean(R)) / std(R)""",
         direction="up",
         task="hinted_sums",
         parent="gspo",
-        least=0.05,
-        matched="steps",
+        min_difference=0.05,
+        matched_by="steps",
         settings=("method.minibatches = 8", "method.objective.penalties = []"),
     ),
 )

@@ -18,28 +18,30 @@ __all__ = ["OddsAdvantage", "asym_grpo"]
 
 @dataclass(frozen=True, slots=True)
 class OddsAdvantage(Advantage):
-    """`((1 - p) / p)^right` for a correct answer, `-(p / (1 - p))^wrong` for another, p the pass rate of the group.
+    """`((1 - p) / p)^a` for a correct answer, `-(p / (1 - p))^b` for another, p the pass rate of the group.
 
-    0 where all answers are correct or none is. With both exponents 1/2 it is GRPO's z-score with ddof 0. `most` bounds
-    it. AsymGRPO, arXiv:2604.04894; that exponents separate the two classes is our reading.
+    0 where all answers are correct or none is. With both exponents 1/2 it is GRPO's z-score with ddof 0. `max_abs`
+    bounds it. AsymGRPO, arXiv:2604.04894; that exponents separate the two classes is our reading.
     """
 
     compares: ClassVar[bool] = True
 
-    right: float = 0.75
-    wrong: float = 0.5
-    most: float = 10.0
+    correct_exponent: float = 0.75
+    wrong_exponent: float = 0.5
+    max_abs: float = 10.0
 
     def __post_init__(self) -> None:
-        if self.right < 0 or self.wrong < 0 or self.most <= 0:
-            raise ValueError(f"{self}: needs right >= 0, wrong >= 0 and most > 0")
+        if self.correct_exponent < 0 or self.wrong_exponent < 0 or self.max_abs <= 0:
+            raise ValueError(f"{self}: needs correct_exponent >= 0, wrong_exponent >= 0 and max_abs > 0")
 
     def __call__(self, x: Float[Tensor, " s"], b: Batch) -> Float[Tensor, " s"]:
         correct = b.outcome == Outcome.correct
         p = b.groups.spread(b.groups.mean(correct.to(x.dtype)))
         mixed = (p > 0) & (p < 1)
         odds = torch.where(mixed, (1 - p) / p.masked_fill(~mixed, 1.0), 1.0)
-        a = torch.where(correct, odds**self.right, -(odds**-self.wrong)).clamp(-self.most, self.most)
+        a = torch.where(correct, odds**self.correct_exponent, -(odds**-self.wrong_exponent)).clamp(
+            -self.max_abs, self.max_abs
+        )
         return torch.where(mixed, a, 0.0)
 
 
@@ -96,8 +98,8 @@ J = 1/(sum_i |o_i|) sum_i sum_t min[ r_it A_i, clip(r_it, 0.8, 1.28) A_i ]""",
         direction="up",
         task="hinted_sums",
         parent="dapo",
-        least=0.02,
-        matched="tokens",
+        min_difference=0.02,
+        matched_by="tokens",
         settings=(
             "iterations = 10",
             "evaluate.problems = 16",

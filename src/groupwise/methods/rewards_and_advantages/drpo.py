@@ -12,11 +12,11 @@ from groupwise.methods.method import Method
 from groupwise.methods.reference import Difference, Effect, Reference
 from groupwise.objective import Objective, ReplaceAggregate, group_token_mean, token_mean
 
-__all__ = ["Discriminative", "KLHinge", "LengthShares", "drpo"]
+__all__ = ["Discriminative", "KLHinge", "LengthWeights", "drpo"]
 
 
 @dataclass(frozen=True, slots=True)
-class LengthShares(Advantage):
+class LengthWeights(Advantage):
     """Weights for `Discriminative`: above 0 for a group's correct answers, larger for short ones, with sum 1; else -1.
 
     DRPO, arXiv:2510.04474. 0 in groups without both. They are not advantages of a policy gradient.
@@ -114,7 +114,7 @@ def drpo(
     """
     return Method(
         group_size=group_size,
-        advantage=(LengthShares(temperature),),
+        advantage=(LengthWeights(temperature),),
         objective=Objective(
             surrogate=Discriminative(tau),
             weights=(ReplaceAggregate(group_token_mean),),
@@ -153,8 +153,8 @@ KL = mean over tokens of log pi_old - log pi""",
         direction="down",
         task="wordy_sums",
         parent="grpo",
-        least=1.0,
-        matched="steps",
+        min_difference=1.0,
+        matched_by="steps",
         settings=("iterations = 10", "evaluate.problems = 16"),
     ),
     finding="In ten iterations samples of wordy_sums become 5 tokens shorter than with GRPO, of 34.",

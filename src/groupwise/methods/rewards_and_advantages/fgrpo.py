@@ -16,13 +16,13 @@ __all__ = ["Multipliers", "fgrpo"]
 class Multipliers(Memory):
     """Lagrange multipliers of the constraints `mean score >= floor`: each grows while its mean is below the floor.
 
-    The new value is `clip(multiplier + rate (floor - mean), 0, most)`. The mean is over the verdicts of the iteration
-    that have the score. FGRPO, arXiv:2604.08476; the step and the start are our reading.
+    The new value is `clip(multiplier + rate (floor - mean), 0, max_multiplier)`. The mean is over the verdicts of the
+    iteration that have the score. FGRPO, arXiv:2604.08476; the step and the start are our reading.
     """
 
     floors: tuple[tuple[str, float], ...]
     rate: float = 0.05
-    most: float = 5.0
+    max_multiplier: float = 5.0
     start: float = 0.0
 
     @property
@@ -40,7 +40,7 @@ class Multipliers(Memory):
         if not bool(has.any()):
             return multiplier
         mean = float(batch[Subscore(name)][has].mean())
-        return min(max(multiplier + self.rate * (floor - mean), 0.0), self.most)
+        return min(max(multiplier + self.rate * (floor - mean), 0.0), self.max_multiplier)
 
 
 def fgrpo(
@@ -102,8 +102,8 @@ lambda_k <- clip(lambda_k + rate (floor_k - mean(c_k)), 0, 5) after each step"""
         direction="up",
         task="calculator",
         parent="grpo",
-        least=0.02,
-        matched="steps",
+        min_difference=0.02,
+        matched_by="steps",
         settings=("iterations = 10", "evaluate.problems = 16", "method.objective.penalties = []"),
     ),
     finding="In ten iterations the multiplier stays too small to act: it grows by less than 0.05 per iteration.",

@@ -20,28 +20,31 @@ __all__ = ["FormatLength", "format_length"]
 class FormatLength(Shaping):
     """Creates the reward from format and length alone: `(think + answer) / 2 + curve`; if malformed, `min(curve, 0)`.
 
-    No label is read: `answer` is 1 unless the verdict is malformed, and `think` is a subscore of the verdict that is 1
-    if a thought was found; without a name for it, it equals `answer`. The curve of `length / budget` rises from 0 to 1
-    at `peak` and falls to -1 at the budget. arXiv:2505.19439.
+    No label is read: `answer` is 1 unless the verdict is malformed, and `think_subscore` is a subscore of the verdict
+    that is 1 if a thought was found; without a name for it, it equals `answer`. The curve of `length / budget` rises
+    from 0 to 1 at `peak_fraction` and falls to -1 at the budget. arXiv:2505.19439.
     """
 
-    peak: float = 0.5
-    think: str = ""
+    peak_fraction: float = 0.5
+    think_subscore: str = ""
 
     def __post_init__(self) -> None:
-        if not 0 < self.peak < 1:
-            raise ValueError(f"{self}: needs 0 < peak < 1: the peak is a share of the budget")
+        if not 0 < self.peak_fraction < 1:
+            raise ValueError(f"{self}: needs 0 < peak_fraction < 1: the peak_fraction is a share of the budget")
 
     @property
     def needs(self) -> frozenset[Measure]:
-        return frozenset({Subscore(self.think)}) if self.think else frozenset()
+        return frozenset({Subscore(self.think_subscore)}) if self.think_subscore else frozenset()
 
     def __call__(self, reward: Float[Tensor, " s"], b: Batch) -> Float[Tensor, " s"]:
         answer = (b.outcome != Outcome.malformed).double()
-        think = b[Subscore(self.think)] if self.think else answer
+        think = b[Subscore(self.think_subscore)] if self.think_subscore else answer
         x = b.length.double() / max(b.max_new_tokens, 1)
-        rising, falling = 1 - (1 - x / self.peak) ** 2, 1 - 2 * ((x - self.peak) / (1 - self.peak)) ** 2
-        curve = torch.where(x <= self.peak, rising, falling)
+        rising, falling = (
+            1 - (1 - x / self.peak_fraction) ** 2,
+            1 - 2 * ((x - self.peak_fraction) / (1 - self.peak_fraction)) ** 2,
+        )
+        curve = torch.where(x <= self.peak_fraction, rising, falling)
         return torch.where(answer > 0, 0.5 * (think + answer) + curve, curve.clamp(max=0))
 
 
@@ -98,8 +101,8 @@ f(x) = 1 - (1 - x/p)^2 up to p, then 1 - 2 ((x - p) / (1 - p))^2""",
         direction="up",
         task="hinted_sums",
         parent="grpo",
-        least=2.0,
-        matched="steps",
+        min_difference=2.0,
+        matched_by="steps",
         settings=("iterations = 10", "evaluate.problems = 16"),
     ),
 )

@@ -72,8 +72,8 @@ J = 1/(sum_i |o_i|) sum_i sum_t min[ r_it A_i, clip(r_it, 1 - eps, 1 + eps) A_i 
         direction="up",
         task="calculator",
         parent="grpo",
-        least=0.02,
-        matched="steps",
+        min_difference=0.02,
+        matched_by="steps",
         settings=(
             "iterations = 10",
             "evaluate.problems = 16",
@@ -82,5 +82,5 @@ J = 1/(sum_i |o_i|) sum_i sum_t min[ r_it A_i, clip(r_it, 1 - eps, 1 + eps) A_i 
         ),
         own_settings=('method.shaping = ["Score"]',),
     ),
-    toy="tests/golden/test_reward.py::test_gdpo_toy_pairs",
+    toy_test="tests/golden/test_reward.py::test_gdpo_toy_pairs",
 )

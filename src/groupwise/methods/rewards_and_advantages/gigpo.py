@@ -29,7 +29,7 @@ class TurnGroups(Credit):
 
     omega: float = 1.0
     gamma: float = 0.95
-    divide: bool = True
+    divide_by_std: bool = True
 
     def __call__(self, x: Float[Tensor, " s"], b: Batch) -> Float[Tensor, " n"]:
         states: dict[Hashable, int] = {}
@@ -44,7 +44,7 @@ class TurnGroups(Credit):
         device = b.token_index.device
         same = Segments(torch.tensor(state, dtype=torch.long, device=device), len(states))
         rewards = torch.tensor(reward, dtype=x.dtype, device=device)
-        z = same.zscore(rewards, ddof=1, eps=1e-6) if self.divide else same.away(rewards)
+        z = same.zscore(rewards, ddof=1, eps=1e-6) if self.divide_by_std else same.away(rewards)
         return b.sequences.spread(x) + self.omega * z[b.turns.index]
 
 
@@ -119,8 +119,8 @@ A^E_i = z-score of R_i in the group; A^S_k = z-score of gamma^(K - k) R_i among 
         direction="up",
         task="big_sums",
         parent="grpo",
-        least=0.05,
-        matched="steps",
+        min_difference=0.05,
+        matched_by="steps",
         settings=("method.strategy = Turns",),
     ),
 )

@@ -24,18 +24,18 @@ ROUNDING = 1e-9
 class ConsistencyBonus(Shaping):
     """Adds a bonus to high-scoring answers if another model finds the final answer likely after the reasoning.
 
-    High: a score above `floor` and not below the group's mean. Likely: the mean probability of the tokens between
-    `opens` and `closes` (empty: the end), at most `most`, is not below the mean of the high-scoring answers, less
-    `margin`. A number that rounding alone puts below a mean equals it. The bonus is `bonus` times the score. GRPO-CARE,
-    arXiv:2506.16141.
+    High: a score above `min_score` and not below the group's mean. Likely: the mean probability of the tokens between
+    `answer_start` and `answer_end` (empty: the end), at most `max_probability`, is not below the mean of the
+    high-scoring answers, less `margin`. A number that rounding alone puts below a mean equals it. The bonus is `bonus`
+    times the score. GRPO-CARE, arXiv:2506.16141.
     """
 
-    opens: str = "<answer>"
-    closes: str = "</answer>"
+    answer_start: str = "<answer>"
+    answer_end: str = "</answer>"
     bonus: float = 0.5
-    most: float = 0.95
+    max_probability: float = 0.95
     margin: float = 0.0
-    floor: float = 0.1
+    min_score: float = 0.1
     model: str = "reference"
 
     @property
@@ -43,10 +43,14 @@ class ConsistencyBonus(Shaping):
         return frozenset({Logp(self.model)})
 
     def __call__(self, reward: Float[Tensor, " s"], b: Batch) -> Float[Tensor, " s"]:
-        g, s, inside = b.groups, b.sequences, _between(b, self.opens, self.closes)
+        g, s, inside = b.groups, b.sequences, _between(b, self.answer_start, self.answer_end)
         count = s.total(inside.double()) + 1e-6  # the authors' code; without an answer the probability is 1
-        p = (s.total(torch.where(inside, b[Logp(self.model)].double(), 0.0)) / count).exp().clamp(max=self.most)
-        good = (b.score > self.floor) & (g.away(b.score) >= -ROUNDING)
+        p = (
+            (s.total(torch.where(inside, b[Logp(self.model)].double(), 0.0)) / count)
+            .exp()
+            .clamp(max=self.max_probability)
+        )
+        good = (b.score > self.min_score) & (g.away(b.score) >= -ROUNDING)
         likely = torch.zeros_like(good)
         likely[good] = g.keep(good).away(p[good]) >= -self.margin - ROUNDING
         return reward + self.bonus * b.score * likely
@@ -137,9 +141,9 @@ J = 1/G sum_i 1/|o_i| sum_t (pi / sg[pi])_it A_i,  A_i = (R_i - mean(R)) / std(R
         direction="up",
         task="calculator",
         parent="grpo",
-        least=0.02,
-        matched="steps",
+        min_difference=0.02,
+        matched_by="steps",
         settings=("method.objective.penalties = []",),
-        own_settings=("method.shaping.1.opens = #",),
+        own_settings=("method.shaping.1.answer_start = #",),
     ),
 )

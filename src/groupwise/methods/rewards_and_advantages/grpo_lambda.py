@@ -22,17 +22,18 @@ __all__ = ["BrevityWhenSolved", "grpo_lambda"]
 class BrevityWhenSolved(Shaping):
     """In groups with the best pass rates, long correct answers lose more reward: `reward (1 - alpha sigmoid(z))`.
 
-    z is the length relative to the group's correct answers, in standard deviations. `share` is the fraction of groups.
-    Ties go to the group that was drawn first. GRPO-lambda, arXiv:2505.18086; the sigmoid is our reading.
+    z is the length relative to the group's correct answers, in standard deviations. `top_group_fraction` is the
+    fraction of groups. Ties go to the group that was drawn first. GRPO-lambda, arXiv:2505.18086; the sigmoid is our
+    reading.
     """
 
-    share: float = 0.2
+    top_group_fraction: float = 0.2
     alpha: float = 0.2
     eps: float = 1e-6
 
     def __post_init__(self) -> None:
-        if not (0 <= self.share <= 1 and 0 <= self.alpha < 1):
-            raise ValueError(f"{self}: needs 0 <= share <= 1 and 0 <= alpha < 1, to keep rewards above 0")
+        if not (0 <= self.top_group_fraction <= 1 and 0 <= self.alpha < 1):
+            raise ValueError(f"{self}: needs 0 <= top_group_fraction <= 1 and 0 <= alpha < 1, to keep rewards above 0")
 
     def __call__(self, reward: Float[Tensor, " s"], b: Batch) -> Float[Tensor, " s"]:
         correct = b.outcome == Outcome.correct
@@ -47,7 +48,7 @@ class BrevityWhenSolved(Shaping):
         rate = b.groups.mean(correct.double())
         order = rate.argsort(descending=True, stable=True)
         best = torch.zeros_like(rate, dtype=torch.bool)
-        best[order[: math.ceil(self.share * b.groups.count)]] = True
+        best[order[: math.ceil(self.top_group_fraction * b.groups.count)]] = True
         return best
 
 
@@ -97,8 +98,8 @@ A_i = (R_i - mean(R)) / std(R), GRPO's objective""",
         direction="down",
         task="wordy_sums",
         parent="grpo",
-        least=1.0,
-        matched="steps",
+        min_difference=1.0,
+        matched_by="steps",
         settings=("iterations = 10", "evaluate.problems = 16"),
     ),
 )

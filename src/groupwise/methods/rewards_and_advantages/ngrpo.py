@@ -16,7 +16,7 @@ __all__ = ["VirtualBest", "ngrpo"]
 
 @dataclass(frozen=True, slots=True)
 class VirtualBest(Advantage):
-    """Group z-scores, as if the group had `count` more answers with the reward `best`. NGRPO, arXiv:2509.18851.
+    """Group z-scores, as if the group had `count` more answers with `virtual_reward`. NGRPO, arXiv:2509.18851.
 
     A group of wrong answers has negative advantages; a group of correct ones has 0.
 
@@ -26,7 +26,7 @@ class VirtualBest(Advantage):
     -0.3333
     """
 
-    best: float = 1.0
+    virtual_reward: float = 1.0
     count: int = 1
     eps: float = 1e-6
 
@@ -37,9 +37,9 @@ class VirtualBest(Advantage):
     def __call__(self, x: Float[Tensor, " s"], b: Batch) -> Float[Tensor, " s"]:
         g = b.groups
         size = g.size(x) + self.count
-        mean = (g.total(x) + self.count * self.best) / size
+        mean = (g.total(x) + self.count * self.virtual_reward) / size
         away = x - g.spread(mean)
-        variance = (g.total(away**2) + self.count * (self.best - mean) ** 2) / (size - 1).clamp(min=1)
+        variance = (g.total(away**2) + self.count * (self.virtual_reward - mean) ** 2) / (size - 1).clamp(min=1)
         return away / (g.spread(variance.sqrt()) + self.eps)
 
 
@@ -99,8 +99,8 @@ A_i = (R_i - m) / s, with m and s over R_1, ..., R_G and one virtual reward R_ma
         direction="up",
         task="hinted_sums",
         parent="grpo",
-        least=0.05,
-        matched="tokens",
+        min_difference=0.05,
+        matched_by="tokens",
         settings=("method.minibatches = 4", "method.objective.penalties = []"),
     ),
 )

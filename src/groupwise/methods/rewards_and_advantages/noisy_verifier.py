@@ -22,12 +22,12 @@ class RejectionRate(Memory):
     """Estimates the share of correct answers that the verifier rejects, with a second verifier. arXiv:2510.00915.
 
     A verdict's subscore `appealed` is 1 if a second verifier looked at a rejected answer, and `overturned` is 1 if it
-    accepted it. The estimate is averaged with the weight `keep`. Estimate and average are our reading.
+    accepted it. The estimate is averaged with the weight `ema_decay`. Estimate and average are our reading.
     """
 
     start: float = 0.1
-    keep: float = 0.9
-    most: float = 0.5
+    ema_decay: float = 0.9
+    max_rate: float = 0.5
 
     def init(self) -> float:
         return self.start
@@ -39,7 +39,7 @@ class RejectionRate(Memory):
         accepted = int((batch.outcome == Outcome.correct).sum())
         missed = (len(batch) - accepted) * sum(_part(batch, "overturned")) / appealed
         rate = missed / max(missed + accepted, 1e-12)
-        return min(max(self.keep * state + (1 - self.keep) * rate, 0.0), self.most)
+        return min(max(self.ema_decay * state + (1 - self.ema_decay) * rate, 0.0), self.max_rate)
 
 
 def _part(batch: Batch, name: str) -> list[float]:
@@ -152,12 +152,12 @@ rejects = P(R = 0 | correct), accepts = P(R = 1 | wrong)""",
         direction="up",
         task="hinted_sums",
         parent="reinforce",
-        least=0.05,
-        matched="steps",
+        min_difference=0.05,
+        matched_by="steps",
         settings=(
             "method.minibatches = 1",
             'verifier = {kind = "Noisy", verifier = "sum_steps", rejects = 0.3, accepts = 0.1, appeals = 0.5}',
         ),
     ),
-    toy="tests/golden/test_reward.py::test_debiased_reward_is_exact",
+    toy_test="tests/golden/test_reward.py::test_debiased_reward_is_exact",
 )

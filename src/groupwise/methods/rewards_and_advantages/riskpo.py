@@ -21,39 +21,41 @@ __all__ = ["BundleRisk", "Quantiles", "riskpo"]
 class BundleRisk(Advantage):
     """A tail-weighted advantage of each bundle's score, passed to the answers of a draw. RiskPO, arXiv:2510.00911.
 
-    Scores below the quantile `low` weigh `mix` times, scores above the quantile `high` not at all, so hard prompts
-    matter most. `natural` shifts it to be at most 0. The quantiles come from the memory `Quantiles`, and in the first
-    iteration from the bundle. An answer of a draw gets the draw's advantage (`split = "uniform"`), this times 0.5
-    if correct, else 1.5 (`score`), this over its prompt's std (`std`), or a part of it, in proportion to how far the
-    answer is above its prompt's mean (`sum-mean`).
+    Scores below the quantile `low_quantile` weigh `tail_weight` times, scores above the quantile `high_quantile` not at
+    all, so hard prompts matter most. `nonpositive` shifts it to be at most 0. The quantiles come from the memory
+    `Quantiles`, and in the first iteration from the bundle. An answer of a draw gets the draw's advantage
+    (`answer_weighting = "uniform"`), this times 0.5 if correct, else 1.5 (`score`), this over its prompt's std (`std`),
+    or a part of it, in proportion to how far the answer is above its prompt's mean (`sum-mean`).
     """
 
-    size: int = 5
-    low: float = 0.2
-    high: float = 0.8
-    mix: float = 1.5
-    natural: bool = False
-    split: Literal["uniform", "score", "std", "sum-mean"] = "sum-mean"
+    prompts_per_bundle: int = 5
+    low_quantile: float = 0.2
+    high_quantile: float = 0.8
+    tail_weight: float = 1.5
+    nonpositive: bool = False
+    answer_weighting: Literal["uniform", "score", "std", "sum-mean"] = "sum-mean"
     memory: str = "quantiles"
     eps: float = 1e-6
 
     def __post_init__(self) -> None:
-        if not (self.size >= 1 and 0 < self.low < self.high < 1):
-            raise ValueError(f"{self}: needs size >= 1 and 0 < low < high < 1")
+        if not (self.prompts_per_bundle >= 1 and 0 < self.low_quantile < self.high_quantile < 1):
+            raise ValueError(f"{self}: needs prompts_per_bundle >= 1 and 0 < low_quantile < high_quantile < 1")
 
     def __call__(self, x: Float[Tensor, " s"], b: Batch) -> Float[Tensor, " s"]:
-        draws = draws_of(b, self.size)
+        draws = draws_of(b, self.prompts_per_bundle)
         score, live = draws.scores(x), draws.live
-        low, high = (self._quantile(level, score, draws, b) for level in (self.low, self.high))
+        low, high = (self._quantile(level, score, draws, b) for level in (self.low_quantile, self.high_quantile))
         a = self.risk(score, low, high) / (draws.bundle_of_draw.spread(self._std(score, draws)) + self.eps)
         a = torch.where(live, a, 0.0)
         return torch.where(draws.in_complete_draw, self._split(draws.draw_of_sample.spread(a), x, b, draws), 0.0)
 
     def risk(self, score: Tensor, low: Tensor, high: Tensor) -> Tensor:
         """The advantage of each bundle score, given a lower and an upper quantile of bundle scores."""
-        middle = (score - low).relu() - (score - high).relu() + (low - high if self.natural else 0.0)
-        tail = -(low - score).relu() / (self.low + self.eps)
-        return (self.mix * tail + middle / (self.high - self.low + self.eps)) / (self.mix + 1)
+        middle = (score - low).relu() - (score - high).relu() + (low - high if self.nonpositive else 0.0)
+        tail = -(low - score).relu() / (self.low_quantile + self.eps)
+        return (self.tail_weight * tail + middle / (self.high_quantile - self.low_quantile + self.eps)) / (
+            self.tail_weight + 1
+        )
 
     def _quantile(self, level: float, score: Tensor, draws: BundleDraws, b: Batch) -> Float[Tensor, " d"]:
         if tracked := b.memory.get(self.memory):
@@ -73,7 +75,7 @@ class BundleRisk(Advantage):
 
     def _split(self, a: Tensor, x: Tensor, b: Batch, draws: BundleDraws) -> Float[Tensor, " s"]:
         g = b.groups
-        match self.split:
+        match self.answer_weighting:
             case "uniform":
                 return a
             case "score":
@@ -98,14 +100,14 @@ class Quantiles(Memory):
     released code computes them and then does not use them.
     """
 
-    size: int = 5
+    prompts_per_bundle: int = 5
     rate: float = 0.1
 
     def init(self) -> list[float]:
         return []
 
     def __call__(self, state: list[float], batch: Batch, stats: Mapping[str, float]) -> list[float]:
-        draws = draws_of(batch, self.size)
+        draws = draws_of(batch, self.prompts_per_bundle)
         scores = draws.scores(batch.reward)[draws.live]
         if not len(scores):
             return state
@@ -138,7 +140,7 @@ def riskpo(
     """
     return Method(
         group_size=group_size,
-        advantage=(BundleRisk(size, low, high, split=split),),
+        advantage=(BundleRisk(size, low, high, answer_weighting=split),),
         objective=Objective(aggregate=token_mean),
         memory=(("quantiles", Quantiles(size)),),
         minibatches=minibatches,
@@ -175,8 +177,8 @@ V_j = - (q_a - R_j)+ / a,  U_j = [ (R_j - q_a)+ - (R_j - q_b)+ ] / (b - a)""",
         direction="up",
         task="hinted_sums",
         parent="grpo",
-        least=0.02,
-        matched="steps",
+        min_difference=0.02,
+        matched_by="steps",
         settings=("iterations = 10", "evaluate.problems = 16", "prompts = 10", "method.objective.penalties = []"),
     ),
 )

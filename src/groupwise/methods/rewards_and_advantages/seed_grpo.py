@@ -22,14 +22,14 @@ class SemanticEntropy(Advantage):
 
     Samples with equal `Verdict.answer` agree; a sample without one agrees with none. u is the entropy over `log G`.
     `sampled` is the mean of `-log share` over the distinct answers, `shannon` over the samples. f(y) is `exp(-y)`,
-    `1 - y` or `(1 - y)^gamma`. The paper's choice of f, alpha and shares was not obtained: all are our reading.
+    `1 - y` or `(1 - y)^focal_gamma`. The paper's choice of f, alpha and shares was not obtained: all are our reading.
     """
 
     not_stored: ClassVar[str] = "the answers that the verifier read"
 
     alpha: float = 1.0
     form: Literal["exp", "linear", "focal"] = "exp"
-    gamma: float = 2.0
+    focal_gamma: float = 2.0
     estimate: Literal["sampled", "shannon"] = "sampled"
 
     def __post_init__(self) -> None:
@@ -55,7 +55,7 @@ class SemanticEntropy(Advantage):
             case "linear":
                 return 1 - x
             case "focal":
-                return (1 - x) ** self.gamma
+                return (1 - x) ** self.focal_gamma
 
 
 def _clusters(b: Batch) -> Segments:
@@ -113,6 +113,11 @@ SE = - 1/K sum_k log(share of answer k), over the K distinct answers of the grou
         "tests/golden/test_reward.py::test_semantic_entropy",
     ),
     effect=Effect(
-        metric="eval/accuracy_greedy", direction="up", task="mixed_sums", parent="dr_grpo", least=0.02, matched="steps"
+        metric="eval/accuracy_greedy",
+        direction="up",
+        task="mixed_sums",
+        parent="dr_grpo",
+        min_difference=0.02,
+        matched_by="steps",
     ),
 )

@@ -20,7 +20,7 @@ from groupwise.rollout.strategies.multi_round import attempts, graded
 __all__ = ["SuccessTracker", "TrackedAnswers", "spo"]
 
 
-class Tracked(TypedDict):
+class TrackedPrompt(TypedDict):
     """The tracked values of a prompt: decayed counts of correct and other answers, newest answer with log-probs."""
 
     correct: float
@@ -34,7 +34,7 @@ class TrackerState(TypedDict):
 
     seed: int
     drawn: int
-    prompts: dict[str, Tracked]
+    prompts: dict[str, TrackedPrompt]
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,24 +42,25 @@ class SuccessTracker(Curriculum[TrackerState]):
     """Draws a prompt with probability proportional to `sqrt(v (1 - v)) + explore`, v its tracked pass rate. SPO.
 
     Draws carry v as `baseline` in the metadata. New answers are added to a prompt's numbers of correct and other
-    answers after these are multiplied by `2^(-d / half)`, from `least` to `most`; d is how far the policy has moved on
-    the prompt's last answer, from the subscore `drift` of the strategy `TrackedAnswers`. SPO, arXiv:2509.13232.
+    answers after these are multiplied by `2^(-d / half_life)`, from `min_decay` to `max_decay`; d is how far the policy
+    has moved on the prompt's last answer, from the subscore `drift` of the strategy `TrackedAnswers`. SPO,
+    arXiv:2509.13232.
 
-    A prompt's first answers are those with the role `initial`, if there are any, with the weight `1 / (1 - least)` in
-    all. With `least = most` nothing is measured, and the state has no tokens.
+    A prompt's first answers are those with the role `initial`, if there are any, with the weight `1 / (1 - min_decay)`
+    in all. With `min_decay = max_decay` nothing is measured, and the state has no tokens.
     """
 
     learns_prompts: ClassVar[bool] = True
     needs_strategy: ClassVar[str] = "TrackedAnswers"
 
     explore: float = 0.05
-    least: float = 0.875
-    most: float = 0.96
-    half: float = 0.06
+    min_decay: float = 0.875
+    max_decay: float = 0.96
+    half_life: float = 0.06
 
     def __post_init__(self) -> None:
-        if not (self.explore > 0 and 0 <= self.least <= self.most < 1 and self.half > 0):
-            raise ValueError(f"{self}: needs explore > 0, 0 <= least <= most < 1 and half > 0")
+        if not (self.explore > 0 and 0 <= self.min_decay <= self.max_decay < 1 and self.half_life > 0):
+            raise ValueError(f"{self}: needs explore > 0, 0 <= min_decay <= max_decay < 1 and half_life > 0")
 
     def init(self, task: Task, seed: int) -> TrackerState:
         return TrackerState(seed=seed, drawn=0, prompts={})
@@ -76,7 +77,7 @@ class SuccessTracker(Curriculum[TrackerState]):
         draws = [Draw(0, task[i], group_size, metadata=self._memo(i, state["prompts"].get(str(i)))) for i in chosen]
         return {**state, "drawn": state["drawn"] + n}, draws
 
-    def _memo(self, index: int, known: Tracked | None) -> dict[str, Any]:
+    def _memo(self, index: int, known: TrackedPrompt | None) -> dict[str, Any]:
         if known is None:
             return {"index": index}
         last = {"tokens": known["tokens"], "logp": known["logp"]} if "tokens" in known and "logp" in known else {}
@@ -96,22 +97,24 @@ class SuccessTracker(Curriculum[TrackerState]):
         """Metrics after an iteration."""
         return {"known": len(state["prompts"])}
 
-    def _first(self, rollout: Rollout) -> Tracked:
+    def _first(self, rollout: Rollout) -> TrackedPrompt:
         """The tracked values of a prompt before its first answer, from its samples with the role `initial`."""
         initial = [s for s in rollout.samples if s.role == "initial"]
-        mass = 1 / (1 - self.least) if initial else 1.0
+        mass = 1 / (1 - self.min_decay) if initial else 1.0
         v = initial_rate(initial)
-        return Tracked(correct=mass * v, others=mass * (1 - v))
+        return TrackedPrompt(correct=mass * v, others=mass * (1 - v))
 
-    def _updated(self, known: Tracked, rollout: Rollout) -> Tracked:
+    def _updated(self, known: TrackedPrompt, rollout: Rollout) -> TrackedPrompt:
         outcomes = graded(rollout.samples)
         answers = [s for s in rollout.samples if s.role == "answer" and s.verdict is not None]
         if not outcomes:
             return known
         keep = self.kept(answers[0].verdict.subscores.get("drift", 0.0) if answers[0].verdict else 0.0)
         right = sum(outcomes)
-        new = Tracked(correct=keep * known["correct"] + right, others=keep * known["others"] + len(outcomes) - right)
-        if self.least < self.most:
+        new = TrackedPrompt(
+            correct=keep * known["correct"] + right, others=keep * known["others"] + len(outcomes) - right
+        )
+        if self.min_decay < self.max_decay:
             new["tokens"], new["logp"] = list(answers[0].tokens), list(answers[0].logp)
         return new
 
@@ -121,10 +124,10 @@ class SuccessTracker(Curriculum[TrackerState]):
         >>> [round(SuccessTracker().kept(d), 5) for d in (0, 0.005, 0.01, 0.02)]
         [0.96, 0.94387, 0.8909, 0.875]
         """
-        return min(max(2 ** (-drift / self.half), self.least), self.most)
+        return min(max(2 ** (-drift / self.half_life), self.min_decay), self.max_decay)
 
 
-def rate(known: Tracked) -> float:
+def rate(known: TrackedPrompt) -> float:
     """The tracked pass rate of a prompt."""
     return known["correct"] / (known["correct"] + known["others"])
 
@@ -141,23 +144,23 @@ class TrackedAnswers(Strategy):
     """Runs another strategy. The verdicts of its samples also have the subscore `baseline`, the tracked pass rate. SPO.
 
     The subscore `drift` is the mean absolute change of a token's log-prob since the prompt's last answer was sampled.
-    At a prompt's first draw, `initial` more answers with the role `initial` estimate its success rate; they are not
-    trained. For the curriculum `SuccessTracker`. arXiv:2509.13232.
+    At a prompt's first draw, `initial_answers` more answers with the role `initial_answers` estimate its success rate;
+    they are not trained. For the curriculum `SuccessTracker`. arXiv:2509.13232.
     """
 
     roles: ClassVar[tuple[Role, ...]] = (Role("initial", "at the first draw of a prompt"),)
 
-    initial: int = 8
-    strategy: Strategy = Independent()  # noqa: RUF009
+    initial_answers: int = 8
+    inner_strategy: Strategy = Independent()  # noqa: RUF009
 
     async def __call__(self, draw: Draw, sampler: Sampler) -> Rollout:
         context = draw.prompt.token_ids
         baseline, initial = draw.metadata.get("baseline"), list[Sample]()
         if baseline is None:
-            initial = await attempts(sampler, context, self.initial, role="initial")
+            initial = await attempts(sampler, context, self.initial_answers, role="initial")
             baseline = initial_rate(initial)
         drift = await self._drift(draw, sampler)
-        rollout = await self.strategy(draw, sampler)
+        rollout = await self.inner_strategy(draw, sampler)
         parts = {"baseline": baseline, "drift": drift}
         selected = rollout.selected and (*rollout.selected, *[True] * len(initial))
         samples = (*(s.add_subscores(parts) for s in rollout.samples), *initial)
@@ -238,6 +241,11 @@ x is drawn with weight sqrt(v_x (1 - v_x)) + eps;  at first a = (s + 1/2) / ((n 
         "tests/golden/test_budgets.py::test_drift_of_the_last_answer",
     ),
     effect=Effect(
-        metric="eval/accuracy_greedy", direction="up", task="hinted_sums", parent="grpo", least=0.02, matched="tokens"
+        metric="eval/accuracy_greedy",
+        direction="up",
+        task="hinted_sums",
+        parent="grpo",
+        min_difference=0.02,
+        matched_by="tokens",
     ),
 )

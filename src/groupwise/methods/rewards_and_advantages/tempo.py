@@ -12,18 +12,18 @@ from groupwise.methods.method import Method
 from groupwise.methods.reference import Difference, Effect, Reference
 from groupwise.objective import Clip, Objective, group_mean
 
-__all__ = ["BranchDifference", "tempo"]
+__all__ = ["PrefixValueDifference", "tempo"]
 
 
 @dataclass(frozen=True, slots=True)
-class BranchDifference(Credit):
+class PrefixValueDifference(Credit):
     """`x + V(prefix with the token) - V(prefix)`; V is the mean reward x of the group's answers with that prefix.
 
     The difference is 0 except where answers part. TEMPO, arXiv:2509.18314; that both terms weigh the same is our
-    reading. With `first = False` the first token, where most answers part, has no difference.
+    reading. With `include_first_token = False` the first token, where most answers part, has no difference.
     """
 
-    first: bool = True
+    include_first_token: bool = True
 
     def __call__(self, x: Float[Tensor, " s"], b: Batch) -> Float[Tensor, " n"]:
         prefixes = _prefixes(b)
@@ -32,7 +32,7 @@ class BranchDifference(Credit):
         start = b.sequences.spread(length.cumsum(0) - length)
         before = start + b.token_index
         difference = value[before + 1] - value[before]
-        if not self.first:
+        if not self.include_first_token:
             difference = difference.masked_fill(b.token_index == 0, 0.0)
         return b.sequences.spread(x) + difference
 
@@ -64,7 +64,7 @@ def tempo(*, group_size: int = 8, clip: float = 0.2, minibatches: int = 1) -> Me
     return Method(
         group_size=group_size,
         advantage=(Standardised(ddof=0),),
-        credit=BranchDifference(),
+        credit=PrefixValueDifference(),
         objective=Objective(surrogate=Clip(clip, clip), aggregate=group_mean),
         minibatches=minibatches,
     )
@@ -81,7 +81,12 @@ V(prefix) = mean of R~ over the group's answers that begin with it""",
     differences=(
         Difference("sum of both terms", "the correction is added", "not found", "with weight 1 (inferred)"),
         Difference("std of a group", "not specified", "not found", "ddof 0, plus 1e-6 (inferred)"),
-        Difference("first token", "not specified", "not found", "has a difference; BranchDifference(first = false)"),
+        Difference(
+            "first token",
+            "not specified",
+            "not found",
+            "has a difference; PrefixValueDifference(include_first_token = false)",
+        ),
         Difference("group size, clip range", "not obtained", "not found", "8 and 0.2 (inferred)"),
     ),
     proofs=(
@@ -93,8 +98,8 @@ V(prefix) = mean of R~ over the group's answers that begin with it""",
         direction="up",
         task="hinted_sums",
         parent="grpo",
-        least=0.05,
-        matched="steps",
+        min_difference=0.05,
+        matched_by="steps",
         settings=("method.objective.penalties = []",),
     ),
 )

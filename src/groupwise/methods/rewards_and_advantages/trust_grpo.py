@@ -23,19 +23,19 @@ class AddTrustedSubscore(Shaping):
     """Adds `alpha * trust` times a subscore; trust is below 1 in groups where the part is higher for wrong answers.
 
     Trust is `exp(mean over right - mean over wrong)`, at most 1, and 1 without both kinds. An answer counts as right if
-    its reward, before this part is added, is at least `threshold`. Trust-GRPO, arXiv:2505.17018.
+    its reward, before this part is added, is at least `min_correct_reward`. Trust-GRPO, arXiv:2505.17018.
     """
 
     subscore: str
     alpha: float = 0.3
-    threshold: float = 0.5
+    min_correct_reward: float = 0.5
 
     @property
     def needs(self) -> frozenset[Measure]:
         return frozenset({Subscore(self.subscore)})
 
     def __call__(self, reward: Float[Tensor, " s"], b: Batch) -> Float[Tensor, " s"]:
-        g, subscore, right = b.groups, b[Subscore(self.subscore)], reward >= self.threshold
+        g, subscore, right = b.groups, b[Subscore(self.subscore)], reward >= self.min_correct_reward
         n_right, n_wrong = g.total(right.double()), g.total((~right).double())
         mean_right = g.total(torch.where(right, subscore, 0.0)) / n_right.clamp(min=1)
         mean_wrong = g.total(torch.where(right, 0.0, subscore)) / n_wrong.clamp(min=1)
@@ -102,8 +102,8 @@ A_i = (R_i - mean(R)) / std(R), GRPO's objective""",
         direction="up",
         task="wordy_sums",
         parent="trust_grpo",
-        least=0.02,
-        matched="steps",
+        min_difference=0.02,
+        matched_by="steps",
         settings=(
             "iterations = 10",
             "evaluate.problems = 16",

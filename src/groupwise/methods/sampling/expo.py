@@ -42,7 +42,7 @@ class Explained(Strategy):
     skips_rows: ClassVar[bool] = True
     forms: ClassVar[dict[str, Forms]] = {"prompt_template": EXPLAINED}
 
-    column: str = "answer"
+    answer_column: str = "answer"
     always: bool = False
     prompt_template: str = AUTO
 
@@ -59,12 +59,12 @@ class Explained(Strategy):
     @property
     def row_columns(self) -> tuple[str, ...]:
         """The columns of the data rows that it reads."""
-        return (self.column,)
+        return (self.answer_column,)
 
     async def __call__(self, draw: Draw, sampler: Sampler) -> Rollout:
         prompt = draw.prompt
         group = await attempts(sampler, prompt.token_ids, draw.n)
-        answer = text_of(draw, self.column, self)
+        answer = text_of(draw, self.answer_column, self)
         if not (answer and (self.always or none_correct(group))):
             return Rollout(draw, tuple(group))
         values = {"problem": prompt.text, "answer": answer}
@@ -128,6 +128,11 @@ e from pi_old(. | q, answer), where no answer of the group is correct""",
         "tests/golden/test_rollout.py::test_expo_leaves_the_group_alone",
     ),
     effect=Effect(
-        metric="eval/accuracy", direction="up", task="hinted_sums", parent="grpo", least=0.05, matched="steps"
+        metric="eval/accuracy",
+        direction="up",
+        task="hinted_sums",
+        parent="grpo",
+        min_difference=0.05,
+        matched_by="steps",
     ),
 )

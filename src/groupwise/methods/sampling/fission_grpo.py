@@ -18,7 +18,7 @@ from groupwise.rollout.curricula.shuffled import ShuffledState
 from groupwise.rollout.strategies.drafts import CORRECTED
 from groupwise.rollout.strategies.multi_round import context_of, is_correct, is_graded, score_of
 
-__all__ = ["Fission", "RecoveryPrompts", "fission_grpo"]
+__all__ = ["FailureBuffer", "RecoveryPrompts", "fission_grpo"]
 
 
 class Failure(TypedDict):
@@ -29,8 +29,8 @@ class Failure(TypedDict):
     iteration: int
 
 
-class FissionState(TypedDict):
-    """State of `Fission`: the state of `Shuffled`, the number of finished iterations, and the failures to draw."""
+class FailureBufferState(TypedDict):
+    """State of `FailureBuffer`: the state of `Shuffled`, the number of finished iterations, and the failures."""
 
     shuffled: ShuffledState
     iteration: int
@@ -38,31 +38,33 @@ class FissionState(TypedDict):
 
 
 @dataclass(frozen=True, slots=True)
-class Fission(Curriculum[FissionState]):
-    """Draws prompts in random order, and up to the fraction `share` stored failed attempts, if `least` are stored.
+class FailureBuffer(Curriculum[FailureBufferState]):
+    """Draws prompts in random order, and stored failed attempts: up to `max_fraction`, if `min_stored` are there.
 
     The newest iteration's failures come first; of one iteration, a failure of each problem before a second one of any.
     The strategy `RecoveryPrompts` returns failures in the metadata of the rollout's draw. They keep the problem's text
-    and row, so that they are graded as the problem is. Failures of `oldest` iterations ago are dropped. Fission-GRPO,
+    and row, so that they are graded as the problem is. Failures of `max_age` iterations ago are dropped. Fission-GRPO,
     arXiv:2601.15625.
     """
 
     needs_strategy: ClassVar[str] = "RecoveryPrompts"
 
-    least: int = 8
-    oldest: int = 3
-    share: float = 0.5
+    min_stored: int = 8
+    max_age: int = 3
+    max_fraction: float = 0.5
 
     def __post_init__(self) -> None:
-        if not 0 <= self.share <= 1:
-            raise ValueError(f"share is {self.share}: needs 0 <= share <= 1")
+        if not 0 <= self.max_fraction <= 1:
+            raise ValueError(f"max_fraction is {self.max_fraction}: needs 0 <= max_fraction <= 1")
 
-    def init(self, task: Task, seed: int) -> FissionState:
-        return FissionState(shuffled=Shuffled().init(task, seed), iteration=0, failures=[])
+    def init(self, task: Task, seed: int) -> FailureBufferState:
+        return FailureBufferState(shuffled=Shuffled().init(task, seed), iteration=0, failures=[])
 
-    def draw(self, state: FissionState, task: Task, n: int, group_size: int) -> tuple[FissionState, list[Draw]]:
+    def draw(
+        self, state: FailureBufferState, task: Task, n: int, group_size: int
+    ) -> tuple[FailureBufferState, list[Draw]]:
         failures = state["failures"]
-        most = int(self.share * n) if len(failures) >= self.least else 0
+        most = int(self.max_fraction * n) if len(failures) >= self.min_stored else 0
         chosen = in_turns(failures)[:most]
         retried = [_retried(failures[i], task, group_size) for i in chosen]
         waiting = [failure for i, failure in enumerate(failures) if i not in set(chosen)]
@@ -70,17 +72,17 @@ class Fission(Curriculum[FissionState]):
         fresh = [Draw(0, task[i], group_size, {"index": i}) for i in indices]
         return {**state, "shuffled": shuffled, "failures": waiting}, [*retried, *fresh]
 
-    def observe(self, state: FissionState, rollouts: Sequence[Rollout]) -> FissionState:
+    def observe(self, state: FailureBufferState, rollouts: Sequence[Rollout]) -> FailureBufferState:
         return state
 
-    def end_iteration(self, state: FissionState, rollouts: Sequence[Rollout]) -> FissionState:
+    def end_iteration(self, state: FailureBufferState, rollouts: Sequence[Rollout]) -> FailureBufferState:
         now = state["iteration"] + 1
-        waiting = [failure for failure in state["failures"] if now - failure["iteration"] < self.oldest]
+        waiting = [failure for failure in state["failures"] if now - failure["iteration"] < self.max_age]
         memos = [rollout.draw.metadata for rollout in rollouts]
         new = [Failure(index=m["index"], context=list(c), iteration=now) for m in memos for c in m.get("failures", ())]
         return {**state, "iteration": now, "failures": [*waiting, *new]}
 
-    def numbers(self, state: FissionState, rollouts: Sequence[Rollout]) -> dict[str, float]:
+    def numbers(self, state: FailureBufferState, rollouts: Sequence[Rollout]) -> dict[str, float]:
         """Metrics after an iteration."""
         recoveries = sum("recovery" in rollout.draw.metadata for rollout in rollouts)
         return {"failures": len(state["failures"]), "recoveries": recoveries}
@@ -108,7 +110,7 @@ def _retried(failure: Failure, task: Task, group_size: int) -> Draw:
 
 @dataclass(frozen=True, slots=True)
 class RecoveryPrompts(Strategy):
-    """Runs another sampling strategy. Each distinct failed attempt becomes a prompt that `Fission` may draw later.
+    """Runs another sampling strategy. Each distinct failed attempt becomes a prompt for `FailureBuffer`.
 
     A failure is an answer that is not correct and scores below `below`, and whose verdict has feedback. The new prompt
     is `prompt_template`; after a conversation, the feedback follows as another reply of the environment. It must leave
@@ -119,7 +121,7 @@ class RecoveryPrompts(Strategy):
     needs_feedback: ClassVar[bool] = True
     forms: ClassVar[dict[str, Forms]] = {"prompt_template": CORRECTED}
 
-    strategy: Strategy = Independent()  # noqa: RUF009
+    inner_strategy: Strategy = Independent()  # noqa: RUF009
     below: float = 1.0
     prompt_template: str = AUTO
 
@@ -127,7 +129,7 @@ class RecoveryPrompts(Strategy):
         check_wording(self.prompt_template, ("problem", "draft", "feedback"))
 
     async def __call__(self, draw: Draw, sampler: Sampler) -> Rollout:
-        rollout = await self.strategy(draw, sampler)
+        rollout = await self.inner_strategy(draw, sampler)
         if draw.metadata.get("recovery"):
             return rollout
         failed = {s.text.strip(): s for s in reversed(rollout.samples) if self._is_failure(s)}
@@ -183,7 +185,7 @@ def fission_grpo(
     """
     return Method(
         group_size=group_size,
-        curriculum=Fission(least, oldest, share),
+        curriculum=FailureBuffer(least, oldest, share),
         strategy=RecoveryPrompts(Independent(), below, prompt_template),
         shaping=(Score(scale=2.0), AddReadable(2.0)),
         advantage=(Standardised(ddof=0),),
@@ -231,8 +233,8 @@ a failed attempt o with feedback f becomes the prompt q' = q, o, f; G recoveries
         direction="up",
         task="hinted_sums",
         parent="grpo",
-        least=0.02,
-        matched="tokens",
+        min_difference=0.02,
+        matched_by="tokens",
         settings=("method.objective.penalties = []",),
     ),
     finding="Most of the difference is the matching: within GRPO's tokens it has 17 to 19 of the 20 iterations, and "

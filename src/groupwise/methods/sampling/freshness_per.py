@@ -37,18 +37,18 @@ from groupwise.rollout import Independent, Shuffled
 from groupwise.rollout.curricula.shuffled import ShuffledState
 from groupwise.rollout.strategies.multi_round import score_of
 
-__all__ = ["FreshReplay", "Replayed", "ScaledBySubscore", "freshness_per"]
+__all__ = ["FreshReplay", "Replayed", "SubscoreScaledAggregate", "freshness_per"]
 
 
 @dataclass(frozen=True, slots=True)
-class ScaledBySubscore(Aggregate):
+class SubscoreScaledAggregate(Aggregate):
     """The share (token weight) by another aggregate, times a subscore of the sample, such as a replay weight.
 
     The weights do not change the divisor. Prioritised replay, arXiv:1511.05952.
     """
 
     subscore: str
-    aggregate: Aggregate = token_mean
+    base_aggregate: Aggregate = token_mean
 
     @property
     def needs(self) -> frozenset[Measure]:
@@ -56,10 +56,10 @@ class ScaledBySubscore(Aggregate):
 
     @property
     def weighs(self) -> Weighs:
-        return getattr(self.aggregate, "weighs", "tokens")
+        return getattr(self.base_aggregate, "weighs", "tokens")
 
     def __call__(self, step: Batch) -> Float[Tensor, " n"]:
-        share = self.aggregate(step)
+        share = self.base_aggregate(step)
         return share * step.sequences.spread(step[Subscore(self.subscore)]).to(share.dtype)
 
 
@@ -82,7 +82,7 @@ FLOOR = 1e-8
 """The least sampling priority, however old an answer is."""
 
 
-class Entry(TypedDict):
+class ReplayEntry(TypedDict):
     """A stored answer: problem index, priority before decay, number of the iteration that sampled it, the sample."""
 
     index: int
@@ -95,42 +95,42 @@ class ReplayState(TypedDict):
     """State of `FreshReplay`: the state of `Shuffled`, entries, iterations with new answers, replay rounds since."""
 
     shuffled: ShuffledState
-    entries: list[Entry]
+    entries: list[ReplayEntry]
     time: int
     replays: int
 
 
 @dataclass(frozen=True, slots=True)
 class FreshReplay(Curriculum[ReplayState]):
-    """After each round of new answers, `replays` rounds draw stored ones, by score and freshness. FreshPER.
+    """After each round of new answers, `replay_rounds` rounds draw stored ones, by score and freshness. FreshPER.
 
-    An answer's chance is proportional to `e ** alpha`, `e = |score - centre| exp(-age / life)`; its age counts sampled
-    iterations. Its draw has the part `replay` for the strategy `Replayed`, `(N P) ** -beta` over its largest value.
-    A round without enough stored answers samples new ones. Draws are stratified and can repeat. With scores of 0 and 1,
-    `centre = 0.5` draws right and wrong answers alike. The oldest beyond `capacity` are dropped. Checkpoints have all
-    entries: thousands of short answers, not more. FreshPER, arXiv:2604.16918.
+    An answer's chance is proportional to `e ** alpha`, `e = |score - baseline_score| exp(-age / age_scale)`; its age
+    counts sampled iterations. Its draw has the part `replay` for the strategy `Replayed`, `(N P) ** -beta` over its
+    largest value. A round without enough stored answers samples new ones. Draws are stratified and can repeat. With
+    scores of 0 and 1, `baseline_score = 0.5` draws right and wrong answers alike. The oldest beyond `capacity` are
+    dropped. Checkpoints have all entries: thousands of short answers, not more. FreshPER, arXiv:2604.16918.
     """
 
     needs_strategy: ClassVar[str] = "Replayed"
     replays_answers: ClassVar[bool] = True
 
-    replays: int = 1
+    replay_rounds: int = 1
     capacity: int = 4096
-    life: float = 500.0
+    age_scale: float = 500.0
     alpha: float = 0.6
     beta: float = 0.4
-    centre: float = 0.0
+    baseline_score: float = 0.0
 
     def __post_init__(self) -> None:
-        if self.capacity < 1 or self.life <= 0 or min(self.alpha, self.beta, self.replays) < 0:
-            raise ValueError(f"{self}: needs capacity >= 1, life > 0, and alpha, beta and replays >= 0")
+        if self.capacity < 1 or self.age_scale <= 0 or min(self.alpha, self.beta, self.replay_rounds) < 0:
+            raise ValueError(f"{self}: needs capacity >= 1, age_scale > 0, and alpha, beta and replay_rounds >= 0")
 
     def init(self, task: Task, seed: int) -> ReplayState:
-        return ReplayState(shuffled=Shuffled().init(task, seed), entries=[], time=0, replays=self.replays)
+        return ReplayState(shuffled=Shuffled().init(task, seed), entries=[], time=0, replays=self.replay_rounds)
 
     def draw(self, state: ReplayState, task: Task, n: int, group_size: int) -> tuple[ReplayState, list[Draw]]:
         entries, count = state["entries"], n * group_size
-        if state["replays"] < self.replays and len(entries) >= count:
+        if state["replays"] < self.replay_rounds and len(entries) >= count:
             random = keyed_random(
                 (state["shuffled"]["seed"], RandomPurpose.CURRICULUM), state["time"], state["replays"]
             )
@@ -151,9 +151,9 @@ class FreshReplay(Curriculum[ReplayState]):
             return state
         now = state["time"] + 1
         new = [
-            Entry(
+            ReplayEntry(
                 index=r.draw.metadata["index"],
-                priority=abs(score_of(s) - self.centre) + LEAST,
+                priority=abs(score_of(s) - self.baseline_score) + LEAST,
                 time=now,
                 sample=stored(s),
             )
@@ -175,7 +175,7 @@ class FreshReplay(Curriculum[ReplayState]):
         >>> [round(p, 6) for p in chances]
         [0.51819, 0.284389, 0.197291, 0.00013]
         """
-        decayed = [max(priority * math.exp(-age / self.life), FLOOR) ** self.alpha for priority, age in entries]
+        decayed = [max(priority * math.exp(-age / self.age_scale), FLOOR) ** self.alpha for priority, age in entries]
         total = math.fsum(decayed)
         chances = [x / total for x in decayed]
         weights = [(len(chances) * p) ** -self.beta for p in chances]
@@ -193,7 +193,7 @@ def stratified(chances: Sequence[float], n: int, random: Random) -> list[int]:
     return [min(bisect_right(ends, (i + random.random()) / n * ends[-1]), len(ends) - 1) for i in range(n)]
 
 
-def _again(entry: Entry, weight: float, task: Task) -> Draw:
+def _again(entry: ReplayEntry, weight: float, task: Task) -> Draw:
     metadata = {"index": entry["index"], "sample": entry["sample"], "replay": weight}
     return Draw(0, task[entry["index"]], 1, metadata)
 
@@ -206,7 +206,7 @@ class Replayed(Strategy):
     The part `replay` of an answer is its importance weight, 1 for a new answer. Nothing is generated for a stored one.
     """
 
-    strategy: Strategy = Independent()  # noqa: RUF009
+    inner_strategy: Strategy = Independent()  # noqa: RUF009
 
     async def __call__(self, draw: Draw, sampler: Sampler) -> Rollout:
         weight = {"replay": float(draw.metadata.get("replay", 1.0))}
@@ -214,7 +214,7 @@ class Replayed(Strategy):
             (empty,) = sampler.start(draw.prompt.token_ids)
             sample = replace(from_json(Sample, draw.metadata["sample"]), stream=empty.stream)
             return Rollout(draw, (sample.add_subscores(weight),))
-        rollout = await self.strategy(draw, sampler)
+        rollout = await self.inner_strategy(draw, sampler)
         return replace(rollout, samples=tuple(s.add_subscores(weight) for s in rollout.samples))
 
 
@@ -255,7 +255,7 @@ def freshness_per(
         curriculum=FreshReplay(replays, capacity, life, alpha, beta, centre),
         strategy=Replayed(),
         credit=WhitenedTokens(ddof=0),
-        objective=Objective(surrogate=surrogate, aggregate=ScaledBySubscore("replay")),
+        objective=Objective(surrogate=surrogate, aggregate=SubscoreScaledAggregate("replay")),
         minibatches=minibatches,
         old_logprobs="engine",
     )
@@ -306,12 +306,12 @@ J = mean over tokens of v_i min[ r_t A_t, clip(r_t, 1 - eps, 1 + eps) A_t ],  r_
         direction="up",
         task="hinted_sums",
         parent="reinforce_pp",
-        least=0.02,
-        matched="tokens",
+        min_difference=0.02,
+        matched_by="tokens",
         settings=("prompts = 64", "method.minibatches = 1"),
-        own_settings=("method.curriculum.centre = 0.5",),
+        own_settings=("method.curriculum.baseline_score = 0.5",),
     ),
     finding="With scores of 0 and 1 and the paper's priority, all replayed answers were correct on hinted_sums (one "
-    "seed), so their whitened advantages are 0. With curriculum.centre = 0.5, right and wrong answers are drawn alike. "
+    "seed), so their whitened advantages are 0. With curriculum.baseline_score = 0.5, both are drawn alike. "
     "The effect's own setting was chosen after this run, before the runs that measure the effect.",
 )

@@ -72,14 +72,13 @@ OUTPUT FORMAT (Follow strictly)
 
 @dataclass(frozen=True, slots=True)
 class HintWriter(Strategy):
-    """If no answer is correct, the policy writes `hints` hints. Answers with the most helpful one replace the group.
+    """If no answer is correct, the policy writes hints. Answers with the most helpful one replace the group.
 
     The prompt of a hint has the problem, its solution, and one wrong answer. A hint is tried with a group of `draw.n`
-    answers. Its score is `helpfulness` of the group, or `refused` if it is empty, states the answer or leaves no room.
-    If no score is above 0, the first group stays.
-    Hints have the role `hint`, and their group is scored by these numbers. The other answers get the role `tried`.
-    With `opens` and `closes`, as in prose, only the text between them is the hint. Without a solution or an answer in
-    the row, the group stays. HiLL, arXiv:2604.00698.
+    answers. Its score is `helpfulness` of the group, or `refused_score` if it is empty, states the answer or leaves no
+    room. If no score is above 0, the first group stays. Hints have the role `hint`, and their group is scored by these
+    numbers. The other answers get the role `tried`. With `opens` and `closes`, as in prose, only the text between them
+    is the hint. Without a solution or an answer in the row, the group stays. HiLL, arXiv:2604.00698.
     """
 
     roles: ClassVar[tuple[Role, ...]] = (
@@ -95,12 +94,12 @@ class HintWriter(Strategy):
         "prompt_template": Forms("{problem}{hint}{problem}", "{problem}\n\n{hint}", SOURCE),
     }
 
-    hints: int = 4
-    temperature: float = 0.3
-    refused: float = -0.2
-    form: Literal["mixed", "variance"] = "mixed"
-    answer: str = "answer"
-    solution: str = "solution"
+    hint_count: int = 4
+    reliance_temperature: float = 0.3
+    refused_score: float = -0.2
+    score_form: Literal["mixed", "variance"] = "mixed"
+    answer_column: str = "answer"
+    solution_column: str = "solution"
     opens: str = AUTO
     closes: str = AUTO
     hint_template: str = AUTO
@@ -109,24 +108,24 @@ class HintWriter(Strategy):
     def __post_init__(self) -> None:
         check_wording(self.hint_template, ("problem", "solution", "draft"))
         check_wording(self.prompt_template, ("problem", "hint"))
-        if self.hints < 1 or self.temperature <= 0:
-            raise ValueError(f"{self}: needs hints >= 1 and temperature > 0")
+        if self.hint_count < 1 or self.reliance_temperature <= 0:
+            raise ValueError(f"{self}: needs hint_count >= 1 and reliance_temperature > 0")
 
     @property
     def row_columns(self) -> tuple[str, ...]:
         """The columns of the data rows that it reads."""
-        return self.answer, self.solution
+        return self.answer_column, self.solution_column
 
     async def __call__(self, draw: Draw, sampler: Sampler) -> Rollout:
         group = await attempts(sampler, draw.prompt.token_ids, draw.n)
-        solution, answer = (text_of(draw, column, self) for column in (self.solution, self.answer))
+        solution, answer = (text_of(draw, column, self) for column in (self.solution_column, self.answer_column))
         if not (none_correct(group) and solution and answer):
             return Rollout(draw, tuple(group))
         draft = sampler.random(0).choice(group).text
         values = {"problem": draw.prompt.text, "solution": solution, "draft": draft}
         if not (context := context_of(sampler, self.hint_template, values)):
             return Rollout(draw, tuple(group))
-        hints = await sampler.sample(context, self.hints, group=1, role="hint")
+        hints = await sampler.sample(context, self.hint_count, group=1, role="hint")
         groups = await together(self._tried(draw, sampler, self._hint(s.text)) for s in hints)
         scores = await together(self._score(draw, sampler, tried) for tried in groups)
         graded = [s.with_verdict(Verdict(Outcome.scored, score=x)) for s, x in zip(hints, scores)]
@@ -146,18 +145,18 @@ class HintWriter(Strategy):
 
     async def _tried(self, draw: Draw, sampler: Sampler, hint: str) -> list[Sample]:
         """Sample a group of answers with this hint; none if it is empty, states the answer or leaves no room."""
-        if not hint or states(hint, text_of(draw, self.answer, self)):
+        if not hint or states(hint, text_of(draw, self.answer_column, self)):
             return []
         context = context_of(sampler, self.prompt_template, {"problem": draw.prompt.text, "hint": hint})
         return await attempts(sampler, context, draw.n) if context else []
 
     async def _score(self, draw: Draw, sampler: Sampler, group: list[Sample]) -> float:
         if not group:
-            return self.refused
+            return self.refused_score
         correct, temperature = [s for s in group if is_correct(s)], sampler.sampling.temperature or 1.0
         plain = await together(sampler.score(draw.prompt.token_ids, s, temperature=temperature) for s in correct)
         reliance = [(math.fsum(logp) - math.fsum(s.logp)) / max(len(logp), 1) for logp, s in zip(plain, correct)]
-        return helpfulness(len(correct), len(group), reliance, self.temperature, self.form)
+        return helpfulness(len(correct), len(group), reliance, self.reliance_temperature, self.score_form)
 
 
 def helpfulness(
@@ -224,7 +223,7 @@ def hill(
     return Method(
         group_size=group_size,
         strategy=HintWriter(
-            hints, temperature, form=form, hint_template=hint_template, prompt_template=prompt_template
+            hints, temperature, score_form=form, hint_template=hint_template, prompt_template=prompt_template
         ),
         trained_roles=("answer", "hint"),
         advantage=(Standardised(),),
@@ -266,8 +265,8 @@ the group of the best hint replaces that of q if R_j > 0; GRPO's objective for a
         direction="down",
         task="hinted_sums",
         parent="grpo",
-        least=0.1,
-        matched="steps",
+        min_difference=0.1,
+        matched_by="steps",
         settings=("method.minibatches = 2", "method.objective.penalties = []"),
     ),
 )

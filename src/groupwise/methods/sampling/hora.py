@@ -136,6 +136,11 @@ a_i = a + correct pilots, b_i = b + other pilots, with the prior Beta(a, b)""",
         "tests/golden/test_budgets.py::test_pilots_share_a_budget",
     ),
     effect=Effect(
-        metric="groups/all_wrong", direction="down", task="tiny_countdown", parent="grpo", least=0.03, matched="steps"
+        metric="groups/all_wrong",
+        direction="down",
+        task="tiny_countdown",
+        parent="grpo",
+        min_difference=0.03,
+        matched_by="steps",
     ),
 )

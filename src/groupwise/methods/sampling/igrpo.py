@@ -91,8 +91,8 @@ o_1, ..., o_G from pi_old(. | q, d*); GRPO's objective under the prompt with d*"
         direction="up",
         task="hinted_sums",
         parent="grpo",
-        least=0.05,
-        matched="steps",
+        min_difference=0.05,
+        matched_by="steps",
         settings=("method.objective.penalties = []", "evaluate.strategy = Drafts"),
     ),
 )

@@ -31,30 +31,34 @@ class Knapsack(Curriculum[KnapsackState]):
     """Draws prompts in random order, and gives more answers to prompts where they are worth more. Knapsack RL.
 
     At a success rate p, n answers are worth `(1 - p^n - (1 - p)^n) p (1 - p)^2`: the probability of a mixed group,
-    times the gain of an update on it. The rate of a prompt is the mean of its newest `window` outcomes, or of all its
-    answers in the last iteration if there were more. A prompt with fewer than `known` outcomes gets `group_size`
-    answers, all others at least `least`. Prompts with a rate between 0 and 1 get as many answers as make their groups
-    mixed with probability `confidence`; the rest goes to prompts that were never solved. A prompt gets more than `most`
-    only if answers would be left over. arXiv:2509.25849.
+    times the gain of an update on it. The rate of a prompt is the mean of its newest `outcome_window` outcomes, or of
+    all its answers in the last iteration if there were more. A prompt with fewer than `min_outcomes` outcomes gets
+    `group_size` answers, all others at least `min_answers`. Prompts with a rate between 0 and 1 get as many answers as
+    make their groups mixed with probability `mixed_probability`; the rest goes to prompts that were never solved. A
+    prompt gets more than `max_answers` only if answers would be left over. arXiv:2509.25849.
     """
 
     learns_prompts: ClassVar[bool] = True
 
-    least: int = 2
-    most: int = 128
-    window: int = 16
-    known: int = 8
-    confidence: float = 0.9
+    min_answers: int = 2
+    max_answers: int = 128
+    outcome_window: int = 16
+    min_outcomes: int = 8
+    mixed_probability: float = 0.9
 
     def __post_init__(self) -> None:
-        if not (1 <= self.least <= self.most and 1 <= self.known <= self.window and 0 < self.confidence < 1):
-            fix = "take 1 <= least <= most, 1 <= known <= window and 0 < confidence < 1"
+        if not (
+            1 <= self.min_answers <= self.max_answers
+            and 1 <= self.min_outcomes <= self.outcome_window
+            and 0 < self.mixed_probability < 1
+        ):
+            fix = "take 1 <= min_answers <= max_answers, 1 <= min_outcomes <= outcome_window, 0 < mixed_probability < 1"
             raise ValueError(f"{self}: a field is out of range\n{fix}")
 
     @property
     def least_group_size(self) -> int:
         """The smallest `group_size` that a method may have with this curriculum: no prompt gets fewer answers."""
-        return self.least
+        return self.min_answers
 
     def init(self, task: Task, seed: int) -> KnapsackState:
         return KnapsackState(shuffled=Shuffled().init(task, seed), outcomes={})
@@ -69,7 +73,7 @@ class Knapsack(Curriculum[KnapsackState]):
         outcomes = dict(state["outcomes"])
         for rollout in rollouts:
             key, new = rollout.draw.prompt.id, graded(rollout.samples)
-            outcomes[key] = [*new, *outcomes.get(key, [])][: max(self.window, len(new))]
+            outcomes[key] = [*new, *outcomes.get(key, [])][: max(self.outcome_window, len(new))]
         return {**state, "outcomes": outcomes}
 
     def end_iteration(self, state: KnapsackState, rollouts: Sequence[Rollout]) -> KnapsackState:
@@ -81,25 +85,25 @@ class Knapsack(Curriculum[KnapsackState]):
 
     def rate(self, outcomes: Sequence[int]) -> float | None:
         """The estimated pass rate of a prompt; None if there are too few outcomes."""
-        return sum(outcomes) / len(outcomes) if len(outcomes) >= self.known else None
+        return sum(outcomes) / len(outcomes) if len(outcomes) >= self.min_outcomes else None
 
     def allocate(self, rates: Sequence[float | None], mean: int) -> list[int]:
         """The number of answers to each prompt, from its pass rate (None if unknown); `mean` is their mean."""
         mixed = {i: p for i, p in enumerate(rates) if p is not None and 0 < p < 1}
         never = [i for i, p in enumerate(rates) if p == 0]
-        sizes = [mean if p is None else self.least for p in rates]
+        sizes = [mean if p is None else self.min_answers for p in rates]
         total = mean * len(rates)
         if not mixed:
             return spread(sizes, never, total) if never else [mean] * len(rates)
         others = never or [i for i in range(len(rates)) if i not in mixed]
         surplus = max(total - sum(sizes) - sum(map(self.enough, mixed.values())), 0)
-        sizes = spread(sizes, others, sum(sizes) + surplus, self.most)
-        give_greedily(sizes, mixed, total - sum(sizes), lambda i, n: further_worth(n, mixed[i]), self.most)
+        sizes = spread(sizes, others, sum(sizes) + surplus, self.max_answers)
+        give_greedily(sizes, mixed, total - sum(sizes), lambda i, n: further_worth(n, mixed[i]), self.max_answers)
         return spread(sizes, list(mixed), total)
 
     def enough(self, p: float) -> int:
-        """The group size, rounded down, that has the rarer outcome with probability `confidence`; at most `most`."""
-        return math.floor(min(self.most, math.log(1 - self.confidence) / math.log(max(p, 1 - p))))
+        """The group size, rounded down, that is mixed with probability `mixed_probability`; at most `max_answers`."""
+        return math.floor(min(self.max_answers, math.log(1 - self.mixed_probability) / math.log(max(p, 1 - p))))
 
 
 def worth(n: int, p: float) -> float:
@@ -154,7 +158,7 @@ def knapsack_rl(
     """
     return Method(
         group_size=group_size,
-        curriculum=Knapsack(least, most, confidence=confidence),
+        curriculum=Knapsack(least, most, mixed_probability=confidence),
         advantage=(Standardised(), Bounded(bound)),
         objective=Objective(surrogate=DualClip(0.2, 0.28, 10.0), aggregate=token_mean),
         minibatches=minibatches,
@@ -194,6 +198,11 @@ a surplus beyond sum_i log(1 - c) / log max(p_i, 1 - p_i) goes to prompts with p
         "tests/golden/test_budgets.py::test_allocation_equals_dynamic_programming",
     ),
     effect=Effect(
-        metric="frac_reward_zero_std", direction="down", task="edges", parent="grpo", least=0.05, matched="steps"
+        metric="frac_reward_zero_std",
+        direction="down",
+        task="edges",
+        parent="grpo",
+        min_difference=0.05,
+        matched_by="steps",
     ),
 )

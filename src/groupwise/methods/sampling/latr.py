@@ -10,7 +10,7 @@ from groupwise.data import WRITTEN, Draw, Ids, Rollout, Sample, Sampler, Strateg
 from groupwise.learner import InitialPolicy
 from groupwise.methods.method import Method
 from groupwise.methods.reference import Difference, Effect, Reference
-from groupwise.methods.schedules import Piecewise
+from groupwise.methods.schedules import PiecewiseConstant
 from groupwise.objective import KL, Clip, Objective, token_mean
 from groupwise.rollout.gather_coroutines import together
 from groupwise.rollout.strategies.sequence_similarity import edit_distance
@@ -67,31 +67,34 @@ class Branch:
 
 @dataclass(frozen=True, slots=True)
 class Lookahead(Strategy):
-    """The fraction `share` of a group begins with branches of a tree; the other answers are independent. LATR.
+    """The fraction `tree_fraction` of a group begins with branches of a tree; the other answers are independent. LATR.
 
-    A branch takes the likeliest token. It forks at one of the `choices` likeliest with a probability above `absolute`
-    and less than `relative` below the largest, while there are fewer branches than answers to begin. When a fork has an
-    age in `ages`, it is cut, with its own forks, if its last tokens are like its parent's: an edit distance per token
-    below `edit`, or a `suffix_match` or `rouge_l` above `suffix` or `rouge`. The tree ends after `steps` tokens, or
-    when all branches are there and old enough. Tokens of the tree are trained as written. arXiv:2510.24302.
+    A branch takes the likeliest token. It forks at one of the `top_k` likeliest with a probability above
+    `min_probability` and less than `max_probability_gap` below the largest, while there are fewer branches than answers
+    to begin. When a fork has an age in `check_ages`, it is cut, with its own forks, if its last tokens are like its
+    parent's: an edit distance per token below `min_edit_distance`, or a `suffix_match` or `rouge_l` above
+    `max_suffix_match` or `max_rouge_l`. The tree ends after `max_tree_tokens` tokens, or when all branches are there
+    and old enough. Tokens of the tree are trained as written. arXiv:2510.24302.
     """
 
-    share: float = 1.0
-    absolute: float = 0.15
-    relative: float = 0.25
-    choices: int = 2
-    ages: tuple[int, ...] = (20, 30, 50)
-    edit: float = 0.0
-    suffix: float = 0.2
-    rouge: float = 0.5
-    steps: int = 1024
+    tree_fraction: float = 1.0
+    min_probability: float = 0.15
+    max_probability_gap: float = 0.25
+    top_k: int = 2
+    check_ages: tuple[int, ...] = (20, 30, 50)
+    min_edit_distance: float = 0.0
+    max_suffix_match: float = 0.2
+    max_rouge_l: float = 0.5
+    max_tree_tokens: int = 1024
 
     def __post_init__(self) -> None:
-        if not (0 <= self.share <= 1 and self.choices >= 2 and self.ages and min(self.ages) > 0):
-            raise ValueError(f"{self}: needs 0 <= share <= 1, choices >= 2, and ages not empty and all above 0")
+        if not (0 <= self.tree_fraction <= 1 and self.top_k >= 2 and self.check_ages and min(self.check_ages) > 0):
+            raise ValueError(
+                f"{self}: needs 0 <= tree_fraction <= 1, top_k >= 2, and check_ages not empty and all above 0"
+            )
 
     async def __call__(self, draw: Draw, sampler: Sampler) -> Rollout:
-        count = round(self.share * draw.n)
+        count = round(self.tree_fraction * draw.n)
         prefixes = await self.tree(draw.prompt.token_ids, count, sampler) if count else []
         starts = sampler.start(draw.prompt.token_ids, draw.n)
         begun = [_begun(s, prefixes[i if i < len(prefixes) else 0]) for i, s in enumerate(starts[:count])]
@@ -102,12 +105,12 @@ class Lookahead(Strategy):
         """Grow the tree: at most `count` beginnings of answers, the first of them greedy."""
         (root,) = sampler.start(context, role="tree")
         branches, step = [Branch(root)], 0
-        for step in range(self.steps):
+        for step in range(self.max_tree_tokens):
             await together(self._look_ahead(branch, step, sampler) for branch in branches)
             if all(branch.ended(step) for branch in branches):
                 break
             branches = self.cut([*branches, *self.forks(branches, step, count - len(branches))], step + 1)
-            if len(branches) >= count and all(branch.birth + max(self.ages) < step for branch in branches):
+            if len(branches) >= count and all(branch.birth + max(self.check_ages) < step for branch in branches):
                 break
         return [_first(branch.sample, step + 1) for branch in branches]
 
@@ -115,8 +118,8 @@ class Lookahead(Strategy):
         """Generate greedy tokens, if the branch has none at this step."""
         if branch.sample.finish is None and len(branch.sample.tokens) <= step:
             greedy = replace(sampler.sampling, temperature=0.0, top_p=1.0, top_k=0, min_p=0.0)
-            ahead = min(max(self.ages), self.steps - step)
-            branch.sample = await sampler.extend(branch.sample, limit=ahead, sampling=greedy, top=self.choices)
+            ahead = min(max(self.check_ages), self.max_tree_tokens - step)
+            branch.sample = await sampler.extend(branch.sample, limit=ahead, sampling=greedy, top=self.top_k)
 
     def forks(self, branches: Sequence[Branch], step: int, most: int) -> list[Branch]:
         """The new branches at a step, at most `most`: the second choices of all branches before any third."""
@@ -136,10 +139,14 @@ class Lookahead(Strategy):
         probable = [(token, math.exp(logp)) for token, logp in sample.top_logprobs[step]]
         best = probable[0][1]
         others = ((token, p) for token, p in probable if token != sample.tokens[step])
-        return [(i, t) for i, (t, p) in enumerate(others, 1) if p > self.absolute and best - p < self.relative]
+        return [
+            (i, t)
+            for i, (t, p) in enumerate(others, 1)
+            if p > self.min_probability and best - p < self.max_probability_gap
+        ]
 
     def cut(self, branches: Sequence[Branch], step: int) -> list[Branch]:
-        """Drop branches that resemble their parents when they reach an age in `ages`, with their own forks."""
+        """Drop branches that resemble their parents when they reach an age in `check_ages`, with their own forks."""
         left: list[Branch] = []
         for branch in branches:  # a parent comes before its forks
             parent = branch.parent
@@ -148,11 +155,13 @@ class Lookahead(Strategy):
         return left
 
     def _alike(self, branch: Branch, parent: Branch, step: int) -> bool:
-        if step - branch.birth not in self.ages or branch.ended(step) or parent.ended(step):
+        if step - branch.birth not in self.check_ages or branch.ended(step) or parent.ended(step):
             return False
         a, b = (x.sample.tokens[branch.birth : step] for x in (branch, parent))
         return (
-            edit_distance(a, b) < self.edit * len(a) or suffix_match(a, b) > self.suffix or rouge_l(a, b) > self.rouge
+            edit_distance(a, b) < self.min_edit_distance * len(a)
+            or suffix_match(a, b) > self.max_suffix_match
+            or rouge_l(a, b) > self.max_rouge_l
         )
 
 
@@ -208,7 +217,7 @@ def latr(
         models=(("reference", InitialPolicy()),),
         objective=Objective(surrogate=Clip(clip, clip), penalties=(KL(kl),), aggregate=token_mean),
         minibatches=minibatches,
-        schedules=(("strategy.share", Piecewise(shares)),),
+        schedules=(("strategy.tree_fraction", PiecewiseConstant(shares)),),
     )
 
 
@@ -256,13 +265,13 @@ at most K branches; each is completed by sampling; K = round(eta G) answers of G
         direction="down",
         task="tiny_countdown",
         parent="grpo",
-        least=0.05,
-        matched="steps",
+        min_difference=0.05,
+        matched_by="steps",
         own_settings=(
-            "method.strategy.ages = [3, 5]",
-            "method.strategy.edit = 0.4",
-            "method.strategy.suffix = 1.0",
-            "method.strategy.rouge = 1.0",
+            "method.strategy.check_ages = [3, 5]",
+            "method.strategy.min_edit_distance = 0.4",
+            "method.strategy.max_suffix_match = 1.0",
+            "method.strategy.max_rouge_l = 1.0",
         ),
     ),
     finding="Answers of tiny_countdown have six tokens, so the tree of greedy tokens and forks writes all of them; in "

@@ -16,7 +16,7 @@ from groupwise.rollout import AUTO, Forms, check_wording
 from groupwise.rollout.gather_coroutines import together
 from groupwise.rollout.strategies.multi_round import attempts, context_of, graded, is_correct, is_graded
 
-__all__ = ["Predictions", "masa"]
+__all__ = ["MetaPredictions", "masa"]
 
 OF = 8
 """A predicted pass rate is written as a number of correct answers among this many."""
@@ -50,24 +50,24 @@ class Prediction:
 
 
 @dataclass(frozen=True, slots=True)
-class Statistics:
+class GroupStatistics:
     """Facts about a group of answers, to grade predictions: pass rate, token lengths of the correct ones, texts."""
 
-    rate: float | None
+    pass_rate: float | None
     """The pass rate of the answers; None if no answer could be graded."""
-    lengths: tuple[int, ...]
-    correct: tuple[str, ...]
-    others: tuple[str, ...]
+    correct_lengths: tuple[int, ...]
+    correct_texts: tuple[str, ...]
+    other_texts: tuple[str, ...]
 
     @classmethod
-    def of(cls, answers: Sequence[Sample]) -> "Statistics":
+    def of(cls, answers: Sequence[Sample]) -> "GroupStatistics":
         outcomes = graded(answers)
         correct = [s for s in answers if is_correct(s)]
         return cls(
-            rate=sum(outcomes) / len(outcomes) if outcomes else None,
-            lengths=tuple(len(s.tokens) for s in correct),
-            correct=tuple(s.text.lower() for s in correct),
-            others=tuple(s.text.lower() for s in answers if is_graded(s) and not is_correct(s)),
+            pass_rate=sum(outcomes) / len(outcomes) if outcomes else None,
+            correct_lengths=tuple(len(s.tokens) for s in correct),
+            correct_texts=tuple(s.text.lower() for s in correct),
+            other_texts=tuple(s.text.lower() for s in answers if is_graded(s) and not is_correct(s)),
         )
 
 
@@ -99,7 +99,7 @@ def _json_object(text: str) -> Mapping[str, Any]:
     return {key: data[key] for key, kind in KEYS.items() if type(data.get(key)) is kind}
 
 
-def agreement(prediction: Prediction, found: Statistics, problem: str) -> Verdict:
+def agreement(prediction: Prediction, found: GroupStatistics, problem: str) -> Verdict:
     """Grade a prediction by the mean of three subscores from 0 to 1: `length`, `rate` and `notions`. MASA.
 
     `length` is 1 if the predicted length lies strictly between the shortest and the longest correct answer. `rate` is
@@ -107,24 +107,26 @@ def agreement(prediction: Prediction, found: Statistics, problem: str) -> Verdic
     others; notions in the problem's text do not count. A part that the text does not say is 0. The verdict is
     unverifiable if no answer could be graded.
 
-    >>> found = Statistics(0.5, (900, 1500, 1200, 700), (), ())
+    >>> found = GroupStatistics(0.5, (900, 1500, 1200, 700), (), ())
     >>> round(agreement(Prediction(rate=8, length=1000), found, "").subscores["rate"], 6)
     0.1
     """
-    if found.rate is None:
+    if found.pass_rate is None:
         return Verdict(Outcome.unverifiable, cause="the answers that it predicts could not be graded")
     length = -1 if prediction.length is None else prediction.length
     parts = {
-        "length": float(min(found.lengths, default=0) < length < max(found.lengths, default=0)),
-        "rate": 0.0 if prediction.rate is None else 0.01 ** abs(found.rate - prediction.rate / OF),
+        "length": float(min(found.correct_lengths, default=0) < length < max(found.correct_lengths, default=0)),
+        "rate": 0.0 if prediction.rate is None else 0.01 ** abs(found.pass_rate - prediction.rate / OF),
         "notions": _notions(prediction.notions, found, problem.lower()),
     }
     return Verdict(Outcome.scored, score=sum(parts.values()) / 3, subscores=parts)
 
 
-def _notions(notions: Sequence[str], found: Statistics, problem: str) -> float:
+def _notions(notions: Sequence[str], found: GroupStatistics, problem: str) -> float:
     words = [w for w in dict.fromkeys(singular(notion.strip().lower()) for notion in notions) if w not in problem]
-    more = [sum(w in text for text in found.correct) > sum(w in text for text in found.others) for w in words]
+    more = [
+        sum(w in text for text in found.correct_texts) > sum(w in text for text in found.other_texts) for w in words
+    ]
     return sum(more) / len(more) if more else 0.0
 
 
@@ -141,17 +143,17 @@ def singular(word: str) -> str:
     return word[:-2] if re.search("(ch|sh|x|z|o)es$", word) else word.removesuffix("s")
 
 
-def corrected(text: str, found: Statistics) -> str:
+def corrected(text: str, found: GroupStatistics) -> str:
     """A prediction's text with the true pass rate and length; empty if it is unreadable, or no answer is correct.
 
     The length is the mean over the correct answers. Text after the JSON object is left out.
 
-    >>> corrected('so {"pass_rate": 7, "math_notion": ["sum"]}', Statistics(0.5, (20, 30), (), ()))
+    >>> corrected('so {"pass_rate": 7, "math_notion": ["sum"]}', GroupStatistics(0.5, (20, 30), (), ()))
     'so {"pass_rate": 4, "solution_length": 25, "math_notion": ["sum"]}'
     """
-    if not found.lengths or found.rate is None:
+    if not found.correct_lengths or found.pass_rate is None:
         return ""
-    rate, length = round(OF * found.rate), round(sum(found.lengths) / len(found.lengths))
+    rate, length = round(OF * found.pass_rate), round(sum(found.correct_lengths) / len(found.correct_lengths))
     if SHORT.fullmatch(text):
         return f"{rate};{length}"
     if not (data := _json_object(text)):
@@ -177,24 +179,24 @@ PREDICTED = Forms(
 
 @verdicts_have("length", "rate", "notions")
 @dataclass(frozen=True, slots=True)
-class Predictions(Strategy):
+class MetaPredictions(Strategy):
     """Samples answers, and `count` predictions of their pass rate and length, as samples with their own role. MASA.
 
     A prediction answers the prompt in `prompt_template` with the number of correct answers of eight, the length of a
     correct answer, and the notions that occur in correct answers. Its score is the mean of three agreements with the
     answers (`agreement`). arXiv:2510.03259.
 
-    With `gate`, a prompt is skipped if the predictions expect no correct answer or only such. With a `length_factor`,
-    an answer of this multiple of the mean predicted length ends there, and is wrong. With `expert`, the
-    prediction with the best notions, if their agreement is at least this, is written again with the true numbers, with
-    the role `expert`.
+    With `predictive_gating`, a prompt is skipped if the predictions expect no correct answer or only such. With a
+    `length_cutoff_factor`, an answer of this multiple of the mean predicted length ends there, and is wrong. With
+    `min_expert_agreement`, the prediction with the best notions, if their agreement is at least this, is written again
+    with the true numbers, with the role `min_expert_agreement`.
     """
 
     roles: ClassVar[tuple[Role, ...]] = (
         Role("prediction", "for each prompt"),
         Role(
             "expert",
-            "where a prediction has good notions, and `expert` is above 0",
+            "where a prediction has good notions, and `min_expert_agreement` > 0",
             alone_in_group=True,
             demonstration=True,
         ),
@@ -203,14 +205,14 @@ class Predictions(Strategy):
 
     count: int = 16
     prompt_template: str = AUTO
-    gate: bool = False
-    length_factor: float = 0.0
-    expert: float = 0.0
+    predictive_gating: bool = False
+    length_cutoff_factor: float = 0.0
+    min_expert_agreement: float = 0.0
 
     def __post_init__(self) -> None:
         check_wording(self.prompt_template, ("problem",))
-        if self.count < 1 or self.length_factor < 0 or not 0 <= self.expert <= 1:
-            raise ValueError(f"{self}: needs count >= 1, length_factor >= 0 and 0 <= expert <= 1")
+        if self.count < 1 or self.length_cutoff_factor < 0 or not 0 <= self.min_expert_agreement <= 1:
+            raise ValueError(f"{self}: needs count >= 1, length_cutoff_factor >= 0 and 0 <= min_expert_agreement <= 1")
 
     async def __call__(self, draw: Draw, sampler: Sampler) -> Rollout:
         problem = draw.prompt.text
@@ -219,32 +221,36 @@ class Predictions(Strategy):
         predictions = await sampler.sample(context, self.count, role="prediction")
         read = [predicted(s.text) for s in predictions]
         rates = [p.rate for p in read if p.rate is not None]
-        if self.gate and rates and round(sum(rates) / len(rates)) in (0, OF):
+        if self.predictive_gating and rates and round(sum(rates) / len(rates)) in (0, OF):
             return Rollout(draw, tuple(predictions), selected=(False,) * self.count, cause="predicted")
         answers = await self._answers(draw, sampler, [p.length for p in read if p.length is not None])
-        statistics = Statistics.of(answers)
+        statistics = GroupStatistics.of(answers)
         judged = [s.with_verdict(agreement(p, statistics, problem)) for s, p in zip(predictions, read)]
         return Rollout(draw, (*answers, *judged, *self._expert(judged, statistics, context, sampler)))
 
     async def _answers(self, draw: Draw, sampler: Sampler, lengths: Sequence[int]) -> list[Sample]:
-        """Sample and grade the answers. An answer that the limit by `length_factor` cuts is wrong."""
-        if not (self.length_factor and lengths):
+        """Sample and grade the answers. An answer that the limit by `length_cutoff_factor` cuts is wrong."""
+        if not (self.length_cutoff_factor and lengths):
             return await attempts(sampler, draw.prompt.token_ids, draw.n)
-        limit = max(1, int(self.length_factor * sum(lengths) / len(lengths)))
+        limit = max(1, int(self.length_cutoff_factor * sum(lengths) / len(lengths)))
         starts = sampler.start(draw.prompt.token_ids, draw.n)
         answers = await together(sampler.extend(s, limit=limit) for s in starts)
         whole = iter(await sampler.verify([s for s in answers if s.finish is not None]))
         return [next(whole) if s.finish is not None else _ended(s) for s in answers]
 
     def _expert(
-        self, predictions: Sequence[Sample], statistics: Statistics, context: Ids, sampler: Sampler
+        self, predictions: Sequence[Sample], statistics: GroupStatistics, context: Ids, sampler: Sampler
     ) -> tuple[Sample, ...]:
         """The prediction with the highest subscore `notions`, rewritten with the true numbers as a training target.
 
-        Empty if the part is below `expert`, if the text is too long, or has a character without a token.
+        Empty if the part is below `min_expert_agreement`, if the text is too long, or has a character without a token.
         """
         best = max(predictions, key=_notions_in)
-        if not self.expert or _notions_in(best) < self.expert or not (text := corrected(best.text, statistics)):
+        if (
+            not self.min_expert_agreement
+            or _notions_in(best) < self.min_expert_agreement
+            or not (text := corrected(best.text, statistics))
+        ):
             return ()
         (start,) = sampler.start(context, role="expert")
         try:
@@ -293,7 +299,7 @@ def masa(
     )
     return Method(
         group_size=group_size,
-        strategy=Predictions(count, prompt_template, gate, length_factor, expert),
+        strategy=MetaPredictions(count, prompt_template, gate, length_factor, expert),
         trained_roles=("answer", "prediction", *(("expert",) if expert else ())),
         advantage=(Standardised(),),
         objective=Objective(surrogate=surrogate, aggregate=token_mean),
@@ -333,6 +339,11 @@ A = z-score among the answers, and among the predictions; one loss over both""",
         "tests/golden/test_budgets.py::test_predictions_are_a_group_of_their_own",
     ),
     effect=Effect(
-        metric="eval/accuracy_greedy", direction="up", task="hinted_sums", parent="dapo", least=0.02, matched="steps"
+        metric="eval/accuracy_greedy",
+        direction="up",
+        task="hinted_sums",
+        parent="dapo",
+        min_difference=0.02,
+        matched_by="steps",
     ),
 )

@@ -37,8 +37,8 @@ class FeedbackTree(Strategy):
     The refinements of an attempt are a group with the role `refinement`. The subscore `returned` is the score of an
     attempt after credit: the best score of its subtree (`best`, MaRS), or `(score + gamma * mean over refinements) /
     turns left` (`mean`, MeRS). After credit, the tree is pruned: it keeps the `widest` refinement groups with the
-    largest std (InterP), and in each the `extremes` members with the lowest and highest advantages (IntraP); 0 keeps
-    all. arXiv:2511.07833.
+    largest std (InterP), and in each the `extremes_per_group` members with the lowest and highest advantages (IntraP);
+    0 keeps all. arXiv:2511.07833.
     """
 
     needs_feedback: ClassVar[bool] = True
@@ -46,16 +46,16 @@ class FeedbackTree(Strategy):
     roles: ClassVar[tuple[Role, ...]] = (Role("refinement", "of a failed attempt"),)
 
     turns: int = 2
-    back: Literal["best", "mean"] = "best"
+    credit_rule: Literal["best", "mean"] = "best"
     gamma: float = 0.9
-    widest: int = 0
-    extremes: int = 0
+    kept_groups: int = 0
+    extremes_per_group: int = 0
     prompt_template: str = AUTO
 
     def __post_init__(self) -> None:
         check_wording(self.prompt_template, ("problem", "draft", "feedback"))
-        if self.turns < 1 or min(self.widest, self.extremes) < 0:
-            raise ValueError(f"{self}: needs turns >= 1, widest >= 0 and extremes >= 0")
+        if self.turns < 1 or min(self.kept_groups, self.extremes_per_group) < 0:
+            raise ValueError(f"{self}: needs turns >= 1, kept_groups >= 0 and extremes_per_group >= 0")
 
     async def __call__(self, draw: Draw, sampler: Sampler) -> Rollout:
         tree = await attempts(sampler, draw.prompt.token_ids, draw.n)
@@ -91,31 +91,31 @@ class FeedbackTree(Strategy):
         for i in reversed(range(len(tree))):
             if refined := later[i]:
                 mean = (scores[i] + self.gamma * fmean(refined)) / (self.turns - turn[i] + 1)
-                scores[i] = max(scores[i], *refined) if self.back == "best" else mean
+                scores[i] = max(scores[i], *refined) if self.credit_rule == "best" else mean
             if (parent := tree[i].parent) is not None:
                 later[parent].append(scores[i])
         return scores
 
     def _selected(self, tree: Sequence[Sample], scores: Sequence[float]) -> tuple[bool, ...] | None:
-        """Which attempts to train on; None for all. `widest` never drops the group of first attempts."""
-        if not (self.widest or self.extremes):
+        """Which attempts to train on; None for all. `kept_groups` never drops the group of first attempts."""
+        if not (self.kept_groups or self.extremes_per_group):
             return None
         groups: defaultdict[int, list[int]] = defaultdict(list)
         for i, s in enumerate(tree):
             groups[s.group].append(i)
         first, *refined = groups.values()
-        if self.widest:
+        if self.kept_groups:
             refined.sort(key=lambda group: -pstdev(scores[i] for i in group))
-            refined = refined[: self.widest]
+            refined = refined[: self.kept_groups]
         chosen = {i for group in (first, *refined) for i in self._ends(group, scores)}
         return tuple(i in chosen for i in range(len(tree)))
 
     def _ends(self, group: list[int], scores: Sequence[float]) -> list[int]:
-        """The `extremes` members with the lowest and highest scores (if odd, one more of the highest); all for 0."""
-        if not self.extremes or len(group) <= self.extremes:
+        """The members with the lowest and highest scores (if the number is odd, one more of the highest); all for 0."""
+        if not self.extremes_per_group or len(group) <= self.extremes_per_group:
             return group
-        order, low = sorted(group, key=lambda i: scores[i]), self.extremes // 2
-        return [*order[:low], *order[len(order) - (self.extremes - low) :]]
+        order, low = sorted(group, key=lambda i: scores[i]), self.extremes_per_group // 2
+        return [*order[:low], *order[len(order) - (self.extremes_per_group - low) :]]
 
 
 def murphy(
@@ -195,8 +195,8 @@ A(n) = (R(n) - mean over siblings R) / std over siblings R; GRPO's objective ove
         direction="up",
         task="hinted_sums",
         parent="grpo",
-        least=0.02,
-        matched="tokens",
+        min_difference=0.02,
+        matched_by="tokens",
         settings=("prompts = 32", "method.objective.penalties = []"),
         own_settings=("prompts = 4",),
     ),

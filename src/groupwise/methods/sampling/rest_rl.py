@@ -21,11 +21,11 @@ from groupwise.rollout import Independent, Shuffled
 from groupwise.rollout.curricula.shuffled import ShuffledState
 from groupwise.rollout.strategies.multi_round import best_of, score_of
 
-__all__ = ["AddFinished", "Survey", "Surveyed", "rest_rl"]
+__all__ = ["AddFinishedBonus", "PrefixContinuation", "Survey", "rest_rl"]
 
 
 @dataclass(frozen=True, slots=True)
-class AddFinished(Shaping):
+class AddFinishedBonus(Shaping):
     """Adds `weight` to the reward of an answer that ended by itself, at an end token or a stop string.
 
     A weight far below the difference of right and wrong only breaks ties. ReST-GRPO, arXiv:2508.19576.
@@ -59,25 +59,26 @@ class SurveyState(TypedDict):
 class Survey(Curriculum[SurveyState]):
     """Tests prompts with `samples` untrained answers each, then draws prompts and prefixes of answers to train on.
 
-    A prompt is found if the std of its scores is at least `spread`. If its best answer scores at least `best`, so are
-    beginnings of that answer, at ends of lines: `ceil(share * lines)` of them, drawn with replacement, line k with a
-    chance proportional to `decay ** k`; a conversation has none. The second round draws among all that was found. For
-    the strategy `Surveyed`, with `max_refills = 1`. ReST-GRPO, arXiv:2508.19576.
+    A prompt is found if the std of its scores is at least `min_std`. If its best answer scores at least
+    `min_best_score`, so are beginnings of that answer, at ends of lines: `ceil(prefixes_per_line * lines)` of them,
+    drawn with replacement, line k with a chance proportional to `line_decay ** k`; a conversation has none. The second
+    round draws among all that was found. For the strategy `PrefixContinuation`, with `max_refills = 1`. ReST-GRPO,
+    arXiv:2508.19576.
     """
 
-    needs_strategy: ClassVar[str] = "Surveyed"
+    needs_strategy: ClassVar[str] = "PrefixContinuation"
     rounds: ClassVar[int] = 2
 
     samples: int = 5
-    spread: float = 0.05
-    best: float = 0.9
-    share: float = 0.5
-    decay: float = 0.95
-    line: str = "\n"
+    min_std: float = 0.05
+    min_best_score: float = 0.9
+    prefixes_per_line: float = 0.5
+    line_decay: float = 0.95
+    line_separator: str = "\n"
 
     def __post_init__(self) -> None:
-        if not self.line or self.samples < 1 or not 0 < self.decay <= 1:
-            raise ValueError(f"{self}: needs samples >= 1, 0 < decay <= 1, and line not empty")
+        if not self.line_separator or self.samples < 1 or not 0 < self.line_decay <= 1:
+            raise ValueError(f"{self}: needs samples >= 1, 0 < line_decay <= 1, and line_separator not empty")
 
     def init(self, task: Task, seed: int) -> SurveyState:
         return SurveyState(shuffled=Shuffled().init(task, seed), rounds=0, found=None)
@@ -110,18 +111,18 @@ class Survey(Curriculum[SurveyState]):
     def beginnings(self, rollout: Rollout, random: Random) -> list[Beginning]:
         """The starting points from a prompt's test answers: none, or the prompt and prefixes of the best answer."""
         index, answers = rollout.draw.metadata["index"], [s for s in rollout.samples if s.role == "answer"]
-        if not answers or pstdev(map(score_of, answers)) < self.spread:
+        if not answers or pstdev(map(score_of, answers)) < self.min_std:
             return []
         best = best_of(answers)[0]
-        ends = self._line_ends(best) if score_of(best) >= self.best and not best.is_conversation else []
-        count = math.ceil(self.share * len(ends)) if ends else 0
-        drawn = random.choices(ends, [self.decay**k for k in range(len(ends))], k=count) if ends else []
+        ends = self._line_ends(best) if score_of(best) >= self.min_best_score and not best.is_conversation else []
+        count = math.ceil(self.prefixes_per_line * len(ends)) if ends else 0
+        drawn = random.choices(ends, [self.line_decay**k for k in range(len(ends))], k=count) if ends else []
         return [Beginning(index=index, prefix=list(best.tokens[:end])) for end in (0, *drawn)]
 
     def _line_ends(self, answer: Sample) -> list[int]:
         """The number of tokens up to each end of a line, except where nothing is left to write."""
         starts = (0, *answer.token_ends)
-        ends = [i + 1 for i, end in enumerate(answer.token_ends) if self.line in answer.text[starts[i] : end]]
+        ends = [i + 1 for i, end in enumerate(answer.token_ends) if self.line_separator in answer.text[starts[i] : end]]
         written = len(answer.text.rstrip())
         return [end for end in ends if answer.token_ends[end - 1] < written]
 
@@ -130,18 +131,18 @@ class Survey(Curriculum[SurveyState]):
 
 
 @dataclass(frozen=True, slots=True)
-class Surveyed(Strategy):
+class PrefixContinuation(Strategy):
     """Runs another strategy, whose answers continue a prefix from `Survey`. The prefix is not trained.
 
     The whole answer is graded. The answers of a survey, for the curriculum `Survey`, are not trained. ReST-GRPO,
     arXiv:2508.19576.
     """
 
-    strategy: Strategy = Independent()  # noqa: RUF009
+    inner_strategy: Strategy = Independent()  # noqa: RUF009
 
     async def __call__(self, draw: Draw, sampler: Sampler) -> Rollout:
         prefix = tuple(draw.metadata.get("prefix", ()))
-        rollout = await self.strategy(draw, sampler.with_prefix(prefix))
+        rollout = await self.inner_strategy(draw, sampler.with_prefix(prefix))
         if draw.metadata.get("survey"):
             return replace(rollout, selected=(False,) * len(rollout.samples), cause="survey")
         return rollout
@@ -180,9 +181,9 @@ def rest_rl(
     return Method(
         group_size=group_size,
         curriculum=Survey(samples, spread, best, share, decay, line),
-        strategy=Surveyed(),
+        strategy=PrefixContinuation(),
         max_refills=1,
-        shaping=(Score(), AddFinished(finished)),
+        shaping=(Score(), AddFinishedBonus(finished)),
         advantage=(Standardised(eps=1e-4),),
         objective=Objective(surrogate=Clip(clip, clip), aggregate=token_mean),
         minibatches=minibatches,
@@ -228,10 +229,10 @@ GRPO's objective from q and from q with such a beginning; R = r + 0.001 [finishe
         direction="down",
         task="hinted_sums",
         parent="grpo",
-        least=0.1,
-        matched="steps",
+        min_difference=0.1,
+        matched_by="steps",
         settings=("method.objective.penalties = []",),
-        own_settings=("method.curriculum.line = ;",),
+        own_settings=("method.curriculum.line_separator = ;",),
     ),
     finding="On hinted_sums the beginning of a correct chain nearly decides its end: 36 of 74 groups that continued "
     "one were all right, and so without signal (one seed). Of 47 groups of whole prompts, which the survey "

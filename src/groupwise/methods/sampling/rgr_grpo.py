@@ -100,8 +100,8 @@ J = PPO's clip for sampled tokens, p / (p + gamma) A for those of y'; A over the
         direction="down",
         task="hinted_sums",
         parent="grpo",
-        least=0.05,
-        matched="steps",
+        min_difference=0.05,
+        matched_by="steps",
         settings=("iterations = 10", "evaluate.problems = 16", "method.objective.penalties = []"),
     ),
 )

@@ -55,8 +55,8 @@ class EarlyExitReward(Shaping):
 class EarlyExits(Strategy):
     """One answer, and up to `draw.n - 1` copies, cut at random points of the reasoning, that answer at once. S-GRPO.
 
-    The thought ends before the first `ends`; the text `answer_inducer` follows each cut, untrained. Samples are in the
-    order of their cuts, the whole answer last, and their subscore `exit` is the rank from 0. arXiv:2505.07686.
+    The thought ends before the first `thinking_end`; the text `answer_inducer` follows each cut, untrained. Samples are
+    in the order of their cuts, the whole answer last, and their subscore `exit` is the rank from 0. arXiv:2505.07686.
     """
 
     forms: ClassVar[dict[str, Forms]] = {
@@ -65,16 +65,16 @@ class EarlyExits(Strategy):
             "Time is limited, stop thinking and start answering.\n</think>\n\n",
             "arXiv:2505.07686, as others quote it",
         ),
-        "ends": Forms("#", "</think>", "arXiv:2505.07686, as others quote it"),
+        "thinking_end": Forms("#", "</think>", "arXiv:2505.07686, as others quote it"),
     }
 
     answer_inducer: str = AUTO
-    ends: str = AUTO
+    thinking_end: str = AUTO
 
     async def __call__(self, draw: Draw, sampler: Sampler) -> Rollout:
-        assert AUTO not in (self.answer_inducer, self.ends), UNWORDED
+        assert AUTO not in (self.answer_inducer, self.thinking_end), UNWORDED
         (whole,) = await sampler.sample(draw.prompt.token_ids, 1)
-        at = whole.text.find(self.ends)
+        at = whole.text.find(self.thinking_end)
         thought = sum(end <= (len(whole.text) if at < 0 else at) for end in whole.token_ends)
         ids = sampler.ids(self.answer_inducer, control=True)
         cuts = sorted(sampler.random(0).sample(range(1, thought + 1), min(draw.n - 1, thought)))
@@ -143,8 +143,8 @@ R_i = 2^-(K_i - 1) if correct, K_i the number of correct answers up to exit i; A
         direction="down",
         task="wordy_sums",
         parent="grpo",
-        least=2.0,
-        matched="steps",
+        min_difference=2.0,
+        matched_by="steps",
         settings=("iterations = 10", "evaluate.problems = 64", "method.objective.penalties = []"),
     ),
 )

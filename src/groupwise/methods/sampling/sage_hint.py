@@ -27,11 +27,11 @@ from groupwise.rollout.prompt_template import UNWORDED
 from groupwise.rollout.strategies.hinted import HINTED
 from groupwise.rollout.strategies.multi_round import context_of, graded, prompt_of, with_role
 
-__all__ = ["AtLevel", "HintLadder", "SelfHints", "sage_hint"]
+__all__ = ["HintAtLevel", "HintLadder", "SelfHints", "sage_hint"]
 
 
 @dataclass(frozen=True, slots=True)
-class AtLevel(Strategy):
+class HintAtLevel(Strategy):
     """Runs another strategy on the prompt with the hint of its level (`HintLadder`); level 0 is no hint. SAGE-light."""
 
     roles: ClassVar[tuple[Role, ...]] = (Role("tried", "where the policy writes the hints"),)
@@ -39,7 +39,7 @@ class AtLevel(Strategy):
 
     hints: Hints = RowHints()  # noqa: RUF009
     prompt_template: str = AUTO
-    strategy: Strategy = Independent()  # noqa: RUF009
+    inner_strategy: Strategy = Independent()  # noqa: RUF009
 
     def __post_init__(self) -> None:
         check_wording(self.prompt_template, ("problem", "hint"))
@@ -53,7 +53,7 @@ class AtLevel(Strategy):
                 text = fill(self.prompt_template, {"problem": prompt.text, "hint": hints[min(level, len(hints)) - 1]})
                 context = prompt_of(sampler, text)
                 prompt = replace(prompt, token_ids=context, text=text) if context else prompt
-        rollout = await self.strategy(replace(draw, prompt=prompt), sampler)
+        rollout = await self.inner_strategy(replace(draw, prompt=prompt), sampler)
         selected = rollout.selected and (*rollout.selected, *[False] * len(sources))
         samples = (*rollout.samples, *with_role(sources, "tried"))
         return replace(rollout, draw=replace(rollout.draw, prompt=draw.prompt), samples=samples, selected=selected)
@@ -75,17 +75,17 @@ ASKED = Forms(
 class SelfHints(Hints):
     """Hints that the policy writes from the solution in the data row, each with a higher length limit. SAGE.
 
-    One answer per level, of at most `limit` tokens times the level; `auto` is 8, or 64 in prose. Without a solution
-    there are no hints. arXiv:2602.03143.
+    One answer per level, of at most `tokens_per_level` tokens times the level; `auto` is 8, or 64 in prose. Without a
+    solution there are no hints. arXiv:2602.03143.
     """
 
     columns_as: ClassVar[str] = "text"
     skips_rows: ClassVar[bool] = True
-    forms: ClassVar[dict[str, Forms]] = {"limit": Forms(8, 64), "prompt_template": ASKED}
+    forms: ClassVar[dict[str, Forms]] = {"tokens_per_level": Forms(8, 64), "prompt_template": ASKED}
 
-    levels: int = 3
-    limit: int | Literal["auto"] = AUTO
-    column: str = "solution"
+    max_level: int = 3
+    tokens_per_level: int | Literal["auto"] = AUTO
+    solution_column: str = "solution"
     prompt_template: str = AUTO
 
     def __post_init__(self) -> None:
@@ -94,17 +94,17 @@ class SelfHints(Hints):
     @property
     def row_columns(self) -> tuple[str, ...]:
         """The columns of the data rows that it reads."""
-        return (self.column,)
+        return (self.solution_column,)
 
     async def __call__(self, draw: Draw, sampler: Sampler) -> tuple[list[str], list[Sample]]:
-        if not (solution := text_of(draw, self.column, self)):
+        if not (solution := text_of(draw, self.solution_column, self)):
             return [], []
-        assert self.limit != AUTO, UNWORDED
+        assert self.tokens_per_level != AUTO, UNWORDED
         context = context_of(sampler, self.prompt_template, {"problem": draw.prompt.text, "solution": solution})
         if not context:
             return [], []
-        starts = sampler.start(context, self.levels, role="hint")
-        answers = await together(sampler.extend(s, limit=self.limit * (i + 1)) for i, s in enumerate(starts))
+        starts = sampler.start(context, self.max_level, role="hint")
+        answers = await together(sampler.extend(s, limit=self.tokens_per_level * (i + 1)) for i, s in enumerate(starts))
         return [s.text for s in answers], list(answers)
 
 
@@ -119,16 +119,16 @@ class LadderState(TypedDict):
 class HintLadder(Curriculum[LadderState]):
     """Draws prompts in random order, and passes each prompt's hint level to the strategy as `Draw.metadata["level"]`.
 
-    SAGE-light, arXiv:2602.03143. A pass rate of at most `least` raises the level of a prompt by one, one above `most`
-    lowers it. Unverifiable answers do not count.
+    SAGE-light, arXiv:2602.03143. A pass rate of at most `low_pass_rate` raises the level of a prompt by one, one above
+    `high_pass_rate` lowers it. Unverifiable answers do not count.
     """
 
     learns_prompts: ClassVar[bool] = True
-    needs_strategy: ClassVar[str] = "AtLevel"
+    needs_strategy: ClassVar[str] = "HintAtLevel"
 
-    least: float = 0.1
-    most: float = 0.35
-    levels: int = 3
+    low_pass_rate: float = 0.1
+    high_pass_rate: float = 0.35
+    max_level: int = 3
 
     def init(self, task: Task, seed: int) -> LadderState:
         return LadderState(shuffled=Shuffled().init(task, seed), levels={})
@@ -145,8 +145,8 @@ class HintLadder(Curriculum[LadderState]):
             if outcomes := graded(rollout.samples):
                 rate = sum(outcomes) / len(outcomes)
                 prompt = rollout.draw.prompt.id
-                level = levels.get(prompt, 0) + (rate <= self.least) - (rate > self.most)
-                levels[prompt] = min(max(level, 0), self.levels)
+                level = levels.get(prompt, 0) + (rate <= self.low_pass_rate) - (rate > self.high_pass_rate)
+                levels[prompt] = min(max(level, 0), self.max_level)
         return LadderState(shuffled=state["shuffled"], levels={k: v for k, v in levels.items() if v})
 
     def end_iteration(self, state: LadderState, rollouts: Sequence[Rollout]) -> LadderState:
@@ -185,7 +185,7 @@ def sage_hint(
     return Method(
         group_size=group_size,
         curriculum=HintLadder(least, most, levels) if light else Shuffled(),
-        strategy=AtLevel(hints) if light else Escalate(hints, levels),
+        strategy=HintAtLevel(hints) if light else Escalate(hints, levels),
         advantage=(Standardised(ddof=0),),
         objective=Objective(surrogate=Clip(0.2, 0.28), aggregate=token_mean),
         minibatches=minibatches,
@@ -224,8 +224,8 @@ light: one group at the level of the prompt, which rises at a pass rate of 0.1 a
         direction="down",
         task="hinted_sums",
         parent="grpo",
-        least=0.1,
-        matched="steps",
+        min_difference=0.1,
+        matched_by="steps",
         settings=("iterations = 10", "evaluate.problems = 16", "method.objective.penalties = []"),
     ),
 )

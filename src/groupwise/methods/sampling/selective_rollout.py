@@ -16,17 +16,17 @@ from groupwise.rollout.gather_coroutines import together
 from groupwise.rollout.prompt_template import UNWORDED
 from groupwise.rollout.strategies.sequence_similarity import edit_distance
 
-__all__ = ["GatedTurns", "selective_rollout"]
+__all__ = ["EarlyStoppingTurns", "selective_rollout"]
 
 
 @dataclass(frozen=True, slots=True)
-class GatedTurns(Strategy):
-    """Conversations as in `Turns`. A group stops after `after` turns if its actions differ by less than `below`.
+class EarlyStoppingTurns(Strategy):
+    """Conversations as in `Turns`. A group stops early if its first actions differ by less than `min_difference`.
 
-    The difference is the mean edit distance of two sequences of actions, as a share of `after`; an ended conversation
-    counts as repeating one action that occurs nowhere else. A stopped group is dropped with the cause `alike`: such
-    groups mostly end with equal rewards. An action is a turn's text, from the last `marker` on if there is one.
-    Selective Rollout, 2026.
+    The difference is the mean edit distance of two sequences of actions, as a share of `gate_after_turns`; an ended
+    conversation counts as repeating one action that occurs nowhere else. A stopped group is dropped with the cause
+    `alike`: such groups mostly end with equal rewards. An action is a turn's text, from the last `marker` on if there
+    is one. Selective Rollout, 2026.
     """
 
     needs_environment: ClassVar[bool] = True
@@ -34,24 +34,31 @@ class GatedTurns(Strategy):
         "marker": Forms("", "Action:", "zhiyuanZhai20/selective-rollout, src/prompts.py, ba86cdc")
     }
 
-    most: int = 30
-    after: int = 10
-    below: float = 0.12
+    max_turns: int = 30
+    gate_after_turns: int = 10
+    min_difference: float = 0.12
     marker: str = AUTO
 
     def __post_init__(self) -> None:
-        if not (1 <= self.after < self.most and self.below >= 0):
-            raise ValueError(f"{self}: needs 1 <= after < most (in turns) and below >= 0 (a difference of actions)")
+        if not (1 <= self.gate_after_turns < self.max_turns and self.min_difference >= 0):
+            raise ValueError(f"{self}: needs 1 <= gate_after_turns < max_turns and min_difference >= 0 (of actions)")
 
     async def __call__(self, draw: Draw, sampler: Sampler) -> Rollout:
         assert self.marker != AUTO, UNWORDED
         starts = sampler.start(draw.prompt.token_ids, draw.n)
-        first = (dialogue_until(ConversationState(s), sampler, s, most=self.most, turns=self.after) for s in starts)
+        first = (
+            dialogue_until(ConversationState(s), sampler, s, most=self.max_turns, turns=self.gate_after_turns)
+            for s in starts
+        )
         dialogues = await together(first)
-        if draw.n > 1 and divergence([actions(t.sample, self.marker) for t in dialogues], self.after) < self.below:
+        if (
+            draw.n > 1
+            and divergence([actions(t.sample, self.marker) for t in dialogues], self.gate_after_turns)
+            < self.min_difference
+        ):
             stopped = (t.sample if t.ended else t.sample.with_finish(Finish.cut) for t in dialogues)
             return Rollout(draw, tuple(stopped), selected=(False,) * draw.n, cause="alike")
-        rest = (dialogue_until(t, sampler, start, most=self.most) for t, start in zip(dialogues, starts))
+        rest = (dialogue_until(t, sampler, start, most=self.max_turns) for t, start in zip(dialogues, starts))
         return Rollout(draw, await judged(await together(rest), sampler))
 
 
@@ -98,7 +105,7 @@ def selective_rollout(
     """
     return Method(
         group_size=group_size,
-        strategy=GatedTurns(most, after, below, marker),
+        strategy=EarlyStoppingTurns(most, after, below, marker),
         filter=mixed_outcomes if mixed else everything,
         advantage=(Standardised(ddof=0, eps=1e-8),),
         objective=Objective(surrogate=policy_gradient, aggregate=turn_mean),
@@ -136,8 +143,8 @@ A_i = (r_i - mean(r)) / (std(r) + 1e-8)""",
         direction="down",
         task="big_sums",
         parent="grpo",
-        least=1.0,
-        matched="steps",
-        own_settings=("method.strategy.after = 1",),
+        min_difference=1.0,
+        matched_by="steps",
+        own_settings=("method.strategy.gate_after_turns = 1",),
     ),
 )

@@ -18,7 +18,7 @@ from groupwise.rollout.strategies.multi_round import prompt_of, score_of
 from groupwise.tasks import proposed_problem
 from groupwise.tasks.sums import worked
 
-__all__ = ["ProblemSource", "Proposal", "Proposing", "SumProposals", "Synthesised", "syn_grpo"]
+__all__ = ["Proposal", "ProposalParser", "Proposing", "SumProposalParser", "Synthesised", "syn_grpo"]
 
 
 class Proposal(NamedTuple):
@@ -30,7 +30,7 @@ class Proposal(NamedTuple):
 
 
 @runtime_checkable
-class ProblemSource(Protocol):
+class ProposalParser(Protocol):
     """Extracts a proposed problem from an answer's text; None if there is none that can be graded.
 
     `row` must be JSON. `kind` groups proposals that should be about equally diverse, such as by difficulty.
@@ -43,12 +43,12 @@ class ProblemSource(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class SumProposals(ProblemSource):
+class SumProposalParser(ProposalParser):
     """Extracts the new sum at the end of an answer to the task `proposals`. Its kind is its number of operands.
 
     It needs the subscore `proposed`, since only a verifier that gives it grades such answers.
 
-    >>> SumProposals().propose("7*5=35;#35;2+9*3=").row["answer"], SumProposals().propose("#35;2+9*3=").kind
+    >>> SumProposalParser().propose("7*5=35;#35;2+9*3=").row["answer"], SumProposalParser().propose("#35;2+9*3=").kind
     (33, '3')
     """
 
@@ -70,13 +70,13 @@ class Proposing(Strategy):
     without a proposal. Problems that leave no room for an answer are left out. Syn-GRPO, arXiv:2511.19343.
     """
 
-    strategy: Strategy = Independent()  # noqa: RUF009
-    source: ProblemSource = SumProposals()
+    inner_strategy: Strategy = Independent()  # noqa: RUF009
+    parser: ProposalParser = SumProposalParser()
 
     async def __call__(self, draw: Draw, sampler: Sampler) -> Rollout:
-        rollout = await self.strategy(draw, sampler)
+        rollout = await self.inner_strategy(draw, sampler)
         diverse = draw.metadata.get("diverse", {})
-        proposals = [self.source.propose(s.text) if s.role == "answer" else None for s in rollout.samples]
+        proposals = [self.parser.propose(s.text) if s.role == "answer" else None for s in rollout.samples]
         expected = (diverse.get(p.kind, 0.0) if p else 0.0 for p in proposals)
         samples = tuple(s.add_subscores({"diverse": x}) for s, x in zip(rollout.samples, expected))
         distinct = {p.text: p for p in proposals if p}
@@ -97,29 +97,29 @@ class SynthesisedState(TypedDict):
 
 @dataclass(frozen=True, slots=True)
 class Synthesised(Curriculum[SynthesisedState]):
-    """Draws prompts in random order; up to the fraction `share` are problems that the policy proposed (`Proposing`).
+    """Draws prompts in random order; up to `max_fraction` are problems that the policy proposed (`Proposing`).
 
     The diversity of a problem is the std of its answers' scores. Relative to the usual one it is `clip((std - usual) /
     usual, -1, 1)`; averages per kind of problem are `diverse` of the metadata. All averages start at their first value
-    and move by `rate`. At most `capacity` problems wait, the newest. Syn-GRPO, arXiv:2511.19343; crediting a proposal
-    by its kind is our reading.
+    and move by `ema_rate`. At most `capacity` problems wait, the newest. Syn-GRPO, arXiv:2511.19343; crediting a
+    proposal by its kind is our reading.
     """
 
     needs_strategy: ClassVar[str] = "Proposing"
 
-    share: float = 0.5
-    rate: float = 0.05
+    max_fraction: float = 0.5
+    ema_rate: float = 0.05
     capacity: int = 256
 
     def __post_init__(self) -> None:
-        if not (0 <= self.share <= 1 and 0 < self.rate <= 1 and self.capacity >= 1):
-            raise ValueError(f"{self}: needs 0 <= share <= 1, 0 < rate <= 1 and capacity >= 1")
+        if not (0 <= self.max_fraction <= 1 and 0 < self.ema_rate <= 1 and self.capacity >= 1):
+            raise ValueError(f"{self}: needs 0 <= max_fraction <= 1, 0 < ema_rate <= 1 and capacity >= 1")
 
     def init(self, task: Task, seed: int) -> SynthesisedState:
         return SynthesisedState(shuffled=Shuffled().init(task, seed), waiting=[], usual=None, kinds={})
 
     def draw(self, state: SynthesisedState, task: Task, n: int, group_size: int) -> tuple[SynthesisedState, list[Draw]]:
-        new = min(int(self.share * n), len(state["waiting"]))
+        new = min(int(self.max_fraction * n), len(state["waiting"]))
         proposed, waiting = state["waiting"][:new], state["waiting"][new:]
         shuffled, indices = Shuffled().indices(state["shuffled"], task, n - new)
         metadata = {"diverse": dict(state["kinds"])}
@@ -136,9 +136,9 @@ class Synthesised(Curriculum[SynthesisedState]):
         for rollout, std in zip(rollouts, stds):
             if usual is not None and (kind := rollout.draw.metadata.get("kind")) is not None:
                 new = relative(std, usual)
-                kinds[kind] = moved(kinds.get(kind, new), new, self.rate)
+                kinds[kind] = moved(kinds.get(kind, new), new, self.ema_rate)
         mean = fmean(stds) if stds else usual
-        usual = mean if usual is None or mean is None else moved(usual, mean, self.rate)
+        usual = mean if usual is None or mean is None else moved(usual, mean, self.ema_rate)
         proposed = [{**p, "writer": r.draw.prompt.id} for r in rollouts for p in r.draw.metadata.get("proposals", ())]
         waiting = [*state["waiting"], *proposed][-self.capacity :]
         return {**state, "waiting": waiting, "usual": usual, "kinds": kinds}
@@ -177,7 +177,7 @@ def syn_grpo(
     share: float = 0.5,
     rate: float = 0.05,
     diverse: float = 0.5,
-    source: ProblemSource = SumProposals(),
+    source: ProposalParser = SumProposalParser(),
     clip: float = 0.2,
     minibatches: int = 1,
 ) -> Method:
@@ -199,7 +199,7 @@ def syn_grpo(
     return Method(
         group_size=group_size,
         curriculum=Synthesised(share, rate),
-        strategy=Proposing(source=source),
+        strategy=Proposing(parser=source),
         shaping=(Score(), AddReadable(1.0), AddSubscore("diverse", diverse)),
         advantage=(Standardised(),),
         objective=Objective(surrogate=Clip(clip, clip), aggregate=group_mean),
@@ -238,8 +238,8 @@ R_i = accuracy + format + 0.5 r_div; GRPO's objective""",
         direction="up",
         task="proposals",
         parent="grpo",
-        least=0.02,
-        matched="steps",
+        min_difference=0.02,
+        matched_by="steps",
         settings=("method.objective.penalties = []",),
     ),
 )

@@ -20,24 +20,24 @@ __all__ = ["LengthBudget", "train_long_think_short"]
 
 @dataclass(frozen=True, slots=True)
 class LengthBudget(Shaping):
-    """Adds `weight` times a score of the length: 1 at `budget` tokens, less above, and less below unless `flat`.
+    """Adds `weight` times a length score: 1 at `budget` tokens, less above, and below unless `flat_below_budget`.
 
-    The score is 0 from `most` tokens on, by default twice the budget. "Train long, think short", arXiv:2508.08940; that
-    the whole answer counts as thought is our reading.
+    The score is 0 from `zero_score_length` tokens on, by default twice the budget. "Train long, think short",
+    arXiv:2508.08940; that the whole answer counts as thought is our reading.
     """
 
     budget: float = 256.0
     weight: float = 0.6
-    most: float = 0.0
-    flat: bool = False
+    zero_score_length: float = 0.0
+    flat_below_budget: bool = False
 
     def __post_init__(self) -> None:
-        if self.budget <= 0 or 0 < self.most <= self.budget:
-            raise ValueError(f"{self}: needs budget > 0, and most = 0 or most > budget")
+        if self.budget <= 0 or 0 < self.zero_score_length <= self.budget:
+            raise ValueError(f"{self}: needs budget > 0, and zero_score_length = 0 or zero_score_length > budget")
 
     def __call__(self, reward: Float[Tensor, " s"], b: Batch) -> Float[Tensor, " s"]:
-        length, most = b.length.to(reward.dtype), self.most or 2 * self.budget
-        rising = torch.ones_like(length) if self.flat else length / self.budget
+        length, most = b.length.to(reward.dtype), self.zero_score_length or 2 * self.budget
+        rising = torch.ones_like(length) if self.flat_below_budget else length / self.budget
         falling = ((most - length) / (most - self.budget)).clamp(min=0)
         return reward + self.weight * torch.where(length <= self.budget, rising, falling)
 
@@ -73,7 +73,7 @@ def train_long_think_short(
         flat: whether answers below the budget get the full length score.
         kl: weight of the KL penalty to the initial policy.
     """
-    shaping = (Correctness(right=correct), LengthBudget(budget, length, flat=flat))
+    shaping = (Correctness(right=correct), LengthBudget(budget, length, flat_below_budget=flat))
     return Method(
         group_size=group_size,
         shaping=(*shaping, AddSubscore(form_subscore, form)) if form_subscore else shaping,
@@ -117,11 +117,11 @@ B = max(1, 256 * 0.7^floor(t / T))""",
         direction="down",
         task="wordy_sums",
         parent="grpo",
-        least=2.0,
-        matched="steps",
+        min_difference=2.0,
+        matched_by="steps",
         settings=("iterations = 10", "evaluate.problems = 16"),
         own_settings=(
-            'method.schedules = {"shaping.1.budget" = {kind = "Stairs", start = 36.0, factor = 0.7, every = 4}}',
+            'method.schedules = {"shaping.1.budget" = {kind = "Stairs", start_value = 36.0, factor = 0.7, every = 4}}',
         ),
     ),
 )

@@ -36,21 +36,23 @@ class ThompsonSampling(Curriculum[ThompsonState]):
     """The prompts with the largest `p (1 - p)^2`, where p is drawn from a posterior of the prompt's success rate. VADE.
 
     The posterior is `Beta(1 + correct, 1 + others)`. After an iteration the counts of its prompts are multiplied by
-    `fast` before their answers are added, and those of all other prompts by `slow`. So estimates follow the policy, and
-    a prompt that is solved today returns later. arXiv:2511.18902. `value = "variance"` ranks by `p (1 - p)`;
-    `sampled = False` takes the posterior's mean as p.
+    `drawn_prompt_decay` before their answers are added, and those of all other prompts by `other_prompt_decay`. So
+    estimates follow the policy, and a prompt that is solved today returns later. arXiv:2511.18902. `criterion =
+    "variance"` ranks by `p (1 - p)`; `sample_posterior = False` takes the posterior's mean as p.
     """
 
     learns_prompts: ClassVar[bool] = True
 
-    fast: float = 0.2
-    slow: float = 0.999
-    value: Literal["gain", "variance"] = "gain"
-    sampled: bool = True
+    drawn_prompt_decay: float = 0.2
+    other_prompt_decay: float = 0.999
+    criterion: Literal["gain", "variance"] = "gain"
+    sample_posterior: bool = True
 
     def __post_init__(self) -> None:
-        if not 0 <= self.fast <= self.slow <= 1:
-            raise ValueError(f"{self}: the decays are out of range\ntake 0 <= fast <= slow <= 1")
+        if not 0 <= self.drawn_prompt_decay <= self.other_prompt_decay <= 1:
+            raise ValueError(
+                f"{self}: the decays are out of range\ntake 0 <= drawn_prompt_decay <= other_prompt_decay <= 1"
+            )
 
     def init(self, task: Task, seed: int) -> ThompsonState:
         return ThompsonState(seed=seed, drawn=0, iteration=[], counts={})
@@ -68,10 +70,10 @@ class ThompsonSampling(Curriculum[ThompsonState]):
         return state
 
     def end_iteration(self, state: ThompsonState, rollouts: Sequence[Rollout]) -> ThompsonState:
-        counts = {key: [self.slow * x for x in pair] for key, pair in state["counts"].items()}
+        counts = {key: [self.other_prompt_decay * x for x in pair] for key, pair in state["counts"].items()}
         for rollout in rollouts:
             key, answers = str(rollout.draw.metadata["index"]), graded(rollout.samples)
-            correct, others = (self.fast * x for x in state["counts"].get(key, [0.0, 0.0]))
+            correct, others = (self.drawn_prompt_decay * x for x in state["counts"].get(key, [0.0, 0.0]))
             counts[key] = [correct + sum(answers), others + len(answers) - sum(answers)]
         return {**state, "iteration": [], "counts": counts}
 
@@ -81,7 +83,7 @@ class ThompsonSampling(Curriculum[ThompsonState]):
 
     def _rate(self, counts: Counts, random: Random) -> float:
         a, b = (1 + x for x in counts)
-        return random.betavariate(a, b) if self.sampled else a / (a + b)
+        return random.betavariate(a, b) if self.sample_posterior else a / (a + b)
 
     def worth(self, p: float) -> float:
         """The value of training on a prompt with the pass rate p.
@@ -89,7 +91,7 @@ class ThompsonSampling(Curriculum[ThompsonState]):
         >>> round(ThompsonSampling().worth(0.5), 6)
         0.125
         """
-        return p * (1 - p) ** (2 if self.value == "gain" else 1)
+        return p * (1 - p) ** (2 if self.criterion == "gain" else 1)
 
 
 def vade(
@@ -153,6 +155,11 @@ drawn: a <- l1 a + c, b <- l1 b + G - c;  not drawn: a <- l2 a, b <- l2 b""",
         "tests/golden/test_budgets.py::test_value_of_a_success_rate",
     ),
     effect=Effect(
-        metric="frac_reward_zero_std", direction="down", task="edges", parent="grpo", least=0.05, matched="steps"
+        metric="frac_reward_zero_std",
+        direction="down",
+        task="edges",
+        parent="grpo",
+        min_difference=0.05,
+        matched_by="steps",
     ),
 )

@@ -28,7 +28,8 @@ ATTENTION = 64 * 64 + 2 * 64 * 32 + 64 * 64
 LAYER = ATTENTION + 3 * 64 * 256 + 2 * 64
 WEIGHTS = 2 * 1000 * 64 + 4 * LAYER + 64
 EIGHT = Machines(
-    name="small", count=8, memory_gib=0.75, tflops=1.0, memory_gb_s=10.0, link_gb_s=1.0, step_overhead_ms=5.0, rates="made up",
+    name="small", count=8, memory_gib=0.75, tflops=1.0, memory_gb_s=10.0, link_gb_s=1.0, step_overhead_ms=5.0,
+    rates="made up",
     lengths=AssumedLengths(prompt=100, median=50),
 )  # fmt: skip
 FIELDS = {"prompts": "16", "method.group_size": "8", "method.minibatches": "2", "sampling.max_tokens": "400"}

@@ -36,7 +36,7 @@ class Forms:
 
     def of(self, form: Form) -> str | int:
         """The text, or number, of one form."""
-        return self.for_packaged_models if form == "packaged" else self.prose
+        return self.packaged if form == "packaged" else self.prose
 
 
 class Wording(NamedTuple):

@@ -150,7 +150,8 @@ TRUSTED = allowed(trust_remote_code=True, unsafe_local_exec=True, keys=["K"], ju
             {"recipe_name": "smollm2", "push": "me/it"},
         )),
         ("resume r --strict --stop-after 90", (
-            "resume", ("r", options("resume r --strict --stop-after 90", strict=True, stop_after_seconds=90.0)),
+            "resume",
+            ("r", options("resume r --strict --stop-after 90", strict_checkpoints=True, stop_after_seconds=90.0)),
             {"push": ""},
         )),
         (TRUSTING, ("resume", ("r", options(TRUSTING, TRUSTED, accept_changes=True, iterations=9)), {})),

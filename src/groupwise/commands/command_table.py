@@ -62,7 +62,7 @@ COMMANDS = (
     Command(
         "resume", "continue a run from its newest checkpoint", (RUN,),
         (
-            option("--strict", action="store_true",
+            option("--strict", dest="strict_checkpoints", action="store_true",
                    help="fail if the newest checkpoint is damaged (default: use the previous one)"),
             option("--changed", dest="accept_changes", action="store_true",
                    help="continue although recipe, tokenizer, template or logs were changed"),

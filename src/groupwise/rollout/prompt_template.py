@@ -34,6 +34,10 @@ class Forms:
     prose: str | int
     source: str = OURS
 
+    def of(self, form: Form) -> str | int:
+        """The text, or number, of one form."""
+        return self.for_packaged_models if form == "packaged" else self.prose
+
 
 class Wording(NamedTuple):
     """A field of a component that is a text with two forms: its path, its text, and its forms."""
@@ -85,7 +89,7 @@ def worded(part: T, form: Form) -> T:
     '{problem}{draft};{problem}'
     """
     forms: Mapping[str, Forms] = getattr(part, "forms", {})
-    texts = {name: getattr(forms[name], form) for name, text in _inner(part) if name in forms and text == AUTO}
+    texts = {name: forms[name].of(form) for name, text in _inner(part) if name in forms and text == AUTO}
     parts = {name: new for name, old in _inner(part) if (new := worded(old, form)) is not old}
     changed = texts | parts
     return replace(part, **changed) if changed else part  # type: ignore[type-var]

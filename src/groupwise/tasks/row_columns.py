@@ -141,7 +141,7 @@ class RowColumns:
         A column is left out if it is not plain JSON or longer than `LONGEST` characters as JSON. Null is no value: it
         is neither kept nor left out, so rows of JSONL and Parquet give the same.
 
-        >>> Fields("question", "gold").extra({"question": "1+1=", "gold": 2, "level": 3, "image": b"..."})
+        >>> RowColumns("question", "gold").extra({"question": "1+1=", "gold": 2, "level": 3, "image": b"..."})
         ({'level': 3}, {'image'})
         """
         others = () if self.whole else (self.prompt, self.answer)

@@ -37,7 +37,7 @@ def wording_notes(recipe: Recipe, tokenizer: Tokenizer) -> Iterator[str]:
             seen.add(wording)
             where = f"{owner}.{wording.field_path}"
             if wording.text == AUTO:
-                text = getattr(wording.forms, form)
+                text = wording.forms.of(form)
                 source = f" ({wording.forms.source})" if form == "prose" else ""
                 yield f"  note: {where} is auto, here {form}{source}: {_shown(text)}"
             elif form == "prose" and wording.wordless:

@@ -80,8 +80,8 @@ class Identity:
     def of(cls, decoder: Decoder, tokenizer: Tokenizer, *, seed: int, merged: bool = False) -> "Identity":
         """The identity of an engine for this decoder; `merged`: its weights contain the adapter."""
         return cls(
-            model=_hash(repr(decoder.shape) + ("" if merged else adapter_text(decoder))),
-            tokenizer=_hash(f"{tokenizer.digest} {sorted(tokenizer.eos)}"),
+            model_hash=_hash(repr(decoder.shape) + ("" if merged else adapter_text(decoder))),
+            tokenizer_hash=_hash(f"{tokenizer.digest} {sorted(tokenizer.eos)}"),
             dtype=str(next(decoder.parameters()).dtype).removeprefix("torch."),
             seed=seed,
         )

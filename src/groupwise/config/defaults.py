@@ -58,7 +58,7 @@ def starting_point(
     a CPU at most `CPU_BUDGET`. A model that cannot be read has no such defaults: reading it again gives the error.
 
     >>> start = starting_point(None, [("task", "big_sums")])
-    >>> start.source, start.fields
+    >>> start.source, start.overrides
     ('method = "gspo"', (('optimizer.lr', 0.0002), ('sampling.max_tokens', 64), ('task', 'big_sums')))
     >>> print(start.note)
     defaults: method gspo, optimizer.lr 0.0002 (223,520 weights), sampling.max_tokens 64 (half of the model's 128)

@@ -30,7 +30,7 @@ class Forms:
     A component names its own in the class variable `forms`, by field.
     """
 
-    for_packaged_models: str | int
+    packaged: str | int
     prose: str | int
     source: str = OURS
 

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from tests import varlen_kernel
+from tests import rms_norm_kernel, varlen_kernel
 
 GPU = torch.device("cuda", 0)
 NAME, MEMORY = "Pretended 80GB", 80 << 30
@@ -26,6 +26,8 @@ NAME, MEMORY = "Pretended 80GB", 80 << 30
 aten = torch.ops.aten
 INDEXED = {aten.index.Tensor, aten.index_put.default, aten.index_put_.default, aten._index_put_impl_.default}
 """Operations whose indices may lie on the host, as with CUDA: they are copied to the device."""
+FUSED = varlen_kernel.KERNELS | rms_norm_kernel.KERNELS
+"""Operators that only a GPU has, each with its reference."""
 COPIES = {aten.copy_.default, aten._to_copy.default}
 FREE = {
     *("_local_scalar_dense", "_reshape_alias", "_unsafe_view", "alias", "as_strided", "detach", "diagonal", "empty"),
@@ -215,7 +217,7 @@ def run(act: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         known = same.get(id(x))
         return x if known is None and not there else OnGpu(x) if known is None else known
 
-    result = mapped(back, varlen_kernel.KERNELS.get(str(act), act)(*given, **named))
+    result = mapped(back, FUSED.get(str(act), act)(*given, **named))
     if COUNTING and there and name_of(act) not in FREE:
         mapped(lambda x: [measure(counts, x) for counts in COUNTING], result)
     return result
@@ -313,6 +315,7 @@ def pretended_gpu(*, bfloat16: bool = True) -> Iterator[torch.device]:
         patch.setattr(torch, "tensor", moved(torch.tensor))
         patch.setattr(torch, "as_tensor", moved(torch.as_tensor))
         patch.setattr(Tensor, "to", with_index)
+        patch.setattr(nn.functional, "rms_norm", rms_norm_kernel.rms_norm)
         patch.setattr(torch.inference_mode, "__enter__", enter)
         patch.setattr(torch.inference_mode, "__exit__", lambda self, *error: self.plain.__exit__(*error))
         for name, answer in reported.items():

@@ -16,7 +16,7 @@ from tests.pretended_gpu import GPU, counted, pretended_gpu
 HOME = Path(groupwise.__file__).parent
 BRANCH = re.compile(r"""\.type [!=]= "|is_cuda|startswith\("cuda|torch\.cuda\.|not in \("cpu", "cuda"\)""")
 BRANCHES = {
-    "checks/check_machine.py": 5,
+    "checks/check_machine.py": 6,
     "cluster/ray.py": 1,
     "commands/doctor.py": 2,
     "config/devices.py": 3,
@@ -29,6 +29,7 @@ BRANCHES = {
     "engines/remote/sleeping.py": 2,
     "engines/vllm/vllm_engine.py": 2,
     "engines/vllm/vllm_replicas.py": 1,
+    "models/decoder/norm.py": 1,
     "models/decoder/prepacked_weights.py": 1,
     "models/decoder/prefix_packing.py": 3,
     "models/lora.py": 1,

@@ -143,7 +143,7 @@ def use_model(a: argparse.Namespace, overrides: list[tuple[str, str]]) -> int:
             from groupwise.commands.plan import plan
 
             return plan(a.recipe, overrides, allowed, recipe_name=a.recipe_name, machines=a.machines, rates=a.rates,
-                        svg=a.svg, as_json=a.as_json)  # fmt: skip
+                        svg=a.svg, every_split=a.every_split, as_json=a.as_json)  # fmt: skip
         case "audit":
             from groupwise.commands.audit import audit
 

@@ -43,13 +43,21 @@ def test_a_gpu_that_only_emulates_bfloat16_computes_in_float32(monkeypatch: pyte
     assert choice() == ("cuda", "float32")
 
 
+@pytest.mark.parametrize("model", ["rings", "beads"])
+def test_a_small_flow_or_masked_model_computes_in_float32_on_a_gpu(model: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    stub_gpu(monkeypatch)
+    assert choice(("model", model)) == ("cuda", "float32")
+    assert choice(("model", model), ("machine.dtype", "bfloat16")) == ("cuda", "bfloat16")  # `check` refuses it
+    assert choice(("model", "no such model")) == ("cuda", "bfloat16")
+
+
 def test_another_accelerator_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.backends.mps, "is_available", lambda: True)
     assert device_of("auto") == "cpu"
 
 
 def test_a_named_device_that_is_missing_is_refused_and_not_replaced() -> None:
-    assert dtype_of("auto", "cuda") == "float32"
+    assert dtype_of("auto", "cuda", "calculator") == "float32"
     with pytest.raises(MissingRequirement, match="has no CUDA device"):
         choice(("machine.device", "cuda"))
 

@@ -105,7 +105,7 @@ def test_values_that_users_build_are_checked_at_once() -> None:
     """In a process without the type checks of the tests."""
     done = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines() == [
-        "Prompt: context is str; expected a tuple",
+        "Prompt: token_ids is str; expected a tuple",
         "Prompt: id is tuple; expected a string",
         "Prompt: row is str; expected a dict",
         "Verdict: outcome is bool; expected Outcome",

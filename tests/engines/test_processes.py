@@ -6,6 +6,8 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -33,8 +35,9 @@ def toy(directory: Path, served: Served | None = None, exchange: str = "") -> To
     return ToyRun(method=small("grpo"), directory=directory, policy=model, engine=engine, iterations=5, max_tokens=6)
 
 
+@pytest.mark.parametrize("transport", ["memory", pytest.param("file", marks=pytest.mark.slow)])
 def test_a_run_has_the_native_bytes_through_kills_and_stops_while_sampling_and_loading(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    transport: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One process of two is killed and one stopped while it samples, and again while it loads."""
     monkeypatch.setattr(slots, "PAUSE", 0.0)
@@ -66,8 +69,12 @@ def test_a_run_has_the_native_bytes_through_kills_and_stops_while_sampling_and_l
     monkeypatch.setattr(Replica, "fetch", fetched)
     exchange = tmp_path / "exchange"
     exchange.mkdir()
-    run = toy(tmp_path / "served", Served(), str(exchange))
+    monkeypatch.setattr(tempfile, "tempdir", str(exchange))
+    before = sealed_weights()
+    run = toy(tmp_path / "served", Served(), str(exchange) if transport == "file" else "")
     run.go()
+    files = [*exchange.glob("*/weights-*")]
+    assert len(files) == (transport == "file") and len(sealed_weights() - before) == (transport == "memory")
     kill, stop = signal.SIGKILL, signal.SIGSTOP
     assert sorted(sent) == sorted([("sample", kill), ("sample", stop), ("load", kill), ("load", stop)])
     wait_until_gone(sorted(pids))
@@ -77,7 +84,18 @@ def test_a_run_has_the_native_bytes_through_kills_and_stops_while_sampling_and_l
     assert [run.samples(i) for i in range(1, 6)] == [native.samples(i) for i in range(1, 6)]
     del run
     gc.collect()
-    assert not [*exchange.iterdir()]
+    assert not [*exchange.iterdir()] and sealed_weights() <= before
+
+
+def sealed_weights() -> set[str]:
+    """The memory with weights that this process holds."""
+    found = set()
+    for name in os.listdir("/proc/self/fd"):
+        with suppress(OSError):  # the listing's own descriptor
+            status = os.stat(f"/proc/self/fd/{name}")
+            if "groupwise-weights-" in os.readlink(f"/proc/self/fd/{name}"):
+                found.add(f"{name} {status.st_ino}")
+    return found
 
 
 HOST = """
@@ -88,7 +106,8 @@ from tests.rollout.fakes import tokenizer as letters
 
 async def main():
     model = decoder(family="qwen3")
-    fleet = Served().build(model, letters(), seed=0, experts=None, access=EngineAccess(exchange=sys.argv[1]))
+    access = EngineAccess(exchange=sys.argv[1] if sys.argv[2] == "file" else "")
+    fleet = Served().build(model, letters(), seed=0, experts=None, access=access)
     await fleet.load(0, dict(model.state_dict()))
     while len(fleet.replicas) < 2:
         await asyncio.sleep(0.01)
@@ -102,8 +121,13 @@ asyncio.run(main())
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux ends a stopped process with its parent")
-def test_replicas_end_with_a_killed_host_and_the_next_run_removes_its_directory(tmp_path: Path) -> None:
-    host = subprocess.Popen([sys.executable, "-c", HOST, str(tmp_path)], stdout=subprocess.PIPE, text=True)
+@pytest.mark.parametrize("transport", ["memory", "file"])
+def test_replicas_end_with_a_killed_host_and_the_next_run_removes_its_directory(transport: str, tmp_path: Path) -> None:
+    """Weights in memory have no name in a file system, so the kernel frees them with the processes."""
+    host = subprocess.Popen(
+        [sys.executable, "-c", HOST, str(tmp_path), transport], stdout=subprocess.PIPE, text=True,
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+    )  # fmt: skip
     assert host.stdout is not None
     pids = [int(word) for word in host.stdout.readline().split()]
     host.kill()
@@ -111,7 +135,8 @@ def test_replicas_end_with_a_killed_host_and_the_next_run_removes_its_directory(
     host.stdout.close()
     assert len(pids) == 2
     wait_until_gone(pids)
-    assert len([*tmp_path.iterdir()]) == 1
+    assert len([*tmp_path.iterdir()]) == 1 and not [*Path("/dev/shm").glob("*groupwise*")]
+    assert len([*tmp_path.glob("*/weights-*")]) == (transport == "file")
     exchange = Exchange(tmp_path)
     assert [*tmp_path.iterdir()] == [exchange.path] and exchange.path.stat().st_mode & 0o777 == 0o700
     exchange.close()

@@ -157,7 +157,7 @@ BAD_REQUESTS = [
 ]  # fmt: skip
 
 
-LEGAL = {"content": ["x"], "steps": [None], "path": [[]], "stream": [[]], "context": [[]]}
+LEGAL = {"content_hash": ["x"], "steps": [None], "actions": [[]], "stream": [[]], "context": [[]]}
 """By field: the values below that a request may have."""
 
 

@@ -76,7 +76,7 @@ def test_the_first_choices_are_never_lost():
     assert fork.parent is branches[0] and fork.birth == 0
     assert COUNTDOWN.forks(branches, 0, 0) == []
     three = [branch(0.30, 0.28, 0.27) for _ in range(2)]
-    ranks = [b.sample.tokens for b in replace(COUNTDOWN, choices=3).forks(three, 0, 3)]
+    ranks = [b.sample.tokens for b in replace(COUNTDOWN, top_k=3).forks(three, 0, 3)]
     assert ranks == [(2,), (2,), (3,)], "second choices before third ones"
 
 
@@ -99,8 +99,8 @@ def tokens(ids: Ids, **changes: Any) -> Sample:
     ("strategy", "fork", "left"),
     [
         (COUNTDOWN, (1, 9, 3, 4, 5), 1), (COUNTDOWN, FAR, 3), (replace(COUNTDOWN, check_ages=(4,)), A, 3),
-        (replace(COUNTDOWN, edit=0.0, rouge=0.5), (2, 3, 4, 6, 7), 1),
-        (replace(COUNTDOWN, edit=0.0, suffix=0.3), (9, 4, 5, 8, 7), 1),
+        (replace(COUNTDOWN, min_edit_distance=0.0, max_rouge_l=0.5), (2, 3, 4, 6, 7), 1),
+        (replace(COUNTDOWN, min_edit_distance=0.0, max_suffix_match=0.3), (9, 4, 5, 8, 7), 1),
     ],
     ids=["edit", "far", "age", "rouge", "suffix"],
 )  # fmt: skip

@@ -1,11 +1,16 @@
-"""Tests on a real CUDA device: `make test-gpu`. Without one they skip with the reason."""
+"""Tests on a real CUDA device: `make test-gpu`. Without one they skip with the reason.
 
+What they measure is written to benchmarks/GPU.md at the end of the session.
+"""
+
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
 
 HERE = Path(__file__).parent
+PAGE_OF_FIGURES = HERE.parents[1] / "benchmarks" / "GPU.md"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -19,3 +24,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture
 def gpu() -> torch.device:
     return torch.device("cuda", 0)
+
+
+@pytest.fixture(scope="session")
+def figures() -> Iterator[list[str]]:
+    """Paragraphs and tables of the page of figures, in the order of the tests."""
+    found: list[str] = []
+    yield found
+    if found:
+        device = f"{torch.cuda.get_device_name(0)}, torch {torch.__version__}"
+        head = ["# Measurements on a GPU", f"`make test-gpu` on one {device}."]
+        PAGE_OF_FIGURES.write_text("\n\n".join([*head, *found]) + "\n")

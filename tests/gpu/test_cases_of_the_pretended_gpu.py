@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from groupwise.data import Sampling, pack
-from groupwise.engines.native.row_sampling import row_bounds, row_logprobs, row_truncated, row_uniforms
+from groupwise.engines.native.row_sampling import largest_needed, row_bounds, row_logprobs, row_truncated, row_uniforms
 from groupwise.learner import forward
 from groupwise.models import truncated, uniform
 from tests.learner.small import rollouts
@@ -34,10 +34,12 @@ def test_samples_without_pages_are_the_cpus(gpu: torch.device, windows: tuple, h
 
 
 def test_row_sampling_is_the_cpus(gpu: torch.device) -> None:
-    samplings = [Sampling(), Sampling(temperature=0.0), Sampling(top_p=0.8, top_k=50), Sampling(min_p=0.05)]
+    samplings = [Sampling(), Sampling(temperature=0.0), Sampling(top_p=0.8), Sampling(min_p=0.05)]
     logits = torch.randn(4, 5000, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     bounds = torch.from_numpy(row_bounds(samplings, 5000)).to(gpu)
-    logp = row_truncated(row_logprobs(logits.to(gpu), bounds[0], greedy=True), bounds[1:]).cpu()
+    most = largest_needed(samplings, 5000)
+    assert most == 5000, "top-p without top-k needs all"
+    logp = row_truncated(row_logprobs(logits.to(gpu), bounds[0], greedy=True), bounds[1:], most).cpu()
     for i, sampling in enumerate(samplings):
         assert torch.allclose(logp[i : i + 1].exp(), truncated(logits[i : i + 1], sampling).exp(), atol=1e-12)
     one = torch.ones(1, dtype=torch.long, device=gpu)

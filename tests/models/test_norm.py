@@ -5,6 +5,7 @@ import torch
 from torch import Tensor
 
 from groupwise.models.decoder.norm import Norm
+from tests.pretended_gpu import counted, pretended_gpu
 
 
 def world(dtype: torch.dtype) -> tuple[Norm, Tensor]:
@@ -44,3 +45,25 @@ def test_frozen_weights_get_no_gradient() -> None:
     norm.requires_grad_(False)
     norm(x).sum().backward()
     assert norm.weight.grad is None and x.grad is not None
+
+
+def test_a_norm_on_a_gpu_is_one_kernel_forward_and_one_backward() -> None:
+    """In half precision; float32 has the formula of a CPU."""
+    plain, x = world(torch.bfloat16)
+    exact, y = world(torch.float32)
+    here = plain(x)
+    here.sum().backward()
+    with pretended_gpu() as device:
+        norm, there = world(torch.bfloat16)
+        norm.to(device)
+        there = there.detach().to(device).requires_grad_()
+        with counted() as forward:
+            out = norm(there)
+        out.sum().backward()
+        assert (forward.kernels, forward.operations["rms_norm"]) == (1, 1)
+        torch.testing.assert_close(out.detach().cpu(), here.detach(), rtol=0.02, atol=0.02)
+        torch.testing.assert_close(there.grad.cpu(), x.grad, rtol=0.02, atol=0.02)
+        torch.testing.assert_close(norm.weight.grad.cpu(), plain.weight.grad, rtol=0.02, atol=0.05)
+        with counted() as slow:
+            exact.to(device)(y.detach().to(device))
+    assert slow.operations["rms_norm"] == 0

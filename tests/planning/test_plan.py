@@ -12,7 +12,7 @@ from groupwise.config.recipe_toml import read_recipe
 from groupwise.core import BadData, Usage
 from groupwise.models import Lora, Shape, find_model
 from groupwise.planning.cost_model import draw_lengths, learning_seconds, passes, times_of
-from groupwise.planning.device_splits import Placement, any_fits, placements
+from groupwise.planning.device_splits import Placement, any_fits, obstacle, placements
 from groupwise.planning.fitting import changed, largest_microbatch, nearest_changes
 from groupwise.planning.machines import AssumedLengths, Machines, on_machines, read_machines
 from groupwise.planning.memory import Process, microbatch, run_memory
@@ -28,7 +28,8 @@ ATTENTION = 64 * 64 + 2 * 64 * 32 + 64 * 64
 LAYER = ATTENTION + 3 * 64 * 256 + 2 * 64
 WEIGHTS = 2 * 1000 * 64 + 4 * LAYER + 64
 EIGHT = Machines(
-    name="small", count=8, memory_gib=0.75, tflops=1.0, memory_gb_s=10.0, link_gb_s=1.0, rates="made up",
+    name="small", count=8, memory_gib=0.75, tflops=1.0, memory_gb_s=10.0, link_gb_s=1.0, step_overhead_ms=5.0,
+    rates="made up",
     lengths=AssumedLengths(prompt=100, median=50),
 )  # fmt: skip
 FIELDS = {"prompts": "16", "method.group_size": "8", "method.minibatches": "2", "sampling.max_tokens": "400"}
@@ -246,7 +247,7 @@ def test_an_engine_spans_as_many_devices_as_it_needs() -> None:
 
 
 def test_a_plan_has_one_trial_for_each_lag() -> None:
-    plan = plan_run(RECIPE, SHAPE, EIGHT, 100)
+    plan = plan_run(RECIPE, SHAPE, EIGHT, 100, every=True)
     assert [trial.max_staleness for trial in plan.trials] == [0, 1, 2, 4]
     assert plan.trials[0].placement.together and not plan.trials[1].placement.together
     assert plan.best.rate >= 0.98 * max(trial.rate for trial in plan.trials)
@@ -278,13 +279,41 @@ def test_a_plan_that_does_not_fit_names_the_nearest_recipe_and_enough_devices() 
     assert plan.trials == () and plan.changes
     text = "\n".join(plan_lines(plan))
     assert "it does not fit: 1 do both with " in text and f"--{plan.changes[0][0]} " in text
-    hopeless = plan_run(RECIPE, SHAPE, replace(EIGHT, memory_gib=0.1), 100)
+    hopeless = plan_run(RECIPE, SHAPE, replace(EIGHT, memory_gib=0.1), 100, every=True)
     assert (hopeless.trials, hopeless.changes, hopeless.devices) == ((), None, 0)
     assert "no number of devices is enough: use a smaller model" in plan_lines(hopeless)[-1]
 
 
+def test_the_default_plans_only_what_this_version_runs() -> None:
+    """On GPUs one learner; with `every`, the others are marked with the reason for which `check` refuses them."""
+    plan = plan_run(RECIPE, SHAPE, EIGHT, 100)
+    assert {trial.placement.label for trial in plan.trials} == {"7 generate, 1 learn"}
+    assert [trial.max_staleness for trial in plan.trials] == [1, 2, 4] and plan.fits_beyond
+    assert "--all-splits plans them, too" in "\n".join(plan_lines(plan))
+    every = "\n".join(plan_lines(plan_run(RECIPE, SHAPE, EIGHT, 100, every=True)))
+    assert "not runnable by this version: 8 do both: several ranks compute on CPUs only" in every
+    alone = plan_run(RECIPE, SHAPE, replace(EIGHT, count=1), 100)
+    assert not alone.fits_beyond and "not runnable" not in "\n".join(plan_lines(alone))
+
+
+def test_shared_weights_on_cpus_are_planned_where_the_checks_allow_them() -> None:
+    cpus = replace(EIGHT, device="cpu", step_overhead_ms=1.0)
+    recipe = on_machines(read_recipe("method = 'dapo'", [*FIELDS.items()]), cpus)
+    assert max(trial.placement.learners for trial in plan_run(recipe, SHAPE, cpus, 100).trials) == 8
+    half = changed(recipe, [("machine.dtype", "bfloat16")])
+    assert all(trial.placement.learners == 1 for trial in plan_run(half, SHAPE, cpus, 100).trials)
+
+
+@pytest.mark.parametrize(("count", "split", "reason"), [(8, 1, "on CPUs only"), (1, 1, ""), (1, 2, "on one device")])
+def test_the_reason_why_a_split_is_not_run(count: int, split: int, reason: str) -> None:
+    placement = Placement(devices=8, generators=8 - count, learners=count, split=split)
+    assert obstacle(placement, RECIPE, SHAPE).endswith(reason) and bool(reason) == bool(
+        obstacle(placement, RECIPE, SHAPE)
+    )
+
+
 def test_the_timeline_shows_two_iterations() -> None:
-    trial = plan_run(RECIPE, SHAPE, EIGHT, 100).trials[0]
+    trial = plan_run(RECIPE, SHAPE, EIGHT, 100, every=True).trials[0]
     drawn = lanes(trial.simulation, trial.warm, 200)
     assert drawn.keys() == {"rows", "learn", "publish"} and all(len(shares) == 200 for shares in drawn.values())
     assert max(drawn["rows"]) == 1 and all(0 <= x <= 1 + 1e-9 for shares in drawn.values() for x in shares)

@@ -15,13 +15,13 @@ from groupwise.engines import Native, NativeEngine, PagedEngine, without_pages
 from groupwise.engines.native.paged_batch import AHEAD, PagedBatch
 from groupwise.engines.native.paged_layout import Paged
 from groupwise.engines.native.pages import PAGE, Pages, pages_for
-from groupwise.engines.native.row_sampling import row_bounds, row_logprobs, row_truncated, row_uniforms
+from groupwise.engines.native.row_sampling import largest_needed, row_bounds, row_logprobs, row_truncated, row_uniforms
 from groupwise.models import choose, truncated, uniform
 from tests.pretended_gpu import Counts, counted, pretended_gpu
 from tests.rollout.fakes import decoder, engine, generate, prompt_of, request, tokenizer, without_end_token
 from tests.test_pretended_gpu import plain_attention
 
-LAYER, QK_NORMS, OUTSIDE, TRUNCATION = 36, 16, 120, 60
+LAYER, QK_NORMS, OUTSIDE, TRUNCATION = 22, 2, 71, 60
 """The most kernels of a step: for each layer, for norms of its queries and keys, for embedding, layout, head and
 sampling together, and for top-p, top-k and min-p."""
 SAMPLINGS = (
@@ -106,18 +106,21 @@ def test_a_step_has_a_fixed_number_of_kernels_and_one_wait() -> None:
     many = steps(asks((300, 1, 40), 5, plain), 12, layers=2, qk_norm=False)
     deep = steps(asks((9,), 5, plain)[:1], 4, layers=3, qk_norm=False)
     normed = steps(asks((9,), 5, plain)[:1], 4, layers=2)
-    cut = steps(asks((9,), 5, (Sampling(top_p=0.9, top_k=7),))[:1], 4, layers=2, qk_norm=False)
+    cut = steps(asks((9,), 5, (Sampling(top_p=0.9, min_p=0.1),))[:1], 4, layers=2, qk_norm=False)
+    top = steps(asks((9,), 5, (Sampling(top_p=0.9, top_k=7),))[:1], 4, layers=2, qk_norm=False)
     kernels = few[1].kernels
     layer = deep[1].kernels - kernels
-    assert layer <= LAYER and kernels - 2 * layer <= OUTSIDE
+    assert layer <= LAYER and kernels - 2 * layer <= OUTSIDE  # the vocabulary is searched by blocks
     assert {c.kernels for c in (*few[1:], *many[1:])} == {kernels}
     assert normed[1].kernels - kernels <= 2 * QK_NORMS and cut[1].kernels - kernels <= TRUNCATION
-    for counts in (few, many, deep, normed, cut):
+    for counts in (few, many, deep, normed, cut, top):
         assert all((c.waits, c.to_host) == (1, 1) for c in counts)
         assert all(c.to_device == 0 and c.trace == counts[1].trace for c in counts[1:])
     assert many[1].bytes_to_host == 2 * 8 * 12
     assert cut[1].largest <= 4 * 1500 * 8  # the order of the sort; no float64 matrix of rows and vocabulary
     assert cut[1].float64 - few[1].float64 < 20
+    assert top[1].kernels < cut[1].kernels and "sort" not in top[1].operations
+    assert top[1].largest == few[1].largest < cut[1].largest, "no order of the vocabulary"
 
 
 def test_rows_are_padded_to_powers_of_two_without_batch_invariance() -> None:
@@ -265,7 +268,9 @@ def test_rows_are_truncated_and_chosen_as_one_by_one(rows, vocabulary, seed, tie
     logits = torch.randn(len(samplings), vocabulary, dtype=torch.float64, generator=draws)
     logits = logits.mul(2).round() if tied else logits * 0 if tied is None else logits
     bounds = torch.from_numpy(row_bounds(samplings, vocabulary))
-    logp = row_truncated(row_logprobs(logits, bounds[0], greedy=any(s.temperature == 0 for s in samplings)), bounds[1:])
+    logp = row_logprobs(logits, bounds[0], greedy=any(s.temperature == 0 for s in samplings))
+    if (most := largest_needed(samplings, vocabulary)) is not None:
+        logp = row_truncated(logp, bounds[1:], most)
     u = torch.rand(len(samplings), dtype=torch.float64, generator=draws)
     for i, sampling in enumerate(samplings):
         want = truncated(logits[i : i + 1], sampling)

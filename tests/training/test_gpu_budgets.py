@@ -45,8 +45,8 @@ def language(**changes: Any) -> Callable[[Path], Path]:
 
 
 def steps(name: str) -> Callable[[Path], Path]:
-    """A run of a flow or a masked policy. They compute in float32, which `check` tells."""
-    return lambda run: run_recipe(run, name, 1, 0, {"machine.dtype": "float32", "method.group_size": 4})
+    """A run of a flow or a masked policy, whose dtype `auto` is float32."""
+    return lambda run: run_recipe(run, name, 1, 0, {"method.group_size": 4})
 
 
 RUNS = {

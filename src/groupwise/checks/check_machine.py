@@ -13,13 +13,14 @@ from groupwise.config.devices import device_label
 from groupwise.config.recipe import Machine, Recipe
 from groupwise.config.user_code import UserCode
 from groupwise.core import GroupwiseError, MissingRequirement, Usage
-from groupwise.engines import Served
-from groupwise.models import Shape, base_directory
+from groupwise.engines import Native, Served, Vllm
+from groupwise.models import base_directory
 from groupwise.models.decoder.decoder import Sizes
 from groupwise.models.decoder.varlen_attention import varlen_obstacle
 from groupwise.models.model_files import read_json
 from groupwise.planning.memory import host_memory, refuse_beyond
 from groupwise.planning.pipelines import pipeline_memory, pipeline_plan_line
+from groupwise.planning.runnable import RANKS_ON_GPUS, sharding_obstacles
 from groupwise.runs.trackers import OPENERS
 from groupwise.training.build import DTYPES, find_device
 
@@ -38,7 +39,7 @@ def check_machine(recipe: Recipe, use: UserCode, *, train: bool) -> Checked:
             ExternalRank.read(recipe.cluster.ranks)
         if recipe.cluster.ranks > 1 and find_device(recipe.machine).type != "cpu":
             fix = "use --machine.device cpu, or --cluster.ranks 1 --cluster.reduction_lanes 1"
-            raise Usage(f"cluster.ranks is {recipe.cluster.ranks}: several ranks compute on CPUs only", fix=fix)
+            raise Usage(f"cluster.ranks is {recipe.cluster.ranks}: {RANKS_ON_GPUS}", fix=fix)
     except GroupwiseError as error:
         errors.append(error)
     if (cores := os.cpu_count() or 1) < (threads := recipe.machine.threads * recipe.cluster.ranks):
@@ -104,18 +105,28 @@ def check_place(recipe: Recipe) -> list[GroupwiseError]:
     ]
 
 
+def check_batch_invariance(recipe: Recipe) -> list[GroupwiseError]:
+    """An error on a GPU for an engine of this package that decodes without pages, and so with shapes that vary."""
+    engine = recipe.engine
+    if not isinstance(engine, Native) or type(engine) is Native or isinstance(engine, Vllm):
+        return []
+    if not engine.batch_invariant:
+        return []
+    try:
+        on_cpu = find_device(recipe.machine).type == "cpu"
+    except GroupwiseError:  # `check_machine` reports it
+        return []
+    what = f"engine.batch_invariant is true: the engine {type(engine).__name__} does not have it on a GPU"
+    evidence = "it decodes without pages, so that a sample may depend on the others that run"
+    fix = "use --engine.batch_invariant false, or --engine.kind Native"
+    return [] if on_cpu else [Usage(what, evidence=evidence, fix=fix)]
+
+
 def check_sharding(recipe: Recipe, shape: Sizes) -> None:
     """`Usage` if the learner cannot be sharded over ranks with the bits of replicas."""
     if not recipe.cluster.sharded:
         return
-    reasons = {
-        "bfloat16 gradients would be rounded before they are added over ranks": recipe.machine.dtype == "bfloat16",
-        "compiled layers do not gather weights": recipe.machine.compile,
-        "in a mixture of experts or modules of transformers, one rank may leave out a layer": not isinstance(
-            shape, Shape
-        ),
-    }
-    if evidence := "\n".join(reason for reason, applies in reasons.items() if applies):
+    if evidence := "\n".join(sharding_obstacles(recipe, shape)):
         fix = "use --cluster.shard none: each rank then holds all weights"
         raise Usage("cluster.shard is full, and this run cannot be sharded", evidence=evidence, fix=fix)
 

@@ -232,6 +232,8 @@ COMMANDS = (
                    help="a card such as a100, 8xh100 or rtx4090, also several; or a file (default: this machine)"),
             option("--rates", default="", metavar="RUN", help="calibrate the seconds by a finished run on one device"),
             option("--svg", default="", metavar="FILE.svg", help="write the timeline of two iterations as an image"),
+            option("--all-splits", dest="every_split", action="store_true",
+                   help="also plan splits of the devices that this version does not run, and mark them"),
             JSON,
         ),
         (USE, UNSAFE, TRUST), takes_recipe_fields=True,

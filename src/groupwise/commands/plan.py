@@ -19,6 +19,7 @@ from groupwise.data import all_problems
 from groupwise.models import base_directory, find_model, kind_of
 from groupwise.planning.calibration import calibrated
 from groupwise.planning.cards import named_machines
+from groupwise.planning.device_splits import obstacle
 from groupwise.planning.machines import Machines, on_machines, read_machines
 from groupwise.planning.pipelines import pipeline_memory
 from groupwise.planning.plan import Plan, plan_run
@@ -39,12 +40,14 @@ def plan(
     machines: str,
     rates: str,
     svg: str,
+    every_split: bool,
     as_json: bool,
 ) -> int:
     """Print the plan of a recipe on machines. Returns 2 if it does not fit in their memory, else 0.
 
     `machines` is a file, or a card's name such as `8xa100`, or several of them with commas; empty means this machine.
-    `rates` is a finished run by whose seconds the plan's are calibrated.
+    `rates` is a finished run by whose seconds the plan's are calibrated. `every_split`: also splits of the devices that
+    this version does not run.
     """
     refuse_card(overrides)
     use, available = load_use(allowed), [find_machines(text) for text in names_of_machines(machines)]
@@ -61,7 +64,7 @@ def plan(
     available = available or [this_machine(recipe, shape, prompt)]
     if rates:
         available = [with_rates_of(rates, one, use) for one in available]
-    plans = [plan_run(recipe, shape, one, one.lengths.prompt or prompt()) for one in available]
+    plans = [plan_run(recipe, shape, one, one.lengths.prompt or prompt(), every=every_split) for one in available]
     if len(plans) > 1:
         return compare_machines(plans, svg=svg, as_json=as_json)
     (planned,) = plans
@@ -158,6 +161,7 @@ def plan_json(planned: Plan) -> dict[str, Any]:
             "max_staleness": trial.max_staleness,
             **asdict(trial.placement),
             "engines": trial.placement.engines,
+            "not_runnable": obstacle(trial.placement, planned.recipe, planned.shape),
             "rows": trial.setup.max_num_seqs,
             "sampling": trial.sampling(),
             "learning": trial.learning,

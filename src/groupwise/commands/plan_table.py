@@ -4,12 +4,13 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from groupwise.commands.table import aligned
 from groupwise.config.recipe import Recipe
-from groupwise.planning.device_splits import Placement, Trial
+from groupwise.planning.device_splits import Placement, Trial, obstacle
 from groupwise.planning.fitting import cached_tokens_that_fit, largest_microbatch
 from groupwise.planning.machines import Machines
 from groupwise.planning.memory import GIB, Memory, advice
 from groupwise.planning.pipelines import pipeline_plan_line
 from groupwise.planning.plan import Plan
+from groupwise.planning.step_kernels import LAUNCH, step_kernels
 from groupwise.planning.timeline import timeline_text
 
 COLUMNS: Mapping[str, tuple[str, ...]] = {
@@ -33,7 +34,8 @@ def plan_lines(planned: Plan) -> list[str]:
     lines = [*heading(planned), "", *memory_table(planned), ""]
     if not planned.trials:
         return [*lines, *does_not_fit(planned)]
-    lines += [*largest_table(planned), "", *time_table(planned), NOT_INCLUDED, "", *best_lines(planned)]
+    lines += [*largest_table(planned), "", *time_table(planned), *launch_lines(planned), NOT_INCLUDED]
+    lines += ["", *best_lines(planned), *beyond_lines(planned)]
     for trial in dict.fromkeys((planned.reproducible, planned.best)):
         lines += ["", f"two iterations, {described(trial)}:", *timeline_text(trial.simulation, trial.warm)]
     return lines
@@ -159,6 +161,22 @@ def time_table(planned: Plan) -> list[str]:
     return aligned([head, *rows], numbers=True)
 
 
+def launch_lines(planned: Plan) -> list[str]:
+    """A line about the seconds of a decoding step that do not depend on rates; none if the machine file has them."""
+    if planned.machines.step_overhead_ms != "counted":
+        return []
+    kernels = step_kernels(planned.recipe, planned.shape)
+    return [f"a decoding step launches {kernels:,} kernels (counted), at {LAUNCH * 1e6:g} microseconds each (assumed)"]
+
+
+def beyond_lines(planned: Plan) -> list[str]:
+    """Why splits of this plan are not run by this version, or how to plan such splits; none if all are run."""
+    refused = {p.label: why for p in planned.placements if (why := obstacle(p, planned.recipe, planned.shape))}
+    if planned.fits_beyond:
+        return ["splits that this version does not run are left out; --all-splits plans them, too"]
+    return [f"not runnable by this version: {label}: {why}" for label, why in refused.items()]
+
+
 def seconds(x: float) -> str:
     """Seconds with a digit after the point, or three for a short time; `-` for none.
 
@@ -199,6 +217,8 @@ def does_not_fit(planned: Plan) -> list[str]:
         lines.append("nearest recipe that fits: " + " ".join(f"--{path} {value}" for path, value in planned.changes))
     if planned.devices:
         lines.append(f"unchanged it fits on {planned.devices:,} devices")
-    if not planned.changes and not planned.devices:
+    if planned.fits_beyond:
+        lines.append("it fits with a split that this version does not run: --all-splits")
+    if not planned.changes and not planned.devices and not planned.fits_beyond:
         lines.append("no number of devices is enough: use a smaller model")
     return lines

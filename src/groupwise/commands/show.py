@@ -87,7 +87,7 @@ def auto_texts(method: Method) -> list[str]:
     lines: list[str] = []
     for wording in wordings(method):
         forms, prose = wording.forms, str(wording.forms.prose).strip().splitlines()
-        lines += [wording.field_path, f"  packaged models: {forms.for_packaged_models!r}"]
+        lines += [wording.field_path, f"  packaged models: {forms.packaged!r}"]
         lines += (
             [f"  prose: {forms.prose!r}"] if len(prose) == 1 else ["  prose:", *(f"    {x}".rstrip() for x in prose)]
         )

@@ -58,7 +58,7 @@ def starting_point(
     a CPU at most `CPU_BUDGET`. A model that cannot be read has no such defaults: reading it again gives the error.
 
     >>> start = starting_point(None, [("task", "big_sums")])
-    >>> start.source, start.fields
+    >>> start.source, start.overrides
     ('method = "gspo"', (('optimizer.lr', 0.0002), ('sampling.max_tokens', 64), ('task', 'big_sums')))
     >>> print(start.note)
     defaults: method gspo, optimizer.lr 0.0002 (223,520 weights), sampling.max_tokens 64 (half of the model's 128)
@@ -91,7 +91,7 @@ def complete_phases(data: Mapping[str, Any], *, trust_remote_code: bool = False)
         defaults, reasons = model_defaults(tables, trust_remote_code=trust_remote_code, rate=False)
         machine = tables.get("machine", {})
         if isinstance(machine, Mapping) and machine.get("dtype", AUTO) == AUTO:
-            defaults |= {DTYPE: dtype_of(AUTO, str(machine.get("device", AUTO)))}
+            defaults |= {DTYPE: dtype_of(AUTO, str(machine.get("device", AUTO)), str(tables["model"]))}
         for path, value in defaults.items():
             set_path(complete, f"{KEY}.{i}.{path}", value)
         if reasons:

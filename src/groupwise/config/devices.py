@@ -5,6 +5,8 @@ from dataclasses import replace
 import torch
 
 from groupwise.config.recipe import Recipe
+from groupwise.core import GroupwiseError
+from groupwise.models import base_directory, find_model, kind_of
 
 AUTO = "auto"
 
@@ -22,16 +24,24 @@ def device_of(name: str) -> str:
     return "cuda" if torch.cuda.is_available() else "cpu"
 
 
-def dtype_of(name: str, device: str) -> str:
-    """The name of a dtype; for `auto`, `bfloat16` if the device is a GPU that computes in it, else `float32`.
+def dtype_of(name: str, device: str, model: str) -> str:
+    """The name of a dtype; for `auto`, `bfloat16` if device and kind of `model` compute in it, else `float32`.
 
-    >>> dtype_of("auto", "cpu"), dtype_of("float64", "cpu")
+    >>> dtype_of("auto", "cpu", "calculator"), dtype_of("float64", "cpu", "calculator")
     ('float32', 'float64')
     """
     if name != AUTO:
         return name
     on_gpu = device_of(device).startswith("cuda") and torch.cuda.is_bf16_supported(including_emulation=False)
-    return "bfloat16" if on_gpu else "float32"
+    return "bfloat16" if on_gpu and _in_bfloat16(model) else "float32"
+
+
+def _in_bfloat16(model: str) -> bool:
+    """Whether models of this one's kind compute in bfloat16. True for a missing model, which the checks report."""
+    try:
+        return kind_of(base_directory(find_model(model, weights=False))).in_bfloat16
+    except GroupwiseError:
+        return True
 
 
 def resolved(recipe: Recipe) -> Recipe:
@@ -40,7 +50,7 @@ def resolved(recipe: Recipe) -> Recipe:
     Its device may remain `auto`, so that a run continues on another machine.
     """
     machine, cluster = recipe.machine, recipe.cluster
-    machine = replace(machine, dtype=dtype_of(machine.dtype, machine.device))
+    machine = replace(machine, dtype=dtype_of(machine.dtype, machine.device, recipe.model))
     return replace(
         recipe, machine=machine, cluster=replace(cluster, reduction_lanes=cluster.reduction_lanes or cluster.ranks)
     )

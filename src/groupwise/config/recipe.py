@@ -142,8 +142,8 @@ class Machine:
     """Device, precision and time limits. `microbatch_tokens` limits the tokens of one forward pass of the learner; a
     shared context counts once.
 
-    The device `auto` is `cuda` where torch has a CUDA device, else `cpu`. The dtype `auto` is `bfloat16` on a GPU and
-    `float32` on a CPU; a run records the choice and keeps it.
+    The device `auto` is `cuda` where torch has a CUDA device, else `cpu`. The dtype `auto` is `bfloat16` on a GPU, and
+    `float32` on a CPU or for small flow and masked models; a run records the choice and keeps it.
 
     `deadline` limits a draw, in seconds. `verdict_deadline` limits a call of the user's grade function or environment,
     and one execution of an answer's code, whose CPU time is limited to a fifth of it.

@@ -43,6 +43,8 @@ class ModelKind(ABC):
     name: ClassVar[str]
     described: ClassVar[str]
     """What a config.json describes, for an error message."""
+    in_bfloat16: ClassVar[bool] = True
+    """Whether the dtype `auto` is bfloat16 on a GPU; else it is float32 there, too."""
     adapter_targets: ClassVar[tuple[str, ...]] = ()
     """The usual targets of an adapter; empty: the defaults of `Lora`."""
 

@@ -69,9 +69,8 @@ def activation_bytes(shape: Shape, packed: Packed, size: int, *, recompute: bool
     """
     layer = layer_bytes(shape, packed, size, kernel=kernel)
     stored = shape.layers * packed.tokens * shape.width * size + layer if recompute else shape.layers * layer
-    last = (
-        packed.tokens * norm_bytes(shape.width, size) + packed.answer_count * packed.answer_tokens * shape.width * size
-    )
+    norm = norm_bytes(shape.width, size, fused=norms_are_fused(size, kernel))
+    last = packed.tokens * norm + packed.answer_count * packed.answer_tokens * shape.width * size
     mlp = packed.tokens * (3 * shape.width + 2 * shape.inner) * size
     return stored + last + max(mlp, attention_backward_bytes(shape, packed, size, kernel=kernel))
 
@@ -84,9 +83,12 @@ def layer_bytes(shape: Shape, packed: Packed, size: int, *, kernel: Kernel) -> i
     with its prompt, the mask as numbers; or what the math kernel stores.
     """
     queries, keys = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
-    token = 2 * norm_bytes(shape.width, size) + 4 * shape.inner * size
+    fused = norms_are_fused(size, kernel)
+    token = 2 * norm_bytes(shape.width, size, fused=fused) + 4 * shape.inner * size
     if shape.qk_norm:
-        token += (queries + keys) * max(size, 4)
+        token += (
+            (queries + keys) * size + 4 * (shape.heads + shape.kv_heads) if fused else (queries + keys) * max(size, 4)
+        )
     if kernel == "varlen":
         return packed.tokens * (token + 2 * (queries + keys) * size + 4 * shape.heads)
     if kernel == "flash" and packed.prompt_tokens > LONG and not any(shape.windows):
@@ -126,9 +128,17 @@ def attention_backward_bytes(shape: Shape, packed: Packed, size: int, *, kernel:
     return copied * (4 * keys + 2 * queries) * size + packed.tokens * (queries * (2 * size + 4) + 2 * 4 * keys)
 
 
-def norm_bytes(width: int, size: int) -> int:
-    """Bytes that a norm stores for each token: the normalised vector, at least in float32, and the output."""
-    return width * (max(size, 4) + size)
+def norms_are_fused(size: int, kernel: Kernel) -> bool:
+    """Whether norms are one kernel of torch: in half precision on a GPU."""
+    return size == 2 and kernel != "flash"
+
+
+def norm_bytes(width: int, size: int, *, fused: bool) -> int:
+    """Bytes that a norm stores for each token: the normalised vector, at least in float32, and the output.
+
+    A `fused` norm stores its input in place of that vector, and a number in float32.
+    """
+    return width * 2 * size + 4 if fused else width * (max(size, 4) + size)
 
 
 def forward_bytes(shape: Shape, tokens: int, size: int) -> int:

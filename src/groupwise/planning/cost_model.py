@@ -9,6 +9,7 @@ from groupwise.models import Shape
 from groupwise.planning.machines import AssumedLengths, Machines
 from groupwise.planning.memory import BYTES, Process, key_value_bytes, run_memory
 from groupwise.planning.shapes import active_weights, weights_of
+from groupwise.planning.step_kernels import LAUNCH, step_kernels
 
 DRAWN = 1 << 12
 """The number of lengths that a plan draws; a run with more samples repeats them."""
@@ -68,11 +69,20 @@ def times_of(recipe: Recipe, shape: Shape, machines: Machines, lengths: Lengths,
     weights = weights_of(shape) * size
     cache = lengths.live * key_value_bytes(shape, size)
     return Times(
-        token=machines.sampling_factor * (machines.step_overhead_ms / 1e3 + weights / read),
+        token=machines.sampling_factor * (step_seconds(recipe, shape, machines) + weights / read),
         row=machines.sampling_factor * (cache / read + forward_operations(shape, lengths.live) / operations),
         learn=machines.learning_factor * learning_seconds(recipe, shape, machines, lengths, process.ranks),
         update=machines.learning_factor * update_seconds(recipe, shape, machines, lengths.prompt, process.ranks),
         publish=0.0 if process.shares_weights else weights / (machines.link_gb_s * 1e9),
+    )
+
+
+def step_seconds(recipe: Recipe, shape: Shape, machines: Machines) -> float:
+    """Seconds of a decoding step besides reading and computing: given, or those of launching its kernels."""
+    return (
+        LAUNCH * step_kernels(recipe, shape)
+        if machines.step_overhead_ms == "counted"
+        else machines.step_overhead_ms / 1e3
     )
 
 

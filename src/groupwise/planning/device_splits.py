@@ -10,6 +10,7 @@ from groupwise.planning.cost_model import Lengths, times_of
 from groupwise.planning.fitting import cached_tokens_that_fit, fits
 from groupwise.planning.machines import Machines
 from groupwise.planning.memory import Process
+from groupwise.planning.runnable import split_obstacle
 from groupwise.planning.simulator import Setup, Simulation, simulate
 
 LAGS = (0, 1, 2, 4)
@@ -105,14 +106,32 @@ class Trial:
 
 
 def placements(
-    recipe: Recipe, shape: Shape, context: int, machines: Machines, *, together: bool
+    recipe: Recipe, shape: Shape, context: int, machines: Machines, *, together: bool, every: bool = True
 ) -> Iterator[Placement]:
     """The placements that fit in memory, each with the smallest engine that fits.
 
-    With `together` all devices do both; else there are at most `SPLITS` splits, from few generators to many.
+    With `together` all devices do both; else there are at most `SPLITS` splits, from few generators to many. Without
+    `every`, those that this version does not run are left out, and one device learns while the others generate.
     """
+    found = _fitting(recipe, shape, context, machines, together=together, learners=0 if every else 1)
+    yield from (p for p in found if every or not obstacle(p, recipe, shape))
+
+
+def obstacle(placement: Placement, recipe: Recipe, shape: Shape) -> str:
+    """Why this version does not run a placement; empty if it does."""
+    return split_obstacle(
+        recipe, shape, learners=placement.learners, split=placement.tensor_parallel, together=placement.together
+    )
+
+
+def _fitting(
+    recipe: Recipe, shape: Shape, context: int, machines: Machines, *, together: bool, learners: int
+) -> Iterator[Placement]:
+    """The placements that fit in memory; with `learners`, one with so few learners is among the splits."""
     count = machines.count
     splits = [1 << i for i in range(count.bit_length())]
+    if not together and count == 1:
+        return
     if together:
         options = (
             Placement(devices=count, generators=count // s * s, learners=count, tensor_parallel=s) for s in splits
@@ -123,7 +142,8 @@ def placements(
         engine = Process(has_learner=False, tensor_parallel=split, engines=max(1, count // 2 // split))
         if fits(recipe, shape, context, machines, engine):
             step = max(split, -(-count // (SPLITS + 1) // split) * split)
-            for generators in range(step, count, step):
+            last = [count - learners] if learners and split == 1 else []
+            for generators in dict.fromkeys([*range(step, count, step), *last]):
                 p = Placement(devices=count, generators=generators, learners=count - generators, tensor_parallel=split)
                 if fitting(p, recipe, shape, context, machines):
                     yield p
@@ -135,10 +155,11 @@ def fitting(placement: Placement, recipe: Recipe, shape: Shape, context: int, ma
     return all(fits(recipe, shape, context, machines, process) for process in placement.processes.values())
 
 
-def any_fits(recipe: Recipe, shape: Shape, context: int, machines: Machines) -> bool:
-    """Whether a recipe fits on these machines in any placement."""
+def any_fits(recipe: Recipe, shape: Shape, context: int, machines: Machines, *, every: bool = True) -> bool:
+    """Whether a recipe fits on these machines in any placement; without `every`, in one that this version runs."""
     return any(
-        next(placements(recipe, shape, context, machines, together=together), None) for together in (True, False)
+        next(placements(recipe, shape, context, machines, together=together, every=every), None)
+        for together in (True, False)
     )
 
 
@@ -187,17 +208,18 @@ def scale_of(engines: int, samples: int) -> int:
     return max((d for d in range(1, engines + 1) if engines // d * d == engines and samples // d >= LEAST), default=1)
 
 
-def try_all(recipe: Recipe, shape: Shape, machines: Machines, lengths: Lengths) -> list[Trial]:
+def try_all(recipe: Recipe, shape: Shape, machines: Machines, lengths: Lengths, *, every: bool) -> list[Trial]:
     """Simulate staleness 0 with all devices doing both, and each larger one with its best split: one trial for each.
 
-    All splits are tried with staleness 1; with larger lags only those next to the best one so far.
+    All splits are tried with staleness 1; with larger lags only those next to the best one so far. Without `every`,
+    splits that this version does not run are left out.
     """
 
     def trials(max_staleness: int, tried: Iterable[Placement]) -> list[Trial]:
         return [try_placement(p, max_staleness, recipe, shape, machines, lengths) for p in tried]
 
-    best = trials(0, placements(recipe, shape, lengths.prompt, machines, together=True))
-    splits = list(placements(recipe, shape, lengths.prompt, machines, together=False))
+    best = trials(0, placements(recipe, shape, lengths.prompt, machines, together=True, every=every))
+    splits = list(placements(recipe, shape, lengths.prompt, machines, together=False, every=every))
     near = splits
     for max_staleness in LAGS[1:] if splits else ():
         best.append(max(trials(max_staleness, near), key=lambda trial: trial.rate))

@@ -42,8 +42,9 @@ class Machines:
 
     `tflops` are 10^12 operations of matrix products per second in the recipe's dtype, `memory_gb_s` and `link_gb_s`
     10^9 bytes per second that a device reads from its memory, and sends to others. `step_overhead_ms` are the
-    milliseconds that an engine spends on each decoding step besides: launches, scheduling, sampling. `rates` says where
-    the rates come from; the plan prints it. `sampling_factor` and `learning_factor` are the measured seconds over those
+    milliseconds that an engine spends on each decoding step besides; `counted` are those of launching the kernels of
+    the model. `rates` says where the rates come from; the plan prints it. `sampling_factor` and `learning_factor` are
+    the measured seconds over those
     that the rates give.
 
     >>> Machines(name="H100", count=8, memory_gib=80, tflops=400, memory_gb_s=2500, link_gb_s=300, rates="given").count
@@ -56,7 +57,7 @@ class Machines:
     tflops: float
     memory_gb_s: float
     link_gb_s: float = inf
-    step_overhead_ms: float = 5.0
+    step_overhead_ms: float | Literal["counted"] = "counted"
     sampling_factor: float = 1.0
     learning_factor: float = 1.0
     device: Literal["cuda", "cpu"] = "cuda"
@@ -71,7 +72,7 @@ class Machines:
             rate, bounded = getattr(self, name), name != "link_gb_s"  # one device has no link
             if not 0 < rate <= (LARGEST if bounded else inf):
                 raise ValueError(f"{name} is {rate}\nuse a number above 0, and at most {LARGEST:g}")
-        if not 0 <= self.step_overhead_ms < inf:
+        if self.step_overhead_ms != "counted" and not 0 <= self.step_overhead_ms < inf:
             raise ValueError(f"step_overhead_ms is {self.step_overhead_ms}\nuse a number of milliseconds of at least 0")
         if self.count > 1 and self.link_gb_s == inf:
             raise ValueError(f"{self.count} devices have no link_gb_s\nadd the rate of the link between them")

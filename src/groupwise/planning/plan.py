@@ -23,6 +23,7 @@ class Plan:
 
     Then `changes` lead to the nearest recipe that fits (None if there is none), and `devices` is the smallest
     number of devices, as a power of two times the given one, on which the recipe fits unchanged (0 if there is none).
+    Without `every`, only splits that this version runs are planned; `fits_beyond`: another one fits, which it refuses.
     """
 
     recipe: Recipe
@@ -32,6 +33,8 @@ class Plan:
     trials: tuple[Trial, ...]
     changes: tuple[Change, ...] | None = ()
     devices: int = 0
+    every: bool = False
+    fits_beyond: bool = False
 
     @property
     def weights(self) -> int:
@@ -58,7 +61,7 @@ class Plan:
     def placements(self) -> list[Placement]:
         """The simulated placements; without one, all devices do both, which does not fit."""
         found = {trial.placement: None for trial in self.trials}
-        count = self.machines.count
+        count = self.machines.count if self.every else 1
         return list(found) or [Placement(devices=count, generators=count, learners=count, tensor_parallel=1)]
 
 
@@ -68,8 +71,11 @@ def smallest_staleness(trials: Sequence[Trial]) -> Trial:
     return min((trial for trial in trials if trial.rate >= most * (1 - NEAR)), key=lambda trial: trial.max_staleness)
 
 
-def plan_run(recipe: Recipe, shape: Shape, machines: Machines, prompt: int) -> Plan:
-    """Plan a run. `prompt` is the longest prompt in tokens. `Usage` for a run that the plan does not model."""
+def plan_run(recipe: Recipe, shape: Shape, machines: Machines, prompt: int, *, every: bool = False) -> Plan:
+    """Plan a run. `prompt` is the longest prompt in tokens. `Usage` for a run that the plan does not model.
+
+    With `every`, also splits of the devices that this version does not run.
+    """
     recipe = on_machines(recipe, machines)
     if recipe.lora is not None and isinstance(shape, Sparse):
         raise Usage("an adapter on a mixture of experts is not modelled", fix="plan it without lora")
@@ -78,20 +84,23 @@ def plan_run(recipe: Recipe, shape: Shape, machines: Machines, prompt: int) -> P
         what = f"prompt and answer may have {longest:,} tokens, and the model takes {shape.positions:,}"
         raise Usage(what, fix="lower sampling.max_tokens, or lengths.prompt in the machine file")
     lengths = draw_lengths(machines.lengths, prompt, recipe.sampling.max_tokens)
-    trials = tuple(try_all(recipe, shape, machines, lengths))
-    plan = Plan(recipe=recipe, shape=shape, machines=machines, lengths=lengths, trials=trials)
+    trials = tuple(try_all(recipe, shape, machines, lengths, every=every))
+    plan = Plan(recipe=recipe, shape=shape, machines=machines, lengths=lengths, trials=trials, every=every)
+    plan = replace(plan, fits_beyond=not every and machines.count > 1 and any_fits(recipe, shape, prompt, machines))
     if trials:
         return plan
-    changes = nearest_changes(recipe, shape, lambda other: any_fits(other, shape, prompt, machines), prompt)
-    return replace(plan, changes=changes, devices=enough_devices(recipe, shape, machines, prompt))
+    changes = nearest_changes(
+        recipe, shape, lambda other: any_fits(other, shape, prompt, machines, every=every), prompt
+    )
+    return replace(plan, changes=changes, devices=enough_devices(recipe, shape, machines, prompt, every=every))
 
 
-def enough_devices(recipe: Recipe, shape: Shape, machines: Machines, prompt: int) -> int:
+def enough_devices(recipe: Recipe, shape: Shape, machines: Machines, prompt: int, *, every: bool) -> int:
     """The smallest number of devices on which a recipe fits: the given number times a power of two; 0 for none."""
     count = machines.count * 2
     while count <= MOST_DEVICES:
         link = min(machines.link_gb_s, 1e6)  # one device may be given without a link
-        if any_fits(recipe, shape, prompt, replace(machines, count=count, link_gb_s=link)):
+        if any_fits(recipe, shape, prompt, replace(machines, count=count, link_gb_s=link), every=every):
             return count
         count *= 2
     return 0

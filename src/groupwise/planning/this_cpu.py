@@ -14,7 +14,7 @@ import torch
 from groupwise.config.recipe import Recipe
 from groupwise.engines import Native
 from groupwise.models import Shape
-from groupwise.planning.cost_model import Lengths, passes, times_of
+from groupwise.planning.cost_model import Lengths, passes, step_seconds, times_of
 from groupwise.planning.machines import Machines
 from groupwise.planning.memory import ALONE, BYTES
 
@@ -103,7 +103,7 @@ def phases(recipe: Recipe, shape: Shape, prompt: int, rates: Rates) -> tuple[Cal
 
     microbatches = max(method.minibatches, answers * (prompt + tokens) / recipe.machine.microbatch_tokens)
     learned = times.learn * (recipe.prompts * prompt + answers * tokens) + times.update
-    learned += answers * tokens * distribution + microbatches * passes(recipe) * machines.step_overhead_ms / 1e3
+    learned += answers * tokens * distribution + microbatches * passes(recipe) * step_seconds(recipe, shape, machines)
     return sampled, learned + ITERATION_CALLS * rates.operation
 
 

@@ -30,13 +30,13 @@ class Forms:
     A component names its own in the class variable `forms`, by field.
     """
 
-    for_packaged_models: str | int
+    packaged: str | int
     prose: str | int
     source: str = OURS
 
     def of(self, form: Form) -> str | int:
         """The text, or number, of one form."""
-        return self.for_packaged_models if form == "packaged" else self.prose
+        return self.packaged if form == "packaged" else self.prose
 
 
 class Wording(NamedTuple):

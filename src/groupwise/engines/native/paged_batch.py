@@ -12,7 +12,7 @@ from groupwise.data import Finish, Generation, Sampling
 from groupwise.engines.native.paged_cache import PagedCache
 from groupwise.engines.native.paged_layout import Paged
 from groupwise.engines.native.pages import PAGE, Page
-from groupwise.engines.native.row_sampling import row_bounds, row_logprobs, row_truncated, row_uniforms
+from groupwise.engines.native.row_sampling import largest_needed, row_bounds, row_logprobs, row_truncated, row_uniforms
 from groupwise.engines.native.running_batch import PendingRequest, completes_stop
 from groupwise.engines.native.step_graphs import StepGraphs
 from groupwise.models import LanguageModel, Tokenizer, choose, lineage, logprobs
@@ -118,9 +118,9 @@ class PagedBatch:
             self._write()
         requests = [pending.request for pending in self.running]
         greedy = any(r.sampling.temperature == 0 for r in requests)
-        truncated = any(r.sampling.truncated for r in requests)
-        step = partial(self._step, self._size, greedy, truncated)
-        out, logits = self.graphs.run((self._size, greedy, truncated), step)
+        most = largest_needed((r.sampling for r in requests), self.decoder.shape.vocabulary)
+        step = partial(self._step, self._size, greedy, most)
+        out, logits = self.graphs.run((self._size, greedy, most), step)
         self._column += 1
         tokens, logp = out.tolist()  # the one wait of the step
         finishes: dict[int, Finish] = {}
@@ -194,7 +194,7 @@ class PagedBatch:
             return self.max_num_seqs
         return min(max(1 << (rows - 1).bit_length(), LEAST_ROWS), self.max_num_seqs)
 
-    def _step(self, n: int, greedy: bool, truncated: bool) -> tuple[Tensor, Tensor]:
+    def _step(self, n: int, greedy: bool, most: int | None) -> tuple[Tensor, Tensor]:
         """One step of the first n rows, from buffers to buffers: tokens with their log-probs, and the logits."""
         token, position = (x[:n] for x in self.numbers[:2])
         bounds = self.bounds[:, :n]
@@ -205,8 +205,8 @@ class PagedBatch:
         layout = Paged(at, slot, self.ends[: n + 1], used, table, self.cache.keys, self.cache.values, 1)
         logits = self.decoder.head(self.decoder(token, layout))
         logp = row_logprobs(logits, bounds[0], greedy=greedy)
-        if truncated:
-            logp = row_truncated(logp, bounds[1:])
+        if most is not None:
+            logp = row_truncated(logp, bounds[1:], most)
         u = self.uniforms.index_select(0, self.column)[0, :n]
         chosen = choose(logp, u)
         token.copy_(chosen)

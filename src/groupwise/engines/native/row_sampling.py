@@ -4,11 +4,11 @@ The numbers are those of `groupwise.models.sampling` and `philox`, computed by o
 rows run: no loop over distributions, no wait for the device, and no float64 matrix of rows and vocabulary.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from groupwise.data import Sampling
@@ -52,23 +52,53 @@ def row_bounds(samplings: Sequence[Sampling], vocabulary: int) -> Float[np.ndarr
     return np.ascontiguousarray(np.array(rows, np.float64).reshape(-1, 4).T)
 
 
-def row_truncated(logp: Float[Tensor, "rows v"], bounds: Float[Tensor, "3 rows"]) -> Float[Tensor, "rows v"]:
-    """`truncated` with the bounds of each row from `row_bounds`: top-p, top-k, min-p. Sorts in the dtype of `logp`.
+def largest_needed(samplings: Iterable[Sampling], vocabulary: int) -> int | None:
+    """The number of largest log-probs that `row_truncated` needs for these rows: a power of two, or the vocabulary.
 
-    The last token that top-p keeps is where the inverse of the cumulative distribution at p lies: `choose`, whose sums
-    over a large vocabulary are in float64 over blocks.
+    None if no row is truncated; 0 if min-p alone does it. Top-p without top-k needs the whole vocabulary.
+
+    >>> top = [Sampling(top_k=20, top_p=0.9)], [Sampling(min_p=0.1), Sampling()], [Sampling(top_p=0.9)], [Sampling()]
+    >>> [largest_needed(samplings, 1000) for samplings in top]
+    [32, 0, 1000, None]
+    """
+    cut = [s for s in samplings if s.truncated]
+    if not cut:
+        return None
+    most = max(vocabulary if s.top_p < 1 and not s.top_k else s.top_k for s in cut)
+    return min(1 << (most - 1).bit_length(), vocabulary) if most else 0
+
+
+def row_truncated(logp: Float[Tensor, "rows v"], bounds: Float[Tensor, "3 rows"], most: int) -> Float[Tensor, "rows v"]:
+    """`truncated` with the bounds of each row from `row_bounds`: top-p, top-k, min-p.
+
+    `most` is from `largest_needed`: so many largest log-probs are selected, and only the whole vocabulary is sorted, in
+    the dtype of `logp`. The last token that top-p keeps is where the inverse of the cumulative distribution at p lies:
+    `choose`, whose sums over a large vocabulary are in float64 over blocks. Of tokens that are as probable, those
+    first in the vocabulary are kept.
 
     >>> bounds = torch.from_numpy(row_bounds([Sampling(top_p=0.7)], 3))[1:]
-    >>> row_truncated(torch.tensor([[0.1, 0.6, 0.3]]).log(), bounds).exp()
+    >>> row_truncated(torch.tensor([[0.1, 0.6, 0.3]]).log(), bounds, 3).exp()
     tensor([[0.0000, 0.6667, 0.3333]])
     """
     below, top_k, floor = bounds[..., None].unbind()
-    falling, order = logp.sort(dim=-1, descending=True, stable=True)
-    at = torch.arange(logp.shape[-1], device=logp.device)
-    falling = torch.log_softmax(falling.masked_fill(at >= top_k, -torch.inf), -1)
-    last = choose(falling, below[:, 0])[:, None]
-    drop = (at > last) | (falling < falling[:, :1] + floor.to(logp.dtype))
-    return torch.log_softmax(logp.masked_fill(torch.empty_like(drop).scatter_(-1, order, drop), -torch.inf), -1)
+    if not most:
+        return _kept(logp, logp >= logp.amax(-1, keepdim=True) + floor)
+    whole = most == logp.shape[-1]
+    falling = logp.sort(dim=-1, descending=True).values if whole else logp.topk(most, dim=-1).values
+    at = torch.arange(most, device=logp.device)
+    within = torch.log_softmax(falling.masked_fill(at >= top_k, -torch.inf), -1)
+    last = choose(within, below[:, 0])[:, None]
+    bound = falling.gather(-1, last)
+    ties = last + 1 - (falling > bound).sum(-1, keepdim=True)
+    equal = logp == bound
+    prefix = (logp > bound) | (equal & (equal.cumsum(-1, dtype=torch.int32) <= ties))
+    if not whole:
+        prefix |= (top_k > most) & (below > 1)
+    return _kept(logp, prefix & (logp >= falling[:, :1] + floor))
+
+
+def _kept(logp: Float[Tensor, "rows v"], keep: Bool[Tensor, "rows v"]) -> Float[Tensor, "rows v"]:
+    return torch.log_softmax(logp.where(keep, -torch.inf), -1)
 
 
 def row_uniforms(

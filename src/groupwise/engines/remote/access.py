@@ -14,7 +14,7 @@ class EngineAccess:
 
     `python` is the interpreter of vLLM's environment. `hosts` are the other machines whose engines get prompts and
     weights. `secret_file` has the secret of engines at ports (default: the environment variable GROUPWISE_SECRET).
-    `exchange` is the directory for the weights that local engines read, such as `/dev/shm` (default: the system's
+    `exchange` is the directory for a file of weights that local engines read (default: memory, or the system's
     directory for temporary files).
     """
 

@@ -15,7 +15,7 @@ from groupwise.data import ContextKey, Generation, GenerationRequest, Ids
 from groupwise.engines.remote.occupancy import Occupancy
 from groupwise.engines.remote.remote import Remote
 from groupwise.engines.remote.slots import GivenUp, Loading, Lost, Serving, Slot, Starting
-from groupwise.engines.remote.weights_file import Exchange, WeightsFile, write_weights
+from groupwise.engines.remote.weights_file import Exchange, WeightsFile, seal_weights, write_weights
 from groupwise.engines.remote.weights_probe import Probe, ProbeScores
 
 __all__ = ["Fleet"]
@@ -46,15 +46,16 @@ class Fleet:
     more than `restarts` new replicas in ten minutes is given up; when all are, requests raise the last cause,
     `WorkerLost` for a lost process. A request in which each of the engines fails raises `WorkerLost`, too.
 
-    The last slots are for the engines at `addresses`. The engines load `publish` of the learner's weights. `notify`
-    gets a line for each loss. The replicas belong to the event loop of the first `load`, and end with it.
+    The last slots are for the engines at `addresses`. The engines load `publish` of the learner's weights, from a file
+    of the `exchange`, or `in_memory` if all of them are processes on this host. `notify` gets a line for each loss. The
+    replicas belong to the event loop of the first `load`, and end with it.
     """
 
     def __init__(
         self, start: StartReplica, count: int, *, exchange: Exchange, probe: Probe, max_num_seqs: int, restarts: int,
-        addresses: Sequence[str] = (), publish: Publish = dict,
+        addresses: Sequence[str] = (), publish: Publish = dict, in_memory: bool = False,
     ) -> None:  # fmt: skip
-        self._publish = publish
+        self._publish, self._in_memory = publish, in_memory
         self._start, self._count, self._exchange, self._probe = start, count, exchange, probe
         self._max_num_seqs, self._restarts = max_num_seqs, restarts
         self._addresses = [""] * (count - len(addresses)) + list(addresses)
@@ -100,7 +101,7 @@ class Fleet:
         return await self._ask(lambda slot, replica: replica.score(context, tokens, temperature=temperature))
 
     async def load(self, version: int, weights: Mapping[str, Tensor]) -> None:
-        """Write the weights to a file, and wait until every running replica has them or is lost, and one has them."""
+        """Publish the weights, and wait until every running replica has them or is lost, and one has them."""
         file = await asyncio.to_thread(self._write, version, weights)
         before = self._published
         expected = await self._probe.expect(version, weights, before.probe_scores if before else None)
@@ -111,7 +112,7 @@ class Fleet:
         async with self._changed:
             await self._changed.wait_for(self._settled)
         if before and before.file.path != file.path:
-            before.file.path.unlink(missing_ok=True)
+            before.file.remove()
         if all(slot.given_up for slot in self._slots):
             raise self._lost()
         for slot in self._slots:
@@ -119,7 +120,10 @@ class Fleet:
                 raise slot.error
 
     def _write(self, version: int, weights: Mapping[str, Tensor]) -> WeightsFile:
-        return write_weights(self._exchange.path, version, self._publish(weights))
+        published = self._publish(weights)
+        if self._in_memory:
+            return seal_weights(version, published)
+        return write_weights(self._exchange.path, version, published)
 
     def figures(self) -> dict[str, float]:
         """The restarts of engines and the mean number of requests in each, since the last call."""

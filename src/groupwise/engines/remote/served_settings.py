@@ -22,6 +22,7 @@ from groupwise.engines.remote.devices import gpu_count, on_device, replica_devic
 from groupwise.engines.remote.fleet import Fleet
 from groupwise.engines.remote.remote import Remote
 from groupwise.engines.remote.replica import Program, ReplicaSettings, start_replica
+from groupwise.engines.remote.sealed_weights import can_seal
 from groupwise.engines.remote.secret import read_secret
 from groupwise.engines.remote.server import Identity, servable
 from groupwise.engines.remote.shared_device import SharedDeviceFleet
@@ -79,6 +80,8 @@ class Served(Native):
 
     loads_adapters: ClassVar[bool] = True
     """Whether the engines load a base and its adapter (LoRA). Others get the merged weights."""
+    maps_memory: ClassVar[bool] = True
+    """Whether the engines read weights from sealed memory of this process. Others read a file."""
 
     def __post_init__(self) -> None:
         Native.__post_init__(self)
@@ -112,11 +115,21 @@ class Served(Native):
         def launch(program: Program, index: int, deadline: float) -> Awaitable[Remote]:
             return start_replica(on_device(program, devices[index]), index, deadline)
 
-        return self.fleet(model, tokenizer, seed=seed, experts=experts, access=access, launch=launch)
+        return self.fleet(
+            model, tokenizer, seed=seed, experts=experts, access=access, launch=launch,
+            in_memory=self.publishes_in_memory(access, state_bytes(model)),
+        )  # fmt: skip
+
+    def publishes_in_memory(self, access: EngineAccess, size: int) -> bool:
+        """Whether weights of `size` bytes go to the engines through sealed memory, and not through a file.
+
+        All engines must be child processes on this host, and the command line names no directory for a file.
+        """
+        return self.maps_memory and not (access.exchange or self.addresses) and can_seal(size)
 
     def fleet(
         self, model: Model, tokenizer: Tokenizer, *, seed: int, experts: MixtureSizes | None, access: EngineAccess,
-        launch: Launch,
+        launch: Launch, in_memory: bool = False,
     ) -> Fleet:  # fmt: skip
         """The fleet of a model that `check` accepts; at the first load, `launch` starts its replicas."""
         decoder, secret = servable(model, experts), self.secret(access)
@@ -154,7 +167,7 @@ class Served(Native):
             probe=Probe(decoder, tokenizer, gap_bound(self.max_logprob_diff, dtype)), max_num_seqs=self.max_num_seqs,
             restarts=self.restarts,
             addresses=[text.partition("#")[0] for text in self.addresses],
-            publish=partial(merged_weights, decoder) if merges else dict,
+            publish=partial(merged_weights, decoder) if merges else dict, in_memory=in_memory,
         )  # fmt: skip
 
     def check(
@@ -172,7 +185,8 @@ class Served(Native):
         self.secret(access)
         exchange = new_exchange(access)
         try:
-            exchange.check_room(state_bytes(decoder))
+            if target.device_from_launcher or not self.publishes_in_memory(access, state_bytes(decoder)):
+                exchange.check_room(state_bytes(decoder))
         finally:
             exchange.close()
 

@@ -17,6 +17,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from groupwise.core import Storage, open_regular
+from groupwise.engines.remote.sealed_weights import SEALED, SealedMemory, is_sealed
 from groupwise.runs.atomic_writes import DISK, FileSystem, file_draft
 
 __all__ = ["Exchange", "WeightsFile", "read_weights", "write_weights"]
@@ -35,11 +36,17 @@ HERE = "name another one in the environment variable TMPDIR"
 
 @dataclass(frozen=True, slots=True)
 class WeightsFile:
-    """The weights of one version in a file, with the file's SHA-256."""
+    """The weights of one version in a file, with the file's SHA-256; or in `memory`, with `SEALED` in its place."""
 
     version: int
     path: Path
     sha256: str
+    memory: SealedMemory | None = None
+
+    def remove(self) -> None:
+        """Delete the file. Memory is freed when the last engine has read it."""
+        if self.memory is None:
+            self.path.unlink(missing_ok=True)
 
 
 def write_weights(directory: Path, version: int, weights: Mapping[str, Tensor], disk: FileSystem = DISK) -> WeightsFile:
@@ -54,6 +61,12 @@ def write_weights(directory: Path, version: int, weights: Mapping[str, Tensor], 
             except SafetensorError as error:  # how it reports a full disk
                 raise OSError(*_os_error(error)) from error
         return WeightsFile(version, path, _sha256(path))
+
+
+def seal_weights(version: int, weights: Mapping[str, Tensor]) -> WeightsFile:
+    """Weights in sealed memory, for engines on this host."""
+    memory = SealedMemory(version, weights)
+    return WeightsFile(version, memory.path, SEALED, memory)
 
 
 @contextmanager
@@ -96,15 +109,27 @@ def _os_error(error: SafetensorError) -> tuple[int, str]:
 
 
 def read_weights(path: Path, sha256: str) -> dict[str, Tensor]:
-    """The tensors of a weights file. `Storage` if it cannot be read, or if its hash differs."""
+    """The tensors of a weights file. `Storage` if it cannot be read, or if its hash differs.
+
+    With `SEALED` as the hash, those in sealed memory, which they map.
+    """
     try:
+        if sha256 == SEALED:
+            return _read_sealed(path)
         if (digest := _sha256(path)) != sha256:
             evidence = f"SHA-256 is {digest[:12]}…; it was {sha256[:12]}…"
             raise Storage(f"{path} is not the file that was written", evidence=evidence, fix="load the weights again")
         return load_file(path)
     except (OSError, SafetensorError) as error:
         fix = "check the disk of that directory; --engine-exchange DIR names another one"
-        raise Storage(f"the weights file {path} cannot be read", evidence=str(error), fix=fix) from error
+        raise Storage(f"the weights in {path} cannot be read", evidence=str(error), fix=fix) from error
+
+
+def _read_sealed(path: Path) -> dict[str, Tensor]:
+    with open_regular(path) as file:
+        if not is_sealed(file):
+            raise Storage(f"{path} is not sealed memory", evidence="it may change", fix="load the weights again")
+        return load_file(f"/proc/self/fd/{file.fileno()}")
 
 
 def _sha256(path: Path) -> str:

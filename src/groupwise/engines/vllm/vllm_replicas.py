@@ -49,6 +49,7 @@ class Vllm(Served):
     batch_invariant: bool = False
 
     loads_adapters: ClassVar[bool] = False
+    maps_memory: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         Served.__post_init__(self)

@@ -1,14 +1,20 @@
-"""RMSNorm with a fused backward (half the memory traffic of autograd's)."""
+"""RMSNorm with a fused backward (half the memory traffic of autograd's); on a GPU, torch's fused kernel."""
 
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
+
+HALF = (torch.bfloat16, torch.float16)
 
 
 class Norm(nn.Module):
     """`x / rms(x) * weight`, half precisions in float32. RMSNorm, arXiv:1910.07467.
+
+    In half precision on a GPU it is one kernel of torch, forward and backward. That kernel rounds once, after the
+    product with the weight; elsewhere the unit vector is rounded before it, as in transformers.
 
     >>> Norm(2, eps=0.0)(torch.tensor([[3.0, 4.0]]))
     tensor([[0.8485, 1.1314]], grad_fn=<_NormBackward>)
@@ -20,6 +26,8 @@ class Norm(nn.Module):
         self.eps = eps
 
     def forward(self, x: Float[Tensor, "*any size"]) -> Float[Tensor, "*any size"]:
+        if x.is_cuda and x.dtype in HALF:
+            return F.rms_norm(x, self.weight.shape, self.weight, self.eps)
         if torch.is_grad_enabled():
             return _Norm.apply(x, self.weight, self.eps)  # type: ignore[return-value]
         return _rms_norm(x, self.weight, self.eps)[0]

@@ -21,6 +21,7 @@ class FlowKind(ModelKind):
 
     name = FlowShape.kind
     described = "a flow model"
+    in_bfloat16 = False
 
     def recognises(self, path: Path, config: Mapping[str, Any]) -> bool:
         return config.get("model_type") == FLOW

@@ -30,6 +30,7 @@ class MaskedKind(ModelKind):
 
     name = MaskedShape.kind
     described = "a masked model"
+    in_bfloat16 = False
 
     def recognises(self, path: Path, config: Mapping[str, Any]) -> bool:
         return config.get("model_type") == MASKED

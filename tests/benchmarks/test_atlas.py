@@ -145,7 +145,7 @@ def test_the_hash_covers_constants() -> None:
 def test_a_run_on_another_packaged_model_is_stale() -> None:
     run = result(Trial("gspo", "calculator", 1), {})
     assert run.model_hash and not stored.is_stale(run)
-    assert stored.is_stale(replace(run, model=stored.packaged_weights("hinted_sums")))
+    assert stored.is_stale(replace(run, model_hash=stored.packaged_weights("hinted_sums")))
     assert stored.packaged_weights("some/model") == ""
 
 
@@ -198,7 +198,7 @@ def test_the_warm_start_is_run_once(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         trained.append(name)
         model = out / f"{name}-0" / "model"
         model.mkdir(parents=True, exist_ok=True)
-        return type("Run", (), {"model_dir": model, "stopped": "interrupted" if len(trained) == 1 else ""})
+        return type("Run", (), {"model_dir": model, "stop_reason": "interrupted" if len(trained) == 1 else ""})
 
     monkeypatch.setattr(running, "train", train)
     plain, warm = (Trial("gspo", task, 1).recipe() for task in ("calculator", "edges"))

@@ -139,7 +139,9 @@ def test_an_answer_without_a_verdict_counts_for_no_branch() -> None:
     assert verdicts[0].value == 0.5 and verdicts[1].outcome is Outcome.unverifiable
 
 
-@pytest.mark.parametrize("changes", [{"splits": ()}, {"splits": (3, 3)}, {"splits": (-1,)}, {"width": 1}, {"scale": 0}])
+@pytest.mark.parametrize(
+    "changes", [{"splits": ()}, {"splits": (3, 3)}, {"splits": (-1,)}, {"width": 1}, {"noise_scale": 0}]
+)
 def test_a_tree_that_cannot_be(changes: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="needs splits"):
         Branching(**changes)

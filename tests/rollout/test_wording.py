@@ -110,10 +110,10 @@ def test_forms_are_given_to_parts_in_parts() -> None:
         "{solution};{problem}",
         8,
     )
-    assert [w.path for w in wordings(wrapped)] == [
-        "strategy.hints.tokens_per_level",
-        "strategy.hints.prompt_template",
-        "strategy.prompt_template",
+    assert [w.field_path for w in wordings(wrapped)] == [
+        "inner_strategy.hints.tokens_per_level",
+        "inner_strategy.hints.prompt_template",
+        "inner_strategy.prompt_template",
         "prompt_template",
     ]
     own = Drafts(prompt_template="{draft} {problem}")

@@ -32,7 +32,7 @@ class OneNoisyStep(Strategy):
     strides: tuple[int, ...] = (1, 2)
 
     def __post_init__(self) -> None:
-        for name, numbers, least in (("steps", self.noise_at, 0), ("strides", self.strides, 1)):
+        for name, numbers, least in (("noise_at", self.noise_at, 0), ("strides", self.strides, 1)):
             if not numbers or len(set(numbers)) < len(numbers) or min(numbers) < least:
                 raise ValueError(f"{name} is {numbers}\nuse one or several different numbers of at least {least}")
 

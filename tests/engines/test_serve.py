@@ -119,7 +119,7 @@ def test_vllm_listens_for_other_hosts_with_a_kept_key_and_the_file_of_the_secret
     spec = json.loads(output.out)
     assert "exit code 3" in output.err
     assert (spec["listen"], spec["max_num_seqs"], spec["kv_cache_tokens"]) == ("0.0.0.0:7000", 9, 640)
-    assert (spec["key"], spec["secret_file"]) == (str(tmp_path / "key.pem"), str(tmp_path / "secret"))
+    assert (spec["tls_key_file"], spec["secret_file"]) == (str(tmp_path / "key.pem"), str(tmp_path / "secret"))
     assert spec["model"] == "calculator" and not spec["socket"]
 
 

@@ -225,7 +225,7 @@ try:
     fcntl.flock(another, fcntl.LOCK_EX | fcntl.LOCK_NB)
     held = False
 except BlockingIOError:
-    held = os.path.samestat(os.fstat(spec["lock"]), os.fstat(another))
+    held = os.path.samestat(os.fstat(spec["lock_descriptor"]), os.fstat(another))
 names = ("CUDA_VISIBLE_DEVICES", "VLLM_USE_V2_MODEL_RUNNER", "GROUPWISE_SECRET", "PYTHONPATH")
 print(json.dumps([spec, int(sys.argv[2]), held, {name: os.environ.get(name) for name in names}]))
 """

@@ -55,7 +55,7 @@ def test_each_command_is_one_of_ours(commands: Any) -> None:
     assert [line[:2] for line in words] == [["groupwise", "serve"], ["groupwise", "train"]]
     table, options = parser()
     served, _ = parse(table, options, words[0][1:])
-    assert served.model == "calculator" and served.listen.startswith("0.0.0.0:") and served.key
+    assert served.model == "calculator" and served.listen.startswith("0.0.0.0:") and served.tls_key_file
     given, overrides = parse(table, options, [word for word in words[1][1:] if word not in ("", "recipe.toml")])
     start = starting_point(None, overrides)
     recipe = read_recipe(start.source, start.overrides)

@@ -152,10 +152,10 @@ def test_a_mean_over_steps_weighs_tokens_equally() -> None:
 def test_the_gap_leaves_out_tokens_of_older_weights() -> None:
     step = step_of([[2], [2]])
     engine = torch.tensor([-1.0, -2.0, -3.0, float("nan")], dtype=torch.float64)
-    step = step.having(logp_engine=engine, max_staleness=torch.tensor([0, 1, 0, 0]))
+    step = step.having(logp_engine=engine, staleness=torch.tensor([0, 1, 0, 0]))
     gap = describe_gap(engine.nan_to_num() + torch.tensor([0.25, 9.0, -0.5, 9.0]), step)
     assert gap == {f"{GAP}/mean": 0.375, LARGEST_GAP: 0.5}
-    assert describe_gap(engine, step.having(max_staleness=torch.ones(4, dtype=torch.long))) == {}
+    assert describe_gap(engine, step.having(staleness=torch.ones(4, dtype=torch.long))) == {}
 
 
 def test_metrics_without_data_are_left_out() -> None:

@@ -180,7 +180,7 @@ def test_a_package_that_is_missing_and_code_that_raises_are_named():
     for words, evidence, fix in (
         ({"packages": ("no-such-package",)}, "no-such-package", "pip install no-such-package"),
         ({"preload": {"rules": "def f(:"}}, "<rules>", "`preload`"),
-        ({"warm": ("absent_module",)}, "absent_module", "`preload`"),
+        ({"imports": ("absent_module",)}, "absent_module", "`preload`"),
     ):
         sandbox = Sandbox(boxes=1, **words)
         with pytest.raises(MissingRequirement) as caught:

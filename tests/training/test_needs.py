@@ -149,7 +149,7 @@ def test_the_first_iteration_warns_about_a_role_without_a_sample() -> None:
     assert warning == (
         "warning: iteration 1: no sample has the role helper, which method.trained_roles names: one is made where a "
         "turn of "
-        "the main agent ends in '=' (asks)"
+        "the main agent ends in '=' (request_end)"
     )
     assert Alerts(1.0, trained_role_reasons(worded(m_grpo(), "packaged")))({**line, "rollout/roles/helper": 3.0}) == []
     assert Alerts(1.0, trained_role_reasons(worded(m_grpo(), "packaged")))({**line, "iteration": 2}) == []

@@ -178,7 +178,7 @@ def test_a_group_grader_gets_all_answers_in_their_order(grader: Any) -> None:
 
 def test_several_verifiers_with_a_group_grader(user: ModuleType, grader: Any) -> None:
     kind = Combined((Member("right", LastNumber()), Member("spread", Function("diversity", "graders.py"))))
-    verifier = built(kind, load=lambda file, name: grader(name))
+    verifier = built(kind, load_function=lambda file, name: grader(name))
     verdicts = group(verifier, [sample("4"), sample("5")])
     assert [v.outcome.name for v in verdicts] == ["correct", "wrong"]
     assert [dict(v.subscores) for v in verdicts] == [{"right": 1.0, "spread": 0.2}, {"right": 0.0, "spread": 1.2}]

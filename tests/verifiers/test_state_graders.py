@@ -139,7 +139,7 @@ def test_several_by_name(user: ModuleType) -> None:
         return made[-1]
 
     first, rank = Function("first", "g.py"), Function("ranks", "g.py")
-    verifier = built(Combined((Member("first", first), Member("rank", rank, 0.5))), load=load)
+    verifier = built(Combined((Member("first", first), Member("rank", rank, 0.5))), load_function=load)
     samples = [picture(0.5), picture(-0.5)]
     verdicts = asyncio.run(verifier.grade_group(PROMPT, samples))  # type: ignore[attr-defined]
     assert [dict(v.subscores) for v in verdicts] == [{"first": 0.5, "rank": 1.0}, {"first": -0.5, "rank": 0.0}]

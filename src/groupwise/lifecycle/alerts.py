@@ -90,7 +90,7 @@ def trained_role_reasons(method: Method) -> dict[str, str]:
     >>> from groupwise.methods import m_grpo
     >>> from groupwise.rollout.prompt_template import worded
     >>> trained_role_reasons(worded(m_grpo(), "packaged"))
-    {'helper': "where a turn of the main agent ends in '=' (asks)"}
+    {'helper': "where a turn of the main agent ends in '=' (request_end)"}
     """
     roles = roles_of(method.strategy) or {}
     return {

@@ -306,7 +306,7 @@ def test_shared_weights_on_cpus_are_planned_where_the_checks_allow_them() -> Non
 
 @pytest.mark.parametrize(("count", "split", "reason"), [(8, 1, "on CPUs only"), (1, 1, ""), (1, 2, "on one device")])
 def test_the_reason_why_a_split_is_not_run(count: int, split: int, reason: str) -> None:
-    placement = Placement(devices=8, generators=8 - count, learners=count, split=split)
+    placement = Placement(devices=8, generators=8 - count, learners=count, tensor_parallel=split)
     assert obstacle(placement, RECIPE, SHAPE).endswith(reason) and bool(reason) == bool(
         obstacle(placement, RECIPE, SHAPE)
     )

@@ -68,7 +68,7 @@ class MathVerifier(Verifier):
         self.kind = kind
         self._algebra: Symbolic | None = None
         if kind.symbolic:
-            modules = ("trees", "latex", "products", "values", "algebra")
+            modules = ("trees", "latex", "noncommuting_products", "values_at_point", "algebra")
             self._algebra = Symbolic(
                 "Math", modules, "equal", make=grading.sandbox, deadline=kind.deadline, workers=kind.workers,
                 packages=self.packages,

@@ -32,7 +32,8 @@ def tiny_model(path: Path, *, qk_norm: bool) -> Path:
     tokenizer = trained(THINKING)
     shape = Shape(
         vocabulary=tokenizer.backend_tokenizer.get_vocab_size(), width=16, layers=1, heads=2, kv_heads=1, head_dim=8,
-        inner=16, positions=4096, tied=True, qk_norm=qk_norm, qkv_bias=not qk_norm, family="qwen3" if qk_norm else "qwen2",
+        inner=16, positions=4096, tied=True, qk_norm=qk_norm, qkv_bias=not qk_norm,
+        family="qwen3" if qk_norm else "qwen2",
     )  # fmt: skip
     write_model(Decoder.new(shape, 0, dtype=torch.bfloat16, spread=0.1), path, tokenizer=tokenizer)
     return path

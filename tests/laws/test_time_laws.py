@@ -208,8 +208,8 @@ ROOMS = ("environments", "sandbox", "tasks", "verifiers")
 BOUNDED = {
     f"verifiers/math/{name}.py"
     for name in (
-        "answer_statements", "box_context", "characters", "equal", "groups", "inequalities", "latex", "limits",
-        "matrices", "number_words", "products", "quantities", "rational", "separators", "sets", "structure", "tidy",
+        "answer_statements", "box_context", "characters", "equal", "inequalities", "latex", "latex_wrappers", "limits",
+        "matrices", "noncommuting_products", "number_words", "quantities", "rational", "separators", "sets",
         "units",
     )
 }  # fmt: skip
@@ -242,8 +242,9 @@ def patterns() -> dict[str, Callable[[str], Any]]:
     return uses
 
 
-def use(pattern: "re.Pattern[str]", verb: str, text: str) -> Any:
-    found = getattr(pattern, verb)(*("", text)[verb != "sub" :])
+def use(pattern: "re.Pattern[Any]", verb: str, text: str) -> Any:
+    words = ("", text) if isinstance(pattern.pattern, str) else (b"", text.encode())
+    found = getattr(pattern, verb)(*words[verb != "sub" :])
     return list(found) if verb == "finditer" else found
 
 

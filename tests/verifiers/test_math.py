@@ -225,7 +225,7 @@ def test_each_pair_of_a_long_list_has_time_and_the_first_that_takes_too_long_dec
     assert (
         ask(full, rf"\boxed{{{', '.join(f'x+{g[:-2]}' for g in reversed(golds))}}}", ", ".join(golds)).outcome is RIGHT
     )
-    assert [len(program.args[0]) for program in calls] == [16, 9]
+    assert [len(program.function_args[0]) for program in calls] == [16, 9]
 
 
 @needs_extra

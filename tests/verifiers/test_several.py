@@ -64,7 +64,9 @@ def test_a_user_function_is_a_member():
     async def grade(prompt: Prompt, sample: Sample) -> Verdict:
         return Verdict(Outcome.correct, subscores={"wit": 0.5})
 
-    verdict = ask(built(kind, load_function=lambda file, name: {"my_file.py/grade": judged_by(grade)}[f"{file}/{name}"]), "5")
+    verdict = ask(
+        built(kind, load_function=lambda file, name: {"my_file.py/grade": judged_by(grade)}[f"{file}/{name}"]), "5"
+    )
     assert dict(verdict.subscores) == {"right": 0.0, "own": 1.0, "own/wit": 0.5}
     with pytest.raises(Usage, match="is a user's function"):
         built(kind)

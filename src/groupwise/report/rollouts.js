@@ -90,7 +90,7 @@ class Inspector {
     this.moved = moved;
     this.run = Math.max(0, runs.findIndex((run) => run.rollouts.groups.length));
     this.field = "advantage";
-    this.number = "gradient";
+    this.number = "gradient_sum";
     this.node = el("section", { id: "rollouts" });
     this.at = 0;
     const start = this.groups.findIndex((g) => g.iteration === this.iterations.at(-1));

@@ -35,8 +35,8 @@ def rows(path: str, *objects: object) -> str:
 def test_invalid_values_raise_with_a_fix(capsys: pytest.CaptureFixture[str]) -> None:
     KL = '[{kind="KL",coefficient=0.04}]'
     for field, value, what, fix in (
-        ("prompts", "6", "6 prompts cannot be cut into 4 equal minibatches", "a multiple of 4, such as prompts = 4"),
-        ("prompts", "2", "2 prompts cannot be cut", "such as prompts = 4"),
+        ("prompts", "6", "6 prompts cannot be cut into 4 equal minibatches", "a multiple of 4, such as prompts"),
+        ("prompts", "2", "2 prompts cannot be cut", "such as prompts"),
         ("prompts", "-4", "prompts is -4", "at least 1"),
         ("iterations", "-1", "iterations is -1", "at least 0"),
         ("seed", str(2**64), "seed is 18446744073709551616", "below 2**64"),

@@ -413,7 +413,7 @@ def test_methods_stand_side_by_side_for_a_group(visit, compared, scheme, width):
     assert page.evaluate("document.documentElement.scrollWidth") == width
     assert CANARIES[1] in section.inner_text()
     page.keyboard.press("n")
-    assert float(shown(page)[1][0]) == float(f"{samples[4]['methods']['this run']['gradient']:.6g}")
+    assert float(shown(page)[1][0]) == float(f"{samples[4]['methods']['this run']['gradient_sum']:.6g}")
 
 
 def test_a_group_without_a_comparison_says_how_to_make_one(visit, compared, report):

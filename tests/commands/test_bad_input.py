@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from groupwise.__main__ import main
+from groupwise.config.python_spelling import in_python
 from groupwise.models import Decoder, write_model
 from tests.models.directories import bytes_, shape
 
@@ -68,7 +69,7 @@ def test_invalid_values_raise_with_a_fix(capsys: pytest.CaptureFixture[str]) -> 
         ("trackers", '["wandbb"]', "unknown tracker 'wandbb'", "tensorboard, wandb, trackio"),
     ):
         message = error_of(capsys, 2, "train", "--evaluate.problems", "4", f"--{field}", value)
-        assert what in message and fix in message, message
+        assert what in message and (fix in message or in_python(fix) in message), message
     for field, what in (
         ("machine.deadline", "above 0 seconds"),
         ("machine.verdict_deadline", "above 0 seconds"),

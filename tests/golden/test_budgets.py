@@ -218,7 +218,7 @@ def test_bounded_advantage_and_refused_sizes():
     batch = pack([rollout_of([1.0] + [0.0] * 99)])
     assert float(compute_advantages(batch, knapsack_rl()).advantage.max()) == 5
     assert Bounded(1.0)(torch.tensor([-3.0, 0.5, 2.0]), batch).tolist() == [-1, 0.5, 1]
-    with pytest.raises(ValueError, match=r"group_size\"?(:| =) 4\}? or more"):
+    with pytest.raises(ValueError, match="group_size = 4 or more"):
         knapsack_rl(group_size=3, least=4)
     with pytest.raises(ValueError, match="out of range"):
         Knapsack(min_answers=0)
@@ -307,7 +307,7 @@ def test_a_draw_alone_shares_with_itself():
     draw = Draw(0, Prompt("p", (5,)), 6)
     rollout = asyncio.run(Pilots()(draw, sampler_of(engine, draw)))
     assert len(rollout.samples) == 6
-    with pytest.raises(ValueError, match=r"group_size\"?(:| =) 5\}? or more"):
+    with pytest.raises(ValueError, match="group_size = 5 or more"):
         hora(group_size=4)
 
 

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from groupwise.config.python_spelling import in_python
 from groupwise.config.registry import parts
 from groupwise.data import (
     TEMPLATE,
@@ -68,14 +67,14 @@ def scored(draw: Draw, scores: Sequence[float], **changes: Any) -> Rollout:
     ("changes", "fix"),
     [
         ({"strategy": Independent()}, 'set method.strategy = "PrefixContinuation"'),
-        ({"strategy": Turns()}, 'set method.strategy = { kind = "PrefixContinuation", inner_strategy = "Turns" }'),
+        ({"strategy": Turns()}, '{ kind = "PrefixContinuation", inner_strategy = "Turns" }'),
         ({"max_refills": 0}, "set method.max_refills = 1"),
         ({"curriculum": FreshReplay(), "strategy": Replayed()}, 'set method.old_logprobs = "engine"'),
     ],
 )
 def test_a_curriculum_without_its_strategy_is_refused(changes: dict[str, Any], fix: str):
     method = rest_rl()
-    with pytest.raises(ValueError, match=f"{re.escape(fix)}|{re.escape(in_python(fix))}"):
+    with pytest.raises(ValueError, match=re.escape(fix)):
         replace(method, **changes)
     assert Method(curriculum=Shuffled()).strategy == Independent()
 

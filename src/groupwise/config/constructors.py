@@ -34,13 +34,18 @@ def takes_names(function: Callable[..., Any]) -> bool:
 
 
 def _answers(name: str, call: Callable[..., Any], bound: int) -> Callable[..., Any]:
-    """Wrap a call. `bound` of its first parameters are passed by Python, as `self`."""
+    """Wrap a call. `bound` of its first parameters are passed by Python, as `self`.
+
+    A constructor's own errors keep their words: the reader of a recipe builds the same classes for the command line.
+    """
 
     @wraps(call)
     def checked(*args: Any, **options: Any) -> Any:
         try:
             return call(*args, **options)
         except GroupwiseError as error:
+            if bound:
+                raise
             from groupwise.config.python_spelling import translate
 
             translate(error)

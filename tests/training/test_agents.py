@@ -263,6 +263,16 @@ def test_an_advantage_is_of_an_episode(method: Method = grpo(group_size=2)) -> N
     assert batch.reward.tolist() == [1.0, 0.0, 1.0, 1.0] and batch.episodes.index.tolist() == [0, 1, 0, 0]
 
 
+def test_a_conversation_whose_answer_is_dropped_is_compared_in_its_place() -> None:
+    """A filter of samples may drop the answer of an episode and keep its other conversations."""
+    rollout, both = episodes(), ("answer", THREAD)
+    batch = pack([replace(rollout, selected=(False, True, True, True))], roles=both)
+    whole = compute_advantages(pack([rollout], roles=both), grpo(group_size=2))
+    part = compute_advantages(batch, grpo(group_size=2))
+    assert [s.role for s in batch.samples] == ["answer", THREAD, THREAD]
+    assert part.advantage.tolist() == whole.advantage.tolist()[2:] and part.reward.tolist() == [0.0, 1.0, 1.0]
+
+
 def test_episode_mean_weighs_episodes_equally() -> None:
     batch = compute_advantages(pack([episodes()], roles=("answer", THREAD)), dr_grpo(group_size=2))
     share = episode_mean(batch)

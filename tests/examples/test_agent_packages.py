@@ -3,11 +3,11 @@
 import json
 import os
 import re
+import shlex
 import socket
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import httpx2
@@ -18,18 +18,17 @@ from tools.agent_environments import AGENTS
 
 import groupwise as gw
 from groupwise.models import Shape, Tokenizer, write_fresh
-from groupwise.rollout.agents import runner as runner_file
 from groupwise.runs.layout import RunLayout
 from tests.models.test_templates import CHATML, SPECIAL
-from tests.processes import wait_until_gone
 
 pytestmark = [pytest.mark.agents, pytest.mark.timeout(900)]
 
 HOME = AGENTS.parents[1]
 ENVIRONMENTS = HOME / ".venv-agents"
 SETTINGS: dict[str, Any] = {
-    "method": "dr_grpo", "iterations": 5, "prompts": 1, "method.group_size": 2, "evaluate.every": 0, "evaluate.problems": 1,
-    "save.every": 1, "sampling.max_tokens": 96, "sampling.stop": ("e",), "agent.deadline": 300.0, "optimizer.lr": 1e-3,
+    "agent": gw.Agent(), "method": "dr_grpo", "iterations": 5, "prompts": 1, "method.group_size": 2,
+    "evaluate.every": 0, "evaluate.problems": 1, "save.every": 1, "sampling.max_tokens": 96, "sampling.stop": ("e",),
+    "optimizer.lr": 1e-3,
 }  # fmt: skip
 """Two runs of the agent per iteration. Answers of the random model end at an `e`, so a conversation has several."""
 SUMS = [{"question": f"What is {a} + {a + 1}?", "answer": str(2 * a + 1), "steps": 1} for a in range(1, 5)]
@@ -86,38 +85,24 @@ def echo() -> Iterator[str]:
         yield address
     finally:
         server.terminate()
-        wait_until_gone(server.pid) if server.poll() is None else None
+        server.wait()
 
 
-def program(words: list[str]) -> Any:
-    """An agent that runs a program, whose last line of output is its reward."""
-
-    def agent(row: dict[str, Any], client: Any) -> float:
-        columns = {name: value for name, value in row.items() if name != "prompt"}
-        variables = {
-            **os.environ, "OPENAI_BASE_URL": str(client.base_url), "OPENAI_API_KEY": client.api_key,
-            "GROUPWISE_ROW": json.dumps(columns), "NO_COLOR": "1",
-        }  # fmt: skip
-        done = subprocess.run(words, env=variables, capture_output=True, text=True, stdin=subprocess.DEVNULL)
-        assert done.returncode == 0, done.stderr[-2000:]
-        return json.loads(done.stdout.splitlines()[-1])["reward"]
-
-    return agent
-
-
-@pytest.fixture(autouse=True)
-def addresses(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Plain agents get the base URL and the key alone: the packages' own clients are in their environments."""
-    clients = lambda: lambda url, key: SimpleNamespace(base_url=url, api_key=key)  # noqa: E731
-    monkeypatch.setattr(runner_file, "plain_clients", clients)
+def options(words: list[str]) -> dict[str, Any]:
+    """What `--agent-command` says, as arguments of `gw.train` and `gw.resume`."""
+    return {"permissions": gw.Permissions(agent_command=shlex.join(words))}
 
 
 def trained(model: Path, out: Path, rows: list[dict[str, Any]], words: list[str]) -> Any:
     """A run of five iterations that stops after two, and is resumed."""
-    agent, stop = program(words), lambda run, line: run.stop() if line["iteration"] == 2 else None
-    part = gw.train(model=model, data=rows, agent=agent, out=out, on_iteration=stop, **SETTINGS)
+
+    def stop(run: Any, line: Any) -> None:
+        if line["iteration"] == 2:
+            run.stop()
+
+    part = gw.train(model=model, data=rows, out=out, on_iteration=stop, **options(words), **SETTINGS)
     assert part.done == 2
-    run = gw.resume(part, agent=agent)
+    run = gw.resume(part, **options(words))
     assert run.done == 5
     return run
 
@@ -141,7 +126,7 @@ def test_openai(model: Path, tmp_path: Path, agent: str) -> None:
     """Two turns are one sample, and a resumed run has the bytes of one that was never stopped."""
     run = trained(model, tmp_path / "run", SUMS, command(agent))
     lines = check(run, samples=1)
-    whole = gw.train(model=model, data=SUMS, agent=program(command(agent)), out=tmp_path / "whole", **SETTINGS)
+    whole = gw.train(model=model, data=SUMS, out=tmp_path / "whole", **options(command(agent)), **SETTINGS)
     assert weights(run) == weights(whole) and run.metrics == whole.metrics
     assert len(lines) == 2 and run.metrics["episodes/requests"][5] == 2
 

@@ -26,7 +26,7 @@ pytestmark = [pytest.mark.agents, pytest.mark.timeout(900)]
 HOME = AGENTS.parents[1]
 ENVIRONMENTS = HOME / ".venv-agents"
 SETTINGS: dict[str, Any] = {
-    "agent": gw.Agent(), "method": "dr_grpo", "iterations": 5, "prompts": 1, "method.group_size": 2,
+    "agent": gw.Agent(), "template": "chat", "method": "dr_grpo", "iterations": 5, "prompts": 1, "method.group_size": 2,
     "evaluate.every": 0, "evaluate.problems": 1, "save.every": 1, "sampling.max_tokens": 96, "sampling.stop": ("e",),
     "optimizer.lr": 1e-3,
 }  # fmt: skip

@@ -133,8 +133,8 @@ def test_a_box_in_a_box_counts_only_alone(beside: str, front: bool):
 DENYING = [
     "Everything but {}.", "Any value but {} works.", "It is far from {}.", "It is hardly {}.", "By no means {}.",
     "Neither {} nor 8 works.", "We rule out {}.", "{} fails.", "{} is invalid.", "{} (wrong)", "{} - no, that fails.",
-    "A common mistake is {}.", "Many would write {}.", "{} would do, but it is not an integer.", "Half of {}", "Twice {}",
-    "The square root of ${}$", "Add 1 to {}", "less than {}", "{} squared",
+    "A common mistake is {}.", "Many would write {}.", "{} would do, but it is not an integer.", "Half of {}",
+    "Twice {}", "The square root of ${}$", "Add 1 to {}", "less than {}", "{} squared",
 ]  # fmt: skip
 AFFIRMING = [
     "Nothing but {}.", "None other than {}.", "All but one fail, which leaves {}.", "Neither 8 nor 7 works, hence {}.",
@@ -158,7 +158,7 @@ def test_a_set_in_a_set_is_no_element(numbers: list[int]):
     plain, nested = (r"\{" + ",".join([x, *rest]) + r"\}" for x in (first, rf"\{{{first}\}}"))
     assert same(plain, nested) is False and same(nested, plain) is False
     assert same(nested, nested.replace(",", ", ")) is True
-    assert len(rest) > 0 or same(first, plain) is True and same(first, nested) is False
+    assert len(rest) > 0 or (same(first, plain), same(first, nested)) == (True, False)
 
 
 STATING = [

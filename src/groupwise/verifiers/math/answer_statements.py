@@ -132,7 +132,7 @@ _FAULT = (
     r"(?:wrong|incorrect|false|impossible|mistake|naive|never|rejected|excluded|discarded|invalid|ruled out|too|no|off)"
 )
 _DENIED_BEHIND = re.compile(
-    r"(?:[\s$},;\"']|\\[)\]]|\\text\w*\{)*(?:which\s+|that\s+|it\s+)?"
+    r"(?:[\s$},;\"'*_`]|\\[)\]]|\\text\w*\{)*(?:which\s+|that\s+|it\s+)?"
     r"(?:(?:is|was|are|would\s+be|seems|looks|must\s+be)"
     rf"(?:\s+(?:\w+\s+){{0,2}}{_FAULT}\b"
     r"|(?:n't|\s+(?:\w+\s+){0,2}not)\b(?:\s+(?:(?:the|an?|my|our)\s+)?(?:final\s+|correct\s+|right\s+)?"

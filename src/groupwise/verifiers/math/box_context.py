@@ -54,11 +54,11 @@ _OPERATION_IN_FRONT = re.compile(
     r"\b(?:half|twice|double|triple|minus|plus|times|between|(?:more|less|fewer|greater|larger|smaller) than"
     r"|(?:add|subtract)(?:ing)?(?: \w+ (?:to|from))?"
     r"|(?:square|cube|root|half|third|quarter|double|triple|negative|opposite|reciprocal|inverse|logarithm) of)"
-    rf"(?:\s+the)?{_BLANK}*\\?[$(\[]?{_BLANK}*$",
+    rf"(?:\s+the)?{_BLANK}*[*_`]*\\?[$(\[]?{_BLANK}*[*_`]*$",
     re.IGNORECASE,
 )
 """Words that make a box a part of a calculation: `half of \\boxed{5}`."""
-_OPERATION_BEHIND = re.compile(rf"(?:{_BLANK}|\$|\\[)\]])*(?:squared|cubed|halved|doubled|plus|minus)(?![A-Za-z])")
+_OPERATION_BEHIND = re.compile(rf"(?:{_BLANK}|[$*_`]|\\[)\]])*(?:squared|cubed|halved|doubled|plus|minus)(?![A-Za-z])")
 _TAG = re.compile(r"</?[A-Za-z][^<>\n]*>\s*$")
 _MARKS = ("**", "__", "*", "_", "`")
 _OPEN_FONT = re.compile(rf"(?:{_FONT}(?:{_ARGUMENT})*|{_SIZE}|(?<![\w^_}}\]\\]))\s*\{{$")

@@ -156,4 +156,4 @@ def test_verifiers(model: Path, tmp_path: Path) -> None:
     words = command("verifiers_agent.py", "sums_taskset")
     run = trained(model, tmp_path / "run", [{"index": i} for i in range(4)], words)
     (line, _) = check(run, samples=1)
-    assert "What is 1 + " in line["prompt"]
+    assert "What is 1 + " in line["sampled_from"]

@@ -267,6 +267,11 @@ def test_a_constructor_answers_in_the_words_of_its_caller(
     with pytest.raises(GroupwiseError) as method:
         gw.grpo(group_size=1)
     assert method.value.fix == "set group_size to 2 or more"
+    with pytest.raises(GroupwiseError) as clip:
+        gw.Clip(low=-1)
+    assert clip.value.fix == "help(gw.Clip) explains its fields"
+    assert main(["train", "--method.objective.surrogate.low", "-1"]) == 2
+    assert "groupwise help Clip explains its fields" in capsys.readouterr().err
     for _ in range(2):  # the class keeps no language
         assert main(["train", "--method.shaping", "[]"]) == 2
         assert "--method.shaping '[\"Score\"]'" in capsys.readouterr().err

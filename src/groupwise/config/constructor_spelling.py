@@ -10,9 +10,8 @@ import tomllib
 from typing import Any
 
 from groupwise.config.fields import SECTIONS
-from groupwise.config.python_spelling import field_pattern, in_python, literal
+from groupwise.config.python_spelling import field_pattern, in_python, is_part, literal
 from groupwise.core import GroupwiseError
-from groupwise.core.lazy_imports import home_of, part_names
 from groupwise.methods.families import method_files
 
 __all__ = ["in_constructor", "spell_constructor"]
@@ -73,6 +72,6 @@ def component(value: Any) -> str:
     if isinstance(value, dict) and "kind" in value:
         arguments = ", ".join(f"{key}={component(item)}" for key, item in value.items() if key != "kind")
         return f"gw.{value['kind']}({arguments})"
-    if isinstance(value, str) and any(value in names for names in part_names().values()) and home_of(value):
+    if isinstance(value, str) and is_part(value):
         return f"gw.{value}()" if value[0].isupper() else f"gw.{value}"
     return literal(value)

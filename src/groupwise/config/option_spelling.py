@@ -8,7 +8,7 @@ import re
 from collections.abc import Sequence
 
 from groupwise.config.other_names import option_of
-from groupwise.config.python_spelling import FIELD_LINE, SEVERAL, field_pattern
+from groupwise.config.python_spelling import CLASS_HELP, FIELD_LINE, SEVERAL, field_pattern, is_part
 from groupwise.core import GroupwiseError
 
 __all__ = ["in_options", "spell_options"]
@@ -39,6 +39,7 @@ def in_options(text: str, words: Sequence[str]) -> str:
         typed = any(name == path or path.startswith(f"{name}.") for name in given)
         return match[0] if has_file and not typed else option_of(path, match[2])
 
+    text = CLASS_HELP.sub(lambda match: f"groupwise help {match[1]}" if is_part(match[1]) else match[0], text)
     if not has_file:
         text = FIELD_LINE.sub(r"write \1", text)
     return field_pattern().sub(option, text)

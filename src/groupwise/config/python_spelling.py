@@ -14,7 +14,7 @@ from typing import Any
 
 from groupwise.config.fields import SECOND_NAMES, SECTIONS, declared, home
 from groupwise.config.other_names import answers
-from groupwise.core import GroupwiseError
+from groupwise.core import GroupwiseError, part_names
 from groupwise.runs.permissions import OPTIONS
 
 __all__ = ["field_literal", "in_python", "literal", "setting_in_python", "translate"]
@@ -66,6 +66,8 @@ PHRASES = (
     (r"or, on the command line: ", "or "),
 )  # fmt: skip
 """Whole phrases that have another sense in a program, before its options are rendered."""
+CLASS_HELP = re.compile(r'help\("groupwise\.[\w.]*?(\w+)"\) in Python')
+"""The help on a class whose constructor refused a value, as `core` writes it."""
 PROSE = re.compile(
     r"(?:or|and|to|of|from|with|in|is|for|above|as|it|which|names|needs|cannot|continues|lists|prints|explains|shows"
     r"|stays|once|here|alone|the|a|then|out|writes|sets|starts)(?=[\s,;:)]|$)"
@@ -108,6 +110,7 @@ def in_python(text: str) -> str:
     text = TABLE.sub(_table, field_pattern().sub(_field_line, text))
     for pattern, phrase in PHRASES:
         text = re.sub(pattern, phrase, text, flags=re.MULTILINE)
+    text = CLASS_HELP.sub(lambda match: f"help(gw.{match[1]})" if is_part(match[1]) else match[0], text)
     text = COMMAND.sub(lambda match: _call(match[1], match[2]), text)
     return option_pattern().sub(lambda match: _options(match[0]), text)
 
@@ -153,6 +156,11 @@ def _field_line(match: re.Match[str]) -> str:
         return setting_in_python(match[1], tomllib.loads(f"x = {match[2]}")["x"])
     except tomllib.TOMLDecodeError:
         return match[0]
+
+
+def is_part(name: str) -> bool:
+    """Whether a name is one of the package's components."""
+    return any(name in names for names in part_names().values())
 
 
 def _table(match: re.Match[str]) -> str:

@@ -78,7 +78,7 @@ FIELD_LINE = re.compile(r"write (([\w.]+) = .+), as an option --\2 (?:'[^']*'|\S
 VALUE = r"""(?:'[^']*'|"[^"]*"|\{[^}]*\}|[^\s,;:)]+(?::[^\s,;:)]+)*)"""
 COMMAND = re.compile(rf"groupwise ({'|'.join(CALLS)})\b((?: (?:--[\w.-]+|{VALUE}))*)")
 TABLE = re.compile(r"(?<!= )\{ (?:\w+ = (?:\"[^\"]*\"|[\w.+-]+)(?:, | (?=\})))+\}")
-"""A table of a recipe that stands alone, as an entry of a list does."""
+"""A table of a recipe without a field before it: an entry of a list."""
 SEVERAL = re.compile(r"\d+ errors")
 """The first line of an error whose evidence is the text of others. Any other evidence is data, and stays as it is."""
 ADVICE = re.compile(r"(?<=: )(?:say )?--(?:warm_start\.)?columns\..*$", re.MULTILINE)

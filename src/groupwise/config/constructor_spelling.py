@@ -1,7 +1,7 @@
-"""The advice of a constructor's own error: `gw.Method(shaping=())` is answered with `shaping=(gw.Score(),)`.
+"""The advice of an error that a constructor raised: `gw.Method(shaping=())` is answered with `shaping=(gw.Score(),)`.
 
-A constructor checks its values for every door, and names fields as a recipe does. Here a field of its own section is
-its argument, and a component is a call.
+A constructor checks its values for every door, and names fields as a recipe does. Here a field of the section that it
+makes is its argument, and a component is a call.
 """
 
 import json
@@ -17,7 +17,7 @@ from groupwise.methods.families import method_files
 __all__ = ["in_constructor", "spell_constructor"]
 
 PAIRS = ("memory", "models", "schedules")
-"""Fields with names of their own: a table in a recipe, pairs of a name and a component in Python."""
+"""Fields whose entries have names: a table in a recipe, pairs of a name and a component in Python."""
 
 
 def spell_constructor(error: GroupwiseError, name: str) -> None:

@@ -316,7 +316,7 @@ class Reading:
             self.user_part(recipe.environment, "recipe.environment")
         if (agent := recipe.agent) and ":" in agent.file:
             self.user_part(agent.file, "recipe.agent.file")
-        elif agent and self.user_code and agent.file not in self.user_code.in_memory:
+        elif agent and agent.file and self.user_code and agent.file not in self.user_code.in_memory:
             fix = (
                 'name a function of a file: agent = "my_agent.py:agent"\n'
                 "or continue the run of a program that passed a function: gw.resume(run, agent=agent)"

@@ -74,6 +74,28 @@ def test_an_agent_that_asks_the_prompt_trains_the_bytes_of_a_run_without_one(tmp
     assert one.metrics["completions/mean_length"] == other.metrics["completions/mean_length"]
 
 
+def test_a_plain_agent_over_http_trains_the_bytes_of_an_async_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def clients(url: str, key: str) -> httpx2.Client:
+        return httpx2.Client(base_url=url, headers={"authorization": f"Bearer {key}"}, trust_env=False)
+
+    def say(http: httpx2.Client, text: str) -> str:
+        body = {"model": "policy", "messages": [{"role": "user", "content": text}]}
+        return http.post("/chat/completions", json=body).json()["choices"][0]["message"]["content"]
+
+    def plain(row: Any, client: httpx2.Client) -> float:
+        with client:
+            return float(len(say(client, row["prompt"] + say(client, row["prompt"])[:8])) % 7)
+
+    monkeypatch.setattr(runner_file, "plain_clients", lambda: clients)
+    here = gw.train(agent=two_contexts, out=tmp_path / "a", **TINY)
+    there = gw.train(agent=plain, out=tmp_path / "b", **{**TINY, "agent.processes": 3})
+    assert weights(here) == weights(there)
+    lines = [RunLayout(Path(run.directory)).metrics.read_text() for run in (here, there)]
+    assert lines[0] == lines[1]
+
+
 def test_a_run_of_an_agent_continues_to_the_same_bytes(tmp_path: Path) -> None:
     whole = gw.train(agent=two_contexts, out=tmp_path / "a", **TINY)
     part = gw.train(agent=two_contexts, out=tmp_path / "b", on_iteration=lambda run, line: run.stop(), **TINY)

@@ -7,13 +7,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from groupwise.core import Usage, check_types, class_name, looks_like_path, or_near, part_named, part_names, plain_name
 from groupwise.data import Ids, Task, TaskKind
 from groupwise.tasks.problems import Problems
 from groupwise.tasks.published_sets import PRESETS
+from groupwise.tasks.row_columns import RowColumns
 from groupwise.tasks.rows import is_source
+from groupwise.tasks.stored_rows import read_stored
 
 __all__ = ["Rows", "named_task", "task_table"]
 
@@ -50,10 +52,17 @@ class Rows(TaskKind):
         prompt: str = "prompt",
         answer: str = "answer",
         whole_rows: bool = False,
+        stored: Literal["", "text", "chat"] = "",
     ) -> Task:
-        """The rows with these columns as problems. `Usage` for a source that is none, `BadData` for unusable rows."""
+        """The rows with these columns as problems. `Usage` for a source that is none, `BadData` for unusable rows.
+
+        With `stored`, the kind of the prompt template, rows have answers to train on in place of gold answers.
+        """
         if not is_source(self.source):
             raise no_source(self.source)
+        if stored:
+            columns = RowColumns(prompt, answer)
+            return Problems.split(*read_stored(self.source, encode, columns, plain=stored == "text"))
         return Problems.read(self.source, encode, prompt=prompt, answer=answer, whole_rows=whole_rows)
 
 

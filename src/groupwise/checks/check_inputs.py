@@ -26,7 +26,7 @@ from groupwise.models.decoder.decoder import Sizes
 from groupwise.tasks import Demonstration, Mixture, MixtureVerifier, Problems, listed_tokens
 from groupwise.training.agents import agent_of
 from groupwise.training.build import Inputs
-from groupwise.training.build_tasks import demonstrations_of, task_of, templates, verifier_of
+from groupwise.training.build_tasks import demonstrations_of, no_verifier, task_of, templates, verifier_of
 from groupwise.training.default_texts import wording_notes
 from groupwise.training.environments import check_judge, environment_of, frame_of, tool_schemas
 from groupwise.verifiers.no_verifier import NoVerifier
@@ -119,6 +119,8 @@ def check_task(
             raise Usage(what, fix=f"use --engine.kv_cache_tokens {longest} or more")
         check_judge(recipe, use)
         verifier = verifier_of(recipe, task, use)
+        if isinstance(verifier, NoVerifier) and not train:
+            raise no_verifier(recipe.task.label, "its method trains stored answers, and grades none")
         notes += check_verifier(verifier, task)
         if train and method:
             errors += unmet_needs(recipe, verifier)

@@ -22,6 +22,8 @@ __all__ = ["Rows", "named_task", "task_table"]
 CONVERSIONS = {".txt": 'import json, sys; [print(json.dumps({"prompt": x.strip()})) for x in open(sys.argv[1])]'}
 """Commands, shown as advice, that convert other files to JSON lines. In a text file each line is a prompt."""
 OWN_ROWS = "for your own rows, give the path of a .jsonl, .json, .csv or .parquet file"
+RowsAs = Literal["problems", "whole", "stored", "stored texts"]
+"""How rows are read."""
 USER_CLASS = re.compile(r"[^:]*\w(\.py)?:[A-Za-z_]\w*")
 """The name of a class in a user's file: `my_file:Mine`, `code/my_file.py:Mine`."""
 
@@ -51,19 +53,19 @@ class Rows(TaskKind):
         *,
         prompt: str = "prompt",
         answer: str = "answer",
-        whole_rows: bool = False,
-        stored: Literal["", "text", "chat"] = "",
+        rows: RowsAs = "problems",
     ) -> Task:
         """The rows with these columns as problems. `Usage` for a source that is none, `BadData` for unusable rows.
 
-        With `stored`, the kind of the prompt template, rows have answers to train on in place of gold answers.
+        Of `whole` rows the columns need not exist. `stored` ones have answers to train on in place of gold answers;
+        `stored texts` may also be whole texts, which a plain template allows.
         """
         if not is_source(self.source):
             raise no_source(self.source)
-        if stored:
-            columns = RowColumns(prompt, answer)
-            return Problems.split(*read_stored(self.source, encode, columns, plain=stored == "text"))
-        return Problems.read(self.source, encode, prompt=prompt, answer=answer, whole_rows=whole_rows)
+        if rows in ("problems", "whole"):
+            return Problems.read(self.source, encode, prompt=prompt, answer=answer, whole_rows=rows == "whole")
+        columns = RowColumns(prompt, answer)
+        return Problems.split(*read_stored(self.source, encode, columns, plain=rows == "stored texts"))
 
 
 def task_table(text: str, *, only_names: bool = False) -> dict[str, Any]:

@@ -137,10 +137,10 @@ def demonstrations_of(
 
 def _load_task(source: Source, encode: Template, recipe: Recipe) -> Task:
     if isinstance(source.task, Rows):
-        columns = {"prompt": source.columns.prompt, "answer": source.columns.answer}
+        rows = "problems" if recipe.agent is None else "whole"
         if recipe.trains_stored_answers:
-            return source.task.build(encode, **columns, stored="text" if source.template == "no" else "chat")
-        return source.task.build(encode, **columns, whole_rows=recipe.agent is not None)
+            rows = "stored texts" if source.template == "no" else "stored"
+        return source.task.build(encode, prompt=source.columns.prompt, answer=source.columns.answer, rows=rows)
     if source.columns != Columns():
         raise Usage(
             f"the columns of the task {source.task.label} cannot be changed",

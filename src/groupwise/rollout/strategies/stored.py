@@ -1,5 +1,6 @@
 """`Stored`: a strategy that samples nothing. The answers of a draw are those that its data row stores."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -68,7 +69,7 @@ def write_answer(sampler: Sampler, sample: Sample, answer: Any) -> Sample:
     return sample
 
 
-def next_prompt(draw: Draw, prompts: dict[int, Ids]) -> Ids:
+def next_prompt(draw: Draw, prompts: Mapping[int, Ids]) -> Ids:
     """The prompt of the next draw of the round, of the last draw the first one; empty for a draw alone."""
     numbers = list(prompts)
     following = numbers[(numbers.index(draw.id) + 1) % len(numbers)]

@@ -20,6 +20,8 @@ from groupwise.learner import AdamW
 from groupwise.models import PrefixPacking, find_model, read_model
 from groupwise.report.read import read
 from groupwise.report.warnings import find_warnings, headline
+from groupwise.rollout.round import Round
+from groupwise.runs.best_checkpoint import best_iteration, describe_best, held_out_values
 from groupwise.training.build import build
 from tests.commands.test_bad_input import error_of, rows
 from tests.faults.small_runs import Quick, begun, left, lines, ran, run_from
@@ -76,7 +78,9 @@ def test_the_held_out_loss_is_that_of_the_answers_tokens(home: Path, capsys: pyt
     first = lines(run)[0]
     assert first["eval/loss"] == pytest.approx(total / count, abs=1e-6)
     assert first["eval/mean_token_accuracy"] == pytest.approx(likeliest / count, abs=1e-12)
-    assert f"0/1  held-out loss {first['eval/loss']:.3f}  token accuracy" in capsys.readouterr().err
+    shown = capsys.readouterr().err
+    assert f"0/1  held-out loss {first['eval/loss']:.3f}  token accuracy" in shown
+    assert f"1/1  loss {lines(run)[1]['loss']:.3f}  held-out loss" in shown
 
 
 def hidden_after(model: Any, tokens: tuple[int, ...]) -> torch.Tensor:
@@ -104,6 +108,30 @@ def spans(sample: Any) -> list[tuple[int, int]]:
     """The text of each trained turn, without its end token."""
     ends = (0, *sample.token_ends)
     return [(ends[a], ends[b - 1]) for a, b in sample.turns]
+
+
+def test_a_sample_has_the_next_prompt_of_its_round() -> None:
+    """That of the last draw is the first one; a draw alone has none."""
+
+    async def views(*draws: int) -> list[dict[str, Any]]:
+        one_round = Round(draws)
+        samplers = [
+            replace(sampler_of(FakeEngine(None), Draw(i, gw.Prompt(str(i), (i,), "?", {"completion": "1"}), 1)),
+                    shared_round=one_round)
+            for i in draws
+        ]  # fmt: skip
+        rollouts = await asyncio.gather(*(gw.kto().strategy(s.draw, s) for s in samplers))
+        return [dict(rollout.samples[0].views) for rollout in rollouts]
+
+    other = "other_prompt"
+    assert asyncio.run(views(3, 5, 9)) == [{other: (5,)}, {other: (9,)}, {other: (3,)}]
+    assert asyncio.run(views(3)) == [{}]
+
+
+def test_the_best_checkpoint_has_the_lowest_loss() -> None:
+    values = held_out_values([{"iteration": i, "eval/loss": x} for i, x in enumerate((1.0, 0.5, 0.7))])
+    assert best_iteration(values, values) == 1
+    assert describe_best(values, 1) == "held-out loss 0.500 at iteration 1, of 3 evaluations"
 
 
 @pytest.mark.parametrize("name", ["sft", "dpo", "kto"])

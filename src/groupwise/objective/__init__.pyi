@@ -39,6 +39,7 @@ from groupwise.objective.penalties import kl_k3 as kl_k3
 from groupwise.objective.preferences import ImplicitReward as ImplicitReward
 from groupwise.objective.preferences import Preference as Preference
 from groupwise.objective.preferences import describe_preferences as describe_preferences
+from groupwise.objective.preferences import log_ratio_to as log_ratio_to
 from groupwise.objective.preferences import over_pairs as over_pairs
 from groupwise.objective.preferences import pairs as pairs
 from groupwise.objective.ratios import MAX_LOG_RATIO as MAX_LOG_RATIO

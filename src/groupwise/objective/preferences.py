@@ -10,7 +10,7 @@ from torch.nn.functional import logsigmoid
 
 from groupwise.data import Batch, Couples, Logp, Measure, Outcome, Segments, Surrogate
 
-__all__ = ["ImplicitReward", "Preference", "describe_preferences", "over_pairs", "pairs"]
+__all__ = ["ImplicitReward", "Preference", "describe_preferences", "log_ratio_to", "over_pairs", "pairs"]
 
 
 @runtime_checkable
@@ -44,18 +44,20 @@ class Preference(Surrogate):
         return frozenset({Logp(self.model)})
 
     def __call__(self, b: Batch) -> Float[Tensor, " n"]:
-        d = self._log_ratio(b)
+        d = log_ratio_to(b, self.model, self.token_reduction)
         better, worse = pairs(b)
         k = torch.where(b.reward[better] == self.best_reward, self.best_beta_factor, 1.0).to(d.dtype)
         gain = logsigmoid(k * self.beta * (d[better] - d[worse]))
         return over_pairs(b, better, gain)
 
     def implicit_reward(self, b: Batch) -> Float[Tensor, " s"]:
-        return self.beta * self._log_ratio(b)
+        return self.beta * log_ratio_to(b, self.model, self.token_reduction)
 
-    def _log_ratio(self, b: Batch) -> Float[Tensor, " s"]:
-        gap = b.logp - b[Logp(self.model)]
-        return b.sequences.mean(gap) if self.token_reduction == "mean" else b.sequences.total(gap)
+
+def log_ratio_to(b: Batch, model: str, token_reduction: Literal["mean", "sum"]) -> Float[Tensor, " s"]:
+    """The log-ratio of each answer to a side model: the sum or the mean over its tokens."""
+    gap = b.logp - b[Logp(model)]
+    return b.sequences.mean(gap) if token_reduction == "mean" else b.sequences.total(gap)
 
 
 def over_pairs(b: Batch, better: Int[Tensor, " p"], gain: Float[Tensor, " p"]) -> Float[Tensor, " n"]:

@@ -10,7 +10,7 @@ from groupwise.data import Batch, Couples, Logp, Measure, Surrogate
 from groupwise.learner import InitialPolicy
 from groupwise.methods.method import Method
 from groupwise.methods.reference import Difference, Reference
-from groupwise.objective import Objective, over_pairs, pair_mean, pairs
+from groupwise.objective import Objective, log_ratio_to, over_pairs, pair_mean, pairs
 from groupwise.rollout import Stored
 
 __all__ = ["IdentityPreference", "ipo"]
@@ -38,16 +38,12 @@ class IdentityPreference(Surrogate):
         return frozenset({Logp(self.model)})
 
     def __call__(self, b: Batch) -> Float[Tensor, " n"]:
-        d = self._log_ratio(b)
+        d = log_ratio_to(b, self.model, self.token_reduction)
         better, worse = pairs(b)
         return over_pairs(b, better, -((d[better] - d[worse] - 1 / (2 * self.beta)) ** 2))
 
     def implicit_reward(self, b: Batch) -> Float[Tensor, " s"]:
-        return self.beta * self._log_ratio(b)
-
-    def _log_ratio(self, b: Batch) -> Float[Tensor, " s"]:
-        gap = b.logp - b[Logp(self.model)]
-        return b.sequences.mean(gap) if self.token_reduction == "mean" else b.sequences.total(gap)
+        return self.beta * log_ratio_to(b, self.model, self.token_reduction)
 
 
 def ipo(*, beta: float = 0.1, minibatches: int = 1) -> Method:

@@ -11,7 +11,7 @@ from groupwise.data import Batch, Couples, Logp, Measure, Surrogate
 from groupwise.learner import InitialPolicy
 from groupwise.methods.method import Method
 from groupwise.methods.reference import Difference, Reference
-from groupwise.objective import Objective, sequence_mean
+from groupwise.objective import Objective, log_ratio_to, sequence_mean
 from groupwise.rollout import Stored
 
 __all__ = ["ProspectValue", "kto"]
@@ -40,7 +40,7 @@ class ProspectValue(Surrogate):
         return frozenset({Logp(self.model), Logp("policy", OTHER), Logp(self.model, OTHER)})
 
     def __call__(self, b: Batch) -> Float[Tensor, " n"]:
-        r, z, wanted = self._log_ratio(b), self.reference_point(b), b.reward > 0.5
+        r, z, wanted = log_ratio_to(b, self.model, "sum"), self.reference_point(b), b.reward > 0.5
         factor = torch.where(wanted, self.desirable, self.undesirable).to(r.dtype)
         value = torch.sigmoid(self.beta * torch.where(wanted, r - z, z - r)) - 1
         return b.sequences.spread(factor * value)
@@ -52,10 +52,7 @@ class ProspectValue(Surrogate):
         return (gap.masked_fill(~known, 0.0).sum() / known.sum().clamp(min=1)).clamp(min=0).to(b.logp.dtype)
 
     def implicit_reward(self, b: Batch) -> Float[Tensor, " s"]:
-        return self.beta * self._log_ratio(b)
-
-    def _log_ratio(self, b: Batch) -> Float[Tensor, " s"]:
-        return b.sequences.total(b.logp - b[Logp(self.model)])
+        return self.beta * log_ratio_to(b, self.model, "sum")
 
 
 def kto(*, beta: float = 0.1, desirable: float = 1.0, undesirable: float = 1.0, minibatches: int = 1) -> Method:

@@ -175,7 +175,7 @@ class RunObjects:
         """Write the current model: a model directory, or the adapter in peft's format with its tokenizer."""
         write_trained(self.model, path, self.recipe, self.tokenizer, self.adapter.get("base_sha256", ""))
 
-    async def evaluate(self, setting: RolloutSetting, learner: Learner | None) -> dict[str, float]:
+    async def evaluate(self, setting: RolloutSetting, learner: Learner | None = None) -> dict[str, float]:
         """The metrics of the held-out problems, from greedy answers and from answers sampled as in training.
 
         For a method of stored answers they begin with those of the learner on the answers that the rows store.

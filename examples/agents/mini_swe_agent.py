@@ -1,7 +1,7 @@
 # /// script
 # dependencies = ["mini-swe-agent==2.4.6"]
 # ///
-"""mini-swe-agent, unchanged, mends a repository of ten lines in a sandbox. The reward is the share of passing checks.
+"""mini-swe-agent, unchanged, repairs a repository of ten lines in a sandbox. The reward is the share of passing checks.
 
 The sandbox is its own, over bubblewrap. Its model is litellm's, which reads OPENAI_BASE_URL and OPENAI_API_KEY.
 """

@@ -10,7 +10,7 @@ from torch import nn
 from groupwise.config.devices import device_of
 from groupwise.config.recipe import Recipe
 from groupwise.core import Usage
-from groupwise.data import couples
+from groupwise.data import coupling_unit
 from groupwise.engines import Native, Served
 from groupwise.engines.native.layouts import block_end, common_prefix_len
 from groupwise.learner import EMA, AdamW8bit, FromDirectory, SamplingPolicy, SideModel, ValueModel
@@ -281,7 +281,7 @@ def microbatch(recipe: Recipe, context: int, lanes: int = 1) -> tuple[Packed, bo
     method, answer = recipe.method, recipe.sampling.max_tokens
     prompts = -(-recipe.prompts // method.minibatches)
     step = -(-prompts * method.group_size // lanes)
-    unit = {"group": method.group_size, "step": step}.get(couples(method.objective), 1)
+    unit = {"group": method.group_size, "step": step}.get(coupling_unit(method.objective), 1)
     group = context + method.group_size * answer
     room = max(0, recipe.machine.microbatch_tokens)
     whole, rest = divmod(room, group)

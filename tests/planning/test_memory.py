@@ -408,7 +408,7 @@ def test_the_copy_that_engines_of_vllm_load_from_the_gpu_counts() -> None:
     together = memory(Vllm(placement="colocated"))
     assert "published" not in together.always and together.phases["publishing"]["published"] == size
     assert memory(Vllm(placement="colocated"), lora=Lora(rank=2)).phases["publishing"]["published"] == 2 * size
-    for engine in (Served(), Vllm(addresses=("engine.socket",)), Native()):
-        assert "publishing" not in memory(engine).phases
+    for other in (Served(), Vllm(addresses=("engine.socket",)), Native()):
+        assert "publishing" not in memory(other).phases
     on_cpu = replace(RECIPE, engine=Vllm(), machine=replace(machine, device="cpu"))
     assert "publishing" not in run_memory(on_cpu, SHAPE, 16, learner).phases

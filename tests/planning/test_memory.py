@@ -261,7 +261,11 @@ def test_a_run_beyond_the_machine_is_refused_with_the_largest_part() -> None:
         refuse_beyond(RECIPE, huge, 64 << 30)
     assert error.value.fix == "lower prompts, method.group_size or sampling.max_tokens"
     sharded = run_memory(RECIPE, SHAPE, 6, Process(ranks=2))
-    names = {name for memory in (huge, sharded) for part in (memory.always, *memory.phases.values()) for name in part}
+    on_gpu = replace(RECIPE, engine=Vllm(), machine=replace(RECIPE.machine, device="cuda", dtype="bfloat16"))
+    vllm = run_memory(on_gpu, SHAPE, 6, Process(has_engine=False))
+    names = {
+        name for memory in (huge, sharded, vllm) for part in (memory.always, *memory.phases.values()) for name in part
+    }
     assert names == planning.FIXES.keys()
 
 

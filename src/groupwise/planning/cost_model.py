@@ -4,6 +4,7 @@ import math
 from dataclasses import dataclass
 from random import Random
 
+from groupwise.config.devices import device_of
 from groupwise.config.recipe import Recipe
 from groupwise.models import Shape
 from groupwise.planning.learner_kernels import MEASURES, forward_kernels, optimizer_step_kernels
@@ -134,7 +135,7 @@ def update_seconds(recipe: Recipe, shape: Shape, machines: Machines, prompt: int
 
 def learning_kernels(recipe: Recipe, shape: Shape, lengths: Lengths, ranks: int) -> int:
     """The kernels that a rank launches to learn from an iteration on a GPU; 0 on a CPU."""
-    if recipe.machine.device == "cpu":
+    if device_of(recipe.machine.device) == "cpu":
         return 0
     method = recipe.method
     prompts = recipe.prompts / method.minibatches

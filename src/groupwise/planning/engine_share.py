@@ -24,7 +24,7 @@ def with_engine_share(recipe: Recipe, shape: Shape, context: int, gpu_bytes: int
     learner = run_memory(recipe, shape, context, Process(has_engine=False))
     kept = learner.peak - learner.python_bytes
     if engine.placement == "colocated":
-        kept = sum(learner.during("publishing").parts.values())
+        kept = sum(learner.always.values()) + sum(learner.phases.get("publishing", {}).values())
     share = floor(100 * (OWN_GPU - kept / gpu_bytes)) / 100
     size = BYTES[recipe.machine.dtype]
     needed = learner.parameters * size + (context + recipe.sampling.max_tokens) * key_value_bytes(shape, size)

@@ -12,6 +12,7 @@ from groupwise.rollout.agents.episode import Answered as Answered
 from groupwise.rollout.agents.episode import Episode as Episode
 from groupwise.rollout.agents.episode import Plan as Plan
 from groupwise.rollout.agents.http_server import EndpointServer as EndpointServer
+from groupwise.rollout.agents.programs import AgentProgram as AgentProgram
 from groupwise.rollout.agents.runner import AgentFunction as AgentFunction
 from groupwise.rollout.agents.runner import AgentRunner as AgentRunner
 from groupwise.rollout.agents.threads import in_thread as in_thread
@@ -46,3 +47,4 @@ from groupwise.rollout.strategies.hints import Hints as Hints
 from groupwise.rollout.strategies.hints import RowHints as RowHints
 from groupwise.rollout.strategies.independent import Independent as Independent
 from groupwise.rollout.strategies.independent import Turns as Turns
+from groupwise.rollout.strategies.stored import Stored as Stored

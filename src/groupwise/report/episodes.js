@@ -12,7 +12,8 @@ function episode(group, answer, body, field, top) {
   const beneath = (number) => all.filter((s) => s.branches_from === number);
   const beside = all.filter((s) => !numbers.has(s.branches_from));
   const total = (of) => all.flatMap((s) => s.requests).reduce((sum, r) => sum + of(r), 0);
-  const facts = [plural(total(() => 1), "request"), plural(all.length, "conversation"), plural(total((r) => r.calls.length), "tool call"), `${plural(total((r) => r.end - r.start), "token")} written`];
+  const calls = total((r) => r.calls.length);
+  const facts = [plural(total(() => 1), "request"), plural(all.length, "conversation"), calls ? plural(calls, "tool call") : null, `${plural(total((r) => r.end - r.start), "token")} written`].filter(Boolean);
   const draw = (s) => conversation(s, s === answer, group.samples.indexOf(s), (r) => request(s, r, body, field, top), (r) => beneath(r.number).map(draw));
   return el("div", { class: "tree", tabindex: 0, "aria-label": "the requests of the episode" }, el("div", { class: "note" }, facts.join(" · ")), beside.map(draw));
 }

@@ -62,7 +62,7 @@ def _request(request: AgentRequest) -> dict[str, Any]:
     messages = request.messages[:MOST_MESSAGES]
     return {
         "number": request.number,
-        "messages": [{"role": m.role[:40], **_excerpt(m.text), "calls": _calls(m.calls)} for m in messages],
+        "messages": [{"role": str(m.role)[:40], **_excerpt(m.text), "calls": _calls(m.calls)} for m in messages],
         "messages_of": len(request.messages),
         "start": request.start,
         "end": request.end,
@@ -72,9 +72,10 @@ def _request(request: AgentRequest) -> dict[str, Any]:
 
 
 def _calls(calls: Iterable[tuple[str, str]]) -> list[dict[str, Any]]:
-    return [{"name": name[:80], **_excerpt(arguments)} for name, arguments in list(calls)[:MOST_MESSAGES]]
+    return [{"name": str(name)[:80], **_excerpt(arguments)} for name, arguments in list(calls)[:MOST_MESSAGES]]
 
 
-def _excerpt(text: str) -> dict[str, Any]:
+def _excerpt(value: Any) -> dict[str, Any]:
     """The beginning of a text, and the number of characters that it leaves out."""
+    text = str(value)  # also in a file whose types are damaged
     return {"text": text[:MOST_CHARACTERS], "left_out": max(len(text) - MOST_CHARACTERS, 0)}

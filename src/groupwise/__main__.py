@@ -76,6 +76,8 @@ def run(words: list[str]) -> int:
         return 0
     if a.command in ("methods", "help", "completion"):
         return print_text(a)
+    if getattr(a, "agent_command", "") and a.command != "resume":
+        overrides = [*overrides, ("agent.file", "")]  # the recipe says that the agent is a program, not which one
     if overrides:
         from groupwise.commands.unknown_options import check_options, named_fields
 

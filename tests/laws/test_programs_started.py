@@ -36,6 +36,10 @@ ALLOWED = {
         "subprocess.Popen(command(program, os.getpid()))",
     ): f"{OURS}, or that of --engine-python",
     ("commands/serve_vllm.py", "asyncio.create_subprocess_exec(*words)"): "the interpreter of --engine-python",
+    (
+        "rollout/agents/programs.py",
+        "asyncio.create_subprocess_exec(*command)",
+    ): "the words of --agent-command; the row and the key are in the environment",
     ("models/rendering.py", "subprocess.Popen(command)"): OURS,
     ("cluster/held_process.py", "subprocess.Popen(command)"): f"{OURS}; settings as one word of JSON",
 }

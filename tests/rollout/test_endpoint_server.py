@@ -20,7 +20,7 @@ from groupwise.rollout.agents.episode import Episode
 from groupwise.rollout.agents.http_server import EndpointServer, Patience
 from tests.models.test_templates import trained
 from tests.rollout.fakes import FakeEngine, decoder, engine, sampler_of, sampling
-from tests.rollout.test_agents import QWEN, Client, ran, user
+from tests.rollout.test_agents import QWEN, Client, Shuffled, ran, user
 
 CHAT = "/v1/chat/completions"
 
@@ -104,8 +104,11 @@ async def turns(row: Any, client: Client) -> float:
     return float(len(second["content"]) % 5)
 
 
-def test_samples_are_equal_with_and_without_http(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Over the socket, each agent keeps its connection; three of them run at once."""
+@pytest.mark.parametrize(("engines", "delays"), [(1, [0]), (2, [40, 3, 0, 17, 9]), (3, [0, 200, 5])])
+def test_samples_are_equal_with_and_without_http(
+    monkeypatch: pytest.MonkeyPatch, engines: int, delays: list[int]
+) -> None:
+    """Over the socket, each agent keeps its connection; three of them run at once, and engines take their time."""
     vocabulary = trained(QWEN)
     model, urls = decoder(vocabulary=720, positions=1024, spread=0.6), list[str]()
 
@@ -125,9 +128,9 @@ def test_samples_are_equal_with_and_without_http(monkeypatch: pytest.MonkeyPatch
         return client
 
     monkeypatch.setattr(runner_file, "openai_clients", clients)
-    there, here = (
-        ran(agent, engine(model, vocabulary, seed=3), vocabulary, n=3)[0].samples for agent in (over_socket, turns)
-    )
+    slow = Shuffled([engine(model, vocabulary, seed=3) for _ in range(engines)], delays)
+    there = ran(over_socket, slow, vocabulary, n=3)[0].samples
+    here = ran(turns, engine(model, vocabulary, seed=3), vocabulary, n=3)[0].samples
     assert len(urls) == 3 and len({s.tokens for s in here}) > 9, "the policy is not collapsed"
     assert list(map(repr, there)) == list(map(repr, here))
 

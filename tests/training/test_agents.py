@@ -1,6 +1,7 @@
 """Runs of a recipe with an agent: the recipe's field, whole rows, one advantage per episode, resumed runs."""
 
 import json
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import pytest
 import torch
 
 import groupwise as gw
+from groupwise.__main__ import main
 from groupwise.checks.check import check
 from groupwise.config.recipe_toml import read_recipe, write
 from groupwise.config.user_code import Permissions, UserCode, load_use
@@ -72,6 +74,28 @@ def test_an_agent_that_asks_the_prompt_trains_the_bytes_of_a_run_without_one(tmp
     assert one.metrics["completions/mean_length"] == other.metrics["completions/mean_length"]
 
 
+def test_a_plain_agent_over_http_trains_the_bytes_of_an_async_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def clients(url: str, key: str) -> httpx2.Client:
+        return httpx2.Client(base_url=url, headers={"authorization": f"Bearer {key}"}, trust_env=False)
+
+    def say(http: httpx2.Client, text: str) -> str:
+        body = {"model": "policy", "messages": [{"role": "user", "content": text}]}
+        return http.post("/chat/completions", json=body).json()["choices"][0]["message"]["content"]
+
+    def plain(row: Any, client: httpx2.Client) -> float:
+        with client:
+            return float(len(say(client, row["prompt"] + say(client, row["prompt"])[:8])) % 7)
+
+    monkeypatch.setattr(runner_file, "plain_clients", lambda: clients)
+    here = gw.train(agent=two_contexts, out=tmp_path / "a", **TINY)
+    there = gw.train(agent=plain, out=tmp_path / "b", **{**TINY, "agent.processes": 3})
+    assert weights(here) == weights(there)
+    lines = [RunLayout(Path(run.directory)).metrics.read_text() for run in (here, there)]
+    assert lines[0] == lines[1]
+
+
 def test_a_run_of_an_agent_continues_to_the_same_bytes(tmp_path: Path) -> None:
     whole = gw.train(agent=two_contexts, out=tmp_path / "a", **TINY)
     part = gw.train(agent=two_contexts, out=tmp_path / "b", on_iteration=lambda run, line: run.stop(), **TINY)
@@ -104,6 +128,62 @@ def test_whole_rows_are_read_with_or_without_columns(tmp_path: Path) -> None:
     asked, bare = sorted((*problems.training, *problems.held_out), key=lambda prompt: prompt.id)
     assert (asked.token_ids, dict(asked.row)) == ((0, 1, 2, 3), {"question": "1+1=", "gold": 2, "answer": 2})
     assert (bare.token_ids, bare.text, dict(bare.row)) == ((), '{"a": [1]}', {"a": [1]})
+
+
+# Programs
+
+PROGRAM = """
+import json, os, sys, urllib.request
+row = json.loads(os.environ["GROUPWISE_ROW"])
+body = {"model": "policy", "messages": [{"role": "user", "content": row["prompt"]}]}
+request = urllib.request.Request(os.environ["OPENAI_BASE_URL"] + "/chat/completions", json.dumps(body).encode(),
+                                 {"Authorization": "Bearer " + os.environ["OPENAI_API_KEY"]})
+print(json.load(urllib.request.urlopen(request))["choices"][0]["message"]["content"])
+"""
+
+
+def test_a_program_trains_the_bytes_of_a_run_without_an_agent_and_is_asked_again(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The program asks the row's prompt, and the verifier grades its answer. A resumed run needs the word again."""
+    file = tmp_path / "agent.py"
+    file.write_text(PROGRAM)
+    small = {**TINY, "evaluate.problems": 2, "method.group_size": 2}
+    words = [word for name, value in small.items() for word in (f"--{name}", str(value))]
+    program = ["--agent-command", f"{sys.executable} {file}"]
+    assert main(["train", *program, "--agent.processes", "3", "--out", str(tmp_path / "a"), *words]) == 0
+    (run,) = (tmp_path / "a").iterdir()
+    recipe = read_recipe(RunLayout(run).recipe.read_text())
+    assert recipe.agent == gw.Agent(processes=3) and str(file) not in RunLayout(run).recipe.read_text()
+    plain = gw.train(out=tmp_path / "b", **small)
+    assert (RunLayout(run).model / "model.safetensors").read_bytes() == weights(plain)
+    assert {path.name for path in RunLayout(run).agents.glob("draw-*.out")} == {
+        f"draw-{i}-{j}.out" for i in range(8) for j in range(2)
+    }
+    capsys.readouterr()
+    again = ["resume", str(run), "--iterations", "3"]
+    assert main(again) == 2 and f"add --agent-command '{program[1]}'" in capsys.readouterr().err
+    assert main([*again, "--agent-command", f"{sys.executable} -c pass"]) == 3
+    assert "is not the one of this run" in capsys.readouterr().err
+    assert main([*again, *program]) == 0
+
+
+def test_the_program_of_an_agent_is_a_word_of_the_command_line_only(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_text('{"a": 1}\n{"a": 2}\n')
+    source = f'model = "calculator"\ntask = "{path}"\nmethod = "grpo"\n[agent]\ndeadline = 20.0'
+    command = f"{sys.executable} {tmp_path / 'agent.py'}"
+    (tmp_path / "agent.py").write_text(PROGRAM.replace('row["prompt"]', '"1+1="'))
+    (error,) = check(source, (), UserCode()).errors
+    assert "the command names none" in str(error) and "--agent-command" in str(error)
+    (error,) = check(source, (), UserCode(agent_command=command)).errors
+    assert "returns no reward" in str(error) and '{"reward": 0.5}' in str(error)
+    (error,) = check('method = "grpo"', (), UserCode(agent_command=command)).errors
+    assert "the recipe has no agent" in str(error)
+    errors = check(source + '\ncommand = "touch x"', (), UserCode(agent_command=command)).errors
+    assert any("no field" in str(error) or "command" in str(error) for error in errors)
+    with pytest.raises(Usage, match="agent_command is a permission"):
+        gw.train(agent_command=command)
 
 
 # The recipe
@@ -203,6 +283,16 @@ def test_an_advantage_is_of_an_episode(method: Method = grpo(group_size=2)) -> N
     assert first == -second and first > 0
     assert batch.advantage.tolist() == [first] * 2 + [second] * 4 + [first] * 4
     assert batch.reward.tolist() == [1.0, 0.0, 1.0, 1.0] and batch.episodes.index.tolist() == [0, 1, 0, 0]
+
+
+def test_a_conversation_whose_answer_is_dropped_is_compared_in_its_place() -> None:
+    """A filter of samples may drop the answer of an episode and keep its other conversations."""
+    rollout, both = episodes(), ("answer", THREAD)
+    batch = pack([replace(rollout, selected=(False, True, True, True))], roles=both)
+    whole = compute_advantages(pack([rollout], roles=both), grpo(group_size=2))
+    part = compute_advantages(batch, grpo(group_size=2))
+    assert [s.role for s in batch.samples] == ["answer", THREAD, THREAD]
+    assert part.advantage.tolist() == whole.advantage.tolist()[2:] and part.reward.tolist() == [0.0, 1.0, 1.0]
 
 
 def test_episode_mean_weighs_episodes_equally() -> None:

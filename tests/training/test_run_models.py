@@ -276,7 +276,13 @@ def test_a_score_decides_where_no_answer_is_right(
     assert f"the model of iteration 2 of 3, the best: {figures}" in capsys.readouterr().out
     assert headline(read(run), 0).startswith("held-out greedy score 0.10 → 0.20")
     write([0.3] * 4)
-    assert find_run_model(run, BEST).best_by.startswith("held-out greedy accuracy 0.000, held-out greedy score 0.300")
+    latest, out = (
+        find_run_model(run, BEST),
+        tmp_path / "latest",
+    )  # a full tie: the finished model, not the untrained one
+    assert latest.iteration is None and latest.best_by.endswith("at iteration 3, equal at 0, 1, 2, of 4 evaluations")
+    assert latest.best_by.startswith("held-out greedy accuracy 0.000, held-out greedy score 0.300")
+    assert export_model(str(run), str(out), at=BEST) == 0 and files(out) == files(run / "model")
     assert headline(read(run), 0).startswith("held-out greedy accuracy 0.00 → 0.00")
 
 

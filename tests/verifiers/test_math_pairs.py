@@ -130,6 +130,37 @@ def test_a_box_in_a_box_counts_only_alone(beside: str, front: bool):
     assert extract_answer(rf"so \boxed{{{inside}}} and \boxed{{\boxed{{5}}}}").text == r"\boxed{5}"
 
 
+DENYING = [
+    "Everything but {}.", "Any value but {} works.", "It is far from {}.", "It is hardly {}.", "By no means {}.",
+    "Neither {} nor 8 works.", "We rule out {}.", "{} fails.", "{} is invalid.", "{} (wrong)", "{} - no, that fails.",
+    "A common mistake is {}.", "Many would write {}.", "{} would do, but it is not an integer.", "Half of {}",
+    "Twice {}", "The square root of ${}$", "Add 1 to {}", "less than {}", "{} squared",
+]  # fmt: skip
+AFFIRMING = [
+    "Nothing but {}.", "None other than {}.", "All but one fail, which leaves {}.", "Neither 8 nor 7 works, hence {}.",
+    "We rule out 8, so {}.", "Half of 18 is {}.", "(So the answer is {}.)", "Most of them fail. We get {}.",
+    "{} (3 for each row)", "{} - no remainder is left.", "8 fails, but {} works.",
+]  # fmt: skip
+
+
+@given(NUMBERS, st.sampled_from([r"\boxed{%d}", r"\fbox{%d}", r"**\boxed{%d}**"]))
+@settings(max_examples=10)
+def test_words_that_deny_or_calculate(number: int, box: str):
+    for texts, expected in ((DENYING, ""), (AFFIRMING, str(number))):
+        for text in texts:
+            assert extract_answer(text.format(box % number)).text == expected, text
+
+
+@given(st.lists(st.integers(0, 99), min_size=1, max_size=4, unique=True))
+@settings(max_examples=20)
+def test_a_set_in_a_set_is_no_element(numbers: list[int]):
+    first, *rest = map(str, numbers)
+    plain, nested = (r"\{" + ",".join([x, *rest]) + r"\}" for x in (first, rf"\{{{first}\}}"))
+    assert same(plain, nested) is False and same(nested, plain) is False
+    assert same(nested, nested.replace(",", ", ")) is True
+    assert len(rest) > 0 or (same(first, plain), same(first, nested)) == (True, False)
+
+
 STATING = [
     "",
     "So ",

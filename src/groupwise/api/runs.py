@@ -1,5 +1,6 @@
 """Starts and continues runs, for the library and for the command line."""
 
+import shlex
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -180,7 +181,19 @@ def recorded_code(folder: Path, info: RunInfo | None, reward: Reward, options: R
     use = load_use(allowed, info.use if info else None, accept=changed, own=files)
     if info is not None:
         check_in_memory(info, reward.in_memory, changed=changed)
+        check_agent_command(info, use.agent_command, changed=changed)
     return replace(use, in_memory=reward.in_memory)
+
+
+def check_agent_command(info: RunInfo, command: str, *, changed: bool) -> None:
+    """`Usage` without the program of a run's agent, `BadData` for another one unless `changed`."""
+    recorded = info.agent_command
+    if recorded and not command:
+        fix = f"add --agent-command {shlex.quote(recorded)} to the command"
+        raise Usage("this run was started with a program as its agent, which must be named again", fix=fix)
+    if recorded != command and not changed:
+        fix = "name the program that the run was started with, or continue with the new one: add --changed"
+        raise BadData("the agent's program is not the one of this run", evidence=f"{command}; {recorded}", fix=fix)
 
 
 def has_code(source: str, path: Path, info: RunInfo | None, *, changed: bool) -> bool:

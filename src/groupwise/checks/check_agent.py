@@ -10,7 +10,7 @@ from groupwise.checks.checked import Checked
 from groupwise.config.recipe import Recipe
 from groupwise.core import Usage
 from groupwise.data import ContextKey, Draw, Finish, Generation, GenerationRequest, Ids, all_problems
-from groupwise.rollout import AgentRunner, DrawSampler, RolloutSetting
+from groupwise.rollout import AgentProgram, AgentRunner, DrawSampler, RolloutSetting
 from groupwise.training.build import Inputs
 from groupwise.verifiers import ByEnvironment
 
@@ -67,5 +67,8 @@ def try_agent(recipe: Recipe, runner: AgentRunner, inputs: Inputs) -> Checked:
         return Checked((), [f"note: the agent made no request for {problems[0].id}"])
     if verdict is None and isinstance(inputs.verifier, ByEnvironment):
         what = f"the agent returns no reward, and {recipe.task.label} has no verifier"
-        return Checked([Usage(what, fix="return a reward from the agent, or add --reward math, or another verifier")])
+        fix = "return a reward from the agent, or add --reward math, or another verifier"
+        if isinstance(runner.agent, AgentProgram):
+            fix = fix.replace("return a reward from the agent", 'end its output with a line such as {"reward": 0.5}')
+        return Checked([Usage(what, fix=fix)])
     return Checked()

@@ -131,9 +131,15 @@ ENGINE_EXCHANGE = option(
     metavar="DIR",
     help="the directory for the weights of engines in other processes, such as /dev/shm (default: temporary files)",
 )
+AGENT_COMMAND = option(
+    "--agent-command",
+    default="",
+    metavar="COMMAND",
+    help="the program that is the agent, such as 'node my-agent.js': it runs for each row, with your rights",
+)
 ENGINES = (ENGINE_HOST, ENGINE_PYTHON, ENGINE_SECRET, ENGINE_EXCHANGE)
 """What engines in other processes may use: no recipe can name it."""
-PERMISSIONS = (USE, UNSAFE, TRUST, KEY, JUDGE, *ENGINES)
+PERMISSIONS = (USE, UNSAFE, TRUST, KEY, JUDGE, *ENGINES, AGENT_COMMAND)
 """The command-line options that give permissions, such as `--use` and `--trust-remote-code`."""
 MODEL = option("model", metavar="MODEL_OR_RUN")
 RUN = option("run", metavar="RUN")

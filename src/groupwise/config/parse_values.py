@@ -316,7 +316,7 @@ class Reading:
             self.user_part(recipe.environment, "recipe.environment")
         if (agent := recipe.agent) and ":" in agent.file:
             self.user_part(agent.file, "recipe.agent.file")
-        elif agent and self.user_code and agent.file not in self.user_code.in_memory:
+        elif agent and agent.file and self.user_code and agent.file not in self.user_code.in_memory:
             what = f"{agent.file} was a function in memory of the program that started this run"
             self.problem(
                 "recipe.agent.file",

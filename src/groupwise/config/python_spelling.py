@@ -24,7 +24,7 @@ __all__ = ["field_literal", "in_python", "literal", "setting_in_python", "transl
 ARGUMENTS = {path: word for word, path in SECOND_NAMES.items()}
 """The arguments of `gw.train` with another name than their recipe field, by the field."""
 PERMISSIONS = {"use": "use", **{option.removeprefix("--"): name for name, option in OPTIONS.items()}}
-SINGLE = ("engine-python", "engine-secret", "engine-exchange")
+SINGLE = ("engine-python", "engine-secret", "engine-exchange", "agent-command")
 """Permissions with one text. The others are lists, or switches."""
 SWITCHES = ("unsafe-local-exec", "trust-remote-code", "strict", "changed")
 """Options without a value."""

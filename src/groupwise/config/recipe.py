@@ -114,23 +114,22 @@ class WarmStart:
 class Agent:
     """A program around the policy, which makes chat requests: its function, and its limits (docs/agents.md).
 
-    `file` names a function of a row and an OpenAI client, such as `my_agent:agent`; it may be async. `deadline` limits
-    one run of it, in seconds, and `processes` the runs of a function that is not async at a time. Requests may name the
-    policy by `policy` or by one of `model_names`; another name is an error, so that the policy never plays a judge.
+    `file` names a function of a row and an OpenAI client, such as `my_agent:agent`; it may be async. If it is empty,
+    the agent is a program, which only the command line names (`--agent-command`). `deadline` limits one run of it, in
+    seconds, and `processes` the runs of a program, or of a function that is not async, at a time. Requests may name
+    the policy by `policy` or by one of `model_names`; another name is an error, so that the policy never plays a judge.
     """
 
     shorthand: ClassVar[str] = "file"
     """The field that a text in place of the table sets."""
 
-    file: str
+    file: str = ""
     deadline: float = 600.0
     processes: int = 8
     model_names: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         at_least(self, processes=1)
-        if not self.file:
-            raise ValueError("file is empty\nname a function: my_agent.py:agent")
         if not self.deadline > 0:
             raise ValueError(f"deadline is {self.deadline}\nuse a number above 0 seconds")
 

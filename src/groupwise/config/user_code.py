@@ -40,7 +40,8 @@ class Permissions:
     `trust_remote_code` Python files in a model's directory are executed. `keys` are names of environment variables that
     may be sent to an LLM judge, and `judges` the hosts that it may use. The others are those of `EngineAccess`:
     `engine_python` runs engines of vLLM, engines on `engine_hosts` get prompts and weights, `engine_secret` is a file
-    with their secret, and `engine_exchange` the directory for weights. Raises `Usage` for a string in place of a list.
+    with their secret, and `engine_exchange` the directory for weights. `agent_command` is the command of the program
+    that is the agent. Raises `Usage` for a string in place of a list.
     """
 
     use: Sequence[str | Path] = ()
@@ -52,6 +53,7 @@ class Permissions:
     engine_python: str | Path = ""
     engine_secret: str | Path = ""
     engine_exchange: str | Path = ""
+    agent_command: str = ""
 
     def __post_init__(self) -> None:
         for name in ("use", "keys", "judges", "engine_hosts"):
@@ -83,6 +85,7 @@ class UserCode:
     judge_access: JudgeAccess = JudgeAccess()  # noqa: RUF009
     in_memory: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
     engine_access: EngineAccess = EngineAccess()  # noqa: RUF009
+    agent_command: str = ""
 
     @property
     def permissions(self) -> dict[str, Any]:
@@ -94,6 +97,7 @@ class UserCode:
             "engine_python": self.engine_access.python,
             "engine_secret": self.engine_access.secret_file,
             "engine_exchange": self.engine_access.exchange,
+            "agent_command": self.agent_command,
             "unsafe_local_exec": self.unsafe_local_exec,
             "trust_remote_code": self.trust_remote_code,
         }
@@ -208,6 +212,7 @@ def load_use(
         allowed.trust_remote_code,
         access,
         engine_access=engines,
+        agent_command=allowed.agent_command,
     )
 
 

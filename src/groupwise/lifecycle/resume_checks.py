@@ -104,6 +104,7 @@ def record_changes(
         method=origin(recipe.method, stored.method.get("name", "")),
         changes=tuple(history),
         use=dict(objects.user_code.hashes),
+        agent_command=objects.user_code.agent_command,
         device=objects.device,
         stopped="",
         **now,

@@ -222,6 +222,8 @@ def assembled(
     if isinstance(engine, Fleet):
         engine.notify = progress.notify
         engine.keep_logs(layout.logs)
+    if objects.setting.agent is not None:
+        objects.setting.agent.folder = layout.agents
     guards = objects.new_guards()
     alerts = Alerts(guards.max_logprob_diff, trained_role_reasons(recipe.method))
     watch = IterationWatch(layout, objects, progress, alerts, control, disk)

@@ -12,6 +12,7 @@ from groupwise.rollout.agents.episode import Answered as Answered
 from groupwise.rollout.agents.episode import Episode as Episode
 from groupwise.rollout.agents.episode import Plan as Plan
 from groupwise.rollout.agents.http_server import EndpointServer as EndpointServer
+from groupwise.rollout.agents.programs import AgentProgram as AgentProgram
 from groupwise.rollout.agents.runner import AgentFunction as AgentFunction
 from groupwise.rollout.agents.runner import AgentRunner as AgentRunner
 from groupwise.rollout.agents.threads import in_thread as in_thread

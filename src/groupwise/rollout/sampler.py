@@ -203,7 +203,9 @@ class DrawSampler:
         log, key = self.setting.reply_log, f"episode {number} of {self._log_key}"
         with self._awaiting("the agent"):
             ended = await runner.replayed(str(log[key]), self, self.draw, number) if log and key in log else None
-            episode, verdict = ended or await runner.run(self, self.draw, number)
+            use = "draw" if self.purpose == RandomPurpose.SAMPLE else "evaluation"
+            name = f"{use}-{self.draw.id}-{number}"
+            episode, verdict = ended or await runner.run(self, self.draw, number, name=name)
         if log is not None and ended is None:
             log.write(key, record_of(episode, verdict))
         if not episode.answered:

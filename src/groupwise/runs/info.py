@@ -48,6 +48,8 @@ class RunInfo:
     """The path of the file with the engines' secret."""
     engine_exchange: str = ""
     """The directory for the weights that local engines read."""
+    agent_command: str = ""
+    """The command of the program that is the agent."""
     unsafe_local_exec: bool = False
     trust_remote_code: dict[str, str] = field(default_factory=dict)
     """SHA-256 of the model's Python files by name, if their execution was allowed."""
@@ -97,6 +99,7 @@ OPTIONAL = frozenset(
         "engine_python",
         "engine_secret",
         "engine_exchange",
+        "agent_command",
         "unsafe_local_exec",
         "trust_remote_code",
         "adapter",

@@ -117,6 +117,11 @@ class RunLayout:
         return self.run / "data.jsonl"
 
     @property
+    def agents(self) -> Path:
+        """The folder with the output of each run of an agent that is a program."""
+        return self.run / "agents"
+
+    @property
     def code(self) -> Path:
         """The folder with the source files of the Python reward functions given to `groupwise.train`."""
         return self.run / "code"

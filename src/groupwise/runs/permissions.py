@@ -13,6 +13,7 @@ OPTIONS: Mapping[str, str] = {
     "engine_python": "--engine-python",
     "engine_secret": "--engine-secret",
     "engine_exchange": "--engine-exchange",
+    "agent_command": "--agent-command",
     "unsafe_local_exec": "--unsafe-local-exec",
     "trust_remote_code": "--trust-remote-code",
 }

@@ -3,12 +3,13 @@
 import inspect
 from collections.abc import Callable
 from math import ceil
+from typing import Any
 
-from groupwise.config.recipe import Recipe
+from groupwise.config.recipe import Agent, Recipe
 from groupwise.config.user_code import UserCode
 from groupwise.core import Usage
 from groupwise.data import declares, name_of
-from groupwise.rollout import AgentRunner
+from groupwise.rollout import AgentProgram, AgentRunner
 from groupwise.rollout.agents.runner import is_async
 from groupwise.training.build_tasks import Templates
 
@@ -24,17 +25,18 @@ def agent_of(
     the problems have several templates.
     """
     if (agent := recipe.agent) is None:
+        if use.agent_command:
+            fix = "give the recipe a table [agent], in Python agent=gw.Agent()"
+            raise Usage("the command names a program, and the recipe has no agent", evidence=use.agent_command, fix=fix)
         strategies = {"method.strategy": recipe.method.strategy, "evaluate.strategy": recipe.evaluate.strategy}
         for where, strategy in strategies.items():
             if declares(strategy, "needs_agent"):
                 what = f"{where} is {name_of(strategy)}, which needs an agent, and the recipe names none"
                 raise Usage(what, fix="add --agent my_agent.py:agent")
         return None
-    function = use.find(agent.file) if ":" in agent.file else use.function("", agent.file)
-    try:
-        inspect.signature(function).bind({}, None)
-    except TypeError as error:
-        raise Usage(f"the agent {agent.file} cannot be called", evidence=str(error), fix=EXAMPLE) from None
+    function = program_of(agent, use) or (use.find(agent.file) if ":" in agent.file else use.function("", agent.file))
+    if not isinstance(function, AgentProgram):
+        check_function(function, agent.file)
     if len(templates) > 1:
         problem = f"an agent needs one template for all problems, and these use several: {', '.join(templates)}"
         raise Usage(problem, fix="use one template for all problems: --template chat")
@@ -47,6 +49,28 @@ def agent_of(
         model_names=agent.model_names,
         notify=notify,
     )
+
+
+def program_of(agent: Agent, use: UserCode) -> AgentProgram | None:
+    """The program of the command line, if the recipe's agent is one. `Usage` if only one of both says so."""
+    command = use.agent_command
+    if agent.file and command:
+        what = f"the command names a program, and the recipe's agent is {agent.file}"
+        raise Usage(what, evidence=command, fix="leave out --agent-command, or the recipe's agent.file")
+    if agent.file:
+        return None
+    if not command:
+        fix = "add --agent-command 'node my-agent.js', or name a function: --agent my_agent.py:agent"
+        raise Usage("the recipe's agent is a program, and the command names none", fix=fix)
+    return AgentProgram.of(command)
+
+
+def check_function(function: Any, name: str) -> None:
+    """`Usage` for an agent that is no function of a row and a client."""
+    try:
+        inspect.signature(function).bind({}, None)
+    except TypeError as error:
+        raise Usage(f"the agent {name} cannot be called", evidence=str(error), fix=EXAMPLE) from None
 
 
 def draw_deadline(recipe: Recipe, agent: AgentRunner | None) -> float:

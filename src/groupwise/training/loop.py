@@ -20,6 +20,7 @@ from groupwise.data import (
     Mask,
     Measure,
     Return,
+    Segments,
     SharesDevice,
     Value,
     couples,
@@ -244,15 +245,34 @@ def compared_samples(batch: Batch) -> tuple[Batch, Tensor | None]:
     """The samples that are compared, and for each sample of the batch the index of the one whose advantage it gets.
 
     These are all samples, and None, but for agents: a further conversation of an episode (the role `thread`) gets the
-    reward and the advantage of its episode's answer.
+    reward and the advantage of its episode's answer. If a filter has dropped that, the episode's first conversation is
+    compared in its place.
     """
     if all(sample.role != THREAD for sample in batch.samples):
         return batch, None
-    chosen = [i for i, sample in enumerate(batch.samples) if sample.role != THREAD]
-    index = {batch.episode_keys[i]: at for at, i in enumerate(chosen) if batch.samples[i].role == "answer"}
+    keys = batch.episode_keys
+    first: dict[Any, int] = {keys[i]: i for i, sample in enumerate(batch.samples) if sample.role == "answer"}
+    for i, sample in enumerate(batch.samples):
+        if sample.role == THREAD:
+            first.setdefault(keys[i], i)
+    chosen = [i for i, sample in enumerate(batch.samples) if sample.role != THREAD or first[keys[i]] == i]
     order = {i: at for at, i in enumerate(chosen)}
-    leader = [order[i] if i in order else index[batch.episode_keys[i]] for i in range(len(batch))]
-    return batch.take(chosen), torch.tensor(leader, dtype=torch.long, device=batch.score.device)
+    leader = [order[i] if i in order else order[first[keys[i]]] for i in range(len(batch))]
+    compared = batch.take(chosen)
+    compared = compared.having(groups=Segments(answer_groups(compared), compared.groups.count))
+    return compared, torch.tensor(leader, dtype=torch.long, device=batch.score.device)
+
+
+def answer_groups(batch: Batch) -> Tensor:
+    """The group of each sample, where a further conversation of an episode is in the group of its prompt's answers."""
+    index = batch.groups.index.tolist()
+    rollouts = batch.rollouts.index.tolist()
+    answers = {(rollouts[g], s.group): g for g, s in zip(index, batch.samples, strict=True) if s.role == "answer"}
+    merged = [
+        answers.get((rollouts[g], s.group), g) if s.role == THREAD else g
+        for g, s in zip(index, batch.samples, strict=True)
+    ]
+    return torch.tensor(merged, dtype=torch.long, device=batch.score.device)
 
 
 def reads_advantage(mask: Mask) -> bool:

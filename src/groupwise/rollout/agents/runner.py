@@ -7,6 +7,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 from groupwise.core import describe_error
@@ -20,6 +21,7 @@ from groupwise.rollout.agents.chat_request import POLICY
 from groupwise.rollout.agents.endpoint import Endpoint
 from groupwise.rollout.agents.episode import Episode, Plan
 from groupwise.rollout.agents.http_server import EndpointServer
+from groupwise.rollout.agents.programs import AgentProgram
 from groupwise.rollout.agents.threads import in_thread
 from groupwise.rollout.agents.transport import openai_clients, plain_clients
 
@@ -34,18 +36,19 @@ runs in a thread and its client is an `openai.OpenAI`. It may return a reward.""
 class AgentRunner:
     """Runs the agent of a recipe, one episode at a time or many.
 
-    `temperature` is that of training. `deadline` limits an episode, in seconds, and `processes` the plain agents that
-    run at a time. `model_names` are names besides `policy` that requests may use for it. `notify` gets one line if a
-    run cannot be repeated to the bit.
+    `temperature` is that of training. `deadline` limits an episode, in seconds, and `processes` the plain agents or
+    programs that run at a time. `model_names` are names besides `policy` that requests may use for it. `notify` gets
+    one line if a run cannot be repeated to the bit. `folder` keeps the output of programs; without one it is dropped.
     """
 
-    agent: AgentFunction
+    agent: AgentFunction | AgentProgram
     template: Template
     temperature: float
     deadline: float = 600.0
     processes: int = 8
     model_names: Sequence[str] = ()
     notify: Callable[[str], object] = lambda line: None
+    folder: Path | None = None
     _noted: bool = field(default=False, init=False)
 
     @cached_property
@@ -73,15 +76,17 @@ class AgentRunner:
         """The free places of agents that do not run in the event loop."""
         return asyncio.Semaphore(self.processes)
 
-    async def run(self, sampler: Sampler, draw: Draw, number: int) -> tuple[Episode, Verdict | None]:
+    async def run(
+        self, sampler: Sampler, draw: Draw, number: int, *, name: str = "trial"
+    ) -> tuple[Episode, Verdict | None]:
         """Run the agent once. Returns the episode, and the verdict; None leaves it to the verifier.
 
-        An agent that raises or takes too long is unverifiable. Raises an error that ends the run, such as a lost
-        engine: it is not the agent's fault.
+        `name` is that of the files with a program's output. An agent that raises or takes too long is unverifiable.
+        Raises an error that ends the run, such as a lost engine: it is not the agent's fault.
         """
         episode = self._episode(sampler, draw, number)
         async with self.endpoint.open(episode) as (key, opened):
-            agent = asyncio.ensure_future(self._called(draw.prompt, key))
+            agent = asyncio.ensure_future(self._called(draw.prompt, key, name))
             try:
                 await asyncio.wait({agent, opened.failed}, return_when=asyncio.FIRST_COMPLETED)
                 if opened.failed.done():
@@ -109,14 +114,16 @@ class AgentRunner:
         format = call_format(self.template.source)
         return Episode(sampler, draw, number, self.template, format, self.temperature, self._unordered)
 
-    async def _called(self, prompt: Prompt, key: str) -> Verdict | None:
+    async def _called(self, prompt: Prompt, key: str, name: str) -> Verdict | None:
         """Call the agent: its reward as a verdict, None without one."""
-        row = {"prompt": prompt.text, **prompt.row}
-        if is_async(self.agent):
-            return await self._within_deadline(lambda: self.agent(row, self.client(key)))
+        row, agent = {"prompt": prompt.text, **prompt.row}, self.agent
+        if not isinstance(agent, AgentProgram) and is_async(agent):
+            return await self._within_deadline(lambda: agent(row, self.client(key)))
         async with self.places, self.server.open() as url:
+            if isinstance(agent, AgentProgram):
+                return await self._within_deadline(lambda: agent.run(row, url, key, name, self.folder))
             client = self.plain_client(url, key)
-            return await self._within_deadline(lambda: in_thread(self.agent, row, client))
+            return await self._within_deadline(lambda: in_thread(agent, row, client))
 
     async def _within_deadline(self, call: Callable[[], Any]) -> Verdict | None:
         """The reward of a call as a verdict, None without one. A call that raises or is late is unverifiable."""

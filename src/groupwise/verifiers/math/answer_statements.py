@@ -105,11 +105,16 @@ def _without_article(before: str) -> str:
 
 
 _ASIDE = re.compile(r"(?<=\bnot), [^,.\n]+,\s")
-_CLAUSE = re.compile(r"[.!?;:,]['\"”)$*_]*\s|\n|\b(?:so|thus|then|therefore|hence|but)\b")
+_ALL_BUT = r"(?:\b(?:anything|everything|anyone|everyone|all|(?:any|every|all)(?: \w+){1,2}) but)"
+_CLAUSE = re.compile(
+    rf"{_ALL_BUT}|(?P<end>[.!?;:,]['\"”)$*_]*\s|\n|\b(?:so|thus|then|therefore|hence|but)\b)", re.IGNORECASE
+)
 _FILLER = r"(?:be|is|are|equals?|to|that|the|an?|answer|value|simply|just|it|x|y|n)"
 _NOT = (
-    r"(?:\b(?:not|never|cannot|nor|except|unequal|(?:other|rather) than|instead of|different from)\b|n't\b"
-    r"|\b(?:wrong|incorrect|false)\s+(?:answer|value|result|solution|that|to)\b)"
+    r"(?:\b(?:not|never|cannot|nor|neither|except|unequal|hardly|scarcely|by no means|(?<!none )other than"
+    r"|rather than|instead of|(?:different|far) from)\b|n't\b"
+    r"|\b(?:wrong|incorrect|false)\s+(?:answer|value|result|solution|that|to)\b"
+    rf"|\b(?:exclud|reject|discard|avoid|rul)(?:es?|ed|ing)?(?: out)?\b|{_ALL_BUT})"
 )
 _SAYS = r"(?:says?|claims?|guess\w*|thinks?|believes?|knows|gets)"
 _DENIES = re.compile(
@@ -118,17 +123,23 @@ _DENIES = re.compile(
     rf" (?:{_HELD}|write|convinced)\b|\b(?:might|may|could|would) (?:think|guess|say|believe|expect|conclude|suspect)\b"
     rf"|\b(?:he|she|they|student|book|friend|someone|people|solver|nobody|no one) (?:would )?{_SAYS}\b"
     rf"|\b(?:doubt|deny|denies|untrue|unlikely|whether|suppose|assume|imagine|pretend|wrongly|impossible)\b"
-    r"|\b(?:naive|mistaken)",
+    r"|\b(?:naive|mistaken)|\b(?:trap|(?:common|frequent|usual|typical|easy) (?:mistake|error|answer))\b"
+    r"|\bfirst (?:guess|thought)\b"
+    r"|\b(?:many|most|some|others)(?: people| students)? (?:(?:would|might|will) )?(?:write|say|guess|think|get)\b",
     re.IGNORECASE,
 )
-_FAULT = r"(?:wrong|incorrect|false|impossible|mistake|naive|never|rejected|excluded|too|no|off)"
+_FAULT = (
+    r"(?:wrong|incorrect|false|impossible|mistake|naive|never|rejected|excluded|discarded|invalid|ruled out|too|no|off)"
+)
 _DENIED_BEHIND = re.compile(
-    r"(?:[\s$},;\"']|\\[)\]]|\\text\w*\{)*(?:which\s+|that\s+|it\s+)?"
+    r"(?:[\s$},;\"'*_`]|\\[)\]]|\\text\w*\{)*(?:which\s+|that\s+|it\s+)?"
     r"(?:(?:is|was|are|would\s+be|seems|looks|must\s+be)"
     rf"(?:\s+(?:\w+\s+){{0,2}}{_FAULT}\b"
     r"|(?:n't|\s+(?:\w+\s+){0,2}not)\b(?:\s+(?:(?:the|an?|my|our)\s+)?(?:final\s+|correct\s+|right\s+)?"
     rf"(?:answer|solution|result|value|correct|right|true|possible|valid|it|what|allowed|equal)\b|\W*(?:$|\n)))"
-    r"|(?:cannot|can\s*not|can't|does\s+not|doesn't|won't|will\s+not)\b)",
+    r"|(?:cannot|can\s*not|can't|does\s+not|doesn't|won't|will\s+not|fails?|failed)\b"
+    r"|(?:\(|[-–—]+)\s*(?:(?:is|but|that|this|it)\s+)*(?:wrong|incorrect|false|impossible|invalid|no(?=\s*[,.!;]))\b"
+    r"|[^.\n]{0,80}\bbut (?:I doubt|(?:it|this|that|\w) (?:is|was|does|did)(?: not\b|n't\b)))",
     re.IGNORECASE,
 )
 
@@ -140,5 +151,5 @@ def denied(before: str, behind: str) -> bool:
     (True, True, False)
     """
     before = _ASIDE.sub(" ", before)
-    ends = [0, *(end.end() for end in _CLAUSE.finditer(before))]
+    ends = [0, *(clause.end() for clause in _CLAUSE.finditer(before) if clause["end"])]
     return bool(_DENIES.search(before[ends[-1] :]) or _DENIED_BEHIND.match(behind))

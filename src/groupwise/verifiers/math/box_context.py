@@ -47,7 +47,18 @@ _REAR = re.compile(rf"{_BLANK}*(?:{'|'.join(_BEHIND)})")
 """The text behind a box that leaves it as it is."""
 _ASIDE = re.compile(rf"{_BLANK}+\((?=\s*(?:=|\\approx|\\text|[A-Za-z]{{2,}}))")
 _REAR_OF_PROSE = re.compile(r"\s*\(|\s*\||\s+[aAI\d]\b|\s+[-–—]+\s+[A-Za-z]{2,}|\s*—|\s+\[")
+_CLOSING = re.compile(r"\)(?=[.,;:!?]|\s*$|\s*\n|\s+[A-Za-z])")
+"""The end of a sentence in brackets: `(so it is \\boxed{5})`."""
 _MOD = re.compile(rf"{_BLANK}*\\?(?:b?mod|times|choose|over|plus|minus|divided)(?![A-Za-z])")
+_OPERATION_IN_FRONT = re.compile(
+    r"\b(?:half|twice|double|triple|minus|plus|times|between|(?:more|less|fewer|greater|larger|smaller) than"
+    r"|(?:add|subtract)(?:ing)?(?: \w+ (?:to|from))?"
+    r"|(?:square|cube|root|half|third|quarter|double|triple|negative|opposite|reciprocal|inverse|logarithm) of)"
+    rf"(?:\s+the)?{_BLANK}*[*_`]*\\?[$(\[]?{_BLANK}*[*_`]*$",
+    re.IGNORECASE,
+)
+"""Words that make a box a part of a calculation: `half of \\boxed{5}`."""
+_OPERATION_BEHIND = re.compile(rf"(?:{_BLANK}|[$*_`]|\\[)\]])*(?:squared|cubed|halved|doubled|plus|minus)(?![A-Za-z])")
 _TAG = re.compile(r"</?[A-Za-z][^<>\n]*>\s*$")
 _MARKS = ("**", "__", "*", "_", "`")
 _OPEN_FONT = re.compile(rf"(?:{_FONT}(?:{_ARGUMENT})*|{_SIZE}|(?<![\w^_}}\]\\]))\s*\{{$")
@@ -64,8 +75,10 @@ def beside(before: str, behind: str) -> str:
     line = front.rpartition("\n")[2]
     prose = (line.count("$") - line.count(r"\$")) % 2 == 0 and not re.search(r"\\[\[(](?!.*\\[\])])", line)
     stands = _FRONT.search(front) or (prose and _FRONT_OF_PROSE.search(front))
-    ends = _REAR.match(rear) or _ASIDE.match(rear) or (prose and _REAR_OF_PROSE.match(rear))
-    if not stands or not ends or _MOD.match(rear):
+    in_brackets = line.count("(") > line.count(")") and _CLOSING.match(rear)
+    ends = _REAR.match(rear) or _ASIDE.match(rear) or (prose and (in_brackets or _REAR_OF_PROSE.match(rear)))
+    calculated = _MOD.match(rear) or _OPERATION_IN_FRONT.search(front) or _OPERATION_BEHIND.match(rear)
+    if not stands or not ends or calculated:
         return "is part of a formula"
     return "is denied" if denied(before, behind) else ""
 

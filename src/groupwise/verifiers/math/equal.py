@@ -137,7 +137,7 @@ class _Comparison:
             return _every(self.compared(g, a) for g, a in zip(gold.items, answer.items, strict=False))
         if not (gold.items and answer.items):
             return not (gold.items or answer.items)
-        table = [[self.compared(g, a) for a in answer.items] for g in gold.items]
+        table = [[_is_set(g) == _is_set(a) and self.compared(g, a) for a in answer.items] for g in gold.items]
         if not all(any(cell is not False for cell in line) for line in (*table, *zip(*table, strict=True))):
             return False
         unclear = any(cell is None for line in table for cell in line)
@@ -187,8 +187,13 @@ def _alone(text: str, one: Read) -> str:
     """
     if isinstance(one, Several) and one.joined == "set" and len(one.items) == 1:
         letters = re.search(r"(?<![A-Za-z\\])[A-Za-z]|\\emptyset", one.items[0])
-        return text if letters else one.items[0]
+        return text if letters or _is_set(one.items[0]) else one.items[0]
     return text.replace(INDIAN, "") if isinstance(one, Several) and one.joined == "list" else text
+
+
+def _is_set(text: str) -> bool:
+    """Whether an element is a set in braces: `\\{1\\}` is no element of `\\{1, 2\\}`."""
+    return text.startswith(r"\{")
 
 
 def _quantities(one: Read, other: Read) -> bool:

@@ -35,6 +35,7 @@ _REWRITES = [
     (r"\\(?:varnothing|empty)(?![A-Za-z])", r"\\emptyset "),
     (r"\\(?:textcolor|colorbox)\s*\{[^{}]*\}|\\color\s*\{[^{}]*\}|\\(?:underline|therefore)(?![A-Za-z])", ""),
     (r"\\mathbb\s*(?:\{\s*R\s*\}|R)|\\R(?![A-Za-z])|ℝ", r"\\reals "),
+    (r"\^\s*\{?\s*\\(?:top|intercal)(?![A-Za-z])\s*\}?", "^T"),
     (r"\\div(?![A-Za-z])", "/"),
     (r"\\(?:degree|textdegree)(?![A-Za-z])|\^\s*\{?\s*\\circ\s*\}?", " degrees "),
     (r"\\%|\\?\bpercent\b|\bper cent\b", "%"),
@@ -65,7 +66,8 @@ _EMPHASIS = re.compile(
 LABEL = "¦"
 """The mark between the letter of a choice and its value, as in `(B) 12`."""
 _CHOICE = re.compile(
-    r"(?:\\(?:text(?:bf|rm|it)?|mathrm|mathbf|mbox)\s*\{\s*\(?([A-E])[).]\s*\}|\(([A-E])\)(?=\s+(?:[\d$]|\\[dt]?frac|\\sqrt)))"
+    r"(?:\\(?:text(?:bf|rm|it)?|mathrm|mathbf|mbox)\s*\{\s*\(?([A-E])[).]\s*\}"
+    r"|\(([A-E])\)(?=(?:\s|~|\\[ ,;:])+(?:[\d$]|\\[dt]?frac|\\sqrt)))"
     r"(?:\s|~|\\[ ,;:]|\\q?quad(?![A-Za-z]))*(?=\S)"
 )
 

@@ -6,7 +6,7 @@ groupwise train examples/solver_and_checker.toml --agent examples/solver_and_che
 import operator
 import re
 
-CALL = re.compile(r"([0-9]{1,4})([-+*])([0-9]{1,4})=")
+CALL = re.compile(r"([0-9]{1,4})([-+*])([0-9]{1,4})")
 SIGNS = {"+": operator.add, "-": operator.sub, "*": operator.mul}
 
 
@@ -19,7 +19,7 @@ async def agent(row, client):
 
 
 async def converse(client, prompt):
-    """The last turn of a conversation with a calculator. A turn that ends in a step such as `7*5=` is a call."""
+    """The last turn of a conversation with a calculator. A step up to its `=`, such as `7*5`, is a call."""
     messages = [{"role": "user", "content": prompt}]
     while True:
         reply = await client.chat.completions.create(model="policy", messages=messages, stop="=")

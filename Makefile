@@ -7,13 +7,13 @@ VERSION_TESTS := $(wildcard tests/models/test_*.py tests/learner/test_*.py) test
 export OMP_NUM_THREADS ?= 1
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
-.PHONY: train test test-slow test-kill test-vllm test-ray test-gpu test-versions test-oldest test-newest lint docs site wheel lock model hinted_sums blank flow seeds laptop atlas studies bench bench-full bench-self clean
+.PHONY: train test test-slow test-kill test-vllm test-ray test-gpu test-agents test-versions test-oldest test-newest lint docs site wheel lock model hinted_sums blank flow seeds laptop atlas studies bench bench-full bench-self clean
 
 train: $(VENV)/base
 	$(BIN)/groupwise train
 
 test: $(VENV)/dev
-	$(BIN)/pytest -q -n 3 --dist loadfile --no-loadscope-reorder -m "not slow and not kill and not vllm and not ray and not gpu"
+	$(BIN)/pytest -q -n 3 --dist loadfile --no-loadscope-reorder -m "not slow and not kill and not vllm and not ray and not gpu and not agents"
 
 test-slow: $(VENV)/dev
 	$(BIN)/pytest -q -m slow
@@ -30,6 +30,10 @@ test-ray: .venv-ray/ray  ## Ray as the launcher, in an environment of 1.5 GB
 
 test-gpu: $(VENV)/dev  ## on a real GPU: graphs, equal bits, whole runs; writes benchmarks/GPU.md
 	$(BIN)/pytest -q -rs -m gpu tests/gpu
+
+test-agents: $(VENV)/dev  ## agents of public packages, in environments of 1.5 GB in .venv-agents; needs npm and bubblewrap
+	$(BIN)/python -m tools.agent_environments .venv-agents
+	$(BIN)/pytest -q -m agents tests/examples/test_agent_packages.py
 
 test-versions: test-oldest test-newest  ## the two ends of the ranges in pyproject.toml, an environment of 7 GB each
 

@@ -21,11 +21,11 @@ STYLE = """\
   rect { fill: #ffffff } text { fill: #24292f; font: 13px system-ui, sans-serif } .soft { fill: #57606a; font-size: 12px }
   .name { font-weight: 600 } path { fill: none; stroke: #c4cad1; stroke-width: 1.2 }
   .f0 { fill: #57534e } .f1 { fill: #0068a8 } .f2 { fill: #00805c } .f3 { fill: #9a4a86 } .f4 { fill: #c9540a } .f5 { fill: #8a6d00 }
-  .f6 { fill: #b3314c }
+  .f6 { fill: #b3314c } .f7 { fill: #4b52b8 }
   @media (prefers-color-scheme: dark) {
     rect { fill: #0d1117 } text { fill: #e6edf3 } .soft { fill: #9198a1 } path { stroke: #3d444d }
     .f0 { fill: #b5b0a8 } .f1 { fill: #5cb3ee } .f2 { fill: #3fc79b } .f3 { fill: #d78fc3 } .f4 { fill: #f2924a } .f5 { fill: #dcbf4d }
-    .f6 { fill: #f08a9c }
+    .f6 { fill: #f08a9c } .f7 { fill: #a3a8f5 }
   }
 </style>"""  # noqa: E501
 SHAPES = (
@@ -36,6 +36,7 @@ SHAPES = (
     '<path class="f4" style="stroke:none" d="M{x} {y}m-5.5 -5l5.5 10l5.5 -10z"/>',
     '<path class="f5" style="stroke:none" d="M{x} {y}m-5.5 -1.8h3.7v-3.7h3.6v3.7h3.7v3.6h-3.7v3.7h-3.6v-3.7h-3.7z"/>',
     '<path class="f6" style="stroke:none" d="M{x} {y}m-6 -3.5h12v7h-12z"/>',
+    '<path class="f7" style="stroke:none" d="M{x} {y}m-5.5 -5h11l-3 5l3 5h-11l3 -5z"/>',
 )
 """The mark of each family, so that a family is not known by its colour alone."""
 

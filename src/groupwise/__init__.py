@@ -108,7 +108,11 @@ def __getattr__(name: str) -> Any:
 
         value = globals()[name] = answering(name, getattr(import_module(room), name))
         return value
-    fix = f"; from {room} import {name}" if room else _answer_of_trl(name)
+    if answer := _answer_of_trl(
+        name
+    ):  # no AttributeError, which `from groupwise import NAME` replaces by its own message
+        raise ImportError(f"{__name__} has no attribute {name!r}{answer}", name=__name__)
+    fix = f"; from {room} import {name}" if room else ""
     raise AttributeError(f"{__name__} has no attribute {name!r}{fix}", name=name, obj=sys.modules[__name__])
 
 

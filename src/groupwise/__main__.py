@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from groupwise.commands.parsing import options_of, parse, parser
-from groupwise.commands.user_code_files import check_reward_name, with_named_files
+from groupwise.commands.user_code_files import check_function_names, with_named_files
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -46,6 +46,9 @@ def code_of(words: list[str]) -> int:
     except Exception as error:
         code = getattr(error, "code", None)
         if isinstance(code, int) and hasattr(error, "fix"):  # a GroupwiseError, recognised without importing its room
+            from groupwise.config.option_spelling import spell_options
+
+            spell_options(error, words)  # type: ignore[arg-type]
             print(f"error: {error}", file=sys.stderr)
             return code
         return bug(words)
@@ -82,7 +85,7 @@ def run(words: list[str]) -> int:
         from groupwise.commands.unknown_options import check_options, named_fields
 
         overrides = named_fields(overrides)
-        check_reward_name(overrides)
+        check_function_names(overrides)
         if a.command != "check":  # which prints all problems of a recipe together
             check_options(a.command, overrides)
     name_runs(a)

@@ -3,6 +3,7 @@
 import ast
 import re
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,8 @@ import pytest
 import groupwise as gw
 from groupwise.__main__ import main
 from groupwise.api.door import from_python
-from groupwise.config.python_spelling import in_python, option_pattern
+from groupwise.config.option_spelling import in_options
+from groupwise.config.python_spelling import field_pattern, in_python, option_pattern
 from groupwise.core import GroupwiseError, Usage
 from groupwise.training.progress import Progress, notify
 
@@ -28,7 +30,7 @@ OTHERS = (
     "--security-opt",
 )
 """Programs that a user starts himself: their options stay."""
-NOT_REACHED = ("planning/cards.py", "planning/this_machine.py", 
+NOT_REACHED = ("planning/cards.py", "planning/this_machine.py", "config/option_spelling.py",
     "__main__.py", "commands/", "certificates/", "whatif/", "sandbox/command.py", "models/diffusion/tiny.py",
     "evaluation/published_protocols.py", "engines/remote/server.py", "engines/remote/tls.py",
     "engines/remote/secret.py",
@@ -46,6 +48,23 @@ PIECES = (
     "--pushX",
 )
 """Parts of texts, and options that only a command has."""
+NO_MESSAGES = (
+    "config/python_spelling.py", "config/option_spelling.py", "config/constructor_spelling.py",
+    "methods/classics/", "methods/contrast/", "methods/flow/", "methods/multi_agent/", "methods/ratio/",
+    "methods/rewards_and_advantages/", "methods/sampling/", "training/build.py",
+)  # fmt: skip
+"""Patterns, the settings of papers, and the evidence of an error, which is data."""
+CALL = re.compile(r"\bgw\.[a-z]\w+\(|=gw\.")
+OF_PROGRAMS = (
+    "api/",
+    "config/train_arguments.py",
+    "config/unknown_arguments.py",
+    "config/constructors.py",
+    "runs/permissions.py",
+)
+"""Code that only a call of the library reaches."""
+ONLY_IN_PYTHON = ("gw.resume(run, agent=agent)", "gw.resume(run, reward=", "run = gw.train(...)")
+"""Calls without a command that does the same: a function in memory is passed again."""
 ROWS = [{"prompt": f"{a}+{b}=", "answer": a + b} for a in range(6) for b in range(6)]
 ASKED = [{"question": row["prompt"], "answer": row["answer"]} for row in ROWS]
 
@@ -85,6 +104,25 @@ def test_every_text_of_the_package_can_be_read_in_python() -> None:
     assert seen > 100
 
 
+def test_no_door_is_answered_in_the_words_of_another() -> None:
+    """A line of a recipe is an argument in Python, an option in a command without a file, and a line beside a file."""
+    seen = 0
+    for path in sorted(SOURCE.rglob("*.py")):
+        name = str(path.relative_to(SOURCE))
+        if name.startswith(NO_MESSAGES):
+            continue
+        for text in texts(path.read_text("utf-8")):
+            line = re.sub(r"\bX\b", "7", text)
+            if field_pattern().search(line) and "{ 7 }" not in line:
+                seen += 1
+                assert not field_pattern().search(in_python(line)), (name, text)
+                assert not field_pattern().search(re.sub(r"'[^']*'", "", in_options(line, ["train"]))), (name, text)
+                assert in_options(line, ["train", "my.toml"]) == line
+            if not name.startswith(OF_PROGRAMS) and not any(call in text for call in ONLY_IN_PYTHON):
+                assert not CALL.search(in_options(text, ["train"])), (name, text)
+    assert seen > 20
+
+
 @pytest.mark.parametrize(
     ("text", "python"),
     [
@@ -107,6 +145,7 @@ def test_every_text_of_the_package_can_be_read_in_python() -> None:
         ("write optimizer.lr = 1e-6, as an option --optimizer.lr 1e-6", "write optimizer=gw.AdamW(lr=1e-06)"),
         ("such as prompts = 4, or more", "such as prompts=4, or more"),
         ("hf download NAME --local-dir DIR --revision r", "hf download NAME --local-dir DIR --revision r"),
+        ('write { task = "x.jsonl" }', 'write {"task": "x.jsonl"}'),
         ("resume without --strict", "resume without strict=True"),
     ],
 )  # fmt: skip
@@ -212,3 +251,58 @@ def test_notices_are_in_the_language_of_the_call(capsys: pytest.CaptureFixture[s
 def test_an_option_has_no_two_meanings() -> None:
     assert option_pattern().search("--prompts_of") is None and option_pattern().search("x--prompts 3") is None
     assert in_python("a run with --iterations above 4") == "a run with iterations above 4"
+
+
+def test_a_constructor_answers_in_the_words_of_its_caller(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The same class in one process: called by a program, by its copy, by a call of the library, and by a command."""
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(GroupwiseError) as direct:
+        gw.Method(shaping=())
+    assert direct.value.fix == "set shaping=(gw.Score(),)"
+    with pytest.raises(GroupwiseError) as copied:
+        replace(gw.Method(), shaping=())
+    assert copied.value.fix == direct.value.fix
+    reader = {"__name__": "groupwise.reader", "replace": replace, "method": gw.Method()}
+    with pytest.raises(GroupwiseError) as inside:
+        exec("replace(method, shaping=())", reader)
+    assert inside.value.fix == 'set method.shaping = ["Score"]'
+    with pytest.raises(GroupwiseError) as method:
+        gw.grpo(group_size=1)
+    assert method.value.fix == "set group_size to 2 or more"
+    with pytest.raises(GroupwiseError) as clip:
+        gw.Clip(low=-1)
+    assert clip.value.fix == "help(gw.Clip) explains its fields"
+    assert main(["train", "--method.objective.surrogate.low", "-1"]) == 2
+    assert "groupwise help Clip explains its fields" in capsys.readouterr().err
+    for _ in range(2):  # the class keeps no language
+        assert main(["train", "--method.shaping", "[]"]) == 2
+        assert "--method.shaping '[\"Score\"]'" in capsys.readouterr().err
+        with pytest.raises(GroupwiseError) as called:
+            gw.train(**{"method.shaping": []})
+        assert '**{"method.shaping": ["Score"]}' in called.value.fix
+    (tmp_path / "my.toml").write_text('method = { base = "grpo", shaping = [] }')
+    assert main(["train", "my.toml"]) == 2
+    assert 'method.shaping = ["Score"]' in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "fix"),
+    [
+        (["train", "--prompts", "5", "--method.minibatches", "4"], "such as --prompts 4"),
+        (["check", "--prompts", "5", "--method.minibatches", "4"], "such as --prompts 4"),
+        (["train", "--agent", "my_agent"], "write --agent my_agent.py:answer"),
+        (["train", "--agent", "my_agent.py"], "write --agent my_agent.py:answer"),
+        (["train", "my.toml"], 'agent = "my_agent.py:agent"'),
+    ],
+)  # fmt: skip
+def test_a_command_is_answered_with_its_option(
+    words: list[str], fix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "my_agent.py").write_text("async def answer(prompt, client):\n    return 1\n")
+    (tmp_path / "my.toml").write_text('method = "gspo"\nagent = "my_agent"')
+    assert main(words) == 2
+    shown = capsys.readouterr()
+    assert fix in shown.err + shown.out

@@ -35,8 +35,8 @@ def rows(path: str, *objects: object) -> str:
 def test_invalid_values_raise_with_a_fix(capsys: pytest.CaptureFixture[str]) -> None:
     KL = '[{kind="KL",coefficient=0.04}]'
     for field, value, what, fix in (
-        ("prompts", "6", "6 prompts cannot be cut into 4 equal minibatches", "a multiple of 4, such as prompts = 4"),
-        ("prompts", "2", "2 prompts cannot be cut", "such as prompts = 4"),
+        ("prompts", "6", "6 prompts cannot be cut into 4 equal minibatches", "a multiple of 4, such as --prompts 4"),
+        ("prompts", "2", "2 prompts cannot be cut", "such as --prompts 4"),
         ("prompts", "-4", "prompts is -4", "at least 1"),
         ("iterations", "-1", "iterations is -1", "at least 0"),
         ("seed", str(2**64), "seed is 18446744073709551616", "below 2**64"),
@@ -63,7 +63,7 @@ def test_invalid_values_raise_with_a_fix(capsys: pytest.CaptureFixture[str]) -> 
         ("sampling.max_tokens", "0", "max_tokens is 0", "at least one token"),
         ("method.group_size", "1", "group_size is 1 and the advantage compares samples of a group", "to 2 or more"),
         ("method.objective.aggregate", "token_mean", "sequence_ratio", "use sequence_mean or group_mean"),
-        ("method.objective.penalties", KL, "does not define", 'method.models = { reference = "InitialPolicy" }'),
+        ("method.objective.penalties", KL, "does not define", "--method.models '{ reference = \"InitialPolicy\" }'"),
         ("method.shaping", '[{kind="Overlong",buffer=100}]', "larger than the generation budget", "as a share"),
         ("trackers", '["wandbb"]', "unknown tracker 'wandbb'", "tensorboard, wandb, trackio"),
     ):

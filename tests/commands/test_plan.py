@@ -152,3 +152,29 @@ def test_errors_have_a_fix(machines: str, words: list[str], message: str, capsys
     assert main(["plan", *words]) in (2, 3, 6)
     error = capsys.readouterr().err
     assert message in error and "  do:   " in error
+
+
+@pytest.mark.parametrize("words", [["--machines", "cluster.toml"], ["--machines", "rtx4090,8xh100"]])
+def test_a_plan_fits_a_terminal_of_80_columns(
+    words: list[str], machines: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["plan", *words]) == 0
+    whole = capsys.readouterr().out
+    for module in ("table", "plan"):
+        monkeypatch.setattr(f"groupwise.commands.{module}.terminal_width", lambda out, otherwise: 80)
+    assert main(["plan", *words]) == 0
+    cut = capsys.readouterr().out
+    assert max(map(len, whole.splitlines())) > 80 >= max(map(len, cut.splitlines()))
+    assert sorted({*whole.split()}) == sorted({*cut.split()})  # nothing is left out
+
+
+SMS = {"a10": (72, 1024, 1.695), "a40": (84, 1024, 1.74), "a6000": (84, 1024, 1.8), "rtx3090": (82, 512, 1.695),
+       "rtx4090": (128, 512, 2.52), "rtx5090": (170, 512, 2.407), "t4": (40, 1024, 1.59),
+       "v100": (80, 1024, 1.53)}  # fmt: skip
+"""Multiprocessors, matrix operations of each per clock with float32 sums, and the boost clock in GHz."""
+
+
+@pytest.mark.parametrize("name", SMS)
+def test_the_operations_of_a_card_are_those_of_its_multiprocessors(name: str) -> None:
+    number, operations, clock = SMS[name]
+    assert CARDS[name].tflops == pytest.approx(number * operations * clock / 1000, rel=0.005)

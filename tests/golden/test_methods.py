@@ -30,10 +30,18 @@ from groupwise.methods import (
     vespo,
 )
 from groupwise.training.loop import compute_advantages
-from tests.golden import papers_agents, papers_contrast, papers_ratio, papers_reward, papers_rollout, papers_start
+from tests.golden import (
+    papers_agents,
+    papers_contrast,
+    papers_ratio,
+    papers_reward,
+    papers_rollout,
+    papers_start,
+    papers_stored,
+)
 from tests.golden.whole_path import Selects, all_of, check_whole_path, distinct, mixed, not_all_right, right_ones
 
-FAMILIES = (papers_start, papers_ratio, papers_reward, papers_rollout, papers_contrast, papers_agents)
+FAMILIES = (papers_start, papers_ratio, papers_reward, papers_rollout, papers_contrast, papers_agents, papers_stored)
 PAPERS = {name: paper for family in FAMILIES for name, paper in family.PAPERS.items()}
 VARIANTS = {name: paper for family in FAMILIES for name, paper in family.VARIANTS.items()}
 

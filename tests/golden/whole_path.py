@@ -331,6 +331,8 @@ def measured(batch: Batch, answers: Sequence[Answer], method: Method) -> Batch:
             Divergence("teacher", 0.5): column("d"),
             Divergence("teacher", 0.5, "sibling"): column("d"),
             Entropy("teacher", "sibling"): column("hq"),
+            Logp("policy", "other_prompt"): column("hq"),
+            Logp("reference", "other_prompt"): column("d"),
         },
         memory={name: part.init() for name, part in method.memory},
     )

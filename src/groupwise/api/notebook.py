@@ -9,18 +9,18 @@ from io import StringIO
 from typing import Any
 
 from groupwise.core import spelled, visible
-from groupwise.data import ACCURACY_GREEDY, MEAN_LENGTH, REWARD, SCORE_GREEDY, TOKENS_PER_SECOND
+from groupwise.data import ACCURACY_GREEDY, EVAL_LOSS, MEAN_LENGTH, REWARD, SCORE_GREEDY, TOKENS_PER_SECOND
 from groupwise.report.report import escaped
 from groupwise.training.progress import TICK, Progress, printed_to
 
 __all__ = ["LiveTable", "cell_output", "live_table"]
 
 COLUMNS: Mapping[str, str] = {
-    REWARD: "reward", ACCURACY_GREEDY: "held-out", SCORE_GREEDY: "held-out score", MEAN_LENGTH: "length",
-    TOKENS_PER_SECOND: "tok/s",
+    EVAL_LOSS: "held-out loss", REWARD: "reward", ACCURACY_GREEDY: "held-out", SCORE_GREEDY: "held-out score",
+    MEAN_LENGTH: "length", TOKENS_PER_SECOND: "tok/s",
 }  # fmt: skip
 """The columns of the table, by metric."""
-CURVES = (REWARD, ACCURACY_GREEDY, SCORE_GREEDY)
+CURVES = (EVAL_LOSS, REWARD, ACCURACY_GREEDY, SCORE_GREEDY)
 ROWS = 8
 """The newest iterations that the table shows."""
 WIDTH, HEIGHT = 120, 24

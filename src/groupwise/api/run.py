@@ -13,7 +13,7 @@ from groupwise.api.export import export
 from groupwise.config.user_code import Permissions
 from groupwise.core import BadData, GroupwiseError, Usage
 from groupwise.core.errors import Locked
-from groupwise.data import ACCURACY, ACCURACY_GREEDY, MEAN_LENGTH, REWARD, SCORE, SCORE_GREEDY
+from groupwise.data import ACCURACY, ACCURACY_GREEDY, EVAL_LOSS, MEAN_LENGTH, REWARD, SCORE, SCORE_GREEDY
 from groupwise.inference.open_model import NO_CODE, At, find_run_model, model_directory
 from groupwise.report.read import read
 from groupwise.report.report import escaped, existing_run, write_report
@@ -26,7 +26,7 @@ from groupwise.runs.phase_directories import runs_in
 
 __all__ = ["Report", "Run"]
 
-SHOWN = (REWARD, ACCURACY_GREEDY, SCORE_GREEDY, ACCURACY, SCORE, MEAN_LENGTH)
+SHOWN = (EVAL_LOSS, REWARD, ACCURACY_GREEDY, SCORE_GREEDY, ACCURACY, SCORE, MEAN_LENGTH)
 """The metrics that a notebook shows in a run's table."""
 
 

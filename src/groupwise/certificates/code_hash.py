@@ -26,6 +26,7 @@ DECLARED = (
     "learns_prompts",
     "columns_as",
     "skips_rows",
+    "writes_stored_answers",
     "numbers",
 )
 """Members of components that only `check` and metrics read, also as the decorator `verdicts_have`. Not counted."""

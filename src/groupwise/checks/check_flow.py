@@ -153,7 +153,7 @@ def of_pipelines(recipe: Recipe) -> dict[str, tuple[bool, str]]:
     denoise, directory = recipe.method.denoise, find_model(recipe.model, weights=False)
     whole = recipe.lora is None and base_directory(directory) == directory
     return {
-        "lora = none": (whole, "train an adapter: --lora.rank 16; the weights of a pipeline are not written here"),
+        'lora = "none"': (whole, "train an adapter: --lora.rank 16; the weights of a pipeline are not written here"),
         "machine.compile": (recipe.machine.compile, "leave it out: it compiles layers of this package's decoder"),
         "method.denoise.shift": (
             denoise is not None and denoise.shift != 1,

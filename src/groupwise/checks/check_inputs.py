@@ -12,6 +12,7 @@ from groupwise.checks.check_machine import check_batch_invariance, check_machine
 from groupwise.checks.check_method import method_notes
 from groupwise.checks.check_model import check_model, check_side_models
 from groupwise.checks.check_needs import need_notes, unmet_needs
+from groupwise.checks.check_stored import unfit_machine, with_stored_budget
 from groupwise.checks.checked import Checked
 from groupwise.config.devices import resolved
 from groupwise.config.recipe import Recipe
@@ -25,9 +26,10 @@ from groupwise.models.decoder.decoder import Sizes
 from groupwise.tasks import Demonstration, Mixture, MixtureVerifier, Problems, listed_tokens
 from groupwise.training.agents import agent_of
 from groupwise.training.build import Inputs
-from groupwise.training.build_tasks import demonstrations_of, task_of, templates, verifier_of
+from groupwise.training.build_tasks import demonstrations_of, no_verifier, task_of, templates, verifier_of
 from groupwise.training.default_texts import wording_notes
 from groupwise.training.environments import check_judge, environment_of, frame_of, tool_schemas
+from groupwise.verifiers.no_verifier import NoVerifier
 
 
 def check_inputs(
@@ -49,6 +51,7 @@ def check_inputs(
     weights = fetch or not of_hub(recipe.model)
     machine = check_machine(recipe, use, train=train)
     errors = [*machine.errors, *check_batch_invariance(recipe), *(check_place(recipe) if train else ())]
+    errors += unfit_machine(recipe) if train else ()
     notes = [*machine.notes, *notices_of(recipe.engine), *(method_notes(recipe) if train and method else ())]
     with collected(errors):
         environment_of(recipe, use)
@@ -98,6 +101,9 @@ def check_task(
             notes.append(note)
         demonstrations = demonstrations_of(recipe, tokenizer, by_name) if train else None
         notes += [line for source in demonstrations[1] for line in source.lines] if demonstrations else []
+        if train and recipe.trains_stored_answers and not errors:
+            positions = read_shape(directory, trust_remote_code=use.trust_remote_code).positions
+            recipe = with_stored_budget(recipe, Inputs(tokenizer, by_name, task, NoVerifier()), positions)
         longest = longest_request(recipe, task, demonstrations[0] if demonstrations else ())
         if not any(isinstance(error, BadData) for error in errors):
             shape = shape_for(recipe, directory, task, longest, use)
@@ -113,6 +119,8 @@ def check_task(
             raise Usage(what, fix=f"use --engine.kv_cache_tokens {longest} or more")
         check_judge(recipe, use)
         verifier = verifier_of(recipe, task, use)
+        if isinstance(verifier, NoVerifier) and not train:
+            raise no_verifier(recipe.task.label, "its method trains stored answers, and grades none")
         notes += check_verifier(verifier, task)
         if train and method:
             errors += unmet_needs(recipe, verifier)
@@ -174,6 +182,8 @@ def parts_of(task: Task) -> Sequence[Task]:
 
 def check_verifier(verifier: Verifier, task: Task) -> Sequence[str]:
     """Check that each task's verifier can grade its problems, or raise a `GroupwiseError`. Returns its notices."""
+    if isinstance(verifier, NoVerifier):
+        return ()
     verifiers = verifier.verifiers if isinstance(verifier, MixtureVerifier) else (verifier,)
     for member, part in zip(verifiers, parts_of(task), strict=True):
         member.gate(all_problems(part))

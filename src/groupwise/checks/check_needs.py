@@ -82,7 +82,7 @@ def untrainable_roles(method: Method) -> Iterator[GroupwiseError]:
         elif roles[name].in_failed_rollouts == "always" and drops_failures(method):
             what = f"{name_of(method.filter)} drops each prompt without a correct answer"
             made = f"samples of the role {name}, which method.trained_roles names, are made {roles[name].when}"
-            yield Usage(f"{what}, and {made}", fix="use method.filter = everything, or another strategy")
+            yield Usage(f"{what}, and {made}", fix='use method.filter = "everything", or another strategy')
         elif roles[name].alone_in_group and not has_gradient(method, roles[name]):
             what = f"no gradient reaches samples of the role {name}: each is alone in its group, and its advantage is 0"
             fix = "use an objective that trains it without an advantage, as expo's surrogate GatedSurrogate does"

@@ -23,7 +23,7 @@ def check_launch(recipe: Recipe) -> None:
             fix = f"set engine.replicas = 0 and engine.addresses, or use {LOCAL}"
             raise Usage(f"{what}, but the run would start {replicas} engines itself", fix=fix)
         if ranks == 1 and not isinstance(engine, Served):
-            fix = "name engines: engine = { kind = 'Served', replicas = 0, addresses = [...] }; or set cluster.ranks"
+            fix = 'name engines: engine = { kind = "Served", replicas = 0, addresses = ["PORT"] }, or set cluster.ranks'
             raise Usage(f"{what}, but there are no addresses of engines, and one rank", fix=fix)
         return
     library()

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from groupwise.checks import check as checks
 from groupwise.commands.unknown_options import unknown_option
+from groupwise.config.option_spelling import spell_options
 from groupwise.config.packaged import named_recipe
 from groupwise.config.user_code import Permissions, load_use
 from groupwise.core import GroupwiseError, visible
@@ -25,6 +26,8 @@ def check(
     unknown = {name: problem for name, _ in overrides if (problem := unknown_option("check", name))}
     checked = checks.check(path, [field for field in overrides if field[0] not in unknown], loaded)
     errors = [*unknown.values(), *checked.errors]
+    for error in errors:
+        spell_options(error, [file or "", *(f"--{name}" for name, _ in overrides)])
     for line in () if errors else checked.notes:
         print(visible(line))
     print(visible(errors_text(file or recipe_name or "recipe", errors), lines=True))

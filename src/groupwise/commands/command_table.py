@@ -4,6 +4,7 @@ from argparse import SUPPRESS
 from dataclasses import dataclass
 
 from groupwise.commands.options import (
+    AGENT_COMMAND,
     AT,
     ENGINE_PYTHON,
     FILE,
@@ -98,7 +99,7 @@ COMMANDS = (
             option("--out", metavar="FILE.png",
                    help="the file for the pictures of a flow model (default: sample.png)"),
         ),
-        (USE, UNSAFE, TRUST), takes_recipe_fields=True,
+        (USE, UNSAFE, TRUST, AGENT_COMMAND), takes_recipe_fields=True,
     ),
     Command("chat", "talk to a model, line by line; Ctrl-D ends", (MODEL,), (), (USE, TRUST), takes_recipe_fields=True),
     Command(

@@ -18,6 +18,11 @@ WHOLE = re.compile(r"""(?P<file>[^'",=:\[\](){}]+\.py):(?P<name>[A-Za-z_]\w*)"""
 NOT_CODE = ("system", "template", "template_arguments", "model", "columns")
 """Fields of a recipe whose text never names code."""
 
+FUNCTIONS = {"verifier": "reward", "agent": "agent", "agent.file": "agent"}
+"""Fields whose value may be a function of a file, with the option that a user writes."""
+NO_FUNCTION = re.compile(r"(?!none$)[\w./-]+")
+"""An agent without a function's name. `none` removes the agent of a recipe."""
+
 
 def with_named_files(words: Sequence[str]) -> list[str]:
     """The words of a command with each `FILE.py:NAME` as a recipe writes it, `FILE:NAME`, and `--use FILE.py` for it.
@@ -61,16 +66,20 @@ def names_code(option: str, fields: bool) -> bool:
     return fields and option.startswith("--") and option not in declared and field not in NOT_CODE
 
 
-def check_reward_name(overrides: Iterable[tuple[str, str]]) -> None:
-    """Raise `Usage` for a reward that is a Python file without the name of a function in it. The file is not run."""
+def check_function_names(overrides: Iterable[tuple[str, str]]) -> None:
+    """Raise `Usage` for a reward or an agent that is a file without a function's name. The file is not run.
+
+    A reward may have the name of a verifier, so only an agent is a file without the ending `.py`.
+    """
     from groupwise.core import Usage, or_near
 
     for path, value in overrides:
-        if path == "verifier" and value.endswith(".py"):
-            names = functions_in(Path(value))
-            fix = " or ".join(f"--reward {value}:{name}" for name in names) or f"--reward {value}:NAME"
-            fix = f"write {fix}" if Path(value).is_file() else or_near(value, f"write {fix}")
-            raise Usage(f"--reward {value} names a file, and no function in it", fix=fix)
+        word = FUNCTIONS.get(path)
+        if word and (value.endswith(".py") or (word == "agent" and NO_FUNCTION.fullmatch(value))):
+            file = f"{value.removesuffix('.py')}.py"
+            fix = " or ".join(f"--{word} {file}:{name}" for name in functions_in(Path(file))) or f"--{word} {file}:NAME"
+            fix = f"write {fix}" if Path(file).is_file() else or_near(file, f"write {fix}")
+            raise Usage(f"--{word} {value} names a file, and no function in it", fix=fix)
 
 
 def functions_in(file: Path) -> list[str]:

@@ -1,4 +1,8 @@
 # Made by tools/front_doors.py from the `__all__` of each file.
+from groupwise.config.constructor_spelling import in_constructor as in_constructor
+from groupwise.config.constructor_spelling import spell_constructor as spell_constructor
+from groupwise.config.option_spelling import in_options as in_options
+from groupwise.config.option_spelling import spell_options as spell_options
 from groupwise.config.other_names import DICTIONARY as DICTIONARY
 from groupwise.config.other_names import EARLIER_FIELDS as EARLIER_FIELDS
 from groupwise.config.other_names import OTHER_VALUES as OTHER_VALUES
@@ -6,6 +10,7 @@ from groupwise.config.other_names import TRAINERS as TRAINERS
 from groupwise.config.other_names import Answer as Answer
 from groupwise.config.other_names import answer_of as answer_of
 from groupwise.config.other_names import field_named as field_named
+from groupwise.config.other_names import option_of as option_of
 from groupwise.config.other_names import other_name_fix as other_name_fix
 from groupwise.config.other_names import other_value_fix as other_value_fix
 from groupwise.config.other_names import verifier_fix as verifier_fix

@@ -1,10 +1,11 @@
 """Classes and functions of the package as a program calls them: wrong arguments are answered with the call to write."""
 
 import inspect
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import is_dataclass
 from functools import wraps
-from types import FunctionType
+from types import FrameType, FunctionType
 from typing import Any
 
 from groupwise.core import GroupwiseError, InvalidValue
@@ -12,6 +13,8 @@ from groupwise.core import GroupwiseError, InvalidValue
 CALLABLES = ("groupwise.methods.", "groupwise.api.")
 """The rooms whose functions are called with settings. Functions of other rooms are components, which are values."""
 MARK = "answers_wrong_arguments"
+COPIES = ("dataclasses", "copy")
+"""Modules of Python that call a constructor for their own caller."""
 
 
 def answering(name: str, value: Any) -> Any:
@@ -36,7 +39,8 @@ def takes_names(function: Callable[..., Any]) -> bool:
 def _answers(name: str, call: Callable[..., Any], bound: int) -> Callable[..., Any]:
     """Wrap a call. `bound` of its first parameters are passed by Python, as `self`.
 
-    A constructor's own errors keep their words: the reader of a recipe builds the same classes for the command line.
+    The reader of a recipe builds the same classes for the command line, so an error of a constructor advises in Python
+    only where the code of a program called it.
     """
 
     @wraps(call)
@@ -44,11 +48,10 @@ def _answers(name: str, call: Callable[..., Any], bound: int) -> Callable[..., A
         try:
             return call(*args, **options)
         except GroupwiseError as error:
-            if bound:
-                raise
-            from groupwise.config.python_spelling import translate
+            if not (bound and from_package(sys._getframe(1))):
+                from groupwise.config.constructor_spelling import spell_constructor
 
-            translate(error)
+                spell_constructor(error, name)
             raise
         except TypeError:
             if wrong := wrong_arguments(name, call, args, options, bound):
@@ -57,6 +60,13 @@ def _answers(name: str, call: Callable[..., Any], bound: int) -> Callable[..., A
 
     setattr(checked, MARK, True)
     return checked
+
+
+def from_package(caller: FrameType | None) -> bool:
+    """Whether code of this package called, perhaps by `dataclasses.replace`."""
+    while caller and caller.f_globals.get("__name__") in COPIES:
+        caller = caller.f_back
+    return bool(caller) and str(caller.f_globals.get("__name__")).startswith("groupwise.")
 
 
 def wrong_arguments(

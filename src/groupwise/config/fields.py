@@ -65,6 +65,7 @@ MEANINGS: dict[str, tuple[str, str, str]] = {
     "agent.model_names": ("names of the policy in requests, besides policy", "", '["gpt-4o-mini"]'),
     "prompts": ("prompts of one iteration", "prompts", "32"),
     "iterations": ("iterations of the run", "iterations", "100"),
+    "epochs": ("passes over the training problems; sets iterations when the run starts", "epochs", "3"),
     "seed": ("the seed of all random numbers of the run", "", "1"),
     "max_unverifiable": ("a run stops if more than this share of its answers cannot be verified", "share", "0.2"),
     "trackers": ("trackers that receive the metrics: tensorboard, wandb, trackio, or your own", "", '["wandb"]'),

@@ -20,6 +20,7 @@ __all__ = [
     "Answer",
     "answer_of",
     "field_named",
+    "option_of",
     "other_name_fix",
     "other_value_fix",
     "verifier_fix",
@@ -64,17 +65,27 @@ def _answer(entry: Mapping[str, Any]) -> Answer:
     if "leave" in entry:
         return Answer(f"leave it out: {entry['leave']}", python)
     path, _, value = entry["line"].partition(" = ")
-    word = value if value[0] in "[{" else value.strip('"')
     note = f" ({entry['note']})" if "note" in entry else ""
-    option = f"--{path} {word if re.fullmatch(r'[^ {}]+', word) and word[0] != '[' else shlex.quote(word)}"
     return Answer(
-        f"write {entry['line']}, as an option {option}{note}",
+        f"write {entry['line']}, as an option {option_of(path, value)}{note}",
         python and f"write {python}{note}",
         path,
         tomllib.loads(f"x = {value}")["x"],
         note,
         entry.get("arguments", {}),
     )
+
+
+def option_of(path: str, value: str) -> str:
+    """The option that sets the field at a dotted path to a value of TOML.
+
+    >>> option_of("optimizer.lr", "1e-6"), option_of("template", '"chat"')
+    ('--optimizer.lr 1e-6', '--template chat')
+    >>> print(option_of("trackers", '["wandb"]'))
+    --trackers '["wandb"]'
+    """
+    word = value if value[0] in "[{" else value.strip('"')
+    return f"--{path} {word if re.fullmatch(r'[^ {}]+', word) and word[0] != '[' else shlex.quote(word)}"
 
 
 EARLIER_FIELDS: Mapping[str, str] = MappingProxyType(
@@ -190,11 +201,10 @@ any other option is answered with the argument to write (docs/coming-from.md)"""
 """What a user of TRL's trainer writes here."""
 FORMER_VERIFIERS = {"several": "combined", "flipping": "noisy", "glyphs": "glyph_patches"}
 """The names of verifiers by names that they had before."""
-COMBINED = """\
-write a table:
-[verifier]
-kind = "Combined"
-members = [{ name = "answer", verifier = "math" }, { name = "shape", verifier = "format", weight = 0.2 }]"""
+COMBINED = (
+    'write a table: verifier = { kind = "Combined", members = [{ name = "answer", verifier = "math" }, '
+    '{ name = "shape", verifier = "format", weight = 0.2 }] }'
+)
 ARGUMENT = re.compile(r"""(\w+)\s*=\s*("[^"]*"|'[^']*'|[^,()]+)""")
 
 

@@ -317,12 +317,11 @@ class Reading:
         if (agent := recipe.agent) and ":" in agent.file:
             self.user_part(agent.file, "recipe.agent.file")
         elif agent and agent.file and self.user_code and agent.file not in self.user_code.in_memory:
-            what = f"{agent.file} was a function in memory of the program that started this run"
-            self.problem(
-                "recipe.agent.file",
-                what,
-                "use the library: gw.resume(run, agent=agent), or name a function of a file: --agent my_agent.py:agent",
+            fix = (
+                'name a function of a file: agent = "my_agent.py:agent"\n'
+                "or continue the run of a program that passed a function: gw.resume(run, agent=agent)"
             )
+            self.problem("recipe.agent.file", f"{agent.file!r} is an agent without a file", fix)
 
     def user_part(self, name: str, where: str) -> Any:
         """The object that `my_file:MyClip` or `my_file.py:MyClip` refers to. Without `user_code`, an `UnloadedPart`."""

@@ -9,14 +9,12 @@ import re
 import shlex
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import fields
 from functools import cache
 from typing import Any
 
-from groupwise.config.fields import SECOND_NAMES
+from groupwise.config.fields import SECOND_NAMES, SECTIONS, declared, home
 from groupwise.config.other_names import answers
-from groupwise.config.recipe import Recipe
-from groupwise.core import GroupwiseError
+from groupwise.core import GroupwiseError, part_names
 from groupwise.runs.permissions import OPTIONS
 
 __all__ = ["field_literal", "in_python", "literal", "setting_in_python", "translate"]
@@ -68,6 +66,8 @@ PHRASES = (
     (r"or, on the command line: ", "or "),
 )  # fmt: skip
 """Whole phrases that have another sense in a program, before its options are rendered."""
+CLASS_HELP = re.compile(r'help\("groupwise\.[\w.]*?(\w+)"\) in Python')
+"""The help on a class whose constructor refused a value, as `core` writes it."""
 PROSE = re.compile(
     r"(?:or|and|to|of|from|with|in|is|for|above|as|it|which|names|needs|cannot|continues|lists|prints|explains|shows"
     r"|stays|once|here|alone|the|a|then|out|writes|sets|starts)(?=[\s,;:)]|$)"
@@ -77,6 +77,8 @@ FIELD_LINE = re.compile(r"write (([\w.]+) = .+), as an option --\2 (?:'[^']*'|\S
 """The line of a recipe that sets a field, with its option, as `other_names` writes it."""
 VALUE = r"""(?:'[^']*'|"[^"]*"|\{[^}]*\}|[^\s,;:)]+(?::[^\s,;:)]+)*)"""
 COMMAND = re.compile(rf"groupwise ({'|'.join(CALLS)})\b((?: (?:--[\w.-]+|{VALUE}))*)")
+TABLE = re.compile(r"(?<!= )\{ (?:\w+ = (?:\"[^\"]*\"|[\w.+-]+)(?:, | (?=\})))+\}")
+"""A table of a recipe without a field before it: an entry of a list."""
 SEVERAL = re.compile(r"\d+ errors")
 """The first line of an error whose evidence is the text of others. Any other evidence is data, and stays as it is."""
 ADVICE = re.compile(r"(?<=: )(?:say )?--(?:warm_start\.)?columns\..*$", re.MULTILINE)
@@ -105,25 +107,33 @@ def in_python(text: str) -> str:
     for answer in set(answers().values()):
         text = text.replace(answer.text, answer.python) if answer.python else text
     text = FIELD_LINE.sub(lambda match: f"write {match[1]}", text)
-    text = field_pattern().sub(_field_line, text)
+    text = TABLE.sub(_table, field_pattern().sub(_field_line, text))
     for pattern, phrase in PHRASES:
         text = re.sub(pattern, phrase, text, flags=re.MULTILINE)
+    text = CLASS_HELP.sub(lambda match: f"help(gw.{match[1]})" if is_part(match[1]) else match[0], text)
     text = COMMAND.sub(lambda match: _call(match[1], match[2]), text)
     return option_pattern().sub(lambda match: _options(match[0]), text)
 
 
 @cache
+def recipe_names() -> tuple[str, ...]:
+    """The names of a recipe's fields and tables, read from its source: a message must not wait for torch."""
+    owner = SECTIONS[""]
+    return tuple(name for name, _, _ in declared(home(owner), owner))
+
+
+@cache
 def field_pattern() -> re.Pattern[str]:
     """A line of a recipe within a text."""
-    names = "|".join(f.name for f in fields(Recipe))
+    names = "|".join(recipe_names())
     value = r"""\[(?:[^\[\]]|\[[^\]]*\])*\]|\{(?:[^{}]|\{[^}]*\})*\}|"[^"]*"|[\w+-]+(?:\.\w+)?"""
-    return re.compile(rf"(?<![\w.\[\"])((?:{names})(?:\.\w+)*) = ({value})")
+    return re.compile(rf"(?<![\w.\[\"])(?<!\{{ )((?:{names})(?:\.\w+)*) = ({value})")
 
 
 @cache
 def option_pattern() -> re.Pattern[str]:
     """One or several options in a row, each with its value, if it has one."""
-    names = sorted({f.name for f in fields(Recipe)} | {*PERMISSIONS, *OF_CALLS, *SECOND_NAMES}, key=len, reverse=True)
+    names = sorted({*recipe_names(), *PERMISSIONS, *OF_CALLS, *SECOND_NAMES}, key=len, reverse=True)
     option = rf"--(?:{'|'.join(names)})(?:\.[\w.]+)?(?![\w-])(?:=|(?: (?!--|{PROSE.pattern})){VALUE})?"
     column = rf"--(?:warm_start\.)?columns\.\w+(?:=(?!\S)| {VALUE})"  # the name of a column may be any word
     return re.compile(rf"(?<![\w-])(?:{column}|{option})(?: (?:{column}|{option}))*")
@@ -144,6 +154,19 @@ def _field_line(match: re.Match[str]) -> str:
     """A line of a recipe as an argument; as it is, if it is no line of TOML."""
     try:
         return setting_in_python(match[1], tomllib.loads(f"x = {match[2]}")["x"])
+    except tomllib.TOMLDecodeError:
+        return match[0]
+
+
+def is_part(name: str) -> bool:
+    """Whether a name is one of the package's components."""
+    return any(name in names for names in part_names().values())
+
+
+def _table(match: re.Match[str]) -> str:
+    """A table of a recipe as a dict; as it is, if it is no TOML."""
+    try:
+        return literal(tomllib.loads(f"x = {match[0]}")["x"])
     except tomllib.TOMLDecodeError:
         return match[0]
 

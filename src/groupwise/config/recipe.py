@@ -1,11 +1,11 @@
 """Recipe: a method and all other settings of one run, as one frozen value."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import ClassVar, Literal, TypeVar
 
 from groupwise.core import check_types
-from groupwise.data import THREAD, EngineKind, Sampling, Strategy, TaskKind, VerifierKind
+from groupwise.data import THREAD, EngineKind, Sampling, Strategy, TaskKind, VerifierKind, declares
 from groupwise.engines import Native
 from groupwise.learner import AdamW, check_lanes
 from groupwise.methods import Method
@@ -233,8 +233,8 @@ class Evaluate:
     Accuracy is also given for each value of the column `by_column` of the rows.
     A flow model takes `steps` denoising steps; without it, those of `method.denoise`, as in training.
     The best checkpoint is kept beside the newest ones: it has the highest greedy accuracy; between equal ones the
-    greedy score decides, then accuracy and score of sampled answers, then the later iteration. `best_metric` decides
-    first.
+    greedy score decides, then accuracy and score of sampled answers, then the loss on stored answers, then the later
+    iteration. `best_metric` decides first.
     """
 
     every: int = 0
@@ -242,7 +242,9 @@ class Evaluate:
     samples: int = 1
     strategy: Strategy = Independent()  # noqa: RUF009
     by_column: str = ""
-    best_metric: Literal["", "eval/accuracy_greedy", "eval/score_greedy", "eval/accuracy", "eval/score"] = ""
+    best_metric: Literal[
+        "", "eval/accuracy_greedy", "eval/score_greedy", "eval/accuracy", "eval/score", "eval/loss"
+    ] = ""
     steps: int | None = None
 
     def __post_init__(self) -> None:
@@ -280,7 +282,8 @@ class Recipe:
     `Independent` of method and evaluation by `Turns`. `agent` is a program that makes chat requests; it replaces that
     strategy by `Agents`, and all its conversations are trained. `prompts` is the number of prompts of an iteration.
     With `lora`, an adapter is trained and the model's weights are frozen. `pipeline` matters if the model is a pipeline
-    of diffusers. `warm_start` runs before the first iteration.
+    of diffusers. `warm_start` runs before the first iteration. `epochs`, passes over the training problems, sets
+    `iterations` when a run starts.
     """
 
     model: str = "calculator"
@@ -302,6 +305,7 @@ class Recipe:
     method: Method
     prompts: int = 16
     iterations: int = 100
+    epochs: float | None = field(default=None, metadata={"written_if_set": True})
     seed: int = 0
     max_unverifiable: float = 0.1
     sampling: Sampling = Sampling()  # noqa: RUF009
@@ -318,6 +322,8 @@ class Recipe:
         at_least(self, prompts=1, iterations=0, seed=0)
         if self.max_prompt_tokens is not None and self.max_prompt_tokens < 1:
             raise ValueError(f"max_prompt_tokens is {self.max_prompt_tokens}\nuse at least 1, or leave it out")
+        if self.epochs is not None and not 0 < self.epochs < float("inf"):
+            raise ValueError(f"epochs is {self.epochs}\nuse a number above 0, such as 3, or leave it out")
         if self.environment:
             for owner in ("method", "evaluate"):
                 if isinstance(getattr(self, owner).strategy, Independent):
@@ -354,3 +360,8 @@ class Recipe:
                 "sampling.temperature is 0: all answers of a group would be equal\n"
                 "use a temperature above 0, such as 1.0; the evaluation always includes greedy answers"
             )
+
+    @property
+    def trains_stored_answers(self) -> bool:
+        """Whether the method trains answers that the data rows store, so that nothing is sampled."""
+        return declares(self.method.strategy, "writes_stored_answers")

@@ -89,6 +89,8 @@ from groupwise.data.metrics import ACCURACY_GREEDY as ACCURACY_GREEDY
 from groupwise.data.metrics import ENTROPY as ENTROPY
 from groupwise.data.metrics import ENTROPY_SHARE as ENTROPY_SHARE
 from groupwise.data.metrics import ENTROPY_WINDOW as ENTROPY_WINDOW
+from groupwise.data.metrics import EVAL_LOSS as EVAL_LOSS
+from groupwise.data.metrics import EVAL_TOKEN_ACCURACY as EVAL_TOKEN_ACCURACY
 from groupwise.data.metrics import GRAD_NORM as GRAD_NORM
 from groupwise.data.metrics import INTERVALS as INTERVALS
 from groupwise.data.metrics import LOSS as LOSS

@@ -12,6 +12,8 @@ __all__ = [
     "ENTROPY",
     "ENTROPY_SHARE",
     "ENTROPY_WINDOW",
+    "EVAL_LOSS",
+    "EVAL_TOKEN_ACCURACY",
     "GRAD_NORM",
     "INTERVALS",
     "LOSS",
@@ -51,6 +53,7 @@ QUESTIONS = (LEARNING, SIGNAL, STEP, COLLAPSE, LENGTH, CONVERSATIONS, ENGINES, S
 
 ACCURACY, ACCURACY_GREEDY = "eval/accuracy", "eval/accuracy_greedy"
 SCORE, SCORE_GREEDY = "eval/score", "eval/score_greedy"
+EVAL_LOSS, EVAL_TOKEN_ACCURACY = "eval/loss", "eval/mean_token_accuracy"
 REWARD, LOSS, GRAD_NORM, ENTROPY = "reward", "loss", "grad_norm", "entropy"
 MEAN_LENGTH, TRAINED_TOKENS = "completions/mean_length", "num_tokens"
 NO_SIGNAL, TRUNCATED = "frac_reward_zero_std", "completions/clipped_ratio"
@@ -95,6 +98,12 @@ def _conversation(name: str, meaning: str, better: Literal["", "lower"] = "") ->
     return metric, replace(metric, name=f"eval/{name}", meaning=f"{meaning}; held-out conversations")
 
 
+def _stored(name: str, meaning: str, better: Literal["", "higher"] = "") -> tuple[Metric, Metric]:
+    """Declare a metric of stored answers twice: for the iteration's, and for those of held-out rows."""
+    metric = Metric(name, f"{meaning}; stored answers", better)
+    return metric, replace(metric, name=f"eval/{name}", meaning=f"{meaning}; held-out rows")
+
+
 _BY_QUESTION: dict[str, tuple[Metric, ...]] = {
     "": (Metric("iteration", "finished iterations"), Metric("step", "optimizer steps that changed the weights")),
     LEARNING: (
@@ -112,6 +121,16 @@ _BY_QUESTION: dict[str, tuple[Metric, ...]] = {
             for figure, names in INTERVALS.items()
             for end, name in zip(("lower", "upper"), names)
         ),
+        Metric(EVAL_LOSS, "loss on the stored answers of held-out rows", better="lower"),
+        Metric(
+            EVAL_TOKEN_ACCURACY,
+            "share of tokens that are the policy's likeliest; wanted answers of held-out rows",
+            "higher",
+        ),
+        *_stored("rewards/accuracies", "share of pairs whose chosen answer has the larger implicit reward", "higher"),
+        *_stored("rewards/margins", "mean difference of the implicit rewards of a pair", "higher"),
+        *_stored("rewards/chosen", "mean implicit reward of chosen answers"),
+        *_stored("rewards/rejected", "mean implicit reward of rejected answers"),
         Metric(REWARD, "mean reward of the trained samples", better="higher"),
         Metric("reward/min", "smallest reward of a trained sample"),
         Metric("reward/max", "largest reward of a trained sample"),

@@ -11,6 +11,7 @@ from groupwise.data import (
     ENTROPY_WINDOW,
     LARGEST_GAP,
     NO_SIGNAL,
+    REWARD,
     THREAD,
     TRUNCATED,
     UNVERIFIABLE,
@@ -71,7 +72,7 @@ class Alerts:
                 yield role, f"no sample has the role {role}, which method.trained_roles names: one is made {when}"
         if (gap := line.get(LARGEST_GAP, 0.0)) > NEAR * self.max_logprob_diff:
             yield LARGEST_GAP, f"engine and learner differ by {gap:.3g}; the run stops above {self.max_logprob_diff:g}"
-        if ENTROPY in line:
+        if ENTROPY in line and REWARD in line:  # stored answers have no reward, and a better fit is less entropy
             highest = max(self._window, key=lambda earlier: earlier[ENTROPY], default=line)
             self._start = self._start or line
             self._window.append(line)

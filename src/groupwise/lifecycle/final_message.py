@@ -5,7 +5,7 @@ from pathlib import Path
 
 from groupwise.config.recipe import Recipe
 from groupwise.config.user_code import UserCode
-from groupwise.data import ACCURACY_GREEDY, INTERVALS, SCORE_GREEDY
+from groupwise.data import ACCURACY_GREEDY, EVAL_LOSS, INTERVALS, SCORE_GREEDY
 from groupwise.models import find_model, stored_dtype
 from groupwise.runs.jsonl import read_lines
 from groupwise.runs.layout import RunLayout
@@ -13,6 +13,7 @@ from groupwise.runs.next_command import evaluate_command, extend_command, resume
 from groupwise.training.build import RunObjects
 from groupwise.training.guards import PATIENCE
 from groupwise.training.recorder import Recorder
+from groupwise.verifiers.no_verifier import NoVerifier
 
 
 def closing_message(layout: RunLayout, report: Path, recorder: Recorder, ready: RunObjects) -> str:
@@ -30,6 +31,8 @@ def closing_message(layout: RunLayout, report: Path, recorder: Recorder, ready: 
         status = f"solved: every answer of the last {PATIENCE} iterations is correct, after {count}"
     model, name = f"{layout.model}{dtype_note(recipe)}", shlex.quote(str(run))
     evaluate = evaluate_command(run, *code_of(ready.user_code))
+    if isinstance(ready.verifier, NoVerifier):
+        evaluate = f"groupwise sample {name} PROMPT"
     return (
         f"{status}{held_out_summary(layout)}\n  report: {report}\n  model:  {model}\n"
         f"  try:    {evaluate}\n          groupwise report {name} ANOTHER_RUN"
@@ -62,12 +65,15 @@ def dtype_note(recipe: Recipe) -> str:
 def held_out_summary(layout: RunLayout) -> str:
     """The first and the last held-out greedy accuracy and score in a run's metrics; empty without evaluations."""
     lines, summary = list(read_lines(layout.metrics)), ""
-    for word, metric in (("greedy", ACCURACY_GREEDY), ("greedy score", SCORE_GREEDY)):
+    words = {"loss": EVAL_LOSS, "greedy": ACCURACY_GREEDY, "greedy score": SCORE_GREEDY}
+    for word, metric in words.items():
         if not (evaluated := [line for line in lines if metric in line]):
             continue
         first, last = (line[metric] for line in (evaluated[0], evaluated[-1]))
-        low, high = (evaluated[-1][name] for name in INTERVALS[metric])
         before = f"{first:.3f} -> " if len(evaluated) > 1 else ""
-        ends = f"95 % interval {low:.3f} .. {high:.3f}" if low < high else "all scores are equal"
-        summary += f"\n  held-out {word} {before}{last:.3f}  ({ends})"
+        summary += f"\n  held-out {word} {before}{last:.3f}"
+        if metric in INTERVALS:
+            low, high = (evaluated[-1][name] for name in INTERVALS[metric])
+            ends = f"95 % interval {low:.3f} .. {high:.3f}" if low < high else "all scores are equal"
+            summary += f"  ({ends})"
     return summary

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 from groupwise.config.recipe import Recipe
 from groupwise.core import BadData, GroupwiseError, Storage, Usage
+from groupwise.data import LOSS
 from groupwise.engines import Fleet, without_pages
 from groupwise.engines.native.speculation import SpeculativeEngine
 from groupwise.learner import Learner
@@ -117,6 +118,7 @@ def run_from(
     checkpoint = newest_checkpoint(run.layout, strict=strict)
     control = control or Control()
     progress = control.progress(objects.recipe.iterations, checkpoint.iteration if checkpoint else 0)
+    progress.leading = LOSS if objects.recipe.trains_stored_answers else progress.leading
     progress.notify(f"run: {run.path}")
     if line := without_pages(objects.recipe.engine, objects.model):
         progress.notify(line)
@@ -277,8 +279,9 @@ async def iterate(
     unfinished = recorder.done < objects.recipe.iterations and not (recorder.stopping or recorder.solved)
     if not (unfinished or recorder.done < 0):  # a stop before the first evaluation leaves a checkpoint of it
         return
-    notify, evaluate = training.watch.progress.notify, partial(objects.evaluate, buffer.setting)
+    notify = training.watch.progress.notify
     with several_ranks(training.run.layout, objects, learner, meeting, checkpoint, notify) as learner:
+        evaluate = partial(objects.evaluate, buffer.setting, learner)
         await loop(objects.recipe, buffer, objects.engine, learner, recorder, guards, evaluate)
         recorder.save(learner, buffer, guards, last=True)
 

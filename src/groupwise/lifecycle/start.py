@@ -65,7 +65,7 @@ def time_notes(recipe: Recipe, inputs: Inputs, use: UserCode) -> list[str]:
     """Lines about the seconds of a run of one process on a CPU; none for others, whose rates are not known."""
     recipe = resolved(recipe)
     shape = read_shape(find_model(recipe.model), trust_remote_code=use.trust_remote_code)
-    alone = type(recipe.engine) is Native and recipe.cluster.ranks == 1
+    alone = type(recipe.engine) is Native and recipe.cluster.ranks == 1 and not recipe.trains_stored_answers
     if not (alone and isinstance(shape, Shape) and device_of(recipe.machine.device) == "cpu"):
         return []
     prompt = max(len(prompt.token_ids) for prompt in all_problems(inputs.task))

@@ -217,3 +217,13 @@ from groupwise.methods.schedules import PiecewiseConstant as PiecewiseConstant
 from groupwise.methods.schedules import Ramp as Ramp
 from groupwise.methods.schedules import Schedule as Schedule
 from groupwise.methods.schedules import Stairs as Stairs
+from groupwise.methods.stored.dpo import dpo as dpo
+from groupwise.methods.stored.ipo import IdentityPreference as IdentityPreference
+from groupwise.methods.stored.ipo import ipo as ipo
+from groupwise.methods.stored.kto import ProspectValue as ProspectValue
+from groupwise.methods.stored.kto import kto as kto
+from groupwise.methods.stored.orpo import OddsRatio as OddsRatio
+from groupwise.methods.stored.orpo import orpo as orpo
+from groupwise.methods.stored.sft import sft as sft
+from groupwise.methods.stored.simpo import MarginPreference as MarginPreference
+from groupwise.methods.stored.simpo import simpo as simpo

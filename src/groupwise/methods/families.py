@@ -10,7 +10,7 @@ from pathlib import Path
 from groupwise.core.lazy_imports import names_of
 
 ROOM = __name__.rpartition(".")[0]
-FAMILIES = ("classics", "ratio", "rewards_and_advantages", "sampling", "contrast", "multi_agent", "flow")
+FAMILIES = ("classics", "ratio", "rewards_and_advantages", "sampling", "contrast", "multi_agent", "flow", "stored")
 """The folders, in the order of docs/methods.md. The docstring of each `__init__.py` says what the family is about."""
 SIZES = ("group_size", "max_refills", "minibatches", "epochs", "shuffle")
 """Fields for sizes, which nearly every method sets. Comparisons of methods leave them out if anything else differs."""

@@ -120,10 +120,10 @@ class Method:
             why = (
                 'old_logprobs = "engine": ratios already correct the engine-learner gap; weights would correct it twice'
             )
-            raise ValueError(f'{why}\nremove objective.weights, or set old_logprobs = "learner"')
+            raise ValueError(f'{why}\nremove objective.weights, or set method.old_logprobs = "learner"')
         if self.old_logprobs == "engine" and self.router_replay == "learner":
             why = 'old_logprobs = "engine": without old log-probs, router_replay = "learner" has nothing to replay'
-            raise ValueError(f'{why}\nset router_replay = "engine", or old_logprobs = "learner"')
+            raise ValueError(f'{why}\nset method.router_replay = "engine", or method.old_logprobs = "learner"')
 
     def at(self, now: Now) -> "Method":
         """The method with the current number in place of each schedule. `InvalidValue` if a field refuses it."""

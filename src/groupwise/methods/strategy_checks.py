@@ -33,8 +33,11 @@ def around(needed: str, strategy: Strategy) -> str:
 
 
 def check_group_size(group_size: int, *parts: Curriculum | Strategy) -> None:
-    """Raise ValueError if `group_size` is below the `least_group_size` of a curriculum or a strategy."""
+    """Raise ValueError if `group_size` is below the `least_group_size` of a part, or is not its `exact_group_size`."""
     for part in parts:
+        if group_size != (exact := getattr(part, "exact_group_size", group_size)):
+            what = f"group_size is {group_size}, and {name_of(part)} writes {exact} for each prompt: {part}"
+            raise ValueError(f"{what}\nset method.group_size = {exact}")
         if group_size < (least := getattr(part, "least_group_size", 1)):
             what = f"group_size is {group_size}, and {name_of(part)} needs at least {least}: {part}"
             raise ValueError(f"{what}\nset method.group_size = {least} or more")

@@ -36,7 +36,12 @@ from groupwise.objective.penalties import KL as KL
 from groupwise.objective.penalties import EntropyBonus as EntropyBonus
 from groupwise.objective.penalties import kl_k1 as kl_k1
 from groupwise.objective.penalties import kl_k3 as kl_k3
+from groupwise.objective.preferences import ImplicitReward as ImplicitReward
 from groupwise.objective.preferences import Preference as Preference
+from groupwise.objective.preferences import describe_preferences as describe_preferences
+from groupwise.objective.preferences import log_ratio_to as log_ratio_to
+from groupwise.objective.preferences import over_pairs as over_pairs
+from groupwise.objective.preferences import pairs as pairs
 from groupwise.objective.ratios import MAX_LOG_RATIO as MAX_LOG_RATIO
 from groupwise.objective.ratios import PowerMean as PowerMean
 from groupwise.objective.ratios import SentenceRatio as SentenceRatio

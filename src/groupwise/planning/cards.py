@@ -73,12 +73,16 @@ CARDS: Mapping[str, Card] = MappingProxyType(
 
 Compared with copies of these documents or with pages that cite them:
 A100: glennklockwood.com/garden/processors/A100, thundercompute.com/blog/nvidia-a100-specs-full-guide (PCIe).
-H100 SXM: glennklockwood.com/garden/processors/h100. H100 PCIe: product brief PB-11133, the memory only.
+H100 SXM: glennklockwood.com/garden/processors/h100. H100 PCIe: archive-lib.hpctech.co.jp/gpuproduct/nvidia-h100.html.
 H20, H200: willitrunai.com/es/gpus/h20-96gb, lzwjava.github.io/nvidia-h200-gpu-specs-en.
-A40: its data sheet. L4, L40S: grokipedia.com/page/NVIDIA_L4_vs_L40S, mullet.se.
-A10: baseten.co/blog/nvidia-a10-vs-a10g-for-ml-model-inference, the memory only. RTX A6000, T4, V100: sysrqmts.com.
-RTX 4090: waredb.com/processor/nvidia-geforce-rtx-4090. RTX 5090: spheron.network (the memory).
-Not compared, for want of a copy: the operations of A10, RTX A6000, H100 PCIe, RTX 5090 and V100; all of RTX 3090.
+A40: its data sheet. L4, L40S: grokipedia.com/page/NVIDIA_L4_vs_L40S, mullet.se. T4: sysrqmts.com.
+RTX A6000: llmperf.net/categories/gpu/Nvidia-A6000-GPUs. V100: developer.nvidia.com/programming-tensor-cores-cuda-9-0,
+ozyphus.github.io/gpu-maths.html (memory).
+RTX 4090: waredb.com/processor/nvidia-geforce-rtx-4090. RTX 5090: spheron.network/blog/nvidia-rtx-5090-specs, a quarter
+of its sparse rate with float16 sums. RTX 3090: holynerdvana.blogspot.com, half of its rate with float16 sums.
+A10: baseten.co/blog/nvidia-a10-vs-a10g-for-ml-model-inference (memory); its operations only as the product of
+multiprocessors, clock (sysrqmts.com) and the 1,024 operations per clock of the RTX A6000: 72 * 1.695 GHz * 1,024.
+The links of V100, RTX 3090 and RTX 5090 were not compared.
 """
 COUNTED = re.compile(r"(\d+)\s*x\s*(.+)")
 

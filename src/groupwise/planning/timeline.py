@@ -8,8 +8,8 @@ from groupwise.planning.simulator import Simulation, mean_rows
 
 LEVELS = " ▁▂▃▄▅▆▇█"
 """Characters for a share of running requests, from none to all."""
-WIDTH = 72
-"""Columns of the text, in characters."""
+WIDTH = 70
+"""Columns of the text, in characters: with the names of the lanes it fits a terminal of 80."""
 SVG_WIDTH, SVG_ROW = 960, 60
 """The size of a lane of the SVG, in pixels."""
 

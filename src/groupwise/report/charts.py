@@ -8,6 +8,8 @@ from groupwise.data import (
     ACCURACY,
     ACCURACY_GREEDY,
     ENTROPY,
+    EVAL_LOSS,
+    EVAL_TOKEN_ACCURACY,
     GAP,
     GRAD_NORM,
     INTERVALS,
@@ -70,6 +72,17 @@ class Tile:
 
 
 CHARTS = (
+    Chart(title="Held-out loss", lines={EVAL_LOSS: "loss"}, hint="of the answers that held-out rows store", wide=True),
+    Chart(
+        title="Stored answers",
+        lines={EVAL_TOKEN_ACCURACY: "likeliest tokens", "eval/rewards/accuracies": "pairs in order"},
+        hint="held-out share",
+        range=(0, 1),
+    ),
+    Chart(
+        title="Implicit rewards",
+        lines={"rewards/chosen": "chosen", "rewards/rejected": "rejected", "rewards/margins": "margin"},
+    ),
     Chart(
         title="Held-out accuracy",
         lines={ACCURACY_GREEDY: "greedy", ACCURACY: "sampled"},
@@ -194,6 +207,7 @@ CHARTS = (
 
 
 TILES = (
+    Tile("Held-out loss", (EVAL_LOSS,), "change"),
     Tile("Held-out accuracy", (ACCURACY_GREEDY, ACCURACY), "change"),
     Tile("Held-out score", (SCORE_GREEDY, SCORE), "change"),
     Tile("Reward", (REWARD,), "change"),

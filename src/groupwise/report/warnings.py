@@ -219,7 +219,7 @@ def above(description: str, series: str, what: str, bound_of: Callable[[Run], fl
 
 
 RULES = {
-    "entropy": Rule("entropy fell 80 % within 20 iterations", (ENTROPY,), entropy_fell),
+    "entropy": Rule("entropy fell 80 % within 20 iterations", (ENTROPY, REWARD), entropy_fell),
     "no signal": Rule(
         f"more than {metric_bound(NO_SIGNAL):g} of the groups carry no signal", (NO_SIGNAL,), little_signal
     ),
@@ -247,7 +247,7 @@ RULES = {
 
 def find_warnings(run: Run) -> tuple[list[RunWarning], list[str]]:
     """The warnings of a run, and the names of the rules whose metrics the run does not have."""
-    metrics = set(run.metrics) | ({ACCURACY} if held_out(run.metrics) else set())
+    metrics = set(run.metrics) | ({ACCURACY} if held_out(run.metrics, (*SCORES, *ACCURACIES)) else set())
     warnings, unchecked = [], []
     for name, rule in RULES.items():
         if not set(rule.needs) <= metrics:

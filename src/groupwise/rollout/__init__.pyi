@@ -47,3 +47,4 @@ from groupwise.rollout.strategies.hints import Hints as Hints
 from groupwise.rollout.strategies.hints import RowHints as RowHints
 from groupwise.rollout.strategies.independent import Independent as Independent
 from groupwise.rollout.strategies.independent import Turns as Turns
+from groupwise.rollout.strategies.stored import Stored as Stored

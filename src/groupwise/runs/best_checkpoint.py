@@ -1,14 +1,17 @@
-"""Chooses a run's best checkpoint by its held-out metrics: greedy accuracy first, then score, then sampled answers."""
+"""Chooses a run's best checkpoint by held-out metrics: greedy accuracy, score, sampled answers, then loss."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from groupwise.data import ACCURACY, ACCURACY_GREEDY, SCORE, SCORE_GREEDY
+from groupwise.data import ACCURACY, ACCURACY_GREEDY, EVAL_LOSS, SCORE, SCORE_GREEDY
 
-METRICS = (ACCURACY_GREEDY, SCORE_GREEDY, ACCURACY, SCORE)
+METRICS = (ACCURACY_GREEDY, SCORE_GREEDY, ACCURACY, SCORE, EVAL_LOSS)
 """The metrics that choose the best checkpoint: the next one decides between equal values of those before it."""
+LOWER = (EVAL_LOSS,)
+"""The metrics of which the smallest value is the best."""
 HELD_OUT = {
+    EVAL_LOSS: "held-out loss",
     ACCURACY_GREEDY: "held-out greedy accuracy",
     ACCURACY: "held-out sampled accuracy",
     SCORE_GREEDY: "held-out greedy score",
@@ -17,7 +20,7 @@ HELD_OUT = {
 """The labels of the held-out metrics."""
 
 Values = tuple[float, ...]
-"""An evaluation's held-out values in the order in which they decide; `-inf` where one is missing."""
+"""An evaluation's held-out values in the order in which they decide, negated if lower is better; `-inf` if missing."""
 
 
 def is_evaluated(line: Mapping[str, Any]) -> bool:
@@ -34,15 +37,21 @@ def held_out_values(lines: Sequence[Mapping[str, Any]], metric: str = "") -> dic
     """The held-out values by iteration, in the order of `deciding`. With a metric, only iterations that have it.
 
     >>> held_out_values([{"iteration": 0, "eval/accuracy_greedy": 0.5}, {"iteration": 1}])
-    {0: (0.5, -inf, -inf, -inf)}
+    {0: (0.5, -inf, -inf, -inf, -inf)}
     """
     names = deciding(metric)
     needed = names[:1] if metric else names
     return {
-        line["iteration"]: tuple(-math.inf if line.get(name) is None else line[name] for name in names)
+        line["iteration"]: tuple(_value(line, name) for name in names)
         for line in lines
         if any(line.get(name) is not None for name in needed)
     }
+
+
+def _value(line: Mapping[str, Any], name: str) -> float:
+    if line.get(name) is None:
+        return -math.inf
+    return -line[name] if name in LOWER else line[name]
 
 
 def best_iteration(values: Mapping[int, Values], among: Iterable[int]) -> int | None:
@@ -61,7 +70,9 @@ def describe_best(values: Mapping[int, Values], iteration: int, metric: str = ""
     'held-out greedy accuracy 0.000, held-out greedy score 0.300 at iteration 8, equal at 4, of 3 evaluations'
     """
     best = values[iteration]
-    figures = [f"{HELD_OUT[name]} {x:.3f}" for name, x in zip(deciding(metric), best) if x > -math.inf]
+    figures = [
+        f"{HELD_OUT[name]} {-x if name in LOWER else x:.3f}" for name, x in zip(deciding(metric), best) if x > -math.inf
+    ]
     equal = ", ".join(str(i) for i in sorted(values) if values[i] == best and i != iteration)
     ties = f", equal at {equal}" if equal else ""
     return f"{', '.join(figures)} at iteration {iteration}{ties}, of {len(values)} evaluations"

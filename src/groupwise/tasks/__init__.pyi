@@ -49,5 +49,6 @@ from groupwise.tasks.rings import DIRECTIONS as DIRECTIONS
 from groupwise.tasks.rings import RING_RADIUS as RING_RADIUS
 from groupwise.tasks.rings import Rings as Rings
 from groupwise.tasks.source_stats import SourceStats as SourceStats
+from groupwise.tasks.stored_rows import read_stored as read_stored
 from groupwise.tasks.tiny_countdown import TinyCountdown as TinyCountdown
 from groupwise.tasks.wordy_sums import WordySums as WordySums

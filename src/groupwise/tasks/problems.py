@@ -155,7 +155,7 @@ def read_problems(
                 continue
             conversation = {} if isinstance(problem, str) else {"messages": problem}
             columns = {**extra, **conversation, **({} if gold is None else {"answer": gold})}
-            ids = _ids(encode, problem) if layout.has_problem(row) or not layout.whole else ()
+            ids = encoded_problem(encode, problem) if layout.has_problem(row) or not layout.whole else ()
             prompts.append(Prompt(f"{name}/{rows}", ids, text, columns))
         except Fault as fault:
             faults.append((rows, fault))
@@ -244,7 +244,8 @@ class EncodingFault(Fault):
         self.fix = str(getattr(error, "fix", ""))
 
 
-def _ids(encode: Callable[[Any], Ids], problem: Problem) -> Ids:
+def encoded_problem(encode: Callable[[Any], Ids], problem: Problem) -> Ids:
+    """The ids of a problem in its template. Raises `Fault`."""
     try:
         problem_text(problem).encode()
         ids = encode(problem)

@@ -7,19 +7,23 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from groupwise.core import Usage, check_types, class_name, looks_like_path, or_near, part_named, part_names, plain_name
 from groupwise.data import Ids, Task, TaskKind
 from groupwise.tasks.problems import Problems
 from groupwise.tasks.published_sets import PRESETS
+from groupwise.tasks.row_columns import RowColumns
 from groupwise.tasks.rows import is_source
+from groupwise.tasks.stored_rows import read_stored
 
 __all__ = ["Rows", "named_task", "task_table"]
 
 CONVERSIONS = {".txt": 'import json, sys; [print(json.dumps({"prompt": x.strip()})) for x in open(sys.argv[1])]'}
 """Commands, shown as advice, that convert other files to JSON lines. In a text file each line is a prompt."""
 OWN_ROWS = "for your own rows, give the path of a .jsonl, .json, .csv or .parquet file"
+RowsAs = Literal["problems", "whole", "stored", "stored texts"]
+"""How rows are read."""
 USER_CLASS = re.compile(r"[^:]*\w(\.py)?:[A-Za-z_]\w*")
 """The name of a class in a user's file: `my_file:Mine`, `code/my_file.py:Mine`."""
 
@@ -49,12 +53,19 @@ class Rows(TaskKind):
         *,
         prompt: str = "prompt",
         answer: str = "answer",
-        whole_rows: bool = False,
+        rows: RowsAs = "problems",
     ) -> Task:
-        """The rows with these columns as problems. `Usage` for a source that is none, `BadData` for unusable rows."""
+        """The rows with these columns as problems. `Usage` for a source that is none, `BadData` for unusable rows.
+
+        Of `whole` rows the columns need not exist. `stored` ones have answers to train on in place of gold answers;
+        `stored texts` may also be whole texts, which a plain template allows.
+        """
         if not is_source(self.source):
             raise no_source(self.source)
-        return Problems.read(self.source, encode, prompt=prompt, answer=answer, whole_rows=whole_rows)
+        if rows in ("problems", "whole"):
+            return Problems.read(self.source, encode, prompt=prompt, answer=answer, whole_rows=rows == "whole")
+        columns = RowColumns(prompt, answer)
+        return Problems.split(*read_stored(self.source, encode, columns, plain=rows == "stored texts"))
 
 
 def task_table(text: str, *, only_names: bool = False) -> dict[str, Any]:

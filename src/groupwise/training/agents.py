@@ -26,7 +26,7 @@ def agent_of(
     """
     if (agent := recipe.agent) is None:
         if use.agent_command:
-            fix = "give the recipe a table [agent], in Python agent=gw.Agent()"
+            fix = "give the recipe one: agent = {}"
             raise Usage("the command names a program, and the recipe has no agent", evidence=use.agent_command, fix=fix)
         strategies = {"method.strategy": recipe.method.strategy, "evaluate.strategy": recipe.evaluate.strategy}
         for where, strategy in strategies.items():

@@ -27,6 +27,7 @@ from groupwise.data import (
     gap_bound,
     notices_of,
 )
+from groupwise.engines.no_engine import NoEngine
 from groupwise.engines.remote.access import EngineAccess
 from groupwise.engines.remote.devices import gpu_index
 from groupwise.engines.remote.served_settings import EngineRequirements, Served
@@ -70,6 +71,8 @@ from groupwise.training.default_texts import with_wording
 from groupwise.training.environments import environment_of, frame_of, tool_schemas
 from groupwise.training.guards import RunGuards
 from groupwise.training.progress import notify
+from groupwise.training.stored_answers import held_out_metrics, with_iterations
+from groupwise.verifiers.no_verifier import NoVerifier
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.bfloat16}
 
@@ -172,8 +175,18 @@ class RunObjects:
         """Write the current model: a model directory, or the adapter in peft's format with its tokenizer."""
         write_trained(self.model, path, self.recipe, self.tokenizer, self.adapter.get("base_sha256", ""))
 
-    async def evaluate(self, setting: RolloutSetting) -> dict[str, float]:
-        """The metrics of the held-out problems, from greedy answers and from answers sampled as in training."""
+    async def evaluate(self, setting: RolloutSetting, learner: Learner | None = None) -> dict[str, float]:
+        """The metrics of the held-out problems, from greedy answers and from answers sampled as in training.
+
+        For a method of stored answers they begin with those of the learner on the answers that the rows store.
+        """
+        stored: dict[str, float] = {}
+        if self.recipe.trains_stored_answers and learner is not None:
+            stored = await held_out_metrics(self.recipe, learner, self.held_out, setting)
+        return stored if isinstance(self.verifier, NoVerifier) else stored | await self.graded(setting)
+
+    async def graded(self, setting: RolloutSetting) -> dict[str, float]:
+        """The metrics of generated answers to the held-out problems."""
         sampling = self.recipe.sampling
         greedy = await self.answers(setting, 1, replace(sampling, temperature=0.0))
         sampled = await self.answers(setting, self.recipe.evaluate.samples, sampling)
@@ -240,7 +253,7 @@ def new_learner(model: Model, recipe: Recipe, ranks: Ranks, tokenizer: Tokenizer
         model,
         optimizer=recipe.optimizer,
         steps=recipe.iterations * method.minibatches * method.epochs,
-        temperature=recipe.sampling.temperature,
+        temperature=1.0 if recipe.trains_stored_answers else recipe.sampling.temperature,
         side_models=method.models_in_use,
         from_directories=models_from_directories(model, recipe, ranks, tokenizer),
         memory=method.memory,
@@ -381,12 +394,16 @@ def build(recipe: Recipe, use: UserCode, inputs: Inputs | None = None) -> RunObj
     device = prepare(recipe.machine)
     inputs = inputs or read_inputs(recipe, use)
     recipe = with_wording(recipe, inputs.tokenizer)
+    recipe = with_iterations(recipe, inputs.task)
     tokenizer, verifier = inputs.tokenizer, inputs.verifier
     model = read_policy(recipe, use, device)
     sampled = (
         deepcopy(model) if recipe.cluster.max_staleness else model
     )  # the learner changes its own while the engine samples
-    engine = build_engine(with_share(recipe, sampled, inputs.task), sampled, tokenizer, use.engine_access)
+    if isinstance(verifier, NoVerifier):
+        engine = NoEngine()
+    else:
+        engine = build_engine(with_share(recipe, sampled, inputs.task), sampled, tokenizer, use.engine_access)
     agent = agent_of(recipe, use, inputs.templates, notify)
     setting = RolloutSetting(
         engine=engine,

@@ -24,6 +24,7 @@ from groupwise.tasks import (
 )
 from groupwise.training.dummy_flow_answers import made_up_states
 from groupwise.verifiers import ByEnvironment, VerifierContext, grade_function, usual_verifier
+from groupwise.verifiers.no_verifier import NoVerifier
 
 Templates = Mapping[str, Template]
 """The prompt templates of a recipe's tasks, by name."""
@@ -97,7 +98,7 @@ def task_of(recipe: Recipe, templates: Templates) -> Task:
     than `max_prompt_tokens` are left out. `Usage` if no task reads rows.
     """
     training, held_out = (
-        [_load_task(source, templates[source.template], recipe.agent is not None) for source in side]
+        [_load_task(source, templates[source.template], recipe) for source in side]
         for side in (sources(recipe), held_out_sources(recipe))
     )
     if (most := recipe.max_prompt_tokens) is not None:
@@ -134,10 +135,12 @@ def demonstrations_of(
     return demonstrations, (stats,)
 
 
-def _load_task(source: Source, encode: Callable[[Any], tuple[int, ...]], whole_rows: bool = False) -> Task:
+def _load_task(source: Source, encode: Template, recipe: Recipe) -> Task:
     if isinstance(source.task, Rows):
-        columns = {"prompt": source.columns.prompt, "answer": source.columns.answer}
-        return source.task.build(encode, **columns, whole_rows=whole_rows)
+        rows = "problems" if recipe.agent is None else "whole"
+        if recipe.trains_stored_answers:
+            rows = "stored texts" if source.template == "no" else "stored"
+        return source.task.build(encode, prompt=source.columns.prompt, answer=source.columns.answer, rows=rows)
     if source.columns != Columns():
         raise Usage(
             f"the columns of the task {source.task.label} cannot be changed",
@@ -148,11 +151,22 @@ def _load_task(source: Source, encode: Callable[[Any], tuple[int, ...]], whole_r
 
 
 def verifier_of(recipe: Recipe, task: Task, use: UserCode) -> Verifier:
-    """The verifier of a recipe: packaged, from a user's file, or the task's default; for a mixture one per task."""
-    if not isinstance(task, Mixture):
-        return _verifier(sources(recipe)[0], task, use, recipe)
+    """The verifier of a recipe: packaged, from a user's file, or the task's default; for a mixture one per task.
+
+    A method of stored answers needs none.
+    """
+    if generates_nothing(recipe):
+        return NoVerifier()
     each = (*sources(recipe), *held_out_sources(recipe))
+    if not isinstance(task, Mixture):
+        return _verifier(each[0], task, use, recipe)
     return MixtureVerifier(tuple(_verifier(s, t, use, recipe) for s, t in zip(each, task.parts, strict=True)))
+
+
+def generates_nothing(recipe: Recipe) -> bool:
+    """Whether a run generates no answer: it trains stored ones, and no verifier grades others in evaluations."""
+    each = (*sources(recipe), *held_out_sources(recipe))
+    return recipe.trains_stored_answers and all(source.verifier is None for source in each)
 
 
 def _verifier(source: Source, task: Task, use: UserCode, recipe: Recipe) -> Verifier:

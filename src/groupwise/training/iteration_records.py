@@ -11,6 +11,8 @@ from groupwise.data import (
     GRAD_NORM,
     LARGEST_GAP,
     LOSS,
+    NO_SIGNAL,
+    REWARD,
     SAMPLED,
     STALENESS_MAX,
     STALENESS_MEAN,
@@ -21,6 +23,7 @@ from groupwise.data import (
     Outcome,
     Rollout,
     Sample,
+    declares,
     key_of,
     label_of,
     notes,
@@ -28,7 +31,15 @@ from groupwise.data import (
 )
 from groupwise.learner import StepResult
 from groupwise.methods import Method
-from groupwise.objective import Objective, ReportsClipping, comparable, describe_gap, describe_samples, describe_step
+from groupwise.objective import (
+    Objective,
+    ReportsClipping,
+    comparable,
+    describe_gap,
+    describe_preferences,
+    describe_samples,
+    describe_step,
+)
 
 
 def iteration_metrics(batch: Batch, results: Sequence[StepResult], objective: Objective) -> dict[str, Any]:
@@ -52,6 +63,16 @@ def iteration_metrics(batch: Batch, results: Sequence[StepResult], objective: Ob
     line["steps_skipped"] = sum(bool(t.skip_reason) for t in results)
     line[ZERO_LOSS] = len(results) == 1 and _zero_by_construction(results[0])
     return line
+
+
+OF_VERDICTS = ("reward/", "reward_", "groups/", "outcome/", "score/")
+"""The beginnings of the names of metrics about rewards and verdicts."""
+
+
+def without_verdicts(line: Mapping[str, Any]) -> dict[str, Any]:
+    """An iteration's metrics without rewards and outcomes, which say nothing of stored answers: the rows fix them."""
+    left_out = {name for name in line if name in (REWARD, NO_SIGNAL) or name.startswith(OF_VERDICTS)}
+    return {name: value for name, value in line.items() if name not in left_out}
 
 
 def lag_metrics(batch: Batch) -> dict[str, float]:
@@ -255,6 +276,8 @@ def method_metrics(method: Method, memories: Mapping[str, Any], results: Sequenc
     parts = (*method.shaping, *method.advantage, method.credit, *method.mask, method.objective)
     if any(hasattr(part, "notes") for part in with_fields(parts)):
         metrics |= notes(parts, Batch.joined([result.batch for result in results]))
+    if declares(method.strategy, "writes_stored_answers"):
+        metrics |= describe_preferences(Batch.joined([r.batch for r in results]), method.objective.surrogate)
     return metrics
 
 

@@ -13,6 +13,8 @@ from typing import Any, TextIO
 from groupwise.core import is_new_line, spelled, terminal_width, visible, wrapped
 from groupwise.data import (
     ACCURACY_GREEDY,
+    EVAL_LOSS,
+    EVAL_TOKEN_ACCURACY,
     MEAN_LENGTH,
     REWARD,
     SCORE_GREEDY,
@@ -53,6 +55,7 @@ def notify(line: str) -> None:
 class Progress:
     """Prints each iteration's number, reward, held-out accuracy or score, length, speed and the time left.
 
+    `leading` is the metric in place of the reward: for stored answers, the loss.
     A terminal shows one line, rewritten in place. A pipe, or NO_COLOR, gets one line per tenth of the run, and at least
     one a minute, also within an iteration.
     """
@@ -61,6 +64,7 @@ class Progress:
         self.iterations, self.first, self.out = iterations, done, out or _OUT.get() or sys.stderr
         self.live = self.out.isatty() and "NO_COLOR" not in os.environ
         self.held_out = ""
+        self.leading = REWARD
         self.start = self.finished = self._written = time.monotonic()
         self.done, self._width, self._line = done, 0, ""
         self._lock = threading.RLock()
@@ -68,14 +72,20 @@ class Progress:
     def __call__(self, line: dict[str, Any], timing: dict[str, Any]) -> None:
         done = self.done = int(line["iteration"])
         self.finished = time.monotonic()
-        figures = {"held-out": ACCURACY_GREEDY, "held-out score": SCORE_GREEDY}
+        figures = {
+            "held-out loss": EVAL_LOSS,
+            "token accuracy": EVAL_TOKEN_ACCURACY,
+            "pair accuracy": "eval/rewards/accuracies",
+            "held-out": ACCURACY_GREEDY,
+            "held-out score": SCORE_GREEDY,
+        }
         if evaluated := [f"  {name} {line[metric]:.3f}" for name, metric in figures.items() if metric in line]:
             self.held_out = "".join(evaluated)
         elif done == 0 or UNVERIFIABLE_HELD_OUT in line:  # an evaluation of no problem, or without a judged answer
             self.held_out = "  held-out -"
         text = f"{done:>{len(str(self.iterations))}}/{self.iterations}"
-        if REWARD in line:
-            text += f"  reward {line[REWARD]:.3f}"
+        if self.leading in line:
+            text += f"  {self.leading} {line[self.leading]:.3f}"
         text += self.held_out
         if MEAN_LENGTH in line:
             text += f"  length {line[MEAN_LENGTH]:.1f}  {timing[TOKENS_PER_SECOND]:,.0f} tok/s"

@@ -89,9 +89,11 @@ class Served(Native):
             if not 0 <= getattr(self, name) <= most:
                 raise ValueError(f"{name} is {getattr(self, name)}\ntake a number from 0 to {most}")
         if not self.replicas + len(self.addresses):
-            raise ValueError("replicas is 0, and there are no addresses\ntake replicas = 2")
+            raise ValueError("replicas is 0, and there are no addresses\ntake engine.replicas = 2")
         if self.placement == "colocated" and self.addresses:
-            raise ValueError("engines at addresses cannot free memory of this device\ntake placement = 'separate'")
+            raise ValueError(
+                'engines at addresses cannot free memory of this device\ntake engine.placement = "separate"'
+            )
         for address in self.addresses:
             TlsAddress.parse(address)
         if not 0 < self.deadline < float("inf"):

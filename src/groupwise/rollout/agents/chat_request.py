@@ -18,15 +18,30 @@ MOST_MESSAGES = 4096
 DEEPEST = 64
 """The deepest nesting of JSON in a request."""
 ROLES = ("system", "developer", "user", "assistant", "tool")
-IGNORED = ("user", "metadata", "store", "stream_options", "service_tier", "safety_identifier", "prompt_cache_key")
-"""Fields of a request that change no token of its answer."""
+IGNORED = (
+    "user", "metadata", "store", "stream_options", "service_tier", "safety_identifier", "prompt_cache_key",
+    "prompt_cache_options", "prompt_cache_retention", "prediction", "cache_salt", "priority", "request_id",
+)  # fmt: skip
+"""Fields of a request that change no token of its answer: OpenAI's, and vLLM's."""
 NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     "top_p": (None, 1), "frequency_penalty": (None, 0), "presence_penalty": (None, 0), "logit_bias": (None, {}),
     "seed": (None,), "top_logprobs": (None, 0), "response_format": (None, {"type": "text"}),
     "tool_choice": (None, "auto", "none"), "parallel_tool_calls": (None, True), "modalities": (None, ["text"]),
     "reasoning_effort": (None,), "echo": (None, False), "best_of": (None, 1), "suffix": (None,),
+    "verbosity": (None, "medium"), "functions": (None, []), "function_call": (None, "auto", "none"), "audio": (None,),
+    "moderation": (None,), "web_search_options": (None,), "top_k": (None, -1, 0), "min_p": (None, 0),
+    "repetition_penalty": (None, 1), "min_tokens": (None, 0), "ignore_eos": (None, False),
+    "include_stop_str_in_output": (None, False), "chat_template_kwargs": (None, {}),
 }  # fmt: skip
 """Fields that are accepted with these values only: with any other, the policy would be another distribution."""
+FIXES: Mapping[str, str] = {
+    "tool_choice": 'send "auto", and let the agent decide about an answer without a call',
+    "parallel_tool_calls": "leave it out, and answer each call of a message",
+    "response_format": "ask for the format in a message, and let the agent's reward judge it",
+    "functions": "send tools", "function_call": "send tools",
+    "chat_template_kwargs": "put the text that they add into a message",
+}  # fmt: skip
+"""What to do instead of a value that is not accepted, where it is not to leave the field out."""
 
 
 class RequestError(Exception):
@@ -96,13 +111,16 @@ def text_request(body: Any, models: Sequence[str]) -> ChatRequest:
 def meaning(message: Mapping[str, Any]) -> tuple[Any, ...]:
     """Role, text and parsed tool calls of a message. The ids of calls are left out: clients make their own.
 
+    White space around an answer is left out, too: clients strip it, and its tokens are kept as they were sampled.
+
     >>> call = {"function": {"name": "add", "arguments": {"b": 1, "a": 2}}}
     >>> meaning({"role": "assistant", "content": "", "tool_calls": [call]})
     ('assistant', '', (('add', '{"a": 2, "b": 1}'),))
     """
     functions = [call["function"] for call in message.get("tool_calls") or ()]
     calls = tuple((f["name"], json.dumps(f["arguments"], sort_keys=True)) for f in functions)
-    return message["role"], message.get("content") or "", calls
+    text = message.get("content") or ""
+    return message["role"], text.strip() if message["role"] == "assistant" else text, calls
 
 
 def _fields(body: Any, models: Sequence[str], own: set[str]) -> Mapping[str, Any]:
@@ -116,9 +134,11 @@ def _fields(body: Any, models: Sequence[str], own: set[str]) -> Mapping[str, Any
     for name, value in body.items():
         if name in NEUTRAL and value not in NEUTRAL[name]:
             what = f"{name} = {value!r:.60} is not supported: the answer would not be a sample of the policy"
+            what += f"; {FIXES.get(name, 'leave it out')}"
             raise RequestError(what, code="unsupported_value", param=name)
         if name not in own | read and name not in NEUTRAL and name not in IGNORED:
-            raise RequestError(f"{name!r:.60} is not supported", code="unsupported_parameter", param=str(name)[:60])
+            what = f"{name!r:.60} is not supported; leave it out"
+            raise RequestError(what, code="unsupported_parameter", param=str(name)[:60])
     return body
 
 

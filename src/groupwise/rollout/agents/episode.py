@@ -131,7 +131,7 @@ class Episode:
         self._open[content] += 1
         self._running += 1
         try:
-            answers = await together(self.generate(first + i, each) for i, each in enumerate(plans))
+            answers = await together(self.generate(first + i, each, request.stop) for i, each in enumerate(plans))
         finally:
             self._open[content] -= 1
             self._running -= 1
@@ -144,8 +144,8 @@ class Episode:
         await turn
         return answers
 
-    async def generate(self, number: int, plan: Plan) -> Answered:
-        """Generate the answer of the call with this number, and keep it."""
+    async def generate(self, number: int, plan: Plan, stop: Sequence[str] | None = None) -> Answered:
+        """Generate the answer of the call with this number, and keep it. Its text ends before the request's `stop`."""
         parent = None if plan.parent is None else self.answered[plan.parent]
         base = self._base(plan)
         if parent is not None and (parent.full or len(base.tokens) >= base.limit):
@@ -155,7 +155,7 @@ class Episode:
             sample = replace(base, stream=plan.stream)
             sample = await self.sampler.extend(sample, limit=plan.limit, sampling=plan.sampling)
             answer = Answered(plan, sample if plan.trained else _untrained(sample, len(base.tokens)), len(base.tokens))
-            answer.text = self.tokenizer.decode(answer.tokens)
+            answer.text = _before(self.tokenizer.decode(answer.tokens), stop or ())
         if plan.chat:
             try:
                 answer.text, answer.calls = self.format.parse(answer.text)
@@ -290,6 +290,11 @@ def _paths(children: Mapping[int | None, Sequence[int]]) -> Iterator[list[int]]:
             opened += below[1:]
             path.append(below[0])
         yield path
+
+
+def _before(text: str, stop: Sequence[str]) -> str:
+    """The text before the first stop string in it."""
+    return text[: min((at for s in stop if (at := text.find(s)) >= 0), default=len(text))]
 
 
 def _untrained(sample: Sample, start: int) -> Sample:

@@ -1,4 +1,4 @@
-"""Agents that are plain functions: each runs in a thread of its own."""
+"""Agents that are plain functions: each runs in a separate thread."""
 
 import asyncio
 import threading

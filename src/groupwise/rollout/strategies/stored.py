@@ -1,0 +1,76 @@
+"""`Stored`: a strategy that samples nothing. The answers of a draw are those that its data row stores."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+from groupwise.data import WRITTEN, Draw, Ids, Outcome, Rollout, Sample, Sampler, Strategy, Verdict
+from groupwise.tasks.stored_rows import ASSISTANT, COMPLETION, REJECTED, TEXT, turns_of
+
+__all__ = ["Stored"]
+
+LABEL = "label"
+"""The column that is false for a completion that is not wanted."""
+OTHER = "other_prompt"
+"""The view of a sample under the prompt of another draw."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stored(Strategy):
+    """Writes the answers in these columns of the row as the samples of its group: one sample per column.
+
+    Only the assistant's tokens are trained; other messages are written as an environment's replies are. An answer in
+    the column `rejected`, or in a row whose `label` is false, has the outcome wrong; any other is correct. With
+    `other_prompts` each sample has the view `other_prompt`: the prompt of the next draw of the round.
+    """
+
+    writes_stored_answers: ClassVar[bool] = True
+
+    columns: tuple[str, ...] = (COMPLETION,)
+    other_prompts: bool = False
+
+    def __post_init__(self) -> None:
+        if not self.columns or len(set(self.columns)) < len(self.columns):
+            raise ValueError(f"columns is {list(self.columns)}\nname one column per answer of a group, each once")
+
+    @property
+    def row_columns(self) -> tuple[str, ...]:
+        return self.columns
+
+    @property
+    def exact_group_size(self) -> int:
+        """The number of samples in each group."""
+        return len(self.columns)
+
+    async def __call__(self, draw: Draw, sampler: Sampler) -> Rollout:
+        starts = sampler.start(draw.prompt.token_ids, len(self.columns))
+        samples = [stored_sample(draw, sampler, start, name) for start, name in zip(starts, self.columns, strict=True)]
+        if self.other_prompts:
+            view = next_prompt(draw, await sampler.share(draw.prompt.token_ids))
+            samples = [replace(sample, views={OTHER: view} if view else {}) for sample in samples]
+        return Rollout(draw, tuple(samples))
+
+
+def stored_sample(draw: Draw, sampler: Sampler, sample: Sample, column: str) -> Sample:
+    """The answer in a column of the draw's row, written to an empty sample, with its verdict."""
+    row = draw.prompt.row
+    written = write_answer(sampler, sample, row[column])
+    wanted = column != REJECTED and bool(row.get(LABEL, True))
+    written = replace(written, limit=len(written.tokens))
+    return written.with_verdict(Verdict(Outcome.correct if wanted else Outcome.wrong))
+
+
+def write_answer(sampler: Sampler, sample: Sample, answer: Any) -> Sample:
+    """Append a stored answer: a text, the turns of a conversation, or a whole text after its first token."""
+    if isinstance(answer, dict):
+        return sampler.write(sample.insert(sampler.prompt(answer[TEXT])[len(sample.context) :], WRITTEN), "")
+    for role, text in turns_of(answer):
+        sample = sampler.write(sample, text) if role == ASSISTANT else sampler.append(sample, text)
+    return sample
+
+
+def next_prompt(draw: Draw, prompts: Mapping[int, Ids]) -> Ids:
+    """The prompt of the next draw of the round, of the last draw the first one; empty for a draw alone."""
+    numbers = list(prompts)
+    following = numbers[(numbers.index(draw.id) + 1) % len(numbers)]
+    return prompts[following] if following != draw.id else ()

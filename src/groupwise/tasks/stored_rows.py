@@ -1,0 +1,188 @@
+"""Rows with stored answers: demonstrations and preference pairs, in the formats of TRL and of `datasets`."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from groupwise.core import BadData
+from groupwise.data import Ids, Prompt
+from groupwise.tasks.problems import encoded_problem
+from groupwise.tasks.row_columns import Problem, RowColumns, is_conversation, problem_text
+from groupwise.tasks.rows import SHOWN, Fault, Row, check_length, kind_of, rows_of
+from groupwise.tasks.source_stats import ContentHash, SourceStats
+
+__all__ = ["read_stored"]
+
+COMPLETION, CHOSEN, REJECTED, TEXT, MESSAGES = "completion", "chosen", "rejected", "text", "messages"
+"""The columns of stored answers, and those that a prompt is read from."""
+ASSISTANT = "assistant"
+Answer = str | list[dict[str, Any]] | dict[str, str]
+"""A stored answer: a text, the messages of a conversation after the prompt, or a whole text as `{"text": ...}`."""
+EXAMPLE = (
+    'write one JSON object per row, such as {"prompt": "7*5=", "completion": "35"},\n'
+    '{"messages": [{"role": "user", "content": "7*5="}, {"role": "assistant", "content": "35"}]},\n'
+    '{"prompt": "7*5=", "chosen": "35", "rejected": "36"} or {"text": "7*5=35"}'
+)
+
+
+@dataclass(frozen=True, slots=True)
+class StoredRow:
+    """The problem of a row, empty for a whole text, and its answers by column: `completion`, or the two of a pair."""
+
+    problem: Problem
+    answers: Mapping[str, Answer]
+
+
+def read_stored(
+    source: str, encode: Callable[[Any], Ids], columns: RowColumns, *, plain: bool
+) -> tuple[list[Prompt], SourceStats]:
+    """Read a source of rows with stored answers: prompts whose `row` has them by column, and the statistics.
+
+    A row has one of these forms; `prompt` and `answer` are the names of `columns`:
+
+    - `prompt` and `completion`, or `prompt` and `answer`
+    - `messages`: the prompt ends before the first message of the assistant
+    - `prompt`, `chosen` and `rejected`; without `prompt`, it is what both conversations begin with
+    - `text`, under a plain template only: its first token is the prompt
+
+    Answers are texts or messages. Every row counts, also one that repeats another. `BadData`, with the first faults.
+    """
+    name = Path(source.partition("@")[0]).stem
+    prompts: list[Prompt] = []
+    faults: list[str] = []
+    content, omitted, rows = ContentHash(), set[str](), 0
+    for rows, row in rows_of(source):
+        try:
+            if isinstance(row, Fault):
+                raise row
+            stored = read_row(row, columns)
+            kept, left_out = RowColumns(whole=True).extra(row)
+            omitted |= left_out
+            content.add(stored.problem, stored.answers, kept)
+            prompts.append(prompt_of(f"{name}/{rows}", stored, kept | gold(row, columns), encode, plain=plain))
+        except Fault as fault:
+            faults.append(f"row {rows}: {fault}")
+    if faults:
+        evidence = faults[:SHOWN] + [f"and {len(faults) - SHOWN} more"] * (len(faults) > SHOWN)
+        what = f"{source}: {len(faults)} of {rows} rows have no stored answer that can be used"
+        raise BadData(what, evidence="\n".join(evidence), fix=f"correct or remove these rows; {EXAMPLE}")
+    if not prompts:
+        raise BadData(f"{source} holds no stored answer", evidence="0 rows", fix=EXAMPLE)
+    counts = {"rows": rows, "training": len(prompts), "held_out": 0, "omitted_columns": tuple(sorted(omitted))}
+    return prompts, SourceStats(source=source, sha256=content.digest, **counts)
+
+
+def read_row(row: Row, columns: RowColumns) -> StoredRow:
+    """The problem of a row and its stored answers. Raises `Fault`.
+
+    >>> read_row({"prompt": "7*5=", "completion": "35"}, RowColumns()).answers
+    {'completion': '35'}
+    >>> pair = {"chosen": [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello"}],
+    ...         "rejected": [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Go"}]}
+    >>> read_row(pair, RowColumns()).problem
+    [{'role': 'user', 'content': 'Hi'}]
+    """
+    if CHOSEN in row and REJECTED in row:
+        return read_pair(row, columns)
+    if MESSAGES in row and COMPLETION not in row:
+        problem, answer = divided(messages_of(row, MESSAGES))
+        return StoredRow(problem, {COMPLETION: checked_answer(answer, MESSAGES)})
+    if TEXT in row and not columns.has_problem(row):
+        text = row[TEXT]
+        if not isinstance(text, str) or not text.strip():
+            raise Fault(f"field {TEXT!r} is {kind_of(text) if not isinstance(text, str) else 'empty'}")
+        return StoredRow("", {COMPLETION: {TEXT: text}})
+    answer = COMPLETION if COMPLETION in row else columns.answer
+    if not answer:
+        raise Fault(f"it has {', '.join(row) or 'no fields'}, and no stored answer")
+    problem, completion = RowColumns(columns.prompt, answer).read(row)
+    return StoredRow(problem, {COMPLETION: checked_answer(completion, answer)})
+
+
+def read_pair(row: Row, columns: RowColumns) -> StoredRow:
+    """A preference pair. Where both answers are conversations, what they begin with belongs to the prompt."""
+    answers = {name: row[name] for name in (CHOSEN, REJECTED)}
+    opening: list[dict[str, Any]] = []
+    if all(isinstance(answer, list) for answer in answers.values()):
+        both = [messages_of(row, name) for name in answers]
+        while all(both) and both[0][0] == both[1][0] and both[0][0]["role"] != ASSISTANT:
+            opening.append(both[0].pop(0))
+            both[1].pop(0)
+        answers = dict(zip(answers, both, strict=True))
+    if columns.has_problem(row):
+        problem, _ = RowColumns(columns.prompt, "").read(row)
+    elif opening:
+        problem = opening
+    else:
+        raise Fault(f"no field {columns.prompt!r}, and its answers are no conversations with a common beginning")
+    return StoredRow(problem, {name: checked_answer(answer, name) for name, answer in answers.items()})
+
+
+def prompt_of(name: str, stored: StoredRow, row: Row, encode: Callable[[Any], Ids], *, plain: bool) -> Prompt:
+    """The prompt of a row. Of a whole text it is the first token, and the text is its own problem."""
+    (first, *_) = stored.answers.values()
+    conversation = {} if isinstance(stored.problem, str) else {MESSAGES: stored.problem}
+    columns = {**row, **conversation, **stored.answers}
+    if not isinstance(first, dict):
+        text = problem_text(stored.problem)
+        check_length(text, "prompt")
+        return Prompt(name, encoded_problem(encode, stored.problem), text, columns)
+    if not plain:
+        raise Fault(f"a whole text has no prompt for a template: use --template no, or {MESSAGES!r}")
+    ids = encoded_problem(encode, first[TEXT])
+    if len(ids) < 2:
+        raise Fault(f"field {TEXT!r} has one token: the first one is the prompt")
+    return Prompt(name, ids[:1], first[TEXT], columns)
+
+
+def gold(row: Row, columns: RowColumns) -> Row:
+    """The gold answer of a row that has one, by which a verifier of the recipe grades in evaluations."""
+    return {"answer": row[columns.answer]} if columns.answer in row else {}
+
+
+def messages_of(row: Row, name: str) -> list[dict[str, Any]]:
+    """The messages in a column, each with a role and a text. Raises `Fault`."""
+    messages = row[name]
+    if isinstance(messages, list) and any(isinstance(m, Mapping) and m.get("tool_calls") for m in messages):
+        raise Fault(f"field {name!r} has tool_calls: write a call as the text that the model generates")
+    if not is_conversation(messages):
+        raise Fault(f"field {name!r} is {kind_of(messages)}: it must be a list of objects with role and content")
+    return [{"role": m["role"], "content": m["content"]} for m in messages]
+
+
+def divided(messages: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """A conversation as its prompt, before the first message of the assistant, and the rest."""
+    start = next((i for i, m in enumerate(messages) if m["role"] == ASSISTANT), 0)
+    if not start:
+        raise Fault("its messages are no prompt and then an answer of the assistant")
+    return messages[:start], messages[start:]
+
+
+def checked_answer(answer: Any, name: str) -> Answer:
+    """An answer that is a text, or messages that begin and end with the assistant's and alternate with others."""
+    if isinstance(answer, str):
+        if not answer.strip():
+            raise Fault(f"field {name!r} is empty")
+        check_length(answer, "answer")
+        return answer
+    if not isinstance(answer, list):
+        raise Fault(f"field {name!r} is {kind_of(answer)}: an answer must be text or messages")
+    messages = messages_of({name: answer}, name)
+    turns = [m["role"] == ASSISTANT for m in messages]
+    if not (turns[0] and turns[-1]) or not all(m["content"].strip() for m in messages):
+        raise Fault(f"the messages in {name!r} do not begin and end with the assistant's, or one is empty")
+    if any(a == b for a, b in pairwise(turns)):
+        raise Fault(f"two messages in {name!r} follow each other without the other side between them: join them")
+    check_length("".join(m["content"] for m in messages), "answer")
+    return messages
+
+
+def turns_of(answer: Any) -> Sequence[tuple[str, str]]:
+    """The turns of an answer as pairs of role and text: one of the assistant for a text.
+
+    >>> turns_of("35")
+    [('assistant', '35')]
+    """
+    return [(ASSISTANT, answer)] if isinstance(answer, str) else [(m["role"], m["content"]) for m in answer]

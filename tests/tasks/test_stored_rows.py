@@ -1,0 +1,111 @@
+"""Rows with stored answers are read in the formats of TRL and of `datasets`; unusable rows are named."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from groupwise.core import BadData
+from groupwise.data import Prompt
+from groupwise.tasks.row_columns import RowColumns
+from groupwise.tasks.stored_rows import read_stored
+
+USER, ANSWER = {"role": "user", "content": "7*5="}, {"role": "assistant", "content": "35"}
+WORSE = {"role": "assistant", "content": "36"}
+
+
+def ids_of(problem: Any) -> tuple[int, ...]:
+    text = problem if isinstance(problem, str) else "|".join(m["content"] for m in problem)
+    return tuple(map(ord, text))
+
+
+def read(path: Path, *rows: object, plain: bool = True, **columns: str) -> list[Prompt]:
+    source = path / "rows.jsonl"
+    source.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return read_stored(str(source), ids_of, RowColumns(**columns), plain=plain)[0]
+
+
+FORMS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "prompt and completion": ({"prompt": "7*5=", "completion": "35"}, {"completion": "35"}),
+    "prompt and answer": ({"prompt": "7*5=", "answer": "35"}, {"completion": "35"}),
+    "messages": ({"messages": [USER, ANSWER]}, {"completion": [ANSWER]}),
+    "messages as prompt and completion": ({"prompt": [USER], "completion": [ANSWER]}, {"completion": [ANSWER]}),
+    "a pair": ({"prompt": "7*5=", "chosen": "35", "rejected": "36"}, {"chosen": "35", "rejected": "36"}),
+    "a pair of conversations": (
+        {"chosen": [USER, ANSWER], "rejected": [USER, WORSE]}, {"chosen": [ANSWER], "rejected": [WORSE]},
+    ),
+    "a pair with its prompt in both": (
+        {"prompt": "7*5=", "chosen": [USER, ANSWER], "rejected": [USER, WORSE]},
+        {"chosen": [ANSWER], "rejected": [WORSE]},
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_formats(name: str, tmp_path: Path) -> None:
+    row, stored = FORMS[name]
+    (prompt,) = read(tmp_path, row)
+    assert prompt.token_ids == ids_of("7*5=") and prompt.text == "7*5="
+    assert {column: prompt.row[column] for column in stored} == stored
+
+
+def test_a_whole_text_follows_its_first_token(tmp_path: Path) -> None:
+    (prompt,) = read(tmp_path, {"text": "7*5=35"})
+    assert (prompt.token_ids, prompt.row["completion"]) == (ids_of("7"), {"text": "7*5=35"})
+    with pytest.raises(BadData, match="rows have no stored answer") as error:
+        read(tmp_path, {"text": "7*5=35"}, plain=False)
+    assert "use --template no" in error.value.evidence
+
+
+def test_turns_of_users_and_tools_stay_in_the_answer(tmp_path: Path) -> None:
+    talk = [USER, ANSWER, {"role": "user", "content": "and 7*6?"}, {"role": "assistant", "content": "42"}]
+    (prompt,) = read(tmp_path, {"messages": [{"role": "system", "content": "Count."}, *talk]})
+    assert [m["role"] for m in prompt.row["messages"]] == ["system", "user"]
+    assert [m["role"] for m in prompt.row["completion"]] == ["assistant", "user", "assistant"]
+
+
+def test_every_row_counts_and_keeps_its_columns(tmp_path: Path) -> None:
+    """Answers to one prompt may differ, an answer may be long, and a gold answer stays for evaluations."""
+    long = "1" * 20_000
+    first = {"prompt": "7*5=", "completion": long, "answer": "35", "level": 3}
+    prompts = read(tmp_path, first, {**first, "completion": "35"}, first)
+    assert [p.id for p in prompts] == ["rows/1", "rows/2", "rows/3"]
+    assert (prompts[0].row["completion"], prompts[0].row["answer"], prompts[0].row["level"]) == (long, "35", 3)
+
+
+def test_columns_of_other_names(tmp_path: Path) -> None:
+    (prompt,) = read(tmp_path, {"question": "7*5=", "solution": "35"}, prompt="question", answer="solution")
+    assert (prompt.text, prompt.row["completion"]) == ("7*5=", "35")
+
+
+CALL = {"role": "assistant", "content": "", "tool_calls": [{"function": {"name": "add"}}]}
+FAULTS: dict[str, tuple[object, str]] = {
+    "no answer": ({"prompt": "7*5="}, "no field 'answer'"),
+    "an empty one": ({"prompt": "7*5=", "completion": " "}, "field 'completion' is empty"),
+    "a number": ({"prompt": "7*5=", "completion": 35}, "an answer must be text or messages"),
+    "no prompt": ({"chosen": "35", "rejected": "36"}, "no conversations with a common beginning"),
+    "the user last": ({"messages": [USER, ANSWER, USER]}, "do not begin and end with the assistant's"),
+    "the assistant first": ({"messages": [ANSWER]}, "no prompt and then an answer"),
+    "the user alone": ({"messages": [USER]}, "no prompt and then an answer"),
+    "two answers": ({"messages": [USER, ANSWER, ANSWER]}, "without the other side between them"),
+    "two replies": ({"messages": [USER, ANSWER, USER, USER, ANSWER]}, "without the other side between them"),
+    "calls as objects": ({"messages": [USER, CALL]}, "has tool_calls"),
+    "not an object": ([1], "not an object"),
+    "an empty text": ({"text": ""}, "field 'text' is empty"),
+    "a text of one token": ({"text": "7"}, "one token"),
+}
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_an_unusable_row_is_named(name: str, tmp_path: Path) -> None:
+    row, why = FAULTS[name]
+    with pytest.raises(BadData, match="1 of 2 rows have no stored answer that can be used") as error:
+        read(tmp_path, {"prompt": "7*5=", "completion": "35"}, row)
+    assert error.value.evidence.startswith("row 2: ") and why in error.value.evidence
+    assert '"completion": "35"' in error.value.fix
+
+
+def test_a_file_without_rows(tmp_path: Path) -> None:
+    with pytest.raises(BadData, match="holds no stored answer"):
+        read(tmp_path)

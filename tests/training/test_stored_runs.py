@@ -1,0 +1,208 @@
+"""Runs of methods of stored answers: what is trained, held-out metrics, epochs, resume, and refusals."""
+
+import asyncio
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import groupwise as gw
+from groupwise.__main__ import main
+from groupwise.config.recipe import Recipe
+from groupwise.config.user_code import UserCode
+from groupwise.data import ENVIRONMENT, TEMPLATE, WRITTEN, Draw
+from groupwise.engines.no_engine import NoEngine
+from groupwise.learner import AdamW
+from groupwise.models import PrefixPacking, find_model, read_model
+from groupwise.report.read import read
+from groupwise.report.warnings import find_warnings, headline
+from groupwise.rollout.round import Round
+from groupwise.runs.best_checkpoint import best_iteration, describe_best, held_out_values
+from groupwise.training.build import build
+from tests.commands.test_bad_input import error_of, rows
+from tests.faults.small_runs import Quick, begun, left, lines, ran, run_from
+from tests.rollout.fakes import FakeEngine, sampler_of
+
+pytestmark = pytest.mark.usefixtures("home")
+
+
+def pair(a: int, b: int) -> dict[str, Any]:
+    return {"prompt": f"{a}*{b}=", "chosen": f"{a}*{b}={a * b};#{a * b}", "rejected": f"#{a * b + 1}"}
+
+
+PAIRS = [pair(a, b) for a in range(2, 8) for b in range(2, 6)]
+DEMOS = [{"prompt": p["prompt"], "completion": p["chosen"]} for p in PAIRS]
+LABELLED = [
+    {"prompt": p["prompt"], "completion": p[name], "label": name == "chosen"}
+    for p, name in zip(PAIRS, ("chosen", "rejected") * 12)
+]
+SMALL = {"prompts": 4, "optimizer": AdamW(lr=1e-3), "iterations": 3}
+
+
+def recipe(method: gw.Method, data: list[dict[str, Any]] = PAIRS, **changes: Any) -> Recipe:
+    return Recipe(method=method, task=rows("rows.jsonl", *data), **(SMALL | changes))
+
+
+@pytest.mark.parametrize("name", ["sft", "dpo", "ipo", "simpo", "orpo", "kto"])
+def test_each_method_lowers_its_held_out_loss(name: str, home: Path) -> None:
+    """With one line of the library. No verifier and no engine is needed."""
+    data = {"sft": DEMOS, "kto": LABELLED}.get(name, PAIRS)
+    run = gw.train(method=getattr(gw, name)(), data=data, iterations=8, prompts=8, optimizer=AdamW(lr=3e-4))
+    before, after = run.metrics["eval/loss"][0], run.metrics["eval/loss"][8]
+    assert after < before, (before, after)
+    assert "reward" not in run.metrics and "outcome/correct" not in run.metrics
+    if name in ("dpo", "ipo"):
+        assert run.metrics["loss"][1] == pytest.approx({"dpo": math.log(2), "ipo": 25.0}[name], abs=1e-6)
+    if data is PAIRS:
+        assert run.metrics["eval/rewards/accuracies"][8] >= run.metrics["eval/rewards/accuracies"][0]
+
+
+def test_the_held_out_loss_is_that_of_the_answers_tokens(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Against a plain forward of each held-out answer. The terminal leads with it."""
+    objects = build(recipe(gw.sft(), DEMOS), UserCode())
+    assert isinstance(objects.engine, NoEngine)
+    model, tokenizer = read_model(find_model("calculator"), dtype=torch.float32), objects.tokenizer
+    total, count, likeliest = 0.0, 0, 0
+    for prompt in objects.held_out:
+        answer = (*tokenizer.encode(prompt.row["completion"]), *tokenizer.eos)
+        for t, token in enumerate(answer):
+            hidden = hidden_after(model, prompt.token_ids + answer[:t])
+            logp = torch.log_softmax(hidden, -1)
+            total, count = total - float(logp[token]), count + 1
+            likeliest += int(logp.argmax()) == token
+    run = ran(home / "run", recipe(gw.sft(), DEMOS, iterations=1))
+    first = lines(run)[0]
+    assert first["eval/loss"] == pytest.approx(total / count, abs=1e-6)
+    assert first["eval/mean_token_accuracy"] == pytest.approx(likeliest / count, abs=1e-12)
+    shown = capsys.readouterr().err
+    assert f"0/1  held-out loss {first['eval/loss']:.3f}  token accuracy" in shown
+    assert f"1/1  loss {lines(run)[1]['loss']:.3f}  held-out loss" in shown
+
+
+def hidden_after(model: Any, tokens: tuple[int, ...]) -> torch.Tensor:
+    with torch.no_grad():
+        layout = PrefixPacking.of([tokens[:-1] or tokens], [(tokens[-1], 0)] if tokens[:-1] else [(0,)])
+        return model.head(model(layout.tokens, layout))[layout.source[-1]]
+
+
+def test_only_the_assistants_turns_are_trained() -> None:
+    talk = [
+        {"role": "assistant", "content": "7*5=35"},
+        {"role": "user", "content": "+8"},
+        {"role": "assistant", "content": "#43"},
+    ]
+    prompt = gw.Prompt("p", (1, 2), "?", {"completion": talk})
+    draw = Draw(3, prompt, 1)
+    sampler = sampler_of(FakeEngine(None), draw, observation_frame=((5,), (6,)))
+    (sample,) = asyncio.run(gw.sft().strategy(draw, sampler)).samples
+    assert [sample.text[a:b] for a, b in spans(sample)] == ["7*5=35", "#43"]
+    assert set(sample.origin) == {WRITTEN, ENVIRONMENT, TEMPLATE}
+    assert sample.limit == len(sample.tokens) and sample.verdict.value == 1.0
+
+
+def spans(sample: Any) -> list[tuple[int, int]]:
+    """The text of each trained turn, without its end token."""
+    ends = (0, *sample.token_ends)
+    return [(ends[a], ends[b - 1]) for a, b in sample.turns]
+
+
+def test_a_sample_has_the_next_prompt_of_its_round() -> None:
+    """That of the last draw is the first one; a draw alone has none."""
+
+    async def views(*draws: int) -> list[dict[str, Any]]:
+        one_round = Round(draws)
+        samplers = [
+            replace(sampler_of(FakeEngine(None), Draw(i, gw.Prompt(str(i), (i,), "?", {"completion": "1"}), 1)),
+                    shared_round=one_round)
+            for i in draws
+        ]  # fmt: skip
+        rollouts = await asyncio.gather(*(gw.kto().strategy(s.draw, s) for s in samplers))
+        return [dict(rollout.samples[0].views) for rollout in rollouts]
+
+    other = "other_prompt"
+    assert asyncio.run(views(3, 5, 9)) == [{other: (5,)}, {other: (9,)}, {other: (3,)}]
+    assert asyncio.run(views(3)) == [{}]
+
+
+def test_the_best_checkpoint_has_the_lowest_loss() -> None:
+    values = held_out_values([{"iteration": i, "eval/loss": x} for i, x in enumerate((1.0, 0.5, 0.7))])
+    assert best_iteration(values, values) == 1
+    assert describe_best(values, 1) == "held-out loss 0.500 at iteration 1, of 3 evaluations"
+
+
+@pytest.mark.parametrize("name", ["sft", "dpo", "kto"])
+def test_a_stopped_run_resumes_to_the_same_bytes(name: str, home: Path) -> None:
+    method = getattr(gw, name)()
+    data = {"sft": DEMOS, "kto": LABELLED}.get(name, PAIRS)
+    saved = recipe(method, data, iterations=4, save=gw.Save(every=1), evaluate=gw.Evaluate(every=2))
+    whole = left(ran(home / "whole", saved))
+    objects = build(saved, UserCode())
+    run_from(begun(home / "cut", saved), objects, stop_after=0.0, disk=Quick())
+    run_from(home / "cut", build(saved, UserCode()), disk=Quick())
+    assert left(home / "cut") == whole
+
+
+def test_epochs_set_the_iterations_and_are_written_so(home: Path) -> None:
+    """24 rows, of which a few are held out; a last iteration is begun, not cut."""
+    run = gw.train(method="sft", data=DEMOS, epochs=2, prompts=8, optimizer=AdamW(lr=3e-4))
+    (directory,) = Path("runs").iterdir()
+    stats = json.loads((directory / "run.json").read_text())["data"][0]
+    expected = -(-2 * stats["training"] // 8)
+    text = (directory / "recipe.toml").read_text()
+    assert f"iterations = {expected}\n" in text and "epochs = 2" not in text
+    assert max(run.metrics["loss"]) == expected
+    with pytest.raises(gw.Usage, match="epochs is 0"):
+        gw.train(method="sft", data=DEMOS, epochs=0)
+
+
+def test_the_command_trains_demonstrations(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows("demos.jsonl", *DEMOS)
+    assert main(["train", "--method", "sft", "--task", "demos.jsonl", "--epochs", "1", "--prompts", "8"]) == 0
+    out = capsys.readouterr()
+    assert "held-out loss" in out.out and "groupwise sample runs/demos" in out.out
+    (directory,) = Path("runs").iterdir()
+    run = read(directory)
+    assert find_warnings(run)[0] == []
+    assert headline(run, 0).startswith("held-out loss ") and (directory / "report.html").is_file()
+
+
+def test_with_a_verifier_generated_answers_are_evaluated_too(home: Path) -> None:
+    data = [{**row, "answer": str(row["completion"]).rpartition("#")[2]} for row in DEMOS]
+    run = gw.train(method="sft", data=data, reward="last_number", iterations=1, prompts=4, max_tokens=24)
+    assert {"eval/loss", "eval/accuracy_greedy"} <= set(run.metrics)
+
+
+def test_two_ranks_have_the_bits_of_two_lanes(home: Path) -> None:
+    """Rank 0 evaluates alone, while the other one waits."""
+    lanes = recipe(gw.dpo(), cluster=gw.Cluster(reduction_lanes=2))
+    one = left(ran(home / "one", lanes))
+    two = left(ran(home / "two", replace(lanes, cluster=gw.Cluster(ranks=2, reduction_lanes=2))))
+    assert {k: v for k, v in one.items() if k != "state"} == {k: v for k, v in two.items() if k != "state"}
+
+
+def test_refusals(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows("demos.jsonl", *DEMOS)
+    words = ("train", "--task", "demos.jsonl", "--method")
+    assert "needs the column 'chosen' of each row" in error_of(capsys, 2, *words, "dpo")
+    assert "writes 2 for each prompt" in error_of(capsys, 2, *words, "dpo", "--method.group_size", "8")
+    shards = ("--cluster.ranks", "2", "--cluster.shard", "full")
+    assert "needs all weights on rank 0" in error_of(capsys, 2, *words, "sft", *shards)
+    rows("long.jsonl", *DEMOS[:3], {"prompt": "1+1=", "completion": "1" * 200})
+    message = error_of(capsys, 3, "train", "--method", "sft", "--task", "long.jsonl")
+    assert "1 row is longer than the model's 128 positions" in message and "long/4" in message
+    rows("odd.jsonl", *DEMOS[:3], {"prompt": "1+1=", "completion": "two"})
+    message = error_of(capsys, 3, "train", "--method", "sft", "--task", "odd.jsonl")
+    assert "1 of 4 rows have an answer that the tokenizer cannot read" in message and "odd/4" in message
+
+
+def test_a_stored_run_has_no_answers_to_evaluate(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    gw.train(method="sft", data=DEMOS, iterations=1, prompts=4)
+    capsys.readouterr()
+    (directory,) = Path("runs").iterdir()
+    assert main(["eval", str(directory), "--samples", "1"]) == 2
+    assert "has no verifier" in capsys.readouterr().err
+    assert main(["sample", str(directory), "7*5="]) == 0

@@ -1,4 +1,7 @@
 # Made by tools/front_doors.py from the `__all__` of each file.
+from groupwise.data.agent_requests import AgentMessage as AgentMessage
+from groupwise.data.agent_requests import AgentRequest as AgentRequest
+from groupwise.data.agent_requests import branch_points as branch_points
 from groupwise.data.base_classes import Advantage as Advantage
 from groupwise.data.base_classes import Aggregate as Aggregate
 from groupwise.data.base_classes import AttentionLayout as AttentionLayout

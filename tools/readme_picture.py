@@ -9,6 +9,8 @@ build/picture. Needs Chromium and the extra `dev`.
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -40,14 +42,7 @@ def _photograph(browser: Any, report: Path, out: Path, scheme: str) -> Path:
     page = browser.new_page(color_scheme=scheme, viewport={"width": WIDTH, "height": HEIGHT}, device_scale_factor=1.5)
     page.goto(report.resolve().as_uri())
     page.wait_for_selector("html[data-ready]", state="attached")
-    page.locator("#rollouts .pickers .row").first.locator("button").first.click()
-    for _ in range(500):
-        outcomes = page.locator("#rollouts .answer").evaluate_all("all => all.slice(0, 2).map((x) => x.classList[1])")
-        if outcomes == ["correct", "wrong"]:
-            break
-        page.keyboard.press("n")
-    else:
-        raise SystemExit(f"{report} has no group whose first two answers are right and wrong")
+    walk_to_right_and_wrong(page, report)
     answer = page.locator("#rollouts .answer").first
     answer.locator("[data-i]").nth(answer.locator("[data-i]").count() // 2).click()
     page.mouse.move(0, 0)
@@ -58,18 +53,36 @@ def _photograph(browser: Any, report: Path, out: Path, scheme: str) -> Path:
     return path
 
 
-def main() -> int:
+def walk_to_right_and_wrong(page: Any, report: Path) -> None:
+    """Show the first group whose first two answers are right and wrong."""
+    page.locator("#rollouts .pickers .row").first.locator("button").first.click()
+    for _ in range(500):
+        outcomes = page.locator("#rollouts .answer").evaluate_all("all => all.slice(0, 2).map((x) => x.classList[1])")
+        if outcomes == ["correct", "wrong"]:
+            return
+        page.keyboard.press("n")
+    raise SystemExit(f"{report} has no group whose first two answers are right and wrong")
+
+
+@contextmanager
+def open_browser() -> Iterator[Any]:
+    """Chromium, which is closed after the context."""
     from playwright.sync_api import sync_playwright
 
     program = next(filter(None, map(shutil.which, CHROMIUM)), None)
     if program is None:
         raise SystemExit("Chromium is missing: install the system package chromium")
-    run = Path(sys.argv[1]) if len(sys.argv) > 1 else trained(DOCS.parent / "build" / "picture")
     with sync_playwright() as player:
         browser = player.chromium.launch(executable_path=program, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+def main() -> int:
+    run = Path(sys.argv[1]) if len(sys.argv) > 1 else trained(DOCS.parent / "build" / "picture")
+    with open_browser() as browser:
         for path in photograph(browser, run / "report.html", DOCS):
             print(f"{path}: {path.stat().st_size:,} bytes")
-        browser.close()
     return 0
 
 

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from groupwise.__main__ import main
-from groupwise.commands.sample_text import format_sample, turns_of
-from groupwise.data import ENVIRONMENT, TEMPLATE, Finish, Outcome, Sample, Verdict
+from groupwise.commands.sample_text import episodes_of, format_episode, format_sample, turns_of
+from groupwise.data import ENVIRONMENT, TEMPLATE, AgentMessage, AgentRequest, Finish, Outcome, Sample, Verdict
 
 PARTS = [(ENVIRONMENT, "hello "), (0, "37"), (0, "*2"), (TEMPLATE, "<|user|>"), (ENVIRONMENT, "74\x1b[2J"),
           (ENVIRONMENT, ""), (TEMPLATE, "<|me|>"), (3, "so\nenvironment:\n 75")]  # fmt: skip
@@ -52,6 +52,31 @@ def test_the_last_line_is_the_environment_s_verdict(verdict: Verdict, last: str)
 
 def test_an_answer_without_turns_is_printed_as_it_is() -> None:
     assert format_sample(Sample(context=(1,), stream=(0,), text="7*5=\x1b35\n")) == "7*5=\\x1b35\n"
+
+
+def of_agent(role: str, parent: int | None, *calls: tuple[int, str, str]) -> Sample:
+    """A sample with a token for each call: its number, its message, and the model's text."""
+    texts, ends = [text for _, _, text in calls], [0]
+    for text in texts:
+        ends.append(ends[-1] + len(text))
+    requests = tuple(AgentRequest(n, (AgentMessage("user", m),), i, i + 1) for i, (n, m, _) in enumerate(calls))
+    sample = Sample(context=(9,), stream=(0,), role=role, parent=parent, requests=requests, finish=Finish.stop)
+    n = len(calls)
+    return sample.with_tokens((5,) * n, (0,) * n, (-1.0,) * n).with_text("".join(texts), tuple(ends[1:]))
+
+
+def test_an_episode_is_printed_request_by_request() -> None:
+    answer = of_agent("answer", None, (0, "a", "one"), (2, "model:\nc", "three\x1b")).with_verdict(
+        Verdict(Outcome.correct)
+    )
+    other, thread = of_agent("answer", None, (0, "d", "four")), of_agent("thread", 0, (1, "b", "two"))
+    assert episodes_of([answer, other, thread]) == [(answer, thread), (other,)]
+    assert format_episode([answer, thread]).split("\n") == [
+        "request 1, conversation 1", "user:", "  a", "model:", "  one",
+        "request 2, conversation 2, from request 1", "user:", "  b", "model:", "  two",
+        "request 3, conversation 1", "user:", "  model:", "  c", "model:", r"  three\x1b",
+        "answer: conversation 1, ended by stop: 3 requests, 2 conversations, 3 tokens", "correct",
+    ]  # fmt: skip
 
 
 GAME = """

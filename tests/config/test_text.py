@@ -94,7 +94,7 @@ def built(draw: st.DrawFn, cls: type) -> Any:
         given |= {"models": REFERENCE, "schedules": (), "shaping": given.get("shaping") or (rewards.Score(),)}
         given["models"] += models_needed(given)
         if (curriculum := given.get("curriculum")) is not None:
-            if name := getattr(curriculum, "needs_strategy", ""):
+            if name := getattr(curriculum, "required_strategy", ""):
                 given["strategy"] = draw(named(name))
             given["max_refills"] = max(getattr(curriculum, "rounds", 1) - 1, given.get("max_refills", 0))
             given |= {"old_logprobs": "engine"} if getattr(curriculum, "replays_answers", False) else {}
@@ -216,8 +216,8 @@ def test_an_engine_is_a_part_with_the_fields_of_its_kind(tmp_path: Path) -> None
     for kind, field, what in (
         ("mine:MyEngine", "rows", "MyEngine has no field 'rows'"),
         ("Native", "port", "Native has no field 'port'"),
-        ("mine:NoEngine", "port", "NoEngine is not an EngineKind"),
-        ("Clip", "low", "Clip is not an EngineKind"),
+        ("mine:NoEngine", "port", "NoEngine is not an EngineSettings"),
+        ("Clip", "low", "Clip is not an EngineSettings"),
     ):
         with pytest.raises(Usage, match=what):
             read_recipe("", [("method", "gspo"), ("engine", f'{{ kind = "{kind}", {field} = 1 }}')], use)

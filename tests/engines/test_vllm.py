@@ -12,13 +12,14 @@ from typing import Any
 
 import pytest
 import torch
+from torch.multiprocessing import reductions
 
 from groupwise.core import LogprobMismatch, Usage
 from groupwise.data import Finish, Generation, GenerationRequest, Sampling
 from groupwise.engines import EngineAccess, Fleet, NativeEngine, Vllm
-from groupwise.engines.remote import slots
+from groupwise.engines.remote import gpu_weights, slots
 from groupwise.engines.remote.replica import Program, Replica, ReplicaSettings
-from groupwise.engines.vllm.vllm_environment import DEFAULT_PYTHON
+from groupwise.engines.vllm.vllm_environment import DEFAULT_PYTHON, child_environment
 from groupwise.models import Decoder, Shape, Tokenizer, find_model, read_model, read_tokenizer
 from tests.processes import wait_until_gone
 
@@ -298,5 +299,101 @@ def test_without_keys_the_distribution_is_the_native_one_and_tokens_are_not() ->
             for request, x in [*zip(asked, found)][:8]:
                 scores = await native.score(request.context, x.tokens, temperature=temperature)
                 assert max(abs(a - b) for a, b in zip(x.logp, scores)) < ROUNDING
+
+    run(go())
+
+
+SIGNATURES = """
+import inspect, json
+from groupwise.engines.remote.gpu_weights import PLAIN, TRANSFERS, PackedTensors
+from groupwise.engines.vllm.vllm_transfer import transfer_arguments
+from vllm.config.weight_transfer import WeightTransferConfig
+from vllm.distributed.weight_transfer import WeightTransferEngineFactory
+from vllm.v1.worker.gpu_worker import Worker
+
+tensors = PackedTensors(["w", "b"], ["bfloat16", "float32"], [[2, 3], [4]])
+handle = {name: "00" if name.endswith("handle") else 1 for name in PLAIN} | {"unique_id": "ff" * 128}
+for transfer in TRANSFERS:
+    WeightTransferConfig(backend=transfer)
+    engine = WeightTransferEngineFactory._registry[transfer]()
+    setup, update = transfer_arguments(transfer, handle, tensors, "GPU-1")
+    engine.init_info_cls(**setup)
+    engine.update_info_cls(**update)
+calls = {"init_weight_transfer_engine": [{}], "start_weight_update": [], "update_weights": [{}],
+         "finish_weight_update": [], "shutdown_weight_transfer_engine": []}
+for name, arguments in calls.items():
+    inspect.signature(getattr(Worker, name)).bind(None, *arguments)
+inspect.signature(WeightTransferEngineFactory.create_engine).bind(1, 2, 3, 4)
+print("ok")
+"""
+
+
+def test_the_calls_of_a_transfer_have_the_signatures_of_vllm(tmp_path: Path) -> None:
+    """The classes of CUDA IPC and of NCCL take our arguments; neither can run without a GPU."""
+    environment = child_environment(tmp_path, 1)
+    done = subprocess.run([PYTHON, "-P", "-c", SIGNATURES], env=environment, capture_output=True, text=True)
+    assert done.returncode == 0 and done.stdout.endswith("ok\n"), done.stderr
+
+
+MAPPED = """
+import functools, json, sys
+from types import SimpleNamespace
+import torch
+from torch.multiprocessing import reductions
+from groupwise.engines.vllm import vllm_engine as vllm
+
+real = reductions.rebuild_cuda_tensor
+
+@functools.wraps(real)
+def rebuild(*arguments):
+    with open(arguments[7], "rb") as block:
+        return torch.frombuffer(bytearray(block.read()), dtype=torch.uint8)
+
+reductions.rebuild_cuda_tensor = rebuild
+torch.cuda.get_device_properties = lambda device: SimpleNamespace(uuid="GPU-0")
+torch.accelerator.synchronize = lambda: None
+vllm.VllmEngine.gpu = "GPU-0"
+if __name__ == "__main__":
+    vllm.main(json.loads(sys.argv[1]), int(sys.argv[2]))
+if __name__ == "__mp_main__":
+    vllm.end_with_parent(int(sys.argv[2]))
+"""
+
+
+def test_vllm_loads_weights_by_its_own_transfer_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """vLLM's engine of CUDA IPC, with a file in the place of the GPU's memory: the probe accepts each version."""
+    (tmp_path / "mapped.py").write_text(MAPPED)
+    program = Vllm.program
+
+    def mapped(self: Vllm, settings: ReplicaSettings, access: EngineAccess) -> Program:
+        whole = program(self, settings, access)
+        path = os.pathsep.join([whole.environment["PYTHONPATH"], str(tmp_path)])
+        return replace(whole, module="mapped", environment={**whole.environment, "PYTHONPATH": path})
+
+    def reduce_tensor(x: torch.Tensor) -> tuple[Any, tuple[Any, ...]]:
+        block = tmp_path / "block"
+        block.write_bytes(x.numpy().tobytes())
+        plain = (os.fsencode(block), x.nbytes, 0, False, b"", 0, b"", False)
+        return None, (torch.Tensor, x.shape, x.stride(), 0, None, x.dtype, 0, *plain)
+
+    monkeypatch.setattr(Vllm, "program", mapped)
+    monkeypatch.setattr(Vllm, "publishes_on_gpu", lambda self, access, target: True)
+    monkeypatch.setattr(gpu_weights, "gpu_uuid", lambda device: "GPU-0")
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda device=None: None)
+    monkeypatch.setattr(reductions, "reduce_tensor", reduce_tensor)
+
+    async def go() -> None:
+        model, tokenizer = calculator()
+        native = NativeEngine(model, tokenizer, seed=7)
+        fleet = Vllm(max_num_seqs=64).build(model, tokenizer, seed=7, experts=None, access=ACCESS)
+        asked = requests(tokenizer, 8, 8)
+        for version in range(2):
+            await fleet.load(version, dict(model.state_dict()))
+            await native.load(version, dict(model.state_dict()))
+            equal(await answers(fleet, asked), await answers(native, asked))
+            with torch.no_grad():
+                for x in model.parameters():
+                    x.mul_(1.05)
+        assert not [*tmp_path.glob("*.safetensors")]
 
     run(go())

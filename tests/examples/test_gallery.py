@@ -1,18 +1,27 @@
-"""The six examples of the gallery train an iteration of a tiny model of random weights."""
+"""The seven examples of the gallery train an iteration of a tiny model of random weights."""
 
+import asyncio
 import json
 import runpy
-from collections.abc import Iterator
+import shlex
+from collections.abc import Callable, Iterator
 from functools import cache
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from shutil import copytree, rmtree
 from threading import Thread
+from types import SimpleNamespace
+from typing import Any
 
+import httpx2
 import pytest
 
 import groupwise as gw
+from groupwise.__main__ import main
 from groupwise.models import read_model, read_tokenizer, write_model
+from groupwise.rollout.agents import runner as runner_file
+from groupwise.rollout.agents.endpoint import Endpoint
+from groupwise.rollout.agents.transport import URL, EpisodeTransport
 from tests.docs.test_pages import HOME, blocks
 from tests.docs.warm_shell import run
 from tests.sandbox.boxes import needed
@@ -43,8 +52,8 @@ def commands() -> dict[str, str]:
     return {Path(line.split("examples/")[1].split()[0]).stem: line for line in lines if not line.startswith("#")}
 
 
-def test_the_page_has_six_examples_and_a_notebook() -> None:
-    assert list(commands()) == ["own_reward", "math", "lora", "code", "tools", "judge"]
+def test_the_page_has_seven_examples_and_a_notebook() -> None:
+    assert list(commands()) == ["own_reward", "math", "lora", "code", "tools", "solver_and_checker", "judge"]
     assert "examples/notebook.ipynb" in (HOME / "docs" / "gallery.md").read_text()
 
 
@@ -78,6 +87,67 @@ def test_a_recipe(name: str, folder: Path) -> None:
     run(f"{commands()[name]} --model tiny {TINY}", folder)
     (directory,) = (folder / "runs").iterdir()
     assert (directory / "report.html").is_file() and (directory / "model").is_dir()
+
+
+class Client:
+    """The method of `openai.AsyncOpenAI` that the agent calls; the replies have attributes for keys."""
+
+    def __init__(self, create: Callable[..., Any]) -> None:
+        self.chat = self.completions = self
+        self.create = create
+
+
+def reply(body: dict[str, Any]) -> Any:
+    return json.loads(json.dumps(body), object_hook=lambda fields: SimpleNamespace(**fields))
+
+
+@pytest.mark.parametrize(
+    ("turns", "reward"),
+    [
+        (("7*5", "35+2", "#37", "7*5", "35+2", "#37"), True),
+        (("#37", "#37"), True),
+        (("7*5", "#35", "7*5", "35+2", "#37"), False),
+        (("#37", "7*5*2"), False),
+        (("#36", "#36"), False),
+    ],
+)
+def test_the_rewards_and_tools_of_an_agent(turns: tuple[str, ...], reward: bool) -> None:
+    remaining, tools, prompts = list(turns), list[str](), list[str]()
+
+    async def create(model: str, messages: list[dict[str, str]], stop: str) -> Any:
+        tools.extend(m["content"] for m in messages[-1:] if m["role"] == "tool")
+        prompts.extend(m["content"] for m in messages if len(messages) == 1)
+        return reply({"choices": [{"message": {"content": remaining.pop(0)}}]})
+
+    agent = runpy.run_path(str(HOME / "examples" / "solver_and_checker.py"))["agent"]
+    assert asyncio.run(agent({"prompt": "7*5+2=", "answer": 37}, Client(create))) is reward and remaining == []
+    assert set(tools) <= {"35;", "37;"} and tools[:1] == ["35;"] * (turns[0] == "7*5")
+    solved = turns[["#" in turn for turn in turns].index(True)]
+    assert prompts == ["7*5+2=", f"7*5+2={solved};7*5+2="]
+
+
+def test_an_agent_with_two_conversations(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def client_of(endpoint: Endpoint, key: str) -> Client:
+        http = httpx2.AsyncClient(transport=EpisodeTransport(endpoint), base_url=URL)
+
+        async def create(**body: Any) -> Any:
+            answer = await http.post("/chat/completions", json=body, headers={"authorization": f"Bearer {key}"})
+            assert answer.status_code == 200, answer.text
+            return reply(answer.json())
+
+        return Client(create)
+
+    monkeypatch.setattr(runner_file, "openai_clients", lambda endpoint: lambda key: client_of(endpoint, key))
+    monkeypatch.chdir(tmp_path)
+    agent = HOME / "examples" / "solver_and_checker.py"
+    command = commands()["solver_and_checker"].replace("examples/", f"{agent.parent}/").removeprefix("groupwise ")
+    tiny = "--iterations 1 --prompts 2 --method.group_size 2 --evaluate.problems 2 --evaluate.every 0"
+    assert main(shlex.split(f"{command} {tiny}")) == 0
+    (samples,) = tmp_path.glob("runs/*/samples/*.jsonl")
+    rows = [json.loads(line) for line in samples.read_text().splitlines()]
+    assert sorted(row["role"] for row in rows) == ["answer"] * 4 + ["thread"] * 4
+    first = [row["requests"][0]["messages"][0]["text"] for row in rows]
+    assert all(row["prompt"] == text for row, text in zip(rows, first, strict=True) if row["role"] == "thread")
 
 
 class Judge(BaseHTTPRequestHandler):

@@ -405,13 +405,13 @@ def test_recent_rewards_are_the_last_rounds():
     assert [d.metadata for d in draws] == [{}, {}]
     for scores in ([0.0, 0.0], [1.0, 0.0], [1.0, 1.0]):
         state = part.observe(state, [rollout_of(scores)])
-    assert state["means"] == [0.5, 1.0]
+    assert state["recent_means"] == [0.5, 1.0]
     _, draws = part.draw(state, NumberedTask(4), 1, 3)
     assert draws[0].metadata == {"mean": 0.75}
     lost = Verdict(Outcome.unverifiable, cause="the machine was busy")
     rollout = rollout_of([1.0, 1.0])
     rollout = replace(rollout, samples=(rollout.samples[0], replace(rollout.samples[1], verdict=lost)))
-    assert part.observe(state, [rollout])["means"] == [1.0, 1.0], "an unverifiable answer is not a wrong one"
+    assert part.observe(state, [rollout])["recent_means"] == [1.0, 1.0], "an unverifiable answer is not a wrong one"
 
 
 def test_finished_samples_stay_finished():

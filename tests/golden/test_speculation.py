@@ -86,8 +86,9 @@ def test_a_pass_takes_a_window() -> None:
     asked = [request(0, limit=20, stream=(j,)) for j in range(4)]
     e = SpeculativeEngine(model(), without_end_token(), seed=11)
     first = generate(e, asked)
-    assert e.passes == 20
+    assert e.passes == 20 and e.figures() == {"engine/0/passes": 20.0, "engine/0/accepted": 0.0}
     assert generate(e, asked) == first and e.passes == 20 + 3
+    assert e.figures() == {"engine/0/passes": 3.0, "engine/0/accepted": 4 * (20 - 3.0)}, "one token a pass is drawn"
     other = SpeculativeEngine(model(), without_end_token(), seed=11, max_num_seqs=4)
     assert generate(other, asked) == first and generate(other, asked) == first
     assert other.passes > 20 + 3, "drafts use free rows only"

@@ -105,10 +105,10 @@ def watch(patch: pytest.MonkeyPatch, disturbance: Disturbance, moment: str) -> N
         while version == 0 and any(slot.version < 0 for slot in self._slots):
             await asyncio.sleep(0.01)
 
-    async def evaluated(self: RunObjects, setting: Any) -> dict[str, float]:
+    async def evaluated(self: RunObjects, setting: Any, learner: Any) -> dict[str, float]:
         disturbance.evaluating = True
         try:
-            return await evaluate(self, setting)
+            return await evaluate(self, setting, learner)
         finally:
             disturbance.evaluating = False
 

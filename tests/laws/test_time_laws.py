@@ -20,7 +20,7 @@ import tokenizers
 import groupwise
 from groupwise.config.registry import fitting_names
 from groupwise.core import class_name, visible
-from groupwise.data import Prompt, Sample, Verifier, VerifierKind
+from groupwise.data import Prompt, Sample, Verifier, VerifierSettings
 from groupwise.environments import Hermes, PythonBlock
 from groupwise.environments.tools import calculate
 from groupwise.models import Tokenizer
@@ -198,7 +198,7 @@ def test_readers_of_bounded_text_are_linear(name: str) -> None:
 
 def test_every_verifier_is_measured_or_runs_elsewhere() -> None:
     measured = {class_name(name.partition(",")[0]) for name in READERS | FEW}
-    assert set(fitting_names(VerifierKind)) <= measured | ELSEWHERE | STATES
+    assert set(fitting_names(VerifierSettings)) <= measured | ELSEWHERE | STATES
 
 
 # Patterns

@@ -210,7 +210,12 @@ def test_entropy_is_that_of_the_distribution():
 def test_a_step_divides_by_its_tokens_and_reports_its_loss():
     batch, objective = credited(), OBJECTIVES["tokens"]
     steps = make_plan(
-        batch, size=3, shuffle="prompts", permutation=lambda n: list(range(n)), microbatch_tokens=60, couples="token"
+        batch,
+        size=3,
+        shuffle="prompts",
+        permutation=lambda n: list(range(n)),
+        microbatch_tokens=60,
+        coupling_unit="token",
     )
     assert len(steps) == 2 and all(len(s.microbatches) > 1 for s in steps)
     for step in steps:

@@ -14,7 +14,7 @@ from groupwise.config.devices import resolved
 from groupwise.config.recipe import Recipe
 from groupwise.config.recipe_toml import override, read_recipe
 from groupwise.core import Usage
-from groupwise.engines import Served
+from groupwise.engines import Native, Served, Vllm
 from groupwise.engines.native import native_engine as engine
 from groupwise.learner import AdamW8bit
 from groupwise.learner.forward import LOGITS_AT_ONCE
@@ -30,6 +30,7 @@ from groupwise.planning.memory import (
     CHECKPOINT,
     PEFT,
     PROCESS,
+    Memory,
     Process,
     adapter_weights,
     host_memory,
@@ -40,7 +41,7 @@ from groupwise.planning.memory import (
     run_memory,
 )
 from groupwise.planning.processes import at_once, check_memory, process_memories, rank_memories
-from groupwise.planning.shapes import planned_shape
+from groupwise.planning.shapes import planned_shape, weights_of
 from tests.pretended_gpu import pretended_gpu
 
 HOME = Path(__file__).parents[2]
@@ -260,7 +261,11 @@ def test_a_run_beyond_the_machine_is_refused_with_the_largest_part() -> None:
         refuse_beyond(RECIPE, huge, 64 << 30)
     assert error.value.fix == "lower prompts, method.group_size or sampling.max_tokens"
     sharded = run_memory(RECIPE, SHAPE, 6, Process(ranks=2))
-    names = {name for memory in (huge, sharded) for part in (memory.always, *memory.phases.values()) for name in part}
+    on_gpu = replace(RECIPE, engine=Vllm(), machine=replace(RECIPE.machine, device="cuda", dtype="bfloat16"))
+    vllm = run_memory(on_gpu, SHAPE, 6, Process(has_engine=False))
+    names = {
+        name for memory in (huge, sharded, vllm) for part in (memory.always, *memory.phases.values()) for name in part
+    }
     assert names == planning.FIXES.keys()
 
 
@@ -393,3 +398,21 @@ def test_a_run_is_checked_with_all_its_processes() -> None:
     assert check_memory(two, SHAPE, 6, 2 * memory, "this machine").endswith("of memory in each of 2 processes")
     with pytest.raises(Usage, match="this machine has"):
         check_memory(RECIPE, SHAPE, 6, memory // 2, "this machine")
+
+
+def test_the_copy_that_engines_of_vllm_load_from_the_gpu_counts() -> None:
+    """It stays beside a separate engine; one on the learner's device frees it before the learner trains."""
+    machine = replace(RECIPE.machine, device="cuda", dtype="bfloat16")
+    learner, size = Process(has_engine=False), 2 * weights_of(SHAPE)
+
+    def memory(engine: Native, **changes: Any) -> Memory:
+        return run_memory(replace(RECIPE, machine=machine, engine=engine, **changes), SHAPE, 16, learner)
+
+    assert memory(Vllm()).always["published"] == size
+    together = memory(Vllm(placement="colocated"))
+    assert "published" not in together.always and together.phases["publishing"]["published"] == size
+    assert memory(Vllm(placement="colocated"), lora=Lora(rank=2)).phases["publishing"]["published"] == 2 * size
+    for other in (Served(), Vllm(addresses=("engine.socket",)), Native()):
+        assert "publishing" not in memory(other).phases
+    on_cpu = replace(RECIPE, engine=Vllm(), machine=replace(machine, device="cpu"))
+    assert "publishing" not in run_memory(on_cpu, SHAPE, 16, learner).phases

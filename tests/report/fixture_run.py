@@ -236,6 +236,33 @@ def write_lines(path: Path, rows: list[dict[str, Any]]) -> None:
     path.write_text("".join(json.dumps(row) + "\n" for row in clean), encoding="utf-8")
 
 
+EPISODES = ((("answer", (0, 3, 5)), ("thread", (1, 2)), ("thread", (4,))), (("answer", (2,)), ("thread", (0, 1))))
+"""The conversations of two episodes, with their roles and requests: a helper and a branch; a solver and a checker."""
+
+
+def write_episodes(run: Path, *, canary: str = "") -> list[dict[str, Any]]:
+    """Replace the samples of the last iteration by two episodes of an agent. Returns them, as the file has them."""
+    path = max((run / "samples").glob("*.jsonl"))
+    (row, *_) = (json.loads(line) for line in path.read_text().splitlines())
+    rows = []
+    order = [(role, i, of) for role in ("answer", "thread") for i, e in enumerate(EPISODES) for r, of in e if r == role]
+    for role, parent, numbers in order:
+        text, requests = "", []
+        for n in numbers:
+            text += f"{n};" if requests else ""
+            start, text = len(text), text + f"{n}*2="
+            message = {"role": "tool" if requests else "user", "text": f"message {n}{canary}", "calls": []}
+            calls = [["double", f'{{"x": {n}}}{canary}']] if n == 0 else []
+            earlier = requests[-1]["number"] if requests else 0 if n == 4 else None
+            requests.append({"number": n, "messages": [message], "start": start, "end": len(text),
+                             "prompt_tokens": 10 + n, "calls": calls, "continues": earlier})  # fmt: skip
+        of = {"role": role, "text": text, "length": len(text), "finish": "length", "requests": requests}
+        of |= {"outcome": ("correct", "wrong")[parent], "reward": 1.0 - parent, "advantage": 1.0 - 2 * parent}
+        rows.append(row | of | ({"parent": parent} if role == "thread" else {}))
+    write_samples(path.with_suffix(""), rows, np.random.default_rng(0))
+    return rows
+
+
 def write_comparison(run: Path, iteration: int, methods: list[str], canary: str = "") -> list[dict[str, Any]]:
     """A stored comparison of methods on an iteration, with made-up numbers. Returns its samples, in the file's order.
 

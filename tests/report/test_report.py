@@ -177,7 +177,7 @@ def test_nothing_a_model_writes_becomes_markup(tmp_path):
     assert data is not None and not set("<>&") & set(data[1]) and data[1].isascii()
     sample = data_of(path)["runs"][0]["rollouts"]["groups"][0]["samples"][0]
     assert sample["text"].endswith("".join(CANARIES))  # and nothing is lost
-    assert text.count("<script") == 1 + 9 and "http-equiv" in text  # data, the library, eight of ours
+    assert text.count("<script") == 1 + 10 and "http-equiv" in text  # data, the library, nine of ours
 
 
 def test_the_security_policy_allows_exactly_the_page_s_scripts_and_styles(tmp_path):
@@ -188,7 +188,7 @@ def test_the_security_policy_allows_exactly_the_page_s_scripts_and_styles(tmp_pa
     assert policy is not None and policy[1].startswith("default-src 'none'; ") and "unsafe" not in policy[1]
     inline = re.findall(r"<(script|style)>(.*?)</\1>", text, re.S)
     digests = {base64.b64encode(hashlib.sha256(body.encode()).digest()).decode() for _, body in inline}
-    assert len(inline) == 11 and set(re.findall(r"sha256-([^']+)", policy[1])) == digests
+    assert len(inline) == 12 and set(re.findall(r"sha256-([^']+)", policy[1])) == digests
     assert not re.search(r"<[^>]+\son\w+=", text) and not re.search(r'(src|href)="(?!#)', text)
     names = r"github\.com/leeoniya/uPlot|https://|http://www\.w3\.org/2000/svg"  # of a library, and of a namespace
     assert not re.search(r"https?://", re.sub(names, "", text))

@@ -270,7 +270,7 @@ def test_canaries_stay_text(visit, tmp_path):
     text = page.evaluate("document.body.innerText + document.title")
     assert "<img src=x onerror=" in text and "⟨U+202E⟩gnp.exe" in text and "⟨U+001B⟩[31m" in text
     assert not {"\u202e", "\u2066", "\x1b", "\x07", "\u2028"} & set(text)
-    assert page.evaluate("document.querySelectorAll('script').length") == 10
+    assert page.evaluate("document.querySelectorAll('script').length") == 11
 
 
 def test_the_policy_blocks_injected_scripts(browser, report):

@@ -185,6 +185,34 @@ def test_branches_share_their_tokens_as_context() -> None:
     assert len(whole) == 3 and sum(len(s.turns) == 2 for s in samples) == 1
 
 
+async def with_a_helper(row: Any, client: Client) -> float:
+    """A tool call, a helper between two requests, and an answer of the first request's conversation again."""
+    first = await client.chat([user("1+2?")], tools=TOOLS)
+    help_text = (await client.chat([user("help")]))["content"]
+    result = {"role": "tool", "tool_call_id": "", "content": help_text}
+    await client.chat([user("1+2?"), first, result], tools=TOOLS)
+    await client.chat([user("1+2?"), first, user("again")], tools=TOOLS)
+    return 1.0
+
+
+CALL = 'So <tool_call>{"name": "add", "arguments": {"b": 2, "a": 1}}</tool_call>'
+
+
+def test_a_sample_has_the_requests_of_its_answers() -> None:
+    vocabulary = trained(QWEN)
+    rollout, engine_requests = ran(with_a_helper, says(vocabulary, CALL, "3", "three", "4"), vocabulary)
+    by_number = {r.number: (s, r) for s in rollout.samples for r in s.requests}
+    assert {n: r.continues for n, (_, r) in by_number.items()} == {0: None, 1: None, 2: 0, 3: 0}
+    assert rollout.samples[0].requests[-1].number == 3 and len(rollout.samples) == 3
+    for number, text in enumerate((CALL, "3", "three", "4")):
+        sample, request = by_number[number]
+        assert vocabulary.decode(sample.tokens[request.start : request.end - 1]) == text
+        assert request.prompt_tokens == len(engine_requests[number].context)
+    messages = {n: [(m.role, m.text) for m in r.messages] for n, (_, r) in by_number.items()}
+    assert messages == {0: [("user", "1+2?")], 1: [("user", "help")], 2: [("tool", "3")], 3: [("user", "again")]}
+    assert by_number[0][1].calls == (("add", '{"a": 1, "b": 2}'),) and by_number[3][1].calls == ()
+
+
 @pytest.mark.parametrize("role", ["user", "system", "tool"])
 def test_text_of_a_request_never_becomes_a_control_token(role: str) -> None:
     vocabulary = trained(QWEN)

@@ -17,7 +17,7 @@ import pytest
 
 from groupwise.config.recipe import Evaluate, Recipe
 from groupwise.config.user_code import Permissions, load_use
-from groupwise.data import GenerationRequest, Prompt, Rollout, Sampling, TaskKind, VerifierKind
+from groupwise.data import GenerationRequest, Prompt, Rollout, Sampling, TaskSettings, VerifierSettings
 from groupwise.evaluation.accuracy import average, counts, figures, tally
 from groupwise.evaluation.interval import interval
 from groupwise.methods import grpo
@@ -45,10 +45,10 @@ class Kind:
 
     problems: int
     row: Callable[[int], dict[str, Any]]
-    verifier: VerifierKind | None
+    verifier: VerifierSettings | None
     right: Callable[[Prompt], str]
     wrong: str = "none of it 99991"
-    source: TaskKind = ROWS
+    source: TaskSettings = ROWS
     answers: int = 32
 
 

@@ -286,6 +286,17 @@ def test_a_score_decides_where_no_answer_is_right(
     assert headline(read(run), 0).startswith("held-out greedy accuracy 0.00 → 0.00")
 
 
+def test_the_best_checkpoint_is_not_called_the_best_evaluation(run: Path) -> None:
+    """Evaluations are more frequent than checkpoints."""
+    values = [0.25, 0.75, 0.25, 0.5]
+    text = [{"iteration": i, "eval/accuracy_greedy": x} for i, x in enumerate(values)]
+    (run / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in text))
+    assert find_run_model(run, BEST).best_by.endswith("0.750 at iteration 1, of 4 evaluations")
+    shutil.rmtree(run / "checkpoints" / "000001")
+    best = find_run_model(run, BEST).best_by
+    assert best.endswith("0.500 at iteration 3, of 4 evaluations; iteration 1 was better, and has no checkpoint")
+
+
 def test_a_run_keeps_its_best_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     recipe = replace(CONSTANT, iterations=4, save=Save(every=1, keep=1))
     values = iter([0.2, 0.1, 0.9, 0.3, 0.9])
@@ -296,7 +307,7 @@ def test_a_run_keeps_its_best_checkpoint(tmp_path: Path, monkeypatch: pytest.Mon
         figures = {"accuracy_greedy": x, "low_greedy": x, "high_greedy": x, "unverifiable": 0.0}
         return {f"eval/{name}": value for name, value in figures.items()}
 
-    monkeypatch.setattr(type(runtime), "evaluate", lambda self, setting: evaluate())
+    monkeypatch.setattr(type(runtime), "evaluate", lambda self, setting, learner: evaluate())
     run = begun(tmp_path / "run", recipe)
     control = Control()
     control.on_iteration = lambda run, line: control.stop("interrupted") if line["iteration"] == 3 else None

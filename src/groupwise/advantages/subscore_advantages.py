@@ -25,7 +25,7 @@ class EachStandardised(Advantage):
     [-1.414, 1.414]
     """
 
-    compares: ClassVar[bool] = True
+    group_relative: ClassVar[bool] = True
 
     weights: tuple[tuple[str, float], ...]
     reward_weight: float = 1.0
@@ -48,7 +48,7 @@ class Lagrangian(Advantage):
     The memory is `Multipliers`. That the z-scores are added so is our reading.
     """
 
-    compares: ClassVar[bool] = True
+    group_relative: ClassVar[bool] = True
 
     constraints: tuple[str, ...]
     memory: str = "multipliers"

@@ -18,7 +18,7 @@ from groupwise.config.registry import UnloadedPart
 from groupwise.config.train_arguments import fields_of, overrides_of
 from groupwise.config.user_code import Permissions, function_hash, load_use
 from groupwise.core import BadData, Usage, spelling
-from groupwise.data import VerifierKind
+from groupwise.data import VerifierSettings
 from groupwise.evaluation.result import evaluation_text
 from groupwise.inference import evaluate_model as evaluation
 from groupwise.inference.open_model import At
@@ -120,7 +120,7 @@ def check_whole_reward(layout: RunLayout, reward: Reward) -> None:
             notify(f"note: the reward {name} is not the function that {run} was started with")
 
 
-def _key(kind: VerifierKind | None) -> Any:
+def _key(kind: VerifierSettings | None) -> Any:
     """What two verifiers share if they are the same: of a function in a file, its name there."""
     if isinstance(kind, Function) and kind.file:
         return kind.user_name

@@ -8,7 +8,7 @@ from typing import Any
 from groupwise.api.function_source import file_source
 from groupwise.config.recipe_toml import plain
 from groupwise.core import Usage
-from groupwise.data import VerifierKind
+from groupwise.data import VerifierSettings
 from groupwise.runs.atomic_writes import storage_errors, write_file
 from groupwise.verifiers.reward_argument import WRITTEN
 
@@ -59,8 +59,8 @@ def reward_of(reward: object) -> Reward:
 
 def _data(reward: object, sources: dict[str, str], in_memory: dict[str, Grade]) -> Any:
     """A reward as TOML data. Each function in it is also added to `sources` or `in_memory`."""
-    if isinstance(reward, VerifierKind):
-        return plain(reward, VerifierKind)
+    if isinstance(reward, VerifierSettings):
+        return plain(reward, VerifierSettings)
     if isinstance(reward, Mapping) and "kind" in reward:
         return {str(name): _value(value, sources, in_memory) for name, value in reward.items()}
     if isinstance(reward, Mapping):

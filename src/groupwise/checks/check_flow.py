@@ -80,7 +80,7 @@ def methods_with(field: Literal["denoise", "unmask"]) -> str:
 def noise_errors(strategy: Strategy, denoise: Denoise) -> list[Usage]:
     """An error if steps have no noise that the strategy, or one inside it, needs. Some have their own noise."""
     parts = with_fields(strategy)
-    if declares(strategy, "own_noise"):
+    if declares(strategy, "makes_own_noise"):
         return []
     if denoise.noise.level == 0:
         what = "no step would be trained: without noise, a denoising step is not an action"

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from groupwise.commands.sample_text import format_sample
+from groupwise.commands.sample_text import episodes_of, format_episode, format_sample
 from groupwise.config.user_code import Permissions, load_use
 from groupwise.core import visible
 from groupwise.evaluation.result import check_file, evaluation_text, write
@@ -74,8 +74,9 @@ def sample(
         return 0
     if out:
         notify(f"note: {visible(out)} is not written: --out is for pictures, and the answers are text")
-    for i, result in enumerate(samples, 1):
+    for i, (result, *threads) in enumerate(episodes_of(samples), 1):
         if result.counts and n > 1:
             print(visible(f"-- {i} of {n}"))
-        print(visible(format_sample(result), lines=True))
+        text = format_episode([result, *threads]) if result.requests else format_sample(result)
+        print(visible(text, lines=True))
     return 0

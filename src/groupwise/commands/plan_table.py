@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from groupwise.commands.table import aligned
 from groupwise.config.recipe import Recipe
+from groupwise.planning.cost_model import learning_kernels
 from groupwise.planning.device_splits import Placement, Trial, obstacle
 from groupwise.planning.fitting import cached_tokens_that_fit, largest_microbatch
 from groupwise.planning.machines import Machines
@@ -162,11 +163,16 @@ def time_table(planned: Plan) -> list[str]:
 
 
 def launch_lines(planned: Plan) -> list[str]:
-    """A line about the seconds of a decoding step that do not depend on rates; none if the machine file has them."""
-    if planned.machines.step_overhead_ms != "counted":
+    """A line about the kernels that a GPU launches; none for CPUs."""
+    recipe, shape = planned.recipe, planned.shape
+    if planned.machines.device == "cpu":
         return []
-    kernels = step_kernels(planned.recipe, planned.shape)
-    return [f"a decoding step launches {kernels:,} kernels (counted), at {LAUNCH * 1e6:g} microseconds each (assumed)"]
+    steps = recipe.method.minibatches * recipe.method.epochs
+    learning = learning_kernels(recipe, shape, planned.lengths, planned.best.placement.learners)
+    line = f"a learner launches {learning:,} in the {steps} optimizer steps of an iteration"
+    if planned.machines.step_overhead_ms == "counted":
+        line = f"a decoding step launches {step_kernels(recipe, shape):,}, {line}"
+    return [f"kernels (counted): {line}", f"a launch counts {LAUNCH * 1e6:g} microseconds (assumed)"]
 
 
 def beyond_lines(planned: Plan) -> list[str]:

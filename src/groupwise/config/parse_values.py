@@ -27,7 +27,7 @@ from groupwise.config.registry import (
 from groupwise.config.toml import CommandLineValue, default_method
 from groupwise.config.user_code import UserCode
 from groupwise.core import InvalidValue, Usage, class_name, part_named, plain_name
-from groupwise.data import TaskKind, VerifierKind, name_of
+from groupwise.data import TaskSettings, VerifierSettings, name_of
 from groupwise.methods import Method
 from groupwise.methods.families import published_name
 from groupwise.tasks import task_table
@@ -56,7 +56,7 @@ class Reading:
         """Convert data to the type `hint` of a field; `current` is the field's value so far."""
         if (
             isinstance(data, CommandLineValue)
-            and TaskKind in (hint, *get_args(hint))
+            and TaskSettings in (hint, *get_args(hint))
             and not isinstance(data.plain, dict)
         ):
             data = data.plain if isinstance(data.plain, str) else str(data)  # a file may have the name 2024
@@ -146,7 +146,7 @@ class Reading:
         if isinstance(data, str) and is_table(hint):
             entry = next((f.name for f in fields(hint) if default(f) is MISSING), fields(hint)[0].name)
             return self.problem(where, f"{_describe(data)}; expected a table", f'write {{ {entry} = "{data}" }}')
-        if hint is TaskKind and (data := self.task(data, where)) is MISSING:
+        if hint is TaskSettings and (data := self.task(data, where)) is MISSING:
             return MISSING
         if isinstance(data, str):
             data = {"base" if hint is Method else "kind": data}
@@ -216,7 +216,7 @@ class Reading:
             return UNLOADED.get(hint, UnloadedPart)(part.part, tuple(constants.items()))
         if part is MISSING:
             return MISSING
-        if hint is VerifierKind and ":" in name and callable(part) and not isinstance(part, type):
+        if hint is VerifierSettings and ":" in name and callable(part) and not isinstance(part, type):
             file, _, function = name.rpartition(":")
             part, constants = Function, {"name": function, "file": f"{file.removesuffix('.py')}.py", **constants}
         if not isinstance(part, type):
@@ -265,7 +265,7 @@ class Reading:
         """The component with a public name, or one from a user's file, such as `my_file:MyClip`."""
         if not isinstance(name, str):
             return self.problem(where, f"kind: {_describe(name)}; expected the name of a component")
-        if hint is VerifierKind:
+        if hint is VerifierSettings:
             return self.verifier(name, where)
         if ":" in name:
             return self.user_part(name, where)
@@ -291,7 +291,7 @@ class Reading:
             return self.problem(where, f"{name!r} is not how a verifier is written", fix)
         if ":" in name:
             return self.user_part(name, where)
-        known = class_name(name) if class_name(name) in fitting_names(VerifierKind) else name
+        known = class_name(name) if class_name(name) in fitting_names(VerifierSettings) else name
         if (kind := part_named(known)) is not None:
             return kind
         return self.problem(where, f"no verifier is called {name!r}", verifier_suggestion(name))
@@ -355,7 +355,7 @@ class Reading:
 def front_door(socket: type) -> str:
     """The package that users import a socket from.
 
-    >>> front_door(VerifierKind)
+    >>> front_door(VerifierSettings)
     'groupwise.data'
     """
     return ".".join(socket.__module__.split(".")[:2])
@@ -363,7 +363,7 @@ def front_door(socket: type) -> str:
 
 def verifier_suggestion(name: str) -> str:
     """The fix for an unknown name of a verifier: a near name, or else all of them and how a user names a function."""
-    near = suggestion(plain_name(name), map(plain_name, fitting_names(VerifierKind)))
+    near = suggestion(plain_name(name), map(plain_name, fitting_names(VerifierSettings)))
     if near.startswith("did you mean"):
         return near
     return f"{near}\nfor your own function, write my_file:grade and add --use my_file.py"

@@ -27,7 +27,7 @@ from groupwise.config.toml import (
 )
 from groupwise.config.user_code import UserCode
 from groupwise.core import Usage
-from groupwise.data import VerifierKind
+from groupwise.data import VerifierSettings
 from groupwise.methods import Now
 from groupwise.methods.families import published_name
 from groupwise.methods.schedules import trial_iterations
@@ -73,7 +73,7 @@ def read(kind: type[T], source: str | Path) -> T:
     return value
 
 
-def read_verifier(data: Any, use: UserCode | None = None) -> VerifierKind:
+def read_verifier(data: Any, use: UserCode | None = None) -> VerifierSettings:
     """Read a verifier from TOML data, a name or a table. Raises `Usage` with all errors.
 
     Without `use`, code in the user's files becomes an `UnloadedPart`.
@@ -82,7 +82,7 @@ def read_verifier(data: Any, use: UserCode | None = None) -> VerifierKind:
     False
     """
     reading = Reading(use)
-    kind = reading.value(data, VerifierKind, MISSING, "verifier")
+    kind = reading.value(data, VerifierSettings, MISSING, "verifier")
     if reading.problems:
         raise one_error(reading.problems)
     return kind

@@ -9,6 +9,7 @@ from types import MappingProxyType
 from typing import Any, TypeVar
 
 from groupwise.core.field_types import check_types
+from groupwise.data.agent_requests import AgentRequest
 from groupwise.data.generation import ContextKey, Finish, Ids, Likeliest, content_hash
 from groupwise.data.verdicts import Verdict
 
@@ -106,6 +107,8 @@ class Sample:
     """Named numbers per token from the strategy or the verifier. Tokens after the last number have none."""
     counts: Mapping[str, float] = field(default_factory=dict)
     """Named counts from the strategy and the environment, such as tool calls. Each count becomes a metric."""
+    requests: tuple[AgentRequest, ...] = ()
+    """The requests of an agent whose answers are in the sample, in their order."""
 
     def __post_init__(self) -> None:
         if not len(self.tokens) == len(self.origin) == len(self.logp):
@@ -200,7 +203,7 @@ class Sample:
             top_logprobs=self.top_logprobs[at:],
             text=self.text[start:], token_ends=tuple(end - start for end in self.token_ends[at:]),
             views={name: context + self.tokens[:at] for name, context in self.views.items()},
-            marks={name: numbers[at:] for name, numbers in self.marks.items()},
+            marks={name: numbers[at:] for name, numbers in self.marks.items()}, requests=(),
         )  # fmt: skip
 
     def under(self, view: str) -> "Sample":
@@ -286,6 +289,7 @@ class Sample:
             self, tokens=self.tokens[:at], origin=self.origin[:at], logp=self.logp[:at], stream=(*self.stream, at, i),
             routes=self.routes[: len(self.context) + at - 1], actions=self.actions[:at],
             top_logprobs=self.top_logprobs[:at], finish=None, text="", token_ends=(), verdict=None, marks={}, counts={},
+            requests=(),
         )  # fmt: skip
 
 

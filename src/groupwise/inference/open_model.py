@@ -94,7 +94,10 @@ def best_checkpoint(layout: RunLayout) -> tuple[int, str]:
             evidence=f"checkpoints: {', '.join(map(str, checkpoints)) or 'none'}",
             fix="name an iteration: --at K; for the next run make evaluate.every a multiple of save.every",
         )
-    return best, describe_best(values, best, recipe.evaluate.best_metric)
+    figures, highest = describe_best(values, best, recipe.evaluate.best_metric), best_iteration(values, values)
+    if highest is not None and values[highest] > values[best]:
+        figures += f"; iteration {highest} was better, and has no checkpoint"
+    return best, figures
 
 
 def model_directory(model: RunModel, use: UserCode, notify: Callable[[str], None]) -> Path:

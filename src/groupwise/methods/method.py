@@ -105,7 +105,7 @@ class Method:
         if early:
             why = f"the filter needs {early[0]}, and a filter runs before the learner computes measures"
             raise ValueError(f"{why}\nuse a filter that needs Subscore or Mark only: these exist before learning")
-        if self.group_size == 1 and any(getattr(a, "compares", False) for a in (*self.advantage, self.credit)):
+        if self.group_size == 1 and any(getattr(a, "group_relative", False) for a in (*self.advantage, self.credit)):
             why = "group_size is 1 and the advantage compares samples of a group: every advantage would be 0"
             raise ValueError(f"{why}\nset group_size to 2 or more")
         for path, schedule in self.schedules:

@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from groupwise.data import Aggregate, Batch, Penalty, Surrogate, Weight, name_of, one_per_sequence, weighs
+from groupwise.data import Aggregate, Batch, Penalty, Surrogate, Weight, equal_weight_unit, name_of, one_per_sequence
 from groupwise.objective.aggregates import token_mean
 from groupwise.objective.surrogates import Clip
 
@@ -34,13 +34,13 @@ class Objective:
     aggregate: Aggregate = token_mean
 
     def __post_init__(self) -> None:
-        if one_per_sequence(self.surrogate) and weighs(self.aggregate) != "sequences":
+        if one_per_sequence(self.surrogate) and equal_weight_unit(self.aggregate) != "sequences":
             ratio = name_of(getattr(self.surrogate, "ratio", self.surrogate))
             raise ValueError(
                 f"{ratio} gives a sequence one ratio, and {name_of(self.aggregate)} would weigh that ratio by the "
                 "sequence's length\n"
                 "use sequence_mean or group_mean, or token_ratio; to weigh it by the length as LUSPO does, use "
-                "LengthScaledAggregate; in your own aggregate, set weighs = 'sequences'"
+                "LengthScaledAggregate; in your own aggregate, set equal_weight_unit = 'sequences'"
             )
 
     @torch.no_grad()

@@ -4,8 +4,10 @@ import math
 from dataclasses import dataclass
 from random import Random
 
+from groupwise.config.devices import device_of
 from groupwise.config.recipe import Recipe
 from groupwise.models import Shape
+from groupwise.planning.learner_kernels import MEASURES, forward_kernels, optimizer_step_kernels
 from groupwise.planning.machines import AssumedLengths, Machines
 from groupwise.planning.memory import BYTES, Process, key_value_bytes, run_memory
 from groupwise.planning.shapes import active_weights, weights_of
@@ -72,7 +74,11 @@ def times_of(recipe: Recipe, shape: Shape, machines: Machines, lengths: Lengths,
         token=machines.sampling_factor * (step_seconds(recipe, shape, machines) + weights / read),
         row=machines.sampling_factor * (cache / read + forward_operations(shape, lengths.live) / operations),
         learn=machines.learning_factor * learning_seconds(recipe, shape, machines, lengths, process.ranks),
-        update=machines.learning_factor * update_seconds(recipe, shape, machines, lengths.prompt, process.ranks),
+        update=machines.learning_factor
+        * (
+            update_seconds(recipe, shape, machines, lengths.prompt, process.ranks)
+            + LAUNCH * learning_kernels(recipe, shape, lengths, process.ranks)
+        ),
         publish=0.0 if process.shares_weights else weights / (machines.link_gb_s * 1e9),
     )
 
@@ -96,9 +102,14 @@ def passes(recipe: Recipe) -> int:
 
     Old log-probs and each side model need one more forward.
     """
+    return (3 + recipe.machine.gradient_checkpointing) * recipe.method.epochs + measuring_passes(recipe)
+
+
+def measuring_passes(recipe: Recipe) -> int:
+    """The forwards without gradient before an iteration's first step: of old log-probs, and of each side model."""
     method = recipe.method
     several = method.minibatches * method.epochs > 1 and method.old_logprobs != "engine"
-    return (3 + recipe.machine.gradient_checkpointing) * method.epochs + several + len(method.models_in_use)
+    return several + len(method.models_in_use)
 
 
 def learning_seconds(recipe: Recipe, shape: Shape, machines: Machines, lengths: Lengths, ranks: int) -> float:
@@ -120,3 +131,27 @@ def update_seconds(recipe: Recipe, shape: Shape, machines: Machines, prompt: int
     memory = run_memory(recipe, shape, prompt, Process(has_engine=False, ranks=ranks))
     steps = recipe.method.minibatches * recipe.method.epochs
     return steps * 2 * memory.always["optimizer"] / (machines.memory_gb_s * 1e9)
+
+
+def learning_kernels(recipe: Recipe, shape: Shape, lengths: Lengths, ranks: int) -> int:
+    """The kernels that a rank launches to learn from an iteration on a GPU; 0 on a CPU."""
+    if device_of(recipe.machine.device) == "cpu":
+        return 0
+    method = recipe.method
+    prompts = recipe.prompts / method.minibatches
+    answers = prompts * method.group_size * lengths.mean
+    microbatches, answer_tokens = step_microbatches(recipe, prompts * lengths.prompt + answers, answers, lengths)
+    each = math.ceil(microbatches / ranks)
+    step = optimizer_step_kernels(
+        recipe, shape, microbatches=each, answer_tokens=answer_tokens, prompt=lengths.prompt
+    )  # fmt: skip
+    forward = forward_kernels(recipe, shape, answer_tokens=answer_tokens)
+    measuring = MEASURES + measuring_passes(recipe) * method.minibatches * each * forward
+    return method.epochs * method.minibatches * step + measuring
+
+
+def step_microbatches(recipe: Recipe, tokens: float, answers: float, lengths: Lengths) -> tuple[int, int]:
+    """The microbatches of a step of `tokens`, of which `answers` are in answers, and the answer tokens of each."""
+    room = max(recipe.machine.microbatch_tokens, lengths.prompt + lengths.mean)
+    count = math.ceil(tokens / room)
+    return count, math.ceil(answers / count)

@@ -22,7 +22,9 @@ def with_engine_share(recipe: Recipe, shape: Shape, context: int, gpu_bytes: int
     if not isinstance(engine, Vllm) or engine.gpu_memory_utilization != "by_plan":
         return recipe
     learner = run_memory(recipe, shape, context, Process(has_engine=False))
-    kept = sum(learner.always.values()) if engine.placement == "colocated" else learner.peak - learner.python_bytes
+    kept = learner.peak - learner.python_bytes
+    if engine.placement == "colocated":
+        kept = sum(learner.always.values()) + sum(learner.phases.get("publishing", {}).values())
     share = floor(100 * (OWN_GPU - kept / gpu_bytes)) / 100
     size = BYTES[recipe.machine.dtype]
     needed = learner.parameters * size + (context + recipe.sampling.max_tokens) * key_value_bytes(shape, size)

@@ -10,8 +10,8 @@ from torch import nn
 from groupwise.config.devices import device_of
 from groupwise.config.recipe import Recipe
 from groupwise.core import Usage
-from groupwise.data import couples
-from groupwise.engines import Native, Served
+from groupwise.data import coupling_unit
+from groupwise.engines import Native, Served, Vllm
 from groupwise.engines.native.layouts import block_end, common_prefix_len
 from groupwise.learner import EMA, AdamW8bit, FromDirectory, SamplingPolicy, SideModel, ValueModel
 from groupwise.learner.moments import BLOCK
@@ -57,6 +57,7 @@ FIXES: Mapping[str, tuple[str, ...]] = {
     "prompts": ("lower evaluate.problems, prompts or engine.kv_cache_tokens",),
     "samples": ("lower prompts, method.group_size or sampling.max_tokens",),
     "checkpoint": (ADAPTER, BFLOAT16),
+    "published": (BFLOAT16, "use a smaller model"),
 }
 """Advice for each use of memory: the changes of a recipe that save most, if this use is the largest."""
 
@@ -149,6 +150,10 @@ def run_memory(recipe: Recipe, shape: Shape, context: int, process: Process = AL
             kept = phases["sampling"]
         if not process.has_learner and on_cpu:
             phases["loading"] = {"engine": held * size // process.tensor_parallel}
+    if process.has_learner and (published := published_bytes(recipe, total, size)):
+        phases["publishing"] = {"published": published * (1 + (recipe.lora is not None)), **kept}
+        if keeps_memory(recipe):
+            always["published"] = published
     if process.has_learner:
         learning = learning_bytes(recipe, shape, context, (1 + critics(recipe)) * trained, process)
         phases |= {phase: {**parts, **kept} for phase, parts in learning.items()}
@@ -165,6 +170,15 @@ def run_memory(recipe: Recipe, shape: Shape, context: int, process: Process = AL
         always=always,
         phases=phases,
     )
+
+
+def published_bytes(recipe: Recipe, weights: int, size: int) -> int:
+    """Bytes of the copy on the learner's GPU that vLLM engines load, without a temporary one with a merged adapter.
+
+    It stays until the next version is published, or until engines on the learner's device sleep.
+    """
+    engine, on_cpu = recipe.engine, device_of(recipe.machine.device) == "cpu"
+    return weights * size if isinstance(engine, Vllm) and not (on_cpu or engine.addresses) else 0
 
 
 def keeps_memory(recipe: Recipe) -> bool:
@@ -221,9 +235,13 @@ def cache_bytes(recipe: Recipe, shape: Shape, context: int, process: Process) ->
 
 def adapter_weights(shape: Shape, lora: Lora) -> int:
     """The weights of an adapter: `rank * (inputs + outputs)` for each linear layer that it adapts."""
+    return sum(lora.rank * (m.in_features + m.out_features) for m in adapted_matrices(shape, lora))
+
+
+def adapted_matrices(shape: Shape, lora: Lora) -> list[nn.Linear]:
+    """The linear layers that an adapter adapts, without numbers."""
     linear = [(name, m) for name, m in Decoder(shape).named_modules() if isinstance(m, nn.Linear)]
-    adapted = [m for name, m in linear if any(f".{name}".endswith(f".{target}") for target in lora.targets)]
-    return sum(lora.rank * (m.in_features + m.out_features) for m in adapted)
+    return [m for name, m in linear if any(f".{name}".endswith(f".{target}") for target in lora.targets)]
 
 
 def side_model_bytes(part: SideModel, weights: int, size: int) -> int:
@@ -281,7 +299,7 @@ def microbatch(recipe: Recipe, context: int, lanes: int = 1) -> tuple[Packed, bo
     method, answer = recipe.method, recipe.sampling.max_tokens
     prompts = -(-recipe.prompts // method.minibatches)
     step = -(-prompts * method.group_size // lanes)
-    unit = {"group": method.group_size, "step": step}.get(couples(method.objective), 1)
+    unit = {"group": method.group_size, "step": step}.get(coupling_unit(method.objective), 1)
     group = context + method.group_size * answer
     room = max(0, recipe.machine.microbatch_tokens)
     whole, rest = divmod(room, group)

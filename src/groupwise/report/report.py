@@ -37,6 +37,7 @@ SCRIPTS = (
     "chain.js",
     "compared.js",
     "pictures.js",
+    "episodes.js",
     "rollouts.js",
     "prompts.js",
     "page.js",

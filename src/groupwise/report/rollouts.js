@@ -48,14 +48,15 @@ function shade(raw, field, top) {
   return level ? `t ${v > 0 ? "p" : "n"}${level}` : "t";
 }
 
-// The tokens of one answer as spans. Long answers are split into blocks that the browser lays out when they become visible.
-function tokens(sample, field, top) {
+// The tokens of one answer as spans, or only those from `start` to `end`. Long answers are split into blocks that the browser
+// lays out when they become visible.
+function tokens(sample, field, top, start = 0, end = Infinity) {
   const body = el("div", { class: "body", tabindex: 0, "aria-label": "tokens; the left and right arrow keys read their values, Enter opens the chain of a token, Escape closes it" });
   if (!sample.ends) return write(body, sample.text);
-  const long = sample.ends.length > 3000;
-  let block = long ? null : body, free = 0, from = 0;
-  sample.ends.forEach((end, i) => {
-    const text = sample.text.slice(from, end);
+  const stop = Math.min(end, sample.ends.length), long = stop - start > 3000;
+  let block = long ? null : body, free = 0, from = start ? sample.ends[start - 1] : 0;
+  for (let i = start; i < stop; i++) {
+    const text = sample.text.slice(from, sample.ends[i]);
     if (long && (block === null || free <= 0 && (free < -800 || sample.text[from - 1] === "\n"))) { block = body.appendChild(el("span", { class: "block" })); free = 1200; }
     free--;
     const span = document.createElement("span");
@@ -63,11 +64,11 @@ function tokens(sample, field, top) {
     if (sample.origin?.[i] in OTHERS) span.classList.add("theirs");
     span.dataset.i = i;
     if (text) write(span, text);
-    else span.classList.add(i === sample.ends.length - 1 && sample.finish === "stop" ? "end" : "none");
+    else span.classList.add(i === stop - 1 && (end < sample.ends.length || sample.finish === "stop") ? "end" : "none");
     block.append(span);
-    from = end;
-  });
-  if (from < sample.text.length) write(body, sample.text.slice(from));
+    from = sample.ends[i];
+  }
+  if (end === Infinity && from < sample.text.length) write(body, sample.text.slice(from));
   return body;
 }
 
@@ -153,7 +154,7 @@ class Inspector {
     const turns = this.iterations.map((i) => el("button", { type: "button", "aria-pressed": i === group.iteration, onclick: () => this.show(this.groups.findIndex((g) => g.iteration === i)) }, i));
     const siblings = this.groups.map((g, at) => [g, at]).filter(([g]) => g.iteration === group.iteration);
     const chips = siblings.map(([g, at]) => el("button", { type: "button", class: "chip", "aria-pressed": at === this.at, onclick: () => this.show(at) },
-      el("span", { class: "text" }, g.prompt), el("span", { class: "dots", "aria-label": tallied(g.samples) }, g.samples.map((s) => el("i", { class: s.outcome in GLYPH ? s.outcome : "" })))));
+      el("span", { class: "text" }, g.prompt), el("span", { class: "dots", "aria-label": tallied(g.samples) }, g.samples.filter((s) => s.role !== "thread").map((s) => el("i", { class: s.outcome in GLYPH ? s.outcome : "" })))));
     this.colours = el("div", { class: "row" });
     return el("div", { class: "pickers" }, el("div", { class: "row" }, el("span", {}, "Iteration"), turns), el("div", { class: "row" }, el("span", {}, "Group"), chips), this.colours);
   }
@@ -166,18 +167,27 @@ class Inspector {
   // Draws the cards in the chosen colours. A change of colours calls it again.
   paint() {
     const group = this.group, field = FIELDS[this.field], top = scale(group, field);
-    this.answers.replaceChildren(...group.samples.map((s, i) => {
-      const body = tokens(s, field, top);
-      const facts = [el("b", {}, `${GLYPH[s.outcome] ?? "·"} ${s.outcome ?? "no verdict"}`), s.reward === null ? null : `reward ${short(s.reward)}`, s.advantage === null ? null : `advantage ${signed(s.advantage)}`, s.length === null ? null : `${s.length.toLocaleString("en")} tokens`, s.finish, ...Object.entries(s.subscores).map(([part, value]) => `${part} ${short(Number(value))}`)];
-      const after = [s.cut ? `cut: showing ${(s.ends?.length ?? 0).toLocaleString("en")} of ${(s.tokens_of ?? 0).toLocaleString("en")} tokens` : null, s.ends ? null : "no values per token stored", s.cause ? `cause: ${s.cause}` : null, s.feedback ? `verifier: ${s.feedback}` : null, s.selected ? null : "not selected, not trained", s.dropped ? `group dropped: ${s.dropped}` : null, s.role && s.role !== "answer" ? `role: ${s.role}` : null, s.sampled_from ? `sampled from another prompt: ${s.sampled_from}` : null].filter(Boolean);
-      const card = el("article", { class: `answer ${s.outcome in GLYPH ? s.outcome : ""}${s.selected ? "" : " dropped"}`, id: `answer-${i}` }, el("header", {}, el("span", {}, `#${i + 1}`), facts.filter(Boolean).map((f) => (f instanceof Node ? f : el("span", {}, f)))), picture(s, i), body, el("section", { class: "chain", "aria-label": "chain of a token", "aria-live": "polite", hidden: true }), after.length ? el("footer", {}, after.map((line) => el("div", {}, line))) : null);
-      this.listen(body, s, card.querySelector(".chain"));
-      return card;
-    }));
+    this.answers.classList.toggle("episodes", group.samples.some((s) => s.requests));
+    this.answers.replaceChildren(...group.samples.map((s, i) => (!s.requests ? this.card(s, i, this.body(s, field, top)) : s.role === "thread" ? null : this.card(s, i, episode(group, s, (...range) => this.body(...range), field, top)))).filter(Boolean));
     const level = (n) => `t ${n > 0 ? "p" : "n"}${Math.abs(n)}`;
     const ends = field.oneSided ? [[-5, -4, -3, -2, -1], [-top, 0]] : [[-5, -3, -1, 1, 3, 5], [-top, top]];
     this.colours.replaceChildren(el("span", {}, "Colour"), ...Object.entries(FIELDS).map(([key, f]) => el("button", { type: "button", "data-field": key, "aria-pressed": key === this.field, onclick: () => { this.field = key; this.paint(); } }, f.word)),
       el("span", { class: "legend", role: "img", "aria-label": `from ${field.show(ends[1][0])} to ${field.show(ends[1][1])}; below zero dotted, above zero solid underline` }, field.show(ends[1][0]), ends[0].map((n) => el("span", { class: level(n) }, n > 0 ? "+" : "−")), field.show(ends[1][1])));
+  }
+
+  // The card of one answer or episode: its facts, `content`, and notes.
+  card(s, i, content) {
+    const facts = [el("b", {}, `${GLYPH[s.outcome] ?? "·"} ${s.outcome ?? "no verdict"}`), s.reward === null ? null : `reward ${short(s.reward)}`, s.advantage === null ? null : `advantage ${signed(s.advantage)}`, s.length === null || s.requests ? null : `${s.length.toLocaleString("en")} tokens`, s.finish, ...Object.entries(s.subscores).map(([part, value]) => `${part} ${short(Number(value))}`)];
+    const after = [s.cut ? `cut: showing ${(s.ends?.length ?? 0).toLocaleString("en")} of ${(s.tokens_of ?? 0).toLocaleString("en")} tokens` : null, s.ends ? null : "no values per token stored", s.cause ? `cause: ${s.cause}` : null, s.feedback ? `verifier: ${s.feedback}` : null, s.selected ? null : "not selected, not trained", s.dropped ? `group dropped: ${s.dropped}` : null, s.role && s.role !== "answer" ? `role: ${s.role}` : null, s.sampled_from && !s.requests ? `sampled from another prompt: ${s.sampled_from}` : null].filter(Boolean);
+    return el("article", { class: `answer ${s.outcome in GLYPH ? s.outcome : ""}${s.selected ? "" : " dropped"}`, id: `answer-${i}` }, el("header", {}, el("span", {}, s.requests ? `Episode ${this.group.samples.slice(0, i + 1).filter((x) => x.role !== "thread").length}` : `#${i + 1}`), facts.filter(Boolean).map((f) => (f instanceof Node ? f : el("span", {}, f)))), picture(s, i), content, after.length ? el("footer", {}, after.map((line) => el("div", {}, line))) : null);
+  }
+
+  // The tokens of an answer, or some of them, with the panel for the chain of one.
+  body(sample, field, top, start, end) {
+    const body = tokens(sample, field, top, start, end);
+    const panel = el("section", { class: "chain", "aria-label": "chain of a token", "aria-live": "polite", hidden: true });
+    this.listen(body, sample, panel);
+    return [body, panel];
   }
 
   // Draws the comparison of methods, with the chosen number. The focus stays on the button of that number.
@@ -191,7 +201,8 @@ class Inspector {
   listen(body, sample, panel) {
     if (!sample.ends) return;
     const { group } = this, { parts } = this.runs[this.run].rollouts;
-    let here = -1;
+    const spans = body.querySelectorAll("[data-i]"), [first, last] = [spans[0], spans[spans.length - 1]].map((span) => Number(span?.dataset.i ?? -1));
+    let here = first - 1;
     const over = (e) => { const i = e.target.closest?.(".t")?.dataset.i; tip(i === undefined ? "" : reading(sample, Number(i)), e.clientX, e.clientY); };
     const close = () => { panel.hidden = true; body.querySelector(".open")?.classList.remove("open"); };
     const open = (i) => {
@@ -210,7 +221,7 @@ class Inspector {
     body.addEventListener("pointerleave", () => tip(""));
     const move = (by) => {
       body.querySelector(".at")?.classList.remove("at");
-      here = Math.min(Math.max(here + by, 0), sample.ends.length - 1);
+      here = Math.min(Math.max(here + by, first), last);
       const span = body.querySelector(`[data-i="${here}"]`);
       span.classList.add("at");
       const box = span.getBoundingClientRect();
@@ -218,9 +229,9 @@ class Inspector {
       document.getElementById("status").textContent = reading(sample, here);
       if (!panel.hidden) open(here);
     };
-    const keys = { ArrowRight: () => move(1), ArrowLeft: () => move(-1), Enter: () => open(Math.max(here, 0)), Escape: close };
+    const keys = { ArrowRight: () => move(1), ArrowLeft: () => move(-1), Enter: () => open(Math.max(here, first)), Escape: close };
     body.addEventListener("keydown", (e) => {
-      if (!(e.key in keys) || !sample.ends.length) return;
+      if (!(e.key in keys) || first < 0) return;
       e.preventDefault();
       keys[e.key]();
     });
@@ -231,7 +242,7 @@ class Inspector {
     const top = Math.max(1e-9, ...group.samples.map((s) => Math.abs(s.advantage ?? 0)));
     const lean = (a) => { const bar = el("i", { class: a > 0 ? "pos" : "neg" }); bar.style.width = `${(Math.abs(a) / top) * 50}%`; return el("span", { class: "lean", "aria-hidden": "true" }, bar); };
     const head = ["answer", "outcome", "finish", "reward", "advantage", "length", "selected"];
-    const row = (s, i) => [`#${i + 1}`, s.outcome, s.finish, exact(s.reward), exact(s.advantage), exact(s.length), s.selected ? "yes" : "no"];
+    const row = (s, i) => [`#${i + 1}${s.role === "thread" ? " thread" : ""}`, s.outcome, s.finish, exact(s.reward), exact(s.advantage), exact(s.length), s.selected ? "yes" : "no"];
     const box = sheet(head, [], 3);
     box.querySelector("tbody").append(...group.samples.map((s, i) => el("tr", { class: "pick", onclick: () => this.point(i) }, row(s, i).map((value, k) => el(k ? "td" : "th", { class: k < 3 ? "word" : null, scope: k ? null : "row", title: k === 4 ? value : null, "data-value": k === 4 ? value : null },
       k === 1 ? `${GLYPH[s.outcome] ?? ""} ${value ?? ""}` : k === 4 && s.advantage !== null ? [signed(s.advantage), lean(s.advantage)] : value ?? "")))));
@@ -239,7 +250,7 @@ class Inspector {
   }
 
   point(i) {
-    const card = this.answers.children[i];
+    const card = document.getElementById(`answer-${i}`);
     this.answers.querySelector(".target")?.classList.remove("target");
     card.classList.add("target");
     card.scrollIntoView({ block: "center" });

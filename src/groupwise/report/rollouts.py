@@ -3,6 +3,7 @@
 import json
 import math
 from base64 import b64encode
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -12,6 +13,7 @@ import numpy as np
 from safetensors.numpy import load_file
 
 from groupwise.report.comparisons import StoredComparison
+from groupwise.report.episodes import StoredEpisode, in_episodes, stored_episode
 from groupwise.report.pictures import picture, read_sheet
 from groupwise.report.read import as_float, is_answer, lines
 from groupwise.runs.layout import RunLayout, iteration_files
@@ -184,7 +186,11 @@ def _groups(
     lengths = arrays.get("lengths", np.zeros(0, np.int64))
     starts = np.concatenate([[0], np.cumsum(lengths)])
     by_key: dict[tuple[str, str], dict[str, Any]] = {}
+    samples: dict[tuple[str, str], list[tuple[dict[str, Any], StoredEpisode | None]]] = {}
+    of_draw: Counter[str] = Counter()
     for i, row in enumerate(rows):
+        index = of_draw[_key(row)[0]]
+        of_draw[_key(row)[0]] += 1
         if _key(row) not in keys:
             continue
         group = by_key.setdefault(
@@ -206,7 +212,9 @@ def _groups(
         if comparison and i + 1 in comparison.numbers_by_sample:
             sample["compared"] = comparison.numbers_by_sample[i + 1]
             group.setdefault("cosines", comparison.cosines[i + 1])
-        group["samples"].append(sample)
+        samples.setdefault(_key(row), []).append((sample, stored_episode(row, index)))
+    for key, group in by_key.items():
+        group["samples"] = in_episodes(samples[key])
     return [by_key[key] for key in keys if key in by_key]
 
 

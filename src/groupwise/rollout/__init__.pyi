@@ -25,7 +25,7 @@ from groupwise.rollout.buffer import PendingIteration as PendingIteration
 from groupwise.rollout.buffer import answers as answers
 from groupwise.rollout.curricula.shuffled import Shuffled as Shuffled
 from groupwise.rollout.prompt_template import AUTO as AUTO
-from groupwise.rollout.prompt_template import Forms as Forms
+from groupwise.rollout.prompt_template import AutoDefault as AutoDefault
 from groupwise.rollout.prompt_template import check_wording as check_wording
 from groupwise.rollout.prompt_template import fill as fill
 from groupwise.rollout.prompt_template import worded as worded

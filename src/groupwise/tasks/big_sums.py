@@ -22,7 +22,7 @@ from typing import Any
 from groupwise.data import Ids, Prompt
 from groupwise.environments.tools import Hermes, MalformedCall, calculate
 from groupwise.tasks.calculator import is_held_out
-from groupwise.tasks.generated import GeneratedKind, LazySequence
+from groupwise.tasks.generated import GeneratedTaskSettings, LazySequence
 
 __all__ = ["BigSums"]
 
@@ -53,7 +53,7 @@ def numbered(number: int) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class BigSums(GeneratedKind):
+class BigSums(GeneratedTaskSettings):
     """The task's problems: 16,384 to train on, and 512 held-out ones, all different.
 
     >>> task = BigSums().build(lambda text: tuple(map(ord, text)))

@@ -5,12 +5,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
-from groupwise.data import Ids, Prompt, Task, TaskKind
+from groupwise.data import Ids, Prompt, Task, TaskSettings
 
 Problem = TypeVar("Problem")
 
 
-class GeneratedKind(TaskKind):
+class GeneratedTaskSettings(TaskSettings):
     """The kind of a task that generates its problems, which may be of any type.
 
     `problems` returns those to train on and the held-out ones; `prompt` makes the prompt of one.
@@ -31,9 +31,9 @@ class GeneratedKind(TaskKind):
 
 @dataclass(frozen=True, slots=True)
 class Generated:
-    """The task of a `GeneratedKind`. A training prompt is made when it is drawn."""
+    """The task of a `GeneratedTaskSettings`. A training prompt is made when it is drawn."""
 
-    kind: GeneratedKind
+    kind: GeneratedTaskSettings
     encode: Callable[[Any], Ids]
     problems: Sequence[Any] = field(init=False, repr=False, compare=False)
     held_out: tuple[Prompt, ...] = field(init=False, repr=False, compare=False)

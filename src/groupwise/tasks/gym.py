@@ -7,7 +7,7 @@ from importlib import import_module
 from typing import Any
 
 from groupwise.core import BadData, MissingRequirement, Usage, check_types
-from groupwise.data import Ids, Prompt, Task, TaskKind
+from groupwise.data import Ids, Prompt, Task, TaskSettings
 from groupwise.tasks.problems import Problems, key_of
 from groupwise.tasks.source_stats import ContentHash, SourceStats, counted
 
@@ -18,7 +18,7 @@ LARGEST = 2**20
 
 
 @dataclass(frozen=True, slots=True)
-class ReasoningGym(TaskKind):
+class ReasoningGym(TaskSettings):
     """The problems of one generator of reasoning-gym, by name: each question once, a tenth of them held out.
 
     Equal `seed` and `size` give the same problems: `size` at most, fewer if some repeat. `row["entry"]` identifies a

@@ -96,7 +96,7 @@ class MixtureVerifier(Verifier):
     def __post_init__(self) -> None:
         of_all = {
             "contents": joined_contents(map(contents_of, self.verifiers)),
-            "keeps_time": any(verifier.keeps_time for verifier in self.verifiers),
+            "has_own_deadline": any(verifier.has_own_deadline for verifier in self.verifiers),
             "notices": list(dict.fromkeys(line for verifier in self.verifiers for line in verifier.notices)),
             "packages": sorted({name for verifier in self.verifiers for name in verifier.packages}),
         }

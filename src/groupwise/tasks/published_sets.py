@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from groupwise.core import check_types
-from groupwise.data import Ids, Task, TaskKind
+from groupwise.data import Ids, Task, TaskSettings
 from groupwise.tasks.data_sets import HUB
 from groupwise.tasks.problems import Problems, read_problems
 from groupwise.tasks.row_columns import RowColumns, after_hashes, as_one_answer, countdown, last_boxed
@@ -94,7 +94,7 @@ PRESETS = {
 
 
 @dataclass(frozen=True, slots=True)
-class PublishedSet(TaskKind):
+class PublishedSet(TaskSettings):
     """A published data set by name, such as `gsm8k`: from the hub, or from `source`, such as a file or a directory."""
 
     name: str

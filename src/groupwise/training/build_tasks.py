@@ -8,7 +8,7 @@ from typing import Any
 from groupwise.config.recipe import Columns, Recipe
 from groupwise.config.user_code import UserCode
 from groupwise.core import Usage
-from groupwise.data import Ids, Task, TaskKind, Verifier, VerifierKind
+from groupwise.data import Ids, Task, TaskSettings, Verifier, VerifierSettings
 from groupwise.models import Template, Tokenizer, conversation_turn, encode_answer, find_template
 from groupwise.sandbox import Limits, Sandbox
 from groupwise.tasks import (
@@ -34,9 +34,9 @@ Templates = Mapping[str, Template]
 class Source:
     """One task of a recipe with its columns, verifier and template: from the recipe, else the task's defaults."""
 
-    task: TaskKind
+    task: TaskSettings
     columns: Columns
-    verifier: VerifierKind | None
+    verifier: VerifierSettings | None
     template: str
     weight: float = 1.0
 
@@ -59,7 +59,7 @@ def held_out_sources(recipe: Recipe) -> tuple[Source, ...]:
     return (_source(recipe, task, columns, _kind(recipe, task)),)
 
 
-def _kind(recipe: Recipe, task: TaskKind | None = None) -> VerifierKind | None:
+def _kind(recipe: Recipe, task: TaskSettings | None = None) -> VerifierSettings | None:
     """The recipe's verifier, else the task's default, else the environment's, which gives verdicts itself."""
     usual = None if task is None else usual_verifier(task)
     judge = ByEnvironment() if recipe.environment or recipe.agent else None
@@ -67,7 +67,7 @@ def _kind(recipe: Recipe, task: TaskKind | None = None) -> VerifierKind | None:
 
 
 def _source(
-    recipe: Recipe, task: TaskKind, columns: Columns, verifier: VerifierKind | None, weight: float = 1.0
+    recipe: Recipe, task: TaskSettings, columns: Columns, verifier: VerifierSettings | None, weight: float = 1.0
 ) -> Source:
     return Source(task, columns, verifier, recipe.template or task.template, weight)
 
@@ -197,4 +197,4 @@ def verdict_wait(recipe: Recipe, verifier: Verifier) -> float:
     User functions, `Math`, `Code` and `GymScore` limit each call in workers, for which answers wait in a queue.
     All other verifiers have this limit only.
     """
-    return recipe.machine.deadline if verifier.keeps_time else recipe.machine.verdict_deadline
+    return recipe.machine.deadline if verifier.has_own_deadline else recipe.machine.verdict_deadline

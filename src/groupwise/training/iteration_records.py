@@ -29,6 +29,7 @@ from groupwise.data import (
     notes,
     with_fields,
 )
+from groupwise.data.rollout_json import to_json
 from groupwise.learner import StepResult
 from groupwise.methods import Method
 from groupwise.objective import (
@@ -99,7 +100,8 @@ def sample_lines(
 
     A sample that was sampled from another prompt than the problem's, such as one with a hint, also has the text of that
     prompt, as `decode` gives it: `sampled_from`. `views` maps its other prompts to their indices in the column
-    `contexts`, and `parent` is the index of its parent among the samples of the draw.
+    `contexts`, and `parent` is the index of its parent among the samples of the draw. `requests` are those of an agent
+    (`AgentRequest`), whose answers are tokens of the sample.
     """
     reward = dict(zip(batch.keys, batch.reward.tolist())) if batch.reward is not None else {}
     advantage = {}
@@ -227,13 +229,14 @@ def context_index(samples: Sequence[Sample]) -> dict[Ids, int]:
 def _prompt_fields(
     rollout: Rollout, sample: Sample, index: Mapping[Ids, int], decode: Callable[[Ids], str]
 ) -> dict[str, Any]:
-    """The fields of a sample's record about its parent and its prompts, where they are not the problem's."""
+    """The fields of a sample's record about its parent, an agent's requests, and prompts besides the problem's."""
     sampled = sample.views.get(SAMPLED, sample.context)
     text = "" if sampled == rollout.draw.prompt.token_ids else decode(sampled)
     return {
         **({} if sample.parent is None else {"parent": sample.parent}),
         **({"sampled_from": text} if text else {}),
         **({"views": {name: index[ids] for name, ids in sample.views.items()}} if sample.views else {}),
+        **({"requests": [to_json(request) for request in sample.requests]} if sample.requests else {}),
     }
 
 

@@ -23,7 +23,7 @@ from groupwise.data import (
     Segments,
     SharesDevice,
     Value,
-    couples,
+    coupling_unit,
     with_fields,
 )
 from groupwise.learner import Learner, StepPlan, StepResult, make_plan, measure_plan
@@ -205,7 +205,7 @@ def plan(
         shuffle=method.shuffle,
         permutation=lambda n: permutation((recipe.seed, RandomPurpose.SHUFFLE), iteration, epoch, n).tolist(),
         microbatch_tokens=recipe.machine.microbatch_tokens,
-        couples=couples(method.objective),
+        coupling_unit=coupling_unit(method.objective),
         lanes=lanes,
     )
 

@@ -10,7 +10,17 @@ from typing import Any
 from weakref import WeakValueDictionary
 
 from groupwise.core import BadData
-from groupwise.data import Outcome, Prompt, Sample, Task, Verdict, Verifier, VerifierKind, all_problems, verdicts_have
+from groupwise.data import (
+    Outcome,
+    Prompt,
+    Sample,
+    Task,
+    Verdict,
+    Verifier,
+    VerifierSettings,
+    all_problems,
+    verdicts_have,
+)
 from groupwise.sandbox.code_block import code_of
 from groupwise.sandbox.sandbox import Execution, Program, Sandbox
 from groupwise.verifiers.build_verifier import VerifierContext
@@ -130,7 +140,7 @@ def lines(text: str) -> list[str]:
 
 @verdicts_have("visible", feedback=True)
 @dataclass(frozen=True, slots=True)
-class Code(VerifierKind):
+class Code(VerifierSettings):
     """Right if the code in the answer passes the problem's tests, in the sandbox (`CodeVerifier`)."""
 
     def build(self, grading: VerifierContext) -> Verifier:
@@ -150,7 +160,7 @@ class CodeVerifier(Verifier):
     is cached. Reference and generator run in processes that run no answers.
     """
 
-    keeps_time = True
+    has_own_deadline = True
 
     def __init__(self, sandbox: Sandbox) -> None:
         self.sandbox, self.references = sandbox, sandbox.separate()

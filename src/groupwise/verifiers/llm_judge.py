@@ -18,7 +18,7 @@ from threading import Lock
 from typing import Any
 
 from groupwise.core import MissingRequirement, Storage, Usage, check_types
-from groupwise.data import Outcome, Prompt, Sample, Verdict, Verifier, VerifierKind, verdicts_have
+from groupwise.data import Outcome, Prompt, Sample, Verdict, Verifier, VerifierSettings, verdicts_have
 from groupwise.data.verdicts import unverifiable
 from groupwise.tasks.judge_access import host_of
 from groupwise.verifiers.build_verifier import VerifierContext
@@ -58,7 +58,7 @@ Verdict: wrong"""
 
 @verdicts_have("votes")
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Judge(VerifierKind):
+class Judge(VerifierSettings):
     """An LLM judge: right if most of `votes` replies say "right". Subscore `votes`: their share of the valid ones.
 
     `url` is the base of an OpenAI-compatible server, such as `http://localhost:8000/v1`. `key` names the environment
@@ -99,7 +99,7 @@ class Judge(VerifierKind):
 class JudgeVerifier(Verifier):
     """The verifier of `Judge`. `cache` is the file of its replies, or None."""
 
-    keeps_time = True
+    has_own_deadline = True
 
     def __init__(self, kind: Judge, cache: Path | None) -> None:
         url, key, votes = kind.url, kind.key, kind.votes

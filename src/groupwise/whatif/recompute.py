@@ -92,7 +92,7 @@ def without_terms(stored: StoredIteration, name: str, method: Method) -> tuple[M
     method = replace(method, auxiliary=(), objective=replace(method.objective, penalties=penalties))
     parts = (method.filter, *method.shaping, *method.advantage, method.credit, *method.mask, method.objective)
     missing = not_stored(stored.batch, needs(parts))
-    missing += [part.not_stored for part in with_fields(parts) if hasattr(part, "not_stored")]
+    missing += [part.unstored_input for part in with_fields(parts) if hasattr(part, "unstored_input")]
     if missing:
         raise unavailable(name, f"it needs {' and '.join(missing)}, which samples/ does not have")
     return method, notes

@@ -15,7 +15,7 @@ from groupwise.data import ContextKey, Generation, GenerationRequest, Ids
 from groupwise.engines.remote.occupancy import Occupancy
 from groupwise.engines.remote.remote import Remote
 from groupwise.engines.remote.slots import GivenUp, Loading, Lost, Serving, Slot, Starting
-from groupwise.engines.remote.weights_file import Exchange, WeightsFile, seal_weights, write_weights
+from groupwise.engines.remote.weights_file import Exchange, WeightsFile, keep_on_gpu, seal_weights, write_weights
 from groupwise.engines.remote.weights_probe import Probe, ProbeScores
 
 __all__ = ["Fleet"]
@@ -47,15 +47,16 @@ class Fleet:
     `WorkerLost` for a lost process. A request in which each of the engines fails raises `WorkerLost`, too.
 
     The last slots are for the engines at `addresses`. The engines load `publish` of the learner's weights, from a file
-    of the `exchange`, or `in_memory` if all of them are processes on this host. `notify` gets a line for each loss. The
-    replicas belong to the event loop of the first `load`, and end with it.
+    of the `exchange`, or `in_memory` if all of them are processes on this host, or `on_gpu` (`GpuWeights`). `notify`
+    gets a line for each loss. The replicas belong to the event loop of the first `load`, and end with it.
     """
 
     def __init__(
         self, start: StartReplica, count: int, *, exchange: Exchange, probe: Probe, max_num_seqs: int, restarts: int,
         addresses: Sequence[str] = (), publish: Publish = dict, in_memory: bool = False,
+        on_gpu: bool = False,
     ) -> None:  # fmt: skip
-        self._publish, self._in_memory = publish, in_memory
+        self._publish, self._in_memory, self._on_gpu = publish, in_memory, on_gpu
         self._start, self._count, self._exchange, self._probe = start, count, exchange, probe
         self._max_num_seqs, self._restarts = max_num_seqs, restarts
         self._addresses = [""] * (count - len(addresses)) + list(addresses)
@@ -121,6 +122,8 @@ class Fleet:
 
     def _write(self, version: int, weights: Mapping[str, Tensor]) -> WeightsFile:
         published = self._publish(weights)
+        if self._on_gpu:
+            return keep_on_gpu(version, published)
         if self._in_memory:
             return seal_weights(version, published)
         return write_weights(self._exchange.path, version, published)

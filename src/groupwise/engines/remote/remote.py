@@ -7,6 +7,7 @@ import ssl
 from asyncio import StreamReader, StreamWriter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, TypeVar
@@ -16,6 +17,7 @@ from torch import Tensor
 from groupwise.core import EngineLost, Usage, WorkerLost
 from groupwise.data import ContextKey, Generation, GenerationRequest, Ids
 from groupwise.data.rollout_json import from_json, to_json
+from groupwise.engines.remote.gpu_weights import GpuWeights
 from groupwise.engines.remote.heartbeat import PACE, Heartbeat, UnansweredRequest
 from groupwise.engines.remote.secret import prove
 from groupwise.engines.remote.server import Identity
@@ -65,6 +67,8 @@ class Remote:
     ) -> None:  # fmt: skip
         self.name, self.deadline, self.version, self.same_host = name, deadline, -1, same_host
         self._trainer = trainer
+        self.gpu = ""
+        """The UUID of the GPU on which the engine loads weights without a file; empty for another engine."""
         self.cause = ""
         """Why the engine is lost; empty while it is not."""
         self.on_loss: Callable[[], None] = lambda: None
@@ -126,6 +130,7 @@ class Remote:
         except TimeoutError:
             raise self.fail(f"it did not answer within {seconds:g} s") from None
         self.version = self._parsed("hello", lambda: int(reply["version"]))
+        self.gpu = str(reply.get("gpu", ""))
         self._tasks.append(asyncio.create_task(self._watch()))
         return Identity.from_json(reply)
 
@@ -147,10 +152,15 @@ class Remote:
     async def fetch(self, file: WeightsFile) -> None:
         """Make the engine read a weights file, or send the file to another host. `Storage` if it is damaged.
 
+        With a `GpuWeights`, it loads them from the learner's GPU.
+
         The engine has `deadline` seconds, and those that it needs to read the file at `PACE`.
         """
         load = {"version": file.version, "sha256": file.sha256, "trainer": self._trainer}
-        if self.same_host:
+        if isinstance(file.memory, GpuWeights):
+            more = file.memory.tensors.bytes / PACE
+            reply = await file.memory.send(partial(self._call, "load", more=more, **load), self.gpu)
+        elif self.same_host:
             more = file.path.stat().st_size / PACE
             reply = await self._call("load", more=more, file=str(file.path), **load)
         else:

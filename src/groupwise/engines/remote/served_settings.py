@@ -82,6 +82,8 @@ class Served(Native):
     """Whether the engines load a base and its adapter (LoRA). Others get the merged weights."""
     maps_memory: ClassVar[bool] = True
     """Whether the engines read weights from sealed memory of this process. Others read a file."""
+    loads_from_gpu: ClassVar[bool] = False
+    """Whether engines on GPUs load weights from the learner's GPU, without a file."""
 
     def __post_init__(self) -> None:
         Native.__post_init__(self)
@@ -120,6 +122,7 @@ class Served(Native):
         return self.fleet(
             model, tokenizer, seed=seed, experts=experts, access=access, launch=launch,
             in_memory=self.publishes_in_memory(access, state_bytes(model)),
+            on_gpu=self.publishes_on_gpu(access, target),
         )  # fmt: skip
 
     def publishes_in_memory(self, access: EngineAccess, size: int) -> bool:
@@ -129,9 +132,17 @@ class Served(Native):
         """
         return self.maps_memory and not (access.exchange or self.addresses) and can_seal(size)
 
+    def publishes_on_gpu(self, access: EngineAccess, target: EngineRequirements) -> bool:
+        """Whether weights go to the engines from the learner's GPU: they are on GPUs, and child processes on this host.
+
+        The command line names no directory for a file.
+        """
+        local = not (access.exchange or self.addresses or target.device_from_launcher)
+        return self.loads_from_gpu and target.device.startswith("cuda") and local
+
     def fleet(
         self, model: Model, tokenizer: Tokenizer, *, seed: int, experts: MixtureSizes | None, access: EngineAccess,
-        launch: Launch, in_memory: bool = False,
+        launch: Launch, in_memory: bool = False, on_gpu: bool = False,
     ) -> Fleet:  # fmt: skip
         """The fleet of a model that `check` accepts; at the first load, `launch` starts its replicas."""
         decoder, secret = servable(model, experts), self.secret(access)
@@ -169,7 +180,7 @@ class Served(Native):
             probe=Probe(decoder, tokenizer, gap_bound(self.max_logprob_diff, dtype)), max_num_seqs=self.max_num_seqs,
             restarts=self.restarts,
             addresses=[text.partition("#")[0] for text in self.addresses],
-            publish=partial(merged_weights, decoder) if merges else dict, in_memory=in_memory,
+            publish=partial(merged_weights, decoder) if merges else dict, in_memory=in_memory, on_gpu=on_gpu,
         )  # fmt: skip
 
     def check(
@@ -187,7 +198,9 @@ class Served(Native):
         self.secret(access)
         exchange = new_exchange(access)
         try:
-            if target.device_from_launcher or not self.publishes_in_memory(access, state_bytes(decoder)):
+            size = state_bytes(decoder)
+            without_file = self.publishes_in_memory(access, size) or self.publishes_on_gpu(access, target)
+            if target.device_from_launcher or not without_file:
                 exchange.check_room(state_bytes(decoder))
         finally:
             exchange.close()

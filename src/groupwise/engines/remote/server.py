@@ -19,6 +19,7 @@ from torch import nn
 from groupwise.core import Storage, Usage, open_regular
 from groupwise.data import COLDEST, Engine, SharesDevice
 from groupwise.data.rollout_json import to_json
+from groupwise.engines.remote.gpu_weights import TRANSFERS, PackedTensors
 from groupwise.engines.remote.upload import Upload, Uploads
 from groupwise.engines.remote.weights_file import read_weights
 from groupwise.engines.remote.wire import (
@@ -52,6 +53,17 @@ class LoadsFiles(Protocol):
     """An engine whose weights are in another process, which reads a weights file itself."""
 
     async def load_file(self, version: int, file: Path, sha256: str) -> None: ...
+
+
+@runtime_checkable
+class LoadsFromGpu(Protocol):
+    """An engine that loads weights from the learner's GPU, if `gpu`, the UUID of the engine's own, is not empty."""
+
+    gpu: str
+
+    async def load_from_gpu(
+        self, version: int, transfer: str, handle: dict[str, Any], tensors: PackedTensors
+    ) -> None: ...
 
 
 @runtime_checkable
@@ -245,7 +257,9 @@ class EngineServer:
 
     async def _hello(self, message: dict[str, Any], client: Client) -> dict[str, Any]:
         steps = self.engine.steps if isinstance(self.engine, CountsSteps) else 0
-        return {"protocol": PROTOCOL, "version": self.engine.version, "steps": steps, **asdict(self.identity)}
+        gpu = self.engine.gpu if isinstance(self.engine, LoadsFromGpu) and not self.uploads else ""
+        identity = {**asdict(self.identity), "gpu": gpu}
+        return {"protocol": PROTOCOL, "version": self.engine.version, "steps": steps, **identity}
 
     async def _sample(self, message: dict[str, Any], client: Client) -> dict[str, Any]:
         return to_json(await self.engine.sample(generation_request(message.get("request"))))
@@ -259,6 +273,9 @@ class EngineServer:
     async def _load(self, message: dict[str, Any], client: Client) -> dict[str, Any]:
         version, (sha256,) = whole("version", message.get("version"), 0, IDS), _texts(message, "sha256")
         self._take(client, str(message.get("trainer", "")))
+        if "transfer" in message:
+            await self._load_from_gpu(version, message)
+            return {"version": self.engine.version}
         file = await self._sent(message, sha256, client) if self.uploads else self._named(*_texts(message, "file"))
         if file is not None:
             try:
@@ -270,6 +287,16 @@ class EngineServer:
             finally:
                 client.drop_upload()
         return {"version": self.engine.version}
+
+    async def _load_from_gpu(self, version: int, message: dict[str, Any]) -> None:
+        """Load weights from the learner's GPU. `Usage` if the engine cannot; ValueError for a malformed message."""
+        if not isinstance(self.engine, LoadsFromGpu) or self.uploads or not self.engine.gpu:
+            raise Usage("this engine does not load weights from the learner's GPU", fix="load a weights file")
+        transfer, handle = message.get("transfer"), message.get("handle")
+        if transfer not in TRANSFERS or not isinstance(handle, dict):
+            raise ValueError(f"a transfer is {' or '.join(TRANSFERS)}, with a handle")
+        async with self._loading:
+            await self.engine.load_from_gpu(version, transfer, handle, PackedTensors.from_json(message))
 
     def _take(self, client: Client, trainer: str) -> None:
         """Let this connection load weights from now on. `Usage` if the connection of another trainer does.

@@ -7,6 +7,7 @@ import torch
 
 from groupwise.core import EngineLost
 from groupwise.engines.remote.fleet import Fleet, Slot
+from groupwise.engines.remote.gpu_weights import GpuWeights
 
 __all__ = ["SharedDeviceFleet"]
 
@@ -28,6 +29,8 @@ class SharedDeviceFleet(Fleet):
             await self._changed.wait_for(self._settled)  # one that starts would otherwise load beside the learner
         self._awake.clear()
         await asyncio.gather(*map(self._put_to_sleep, self._slots))
+        if self._published and isinstance(self._published.file.memory, GpuWeights):
+            self._published.file.memory.release()  # no replica starts before the next load
 
     async def _put_to_sleep(self, slot: Slot) -> None:
         slot.suspend()

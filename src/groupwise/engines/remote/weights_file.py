@@ -17,6 +17,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from groupwise.core import Storage, open_regular
+from groupwise.engines.remote.gpu_weights import ON_GPU, GpuWeights
 from groupwise.engines.remote.sealed_weights import SEALED, SealedMemory, is_sealed
 from groupwise.runs.atomic_writes import DISK, FileSystem, file_draft
 
@@ -36,12 +37,14 @@ HERE = "name another one in the environment variable TMPDIR"
 
 @dataclass(frozen=True, slots=True)
 class WeightsFile:
-    """The weights of one version in a file, with the file's SHA-256; or in `memory`, with `SEALED` in its place."""
+    """The weights of one version in a file, with the file's SHA-256; or in `memory`, with `SEALED` or `ON_GPU` in its
+    place.
+    """
 
     version: int
     path: Path
     sha256: str
-    memory: SealedMemory | None = None
+    memory: SealedMemory | GpuWeights | None = None
 
     def remove(self) -> None:
         """Delete the file. Memory is freed when the last engine has read it."""
@@ -67,6 +70,11 @@ def seal_weights(version: int, weights: Mapping[str, Tensor]) -> WeightsFile:
     """Weights in sealed memory, for engines on this host."""
     memory = SealedMemory(version, weights)
     return WeightsFile(version, memory.path, SEALED, memory)
+
+
+def keep_on_gpu(version: int, weights: Mapping[str, Tensor]) -> WeightsFile:
+    """A copy of weights on their GPU, for vLLM engines on this host."""
+    return WeightsFile(version, Path(f"weights {version} on the GPU"), ON_GPU, GpuWeights(weights))
 
 
 @contextmanager

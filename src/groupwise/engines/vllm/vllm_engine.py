@@ -25,12 +25,14 @@ from torch import Tensor
 from groupwise.core import EngineLost, Storage, Usage
 from groupwise.data import ContextKey, Generation, GenerationRequest, Ids
 from groupwise.engines.native.running_batch import completes_stop
+from groupwise.engines.remote.gpu_weights import PackedTensors, gpu_uuid
 from groupwise.engines.remote.replica import ReplicaSettings, end_with_parent, serve
 from groupwise.engines.remote.server import EngineServer, Identity
 from groupwise.engines.remote.tls_replica import announce, serve_hosts
 from groupwise.engines.remote.upload import Uploads
 from groupwise.engines.remote.weights_file import HERE, Exchange, most_file_bytes, read_weights, write_weights
 from groupwise.engines.vllm.vllm_requests import BLOCK, RandomKey, cache_bytes, generation, sampling_arguments
+from groupwise.engines.vllm.vllm_transfer import transfer_arguments
 from groupwise.models import Decoder, Shape, Tokenizer, choose, read_shape, read_tokenizer, truncated, uniform
 
 MAX_NUM_BATCHED_TOKENS = 8192
@@ -70,6 +72,9 @@ class VllmEngine:
     A load does not end running requests: they continue with the new weights, and their `versions` tell which token is
     of which. `prefill` does nothing, since vLLM shares the blocks of equal prompts by itself.
     """
+
+    gpu = ""
+    """The UUID of the engine's GPU; empty on a CPU."""
 
     def __init__(self, llm: Any, shape: Shape, tokenizer: Tokenizer, settings: VllmSettings) -> None:
         from vllm import SamplingParams  # pyright: ignore[reportMissingImports]
@@ -111,6 +116,8 @@ class VllmEngine:
             enable_sleep_mode=settings.sleeps,
         )  # fmt: skip
         engine = cls(AsyncLLM.from_engine_args(arguments), shape, tokenizer, settings)
+        if on_gpu:
+            (engine.gpu,) = await engine._llm.collective_rpc("gpu_uuid")
         await engine._llm.collective_rpc("count_steps")
         if settings.keyed_randomness:
             await engine._llm.collective_rpc("use_keys", args=(settings.seed,))
@@ -177,17 +184,26 @@ class VllmEngine:
             for problem in await self._llm.collective_rpc("read_file", args=(str(file), sha256)):
                 if problem:
                     raise Storage(f"the weights file {file} is damaged", evidence=problem, fix="load the weights again")
-            if self._asleep:
-                await self._llm.wake_up(tags=["weights"])
-            else:
-                await self._llm.pause_generation(mode="keep", clear_cache=True)
-            self.version = -1
-            await self._llm.collective_rpc("replace_weights")
-            if self._asleep:
-                await self._llm.wake_up(tags=["kv_cache"])
-                self._asleep = False
-            await self._stamp(version)
-            await self._llm.resume_generation()
+            await self._replace(version, "replace_weights")
+
+    async def load_from_gpu(self, version: int, transfer: str, handle: dict[str, Any], tensors: PackedTensors) -> None:
+        """Replace the weights by those on the learner's GPU, as `load_file`. After a failure, it has no weights."""
+        async with self._loading:
+            await self._replace(version, "receive_weights", transfer, handle, tensors.as_json())
+
+    async def _replace(self, version: int, method: str, *arguments: Any) -> None:
+        """Let the worker's `method` replace the weights, between two tokens."""
+        if self._asleep:
+            await self._llm.wake_up(tags=["weights"])
+        else:
+            await self._llm.pause_generation(mode="keep", clear_cache=True)
+        self.version = -1
+        await self._llm.collective_rpc(method, args=arguments)
+        if self._asleep:
+            await self._llm.wake_up(tags=["kv_cache"])
+            self._asleep = False
+        await self._stamp(version)
+        await self._llm.resume_generation()
 
     async def sleep(self) -> None:
         """Free the weights and the cache until the next load. Running requests are cut."""
@@ -246,7 +262,15 @@ class WorkerExtension:
     """Methods of vLLM's worker, which vLLM calls by name in the process that has the model."""
 
     model_runner: Any
+    vllm_config: Any
+    device: torch.device
+    weight_transfer_engine: Any
     reload_weights: Callable[..., None]
+    init_weight_transfer_engine: Callable[[dict[str, Any]], None]
+    start_weight_update: Callable[[], None]
+    update_weights: Callable[[dict[str, Any]], None]
+    finish_weight_update: Callable[[], None]
+    shutdown_weight_transfer_engine: Callable[[], None]
     _steps: int
     _read: dict[str, Tensor]
 
@@ -272,16 +296,41 @@ class WorkerExtension:
             return str(error)
         return ""
 
+    def gpu_uuid(self) -> str:
+        """The UUID of the worker's GPU."""
+        return gpu_uuid(self.device)
+
+    def receive_weights(self, transfer: str, handle: dict[str, Any], tensors: dict[str, Any]) -> None:
+        """Load weights from the learner's GPU, by a new transfer engine of vLLM, which is closed afterwards."""
+        from vllm.config.weight_transfer import WeightTransferConfig  # pyright: ignore[reportMissingImports]
+        from vllm.distributed.weight_transfer import WeightTransferEngineFactory  # pyright: ignore[reportMissingImports]
+
+        packed = PackedTensors.from_json(tensors)
+        setup, update = transfer_arguments(transfer, handle, packed, gpu_uuid(self.device))
+        self.weight_transfer_engine = WeightTransferEngineFactory.create_engine(
+            WeightTransferConfig(backend=transfer), self.vllm_config, self.device, self.model_runner.get_model()
+        )
+        self.init_weight_transfer_engine(setup)
+        self.start_weight_update()
+        self.update_weights(update)
+        self.finish_weight_update()
+        self.shutdown_weight_transfer_engine()
+        self._pack_output_layer()
+
     def replace_weights(self) -> None:
-        """Load the weights that were read, and pack the output layer of tied embeddings again.
+        """Load the weights that were read."""
+        self.reload_weights(weights_iterator=iter(self._read.items()))
+        self._read = {}
+        self._pack_output_layer()
+
+    def _pack_output_layer(self) -> None:
+        """Pack the output layer of tied embeddings again, on a CPU.
 
         vLLM copies the embedding's values into packed form when it loads, and a reload does not touch that copy: the
         model would embed with new weights and predict with old ones.
         """
         from vllm.model_executor.layers.utils import dispatch_cpu_unquantized_gemm  # pyright: ignore[reportMissingImports]
 
-        self.reload_weights(weights_iterator=iter(self._read.items()))
-        self._read = {}
         if hasattr(self.model_runner.model, "lm_head") and not torch.cuda.is_available():
             dispatch_cpu_unquantized_gemm(self.model_runner.model.lm_head, remove_weight=False)
 

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from groupwise.engines.remote.gpu_weights import LOOPBACK
 from groupwise.engines.remote.replica import Program
 from groupwise.engines.vllm.vllm_engine import VllmSettings
 from groupwise.engines.vllm.vllm_environment import child_environment
@@ -14,6 +15,7 @@ def vllm_program(spec: VllmSettings, python: str) -> Program:
     """The program of one engine, in an environment that imports this groupwise. It writes to the spec's directory."""
     environment = child_environment(Path(spec.directory), spec.threads)
     if spec.device != "cpu":
+        environment |= LOOPBACK
         environment["VLLM_BATCH_INVARIANT"] = str(int(spec.batch_invariant))
         environment["VLLM_USE_V2_MODEL_RUNNER"] = "0"  # `WorkerExtension.use_keys` replaces the first runner's sampler
     module = VllmSettings.__module__

@@ -50,6 +50,7 @@ class Vllm(Served):
 
     loads_adapters: ClassVar[bool] = False
     maps_memory: ClassVar[bool] = False
+    loads_from_gpu: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         Served.__post_init__(self)

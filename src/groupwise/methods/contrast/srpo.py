@@ -13,7 +13,7 @@ from groupwise.learner import EMA
 from groupwise.methods.method import Method
 from groupwise.methods.reference import Difference, Effect, Reference
 from groupwise.objective import Clip, Distillation, GatedSurrogate, Objective, token_mean
-from groupwise.rollout import AUTO, Forms, check_wording
+from groupwise.rollout import AUTO, AutoDefault, check_wording
 from groupwise.rollout.strategies.multi_round import attempts, context_of, is_correct
 
 __all__ = ["HasView", "SiblingView", "TeacherCertainty", "srpo"]
@@ -23,7 +23,7 @@ __all__ = ["HasView", "SiblingView", "TeacherCertainty", "srpo"]
 class HasView(Mask):
     """Selects the tokens of answers that have a view: a second prompt for the same tokens, such as one with a hint."""
 
-    not_stored: ClassVar[str] = "the other prompts of a sample"
+    unstored_input: ClassVar[str] = "the other prompts of a sample"
 
     view: str
 
@@ -62,8 +62,8 @@ class SiblingView(Strategy):
     answer is the solution. An answer for which the view leaves no room has none.
     """
 
-    forms: ClassVar[dict[str, Forms]] = {
-        "prompt_template": Forms(
+    auto_defaults: ClassVar[dict[str, AutoDefault]] = {
+        "prompt_template": AutoDefault(
             "{problem}{solution}{problem}",
             "{problem}\nCorrect solution:\n\n{solution}\n\nCorrectly solve the original question.",
             "lasgroup/SDPO, verl/trainer/config/actor/actor.yaml, 0736c78",

@@ -14,6 +14,7 @@ from groupwise.data import (
     Aggregate,
     Batch,
     Draw,
+    EqualWeightUnit,
     Mask,
     Penalty,
     Role,
@@ -22,7 +23,6 @@ from groupwise.data import (
     Sampler,
     Segments,
     Strategy,
-    Weighs,
 )
 from groupwise.learner import InitialPolicy
 from groupwise.methods.method import Method
@@ -42,7 +42,7 @@ class RoleMean(Aggregate):
     """
 
     name: ClassVar[str] = "role_mean"
-    weighs: ClassVar[Weighs] = "sequences"
+    equal_weight_unit: ClassVar[EqualWeightUnit] = "sequences"
 
     def __call__(self, step: Batch) -> Float[Tensor, " n"]:
         s, roles = step.sequences, by_role(step)
@@ -117,7 +117,7 @@ class CoSampled(Strategy):
     group are compared with each other, and get the advantages of their answers. A fixed schedule has no knobs.
     """
 
-    whole_answers: ClassVar[bool] = True
+    works_on_whole_answers: ClassVar[bool] = True
     roles: ClassVar[tuple[Role, ...]] = (Role(SCHEDULE, "where the schedule of the masked policy has knobs"),)
 
     async def __call__(self, draw: Draw, sampler: Sampler) -> Rollout:

@@ -30,7 +30,7 @@ class ActionSuccess(Credit):
     [1.0, -1.0]
     """
 
-    compares: ClassVar[bool] = True
+    group_relative: ClassVar[bool] = True
 
     action_text: str = ""
     ddof: int = 0

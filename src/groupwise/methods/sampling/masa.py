@@ -12,7 +12,7 @@ from groupwise.data import Draw, Finish, Ids, Outcome, Role, Rollout, Sample, Sa
 from groupwise.methods.method import Method
 from groupwise.methods.reference import Difference, Effect, Reference
 from groupwise.objective import DualClip, GatedSurrogate, Objective, log_likelihood, token_mean, written_tokens
-from groupwise.rollout import AUTO, Forms, check_wording
+from groupwise.rollout import AUTO, AutoDefault, check_wording
 from groupwise.rollout.gather_coroutines import together
 from groupwise.rollout.strategies.multi_round import attempts, context_of, graded, is_correct, is_graded
 
@@ -163,7 +163,7 @@ def corrected(text: str, found: GroupStatistics) -> str:
     return text[:start] + json.dumps({key: values[key] for key in KEYS if key in data or key != "math_notion"})
 
 
-PREDICTED = Forms(
+PREDICTED = AutoDefault(
     "{problem}=",
     "Think step-by-step between <meta> and </meta>, ensuring comprehensive and detailed reasoning especially for "
     "determining the pass_rate and solution_length values. For each component (math_notion, pass_rate, "
@@ -201,7 +201,7 @@ class MetaPredictions(Strategy):
             demonstration=True,
         ),
     )
-    forms: ClassVar[dict[str, Forms]] = {"prompt_template": PREDICTED}
+    auto_defaults: ClassVar[dict[str, AutoDefault]] = {"prompt_template": PREDICTED}
 
     count: int = 16
     prompt_template: str = AUTO

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from groupwise.core import is_nested_deeper
+from groupwise.data import AgentMessage
 
 __all__ = ["ChatRequest", "RequestError", "chat_request", "text_request"]
 
@@ -81,6 +82,12 @@ class ChatRequest:
     def meanings(self) -> tuple[Any, ...]:
         """The meaning of each message: equal for messages that a client has written again in another form."""
         return tuple(map(meaning, self.messages))
+
+    def new_messages(self, first: int = 0) -> tuple[AgentMessage, ...]:
+        """The messages from index `first` on, for people to read. The text of a request without messages is one."""
+        if self.text is not None:
+            return (AgentMessage("text", self.text),)
+        return tuple(AgentMessage(*one) for one in self.meanings[first:])
 
 
 def chat_request(body: Any, models: Sequence[str]) -> ChatRequest:

@@ -9,7 +9,19 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from groupwise.core import BadData
-from groupwise.data import ENVIRONMENT, REQUESTS, THREAD, Draw, Finish, Ids, Sample, Sampler, Sampling
+from groupwise.data import (
+    ENVIRONMENT,
+    REQUESTS,
+    THREAD,
+    AgentMessage,
+    AgentRequest,
+    Draw,
+    Finish,
+    Ids,
+    Sample,
+    Sampler,
+    Sampling,
+)
 from groupwise.data.rollout_json import to_json
 from groupwise.environments import Call as ToolCall
 from groupwise.environments import CallFormat, MalformedCall
@@ -29,7 +41,7 @@ class Plan:
 
     `parent` is the number of the earlier call that it continues, with the new ids `inserted`; a call without a parent
     has the prompt `context`. `sampling` replaces the policy's, and an answer of another distribution is not `trained`.
-    The answer to a `chat` may have tool calls.
+    The answer to a `chat` may have tool calls. `messages` are the request's new ones, for people to read.
     """
 
     stream: Ids = ()
@@ -40,6 +52,7 @@ class Plan:
     sampling: Sampling | None = None
     trained: bool = True
     chat: bool = True
+    messages: tuple[AgentMessage, ...] = field(default=(), compare=False)
 
 
 @dataclass(slots=True, eq=False)
@@ -174,8 +187,10 @@ class Episode:
             settings: dict[str, Any] = {"limit": request.limit, "trained": trained, "chat": request.text is None}
             settings["sampling"] = None if sampling == policy else sampling
             if (number := self._parent(request)) is None:
-                return Plan(context=self._opening(request), **settings)
-            return Plan(parent=number, inserted=self._inserted(self.answered[number], request), **settings)
+                return Plan(context=self._opening(request), messages=request.new_messages(), **settings)
+            parent = self.answered[number]
+            settings["messages"] = request.new_messages(len(parent.history))
+            return Plan(parent=number, inserted=self._inserted(parent, request), **settings)
         except BadData as error:
             raise RequestError(f"{error.what}; {error.fix}") from error
         except ValueError as error:
@@ -277,8 +292,16 @@ class Episode:
         }
         finish = Finish.length if sample.finish is None else sample.finish
         stream, limit = calls[0].plan.stream, sample.limit - at
+        requests = tuple(_request(number, one, at) for number, one in zip(path, calls, strict=True))
         cut = sample.after(at) if at else sample
-        return replace(cut, stream=stream, role=role, finish=finish, limit=limit).add_counts(counts)
+        cut = replace(cut, stream=stream, role=role, finish=finish, limit=limit, requests=requests)
+        return cut.add_counts(counts)
+
+
+def _request(number: int, call: Answered, at: int) -> AgentRequest:
+    """A call as a request of the sample that begins at the token `at` of its conversation."""
+    before, end, calls = len(call.sample.context) + call.start, len(call.sample.tokens), call.meaning[2]
+    return AgentRequest(number, call.plan.messages, call.start - at, end - at, before, calls, call.plan.parent)
 
 
 def _paths(children: Mapping[int | None, Sequence[int]]) -> Iterator[list[int]]:

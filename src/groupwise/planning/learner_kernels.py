@@ -1,0 +1,123 @@
+"""The kernels that the learner launches on a GPU, by the shape of the model and the number of microbatches.
+
+The numbers are those that the pretended GPU counts with GSPO; tests compare them. A fused operation counts as one
+kernel: they are a floor. In float32, further prompts in a microbatch and biases add some that are not counted. A side
+model or a critic counts as one forward.
+"""
+
+from dataclasses import dataclass
+from math import ceil
+
+from torch import nn
+
+from groupwise.config.recipe import Recipe
+from groupwise.learner import AdamW8bit
+from groupwise.models import Decoder, Shape
+from groupwise.planning.activations import LONG_ON_GPU, kernel_of
+from groupwise.planning.memory import LOGITS, NARROWEST, adapted_matrices
+
+AT_ONCE = 1 << 22
+"""Entries of a gradient or of 8-bit moments that are converted at a time (`AT_ONCE` of `learner/optimizer.py`)."""
+STEP, SINGLE = 70, -48
+"""Of an optimizer step, outside weights and microbatches; and those that a single microbatch does without."""
+EIGHT_BITS = 35
+"""Of the update of `AT_ONCE` entries with 8-bit moments."""
+BLOCK, FORWARD_BLOCK = 51, 35
+"""Of a block of logits, with and without a backward."""
+MEASURES = 49
+"""Of measuring an iteration, outside forwards."""
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """Counted kernels: of a weight's update; per microbatch, of a layer, its norms of queries and keys, a bias, and all
+    else; and the same without a backward."""
+
+    weight: int
+    layer: int
+    qk_norm: int
+    bias: int
+    microbatch: int
+    forward_layer: int
+    forward_qk_norm: int
+    forward: int
+
+
+VARLEN = Counts(3, 86, 8, 3, 210, 22, 2, 126)
+MASKED = Counts(2, 125, 28, 3, 216, 47, 12, 130)
+FROZEN_LAYER, FROZEN_QK_NORM, ADAPTED, FROZEN = 61, 4, 14, 190
+"""With an adapter, per microbatch: of a frozen layer, its norms of queries and keys, an adapted matrix; all else."""
+LONG_PROMPT = 31
+"""Of a layer per microbatch, if shared prompts are too long for a copy of their keys to each answer."""
+RECOMPUTED = 2
+"""A recomputed layer has so many kernels less than its forward."""
+
+
+def optimizer_step_kernels(recipe: Recipe, shape: Shape, *, microbatches: int, answer_tokens: int, prompt: int) -> int:
+    """The kernels of an optimizer step with microbatches of so many answer tokens, and prompts of `prompt` tokens."""
+    counts = counts_of(recipe, shape)
+    matrices = [weight.shape for weight in trained_weights(recipe, shape)]
+    parts = [_parts(x.numel() // x[0], x[0]) for x in matrices]
+    update = counts.weight * len(matrices) + sum(parts) - len(parts) + STEP
+    if isinstance(recipe.optimizer, AdamW8bit):
+        update += EIGHT_BITS * sum(part for part, x in zip(parts, matrices, strict=True) if len(x) > 1)
+    blocks = logit_blocks(shape, answer_tokens)
+    each = shape.layers * layer_kernels(recipe, shape, prompt) + BLOCK * (blocks - 1) + 3 * (blocks > 1)
+    each += FROZEN if recipe.lora else counts.microbatch + (not shape.tied)
+    return update + microbatches * each + SINGLE * (microbatches == 1)
+
+
+def layer_kernels(recipe: Recipe, shape: Shape, prompt: int) -> int:
+    """The kernels of the forward and backward of a layer."""
+    counts = counts_of(recipe, shape)
+    kernels = counts.layer + counts.qk_norm * shape.qk_norm + counts.bias * biases(shape)
+    if recipe.lora:
+        adapted = len(adapted_matrices(shape, recipe.lora)) // shape.layers
+        kernels = FROZEN_LAYER + FROZEN_QK_NORM * shape.qk_norm + ADAPTED * adapted
+    if counts is VARLEN and prompt > LONG_ON_GPU:
+        kernels += LONG_PROMPT
+    if recipe.machine.gradient_checkpointing:
+        kernels += counts.forward_layer + counts.forward_qk_norm * shape.qk_norm - RECOMPUTED
+    return kernels
+
+
+def forward_kernels(recipe: Recipe, shape: Shape, *, answer_tokens: int) -> int:
+    """The kernels of a forward of one microbatch without gradient, for old log-probs or a side model."""
+    counts, blocks = counts_of(recipe, shape), logit_blocks(shape, answer_tokens)
+    layers = shape.layers * (counts.forward_layer + counts.forward_qk_norm * shape.qk_norm)
+    return layers + counts.forward + FORWARD_BLOCK * (blocks - 1) - (blocks > 1)
+
+
+def counts_of(recipe: Recipe, shape: Shape) -> Counts:
+    """The counts for the attention of the learner on a GPU."""
+    return VARLEN if kernel_of("cuda", recipe.machine.dtype, shape) == "varlen" else MASKED
+
+
+def logit_blocks(shape: Shape, answer_tokens: int) -> int:
+    """The blocks in which the learner computes the logits of a microbatch.
+
+    >>> from groupwise.models import Shape
+    >>> shape = Shape(vocabulary=1 << 16, width=8, layers=1, heads=1, kv_heads=1, head_dim=8, inner=8, positions=9)
+    >>> logit_blocks(shape, 64), logit_blocks(shape, 65)
+    (1, 2)
+    """
+    return ceil(shape.vocabulary / max(NARROWEST, LOGITS // max(1, answer_tokens)))
+
+
+def trained_weights(recipe: Recipe, shape: Shape) -> list[nn.Parameter]:
+    """The weights that the optimizer updates, without numbers."""
+    if not recipe.lora:
+        return list(Decoder(shape).parameters())
+    rank, adapted = recipe.lora.rank, adapted_matrices(shape, recipe.lora)
+    sizes = [size for m in adapted for size in ((rank, m.in_features), (m.out_features, rank))]
+    return [nn.Parameter(adapted[0].weight.new_empty(size)) for size in sizes]
+
+
+def biases(shape: Shape) -> int:
+    """The biases of a layer."""
+    return 3 * shape.qkv_bias + shape.out_bias + 3 * shape.mlp_bias
+
+
+def _parts(width: int, rows: int) -> int:
+    """The parts of a matrix that are converted one after the other."""
+    return ceil(rows / max(1, AT_ONCE // max(1, width)))

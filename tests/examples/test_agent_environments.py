@@ -15,7 +15,7 @@ def test_each_program_names_one_version_and_the_page_has_it() -> None:
         assert packages and all(re.fullmatch(r"[\w.-]+(\[[\w,]+\])?==[\d.]+", package) for package in packages), agent
         assert all(f"| `{package}` | `{agent.name}` |" in PAGE for package in packages), (agent, packages)
     ((name, version),) = json.loads((AGENTS / "node" / "package.json").read_text())["dependencies"].items()
-    assert f"| `{name} {version}` | `node/agent.js` |" in PAGE
+    assert f"| `{name} {version}` | `examples/agents/node/agent.js` |" in PAGE
 
 
 def test_a_program_without_packages_is_an_error() -> None:

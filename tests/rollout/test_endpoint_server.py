@@ -278,9 +278,20 @@ def test_a_server_that_is_full_refuses_a_connection(monkeypatch: pytest.MonkeyPa
 
 
 def test_a_connection_is_kept_and_takes_requests_ahead_of_their_turn() -> None:
+    free = asyncio.Event()
+
+    async def waits(request: GenerationRequest) -> Ids:
+        await free.wait()
+        return says()(request)
+
     async def work(at: Served) -> None:
         reader, writer = await at.connect()
-        writer.write(at.request("a") + at.request("b", stream=True))
+        writer.write(at.request("a"))
+        while not at.episode.requests:
+            await asyncio.sleep(0)
+        writer.write(at.request("b", stream=True))  # while the first one is answered
+        await asyncio.sleep(0.05)
+        free.set()
         writer.write(at.request("c").replace(b"Content-Length", b"Expect: 100-continue\r\nContent-Length"))
         replies = [await reply_from(reader) for _ in range(2)]
         assert [status for status, *_ in replies] == [200, 200]
@@ -289,7 +300,7 @@ def test_a_connection_is_kept_and_takes_requests_ahead_of_their_turn() -> None:
         writer.close()
         assert len(at.episode.answered) == 3
 
-    run(work)
+    run(work, waits)
 
 
 def test_a_client_that_hangs_up_gets_the_kept_answer_when_it_repeats_its_request() -> None:

@@ -24,10 +24,10 @@ from groupwise.data import (
     Advantage as Advantage, Aggregate as Aggregate, Batch as Batch, Credit as Credit, Curriculum as Curriculum,
     Draw as Draw, Environment as Environment, Filter as Filter, Finish as Finish, Mask as Mask, Outcome as Outcome,
     Penalty as Penalty, Prompt as Prompt, Ratio as Ratio, Rollout as Rollout, Sample as Sample, Sampling as Sampling,
-    Shaping as Shaping, Strategy as Strategy, Surrogate as Surrogate, Task as Task, TaskKind as TaskKind,
-    Verdict as Verdict, VerifierKind as VerifierKind, Weight as Weight, advantage as advantage, aggregate as aggregate,
-    credit as credit, filter as filter, mask as mask, penalty as penalty, ratio as ratio, shaping as shaping,
-    strategy as strategy, surrogate as surrogate, weight as weight
+    Shaping as Shaping, Strategy as Strategy, Surrogate as Surrogate, Task as Task, TaskSettings as TaskSettings,
+    Verdict as Verdict, VerifierSettings as VerifierSettings, Weight as Weight, advantage as advantage,
+    aggregate as aggregate, credit as credit, filter as filter, mask as mask, penalty as penalty, ratio as ratio,
+    shaping as shaping, strategy as strategy, surrogate as surrogate, weight as weight
 )
 from groupwise.engines import (
     Native as Native, Served as Served, Speculative as Speculative, Vllm as Vllm

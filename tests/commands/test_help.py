@@ -19,7 +19,7 @@ from groupwise.config.parse_values import hints_of
 from groupwise.config.recipe import Recipe
 from groupwise.config.user_code import Permissions
 from groupwise.core import Storage, Usage
-from groupwise.data import EngineKind
+from groupwise.data import EngineSettings
 from groupwise.engines import Native
 
 COMMANDS = (
@@ -62,7 +62,7 @@ def test_the_table_of_fields_is_current():
     def kind(cls: type, name: str) -> Any:
         """The type of a field without None; for an engine its default kind."""
         hint = hints_of(cls)[name]
-        if hint is EngineKind:
+        if hint is EngineSettings:
             return Native
         arms = [arm for arm in get_args(hint) if arm is not NoneType]
         return arms[0] if len(arms) == 1 else hint

@@ -12,7 +12,7 @@ from groupwise.core import part_names
 from groupwise.data import Engine, Verifier
 
 SOCKETS = [parts()[name] for name in part_names()]
-BASES = [*(s for s in SOCKETS if s is not gw.VerifierKind), gw.Task, Verifier, gw.Environment, Engine]
+BASES = [*(s for s in SOCKETS if s is not gw.VerifierSettings), gw.Task, Verifier, gw.Environment, Engine]
 DECORATORS = [
     gw.advantage, gw.aggregate, gw.credit, gw.filter, gw.mask, gw.penalty, gw.ratio, gw.shaping, gw.strategy,
     gw.surrogate, gw.weight,

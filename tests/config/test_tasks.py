@@ -15,12 +15,12 @@ from groupwise.config.recipe_toml import read_recipe, read_with_problems, write
 from groupwise.config.registry import UnloadedPart, fitting_names
 from groupwise.config.user_code import Permissions, UserCode, load_use
 from groupwise.core import Usage, class_name, part_named, plain_name
-from groupwise.data import Task, TaskKind
+from groupwise.data import Task, TaskSettings
 from groupwise.tasks import BigSums, Calculator, PublishedSet, ReasoningGym, Rows, named_task
 from groupwise.training.build_tasks import sources, task_of, templates, verifier_of
 from tests.training.test_sources import CALCULATOR
 
-KINDS = {name: part_named(name) for name in fitting_names(TaskKind)}
+KINDS = {name: part_named(name) for name in fitting_names(TaskSettings)}
 EXAMPLES = {
     "PublishedSet": PublishedSet("math", "files/math"),
     "ReasoningGym": ReasoningGym("maze", seed=3, size=7),
@@ -29,12 +29,12 @@ EXAMPLES = {
 EVENS = """\
 from dataclasses import dataclass
 
-from groupwise.data import Prompt, TaskKind
+from groupwise.data import Prompt, TaskSettings
 from groupwise.tasks import Problems
 
 
 @dataclass(frozen=True)
-class Evens(TaskKind):
+class Evens(TaskSettings):
     step: int = 2
 
     def build(self, encode):
@@ -115,7 +115,7 @@ def test_fields_are_set_by_path_and_compared() -> None:
         ("{ kind = 'reasoning_gym', name = 'maze', size = 1048577 }", "size >= 1, at most 1048576"),
         ("{ kind = 'PublishedSet', name = 'gsm9k' }", "no published set is called 'gsm9k'"),
         ("{ kind = 'Rows' }", "Rows needs source"),
-        ("{ kind = 'Clip' }", "Clip is not a TaskKind"),
+        ("{ kind = 'Clip' }", "Clip is not a TaskSettings"),
         ("{ kind = 'calculater' }", "unknown component 'calculater'; similar: Calculator"),
         ("{ source = 'a.jsonl' }", "Calculator has no field 'source', and no other"),
         ("evens:Other", "Other is not a dataclass"),
@@ -170,7 +170,7 @@ def test_a_recipe_alone_loads_no_file(value: str, tmp_path: Path, monkeypatch: p
 
 
 def test_a_kind_without_a_build_is_refused() -> None:
-    class Empty(TaskKind):
+    class Empty(TaskSettings):
         pass
 
     with pytest.raises(TypeError, match="abstract"):

@@ -27,7 +27,19 @@ from groupwise.config.user_code import Permissions, UserCode, load_use
 from groupwise.core import BadData, Usage, part_names
 from groupwise.engines import Native
 from groupwise.learner import InitialPolicy, SquaredValueLoss, ValueModel
-from groupwise.methods import GAE, Method, Now, Ramp, SoftGate, dapo, grpo, gspo, leave_one_out, published, reinforce_pp
+from groupwise.methods import (
+    GAE,
+    Method,
+    Ramp,
+    ScheduleInput,
+    SoftGate,
+    dapo,
+    grpo,
+    gspo,
+    leave_one_out,
+    published,
+    reinforce_pp,
+)
 from groupwise.objective import Clip, Objective, complete, sequence_mean
 from groupwise.verifiers.user_function import functions_in
 
@@ -94,7 +106,7 @@ def built(draw: st.DrawFn, cls: type) -> Any:
         given |= {"models": REFERENCE, "schedules": (), "shaping": given.get("shaping") or (rewards.Score(),)}
         given["models"] += models_needed(given)
         if (curriculum := given.get("curriculum")) is not None:
-            if name := getattr(curriculum, "needs_strategy", ""):
+            if name := getattr(curriculum, "required_strategy", ""):
                 given["strategy"] = draw(named(name))
             given["max_refills"] = max(getattr(curriculum, "rounds", 1) - 1, given.get("max_refills", 0))
             given |= {"old_logprobs": "engine"} if getattr(curriculum, "replays_answers", False) else {}
@@ -153,7 +165,7 @@ def test_any_recipe_reads_back_exactly(recipe):
     kinds = [recipe.verifier, *(also.verifier for also in recipe.extra_tasks)]
     functions = {f.name: len for kind in kinds for f in functions_in(kind) if not f.file}
     functions |= {recipe.agent.file: len} if recipe.agent else {}
-    back = read_recipe(write(recipe), use=UserCode(in_memory=functions))
+    back = read_recipe(write(recipe), use=UserCode(functions_in_memory=functions))
     assert back == recipe and repr(back) == repr(recipe)
 
 
@@ -216,8 +228,8 @@ def test_an_engine_is_a_part_with_the_fields_of_its_kind(tmp_path: Path) -> None
     for kind, field, what in (
         ("mine:MyEngine", "rows", "MyEngine has no field 'rows'"),
         ("Native", "port", "Native has no field 'port'"),
-        ("mine:NoEngine", "port", "NoEngine is not an EngineKind"),
-        ("Clip", "low", "Clip is not an EngineKind"),
+        ("mine:NoEngine", "port", "NoEngine is not an EngineSettings"),
+        ("Clip", "low", "Clip is not an EngineSettings"),
     ):
         with pytest.raises(Usage, match=what):
             read_recipe("", [("method", "gspo"), ("engine", f'{{ kind = "{kind}", {field} = 1 }}')], use)
@@ -299,8 +311,8 @@ def test_paths_are_toml_keys(path, keys):
 def test_schedules_become_numbers():
     ramps = (("objective.surrogate.high", Ramp(0.4, 0.2, 10)), ("epochs", Ramp(1.0, 3.0, 2)))
     method = replace(grpo(), schedules=ramps)
-    assert method.at(Now(0)).objective.surrogate == Clip(0.2, 0.4)
-    assert method.at(Now(10)) == replace(
+    assert method.at(ScheduleInput(0)).objective.surrogate == Clip(0.2, 0.4)
+    assert method.at(ScheduleInput(10)) == replace(
         method, objective=replace(method.objective, surrogate=Clip(0.2, 0.2)), epochs=3
     )
     assert method_from(write(method)) == method

@@ -13,10 +13,10 @@ from groupwise.config.recipe_toml import read_recipe, read_verifier, write
 from groupwise.config.registry import fitting_names
 from groupwise.config.user_code import Permissions, UserCode, load_use
 from groupwise.core import Usage, class_name, part_named, plain_name
-from groupwise.data import Verifier, VerifierKind
+from groupwise.data import Verifier, VerifierSettings
 from groupwise.verifiers import Combined, Exact, Function, Hackable, Judge, Math, Member, Noisy, Regex, VerifierContext
 
-KINDS = {name: part_named(name) for name in fitting_names(VerifierKind)}
+KINDS = {name: part_named(name) for name in fitting_names(VerifierSettings)}
 EXAMPLES = {
     "Combined": Combined((Member("a", Math(symbolic=False)), Member("b", Noisy(Exact(), rejects=0.5), 0.25))),
     "Function": Function("brief"),
@@ -27,11 +27,11 @@ EXAMPLES = {
 NEAR = """\
 from dataclasses import dataclass
 
-from groupwise.data import Outcome, Verdict, VerifierKind
+from groupwise.data import Outcome, Verdict, VerifierSettings
 
 
 @dataclass(frozen=True)
-class Near(VerifierKind):
+class Near(VerifierSettings):
     tolerance: float = 0.1
 
     async def __call__(self, prompt, sample):
@@ -64,7 +64,7 @@ def test_every_verifier_is_a_value_that_reads_back(name: str) -> None:
     kind = EXAMPLES[name] if name in EXAMPLES else read_verifier(plain_name(name))
     assert isinstance(kind, KINDS[name]) and (name in EXAMPLES or kind == read_verifier(name))
     written = write(replace(recipe(), verifier=kind, extra_tasks=(ExtraTask(task="a.jsonl", verifier=kind),)))
-    again = recipe(text=written, use=UserCode(in_memory={"brief": len}))
+    again = recipe(text=written, use=UserCode(functions_in_memory={"brief": len}))
     assert (again.verifier, again.extra_tasks[0].verifier) == (kind, kind)
     for field in fields(KINDS[name]):
         assert f"{field.name}:" in field_help(f"verifier.{field.name}") and field.name in field_help("verifier")
@@ -92,7 +92,7 @@ def test_fields_are_set_by_path_and_compared() -> None:
         ("__import__('os').system('true')", "write a table"),
         ('{ kind = "math", anser = "first" }', "recipe.verifier: Math has no field 'anser'"),
         ('{ kind = "math", deadline = true }', "recipe.verifier.deadline: True is a boolean"),
-        ("Clip", "Clip is not a VerifierKind"),
+        ("Clip", "Clip is not a VerifierSettings"),
         ("calculator", "no verifier is called 'calculator'"),
         ("", "no verifier is called ''"),
     ],
@@ -109,14 +109,14 @@ def test_a_user_s_class_and_function_are_verifiers(use: UserCode) -> None:
     assert recipe(text=write(near), use=use).verifier == near.verifier
     assert recipe(text=write(near).replace("near:Near", "code/near.py:Near"), use=use).verifier == near.verifier
     kind = near.verifier
-    assert isinstance(kind, VerifierKind) and isinstance(VerifierContext().build(kind), Verifier)
+    assert isinstance(kind, VerifierSettings) and isinstance(VerifierContext().build(kind), Verifier)
     for name in ("near:grade", "near.py:grade"):
         assert recipe(("verifier", name), use=use).verifier == Function("grade", "near.py")
     assert recipe(("verifier", "code/near.py:grade"), use=use).verifier == Function("grade", "code/near.py")
-    with pytest.raises(Usage, match="Other is not a VerifierKind") as caught:
+    with pytest.raises(Usage, match="Other is not a VerifierSettings") as caught:
         recipe(("verifier", "near:Other"), use=use)
-    assert "from groupwise.data import VerifierKind" in caught.value.fix
-    assert "class Other(VerifierKind)" in caught.value.fix
+    assert "from groupwise.data import VerifierSettings" in caught.value.fix
+    assert "class Other(VerifierSettings)" in caught.value.fix
 
 
 @pytest.mark.parametrize(
@@ -132,7 +132,7 @@ def test_a_recipe_alone_loads_no_file(value: str, home: Path) -> None:
 
 
 def test_a_kind_without_a_call_or_a_build_is_refused() -> None:
-    class Empty(VerifierKind):
+    class Empty(VerifierSettings):
         pass
 
     with pytest.raises(NotImplementedError, match="Empty needs an async __call__"):

@@ -12,7 +12,7 @@ from groupwise.verifiers.several import CombinedVerifier, RunningMember
 class Full(Verifier):
     """A verifier with all members that a run reads."""
 
-    keeps_time = True
+    has_own_deadline = True
     notices: Sequence[str] = ("sends answers to a host",)
     packages: Sequence[str] = ("sympy", "mpmath")
     closed = 0
@@ -47,7 +47,7 @@ class Listed(Generated):
 
 
 def facts(verifier: Any) -> tuple[bool, list[str], list[str]]:
-    return verifier.keeps_time, list(verifier.notices), list(verifier.packages)
+    return verifier.has_own_deadline, list(verifier.notices), list(verifier.packages)
 
 
 def test_a_plain_verifier_has_the_defaults() -> None:

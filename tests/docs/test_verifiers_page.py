@@ -4,7 +4,7 @@ from pathlib import Path
 
 from groupwise.config.registry import fitting_names
 from groupwise.core import part_named, plain_name
-from groupwise.data import VerifierKind
+from groupwise.data import VerifierSettings
 from tests.docs.test_pages import HOME, follow
 
 
@@ -15,5 +15,5 @@ def test_the_page_runs(tmp_path: Path) -> None:
 def test_every_verifier_has_a_row() -> None:
     page = (HOME / "docs" / "verifiers.md").read_text()
     elsewhere = {"ByEnvironment", "Countdown", "GymScore"}  # the pages of turns and of tasks describe them
-    kinds = {name for name in fitting_names(VerifierKind) if not part_named(name).tasks}
+    kinds = {name for name in fitting_names(VerifierSettings) if not part_named(name).tasks}
     assert not [name for name in kinds - elsewhere if f"| `{plain_name(name)}` |" not in page]

@@ -18,11 +18,11 @@ from groupwise.__main__ import main
 from groupwise.commands import doctor
 from groupwise.core import EngineLost, LogprobMismatch, MissingRequirement, Usage, WorkerLost
 from groupwise.data import Finish, Generation, GenerationRequest, Sampling
-from groupwise.engines import EngineAccess, Exchange, Fleet, NativeEngine, Probe, Remote, Vllm
+from groupwise.engines import EngineAccess, Fleet, NativeEngine, RemoteEngine, Vllm, WeightsDirectory, WeightsProbe
 from groupwise.engines.remote import served_settings, slots
 from groupwise.engines.remote import server as servers
 from groupwise.engines.remote.devices import on_device
-from groupwise.engines.remote.replica import Program, ReplicaSettings
+from groupwise.engines.remote.replica import ReplicaProgram, ReplicaSettings
 from groupwise.engines.remote.served_settings import EngineRequirements
 from groupwise.engines.vllm import vllm_program, vllm_replicas
 from groupwise.engines.vllm.vllm_engine import VllmSettings, keyed_sample
@@ -230,10 +230,22 @@ names = ("CUDA_VISIBLE_DEVICES", "VLLM_USE_V2_MODEL_RUNNER", "GROUPWISE_SECRET",
 print(json.dumps([spec, int(sys.argv[2]), held, {name: os.environ.get(name) for name in names}]))
 """
 PLACED = VllmSettings(
-    gpu_memory_utilization=0.9, enforce_eager=False, batch_invariant=False,
-    directory="calculator", dtype="float32", device="cuda:0", threads=1, seed=0, max_num_seqs=4, kv_cache_tokens=64,
-    compiled=False, adapter_json="", keyed_randomness=True, deadline=9.0, sleeps=False,
-)  # fmt: skip
+    gpu_memory_utilization=0.9,
+    enforce_eager=False,
+    batch_invariant=False,
+    model_directory="calculator",
+    dtype="float32",
+    device="cuda:0",
+    threads=1,
+    seed=0,
+    max_num_seqs=4,
+    kv_cache_tokens=64,
+    compiled=False,
+    adapter_json="",
+    keyed_randomness=True,
+    deadline=9.0,
+    can_sleep=False,
+)
 
 
 def test_a_placed_engine_becomes_vllms_program_with_its_device_and_directory(tmp_path: Path) -> None:
@@ -257,7 +269,7 @@ def test_a_placed_engine_becomes_vllms_program_with_its_device_and_directory(tmp
 def test_the_interpreter_of_placed_engines_is_named_by_its_whole_path(tmp_path: Path) -> None:
     settings = ReplicaSettings(**{f.name: getattr(PLACED, f.name) for f in fields(ReplicaSettings)})
     access = EngineAccess(python="here/python")
-    program = Vllm().program(replace(settings, directory=str(tmp_path)), access)
+    program = Vllm().program(replace(settings, model_directory=str(tmp_path)), access)
     assert program.remote_command == ("groupwise.engines.vllm.vllm_tls", str(Path("here/python").absolute()))
 
 
@@ -282,7 +294,7 @@ def test_engines_on_gpus_are_as_many_as_the_learner_leaves(monkeypatch: pytest.M
 
 def test_a_replica_sees_its_own_gpu_alone() -> None:
     """`--device cuda:3` of eight, or the second of two that the user made visible."""
-    program = Program(settings=replace(PLACED, device="cuda:0"), environment={"A": "b"})
+    program = ReplicaProgram(settings=replace(PLACED, device="cuda:0"), environment={"A": "b"})
     for visible, device, name in (("", "cuda:3", "3"), ("5,GPU-7a", "cuda:1", "GPU-7a"), ("5", "cuda", "5")):
         given = replace(program, environment={"A": "b"} | ({"CUDA_VISIBLE_DEVICES": visible} if visible else {}))
         placed = on_device(given, device)
@@ -365,9 +377,9 @@ def test_an_answer_with_tokens_of_new_weights_waits_for_the_probe(
     """The first replica is found to have half of the new weights: its answer is not returned, but asked again."""
     monkeypatch.setattr(slots, "PAUSE", 0.0)
     model, order = decoder(), []
-    check = Probe.check
+    check = WeightsProbe.check
 
-    async def checked(self: Probe, client: Remote, expected: Any) -> None:
+    async def checked(self: WeightsProbe, client: RemoteEngine, expected: Any) -> None:
         if client.version == 1:
             order.append("probe")
             await asyncio.sleep(0.05)
@@ -375,12 +387,17 @@ def test_an_answer_with_tokens_of_new_weights_waits_for_the_probe(
                 raise LogprobMismatch("half of the weights")
         await check(self, client, expected)
 
-    monkeypatch.setattr(Probe, "check", checked)
+    monkeypatch.setattr(WeightsProbe, "check", checked)
 
     async def go() -> Generation:
-        probe = Probe(model, without_end_token(), 1e-3)
+        probe = WeightsProbe(model, without_end_token(), 1e-3)
         group = Fleet(
-            lambda _: remote(blank(Early)), 1, exchange=Exchange(tmp_path), probe=probe, max_num_seqs=4, restarts=3
+            lambda _: remote(blank(Early)),
+            1,
+            exchange=WeightsDirectory(tmp_path),
+            probe=probe,
+            max_num_seqs=4,
+            restarts=3,
         )
         await group.load(0, weights(model))
         asked = asyncio.create_task(group.sample(request()))

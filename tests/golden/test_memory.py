@@ -29,12 +29,12 @@ from groupwise.methods import (
     FailureBuffer,
     FreshReplay,
     Method,
-    Now,
     PrefixContinuation,
     Proposal,
     Proposing,
     RecoveryPrompts,
     Replayed,
+    ScheduleInput,
     SumProposalParser,
     Survey,
     Synthesised,
@@ -81,9 +81,9 @@ def test_a_curriculum_without_its_strategy_is_refused(changes: dict[str, Any], f
 
 def test_the_strategy_that_a_curriculum_needs_wraps_any_other():
     """Its own samples are beside those of the inner strategy, which it runs with the sampler of the draw."""
-    curricula = [part for part in parts().values() if getattr(part, "needs_strategy", "")]
+    curricula = [part for part in parts().values() if getattr(part, "required_strategy", "")]
     assert len(curricula) == 6
-    for needed in {part.needs_strategy for part in curricula}:
+    for needed in {part.required_strategy for part in curricula}:
         inner = Drafts(drafts=2)
         strategy = parts()[needed](inner_strategy=inner)
         rollout, engine = play(strategy, lambda request: (WRONG,), n=2, metadata={"index": 0, "baseline": 0.5})
@@ -155,7 +155,7 @@ def test_fission_draws_waiting_failures():
     assert [d.prompt.token_ids for d in retried] == [(8,), (9,), (7, 7, 0)], "the newest iteration first"
     problem = draws[0].prompt
     assert retried[0].prompt.row == problem.row and retried[0].prompt.text == problem.text
-    assert retried[0].metadata["recovery"] and drawn["shuffled"] == state["shuffled"]
+    assert retried[0].metadata["recovery"] and drawn["shuffled_state"] == state["shuffled_state"]
     assert drawn["failures"] == state["failures"][1:2], "each failure is drawn once"
     half = replace(part, max_fraction=0.5).draw(state, TASK, 3, 4)[1]
     assert ["recovery" in d.metadata for d in half] == [True, False, False] and half[0].prompt.token_ids == (8,)
@@ -185,7 +185,7 @@ def test_fission_rewards():
     a = batch.sequences.mean(batch.advantage).tolist()
     assert a == pytest.approx([0.749287, -0.039436, -1.616882, 0.907031], abs=1e-5)
     ((path, schedule),) = fission_grpo().schedules
-    assert path == "shaping.1.weight" and [schedule(Now(i, 4)) for i in (0, 2, 4, 8)] == [2, 1.5, 1, 1]
+    assert path == "shaping.1.weight" and [schedule(ScheduleInput(i, 4)) for i in (0, 2, 4, 8)] == [2, 1.5, 1, 1]
 
 
 # FreshPER
@@ -226,7 +226,7 @@ def test_stored_answers_are_drawn_again():
             new += samples
             assert all(s.verdict.subscores["replay"] == 1 for s in samples if s.verdict)
     assert seen == ["nnn", "rrr", "rrr", "nnn", "rrr"]
-    assert len(state["entries"]) == 5 and state["time"] == 2, "the oldest is dropped"
+    assert len(state["entries"]) == 5 and state["fresh_iterations"] == 2, "the oldest is dropped"
     old = samples[0]
     assert old.verdict and 0 < old.verdict.subscores["replay"] <= 1
     fields = ("context", "tokens", "origin", "logp", "text", "token_ends", "finish", "limit")
@@ -245,7 +245,9 @@ def test_an_iteration_of_stored_and_new_answers_stores_the_new_ones():
     state, new = part.draw(state, TASK, 1, 1)
     assert ["sample" in d.metadata for d in (*again, *new)] == [True, False]
     state = part.end_iteration(state, [replace(rollout, draw=d) for d in (*again, *new)])
-    assert [e["index"] for e in state["entries"]][2:] == [new[0].metadata["index"]] and state["time"] == 2
+    assert [e["problem_index"] for e in state["entries"]][2:] == [new[0].metadata["index"]] and state[
+        "fresh_iterations"
+    ] == 2
 
 
 def test_replays_generate_nothing():
@@ -280,7 +282,7 @@ def surveyed(scores: Sequence[float]) -> Rollout:
 def test_a_survey_finds_spread_prompts():
     part = Survey(line_separator=";")
     found = part.beginnings(surveyed([0, 1, 1, 0, 1]), Random(0))
-    assert found[0] == {"index": 2, "prefix": []} and len(found) == 1 + 2, "half of the four lines"
+    assert found[0] == {"problem_index": 2, "prefix": []} and len(found) == 1 + 2, "half of the four lines"
     assert all(b["prefix"] in [list(range(2 * k)) for k in (1, 2, 3, 4)] for b in found[1:])
     assert part.beginnings(surveyed([0.9, 0.9, 0.9, 0.9, 0.95]), Random(0)) == [], "std .02"
     assert len(part.beginnings(surveyed([0, 0.8]), Random(0))) == 1, "the best answer is not good enough"
@@ -350,16 +352,16 @@ def test_proposed_problems_are_drawn_and_credited_by_kind():
     rollouts = [replace(rollout, draw=replace(rollout.draw, id=0)), scored(Draw(1, TASK[3], 2), [0.0, 0.0])]
     state = through_json(part.end_iteration(state, rollouts))
     std = 2**0.5 / 3  # of scores 0, 1, 1
-    assert state["usual"] == pytest.approx(std / 2) and state["kinds"] == {}
+    assert state["mean_diversity"] == pytest.approx(std / 2) and state["diversity_by_kind"] == {}
     state, draws = part.draw(state, TASK, 2, 4)
     child = draws[-1]
     assert (child.prompt.token_ids, child.prompt.row["answer"], child.metadata["kind"]) == ((8, 9), 7, "2")
-    assert child.prompt.id == f"p > {text(8, 9)}" and not state["waiting"] and "kind" not in draws[0].metadata
+    assert child.prompt.id == f"p > {text(8, 9)}" and not state["waiting_proposals"] and "kind" not in draws[0].metadata
     state = part.end_iteration(state, [scored(child, [0.0, 1.0]), scored(draws[0], [1.0, 1.0])])
-    assert state["kinds"] == {"2": 1.0}, "twice the usual diversity and more"
-    assert state["usual"] == pytest.approx(0.5 * std / 2 + 0.5 * 0.25)
+    assert state["diversity_by_kind"] == {"2": 1.0}, "twice the usual diversity and more"
+    assert state["mean_diversity"] == pytest.approx(0.5 * std / 2 + 0.5 * 0.25)
     assert part.draw(state, TASK, 1, 4)[1][0].metadata["diverse"] == {"2": 1.0}
-    assert part.end_iteration(state, [scored(child, [0.0, 0.0])])["kinds"] == {"2": 0.0}, "-1 at half rate"
+    assert part.end_iteration(state, [scored(child, [0.0, 0.0])])["diversity_by_kind"] == {"2": 0.0}, "-1 at half rate"
 
 
 def test_without_proposals_it_is_the_task():

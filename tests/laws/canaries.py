@@ -188,13 +188,13 @@ def tasks(texts: tuple[str, ...], seen: set[Any]) -> Iterator[tuple[str, dict[st
     from groupwise.config.parse_values import hints_of
     from groupwise.config.registry import fitting_names
     from groupwise.core import part_named
-    from groupwise.data import TaskKind
+    from groupwise.data import TaskSettings
     from groupwise.tasks.published_sets import PRESETS
 
     required = {"PublishedSet": {"name": "gsm8k"}, "ReasoningGym": {"name": "maze"}, "Rows": {"source": "a.jsonl"}}
     for text in texts:
         tables = [text, f"datasets:{text}"]
-        for name in fitting_names(TaskKind):
+        for name in fitting_names(TaskSettings):
             seen.add(kind := part_named(name))
             own = [f.name for f in fields(kind) if hints_of(kind)[f.name] is str]
             tables += [{"kind": name, **required[name], field: text} for field in own]
@@ -222,17 +222,17 @@ def verifiers(texts: tuple[str, ...], seen: set[Any]) -> Iterator[tuple[str, dic
     from groupwise.config.parse_values import hints_of
     from groupwise.config.registry import fitting_names
     from groupwise.core import part_named
-    from groupwise.data import VerifierKind
+    from groupwise.data import VerifierSettings
 
     for text in texts:
         yield "verifier", {"verifier": text}
-        for name in fitting_names(VerifierKind):
+        for name in fitting_names(VerifierSettings):
             seen.add(kind := part_named(name))
             needed = {"kind": name, **NEEDED.get(name, {})}
             for f in fields(kind):
                 hint = hints_of(kind)[f.name]
                 known: set[Any] = set()
-                values = [text] if hint is VerifierKind else list(variants(hint, text, known, parts=False))
+                values = [text] if hint is VerifierSettings else list(variants(hint, text, known, parts=False))
                 seen |= known
                 yield from ((f"verifier {name}.{f.name}", {"verifier": {**needed, f.name: value}}) for value in values)
         member = {"name": "a", "verifier": "exact"}

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from groupwise.data import ENVIRONMENT, TEMPLATE, Batch, Logp, Rollout, couples, pack
+from groupwise.data import ENVIRONMENT, TEMPLATE, Batch, Logp, Rollout, coupling_unit, pack
 from groupwise.methods import SoftGate
 from groupwise.objective import (
     KL,
@@ -123,7 +123,7 @@ def test_a_microbatch_without_tokens_contributes_0(objective: Objective) -> None
 def test_a_step_without_a_token_gives_0(objective: Objective, layout: list[list[int]]) -> None:
     step = objective.prepare(step_of(layout))
     assert objective(step).item() == 0
-    assert step.share.shape == step.weight.shape == (0,)
+    assert step.loss_share.shape == step.weight.shape == (0,)
 
 
 @pytest.mark.t(13)
@@ -293,7 +293,7 @@ def test_budget_mean_counts_a_row_twice_when_it_is_twice_as_long(step: Batch) ->
     row = max(range(len(step)), key=lengths.__getitem__)
 
     def by_row(batch: Batch) -> Tensor:
-        return batch.sequences.total(batch.share * objective.surrogate(batch))
+        return batch.sequences.total(batch.loss_share * objective.surrogate(batch))
 
     once = by_row(objective.prepare(step))
     both = [i for i, s in enumerate(step.sequences.index.tolist()) for _ in range(2 if s == row else 1)]
@@ -323,7 +323,7 @@ def test_a_sequence_ratio_refuses_a_token_weighting_aggregate(aggregate: Any, ra
 class ByLength:
     """A user's aggregate that weighs sequences."""
 
-    weighs: ClassVar[str] = "sequences"
+    equal_weight_unit: ClassVar[str] = "sequences"
 
     def __call__(self, step: Batch) -> Tensor:
         return sequence_mean(step)
@@ -337,7 +337,7 @@ def test_a_users_aggregate_with_weighs_sequences_accepts_a_sequence_ratio() -> N
 
     with pytest.raises(ValueError, match="mine would weigh"):
         Objective(surrogate=Clip(ratio=sequence_ratio), aggregate=mine)
-    mine.weighs = "sequences"  # type: ignore[attr-defined]
+    mine.equal_weight_unit = "sequences"  # type: ignore[attr-defined]
     Objective(surrogate=Clip(ratio=sequence_ratio), aggregate=mine)
 
 
@@ -345,14 +345,14 @@ def test_a_users_aggregate_with_weighs_sequences_accepts_a_sequence_ratio() -> N
 class Gate:
     """A user's surrogate that couples a sequence and has one ratio per token."""
 
-    couples: ClassVar[str] = "sequence"
+    coupling_unit: ClassVar[str] = "sequence"
 
     def __call__(self, microbatch: Batch) -> Tensor:
         return microbatch.logp * microbatch.sequences.spread(microbatch.sequences.mean(microbatch.advantage))
 
 
 def test_coupling_a_sequence_does_not_imply_one_ratio_per_sequence() -> None:
-    assert couples(Objective(surrogate=Gate(), aggregate=token_mean)) == "sequence"
+    assert coupling_unit(Objective(surrogate=Gate(), aggregate=token_mean)) == "sequence"
 
 
 def test_a_wrong_output_shape_names_the_part() -> None:

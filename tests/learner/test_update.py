@@ -149,9 +149,9 @@ def test_memories_are_written_after_the_steps_and_read_in_the_next_batch():
 
     it = Learner(model(), optimizer=AdamW(), steps=1, memory=(("seen", Count()),))
     batch = it.compute_measures(pack(ragged()), PLAN, frozenset())
-    assert batch.memory["seen"] == 0
+    assert batch.memories["seen"] == 0
     it.remember(batch, {})
-    assert it.compute_measures(pack(ragged()), PLAN, frozenset()).memory["seen"] == 24
+    assert it.compute_measures(pack(ragged()), PLAN, frozenset()).memories["seen"] == 24
 
 
 def test_written_tokens_are_learned():
@@ -188,7 +188,7 @@ class TestCut:
             shuffle="prompts",
             permutation=lambda n: list(range(n))[::-1],
             microbatch_tokens=20,
-            couples="token",
+            coupling_unit="token",
         )
         assert [len(s.samples) for s in steps] == [6, 6, 6, 6]
         assert sorted(i for s in steps for i in s.samples) == list(range(24))
@@ -196,7 +196,9 @@ class TestCut:
 
     def test_a_short_iteration_has_fewer_steps_the_last_smaller(self):
         batch = self.batch().take(range(15))
-        steps = make_plan(batch, size=2, shuffle="prompts", permutation=range, microbatch_tokens=999, couples="token")
+        steps = make_plan(
+            batch, size=2, shuffle="prompts", permutation=range, microbatch_tokens=999, coupling_unit="token"
+        )
         assert [len(s.samples) for s in steps] == [6, 6, 3]
 
     def test_samples_are_dealt_singly_when_asked(self):
@@ -228,21 +230,27 @@ class TestCut:
         (rollout,) = rollouts([[3] * 6])
         samples = tuple(replace(s, group=i % 2) for i, s in enumerate(rollout.samples))
         batch = pack([replace(rollout, samples=samples)])
-        (step,) = make_plan(batch, size=1, shuffle="prompts", permutation=range, microbatch_tokens=10, couples="group")
+        (step,) = make_plan(
+            batch, size=1, shuffle="prompts", permutation=range, microbatch_tokens=10, coupling_unit="group"
+        )
         assert step.microbatches == ((0, 2, 4), (1, 3, 5))
 
     def test_groups_stay_whole_where_the_objective_couples_them(self):
         batch = self.batch()
-        steps = make_plan(batch, size=4, shuffle="prompts", permutation=range, microbatch_tokens=10, couples="group")
+        steps = make_plan(
+            batch, size=4, shuffle="prompts", permutation=range, microbatch_tokens=10, coupling_unit="group"
+        )
         groups = batch.groups.index.tolist()
         assert all({groups[i] for i in p}.isdisjoint({groups[i] for q in s.microbatches if q != p for i in q})
                    for s in steps for p in s.microbatches)  # fmt: skip
         with pytest.raises(ValueError, match="set shuffle to prompts"):
-            make_plan(batch, size=4, shuffle="samples", permutation=range, microbatch_tokens=10, couples="group")
+            make_plan(batch, size=4, shuffle="samples", permutation=range, microbatch_tokens=10, coupling_unit="group")
 
     def test_pieces_are_bounded_in_tokens_with_equal_contexts_counted_once(self):
         batch = self.batch()
-        steps = make_plan(batch, size=8, shuffle="prompts", permutation=range, microbatch_tokens=24, couples="token")
+        steps = make_plan(
+            batch, size=8, shuffle="prompts", permutation=range, microbatch_tokens=24, coupling_unit="token"
+        )
         for microbatch in steps[0].microbatches:
             contexts = {batch.samples[i].context for i in microbatch}
             tokens = sum(len(batch.samples[i].tokens) for i in microbatch) + sum(map(len, contexts))

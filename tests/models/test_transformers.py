@@ -113,5 +113,5 @@ def test_transformers_loads_the_tokenizer_that_we_write(tmp_path: Path, tokenize
     fast = transformers.AutoTokenizer.from_pretrained(tmp_path, local_files_only=True)
     assert tuple(fast(text, add_special_tokens=False).input_ids) == tokenizer.encode(text)
     assert fast.decode(tokenizer.encode(text)) == text == read_tokenizer(tmp_path).decode(tokenizer.encode(text))
-    assert fast.eos_token_id in tokenizer.eos
+    assert fast.eos_token_id in tokenizer.eos_ids
     assert fast.is_fast

@@ -166,7 +166,7 @@ def test_the_filter_gets_the_outcomes() -> None:
         return torch.tensor([True, False])
 
     collected = take(buffer(verifier_of({}, [1, 0.25])), 1, watch)
-    assert (batches[0].score.tolist(), batches[0].reward, collected.all[0].selected) == (
+    assert (batches[0].verdict_score.tolist(), batches[0].reward, collected.all[0].selected) == (
         [1.0, 0.25],
         None,
         (True, False),
@@ -325,7 +325,7 @@ class BestHalf:
     scope: ClassVar = "iteration"
 
     def __call__(self, iteration: Batch) -> Bool[Tensor, " s"]:
-        mean = iteration.groups.mean(iteration.score)
+        mean = iteration.groups.mean(iteration.verdict_score)
         return (mean >= mean.median())[iteration.groups.index]
 
 

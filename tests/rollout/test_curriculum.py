@@ -46,7 +46,7 @@ def test_draw_returns_a_new_state_and_leaves_the_old_unchanged() -> None:
     task, curriculum = NumberedTask(3), Shuffled()
     state = curriculum.init(task, 1)
     after, _ = curriculum.draw(state, task, 2, 4)
-    assert (state["drawn"], after["drawn"]) == (0, 2)
+    assert (state["drawn_count"], after["drawn_count"]) == (0, 2)
     assert curriculum.observe(after, []) == after
     assert isinstance(curriculum, Curriculum)
 

@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from groupwise.data import ReportsNumbers, Role, find_metric, roles_of
+from groupwise.data import ReportsMetrics, Role, find_metric, roles_of
 from groupwise.data.rollout_json import from_json, to_json
 from groupwise.methods import fission_grpo, grpo, knapsack_rl, murphy, published, rest_rl, rgr_grpo, vade
 from groupwise.methods.method import Method
@@ -62,7 +62,7 @@ def test_a_curriculum_reports_its_numbers() -> None:
 
 
 def test_every_number_of_a_curriculum_is_a_documented_metric() -> None:
-    reporting = {type(c): c for m in published if isinstance(c := m().curriculum, ReportsNumbers)}
+    reporting = {type(c): c for m in published if isinstance(c := m().curriculum, ReportsMetrics)}
     assert len(reporting) == 7 and Shuffled not in reporting
     for curriculum in reporting.values():
         state = curriculum.init(NumberedTask(8), 0)

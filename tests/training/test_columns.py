@@ -65,7 +65,7 @@ def test_a_column_of_another_type_is_refused_with_its_row(name: str, value: obje
 def test_the_readers_of_columns_say_what_they_can_read() -> None:
     """Each part of the package that reads columns of the rows does so by `text_of` or `texts_of`."""
     parts = [p for m in published for p in with_fields(m().strategy) if isinstance(p, ReadsColumns)]
-    assert {getattr(part, "columns_as", None) for part in parts} == {"text", "texts"}
+    assert {getattr(part, "column_type", None) for part in parts} == {"text", "texts"}
 
 
 def test_evaluation_reads_the_held_out_rows(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ import pytest
 
 from groupwise.config.recipe import Evaluate, Recipe
 from groupwise.config.user_code import Permissions, load_use
-from groupwise.data import GenerationRequest, Prompt, Rollout, Sampling, TaskKind, VerifierKind
+from groupwise.data import GenerationRequest, Prompt, Rollout, Sampling, TaskSettings, VerifierSettings
 from groupwise.evaluation.accuracy import average, counts, figures, tally
 from groupwise.evaluation.interval import interval
 from groupwise.methods import grpo
@@ -45,10 +45,10 @@ class Kind:
 
     problems: int
     row: Callable[[int], dict[str, Any]]
-    verifier: VerifierKind | None
+    verifier: VerifierSettings | None
     right: Callable[[Prompt], str]
     wrong: str = "none of it 99991"
-    source: TaskKind = ROWS
+    source: TaskSettings = ROWS
     answers: int = 32
 
 
@@ -103,10 +103,10 @@ def scripted_rollouts(kind: Kind, home: Path) -> tuple[list[Rollout], list[int]]
     c = [round(x * kind.answers / 32) for x in RIGHT[: kind.problems]]
 
     def says(ask: GenerationRequest) -> tuple[int, ...]:
-        prompt = at.held_out[ask.draw]
-        text = kind.right(prompt) if ask.stream[0] < c[ask.draw] else kind.wrong
-        text = "" if c[ask.draw] <= ask.stream[0] == kind.answers - 1 else text
-        return (*at.tokenizer.encode(text), *at.tokenizer.eos)
+        prompt = at.held_out[ask.draw_id]
+        text = kind.right(prompt) if ask.stream[0] < c[ask.draw_id] else kind.wrong
+        text = "" if c[ask.draw_id] <= ask.stream[0] == kind.answers - 1 else text
+        return (*at.tokenizer.encode(text), *at.tokenizer.eos_ids)
 
     setting = replace(at.setting, engine=FakeEngine(says), seed=0, deadline=600.0, verdict_deadline=60.0)
     rollouts = answers(at.held_out, kind.answers, setting)

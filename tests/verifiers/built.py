@@ -10,7 +10,7 @@ import numpy as np
 
 from groupwise.config.recipe_toml import read_verifier
 from groupwise.config.user_code import Permissions, load_use
-from groupwise.data import Finish, Prompt, Sample, Task, Verdict, Verifier, VerifierKind
+from groupwise.data import Finish, Prompt, Sample, Task, Verdict, Verifier, VerifierSettings
 from groupwise.models import encode_action
 from groupwise.sandbox import Sandbox
 from groupwise.verifiers import VerifierContext
@@ -18,7 +18,7 @@ from groupwise.verifiers import VerifierContext
 
 def built(data: Any, task: Task | None = None, sandbox: Callable[..., Sandbox] = Sandbox, **how: Any) -> Verifier:
     """The verifier that a name, a table or a value describes, for a task. `how` are fields of `VerifierContext`."""
-    kind = data if isinstance(data, VerifierKind) else read_verifier(data)
+    kind = data if isinstance(data, VerifierSettings) else read_verifier(data)
     return VerifierContext(task, sandbox, **how).build(kind)
 
 

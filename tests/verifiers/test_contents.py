@@ -7,7 +7,7 @@ import pytest
 
 from groupwise.config.registry import fitting_names
 from groupwise.core import part_named
-from groupwise.data import Prompt, Sample, Verdict, VerifierKind, contents_of
+from groupwise.data import Prompt, Sample, Verdict, VerifierSettings, contents_of
 from groupwise.data.verdict_contents import VerdictContents, joined_contents
 from groupwise.tasks import MixtureVerifier, named_task
 from groupwise.verifiers import Combined, Exact, Hackable, LastNumber, Member, Noisy, Regex, grade_function
@@ -25,7 +25,7 @@ async def graded(verifier: Any, prompt: Prompt) -> list[Verdict]:
 
 
 def test_every_packaged_verifier_declares_its_verdicts() -> None:
-    contents = {name: contents_of(part_named(name)) for name in fitting_names(VerifierKind)}
+    contents = {name: contents_of(part_named(name)) for name in fitting_names(VerifierSettings)}
     unknown = {name for name, declared in contents.items() if declared is None}
     assert unknown == {"ByEnvironment", "Combined", "Function", "Hackable", "Noisy"}, "those of others, or the user's"
     assert {name for name, declared in contents.items() if declared and declared.feedback} == {

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from groupwise.config.registry import fitting_names
-from groupwise.data import Outcome, Prompt, Sample, Verdict, Verifier, VerifierKind
-from groupwise.environments.tools import Hermes, MalformedCall, PythonBlock, calculate
+from groupwise.data import Outcome, Prompt, Sample, Verdict, Verifier, VerifierSettings
+from groupwise.environments.tools import HermesFormat, MalformedCall, PythonBlockFormat, calculate
 from groupwise.sandbox import Sandbox
 from groupwise.verifiers import (
     BeadString,
@@ -54,7 +54,7 @@ needs_sandbox = pytest.mark.skipif(not there and "CI" not in os.environ, reason=
 
 SUM = "7+2+4+2="
 TESTS = {"function": "f", "cases": [{"args": [3], "expected": 4711}]}
-VERIFIERS: dict[VerifierKind, object] = {
+VERIFIERS: dict[VerifierSettings, object] = {
     BeadString(): ["mirror", "red", "blue"],
     CalculatorAnswer(): 4711,
     Choice(options="JKWQ"): "W",
@@ -106,12 +106,12 @@ def verdicts_on(verifier: Verifier, gold: object, texts: Sequence[str]) -> list[
 
 
 def test_every_verifier_is_attacked():
-    assert {type(kind).__name__ for kind in VERIFIERS} | NOT_HERE == set(fitting_names(VerifierKind))
+    assert {type(kind).__name__ for kind in VERIFIERS} | NOT_HERE == set(fitting_names(VerifierSettings))
 
 
 @needs_sandbox
 @pytest.mark.parametrize("kind", VERIFIERS, ids=repr)
-def test_no_hostile_answer_runs_leaks_raises_or_is_right(kind: VerifierKind, tmp_path: Path, monkeypatch):
+def test_no_hostile_answer_runs_leaks_raises_or_is_right(kind: VerifierSettings, tmp_path: Path, monkeypatch):
     monkeypatch.setenv(SECRET, "7f3a-secret-0b1c")
     canary = tmp_path / "canary"
     answers = [*attacks(str(canary))][:: 3 if kind in SLOW else 1]
@@ -182,7 +182,7 @@ def test_the_calculator_accepts_arithmetic_only(tmp_path: Path):
 def test_tool_calls_are_parsed_or_malformed(tmp_path: Path):
     for attack in (*attacks(str(tmp_path / "canary")), *texts()):
         for text in (attack, f"<tool_call>{attack}</tool_call>", f"```python\n{attack}\n```", f"```python\n{attack}"):
-            for format in (Hermes(), PythonBlock()):
+            for format in (HermesFormat(), PythonBlockFormat()):
                 try:
                     assert isinstance(format.calls(text), list)
                 except MalformedCall as error:

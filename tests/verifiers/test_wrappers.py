@@ -103,7 +103,7 @@ def test_the_judge_counts_equations_and_computes_none(text: str) -> None:
 class Grouped(Verifier):
     """A verifier of groups with everything that a verifier may have."""
 
-    keeps_time, notices, packages = True, ("a notice",), ("numpy",)
+    has_own_deadline, notices, packages = True, ("a notice",), ("numpy",)
     closed, gated = False, 0
 
     async def __call__(self, prompt: Prompt, sample: Sample) -> Verdict:
@@ -125,7 +125,7 @@ class Grouped(Verifier):
 def test_a_wrapper_has_the_deadline_checks_and_workers_of_its_verifier() -> None:
     inner = Grouped()
     outer = WrapperVerifier(Noisy(Exact(), rejects=1.0), inner)
-    assert outer.keeps_time and outer.notices == ("a notice",) and outer.packages == ("numpy",)
+    assert outer.has_own_deadline and outer.notices == ("a notice",) and outer.packages == ("numpy",)
     grouped = Prompt("grouped", ())
     assert outer.by_group(grouped) and not outer.by_group(Prompt("p", ()))
     judged = asyncio.run(outer.grade_group(grouped, [Sample(context=(), stream=(i,)) for i in range(3)]))
@@ -134,7 +134,7 @@ def test_a_wrapper_has_the_deadline_checks_and_workers_of_its_verifier() -> None
     outer.close()
     assert inner.closed and inner.gated == 1
     plain = WrapperVerifier(Noisy(Exact()), Exact())
-    assert not plain.keeps_time and not plain.by_group(grouped)
+    assert not plain.has_own_deadline and not plain.by_group(grouped)
 
 
 def test_a_recipe_names_the_wrapped_verifier() -> None:

@@ -1,7 +1,7 @@
 """Advantage estimators: each sample's reward relative to its group, or to all samples of the iteration.
 
-Statistics are over the samples in the batch; samples excluded as unverifiable have already been removed. `compares`
-marks an advantage that is always 0 in groups of one sample.
+Statistics are over the samples in the batch; samples excluded as unverifiable have already been removed.
+`group_relative` marks an advantage that is always 0 in groups of one sample.
 """
 
 from dataclasses import dataclass
@@ -24,11 +24,11 @@ class Standardised(Advantage):
 
     >>> from groupwise.data import rollout_of, pack
     >>> batch = pack([rollout_of([1.0, 0.0, 0.0, 0.0]), rollout_of([1.0, 1.0])])
-    >>> [round(a, 3) for a in Standardised()(batch.score, batch).tolist()]
+    >>> [round(a, 3) for a in Standardised()(batch.verdict_score, batch).tolist()]
     [1.5, -0.5, -0.5, -0.5, 0.0, 0.0]
     """
 
-    compares: ClassVar[bool] = True
+    group_relative: ClassVar[bool] = True
 
     ddof: int = 1
     eps: float = 1e-6
@@ -42,7 +42,7 @@ class Centred(Advantage):
     """`x - mean(group)`; 0 for a single sample. Dr. GRPO, arXiv:2503.20783."""
 
     name: ClassVar[str] = "centred"
-    compares: ClassVar[bool] = True
+    group_relative: ClassVar[bool] = True
 
     def __call__(self, x: Float[Tensor, " s"], b: Batch) -> Float[Tensor, " s"]:
         return b.groups.away(x)

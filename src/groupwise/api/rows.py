@@ -8,7 +8,7 @@ from typing import Any
 from groupwise.api.tables import is_nan, plain_cell, table_rows
 from groupwise.config.recipe import Columns
 from groupwise.core import BadData, Usage
-from groupwise.data import TaskKind
+from groupwise.data import TaskSettings
 from groupwise.runs.atomic_writes import storage_errors, write_file
 from groupwise.tasks.source_stats import listed
 
@@ -23,7 +23,7 @@ def rows_in_memory(data: object, name: str = "data") -> list[Mapping[str, Any]] 
     None for a path, a name or a task.
     Raises `Usage` for anything else, `BadData` for a row that is no dict.
     """
-    if isinstance(data, str | Path | TaskKind) or (isinstance(data, Mapping) and isinstance(data.get("kind"), str)):
+    if isinstance(data, str | Path | TaskSettings) or (isinstance(data, Mapping) and isinstance(data.get("kind"), str)):
         return None
     if (table := table_rows(data, name)) is not None:
         data = table

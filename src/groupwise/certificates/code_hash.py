@@ -20,12 +20,12 @@ DECLARED = (
     "contents",
     "needs_feedback",
     "needs_environment",
-    "whole_answers",
-    "own_noise",
-    "not_stored",
-    "learns_prompts",
-    "columns_as",
-    "skips_rows",
+    "works_on_whole_answers",
+    "makes_own_noise",
+    "unstored_input",
+    "tracks_prompts",
+    "column_type",
+    "column_optional",
     "numbers",
 )
 """Members of components that only `check` and metrics read, also as the decorator `verdicts_have`. Not counted."""

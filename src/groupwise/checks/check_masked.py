@@ -8,10 +8,10 @@ from groupwise.config.recipe import Recipe
 from groupwise.core import Usage
 from groupwise.engines import Native
 from groupwise.models import MaskedShape, Pipeline, stored_unmask
-from groupwise.models.decoder.decoder import Sizes
+from groupwise.models.decoder.decoder import ModelSizes
 
 
-def unmask_errors(recipe: Recipe, shape: Sizes) -> list[Usage]:
+def unmask_errors(recipe: Recipe, shape: ModelSizes) -> list[Usage]:
     """An error if the method is for masked models, and the model is of another kind."""
     unmask = recipe.method.unmask
     if unmask is None or shape.kind == MaskedShape.kind:
@@ -68,11 +68,11 @@ def unfit_settings(recipe: Recipe, shape: MaskedShape) -> dict[str, tuple[bool, 
             f"use at least {longest}: the most tokens of an answer in method.unmask.steps steps",
         ),
         "method.strategy": (
-            not getattr(method.strategy, "whole_answers", False),
+            not getattr(method.strategy, "works_on_whole_answers", False),
             "use CoSampled or Independent: answers are generated whole",
         ),
         "evaluate.strategy": (
-            not getattr(recipe.evaluate.strategy, "whole_answers", False),
+            not getattr(recipe.evaluate.strategy, "works_on_whole_answers", False),
             "use CoSampled or Independent: answers are generated whole",
         ),
         "evaluate.steps": (recipe.evaluate.steps is not None, "leave it out: it is for flow models"),

@@ -18,7 +18,7 @@ from groupwise.data import (
     Verdict,
     VerdictContents,
     Verifier,
-    VerifierKind,
+    VerifierSettings,
     added_contents,
     contents_of,
     joined_contents,
@@ -98,7 +98,7 @@ def need_notes(recipe: Recipe, task: Task) -> list[str]:
             dropped = f"{name_of(method.filter)} drops prompts that stay without a correct answer"
             notes.append(f"  note: {dropped}, and with them their samples of the role {name}")
     drawn = recipe.iterations * recipe.prompts
-    if getattr(method.curriculum, "learns_prompts", False) and 0 < drawn <= len(task):
+    if getattr(method.curriculum, "tracks_prompts", False) and 0 < drawn <= len(task):
         name, enough = name_of(method.curriculum), len(task) // recipe.prompts + 1
         what = f"{name} treats a prompt by its earlier answers, and this run draws {drawn} of {len(task)} prompts"
         notes.append(f"  note: {what}: few or none come back; use {enough} iterations or more, or fewer problems")
@@ -154,7 +154,7 @@ def _makers(role: str) -> str:
 
 def _givers(gives: Callable[[VerdictContents], bool], what: str) -> str:
     """The advice to use a verifier whose verdicts have this."""
-    kinds = {name: part_named(name) for name in sorted(fitting_names(VerifierKind))}
+    kinds = {name: part_named(name) for name in sorted(fitting_names(VerifierSettings))}
     givers = {name: kind for name, kind in kinds.items() if (c := contents_of(kind)) is not None and gives(c)}
     names = sorted(givers, key=lambda name: bool(givers[name].tasks))
     listed = [f"{name} (packaged tasks only)" if givers[name].tasks else name for name in names]

@@ -12,7 +12,7 @@ from groupwise.config.recipe_toml import read_verifier
 from groupwise.config.toml import CommandLineValue
 from groupwise.config.user_code import Permissions, UserCode, load_use
 from groupwise.core import MissingRequirement, Usage, plain_name, visible
-from groupwise.data import Outcome, Verdict, Verifier, VerifierKind
+from groupwise.data import Outcome, Verdict, Verifier, VerifierSettings
 from groupwise.evaluation.interval import score
 from groupwise.sandbox import Sandbox
 from groupwise.verifiers import (
@@ -30,14 +30,14 @@ from groupwise.verifiers.audit import (
     CHANGES,
     OF_WHOLE_TEXTS,
     AuditResult,
-    Case,
+    LabelledCase,
     audit_cases,
     count_flips,
     packaged_cases,
     read_cases,
 )
 
-PEERS: tuple[VerifierKind, ...] = (MathVerify(), MathDrGrpo(), MathDapo(), LastNumber())
+PEERS: tuple[VerifierSettings, ...] = (MathVerify(), MathDrGrpo(), MathDapo(), LastNumber())
 """Verifiers that the audit of `Math` alone also measures, for comparison. None with `--cases`."""
 WITH_MATH_CASES = (*map(type, PEERS), Exact, Function)
 """Verifiers without packaged cases, which are audited on the cases of `math`."""
@@ -80,7 +80,7 @@ def audit(
     return 0
 
 
-def cases_for(kind: VerifierKind, path: str | None) -> tuple[tuple[Case, ...], str]:
+def cases_for(kind: VerifierSettings, path: str | None) -> tuple[tuple[LabelledCase, ...], str]:
     """The labelled answers for the audit of a verifier, and their source."""
     if path is not None:
         return read_cases(path), path
@@ -90,7 +90,7 @@ def cases_for(kind: VerifierKind, path: str | None) -> tuple[tuple[Case, ...], s
     return cases, f"the packaged cases of {table}"
 
 
-def build(kind: VerifierKind, use: UserCode) -> Verifier:
+def build(kind: VerifierSettings, use: UserCode) -> Verifier:
     """The verifier with these settings, for any problems."""
     sandbox = partial(Sandbox, unsafe=use.unsafe_local_exec)
 
@@ -101,7 +101,7 @@ def build(kind: VerifierKind, use: UserCode) -> Verifier:
 
 
 async def judge_all(
-    verifiers: Mapping[str, Verifier], cases: Sequence[Case], changes: Sequence[str]
+    verifiers: Mapping[str, Verifier], cases: Sequence[LabelledCase], changes: Sequence[str]
 ) -> tuple[dict[str, AuditResult], dict[str, tuple[int, int]]]:
     """Run each verifier on all labelled answers, and the first also on these harmless changes of their notation."""
     judged = {name: await audit_cases(verifier, cases) for name, verifier in verifiers.items()}
@@ -165,7 +165,7 @@ def errors(name: str, judged: AuditResult, listed: int) -> list[str]:
     return lines
 
 
-def line(case: Case, verdict: Verdict) -> str:
+def line(case: LabelledCase, verdict: Verdict) -> str:
     """A line for the terminal about a labelled answer: answer, gold answer, outcome, reason."""
     reason = verdict.cause or verdict.feedback
     text = f"{case.answer[:100]!r}  gold {str(case.gold)[:60]!r}  {verdict.outcome.name}"

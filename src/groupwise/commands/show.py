@@ -75,7 +75,7 @@ def differences(reference: Reference, method: Method) -> list[tuple[str, str, st
     head = ("", "paper", "authors' code and others", "here")
     rows = [(d.what, d.paper, d.code, d.ours) for d in reference.differences]
     for wording in wordings(method):
-        source = wording.forms.source
+        source = wording.auto_default.prose_source
         own = source.startswith(OURS)
         code = source.removeprefix(OURS).removeprefix(", with ") or "not found"
         rows.append((f"{wording.field_path} in prose", "", code, OURS if own else "that text"))
@@ -86,10 +86,12 @@ def auto_texts(method: Method) -> list[str]:
     """The two forms of each text whose default is `auto`: for the packaged models, and in prose for others."""
     lines: list[str] = []
     for wording in wordings(method):
-        forms, prose = wording.forms, str(wording.forms.prose).strip().splitlines()
-        lines += [wording.field_path, f"  packaged models: {forms.packaged!r}"]
+        forms, prose = wording.auto_default, str(wording.auto_default.for_other_models).strip().splitlines()
+        lines += [wording.field_path, f"  packaged models: {forms.for_packaged_models!r}"]
         lines += (
-            [f"  prose: {forms.prose!r}"] if len(prose) == 1 else ["  prose:", *(f"    {x}".rstrip() for x in prose)]
+            [f"  prose: {forms.for_other_models!r}"]
+            if len(prose) == 1
+            else ["  prose:", *(f"    {x}".rstrip() for x in prose)]
         )
     return lines
 

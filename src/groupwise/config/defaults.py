@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from groupwise.config.devices import AUTO, device_of, dtype_of
-from groupwise.config.parse_values import Reading
+from groupwise.config.parse_values import ValueParser
 from groupwise.config.phase_recipes import read_phases
 from groupwise.config.toml import (
     DEFAULT,
@@ -20,7 +20,7 @@ from groupwise.config.toml import (
     set_paths,
 )
 from groupwise.core import GroupwiseError
-from groupwise.data import Sampling, TaskKind
+from groupwise.data import Sampling, TaskSettings
 from groupwise.models import base_directory, find_model, kind_of, outline, read_shape
 from groupwise.runs.phase_directories import KEY, trained_model
 
@@ -169,9 +169,9 @@ def is_packaged(data: Mapping[str, Any]) -> bool:
     return packaged["model"] == str(chosen["model"]) and task_of(packaged["task"]) == task_of(chosen["task"])
 
 
-def task_of(data: Any) -> TaskKind:
+def task_of(data: Any) -> TaskSettings:
     """The task that a recipe's data names; a stand-in for an invalid one, and for one in a user's file."""
-    return Reading().value(data, TaskKind, MISSING, "task")
+    return ValueParser().value(data, TaskSettings, MISSING, "task")
 
 
 def is_set(data: Mapping[str, Any], path: str) -> bool:

@@ -27,7 +27,7 @@ from groupwise.config.registry import (
 from groupwise.config.toml import CommandLineValue, default_method
 from groupwise.config.user_code import UserCode
 from groupwise.core import InvalidValue, Usage, class_name, part_named, plain_name
-from groupwise.data import TaskKind, VerifierKind, name_of
+from groupwise.data import TaskSettings, VerifierSettings, name_of
 from groupwise.methods import Method
 from groupwise.methods.families import published_name
 from groupwise.tasks import task_table
@@ -37,26 +37,26 @@ from groupwise.verifiers.user_function import functions_in
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
-    """Converts TOML data to typed values. Errors are collected in `problems`, and reading continues.
+class ValueParser:
+    """Converts TOML data to typed values. Errors are collected in `errors`, and reading continues.
 
     Each method returns MISSING for invalid data. `where` is the dotted path for messages. Without `user_code`, code in
     the user's files becomes an `UnloadedPart`.
     """
 
     user_code: UserCode | None = None
-    problems: list[Usage] = field(default_factory=list)
+    errors: list[Usage] = field(default_factory=list)
 
     def problem(self, where: str, what: str, fix: str = "") -> Any:
         """Record one error, and return MISSING. Without a `fix`, the error refers to `groupwise help`."""
-        self.problems.append(problem(where, what, fix))
+        self.errors.append(problem(where, what, fix))
         return MISSING
 
     def value(self, data: Any, hint: Any, current: Any, where: str) -> Any:
         """Convert data to the type `hint` of a field; `current` is the field's value so far."""
         if (
             isinstance(data, CommandLineValue)
-            and TaskKind in (hint, *get_args(hint))
+            and TaskSettings in (hint, *get_args(hint))
             and not isinstance(data.plain, dict)
         ):
             data = data.plain if isinstance(data.plain, str) else str(data)  # a file may have the name 2024
@@ -79,7 +79,7 @@ class Reading:
             case origin if origin is tuple:
                 return self.sequence(data, get_args(hint), current, where)
         part = self.part(data, hint, current, where)
-        return UNREAD[hint](self.problems[-1]) if part is MISSING and hint in UNREAD else part
+        return UNREAD[hint](self.errors[-1]) if part is MISSING and hint in UNREAD else part
 
     def scalar(self, data: Any, hint: type, where: str) -> Any:
         """Convert data to a bool, int, float or string. A whole number is accepted for a float."""
@@ -98,9 +98,9 @@ class Reading:
         if len(types) == 1:  # the problem of the one type is more precise than "expected ..."
             return self.value(data, types[0], current, where)
         for arm in types:
-            trial = Reading(self.user_code)
+            trial = ValueParser(self.user_code)
             value = trial.value(data, arm, current, where)
-            if not trial.problems:
+            if not trial.errors:
                 return value
         return self.problem(where, f"{_describe(data)}; expected {' or '.join(map(expected, types))}")
 
@@ -146,7 +146,7 @@ class Reading:
         if isinstance(data, str) and is_table(hint):
             entry = next((f.name for f in fields(hint) if default(f) is MISSING), fields(hint)[0].name)
             return self.problem(where, f"{_describe(data)}; expected a table", f'write {{ {entry} = "{data}" }}')
-        if hint is TaskKind and (data := self.task(data, where)) is MISSING:
+        if hint is TaskSettings and (data := self.task(data, where)) is MISSING:
             return MISSING
         if isinstance(data, str):
             data = {"base" if hint is Method else "kind": data}
@@ -216,7 +216,7 @@ class Reading:
             return UNLOADED.get(hint, UnloadedPart)(part.part, tuple(constants.items()))
         if part is MISSING:
             return MISSING
-        if hint is VerifierKind and ":" in name and callable(part) and not isinstance(part, type):
+        if hint is VerifierSettings and ":" in name and callable(part) and not isinstance(part, type):
             file, _, function = name.rpartition(":")
             part, constants = Function, {"name": function, "file": f"{file.removesuffix('.py')}.py", **constants}
         if not isinstance(part, type):
@@ -243,7 +243,7 @@ class Reading:
                 self.problem(where, f"{key} is not a field", f"use the command-line option {SWITCHES[key]}")
                 continue
             if key not in known:
-                self.problems.extend(unknown_keys(where, cls.__name__, key, item, (*others, *known)))
+                self.errors.extend(unknown_keys(where, cls.__name__, key, item, (*others, *known)))
                 continue
             value = self.value(item, hints[key], values.get(key, default(known[key])), f"{where}.{key}")
             values[key] = value if value is not MISSING else values.get(key, MISSING)
@@ -265,7 +265,7 @@ class Reading:
         """The component with a public name, or one from a user's file, such as `my_file:MyClip`."""
         if not isinstance(name, str):
             return self.problem(where, f"kind: {_describe(name)}; expected the name of a component")
-        if hint is VerifierKind:
+        if hint is VerifierSettings:
             return self.verifier(name, where)
         if ":" in name:
             return self.user_part(name, where)
@@ -291,7 +291,7 @@ class Reading:
             return self.problem(where, f"{name!r} is not how a verifier is written", fix)
         if ":" in name:
             return self.user_part(name, where)
-        known = class_name(name) if class_name(name) in fitting_names(VerifierKind) else name
+        known = class_name(name) if class_name(name) in fitting_names(VerifierSettings) else name
         if (kind := part_named(known)) is not None:
             return kind
         return self.problem(where, f"no verifier is called {name!r}", verifier_suggestion(name))
@@ -303,7 +303,9 @@ class Reading:
         for where, kind in verifiers.items():
             functions = functions_in(kind)
             missing = {
-                f.name for f in functions if not f.file and self.user_code and f.name not in self.user_code.in_memory
+                f.name
+                for f in functions
+                if not f.file and self.user_code and f.name not in self.user_code.functions_in_memory
             }
             if missing:
                 what = f"{' and '.join(sorted(missing))} was a function in memory of the program that started this run"
@@ -316,7 +318,7 @@ class Reading:
             self.user_part(recipe.environment, "recipe.environment")
         if (agent := recipe.agent) and ":" in agent.file:
             self.user_part(agent.file, "recipe.agent.file")
-        elif agent and self.user_code and agent.file not in self.user_code.in_memory:
+        elif agent and self.user_code and agent.file not in self.user_code.functions_in_memory:
             what = f"{agent.file} was a function in memory of the program that started this run"
             self.problem(
                 "recipe.agent.file",
@@ -356,7 +358,7 @@ class Reading:
 def front_door(socket: type) -> str:
     """The package that users import a socket from.
 
-    >>> front_door(VerifierKind)
+    >>> front_door(VerifierSettings)
     'groupwise.data'
     """
     return ".".join(socket.__module__.split(".")[:2])
@@ -364,7 +366,7 @@ def front_door(socket: type) -> str:
 
 def verifier_suggestion(name: str) -> str:
     """The fix for an unknown name of a verifier: a near name, or else all of them and how a user names a function."""
-    near = suggestion(plain_name(name), map(plain_name, fitting_names(VerifierKind)))
+    near = suggestion(plain_name(name), map(plain_name, fitting_names(VerifierSettings)))
     if near.startswith("did you mean"):
         return near
     return f"{near}\nfor your own function, write my_file:grade and add --use my_file.py"

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar, Literal, TypeVar
 
 from groupwise.core import check_types
-from groupwise.data import THREAD, EngineKind, Sampling, Strategy, TaskKind, VerifierKind
+from groupwise.data import THREAD, EngineSettings, Sampling, Strategy, TaskSettings, VerifierSettings
 from groupwise.engines import Native
 from groupwise.learner import AdamW, check_lanes
 from groupwise.methods import Method
@@ -70,10 +70,10 @@ class ExtraTask:
     Without a `verifier`, that of the task is its default verifier, else the recipe's verifier.
     """
 
-    task: TaskKind
+    task: TaskSettings
     weight: float = 1.0
     columns: Columns = Columns()
-    verifier: VerifierKind | None = None
+    verifier: VerifierSettings | None = None
 
     def __post_init__(self) -> None:
         read_task_names(self, "task")
@@ -287,15 +287,15 @@ class Recipe:
     lora: Lora | None = None
     pipeline: Pipeline = Pipeline()  # noqa: RUF009
     warm_start: WarmStart | None = None
-    task: TaskKind = Calculator()  # noqa: RUF009
+    task: TaskSettings = Calculator()  # noqa: RUF009
     columns: Columns = Columns()
     extra_tasks: tuple[ExtraTask, ...] = ()
-    held_out: TaskKind | None = None
+    held_out: TaskSettings | None = None
     max_prompt_tokens: int | None = None
     template: str = ""
     system: str = ""
     template_arguments: tuple[tuple[str, bool | int | float | str], ...] = ()
-    verifier: VerifierKind | None = None
+    verifier: VerifierSettings | None = None
     threshold: float | None = None
     environment: str = ""
     agent: Agent | None = None
@@ -305,7 +305,7 @@ class Recipe:
     seed: int = 0
     max_unverifiable: float = 0.1
     sampling: Sampling = Sampling()  # noqa: RUF009
-    engine: EngineKind = Native()  # noqa: RUF009
+    engine: EngineSettings = Native()  # noqa: RUF009
     optimizer: AdamW = AdamW()  # noqa: RUF009
     machine: Machine = Machine()
     cluster: Cluster = Cluster()

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Literal, Protocol
 from groupwise.config.user_code import PREFIX
 from groupwise.core import Usage, files_of, part_named, part_names
 from groupwise.core.lazy_imports import PART_ROOMS
-from groupwise.data import TaskKind, VerifierKind, name_of
+from groupwise.data import TaskSettings, VerifierSettings, name_of
 from groupwise.methods.families import method_files
 
 
@@ -22,7 +22,7 @@ class UnloadedPart:
 
     part: str
     constants: tuple[tuple[str, Any], ...] = ()
-    max_logprob_diff: ClassVar[Literal["by_dtype"]] = "by_dtype"  # an EngineKind has it
+    max_logprob_diff: ClassVar[Literal["by_dtype"]] = "by_dtype"  # an EngineSettings has it
 
     def __call__(self, *_: Any) -> Any:
         raise Usage(
@@ -33,12 +33,12 @@ class UnloadedPart:
 
 
 @dataclass(frozen=True, slots=True)
-class UnloadedVerifier(UnloadedPart, VerifierKind):
+class UnloadedVerifier(UnloadedPart, VerifierSettings):
     """Stands for a verifier in a user's file that is not loaded."""
 
 
 @dataclass(frozen=True, slots=True)
-class UnloadedTask(UnloadedPart, TaskKind):
+class UnloadedTask(UnloadedPart, TaskSettings):
     """Stands for a task in a user's file that is not loaded."""
 
     @property
@@ -57,12 +57,12 @@ class UnreadPart:
 
 
 @dataclass(frozen=True, slots=True)
-class UnreadVerifier(UnreadPart, VerifierKind):
+class UnreadVerifier(UnreadPart, VerifierSettings):
     """Stands for a verifier that cannot be read."""
 
 
 @dataclass(frozen=True, slots=True)
-class UnreadTask(UnreadPart, TaskKind):
+class UnreadTask(UnreadPart, TaskSettings):
     """Stands for a task that cannot be read."""
 
     @property
@@ -70,8 +70,8 @@ class UnreadTask(UnreadPart, TaskKind):
         return "task"
 
 
-UNLOADED: Mapping[Any, type[UnloadedPart]] = {VerifierKind: UnloadedVerifier, TaskKind: UnloadedTask}
-UNREAD: Mapping[Any, Any] = {VerifierKind: UnreadVerifier, TaskKind: UnreadTask}
+UNLOADED: Mapping[Any, type[UnloadedPart]] = {VerifierSettings: UnloadedVerifier, TaskSettings: UnloadedTask}
+UNREAD: Mapping[Any, Any] = {VerifierSettings: UnreadVerifier, TaskSettings: UnreadTask}
 """The stand-ins for verifiers and tasks: in files that are not loaded, and invalid ones."""
 
 
@@ -115,7 +115,7 @@ def socket_of(part: Any) -> type | None:
 
 def is_socket(kind: type) -> bool:
     """Whether a class is a socket: a Protocol, or the base class of verifiers."""
-    return Protocol in kind.__bases__ or kind is VerifierKind
+    return Protocol in kind.__bases__ or kind is VerifierSettings
 
 
 def fits(part: Any, socket: Any) -> bool:
@@ -132,7 +132,12 @@ def fits(part: Any, socket: Any) -> bool:
         return socket_of(part) is socket
     if socket in home.__mro__:
         return True
-    if socket is VerifierKind or socket_of(part) or home.__module__.startswith("groupwise.") or isinstance(part, type):
+    if (
+        socket is VerifierSettings
+        or socket_of(part)
+        or home.__module__.startswith("groupwise.")
+        or isinstance(part, type)
+    ):
         return False
     return isinstance(part, socket) and _same_arity(part, socket)
 

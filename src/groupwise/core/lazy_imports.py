@@ -132,7 +132,7 @@ def _socket(name: str, bases: Mapping[str, str]) -> str:
     """The nearest base class that is a socket, or the socket that the decorator declares; empty without one."""
     while name := bases.get(name, ""):
         name = name.capitalize() if name.islower() else name
-        if bases.get(name) == "Protocol" or name == "VerifierKind":  # the base class of verifiers is no Protocol
+        if bases.get(name) == "Protocol" or name == "VerifierSettings":  # the base class of verifiers is no Protocol
             return name
     return ""
 

@@ -32,12 +32,13 @@ __all__ = [
     "Aggregate",
     "AttentionLayout",
     "Backbone",
-    "Couples",
+    "CouplingUnit",
     "Credit",
     "Curriculum",
     "Engine",
-    "EngineKind",
+    "EngineSettings",
     "Environment",
+    "EqualWeightUnit",
     "Filter",
     "HasLinearHead",
     "ListsProblems",
@@ -49,23 +50,22 @@ __all__ = [
     "Ratio",
     "ReadsColumns",
     "ReplyLog",
-    "ReportsNumbers",
+    "ReportsMetrics",
     "Sampler",
     "Shaping",
     "SharesDevice",
     "Strategy",
     "Surrogate",
     "Task",
-    "TaskKind",
+    "TaskSettings",
     "Verifier",
-    "VerifierKind",
-    "Weighs",
+    "VerifierSettings",
     "Weight",
 ]
 
-Couples = Literal["token", "sequence", "group", "step"]
+CouplingUnit = Literal["token", "sequence", "group", "step"]
 """The unit that is never split between microbatches. With `step`, a whole optimizer step is one microbatch."""
-Weighs = Literal["tokens", "sequences"]
+EqualWeightUnit = Literal["tokens", "sequences"]
 
 State = TypeVar("State")
 Memo = TypeVar("Memo", contravariant=True)
@@ -93,7 +93,7 @@ class Task(Protocol):
 
 
 @runtime_checkable
-class TaskKind(Protocol):
+class TaskSettings(Protocol):
     """The settings of a task in a recipe: the base class of a frozen dataclass, which `build` makes a `Task`.
 
     `build` gets the function that encodes a problem's text or messages as prompt ids. `label` names the task in
@@ -117,15 +117,15 @@ class TaskKind(Protocol):
 class Verifier(ABC):
     """Judges a finished sample. An exception makes its verdict unverifiable; most `GroupwiseError`s end the run.
 
-    A subclass overrides the defaults that do not hold for it. `keeps_time` is whether it limits the time of each call
-    itself; waiting in its queue then counts towards the rollout's deadline only. `notices` are lines for the user
+    A subclass overrides the defaults that do not hold for it. `has_own_deadline` is whether it limits the time of each
+    call itself; waiting in its queue then counts towards the rollout's deadline only. `notices` are lines for the user
     before its first use, such as the host of an LLM judge. `packages` are the installed packages that its verdicts
     depend on: the protocol of an evaluation has their versions. By `contents` (`VerdictContents`, or the decorator
     `verdicts_have`) `check` finds a method that needs more.
     """
 
     __slots__ = ()
-    keeps_time: bool = False
+    has_own_deadline: bool = False
     notices: Sequence[str] = ()
     packages: Sequence[str] = ()
 
@@ -147,17 +147,17 @@ class Verifier(ABC):
         """End its workers."""
 
 
-class VerifierKind(Verifier):
+class VerifierSettings(Verifier):
     """The settings of a verifier in a recipe: the base class of a frozen dataclass, which `build` makes a `Verifier`.
 
     By default the value itself is the verifier, with an `async def __call__(self, prompt, sample)`. One that needs
     processes or other verifiers has its own `build`, which gets the `VerifierContext`: task, sandbox, judges, deadline.
-    `fits` is whether answers can be compared with a gold answer; `expects` describes such gold answers in the error
-    message. A verifier of packaged tasks only names their kinds in `tasks`.
+    `fits` is whether answers can be compared with a gold answer; `gold_answer_format` describes such gold answers in
+    the error message. A verifier of packaged tasks only names their kinds in `tasks`.
     """
 
     __slots__ = ()
-    expects: ClassVar[str] = ""
+    gold_answer_format: ClassVar[str] = ""
     tasks: ClassVar[tuple[type, ...]] = ()
 
     async def __call__(self, prompt: Prompt, sample: Sample) -> Verdict:
@@ -165,7 +165,7 @@ class VerifierKind(Verifier):
 
     def build(self, grading: Any, /) -> Verifier:
         """The verifier with these settings."""
-        if type(self).__call__ is VerifierKind.__call__:
+        if type(self).__call__ is VerifierSettings.__call__:
             raise NotImplementedError(
                 f"{type(self).__name__} needs an async __call__(prompt, sample), or its own build"
             )
@@ -235,7 +235,7 @@ class Curriculum(Protocol[State]):
 
     `draw` returns draws with id 0, which the buffer numbers. It may return fewer than `n`, each with its own number of
     samples. `observe` gets the rollouts of one round of sampling; a refill is the next round. `end_iteration` gets all
-    rollouts of an iteration, as finally selected. Optional: `ReportsNumbers`, and `learns_prompts = True` if it treats
+    rollouts of an iteration, as finally selected. Optional: `ReportsMetrics`, and `tracks_prompts = True` if it treats
     a prompt by its earlier answers.
     """
 
@@ -255,7 +255,7 @@ class Curriculum(Protocol[State]):
 
 
 @runtime_checkable
-class ReportsNumbers(Protocol[Memo]):
+class ReportsMetrics(Protocol[Memo]):
     """A curriculum that reports numbers after an iteration, such as the failures that it holds: `curriculum/NAME`.
 
     It gets its state after the iteration, and all rollouts of the iteration.
@@ -341,9 +341,9 @@ class Strategy(Protocol):
     Optional, also for the values of its fields: `ReadsColumns`; `roles`, the kinds of samples (`Role`) that it makes
     beside answers; `contents`, the subscores that it adds to verdicts; `needs`, the subscores that it reads;
     `needs_feedback = True` if it writes the verdict's feedback into prompts; `needs_environment = True` if it converses
-    with one; `needs_agent = True` if it runs the recipe's agent; `whole_answers = True` if it can sample from a masked
-    policy, which generates answers whole; and `own_noise = True` if its denoising steps need none of the recipe's.
-    `check` compares them with the recipe.
+    with one; `needs_agent = True` if it runs the recipe's agent; `works_on_whole_answers = True` if it can sample from
+    a masked policy, which generates answers whole; and `makes_own_noise = True` if its denoising steps need none of the
+    recipe's. `check` compares them with the recipe.
     """
 
     __slots__ = ()
@@ -356,7 +356,7 @@ class Strategy(Protocol):
 class ReadsColumns(Protocol):
     """A component that reads columns of the data rows, such as hints. A run whose rows lack one does not start.
 
-    Optional: `columns_as` is "text" or "texts" if only such values can be read, and `skips_rows` is True if the
+    Optional: `column_type` is "text" or "texts" if only such values can be read, and `column_optional` is True if the
     component leaves rows without the column as they are; then one row that has it is enough.
     """
 
@@ -403,7 +403,7 @@ class SharesDevice(Protocol):
 
 
 @runtime_checkable
-class EngineKind(Protocol):
+class EngineSettings(Protocol):
     """The settings of an engine in a recipe, and how to build it.
 
     `max_logprob_diff` bounds the absolute difference between the engine's and the learner's log-prob of a token.
@@ -485,7 +485,7 @@ class Mask(Protocol):
 class Aggregate(Protocol):
     """The weight (share) of each token in the loss of a step: a constant that contains all divisors by counts.
 
-    An aggregate declares `weighs = "sequences"` if a sequence's total share does not grow with its length.
+    An aggregate declares `equal_weight_unit = "sequences"` if a sequence's total share does not grow with its length.
     """
 
     __slots__ = ()
@@ -508,7 +508,7 @@ class Weight(Protocol):
 class Ratio(Protocol):
     """The ratio of new to old policy for each token, with gradient.
 
-    Microbatches never split the unit that `couples` names, such as a sequence. A ratio declares
+    Microbatches never split the unit that `coupling_unit` names, such as a sequence. A ratio declares
     `one_per_sequence = True` if all tokens of a sequence have the same value.
     """
 
@@ -550,7 +550,7 @@ class AttentionLayout(Protocol):
     """
 
     @property
-    def position(self) -> Int[Tensor, " n"]: ...
+    def positions(self) -> Int[Tensor, " n"]: ...
 
     def attend(
         self,
@@ -603,7 +603,7 @@ class HasLinearHead(Protocol):
 
 @runtime_checkable
 class Memory(Protocol[State]):
-    """State of a method, such as an adaptive KL coefficient, updated after an iteration: `batch.memory[name]`."""
+    """State of a method, such as an adaptive KL coefficient, updated after an iteration: `batch.memories[name]`."""
 
     __slots__ = ()
 

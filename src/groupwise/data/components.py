@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from typing import Any
 
-from groupwise.data.base_classes import Couples, Weighs
+from groupwise.data.base_classes import CouplingUnit, EqualWeightUnit
 from groupwise.data.batch import Batch
 from groupwise.data.measures import Measure
 from groupwise.data.roles import Role
@@ -12,25 +12,25 @@ from groupwise.data.verdict_contents import VerdictContents, joined_contents
 
 __all__ = [
     "added_contents",
-    "couples",
+    "coupling_unit",
     "declares",
+    "equal_weight_unit",
     "name_of",
     "needs",
     "notes",
     "one_per_sequence",
     "roles_of",
     "sampled_by",
-    "weighs",
     "with_fields",
 ]
 
-_COUPLES: tuple[Couples, ...] = ("token", "sequence", "group", "step")
+_UNITS: tuple[CouplingUnit, ...] = ("token", "sequence", "group", "step")
 
 
-def couples(part: Any) -> Couples:
-    """The largest unit that microbatches must not split (`Couples`), over a component and those in its fields."""
-    units: list[Couples] = [getattr(p, "couples", "token") for p in with_fields(part)]
-    return max(units, key=_COUPLES.index)
+def coupling_unit(part: Any) -> CouplingUnit:
+    """The largest unit that microbatches must not split (`CouplingUnit`), over a component and those in its fields."""
+    units: list[CouplingUnit] = [getattr(p, "coupling_unit", "token") for p in with_fields(part)]
+    return max(units, key=_UNITS.index)
 
 
 def one_per_sequence(part: Any) -> bool:
@@ -43,9 +43,9 @@ def declares(part: Any, name: str) -> bool:
     return any(getattr(p, name, False) for p in with_fields(part))
 
 
-def weighs(aggregate: Any) -> Weighs:
+def equal_weight_unit(aggregate: Any) -> EqualWeightUnit:
     """The unit to which an aggregate gives equal weights: `tokens` or `sequences`."""
-    return getattr(aggregate, "weighs", "tokens")
+    return getattr(aggregate, "equal_weight_unit", "tokens")
 
 
 def needs(part: Any) -> frozenset[Measure]:

@@ -166,7 +166,7 @@ _BY_QUESTION: dict[str, tuple[Metric, ...]] = {
         Metric("curriculum/beginnings", "with `Survey`: draws of the iteration that continue a beginning of an answer"),
         Metric("curriculum/hinted", "with `HintLadder`: prompts of the iteration with a hint"),
         Metric("curriculum/known", "prompts whose pass rate the curriculum knows from earlier answers"),
-        Metric("curriculum/<name>", "a number that a curriculum reports (`ReportsNumbers`)"),
+        Metric("curriculum/<name>", "a number that a curriculum reports (`ReportsMetrics`)"),
         Metric("rollout/unverifiable", "samples with the outcome unverifiable, selected or not", better="lower"),
     ),
     STEP: (

@@ -3,13 +3,13 @@
 from collections.abc import Sequence
 from typing import Any
 
-from groupwise.data.base_classes import EngineKind, ListsProblems, Task
+from groupwise.data.base_classes import EngineSettings, ListsProblems, Task
 from groupwise.data.sample import Prompt
 
 __all__ = ["all_problems", "data_stats", "notices_of"]
 
 
-def notices_of(engine: EngineKind) -> Sequence[str]:
+def notices_of(engine: EngineSettings) -> Sequence[str]:
     """Lines that a command prints before it uses an engine, such as the addresses of engines. Default: none."""
     return getattr(engine, "notices", ())
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from groupwise.data import Engine, EngineKind
+from groupwise.data import Engine, EngineSettings
 from groupwise.engines.native.native_engine import NativeEngine
 from groupwise.engines.native.paged_engine import PagedEngine
 from groupwise.engines.native.paged_layout import on_gpu, refusal
@@ -23,7 +23,7 @@ STEP_ENGINES: Mapping[str, Callable[..., Engine]] = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Native(EngineKind):
+class Native(EngineSettings):
     """Runs the engine in the trainer's process: at most `max_num_seqs` sequences and `kv_cache_tokens` cached tokens.
 
     On a GPU it decodes with paged keys and values where it can (`PagedEngine`). There, `batch_invariant` gives all
@@ -60,7 +60,7 @@ class Native(EngineKind):
         return NativeEngine(model, tokenizer, seed=seed, experts=experts, **sizes)
 
 
-def without_pages(engine: EngineKind, model: Model) -> str | None:
+def without_pages(engine: EngineSettings, model: Model) -> str | None:
     """A line for the user if the trainer's engine decodes a language model on a GPU without pages; else None."""
     if not (isinstance(engine, Native) and isinstance(model, LanguageModel) and on_gpu(model)):
         return None

@@ -22,7 +22,7 @@ from groupwise.data import (
     side_models_of,
 )
 from groupwise.learner import AuxiliaryLoss, RouterReplay, SideModel, ValueModel
-from groupwise.methods.now import Now
+from groupwise.methods.now import ScheduleInput
 from groupwise.methods.schedules import FromMemory, Schedule, with_value
 from groupwise.methods.side_model_checks import check_side_models, value_targets
 from groupwise.methods.strategy_checks import check_curriculum, check_group_size
@@ -105,7 +105,7 @@ class Method:
         if early:
             why = f"the filter needs {early[0]}, and a filter runs before the learner computes measures"
             raise ValueError(f"{why}\nuse a filter that needs Subscore or Mark only: these exist before learning")
-        if self.group_size == 1 and any(getattr(a, "compares", False) for a in (*self.advantage, self.credit)):
+        if self.group_size == 1 and any(getattr(a, "group_relative", False) for a in (*self.advantage, self.credit)):
             why = "group_size is 1 and the advantage compares samples of a group: every advantage would be 0"
             raise ValueError(f"{why}\nset group_size to 2 or more")
         for path, schedule in self.schedules:
@@ -125,7 +125,7 @@ class Method:
             why = 'old_logprobs = "engine": without old log-probs, router_replay = "learner" has nothing to replay'
             raise ValueError(f'{why}\nset router_replay = "engine", or old_logprobs = "learner"')
 
-    def at(self, now: Now) -> "Method":
+    def at(self, now: ScheduleInput) -> "Method":
         """The method with the current number in place of each schedule. `InvalidValue` if a field refuses it."""
         method = self
         for path, schedule in self.schedules:

@@ -6,10 +6,10 @@ from groupwise.data import Curriculum, Strategy, name_of, with_fields
 def check_curriculum(curriculum: Curriculum, strategy: Strategy, max_refills: int, old_logprobs: str) -> None:
     """Raise ValueError if a curriculum requires another strategy, more sampling rounds or `old_logprobs = "engine"`.
 
-    `needs_strategy` is the name of the strategy that reads its draws, `rounds` the sampling rounds of an iteration, and
-    `replays_answers` is true if it draws stored answers.
+    `required_strategy` is the name of the strategy that reads its draws, `rounds` the sampling rounds of an iteration,
+    and `replays_answers` is true if it draws stored answers.
     """
-    name, needed = name_of(curriculum), getattr(curriculum, "needs_strategy", "")
+    name, needed = name_of(curriculum), getattr(curriculum, "required_strategy", "")
     if needed and needed not in {type(part).__name__ for part in with_fields((strategy,))}:
         what = f"the curriculum {name} needs the strategy {needed}, and the strategy is {name_of(strategy)}"
         raise ValueError(f"{what}\nset method.strategy = {around(needed, strategy)}")

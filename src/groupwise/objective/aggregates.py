@@ -1,8 +1,8 @@
 """Aggregates: each token's constant weight (share) in a step's loss. Only aggregates divide by counts.
 
 The docstrings distinguish *drawn* samples (all) from *live* ones (with at least one token). Sizes have the dtype of the
-advantage, which they multiply. An empty step has an empty share. With `weighs = "sequences"` a sequence's total share
-does not grow with its length, unless `LengthScaledAggregate` asks for it.
+advantage, which they multiply. An empty step has an empty share. With `equal_weight_unit = "sequences"` a sequence's
+total share does not grow with its length, unless `LengthScaledAggregate` asks for it.
 """
 
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from groupwise.data import Aggregate, Batch, Weighs, aggregate
+from groupwise.data import Aggregate, Batch, EqualWeightUnit, aggregate
 
 __all__ = [
     "budget_mean",
@@ -39,7 +39,7 @@ class SequenceMean(Aggregate):
     """
 
     name: ClassVar[str] = "sequence_mean"
-    weighs: ClassVar[Weighs] = "sequences"
+    equal_weight_unit: ClassVar[EqualWeightUnit] = "sequences"
 
     def __call__(self, step: Batch) -> Float[Tensor, " n"]:
         s = step.sequences
@@ -54,7 +54,7 @@ class GroupMean(Aggregate):
     """
 
     name: ClassVar[str] = "group_mean"
-    weighs: ClassVar[Weighs] = "sequences"
+    equal_weight_unit: ClassVar[EqualWeightUnit] = "sequences"
 
     def __call__(self, step: Batch) -> Float[Tensor, " n"]:
         s, g = step.sequences, step.groups
@@ -77,7 +77,7 @@ class EpisodeMean(Aggregate):
     """
 
     name: ClassVar[str] = "episode_mean"
-    weighs: ClassVar[Weighs] = "sequences"
+    equal_weight_unit: ClassVar[EqualWeightUnit] = "sequences"
 
     def __call__(self, step: Batch) -> Float[Tensor, " n"]:
         episodes = step.sequences.then(step.episodes)

@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from groupwise.data import Batch, Couples, Entropy, Measure, component_of
+from groupwise.data import Batch, CouplingUnit, Entropy, Measure, component_of
 from groupwise.objective.sentences import SentenceSplitter
 
 __all__ = ["ClipScale", "EntropyScale", "RelativeEntropyScale", "unscaled"]
@@ -39,7 +39,7 @@ class EntropyScale(ClipScale):
     SSPO, arXiv:2511.04256. The paper says that uncertain sentences get a wider range; the formula is our reading.
     """
 
-    couples: ClassVar[Couples] = "sequence"
+    coupling_unit: ClassVar[CouplingUnit] = "sequence"
     needs: ClassVar[frozenset[Measure]] = _ENTROPY
 
     min_scale: float = 0.5
@@ -56,7 +56,7 @@ class EntropyScale(ClipScale):
 class RelativeEntropyScale(ClipScale):
     """A token's entropy, divided by the largest entropy in its answer. DHPO, arXiv:2601.05607; our reading."""
 
-    couples: ClassVar[Couples] = "sequence"
+    coupling_unit: ClassVar[CouplingUnit] = "sequence"
     needs: ClassVar[frozenset[Measure]] = _ENTROPY
 
     def __call__(self, b: Batch) -> Float[Tensor, " n"]:

@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from groupwise.data import Aggregate, Batch, Penalty, Surrogate, Weight, name_of, one_per_sequence, weighs
+from groupwise.data import Aggregate, Batch, Penalty, Surrogate, Weight, equal_weight_unit, name_of, one_per_sequence
 from groupwise.objective.aggregates import token_mean
 from groupwise.objective.surrogates import Clip
 
@@ -34,13 +34,13 @@ class Objective:
     aggregate: Aggregate = token_mean
 
     def __post_init__(self) -> None:
-        if one_per_sequence(self.surrogate) and weighs(self.aggregate) != "sequences":
+        if one_per_sequence(self.surrogate) and equal_weight_unit(self.aggregate) != "sequences":
             ratio = name_of(getattr(self.surrogate, "ratio", self.surrogate))
             raise ValueError(
                 f"{ratio} gives a sequence one ratio, and {name_of(self.aggregate)} would weigh that ratio by the "
                 "sequence's length\n"
                 "use sequence_mean or group_mean, or token_ratio; to weigh it by the length as LUSPO does, use "
-                "LengthScaledAggregate; in your own aggregate, set weighs = 'sequences'"
+                "LengthScaledAggregate; in your own aggregate, set equal_weight_unit = 'sequences'"
             )
 
     @torch.no_grad()
@@ -48,13 +48,13 @@ class Objective:
         """Compute each token's constants, `share` and `weight`, from the whole step, before it is split."""
         weights = (_per_token(w, step) for w in self.weights)
         weight = math.prod(weights, start=torch.ones_like(step.advantage))
-        return step.having(share=_per_token(self.aggregate, step), weight=weight)
+        return step.having(loss_share=_per_token(self.aggregate, step), weight=weight)
 
     def __call__(self, microbatch: Batch) -> Float[Tensor, ""]:
         """The loss of a microbatch, after `prepare`. The losses of all microbatches add up to the step's."""
         gain = microbatch.weight * _per_token(self.surrogate, microbatch)
         cost = sum((_per_token(p, microbatch) for p in self.penalties), start=-gain)
-        return (microbatch.share * cost).sum()
+        return (microbatch.loss_share * cost).sum()
 
 
 def _per_token(part: Callable[[Batch], Tensor], batch: Batch) -> Float[Tensor, " n"]:

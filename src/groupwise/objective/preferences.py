@@ -8,7 +8,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
-from groupwise.data import Batch, Couples, Logp, Measure, Segments, Surrogate
+from groupwise.data import Batch, CouplingUnit, Logp, Measure, Segments, Surrogate
 
 __all__ = ["Preference"]
 
@@ -22,7 +22,7 @@ class Preference(Surrogate):
     and `token_reduction = "sum"` it is DPO, arXiv:2305.18290. For the aggregate `pair_mean`.
     """
 
-    couples: ClassVar[Couples] = "group"
+    coupling_unit: ClassVar[CouplingUnit] = "group"
 
     beta: float = 0.1
     best_beta_factor: float = 1.0

@@ -6,11 +6,11 @@ from groupwise.rollout.agents.chat_request import RequestError as RequestError
 from groupwise.rollout.agents.chat_request import chat_request as chat_request
 from groupwise.rollout.agents.chat_request import text_request as text_request
 from groupwise.rollout.agents.endpoint import Endpoint as Endpoint
-from groupwise.rollout.agents.endpoint import Opened as Opened
-from groupwise.rollout.agents.endpoint import Reply as Reply
-from groupwise.rollout.agents.episode import Answered as Answered
+from groupwise.rollout.agents.endpoint import HttpReply as HttpReply
+from groupwise.rollout.agents.endpoint import OpenEpisode as OpenEpisode
+from groupwise.rollout.agents.episode import AnsweredCall as AnsweredCall
+from groupwise.rollout.agents.episode import CallPlan as CallPlan
 from groupwise.rollout.agents.episode import Episode as Episode
-from groupwise.rollout.agents.episode import Plan as Plan
 from groupwise.rollout.agents.runner import AgentFunction as AgentFunction
 from groupwise.rollout.agents.runner import AgentRunner as AgentRunner
 from groupwise.rollout.agents.transport import EpisodeTransport as EpisodeTransport
@@ -21,7 +21,7 @@ from groupwise.rollout.buffer import PendingIteration as PendingIteration
 from groupwise.rollout.buffer import answers as answers
 from groupwise.rollout.curricula.shuffled import Shuffled as Shuffled
 from groupwise.rollout.prompt_template import AUTO as AUTO
-from groupwise.rollout.prompt_template import Forms as Forms
+from groupwise.rollout.prompt_template import AutoDefault as AutoDefault
 from groupwise.rollout.prompt_template import check_wording as check_wording
 from groupwise.rollout.prompt_template import fill as fill
 from groupwise.rollout.prompt_template import worded as worded

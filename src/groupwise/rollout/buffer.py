@@ -19,7 +19,7 @@ from groupwise.data import (
     Filter,
     Outcome,
     Prompt,
-    ReportsNumbers,
+    ReportsMetrics,
     Rollout,
     Sample,
     Strategy,
@@ -209,7 +209,7 @@ class Buffer:
         if pending.finished_rounds:
             self._state = self.curriculum.end_iteration(self._state, collected)
         numbers = mechanism_numbers(collected, strategy, self.curriculum, self.trained_roles)
-        if isinstance(self.curriculum, ReportsNumbers):
+        if isinstance(self.curriculum, ReportsMetrics):
             inner = self.curriculum.numbers(self._state, collected)
             numbers |= {f"curriculum/{name}": float(x) for name, x in inner.items()}
         pending.finished_rollouts, pending.rollouts = (
@@ -317,7 +317,9 @@ async def answers(
     """
     draws = [Draw(i, prompt, n) for i, prompt in enumerate(prompts)]
     one_round = Round(draw.id for draw in draws)
-    samplers = [DrawSampler(draw=draw, setting=setting, purpose=purpose, shared_round=one_round) for draw in draws]
+    samplers = [
+        DrawSampler(draw=draw, setting=setting, random_purpose=purpose, shared_round=one_round) for draw in draws
+    ]
     return await together(_within_deadline(strategy, sampler) for sampler in samplers)
 
 

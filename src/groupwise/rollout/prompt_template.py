@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any, Literal, NamedTuple, TypeVar
 
-__all__ = ["AUTO", "Forms", "check_wording", "fill", "worded"]
+__all__ = ["AUTO", "AutoDefault", "check_wording", "fill", "worded"]
 
 AUTO = "auto"
 """The text of a field that gets its form when a recipe meets its model."""
@@ -24,33 +24,34 @@ FORMS: tuple[Form, ...] = ("packaged", "prose")
 
 
 @dataclass(frozen=True, slots=True)
-class Forms:
-    """The two texts, or numbers, of a field whose default is `auto`. `source` is where the prose is from.
+class AutoDefault:
+    """The two texts, or numbers, of a field whose default is `auto`: for packaged models without words, and in prose.
 
-    A component names its own in the class variable `forms`, by field.
+    `prose_source` is where the prose is from. A component names its own in the class variable `auto_defaults`, by
+    field.
     """
 
-    packaged: str | int
-    prose: str | int
-    source: str = OURS
+    for_packaged_models: str | int
+    for_other_models: str | int
+    prose_source: str = OURS
 
     def of(self, form: Form) -> str | int:
         """The text, or number, of one form."""
-        return self.packaged if form == "packaged" else self.prose
+        return self.for_packaged_models if form == "packaged" else self.for_other_models
 
 
-class Wording(NamedTuple):
-    """A field of a component that is a text with two forms: its path, its text, and its forms."""
+class AutoTextField(NamedTuple):
+    """A field of a component that is a text with two forms: its path, its text, and its two forms."""
 
     field_path: str
     text: str | int
-    forms: Forms
+    auto_default: AutoDefault
 
     @property
     def wordless(self) -> bool:
         """Whether the text is a template without a word of instruction, and not the prose form itself."""
         between = _PLACEHOLDER.sub(" ", str(self.text))
-        return between != self.text and self.text != self.forms.prose and not _WORD.search(between)
+        return between != self.text and self.text != self.auto_default.for_other_models and not _WORD.search(between)
 
 
 def fill(words: str, values: Mapping[str, str]) -> str:
@@ -71,12 +72,12 @@ def check_wording(words: str, names: tuple[str, ...]) -> None:
         raise ValueError(f"the template text {words!r} must have exactly the placeholders {wanted}, or be {AUTO!r}")
 
 
-def wordings(part: Any, path: str = "") -> Iterator[Wording]:
+def wordings(part: Any, path: str = "") -> Iterator[AutoTextField]:
     """The texts with two forms of a component and, recursively, of its fields."""
     for name, inner in _inner(part):
         where = f"{path}.{name}" if path else name
-        if name in getattr(part, "forms", {}):
-            yield Wording(where, inner, part.forms[name])
+        if name in getattr(part, "auto_defaults", {}):
+            yield AutoTextField(where, inner, part.auto_defaults[name])
         else:
             yield from wordings(inner, where)
 
@@ -88,8 +89,10 @@ def worded(part: T, form: Form) -> T:
     >>> worded(Drafts(), "packaged").prompt_template
     '{problem}{draft};{problem}'
     """
-    forms: Mapping[str, Forms] = getattr(part, "forms", {})
-    texts = {name: forms[name].of(form) for name, text in _inner(part) if name in forms and text == AUTO}
+    auto_defaults: Mapping[str, AutoDefault] = getattr(part, "auto_defaults", {})
+    texts = {
+        name: auto_defaults[name].of(form) for name, text in _inner(part) if name in auto_defaults and text == AUTO
+    }
     parts = {name: new for name, old in _inner(part) if (new := worded(old, form)) is not old}
     changed = texts | parts
     return replace(part, **changed) if changed else part  # type: ignore[type-var]

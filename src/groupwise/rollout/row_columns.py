@@ -9,7 +9,7 @@ from groupwise.data import Draw, Prompt, ReadsColumns, name_of, with_fields
 __all__ = ["check_columns", "column_of", "text_of", "texts_of"]
 
 SHAPES = {"text": "a text or a number", "texts": "a text or a list of texts"}
-"""What a column may hold, by `columns_as` of the component that reads it. A component without it reads any value."""
+"""What a column may hold, by `column_type` of the component that reads it. A component without it reads any value."""
 
 
 def column_of(draw: Draw, column: str, part: ReadsColumns) -> Any:
@@ -46,8 +46,8 @@ def texts_of(draw: Draw, column: str, part: ReadsColumns) -> list[str]:
 def check_columns(strategy: Any, prompts: Sequence[Prompt]) -> list[str]:
     """`Usage` if rows lack a column that the strategy, or a component of it, reads; `BadData` if a value is unreadable.
 
-    A component with `skips_rows` leaves rows without the column alone: returns a note for it, unless all rows lack it.
-    Reads no other part of the method.
+    A component with `column_optional` leaves rows without the column alone: returns a note for it, unless all rows lack
+    it. Reads no other part of the method.
     """
     notes: list[str] = []
     for part in with_fields(strategy):
@@ -58,7 +58,7 @@ def check_columns(strategy: Any, prompts: Sequence[Prompt]) -> list[str]:
                 raise _missing(column, part, lacking, f": {count} lack it")
             if lacking:
                 notes.append(f"{count} have no column {column!r}: {name_of(part)} leaves their groups as they are")
-            shape = getattr(part, "columns_as", "")
+            shape = getattr(part, "column_type", "")
             fits = {"text": _is_text, "texts": _is_texts}.get(shape, lambda value: True)
             if faulty := [p for p in prompts if column in p.row and not fits(p.row[column])]:
                 count = f": {len(faulty)} of {len(prompts)} rows have another value"
@@ -67,7 +67,7 @@ def check_columns(strategy: Any, prompts: Sequence[Prompt]) -> list[str]:
 
 
 def _skips(part: Any) -> bool:
-    return getattr(part, "skips_rows", False)
+    return getattr(part, "column_optional", False)
 
 
 def _is_text(value: Any) -> bool:

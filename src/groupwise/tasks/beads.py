@@ -12,7 +12,7 @@ from functools import cache
 from random import Random
 
 from groupwise.data import Ids, Prompt
-from groupwise.tasks.generated import GeneratedKind
+from groupwise.tasks.generated import GeneratedTaskSettings
 
 __all__ = ["BEAD_COLOURS", "BEAD_PATTERNS", "STRING_LENGTH", "Beads", "has_pattern"]
 
@@ -43,7 +43,7 @@ def bead_split() -> tuple[tuple[str, ...], tuple[str, ...]]:
 
 
 @dataclass(frozen=True, slots=True)
-class Beads(GeneratedKind):
+class Beads(GeneratedTaskSettings):
     """All 60 problems, 15 of them held out. `row["answer"]` lists the pattern and both colours.
 
     >>> task = Beads().build(lambda text: tuple(map(len, text.split())))

@@ -13,7 +13,7 @@ from itertools import count, islice
 from random import Random
 
 from groupwise.data import Ids, Outcome, Prompt, Sample, Verdict, verdicts_have
-from groupwise.tasks.generated import GeneratedKind, LazySequence
+from groupwise.tasks.generated import GeneratedTaskSettings, LazySequence
 
 __all__ = ["Calculator", "calculator_answer", "demonstrations"]
 
@@ -47,7 +47,7 @@ def is_held_out(problem: str) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Calculator(GeneratedKind):
+class Calculator(GeneratedTaskSettings):
     """The task's problems: 16,384 to train on, and 512 held-out ones. In both, 4, 5 and 6 operands take turns.
 
     >>> task = Calculator().build(lambda text: tuple(map(ord, text)))

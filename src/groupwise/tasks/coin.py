@@ -17,7 +17,7 @@ from random import Random
 from typing import Any
 
 from groupwise.data import Ids, Prompt
-from groupwise.tasks.generated import GeneratedKind
+from groupwise.tasks.generated import GeneratedTaskSettings
 
 __all__ = ["Coin"]
 
@@ -28,7 +28,7 @@ GOES_ON, MOST = 0.8, 40
 
 
 @dataclass(frozen=True, slots=True)
-class Coin(GeneratedKind):
+class Coin(GeneratedTaskSettings):
     """The task's problems: 4,096 numbers to train on, and 64 held-out ones. The environment judges the guesses.
 
     >>> task = Coin().build(lambda text: tuple(map(ord, text)))

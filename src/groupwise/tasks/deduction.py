@@ -12,7 +12,7 @@ from random import Random
 
 from groupwise.data import Ids, Prompt
 from groupwise.tasks.calculator import is_held_out
-from groupwise.tasks.generated import GeneratedKind
+from groupwise.tasks.generated import GeneratedTaskSettings
 
 __all__ = ["Deduction"]
 
@@ -102,7 +102,7 @@ def split() -> tuple[tuple[DeductionProblem, ...], tuple[DeductionProblem, ...]]
 
 
 @dataclass(frozen=True, slots=True)
-class Deduction(GeneratedKind):
+class Deduction(GeneratedTaskSettings):
     """The task's problems: 4,096 to train on, and 256 held-out ones; half have proofs of one step, half of two.
 
     >>> task = Deduction().build(lambda text: tuple(map(ord, text)))

@@ -12,7 +12,7 @@ from random import Random
 
 from groupwise.data import Ids, Prompt
 from groupwise.tasks.calculator import is_held_out
-from groupwise.tasks.generated import GeneratedKind
+from groupwise.tasks.generated import GeneratedTaskSettings
 
 __all__ = ["Edges"]
 
@@ -32,7 +32,7 @@ def split() -> tuple[tuple[str, ...], tuple[str, ...]]:
 
 
 @dataclass(frozen=True, slots=True)
-class Edges(GeneratedKind):
+class Edges(GeneratedTaskSettings):
     """All 560 problems, 55 of them held out. `row["answer"]` lists the forbidden edges.
 
     >>> task = Edges().build(lambda text: tuple(map(ord, text)))

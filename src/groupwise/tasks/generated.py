@@ -5,12 +5,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
-from groupwise.data import Ids, Prompt, Task, TaskKind
+from groupwise.data import Ids, Prompt, Task, TaskSettings
 
 Problem = TypeVar("Problem")
 
 
-class GeneratedKind(TaskKind):
+class GeneratedTaskSettings(TaskSettings):
     """The kind of a task that generates its problems, which may be of any type.
 
     `problems` returns those to train on and the held-out ones; `prompt` makes the prompt of one.
@@ -26,14 +26,14 @@ class GeneratedKind(TaskKind):
 
     def build(self, encode: Callable[[Any], Ids], /) -> Task:
         """The task of this kind."""
-        return Generated(self, encode)
+        return GeneratedTask(self, encode)
 
 
 @dataclass(frozen=True, slots=True)
-class Generated:
-    """The task of a `GeneratedKind`. A training prompt is made when it is drawn."""
+class GeneratedTask:
+    """The task of a `GeneratedTaskSettings`. A training prompt is made when it is drawn."""
 
-    kind: GeneratedKind
+    kind: GeneratedTaskSettings
     encode: Callable[[Any], Ids]
     problems: Sequence[Any] = field(init=False, repr=False, compare=False)
     held_out: tuple[Prompt, ...] = field(init=False, repr=False, compare=False)

@@ -11,7 +11,7 @@ from functools import cache
 from random import Random
 
 from groupwise.data import Ids, Prompt
-from groupwise.tasks.generated import GeneratedKind
+from groupwise.tasks.generated import GeneratedTaskSettings
 
 __all__ = ["GLYPH_COLOURS", "GLYPH_RELATIONS", "GLYPH_SHAPE", "Glyphs"]
 
@@ -37,7 +37,7 @@ def glyph_split() -> tuple[tuple[str, ...], tuple[str, ...]]:
 
 
 @dataclass(frozen=True, slots=True)
-class Glyphs(GeneratedKind):
+class Glyphs(GeneratedTaskSettings):
     """All 120 problems, 30 of them held out. `row["answer"]` is the problem.
 
     >>> task = Glyphs().build(lambda text: tuple(map(len, text.split())))

@@ -7,8 +7,8 @@ from importlib import import_module
 from typing import Any
 
 from groupwise.core import BadData, MissingRequirement, Usage, check_types
-from groupwise.data import Ids, Prompt, Task, TaskKind
-from groupwise.tasks.problems import Problems, key_of
+from groupwise.data import Ids, Prompt, Task, TaskSettings
+from groupwise.tasks.problems import RowsTask, key_of
 from groupwise.tasks.source_stats import ContentHash, SourceStats, counted
 
 __all__ = ["ReasoningGym"]
@@ -18,7 +18,7 @@ LARGEST = 2**20
 
 
 @dataclass(frozen=True, slots=True)
-class ReasoningGym(TaskKind):
+class ReasoningGym(TaskSettings):
     """The problems of one generator of reasoning-gym, by name: each question once, a tenth of them held out.
 
     Equal `seed` and `size` give the same problems: `size` at most, fewer if some repeat. `row["entry"]` identifies a
@@ -55,7 +55,7 @@ class ReasoningGym(TaskKind):
             row = {"answer": answer if isinstance(answer, str | int | float) else str(answer), "entry": identity}
             prompts.append(Prompt(f"{self.name}/{index + 1}", encode(question), question, row))
         stats = SourceStats(source=self.label, sha256=content.digest, rows=len(prompts), training=0, held_out=0)
-        return Problems.split(prompts, stats)
+        return RowsTask.split(prompts, stats)
 
 
 def generator(data_set: str, seed: int, size: int) -> Any:

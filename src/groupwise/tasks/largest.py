@@ -11,7 +11,7 @@ from hashlib import sha256
 from random import Random
 
 from groupwise.data import Ids, Prompt
-from groupwise.tasks.generated import GeneratedKind
+from groupwise.tasks.generated import GeneratedTaskSettings
 
 __all__ = ["Largest"]
 
@@ -25,7 +25,7 @@ Problem = tuple[int, tuple[int, ...]]
 
 
 @dataclass(frozen=True, slots=True)
-class Largest(GeneratedKind):
+class Largest(GeneratedTaskSettings):
     """1,344 training problems and 156 held-out ones, all different.
 
     >>> task = Largest().build(lambda text: tuple(map(ord, text)))

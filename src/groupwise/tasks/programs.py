@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from groupwise.data import Ids, Prompt
 from groupwise.tasks.calculator import is_held_out
-from groupwise.tasks.generated import GeneratedKind
+from groupwise.tasks.generated import GeneratedTaskSettings
 
 __all__ = ["Programs"]
 
@@ -88,7 +88,7 @@ def lines() -> tuple[tuple[LinearFunction, ...], tuple[LinearFunction, ...]]:
 
 
 @dataclass(frozen=True, slots=True)
-class Programs(GeneratedKind):
+class Programs(GeneratedTaskSettings):
     """The task's problems: 4,096 to train on, and 128 held-out ones, all different.
 
     >>> task = Programs().build(lambda text: tuple(map(ord, text)))

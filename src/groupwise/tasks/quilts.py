@@ -11,7 +11,7 @@ from functools import cache
 from random import Random
 
 from groupwise.data import Ids, Prompt
-from groupwise.tasks.generated import GeneratedKind
+from groupwise.tasks.generated import GeneratedTaskSettings
 
 __all__ = ["QUILT_COLOURS", "QUILT_SHAPE", "Quilts"]
 
@@ -30,7 +30,7 @@ def quilt_split() -> tuple[tuple[str, ...], tuple[str, ...]]:
 
 
 @dataclass(frozen=True, slots=True)
-class Quilts(GeneratedKind):
+class Quilts(GeneratedTaskSettings):
     """All 256 problems, 64 of them held out. `row["answer"]` lists the four colours.
 
     >>> task = Quilts().build(lambda text: tuple(map(len, text.split())))

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from groupwise.core import Usage, check_types, class_name, looks_like_path, or_near, part_named, part_names, plain_name
-from groupwise.data import Ids, Task, TaskKind
-from groupwise.tasks.problems import Problems
+from groupwise.data import Ids, Task, TaskSettings
+from groupwise.tasks.problems import RowsTask
 from groupwise.tasks.published_sets import PRESETS
 from groupwise.tasks.rows import is_source
 
@@ -25,7 +25,7 @@ USER_CLASS = re.compile(r"[^:]*\w(\.py)?:[A-Za-z_]\w*")
 
 
 @dataclass(frozen=True, slots=True)
-class Rows(TaskKind):
+class Rows(TaskSettings):
     """Data rows: a .jsonl, .json, .csv or .parquet file, a directory with files called `train`, a data set.
 
     A data set of the hub is `datasets:NAME[:CONFIG][@SPLIT]`. The recipe's `columns` names the columns.
@@ -54,7 +54,7 @@ class Rows(TaskKind):
         """The rows with these columns as problems. `Usage` for a source that is none, `BadData` for unusable rows."""
         if not is_source(self.source):
             raise no_source(self.source)
-        return Problems.read(self.source, encode, prompt=prompt, answer=answer, whole_rows=whole_rows)
+        return RowsTask.read(self.source, encode, prompt=prompt, answer=answer, whole_rows=whole_rows)
 
 
 def task_table(text: str, *, only_names: bool = False) -> dict[str, Any]:
@@ -67,7 +67,7 @@ def task_table(text: str, *, only_names: bool = False) -> dict[str, Any]:
     >>> task_table("rows.jsonl"), task_table("my_file:Mine")
     ({'kind': 'Rows', 'source': 'rows.jsonl'}, {'kind': 'my_file:Mine'})
     """
-    if class_name(text) in part_names()["TaskKind"]:
+    if class_name(text) in part_names()["TaskSettings"]:
         return {"kind": class_name(text)}
     if text in PRESETS:
         return {"kind": "PublishedSet", "name": text}
@@ -82,7 +82,7 @@ def task_table(text: str, *, only_names: bool = False) -> dict[str, Any]:
     return {"kind": "Rows", "source": text}
 
 
-def named_task(text: str) -> TaskKind:
+def named_task(text: str) -> TaskSettings:
     """The task for which a text is short, except a class in a user's file: of that, a program passes the value.
 
     >>> named_task("gsm8k")
@@ -98,7 +98,7 @@ def named_task(text: str) -> TaskKind:
 def packaged_names() -> Sequence[str]:
     """The names of the packaged tasks and of the published sets."""
     own = {"Rows", "PublishedSet", "ReasoningGym"}
-    return [*(plain_name(name) for name in part_names()["TaskKind"] if name not in own), *PRESETS]
+    return [*(plain_name(name) for name in part_names()["TaskSettings"] if name not in own), *PRESETS]
 
 
 def no_source(text: str) -> Usage:

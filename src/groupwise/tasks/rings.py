@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from groupwise.data import Ids, Prompt
-from groupwise.tasks.generated import GeneratedKind
+from groupwise.tasks.generated import GeneratedTaskSettings
 
 __all__ = ["DIRECTIONS", "RING_RADIUS", "Rings"]
 
@@ -26,7 +26,7 @@ def ring_centre(direction: str) -> tuple[float, float]:
 
 
 @dataclass(frozen=True, slots=True)
-class Rings(GeneratedKind):
+class Rings(GeneratedTaskSettings):
     """Eight problems. `row["answer"]` is the direction. The held-out split has the same problems with other noise.
 
     >>> task = Rings().build(lambda text: (len(text),))

@@ -8,13 +8,13 @@ from typing import Any, ClassVar
 
 from groupwise.data import Ids, Prompt
 from groupwise.tasks.calculator import how_many, is_held_out, numbered, shuffled_problem, solve
-from groupwise.tasks.generated import GeneratedKind
+from groupwise.tasks.generated import GeneratedTaskSettings
 
 HELD_OUT = 16
 """The number of training problems of a task per held-out problem."""
 
 
-class Sums(GeneratedKind):
+class Sums(GeneratedTaskSettings):
     """A kind of sums: training problems, and a sixteenth as many held-out ones. The numbers of operands take turns.
 
     `problems_by_operands` maps a number of operands to its number of training problems. `row` has the result

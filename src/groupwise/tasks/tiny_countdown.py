@@ -11,7 +11,7 @@ from random import Random
 
 from groupwise.data import Ids, Prompt
 from groupwise.tasks.calculator import is_held_out
-from groupwise.tasks.generated import GeneratedKind
+from groupwise.tasks.generated import GeneratedTaskSettings
 
 __all__ = ["TinyCountdown"]
 
@@ -80,7 +80,7 @@ def split() -> tuple[dict[str, Problem], dict[str, Problem]]:
 
 
 @dataclass(frozen=True, slots=True)
-class TinyCountdown(GeneratedKind):
+class TinyCountdown(GeneratedTaskSettings):
     """The task's problems: 2,048 to train on, and 256 held-out ones.
 
     >>> task = TinyCountdown().build(lambda text: tuple(map(ord, text)))

@@ -8,7 +8,7 @@ from typing import Any
 from groupwise.config.recipe import Columns, Recipe
 from groupwise.config.user_code import UserCode
 from groupwise.core import Usage
-from groupwise.data import Ids, Task, TaskKind, Verifier, VerifierKind
+from groupwise.data import Ids, Task, TaskSettings, Verifier, VerifierSettings
 from groupwise.models import Template, Tokenizer, conversation_turn, encode_answer, find_template
 from groupwise.sandbox import Limits, Sandbox
 from groupwise.tasks import (
@@ -16,8 +16,8 @@ from groupwise.tasks import (
     DroppedThoughts,
     Mixture,
     MixtureVerifier,
-    Problems,
     Rows,
+    RowsTask,
     SourceStats,
     need_environment,
     read_demonstrations,
@@ -30,17 +30,17 @@ Templates = Mapping[str, Template]
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class TaskSource:
     """One task of a recipe with its columns, verifier and template: from the recipe, else the task's defaults."""
 
-    task: TaskKind
+    task: TaskSettings
     columns: Columns
-    verifier: VerifierKind | None
+    verifier: VerifierSettings | None
     template: str
     weight: float = 1.0
 
 
-def sources(recipe: Recipe) -> tuple[Source, ...]:
+def sources(recipe: Recipe) -> tuple[TaskSource, ...]:
     """The recipe's task, followed by the tasks in `extra_tasks`."""
     first = _source(recipe, recipe.task, recipe.columns, _kind(recipe, recipe.task))
     others = (
@@ -50,7 +50,7 @@ def sources(recipe: Recipe) -> tuple[Source, ...]:
     return (first, *others)
 
 
-def held_out_sources(recipe: Recipe) -> tuple[Source, ...]:
+def held_out_sources(recipe: Recipe) -> tuple[TaskSource, ...]:
     """The task of the recipe's field `held_out`, whose problems are only evaluated; empty without one."""
     if (task := recipe.held_out) is None:
         return ()
@@ -58,7 +58,7 @@ def held_out_sources(recipe: Recipe) -> tuple[Source, ...]:
     return (_source(recipe, task, columns, _kind(recipe, task)),)
 
 
-def _kind(recipe: Recipe, task: TaskKind | None = None) -> VerifierKind | None:
+def _kind(recipe: Recipe, task: TaskSettings | None = None) -> VerifierSettings | None:
     """The recipe's verifier, else the task's default, else the environment's, which gives verdicts itself."""
     usual = None if task is None else usual_verifier(task)
     judge = ByEnvironment() if recipe.environment or recipe.agent else None
@@ -66,9 +66,9 @@ def _kind(recipe: Recipe, task: TaskKind | None = None) -> VerifierKind | None:
 
 
 def _source(
-    recipe: Recipe, task: TaskKind, columns: Columns, verifier: VerifierKind | None, weight: float = 1.0
-) -> Source:
-    return Source(task, columns, verifier, recipe.template or task.template, weight)
+    recipe: Recipe, task: TaskSettings, columns: Columns, verifier: VerifierSettings | None, weight: float = 1.0
+) -> TaskSource:
+    return TaskSource(task, columns, verifier, recipe.template or task.template, weight)
 
 
 def templates(recipe: Recipe, tokenizer: Tokenizer, tools: Sequence[Mapping[str, Any]] = ()) -> Templates:
@@ -101,19 +101,19 @@ def task_of(recipe: Recipe, templates: Templates) -> Task:
         for side in (sources(recipe), held_out_sources(recipe))
     )
     if (most := recipe.max_prompt_tokens) is not None:
-        if not any(isinstance(task, Problems) for task in (*training, *held_out)):
+        if not any(isinstance(task, RowsTask) for task in (*training, *held_out)):
             fix = "leave it out of the recipe"
             raise Usage(f"max_prompt_tokens is for rows of data: {recipe.task.label} makes its own problems", fix=fix)
         training, held_out = (
-            [task.of_at_most(most) if isinstance(task, Problems) else task for task in tasks]
+            [task.of_at_most(most) if isinstance(task, RowsTask) else task for task in tasks]
             for tasks in (training, held_out)
         )
     if len(training) == 1 and not held_out:
         return training[0]
     weights = tuple(s.weight for s in sources(recipe))
     if held_out:
-        training = [t.entirely_training if isinstance(t, Problems) else t for t in training]
-    tasks = tuple(t.entirely_held_out if isinstance(t, Problems) else t for t in held_out)
+        training = [t.entirely_training if isinstance(t, RowsTask) else t for t in training]
+    tasks = tuple(t.entirely_held_out if isinstance(t, RowsTask) else t for t in held_out)
     return Mixture(tuple(training), weights, tasks)
 
 
@@ -134,7 +134,7 @@ def demonstrations_of(
     return demonstrations, (stats,)
 
 
-def _load_task(source: Source, encode: Callable[[Any], tuple[int, ...]], whole_rows: bool = False) -> Task:
+def _load_task(source: TaskSource, encode: Callable[[Any], tuple[int, ...]], whole_rows: bool = False) -> Task:
     if isinstance(source.task, Rows):
         columns = {"prompt": source.columns.prompt, "answer": source.columns.answer}
         return source.task.build(encode, **columns, whole_rows=whole_rows)
@@ -155,12 +155,12 @@ def verifier_of(recipe: Recipe, task: Task, use: UserCode) -> Verifier:
     return MixtureVerifier(tuple(_verifier(s, t, use, recipe) for s, t in zip(each, task.parts, strict=True)))
 
 
-def _verifier(source: Source, task: Task, use: UserCode, recipe: Recipe) -> Verifier:
+def _verifier(source: TaskSource, task: Task, use: UserCode, recipe: Recipe) -> Verifier:
     wall = recipe.machine.verdict_deadline
     if source.verifier is None:
         raise no_verifier(source.task.label)
     made = partial(grade_function, deadline=wall, made_up=partial(made_up_states, recipe))
-    sandbox = partial(Sandbox, limits=Limits(cpu=wall / 5, wall=wall), unsafe=use.unsafe_local_exec)
+    sandbox = partial(Sandbox, limits=Limits(cpu_seconds=wall / 5, wall_seconds=wall), unsafe=use.unsafe_local_exec)
 
     def load(file: str, name: str) -> Verifier:
         return made(use.function(file, name), in_process=not file)
@@ -183,4 +183,4 @@ def verdict_wait(recipe: Recipe, verifier: Verifier) -> float:
     User functions, `Math`, `Code` and `GymScore` limit each call in workers, for which answers wait in a queue.
     All other verifiers have this limit only.
     """
-    return recipe.machine.deadline if verifier.keeps_time else recipe.machine.verdict_deadline
+    return recipe.machine.deadline if verifier.has_own_deadline else recipe.machine.verdict_deadline

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from groupwise.config.recipe import Recipe
 from groupwise.models import Tokenizer
-from groupwise.rollout.prompt_template import AUTO, Form, Wording, worded, wordings
+from groupwise.rollout.prompt_template import AUTO, AutoTextField, Form, worded, wordings
 
 SHOWN = 120
 """The most characters of a text in a note."""
@@ -29,7 +29,7 @@ def in_form(recipe: Recipe, form: Form) -> Recipe:
 def wording_notes(recipe: Recipe, tokenizer: Tokenizer) -> Iterator[str]:
     """A note on the text in place of each `auto`, and on each text without words for a model that reads prose."""
     form = form_for(tokenizer)
-    seen: set[Wording] = set()
+    seen: set[AutoTextField] = set()
     for owner in ("method", "evaluate"):
         for wording in wordings(getattr(recipe, owner).strategy, "strategy"):
             if wording in seen:
@@ -37,8 +37,8 @@ def wording_notes(recipe: Recipe, tokenizer: Tokenizer) -> Iterator[str]:
             seen.add(wording)
             where = f"{owner}.{wording.field_path}"
             if wording.text == AUTO:
-                text = wording.forms.of(form)
-                source = f" ({wording.forms.source})" if form == "prose" else ""
+                text = wording.auto_default.of(form)
+                source = f" ({wording.auto_default.prose_source})" if form == "prose" else ""
                 yield f"  note: {where} is auto, here {form}{source}: {_shown(text)}"
             elif form == "prose" and wording.wordless:
                 what = f"{where} is {_shown(wording.text)}: it tells the model nothing, and this model reads prose"

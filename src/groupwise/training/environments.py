@@ -32,7 +32,7 @@ def environment_of(recipe: Recipe, use: UserCode) -> Callable[[], Environment] |
     if name == "coin_flip":
         return user_environment(CoinFlip, deadline=wall)
     if name == "python_tools":
-        sandbox = Sandbox(Limits(cpu=wall / 5, wall=wall), unsafe=use.unsafe_local_exec)
+        sandbox = Sandbox(Limits(cpu_seconds=wall / 5, wall_seconds=wall), unsafe=use.unsafe_local_exec)
 
         def python() -> Tools:
             return python_tools(sandbox)
@@ -86,7 +86,7 @@ def check_judge(recipe: Recipe, use: UserCode) -> None:
 
 def frame_of(recipe: Recipe, templates: Templates) -> tuple[Ids, Ids]:
     """The token ids that the chat template puts before and after an environment's reply."""
-    if all(getattr(s, "whole_answers", False) for s in (recipe.method.strategy, recipe.evaluate.strategy)):
+    if all(getattr(s, "works_on_whole_answers", False) for s in (recipe.method.strategy, recipe.evaluate.strategy)):
         return (), ()
     frames = {name: template.turn_frame() for name, template in templates.items()}
     if len(set(frames.values())) > 1:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-from groupwise.data import Outcome, Prompt, Sample, Verdict, VerifierKind, verdicts_have
+from groupwise.data import Outcome, Prompt, Sample, Verdict, VerifierSettings, verdicts_have
 from groupwise.tasks.beads import BEAD_COLOURS, STRING_LENGTH, Beads, has_pattern
 
 __all__ = ["BeadString"]
@@ -11,7 +11,7 @@ __all__ = ["BeadString"]
 
 @verdicts_have("pattern", "colours")
 @dataclass(frozen=True, slots=True)
-class BeadString(VerifierKind):
+class BeadString(VerifierSettings):
     """Right if the string has the pattern and beads of both colours alone.
 
     A string of another length, or with other letters, is malformed. The subscores `pattern` and `colours` are 1 if that

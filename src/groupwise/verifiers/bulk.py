@@ -30,7 +30,7 @@ class BulkVerifier(Verifier):
     alone.
     """
 
-    keeps_time = True
+    has_own_deadline = True
 
     def __init__(self, grader: BulkGrader, most: Any = 64, wait: Any = 0.02) -> None:
         numbers = isinstance(most, int) and not isinstance(most, bool) and isinstance(wait, int | float)

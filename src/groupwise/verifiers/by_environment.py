@@ -2,14 +2,14 @@
 
 from dataclasses import dataclass
 
-from groupwise.data import Finish, Outcome, Prompt, Sample, Verdict, VerifierKind
+from groupwise.data import Finish, Outcome, Prompt, Sample, Verdict, VerifierSettings
 from groupwise.data.verdicts import unverifiable
 
 __all__ = ["ByEnvironment"]
 
 
 @dataclass(frozen=True, slots=True)
-class ByEnvironment(VerifierKind):
+class ByEnvironment(VerifierSettings):
     """The verdict on a conversation that ended without one of its environment.
 
     Malformed if the limit of turns or tokens cut it. Unverifiable if the environment ended it with None.

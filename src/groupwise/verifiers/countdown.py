@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, ClassVar
 
-from groupwise.data import Outcome, Prompt, Sample, Verdict, VerifierKind, verdicts_have
+from groupwise.data import Outcome, Prompt, Sample, Verdict, VerifierSettings, verdicts_have
 
 __all__ = ["Countdown"]
 
@@ -27,7 +27,7 @@ class _Broken(Exception):
 
 @verdicts_have()
 @dataclass(frozen=True, slots=True)
-class Countdown(VerifierKind):
+class Countdown(VerifierSettings):
     """Right if the expression equals the target exactly and uses each number once (`every=False`: at most once).
 
     The expression is the content of the last `<answer>...</answer>`, else the last line that is not empty. After it,
@@ -36,7 +36,7 @@ class Countdown(VerifierKind):
     malformed.
     """
 
-    expects: ClassVar[str] = "numbers and a target"
+    gold_answer_format: ClassVar[str] = "numbers and a target"
     every: bool = True
 
     async def __call__(self, prompt: Prompt, sample: Sample) -> Verdict:

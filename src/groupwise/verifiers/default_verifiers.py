@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from groupwise.data import TaskKind, VerifierKind
+from groupwise.data import TaskSettings, VerifierSettings
 from groupwise.tasks import (
     Beads,
     BigSums,
@@ -39,7 +39,7 @@ from groupwise.verifiers.sum_steps import CalculatorAnswer, SumSteps
 
 __all__ = ["usual_verifier"]
 
-USUAL: Mapping[type[TaskKind], VerifierKind] = {
+USUAL: Mapping[type[TaskSettings], VerifierSettings] = {
     Beads: BeadString(),
     BigSums: LastNumber(),
     Calculator: CalculatorAnswer(),
@@ -60,11 +60,11 @@ USUAL: Mapping[type[TaskKind], VerifierKind] = {
     WordySums: SumSteps(),
 }
 """The default verifiers of the packaged tasks."""
-PUBLISHED: Mapping[str, VerifierKind] = {"countdown": Countdown(), "gsm8k": LastNumber()}
+PUBLISHED: Mapping[str, VerifierSettings] = {"countdown": Countdown(), "gsm8k": LastNumber()}
 """The default verifiers of published data sets by name. The others are mathematics."""
 
 
-def usual_verifier(task: TaskKind) -> VerifierKind | None:
+def usual_verifier(task: TaskSettings) -> VerifierSettings | None:
     """The default verifier of a packaged or published task; None for a user's data.
 
     >>> from groupwise.tasks import Rows

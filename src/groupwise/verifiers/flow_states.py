@@ -8,7 +8,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from groupwise.data import Finish, Outcome, Prompt, Sample, Verdict, VerifierKind, verdicts_have
+from groupwise.data import Finish, Outcome, Prompt, Sample, Verdict, VerifierSettings, verdicts_have
 from groupwise.models.flow.denoising_actions import decoded_picture, graded_state
 from groupwise.tasks.quilts import QUILT_COLOURS, QUILT_SHAPE, Quilts
 from groupwise.tasks.rings import DIRECTIONS, RING_RADIUS, Rings, ring_centre
@@ -21,7 +21,7 @@ RING_NEAR = 0.5
 
 @verdicts_have("alignment")
 @dataclass(frozen=True, slots=True)
-class RingDirection(VerifierKind):
+class RingDirection(VerifierSettings):
     """Right if the last point is near the direction's point of the circle; near none of the eight is malformed.
 
     The subscore `alignment` is the point's coordinate along the direction. As a reward it can be hacked: it grows with
@@ -45,7 +45,7 @@ class RingDirection(VerifierKind):
 
 @verdicts_have("patches")
 @dataclass(frozen=True, slots=True)
-class QuiltPatches(VerifierKind):
+class QuiltPatches(VerifierSettings):
     """Right if each patch has its colour. A patch that is light in two channels has no colour: malformed.
 
     The subscore `patches` is the share of patches with their colour.

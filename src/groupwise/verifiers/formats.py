@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from groupwise.core import BadData, MissingRequirement, Usage, check_types, is_nested_deeper, read_regular
-from groupwise.data import Outcome, Prompt, Sample, Verdict, Verifier, VerifierKind, verdicts_have
+from groupwise.data import Outcome, Prompt, Sample, Verdict, Verifier, VerifierSettings, verdicts_have
 from groupwise.data.verdicts import unverifiable
 from groupwise.verifiers.normalise_text import is_blank
 from groupwise.verifiers.pool import CpuTimeExceeded, FunctionPool, WorkerSpec, check_workers
@@ -25,7 +25,7 @@ MEMORY = 1 << 30
 
 @verdicts_have(feedback=True)
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Format(VerifierKind):
+class Format(VerifierSettings):
     """Right if the text has these tags in this order, each once with content, and only white space outside of them.
 
     Content has a visible character: white space, marks, control and format characters (U+200B) alone are none.
@@ -73,7 +73,7 @@ class Format(VerifierKind):
 
 @verdicts_have(feedback=True)
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Regex(VerifierKind):
+class Regex(VerifierSettings):
     """Right if a pattern (Python's `re`) matches; if the pattern has a group, its match must equal the gold answer.
 
     With `whole` the pattern must match the whole text. Without `pattern` the gold answer is the pattern. A group's last
@@ -81,7 +81,7 @@ class Regex(VerifierKind):
     than `deadline` seconds of CPU time, the answer is wrong.
     """
 
-    expects: ClassVar[str] = "a pattern; with the field pattern: text or a number"
+    gold_answer_format: ClassVar[str] = "a pattern; with the field pattern: text or a number"
     pattern: str = ""
     whole: bool = False
     deadline: float = 1.0
@@ -123,7 +123,7 @@ class Regex(VerifierKind):
 class RegexVerifier(Verifier):
     """The verifier of `Regex`."""
 
-    keeps_time = True
+    has_own_deadline = True
 
     def __init__(self, kind: Regex) -> None:
         self.kind = kind
@@ -133,7 +133,7 @@ class RegexVerifier(Verifier):
     async def __call__(self, prompt: Prompt, sample: Sample) -> Verdict:
         kind, gold = self.kind, prompt.row.get("answer")
         if not kind.fits(gold):
-            return unverifiable(f"the gold answer {str(gold)[:80]!r} is not {kind.expects}")
+            return unverifiable(f"the gold answer {str(gold)[:80]!r} is not {kind.gold_answer_format}")
         pattern, group = kind.pattern or str(gold), str(gold).strip() if kind.group else None
         calls = [(pattern, text, kind.whole, group) for text in (sample.text, "")]
         return await bounded(self._pool, *calls)
@@ -141,7 +141,7 @@ class RegexVerifier(Verifier):
 
 @verdicts_have(feedback=True)
 @dataclass(frozen=True, slots=True, kw_only=True)
-class JsonSchema(VerifierKind):
+class JsonSchema(VerifierSettings):
     """Right if the answer is JSON that conforms to a JSON schema; malformed if it is not JSON.
 
     The answer is the last ```json block, or else the whole text. `schema` is a file's path, or the schema itself as
@@ -150,7 +150,7 @@ class JsonSchema(VerifierKind):
     the answer is wrong.
     """
 
-    expects: ClassVar[str] = "a JSON schema"
+    gold_answer_format: ClassVar[str] = "a JSON schema"
     schema: str = ""
     deadline: float = 1.0
     workers: int = 2
@@ -177,7 +177,7 @@ class JsonSchema(VerifierKind):
 class JsonSchemaVerifier(Verifier):
     """The verifier of `JsonSchema`."""
 
-    keeps_time = True
+    has_own_deadline = True
     packages = ("jsonschema",)
 
     def __init__(self, kind: JsonSchema) -> None:

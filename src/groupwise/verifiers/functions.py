@@ -190,7 +190,7 @@ def verdicts_of(grades: Any, count: int | None) -> list[Verdict]:
 class FunctionVerifier(Verifier):
     """A verifier from a grade function. Usable from any thread and any event loop."""
 
-    keeps_time = True
+    has_own_deadline = True
 
     def __init__(
         self, call: Call, parameters: Parameters, name: str, made_up: Callable[[], Sequence[Sample]] = made_up_texts

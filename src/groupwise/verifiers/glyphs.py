@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from groupwise.core import check_types
-from groupwise.data import Outcome, Prompt, Sample, Verdict, VerifierKind, verdicts_have
+from groupwise.data import Outcome, Prompt, Sample, Verdict, VerifierSettings, verdicts_have
 from groupwise.tasks.glyphs import GLYPH_COLOURS, GLYPH_RELATIONS, GLYPH_SHAPE
 from groupwise.verifiers.flow_states import state_of, verdict_of_parts
 
@@ -24,7 +24,7 @@ Place = tuple[int, int]
 
 @verdicts_have(*ASKS)
 @dataclass(frozen=True, slots=True)
-class GlyphPatches(VerifierKind):
+class GlyphPatches(VerifierSettings):
     """Right if the picture shows the two patches that the gold answer names, in their relation, and nothing else.
 
     The parts are 1 or 0: `count`, there are two patches; `colours`, both colours occur and no other does; `position`,
@@ -32,7 +32,7 @@ class GlyphPatches(VerifierKind):
     picture with a white patch, or without any, is malformed.
     """
 
-    expects: ClassVar[str] = "a problem such as red left blue"
+    gold_answer_format: ClassVar[str] = "a problem such as red left blue"
 
     asks: Literal["", "count", "colours", "position"] = ""
 
@@ -49,7 +49,7 @@ class GlyphPatches(VerifierKind):
             return picture
         problem = PROBLEM.fullmatch(str(prompt.row["answer"]))
         if problem is None:
-            return Verdict(Outcome.unverifiable, cause=f"the gold answer is not {self.expects}")
+            return Verdict(Outcome.unverifiable, cause=f"the gold answer is not {self.gold_answer_format}")
         patches = read_patches(picture)
         if patches is None or not patches:
             return Verdict(Outcome.malformed)

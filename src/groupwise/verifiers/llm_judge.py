@@ -18,7 +18,7 @@ from threading import Lock
 from typing import Any
 
 from groupwise.core import MissingRequirement, Storage, Usage, check_types
-from groupwise.data import Outcome, Prompt, Sample, Verdict, Verifier, VerifierKind, verdicts_have
+from groupwise.data import Outcome, Prompt, Sample, Verdict, Verifier, VerifierSettings, verdicts_have
 from groupwise.data.verdicts import unverifiable
 from groupwise.tasks.judge_access import host_of
 from groupwise.verifiers.build_verifier import VerifierContext
@@ -58,7 +58,7 @@ Verdict: wrong"""
 
 @verdicts_have("votes")
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Judge(VerifierKind):
+class Judge(VerifierSettings):
     """An LLM judge: right if most of `votes` replies say "right". Subscore `votes`: their share of the valid ones.
 
     `url` is the base of an OpenAI-compatible server, such as `http://localhost:8000/v1`. `key` names the environment
@@ -99,7 +99,7 @@ class Judge(VerifierKind):
 class JudgeVerifier(Verifier):
     """The verifier of `Judge`. `cache` is the file of its replies, or None."""
 
-    keeps_time = True
+    has_own_deadline = True
 
     def __init__(self, kind: Judge, cache: Path | None) -> None:
         url, key, votes = kind.url, kind.key, kind.votes
@@ -123,7 +123,7 @@ class JudgeVerifier(Verifier):
         self.votes, self.deadline, self.longest = votes, kind.deadline, kind.longest
         temperature = (0.0 if votes == 1 else 1.0) if kind.temperature is None else kind.temperature
         self.request = {"model": kind.model, "temperature": temperature, "max_tokens": kind.max_tokens}
-        self._replies = Replies(cache)
+        self._replies = ReplyCache(cache)
         self._threads = ThreadPoolExecutor(kind.at_once, thread_name_prefix="judge")
 
     async def __call__(self, prompt: Prompt, sample: Sample) -> Verdict:
@@ -236,7 +236,7 @@ def _text(reply: Mapping[str, Any]) -> str:
     return content
 
 
-class Replies:
+class ReplyCache:
     """A cache of the judge's replies, by the hash of the request, in memory and optionally in a file of JSON lines.
 
     The file must be a regular file or not exist yet. `Storage` for a link, a pipe or a device.

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, ClassVar
 
-from groupwise.data import Outcome, Prompt, Sample, Verdict, VerifierKind, verdicts_have
+from groupwise.data import Outcome, Prompt, Sample, Verdict, VerifierSettings, verdicts_have
 
 __all__ = ["Exact", "LastNumber"]
 
@@ -21,10 +21,10 @@ _NUMBER = re.compile(rf"((?:(?<![\w)\]}}.])[-−+])?)\$?((?:{_DIGITS}){_POWER})(
 
 @verdicts_have()
 @dataclass(frozen=True, slots=True)
-class Exact(VerifierKind):
+class Exact(VerifierSettings):
     """Right if the whole text equals the gold answer, with runs of white space as one space. Malformed if empty."""
 
-    expects: ClassVar[str] = "text or a number"
+    gold_answer_format: ClassVar[str] = "text or a number"
 
     async def __call__(self, prompt: Prompt, sample: Sample) -> Verdict:
         text = " ".join(sample.text.split())
@@ -32,7 +32,7 @@ class Exact(VerifierKind):
             return Verdict(Outcome.malformed)
         gold = prompt.row["answer"]
         if not self.fits(gold):
-            return _no_gold(gold, self.expects)
+            return _no_gold(gold, self.gold_answer_format)
         return Verdict(Outcome.correct if text == " ".join(str(gold).split()) else Outcome.wrong, answer=text)
 
     def fits(self, gold: Any) -> bool:
@@ -42,19 +42,19 @@ class Exact(VerifierKind):
 
 @verdicts_have()
 @dataclass(frozen=True, slots=True)
-class LastNumber(VerifierKind):
+class LastNumber(VerifierSettings):
     """Right if the last number in the answer equals the gold number exactly; malformed if there is no number.
 
     Accepts common spellings: `1,234.50`, `-$5`, `034`, `18.`, `**34**`, `1/2`, `6e3`, `−3`. Limits: of several numbers
     it takes the last (`x=3 or x=-3` is -3), and it ignores units, per cent and rounding (`0.33` is not 1/3).
     """
 
-    expects: ClassVar[str] = "a number"
+    gold_answer_format: ClassVar[str] = "a number"
 
     async def __call__(self, prompt: Prompt, sample: Sample) -> Verdict:
         gold = as_number(prompt.row["answer"])
         if gold is None:
-            return _no_gold(prompt.row["answer"], self.expects)
+            return _no_gold(prompt.row["answer"], self.gold_answer_format)
         matches = deque(_NUMBER.finditer(sample.text), maxlen=1)
         if not matches:
             return Verdict(Outcome.malformed)

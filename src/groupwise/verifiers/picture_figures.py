@@ -10,7 +10,7 @@ from jaxtyping import Bool
 from numpy.typing import NDArray
 
 from groupwise.core import InvalidValue, check_types
-from groupwise.data import Outcome, Prompt, Sample, Verdict, VerifierKind, verdicts_have
+from groupwise.data import Outcome, Prompt, Sample, Verdict, VerifierSettings, verdicts_have
 from groupwise.models.flow.latent_pictures import picture_of, reduced
 from groupwise.tasks.glyphs import GLYPH_COLOURS
 from groupwise.verifiers.flow_states import state_of, verdict_of_parts
@@ -30,7 +30,7 @@ EVEN, LONG = 1.34, 2.0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Figure:
+class PictureFigure:
     """A connected region of one colour. `mask` marks its pixels in its bounding box."""
 
     colour: str
@@ -55,7 +55,7 @@ class Figure:
 
 @verdicts_have(*ASKS)
 @dataclass(frozen=True, slots=True)
-class Figures(VerifierKind):
+class Figures(VerifierSettings):
     """Right if the picture shows the figures that the gold answer names, such as `2 red square`, and no others.
 
     A channel of a pixel is light or dark; pixels with no light channel are the ground. A figure is a region of one
@@ -64,7 +64,7 @@ class Figures(VerifierKind):
     sides along those of the picture. With `asks` one of them alone decides. A picture without figures is malformed.
     """
 
-    expects: ClassVar[str] = "a number, a colour and a shape such as 2 red square"
+    gold_answer_format: ClassVar[str] = "a number, a colour and a shape such as 2 red square"
     asks: Literal["", "count", "colour", "shape"] = ""
     least: float = 0.02
 
@@ -83,7 +83,7 @@ class Figures(VerifierKind):
             return state
         problem = PROBLEM.fullmatch(str(prompt.row["answer"]))
         if problem is None:
-            return Verdict(Outcome.unverifiable, cause=f"the gold answer is not {self.expects}")
+            return Verdict(Outcome.unverifiable, cause=f"the gold answer is not {self.gold_answer_format}")
         if state.ndim != 3 or (pixels := picture_of(sample.actions)) is None:
             return Verdict(Outcome.unverifiable, cause=f"a state of shape {state.shape}, which is no picture")
         regions = list(figures(reduced(pixels, SIDE) > 127, self.least))
@@ -99,7 +99,7 @@ class Figures(VerifierKind):
         return verdict_of_parts(parts, self.asks, names)
 
 
-def figures(light: NDArray[np.bool_], least: float) -> Iterator[Figure]:
+def figures(light: NDArray[np.bool_], least: float) -> Iterator[PictureFigure]:
     """The figures of a picture, from the light channels of its pixels [rows, columns, 3].
 
     >>> light = np.zeros((8, 8, 3), bool)
@@ -115,7 +115,7 @@ def figures(light: NDArray[np.bool_], least: float) -> Iterator[Figure]:
             if len(region) >= max(least * light[..., 0].size, 1):
                 mask = np.zeros(np.ptp(region, 0) + 1, bool)
                 mask[tuple((region - region.min(0)).T)] = True
-                yield Figure(colour, mask)
+                yield PictureFigure(colour, mask)
 
 
 def connected(start: tuple[int, int], pixels: set[tuple[int, int]]) -> set[tuple[int, int]]:

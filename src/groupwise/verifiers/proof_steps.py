@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from groupwise.data import Outcome, Prompt, Sample, Verdict, VerifierKind, verdicts_have
+from groupwise.data import Outcome, Prompt, Sample, Verdict, VerifierSettings, verdicts_have
 from groupwise.tasks.deduction import Deduction, DeductionProblem
 
 __all__ = ["ProofSteps"]
@@ -11,7 +11,7 @@ __all__ = ["ProofSteps"]
 
 @verdicts_have("valid", "leading", "reached", feedback=True)
 @dataclass(frozen=True, slots=True)
-class ProofSteps(VerifierKind):
+class ProofSteps(VerifierSettings):
     """Right if every step is valid and one concludes the goal. An answer has a `;` behind each step and ends in `#`.
 
     A step is valid if it is a rule of the problem whose premises are facts or conclusions of earlier valid steps.
@@ -38,7 +38,7 @@ class ProofSteps(VerifierKind):
         return Verdict(
             Outcome.malformed if unfinished or not mark or rest or not steps else outcome,
             subscores={"valid": sum(valid) / count, "leading": leading / count, "reached": float(reached)},
-            steps={"step": [(end, float(ok)) for end, ok in zip(ends, valid)]},
+            step_scores={"step": [(end, float(ok)) for end, ok in zip(ends, valid)]},
             feedback=next((step for step, ok in zip(steps, valid) if not ok), ""),
         )
 

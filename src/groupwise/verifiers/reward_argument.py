@@ -46,8 +46,8 @@ def table_of(value: Any) -> Any:
     if not is_dataclass(value) or isinstance(value, type):
         return value
     table = {f.name: table_of(getattr(value, f.name)) for f in fields(value)}
-    from groupwise.data import VerifierKind  # late: it imports torch, which python_reward does not need
+    from groupwise.data import VerifierSettings  # late: it imports torch, which python_reward does not need
 
-    if not isinstance(value, VerifierKind):
+    if not isinstance(value, VerifierSettings):
         return table
     return {"kind": type(value).__name__, **table} if table else type(value).__name__

@@ -14,7 +14,7 @@ from groupwise.data import (
     Verdict,
     VerdictContents,
     Verifier,
-    VerifierKind,
+    VerifierSettings,
     contents_of,
     joined_contents,
 )
@@ -29,7 +29,7 @@ class Member:
     """A named verifier in the combination, and the weight of its score."""
 
     name: str
-    verifier: VerifierKind
+    verifier: VerifierSettings
     weight: float = 1.0
 
     def __post_init__(self) -> None:
@@ -42,7 +42,7 @@ class Member:
 
 
 @dataclass(frozen=True, slots=True)
-class Combined(VerifierKind):
+class Combined(VerifierSettings):
     """The outcome of the first member, and the weighted mean of all scores; `subscores` has each score by name.
 
     An answer that one member cannot judge is unverifiable.
@@ -89,7 +89,7 @@ def contents_of_member(member: RunningMember) -> VerdictContents | None:
 class CombinedVerifier(Verifier):
     """The verifier of `Combined`. `deadline`, in seconds, applies to members without a deadline."""
 
-    keeps_time = True
+    has_own_deadline = True
 
     def __init__(self, members: Sequence[RunningMember], deadline: float) -> None:
         self.members, self.deadline = tuple(members), deadline
@@ -120,14 +120,14 @@ class CombinedVerifier(Verifier):
             if verdict.outcome is Outcome.unverifiable:
                 return unverifiable(f"{member.name}: {verdict.cause}")
         parts: dict[str, float] = {}
-        steps = {f"{m.name}/{name}": x for m, v in zip(self.members, verdicts) for name, x in v.steps.items()}
+        steps = {f"{m.name}/{name}": x for m, v in zip(self.members, verdicts) for name, x in v.step_scores.items()}
         for member, verdict in zip(self.members, verdicts, strict=True):
             parts[member.name] = verdict.value
             parts |= {f"{member.name}/{name}": x for name, x in verdict.subscores.items()}
         weights = sum(m.weight for m in self.members)
         score = sum(m.weight * v.value for m, v in zip(self.members, verdicts, strict=True)) / weights
         messages = [f"{m.name}: {v.feedback}" for m, v in zip(self.members, verdicts, strict=True) if v.feedback]
-        return replace(verdicts[0], score=score, subscores=parts, steps=steps, feedback="; ".join(messages))
+        return replace(verdicts[0], score=score, subscores=parts, step_scores=steps, feedback="; ".join(messages))
 
     async def _verdicts(self, verifier: Verifier, prompt: Prompt, samples: Sequence[Sample]) -> Sequence[Verdict]:
         """A member's verdicts on the samples of a group."""
@@ -136,7 +136,7 @@ class CombinedVerifier(Verifier):
         return await asyncio.gather(*(self._verdict(verifier, prompt, sample) for sample in samples))
 
     async def _verdict(self, verifier: Verifier, prompt: Prompt, sample: Sample) -> Verdict:
-        seconds = None if verifier.keeps_time else self.deadline
+        seconds = None if verifier.has_own_deadline else self.deadline
         try:
             async with asyncio.timeout(seconds):  # in the same task, so the watchdog can end a call that blocks
                 return await verifier(prompt, sample)

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-from groupwise.data import Outcome, Prompt, Sample, Verdict, VerifierKind, verdicts_have
+from groupwise.data import Outcome, Prompt, Sample, Verdict, VerifierSettings, verdicts_have
 from groupwise.tasks.edges import EDGES, Edges, joins_all
 
 __all__ = ["SpanningGraph"]
@@ -11,7 +11,7 @@ __all__ = ["SpanningGraph"]
 
 @verdicts_have("joined", "allowed", "edges")
 @dataclass(frozen=True, slots=True)
-class SpanningGraph(VerifierKind):
+class SpanningGraph(VerifierSettings):
     """Right if the graph joins all nodes and has no forbidden edge. An answer without a digit per edge is malformed.
 
     Subscores: `joined` (1 if all nodes are joined), `allowed` (the share of forbidden edges that are left out), `edges`

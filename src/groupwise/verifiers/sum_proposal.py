@@ -3,7 +3,7 @@
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from groupwise.data import Prompt, Sample, Verdict, VerifierKind, verdicts_have
+from groupwise.data import Prompt, Sample, Verdict, VerifierSettings, verdicts_have
 from groupwise.tasks.proposals import proposed_problem
 from groupwise.verifiers.sum_steps import SUMS, SumSteps
 
@@ -12,7 +12,7 @@ __all__ = ["SumProposal"]
 
 @verdicts_have("chain_true", "progress", "thought", "proposed", feedback=True)
 @dataclass(frozen=True, slots=True)
-class SumProposal(VerifierKind):
+class SumProposal(VerifierSettings):
     """Grades the answer up to the first `;` behind its `#` as `SumSteps` does; the rest is a new problem.
 
     The subscore `proposed` is 1 if a run may train on the new problem (`proposed_problem`), else 0.

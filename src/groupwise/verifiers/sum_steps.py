@@ -3,7 +3,7 @@
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from groupwise.data import Outcome, Prompt, Sample, Verdict, VerifierKind, verdicts_have
+from groupwise.data import Outcome, Prompt, Sample, Verdict, VerifierSettings, verdicts_have
 from groupwise.tasks.calculator import Calculator, calculator_answer
 from groupwise.tasks.sums import Sums, steps_of
 
@@ -13,7 +13,7 @@ SUMS: tuple[type, ...] = (Calculator, Sums)
 
 @verdicts_have("chain_true")
 @dataclass(frozen=True, slots=True)
-class CalculatorAnswer(VerifierKind):
+class CalculatorAnswer(VerifierSettings):
     """Right if the answer has exactly one `#` and ends in `#` and the result (`calculator_answer`)."""
 
     tasks: ClassVar[tuple[type, ...]] = SUMS
@@ -24,7 +24,7 @@ class CalculatorAnswer(VerifierKind):
 
 @verdicts_have("chain_true", "progress", "thought", feedback=True)
 @dataclass(frozen=True, slots=True)
-class SumSteps(VerifierKind):
+class SumSteps(VerifierSettings):
     """Right if the answer ends in `#` and the result, by the rule of `calculator_answer`. Each step is graded too.
 
     `steps["step"]` has a number for each step before the `#`: 1 if it is the solution's next step, else 0 (wrong, or a
@@ -46,7 +46,7 @@ class SumSteps(VerifierKind):
             verdict,
             score=(verdict.outcome is Outcome.correct) - self.price * len(numbers) if self.price else None,
             subscores={**verdict.subscores, "progress": reached / len(solution), "thought": float(bool(numbers))},
-            steps={"step": numbers},
+            step_scores={"step": numbers},
             feedback=solution[reached] if reached < len(solution) else "",
         )
 

@@ -5,7 +5,7 @@ from functools import cache
 from typing import Any, ClassVar, Literal
 
 from groupwise.core import check_types
-from groupwise.data import Outcome, Prompt, Sample, Verdict, VerifierKind, verdicts_have
+from groupwise.data import Outcome, Prompt, Sample, Verdict, VerifierSettings, verdicts_have
 from groupwise.data.verdicts import unverifiable
 from groupwise.verifiers.math.extract import LONGEST, Extraction, Place, Which, extract_answer
 from groupwise.verifiers.normalise_text import plain_text
@@ -19,7 +19,7 @@ SHORT = 100
 
 @verdicts_have()
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Text(VerifierKind):
+class Text(VerifierSettings):
     """Right if the answer equals the gold text, or one of a list, up to case, punctuation and articles.
 
     Both are compared in SQuAD's normal form (Rajpurkar et al., arXiv:1606.05250), except that signs of a number or a
@@ -27,7 +27,7 @@ class Text(VerifierKind):
     is the whole text, or the part that `place` extracts, as in `Math`.
     """
 
-    expects: ClassVar[str] = "text, a number, or a list of them"
+    gold_answer_format: ClassVar[str] = "text, a number, or a list of them"
     case: bool = False
     punctuation: bool = False
     articles: bool = False
@@ -38,7 +38,7 @@ class Text(VerifierKind):
 
     async def __call__(self, prompt: Prompt, sample: Sample) -> Verdict:
         if not self.fits(gold := prompt.row.get("answer")):
-            return unverifiable(f"the gold answer {str(gold)[:80]!r} is not {self.expects}")
+            return unverifiable(f"the gold answer {str(gold)[:80]!r} is not {self.gold_answer_format}")
         answer = sample.text if self.place == "whole" else extract_answer(sample.text, "last", self.place).text
         normal = self.normal(answer)
         if not normal:
@@ -59,7 +59,7 @@ class Text(VerifierKind):
 
 @verdicts_have()
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Choice(VerifierKind):
+class Choice(VerifierSettings):
     """Right if the answer names the gold letter: `B`, `(b)`, `B. because it floats`, `option B`.
 
     `options` are the letters; a gold number is an index from 0. `answer` and `place` extract the answer as in `Math`,
@@ -67,7 +67,7 @@ class Choice(VerifierKind):
     characters, is an answer as a whole. An answer that names no letter, or several, is malformed.
     """
 
-    expects: ClassVar[str] = "one of the options' letters, or its number from 0"
+    gold_answer_format: ClassVar[str] = "one of the options' letters, or its number from 0"
     options: str = "ABCD"
     answer: Which = "last"
     place: Place = "either"
@@ -79,7 +79,7 @@ class Choice(VerifierKind):
 
     async def __call__(self, prompt: Prompt, sample: Sample) -> Verdict:
         if not self.fits(gold := prompt.row.get("answer")):
-            return unverifiable(f"the gold answer {str(gold)[:80]!r} is not {self.expects}")
+            return unverifiable(f"the gold answer {str(gold)[:80]!r} is not {self.gold_answer_format}")
         extracted = extract_answer(sample.text, self.answer, self.place)
         letter = self._letter_of(sample.text, extracted)
         if not letter:

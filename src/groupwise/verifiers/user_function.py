@@ -6,14 +6,14 @@ from pathlib import Path
 from typing import Any
 
 from groupwise.core import Usage, check_types
-from groupwise.data import Verifier, VerifierKind
+from groupwise.data import Verifier, VerifierSettings
 from groupwise.verifiers.build_verifier import VerifierContext
 
 __all__ = ["Function", "kinds_in"]
 
 
 @dataclass(frozen=True, slots=True)
-class Function(VerifierKind):
+class Function(VerifierSettings):
     """A grade function (docs/verifiers.md): its name, and the Python file that defines it.
 
     The file runs only if the command line names it too: `--use FILE.py`. With an empty `file` the function is one of
@@ -48,7 +48,7 @@ def kinds_in(kind: Any) -> Iterator[Any]:
     >>> [type(kind).__name__ for kind in kinds_in(Noisy(verifier=Exact(), rejects=0.1))]
     ['Noisy', 'Exact']
     """
-    if isinstance(kind, VerifierKind):
+    if isinstance(kind, VerifierSettings):
         yield kind
     if isinstance(kind, tuple):
         for item in kind:

@@ -10,7 +10,7 @@ from groupwise.data import (
     Verdict,
     VerdictContents,
     Verifier,
-    VerifierKind,
+    VerifierSettings,
     contents_of,
     joined_contents,
 )
@@ -18,14 +18,14 @@ from groupwise.verifiers.build_verifier import VerifierContext
 
 
 @dataclass(frozen=True, slots=True)
-class Wrapper(VerifierKind):
+class Wrapper(VerifierSettings):
     """The settings of a verifier that changes the verdicts of `verifier`.
 
     `added_subscores` are the names of the subscores that it adds to the verdicts.
     """
 
     added_subscores: ClassVar[tuple[str, ...]] = ()
-    verifier: VerifierKind
+    verifier: VerifierSettings
 
     def build(self, grading: VerifierContext) -> Verifier:
         """The wrapped verifier with changed verdicts."""
@@ -42,7 +42,11 @@ class WrapperVerifier(Verifier):
     def __init__(self, kind: Wrapper, verifier: Verifier) -> None:
         self.change, self.verifier = kind.change, verifier
         self.contents = joined_contents([contents_of(verifier), VerdictContents(kind.added_subscores)])
-        self.keeps_time, self.notices, self.packages = verifier.keeps_time, verifier.notices, verifier.packages
+        self.has_own_deadline, self.notices, self.packages = (
+            verifier.has_own_deadline,
+            verifier.notices,
+            verifier.packages,
+        )
 
     async def __call__(self, prompt: Prompt, sample: Sample) -> Verdict:
         return self.change(prompt, sample, await self.verifier(prompt, sample))

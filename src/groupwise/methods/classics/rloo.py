@@ -21,7 +21,7 @@ class LeaveOneOut(Advantage):
     """`x - mean(the others in the group)`; 0 for a single sample. RLOO, arXiv:2402.14740, equation 8."""
 
     name: ClassVar[str] = "leave_one_out"
-    compares: ClassVar[bool] = True
+    group_relative: ClassVar[bool] = True
 
     def __call__(self, x: Float[Tensor, " s"], b: Batch) -> Float[Tensor, " s"]:
         size = b.groups.size(x)

@@ -52,8 +52,8 @@ class Anchored(Strategy):
     without a correct answer is our reading.
     """
 
-    columns_as: ClassVar[str] = "text"
-    skips_rows: ClassVar[bool] = True
+    column_type: ClassVar[str] = "text"
+    column_optional: ClassVar[bool] = True
 
     solution_column: str = "solution"
     max_pass_rate: float = 0.0

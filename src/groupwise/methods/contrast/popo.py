@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from groupwise.data import Batch, Couples, Surrogate
+from groupwise.data import Batch, CouplingUnit, Surrogate
 from groupwise.methods.method import Method
 from groupwise.methods.reference import Difference, Effect, Reference
 from groupwise.objective import Objective, group_token_mean
@@ -25,7 +25,7 @@ class PositiveOnly(Surrogate):
     hidden states is not here.
     """
 
-    couples: ClassVar[Couples] = "group"
+    coupling_unit: ClassVar[CouplingUnit] = "group"
 
     weight_temperature: float = 1.0
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from groupwise.advantages import Standardised
 from groupwise.data import (
     Batch,
-    Couples,
+    CouplingUnit,
     Curriculum,
     Draw,
     Outcome,
@@ -40,7 +40,7 @@ class RatioRegression(Surrogate):
     floored, so that its gradient is finite.
     """
 
-    couples: ClassVar[Couples] = "group"
+    coupling_unit: ClassVar[CouplingUnit] = "group"
 
     eps: float = 1e-4
 
@@ -85,8 +85,8 @@ class ReasoningCues(Strategy):
 class RecentRewardsState(TypedDict):
     """State of `RecentRewards`: the state of `Shuffled`, and the mean score of each of the last sampling rounds."""
 
-    shuffled: ShuffledState
-    means: list[float]
+    shuffled_state: ShuffledState
+    recent_means: list[float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,21 +100,23 @@ class RecentRewards(Curriculum[RecentRewardsState]):
     window: int = 50
 
     def init(self, task: Task, seed: int) -> RecentRewardsState:
-        return RecentRewardsState(shuffled=Shuffled().init(task, seed), means=[])
+        return RecentRewardsState(shuffled_state=Shuffled().init(task, seed), recent_means=[])
 
     def draw(
         self, state: RecentRewardsState, task: Task, n: int, group_size: int
     ) -> tuple[RecentRewardsState, list[Draw]]:
-        shuffled, draws = Shuffled().draw(state["shuffled"], task, n, group_size)
-        means = state["means"]
+        shuffled, draws = Shuffled().draw(state["shuffled_state"], task, n, group_size)
+        means = state["recent_means"]
         metadata = {"mean": sum(means) / len(means)} if means else {}
-        return RecentRewardsState(shuffled=shuffled, means=means), [replace(draw, metadata=metadata) for draw in draws]
+        return RecentRewardsState(shuffled_state=shuffled, recent_means=means), [
+            replace(draw, metadata=metadata) for draw in draws
+        ]
 
     def observe(self, state: RecentRewardsState, rollouts: Sequence[Rollout]) -> RecentRewardsState:
         verdicts = [s.verdict for r in rollouts for s in r.samples if s.verdict is not None and s.role == "answer"]
         scores = [verdict.value for verdict in verdicts if verdict.outcome is not Outcome.unverifiable]
-        means = [*state["means"], sum(scores) / len(scores)][-self.window :] if scores else state["means"]
-        return RecentRewardsState(shuffled=state["shuffled"], means=means)
+        means = [*state["recent_means"], sum(scores) / len(scores)][-self.window :] if scores else state["recent_means"]
+        return RecentRewardsState(shuffled_state=state["shuffled_state"], recent_means=means)
 
     def end_iteration(self, state: RecentRewardsState, rollouts: Sequence[Rollout]) -> RecentRewardsState:
         return state

@@ -13,7 +13,7 @@ from groupwise.learner import EMA
 from groupwise.methods.method import Method
 from groupwise.methods.reference import Difference, Effect, Reference
 from groupwise.objective import Clip, Distillation, GatedSurrogate, Objective, token_mean
-from groupwise.rollout import AUTO, Forms, check_wording
+from groupwise.rollout import AUTO, AutoDefault, check_wording
 from groupwise.rollout.strategies.multi_round import attempts, context_of, is_correct
 
 __all__ = ["HasView", "SiblingView", "TeacherCertainty", "srpo"]
@@ -23,12 +23,14 @@ __all__ = ["HasView", "SiblingView", "TeacherCertainty", "srpo"]
 class HasView(Mask):
     """Selects the tokens of answers that have a view: a second prompt for the same tokens, such as one with a hint."""
 
-    not_stored: ClassVar[str] = "the other prompts of a sample"
+    unstored_input: ClassVar[str] = "the other prompts of a sample"
 
     view: str
 
     def __call__(self, b: Batch) -> Bool[Tensor, " n"]:
-        has = torch.tensor([self.view in s.views for s in b.samples], dtype=torch.bool, device=b.token_index.device)
+        has = torch.tensor(
+            [self.view in s.prompt_views for s in b.samples], dtype=torch.bool, device=b.token_index.device
+        )
         return b.sequences.spread(has)
 
 
@@ -62,8 +64,8 @@ class SiblingView(Strategy):
     answer is the solution. An answer for which the view leaves no room has none.
     """
 
-    forms: ClassVar[dict[str, Forms]] = {
-        "prompt_template": Forms(
+    auto_defaults: ClassVar[dict[str, AutoDefault]] = {
+        "prompt_template": AutoDefault(
             "{problem}{solution}{problem}",
             "{problem}\nCorrect solution:\n\n{solution}\n\nCorrectly solve the original question.",
             "lasgroup/SDPO, verl/trainer/config/actor/actor.yaml, 0736c78",
@@ -86,7 +88,7 @@ class SiblingView(Strategy):
 
         def viewed(s: Sample) -> Sample:
             wrong = s.verdict is not None and s.verdict.outcome in (Outcome.wrong, Outcome.malformed)
-            return replace(s, views={self.view: context}) if wrong and len(s.tokens) <= room else s
+            return replace(s, prompt_views={self.view: context}) if wrong and len(s.tokens) <= room else s
 
         return Rollout(draw, tuple(map(viewed, answers)))
 

@@ -14,6 +14,7 @@ from groupwise.data import (
     Aggregate,
     Batch,
     Draw,
+    EqualWeightUnit,
     Mask,
     Penalty,
     Role,
@@ -22,13 +23,12 @@ from groupwise.data import (
     Sampler,
     Segments,
     Strategy,
-    Weighs,
 )
 from groupwise.learner import InitialPolicy
 from groupwise.methods.method import Method
 from groupwise.methods.reference import Difference, Effect, Reference
 from groupwise.methods.schedules import Cycle
-from groupwise.models import Knobs, Unmask, decode_masked
+from groupwise.models import DrawnKnobs, Unmask, decode_masked
 from groupwise.objective import KL, Clip, GatedSurrogate, Objective
 
 __all__ = ["SCHEDULE", "CoSampled", "OfRole", "PenaltyOfRole", "TakingTurns", "co_grpo", "role_mean"]
@@ -42,7 +42,7 @@ class RoleMean(Aggregate):
     """
 
     name: ClassVar[str] = "role_mean"
-    weighs: ClassVar[Weighs] = "sequences"
+    equal_weight_unit: ClassVar[EqualWeightUnit] = "sequences"
 
     def __call__(self, step: Batch) -> Float[Tensor, " n"]:
         s, roles = step.sequences, by_role(step)
@@ -117,7 +117,7 @@ class CoSampled(Strategy):
     group are compared with each other, and get the advantages of their answers. A fixed schedule has no knobs.
     """
 
-    whole_answers: ClassVar[bool] = True
+    works_on_whole_answers: ClassVar[bool] = True
     roles: ClassVar[tuple[Role, ...]] = (Role(SCHEDULE, "where the schedule of the masked policy has knobs"),)
 
     async def __call__(self, draw: Draw, sampler: Sampler) -> Rollout:
@@ -134,7 +134,7 @@ class CoSampled(Strategy):
 
 def is_knobs(sample: Sample, i: int) -> bool:
     """Whether a token of a sample is the knobs of a step."""
-    return i < len(sample.actions) and isinstance(decode_masked(sample.actions[i]), Knobs)
+    return i < len(sample.actions) and isinstance(decode_masked(sample.actions[i]), DrawnKnobs)
 
 
 def chosen(sample: Sample, which: Sequence[bool]) -> Sample:
@@ -142,7 +142,7 @@ def chosen(sample: Sample, which: Sequence[bool]) -> Sample:
     per_token = {
         name: tuple(compress(getattr(sample, name), which)) for name in ("tokens", "origin", "logp", "token_ends")
     }
-    return replace(sample, **per_token, actions=tuple(compress(sample.actions, which)), marks={}, top_logprobs=())
+    return replace(sample, **per_token, actions=tuple(compress(sample.actions, which)), token_marks={}, top_logprobs=())
 
 
 TURNS = TakingTurns((SCHEDULE, "answer"))

@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn.functional import logsigmoid
 
 from groupwise.advantages import Standardised
-from groupwise.data import Batch, Couples, Logp, Measure, Surrogate
+from groupwise.data import Batch, CouplingUnit, Logp, Measure, Surrogate
 from groupwise.learner import InitialPolicy
 from groupwise.methods.method import Method
 from groupwise.methods.reference import Difference, Effect, Reference
@@ -28,7 +28,7 @@ class GroupPreference(Surrogate):
     arXiv:2603.16769. For the aggregate `group_mean`.
     """
 
-    couples: ClassVar[Couples] = "group"
+    coupling_unit: ClassVar[CouplingUnit] = "group"
 
     beta: float = 5000.0
     model: str = "reference"

@@ -30,7 +30,7 @@ from groupwise.methods.method import Method
 from groupwise.methods.reference import Difference, Effect, Reference
 from groupwise.objective import Clip, Objective, group_mean
 from groupwise.rewards import Correctness
-from groupwise.rollout import AUTO, ConversationState, Forms, check_wording, fill, judged
+from groupwise.rollout import AUTO, AutoDefault, ConversationState, check_wording, fill, judged
 from groupwise.rollout.gather_coroutines import together
 from groupwise.rollout.prompt_template import UNWORDED
 from groupwise.rollout.strategies.multi_round import context_of
@@ -46,7 +46,7 @@ class ConsecutiveGroups(Advantage):
     last group of an iteration may be smaller.
     """
 
-    compares: ClassVar[bool] = True
+    group_relative: ClassVar[bool] = True
 
     role: str = "helper"
     group_size: int = 8
@@ -74,7 +74,7 @@ class WrongAnswerReward(Shaping):
 
     >>> from groupwise.data import rollout_of, pack
     >>> batch = pack([rollout_of([1.0, 0.0])])
-    >>> WrongAnswerReward(0.1)(batch.score, batch).tolist()
+    >>> WrongAnswerReward(0.1)(batch.verdict_score, batch).tolist()
     [1.0, 0.1]
     """
 
@@ -91,23 +91,23 @@ TAGS = "our wording, with the tags of AQ-MedAI/MrlX, MrlX-DeepResearch/agent_co_
 
 
 TEXTS = {
-    "main_template": Forms(
+    "main_template": AutoDefault(
         PROBLEM,
         "{problem}\n\nYou can leave parts of the work to a helper. To ask it, end your turn with the task, complete in "
         "itself, between <tool_call> and </tool_call>. Its result comes back between <tool_response> and "
         "</tool_response>. Make one call at a time. When you know the answer, write it without another call.",
         TAGS,
     ),
-    "request_start": Forms("", "<tool_call>", TAGS),
-    "request_end": Forms("=", "</tool_call>", TAGS),
-    "helper_template": Forms(
+    "request_start": AutoDefault("", "<tool_call>", TAGS),
+    "request_end": AutoDefault("=", "</tool_call>", TAGS),
+    "helper_template": AutoDefault(
         "{request}",
         "{request}\n\nSolve this task step by step, and write its result between <result> and </result>.",
         TAGS,
     ),
-    "result_start": Forms("#", "<result>", TAGS),
-    "result_end": Forms("", "</result>", TAGS),
-    "result_template": Forms("{result};", "<tool_response>\n{result}\n</tool_response>", TAGS),
+    "result_start": AutoDefault("#", "<result>", TAGS),
+    "result_end": AutoDefault("", "</result>", TAGS),
+    "result_template": AutoDefault("{result};", "<tool_response>\n{result}\n</tool_response>", TAGS),
 }
 """The texts between the two agents. In the packaged form a turn is itself the helper's prompt."""
 
@@ -124,7 +124,7 @@ class Delegating(Strategy):
     dropped or copied at random. 0 keeps all. The count `max_calls` is that of all helpers.
     """
 
-    forms: ClassVar[dict[str, Forms]] = TEXTS
+    auto_defaults: ClassVar[dict[str, AutoDefault]] = TEXTS
 
     max_calls: int = 4
     helpers_per_main: int = 0

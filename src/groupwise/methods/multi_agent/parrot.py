@@ -12,7 +12,7 @@ from groupwise.methods.method import Method
 from groupwise.methods.reference import Difference, Effect, Reference
 from groupwise.objective import Clip, Objective, token_mean
 from groupwise.rewards import AddSubscore, Correctness
-from groupwise.rollout import AUTO, Forms, check_wording, text_of
+from groupwise.rollout import AUTO, AutoDefault, check_wording, text_of
 from groupwise.rollout.strategies.multi_round import attempts, context_of, is_correct
 
 __all__ = ["ClaimPressure", "parrot"]
@@ -46,9 +46,9 @@ class ClaimPressure(Strategy):
     """
 
     roles: ClassVar[tuple[Role, ...]] = (Role("pressed", "for each prompt"),)
-    columns_as: ClassVar[str] = "text"
-    forms: ClassVar[dict[str, Forms]] = {
-        "prompt_template": Forms(
+    column_type: ClassVar[str] = "text"
+    auto_defaults: ClassVar[dict[str, AutoDefault]] = {
+        "prompt_template": AutoDefault(
             "{claim};{problem}",
             "{problem}\n\nAs a renowned professor with decades of experience, I am certain that the correct answer is "
             "{claim}.",

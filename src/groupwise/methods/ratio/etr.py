@@ -7,7 +7,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from groupwise.advantages import Standardised
-from groupwise.data import Batch, Couples, Outcome
+from groupwise.data import Batch, CouplingUnit, Outcome
 from groupwise.methods.method import Method
 from groupwise.methods.reference import Difference, Effect, Reference
 from groupwise.objective import ClipScale, Objective, ScaledClip, group_mean
@@ -23,7 +23,7 @@ class ElasticScale(ClipScale):
     `macro = 0` is its form by token alone.
     """
 
-    couples: ClassVar[Couples] = "group"
+    coupling_unit: ClassVar[CouplingUnit] = "group"
 
     micro: float = 0.5
     macro: float = 0.5

@@ -6,7 +6,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from groupwise.advantages import Standardised
-from groupwise.data import Aggregate, Batch, Weighs
+from groupwise.data import Aggregate, Batch, EqualWeightUnit
 from groupwise.methods.method import Method
 from groupwise.methods.reference import Difference, Effect, Reference
 from groupwise.objective import Clip, Objective, group_mean, sequence_ratio
@@ -25,8 +25,8 @@ class LengthScaledAggregate(Aggregate):
     base_aggregate: Aggregate = group_mean
 
     @property
-    def weighs(self) -> Weighs:
-        return getattr(self.base_aggregate, "weighs", "tokens")
+    def equal_weight_unit(self) -> EqualWeightUnit:
+        return getattr(self.base_aggregate, "equal_weight_unit", "tokens")
 
     def __call__(self, step: Batch) -> Float[Tensor, " n"]:
         s, share = step.sequences, self.base_aggregate(step)

@@ -7,7 +7,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from groupwise.advantages import Whitened, centred
-from groupwise.data import Batch, Couples, Surrogate
+from groupwise.data import Batch, CouplingUnit, Surrogate
 from groupwise.methods.method import Method
 from groupwise.methods.reference import Difference, Effect, Reference
 from groupwise.methods.schedules import Inverse
@@ -24,7 +24,7 @@ class SquaredRatio(Surrogate):
     arXiv:2501.12599.
     """
 
-    couples: ClassVar[Couples] = "sequence"
+    coupling_unit: ClassVar[CouplingUnit] = "sequence"
     one_per_sequence: ClassVar[bool] = True
 
     inverse_step_size: float = 1.0

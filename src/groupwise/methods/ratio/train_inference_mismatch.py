@@ -10,7 +10,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from groupwise.advantages import Standardised
-from groupwise.data import Batch, Couples, Logp, Mask, Measure, Weight
+from groupwise.data import Batch, CouplingUnit, Logp, Mask, Measure, Weight
 from groupwise.methods.method import Method
 from groupwise.methods.reference import Difference, Reference
 from groupwise.objective import (
@@ -38,7 +38,7 @@ class OffPolicySequenceMask(Mask):
     Written tokens have no engine log-prob and count as 0.
     """
 
-    couples: ClassVar[Couples] = "sequence"
+    coupling_unit: ClassVar[CouplingUnit] = "sequence"
     reads_advantage: ClassVar[bool] = True
 
     delta: float = 0.1

@@ -24,7 +24,7 @@ class OddsAdvantage(Advantage):
     bounds it. AsymGRPO, arXiv:2604.04894; that exponents separate the two classes is our reading.
     """
 
-    compares: ClassVar[bool] = True
+    group_relative: ClassVar[bool] = True
 
     correct_exponent: float = 0.75
     wrong_exponent: float = 0.5

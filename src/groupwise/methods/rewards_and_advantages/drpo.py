@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from groupwise.data import Advantage, Batch, Couples, Outcome, Penalty, Surrogate
+from groupwise.data import Advantage, Batch, CouplingUnit, Outcome, Penalty, Surrogate
 from groupwise.methods.method import Method
 from groupwise.methods.reference import Difference, Effect, Reference
 from groupwise.objective import Objective, ReplaceAggregate, group_token_mean, token_mean
@@ -22,7 +22,7 @@ class LengthWeights(Advantage):
     DRPO, arXiv:2510.04474. 0 in groups without both. They are not advantages of a policy gradient.
     """
 
-    compares: ClassVar[bool] = True
+    group_relative: ClassVar[bool] = True
 
     temperature: float = 0.1
 
@@ -48,7 +48,7 @@ class Discriminative(Surrogate):
     correct answer is pushed down. DRPO, arXiv:2510.04474; with equal weights DisCO, arXiv:2505.12366.
     """
 
-    couples: ClassVar[Couples] = "group"
+    coupling_unit: ClassVar[CouplingUnit] = "group"
 
     tau: float = 10.0
 
@@ -79,14 +79,14 @@ class KLHinge(Penalty):
     factor is one number of the step.
     """
 
-    couples: ClassVar[Couples] = "step"
+    coupling_unit: ClassVar[CouplingUnit] = "step"
 
     coefficient: float = 1e3
     delta: float = 1e-4
 
     def __call__(self, b: Batch) -> Float[Tensor, " n"]:
         drift = b.logp_old - b.logp
-        kl = (b.share * drift.detach()).sum()
+        kl = (b.loss_share * drift.detach()).sum()
         return self.coefficient * (kl - self.delta).clamp(min=0) * drift
 
 

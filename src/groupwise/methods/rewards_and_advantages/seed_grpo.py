@@ -25,7 +25,7 @@ class SemanticEntropy(Advantage):
     `1 - y` or `(1 - y)^focal_gamma`. The paper's choice of f, alpha and shares was not obtained: all are our reading.
     """
 
-    not_stored: ClassVar[str] = "the answers that the verifier read"
+    unstored_input: ClassVar[str] = "the answers that the verifier read"
 
     alpha: float = 1.0
     form: Literal["exp", "linear", "focal"] = "exp"

@@ -23,8 +23,8 @@ __all__ = ["SuccessTracker", "TrackedAnswers", "spo"]
 class TrackedPrompt(TypedDict):
     """The tracked values of a prompt: decayed counts of correct and other answers, newest answer with log-probs."""
 
-    correct: float
-    others: float
+    correct_count: float
+    other_count: float
     tokens: NotRequired[list[int]]
     logp: NotRequired[list[float]]
 
@@ -33,7 +33,7 @@ class TrackerState(TypedDict):
     """State of `SuccessTracker`. The keys of `prompts` are indices of the task, as text."""
 
     seed: int
-    drawn: int
+    drawn_count: int
     prompts: dict[str, TrackedPrompt]
 
 
@@ -50,8 +50,8 @@ class SuccessTracker(Curriculum[TrackerState]):
     in all. With `min_decay = max_decay` nothing is measured, and the state has no tokens.
     """
 
-    learns_prompts: ClassVar[bool] = True
-    needs_strategy: ClassVar[str] = "TrackedAnswers"
+    tracks_prompts: ClassVar[bool] = True
+    required_strategy: ClassVar[str] = "TrackedAnswers"
 
     explore: float = 0.05
     min_decay: float = 0.875
@@ -63,19 +63,19 @@ class SuccessTracker(Curriculum[TrackerState]):
             raise ValueError(f"{self}: needs explore > 0, 0 <= min_decay <= max_decay < 1 and half_life > 0")
 
     def init(self, task: Task, seed: int) -> TrackerState:
-        return TrackerState(seed=seed, drawn=0, prompts={})
+        return TrackerState(seed=seed, drawn_count=0, prompts={})
 
     def draw(self, state: TrackerState, task: Task, n: int, group_size: int) -> tuple[TrackerState, list[Draw]]:
         check_prompts(task)
         v = np.full(len(task), 0.5)
         for key, known in state["prompts"].items():
             v[int(key)] = rate(known)
-        u = uniform((state["seed"], RandomPurpose.CURRICULUM), state["drawn"], 0, np.arange(len(task)))
+        u = uniform((state["seed"], RandomPurpose.CURRICULUM), state["drawn_count"], 0, np.arange(len(task)))
         # The smallest of exponential waiting times with these rates: drawn in proportion to them, without replacement.
         waiting = -np.log1p(-u) / (np.sqrt(v * (1 - v)) + self.explore)
         chosen = np.argsort(waiting, kind="stable")[:n].tolist()
         draws = [Draw(0, task[i], group_size, metadata=self._memo(i, state["prompts"].get(str(i)))) for i in chosen]
-        return {**state, "drawn": state["drawn"] + n}, draws
+        return {**state, "drawn_count": state["drawn_count"] + n}, draws
 
     def _memo(self, index: int, known: TrackedPrompt | None) -> dict[str, Any]:
         if known is None:
@@ -102,7 +102,7 @@ class SuccessTracker(Curriculum[TrackerState]):
         initial = [s for s in rollout.samples if s.role == "initial"]
         mass = 1 / (1 - self.min_decay) if initial else 1.0
         v = initial_rate(initial)
-        return TrackedPrompt(correct=mass * v, others=mass * (1 - v))
+        return TrackedPrompt(correct_count=mass * v, other_count=mass * (1 - v))
 
     def _updated(self, known: TrackedPrompt, rollout: Rollout) -> TrackedPrompt:
         outcomes = graded(rollout.samples)
@@ -112,7 +112,8 @@ class SuccessTracker(Curriculum[TrackerState]):
         keep = self.kept(answers[0].verdict.subscores.get("drift", 0.0) if answers[0].verdict else 0.0)
         right = sum(outcomes)
         new = TrackedPrompt(
-            correct=keep * known["correct"] + right, others=keep * known["others"] + len(outcomes) - right
+            correct_count=keep * known["correct_count"] + right,
+            other_count=keep * known["other_count"] + len(outcomes) - right,
         )
         if self.min_decay < self.max_decay:
             new["tokens"], new["logp"] = list(answers[0].tokens), list(answers[0].logp)
@@ -129,7 +130,7 @@ class SuccessTracker(Curriculum[TrackerState]):
 
 def rate(known: TrackedPrompt) -> float:
     """The tracked pass rate of a prompt."""
-    return known["correct"] / (known["correct"] + known["others"])
+    return known["correct_count"] / (known["correct_count"] + known["other_count"])
 
 
 def initial_rate(samples: Sequence[Sample]) -> float:

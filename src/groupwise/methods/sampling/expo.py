@@ -9,7 +9,7 @@ from groupwise.learner import InitialPolicy
 from groupwise.methods.method import Method
 from groupwise.methods.reference import Difference, Effect, Reference
 from groupwise.objective import KL, Clip, GatedSurrogate, Objective, group_mean, log_likelihood, written_tokens
-from groupwise.rollout import AUTO, Forms, check_wording, text_of
+from groupwise.rollout import AUTO, AutoDefault, check_wording, text_of
 from groupwise.rollout.strategies.multi_round import (
     as_written,
     attempts,
@@ -21,7 +21,7 @@ from groupwise.rollout.strategies.multi_round import (
 
 __all__ = ["Explained", "expo"]
 
-EXPLAINED = Forms(
+EXPLAINED = AutoDefault(
     "{problem}#{answer};{problem}",
     "{problem}\n\nThe correct final answer is: {answer}\n\n"
     "Explain step by step how to reach this answer. Write a complete solution that ends with this final answer, and do "
@@ -38,9 +38,9 @@ class Explained(Strategy):
     arXiv:2507.02834.
     """
 
-    columns_as: ClassVar[str] = "text"
-    skips_rows: ClassVar[bool] = True
-    forms: ClassVar[dict[str, Forms]] = {"prompt_template": EXPLAINED}
+    column_type: ClassVar[str] = "text"
+    column_optional: ClassVar[bool] = True
+    auto_defaults: ClassVar[dict[str, AutoDefault]] = {"prompt_template": EXPLAINED}
 
     answer_column: str = "answer"
     always: bool = False

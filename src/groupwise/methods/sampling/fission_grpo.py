@@ -13,7 +13,7 @@ from groupwise.methods.reference import Difference, Effect, Reference
 from groupwise.methods.schedules import Ramp
 from groupwise.objective import Clip, Objective, token_mean
 from groupwise.rewards import AddReadable, Score
-from groupwise.rollout import AUTO, Forms, Independent, Shuffled, check_wording
+from groupwise.rollout import AUTO, AutoDefault, Independent, Shuffled, check_wording
 from groupwise.rollout.curricula.shuffled import ShuffledState
 from groupwise.rollout.strategies.drafts import CORRECTED
 from groupwise.rollout.strategies.multi_round import context_of, is_correct, is_graded, score_of
@@ -21,10 +21,10 @@ from groupwise.rollout.strategies.multi_round import context_of, is_correct, is_
 __all__ = ["FailureBuffer", "RecoveryPrompts", "fission_grpo"]
 
 
-class Failure(TypedDict):
+class FailedAttempt(TypedDict):
     """A stored prompt with a failed attempt: the index of its problem, its token ids, and the attempt's iteration."""
 
-    index: int
+    problem_index: int
     context: list[int]
     iteration: int
 
@@ -32,9 +32,9 @@ class Failure(TypedDict):
 class FailureBufferState(TypedDict):
     """State of `FailureBuffer`: the state of `Shuffled`, the number of finished iterations, and the failures."""
 
-    shuffled: ShuffledState
-    iteration: int
-    failures: list[Failure]
+    shuffled_state: ShuffledState
+    finished_iterations: int
+    failures: list[FailedAttempt]
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class FailureBuffer(Curriculum[FailureBufferState]):
     arXiv:2601.15625.
     """
 
-    needs_strategy: ClassVar[str] = "RecoveryPrompts"
+    required_strategy: ClassVar[str] = "RecoveryPrompts"
 
     min_stored: int = 8
     max_age: int = 3
@@ -58,7 +58,7 @@ class FailureBuffer(Curriculum[FailureBufferState]):
             raise ValueError(f"max_fraction is {self.max_fraction}: needs 0 <= max_fraction <= 1")
 
     def init(self, task: Task, seed: int) -> FailureBufferState:
-        return FailureBufferState(shuffled=Shuffled().init(task, seed), iteration=0, failures=[])
+        return FailureBufferState(shuffled_state=Shuffled().init(task, seed), finished_iterations=0, failures=[])
 
     def draw(
         self, state: FailureBufferState, task: Task, n: int, group_size: int
@@ -68,19 +68,23 @@ class FailureBuffer(Curriculum[FailureBufferState]):
         chosen = in_turns(failures)[:most]
         retried = [_retried(failures[i], task, group_size) for i in chosen]
         waiting = [failure for i, failure in enumerate(failures) if i not in set(chosen)]
-        shuffled, indices = Shuffled().indices(state["shuffled"], task, n - len(retried))
+        shuffled, indices = Shuffled().indices(state["shuffled_state"], task, n - len(retried))
         fresh = [Draw(0, task[i], group_size, {"index": i}) for i in indices]
-        return {**state, "shuffled": shuffled, "failures": waiting}, [*retried, *fresh]
+        return {**state, "shuffled_state": shuffled, "failures": waiting}, [*retried, *fresh]
 
     def observe(self, state: FailureBufferState, rollouts: Sequence[Rollout]) -> FailureBufferState:
         return state
 
     def end_iteration(self, state: FailureBufferState, rollouts: Sequence[Rollout]) -> FailureBufferState:
-        now = state["iteration"] + 1
+        now = state["finished_iterations"] + 1
         waiting = [failure for failure in state["failures"] if now - failure["iteration"] < self.max_age]
         memos = [rollout.draw.metadata for rollout in rollouts]
-        new = [Failure(index=m["index"], context=list(c), iteration=now) for m in memos for c in m.get("failures", ())]
-        return {**state, "iteration": now, "failures": [*waiting, *new]}
+        new = [
+            FailedAttempt(problem_index=m["index"], context=list(c), iteration=now)
+            for m in memos
+            for c in m.get("failures", ())
+        ]
+        return {**state, "finished_iterations": now, "failures": [*waiting, *new]}
 
     def numbers(self, state: FailureBufferState, rollouts: Sequence[Rollout]) -> dict[str, float]:
         """Metrics after an iteration."""
@@ -88,24 +92,24 @@ class FailureBuffer(Curriculum[FailureBufferState]):
         return {"failures": len(state["failures"]), "recoveries": recoveries}
 
 
-def in_turns(failures: Sequence[Failure]) -> list[int]:
+def in_turns(failures: Sequence[FailedAttempt]) -> list[int]:
     """The order in which failures are drawn: the newest iteration's first, and within it the problems in turns.
 
-    >>> in_turns([Failure(index=i, context=[], iteration=k) for i, k in ((7, 1), (3, 2), (3, 2), (5, 2))])
+    >>> in_turns([FailedAttempt(problem_index=i, context=[], iteration=k) for i, k in ((7, 1), (3, 2), (3, 2), (5, 2))])
     [1, 3, 2, 0]
     """
     earlier, turns = Counter[tuple[int, int]](), list[int]()
     for failure in failures:
-        key = failure["iteration"], failure["index"]
+        key = failure["iteration"], failure["problem_index"]
         turns.append(earlier[key])
         earlier[key] += 1
     return sorted(range(len(failures)), key=lambda i: (-failures[i]["iteration"], turns[i], i))
 
 
-def _retried(failure: Failure, task: Task, group_size: int) -> Draw:
-    problem = task[failure["index"]]
+def _retried(failure: FailedAttempt, task: Task, group_size: int) -> Draw:
+    problem = task[failure["problem_index"]]
     prompt = replace(problem, id=f"{problem.id} again", token_ids=tuple(failure["context"]))
-    return Draw(0, prompt, group_size, {"index": failure["index"], "recovery": True})
+    return Draw(0, prompt, group_size, {"index": failure["problem_index"], "recovery": True})
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +123,7 @@ class RecoveryPrompts(Strategy):
     """
 
     needs_feedback: ClassVar[bool] = True
-    forms: ClassVar[dict[str, Forms]] = {"prompt_template": CORRECTED}
+    auto_defaults: ClassVar[dict[str, AutoDefault]] = {"prompt_template": CORRECTED}
 
     inner_strategy: Strategy = Independent()  # noqa: RUF009
     below: float = 1.0

@@ -17,6 +17,7 @@ from groupwise.data import (
     Batch,
     Curriculum,
     Draw,
+    EqualWeightUnit,
     Measure,
     Rollout,
     Sample,
@@ -25,7 +26,6 @@ from groupwise.data import (
     Subscore,
     Task,
     Verdict,
-    Weighs,
     verdicts_have,
 )
 from groupwise.data.rollout_json import from_json, to_json
@@ -55,8 +55,8 @@ class SubscoreScaledAggregate(Aggregate):
         return frozenset({Subscore(self.subscore)})
 
     @property
-    def weighs(self) -> Weighs:
-        return getattr(self.base_aggregate, "weighs", "tokens")
+    def equal_weight_unit(self) -> EqualWeightUnit:
+        return getattr(self.base_aggregate, "equal_weight_unit", "tokens")
 
     def __call__(self, step: Batch) -> Float[Tensor, " n"]:
         share = self.base_aggregate(step)
@@ -68,7 +68,7 @@ def stored(sample: Sample) -> dict[str, Any]:
     verdict = sample.verdict
     assert verdict is not None, "a stored sample has a verdict"
     kept = replace(
-        sample, stream=(), routes=(), actions=(), top_logprobs=(), parent=None, marks={}, counts={},
+        sample, stream=(), routes=(), actions=(), top_logprobs=(), parent=None, token_marks={}, counts={},
         verdict=Verdict(verdict.outcome, verdict.score, verdict.subscores),
     )  # fmt: skip
     return to_json(kept)
@@ -85,19 +85,19 @@ FLOOR = 1e-8
 class ReplayEntry(TypedDict):
     """A stored answer: problem index, priority before decay, number of the iteration that sampled it, the sample."""
 
-    index: int
+    problem_index: int
     priority: float
-    time: int
+    iteration: int
     sample: dict[str, Any]
 
 
 class ReplayState(TypedDict):
     """State of `FreshReplay`: the state of `Shuffled`, entries, iterations with new answers, replay rounds since."""
 
-    shuffled: ShuffledState
+    shuffled_state: ShuffledState
     entries: list[ReplayEntry]
-    time: int
-    replays: int
+    fresh_iterations: int
+    replays_done: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +111,7 @@ class FreshReplay(Curriculum[ReplayState]):
     dropped. Checkpoints have all entries: thousands of short answers, not more. FreshPER, arXiv:2604.16918.
     """
 
-    needs_strategy: ClassVar[str] = "Replayed"
+    required_strategy: ClassVar[str] = "Replayed"
     replays_answers: ClassVar[bool] = True
 
     replay_rounds: int = 1
@@ -126,21 +126,27 @@ class FreshReplay(Curriculum[ReplayState]):
             raise ValueError(f"{self}: needs capacity >= 1, age_scale > 0, and alpha, beta and replay_rounds >= 0")
 
     def init(self, task: Task, seed: int) -> ReplayState:
-        return ReplayState(shuffled=Shuffled().init(task, seed), entries=[], time=0, replays=self.replay_rounds)
+        return ReplayState(
+            shuffled_state=Shuffled().init(task, seed), entries=[], fresh_iterations=0, replays_done=self.replay_rounds
+        )
 
     def draw(self, state: ReplayState, task: Task, n: int, group_size: int) -> tuple[ReplayState, list[Draw]]:
         entries, count = state["entries"], n * group_size
-        if state["replays"] < self.replay_rounds and len(entries) >= count:
+        if state["replays_done"] < self.replay_rounds and len(entries) >= count:
             random = keyed_random(
-                (state["shuffled"]["seed"], RandomPurpose.CURRICULUM), state["time"], state["replays"]
+                (state["shuffled_state"]["seed"], RandomPurpose.CURRICULUM),
+                state["fresh_iterations"],
+                state["replays_done"],
             )
-            chances, weights = self.weights([(e["priority"], state["time"] - e["time"]) for e in entries])
+            chances, weights = self.weights(
+                [(e["priority"], state["fresh_iterations"] - e["iteration"]) for e in entries]
+            )
             chosen = stratified(chances, count, random)
             draws = [_again(entries[i], weights[i], task) for i in chosen]
-            return {**state, "replays": state["replays"] + 1}, draws
-        shuffled, indices = Shuffled().indices(state["shuffled"], task, n)
+            return {**state, "replays_done": state["replays_done"] + 1}, draws
+        shuffled, indices = Shuffled().indices(state["shuffled_state"], task, n)
         draws = [Draw(0, task[i], group_size, {"index": i}) for i in indices]
-        return {**state, "shuffled": shuffled, "replays": 0}, draws
+        return {**state, "shuffled_state": shuffled, "replays_done": 0}, draws
 
     def observe(self, state: ReplayState, rollouts: Sequence[Rollout]) -> ReplayState:
         return state
@@ -149,19 +155,19 @@ class FreshReplay(Curriculum[ReplayState]):
         fresh = [r for r in rollouts if "sample" not in r.draw.metadata]  # the others replay stored answers
         if rollouts and not fresh:
             return state
-        now = state["time"] + 1
+        now = state["fresh_iterations"] + 1
         new = [
             ReplayEntry(
-                index=r.draw.metadata["index"],
+                problem_index=r.draw.metadata["index"],
                 priority=abs(score_of(s) - self.baseline_score) + LEAST,
-                time=now,
+                iteration=now,
                 sample=stored(s),
             )
             for r in fresh
             for i, s in enumerate(r.samples)
             if s.role == "answer" and (r.selected is None or r.selected[i])
         ]
-        return {**state, "time": now, "entries": [*state["entries"], *new][-self.capacity :]}
+        return {**state, "fresh_iterations": now, "entries": [*state["entries"], *new][-self.capacity :]}
 
     def numbers(self, state: ReplayState, rollouts: Sequence[Rollout]) -> dict[str, float]:
         """Metrics after an iteration."""
@@ -194,8 +200,8 @@ def stratified(chances: Sequence[float], n: int, random: Random) -> list[int]:
 
 
 def _again(entry: ReplayEntry, weight: float, task: Task) -> Draw:
-    metadata = {"index": entry["index"], "sample": entry["sample"], "replay": weight}
-    return Draw(0, task[entry["index"]], 1, metadata)
+    metadata = {"index": entry["problem_index"], "sample": entry["sample"], "replay": weight}
+    return Draw(0, task[entry["problem_index"]], 1, metadata)
 
 
 @verdicts_have("replay")

@@ -10,7 +10,7 @@ from groupwise.data import Draw, Outcome, Role, Rollout, Sample, Sampler, Strate
 from groupwise.methods.method import Method
 from groupwise.methods.reference import Difference, Effect, Reference
 from groupwise.objective import Clip, Objective, token_mean
-from groupwise.rollout import AUTO, Forms, check_wording, text_of
+from groupwise.rollout import AUTO, AutoDefault, check_wording, text_of
 from groupwise.rollout.gather_coroutines import together
 from groupwise.rollout.strategies.multi_round import attempts, context_of, is_correct, none_correct, with_role
 
@@ -28,7 +28,7 @@ SOURCE = "Andree-9/HiLL, verl/trainer/ppo/hinter_utils.py, 857078e"
 """Where the prose is from."""
 
 
-ASKED = Forms(
+ASKED = AutoDefault(
     "{draft};{solution};{problem}",
     """\
 You are a Pedagogical Hint Generator for a Mathematical Reasoner.
@@ -85,13 +85,13 @@ class HintWriter(Strategy):
         Role("hint", "where no answer is correct", in_failed_rollouts="often"),
         Role("tried", "where no answer is correct", in_failed_rollouts="often"),
     )
-    columns_as: ClassVar[str] = "text"
-    skips_rows: ClassVar[bool] = True
-    forms: ClassVar[dict[str, Forms]] = {
-        "opens": Forms("", "<hint>", SOURCE),
-        "closes": Forms("", "</hint>", SOURCE),
+    column_type: ClassVar[str] = "text"
+    column_optional: ClassVar[bool] = True
+    auto_defaults: ClassVar[dict[str, AutoDefault]] = {
+        "opens": AutoDefault("", "<hint>", SOURCE),
+        "closes": AutoDefault("", "</hint>", SOURCE),
         "hint_template": ASKED,
-        "prompt_template": Forms("{problem}{hint}{problem}", "{problem}\n\n{hint}", SOURCE),
+        "prompt_template": AutoDefault("{problem}{hint}{problem}", "{problem}\n\n{hint}", SOURCE),
     }
 
     hint_count: int = 4

@@ -8,12 +8,12 @@ from groupwise.data import Draw, Role, Rollout, Sampler, Strategy
 from groupwise.methods.method import Method
 from groupwise.methods.reference import Difference, Effect, Reference
 from groupwise.objective import Objective, group_mean
-from groupwise.rollout import AUTO, Forms, check_wording
+from groupwise.rollout import AUTO, AutoDefault, check_wording
 from groupwise.rollout.strategies.multi_round import attempts, best_of, context_of
 
 __all__ = ["Drafts", "igrpo"]
 
-DRAFTED = Forms(
+DRAFTED = AutoDefault(
     "{problem}{draft};{problem}",
     "{problem}\n\nHere is a first draft of an answer, which may be wrong:\n\n{draft}\n\n"
     "Improve on the draft: write a complete and correct answer to the problem.",
@@ -28,7 +28,7 @@ class Drafts(Strategy):
     """
 
     roles: ClassVar[tuple[Role, ...]] = (Role("draft", "for each prompt"),)
-    forms: ClassVar[dict[str, Forms]] = {"prompt_template": DRAFTED}
+    auto_defaults: ClassVar[dict[str, AutoDefault]] = {"prompt_template": DRAFTED}
 
     drafts: int = 8
     prompt_template: str = AUTO

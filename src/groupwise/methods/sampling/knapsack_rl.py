@@ -22,7 +22,7 @@ __all__ = ["Knapsack", "knapsack_rl"]
 class KnapsackState(TypedDict):
     """State of `Knapsack`: the state of `Shuffled`, and the recent outcomes of each prompt, by id (1: correct)."""
 
-    shuffled: ShuffledState
+    shuffled_state: ShuffledState
     outcomes: dict[str, list[int]]
 
 
@@ -38,7 +38,7 @@ class Knapsack(Curriculum[KnapsackState]):
     prompt gets more than `max_answers` only if answers would be left over. arXiv:2509.25849.
     """
 
-    learns_prompts: ClassVar[bool] = True
+    tracks_prompts: ClassVar[bool] = True
 
     min_answers: int = 2
     max_answers: int = 128
@@ -61,13 +61,13 @@ class Knapsack(Curriculum[KnapsackState]):
         return self.min_answers
 
     def init(self, task: Task, seed: int) -> KnapsackState:
-        return KnapsackState(shuffled=Shuffled().init(task, seed), outcomes={})
+        return KnapsackState(shuffled_state=Shuffled().init(task, seed), outcomes={})
 
     def draw(self, state: KnapsackState, task: Task, n: int, group_size: int) -> tuple[KnapsackState, list[Draw]]:
-        shuffled, draws = Shuffled().draw(state["shuffled"], task, n, group_size)
+        shuffled, draws = Shuffled().draw(state["shuffled_state"], task, n, group_size)
         rates = [self.rate(state["outcomes"].get(draw.prompt.id, [])) for draw in draws]
         sizes = self.allocate(rates, group_size)
-        return {**state, "shuffled": shuffled}, [replace(draw, n=size) for draw, size in zip(draws, sizes)]
+        return {**state, "shuffled_state": shuffled}, [replace(draw, n=size) for draw, size in zip(draws, sizes)]
 
     def observe(self, state: KnapsackState, rollouts: Sequence[Rollout]) -> KnapsackState:
         outcomes = dict(state["outcomes"])

@@ -13,7 +13,7 @@ from groupwise.methods.method import Method
 from groupwise.methods.reference import Difference, Effect, Reference
 from groupwise.objective import KL, Clip, Objective, group_mean
 from groupwise.rewards import SubscoreReward
-from groupwise.rollout import AUTO, Forms, check_wording, fill
+from groupwise.rollout import AUTO, AutoDefault, check_wording, fill
 from groupwise.rollout.gather_coroutines import together
 from groupwise.rollout.strategies.drafts import CORRECTED
 from groupwise.rollout.strategies.multi_round import attempts, context_of, is_correct, score_of
@@ -42,7 +42,7 @@ class FeedbackTree(Strategy):
     """
 
     needs_feedback: ClassVar[bool] = True
-    forms: ClassVar[dict[str, Forms]] = {"prompt_template": CORRECTED}
+    auto_defaults: ClassVar[dict[str, AutoDefault]] = {"prompt_template": CORRECTED}
     roles: ClassVar[tuple[Role, ...]] = (Role("refinement", "of a failed attempt"),)
 
     turns: int = 2

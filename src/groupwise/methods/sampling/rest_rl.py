@@ -40,19 +40,19 @@ class AddFinishedBonus(Shaping):
 class Beginning(TypedDict):
     """A starting point for training: a problem's index, and the first tokens of an answer to continue, or none."""
 
-    index: int
+    problem_index: int
     prefix: list[int]
 
 
 class SurveyState(TypedDict):
     """State of `Survey`: the state of `Shuffled`, the number of survey rounds, and the starting points of the last one.
 
-    `found` is None before a survey round.
+    `beginnings` is None before a survey round.
     """
 
-    shuffled: ShuffledState
+    shuffled_state: ShuffledState
     rounds: int
-    found: list[Beginning] | None
+    beginnings: list[Beginning] | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ class Survey(Curriculum[SurveyState]):
     arXiv:2508.19576.
     """
 
-    needs_strategy: ClassVar[str] = "PrefixContinuation"
+    required_strategy: ClassVar[str] = "PrefixContinuation"
     rounds: ClassVar[int] = 2
 
     samples: int = 5
@@ -81,27 +81,30 @@ class Survey(Curriculum[SurveyState]):
             raise ValueError(f"{self}: needs samples >= 1, 0 < line_decay <= 1, and line_separator not empty")
 
     def init(self, task: Task, seed: int) -> SurveyState:
-        return SurveyState(shuffled=Shuffled().init(task, seed), rounds=0, found=None)
+        return SurveyState(shuffled_state=Shuffled().init(task, seed), rounds=0, beginnings=None)
 
     def draw(self, state: SurveyState, task: Task, n: int, group_size: int) -> tuple[SurveyState, list[Draw]]:
-        found = state["found"]
+        found = state["beginnings"]
         if found is None:
-            shuffled, indices = Shuffled().indices(state["shuffled"], task, n)
+            shuffled, indices = Shuffled().indices(state["shuffled_state"], task, n)
             memos = [{"index": i, "survey": True} for i in indices]
             draws = [Draw(0, task[i], self.samples, metadata) for i, metadata in zip(indices, memos)]
-            return SurveyState(shuffled=shuffled, rounds=state["rounds"] + 1, found=None), draws
+            return SurveyState(shuffled_state=shuffled, rounds=state["rounds"] + 1, beginnings=None), draws
         chosen = self._random(state, 1).sample(found, min(n, len(found)))
-        draws = [Draw(0, task[b["index"]], group_size, {"index": b["index"], "prefix": b["prefix"]}) for b in chosen]
-        return {**state, "found": []}, draws
+        draws = [
+            Draw(0, task[b["problem_index"]], group_size, {"index": b["problem_index"], "prefix": b["prefix"]})
+            for b in chosen
+        ]
+        return {**state, "beginnings": []}, draws
 
     def observe(self, state: SurveyState, rollouts: Sequence[Rollout]) -> SurveyState:
-        if state["found"] is not None:
+        if state["beginnings"] is not None:
             return state
         random = self._random(state, 0)
-        return {**state, "found": [b for rollout in rollouts for b in self.beginnings(rollout, random)]}
+        return {**state, "beginnings": [b for rollout in rollouts for b in self.beginnings(rollout, random)]}
 
     def end_iteration(self, state: SurveyState, rollouts: Sequence[Rollout]) -> SurveyState:
-        return {**state, "found": None}
+        return {**state, "beginnings": None}
 
     def numbers(self, state: SurveyState, rollouts: Sequence[Rollout]) -> dict[str, float]:
         """Metrics after an iteration."""
@@ -117,7 +120,7 @@ class Survey(Curriculum[SurveyState]):
         ends = self._line_ends(best) if score_of(best) >= self.min_best_score and not best.is_conversation else []
         count = math.ceil(self.prefixes_per_line * len(ends)) if ends else 0
         drawn = random.choices(ends, [self.line_decay**k for k in range(len(ends))], k=count) if ends else []
-        return [Beginning(index=index, prefix=list(best.tokens[:end])) for end in (0, *drawn)]
+        return [Beginning(problem_index=index, prefix=list(best.tokens[:end])) for end in (0, *drawn)]
 
     def _line_ends(self, answer: Sample) -> list[int]:
         """The number of tokens up to each end of a line, except where nothing is left to write."""
@@ -127,7 +130,7 @@ class Survey(Curriculum[SurveyState]):
         return [end for end in ends if answer.token_ends[end - 1] < written]
 
     def _random(self, state: SurveyState, step: int) -> Random:
-        return keyed_random((state["shuffled"]["seed"], RandomPurpose.CURRICULUM), state["rounds"], step)
+        return keyed_random((state["shuffled_state"]["seed"], RandomPurpose.CURRICULUM), state["rounds"], step)
 
 
 @dataclass(frozen=True, slots=True)

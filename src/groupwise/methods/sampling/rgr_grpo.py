@@ -8,7 +8,7 @@ from groupwise.data import Draw, Role, Rollout, Sampler, Strategy
 from groupwise.methods.method import Method
 from groupwise.methods.reference import Difference, Effect, Reference
 from groupwise.objective import Clip, GatedSurrogate, Objective, ShapedLikelihood, token_mean, written_tokens
-from groupwise.rollout import AUTO, Forms, check_wording
+from groupwise.rollout import AUTO, AutoDefault, check_wording
 from groupwise.rollout.strategies.drafts import CORRECTED
 from groupwise.rollout.strategies.multi_round import as_written, attempts, best_of, context_of, score_of, with_role
 
@@ -25,7 +25,7 @@ class Refinement(Strategy):
 
     needs_feedback: ClassVar[bool] = True
     roles: ClassVar[tuple[Role, ...]] = (Role("tried", "where a rewritten answer is not better"),)
-    forms: ClassVar[dict[str, Forms]] = {"prompt_template": CORRECTED}
+    auto_defaults: ClassVar[dict[str, AutoDefault]] = {"prompt_template": CORRECTED}
 
     below: float = 1.0
     prompt_template: str = AUTO

@@ -25,7 +25,7 @@ from groupwise.data import (
 from groupwise.methods.method import Method
 from groupwise.methods.reference import Difference, Effect, Reference
 from groupwise.objective import Clip, Objective, token_mean
-from groupwise.rollout import AUTO, Forms
+from groupwise.rollout import AUTO, AutoDefault
 from groupwise.rollout.gather_coroutines import together
 from groupwise.rollout.prompt_template import UNWORDED
 
@@ -59,13 +59,13 @@ class EarlyExits(Strategy):
     in the order of their cuts, the whole answer last, and their subscore `exit` is the rank from 0. arXiv:2505.07686.
     """
 
-    forms: ClassVar[dict[str, Forms]] = {
-        "answer_inducer": Forms(
+    auto_defaults: ClassVar[dict[str, AutoDefault]] = {
+        "answer_inducer": AutoDefault(
             "#",
             "Time is limited, stop thinking and start answering.\n</think>\n\n",
             "arXiv:2505.07686, as others quote it",
         ),
-        "thinking_end": Forms("#", "</think>", "arXiv:2505.07686, as others quote it"),
+        "thinking_end": AutoDefault("#", "</think>", "arXiv:2505.07686, as others quote it"),
     }
 
     answer_inducer: str = AUTO

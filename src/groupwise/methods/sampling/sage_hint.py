@@ -11,8 +11,8 @@ from groupwise.methods.reference import Difference, Effect, Reference
 from groupwise.objective import Clip, Objective, token_mean
 from groupwise.rollout import (
     AUTO,
+    AutoDefault,
     Escalate,
-    Forms,
     Hints,
     Independent,
     RowHints,
@@ -35,7 +35,7 @@ class HintAtLevel(Strategy):
     """Runs another strategy on the prompt with the hint of its level (`HintLadder`); level 0 is no hint. SAGE-light."""
 
     roles: ClassVar[tuple[Role, ...]] = (Role("tried", "where the policy writes the hints"),)
-    forms: ClassVar[dict[str, Forms]] = {"prompt_template": HINTED}
+    auto_defaults: ClassVar[dict[str, AutoDefault]] = {"prompt_template": HINTED}
 
     hints: Hints = RowHints()  # noqa: RUF009
     prompt_template: str = AUTO
@@ -59,7 +59,7 @@ class HintAtLevel(Strategy):
         return replace(rollout, draw=replace(rollout.draw, prompt=draw.prompt), samples=samples, selected=selected)
 
 
-ASKED = Forms(
+ASKED = AutoDefault(
     "{solution};{problem}",
     "You are a tutoring assistant that generates progressive hints to help students solve difficult problems without "
     "revealing the solution directly.\n\n"
@@ -79,9 +79,9 @@ class SelfHints(Hints):
     solution there are no hints. arXiv:2602.03143.
     """
 
-    columns_as: ClassVar[str] = "text"
-    skips_rows: ClassVar[bool] = True
-    forms: ClassVar[dict[str, Forms]] = {"tokens_per_level": Forms(8, 64), "prompt_template": ASKED}
+    column_type: ClassVar[str] = "text"
+    column_optional: ClassVar[bool] = True
+    auto_defaults: ClassVar[dict[str, AutoDefault]] = {"tokens_per_level": AutoDefault(8, 64), "prompt_template": ASKED}
 
     max_level: int = 3
     tokens_per_level: int | Literal["auto"] = AUTO
@@ -111,7 +111,7 @@ class SelfHints(Hints):
 class LadderState(TypedDict):
     """State of `HintLadder`: the state of `Shuffled`, and the hint levels above 0 of prompts, by their ids."""
 
-    shuffled: ShuffledState
+    shuffled_state: ShuffledState
     levels: dict[str, int]
 
 
@@ -123,21 +123,21 @@ class HintLadder(Curriculum[LadderState]):
     `high_pass_rate` lowers it. Unverifiable answers do not count.
     """
 
-    learns_prompts: ClassVar[bool] = True
-    needs_strategy: ClassVar[str] = "HintAtLevel"
+    tracks_prompts: ClassVar[bool] = True
+    required_strategy: ClassVar[str] = "HintAtLevel"
 
     low_pass_rate: float = 0.1
     high_pass_rate: float = 0.35
     max_level: int = 3
 
     def init(self, task: Task, seed: int) -> LadderState:
-        return LadderState(shuffled=Shuffled().init(task, seed), levels={})
+        return LadderState(shuffled_state=Shuffled().init(task, seed), levels={})
 
     def draw(self, state: LadderState, task: Task, n: int, group_size: int) -> tuple[LadderState, list[Draw]]:
-        shuffled, draws = Shuffled().draw(state["shuffled"], task, n, group_size)
+        shuffled, draws = Shuffled().draw(state["shuffled_state"], task, n, group_size)
         levels = state["levels"]
         draws = [replace(draw, metadata={"level": levels.get(draw.prompt.id, 0)}) for draw in draws]
-        return LadderState(shuffled=shuffled, levels=levels), draws
+        return LadderState(shuffled_state=shuffled, levels=levels), draws
 
     def observe(self, state: LadderState, rollouts: Sequence[Rollout]) -> LadderState:
         levels = dict(state["levels"])
@@ -147,7 +147,7 @@ class HintLadder(Curriculum[LadderState]):
                 prompt = rollout.draw.prompt.id
                 level = levels.get(prompt, 0) + (rate <= self.low_pass_rate) - (rate > self.high_pass_rate)
                 levels[prompt] = min(max(level, 0), self.max_level)
-        return LadderState(shuffled=state["shuffled"], levels={k: v for k, v in levels.items() if v})
+        return LadderState(shuffled_state=state["shuffled_state"], levels={k: v for k, v in levels.items() if v})
 
     def end_iteration(self, state: LadderState, rollouts: Sequence[Rollout]) -> LadderState:
         return state

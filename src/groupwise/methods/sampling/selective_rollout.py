@@ -11,7 +11,7 @@ from groupwise.methods.method import Method
 from groupwise.methods.reference import Difference, Effect, Reference
 from groupwise.objective import Objective, policy_gradient, turn_mean
 from groupwise.rewards import everything, mixed_outcomes
-from groupwise.rollout import AUTO, ConversationState, Forms, dialogue_until, judged
+from groupwise.rollout import AUTO, AutoDefault, ConversationState, dialogue_until, judged
 from groupwise.rollout.gather_coroutines import together
 from groupwise.rollout.prompt_template import UNWORDED
 from groupwise.rollout.strategies.sequence_similarity import edit_distance
@@ -30,8 +30,8 @@ class EarlyStoppingTurns(Strategy):
     """
 
     needs_environment: ClassVar[bool] = True
-    forms: ClassVar[dict[str, Forms]] = {
-        "marker": Forms("", "Action:", "zhiyuanZhai20/selective-rollout, src/prompts.py, ba86cdc")
+    auto_defaults: ClassVar[dict[str, AutoDefault]] = {
+        "marker": AutoDefault("", "Action:", "zhiyuanZhai20/selective-rollout, src/prompts.py, ba86cdc")
     }
 
     max_turns: int = 30

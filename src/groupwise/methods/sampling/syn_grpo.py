@@ -89,10 +89,10 @@ class Proposing(Strategy):
 class SynthesisedState(TypedDict):
     """State of `Synthesised`: the state of `Shuffled`, proposals not drawn yet, mean diversity in all and by kind."""
 
-    shuffled: ShuffledState
-    waiting: list[dict[str, Any]]
-    usual: float | None
-    kinds: dict[str, float]
+    shuffled_state: ShuffledState
+    waiting_proposals: list[dict[str, Any]]
+    mean_diversity: float | None
+    diversity_by_kind: dict[str, float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +105,7 @@ class Synthesised(Curriculum[SynthesisedState]):
     proposal by its kind is our reading.
     """
 
-    needs_strategy: ClassVar[str] = "Proposing"
+    required_strategy: ClassVar[str] = "Proposing"
 
     max_fraction: float = 0.5
     ema_rate: float = 0.05
@@ -116,22 +116,24 @@ class Synthesised(Curriculum[SynthesisedState]):
             raise ValueError(f"{self}: needs 0 <= max_fraction <= 1, 0 < ema_rate <= 1 and capacity >= 1")
 
     def init(self, task: Task, seed: int) -> SynthesisedState:
-        return SynthesisedState(shuffled=Shuffled().init(task, seed), waiting=[], usual=None, kinds={})
+        return SynthesisedState(
+            shuffled_state=Shuffled().init(task, seed), waiting_proposals=[], mean_diversity=None, diversity_by_kind={}
+        )
 
     def draw(self, state: SynthesisedState, task: Task, n: int, group_size: int) -> tuple[SynthesisedState, list[Draw]]:
-        new = min(int(self.max_fraction * n), len(state["waiting"]))
-        proposed, waiting = state["waiting"][:new], state["waiting"][new:]
-        shuffled, indices = Shuffled().indices(state["shuffled"], task, n - new)
-        metadata = {"diverse": dict(state["kinds"])}
+        new = min(int(self.max_fraction * n), len(state["waiting_proposals"]))
+        proposed, waiting = state["waiting_proposals"][:new], state["waiting_proposals"][new:]
+        shuffled, indices = Shuffled().indices(state["shuffled_state"], task, n - new)
+        metadata = {"diverse": dict(state["diversity_by_kind"])}
         draws = [Draw(0, task[i], group_size, metadata) for i in indices]
         draws += [Draw(0, _prompt(p), group_size, {**metadata, "kind": p["kind"]}) for p in proposed]
-        return {**state, "shuffled": shuffled, "waiting": waiting}, draws
+        return {**state, "shuffled_state": shuffled, "waiting_proposals": waiting}, draws
 
     def observe(self, state: SynthesisedState, rollouts: Sequence[Rollout]) -> SynthesisedState:
         return state
 
     def end_iteration(self, state: SynthesisedState, rollouts: Sequence[Rollout]) -> SynthesisedState:
-        usual, kinds = state["usual"], dict(state["kinds"])
+        usual, kinds = state["mean_diversity"], dict(state["diversity_by_kind"])
         stds = [_diversity(rollout) for rollout in rollouts]
         for rollout, std in zip(rollouts, stds):
             if usual is not None and (kind := rollout.draw.metadata.get("kind")) is not None:
@@ -140,13 +142,13 @@ class Synthesised(Curriculum[SynthesisedState]):
         mean = fmean(stds) if stds else usual
         usual = mean if usual is None or mean is None else moved(usual, mean, self.ema_rate)
         proposed = [{**p, "writer": r.draw.prompt.id} for r in rollouts for p in r.draw.metadata.get("proposals", ())]
-        waiting = [*state["waiting"], *proposed][-self.capacity :]
-        return {**state, "waiting": waiting, "usual": usual, "kinds": kinds}
+        waiting = [*state["waiting_proposals"], *proposed][-self.capacity :]
+        return {**state, "waiting_proposals": waiting, "mean_diversity": usual, "diversity_by_kind": kinds}
 
     def numbers(self, state: SynthesisedState, rollouts: Sequence[Rollout]) -> dict[str, float]:
         """Metrics after an iteration."""
         proposed = sum("kind" in rollout.draw.metadata for rollout in rollouts)
-        return {"waiting": len(state["waiting"]), "proposed": proposed}
+        return {"waiting": len(state["waiting_proposals"]), "proposed": proposed}
 
 
 def relative(std: float, usual: float) -> float:

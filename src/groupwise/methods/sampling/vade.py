@@ -25,8 +25,8 @@ class ThompsonState(TypedDict):
     """State of `ThompsonSampling`: counts by the prompt's index; prompts without counts were never drawn."""
 
     seed: int
-    drawn: int
-    iteration: list[int]
+    drawn_count: int
+    iteration_prompts: list[int]
     """The prompts drawn in the current iteration; a refill round draws others."""
     counts: dict[str, Counts]
 
@@ -41,7 +41,7 @@ class ThompsonSampling(Curriculum[ThompsonState]):
     "variance"` ranks by `p (1 - p)`; `sample_posterior = False` takes the posterior's mean as p.
     """
 
-    learns_prompts: ClassVar[bool] = True
+    tracks_prompts: ClassVar[bool] = True
 
     drawn_prompt_decay: float = 0.2
     other_prompt_decay: float = 0.999
@@ -55,16 +55,20 @@ class ThompsonSampling(Curriculum[ThompsonState]):
             )
 
     def init(self, task: Task, seed: int) -> ThompsonState:
-        return ThompsonState(seed=seed, drawn=0, iteration=[], counts={})
+        return ThompsonState(seed=seed, drawn_count=0, iteration_prompts=[], counts={})
 
     def draw(self, state: ThompsonState, task: Task, n: int, group_size: int) -> tuple[ThompsonState, list[Draw]]:
         check_prompts(task)
-        random = keyed_random((state["seed"], RandomPurpose.CURRICULUM), state["drawn"])
+        random = keyed_random((state["seed"], RandomPurpose.CURRICULUM), state["drawn_count"])
         worth = [self.worth(self._rate(state["counts"].get(str(i), [0.0, 0.0]), random)) for i in range(len(task))]
-        drawn = set(state["iteration"])
+        drawn = set(state["iteration_prompts"])
         chosen = sorted((i for i in range(len(task)) if i not in drawn), key=lambda i: -worth[i])[:n]
         draws = [Draw(0, task[i], group_size, metadata={"index": i}) for i in chosen]
-        return {**state, "drawn": state["drawn"] + n, "iteration": [*state["iteration"], *chosen]}, draws
+        return {
+            **state,
+            "drawn_count": state["drawn_count"] + n,
+            "iteration_prompts": [*state["iteration_prompts"], *chosen],
+        }, draws
 
     def observe(self, state: ThompsonState, rollouts: Sequence[Rollout]) -> ThompsonState:
         return state
@@ -75,7 +79,7 @@ class ThompsonSampling(Curriculum[ThompsonState]):
             key, answers = str(rollout.draw.metadata["index"]), graded(rollout.samples)
             correct, others = (self.drawn_prompt_decay * x for x in state["counts"].get(key, [0.0, 0.0]))
             counts[key] = [correct + sum(answers), others + len(answers) - sum(answers)]
-        return {**state, "iteration": [], "counts": counts}
+        return {**state, "iteration_prompts": [], "counts": counts}
 
     def numbers(self, state: ThompsonState, rollouts: Sequence[Rollout]) -> dict[str, float]:
         """Metrics after an iteration."""

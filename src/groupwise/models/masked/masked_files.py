@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from groupwise.models.json_fields import mapping, real, short, whole
-from groupwise.models.kind import Loading, ModelKind
+from groupwise.models.kind import LoadOptions, ModelKind
 from groupwise.models.masked.policy import MaskedPolicy
 from groupwise.models.masked.predictor import MaskedShape
 from groupwise.models.masked.unmask import MOST_UNMASKING_STEPS, Unmask
@@ -38,7 +38,7 @@ class MaskedKind(ModelKind):
     def shape(self, path: Path, config: Mapping[str, Any], *, trust_remote_code: bool = False) -> MaskedShape:
         return masked_shape(config)
 
-    def read(self, path: Path, shape: MaskedShape, loading: Loading) -> MaskedPolicy:
+    def read(self, path: Path, shape: MaskedShape, loading: LoadOptions) -> MaskedPolicy:
         policy = MaskedPolicy(shape, stored_unmask(path))
         fix = "train it first, or use the model beads"
         load_exactly(policy, path, loading.convert, "masked model", fix)

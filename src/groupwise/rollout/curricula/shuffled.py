@@ -19,7 +19,7 @@ class ShuffledState(TypedDict):
     """State of `Shuffled`: the seed of its permutations, and the number of prompts drawn so far."""
 
     seed: int
-    drawn: int
+    drawn_count: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,7 @@ class Shuffled(Curriculum[ShuffledState]):
     """Draws prompts in random order: each pass over the task has a new order and contains every prompt once."""
 
     def init(self, task: Task, seed: int) -> ShuffledState:
-        return ShuffledState(seed=seed, drawn=0)
+        return ShuffledState(seed=seed, drawn_count=0)
 
     def draw(self, state: ShuffledState, task: Task, n: int, group_size: int) -> tuple[ShuffledState, list[Draw]]:
         state, indices = self.indices(state, task, n)
@@ -36,10 +36,10 @@ class Shuffled(Curriculum[ShuffledState]):
     def indices(self, state: ShuffledState, task: Task, n: int) -> tuple[ShuffledState, list[int]]:
         """The new state and the task indices of the next `n` prompts, for curricula that build on this one."""
         check_prompts(task)
-        seed, first = state["seed"], state["drawn"]
+        seed, first = state["seed"], state["drawn_count"]
         positions = (divmod(i, len(task)) for i in range(first, first + n))
         indices = [int(_order(seed, epoch, len(task))[position]) for epoch, position in positions]
-        return ShuffledState(seed=seed, drawn=first + n), indices
+        return ShuffledState(seed=seed, drawn_count=first + n), indices
 
     def observe(self, state: ShuffledState, rollouts: Sequence[Rollout]) -> ShuffledState:
         return state

@@ -24,7 +24,7 @@ class Retraced(Strategy):
     Each has its own noise. So any sampler can be trained on, also one without noise. DiffusionNFT, arXiv:2509.16117.
     """
 
-    own_noise: ClassVar[bool] = True
+    makes_own_noise: ClassVar[bool] = True
 
     strategy: Strategy = Independent()  # noqa: RUF009
     times: Literal["all", "one"] = "all"

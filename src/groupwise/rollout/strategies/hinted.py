@@ -5,7 +5,7 @@ from typing import ClassVar, Literal
 
 from groupwise.data import Draw, Ids, Role, Rollout, Sample, Sampler, Strategy
 from groupwise.rollout.gather_coroutines import together
-from groupwise.rollout.prompt_template import AUTO, Forms, check_wording
+from groupwise.rollout.prompt_template import AUTO, AutoDefault, check_wording
 from groupwise.rollout.strategies.hints import Hints, RowHints
 from groupwise.rollout.strategies.multi_round import (
     attempts,
@@ -18,7 +18,7 @@ from groupwise.rollout.strategies.multi_round import (
 
 __all__ = ["Escalate", "Scaffold"]
 
-HINTED = Forms(
+HINTED = AutoDefault(
     "{problem}{hint}{problem}",
     "Question:\n{problem}\n\nHere is a hint to help you:\n{hint}",
     "BaohaoLiao/SAGE, recipe/hint/hint_trainer.py, 8722c1a",
@@ -36,7 +36,7 @@ class Escalate(Strategy):
     """
 
     roles: ClassVar[tuple[Role, ...]] = (Role("tried", "where no answer is correct", in_failed_rollouts="often"),)
-    forms: ClassVar[dict[str, Forms]] = {"prompt_template": HINTED}
+    auto_defaults: ClassVar[dict[str, AutoDefault]] = {"prompt_template": HINTED}
 
     hints: Hints = RowHints()  # noqa: RUF009
     levels: int = 3
@@ -72,7 +72,7 @@ class Scaffold(Strategy):
     """
 
     roles: ClassVar[tuple[Role, ...]] = (Role("tried", "where no answer is correct", in_failed_rollouts="often"),)
-    forms: ClassVar[dict[str, Forms]] = {"prompt_template": HINTED}
+    auto_defaults: ClassVar[dict[str, AutoDefault]] = {"prompt_template": HINTED}
 
     hints: Hints = RowHints()  # noqa: RUF009
     active: float = 1.0

@@ -27,8 +27,8 @@ class RowHints(Hints):
     A row without the column has no hints; at least one row must have it.
     """
 
-    columns_as: ClassVar[str] = "texts"
-    skips_rows: ClassVar[bool] = True
+    column_type: ClassVar[str] = "texts"
+    column_optional: ClassVar[bool] = True
 
     column: str = "hints"
 

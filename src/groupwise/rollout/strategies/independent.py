@@ -14,7 +14,7 @@ __all__ = ["Independent", "Turns"]
 class Independent(Strategy):
     """Generates `draw.n` independent answers to the prompt, as one group."""
 
-    whole_answers: ClassVar[bool] = True
+    works_on_whole_answers: ClassVar[bool] = True
     """It continues no answer, so it needs neither a conversation nor an answer token by token."""
 
     async def __call__(self, draw: Draw, sampler: Sampler) -> Rollout:

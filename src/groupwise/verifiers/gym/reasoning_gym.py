@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from groupwise.core import Usage
-from groupwise.data import Prompt, Sample, Task, Verdict, Verifier, VerifierKind, verdicts_have
+from groupwise.data import Prompt, Sample, Task, Verdict, Verifier, VerifierSettings, verdicts_have
 from groupwise.data.verdicts import with_threshold
 from groupwise.tasks.gym import generator
 from groupwise.verifiers.build_verifier import VerifierContext
@@ -21,7 +21,7 @@ RUNS = ("eval", "exec", "compile", "parse_expr", "sympify", "simplify", "parse_l
 
 @verdicts_have()
 @dataclass(frozen=True, slots=True)
-class GymScore(VerifierKind):
+class GymScore(VerifierSettings):
     """The score of a problem's generator, in the task `ReasoningGym`. A score of 1 is right (`GymScoreVerifier`)."""
 
     def build(self, grading: VerifierContext) -> Verifier:
@@ -37,7 +37,7 @@ class GymScoreVerifier(Verifier):
     The answer is the content of the last `<answer>...</answer>`, else the whole text. A score of 1 is right.
     """
 
-    keeps_time = True
+    has_own_deadline = True
 
     def __init__(self, deadline: float) -> None:
         # Type checks may wrap the function; the worker needs the file of the function itself.

@@ -6,9 +6,9 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from groupwise.core import check_types
-from groupwise.data import Outcome, Prompt, Sample, Verdict, Verifier, VerifierKind, verdicts_have
+from groupwise.data import Outcome, Prompt, Sample, Verdict, Verifier, VerifierSettings, verdicts_have
 from groupwise.verifiers.build_verifier import VerifierContext
-from groupwise.verifiers.math.sandboxed_algebra import MATH_VERIFY, Symbolic
+from groupwise.verifiers.math.sandboxed_algebra import MATH_VERIFY, SandboxedAlgebra
 from groupwise.verifiers.math.verifier import is_gold, unusable_gold
 from groupwise.verifiers.pool import check_workers
 
@@ -34,7 +34,7 @@ _DAPO_LATER = (
 
 @verdicts_have()
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MathDapo(VerifierKind):
+class MathDapo(VerifierSettings):
     r"""The grader of DAPO's training: compares the last `Answer:` line of the last 300 characters, as text.
 
     Both sides are converted to Minerva's normal form (Lewkowycz et al., arXiv:2206.14858, appendix D). With `box` the
@@ -43,7 +43,7 @@ class MathDapo(VerifierKind):
     arXiv:2503.14476. An answer without such a line is malformed here and wrong there; both score 0.
     """
 
-    expects: ClassVar[str] = "text or a number"
+    gold_answer_format: ClassVar[str] = "text or a number"
     box: bool = False
 
     def __post_init__(self) -> None:
@@ -101,7 +101,7 @@ Equal = Callable[[Sequence[Any], Sequence[Any]], Awaitable[Verdict]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class InSandbox(VerifierKind):
+class InSandbox(VerifierSettings):
     """A published grader whose comparison runs in the sandbox: a `function` in a file (`module`) of this package.
 
     `deadline` is in CPU seconds per call. An answer that uses them up is wrong, as in `Math`.
@@ -129,11 +129,11 @@ class InSandbox(VerifierKind):
 class SandboxedVerifier(Verifier):
     """The verifier of `InSandbox`."""
 
-    keeps_time = True
+    has_own_deadline = True
 
     def __init__(self, kind: InSandbox, grading: VerifierContext) -> None:
         self.kind, self.packages = kind, kind.packages
-        self._compare = Symbolic(
+        self._compare = SandboxedAlgebra(
             type(kind).__name__, [kind.module], kind.function, make=grading.sandbox, deadline=kind.deadline,
             workers=kind.workers, packages=kind.packages,
         )  # fmt: skip
@@ -141,7 +141,7 @@ class SandboxedVerifier(Verifier):
 
     async def __call__(self, prompt: Prompt, sample: Sample) -> Verdict:
         if not self.kind.fits(gold := prompt.row.get("answer")):
-            return unusable_gold(gold, self.kind.expects)
+            return unusable_gold(gold, self.kind.gold_answer_format)
         return await self.kind.grade(sample.text, gold, self._equal)
 
     async def _equal(self, arguments: Sequence[Any], baseline: Sequence[Any]) -> Verdict:
@@ -160,7 +160,7 @@ class MathVerify(InSandbox):
     packages = MATH_VERIFY
     module: ClassVar[str] = "math_verify"
     function: ClassVar[str] = "accepted"
-    expects: ClassVar[str] = "text or a number"
+    gold_answer_format: ClassVar[str] = "text or a number"
 
     async def grade(self, text: str, gold: Any, equal: Equal) -> Verdict:
         """The verdict of math-verify."""
@@ -186,7 +186,7 @@ class MathDrGrpo(InSandbox):
     packages = (*MATH_VERIFY, "pylatexenc")
     module: ClassVar[str] = "r1_zero"
     function: ClassVar[str] = "graded"
-    expects: ClassVar[str] = "text, a number or a list of them"
+    gold_answer_format: ClassVar[str] = "text, a number or a list of them"
     tag: bool = False
     fast: bool = False
 

@@ -6,7 +6,7 @@ from functools import cache
 from typing import Any, ClassVar
 
 from groupwise.core import check_types
-from groupwise.data import Outcome, Prompt, Sample, Verdict, Verifier, VerifierKind, verdicts_have
+from groupwise.data import Outcome, Prompt, Sample, Verdict, Verifier, VerifierSettings, verdicts_have
 from groupwise.data.verdicts import unverifiable
 from groupwise.verifiers.build_verifier import VerifierContext
 from groupwise.verifiers.math.equal import same
@@ -14,7 +14,7 @@ from groupwise.verifiers.math.extract import Place, Which, extract_answer
 from groupwise.verifiers.math.limits import is_algebra, too_much
 from groupwise.verifiers.math.normalise import tidy
 from groupwise.verifiers.math.rational import rational
-from groupwise.verifiers.math.sandboxed_algebra import Symbolic
+from groupwise.verifiers.math.sandboxed_algebra import SandboxedAlgebra
 from groupwise.verifiers.math.units import split_unit
 from groupwise.verifiers.pool import check_workers
 
@@ -26,7 +26,7 @@ AT_ONCE = 16
 
 @verdicts_have(feedback=True)
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Math(VerifierKind):
+class Math(VerifierSettings):
     """Right if the answer equals the gold answer mathematically; malformed if no answer is found.
 
     `answer` chooses among several boxes or answer lines: `last`, `first`, or `only` (all must be equal). `place` is
@@ -37,7 +37,7 @@ class Math(VerifierKind):
     wrong unless its text equals the gold answer; this needs no sandbox and no extra package.
     """
 
-    expects: ClassVar[str] = "text or a number"
+    gold_answer_format: ClassVar[str] = "text or a number"
     answer: Which = "last"
     place: Place = "either"
     symbolic: bool = True
@@ -61,15 +61,15 @@ class Math(VerifierKind):
 class MathVerifier(Verifier):
     """The verifier of `Math`."""
 
-    keeps_time = True
+    has_own_deadline = True
     packages = ("mpmath",)
 
     def __init__(self, kind: Math, grading: VerifierContext) -> None:
         self.kind = kind
-        self._algebra: Symbolic | None = None
+        self._algebra: SandboxedAlgebra | None = None
         if kind.symbolic:
             modules = ("trees", "latex", "noncommuting_products", "values_at_point", "algebra")
-            self._algebra = Symbolic(
+            self._algebra = SandboxedAlgebra(
                 "Math", modules, "equal", make=grading.sandbox, deadline=kind.deadline, workers=kind.workers,
                 packages=self.packages,
             )  # fmt: skip
@@ -77,7 +77,7 @@ class MathVerifier(Verifier):
     async def __call__(self, prompt: Prompt, sample: Sample) -> Verdict:
         gold = gold_answer(prompt.row.get("answer"))
         if gold is None:
-            return unusable_gold(prompt.row.get("answer"), self.kind.expects)
+            return unusable_gold(prompt.row.get("answer"), self.kind.gold_answer_format)
         found = extract_answer(sample.text, self.kind.answer, self.kind.place)
         if not found.text:
             return Verdict(Outcome.malformed, feedback=f"no answer: {found.rule}")
@@ -152,9 +152,9 @@ def gold_answer(gold: Any) -> str | None:
     return text if tidy(text) else None
 
 
-def unusable_gold(gold: Any, expects: str) -> Verdict:
+def unusable_gold(gold: Any, answer_format: str) -> Verdict:
     """The verdict if a problem's gold answer is not of the kind that the verifier needs: unverifiable."""
-    return unverifiable(f"the gold answer {str(gold)[:80]!r} is not {expects}")
+    return unverifiable(f"the gold answer {str(gold)[:80]!r} is not {answer_format}")
 
 
 def is_gold(gold: Any) -> bool:

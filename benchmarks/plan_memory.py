@@ -27,8 +27,24 @@ from groupwise.planning.memory import MemoryPrediction
 from groupwise.planning.processes import process_memories
 from groupwise.training.build import read_inputs
 
-SMALL = {"width": 256, "layers": 4, "heads": 4, "kv_heads": 2, "head_dim": 64, "mlp_width": 1024, "tied": True}
-LARGE = {"width": 512, "layers": 8, "heads": 8, "kv_heads": 4, "head_dim": 64, "mlp_width": 1536, "tied": True}
+SMALL = {
+    "width": 256,
+    "layers": 4,
+    "heads": 4,
+    "kv_heads": 2,
+    "head_dim": 64,
+    "mlp_width": 1024,
+    "tied_embeddings": True,
+}
+LARGE = {
+    "width": 512,
+    "layers": 8,
+    "heads": 8,
+    "kv_heads": 4,
+    "head_dim": 64,
+    "mlp_width": 1536,
+    "tied_embeddings": True,
+}
 OTHERS = {"vocabulary": 4096, "positions": 512, "family": "qwen3", "qk_norm": True}
 CRITIC = '{ critic = { kind = "ValueModel" } }'
 SHARDS = {"cluster.ranks": "2", "cluster.shard": "full"}
@@ -40,7 +56,7 @@ RUNS: list[tuple[str, Mapping[str, object], Mapping[str, str]]] = [
     ("the same, microbatches of 256 tokens", SMALL, {"machine.microbatch_tokens": "256"}),
     ("the same, gradient checkpointing", SMALL, {"machine.gradient_checkpointing": "true"}),
     ("8 layers of 512, float32", LARGE, {}),
-    ("the same, embedding and head separate", {**LARGE, "tied": False}, {}),
+    ("the same, embedding and head separate", {**LARGE, "tied_embeddings": False}, {}),
     ("the same tied, LoRA of rank 16", LARGE, {"lora.rank": "16"}),
     ("the same, a reference model (GRPO)", LARGE, {"method": "grpo"}),
     ("the same, staleness 1", LARGE, {"cluster.max_staleness": "1"}),

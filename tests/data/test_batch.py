@@ -27,7 +27,7 @@ from groupwise.data import (
 from tests.laws.batches import step_of
 
 UNITS = {f.name: f.metadata["per"] for f in fields(Batch)}
-LATER = ("share", "weight")
+LATER = ("loss_share", "weight")
 
 
 def whole(seed: int = 0) -> Batch:

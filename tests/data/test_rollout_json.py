@@ -29,7 +29,7 @@ def test_every_field_of_a_rollout_comes_back() -> None:
 @pytest.mark.parametrize(
     "change",
     [
-        {"other": 1}, {"tokens": 5}, {"finish": "never"}, {"views": [1]}, {"actions": [5]}, {"verdict": {}},
+        {"other": 1}, {"tokens": 5}, {"finish": "never"}, {"prompt_views": [1]}, {"actions": [5]}, {"verdict": {}},
         {"top_logprobs": [[[7]]]},
     ],
     ids=str,

@@ -75,7 +75,7 @@ def test_an_engine_on_another_host_gives_the_bits_of_the_native_one(
 ) -> None:
     """Its weights arrive in many parts, twice, and nothing is left of them."""
     monkeypatch.setattr(remotes, "LARGEST_PART", 1000)
-    requests = [request(i, top=2) for i in range(4)]
+    requests = [request(i, num_top_logprobs=2) for i in range(4)]
 
     async def go(engine: Any) -> list[Any]:
         model = decoder()

@@ -55,7 +55,7 @@ TESTED = {**PINS, "jaxtyping": "0.3.3"}
 
 
 def test_a_keyed_request_carries_its_key_and_leaves_vllms_settings_neutral() -> None:
-    asked = request(3, stream=(1, 2), position=4, purpose=4, sampling=TRUNCATED)
+    asked = request(3, stream=(1, 2), position=4, random_purpose=4, sampling=TRUNCATED)
     arguments = sampling_arguments(asked, [0, 7], keyed=True)
     assert arguments.pop("extra_args") == {"key": [3, lineage((1, 2)), 4, 4, 0.7, 0.8, 5, 0.01]}
     assert arguments == {"max_tokens": 12, "logprobs": 0, "stop_token_ids": [0, 7], "detokenize": False,
@@ -70,10 +70,10 @@ def test_a_request_without_a_key_names_the_distribution() -> None:
 
 
 def test_likeliest_tokens_of_another_distribution_are_refused() -> None:
-    assert sampling_arguments(request(top=3), [], keyed=True)["logprobs"] == 3
+    assert sampling_arguments(request(num_top_logprobs=3), [], keyed=True)["logprobs"] == 3
     for sampling in (Sampling(temperature=0.5), Sampling(top_k=4)):
         with pytest.raises(Usage, match="likeliest"):
-            sampling_arguments(request(top=3, sampling=sampling), [], keyed=True)
+            sampling_arguments(request(num_top_logprobs=3, sampling=sampling), [], keyed=True)
 
 
 def answer(tokens: tuple[int, ...], reason: str | None, spans: list[tuple[str, int, int]], **asked: Any) -> Generation:
@@ -109,7 +109,9 @@ def test_an_answer_with_an_unknown_end_or_without_versions_is_a_lost_engine(reas
 def test_the_sampler_draws_the_native_engines_tokens(sampling: Sampling) -> None:
     """Rows of two purposes and one of a score, in one forward; the second token of a request has the second number."""
     model = decoder(torch.float32)
-    requests = [request(i, limit=1, position=2, stream=(i, 1), purpose=i % 2, sampling=sampling) for i in range(8)]
+    requests = [
+        request(i, limit=1, position=2, stream=(i, 1), random_purpose=i % 2, sampling=sampling) for i in range(8)
+    ]
     expected = generate(engine(model), requests)
     keys = [RandomKey.of(replace(asked, position=1)) for asked in requests]
     rows = [logits(model, asked.context, (0,)) for asked in requests]
@@ -220,7 +222,7 @@ vllm_tls.main(sys.argv[1], json.loads(sys.argv[2]), "127.0.0.1")
 PROGRAM = """
 import fcntl, json, os, sys
 spec = json.loads(sys.argv[1])
-another = os.open(spec["exchange"], os.O_RDONLY)
+another = os.open(spec["exchange_directory"], os.O_RDONLY)
 try:
     fcntl.flock(another, fcntl.LOCK_EX | fcntl.LOCK_NB)
     held = False
@@ -261,9 +263,9 @@ def test_a_placed_engine_becomes_vllms_program_with_its_device_and_directory(tmp
     found, parent, held, variables = json.loads(done.stdout)
     assert parent == os.getpid() and held
     assert Path(found["directory"]) == find_model("calculator").absolute() and found["listen"] == "127.0.0.1:0"
-    assert Path(found["exchange"]).parent == exchange
+    assert Path(found["exchange_directory"]).parent == exchange
     assert variables == {"CUDA_VISIBLE_DEVICES": "5", "VLLM_USE_V2_MODEL_RUNNER": "0", "GROUPWISE_SECRET": "s" * 32,
-                         "PYTHONPATH": f"{found['exchange']}/packages"}  # fmt: skip
+                         "PYTHONPATH": f"{found['exchange_directory']}/packages"}  # fmt: skip
 
 
 def test_the_interpreter_of_placed_engines_is_named_by_its_whole_path(tmp_path: Path) -> None:

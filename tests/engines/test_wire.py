@@ -33,7 +33,7 @@ from tests.rollout.fakes import VOCABULARY, FakeEngine, decoder, engine, request
 
 
 def test_a_remote_engine_gives_the_bits_of_the_engine_behind_it(tmp_path: Path) -> None:
-    model, requests = decoder(), [request(i, sampling=sampling(stop=("7",)), top=2) for i in range(6)]
+    model, requests = decoder(), [request(i, sampling=sampling(stop=("7",)), num_top_logprobs=2) for i in range(6)]
 
     async def go(native: Any) -> list[Any]:
         await native.load(4, weights(model))
@@ -147,8 +147,8 @@ def test_only_regular_files_as_large_as_the_weights_are_read(tmp_path: Path) -> 
 GOOD = {"id": 1, "do": "sample", "request": to_json(request())}
 BAD_REQUESTS = [
     {"context": [1, -2]}, {"context": [1.5]}, {"context": "12"}, {"context": 7}, {"limit": 0}, {"limit": "3"},
-    {"draw": -1}, {"draw": 1 << 64}, {"stream": [-1]}, {"stream": [None]}, {"position": -1}, {"top": True},
-    {"purpose": 1e9},
+    {"draw_id": -1}, {"draw_id": 1 << 64}, {"stream": [-1]}, {"stream": [None]}, {"position": -1}, {"num_top_logprobs": True},
+    {"random_purpose": 1e9},
     {"sampling": {}}, {"sampling": None}, {"content_hash": 5}, {"actions": [5]}, {"extra": 1},
     {"sampling": {**to_json(request())["sampling"], "stop": ["x"] * 65}},
     {"sampling": {**to_json(request())["sampling"], "stop": [5]}},

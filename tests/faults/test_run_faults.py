@@ -606,13 +606,13 @@ def test_a_gradient_that_is_not_finite_leaves_the_weights_alone(
     dumped_lines = read_lines(run / "skipped" / "000002-0.jsonl")
     dumped = load_file(run / "skipped" / "000002-0.safetensors")
     assert [len(line["tokens"]) for line in dumped_lines] == dumped["lengths"].tolist()
-    assert sum(dumped["lengths"]) == len(dumped["logp"]) and {"entropy", "share", "advantage"} <= dumped.keys()
+    assert sum(dumped["lengths"]) == len(dumped["logp"]) and {"entropy", "loss_share", "advantage"} <= dumped.keys()
     assert "logp/reference" not in dumped  # nothing in this objective needs it
     logp = dumped["logp"].requires_grad_()
-    loss = -(dumped["share"] * (logp * dumped["advantage"] + Poison.root(logp))).sum()
+    loss = -(dumped["loss_share"] * (logp * dumped["advantage"] + Poison.root(logp))).sum()
     loss.backward()
     assert logp.grad is not None and torch.isfinite(loss) and logp.grad.isnan().all()
-    (clean,) = torch.autograd.grad((dumped["share"] * logp * dumped["advantage"]).sum(), logp)
+    (clean,) = torch.autograd.grad((dumped["loss_share"] * logp * dumped["advantage"]).sum(), logp)
     assert torch.isfinite(clean).all()
 
 

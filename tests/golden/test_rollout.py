@@ -87,7 +87,7 @@ def test_templates_of_hints_are_checked():
 def test_a_hint_without_room_is_no_hint():
     draw = Draw(0, Prompt("p", PLAIN, text=text(*PLAIN), row={"hints": HINTS}), 3)
     engine = FakeEngine(helped_by(9))
-    sampler = sampler_of(engine, draw, verifier=sevens, positions=2)
+    sampler = sampler_of(engine, draw, verifier=sevens, max_positions=2)
     rollout = asyncio.run(worded(Escalate(), "packaged")(draw, sampler))
     assert roles(rollout) == ["answer"] * 3, "the failed group stays"
 

@@ -167,8 +167,8 @@ def test_a_conversations_last_turn_extends_its_views() -> None:
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"marks": {"step": (1.0,)}}, "the mark step \\(numbers per token\\) has 1 entries for 0 tokens"),
-        ({"views": {"hint": ()}}, "lacks its name or its prompt"),
+        ({"token_marks": {"step": (1.0,)}}, "the mark step \\(numbers per token\\) has 1 entries for 0 tokens"),
+        ({"prompt_views": {"hint": ()}}, "lacks its name or its prompt"),
     ],
 )
 def test_invalid_views_and_marks_are_refused(fields: dict[str, object], message: str) -> None:

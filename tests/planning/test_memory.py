@@ -165,7 +165,15 @@ def test_recompute_stores_one_input_per_layer() -> None:
 @pytest.mark.parametrize("qk_norm", [False, True])
 def test_a_layer_stores_the_bytes_that_its_forward_saves(context: int, qk_norm: bool, dtype: torch.dtype) -> None:
     packed = PackedMicrobatch(prompt_tokens=context, answer_tokens=33, prompt_count=2, answer_count=8)
-    sizes = {"width": 64, "heads": 4, "kv_heads": 2, "head_dim": 16, "mlp_width": 128, "positions": 256, "tied": True}
+    sizes = {
+        "width": 64,
+        "heads": 4,
+        "kv_heads": 2,
+        "head_dim": 16,
+        "mlp_width": 128,
+        "positions": 256,
+        "tied_embeddings": True,
+    }
     saved = []
     for layers in (1, 2):
         shape = DecoderShape(

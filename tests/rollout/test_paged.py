@@ -48,7 +48,7 @@ def paged(device: torch.device, tokens=None, *, invariant: bool = True, rows: in
 
 CASES = {
     "short": ((1, 9, 70), 20, {}),
-    "windows": ((9, 130), 12, {"windows": (5, None)}),
+    "windows": ((9, 130), 12, {"attention_windows": (5, None)}),
     "all heads": ((30,), 8, {"kv_heads": 4, "qk_norm": False, "qkv_bias": True}),
     "page border": ((255, 257), 9, {"head_dim": 64, "layers": 1}),
     "large vocabulary": ((9,), 6, {"vocabulary": 1500, "layers": 1}),
@@ -73,7 +73,7 @@ def test_the_samples_are_those_of_the_native_engine(case: str, invariant: bool) 
 
 def test_end_tokens_stop_strings_and_likeliest_tokens_are_those_of_the_native_engine() -> None:
     requests = asks((9, 20), 30, (Sampling(), Sampling(stop=("1", "23")), Sampling(temperature=0.5)))
-    requests[0] = replace(requests[0], top=3)
+    requests[0] = replace(requests[0], num_top_logprobs=3)
     here = generate(engine(decoder(), tokenizer(3, 4)), requests)
     with pretended_gpu() as device:
         there = generate(paged(device, tokenizer(3, 4)), requests)

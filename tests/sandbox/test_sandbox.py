@@ -174,7 +174,13 @@ def test_time_spent_asleep_is_bounded_too():
 
 
 def test_invalid_limits_are_an_error():
-    for wrong in ({"cpu": 0}, {"cpu": 3, "wall": 2}, {"wall": float("inf")}, {"memory": 0}, {"output": -1}):
+    for wrong in (
+        {"cpu_seconds": 0},
+        {"cpu_seconds": 3, "wall_seconds": 2},
+        {"wall_seconds": float("inf")},
+        {"memory_bytes": 0},
+        {"output_bytes": -1},
+    ):
         with pytest.raises(ValueError, match="cpu <= wall"):
             Limits(**wrong)
 

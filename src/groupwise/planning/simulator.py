@@ -260,9 +260,10 @@ def simulate(setup: SimulationSetup, iterations: int) -> Simulation:
     With staleness 0 an iteration takes the sum of its phases. Rows of 10 tokens at 1 s a token, learning of 5 s and
     publishing of 2 s:
 
-    >>> sizes = dict(engines=1, max_num_seqs=4, prompts=1, group_size=4, prompt=10)
-    >>> numbers = dict(sizes, token=1.0, row=0.0, length=lambda d, i: 10)
-    >>> simulate(SimulationSetup(**numbers, learn_token_seconds=0.1, update_seconds=0.0, publish_seconds=2.0, max_staleness=0), 3).publish_times
+    >>> sizes = dict(engines=1, max_num_seqs=4, prompts=1, group_size=4, prompt_tokens=10, max_staleness=0)
+    >>> seconds = dict(token_seconds=1.0, row_seconds=0.0, learn_token_seconds=0.1, update_seconds=0.0)
+    >>> setup = SimulationSetup(**sizes, **seconds, publish_seconds=2.0, sample_length=lambda d, i: 10)
+    >>> simulate(setup, 3).publish_times
     (17.0, 34.0, 51.0)
     """
     run = _Run(setup)

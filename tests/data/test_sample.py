@@ -62,10 +62,18 @@ SAMPLINGS = st.fixed_dictionaries({
     "stop": st.lists(st.text(min_size=1), max_size=2).map(tuple),
 })  # fmt: skip
 ROWS = st.lists(st.binary(max_size=4), max_size=3).map(tuple)
-REQUESTS = st.fixed_dictionaries({
-    "context": ids(1), "limit": st.integers(1, 99), "draw_id": st.integers(0, 2**40), "stream": ids(1),
-    "position": st.integers(0, 9), "random_purpose": st.integers(0, 9), "content_hash": st.text(max_size=4), "actions": ROWS,
-})  # fmt: skip
+REQUESTS = st.fixed_dictionaries(
+    {
+        "context": ids(1),
+        "limit": st.integers(1, 99),
+        "draw_id": st.integers(0, 2**40),
+        "stream": ids(1),
+        "position": st.integers(0, 9),
+        "random_purpose": st.integers(0, 9),
+        "content_hash": st.text(max_size=4),
+        "actions": ROWS,
+    }
+)
 TOKENS = st.lists(st.tuples(st.integers(0, 9), st.floats(max_value=0, allow_nan=False), st.integers(0, 9)), max_size=5)
 
 

@@ -146,15 +146,29 @@ def test_only_regular_files_as_large_as_the_weights_are_read(tmp_path: Path) -> 
 
 GOOD = {"id": 1, "do": "sample", "request": to_json(request())}
 BAD_REQUESTS = [
-    {"context": [1, -2]}, {"context": [1.5]}, {"context": "12"}, {"context": 7}, {"limit": 0}, {"limit": "3"},
-    {"draw_id": -1}, {"draw_id": 1 << 64}, {"stream": [-1]}, {"stream": [None]}, {"position": -1}, {"num_top_logprobs": True},
+    {"context": [1, -2]},
+    {"context": [1.5]},
+    {"context": "12"},
+    {"context": 7},
+    {"limit": 0},
+    {"limit": "3"},
+    {"draw_id": -1},
+    {"draw_id": 1 << 64},
+    {"stream": [-1]},
+    {"stream": [None]},
+    {"position": -1},
+    {"num_top_logprobs": True},
     {"random_purpose": 1e9},
-    {"sampling": {}}, {"sampling": None}, {"content_hash": 5}, {"actions": [5]}, {"extra": 1},
+    {"sampling": {}},
+    {"sampling": None},
+    {"content_hash": 5},
+    {"actions": [5]},
+    {"extra": 1},
     {"sampling": {**to_json(request())["sampling"], "stop": ["x"] * 65}},
     {"sampling": {**to_json(request())["sampling"], "stop": [5]}},
     {"sampling": {**to_json(request())["sampling"], "temperature": -1}},
     {"sampling": {**to_json(request())["sampling"], "temperature": 1e-300}},
-]  # fmt: skip
+]
 
 
 LEGAL = {"content_hash": ["x"], "steps": [None], "actions": [[]], "stream": [[]], "context": [[]]}

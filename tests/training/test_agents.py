@@ -113,8 +113,7 @@ FILE = """
 async def agent(row, client):
     return 1.0
 
-def plain(row, client):
-    return 1.0
+number = 1
 
 async def two(a, b, c):
     return 1.0
@@ -143,10 +142,10 @@ def test_a_recipe_alone_loads_no_agent() -> None:
         read_recipe('agent = "my_agent:agent"\nmethod = "grpo"', (), UserCode())
 
 
-@pytest.mark.parametrize(("name", "why"), [("plain", "is not an async function"), ("two", "cannot be called")])
-def test_a_function_that_is_no_agent_is_refused(use: UserCode, name: str, why: str) -> None:
+@pytest.mark.parametrize("name", ["number", "two"])
+def test_a_function_that_is_no_agent_is_refused(use: UserCode, name: str) -> None:
     checked = check(f'agent = "my_agent:{name}"\nmethod = "grpo"', (), use)
-    assert any(why in str(error) and "async def agent(row, client)" in str(error) for error in checked.errors)
+    assert any("cannot be called" in str(error) and "def agent(row, client)" in str(error) for error in checked.errors)
 
 
 def test_an_agent_excludes_an_environment_and_a_strategy_needs_an_agent(use: UserCode) -> None:

@@ -61,6 +61,7 @@ MEANINGS: dict[str, tuple[str, str, str]] = {
     "environment": ("the other side of a conversation, such as my_file:MyEnvironment", "", "tools"),
     "agent.file": ("the function of your agent; --agent is short for it", "", "my_agent.py:agent"),
     "agent.deadline": ("the time limit of one run of the agent", "seconds", "120"),
+    "agent.processes": ("the runs of an agent that is not async at a time", "", "32"),
     "agent.model_names": ("names of the policy in requests, besides policy", "", '["gpt-4o-mini"]'),
     "prompts": ("prompts of one iteration", "prompts", "32"),
     "iterations": ("iterations of the run", "iterations", "100"),

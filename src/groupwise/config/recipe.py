@@ -114,9 +114,9 @@ class WarmStart:
 class Agent:
     """A program around the policy, which makes chat requests: its function, and its limits (docs/agents.md).
 
-    `file` names an async function of a row and an `openai.AsyncOpenAI`, such as `my_agent:agent`. `deadline` limits one
-    run of it, in seconds. Requests may name the policy by `policy` or by one of `model_names`; another name is an
-    error, so that the policy never plays a judge.
+    `file` names a function of a row and an OpenAI client, such as `my_agent:agent`; it may be async. `deadline` limits
+    one run of it, in seconds, and `processes` the runs of a function that is not async at a time. Requests may name the
+    policy by `policy` or by one of `model_names`; another name is an error, so that the policy never plays a judge.
     """
 
     shorthand: ClassVar[str] = "file"
@@ -124,10 +124,11 @@ class Agent:
 
     file: str
     deadline: float = 600.0
+    processes: int = 8
     model_names: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        check_types(self)
+        at_least(self, processes=1)
         if not self.file:
             raise ValueError("file is empty\nname a function: my_agent.py:agent")
         if not self.deadline > 0:

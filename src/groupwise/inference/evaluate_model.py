@@ -252,15 +252,16 @@ async def open_model(
     model = read_stored(directory, recipe, use, device)
     engine = Native().build(model, tokenizer, seed=recipe.seed, experts=None)
     by_name = templates(recipe, tokenizer, tool_schemas(recipe, use))
+    agent = agent_of(recipe, use, by_name, notify)
     setting = RolloutSetting(
         engine=engine,
         verifier=UngradedVerifier(),
         tokenizer=tokenizer,
         sampling=sampling,
         seed=recipe.seed,
-        deadline=draw_deadline(recipe),
+        deadline=draw_deadline(recipe, agent),
         environment=environment_of(recipe, use),
-        agent=agent_of(recipe, use, by_name, notify),
+        agent=agent,
         observation_frame=frame_of(recipe, by_name),
         template=prompt_template(by_name),
         denoising_steps=recipe.evaluate.steps,

@@ -11,10 +11,13 @@ from groupwise.rollout.agents.endpoint import OpenEpisode as OpenEpisode
 from groupwise.rollout.agents.episode import AnsweredCall as AnsweredCall
 from groupwise.rollout.agents.episode import CallPlan as CallPlan
 from groupwise.rollout.agents.episode import Episode as Episode
+from groupwise.rollout.agents.http_server import EndpointServer as EndpointServer
 from groupwise.rollout.agents.runner import AgentFunction as AgentFunction
 from groupwise.rollout.agents.runner import AgentRunner as AgentRunner
+from groupwise.rollout.agents.threads import in_thread as in_thread
 from groupwise.rollout.agents.transport import EpisodeTransport as EpisodeTransport
 from groupwise.rollout.agents.transport import openai_clients as openai_clients
+from groupwise.rollout.agents.transport import plain_clients as plain_clients
 from groupwise.rollout.buffer import Buffer as Buffer
 from groupwise.rollout.buffer import IterationRollouts as IterationRollouts
 from groupwise.rollout.buffer import PendingIteration as PendingIteration

@@ -389,16 +389,17 @@ def build(recipe: Recipe, use: UserCode, inputs: RunInputs | None = None) -> Run
         deepcopy(model) if recipe.cluster.max_staleness else model
     )  # the learner changes its own while the engine samples
     engine = build_engine(with_share(recipe, sampled, inputs.task), sampled, tokenizer, use.engine_access)
+    agent = agent_of(recipe, use, inputs.templates, notify)
     setting = RolloutSetting(
         engine=engine,
         verifier=verifier,
         tokenizer=tokenizer,
         sampling=recipe.sampling,
         seed=recipe.seed,
-        deadline=draw_deadline(recipe),
+        deadline=draw_deadline(recipe, agent),
         verdict_deadline=verdict_wait(recipe, verifier),
         environment=environment_of(recipe, use),
-        agent=agent_of(recipe, use, inputs.templates, notify),
+        agent=agent,
         observation_frame=frame_of(recipe, inputs.templates),
         template=prompt_template(inputs.templates),
         max_positions=model.shape.positions,

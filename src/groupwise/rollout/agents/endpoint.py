@@ -3,14 +3,14 @@
 import asyncio
 import json
 import secrets
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 from groupwise.rollout.agents.chat_reply import reply_of, stream_of
 from groupwise.rollout.agents.chat_request import POLICY, ChatRequest, RequestError, chat_request, text_request
-from groupwise.rollout.agents.episode import Episode
+from groupwise.rollout.agents.episode import AnsweredCall, Episode
 
 __all__ = ["Endpoint", "HttpReply", "OpenEpisode"]
 
@@ -18,6 +18,7 @@ MOST_BYTES = 16 << 20
 """The most bytes of a request's body."""
 
 JSON, EVENTS = "application/json", "text/event-stream"
+MODELS = "/v1/models"
 PATHS: dict[str, Callable[[Any, Sequence[str]], ChatRequest]] = {
     "/v1/chat/completions": chat_request,
     "/v1/completions": text_request,
@@ -32,13 +33,66 @@ class HttpReply:
     content_type: str
     body: bytes
 
+    @classmethod
+    def of(cls, error: RequestError) -> "HttpReply":
+        """The reply that is an error, in OpenAI's form."""
+        return cls(error.status, JSON, json.dumps(error.body).encode())
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Call:
+    """A request that is being answered, with the id of its reply."""
+
+    request: ChatRequest
+    identity: str
+    answers: "asyncio.Task[list[AnsweredCall]]"
+
 
 @dataclass(slots=True, eq=False)
 class OpenEpisode:
-    """An episode whose requests are answered. `failure` gets an error that ends the run, such as a lost engine."""
+    """An episode whose requests are answered. `failure` gets an error that ends the run, such as a lost engine.
+
+    `calls` are the requests that run, `abandoned` those whose client hung up before the reply, and `count` is the
+    number of all so far.
+    """
 
     episode: Episode
     failure: asyncio.Future[None]
+    calls: set[Call] = field(default_factory=set)
+    abandoned: list[Call] = field(default_factory=list)
+    count: int = 0
+
+    def call(self, request: ChatRequest) -> Call:
+        """The call of a request: a new one, or that of an equal request whose client hung up, which it repeats."""
+        repeated = next((call for call in self.abandoned if call.request == request), None)
+        if repeated is not None:
+            self.abandoned.remove(repeated)
+            return repeated
+        kind = "chatcmpl" if request.text is None else "cmpl"
+        identity = f"{kind}-{self.episode.draw.id}-{self.episode.episode_index}-{self.count}"
+        self.count += 1
+        call = Call(request, identity, asyncio.ensure_future(self._answers(request)))
+        self.calls.add(call)
+        call.answers.add_done_callback(lambda _: self.calls.discard(call))
+        return call
+
+    async def _answers(self, request: ChatRequest) -> list[AnsweredCall]:
+        try:
+            return await self.episode.answer(request)
+        except RequestError:
+            raise
+        except Exception as error:
+            if not self.failure.done():
+                self.failure.set_exception(error)
+            raise RequestError("the run cannot answer", status=500, code="engine_failed") from error
+
+    async def close(self) -> None:
+        """Cancel the requests that run: their answers are in no sample."""
+        running = [call.answers for call in self.calls]
+        for task in running:
+            task.cancel()
+        await asyncio.gather(*running, *(call.answers for call in self.abandoned), return_exceptions=True)
+        self.failure.cancel()
 
 
 @dataclass(slots=True, eq=False)
@@ -51,8 +105,8 @@ class Endpoint:
     model_names: Sequence[str] = (POLICY,)
     open_episodes: dict[str, OpenEpisode] = field(default_factory=dict)
 
-    @contextmanager
-    def open(self, episode: Episode) -> Iterator[tuple[str, OpenEpisode]]:
+    @asynccontextmanager
+    async def open(self, episode: Episode) -> AsyncIterator[tuple[str, OpenEpisode]]:
         """A context in which an episode is open, with its key."""
         key = f"sk-{secrets.token_hex(24)}"
         opened = self.open_episodes[key] = OpenEpisode(episode, asyncio.get_running_loop().create_future())
@@ -60,49 +114,59 @@ class Endpoint:
             yield key, opened
         finally:
             del self.open_episodes[key]
-            opened.failure.cancel()
+            await opened.close()
 
     async def answer(self, method: str, path: str, authorization: str, body: bytes) -> HttpReply:
-        """The reply to a request. All errors are replies, in OpenAI's form."""
-        try:
-            return await self._answer(method, path, authorization, body)
-        except RequestError as error:
-            return HttpReply(error.status, JSON, json.dumps(error.body).encode())
+        """The reply to a request. All errors are replies, in OpenAI's form.
 
-    async def _answer(self, method: str, path: str, authorization: str, body: bytes) -> HttpReply:
+        If the caller is cancelled, its client has hung up. The answer is generated all the same and stays in the
+        episode, and an equal request gets it: the bytes of a run do not depend on a connection.
+        """
+        try:
+            self.check(method, path, authorization, len(body))
+            opened = self._opened(authorization)
+            if path == MODELS:
+                shared = {"object": "model", "created": 0, "owned_by": "groupwise"}
+                models = [{"id": name, **shared} for name in self.model_names]
+                return HttpReply(200, JSON, json.dumps({"object": "list", "data": models}).encode())
+            return await self._answer(opened, PATHS[path](_json(body), self.model_names))
+        except RequestError as error:
+            return HttpReply.of(error)
+
+    def check(self, method: str, path: str, authorization: str, size: int = 0) -> None:
+        """Raise the RequestError of a request that is refused whatever its body of `size` bytes is."""
+        self._opened(authorization)
+        if path not in PATHS and path != MODELS:
+            raise RequestError(f"there is no {path[:80]}", status=404, code="unknown_url")
+        allowed = "GET" if path == MODELS else "POST"
+        if method != allowed:
+            raise RequestError(f"{path} is for {allowed}", status=405, code="method_not_supported")
+        if size > MOST_BYTES:
+            raise RequestError(f"the body has more than {MOST_BYTES:,} bytes", status=413, code="request_too_large")
+
+    def _opened(self, authorization: str) -> OpenEpisode:
+        """The open episode of a request's key."""
         opened = self.open_episodes.get(authorization.removeprefix("Bearer ").strip())
         if opened is None:
             raise RequestError("the key belongs to no running episode", status=401, code="invalid_api_key")
-        if path == "/v1/models" and method == "GET":
-            models = [
-                {"id": name, "object": "model", "created": 0, "owned_by": "groupwise"} for name in self.model_names
-            ]
-            return HttpReply(200, JSON, json.dumps({"object": "list", "data": models}).encode())
-        if (read := PATHS.get(path)) is None:
-            raise RequestError(f"there is no {path[:80]}", status=404, code="unknown_url")
-        if method != "POST":
-            raise RequestError(f"{path} is for POST", status=405, code="method_not_supported")
-        request = read(_json(body), self.model_names)
-        episode = opened.episode
-        identity = f"{'chatcmpl' if request.text is None else 'cmpl'}-{episode.draw.id}-{episode.episode_index}"
-        identity += f"-{episode.request_count}"
+        return opened
+
+    async def _answer(self, opened: OpenEpisode, request: ChatRequest) -> HttpReply:
+        call = opened.call(request)
         try:
-            answers = await episode.answer(request)
-        except RequestError:
+            answers = await asyncio.shield(call.answers)
+        except asyncio.CancelledError:
+            if call.answers.cancelled():
+                raise RequestError("the episode has ended", status=401, code="invalid_api_key") from None
+            opened.abandoned.append(call)
             raise
-        except Exception as error:
-            if not opened.failure.done():
-                opened.failure.set_exception(error)
-            raise RequestError("the run cannot answer", status=500, code="engine_failed") from error
-        reply = reply_of(request, answers, identity, episode.tokenizer)
+        reply = reply_of(request, answers, call.identity, opened.episode.tokenizer)
         if request.stream:
             return HttpReply(200, EVENTS, b"".join(stream_of(request, reply)))
         return HttpReply(200, JSON, json.dumps(reply).encode())
 
 
 def _json(body: bytes) -> Any:
-    if len(body) > MOST_BYTES:
-        raise RequestError(f"the body has more than {MOST_BYTES:,} bytes", status=413, code="request_too_large")
     try:
         return json.loads(body)
     except (ValueError, RecursionError):

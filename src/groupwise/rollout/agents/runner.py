@@ -2,8 +2,9 @@
 
 import asyncio
 import hashlib
+import inspect
 import json
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -18,26 +19,31 @@ from groupwise.models import Template
 from groupwise.rollout.agents.chat_request import POLICY
 from groupwise.rollout.agents.endpoint import Endpoint
 from groupwise.rollout.agents.episode import CallPlan, Episode
-from groupwise.rollout.agents.transport import openai_clients
+from groupwise.rollout.agents.http_server import EndpointServer
+from groupwise.rollout.agents.threads import in_thread
+from groupwise.rollout.agents.transport import openai_clients, plain_clients
 
 __all__ = ["AgentFunction", "AgentRunner"]
 
-AgentFunction = Callable[[Mapping[str, Any], Any], Awaitable[Any]]
-"""A user's agent: `async def agent(row, client)`, whose client is an `openai.AsyncOpenAI`. It may return a reward."""
+AgentFunction = Callable[[Mapping[str, Any], Any], Any]
+"""A user's agent: `async def agent(row, client)`, whose client is an `openai.AsyncOpenAI`; or without `async`, then it
+runs in a thread and its client is an `openai.OpenAI`. It may return a reward."""
 
 
 @dataclass(eq=False)
 class AgentRunner:
     """Runs the agent of a recipe, one episode at a time or many.
 
-    `temperature` is that of training. `deadline` limits an episode, in seconds. `model_names` are names besides
-    `policy` that requests may use for it. `notify` gets one line if a run cannot be repeated to the bit.
+    `temperature` is that of training. `deadline` limits an episode, in seconds, and `processes` the plain agents that
+    run at a time. `model_names` are names besides `policy` that requests may use for it. `notify` gets one line if a
+    run cannot be repeated to the bit.
     """
 
     agent: AgentFunction
     template: Template
     temperature: float
     deadline: float = 600.0
+    processes: int = 8
     model_names: Sequence[str] = ()
     notify: Callable[[str], object] = lambda line: None
     _noted: bool = field(default=False, init=False)
@@ -48,9 +54,24 @@ class AgentRunner:
         return Endpoint((POLICY, *self.model_names))
 
     @cached_property
+    def server(self) -> EndpointServer:
+        """The endpoint's server, for agents that do not run in the event loop."""
+        return EndpointServer(self.endpoint)
+
+    @cached_property
     def client(self) -> Callable[[str], Any]:
-        """The client of an episode, by its key."""
+        """The client of an async agent's episode, by its key."""
         return openai_clients(self.endpoint)
+
+    @cached_property
+    def plain_client(self) -> Callable[[str, str], Any]:
+        """The client of a plain agent's episode, by the base URL and the key."""
+        return plain_clients()
+
+    @cached_property
+    def places(self) -> asyncio.Semaphore:
+        """The free places of agents that do not run in the event loop."""
+        return asyncio.Semaphore(self.processes)
 
     async def run(self, sampler: Sampler, draw: Draw, number: int) -> tuple[Episode, Verdict | None]:
         """Run the agent once. Returns the episode, and the verdict; None leaves it to the verifier.
@@ -59,7 +80,7 @@ class AgentRunner:
         engine: it is not the agent's fault.
         """
         episode = self._episode(sampler, draw, number)
-        with self.endpoint.open(episode) as (key, opened):
+        async with self.endpoint.open(episode) as (key, opened):
             agent = asyncio.ensure_future(self._called(draw.prompt, key))
             try:
                 await asyncio.wait({agent, opened.failure}, return_when=asyncio.FIRST_COMPLETED)
@@ -90,10 +111,19 @@ class AgentRunner:
 
     async def _called(self, prompt: Prompt, key: str) -> Verdict | None:
         """Call the agent: its reward as a verdict, None without one."""
+        row = {"prompt": prompt.text, **prompt.row}
+        if is_async(self.agent):
+            return await self._within_deadline(lambda: self.agent(row, self.client(key)))
+        async with self.places, self.server.open() as url:
+            client = self.plain_client(url, key)
+            return await self._within_deadline(lambda: in_thread(self.agent, row, client))
+
+    async def _within_deadline(self, call: Callable[[], Any]) -> Verdict | None:
+        """The reward of a call as a verdict, None without one. A call that raises or is late is unverifiable."""
         limit = asyncio.timeout(self.deadline)
         try:
             async with limit:
-                reward = await self.agent({"prompt": prompt.text, **prompt.row}, self.client(key))
+                reward = await call()
         except Exception as error:
             if ends_run(error):
                 raise
@@ -109,6 +139,12 @@ class AgentRunner:
                 "note: an agent made two equal requests at the same time; their answers depend on which is first, so "
                 "the run cannot be repeated to the bit: await the first answer, or ask for several with n"
             )
+
+
+def is_async(agent: Any) -> bool:
+    """Whether an agent is an async function, or an object whose call is one."""
+    called = agent if inspect.isroutine(agent) else getattr(agent, "__call__", agent)  # noqa: B004
+    return inspect.iscoroutinefunction(called)
 
 
 def record_of(episode: Episode, verdict: Verdict | None) -> str:

@@ -41,7 +41,7 @@ def mixed(rollout: Batch) -> Bool[Tensor, " s"]:
 
 
 def plain(request: Any) -> tuple[int, ...]:
-    return (1 + request.draw % 10, 1 + request.stream[0], 0)
+    return (1 + request.draw_id % 10, 1 + request.stream[0], 0)
 
 
 @dataclass(frozen=True)
@@ -218,9 +218,9 @@ def test_rollouts_are_sampled_concurrently_and_returned_in_draw_order() -> None:
     last = asyncio.Event()
 
     async def wait(request: Any) -> tuple[int, ...]:
-        if request.draw == 0:
+        if request.draw_id == 0:
             await last.wait()
-        if request.draw == 3:
+        if request.draw_id == 3:
             last.set()
         return (1, 0)
 

@@ -82,7 +82,7 @@ async def served(answer: Callable[[GenerationRequest], Any], **patience: float) 
 
 def says(text: str = "one") -> Callable[[GenerationRequest], Ids]:
     vocabulary = trained(QWEN)
-    return lambda request: (*vocabulary.encode(text), min(vocabulary.eos))
+    return lambda request: (*vocabulary.encode(text), min(vocabulary.eos_ids))
 
 
 def run(work: Callable[[Served], Awaitable[None]], answer: Any = None, **patience: float) -> None:
@@ -261,7 +261,7 @@ def test_a_server_that_is_full_refuses_a_connection(monkeypatch: pytest.MonkeyPa
 
     async def work(at: Served) -> None:
         calls = [asyncio.ensure_future(at.post(text)) for text in "ab"]
-        while at.episode.requests < 2:
+        while at.episode.request_count < 2:
             await asyncio.sleep(0)
         status, _, reply = await at.raw(at.request("c"))
         assert (status, reply["error"]["type"]) == (503, "server_error")

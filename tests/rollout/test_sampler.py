@@ -85,7 +85,7 @@ def test_the_budget_is_for_the_whole_sample_and_a_limit_leaves_it_open() -> None
     assert (whole.tokens, whole.finish) == ((1, 2, 3, 9, 9, 6, 7), Finish.length)
     requests = s.setting.engine.requests
     assert [(a.context, a.limit, a.position) for a in requests] == [(CONTEXT, 3, 0), ((*CONTEXT, 1, 2, 3, 9, 9), 2, 5)]
-    assert {(a.draw, a.stream, a.purpose) for a in requests} == {(4, (0,), RandomPurpose.SAMPLE)}
+    assert {(a.draw_id, a.stream, a.random_purpose) for a in requests} == {(4, (0,), RandomPurpose.SAMPLE)}
     assert run(s.extend(whole)) is whole
     assert len(s.setting.engine.requests) == 2
     # No tokens are left.

@@ -178,7 +178,7 @@ class PagedBatch:
                 numbers[:, i] = row.newest, row.position, request.draw_id, stream, request.position + len(row.tokens)
                 table[i, : len(row.pages)] = [page.index for page in row.pages]
         padded = [*self.rows, *[None] * (self._size - len(self.rows))]
-        purpose = torch.tensor([row.pending.request.purpose if row else 0 for row in padded])
+        purpose = torch.tensor([row.pending.request.random_purpose if row else 0 for row in padded])
         samplings = [row.pending.request.sampling if row else Sampling() for row in padded]
         bounds = row_bounds(samplings, self.decoder.shape.vocabulary)
         for buffer, x in ((self.numbers, numbers), (self.bounds, bounds), (self.table.T, table.T)):

@@ -20,7 +20,7 @@ LAYOUT = PrefixPacking.of([(1, 2, 3)] * 3, [(4, 5), tuple(range(6, 40)), (7, 8, 
 
 
 def large(tied: bool, dtype: torch.dtype = torch.float32) -> Decoder:
-    return decoder(dtype, spread=0.08, tied=tied, **LARGE)
+    return decoder(dtype, spread=0.08, tied_embeddings=tied, **LARGE)
 
 
 def parts(model: nn.Module) -> list[PrepackedLinear]:

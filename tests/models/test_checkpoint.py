@@ -27,7 +27,7 @@ def change(path: Path, name: str = "config.json", **values: object) -> None:
 @pytest.mark.parametrize("tied", [True, False])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
 def test_a_directory_reads_back_equal(tmp_path: Path, family: str, tied: bool, dtype: torch.dtype) -> None:
-    decoder = Decoder.new(shape(family, tied=tied), 0, dtype=dtype)
+    decoder = Decoder.new(shape(family, tied_embeddings=tied), 0, dtype=dtype)
     write_model(decoder, tmp_path, tokenizer=characters())
     again = read_model(tmp_path, dtype=dtype)
     assert again.shape == decoder.shape == read_shape(tmp_path)
@@ -120,7 +120,7 @@ def test_tensors_that_differ_from_the_configuration_are_named(
 
 
 def test_a_stored_tied_head_must_be_the_embedding(tmp_path: Path) -> None:
-    embedding = load_file(directory(tmp_path, tied=True) / "model.safetensors")["model.embed_tokens.weight"]
+    embedding = load_file(directory(tmp_path, tied_embeddings=True) / "model.safetensors")["model.embed_tokens.weight"]
     reshape(tmp_path, **{"lm_head.weight": embedding.clone()})
     assert read_model(tmp_path).lm_head is None
     reshape(tmp_path, **{"lm_head.weight": embedding + 1})

@@ -66,7 +66,7 @@ class PlaneKind(ModelKind):
     """A fifth kind: a model of one linear layer."""
 
     name = "planes"
-    described = "a plane"
+    description = "a plane"
 
     def recognises(self, path: Path, config: Mapping[str, Any]) -> bool:
         return config.get("model_type") == "plane"

@@ -43,10 +43,10 @@ def setups() -> list[SimulationSetup]:
         {
             "engines": random.randint(1, 6),
             "max_num_seqs": random.choice([1, 3, 8, 100]),
-            "row": random.choice([0.0, 5e-4, 3e-3]),
+            "row_seconds": random.choice([0.0, 5e-4, 3e-3]),
             "prompts": random.randint(1, 9),
-            "learn": random.choice([1e-5, 3e-4, 1e-3]),
-            "publish": random.choice([0.1, 1.5, 20.0]),
+            "learn_token_seconds": random.choice([1e-5, 3e-4, 1e-3]),
+            "publish_seconds": random.choice([0.1, 1.5, 20.0]),
         }
         for _ in range(12)
     ]

@@ -44,7 +44,7 @@ class PipelineKind(FlowKind):
     """Pipelines of diffusers: a directory with an index, and a folder for each part."""
 
     name = PipelineShape.kind
-    described = "a pipeline"
+    description = "a pipeline"
     adapter_targets = LORA_TARGETS
 
     def recognises(self, path: Path, config: Mapping[str, Any]) -> bool:

@@ -20,8 +20,8 @@ class FlowKind(ModelKind):
     """Flow models in the format of this package."""
 
     name = FlowShape.kind
-    described = "a flow model"
-    in_bfloat16 = False
+    description = "a flow model"
+    auto_bfloat16 = False
 
     def recognises(self, path: Path, config: Mapping[str, Any]) -> bool:
         return config.get("model_type") == FLOW

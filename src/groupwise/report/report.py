@@ -204,7 +204,7 @@ def page_data(runs: Sequence[Run], limit: int = BYTES) -> dict[str, Any]:
 def without_rollouts(runs: Sequence[Run], of_samples: Sequence[dict[str, Any]], points: int) -> dict[str, Any]:
     """The page's data with at most `points` points for each curve, and without the rollouts."""
     xs: list[Any] = []
-    description = []
+    described = []
     for name, run, of_run in zip(unique([run.name for run in runs]), runs, of_samples):
         warnings, unchecked = find_warnings(run)
         facts = {"name": name, "headline": headline(run, len(warnings)), "unchecked": unchecked}

@@ -249,7 +249,7 @@ def recipe_of(work: Work, name: str) -> dict[str, Any]:
 
 def prepare(work: Work, name: str) -> None:
     """Write a workload's model, rows and reward."""
-    from groupwise.models import Decoder, Shape, Tokenizer, write_model
+    from groupwise.models import Decoder, DecoderShape, Tokenizer, write_model
 
     ROOT.mkdir(parents=True, exist_ok=True)
     (ROOT / "even.py").write_text(EVEN)
@@ -262,7 +262,7 @@ def prepare(work: Work, name: str) -> None:
     fast = Fast(models.WordLevel(words, unk_token=""))
     fast.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     fast.add_special_tokens([AddedToken(word, special=True, normalized=False) for word in ("<pad>", "<end>")])
-    decoder = Decoder.new(Shape(**work.shape, family="llama", qkv_bias=False, tied=True), seed=0)
+    decoder = Decoder.new(DecoderShape(**work.shape, family="llama", qkv_bias=False, tied_embeddings=True), seed=0)
     write_model(decoder, home / "model", tokenizer=Tokenizer.of(fast, [1, *ends]))
     random = Random(name)
     rows = [

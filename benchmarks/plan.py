@@ -25,7 +25,7 @@ from benchmarks.plan_memory import measured as measured_run
 from groupwise.config.recipe_toml import read_recipe
 from groupwise.config.user_code import Permissions, load_use
 from groupwise.data import all_problems
-from groupwise.models import Decoder, Shape, write_model
+from groupwise.models import Decoder, DecoderShape, write_model
 from groupwise.planning.calibration import calibrated, phase_seconds
 from groupwise.planning.machines import AssumedLengths, Machines
 from groupwise.planning.plan import plan_run
@@ -53,10 +53,10 @@ def seconds_of(action: Callable[[], object]) -> float:
     return elapsed / count
 
 
-def measured_rates(shape: Shape) -> tuple[float, float]:
+def measured_rates(shape: DecoderShape) -> tuple[float, float]:
     """10^12 operations per second of a product of the model's size, and 10^9 bytes per second of reading memory."""
-    x, weight = torch.randn(512, shape.width), torch.randn(shape.inner, shape.width)
-    operations = 2 * 512 * shape.width * shape.inner / seconds_of(lambda: x @ weight.T)
+    x, weight = torch.randn(512, shape.width), torch.randn(shape.mlp_width, shape.width)
+    operations = 2 * 512 * shape.width * shape.mlp_width / seconds_of(lambda: x @ weight.T)
     block = torch.randn(16 << 20)
     return operations / 1e12, block.nbytes / seconds_of(lambda: block.sum()) / 1e9
 
@@ -72,7 +72,7 @@ def this_core(tflops: float, memory: float, lengths: AssumedLengths) -> Machines
 def measure(folder: Path, name: str, sizes: Mapping[str, object]) -> str:
     """One row: rates, the predicted seconds of sampling and of learning, those measured for both, and the ratio."""
     directory, grader = folder / name.replace(" ", "-"), folder / "grader.py"
-    shape = Shape(**{**OTHERS, **sizes})  # type: ignore[arg-type]
+    shape = DecoderShape(**{**OTHERS, **sizes})  # type: ignore[arg-type]
     write_model(Decoder.new(shape, 0, dtype=torch.float32), directory, tokenizer=tokenizer(shape.vocabulary))
     grader.write_text(GRADER)
     fields = {"model": str(directory), **COMMON, "verifier": "grader:grade"}
@@ -112,7 +112,7 @@ def compare_calibrated(folder: Path) -> None:
         with contextlib.redirect_stdout(sys.stderr):  # it prints the files that it executes
             use = load_use(Permissions(use=[home / "grader.py"]))
         recipe = read_recipe("", list(fields.items()), use)
-        shape = Shape(**{**OTHERS, **sizes})  # type: ignore[arg-type]
+        shape = DecoderShape(**{**OTHERS, **sizes})  # type: ignore[arg-type]
         prompt = max(len(problem.token_ids) for problem in all_problems(read_inputs(recipe, use).task))
         rates = rates or measured_rates(shape)
         machines = this_core(*rates, AssumedLengths(prompt=prompt, median=recipe.sampling.max_tokens, spread=0.0))

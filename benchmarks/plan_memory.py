@@ -22,13 +22,29 @@ from groupwise.config.devices import resolved
 from groupwise.config.recipe_toml import read_recipe
 from groupwise.config.user_code import Permissions, load_use
 from groupwise.data import all_problems
-from groupwise.models import Decoder, Shape, Tokenizer, find_model, read_shape, write_model
-from groupwise.planning.memory import Memory
+from groupwise.models import Decoder, DecoderShape, Tokenizer, find_model, read_shape, write_model
+from groupwise.planning.memory import MemoryPrediction
 from groupwise.planning.processes import process_memories
 from groupwise.training.build import read_inputs
 
-SMALL = {"width": 256, "layers": 4, "heads": 4, "kv_heads": 2, "head_dim": 64, "inner": 1024, "tied": True}
-LARGE = {"width": 512, "layers": 8, "heads": 8, "kv_heads": 4, "head_dim": 64, "inner": 1536, "tied": True}
+SMALL = {
+    "width": 256,
+    "layers": 4,
+    "heads": 4,
+    "kv_heads": 2,
+    "head_dim": 64,
+    "mlp_width": 1024,
+    "tied_embeddings": True,
+}
+LARGE = {
+    "width": 512,
+    "layers": 8,
+    "heads": 8,
+    "kv_heads": 4,
+    "head_dim": 64,
+    "mlp_width": 1536,
+    "tied_embeddings": True,
+}
 OTHERS = {"vocabulary": 4096, "positions": 512, "family": "qwen3", "qk_norm": True}
 CRITIC = '{ critic = { kind = "ValueModel" } }'
 SHARDS = {"cluster.ranks": "2", "cluster.shard": "full"}
@@ -40,7 +56,7 @@ RUNS: list[tuple[str, Mapping[str, object], Mapping[str, str]]] = [
     ("the same, microbatches of 256 tokens", SMALL, {"machine.microbatch_tokens": "256"}),
     ("the same, gradient checkpointing", SMALL, {"machine.gradient_checkpointing": "true"}),
     ("8 layers of 512, float32", LARGE, {}),
-    ("the same, embedding and head separate", {**LARGE, "tied": False}, {}),
+    ("the same, embedding and head separate", {**LARGE, "tied_embeddings": False}, {}),
     ("the same tied, LoRA of rank 16", LARGE, {"lora.rank": "16"}),
     ("the same, a reference model (GRPO)", LARGE, {"method": "grpo"}),
     ("the same, staleness 1", LARGE, {"cluster.max_staleness": "1"}),
@@ -81,7 +97,7 @@ def fields_of(folder: Path, sizes: Mapping[str, object], settings: Mapping[str, 
     """The recipe's fields for a run with a new model of these sizes, or with the packaged one."""
     directory = folder / f"model{len(list(folder.glob('model*')))}"
     if sizes:
-        shape = Shape(**{**OTHERS, **sizes})  # type: ignore[arg-type]
+        shape = DecoderShape(**{**OTHERS, **sizes})  # type: ignore[arg-type]
         write_model(Decoder.new(shape, 0, dtype=torch.float32), directory, tokenizer=tokenizer(shape.vocabulary))
     (folder / "grader.py").write_text(GRADER)
     (folder / "empty.toml").write_text("")
@@ -89,13 +105,13 @@ def fields_of(folder: Path, sizes: Mapping[str, object], settings: Mapping[str, 
     return {**model, **COMMON, **settings, "verifier": "grader:grade"}
 
 
-def predicted(folder: Path, fields: Mapping[str, str]) -> dict[str, Memory]:
+def predicted(folder: Path, fields: Mapping[str, str]) -> dict[str, MemoryPrediction]:
     """The plan's memory of each process of a run."""
     with redirect_stdout(sys.stderr):  # it prints the files that it executes
         use = load_use(Permissions(use=[folder / "grader.py"]))
     recipe = resolved(read_recipe("", list(fields.items()), use))
     shape = read_shape(find_model(recipe.model))
-    assert isinstance(shape, Shape)
+    assert isinstance(shape, DecoderShape)
     prompts = all_problems(read_inputs(recipe, use).task)
     return process_memories(recipe, shape, max(len(prompt.token_ids) for prompt in prompts))
 

@@ -13,18 +13,26 @@ from pathlib import Path
 import torch
 
 from groupwise.data import Batch, Draw, Finish, Outcome, Prompt, Rollout, Sample, Verdict, pack
-from groupwise.learner import AdamW, Alone, Learner, Ranks, Replicas, StepPlan
-from groupwise.learner.fsdp import Shards
+from groupwise.learner import AdamW, Learner, Ranks, ReplicatedRanks, SingleProcess, StepPlan
+from groupwise.learner.fsdp import ShardedRanks
 from groupwise.learner.rank_store import host_store, join_store
-from groupwise.models import Decoder, Shape
+from groupwise.models import Decoder, DecoderShape
 from groupwise.objective import Objective
 
-SHAPE = Shape(
-    vocabulary=32_000, width=512, layers=12, heads=8, kv_heads=8, head_dim=64, inner=1376, tied=True, positions=512
+SHAPE = DecoderShape(
+    vocabulary=32_000,
+    width=512,
+    layers=12,
+    heads=8,
+    kv_heads=8,
+    head_dim=64,
+    mlp_width=1376,
+    tied_embeddings=True,
+    positions=512,
 )
 SAMPLES, PROMPT, ANSWER = 8, 32, 32
 CASES = (("alone", 1), ("replicas", 2), ("shards", 2), ("shards", 4))
-KINDS = {"replicas": Replicas, "shards": Shards}
+KINDS = {"replicas": ReplicatedRanks, "shards": ShardedRanks}
 MMAP = {"MALLOC_MMAP_THRESHOLD_": "131072", "MALLOC_TRIM_THRESHOLD_": "131072"}
 """Settings of glibc with which freed tensors go back to the system. Otherwise the peak measures fragmentation, too."""
 
@@ -55,7 +63,7 @@ def peak() -> float:
 def measure(kind: str, rank: int, size: int, port: int) -> None:
     """Print the peak of this rank after one step."""
     torch.set_num_threads(1)
-    ranks: Ranks = Alone()
+    ranks: Ranks = SingleProcess()
     if kind != "alone":
         ranks = KINDS[kind](join_store(port, size, deadline=500), rank, size, size, deadline=500)
     model = Decoder(SHAPE)

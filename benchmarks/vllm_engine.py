@@ -19,10 +19,21 @@ from groupwise.data import Engine, Generation, GenerationRequest, Sampling
 from groupwise.engines import EngineAccess, NativeEngine, Vllm
 from groupwise.engines.remote.replica import Replica
 from groupwise.engines.vllm.vllm_environment import DEFAULT_PYTHON
-from groupwise.models import Decoder, Shape, find_model, read_model, read_tokenizer
+from groupwise.models import Decoder, DecoderShape, find_model, read_model, read_tokenizer
 
-MIDDLE = Shape(vocabulary=32_000, width=512, layers=8, heads=8, kv_heads=4, head_dim=64, inner=1536, positions=512,
-               tied=True, qk_norm=True, family="qwen3")  # fmt: skip
+MIDDLE = DecoderShape(
+    vocabulary=32_000,
+    width=512,
+    layers=8,
+    heads=8,
+    kv_heads=4,
+    head_dim=64,
+    mlp_width=1536,
+    positions=512,
+    tied_embeddings=True,
+    qk_norm=True,
+    family="qwen3",
+)
 
 
 @dataclass(frozen=True)
@@ -99,7 +110,7 @@ def requests(work: Workload, encode, vocabulary: int) -> list[GenerationRequest]
         context = tuple((i * 7919 + j * 104729) % vocabulary for j in range(work.length))
         context = context or encode(f"{i % 9 + 1}*{i * 7 % 9 + 1}+{i * 5 % 9 + 1}-{i % 4 + 1}=")
         asked += [
-            GenerationRequest(context=context, limit=work.limit, draw=i, stream=(j,), sampling=Sampling())
+            GenerationRequest(context=context, limit=work.limit, draw_id=i, stream=(j,), sampling=Sampling())
             for j in range(work.samples)
         ]
     return asked

@@ -53,11 +53,11 @@ def sample(model: Decoder, tokenizer: Tokenizer, draws: list[Draw]) -> list[Roll
         layout = PrefixPacking.of(
             [s.context for s in rows], [(*s.tokens, 0) for s in rows]
         )  # 0: a place for the new token
-        last = layout.source[torch.arange(t, (t + 1) * len(rows), t + 1)]
+        last = layout.predicting_indices[torch.arange(t, (t + 1) * len(rows), t + 1)]
         logp = logprobs(model.head(model(layout.tokens, layout)[last]))
         u = uniform((SEED, RandomPurpose.SAMPLE), [draws[d].id for d, _ in live], [i for _, i in live], t)
         for (d, i), token, row in zip(live, choose(logp, torch.from_numpy(u)).tolist(), logp):
-            finish = Finish.stop if token in tokenizer.eos else Finish.length if t + 1 == MAX_TOKENS else None
+            finish = Finish.stop if token in tokenizer.eos_ids else Finish.length if t + 1 == MAX_TOKENS else None
             groups[d][i] = groups[d][i].with_tokens((token,), (0,), (float(row[token]),)).with_finish(finish)
     return [
         Rollout(draw, tuple(verified(draw.prompt, sample, tokenizer) for sample in group))
@@ -74,13 +74,13 @@ def verified(prompt: Prompt, sample: Sample, tokenizer: Tokenizer) -> Sample:
 def forward(model: Decoder, batch: Batch) -> torch.Tensor:
     """Log-prob of each token of the batch, in the graph. Equal contexts are forwarded once."""
     layout = PrefixPacking.of([s.context for s in batch.samples], [s.tokens for s in batch.samples])
-    logp = logprobs(model.head(model(layout.tokens, layout)[layout.source]))
-    return logp.gather(-1, layout.target[:, None])[:, 0]
+    logp = logprobs(model.head(model(layout.tokens, layout)[layout.predicting_indices]))
+    return logp.gather(-1, layout.target_tokens[:, None])[:, 0]
 
 
 def with_advantage(batch: Batch) -> Batch:
     """Verdicts to rewards, rewards to one number per sample, then one per token."""
-    reward = SHAPING(torch.zeros_like(batch.score), batch)
+    reward = SHAPING(torch.zeros_like(batch.verdict_score), batch)
     batch = batch.having(reward=reward)
     return batch.having(advantage=every_token(ADVANTAGE(reward, batch), batch))
 
@@ -121,7 +121,7 @@ def main(iterations: int = ITERATIONS, lr: float = 1e-4) -> list[float]:
             losses.append(float(loss.detach()))
 
         assert batch.reward is not None
-        print(f"{iteration + 1:>3}  correct {batch.score.mean():.3f}  loss {losses[-1]:+.4f}", flush=True)
+        print(f"{iteration + 1:>3}  correct {batch.verdict_score.mean():.3f}  loss {losses[-1]:+.4f}", flush=True)
     return losses
 
 

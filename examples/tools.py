@@ -1,6 +1,6 @@
 """The tools of examples/tools.toml: a shop that the model asks for prices."""
 
-from groupwise.environments import Hermes, Tools
+from groupwise.environments import HermesFormat, Tools
 
 PRICES = {"apples": 12, "pears": 7, "plums": 30}
 
@@ -16,4 +16,4 @@ def price(thing: str) -> int:
 
 def shop() -> Tools:
     """An environment: `price` is called by name, in the format of Hermes and Qwen."""
-    return Tools(Hermes(), {"price": price})
+    return Tools(HermesFormat(), {"price": price})

@@ -70,7 +70,7 @@ def _write_weights(sizes: Mapping[str, Any], seed: int, home: Path) -> None:
     from transformers import Qwen3Config, Qwen3ForCausalLM, Qwen3MoeConfig, Qwen3MoeForCausalLM
 
     tokenizer = read_tokenizer(find_model("calculator"))
-    ids = {"eos_token_id": min(tokenizer.eos), "bos_token_id": None, "pad_token_id": None}
+    ids = {"eos_token_id": min(tokenizer.eos_ids), "bos_token_id": None, "pad_token_id": None}
     vocabulary = tokenizer.backend_tokenizer.get_vocab_size()
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)

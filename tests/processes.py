@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from groupwise.engines import Remote
+from groupwise.engines import RemoteEngine
 
 PATIENCE = 100.0
 """Seconds until a test gives up: a passing test never waits so long."""
@@ -44,7 +44,7 @@ def wait_until_gone(pids: Iterable[int]) -> None:
     wait_until(lambda: not any(map(is_running, pids)), f"still running: {list(filter(is_running, pids))}")
 
 
-def hasten(engine: Remote, seconds: float = HASTE) -> None:
+def hasten(engine: RemoteEngine, seconds: float = HASTE) -> None:
     """Give an engine this deadline from now on: it is stopped, and answers nothing any more. From any thread."""
     *others, watch = engine._tasks
 

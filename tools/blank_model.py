@@ -6,25 +6,25 @@
 import sys
 from pathlib import Path
 
-from groupwise.models import Shape, Tokenizer, write_fresh
+from groupwise.models import DecoderShape, Tokenizer, write_fresh
 from groupwise.tasks import END, blank_tokenizer
 
 
 def write_blank(path: Path) -> None:
     """Write the shape of the packaged `calculator`, with a longer context and more characters."""
     fast = blank_tokenizer()
-    shape = Shape(
+    shape = DecoderShape(
         vocabulary=fast.get_vocab_size(),
         width=96,
         layers=2,
         heads=4,
         kv_heads=2,
         head_dim=32,
-        inner=256,
+        mlp_width=256,
         positions=256,
         family="qwen3",
         qk_norm=True,
-        tied=True,
+        tied_embeddings=True,
     )
     write_fresh(shape, path, tokenizer=Tokenizer.of(fast, [fast.get_vocab()[END]]))
 

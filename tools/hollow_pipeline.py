@@ -40,7 +40,7 @@ def write_hollow_pipeline(directory: Path, kind: str = "stable_diffusion_3") -> 
         config = config.to_dict() if hasattr(config, "to_dict") else dict(config)
         (directory / name / "config.json").write_text(json.dumps(config, default=list), encoding="utf-8")
         write_hollow(directory / name / "model.safetensors", module)
-    parts = {**family.parts, **family.optional_parts}
+    parts = {**family.required_parts, **family.optional_parts}
     for name, tokenizer in parts.items():
         if tokenizer == "CLIPTokenizer":
             clip_tokenizer(directory / name, length=77).save_pretrained(directory / name)

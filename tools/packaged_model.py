@@ -13,7 +13,7 @@ import torch
 
 from groupwise.config.recipe_toml import read
 from groupwise.learner import AdamW, Learner
-from groupwise.models import Decoder, Shape, Tokenizer, write_model
+from groupwise.models import Decoder, DecoderShape, Tokenizer, write_model
 from groupwise.tasks import END, Demonstration, calculator_tokenizer, demonstrations, hinted_demonstrations
 from groupwise.training.warm_start import supervised_steps
 
@@ -58,24 +58,25 @@ def train(recipe: PackagedModel) -> tuple[Decoder, Tokenizer]:
     """The model after all steps. Equal settings give equal bits on one thread."""
     fast = calculator_tokenizer()
     tokenizer = Tokenizer.of(fast, [fast.get_vocab()[END]])
-    shape = Shape(
+    shape = DecoderShape(
         vocabulary=fast.get_vocab_size(),
         width=recipe.width,
         layers=recipe.layers,
         heads=recipe.heads,
         kv_heads=recipe.kv_heads,
         head_dim=recipe.head_dim,
-        inner=recipe.inner,
+        mlp_width=recipe.inner,
         positions=recipe.positions,
         family="qwen3",
         qk_norm=True,
-        tied=True,
+        tied_embeddings=True,
     )
     decoder = Decoder.new(shape, recipe.seed)
     learner = Learner(decoder, optimizer=recipe.optimizer, steps=recipe.steps)
     pairs = PAIRS[recipe.task](recipe.seed, recipe.steps * recipe.demonstrations)
     examples = [
-        Demonstration(tokenizer.encode(prompt), (*tokenizer.encode(answer), *tokenizer.eos)) for prompt, answer in pairs
+        Demonstration(tokenizer.encode(prompt), (*tokenizer.encode(answer), *tokenizer.eos_ids))
+        for prompt, answer in pairs
     ]
     size = {"per_step": recipe.demonstrations, "microbatch_tokens": recipe.microbatch_tokens}
     for step, result in enumerate(

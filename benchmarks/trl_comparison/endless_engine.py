@@ -17,7 +17,7 @@ from benchmarks.trl_comparison.paths import HOME
 import groupwise.models
 from groupwise.engines import Served
 from groupwise.engines.remote.access import EngineAccess
-from groupwise.engines.remote.replica import Program, ReplicaSettings, main
+from groupwise.engines.remote.replica import ReplicaProgram, ReplicaSettings, main
 from groupwise.models import Tokenizer
 
 
@@ -25,10 +25,10 @@ from groupwise.models import Tokenizer
 class Endless(Served):
     """`Served` with this program."""
 
-    def program(self, settings: ReplicaSettings, access: EngineAccess) -> Program:
+    def program(self, settings: ReplicaSettings, access: EngineAccess) -> ReplicaProgram:
         path = os.pathsep.join([str(HOME), *filter(None, [os.environ.get("PYTHONPATH")])])
         environment = {**os.environ, "PYTHONPATH": path}
-        return Program(settings=settings, module=__spec__.name, environment=environment)
+        return ReplicaProgram(settings=settings, module=__spec__.name, environment=environment)
 
 
 def read_unchecked(path: Path | str) -> Tokenizer:

@@ -15,7 +15,7 @@ from tokenizers import AddedToken, models, pre_tokenizers
 from tokenizers import Tokenizer as Fast
 
 from groupwise.data import Task
-from groupwise.models import Decoder, Shape, Tokenizer, read_tokenizer, write_model
+from groupwise.models import Decoder, DecoderShape, Tokenizer, read_tokenizer, write_model
 from groupwise.rollout import Shuffled
 from groupwise.tasks import named_task
 
@@ -45,7 +45,7 @@ def prepare(regime: Regime, seed: int = 0) -> None:
 
 def write_net(net: Net, path: Path) -> None:
     """Write a decoder with random weights and a tokenizer with one word per id: text gives exactly the intended ids."""
-    shape = Shape(**asdict(net), qkv_bias=net.family == "qwen2", tied=True)
+    shape = DecoderShape(**asdict(net), qkv_bias=net.family == "qwen2", tied_embeddings=True)
     words = {PAD: 0, END: 1} | {f"t{i}": i for i in range(2, net.vocabulary)}
     fast = Fast(models.WordLevel(words, unk_token=""))
     fast.pre_tokenizer = pre_tokenizers.WhitespaceSplit()

@@ -145,7 +145,7 @@ def measure(
     if regime.lengths is not None:
         assert regime.net is not None
         never = frozenset({regime.net.vocabulary})
-        builder.read_tokenizer = lambda path: replace(read_tokenizer(path), eos=never)
+        builder.read_tokenizer = lambda path: replace(read_tokenizer(path), eos_ids=never)
     ready = builder.build(recipe, UserCode())
     if regime.lengths is not None:
         ready = replace(ready, setting=replace(ready.setting, verifier=EvenSum()))

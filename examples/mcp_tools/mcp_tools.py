@@ -15,7 +15,7 @@ from typing import Any
 
 from mcp import Client, StdioServerParameters
 
-from groupwise.environments import Hermes, ToolLost, Tools
+from groupwise.environments import HermesFormat, ToolLost, Tools
 
 START, CALL, STOP = 30.0, 5.0, 5.0
 """Seconds: for a server to start and list its tools, for a call, and for a server to end."""
@@ -102,7 +102,7 @@ class McpTools(Tools):
     """The tools of a server in the call format of Hermes and Qwen. The chat template gets the server's own schemas."""
 
     def __init__(self, server: ToolServer) -> None:
-        super().__init__(Hermes(), {tool.name: partial(server.call, tool.name) for tool in server.tools})
+        super().__init__(HermesFormat(), {tool.name: partial(server.call, tool.name) for tool in server.tools})
         self._server = server
 
     @property

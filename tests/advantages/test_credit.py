@@ -82,7 +82,7 @@ def test_whitened_tokens_have_mean_0_and_deviation_1(ddof: int, batch: Batch) ->
 
 def test_whitened_tokens_of_equal_credit_are_0() -> None:
     batch = pack([rollout_of([0.1] * 3, lengths=[3, 2, 7])])
-    assert WhitenedTokens()(batch.score, batch).tolist() == [0.0] * 12
+    assert WhitenedTokens()(batch.verdict_score, batch).tolist() == [0.0] * 12
 
 
 def test_whitening_is_over_the_whole_iteration() -> None:

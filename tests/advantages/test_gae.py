@@ -31,7 +31,7 @@ def valued(values: Sequence[float], scores: Sequence[float] = (1.0,), lengths: S
 def test_worked_numbers(gamma: float, lam: float, advantages: list[float], returns: list[float]) -> None:
     values = [0.2, 0.4, 0.6, 0.5]
     batch = valued(values)
-    actual = GAE(gamma, lam)(batch.score, batch)
+    actual = GAE(gamma, lam)(batch.verdict_score, batch)
     assert actual.tolist() == pytest.approx(advantages, abs=5e-7)
     assert (actual + batch[Value()]).tolist() == pytest.approx(returns, abs=5e-7)
 
@@ -90,13 +90,13 @@ def test_it_equals_the_recursion_over_all_tokens(gamma: float, lam: float, kl: f
     for row, m in enumerate(MASKS):
         own = np.flatnonzero(m)
         if len(own):
-            reward[row, own[-1]] += batch.score[row].item()
+            reward[row, own[-1]] += batch.verdict_score[row].item()
     advantage, _ = recursion(reward, value, mask, gamma, lam)
 
     columns = (torch.from_numpy(x[mask]) for x in (value, old, reference))
     values, logp_old, logp_reference = columns
     batch = batch.having(logp_old=logp_old, measures={Value(): values, Logp("reference"): logp_reference})
-    actual = GAE(gamma, lam, kl_coefficient=kl)(batch.score, batch)
+    actual = GAE(gamma, lam, kl_coefficient=kl)(batch.verdict_score, batch)
     np.testing.assert_allclose(actual.numpy(), advantage[mask], rtol=1e-12, atol=1e-13)
 
 
@@ -110,14 +110,14 @@ def test_tokens_of_an_environment_are_skipped() -> None:
 def test_with_lam_1_the_return_is_the_discounted_reward() -> None:
     draws = torch.Generator().manual_seed(0)
     batch = valued(torch.randn(9, generator=draws).tolist(), [1.0, 0.0, 1.0], [4, 0, 5])
-    actual = GAE(0.9, 1.0)(batch.score, batch) + batch[Value()]
-    torch.testing.assert_close(actual, ReturnsToGo(0.9)(batch.score, batch), rtol=1e-12, atol=1e-13)
+    actual = GAE(0.9, 1.0)(batch.verdict_score, batch) + batch[Value()]
+    torch.testing.assert_close(actual, ReturnsToGo(0.9)(batch.verdict_score, batch), rtol=1e-12, atol=1e-13)
 
 
 def test_without_values_it_is_reinforce_and_whitening_is_over_all_tokens() -> None:
     batch = valued([0.0] * 5, [1.0, 0.0], [2, 3])
-    assert GAE(1.0, 1.0)(batch.score, batch).tolist() == [1.0, 1.0, 0.0, 0.0, 0.0]
-    white = WhitenedTokens(GAE(1.0, 1.0))(batch.score, batch).numpy()
+    assert GAE(1.0, 1.0)(batch.verdict_score, batch).tolist() == [1.0, 1.0, 0.0, 0.0, 0.0]
+    white = WhitenedTokens(GAE(1.0, 1.0))(batch.verdict_score, batch).numpy()
     expected = (np.array([1, 1, 0, 0, 0]) - 0.4) / np.std([1, 1, 0, 0, 0])
     np.testing.assert_allclose(white, expected, rtol=1e-7)
 

@@ -28,7 +28,7 @@ def advantages(part: Part, *groups: list[float]) -> list[float]:
     """Advantages of these rewards. NaN is an unverifiable answer, which is removed first."""
     batch = pack([rollout_of(group) for group in groups])
     batch = batch.take((batch.outcome != Outcome.unverifiable).nonzero().squeeze(1))
-    return part(batch.score, batch).tolist()
+    return part(batch.verdict_score, batch).tolist()
 
 
 NAN = math.nan
@@ -163,12 +163,12 @@ def test_equal_prompts_form_separate_groups() -> None:
     assert first.draw.prompt == second.draw.prompt
     batch = pack([first, second])
     assert batch.groups.count == 2
-    assert centred(batch.score, batch).tolist() == [0.5, -0.5, 0, 0]
+    assert centred(batch.verdict_score, batch).tolist() == [0.5, -0.5, 0, 0]
 
 
 def test_samples_of_a_group_need_not_be_adjacent() -> None:
     batch = pack([rollout_of([1, 0]), rollout_of([1, 1, 0])]).take([3, 0, 4, 2, 1])
-    assert centred(batch.score, batch).tolist() == pytest.approx([1 / 3, 0.5, -2 / 3, 1 / 3, -0.5])
+    assert centred(batch.verdict_score, batch).tolist() == pytest.approx([1 / 3, 0.5, -2 / 3, 1 / 3, -0.5])
 
 
 def test_names_and_properties_of_advantages() -> None:

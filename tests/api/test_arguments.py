@@ -128,9 +128,9 @@ def test_a_reward_is_a_name_a_function_or_several_with_weights() -> None:
     assert reward_of("math").verifier == "math"
     of_file = {"kind": "Function", "name": "short", "file": "code/reward.py"}
     assert reward_of(short).verifier == of_file
-    assert reward_of(short).source == "def short(answer):\n    return -len(answer)\n"
+    assert reward_of(short).source_code == "def short(answer):\n    return -len(answer)\n"
     of_program = {"kind": "Function", "name": "inner", "file": ""}
-    assert reward_of(inner).verifier == of_program and reward_of(inner).in_memory == {"inner": inner}
+    assert reward_of(inner).verifier == of_program and reward_of(inner).functions_in_memory == {"inner": inner}
     several = reward_of({"right": gw.Text(case=True), "short": (0.1, short), "more": inner})
     assert several.verifier == {
         "kind": "Combined",
@@ -142,7 +142,7 @@ def test_a_reward_is_a_name_a_function_or_several_with_weights() -> None:
     }
     nested = reward_of({"kind": "Noisy", "verifier": inner, "rejects": 0.1})
     assert nested.verifier == {"kind": "Noisy", "verifier": of_program, "rejects": 0.1}
-    assert nested.in_memory == {"inner": inner}
+    assert nested.functions_in_memory == {"inner": inner}
 
 
 @pytest.mark.parametrize("reward", [3, {"a b": short}, {"a": ("x", short)}, {"a": short, "b": short}])

@@ -11,7 +11,7 @@ import pytest
 
 from groupwise.cluster.held_process import HeldProcess
 from groupwise.cluster.local import LocalProcesses
-from groupwise.cluster.processes import Death
+from groupwise.cluster.processes import ProcessEnd
 from groupwise.core import Storage, WorkerLost
 from groupwise.runs import process_logs
 from tests.processes import PATIENCE, wait_until_gone
@@ -85,7 +85,9 @@ def test_the_end_of_a_child_is_its_own_or_that_of_the_caller() -> None:
     assert own.status() == own.end() == (3, ["1"])
     assert asleep.status()[0] is None and asleep.end(PATIENCE)[0] is None
     assert stopped.end(0.1)[0] is None and stopped.process.returncode == -signal.SIGKILL
-    assert str(Death(-9)) == "was killed by SIGKILL" and str(Death(0, cause="NodeDied")) == "was lost: NodeDied"
+    assert (
+        str(ProcessEnd(-9)) == "was killed by SIGKILL" and str(ProcessEnd(0, cause="NodeDied")) == "was lost: NodeDied"
+    )
 
 
 CHILD = ["-c", "print('ready', flush=True); import time; time.sleep(600)"]

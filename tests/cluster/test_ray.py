@@ -20,9 +20,9 @@ from groupwise.core import Usage, WorkerLost
 from groupwise.data import Generation, GenerationRequest
 from groupwise.engines import EngineAccess, Served, Vllm
 from groupwise.engines.remote import slots as engine_places
-from groupwise.engines.remote.replica import Program, ReplicaSettings
+from groupwise.engines.remote.replica import ReplicaProgram, ReplicaSettings
 from groupwise.engines.vllm.vllm_environment import DEFAULT_PYTHON
-from groupwise.learner import Replicas
+from groupwise.learner import ReplicatedRanks
 from groupwise.models import find_model
 from tests.engines.test_vllm import children
 from tests.processes import wait_until_gone
@@ -215,9 +215,9 @@ def test_ranks_on_nodes_have_the_bits_of_one_and_a_dead_one_is_named_with_its_en
     local: dict[str, bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert trained(gw.train(out=tmp_path / "two", **SMALL, **RAY, **{"cluster.ranks": 2})) == local
-    send, messages = Replicas.send, [0]
+    send, messages = ReplicatedRanks.send, [0]
 
-    def killed(self: Replicas, message: bytes) -> None:
+    def killed(self: ReplicatedRanks, message: bytes) -> None:
         messages[0] += 1
         if messages[0] == 3:
             (engine,) = processes()
@@ -225,7 +225,7 @@ def test_ranks_on_nodes_have_the_bits_of_one_and_a_dead_one_is_named_with_its_en
         send(self, message)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Replicas, "send", killed)
+        patch.setattr(ReplicatedRanks, "send", killed)
         with pytest.raises(WorkerLost, match="rank 1 was killed by SIGKILL") as caught:
             gw.train(out=tmp_path / "killed", **SMALL, **RAY, **{"cluster.ranks": 2})
     assert "gw.resume" in caught.value.fix
@@ -239,16 +239,16 @@ def test_a_stopped_rank_ends_the_run_at_its_deadline_and_a_stopped_actor_does_no
     from groupwise.cluster import ray as ray_nodes
 
     monkeypatch.setattr(ray_nodes, "ENDED", 1.0)
-    send, messages, stopped = Replicas.send, [0], list[int]()
+    send, messages, stopped = ReplicatedRanks.send, [0], list[int]()
 
-    def disturbed(self: Replicas, message: bytes) -> None:
+    def disturbed(self: ReplicatedRanks, message: bytes) -> None:
         messages[0] += 1
         if messages[0] % 3 == 0:
             stopped.append(next(iter(processes().items()))[len(stopped)])
             os.kill(stopped[-1], signal.SIGSTOP)
         send(self, message)
 
-    monkeypatch.setattr(Replicas, "send", disturbed)
+    monkeypatch.setattr(ReplicatedRanks, "send", disturbed)
     recipe = SMALL | RAY | {"cluster.ranks": 2, "cluster.deadline": 20.0}
     with pytest.raises(WorkerLost, match="rank") as caught:
         gw.train(out=tmp_path / "rank", **recipe)
@@ -273,11 +273,11 @@ def test_the_process_of_an_engine_sees_the_gpu_of_its_bundle_alone(cluster: Any)
     """The GPUs are a number that Ray was given."""
     import ray
 
-    from groupwise.cluster.ray import Bundles, Needs, connected
+    from groupwise.cluster.ray import Bundles, ProcessResources, connected
 
     node = cluster.add_node(num_cpus=0, num_gpus=2, object_store_memory=MEMORY)
     try:
-        bundles = Bundles(connected(), "two engines", 2, Needs(0, 1), "PACK")
+        bundles = Bundles(connected(), "two engines", 2, ProcessResources(0, 1), "PACK")
         program = ["-c", "import os, time; print(os.environ['CUDA_VISIBLE_DEVICES'], flush=True); time.sleep(60)"]
         actors = [bundles.start(i, program, {}) for i in range(2)]
         until = time.monotonic() + 60
@@ -296,8 +296,8 @@ def test_the_last_lines_of_an_engine_that_does_not_start_are_in_the_error(
 ) -> None:
     monkeypatch.setattr(engine_places, "PAUSE", 0.0)
 
-    def missing(self: Served, settings: ReplicaSettings, access: EngineAccess) -> Program:
-        return Program(settings=settings, remote_command=("groupwise.no_such_module",))
+    def missing(self: Served, settings: ReplicaSettings, access: EngineAccess) -> ReplicaProgram:
+        return ReplicaProgram(settings=settings, remote_command=("groupwise.no_such_module",))
 
     monkeypatch.setattr(Served, "program", missing)
     with pytest.raises(WorkerLost, match="no engine is left") as caught:

@@ -89,7 +89,7 @@ def test_the_help_shows_the_command_s_own_examples(command: Command, capsys: pyt
     with pytest.raises(SystemExit):
         main([command.name, "--help"])
     output = capsys.readouterr().out
-    names = [name for names, _ in command.options + command.permissions for name in names]
+    names = [name for names, _ in command.options + command.permission_options for name in names]
     assert "examples:\n" in output and f"groupwise {command.name}" in output.partition("examples:")[2]
     assert all(output.index(f"  {name}") < output.index("examples:") for name in names)
     assert ("sets a field of the recipe." in output) == command.takes_recipe_fields

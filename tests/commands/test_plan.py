@@ -10,7 +10,7 @@ import groupwise as gw
 from groupwise.__main__ import main
 from groupwise.config.recipe_toml import read_recipe
 from groupwise.config.toml import DEFAULT
-from groupwise.models import Shape, find_model
+from groupwise.models import DecoderShape, find_model
 from groupwise.planning.calibration import ONE
 from groupwise.planning.cards import CARDS, named_machines
 from groupwise.planning.cost_model import Lengths
@@ -91,8 +91,10 @@ def test_a_plan_without_machines_is_for_this_one(home: Path, capsys: pytest.Capt
     longest = Lengths(prompt=12, answers=(recipe.sampling.max_tokens,))
     trial = try_placement(ONE, 0, recipe, shape, machines, longest)
     rates = measured_rates(recipe.machine.dtype, recipe.machine.threads)
-    assert isinstance(shape, Shape)
-    assert trial.sampling() + trial.learning == pytest.approx(run_duration(recipe, shape, 12, 0, rates).iteration)
+    assert isinstance(shape, DecoderShape)
+    assert trial.sampling() + trial.learning == pytest.approx(
+        run_duration(recipe, shape, 12, 0, rates).iteration_seconds
+    )
 
 
 def test_a_card_has_published_rates(capsys: pytest.CaptureFixture[str]) -> None:

@@ -16,7 +16,7 @@ import groupwise.config.recipe_toml as text
 from groupwise.__main__ import main
 from groupwise.certificates.proofs import proofs_of
 from groupwise.checks.check_method import dry_run
-from groupwise.checks.checked import Checked
+from groupwise.checks.checked import CheckResult
 from groupwise.commands.check import errors_text
 from groupwise.commands.methods import alike, entries, likeness, list_methods
 from groupwise.commands.show import read, show, show_diff, table
@@ -184,7 +184,7 @@ def errors_of(toml: str, **options) -> list[str]:
 @pytest.fixture
 def only_text(monkeypatch):
     """Only the recipe's text and its method are checked."""
-    monkeypatch.setattr(checking, "check_inputs", lambda *_, **__: Checked())
+    monkeypatch.setattr(checking, "check_inputs", lambda *_, **__: CheckResult())
 
 
 @pytest.fixture(autouse=True)

@@ -12,7 +12,7 @@ from groupwise.__main__ import main
 from groupwise.api.options import RunOptions
 from groupwise.commands import sweep as module
 from groupwise.commands.sweep import combinations, values_of
-from groupwise.commands.sweep_table import Result, run_rows, seed_rows
+from groupwise.commands.sweep_table import SweepResult, run_rows, seed_rows
 from groupwise.core import Diverged, Usage
 from groupwise.report.read import read
 from tests.report.fixture_run import write_run
@@ -81,11 +81,11 @@ def test_the_same_command_continues_a_sweep(calls, home, capsys):
     assert main(command) == 0 and calls == [("train", "seed-2")]
 
 
-def result(directory: Path, name: str, finished: bool = True, **values: str) -> Result:
+def result(directory: Path, name: str, finished: bool = True, **values: str) -> SweepResult:
     seed = int(values.get("seed", 0))
     run = directory / name
     write_run(run, iterations=3, seed=seed, lr=1e-4 if seed == 1 else 3e-4)  # the run of seed 1 learns less
-    return Result(tuple(values.items()), read(run), finished)
+    return SweepResult(tuple(values.items()), read(run), finished)
 
 
 def test_seeds_are_pooled(tmp_path):

@@ -27,7 +27,19 @@ from groupwise.config.user_code import Permissions, UserCode, load_use
 from groupwise.core import BadData, Usage, part_names
 from groupwise.engines import Native
 from groupwise.learner import InitialPolicy, SquaredValueLoss, ValueModel
-from groupwise.methods import GAE, Method, Now, Ramp, SoftGate, dapo, grpo, gspo, leave_one_out, published, reinforce_pp
+from groupwise.methods import (
+    GAE,
+    Method,
+    Ramp,
+    ScheduleInput,
+    SoftGate,
+    dapo,
+    grpo,
+    gspo,
+    leave_one_out,
+    published,
+    reinforce_pp,
+)
 from groupwise.objective import Clip, Objective, complete, sequence_mean
 from groupwise.verifiers.user_function import functions_in
 
@@ -153,7 +165,7 @@ def test_any_recipe_reads_back_exactly(recipe):
     kinds = [recipe.verifier, *(also.verifier for also in recipe.extra_tasks)]
     functions = {f.name: len for kind in kinds for f in functions_in(kind) if not f.file}
     functions |= {recipe.agent.file: len} if recipe.agent else {}
-    back = read_recipe(write(recipe), use=UserCode(in_memory=functions))
+    back = read_recipe(write(recipe), use=UserCode(functions_in_memory=functions))
     assert back == recipe and repr(back) == repr(recipe)
 
 
@@ -299,8 +311,8 @@ def test_paths_are_toml_keys(path, keys):
 def test_schedules_become_numbers():
     ramps = (("objective.surrogate.high", Ramp(0.4, 0.2, 10)), ("epochs", Ramp(1.0, 3.0, 2)))
     method = replace(grpo(), schedules=ramps)
-    assert method.at(Now(0)).objective.surrogate == Clip(0.2, 0.4)
-    assert method.at(Now(10)) == replace(
+    assert method.at(ScheduleInput(0)).objective.surrogate == Clip(0.2, 0.4)
+    assert method.at(ScheduleInput(10)) == replace(
         method, objective=replace(method.objective, surrogate=Clip(0.2, 0.2)), epochs=3
     )
     assert method_from(write(method)) == method

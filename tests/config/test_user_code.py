@@ -81,15 +81,15 @@ def test_a_file_without_imports_has_its_own_hash(tmp_path: Path) -> None:
 def test_a_changed_neighbour_is_refused_and_accepted(tmp_path: Path) -> None:
     path = written(tmp_path, mine="from helper import X", helper="X = 1")
     recorded = dict(load_use(Permissions(use=[path])).hashes)
-    assert load_use(Permissions(use=[path]), recorded).changes == ()
+    assert load_use(Permissions(use=[path]), recorded).accepted_changes == ()
     written(tmp_path, helper="raise SystemExit('it ran')")
     with pytest.raises(BadData, match=r"^helper.py is not the file") as caught:
         load_use(Permissions(use=[path]), recorded)  # it does not run
     assert "add --changed" in caught.value.fix
     written(tmp_path, mine="from helper import X\nY = 2", helper="X = 3")
     use = load_use(Permissions(use=[path]), recorded, accept=True)
-    assert [line.partition(":")[0] for line in use.changes] == ["use.mine", "use.mine/helper.py"]
-    assert f"{recorded['mine'][:12]} -> {use.hashes['mine'][:12]}" in use.changes[0]
+    assert [line.partition(":")[0] for line in use.accepted_changes] == ["use.mine", "use.mine/helper.py"]
+    assert f"{recorded['mine'][:12]} -> {use.hashes['mine'][:12]}" in use.accepted_changes[0]
     with pytest.raises(Usage, match="started with user code"):
         load_use(Permissions(use=[]), recorded, accept=True)
 

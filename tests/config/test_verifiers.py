@@ -64,7 +64,7 @@ def test_every_verifier_is_a_value_that_reads_back(name: str) -> None:
     kind = EXAMPLES[name] if name in EXAMPLES else read_verifier(plain_name(name))
     assert isinstance(kind, KINDS[name]) and (name in EXAMPLES or kind == read_verifier(name))
     written = write(replace(recipe(), verifier=kind, extra_tasks=(ExtraTask(task="a.jsonl", verifier=kind),)))
-    again = recipe(text=written, use=UserCode(in_memory={"brief": len}))
+    again = recipe(text=written, use=UserCode(functions_in_memory={"brief": len}))
     assert (again.verifier, again.extra_tasks[0].verifier) == (kind, kind)
     for field in fields(KINDS[name]):
         assert f"{field.name}:" in field_help(f"verifier.{field.name}") and field.name in field_help("verifier")

@@ -27,13 +27,13 @@ from groupwise.data import (
 from tests.laws.batches import step_of
 
 UNITS = {f.name: f.metadata["per"] for f in fields(Batch)}
-LATER = ("share", "weight")
+LATER = ("loss_share", "weight")
 
 
 def whole(seed: int = 0) -> Batch:
     """A batch with every column written and not empty."""
     b = step_of([[2, 0, 3], [1, 4]], seed=seed)
-    b = b.having(logp=b.logp.detach(), subscores={"style": b.score + 0.5}, memory={"ema": torch.ones(2)})
+    b = b.having(logp=b.logp.detach(), subscores={"style": b.verdict_score + 0.5}, memories={"ema": torch.ones(2)})
     b = b.having(routes=tuple((bytes([i]),) for i in range(len(b))))
     return b.having(**{name: torch.rand(b.tokens, dtype=torch.float64) for name in LATER})
 
@@ -77,7 +77,7 @@ def test_roles_have_groups_of_their_own() -> None:
     roles = Rollout(one.draw, tuple(replace(s, role=r) for s, r in zip(one.samples, ("answer", "hint", "answer"))))
     batch = pack([roles], roles=("answer", "hint"))
     assert batch.groups.index.tolist() == [0, 1, 0] and batch.rollouts.count == 1
-    assert batch.of_role("hint").score.tolist() == [0.0] and len(pack([roles])) == 2
+    assert batch.of_role("hint").verdict_score.tolist() == [0.0] and len(pack([roles])) == 2
     plain = pack([one])
     assert plain.of_role("answer") is plain
 

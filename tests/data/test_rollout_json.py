@@ -12,8 +12,8 @@ from groupwise.data.rollout_json import from_json, to_json
 SAMPLE = Sample(
     context=(5, 6), stream=(0, 2, 1), limit=9, tokens=(7, 8), origin=(3, -1), logp=(-0.1, math.nan),
     routes=(b"\x00\xff", b""), actions=(b"a", b""), top_logprobs=(((7, -0.1), (8, -2.5)),), finish=Finish.length,
-    text="é\n", token_ends=(1, 2), group=1, role="critique", parent=0, content_hash="ab", views={"hint": (1, 2)},
-    marks={"line": (math.nan, 0.5)}, counts={"calls": 2},
+    text="é\n", token_ends=(1, 2), group=1, role="critique", parent=0, content_hash="ab", prompt_views={"hint": (1, 2)},
+    token_marks={"line": (math.nan, 0.5)}, counts={"calls": 2},
     verdict=Verdict(Outcome.scored, 0.25, {"style": 0.5}, "why", "cause", "7", {"line": ((1, 0.5),)}),
 )  # fmt: skip
 
@@ -29,7 +29,7 @@ def test_every_field_of_a_rollout_comes_back() -> None:
 @pytest.mark.parametrize(
     "change",
     [
-        {"other": 1}, {"tokens": 5}, {"finish": "never"}, {"views": [1]}, {"actions": [5]}, {"verdict": {}},
+        {"other": 1}, {"tokens": 5}, {"finish": "never"}, {"prompt_views": [1]}, {"actions": [5]}, {"verdict": {}},
         {"top_logprobs": [[[7]]]},
     ],
     ids=str,

@@ -62,10 +62,18 @@ SAMPLINGS = st.fixed_dictionaries({
     "stop": st.lists(st.text(min_size=1), max_size=2).map(tuple),
 })  # fmt: skip
 ROWS = st.lists(st.binary(max_size=4), max_size=3).map(tuple)
-REQUESTS = st.fixed_dictionaries({
-    "context": ids(1), "limit": st.integers(1, 99), "draw": st.integers(0, 2**40), "stream": ids(1),
-    "position": st.integers(0, 9), "purpose": st.integers(0, 9), "content_hash": st.text(max_size=4), "actions": ROWS,
-})  # fmt: skip
+REQUESTS = st.fixed_dictionaries(
+    {
+        "context": ids(1),
+        "limit": st.integers(1, 99),
+        "draw_id": st.integers(0, 2**40),
+        "stream": ids(1),
+        "position": st.integers(0, 9),
+        "random_purpose": st.integers(0, 9),
+        "content_hash": st.text(max_size=4),
+        "actions": ROWS,
+    }
+)
 TOKENS = st.lists(st.tuples(st.integers(0, 9), st.floats(max_value=0, allow_nan=False), st.integers(0, 9)), max_size=5)
 
 
@@ -98,7 +106,7 @@ def test_a_path_is_cut_with_its_tokens_and_identifies_a_context() -> None:
     assert sample.last_turn.context_key != replace(sample, actions=(b"a", b"x", b"", b"c")).last_turn.context_key
     with pytest.raises(ValueError, match=r"5 encoded actions for 4 tokens"):
         replace(sample, actions=(b"",) * 5)
-    request = GenerationRequest(context=(5, 0, 1), limit=1, draw=0, stream=(0,), position=2, content_hash="image")
+    request = GenerationRequest(context=(5, 0, 1), limit=1, draw_id=0, stream=(0,), position=2, content_hash="image")
     keys = [replace(request, actions=path).context_key for path in ((), (b"a", b"b"), (b"a", b"c"), (b"ab", b""))]
     assert len(set(keys)) == 4 and keys[0] == ("image", (5, 0, 1))
 

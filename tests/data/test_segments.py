@@ -27,7 +27,7 @@ def test_reductions_equal_loops() -> None:
 def described(b: Batch) -> list[tuple[int, float, list[int]]]:
     """Each sample as (length, score, positions of its tokens)."""
     indices = b.token_index.split(b.sequences.lengths.tolist())
-    return [(int(n), float(x), p.tolist()) for n, x, p in zip(b.length, b.score, indices)]
+    return [(int(n), float(x), p.tolist()) for n, x, p in zip(b.length, b.verdict_score, indices)]
 
 
 def test_take_keep_and_joined_move_whole_rows() -> None:

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 from groupwise.core import plain_name
-from groupwise.models import Decoder, Shape, write_model
+from groupwise.models import Decoder, DecoderShape, write_model
 from groupwise.tasks.published_sets import PRESETS, PublishedSet
 from groupwise.verifiers import usual_verifier
 from tests.docs.test_pages import HOME, blocks
@@ -18,9 +18,13 @@ PAGE = "docs/tasks.md"
 def write_inputs(where: Path) -> None:
     """The model directory and the files of GSM8K that the page assumes."""
     tokenizer = trained()
-    sizes = {"width": 16, "layers": 1, "heads": 2, "kv_heads": 1, "head_dim": 8, "inner": 32, "positions": 512}
-    shape = Shape(
-        vocabulary=tokenizer.backend_tokenizer.get_vocab_size(), family="qwen2", qkv_bias=True, tied=True, **sizes
+    sizes = {"width": 16, "layers": 1, "heads": 2, "kv_heads": 1, "head_dim": 8, "mlp_width": 32, "positions": 512}
+    shape = DecoderShape(
+        vocabulary=tokenizer.backend_tokenizer.get_vocab_size(),
+        family="qwen2",
+        qkv_bias=True,
+        tied_embeddings=True,
+        **sizes,
     )
     write_model(Decoder.new(shape, 0), where / "my-model", tokenizer=tokenizer)
     (where / "gsm8k-files").mkdir()
@@ -59,5 +63,7 @@ def test_the_table_of_published_sets() -> None:
     def verifier(name: str) -> str:
         return plain_name(type(usual_verifier(PublishedSet(name))).__name__)
 
-    rows = (f"`{n}` | `{p.hub}` | `{verifier(n)}` | `{p.template}` | {problems(n)}" for n, p in PRESETS.items())
+    rows = (
+        f"`{n}` | `{p.hub_name}` | `{verifier(n)}` | `{p.default_template}` | {problems(n)}" for n, p in PRESETS.items()
+    )
     assert table == [f"| {row} |" for row in rows]

@@ -1,4 +1,4 @@
-"""Engines of this process behind the wire: each `Remote` has its own unnamed socket and server."""
+"""Engines of this process behind the wire: each `RemoteEngine` has its own unnamed socket and server."""
 
 import asyncio
 import socket
@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from groupwise.data import Engine
-from groupwise.engines import EngineServer, Identity, NativeEngine, Remote
+from groupwise.engines import EngineIdentity, EngineServer, NativeEngine, RemoteEngine
 from groupwise.engines.remote.wire import PROTOCOL, encode
 from groupwise.models import Decoder
 from tests.processes import PATIENCE
@@ -17,7 +17,7 @@ from tests.rollout.fakes import VOCABULARY, decoder, engine, without_end_token
 
 LARGEST = 1 << 24
 """The most bytes of a weights file that these engines load."""
-IDENTITY = Identity(model_hash="m", tokenizer_hash="t", dtype="float64", seed=11)
+IDENTITY = EngineIdentity(model_hash="m", tokenizer_hash="t", dtype="float64", seed=11)
 HELLO = encode({"id": 0, "do": "hello", "protocol": PROTOCOL})
 T = TypeVar("T")
 _TASKS: set[asyncio.Task[None]] = set()
@@ -50,9 +50,9 @@ async def _served(serve: Callable[..., Awaitable[None]], there: socket.socket) -
     await serve(*await asyncio.open_unix_connection(sock=there))
 
 
-async def remote(engine: Engine, *, name: str = "one", deadline: float = PATIENCE) -> Remote:
-    """A greeted `Remote` of an engine."""
-    client = Remote(*await pair(server(engine).connection), name=name, deadline=deadline)
+async def remote(engine: Engine, *, name: str = "one", deadline: float = PATIENCE) -> RemoteEngine:
+    """A greeted `RemoteEngine` of an engine."""
+    client = RemoteEngine(*await pair(server(engine).connection), name=name, deadline=deadline)
     await client.hello(PATIENCE)
     return client
 

@@ -10,7 +10,7 @@ import pytest
 
 from groupwise.__main__ import main
 from groupwise.core import Storage
-from groupwise.engines import EngineAccess, Exchange, Served, write_weights
+from groupwise.engines import EngineAccess, Served, WeightsDirectory, write_weights
 from groupwise.engines.remote import fleet as fleets
 from groupwise.engines.remote.weights_file import weights_errors
 from groupwise.runs.atomic_writes import FileSystem
@@ -24,7 +24,7 @@ SMALL = ["--iterations", "2", "--prompts", "2", "--method.group_size", "4", "--m
 
 def test_a_missing_directory_is_named_with_the_setting(tmp_path: Path) -> None:
     with pytest.raises(Storage) as caught:
-        Exchange(tmp_path / "none")
+        WeightsDirectory(tmp_path / "none")
     assert caught.value.fix == f"make the directory {tmp_path / 'none'}, or name another one: --engine-exchange DIR"
 
 
@@ -40,7 +40,7 @@ class Full(FileSystem):
 
 
 def test_a_full_directory_is_named_after_the_runs_own_is_gone(tmp_path: Path) -> None:
-    exchange = Exchange(tmp_path)
+    exchange = WeightsDirectory(tmp_path)
     with pytest.raises(Storage, match="weights for the engines") as caught:
         write_weights(exchange.path, 1, weights(decoder()), Full())
     assert f"({tmp_path}); " in caught.value.evidence and " MB needed" in caught.value.evidence
@@ -53,7 +53,7 @@ def test_two_copies_of_the_weights_must_fit_when_a_run_starts(tmp_path: Path, mo
     size = sum(x.nbytes for x in model.state_dict().values())
     free = [2 * size - 1]
     monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=free[0]))
-    served, access = Served(), EngineAccess(exchange=str(tmp_path))
+    served, access = Served(), EngineAccess(exchange_directory=str(tmp_path))
     with pytest.raises(Storage, match="do not fit") as caught:
         served.build(model, letters(), seed=0, experts=None, access=access)
     assert "2 copies of the weights" in caught.value.evidence and "--engine-exchange" in caught.value.fix

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from groupwise.core import EngineLost, LogprobMismatch, Storage, WorkerLost
 from groupwise.data import Generation, GenerationRequest
-from groupwise.engines import Exchange, Fleet, NativeEngine, Probe, Remote
+from groupwise.engines import Fleet, NativeEngine, RemoteEngine, WeightsDirectory, WeightsProbe
 from groupwise.engines.remote import fleet as fleets
 from groupwise.engines.remote import slots
 from groupwise.engines.remote.heartbeat import PACE, Heartbeat, UnansweredRequest
@@ -29,16 +29,22 @@ def without_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def fleet(
-    path: Path, model: Decoder, start: Callable[[int], Awaitable[Remote]], *, count: int = 2, max_num_seqs: int = 64,
-    restarts: int = 3, addresses: Sequence[str] = (),
-) -> Fleet:  # fmt: skip
-    probe, exchange = Probe(model, without_end_token(), 1e-3), Exchange(path)
+    path: Path,
+    model: Decoder,
+    start: Callable[[int], Awaitable[RemoteEngine]],
+    *,
+    count: int = 2,
+    max_num_seqs: int = 64,
+    restarts: int = 3,
+    addresses: Sequence[str] = (),
+) -> Fleet:
+    probe, exchange = WeightsProbe(model, without_end_token(), 1e-3), WeightsDirectory(path)
     return Fleet(
         start, count, exchange=exchange, probe=probe, max_num_seqs=max_num_seqs, restarts=restarts, addresses=addresses
     )
 
 
-async def honest(number: int) -> Remote:
+async def honest(number: int) -> RemoteEngine:
     return await remote(blank(), name=f"replica {number}")
 
 
@@ -71,7 +77,7 @@ def test_requests_of_a_lost_replica_are_asked_again_and_its_successor_has_the_we
     model = decoder()
     starts: list[int] = []
 
-    async def start(number: int) -> Remote:
+    async def start(number: int) -> RemoteEngine:
         starts.append(number)
         return await honest(number)
 
@@ -197,7 +203,7 @@ def test_a_silent_engine_is_lost_and_a_slow_one_is_not() -> None:
             pass
 
     async def go() -> None:
-        silent = Remote(*await pair(mute), name="mute", deadline=0.2)
+        silent = RemoteEngine(*await pair(mute), name="mute", deadline=0.2)
         await silent.hello(PATIENCE)
         with pytest.raises(EngineLost, match="mute is lost") as caught:
             await silent.sample(request())
@@ -272,7 +278,7 @@ class Stuck(NativeEngine):
 def test_requests_of_an_engine_that_never_ends_one_are_asked_elsewhere(tmp_path: Path, verb: str) -> None:
     model, lines, starts = decoder(), [], []
 
-    async def start(number: int) -> Remote:
+    async def start(number: int) -> RemoteEngine:
         twin = blank(Stuck)
         twin.stuck_in = "" if starts else verb
         starts.append(number)
@@ -304,7 +310,7 @@ class Raises(NativeEngine):
     times: ClassVar[list[int]] = [0]
 
     async def sample(self, request: GenerationRequest) -> Generation:
-        if request.draw == 3 and self.times[0]:
+        if request.draw_id == 3 and self.times[0]:
             self.times[0] -= 1
             raise RuntimeError("out of memory")
         return await super().sample(request)
@@ -350,7 +356,7 @@ def test_a_malformed_reply_is_the_loss_of_its_engine(verb: str, tmp_path: Path) 
         serving._verbs[verb] = empty
         if verb == "hello":
             serving._hello = empty  # type: ignore[method-assign]
-        client = Remote(*await pair(serving.connection), name="odd", deadline=PATIENCE)
+        client = RemoteEngine(*await pair(serving.connection), name="odd", deadline=PATIENCE)
         await client.hello(PATIENCE)
         await client.load(0, weights(decoder()))
         await client.score((1, 2), (3, 4))
@@ -364,7 +370,7 @@ def test_a_malformed_reply_is_the_loss_of_its_engine(verb: str, tmp_path: Path) 
 def test_the_cause_of_a_fleets_end_keeps_its_type_and_names_the_addresses(tmp_path: Path) -> None:
     """One engine at an address was never reached; the other one cannot read the weights."""
 
-    async def start(number: int) -> Remote:
+    async def start(number: int) -> RemoteEngine:
         raise EngineLost("no engine listens on host:7", fix="check the address") if number else Storage("damaged")
 
     async def go() -> None:
@@ -382,7 +388,7 @@ def test_the_cause_of_a_fleets_end_keeps_its_type_and_names_the_addresses(tmp_pa
 def test_a_fleet_that_cannot_start_ends_with_the_cause(tmp_path: Path) -> None:
     starts: list[int] = []
 
-    async def start(number: int) -> Remote:
+    async def start(number: int) -> RemoteEngine:
         starts.append(number)
         raise EngineLost("replica did not start", evidence="its process ended\nlast line")
 

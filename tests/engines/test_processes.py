@@ -17,7 +17,7 @@ import torch
 
 from groupwise.core import Usage, WorkerLost
 from groupwise.data import Generation, GenerationRequest
-from groupwise.engines import EngineAccess, Exchange, Identity, NativeEngine, Served, WeightsFile
+from groupwise.engines import EngineAccess, EngineIdentity, NativeEngine, Served, WeightsDirectory, WeightsFile
 from groupwise.engines.remote import slots
 from groupwise.engines.remote.replica import Replica
 from groupwise.models import Decoder, Lora, MixtureSizes, attach
@@ -30,7 +30,7 @@ from tests.toys.echo import SHAPE, ToyRun, small, tokenizer
 def toy(directory: Path, served: Served | None = None, exchange: str = "") -> ToyRun:
     """Five iterations of a tiny decoder, with the native engine or with engines in child processes."""
     model = Decoder.new(replace(SHAPE, family="qwen3"), 5, spread=0.3)
-    access = EngineAccess(exchange=exchange)
+    access = EngineAccess(exchange_directory=exchange)
     engine = served.build(model, tokenizer(), seed=0, experts=None, access=access) if served else None
     return ToyRun(method=small("grpo"), directory=directory, policy=model, engine=engine, iterations=5, max_tokens=6)
 
@@ -106,7 +106,7 @@ from tests.rollout.fakes import tokenizer as letters
 
 async def main():
     model = decoder(family="qwen3")
-    access = EngineAccess(exchange=sys.argv[1] if sys.argv[2] == "file" else "")
+    access = EngineAccess(exchange_directory=sys.argv[1] if sys.argv[2] == "file" else "")
     fleet = Served().build(model, letters(), seed=0, experts=None, access=access)
     await fleet.load(0, dict(model.state_dict()))
     while len(fleet.replicas) < 2:
@@ -137,7 +137,7 @@ def test_replicas_end_with_a_killed_host_and_the_next_run_removes_its_directory(
     wait_until_gone(pids)
     assert len([*tmp_path.iterdir()]) == 1 and not [*Path("/dev/shm").glob("*groupwise*")]
     assert len([*tmp_path.glob("*/weights-*")]) == (transport == "file")
-    exchange = Exchange(tmp_path)
+    exchange = WeightsDirectory(tmp_path)
     assert [*tmp_path.iterdir()] == [exchange.path] and exchange.path.stat().st_mode & 0o777 == 0o700
     exchange.close()
     assert not [*tmp_path.iterdir()]
@@ -186,8 +186,8 @@ def test_a_model_with_an_adapter_gives_the_bits_of_the_native_engine() -> None:
     native = asyncio.run(go(NativeEngine(model, letters(), seed=0)))
     assert native != before
     assert asyncio.run(asyncio.wait_for(go(fleet), PATIENCE)) == native
-    plain = Identity.of(decoder(family="qwen3"), letters(), seed=0)
-    assert Identity.of(model, letters(), seed=0).model_hash != plain.model_hash
+    plain = EngineIdentity.of(decoder(family="qwen3"), letters(), seed=0)
+    assert EngineIdentity.of(model, letters(), seed=0).model_hash != plain.model_hash
 
 
 class Merged(Served):

@@ -69,7 +69,7 @@ def test_the_file_is_for_other_hosts_for_a_named_directory_and_for_little_memory
 ) -> None:
     served, here = Served(), EngineAccess()
     assert served.publishes_in_memory(here, 1000)
-    assert not served.publishes_in_memory(EngineAccess(exchange="/dev/shm"), 1000)
+    assert not served.publishes_in_memory(EngineAccess(exchange_directory="/dev/shm"), 1000)
     assert not Served(addresses=("engine.socket",)).publishes_in_memory(here, 1000)
     monkeypatch.setattr(sealed_weights, "available_memory", lambda: 6000)
     assert can_seal(1000) and not can_seal(1001)

@@ -16,8 +16,8 @@ import pytest
 from groupwise.__main__ import main
 from groupwise.commands import serve as serving
 from groupwise.commands import serve_vllm as serving_vllm
-from groupwise.engines import NativeEngine, Remote, Served, TlsAddress
-from groupwise.engines.remote.replica import Program, command
+from groupwise.engines import NativeEngine, RemoteEngine, Served, TlsAddress
+from groupwise.engines.remote.replica import ReplicaProgram, command
 from tests.engines.test_vllm_requests import PLACED
 from tests.processes import wait_until_gone
 from tests.rollout.fakes import request
@@ -46,7 +46,7 @@ def served(path: Path, *words: str) -> Iterator[tuple[subprocess.Popen[str], str
 
 async def interrupted(process: subprocess.Popen[str], address: Path | TlsAddress, number: signal.Signals) -> str:
     """The errors that a serving process prints if it gets a signal while it answers requests."""
-    client = await Remote.connect(address, secret=SECRET.encode(), deadline=SECONDS)
+    client = await RemoteEngine.connect(address, secret=SECRET.encode(), deadline=SECONDS)
     asked = [asyncio.create_task(client.sample(request(i, context=(1, 2), limit=60))) for i in range(200)]
     await asyncio.sleep(0)  # they are sent
     process.send_signal(number)
@@ -136,7 +136,9 @@ child.wait()
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux ends a stopped process with its parent")
 def test_a_replica_that_is_stopped_while_it_imports_ends_with_its_killed_parent(tmp_path: Path) -> None:
     (tmp_path / "imports.py").write_text("print('importing', flush=True)\nimport time\ntime.sleep(600)\n")
-    words = [word if word != "0" else "PARENT" for word in command(Program(settings=PLACED, module="imports"), 0)]
+    words = [
+        word if word != "0" else "PARENT" for word in command(ReplicaProgram(settings=PLACED, module="imports"), 0)
+    ]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])}
     holder = subprocess.Popen(
         [sys.executable, "-c", HOLDER, json.dumps(words)], env=environment, stdout=subprocess.PIPE, text=True

@@ -16,12 +16,21 @@ from groupwise.config.devices import resolved
 from groupwise.config.recipe_toml import read_recipe
 from groupwise.core import EngineLost, Usage
 from groupwise.data import SharesDevice
-from groupwise.engines import EngineServer, Exchange, Probe, Remote, Served, SharedDeviceFleet, SleepingEngine, Vllm
+from groupwise.engines import (
+    EngineServer,
+    RemoteEngine,
+    Served,
+    SharedDeviceFleet,
+    SleepingEngine,
+    Vllm,
+    WeightsDirectory,
+    WeightsProbe,
+)
 from groupwise.engines.remote import served_settings as fleets_of
 from groupwise.engines.remote import slots
-from groupwise.engines.remote.replica import Program
+from groupwise.engines.remote.replica import ReplicaProgram
 from groupwise.learner import Learner
-from groupwise.models import Decoder, Shape, find_model, read_model, read_shape, read_tokenizer
+from groupwise.models import Decoder, DecoderShape, find_model, read_model, read_shape, read_tokenizer
 from groupwise.planning.memory import run_memory
 from tests.engines.lines import IDENTITY, LARGEST, blank, changed, engine, pair, remote, weights
 from tests.engines.test_fleet import REQUESTS, run
@@ -72,15 +81,15 @@ def test_a_run_samples_sleeps_learns_loads_and_probes(tmp_path: Path, monkeypatc
     engines: list[Counting] = []
     calls: list[tuple[str, int]] = []
 
-    async def start(program: Program, number: int, deadline: float) -> Remote:
-        shape = read_shape(program.settings.directory)
-        assert isinstance(shape, Shape)
-        tokenizer, seed = read_tokenizer(program.settings.directory), program.settings.seed
+    async def start(program: ReplicaProgram, number: int, deadline: float) -> RemoteEngine:
+        shape = read_shape(program.settings.model_directory)
+        assert isinstance(shape, DecoderShape)
+        tokenizer, seed = read_tokenizer(program.settings.model_directory), program.settings.seed
         twin = Counting(Decoder(shape).to_empty(device="cpu"), tokenizer, seed=seed)
         twin.version, twin.calls = -1, calls
         engines.append(twin)
         server = EngineServer(twin, IDENTITY, vocabulary=shape.vocabulary, largest=LARGEST)
-        client = Remote(*await pair(server.connection), name="one", deadline=deadline)
+        client = RemoteEngine(*await pair(server.connection), name="one", deadline=deadline)
         await client.hello(PATIENCE)
         return client
 
@@ -110,14 +119,14 @@ def test_a_run_samples_sleeps_learns_loads_and_probes(tmp_path: Path, monkeypatc
 
 
 def shared(path: Path, model: Decoder, start: Any) -> SharedDeviceFleet:
-    probe = Probe(model, without_end_token(), 1e-3)
-    return SharedDeviceFleet(start, 1, exchange=Exchange(path), probe=probe, max_num_seqs=64, restarts=3)
+    probe = WeightsProbe(model, without_end_token(), 1e-3)
+    return SharedDeviceFleet(start, 1, exchange=WeightsDirectory(path), probe=probe, max_num_seqs=64, restarts=3)
 
 
 def test_a_replica_lost_in_its_sleep_is_replaced_at_the_next_load(tmp_path: Path) -> None:
     model, starts = decoder(), []
 
-    async def start(number: int) -> Remote:
+    async def start(number: int) -> RemoteEngine:
         starts.append(number)
         return await remote(blank(SleepingEngine), name="one")
 
@@ -153,7 +162,7 @@ class SleepsBadly(SleepingEngine):
 def test_sleep_returns_when_a_replica_that_keeps_its_memory_has_ended(tmp_path: Path) -> None:
     model, ended = decoder(), []
 
-    async def start(number: int) -> Remote:
+    async def start(number: int) -> RemoteEngine:
         one = await remote(blank(SleepsBadly), name="one")
         end = one.end
         one.end = lambda: ended.append(number) or end()  # type: ignore[method-assign, func-returns-value]
@@ -198,11 +207,13 @@ def test_the_plan_frees_the_engine_before_the_learner_works() -> None:
         for text in (SAME, SAME.replace("colocated", "separate"))
     )
     freed, kept = (run_memory(recipe, shape, 12) for recipe in (same, apart))  # type: ignore[arg-type]
-    engine_bytes = freed.phases["sampling"]
-    assert engine_bytes == kept.phases["sampling"] and engine_bytes["engine"] > 4 * freed.parameters
+    engine_bytes = freed.phase_bytes["sampling"]
+    assert engine_bytes == kept.phase_bytes["sampling"] and engine_bytes["engine"] > 4 * freed.parameters
     for phase in ("measuring", "learning", "updating"):
-        assert "engine" not in freed.phases[phase] and "rows" not in freed.phases[phase]
-        assert sum(kept.phases[phase].values()) - sum(freed.phases[phase].values()) == sum(engine_bytes.values())
+        assert "engine" not in freed.phase_bytes[phase] and "rows" not in freed.phase_bytes[phase]
+        assert sum(kept.phase_bytes[phase].values()) - sum(freed.phase_bytes[phase].values()) == sum(
+            engine_bytes.values()
+        )
 
 
 def test_a_sleeping_engine_answers_as_before_after_it_wakes() -> None:

@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
-from groupwise.engines import Remote
+from groupwise.engines import RemoteEngine
 from groupwise.engines.remote import slots as slots
-from groupwise.engines.remote.slots import CHANGES, GivenUp, Loading, Lost, Serving, Slot, Starting
+from groupwise.engines.remote.slots import CHANGES, Slot, SlotGivenUp, SlotLoading, SlotLost, SlotServing, SlotStarting
 
-REPLICA = Remote.__new__(Remote)
-STATES = (Starting(), Loading(REPLICA), Serving(REPLICA, 3), Lost(OSError("gone")), GivenUp())
+REPLICA = RemoteEngine.__new__(RemoteEngine)
+STATES = (SlotStarting(), SlotLoading(REPLICA), SlotServing(REPLICA, 3), SlotLost(OSError("gone")), SlotGivenUp())
 
 
 def test_the_table_names_every_state() -> None:
@@ -32,15 +32,15 @@ def test_a_change_that_is_not_in_the_table_is_refused(before: Any, after: Any) -
 def test_a_place_remembers_its_last_loss_and_that_it_served() -> None:
     slot = Slot(0)
     assert (slot.replica, slot.version, slot.given_up, slot.admitted) == (None, -1, False, False)
-    slot.become(Loading(REPLICA))
+    slot.become(SlotLoading(REPLICA))
     slot.dismiss()
-    assert slot.wake.is_set() and slot.replica is REPLICA and not slot.admitted
-    slot.become(Serving(REPLICA, 3))
+    assert slot.wake_event.is_set() and slot.replica is REPLICA and not slot.admitted
+    slot.become(SlotServing(REPLICA, 3))
     assert (slot.version, slot.admitted) == (3, True)
     slot.suspend()
-    assert isinstance(slot.state, Loading) and slot.version == -1
-    slot.become(Lost(error := OSError("gone")))
-    slot.become(Starting())
+    assert isinstance(slot.state, SlotLoading) and slot.version == -1
+    slot.become(SlotLost(error := OSError("gone")))
+    slot.become(SlotStarting())
     assert slot.error is error and slot.admitted and slot.replica is None
     slot.suspend()
-    assert isinstance(slot.state, Starting)
+    assert isinstance(slot.state, SlotStarting)

@@ -17,12 +17,12 @@ from groupwise.core import EngineLost, MissingRequirement, Storage, Usage
 from groupwise.data import Engine
 from groupwise.engines import (
     EngineServer,
-    Exchange,
     HostKey,
-    Remote,
+    RemoteEngine,
     Served,
     TlsAddress,
-    Uploads,
+    UploadStore,
+    WeightsDirectory,
     listen_tls,
     read_secret,
 )
@@ -42,7 +42,7 @@ SECRET = b"s" * LEAST
 
 
 @asynccontextmanager
-async def served(engine: Engine, uploads: Uploads | None = None) -> AsyncIterator[TlsAddress]:
+async def served(engine: Engine, uploads: UploadStore | None = None) -> AsyncIterator[TlsAddress]:
     """The address of an engine that a task of this loop serves on the loopback interface."""
     listener = listener_on("127.0.0.1:0")
     server = EngineServer(engine, IDENTITY, vocabulary=VOCABULARY, largest=LARGEST, uploads=uploads)
@@ -75,7 +75,7 @@ def test_an_engine_on_another_host_gives_the_bits_of_the_native_one(
 ) -> None:
     """Its weights arrive in many parts, twice, and nothing is left of them."""
     monkeypatch.setattr(remotes, "LARGEST_PART", 1000)
-    requests = [request(i, top=2) for i in range(4)]
+    requests = [request(i, num_top_logprobs=2) for i in range(4)]
 
     async def go(engine: Any) -> list[Any]:
         model = decoder()
@@ -85,9 +85,9 @@ def test_an_engine_on_another_host_gives_the_bits_of_the_native_one(
         return [*first, await engine.score((1, 2), (3, 4)), engine.version]
 
     async def over_tls() -> list[Any]:
-        exchange = Exchange(tmp_path)
-        async with served(blank(), Uploads(exchange, 1 << 20)) as address:
-            client = await Remote.connect(address, secret=SECRET, expected=IDENTITY)
+        exchange = WeightsDirectory(tmp_path)
+        async with served(blank(), UploadStore(exchange, 1 << 20)) as address:
+            client = await RemoteEngine.connect(address, secret=SECRET, expected=IDENTITY)
             found = await go(client)
             assert not [*exchange.path.iterdir()]
             client.close()
@@ -102,9 +102,9 @@ def test_weights_that_are_damaged_out_of_order_or_too_many_are_refused(tmp_path:
     size = file.path.stat().st_size
 
     async def go() -> None:
-        exchange = Exchange(tmp_path)
-        async with served(blank(), Uploads(exchange, 1 << 20)) as address:
-            client = await Remote.connect(address, secret=SECRET)
+        exchange = WeightsDirectory(tmp_path)
+        async with served(blank(), UploadStore(exchange, 1 << 20)) as address:
+            client = await RemoteEngine.connect(address, secret=SECRET)
             with pytest.raises(Storage, match="not the file that was written"):
                 await client.fetch(WeightsFile(3, file.path, "0" * 64))
             load = {"version": 3, "sha256": file.sha256, "size": size}
@@ -128,7 +128,7 @@ def test_weights_that_are_damaged_out_of_order_or_too_many_are_refused(tmp_path:
             client.close()
             while [*exchange.path.iterdir()]:
                 await asyncio.sleep(0.001)
-            again = await Remote.connect(address, secret=SECRET)
+            again = await RemoteEngine.connect(address, secret=SECRET)
             await again.fetch(file)
             assert again.version == 3
 
@@ -139,9 +139,10 @@ def test_a_new_connection_of_the_trainer_that_loads_weights_takes_the_place_of_t
     file = write_weights(tmp_path, 3, weights(decoder()))
 
     async def go() -> None:
-        async with served(blank(), Uploads(Exchange(tmp_path), 1 << 20)) as address:
+        async with served(blank(), UploadStore(WeightsDirectory(tmp_path), 1 << 20)) as address:
             first, again, other, unnamed = [
-                await Remote.connect(address, secret=SECRET, trainer=trainer) for trainer in ("one", "one", "two", "")
+                await RemoteEngine.connect(address, secret=SECRET, trainer=trainer)
+                for trainer in ("one", "one", "two", "")
             ]
             await first.fetch(file)
             for stranger in (other, unnamed):
@@ -159,7 +160,7 @@ def test_a_new_connection_of_the_trainer_that_loads_weights_takes_the_place_of_t
                 except Usage:
                     await asyncio.sleep(0.001)
             with pytest.raises(Usage, match="another connection loads"):
-                await (await Remote.connect(address, secret=SECRET)).fetch(file)
+                await (await RemoteEngine.connect(address, secret=SECRET)).fetch(file)
 
     run(go())
 
@@ -171,7 +172,7 @@ def test_without_the_secret_nobody_gets_an_answer(monkeypatch: pytest.MonkeyPatc
     async def go() -> None:
         async with served(engine) as address:
             with pytest.raises(Usage, match="has another secret"):
-                await Remote.connect(address, secret=b"t" * LEAST)
+                await RemoteEngine.connect(address, secret=b"t" * LEAST)
             reader, writer = await secured(address)  # a hello in place of a proof
             assert set(await read_message(reader, 1 << 20) or {}) == {"challenge"}
             writer.write(HELLO)
@@ -232,14 +233,14 @@ def test_a_client_refuses_a_server_without_the_certificate_or_the_secret() -> No
         context = KEY.context()
         server, port = await listening_on(hears, ssl=HostKey.new().context())
         with pytest.raises(Usage, match="has another certificate") as caught:
-            await Remote.connect(TlsAddress("127.0.0.1", port, KEY.fingerprint), secret=SECRET)
+            await RemoteEngine.connect(TlsAddress("127.0.0.1", port, KEY.fingerprint), secret=SECRET)
         assert KEY.fingerprint in caught.value.evidence and "--key" in caught.value.fix
         server.close()
         while not heard:
             await asyncio.sleep(0.001)
         server, port = await listening_on(pretends, ssl=context)
         with pytest.raises(Usage, match="has another secret"):
-            await Remote.connect(TlsAddress("127.0.0.1", port, KEY.fingerprint), secret=SECRET)
+            await RemoteEngine.connect(TlsAddress("127.0.0.1", port, KEY.fingerprint), secret=SECRET)
         server.close()
 
     run(go())
@@ -259,13 +260,13 @@ def test_an_address_without_an_engine_is_lost_within_the_deadline() -> None:
         for serve, evidence in ((silent, "did not answer within 0.5 s"), (plain, "")):
             server, port = await listening_on(serve)
             with pytest.raises(EngineLost, match="no engine listens on") as caught:
-                await Remote.connect(TlsAddress("127.0.0.1", port, KEY.fingerprint), secret=SECRET, deadline=0.5)
+                await RemoteEngine.connect(TlsAddress("127.0.0.1", port, KEY.fingerprint), secret=SECRET, deadline=0.5)
             assert evidence in caught.value.evidence and caught.value.evidence
             server.close()
         with socket.create_server(("127.0.0.1", 0)) as closed:
             port = closed.getsockname()[1]
         with pytest.raises(EngineLost, match=f"no engine listens on 127.0.0.1:{port}"):
-            await Remote.connect(TlsAddress("127.0.0.1", port, KEY.fingerprint), secret=SECRET)
+            await RemoteEngine.connect(TlsAddress("127.0.0.1", port, KEY.fingerprint), secret=SECRET)
 
     run(go())
 
@@ -280,7 +281,7 @@ def test_an_address_without_an_engine_is_lost_within_the_deadline() -> None:
 def test_garbage_on_the_port_ends_its_connection_only(garbage: bytes, secure: bool) -> None:
     async def go() -> None:
         async with served(fake()) as address:
-            good = await Remote.connect(address, secret=SECRET)
+            good = await RemoteEngine.connect(address, secret=SECRET)
             connect = secured(address) if secure else asyncio.open_connection(address.host, address.port)
             reader, writer = await connect
             writer.write(garbage)
@@ -290,7 +291,7 @@ def test_garbage_on_the_port_ends_its_connection_only(garbage: bytes, secure: bo
             if not secure:
                 assert len(await rest(reader)) < 100  # at most an alert of TLS
                 writer.close()
-            assert (await (await Remote.connect(address, secret=SECRET)).score((1, 2), (3,))) == (-2.0,)
+            assert (await (await RemoteEngine.connect(address, secret=SECRET)).score((1, 2), (3,))) == (-2.0,)
 
     run(go())
 
@@ -308,7 +309,7 @@ def test_strangers_are_few_and_keep_nobody_out(secure: bool, monkeypatch: pytest
 
     async def go() -> None:
         async with served(fake()) as address:
-            good = await Remote.connect(address, secret=SECRET)
+            good = await RemoteEngine.connect(address, secret=SECRET)
             stranger = (
                 partial(secured, address) if secure else partial(asyncio.open_connection, "127.0.0.1", address.port)
             )
@@ -316,7 +317,7 @@ def test_strangers_are_few_and_keep_nobody_out(secure: bool, monkeypatch: pytest
             for reader, _ in strangers[:2]:
                 await rest(reader)  # the oldest ones are closed
             assert (await good.sample(request())).tokens == (7, 8)
-            assert (await (await Remote.connect(address, secret=SECRET)).sample(request())).tokens == (7, 8)
+            assert (await (await RemoteEngine.connect(address, secret=SECRET)).sample(request())).tokens == (7, 8)
             for _, writer in strangers:
                 writer.transport.abort()
 
@@ -343,7 +344,7 @@ def test_a_connection_that_is_closed_at_once_is_no_missing_engine() -> None:
         for how in ({}, {"ssl": KEY.context()}):
             server, port = await listening_on(closes, **how)
             with pytest.raises(EngineLost, match="ended the connection at once") as caught:
-                await Remote.connect(TlsAddress("127.0.0.1", port, KEY.fingerprint), secret=SECRET)
+                await RemoteEngine.connect(TlsAddress("127.0.0.1", port, KEY.fingerprint), secret=SECRET)
             assert "too many connections" in caught.value.evidence
             server.close()
 

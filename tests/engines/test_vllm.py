@@ -18,9 +18,9 @@ from groupwise.core import LogprobMismatch, Usage
 from groupwise.data import Finish, Generation, GenerationRequest, Sampling
 from groupwise.engines import EngineAccess, Fleet, NativeEngine, Vllm
 from groupwise.engines.remote import gpu_weights, slots
-from groupwise.engines.remote.replica import Program, Replica, ReplicaSettings
+from groupwise.engines.remote.replica import Replica, ReplicaProgram, ReplicaSettings
 from groupwise.engines.vllm.vllm_environment import DEFAULT_PYTHON, child_environment
-from groupwise.models import Decoder, Shape, Tokenizer, find_model, read_model, read_tokenizer
+from groupwise.models import Decoder, DecoderShape, Tokenizer, find_model, read_model, read_tokenizer
 from tests.processes import wait_until_gone
 
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(1200)]
@@ -46,7 +46,7 @@ def requests(tokenizer: Tokenizer, prompts: int = 16, samples: int = 16, **sampl
     texts = [f"{i % 9 + 1}*{i * 7 % 9 + 1}+{i * 5 % 9 + 1}-{i % 4 + 1}=" for i in range(prompts)]
     settings = Sampling(max_tokens=48, **sampling)
     return [
-        GenerationRequest(context=tokenizer.encode(text), limit=48, draw=i, stream=(j,), sampling=settings)
+        GenerationRequest(context=tokenizer.encode(text), limit=48, draw_id=i, stream=(j,), sampling=settings)
         for i, text in enumerate(texts)
         for j in range(samples)
     ]
@@ -97,7 +97,7 @@ def test_answers_are_those_of_the_native_engine() -> None:
         context, tokens = (5,) * 64, tuple(i % 17 for i in range(64))  # as long as the model allows
         scores = zip(await fleet.score(context, tokens), await native.score(context, tokens))
         assert max(abs(a - b) for a, b in scores) < ROUNDING
-        top = replace(whole[0], top=3)
+        top = replace(whole[0], num_top_logprobs=3)
         (a,), (b,) = await answers(fleet, [top]), await answers(native, [top])
         assert [[token for token, _ in place] for place in a.top_logprobs] == [
             [t for t, _ in p] for p in b.top_logprobs
@@ -171,15 +171,26 @@ def test_the_probe_sees_a_head_that_keeps_the_weights_of_its_first_load(
     (tmp_path / "half.py").write_text(HALF)
     program = Vllm.program
 
-    def half(self: Vllm, settings: ReplicaSettings, access: EngineAccess) -> Program:
+    def half(self: Vllm, settings: ReplicaSettings, access: EngineAccess) -> ReplicaProgram:
         whole = program(self, settings, access)
         path = os.pathsep.join([whole.environment["PYTHONPATH"], str(tmp_path)])
         return replace(whole, module="half", environment={**whole.environment, "PYTHONPATH": path})
 
     monkeypatch.setattr(Vllm, "program", half)
     monkeypatch.setattr(slots, "PAUSE", 0.0)
-    shape = Shape(vocabulary=2048, width=256, layers=1, heads=4, kv_heads=2, head_dim=64, inner=256, tied=True,
-                  qk_norm=True, positions=128, family="qwen3")  # fmt: skip
+    shape = DecoderShape(
+        vocabulary=2048,
+        width=256,
+        layers=1,
+        heads=4,
+        kv_heads=2,
+        head_dim=64,
+        mlp_width=256,
+        tied_embeddings=True,
+        qk_norm=True,
+        positions=128,
+        family="qwen3",
+    )
 
     async def go() -> None:
         model = Decoder.new(shape, 3, spread=0.3)

@@ -18,11 +18,11 @@ from groupwise.__main__ import main
 from groupwise.commands import doctor
 from groupwise.core import EngineLost, LogprobMismatch, MissingRequirement, Usage, WorkerLost
 from groupwise.data import Finish, Generation, GenerationRequest, Sampling
-from groupwise.engines import EngineAccess, Exchange, Fleet, NativeEngine, Probe, Remote, Vllm
+from groupwise.engines import EngineAccess, Fleet, NativeEngine, RemoteEngine, Vllm, WeightsDirectory, WeightsProbe
 from groupwise.engines.remote import served_settings, slots
 from groupwise.engines.remote import server as servers
 from groupwise.engines.remote.devices import on_device
-from groupwise.engines.remote.replica import Program, ReplicaSettings
+from groupwise.engines.remote.replica import ReplicaProgram, ReplicaSettings
 from groupwise.engines.remote.served_settings import EngineRequirements
 from groupwise.engines.vllm import vllm_program, vllm_replicas
 from groupwise.engines.vllm.vllm_engine import VllmSettings, keyed_sample
@@ -55,7 +55,7 @@ TESTED = {**PINS, "jaxtyping": "0.3.3"}
 
 
 def test_a_keyed_request_carries_its_key_and_leaves_vllms_settings_neutral() -> None:
-    asked = request(3, stream=(1, 2), position=4, purpose=4, sampling=TRUNCATED)
+    asked = request(3, stream=(1, 2), position=4, random_purpose=4, sampling=TRUNCATED)
     arguments = sampling_arguments(asked, [0, 7], keyed=True)
     assert arguments.pop("extra_args") == {"key": [3, lineage((1, 2)), 4, 4, 0.7, 0.8, 5, 0.01]}
     assert arguments == {"max_tokens": 12, "logprobs": 0, "stop_token_ids": [0, 7], "detokenize": False,
@@ -70,10 +70,10 @@ def test_a_request_without_a_key_names_the_distribution() -> None:
 
 
 def test_likeliest_tokens_of_another_distribution_are_refused() -> None:
-    assert sampling_arguments(request(top=3), [], keyed=True)["logprobs"] == 3
+    assert sampling_arguments(request(num_top_logprobs=3), [], keyed=True)["logprobs"] == 3
     for sampling in (Sampling(temperature=0.5), Sampling(top_k=4)):
         with pytest.raises(Usage, match="likeliest"):
-            sampling_arguments(request(top=3, sampling=sampling), [], keyed=True)
+            sampling_arguments(request(num_top_logprobs=3, sampling=sampling), [], keyed=True)
 
 
 def answer(tokens: tuple[int, ...], reason: str | None, spans: list[tuple[str, int, int]], **asked: Any) -> Generation:
@@ -109,7 +109,9 @@ def test_an_answer_with_an_unknown_end_or_without_versions_is_a_lost_engine(reas
 def test_the_sampler_draws_the_native_engines_tokens(sampling: Sampling) -> None:
     """Rows of two purposes and one of a score, in one forward; the second token of a request has the second number."""
     model = decoder(torch.float32)
-    requests = [request(i, limit=1, position=2, stream=(i, 1), purpose=i % 2, sampling=sampling) for i in range(8)]
+    requests = [
+        request(i, limit=1, position=2, stream=(i, 1), random_purpose=i % 2, sampling=sampling) for i in range(8)
+    ]
     expected = generate(engine(model), requests)
     keys = [RandomKey.of(replace(asked, position=1)) for asked in requests]
     rows = [logits(model, asked.context, (0,)) for asked in requests]
@@ -220,7 +222,7 @@ vllm_tls.main(sys.argv[1], json.loads(sys.argv[2]), "127.0.0.1")
 PROGRAM = """
 import fcntl, json, os, sys
 spec = json.loads(sys.argv[1])
-another = os.open(spec["exchange"], os.O_RDONLY)
+another = os.open(spec["exchange_directory"], os.O_RDONLY)
 try:
     fcntl.flock(another, fcntl.LOCK_EX | fcntl.LOCK_NB)
     held = False
@@ -230,10 +232,22 @@ names = ("CUDA_VISIBLE_DEVICES", "VLLM_USE_V2_MODEL_RUNNER", "GROUPWISE_SECRET",
 print(json.dumps([spec, int(sys.argv[2]), held, {name: os.environ.get(name) for name in names}]))
 """
 PLACED = VllmSettings(
-    gpu_memory_utilization=0.9, enforce_eager=False, batch_invariant=False,
-    directory="calculator", dtype="float32", device="cuda:0", threads=1, seed=0, max_num_seqs=4, kv_cache_tokens=64,
-    compiled=False, adapter_json="", keyed_randomness=True, deadline=9.0, sleeps=False,
-)  # fmt: skip
+    gpu_memory_utilization=0.9,
+    enforce_eager=False,
+    batch_invariant=False,
+    model_directory="calculator",
+    dtype="float32",
+    device="cuda:0",
+    threads=1,
+    seed=0,
+    max_num_seqs=4,
+    kv_cache_tokens=64,
+    compiled=False,
+    adapter_json="",
+    keyed_randomness=True,
+    deadline=9.0,
+    can_sleep=False,
+)
 
 
 def test_a_placed_engine_becomes_vllms_program_with_its_device_and_directory(tmp_path: Path) -> None:
@@ -249,15 +263,15 @@ def test_a_placed_engine_becomes_vllms_program_with_its_device_and_directory(tmp
     found, parent, held, variables = json.loads(done.stdout)
     assert parent == os.getpid() and held
     assert Path(found["directory"]) == find_model("calculator").absolute() and found["listen"] == "127.0.0.1:0"
-    assert Path(found["exchange"]).parent == exchange
+    assert Path(found["exchange_directory"]).parent == exchange
     assert variables == {"CUDA_VISIBLE_DEVICES": "5", "VLLM_USE_V2_MODEL_RUNNER": "0", "GROUPWISE_SECRET": "s" * 32,
-                         "PYTHONPATH": f"{found['exchange']}/packages"}  # fmt: skip
+                         "PYTHONPATH": f"{found['exchange_directory']}/packages"}  # fmt: skip
 
 
 def test_the_interpreter_of_placed_engines_is_named_by_its_whole_path(tmp_path: Path) -> None:
     settings = ReplicaSettings(**{f.name: getattr(PLACED, f.name) for f in fields(ReplicaSettings)})
     access = EngineAccess(python="here/python")
-    program = Vllm().program(replace(settings, directory=str(tmp_path)), access)
+    program = Vllm().program(replace(settings, model_directory=str(tmp_path)), access)
     assert program.remote_command == ("groupwise.engines.vllm.vllm_tls", str(Path("here/python").absolute()))
 
 
@@ -282,7 +296,7 @@ def test_engines_on_gpus_are_as_many_as_the_learner_leaves(monkeypatch: pytest.M
 
 def test_a_replica_sees_its_own_gpu_alone() -> None:
     """`--device cuda:3` of eight, or the second of two that the user made visible."""
-    program = Program(settings=replace(PLACED, device="cuda:0"), environment={"A": "b"})
+    program = ReplicaProgram(settings=replace(PLACED, device="cuda:0"), environment={"A": "b"})
     for visible, device, name in (("", "cuda:3", "3"), ("5,GPU-7a", "cuda:1", "GPU-7a"), ("5", "cuda", "5")):
         given = replace(program, environment={"A": "b"} | ({"CUDA_VISIBLE_DEVICES": visible} if visible else {}))
         placed = on_device(given, device)
@@ -365,9 +379,9 @@ def test_an_answer_with_tokens_of_new_weights_waits_for_the_probe(
     """The first replica is found to have half of the new weights: its answer is not returned, but asked again."""
     monkeypatch.setattr(slots, "PAUSE", 0.0)
     model, order = decoder(), []
-    check = Probe.check
+    check = WeightsProbe.check
 
-    async def checked(self: Probe, client: Remote, expected: Any) -> None:
+    async def checked(self: WeightsProbe, client: RemoteEngine, expected: Any) -> None:
         if client.version == 1:
             order.append("probe")
             await asyncio.sleep(0.05)
@@ -375,12 +389,17 @@ def test_an_answer_with_tokens_of_new_weights_waits_for_the_probe(
                 raise LogprobMismatch("half of the weights")
         await check(self, client, expected)
 
-    monkeypatch.setattr(Probe, "check", checked)
+    monkeypatch.setattr(WeightsProbe, "check", checked)
 
     async def go() -> Generation:
-        probe = Probe(model, without_end_token(), 1e-3)
+        probe = WeightsProbe(model, without_end_token(), 1e-3)
         group = Fleet(
-            lambda _: remote(blank(Early)), 1, exchange=Exchange(tmp_path), probe=probe, max_num_seqs=4, restarts=3
+            lambda _: remote(blank(Early)),
+            1,
+            exchange=WeightsDirectory(tmp_path),
+            probe=probe,
+            max_num_seqs=4,
+            restarts=3,
         )
         await group.load(0, weights(model))
         asked = asyncio.create_task(group.sample(request()))

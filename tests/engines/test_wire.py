@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from groupwise.core import EngineLost, Storage, Usage, WorkerLost
 from groupwise.data import Generation, GenerationRequest
 from groupwise.data.rollout_json import to_json
-from groupwise.engines import Identity, Remote, read_weights, write_weights
+from groupwise.engines import EngineIdentity, RemoteEngine, read_weights, write_weights
 from groupwise.engines.remote.server import bound
 from groupwise.engines.remote.wire import (
     LARGEST_REQUEST,
@@ -33,7 +33,7 @@ from tests.rollout.fakes import VOCABULARY, FakeEngine, decoder, engine, request
 
 
 def test_a_remote_engine_gives_the_bits_of_the_engine_behind_it(tmp_path: Path) -> None:
-    model, requests = decoder(), [request(i, sampling=sampling(stop=("7",)), top=2) for i in range(6)]
+    model, requests = decoder(), [request(i, sampling=sampling(stop=("7",)), num_top_logprobs=2) for i in range(6)]
 
     async def go(native: Any) -> list[Any]:
         await native.load(4, weights(model))
@@ -53,8 +53,8 @@ def test_a_remote_engine_gives_the_bits_of_the_engine_behind_it(tmp_path: Path) 
 def test_errors_keep_their_type_and_an_unknown_one_ends_no_other_request() -> None:
     def answer(asked: GenerationRequest) -> tuple[int, ...]:
         errors: dict[int, Exception] = {1: ValueError("one"), 2: Usage("two", evidence="e", fix="f"), 3: KeyError("k")}
-        if asked.draw in errors:
-            raise errors[asked.draw]
+        if asked.draw_id in errors:
+            raise errors[asked.draw_id]
         return 7, 8
 
     async def go() -> None:
@@ -82,7 +82,7 @@ def test_a_cancelled_call_and_a_closed_connection_cancel_the_requests_in_the_eng
         try:
             await asyncio.sleep(1000)
         except asyncio.CancelledError:
-            cancelled.append(asked.draw)
+            cancelled.append(asked.draw_id)
             raise
         return ()
 
@@ -146,15 +146,29 @@ def test_only_regular_files_as_large_as_the_weights_are_read(tmp_path: Path) -> 
 
 GOOD = {"id": 1, "do": "sample", "request": to_json(request())}
 BAD_REQUESTS = [
-    {"context": [1, -2]}, {"context": [1.5]}, {"context": "12"}, {"context": 7}, {"limit": 0}, {"limit": "3"},
-    {"draw": -1}, {"draw": 1 << 64}, {"stream": [-1]}, {"stream": [None]}, {"position": -1}, {"top": True},
-    {"purpose": 1e9},
-    {"sampling": {}}, {"sampling": None}, {"content_hash": 5}, {"actions": [5]}, {"extra": 1},
+    {"context": [1, -2]},
+    {"context": [1.5]},
+    {"context": "12"},
+    {"context": 7},
+    {"limit": 0},
+    {"limit": "3"},
+    {"draw_id": -1},
+    {"draw_id": 1 << 64},
+    {"stream": [-1]},
+    {"stream": [None]},
+    {"position": -1},
+    {"num_top_logprobs": True},
+    {"random_purpose": 1e9},
+    {"sampling": {}},
+    {"sampling": None},
+    {"content_hash": 5},
+    {"actions": [5]},
+    {"extra": 1},
     {"sampling": {**to_json(request())["sampling"], "stop": ["x"] * 65}},
     {"sampling": {**to_json(request())["sampling"], "stop": [5]}},
     {"sampling": {**to_json(request())["sampling"], "temperature": -1}},
     {"sampling": {**to_json(request())["sampling"], "temperature": 1e-300}},
-]  # fmt: skip
+]
 
 
 LEGAL = {"content_hash": ["x"], "steps": [None], "actions": [[]], "stream": [[]], "context": [[]]}
@@ -223,7 +237,7 @@ FRAME = (
 def test_garbage_on_one_connection_changes_no_other(frames: list[bytes], greeted: bool) -> None:
     async def go() -> None:
         serving = server(FakeEngine(lambda _: (7, 8)))
-        good = Remote(*await pair(serving.connection), name="good", deadline=PATIENCE)
+        good = RemoteEngine(*await pair(serving.connection), name="good", deadline=PATIENCE)
         await good.hello(PATIENCE)
         reader, writer = await pair(serving.connection)
         writer.write((HELLO if greeted else b"") + b"".join(frames))
@@ -242,7 +256,7 @@ def test_only_one_connection_loads_weights(tmp_path: Path) -> None:
 
     async def go() -> None:
         serving = server(blank())
-        one, two = [Remote(*await pair(serving.connection), name=n, deadline=PATIENCE) for n in ("one", "two")]
+        one, two = [RemoteEngine(*await pair(serving.connection), name=n, deadline=PATIENCE) for n in ("one", "two")]
         for client in (one, two):
             await client.hello(PATIENCE)
         await one.load(1, weights(model))
@@ -295,10 +309,10 @@ def test_a_client_by_address_checks_the_engine(tmp_path: Path) -> None:
         listening = asyncio.Event()
         serving = asyncio.create_task(server(FakeEngine(lambda _: (7, 8))).listen(tmp_path / "s", listening.set))
         await listening.wait()
-        client = await Remote.connect(tmp_path / "s", expected=IDENTITY)
-        other = Identity(model_hash="m", tokenizer_hash="t", dtype="float64", seed=12)
+        client = await RemoteEngine.connect(tmp_path / "s", expected=IDENTITY)
+        other = EngineIdentity(model_hash="m", tokenizer_hash="t", dtype="float64", seed=12)
         with pytest.raises(Usage, match="another engine") as caught:
-            await Remote.connect(tmp_path / "s", expected=other)
+            await RemoteEngine.connect(tmp_path / "s", expected=other)
         assert caught.value.evidence == "seed 11, expected 12"
         answer = await client.sample(request())
         client.close()
@@ -308,4 +322,4 @@ def test_a_client_by_address_checks_the_engine(tmp_path: Path) -> None:
 
     assert run(go()).tokens == (7, 8) and not (tmp_path / "s").exists()
     with pytest.raises(EngineLost, match="no engine listens"):
-        run(Remote.connect(tmp_path / "s"))
+        run(RemoteEngine.connect(tmp_path / "s"))

@@ -2,22 +2,22 @@
 
 import pytest
 
-from groupwise.environments import Call, HermesCalls, LlamaCalls, MalformedCall, MistralCalls, call_format
+from groupwise.environments import HermesCalls, LlamaCalls, MalformedCall, MistralCalls, ToolCall, call_format
 
-ADD = Call("add", {"a": 1})
+ADD = ToolCall("add", {"a": 1})
 CASES = [
     (HermesCalls(), 'Sure. <tool_call>\n{"name": "add", "arguments": {"a": 1}}\n</tool_call>', "Sure.", [ADD]),
     (HermesCalls(), "no call", "no call", []),
     (LlamaCalls(), '{"name": "add", "parameters": {"a": 1}}', "", [ADD]),
     (LlamaCalls(), '<|python_tag|>{"name": "add", "parameters": {"a": 1}}; {"name": "b", "parameters": {}}', "",
-     [ADD, Call("b", {})]),
+     [ADD, ToolCall("b", {})]),
     (MistralCalls(), 'Well[TOOL_CALLS] [{"name": "add", "arguments": {"a": 1}}]', "Well", [ADD]),
-    (MistralCalls(), '[TOOL_CALLS]add[ARGS]{"a": 1}[TOOL_CALLS]b[ARGS]{}', "", [ADD, Call("b", {})]),
+    (MistralCalls(), '[TOOL_CALLS]add[ARGS]{"a": 1}[TOOL_CALLS]b[ARGS]{}', "", [ADD, ToolCall("b", {})]),
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize(("format", "turn", "text", "calls"), CASES)
-def test_calls_of_each_format(format: HermesCalls, turn: str, text: str, calls: list[Call]) -> None:
+def test_calls_of_each_format(format: HermesCalls, turn: str, text: str, calls: list[ToolCall]) -> None:
     assert format.parse(turn) == (text, calls)
 
 

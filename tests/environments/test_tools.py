@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from groupwise.data import Observation, Outcome, Prompt, ReplyWithCounts, Verdict
 from groupwise.environments import (
-    Hermes,
-    PythonBlock,
+    HermesFormat,
+    PythonBlockFormat,
     ToolLost,
     Tools,
     calculator_tools,
@@ -101,7 +101,7 @@ def test_the_calculator_rejects_other_expressions(expression: str) -> None:
 
 @given(st.text(alphabet='<tool_cal>/{}"name: 1+`python\n\\', max_size=60), st.text(max_size=20))
 def test_any_text_gets_an_observation_or_ends_the_conversation(start: str, end: str) -> None:
-    for tools in (calculator_tools(), Tools(PythonBlock(), {"python": lambda code: code})):
+    for tools in (calculator_tools(), Tools(PythonBlockFormat(), {"python": lambda code: code})):
         (reply,) = observations(tools, start + end)
         assert reply is None or isinstance(reply, str)
 
@@ -117,7 +117,7 @@ def test_a_user_tool_may_await_raise_and_return_long_text() -> None:
     def lost() -> None:
         raise ToolLost("the server is gone")
 
-    tools = Tools(Hermes(), {"slow": slow, "fails": fails, "long": lambda: "x" * 5000, "lost": lost})
+    tools = Tools(HermesFormat(), {"slow": slow, "fails": fails, "long": lambda: "x" * 5000, "lost": lost})
     names = ['{"name": "slow", "arguments": {"x": 4}}', '{"name": "fails"}', '{"name": "long"}', '{"name": "lost"}']
     a, b, c, d = observations(tools, *map(call, names))
     assert (a, b) == (response("8"), response("error: fails: 'door'"))
@@ -135,13 +135,13 @@ def test_counts_of_calls_malformed_calls_and_errors() -> None:
     turns = [sums("1+1") + sums("2+2"), call("37"), sums("1") + unknown + wrong + sums("1/0"), "no call"]
     *replies, last = observations(calculator_tools(), *turns)
     assert [counted(reply) for reply in replies] == [(2, 0, 0), (1, 1, 0), (4, 2, 1)] and last is None
-    tools = Tools(Hermes(), {"calculate": lambda expression: ReplyWithCounts("?", errors=1, looked=3)})
+    tools = Tools(HermesFormat(), {"calculate": lambda expression: ReplyWithCounts("?", errors=1, looked=3)})
     (reply,) = observations(tools, sums("1"))
     assert counted(reply) == (1, 0, 1) and isinstance(reply, ReplyWithCounts) and reply.counts["looked"] == 3
 
 
 def test_a_python_block_is_a_call() -> None:
-    tools = Tools(PythonBlock(), {"python": lambda code: code.upper()})
+    tools = Tools(PythonBlockFormat(), {"python": lambda code: code.upper()})
     good, none, open_, empty = observations(
         tools, "try\n```python\nx = 1\n```\n", "x", "```python\nx", "```python\n```\n"
     )
@@ -197,4 +197,4 @@ def test_tools_have_schemas_if_their_calls_are_json() -> None:
     (schema,) = calculator_tools().schemas
     assert schema["function"]["name"] == "calculate" and schema["function"]["parameters"]["required"] == ["expression"]
     assert schema["function"]["description"].endswith("The result is an integer or a decimal.")
-    assert Tools(PythonBlock(), {"python": calculate}).schemas == ()
+    assert Tools(PythonBlockFormat(), {"python": calculate}).schemas == ()

@@ -258,7 +258,7 @@ def test_evaluation_changes_nothing_in_the_run(monkeypatch: pytest.MonkeyPatch) 
     sample, requests = NativeEngine.sample, []
     monkeypatch.setattr(NativeEngine, "sample", lambda self, request: requests.append(request) or sample(self, request))
     first = asyncio.run(runtime.evaluate(buffer.setting))
-    assert len(requests) == 2 * 2 and {request.purpose for request in requests} == {RandomPurpose.EVALUATE}
+    assert len(requests) == 2 * 2 and {request.random_purpose for request in requests} == {RandomPurpose.EVALUATE}
     assert buffer.state() == state and learner.version == 0
     assert all(torch.equal(x, weights[name]) for name, x in learner.weights().items())
     assert all(p.grad is None for p in learner.model.parameters())

@@ -130,7 +130,7 @@ def run(directory: Path, objects: RunObjects, death: Point | None = None) -> Eve
 
     Recorder.phase, RunObjects.evaluate = recorded_phase, recorded_evaluate
     objects = replace(objects, setting=replace(objects.setting, verifier=judged_by(recorded_verifier)))
-    assert run_from(directory, objects, disk=RecordedDisk(events)).code == 0
+    assert run_from(directory, objects, disk=RecordedDisk(events)).exit_code == 0
     return events
 
 

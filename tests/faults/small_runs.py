@@ -22,7 +22,7 @@ from groupwise.learner import AdamW
 from groupwise.lifecycle import run as running
 from groupwise.lifecycle import start as starting
 from groupwise.lifecycle.resume_checks import identity
-from groupwise.lifecycle.run_handle import Ending
+from groupwise.lifecycle.run_handle import RunEnding
 from groupwise.lifecycle.run_info import describe_run
 from groupwise.methods import grpo
 from groupwise.models import Lora, Tokenizer, find_model, read_tokenizer
@@ -94,7 +94,7 @@ def opened(directory: Path) -> Iterator[OpenRun]:
         yield OpenRun.read(lock, recipe_text(layout))
 
 
-def run_from(directory: Path, objects: RunObjects, stop_after: float | None = None, **how: Any) -> Ending:
+def run_from(directory: Path, objects: RunObjects, stop_after: float | None = None, **how: Any) -> RunEnding:
     """Open a run, and compute it from its newest checkpoint."""
     with opened(directory) as run:
         return running.run_from(run, objects, stop_after, **how)
@@ -116,7 +116,7 @@ def ran(run: Path, recipe: Recipe, **how: Any) -> Path:
     """Compute a run to its end in this process."""
     code = run_from(
         run if run.exists() else begun(run, recipe), build(recipe, UserCode()), **{"disk": Quick()} | how
-    ).code
+    ).exit_code
     assert code == 0
     return run
 

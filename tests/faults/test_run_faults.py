@@ -249,7 +249,7 @@ def test_a_hangup_is_ignored_under_nohup(longer: Path, tmp_path: Path) -> None:
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
         objects = ready(LONGER)
         objects = replace(objects, setting=replace(objects.setting, verifier=hung_up(objects.setting.verifier)))
-        return run_from(run, objects, disk=Quick()).code
+        return run_from(run, objects, disk=Quick()).exit_code
 
     assert forked(act, tmp_path / "log") == 0
     assert left(run) == left(longer)
@@ -335,7 +335,7 @@ def test_a_signal_ends_a_wait_for_a_verdict(undisturbed: Path, tmp_path: Path) -
         objects = replace(objects, setting=replace(objects.setting, verifier=judged_by(hangs)))
         ending = run_from(run, objects, disk=Quick())
         print(ending.message, flush=True)
-        return ending.code
+        return ending.exit_code
 
     assert forked(act, tmp_path / "log") == 143
     assert "terminated after 1 of 3 iterations; saved" in (tmp_path / "log").read_text()
@@ -361,7 +361,7 @@ def test_a_signal_ends_a_wait_for_an_engine_that_does_not_load(
             await load(number, weights)
 
         objects.engine.load = hangs  # type: ignore[method-assign]
-        return run_from(run, objects, disk=Quick()).code
+        return run_from(run, objects, disk=Quick()).exit_code
 
     assert forked(act, tmp_path / "log") == 143, (tmp_path / "log").read_text()
     assert ("groupwise resume" in (tmp_path / "log").read_text()) == (version > 0)
@@ -384,7 +384,7 @@ def test_a_second_signal_ends_it_at_once(tmp_path: Path) -> None:
 
         Learner.step = slow  # type: ignore[method-assign]
         try:
-            return run_from(run, ready(EVERY), disk=Quick()).code
+            return run_from(run, ready(EVERY), disk=Quick()).exit_code
         except KeyboardInterrupt:
             return 99
 
@@ -404,7 +404,7 @@ def test_a_signal_while_the_model_is_written_prints_how_to_resume(undisturbed: P
 
         commands.write_model_directory = interrupted
         try:
-            return run_from(run, ready(EVERY), disk=Quick()).code
+            return run_from(run, ready(EVERY), disk=Quick()).exit_code
         except KeyboardInterrupt:
             return 99
 
@@ -426,7 +426,7 @@ def test_a_second_signal_is_the_second_also_when_time_is_up(tmp_path: Path) -> N
 
         commands.loop = stuck
         try:
-            return run_from(run, ready(EVERY), disk=Quick()).code
+            return run_from(run, ready(EVERY), disk=Quick()).exit_code
         except KeyboardInterrupt:
             return 99 if signal.getsignal(signal.SIGINT) == signal.default_int_handler else 98
 
@@ -436,7 +436,7 @@ def test_a_second_signal_is_the_second_also_when_time_is_up(tmp_path: Path) -> N
 def test_stop_after_saves_and_prints_how_to_resume(undisturbed: Path, tmp_path: Path) -> None:
     run = begun(tmp_path / "run", EVERY)
     ending = run_from(run, ready(EVERY), stop_after=0.0, disk=Quick())
-    assert (ending.code, ending.stop_reason) == (0, "out of time")
+    assert (ending.exit_code, ending.stop_reason) == (0, "out of time")
     assert "out of time after 0 of 3 iterations; saved" in ending.message
     assert f"groupwise resume {run}" in ending.message and not (run / "model").exists()
     assert left(ran(run, EVERY)) == left(undisturbed)
@@ -495,7 +495,7 @@ def test_a_verdict_that_fails_is_counted_and_left_out(
     recipe = replace(EVERY, machine=replace(EVERY.machine, verdict_deadline=0.1))
     run, objects = begun(tmp_path / "run", recipe), ready(recipe)
     objects, failed = wrong_every_seventh(objects, what)
-    assert run_from(run, objects, disk=Quick()).code == 0
+    assert run_from(run, objects, disk=Quick()).exit_code == 0
     metrics = lines(run)[1:]
     assert sum(line["rollout/unverifiable"] for line in metrics) == len(failed) == 6
     assert [line["outcome/unverifiable"] * 16 for line in metrics] == [line["rollout/unverifiable"] for line in metrics]
@@ -593,7 +593,7 @@ def test_a_gradient_that_is_not_finite_leaves_the_weights_alone(
         return taken
 
     monkeypatch.setattr(Learner, "step", watched)
-    assert run_from(run, objects, disk=Quick()).code == 0
+    assert run_from(run, objects, disk=Quick()).exit_code == 0
     assert moved[2] == (False, False, True) and moved[-1] == (True, True, False)
     assert [skipped for _, _, skipped in moved] == [False, False, True, False, False, False]
     assert [line["steps_skipped"] for line in lines(run)[1:]] == [0, 1, 0]
@@ -606,13 +606,13 @@ def test_a_gradient_that_is_not_finite_leaves_the_weights_alone(
     dumped_lines = read_lines(run / "skipped" / "000002-0.jsonl")
     dumped = load_file(run / "skipped" / "000002-0.safetensors")
     assert [len(line["tokens"]) for line in dumped_lines] == dumped["lengths"].tolist()
-    assert sum(dumped["lengths"]) == len(dumped["logp"]) and {"entropy", "share", "advantage"} <= dumped.keys()
+    assert sum(dumped["lengths"]) == len(dumped["logp"]) and {"entropy", "loss_share", "advantage"} <= dumped.keys()
     assert "logp/reference" not in dumped  # nothing in this objective needs it
     logp = dumped["logp"].requires_grad_()
-    loss = -(dumped["share"] * (logp * dumped["advantage"] + Poison.root(logp))).sum()
+    loss = -(dumped["loss_share"] * (logp * dumped["advantage"] + Poison.root(logp))).sum()
     loss.backward()
     assert logp.grad is not None and torch.isfinite(loss) and logp.grad.isnan().all()
-    (clean,) = torch.autograd.grad((dumped["share"] * logp * dumped["advantage"]).sum(), logp)
+    (clean,) = torch.autograd.grad((dumped["loss_share"] * logp * dumped["advantage"]).sum(), logp)
     assert torch.isfinite(clean).all()
 
 
@@ -629,5 +629,5 @@ def test_three_steps_in_a_row_without_a_gradient(tmp_path: Path) -> None:
 
 def test_a_dump_that_finds_no_space_does_not_end_the_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     objects = poisoned(run := tmp_path / "run", lambda call: call == 3)
-    assert run_from(run, objects, disk=Full("skipped", first=1)).code == 0
+    assert run_from(run, objects, disk=Full("skipped", first=1)).exit_code == 0
     assert "its batch could not be written: No space left" in capsys.readouterr().err

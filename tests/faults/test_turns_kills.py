@@ -83,7 +83,7 @@ def run(directory: Path, objects: RunObjects, environment: Any, death: int = 0) 
             return file.tell()
 
     objects = replace(objects, setting=replace(objects.setting, environment=lambda: environment(on_call)))
-    return run_from(directory, objects, disk=Quick()).code
+    return run_from(directory, objects, disk=Quick()).exit_code
 
 
 def forked_run(directory: Path, objects: RunObjects, environment: Any, death: int = 0) -> int:

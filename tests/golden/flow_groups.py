@@ -32,7 +32,7 @@ def near(x: Any, expected: Any, tolerance: float = 1e-6) -> None:
 
 def policy_of(network: nn.Module, denoise: Denoise) -> FlowPolicy:
     shape = FlowShape(
-        vocabulary=FIRST + WORDS, layers=1, state=(SIZE,), prompt_vocabulary=WORDS, prompt_length=1, width=2
+        vocabulary=FIRST + WORDS, layers=1, state_shape=(SIZE,), prompt_vocabulary=WORDS, prompt_length=1, width=2
     )
     policy = FlowPolicy(shape, denoise)
     policy.velocity = network  # type: ignore[assignment]

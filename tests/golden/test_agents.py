@@ -62,7 +62,7 @@ def graphs(rewards: list[float], texts: tuple[str, ...] = EDGES) -> Batch:
 def test_edge_success_rates():
     """S = 1, 1/2, 1/3; the loss and the gradient of the logits of p = .6, .5, .7."""
     batch = graphs([1.0, 1.0, 0.0, 0.0])
-    a = ActionSuccess(action_text="1")(batch.score, batch).view(4, 3)
+    a = ActionSuccess(action_text="1")(batch.verdict_score, batch).view(4, 3)
     present = f64([[float(digit) for digit in text] for text in EDGES])
     expected = present * f64([1.372813, -0.392232, -0.980581])
     torch.testing.assert_close(a, expected, atol=1e-6, rtol=0)
@@ -84,9 +84,9 @@ def test_edges_of_groups_without_contrast(present: str):
     """Equal rewards, and a single graph, give no advantage; shift and scale of the rewards change nothing."""
     credit = ActionSuccess(present)
     for batch in (graphs([1.0] * 4), graphs([0.0] * 4), graphs([1.0])):
-        assert not credit(batch.score, batch).any()
+        assert not credit(batch.verdict_score, batch).any()
     batch = graphs([1.0, 1.0, 0.0, 0.0])
-    a, moved = credit(batch.score, batch), credit(3 * batch.score - 1, batch)
+    a, moved = credit(batch.verdict_score, batch), credit(3 * batch.verdict_score - 1, batch)
     torch.testing.assert_close(moved, a, atol=1e-7, rtol=0)
     edges = {(t % 3, EDGES[t // 3][t % 3]): x for t, x in enumerate(a.tolist())}
     z = [x for (_, digit), x in edges.items() if digit == "1" or not present]
@@ -96,7 +96,7 @@ def test_edges_of_groups_without_contrast(present: str):
 def test_absent_edges_are_decisions_too():
     """The first edge is chosen by two of four graphs, which succeed: its absence has a success rate of 0."""
     batch = graphs([1.0, 1.0, 0.0, 0.0])
-    a = ActionSuccess()(batch.score, batch).view(4, 3)
+    a = ActionSuccess()(batch.verdict_score, batch).view(4, 3)
     assert a[0, 0] == a[1, 0] > 0 > a[2, 0] == a[3, 0]
 
 
@@ -199,7 +199,7 @@ def test_copies_of_a_whole_group_change_no_advantage():
     """Twice every helper leaves mean and population std, and so the advantages."""
     one, two = (pack([rollout_of([1.0, 0.0, 0.0] * n, lengths=[1] * 3 * n)]) for n in (1, 2))
     z = Standardised(ddof=0)
-    assert z(two.score, two).tolist() == pytest.approx(z(one.score, one).tolist() * 2)
+    assert z(two.verdict_score, two).tolist() == pytest.approx(z(one.verdict_score, one).tolist() * 2)
 
 
 def test_without_calls_it_is_one_agent():
@@ -217,7 +217,7 @@ def test_queue_of_helpers():
         samples = (replace(s, role="helper" if i else "answer") for i, s in enumerate(rollout.samples))
         rollouts.append(Rollout(rollout.draw, tuple(samples)))
     batch = pack(rollouts, roles=("answer", "helper"))
-    a = ConsecutiveGroups(group_size=2, advantage=Standardised(ddof=0, eps=0.0))(batch.score, batch)
+    a = ConsecutiveGroups(group_size=2, advantage=Standardised(ddof=0, eps=0.0))(batch.verdict_score, batch)
     by_role = [s.role for s in batch.samples]
     assert [x for x, role in zip(a.tolist(), by_role) if role == "answer"] == [0, 0]
     assert [x for x, role in zip(a.tolist(), by_role) if role == "helper"] == [-1, 1, -1, 1, 1, -1]
@@ -237,7 +237,7 @@ def checked(proof: str) -> Verdict:
 def test_verified_steps():
     """A false step cannot make a later one valid by its own conclusion; both proofs of the goal are right."""
     wrong = checked("ab>d;ac>e;a>f;ef>g;#")
-    assert [ok for _, ok in wrong.steps["step"]] == [1, 0, 1, 0]
+    assert [ok for _, ok in wrong.step_scores["step"]] == [1, 0, 1, 0]
     assert wrong.subscores == {"valid": 0.5, "leading": 0.25, "reached": 0} and wrong.outcome is Outcome.wrong
     for proof in ("ab>d;cd>e;a>f;ef>g;#", "a>f;bf>e;ef>g;#"):
         assert checked(proof) == replace(checked(proof), subscores={"valid": 1, "leading": 1, "reached": 1})

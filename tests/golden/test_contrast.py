@@ -71,7 +71,7 @@ def answers(ratios: list[float], scores: list[float]) -> Batch:
     batch = pack([rollout_of(scores, lengths=[1] * len(scores))])
     new = f64([-0.7] * len(scores)).requires_grad_()
     batch = batch.having(logp=new, logp_old=new.detach() - f64(ratios), advantage=f64([0.0] * len(scores)))
-    return batch.having(reward=batch.score)
+    return batch.having(reward=batch.verdict_score)
 
 
 S, R = [0.2, -0.1, 0.3, -0.4], [1.0, 0, 0, 1]
@@ -122,7 +122,7 @@ def test_regression_example(ratios: list[float], value: float):
     """Rewards 1, 0, .5, .5; the second log-ratios are an affine function of them."""
     batch = pack([rollout_of([1.0, 0, 0.5, 0.5], lengths=[1] * 4)])
     new = f64([-0.7] * 4).requires_grad_()
-    a = Standardised(ddof=0, eps=1e-4)(batch.score, batch)
+    a = Standardised(ddof=0, eps=1e-4)(batch.verdict_score, batch)
     batch = batch.having(logp=new, logp_old=new.detach() - f64(ratios), advantage=a)
     j, slope = j_and_slope(Objective(surrogate=RatioRegression(), aggregate=sequence_mean), batch)
     assert -j == pytest.approx(value, abs=1e-6)
@@ -152,15 +152,17 @@ def test_preference_example():
 def test_trpa_levels():
     batch = pack([rollout_of([1.0, 0, 0, 0], subscores={"format": [1.0, 1, 1, 0]})])
     batch = replace(batch, outcome=torch.tensor([Outcome.correct, Outcome.wrong, Outcome.malformed, Outcome.wrong]))
-    assert RewardLevels("format")(batch.score, batch).tolist() == [-1, -2, -3, -4]
-    assert RewardLevels()(batch.score, batch).tolist() == [-1, -2, -3, -2]
+    assert RewardLevels("format")(batch.verdict_score, batch).tolist() == [-1, -2, -3, -4]
+    assert RewardLevels()(batch.verdict_score, batch).tolist() == [-1, -2, -3, -2]
     assert trpa().needs == {Logp("reference"), Logp("policy")}
 
 
 def test_dpo_is_a_preference():
     """Log-probs -40 and -55, reference -42 and -50, beta .1: the margin .7."""
     batch = pack([rollout_of([1.0, 0.0], lengths=[1, 1])])
-    batch = batch.having(logp=f64([-40.0, -55]).requires_grad_(), logp_old=f64([-40.0, -55]), reward=batch.score)
+    batch = batch.having(
+        logp=f64([-40.0, -55]).requires_grad_(), logp_old=f64([-40.0, -55]), reward=batch.verdict_score
+    )
     batch = batch.having(measures={Logp("reference"): f64([-42.0, -50])}, advantage=f64([0.0, 0]))
     j, _ = j_and_slope(Objective(surrogate=Preference(), aggregate=pair_mean), batch)
     assert -j == pytest.approx(0.403186, abs=1e-6)
@@ -185,9 +187,9 @@ def test_checks_of_answers():
     samples[3] = replace(samples[3], tokens=(3, 4) * 4)
     samples[5] = replace(samples[5], finish=Finish.length)
     batch = pack([Rollout(rollout.draw, tuple(samples))])
-    assert ChecksReward("chain_true")(batch.score, batch).tolist() == [1.25, 1.5, 0, 0, 0, 0]
-    assert ChecksReward("chain_true", prefer_longer=False)(batch.score, batch).tolist() == [1, 1, 0, 0, 0, 0]
-    assert ChecksReward(max_repeated_fraction=1.0, prefer_longer=False)(batch.score, batch).tolist() == [
+    assert ChecksReward("chain_true")(batch.verdict_score, batch).tolist() == [1.25, 1.5, 0, 0, 0, 0]
+    assert ChecksReward("chain_true", prefer_longer=False)(batch.verdict_score, batch).tolist() == [1, 1, 0, 0, 0, 0]
+    assert ChecksReward(max_repeated_fraction=1.0, prefer_longer=False)(batch.verdict_score, batch).tolist() == [
         1,
         1,
         1,
@@ -195,7 +197,7 @@ def test_checks_of_answers():
         0,
         0,
     ]
-    chosen = correct_only(batch) & (ChecksReward("chain_true")(batch.score, batch) == 0)
+    chosen = correct_only(batch) & (ChecksReward("chain_true")(batch.verdict_score, batch) == 0)
     assert chosen.tolist() == [False, False, True, True, False, True], "a rejected answer may be correct"
 
 
@@ -232,7 +234,7 @@ def test_an_anchor_joins_a_hard_group():
     assert [s.verdict.outcome for s in rollout.samples] == [Outcome.wrong, Outcome.wrong, Outcome.correct]
     assert set(rollout.samples[2].origin) == {WRITTEN}
     batch = pack([rollout])
-    a = Standardised(ddof=0, eps=0.0)(batch.score, batch)
+    a = Standardised(ddof=0, eps=0.0)(batch.verdict_score, batch)
     assert a.tolist() == pytest.approx([-0.707107, -0.707107, 1.414214], abs=1e-6)
     assert Distinct("style", 5.0)(batch).tolist() == [True, True, True], "a written answer keeps the others"
     easy = FakeEngine(lambda request: (7,))
@@ -255,14 +257,14 @@ def test_siblings_become_views():
     rollout = asyncio.run(
         worded(SiblingView(), "packaged")(draw, sampler_of(FakeEngine(two_of_three), draw, verifier=sevens))
     )
-    assert not rollout.samples[0].views, "a correct answer has no view"
+    assert not rollout.samples[0].prompt_views, "a correct answer has no view"
     solution = rollout.samples[0].text
     sampler = sampler_of(FakeEngine(two_of_three), draw, verifier=sevens)
     context = sampler.prompt(f"5{solution}5")
-    assert [s.views for s in rollout.samples[1:]] == [{"sibling": context}] * 2
+    assert [s.prompt_views for s in rollout.samples[1:]] == [{"sibling": context}] * 2
     wrong = FakeEngine(lambda request: (4,))
     alone = asyncio.run(worded(SiblingView(), "packaged")(draw, sampler_of(wrong, draw, verifier=sevens)))
-    assert not any(s.views for s in alone.samples), "without a correct answer there is no view"
+    assert not any(s.prompt_views for s in alone.samples), "without a correct answer there is no view"
     with pytest.raises(ValueError, match="placeholders"):
         SiblingView(prompt_template="{problem} {__class__}")
 
@@ -270,7 +272,7 @@ def test_siblings_become_views():
 def routed_step() -> Batch:
     """A correct and a wrong answer; the wrong one has a view and two teacher rows."""
     rollout = rollout_of([1.0, 0.0], lengths=[2, 2])
-    samples = (rollout.samples[0], replace(rollout.samples[1], views={"sibling": (1, 2, 3)}))
+    samples = (rollout.samples[0], replace(rollout.samples[1], prompt_views={"sibling": (1, 2, 3)}))
     batch = pack([Rollout(rollout.draw, samples)])
     entropy = f64([math.nan, math.nan, 0.394398, 1.088900])
     jsd = f64([math.nan, math.nan, 0.063288, 0.005059]).requires_grad_()
@@ -295,7 +297,7 @@ def test_srpo_routes():
     slope, through = torch.autograd.grad(loss, (step.logp, jsd))
     assert (-slope).tolist() == pytest.approx([0.25, 0.25, 0, 0])
     assert through.tolist() == pytest.approx([0, 0, 1.333935 / 4, 0.666065 / 4], abs=1e-6)
-    plain = replace(step, samples=tuple(replace(s, views={}) for s in step.samples))
+    plain = replace(step, samples=tuple(replace(s, prompt_views={}) for s in step.samples))
     assert not HasView("sibling")(plain).any()
     assert isinstance(objective.surrogate, GatedSurrogate)
 
@@ -314,8 +316,10 @@ def test_teacher_gap_example():
         logp_old=f64(np.log(student)),
         measures={Logp("teacher"): f64(np.log(teacher)), Divergence("teacher", 1.0): f64([kl] * 3)},
     )
-    assert TeacherGap()(batch.score, batch).tolist() == pytest.approx([0.336472, -0.405465, -0.693147], abs=1e-6)
-    vopd = TeacherGap(use_baseline=True)(batch.score, batch)
+    assert TeacherGap()(batch.verdict_score, batch).tolist() == pytest.approx(
+        [0.336472, -0.405465, -0.693147], abs=1e-6
+    )
+    vopd = TeacherGap(use_baseline=True)(batch.verdict_score, batch)
     assert vopd.tolist() == pytest.approx([0.428505, -0.313432, -0.601114], abs=1e-6)
     assert float((f64(student) * vopd).sum()) == pytest.approx(0, abs=1e-12), "its mean under the student is 0"
     with pytest.raises(ValueError, match="discount"):
@@ -326,10 +330,10 @@ def test_early_tokens_weigh_most():
     gap = f64([-0.1, -2, 0.3, -0.6])
     batch = pack([rollout_of([0.0], lengths=[4])])
     batch = batch.having(logp_old=f64([0.0] * 4), measures={Logp("teacher"): gap})
-    weighted = EarlyTokenCredit()(batch.score, batch)
+    weighted = EarlyTokenCredit()(batch.verdict_score, batch)
     assert (weighted / gap).tolist() == pytest.approx([1.5, 1.483333, 1.15, 1.1], abs=1e-6)
-    assert EarlyTokenCredit(early_boost=0.0)(batch.score, batch).tolist() == pytest.approx(gap.tolist())
-    discounted = TeacherGap(discount=0.9)(batch.score, batch)
+    assert EarlyTokenCredit(early_boost=0.0)(batch.verdict_score, batch).tolist() == pytest.approx(gap.tolist())
+    discounted = TeacherGap(discount=0.9)(batch.verdict_score, batch)
     assert discounted.tolist() == pytest.approx([-2.0944, -2.216, -0.24, -0.6], abs=1e-6)
 
 
@@ -364,7 +368,7 @@ def test_refine_table():
     names = ("structure", "references", "confidence")
     parts = {name: [row[k] for row in rows] for k, name in enumerate(names, 1)}
     batch = pack([rollout_of([row[0] for row in rows], subscores=parts)])
-    reward = batch.score
+    reward = batch.verdict_score
     structure, references = AddSubscore("structure", 0.25), AddSubscore("references", 0.25)
     for part in (Correctness(0.25), structure, references, AddCalibration("confidence")):
         reward = part(reward, batch)

@@ -91,7 +91,7 @@ def test_worked_numbers_of_the_other_noise_laws() -> None:
 
 def test_worked_loss_of_flow_grpo() -> None:
     batch = pack([rollout_of([0.2, 0.8, 0.5, 0.5], lengths=[1, 1, 1, 1])])
-    a = Bounded(5.0)(Standardised(ddof=0, eps=1e-4)(batch.score, batch), batch)
+    a = Bounded(5.0)(Standardised(ddof=0, eps=1e-4)(batch.verdict_score, batch), batch)
     near(a, [-1.413547, 1.413547, 0, 0])
     logp = f64([0.005710]).requires_grad_()
     objective = Objective(surrogate=Clip(1e-4, 1e-4), aggregate=token_mean)

@@ -12,8 +12,8 @@ import torch
 from groupwise.advantages import Standardised
 from groupwise.data import Batch, Draw, Logp, Outcome, Prompt, Rollout, Sample, Sampling, Verdict, Verifier, pack
 from groupwise.engines.steps.denoising import DenoisingEngine
-from groupwise.methods import Branching, Method, Now, branch_grpo
-from groupwise.methods.flow.branch_grpo import Node
+from groupwise.methods import Branching, Method, ScheduleInput, branch_grpo
+from groupwise.methods.flow.branch_grpo import TreeNode
 from groupwise.models import DanceNoise, Denoise, decode_action, log_density, normals
 from groupwise.models.philox import lineage
 from groupwise.training.loop import compute_advantages
@@ -57,11 +57,11 @@ def by_depth(batch: Batch, numbers: torch.Tensor) -> list[list[float]]:
 def test_worked_tree() -> None:
     """Two splits: scores fused as means, and advantages by depth."""
     batch = tree(grown(Branching(splits=(0, 10)), 4, [0.9, 0.5, 0.4, 0.2]))
-    scores = by_depth(batch, batch.score)
+    scores = by_depth(batch, batch.verdict_score)
     near(scores[0], [0.7, 0.3])
     near(scores[1], [0.9, 0.5, 0.4, 0.2])
     (standardised, _) = branch_grpo().advantage
-    a = by_depth(batch, standardised(batch.score, batch))
+    a = by_depth(batch, standardised(batch.verdict_score, batch))
     near(a[0], [0.707107, -0.707107])
     near(a[1], [1.358732, 0, -0.339683, -1.019049])
     assert [s.parent for s in batch.samples] == [None, None, 0, 0, 1, 1]
@@ -69,9 +69,9 @@ def test_worked_tree() -> None:
 
 
 def test_worked_fusion_by_path_probabilities() -> None:
-    def child(logp: float, score: float) -> Node:
+    def child(logp: float, score: float) -> TreeNode:
         sample = Sample(context=(FIRST,), stream=(0,), tokens=(0,), origin=(0,), logp=(logp,))
-        return Node(sample.with_verdict(Verdict(Outcome.scored, score)), 0, 1)
+        return TreeNode(sample.with_verdict(Verdict(Outcome.scored, score)), 0, 1)
 
     children = [child(-1.0, 0.9), child(-1.5, 0.5)]
     near(Branching(fusion="path")._fused(children).value, 0.748984)
@@ -86,9 +86,12 @@ def test_a_tree_of_16_answers_takes_218_steps_instead_of_320() -> None:
     assert len([s for s in rollout.samples if s.role == "answer"]) == 16
     batch = tree(rollout)
     assert batch.tokens == 218 - 16
-    a = Standardised(ddof=1, eps=1e-8)(batch.score, batch)
+    a = Standardised(ddof=1, eps=1e-8)(batch.verdict_score, batch)
     near([sum(group) for group in by_depth(batch, a)], [0.0] * 4, 1e-9)
-    near([np.mean(group) for group in by_depth(batch, batch.score)], [np.mean([i % 7 / 7 for i in range(16)])] * 4)
+    near(
+        [np.mean(group) for group in by_depth(batch, batch.verdict_score)],
+        [np.mean([i % 7 / 7 for i in range(16)])] * 4,
+    )
 
 
 def test_one_split_into_all_answers_is_a_plain_group() -> None:
@@ -98,7 +101,7 @@ def test_one_split_into_all_answers_is_a_plain_group() -> None:
     first = [decode_action(s.actions[0]) for s in rollout.samples]
     assert all(np.array_equal(x[0], first[0][0]) for x in first) and len({x[1].tobytes() for x in first}) == 5
     batch, z = tree(rollout), np.array(rewards) - np.mean(rewards)
-    near(Standardised(ddof=1, eps=1e-8)(batch.score, batch), z / np.std(rewards, ddof=1))
+    near(Standardised(ddof=1, eps=1e-8)(batch.verdict_score, batch), z / np.std(rewards, ddof=1))
 
 
 @pytest.mark.parametrize(("n", "leaves"), [(4, [2, 2]), (6, [3, 3]), (1, []), (16, [8, 8])])
@@ -187,7 +190,7 @@ def paper_branch_grpo(samples: tuple[Sample, ...], new: Any, old: Any, steps: in
 @pytest.mark.parametrize("pruned", [False, True])
 def test_whole_path(pruned: bool) -> None:
     """Loss, and its gradient by the weights of the velocity; with depth pruning at iteration 35, of depths 14 to 17."""
-    method: Method = branch_grpo(pruned=pruned).at(Now(35, 300, {}))
+    method: Method = branch_grpo(pruned=pruned).at(ScheduleInput(35, 300, {}))
     rewards = np.random.default_rng(1).random(16)
     samples = grown(Branching(), 16, rewards.tolist()).samples
     rng = np.random.default_rng(2)

@@ -28,8 +28,8 @@ from groupwise.data import (
 from groupwise.engines.steps.unmasking import UnmaskingEngine
 from groupwise.learner import AdamW, Learner
 from groupwise.learner.microbatches import StepPlan
-from groupwise.methods import CoSampled, Method, Now, co_grpo
-from groupwise.models import Commit, MaskedPolicy, MaskedShape, Unmask, UnmaskingSchedule, decode_masked
+from groupwise.methods import CoSampled, Method, ScheduleInput, co_grpo
+from groupwise.models import CellCommit, MaskedPolicy, MaskedShape, Unmask, UnmaskingSchedule, decode_masked
 from groupwise.objective import Clip, Objective, token_mean
 from groupwise.rollout import Independent
 from groupwise.training.loop import compute_advantages
@@ -116,7 +116,7 @@ def test_worked_numbers() -> None:
     batch = pack([rollout_of([1.0, 0.6, 0.6, 0.2])])
     (standardised,) = co_grpo().advantage
     assert standardised == Standardised(ddof=0, eps=1e-4)
-    a = standardised(batch.score, batch)
+    a = standardised(batch.verdict_score, batch)
     near(a, [1.413714, 0, 0, -1.413714])
 
     def term(new: Any, old: Any) -> Tensor:
@@ -145,7 +145,7 @@ def paper(
     scores = np.array([s.verdict.value for s in rollout.samples[:n] if s.verdict])
     a = (scores - scores.mean()) / (scores.std() + 1e-4)
 
-    def token(table: Table, action: Commit, symbol: int) -> Any:
+    def token(table: Table, action: CellCommit, symbol: int) -> Any:
         z = table.logits(action.canvas, action.cell) / action.temperature
         return z[symbol] - np.log(np.exp(z).sum())
 
@@ -166,7 +166,7 @@ def paper(
     for sample, advantage in zip(rollout.samples, [*a, *a]):
         terms: list[Any] = []
         for token_id, action in zip(sample.tokens, map(decode_masked, sample.actions)):
-            if isinstance(action, Commit):
+            if isinstance(action, CellCommit):
                 symbol = token_id - SHAPE.first_commit
                 l, l_old, l_ref = (token(t, action, symbol) for t in (new, old, ref))
                 kl = np.exp(l_ref - l) - 1 - (l_ref - l)
@@ -274,7 +274,7 @@ def test_the_sign_of_the_advantage_pushes_both_streams() -> None:
     change = policy.measure(batch, [Logp("policy")], {})[Logp("policy")].detach() - before
     for role in method.trained_roles:
         which = torch.tensor([s.role == role for s in batch.samples])[batch.sequences.index]
-        assert float((change * ready.advantage * ready.share)[which].sum()) > 0
+        assert float((change * ready.advantage * ready.loss_share)[which].sum()) > 0
 
 
 @pytest.mark.parametrize("size", [1, 5, 12])
@@ -286,7 +286,7 @@ def test_the_alternating_form_leaves_one_of_both_as_it_is(size: int) -> None:
     policy, form = policy_of(Table()), co_grpo(steps=STEPS, form="alternating")
     learner = Learner(policy, optimizer=AdamW(lr=1e-3, weight_decay=0.1), steps=6, side_models=form.models)
     for iteration, trained in enumerate(("schedule", "predictor", "schedule")):
-        method = form.at(Now(iteration, iterations=4))
+        method = form.at(ScheduleInput(iteration, total_iterations=4))
         batch = pack([sampled(policy, method.strategy)], roles=method.trained_roles)  # type: ignore[arg-type]
         microbatches = tuple(tuple(range(i, min(i + size, len(batch)))) for i in range(0, len(batch), size))
         plan = [StepPlan(microbatches)]

@@ -55,7 +55,9 @@ def test_worked_advantages() -> None:
     batch = pack([rollout_of([0.0] * 3, subscores=parts)])
 
     def advantage(*names: str) -> Any:
-        return EachStandardised(tuple((n, 1.0) for n in names), reward_weight=0.0, ddof=1, eps=1e-8)(batch.score, batch)
+        return EachStandardised(tuple((n, 1.0) for n in names), reward_weight=0.0, ddof=1, eps=1e-8)(
+            batch.verdict_score, batch
+        )
 
     near(advantage("hps_1"), [1, -1, 0])
     near(advantage("hps_2"), [0.755929, 0.377964, -1.133893])
@@ -160,7 +162,7 @@ def test_whole_path(moved: float) -> None:
 def test_a_request_continues_strided_steps_to_the_bit() -> None:
     policy = policy_of(LinearField(FIELD), Denoise(steps=10))
     request = GenerationRequest(
-        context=(FIRST,), limit=10, draw=1, stream=(0,), steps_per_token=3, sampling=Sampling(temperature=0.0)
+        context=(FIRST,), limit=10, draw_id=1, stream=(0,), steps_per_token=3, sampling=Sampling(temperature=0.0)
     )
 
     def generated(request: GenerationRequest) -> Any:

@@ -32,7 +32,7 @@ def loss_of(errors: list[float], reference: list[float], advantage: list[float],
 
 def test_worked_reward_and_advantage() -> None:
     batch = pack([rollout_of([0.0] * 3, subscores=SCORES)])
-    reward = ContentWeighted("psnr", ("maniqa", "musiq"))(batch.score, batch)
+    reward = ContentWeighted("psnr", ("maniqa", "musiq"))(batch.verdict_score, batch)
     near(reward, [0.642857, 0.6875, 0.25])
     near(Standardised(ddof=1, eps=1e-8)(reward, batch), [0.482143, 0.667583, -1.149726])
 
@@ -40,7 +40,7 @@ def test_worked_reward_and_advantage() -> None:
 def test_a_smooth_picture_is_judged_by_fidelity_and_equal_scores_are_0() -> None:
     smooth = pack([rollout_of([0.0] * 3, subscores=SCORES | {"texture": [0.0] * 3}), rollout_of([0.0] * 2)])
     part = ContentWeighted("psnr", ("maniqa", "musiq"))
-    assert part(smooth.score, smooth).tolist() == [0.0, 0.5, 1.0, 0.0, 0.0]
+    assert part(smooth.verdict_score, smooth).tolist() == [0.0, 0.5, 1.0, 0.0, 0.0]
     with pytest.raises(ValueError, match="at least one part"):
         ContentWeighted(quality=())
 
@@ -69,7 +69,10 @@ def pair() -> Batch:
     logp, reference = (f64(rng.normal(size=5).tolist()) for _ in range(2))
     advantage = batch.sequences.spread(f64([1.0, -1.0]))
     return batch.having(
-        logp=logp.requires_grad_(), measures={Logp("reference"): reference}, advantage=advantage, reward=batch.score
+        logp=logp.requires_grad_(),
+        measures={Logp("reference"): reference},
+        advantage=advantage,
+        reward=batch.verdict_score,
     )
 
 

@@ -85,7 +85,7 @@ def test_wins_add_up_to_the_pairs_and_follow_their_sample(scores: list[float], m
 
 def test_small_differences_are_ties_for_a_judge_with_a_margin() -> None:
     samples = answers([0.701, 0.699, 0.700, 0.700])
-    near(Standardised(ddof=1, eps=1e-8)(pack([Rollout(DRAW, tuple(samples))]).score, pack([
+    near(Standardised(ddof=1, eps=1e-8)(pack([Rollout(DRAW, tuple(samples))]).verdict_score, pack([
         Rollout(DRAW, tuple(samples))
     ])), [1.22473, -1.22473, 0, 0], 3e-5)  # fmt: skip
     batch = judged(HigherScore(margin=0.01), samples)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from groupwise.data import WRITTEN, Finish, Generation, GenerationRequest, Ids, Sample
-from groupwise.methods import Lookahead, Now, latr
+from groupwise.methods import Lookahead, ScheduleInput, latr
 from groupwise.methods.sampling.latr import Branch, rouge_l, suffix_match
 from groupwise.rollout import Independent
 from groupwise.rollout.strategies.sequence_similarity import edit_distance
@@ -31,11 +31,11 @@ class Lawful(FakeEngine):
         while len(tokens) < request.limit and tokens[-1:] != [END]:
             law = sorted(self.answer(request.context + tuple(tokens)).items(), key=lambda x: (-x[1], x[0]))
             tokens.append(law[0][0])
-            likeliest.append(tuple((token, math.log(p)) for token, p in law[: request.top]))
+            likeliest.append(tuple((token, math.log(p)) for token, p in law[: request.num_top_logprobs]))
         return Generation(
             tokens=tuple(tokens), logp=(0.0,) * len(tokens), versions=(0,) * len(tokens),
             finish=Finish.stop if tokens[-1] == END else Finish.length,
-            top_logprobs=tuple(likeliest) if request.top else (),
+            top_logprobs=tuple(likeliest) if request.num_top_logprobs else (),
         )  # fmt: skip
 
 
@@ -184,6 +184,6 @@ def test_missing_branches_are_copies_of_the_first():
 def test_the_share_falls_in_steps():
     ((path, schedule),) = latr().schedules
     assert path == "strategy.tree_fraction"
-    assert [schedule(Now(i)) for i in (0, 99, 100, 250, 999)] == [1, 1, 0.75, 0.5, 0.25]
+    assert [schedule(ScheduleInput(i)) for i in (0, 99, 100, 250, 999)] == [1, 1, 0.75, 0.5, 0.25]
     with pytest.raises(ValueError, match="ages"):
         Lookahead(check_ages=())

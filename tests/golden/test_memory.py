@@ -29,12 +29,12 @@ from groupwise.methods import (
     FailureBuffer,
     FreshReplay,
     Method,
-    Now,
     PrefixContinuation,
     Proposal,
     Proposing,
     RecoveryPrompts,
     Replayed,
+    ScheduleInput,
     SumProposalParser,
     Survey,
     Synthesised,
@@ -185,7 +185,7 @@ def test_fission_rewards():
     a = batch.sequences.mean(batch.advantage).tolist()
     assert a == pytest.approx([0.749287, -0.039436, -1.616882, 0.907031], abs=1e-5)
     ((path, schedule),) = fission_grpo().schedules
-    assert path == "shaping.1.weight" and [schedule(Now(i, 4)) for i in (0, 2, 4, 8)] == [2, 1.5, 1, 1]
+    assert path == "shaping.1.weight" and [schedule(ScheduleInput(i, 4)) for i in (0, 2, 4, 8)] == [2, 1.5, 1, 1]
 
 
 # FreshPER

@@ -137,7 +137,7 @@ def test_overlong_table():
     table = {16384: 0.0, 16385: -0.000244, 18432: -0.5, 20480: -1.0, 20481: -1.0}
     batch = pack([rollout_of([0.0] * len(table), lengths=list(table), limit=20480)])
     (overlong,) = (part for part in dapo().shaping if isinstance(part, Overlong))
-    assert overlong(batch.score, batch).tolist() == pytest.approx(list(table.values()), abs=1e-6)
+    assert overlong(batch.verdict_score, batch).tolist() == pytest.approx(list(table.values()), abs=1e-6)
 
 
 def test_paper_window_clips_both():

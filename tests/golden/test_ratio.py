@@ -17,9 +17,9 @@ from groupwise.methods import (
     LogClip,
     MixedClip,
     NormalisedWeight,
-    Now,
     OffPolicySequenceMask,
     Reject,
+    ScheduleInput,
     SquaredRatio,
     ctpo,
     dhpo,
@@ -288,7 +288,7 @@ def test_holder_curves():
     for shape, table in tables.items():
         ((path, schedule),) = holder_po(shape=shape).schedules
         assert path == "objective.surrogate.ratio.p"
-        assert [schedule(Now(i)) for i in (0, 125, 250, 500, 900)] == pytest.approx(table, abs=1e-6)
+        assert [schedule(ScheduleInput(i)) for i in (0, 125, 250, 500, 900)] == pytest.approx(table, abs=1e-6)
 
 
 def bandit(policy: Tensor) -> Batch:
@@ -378,9 +378,9 @@ def test_rejection_changes_the_divisor():
     """A rejected token leaves the token mean's divisor; a token of weight 0 stays in it."""
     step = mismatched()
     rejected = step.keep(Reject("k1", "token", 0.5, 2.0)(step))
-    assert Objective().prepare(rejected).share.tolist() == pytest.approx([1 / 3] * 3)
+    assert Objective().prepare(rejected).loss_share.tolist() == pytest.approx([1 / 3] * 3)
     weighted = Objective(weights=(MaskedImportance(0.5, 2.0),)).prepare(step)
-    assert weighted.share.tolist() == pytest.approx([1 / 5] * 5)
+    assert weighted.loss_share.tolist() == pytest.approx([1 / 5] * 5)
 
 
 def test_off_policy_mask_keeps_positive_answers():

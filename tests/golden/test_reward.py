@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from groupwise.advantages import EachStandardised, Lagrangian, Standardised, Whitened, centred
-from groupwise.data import ENVIRONMENT, Batch, Finish, Logp, Mark, Outcome, Rollout, Subscore, pack, rollout_of
+from groupwise.data import ENVIRONMENT, Batch, Finish, Logp, Outcome, Rollout, Subscore, TokenMark, pack, rollout_of
 from groupwise.methods import (
     AddCalibration,
     AddSubscoreIfCorrect,
@@ -60,7 +60,7 @@ def test_gdpo_batch():
     rows = [([1.0, 0, 0, 1], [1.0, 1, 0, 0]), ([1.0, 1, 0, 0], [0.0, 0, 0, 1])]
     batch = pack([rollout_of(r, subscores={"style": second}) for r, second in rows])
     each = EachStandardised((("style", 0.5),), eps=1e-4)
-    s = each(batch.score, batch)
+    s = each(batch.verdict_score, batch)
     assert s.tolist() == close([1.2988, -0.4329, -1.2988, 0.4329, 0.6159, 0.6159, -1.1158, -0.1160])
     a = Whitened(ddof=1, eps=1e-4)(s, batch)
     assert a.tolist() == close([1.4309, -0.4770, -1.4309, 0.4770, 0.6786, 0.6786, -1.2293, -0.1278])
@@ -73,8 +73,10 @@ def test_gdpo_batch():
 def test_gdpo_toy_pairs(pairs: list[tuple[int, int]], expected: float):
     """Three groups with the sums (0, 1), (0, 2) and (1, 2): equal for a z-score of the sum, not for GDPO."""
     batch = group([float(a) for a, _ in pairs], style=[float(b) for _, b in pairs])
-    assert EachStandardised((("style", 1.0),), eps=0.0)(batch.score, batch).tolist() == close([-expected, expected])
-    total = batch.score + batch[Subscore("style")]
+    assert EachStandardised((("style", 1.0),), eps=0.0)(batch.verdict_score, batch).tolist() == close(
+        [-expected, expected]
+    )
+    total = batch.verdict_score + batch[Subscore("style")]
     assert Standardised(eps=0.0)(total, batch).tolist() == close([-0.7071, 0.7071])
 
 
@@ -84,7 +86,7 @@ def test_missing_parts_are_left_out_of_the_statistics():
     samples = (*rollout.samples[:2], replace(last, verdict=replace(last.verdict, subscores={})))
     batch = pack([Rollout(rollout.draw, samples)])
     each = EachStandardised((("style", 1.0),), eps=0.0)
-    assert each(batch.score, batch).tolist() == close([-0.7071, 0.7071, 0.0])
+    assert each(batch.verdict_score, batch).tolist() == close([-0.7071, 0.7071, 0.0])
 
 
 @pytest.mark.parametrize(
@@ -98,15 +100,17 @@ def test_missing_parts_are_left_out_of_the_statistics():
 )
 def test_virtual_best_table(scores: list[float], expected: list[float]):
     batch = group(scores)
-    assert VirtualBest()(batch.score, batch).tolist() == close(expected)
+    assert VirtualBest()(batch.verdict_score, batch).tolist() == close(expected)
 
 
 def test_virtual_best_of_a_wrong_group():
     """A group of wrong answers has the advantage -1 / sqrt(G + 1); Standardised gives 0, and the filter keeps it."""
     for size in (4, 8):
         batch = group([0.0] * size)
-        assert VirtualBest(eps=0.0)(batch.score, batch).tolist() == pytest.approx([-1 / math.sqrt(size + 1)] * size)
-        assert not Standardised()(batch.score, batch).any()
+        assert VirtualBest(eps=0.0)(batch.verdict_score, batch).tolist() == pytest.approx(
+            [-1 / math.sqrt(size + 1)] * size
+        )
+        assert not Standardised()(batch.verdict_score, batch).any()
         assert not_all_correct(batch).all()
     assert not not_all_correct(group([1.0] * 4)).any()
 
@@ -135,24 +139,24 @@ def scattered(sizes: list[int], right: int) -> Batch:
 )
 def test_semantic_entropy(sizes: list[int], part: SemanticEntropy, expected: float):
     batch = scattered(sizes, right=4)
-    a = part(centred(batch.score, batch), batch)
+    a = part(centred(batch.verdict_score, batch), batch)
     assert a.tolist() == close([expected] * 4 + [-expected] * 4)
 
 
 def test_an_answer_without_text_agrees_with_none():
     batch = group([1.0, 0.0, 0.0, 0.0])
     assert [s.verdict.answer for s in batch.samples] == [None] * 4
-    a = SemanticEntropy(form="linear")(centred(batch.score, batch), batch)
+    a = SemanticEntropy(form="linear")(centred(batch.verdict_score, batch), batch)
     assert a.tolist() == close([0.0] * 4)
 
 
 def test_fgrpo_advantages():
     batch = group([1.0, 1, 0, 0], one=[1.0, 0, 1, 1], two=[0.8, 0.6, 0.4, 0.6])
-    batch = replace(batch, memory={"multipliers": {"one": 0.5, "two": 0.2}})
+    batch = replace(batch, memories={"multipliers": {"one": 0.5, "two": 0.2}})
     part = Lagrangian(("one", "two"))
-    assert part(batch.score, batch).tolist() == close([1.3610, 0.1160, -0.8610, -0.6160])
-    batch = replace(batch, memory={"multipliers": {"one": 1.2, "two": 0.0}})
-    assert part(batch.score, batch).tolist() == close([1.4660, -0.9340, -0.2660, -0.2660])
+    assert part(batch.verdict_score, batch).tolist() == close([1.3610, 0.1160, -0.8610, -0.6160])
+    batch = replace(batch, memories={"multipliers": {"one": 1.2, "two": 0.0}})
+    assert part(batch.verdict_score, batch).tolist() == close([1.4660, -0.9340, -0.2660, -0.2660])
     assert fgrpo().memory[0][1].init() == {"chain_true": 0.0}
 
 
@@ -176,7 +180,7 @@ def likelihoods(scores: list[float], p: list[float]) -> Batch:
 def test_consistency_bonus():
     """The worked numbers of the specification."""
     batch = likelihoods([1.0, 1, 1, 0, 0, 0, 1, 0], [0.90, 0.97, 0.60, 0.99, 0.50, 0.40, 0.85, 0.30])
-    reward = ConsistencyBonus()(batch.score + 1, batch)
+    reward = ConsistencyBonus()(batch.verdict_score + 1, batch)
     assert reward.tolist() == [2.5, 2.5, 2, 1, 1, 1, 2.5, 1]
     a = Standardised(eps=1e-4)(reward, batch)
     assert a.tolist() == close([1.0789, 1.0789, 0.4150, -0.9129, -0.9129, -0.9129, 1.0789, -0.9129])
@@ -188,17 +192,17 @@ def test_equal_answers_have_the_bonus_whatever_the_rounding_of_their_mean():
     for n in range(1, 65):
         for k in (0, 3):
             batch = likelihoods([0.7] * n + [0.0] * k, [0.99] * n + [0.5] * k)
-            reward = bonus(torch.zeros_like(batch.score), batch)
+            reward = bonus(torch.zeros_like(batch.verdict_score), batch)
             assert reward.tolist() == [0.35] * n + [0.0] * k, (n, k)
 
 
 def test_a_number_that_equals_the_mean_of_others_is_not_below_it():
     """The float64 mean of 0.1, 0.2 and 0.3 is above 0.2."""
     batch = likelihoods([0.1, 0.2, 0.3], [0.5, 0.5, 0.5])
-    bonus = ConsistencyBonus(min_score=0.05)(torch.zeros_like(batch.score), batch)
+    bonus = ConsistencyBonus(min_score=0.05)(torch.zeros_like(batch.verdict_score), batch)
     assert bonus.tolist() == [0.0, 0.1, 0.15]
     batch = likelihoods([0.7, 0.7, 0.7], [0.1, 0.2, 0.3])
-    bonus = ConsistencyBonus()(torch.zeros_like(batch.score), batch)
+    bonus = ConsistencyBonus()(torch.zeros_like(batch.verdict_score), batch)
     assert bonus.tolist() == [0.0, 0.35, 0.35]
 
 
@@ -214,7 +218,7 @@ def test_drpo_contrast(temperature: float, weights: list[float], value: float, s
     """Two correct answers of 2,048 and 6,144 of 8,192 tokens, and two wrong ones, each with one trained token."""
     batch = group([1.0, 1.0, 0.0, 0.0], lengths=[1] * 4, limit=8192)
     batch = replace(batch, length=torch.tensor([2048, 6144, 100, 100]))
-    a = LengthWeights(temperature)(batch.score, batch)
+    a = LengthWeights(temperature)(batch.verdict_score, batch)
     assert a.tolist() == close([*weights, -1.0, -1.0], 5)
     step = batch.having(logp=f64([-0.5, -0.7, -0.9, -1.1]).requires_grad_(), advantage=a)
     j, slope = j_and_slope(Objective(surrogate=Discriminative(), aggregate=group_token_mean), step)
@@ -243,12 +247,12 @@ def test_kl_hinge():
 def test_brevity_when_solved():
     lengths, rows = [100, 200, 300, 400], ([1.0] * 4, [1.0, 1, 1, 0], [1.0, 0, 0, 0], [0.0] * 4)
     batch = pack([rollout_of(list(r), lengths=lengths, limit=400) for r in rows])
-    reward = BrevityWhenSolved(top_group_fraction=0.5)(Correctness()(batch.score, batch), batch)
+    reward = BrevityWhenSolved(top_group_fraction=0.5)(Correctness()(batch.verdict_score, batch), batch)
     assert reward[:8].tolist() == close([0.9523, 0.9191, 0.8809, 0.8477, 0.9462, 0.9000, 0.8538, 0])
     assert reward[8:].tolist() == [1, 0, 0, 0, 0, 0, 0, 0]
     a = Standardised()(reward, batch)
     assert a[:8].tolist() == close([1.1503, 0.4204, -0.4204, -1.1503, 0.6006, 0.4983, 0.3959, -1.4948])
-    assert torch.equal(BrevityWhenSolved(top_group_fraction=0.0)(batch.score, batch), batch.score)
+    assert torch.equal(BrevityWhenSolved(top_group_fraction=0.0)(batch.verdict_score, batch), batch.verdict_score)
 
 
 def test_risk_table():
@@ -264,7 +268,7 @@ def test_risk_table():
 def test_tracked_quantile():
     scores = [0.0, 1, 2, 3, 4, 5, 3, 1]
     batch = pack([rollout_of(scores)])
-    batch = batch.having(reward=batch.score)
+    batch = batch.having(reward=batch.verdict_score)
     memory = Quantiles(prompts_per_bundle=1)
     start = memory(memory.init(), batch, {})
     assert len(start) == 19
@@ -277,21 +281,22 @@ def test_sum_mean_split():
     part = BundleRisk()
     means, r = [0.5, 0.2, 0.9, 0.1, 0.3], [1.0, 0, 1, 0, 1]
     rows = [[x, *[(10 * m - x) / 9] * 9] for m, x in zip(means, r)]
-    batch = replace(pack([rollout_of(row) for row in rows]), memory={"quantiles": [k / 2 for k in range(19)]})
-    a = part(batch.score, batch)
+    batch = replace(pack([rollout_of(row) for row in rows]), memories={"quantiles": [k / 2 for k in range(19)]})
+    a = part(batch.verdict_score, batch)
     first = a[[0, 10, 20, 30, 40]]
     total = first.sum()
     assert (first / total).tolist() == close([0.5, -0.2, 0.1, -0.1, 0.7], 6)
     total = a.reshape(5, 10).sum(0)
-    equal_parts = replace(part, answer_weighting="uniform")(batch.score, batch)[:10]
+    equal_parts = replace(part, answer_weighting="uniform")(batch.verdict_score, batch)[:10]
     assert total.tolist() == pytest.approx(equal_parts.tolist()), "a draw's shares add up to its advantage"
 
 
 def test_bundles_use_tracked_quantiles():
     batch = pack([rollout_of([1.0, 0, 0, 1]), rollout_of([1.0, 1, 0, 0])])
-    batch = batch.having(reward=batch.score)
+    batch = batch.having(reward=batch.verdict_score)
     own, tracked = (
-        BundleRisk(prompts_per_bundle=2)(batch.score, replace(batch, memory=m)) for m in ({}, {"quantiles": [0.5] * 19})
+        BundleRisk(prompts_per_bundle=2)(batch.verdict_score, replace(batch, memories=m))
+        for m in ({}, {"quantiles": [0.5] * 19})
     )
     assert own.tolist() != tracked.tolist()
 
@@ -305,7 +310,7 @@ def worded(words: list[str], scores: list[float]) -> Batch:
 
 def test_branch_difference():
     batch = worded(["abX", "abY", "acZ", "dWW"], [1.0, 0, 1, 0])
-    x = Standardised(ddof=0, eps=0.0)(batch.score, batch)
+    x = Standardised(ddof=0, eps=0.0)(batch.verdict_score, batch)
     a = PrefixValueDifference()(x, batch)
     expected = [1.3333, 0.6667, 2, -0.6667, -1.3333, -2, 1.3333, 1.6667, 1, -2, -1, -1]
     assert a.tolist() == close(expected)
@@ -317,7 +322,7 @@ def test_branch_difference():
 
 def test_branch_difference_keeps_groups_apart():
     batch = Batch.joined([worded(["ab", "ac"], [1.0, 0]), worded(["ab", "ac"], [0.0, 0])])
-    a = PrefixValueDifference()(batch.score, batch)
+    a = PrefixValueDifference()(batch.verdict_score, batch)
     assert a[4:].tolist() == [0.0] * 4
 
 
@@ -325,25 +330,25 @@ def test_unlikeliness_table():
     """Four answers of one token each with log-probs -.2, -.5, -.3, -.9."""
     logp = f64([-0.2, -0.5, -0.3, -0.9])
     batch = group([1.0, 1, 0, 1], lengths=[1] * 4).having(logp_old=logp)
-    reward = Unlikeliness()(batch.score, batch)
+    reward = Unlikeliness()(batch.verdict_score, batch)
     assert reward.tolist() == [0.8125, 0.9375, 0, 1]
     assert Standardised()(reward, batch).tolist() == close([0.2689, 0.5377, -1.4788, 0.6722])
     solved = group([1.0] * 4, lengths=[1] * 4).having(logp_old=logp)
-    a = Standardised()(Unlikeliness()(solved.score, solved), solved)
+    a = Standardised()(Unlikeliness()(solved.verdict_score, solved), solved)
     assert a.tolist() == close([-1.1619, 0.3873, -0.3873, 1.1619]), "without a filter, likely answers are pushed down"
 
 
 def test_unlikeliness_ranks_within_groups():
     two = pack([rollout_of([1.0, 1.0], lengths=[1, 1]), rollout_of([1.0, 1.0], lengths=[2, 1])])
     two = two.having(logp_old=f64([-9.0, -8.0, -0.2, -0.4, -0.1]))
-    assert Unlikeliness()(two.score, two).tolist() == [1, 0.875, 1, 0.875]
+    assert Unlikeliness()(two.verdict_score, two).tolist() == [1, 0.875, 1, 0.875]
 
 
 def test_debiased_reward_is_exact():
     """E[corrected | true outcome] is the true outcome, for both outcomes."""
     part, accepts, rejects = Debiased(0.1, 0.2), 0.1, 0.2
     batch = group([1.0, 0.0])
-    accepted, rejected = part(batch.score, batch).tolist()
+    accepted, rejected = part(batch.verdict_score, batch).tolist()
     assert (accepted, rejected) == close([1.285714, -0.142857], 6)
     assert (1 - rejects) * accepted + rejects * rejected == pytest.approx(1)
     assert accepts * accepted + (1 - accepts) * rejected == pytest.approx(0, abs=1e-12)
@@ -352,8 +357,8 @@ def test_debiased_reward_is_exact():
 def test_forward_correction_is_parallel():
     """A two-armed bandit: the expected gradient is the clean one times 1 - accepts - rejects."""
     accepts, rejects = 0.1, 0.2
-    batch = replace(group([1.0, 0.0]), memory={"rejects": rejects})
-    accepted, rejected = ForwardCorrection()(batch.score, batch).tolist()
+    batch = replace(group([1.0, 0.0]), memories={"rejects": rejects})
+    accepted, rejected = ForwardCorrection()(batch.verdict_score, batch).tolist()
     assert (accepted, rejected) == pytest.approx((0.2, -0.8))
     p = 0.3  # of the correct arm; d log p / d logit is 1 - p for it and -p for the other
     right = (1 - rejects) * accepted + rejects * rejected
@@ -364,9 +369,9 @@ def test_forward_correction_is_parallel():
 
 def test_group_baselines_cancel_the_corrections():
     """Why neither correction has a group baseline after it."""
-    batch = replace(group([1.0, 0, 0, 1, 0, 0, 0, 0]), memory={"rejects": 0.2})
-    plain = Standardised()(batch.score, batch)
-    for corrected in (Debiased(0.1, 0.2)(batch.score, batch), ForwardCorrection()(batch.score, batch)):
+    batch = replace(group([1.0, 0, 0, 1, 0, 0, 0, 0]), memories={"rejects": 0.2})
+    plain = Standardised()(batch.verdict_score, batch)
+    for corrected in (Debiased(0.1, 0.2)(batch.verdict_score, batch), ForwardCorrection()(batch.verdict_score, batch)):
         torch.testing.assert_close(Standardised()(corrected, batch), plain, rtol=0, atol=1e-5)
     assert plain[[0, 1]].tolist() == close([1.6202, -0.5401])
 
@@ -386,11 +391,11 @@ def test_trust_table():
         (0.3, [1.0603, 1.1005, 0.1810, 0.1408], [0.8274, 0.9030, -0.8274, -0.9030]),
         (0.3 * math.exp(-1), [1.0222, 1.0370, 0.0666, 0.0518], [0.8527, 0.8791, -0.8527, -0.8791]),
     ):
-        actual = AddTrustedSubscore("thinking", alpha)(batch.score, batch)
+        actual = AddTrustedSubscore("thinking", alpha)(batch.verdict_score, batch)
         assert actual.tolist() == close(reward)
         assert Standardised()(actual, batch).tolist() == close(advantage)
     trusted = group([0.0, 0, 1, 1], thinking=[0.3, 0.5, 0.9, 0.7])
-    assert AddTrustedSubscore("thinking")(trusted.score, trusted).tolist() == close([0.09, 0.15, 1.27, 1.21])
+    assert AddTrustedSubscore("thinking")(trusted.verdict_score, trusted).tolist() == close([0.09, 0.15, 1.27, 1.21])
     assert trust_grpo().schedules[0][0] == "shaping.1.alpha"
 
 
@@ -419,7 +424,7 @@ def test_posterior_table():
 def test_a_wrong_answer_gains_nothing_by_its_part():
     for thinking in (0.0, 1.0):
         batch = group([1.0, 0.0], thinking=[0.5, thinking])
-        assert AddSubscoreIfCorrect("thinking")(batch.score, batch).tolist() == [1.5, 0.0]
+        assert AddSubscoreIfCorrect("thinking")(batch.verdict_score, batch).tolist() == [1.5, 0.0]
 
 
 HEADS = {"polite": [0.9, 0.7, 0.8, 0.2], "meaning": [0.8, 0.9, 0.6, 0.3],
@@ -435,28 +440,28 @@ HEADS = {"polite": [0.9, 0.7, 0.8, 0.2], "meaning": [0.8, 0.9, 0.6, 0.3],
 )
 def test_weighted_mean_table(weights: tuple[float, ...], reward: list[float], advantage: list[float]):
     batch = group([0.0] * 4, **HEADS)
-    actual = AddWeightedMean(tuple(zip(HEADS, weights)))(batch.score, batch)
+    actual = AddWeightedMean(tuple(zip(HEADS, weights)))(batch.verdict_score, batch)
     assert actual.tolist() == close(reward)
     assert Standardised()(actual, batch).tolist() == close(advantage)
 
 
 def test_calibration():
     batch = group([1.0, 0.0], confidence=[0.9, 0.9])
-    assert AddCalibration("confidence", 1.0)(batch.score, batch).tolist() == close([1.99, 0.19])
+    assert AddCalibration("confidence", 1.0)(batch.verdict_score, batch).tolist() == close([1.99, 0.19])
 
 
 def test_format_length_table():
     lengths = [0, 768, 1536, 2304, 3072]
     batch = group([0.0] * 5, lengths=[0, 1, 1, 1, 1], limit=3072)
     batch = replace(batch, length=torch.tensor(lengths))
-    curve = FormatLength()(batch.score, batch) - 1
+    curve = FormatLength()(batch.verdict_score, batch) - 1
     assert curve.tolist() == close([0, 0.75, 1, 0.5, -1])
     silent = replace(batch, outcome=torch.full_like(batch.outcome, Outcome.malformed))
     silent = replace(silent, length=torch.tensor([0, 1000, 1536, 2700, 3072]))
-    assert FormatLength()(silent.score, silent).tolist() == close([0, 0, 0, -0.14856, -1], 5)
+    assert FormatLength()(silent.verdict_score, silent).tolist() == close([0, 0, 0, -0.14856, -1], 5)
     thought = group([0.0, 0.0], lengths=[1, 1], limit=3072, think=[1.0, 0.0])
     thought = replace(thought, length=torch.tensor([1536, 768]))
-    assert FormatLength(think_subscore="think")(thought.score, thought).tolist() == close([2.0, 1.25])
+    assert FormatLength(think_subscore="think")(thought.verdict_score, thought).tolist() == close([2.0, 1.25])
 
 
 def test_format_length_reads_no_label():
@@ -475,7 +480,7 @@ def test_format_length_reads_no_label():
 def test_odds_table(p: int, exponents: tuple[float, float], expected: tuple[float, float]):
     """p of eight answers are correct."""
     batch = group([1.0] * p + [0.0] * (8 - p))
-    a = OddsAdvantage(*exponents)(batch.score, batch)
+    a = OddsAdvantage(*exponents)(batch.verdict_score, batch)
     assert a[[0, 7]].tolist() == close(list(expected))
     if sum(exponents) == 1:
         assert float(a.sum()) == pytest.approx(0, abs=1e-12)
@@ -484,7 +489,7 @@ def test_odds_table(p: int, exponents: tuple[float, float], expected: tuple[floa
 def test_odds_of_equal_groups():
     for scores in ([1.0] * 4, [0.0] * 4):
         batch = group(scores)
-        assert not OddsAdvantage()(batch.score, batch).any()
+        assert not OddsAdvantage()(batch.verdict_score, batch).any()
 
 
 def conversations(observations: list[list[int]], scores: list[float]) -> Batch:
@@ -499,13 +504,13 @@ def conversations(observations: list[list[int]], scores: list[float]) -> Batch:
         logp = tuple(math.nan if o else -1.0 for o in origin)
         samples.append(replace(sample, tokens=tuple(tokens), origin=tuple(origin), logp=logp, finish=Finish.stop))
     batch = pack([Rollout(rollout.draw, tuple(samples))])
-    return batch.having(reward=batch.score)
+    return batch.having(reward=batch.verdict_score)
 
 
 def test_turn_groups():
     """Two of three conversations hear the same after their first turn: that turn has a z-score of its own."""
     batch = conversations([[1], [1], [2]], [1.0, 0.0, 0.0])
-    x = centred(batch.score, batch)
+    x = centred(batch.verdict_score, batch)
     a = TurnGroups(omega=1.0, gamma=0.5, divide_by_std=False)(x, batch)
     first = f64([0.5, 0, 0])  # the discounted rewards of the first turns
     expected = [2 / 3 + 0.5 - 1 / 6, 2 / 3 + 0.5, -1 / 3 - 1 / 6, -1 / 3 - 0.5, -1 / 3 - 1 / 6, -1 / 3]
@@ -517,7 +522,7 @@ def test_turn_groups():
 def test_gigpo_weighs_turns_the_same():
     """A turn has one share, in a long conversation or a short one, in a large group or a small one."""
     batches = conversations([[1], [1, 2], [2]], [1.0, 0.0, 0.0]), group([1.0, 0.0], [3, 1])
-    step = Batch.joined([b.having(reward=b.score, advantage=torch.zeros(b.tokens)) for b in batches])
+    step = Batch.joined([b.having(reward=b.verdict_score, advantage=torch.zeros(b.tokens)) for b in batches])
     share = gigpo().objective.aggregate(step)
     assert share.tolist() == pytest.approx([1 / 9] * 7 + [1 / 27] * 3 + [1 / 9])
 
@@ -526,11 +531,11 @@ def test_step_returns():
     """Two answers with two marked steps each: rewards 1, 0 and 1, 1, standardised over all four steps."""
     batch = group([1.0, 1.0], lengths=[3, 2])
     marks = f64([1, math.nan, 0, 1, 1])
-    batch = batch.having(measures={Mark("steps"): marks})
+    batch = batch.having(measures={TokenMark("steps"): marks})
     z = (np.array([1, 0, 1, 1]) - 0.75) / 0.5
     expected = [z[0] + z[1], z[1], z[1], z[2] + z[3], z[3]]
-    assert StepReturns(eps=0.0)(batch.score, batch).tolist() == pytest.approx(expected)
-    assert StepReturns(eps=0.0, outcome_weight=2.0)(batch.score, batch).tolist() == pytest.approx(
+    assert StepReturns(eps=0.0)(batch.verdict_score, batch).tolist() == pytest.approx(expected)
+    assert StepReturns(eps=0.0, outcome_weight=2.0)(batch.verdict_score, batch).tolist() == pytest.approx(
         [x + 2 for x in expected]
     )
 
@@ -541,7 +546,7 @@ def test_permuting_answers_permutes_advantages():
     parts = {"chain_true": [0.2, 0.9, 0.5, 0.4]}
     for method in (gdpo(), fgrpo(), drpo(), trust_grpo(), posterior_grpo(), format_length()):
         order = [2, 0, 3, 1]
-        batch = replace(group(scores, lengths, **parts), memory={n: m.init() for n, m in method.memory})
+        batch = replace(group(scores, lengths, **parts), memories={n: m.init() for n, m in method.memory})
         logp = torch.linspace(-1, -0.1, batch.tokens, dtype=torch.float64)
         batch = batch.having(logp_old=logp)
         plain = compute_advantages(batch, method)
@@ -556,11 +561,11 @@ def test_token_mean_is_the_divisor_of_the_penalty():
     step = pack([rollout_of([1.0, 0.0], lengths=[3, 1]), rollout_of([1.0, 0.0], lengths=[1, 1])])
     step = step.having(advantage=f64([1.0] * 6), logp_old=f64([0.0] * 6))
     prepared = drpo().objective.prepare(step)
-    share = (prepared.share * prepared.weight).tolist()
+    share = (prepared.loss_share * prepared.weight).tolist()
     assert share == pytest.approx([1 / 8] * 4 + [1 / 4] * 2)
 
 
 def test_every_pair_of_lengths_keeps_brevity_shares_finite():
     for lengths in itertools.product((1, 16), repeat=2):
         batch = group([1.0, 0.0], list(lengths))
-        assert LengthWeights(1e-3)(batch.score, batch).tolist() == [1.0, -1.0]
+        assert LengthWeights(1e-3)(batch.verdict_score, batch).tolist() == [1.0, -1.0]

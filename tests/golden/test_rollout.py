@@ -18,8 +18,8 @@ from groupwise.methods import (
     HintAtLevel,
     HintLadder,
     LengthBudget,
-    Now,
     Refinement,
+    ScheduleInput,
     SelfHints,
     expo,
     guide_grpo,
@@ -87,7 +87,7 @@ def test_templates_of_hints_are_checked():
 def test_a_hint_without_room_is_no_hint():
     draw = Draw(0, Prompt("p", PLAIN, text=text(*PLAIN), row={"hints": HINTS}), 3)
     engine = FakeEngine(helped_by(9))
-    sampler = sampler_of(engine, draw, verifier=sevens, positions=2)
+    sampler = sampler_of(engine, draw, verifier=sevens, max_positions=2)
     rollout = asyncio.run(worded(Escalate(), "packaged")(draw, sampler))
     assert roles(rollout) == ["answer"] * 3, "the failed group stays"
 
@@ -153,7 +153,7 @@ def test_scaffold_leaves_the_group_alone(strategy: Scaffold):
 def test_a_schedule_starts_the_hints():
     ((path, schedule),) = scaf_grpo().schedules
     assert path == "strategy.active"
-    assert [schedule(Now(i)) for i in (0, 49, 50, 99)] == [0, 0, 1, 1]
+    assert [schedule(ScheduleInput(i)) for i in (0, 49, 50, 99)] == [0, 0, 1, 1]
 
 
 @pytest.mark.parametrize(("level", "nines"), [(0, 0), (1, 1), (2, 2), (3, 2)])
@@ -278,7 +278,7 @@ def test_early_exits():
 def test_exit_rewards():
     """Correct, wrong, correct, correct in the order of the exits: 1, 0, 1/2, 1/4."""
     batch = pack([rollout_of([1.0, 0.0, 1.0, 1.0], subscores={"exit": [0, 1, 2, 3]})])
-    assert EarlyExitReward()(batch.score, batch).tolist() == [1, 0, 0.5, 0.25]
+    assert EarlyExitReward()(batch.verdict_score, batch).tolist() == [1, 0, 0.5, 0.25]
     a = compute_advantages(batch, s_grpo()).advantage[::2]
     assert a.tolist() == pytest.approx([0.5625, -0.4375, 0.0625, -0.1875])
 
@@ -286,9 +286,15 @@ def test_exit_rewards():
 def test_length_budget():
     batch = pack([rollout_of([0.0] * 5, lengths=[0, 1, 1, 1, 1])])
     batch = replace(batch, length=torch.tensor([0, 64, 128, 192, 300]))
-    score = LengthBudget(128.0, weight=1.0)(batch.score, batch)
+    score = LengthBudget(128.0, weight=1.0)(batch.verdict_score, batch)
     assert score.tolist() == [0, 0.5, 1, 0.5, 0]
-    assert LengthBudget(128.0, weight=1.0, flat_below_budget=True)(batch.score, batch).tolist() == [1, 1, 1, 0.5, 0]
+    assert LengthBudget(128.0, weight=1.0, flat_below_budget=True)(batch.verdict_score, batch).tolist() == [
+        1,
+        1,
+        1,
+        0.5,
+        0,
+    ]
     with pytest.raises(ValueError, match="budget"):
         LengthBudget(128.0, zero_score_length=100.0)
 
@@ -296,4 +302,4 @@ def test_length_budget():
 def test_the_budget_shrinks():
     ((path, schedule),) = train_long_think_short(every=10).schedules
     assert path == "shaping.1.budget"
-    assert [schedule(Now(i)) for i in (0, 10, 20, 30)] == pytest.approx([256, 179.2, 125.44, 87.808])
+    assert [schedule(ScheduleInput(i)) for i in (0, 10, 20, 30)] == pytest.approx([256, 179.2, 125.44, 87.808])

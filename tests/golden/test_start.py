@@ -46,7 +46,7 @@ def test_whitening_moves_a_solved_group():
 def test_ppo_credit(gamma: float, lam: float, expected: list[float]):
     batch = pack([rollout_of([1.0], lengths=[4])])
     batch = batch.having(measures={Value("critic"): f64([0.2, 0.4, 0.6, 0.5])})
-    assert GAE(gamma, lam)(batch.score, batch).tolist() == pytest.approx(expected, abs=1e-6)
+    assert GAE(gamma, lam)(batch.verdict_score, batch).tolist() == pytest.approx(expected, abs=1e-6)
 
 
 def test_the_critic_learns_returns_of_advantages_that_are_not_whitened():

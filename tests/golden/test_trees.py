@@ -161,7 +161,7 @@ def test_the_best_hint_replaces_the_group():
 
 def test_worked_hint_advantages():
     batch = pack([rollout_of([0.603202, 0.134278, 0.0, -0.2])])
-    a = Standardised()(batch.score, batch).tolist()
+    a = Standardised()(batch.verdict_score, batch).tolist()
     assert a == pytest.approx([1.373259, -0.000270, -0.393584, -0.979405], abs=1e-5)
 
 

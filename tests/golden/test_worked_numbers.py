@@ -105,7 +105,7 @@ def test_k3() -> None:
 )
 def test_advantages(part: object, rewards: list[float], expected: list[float]) -> None:
     b = pack([rollout_of(rewards)])
-    assert part(b.score, b).tolist() == pytest.approx(expected, abs=1e-7)  # type: ignore[operator]
+    assert part(b.verdict_score, b).tolist() == pytest.approx(expected, abs=1e-7)  # type: ignore[operator]
 
 
 def test_grpo_at_equal_policies() -> None:
@@ -159,7 +159,7 @@ def test_two_copies_of_a_batch_have_its_loss() -> None:
 )
 def test_soft_overlong_punishment(length: int, expected: float) -> None:
     b = pack([rollout_of([1.0], lengths=[1], limit=20480)]).having(length=torch.tensor([length]))
-    assert Overlong(4096)(b.score, b).item() - 1 == pytest.approx(expected, abs=6e-7)
+    assert Overlong(4096)(b.verdict_score, b).item() - 1 == pytest.approx(expected, abs=6e-7)
 
 
 # GSPO
@@ -210,16 +210,16 @@ def with_k1(k: Sequence[float], lengths: Sequence[int]) -> Batch:
 def test_reinforce_pp() -> None:
     b = with_k1([0.1, 0, 0.2, 0.05, -0.05], [3, 2])
     returns = ReturnsToGo(kl_coefficient=0.1)
-    assert returns(b.score, b).tolist() == pytest.approx([0.97, 0.98, 0.98, 0, 0.005], abs=1e-12)
-    population = WhitenedTokens(returns, ddof=0, eps=1e-8)(b.score, b).tolist()
+    assert returns(b.verdict_score, b).tolist() == pytest.approx([0.97, 0.98, 0.98, 0, 0.005], abs=1e-12)
+    population = WhitenedTokens(returns, ddof=0, eps=1e-8)(b.verdict_score, b).tolist()
     assert population == pytest.approx([0.8025, 0.823453, 0.823453, -1.229941, -1.219464], abs=6e-7)
-    sample = WhitenedTokens(returns, ddof=1, eps=1e-8)(b.score, b).tolist()
+    sample = WhitenedTokens(returns, ddof=1, eps=1e-8)(b.verdict_score, b).tolist()
     assert sample == pytest.approx([0.717777, 0.736518, 0.736518, -1.100092, -1.090722], abs=6e-7)
 
 
 def test_whitened_tokens_lower_an_all_correct_group() -> None:
     b = pack([rollout_of([1.0, 0.0], lengths=[3, 1]), rollout_of([1.0, 1.0], lengths=[2, 2])])
-    x = centred(b.score, b)
+    x = centred(b.verdict_score, b)
     assert x.tolist() == [0.5, -0.5, 0, 0]
     actual = WhitenedTokens(ddof=1)(x, b).tolist()
     assert actual == pytest.approx([1.06066] * 3 + [-1.767767] + [-0.353553] * 4, abs=6e-7)
@@ -227,8 +227,8 @@ def test_whitened_tokens_lower_an_all_correct_group() -> None:
 
 def test_reinforce_pp_of_equal_lengths_without_kl_is_batch_standardisation() -> None:
     b = pack([rollout_of([x], lengths=[3]) for x in (1.0, 0.0, 0.25)])
-    actual = WhitenedTokens(ReturnsToGo())(b.score, b)
-    expected = (b.score - b.score.mean()) / b.score.std(correction=0)
+    actual = WhitenedTokens(ReturnsToGo())(b.verdict_score, b)
+    expected = (b.verdict_score - b.verdict_score.mean()) / b.verdict_score.std(correction=0)
     torch.testing.assert_close(actual, expected.repeat_interleave(3), rtol=1e-7, atol=0)
 
 

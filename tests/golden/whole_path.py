@@ -36,7 +36,7 @@ from groupwise.data import (
     coupling_unit,
 )
 from groupwise.learner import make_plan
-from groupwise.methods import Method, Now
+from groupwise.methods import Method, ScheduleInput
 from groupwise.rollout import Buffer, RolloutSetting, Shuffled
 from groupwise.training.loop import compute_advantages
 from tests.rollout.fakes import FakeEngine, NumberedTask, always_correct, judged_by, sampling, tokenizer
@@ -309,8 +309,8 @@ def _sample(o: Answer, i: int) -> Sample:
         logp=tuple(at_token.get(t, math.nan) for t in range(o.n)),
         finish=Finish.length if o.cut else Finish.stop, text=o.text, token_ends=tuple(range(2, 2 * o.n + 1, 2)),
         verdict=Verdict(outcome, score, o.subscores, answer=o.said),
-        marks={"step": tuple(marks.get(t, math.nan) for t in range(o.n))},
-        views={} if o.right else {"sibling": (1, 2, 3)},
+        token_marks={"step": tuple(marks.get(t, math.nan) for t in range(o.n))},
+        prompt_views={} if o.right else {"sibling": (1, 2, 3)},
     )  # fmt: skip
 
 
@@ -334,7 +334,7 @@ def measured(batch: Batch, answers: Sequence[Answer], method: Method) -> Batch:
             Logp("policy", "other_prompt"): column("hq"),
             Logp("reference", "other_prompt"): column("d"),
         },
-        memory={name: part.init() for name, part in method.memory},
+        memories={name: part.init() for name, part in method.memory},
     )
 
 
@@ -372,8 +372,10 @@ def check_whole_path(
         chosen = [kept for group in groups if (kept := selects([o for o in group if o.kind != "unverifiable"]))]
         names = {o: (g, (i,)) for g, group in enumerate(groups) for i, o in enumerate(group)}
         batch = batch_of(groups, method)
-        assert list(batch.keys) == [names[o] for o in every(chosen)], "the selected answers are those of the paper"
-        value = method.at(Now(0, 10, {name: part.init() for name, part in method.memory}))
+        assert list(batch.sample_keys) == [names[o] for o in every(chosen)], (
+            "the selected answers are those of the paper"
+        )
+        value = method.at(ScheduleInput(0, 10, {name: part.init() for name, part in method.memory}))
         batch = measured(batch, every(chosen), method)
         compare_steps(paper, value, compute_advantages(batch, value), batch.logp, chosen, np.random.default_rng(seed))
 

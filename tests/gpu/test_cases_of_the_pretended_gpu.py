@@ -19,16 +19,16 @@ LENGTHS = [[1 + 7 * (i + 5 * group) % 13 for i in range(4)] for group in range(2
 @pytest.mark.parametrize("windows", [(), (5, None)])
 def test_log_probs_of_a_packed_batch_are_the_cpus(gpu: torch.device, windows: tuple[int | None, ...]) -> None:
     batch = pack(rollouts(LENGTHS))
-    here, _ = forward(decoder(windows=windows), batch, temperature=1.0)
-    there, _ = forward(decoder(windows=windows).to(gpu), batch.to(gpu), temperature=1.0)
+    here, _ = forward(decoder(attention_windows=windows), batch, temperature=1.0)
+    there, _ = forward(decoder(attention_windows=windows).to(gpu), batch.to(gpu), temperature=1.0)
     assert there.tolist() == near(here.tolist())
 
 
 @pytest.mark.parametrize(("windows", "head_dim"), [((), 64), ((5, None), 8)])
 def test_samples_without_pages_are_the_cpus(gpu: torch.device, windows: tuple, head_dim: int) -> None:
     asks = [request(i // 3, context=prompt_of(i // 3, 1 + 60 * (i // 3)), stream=(i,), limit=5 + i) for i in range(9)]
-    here = generate(engine(decoder(windows=windows, head_dim=head_dim), max_num_seqs=7), asks)
-    there = generate(engine(decoder(windows=windows, head_dim=head_dim).to(gpu), max_num_seqs=7), asks)
+    here = generate(engine(decoder(attention_windows=windows, head_dim=head_dim), max_num_seqs=7), asks)
+    there = generate(engine(decoder(attention_windows=windows, head_dim=head_dim).to(gpu), max_num_seqs=7), asks)
     assert [g.tokens for g in there] == [g.tokens for g in here]
     assert [g.logp for g in there] == [near(g.logp) for g in here]
 

@@ -9,12 +9,12 @@ from torch.nn.attention.varlen import varlen_attn
 
 from groupwise.data import Generation, GenerationRequest, Sampling
 from groupwise.engines import PagedEngine
-from groupwise.engines.native.step_graphs import StepGraphs
+from groupwise.engines.native.step_graphs import CudaStepGraphs
 from tests import varlen_kernel
 from tests.rollout.fakes import decoder, generate, prompt_of, request, without_end_token
 
 LARGE = {
-    "layers": 28, "width": 1024, "heads": 16, "kv_heads": 8, "head_dim": 128, "inner": 3072, "vocabulary": 32_000,
+    "layers": 28, "width": 1024, "heads": 16, "kv_heads": 8, "head_dim": 128, "mlp_width": 3072, "vocabulary": 32_000,
     "positions": 4096,
 }  # fmt: skip
 
@@ -53,7 +53,7 @@ def test_replayed_graphs_give_the_bits_of_eager_steps(gpu: torch.device, invaria
     engine = paged(gpu, invariant=invariant)
     assert engine._paged.graphs.capture
     eager = paged(gpu, invariant=invariant)
-    eager._paged.graphs = StepGraphs(capture=False)
+    eager._paged.graphs = CudaStepGraphs(capture=False)
     assert words(generate(engine, asks(4))) == words(generate(eager, asks(4)))
 
 
@@ -103,7 +103,7 @@ def test_seconds_and_kernels_per_token_are_written(gpu: torch.device, figures: l
     requests = [request(i // 8, context=prompt_of(i // 8, 300), stream=(i,), limit=128) for i in range(64)]
     for name, capture in (("operation by operation", False), ("CUDA graph", True)):
         engine = paged(gpu, rows=64, **LARGE)
-        engine._paged.graphs = StepGraphs(capture=capture)
+        engine._paged.graphs = CudaStepGraphs(capture=capture)
         generate(engine, requests)
         torch.cuda.synchronize()
         start = perf_counter()

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 import groupwise as gw
-from groupwise.engines import Fleet, Remote, Served, WeightsFile
+from groupwise.engines import Fleet, RemoteEngine, Served, WeightsFile
 from groupwise.engines.remote import slots
 from groupwise.engines.remote.replica import Replica
 from groupwise.learner import Learner
@@ -84,7 +84,7 @@ class Disturbance:
                 if self.number == signal.SIGSTOP:
                     hasten(self.replicas[target])
 
-    def at_call(self, replica: Remote, count: int, least: int) -> None:
+    def at_call(self, replica: RemoteEngine, count: int, least: int) -> None:
         """Send it at the call number `least` of the first target."""
         if replica is self.replicas.get(self.targets[0]) and count >= least:
             self.send()
@@ -189,11 +189,11 @@ def test_an_engine_on_another_host_that_is_started_again_comes_back(
         assert process.stdout
         return process.stdout.readline().split("served at ")[1].partition(";")[0]
 
-    sample, counts = Remote.sample, [0]
+    sample, counts = RemoteEngine.sample, [0]
 
-    elsewhere: list[Remote] = []
+    elsewhere: list[RemoteEngine] = []
 
-    async def disturbed(self: Remote, request: Any) -> Any:
+    async def disturbed(self: RemoteEngine, request: Any) -> Any:
         counts[0] += 1
         if not isinstance(self, Replica):
             elsewhere.append(self)
@@ -208,7 +208,7 @@ def test_an_engine_on_another_host_that_is_started_again_comes_back(
         return await sample(self, request)
 
     monkeypatch.setattr(slots, "PAUSE", 0.0)
-    monkeypatch.setattr(Remote, "sample", disturbed)
+    monkeypatch.setattr(RemoteEngine, "sample", disturbed)
     address = start("127.0.0.1:0")
     served = Served(replicas=1, addresses=(address,), restarts=20)
     permissions = gw.Permissions(engine_secret=tmp_path / "secret", engine_exchange=exchange)

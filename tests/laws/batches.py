@@ -60,7 +60,7 @@ def step_of(
         logp_engine=logp + normal(n, spread),
         advantage=advantage,
         limit=room,
-        reward=batch.score + normal(s, 0.5),
+        reward=batch.verdict_score + normal(s, 0.5),
         measures={Logp("reference"): logp + normal(n, 0.5), Entropy(): normal(n).abs()},
     )
 

@@ -123,7 +123,7 @@ def test_a_microbatch_without_tokens_contributes_0(objective: Objective) -> None
 def test_a_step_without_a_token_gives_0(objective: Objective, layout: list[list[int]]) -> None:
     step = objective.prepare(step_of(layout))
     assert objective(step).item() == 0
-    assert step.share.shape == step.weight.shape == (0,)
+    assert step.loss_share.shape == step.weight.shape == (0,)
 
 
 @pytest.mark.t(13)
@@ -293,7 +293,7 @@ def test_budget_mean_counts_a_row_twice_when_it_is_twice_as_long(step: Batch) ->
     row = max(range(len(step)), key=lengths.__getitem__)
 
     def by_row(batch: Batch) -> Tensor:
-        return batch.sequences.total(batch.share * objective.surrogate(batch))
+        return batch.sequences.total(batch.loss_share * objective.surrogate(batch))
 
     once = by_row(objective.prepare(step))
     both = [i for i, s in enumerate(step.sequences.index.tolist()) for _ in range(2 if s == row else 1)]

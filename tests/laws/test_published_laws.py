@@ -15,7 +15,7 @@ from torch import Tensor
 from groupwise.advantages import WhitenedTokens
 from groupwise.certificates.proofs import OF_EVERY_METHOD
 from groupwise.data import Batch, Subscore, coupling_unit, in_graph, with_fields
-from groupwise.methods import Method, Now, published, reinforce_pp_baseline
+from groupwise.methods import Method, ScheduleInput, published, reinforce_pp_baseline
 from groupwise.objective import Objective, complete, positive_advantage
 from groupwise.training.loop import compute_advantages
 from tests.laws.batches import step_of
@@ -29,14 +29,14 @@ def whole_path(publish: Publish, layout: Sequence[Sequence[int]], seed: int = 0)
     """A method, and a batch with every measure, subscore and memory that its parts need."""
     method = publish()
     memory = {name: part.init() for name, part in method.memory}
-    method = method.at(Now(0, 10, memory))
+    method = method.at(ScheduleInput(0, 10, memory))
     parts = sorted(m.name for m in method.needs if isinstance(m, Subscore))
     batch = step_of(layout, seed=seed, subscores=parts)
     rng = np.random.default_rng(seed + 3)
     others = [m for m in method.needs if m not in batch.measures and not isinstance(m, Subscore)]
     numbers = {m: torch.from_numpy(-rng.random(batch.tokens)) for m in sorted(others, key=repr)}
     measures = {m: x.requires_grad_() if in_graph(m) else x for m, x in numbers.items()}
-    return method, batch.having(measures=measures, memory=memory)
+    return method, batch.having(measures=measures, memories=memory)
 
 
 def credited(publish: Publish, layout: Sequence[Sequence[int]], seed: int = 0) -> tuple[Objective, Batch]:

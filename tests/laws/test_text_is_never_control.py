@@ -21,7 +21,7 @@ from tokenizers import AddedToken, Encoding, Regex, Tokenizer, decoders, models,
 import groupwise
 from groupwise.core import BadData
 from groupwise.data import Prompt
-from groupwise.environments import Hermes, Tools
+from groupwise.environments import HermesFormat, Tools
 from groupwise.models import Tokenizer as Encoder
 from groupwise.models import conversation_turn, encode_answer, find_template
 from groupwise.models.control_tokens import ROUNDS, ControlTokens, unused_character
@@ -117,7 +117,7 @@ def encoder(kind: str) -> Encoder:
 def through_a_tool(e: Encoder, text: str) -> tuple[int, ...]:
     """The model's own answer comes back as the result of a tool. Its tokens are control tokens where it wrote them."""
     answer = Encoder(e.tokenizer_json, frozenset()).decode(ids(e.backend_tokenizer, *CONTROL)) + text
-    tools = Tools(Hermes(), {"echo": lambda: answer})
+    tools = Tools(HermesFormat(), {"echo": lambda: answer})
     asyncio.run(tools.reset(Prompt("p", ()), Random(0)))
     observation = asyncio.run(tools.step('<tool_call>{"name": "echo"}</tool_call>'))
     assert isinstance(observation, str) and text.strip() in observation
@@ -199,11 +199,11 @@ def test_many_spellings_take_a_bounded_number_of_rounds() -> None:
     class Counted(ControlTokens):
         def encode_marked(self, fast: Tokenizer, text: str, mark: str) -> Encoding:
             rounds.append(text)
-            return e.control.encode_marked(fast, text, mark)
+            return e.control_tokens.encode_marked(fast, text, mark)
 
-    counted = Counted(e.control.spellings, e.control.ids, e.control.unk_ids)
+    counted = Counted(e.control_tokens.spellings, e.control_tokens.ids, e.control_tokens.unk_ids)
     text = "<|im_" * 500 + "<|im_end|>" * 500 + "end|>" * 500
-    assert not e.control.ids & set(counted.encode(e.backend_tokenizer, text).ids)
+    assert not e.control_tokens.ids & set(counted.encode(e.backend_tokenizer, text).ids)
     assert len(rounds) <= ROUNDS + 2
 
 

@@ -21,7 +21,7 @@ import groupwise
 from groupwise.config.registry import fitting_names
 from groupwise.core import class_name, visible
 from groupwise.data import Prompt, Sample, Verifier, VerifierSettings
-from groupwise.environments import Hermes, PythonBlock
+from groupwise.environments import HermesFormat, PythonBlockFormat
 from groupwise.environments.tools import calculate
 from groupwise.models import Tokenizer
 from groupwise.sandbox.code_block import code_of
@@ -135,13 +135,13 @@ READERS: dict[str, Callable[[str], Any]] = {
     "extract_answer": extract_answer,
     "extract_answer, line": lambda text: extract_answer(text, "first", "line"),
     "extract_answer, tag": lambda text: extract_answer(text, "last", "tag"),
-    "hermes": or_error(Hermes().calls),
+    "hermes": or_error(HermesFormat().calls),
     "json block": _last_block,
     "last_number": verdict(LastNumber(), "3"),
     "math_dapo": verdict(MathDapo(), "34"),
     "math_dapo, box": verdict(MathDapo(box=True), "34"),
     "proof_steps": verdict(ProofSteps(), "e", facts="abc", rules=["ab>d", "cd>e"]),
-    "python block": or_error(PythonBlock().calls),
+    "python block": or_error(PythonBlockFormat().calls),
     "spanning_graph": verdict(SpanningGraph(), ["03", "14"]),
     "sum_proposal": verdict(SumProposal(), 2),
     "sum_steps": verdict(SumSteps(), 2),

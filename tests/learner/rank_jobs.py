@@ -19,7 +19,7 @@ from groupwise.learner import (
     InitialPolicy,
     Learner,
     Ranks,
-    Replicas,
+    ReplicatedRanks,
     RouterBalance,
     RouterReplay,
     SquaredValueLoss,
@@ -42,7 +42,7 @@ BALANCE, R2, NONE = (RouterBalance(0.5),), "learner", "none"
 
 def batch(lengths: list[list[int]] = LENGTHS) -> Batch:
     b = pack(rollouts(lengths))
-    return b.having(advantage=every_token(centred(b.score, b), b))
+    return b.having(advantage=every_token(centred(b.verdict_score, b), b))
 
 
 def plans(b: Batch, size: int = 3, tokens: int = 90, lanes: int = LANES) -> tuple[StepPlan, ...]:
@@ -54,7 +54,7 @@ def trained(it: Learner, b: Batch, steps: tuple[StepPlan, ...], auxiliary=(), ro
     wanted = frozenset({Logp("policy"), Entropy(), *([Value("critic")] if "critic" in it.models else [])})
     b = it.compute_measures(b, measure_plan(steps, b, microbatch_tokens=90, lanes=it.ranks.lanes), wanted, routing)
     if "critic" in it.models:
-        b = b.having(measures={Return("critic"): b.sequences.spread(b.score)})
+        b = b.having(measures={Return("critic"): b.sequences.spread(b.verdict_score)})
     found: dict[str, Tensor] = {"logp_old": b.logp_old, "entropy": b[Entropy()]}
     for number, step in enumerate(steps):
         result = it.step(b, step, OBJECTIVE, routing, auxiliary)
@@ -93,7 +93,7 @@ def critic(trunk: str) -> Callable[[Ranks], dict[str, Tensor]]:
 
 
 def adapter(ranks: Ranks) -> dict[str, Tensor]:
-    it = model(torch.float32, shape=replace(SHAPE, tied=False))
+    it = model(torch.float32, shape=replace(SHAPE, tied_embeddings=False))
     attach(it, Lora(rank=2, targets=("q_proj", "down_proj")), seed=SEED)
     return trained(Learner(it, optimizer=AdamW(lr=1e-2), steps=9, ranks=ranks), b := batch(), plans(b))
 
@@ -128,7 +128,7 @@ def computed(ranks: Ranks, directory: Path) -> dict[str, Tensor]:
     return {f"{name}/{key}": x for name, tensors in found.items() for key, x in tensors.items()}
 
 
-def messages(ranks: Replicas) -> None:
+def messages(ranks: ReplicatedRanks) -> None:
     """Two messages of rank 0, as the others receive them."""
     texts = [b"first", bytes(range(256)) * 100]
     if ranks.rank == 0:
@@ -138,10 +138,10 @@ def messages(ranks: Replicas) -> None:
         assert [ranks.receive(), ranks.receive()] == texts
 
 
-def lost(number: signal.Signals) -> Callable[[Replicas], None]:
+def lost(number: signal.Signals) -> Callable[[ReplicatedRanks], None]:
     """Rank 1 gets a signal, and rank 0 waits for its numbers."""
 
-    def job(ranks: Replicas) -> None:
+    def job(ranks: ReplicatedRanks) -> None:
         if ranks.rank == 1:
             os.kill(os.getpid(), number)
         try:
@@ -153,9 +153,9 @@ def lost(number: signal.Signals) -> Callable[[Replicas], None]:
     return job
 
 
-def join(rank: int, port: str, size: int, deadline: float = DEADLINE) -> Replicas:
+def join(rank: int, port: str, size: int, deadline: float = DEADLINE) -> ReplicatedRanks:
     """The ranks of a store. `deadline` is that of their later messages."""
-    return Replicas(join_store(int(port), size, deadline=DEADLINE), rank, size, LANES, deadline=deadline)
+    return ReplicatedRanks(join_store(int(port), size, deadline=DEADLINE), rank, size, LANES, deadline=deadline)
 
 
 def main(directory: Path, rank: int, two: str, four: str, killed: str, stopped: str) -> None:

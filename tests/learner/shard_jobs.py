@@ -15,7 +15,7 @@ from groupwise.config.user_code import UserCode
 from groupwise.core import WorkerLost
 from groupwise.data import Logp
 from groupwise.learner import EMA, AdamW8bit, InitialPolicy, Learner, Ranks, measure_plan
-from groupwise.learner.fsdp import WEIGHTS, Shards
+from groupwise.learner.fsdp import WEIGHTS, ShardedRanks
 from groupwise.learner.rank_store import join_store
 from groupwise.models import Lora, attach, find_model, fingerprint, read_model, read_tokenizer, write_adapter
 from groupwise.training.build import new_learner, read_policy
@@ -36,7 +36,7 @@ def recomputed(ranks: Ranks) -> dict[str, Tensor]:
     tensors, state = learners[0].state()
     learners[1].restore({name: whole(ranks, x) for name, x in tensors.items()}, state)
     found = trained(learners[1], b, plans(b))
-    if isinstance(ranks, Shards) and ranks.rank:
+    if isinstance(ranks, ShardedRanks) and ranks.rank:
         assert ranks.receive() == WEIGHTS
     return found | {f"whole.{name}": x for name, x in learners[1].weights().items()}
 
@@ -112,7 +112,7 @@ SHARDED: dict[str, Callable[[Ranks], dict[str, Tensor]]] = {
 }  # fmt: skip
 
 
-def lost(ranks: Shards, directory: Path) -> None:
+def lost(ranks: ShardedRanks, directory: Path) -> None:
     """Rank 1 leaves before rank 0 gathers weights."""
     if ranks.rank:
         ranks.close()
@@ -125,7 +125,7 @@ def lost(ranks: Shards, directory: Path) -> None:
 
 def main(directory: Path, rank: int, size: int, port: int) -> None:
     torch.set_num_threads(1)
-    ranks = Shards(join_store(port, size, deadline=DEADLINE), rank, size, LANES, deadline=DEADLINE)
+    ranks = ShardedRanks(join_store(port, size, deadline=DEADLINE), rank, size, LANES, deadline=DEADLINE)
     tensors = {f"{name}/{key}": x for name, job in SHARDED.items() for key, x in job(ranks).items()}
     torch.save(tensors, directory / f"{rank}.pt")
     lost(ranks, directory)

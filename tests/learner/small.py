@@ -5,14 +5,23 @@ from collections.abc import Sequence
 import torch
 
 from groupwise.data import Draw, Finish, Outcome, Prompt, Rollout, Sample, Verdict
-from groupwise.models import Decoder, Shape
+from groupwise.models import Decoder, DecoderShape
 
-SHAPE = Shape(
-    vocabulary=17, width=16, layers=2, heads=4, kv_heads=2, head_dim=8, inner=24, qk_norm=True, tied=True, positions=128
+SHAPE = DecoderShape(
+    vocabulary=17,
+    width=16,
+    layers=2,
+    heads=4,
+    kv_heads=2,
+    head_dim=8,
+    mlp_width=24,
+    qk_norm=True,
+    tied_embeddings=True,
+    positions=128,
 )
 
 
-def model(dtype: torch.dtype = torch.float64, seed: int = 0, shape: Shape = SHAPE) -> Decoder:
+def model(dtype: torch.dtype = torch.float64, seed: int = 0, shape: DecoderShape = SHAPE) -> Decoder:
     return Decoder.new(shape, seed).to(dtype)
 
 

@@ -56,7 +56,7 @@ def dense_distributions(decoder: Decoder, batch: Batch) -> Tensor:
         if sample.tokens:
             layout = PrefixPacking.of([sample.context], [sample.tokens])
             logits = decoder.head(decoder(layout.tokens, layout))
-            rows.append((logits[layout.source] / 0.7).log_softmax(-1))
+            rows.append((logits[layout.predicting_indices] / 0.7).log_softmax(-1))
     return torch.cat(rows)
 
 
@@ -95,7 +95,7 @@ def test_value_and_gradient_equal_dense_code(alpha: float, logits: int, monkeypa
     p = dense_distributions(plain, batch)
     expected = dense(p, dense_distributions(teacher, batch).detach(), alpha)
     torch.testing.assert_close(batch[Divergence("teacher", alpha)], expected.detach(), rtol=1e-10, atol=1e-13)
-    (0.7 * expected * batch.share).sum().backward()
+    (0.7 * expected * batch.loss_share).sum().backward()
     direct = torch.cat([x.grad.flatten() for x in plain.parameters() if x.grad is not None])
     assert direct.norm() > 1e-3
     torch.testing.assert_close(gradient, direct, rtol=1e-9, atol=1e-12)

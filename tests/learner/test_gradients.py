@@ -96,7 +96,7 @@ def test_the_embeddings_gradient_is_added_in_place(tied: bool) -> None:
     batch, objective = credited(), OBJECTIVES["tokens"]
     found, graphs = [], []
     for in_place in (False, True):
-        it = Learner(model(shape=replace(SHAPE, tied=tied)), optimizer=AdamW(), steps=1, temperature=0.7)
+        it = Learner(model(shape=replace(SHAPE, tied_embeddings=tied)), optimizer=AdamW(), steps=1, temperature=0.7)
         assert it.model.model.adds_in_place
         it.model.model.adds_in_place = in_place
         it._backward(objective.prepare(batch), StepPlan((tuple(range(9)), tuple(range(9, 24)))), objective)
@@ -200,7 +200,7 @@ def test_entropy_is_that_of_the_distribution():
     _, entropy = forward(decoder, batch, temperature=0.7)
     sample = batch.samples[0]
     layout = PrefixPacking.of([sample.context], [sample.tokens])
-    probs = (decoder.head(decoder(layout.tokens, layout))[layout.source] / 0.7).softmax(-1)
+    probs = (decoder.head(decoder(layout.tokens, layout))[layout.predicting_indices] / 0.7).softmax(-1)
     wanted = torch.distributions.Categorical(probs=probs).entropy()
     torch.testing.assert_close(entropy[: len(wanted)], wanted.detach(), rtol=1e-12, atol=0)
 
@@ -221,8 +221,8 @@ def test_a_step_divides_by_its_tokens_and_reports_its_loss():
     for step in steps:
         taken = learner().step(batch, step, objective)
         mine = objective.prepare(batch.take(step.samples))
-        assert mine.share is not None
-        torch.testing.assert_close(mine.share.sum(), torch.tensor(1.0, dtype=torch.float64))
+        assert mine.loss_share is not None
+        torch.testing.assert_close(mine.loss_share.sum(), torch.tensor(1.0, dtype=torch.float64))
         decoder = model()
         logp, _ = forward(decoder, mine, temperature=0.7)
         assert taken.loss == pytest.approx(objective(mine.having(logp=logp)).item(), abs=1e-12)

@@ -8,12 +8,14 @@ from groupwise.learner.microbatch_sums import MicrobatchSums
 def test_a_loss_is_one_sum_from_left_to_right_over_the_terms_of_all_microbatches() -> None:
     """Adding the sums of microbatches would lose the 1.0: floats do not associate."""
     first = MicrobatchSums(
-        auxiliary=(("a", 0.1), ("b", 2.0)), terms=(1e16, -1e16), changed_route_count=1, route_count=3
+        auxiliary=(("a", 0.1), ("b", 2.0)), loss_terms=(1e16, -1e16), changed_route_count=1, route_count=3
     )
-    second = MicrobatchSums(auxiliary=(("a", 0.2), ("b", 4.0)), terms=(1.0, 0.5), changed_route_count=2, route_count=4)
+    second = MicrobatchSums(
+        auxiliary=(("a", 0.2), ("b", 4.0)), loss_terms=(1.0, 0.5), changed_route_count=2, route_count=4
+    )
     both = first + second
     assert both.loss == 0.0 + 1e16 - 1e16 + 1.0 + 0.5 == 1.5
-    assert (MicrobatchSums(terms=(1.0,)) + MicrobatchSums(terms=(1e16, -1e16))).loss == 0.0
+    assert (MicrobatchSums(loss_terms=(1.0,)) + MicrobatchSums(loss_terms=(1e16, -1e16))).loss == 0.0
     assert both.auxiliary_losses == {"a": 0.0 + 0.1 + 0.2, "b": 6.0}
     assert (both.changed_route_count, both.route_count) == (3, 7)
     assert (MicrobatchSums() + first, first + MicrobatchSums()) == (first, first)

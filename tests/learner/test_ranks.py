@@ -12,7 +12,7 @@ from torch import Tensor
 
 import groupwise
 from groupwise.core import InvalidValue
-from groupwise.learner import AdamW, Alone, Learner, StepPlan, check_lanes
+from groupwise.learner import AdamW, Learner, SingleProcess, StepPlan, check_lanes
 from groupwise.learner.lane_sums import LaneSums, order_of
 from groupwise.learner.optimizer import Optimizer
 from groupwise.learner.rank_store import host_store
@@ -34,7 +34,7 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         for rank in range(4)
     ]
     try:
-        torch.save(computed(Alone(lanes=LANES), path), path / "1-0.pt")
+        torch.save(computed(SingleProcess(lanes=LANES), path), path / "1-0.pt")
         for rank, code in ((0, 0), (1, 128 + signal.SIGKILL), (3, 0)):  # number 2 is stopped
             errors = processes[rank].communicate(timeout=4 * DEADLINE)[1]
             assert processes[rank].returncode == code, errors[-3000:]
@@ -65,7 +65,7 @@ def test_every_rank_of_every_number_of_ranks_has_the_bits_of_one(directory: Path
 @pytest.mark.t(51)
 @pytest.mark.parametrize("size", (1, 2, 4))
 def test_every_trained_tensor_moves_on_every_rank(directory: Path, size: int) -> None:
-    start = policy_learner(Alone(), torch.float32).model.state_dict()
+    start = policy_learner(SingleProcess(), torch.float32).model.state_dict()
     for rank in range(size):
         policy = read(directory, size, rank, "float32")
         assert [name for name, x in start.items() if torch.equal(x, policy[f"float32/policy.{name}"])] == []
@@ -75,7 +75,7 @@ def test_lanes_change_the_order_of_a_sum_and_nothing_else(directory: Path) -> No
     """Four lanes against one: equal up to rounding, and not equal in float32, or the other tests prove nothing."""
     b = batch()
     for dtype, tolerance in (("float32", 1e-4), ("float64", 1e-12)):
-        it = policy_learner(Alone(), getattr(torch, dtype))
+        it = policy_learner(SingleProcess(), getattr(torch, dtype))
         it_state = trained(it, b, plans(b, lanes=1))
         four = read(directory, 1, 0, dtype)
         policy = {name: x for name, x in it_state.items() if name.startswith("policy.")}
@@ -109,13 +109,13 @@ def test_a_plan_has_a_multiple_of_the_lanes_and_loses_no_sample(tokens: int, lan
 def test_ranks_have_equally_many_microbatches() -> None:
     (step,) = plans(batch([[3, 5]]), lanes=LANES)
     assert len(step.microbatches) == 4 and sum(map(bool, step.microbatches)) == 2
-    assert list(order_of(Alone(lanes=2), 0, 4)) == [0, 1, 2, 3]
+    assert list(order_of(SingleProcess(lanes=2), 0, 4)) == [0, 1, 2, 3]
 
 
 def test_a_round_is_added_in_a_tree_and_rounds_in_order() -> None:
     """In float32, 2^24 + 1 is 2^24: the sum shows its order."""
     weight, most = torch.ones(1, requires_grad=True), float(1 << 24)
-    sums = LaneSums([Optimizer([weight], AdamW())], Alone(lanes=4))
+    sums = LaneSums([Optimizer([weight], AdamW())], SingleProcess(lanes=4))
     # (2^24 + 1) + (1 + 1), then - 2^24, then 0: with two rounds, sums that are no round could end as one.
     for x in (most, 1.0, 1.0, 1.0, 0.0, 0.0, 0.0, -most, 0.0, 0.0, 0.0, 0.0):
         weight.grad = torch.tensor([x])
@@ -125,7 +125,7 @@ def test_a_round_is_added_in_a_tree_and_rounds_in_order() -> None:
 
 
 def test_a_step_of_one_lane_needs_no_particular_number_of_microbatches() -> None:
-    it: Learner = policy_learner(Alone())
+    it: Learner = policy_learner(SingleProcess())
     assert not it.step(batch(), StepPlan((tuple(range(24)),)), OBJECTIVE).skip_reason
 
 
@@ -133,7 +133,7 @@ def test_a_weight_that_one_lane_reaches_is_trained() -> None:
     """Such as an expert that gets tokens of one microbatch only. A weight that no lane reaches has no gradient."""
     weights = [torch.ones(2, requires_grad=True) for _ in range(2)]
     optimizer = Optimizer(weights, AdamW())
-    sums = LaneSums([optimizer], Alone(lanes=2))
+    sums = LaneSums([optimizer], SingleProcess(lanes=2))
     weights[0].grad = torch.tensor([1.0, -2.0])
     sums.add_microbatch()
     sums.add_microbatch()

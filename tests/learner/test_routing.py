@@ -38,7 +38,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> TransformersModel:
 def batch() -> Batch:
     """Three prompts with four answers of 0 to 20 tokens."""
     b = pack(rollouts([[12, 20, 1, 0], [3, 3, 15, 8], [1, 17, 20, 2]]))
-    return b.having(advantage=every_token(centred(b.score, b), b))
+    return b.having(advantage=every_token(centred(b.verdict_score, b), b))
 
 
 def learner(model: TransformersModel, lr: float = 0.05) -> Learner:

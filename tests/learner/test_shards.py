@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from groupwise.core import Usage
-from groupwise.learner import Alone
-from groupwise.learner.fsdp import Shards, on_meta, rows_before, rows_of_ranks
+from groupwise.learner import SingleProcess
+from groupwise.learner.fsdp import ShardedRanks, on_meta, rows_before, rows_of_ranks
 from groupwise.learner.rank_store import host_store
 from tests.docs.warm_shell import environment
 from tests.learner.rank_jobs import DEADLINE, LANES
@@ -48,7 +48,7 @@ def results(path: Path) -> list[dict[str, Tensor]]:
 @pytest.mark.parametrize("job", SHARDED)
 def test_shards_have_the_bits_of_one_process(directory: Path, job: str) -> None:
     ranks = results(directory)
-    one = {f"{job}/{key}": x for key, x in SHARDED[job](Alone(lanes=LANES)).items()}
+    one = {f"{job}/{key}": x for key, x in SHARDED[job](SingleProcess(lanes=LANES)).items()}
     assert len(one) > 10
     for name, x in one.items():
         parts = [rank[name] for rank in ranks]
@@ -93,4 +93,4 @@ def test_a_copy_on_the_meta_device_has_no_weights() -> None:
 
 def test_other_models_than_decoders_are_refused() -> None:
     with pytest.raises(Usage, match="Sequential cannot be sharded"):
-        Shards.held(object.__new__(Shards), torch.nn.Sequential())
+        ShardedRanks.held(object.__new__(ShardedRanks), torch.nn.Sequential())

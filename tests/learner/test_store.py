@@ -10,7 +10,7 @@ import pytest
 from torch.distributed import DistNetworkError, DistStoreError
 
 from groupwise.core import WorkerLost
-from groupwise.learner import Replicas, distributed
+from groupwise.learner import ReplicatedRanks, distributed
 from groupwise.learner import rank_store as stores
 from groupwise.learner.rank_store import (
     CALL,
@@ -103,7 +103,7 @@ def test_ranks_that_meet_name_a_host_that_vanishes(vanished: PretendedStore, mon
     monkeypatch.setattr(distributed, "START", timedelta(seconds=0.1))
     monkeypatch.setattr(vanished, "set", lambda key, value: None)
     with pytest.raises(WorkerLost, match=r"rank 1 waited for all ranks, which did not answer within 0\.2 s: the start"):
-        Replicas(vanished, 1, 2, 2, deadline=0.1)
+        ReplicatedRanks(vanished, 1, 2, 2, deadline=0.1)
 
 
 def test_a_host_that_accepts_connections_and_is_silent_is_no_rank_0() -> None:

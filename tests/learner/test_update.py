@@ -149,9 +149,9 @@ def test_memories_are_written_after_the_steps_and_read_in_the_next_batch():
 
     it = Learner(model(), optimizer=AdamW(), steps=1, memory=(("seen", Count()),))
     batch = it.compute_measures(pack(ragged()), PLAN, frozenset())
-    assert batch.memory["seen"] == 0
+    assert batch.memories["seen"] == 0
     it.remember(batch, {})
-    assert it.compute_measures(pack(ragged()), PLAN, frozenset()).memory["seen"] == 24
+    assert it.compute_measures(pack(ragged()), PLAN, frozenset()).memories["seen"] == 24
 
 
 def test_written_tokens_are_learned():

@@ -14,7 +14,7 @@ from groupwise.learner import AdamW, ClippedValueLoss, InitialPolicy, Learner, S
 from groupwise.learner.auxiliary import AuxiliaryInputs, ForwardResult
 from groupwise.learner.forward import hidden_states
 from groupwise.methods import GAE, Method
-from groupwise.models import PrefixPacking, Shape
+from groupwise.models import DecoderShape, PrefixPacking
 from groupwise.training.loop import compute_advantages
 from tests.learner.small import SHAPE, model, ragged
 from tests.learner.test_gradients import OBJECTIVES, close, credited
@@ -31,7 +31,9 @@ TRUNKS = {
 }
 
 
-def learner(part: ValueModel, dtype: torch.dtype = torch.float64, shape: Shape = SHAPE, **settings: Any) -> Learner:
+def learner(
+    part: ValueModel, dtype: torch.dtype = torch.float64, shape: DecoderShape = SHAPE, **settings: Any
+) -> Learner:
     it = Learner(
         model(dtype, shape=shape), optimizer=AdamW(lr=1e-2), steps=10, temperature=0.7,
         side_models=(("reference", InitialPolicy()), ("critic", replace(part, optimizer=AdamW(lr=3e-2)))), **settings,
@@ -130,7 +132,7 @@ def test_worked_numbers_of_the_losses() -> None:
     third = torch.full((3,), 1 / 3, dtype=torch.float64)
     states = hidden_states(model(), batch)
     numbers = {Value(): torch.full_like(third, 0.5), Return(): torch.tensor([1.0, 1.0, 0.0], dtype=torch.float64)}
-    batch = batch.having(share=third, measures=numbers)
+    batch = batch.having(loss_share=third, measures=numbers)
     for loss, total, slope in (
         (ClippedValueLoss(clip=0.2), 0.2004166667, [0.0, -0.3, 0.55 / 3]),
         (SquaredValueLoss(), (0.01 + 0.81 + 0.3025) / 6, [-0.1 / 3, -0.3, 0.55 / 3]),

@@ -15,9 +15,9 @@ from groupwise.data import (
     Divergence,
     Entropy,
     Logp,
-    Mark,
     Rollout,
     Sample,
+    TokenMark,
     pack,
 )  # fmt: skip
 from groupwise.learner import EMA, AdamW, FromDirectory, Learner, StepPlan
@@ -35,7 +35,7 @@ def hinted() -> list[Rollout]:
     """The ragged rollouts; every second sample has the view `hint`, a longer context."""
     return [
         replace(r, samples=tuple(
-            replace(s, views={"hint": (*HINT, *s.context)} if i % 2 else {}) for i, s in enumerate(r.samples)
+            replace(s, prompt_views={"hint": (*HINT, *s.context)} if i % 2 else {}) for i, s in enumerate(r.samples)
         ))
         for r in ragged()
     ]  # fmt: skip
@@ -53,12 +53,14 @@ def dense(decoder: Decoder, batch: Batch, view: str) -> Tensor:
     """Log-probs [n, vocabulary] of each token's distribution under a view; NaN for samples without it."""
     rows = []
     for sample in batch.samples:
-        context = sample.views.get(view, ()) if view else sample.context
+        context = sample.prompt_views.get(view, ()) if view else sample.context
         if not context:
             rows.append(torch.full((len(sample.tokens), 17), math.nan, dtype=torch.float64))
         elif sample.tokens:
             layout = PrefixPacking.of([context], [sample.tokens])
-            rows.append((decoder.head(decoder(layout.tokens, layout))[layout.source] / 0.7).log_softmax(-1).detach())
+            rows.append(
+                (decoder.head(decoder(layout.tokens, layout))[layout.predicting_indices] / 0.7).log_softmax(-1).detach()
+            )
     return torch.cat(rows)
 
 
@@ -96,9 +98,14 @@ def test_a_batch_without_the_view_has_nan_only() -> None:
 
 def test_a_sample_trained_under_a_view_has_the_gradient_of_that_context() -> None:
     """Its log-probs of the engine, its versions and its tokens stay those of the sampling."""
-    moved = [replace(r, samples=tuple(s.under("hint") if s.views else s for s in r.samples)) for r in hinted()]
+    moved = [replace(r, samples=tuple(s.under("hint") if s.prompt_views else s for s in r.samples)) for r in hinted()]
     direct = [
-        replace(r, samples=tuple(replace(s, context=s.views.get("hint", s.context), views={}) for s in r.samples))
+        replace(
+            r,
+            samples=tuple(
+                replace(s, context=s.prompt_views.get("hint", s.context), prompt_views={}) for s in r.samples
+            ),
+        )
         for r in hinted()
     ]
     gradients = []
@@ -112,19 +119,22 @@ def test_a_sample_trained_under_a_view_has_the_gradient_of_that_context() -> Non
     assert torch.equal(*gradients)
     sample = moved[0].samples[3]
     original = hinted()[0].samples[3]
-    assert sample.views[SAMPLED] == original.context and sample.context == (*HINT, *original.context)
+    assert sample.prompt_views[SAMPLED] == original.context and sample.context == (*HINT, *original.context)
     assert (sample.tokens, sample.logp, sample.origin) == (original.tokens, original.logp, original.origin)
     assert sample.under(SAMPLED).context == original.context
 
 
 def test_the_gap_between_engine_and_learner_leaves_other_contexts_out() -> None:
-    samples = [s.under("hint") if s.views else s for r in hinted() for s in r.samples]
+    samples = [s.under("hint") if s.prompt_views else s for r in hinted() for s in r.samples]
     batch = pack([replace(ragged()[0], samples=tuple(replace(s, stream=(i,)) for i, s in enumerate(samples)))])
     same = batch.same_context
     assert 0 < int(same.sum()) < batch.tokens
     logp = torch.where(same, batch.logp_engine, batch.logp_engine + 5)
     assert set(describe_gap(logp, batch).values()) == {0.0}
-    assert max(describe_gap(logp, replace(batch, samples=tuple(replace(s, views={}) for s in samples))).values()) == 5.0
+    assert (
+        max(describe_gap(logp, replace(batch, samples=tuple(replace(s, prompt_views={}) for s in samples))).values())
+        == 5.0
+    )
 
 
 def test_marks_are_numbers_per_trained_token_and_nan_elsewhere() -> None:
@@ -132,33 +142,33 @@ def test_marks_are_numbers_per_trained_token_and_nan_elsewhere() -> None:
     sample = sample.with_text("abcde", (1, 2, 3, 4, 5))
     rollout = ragged()[0]
     verdict = rollout.samples[0].verdict
-    marked = replace(sample, verdict=verdict, marks={"step": (0.5, 1.0, 2.0, 3.0)})
+    marked = replace(sample, verdict=verdict, token_marks={"step": (0.5, 1.0, 2.0, 3.0)})
     other = replace(sample, verdict=verdict, stream=(1,))
     batch = pack([replace(rollout, samples=(marked, other))])
     nan = math.nan
     torch.testing.assert_close(
-        batch[Mark("step")], torch.tensor([0.5, 1.0, 3.0, nan, nan, nan, nan, nan], dtype=torch.float64),
+        batch[TokenMark("step")], torch.tensor([0.5, 1.0, 3.0, nan, nan, nan, nan, nan], dtype=torch.float64),
         equal_nan=True,
     )  # fmt: skip
-    assert batch[Mark("other")].isnan().all() and len(batch[Mark("other")]) == batch.tokens
-    assert batch.take([1])[Mark("step")].isnan().all() and batch.take([0])[Mark("step")][2] == 3.0
+    assert batch[TokenMark("other")].isnan().all() and len(batch[TokenMark("other")]) == batch.tokens
+    assert batch.take([1])[TokenMark("step")].isnan().all() and batch.take([0])[TokenMark("step")][2] == 3.0
     assert (
-        marked.last_turn.marks == {"step": (3.0,)} == {"step": marked.marks["step"][3:]}
-        and marked.fork(1, 0).marks == {}
+        marked.last_turn.token_marks == {"step": (3.0,)} == {"step": marked.token_marks["step"][3:]}
+        and marked.fork(1, 0).token_marks == {}
     )
 
 
 def test_a_conversations_last_turn_extends_its_views() -> None:
-    sample = Sample(context=(1,), stream=(0,), views={"hint": (9, 1)})
+    sample = Sample(context=(1,), stream=(0,), prompt_views={"hint": (9, 1)})
     sample = sample.insert((5,), WRITTEN).insert((7,), ENVIRONMENT).insert((8,), WRITTEN).with_text("abc", (1, 2, 3))
-    assert sample.last_turn.context == (1, 5, 7) and sample.last_turn.views == {"hint": (9, 1, 5, 7)}
+    assert sample.last_turn.context == (1, 5, 7) and sample.last_turn.prompt_views == {"hint": (9, 1, 5, 7)}
 
 
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"marks": {"step": (1.0,)}}, "the mark step \\(numbers per token\\) has 1 entries for 0 tokens"),
-        ({"views": {"hint": ()}}, "lacks its name or its prompt"),
+        ({"token_marks": {"step": (1.0,)}}, "the mark step \\(numbers per token\\) has 1 entries for 0 tokens"),
+        ({"prompt_views": {"hint": ()}}, "lacks its name or its prompt"),
     ],
 )
 def test_invalid_views_and_marks_are_refused(fields: dict[str, object], message: str) -> None:

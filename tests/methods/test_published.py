@@ -13,7 +13,7 @@ from groupwise.certificates.proofs import proofs_of
 from groupwise.commands.show import show
 from groupwise.data import find_metric
 from groupwise.learner import InitialPolicy
-from groupwise.methods import Method, Now, Ramp, Reference, Schedule, grpo, published, reference_of
+from groupwise.methods import Method, Ramp, Reference, Schedule, ScheduleInput, grpo, published, reference_of
 from groupwise.methods.families import FAMILIES, method_family, subject_of
 from groupwise.methods.method import Method as MethodItself
 from groupwise.objective import Objective, TruncatedImportance
@@ -221,7 +221,7 @@ def test_the_engine_gap_is_corrected_once():
 def test_a_ramp_ends_at_its_end():
     ramp = Ramp(0.4, 0.2, 10)
     assert isinstance(ramp, Schedule)
-    assert [ramp(Now(i)) for i in (0, 5, 10, 99)] == pytest.approx([0.4, 0.3, 0.2, 0.2])
+    assert [ramp(ScheduleInput(i)) for i in (0, 5, 10, 99)] == pytest.approx([0.4, 0.3, 0.2, 0.2])
 
 
 def test_method_is_exported_once():

@@ -13,10 +13,10 @@ from groupwise.methods import (
     Cycle,
     FromMemory,
     Method,
-    Now,
     PiecewiseConstant,
     Ramp,
     Schedule,
+    ScheduleInput,
     Stairs,
     co_grpo,
     grpo,
@@ -34,12 +34,12 @@ ADAPTIVE = replace(
 
 def test_a_ramp_without_a_length_is_over_the_whole_run() -> None:
     ramp = Ramp(1.0, 0.0)
-    assert [ramp(Now(i, iterations=4)) for i in range(5)] == [1.0, 0.75, 0.5, 0.25, 0.0]
+    assert [ramp(ScheduleInput(i, total_iterations=4)) for i in range(5)] == [1.0, 0.75, 0.5, 0.25, 0.0]
 
 
 def test_a_constant_follows_a_memory() -> None:
     assert isinstance(FromMemory("kl"), Schedule)
-    method = ADAPTIVE.at(Now(7, 10, {"kl": 0.125}))
+    method = ADAPTIVE.at(ScheduleInput(7, 10, {"kl": 0.125}))
     (penalty,) = method.objective.penalties
     assert penalty == replace(grpo().objective.penalties[0], coefficient=0.125)
 
@@ -70,7 +70,7 @@ SCHEDULED = [method for make in published if (method := make()).schedules] + [co
 def test_a_schedule_sets_a_field_as_the_recipe_reader_does(method: Method) -> None:
     memory = {name: part.init() for name, part in method.memory}
     for i in (0, 1, 29, 30, 57, 99):
-        now, expected = Now(i, 100, memory), method
+        now, expected = ScheduleInput(i, 100, memory), method
         for path, schedule in method.schedules:
             number = schedule(now)
             expected = override(expected, path, int(number) if float(number).is_integer() else number)
@@ -89,7 +89,7 @@ def test_a_number_that_a_field_refuses_in_the_run_is_a_typed_error() -> None:
     """Numbers of a memory are not known when the recipe is read."""
     method = replace(ADAPTIVE, schedules=(("group_size", FromMemory("kl")),))
     with pytest.raises(InvalidValue, match="at iteration 3 the schedule of group_size returns 0, which is refused"):
-        method.at(Now(3, 10, {"kl": 0.0}))
+        method.at(ScheduleInput(3, 10, {"kl": 0.0}))
 
 
 def test_reading_tries_a_long_run_at_about_a_hundred_iterations(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,16 +5,16 @@ from pathlib import Path
 from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, trainers
 from tokenizers import Tokenizer as Fast
 
-from groupwise.models import Decoder, Shape, Tokenizer, write_model
+from groupwise.models import Decoder, DecoderShape, Tokenizer, write_model
 
 
-def shape(family: str = "qwen3", **changes: object) -> Shape:
+def shape(family: str = "qwen3", **changes: object) -> DecoderShape:
     fields = {
-        "vocabulary": 40, "width": 32, "layers": 2, "heads": 4, "kv_heads": 2, "head_dim": 12, "inner": 48,
+        "vocabulary": 40, "width": 32, "layers": 2, "heads": 4, "kv_heads": 2, "head_dim": 12, "mlp_width": 48,
         "positions": 128, "rope_theta": 5000.0, "eps": 1e-5, "qk_norm": family == "qwen3",
         "qkv_bias": family == "qwen2",
     }  # fmt: skip
-    return Shape(family=family, **{**fields, **changes})  # pyright: ignore[reportArgumentType]
+    return DecoderShape(family=family, **{**fields, **changes})  # pyright: ignore[reportArgumentType]
 
 
 def characters() -> Tokenizer:

@@ -20,7 +20,7 @@ ENDS = {"<|end|>": "eos_token_id", "<|im_end|>": "eot_token_id"}
 def decoder(family: str) -> Decoder:
     """A random model. transformers assumes 128 elements a head for every GGUF file of Qwen3."""
     sizes = {"heads": 2, "kv_heads": 1, "head_dim": 128} if family == "qwen3" else {"head_dim": 16}
-    return Decoder.new(shape(family, vocabulary=SIZE, width=64, inner=96, **sizes), 1, spread=0.2)
+    return Decoder.new(shape(family, vocabulary=SIZE, width=64, mlp_width=96, **sizes), 1, spread=0.2)
 
 
 def write_gguf(
@@ -33,7 +33,7 @@ def write_gguf(
     shape = model.shape
     writer = gguf.GGUFWriter(path, family)
     values = {
-        "hidden_size": shape.width, "intermediate_size": shape.inner, "num_hidden_layers": shape.layers,
+        "hidden_size": shape.width, "intermediate_size": shape.mlp_width, "num_hidden_layers": shape.layers,
         "num_attention_heads": shape.heads, "num_key_value_heads": shape.kv_heads,
         "max_position_embeddings": shape.positions,
     }  # fmt: skip

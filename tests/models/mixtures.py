@@ -54,7 +54,7 @@ def trainable(path: Path, **changes: Any) -> Path:
     """A random model with the tokenizer of the packaged task."""
     tokenizer = read_tokenizer(find_model("calculator"))
     path.mkdir(exist_ok=True)
-    words = {"vocab_size": tokenizer.backend_tokenizer.get_vocab_size(), "eos_token_id": min(tokenizer.eos)}
+    words = {"vocab_size": tokenizer.backend_tokenizer.get_vocab_size(), "eos_token_id": min(tokenizer.eos_ids)}
     made(path, "Qwen3Moe", **{**FIELDS, **words, **changes})
     tokenizer.save(path)
     return path

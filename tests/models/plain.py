@@ -85,8 +85,10 @@ def greedy(model: Any, prompt: Ids, most: int = 24) -> Ids:
     """The engine's greedy answer to three equal requests and a shorter one."""
     engine = NativeEngine(model, tokenizer(), seed=0)
     greedy = Sampling(temperature=0.0, max_tokens=most)
-    requests = [GenerationRequest(context=prompt, limit=most, draw=i, stream=(0,), sampling=greedy) for i in range(3)]
-    requests.append(GenerationRequest(context=prompt[:5], limit=most, draw=3, stream=(0,), sampling=greedy))
+    requests = [
+        GenerationRequest(context=prompt, limit=most, draw_id=i, stream=(0,), sampling=greedy) for i in range(3)
+    ]
+    requests.append(GenerationRequest(context=prompt[:5], limit=most, draw_id=3, stream=(0,), sampling=greedy))
 
     async def go() -> list[Ids]:
         return [generation.tokens for generation in await asyncio.gather(*map(engine.sample, requests))]

@@ -15,12 +15,12 @@ from tests.models.plain import made
 from tests.rollout.fakes import decoder, engine, generate, request
 
 pytestmark = pytest.mark.skipif(not gains(torch.zeros(LEAST)), reason="oneDNN's blocks are used on x86 alone")
-LARGE = {"width": 256, "head_dim": 64, "inner": 300, "layers": 2, "vocabulary": 300}
+LARGE = {"width": 256, "head_dim": 64, "mlp_width": 300, "layers": 2, "vocabulary": 300}
 LAYOUT = PrefixPacking.of([(1, 2, 3)] * 3, [(4, 5), tuple(range(6, 40)), (7, 8, 9)])
 
 
 def large(tied: bool, dtype: torch.dtype = torch.float32) -> Decoder:
-    return decoder(dtype, spread=0.08, tied=tied, **LARGE)
+    return decoder(dtype, spread=0.08, tied_embeddings=tied, **LARGE)
 
 
 def parts(model: nn.Module) -> list[PrepackedLinear]:

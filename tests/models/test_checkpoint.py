@@ -27,7 +27,7 @@ def change(path: Path, name: str = "config.json", **values: object) -> None:
 @pytest.mark.parametrize("tied", [True, False])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
 def test_a_directory_reads_back_equal(tmp_path: Path, family: str, tied: bool, dtype: torch.dtype) -> None:
-    decoder = Decoder.new(shape(family, tied=tied), 0, dtype=dtype)
+    decoder = Decoder.new(shape(family, tied_embeddings=tied), 0, dtype=dtype)
     write_model(decoder, tmp_path, tokenizer=characters())
     again = read_model(tmp_path, dtype=dtype)
     assert again.shape == decoder.shape == read_shape(tmp_path)
@@ -120,7 +120,7 @@ def test_tensors_that_differ_from_the_configuration_are_named(
 
 
 def test_a_stored_tied_head_must_be_the_embedding(tmp_path: Path) -> None:
-    embedding = load_file(directory(tmp_path, tied=True) / "model.safetensors")["model.embed_tokens.weight"]
+    embedding = load_file(directory(tmp_path, tied_embeddings=True) / "model.safetensors")["model.embed_tokens.weight"]
     reshape(tmp_path, **{"lm_head.weight": embedding.clone()})
     assert read_model(tmp_path).lm_head is None
     reshape(tmp_path, **{"lm_head.weight": embedding + 1})
@@ -163,11 +163,11 @@ def test_a_context_longer_than_the_models_limit_is_refused(tmp_path: Path) -> No
 def test_a_window_longer_than_every_text_is_dropped(tmp_path: Path) -> None:
     directory(tmp_path, "qwen2")
     change(tmp_path, sliding_window=100, max_window_layers=1, use_sliding_window=False)
-    assert read_shape(tmp_path).windows == ()
+    assert read_shape(tmp_path).attention_windows == ()
     change(tmp_path, use_sliding_window=True)
-    assert read_shape(tmp_path).windows == (None, 100)
+    assert read_shape(tmp_path).attention_windows == (None, 100)
     change(tmp_path, sliding_window=128)
-    assert read_shape(tmp_path).windows == ()
+    assert read_shape(tmp_path).attention_windows == ()
 
 
 def test_models_are_found_by_path_or_packaged_name(tmp_path: Path) -> None:
@@ -185,8 +185,8 @@ def test_shapes_outside_their_family_are_not_written(tmp_path: Path) -> None:
 def test_a_written_model_keeps_the_generation_settings_and_ids_of_its_source(tmp_path: Path) -> None:
     tokenizer, source = characters(), tmp_path / "source"
     write_model(decoder := Decoder.new(shape(), 0), source, tokenizer=tokenizer)
-    assert json.loads((source / "config.json").read_text())["pad_token_id"] == min(tokenizer.eos)
-    settings = {"temperature": 0.6, "top_p": 0.9, "repetition_penalty": 1.1, "eos_token_id": min(tokenizer.eos)}
+    assert json.loads((source / "config.json").read_text())["pad_token_id"] == min(tokenizer.eos_ids)
+    settings = {"temperature": 0.6, "top_p": 0.9, "repetition_penalty": 1.1, "eos_token_id": min(tokenizer.eos_ids)}
     settings |= {"pad_token_id": 3, "transformers_version": "5.0.0"}
     (source / "generation_config.json").write_text(json.dumps(settings))
     config = json.loads((source / "config.json").read_text()) | {"pad_token_id": 3, "bos_token_id": 2}
@@ -195,8 +195,8 @@ def test_a_written_model_keeps_the_generation_settings_and_ids_of_its_source(tmp
     written = json.loads((tmp_path / "kept" / "generation_config.json").read_text())
     assert written == settings | {"bos_token_id": 2}
     config = json.loads((tmp_path / "kept" / "config.json").read_text())
-    assert [config[f"{name}_token_id"] for name in ("bos", "eos", "pad")] == [2, min(tokenizer.eos), 3]
-    other = replace(read_tokenizer(source), eos=frozenset((4,)))  # other end tokens than the source's
+    assert [config[f"{name}_token_id"] for name in ("bos", "eos", "pad")] == [2, min(tokenizer.eos_ids), 3]
+    other = replace(read_tokenizer(source), eos_ids=frozenset((4,)))  # other end tokens than the source's
     write_model(decoder, tmp_path / "other", tokenizer=other, source=source)
     assert json.loads((tmp_path / "other" / "generation_config.json").read_text())["eos_token_id"] == [4]
 

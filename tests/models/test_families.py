@@ -9,7 +9,13 @@ import torch
 
 from groupwise.models import read_model, read_shape, write_model
 from groupwise.models.decoder.architectures import config_of
-from groupwise.models.decoder.rope import Linear, Llama3, Yarn, parameters_of, scaling_of
+from groupwise.models.decoder.rope import (
+    LinearRopeScaling,
+    Llama3RopeScaling,
+    YarnRopeScaling,
+    parameters_of,
+    scaling_of,
+)
 from groupwise.models.decoder.transformers_model import TransformersModel
 from tests.models.directories import characters, shape
 from tests.models.plain import PROMPT, generated, greedy, load, made, ours, theirs, written
@@ -132,11 +138,11 @@ def test_transformers_loads_the_directories_that_we_write(case: tuple[Path, Any]
 @pytest.mark.parametrize(
     "part",
     [
-        Linear(factor=3.0),
-        Llama3(**LLAMA3),  # pyright: ignore[reportArgumentType]
-        Yarn(**YARN),  # pyright: ignore[reportArgumentType]
-        Yarn(**WARM),
-        Yarn(factor=40.0, original_max_position_embeddings=4096, beta_fast=1.0, beta_slow=1.0),
+        LinearRopeScaling(factor=3.0),
+        Llama3RopeScaling(**LLAMA3),  # pyright: ignore[reportArgumentType]
+        YarnRopeScaling(**YARN),  # pyright: ignore[reportArgumentType]
+        YarnRopeScaling(**WARM),
+        YarnRopeScaling(factor=40.0, original_max_position_embeddings=4096, beta_fast=1.0, beta_slow=1.0),
     ],
 )
 def test_frequencies_are_those_of_transformers(part: Any) -> None:
@@ -158,10 +164,10 @@ def test_frequencies_are_those_of_transformers(part: Any) -> None:
 def test_old_names_and_defaults_are_read(tmp_path: Path) -> None:
     """`type` and a top-level `rope_theta`, as before transformers 5; the original length as a top-level field."""
     part = scaling_of({"type": "yarn", "factor": 2}, 4096)
-    assert part == Yarn(factor=2.0, original_max_position_embeddings=4096)
+    assert part == YarnRopeScaling(factor=2.0, original_max_position_embeddings=4096)
     config = config_of(shape("llama")) | {"rope_scaling": {"type": "yarn", "factor": 4.0}}
     (tmp_path / "config.json").write_text(json.dumps(config))
     assert read_shape(tmp_path).positions == 512  # 128 times the scaling's factor
     config |= {"original_max_position_embeddings": 64}
     (tmp_path / "config.json").write_text(json.dumps(config))
-    assert read_shape(tmp_path).rope_scaling == Yarn(factor=4.0, original_max_position_embeddings=64)
+    assert read_shape(tmp_path).rope_scaling == YarnRopeScaling(factor=4.0, original_max_position_embeddings=64)

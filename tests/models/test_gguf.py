@@ -12,11 +12,11 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from groupwise.core import BadData, MissingRequirement, Storage
-from groupwise.models import PrefixPacking, Shape, find_model, find_template, read_model, read_tokenizer
+from groupwise.models import DecoderShape, PrefixPacking, find_model, find_template, read_model, read_tokenizer
 from groupwise.models.decoder import gguf_cache as caches
 from groupwise.models.decoder.gguf import gguf_config
 from groupwise.models.decoder.gguf_header import read_gguf_header
-from groupwise.models.decoder.rope import Llama3
+from groupwise.models.decoder.rope import Llama3RopeScaling
 from tests.checks import check
 from tests.models import gguf_files
 from tests.models.gguf_files import TEMPLATE, write_gguf
@@ -62,7 +62,7 @@ def test_token_ids_and_chat_template_equal_transformers(tmp_path: Path) -> None:
     ours, theirs = read_tokenizer(directory), transformers.AutoTokenizer.from_pretrained(tmp_path, gguf_file=file.name)
     for text in TEXTS[:3]:
         assert list(ours.encode(text)) == theirs(text, add_special_tokens=False).input_ids
-    assert ours.eos == {0, 1}, "the end of a text and the end of a turn"
+    assert ours.eos_ids == {0, 1}, "the end of a text and the end of a turn"
     assert json.loads((directory / "tokenizer_config.json").read_text())["model_max_length"] > 7, "of another model"
     template = find_template("chat", ours)
     assert template.source == TEMPLATE
@@ -235,8 +235,8 @@ def test_the_rope_scaling_of_llama_3_is_recognised(tmp_path: Path) -> None:
     assert len({round(x, 3) for x in divisors}) == 3, "frequencies that stay, that grow, and one between"
     directory = find_model(write_gguf(tmp_path / "a.gguf", "F32", rope=divisors))
     shape = read_model(directory).shape
-    assert isinstance(shape, Shape)
-    assert shape.rope_scaling == Llama3(
+    assert isinstance(shape, DecoderShape)
+    assert shape.rope_scaling == Llama3RopeScaling(
         factor=32, low_freq_factor=1, high_freq_factor=4, original_max_position_embeddings=8192
     )
     theirs = transformers.AutoModelForCausalLM.from_pretrained(directory).eval()

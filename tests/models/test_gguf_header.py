@@ -91,7 +91,7 @@ def test_values_and_tensors(tmp_path: Path) -> None:
     assert read.metadata["names"] == ["a", "ñ"] and read.metadata["numbers"].tolist() == [-1, 2, 3]
     assert read.metadata["flag"] is True and read.metadata["share"] == 0.5
     x = read.tensors["x"]
-    assert (x.kind, x.shape, x.offset) == (8, (3, 4), -(-len(content) // 64) * 64 + 128)
+    assert (x.ggml_type, x.shape, x.offset) == (8, (3, 4), -(-len(content) // 64) * 64 + 128)
 
 
 SIZES = ("block_count", "feed_forward_length", "attention.head_count", "context_length")

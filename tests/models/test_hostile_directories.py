@@ -18,7 +18,7 @@ from groupwise.models import find_model, find_template, read_model, read_shape, 
 from groupwise.models import model_files as reading
 from groupwise.models.decoder.architectures import LAYERS
 from groupwise.models.json_fields import DEPTH, MOST_BYTES
-from groupwise.models.rendering import Renderer
+from groupwise.models.rendering import TemplateRenderer
 from groupwise.models.weights import MOST_HEADER
 from tests.models.directories import directory
 from tests.models.test_templates import trained
@@ -251,7 +251,7 @@ def test_an_endless_template_is_refused(source: str) -> None:
 
 
 def test_a_worker_serves_until_a_template_exceeds_its_limits() -> None:
-    renderer = Renderer()
+    renderer = TemplateRenderer()
     try:
         assert renderer.render("{{ a }}", {"a": "\x1b\ud800日"}) == "\x1b\ud800日"
         first = renderer._process

@@ -26,8 +26,8 @@ from groupwise.models import (
     read_tokenizer,
     weight_files,
 )
-from groupwise.models.decoder.decoder import Sizes
-from groupwise.models.kind import Loading
+from groupwise.models.decoder.decoder import ModelSizes
+from groupwise.models.kind import LoadOptions
 
 HOME = Path(groupwise.__file__).parent
 CLASSES = {"FlowShape", "FlowPolicy", "MaskedShape", "MaskedPolicy", "PipelineShape"}
@@ -58,7 +58,7 @@ def test_no_room_asks_for_the_class_of_a_kind() -> None:
     assert asking == []
 
 
-class Planes(Sizes):
+class Planes(ModelSizes):
     kind: ClassVar[str] = "planes"
 
 
@@ -66,18 +66,18 @@ class PlaneKind(ModelKind):
     """A fifth kind: a model of one linear layer."""
 
     name = "planes"
-    described = "a plane"
+    description = "a plane"
 
     def recognises(self, path: Path, config: Mapping[str, Any]) -> bool:
         return config.get("model_type") == "plane"
 
-    def shape(self, path: Path, config: Mapping[str, Any], *, trust_remote_code: bool) -> Sizes:
+    def shape(self, path: Path, config: Mapping[str, Any], *, trust_remote_code: bool) -> ModelSizes:
         return Planes(vocabulary=config["vocab_size"], layers=1, kv_heads=1, head_dim=1, positions=8)
 
-    def read(self, path: Path, shape: Sizes, loading: Loading) -> nn.Module:
+    def read(self, path: Path, shape: ModelSizes, loading: LoadOptions) -> nn.Module:
         return nn.Linear(2, shape.vocabulary, dtype=loading.dtype)
 
-    def outline(self, path: Path, shape: Sizes, *, trust_remote_code: bool) -> nn.Module:
+    def outline(self, path: Path, shape: ModelSizes, *, trust_remote_code: bool) -> nn.Module:
         return nn.Linear(2, shape.vocabulary, device="meta")
 
     def config(self, model: nn.Module) -> dict[str, Any]:
@@ -93,7 +93,7 @@ def test_a_new_kind_is_one_class_in_the_table(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr("groupwise.models.checkpoint.KINDS", kinds)
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "plane", "vocab_size": 5, "eos_token_id": 0}))
     assert read_shape(tmp_path).kind == "planes" and weight_files(tmp_path) == [tmp_path / "plane.safetensors"]
-    loading = Loading(dtype=torch.float64, device="cpu", seed=0, trust_remote_code=False)
+    loading = LoadOptions(dtype=torch.float64, device="cpu", seed=0, trust_remote_code=False)
     model = kind_of(tmp_path).read(tmp_path, read_shape(tmp_path), loading)
     assert model.weight.shape == (5, 2) and model.weight.dtype == torch.float64
     assert next(outline(tmp_path).parameters()).is_meta

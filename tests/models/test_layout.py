@@ -10,25 +10,25 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from groupwise.data import AttentionLayout, Backbone
-from groupwise.models import Decoder, PrefixPacking, Shape
+from groupwise.models import Decoder, DecoderShape, PrefixPacking
 
-TINY = Shape(
+TINY = DecoderShape(
     vocabulary=11,
     width=16,
     layers=2,
     heads=4,
     kv_heads=2,
     head_dim=6,
-    inner=24,
+    mlp_width=24,
     positions=256,
     qk_norm=True,
     qkv_bias=True,
-    tied=True,
+    tied_embeddings=True,
 )
-SLIDING = replace(TINY, windows=(5, None))
+SLIDING = replace(TINY, attention_windows=(5, None))
 
 
-def decoder(dtype: torch.dtype = torch.float64, shape: Shape = TINY) -> Decoder:
+def decoder(dtype: torch.dtype = torch.float64, shape: DecoderShape = TINY) -> Decoder:
     return Decoder.new(shape, 0, dtype=dtype, spread=0.3)
 
 
@@ -36,7 +36,7 @@ class Alone:
     """The reference: one sequence with a full lower triangle, written with einsum."""
 
     def __init__(self, length: int) -> None:
-        self.position = torch.arange(length)
+        self.positions = torch.arange(length)
 
     def attend(
         self, layer: int, q: Tensor, k: Tensor, v: Tensor, *, window: int | None = None, softcap: float | None = None
@@ -44,7 +44,7 @@ class Alone:
         k, v = (x.repeat_interleave(q.shape[1] // k.shape[1], 1) for x in (k, v))
         score = torch.einsum("qhd,khd->hqk", q, k) / q.shape[-1] ** 0.5
         score = score if softcap is None else softcap * (score / softcap).tanh()
-        back = self.position[None, :, None] - self.position[None, None, :]
+        back = self.positions[None, :, None] - self.positions[None, None, :]
         score = score.masked_fill((back < 0) | (back >= (window or len(q))), -torch.inf)
         return torch.einsum("hqk,khd->qhd", score.softmax(-1), v)
 
@@ -60,7 +60,7 @@ def plain(model: Decoder, contexts: list[tuple[int, ...]], tokens: list[tuple[in
 
 def shared(model: Decoder, contexts: list[tuple[int, ...]], tokens: list[tuple[int, ...]]) -> Tensor:
     layout = PrefixPacking.of(contexts, tokens)
-    return model.head(model(layout.tokens, layout)[layout.source])
+    return model.head(model(layout.tokens, layout)[layout.predicting_indices])
 
 
 def gradients(model: Decoder, logits: Tensor, tokens: list[tuple[int, ...]]) -> Tensor:
@@ -108,7 +108,7 @@ def test_shared_forward_and_gradients_equal_each_sample_alone(
     piece: tuple[list[tuple[int, ...]], list[tuple[int, ...]]],
     dtype: torch.dtype,
     close: float,
-    shape: Shape,
+    shape: DecoderShape,
     long: int,
 ) -> None:
     """All answers attend to one copy of a context of more than `long` tokens, except in a layer with a window."""
@@ -158,9 +158,9 @@ def test_a_shared_long_context_gives_the_attention_of_each_row_alone(dtype: torc
 def test_equal_contexts_are_forwarded_once_and_last_tokens_never() -> None:
     layout = PrefixPacking.of([(1, 2), (3,), (1, 2), (1,), (4,)], [(5, 6), (7,), (8, 9, 10), (), (5,)])
     assert layout.tokens.tolist() == [1, 2, 3, 4, 5, 8, 9]
-    assert layout.position.tolist() == [0, 1, 0, 0, 2, 2, 3]
-    assert layout.source.tolist() == [1, 4, 2, 1, 5, 6, 3]
-    assert layout.target.tolist() == [5, 6, 7, 8, 9, 10, 5]
+    assert layout.positions.tolist() == [0, 1, 0, 0, 2, 2, 3]
+    assert layout.predicting_indices.tolist() == [1, 4, 2, 1, 5, 6, 3]
+    assert layout.target_tokens.tolist() == [5, 6, 7, 8, 9, 10, 5]
 
 
 def test_shared_prefixes_of_answers_are_forwarded_once() -> None:
@@ -170,10 +170,14 @@ def test_shared_prefixes_of_answers_are_forwarded_once() -> None:
     assert sorted(layout.tokens.tolist()) == [1, 2, 3, 5, 5, 6, 6, 7, 8]
     paths = [(), (5,), (5, 6), (5, 6, 7), (), (5,), (5, 6), (5, 6, 8)], [(), (5,), (5, 6)], [(), (5,), (), (5,)]
     before = [(1, 2, *p) for p in paths[0]] + [(3, *p) for p in paths[1]] + [(1, 2, *p) for p in paths[2]]
-    assert layout.position[layout.source].tolist() == [len(path) - 1 for path in before]
-    assert layout.tokens[layout.source].tolist() == [path[-1] for path in before]
-    assert len(set(zip(before, layout.source.tolist()))) == len(set(before)) == len(layout.source.unique())
-    assert layout.target.tolist() == [5, 6, 7, 0, 5, 6, 8, 0, 5, 6, 0, 5, 0, 5, 6]
+    assert layout.positions[layout.predicting_indices].tolist() == [len(path) - 1 for path in before]
+    assert layout.tokens[layout.predicting_indices].tolist() == [path[-1] for path in before]
+    assert (
+        len(set(zip(before, layout.predicting_indices.tolist())))
+        == len(set(before))
+        == len(layout.predicting_indices.unique())
+    )
+    assert layout.target_tokens.tolist() == [5, 6, 7, 0, 5, 6, 8, 0, 5, 6, 0, 5, 0, 5, 6]
 
 
 def test_contexts_with_different_content_share_nothing() -> None:
@@ -181,7 +185,7 @@ def test_contexts_with_different_content_share_nothing() -> None:
     contexts, tokens = [(1, 2)] * 3, [(7, 8), (7, 9), (7, 9)]
     shared = PrefixPacking.of(contexts, tokens, contents=["cat", "dog", "cat"])
     assert len(shared.tokens) == len(PrefixPacking.of(contexts[:2], tokens[::2]).tokens) + 2 + 1
-    assert shared.source[2:4].tolist() != shared.source[4:6].tolist()
+    assert shared.predicting_indices[2:4].tolist() != shared.predicting_indices[4:6].tolist()
     plain = PrefixPacking.of(contexts, tokens)
     assert torch.equal(PrefixPacking.of(contexts, tokens, contents=["cat"] * 3).tokens, plain.tokens)
 
@@ -189,7 +193,7 @@ def test_contexts_with_different_content_share_nothing() -> None:
 def test_a_group_of_one_answer_costs_one_answer() -> None:
     layout = PrefixPacking.of([(1, 2, 3)] * 16, [(4,) * 20] * 16)
     assert len(layout.tokens) == 3 + 19
-    assert len(layout.source) == 16 * 20
+    assert len(layout.predicting_indices) == 16 * 20
 
 
 def test_a_microbatch_without_tokens_is_valid() -> None:
@@ -218,7 +222,7 @@ def test_padding_brings_in_no_other_row(long: int, monkeypatch: pytest.MonkeyPat
     n = len(layout.tokens)
     clean = [torch.randn(n, h, 8, generator=draw, dtype=torch.float64) for h in (4, 2, 2)]
     starts = torch.tensor([0, 3, 12, 42, 44, 68, 81, n])  # three contexts, then what is forwarded of four samples
-    assert [int(layout.position[s]) for s in starts[:-1]] == [0, 0, 0, 3, 9, 3, 30]
+    assert [int(layout.positions[s]) for s in starts[:-1]] == [0, 0, 0, 3, 9, 3, 30]
     family = torch.zeros(n, dtype=torch.bool)
     for row in (0, 3, 5):
         family[starts[row] : starts[row + 1]] = True
@@ -277,6 +281,6 @@ def test_new_is_a_function_of_its_seed() -> None:
 
 @pytest.mark.parametrize("wrong", [{"kv_heads": 3}, {"head_dim": 5}, {"layers": 0}])
 def test_invalid_shapes_are_refused(wrong: dict[str, int]) -> None:
-    fields = {"vocabulary": 5, "width": 8, "layers": 1, "heads": 4, "kv_heads": 2, "head_dim": 4, "inner": 8}
+    fields = {"vocabulary": 5, "width": 8, "layers": 1, "heads": 4, "kv_heads": 2, "head_dim": 4, "mlp_width": 8}
     with pytest.raises(ValueError, match=next(iter(wrong))):
-        Shape(**{"positions": 8, **fields, **wrong})
+        DecoderShape(**{"positions": 8, **fields, **wrong})

@@ -123,7 +123,7 @@ def samples(policy: FlowPolicy, directory: Path, n: int = 1, temperature: float 
     async def generate() -> list[Any]:
         engine = DenoisingEngine(policy, seed=0, max_num_seqs=rows)
         requests = [
-            GenerationRequest(context=context, limit=99, draw=0, stream=(i,), position=0, sampling=sampling)
+            GenerationRequest(context=context, limit=99, draw_id=0, stream=(i,), position=0, sampling=sampling)
             for i in range(n)
         ]
         return await asyncio.gather(*map(engine.sample, requests))
@@ -391,7 +391,7 @@ def test_the_sizes_of_the_published_flux() -> None:
     }  # fmt: skip
     vae = {"block_out_channels": [128, 256, 512, 512], "latent_channels": 16, "sample_size": 1024}
     shape = Flux().shape(transformer, vae)
-    assert (shape.state, shape.tokens, shape.size, shape.layers) == ((16, 128, 128), 4096, 1024, 57)
+    assert (shape.state_shape, shape.tokens, shape.size, shape.layers) == ((16, 128, 128), 4096, 1024, 57)
     assert sized(shape, Pipeline(size=512)).tokens == 1024 and guidance_scale(shape, Pipeline()) == 3.5
     with pytest.raises(ValueError, match="2x2 latents of 16 channels"):  # FLUX.1 Fill reads a picture and a mask
         Flux().shape(transformer | {"in_channels": 384, "out_channels": 64}, vae)

@@ -49,7 +49,9 @@ def trained(chat: object = CHATML, *, kind: str = "bytes", **flags: bool) -> Tok
     tokenizer = Tokenizer.of(fast, {fast.token_to_id("<|im_end|>")})
     config = {**json.loads(dict(tokenizer.extra_files)["tokenizer_config.json"]), "bos_token": "<s>"}
     config |= {} if chat is None else {"chat_template": chat}
-    return Tokenizer(tokenizer.tokenizer_json, tokenizer.eos, (("tokenizer_config.json", json.dumps(config).encode()),))
+    return Tokenizer(
+        tokenizer.tokenizer_json, tokenizer.eos_ids, (("tokenizer_config.json", json.dumps(config).encode()),)
+    )
 
 
 BYTES, PIECES = trained(), trained(kind="pieces")

@@ -29,7 +29,7 @@ def settled(tokenizer: Tokenizer, ids: list[int]) -> list[int]:
 @settings(max_examples=60)
 @given(text=TEXT)
 def test_ends_are_the_characters_that_each_token_completes(tokenizer: Tokenizer, text: str) -> None:
-    ids, end = tokenizer.encode(text), min(tokenizer.eos)
+    ids, end = tokenizer.encode(text), min(tokenizer.eos_ids)
     assert tokenizer.decode_with_ends([*ids, end]) == (text, (*settled(tokenizer, list(ids)), len(text)))
 
 
@@ -62,7 +62,7 @@ def test_characters_end_one_by_one() -> None:
 
 def test_special_tokens_in_user_text_are_text() -> None:
     ids = BYTES.encode("a<|im_end|>b<|end|>")
-    assert not BYTES.eos & set(ids)
+    assert not BYTES.eos_ids & set(ids)
     assert BYTES.decode(ids) == "a<|im_end|>b<|end|>"
 
 
@@ -85,9 +85,9 @@ def test_all_end_tokens_are_read(tmp_path: Path) -> None:
     directory(tmp_path)
     change(tmp_path, "generation_config.json", eos_token_id=[3, 5])
     change(tmp_path, eos_token_id=3)
-    assert read_tokenizer(tmp_path).eos == {3, 5}
+    assert read_tokenizer(tmp_path).eos_ids == {3, 5}
     (tmp_path / "generation_config.json").unlink()
-    assert read_tokenizer(tmp_path).eos == {3}
+    assert read_tokenizer(tmp_path).eos_ids == {3}
     change(tmp_path, eos_token_id=None)
     with pytest.raises(BadData, match="does not say which token ends an answer"):
         read_tokenizer(tmp_path)

@@ -86,7 +86,7 @@ def test_logits_equal_exact_transformers_in_float64(tmp_path: Path, family: str,
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("tied", [False, True])
 def test_transformers_loads_what_we_write(tmp_path: Path, family: str, tied: bool) -> None:
-    ours = read_model(directory(tmp_path, family, tied=tied))
+    ours = read_model(directory(tmp_path, family, tied_embeddings=tied))
     model: Any = load(tmp_path)
     assert close(logits(ours, PROMPT), their_logits(model, PROMPT), 1e-4)
     assert model.generation_config.eos_token_id in (0, [0])
@@ -113,5 +113,5 @@ def test_transformers_loads_the_tokenizer_that_we_write(tmp_path: Path, tokenize
     fast = transformers.AutoTokenizer.from_pretrained(tmp_path, local_files_only=True)
     assert tuple(fast(text, add_special_tokens=False).input_ids) == tokenizer.encode(text)
     assert fast.decode(tokenizer.encode(text)) == text == read_tokenizer(tmp_path).decode(tokenizer.encode(text))
-    assert fast.eos_token_id in tokenizer.eos
+    assert fast.eos_token_id in tokenizer.eos_ids
     assert fast.is_fast

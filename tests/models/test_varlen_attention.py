@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from groupwise.models import Decoder, PrefixPacking, Shape
+from groupwise.models import Decoder, DecoderShape, PrefixPacking
 from groupwise.models.decoder.varlen_attention import VarlenAttention, VarlenRows, varlen_obstacle
 from tests.models.test_layout import TINY, pieces, plain
 from tests.pretended_gpu import GPU, counted, pretended_gpu
@@ -95,8 +95,16 @@ def test_a_window_copies_no_more_keys_than_it_sees() -> None:
     assert len(VarlenRows.of(rows, 4, torch.device("cpu")).key_indices) == 50 + 5
 
 
-GPU_SHAPE = Shape(
-    vocabulary=11, width=16, layers=2, heads=4, kv_heads=2, head_dim=8, inner=24, positions=256, windows=(5, None)
+GPU_SHAPE = DecoderShape(
+    vocabulary=11,
+    width=16,
+    layers=2,
+    heads=4,
+    kv_heads=2,
+    head_dim=8,
+    mlp_width=24,
+    positions=256,
+    attention_windows=(5, None),
 )
 
 
@@ -113,7 +121,7 @@ def test_a_decoder_in_bfloat16_trains_by_it_on_a_gpu(long: int) -> None:
     with pretended_gpu() as device, counted() as counts, patch(f"{PREFIX_PACKING}.LONG_ON_GPU", long):
         there = Decoder.new(GPU_SHAPE, 0, dtype=torch.bfloat16, spread=0.3, device=device)
         layout = PrefixPacking.of(contexts, tokens, device=device)
-        there.head(there(layout.tokens, layout)[layout.source]).backward(pull.bfloat16().to(device))
+        there.head(there(layout.tokens, layout)[layout.predicting_indices]).backward(pull.bfloat16().to(device))
         got = flat_gradient(there).cpu()
     calls = counts.operations["_varlen_attn"], counts.operations["_varlen_attn_backward"]
     assert calls == ((3, 3) if long == 4 else (2, 2))

@@ -58,7 +58,7 @@ class DriftHinge:
     delta: float = 0.0
 
     def __call__(self, b: Batch) -> Tensor:
-        drift = (b.share * (b.logp_old - b.logp)).sum()
+        drift = (b.loss_share * (b.logp_old - b.logp)).sum()
         return (drift - self.delta).clamp(min=0).expand(b.tokens) * b.tokens
 
 

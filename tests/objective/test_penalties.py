@@ -29,7 +29,7 @@ def every_token(policy: Tensor, old: Tensor, reference: Tensor) -> Batch:
         logp_old=old.log_softmax(0),
         advantage=zeros,
         weight=zeros,
-        share=old.softmax(0),
+        loss_share=old.softmax(0),
         measures={Logp("reference"): reference.log_softmax(0)},
     )
 

@@ -19,19 +19,19 @@ from groupwise.engines.native import native_engine as engine
 from groupwise.learner import AdamW8bit
 from groupwise.learner.forward import LOGITS_AT_ONCE
 from groupwise.learner.linear_logprobs import NARROWEST as NARROWEST_BLOCK
-from groupwise.models import Decoder, Lora, PrefixPacking, Shape, find_model, read_shape
+from groupwise.models import Decoder, DecoderShape, Lora, PrefixPacking, find_model, read_shape
 from groupwise.models.decoder import prefix_packing as layout
 from groupwise.models.decoder import prepacked_weights as blocks
 from groupwise.planning import activations as stored
 from groupwise.planning import memory as planning
-from groupwise.planning.activations import Packed, activation_bytes, forward_bytes, kernel_of, layer_bytes
+from groupwise.planning.activations import PackedMicrobatch, activation_bytes, forward_bytes, kernel_of, layer_bytes
 from groupwise.planning.memory import (
     BACKWARD,
     CHECKPOINT,
     PEFT,
     PROCESS,
     Memory,
-    Process,
+    ProcessWork,
     adapter_weights,
     host_memory,
     learning_bytes,
@@ -46,14 +46,14 @@ from tests.pretended_gpu import pretended_gpu
 
 HOME = Path(__file__).parents[2]
 CALCULATOR = read_shape(find_model("calculator"))
-SHAPE = Shape(
-    vocabulary=100, width=8, layers=2, heads=2, kv_heads=1, head_dim=4, inner=16, positions=64, tied=True
+SHAPE = DecoderShape(
+    vocabulary=100, width=8, layers=2, heads=2, kv_heads=1, head_dim=4, mlp_width=16, positions=64, tied_embeddings=True
 )  # fmt: skip
 LAYER = 8 * 8 + 2 * 8 * 4 + 8 * 8 + 3 * 8 * 16 + 2 * 8  # q, k and v, o, MLP, norms
 WEIGHTS = 100 * 8 + 2 * LAYER + 8
 SETTINGS = {"method.minibatches": "2", "method.group_size": "4", "prompts": "4", "sampling.max_tokens": "10"}
 RECIPE = resolved(read_recipe("method = 'dapo'", [*SETTINGS.items(), ("evaluate.problems", "2")]))
-STEP = Packed(prompt_tokens=6, answer_tokens=10, prompt_count=2, answer_count=8)
+STEP = PackedMicrobatch(prompt_tokens=6, answer_tokens=10, prompt_count=2, answer_count=8)
 
 
 def changed(**machine: Any) -> Any:
@@ -63,7 +63,7 @@ def changed(**machine: Any) -> Any:
 def test_parts_in_float32() -> None:
     memory = run_memory(RECIPE, SHAPE, 6)
     assert memory.parameters == memory.trained_parameters == WEIGHTS
-    assert memory.always == {
+    assert memory.always_bytes == {
         "weights": 4 * WEIGHTS,
         "optimizer": 8 * WEIGHTS,
         "side models": 0,
@@ -71,37 +71,37 @@ def test_parts_in_float32() -> None:
         "prompts": (2 + 4) * 6 * 4 * 2 * 2 * 4,  # keys and values of 2 layers of width 4
     }
     rows = 16 * 64 * 4 * 2 * 2 * 4  # a row has memory for whole blocks of 64 positions
-    assert memory.phases["learning"] == {
+    assert memory.phase_bytes["learning"] == {
         "rows": rows,
         "gradients": 4 * 100 * 8,  # of the head
         "activations": activation_bytes(SHAPE, STEP, 4, recompute=False, kernel="flash"),
         "logits": 3 * 4 * STEP.tokens * 100,
     }
-    assert memory.phases["updating"] == {"rows": rows, "gradients": 4 * WEIGHTS}
-    assert memory.phases["saving"] == {"checkpoint": 2 * 12 * WEIGHTS}
-    assert memory.phases["sampling"] == {"rows": rows, "engine": 16 * 100 * 12}  # logits, log-probs, probabilities
-    largest = max(sum(parts.values()) for parts in memory.phases.values())
-    assert memory.peak == PROCESS + BACKWARD + sum(memory.always.values()) + largest
+    assert memory.phase_bytes["updating"] == {"rows": rows, "gradients": 4 * WEIGHTS}
+    assert memory.phase_bytes["saving"] == {"checkpoint": 2 * 12 * WEIGHTS}
+    assert memory.phase_bytes["sampling"] == {"rows": rows, "engine": 16 * 100 * 12}  # logits, log-probs, probabilities
+    largest = max(sum(parts.values()) for parts in memory.phase_bytes.values())
+    assert memory.peak == PROCESS + BACKWARD + sum(memory.always_bytes.values()) + largest
     assert run_memory(changed(gradient_checkpointing=True), SHAPE, 6).python_bytes == PROCESS + BACKWARD + CHECKPOINT
-    assert run_memory(RECIPE, SHAPE, 6, Process(has_learner=False)).python_bytes == PROCESS
+    assert run_memory(RECIPE, SHAPE, 6, ProcessWork(has_learner=False)).python_bytes == PROCESS
 
 
 def test_bfloat16_has_float32_masters() -> None:
     memory = run_memory(changed(dtype="bfloat16"), SHAPE, 6)
-    assert (memory.always["weights"], memory.always["optimizer"]) == (2 * WEIGHTS, 12 * WEIGHTS)
-    assert memory.phases["updating"]["gradients"] == 6 * WEIGHTS
-    assert memory.phases["saving"] == {"checkpoint": 2 * 14 * WEIGHTS}
+    assert (memory.always_bytes["weights"], memory.always_bytes["optimizer"]) == (2 * WEIGHTS, 12 * WEIGHTS)
+    assert memory.phase_bytes["updating"]["gradients"] == 6 * WEIGHTS
+    assert memory.phase_bytes["saving"] == {"checkpoint": 2 * 14 * WEIGHTS}
 
 
 def test_moments_in_8_bits_and_on_the_host() -> None:
     """7.6 billion weights in bfloat16 with masters: 2 + 4 + 2.03 bytes each; on the host they are not counted."""
     eight = replace(RECIPE, optimizer=AdamW8bit())
-    assert run_memory(eight, SHAPE, 6).always["optimizer"] == round(2 * (1 + 4 / 256) * WEIGHTS)
+    assert run_memory(eight, SHAPE, 6).always_bytes["optimizer"] == round(2 * (1 + 4 / 256) * WEIGHTS)
     half = replace(eight, machine=replace(RECIPE.machine, dtype="bfloat16"))
-    assert run_memory(half, SHAPE, 6).always["optimizer"] == round((4 + 2 * (1 + 4 / 256)) * WEIGHTS)
+    assert run_memory(half, SHAPE, 6).always_bytes["optimizer"] == round((4 + 2 * (1 + 4 / 256)) * WEIGHTS)
     gpu = run_memory(replace(half, machine=replace(half.machine, device="cuda", optimizer_offload=True)), SHAPE, 6)
-    assert "optimizer" not in {**gpu.always, **gpu.phases["sampling"], **gpu.phases["measuring"]}
-    assert gpu.phases["learning"]["optimizer"] == gpu.phases["updating"]["optimizer"] > 6 * WEIGHTS
+    assert "optimizer" not in {**gpu.always_bytes, **gpu.phase_bytes["sampling"], **gpu.phase_bytes["measuring"]}
+    assert gpu.phase_bytes["learning"]["optimizer"] == gpu.phase_bytes["updating"]["optimizer"] > 6 * WEIGHTS
     cpu = changed(optimizer_offload=True)
     assert run_memory(cpu, SHAPE, 6) == run_memory(RECIPE, SHAPE, 6)
 
@@ -111,41 +111,44 @@ def test_an_adapter_trains_its_own_weights() -> None:
     adapter = 2 * 3 * ((8 + 8) + (16 + 8))
     assert adapter_weights(SHAPE, lora) == adapter
     memory = run_memory(replace(RECIPE, lora=lora), SHAPE, 6)
-    assert (memory.parameters, memory.trained_parameters, memory.always["optimizer"]) == (
+    assert (memory.parameters, memory.trained_parameters, memory.always_bytes["optimizer"]) == (
         WEIGHTS + adapter,
         adapter,
         8 * adapter,
     )
     assert memory.python_bytes == PROCESS + BACKWARD + PEFT
-    assert memory.phases["learning"]["gradients"] == 0
+    assert memory.phase_bytes["learning"]["gradients"] == 0
 
 
 def test_a_reference_is_a_copy_that_is_saved() -> None:
     recipe = resolved(read_recipe("method = 'grpo'"))
     memory = run_memory(recipe, SHAPE, 6)
-    assert memory.always["side models"] == 4 * WEIGHTS
-    assert memory.phases["saving"]["checkpoint"] == 2 * 16 * WEIGHTS
+    assert memory.always_bytes["side models"] == 4 * WEIGHTS
+    assert memory.phase_bytes["saving"]["checkpoint"] == 2 * 16 * WEIGHTS
     lora = Lora(rank=3, targets=("q_proj",))
-    sides = run_memory(replace(recipe, lora=lora), SHAPE, 6).always["side models"]
+    sides = run_memory(replace(recipe, lora=lora), SHAPE, 6).always_bytes["side models"]
     assert sides == 4 * adapter_weights(SHAPE, lora)
     given = replace(
         recipe, method=override(recipe.method, "models.reference", '{ kind = "FromDirectory", directory = "x" }')
     )
-    assert run_memory(given, SHAPE, 6).phases["saving"]["checkpoint"] == 2 * 12 * WEIGHTS
+    assert run_memory(given, SHAPE, 6).phase_bytes["saving"]["checkpoint"] == 2 * 12 * WEIGHTS
 
 
 def test_a_critic_has_its_own_trunk_optimizer_and_activations() -> None:
     critic = 'models = { critic = "ValueModel" }\ncredit = { kind = "GAE", lam = 0.9 }\n'
     own = resolved(read_recipe(f"prompts = 4\nsampling.max_tokens = 10\n[method]\ngroup_size = 4\n{critic}"))
     plain, memory = run_memory(replace(own, method=RECIPE.method), SHAPE, 6), run_memory(own, SHAPE, 6)
-    assert memory.always["side models"] == 4 * WEIGHTS and memory.always["optimizer"] == 16 * WEIGHTS
-    assert memory.phases["updating"]["gradients"] == 2 * plain.phases["updating"]["gradients"]
+    assert memory.always_bytes["side models"] == 4 * WEIGHTS and memory.always_bytes["optimizer"] == 16 * WEIGHTS
+    assert memory.phase_bytes["updating"]["gradients"] == 2 * plain.phase_bytes["updating"]["gradients"]
 
 
 def test_a_microbatch_is_bounded_by_its_tokens_and_by_what_the_objective_couples() -> None:
     assert microbatch(RECIPE, 6) == (STEP, False)
     small = changed(microbatch_tokens=32)  # one prompt and two answers
-    assert microbatch(small, 6) == (Packed(prompt_tokens=6, answer_tokens=10, prompt_count=1, answer_count=2), True)
+    assert microbatch(small, 6) == (
+        PackedMicrobatch(prompt_tokens=6, answer_tokens=10, prompt_count=1, answer_count=2),
+        True,
+    )
     assert microbatch(changed(microbatch_tokens=1), 6)[0].answer_count == 1
     earlier = learning_bytes(small, SHAPE, 6, WEIGHTS)["learning"]["gradients"]
     assert earlier == 4 * WEIGHTS + 4 * 100 * 8  # of the first microbatches, and of the head
@@ -162,25 +165,43 @@ def test_recompute_stores_one_input_per_layer() -> None:
 @pytest.mark.parametrize("context", [20, 100])
 @pytest.mark.parametrize("qk_norm", [False, True])
 def test_a_layer_stores_the_bytes_that_its_forward_saves(context: int, qk_norm: bool, dtype: torch.dtype) -> None:
-    packed = Packed(prompt_tokens=context, answer_tokens=33, prompt_count=2, answer_count=8)
-    sizes = {"width": 64, "heads": 4, "kv_heads": 2, "head_dim": 16, "inner": 128, "positions": 256, "tied": True}
+    packed = PackedMicrobatch(prompt_tokens=context, answer_tokens=33, prompt_count=2, answer_count=8)
+    sizes = {
+        "width": 64,
+        "heads": 4,
+        "kv_heads": 2,
+        "head_dim": 16,
+        "mlp_width": 128,
+        "positions": 256,
+        "tied_embeddings": True,
+    }
     saved = []
     for layers in (1, 2):
-        shape = Shape(vocabulary=100, layers=layers, qk_norm=qk_norm, family="qwen3" if qk_norm else "llama", **sizes)
+        shape = DecoderShape(
+            vocabulary=100, layers=layers, qk_norm=qk_norm, family="qwen3" if qk_norm else "llama", **sizes
+        )
         saved.append(saved_bytes(Decoder.new(shape, 0, dtype=dtype), packed))
     expected = layer_bytes(shape, packed, dtype.itemsize, kernel="flash")
     assert saved[1] - saved[0] == pytest.approx(expected, rel=0.04)  # positions, masks' padding, one number a head
 
 
-GPU_MODEL = Shape(
-    vocabulary=100, width=64, layers=1, heads=4, kv_heads=2, head_dim=16, inner=128, positions=4096, tied=True
-)  # fmt: skip
+GPU_MODEL = DecoderShape(
+    vocabulary=100,
+    width=64,
+    layers=1,
+    heads=4,
+    kv_heads=2,
+    head_dim=16,
+    mlp_width=128,
+    positions=4096,
+    tied_embeddings=True,
+)
 
 
 @pytest.mark.parametrize("context", [20, 1100])
 def test_a_layer_on_a_gpu_stores_the_bytes_that_its_forward_saves(context: int) -> None:
     """`varlen_attn` in bfloat16; a prompt of more than 1,024 tokens takes another call and saves no more."""
-    packed = Packed(prompt_tokens=context, answer_tokens=33, prompt_count=2, answer_count=8)
+    packed = PackedMicrobatch(prompt_tokens=context, answer_tokens=33, prompt_count=2, answer_count=8)
     saved = []
     with pretended_gpu() as device:
         for layers in (1, 2):
@@ -191,11 +212,11 @@ def test_a_layer_on_a_gpu_stores_the_bytes_that_its_forward_saves(context: int) 
 
 def test_masked_attention_on_a_gpu_stores_its_scores() -> None:
     """The math kernel, which torch takes on most cards for fewer key heads in float32."""
-    packed = Packed(prompt_tokens=100, answer_tokens=140, prompt_count=1, answer_count=4)
+    packed = PackedMicrobatch(prompt_tokens=100, answer_tokens=140, prompt_count=1, answer_count=4)
     saved = []
     with sdpa_kernel(SDPBackend.MATH), patch.object(layout, "LONG", 1 << 20):
         for layers in (1, 2):
-            shape = replace(GPU_MODEL, layers=layers, windows=(4000,) * layers)
+            shape = replace(GPU_MODEL, layers=layers, attention_windows=(4000,) * layers)
             saved.append(saved_bytes(Decoder.new(shape, 0), packed))
     expected = layer_bytes(GPU_MODEL, packed, 4, kernel="masked")
     assert saved[1] - saved[0] == pytest.approx(expected, rel=0.02)
@@ -209,14 +230,14 @@ def test_the_plan_counts_the_kernel_that_runs() -> None:
         "flash", "masked", "varlen"
     ]  # fmt: skip
     assert kernel_of("cuda", "bfloat16", replace(long, head_dim=512)) == "masked"
-    packed = Packed(prompt_tokens=300, answer_tokens=8192, prompt_count=1, answer_count=2)
+    packed = PackedMicrobatch(prompt_tokens=300, answer_tokens=8192, prompt_count=1, answer_count=2)
     scores = layer_bytes(long, packed, 4, kernel="masked")
     assert scores > 14 << 30 and layer_bytes(long, packed, 2, kernel="varlen") < 1 << 30
     equal = replace(long, kv_heads=28)  # takes the memory-efficient kernel
     assert layer_bytes(equal, packed, 4, kernel="masked") < scores / 4
 
 
-def saved_bytes(decoder: Decoder, packed: Packed) -> int:
+def saved_bytes(decoder: Decoder, packed: PackedMicrobatch) -> int:
     """The bytes of the floating-point tensors that a forward saves for its backward, without the weights."""
     generator = torch.Generator().manual_seed(0)
 
@@ -260,24 +281,24 @@ def test_a_run_beyond_the_machine_is_refused_with_the_largest_part() -> None:
     with pytest.raises(Usage) as error:
         refuse_beyond(RECIPE, huge, 64 << 30)
     assert error.value.fix == "lower prompts, method.group_size or sampling.max_tokens"
-    sharded = run_memory(RECIPE, SHAPE, 6, Process(ranks=2))
+    sharded = run_memory(RECIPE, SHAPE, 6, ProcessWork(ranks=2))
     on_gpu = replace(RECIPE, engine=Vllm(), machine=replace(RECIPE.machine, device="cuda", dtype="bfloat16"))
-    vllm = run_memory(on_gpu, SHAPE, 6, Process(has_engine=False))
+    vllm = run_memory(on_gpu, SHAPE, 6, ProcessWork(has_engine=False))
     names = {
-        name for memory in (huge, sharded, vllm) for part in (memory.always, *memory.phases.values()) for name in part
+        name for memory in (huge, sharded, vllm) for part in (memory.always_bytes, *memory.phase_bytes.values()) for name in part
     }
     assert names == planning.FIXES.keys()
 
 
 def test_advice_is_not_what_the_recipe_has_done() -> None:
-    memory = replace(run_memory(RECIPE, SHAPE, 6), always={"weights": 1 << 40})
+    memory = replace(run_memory(RECIPE, SHAPE, 6), always_bytes={"weights": 1 << 40})
     low = replace(RECIPE, machine=replace(RECIPE.machine, dtype="bfloat16"))
     assert planning.advice(RECIPE, memory) == "use --machine.dtype bfloat16, or use a smaller model"
     assert planning.advice(low, memory) == "use a smaller model"
-    optimizer = replace(memory, always={"optimizer": 1 << 40})
+    optimizer = replace(memory, always_bytes={"optimizer": 1 << 40})
     assert planning.advice(replace(low, lora=Lora(rank=2)), optimizer) == "use a smaller model"
     assert planning.advice(low, optimizer).startswith("use --optimizer.kind AdamW8bit, or train an adapter")
-    activations = replace(memory, always={"activations": 1 << 40})
+    activations = replace(memory, always_bytes={"activations": 1 << 40})
     both = replace(low, machine=replace(low.machine, gradient_checkpointing=True))
     assert planning.advice(both, activations) == "lower machine.microbatch_tokens"
 
@@ -303,7 +324,7 @@ def test_predictions_are_near_the_measured_peaks() -> None:
     for name, sizes, settings in RUNS:
         fields = {**COMMON, **settings, "machine.device": "cpu"}
         recipe = resolved(read_recipe("iterations = 1", list(fields.items())))
-        shape = Shape(**{**OTHERS, **sizes}) if sizes else CALCULATOR  # type: ignore[arg-type]
+        shape = DecoderShape(**{**OTHERS, **sizes}) if sizes else CALCULATOR  # type: ignore[arg-type]
         memories = process_memories(recipe, shape, 12)  # type: ignore[arg-type]
         for process, memory in memories.items():
             predicted.append((f"{name}, {process}" if len(memories) > 1 else name, f"{memory.peak / MIB:,.0f}"))
@@ -338,7 +359,7 @@ def test_the_page_says_what_fits_one_card() -> None:
         memory = run_memory(recipe, shape, 512)
         peaks = [memory.during(phase).peak - memory.python_bytes for phase in ("sampling", "learning", "updating")]
         fits = ["yes" if max(peaks) <= size * planning.GIB else "no" for size in CARDS.values()]
-        numbers = [memory.always["weights"], memory.parts.get("optimizer", 0), *peaks]
+        numbers = [memory.always_bytes["weights"], memory.parts.get("optimizer", 0), *peaks]
         rows.append(" | ".join([f"| {name}", *(f"{x / planning.GIB:.1f}" for x in numbers), *fits]) + " |")
     table = (HOME / "docs" / "memory.md").read_text().partition("<!-- cards -->")[2].partition("<!-- /cards -->")[0]
     assert table.splitlines()[3:] == rows
@@ -347,8 +368,8 @@ def test_the_page_says_what_fits_one_card() -> None:
 def test_a_sharded_rank_0_keeps_the_model_of_its_engine() -> None:
     recipe = replace(RECIPE, cluster=replace(RECIPE.cluster, ranks=2, reduction_lanes=2, shard="full"))
     first, other = rank_memories(recipe, SHAPE, 6)
-    assert first.phases["saving"]["engine"] == 4 * WEIGHTS and "engine" not in other.phases["saving"]
-    assert other == run_memory(recipe, SHAPE, 6, Process(has_engine=False, ranks=2))
+    assert first.phase_bytes["saving"]["engine"] == 4 * WEIGHTS and "engine" not in other.phase_bytes["saving"]
+    assert other == run_memory(recipe, SHAPE, 6, ProcessWork(has_engine=False, ranks=2))
     assert rank_memories(RECIPE, SHAPE, 6) == (run_memory(RECIPE, SHAPE, 6),)
 
 
@@ -361,13 +382,15 @@ def test_each_replica_of_the_engine_is_a_process_of_its_own() -> None:
     memories = process_memories(served(), SHAPE, 6)
     assert list(memories) == ["the run", "engine 0", "engine 1"]
     learner, engine = memories["the run"], memories["engine 0"]
-    assert "sampling" not in learner.phases and learner.always["optimizer"] == 8 * WEIGHTS
+    assert "sampling" not in learner.phase_bytes and learner.always_bytes["optimizer"] == 8 * WEIGHTS
     assert (
-        engine.always["weights"] == 4 * WEIGHTS and "optimizer" not in engine.always and engine.python_bytes == PROCESS
+        engine.always_bytes["weights"] == 4 * WEIGHTS
+        and "optimizer" not in engine.always_bytes
+        and engine.python_bytes == PROCESS
     )
-    rows, alone = engine.phases["sampling"]["rows"], run_memory(RECIPE, SHAPE, 6).phases["sampling"]["rows"]
+    rows, alone = engine.phase_bytes["sampling"]["rows"], run_memory(RECIPE, SHAPE, 6).phase_bytes["sampling"]["rows"]
     assert rows == alone / 2, "each has half of the answers"
-    assert engine.phases["loading"] == {"engine": 4 * WEIGHTS}, "the weights of the file, beside its own"
+    assert engine.phase_bytes["loading"] == {"engine": 4 * WEIGHTS}, "the weights of the file, beside its own"
     assert list(process_memories(served(ranks=2), SHAPE, 6)) == ["rank 0", "rank 1", "engine 0", "engine 1"]
     elsewhere = replace(served(), cluster=replace(RECIPE.cluster, launch="ray"))
     assert process_memories(elsewhere, SHAPE, 6) == {"the run": learner}
@@ -380,7 +403,7 @@ def test_engines_that_sleep_and_the_learner_use_the_same_memory() -> None:
     learner, engine = memories["the run"], memories["engine 0"]
     asleep = at_once(served("colocated"), memories)
     learning = learner.peak + 2 * engine.python_bytes
-    sampling = learner.python_bytes + sum(learner.always.values()) + 2 * engine.peak
+    sampling = learner.python_bytes + sum(learner.always_bytes.values()) + 2 * engine.peak
     assert asleep == max(learning, sampling) < peaks
 
 

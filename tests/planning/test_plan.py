@@ -10,20 +10,28 @@ from groupwise.commands.plan_table import plan_lines
 from groupwise.config.recipe import Recipe
 from groupwise.config.recipe_toml import read_recipe
 from groupwise.core import BadData, Usage
-from groupwise.models import Lora, Shape, find_model
+from groupwise.models import DecoderShape, Lora, find_model
 from groupwise.planning.cost_model import draw_lengths, learning_seconds, passes, times_of
 from groupwise.planning.device_splits import Placement, any_fits, obstacle, placements
 from groupwise.planning.fitting import changed, largest_microbatch, nearest_changes
 from groupwise.planning.machines import AssumedLengths, Machines, on_machines, read_machines
-from groupwise.planning.memory import Process, microbatch, run_memory
+from groupwise.planning.memory import ProcessWork, microbatch, run_memory
 from groupwise.planning.plan import plan_run
-from groupwise.planning.shapes import Sparse, active_weights, layer_weights, planned_shape, weights_of
+from groupwise.planning.shapes import MixtureShape, active_weights, layer_weights, planned_shape, weights_of
 from groupwise.planning.timeline import lanes, timeline_svg, timeline_text
 
 PUBLISHED = Path(__file__).parents[2] / "recipes" / "published"
-SHAPE = Shape(
-    vocabulary=1000, width=64, layers=4, heads=4, kv_heads=2, head_dim=16, inner=256, positions=4096, tied=False
-)  # fmt: skip
+SHAPE = DecoderShape(
+    vocabulary=1000,
+    width=64,
+    layers=4,
+    heads=4,
+    kv_heads=2,
+    head_dim=16,
+    mlp_width=256,
+    positions=4096,
+    tied_embeddings=False,
+)
 ATTENTION = 64 * 64 + 2 * 64 * 32 + 64 * 64
 LAYER = ATTENTION + 3 * 64 * 256 + 2 * 64
 WEIGHTS = 2 * 1000 * 64 + 4 * LAYER + 64
@@ -97,33 +105,35 @@ def test_the_dtype_is_that_of_the_planned_machines() -> None:
 
 def test_ranks_share_the_state_of_the_learner() -> None:
     assert (weights_of(SHAPE), layer_weights(SHAPE)) == (WEIGHTS, LAYER)
-    memory = run_memory(RECIPE, SHAPE, 100, Process(has_engine=False, ranks=4))
-    assert memory.always == {"weights": WEIGHTS // 2, "optimizer": 3 * WEIGHTS, "side models": 0, "samples": 0}
-    assert memory.phases["updating"] == {"gradients": 6 * WEIGHTS // 4}
-    learning = memory.phases["learning"]
+    memory = run_memory(RECIPE, SHAPE, 100, ProcessWork(has_engine=False, ranks=4))
+    assert memory.always_bytes == {"weights": WEIGHTS // 2, "optimizer": 3 * WEIGHTS, "side models": 0, "samples": 0}
+    assert memory.phase_bytes["updating"] == {"gradients": 6 * WEIGHTS // 4}
+    learning = memory.phase_bytes["learning"]
     assert learning["gathered"] == 2 * (2 * LAYER + 2 * 1000 * 64)
     assert learning["gradients"] == WEIGHTS + 2 * 1000 * 64 + 4 * LAYER  # shards, the head's, a layer's in float32
-    assert "sampling" not in memory.phases and "rows" not in learning
+    assert "sampling" not in memory.phase_bytes and "rows" not in learning
     assert microbatch(RECIPE, 100, lanes=16)[0].answer_count == 4  # 64 answers of a step, of which each rank has 4
 
 
 def test_devices_of_an_engine_share_its_weights_and_cache() -> None:
-    whole = run_memory(RECIPE, SHAPE, 100, Process(has_learner=False, engines=2))
-    half = run_memory(RECIPE, SHAPE, 100, Process(has_learner=False, engines=2, tensor_parallel=2))
-    assert whole.always["weights"] == 2 * WEIGHTS and half.always["weights"] == WEIGHTS
-    assert whole.phases["sampling"]["rows"] == 32 * 512 * 4 * 2 * 32 * 2 == 2 * half.phases["sampling"]["rows"]
-    assert whole.always["prompts"] == 10 * 100 * 4 * 2 * 32 * 2  # of 20 prompts, each engine has 10
-    assert whole.phases.keys() == {"sampling"} and "optimizer" not in whole.always
+    whole = run_memory(RECIPE, SHAPE, 100, ProcessWork(has_learner=False, engines=2))
+    half = run_memory(RECIPE, SHAPE, 100, ProcessWork(has_learner=False, engines=2, tensor_parallel=2))
+    assert whole.always_bytes["weights"] == 2 * WEIGHTS and half.always_bytes["weights"] == WEIGHTS
+    assert (
+        whole.phase_bytes["sampling"]["rows"] == 32 * 512 * 4 * 2 * 32 * 2 == 2 * half.phase_bytes["sampling"]["rows"]
+    )
+    assert whole.always_bytes["prompts"] == 10 * 100 * 4 * 2 * 32 * 2  # of 20 prompts, each engine has 10
+    assert whole.phase_bytes.keys() == {"sampling"} and "optimizer" not in whole.always_bytes
 
 
 def test_devices_that_do_both_free_the_cache_before_they_learn() -> None:
-    memory = run_memory(RECIPE, SHAPE, 100, Process(ranks=8, engines=8))
-    engine = run_memory(RECIPE, SHAPE, 100, Process(has_learner=False, engines=8))
-    assert memory.phases["sampling"]["engine"] == engine.phases["sampling"]["engine"] + 2 * WEIGHTS
-    assert memory.phases["sampling"].keys() == {"engine", "rows", "prompts"}
-    assert not {"rows", "prompts"} & (memory.phases["learning"].keys() | memory.always.keys())
+    memory = run_memory(RECIPE, SHAPE, 100, ProcessWork(ranks=8, engines=8))
+    engine = run_memory(RECIPE, SHAPE, 100, ProcessWork(has_learner=False, engines=8))
+    assert memory.phase_bytes["sampling"]["engine"] == engine.phase_bytes["sampling"]["engine"] + 2 * WEIGHTS
+    assert memory.phase_bytes["sampling"].keys() == {"engine", "rows", "prompts"}
+    assert not {"rows", "prompts"} & (memory.phase_bytes["learning"].keys() | memory.always_bytes.keys())
     alone = run_memory(RECIPE, SHAPE, 100)
-    assert {"rows"} <= alone.phases["learning"].keys() and "prompts" in alone.always
+    assert {"rows"} <= alone.phase_bytes["learning"].keys() and "prompts" in alone.always_bytes
 
 
 def test_the_published_shapes_have_the_published_numbers_of_weights() -> None:
@@ -135,7 +145,7 @@ def test_the_published_shapes_have_the_published_numbers_of_weights() -> None:
     }
     sparse = shapes["qwen3-30b-a3b"]
     attention, experts, router = 2 * 2048 * (32 + 4) * 128, 8 * 3 * 2048 * 768, 128 * 2048
-    assert isinstance(sparse, Sparse)
+    assert isinstance(sparse, MixtureShape)
     assert active_weights(sparse) == 48 * (attention + experts + router) + 151936 * 2048  # 3.0 of 30.5 billion
 
 
@@ -165,18 +175,18 @@ def test_a_model_that_is_not_modelled_is_refused(tmp_path: Path) -> None:
 def test_seconds_by_hand() -> None:
     lengths = draw_lengths(AssumedLengths(median=50, spread=0.0), 100, 400)
     assert (lengths.mean, lengths.live) == (50, 125)
-    times = times_of(RECIPE, SHAPE, EIGHT, lengths, Process(has_learner=False, tensor_parallel=2))
+    times = times_of(RECIPE, SHAPE, EIGHT, lengths, ProcessWork(has_learner=False, tensor_parallel=2))
     active = 4 * (ATTENTION + 3 * 64 * 256) + 1000 * 64
     forward = 2 * active + 4 * 4 * 64 * 125
-    assert times.token == pytest.approx(5e-3 + 2 * WEIGHTS / 20e9)
-    assert times.row == pytest.approx(125 * 4 * 2 * 32 * 2 / 20e9 + forward / 2e12)
-    assert times.publish == pytest.approx(2 * WEIGHTS / 1e9)
+    assert times.token_seconds == pytest.approx(5e-3 + 2 * WEIGHTS / 20e9)
+    assert times.row_seconds == pytest.approx(125 * 4 * 2 * 32 * 2 / 20e9 + forward / 2e12)
+    assert times.publish_seconds == pytest.approx(2 * WEIGHTS / 1e9)
     assert passes(RECIPE) == 4  # forward, backward, and the old log-probs of two minibatches
     assert learning_seconds(RECIPE, SHAPE, EIGHT, lengths, 1) == pytest.approx(4 * forward / 1e12)
     assert learning_seconds(RECIPE, SHAPE, EIGHT, lengths, 8) == pytest.approx(4 * forward / 1e12 / 8)
     slow = replace(EIGHT, link_gb_s=0.1)  # moving the weights takes longer than computing
     assert learning_seconds(RECIPE, SHAPE, slow, lengths, 8) == pytest.approx(4 * 2 * WEIGHTS / 1e8 / 2000 / 8)
-    assert times_of(RECIPE, SHAPE, EIGHT, lengths, Process()).publish == 0
+    assert times_of(RECIPE, SHAPE, EIGHT, lengths, ProcessWork()).publish_seconds == 0
 
 
 def test_lengths_are_cut_at_the_limit() -> None:
@@ -189,7 +199,7 @@ def test_lengths_are_cut_at_the_limit() -> None:
 
 
 def test_the_largest_microbatch_fits_and_a_larger_one_does_not() -> None:
-    process = Process(has_engine=False, ranks=8)
+    process = ProcessWork(has_engine=False, ranks=8)
     small = replace(EIGHT, memory_gib=0.3686)
     tokens = largest_microbatch(RECIPE, SHAPE, 100, small, process)
 
@@ -248,12 +258,12 @@ def test_an_engine_spans_as_many_devices_as_it_needs() -> None:
 
 def test_a_plan_has_one_trial_for_each_lag() -> None:
     plan = plan_run(RECIPE, SHAPE, EIGHT, 100, every=True)
-    assert [trial.max_staleness for trial in plan.trials] == [0, 1, 2, 4]
-    assert plan.trials[0].placement.together and not plan.trials[1].placement.together
-    assert plan.best.rate >= 0.98 * max(trial.rate for trial in plan.trials)
+    assert [trial.max_staleness for trial in plan.simulated_placements] == [0, 1, 2, 4]
+    assert plan.simulated_placements[0].placement.together and not plan.simulated_placements[1].placement.together
+    assert plan.best.rate >= 0.98 * max(trial.rate for trial in plan.simulated_placements)
     assert plan.reproducible.max_staleness <= 1
-    for trial in plan.trials:
-        assert trial.simulation.oldest <= trial.max_staleness
+    for trial in plan.simulated_placements:
+        assert trial.simulation.max_staleness <= trial.max_staleness
         alone = max(trial.sampling(), trial.learning) if trial.max_staleness <= 1 else trial.learning
         assert trial.seconds >= 0.8 * alone  # lengths differ between iterations
     text = "\n".join(plan_lines(plan))
@@ -270,38 +280,38 @@ def test_a_plan_has_one_trial_for_each_lag() -> None:
 
 def test_a_plan_of_one_device_is_synchronous() -> None:
     plan = plan_run(RECIPE, SHAPE, replace(EIGHT, count=1), 100)
-    assert [trial.max_staleness for trial in plan.trials] == [0] and plan.best.setup.publish == 0
+    assert [trial.max_staleness for trial in plan.simulated_placements] == [0] and plan.best.setup.publish_seconds == 0
     assert plan.best.seconds == pytest.approx(plan.best.sampling() + plan.best.learning, rel=0.2)
 
 
 def test_a_plan_that_does_not_fit_names_the_nearest_recipe_and_enough_devices() -> None:
     plan = plan_run(RECIPE, SHAPE, replace(EIGHT, count=1, memory_gib=0.3262), 100)
-    assert plan.trials == () and plan.changes
+    assert plan.simulated_placements == () and plan.changes
     text = "\n".join(plan_lines(plan))
     assert "it does not fit: 1 do both with " in text and f"--{plan.changes[0][0]} " in text
     hopeless = plan_run(RECIPE, SHAPE, replace(EIGHT, memory_gib=0.1), 100, every=True)
-    assert (hopeless.trials, hopeless.changes, hopeless.devices) == ((), None, 0)
+    assert (hopeless.simulated_placements, hopeless.changes, hopeless.smallest_device_count) == ((), None, 0)
     assert "no number of devices is enough: use a smaller model" in plan_lines(hopeless)[-1]
 
 
 def test_the_default_plans_only_what_this_version_runs() -> None:
     """On GPUs one learner; with `every`, the others are marked with the reason for which `check` refuses them."""
     plan = plan_run(RECIPE, SHAPE, EIGHT, 100)
-    assert {trial.placement.label for trial in plan.trials} == {"7 generate, 1 learn"}
-    assert [trial.max_staleness for trial in plan.trials] == [1, 2, 4] and plan.fits_beyond
+    assert {trial.placement.label for trial in plan.simulated_placements} == {"7 generate, 1 learn"}
+    assert [trial.max_staleness for trial in plan.simulated_placements] == [1, 2, 4] and plan.unsupported_fits
     assert "--all-splits plans them, too" in "\n".join(plan_lines(plan))
     every = "\n".join(plan_lines(plan_run(RECIPE, SHAPE, EIGHT, 100, every=True)))
     assert "not runnable by this version: 8 do both: several ranks compute on CPUs only" in every
     alone = plan_run(RECIPE, SHAPE, replace(EIGHT, count=1), 100)
-    assert not alone.fits_beyond and "not runnable" not in "\n".join(plan_lines(alone))
+    assert not alone.unsupported_fits and "not runnable" not in "\n".join(plan_lines(alone))
 
 
 def test_shared_weights_on_cpus_are_planned_where_the_checks_allow_them() -> None:
     cpus = replace(EIGHT, device="cpu", step_overhead_ms=1.0)
     recipe = on_machines(read_recipe("method = 'dapo'", [*FIELDS.items()]), cpus)
-    assert max(trial.placement.learners for trial in plan_run(recipe, SHAPE, cpus, 100).trials) == 8
+    assert max(trial.placement.learners for trial in plan_run(recipe, SHAPE, cpus, 100).simulated_placements) == 8
     half = changed(recipe, [("machine.dtype", "bfloat16")])
-    assert all(trial.placement.learners == 1 for trial in plan_run(half, SHAPE, cpus, 100).trials)
+    assert all(trial.placement.learners == 1 for trial in plan_run(half, SHAPE, cpus, 100).simulated_placements)
 
 
 @pytest.mark.parametrize(("count", "split", "reason"), [(8, 1, "on CPUs only"), (1, 1, ""), (1, 2, "on one device")])
@@ -313,7 +323,7 @@ def test_the_reason_why_a_split_is_not_run(count: int, split: int, reason: str) 
 
 
 def test_the_timeline_shows_two_iterations() -> None:
-    trial = plan_run(RECIPE, SHAPE, EIGHT, 100, every=True).trials[0]
+    trial = plan_run(RECIPE, SHAPE, EIGHT, 100, every=True).simulated_placements[0]
     drawn = lanes(trial.simulation, trial.warm, 200)
     assert drawn.keys() == {"rows", "learn", "publish"} and all(len(shares) == 200 for shares in drawn.values())
     assert max(drawn["rows"]) == 1 and all(0 <= x <= 1 + 1e-9 for shares in drawn.values() for x in shares)

@@ -11,7 +11,7 @@ from groupwise.engines import Native, NativeEngine, PagedEngine
 from groupwise.engines.native.paged_batch import PagedBatch
 from groupwise.engines.native.running_batch import RunningBatch
 from groupwise.methods import grpo
-from groupwise.models import Shape
+from groupwise.models import DecoderShape
 from groupwise.planning.cost_model import step_seconds
 from groupwise.planning.machines import Machines
 from groupwise.planning.step_kernels import LAUNCH, step_kernels
@@ -21,7 +21,7 @@ from tests.rollout.fakes import decoder, generate, prompt_of, request, without_e
 LARGE = {"vocabulary": 1500, "head_dim": 16}
 
 
-def planned(shape: Shape, dtype: str, rows: int = 8) -> int:
+def planned(shape: DecoderShape, dtype: str, rows: int = 8) -> int:
     machine = Machine(device="cuda", dtype=dtype)  # type: ignore[arg-type]
     recipe = Recipe(method=grpo(group_size=4), machine=machine, prompts=8, engine=Native(max_num_seqs=rows))
     return step_kernels(recipe, shape)
@@ -30,7 +30,7 @@ def planned(shape: Shape, dtype: str, rows: int = 8) -> int:
 def counts_of(
     build: Callable[..., NativeEngine], batch: type, dtype: torch.dtype, rows: int = 8,
     **changes: bool,
-) -> tuple[int, Shape]:  # fmt: skip
+) -> tuple[int, DecoderShape]:  # fmt: skip
     """The kernels of the second step of groups of four, and the model's shape."""
     counts, decode = [], batch.decode
     with pytest.MonkeyPatch.context() as patch, pretended_gpu() as device:

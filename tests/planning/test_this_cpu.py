@@ -14,32 +14,37 @@ from groupwise.data import Sampling
 from groupwise.engines import Served
 from groupwise.lifecycle.start import read_checked, time_notes
 from groupwise.methods import gspo
-from groupwise.models import Shape, find_model, read_shape
-from groupwise.planning.this_cpu import HOUR, Rates, duration_lines, measured_rates, run_duration
+from groupwise.models import DecoderShape, find_model, read_shape
+from groupwise.planning.this_cpu import HOUR, CpuRates, duration_lines, measured_rates, run_duration
 
 SHAPE = read_shape(find_model("calculator"))
-RATES = Rates(products=1e11, read=1e10, operation=1e-6)
+RATES = CpuRates(matmul_flops_per_second=1e11, read_bytes_per_second=1e10, operation_seconds=1e-6)
 RECIPE = resolved(Recipe(method=gspo(), iterations=10, sampling=Sampling(max_tokens=32), evaluate=Evaluate(problems=8)))
-LARGE = Shape(vocabulary=49152, width=576, layers=30, heads=9, kv_heads=3, head_dim=64, inner=1536, positions=2048)
+LARGE = DecoderShape(
+    vocabulary=49152, width=576, layers=30, heads=9, kv_heads=3, head_dim=64, mlp_width=1536, positions=2048
+)
 
 
 def test_the_seconds_scale_with_the_work_and_the_rates() -> None:
-    assert isinstance(SHAPE, Shape)
+    assert isinstance(SHAPE, DecoderShape)
     base = run_duration(RECIPE, SHAPE, 12, 8, RATES)
-    slow = Rates(*(rate / 2 for rate in (RATES.products, RATES.read)), operation=2 * RATES.operation)
-    assert run_duration(RECIPE, SHAPE, 12, 8, slow).iteration == pytest.approx(2 * base.iteration)
-    assert run_duration(RECIPE, SHAPE, 12, 0, RATES).run == pytest.approx(10 * base.iteration)
+    slow = CpuRates(
+        *(rate / 2 for rate in (RATES.matmul_flops_per_second, RATES.read_bytes_per_second)),
+        operation_seconds=2 * RATES.operation_seconds,
+    )
+    assert run_duration(RECIPE, SHAPE, 12, 8, slow).iteration_seconds == pytest.approx(2 * base.iteration_seconds)
+    assert run_duration(RECIPE, SHAPE, 12, 0, RATES).run_seconds == pytest.approx(10 * base.iteration_seconds)
     evaluated = replace(RECIPE, evaluate=replace(RECIPE.evaluate, every=3))  # at 0, 3, 6, 9 and 10
-    extra = run_duration(evaluated, SHAPE, 12, 8, RATES).run - 10 * base.iteration
-    assert base.run > 10.01 * base.iteration  # evaluated at 0 and 10
-    assert extra == pytest.approx(5 / 2 * (base.run - 10 * base.iteration))
+    extra = run_duration(evaluated, SHAPE, 12, 8, RATES).run_seconds - 10 * base.iteration_seconds
+    assert base.run_seconds > 10.01 * base.iteration_seconds  # evaluated at 0 and 10
+    assert extra == pytest.approx(5 / 2 * (base.run_seconds - 10 * base.iteration_seconds))
     for larger in (
         replace(RECIPE, prompts=32),
         replace(RECIPE, method=replace(RECIPE.method, group_size=64)),
         replace(RECIPE, sampling=Sampling(max_tokens=64)),
     ):
-        assert 1.3 < run_duration(larger, SHAPE, 12, 8, RATES).iteration / base.iteration < 5
-    assert run_duration(RECIPE, LARGE, 12, 8, RATES).iteration > 50 * base.iteration
+        assert 1.3 < run_duration(larger, SHAPE, 12, 8, RATES).iteration_seconds / base.iteration_seconds < 5
+    assert run_duration(RECIPE, LARGE, 12, 8, RATES).iteration_seconds > 50 * base.iteration_seconds
 
 
 def test_more_than_an_hour_an_iteration_is_a_warning() -> None:
@@ -47,7 +52,7 @@ def test_more_than_an_hour_an_iteration_is_a_warning() -> None:
     recipe = replace(RECIPE, method=gspo(group_size=8), sampling=Sampling(max_tokens=1024), iterations=100)
     duration = run_duration(recipe, LARGE, 40, 1, RATES)
     line, warning = duration_lines(recipe, duration)
-    assert duration.iteration > HOUR and line.startswith("time: about ") and " days" in line
+    assert duration.iteration_seconds > HOUR and line.startswith("time: about ") and " days" in line
     assert warning.startswith("  warning: an iteration may take more than an hour: lower sampling.max_tokens")
     assert len(duration_lines(RECIPE, run_duration(RECIPE, LARGE, 40, 1, RATES))) == 1
 
@@ -57,7 +62,7 @@ def test_the_measurement_leaves_no_trace() -> None:
     measured_rates.cache_clear()
     for dtype, number in (("float32", 1), ("bfloat16", 2)):
         rates = measured_rates(dtype, number)
-        assert rates.products > 0 and rates.read > 0 and rates.operation > 0
+        assert rates.matmul_flops_per_second > 0 and rates.read_bytes_per_second > 0 and rates.operation_seconds > 0
     assert torch.equal(torch.random.get_rng_state(), state) and torch.get_num_threads() == threads
 
 

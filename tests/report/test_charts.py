@@ -13,7 +13,7 @@ def test_charts_tiles_and_rules_use_declared_metrics() -> None:
     ends = [name for chart in CHARTS for pair in chart.intervals.values() for name in pair]
     flags = [flag for chart in CHARTS for flag in chart.notes]
     lines = [name for chart in CHARTS for name in chart.lines]
-    rules = [name for rule in RULES.values() for name in rule.needs]
+    rules = [name for rule in RULES.values() for name in rule.needed_metrics]
     tiles = [name for tile in TILES for name in tile.metric_choices]
     assert {*ends, *flags, *lines, *rules, *tiles} <= METRICS.keys()
 

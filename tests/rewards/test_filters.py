@@ -31,8 +31,8 @@ SELECTED: dict[Any, str] = {
 def test_selected(filter: Any) -> None:
     for scores, expected in zip(DRAWS, SELECTED[filter].split(), strict=True):
         b = pack([rollout_of(scores, subscores={"part": [0.0, 0.5, 0.5][: len(scores)]})])
-        b = b.having(outcome=b.outcome.masked_fill(b.score == MALFORMED, int(Outcome.malformed)))
-        b = b.having(score=b.score.clamp(min=0.0))
+        b = b.having(outcome=b.outcome.masked_fill(b.verdict_score == MALFORMED, int(Outcome.malformed)))
+        b = b.having(verdict_score=b.verdict_score.clamp(min=0.0))
         assert "".join(str(int(x)) for x in filter(b).tolist()) == expected, scores
     if filter in (mixed_outcomes, mixed_groups, mixed_scores):
         for scores in ([0.5, 0.25], [0.5, 0.5]):
@@ -75,10 +75,12 @@ def test_malformed_answers_are_wrong() -> None:
 def test_shaped_rewards_do_not_make_a_group_mixed() -> None:
     """Filters read outcomes: rewards that differ only by shaping are no signal, and a score of 0.999 is not correct."""
     b: Batch = pack([rollout_of([1, 1, 1], lengths=[2, 9, 16], limit=16)])
-    b = b.having(reward=Overlong(8)(b.score, b))
+    b = b.having(reward=Overlong(8)(b.verdict_score, b))
     assert len(set(b.reward.tolist())) == 3
     assert not mixed_outcomes(b).any()
-    assert not mixed_outcomes(b.having(outcome=torch.zeros(3, dtype=torch.long), score=b.score * 0.999)).any()
+    assert not mixed_outcomes(
+        b.having(outcome=torch.zeros(3, dtype=torch.long), verdict_score=b.verdict_score * 0.999)
+    ).any()
 
 
 def test_everything_selects_all_samples() -> None:
@@ -89,7 +91,7 @@ def test_everything_selects_all_samples() -> None:
 def test_scored_answers_are_mixed_if_their_scores_differ(filter: Any) -> None:
     b = pack([rollout_of([0.5, 0.25, NAN])])
     b = b.having(outcome=torch.tensor([Outcome.scored, Outcome.scored, Outcome.unverifiable]))
-    assert filter(b).all() and not filter(b.having(score=torch.full_like(b.score, 0.5))).any()
+    assert filter(b).all() and not filter(b.having(verdict_score=torch.full_like(b.verdict_score, 0.5))).any()
     assert not filter(b.take([0, 2])).any() and not filter(b.take([2])).any()
 
 

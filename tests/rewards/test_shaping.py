@@ -15,8 +15,8 @@ def batch_of(scores: list[float], lengths: list[int] | None = None, limit: int =
 
 
 def test_correctness_creates_the_reward_from_the_outcome() -> None:
-    b = batch_of([1.0, 0.0, 0.25, 1.0]).having(score=torch.tensor([7.0, 7.0, 7.0, 0.0]).double())
-    previous = torch.full_like(b.score, 99.0)
+    b = batch_of([1.0, 0.0, 0.25, 1.0]).having(verdict_score=torch.tensor([7.0, 7.0, 7.0, 0.0]).double())
+    previous = torch.full_like(b.verdict_score, 99.0)
     assert Correctness()(previous, b).tolist() == [1, 0, 0, 1]
     assert Correctness(right=0.1, wrong=-0.3)(previous, b).tolist() == [0.1, -0.3, -0.3, 0.1]
 
@@ -24,9 +24,9 @@ def test_correctness_creates_the_reward_from_the_outcome() -> None:
 def test_correctness_of_a_scored_answer_lies_between_wrong_and_right() -> None:
     outcomes = [Outcome.correct, Outcome.wrong, Outcome.scored, Outcome.scored, Outcome.scored]
     b = batch_of([1.0] * 5).having(
-        outcome=torch.tensor(outcomes), score=torch.tensor([7.0, 7.0, 0.0, 0.75, 1.0]).double()
+        outcome=torch.tensor(outcomes), verdict_score=torch.tensor([7.0, 7.0, 0.0, 0.75, 1.0]).double()
     )
-    assert Correctness(right=1.0, wrong=-1.0)(b.score, b).tolist() == [1.0, -1.0, -1.0, 0.5, 1.0]
+    assert Correctness(right=1.0, wrong=-1.0)(b.verdict_score, b).tolist() == [1.0, -1.0, -1.0, 0.5, 1.0]
 
 
 def test_score_creates_the_reward_from_scores_and_from_outcomes_without_one() -> None:
@@ -38,7 +38,7 @@ def test_score_creates_the_reward_from_scores_and_from_outcomes_without_one() ->
     ]
     rollout = rollout_of([1.0] * 4)
     b = pack([replace(rollout, samples=tuple(s.with_verdict(v) for s, v in zip(rollout.samples, verdicts)))])
-    previous = torch.full_like(b.score, 99.0)
+    previous = torch.full_like(b.verdict_score, 99.0)
     assert Score()(previous, b).tolist() == [-2.5, 1.0, 0.0, 0.5]
     assert Score(scale=2.0, offset=1.0)(previous, b).tolist() == [-4.0, 3.0, 1.0, 2.0]
 
@@ -56,17 +56,17 @@ def test_overlong_at_every_corner_of_equation_13(factor: float) -> None:
 
 def test_overlong_reads_each_samples_limit() -> None:
     b = batch_of([1.0, 1.0], [8, 8]).having(limit=torch.tensor([8, 16]))
-    assert Overlong(4)(b.score, b).tolist() == [0, 1]
+    assert Overlong(4)(b.verdict_score, b).tolist() == [0, 1]
 
 
 def test_a_buffer_larger_than_the_budget_is_refused_with_both_numbers() -> None:
     b = batch_of([1.0], [4], limit=16)
-    Overlong(16)(b.score, b)
+    Overlong(16)(b.verdict_score, b)
     with pytest.raises(Usage) as e:
-        Overlong(17)(b.score, b)
+        Overlong(17)(b.verdict_score, b)
     assert "17" in str(e.value) and "16" in str(e.value)
     short = batch_of([1.0, 1.0], [2, 2]).having(limit=torch.tensor([7, 16]))  # a long prompt left room for 7 tokens
-    assert Overlong(8)(short.score, short).tolist() == [1 - 3 / 8, 1.0]
+    assert Overlong(8)(short.verdict_score, short).tolist() == [1 - 3 / 8, 1.0]
 
 
 @pytest.mark.parametrize("buffer", [0, -1, 1.5, float("nan")])
@@ -79,12 +79,12 @@ def test_a_buffer_is_whole_tokens_or_a_share(buffer: float) -> None:
 def test_a_buffer_below_1_is_a_share_of_the_budget(limit: int, tokens: int) -> None:
     lengths = [0, limit - tokens, limit - tokens // 2, limit]
     b = batch_of([1.0] * 4, [1] * 4, limit).having(length=torch.tensor(lengths))
-    assert Overlong(0.2)(b.score, b).tolist() == Overlong(tokens)(b.score, b).tolist()
+    assert Overlong(0.2)(b.verdict_score, b).tolist() == Overlong(tokens)(b.verdict_score, b).tolist()
 
 
 def test_truncated_is_replaces_the_reward_of_truncated_answers() -> None:
     b = batch_of([1.0, 1.0, 1.0]).having(finish=torch.tensor([Finish.stop, Finish.length, Finish.cut]))
-    assert TruncatedAnswerReward(0.0)(b.score, b).tolist() == [1, 0, 1]
+    assert TruncatedAnswerReward(0.0)(b.verdict_score, b).tolist() == [1, 0, 1]
 
 
 def test_kl_in_the_reward_is_the_sum_over_the_sample() -> None:
@@ -115,6 +115,6 @@ def test_rewards_stay_float64() -> None:
 def test_add_part_adds_the_weighted_part_and_declares_it() -> None:
     b = pack([rollout_of([1.0, 0.0], subscores={"format": [0.25, 1.0]}), rollout_of([1.0])])
     assert needs(AddSubscore("format")) == frozenset({Subscore("format")})
-    assert AddSubscore("format", 2.0)(b.score, b).tolist() == [1.5, 2.0, 1.0]
+    assert AddSubscore("format", 2.0)(b.verdict_score, b).tolist() == [1.5, 2.0, 1.0]
     with pytest.raises(Usage, match="no verdict has a subscore called 'fromat'"):
-        AddSubscore("fromat")(b.score, b)
+        AddSubscore("fromat")(b.verdict_score, b)

@@ -23,7 +23,7 @@ from groupwise.data import (
     Verifier,
 )
 from groupwise.engines import NativeEngine
-from groupwise.models import Decoder, Model, PrefixPacking, Shape, Tokenizer
+from groupwise.models import Decoder, DecoderShape, Model, PrefixPacking, Tokenizer
 from groupwise.rollout import DrawSampler, RolloutSetting
 from tests.models.directories import characters
 
@@ -42,10 +42,10 @@ def without_end_token() -> Tokenizer:
 
 def decoder(dtype: torch.dtype = torch.float64, spread: float = 0.3, **changes: Any) -> Decoder:
     fields: dict[str, Any] = {
-        "vocabulary": VOCABULARY, "width": 32, "layers": 2, "heads": 4, "kv_heads": 2, "head_dim": 8, "inner": 48,
-        "positions": 512, "qk_norm": True, "tied": True,
+        "vocabulary": VOCABULARY, "width": 32, "layers": 2, "heads": 4, "kv_heads": 2, "head_dim": 8, "mlp_width": 48,
+        "positions": 512, "qk_norm": True, "tied_embeddings": True,
     }  # fmt: skip
-    return Decoder.new(Shape(**{**fields, **changes}), 3, dtype=dtype, spread=spread)
+    return Decoder.new(DecoderShape(**{**fields, **changes}), 3, dtype=dtype, spread=spread)
 
 
 def engine(model: Model | None = None, tokens: Tokenizer | None = None, **sizes: Any) -> NativeEngine:
@@ -57,7 +57,7 @@ def prompt_of(i: int, length: int = 9) -> Ids:
 
 
 def request(i: int = 0, **changes: Any) -> GenerationRequest:
-    fields: dict[str, Any] = {"context": prompt_of(i), "limit": 12, "draw": i, "stream": (0,)}
+    fields: dict[str, Any] = {"context": prompt_of(i), "limit": 12, "draw_id": i, "stream": (0,)}
     return GenerationRequest(**{**fields, **changes})
 
 
@@ -74,7 +74,7 @@ def logits(model: Decoder, context: Ids, tokens: Ids) -> Tensor:
     """The logits before each token, from one forward of the whole sequence by the learner's layout."""
     with torch.no_grad():
         layout = PrefixPacking.of([context], [tokens])
-        return model.head(model(layout.tokens, layout))[layout.source]
+        return model.head(model(layout.tokens, layout))[layout.predicting_indices]
 
 
 @dataclass(eq=False)
@@ -166,7 +166,7 @@ def judged_by(grade: Any) -> Verifier:
 
 def sampler_of(engine: Any, draw: Draw, *, verifier: Any = always_correct, **changes: Any) -> DrawSampler:
     """The sampler of a draw, with a fake or a native engine; `changes` are of its setting, or its purpose."""
-    own = {name: changes.pop(name) for name in ("purpose",) if name in changes}
+    own = {name: changes.pop(name) for name in ("random_purpose",) if name in changes}
     fields = {"engine": engine, "tokenizer": tokenizer(), "sampling": sampling(), "seed": 11}
     setting = RolloutSetting(**(fields | changes), verifier=judged_by(verifier))
     return DrawSampler(draw=draw, setting=setting, **own)

@@ -87,7 +87,7 @@ def ran(
 def says(vocabulary: Tokenizer, *texts: str) -> Callable[[GenerationRequest], Ids]:
     """A script for `FakeEngine`: these answers in the order of requests, each with the end token."""
     remaining = iter(texts)
-    return lambda request: (*vocabulary.encode(next(remaining)), min(vocabulary.eos))
+    return lambda request: (*vocabulary.encode(next(remaining)), min(vocabulary.eos_ids))
 
 
 # Tokens stay tokens
@@ -98,7 +98,7 @@ def test_a_continued_conversation_keeps_the_sampled_ids() -> None:
     vocabulary = trained(QWEN)
     split = (*vocabulary.encode("tw"), *vocabulary.encode("o"), *vocabulary.encode(" wor"), *vocabulary.encode("ds"))
     assert vocabulary.encode(vocabulary.decode(split)) != split
-    end = min(vocabulary.eos)
+    end = min(vocabulary.eos_ids)
 
     async def agent(row: Any, client: Client) -> float:
         messages = [user("Say it.")]
@@ -142,7 +142,7 @@ def test_tool_calls_are_compared_by_meaning_and_kept_by_token() -> None:
     inserted = [t for t, o in zip(sample.tokens, sample.origin) if o == ENVIRONMENT]
     tool = "\n<|im_start|>user\n<tool_response>\n3<|im_end|>\n</tool_response>\n<|im_start|>assistant\n"
     assert vocabulary.decode(inserted) == tool
-    assert sum(t in vocabulary.eos for t in inserted) == 1, "the end of the tool's message, not the one in its text"
+    assert sum(t in vocabulary.eos_ids for t in inserted) == 1, "the end of the tool's message, not the one in its text"
     assert sample.counts["calls"] == 1 and "<think>hm</think>" in vocabulary.decode(requests[1].context)
 
 
@@ -173,7 +173,9 @@ def test_branches_share_their_tokens_as_context() -> None:
         await asyncio.gather(*(client.chat([user("a"), first, user(text)]) for text in "bcd"))
         return 1.0
 
-    rollout, requests = ran(agent, lambda r: (*vocabulary.encode(f"x{r.position}"), min(vocabulary.eos)), vocabulary)
+    rollout, requests = ran(
+        agent, lambda r: (*vocabulary.encode(f"x{r.position}"), min(vocabulary.eos_ids)), vocabulary
+    )
     samples = rollout.samples
     assert len(samples) == 3 and sum(sum(s.trained) for s in samples) == sum(
         len(vocabulary.encode(f"x{r.position}")) + 1 for r in requests
@@ -232,7 +234,7 @@ def test_text_of_a_request_never_becomes_a_control_token(role: str) -> None:
 
     _, requests = ran(agent, says(vocabulary, "one", "two", "three"), vocabulary)
     starts = vocabulary.backend_tokenizer.token_to_id("<|im_start|>")
-    counts = [(sum(t == starts for t in r.context), sum(t in vocabulary.eos for t in r.context)) for r in requests]
+    counts = [(sum(t == starts for t in r.context), sum(t in vocabulary.eos_ids for t in r.context)) for r in requests]
     assert counts == [(5, 4), (2, 1), (4, 3)]
 
 

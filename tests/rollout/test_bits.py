@@ -14,12 +14,12 @@ from tests.processes import PATIENCE
 from tests.rollout.fakes import decoder, engine, generate, prompt_of, request
 
 SIZES = {
-    "narrow": {"width": 64, "head_dim": 16, "inner": 160, "layers": 3},
-    "wide": {"width": 128, "head_dim": 32, "inner": 352},
-    "odd": {"width": 96, "head_dim": 24, "inner": 256, "kv_heads": 1},
-    "no grouped queries": {"width": 80, "head_dim": 20, "inner": 200, "kv_heads": 4, "vocabulary": 23},
-    "broad": {"width": 96, "head_dim": 96, "inner": 200, "layers": 2},
-    "blocked": {"width": 256, "head_dim": 64, "inner": 400, "vocabulary": 300, "layers": 2},
+    "narrow": {"width": 64, "head_dim": 16, "mlp_width": 160, "layers": 3},
+    "wide": {"width": 128, "head_dim": 32, "mlp_width": 352},
+    "odd": {"width": 96, "head_dim": 24, "mlp_width": 256, "kv_heads": 1},
+    "no grouped queries": {"width": 80, "head_dim": 20, "mlp_width": 200, "kv_heads": 4, "vocabulary": 23},
+    "broad": {"width": 96, "head_dim": 96, "mlp_width": 200, "layers": 2},
+    "blocked": {"width": 256, "head_dim": 64, "mlp_width": 400, "vocabulary": 300, "layers": 2},
 }
 CASES = [*((size, torch.float32) for size in SIZES), ("odd", torch.float64)]
 

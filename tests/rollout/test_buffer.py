@@ -41,7 +41,7 @@ def mixed(rollout: Batch) -> Bool[Tensor, " s"]:
 
 
 def plain(request: Any) -> tuple[int, ...]:
-    return (1 + request.draw % 10, 1 + request.stream[0], 0)
+    return (1 + request.draw_id % 10, 1 + request.stream[0], 0)
 
 
 @dataclass(frozen=True)
@@ -166,7 +166,7 @@ def test_the_filter_gets_the_outcomes() -> None:
         return torch.tensor([True, False])
 
     collected = take(buffer(verifier_of({}, [1, 0.25])), 1, watch)
-    assert (batches[0].score.tolist(), batches[0].reward, collected.all[0].selected) == (
+    assert (batches[0].verdict_score.tolist(), batches[0].reward, collected.all[0].selected) == (
         [1.0, 0.25],
         None,
         (True, False),
@@ -218,9 +218,9 @@ def test_rollouts_are_sampled_concurrently_and_returned_in_draw_order() -> None:
     last = asyncio.Event()
 
     async def wait(request: Any) -> tuple[int, ...]:
-        if request.draw == 0:
+        if request.draw_id == 0:
             await last.wait()
-        if request.draw == 3:
+        if request.draw_id == 3:
             last.set()
         return (1, 0)
 
@@ -325,7 +325,7 @@ class BestHalf:
     scope: ClassVar = "iteration"
 
     def __call__(self, iteration: Batch) -> Bool[Tensor, " s"]:
-        mean = iteration.groups.mean(iteration.score)
+        mean = iteration.groups.mean(iteration.verdict_score)
         return (mean >= mean.median())[iteration.groups.index]
 
 

@@ -46,8 +46,8 @@ from tests.processes import PATIENCE
 from tests.rollout.fakes import generate, sampler_of
 
 FIRST = 65
-SHAPE = FlowShape(vocabulary=FIRST + 3, layers=1, state=(3, 2, 2), prompt_vocabulary=3, prompt_length=2, width=16)
-REQUEST = GenerationRequest(context=(FIRST, FIRST + 2), limit=8, draw=5, stream=(2,))
+SHAPE = FlowShape(vocabulary=FIRST + 3, layers=1, state_shape=(3, 2, 2), prompt_vocabulary=3, prompt_length=2, width=16)
+REQUEST = GenerationRequest(context=(FIRST, FIRST + 2), limit=8, draw_id=5, stream=(2,))
 
 
 def policy_with(denoise: Denoise | None = None, seed: int = 0) -> FlowPolicy:
@@ -65,7 +65,7 @@ def bits(generation: Generation) -> tuple[object, ...]:
 
 
 def others(n: int) -> list[GenerationRequest]:
-    return [replace(REQUEST, context=(FIRST + i % 3, FIRST), draw=i, stream=(i, 1)) for i in range(n)]
+    return [replace(REQUEST, context=(FIRST + i % 3, FIRST), draw_id=i, stream=(i, 1)) for i in range(n)]
 
 
 def test_the_first_state_and_each_noise_are_normals_of_their_own_step() -> None:
@@ -223,7 +223,7 @@ def test_a_cancelled_request_leaves_and_an_error_reaches_all_callers(monkeypatch
     engine = DenoisingEngine(policy_with(), seed=0)
 
     async def cancelled() -> Generation:
-        task = asyncio.create_task(engine.sample(replace(REQUEST, draw=9)))
+        task = asyncio.create_task(engine.sample(replace(REQUEST, draw_id=9)))
         await asyncio.sleep(0)
         task.cancel()
         return await engine.sample(REQUEST)
@@ -245,11 +245,11 @@ def test_a_cancelled_request_leaves_and_an_error_reaches_all_callers(monkeypatch
 def test_a_request_may_ask_for_another_number_of_steps(temperature: float) -> None:
     """Among requests with the policy's own number, it has the bits of a policy that denoises so."""
     request = replace(REQUEST, limit=20, sampling=Sampling(temperature=temperature))
-    mixed = [replace(request, steps=20), request, replace(request, steps=3, stream=(3,))]
+    mixed = [replace(request, denoising_steps=20), request, replace(request, denoising_steps=3, stream=(3,))]
     policy = policy_with(Denoise(steps=8, shift=3.0))
     for ours, steps, asked in zip(generate(DenoisingEngine(policy, seed=0), mixed), (20, 8, 3), mixed, strict=True):
         assert ours.tokens == tuple(range(steps)) and ours.finish is Finish.stop
-        theirs = alone(policy_with(Denoise(steps=steps, shift=3.0)), replace(asked, steps=None))
+        theirs = alone(policy_with(Denoise(steps=steps, shift=3.0)), replace(asked, denoising_steps=None))
         assert ours.actions == theirs.actions and ours.versions == theirs.versions
 
 

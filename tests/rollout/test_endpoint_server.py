@@ -82,7 +82,7 @@ async def served(answer: Callable[[GenerationRequest], Any], **patience: float) 
 
 def says(text: str = "one") -> Callable[[GenerationRequest], Ids]:
     vocabulary = trained(QWEN)
-    return lambda request: (*vocabulary.encode(text), min(vocabulary.eos))
+    return lambda request: (*vocabulary.encode(text), min(vocabulary.eos_ids))
 
 
 def run(work: Callable[[Served], Awaitable[None]], answer: Any = None, **patience: float) -> None:
@@ -202,7 +202,7 @@ def test_requests_that_are_refused_have_the_form_of_openai() -> None:
             assert status == expected, (data[:99], reply)
             assert not any(name.startswith("access-control") for name in headers)
             assert expected == 200 or reply["error"]["message"]
-        assert not at.episode.answered
+        assert not at.episode.answered_calls
 
     run(work)
 
@@ -264,7 +264,7 @@ def test_a_server_that_is_full_refuses_a_connection(monkeypatch: pytest.MonkeyPa
 
     async def work(at: Served) -> None:
         calls = [asyncio.ensure_future(at.post(text)) for text in "ab"]
-        while at.episode.requests < 2:
+        while at.episode.request_count < 2:
             await asyncio.sleep(0)
         status, _, reply = await at.raw(at.request("c"))
         assert (status, reply["error"]["type"]) == (503, "server_error")
@@ -298,7 +298,7 @@ def test_a_connection_is_kept_and_takes_requests_ahead_of_their_turn() -> None:
         assert replies[1][2].endswith(b"data: [DONE]\n\n") and replies[1][1]["content-type"] == "text/event-stream"
         assert (await reply_from(reader))[0] == 200
         writer.close()
-        assert len(at.episode.answered) == 3
+        assert len(at.episode.answered_calls) == 3
 
     run(work, waits)
 
@@ -318,7 +318,7 @@ def test_a_client_that_hangs_up_gets_the_kept_answer_when_it_repeats_its_request
         while not made:
             await asyncio.sleep(0)
         writer.close()
-        (opened,) = at.server.endpoint.opened.values()
+        (opened,) = at.server.endpoint.open_episodes.values()
         while not opened.abandoned:
             await asyncio.sleep(0)
         again = asyncio.ensure_future(at.post("a"))
@@ -327,7 +327,7 @@ def test_a_client_that_hangs_up_gets_the_kept_answer_when_it_repeats_its_request
         free.set()
         reply = await again
         assert reply["choices"][0]["message"]["content"] == "one" and reply["id"] == "chatcmpl-4-0-0"
-        assert len(made) == len(at.episode.answered) == 1
+        assert len(made) == len(at.episode.answered_calls) == 1
         await at.post("a")
         assert len(made) == 2, "a request after a reply is another one"
 
@@ -341,7 +341,7 @@ def test_a_stream_that_is_left_half_read_is_one_answer() -> None:
         await reader.readexactly(20)
         writer.transport.abort()
         await at.post("b")
-        assert len(at.episode.answered) == 2
+        assert len(at.episode.answered_calls) == 2
 
     run(work, says("word " * 90))
 
@@ -364,7 +364,7 @@ def test_the_key_of_an_episode_is_worthless_after_it_and_for_another() -> None:
         writer.write(at.request().replace(at.key.encode(), key.encode()))
         assert (await reply_from(reader))[0] == 401
         writer.close()
-        assert not other.answered
+        assert not other.answered_calls
 
     run(work, never)
 
@@ -372,7 +372,7 @@ def test_the_key_of_an_episode_is_worthless_after_it_and_for_another() -> None:
 def test_two_hundred_agents_at_once_and_an_end_of_all_connections() -> None:
     async def work(at: Served) -> None:
         replies = await asyncio.gather(*(at.post(f"agent {i}") for i in range(200)))
-        assert len({reply["id"] for reply in replies}) == 200 == len(at.episode.answered)
+        assert len({reply["id"] for reply in replies}) == 200 == len(at.episode.answered_calls)
         reader, _ = await at.connect()
         while not at.server.idle:
             await asyncio.sleep(0)

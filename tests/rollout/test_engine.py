@@ -75,14 +75,14 @@ def test_logp_is_under_the_sampling_distribution(sampling: Sampling) -> None:
 def test_the_token_is_the_inverse_cdf_of_the_keyed_number() -> None:
     """The inverse CDF in vocabulary order at Philox(seed, purpose; draw, stream, t), for several of each."""
     requests = [
-        request(i, purpose=purpose, stream=stream, position=at, limit=6)
+        request(i, random_purpose=purpose, stream=stream, position=at, limit=6)
         for i in (0, 70_000)
         for purpose in (RandomPurpose.SAMPLE, RandomPurpose.EVALUATE)
         for stream, at in (((0,), 0), ((5,), 0), ((5, 2, 1), 2))
     ]
     for a, generation in zip(requests, generate(engine(MODEL, seed=77), requests)):
         for t, row in enumerate(logits(MODEL, a.context, generation.tokens)):
-            u = uniform((77, a.purpose), a.draw, lineage(a.stream), a.position + t)[0]
+            u = uniform((77, a.random_purpose), a.draw_id, lineage(a.stream), a.position + t)[0]
             below = torch.softmax(row, 0).cumsum(0)
             token = generation.tokens[t]
             assert (below[token - 1] if token else 0) <= u <= below[token]
@@ -91,8 +91,8 @@ def test_the_token_is_the_inverse_cdf_of_the_keyed_number() -> None:
 @pytest.mark.t(43)
 def test_streams_differ_and_are_repeatable() -> None:
     e = engine(MODEL)
-    requests = [request(0, stream=(i,), draw=d) for d in (3, 4) for i in range(8)] + [
-        request(0, draw=3, stream=(0, 0, 1))
+    requests = [request(0, stream=(i,), draw_id=d) for d in (3, 4) for i in range(8)] + [
+        request(0, draw_id=3, stream=(0, 0, 1))
     ]
     generations = generate(e, requests)
     assert len({s.tokens for s in generations}) == len(requests)
@@ -256,7 +256,7 @@ def test_a_prefilled_context_is_that_of_its_content() -> None:
 def test_rows_with_equal_tokens_are_forwarded_once() -> None:
     """Each decoding step forwards the distinct sequences only; rows that leave early leave no gap."""
     model = decoder(layers=1, spread=0.9)
-    requests = [request(i // 30, stream=(i,), draw=i // 30, limit=3 + i % 9) for i in range(60)]
+    requests = [request(i // 30, stream=(i,), draw_id=i // 30, limit=3 + i % 9) for i in range(60)]
     alone = [generate(engine(model), [a])[0] for a in requests]
     e = engine(model)
     sequences = e._batch.sequences
@@ -458,7 +458,7 @@ def test_shared_long_prefixes_give_the_logp_of_a_plain_forward(windows: tuple[in
 
     Head dimensions of both layouts, plain and transposed.
     """
-    model = decoder(torch.float64, spread=0.2, windows=windows, head_dim=head_dim)
+    model = decoder(torch.float64, spread=0.2, attention_windows=windows, head_dim=head_dim)
     requests = [
         request(length, context=prompt_of(length, length), limit=5 + 9 * i, stream=(i,))
         for i in range(3)

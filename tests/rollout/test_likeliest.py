@@ -16,7 +16,7 @@ def test_likeliest_tokens_are_those_of_a_plain_forward(temperature: float):
     """At temperature 1, whatever the sampling. Requests with and without them run at the same time."""
     model, sampling = decoder(), Sampling(temperature=temperature)
     tops = [3, 0, 2, 50]
-    requests = [request(i, top=top, sampling=sampling) for i, top in enumerate(tops)]
+    requests = [request(i, num_top_logprobs=top, sampling=sampling) for i, top in enumerate(tops)]
     generations = generate(engine(model), requests)
     for i, (top, generation) in enumerate(zip(tops, generations)):
         assert len(generation.top_logprobs) == (len(generation.tokens) if top else 0)
@@ -29,12 +29,12 @@ def test_likeliest_tokens_are_those_of_a_plain_forward(temperature: float):
 
 def test_they_change_no_token_and_no_bit():
     plain = generate(engine(), [request(i) for i in range(3)])
-    wanting = generate(engine(), [request(i, top=2 * (i == 1)) for i in range(3)])
+    wanting = generate(engine(), [request(i, num_top_logprobs=2 * (i == 1)) for i in range(3)])
     assert [replace(g, top_logprobs=()) for g in wanting] == plain and wanting[1].top_logprobs
 
 
 def test_they_pass_through_json():
-    r, (g,) = request(top=2), generate(engine(), [request(top=2, limit=2)])
+    r, (g,) = request(num_top_logprobs=2), generate(engine(), [request(num_top_logprobs=2, limit=2)])
     assert from_json(GenerationRequest, to_json(r)) == r and from_json(Generation, to_json(g)) == g
 
 

@@ -43,7 +43,7 @@ def test_rewritten_answers_and_answers_to_other_prompts_are_counted() -> None:
     first: dict[int, tuple[int, ...]] = {}
 
     def corrected(request) -> tuple[int, ...]:  # type: ignore[no-untyped-def]
-        plain = first.setdefault(request.draw, request.context)
+        plain = first.setdefault(request.draw_id, request.context)
         return (WRONG,) if request.context == plain else (RIGHT,)
 
     numbers = taken(rgr_grpo(group_size=2), corrected)[1].strategy_metrics

@@ -13,8 +13,8 @@ from groupwise.config.recipe import Machine
 from groupwise.data import Finish, GenerationRequest, Sampling
 from groupwise.engines import Native, NativeEngine, PagedEngine, without_pages
 from groupwise.engines.native.paged_batch import AHEAD, PagedBatch
-from groupwise.engines.native.paged_layout import Paged
-from groupwise.engines.native.pages import PAGE, Pages, pages_for
+from groupwise.engines.native.paged_layout import PagedLayout
+from groupwise.engines.native.pages import PAGE, PagePool, pages_for
 from groupwise.engines.native.row_sampling import largest_needed, row_bounds, row_logprobs, row_truncated, row_uniforms
 from groupwise.models import choose, truncated, uniform
 from tests.pretended_gpu import Counts, counted, pretended_gpu
@@ -48,7 +48,7 @@ def paged(device: torch.device, tokens=None, *, invariant: bool = True, rows: in
 
 CASES = {
     "short": ((1, 9, 70), 20, {}),
-    "windows": ((9, 130), 12, {"windows": (5, None)}),
+    "windows": ((9, 130), 12, {"attention_windows": (5, None)}),
     "all heads": ((30,), 8, {"kv_heads": 4, "qk_norm": False, "qkv_bias": True}),
     "page border": ((255, 257), 9, {"head_dim": 64, "layers": 1}),
     "large vocabulary": ((9,), 6, {"vocabulary": 1500, "layers": 1}),
@@ -73,7 +73,7 @@ def test_the_samples_are_those_of_the_native_engine(case: str, invariant: bool) 
 
 def test_end_tokens_stop_strings_and_likeliest_tokens_are_those_of_the_native_engine() -> None:
     requests = asks((9, 20), 30, (Sampling(), Sampling(stop=("1", "23")), Sampling(temperature=0.5)))
-    requests[0] = replace(requests[0], top=3)
+    requests[0] = replace(requests[0], num_top_logprobs=3)
     here = generate(engine(decoder(), tokenizer(3, 4)), requests)
     with pretended_gpu() as device:
         there = generate(paged(device, tokenizer(3, 4)), requests)
@@ -207,7 +207,7 @@ def test_attention_to_random_pages_is_that_to_whole_texts(rows, heads, window, s
     ends = torch.tensor([0, *new]).cumsum(0).int()
     inputs = position, slot, ends, torch.tensor(totals, dtype=torch.int32), table, *pool
     with pretended_gpu() as device:
-        layout = Paged(*(x.to(device) for x in inputs), longest=max(new))
+        layout = PagedLayout(*(x.to(device) for x in inputs), max_query_length=max(new))
         out = layout.attend(0, *(x.to(device) for x in (q, k, v)), window=window).cpu()
         keys, values = (x.cpu()[0] for x in (layout.keys, layout.values))
     assert torch.equal(keys.flatten(0, 1)[slot], k) and torch.equal(values.flatten(0, 1)[slot], v)
@@ -221,7 +221,7 @@ def test_attention_to_random_pages_is_that_to_whole_texts(rows, heads, window, s
 @given(st.data())
 def test_pages_are_shared_by_equal_beginnings_only(data: st.DataObject) -> None:
     """Random sequences start, end and are cached: nobody's page is taken, and a match is a true beginning."""
-    pages, running, written = Pages(7), [], {}
+    pages, running, written = PagePool(7), [], {}
     texts = st.lists(st.sampled_from((100, 156, 200)), min_size=1, max_size=5)
     for _ in range(20):
         if running and data.draw(st.booleans()):
@@ -233,18 +233,18 @@ def test_pages_are_shared_by_equal_beginnings_only(data: st.DataObject) -> None:
         ids = tuple(np.repeat(range(9), 100)[: sum(data.draw(texts))].tolist())
         ids = (*ids[:-1], data.draw(st.integers(0, 2)))
         match = pages.match(("", ids))
-        whole = [t for page in match.whole for t in written[page.index]]
-        partial = written[match.partial.index][: match.count] if match.partial else []
+        whole = [t for page in match.whole_pages for t in written[page.index]]
+        partial = written[match.partial_page.index][: match.partial_tokens] if match.partial_page else []
         assert [*whole, *partial] == list(ids[: match.tokens])
-        needed = pages_for(len(ids)) - len(match.whole)
-        if pages.held + needed + len(match.whole) > pages.most:
+        needed = pages_for(len(ids)) - len(match.whole_pages)
+        if pages.held + needed + len(match.whole_pages) > pages.most:
             continue
-        pages.hold(match.whole)
+        pages.hold(match.whole_pages)
         new = pages.take(needed)
-        taken = {page.index for _, held in running for page in held} | {page.index for page in match.whole}
+        taken = {page.index for _, held in running for page in held} | {page.index for page in match.whole_pages}
         assert not taken & {page.index for page in new} and 0 not in {page.index for page in new}
-        held = [*match.whole, *new]
-        for i, page in enumerate(new, len(match.whole)):
+        held = [*match.whole_pages, *new]
+        for i, page in enumerate(new, len(match.whole_pages)):
             written[page.index] = list(ids[i * PAGE : (i + 1) * PAGE])
         running.append((ids, held))
         assert pages.held == len({page.index for _, held in running for page in held}) <= pages.most >= pages.highest
@@ -259,7 +259,7 @@ NUMBERS = st.tuples(
 )  # fmt: skip
 
 
-@example(rows=[(1.0, 0.5, 4, 0.0)], vocabulary=17, seed=0, tied=None)  # the sum of two of four is exactly p
+@example(rows=[(1.0, 0.5, 4, 0.0)], vocabulary=17, seed=0, tied_embeddings=None)  # the sum of two of four is exactly p
 @given(st.lists(NUMBERS, min_size=1, max_size=4), st.sampled_from([17, 1100]), st.integers(0, 99), st.booleans())
 def test_rows_are_truncated_and_chosen_as_one_by_one(rows, vocabulary, seed, tied) -> None:
     """Also with equal logits, of which the first in the vocabulary are kept."""

@@ -49,7 +49,7 @@ def engine(model: TransformersModel, max_num_seqs: int = 256, kv_cache_tokens: i
 def all_requests() -> list[GenerationRequest]:
     """Contexts of 1, 20 and 140 tokens, answers of 3 to 66 tokens: rows leave in any order."""
     lengths = [(1, 9), (140, 66), (140, 5), (20, 11), (20, 3)]
-    return [GenerationRequest(context=PROMPT[:c], limit=n, draw=c, stream=(i,)) for i, (c, n) in enumerate(lengths)]
+    return [GenerationRequest(context=PROMPT[:c], limit=n, draw_id=c, stream=(i,)) for i, (c, n) in enumerate(lengths)]
 
 
 def batch(requests: list[GenerationRequest], generations: list[Generation]) -> Batch:

@@ -85,7 +85,7 @@ def test_the_budget_is_for_the_whole_sample_and_a_limit_leaves_it_open() -> None
     assert (whole.tokens, whole.finish) == ((1, 2, 3, 9, 9, 6, 7), Finish.length)
     requests = s.setting.engine.requests
     assert [(a.context, a.limit, a.position) for a in requests] == [(CONTEXT, 3, 0), ((*CONTEXT, 1, 2, 3, 9, 9), 2, 5)]
-    assert {(a.draw, a.stream, a.purpose) for a in requests} == {(4, (0,), RandomPurpose.SAMPLE)}
+    assert {(a.draw_id, a.stream, a.random_purpose) for a in requests} == {(4, (0,), RandomPurpose.SAMPLE)}
     assert run(s.extend(whole)) is whole
     assert len(s.setting.engine.requests) == 2
     # No tokens are left.
@@ -114,7 +114,7 @@ def test_an_interrupted_sample_continues_within_its_budget() -> None:
 def test_interruptions_change_no_token() -> None:
     """The native engine reloads the same weights repeatedly; random numbers do not depend on interruptions."""
     model = decoder()
-    whole = generate(engine(model), [request(0, context=CONTEXT, draw=4, stream=(i,), limit=40) for i in range(3)])
+    whole = generate(engine(model), [request(0, context=CONTEXT, draw_id=4, stream=(i,), limit=40) for i in range(3)])
 
     async def go(native: NativeEngine) -> list[Sample]:
         s = sampler(native, sampling=sampling(max_tokens=40), tokenizer=without_end_token())
@@ -163,7 +163,7 @@ def test_prompts_and_plain_text_are_encoded() -> None:
 
 
 def test_a_long_context_reduces_the_budget_and_ends_no_run() -> None:
-    s = sampler(positions=9)
+    s = sampler(max_positions=9)
     assert [s.room((1,) * n) for n in (1, 3, 8, 9, 20)] == [8, 6, 1, 0, 0]
     samples = run(s.sample(CONTEXT, 1)) + run(s.sample((1,) * 20, 1))
     assert [(len(x.tokens), x.limit, x.finish) for x in samples] == [(6, 6, Finish.length), (0, 0, Finish.length)]

@@ -50,6 +50,6 @@ def test_samples_wait_for_rows_and_change_no_bit(kind: Any) -> None:
 def test_random_numbers_are_keyed_by_seed_purpose_draw_and_stream(kind: Any) -> None:
     policy, request = kind.policy_with(), kind.REQUEST
     first = kind.alone(policy).actions
-    changed = [replace(request, purpose=4), replace(request, draw=6), replace(request, stream=(3,))]
+    changed = [replace(request, random_purpose=4), replace(request, draw_id=6), replace(request, stream=(3,))]
     assert all(kind.alone(policy, other).actions != first for other in changed)
     assert kind.alone(policy, seed=1).actions != first and kind.alone(policy).actions == first

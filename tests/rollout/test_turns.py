@@ -158,7 +158,7 @@ def test_engine_and_learner_agree_on_every_token_of_the_model() -> None:
     assert [
         x.tokens[i] for x, n in zip(batch.samples, batch.sequences.lengths.tolist()) for i in _token_indices(batch, x)
     ] == by_model
-    assert sum(x.tokens[b - 1] in vocabulary.eos for x in samples for _, b in x.turns) >= sum(
+    assert sum(x.tokens[b - 1] in vocabulary.eos_ids for x in samples for _, b in x.turns) >= sum(
         len(x.turns) - 1 for x in samples
     )
 
@@ -230,7 +230,7 @@ def test_a_template_that_strips_thinking_changes_no_token_of_a_conversation(tmp_
     remaining = iter(turns)
     s = sampler(
         lambda: Replies(["<|im_end|> 3", "5", None]),
-        lambda request: (*vocabulary.encode(next(remaining)), min(vocabulary.eos)),
+        lambda request: (*vocabulary.encode(next(remaining)), min(vocabulary.eos_ids)),
         draw=Draw(4, prompt, 1), tokenizer=vocabulary, sampling=sampling(max_tokens=400),
         observation_frame=template.turn_frame(),
     )  # fmt: skip
@@ -261,7 +261,7 @@ def test_a_chat_continues_as_its_template_renders_it(ended: bool, tmp_path: Path
     vocabulary = trained()
     template = find_template("chat", vocabulary)
     draw = Draw(4, Prompt("p", template("7*5=")), 1)
-    end = (min(vocabulary.eos),) if ended else ()
+    end = (min(vocabulary.eos_ids),) if ended else ()
     remaining = iter([vocabulary.encode("call") + end, vocabulary.encode("35") + end])
     s = sampler(
         lambda: Replies(["see: 3", None]), lambda request: next(remaining),
@@ -280,7 +280,7 @@ def test_an_opening_observation_follows_the_prompt_without_template_tokens() -> 
     vocabulary = trained()
     frame = find_template("chat", vocabulary).turn_frame()
     s = sampler(
-        lambda: Replies([None], opening="3"), lambda request: (*vocabulary.encode("x"), min(vocabulary.eos)),
+        lambda: Replies([None], opening="3"), lambda request: (*vocabulary.encode("x"), min(vocabulary.eos_ids)),
         tokenizer=vocabulary, observation_frame=frame,
     )  # fmt: skip
     assert set(rollout(s).samples[0].origin) == {ENVIRONMENT, 0}

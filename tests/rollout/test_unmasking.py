@@ -27,7 +27,16 @@ from groupwise.data import (
 )
 from groupwise.engines.steps.unmasking import UnmaskingEngine
 from groupwise.methods import CoSampled
-from groupwise.models import Commit, Knobs, MaskedPolicy, MaskedShape, Unmask, decode_masked, find_model, read_model
+from groupwise.models import (
+    CellCommit,
+    DrawnKnobs,
+    MaskedPolicy,
+    MaskedShape,
+    Unmask,
+    decode_masked,
+    find_model,
+    read_model,
+)
 from tests.rollout.fakes import generate, sampler_of
 
 SHAPE = MaskedShape(
@@ -35,7 +44,7 @@ SHAPE = MaskedShape(
 )  # fmt: skip
 FIRST = SHAPE.first_word
 UNMASK = Unmask(steps=3, knob_std=0.5)
-REQUEST = GenerationRequest(context=(FIRST, FIRST + 3), limit=40, draw=5, stream=(2,))
+REQUEST = GenerationRequest(context=(FIRST, FIRST + 3), limit=40, draw_id=5, stream=(2,))
 
 
 def policy_with(unmask: Unmask = UNMASK, seed: int = 0) -> MaskedPolicy:
@@ -56,7 +65,7 @@ def bits(generation: Generation) -> tuple[object, ...]:
 
 
 def others(n: int) -> list[GenerationRequest]:
-    return [replace(REQUEST, context=(FIRST + i % 5, FIRST), draw=i, stream=(i, 1)) for i in range(n)]
+    return [replace(REQUEST, context=(FIRST + i % 5, FIRST), draw_id=i, stream=(i, 1)) for i in range(n)]
 
 
 def sample_of(generation: Generation, request: GenerationRequest = REQUEST) -> Sample:
@@ -73,10 +82,10 @@ def test_a_sample_replays_from_its_actions() -> None:
     for request in others(30):
         generation = alone(policy, request)
         actions = [decode_masked(action) for action in generation.actions]
-        knobs = [action for action in actions if isinstance(action, Knobs)]
+        knobs = [action for action in actions if isinstance(action, DrawnKnobs)]
         commits = list(zip(generation.tokens, actions))[: len(actions)]
         assert [k.step for k in knobs] == list(range(len(knobs))) and generation.finish is Finish.stop
-        canvases = {a.step: a.canvas for a in actions if isinstance(a, Commit)}
+        canvases = {a.step: a.canvas for a in actions if isinstance(a, CellCommit)}
         confidence = np.zeros(SHAPE.cells)
         before = np.full(SHAPE.cells, SHAPE.symbols)
         for k in knobs:
@@ -86,7 +95,7 @@ def test_a_sample_replays_from_its_actions() -> None:
             p = torch.log_softmax(logits, -1).numpy()
             after = before.copy()
             for token, action in commits:
-                if isinstance(action, Commit) and action.step == k.step:
+                if isinstance(action, CellCommit) and action.step == k.step:
                     assert before[action.cell] == SHAPE.symbols
                     assert action.temperature == pytest.approx(math.exp(k.values[0]), rel=1e-6)
                     after[action.cell] = token - SHAPE.first_commit
@@ -123,7 +132,7 @@ def test_log_probs_are_the_learners() -> None:
 def test_a_fixed_schedule_has_no_knobs_and_its_shares() -> None:
     generation = alone(policy_with(Unmask(steps=3)))
     actions = [decode_masked(action) for action in generation.actions]
-    assert [a.step for a in actions if isinstance(a, Commit)] == [0, 0, 1, 1, 2, 2] and len(actions) == 6
+    assert [a.step for a in actions if isinstance(a, CellCommit)] == [0, 0, 1, 1, 2, 2] and len(actions) == 6
 
 
 def test_the_schedule_starts_at_its_settings() -> None:
@@ -137,7 +146,7 @@ def test_the_schedule_starts_at_its_settings() -> None:
         actions = map(
             decode_masked, alone(policy, replace(REQUEST, sampling=Sampling(temperature=temperature))).actions
         )
-        commits = [action.temperature for action in actions if isinstance(action, Commit)]
+        commits = [action.temperature for action in actions if isinstance(action, CellCommit)]
         assert commits == pytest.approx([0.5 * temperature] * 6)
 
 
@@ -172,7 +181,7 @@ def test_a_load_starts_requests_over() -> None:
         ({"limit": 12}, "has up to 25 tokens, and the request allows 12"),
         ({"context": (*REQUEST.context, 64), "position": 1}, "the request continues 1 tokens"),
         ({"steps_per_token": 2}, "the request skips steps"),
-        ({"steps": 5}, "has 3 steps, and no others"),
+        ({"denoising_steps": 5}, "has 3 steps, and no others"),
         ({"sampling": Sampling(top_p=0.5)}, "draws from its whole distribution"),
     ],
 )
@@ -194,11 +203,11 @@ def test_co_sampled_splits_each_answer() -> None:
     assert [s.role for s in rollout.samples] == ["answer"] * 4 + ["schedule"] * 4
     for i, (answer, schedule) in enumerate(zip(answers, schedules, strict=True)):
         assert schedule.verdict == answer.verdict and schedule.parent == i
-        assert {type(decode_masked(a)) for a in answer.actions} == {Commit}
-        assert {type(decode_masked(a)) for a in schedule.actions} == {Knobs} and all(schedule.trained)
+        assert {type(decode_masked(a)) for a in answer.actions} == {CellCommit}
+        assert {type(decode_masked(a)) for a in schedule.actions} == {DrawnKnobs} and all(schedule.trained)
         assert sum(answer.trained) == len(answer.actions) == len(answer.tokens) - SHAPE.cells
     batch = pack([rollout], roles=("answer", "schedule"))
-    assert len(set(batch.keys)) == 8 and batch.groups.count == 2
+    assert len(set(batch.sample_keys)) == 8 and batch.groups.count == 2
     numbers = policy_with().measure(batch, [Logp("policy")], {})[Logp("policy")].double()
     torch.testing.assert_close(numbers, batch.logp_engine, atol=2e-6, rtol=0)
 

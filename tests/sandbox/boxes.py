@@ -18,7 +18,7 @@ def needed() -> None:
 def value(sandbox: Sandbox, code: str, *args: object) -> object:
     """What the function `f` of a program returns."""
     (execution,) = sandbox.run([Program(code, "f", args)])
-    assert execution.end == "done", execution
+    assert execution.end_reason == "done", execution
     return execution.value
 
 

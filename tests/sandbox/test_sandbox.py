@@ -24,7 +24,7 @@ from tests.sandbox.boxes import children, needed, servers
 @pytest.fixture(scope="module")
 def sandbox():
     needed()
-    pool = Sandbox(Limits(cpu=0.5, wall=60.0, memory=1 << 28, output=1 << 16), boxes=2)
+    pool = Sandbox(Limits(cpu_seconds=0.5, wall_seconds=60.0, memory_bytes=1 << 28, output_bytes=1 << 16), boxes=2)
     yield pool
     pool.close()
 
@@ -47,7 +47,7 @@ PLAIN = [
 @pytest.mark.parametrize("value", PLAIN, ids=repr)
 def test_plain_values_return_unchanged(sandbox, value):
     execution = call(sandbox, "def f(x): return x", value)
-    assert execution.end == "done" and execution.value == value and type(execution.value) is type(value)
+    assert execution.end_reason == "done" and execution.value == value and type(execution.value) is type(value)
     assert repr(execution.value) == repr(value)
 
 
@@ -65,7 +65,7 @@ def test_plain_values_return_unchanged(sandbox, value):
 )  # fmt: skip
 def test_a_value_that_is_not_plain_json_is_a_failure(sandbox, returned, error):
     execution = call(sandbox, f"def f(): return {returned}")
-    assert execution.end == "failed" and execution.value is None and error in execution.error
+    assert execution.end_reason == "failed" and execution.value is None and error in execution.error
 
 
 def test_a_tuple_is_a_list(sandbox):
@@ -79,7 +79,7 @@ def test_a_tuple_is_a_list(sandbox):
 )  # fmt: skip
 def test_code_that_does_not_answer(sandbox, code, error):
     execution = call(sandbox, code)
-    assert execution.end == "failed" and error in execution.error and len(execution.error) <= 200
+    assert execution.end_reason == "failed" and error in execution.error and len(execution.error) <= 200
 
 
 @pytest.mark.parametrize(
@@ -103,9 +103,13 @@ def test_code_that_does_not_answer(sandbox, code, error):
 def test_programs(sandbox, code, stdin, expected):
     execution = typed(sandbox, code, stdin)
     if expected is None:  # half a surrogate pair returns as three bytes that are not UTF-8
-        assert execution.end == "done" and execution.value == "é\ufffd\ufffd\ufffd\n\n"
+        assert execution.end_reason == "done" and execution.value == "é\ufffd\ufffd\ufffd\n\n"
     else:
-        assert (execution.end, execution.value, execution.error) == (expected.end, expected.value, expected.error)
+        assert (execution.end_reason, execution.value, execution.error) == (
+            expected.end,
+            expected.value,
+            expected.error,
+        )
 
 
 def test_a_large_input_and_a_large_value_are_passed(sandbox):
@@ -115,10 +119,10 @@ def test_a_large_input_and_a_large_value_are_passed(sandbox):
 
 def test_an_input_that_does_not_fit_into_memory_is_a_failure_and_not_lost():
     needed()
-    tight = Sandbox(Limits(memory=1 << 23), boxes=1)
+    tight = Sandbox(Limits(memory_bytes=1 << 23), boxes=1)
     execution = call(tight, "def f(x): return len(x)", "a" * (1 << 23))
     tight.close()
-    assert execution.end == "failed"
+    assert execution.end_reason == "failed"
 
 
 def test_an_answer_that_could_not_be_confined_is_lost_and_does_not_run(monkeypatch, tmp_path):
@@ -130,7 +134,7 @@ def test_an_answer_that_could_not_be_confined_is_lost_and_does_not_run(monkeypat
     sandbox = Sandbox(boxes=1)
     execution = call(sandbox, "def f(): return 1")
     sandbox.close()
-    assert execution.end == "lost" and execution.value is None and "could not be confined" in execution.error
+    assert execution.end_reason == "lost" and execution.value is None and "could not be confined" in execution.error
 
 
 # Limits
@@ -156,21 +160,27 @@ def test_an_answer_that_could_not_be_confined_is_lost_and_does_not_run(monkeypat
     ],
 )  # fmt: skip
 def test_limits(sandbox, code, end):
-    assert typed(sandbox, code).end == end
+    assert typed(sandbox, code).end_reason == end
     assert typed(sandbox, "print(1)").value == "1\n"
 
 
 def test_time_spent_asleep_is_bounded_too():
     needed()
-    hasty = Sandbox(Limits(cpu=1.0, wall=1.0), boxes=2)
+    hasty = Sandbox(Limits(cpu_seconds=1.0, wall_seconds=1.0), boxes=2)
     asleep = "import time\nwhile True: time.sleep(1)"
     thread = "import threading, time\nthreading.Thread(target=lambda: time.sleep(99)).start()"
-    assert [execution.end for execution in hasty.run([Program(asleep), Program(thread)])] == ["wall", "wall"]
+    assert [execution.end_reason for execution in hasty.run([Program(asleep), Program(thread)])] == ["wall", "wall"]
     hasty.close()
 
 
 def test_invalid_limits_are_an_error():
-    for wrong in ({"cpu": 0}, {"cpu": 3, "wall": 2}, {"wall": float("inf")}, {"memory": 0}, {"output": -1}):
+    for wrong in (
+        {"cpu_seconds": 0},
+        {"cpu_seconds": 3, "wall_seconds": 2},
+        {"wall_seconds": float("inf")},
+        {"memory_bytes": 0},
+        {"output_bytes": -1},
+    ):
         with pytest.raises(ValueError, match="cpu <= wall"):
             Limits(**wrong)
 
@@ -242,7 +252,7 @@ def test_a_process_that_dies_is_replaced_and_its_program_runs_again(sandbox):
 
 def test_two_processes_lost_in_a_row_give_lost():
     needed()
-    sandbox = Sandbox(Limits(cpu=0.5, wall=60), boxes=1)
+    sandbox = Sandbox(Limits(cpu_seconds=0.5, wall_seconds=60), boxes=1)
     sandbox.run([Program("print(1)")])
     with ThreadPoolExecutor(1) as threads:
         running = threads.submit(sandbox.run, [Program("import time\ntime.sleep(50)")])
@@ -255,7 +265,7 @@ def test_two_processes_lost_in_a_row_give_lost():
                 killed = first
             time.sleep(0.01)
     (execution,) = running.result()
-    assert execution.end == "lost" and execution.value is None and "exit code -9" in execution.error
+    assert execution.end_reason == "lost" and execution.value is None and "exit code -9" in execution.error
     assert sandbox.run([Program("print(1)")])[0].value == "1\n"
     sandbox.close()
 
@@ -329,10 +339,10 @@ def test_a_machine_without_linux_gets_an_error(monkeypatch):
 
 def test_unsafe_runs_without_bubblewrap_under_the_same_limits(monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
-    sandbox = Sandbox(Limits(cpu=0.3, wall=60.0), boxes=1, unsafe=True)
+    sandbox = Sandbox(Limits(cpu_seconds=0.3, wall_seconds=60.0), boxes=1, unsafe=True)
     try:
         assert call(sandbox, "def f(x): return x + 1", 1).value == 2
-        assert typed(sandbox, "while True: pass").end == "cpu"
+        assert typed(sandbox, "while True: pass").end_reason == "cpu"
         assert typed(sandbox, "import os; print(dict(os.environ))").value == "{}\n"
         mark = tmp_path / "mark"
         assert call(sandbox, f"def f(): return open({str(mark)!r}, 'w').write('x')").value == 1

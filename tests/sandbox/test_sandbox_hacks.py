@@ -32,7 +32,9 @@ HACKS = {name: code for name, _, code in (section.partition("\n") for section in
 @pytest.fixture(scope="module")
 def verifier():
     needed()
-    verifier = CodeVerifier(Sandbox(Limits(cpu=0.4, wall=3.0, memory=1 << 28, output=1 << 16), boxes=2))
+    verifier = CodeVerifier(
+        Sandbox(Limits(cpu_seconds=0.4, wall_seconds=3.0, memory_bytes=1 << 28, output_bytes=1 << 16), boxes=2)
+    )
     for sandbox in (verifier.sandbox, verifier.references):
         sandbox.run([Program("import time\ntime.sleep(0.1)")] * 4)  # all processes have started
     yield verifier
@@ -111,7 +113,7 @@ def test_under_load_the_verdicts_are_the_same(verifier, host):
 def test_every_wall_stands_by_itself():
     """Checks each wall from outside in a running answer, so one wall cannot hide that another is missing."""
     needed()
-    with closing(Sandbox(Limits(wall=60.0), boxes=1)) as sandbox:
+    with closing(Sandbox(Limits(wall_seconds=60.0), boxes=1)) as sandbox:
         sandbox.info()
         status, spaces = asyncio.run(inspect_answer(sandbox))
     assert status["Seccomp"] == "2" and status["NoNewPrivs"] == "1"
@@ -140,7 +142,7 @@ async def inspect_answer(sandbox: Sandbox) -> tuple[dict[str, str], list[dict[st
     names = ("pid", "mnt", "ipc", "net", "uts", "user", "cgroup")
     spaces = [{n: os.readlink(f"/proc/{process}/ns/{n}") for n in names} for process in (status["PPid"], pid)]
     os.kill(pid, signal.SIGKILL)
-    assert (await running).end == "failed"
+    assert (await running).end_reason == "failed"
     return status, spaces
 
 

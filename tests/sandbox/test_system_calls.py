@@ -71,7 +71,7 @@ def f(path):
 def test_a_command_of_fcntl_that_reaches_further_is_refused(sandbox, call):
     code = f"import fcntl\nfile = open({sandbox_view.standard() + '/this.py'!r})\ndef f(): {call}"
     (execution,) = sandbox.run([Program(code, "f")])
-    assert execution.end == "failed" and "PermissionError" in execution.error
+    assert execution.end_reason == "failed" and "PermissionError" in execution.error
 
 
 def test_nothing_tells_an_answer_which_files_others_read(sandbox):

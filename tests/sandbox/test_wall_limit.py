@@ -159,7 +159,7 @@ def spinning(count: int) -> Iterator[None]:
 @pytest.fixture(scope="module")
 def box() -> Iterator[Sandbox]:
     needed()
-    sandbox = Sandbox(Limits(cpu=0.4, wall=1.0), boxes=1)
+    sandbox = Sandbox(Limits(cpu_seconds=0.4, wall_seconds=1.0), boxes=1)
     sandbox.info()
     yield sandbox
     sandbox.close()
@@ -167,7 +167,7 @@ def box() -> Iterator[Sandbox]:
 
 def end(sandbox: Sandbox, code: str, seconds: float) -> str:
     (execution,) = sandbox.run([Program(code, "f", (seconds,))])
-    return execution.end
+    return execution.end_reason
 
 
 @pytest.mark.t(20)
@@ -226,17 +226,17 @@ def test_a_twentieth_of_a_processor(box: Sandbox) -> None:
 def test_an_answer_that_the_machine_keeps_waiting_has_no_result() -> None:
     """At a twentieth of a processor, ten times the limit of wall time is before the limit of CPU time."""
     needed()
-    with closing(Sandbox(Limits(cpu=0.3, wall=0.3), boxes=1)) as sandbox:
+    with closing(Sandbox(Limits(cpu_seconds=0.3, wall_seconds=0.3), boxes=1)) as sandbox:
         sandbox.info()
         (first,) = servers(sandbox)
         with throttled(5, [first, *children(first)]):
             (execution,) = sandbox.run([Program(FOREVER, "f", (0,))])
-    assert execution.end == "busy" and execution.no_result and "too busy" in execution.error
+    assert execution.end_reason == "busy" and execution.no_result and "too busy" in execution.error
 
 
 def test_an_answer_that_stops_itself_is_asleep() -> None:
     """Without bubblewrap: inside, the kernel lets the first process of a namespace not stop itself."""
     needed()
     stops = "import os, signal\ndef f(s): os.kill(os.getpid(), signal.SIGSTOP)"
-    with closing(Sandbox(Limits(cpu=0.5, wall=1.0), boxes=1, unsafe=True)) as sandbox:
+    with closing(Sandbox(Limits(cpu_seconds=0.5, wall_seconds=1.0), boxes=1, unsafe=True)) as sandbox:
         assert end(sandbox, stops, 0) == "wall"

@@ -45,7 +45,7 @@ def worth(*turns: str, problem: str = "34*58+91=") -> Sample:
     tokenizer, message = read_tokenizer(find_model("blank")), iter(turns)
     prompt = Prompt(problem, tokenizer.encode(problem), problem, {"answer": str(eval(problem[:-1]))})
     setting = RolloutSetting(
-        engine=FakeEngine(lambda ask: (*tokenizer.encode(next(message)), *tokenizer.eos)),
+        engine=FakeEngine(lambda ask: (*tokenizer.encode(next(message)), *tokenizer.eos_ids)),
         verifier=LastNumber(),
         tokenizer=tokenizer,
         sampling=Sampling(max_tokens=96),

@@ -108,8 +108,8 @@ CASES = [
 def test_each_step_is_graded(text: str, outcome: Outcome, numbers: list[int], reached: int, feedback: str) -> None:
     verdict = grade(SCENE, text)
     assert verdict.outcome is outcome and verdict.feedback == feedback
-    assert [x for _, x in verdict.steps["step"]] == numbers and verdict.subscores["reached"] == reached
-    assert [text[end - 1] for end, _ in verdict.steps["step"]] == [";"] * len(numbers)
+    assert [x for _, x in verdict.step_scores["step"]] == numbers and verdict.subscores["reached"] == reached
+    assert [text[end - 1] for end, _ in verdict.step_scores["step"]] == [";"] * len(numbers)
     assert verdict.subscores["valid"] == (sum(numbers) / len(numbers) if numbers else 0)
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from groupwise.core import MissingRequirement, Usage
 from groupwise.data import Prompt, Sample
-from groupwise.tasks import Problems, ReasoningGym, named_task
+from groupwise.tasks import ReasoningGym, RowsTask, named_task
 from groupwise.verifiers import Exact, usual_verifier
 from groupwise.verifiers.gym.reasoning_gym import runs_answers
 from tests.verifiers.built import built
@@ -20,19 +20,19 @@ def encode(text: str) -> tuple[int, ...]:
     return tuple(map(ord, text))
 
 
-def gym_task(name: str) -> Problems:
+def gym_task(name: str) -> RowsTask:
     """Few problems: generating is what takes the time."""
     task = ReasoningGym(name, size=200).build(encode)
-    assert isinstance(task, Problems)
+    assert isinstance(task, RowsTask)
     return task
 
 
 @pytest.fixture(scope="module")
-def legs() -> Problems:
+def legs() -> RowsTask:
     return gym_task("leg_counting")
 
 
-def verdicts_on(task: Problems, *answers: tuple[Prompt, str]) -> list[tuple[str, float]]:
+def verdicts_on(task: RowsTask, *answers: tuple[Prompt, str]) -> list[tuple[str, float]]:
     verifier = built(usual_verifier(ReasoningGym("x")), task, deadline=60.0)
 
     async def ask() -> list[tuple[str, float]]:
@@ -43,7 +43,7 @@ def verdicts_on(task: Problems, *answers: tuple[Prompt, str]) -> list[tuple[str,
     return asyncio.run(ask())
 
 
-def test_the_problems_are_the_same_in_every_run(legs: Problems) -> None:
+def test_the_problems_are_the_same_in_every_run(legs: RowsTask) -> None:
     again = gym_task("leg_counting")
     assert again.training == legs.training and again.held_out == legs.held_out
     other = ReasoningGym("leg_counting", seed=3, size=200).build(encode)
@@ -52,7 +52,7 @@ def test_the_problems_are_the_same_in_every_run(legs: Problems) -> None:
     assert 0.05 < len(legs.held_out) / legs.stats[0].rows < 0.15
 
 
-def test_the_scorer_of_the_generator_judges(legs: Problems) -> None:
+def test_the_scorer_of_the_generator_judges(legs: RowsTask) -> None:
     first, second = legs[0], legs.held_out[0]
     right, other = first.row["answer"], second.row["answer"]
     outcomes = verdicts_on(
@@ -74,7 +74,7 @@ def test_a_score_between_is_one_and_gold_answers_are_right() -> None:
     assert outcome == "wrong" and 0 < value < 1
 
 
-def test_other_verifiers_see_the_answer(legs: Problems) -> None:
+def test_other_verifiers_see_the_answer(legs: RowsTask) -> None:
     assert built("exact", legs) is Exact()
     with pytest.raises(Usage, match="grades problems of the task reasoning_gym only"):
         built("gym_score", named_task("calculator").build(encode))

@@ -11,15 +11,15 @@ from hypothesis import strategies as st
 from groupwise.core import BadData, Usage
 from groupwise.data import Outcome, Prompt, Sample, Task, Verdict
 from groupwise.rollout import Shuffled
-from groupwise.tasks import Calculator, Mixture, MixtureVerifier, Problems, SourceStats
+from groupwise.tasks import Calculator, Mixture, MixtureVerifier, RowsTask, SourceStats
 from groupwise.tasks.mixture import task_index
 from tests.rollout.fakes import judged_by
 
 
-def problems(name: str, n: int, held: int = 0) -> Problems:
+def problems(name: str, n: int, held: int = 0) -> RowsTask:
     every = tuple(Prompt(f"{name}/{i}", (i,), f"{name} {i}", {"answer": i}) for i in range(1, n + held + 1))
     facts = SourceStats(source=name, sha256=name, rows=n + held, training=n, held_out=held)
-    return Problems(every[:n], every[n:], (facts,))
+    return RowsTask(every[:n], every[n:], (facts,))
 
 
 def counts(task: Task) -> list[Counter[str]]:

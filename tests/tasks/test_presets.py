@@ -8,10 +8,10 @@ import pytest
 
 from groupwise.core import BadData, Usage
 from groupwise.data import Task
-from groupwise.tasks import Problems, PublishedSet, named_task
+from groupwise.tasks import PublishedSet, RowsTask, named_task
 from groupwise.tasks.published_sets import PRESETS
 from groupwise.tasks.row_columns import last_boxed
-from groupwise.tasks.rows import Fault
+from groupwise.tasks.rows import RowFault
 from groupwise.verifiers import Math, usual_verifier
 from tests.tasks.published import OTHER_COPIES, PUBLISHED, gsm8k
 from tests.verifiers.built import built
@@ -29,13 +29,13 @@ def write(path: Path, rows: list[dict[str, Any]]) -> Path:
     return path
 
 
-def read(name: str, path: Path) -> Problems:
+def read(name: str, path: Path) -> RowsTask:
     task = PublishedSet(name, str(path)).build(encode)
-    assert isinstance(task, Problems) and isinstance(task, Task)
+    assert isinstance(task, RowsTask) and isinstance(task, Task)
     return task
 
 
-def golds(task: Problems) -> list[Any]:
+def golds(task: RowsTask) -> list[Any]:
     every = sorted((*task.training, *task.held_out), key=lambda p: int(p.id.rpartition("/")[2]))
     return [p.row["answer"] for p in every]
 
@@ -132,7 +132,7 @@ def test_a_row_of_another_kind_is_refused(tmp_path: Path, name: str, row: dict[s
 
 def test_the_last_box_of_a_solution() -> None:
     assert last_boxed("", "\\boxed{1} then $\\boxed{ \\text{a {b} c} }$.")[1] == "\\text{a {b} c}"
-    with pytest.raises(Fault):
+    with pytest.raises(RowFault):
         last_boxed("", "\\boxed{1} then \\boxed{2")
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from groupwise.core import BadData, GroupwiseError, Usage
 from groupwise.data import Task
-from groupwise.tasks import Problems
+from groupwise.tasks import RowsTask
 
 
 def encode(text: str) -> tuple[int, ...]:
@@ -30,13 +30,13 @@ def row(n: int) -> dict[str, object]:
 
 def refused(path: Path, **options) -> str:
     with pytest.raises(BadData) as caught:
-        Problems.read(path, encode, **options)
+        RowsTask.read(path, encode, **options)
     assert caught.value.what and caught.value.evidence and caught.value.fix
     return str(caught.value)
 
 
 def test_reads_prompts_answers_and_contexts(tmp_path):
-    task = Problems.read(write(tmp_path / "sums.jsonl", *map(row, range(50))), encode)
+    task = RowsTask.read(write(tmp_path / "sums.jsonl", *map(row, range(50))), encode)
     assert isinstance(task, Task)
     everything = [task[i] for i in range(len(task))] + list(task.held_out)
     assert {p.text: p.row["answer"] for p in everything} == {f"{n}+{n}": 2 * n for n in range(50)}
@@ -50,7 +50,7 @@ def test_reads_prompts_answers_and_contexts(tmp_path):
 def test_answers_keep_their_type(tmp_path):
     golds = ["37", 37, 3.5, [1, 2], {"tests": ["a"]}, True, False, 0]
     rows = [{"prompt": f"p{i}", "answer": gold, "more": 1} for i, gold in enumerate(golds)]
-    task = Problems.read(write(tmp_path / "a.jsonl", *rows), encode)
+    task = RowsTask.read(write(tmp_path / "a.jsonl", *rows), encode)
     answers = {p.text: p.row["answer"] for p in (*task.training, *task.held_out)}
     assert [answers[f"p{i}"] for i in range(len(golds))] == golds
     assert [type(answers[f"p{i}"]) for i in range(len(golds))] == [type(g) for g in golds]
@@ -58,7 +58,7 @@ def test_answers_keep_their_type(tmp_path):
 
 def test_other_fields_are_mapped(tmp_path):
     path = write(tmp_path / "a.jsonl", {"question": "a", "gold": "b", "prompt": "not this", "answer": "nor this"})
-    (only,) = Problems.read(path, encode, prompt="question", answer="gold").training
+    (only,) = RowsTask.read(path, encode, prompt="question", answer="gold").training
     assert (only.text, only.row) == ("a", {"prompt": "not this", "answer": "b"})
 
 
@@ -66,7 +66,7 @@ def test_a_prompt_has_the_other_columns_of_its_row(tmp_path):
     """Not those that are too long as JSON or null; the line on the terminal names the long ones."""
     columns = {"level": 3, "topic": {"name": "sums"}, "tags": ["a"], "long": "x" * 9_998, "gone": None}
     rows = [{"prompt": "a", "answer": 1, **columns}, {"prompt": "b", "answer": 2, "level": 4, "long": "x" * 9_999}]
-    task = Problems.read(write(tmp_path / "a.jsonl", *rows), encode)
+    task = RowsTask.read(write(tmp_path / "a.jsonl", *rows), encode)
     by_text = {p.text: p.row for p in (*task.training, *task.held_out)}
     assert by_text["a"] == {"answer": 1, **{name: value for name, value in columns.items() if value is not None}}
     assert by_text["b"] == {"answer": 2, "level": 4}
@@ -75,7 +75,7 @@ def test_a_prompt_has_the_other_columns_of_its_row(tmp_path):
 
 def test_line_ends_marks_and_text_of_all_kinds(tmp_path):
     rows = b'\xef\xbb\xbf{"prompt": "a\xe2\x80\xa8b", "answer": "1"}\r\n{"prompt": "c\\nd", "answer": "2"}'
-    task = Problems.read(write(tmp_path / "a.jsonl", rows), encode)
+    task = RowsTask.read(write(tmp_path / "a.jsonl", rows), encode)
     assert {p.text for p in (*task.training, *task.held_out)} == {"a\u2028b", "c\nd"}
 
 
@@ -85,35 +85,35 @@ def test_line_ends_marks_and_text_of_all_kinds(tmp_path):
 @given(st.sets(st.integers(0, 10_000), min_size=2, max_size=40), st.floats(0.01, 0.99))
 def test_both_sides_have_a_problem_and_share_none(tmp_path_factory, numbers: set[int], share: float):
     path = write(tmp_path_factory.mktemp("split") / "a.jsonl", *map(row, sorted(numbers)))
-    task = Problems.read(path, encode, held_out=share)
+    task = RowsTask.read(path, encode, held_out=share)
     training, held_out = {p.id for p in task.training}, {p.id for p in task.held_out}
     assert training and held_out and not training & held_out
     assert len(training | held_out) == len(numbers)
 
 
 def test_the_split_is_the_hash_of_the_prompt(tmp_path):
-    task = Problems.read(write(tmp_path / "a.jsonl", *map(row, range(200))), encode, held_out=0.25)
+    task = RowsTask.read(write(tmp_path / "a.jsonl", *map(row, range(200))), encode, held_out=0.25)
     for side, held in ((task.training, False), (task.held_out, True)):
         for prompt in side:
             assert (int(sha256(prompt.text.encode()).hexdigest()[:16], 16) / 2**64 < 0.25) is held
 
 
 def test_no_row_changes_sides_when_the_file_grows(tmp_path):
-    small = Problems.read(write(tmp_path / "a.jsonl", *map(row, range(60))), encode)
-    large = Problems.read(write(tmp_path / "b.jsonl", *map(row, range(90))), encode)
+    small = RowsTask.read(write(tmp_path / "a.jsonl", *map(row, range(60))), encode)
+    large = RowsTask.read(write(tmp_path / "b.jsonl", *map(row, range(90))), encode)
     assert {p.text for p in small.held_out} < {p.text for p in large.held_out}
     assert {p.text for p in small.training} < {p.text for p in large.training}
 
 
 def test_a_single_row_is_a_training_row(tmp_path):
-    task = Problems.read(write(tmp_path / "a.jsonl", row(1)), encode, held_out=0.99)
+    task = RowsTask.read(write(tmp_path / "a.jsonl", row(1)), encode, held_out=0.99)
     assert len(task) == 1 and not task.held_out
 
 
 @pytest.mark.parametrize("share", [0, 1, -0.1, float("nan")])
 def test_an_invalid_share_is_refused(tmp_path, share: float):
     with pytest.raises(Usage, match="held_out"):
-        Problems.read(write(tmp_path / "a.jsonl", row(1)), encode, held_out=share)
+        RowsTask.read(write(tmp_path / "a.jsonl", row(1)), encode, held_out=share)
 
 
 # What is refused
@@ -197,7 +197,7 @@ def test_all_faults_are_reported_together(tmp_path):
 
 def test_exit_code_is_that_of_bad_data(tmp_path):
     with pytest.raises(GroupwiseError) as caught:
-        Problems.read(tmp_path / "none.jsonl", encode)
+        RowsTask.read(tmp_path / "none.jsonl", encode)
     assert caught.value.code == 3
 
 
@@ -208,7 +208,7 @@ def test_dotted_paths_lead_into_objects_and_lists(tmp_path):
     rows = [{"extra": {"q": f"p{n}"}, "a.b": n, "list": [{"gold": n}]} for n in range(3)]
     path = write(tmp_path / "a.jsonl", *rows)
     for answer in ("a.b", "list.0.gold"):
-        task = Problems.read(path, encode, prompt="extra.q", answer=answer)
+        task = RowsTask.read(path, encode, prompt="extra.q", answer=answer)
         assert {p.text: p.row["answer"] for p in (*task.training, *task.held_out)} == {f"p{n}": n for n in range(3)}
     assert "no field 'extra.p'; it has extra, a.b, list, and in extra q" in refused(
         path, prompt="extra.p", answer="a.b"
@@ -219,7 +219,7 @@ def test_dotted_paths_lead_into_objects_and_lists(tmp_path):
 def test_a_conversation_is_passed_to_the_encoder_unchanged(tmp_path):
     talk = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "7*5="}]
     encoded = []
-    task = Problems.read(
+    task = RowsTask.read(
         write(tmp_path / "a.jsonl", {"prompt": talk, "answer": 35}), lambda problem: encoded.append(problem) or (1,)
     )
     assert encoded == [talk] and task[0].text == "Be brief.\n\n7*5="
@@ -229,13 +229,13 @@ def test_a_conversation_is_passed_to_the_encoder_unchanged(tmp_path):
 
 
 def facts_of(tmp_path, *rows):
-    (facts,) = Problems.read(write(tmp_path / "a.jsonl", *rows), encode).stats
+    (facts,) = RowsTask.read(write(tmp_path / "a.jsonl", *rows), encode).stats
     return facts
 
 
 def test_repeated_problems_are_left_out_and_reported(tmp_path):
     rows = [row(1), row(2), {"prompt": " 1+1\n", "answer": "2"}, row(3), row(2)]
-    task = Problems.read(write(tmp_path / "a.jsonl", *rows), encode)
+    task = RowsTask.read(write(tmp_path / "a.jsonl", *rows), encode)
     (facts,) = task.stats
     assert {p.id for p in (*task.training, *task.held_out)} == {"a/1", "a/2", "a/4"}
     assert (facts.rows, facts.training + facts.held_out, facts.repeated) == (5, 3, (3, 5))
@@ -276,11 +276,11 @@ def test_the_record_is_json_and_bounded(tmp_path):
     assert record["repeated"] == {"count": 299, "rows": list(range(2, 102))} and "answer_in_prompt" not in record
 
 
-def long_rows(path: Path, lengths: list[int]) -> Problems:
+def long_rows(path: Path, lengths: list[int]) -> RowsTask:
     """A file with a prompt of each length, in characters, which are its tokens."""
     path.write_text("".join(json.dumps({"prompt": f"{i:02}".ljust(n, "x"), "answer": i}) + "\n" for i, n in
                             enumerate(lengths)))  # fmt: skip
-    return Problems.read(path, lambda text: tuple(text.encode()))
+    return RowsTask.read(path, lambda text: tuple(text.encode()))
 
 
 def test_long_prompts_are_left_out_by_their_rows(tmp_path: Path) -> None:
@@ -297,7 +297,7 @@ def test_long_prompts_are_left_out_by_their_rows(tmp_path: Path) -> None:
     (tmp_path / "b.jsonl").write_text(
         "".join(line for line in (tmp_path / "a.jsonl").read_text().splitlines(True) if len(line) < 90)
     )
-    alone = Problems.read(tmp_path / "b.jsonl", lambda text: tuple(text.encode()))
+    alone = RowsTask.read(tmp_path / "b.jsonl", lambda text: tuple(text.encode()))
     assert [p.text for p in alone.held_out] == [p.text for p in short.held_out]
 
 
@@ -309,7 +309,7 @@ def test_a_limit_that_leaves_no_prompt_says_the_shortest(tmp_path: Path) -> None
     assert (len(problems.of_at_most(40).training), len(problems.of_at_most(40).held_out)) == (1, 0)
     other = long_rows(tmp_path / "b.jsonl", [41, 45]).entirely_held_out
     every = problems.entirely_held_out
-    two = Problems.from_two((list(every.held_out), every.stats[0]), (list(other.held_out), other.stats[0]))
+    two = RowsTask.from_two((list(every.held_out), every.stats[0]), (list(other.held_out), other.stats[0]))
     kept = two.of_at_most(44)
     assert [stats.too_long for stats in kept.stats][1] == (2,) and [len(kept.held_out), kept.stats[1].held_out] == [
         1,

@@ -65,8 +65,8 @@ def test_every_problem_is_a_line_with_a_whole_slope_and_has_unseen_inputs(prompt
         slope, remainder = divmod(high - low, b - a)
         assert a < b and remainder == 0 and 2 <= slope <= 9 and 0 <= low <= high <= 99
         tests = CodeTests.read(prompt.row["answer"])
-        assert [(c.given, c.expected) for c in tests.cases] == [([a], low), ([b], high)]
-        (below,), (above,) = (case.given for case in tests.unseen)
+        assert [(c.input, c.expected) for c in tests.cases] == [([a], low), ([b], high)]
+        (below,), (above,) = (case.input for case in tests.unseen)
         assert below < 0 and above > 12
         assert [c.expected for c in tests.unseen] == [low + slope * (x - a) for x in (below, above)]
 

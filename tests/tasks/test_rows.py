@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from groupwise.core import BadData, GroupwiseError, MissingRequirement, near_paths
-from groupwise.tasks import Problems, named_task, read_demonstrations
-from groupwise.tasks.rows import LONGEST_TEXT, Fault, files_of, is_source, rows_of
+from groupwise.tasks import RowsTask, named_task, read_demonstrations
+from groupwise.tasks.rows import LONGEST_TEXT, RowFault, files_of, is_source, rows_of
 from tests.tasks.published import PUBLISHED, dapo, gsm8k
 
 
@@ -78,7 +78,7 @@ def test_a_prompt_and_an_answer_have_a_bound(tmp_path: Path, column: str) -> Non
         return (1,)
 
     with pytest.raises(BadData) as caught:
-        Problems.read(file, encode)
+        RowsTask.read(file, encode)
     assert caught.value.evidence == f"row 1: its {column} has 1,048,577 characters: 1,048,576 are the most"
     with pytest.raises(BadData) as caught:
         read_demonstrations(str(file), encode, encode, prompt="prompt", answer="answer")
@@ -110,8 +110,8 @@ def test_a_field_that_occurs_twice_is_a_fault(tmp_path: Path) -> None:
     file = tmp_path / "a.jsonl"
     file.write_text('{"prompt": "1+1=", "answer": 2, "prompt": "2+2="}\n{"a": {"b": 1, "b": 2}}\n{"b": [{"b": 1}]}\n')
     first, second, third = (row for _, row in rows_of(str(file)))
-    assert isinstance(first, Fault) and str(first) == "the field 'prompt' occurs twice"
-    assert isinstance(second, Fault) and third == {"b": [{"b": 1}]}
+    assert isinstance(first, RowFault) and str(first) == "the field 'prompt' occurs twice"
+    assert isinstance(second, RowFault) and third == {"b": [{"b": 1}]}
 
 
 def test_a_single_file_is_every_split(tmp_path: Path) -> None:
@@ -138,10 +138,10 @@ def test_parquet_and_json_lines_are_the_same_rows(tmp_path: Path) -> None:
 def test_problems_of_parquet_by_dotted_paths(tmp_path: Path) -> None:
     path = parquet(tmp_path / "dapo.parquet", dapo())
     prompts = []
-    task = Problems.read(path, lambda problem: prompts.append(problem) or (1,), answer="reward_model.ground_truth")
+    task = RowsTask.read(path, lambda problem: prompts.append(problem) or (1,), answer="reward_model.ground_truth")
     assert {p.row["answer"] for p in (*task.training, *task.held_out)} == {"6", "10", "15"}
     assert prompts[0] == dapo()[0]["prompt"] and task.stats[0].repeated == (2, 4, 6)
-    lines = Problems.read(jsonl(tmp_path / "dapo.jsonl", dapo()), lambda _: (1,), answer="reward_model.ground_truth")
+    lines = RowsTask.read(jsonl(tmp_path / "dapo.jsonl", dapo()), lambda _: (1,), answer="reward_model.ground_truth")
     assert lines.stats[0].sha256 == task.stats[0].sha256
 
 
@@ -152,7 +152,7 @@ CANNOT = [(b"4", "is bytes"), (None, "is empty"), (float("nan"), "is a number: a
 def test_parquet_values_that_no_answer_can_have_are_refused(tmp_path: Path, gold: object, message: str) -> None:
     path = parquet(tmp_path / "a.parquet", [{"prompt": "a", "answer": gold}])
     with pytest.raises(BadData) as caught:
-        Problems.read(path, lambda _: (1,))
+        RowsTask.read(path, lambda _: (1,))
     assert message in caught.value.evidence
 
 
@@ -285,4 +285,4 @@ def test_no_name_at_all() -> None:
 
 def test_invalid_json_lines_are_described(tmp_path: Path) -> None:
     ((_, fault),) = rows_of(str(jsonl(tmp_path / "a.jsonl", [[1]])))
-    assert isinstance(fault, Fault) and "a list, not an object" in str(fault)
+    assert isinstance(fault, RowFault) and "a list, not an object" in str(fault)

@@ -224,7 +224,7 @@ def test_the_helpers_numbers_are_context_and_need_no_environment(monkeypatch: py
         **columns,
     )
     row, demonstration = next((r, d) for r, d in zip(written, shown) if len(r.get("messages", ())) > 2)
-    (end,) = tokenizer.eos
+    (end,) = tokenizer.eos_ids
     for message in row["messages"][1:]:
         ids = tokenizer.encode(message["content"]) + (() if message["role"] == "tool" else (end,))
         source = ENVIRONMENT if message["role"] == "tool" else WRITTEN

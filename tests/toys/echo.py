@@ -13,11 +13,11 @@ from tokenizers import AddedToken, Regex, decoders, models, pre_tokenizers
 from tokenizers import Tokenizer as Fast
 
 from groupwise.config.recipe import Cluster, Evaluate, Recipe, Save
-from groupwise.data import Engine, Mark, Outcome, Prompt, Sample, Sampling, Subscore, Verdict
+from groupwise.data import Engine, Outcome, Prompt, Sample, Sampling, Subscore, TokenMark, Verdict
 from groupwise.engines import NativeEngine
 from groupwise.learner import AdamW, Learner
 from groupwise.methods import Method, dapo, published
-from groupwise.models import Decoder, Shape, Tokenizer
+from groupwise.models import Decoder, DecoderShape, Tokenizer
 from groupwise.rollout import Buffer, Independent, RolloutSetting, Shuffled
 from groupwise.runs.checkpoints import newest_checkpoint
 from groupwise.runs.jsonl import read_lines
@@ -30,8 +30,17 @@ from tests.faults.small_runs import Quick
 from tests.rollout.fakes import judged_by
 
 LETTERS = "abcdefghijklmno"
-SHAPE = Shape(
-    vocabulary=17, width=16, layers=1, heads=2, kv_heads=1, head_dim=8, inner=24, qk_norm=True, tied=True, positions=16
+SHAPE = DecoderShape(
+    vocabulary=17,
+    width=16,
+    layers=1,
+    heads=2,
+    kv_heads=1,
+    head_dim=8,
+    mlp_width=24,
+    qk_norm=True,
+    tied_embeddings=True,
+    positions=16,
 )
 
 
@@ -39,7 +48,7 @@ def fits_the_task(method: Method) -> bool:
     """Whether a method needs only prompts and verdicts: no hints, no turns and no subscores of verdicts."""
     if method.strategy != Independent() or method.curriculum != Shuffled():
         return False
-    return method.trained_roles == ("answer",) and not any(isinstance(m, Subscore | Mark) for m in method.needs)
+    return method.trained_roles == ("answer",) and not any(isinstance(m, Subscore | TokenMark) for m in method.needs)
 
 
 NAMES = [method.__name__ for method in published if fits_the_task(method())]

@@ -86,7 +86,7 @@ class GaussianEngine:
 
     @torch.no_grad()
     def _step(self, request: GenerationRequest, step: int, path: list[bytes]) -> tuple[bytes, float]:
-        random = keyed_random((self.seed, request.purpose), request.draw, *request.stream, step)
+        random = keyed_random((self.seed, request.random_purpose), request.draw_id, *request.stream, step)
         normal = torch.tensor([[random.gauss() for _ in range(2)] for _ in range(2)])
         before = torch.from_numpy(decode(path))[:, 1] if path else normal[:1] / 2
         where = torch.tensor([float(step)]), torch.tensor([request.context[0] - 2])

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from groupwise.certificates.proofs import trains_the_toy
-from groupwise.data import Mark, Outcome, Prompt, Sample, Subscore, Verdict
+from groupwise.data import Outcome, Prompt, Sample, Subscore, TokenMark, Verdict
 from groupwise.learner import FromDirectory, InitialPolicy
 from groupwise.methods import Method, Proposal, published
 from groupwise.rollout import Shuffled
@@ -68,7 +68,7 @@ def spelled(part: Any) -> Any:
 
 def run_of(method: Method, directory: Path, **changes: Any) -> ToyRun:
     parts = sorted(m.name for m in method.needs if isinstance(m, Subscore))
-    marks = [m.name for m in method.needs if isinstance(m, Mark)]
+    marks = [m.name for m in method.needs if isinstance(m, TokenMark)]
 
     async def graded(prompt: Prompt, sample: Sample) -> Verdict:
         """Half of the answers are correct, by their hash; each part is a number between 0 and 1 from it.
@@ -79,7 +79,7 @@ def run_of(method: Method, directory: Path, **changes: Any) -> ToyRun:
         outcome = Outcome.correct if digest[31] % 2 else Outcome.wrong
         steps = {mark: [(len(sample.text), digest[30] / 255)] for mark in marks if sample.text}
         numbers = {part: digest[i] / 255 for i, part in enumerate(parts)}
-        return Verdict(outcome, subscores=numbers, steps=steps, answer=sample.text, feedback="o")
+        return Verdict(outcome, subscores=numbers, step_scores=steps, answer=sample.text, feedback="o")
 
     sizes: dict[str, Any] = {"prompts": 4 if method.group_size > 1 else 8, "max_tokens": 4, "lr": 0.01, "save": 1}
     return ToyRun(method, directory, verifier=graded, max_logprob_diff=math.inf, **{**sizes, **changes})

@@ -40,7 +40,7 @@ def test_a_resumed_run_ends_with_equal_bits(tmp_path: Path) -> None:
 
 def test_a_request_goes_on_from_its_path() -> None:
     engine = GaussianEngine(GaussianPolicy(), seed=0)
-    request = GenerationRequest(context=(2,), limit=STEPS, draw=3, stream=(1,))
+    request = GenerationRequest(context=(2,), limit=STEPS, draw_id=3, stream=(1,))
     whole = asyncio.run(engine.sample(request))
     first = asyncio.run(engine.sample(replace(request, limit=2)))
     rest = asyncio.run(engine.sample(replace(request, limit=2, position=2, context=(2, 0, 1), actions=first.actions)))

@@ -23,7 +23,7 @@ from groupwise.rollout import Agents
 from groupwise.rollout.agents import runner as runner_file
 from groupwise.rollout.agents.transport import URL, EpisodeTransport
 from groupwise.runs.layout import RunLayout
-from groupwise.tasks import Problems
+from groupwise.tasks import RowsTask
 from groupwise.training.loop import compute_advantages
 
 
@@ -122,7 +122,7 @@ def test_rows_of_an_agent_need_no_column(tmp_path: Path) -> None:
 def test_whole_rows_are_read_with_or_without_columns(tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
     path.write_text('{"question": "1+1=", "gold": 2}\n{"a": [1]}\n')
-    problems = Problems.read(
+    problems = RowsTask.read(
         path, lambda text: tuple(range(len(text))), prompt="question", answer="gold", whole_rows=True
     )
     asked, bare = sorted((*problems.training, *problems.held_out), key=lambda prompt: prompt.id)
@@ -250,11 +250,13 @@ def test_check_runs_the_agent_once_on_a_made_up_policy(tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
     path.write_text('{"a": 1}\n{"a": 2}\n')
     source = f'model = "calculator"\ntask = "{path}"\nmethod = "grpo"\nagent = "it"'
-    checked = check(source, (), UserCode(in_memory={"it": silent}))
+    checked = check(source, (), UserCode(functions_in_memory={"it": silent}))
     assert len(calls) == 1 and any("returns no reward" in str(error) for error in checked.errors)
-    checked = check(source + '\nverifier = "exact"\n[columns]\nanswer = "a"', (), UserCode(in_memory={"it": silent}))
+    checked = check(
+        source + '\nverifier = "exact"\n[columns]\nanswer = "a"', (), UserCode(functions_in_memory={"it": silent})
+    )
     assert len(calls) == 2 and not checked.errors
-    checked = check(source, (), UserCode(in_memory={"it": fails}))
+    checked = check(source, (), UserCode(functions_in_memory={"it": fails}))
     assert not checked.errors and any("on a made-up answer, the agent: test_agents.py:" in n for n in checked.notes)
 
 

@@ -20,9 +20,9 @@ from groupwise.core import BadData, Usage
 from groupwise.data import Draw, Ids, Outcome, Prompt, Rollout, Sample, Verdict
 from groupwise.data.rollout_json import from_json, to_json
 from groupwise.engines import NativeEngine
-from groupwise.lifecycle.run_handle import Control
+from groupwise.lifecycle.run_handle import RunControl
 from groupwise.rollout import IterationRollouts, PendingIteration
-from groupwise.training.async_sampling import Ahead
+from groupwise.training.async_sampling import AheadSampling
 from tests.faults.small_runs import EVERY, Quick, begun, ready, reopen, run_from
 from tests.toys.echo import ToyRun, small, tokenizer
 
@@ -59,7 +59,7 @@ def test_an_iteration_begins_when_the_learner_is_lag_iterations_before_it(
 ) -> None:
     async def go() -> None:
         buffer = Empty()
-        async with Ahead(buffer.pending, buffer.take, max_staleness=max_staleness, last=5) as ahead:
+        async with AheadSampling(buffer.pending, buffer.take, max_staleness=max_staleness, last=5) as ahead:
             following = asyncio.create_task(ahead.next(0))
             await turns()
             assert buffer.begun == first
@@ -83,7 +83,7 @@ def test_an_iteration_begins_when_the_learner_is_lag_iterations_before_it(
 def test_only_lag_one_waits_until_nothing_is_sampled() -> None:
     async def go(max_staleness: int) -> bool:
         buffer = Empty()
-        async with Ahead(buffer.pending, buffer.take, max_staleness=max_staleness, last=5) as ahead:
+        async with AheadSampling(buffer.pending, buffer.take, max_staleness=max_staleness, last=5) as ahead:
             buffer.end(0)
             await ahead.next(0)
             ahead.begin(0)
@@ -106,7 +106,7 @@ def test_an_error_while_sampling_ahead_ends_the_wait_for_it() -> None:
                 raise RuntimeError("the verifier")
             return IterationRollouts((), 1)
 
-        async with Ahead(buffer.pending, take, max_staleness=1, last=5) as ahead:
+        async with AheadSampling(buffer.pending, take, max_staleness=1, last=5) as ahead:
             await ahead.next(0)
             ahead.begin(0)
             await ahead.settle()
@@ -227,7 +227,7 @@ def context(columns: dict[str, torch.Tensor], sample: int) -> Ids:
 
 def test_a_smaller_lag_than_the_checkpoints_is_refused(tmp_path: Path) -> None:
     recipe = replace(EVERY, cluster=Cluster(max_staleness=2))
-    control = Control()
+    control = RunControl()
     control.on_iteration = lambda run, line: control.stop("interrupted") if line["iteration"] == 1 else None
     run = begun(tmp_path / "run", recipe)
     assert run_from(run, ready(recipe), control=control, disk=Quick()).stop_reason == "interrupted"

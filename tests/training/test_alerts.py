@@ -117,7 +117,7 @@ def always_right(objects: RunObjects) -> RunObjects:
 def solved(tmp_path_factory: pytest.TempPathFactory) -> Path:
     run = begun(tmp_path_factory.mktemp("solved") / "run", SOLVED)
     ending = run_from(run, always_right(ready(SOLVED)), disk=Quick())
-    assert ending.code == 0
+    assert ending.exit_code == 0
     assert ending.message.startswith(
         f"solved: every answer of the last {PATIENCE} iterations is correct, after 3 of 9 iterations"
     )
@@ -143,7 +143,7 @@ def test_a_solved_run_goes_on_only_if_it_is_extended(
     run = Path(shutil.copytree(solved, tmp_path / "run"))
     before = left(run)
     ending = run_from(run, always_right(reopen(run, UserCode())), disk=Quick())
-    assert ending.code == 0 and ending.message.startswith("solved: ") and left(run) == before
+    assert ending.exit_code == 0 and ending.message.startswith("solved: ") and left(run) == before
     output = capsys.readouterr().err
     assert "nothing to do: the task is solved, after 3 of 9 iterations" in output
     assert f"groupwise resume {run} --iterations 18" in output

@@ -34,7 +34,7 @@ def test_a_run_keeps_the_dtype_of_its_first_machine(
         begin(run, ready, UserCode(), "", "")
         created, new_learner = [], RunObjects.new_learner
         gpu.setattr(RunObjects, "new_learner", lambda *args: created.append(new_learner(*args)) or created[-1])
-        assert run_from(run, ready, disk=Quick()).code == 0
+        assert run_from(run, ready, disk=Quick()).exit_code == 0
         optimizer = created[0].optimizer
         assert {(x.device, x.dtype) for x in optimizer.weights} == {(GPU, torch.bfloat16)}
         assert {(x.device, x.dtype) for x in optimizer.masters} == {(GPU, torch.float32)}
@@ -44,7 +44,7 @@ def test_a_run_keeps_the_dtype_of_its_first_machine(
 
     ready = reopen(run, UserCode(), 2)
     assert (ready.recipe.machine.dtype, ready.device) == ("bfloat16", "cpu")
-    assert run_from(run, ready, disk=Quick()).code == 0
+    assert run_from(run, ready, disk=Quick()).exit_code == 0
     assert f"warning: device: cuda:0 ({NAME}) -> cpu" in capsys.readouterr().err
     assert run_json(run)["device"] == "cpu"
     assert f"device: cuda:0 ({NAME}) -> cpu" in str(run_json(run)["changes"])

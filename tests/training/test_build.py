@@ -61,7 +61,7 @@ def test_samplers_have_the_recipes_template_and_the_models_positions() -> None:
     objects = build(EVERY, UserCode())
     prompt = objects.task[0]
     assert objects.setting.template is not None and objects.setting.template(prompt.text) == prompt.token_ids
-    assert objects.setting.positions == objects.model.shape.positions
+    assert objects.setting.max_positions == objects.model.shape.positions
 
 
 def test_a_missing_compiler_is_an_error_before_the_run(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -103,10 +103,10 @@ def scripted_rollouts(kind: Kind, home: Path) -> tuple[list[Rollout], list[int]]
     c = [round(x * kind.answers / 32) for x in RIGHT[: kind.problems]]
 
     def says(ask: GenerationRequest) -> tuple[int, ...]:
-        prompt = at.held_out[ask.draw]
-        text = kind.right(prompt) if ask.stream[0] < c[ask.draw] else kind.wrong
-        text = "" if c[ask.draw] <= ask.stream[0] == kind.answers - 1 else text
-        return (*at.tokenizer.encode(text), *at.tokenizer.eos)
+        prompt = at.held_out[ask.draw_id]
+        text = kind.right(prompt) if ask.stream[0] < c[ask.draw_id] else kind.wrong
+        text = "" if c[ask.draw_id] <= ask.stream[0] == kind.answers - 1 else text
+        return (*at.tokenizer.encode(text), *at.tokenizer.eos_ids)
 
     setting = replace(at.setting, engine=FakeEngine(says), seed=0, deadline=600.0, verdict_deadline=60.0)
     rollouts = answers(at.held_out, kind.answers, setting)

@@ -23,8 +23,8 @@ from groupwise.config.recipe_toml import read_recipe
 from groupwise.config.user_code import UserCode
 from groupwise.core import BadData, InvalidValue, Usage, WorkerLost
 from groupwise.learner.distributed import ConnectionClosed
-from groupwise.learner.fsdp import Shards
-from groupwise.models.decoder.decoder import Sizes
+from groupwise.learner.fsdp import ShardedRanks
+from groupwise.models.decoder.decoder import ModelSizes
 from groupwise.runs.checkpoints import newest_checkpoint, shard_names
 from groupwise.runs.layout import RunLayout
 from groupwise.training.progress import Progress
@@ -90,7 +90,7 @@ def test_signals_end_a_run_whose_rank_is_stopped(
     """
     lines: list[str] = []
     waits, first, over = Event(), Event(), Event()
-    send, handle = Shards.send, Watchdog._signal
+    send, handle = ShardedRanks.send, Watchdog._signal
 
     def interrupt() -> None:
         """Two signals, once rank 0 waits; together they would count as one. None after the run: it would end pytest."""
@@ -103,7 +103,7 @@ def test_signals_end_a_run_whose_rank_is_stopped(
         if stopped and re.match(r"waiting for rank 1 for \d+ s: ", line):
             waits.set()
 
-    def sent(self: Shards, content: bytes) -> None:
+    def sent(self: ShardedRanks, content: bytes) -> None:
         if b'"save"' in content and stopped:
             waits.set()
         send(self, content)
@@ -127,7 +127,7 @@ def test_signals_end_a_run_whose_rank_is_stopped(
     settings |= {"save.every": 1 if shard == "full" else 0}
     monkeypatch.setattr("groupwise.cluster.rank_threads.REPORT", 0.3)
     monkeypatch.setattr(Progress, "notify", said)
-    monkeypatch.setattr(Shards, "send", sent)
+    monkeypatch.setattr(ShardedRanks, "send", sent)
     monkeypatch.setattr(Watchdog, "_signal", handled)
     try:
         with pytest.raises(KeyboardInterrupt):
@@ -187,14 +187,14 @@ def tensors(run: Path) -> dict[str, Tensor]:
 def killed_while_saving(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run on two sharded ranks, of which one is killed when the checkpoint of iteration 2 is written."""
     out, pids = tmp_path_factory.mktemp("sharded"), []
-    enter, send = LocalProcesses.__enter__, Shards.send
+    enter, send = LocalProcesses.__enter__, ShardedRanks.send
 
     def started(self: LocalProcesses) -> LocalProcesses:
         enter(self)
         pids.extend(self.pids.values())
         return self
 
-    def sent(self: Shards, content: bytes) -> None:
+    def sent(self: ShardedRanks, content: bytes) -> None:
         if b'"save"' in content:
             draft = Path(read_message(content)[0]["directory"])
             if draft.name.endswith("000002"):
@@ -203,7 +203,7 @@ def killed_while_saving(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(LocalProcesses, "__enter__", started)
-        patch.setattr(Shards, "send", sent)
+        patch.setattr(ShardedRanks, "send", sent)
         with pytest.raises(WorkerLost) as caught:
             gw.train(out=out, **SMALL | {"cluster.ranks": 2, "cluster.shard": "full"})
     assert caught.value.what == "rank 1 was killed by SIGKILL"
@@ -253,7 +253,7 @@ def test_a_run_in_one_process_continues_on_sharded_ranks(one: Path, tmp_path: Pa
 )
 def test_runs_that_cannot_be_sharded(text: str, reason: str) -> None:
     recipe = read_recipe(f"cluster.ranks = 2\ncluster.shard = 'full'\nmethod = 'grpo'\n{text}")
-    sizes = Sizes(vocabulary=5, layers=1, kv_heads=1, head_dim=2, positions=9)
+    sizes = ModelSizes(vocabulary=5, layers=1, kv_heads=1, head_dim=2, positions=9)
     with pytest.raises(Usage, match="cannot be sharded") as caught:
         check_sharding(recipe, sizes)
     assert reason in caught.value.evidence and "--cluster.shard none" in caught.value.fix
@@ -302,7 +302,7 @@ def test_several_ranks_need_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_other_ranks_need_no_function_in_memory() -> None:
-    use = UserCode(in_memory={"grade": lambda answer: 1.0})
+    use = UserCode(functions_in_memory={"grade": lambda answer: 1.0})
     text = "cluster.ranks = 2\nmethod = 'grpo'\nverifier = { kind = 'Function', name = 'grade' }\n"
     with pytest.raises(Usage):
         read_recipe(text)

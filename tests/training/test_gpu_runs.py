@@ -78,9 +78,9 @@ def test_every_method_takes_the_same_steps_on_a_gpu(method) -> None:
 
 def test_log_probs_with_windows_are_the_same_on_a_gpu() -> None:
     batch = pack(rollouts(LENGTHS))
-    here, _ = forward(decoder(windows=(5, None)), batch, temperature=1.0)
+    here, _ = forward(decoder(attention_windows=(5, None)), batch, temperature=1.0)
     with pretended_gpu() as device:
-        there, _ = forward(decoder(windows=(5, None)).to(device), batch.to(device), temperature=1.0)
+        there, _ = forward(decoder(attention_windows=(5, None)).to(device), batch.to(device), temperature=1.0)
         assert there.tolist() == near(here.tolist())
 
 
@@ -89,8 +89,8 @@ def test_generation_with_shared_prefixes_is_the_same_on_a_gpu(windows, head_dim)
     asks = [
         request(i // 3, context=prompt_of(i // 3, 1 + 60 * (i // 3)), stream=(i,), limit=5 + 4 * i) for i in range(9)
     ]
-    here = generate(engine(decoder(windows=windows, head_dim=head_dim), max_num_seqs=7), asks)
+    here = generate(engine(decoder(attention_windows=windows, head_dim=head_dim), max_num_seqs=7), asks)
     with pretended_gpu() as device:
-        there = generate(engine(decoder(windows=windows, head_dim=head_dim).to(device), max_num_seqs=7), asks)
+        there = generate(engine(decoder(attention_windows=windows, head_dim=head_dim).to(device), max_num_seqs=7), asks)
     assert [span.tokens for span in there] == [span.tokens for span in here]
     assert [span.logp for span in there] == [near(span.logp) for span in here]

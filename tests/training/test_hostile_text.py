@@ -16,7 +16,7 @@ from groupwise.core import BadData
 from groupwise.data import ENVIRONMENT, Finish, Outcome, Sample, Verdict
 from groupwise.evaluation.result import evaluation_text, write
 from groupwise.training.progress import Progress, notify
-from groupwise.verifiers.audit import AuditResult, Case
+from groupwise.verifiers.audit import AuditResult, LabelledCase
 from tests.commands.test_compare import PROTOCOL, RIGHT, evaluation
 
 NAME = "a\x1b[2J\x1b]0;x\x07\x9b31m\x7f\u202e\u200b\u2028\ud800z"
@@ -70,7 +70,7 @@ def crash(name: str) -> None:
 
 
 def audit(name: str) -> None:
-    case, verdict = Case(name, name, True), Verdict(Outcome.wrong, cause=name)
+    case, verdict = LabelledCase(name, name, True), Verdict(Outcome.wrong, cause=name)
     for line in errors("exact", AuditResult((case,), (verdict,), (0.0,)), 3):
         notify(line)
 

@@ -8,7 +8,7 @@ import pytest
 import groupwise as gw
 from groupwise.config.user_code import Permissions, load_use
 from groupwise.core import Usage
-from groupwise.environments import Hermes, Tools
+from groupwise.environments import HermesFormat, Tools
 from tests.checks import check
 
 CODE = """
@@ -74,4 +74,4 @@ def test_nothing_that_grades_is_an_error_with_both_ways(environment: str, rows) 
 
 def test_tools_with_verdicts_of_their_own_need_no_verifier(rows) -> None:
     assert not check(None, [*rows, ("environment", "games:Judge")], load_use(Permissions(use=["games.py"])))
-    assert Tools(Hermes(), {}).schemas == []
+    assert Tools(HermesFormat(), {}).schemas == []

@@ -48,7 +48,7 @@ from tests.toys.echo import LEARNERS, SHAPE, ToyRun, small, tokenizer
 
 async def two_letters(request: GenerationRequest) -> Ids:
     """The prompt's letter and the sample's number, with a delay, so that answers arrive in another order."""
-    await asyncio.sleep(0.002 * ((7 * request.draw + 3 * request.stream[0]) % 4))
+    await asyncio.sleep(0.002 * ((7 * request.draw_id + 3 * request.stream[0]) % 4))
     return request.context[-1], 2 + request.stream[0]
 
 
@@ -99,7 +99,7 @@ def test_the_order_of_an_iteration(tmp_path: Path) -> None:
     assert ["eval/accuracy" in line for line in lines] == [True, False, True]  # at the start and at the end, always
     calls = ["sample" if isinstance(call, GenerationRequest) else call for call in engine.calls]
     assert calls == [0, "evaluate", *["sample"] * 8, 1, *["sample"] * 8, 2, "evaluate"]  # a number: a loaded version
-    keys = {(request.draw, request.stream) for request in engine.requests}
+    keys = {(request.draw_id, request.stream) for request in engine.requests}
     assert sorted({draw for draw, _ in keys}) == [0, 1, 2, 3] and len(keys) == 16
 
 

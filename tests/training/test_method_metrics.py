@@ -33,7 +33,7 @@ class Noted:
         return reward
 
     def notes(self, batch: Batch) -> Mapping[str, float]:
-        return {"largest": float(batch.score.max())}
+        return {"largest": float(batch.verdict_score.max())}
 
 
 def test_weights_report_what_they_cut() -> None:

@@ -65,9 +65,9 @@ def test_a_stored_sample_has_the_prompt_that_it_was_sampled_from() -> None:
         assert others and all(line["sampled_from"] != line["prompt"] for line in others)
         for line, sample, i in zip(lines, rollout.samples, columns["context"].tolist(), strict=True):
             assert contexts[i] == sample.context
-            sampled = sample.views.get(SAMPLED, sample.context)
+            sampled = sample.prompt_views.get(SAMPLED, sample.context)
             assert line.get("sampled_from", text(*PLAIN)) == decode(sampled)
-            assert {name: contexts[k] for name, k in line.get("views", {}).items()} == dict(sample.views)
+            assert {name: contexts[k] for name, k in line.get("views", {}).items()} == dict(sample.prompt_views)
             assert line.get("parent") == sample.parent
         if prompt is not None:
             assert {line["sampled_from"] for line in others} == {decode(prompt)}
@@ -88,6 +88,6 @@ def test_stored_samples_are_read_with_their_prompts_and_parents() -> None:
     for rollout in (tree, guided):
         lines, columns = sample_lines([rollout], pack([rollout])), token_columns([rollout], [], Objective())
         (again,), _ = rollouts_of(lines, columns)
-        assert [(s.context, s.views, s.parent) for s in again.samples] == [
-            (s.context, s.views, s.parent) for s in rollout.samples
+        assert [(s.context, s.prompt_views, s.parent) for s in again.samples] == [
+            (s.context, s.prompt_views, s.parent) for s in rollout.samples
         ]

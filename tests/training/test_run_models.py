@@ -17,7 +17,7 @@ from groupwise.config.recipe_toml import read_recipe
 from groupwise.config.user_code import UserCode
 from groupwise.core import BadData, Storage, Usage
 from groupwise.inference.open_model import BEST, export, find_run_model
-from groupwise.lifecycle.run_handle import Control
+from groupwise.lifecycle.run_handle import RunControl
 from groupwise.methods import Ramp
 from groupwise.report.read import read
 from groupwise.report.report import POINTS, describe
@@ -43,7 +43,7 @@ def files(directory: Path) -> dict[str, bytes]:
 
 def stopped(run: Path, recipe: Recipe, after: int) -> Path:
     """A run that was stopped after this many iterations."""
-    control = Control()
+    control = RunControl()
     control.on_iteration = lambda run, line: control.stop("interrupted") if line["iteration"] == after else None
     assert run_from(begun(run, recipe), ready(recipe), control=control, disk=Quick()).stop_reason == "interrupted"
     assert not (run / "model").exists()
@@ -153,7 +153,7 @@ def test_a_damaged_checkpoint_is_not_exported(run: Path, tmp_path: Path) -> None
 
 
 def test_a_run_that_is_stopped_before_it_starts_has_a_checkpoint(tmp_path: Path) -> None:
-    control = Control()
+    control = RunControl()
     control.stop("interrupted")
     run = begun(tmp_path / "run", SMALL)
     ending = run_from(run, ready(SMALL), control=control, disk=Quick())
@@ -171,7 +171,7 @@ def test_a_finished_run_that_is_extended_equals_a_longer_run(tmp_path: Path, kep
     short = files(run / "model")
     again = reopen(run, UserCode(), 3)
     assert not (run / "model").exists() and files(run / "models/000002") == short
-    assert run_from(run, again, disk=Quick()).code == 0
+    assert run_from(run, again, disk=Quick()).exit_code == 0
     assert (run / "metrics.jsonl").read_bytes() == (kept / "metrics.jsonl").read_bytes()
     assert files(run / "samples") == files(kept / "samples")
     assert files(run / "model") == files(kept / "model")
@@ -195,7 +195,7 @@ def test_an_extension_that_is_killed_goes_on(run: Path) -> None:
     """The number is in run.json before the loop starts, so that a plain `resume` continues."""
     reopen(run, UserCode(), 4)
     assert RunInfo.read(RunLayout(run)).changes == ()
-    assert run_from(run, reopen(run, UserCode()), disk=Quick()).code == 0
+    assert run_from(run, reopen(run, UserCode()), disk=Quick()).exit_code == 0
     assert RunInfo.read(RunLayout(run)).changes == ({"iteration": 3, "changes": ["recipe.iterations: 3 -> 4"]},)
     assert len(lines(run)) == 5
     reopen(run, UserCode(), 4)  # again: no change
@@ -309,11 +309,11 @@ def test_a_run_keeps_its_best_checkpoint(tmp_path: Path, monkeypatch: pytest.Mon
 
     monkeypatch.setattr(type(runtime), "evaluate", lambda self, setting, learner: evaluate())
     run = begun(tmp_path / "run", recipe)
-    control = Control()
+    control = RunControl()
     control.on_iteration = lambda run, line: control.stop("interrupted") if line["iteration"] == 3 else None
     run_from(run, runtime, control=control, disk=Quick())
     assert sorted(path.name for path in (run / "checkpoints").iterdir()) == ["000002", "000003"]
-    assert run_from(run, ready(recipe), disk=Quick()).code == 0  # a new process reads the values from the metrics
+    assert run_from(run, ready(recipe), disk=Quick()).exit_code == 0  # a new process reads the values from the metrics
     assert [path.name for path in (run / "checkpoints").iterdir()] == ["000004"]  # the later of two
 
 
@@ -347,8 +347,8 @@ def test_models_of_iterations_that_are_computed_again_are_removed(run: Path) -> 
     second = files(run / "models/000002")
     (run / "models/000002/config.json").unlink()
     seen: list[list[str]] = []
-    control = Control(lambda run, line: seen.append(sorted(path.name for path in (run / "models").iterdir())))
-    assert run_from(run, reopen(run, UserCode()), control=control, disk=Quick()).code == 0
+    control = RunControl(lambda run, line: seen.append(sorted(path.name for path in (run / "models").iterdir())))
+    assert run_from(run, reopen(run, UserCode()), control=control, disk=Quick()).exit_code == 0
     assert seen == [["000001", "000002"], ["000001", "000002"]] and files(run / "models/000002") == second
 
 

@@ -18,7 +18,7 @@ from groupwise.data import Draw, Rollout, Sampler, Sampling
 from groupwise.methods import grpo
 from groupwise.models import find_model, read_tokenizer
 from groupwise.rollout import Independent, Turns
-from groupwise.tasks import Mixture, MixtureVerifier, Problems, PublishedSet
+from groupwise.tasks import Mixture, MixtureVerifier, PublishedSet, RowsTask
 from groupwise.tasks.mixture import task_index
 from groupwise.training import build_tasks as sources_module
 from groupwise.training.build_tasks import prompt_template, sources, task_of, templates, verdict_wait, verifier_of
@@ -58,7 +58,7 @@ AIME = PublishedSet("aime24", "e.jsonl")
 
 
 def test_a_single_task_is_not_wrapped() -> None:
-    assert isinstance(task_of(recipe(), templates(recipe(), CALCULATOR)), Problems)
+    assert isinstance(task_of(recipe(), templates(recipe(), CALCULATOR)), RowsTask)
     assert verifier_of(recipe(), task_of(recipe(), templates(recipe(), CALCULATOR)), UserCode()) == Exact()
 
 
@@ -74,7 +74,7 @@ def test_a_mixture_has_a_verifier_per_task() -> None:
 def test_all_rows_are_trained_on_beside_held_out_data() -> None:
     plain, beside = recipe(), recipe(held_out="c.jsonl")
     half, whole = (task_of(one, templates(one, CALCULATOR)) for one in (plain, beside))
-    assert isinstance(half, Problems) and isinstance(whole, Mixture) and half.held_out
+    assert isinstance(half, RowsTask) and isinstance(whole, Mixture) and half.held_out
     every = {p.text for p in (*half.training, *half.held_out)}
     assert {p.text for p in whole.training} == every and not every & {p.text for p in whole.held_out}
     assert whole.stats[0].training == len(every) and whole.stats[0].held_out == 0

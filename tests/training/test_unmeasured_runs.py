@@ -10,7 +10,7 @@ import torch
 from groupwise.config.recipe_toml import read_recipe
 from groupwise.config.user_code import UserCode
 from groupwise.core import plain_name
-from groupwise.models import Decoder, Shape, write_model
+from groupwise.models import Decoder, DecoderShape, write_model
 from groupwise.rewards import mixed_outcomes
 from groupwise.tasks import Rows
 from groupwise.training.build import build
@@ -30,9 +30,9 @@ TINY = {
 
 def tiny_model(path: Path, *, qk_norm: bool) -> Path:
     tokenizer = trained(THINKING)
-    shape = Shape(
+    shape = DecoderShape(
         vocabulary=tokenizer.backend_tokenizer.get_vocab_size(), width=16, layers=1, heads=2, kv_heads=1, head_dim=8,
-        inner=16, positions=4096, tied=True, qk_norm=qk_norm, qkv_bias=not qk_norm,
+        mlp_width=16, positions=4096, tied_embeddings=True, qk_norm=qk_norm, qkv_bias=not qk_norm,
         family="qwen3" if qk_norm else "qwen2",
     )  # fmt: skip
     write_model(Decoder.new(shape, 0, dtype=torch.bfloat16, spread=0.1), path, tokenizer=tokenizer)
@@ -67,7 +67,7 @@ def test_an_unmeasured_recipe_runs_on_the_pretended_gpu(
         ready = build(recipe, UserCode())
         assert {x.device for x in ready.model.parameters()} == {GPU}
         begin(run, ready, UserCode())
-        assert run_from(run, ready).code == 0
+        assert run_from(run, ready).exit_code == 0
     metrics = lines(run)
     assert [line["iteration"] for line in metrics] == [0, 1]
     assert metrics[-1]["step"] or recipe.method.filter is mixed_outcomes, "all answers may be wrong"

@@ -82,7 +82,7 @@ def test_only_the_assistant_s_tokens_of_a_conversation_are_trained() -> None:
     shown, it, plain = Demonstration((1, 2), (4, 0, 8, 7, 6, 5, 0), origin), learner(1), model()
     (taken,) = supervised_steps(it, [shown], per_step=1, order=lambda epoch: range(1), microbatch_tokens=99)
     layout = PrefixPacking.of([shown.context], [shown.answer])
-    logprobs = torch.log_softmax(plain.head(plain(layout.tokens, layout))[layout.source].detach(), -1)
+    logprobs = torch.log_softmax(plain.head(plain(layout.tokens, layout))[layout.predicting_indices].detach(), -1)
     losses_per_token = [-logprobs[i, token] for i, token in enumerate(shown.answer) if origin[i] == WRITTEN]
     assert taken.batch.tokens == len(losses_per_token) == 4
     assert taken.loss == pytest.approx(float(torch.stack(losses_per_token).mean()), abs=1e-12)
@@ -155,9 +155,9 @@ def test_a_resume_within_the_phase_gives_the_same_model(home: Path) -> None:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Progress, "notify", lambda self, text: stop_at_two(text))
-        assert run_from(run, build(recipe, UserCode())).code == 143
+        assert run_from(run, build(recipe, UserCode())).exit_code == 143
     assert not (run / "checkpoints").exists() and list((run / "warm_start" / "checkpoints").glob("00000[2-7]"))
-    assert run_from(run, build(recipe, UserCode())).code == 0
+    assert run_from(run, build(recipe, UserCode())).exit_code == 0
     for name in ("metrics.jsonl", "warm_start/metrics.jsonl", "model/model.safetensors"):
         assert (run / name).read_bytes() == (straight / name).read_bytes(), name
 
@@ -184,7 +184,7 @@ def test_an_answer_ends_with_the_tokenizer_s_end_token() -> None:
     shown = read(rows("a.jsonl", {"prompt": "1+1=", "answer": "2"}))
     assert shown == [Demonstration(it.encode("1+1="), (*it.encode("2"), 0))]
     two = bytes_()
-    assert two.eos == {0, 1} and encode_answer(two, "a")[-1] == 0
+    assert two.eos_ids == {0, 1} and encode_answer(two, "a")[-1] == 0
     config = json.dumps({"eos_token": {"content": "<|im_end|>"}}).encode()
     named = replace(two, extra_files=(("tokenizer_config.json", config),))
     assert encode_answer(named, "a")[-1] == named.backend_tokenizer.token_to_id("<|im_end|>") == 1
@@ -218,7 +218,7 @@ def test_a_demonstrated_conversation_has_the_tokens_of_a_generated_one() -> None
     template = find_template("chat", reader)
     replies = iter([words for role, words in TURNS if role == "assistant"])
     s = sampler(
-        lambda: Replies(["<|im_end|> see: 3", None]), lambda ask: (*reader.encode(next(replies)), min(reader.eos)),
+        lambda: Replies(["<|im_end|> see: 3", None]), lambda ask: (*reader.encode(next(replies)), min(reader.eos_ids)),
         draw=Draw(4, Prompt("p", template("7*5=")), 1), tokenizer=reader, sampling=sampling(max_tokens=400),
         observation_frame=template.turn_frame(),
     )  # fmt: skip

@@ -19,7 +19,7 @@ from groupwise.verifiers.audit import (
     CHANGES,
     OF_WHOLE_TEXTS,
     AuditResult,
-    Case,
+    LabelledCase,
     audit_cases,
     count_flips,
     packaged_cases,
@@ -28,9 +28,14 @@ from groupwise.verifiers.audit import (
 from tests.verifiers.built import built
 
 CASES = (
-    Case("yes 1", "1", True), Case("no 1", "1", True), Case("none 1", "1", True), Case("yes 2", "1", False),
-    Case("no 2", "1", False), Case("boom", "1", True), Case("None", "1", False),
-)  # fmt: skip
+    LabelledCase("yes 1", "1", True),
+    LabelledCase("no 1", "1", True),
+    LabelledCase("none 1", "1", True),
+    LabelledCase("yes 2", "1", False),
+    LabelledCase("no 2", "1", False),
+    LabelledCase("boom", "1", True),
+    LabelledCase("None", "1", False),
+)
 
 
 async def word(prompt: Prompt, sample: Sample) -> Verdict:
@@ -58,7 +63,7 @@ def test_only_changed_texts_are_verified_again_and_flips_are_counted():
     async def strict(prompt: Prompt, sample: Sample) -> Verdict:
         return Verdict(Outcome(sample.text == r"\boxed{4}"))
 
-    cases = (Case(r"\boxed{4}", "4", True), Case("nothing", "4", False))
+    cases = (LabelledCase(r"\boxed{4}", "4", True), LabelledCase("nothing", "4", False))
 
     async def both() -> dict[str, tuple[int, int]]:
         return await count_flips(strict, await audit_cases(strict, cases))

@@ -11,7 +11,7 @@ from groupwise.core import BadData
 from groupwise.data import Outcome, Prompt, Sample, Verdict
 from groupwise.sandbox import Limits, Sandbox
 from groupwise.sandbox.sandbox import Execution, Program
-from groupwise.tasks import Problems
+from groupwise.tasks import RowsTask
 from groupwise.verifiers import CodeVerifier
 from groupwise.verifiers.code import CodeTests, code_of, same
 from tests.sandbox.boxes import needed
@@ -37,7 +37,7 @@ DOUBLE = {"cases": [{"stdin": "3\n", "stdout": "6\n"}, {"stdin": "0\n", "stdout"
 @pytest.fixture(scope="module")
 def verifier():
     needed()
-    with_sandbox = CodeVerifier(Sandbox(Limits(cpu=0.5, wall=60), boxes=2))
+    with_sandbox = CodeVerifier(Sandbox(Limits(cpu_seconds=0.5, wall_seconds=60), boxes=2))
     yield with_sandbox
     with_sandbox.sandbox.close()
 
@@ -224,10 +224,10 @@ def test_same(actual, expected, equal):
 # Tests that are none, and tests that teach something else
 
 
-def task_of(tmp_path, *golds) -> Problems:
+def task_of(tmp_path, *golds) -> RowsTask:
     path = tmp_path / "a.jsonl"
     path.write_text("\n".join(json.dumps({"prompt": f"p{i}", "answer": gold}) for i, gold in enumerate(golds)))
-    return Problems.read(path, lambda text: tuple(map(ord, text)))
+    return RowsTask.read(path, lambda text: tuple(map(ord, text)))
 
 
 @pytest.mark.parametrize(

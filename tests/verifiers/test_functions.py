@@ -224,9 +224,9 @@ def test_the_verdict_has_the_answer_that_a_function_read(user, new_verifier):
 
 def test_the_steps_of_a_functions_verdict_come_along(user, new_verifier):
     verifier = new_verifier(user.grade, workers=1)
-    assert ask(verifier, "Stepped(1)").steps == {"line": ((3, 0.5), (7, 1.0))}
+    assert ask(verifier, "Stepped(1)").step_scores == {"line": ((3, 0.5), (7, 1.0))}
     assert "invalid Verdict" in ask(verifier, "Stepped(1, steps={'line': [('x', 1)]})").cause
-    assert ask(verifier, "Verdict(1)").steps == {}
+    assert ask(verifier, "Verdict(1)").step_scores == {}
 
 
 async def returns_verdict(prompt: str, answer: str, gold: object) -> Verdict:

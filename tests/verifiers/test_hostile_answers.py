@@ -12,7 +12,7 @@ import pytest
 
 from groupwise.config.registry import fitting_names
 from groupwise.data import Outcome, Prompt, Sample, Verdict, Verifier, VerifierSettings
-from groupwise.environments.tools import Hermes, MalformedCall, PythonBlock, calculate
+from groupwise.environments.tools import HermesFormat, MalformedCall, PythonBlockFormat, calculate
 from groupwise.sandbox import Sandbox
 from groupwise.verifiers import (
     BeadString,
@@ -182,7 +182,7 @@ def test_the_calculator_accepts_arithmetic_only(tmp_path: Path):
 def test_tool_calls_are_parsed_or_malformed(tmp_path: Path):
     for attack in (*attacks(str(tmp_path / "canary")), *texts()):
         for text in (attack, f"<tool_call>{attack}</tool_call>", f"```python\n{attack}\n```", f"```python\n{attack}"):
-            for format in (Hermes(), PythonBlock()):
+            for format in (HermesFormat(), PythonBlockFormat()):
                 try:
                     assert isinstance(format.calls(text), list)
                 except MalformedCall as error:

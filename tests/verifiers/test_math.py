@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from groupwise.core import BadData, MissingRequirement, Usage
 from groupwise.data import Outcome, Prompt, Sample, Verdict, Verifier
-from groupwise.tasks import Problems
+from groupwise.tasks import RowsTask
 from groupwise.verifiers import Combined, Exact, Math, MathDapo, Member
 from groupwise.verifiers.math.equal import same
 from groupwise.verifiers.math.extract import extract_answer
@@ -423,7 +423,7 @@ def test_gold_answers_are_checked_before_the_run(tmp_path: Path):
     path = tmp_path / "a.jsonl"
     path.write_text('{"prompt": "a", "answer": "$ $"}\n{"prompt": "b", "answer": 1}\n')
     with pytest.raises(BadData) as caught:
-        built({"kind": "math", "symbolic": False}, Problems.read(path, lambda text: tuple(map(ord, text))))
+        built({"kind": "math", "symbolic": False}, RowsTask.read(path, lambda text: tuple(map(ord, text))))
     assert "a/1" in caught.value.evidence
 
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from groupwise.data import Outcome
 from groupwise.verifiers import Math
-from groupwise.verifiers.audit import AuditResult, Case, audit_cases, read_cases
+from groupwise.verifiers.audit import AuditResult, LabelledCase, audit_cases, read_cases
 from groupwise.verifiers.math.equal import same
 from groupwise.verifiers.math.extract import extract_answer
 from tests.verifiers.built import built
@@ -28,7 +28,7 @@ there = importlib.util.find_spec("math_verify") is not None and shutil.which("bw
 needs_extra = pytest.mark.skipif(not there and "CI" not in os.environ, reason="needs mpmath and bubblewrap")
 
 
-def judge(cases: Sequence[Case]) -> AuditResult:
+def judge(cases: Sequence[LabelledCase]) -> AuditResult:
     """The verdict on each pair, with algebra in this process."""
     algebra = pytest.importorskip("groupwise.verifiers.math.algebra")
     verifier: Any = built(Math())

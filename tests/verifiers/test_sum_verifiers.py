@@ -45,13 +45,13 @@ CASES = [
 def test_each_step_is_graded(text: str, outcome: Outcome, numbers: list[int], progress: float, due: str) -> None:
     verdict = grade(text)
     assert verdict.outcome is outcome and verdict.feedback == due and verdict.score is None
-    assert [number for _, number in verdict.steps["step"]] == numbers
+    assert [number for _, number in verdict.step_scores["step"]] == numbers
     assert verdict.subscores["progress"] == pytest.approx(progress) and verdict.subscores["thought"] == bool(numbers)
-    assert [text[end - 1] for end, _ in verdict.steps["step"]] == [";"] * len(numbers)
+    assert [text[end - 1] for end, _ in verdict.step_scores["step"]] == [";"] * len(numbers)
 
 
 def test_steps_end_at_their_semicolons() -> None:
-    assert grade(f"{FIRST}{SECOND}#3").steps == {"step": [(7, 1.0), (15, 1.0)]}
+    assert grade(f"{FIRST}{SECOND}#3").step_scores == {"step": [(7, 1.0), (15, 1.0)]}
 
 
 def test_a_solution_that_repeats_a_step_is_followed_to_its_end() -> None:
@@ -59,7 +59,7 @@ def test_a_solution_that_repeats_a_step_is_followed_to_its_end() -> None:
     prompt = Prompt("p", (), "5+2-2+2-2=", {"answer": 5})
     steps = ["5+2=7;", "7-2=5;", "5+2=7;", "7-2=5;"]
     whole = grade("".join(steps) + "#5", prompt=prompt)
-    assert whole.subscores["progress"] == 1 and [x for _, x in whole.steps["step"]] == [1, 1, 1, 1]
+    assert whole.subscores["progress"] == 1 and [x for _, x in whole.step_scores["step"]] == [1, 1, 1, 1]
     assert grade("5+2=7;", prompt=prompt).subscores["progress"] == 1 / 4
 
 

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from groupwise.core import BadData, MissingRequirement, Usage
 from groupwise.data import Outcome, Prompt, Sample, Verdict, Verifier
-from groupwise.tasks import Problems
+from groupwise.tasks import RowsTask
 from groupwise.verifiers.normalise_text import plain_text
 from tests.verifiers.built import built
 
@@ -318,5 +318,5 @@ def test_gold_answers_are_checked_before_the_run(tmp_path: Path, name: str, gold
     rows = [{"prompt": "a", "answer": {"$id": "x"} if good == {} else good}, {"prompt": "b", "answer": gold}]
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     with pytest.raises(BadData) as caught:
-        built(name, Problems.read(path, lambda text: tuple(map(ord, text))))
+        built(name, RowsTask.read(path, lambda text: tuple(map(ord, text))))
     assert "a/2" in caught.value.evidence

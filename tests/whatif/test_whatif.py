@@ -67,7 +67,7 @@ def test_the_own_method_gives_the_stored_numbers(name: str, tmp_path: Path) -> N
     assert (stored.columns["ratio"][rows] != 1).any(), "the ratio must act"
     for column, x in (
         ("advantage", computed.batch.advantage),
-        ("share", computed.batch.share),
+        ("share", computed.batch.loss_share),
         ("gradient", computed.gradient),
     ):
         np.testing.assert_allclose(x, stored.columns[column][rows].double(), rtol=2e-4, atol=1e-7, err_msg=column)
@@ -96,7 +96,7 @@ def test_dropped_groups_do_not_change_the_steps(tmp_path: Path) -> None:
     assert len({line["draw"] for line in stored.sample_records if line["dropped"]}) >= 2
     computed = own(stored)
     rows = stored.rows_of(computed.batch)
-    assert torch.equal(stored.columns["share"][rows], computed.batch.share.float())
+    assert torch.equal(stored.columns["share"][rows], computed.batch.loss_share.float())
 
 
 def test_a_clipped_token_has_no_gradient_and_is_marked(tmp_path: Path) -> None:
@@ -164,7 +164,7 @@ def test_a_filter_drops_samples_and_the_divisors_follow(tmp_path: Path) -> None:
     assert any(mixed) and not all(mixed), "the run must have both kinds of groups"
     computed = recompute(stored, "dapo", small("dapo"))
     assert len(computed.batch) == 4 * sum(mixed) and f"drops {4 * (len(mixed) - sum(mixed))} of" in computed.notes[0]
-    assert float(computed.batch.share.sum()) == pytest.approx(1.0)
+    assert float(computed.batch.loss_share.sum()) == pytest.approx(1.0)
 
 
 @pytest.mark.parametrize(
@@ -331,12 +331,12 @@ def test_the_clipped_tokens_of_a_sample_are_those_of_the_surrogate(tmp_path: Pat
         assert isinstance(computed.method.objective.surrogate, ReportsClipping)
         low, high = computed.method.objective.surrogate.clipped(computed.batch)
         assert low.any() and high.any()
-        shares = [numbers.clipped for _, numbers in sorted(sample_numbers(stored, computed).items())]
+        shares = [numbers.clipped_fraction for _, numbers in sorted(sample_numbers(stored, computed).items())]
         tokens = (low | high).double().split(computed.batch.sequences.lengths.tolist())
-        by_key = dict(zip(computed.batch.keys, (x.mean().item() for x in tokens)))
-        assert shares == [by_key[key] for key in stored.batch.keys]
+        by_key = dict(zip(computed.batch.sample_keys, (x.mean().item() for x in tokens)))
+        assert shares == [by_key[key] for key in stored.batch.sample_keys]
     numbers = sample_numbers(stored, recompute(stored, "reinforce", named_method("reinforce")))
-    assert {of.clipped for of in numbers.values()} == {None}
+    assert {of.clipped_fraction for of in numbers.values()} == {None}
 
 
 def test_a_comparison_without_a_method_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -347,7 +347,7 @@ def test_a_comparison_without_a_method_is_refused(tmp_path: Path, capsys: pytest
 
 def test_the_chain_of_a_token_multiplies_to_its_gradient(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     stored = read(run)
-    for number in stored.indices:
+    for number in stored.sample_lines:
         chain = explain_token(stored, number + 1, 1, OWN, stored.recipe.method)
         links = {link.name: link.value for link in chain.links}
         assert [link.name for link in chain.links][:3] == ["outcome", "reward", "advantage"]
@@ -357,7 +357,7 @@ def test_the_chain_of_a_token_multiplies_to_its_gradient(run: Path, capsys: pyte
         else:
             assert links["gradient"] == 0
         assert links["gradient"] == pytest.approx(links["stored"], rel=2e-4, abs=1e-7)
-    number = stored.indices[0] + 1
+    number = stored.sample_lines[0] + 1
     assert main(["explain", str(run), "--sample", str(number), "--token", "1"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith("token 1 of ") and [line.split()[0] for line in lines[1:]][-1] == "stored"
@@ -368,7 +368,7 @@ def test_the_chain_of_a_token_multiplies_to_its_gradient(run: Path, capsys: pyte
 
 def test_the_chain_is_that_of_the_named_token(tmp_path: Path) -> None:
     stored = read(stored_run(tmp_path / "run", small("grpo", group_size=4, epochs=2)))
-    number = next(i for i in stored.indices if stored.sample_records[i]["length"] == 3)
+    number = next(i for i in stored.sample_lines if stored.sample_records[i]["length"] == 3)
     start = int(stored.columns["lengths"][:number].sum())
     for token in (1, 2, 3):
         chain = explain_token(stored, number + 1, token, OWN, stored.recipe.method)
@@ -386,7 +386,7 @@ def test_text_of_a_model_is_escaped(run: Path, tmp_path: Path, capsys: pytest.Ca
     for line in lines:
         line["prompt"] = line["prompt_id"] = line["text"] = planted
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    number = str(read(run).indices[0] + 1)
+    number = str(read(run).sample_lines[0] + 1)
     assert main(["whatif", str(tmp_path / "run"), "--group", "1"]) == 0
     assert main(["explain", str(tmp_path / "run"), "--sample", number, "--token", "1"]) == 0
     out = capsys.readouterr().out

@@ -37,7 +37,7 @@ class BundleDraws:
 def draws_of(b: Batch, size: int) -> BundleDraws:
     """Bundles of `size` consecutive groups. Each has as many complete draws as its smallest group has samples."""
     g = b.groups
-    draw = (g.prefix(torch.ones_like(b.score)) - 1).long()
+    draw = (g.prefix(torch.ones_like(b.verdict_score)) - 1).long()
     bundle = torch.arange(g.count, device=draw.device) // size
     count, most = -(-g.count // size), int(g.lengths.max()) if g.count else 0
     smallest = torch.full((count,), most, device=draw.device).scatter_reduce(0, bundle, g.lengths, "amin")

@@ -24,7 +24,7 @@ class Standardised(Advantage):
 
     >>> from groupwise.data import rollout_of, pack
     >>> batch = pack([rollout_of([1.0, 0.0, 0.0, 0.0]), rollout_of([1.0, 1.0])])
-    >>> [round(a, 3) for a in Standardised()(batch.score, batch).tolist()]
+    >>> [round(a, 3) for a in Standardised()(batch.verdict_score, batch).tolist()]
     [1.5, -0.5, -0.5, -0.5, 0.0, 0.0]
     """
 

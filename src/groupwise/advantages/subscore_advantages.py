@@ -21,7 +21,7 @@ class EachStandardised(Advantage):
 
     >>> from groupwise.data import rollout_of, pack
     >>> batch = pack([rollout_of([0.0, 1.0], subscores={"format": [0.0, 5.0]})])
-    >>> [round(x, 3) for x in EachStandardised((("format", 1.0),))(batch.score, batch).tolist()]
+    >>> [round(x, 3) for x in EachStandardised((("format", 1.0),))(batch.verdict_score, batch).tolist()]
     [-1.414, 1.414]
     """
 
@@ -60,7 +60,7 @@ class Lagrangian(Advantage):
         return frozenset(map(Subscore, self.constraints))
 
     def __call__(self, x: Float[Tensor, " s"], b: Batch) -> Float[Tensor, " s"]:
-        multipliers = b.memory[self.memory]
+        multipliers = b.memories[self.memory]
         start = b.groups.zscore(x, ddof=self.ddof, eps=self.eps)
         return sum((multipliers[c] * _zscore(b, c, self.ddof, self.eps) for c in self.constraints), start=start)
 
@@ -71,7 +71,7 @@ class AgainstSubscore(Advantage):
 
     >>> from groupwise.data import rollout_of, pack
     >>> batch = pack([rollout_of([1.0, 0.0], subscores={"baseline": [0.5, 0.5]})])
-    >>> AgainstSubscore()(batch.score, batch).tolist()
+    >>> AgainstSubscore()(batch.verdict_score, batch).tolist()
     [0.5, -0.5]
     """
 

@@ -61,7 +61,9 @@ class Arguments:
             fields["verifier"] = self.reward.verifier
         written = write_code(self.reward, code)
         use = load_use(replace(allowed, use=[*allowed.use, *written]), own=written)
-        return [*overrides_of(fields), *overrides], replace(use, in_memory={**self.reward.in_memory, **self.agent})
+        return [*overrides_of(fields), *overrides], replace(
+            use, functions_in_memory={**self.reward.functions_in_memory, **self.agent}
+        )
 
 
 @contextmanager

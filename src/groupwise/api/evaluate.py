@@ -82,7 +82,7 @@ def evaluate(
     arguments = arguments_of({"data": data, "reward": reward}, settings)
     allowed = RunOptions(permissions=permissions).permissions
     of_run = evaluation.find_model_of(name, at)
-    if of_run and arguments.reward.in_memory:
+    if of_run and arguments.reward.functions_in_memory:
         check_whole_reward(of_run.run_layout, arguments.reward)
     source = of_run.run_layout.recipe if of_run else None
 
@@ -101,7 +101,7 @@ def evaluate(
 
 def check_whole_reward(layout: RunLayout, reward: Reward) -> None:
     """`Usage` for a function in memory that is only a part of the run's reward. A changed function is a note."""
-    run, data = layout.run, verifier_of_run(layout.run)
+    run, data = layout.run_directory, verifier_of_run(layout.run_directory)
     whole, own = (read_verifier(one) if one else None for one in (data, reward.verifier))
     graders = [member.verifier for member in own.members] if isinstance(own, Combined) else [own]
     parts = {member.name: member.verifier for member in whole.members} if isinstance(whole, Combined) else {}
@@ -116,7 +116,7 @@ def check_whole_reward(layout: RunLayout, reward: Reward) -> None:
         )
     recorded = RunInfo.read(layout).in_memory if shared else {}
     for name in shared:
-        if function_hash(reward.in_memory[name]) != recorded.get(name):
+        if function_hash(reward.functions_in_memory[name]) != recorded.get(name):
             notify(f"note: the reward {name} is not the function that {run} was started with")
 
 

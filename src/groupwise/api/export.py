@@ -36,7 +36,7 @@ def export(
     if push:
         check_upload(push)
     code = load_use(RunOptions(permissions=permissions).permissions)
-    write_model(existing_run(fspath(run)).run, out := Path(directory), at, dtype, code)
+    write_model(existing_run(fspath(run)).run_directory, out := Path(directory), at, dtype, code)
     if push:
         upload(out, push)
     return out

@@ -31,7 +31,7 @@ def follows_again(layout: RunLayout, options: RunOptions) -> bool:
     if not above_zero():
         return False
     use = load_use(options.permissions)
-    recipe = read_recipe(RunLayout(runs_in(layout.run)[-1]).recipe, (), use)
+    recipe = read_recipe(RunLayout(runs_in(layout.run_directory)[-1]).recipe, (), use)
     return follow_external(with_ranks(recipe, options.ranks, options.shard, options.launch).cluster, use)
 
 

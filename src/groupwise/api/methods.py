@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from groupwise.api.door import from_python
-from groupwise.config.parse_values import Reading
+from groupwise.config.parse_values import ValueParser
 from groupwise.config.recipe_errors import one_error
 from groupwise.config.toml import is_toml, read_toml, set_paths
 from groupwise.config.train_arguments import as_data
@@ -38,8 +38,8 @@ def load_method(source: str | Path, /, *, use: Sequence[str | Path] = (), **cons
     is_recipe = is_toml(source) or str(source).endswith(".toml")
     tables = {"method": read_toml(source).get("method", {}) if is_recipe else str(source)}
     set_paths(tables, ((f"method.{path}", as_data(value)) for path, value in constants.items()))
-    reading = Reading(load_use(Permissions(use=use)))
+    reading = ValueParser(load_use(Permissions(use=use)))
     method = reading.value(tables["method"], Method, MISSING, "method")
-    if reading.problems:
-        raise one_error(reading.problems)
+    if reading.errors:
+        raise one_error(reading.errors)
     return method

@@ -19,13 +19,13 @@ Grade = Callable[..., Any]
 class Reward:
     """A converted reward: the TOML data of the recipe's field `verifier`, and the Python functions that it names.
 
-    `source` is the text of `code/reward.py`, "" without such functions. `in_memory` are functions that stay in this
-    process, by name.
+    `source_code` is the text of `code/reward.py`, "" without such functions. `functions_in_memory` are functions that
+    stay in this process, by name.
     """
 
     verifier: Any
-    source: str = ""
-    in_memory: Mapping[str, Grade] = field(default_factory=dict)
+    source_code: str = ""
+    functions_in_memory: Mapping[str, Grade] = field(default_factory=dict)
 
 
 NO_REWARD = Reward("")
@@ -33,12 +33,12 @@ NO_REWARD = Reward("")
 
 def write_code(grades: Reward, folder: Path) -> list[Path]:
     """Write the reward functions to `folder/reward.py`. Returns the files to load; none without functions."""
-    if not grades.source:
+    if not grades.source_code:
         return []
     path = folder / f"{WRITTEN}.py"
     with storage_errors(path.name, folder.parent):
         folder.mkdir(exist_ok=True)
-        write_file(path, grades.source.encode())
+        write_file(path, grades.source_code.encode())
     return [path]
 
 

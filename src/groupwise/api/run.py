@@ -83,7 +83,7 @@ class Run:
     def __init__(
         self, directory: str | Path, stop_reason: str = "", _stop: Callable[[str], bool] = lambda cause: False
     ) -> None:
-        path = existing_run(str(directory)).run
+        path = existing_run(str(directory)).run_directory
         stop_reason = stop_reason or _stop_reason(path)
         for name, value in (("directory", path), ("stop_reason", stop_reason), ("_stop", _stop)):
             object.__setattr__(self, name, value)

@@ -23,7 +23,7 @@ from groupwise.config.train_arguments import base_name
 from groupwise.config.user_code import UserCode, function_hash, load_use
 from groupwise.core import BadData, Usage, raise_all
 from groupwise.lifecycle.run import run_from
-from groupwise.lifecycle.run_handle import Control, Ending
+from groupwise.lifecycle.run_handle import RunControl, RunEnding
 from groupwise.lifecycle.run_phases import run_phases
 from groupwise.lifecycle.start import begin, directory_name, reach_engines, read_checked, reopen
 from groupwise.runs.atomic_writes import storage_errors, write_file
@@ -36,13 +36,17 @@ from groupwise.training.build import RunObjects, build
 from groupwise.training.progress import notify
 from groupwise.verifiers.reward_argument import WRITTEN
 
-Finish = Callable[[Ending], object]
+Finish = Callable[[RunEnding], object]
 """A function that receives the ending of a run, or of each phase of a run."""
 
 
 def start(
-    source: str | Path | None, arguments: Arguments, options: RunOptions, finish: Finish, control: Control | None = None
-) -> tuple[RunLayout, Ending]:
+    source: str | Path | None,
+    arguments: Arguments,
+    options: RunOptions,
+    finish: Finish,
+    control: RunControl | None = None,
+) -> tuple[RunLayout, RunEnding]:
     """Start a run, or all phases of a recipe, in a new directory. Returns the run's files, and how the run ended.
 
     `source` is a TOML file or text; None is the packaged recipe, or the defaults for another model or task. A run that
@@ -71,8 +75,8 @@ def start_phases(
     use: UserCode,
     options: RunOptions,
     finish: Finish,
-    control: Control | None,
-) -> Ending:
+    control: RunControl | None,
+) -> RunEnding:
     """Check all phases of a recipe, write the recipe to the run's directory, and run the phases."""
     data, notes = complete_phases(data, trust_remote_code=use.trust_remote_code)
     raise_all(check_phases(read_phases(data), use).errors)  # each phase prints its other notes when it starts
@@ -85,8 +89,12 @@ def start_phases(
 
 
 def proceed(
-    layout: RunLayout, options: RunOptions, finish: Finish, control: Control | None = None, reward: Reward = NO_REWARD
-) -> Ending:
+    layout: RunLayout,
+    options: RunOptions,
+    finish: Finish,
+    control: RunControl | None = None,
+    reward: Reward = NO_REWARD,
+) -> RunEnding:
     """Continue a run from its newest checkpoint, and run its later phases. Returns how it ended.
 
     `reward` has the functions that the run was started with.
@@ -105,24 +113,26 @@ def proceed(
 
 def proceed_phases(
     layout: RunLayout, text: str, phases: Sequence[Path], options: RunOptions, finish: Finish,
-    control: Control | None, reward: Reward,
-) -> Ending:  # fmt: skip
+    control: RunControl | None, reward: Reward,
+) -> RunEnding:  # fmt: skip
     """Continue a run of `phases` with its first unfinished one. `text` is its recipe.toml."""
     started = [folder for folder in map(RunLayout, phases) if folder.is_run]
     info = RunInfo.read(started[-1]) if started else None  # it has the files that were accepted last
     use = recorded_code(layout.code, info, reward, options)
     if any(option is not None for option in (options.ranks, options.shard, options.launch)):
         fix = f"continue one phase: groupwise resume {phases[-1]} --ranks {options.ranks or 1}"
-        raise Usage(f"{layout.run} has phases, and each has its own number of ranks", fix=fix)
+        raise Usage(f"{layout.run_directory} has phases, and each has its own number of ranks", fix=fix)
     if (iterations := options.iterations) is not None:
         fix = f"extend one phase, such as: groupwise resume {phases[-1]} --iterations {iterations}"
-        raise Usage(f"{layout.run} has phases, and each has its own number of iterations", fix=fix)
+        raise Usage(f"{layout.run_directory} has phases, and each has its own number of iterations", fix=fix)
     how: dict[str, Any] = {"strict": options.strict_checkpoints, "changed": options.accept_changes, "control": control}
     command = info.command if info else options.command
     return run_phases(layout, text, use, finish, notify, options.stop_after_seconds, command=command, **how)
 
 
-def train(run: OpenRun, ready: RunObjects, options: RunOptions, finish: Finish, control: Control | None) -> Ending:
+def train(
+    run: OpenRun, ready: RunObjects, options: RunOptions, finish: Finish, control: RunControl | None
+) -> RunEnding:
     """Train a run from its newest checkpoint or the start, close the verifier, and call `finish` with the ending."""
     how: dict[str, Any] = {"strict": options.strict_checkpoints, "changed": options.accept_changes, "control": control}
     try:
@@ -146,7 +156,7 @@ def new_run(out: Path, name: str) -> Iterator[RunLock]:
             yield lock
         except BaseException:
             if not layout.is_run:
-                shutil.rmtree(layout.run, ignore_errors=True)
+                shutil.rmtree(layout.run_directory, ignore_errors=True)
                 for path in parents:
                     with suppress(OSError):  # another run is in it
                         path.rmdir()
@@ -173,16 +183,16 @@ def recorded_code(folder: Path, info: RunInfo | None, reward: Reward, options: R
     code is recorded.
     """
     code, changed = folder / f"{WRITTEN}.py", options.accept_changes
-    files = [code] if reward.source and has_code(reward.source, code, info, changed=changed) else []
+    files = [code] if reward.source_code and has_code(reward.source_code, code, info, changed=changed) else []
     if not files and info is not None and WRITTEN in info.use and code.is_file() and not options.permissions.use:
         fix = f"pass the reward function again, or add --use {code} to the command"
         raise Usage("this run was started with a reward function, which must be named again", fix=fix)
     allowed = replace(options.permissions, use=[*options.permissions.use, *files])
     use = load_use(allowed, info.use if info else None, accept=changed, own=files)
     if info is not None:
-        check_in_memory(info, reward.in_memory, changed=changed)
+        check_in_memory(info, reward.functions_in_memory, changed=changed)
         check_agent_command(info, use.agent_command, changed=changed)
-    return replace(use, in_memory=reward.in_memory)
+    return replace(use, functions_in_memory=reward.functions_in_memory)
 
 
 def check_agent_command(info: RunInfo, command: str, *, changed: bool) -> None:

@@ -18,7 +18,7 @@ from groupwise.config.recipe import Recipe
 from groupwise.config.train_arguments import recipe_source
 from groupwise.config.user_code import Permissions
 from groupwise.core import Usage, spelled, visible
-from groupwise.lifecycle.run_handle import Control, Ending
+from groupwise.lifecycle.run_handle import RunControl, RunEnding
 from groupwise.methods import Method
 from groupwise.report.report import existing_run
 
@@ -84,7 +84,7 @@ def train(
 
     def work() -> Run:
         layout, ending = runs.start(source, arguments, options, print_ending, control)
-        return Run(layout.run, ending.stop_reason, control.stop)
+        return Run(layout.run_directory, ending.stop_reason, control.stop)
 
     return shown(work, control)
 
@@ -116,7 +116,7 @@ def resume(
     layout = existing_run(fspath(run))
     grades = NO_REWARD if reward is None else reward_of(reward)
     if agent is not None:
-        grades = replace(grades, in_memory={**grades.in_memory, **agent_in_memory(agent)})
+        grades = replace(grades, functions_in_memory={**grades.functions_in_memory, **agent_in_memory(agent)})
     options = RunOptions(
         permissions=permissions, stop_after_seconds=stop_after, command="gw.resume(...)", strict_checkpoints=strict,
         accept_changes=changed, iterations=iterations, ranks=ranks, shard=shard, launch=launch,
@@ -125,12 +125,12 @@ def resume(
 
     def work() -> Run:
         ending = runs.proceed(layout, options, print_ending, control, grades)
-        return Run(layout.run, ending.stop_reason, control.stop)
+        return Run(layout.run_directory, ending.stop_reason, control.stop)
 
     return shown(work, control)
 
 
-def shown(work: Callable[[], Run], control: Control) -> Run:
+def shown(work: Callable[[], Run], control: RunControl) -> Run:
     """Run `work`, which trains. A notebook shows a table of the iterations meanwhile."""
     if (table := live_table()) is not None:
         control.progress = table.progress
@@ -142,9 +142,9 @@ def shown(work: Callable[[], Run], control: Control) -> Run:
             table.refresh(ended=True)
 
 
-def control_of(on_iteration: OnIteration | None) -> Control:
+def control_of(on_iteration: OnIteration | None) -> RunControl:
     """The object that calls the user's callback with the run and each iteration's metrics, and can stop the run."""
-    control = Control()
+    control = RunControl()
     if on_iteration is not None and not callable(on_iteration):
         what = f"on_iteration is {type(on_iteration).__name__}"
         raise Usage(what, fix="pass a function of two arguments: the run, and a dict of an iteration's metrics")
@@ -153,7 +153,7 @@ def control_of(on_iteration: OnIteration | None) -> Control:
     return control
 
 
-def print_ending(ending: Ending) -> None:
+def print_ending(ending: RunEnding) -> None:
     """Print the results of a run, which are output; progress and notes go to stderr."""
     if ending.message:
         print(visible(spelled(ending.message), lines=True), flush=True)

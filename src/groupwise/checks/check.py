@@ -8,7 +8,7 @@ from typing import Any
 from groupwise.checks.check_inputs import check_inputs
 from groupwise.checks.check_method import dry_run, inactive_parts
 from groupwise.checks.check_model import other_ids
-from groupwise.checks.checked import Checked
+from groupwise.checks.checked import CheckResult
 from groupwise.config.defaults import complete_phases, starting_point
 from groupwise.config.phase_recipes import Phase, read_phases
 from groupwise.config.recipe import Recipe
@@ -39,7 +39,9 @@ INPUT_FIELDS = (
 """Recipe fields about model, data, verifier and sampling. They can be checked even if the method is invalid."""
 
 
-def check(source: str | Path | None, overrides: Sequence[tuple[str, Any]] = (), use: UserCode | None = None) -> Checked:
+def check(
+    source: str | Path | None, overrides: Sequence[tuple[str, Any]] = (), use: UserCode | None = None
+) -> CheckResult:
     """All errors of a recipe: in its text, its model directory, its task, and its method's formulas; and its notes.
 
     Without a source, it is the recipe of `train` without one.
@@ -48,14 +50,14 @@ def check(source: str | Path | None, overrides: Sequence[tuple[str, Any]] = (), 
     try:
         if source is not None and KEY in (data := without_command_text(read_with_overrides(source, overrides))):
             data, notes = complete_phases(data, trust_remote_code=use.trust_remote_code)
-            return Checked((), notes) + check_phases(read_phases(data), use)
+            return CheckResult((), notes) + check_phases(read_phases(data), use)
         start = starting_point(source, overrides, trust_remote_code=use.trust_remote_code)
     except Usage as error:
-        return Checked([error])
+        return CheckResult([error])
     recipe, problems = read_with_problems(start.source, start.overrides, use)
-    checked = Checked(problems, [start.note] if start.note else [])
+    checked = CheckResult(problems, [start.note] if start.note else [])
     if readable := recipe is not None:
-        checked += Checked(dry_run(recipe), inactive_parts(recipe.method))
+        checked += CheckResult(dry_run(recipe), inactive_parts(recipe.method))
     else:  # the fields for model and task may still be valid
         recipe, _ = read_with_problems(start.source, start.overrides, use, only=INPUT_FIELDS)
     if recipe is None:
@@ -63,10 +65,10 @@ def check(source: str | Path | None, overrides: Sequence[tuple[str, Any]] = (), 
     found = check_inputs(recipe, use, fetch=False, method=readable)
     new = [error for error in found.errors if not any(e.what.endswith(error.what) for e in checked.errors)]
     differences = other_ids(recipe, found.inputs) if found.inputs else []
-    return checked + Checked(new, [*found.notes, *differences], found.inputs)
+    return checked + CheckResult(new, [*found.notes, *differences], found.inputs)
 
 
-def check_phases(phases: Sequence[Phase], use: UserCode) -> Checked:
+def check_phases(phases: Sequence[Phase], use: UserCode) -> CheckResult:
     """All errors and notes of a recipe with phases that can be found before the first phase starts.
 
     In place of the model of an earlier phase, a phase is checked with the model that the earlier phase starts from.
@@ -85,12 +87,14 @@ def check_phases(phases: Sequence[Phase], use: UserCode) -> Checked:
             return f"@{name}/{path}"
 
         recipe, problems = phase.recipe(locate, use)
-        found = Checked(problems, [f"phase {phase.name}:"])
+        found = CheckResult(problems, [f"phase {phase.name}:"])
         if recipe is not None:
             adapters = second_adapter(phase, recipe, recipes)
-            found += Checked([*dry_run(recipe), *adapters, *external_ranks(recipe)], inactive_parts(recipe.method))
+            found += CheckResult([*dry_run(recipe), *adapters, *external_ranks(recipe)], inactive_parts(recipe.method))
             if others:
-                found += Checked((), [f"  note: its inputs are checked when it starts: {', '.join(sorted(others))}"])
+                found += CheckResult(
+                    (), [f"  note: its inputs are checked when it starts: {', '.join(sorted(others))}"]
+                )
             elif not found.errors:
                 found += check_inputs(standing_in(phase, recipe), use, fetch=False)
         notes += found.notes
@@ -101,7 +105,7 @@ def check_phases(phases: Sequence[Phase], use: UserCode) -> Checked:
         if recipe is None:  # later phases may refer to it
             break
         recipes[phase.name] = recipe
-    return Checked([*errors.values()], notes)
+    return CheckResult([*errors.values()], notes)
 
 
 def standing_in(phase: Phase, recipe: Recipe) -> Recipe:

@@ -6,12 +6,12 @@ from dataclasses import dataclass, replace
 
 from torch import Tensor
 
-from groupwise.checks.checked import Checked
+from groupwise.checks.checked import CheckResult
 from groupwise.config.recipe import Recipe
 from groupwise.core import Usage
 from groupwise.data import ContextKey, Draw, Finish, Generation, GenerationRequest, Ids, all_problems
 from groupwise.rollout import AgentProgram, AgentRunner, DrawSampler, RolloutSetting
-from groupwise.training.build import Inputs
+from groupwise.training.build import RunInputs
 from groupwise.verifiers import ByEnvironment
 
 MOST_SECONDS = 30.0
@@ -41,18 +41,18 @@ class MadeUpEngine:
         return None
 
 
-def try_agent(recipe: Recipe, runner: AgentRunner, inputs: Inputs) -> Checked:
+def try_agent(recipe: Recipe, runner: AgentRunner, inputs: RunInputs) -> CheckResult:
     """Run the agent on the first problem. Its tools run, too.
 
     An error if it returns no reward and the recipe has no verifier; a note if it fails, which may be due to the answer.
     """
     problems = all_problems(inputs.task)
     if not problems:
-        return Checked()
+        return CheckResult()
     tokenizer = inputs.tokenizer
-    text = next(i for i in range(len(tokenizer.backend_tokenizer.get_vocab())) if i not in tokenizer.control.ids)
+    text = next(i for i in range(len(tokenizer.backend_tokenizer.get_vocab())) if i not in tokenizer.control_tokens.ids)
     setting = RolloutSetting(
-        engine=MadeUpEngine((text, *sorted(tokenizer.eos)[:1])),
+        engine=MadeUpEngine((text, *sorted(tokenizer.eos_ids)[:1])),
         verifier=inputs.verifier,
         tokenizer=tokenizer,
         sampling=recipe.sampling,
@@ -62,13 +62,13 @@ def try_agent(recipe: Recipe, runner: AgentRunner, inputs: Inputs) -> Checked:
     trial = replace(runner, deadline=min(runner.deadline, MOST_SECONDS))
     episode, verdict = asyncio.run(trial.run(sampler, sampler.draw, 0))
     if verdict is not None and verdict.cause:
-        return Checked((), [f"note: on a made-up answer, {verdict.cause}"])
-    if not episode.answered:
-        return Checked((), [f"note: the agent made no request for {problems[0].id}"])
+        return CheckResult((), [f"note: on a made-up answer, {verdict.cause}"])
+    if not episode.answered_calls:
+        return CheckResult((), [f"note: the agent made no request for {problems[0].id}"])
     if verdict is None and isinstance(inputs.verifier, ByEnvironment):
         what = f"the agent returns no reward, and {recipe.task.label} has no verifier"
         fix = "return a reward from the agent, or add --reward math, or another verifier"
         if isinstance(runner.agent, AgentProgram):
             fix = fix.replace("return a reward from the agent", 'end its output with a line such as {"reward": 0.5}')
-        return Checked([Usage(what, fix=fix)])
-    return Checked()
+        return CheckResult([Usage(what, fix=fix)])
+    return CheckResult()

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
-from groupwise.checks.checked import Checked
+from groupwise.checks.checked import CheckResult
 from groupwise.config.recipe import Recipe
 from groupwise.core import BadData, GroupwiseError
 from groupwise.data import ListsProblems, Prompt, Task, all_problems, data_stats
@@ -49,7 +49,7 @@ def check_rows(problems: Iterable[Prompt]) -> None:
             ) from None
 
 
-def missing_columns(recipe: Recipe, task: Task, *, train: bool) -> Checked:
+def missing_columns(recipe: Recipe, task: Task, *, train: bool) -> CheckResult:
     """An error for each strategy, of training and of evaluation, that reads a column which rows lack.
 
     Of a task that does not list its training problems, the first one is checked. Notes are about rows that a strategy
@@ -67,7 +67,7 @@ def missing_columns(recipe: Recipe, task: Task, *, train: bool) -> Checked:
         except GroupwiseError as error:
             error.what = f"{owner}.strategy: {error.what}"
             errors.append(error)
-    return Checked(errors, notes)
+    return CheckResult(errors, notes)
 
 
 def data_notes(recipe: Recipe, task: Task, templates: Templates) -> list[str]:

@@ -12,10 +12,10 @@ from groupwise.engines import Native
 from groupwise.methods import published
 from groupwise.methods.families import method_family
 from groupwise.models import Denoise, Pipeline, PipelineShape, base_directory, find_model, guidance_scale, sized
-from groupwise.models.decoder.decoder import Sizes
+from groupwise.models.decoder.decoder import ModelSizes
 
 
-def language_errors(recipe: Recipe, shape: Sizes) -> list[Usage]:
+def language_errors(recipe: Recipe, shape: ModelSizes) -> list[Usage]:
     """Errors if the method or the evaluation is for flow models, and the model is a language model."""
     if recipe.evaluate.steps is not None:
         what, fix = f"evaluate.steps does not fit the language model {recipe.model}", "leave it out"
@@ -27,7 +27,7 @@ def language_errors(recipe: Recipe, shape: Sizes) -> list[Usage]:
     return [Usage(what, evidence=f"method.denoise is {recipe.method.denoise}", fix=fix)]
 
 
-def flow_errors(recipe: Recipe, shape: Sizes) -> list[Usage]:
+def flow_errors(recipe: Recipe, shape: ModelSizes) -> list[Usage]:
     """Errors if the method is not for flow models, or settings do not fit a small flow model."""
     return [*setting_errors(recipe, of_small_models(recipe)), *step_errors(recipe)]
 
@@ -94,7 +94,7 @@ def noise_errors(strategy: Strategy, denoise: Denoise) -> list[Usage]:
     return []
 
 
-def unfinished_pictures(recipe: Recipe, shape: Sizes, *, train: bool = True) -> list[Usage]:
+def unfinished_pictures(recipe: Recipe, shape: ModelSizes, *, train: bool = True) -> list[Usage]:
     """An error if samples of a flow model end before its last denoising step: they have no picture to grade.
 
     Without `train`, only the samples of evaluation count.
@@ -108,7 +108,7 @@ def unfinished_pictures(recipe: Recipe, shape: Sizes, *, train: bool = True) -> 
     return [Usage(what, fix=fix)]
 
 
-def unfit_prompts(shape: Sizes, prompts: Iterable[Prompt]) -> list[Usage]:
+def unfit_prompts(shape: ModelSizes, prompts: Iterable[Prompt]) -> list[Usage]:
     """An error if a prompt does not have the words that the model takes."""
     for prompt in prompts:
         if not shape.takes(prompt.token_ids):

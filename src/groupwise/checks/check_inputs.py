@@ -13,7 +13,7 @@ from groupwise.checks.check_method import method_notes
 from groupwise.checks.check_model import check_model, check_side_models
 from groupwise.checks.check_needs import need_notes, unmet_needs
 from groupwise.checks.check_stored import unfit_machine, with_stored_budget
-from groupwise.checks.checked import Checked
+from groupwise.checks.checked import CheckResult
 from groupwise.config.devices import resolved
 from groupwise.config.recipe import Recipe
 from groupwise.config.user_code import UserCode
@@ -22,10 +22,10 @@ from groupwise.data import Task, Verifier, all_problems, notices_of
 from groupwise.engines import Native
 from groupwise.evaluation.by_column import check_column
 from groupwise.models import find_model, of_hub, read_shape, read_tokenizer, weight_files
-from groupwise.models.decoder.decoder import Sizes
-from groupwise.tasks import Demonstration, Mixture, MixtureVerifier, Problems, listed_tokens
+from groupwise.models.decoder.decoder import ModelSizes
+from groupwise.tasks import Demonstration, Mixture, MixtureVerifier, RowsTask, listed_tokens
 from groupwise.training.agents import agent_of
-from groupwise.training.build import Inputs
+from groupwise.training.build import RunInputs
 from groupwise.training.build_tasks import demonstrations_of, no_verifier, task_of, templates, verifier_of
 from groupwise.training.default_texts import wording_notes
 from groupwise.training.environments import check_judge, environment_of, frame_of, tool_schemas
@@ -40,7 +40,7 @@ def check_inputs(
     fetch: bool = True,
     method: bool = True,
     all_rows: bool = False,
-) -> Checked:
+) -> CheckResult:
     """Errors and notes about trackers, environment, model directory and weights, then from `check_task`.
 
     With `train` the task must have training problems. With `fetch` the weights of a model on the hub are downloaded and
@@ -58,7 +58,7 @@ def check_inputs(
     try:
         directory = find_model(recipe.model, weights=weights)
     except GroupwiseError as error:
-        return Checked([*errors, error], notes)
+        return CheckResult([*errors, error], notes)
     if not weights:
         notes.append(f"only configuration and tokenizer of {recipe.model} were checked: train downloads its weights")
     with collected(errors):
@@ -66,7 +66,7 @@ def check_inputs(
     with collected(errors):
         _ = weight_files(directory) if weights else None
     how = {"train": train, "fetch": fetch, "method": method, "all_rows": all_rows}
-    return Checked((), notes) + check_task(recipe, use, directory, errors, **how)
+    return CheckResult((), notes) + check_task(recipe, use, directory, errors, **how)
 
 
 def check_task(
@@ -79,7 +79,7 @@ def check_task(
     fetch: bool,
     method: bool,
     all_rows: bool,
-) -> Checked:
+) -> CheckResult:
     """Errors and notes about tokenizer, task and verifier, after the `earlier` errors; and what was read."""
     errors, notes, inputs = [*earlier], list[str](), None
     with collected(errors):
@@ -88,7 +88,7 @@ def check_task(
         notes += wording_notes(recipe, tokenizer) if method else ()
         by_name = templates(recipe, tokenizer, tool_schemas(recipe, use))
         task = task_of(recipe, by_name)
-        task = task.entirely_held_out if all_rows and isinstance(task, Problems) else task
+        task = task.entirely_held_out if all_rows and isinstance(task, RowsTask) else task
         frame_of(recipe, by_name)
         agent = agent_of(recipe, use, by_name, notes.append)
         columns = missing_columns(recipe, task, train=train)
@@ -125,12 +125,12 @@ def check_task(
         if train and method:
             errors += unmet_needs(recipe, verifier)
             notes += need_notes(recipe, task)
-        inputs = Inputs(tokenizer, by_name, task, verifier, demonstrations)
+        inputs = RunInputs(tokenizer, by_name, task, verifier, demonstrations)
         if agent is not None and not errors:
             tried = try_agent(recipe, agent, inputs)
             errors += tried.errors
             notes += tried.notes
-    return Checked(errors, notes, inputs)
+    return CheckResult(errors, notes, inputs)
 
 
 @contextmanager
@@ -149,7 +149,7 @@ def longest_request(recipe: Recipe, task: Task, demonstrations: Sequence[Demonst
     return max([longest, *(len(d.context) + len(d.answer) for d in demonstrations)])
 
 
-def shape_for(recipe: Recipe, directory: Path, task: Task, longest: int, use: UserCode) -> Sizes:
+def shape_for(recipe: Recipe, directory: Path, task: Task, longest: int, use: UserCode) -> ModelSizes:
     """The shape of the model for requests of at most `longest` tokens. Raises an error if the prompts do not fit it."""
     refuse_long_prompts(recipe, read_shape(directory, trust_remote_code=use.trust_remote_code).positions, task)
     shape = read_shape(directory, context=longest, trust_remote_code=use.trust_remote_code)
@@ -165,7 +165,7 @@ def refuse_long_prompts(recipe: Recipe, positions: int, task: Task) -> None:
         return
     longest = max(len(prompt.token_ids) for prompt in long)
     fixes = [f"lower sampling.max_tokens to {positions - longest}"] if longest < positions else []
-    if positions > answer and any(isinstance(p, Problems) for p in parts_of(task)):
+    if positions > answer and any(isinstance(p, RowsTask) for p in parts_of(task)):
         fixes.append(f"leave such problems out: --max_prompt_tokens {positions - answer}")
     count = "1 prompt leaves" if len(long) == 1 else f"{len(long)} prompts leave"
     raise BadData(

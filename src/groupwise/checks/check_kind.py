@@ -9,8 +9,8 @@ from groupwise.checks.check_machine import attention_note, available_memory, che
 from groupwise.checks.check_masked import masked_errors, schedule_notes, unmask_errors
 from groupwise.config.recipe import Recipe
 from groupwise.core import GroupwiseError, Usage
-from groupwise.models import Shape
-from groupwise.models.decoder.decoder import Sizes
+from groupwise.models import DecoderShape
+from groupwise.models.decoder.decoder import ModelSizes
 from groupwise.planning.processes import check_memory
 
 ERRORS: Mapping[str, Callable[[Recipe, Any], list[Usage]]] = {
@@ -22,22 +22,24 @@ ERRORS: Mapping[str, Callable[[Recipe, Any], list[Usage]]] = {
 NOTES: Mapping[str, Callable[[Recipe, Path], list[str]]] = {"masked": schedule_notes}
 
 
-def kind_errors(recipe: Recipe, shape: Sizes) -> list[Usage]:
+def kind_errors(recipe: Recipe, shape: ModelSizes) -> list[Usage]:
     """Errors if the method or settings do not fit the kind of the model."""
     return unmask_errors(recipe, shape) or ERRORS[shape.kind](recipe, shape)
 
 
-def kind_notes(recipe: Recipe, directory: Path, shape: Sizes) -> list[str]:
+def kind_notes(recipe: Recipe, directory: Path, shape: ModelSizes) -> list[str]:
     """Notes about settings that are valid for the model and probably not meant, and about slow attention."""
     notes = NOTES[shape.kind](recipe, directory) if shape.kind in NOTES else []
     return [*notes, *filter(None, [attention_note(recipe, directory, shape)])]
 
 
-def memory_line(recipe: Recipe, directory: Path, shape: Sizes, prompt: int, errors: Sequence[GroupwiseError]) -> str:
+def memory_line(
+    recipe: Recipe, directory: Path, shape: ModelSizes, prompt: int, errors: Sequence[GroupwiseError]
+) -> str:
     """The memory that a run needs with prompts of at most `prompt` tokens, as a line for the user; `Usage` if too much.
 
     Empty for models whose memory is small or not known, and if `errors` make the numbers meaningless.
     """
-    if isinstance(shape, Shape) and not any("lora" in error.what for error in errors):
+    if isinstance(shape, DecoderShape) and not any("lora" in error.what for error in errors):
         return check_memory(recipe, shape, prompt, *available_memory(recipe.machine))
     return check_pipeline_memory(recipe, directory) if shape.kind == "pipeline" and not errors else ""

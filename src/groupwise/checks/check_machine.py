@@ -6,7 +6,7 @@ from pathlib import Path
 
 import torch
 
-from groupwise.checks.checked import Checked
+from groupwise.checks.checked import CheckResult
 from groupwise.cluster.check_launch import check_launch
 from groupwise.cluster.external import ExternalRank
 from groupwise.config.devices import device_label
@@ -15,7 +15,7 @@ from groupwise.config.user_code import UserCode
 from groupwise.core import GroupwiseError, MissingRequirement, Usage
 from groupwise.engines import Native, Served, Vllm
 from groupwise.models import base_directory
-from groupwise.models.decoder.decoder import Sizes
+from groupwise.models.decoder.decoder import ModelSizes
 from groupwise.models.decoder.varlen_attention import varlen_obstacle
 from groupwise.models.model_files import read_json
 from groupwise.planning.memory import host_memory, refuse_beyond
@@ -25,7 +25,7 @@ from groupwise.runs.trackers import OPENERS
 from groupwise.training.build import DTYPES, find_device
 
 
-def check_machine(recipe: Recipe, use: UserCode, *, train: bool) -> Checked:
+def check_machine(recipe: Recipe, use: UserCode, *, train: bool) -> CheckResult:
     """Errors of the device and of the packages that trackers need. More threads than cores are a warning.
 
     Another note has device and dtype, which `auto` may have chosen.
@@ -58,7 +58,7 @@ def check_machine(recipe: Recipe, use: UserCode, *, train: bool) -> Checked:
         elif find_spec(module := OPENERS[name][0]) is None:
             fix = f"pip install 'groupwise[{name}]'"
             errors.append(MissingRequirement(f"the tracker {name} needs the package {module}", fix=fix))
-    return Checked(errors, notes)
+    return CheckResult(errors, notes)
 
 
 def machine_line(machine: Machine) -> str:
@@ -67,7 +67,7 @@ def machine_line(machine: Machine) -> str:
     return f"machine: {device_label(find_device(machine))}, {machine.dtype}{masters}"
 
 
-def attention_note(recipe: Recipe, directory: Path, shape: Sizes) -> str:
+def attention_note(recipe: Recipe, directory: Path, shape: ModelSizes) -> str:
     """A line if a language model's attention on this GPU is masked, with the reason; empty if it is `varlen_attn`."""
     try:
         device = find_device(recipe.machine)
@@ -122,7 +122,7 @@ def check_batch_invariance(recipe: Recipe) -> list[GroupwiseError]:
     return [] if on_cpu else [Usage(what, evidence=evidence, fix=fix)]
 
 
-def check_sharding(recipe: Recipe, shape: Sizes) -> None:
+def check_sharding(recipe: Recipe, shape: ModelSizes) -> None:
     """`Usage` if the learner cannot be sharded over ranks with the bits of replicas."""
     if not recipe.cluster.sharded:
         return

@@ -8,10 +8,10 @@ from groupwise.config.recipe import Recipe
 from groupwise.core import Usage
 from groupwise.engines import Native
 from groupwise.models import MaskedShape, Pipeline, stored_unmask
-from groupwise.models.decoder.decoder import Sizes
+from groupwise.models.decoder.decoder import ModelSizes
 
 
-def unmask_errors(recipe: Recipe, shape: Sizes) -> list[Usage]:
+def unmask_errors(recipe: Recipe, shape: ModelSizes) -> list[Usage]:
     """An error if the method is for masked models, and the model is of another kind."""
     unmask = recipe.method.unmask
     if unmask is None or shape.kind == MaskedShape.kind:

@@ -12,7 +12,7 @@ from groupwise.data import Batch, Finish, Subscore, name_of, pack, rollout_of
 from groupwise.learner import ValueModel
 from groupwise.learner.auxiliary import AuxiliaryInputs, ForwardResult
 from groupwise.learner.forward import TokenStates
-from groupwise.methods import Method, Now
+from groupwise.methods import Method, ScheduleInput
 from groupwise.objective import Clip, ReportsClipping, Unclipped
 from groupwise.training.loop import compute_advantages
 
@@ -29,7 +29,7 @@ def dry_run(recipe: Recipe) -> list[GroupwiseError]:
     """
     try:
         memory = {name: part.init() for name, part in recipe.method.memory}
-        method = recipe.method.at(Now(0, recipe.iterations, memory))
+        method = recipe.method.at(ScheduleInput(0, recipe.iterations, memory))
     except Usage:  # reported when the recipe was read
         return []
     n, budget = method.group_size, recipe.sampling.max_tokens

@@ -21,7 +21,7 @@ from groupwise.models import (
     read_shape,
     weight_files,
 )
-from groupwise.training.build import Inputs, check_engine, check_vocabulary
+from groupwise.training.build import RunInputs, check_engine, check_vocabulary
 
 
 def check_model(recipe: Recipe, directory: Path, use: UserCode, *, weights: bool) -> None:
@@ -67,7 +67,7 @@ def check_side_models(recipe: Recipe, tokenizer: Tokenizer, *, fetch: bool) -> l
     return errors
 
 
-def other_ids(recipe: Recipe, inputs: Inputs) -> list[str]:
+def other_ids(recipe: Recipe, inputs: RunInputs) -> list[str]:
     """A note if transformers' tokenizer of the user's model gives other token ids than ours, for the first problems."""
     if not Path(recipe.model).is_dir():
         return []

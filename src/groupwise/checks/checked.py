@@ -4,23 +4,23 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from groupwise.core import GroupwiseError
-from groupwise.training.build import Inputs
+from groupwise.training.build import RunInputs
 
-__all__ = ["Checked"]
+__all__ = ["CheckResult"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Checked:
+class CheckResult:
     """What checks found: `errors`, and `notes` for the user. `inputs` are what they read; None after an error.
 
-    >>> (Checked(notes=["a"]) + Checked(notes=["b"])).notes
+    >>> (CheckResult(notes=["a"]) + CheckResult(notes=["b"])).notes
     ['a', 'b']
     """
 
     errors: Sequence[GroupwiseError] = ()
     notes: Sequence[str] = ()
-    inputs: Inputs | None = None
+    inputs: RunInputs | None = None
 
-    def __add__(self, other: "Checked") -> "Checked":
+    def __add__(self, other: "CheckResult") -> "CheckResult":
         """The findings of both, in order, with the later inputs."""
-        return Checked([*self.errors, *other.errors], [*self.notes, *other.notes], other.inputs or self.inputs)
+        return CheckResult([*self.errors, *other.errors], [*self.notes, *other.notes], other.inputs or self.inputs)

@@ -18,7 +18,7 @@ def with_columns(batch: Batch, method: Method, memory: Mapping[str, Any]) -> Bat
         # A single step has no old log-probs, unless a component declares that it needs them.
         logp_old=logp if OLD_LOGP in method.needs or method.old_logprobs == "engine" else None,
         measures={measure: logp.clone() for measure in method.needs if not isinstance(measure, Subscore)},
-        memory=memory,
+        memories=memory,
     )
 
 

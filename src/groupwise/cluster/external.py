@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 
-from groupwise.cluster.processes import Death, Processes
+from groupwise.cluster.processes import ProcessEnd, Processes
 from groupwise.core import Usage
 from groupwise.learner.rank_store import Store, host_store, join_store, prefix_store
 
@@ -96,7 +96,7 @@ class ExternalProcesses(Processes):
     def remedy(self) -> str:
         return "start it with the same command, WORLD_SIZE, MASTER_ADDR and MASTER_PORT, and with its RANK"
 
-    def deaths(self) -> Mapping[str, Death]:
+    def deaths(self) -> Mapping[str, ProcessEnd]:
         """None that is known."""
         return {}
 

@@ -5,7 +5,7 @@ from pathlib import Path
 from types import TracebackType
 
 from groupwise.cluster.held_process import HeldProcess
-from groupwise.cluster.processes import Death, Processes
+from groupwise.cluster.processes import ProcessEnd, Processes
 from groupwise.runs.layout import log_file
 from groupwise.runs.process_logs import open_log
 
@@ -45,10 +45,10 @@ class LocalProcesses(Processes):
         """The process ids, by name."""
         return {name: child.pid() for name, child in self._started.items()}
 
-    def deaths(self) -> Mapping[str, Death]:
+    def deaths(self) -> Mapping[str, ProcessEnd]:
         """The processes that have ended, by name."""
         found = {name: child.status() for name, child in self._started.items()}
-        return {name: Death(code, lines) for name, (code, lines) in found.items() if code is not None}
+        return {name: ProcessEnd(code, lines) for name, (code, lines) in found.items() if code is not None}
 
     def printed(self) -> Mapping[str, Sequence[str]]:
         """The last lines of output of each process, by name."""

@@ -19,7 +19,7 @@ from groupwise.config.recipe_toml import read_recipe, write
 from groupwise.config.user_code import UserCode
 from groupwise.data import Draw, Prompt, Rollout
 from groupwise.data.rollout_json import to_json
-from groupwise.learner import Learner, Ranks, Replicas
+from groupwise.learner import Learner, Ranks, ReplicatedRanks
 from groupwise.runs.checkpoints import OtherShards, tensor_bytes, write_shard
 
 
@@ -44,7 +44,7 @@ def send_iteration(learner: Learner, rollouts: Sequence[Rollout], iteration: int
 
     Of a draw only the id is sent: formulas read samples.
     """
-    if isinstance(learner.ranks, Replicas):
+    if isinstance(learner.ranks, ReplicatedRanks):
         draws = [Draw(rollout.draw.id, Prompt("", ()), len(rollout.samples)) for rollout in rollouts]
         plain = [to_json(replace(rollout, draw=draw)) for rollout, draw in zip(rollouts, draws)]
         header = {"do": "steps", "iteration": iteration, "version": learner.version}
@@ -56,9 +56,9 @@ def other_shards(ranks: Ranks) -> OtherShards:
     """The shards of a checkpoint that the other ranks write."""
     if not ranks.shards:
         return OtherShards()
-    from groupwise.learner.fsdp import Shards  # late: the import takes a second
+    from groupwise.learner.fsdp import ShardedRanks  # late: the import takes a second
 
-    assert isinstance(ranks, Shards)
+    assert isinstance(ranks, ShardedRanks)
 
     def ask(draft: Path) -> list[dict[str, Any]]:
         ranks.send(message({"do": "save", "directory": str(draft.absolute())}))
@@ -76,10 +76,10 @@ def other_shards(ranks: Ranks) -> OtherShards:
 
 def save_shard(learner: Learner, directory: Path) -> None:
     """Write this rank's shard of a checkpoint, and reply to rank 0, whose shard has the tensors without rows."""
-    from groupwise.learner.fsdp import Shards
+    from groupwise.learner.fsdp import ShardedRanks
 
     ranks, (tensors, _) = learner.ranks, learner.state()
-    assert isinstance(ranks, Shards)
+    assert isinstance(ranks, ShardedRanks)
     try:
         rows = {name: x for name, x in tensors.items() if x.ndim}
         reply = write_shard(directory, ranks.rank, ranks.size, rows)

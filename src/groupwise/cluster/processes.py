@@ -23,20 +23,24 @@ A busy machine may need many seconds to end a process that has imported torch.
 
 
 @dataclass(frozen=True, slots=True)
-class Death:
+class ProcessEnd:
     """The end of a process: its exit code, negative for a signal, and its last lines of output.
 
     `cause` is the message of a launcher that lost the process, and so has no exit code.
     """
 
-    code: int
-    lines: Sequence[str] = ()
+    exit_code: int
+    last_lines: Sequence[str] = ()
     cause: str = ""
 
     def __str__(self) -> str:
         if self.cause:
             return f"was lost: {self.cause}"
-        return f"was killed by {Signals(-self.code).name}" if self.code < 0 else f"ended with exit code {self.code}"
+        return (
+            f"was killed by {Signals(-self.exit_code).name}"
+            if self.exit_code < 0
+            else f"ended with exit code {self.exit_code}"
+        )
 
 
 class Processes(ABC):
@@ -48,7 +52,7 @@ class Processes(ABC):
         """The names of the processes."""
 
     @abstractmethod
-    def deaths(self) -> Mapping[str, Death]:
+    def deaths(self) -> Mapping[str, ProcessEnd]:
         """The processes that have ended, by name."""
 
     @abstractmethod
@@ -98,9 +102,9 @@ class Processes(ABC):
             return
         name = min(deaths, key=lambda name: not is_cause(deaths[name]))
         death = deaths[name]
-        raise WorkerLost(f"{name} {death}", evidence="\n".join(death.lines) or "it printed nothing")
+        raise WorkerLost(f"{name} {death}", evidence="\n".join(death.last_lines) or "it printed nothing")
 
 
-def is_cause(death: Death) -> bool:
+def is_cause(death: ProcessEnd) -> bool:
     """Whether a process ended by itself, and not because another one was lost."""
-    return death.code != WorkerLost.code
+    return death.exit_code != WorkerLost.code

@@ -24,7 +24,7 @@ async def in_thread(work: Callable[[], T], ranks: Ranks, notify: Callable[[str],
         if wait is None or wait.seconds < REPORT:
             report = REPORT
         elif wait.seconds >= report:
-            notify(f"waiting for {wait.who} for {wait.seconds:.0f} s: {wait.what}")
+            notify(f"waiting for {wait.awaited_rank} for {wait.seconds:.0f} s: {wait.awaited_data}")
             report *= 2
     return task.result()
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from groupwise.cluster.held_process import HeldProcess
-from groupwise.cluster.processes import GRACE, Death
+from groupwise.cluster.processes import GRACE, ProcessEnd
 from groupwise.config.devices import device_of
 from groupwise.config.recipe import Recipe
 from groupwise.core import EngineLost, MissingRequirement, Usage
@@ -72,14 +72,14 @@ def check_reachable(address: str) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Needs:
+class ProcessResources:
     """The resources of one process."""
 
     cpus: int
     gpus: int = 0
 
     @classmethod
-    def of_replica(cls, recipe: Recipe) -> "Needs":
+    def of_replica(cls, recipe: Recipe) -> "ProcessResources":
         """The needs of an engine: the recipe's threads, and a GPU if its device is one."""
         return cls(recipe.machine.threads, int(device_of(recipe.machine.device).startswith("cuda")))
 
@@ -96,7 +96,7 @@ class Bundles:
     the head of the cluster is gone.
     """
 
-    def __init__(self, ray: Any, what: str, count: int, needs: Needs, strategy: str) -> None:
+    def __init__(self, ray: Any, what: str, count: int, needs: ProcessResources, strategy: str) -> None:
         self.ray, self.needs, self.head = ray, needs, ray.get_runtime_context().gcs_address
         check_head(self.head)
         self.group = ray.util.placement_group([needs.bundle] * count, strategy=strategy)
@@ -127,14 +127,14 @@ class Bundles:
         threads = {"OMP_NUM_THREADS": str(self.needs.cpus)}
         return actor.remote(["-P", *arguments], {**threads, **environment}, bound=True)
 
-    def end(self, actor: Any, patience: float = GRACE) -> Death | None:
+    def end(self, actor: Any, patience: float = GRACE) -> ProcessEnd | None:
         """End an actor with its process, which is killed after `patience` seconds.
 
         Returns how the process had ended before, None if it had not.
         """
         try:
             code, lines = self.ray.get(actor.end.remote(patience), timeout=patience + ENDED)
-            return None if code is None else Death(code, lines)
+            return None if code is None else ProcessEnd(code, lines)
         except self.ray.exceptions.RayError as error:
             return lost(error)
         finally:
@@ -168,10 +168,10 @@ def _remove(ray: Any, group: Any, head: str) -> None:
         ray.util.remove_placement_group(group)
 
 
-def lost(error: Exception) -> Death:
+def lost(error: Exception) -> ProcessEnd:
     """The end of a process whose actor Ray has lost, with Ray's cause."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return Death(0, lines, cause=type(error).__name__)
+    return ProcessEnd(0, lines, cause=type(error).__name__)
 
 
 def described(resources: Mapping[str, float]) -> str:

@@ -14,12 +14,12 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from groupwise.cluster.processes import GRACE, Death
-from groupwise.cluster.ray import Bundles, Needs, connected, lost
+from groupwise.cluster.processes import GRACE, ProcessEnd
+from groupwise.cluster.ray import Bundles, ProcessResources, connected, lost
 from groupwise.config.recipe import Recipe
 from groupwise.core import EngineLost
-from groupwise.engines.remote.remote import Remote
-from groupwise.engines.remote.replica import Program
+from groupwise.engines.remote.remote import RemoteEngine
+from groupwise.engines.remote.replica import ReplicaProgram
 from groupwise.engines.remote.secret import VARIABLE
 from groupwise.engines.remote.tls import TlsAddress
 from groupwise.engines.remote.tls_replica import printed_address
@@ -28,8 +28,8 @@ LOOK = 0.1
 """Seconds between two looks at the output of a process that starts."""
 
 
-class RayReplica(Remote):
-    """A `Remote` whose process an actor of Ray holds."""
+class RayReplica(RemoteEngine):
+    """A `RemoteEngine` whose process an actor of Ray holds."""
 
     bundles: Bundles
     actor: Any
@@ -42,7 +42,7 @@ class RayReplica(Remote):
         self.close()
         if not self.ending:
             death = self.bundles.end(self.actor, patience)
-            self.ending = "\n".join([f"its process {death}", *death.lines]) if death else self.cause
+            self.ending = "\n".join([f"its process {death}", *death.last_lines]) if death else self.cause
             self.on_end()
         return self.ending
 
@@ -54,14 +54,14 @@ class RayReplicas:
     """
 
     def __init__(self, recipe: Recipe, replicas: int) -> None:
-        self._ray, self._needs, self._replicas = connected(), Needs.of_replica(recipe), replicas
+        self._ray, self._needs, self._replicas = connected(), ProcessResources.of_replica(recipe), replicas
         self._model = str(Path(recipe.model).absolute()) if os.path.isdir(recipe.model) else recipe.model
         self._secret = secrets.token_hex(32)
         self._bundles: Bundles | None = None
         self._count = 0
         self._lock = threading.Lock()
 
-    async def __call__(self, program: Program, index: int, deadline: float) -> RayReplica:
+    async def __call__(self, program: ReplicaProgram, index: int, deadline: float) -> RayReplica:
         """Start a replica, and connect to it. `EngineLost` with its last lines if it does not start."""
         self._count += 1
         try:
@@ -70,10 +70,10 @@ class RayReplicas:
             self._free()
             raise
 
-    async def _started(self, bundles: Bundles, program: Program, index: int, deadline: float) -> RayReplica:
+    async def _started(self, bundles: Bundles, program: ReplicaProgram, index: int, deadline: float) -> RayReplica:
         # On its node, a process sees the GPU of its bundle only, which is the first one there.
         device = "cuda:0" if self._needs.gpus else program.settings.device
-        settings = replace(program.settings, directory=self._model, device=device)
+        settings = replace(program.settings, model_directory=self._model, device=device)
         host = await asyncio.to_thread(bundles.host, index)
         arguments = ["-m", *program.remote_command, json.dumps(asdict(settings)), host]
         actor = bundles.start(index, arguments, {VARIABLE: self._secret})
@@ -114,7 +114,7 @@ class RayReplicas:
                 while True:
                     code, lines = await actor.status.remote()
                     if code is not None:
-                        death = Death(code, lines)
+                        death = ProcessEnd(code, lines)
                         raise EngineLost(failed, evidence="\n".join([f"its process {death}", *lines]))
                     if (address := printed_address(lines)) is not None:
                         return address
@@ -122,4 +122,4 @@ class RayReplicas:
         except TimeoutError:
             raise EngineLost(failed, evidence=f"it printed no address within {seconds:g} s") from None
         except self._ray.exceptions.RayError as error:
-            raise EngineLost(failed, evidence="\n".join(lost(error).lines)) from error
+            raise EngineLost(failed, evidence="\n".join(lost(error).last_lines)) from error

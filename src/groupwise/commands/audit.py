@@ -30,7 +30,7 @@ from groupwise.verifiers.audit import (
     CHANGES,
     OF_WHOLE_TEXTS,
     AuditResult,
-    Case,
+    LabelledCase,
     audit_cases,
     count_flips,
     packaged_cases,
@@ -80,7 +80,7 @@ def audit(
     return 0
 
 
-def cases_for(kind: VerifierSettings, path: str | None) -> tuple[tuple[Case, ...], str]:
+def cases_for(kind: VerifierSettings, path: str | None) -> tuple[tuple[LabelledCase, ...], str]:
     """The labelled answers for the audit of a verifier, and their source."""
     if path is not None:
         return read_cases(path), path
@@ -101,7 +101,7 @@ def build(kind: VerifierSettings, use: UserCode) -> Verifier:
 
 
 async def judge_all(
-    verifiers: Mapping[str, Verifier], cases: Sequence[Case], changes: Sequence[str]
+    verifiers: Mapping[str, Verifier], cases: Sequence[LabelledCase], changes: Sequence[str]
 ) -> tuple[dict[str, AuditResult], dict[str, tuple[int, int]]]:
     """Run each verifier on all labelled answers, and the first also on these harmless changes of their notation."""
     judged = {name: await audit_cases(verifier, cases) for name, verifier in verifiers.items()}
@@ -165,7 +165,7 @@ def errors(name: str, judged: AuditResult, listed: int) -> list[str]:
     return lines
 
 
-def line(case: Case, verdict: Verdict) -> str:
+def line(case: LabelledCase, verdict: Verdict) -> str:
     """A line for the terminal about a labelled answer: answer, gold answer, outcome, reason."""
     reason = verdict.cause or verdict.feedback
     text = f"{case.answer[:100]!r}  gold {str(case.gold)[:60]!r}  {verdict.outcome.name}"

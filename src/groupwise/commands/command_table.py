@@ -33,14 +33,14 @@ from groupwise.commands.options import (
 class Command:
     """A command of the command line. `arguments` are positional. With `fields` it takes `--dotted.field value`.
 
-    `permissions` are options by which the user allows it to run code, read secrets or reach hosts.
+    `permission_options` are options by which the user allows it to run code, read secrets or reach hosts.
     """
 
     name: str
     help: str
     arguments: tuple[Option, ...] = ()
     options: tuple[Option, ...] = ()
-    permissions: tuple[Option, ...] = ()
+    permission_options: tuple[Option, ...] = ()
     takes_recipe_fields: bool = False
 
 

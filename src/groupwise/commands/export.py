@@ -24,7 +24,7 @@ def export_model(
     """
     if push:
         check_upload(push)
-    model = export(existing_run(run).run, Path(out), at, dtype, load_use(allowed))
+    model = export(existing_run(run).run_directory, Path(out), at, dtype, load_use(allowed))
     print(visible(f"{model}: {out}"))
     if push:
         print(visible(f"uploaded: {upload(Path(out), push)}"))

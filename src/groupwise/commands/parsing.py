@@ -49,8 +49,8 @@ def parser() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParser
 def with_options(table: argparse.ArgumentParser, command: Command) -> argparse.ArgumentParser:
     """The parser with a command's options, and below them its permissions."""
     declared(table, command.options)
-    if command.permissions:
-        declared(table.add_argument_group("permissions, which no recipe can give"), command.permissions)
+    if command.permission_options:
+        declared(table.add_argument_group("permissions, which no recipe can give"), command.permission_options)
     return table
 
 

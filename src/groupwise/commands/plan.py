@@ -68,13 +68,13 @@ def plan(
     if len(plans) > 1:
         return compare_machines(plans, svg=svg, as_json=as_json)
     (planned,) = plans
-    if svg and planned.trials:
+    if svg and planned.simulated_placements:
         write_svg(planned, Path(svg))
     if as_json:
         print(json.dumps(plan_json(planned), indent=1))
     else:
         show(plan_lines(planned))
-    return 0 if planned.trials else Usage.code
+    return 0 if planned.simulated_placements else Usage.code
 
 
 def show(lines: Sequence[str]) -> None:
@@ -107,7 +107,7 @@ def compare_machines(plans: Sequence[Plan], *, svg: str, as_json: bool) -> int:
         print(json.dumps({plan.machines.name: plan_json(plan) for plan in plans}, indent=1))
     else:
         show(machines_table(plans))
-    return 0 if any(plan.trials for plan in plans) else Usage.code
+    return 0 if any(plan.simulated_placements for plan in plans) else Usage.code
 
 
 def plan_of_pipeline(recipe: Recipe, directory: Path, machines: Machines, *, as_json: bool) -> int:
@@ -115,7 +115,7 @@ def plan_of_pipeline(recipe: Recipe, directory: Path, machines: Machines, *, as_
     memory = pipeline_memory(recipe, directory)
     fits = memory.peak <= machines.memory
     if as_json:
-        parts = {phase: dict(memory.during(phase).parts) for phase in memory.phases}
+        parts = {phase: dict(memory.during(phase).parts) for phase in memory.phase_bytes}
         print(json.dumps({"weights": memory.parameters, "peak": memory.peak, "memory": parts, "fits": fits}, indent=1))
     else:
         show(pipeline_plan_lines(recipe, memory, machines))
@@ -128,7 +128,7 @@ MEMORY_PLANS = {"pipeline": plan_of_pipeline}
 
 def with_rates_of(run: str, machines: Machines, use: UserCode) -> Machines:
     """The machines, calibrated by the seconds of a finished run."""
-    directory = existing_run(run).run
+    directory = existing_run(run).run_directory
     recipe = read_recipe(RunLayout(directory).recipe, (), use)
     shape = planned_shape(find_model(recipe.model, weights=False))
     return calibrated(machines, directory, recipe, shape, longest_prompt(recipe, use))
@@ -165,13 +165,13 @@ def plan_json(planned: Plan) -> dict[str, Any]:
             "rows": trial.setup.max_num_seqs,
             "sampling": trial.sampling(),
             "learning": trial.learning,
-            "publishing": trial.setup.publish,
+            "publishing": trial.setup.publish_seconds,
             "seconds": trial.seconds,
             "tokens_per_second": trial.rate,
-            "oldest": trial.simulation.oldest,
+            "oldest": trial.simulation.max_staleness,
         }
-        for trial in planned.trials
+        for trial in planned.simulated_placements
     ]
     changes = None if planned.changes is None else dict(planned.changes)
     numbers = {"weights": planned.weights, "memory": memories, "trials": trials}
-    return {**numbers, "fits": bool(trials), "changes": changes, "devices": planned.devices}
+    return {**numbers, "fits": bool(trials), "changes": changes, "devices": planned.smallest_device_count}

@@ -5,10 +5,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from groupwise.commands.table import aligned
 from groupwise.config.recipe import Recipe
 from groupwise.planning.cost_model import learning_kernels
-from groupwise.planning.device_splits import Placement, Trial, obstacle
+from groupwise.planning.device_splits import Placement, SimulatedPlacement, obstacle
 from groupwise.planning.fitting import cached_tokens_that_fit, largest_microbatch
 from groupwise.planning.machines import Machines
-from groupwise.planning.memory import GIB, Memory, advice
+from groupwise.planning.memory import GIB, MemoryPrediction, advice
 from groupwise.planning.pipelines import pipeline_plan_line
 from groupwise.planning.plan import Plan
 from groupwise.planning.step_kernels import LAUNCH, step_kernels
@@ -33,7 +33,7 @@ NOT_INCLUDED = "not included: prefills, verdicts, communication within an engine
 def plan_lines(planned: Plan) -> list[str]:
     """The plan as lines of text."""
     lines = [*heading(planned), "", *memory_table(planned), ""]
-    if not planned.trials:
+    if not planned.simulated_placements:
         return [*lines, *does_not_fit(planned)]
     lines += [*largest_table(planned), "", *time_table(planned), *launch_lines(planned), NOT_INCLUDED]
     lines += ["", *best_lines(planned), *beyond_lines(planned)]
@@ -46,11 +46,15 @@ def machines_table(plans: Sequence[Plan]) -> list[str]:
     """A line for each machine: memory of its fullest process, and the best split or the nearest recipe that fits."""
     rows = [["", "GiB needed", "of", "s per iteration", "tokens/s", "best"]]
     for plan in plans:
-        placement = plan.best.placement if plan.trials else plan.placements[0]
+        placement = plan.best.placement if plan.simulated_placements else plan.placements[0]
         peak = max(memory.peak for memory in plan.memories(placement).values())
-        figures = [seconds(plan.best.seconds), f"{plan.best.rate:,.0f}"] if plan.trials else ["-", "-"]
+        figures = [seconds(plan.best.seconds), f"{plan.best.rate:,.0f}"] if plan.simulated_placements else ["-", "-"]
         changes = " ".join(f"--{path} {value}" for path, value in plan.changes or ())
-        text = described(plan.best) if plan.trials else f"does not fit{f'; fits with {changes}' if changes else ''}"
+        text = (
+            described(plan.best)
+            if plan.simulated_placements
+            else f"does not fit{f'; fits with {changes}' if changes else ''}"
+        )
         name = f"{plan.machines.count} x {plan.machines.name}"
         rows.append([name, f"{peak / GIB:,.1f}", f"{plan.machines.memory_gib:g}", *figures, text])
     lines = aligned(rows)
@@ -70,18 +74,18 @@ def heading(planned: Plan) -> list[str]:
     ]
 
 
-def peaks(planned: Plan, placement: Placement) -> Iterator[tuple[str, Memory]]:
+def peaks(planned: Plan, placement: Placement) -> Iterator[tuple[str, MemoryPrediction]]:
     """The memory of a placement's processes while they sample, and in the largest phase of learning, with labels."""
     for memory in planned.memories(placement).values():
         yield from peaks_of(placement.label, memory)
 
 
-def peaks_of(label: str, memory: Memory) -> Iterator[tuple[str, Memory]]:
+def peaks_of(label: str, memory: MemoryPrediction) -> Iterator[tuple[str, MemoryPrediction]]:
     """The memory of a process while it samples, and in the largest phase of learning, with labels."""
-    learning = {name: parts for name, parts in memory.phases.items() if name != "sampling"}
+    learning = {name: parts for name, parts in memory.phase_bytes.items() if name != "sampling"}
     largest = max(learning, key=lambda name: sum(learning[name].values()), default="")
     for phase in ("sampling", largest):
-        if phase in memory.phases:
+        if phase in memory.phase_bytes:
             yield f"{label}: {phase}", memory.during(phase)
 
 
@@ -90,7 +94,7 @@ def memory_table(planned: Plan) -> list[str]:
     return uses_table(dict(item for placement in planned.placements for item in peaks(planned, placement)))
 
 
-def pipeline_plan_lines(recipe: Recipe, memory: Memory, machines: Machines) -> list[str]:
+def pipeline_plan_lines(recipe: Recipe, memory: MemoryPrediction, machines: Machines) -> list[str]:
     """The memory of a run with a pipeline of diffusers, as lines of text."""
     needed = f"{memory.peak / GIB:,.1f} GiB of {machines.memory_gib:g} GiB"
     fits = memory.peak <= machines.memory
@@ -105,7 +109,7 @@ def pipeline_plan_lines(recipe: Recipe, memory: Memory, machines: Machines) -> l
     ]
 
 
-def uses_table(memories: Mapping[str, Memory]) -> list[str]:
+def uses_table(memories: Mapping[str, MemoryPrediction]) -> list[str]:
     """A row for each memory, and a column for each use."""
     used = [c for c, uses in COLUMNS.items() if any(m.parts.get(use) for m in memories.values() for use in uses)]
     rows = [
@@ -146,11 +150,15 @@ def time_table(planned: Plan) -> list[str]:
     """A row for each staleness: the phases of an iteration alone, and the simulated iteration with its best split."""
     head = ["s per iteration", "sampling", "learning", "publishing", "all", "tokens/s", "learner", "rows", "oldest"]
     rows = []
-    for trial in planned.trials:
+    for trial in planned.simulated_placements:
         simulation, warm = trial.simulation, trial.warm
-        phases = (trial.sampling(), trial.learning, trial.setup.publish, trial.seconds)
+        phases = (trial.sampling(), trial.learning, trial.setup.publish_seconds, trial.seconds)
         live = simulation.rows(warm) * trial.run_scale / trial.placement.engines
-        busy = [f"{simulation.learning(warm):.0%}", f"{live:,.0f}/{trial.setup.max_num_seqs:,}", str(simulation.oldest)]
+        busy = [
+            f"{simulation.learning(warm):.0%}",
+            f"{live:,.0f}/{trial.setup.max_num_seqs:,}",
+            str(simulation.max_staleness),
+        ]
         rows.append(
             [
                 f"staleness {trial.max_staleness}, {trial.placement.label}",
@@ -178,7 +186,7 @@ def launch_lines(planned: Plan) -> list[str]:
 def beyond_lines(planned: Plan) -> list[str]:
     """Why splits of this plan are not run by this version, or how to plan such splits; none if all are run."""
     refused = {p.label: why for p in planned.placements if (why := obstacle(p, planned.recipe, planned.shape))}
-    if planned.fits_beyond:
+    if planned.unsupported_fits:
         return ["splits that this version does not run are left out; --all-splits plans them, too"]
     return [f"not runnable by this version: {label}: {why}" for label, why in refused.items()]
 
@@ -204,7 +212,7 @@ def best_lines(planned: Plan) -> list[str]:
     ]
 
 
-def described(trial: Trial) -> str:
+def described(trial: SimulatedPlacement) -> str:
     """A trial in words, with the size of its engines."""
     placement = trial.placement
     size = (
@@ -221,10 +229,10 @@ def does_not_fit(planned: Plan) -> list[str]:
     lines = [f"it does not fit: {placement.label} with {needed:,.1f} GiB of {available:g} GiB, nor does another split"]
     if planned.changes:
         lines.append("nearest recipe that fits: " + " ".join(f"--{path} {value}" for path, value in planned.changes))
-    if planned.devices:
-        lines.append(f"unchanged it fits on {planned.devices:,} devices")
-    if planned.fits_beyond:
+    if planned.smallest_device_count:
+        lines.append(f"unchanged it fits on {planned.smallest_device_count:,} devices")
+    if planned.unsupported_fits:
         lines.append("it fits with a split that this version does not run: --all-splits")
-    if not planned.changes and not planned.devices and not planned.fits_beyond:
+    if not planned.changes and not planned.smallest_device_count and not planned.unsupported_fits:
         lines.append("no number of devices is enough: use a smaller model")
     return lines

@@ -10,11 +10,11 @@ import torch
 from groupwise.config.devices import device_of
 from groupwise.core import Usage
 from groupwise.engines import (
+    EngineIdentity,
     EngineServer,
-    Exchange,
-    Identity,
     Native,
-    Uploads,
+    UploadStore,
+    WeightsDirectory,
     read_secret,
     servable,
     serve_until_signal,
@@ -58,13 +58,13 @@ def serve(model: str, options: ServeOptions) -> int:
     directory, device, seed = find_model(model), device_of(options.device), options.seed
     decoder = servable(read_model(directory, dtype=getattr(torch, options.dtype), device=device, seed=seed), None)
     tokenizer = read_tokenizer(directory)
-    exchange = Exchange(Path(tempfile.gettempdir()), HERE) if options.listen else None
+    exchange = WeightsDirectory(Path(tempfile.gettempdir()), HERE) if options.listen else None
     server = EngineServer(
         Native(max_num_seqs=options.max_num_seqs, kv_cache_tokens=options.kv_cache_tokens).build(
             decoder, tokenizer, seed=seed, experts=None
         ),
-        Identity.of(decoder, tokenizer, seed=seed), vocabulary=decoder.shape.vocabulary,
-        largest=most_file_bytes(decoder), uploads=Uploads(exchange, most_file_bytes(decoder)) if exchange else None,
+        EngineIdentity.of(decoder, tokenizer, seed=seed), vocabulary=decoder.shape.vocabulary,
+        largest=most_file_bytes(decoder), uploads=UploadStore(exchange, most_file_bytes(decoder)) if exchange else None,
     )  # fmt: skip
     if options.listen:
         serving = serve_hosts(

@@ -44,15 +44,15 @@ def serve_vllm(model: str, options: ServeOptions, python: str) -> int:
     defaults = Vllm()
     with tempfile.TemporaryDirectory() as packages:
         spec = VllmSettings(
-            directory=packages, dtype=options.dtype, device=device, threads=options.threads, seed=options.seed,
+            model_directory=packages, dtype=options.dtype, device=device, threads=options.threads, seed=options.seed,
             max_num_seqs=options.max_num_seqs, kv_cache_tokens=options.kv_cache_tokens, compiled=False, adapter_json="",
-            keyed_randomness=defaults.keyed_randomness, deadline=defaults.deadline, sleeps=False,
+            keyed_randomness=defaults.keyed_randomness, deadline=defaults.deadline, can_sleep=False,
             enforce_eager=defaults.enforce_eager, batch_invariant=defaults.batch_invariant,
             gpu_memory_utilization=OWN_GPU, model=model, socket=_absolute(options.socket), listen=options.listen,
             tls_key_file=_absolute(options.tls_key_file), secret_file=_absolute(options.secret_file),
         )  # fmt: skip
         program = vllm_program(spec, python)
-        program = on_device(replace(program, settings=replace(spec, directory=str(directory))), device)
+        program = on_device(replace(program, settings=replace(spec, model_directory=str(directory))), device)
         return asyncio.run(serve_until_signal(hold(command(program, os.getpid()), program.environment)))
 
 

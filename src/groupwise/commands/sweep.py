@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from groupwise.api.options import RunOptions
-from groupwise.commands.sweep_table import Result, run_rows, seed_rows
+from groupwise.commands.sweep_table import SweepResult, run_rows, seed_rows
 from groupwise.commands.table import aligned
 from groupwise.commands.train import resume, train
 from groupwise.config.user_code import Permissions
@@ -153,7 +153,7 @@ def is_finished(run: Path) -> bool:
     return all(RunLayout(path).model.is_dir() for path in phase_directories(run) or (run,))
 
 
-def results_of(directory: Path, all_runs: Sequence[Combination]) -> list[Result]:
+def results_of(directory: Path, all_runs: Sequence[Combination]) -> list[SweepResult]:
     """The results of the sweep's runs so far, for its tables."""
     runs = [(combination.values, run_of(directory, combination)) for combination in all_runs]
-    return [Result(values, read(run), is_finished(run)) for values, run in runs if run]
+    return [SweepResult(values, read(run), is_finished(run)) for values, run in runs if run]

@@ -14,7 +14,7 @@ NONE = "-"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Result:
+class SweepResult:
     """A run of a sweep: the values of the swept fields, and whether the run finished."""
 
     values: tuple[tuple[str, str], ...]
@@ -38,7 +38,7 @@ class Result:
         return tuple((path, value) for path, value in self.values if path != SEED)
 
 
-def run_rows(results: Sequence[Result]) -> list[list[str]]:
+def run_rows(results: Sequence[SweepResult]) -> list[list[str]]:
     """A row for each run: its values, the first and last figure, and the last one's interval over problems."""
     fields = [path for path, _ in results[0].values] or ["run"] if results else []
     rows = [[*fields, "figure", "first", "last", "95 % over problems", "iterations"]]
@@ -49,13 +49,13 @@ def run_rows(results: Sequence[Result]) -> list[list[str]]:
     return rows
 
 
-def seed_rows(results: Sequence[Result]) -> list[list[str]]:
+def seed_rows(results: Sequence[SweepResult]) -> list[list[str]]:
     """A row for each setting that ran with several seeds: means, and the range of the last figure.
 
     Only finished runs count: `2 of 3` seeds says that one has not finished, for example because it diverged. The means
     of such a row are optimistic. Empty if the seed was not swept.
     """
-    groups: dict[tuple[tuple[str, str], ...], list[Result]] = {}
+    groups: dict[tuple[tuple[str, str], ...], list[SweepResult]] = {}
     for result in results:
         groups.setdefault(result.settings, []).append(result)
     groups = {settings: group for settings, group in groups.items() if len(group) > 1}
@@ -82,7 +82,7 @@ def means(ends: Sequence[tuple[float, float]]) -> list[str]:
     return [formatted(fmean(first)), formatted(fmean(last)), f"{formatted(min(last))} to {formatted(max(last))}"]
 
 
-def interval(result: Result) -> str:
+def interval(result: SweepResult) -> str:
     """The 95 % interval of the last figure over its problems; a dash if the metric has none."""
     metrics = result.run.metrics
     ends = [metrics[end].finite.values[-1:] for end in INTERVALS.get(result.figure, ()) if end in metrics]

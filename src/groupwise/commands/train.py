@@ -7,7 +7,7 @@ from groupwise.api.arguments import Arguments
 from groupwise.api.options import RunOptions
 from groupwise.config.packaged import named_recipe
 from groupwise.core import visible
-from groupwise.lifecycle.run_handle import Ending
+from groupwise.lifecycle.run_handle import RunEnding
 from groupwise.models.upload import check_upload, upload
 from groupwise.report.report import existing_run
 from groupwise.runs.layout import RunLayout
@@ -33,9 +33,9 @@ def train(
         return 0
     if begun := external_ranks.restarted(source, overrides, options):
         layout = RunLayout(begun)
-        return pushed(layout, runs.proceed(layout, options, print_ending).code, push)
+        return pushed(layout, runs.proceed(layout, options, print_ending).exit_code, push)
     layout, ending = runs.start(source, Arguments(tuple(overrides)), options, print_ending)
-    return pushed(layout, ending.code, push)
+    return pushed(layout, ending.exit_code, push)
 
 
 def resume(run: str, options: RunOptions = RunOptions(), *, push: str = "") -> int:  # noqa: B008
@@ -48,17 +48,17 @@ def resume(run: str, options: RunOptions = RunOptions(), *, push: str = "") -> i
     layout = existing_run(run)
     if external_ranks.follows_again(layout, options):
         return 0
-    return pushed(layout, runs.proceed(layout, options, print_ending).code, push)
+    return pushed(layout, runs.proceed(layout, options, print_ending).exit_code, push)
 
 
 def pushed(layout: RunLayout, code: int, name: str) -> int:
     """Upload a finished run's model to the hub as `name`, if a name is given. Returns the run's exit code."""
-    if name and code == 0 and (model := RunLayout(runs_in(layout.run)[-1]).model).is_dir():
+    if name and code == 0 and (model := RunLayout(runs_in(layout.run_directory)[-1]).model).is_dir():
         print(visible(f"uploaded: {upload(model, name)}"))
     return code
 
 
-def print_ending(ending: Ending) -> None:
+def print_ending(ending: RunEnding) -> None:
     """Print the last message of a run."""
     if ending.message:
         print(visible(ending.message, lines=True))

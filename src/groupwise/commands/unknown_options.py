@@ -110,7 +110,7 @@ def table_of(name: str) -> Command:
 
 def options_of_command(command: Command) -> list[str]:
     """The options of a command, without dashes."""
-    return [name.lstrip("-") for names, _ in command.options + command.permissions for name in names]
+    return [name.lstrip("-") for names, _ in command.options + command.permission_options for name in names]
 
 
 def near(name: str, known: Iterable[str]) -> str:

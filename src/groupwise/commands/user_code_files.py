@@ -31,7 +31,7 @@ def with_named_files(words: Sequence[str]) -> list[str]:
     ['train', '--use', 'code/grader.py', '--verifier', 'grader:grade']
     """
     command = next((command for command in COMMANDS if words and command.name == words[0]), None)
-    if command is None or USE not in command.permissions:
+    if command is None or USE not in command.permission_options:
         return list(words)
     end = words.index("--") if "--" in words else len(words)
     used = [path for option, path in pairwise(words[:end]) if option == "--use"]
@@ -61,7 +61,9 @@ def with_named_files(words: Sequence[str]) -> list[str]:
 
 def names_code(option: str, fields: bool) -> bool:
     """Whether a value of this option may name code: that of any recipe field but those of `NOT_CODE`."""
-    declared = {name for command in COMMANDS for names, _ in command.options + command.permissions for name in names}
+    declared = {
+        name for command in COMMANDS for names, _ in command.options + command.permission_options for name in names
+    }
     field = option.removeprefix("--").partition(".")[0]
     return fields and option.startswith("--") and option not in declared and field not in NOT_CODE
 

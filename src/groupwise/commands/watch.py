@@ -136,7 +136,7 @@ class PageRequestHandler(BaseHTTPRequestHandler):
 
 def watch(runs: Sequence[str], port: int = 0) -> int:
     """Serve the live page of one run or several until Ctrl-C. Prints its address."""
-    with PageServer([existing_run(run).run for run in runs], port) as server:
+    with PageServer([existing_run(run).run_directory for run in runs], port) as server:
         print(f"{server.address}\nopen it in a browser on this machine; Ctrl-C ends", flush=True)
         try:
             server.serve_forever()

@@ -12,7 +12,7 @@ from groupwise.report.report import report
 from groupwise.runs.jsonl import finite
 from groupwise.whatif.compare import FIGURES, OWN, Comparison, compare_methods, groups_of, named_method
 from groupwise.whatif.comparison_json import comparison_json, group_json, write_comparison
-from groupwise.whatif.explain import Chain, explain_token
+from groupwise.whatif.explain import GradientChain, explain_token
 from groupwise.whatif.stored import StoredIteration, read_iteration
 
 ABOUT = """\
@@ -141,7 +141,7 @@ def reasons(comparison: Comparison) -> list[str]:
     return lines + [f"{each.method_name}: {note}" for each in comparison.methods for note in each.notes]
 
 
-def chain_lines(stored: StoredIteration, chain: Chain) -> list[str]:
+def chain_lines(stored: StoredIteration, chain: GradientChain) -> list[str]:
     """A token's numbers, from outcome to gradient, as aligned lines: name, number, component."""
     line = stored.sample_records[chain.sample - 1]
     where = f"sample {chain.sample} of iteration {stored.iteration}, draw {line['draw']}"

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from groupwise.config.devices import AUTO, device_of, dtype_of
-from groupwise.config.parse_values import Reading
+from groupwise.config.parse_values import ValueParser
 from groupwise.config.phase_recipes import read_phases
 from groupwise.config.toml import (
     DEFAULT,
@@ -171,7 +171,7 @@ def is_packaged(data: Mapping[str, Any]) -> bool:
 
 def task_of(data: Any) -> TaskSettings:
     """The task that a recipe's data names; a stand-in for an invalid one, and for one in a user's file."""
-    return Reading().value(data, TaskSettings, MISSING, "task")
+    return ValueParser().value(data, TaskSettings, MISSING, "task")
 
 
 def is_set(data: Mapping[str, Any], path: str) -> bool:

@@ -17,7 +17,7 @@ __all__ = [
     "EARLIER_FIELDS",
     "OTHER_VALUES",
     "TRAINERS",
-    "Answer",
+    "Replacement",
     "answer_of",
     "field_named",
     "option_of",
@@ -28,24 +28,24 @@ __all__ = [
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class Replacement:
     """What to write for an option of TRL, verl or peft, in the words of the command line.
 
-    `python` is what a program writes; if it is empty, the text is rendered (`python_spelling`). `path` and `value` are
-    the field of a recipe that does the same, if there is one, and `arguments` other names of it in constructors, each
-    with an example.
+    `python` is what a program writes; if it is empty, the text is rendered (`python_spelling`). `field_path` and
+    `value` are the field of a recipe that does the same, if there is one, and `argument_names` other names of it in
+    constructors, each with an example.
     """
 
     text: str
     python: str = ""
-    path: str = ""
+    field_path: str = ""
     value: Any = field(default=None, hash=False)
     note: str = ""
-    arguments: Mapping[str, float] = field(default_factory=dict[str, float], hash=False)
+    argument_names: Mapping[str, float] = field(default_factory=dict[str, float], hash=False)
 
 
 @cache
-def answers() -> Mapping[str, Answer]:
+def answers() -> Mapping[str, Replacement]:
     """The answer for each option of `other_names.toml`, by the last words of the option's path.
 
     >>> answers()["num_generations"].text
@@ -57,16 +57,16 @@ def answers() -> Mapping[str, Answer]:
     return {name: _answer(entry) for entry in tomllib.loads(text)["option"] for name in entry["names"].split()}
 
 
-def _answer(entry: Mapping[str, Any]) -> Answer:
+def _answer(entry: Mapping[str, Any]) -> Replacement:
     """The answer that an entry of the table gives."""
     python = entry.get("python", "")
     if "do" in entry:
-        return Answer(entry["do"], python)
+        return Replacement(entry["do"], python)
     if "leave" in entry:
-        return Answer(f"leave it out: {entry['leave']}", python)
+        return Replacement(f"leave it out: {entry['leave']}", python)
     path, _, value = entry["line"].partition(" = ")
     note = f" ({entry['note']})" if "note" in entry else ""
-    return Answer(
+    return Replacement(
         f"write {entry['line']}, as an option {option_of(path, value)}{note}",
         python and f"write {python}{note}",
         path,
@@ -144,7 +144,7 @@ def other_value_fix(path: str, value: object) -> str:
     return f"write {name!r}, its name here" if name else ""
 
 
-def answer_of(path: str) -> Answer | None:
+def answer_of(path: str) -> Replacement | None:
     """The answer for an option of TRL or verl by its dotted path. The longest end of the path counts, then its table.
 
     None for another name, and for a word of a recipe's table, such as `evaluate.steps`.

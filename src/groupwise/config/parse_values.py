@@ -37,19 +37,19 @@ from groupwise.verifiers.user_function import functions_in
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
-    """Converts TOML data to typed values. Errors are collected in `problems`, and reading continues.
+class ValueParser:
+    """Converts TOML data to typed values. Errors are collected in `errors`, and reading continues.
 
     Each method returns MISSING for invalid data. `where` is the dotted path for messages. Without `user_code`, code in
     the user's files becomes an `UnloadedPart`.
     """
 
     user_code: UserCode | None = None
-    problems: list[Usage] = field(default_factory=list)
+    errors: list[Usage] = field(default_factory=list)
 
     def problem(self, where: str, what: str, fix: str = "") -> Any:
         """Record one error, and return MISSING. Without a `fix`, the error refers to `groupwise help`."""
-        self.problems.append(problem(where, what, fix))
+        self.errors.append(problem(where, what, fix))
         return MISSING
 
     def value(self, data: Any, hint: Any, current: Any, where: str) -> Any:
@@ -79,7 +79,7 @@ class Reading:
             case origin if origin is tuple:
                 return self.sequence(data, get_args(hint), current, where)
         part = self.part(data, hint, current, where)
-        return UNREAD[hint](self.problems[-1]) if part is MISSING and hint in UNREAD else part
+        return UNREAD[hint](self.errors[-1]) if part is MISSING and hint in UNREAD else part
 
     def scalar(self, data: Any, hint: type, where: str) -> Any:
         """Convert data to a bool, int, float or string. A whole number is accepted for a float."""
@@ -98,9 +98,9 @@ class Reading:
         if len(types) == 1:  # the problem of the one type is more precise than "expected ..."
             return self.value(data, types[0], current, where)
         for arm in types:
-            trial = Reading(self.user_code)
+            trial = ValueParser(self.user_code)
             value = trial.value(data, arm, current, where)
-            if not trial.problems:
+            if not trial.errors:
                 return value
         return self.problem(where, f"{_describe(data)}; expected {' or '.join(map(expected, types))}")
 
@@ -243,7 +243,7 @@ class Reading:
                 self.problem(where, f"{key} is not a field", f"use the command-line option {SWITCHES[key]}")
                 continue
             if key not in known:
-                self.problems.extend(unknown_keys(where, cls.__name__, key, item, (*others, *known)))
+                self.errors.extend(unknown_keys(where, cls.__name__, key, item, (*others, *known)))
                 continue
             value = self.value(item, hints[key], values.get(key, default(known[key])), f"{where}.{key}")
             values[key] = value if value is not MISSING else values.get(key, MISSING)
@@ -303,7 +303,9 @@ class Reading:
         for where, kind in verifiers.items():
             functions = functions_in(kind)
             missing = {
-                f.name for f in functions if not f.file and self.user_code and f.name not in self.user_code.in_memory
+                f.name
+                for f in functions
+                if not f.file and self.user_code and f.name not in self.user_code.functions_in_memory
             }
             if missing:
                 what = f"{' and '.join(sorted(missing))} was a function in memory of the program that started this run"
@@ -316,7 +318,7 @@ class Reading:
             self.user_part(recipe.environment, "recipe.environment")
         if (agent := recipe.agent) and ":" in agent.file:
             self.user_part(agent.file, "recipe.agent.file")
-        elif agent and agent.file and self.user_code and agent.file not in self.user_code.in_memory:
+        elif agent and agent.file and self.user_code and agent.file not in self.user_code.functions_in_memory:
             fix = (
                 'name a function of a file: agent = "my_agent.py:agent"\n'
                 "or continue the run of a program that passed a function: gw.resume(run, agent=agent)"

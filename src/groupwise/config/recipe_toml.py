@@ -11,7 +11,7 @@ from typing import Any, TypeVar, get_args, get_origin
 
 import tomli_w
 
-from groupwise.config.parse_values import Reading, hints_of
+from groupwise.config.parse_values import ValueParser, hints_of
 from groupwise.config.recipe import Recipe
 from groupwise.config.recipe_errors import one_error
 from groupwise.config.references import located, with_references
@@ -28,7 +28,7 @@ from groupwise.config.toml import (
 from groupwise.config.user_code import UserCode
 from groupwise.core import Usage
 from groupwise.data import VerifierSettings
-from groupwise.methods import Now
+from groupwise.methods import ScheduleInput
 from groupwise.methods.families import published_name
 from groupwise.methods.schedules import trial_iterations
 from groupwise.runs.layout import RunLayout
@@ -66,10 +66,10 @@ def read_run_recipe(run: OpenRun, overrides: Sequence[tuple[str, Any]] = (), use
 
 def read(kind: type[T], source: str | Path) -> T:
     """Read a value of any frozen dataclass from TOML. Raises `Usage` with all errors."""
-    reading = Reading(UserCode())
+    reading = ValueParser(UserCode())
     value = reading.table(kind, read_toml(source), MISSING, kind.__name__)
-    if reading.problems:
-        raise one_error(reading.problems)
+    if reading.errors:
+        raise one_error(reading.errors)
     return value
 
 
@@ -81,21 +81,21 @@ def read_verifier(data: Any, use: UserCode | None = None) -> VerifierSettings:
     >>> read_verifier({"kind": "math", "symbolic": False}).symbolic
     False
     """
-    reading = Reading(use)
+    reading = ValueParser(use)
     kind = reading.value(data, VerifierSettings, MISSING, "verifier")
-    if reading.problems:
-        raise one_error(reading.problems)
+    if reading.errors:
+        raise one_error(reading.errors)
     return kind
 
 
 def read_over(value: T, where: str, overrides: Sequence[tuple[str, Any]]) -> T:
     """Override fields of a dataclass; `where` is its path in error messages. Raises `Usage` with all errors."""
-    reading, data = Reading(UserCode()), {}
+    reading, data = ValueParser(UserCode()), {}
     for path, override in overrides:
         set_path(data, path, override_value(override))
     changed = reading.table(type(value), data, value, where)
-    if reading.problems:
-        raise one_error(reading.problems)
+    if reading.errors:
+        raise one_error(reading.errors)
     return changed
 
 
@@ -139,23 +139,23 @@ def read_tables(
 
     `tables` are pairs of the path for messages and the data.
     """
-    reading = Reading(use)
+    reading = ValueParser(use)
     recipe: Any = MISSING
     for where, data in tables:
         recipe = reading.table(Recipe, dict(data), recipe, where)
         if recipe is MISSING:
-            return None, reading.problems
+            return None, reading.errors
     try:
         recipe = replace(recipe, model=trained_model(recipe.model))
     except Usage as error:
-        reading.problems.append(error)
+        reading.errors.append(error)
     if use is not None:
         reading.check_user_names(recipe)
     try:
         try_schedules(recipe)
     except Usage as error:
-        reading.problems.append(error)
-    return recipe, reading.problems
+        reading.errors.append(error)
+    return recipe, reading.errors
 
 
 def base_of(data: Mapping[str, Any]) -> str:
@@ -175,10 +175,10 @@ def override(value: T, path: str, text: Any, use: UserCode | None = None) -> T:
     """
     data: dict[str, Any] = {}
     set_path(data, path, CommandLineValue(text) if isinstance(text, str) else text)
-    reading = Reading(use or UserCode())
+    reading = ValueParser(use or UserCode())
     changed = reading.table(type(value), data, value, type(value).__name__.lower())
-    if reading.problems:
-        raise one_error(reading.problems)
+    if reading.errors:
+        raise one_error(reading.errors)
     return changed
 
 
@@ -189,7 +189,7 @@ def try_schedules(recipe: Recipe) -> None:
     for i in trial_iterations([x for _, x in schedules], recipe.iterations, memory) if schedules else ():
         method = recipe.method
         for path, schedule in schedules:
-            value = schedule(Now(i, recipe.iterations, memory))
+            value = schedule(ScheduleInput(i, recipe.iterations, memory))
             method = override(method, path, int(value) if float(value).is_integer() else value)
 
 

@@ -64,7 +64,9 @@ class Permissions:
     def engines(self) -> EngineAccess:
         """What engines in other processes may use."""
         python, secret, exchange = map(str, (self.engine_python, self.engine_secret, self.engine_exchange))
-        return EngineAccess(python=python, hosts=tuple(self.engine_hosts), secret_file=secret, exchange=exchange)
+        return EngineAccess(
+            python=python, hosts=tuple(self.engine_hosts), secret_file=secret, exchange_directory=exchange
+        )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -72,18 +74,18 @@ class UserCode:
     """The user's code that a command may run: loaded files, functions of the calling program, and permissions.
 
     `modules` and `paths` are the files by stem. `hashes` has the SHA-256 of each, and of each file that it imports from
-    its folder: `my_file`, `my_file/helper.py`. `changes` are accepted differences from the files of an earlier start.
-    `in_memory` are functions of the calling program by name.
+    its folder: `my_file`, `my_file/helper.py`. `accepted_changes` are accepted differences from the files of an earlier
+    start. `functions_in_memory` are functions of the calling program by name.
     """
 
     modules: Mapping[str, ModuleType] = field(default_factory=dict)
     hashes: Mapping[str, str] = field(default_factory=dict)
     paths: Mapping[str, str] = field(default_factory=dict)
-    changes: tuple[str, ...] = ()
+    accepted_changes: tuple[str, ...] = ()
     unsafe_local_exec: bool = False
     trust_remote_code: bool = False
     judge_access: JudgeAccess = JudgeAccess()  # noqa: RUF009
-    in_memory: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
+    functions_in_memory: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
     engine_access: EngineAccess = EngineAccess()  # noqa: RUF009
     agent_command: str = ""
 
@@ -96,7 +98,7 @@ class UserCode:
             "engine_hosts": self.engine_access.hosts,
             "engine_python": self.engine_access.python,
             "engine_secret": self.engine_access.secret_file,
-            "engine_exchange": self.engine_access.exchange,
+            "engine_exchange": self.engine_access.exchange_directory,
             "agent_command": self.agent_command,
             "unsafe_local_exec": self.unsafe_local_exec,
             "trust_remote_code": self.trust_remote_code,
@@ -146,12 +148,12 @@ class UserCode:
         """A grade function of a loaded file, or with an empty `file`, of the calling program. `Usage` without it."""
         if file:
             return self.find(f"{Path(file).stem}:{name}")
-        if name not in self.in_memory:
+        if name not in self.functions_in_memory:
             raise Usage(
                 f"{name} was a function in memory of the program that started this run",
                 fix="pass the whole reward to the library, or name another verifier: --verifier NAME",
             )
-        return self.in_memory[name]
+        return self.functions_in_memory[name]
 
 
 def function_hash(function: Callable[..., Any]) -> str:

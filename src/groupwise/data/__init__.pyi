@@ -78,10 +78,10 @@ from groupwise.data.measures import DistributionMeasure as DistributionMeasure
 from groupwise.data.measures import Divergence as Divergence
 from groupwise.data.measures import Entropy as Entropy
 from groupwise.data.measures import Logp as Logp
-from groupwise.data.measures import Mark as Mark
 from groupwise.data.measures import Measure as Measure
 from groupwise.data.measures import Return as Return
 from groupwise.data.measures import Subscore as Subscore
+from groupwise.data.measures import TokenMark as TokenMark
 from groupwise.data.measures import Value as Value
 from groupwise.data.measures import in_batch as in_batch
 from groupwise.data.measures import in_graph as in_graph

@@ -550,7 +550,7 @@ class AttentionLayout(Protocol):
     """
 
     @property
-    def position(self) -> Int[Tensor, " n"]: ...
+    def positions(self) -> Int[Tensor, " n"]: ...
 
     def attend(
         self,
@@ -603,7 +603,7 @@ class HasLinearHead(Protocol):
 
 @runtime_checkable
 class Memory(Protocol[State]):
-    """State of a method, such as an adaptive KL coefficient, updated after an iteration: `batch.memory[name]`."""
+    """State of a method, such as an adaptive KL coefficient, updated after an iteration: `batch.memories[name]`."""
 
     __slots__ = ()
 

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from groupwise.core.errors import Usage
 from groupwise.data.generation import Ids
-from groupwise.data.measures import Logp, Mark, Measure, Subscore
+from groupwise.data.measures import Logp, Measure, Subscore, TokenMark
 from groupwise.data.sample import SAMPLED, Rollout, Sample
 from groupwise.data.segments import Segments
 from groupwise.data.verdicts import Outcome
@@ -45,12 +45,12 @@ class Batch:
     is None until it is written; reading it earlier is a bug of groupwise, not of the user.
 
     >>> b = pack([rollout_of([1.0, 0.0], lengths=[2, 1])])
-    >>> b.sequences.index.tolist(), b.groups.count, b.score.tolist()
+    >>> b.sequences.index.tolist(), b.groups.count, b.verdict_score.tolist()
     ([0, 0, 1], 1, [1.0, 0.0])
     """
 
     samples: tuple[Sample, ...] = field(metadata=PER_SAMPLE)
-    keys: tuple[Key, ...] = field(metadata=PER_SAMPLE)
+    sample_keys: tuple[Key, ...] = field(metadata=PER_SAMPLE)
     """The identity of each sample: (`Draw.id`, unique in the run; `Sample.stream`, the key of its random numbers)."""
     sequences: Segments = field(metadata=SEGMENTS)
     """Which tokens belong to which sample."""
@@ -64,7 +64,7 @@ class Batch:
     routes: tuple[tuple[bytes, ...], ...] = field(metadata=PER_SAMPLE)
     """For a mixture of experts: the experts of each context and answer token before the update, where known."""
     outcome: Int[Tensor, " s"] = field(metadata=PER_SAMPLE)
-    score: Float[Tensor, " s"] = field(metadata=PER_SAMPLE)
+    verdict_score: Float[Tensor, " s"] = field(metadata=PER_SAMPLE)
     subscores: Mapping[str, Float[Tensor, " s"]] = field(default_factory=dict, metadata=PER_SAMPLE)
     length: Int[Tensor, " s"] = field(metadata=PER_SAMPLE)
     """Number of tokens of each sample after its prompt, trained or not. A mask does not change it."""
@@ -80,7 +80,7 @@ class Batch:
     logp_engine: Float[Tensor, " n"] = field(metadata=PER_TOKEN)
     logp_old: Later[Float[Tensor, " n"]] = field(default=UNWRITTEN, metadata=PER_TOKEN)
     advantage: Later[Float[Tensor, " n"]] = field(default=UNWRITTEN, metadata=PER_TOKEN)
-    share: Later[Float[Tensor, " n"]] = field(default=UNWRITTEN, metadata=PER_TOKEN)
+    loss_share: Later[Float[Tensor, " n"]] = field(default=UNWRITTEN, metadata=PER_TOKEN)
     weight: Later[Float[Tensor, " n"]] = field(default=UNWRITTEN, metadata=PER_TOKEN)
     logp: Later[Float[Tensor, " n"]] = field(default=UNWRITTEN, metadata=PER_TOKEN)
     measures: Mapping[Measure, Float[Tensor, " n"]] = field(default_factory=dict, metadata=PER_TOKEN)
@@ -90,7 +90,7 @@ class Batch:
 
     A length is divided by it, never by `limit`, which depends on the prompt.
     """
-    memory: Memories = field(default_factory=dict, metadata=PER_RUN)
+    memories: Memories = field(default_factory=dict, metadata=PER_RUN)
 
     def __getitem__(self, measure: Measure) -> Float[Tensor, " n_or_s"]:
         """The values of a measure, such as reference log-probs: one per token, or one per sample for a `Subscore`.
@@ -104,15 +104,15 @@ class Batch:
             return self._subscore(measure.name)
         if measure == Logp("policy"):
             return self.logp_old
-        if isinstance(measure, Mark) and measure not in self.measures:
+        if isinstance(measure, TokenMark) and measure not in self.measures:
             return torch.full_like(self.logp_engine, math.nan)
         return self.measures[measure]
 
     def under(self, view: str) -> tuple["Batch", Bool[Tensor, " n"]]:
         """The samples that have this view, with it as their prompt; and which of this batch's tokens belong to them."""
-        has = [view in s.views for s in self.samples]
+        has = [view in s.prompt_views for s in self.samples]
         part = self.take([i for i, present in enumerate(has) if present])
-        samples = tuple(replace(s, context=s.views[view], content_hash="", routes=()) for s in part.samples)
+        samples = tuple(replace(s, context=s.prompt_views[view], content_hash="", routes=()) for s in part.samples)
         which = self.sequences.spread(torch.tensor(has, dtype=torch.bool, device=self.token_index.device))
         return replace(part, samples=samples, routes=((),) * len(samples)), which
 
@@ -120,20 +120,20 @@ class Batch:
     def same_context(self) -> Bool[Tensor, " n"]:
         """For each token, whether it is trained with the prompt that it was sampled from (see `Sample.under`)."""
         same = torch.tensor(
-            [SAMPLED not in s.views for s in self.samples], dtype=torch.bool, device=self.token_index.device
+            [SAMPLED not in s.prompt_views for s in self.samples], dtype=torch.bool, device=self.token_index.device
         )
         return self.sequences.spread(same)
 
     def has(self, part: Subscore) -> Bool[Tensor, " s"]:
         """For each sample, whether its verdict has a score of this name. A missing score is not the same as 0."""
         has_score = [s.verdict is not None and part.name in s.verdict.subscores for s in self.samples]
-        return torch.tensor(has_score, dtype=torch.bool, device=self.score.device)
+        return torch.tensor(has_score, dtype=torch.bool, device=self.verdict_score.device)
 
     def _subscore(self, name: str) -> Float[Tensor, " s"]:
         if name in self.subscores:
             return self.subscores[name]
         if bool(((self.outcome == Outcome.malformed) | (self.outcome == Outcome.unverifiable)).all()):
-            return torch.zeros_like(self.score)  # nothing was graded, so the name may still be right
+            return torch.zeros_like(self.verdict_score)  # nothing was graded, so the name may still be right
         evidence = f"their subscores are {', '.join(self.subscores)}" if self.subscores else "they have no subscores"
         raise Usage(
             f"no verdict has a subscore called {name!r}",
@@ -182,14 +182,14 @@ class Batch:
     @property
     def episode_keys(self) -> tuple[Key, ...]:
         """The identity of each sample's episode: (`Draw.id`, the first number of its stream)."""
-        return tuple((draw, stream[:1]) for draw, stream in self.keys)
+        return tuple((draw, stream[:1]) for draw, stream in self.sample_keys)
 
     @property
     def episodes(self) -> Segments:
         """Which samples belong to which episode of an agent; without agents, each answer is one episode."""
         numbers: dict[Key, int] = {}
         index = [numbers.setdefault(key, len(numbers)) for key in self.episode_keys]
-        return Segments(torch.tensor(index, dtype=torch.long, device=self.score.device), len(numbers))
+        return Segments(torch.tensor(index, dtype=torch.long, device=self.verdict_score.device), len(numbers))
 
     def by(self, column: str) -> Segments:
         """Segments of samples by an integer column: `batch.by("outcome").mean(lengths)` has one mean per outcome."""
@@ -249,7 +249,7 @@ class Batch:
 
     def to(self, device: torch.device | str) -> "Batch":
         """A copy of the batch on another device."""
-        names = (f.name for f in fields(self) if f.name not in ("samples", "keys"))
+        names = (f.name for f in fields(self) if f.name not in ("samples", "sample_keys"))
         return replace(self, **{name: _moved(getattr(self, name), device) for name in names})
 
 
@@ -296,14 +296,14 @@ def pack(
         max_tokens = max((s.limit for r in rollouts for s in r.samples), default=0)
     return Batch(
         samples=tuple(samples),
-        keys=tuple(keys),
+        sample_keys=tuple(keys),
         sequences=Segments.of([len(t) for t in trained]),
         groups=Segments(torch.tensor(group_of, dtype=torch.long), len(rollout_of_group)),
         rollouts=Segments(torch.tensor(rollout_of_group, dtype=torch.long), len(rollouts)),
         token_index=torch.tensor(list(chain.from_iterable(trained)), dtype=torch.long),
         routes=tuple(s.routes for s in samples),
         outcome=torch.tensor([int(v.outcome) for v in verdicts if v], dtype=torch.long),
-        score=torch.tensor([v.value for v in verdicts if v], dtype=torch.float64),
+        verdict_score=torch.tensor([v.value for v in verdicts if v], dtype=torch.float64),
         subscores={
             n: torch.tensor([v.subscores.get(n, 0.0) for v in verdicts if v], dtype=torch.float64) for n in names
         },
@@ -313,7 +313,10 @@ def pack(
         age=torch.tensor([version - (version if s.oldest is None else s.oldest) for s in samples], dtype=torch.long),
         staleness=torch.where(origin >= 0, version - origin, 0),
         logp_engine=torch.tensor(_entries([s.logp for s in samples], trained), dtype=torch.float64),
-        measures={Mark(name): _marks(name, samples, trained) for name in sorted({n for s in samples for n in s.marks})},
+        measures={
+            TokenMark(name): _marks(name, samples, trained)
+            for name in sorted({n for s in samples for n in s.token_marks})
+        },
         max_new_tokens=max_tokens,
     )
 
@@ -327,7 +330,7 @@ def _entries(rows: Sequence[Sequence[T]], trained: Sequence[Sequence[int]]) -> l
 
 def _marks(name: str, samples: Sequence[Sample], trained: Sequence[Sequence[int]]) -> Float[Tensor, " n"]:
     """The values of a mark (a named number per token, from a strategy or verifier); NaN for tokens without one."""
-    numbers = (s.marks.get(name, ()) for s in samples)
+    numbers = (s.token_marks.get(name, ()) for s in samples)
     rows = [x[i] if i < len(x) else math.nan for x, tokens in zip(numbers, trained) for i in tokens]
     return torch.tensor(rows, dtype=torch.float64)
 

@@ -72,20 +72,20 @@ class GenerationRequest:
 
     context: Ids
     limit: int
-    draw: int
+    draw_id: int
     stream: Ids
     position: int = 0
     sampling: Sampling = Sampling()
-    purpose: int = 0
+    random_purpose: int = 0
     content_hash: str = ""
     """Hash of the prompt's content besides token ids, such as images."""
     actions: tuple[bytes, ...] = ()
     """The sample's encoded actions so far (`Sample.actions`), if the policy's actions are not tokens of text."""
-    top: int = 0
+    num_top_logprobs: int = 0
     """The number of most probable tokens to return for each new position (`Generation.top_logprobs`)."""
     steps_per_token: int = 1
     """For a flow policy without noise: the number of denoising steps that one token spans."""
-    steps: int | None = None
+    denoising_steps: int | None = None
     """For a flow policy: the number of denoising steps, if not the policy's own; such a sample must not be trained."""
 
     @property

@@ -15,10 +15,10 @@ __all__ = [
     "Divergence",
     "Entropy",
     "Logp",
-    "Mark",
     "Measure",
     "Return",
     "Subscore",
+    "TokenMark",
     "Value",
     "in_batch",
     "in_graph",
@@ -38,7 +38,7 @@ class Logp:
 
     model: str
     view: str = ""
-    """Key in `Sample.views` of the prompt to condition on; NaN for a sample without it. Empty: its own prompt."""
+    """Key in `Sample.prompt_views` of the prompt to condition on; NaN without it. Empty: the sample's own prompt."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,7 @@ class Divergence:
     model: str
     alpha: float = 0.5
     view: str = ""
-    """The second prompt (a key of `Sample.views`) for the other model. The policy keeps the sample's own prompt."""
+    """The other model's prompt, a key of `Sample.prompt_views`. The policy keeps the sample's own prompt."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.alpha <= 1:
@@ -85,8 +85,8 @@ class Divergence:
 
 
 @dataclass(frozen=True, slots=True)
-class Mark:
-    """A named number per token, from a strategy (`Sample.marks`) or a verifier (`Verdict.steps`); NaN elsewhere."""
+class TokenMark:
+    """A named number per token, from `Sample.token_marks` or a verifier's `Verdict.step_scores`; NaN elsewhere."""
 
     in_batch: ClassVar[bool] = True
 

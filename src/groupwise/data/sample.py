@@ -101,9 +101,9 @@ class Sample:
     verdict: Verdict | None = None
     content_hash: str = ""
     """Hash of the prompt's content besides token ids, such as images."""
-    views: Mapping[str, Ids] = field(default_factory=dict)
+    prompt_views: Mapping[str, Ids] = field(default_factory=dict)
     """Alternative prompts for the same tokens, by name, such as one with a hint. Measures may condition on them."""
-    marks: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    token_marks: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
     """Named numbers per token from the strategy or the verifier. Tokens after the last number have none."""
     counts: Mapping[str, float] = field(default_factory=dict)
     """Named counts from the strategy and the environment, such as tool calls. Each count becomes a metric."""
@@ -126,16 +126,16 @@ class Sample:
                 f"a sample has {len(self.top_logprobs)} entries of `top_logprobs` for {len(self.tokens)} tokens\n"
                 "give `top_logprobs` at most one entry per token"
             )
-        for name, numbers in self.marks.items():
+        for name, numbers in self.token_marks.items():
             if len(numbers) > len(self.tokens):
                 raise ValueError(
                     f"the mark {name} (numbers per token) has {len(numbers)} entries for {len(self.tokens)} tokens\n"
-                    "give each entry of `marks` at most one number per token"
+                    "give each entry of `token_marks` at most one number per token"
                 )
-        if "" in self.views or () in self.views.values():
+        if "" in self.prompt_views or () in self.prompt_views.values():
             raise ValueError(
                 "a view (another prompt for the same tokens) lacks its name or its prompt\n"
-                "give each entry of `views` a name and at least one token id"
+                "give each entry of `prompt_views` a name and at least one token id"
             )
 
     @property
@@ -202,8 +202,8 @@ class Sample:
             tokens=self.tokens[at:], origin=self.origin[at:], logp=self.logp[at:], actions=self.actions[at:],
             top_logprobs=self.top_logprobs[at:],
             text=self.text[start:], token_ends=tuple(end - start for end in self.token_ends[at:]),
-            views={name: context + self.tokens[:at] for name, context in self.views.items()},
-            marks={name: numbers[at:] for name, numbers in self.marks.items()}, requests=(),
+            prompt_views={name: context + self.tokens[:at] for name, context in self.prompt_views.items()},
+            token_marks={name: numbers[at:] for name, numbers in self.token_marks.items()}, requests=(),
         )  # fmt: skip
 
     def under(self, view: str) -> "Sample":
@@ -212,12 +212,12 @@ class Sample:
         That context becomes the view `sampled`. Log-probs and versions stay as sampled. The experts of a
         mixture are dropped, since they belong to the old context.
 
-        >>> s = Sample(context=(5, 6), stream=(0,), views={"plain": (5,)}).under("plain")
-        >>> s.context, s.views[SAMPLED]
+        >>> s = Sample(context=(5, 6), stream=(0,), prompt_views={"plain": (5,)}).under("plain")
+        >>> s.context, s.prompt_views[SAMPLED]
         ((5,), (5, 6))
         """
-        views = {**self.views, SAMPLED: self.views.get(SAMPLED, self.context)}
-        return replace(self, context=self.views[view], views=views, content_hash="", routes=())
+        views = {**self.prompt_views, SAMPLED: self.prompt_views.get(SAMPLED, self.context)}
+        return replace(self, context=self.prompt_views[view], prompt_views=views, content_hash="", routes=())
 
     def insert(self, ids: Ids, origin: int) -> "Sample":
         """A copy with tokens appended that the policy did not sample, such as an environment's reply."""
@@ -253,12 +253,12 @@ class Sample:
 
         >>> from groupwise.data import Outcome
         >>> sample = Sample(context=(5,), stream=(0,)).insert((6, 7, 8), WRITTEN).with_text("a=1 b", (1, 3, 5))
-        >>> sample.with_verdict(Verdict(Outcome.wrong, steps={"line": [(3, 0.5)]})).marks
+        >>> sample.with_verdict(Verdict(Outcome.wrong, step_scores={"line": [(3, 0.5)]})).token_marks
         {'line': (nan, 0.5, nan)}
         """
         before = self.token_ends[start - 1] if start else 0
-        marks = {name: self._values_at_ends(steps, start, before) for name, steps in verdict.steps.items()}
-        return replace(self, verdict=verdict, marks={**self.marks, **marks})
+        marks = {name: self._values_at_ends(steps, start, before) for name, steps in verdict.step_scores.items()}
+        return replace(self, verdict=verdict, token_marks={**self.token_marks, **marks})
 
     def _values_at_ends(self, steps: Sequence[tuple[int, float]], start: int, before: int) -> tuple[float, ...]:
         values = [math.nan] * len(self.tokens)
@@ -266,7 +266,7 @@ class Sample:
             if not 0 < end <= len(self.text) - before:
                 raise ValueError(
                     f"a verdict's step ends at character {end}, but the text has {len(self.text) - before} characters\n"
-                    "let each end in `Verdict.steps` be above 0 and at most the length of the text"
+                    "let each end in `Verdict.step_scores` be above 0 and at most the length of the text"
                 )
             token = bisect_left(self.token_ends, before + end, lo=start)  # the token of the step's last character
             values[token] = value if math.isnan(values[token]) else values[token] + value
@@ -288,8 +288,8 @@ class Sample:
         return replace(
             self, tokens=self.tokens[:at], origin=self.origin[:at], logp=self.logp[:at], stream=(*self.stream, at, i),
             routes=self.routes[: len(self.context) + at - 1], actions=self.actions[:at],
-            top_logprobs=self.top_logprobs[:at], finish=None, text="", token_ends=(), verdict=None, marks={}, counts={},
-            requests=(),
+            top_logprobs=self.top_logprobs[:at], finish=None, text="", token_ends=(), verdict=None, token_marks={},
+            counts={}, requests=(),
         )  # fmt: skip
 
 

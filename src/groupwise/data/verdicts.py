@@ -29,8 +29,8 @@ class Verdict:
 
     `score` is any finite number; an outcome is never derived from it. `cause` is the reason why a sample is
     unverifiable. `answer` is the text that the verifier read as the answer. Equal texts count as equal votes.
-    `steps` are numbers of the answer's steps, by name: pairs of a step's end in the text, in characters, and a number.
-    Each number becomes a mark at the step's last token (see `Mark`).
+    `step_scores` are numbers of the answer's steps, by name: pairs of a step's end in the text, in characters, and a
+    number. Each number becomes a mark at the step's last token (see `TokenMark`).
 
     >>> Verdict(Outcome.correct).value
     1.0
@@ -42,7 +42,7 @@ class Verdict:
     feedback: str = ""
     cause: str = ""
     answer: str | None = None
-    steps: Mapping[str, Sequence[tuple[int, float]]] = field(default_factory=dict)
+    step_scores: Mapping[str, Sequence[tuple[int, float]]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         check_types(self)
@@ -90,7 +90,7 @@ def invalidity(verdict: Verdict, text: str | None = None) -> str:
     infinite = [name for name, value in verdict.subscores.items() if not isfinite(value)]
     if infinite:
         return f"the subscore {infinite[0]}, which is not finite"
-    for name, (end, value) in ((name, step) for name, steps in verdict.steps.items() for step in steps):
+    for name, (end, value) in ((name, step) for name, steps in verdict.step_scores.items() for step in steps):
         if not isfinite(value):
             return f"the step {name!r} at {end}, which is not finite"
         if text is not None and not 0 < end <= len(text):

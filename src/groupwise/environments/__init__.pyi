@@ -5,10 +5,10 @@ from groupwise.environments.call_formats import LlamaCalls as LlamaCalls
 from groupwise.environments.call_formats import MistralCalls as MistralCalls
 from groupwise.environments.call_formats import call_format as call_format
 from groupwise.environments.coin import CoinFlip as CoinFlip
-from groupwise.environments.tools import Call as Call
-from groupwise.environments.tools import Hermes as Hermes
+from groupwise.environments.tools import HermesFormat as HermesFormat
 from groupwise.environments.tools import MalformedCall as MalformedCall
-from groupwise.environments.tools import PythonBlock as PythonBlock
+from groupwise.environments.tools import PythonBlockFormat as PythonBlockFormat
+from groupwise.environments.tools import ToolCall as ToolCall
 from groupwise.environments.tools import ToolLost as ToolLost
 from groupwise.environments.tools import Tools as Tools
 from groupwise.environments.tools import calculator_tools as calculator_tools

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
-from groupwise.environments.tools import CALLS, Call, Hermes, MalformedCall
+from groupwise.environments.tools import CALLS, HermesFormat, MalformedCall, ToolCall
 
 __all__ = ["CallFormat", "HermesCalls", "LlamaCalls", "MistralCalls", "call_format"]
 
@@ -14,7 +14,7 @@ __all__ = ["CallFormat", "HermesCalls", "LlamaCalls", "MistralCalls", "call_form
 class CallFormat(Protocol):
     """Parses a turn of the model: its text, and the tool calls in it. MalformedCall if the calls cannot be read."""
 
-    def parse(self, turn: str) -> tuple[str, list[Call]]: ...
+    def parse(self, turn: str) -> tuple[str, list[ToolCall]]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,11 +22,11 @@ class HermesCalls:
     """JSON calls between `<tool_call>` and `</tool_call>`, after the text: Hermes and Qwen.
 
     >>> HermesCalls().parse('Sure.<tool_call>{"name": "add", "arguments": {"a": 1}}</tool_call>')
-    ('Sure.', [Call(name='add', arguments={'a': 1})])
+    ('Sure.', [ToolCall(name='add', arguments={'a': 1})])
     """
 
-    def parse(self, turn: str) -> tuple[str, list[Call]]:
-        calls = Hermes().calls(turn)
+    def parse(self, turn: str) -> tuple[str, list[ToolCall]]:
+        calls = HermesFormat().calls(turn)
         return (turn.partition("<tool_call>")[0].strip() if calls else turn), calls
 
 
@@ -35,12 +35,12 @@ class LlamaCalls:
     """A turn that is one JSON object with `name` and `parameters`, or several with `;` between them: Llama 3.
 
     >>> LlamaCalls().parse('<|python_tag|>{"name": "add", "parameters": {"a": 1}}')
-    ('', [Call(name='add', arguments={'a': 1})])
+    ('', [ToolCall(name='add', arguments={'a': 1})])
     >>> LlamaCalls().parse('{"a": 1}')
     ('{"a": 1}', [])
     """
 
-    def parse(self, turn: str) -> tuple[str, list[Call]]:
+    def parse(self, turn: str) -> tuple[str, list[ToolCall]]:
         text = turn.strip().removeprefix("<|python_tag|>").strip()
         tagged = text != turn.strip()
         if not text.startswith("{"):
@@ -59,16 +59,16 @@ class MistralCalls:
     """After `[TOOL_CALLS]` a JSON list of calls, or for each call its name, `[ARGS]` and the arguments: Mistral.
 
     >>> MistralCalls().parse('[TOOL_CALLS][{"name": "add", "arguments": {"a": 1}}]')
-    ('', [Call(name='add', arguments={'a': 1})])
+    ('', [ToolCall(name='add', arguments={'a': 1})])
     >>> MistralCalls().parse('[TOOL_CALLS]add[ARGS]{"a": 1}[TOOL_CALLS]now[ARGS]{}')[1][1]
     Call(name='now', arguments={})
     """
 
-    def parse(self, turn: str) -> tuple[str, list[Call]]:
+    def parse(self, turn: str) -> tuple[str, list[ToolCall]]:
         text, *parts = turn.split("[TOOL_CALLS]")
         if not parts:
             return turn, []
-        calls: list[Call] = []
+        calls: list[ToolCall] = []
         for part in parts:
             name, mark, arguments = part.partition("[ARGS]")
             if mark:
@@ -117,11 +117,11 @@ def _json(text: str) -> Any:
         raise MalformedCall(f"the call is not JSON ({str(error)[:80]})") from None
 
 
-def _call(value: Any, field: str) -> Call:
+def _call(value: Any, field: str) -> ToolCall:
     """The call in a JSON object with a name and arguments, in the format's own field."""
     if not isinstance(value, Mapping) or not isinstance(value.get("name"), str) or not value["name"]:
         raise MalformedCall(f'a call is an object such as {{"name": ..., "{field}": {{...}}}}')
     arguments = value.get(field, value.get("arguments"))
     if not isinstance(arguments, Mapping):
         raise MalformedCall(f"the {field} of a call are an object")
-    return Call(value["name"], arguments)
+    return ToolCall(value["name"], arguments)

@@ -18,7 +18,16 @@ from groupwise.environments.schemas import tool_schema
 from groupwise.sandbox.code_block import code_of
 from groupwise.sandbox.sandbox import Program, Sandbox
 
-__all__ = ["Call", "Hermes", "MalformedCall", "PythonBlock", "ToolLost", "Tools", "calculator_tools", "python_tools"]
+__all__ = [
+    "HermesFormat",
+    "MalformedCall",
+    "PythonBlockFormat",
+    "ToolCall",
+    "ToolLost",
+    "Tools",
+    "calculator_tools",
+    "python_tools",
+]
 
 SHOWN = 2000
 """The most characters of a tool's result that are passed to the model."""
@@ -29,7 +38,7 @@ NO_PAIR = "a call stands between <tool_call> and </tool_call>"
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class ToolCall:
     """A tool call: the tool's name and its keyword arguments."""
 
     name: str
@@ -45,23 +54,23 @@ class ToolLost(Exception):
 
 
 @runtime_checkable
-class Format(Protocol):
+class ToolFormat(Protocol):
     """Parses the tool calls of a model's turn, and renders their results as an observation."""
 
-    def calls(self, message: str) -> list[Call]: ...
+    def calls(self, message: str) -> list[ToolCall]: ...
 
     def render(self, results: Sequence[str]) -> str: ...
 
 
 @dataclass(frozen=True, slots=True)
-class Hermes:
+class HermesFormat:
     """JSON calls between `<tool_call>` and `</tool_call>`, the format of Hermes and Qwen; several run in order.
 
-    >>> Hermes().calls('<tool_call>{"name": "add", "arguments": {"a": 1}}</tool_call>')
-    [Call(name='add', arguments={'a': 1})]
+    >>> HermesFormat().calls('<tool_call>{"name": "add", "arguments": {"a": 1}}</tool_call>')
+    [ToolCall(name='add', arguments={'a': 1})]
     """
 
-    def calls(self, message: str) -> list[Call]:
+    def calls(self, message: str) -> list[ToolCall]:
         """Parse the tool calls in a turn of the model, possibly none. Raises MalformedCall for an invalid one."""
         before, *opened = message.split("<tool_call>")  # a regular expression would take quadratic time
         if "</tool_call>" in before or any(part.count("</tool_call>") != 1 for part in opened):
@@ -74,7 +83,7 @@ class Hermes:
         """Write each result between `<tool_response>` and `</tool_response>`."""
         return "\n".join(f"<tool_response>\n{result}\n</tool_response>" for result in results)
 
-    def _call(self, text: str) -> Call:
+    def _call(self, text: str) -> ToolCall:
         try:
             call = json.loads(text)
         except (ValueError, RecursionError) as error:
@@ -84,21 +93,21 @@ class Hermes:
         arguments = call.get("arguments", {})
         if not isinstance(arguments, dict):
             raise MalformedCall("the arguments of a call are an object")
-        return Call(call["name"], arguments)
+        return ToolCall(call["name"], arguments)
 
 
 @dataclass(frozen=True, slots=True)
-class PythonBlock:
+class PythonBlockFormat:
     """The last ` ```python ` block of a turn is a call of `python`; its output becomes an ` ```output ` block."""
 
-    def calls(self, message: str) -> list[Call]:
+    def calls(self, message: str) -> list[ToolCall]:
         """Parse the tool call in a turn of the model, if any. MalformedCall for an empty or unclosed block."""
         if "```python" not in message:
             return []
         code = code_of(message)
         if code is None:
             raise MalformedCall("a block begins with a line ```python and ends with a line ```")
-        return [Call("python", {"code": code})]
+        return [ToolCall("python", {"code": code})]
 
     def render(self, results: Sequence[str]) -> str:
         """Write each result as an ` ```output ` block."""
@@ -114,13 +123,13 @@ class Tools:
     state. A chat template passes `schemas` to the model; other models do not know which tools exist.
     """
 
-    def __init__(self, format: Format, tools: Mapping[str, Callable[..., Any]]) -> None:
+    def __init__(self, format: ToolFormat, tools: Mapping[str, Callable[..., Any]]) -> None:
         self.format, self.tools = format, tools
 
     @property
     def schemas(self) -> Sequence[Mapping[str, Any]]:
         """The JSON schema of each tool. Empty if calls are not JSON: a template would describe JSON calls."""
-        if not isinstance(self.format, Hermes):
+        if not isinstance(self.format, HermesFormat):
             return ()
         return [tool_schema(name, function) for name, function in self.tools.items()]
 
@@ -143,7 +152,7 @@ class Tools:
     async def restore(self, message: str, observation: Observation) -> None:
         """Does nothing: the tools have no state, so a call that was logged before a kill does not run again."""
 
-    async def _run(self, call: Call) -> ReplyWithCounts:
+    async def _run(self, call: ToolCall) -> ReplyWithCounts:
         tool = self.tools.get(call.name)
         if tool is None:
             names = ", ".join(self.tools)
@@ -229,9 +238,9 @@ def python_tool(sandbox: Sandbox) -> Callable[[Any], Any]:
 
 def calculator_tools() -> Tools:
     """The tool `calculate(expression)`, in the call format of Hermes and Qwen."""
-    return Tools(Hermes(), {"calculate": calculate})
+    return Tools(HermesFormat(), {"calculate": calculate})
 
 
 def python_tools(sandbox: Sandbox) -> Tools:
     """The tool `python`: the last Python block of each turn of the model runs in the sandbox, in a new process."""
-    return Tools(PythonBlock(), {"python": python_tool(sandbox)})
+    return Tools(PythonBlockFormat(), {"python": python_tool(sandbox)})

@@ -41,19 +41,19 @@ class Tally:
     `wrong_counts` counts each distinct wrong answer; None if the verifier does not return the answer that it read.
     Malformed and unverifiable answers are not right and have no vote.
 
-    >>> Tally("p", answer_count=5, right=2, wrong_counts=(2,)).share
+    >>> Tally("p", answer_count=5, correct_count=2, wrong_counts=(2,)).share
     0.4
     """
 
     id: str
     answer_count: int
-    right: int
+    correct_count: int
     wrong_counts: tuple[int, ...] | None = ()
 
     @property
     def share(self) -> float:
         """The share of right answers; 0 without answers, so that the problem stays in the mean."""
-        return self.right / self.answer_count if self.answer_count else 0.0
+        return self.correct_count / self.answer_count if self.answer_count else 0.0
 
     def pass_at(self, k: int) -> float:
         """Unbiased pass@k: the chance that at least one of `k` answers, drawn without replacement, is right.
@@ -61,7 +61,7 @@ class Tally:
         `1 - C(n - c, k) / C(n, k)` (arXiv:2107.03374, equation 1). ValueError if there are fewer than k answers.
         """
         self._at_least(k, "pass")
-        return 1 - math.comb(self.answer_count - self.right, k) / math.comb(self.answer_count, k)
+        return 1 - math.comb(self.answer_count - self.correct_count, k) / math.comb(self.answer_count, k)
 
     def maj_at(self, k: int) -> float:
         """Unbiased maj@k: the chance that the right answer wins the vote of `k` answers, drawn without replacement.
@@ -69,15 +69,15 @@ class Tally:
         Exact over all choices of k. Answers that tie for most votes win equally often. Without votes, no answer is
         right. ValueError if there are fewer than k answers, or if votes are not available.
 
-        >>> Tally("p", answer_count=3, right=1, wrong_counts=(1, 1)).maj_at(3)
+        >>> Tally("p", answer_count=3, correct_count=1, wrong_counts=(1, 1)).maj_at(3)
         0.3333333333333333
         """
         self._at_least(k, "maj")
         if self.wrong_counts is None or self.answer_count > MOST_VOTES:
             reason = NO_VOTE if self.wrong_counts is None else f"more than {MOST_VOTES} answers to a problem"
             raise ValueError(f"maj@{k} is not available: {reason}")
-        invalid = self.answer_count - self.right - sum(self.wrong_counts)
-        return majority(self.right, tuple(sorted(self.wrong_counts)), invalid)[k]
+        invalid = self.answer_count - self.correct_count - sum(self.wrong_counts)
+        return majority(self.correct_count, tuple(sorted(self.wrong_counts)), invalid)[k]
 
     @property
     def has_votes(self) -> bool:
@@ -131,7 +131,7 @@ def answer_samples(rollout: Rollout) -> list[Sample]:
 
 
 @dataclass(frozen=True, slots=True)
-class Figure:
+class IntervalEstimate:
     """A number with its 95 % interval over problems."""
 
     value: float
@@ -151,12 +151,14 @@ def columns(tallies: Sequence[Tally], ks: Sequence[int] = ()) -> dict[str, list[
     return values
 
 
-def figures(tallies: Sequence[Tally], n: int, ks: Sequence[int] = ()) -> dict[str, Figure]:
+def figures(tallies: Sequence[Tally], n: int, ks: Sequence[int] = ()) -> dict[str, IntervalEstimate]:
     """The figures of an evaluation: avg@n, pass@k and maj@k, each a mean over problems with its interval."""
     values = columns(tallies, ks)
     intervals = interval(*map(np.array, values.values()))
     names = [f"avg@{n}", *list(values)[1:]]
-    return {name: Figure(mean(column), *ends) for name, column, ends in zip(names, values.values(), intervals)}
+    return {
+        name: IntervalEstimate(mean(column), *ends) for name, column, ends in zip(names, values.values(), intervals)
+    }
 
 
 def has_verdicts(rollouts: Sequence[Rollout]) -> bool:
@@ -181,13 +183,13 @@ def problem_scores(rollouts: Sequence[Rollout]) -> list[float]:
     return [mean([s.verdict.value if s.verdict else 0.0 for s in answer_samples(f)]) for f in rollouts]
 
 
-def mean_score(rollouts: Sequence[Rollout]) -> Figure:
+def mean_score(rollouts: Sequence[Rollout]) -> IntervalEstimate:
     """The mean over problems of the mean score of their answers."""
     values = problem_scores(rollouts)
-    return Figure(mean(values), *score_interval(np.array(values)))
+    return IntervalEstimate(mean(values), *score_interval(np.array(values)))
 
 
-def average(rollouts: Sequence[Rollout]) -> Figure:
+def average(rollouts: Sequence[Rollout]) -> IntervalEstimate:
     """The mean over problems of the share of right answers."""
     return figures([tally(f) for f in rollouts], 1)["avg@1"]
 
@@ -238,7 +240,7 @@ def scores(greedy: Sequence[Rollout], sampled: Sequence[Rollout]) -> dict[str, f
     """
     if not greedy and not sampled:
         return {}
-    figures: dict[str, Figure] = {}
+    figures: dict[str, IntervalEstimate] = {}
     passes: dict[int, float] = {}
     rollouts = (*greedy, *sampled)
     if has_verdicts(rollouts) and has_outcomes(rollouts):

@@ -5,7 +5,7 @@ from typing import Any
 
 from groupwise.core import Usage
 from groupwise.data import ACCURACY, SCORE, Prompt, Rollout
-from groupwise.evaluation.accuracy import Figure, average, has_outcomes, has_scores, has_verdicts, mean_score
+from groupwise.evaluation.accuracy import IntervalEstimate, average, has_outcomes, has_scores, has_verdicts, mean_score
 
 __all__ = ["check_column", "figures_by", "scores_by"]
 
@@ -25,7 +25,7 @@ def by_value(rollouts: Sequence[Rollout], column: str) -> dict[str, list[Rollout
     return {f"{column}={value}": group for value, group in in_order}
 
 
-def figures_by(rollouts: Sequence[Rollout], column: str) -> dict[str, tuple[int, Figure]]:
+def figures_by(rollouts: Sequence[Rollout], column: str) -> dict[str, tuple[int, IntervalEstimate]]:
     """For each value of a column: the number of problems, and their accuracy, or else their mean score.
 
     Empty without a column, and if no answer could be judged.

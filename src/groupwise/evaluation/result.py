@@ -63,7 +63,7 @@ def task_result(rollouts: Sequence[Rollout], protocol: Mapping[str, Any], *, by:
         "causes": causes(rollouts),
         "lengths": lengths(rollouts),
         "conversations": describe_conversations(rollouts),
-        "problems": [[t.id, t.answer_count, t.right, t.wrong_counts] for t in tallies],
+        "problems": [[t.id, t.answer_count, t.correct_count, t.wrong_counts] for t in tallies],
         **({"scores": problem_scores(rollouts)} if scored else {}),
     }
 
@@ -228,7 +228,8 @@ def is_consistent(result: Any) -> bool:
         bool(model_label(protocol) and task_label(protocol))
         and n == protocol["task"]["problems"]
         and all(
-            0 <= t.right <= t.answer_count and t.right + sum(t.wrong_counts or ()) <= t.answer_count for t in problems
+            0 <= t.correct_count <= t.answer_count and t.correct_count + sum(t.wrong_counts or ()) <= t.answer_count
+            for t in problems
         )
         and len(scores) == ("score" in figures) * n
         and all(isclose(figures[name][0], value, rel_tol=1e-9, abs_tol=1e-9) for name, value in expected.items())

@@ -27,7 +27,7 @@ from groupwise.planning.memory import host_memory
 from groupwise.rollout import Independent, RolloutSetting, answers
 from groupwise.runs.layout import RunLayout
 from groupwise.training.agents import agent_of, draw_deadline
-from groupwise.training.build import Inputs, build, prepare, read_stored
+from groupwise.training.build import RunInputs, build, prepare, read_stored
 from groupwise.training.build_tasks import prompt_template, templates
 from groupwise.training.default_texts import with_wording
 from groupwise.training.environments import environment_of, frame_of, tool_schemas
@@ -126,7 +126,7 @@ def unused(overrides: Sequence[tuple[str, Any]]) -> list[str]:
     return [f"note: without effect here, since they matter in training only: {', '.join(names)}"] if names else []
 
 
-def plans(tasks: Sequence[EvaluationTask], inputs: Sequence[Inputs]) -> list[str]:
+def plans(tasks: Sequence[EvaluationTask], inputs: Sequence[RunInputs]) -> list[str]:
     """One line with the expected size of each large task. `Usage` if a task's answers do not fit in memory."""
     lines = []
     for (recipe, samplings), read in zip(tasks, inputs, strict=True):
@@ -142,7 +142,7 @@ def greedy(sampling: Sampling) -> Sampling:
 
 
 def results_of_task(
-    recipe: Recipe, samplings: Sequence[tuple[int, Sampling]], use: UserCode, inputs: Inputs
+    recipe: Recipe, samplings: Sequence[tuple[int, Sampling]], use: UserCode, inputs: RunInputs
 ) -> list[dict[str, Any]]:
     """The results on one task: one for each pair (answers per problem, sampling)."""
     ready = build(recipe, use, inputs)
@@ -237,7 +237,7 @@ async def open_model(
     """Load a model directory or a run's model with the run's recipe, or else with the packaged one."""
     of_run = find_model_of(model_or_run, at)
     changes = [*model_overrides(model_or_run, of_run, use), *overrides]
-    user_code = use if use.modules or use.in_memory else None
+    user_code = use if use.modules or use.functions_in_memory else None
     source = of_run.run_layout.recipe if of_run else None
     start = starting_point(source, changes, trust_remote_code=use.trust_remote_code, train=False)
     recipe, sampling = recipe_and_sampling(start, user_code)
@@ -264,7 +264,7 @@ async def open_model(
         agent=agent,
         observation_frame=frame_of(recipe, by_name),
         template=prompt_template(by_name),
-        steps=recipe.evaluate.steps,
+        denoising_steps=recipe.evaluate.steps,
     )
     await engine.load(0, dict(model.state_dict()))
     return OpenModel(recipe, next(iter(by_name.values())), setting)

@@ -75,7 +75,7 @@ def find_run_model(run: Path, at: At = None) -> RunModel:
     if iteration not in directories | checkpoints:
         known = ", ".join(map(str, sorted(directories.keys() | checkpoints.keys())))
         raise BadData(
-            f"{layout.run} has no model of iteration {iteration}",
+            f"{layout.run_directory} has no model of iteration {iteration}",
             evidence=f"it has models of: {known or 'no iteration'}",
             fix="name one of these; save.keep and save.export_every set how many a run keeps",
         )
@@ -90,7 +90,7 @@ def best_checkpoint(layout: RunLayout) -> tuple[int, str]:
     best = best_iteration(values, checkpoints)
     if best is None:
         raise BadData(
-            f"{layout.run} has no best checkpoint, since none of its checkpoints was evaluated",
+            f"{layout.run_directory} has no best checkpoint, since none of its checkpoints was evaluated",
             evidence=f"checkpoints: {', '.join(map(str, checkpoints)) or 'none'}",
             fix="name an iteration: --at K; for the next run make evaluate.every a multiple of save.every",
         )
@@ -109,7 +109,7 @@ def model_directory(model: RunModel, use: UserCode, notify: Callable[[str], None
     if directory is None:
         assert model.iteration is not None, "a finished model has a directory"
         directory = model.run_layout.model_at(model.iteration)
-        with storage_errors("the model", model.run_layout.run, then=REPEAT):
+        with storage_errors("the model", model.run_layout.run_directory, then=REPEAT):
             directory.parent.mkdir(exist_ok=True)
             with write_directory(directory) as draft:
                 write_checkpoint_model(model, draft, use)
@@ -195,6 +195,6 @@ def _newest(layout: RunLayout) -> int:
     """The iteration of the newest undamaged checkpoint. `BadData` without one."""
     checkpoint: Checkpoint | None = newest_checkpoint(layout)
     if checkpoint is None:
-        fix = f"continue it: {resume_command(layout.run, *recorded_code(layout.run))}"
-        raise BadData(f"{layout.run} has no model yet, and no checkpoint", fix=fix)
+        fix = f"continue it: {resume_command(layout.run_directory, *recorded_code(layout.run_directory))}"
+        raise BadData(f"{layout.run_directory} has no model yet, and no checkpoint", fix=fix)
     return checkpoint.iteration

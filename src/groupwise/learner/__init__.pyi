@@ -1,12 +1,12 @@
 # Made by tools/front_doors.py from the `__all__` of each file.
 from groupwise.learner.auxiliary import AuxiliaryLoss as AuxiliaryLoss
 from groupwise.learner.auxiliary import RouterBalance as RouterBalance
-from groupwise.learner.distributed import Alone as Alone
 from groupwise.learner.distributed import Ranks as Ranks
-from groupwise.learner.distributed import Replicas as Replicas
+from groupwise.learner.distributed import ReplicatedRanks as ReplicatedRanks
+from groupwise.learner.distributed import SingleProcess as SingleProcess
 from groupwise.learner.distributed import check_lanes as check_lanes
 from groupwise.learner.forward import forward as forward
-from groupwise.learner.fsdp import Shards as Shards
+from groupwise.learner.fsdp import ShardedRanks as ShardedRanks
 from groupwise.learner.language_policy import LanguagePolicy as LanguagePolicy
 from groupwise.learner.microbatches import StepPlan as StepPlan
 from groupwise.learner.microbatches import make_plan as make_plan

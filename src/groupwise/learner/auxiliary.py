@@ -10,7 +10,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from groupwise.data import Batch
-from groupwise.learner.distributed import Alone, Ranks
+from groupwise.learner.distributed import Ranks, SingleProcess
 from groupwise.learner.forward import TokenStates
 from groupwise.learner.lane_sums import order_of
 from groupwise.learner.routing import RoutedForward
@@ -46,7 +46,7 @@ class AuxiliaryInputs:
     model: Any
     microbatches: Sequence[Batch]
     route_recorder: Callable[[], RoutedForward | None]
-    ranks: Ranks = Alone()  # noqa: RUF009
+    ranks: Ranks = SingleProcess()  # noqa: RUF009
 
     @property
     def of_rank(self) -> list[Batch]:
@@ -86,7 +86,7 @@ class RouterBalance(AuxiliaryLoss):
     more to count the load.
     """
 
-    router_logits: ClassVar[bool] = True
+    needs_router_logits: ClassVar[bool] = True
     metric: ClassVar[str] = "routing/balance"
 
     coefficient: float = 0.001

@@ -21,7 +21,7 @@ from torch import Tensor
 from groupwise.core import InvalidValue, WorkerLost
 from groupwise.learner.rank_store import Store, awaited, within
 
-__all__ = ["Alone", "Ranks", "Replicas", "check_lanes"]
+__all__ = ["Ranks", "ReplicatedRanks", "SingleProcess", "check_lanes"]
 
 M = TypeVar("M", bound=torch.nn.Module)
 START = timedelta(seconds=120)
@@ -34,10 +34,10 @@ class ConnectionClosed(WorkerLost):
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """A wait for another rank: `what` it should send or receive, and since when, in seconds of `time.monotonic`."""
+    """A wait for another rank: what it should send or receive, and since when, in seconds of `time.monotonic`."""
 
-    who: str
-    what: str
+    awaited_rank: str
+    awaited_data: str
     since: float = field(default_factory=time.monotonic)
 
     @property
@@ -163,7 +163,7 @@ class _WholeModels:
 
 
 @dataclass(frozen=True, slots=True)
-class Alone(_WholeModels):
+class SingleProcess(_WholeModels):
     """One process. With L lanes its results are bit-identical to a run on L ranks."""
 
     lanes: int = 1
@@ -184,7 +184,7 @@ class Alone(_WholeModels):
         return mine
 
 
-class Replicas(_WholeModels):
+class ReplicatedRanks(_WholeModels):
     """Ranks that each hold the whole model, over gloo. `store` connects them; rank 0 serves it.
 
     Every wait ends after `deadline` seconds with `WorkerLost`, which names the rank that did not answer; that for a

@@ -47,7 +47,7 @@ def hidden_states(
     rows = batch.sequences.spread(starts) + batch.token_index
     # Samples with a shared prefix repeat the same (hidden state, target) pair; compute each distinct pair once.
     packed = len(layout.tokens)
-    pairs, pair = (layout.target[rows] * packed + layout.source[rows]).unique(return_inverse=True)
+    pairs, pair = (layout.target_tokens[rows] * packed + layout.predicting_indices[rows]).unique(return_inverse=True)
     hidden = model(layout.tokens, layout) if through is None else through(model, batch, layout)
     hidden = hidden.index_select(0, pairs % packed)  # its gradient is summed in a fixed order
     return TokenStates(hidden, pairs // packed, pair)

@@ -20,11 +20,11 @@ from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import DTensor
 
 from groupwise.core import Usage
-from groupwise.learner.distributed import Replicas
+from groupwise.learner.distributed import ReplicatedRanks
 from groupwise.learner.rank_store import Store
 from groupwise.models import Decoder
 
-__all__ = ["Shards"]
+__all__ = ["ShardedRanks"]
 
 M = TypeVar("M", bound=torch.nn.Module)
 WEIGHTS = b'{"do": "weights"}\n'
@@ -34,7 +34,7 @@ REPLY = 512
 Errors = Callable[[str, str], AbstractContextManager[None]]
 
 
-class Shards(Replicas):
+class ShardedRanks(ReplicatedRanks):
     """Ranks that share the weights of each model by rows: `ceil(rows / size)` consecutive ones, the last ranks fewer.
 
     The models of rank 0 have the weights from which a new learner starts; the models of other ranks may be on the meta

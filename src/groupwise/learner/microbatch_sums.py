@@ -12,24 +12,24 @@ from torch import Tensor
 class MicrobatchSums:
     """The numbers of one microbatch, or the sums over several, which `+` adds in the order of the microbatches.
 
-    `terms` are the addends of the loss in their order: it has the bits of one sum from left to right, whatever ranks
-    computed them. `auxiliary` are the auxiliary losses by metric, without their coefficients. `changed_route_count` of
-    `route_count` expert choices differ from the old policy's.
+    `loss_terms` are the addends of the loss in their order: it has the bits of one sum from left to right, whatever
+    ranks computed them. `auxiliary` are the auxiliary losses by metric, without their coefficients.
+    `changed_route_count` of `route_count` expert choices differ from the old policy's.
 
-    >>> a = MicrobatchSums(auxiliary=(("balance", 1.0),), terms=(0.5, 2.0), changed_route_count=1, route_count=4)
+    >>> a = MicrobatchSums(auxiliary=(("balance", 1.0),), loss_terms=(0.5, 2.0), changed_route_count=1, route_count=4)
     >>> (a + a).loss, (a + a).auxiliary_losses, (a + a).route_count
     (5.0, {'balance': 2.0}, 8)
     """
 
     auxiliary: tuple[tuple[str, float], ...] = ()
-    terms: tuple[float, ...] = ()
+    loss_terms: tuple[float, ...] = ()
     changed_route_count: int = 0
     route_count: int = 0
 
     def __add__(self, other: "MicrobatchSums") -> "MicrobatchSums":
         return MicrobatchSums(
             auxiliary=self.auxiliary + other.auxiliary,
-            terms=self.terms + other.terms,
+            loss_terms=self.loss_terms + other.loss_terms,
             changed_route_count=self.changed_route_count + other.changed_route_count,
             route_count=self.route_count + other.route_count,
         )
@@ -37,7 +37,7 @@ class MicrobatchSums:
     @property
     def loss(self) -> float:
         """The objective's loss, plus the auxiliary losses with their coefficients."""
-        return sum(self.terms, start=0.0)
+        return sum(self.loss_terms, start=0.0)
 
     @property
     def auxiliary_losses(self) -> dict[str, float]:

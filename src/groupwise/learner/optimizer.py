@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.optim.adamw import adamw
 
 from groupwise.core import check_types
-from groupwise.learner.distributed import Alone, Ranks
+from groupwise.learner.distributed import Ranks, SingleProcess
 from groupwise.learner.moments import Moment8bit
 
 __all__ = ["AdamW", "AdamW8bit"]
@@ -93,7 +93,7 @@ class Optimizer:
         self,
         parameters: Iterable[Tensor],
         settings: AdamW,
-        ranks: Ranks = Alone(),  # noqa: B008
+        ranks: Ranks = SingleProcess(),  # noqa: B008
         *,
         offload: bool = False,
     ) -> None:

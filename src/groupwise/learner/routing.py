@@ -131,7 +131,7 @@ def joined_routes(
 
 def routes_experts(replay: RouterReplay, auxiliary: Sequence[Any]) -> bool:
     """Whether a method needs a mixture of experts: for the replay of expert choices, or for a loss on router logits."""
-    return replay != "none" or any(getattr(part, "router_logits", False) for part in auxiliary)
+    return replay != "none" or any(getattr(part, "needs_router_logits", False) for part in auxiliary)
 
 
 def check_routing(replay: RouterReplay, auxiliary: Sequence[Any], experts: MixtureSizes | None) -> None:
@@ -153,7 +153,7 @@ def mixture(model: Any) -> MixtureSizes | None:
 
 def rows_of(batch: Batch, layout: PrefixPacking) -> list[list[int]]:
     """The packed index of each token of a sample's context and answer, in order, without the answer's last token."""
-    rows, source, first = [], layout.source.tolist(), 0
+    rows, source, first = [], layout.predicting_indices.tolist(), 0
     for sample in batch.samples:
         indices, first = source[first : first + len(sample.tokens)], first + len(sample.tokens)
         rows.append([*range(indices[0] - len(sample.context) + 1, indices[0] + 1), *indices[1:]] if indices else [])

@@ -16,7 +16,7 @@ from groupwise.core import Usage
 from groupwise.data import Backbone, Batch, Entropy, Logp, Measure, Memory, Policy, in_batch, in_graph, name_of, needs
 from groupwise.learner.auxiliary import AuxiliaryInputs, AuxiliaryLoss, ForwardResult, Term, coefficient_of
 from groupwise.learner.compute_measures import reads_policy
-from groupwise.learner.distributed import Alone, Ranks
+from groupwise.learner.distributed import Ranks, SingleProcess
 from groupwise.learner.forward import TokenStates
 from groupwise.learner.lane_sums import LaneSums, joined, order_of
 from groupwise.learner.language_policy import LanguagePolicy, policy_of
@@ -99,7 +99,7 @@ class Learner:
         side_models: Sequence[tuple[str, SideModel]] = (),
         from_directories: Mapping[str, torch.nn.Module] = MappingProxyType({}),
         memory: Sequence[tuple[str, Memory]] = (),
-        ranks: Ranks = Alone(),  # noqa: B008
+        ranks: Ranks = SingleProcess(),  # noqa: B008
         optimizer_offload: bool = False,
     ) -> None:
         assert isinstance(model, Policy | Backbone), "a model is a policy, or a language model with a head"
@@ -162,7 +162,7 @@ class Learner:
         The policy is forwarded only if `measures` has `Logp("policy")`, `Entropy()` or another measure of its
         distribution. That forward also records a mixture's choice of experts, unless the engine's choice is replayed.
         """
-        batch = batch.to(self.device).having(memory=dict(self.memories))
+        batch = batch.to(self.device).having(memories=dict(self.memories))
         wanted = sorted((m for m in measures if not in_batch(m)), key=repr)
         forwards_policy = any(map(reads_policy, wanted))
         if forwards_policy:
@@ -274,7 +274,7 @@ class Learner:
         """Accumulate gradients by microbatch."""
         microbatches = _microbatches(whole, step)
         terms = [part for part in auxiliary if coefficient_of(part)]
-        keep_logits = any(getattr(part, "router_logits", False) for part in terms)
+        keep_logits = any(getattr(part, "needs_router_logits", False) for part in terms)
         step_routing = StepRouting(self.model, replay, keep_logits=keep_logits)
         forwards = AuxiliaryInputs(self.model, microbatches, step_routing.forward_pass, self.ranks)
         prepared = [(coefficient_of(part), part(forwards)) for part in terms]
@@ -405,7 +405,7 @@ def _unfrozen(tensors: Mapping[str, Tensor], policy: torch.nn.Module) -> dict[st
     return {name: x for name, x in tensors.items() if name not in frozen}
 
 
-def _copy_saved(saved: Mapping[str, Tensor], current: Mapping[str, Tensor], ranks: Ranks = Alone()) -> None:  # noqa: B008
+def _copy_saved(saved: Mapping[str, Tensor], current: Mapping[str, Tensor], ranks: Ranks = SingleProcess()) -> None:  # noqa: B008
     assert saved.keys() == current.keys(), "a checkpoint of another model"
     for name, x in current.items():
         x.copy_(ranks.shard(saved[name], x))

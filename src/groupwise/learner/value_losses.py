@@ -83,7 +83,7 @@ def _half_sum(critic: str, error: Callable[[Tensor, Tensor, Batch], Tensor]) -> 
     def term(forwarded: ForwardResult) -> Float[Tensor, ""]:
         value, batch = forwarded.values(critic), forwarded.batch
         goal = batch[Return(critic)].to(value.dtype)
-        return (batch.share.to(value.dtype) * error(value, goal, batch)).sum() / 2
+        return (batch.loss_share.to(value.dtype) * error(value, goal, batch)).sum() / 2
 
     return term
 

@@ -30,7 +30,7 @@ def extend(run: OpenRun, iterations: int, disk: FileSystem = DISK) -> OpenRun:
 
 def park_model(layout: RunLayout, disk: FileSystem = DISK) -> None:
     """Move the finished model to `models/`, since training continues; delete it if `models/` has a copy already."""
-    run, model, checkpoints = layout.run, layout.model, finished_checkpoints(layout.checkpoints)
+    run, model, checkpoints = layout.run_directory, layout.model, finished_checkpoints(layout.checkpoints)
     if not model.is_dir() or not checkpoints:
         return
     target = layout.model_at(checkpoints[-1][0])  # a solved run ends before its last iteration

@@ -18,7 +18,7 @@ from groupwise.verifiers.no_verifier import NoVerifier
 
 def closing_message(layout: RunLayout, report: Path, recorder: Recorder, ready: RunObjects) -> str:
     """The last output of a run: held-out accuracy and score, paths, and the next command."""
-    recipe, run = ready.recipe, layout.run
+    recipe, run = ready.recipe, layout.run_directory
     if recorder.stopping:
         status = f"{recorder.stopping} after {recorder.done} of {recipe.iterations} iterations; saved."
         if recorder.done < 0:
@@ -44,14 +44,14 @@ def nothing_to_do(layout: RunLayout, ready: RunObjects, recorder: Recorder) -> l
     iterations = ready.recipe.iterations
     count = f"{recorder.done} of {iterations} iterations"
     if recorder.solved and recorder.done < iterations:
-        command = extend_command(layout.run, 2 * iterations, *code_of(ready.user_code))
+        command = extend_command(layout.run_directory, 2 * iterations, *code_of(ready.user_code))
         return [f"nothing to do: the task is solved, after {count}", f"train on nevertheless: {command}"]
     return [f"nothing to do: {count} are done"] if recorder.done >= iterations else []
 
 
 def code_of(use: UserCode) -> tuple[str, tuple[str, ...]]:
     """The command-line options for the code of a run, and the names of its functions in memory."""
-    return use.options, tuple(use.in_memory)
+    return use.options, tuple(use.functions_in_memory)
 
 
 def dtype_note(recipe: Recipe) -> str:

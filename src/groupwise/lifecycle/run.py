@@ -20,7 +20,7 @@ from groupwise.lifecycle.alerts import Alerts, trained_role_reasons
 from groupwise.lifecycle.extend import park_model
 from groupwise.lifecycle.final_message import closing_message, code_of, nothing_to_do
 from groupwise.lifecycle.resume_checks import check_changes, device_changes, record_changes
-from groupwise.lifecycle.run_handle import Control, Ending
+from groupwise.lifecycle.run_handle import RunControl, RunEnding
 from groupwise.report.report import write_report
 from groupwise.rollout import Buffer
 from groupwise.runs.atomic_writes import (
@@ -61,7 +61,7 @@ class IterationWatch:
     objects: RunObjects
     progress: Progress
     alerts: Alerts
-    control: Control
+    control: RunControl
     file_system: FileSystem
     failed_exports: list[int] = field(default_factory=list)
 
@@ -79,7 +79,7 @@ class IterationWatch:
             except Storage as error:
                 self.failed_exports.append(iteration)
                 self.progress.notify(str(error))
-        self.control.on_iteration(self.run_layout.run, line)
+        self.control.on_iteration(self.run_layout.run_directory, line)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -111,12 +111,12 @@ def run_from(
     *,
     strict: bool = False,
     changed: bool = False,
-    control: Control | None = None,
+    control: RunControl | None = None,
     disk: FileSystem = DISK,
-) -> Ending:
+) -> RunEnding:
     """Run the loop from the newest checkpoint or the start. Then write the report and, unless stopped, the model."""
     checkpoint = newest_checkpoint(run.layout, strict=strict)
-    control = control or Control()
+    control = control or RunControl()
     progress = control.progress(objects.recipe.iterations, checkpoint.iteration if checkpoint else 0)
     progress.leading = LOSS if objects.recipe.trains_stored_answers else progress.leading
     progress.notify(f"run: {run.path}")
@@ -144,7 +144,7 @@ def run_from(
         report_error(training, error)
         if isinstance(error, Stuck):
             record_ending(training, error.cause)
-            return Ending(error.cause, CODES.get(error.cause, 0))
+            return RunEnding(error.cause, CODES.get(error.cause, 0))
         raise
     finally:
         progress.end()
@@ -165,7 +165,7 @@ def report_error(training: Training, error: BaseException) -> None:
         notify(f"continue from the last checkpoint: {command}")
 
 
-def ended(training: Training) -> Ending:
+def ended(training: Training) -> RunEnding:
     """Write what is left to write. A signal that ends this prints how to continue: the checkpoint is complete."""
     try:
         return ending_of(training)
@@ -175,19 +175,19 @@ def ended(training: Training) -> Ending:
         raise
 
 
-def ending_of(training: Training) -> Ending:
+def ending_of(training: Training) -> RunEnding:
     """Write the report and, unless the run was stopped, the model. Returns how the run ended."""
     layout, recorder, watch = training.run.layout, training.recorder, training.watch
     if recorder.done >= 0:
         remove_checkpoint(layout, watch.file_system)
     if not recorder.stopping:
         write_model_directory(layout, training.objects, layout.model, watch.file_system)
-    with storage_errors("the report", layout.run):
-        report = write_report([layout.run])
+    with storage_errors("the report", layout.run_directory):
+        report = write_report([layout.run_directory])
     check_models(layout, watch.failed_exports)
     record_ending(training, recorder.stopping)
     message = closing_message(layout, report, recorder, training.objects)
-    return Ending(recorder.stopping, CODES.get(recorder.stopping, 0), message)
+    return RunEnding(recorder.stopping, CODES.get(recorder.stopping, 0), message)
 
 
 def record_ending(training: Training, stopped: str) -> None:
@@ -200,7 +200,7 @@ def assembled(
     objects: RunObjects,
     checkpoint: Checkpoint | None,
     progress: Progress,
-    control: Control,
+    control: RunControl,
     *,
     changed: bool,
     disk: FileSystem,
@@ -215,7 +215,7 @@ def assembled(
         progress.notify(
             f"warning: {line}: the numbers of both differ by rounding; the dtype stays {recipe.machine.dtype}"
         )
-    changes = [*check_changes(run, objects, state, accept=changed), *objects.user_code.changes, *moved]
+    changes = [*check_changes(run, objects, state, accept=changed), *objects.user_code.accepted_changes, *moved]
     if recipe.iterations > run.info.iterations:
         park_model(layout, disk)
     trackers = {"trackers": recipe.trackers, "load": objects.user_code.find}
@@ -235,7 +235,7 @@ def assembled(
         notify=progress.notify, decode=objects.tokenizer.decode, disk=disk,
     )  # fmt: skip
     remove_later_models(layout, done, disk)
-    with storage_errors("the checkpoints", layout.run):
+    with storage_errors("the checkpoints", layout.run_directory):
         remove_leftovers(layout.checkpoints, (), disk)
     replay = ReplyLogFile(layout, lambda: recorder.done, progress.notify, disk=disk)
     deadline = recipe.machine.verdict_deadline
@@ -295,7 +295,7 @@ def checkpoint_errors(layout: RunLayout, *, changed: bool) -> Iterator[None]:
         if not changed:
             raise
         raise BadData(
-            f"the checkpoint of {layout.run} does not fit its changed recipe",
+            f"the checkpoint of {layout.run_directory} does not fit its changed recipe",
             evidence=f"{type(error).__name__}: {error}",
             fix="restore the old recipe.toml, or start a new run with this one",
         ) from error
@@ -313,7 +313,7 @@ def check_pending(recipe: Recipe, buffer: Buffer) -> None:
 
 def write_model_directory(layout: RunLayout, objects: RunObjects, model: Path, disk: FileSystem) -> None:
     """Write the current model or adapter to a directory of the run, atomically."""
-    with storage_errors("the model", layout.run):
+    with storage_errors("the model", layout.run_directory):
         if not model.parent.is_dir():
             disk.mkdir(model.parent)
         remove_leftovers(model.parent, [model.with_name(model.name + PARKED)], disk)
@@ -326,7 +326,7 @@ def check_models(layout: RunLayout, unwritten: Sequence[int]) -> None:
     missing = [i for i in unwritten if not layout.model_at(i).is_dir()]
     if missing:
         saved = [i for i, _, _ in finished_checkpoints(layout.checkpoints) if i in missing]
-        exports = [f"groupwise export {shlex.quote(str(layout.run))} A_NEW_DIRECTORY --at {i}" for i in saved]
+        exports = [f"groupwise export {shlex.quote(str(layout.run_directory))} A_NEW_DIRECTORY --at {i}" for i in saved]
         raise Storage(
             f"the models of these iterations could not be written: {', '.join(map(str, missing))}",
             evidence=f"{layout.models} lacks them; everything else of the run is complete",
@@ -342,7 +342,7 @@ def is_due(every: int, iteration: int, last: int) -> bool:
 def remove_later_models(layout: RunLayout, done: int, disk: FileSystem) -> None:
     """Remove models of iterations after the checkpoint, which will be computed again, and unfinished directories."""
     home = layout.models
-    with storage_errors("the models", layout.run):
+    with storage_errors("the models", layout.run_directory):
         remove_leftovers(home, home.glob(f"*{PARKED}"), disk)
         for path in sorted(home.glob("*")):
             if path.name.isdecimal() and int(path.name) > done:

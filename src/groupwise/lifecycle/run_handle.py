@@ -12,15 +12,15 @@ from groupwise.training.recorder import Recorder
 
 
 @dataclass(frozen=True, slots=True)
-class Ending:
+class RunEnding:
     """How a run ended: exit code, last message, and `stop_reason`, the reason of an early end ("" without one)."""
 
     stop_reason: str
-    code: int
+    exit_code: int
     message: str = ""
 
 
-class Control:
+class RunControl:
     """A program's handle on a run: it receives each iteration's metrics, and can stop the run from any thread.
 
     `on_iteration` gets the directory of the run, which may be a phase, and each line of metrics. `progress` makes the

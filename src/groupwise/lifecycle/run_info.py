@@ -37,7 +37,7 @@ def describe_run(
         seed=recipe.seed,
         iterations=recipe.iterations,
         use=dict(use.hashes),
-        in_memory={name: function_hash(function) for name, function in use.in_memory.items()},
+        in_memory={name: function_hash(function) for name, function in use.functions_in_memory.items()},
         **use.permissions
         | {"trust_remote_code": remote_code(find_model(recipe.model)) if use.trust_remote_code else {}},
         **identity,

@@ -13,7 +13,7 @@ from groupwise.config.user_code import UserCode
 from groupwise.core import BadData
 from groupwise.lifecycle.resume_checks import recipe_changes
 from groupwise.lifecycle.run import run_from
-from groupwise.lifecycle.run_handle import Control, Ending
+from groupwise.lifecycle.run_handle import RunControl, RunEnding
 from groupwise.lifecycle.start import begin, read_checked, reopen
 from groupwise.report.report import write_report
 from groupwise.rollout.prompt_template import FORMS
@@ -30,15 +30,15 @@ def run_phases(
     layout: RunLayout,
     text: str,
     use: UserCode,
-    finish: Callable[[Ending], object],
+    finish: Callable[[RunEnding], object],
     notify: Callable[[str], None],
     stop_after: float | None = None,
     *,
     command: str = "",
     strict: bool = False,
     changed: bool = False,
-    control: Control | None = None,
-) -> Ending:
+    control: RunControl | None = None,
+) -> RunEnding:
     """Start or continue each unfinished phase of a run, in order. Returns the ending of the last one that ran.
 
     `text` is its recipe.toml. A phase is finished when its model is written. The phases share the seconds of
@@ -46,7 +46,7 @@ def run_phases(
     the run's recipe gives it.
     """
     end = None if stop_after is None else time.monotonic() + stop_after
-    ending = Ending("", 0)
+    ending = RunEnding("", 0)
     phases = read_phases(parse_toml(text, str(layout.recipe)))
     folders = [RunLayout(layout.phase(phase.index, phase.name)) for phase in phases]
     for phase, folder in zip(phases, folders, strict=True):
@@ -56,10 +56,10 @@ def run_phases(
             check_recipe(layout, folder, started, recipe, accept=changed)
         if folder.model.is_dir():
             continue
-        if not folder.run.is_dir():
-            with storage_errors("a phase", layout.run):
-                DISK.mkdir(folder.run)
-                DISK.sync(layout.run)
+        if not folder.run_directory.is_dir():
+            with storage_errors("a phase", layout.run_directory):
+                DISK.mkdir(folder.run_directory)
+                DISK.sync(layout.run_directory)
         seconds = None if end is None else max(0.0, end - time.monotonic())
         with RunLock(folder) as lock:
             if started is not None:
@@ -75,12 +75,12 @@ def run_phases(
                 ready.verifier.close()
         del ready  # one model at a time in memory
         finish(ending)
-        with storage_errors("the report", layout.run):
-            report = write_report([folder.run for folder in folders if folder.is_run], layout.report)
+        with storage_errors("the report", layout.run_directory):
+            report = write_report([folder.run_directory for folder in folders if folder.is_run], layout.report)
         if not folder.model.is_dir():
             return ending
         notify(f"phase {phase.name} is finished; report of all phases: {report}")
-    notify(f"all phases of {layout.run} are finished")
+    notify(f"all phases of {layout.run_directory} are finished")
     return ending
 
 
@@ -98,11 +98,12 @@ def phase_recipe(layout: RunLayout, phase: Phase, use: UserCode) -> Recipe:
 
 def check_recipe(layout: RunLayout, phase: RunLayout, before: str, recipe: Recipe, *, accept: bool) -> None:
     """`BadData` if the run's recipe was changed for a phase that has started with `before`, unless `accept`."""
-    earlier = earlier_phases(phase.run)
+    earlier = earlier_phases(phase.run_directory)
     lines = min((recipe_changes(before, write_for(earlier, in_form(recipe, form))) for form in FORMS), key=len)
     if lines and not accept:
         raise BadData(
-            f"{layout.recipe} was changed for the phase {phase.run.name}, which has already started",
+            f"{layout.recipe} was changed for the phase {phase.run_directory.name}, which has already started",
             evidence="\n".join(lines),
-            fix=f"make both equal, or continue with the recipe in {phase.run}: groupwise resume {layout.run} --changed",
+            fix=f"make both equal, or continue with the recipe in {phase.run_directory}: "
+            f"groupwise resume {layout.run_directory} --changed",
         )

@@ -12,7 +12,7 @@ from groupwise.checks.check_flow import unfinished_pictures
 from groupwise.checks.check_inputs import check_inputs
 from groupwise.checks.check_kind import kind_errors
 from groupwise.checks.check_method import dry_run
-from groupwise.checks.checked import Checked
+from groupwise.checks.checked import CheckResult
 from groupwise.cluster.check_launch import check_launch
 from groupwise.config.devices import device_of, resolved
 from groupwise.config.recipe import Recipe
@@ -32,14 +32,14 @@ from groupwise.lifecycle.resume_checks import (
     side_model_hashes,
 )
 from groupwise.lifecycle.run_info import describe_run, movable
-from groupwise.models import Shape, find_model, read_shape
+from groupwise.models import DecoderShape, find_model, read_shape
 from groupwise.planning.this_cpu import duration_lines, measured_rates, run_duration
 from groupwise.runs.checkpoints import RunLock, finished_checkpoints
 from groupwise.runs.jsonl import read_lines
 from groupwise.runs.layout import RunLayout
 from groupwise.runs.open_run import OpenRun, start_run
 from groupwise.runs.phase_directories import earlier_phases, phases_with
-from groupwise.training.build import Inputs, RunObjects, build
+from groupwise.training.build import RunInputs, RunObjects, build
 
 
 def directory_name(task: str) -> str:
@@ -51,9 +51,9 @@ def directory_name(task: str) -> str:
     return re.sub(r"[^\w.-]+", "-", Path(task.partition("@")[0]).stem).strip("-")
 
 
-def read_checked(recipe: Recipe, use: UserCode, notify: Callable[[str], None]) -> Inputs:
+def read_checked(recipe: Recipe, use: UserCode, notify: Callable[[str], None]) -> RunInputs:
     """Read and check the inputs of a run. Raises all errors of the recipe as one; `notify` gets notes for the user."""
-    checked = Checked(dry_run(recipe)) + check_inputs(recipe, use)
+    checked = CheckResult(dry_run(recipe)) + check_inputs(recipe, use)
     raise_all(checked.errors)
     assert checked.inputs is not None, "without an error, all is read"
     for note in (*checked.notes, *time_notes(recipe, checked.inputs, use)):
@@ -61,12 +61,12 @@ def read_checked(recipe: Recipe, use: UserCode, notify: Callable[[str], None]) -
     return checked.inputs
 
 
-def time_notes(recipe: Recipe, inputs: Inputs, use: UserCode) -> list[str]:
+def time_notes(recipe: Recipe, inputs: RunInputs, use: UserCode) -> list[str]:
     """Lines about the seconds of a run of one process on a CPU; none for others, whose rates are not known."""
     recipe = resolved(recipe)
     shape = read_shape(find_model(recipe.model), trust_remote_code=use.trust_remote_code)
     alone = type(recipe.engine) is Native and recipe.cluster.ranks == 1 and not recipe.trains_stored_answers
-    if not (alone and isinstance(shape, Shape) and device_of(recipe.machine.device) == "cpu"):
+    if not (alone and isinstance(shape, DecoderShape) and device_of(recipe.machine.device) == "cpu"):
         return []
     prompt = max(len(prompt.token_ids) for prompt in all_problems(inputs.task))
     rates = measured_rates(recipe.machine.dtype, recipe.machine.threads)
@@ -81,7 +81,7 @@ def reach_engines(ready: RunObjects) -> None:
 
 def begin(lock: RunLock, ready: RunObjects, use: UserCode, base: str, command: str) -> OpenRun:
     """Write run.json and recipe.toml, which make an empty directory a run. `base` names its published method."""
-    run = lock.layout.run
+    run = lock.layout.run_directory
     phases = phases_with(run)
     earlier = earlier_phases(run, phases)
     text = write_for(earlier, ready.recipe)
@@ -132,7 +132,7 @@ def check_continues(layout: RunLayout) -> None:
     done = max((line.get("iteration", 0) for line in read_lines(layout.metrics)), default=0)
     if done or layout.model.is_dir():
         raise Storage(
-            f"{layout.run} has no checkpoint to continue from",
+            f"{layout.run_directory} has no checkpoint to continue from",
             evidence=f"its metrics have {done} iterations, and {layout.checkpoints} has no checkpoint",
             fix=f"restore the checkpoints, or start a new run: groupwise train {shlex.quote(str(layout.recipe))}",
         )

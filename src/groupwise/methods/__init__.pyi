@@ -81,7 +81,7 @@ from groupwise.methods.multi_agent.m_grpo import m_grpo as m_grpo
 from groupwise.methods.multi_agent.parrot import ClaimPressure as ClaimPressure
 from groupwise.methods.multi_agent.parrot import parrot as parrot
 from groupwise.methods.multi_agent.trustgeogen import trustgeogen as trustgeogen
-from groupwise.methods.now import Now as Now
+from groupwise.methods.now import ScheduleInput as ScheduleInput
 from groupwise.methods.published_methods import published as published
 from groupwise.methods.ratio.cispo import InsideClip as InsideClip
 from groupwise.methods.ratio.cispo import cispo as cispo

@@ -22,7 +22,7 @@ from groupwise.data import (
     side_models_of,
 )
 from groupwise.learner import AuxiliaryLoss, RouterReplay, SideModel, ValueModel
-from groupwise.methods.now import Now
+from groupwise.methods.now import ScheduleInput
 from groupwise.methods.schedules import FromMemory, Schedule, with_value
 from groupwise.methods.side_model_checks import check_side_models, value_targets
 from groupwise.methods.strategy_checks import check_curriculum, check_group_size
@@ -125,7 +125,7 @@ class Method:
             why = 'old_logprobs = "engine": without old log-probs, router_replay = "learner" has nothing to replay'
             raise ValueError(f'{why}\nset method.router_replay = "engine", or method.old_logprobs = "learner"')
 
-    def at(self, now: Now) -> "Method":
+    def at(self, now: ScheduleInput) -> "Method":
         """The method with the current number in place of each schedule. `InvalidValue` if a field refuses it."""
         method = self
         for path, schedule in self.schedules:

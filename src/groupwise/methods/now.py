@@ -1,16 +1,16 @@
-"""`Now`: the state of a run that a schedule reads."""
+"""`ScheduleInput`: the state of a run that a schedule reads."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-__all__ = ["Now"]
+__all__ = ["ScheduleInput"]
 
 
 @dataclass(frozen=True, slots=True)
-class Now:
+class ScheduleInput:
     """The input of a schedule: the iteration's number (from 0), the total number, and the method's memories by name."""
 
     iteration: int
-    iterations: int = 0
-    memory: Mapping[str, Any] = field(default_factory=dict)
+    total_iterations: int = 0
+    memories: Mapping[str, Any] = field(default_factory=dict)

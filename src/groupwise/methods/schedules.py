@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol, runtime_checkable
 
-from groupwise.methods.now import Now
+from groupwise.methods.now import ScheduleInput
 
 __all__ = [
     "After",
@@ -35,16 +35,16 @@ class Schedule(Protocol):
     __slots__ = ()
 
     @abstractmethod
-    def __call__(self, now: Now, /) -> float: ...
+    def __call__(self, now: ScheduleInput, /) -> float: ...
 
 
 @dataclass(frozen=True, slots=True)
 class Ramp(Schedule):
     """Linear from `start_value` to `end_value` over the first `over` iterations; with `over = 0` over the run.
 
-    >>> [Ramp(2.0, -2.0, 500)(Now(i)) for i in (0, 125, 500, 900)]
+    >>> [Ramp(2.0, -2.0, 500)(ScheduleInput(i)) for i in (0, 125, 500, 900)]
     [2.0, 1.0, -2.0, -2.0]
-    >>> Ramp(0.0, 1.0)(Now(5, iterations=20))
+    >>> Ramp(0.0, 1.0)(ScheduleInput(5, total_iterations=20))
     0.25
     """
 
@@ -52,8 +52,8 @@ class Ramp(Schedule):
     end_value: float
     over: int = 0
 
-    def __call__(self, now: Now) -> float:
-        x = min(now.iteration / max(self.over or now.iterations, 1), 1.0)
+    def __call__(self, now: ScheduleInput) -> float:
+        x = min(now.iteration / max(self.over or now.total_iterations, 1), 1.0)
         return self.start_value + (self.end_value - self.start_value) * x
 
 
@@ -63,7 +63,7 @@ class Curve(Schedule):
 
     With `over = 0` it spans the whole run. A power curve is `start_value + (end_value - start_value) x^power`.
 
-    >>> [round(Curve(2.0, -2.0, 500)(Now(i)), 3) for i in (0, 125, 250, 500)]
+    >>> [round(Curve(2.0, -2.0, 500)(ScheduleInput(i)), 3) for i in (0, 125, 250, 500)]
     [2.0, 1.414, 0.0, -2.0]
     """
 
@@ -73,8 +73,8 @@ class Curve(Schedule):
     shape: Literal["cosine", "cubic", "power"] = "cosine"
     power: float = 2.0
 
-    def __call__(self, now: Now) -> float:
-        x = min(now.iteration / max(self.over or now.iterations, 1), 1.0)
+    def __call__(self, now: ScheduleInput) -> float:
+        x = min(now.iteration / max(self.over or now.total_iterations, 1), 1.0)
         middle, half = (self.start_value + self.end_value) / 2, (self.start_value - self.end_value) / 2
         match self.shape:
             case "cosine":
@@ -89,14 +89,14 @@ class Curve(Schedule):
 class Decay(Schedule):
     """`start_value exp(-i / over)` at iteration i: exponential decay, as in Trust-GRPO.
 
-    >>> Decay(1.0, 10.0)(Now(0))
+    >>> Decay(1.0, 10.0)(ScheduleInput(0))
     1.0
     """
 
     start_value: float
     over: float
 
-    def __call__(self, now: Now) -> float:
+    def __call__(self, now: ScheduleInput) -> float:
         return self.start_value * math.exp(-now.iteration / self.over)
 
 
@@ -104,27 +104,29 @@ class Decay(Schedule):
 class Inverse(Schedule):
     """`start_value / (1 - i / iterations)` at iteration i of the run: a weight that grows. MDPO, arXiv:2005.09814.
 
-    >>> [Inverse(0.5)(Now(i, iterations=4)) for i in range(4)]
+    >>> [Inverse(0.5)(ScheduleInput(i, total_iterations=4)) for i in range(4)]
     [0.5, 0.6666666666666666, 1.0, 2.0]
     """
 
     start_value: float = 1.0
 
-    def __call__(self, now: Now) -> float:
-        return self.start_value / (1 - now.iteration / now.iterations) if now.iterations else self.start_value
+    def __call__(self, now: ScheduleInput) -> float:
+        return (
+            self.start_value / (1 - now.iteration / now.total_iterations) if now.total_iterations else self.start_value
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class After(Schedule):
     """0 for the first `iterations`, then 1: for a component that starts later, such as hints after a warm-up.
 
-    >>> [After(2)(Now(i)) for i in range(4)]
+    >>> [After(2)(ScheduleInput(i)) for i in range(4)]
     [0.0, 0.0, 1.0, 1.0]
     """
 
     iterations: int
 
-    def __call__(self, now: Now) -> float:
+    def __call__(self, now: ScheduleInput) -> float:
         return float(now.iteration >= self.iterations)
 
 
@@ -132,7 +134,7 @@ class After(Schedule):
 class Stairs(Schedule):
     """`start_value * factor^k` after k blocks of `every` iterations, but at least `min_value`.
 
-    >>> [round(Stairs(256.0, 0.7, 10)(Now(i)), 1) for i in (0, 9, 10, 20)]
+    >>> [round(Stairs(256.0, 0.7, 10)(ScheduleInput(i)), 1) for i in (0, 9, 10, 20)]
     [256.0, 256.0, 179.2, 125.4]
     """
 
@@ -141,7 +143,7 @@ class Stairs(Schedule):
     every: int
     min_value: float = 1.0
 
-    def __call__(self, now: Now) -> float:
+    def __call__(self, now: ScheduleInput) -> float:
         return max(self.start_value * self.factor ** (now.iteration // self.every), self.min_value)
 
 
@@ -149,7 +151,7 @@ class Stairs(Schedule):
 class PiecewiseConstant(Schedule):
     """A step function: each point is a pair of an iteration and the value from there on.
 
-    >>> [PiecewiseConstant(((0, 1.0), (2, 0.5)))(Now(i)) for i in range(4)]
+    >>> [PiecewiseConstant(((0, 1.0), (2, 0.5)))(ScheduleInput(i)) for i in range(4)]
     [1.0, 1.0, 0.5, 0.5]
     """
 
@@ -160,7 +162,7 @@ class PiecewiseConstant(Schedule):
         if iterations[:1] != [0] or iterations != sorted(set(iterations)):
             raise ValueError(f"{self}: needs points with increasing iterations, the first of them 0")
 
-    def __call__(self, now: Now) -> float:
+    def __call__(self, now: ScheduleInput) -> float:
         return [value for iteration, value in self.points if iteration <= now.iteration][-1]
 
 
@@ -168,7 +170,7 @@ class PiecewiseConstant(Schedule):
 class Cycle(Schedule):
     """The `values` in turn, one an iteration, then again from the first. For components that are trained by turns.
 
-    >>> [Cycle((0.0, 0.0, 1.0))(Now(i)) for i in range(4)]
+    >>> [Cycle((0.0, 0.0, 1.0))(ScheduleInput(i)) for i in range(4)]
     [0.0, 0.0, 1.0, 0.0]
     """
 
@@ -178,7 +180,7 @@ class Cycle(Schedule):
         if not self.values:
             raise ValueError("Cycle has no values: give one or more numbers")
 
-    def __call__(self, now: Now) -> float:
+    def __call__(self, now: ScheduleInput) -> float:
         return self.values[now.iteration % len(self.values)]
 
 
@@ -186,14 +188,14 @@ class Cycle(Schedule):
 class FromMemory(Schedule):
     """The current value of one of the method's memories, such as the coefficient of an adaptive KL penalty.
 
-    >>> FromMemory("kl")(Now(3, memory={"kl": 0.05}))
+    >>> FromMemory("kl")(ScheduleInput(3, memories={"kl": 0.05}))
     0.05
     """
 
     memory: str
 
-    def __call__(self, now: Now) -> float:
-        return float(now.memory[self.memory])
+    def __call__(self, now: ScheduleInput) -> float:
+        return float(now.memories[self.memory])
 
 
 def with_value(component: Any, path: str, value: float) -> Any:
@@ -231,7 +233,7 @@ def trial_iterations(schedules: Sequence[Schedule], iterations: int, memory: Map
     [0, 1, 10, 20]
     """
     last = max(iterations, 1) - 1
-    rows = [[float(schedule(Now(i, iterations, memory))) for schedule in schedules] for i in range(last + 1)]
+    rows = [[float(schedule(ScheduleInput(i, iterations, memory))) for schedule in schedules] for i in range(last + 1)]
     tried = {i * last // (SPREAD - 1) for i in range(SPREAD)}
     tried |= {choose(range(last + 1), key=x.__getitem__) for x in zip(*rows) for choose in (min, max)}
     tried |= {*{tuple(map(float.is_integer, rows[i])): i for i in range(last, -1, -1)}.values()}

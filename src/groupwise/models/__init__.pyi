@@ -10,7 +10,7 @@ from groupwise.models.checkpoint import weight_files as weight_files
 from groupwise.models.checkpoint import write_model as write_model
 from groupwise.models.compare_token_ids import different_ids as different_ids
 from groupwise.models.decoder.decoder import Decoder as Decoder
-from groupwise.models.decoder.decoder import Shape as Shape
+from groupwise.models.decoder.decoder import DecoderShape as DecoderShape
 from groupwise.models.decoder.packed_attention import attention as attention
 from groupwise.models.decoder.packed_attention import past as past
 from groupwise.models.decoder.prefix_packing import PrefixPacking as PrefixPacking
@@ -94,8 +94,8 @@ from groupwise.models.masked.predictor import Predictor as Predictor
 from groupwise.models.masked.unmask import MOST_UNMASKING_STEPS as MOST_UNMASKING_STEPS
 from groupwise.models.masked.unmask import Unmask as Unmask
 from groupwise.models.masked.unmask import UnmaskingSchedule as UnmaskingSchedule
-from groupwise.models.masked.unmasking_actions import Commit as Commit
-from groupwise.models.masked.unmasking_actions import Knobs as Knobs
+from groupwise.models.masked.unmasking_actions import CellCommit as CellCommit
+from groupwise.models.masked.unmasking_actions import DrawnKnobs as DrawnKnobs
 from groupwise.models.masked.unmasking_actions import decode_masked as decode_masked
 from groupwise.models.masked.unmasking_actions import encode_commits as encode_commits
 from groupwise.models.masked.unmasking_actions import encode_knobs as encode_knobs

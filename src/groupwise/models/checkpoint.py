@@ -11,11 +11,11 @@ import torch
 from torch import nn
 
 from groupwise.core import BadData, open_regular
-from groupwise.models.decoder.decoder import Sizes
+from groupwise.models.decoder.decoder import ModelSizes
 from groupwise.models.directories import base_directory
 from groupwise.models.flow.policy import FlowPolicy
 from groupwise.models.json_fields import short
-from groupwise.models.kind import Loading, write_json
+from groupwise.models.kind import LoadOptions, write_json
 from groupwise.models.kinds import KINDS, kind_of
 from groupwise.models.language_files import LanguageModel
 from groupwise.models.lora import read_adapter
@@ -43,8 +43,8 @@ QUANTISED = ("quantization_config", "compression_config")
 """Keys of config.json with the scheme of quantised weights: bitsandbytes, GPTQ, AWQ, FP8, compressed-tensors."""
 
 
-def read_shape(path: Path | str, *, context: int = 0, trust_remote_code: bool = False) -> Sizes:
-    """The architecture of the model in a directory, from config.json: a `Shape` if `Decoder` supports it, else `Sizes`.
+def read_shape(path: Path | str, *, context: int = 0, trust_remote_code: bool = False) -> ModelSizes:
+    """The architecture of the model in a directory: a `DecoderShape` if `Decoder` supports it, else `ModelSizes`.
 
     `context` is the longest sequence in use, in tokens. `trust_remote_code` executes Python files of a directory that
     ships its own code. BadData for a model that cannot be computed exactly.
@@ -60,7 +60,7 @@ def read_shape(path: Path | str, *, context: int = 0, trust_remote_code: bool = 
     except KeyError as error:
         raise BadData(f"{path / 'config.json'} lacks {error.args[0]}", fix="fetch the file again") from error
     except (TypeError, ValueError, OverflowError) as error:
-        what, fix = f"{path / 'config.json'} does not describe {kind.described}", "fetch the file again"
+        what, fix = f"{path / 'config.json'} does not describe {kind.description}", "fetch the file again"
         raise BadData(what, evidence=str(error), fix=fix) from error
     if context > shape.positions:
         raise BadData(
@@ -88,7 +88,7 @@ def read_model(
     directory = Path(path)
     path = base_directory(directory)
     shape = read_shape(path, context=context, trust_remote_code=trust_remote_code)
-    loading = Loading(dtype=dtype, device=device, seed=seed, trust_remote_code=trust_remote_code)
+    loading = LoadOptions(dtype=dtype, device=device, seed=seed, trust_remote_code=trust_remote_code)
     model: Model = KINDS[shape.kind].read(path, shape, loading)
     if directory != path:
         read_adapter(model, directory, base_sha256=fingerprint(path))
@@ -131,10 +131,10 @@ def write_model(model: Model, path: Path | str, *, tokenizer: Tokenizer, source:
     `source` is the directory that the model was read from: its begin, end and padding ids and its
     `generation_config.json` are kept.
     """
-    path, ends = Path(path), sorted(tokenizer.eos)
+    path, ends = Path(path), sorted(tokenizer.eos_ids)
     kind = KINDS[model.shape.kind]
     config = kind.config(model)
-    stored = {} if source is None else _generation(base_directory(Path(source)), tokenizer.eos)
+    stored = {} if source is None else _generation(base_directory(Path(source)), tokenizer.eos_ids)
     generation = {"eos_token_id": ends, "pad_token_id": ends[0], **stored}
     ids = {name: id for name, id in generation.items() if name in IDS}
     tokenizer.save(path)

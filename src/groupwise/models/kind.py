@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from groupwise.models.decoder.decoder import Sizes
+from groupwise.models.decoder.decoder import ModelSizes
 from groupwise.models.model_files import read_json
 from groupwise.models.tokenizer import Tokenizer, stored_tokenizer
 from groupwise.models.weights import stored_weights
@@ -20,7 +20,7 @@ __all__ = ["ModelKind"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Loading:
+class LoadOptions:
     """How a model is loaded: dtype and device of its weights, the seed of fresh weights, and a permission."""
 
     dtype: torch.dtype
@@ -34,16 +34,16 @@ class Loading:
 
 
 class ModelKind(ABC):
-    """A kind of model. What other rooms ask of it are properties of its `Sizes`, whose `kind` is its `name`.
+    """A kind of model. What other rooms ask of it are properties of its `ModelSizes`, whose `kind` is its `name`.
 
     Engines, checks and memory of a kind are in tables of their rooms, by this name. Each `path` is the directory of a
     model, not that of an adapter; each `shape` and `model` are of this kind.
     """
 
     name: ClassVar[str]
-    described: ClassVar[str]
+    description: ClassVar[str]
     """What a config.json describes, for an error message."""
-    in_bfloat16: ClassVar[bool] = True
+    auto_bfloat16: ClassVar[bool] = True
     """Whether the dtype `auto` is bfloat16 on a GPU; else it is float32 there, too."""
     adapter_targets: ClassVar[tuple[str, ...]] = ()
     """The usual targets of an adapter; empty: the defaults of `Lora`."""
@@ -53,11 +53,11 @@ class ModelKind(ABC):
         """Whether a directory holds such a model. `config` is its config.json, empty without one."""
 
     @abstractmethod
-    def shape(self, path: Path, config: Mapping[str, Any], *, trust_remote_code: bool) -> Sizes:
+    def shape(self, path: Path, config: Mapping[str, Any], *, trust_remote_code: bool) -> ModelSizes:
         """The sizes of the model in a directory. KeyError, TypeError or ValueError for an invalid `config`."""
 
     @abstractmethod
-    def read(self, path: Path, shape: Any, loading: Loading) -> Any:
+    def read(self, path: Path, shape: Any, loading: LoadOptions) -> Any:
         """Load the model in a directory. BadData names every difference between its files and its `shape`."""
 
     @abstractmethod
@@ -91,7 +91,7 @@ class ModelKind(ABC):
         """The tokenizer of the prompts, with all end tokens."""
         return stored_tokenizer(path)
 
-    def sized(self, shape: Any, pipeline: Any) -> Sizes:
+    def sized(self, shape: Any, pipeline: Any) -> ModelSizes:
         """The sizes with the field `pipeline` of a recipe. `Usage` for settings that the model does not take."""
         return shape
 

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from groupwise.core import BadData
 from groupwise.models.decoder.architectures import config_of, shape_of, unsupported
-from groupwise.models.decoder.decoder import Decoder, Shape, Sizes
+from groupwise.models.decoder.decoder import Decoder, DecoderShape, ModelSizes
 from groupwise.models.decoder.transformers_files import (
     read_transformers,
     transformers_outline,
@@ -17,7 +17,7 @@ from groupwise.models.decoder.transformers_files import (
     write_transformers,
 )
 from groupwise.models.decoder.transformers_model import TransformersModel
-from groupwise.models.kind import Loading, ModelKind, write_json
+from groupwise.models.kind import LoadOptions, ModelKind, write_json
 from groupwise.models.model_files import read_json
 from groupwise.models.tokenizer import Tokenizer
 from groupwise.models.weights import FRESH, StoredTensor, differences, header, refuse_types, stored_weights, tensors
@@ -29,21 +29,21 @@ HEAD = "lm_head.weight"
 
 
 class LanguageKind(ModelKind):
-    """Language models. A `Shape` is read as a `Decoder`, other sizes as the modules of transformers."""
+    """Language models. A `DecoderShape` is read as a `Decoder`, other sizes as the modules of transformers."""
 
-    name = Sizes.kind
-    described = "a decoder"
+    name = ModelSizes.kind
+    description = "a decoder"
 
     def recognises(self, path: Path, config: Mapping[str, Any]) -> bool:
         return True
 
-    def shape(self, path: Path, config: Mapping[str, Any], *, trust_remote_code: bool) -> Sizes:
+    def shape(self, path: Path, config: Mapping[str, Any], *, trust_remote_code: bool) -> ModelSizes:
         if config.get("auto_map") or unsupported(config):
             return transformers_sizes(path, trust_remote_code=trust_remote_code)
         return shape_of(config)
 
-    def read(self, path: Path, shape: Sizes, loading: Loading) -> LanguageModel:
-        if isinstance(shape, Shape):
+    def read(self, path: Path, shape: ModelSizes, loading: LoadOptions) -> LanguageModel:
+        if isinstance(shape, DecoderShape):
             return _read_decoder(path, shape, loading)
         if not stored_weights(path):
             what = f"the model in {path} has no weights, and random weights are not possible for its config.json"
@@ -52,8 +52,8 @@ class LanguageKind(ModelKind):
         trusted = loading.trust_remote_code
         return read_transformers(path, dtype=loading.dtype, device=loading.device, trust_remote_code=trusted)
 
-    def outline(self, path: Path, shape: Sizes, *, trust_remote_code: bool) -> nn.Module:
-        if isinstance(shape, Shape):
+    def outline(self, path: Path, shape: ModelSizes, *, trust_remote_code: bool) -> nn.Module:
+        if isinstance(shape, DecoderShape):
             return Decoder(shape)
         return transformers_outline(path, trust_remote_code=trust_remote_code)
 
@@ -67,7 +67,7 @@ class LanguageKind(ModelKind):
             super().write(model, path, config)
 
 
-def _read_decoder(path: Path, shape: Shape, loading: Loading) -> Decoder:
+def _read_decoder(path: Path, shape: DecoderShape, loading: LoadOptions) -> Decoder:
     if not stored_weights(path):
         return Decoder.new(shape, loading.seed, dtype=loading.dtype, device=loading.device)
     files = {file: _headers(file) for file in stored_weights(path)}
@@ -75,7 +75,7 @@ def _read_decoder(path: Path, shape: Shape, loading: Loading) -> Decoder:
     if shape.layers > len(stored):
         raise _differs(path, f"num_hidden_layers is {shape.layers}, and there are {len(stored)} tensors")
     decoder = Decoder(shape)
-    if shape.tied:
+    if shape.tied_embeddings:
         stored.pop(HEAD, None)
     shapes = {name: tuple(p.shape) for name, p in decoder.named_parameters()}
     if evidence := differences(shapes, {name: x.shape for name, x in stored.items()}):
@@ -84,7 +84,7 @@ def _read_decoder(path: Path, shape: Shape, loading: Loading) -> Decoder:
     for file, headers in files.items():
         refuse_types(file, headers)
         weights |= tensors(file, headers, loading.convert)
-    if shape.tied:
+    if shape.tied_embeddings:
         _drop_tied_head(path, weights)
     decoder.load_state_dict(weights, assign=True)
     return decoder.requires_grad_(True)
@@ -95,9 +95,9 @@ def _headers(file: Path) -> dict[str, StoredTensor]:
     return {name: x for name, x in header(file).items() if not name.endswith("rotary_emb.inv_freq")}
 
 
-def write_fresh(shape: Shape, path: Path, *, tokenizer: Tokenizer) -> None:
+def write_fresh(shape: DecoderShape, path: Path, *, tokenizer: Tokenizer) -> None:
     """Write a directory for a model with random weights: configuration and tokenizer, no weights."""
-    ends = sorted(tokenizer.eos)
+    ends = sorted(tokenizer.eos_ids)
     tokenizer.save(path)
     write_json(path / "config.json", config_of(shape) | {"eos_token_id": ends, "pad_token_id": ends[0], FRESH: True})
 

@@ -14,7 +14,7 @@ from groupwise.core import BadData, MissingRequirement
 WORKER = Path(__file__).with_name("template_worker.py")
 
 
-class Renderer:
+class TemplateRenderer:
     """The worker process that renders templates: started on first use, restarted after it was killed. Thread-safe."""
 
     def __init__(self) -> None:
@@ -80,6 +80,6 @@ def _failed(why: str) -> BadData:
     return BadData(f"the chat template fails on this prompt: {why}", fix=fix)
 
 
-_RENDERER = Renderer()
+_RENDERER = TemplateRenderer()
 atexit.register(_RENDERER.close)
 render = _RENDERER.render

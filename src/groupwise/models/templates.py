@@ -84,7 +84,7 @@ class Template:
         parser = tokenizer.backend_tokenizer if self.source == _PROMPT else tokenizer.parser()
         templates = (*chat_templates(tokenizer.extra_files), self.source)
         object.__setattr__(self, "_parser", parser)
-        object.__setattr__(self, "_control", ControlTokens.of(parser, tokenizer.eos, templates))
+        object.__setattr__(self, "_control", ControlTokens.of(parser, tokenizer.eos_ids, templates))
 
     @property
     def digest(self) -> str:
@@ -176,7 +176,7 @@ class Template:
 
     def _from_end(self, text: str) -> str:
         """The rendered text from its first end token on. BadData without one."""
-        ends = [self.tokenizer.backend_tokenizer.id_to_token(i) for i in self.tokenizer.eos]
+        ends = [self.tokenizer.backend_tokenizer.id_to_token(i) for i in self.tokenizer.eos_ids]
         starts = [at for end in ends if end and (at := text.find(end)) >= 0]
         if not starts:
             what = "the chat template writes no end token after a tool call"
@@ -269,7 +269,7 @@ def encode_answer(tokenizer: Tokenizer, answer: str) -> tuple[int, ...]:
     eos_token = _config(tokenizer).get("eos_token")
     spelling = eos_token.get("content") if isinstance(eos_token, dict) else eos_token
     end = tokenizer.backend_tokenizer.token_to_id(spelling) if isinstance(spelling, str) else None
-    return (*tokenizer.encode(answer), end if end in tokenizer.eos else min(tokenizer.eos))
+    return (*tokenizer.encode(answer), end if end in tokenizer.eos_ids else min(tokenizer.eos_ids))
 
 
 def conversation_turn(tokenizer: Tokenizer, frame: tuple[Ids, Ids], answer: Ids, text: str) -> tuple[Ids, Ids, Ids]:
@@ -285,7 +285,7 @@ def conversation_turn(tokenizer: Tokenizer, frame: tuple[Ids, Ids], answer: Ids,
 
 def without_second_end(tokenizer: Tokenizer, answer: Ids, after: Ids) -> Ids:
     """The template's ids after an answer, without the end token if the model generated the same one."""
-    return after[1:] if answer[-1:] == after[:1] and answer[-1] in tokenizer.eos else after
+    return after[1:] if answer[-1:] == after[:1] and answer[-1] in tokenizer.eos_ids else after
 
 
 def chat_template(tokenizer: Tokenizer) -> str:

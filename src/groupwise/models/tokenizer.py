@@ -35,26 +35,26 @@ CACHED_TEXTS = 64
 class Tokenizer:
     """A model's tokenizer: its `tokenizer.json`, the ids that end an answer, and its other files.
 
-    Text never becomes a control token (`control`): `<|im_end|>` in a problem is ten characters, and so is a `<think>`
-    that the model's chat template writes. End tokens decode to nothing. Other special tokens decode to their spelling,
-    so that a verifier sees them.
+    Text never becomes a control token (`control_tokens`): `<|im_end|>` in a problem is ten characters, and so is a
+    `<think>` that the model's chat template writes. End tokens decode to nothing. Other special tokens decode to their
+    spelling, so that a verifier sees them.
     """
 
     tokenizer_json: bytes = field(repr=False)
-    eos: frozenset[int]
+    eos_ids: frozenset[int]
     extra_files: tuple[tuple[str, bytes], ...] = field(default=(), repr=False)
     backend_tokenizer: tokenizers.Tokenizer = field(init=False, repr=False, compare=False)
-    control: ControlTokens = field(init=False, repr=False, compare=False)
+    control_tokens: ControlTokens = field(init=False, repr=False, compare=False)
     _text: Callable[[tuple[int, ...]], str] = field(init=False, repr=False, compare=False)
     _with_ends: Callable[[tuple[int, ...]], tuple[str, tuple[int, ...]]] = field(init=False, repr=False, compare=False)
     _template_ids: Callable[[str], tuple[int, ...]] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         fast = self.parser()
-        control = ControlTokens.of(fast, self.eos, chat_templates(self.extra_files))
+        control = ControlTokens.of(fast, self.eos_ids, chat_templates(self.extra_files))
         control.hide(fast)
         object.__setattr__(self, "backend_tokenizer", fast)
-        object.__setattr__(self, "control", control)
+        object.__setattr__(self, "control_tokens", control)
         object.__setattr__(self, "_text", lru_cache(CACHED)(self._decode))
         object.__setattr__(self, "_with_ends", lru_cache(CACHED_TEXTS)(self._decode_with_ends))
         object.__setattr__(self, "_template_ids", lru_cache(CACHED_TEXTS)(self._encode_template))
@@ -97,7 +97,7 @@ class Tokenizer:
         BadData names the first character, or word of a vocabulary of words, that the tokenizer has no token for.
         """
         with self.refusing(text):
-            return self.ids(self.control.encode(self.backend_tokenizer, text), bos=bos)
+            return self.ids(self.control_tokens.encode(self.backend_tokenizer, text), bos=bos)
 
     def encode_template(self, text: str) -> tuple[int, ...]:
         """The ids of a text that a recipe writes, such as a template's: the control tokens in it are tokens."""
@@ -105,7 +105,7 @@ class Tokenizer:
 
     def _encode_template(self, text: str) -> tuple[int, ...]:
         with self.refusing(text):
-            return self.ids(self.control.encode(self.parser(), "", left=text), bos=False)
+            return self.ids(self.control_tokens.encode(self.parser(), "", left=text), bos=False)
 
     def ids(self, encoding: tokenizers.Encoding, *, bos: bool) -> tuple[int, ...]:
         """The ids of an encoding. With `bos`, the tokenizer's begin-of-text tokens come first (Llama has one)."""
@@ -136,7 +136,7 @@ class Tokenizer:
 
     def _encodes(self, text: str) -> bool:
         try:
-            self.control.encode(self.backend_tokenizer, text)
+            self.control_tokens.encode(self.backend_tokenizer, text)
         except Exception:
             return False
         return True
@@ -146,7 +146,7 @@ class Tokenizer:
         return self._text(tuple(ids)) if len(ids) <= WINDOW else self._decode(ids)
 
     def _decode(self, ids: Sequence[int]) -> str:
-        return self.backend_tokenizer.decode([i for i in ids if i not in self.eos], skip_special_tokens=False)
+        return self.backend_tokenizer.decode([i for i in ids if i not in self.eos_ids], skip_special_tokens=False)
 
     def decode_with_ends(self, ids: Sequence[int]) -> tuple[str, tuple[int, ...]]:
         """The text of `ids`, and for each token the number of characters that are final after it.

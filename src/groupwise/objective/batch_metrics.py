@@ -76,8 +76,10 @@ def describe_samples(batch: Batch) -> dict[str, float]:
 def _range_of_scores(batch: Batch) -> dict[str, Tensor]:
     """The smallest, mean and largest score of the verdicts that have one."""
     verdicts = [s.verdict for s in batch.samples]
-    has_score = torch.tensor([v is not None and v.score is not None for v in verdicts], device=batch.score.device)
-    return _extremes("score", scores) if len(scores := batch.score[has_score]) else {}
+    has_score = torch.tensor(
+        [v is not None and v.score is not None for v in verdicts], device=batch.verdict_score.device
+    )
+    return _extremes("score", scores) if len(scores := batch.verdict_score[has_score]) else {}
 
 
 @torch.no_grad()

@@ -48,13 +48,13 @@ class Objective:
         """Compute each token's constants, `share` and `weight`, from the whole step, before it is split."""
         weights = (_per_token(w, step) for w in self.weights)
         weight = math.prod(weights, start=torch.ones_like(step.advantage))
-        return step.having(share=_per_token(self.aggregate, step), weight=weight)
+        return step.having(loss_share=_per_token(self.aggregate, step), weight=weight)
 
     def __call__(self, microbatch: Batch) -> Float[Tensor, ""]:
         """The loss of a microbatch, after `prepare`. The losses of all microbatches add up to the step's."""
         gain = microbatch.weight * _per_token(self.surrogate, microbatch)
         cost = sum((_per_token(p, microbatch) for p in self.penalties), start=-gain)
-        return (microbatch.share * cost).sum()
+        return (microbatch.loss_share * cost).sum()
 
 
 def _per_token(part: Callable[[Batch], Tensor], batch: Batch) -> Float[Tensor, " n"]:

@@ -5,7 +5,7 @@ from typing import Literal
 
 import torch
 
-from groupwise.models import Shape
+from groupwise.models import DecoderShape
 from groupwise.models.decoder.varlen_attention import varlen_obstacle
 
 LONG = 64
@@ -16,11 +16,11 @@ Kernel = Literal["flash", "varlen", "masked"]
 """The attention of the learner: flash attention of the CPU, `varlen_attn` of a GPU, or masked attention on a GPU."""
 
 
-def kernel_of(device: str, dtype: str, shape: Shape) -> Kernel:
+def kernel_of(device: str, dtype: str, shape: DecoderShape) -> Kernel:
     """The attention of the learner on a device. A GPU counts as one of compute capability 8.0 at least.
 
-    >>> from groupwise.models import Shape
-    >>> shape = Shape(vocabulary=9, width=8, layers=1, heads=1, kv_heads=1, head_dim=8, inner=8, positions=9)
+    >>> from groupwise.models import DecoderShape
+    >>> shape = DecoderShape(vocabulary=9, width=8, layers=1, heads=1, kv_heads=1, head_dim=8, mlp_width=8, positions=9)
     >>> kernel_of("cuda", "bfloat16", shape), kernel_of("cuda", "float32", shape)
     ('varlen', 'masked')
     """
@@ -30,7 +30,7 @@ def kernel_of(device: str, dtype: str, shape: Shape) -> Kernel:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Packed:
+class PackedMicrobatch:
     """The largest microbatch: `answer_count` answers to `prompt_count` prompts, which are stored once."""
 
     prompt_tokens: int
@@ -60,7 +60,9 @@ class Packed:
         return self.answer_count * self.answer_tokens * (self.prompt_tokens + self.answer_tokens)
 
 
-def activation_bytes(shape: Shape, packed: Packed, size: int, *, recompute: bool, kernel: Kernel) -> int:
+def activation_bytes(
+    shape: DecoderShape, packed: PackedMicrobatch, size: int, *, recompute: bool, kernel: Kernel
+) -> int:
     """Bytes that the forward of a microbatch stores, plus those that the backward of one layer adds.
 
     `size` is the bytes of one weight. With `recompute` a layer stores its input, and only one layer at a time
@@ -71,11 +73,11 @@ def activation_bytes(shape: Shape, packed: Packed, size: int, *, recompute: bool
     stored = shape.layers * packed.tokens * shape.width * size + layer if recompute else shape.layers * layer
     norm = norm_bytes(shape.width, size, fused=norms_are_fused(size, kernel))
     last = packed.tokens * norm + packed.answer_count * packed.answer_tokens * shape.width * size
-    mlp = packed.tokens * (3 * shape.width + 2 * shape.inner) * size
+    mlp = packed.tokens * (3 * shape.width + 2 * shape.mlp_width) * size
     return stored + last + max(mlp, attention_backward_bytes(shape, packed, size, kernel=kernel))
 
 
-def layer_bytes(shape: Shape, packed: Packed, size: int, *, kernel: Kernel) -> int:
+def layer_bytes(shape: DecoderShape, packed: PackedMicrobatch, size: int, *, kernel: Kernel) -> int:
     """Bytes that one layer stores: its norms, attention, and four inner vectors of the MLP.
 
     A fused attention with a shared prompt stores queries, keys, values and output once per token, and on a GPU a
@@ -84,14 +86,14 @@ def layer_bytes(shape: Shape, packed: Packed, size: int, *, kernel: Kernel) -> i
     """
     queries, keys = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
     fused = norms_are_fused(size, kernel)
-    token = 2 * norm_bytes(shape.width, size, fused=fused) + 4 * shape.inner * size
+    token = 2 * norm_bytes(shape.width, size, fused=fused) + 4 * shape.mlp_width * size
     if shape.qk_norm:
         token += (
             (queries + keys) * size + 4 * (shape.heads + shape.kv_heads) if fused else (queries + keys) * max(size, 4)
         )
     if kernel == "varlen":
         return packed.tokens * (token + 2 * (queries + keys) * size + 4 * shape.heads)
-    if kernel == "flash" and packed.prompt_tokens > LONG and not any(shape.windows):
+    if kernel == "flash" and packed.prompt_tokens > LONG and not any(shape.attention_windows):
         return packed.tokens * (token + 2 * (queries + keys) * size)
     if kernel == "masked" and shape.heads > shape.kv_heads:
         return packed.tokens * (token + queries * size) + math_bytes(shape, packed)
@@ -99,7 +101,7 @@ def layer_bytes(shape: Shape, packed: Packed, size: int, *, kernel: Kernel) -> i
     return packed.tokens * token + rows * size
 
 
-def math_bytes(shape: Shape, packed: Packed) -> int:
+def math_bytes(shape: DecoderShape, packed: PackedMicrobatch) -> int:
     """Bytes that torch's math kernel stores: scores, queries, and keys and values for each query head, in float32.
 
     It computes masked attention with fewer key heads than query heads on every GPU but those on which cuDNN does. The
@@ -110,7 +112,7 @@ def math_bytes(shape: Shape, packed: Packed) -> int:
     return 4 * (shape.heads * (packed.scores + prompts) + heads * (packed.tokens + 2 * packed.keys))
 
 
-def attention_backward_bytes(shape: Shape, packed: Packed, size: int, *, kernel: Kernel) -> int:
+def attention_backward_bytes(shape: DecoderShape, packed: PackedMicrobatch, size: int, *, kernel: Kernel) -> int:
     """Bytes that the backward of one attention adds on a GPU.
 
     `varlen_attn` gets copies of keys and values, and returns their gradients, which the kernel computes for each query
@@ -120,7 +122,7 @@ def attention_backward_bytes(shape: Shape, packed: Packed, size: int, *, kernel:
     if kernel != "varlen":
         return 2 * 4 * shape.heads * packed.scores if kernel == "masked" and shape.heads > shape.kv_heads else 0
     queries, keys = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
-    windows = set(shape.windows or (None,))
+    windows = set(shape.attention_windows or (None,))
     copied = max(
         packed.tokens if window is None and packed.prompt_tokens > LONG_ON_GPU else packed.keys_within(window)
         for window in windows
@@ -141,6 +143,6 @@ def norm_bytes(width: int, size: int, *, fused: bool) -> int:
     return width * 2 * size + 4 if fused else width * (max(size, 4) + size)
 
 
-def forward_bytes(shape: Shape, tokens: int, size: int) -> int:
+def forward_bytes(shape: DecoderShape, tokens: int, size: int) -> int:
     """Bytes of a forward without gradients: the residual stream, its norm, and three inner vectors."""
-    return tokens * (2 * shape.width + 3 * shape.inner) * size
+    return tokens * (2 * shape.width + 3 * shape.mlp_width) * size

@@ -7,7 +7,7 @@ from statistics import median
 from groupwise.config.recipe import Recipe
 from groupwise.core import Usage
 from groupwise.engines import Served
-from groupwise.models import Shape
+from groupwise.models import DecoderShape
 from groupwise.planning.cost_model import Lengths
 from groupwise.planning.device_splits import Placement, try_placement
 from groupwise.planning.machines import Machines, on_machines
@@ -18,7 +18,7 @@ SAMPLE, LEARN = "seconds/sample", "seconds/learn"
 ONE = Placement(devices=1, generators=1, learners=1, tensor_parallel=1)
 
 
-def calibrated(machines: Machines, run: Path, recipe: Recipe, shape: Shape, prompt: int) -> Machines:
+def calibrated(machines: Machines, run: Path, recipe: Recipe, shape: DecoderShape, prompt: int) -> Machines:
     """The machines with factors by which a plan of this finished run has its measured seconds.
 
     The run used one device, which sampled and learned in turn. `recipe` and `shape` are its own, `prompt` is its

@@ -18,7 +18,7 @@ COMPUTE_SHARE, READ_SHARE, LINK_SHARE = 0.4, 0.75, 0.25
 
 
 @dataclass(frozen=True, slots=True)
-class Card:
+class GpuCard:
     """A card as `source` has it: 10^9 bytes of memory, 10^12 dense bfloat16 operations and 10^9 bytes per second.
 
     `link_gb_s` is the rate of NVLink if it connects all cards of a host, else of PCIe, both directions together.
@@ -48,25 +48,25 @@ class Card:
         )
 
 
-CARDS: Mapping[str, Card] = MappingProxyType(
+CARDS: Mapping[str, GpuCard] = MappingProxyType(
     {
-        "a10": Card("A10", 24, 125, 600, 64, "NVIDIA A10 data sheet"),
-        "a40": Card("A40", 48, 149.7, 696, 64, "NVIDIA A40 data sheet"),
-        "a100": Card("A100 SXM 80GB", 80, 312, 2039, 600, "NVIDIA A100 data sheet"),
-        "a100-40gb": Card("A100 SXM 40GB", 40, 312, 1555, 600, "NVIDIA A100 data sheet"),
-        "a100-pcie": Card("A100 PCIe 80GB", 80, 312, 1935, 64, "NVIDIA A100 data sheet"),
-        "a6000": Card("RTX A6000", 48, 154.8, 768, 64, "NVIDIA RTX A6000 data sheet"),
-        "h20": Card("H20", 96, 148, 4000, 900, "NVIDIA H20 data sheet"),
-        "h100": Card("H100 SXM", 80, 989, 3350, 900, "NVIDIA H100 data sheet"),
-        "h100-pcie": Card("H100 PCIe", 80, 756, 2000, 128, "NVIDIA H100 PCIe data sheet"),
-        "h200": Card("H200 SXM", 141, 989, 4800, 900, "NVIDIA H200 data sheet"),
-        "l4": Card("L4", 24, 121, 300, 64, "NVIDIA L4 data sheet"),
-        "l40s": Card("L40S", 48, 362, 864, 64, "NVIDIA L40S data sheet"),
-        "rtx3090": Card("RTX 3090", 24, 71, 936, 64, "NVIDIA Ampere GA102 whitepaper"),
-        "rtx4090": Card("RTX 4090", 24, 165.2, 1008, 64, "NVIDIA Ada architecture whitepaper"),
-        "rtx5090": Card("RTX 5090", 32, 209.5, 1792, 128, "NVIDIA RTX Blackwell architecture whitepaper"),
-        "t4": Card("T4", 16, 65, 320, 32, "NVIDIA T4 data sheet", bfloat16=False),
-        "v100": Card("V100 SXM 32GB", 32, 125, 900, 300, "NVIDIA V100 data sheet", bfloat16=False),
+        "a10": GpuCard("A10", 24, 125, 600, 64, "NVIDIA A10 data sheet"),
+        "a40": GpuCard("A40", 48, 149.7, 696, 64, "NVIDIA A40 data sheet"),
+        "a100": GpuCard("A100 SXM 80GB", 80, 312, 2039, 600, "NVIDIA A100 data sheet"),
+        "a100-40gb": GpuCard("A100 SXM 40GB", 40, 312, 1555, 600, "NVIDIA A100 data sheet"),
+        "a100-pcie": GpuCard("A100 PCIe 80GB", 80, 312, 1935, 64, "NVIDIA A100 data sheet"),
+        "a6000": GpuCard("RTX A6000", 48, 154.8, 768, 64, "NVIDIA RTX A6000 data sheet"),
+        "h20": GpuCard("H20", 96, 148, 4000, 900, "NVIDIA H20 data sheet"),
+        "h100": GpuCard("H100 SXM", 80, 989, 3350, 900, "NVIDIA H100 data sheet"),
+        "h100-pcie": GpuCard("H100 PCIe", 80, 756, 2000, 128, "NVIDIA H100 PCIe data sheet"),
+        "h200": GpuCard("H200 SXM", 141, 989, 4800, 900, "NVIDIA H200 data sheet"),
+        "l4": GpuCard("L4", 24, 121, 300, 64, "NVIDIA L4 data sheet"),
+        "l40s": GpuCard("L40S", 48, 362, 864, 64, "NVIDIA L40S data sheet"),
+        "rtx3090": GpuCard("RTX 3090", 24, 71, 936, 64, "NVIDIA Ampere GA102 whitepaper"),
+        "rtx4090": GpuCard("RTX 4090", 24, 165.2, 1008, 64, "NVIDIA Ada architecture whitepaper"),
+        "rtx5090": GpuCard("RTX 5090", 32, 209.5, 1792, 128, "NVIDIA RTX Blackwell architecture whitepaper"),
+        "t4": GpuCard("T4", 16, 65, 320, 32, "NVIDIA T4 data sheet", bfloat16=False),
+        "v100": GpuCard("V100 SXM 32GB", 32, 125, 900, 300, "NVIDIA V100 data sheet", bfloat16=False),
     }
 )
 """The cards by name. A data sheet that states rates with sparsity has twice the dense ones.

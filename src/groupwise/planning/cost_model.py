@@ -6,10 +6,10 @@ from random import Random
 
 from groupwise.config.devices import device_of
 from groupwise.config.recipe import Recipe
-from groupwise.models import Shape
+from groupwise.models import DecoderShape
 from groupwise.planning.learner_kernels import MEASURES, forward_kernels, optimizer_step_kernels
 from groupwise.planning.machines import AssumedLengths, Machines
-from groupwise.planning.memory import BYTES, Process, key_value_bytes, run_memory
+from groupwise.planning.memory import BYTES, ProcessWork, key_value_bytes, run_memory
 from groupwise.planning.shapes import active_weights, weights_of
 from groupwise.planning.step_kernels import LAUNCH, step_kernels
 
@@ -47,17 +47,19 @@ def draw_lengths(assumed: AssumedLengths, prompt: int, limit: int) -> Lengths:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Times:
-    """Seconds of a run's operations; the fields of a simulator's `Setup` with the same names explain them."""
+class OperationTimes:
+    """Seconds of a run's operations; the fields of a simulator's `SimulationSetup` with the same names explain them."""
 
-    token: float
-    row: float
-    learn: float
-    update: float
-    publish: float
+    token_seconds: float
+    row_seconds: float
+    learn_token_seconds: float
+    update_seconds: float
+    publish_seconds: float
 
 
-def times_of(recipe: Recipe, shape: Shape, machines: Machines, lengths: Lengths, process: Process) -> Times:
+def times_of(
+    recipe: Recipe, shape: DecoderShape, machines: Machines, lengths: Lengths, process: ProcessWork
+) -> OperationTimes:
     """The seconds of each operation if `process.ranks` learners and engines of `process.split` devices do the work.
 
     A decoding step reads all weights once, and the cache of each row. Not included: prefills, verdicts, and the
@@ -70,20 +72,20 @@ def times_of(recipe: Recipe, shape: Shape, machines: Machines, lengths: Lengths,
     )
     weights = weights_of(shape) * size
     cache = lengths.live * key_value_bytes(shape, size)
-    return Times(
-        token=machines.sampling_factor * (step_seconds(recipe, shape, machines) + weights / read),
-        row=machines.sampling_factor * (cache / read + forward_operations(shape, lengths.live) / operations),
-        learn=machines.learning_factor * learning_seconds(recipe, shape, machines, lengths, process.ranks),
-        update=machines.learning_factor
+    return OperationTimes(
+        token_seconds=machines.sampling_factor * (step_seconds(recipe, shape, machines) + weights / read),
+        row_seconds=machines.sampling_factor * (cache / read + forward_operations(shape, lengths.live) / operations),
+        learn_token_seconds=machines.learning_factor * learning_seconds(recipe, shape, machines, lengths, process.ranks),
+        update_seconds=machines.learning_factor
         * (
             update_seconds(recipe, shape, machines, lengths.prompt, process.ranks)
             + LAUNCH * learning_kernels(recipe, shape, lengths, process.ranks)
         ),
-        publish=0.0 if process.shares_weights else weights / (machines.link_gb_s * 1e9),
+        publish_seconds=0.0 if process.shares_weights else weights / (machines.link_gb_s * 1e9),
     )
 
 
-def step_seconds(recipe: Recipe, shape: Shape, machines: Machines) -> float:
+def step_seconds(recipe: Recipe, shape: DecoderShape, machines: Machines) -> float:
     """Seconds of a decoding step besides reading and computing: given, or those of launching its kernels."""
     return (
         LAUNCH * step_kernels(recipe, shape)
@@ -92,7 +94,7 @@ def step_seconds(recipe: Recipe, shape: Shape, machines: Machines) -> float:
     )
 
 
-def forward_operations(shape: Shape, position: float) -> float:
+def forward_operations(shape: DecoderShape, position: float) -> float:
     """Operations of the forward of one token at a position: two for each weight, and the products of attention."""
     return 2 * active_weights(shape) + 4 * shape.layers * shape.heads * shape.head_dim * position
 
@@ -112,7 +114,7 @@ def measuring_passes(recipe: Recipe) -> int:
     return several + len(method.models_in_use)
 
 
-def learning_seconds(recipe: Recipe, shape: Shape, machines: Machines, lengths: Lengths, ranks: int) -> float:
+def learning_seconds(recipe: Recipe, shape: DecoderShape, machines: Machines, lengths: Lengths, ranks: int) -> float:
     """Seconds of all ranks for one token of an iteration: to compute it, or to gather the weights if that takes longer.
 
     Ranks that share weights move them once for each of the `passes` over a microbatch: they gather them for a forward
@@ -126,11 +128,11 @@ def learning_seconds(recipe: Recipe, shape: Shape, machines: Machines, lengths: 
     return max(computing, moved / tokens) / ranks
 
 
-def update_seconds(recipe: Recipe, shape: Shape, machines: Machines, prompt: int, ranks: int) -> float:
+def update_seconds(recipe: Recipe, shape: DecoderShape, machines: Machines, prompt: int, ranks: int) -> float:
     """Seconds of an iteration's optimizer steps: each reads and writes the optimizer's state once."""
-    memory = run_memory(recipe, shape, prompt, Process(has_engine=False, ranks=ranks))
+    memory = run_memory(recipe, shape, prompt, ProcessWork(has_engine=False, ranks=ranks))
     steps = recipe.method.minibatches * recipe.method.epochs
-    return steps * 2 * memory.always["optimizer"] / (machines.memory_gb_s * 1e9)
+    return steps * 2 * memory.always_bytes["optimizer"] / (machines.memory_gb_s * 1e9)
 
 
 def learning_kernels(recipe: Recipe, shape: Shape, lengths: Lengths, ranks: int) -> int:

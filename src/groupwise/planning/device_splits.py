@@ -5,13 +5,13 @@ from dataclasses import dataclass, replace
 
 from groupwise.config.recipe import Recipe
 from groupwise.engines import Native
-from groupwise.models import Shape
+from groupwise.models import DecoderShape
 from groupwise.planning.cost_model import Lengths, times_of
 from groupwise.planning.fitting import cached_tokens_that_fit, fits
 from groupwise.planning.machines import Machines
-from groupwise.planning.memory import Process
+from groupwise.planning.memory import ProcessWork
 from groupwise.planning.runnable import split_obstacle
-from groupwise.planning.simulator import Setup, Simulation, simulate
+from groupwise.planning.simulator import Simulation, SimulationSetup, simulate
 
 LAGS = (0, 1, 2, 4)
 """The bounds on the staleness that are tried: 0 is synchronous, and runs with 0 or 1 are reproducible."""
@@ -50,13 +50,13 @@ class Placement:
         return self.generators // self.tensor_parallel
 
     @property
-    def processes(self) -> dict[str, Process]:
+    def processes(self) -> dict[str, ProcessWork]:
         """The kinds of processes by name."""
         ranks, split, engines = self.learners, self.tensor_parallel, self.engines
         if self.together:
-            return {"both": Process(ranks=ranks, tensor_parallel=split, engines=engines)}
-        learner = Process(has_engine=False, ranks=ranks)
-        return {"learner": learner, "engine": Process(has_learner=False, tensor_parallel=split, engines=engines)}
+            return {"both": ProcessWork(ranks=ranks, tensor_parallel=split, engines=engines)}
+        learner = ProcessWork(has_engine=False, ranks=ranks)
+        return {"learner": learner, "engine": ProcessWork(has_learner=False, tensor_parallel=split, engines=engines)}
 
     @property
     def label(self) -> str:
@@ -65,11 +65,11 @@ class Placement:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Trial:
+class SimulatedPlacement:
     """A simulated placement. `run_scale`: the run has this many times the prompts and engines of the simulation."""
 
     placement: Placement
-    setup: Setup
+    setup: SimulationSetup
     run_scale: float
     simulation: Simulation
 
@@ -91,12 +91,12 @@ class Trial:
     @property
     def learning(self) -> float:
         """The mean seconds of learning from an iteration."""
-        tokens = self.simulation.tokens[self.warm :]
-        return self.setup.learn * sum(tokens) / len(tokens) + self.setup.update
+        tokens = self.simulation.trained_tokens[self.warm :]
+        return self.setup.learn_token_seconds * sum(tokens) / len(tokens) + self.setup.update_seconds
 
     def sampling(self) -> float:
         """Seconds of sampling an iteration alone, simulated without a learner."""
-        alone = replace(self.setup, learn=0.0, update=0.0, publish=0.0, max_staleness=0)
+        alone = replace(self.setup, learn_token_seconds=0.0, update_seconds=0.0, publish_seconds=0.0, max_staleness=0)
         return simulate(alone, ALONE).publish_times[-1] / ALONE
 
     @property
@@ -106,7 +106,7 @@ class Trial:
 
 
 def placements(
-    recipe: Recipe, shape: Shape, context: int, machines: Machines, *, together: bool, every: bool = True
+    recipe: Recipe, shape: DecoderShape, context: int, machines: Machines, *, together: bool, every: bool = True
 ) -> Iterator[Placement]:
     """The placements that fit in memory, each with the smallest engine that fits.
 
@@ -117,7 +117,7 @@ def placements(
     yield from (p for p in found if every or not obstacle(p, recipe, shape))
 
 
-def obstacle(placement: Placement, recipe: Recipe, shape: Shape) -> str:
+def obstacle(placement: Placement, recipe: Recipe, shape: DecoderShape) -> str:
     """Why this version does not run a placement; empty if it does."""
     return split_obstacle(
         recipe, shape, learners=placement.learners, split=placement.tensor_parallel, together=placement.together
@@ -125,7 +125,7 @@ def obstacle(placement: Placement, recipe: Recipe, shape: Shape) -> str:
 
 
 def _fitting(
-    recipe: Recipe, shape: Shape, context: int, machines: Machines, *, together: bool, learners: int
+    recipe: Recipe, shape: DecoderShape, context: int, machines: Machines, *, together: bool, learners: int
 ) -> Iterator[Placement]:
     """The placements that fit in memory; with `learners`, one with so few learners is among the splits."""
     count = machines.count
@@ -139,7 +139,7 @@ def _fitting(
         yield from [p for p in options if fitting(p, recipe, shape, context, machines)][:1]
         return
     for split in splits:
-        engine = Process(has_learner=False, tensor_parallel=split, engines=max(1, count // 2 // split))
+        engine = ProcessWork(has_learner=False, tensor_parallel=split, engines=max(1, count // 2 // split))
         if fits(recipe, shape, context, machines, engine):
             step = max(split, -(-count // (SPLITS + 1) // split) * split)
             last = [count - learners] if learners and split == 1 else []
@@ -150,12 +150,12 @@ def _fitting(
             return
 
 
-def fitting(placement: Placement, recipe: Recipe, shape: Shape, context: int, machines: Machines) -> bool:
+def fitting(placement: Placement, recipe: Recipe, shape: DecoderShape, context: int, machines: Machines) -> bool:
     """Whether all processes of a placement fit in memory."""
     return all(fits(recipe, shape, context, machines, process) for process in placement.processes.values())
 
 
-def any_fits(recipe: Recipe, shape: Shape, context: int, machines: Machines, *, every: bool = True) -> bool:
+def any_fits(recipe: Recipe, shape: DecoderShape, context: int, machines: Machines, *, every: bool = True) -> bool:
     """Whether a recipe fits on these machines in any placement; without `every`, in one that this version runs."""
     return any(
         next(placements(recipe, shape, context, machines, together=together, every=every), None)
@@ -164,8 +164,8 @@ def any_fits(recipe: Recipe, shape: Shape, context: int, machines: Machines, *, 
 
 
 def try_placement(
-    placement: Placement, max_staleness: int, recipe: Recipe, shape: Shape, machines: Machines, lengths: Lengths
-) -> Trial:
+    placement: Placement, max_staleness: int, recipe: Recipe, shape: DecoderShape, machines: Machines, lengths: Lengths
+) -> SimulatedPlacement:
     """Simulate a placement. Large runs are simulated at a scale: with a part of the prompts and engines."""
     group, answers = recipe.method.group_size, lengths.answers
     divisor = scale_of(placement.engines, recipe.prompts * group)
@@ -174,25 +174,29 @@ def try_placement(
     sampling = processes.get("engine") or processes["both"]
     learning = times_of(recipe, shape, machines, lengths, processes.get("learner") or processes["both"])
     decoding = times_of(recipe, shape, machines, lengths, sampling)
-    setup = Setup(
+    setup = SimulationSetup(
         engines=placement.engines // divisor,
         max_num_seqs=running_requests(recipe, shape, machines, lengths, sampling),
-        token=decoding.token,
-        row=decoding.row,
+        token_seconds=decoding.token_seconds,
+        row_seconds=decoding.row_seconds,
         prompts=prompts,
         group_size=group,
-        prompt=lengths.prompt,
-        length=lambda draw, sample: answers[(draw * group + sample) % len(answers)],
-        learn=learning.learn * recipe.prompts / prompts,
-        update=learning.update,
-        publish=decoding.publish,
+        prompt_tokens=lengths.prompt,
+        sample_length=lambda draw, sample: answers[(draw * group + sample) % len(answers)],
+        learn_token_seconds=learning.learn_token_seconds * recipe.prompts / prompts,
+        update_seconds=learning.update_seconds,
+        publish_seconds=decoding.publish_seconds,
         max_staleness=max_staleness,
     )
     simulation = simulate(setup, WARM + MEASURED)
-    return Trial(placement=placement, setup=setup, run_scale=recipe.prompts / prompts, simulation=simulation)
+    return SimulatedPlacement(
+        placement=placement, setup=setup, run_scale=recipe.prompts / prompts, simulation=simulation
+    )
 
 
-def running_requests(recipe: Recipe, shape: Shape, machines: Machines, lengths: Lengths, process: Process) -> int:
+def running_requests(
+    recipe: Recipe, shape: DecoderShape, machines: Machines, lengths: Lengths, process: ProcessWork
+) -> int:
     """The most running requests of an engine: at most `max_num_seqs`, and as many of mean length as its cache holds."""
     engine = recipe.engine if isinstance(recipe.engine, Native) else Native()
     cached = min(cached_tokens_that_fit(recipe, shape, lengths.prompt, machines, process), engine.kv_cache_tokens)
@@ -208,14 +212,16 @@ def scale_of(engines: int, samples: int) -> int:
     return max((d for d in range(1, engines + 1) if engines // d * d == engines and samples // d >= LEAST), default=1)
 
 
-def try_all(recipe: Recipe, shape: Shape, machines: Machines, lengths: Lengths, *, every: bool) -> list[Trial]:
+def try_all(
+    recipe: Recipe, shape: DecoderShape, machines: Machines, lengths: Lengths, *, every: bool
+) -> list[SimulatedPlacement]:
     """Simulate staleness 0 with all devices doing both, and each larger one with its best split: one trial for each.
 
     All splits are tried with staleness 1; with larger lags only those next to the best one so far. Without `every`,
     splits that this version does not run are left out.
     """
 
-    def trials(max_staleness: int, tried: Iterable[Placement]) -> list[Trial]:
+    def trials(max_staleness: int, tried: Iterable[Placement]) -> list[SimulatedPlacement]:
         return [try_placement(p, max_staleness, recipe, shape, machines, lengths) for p in tried]
 
     best = trials(0, placements(recipe, shape, lengths.prompt, machines, together=True, every=every))

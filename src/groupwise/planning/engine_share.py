@@ -7,11 +7,11 @@ from groupwise.config.recipe import Recipe
 from groupwise.core import Usage
 from groupwise.engines import Vllm
 from groupwise.engines.vllm.vllm_replicas import OWN_GPU
-from groupwise.models import Shape
-from groupwise.planning.memory import BYTES, GIB, Process, key_value_bytes, run_memory
+from groupwise.models import DecoderShape
+from groupwise.planning.memory import BYTES, GIB, ProcessWork, key_value_bytes, run_memory
 
 
-def with_engine_share(recipe: Recipe, shape: Shape, context: int, gpu_bytes: int) -> Recipe:
+def with_engine_share(recipe: Recipe, shape: DecoderShape, context: int, gpu_bytes: int) -> Recipe:
     """The recipe of a run whose engine is on the learner's GPU, of `gpu_bytes`, with the engine's share as a number.
 
     That is `OWN_GPU` less the learner's predicted memory: its peak, or what it keeps while an engine that sleeps
@@ -21,10 +21,10 @@ def with_engine_share(recipe: Recipe, shape: Shape, context: int, gpu_bytes: int
     engine = recipe.engine
     if not isinstance(engine, Vllm) or engine.gpu_memory_utilization != "by_plan":
         return recipe
-    learner = run_memory(recipe, shape, context, Process(has_engine=False))
+    learner = run_memory(recipe, shape, context, ProcessWork(has_engine=False))
     kept = learner.peak - learner.python_bytes
     if engine.placement == "colocated":
-        kept = sum(learner.always.values()) + sum(learner.phases.get("publishing", {}).values())
+        kept = sum(learner.always_bytes.values()) + sum(learner.phases.get("publishing", {}).values())
     share = floor(100 * (OWN_GPU - kept / gpu_bytes)) / 100
     size = BYTES[recipe.machine.dtype]
     needed = learner.parameters * size + (context + recipe.sampling.max_tokens) * key_value_bytes(shape, size)

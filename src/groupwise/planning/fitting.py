@@ -6,10 +6,10 @@ from dataclasses import replace
 from groupwise.config.recipe import Recipe
 from groupwise.config.recipe_toml import override
 from groupwise.engines import Native
-from groupwise.models import Shape
+from groupwise.models import DecoderShape
 from groupwise.planning.machines import Machines
-from groupwise.planning.memory import BYTES, Process, key_value_bytes, run_memory
-from groupwise.planning.shapes import Sparse
+from groupwise.planning.memory import BYTES, ProcessWork, key_value_bytes, run_memory
+from groupwise.planning.shapes import MixtureShape
 
 MOST_TOKENS = 1 << 24
 """The largest microbatch and the largest cache that is tried, in tokens."""
@@ -18,7 +18,7 @@ Change = tuple[str, str]
 Fits = Callable[[Recipe], bool]
 
 
-def fits(recipe: Recipe, shape: Shape, context: int, machines: Machines, process: Process) -> bool:
+def fits(recipe: Recipe, shape: DecoderShape, context: int, machines: Machines, process: ProcessWork) -> bool:
     """Whether a process fits in the memory of one device."""
     return run_memory(recipe, shape, context, process).peak <= machines.memory
 
@@ -41,7 +41,9 @@ def with_microbatch(recipe: Recipe, tokens: int) -> Recipe:
     return replace(recipe, machine=replace(recipe.machine, microbatch_tokens=tokens))
 
 
-def largest_microbatch(recipe: Recipe, shape: Shape, context: int, machines: Machines, process: Process) -> int:
+def largest_microbatch(
+    recipe: Recipe, shape: DecoderShape, context: int, machines: Machines, process: ProcessWork
+) -> int:
     """The largest `machine.microbatch_tokens` that fits, at most an iteration's tokens; 0 if one answer does not fit.
 
     A microbatch has at least one answer, so a smaller number of tokens saves nothing.
@@ -51,16 +53,18 @@ def largest_microbatch(recipe: Recipe, shape: Shape, context: int, machines: Mac
     return largest(lambda n: fits(with_microbatch(recipe, n), shape, context, machines, process), most)
 
 
-def cached_tokens_that_fit(recipe: Recipe, shape: Shape, context: int, machines: Machines, process: Process) -> int:
+def cached_tokens_that_fit(
+    recipe: Recipe, shape: DecoderShape, context: int, machines: Machines, process: ProcessWork
+) -> int:
     """The tokens whose keys and values fit on a device of an engine, beside everything else while it samples."""
     memory = run_memory(recipe, shape, context, process)
-    parts = {**memory.always, **memory.phases["sampling"]}
+    parts = {**memory.always_bytes, **memory.phase_bytes["sampling"]}
     beside = memory.python_bytes + sum(bytes_ for name, bytes_ in parts.items() if name not in ("rows", "prompts"))
     token = key_value_bytes(shape, BYTES[recipe.machine.dtype]) / process.tensor_parallel
     return max(0, int((machines.memory - beside) / token))
 
 
-def nearest_changes(recipe: Recipe, shape: Shape, fitting: Fits, context: int) -> tuple[Change, ...] | None:
+def nearest_changes(recipe: Recipe, shape: DecoderShape, fitting: Fits, context: int) -> tuple[Change, ...] | None:
     """The changes to the nearest recipe that fits, empty if it fits as it is; None if no change is enough.
 
     Changes that leave the gradient as it is are tried first. A change that turns out to be unnecessary is left out.
@@ -81,7 +85,7 @@ def nearest_changes(recipe: Recipe, shape: Shape, fitting: Fits, context: int) -
     return tuple(relaxed(recipe, changes, fitting))
 
 
-def candidates(recipe: Recipe, shape: Shape, context: int) -> Iterator[Change]:
+def candidates(recipe: Recipe, shape: DecoderShape, context: int) -> Iterator[Change]:
     """Changes that save memory: first those without an effect on the gradient, last those that train less."""
     recompute = "machine.gradient_checkpointing", "true"
     learning = (run_memory(each, shape, context).during("learning") for each in (changed(recipe, [recompute]), recipe))
@@ -97,7 +101,7 @@ def candidates(recipe: Recipe, shape: Shape, context: int) -> Iterator[Change]:
         yield "engine.max_num_seqs", "1"
     if recipe.machine.dtype != "bfloat16":
         yield "machine.dtype", "bfloat16"
-    if recipe.lora is None and not isinstance(shape, Sparse):
+    if recipe.lora is None and not isinstance(shape, MixtureShape):
         yield "lora.rank", "16"
 
 

@@ -15,8 +15,8 @@ from groupwise.engines import Native, Served, Vllm
 from groupwise.engines.native.layouts import block_end, common_prefix_len
 from groupwise.learner import EMA, AdamW8bit, FromDirectory, SamplingPolicy, SideModel, ValueModel
 from groupwise.learner.moments import BLOCK
-from groupwise.models import Decoder, Lora, Shape
-from groupwise.planning.activations import Packed, activation_bytes, forward_bytes, kernel_of
+from groupwise.models import Decoder, DecoderShape, Lora
+from groupwise.planning.activations import PackedMicrobatch, activation_bytes, forward_bytes, kernel_of
 from groupwise.planning.shapes import layer_weights, weights_of
 
 BYTES = {"float64": 8, "float32": 4, "bfloat16": 2}
@@ -63,7 +63,7 @@ FIXES: Mapping[str, tuple[str, ...]] = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Process:
+class ProcessWork:
     """The work of one process, and with how many others it shares its tensors. The default does everything alone.
 
     `ranks` learners hold equal shards of weights, gradients, moments and side models. An engine spans `tensor_parallel`
@@ -82,12 +82,12 @@ class Process:
         return self.has_learner and self.has_engine and self.ranks == self.tensor_parallel == 1
 
 
-ALONE = Process()
+ALONE = ProcessWork()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Memory:
-    """The predicted memory in bytes, by use. The uses in `always` exist all the time, a phase's uses during it.
+class MemoryPrediction:
+    """The predicted memory in bytes, by use. The uses in `always_bytes` exist all the time, a phase's uses during it.
 
     `parameters` and `trained_parameters` count weights. `python_bytes` are the bytes of Python and its libraries.
     """
@@ -95,13 +95,13 @@ class Memory:
     parameters: int
     trained_parameters: int
     python_bytes: int
-    always: Mapping[str, int]
-    phases: Mapping[str, Mapping[str, int]]
+    always_bytes: Mapping[str, int]
+    phase_bytes: Mapping[str, Mapping[str, int]]
 
     @property
     def largest_phase(self) -> str:
         """The name of the phase that needs the most memory."""
-        return max(self.phases, key=lambda name: sum(self.phases[name].values()))
+        return max(self.phase_bytes, key=lambda name: sum(self.phase_bytes[name].values()))
 
     @property
     def peak(self) -> int:
@@ -111,14 +111,14 @@ class Memory:
     @property
     def parts(self) -> Mapping[str, int]:
         """The bytes of each use of memory at the peak."""
-        return {**self.always, **self.phases[self.largest_phase]}
+        return {**self.always_bytes, **self.phase_bytes[self.largest_phase]}
 
-    def during(self, phase: str) -> "Memory":
+    def during(self, phase: str) -> "MemoryPrediction":
         """The memory of one phase alone."""
-        return replace(self, phases={phase: self.phases[phase]})
+        return replace(self, phase_bytes={phase: self.phase_bytes[phase]})
 
 
-def run_memory(recipe: Recipe, shape: Shape, context: int, process: Process = ALONE) -> Memory:
+def run_memory(recipe: Recipe, shape: DecoderShape, context: int, process: ProcessWork = ALONE) -> MemoryPrediction:
     """The memory of a process of a run with a model of these sizes. `context` is the longest prompt, in tokens.
 
     It is an upper bound in one respect: all answers have `sampling.max_tokens` tokens. docs/memory.md derives the
@@ -163,12 +163,12 @@ def run_memory(recipe: Recipe, shape: Shape, context: int, process: Process = AL
         phases["saving"] = {"checkpoint": 2 * state // process.ranks if on_cpu else 0}
         if process.has_engine and keeps_memory(recipe):
             phases["saving"] = {**phases["saving"], "engine": copy}
-    return Memory(
+    return MemoryPrediction(
         parameters=held,
         trained_parameters=trained,
         python_bytes=libraries(recipe, process),
-        always=always,
-        phases=phases,
+        always_bytes=always,
+        phase_bytes=phases,
     )
 
 
@@ -191,7 +191,7 @@ def keeps_memory(recipe: Recipe) -> bool:
     )
 
 
-def libraries(recipe: Recipe, process: Process) -> int:
+def libraries(recipe: Recipe, process: ProcessWork) -> int:
     """Bytes of Python and of the libraries that a process imports."""
     used = {PEFT: recipe.lora is not None, BACKWARD: process.has_learner}
     used[CHECKPOINT] = process.has_learner and recipe.machine.gradient_checkpointing
@@ -226,14 +226,14 @@ def bytes_from_directories(recipe: Recipe, held: int, size: int) -> int:
     return sum(isinstance(part, FromDirectory) for _, part in recipe.method.models_in_use) * held * size
 
 
-def cache_bytes(recipe: Recipe, shape: Shape, context: int, process: Process) -> dict[str, int]:
+def cache_bytes(recipe: Recipe, shape: DecoderShape, context: int, process: ProcessWork) -> dict[str, int]:
     """Bytes of the keys and values that one device of an engine caches: of running requests, and of prompts."""
     token = key_value_bytes(shape, BYTES[recipe.machine.dtype]) // process.tensor_parallel
     rows, prompts = running_tokens(recipe, context, process.engines), cached_prompts(recipe, context, process.engines)
     return {"rows": rows * token, "prompts": prompts * token}
 
 
-def adapter_weights(shape: Shape, lora: Lora) -> int:
+def adapter_weights(shape: DecoderShape, lora: Lora) -> int:
     """The weights of an adapter: `rank * (inputs + outputs)` for each linear layer that it adapts."""
     return sum(lora.rank * (m.in_features + m.out_features) for m in adapted_matrices(shape, lora))
 
@@ -252,7 +252,7 @@ def side_model_bytes(part: SideModel, weights: int, size: int) -> int:
 
 
 def learning_bytes(
-    recipe: Recipe, shape: Shape, context: int, trained: int, process: Process = ALONE
+    recipe: Recipe, shape: DecoderShape, context: int, trained: int, process: ProcessWork = ALONE
 ) -> dict[str, dict[str, int]]:
     """The memory of the learner in each of its phases: forward without gradient, backward, optimizer step.
 
@@ -290,7 +290,7 @@ def learning_bytes(
     }
 
 
-def microbatch(recipe: Recipe, context: int, lanes: int = 1) -> tuple[Packed, bool]:
+def microbatch(recipe: Recipe, context: int, lanes: int = 1) -> tuple[PackedMicrobatch, bool]:
     """The largest microbatch of a step, and whether each of the lanes that share the step has several microbatches.
 
     It has at most `machine.microbatch_tokens` tokens, or is one unit that the objective couples: a sample, a group or
@@ -306,15 +306,19 @@ def microbatch(recipe: Recipe, context: int, lanes: int = 1) -> tuple[Packed, bo
     fit = whole * method.group_size + max(0, rest - context) // answer
     answers = min(step, max(unit, fit // unit * unit))
     held = -(-answers // method.group_size)
-    return Packed(prompt_tokens=context, answer_tokens=answer, prompt_count=held, answer_count=answers), answers < step
+    return PackedMicrobatch(
+        prompt_tokens=context, answer_tokens=answer, prompt_count=held, answer_count=answers
+    ), answers < step
 
 
-def logit_bytes(shape: Shape, tokens: int) -> int:
+def logit_bytes(shape: DecoderShape, tokens: int) -> int:
     """Bytes of the learner's logits: three float32 blocks of at most `LOGITS` numbers, or `NARROWEST` per token."""
     return 3 * 4 * min(tokens * shape.vocabulary, max(LOGITS, tokens * NARROWEST))
 
 
-def engine_bytes(recipe: Recipe, shape: Shape, context: int, process: Process = ALONE, *, on_cpu: bool) -> int:
+def engine_bytes(
+    recipe: Recipe, shape: DecoderShape, context: int, process: ProcessWork = ALONE, *, on_cpu: bool
+) -> int:
     """Bytes of a device of the engine while it samples, without cached keys and values.
 
     These are blocked weights, and logits or a prefill. On a CPU large float32 weights are copied to blocks. Logits,
@@ -345,10 +349,10 @@ def running_tokens(recipe: Recipe, context: int, engines: int = 1) -> int:
     return min(running_requests(recipe, engines) * row, engine.kv_cache_tokens)
 
 
-def blocked_weights(shape: Shape) -> int:
+def blocked_weights(shape: DecoderShape) -> int:
     """The elements of the matrices that the engine copies to blocks, the head included."""
     matrices = [m.weight.numel() for m in Decoder(shape).modules() if isinstance(m, nn.Linear)]
-    head = [shape.vocabulary * shape.width] if shape.tied else []
+    head = [shape.vocabulary * shape.width] if shape.tied_embeddings else []
     return sum(count for count in (*matrices, *head) if count >= BLOCKED)
 
 
@@ -358,12 +362,12 @@ def cached_prompts(recipe: Recipe, context: int, engines: int = 1) -> int:
     return min(-(-(recipe.evaluate.problems + recipe.prompts) // engines) * context, engine.kv_cache_tokens)
 
 
-def key_value_bytes(shape: Shape, size: int) -> int:
+def key_value_bytes(shape: DecoderShape, size: int) -> int:
     """Bytes of the keys and values of one token in all layers."""
     return shape.layers * 2 * shape.kv_heads * shape.head_dim * size
 
 
-def plan_line(recipe: Recipe, memory: Memory) -> str:
+def plan_line(recipe: Recipe, memory: MemoryPrediction) -> str:
     """One line about a planned run: weights, answers and tokens per iteration, expected memory."""
     answers = recipe.prompts * recipe.method.group_size
     share = "" if memory.trained_parameters == memory.parameters else f" ({memory.trained_parameters:,} trained)"
@@ -372,7 +376,7 @@ def plan_line(recipe: Recipe, memory: Memory) -> str:
     return f"plan: {memory.parameters:,} weights{share}, {at_most}, about {memory.peak / GIB:.1f} GiB of memory"
 
 
-def advice(recipe: Recipe, memory: Memory) -> str:
+def advice(recipe: Recipe, memory: MemoryPrediction) -> str:
     """The changes that save most of the largest use of memory, without those that the recipe has made."""
     machine = recipe.machine
     made = {
@@ -386,7 +390,7 @@ def advice(recipe: Recipe, memory: Memory) -> str:
     return ", or ".join(fixes or ["use a machine with more memory, or a smaller model"])
 
 
-def refuse_beyond(recipe: Recipe, memory: Memory, available: int, device: str = "cpu") -> None:
+def refuse_beyond(recipe: Recipe, memory: MemoryPrediction, available: int, device: str = "cpu") -> None:
     """`Usage` if a run needs more memory than the device has, with the changes that save most."""
     if memory.peak <= available:
         return

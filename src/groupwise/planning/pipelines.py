@@ -27,7 +27,7 @@ from groupwise.models.diffusion.family import PipelineFamily
 from groupwise.models.diffusion.pipeline_velocity import CACHED
 from groupwise.models.model_files import read_json
 from groupwise.models.weights import header
-from groupwise.planning.memory import BACKWARD, BYTES, GIB, PEFT, PROCESS, Memory
+from groupwise.planning.memory import BACKWARD, BYTES, GIB, PEFT, PROCESS, MemoryPrediction
 
 DIFFUSERS = 280 << 20
 """Bytes of the modules of diffusers and transformers that a pipeline imports."""
@@ -38,7 +38,7 @@ DECODING = 6
 """Numbers per pixel and channel of the decoder's last block: inputs and outputs of its convolutions."""
 
 
-def pipeline_memory(recipe: Recipe, directory: Path) -> Memory:
+def pipeline_memory(recipe: Recipe, directory: Path) -> MemoryPrediction:
     """The memory of a run on one device, an upper bound: all samples of an iteration at once, in `max_num_seqs` rows.
 
     Predicted, not measured. With a GPU, samples are in the memory of the host.
@@ -68,19 +68,19 @@ def pipeline_memory(recipe: Recipe, directory: Path) -> Memory:
     copy = network * size if recipe.cluster.max_staleness else 0
     learned = microbatch_steps(recipe)
     stored = stored_bytes(family, transformer, shape, text, recompute=recipe.machine.gradient_checkpointing)
-    guided = 2 if shape.guidance == "classifier-free" and guidance_scale(shape, recipe.pipeline) != 1 else 1
-    return Memory(
+    guided = 2 if shape.guidance_kind == "classifier-free" and guidance_scale(shape, recipe.pipeline) != 1 else 1
+    return MemoryPrediction(
         parameters=network + encoders + decoder,
         trained_parameters=trained,
         python_bytes=PROCESS + BACKWARD + PEFT + DIFFUSERS,
-        always={
+        always_bytes={
             "weights": (network + encoders) * size + decoder * 4 + copy,
             "optimizer": trained * (12 if size < 4 else 2 * size),
             "side models": sides,
             "prompts": min(CACHED, 1 + recipe.prompts + recipe.evaluate.problems) * text * width * size,
             "samples": samples if on_cpu else 0,
         },
-        phases={
+        phase_bytes={
             "sampling": {"engine": max(forward, decoding)},
             "learning": {"activations": guided * learned * stored, "gradients": trained * max(size, 4)},
             "saving": {"checkpoint": 2 * trained * 3 * max(size, 4) if on_cpu else 0},
@@ -88,7 +88,7 @@ def pipeline_memory(recipe: Recipe, directory: Path) -> Memory:
     )
 
 
-def pipeline_plan_line(recipe: Recipe, memory: Memory) -> str:
+def pipeline_plan_line(recipe: Recipe, memory: MemoryPrediction) -> str:
     """One line about a planned run of a pipeline: weights, samples of an iteration, expected memory."""
     steps = 0 if recipe.method.denoise is None else recipe.method.denoise.steps
     samples = f"{recipe.prompts * recipe.method.group_size:,} samples of {steps} steps per iteration"
@@ -110,7 +110,7 @@ def decoder_channels(path: Path) -> int:
 def sample_bytes(recipe: Recipe, shape: PipelineShape) -> int:
     """Bytes of a sample: three states in float32 for each step, and its picture."""
     steps = 0 if recipe.method.denoise is None else recipe.method.denoise.steps
-    return steps * 3 * 4 * prod(shape.state) + 3 * shape.size**2
+    return steps * 3 * 4 * prod(shape.state_shape) + 3 * shape.size**2
 
 
 def forwarded_rows(recipe: Recipe) -> int:
@@ -137,7 +137,7 @@ def stored_bytes(family: PipelineFamily, transformer: Any, shape: PipelineShape,
     for the time of its backward pass, one block's activations.
     """
     dtype, config = next(transformer.parameters()).dtype, transformer.config
-    x = torch.empty(1, *shape.state, dtype=dtype, device="meta")
+    x = torch.empty(1, *shape.state_shape, dtype=dtype, device="meta")
     prompt = torch.empty(1, text, config.joint_attention_dim, dtype=dtype, device="meta")
     pooled = torch.empty(1, config.pooled_projection_dim, dtype=dtype, device="meta")
     tokens = shape.tokens + text

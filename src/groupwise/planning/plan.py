@@ -5,13 +5,13 @@ from dataclasses import dataclass, replace
 
 from groupwise.config.recipe import Recipe
 from groupwise.core import Usage
-from groupwise.models import Shape
+from groupwise.models import DecoderShape
 from groupwise.planning.cost_model import Lengths, draw_lengths
-from groupwise.planning.device_splits import Placement, Trial, any_fits, try_all
+from groupwise.planning.device_splits import Placement, SimulatedPlacement, any_fits, try_all
 from groupwise.planning.fitting import Change, nearest_changes
 from groupwise.planning.machines import MOST_DEVICES, Machines, on_machines
-from groupwise.planning.memory import Memory, run_memory
-from groupwise.planning.shapes import Sparse, weights_of
+from groupwise.planning.memory import MemoryPrediction, run_memory
+from groupwise.planning.shapes import MixtureShape, weights_of
 
 NEAR = 0.02
 """Trials whose tokens per second differ by at most this share count as equally fast."""
@@ -27,14 +27,14 @@ class Plan:
     """
 
     recipe: Recipe
-    shape: Shape
+    shape: DecoderShape
     machines: Machines
     lengths: Lengths
-    trials: tuple[Trial, ...]
+    simulated_placements: tuple[SimulatedPlacement, ...]
     changes: tuple[Change, ...] | None = ()
-    devices: int = 0
-    every: bool = False
-    fits_beyond: bool = False
+    smallest_device_count: int = 0
+    include_unsupported: bool = False
+    unsupported_fits: bool = False
 
     @property
     def weights(self) -> int:
@@ -42,16 +42,16 @@ class Plan:
         return weights_of(self.shape)
 
     @property
-    def best(self) -> Trial:
+    def best(self) -> SimulatedPlacement:
         """The trial with the smallest staleness among those that are about as fast as the fastest."""
-        return smallest_staleness(self.trials)
+        return smallest_staleness(self.simulated_placements)
 
     @property
-    def reproducible(self) -> Trial:
+    def reproducible(self) -> SimulatedPlacement:
         """The best trial with staleness 0 or 1, in which each sample has one version."""
-        return smallest_staleness([trial for trial in self.trials if trial.max_staleness <= 1])
+        return smallest_staleness([trial for trial in self.simulated_placements if trial.max_staleness <= 1])
 
-    def memories(self, placement: Placement) -> dict[str, Memory]:
+    def memories(self, placement: Placement) -> dict[str, MemoryPrediction]:
         """The memory of each kind of process of a placement."""
         context = self.lengths.prompt
         processes = placement.processes.items()
@@ -60,24 +60,24 @@ class Plan:
     @property
     def placements(self) -> list[Placement]:
         """The simulated placements; without one, all devices do both, which does not fit."""
-        found = {trial.placement: None for trial in self.trials}
-        count = self.machines.count if self.every else 1
+        found = {trial.placement: None for trial in self.simulated_placements}
+        count = self.machines.count if self.include_unsupported else 1
         return list(found) or [Placement(devices=count, generators=count, learners=count, tensor_parallel=1)]
 
 
-def smallest_staleness(trials: Sequence[Trial]) -> Trial:
+def smallest_staleness(trials: Sequence[SimulatedPlacement]) -> SimulatedPlacement:
     """The trial with the smallest staleness whose tokens per second are within `NEAR` of the most."""
     most = max(trial.rate for trial in trials)
     return min((trial for trial in trials if trial.rate >= most * (1 - NEAR)), key=lambda trial: trial.max_staleness)
 
 
-def plan_run(recipe: Recipe, shape: Shape, machines: Machines, prompt: int, *, every: bool = False) -> Plan:
+def plan_run(recipe: Recipe, shape: DecoderShape, machines: Machines, prompt: int, *, every: bool = False) -> Plan:
     """Plan a run. `prompt` is the longest prompt in tokens. `Usage` for a run that the plan does not model.
 
     With `every`, also splits of the devices that this version does not run.
     """
     recipe = on_machines(recipe, machines)
-    if recipe.lora is not None and isinstance(shape, Sparse):
+    if recipe.lora is not None and isinstance(shape, MixtureShape):
         raise Usage("an adapter on a mixture of experts is not modelled", fix="plan it without lora")
     longest = prompt + recipe.sampling.max_tokens
     if longest > shape.positions:
@@ -85,17 +85,28 @@ def plan_run(recipe: Recipe, shape: Shape, machines: Machines, prompt: int, *, e
         raise Usage(what, fix="lower sampling.max_tokens, or lengths.prompt in the machine file")
     lengths = draw_lengths(machines.lengths, prompt, recipe.sampling.max_tokens)
     trials = tuple(try_all(recipe, shape, machines, lengths, every=every))
-    plan = Plan(recipe=recipe, shape=shape, machines=machines, lengths=lengths, trials=trials, every=every)
-    plan = replace(plan, fits_beyond=not every and machines.count > 1 and any_fits(recipe, shape, prompt, machines))
+    plan = Plan(
+        recipe=recipe,
+        shape=shape,
+        machines=machines,
+        lengths=lengths,
+        simulated_placements=trials,
+        include_unsupported=every,
+    )
+    plan = replace(
+        plan, unsupported_fits=not every and machines.count > 1 and any_fits(recipe, shape, prompt, machines)
+    )
     if trials:
         return plan
     changes = nearest_changes(
         recipe, shape, lambda other: any_fits(other, shape, prompt, machines, every=every), prompt
     )
-    return replace(plan, changes=changes, devices=enough_devices(recipe, shape, machines, prompt, every=every))
+    return replace(
+        plan, changes=changes, smallest_device_count=enough_devices(recipe, shape, machines, prompt, every=every)
+    )
 
 
-def enough_devices(recipe: Recipe, shape: Shape, machines: Machines, prompt: int, *, every: bool) -> int:
+def enough_devices(recipe: Recipe, shape: DecoderShape, machines: Machines, prompt: int, *, every: bool) -> int:
     """The smallest number of devices on which a recipe fits: the given number times a power of two; 0 for none."""
     count = machines.count * 2
     while count <= MOST_DEVICES:

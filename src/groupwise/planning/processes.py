@@ -6,33 +6,37 @@ from dataclasses import replace
 from groupwise.config.recipe import Recipe
 from groupwise.core import Usage
 from groupwise.engines import Served
-from groupwise.models import Shape
-from groupwise.planning.memory import BYTES, GIB, Memory, Process, plan_line, refuse_beyond, run_memory
+from groupwise.models import DecoderShape
+from groupwise.planning.memory import BYTES, GIB, MemoryPrediction, ProcessWork, plan_line, refuse_beyond, run_memory
 
 RUN = "the run"
 """The name of the process of a run with one rank."""
 
 
-def process_memories(recipe: Recipe, shape: Shape, context: int) -> dict[str, Memory]:
+def process_memories(recipe: Recipe, shape: DecoderShape, context: int) -> dict[str, MemoryPrediction]:
     """The memory of each process that a run has on this host, by name, in the order in which they start."""
     ranks = rank_memories(recipe, shape, context, samples=not isinstance(recipe.engine, Served))
     names = [f"rank {rank}" for rank in range(len(ranks))] if len(ranks) > 1 else [RUN]
-    engine = run_memory(recipe, shape, context, Process(has_learner=False, engines=engines_of(recipe)))
+    engine = run_memory(recipe, shape, context, ProcessWork(has_learner=False, engines=engines_of(recipe)))
     return {**dict(zip(names, ranks)), **{f"engine {index}": engine for index in range(replicas_here(recipe))}}
 
 
-def rank_memories(recipe: Recipe, shape: Shape, context: int, *, samples: bool = True) -> tuple[Memory, ...]:
+def rank_memories(
+    recipe: Recipe, shape: DecoderShape, context: int, *, samples: bool = True
+) -> tuple[MemoryPrediction, ...]:
     """The memory of each rank of a run. Rank 0 also `samples`; with shards it keeps the engine's model.
 
     Without shards every rank counts as much as rank 0.
     """
     ranks = recipe.cluster.ranks
     if ranks == 1 or not recipe.cluster.sharded:
-        return (run_memory(recipe, shape, context, Process(has_engine=samples)),) * ranks
-    first, other = (run_memory(recipe, shape, context, Process(has_engine=s, ranks=ranks)) for s in (samples, False))
+        return (run_memory(recipe, shape, context, ProcessWork(has_engine=samples)),) * ranks
+    first, other = (
+        run_memory(recipe, shape, context, ProcessWork(has_engine=s, ranks=ranks)) for s in (samples, False)
+    )
     whole = {"engine": first.parameters * BYTES[recipe.machine.dtype]}
-    phases = {name: {**whole, **parts} for name, parts in first.phases.items()}
-    return replace(first, phases=phases), *[other] * (ranks - 1)
+    phases = {name: {**whole, **parts} for name, parts in first.phase_bytes.items()}
+    return replace(first, phase_bytes=phases), *[other] * (ranks - 1)
 
 
 def replicas_here(recipe: Recipe) -> int:
@@ -47,19 +51,19 @@ def engines_of(recipe: Recipe) -> int:
     return engine.replicas + len(engine.addresses) if isinstance(engine, Served) else 1
 
 
-def at_once(recipe: Recipe, processes: Mapping[str, Memory]) -> int:
+def at_once(recipe: Recipe, processes: Mapping[str, MemoryPrediction]) -> int:
     """The most bytes that all processes have at once: their peaks, unless engines sleep while the learner works."""
-    engines = [memory for memory in processes.values() if "learning" not in memory.phases]
+    engines = [memory for memory in processes.values() if "learning" not in memory.phase_bytes]
     if not (engines and isinstance(recipe.engine, Served) and recipe.engine.placement == "colocated"):
         return sum(memory.peak for memory in processes.values())
     learners = [memory for memory in processes.values() if memory not in engines]
     fixed = sum(memory.python_bytes for memory in processes.values())
     learning = sum(memory.peak - memory.python_bytes for memory in learners)
-    sampling = sum(sum(memory.always.values()) for memory in learners)
+    sampling = sum(sum(memory.always_bytes.values()) for memory in learners)
     return fixed + max(learning, sampling + sum(memory.peak - memory.python_bytes for memory in engines))
 
 
-def check_memory(recipe: Recipe, shape: Shape, context: int, available: int, owner: str) -> str:
+def check_memory(recipe: Recipe, shape: DecoderShape, context: int, available: int, owner: str) -> str:
     """The memory that a run needs, as one line for the user. `Usage` if it is more than `owner` has `available`."""
     processes = process_memories(recipe, shape, context)
     name, largest = max(processes.items(), key=lambda process: process[1].peak)

@@ -5,7 +5,7 @@ from functools import cache
 from pathlib import Path
 
 from groupwise.core import BadData, Usage
-from groupwise.models import Decoder, Shape, base_directory, read_shape
+from groupwise.models import Decoder, DecoderShape, base_directory, read_shape
 from groupwise.models.decoder.architectures import SIZE, shape_of
 from groupwise.models.json_fields import flag, whole
 from groupwise.models.model_files import read_json
@@ -15,19 +15,19 @@ SPARSE = {"qwen3_moe": "qwen3"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sparse(Shape):
-    """A decoder whose MLPs are mixtures of `experts`. `inner` is the width of the experts that one token uses."""
+class MixtureShape(DecoderShape):
+    """A decoder whose MLPs are mixtures of `experts`. `mlp_width` is the width of the experts that one token uses."""
 
     experts: int
-    expert_inner: int
+    expert_mlp_width: int
 
 
-def planned_shape(directory: Path) -> Shape:
+def planned_shape(directory: Path) -> DecoderShape:
     """The sizes of the model in a directory, from its config.json alone. `Usage` for a model of another family."""
     config = read_json(base_directory(directory) / "config.json")
     if config.get("model_type") not in SPARSE:
         shape = read_shape(directory)
-        if isinstance(shape, Shape):
+        if isinstance(shape, DecoderShape):
             return shape
         if shape.generates_whole_answers:
             what = f"{directory.name} is a {shape.kind_label} of this package, which plan does not model"
@@ -44,7 +44,7 @@ def planned_shape(directory: Path) -> Shape:
         raise BadData(what, evidence=str(error), fix="fetch the file again") from error
 
 
-def sparse_shape(config: dict[str, object]) -> Sparse:
+def sparse_shape(config: dict[str, object]) -> MixtureShape:
     """Convert the configuration of a mixture of experts. KeyError, TypeError or ValueError for an invalid one."""
     experts = whole(config, "num_experts", low=1, high=SIZE)
     used = whole(config, "num_experts_per_tok", low=1, high=experts)
@@ -53,33 +53,38 @@ def sparse_shape(config: dict[str, object]) -> Sparse:
         raise ValueError("some layers are dense: only models with experts in every layer are modelled")
     family = SPARSE[str(config["model_type"])]
     dense = shape_of({**config, "model_type": family, "intermediate_size": used * expert_inner})
-    values = {f.name: getattr(dense, f.name) for f in fields(Shape)}
-    return Sparse(**{**values, "tied": flag(config, "tie_word_embeddings")}, experts=experts, expert_inner=expert_inner)
+    values = {f.name: getattr(dense, f.name) for f in fields(DecoderShape)}
+    return MixtureShape(
+        **{**values, "tied_embeddings": flag(config, "tie_word_embeddings")},
+        experts=experts,
+        expert_mlp_width=expert_inner,
+    )
 
 
 @cache
-def weights_of(shape: Shape) -> int:
+def weights_of(shape: DecoderShape) -> int:
     """The number of all weights of a model."""
     dense = sum(weight.numel() for weight in Decoder(shape).parameters())
-    if not isinstance(shape, Sparse):
+    if not isinstance(shape, MixtureShape):
         return dense
-    unused = 3 * shape.width * (shape.experts * shape.expert_inner - shape.inner)
+    unused = 3 * shape.width * (shape.experts * shape.expert_mlp_width - shape.mlp_width)
     return dense + shape.layers * (unused + shape.experts * shape.width)
 
 
-def active_weights(shape: Shape) -> int:
+def active_weights(shape: DecoderShape) -> int:
     """The weights in the matrix products of one token: without the embedding, and without experts that it skips.
 
-    >>> from groupwise.models import Shape
-    >>> active_weights(Shape(vocabulary=9, width=4, layers=1, heads=1, kv_heads=1, head_dim=4, inner=8, positions=9))
+    >>> from groupwise.models import DecoderShape
+    >>> sizes = {"vocabulary": 9, "width": 4, "layers": 1, "heads": 1, "kv_heads": 1, "head_dim": 4, "mlp_width": 8}
+    >>> active_weights(DecoderShape(**sizes, positions=9))
     196
     """
     attention = 2 * shape.width * (shape.heads + shape.kv_heads) * shape.head_dim
-    router = shape.experts * shape.width if isinstance(shape, Sparse) else 0
-    return shape.layers * (attention + 3 * shape.width * shape.inner + router) + shape.vocabulary * shape.width
+    router = shape.experts * shape.width if isinstance(shape, MixtureShape) else 0
+    return shape.layers * (attention + 3 * shape.width * shape.mlp_width + router) + shape.vocabulary * shape.width
 
 
-def layer_weights(shape: Shape) -> int:
+def layer_weights(shape: DecoderShape) -> int:
     """The weights of one layer, all experts included."""
-    embeddings = (1 if shape.tied else 2) * shape.vocabulary * shape.width
+    embeddings = (1 if shape.tied_embeddings else 2) * shape.vocabulary * shape.width
     return (weights_of(shape) - embeddings - shape.width) // shape.layers

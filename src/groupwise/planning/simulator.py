@@ -13,13 +13,14 @@ SAME = 1e-6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Setup:
+class SimulationSetup:
     """The numbers that a simulation needs. All times are in seconds.
 
-    An engine with `r` running requests, at most `max_num_seqs`, decodes one token of each in `token + r * row`. The
-    learner takes `learn` for each token of an iteration and `update` besides, then sends the weights in `publish`,
-    while engines wait. An iteration has `prompts` draws of `group_size` samples; `length(draw, sample)` is a sample's
-    number of tokens. The learner also forwards `prompt` tokens of each draw.
+    An engine with `r` running requests, at most `max_num_seqs`, decodes one token of each in `token_seconds + r *
+    row_seconds`. The learner takes `learn_token_seconds` for each token of an iteration and `update_seconds` besides,
+    then sends the weights in `publish_seconds`, while engines wait. An iteration has `prompts` draws of `group_size`
+    samples; `sample_length(draw, sample)` is a sample's number of tokens. The learner also forwards `prompt_tokens`
+    tokens of each draw.
 
     An iteration is launched when at most `max_staleness` iterations before it are neither trained nor published. If
     `pinned`, weights are published only while no row is live, so each sample has one version: with `max_staleness` 0
@@ -29,15 +30,15 @@ class Setup:
 
     engines: int
     max_num_seqs: int
-    token: float
-    row: float
+    token_seconds: float
+    row_seconds: float
     prompts: int
     group_size: int
-    prompt: int
-    length: Callable[[int, int], int]
-    learn: float
-    update: float
-    publish: float
+    prompt_tokens: int
+    sample_length: Callable[[int, int], int]
+    learn_token_seconds: float
+    update_seconds: float
+    publish_seconds: float
     max_staleness: int
 
     @property
@@ -57,17 +58,17 @@ class BusyTime:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Simulation:
-    """The result. `publish_times` are the times of new versions, and `tokens` the trained tokens of each iteration.
+    """The result. `publish_times` are the times of new versions; `trained_tokens` are counts by iteration.
 
-    `oldest` is the largest staleness, in versions, of any trained token; `live` are pairs (time, running requests of
-    all engines).
+    `max_staleness` is the largest staleness, in versions, of any trained token; `running_requests` are pairs (time,
+    running requests of all engines).
     """
 
     publish_times: tuple[float, ...]
-    tokens: tuple[int, ...]
-    oldest: int
-    spans: tuple[BusyTime, ...]
-    live: tuple[tuple[float, int], ...]
+    trained_tokens: tuple[int, ...]
+    max_staleness: int
+    busy_times: tuple[BusyTime, ...]
+    running_requests: tuple[tuple[float, int], ...]
 
     def seconds(self, warm: int) -> float:
         """Seconds per iteration, without the first `warm` iterations."""
@@ -75,7 +76,7 @@ class Simulation:
 
     def rate(self, warm: int) -> float:
         """Trained tokens per second, without the first `warm` iterations."""
-        return sum(self.tokens[warm:]) / (self.publish_times[-1] - self.publish_times[warm - 1])
+        return sum(self.trained_tokens[warm:]) / (self.publish_times[-1] - self.publish_times[warm - 1])
 
     def learning(self, warm: int) -> float:
         """The share of time in which the learner trains, without the first `warm` iterations."""
@@ -83,11 +84,11 @@ class Simulation:
 
     def rows(self, warm: int) -> float:
         """The mean number of running requests, without the first `warm` iterations."""
-        return mean_rows(self.live, self.publish_times[warm - 1], self.publish_times[-1])
+        return mean_rows(self.running_requests, self.publish_times[warm - 1], self.publish_times[-1])
 
     def busy(self, kind: str, start: float, end: float) -> float:
         """The share of the time from `start` to `end` that the learner spends on one kind of work."""
-        spans = [span for span in self.spans if span.kind == kind]
+        spans = [span for span in self.busy_times if span.kind == kind]
         return sum(max(0.0, min(span.end, end) - max(span.start, start)) for span in spans) / (end - start)
 
 
@@ -121,12 +122,12 @@ class RunningRequests:
             self._position += (now - self._time) / self._pace
             self._time = now
 
-    def add(self, iteration: int, length: int, setup: Setup) -> None:
+    def add(self, iteration: int, length: int, setup: SimulationSetup) -> None:
         """Add a row of this length. The engine has advanced to the present."""
         heapq.heappush(self._ends, (self._position + length, iteration))
         self._changed(setup)
 
-    def ended(self, setup: Setup) -> list[int]:
+    def ended(self, setup: SimulationSetup) -> list[int]:
         """Remove the rows that have ended; return their iterations."""
         iterations = []
         while self._ends and self._ends[0][0] - self._position < SAME:
@@ -143,8 +144,8 @@ class RunningRequests:
         """The time at which the next row ends, if no other row comes."""
         return self._time + max(0.0, self._ends[0][0] - self._position) * self._pace
 
-    def _changed(self, setup: Setup) -> None:
-        self._pace = setup.token + setup.row * len(self._ends) if self._ends else inf
+    def _changed(self, setup: SimulationSetup) -> None:
+        self._pace = setup.token_seconds + setup.row_seconds * len(self._ends) if self._ends else inf
         self.stamp += 1
 
 
@@ -152,7 +153,7 @@ class RunningRequests:
 class _Run:
     """The state of a simulation. The learner is idle, or its `state` lasts until `until`."""
 
-    setup: Setup
+    setup: SimulationSetup
     now: float = 0.0
     version: int = 0
     launched: int = 0  # iterations whose samples an engine or the queue has
@@ -179,7 +180,7 @@ class _Run:
         ahead = self.started if s.pinned and s.max_staleness else self.version + s.max_staleness
         while self.launched <= ahead:
             self.missing[self.launched] = s.prompts * s.group_size
-            self.tokens.append(s.prompts * s.prompt)
+            self.tokens.append(s.prompts * s.prompt_tokens)
             draws = range(self.launched * s.prompts, (self.launched + 1) * s.prompts)
             self.waiting.extend((draw, sample) for draw in draws for sample in range(s.group_size))
             self.launched += 1
@@ -191,7 +192,7 @@ class _Run:
         while self.waiting and free:
             count, i = free[0]
             draw, sample = self.waiting.popleft()
-            length, iteration = s.length(draw, sample), draw // s.prompts
+            length, iteration = s.sample_length(draw, sample), draw // s.prompts
             self.origin.setdefault(iteration, self.version)
             self.tokens[iteration] += length
             self.engines[i].add(iteration, length, s)
@@ -213,7 +214,7 @@ class _Run:
         """Publish if the staleness allows it. Train on the next iteration if it is complete."""
         s = self.setup
         if self.state == "barrier" and not (s.pinned and (self._rows or self.waiting)):
-            self.begin("publish", s.publish)
+            self.begin("publish", s.publish_seconds)
             for i, rows in enumerate(self.engines):
                 rows.advance(self.now)
                 rows.pause(self.until)
@@ -221,7 +222,7 @@ class _Run:
         if self.state == "idle" and self.missing.get(self.started) == 0:
             del self.missing[self.started]
             self.oldest = max(self.oldest, self.version - self.origin.pop(self.started))
-            self.begin("learn", s.learn * self.tokens[self.started] + s.update)
+            self.begin("learn", s.learn_token_seconds * self.tokens[self.started] + s.update_seconds)
             self.started += 1
 
     def begin(self, state: Literal["learn", "publish"], seconds: float) -> None:
@@ -253,15 +254,16 @@ class _Run:
         self.live.append((self.now, self._rows))
 
 
-def simulate(setup: Setup, iterations: int) -> Simulation:
+def simulate(setup: SimulationSetup, iterations: int) -> Simulation:
     """Simulate a number of iterations. The result depends on the setup alone: nothing is drawn here.
 
     With staleness 0 an iteration takes the sum of its phases. Rows of 10 tokens at 1 s a token, learning of 5 s and
     publishing of 2 s:
 
-    >>> sizes = dict(engines=1, max_num_seqs=4, prompts=1, group_size=4, prompt=10)
-    >>> numbers = dict(sizes, token=1.0, row=0.0, length=lambda d, i: 10)
-    >>> simulate(Setup(**numbers, learn=0.1, update=0.0, publish=2.0, max_staleness=0), 3).publish_times
+    >>> sizes = dict(engines=1, max_num_seqs=4, prompts=1, group_size=4, prompt_tokens=10, max_staleness=0)
+    >>> seconds = dict(token_seconds=1.0, row_seconds=0.0, learn_token_seconds=0.1, update_seconds=0.0)
+    >>> setup = SimulationSetup(**sizes, **seconds, publish_seconds=2.0, sample_length=lambda d, i: 10)
+    >>> simulate(setup, 3).publish_times
     (17.0, 34.0, 51.0)
     """
     run = _Run(setup)
@@ -271,8 +273,8 @@ def simulate(setup: Setup, iterations: int) -> Simulation:
         run.advance()
     return Simulation(
         publish_times=tuple(run.published),
-        tokens=tuple(run.tokens[:iterations]),
-        oldest=run.oldest,
-        spans=tuple(run.spans),
-        live=tuple(run.live),
+        trained_tokens=tuple(run.tokens[:iterations]),
+        max_staleness=run.oldest,
+        busy_times=tuple(run.spans),
+        running_requests=tuple(run.live),
     )

@@ -5,7 +5,7 @@ The numbers are those that the pretended GPU counts (`python -m tools.gpu_steps`
 
 from groupwise.config.recipe import Recipe
 from groupwise.engines import Native
-from groupwise.models import Shape
+from groupwise.models import DecoderShape
 from groupwise.planning.activations import kernel_of
 
 LAUNCH = 5e-6
@@ -16,7 +16,7 @@ UNPAGED_LAYER, UNPAGED_PROMPT, UNPAGED_NORMS, UNPAGED_OUTSIDE = 46, 22, 12, 129
 """Without pages: of a layer, of a layer for each prompt with running answers, of its norms, of everything else."""
 
 
-def step_kernels(recipe: Recipe, shape: Shape) -> int:
+def step_kernels(recipe: Recipe, shape: DecoderShape) -> int:
     """The kernels of a decoding step on a GPU.
 
     Without pages (`float32`, or heads that `varlen_attn` refuses) they grow with the prompts whose answers run; those

@@ -13,7 +13,7 @@ import torch
 
 from groupwise.config.recipe import Recipe
 from groupwise.engines import Native
-from groupwise.models import Shape
+from groupwise.models import DecoderShape
 from groupwise.planning.cost_model import Lengths, passes, step_seconds, times_of
 from groupwise.planning.machines import Machines
 from groupwise.planning.memory import ALONE, BYTES
@@ -34,16 +34,16 @@ HOUR = 3600.0
 
 
 @dataclass(frozen=True, slots=True)
-class Rates:
+class CpuRates:
     """Rates of this machine: operations of matrix products and bytes read per second, seconds of a small operation."""
 
-    products: float
-    read: float
-    operation: float
+    matmul_flops_per_second: float
+    read_bytes_per_second: float
+    operation_seconds: float
 
 
 @cache
-def measured_rates(dtype: str, threads: int) -> Rates:
+def measured_rates(dtype: str, threads: int) -> CpuRates:
     """Measure the rates in a dtype with a number of threads. The number of torch's threads is restored."""
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
@@ -55,7 +55,7 @@ def measured_rates(dtype: str, threads: int) -> Rates:
             products = 2 * rows.numel() * weights.shape[1] / fastest(lambda: rows @ weights)
             read = large.numel() * large.element_size() / fastest(lambda: large.sum())
             operation = fastest(lambda: [small * small for _ in range(100)]) / 100
-        return Rates(products, read, operation)
+        return CpuRates(products, read, operation)
     finally:
         torch.set_num_threads(before)
 
@@ -71,57 +71,63 @@ def fastest(call: Callable[[], object], repeats: int = 4) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class Duration:
+class RunDuration:
     """The seconds of an iteration and of the whole run, if all answers have `sampling.max_tokens` tokens."""
 
-    iteration: float
-    run: float
+    iteration_seconds: float
+    run_seconds: float
 
 
-def run_duration(recipe: Recipe, shape: Shape, prompt: int, held_out: int, rates: Rates) -> Duration:
+def run_duration(recipe: Recipe, shape: DecoderShape, prompt: int, held_out: int, rates: CpuRates) -> RunDuration:
     """The seconds of a run with prompts of at most `prompt` tokens and `held_out` problems, without its warm start."""
     sampled, learned = phases(recipe, shape, prompt, rates)
     iteration = SLOWER * (sampled(recipe.prompts * recipe.method.group_size) + learned)
     every = recipe.evaluate.every or max(recipe.iterations, 1)
     evaluations = 1 + -(-recipe.iterations // every)
     problems = min(held_out, recipe.evaluate.problems) * (1 + recipe.evaluate.samples)
-    return Duration(iteration, recipe.iterations * iteration + evaluations * SLOWER * sampled(problems))
+    return RunDuration(iteration, recipe.iterations * iteration + evaluations * SLOWER * sampled(problems))
 
 
-def phases(recipe: Recipe, shape: Shape, prompt: int, rates: Rates) -> tuple[Callable[[int], float], float]:
+def phases(recipe: Recipe, shape: DecoderShape, prompt: int, rates: CpuRates) -> tuple[Callable[[int], float], float]:
     """The seconds by the rates alone: of sampling, by the number of answers, and of an iteration's other work."""
     method, tokens = recipe.method, recipe.sampling.max_tokens
     answers = recipe.prompts * method.group_size
     machines = cpu_of(shape, rates)
     times = times_of(recipe, shape, machines, Lengths(prompt=prompt, answers=(tokens,)), ALONE)
     rows = recipe.engine.max_num_seqs if isinstance(recipe.engine, Native) else answers
-    distribution = DISTRIBUTION_READS / 2 * shape.vocabulary * BYTES["float32"] / rates.read
+    distribution = DISTRIBUTION_READS / 2 * shape.vocabulary * BYTES["float32"] / rates.read_bytes_per_second
 
     def sampled(count: int) -> float:
-        row = times.row + distribution + TOKEN_CALLS * rates.operation
-        return tokens * (-(-count // rows) * times.token + count * row)
+        row = times.row_seconds + distribution + TOKEN_CALLS * rates.operation_seconds
+        return tokens * (-(-count // rows) * times.token_seconds + count * row)
 
     microbatches = max(method.minibatches, answers * (prompt + tokens) / recipe.machine.microbatch_tokens)
-    learned = times.learn * (recipe.prompts * prompt + answers * tokens) + times.update
+    learned = times.learn_token_seconds * (recipe.prompts * prompt + answers * tokens) + times.update_seconds
     learned += answers * tokens * distribution + microbatches * passes(recipe) * step_seconds(recipe, shape, machines)
-    return sampled, learned + ITERATION_CALLS * rates.operation
+    return sampled, learned + ITERATION_CALLS * rates.operation_seconds
 
 
-def cpu_of(shape: Shape, rates: Rates) -> Machines:
+def cpu_of(shape: DecoderShape, rates: CpuRates) -> Machines:
     """This CPU with its rates. The memory is not known here."""
     return Machines(
-        name="this machine", count=1, memory_gib=1.0, device="cpu", rates="measured", tflops=rates.products / 1e12,
-        memory_gb_s=rates.read / 1e9, step_overhead_ms=1e3 * shape.layers * LAYER_CALLS * rates.operation,
-    )  # fmt: skip
+        name="this machine",
+        count=1,
+        memory_gib=1.0,
+        device="cpu",
+        rates="measured",
+        tflops=rates.matmul_flops_per_second / 1e12,
+        memory_gb_s=rates.read_bytes_per_second / 1e9,
+        step_overhead_ms=1e3 * shape.layers * LAYER_CALLS * rates.operation_seconds,
+    )
 
 
-def duration_lines(recipe: Recipe, duration: Duration) -> list[str]:
+def duration_lines(recipe: Recipe, duration: RunDuration) -> list[str]:
     """The line about a run's seconds, and a warning if an iteration takes more than an hour."""
-    whole = f"{recipe.iterations} iterations: {rounded(duration.run)}"
+    whole = f"{recipe.iterations} iterations: {rounded(duration.run_seconds)}"
     after = ", after its warm start" if recipe.warm_start else ""
-    each = f"about {rounded(duration.iteration)} an iteration on this CPU"
+    each = f"about {rounded(duration.iteration_seconds)} an iteration on this CPU"
     lines = [f"time: {each} if all answers have {recipe.sampling.max_tokens} tokens, {whole}{after}"]
-    if duration.iteration > HOUR:
+    if duration.iteration_seconds > HOUR:
         fix = "lower sampling.max_tokens, prompts or method.group_size, or train on a GPU"
         lines.append(f"  warning: an iteration may take more than an hour: {fix}")
     return lines

@@ -8,7 +8,7 @@ import torch
 from groupwise.config.devices import device_of
 from groupwise.config.recipe import Recipe
 from groupwise.core import MissingRequirement, Usage
-from groupwise.models import Shape
+from groupwise.models import DecoderShape
 from groupwise.models.freed_memory import machine_memory
 from groupwise.planning.calibration import ONE
 from groupwise.planning.cards import named_machines
@@ -20,7 +20,7 @@ from groupwise.planning.this_cpu import SLOWER, cpu_of, measured_rates, phases
 GIB = 1 << 30
 
 
-def this_machine(recipe: Recipe, shape: Shape | None, prompt: Callable[[], int]) -> Machines:
+def this_machine(recipe: Recipe, shape: DecoderShape | None, prompt: Callable[[], int]) -> Machines:
     """This machine: a GPU by the published rates of its name, or the CPU, whose rates are measured.
 
     Without a `shape` only the memory counts. `prompt` computes the longest prompt. `Usage` for a GPU without published
@@ -41,14 +41,15 @@ def this_machine(recipe: Recipe, shape: Shape | None, prompt: Callable[[], int])
     return bare if shape is None else with_measured_rates(bare, on_machines(recipe, bare), shape, prompt())
 
 
-def with_measured_rates(machines: Machines, recipe: Recipe, shape: Shape, prompt: int) -> Machines:
+def with_measured_rates(machines: Machines, recipe: Recipe, shape: DecoderShape, prompt: int) -> Machines:
     """The CPU with its rates as measured now, and with factors by which a plan has the seconds of `run_duration`."""
     rates = measured_rates(recipe.machine.dtype, recipe.machine.threads)
     one = replace(cpu_of(shape, rates), name=machines.name, memory_gib=machines.memory_gib)
     sampled, learned = phases(recipe, shape, prompt, rates)
     trial = try_placement(ONE, 0, recipe, shape, one, Lengths(prompt=prompt, answers=(recipe.sampling.max_tokens,)))
     answers = recipe.prompts * recipe.method.group_size
-    text = f"measured now: {rates.products / 1e9:,.0f} GFLOP/s, {rates.read / 1e9:,.1f} GB/s"
+    operations = rates.matmul_flops_per_second / 1e9
+    text = f"measured now: {operations:,.0f} GFLOP/s, {rates.read_bytes_per_second / 1e9:,.1f} GB/s"
     return replace(
         one,
         sampling_factor=SLOWER * sampled(answers) / trial.sampling(),

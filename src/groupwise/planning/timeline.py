@@ -32,11 +32,11 @@ def lanes(simulation: Simulation, warm: int, columns: int) -> dict[str, list[flo
     """Live rows as a share of their largest number, and learning and publishing as shares of time, per column."""
     start, end = window(simulation, warm)
     edges = list(pairwise(start + (end - start) * i / columns for i in range(columns + 1)))
-    times = [time for time, _ in simulation.live]
+    times = [time for time, _ in simulation.running_requests]
     rows = []
     for left, right in edges:
         first, last = bisect_right(times, left) - 1, bisect_right(times, right)
-        rows.append(mean_rows(simulation.live[first:last], left, right))
+        rows.append(mean_rows(simulation.running_requests[first:last], left, right))
     most = max(*rows, 1e-9)
     work = {kind: [simulation.busy(kind, *edge) for edge in edges] for kind in ("learn", "publish")}
     return {"rows": [row / most for row in rows], **work}

@@ -68,7 +68,7 @@ class Tile:
 
     title: str
     metric_choices: tuple[str, ...]
-    show: Literal["change", "sum", "duration", "median", "iterations"]
+    statistic: Literal["change", "sum", "duration", "median", "iterations"]
 
 
 CHARTS = (

@@ -37,7 +37,7 @@ function facts(runs) {
     box.append(el("div", { class: "method" }, el("b", {}, label + (name ?? "")), formula ? el("div", { class: "formula" }, formula.split("\n").map((line) => el("div", {}, line))) : null,
       reference ? el("div", { class: "note" }, reference) : null, preset(name, changed), Object.keys(others).length ? el("div", { class: "note" }, Object.entries(others).map(([k, v]) => `${k} ${typeof v === "object" ? JSON.stringify(v) : v}`).join(" · ")) : null));
   }
-  const summary = (run) => DATA.tiles.map(({ title, metric_choices, show }) => [title, ...SHOW[show](run, metric_choices.find((name) => run.series.has(name)))]).filter(([, ...values]) => values.every((v) => v !== null && v !== undefined));
+  const summary = (run) => DATA.tiles.map(({ title, metric_choices, statistic }) => [title, ...SHOW[statistic](run, metric_choices.find((name) => run.series.has(name)))]).filter(([, ...values]) => values.every((v) => v !== null && v !== undefined));
   if (runs.length > 1) {
     const cells = runs.map((run) => new Map(summary(run).map(([word, ...values]) => [word, values.map((v) => (typeof v === "number" ? round(v) : v)).join(" → ")])));
     const words = [...new Set(cells.flatMap((c) => [...c.keys()]))];

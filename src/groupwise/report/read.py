@@ -50,7 +50,7 @@ class Run:
     @property
     def path(self) -> Path:
         """Its directory."""
-        return self.layout.run
+        return self.layout.run_directory
 
     @property
     def last(self) -> int:

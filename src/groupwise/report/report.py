@@ -65,7 +65,7 @@ def report(runs: Sequence[str], out: str | None = None, *, quiet: bool = False) 
     page = Path(out) if out else layouts[0].report
     try:
         check_writable(page, "FILE.html")
-        paths = [path for layout in layouts for path in runs_in(layout.run)]
+        paths = [path for layout in layouts for path in runs_in(layout.run_directory)]
         written = write_report(paths, page)
         if not quiet:
             print(visible(str(written)))

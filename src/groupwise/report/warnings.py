@@ -40,15 +40,15 @@ class RunWarning:
     rule: str
     text: str
     iteration: int
-    series: str
+    metric: str
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
-    """A rule that warns about a run, if `find` returns (text, iteration). `needs` are the metrics that it reads."""
+class WarningRule:
+    """A rule that warns about a run, if `find` returns (text, iteration). It reads `needed_metrics`."""
 
     description: str
-    needs: tuple[str, ...]
+    needed_metrics: tuple[str, ...]
     find: Callable[[Run], tuple[str, int] | None]
 
 
@@ -56,23 +56,23 @@ class Rule:
 class AboveBound:
     """The `find` of a rule that warns if a metric exceeds a bound, from `METRICS` or from the run's recipe."""
 
-    series: str
-    what: str
+    metric: str
+    description: str
     bound_of: Callable[[Run], float] | None = None
 
     def __call__(self, run: Run) -> tuple[str, int] | None:
-        return self.evidence(run.metrics[self.series].finite, run)
+        return self.evidence(run.metrics[self.metric].finite, run)
 
     def evidence(self, c: Curve, run: Run) -> tuple[str, int] | None:
         """The warning about these iterations of the metric."""
-        bound = self.bound_of(run) if self.bound_of else metric_bound(self.series)
+        bound = self.bound_of(run) if self.bound_of else metric_bound(self.metric)
         over = c.values > bound
         if not over.any():
             return None
         top = int(c.values.argmax())
         first = int(c.iterations[over][0])
         when = f"over {bound:g} in {over.sum()} of {len(over)} iterations, first at {first}"
-        return f"{self.what}: {when}, highest {c.values[top]:.4g} at {c.iterations[top]}", first
+        return f"{self.description}: {when}, highest {c.values[top]:.4g} at {c.iterations[top]}", first
 
 
 def entropy_fell(run: Run, *, window: int = ENTROPY_WINDOW, left: float = ENTROPY_SHARE) -> tuple[str, int] | None:
@@ -212,15 +212,15 @@ def count(n: int, word: str) -> str:
     return f"{n} {word}" if n == 1 else f"{n} {word}s"
 
 
-def above(description: str, series: str, what: str, bound_of: Callable[[Run], float] | None = None) -> Rule:
+def above(description: str, series: str, what: str, bound_of: Callable[[Run], float] | None = None) -> WarningRule:
     """A rule that warns if a metric is above its bound. `{bound}` in the description becomes the bound."""
     bound = "" if bound_of else f"{metric_bound(series):g}"
-    return Rule(description.format(bound=bound), (series,), AboveBound(series, what, bound_of))
+    return WarningRule(description.format(bound=bound), (series,), AboveBound(series, what, bound_of))
 
 
 RULES = {
-    "entropy": Rule("entropy fell 80 % within 20 iterations", (ENTROPY, REWARD), entropy_fell),
-    "no signal": Rule(
+    "entropy": WarningRule("entropy fell 80 % within 20 iterations", (ENTROPY, REWARD), entropy_fell),
+    "no signal": WarningRule(
         f"more than {metric_bound(NO_SIGNAL):g} of the groups carry no signal", (NO_SIGNAL,), little_signal
     ),
     "truncated": above(
@@ -232,16 +232,16 @@ RULES = {
         "largest engine-learner log-prob gap",
         max_logprob_diff,
     ),
-    "gradient": Rule("gradient norm over ten times its running median", (GRAD_NORM,), gradient_spike),
-    "unverifiable": Rule(
+    "gradient": WarningRule("gradient norm over ten times its running median", (GRAD_NORM,), gradient_spike),
+    "unverifiable": WarningRule(
         f"over {metric_bound(UNVERIFIABLE):.0%} of the answers could not be verified", (UNVERIFIABLE,), unverified
     ),
-    "reward alone": Rule("reward up while held-out is flat or down", (REWARD, ACCURACY), reward_alone),
+    "reward alone": WarningRule("reward up while held-out is flat or down", (REWARD, ACCURACY), reward_alone),
     "missing": above(
         "an iteration trained on fewer prompts than the recipe asks for", "rollout/missing", "missing prompts"
     ),
     "skipped": above("optimizer steps were skipped", "steps_skipped", "skipped optimizer steps"),
-    "not finite": Rule("loss or gradient norm not finite", (LOSS,), not_finite),
+    "not finite": WarningRule("loss or gradient norm not finite", (LOSS,), not_finite),
 }
 
 
@@ -250,10 +250,10 @@ def find_warnings(run: Run) -> tuple[list[RunWarning], list[str]]:
     metrics = set(run.metrics) | ({ACCURACY} if held_out(run.metrics, (*SCORES, *ACCURACIES)) else set())
     warnings, unchecked = [], []
     for name, rule in RULES.items():
-        if not set(rule.needs) <= metrics:
+        if not set(rule.needed_metrics) <= metrics:
             unchecked.append(name)
         elif (evidence := rule.find(run)) is not None:
-            warnings.append(RunWarning(name, *evidence, series=rule.needs[0]))
+            warnings.append(RunWarning(name, *evidence, metric=rule.needed_metrics[0]))
     return warnings, unchecked
 
 

@@ -56,7 +56,7 @@ def mixed_scores(rollout: Batch) -> Bool[Tensor, " s"]:
     >>> [mixed_scores(pack([rollout_of(scores)])).tolist() for scores in ([0.5, 0.25], [0.5, 0.5])]
     [[True, True], [False, False]]
     """
-    scores = rollout.score[rollout.outcome != Outcome.unverifiable]
+    scores = rollout.verdict_score[rollout.outcome != Outcome.unverifiable]
     return torch.full_like(rollout.outcome, len(scores.unique()) > 1, dtype=torch.bool)
 
 
@@ -87,7 +87,7 @@ def mixed_groups(rollout: Batch) -> Bool[Tensor, " s"]:
     verified = g.total((outcome != Outcome.unverifiable).double())
     scored = g.total((outcome == Outcome.scored).double()) > 0
     # An unverifiable answer is neither the highest nor the lowest of its group.
-    high, low = (rollout.score.masked_fill(outcome == Outcome.unverifiable, x) for x in (-torch.inf, torch.inf))
+    high, low = (rollout.verdict_score.masked_fill(outcome == Outcome.unverifiable, x) for x in (-torch.inf, torch.inf))
     return g.spread(torch.where(scored, g.largest(high) > -g.largest(-low), (correct > 0) & (correct < verified)))
 
 

@@ -19,7 +19,7 @@ class Correctness(Shaping):
 
     >>> from groupwise.data import rollout_of, pack
     >>> batch = pack([rollout_of([1.0, 0.0])])
-    >>> Correctness(wrong=-1.0)(batch.score, batch).tolist()
+    >>> Correctness(wrong=-1.0)(batch.verdict_score, batch).tolist()
     [1.0, -1.0]
     """
 
@@ -27,8 +27,8 @@ class Correctness(Shaping):
     wrong: float = 0.0
 
     def __call__(self, reward: Float[Tensor, " s"], b: Batch) -> Float[Tensor, " s"]:
-        reward = torch.full_like(b.score, self.wrong).masked_fill(b.outcome == Outcome.correct, self.right)
-        graded = self.wrong + b.score * (self.right - self.wrong)
+        reward = torch.full_like(b.verdict_score, self.wrong).masked_fill(b.outcome == Outcome.correct, self.right)
+        graded = self.wrong + b.verdict_score * (self.right - self.wrong)
         return torch.where(b.outcome == Outcome.scored, graded, reward)
 
 
@@ -41,7 +41,7 @@ class Score(Shaping):
 
     >>> from groupwise.data import rollout_of, pack
     >>> batch = pack([rollout_of([1.0, 0.25])])
-    >>> Score(scale=2.0, offset=-1.0)(batch.score, batch).tolist()
+    >>> Score(scale=2.0, offset=-1.0)(batch.verdict_score, batch).tolist()
     [1.0, -0.5]
     """
 
@@ -49,7 +49,7 @@ class Score(Shaping):
     offset: float = 0.0
 
     def __call__(self, reward: Float[Tensor, " s"], b: Batch) -> Float[Tensor, " s"]:
-        return self.offset + self.scale * b.score
+        return self.offset + self.scale * b.verdict_score
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ class AddSubscore(Shaping):
 
     >>> from groupwise.data import rollout_of, pack
     >>> batch = pack([rollout_of([1.0, 0.0], subscores={"format": [0.0, 1.0]})])
-    >>> AddSubscore("format", 0.5)(batch.score, batch).tolist()
+    >>> AddSubscore("format", 0.5)(batch.verdict_score, batch).tolist()
     [1.0, 0.5]
     """
 
@@ -79,7 +79,7 @@ class AddReadable(Shaping):
 
     >>> from groupwise.data import rollout_of, pack
     >>> batch = pack([rollout_of([1.0, 0.0])])
-    >>> AddReadable(2.0)(batch.score, batch).tolist()
+    >>> AddReadable(2.0)(batch.verdict_score, batch).tolist()
     [3.0, 2.0]
     """
 

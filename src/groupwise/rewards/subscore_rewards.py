@@ -16,7 +16,7 @@ class SubscoreReward(Shaping):
 
     >>> from groupwise.data import rollout_of, pack
     >>> batch = pack([rollout_of([1.0, 0.0], subscores={"returned": [1.0, 0.5]})])
-    >>> SubscoreReward("returned")(batch.score, batch).tolist()
+    >>> SubscoreReward("returned")(batch.verdict_score, batch).tolist()
     [1.0, 0.5]
     """
 

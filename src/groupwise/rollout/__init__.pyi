@@ -6,11 +6,11 @@ from groupwise.rollout.agents.chat_request import RequestError as RequestError
 from groupwise.rollout.agents.chat_request import chat_request as chat_request
 from groupwise.rollout.agents.chat_request import text_request as text_request
 from groupwise.rollout.agents.endpoint import Endpoint as Endpoint
-from groupwise.rollout.agents.endpoint import Opened as Opened
-from groupwise.rollout.agents.endpoint import Reply as Reply
-from groupwise.rollout.agents.episode import Answered as Answered
+from groupwise.rollout.agents.endpoint import HttpReply as HttpReply
+from groupwise.rollout.agents.endpoint import OpenEpisode as OpenEpisode
+from groupwise.rollout.agents.episode import AnsweredCall as AnsweredCall
+from groupwise.rollout.agents.episode import CallPlan as CallPlan
 from groupwise.rollout.agents.episode import Episode as Episode
-from groupwise.rollout.agents.episode import Plan as Plan
 from groupwise.rollout.agents.http_server import EndpointServer as EndpointServer
 from groupwise.rollout.agents.programs import AgentProgram as AgentProgram
 from groupwise.rollout.agents.runner import AgentFunction as AgentFunction

@@ -317,7 +317,9 @@ async def answers(
     """
     draws = [Draw(i, prompt, n) for i, prompt in enumerate(prompts)]
     one_round = Round(draw.id for draw in draws)
-    samplers = [DrawSampler(draw=draw, setting=setting, purpose=purpose, shared_round=one_round) for draw in draws]
+    samplers = [
+        DrawSampler(draw=draw, setting=setting, random_purpose=purpose, shared_round=one_round) for draw in draws
+    ]
     return await together(_within_deadline(strategy, sampler) for sampler in samplers)
 
 

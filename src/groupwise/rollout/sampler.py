@@ -47,7 +47,7 @@ class DrawSampler:
 
     draw: Draw
     setting: RolloutSetting
-    purpose: int = RandomPurpose.SAMPLE
+    random_purpose: int = RandomPurpose.SAMPLE
     shared_round: Round | None = None
     """The draws that are sampled at the same time; None for a draw alone."""
     sample_count: int = 0
@@ -55,7 +55,7 @@ class DrawSampler:
     """The number of pending calls of this draw, by callee (engine, verifier, environment)."""
     conversations: dict[Ids, Conversation] = field(default_factory=dict)
     """Conversations with environments, by the random stream of their sample."""
-    prefix: Ids = ()
+    answer_prefix: Ids = ()
     """The untrained tokens with which each answer begins."""
 
     @property
@@ -79,7 +79,11 @@ class DrawSampler:
     def room(self, context: Ids) -> int:
         """The longest possible answer to this prompt, in tokens; 0 if the prompt fills the model's positions."""
         budget = self.setting.sampling.max_tokens
-        return budget if self.setting.positions is None else max(min(budget, self.setting.positions - len(context)), 0)
+        return (
+            budget
+            if self.setting.max_positions is None
+            else max(min(budget, self.setting.max_positions - len(context)), 0)
+        )
 
     def start(self, context: Ids, n: int = 1, *, group: int = 0, role: str = "answer") -> list[Sample]:
         """Create `n` empty samples of a prompt, each with its own random numbers. `extend` generates their tokens."""
@@ -88,12 +92,12 @@ class DrawSampler:
             context=context, content_hash=self.draw.prompt.content_hash, stream=(), limit=self.room(context),
             group=group, role=role,
         )  # fmt: skip
-        begun = shared.insert(self.prefix, TEMPLATE) if role == "answer" else shared
+        begun = shared.insert(self.answer_prefix, TEMPLATE) if role == "answer" else shared
         return [replace(begun, stream=(i,)) for i in range(first, first + n)]
 
     def with_prefix(self, prefix: Ids) -> "DrawSampler":
         """A copy of the sampler, to use in its place: answers (the role `answer`) begin with these untrained tokens."""
-        return replace(self, prefix=prefix)
+        return replace(self, answer_prefix=prefix)
 
     async def extend(
         self,
@@ -114,16 +118,24 @@ class DrawSampler:
         """
         if sample.finish is not None and (not sample.origin or sample.trained[-1]):
             return sample
-        ended = sample.origin[-1:] == (WRITTEN,) and sample.tokens[-1] in self.setting.tokenizer.eos
+        ended = sample.origin[-1:] == (WRITTEN,) and sample.tokens[-1] in self.setting.tokenizer.eos_ids
         budget = sample.limit - len(sample.tokens)
         left, finish = budget if limit is None else min(limit, budget), Finish.stop if ended else None
         while left > 0 and not ended:
             request = GenerationRequest(
-                context=sample.context + sample.tokens, limit=left, draw=self.draw.id, stream=sample.stream,
-                position=len(sample.tokens), sampling=sampling or self.setting.sampling, purpose=self.purpose,
-                content_hash=sample.content_hash, actions=sample.actions, top=top, steps_per_token=stride,
-                steps=self.setting.steps,
-            )  # fmt: skip
+                context=sample.context + sample.tokens,
+                limit=left,
+                draw_id=self.draw.id,
+                stream=sample.stream,
+                position=len(sample.tokens),
+                sampling=sampling or self.setting.sampling,
+                random_purpose=self.random_purpose,
+                content_hash=sample.content_hash,
+                actions=sample.actions,
+                num_top_logprobs=top,
+                steps_per_token=stride,
+                denoising_steps=self.setting.denoising_steps,
+            )
             with self._awaiting("the engine"):
                 new = await self.setting.engine.sample(request)
             sample = sample.with_tokens(new.tokens, new.versions, new.logp, new.routes, new.actions, new.top_logprobs)
@@ -208,7 +220,7 @@ class DrawSampler:
             episode, verdict = ended or await runner.run(self, self.draw, number, name=name)
         if log is not None and ended is None:
             log.write(key, record_of(episode, verdict))
-        if not episode.answered:
+        if not episode.answered_calls:
             (start,) = self.start(self.draw.prompt.token_ids)
             verdict = verdict if verdict and verdict.cause else unverifiable("the agent made no request")
             return (replace(start, stream=(number,), finish=Finish.length).with_verdict(verdict),)
@@ -220,7 +232,7 @@ class DrawSampler:
         answer, *threads = episode.samples()
         start = len(answer.tokens) - len(episode.last.tokens)
         failed = {"failed": int(verdict.outcome is Outcome.unverifiable)}
-        plain = replace(verdict, steps={})
+        plain = replace(verdict, step_scores={})
         return answer.with_verdict(verdict, start=start).add_counts(failed), *(t.with_verdict(plain) for t in threads)
 
     def append(self, sample: Sample, text: str) -> Sample:
@@ -258,12 +270,12 @@ class DrawSampler:
 
     def random(self, *key: int) -> Random:
         """A random generator, keyed by the draw (prompt) and `key`: the order of calls does not matter."""
-        return keyed_random((self.setting.seed, RandomPurpose.STRATEGY), self.purpose, self.draw.id, *key)
+        return keyed_random((self.setting.seed, RandomPurpose.STRATEGY), self.random_purpose, self.draw.id, *key)
 
     @property
     def _log_key(self) -> str:
         """The draw's key in the replay log."""
-        return f"{self.purpose} {self.draw.id} {self.setting.sampling.temperature}"
+        return f"{self.random_purpose} {self.draw.id} {self.setting.sampling.temperature}"
 
     async def _judged(self, samples: Sequence[Sample]) -> list[Sample]:
         """Grade one sample, or a whole group for a verifier that grades groups, in one call of the verifier.

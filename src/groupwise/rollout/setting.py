@@ -12,15 +12,15 @@ __all__ = ["RolloutSetting"]
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class RolloutSetting:
-    """Engine, verifier, environment and limits of rollouts. Training and evaluation differ in `sampling` and `steps`.
+    """Engine, verifier, environment and limits. Training and evaluation differ in `sampling` and `denoising_steps`.
 
     `deadline` bounds a whole rollout, from its start to its last verdict. `verdict_deadline` bounds each verdict and
     each call through `Sampler.outside`. Both are in seconds. `environment` creates an environment for each sample, if
     the strategy uses one; `agent` runs the recipe's agent. `reply_log` records observations and episodes.
     `observation_frame` holds the tokens that the chat template writes before and after an observation. `template`
-    encodes prompts that a strategy writes. `positions` is the most tokens of a sequence of the model; None for no
-    bound. `steps` is the number of denoising steps of a flow policy, if not its own. Scored answers are correct from
-    `threshold` on; None if scores are not outcomes.
+    encodes prompts that a strategy writes. `max_positions` is the most tokens of a sequence of the model; None for no
+    bound. `denoising_steps` is the number of denoising steps of a flow policy, if not its own. Scored answers are
+    correct from `threshold` on; None if scores are not outcomes.
     """
 
     engine: Engine
@@ -35,6 +35,6 @@ class RolloutSetting:
     reply_log: ReplyLog | None = None
     observation_frame: tuple[Ids, Ids] = ((), ())
     template: Callable[[str], Ids] | None = None
-    positions: int | None = None
+    max_positions: int | None = None
     threshold: float | None = None
-    steps: int | None = None
+    denoising_steps: int | None = None

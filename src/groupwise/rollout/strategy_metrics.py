@@ -30,7 +30,7 @@ def mechanism_numbers(
         return numbers
     answers = [(prompt, sample) for prompt, sample in samples if sample.role == "answer"]
     sizes = [sum(sample.role == "answer" for sample in rollout.samples) for rollout in rollouts]
-    other = sum(sample.views.get(SAMPLED, sample.context) != prompt for prompt, sample in answers)
+    other = sum(sample.prompt_views.get(SAMPLED, sample.context) != prompt for prompt, sample in answers)
     written = sum(bool(s.origin) and all(o == WRITTEN for o in s.origin) for _, s in samples)
     return numbers | {
         "rollout/other_prompt": float(other),

@@ -66,7 +66,7 @@ class RunLock:
     """
 
     def __init__(self, layout: RunLayout) -> None:
-        self.layout, run = layout, layout.run
+        self.layout, run = layout, layout.run_directory
         self._handles: list[int] = []
         with storage_errors("the run's lock", run):
             file = self._open(layout.lock, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW)
@@ -227,7 +227,7 @@ def save_checkpoint(
         raise ValueError(f"keep, the number of checkpoints to keep, is {keep}: needs keep >= 1")
     files = {shard_names(1 + others.count)[0]: tensor_bytes(tensors), STATE: plain_json(state)}
     entries: dict[str, Any] = {name: _entry(data) for name, data in files.items()}
-    run, home, target = layout.run, layout.checkpoints, layout.checkpoint(iteration)
+    run, home, target = layout.run_directory, layout.checkpoints, layout.checkpoint(iteration)
     needed = sum(len(data) for data in files.values()) * (1 + others.count)
     with storage_errors(f"checkpoint {iteration}", run, needed):
         if not home.is_dir():
@@ -258,7 +258,7 @@ def newest_checkpoint(layout: RunLayout, *, strict: bool = False) -> Checkpoint 
     for iteration, _, path in reversed(finished_checkpoints(layout.checkpoints)):
         try:
             state = verified_state(path, iteration)
-        except Damaged as problem:
+        except DamagedCheckpoint as problem:
             damage.append(f"{path} is damaged: {problem}")
             if strict:
                 raise Storage(damage[0], fix="resume without --strict to use the previous checkpoint") from problem
@@ -267,7 +267,7 @@ def newest_checkpoint(layout: RunLayout, *, strict: bool = False) -> Checkpoint 
             return Checkpoint(path, iteration, state, warnings)
     if damage:
         fix = "restore the directory from a backup, or start the run again"
-        raise Storage(f"every checkpoint of {layout.run} is damaged", evidence="\n".join(damage), fix=fix)
+        raise Storage(f"every checkpoint of {layout.run_directory} is damaged", evidence="\n".join(damage), fix=fix)
     return None
 
 
@@ -275,16 +275,16 @@ def read_checkpoint(path: Path) -> Checkpoint:
     """Read and verify the checkpoint in the directory `path`. Raises `Storage` if it is damaged."""
     try:
         return Checkpoint(path, int(path.name), verified_state(path, int(path.name)))
-    except Damaged as problem:
+    except DamagedCheckpoint as problem:
         raise Storage(f"{path} is damaged: {problem}", fix="name another checkpoint") from problem
 
 
-class Damaged(Exception):
+class DamagedCheckpoint(Exception):
     """Internal exception: a checkpoint is damaged. It never leaves this file."""
 
 
 def verified_state(path: Path, iteration: int) -> dict[str, Any]:
-    """Verify a checkpoint's files against its manifest, and return its state. Raises `Damaged`."""
+    """Verify a checkpoint's files against its manifest, and return its state. Raises `DamagedCheckpoint`."""
     try:
         manifest = json.loads(regular_file(path / MANIFEST).read_bytes())
         version = manifest["format"]
@@ -300,26 +300,28 @@ def verified_state(path: Path, iteration: int) -> dict[str, Any]:
             or manifest["iteration"] != iteration
             or set(manifest["files"]) != {*shards, STATE}
         ):
-            raise Damaged(f"{MANIFEST} does not describe this checkpoint")
+            raise DamagedCheckpoint(f"{MANIFEST} does not describe this checkpoint")
         for name, entry in manifest["files"].items():
             size = regular_file(path / name).stat().st_size
             if size != entry["bytes"]:
-                raise Damaged(f"{name} has {size} bytes; the manifest lists {entry['bytes']}")
+                raise DamagedCheckpoint(f"{name} has {size} bytes; the manifest lists {entry['bytes']}")
             with (path / name).open("rb") as file:
                 digest = hashlib.file_digest(file, "sha256").hexdigest()
             if digest != entry["sha256"]:
-                raise Damaged(f"{name} has SHA-256 {digest[:12]}…; the manifest lists {str(entry['sha256'])[:12]}…")
+                raise DamagedCheckpoint(
+                    f"{name} has SHA-256 {digest[:12]}…; the manifest lists {str(entry['sha256'])[:12]}…"
+                )
         return json.loads((path / STATE).read_bytes())
     except OSError as error:
-        raise Damaged(f"{error.filename or path}: {error.strerror}") from error
+        raise DamagedCheckpoint(f"{error.filename or path}: {error.strerror}") from error
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-        raise Damaged(f"{MANIFEST} cannot be parsed ({type(error).__name__})") from error
+        raise DamagedCheckpoint(f"{MANIFEST} cannot be parsed ({type(error).__name__})") from error
 
 
 def regular_file(path: Path) -> Path:
-    """The path, if it is a regular file. Raises `Damaged` for links, pipes and devices, before they are opened."""
+    """The path, if it is a regular file. Raises `DamagedCheckpoint` for links, pipes and devices, unopened."""
     if not stat.S_ISREG(path.lstat().st_mode):
-        raise Damaged(f"{path.name} is not a regular file")
+        raise DamagedCheckpoint(f"{path.name} is not a regular file")
     return path
 
 

@@ -77,7 +77,7 @@ class RunInfo:
         path = layout.info
         try:
             value = json.loads(path.read_text())
-            check_format(layout.run, value.get("format"))
+            check_format(layout.run_directory, value.get("format"))
             known = {f.name for f in fields(cls)}
             return cls(**{name: _frozen(item) for name, item in value.items() if name in known})
         except (OSError, ValueError, AttributeError, TypeError, RecursionError) as error:

@@ -9,5 +9,5 @@ from groupwise.runs.layout import RunLayout
 
 def write_info(layout: RunLayout, info: RunInfo, *, disk: FileSystem = DISK) -> None:
     """Write run.json, atomically. Raises `Storage`."""
-    with storage_errors(layout.info.name, layout.run):
+    with storage_errors(layout.info.name, layout.run_directory):
         write_file(layout.info, json.dumps(info.to_json(), indent=2).encode() + b"\n", disk)

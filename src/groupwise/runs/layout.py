@@ -19,102 +19,102 @@ class RunLayout:
     'runs/a/metrics.jsonl'
     """
 
-    run: Path
+    run_directory: Path
 
     @property
     def info(self) -> Path:
         """`RunInfo` as JSON: command, versions, identity of recipe, data and model."""
-        return self.run / "run.json"
+        return self.run_directory / "run.json"
 
     @property
     def recipe(self) -> Path:
         """The resolved recipe. It is written last at the start: a directory with a recipe is a run."""
-        return self.run / "recipe.toml"
+        return self.run_directory / "recipe.toml"
 
     @property
     def lock(self) -> Path:
         """The lock file: the process that trains the run holds its lock."""
-        return self.run / "lock"
+        return self.run_directory / "lock"
 
     @property
     def metrics(self) -> Path:
         """Metrics, one line per iteration. A repeated run writes equal bytes."""
-        return self.run / "metrics.jsonl"
+        return self.run_directory / "metrics.jsonl"
 
     @property
     def timings(self) -> Path:
         """Timings, one line per iteration: clock, speed, memory."""
-        return self.run / "timings.jsonl"
+        return self.run_directory / "timings.jsonl"
 
     @property
     def samples(self) -> Path:
         """The folder with the samples of each iteration."""
-        return self.run / "samples"
+        return self.run_directory / "samples"
 
     @property
     def sample_hashes(self) -> Path:
         """The SHA-256 of each file in samples/, in `sha256sum` format."""
-        return self.run / "samples.sha256"
+        return self.run_directory / "samples.sha256"
 
     @property
     def checkpoints(self) -> Path:
         """The folder of checkpoints, one folder per iteration."""
-        return self.run / "checkpoints"
+        return self.run_directory / "checkpoints"
 
     @property
     def replay(self) -> Path:
         """The folder of the replay log: replies of environments, one file per iteration."""
-        return self.run / "replay"
+        return self.run_directory / "replay"
 
     @property
     def skipped(self) -> Path:
         """The folder with the batches of skipped optimizer steps."""
-        return self.run / "skipped"
+        return self.run_directory / "skipped"
 
     @property
     def model(self) -> Path:
         """The trained model or adapter, in Hugging Face layout."""
-        return self.run / "model"
+        return self.run_directory / "model"
 
     @property
     def models(self) -> Path:
         """The folder with models of iterations, one directory each, written by `save.export_every` or `eval --at`."""
-        return self.run / "models"
+        return self.run_directory / "models"
 
     @property
     def logs(self) -> Path:
         """The folder with the output of the run's other processes: ranks, and engines that it starts."""
-        return self.run / "logs"
+        return self.run_directory / "logs"
 
     @property
     def report(self) -> Path:
         """The report page."""
-        return self.run / "report.html"
+        return self.run_directory / "report.html"
 
     @property
     def evaluations(self) -> Path:
         """The folder for evaluations of the run's models."""
-        return self.run / "evaluations"
+        return self.run_directory / "evaluations"
 
     @property
     def whatif(self) -> Path:
         """The folder of comparisons of methods on the run's samples, one JSON file per iteration."""
-        return self.run / "whatif"
+        return self.run_directory / "whatif"
 
     @property
     def tensorboard(self) -> Path:
         """The folder of the tracker TensorBoard."""
-        return self.run / "tensorboard"
+        return self.run_directory / "tensorboard"
 
     @property
     def warm_start(self) -> Path:
         """The folder of the supervised phase, itself a `RunLayout`."""
-        return self.run / "warm_start"
+        return self.run_directory / "warm_start"
 
     @property
     def data(self) -> Path:
         """The data rows given to `groupwise.train`, as JSON lines."""
-        return self.run / "data.jsonl"
+        return self.run_directory / "data.jsonl"
 
     @property
     def agents(self) -> Path:
@@ -124,7 +124,7 @@ class RunLayout:
     @property
     def code(self) -> Path:
         """The folder with the source files of the Python reward functions given to `groupwise.train`."""
-        return self.run / "code"
+        return self.run_directory / "code"
 
     @property
     def is_run(self) -> bool:
@@ -133,7 +133,7 @@ class RunLayout:
 
     def phase(self, index: int, name: str) -> Path:
         """The folder of a phase, itself a run. Phases are numbered from 1."""
-        return self.run / f"{index}-{name}"
+        return self.run_directory / f"{index}-{name}"
 
     def checkpoint(self, iteration: int) -> Path:
         """The folder of one checkpoint."""

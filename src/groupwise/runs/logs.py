@@ -76,7 +76,7 @@ class RunLogs:
         sizes, hashes = state.get("sizes", {}), state.get("hashes", {})
         changes: list[str] = []
         paths, samples = log_paths(layout), layout.samples
-        with storage_errors("the logs", layout.run):
+        with storage_errors("the logs", layout.run_directory):
             logs = {name: file_bytes(path) for name, path in paths.items()}
             valid = {name: data[: sizes.get(name, 0)].rfind(b"\n") + 1 for name, data in logs.items()}
             parse_lines(paths["metrics"], logs["metrics"][: valid["metrics"]])  # raises for a damaged line
@@ -88,7 +88,7 @@ class RunLogs:
                     fix = "restore the file from a backup, or accept the change: groupwise resume RUN --changed"
                     raise Storage(what, evidence=difference, fix=fix)
                 changes.append(f"{paths[name].name}: {difference}")
-            check_hashes(layout.run, logs["samples"][: valid["samples"]], notify)
+            check_hashes(layout.run_directory, logs["samples"][: valid["samples"]], notify)
             for name, data in logs.items():
                 if len(data) > valid[name]:
                     disk.truncate(paths[name], valid[name])
@@ -126,17 +126,17 @@ class RunLogs:
         if pictures:
             files[self._layout.sample_file(iteration, PICTURES)] = pictures
         self._samples |= files
-        names = {path: path.relative_to(self._layout.run).as_posix() for path in files}
+        names = {path: path.relative_to(self._layout.run_directory).as_posix() for path in files}
         self._append("samples", b"".join(hash_line(names[path], data) for path, data in files.items()))
 
     def state(self) -> dict[str, dict[str, Any]]:
         """Sync the logs, then return their sizes and hashes for the checkpoint. Raises `Storage`."""
         unwritten = sum(map(len, [*self._lines.values(), *self._samples.values()]))
-        with storage_errors("the logs", self._layout.run, unwritten):
+        with storage_errors("the logs", self._layout.run_directory, unwritten):
             self._write_samples()
             for name in LOGS:
                 self._write(name)
-            for path in (*self._paths.values(), self._layout.run):
+            for path in (*self._paths.values(), self._layout.run_directory):
                 if path.exists():
                     self._disk.sync(path)
         return {"sizes": dict(self._sizes), "hashes": {name: h.hexdigest() for name, h in self._hashes.items()}}

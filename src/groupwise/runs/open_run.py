@@ -31,12 +31,12 @@ class OpenRun:
     def read(cls, lock: RunLock, recipe: str) -> "OpenRun":
         """The run that `lock` holds, with the text of its recipe. Raises `Storage` if run.json cannot be read."""
         layout = lock.layout
-        return cls(layout, RunInfo.read(layout), recipe, lock, phases_with(layout.run))
+        return cls(layout, RunInfo.read(layout), recipe, lock, phases_with(layout.run_directory))
 
     @property
     def path(self) -> Path:
         """Its directory."""
-        return self.layout.run
+        return self.layout.run_directory
 
     @property
     def earlier(self) -> Mapping[str, Path]:
@@ -78,5 +78,5 @@ def recipe_text(layout: RunLayout) -> str:
 
 def write_recipe(layout: RunLayout, recipe: str, disk: FileSystem = DISK) -> None:
     """Write a run's recipe.toml, atomically. Raises `Storage`."""
-    with storage_errors("the recipe", layout.run):
+    with storage_errors("the recipe", layout.run_directory):
         write_file(layout.recipe, recipe.encode(), disk)

@@ -46,14 +46,16 @@ class Tensorboard:
         self._writer.close()
 
 
-class Tracker:
+class WandbTracker:
     """Sends metrics to wandb, or to trackio, which has the same interface. A resumed run continues under its name."""
 
     def __init__(self, package: Any, layout: RunLayout, *, cell: Callable[[str], str] = str, **options: Any) -> None:
         """`cell` prepares a text for a cell of a table. `options` are passed to the package's `init`."""
         self._package, self._cell = package, cell
         project = os.environ.get("WANDB_PROJECT") or "groupwise"
-        self._package.init(project=project, name=layout.run.name, resume="allow", config=recipe_of(layout), **options)
+        self._package.init(
+            project=project, name=layout.run_directory.name, resume="allow", config=recipe_of(layout), **options
+        )
 
     def write(self, iteration: int, numbers: dict[str, float]) -> None:
         self._package.log(numbers, step=iteration)
@@ -79,12 +81,12 @@ def wandb(package: Any, layout: RunLayout) -> Sink:
         x_disable_stats=True,
         x_save_requirements=False,
     )
-    return Tracker(package, layout, id=layout.run.name, dir=str(layout.run), settings=settings)
+    return WandbTracker(package, layout, id=layout.run_directory.name, dir=str(layout.run_directory), settings=settings)
 
 
 def trackio(package: Any, layout: RunLayout) -> Sink:
     """Opens trackio. Its tables render Markdown and HTML, so texts are escaped and become code blocks."""
-    return Tracker(package, layout, cell=lambda text: code_block(html.escape(text, quote=False)))
+    return WandbTracker(package, layout, cell=lambda text: code_block(html.escape(text, quote=False)))
 
 
 def recipe_of(layout: RunLayout) -> dict[str, Any]:
@@ -111,7 +113,7 @@ class Sinks:
             if ":" in name and load is not None:
                 tracker = load(name)
                 try:
-                    self._open[name] = tracker(layout.run)
+                    self._open[name] = tracker(layout.run_directory)
                 except Exception as error:  # a user's class may raise anything
                     evidence, fix = f"{type(error).__name__}: {error}", "correct the class, or leave the tracker out"
                     raise MissingRequirement(

@@ -48,16 +48,18 @@ class Limits:
 
     CPU time ends an answer that computes too long. Wall time ends one that sleeps: time in which a thread of the answer
     computes or waits for a processor does not count. So a busy machine changes no verdict to *wrong*. An answer that
-    the machine keeps waiting ends as `busy` after 10 times `wall`.
+    the machine keeps waiting ends as `busy` after 10 times `wall_seconds`.
     """
 
-    cpu: float = 2.0
-    wall: float = 10.0
-    memory: int = 1 << 29
-    output: int = 1 << 20
+    cpu_seconds: float = 2.0
+    wall_seconds: float = 10.0
+    memory_bytes: int = 1 << 29
+    output_bytes: int = 1 << 20
 
     def __post_init__(self) -> None:
-        if not (0 < self.cpu <= self.wall < float("inf") and self.memory > 0 and self.output > 0):
+        if not (
+            0 < self.cpu_seconds <= self.wall_seconds < float("inf") and self.memory_bytes > 0 and self.output_bytes > 0
+        ):
             raise ValueError(f"{self}\nneeds 0 < cpu <= wall, and memory and output above 0")
 
 
@@ -75,20 +77,20 @@ class Program:
 class Execution:
     """The result of one execution: the function's value or the program's output, and `error` if it failed.
 
-    `end` is `done`; `failed` (an exception, an exit, no value, a value that is not plain JSON); `cpu`, `wall` or
-    `output` (that limit ended it); `busy` (the machine had no time for it, so there is no result); or `lost` (the
-    sandbox itself failed twice, so there is no result). `cpu` is in seconds.
+    `end_reason` is `done`; `failed` (an exception, an exit, no value, a value that is not plain JSON); `cpu_seconds`,
+    `wall` or `output` (that limit ended it); `busy` (the machine had no time for it, so there is no result); or `lost`
+    (the sandbox itself failed twice, so there is no result). `cpu_seconds` is in seconds.
     """
 
-    end: Literal["done", "failed", "cpu", "wall", "output", "busy", "lost"]
+    end_reason: Literal["done", "failed", "cpu", "wall", "output", "busy", "lost"]
     value: Any = None
     error: str = ""
-    cpu: float = 0.0
+    cpu_seconds: float = 0.0
 
     @property
     def no_result(self) -> bool:
         """Whether the machine is at fault, so that the code cannot be judged."""
-        return self.end in ("busy", "lost")
+        return self.end_reason in ("busy", "lost")
 
 
 class Sandbox:
@@ -162,7 +164,7 @@ class Sandbox:
 
     def _run(self, process: "SandboxProcess", program: Program) -> Execution:
         execution = process.run(program, self.limits)
-        return execution if execution.end != "lost" else process.run(program, self.limits)  # in a new process
+        return execution if execution.end_reason != "lost" else process.run(program, self.limits)  # in a new process
 
     def _info(self, process: "SandboxProcess") -> dict[str, Any]:
         process.start()
@@ -239,7 +241,7 @@ class SandboxProcess(WorkerProcess):
         if program.function is not None:
             job |= {"function": program.function, "args": program.function_args}
         stdin = program.stdin.encode("utf-8", "surrogatepass")
-        message = {"cpu": limits.cpu, "memory": limits.memory}
+        message = {"cpu": limits.cpu_seconds, "memory": limits.memory_bytes}
         message |= {"result": 1 if program.function is None else 3}
         try:
             assert self.socket is not None, "a started process has a socket"
@@ -273,14 +275,14 @@ class SandboxProcess(WorkerProcess):
             due = until if limit is None or ended_by else limit.due
             ready = [file for file, _ in poll.poll(ceil(max(due - monotonic(), 0) * 1000))]
             reached = ""
-            if result.fileno() in ready and not read_available(result, data, limits.output):
+            if result.fileno() in ready and not read_available(result, data, limits.output_bytes):
                 poll.unregister(result)
-                reached = "output" if len(data) > limits.output else ""
+                reached = "output" if len(data) > limits.output_bytes else ""
             if self.socket.fileno() in ready:
                 message, process = self.receive()
                 if process is None:
                     break
-                limit = WallLimit(limits.wall, partial(thread_times, process), monotonic())
+                limit = WallLimit(limits.wall_seconds, partial(thread_times, process), monotonic())
             elif limit is None or ended_by:
                 if monotonic() >= until:
                     raise TimeoutError("the server did not reply in time")
@@ -289,8 +291,8 @@ class SandboxProcess(WorkerProcess):
             if reached and not ended_by:
                 self.socket.send(STOP)
                 ended_by, until = reached, monotonic() + GRACE
-        read_available(result, data, limits.output)
-        ended_by = "output" if len(data) > limits.output else ended_by
+        read_available(result, data, limits.output_bytes)
+        ended_by = "output" if len(data) > limits.output_bytes else ended_by
         ended = {"end": ended_by} if ended_by == "output" or message["end"] == "stop" else {}
         return message | ended, bytes(data)
 
@@ -343,23 +345,23 @@ def to_execution(head: dict[str, Any], body: bytes, program: Program) -> Executi
     """An execution's result, from the server's reply and the untrusted output; `failed` if that cannot be read."""
     end, cpu = head["end"], head["cpu"]
     if end != "exit":
-        return Execution(end, error=_LIMIT[end], cpu=cpu)
+        return Execution(end, error=_LIMIT[end], cpu_seconds=cpu)
     code = head["code"]
     if code < 0:
-        return Execution("failed", error=f"killed by signal {-code}", cpu=cpu)
+        return Execution("failed", error=f"killed by signal {-code}", cpu_seconds=cpu)
     if program.function is None:
         text = body.decode("utf-8", "replace")
-        return Execution("failed", text, f"exit code {code}", cpu) if code else Execution("done", text, cpu=cpu)
+        return Execution("failed", text, f"exit code {code}", cpu) if code else Execution("done", text, cpu_seconds=cpu)
     try:
         message = json.loads(body, parse_constant=_no_constant, parse_float=_finite)
         if type(message) is not dict or len(message) != 1:
             raise ValueError("the result is not a JSON object with one key")
         if "value" in message:
-            return Execution("done", message["value"], cpu=cpu)
-        return Execution("failed", error=str(message["error"])[:200], cpu=cpu)
+            return Execution("done", message["value"], cpu_seconds=cpu)
+        return Execution("failed", error=str(message["error"])[:200], cpu_seconds=cpu)
     except (ValueError, KeyError, RecursionError):
         error = "its value cannot be read" if body else "it ended without a value"
-        return Execution("failed", error=error, cpu=cpu)
+        return Execution("failed", error=error, cpu_seconds=cpu)
 
 
 _LIMIT = {

@@ -33,7 +33,7 @@ from groupwise.tasks.largest import Largest as Largest
 from groupwise.tasks.mixed_sums import MixedSums as MixedSums
 from groupwise.tasks.mixture import Mixture as Mixture
 from groupwise.tasks.mixture import MixtureVerifier as MixtureVerifier
-from groupwise.tasks.problems import Problems as Problems
+from groupwise.tasks.problems import RowsTask as RowsTask
 from groupwise.tasks.problems import listed_tokens as listed_tokens
 from groupwise.tasks.programs import Programs as Programs
 from groupwise.tasks.proposals import Proposals as Proposals

@@ -20,7 +20,7 @@ from random import Random
 from typing import Any
 
 from groupwise.data import Ids, Prompt
-from groupwise.environments.tools import Hermes, MalformedCall, calculate
+from groupwise.environments.tools import HermesFormat, MalformedCall, calculate
 from groupwise.tasks.calculator import is_held_out
 from groupwise.tasks.generated import GeneratedTaskSettings, LazySequence
 
@@ -126,7 +126,7 @@ def with_wrong_digit(expression: str, random: Random) -> str:
 
 def _exchange(message: str) -> list[dict[str, Any]]:
     """Two chat messages: the model's message with its tool call, and the calculator's result."""
-    form = Hermes()
+    form = HermesFormat()
     try:
         answers = [calculate(**c.arguments) for c in form.calls(message)]
     except MalformedCall as error:

@@ -21,7 +21,7 @@ from groupwise.tasks.mixed_sums import mixed_demonstrations
 from groupwise.tasks.programs import program_demonstrations
 from groupwise.tasks.proposals import proposal_demonstrations
 from groupwise.tasks.row_columns import Problem, RowColumns, is_conversation, problem_text
-from groupwise.tasks.rows import SHOWN, Fault, Row, check_length, kind_of, rows_of
+from groupwise.tasks.rows import SHOWN, Row, RowFault, check_length, kind_of, rows_of
 from groupwise.tasks.source_stats import ContentHash, SourceStats
 from groupwise.tasks.tiny_countdown import countdown_demonstrations
 from groupwise.tasks.wordy_sums import wordy_demonstrations
@@ -104,7 +104,7 @@ def read_demonstrations(
                 thoughts += any(dropped.has_thought(text) for role, text in turns if role == ASSISTANT)
                 turns = [(role, dropped(rows, text) if role == ASSISTANT else text) for role, text in turns]
             demonstrations.append(Demonstration(context, *_encode(turns, encode_answer, encode_reply)))
-        except Fault as fault:
+        except RowFault as fault:
             faults.append(f"row {rows}: {str(fault).replace('--columns.', '--warm_start.columns.')}")
     if faults:
         evidence = faults[:SHOWN] + [f"and {len(faults) - SHOWN} more"] * (len(faults) > SHOWN)
@@ -113,7 +113,9 @@ def read_demonstrations(
     if not demonstrations:
         raise BadData(f"{source} holds no demonstration", evidence="0 rows", fix=EXAMPLE)
     if dropped is not None and not thoughts:
-        what = f"no demonstration of {source} has a thought between {dropped.opens!r} and {dropped.closes!r}"
+        what = (
+            f"no demonstration of {source} has a thought between {dropped.thought_start!r} and {dropped.thought_end!r}"
+        )
         raise BadData(what, evidence=f"{rows} rows", fix="set warm_start.thought to the two tags around a thought")
     return demonstrations, SourceStats(source=source, sha256=content.digest, rows=rows, training=rows, held_out=0)
 
@@ -124,26 +126,26 @@ Turns = list[tuple[str, str]]
 """The turns of a conversation: pairs of a role and a text."""
 
 
-def _read_row(row: Row | Fault, fields: RowColumns) -> tuple[Problem, Turns]:
+def _read_row(row: Row | RowFault, fields: RowColumns) -> tuple[Problem, Turns]:
     """Read a demonstration's row: the problem, and the turns of the answer (assistant and tool messages)."""
-    if isinstance(row, Fault):
+    if isinstance(row, RowFault):
         raise row
     if "messages" not in row:
         problem, answer = fields.read(row)
         if not isinstance(answer, str):
-            raise Fault(f"field {fields.answer!r} is {kind_of(answer)}: a demonstration must be text")
+            raise RowFault(f"field {fields.answer!r} is {kind_of(answer)}: a demonstration must be text")
         return problem, [(ASSISTANT, answer)]
     messages = row["messages"]
     if not is_conversation(messages):
-        raise Fault(f"field 'messages' is {kind_of(messages)}: it must be a list of objects with role and content")
+        raise RowFault(f"field 'messages' is {kind_of(messages)}: it must be a list of objects with role and content")
     start = len(messages) - 1  # of the answer: walk back from the end while assistant and tool alternate
     while start > 0 and messages[start - 1]["role"] == (TOOL if messages[start]["role"] == ASSISTANT else ASSISTANT):
         start -= 1
     problem, turns = messages[:start], [(m["role"], m["content"]) for m in messages[start:]]
     if turns[-1][0] != ASSISTANT or not problem or not all(text.strip() for _, text in turns):
-        raise Fault("its messages do not end with an answer of the assistant to a prompt, or one is empty")
+        raise RowFault("its messages do not end with an answer of the assistant to a prompt, or one is empty")
     if problem[-1]["role"] == TOOL:
-        raise Fault("two messages of the tool follow each other: write them as one")
+        raise RowFault("two messages of the tool follow each other: write them as one")
     return problem, turns
 
 
@@ -169,7 +171,7 @@ def _ids(encode: Callable[[Any], T], text: Any, what: str) -> T:
     try:
         ids = encode(text)
     except Exception as error:  # a user's tokenizer may raise any exception
-        raise Fault(f"the tokenizer cannot read this {what} ({getattr(error, 'what', error)})") from error
+        raise RowFault(f"the tokenizer cannot read this {what} ({getattr(error, 'what', error)})") from error
     if not ids:
-        raise Fault(f"the {what} has no tokens")
+        raise RowFault(f"the {what} has no tokens")
     return ids

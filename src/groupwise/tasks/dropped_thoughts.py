@@ -14,8 +14,8 @@ EMPTY = "\n\n"
 class DroppedThoughts:
     """Empties the reasoning in a share of the demonstrations. TON, arXiv:2505.16854.
 
-    A thought is the text between the first `opens` and the next `closes`. Without `opens` it is the text before the
-    first `closes`. Which rows lose theirs is drawn once, by row, and not again in each epoch.
+    A thought is the text between the first `thought_start` and the next `thought_end`. Without `thought_start` it is
+    the text before the first `thought_end`. Which rows lose theirs is drawn once, by row, and not again in each epoch.
 
     >>> DroppedThoughts(1.0, "<think>", "</think>")(0, "<think>2+2</think>4")
     '<think>\\n\\n</think>4'
@@ -23,22 +23,22 @@ class DroppedThoughts:
     '#35'
     """
 
-    share: float
-    opens: str
-    closes: str
+    fraction: float
+    thought_start: str
+    thought_end: str
     seed: int = 0
 
     def drops(self, row: int) -> bool:
         """Whether to empty the reasoning in the demonstration of this row."""
-        return bool(uniform((self.seed, RandomPurpose.DEMONSTRATE), row, 1, 0)[0] < self.share)
+        return bool(uniform((self.seed, RandomPurpose.DEMONSTRATE), row, 1, 0)[0] < self.fraction)
 
     def __call__(self, row: int, answer: str) -> str:
         if not self.drops(row) or not self.has_thought(answer):
             return answer
-        before, opens, rest = answer.partition(self.opens) if self.opens else ("", "", answer)
-        return before + opens + EMPTY * bool(opens) + self.closes + rest.partition(self.closes)[2]
+        before, opens, rest = answer.partition(self.thought_start) if self.thought_start else ("", "", answer)
+        return before + opens + EMPTY * bool(opens) + self.thought_end + rest.partition(self.thought_end)[2]
 
     def has_thought(self, answer: str) -> bool:
         """Whether a text contains reasoning: the opening tag, if one is set, and behind it the closing tag."""
-        start = answer.find(self.opens) if self.opens else 0
-        return start >= 0 and self.closes in answer[start + len(self.opens) :]
+        start = answer.find(self.thought_start) if self.thought_start else 0
+        return start >= 0 and self.thought_end in answer[start + len(self.thought_start) :]

@@ -26,11 +26,11 @@ class GeneratedTaskSettings(TaskSettings):
 
     def build(self, encode: Callable[[Any], Ids], /) -> Task:
         """The task of this kind."""
-        return Generated(self, encode)
+        return GeneratedTask(self, encode)
 
 
 @dataclass(frozen=True, slots=True)
-class Generated:
+class GeneratedTask:
     """The task of a `GeneratedTaskSettings`. A training prompt is made when it is drawn."""
 
     kind: GeneratedTaskSettings

@@ -8,7 +8,7 @@ from typing import Any
 
 from groupwise.core import BadData, MissingRequirement, Usage, check_types
 from groupwise.data import Ids, Prompt, Task, TaskSettings
-from groupwise.tasks.problems import Problems, key_of
+from groupwise.tasks.problems import RowsTask, key_of
 from groupwise.tasks.source_stats import ContentHash, SourceStats, counted
 
 __all__ = ["ReasoningGym"]
@@ -55,7 +55,7 @@ class ReasoningGym(TaskSettings):
             row = {"answer": answer if isinstance(answer, str | int | float) else str(answer), "entry": identity}
             prompts.append(Prompt(f"{self.name}/{index + 1}", encode(question), question, row))
         stats = SourceStats(source=self.label, sha256=content.digest, rows=len(prompts), training=0, held_out=0)
-        return Problems.split(prompts, stats)
+        return RowsTask.split(prompts, stats)
 
 
 def generator(data_set: str, seed: int, size: int) -> Any:

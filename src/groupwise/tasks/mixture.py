@@ -30,13 +30,13 @@ class Mixture:
     A prompt's id begins with the number of its task, from 1. An epoch is the shortest that contains every problem. The
     task with the smallest weight for its size has each problem once. Problems of other tasks repeat; within a task,
     counts differ by one at most. This depends on sizes and weights alone: order and resume belong to the curriculum.
-    The held-out problems are those of `evaluated`, or else of all tasks, taken in turn. `BadData` if a problem is both
-    a training problem and held out.
+    The held-out problems are those of `evaluated_tasks`, or else of all tasks, taken in turn. `BadData` if a problem is
+    both a training problem and held out.
     """
 
     tasks: tuple[Task, ...]
     weights: tuple[float, ...]
-    evaluated: tuple[Task, ...] = ()
+    evaluated_tasks: tuple[Task, ...] = ()
     held_out: tuple[Prompt, ...] = field(init=False, repr=False, compare=False)
     cumulative_slots: tuple[int, ...] = field(init=False, repr=False, compare=False)
 
@@ -47,9 +47,9 @@ class Mixture:
         pairs = list(zip([len(t) for t in self.tasks], self.weights, strict=True))
         scale = max((n / w for n, w in pairs), default=0.0)
         slots = [max(n, floor(w * scale + 0.5)) if n else 0 for n, w in pairs]
-        first = len(self.tasks) if self.evaluated else 0
+        first = len(self.tasks) if self.evaluated_tasks else 0
         held_out = [
-            [_tagged(i, p) for p in t.held_out] for i, t in enumerate(self.evaluated or self.tasks, start=first)
+            [_tagged(i, p) for p in t.held_out] for i, t in enumerate(self.evaluated_tasks or self.tasks, start=first)
         ]
         object.__setattr__(self, "cumulative_slots", tuple(accumulate(slots)))
         object.__setattr__(self, "held_out", tuple(_round_robin(held_out)))
@@ -58,7 +58,7 @@ class Mixture:
     @property
     def parts(self) -> tuple[Task, ...]:
         """The tasks to train on, then those to evaluate on: the order of the verifiers in `Each`."""
-        return (*self.tasks, *self.evaluated)
+        return (*self.tasks, *self.evaluated_tasks)
 
     @property
     def shares(self) -> tuple[float, ...]:

@@ -10,17 +10,17 @@ from groupwise.core import BadData, Usage
 from groupwise.data import Ids, Prompt
 from groupwise.tasks.data_sets import HUB
 from groupwise.tasks.row_columns import Problem, RowColumns, problem_text
-from groupwise.tasks.rows import SHOWN, TABLES, Fault, Row, check_length, rows_of
+from groupwise.tasks.rows import SHOWN, TABLES, Row, RowFault, check_length, rows_of
 from groupwise.tasks.source_stats import ContentHash, SourceStats, contains_answer, counted, listed
 
-__all__ = ["Problems", "listed_tokens"]
+__all__ = ["RowsTask", "listed_tokens"]
 
 SHARE = 0.1
 """The share of the rows of one source that is held out."""
 
 
 @dataclass(frozen=True, slots=True)
-class Problems:
+class RowsTask:
     """The problems of a source, split by the hash of each prompt: a row keeps its side when the source grows.
 
     With two rows or more, each side has at least one. A single row is a training row. A prompt's `row["answer"]` is the
@@ -48,7 +48,7 @@ class Problems:
         answer: str = "answer",
         held_out: float = SHARE,
         whole_rows: bool = False,
-    ) -> "Problems":
+    ) -> "RowsTask":
         """The problems of a file, a directory or `datasets:NAME`. `BadData`, with the first faults, for unusable rows.
 
         Rows count from 1. `encode` makes ids of a text, or of messages if the column holds messages. With `whole_rows`
@@ -56,33 +56,33 @@ class Problems:
         """
         if not 0 < held_out < 1:
             raise Usage(f"held_out is {held_out}: it needs 0 < held_out < 1", fix="set it to a share such as 0.1")
-        prompts, stats = read_problems(str(path), encode, (RowColumns(prompt, answer, whole=whole_rows),))
+        prompts, stats = read_problems(str(path), encode, (RowColumns(prompt, answer, whole_row=whole_rows),))
         return cls.split(prompts, stats, held_out)
 
     @classmethod
-    def split(cls, prompts: list[Prompt], stats: SourceStats, share: float = SHARE) -> "Problems":
+    def split(cls, prompts: list[Prompt], stats: SourceStats, share: float = SHARE) -> "RowsTask":
         """Split one source's problems: a share of them is held out, chosen by the hash of the prompt."""
         training, held_out = _split(prompts, share)
         return cls(training, held_out, (replace(stats, training=len(training), held_out=len(held_out)),))
 
     @property
-    def entirely_held_out(self) -> "Problems":
+    def entirely_held_out(self) -> "RowsTask":
         """The same data for evaluation only: the separate held-out source if there is one, else all rows."""
         held_out = self.held_out
         if len(self.stats) == 1:
             held_out = tuple(sorted((*self.training, *held_out), key=row_of))
         stats = [replace(s, training=0, held_out=len(held_out)) for s in self.stats[-1:]]
-        return Problems((), held_out, tuple(stats))
+        return RowsTask((), held_out, tuple(stats))
 
     @property
-    def entirely_training(self) -> "Problems":
+    def entirely_training(self) -> "RowsTask":
         """The same data to train on only, evaluated on other problems: all rows, except of a held-out source."""
         if len(self.stats) != 1:
             return self
         training = tuple(sorted((*self.training, *self.held_out), key=row_of))
-        return Problems(training, (), (replace(self.stats[0], training=len(training), held_out=0),))
+        return RowsTask(training, (), (replace(self.stats[0], training=len(training), held_out=0),))
 
-    def of_at_most(self, tokens: int) -> "Problems":
+    def of_at_most(self, tokens: int) -> "RowsTask":
         """The problems whose prompts have at most this many tokens. Rows of one source are split again.
 
         `BadData` if no problem is left, to train on or held out, where there was one.
@@ -104,12 +104,12 @@ class Problems:
             rows = tuple(sorted(row_of(p) for i in owned for p in long[i]))
             training, held_out = (len(kept[i]) if i in owned else 0 for i in (0, 1))
             stats.append(replace(one, training=training, held_out=held_out, too_long=rows))
-        return Problems(kept[0], kept[1], tuple(stats))
+        return RowsTask(kept[0], kept[1], tuple(stats))
 
     @classmethod
     def from_two(
         cls, training: tuple[list[Prompt], SourceStats], held_out: tuple[list[Prompt], SourceStats]
-    ) -> "Problems":
+    ) -> "RowsTask":
         """The problems of a training source and of a held-out source. `BadData` if they share a problem."""
         refuse_overlap(training[0], held_out[0])
         first = replace(training[1], training=len(training[0]), held_out=0)
@@ -127,7 +127,7 @@ def read_problems(
     repeated problem with another answer.
     """
     name = name or Path(source.partition("@")[0]).stem
-    faults: list[tuple[int, Fault]] = []
+    faults: list[tuple[int, RowFault]] = []
     prompts: list[Prompt] = []
     first_row: dict[str, tuple[int, Any]] = {}
     repeated: list[int] = []
@@ -137,7 +137,7 @@ def read_problems(
     rows = 0
     for rows, row in rows_of(source, split):
         try:
-            if isinstance(row, Fault):
+            if isinstance(row, RowFault):
                 raise row
             layout = layout or _fitting(row, layouts)
             problem, gold = layout.read(row)
@@ -149,15 +149,15 @@ def read_problems(
             check_length(str(gold), "answer")
             earlier, earlier_gold = first_row.setdefault(key_of(text), (rows, gold))
             if earlier != rows and str(earlier_gold) != str(gold):
-                raise Fault(f"it repeats the prompt of row {earlier} with another answer")
+                raise RowFault(f"it repeats the prompt of row {earlier} with another answer")
             if earlier != rows:
                 repeated.append(rows)
                 continue
             conversation = {} if isinstance(problem, str) else {"messages": problem}
             columns = {**extra, **conversation, **({} if gold is None else {"answer": gold})}
-            ids = encoded_problem(encode, problem) if layout.has_problem(row) or not layout.whole else ()
+            ids = encoded_problem(encode, problem) if layout.has_problem(row) or not layout.whole_row else ()
             prompts.append(Prompt(f"{name}/{rows}", ids, text, columns))
-        except Fault as fault:
+        except RowFault as fault:
             faults.append((rows, fault))
     if faults:
         evidence = [f"row {row}: {why}" for row, why in faults[:SHOWN]]
@@ -180,7 +180,7 @@ def read_problems(
     )
 
 
-def _fix(faults: Sequence[Fault], source: str) -> str:
+def _fix(faults: Sequence[RowFault], source: str) -> str:
     """The fix for a source's rows that cannot be used: the advice of template or tokenizer, if each row fails there."""
     advice = {fault.fix if isinstance(fault, EncodingFault) else "" for fault in faults}
     return f"correct or remove these rows; {_example(source)}" if "" in advice else "\n".join(sorted(advice))
@@ -236,7 +236,7 @@ def _fitting(row: Row, layouts: Sequence[RowColumns]) -> RowColumns:
     return next((layout for layout in layouts if layout.fits(row)), layouts[0])
 
 
-class EncodingFault(Fault):
+class EncodingFault(RowFault):
     """A prompt that template or tokenizer refuse. `fix` is their advice, empty without one."""
 
     def __init__(self, error: Exception) -> None:
@@ -252,7 +252,7 @@ def encoded_problem(encode: Callable[[Any], Ids], problem: Problem) -> Ids:
     except Exception as error:  # a user's tokenizer may raise any exception
         raise EncodingFault(error) from error
     if not ids:
-        raise Fault("the prompt has no tokens")
+        raise RowFault("the prompt has no tokens")
     return ids
 
 

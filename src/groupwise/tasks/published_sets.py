@@ -8,7 +8,7 @@ from typing import Any
 from groupwise.core import check_types
 from groupwise.data import Ids, Task, TaskSettings
 from groupwise.tasks.data_sets import HUB
-from groupwise.tasks.problems import Problems, read_problems
+from groupwise.tasks.problems import RowsTask, read_problems
 from groupwise.tasks.row_columns import RowColumns, after_hashes, as_one_answer, countdown, last_boxed
 
 __all__ = ["PublishedSet"]
@@ -21,24 +21,24 @@ class DataSetSource:
     The first of `column_layouts` that fits the first row reads all rows: copies of one set differ in their columns.
     """
 
-    hub: str
+    hub_name: str
     column_layouts: tuple[RowColumns, ...]
-    template: str = "no"
+    default_template: str = "no"
     training_split: str = "train"
     held_out_split: str = ""
 
-    def read(self, name: str, source: str, encode: Callable[[Any], Ids]) -> Problems:
+    def read(self, name: str, source: str, encode: Callable[[Any], Ids]) -> RowsTask:
         """The problems of the data set, from the hub or from a file, a directory or a data set on disk."""
-        source = source or HUB + self.hub
+        source = source or HUB + self.hub_name
         has_splits = not (Path(source).is_file() or "@" in source)
         if not self.training_split:
             held_out, stats = read_problems(source, encode, self.column_layouts, self.held_out_split, name)
-            return Problems(tuple(held_out), (), (stats,)).entirely_held_out
+            return RowsTask(tuple(held_out), (), (stats,)).entirely_held_out
         training = read_problems(source, encode, self.column_layouts, self.training_split, name)
         if not has_splits or not self.held_out_split:
-            return Problems.split(*training)
+            return RowsTask.split(*training)
         held_out = read_problems(source, encode, self.column_layouts, self.held_out_split, f"{name}-held-out")
-        return Problems.from_two(training, held_out)
+        return RowsTask.from_two(training, held_out)
 
 
 MATHEMATICS = (
@@ -55,34 +55,34 @@ MATHEMATICS = (
 
 def _evaluation(hub: str, split: str) -> DataSetSource:
     return DataSetSource(
-        hub=hub, column_layouts=MATHEMATICS, template="qwen_math", training_split="", held_out_split=split
+        hub_name=hub, column_layouts=MATHEMATICS, default_template="qwen_math", training_split="", held_out_split=split
     )
 
 
 PRESETS = {
     "gsm8k": DataSetSource(
-        hub="openai/gsm8k:main",
+        hub_name="openai/gsm8k:main",
         column_layouts=(RowColumns("question", "answer", after_hashes, answer_is_solution=True),),
         held_out_split="test",
     ),
     "math": DataSetSource(
-        hub="DigitalLearningGmbH/MATH-lighteval",
+        hub_name="DigitalLearningGmbH/MATH-lighteval",
         column_layouts=MATHEMATICS,
-        template="qwen_math",
+        default_template="qwen_math",
         held_out_split="test",
     ),
     "dapo-math-17k": DataSetSource(
-        hub="BytedTsinghua-SIA/DAPO-Math-17k",
+        hub_name="BytedTsinghua-SIA/DAPO-Math-17k",
         column_layouts=(
             RowColumns("prompt", "reward_model.ground_truth", as_one_answer),
             RowColumns("prompt", "solution", as_one_answer),
         ),
-        template="chat",
+        default_template="chat",
     ),
     "countdown": DataSetSource(
-        hub="Jiayi-Pan/Countdown-Tasks-3to4",
+        hub_name="Jiayi-Pan/Countdown-Tasks-3to4",
         column_layouts=(RowColumns("nums", "target", countdown), RowColumns("numbers", "target", countdown)),
-        template="r1",
+        default_template="r1",
     ),
     "aime24": _evaluation("HuggingFaceH4/aime_2024", "train"),
     "aime25": _evaluation("math-ai/aime25", "test"),
@@ -111,7 +111,7 @@ class PublishedSet(TaskSettings):
 
     @property
     def template(self) -> str:
-        return PRESETS[self.name].template
+        return PRESETS[self.name].default_template
 
     def build(self, encode: Callable[[Any], Ids], /) -> Task:
         """The problems of the set."""

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from groupwise.core import Usage, check_types, class_name, looks_like_path, or_near, part_named, part_names, plain_name
 from groupwise.data import Ids, Task, TaskSettings
-from groupwise.tasks.problems import Problems
+from groupwise.tasks.problems import RowsTask
 from groupwise.tasks.published_sets import PRESETS
 from groupwise.tasks.row_columns import RowColumns
 from groupwise.tasks.rows import is_source
@@ -63,9 +63,9 @@ class Rows(TaskSettings):
         if not is_source(self.source):
             raise no_source(self.source)
         if rows in ("problems", "whole"):
-            return Problems.read(self.source, encode, prompt=prompt, answer=answer, whole_rows=rows == "whole")
+            return RowsTask.read(self.source, encode, prompt=prompt, answer=answer, whole_rows=rows == "whole")
         columns = RowColumns(prompt, answer)
-        return Problems.split(*read_stored(self.source, encode, columns, plain=rows == "stored texts"))
+        return RowsTask.split(*read_stored(self.source, encode, columns, plain=rows == "stored texts"))
 
 
 def task_table(text: str, *, only_names: bool = False) -> dict[str, Any]:

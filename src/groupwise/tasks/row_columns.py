@@ -8,7 +8,7 @@ from difflib import SequenceMatcher
 from math import inf
 from typing import Any
 
-from groupwise.tasks.rows import LONGEST_ROW, Fault, Row, kind_of
+from groupwise.tasks.rows import LONGEST_ROW, Row, RowFault, kind_of
 
 LONGEST = 10_000
 """A value of a column other than problem and answer is kept if it has at most this many characters as JSON."""
@@ -29,7 +29,7 @@ def after_hashes(prompt: Any, answer: Any) -> tuple[Any, Any]:
     """
     _, mark, gold = str(answer).rpartition("####")
     if not mark:
-        raise Fault("the answer has no ####")
+        raise RowFault("the answer has no ####")
     return prompt, gold.strip().replace(",", "")
 
 
@@ -42,7 +42,7 @@ def last_boxed(prompt: Any, answer: Any) -> tuple[Any, Any]:
     text = str(answer)
     start = max(text.rfind("\\boxed"), text.rfind("\\fbox"))
     if start < 0:
-        raise Fault("the solution has no \\boxed{...}")
+        raise RowFault("the solution has no \\boxed{...}")
     box = text[start:].removeprefix("\\boxed").removeprefix("\\fbox")
     if not box.startswith("{"):
         return prompt, box.lstrip().split("$")[0].strip()
@@ -51,7 +51,7 @@ def last_boxed(prompt: Any, answer: Any) -> tuple[Any, Any]:
         depth += (c == "{") - (c == "}")
         if depth == 0:
             return prompt, box[1:i].strip()
-    raise Fault("the \\boxed{ of the solution is not closed")
+    raise RowFault("the \\boxed{ of the solution is not closed")
 
 
 def as_one_answer(prompt: Any, answer: Any) -> tuple[Any, Any]:
@@ -75,7 +75,7 @@ def countdown(numbers: Any, target: Any) -> tuple[Any, Any]:
     """
     is_valid = isinstance(numbers, list) and numbers and all(type(n) is int for n in (*numbers, target))
     if not is_valid:
-        raise Fault("countdown needs a list of whole numbers, and a whole number as the target")
+        raise RowFault("countdown needs a list of whole numbers, and a whole number as the target")
     listed = f"{', '.join(map(str, numbers[:-1]))} and {numbers[-1]}" if len(numbers) > 1 else str(numbers[0])
     noun = "numbers" if len(numbers) > 1 else "number"
     text = f"Make {target} out of the {noun} {listed}, each used exactly once, with +, -, * and /. Give the expression."
@@ -88,41 +88,41 @@ class RowColumns:
 
     Without gold answers `answer` is empty. `convert` makes the problem and the gold answer of the two values. With
     `answer_is_solution` the answer column is a worked solution, which the prompt's row keeps as `solution`. With
-    `whole`, for agents, a row needs no column and keeps all: without the column of the problem, its text is the row as
-    JSON.
+    `whole_row`, for agents, a row needs no column and keeps all: without the column of the problem, its text is the row
+    as JSON.
     """
 
     prompt: str = "prompt"
     answer: str = "answer"
     convert: Callable[[Any, Any], tuple[Any, Any]] = unchanged
     answer_is_solution: bool = False
-    whole: bool = False
+    whole_row: bool = False
 
     def fits(self, row: Row) -> bool:
         """Whether a row has the column of the problem and, unless `answer` is empty, the column of the gold answer."""
         return all(_lookup(row, path)[1] for path in (self.prompt, self.answer) if path)
 
     def read(self, row: Row) -> tuple[Problem, Any]:
-        """The problem and the gold answer. Raises `Fault`."""
-        if self.whole:
+        """The problem and the gold answer. Raises `RowFault`."""
+        if self.whole_row:
             return self._read_whole(row)
         if not self.fits(row):
             columns = {"prompt": self.prompt, "answer": self.answer}
-            raise Fault(_missing(row, columns))
+            raise RowFault(_missing(row, columns))
         prompt, answer = _lookup(row, self.prompt)[0], _lookup(row, self.answer)[0] if self.answer else None
         for name, value in ((self.prompt, prompt), (self.answer, answer))[: 2 if self.answer else 1]:
             if _empty(value) and not (name == self.prompt and value is None):
-                raise Fault(f"field {name!r} is empty")
+                raise RowFault(f"field {name!r} is empty")
         problem, gold = self.convert(prompt, answer)
         if self.answer and _empty(gold):
-            raise Fault(f"field {self.answer!r} holds no answer")
+            raise RowFault(f"field {self.answer!r} holds no answer")
         try:
             json.dumps(gold, allow_nan=False)
         except (TypeError, ValueError):
             what = f"field {self.answer!r} is {kind_of(gold)}"
-            raise Fault(f"{what}: a gold answer must be text, a number or other JSON") from None
+            raise RowFault(f"{what}: a gold answer must be text, a number or other JSON") from None
         if not isinstance(problem, str) and not is_conversation(problem):
-            raise Fault(f"field {self.prompt!r} is {kind_of(problem)}: a prompt must be text or messages")
+            raise RowFault(f"field {self.prompt!r} is {kind_of(problem)}: a prompt must be text or messages")
         return problem, gold
 
     def _read_whole(self, row: Row) -> tuple[Problem, Any]:
@@ -144,12 +144,12 @@ class RowColumns:
         >>> RowColumns("question", "gold").extra({"question": "1+1=", "gold": 2, "level": 3, "image": b"..."})
         ({'level': 3}, {'image'})
         """
-        others = () if self.whole else (self.prompt, self.answer)
+        others = () if self.whole_row else (self.prompt, self.answer)
         columns = {name: value for name, value in row.items() if name not in (*others, "answer")}
         if self.answer_is_solution:
             columns["solution"] = _lookup(row, self.answer)[0]
         columns = {name: value for name, value in columns.items() if value is not None}
-        longest = LONGEST_ROW if self.whole else LONGEST
+        longest = LONGEST_ROW if self.whole_row else LONGEST
         kept = {name: value for name, value in columns.items() if _json_length(value) <= longest}
         return kept, columns.keys() - kept.keys()
 

@@ -14,7 +14,7 @@ Generate = Callable[[int, PendingIteration | None], Awaitable[IterationRollouts]
 """Generates the rollouts of an iteration, given by its number; with `Pending`, from its progress."""
 
 
-class Ahead:
+class AheadSampling:
     """The rollouts of a run's iterations, in order, sampled up to `max_staleness` iterations ahead.
 
     With staleness 0, an iteration is sampled when it is requested. With staleness 1, the next one is sampled while the

@@ -33,13 +33,13 @@ from groupwise.engines.remote.devices import gpu_index
 from groupwise.engines.remote.served_settings import EngineRequirements, Served
 from groupwise.evaluation.accuracy import scores
 from groupwise.evaluation.by_column import scores_by
-from groupwise.learner import Alone, FromDirectory, Learner, Ranks, check_routing, mixture
+from groupwise.learner import FromDirectory, Learner, Ranks, SingleProcess, check_routing, mixture
 from groupwise.models import (
     KINDS,
     Decoder,
+    DecoderShape,
     MixtureSizes,
     Model,
-    Shape,
     Tokenizer,
     attach,
     base_directory,
@@ -78,7 +78,7 @@ DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Inputs:
+class RunInputs:
     """The inputs of a run (tokenizer, task, verifier, ...). `demonstrations` is None if they were not read."""
 
     tokenizer: Tokenizer
@@ -88,12 +88,12 @@ class Inputs:
     demonstrations: tuple[list[Demonstration], tuple[SourceStats, ...]] | None = None
 
 
-def read_inputs(recipe: Recipe, use: UserCode) -> Inputs:
+def read_inputs(recipe: Recipe, use: UserCode) -> RunInputs:
     """Read tokenizer, templates and task, and build the verifier."""
     tokenizer = read_tokenizer(find_model(recipe.model))
     by_name = templates(recipe, tokenizer, tool_schemas(recipe, use))
     task = task_of(recipe, by_name)
-    return Inputs(tokenizer, by_name, task, verifier_of(recipe, task, use))
+    return RunInputs(tokenizer, by_name, task, verifier_of(recipe, task, use))
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,7 +104,7 @@ class RunObjects:
     """
 
     model: Model
-    inputs: Inputs
+    inputs: RunInputs
     engine: Engine
     setting: RolloutSetting
     recipe: Recipe
@@ -145,7 +145,9 @@ class RunObjects:
 
     def new_learner(self, ranks: Ranks | None = None) -> Learner:
         """The learner. Models such as `InitialPolicy` copy the present weights: call it after the warm start."""
-        return new_learner(self.model, self.recipe, ranks or Alone(self.recipe.cluster.reduction_lanes), self.tokenizer)
+        return new_learner(
+            self.model, self.recipe, ranks or SingleProcess(self.recipe.cluster.reduction_lanes), self.tokenizer
+        )
 
     @property
     def device(self) -> str:
@@ -200,7 +202,7 @@ class RunObjects:
     async def answers(self, setting: RolloutSetting, n: int, sampling: Sampling) -> list[Rollout]:
         """Generate and verify `n` answers to each held-out problem."""
         evaluate = self.recipe.evaluate
-        setting = replace(setting, verifier=self.verifier, sampling=sampling, steps=evaluate.steps)
+        setting = replace(setting, verifier=self.verifier, sampling=sampling, denoising_steps=evaluate.steps)
         return await answers(self.held_out, n, setting, strategy=evaluate.strategy)
 
 
@@ -368,7 +370,7 @@ def check_engine(recipe: Recipe, model: nn.Module, experts: MixtureSizes | None,
 def with_share(recipe: Recipe, model: Model, task: Task) -> Recipe:
     """The recipe with the share of the GPU's memory for an engine on the learner's GPU (`with_engine_share`)."""
     device, engine = next(model.parameters()).device, recipe.engine
-    if device.type != "cuda" or not isinstance(engine, Served) or not isinstance(shape := model.shape, Shape):
+    if device.type != "cuda" or not isinstance(engine, Served) or not isinstance(shape := model.shape, DecoderShape):
         return recipe
     if f"cuda:{gpu_index(str(device))}" not in engine.devices(EngineRequirements.of(model)):
         return recipe
@@ -388,7 +390,7 @@ def build_engine(recipe: Recipe, model: Model, tokenizer: Tokenizer, access: Eng
     return engine.build(model, tokenizer, seed=recipe.seed, experts=experts, access=access)
 
 
-def build(recipe: Recipe, use: UserCode, inputs: Inputs | None = None) -> RunObjects:
+def build(recipe: Recipe, use: UserCode, inputs: RunInputs | None = None) -> RunObjects:
     """Build the objects of a run. `inputs` are read unless the caller has them already."""
     recipe = resolved(recipe)
     device = prepare(recipe.machine)
@@ -417,7 +419,7 @@ def build(recipe: Recipe, use: UserCode, inputs: Inputs | None = None) -> RunObj
         agent=agent,
         observation_frame=frame_of(recipe, inputs.templates),
         template=prompt_template(inputs.templates),
-        positions=model.shape.positions,
+        max_positions=model.shape.positions,
         threshold=recipe.threshold,
     )
     return RunObjects(model, inputs, engine, setting, recipe, use)

@@ -16,8 +16,8 @@ from groupwise.tasks import (
     DroppedThoughts,
     Mixture,
     MixtureVerifier,
-    Problems,
     Rows,
+    RowsTask,
     SourceStats,
     need_environment,
     read_demonstrations,
@@ -31,7 +31,7 @@ Templates = Mapping[str, Template]
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class TaskSource:
     """One task of a recipe with its columns, verifier and template: from the recipe, else the task's defaults."""
 
     task: TaskSettings
@@ -41,7 +41,7 @@ class Source:
     weight: float = 1.0
 
 
-def sources(recipe: Recipe) -> tuple[Source, ...]:
+def sources(recipe: Recipe) -> tuple[TaskSource, ...]:
     """The recipe's task, followed by the tasks in `extra_tasks`."""
     first = _source(recipe, recipe.task, recipe.columns, _kind(recipe, recipe.task))
     others = (
@@ -51,7 +51,7 @@ def sources(recipe: Recipe) -> tuple[Source, ...]:
     return (first, *others)
 
 
-def held_out_sources(recipe: Recipe) -> tuple[Source, ...]:
+def held_out_sources(recipe: Recipe) -> tuple[TaskSource, ...]:
     """The task of the recipe's field `held_out`, whose problems are only evaluated; empty without one."""
     if (task := recipe.held_out) is None:
         return ()
@@ -68,8 +68,8 @@ def _kind(recipe: Recipe, task: TaskSettings | None = None) -> VerifierSettings 
 
 def _source(
     recipe: Recipe, task: TaskSettings, columns: Columns, verifier: VerifierSettings | None, weight: float = 1.0
-) -> Source:
-    return Source(task, columns, verifier, recipe.template or task.template, weight)
+) -> TaskSource:
+    return TaskSource(task, columns, verifier, recipe.template or task.template, weight)
 
 
 def templates(recipe: Recipe, tokenizer: Tokenizer, tools: Sequence[Mapping[str, Any]] = ()) -> Templates:
@@ -102,19 +102,19 @@ def task_of(recipe: Recipe, templates: Templates) -> Task:
         for side in (sources(recipe), held_out_sources(recipe))
     )
     if (most := recipe.max_prompt_tokens) is not None:
-        if not any(isinstance(task, Problems) for task in (*training, *held_out)):
+        if not any(isinstance(task, RowsTask) for task in (*training, *held_out)):
             fix = "leave it out of the recipe"
             raise Usage(f"max_prompt_tokens is for rows of data: {recipe.task.label} makes its own problems", fix=fix)
         training, held_out = (
-            [task.of_at_most(most) if isinstance(task, Problems) else task for task in tasks]
+            [task.of_at_most(most) if isinstance(task, RowsTask) else task for task in tasks]
             for tasks in (training, held_out)
         )
     if len(training) == 1 and not held_out:
         return training[0]
     weights = tuple(s.weight for s in sources(recipe))
     if held_out:
-        training = [t.entirely_training if isinstance(t, Problems) else t for t in training]
-    tasks = tuple(t.entirely_held_out if isinstance(t, Problems) else t for t in held_out)
+        training = [t.entirely_training if isinstance(t, RowsTask) else t for t in training]
+    tasks = tuple(t.entirely_held_out if isinstance(t, RowsTask) else t for t in held_out)
     return Mixture(tuple(training), weights, tasks)
 
 
@@ -135,7 +135,7 @@ def demonstrations_of(
     return demonstrations, (stats,)
 
 
-def _load_task(source: Source, encode: Template, recipe: Recipe) -> Task:
+def _load_task(source: TaskSource, encode: Template, recipe: Recipe) -> Task:
     if isinstance(source.task, Rows):
         rows = "problems" if recipe.agent is None else "whole"
         if recipe.trains_stored_answers:
@@ -169,12 +169,12 @@ def generates_nothing(recipe: Recipe) -> bool:
     return recipe.trains_stored_answers and all(source.verifier is None for source in each)
 
 
-def _verifier(source: Source, task: Task, use: UserCode, recipe: Recipe) -> Verifier:
+def _verifier(source: TaskSource, task: Task, use: UserCode, recipe: Recipe) -> Verifier:
     wall = recipe.machine.verdict_deadline
     if source.verifier is None:
         raise no_verifier(source.task.label)
     made = partial(grade_function, deadline=wall, made_up=partial(made_up_states, recipe))
-    sandbox = partial(Sandbox, limits=Limits(cpu=wall / 5, wall=wall), unsafe=use.unsafe_local_exec)
+    sandbox = partial(Sandbox, limits=Limits(cpu_seconds=wall / 5, wall_seconds=wall), unsafe=use.unsafe_local_exec)
 
     def load(file: str, name: str) -> Verifier:
         return made(use.function(file, name), in_process=not file)

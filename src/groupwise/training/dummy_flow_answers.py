@@ -23,10 +23,10 @@ def made_up_states(recipe: Recipe) -> list[Sample]:
         return made_up_texts()
     shape = KINDS[shape.kind].sized(shape, recipe.pipeline)
     pictures: list[Pixels | None] = [None] * 3
-    if shape.graded != shape.state:  # it has pictures, decoded from latents
+    if shape.graded != shape.state_shape:  # it has pictures, decoded from latents
         pictures = [((x + 1) * 127.5).astype(np.uint8).transpose(1, 2, 0) for x in ramps(shape.graded)]
     steps = recipe.method.denoise.steps
-    return [made_up_state(final, steps, picture) for final, picture in zip(ramps(shape.state), pictures)]
+    return [made_up_state(final, steps, picture) for final, picture in zip(ramps(shape.state_shape), pictures)]
 
 
 def ramps(shape: tuple[int, ...]) -> list[Arrays]:

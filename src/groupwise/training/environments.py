@@ -32,7 +32,7 @@ def environment_of(recipe: Recipe, use: UserCode) -> Callable[[], Environment] |
     if name == "coin_flip":
         return user_environment(CoinFlip, deadline=wall)
     if name == "python_tools":
-        sandbox = Sandbox(Limits(cpu=wall / 5, wall=wall), unsafe=use.unsafe_local_exec)
+        sandbox = Sandbox(Limits(cpu_seconds=wall / 5, wall_seconds=wall), unsafe=use.unsafe_local_exec)
 
         def python() -> Tools:
             return python_tools(sandbox)

@@ -18,7 +18,7 @@ from groupwise.data import Prompt, Sampling, data_stats, name_of
 from groupwise.evaluation.interval import LEVEL, RESAMPLES, RULE
 from groupwise.models import RandomPurpose, find_model, kind_of
 from groupwise.training.build import RunObjects
-from groupwise.training.build_tasks import Source, held_out_sources, sources
+from groupwise.training.build_tasks import TaskSource, held_out_sources, sources
 from groupwise.verifiers.user_function import functions_in, kinds_in
 
 PACKAGES = ("groupwise", "torch", "transformers", "tokenizers", "numpy", "safetensors")
@@ -78,7 +78,7 @@ def problem(prompt: Prompt) -> list[Any]:
     return [prompt.text, dict(prompt.row)]
 
 
-def verifiers_hash(evaluated: Sequence[Source], use: UserCode) -> str:
+def verifiers_hash(evaluated: Sequence[TaskSource], use: UserCode) -> str:
     """One hash of the code of all packaged verifiers and of the user's files that these sources use."""
     packaged = [path for room in VERIFIER_ROOMS for path in sorted((PACKAGE / room).rglob("*.py"))]
     stems = {Path(f.file).stem for s in evaluated for f in functions_in(s.verifier) if f.file}

@@ -103,10 +103,10 @@ def sample_lines(
     `contexts`, and `parent` is the index of its parent among the samples of the draw. `requests` are those of an agent
     (`AgentRequest`), whose answers are tokens of the sample.
     """
-    reward = dict(zip(batch.keys, batch.reward.tolist())) if batch.reward is not None else {}
+    reward = dict(zip(batch.sample_keys, batch.reward.tolist())) if batch.reward is not None else {}
     advantage = {}
     if batch.advantage is not None:
-        advantage = dict(zip(batch.keys, batch.sequences.mean(batch.advantage).tolist()))
+        advantage = dict(zip(batch.sample_keys, batch.sequences.mean(batch.advantage).tolist()))
     index = context_index([sample for rollout in rollouts for sample in rollout.samples])
     return [
         {
@@ -153,7 +153,7 @@ def token_columns(
         columns["clip"] = torch.zeros(int(lengths.sum()), dtype=torch.int8)
     for result in results:
         batch = result.batch.to("cpu")
-        first = torch.tensor([start[key] for key in batch.keys], dtype=torch.long)
+        first = torch.tensor([start[key] for key in batch.sample_keys], dtype=torch.long)
         rows = batch.sequences.spread(first) + batch.token_index
         for name, x in trained_numbers(batch, result.logp_gradient, objective).items():
             columns[name][rows] = x.to(columns[name])
@@ -179,7 +179,7 @@ def trained_numbers(batch: Batch, gradient: Tensor | None, objective: Objective)
     """The numbers of a step's tokens, on the CPU: TRAINED, and `clip` of a surrogate with bounds."""
     assert batch.logp is not None and batch.logp_old is not None and batch.advantage is not None
     ratio = (batch.logp - batch.logp_old).exp()
-    numbers = (batch.logp, ratio, batch.advantage, batch.share, batch.weight, gradient)
+    numbers = (batch.logp, ratio, batch.advantage, batch.loss_share, batch.weight, gradient)
     columns = {name: x for name, x in zip(TRAINED, numbers, strict=True) if x is not None}
     if isinstance(objective.surrogate, ReportsClipping):
         low, high = objective.surrogate.clipped(batch)
@@ -199,7 +199,7 @@ def batch_dump(batch: Batch) -> tuple[list[dict[str, Any]], dict[str, Tensor]]:
         }
         for s in batch.samples
     ]
-    names = ("logp", "logp_old", "logp_engine", "advantage", "share", "weight", "token_index", "reward", "outcome")
+    names = ("logp", "logp_old", "logp_engine", "advantage", "loss_share", "weight", "token_index", "reward", "outcome")
     columns = {name: getattr(batch, name) for name in names}
     columns |= {label_of(measure): x for measure, x in batch.measures.items()}
     tensors = {name: x.contiguous().cpu() for name, x in columns.items() if x is not None}
@@ -222,7 +222,7 @@ def _contexts(samples: Sequence[Sample]) -> dict[str, Tensor]:
 
 def context_index(samples: Sequence[Sample]) -> dict[Ids, int]:
     """The index of each prompt among the stored ones: the prompts of the samples, then their views."""
-    contexts = [*(s.context for s in samples), *(ids for s in samples for ids in s.views.values())]
+    contexts = [*(s.context for s in samples), *(ids for s in samples for ids in s.prompt_views.values())]
     return {context: i for i, context in enumerate(dict.fromkeys(contexts))}
 
 
@@ -230,12 +230,12 @@ def _prompt_fields(
     rollout: Rollout, sample: Sample, index: Mapping[Ids, int], decode: Callable[[Ids], str]
 ) -> dict[str, Any]:
     """The fields of a sample's record about its parent, an agent's requests, and prompts besides the problem's."""
-    sampled = sample.views.get(SAMPLED, sample.context)
+    sampled = sample.prompt_views.get(SAMPLED, sample.context)
     text = "" if sampled == rollout.draw.prompt.token_ids else decode(sampled)
     return {
         **({} if sample.parent is None else {"parent": sample.parent}),
         **({"sampled_from": text} if text else {}),
-        **({"views": {name: index[ids] for name, ids in sample.views.items()}} if sample.views else {}),
+        **({"prompt_views": {name: index[ids] for name, ids in sample.prompt_views.items()}} if sample.prompt_views else {}),
         **({"requests": [to_json(request) for request in sample.requests]} if sample.requests else {}),
     }
 
@@ -265,7 +265,7 @@ def _verdict_fields(sample: Sample) -> dict[str, Any]:
         "subscores": dict(verdict.subscores),
         "feedback": verdict.feedback,
         "cause": verdict.cause,
-        **({"steps": dict(verdict.steps)} if verdict.steps else {}),
+        **({"steps": dict(verdict.step_scores)} if verdict.step_scores else {}),
     }
 
 

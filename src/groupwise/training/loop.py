@@ -27,10 +27,10 @@ from groupwise.data import (
     with_fields,
 )
 from groupwise.learner import Learner, StepPlan, StepResult, make_plan, measure_plan
-from groupwise.methods import Method, Now
+from groupwise.methods import Method, ScheduleInput
 from groupwise.models import RandomPurpose, permutation
 from groupwise.rollout import Buffer, IterationRollouts, PendingIteration
-from groupwise.training.async_sampling import AHEAD, Ahead
+from groupwise.training.async_sampling import AHEAD, AheadSampling
 from groupwise.training.guards import RunGuards
 from groupwise.training.iteration_records import has_engine_logprobs, lag_metrics, method_metrics, without_verdicts
 from groupwise.training.recorder import Recorder
@@ -56,7 +56,7 @@ async def run(
         recorder.evaluation(await evaluate())
         recorder.save(learner, buffer, guards)
     sampling = partial(take, recipe, buffer, learner)
-    async with Ahead(
+    async with AheadSampling(
         buffer.pending, sampling, max_staleness=recipe.cluster.max_staleness, last=recipe.iterations
     ) as ahead:
         while recorder.done < recipe.iterations and not (recorder.stopping or recorder.solved):
@@ -66,7 +66,7 @@ async def run(
             if collected is None:
                 break
             solved = guards.check_rollouts(collected)
-            method = recipe.method.at(Now(iteration, recipe.iterations, learner.memories))
+            method = recipe.method.at(ScheduleInput(iteration, recipe.iterations, learner.memories))
             batch = buffer.pack(collected.selected, version=learner.version)
             if not solved:
                 ahead.begin(iteration)
@@ -102,7 +102,7 @@ async def take_steps(
     steps: Callable[[], tuple[Batch, list[StepResult]]],
     learner: Learner,
     recorder: Recorder,
-    ahead: Ahead,
+    ahead: AheadSampling,
     *,
     max_staleness: int,
 ) -> tuple[Batch, list[StepResult]]:
@@ -156,7 +156,7 @@ def take(
     recipe: Recipe, buffer: Buffer, learner: Learner, iteration: int, pending: PendingIteration | None
 ) -> Awaitable[IterationRollouts]:
     """Generate the rollouts of an iteration, by the method as its schedules and memories have it now."""
-    method = recipe.method.at(Now(iteration, recipe.iterations, learner.memories))
+    method = recipe.method.at(ScheduleInput(iteration, recipe.iterations, learner.memories))
     wanted = recipe.prompts, method.group_size, method.strategy, method.filter, method.max_refills
     return buffer.take(*wanted) if pending is None else buffer.complete(pending, *wanted)
 
@@ -225,7 +225,7 @@ def compute_advantages(batch: Batch, method: Method) -> Batch:
     over tokens, in credit, have the tokens that the masks keep; only a mask that reads the advantage runs after credit.
     """
     compared, leader = compared_samples(batch)
-    reward = torch.zeros_like(compared.score)
+    reward = torch.zeros_like(compared.verdict_score)
     for part in method.shaping:
         reward = part(reward, compared)
     compared = compared.having(reward=reward)
@@ -261,7 +261,7 @@ def compared_samples(batch: Batch) -> tuple[Batch, Tensor | None]:
     leader = [order[i] if i in order else order[first[keys[i]]] for i in range(len(batch))]
     compared = batch.take(chosen)
     compared = compared.having(groups=Segments(answer_groups(compared), compared.groups.count))
-    return compared, torch.tensor(leader, dtype=torch.long, device=batch.score.device)
+    return compared, torch.tensor(leader, dtype=torch.long, device=batch.verdict_score.device)
 
 
 def answer_groups(batch: Batch) -> Tensor:
@@ -273,7 +273,7 @@ def answer_groups(batch: Batch) -> Tensor:
         answers.get((rollouts[g], s.group), g) if s.role == THREAD else g
         for g, s in zip(index, batch.samples, strict=True)
     ]
-    return torch.tensor(merged, dtype=torch.long, device=batch.score.device)
+    return torch.tensor(merged, dtype=torch.long, device=batch.verdict_score.device)
 
 
 def reads_advantage(mask: Mask) -> bool:

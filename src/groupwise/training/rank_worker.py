@@ -30,14 +30,14 @@ from groupwise.cluster.messages import (
 )
 from groupwise.cluster.network_interface import interface_towards
 from groupwise.cluster.processes import CLOSING, GRACE, Processes
-from groupwise.cluster.ray import Needs, node_address
+from groupwise.cluster.ray import ProcessResources, node_address
 from groupwise.cluster.ray_ranks import RayProcesses
 from groupwise.config.recipe import Cluster, Recipe
 from groupwise.config.user_code import Permissions, UserCode, load_use
 from groupwise.core import GroupwiseError, Usage, WorkerLost
 from groupwise.data import Rollout, pack
 from groupwise.data.rollout_json import from_json
-from groupwise.learner import Alone, Learner, Ranks, Replicas
+from groupwise.learner import Learner, Ranks, ReplicatedRanks, SingleProcess
 from groupwise.learner.distributed import START, ConnectionClosed
 from groupwise.learner.rank_store import (
     LOOPBACK,
@@ -50,7 +50,7 @@ from groupwise.learner.rank_store import (
     release_ranks,
     wait_for_call,
 )
-from groupwise.methods import Now
+from groupwise.methods import ScheduleInput
 from groupwise.models.freed_memory import return_freed_memory
 from groupwise.rollout.buffer import with_rule
 from groupwise.runs.checkpoints import Checkpoint, read_checkpoint
@@ -91,7 +91,7 @@ def rank_store(recipe: Recipe, layout: RunLayout) -> Iterator[Rendezvous | None]
         if external.rank:
             what = f"this process is rank {external.rank}, and only rank 0 samples and writes"
             raise Usage(what, fix="start each rank by the command groupwise train or groupwise resume")
-        external.record_run(layout.run, cluster.ranks, cluster.deadline)
+        external.record_run(layout.run_directory, cluster.ranks, cluster.deadline)
         meeting = Rendezvous(external.store(cluster.ranks, cluster.deadline), external.host)
     else:
         host = node_address() if cluster.launch == "ray" else LOOPBACK
@@ -136,7 +136,7 @@ def several_ranks(
             raise named_by(processes, error) from error
         finally:
             if learner is not None and not cluster.sharded:
-                learner.ranks = Alone(cluster.reduction_lanes)
+                learner.ranks = SingleProcess(cluster.reduction_lanes)
             ranks.close()
 
 
@@ -160,20 +160,22 @@ def processes_of(layout: RunLayout, objects: RunObjects, meeting: Rendezvous) ->
     arguments = {name: ["-m", MODULE, json.dumps({"rank": i, **settings})] for i, name in enumerate(names, 1)}
     environment = {"TORCH_CPP_LOG_LEVEL": "ERROR"}
     if cluster.launch == "ray":
-        return RayProcesses(arguments, environment, Needs(objects.recipe.machine.threads))
+        return RayProcesses(arguments, environment, ProcessResources(objects.recipe.machine.threads))
     return LocalProcesses(arguments, environment, layout.logs)
 
 
-def kind_of_ranks(sharded: bool) -> type[Replicas]:
-    """The class of the ranks. Lazy: importing `Shards` takes a second."""
+def kind_of_ranks(sharded: bool) -> type[ReplicatedRanks]:
+    """The class of the ranks. Lazy: importing `ShardedRanks` takes a second."""
     if not sharded:
-        return Replicas
-    from groupwise.learner.fsdp import Shards
+        return ReplicatedRanks
+    from groupwise.learner.fsdp import ShardedRanks
 
-    return Shards
+    return ShardedRanks
 
 
-def start(objects: RunObjects, learner: Learner | None, ranks: Replicas, checkpoint: Checkpoint | None) -> Learner:
+def start(
+    objects: RunObjects, learner: Learner | None, ranks: ReplicatedRanks, checkpoint: Checkpoint | None
+) -> Learner:
     """Start the learner on all ranks: from rank 0's learner, or sharded from rank 0's model and the checkpoint."""
     recipe = recipe_of_followers(objects.recipe)
     if learner is not None:
@@ -197,7 +199,7 @@ def named_by(processes: Processes, error: WorkerLost) -> WorkerLost:
     return WorkerLost(error.what, evidence="\n".join([error.evidence, *printed]), fix=error.fix)
 
 
-def follow(ranks: Replicas, use: UserCode) -> None:
+def follow(ranks: ReplicatedRanks, use: UserCode) -> None:
     """Take the optimizer steps of a run until rank 0 ends."""
     if (content := ranks.receive()) is None:
         return
@@ -231,7 +233,7 @@ def follower(recipe: Recipe, use: UserCode, ranks: Ranks) -> Learner:
 
 def steps(recipe: Recipe, learner: Learner, rollouts: list[Rollout], iteration: int, version: int) -> None:
     """Take the steps of one iteration, as rank 0 does."""
-    method = recipe.method.at(Now(iteration, recipe.iterations, learner.memories))
+    method = recipe.method.at(ScheduleInput(iteration, recipe.iterations, learner.memories))
     batch = pack(rollouts, version=version, roles=recipe.method.trained_roles, max_tokens=recipe.sampling.max_tokens)
     learn(recipe, method, learner, with_rule(batch, recipe.method.unverifiable), iteration)
 

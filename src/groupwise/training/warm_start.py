@@ -21,7 +21,7 @@ from groupwise.data import (
     Verdict,
     pack,
 )
-from groupwise.learner import Alone, Learner, StepResult, make_plan
+from groupwise.learner import Learner, SingleProcess, StepResult, make_plan
 from groupwise.models import RandomPurpose, permutation
 from groupwise.objective import Objective, policy_gradient, token_mean
 from groupwise.runs.atomic_writes import DISK, FileSystem, delete, storage_errors
@@ -90,13 +90,13 @@ async def warm_start(
     if settings is None:
         return True
     folder, steps = RunLayout(layout.warm_start), settings.steps
-    with storage_errors("the warm start", layout.run):
-        if not folder.run.is_dir():
-            disk.mkdir(folder.run)
-            disk.sync(layout.run)
+    with storage_errors("the warm start", layout.run_directory):
+        if not folder.run_directory.is_dir():
+            disk.mkdir(folder.run_directory)
+            disk.sync(layout.run_directory)
     demonstrations, _ = objects.demonstrations
     learner = Learner(
-        objects.model, optimizer=settings.optimizer, steps=steps, ranks=Alone(recipe.cluster.reduction_lanes)
+        objects.model, optimizer=settings.optimizer, steps=steps, ranks=SingleProcess(recipe.cluster.reduction_lanes)
     )
     guards = RunGuards(max_unverifiable=1.0, max_logprob_diff=math.inf)
     checkpoint = newest_checkpoint(folder)
@@ -133,7 +133,7 @@ async def warm_start(
 def remove_checkpoint(layout: RunLayout, disk: FileSystem) -> None:
     """Delete the warm start's checkpoints. Call it only if the run has a checkpoint of its reinforcement learning."""
     if layout.warm_start.is_dir() and (old := RunLayout(layout.warm_start).checkpoints).is_dir():
-        with storage_errors("the warm start", layout.run):
+        with storage_errors("the warm start", layout.run_directory):
             delete(old, disk)
 
 

@@ -24,7 +24,7 @@ one JSON object per line, such as {"answer": "so \\\\boxed{4}", "gold": "4", "ri
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
+class LabelledCase:
     """A labelled test case of a verifier: an answer, the gold answer, and whether the answer is right."""
 
     answer: str
@@ -38,22 +38,22 @@ class Case:
 class AuditResult:
     """A verifier's verdict on each labelled case, and the seconds of each call."""
 
-    cases: tuple[Case, ...]
+    cases: tuple[LabelledCase, ...]
     verdicts: tuple[Verdict, ...]
     seconds_per_call: tuple[float, ...]
 
-    def select(self, right: bool, *outcomes: Outcome) -> list[tuple[Case, Verdict]]:
+    def select(self, right: bool, *outcomes: Outcome) -> list[tuple[LabelledCase, Verdict]]:
         """The cases whose label equals `right` and whose verdict has one of these outcomes, with their verdicts."""
         pairs = zip(self.cases, self.verdicts, strict=True)
         return [(c, v) for c, v in pairs if c.right is right and v.outcome in outcomes]
 
     @property
-    def false_accepts(self) -> list[tuple[Case, Verdict]]:
+    def false_accepts(self) -> list[tuple[LabelledCase, Verdict]]:
         """The cases labelled wrong that the verifier accepts, with their verdicts."""
         return self.select(False, Outcome.correct)
 
     @property
-    def false_rejects(self) -> list[tuple[Case, Verdict]]:
+    def false_rejects(self) -> list[tuple[LabelledCase, Verdict]]:
         """The cases labelled right that the verifier rejects or cannot judge, with their verdicts."""
         return self.select(True, Outcome.wrong, Outcome.malformed, Outcome.unverifiable)
 
@@ -64,13 +64,13 @@ class AuditResult:
         ]
 
 
-def packaged_cases(name: str) -> tuple[Case, ...] | None:
+def packaged_cases(name: str) -> tuple[LabelledCase, ...] | None:
     """The labelled cases for a verifier that are part of the package; None if there are none."""
     table = Path(__file__).parent / "cases" / f"{name}.jsonl"
     return _cases(table.read_text("utf-8"), f"{name}.jsonl") if table.is_file() else None
 
 
-def read_cases(path: str | Path) -> tuple[Case, ...]:
+def read_cases(path: str | Path) -> tuple[LabelledCase, ...]:
     """Read labelled cases from a JSONL file. `BadData`, with the first faults, if a row is invalid."""
     try:
         return _cases(Path(path).read_text("utf-8"), str(path))
@@ -80,7 +80,7 @@ def read_cases(path: str | Path) -> tuple[Case, ...]:
         raise BadData(f"{path} cannot be read", evidence=str(error), fix=fix) from None
 
 
-def _cases(text: str, name: str) -> tuple[Case, ...]:
+def _cases(text: str, name: str) -> tuple[LabelledCase, ...]:
     cases, faults = [], []
     for number, line in enumerate(text.split("\n"), 1):
         if not line.strip():
@@ -94,7 +94,7 @@ def _cases(text: str, name: str) -> tuple[Case, ...]:
                 raise ValueError(f"{kind} {min(differences)!r}")
             if type(row["right"]) is not bool or not isinstance(row["answer"], str):
                 raise ValueError("answer must be text, and right must be true or false")
-            cases.append(Case(**row))
+            cases.append(LabelledCase(**row))
         except (ValueError, RecursionError) as error:
             faults.append(f"row {number}: {error}")
     if not faults and not cases:
@@ -105,7 +105,7 @@ def _cases(text: str, name: str) -> tuple[Case, ...]:
     return tuple(cases)
 
 
-async def audit_cases(verifier: Verifier, cases: Sequence[Case]) -> AuditResult:
+async def audit_cases(verifier: Verifier, cases: Sequence[LabelledCase]) -> AuditResult:
     """Verify the labelled cases one at a time, so that each latency is that of a single verdict.
 
     An additional first call keeps the start of worker processes out of the latencies.
@@ -119,7 +119,7 @@ async def audit_cases(verifier: Verifier, cases: Sequence[Case]) -> AuditResult:
     return AuditResult(tuple(cases), tuple(verdicts), tuple(seconds))
 
 
-async def _verdict(verifier: Verifier, case: Case) -> Verdict:
+async def _verdict(verifier: Verifier, case: LabelledCase) -> Verdict:
     prompt = Prompt("audit", (), case.prompt, {"answer": case.gold})
     sample = Sample(context=(), stream=(0,), text=case.answer)
     try:
@@ -187,7 +187,9 @@ async def count_flips(
         change = CHANGES[name]
         texts = [(c, v, change(c.answer)) for c, v in zip(result.cases, result.verdicts, strict=True)]
         texts = [(c, v, text) for c, v, text in texts if text != c.answer]
-        verdicts = [await _verdict(verifier, Case(text, c.gold, c.right, c.family, c.prompt)) for c, _, text in texts]
+        verdicts = [
+            await _verdict(verifier, LabelledCase(text, c.gold, c.right, c.family, c.prompt)) for c, _, text in texts
+        ]
         flips = sum((new.value == 1) != (old.value == 1) for (_, old, _), new in zip(texts, verdicts, strict=True))
         if texts:
             counts[name] = (len(texts), flips)

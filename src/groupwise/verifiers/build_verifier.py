@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from groupwise.core import BadData, Usage
 from groupwise.data import Task, Verifier, VerifierSettings
 from groupwise.sandbox.sandbox import Sandbox
-from groupwise.tasks.generated import Generated
+from groupwise.tasks.generated import GeneratedTask
 from groupwise.tasks.judge_access import JudgeAccess
-from groupwise.tasks.problems import Problems
+from groupwise.tasks.problems import RowsTask
 
 __all__ = ["VerifierContext"]
 
@@ -35,12 +35,12 @@ class VerifierContext:
     def build(self, kind: VerifierSettings) -> Verifier:
         """The verifier with these settings. `Usage` for another task's verifier, `BadData` for unfit gold answers."""
         name = type(kind).__name__
-        generated = self.task.kind if isinstance(self.task, Generated) else None
+        generated = self.task.kind if isinstance(self.task, GeneratedTask) else None
         if self.task is not None and kind.tasks and not isinstance(generated, kind.tasks):
             what = f"the verifier {name} grades answers of its packaged tasks only"
             raise Usage(what, fix="take exact or last_number")
         verifier = kind.build(self)
-        if isinstance(self.task, Problems):
+        if isinstance(self.task, RowsTask):
             for prompt in (*self.task.training, *self.task.held_out):
                 if not kind.fits(gold := prompt.row.get("answer")):
                     evidence, fix = f"{prompt.id}: {str(gold)[:80]}", "correct this row, or use another verifier"

@@ -43,10 +43,10 @@ MEND = "correct or remove these rows; against a constant answer, add a case that
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
+class CodeTestCase:
     """One test: an input and the expected output, as arguments and a value, or as two texts."""
 
-    given: Any
+    input: Any
     expected: Any
 
 
@@ -60,8 +60,8 @@ class CodeTests:
     """
 
     function: str | None
-    cases: tuple[Case, ...]
-    unseen: tuple[Case, ...] = ()
+    cases: tuple[CodeTestCase, ...]
+    unseen: tuple[CodeTestCase, ...] = ()
     reference: str = ""
     generator: str = ""
     hidden_count: int = 4
@@ -97,7 +97,7 @@ class CodeTests:
         if code["generator"] and not code["reference"]:
             raise ValueError("there is a generator, but no reference solution to compute expected outputs")
         visible, hidden_cases = (
-            tuple(Case(*(case[name] for name in names)) for case in rows) for rows in (cases, unseen)
+            tuple(CodeTestCase(*(case[name] for name in names)) for case in rows) for rows in (cases, unseen)
         )
         return cls(function, visible, hidden_cases, **code, hidden_count=hidden)
 
@@ -109,7 +109,7 @@ class CodeTests:
 
     def passed(self, execution: Execution, expected: Any) -> bool:
         """Whether the output is the expected one; a program's output up to white space at the ends of lines."""
-        if execution.end != "done":
+        if execution.end_reason != "done":
             return False
         if self.function is None:
             return lines(execution.value) == lines(expected)
@@ -164,7 +164,7 @@ class CodeVerifier(Verifier):
 
     def __init__(self, sandbox: Sandbox) -> None:
         self.sandbox, self.references = sandbox, sandbox.separate()
-        self._hidden: dict[tuple[str, int], Case] = {}
+        self._hidden: dict[tuple[str, int], CodeTestCase] = {}
         self._verdicts: dict[tuple[str, str], Verdict] = {}
         self._locks: WeakValueDictionary[tuple[str, str], asyncio.Lock] = WeakValueDictionary()
 
@@ -190,11 +190,11 @@ class CodeVerifier(Verifier):
         """
         sandbox = sandbox or self.sandbox
         for number, case in enumerate(tests.cases, 1):
-            execution = await sandbox.execute(tests.program(code, case.given))
+            execution = await sandbox.execute(tests.program(code, case.input))
             if verdict := failure(tests, execution, case, f"case {number}", visible=0.0):
                 return verdict
         for case in tests.unseen:
-            execution = await sandbox.execute(tests.program(code, case.given))
+            execution = await sandbox.execute(tests.program(code, case.input))
             if verdict := failure(tests, execution, case, "an unseen case", visible=1.0):
                 return verdict
         digest = sha256(f"{name}\0{code}".encode("utf-8", "surrogatepass")).digest()
@@ -203,23 +203,23 @@ class CodeVerifier(Verifier):
                 case = await self.hidden(name, tests, (digest[0] + i) % SEEDS)
             except ValueError as error:
                 return Verdict(Outcome.unverifiable, cause=str(error))
-            execution = await sandbox.execute(tests.program(code, case.given))
+            execution = await sandbox.execute(tests.program(code, case.input))
             if verdict := failure(tests, execution, case, "a hidden case", visible=1.0):
                 return verdict
         return Verdict(Outcome.correct, subscores={"visible": 1.0})
 
-    async def hidden(self, name: str, tests: CodeTests, seed: int) -> Case:
+    async def hidden(self, name: str, tests: CodeTests, seed: int) -> CodeTestCase:
         """A hidden test case from the problem's generator. ValueError if the generator or the reference fails."""
         if (name, seed) not in self._hidden:
             generated = await self.references.execute(Program(tests.generator, "generate", (seed,)))
             given = generated.value
-            if generated.end != "done" or type(given) is not (str if tests.function is None else list):
+            if generated.end_reason != "done" or type(given) is not (str if tests.function is None else list):
                 cause = generated.error or f"it returned {type(given).__name__}"
                 raise ValueError(f"the test generator's generate({seed}) fails or returns no input: {cause}")
             expected = await self.references.execute(tests.program(tests.reference, given))
-            if expected.end != "done":
+            if expected.end_reason != "done":
                 raise ValueError(f"the reference solution fails on generate({seed}): {expected.error}")
-            self._hidden[name, seed] = Case(given, expected.value)
+            self._hidden[name, seed] = CodeTestCase(given, expected.value)
         return self._hidden[name, seed]
 
     def gate(self, prompts: Sequence[Prompt], /) -> None:
@@ -291,7 +291,7 @@ def trivial_answers(function: str | None) -> Mapping[str, str]:
     }
 
 
-def failure(tests: CodeTests, execution: Execution, case: Case, which: str, visible: float) -> Verdict | None:
+def failure(tests: CodeTests, execution: Execution, case: CodeTestCase, which: str, visible: float) -> Verdict | None:
     """The verdict if a test case failed or could not run, else None. Its feedback hides the expected value."""
     if execution.no_result:
         return Verdict(Outcome.unverifiable, cause=execution.error)
@@ -307,7 +307,7 @@ def check_tests(task: Task) -> None:
     for prompt in problems:
         try:
             tests = CodeTests.read(prompt.row.get("answer"))
-            json.dumps([[case.given, case.expected] for case in (*tests.cases, *tests.unseen)], allow_nan=False)
+            json.dumps([[case.input, case.expected] for case in (*tests.cases, *tests.unseen)], allow_nan=False)
         except (ValueError, RecursionError) as error:
             faults.append(f"{prompt.id}: {error}")
     if faults:

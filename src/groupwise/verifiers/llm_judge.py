@@ -123,7 +123,7 @@ class JudgeVerifier(Verifier):
         self.votes, self.deadline, self.longest = votes, kind.deadline, kind.longest
         temperature = (0.0 if votes == 1 else 1.0) if kind.temperature is None else kind.temperature
         self.request = {"model": kind.model, "temperature": temperature, "max_tokens": kind.max_tokens}
-        self._replies = Replies(cache)
+        self._replies = ReplyCache(cache)
         self._threads = ThreadPoolExecutor(kind.at_once, thread_name_prefix="judge")
 
     async def __call__(self, prompt: Prompt, sample: Sample) -> Verdict:
@@ -236,7 +236,7 @@ def _text(reply: Mapping[str, Any]) -> str:
     return content
 
 
-class Replies:
+class ReplyCache:
     """A cache of the judge's replies, by the hash of the request, in memory and optionally in a file of JSON lines.
 
     The file must be a regular file or not exist yet. `Storage` for a link, a pipe or a device.

@@ -30,7 +30,7 @@ EVEN, LONG = 1.34, 2.0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Figure:
+class PictureFigure:
     """A connected region of one colour. `mask` marks its pixels in its bounding box."""
 
     colour: str
@@ -99,7 +99,7 @@ class Figures(VerifierSettings):
         return verdict_of_parts(parts, self.asks, names)
 
 
-def figures(light: NDArray[np.bool_], least: float) -> Iterator[Figure]:
+def figures(light: NDArray[np.bool_], least: float) -> Iterator[PictureFigure]:
     """The figures of a picture, from the light channels of its pixels [rows, columns, 3].
 
     >>> light = np.zeros((8, 8, 3), bool)
@@ -115,7 +115,7 @@ def figures(light: NDArray[np.bool_], least: float) -> Iterator[Figure]:
             if len(region) >= max(least * light[..., 0].size, 1):
                 mask = np.zeros(np.ptp(region, 0) + 1, bool)
                 mask[tuple((region - region.min(0)).T)] = True
-                yield Figure(colour, mask)
+                yield PictureFigure(colour, mask)
 
 
 def connected(start: tuple[int, int], pixels: set[tuple[int, int]]) -> set[tuple[int, int]]:

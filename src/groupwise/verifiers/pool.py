@@ -250,7 +250,7 @@ def _to_verdict(reply: dict[str, Any]) -> Verdict:
         steps = {
             name: tuple((int(_number(end)), _number(x)) for end, x in pairs) for name, pairs in fields["steps"].items()
         }
-        return as_verdict(Verdict(Outcome(fields["outcome"]), score, parts, **texts, answer=answer, steps=steps))
+        return as_verdict(Verdict(Outcome(fields["outcome"]), score, parts, **texts, answer=answer, step_scores=steps))
     except (ArithmeticError, TypeError, ValueError) as error:
         return unverifiable(f"it returned an invalid Verdict: {error}")
 

@@ -38,7 +38,7 @@ class ProofSteps(VerifierSettings):
         return Verdict(
             Outcome.malformed if unfinished or not mark or rest or not steps else outcome,
             subscores={"valid": sum(valid) / count, "leading": leading / count, "reached": float(reached)},
-            steps={"step": [(end, float(ok)) for end, ok in zip(ends, valid)]},
+            step_scores={"step": [(end, float(ok)) for end, ok in zip(ends, valid)]},
             feedback=next((step for step, ok in zip(steps, valid) if not ok), ""),
         )
 

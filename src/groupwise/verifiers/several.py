@@ -120,14 +120,14 @@ class CombinedVerifier(Verifier):
             if verdict.outcome is Outcome.unverifiable:
                 return unverifiable(f"{member.name}: {verdict.cause}")
         parts: dict[str, float] = {}
-        steps = {f"{m.name}/{name}": x for m, v in zip(self.members, verdicts) for name, x in v.steps.items()}
+        steps = {f"{m.name}/{name}": x for m, v in zip(self.members, verdicts) for name, x in v.step_scores.items()}
         for member, verdict in zip(self.members, verdicts, strict=True):
             parts[member.name] = verdict.value
             parts |= {f"{member.name}/{name}": x for name, x in verdict.subscores.items()}
         weights = sum(m.weight for m in self.members)
         score = sum(m.weight * v.value for m, v in zip(self.members, verdicts, strict=True)) / weights
         messages = [f"{m.name}: {v.feedback}" for m, v in zip(self.members, verdicts, strict=True) if v.feedback]
-        return replace(verdicts[0], score=score, subscores=parts, steps=steps, feedback="; ".join(messages))
+        return replace(verdicts[0], score=score, subscores=parts, step_scores=steps, feedback="; ".join(messages))
 
     async def _verdicts(self, verifier: Verifier, prompt: Prompt, samples: Sequence[Sample]) -> Sequence[Verdict]:
         """A member's verdicts on the samples of a group."""

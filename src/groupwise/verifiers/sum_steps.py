@@ -46,7 +46,7 @@ class SumSteps(VerifierSettings):
             verdict,
             score=(verdict.outcome is Outcome.correct) - self.price * len(numbers) if self.price else None,
             subscores={**verdict.subscores, "progress": reached / len(solution), "thought": float(bool(numbers))},
-            steps={"step": numbers},
+            step_scores={"step": numbers},
             feedback=solution[reached] if reached < len(solution) else "",
         )
 

@@ -136,7 +136,7 @@ def grade_of(result: Any) -> dict[str, Any]:
     if type(result).__name__ == "Verdict":
         fields: dict[str, Any] = {name: getattr(result, name) for name in ("score", "feedback", "cause")}
         fields["answer"] = getattr(result, "answer", None)
-        fields["steps"] = {name: list(map(list, steps)) for name, steps in getattr(result, "steps", {}).items()}
+        fields["steps"] = {name: list(map(list, steps)) for name, steps in getattr(result, "step_scores", {}).items()}
         return {"verdict": {"outcome": int(result.outcome), "subscores": dict(result.subscores), **fields}}
     if isinstance(result, bool | int | float):
         return {"value": result}

@@ -103,13 +103,13 @@ def clipped_share(of: Recomputed) -> float | None:
 class SampleNumbers:
     """A method's numbers for a sample: reward, token means of advantage and weight, sum of `d loss / d logp`.
 
-    `clipped` is the share of its tokens that the surrogate clips; None for a surrogate without bounds.
+    `clipped_fraction` is the share of its tokens that the surrogate clips; None for a surrogate without bounds.
     """
 
     reward: float | None
     advantage: float | None
     weight: float | None
-    clipped: float | None
+    clipped_fraction: float | None
     gradient_sum: float | None
 
 
@@ -121,10 +121,10 @@ def sample_numbers(stored: StoredIteration, of: Recomputed) -> dict[int, SampleN
     if isinstance(surrogate, ReportsClipping):
         low, high = surrogate.clipped(batch)
         clipped = s.mean((low | high).double()).tolist()
-    line = dict(zip(stored.batch.keys, stored.indices))
-    columns = zip(batch.keys, batch.reward.tolist(), advantage, weight, clipped, s.total(of.gradient).tolist())
+    line = dict(zip(stored.batch.sample_keys, stored.sample_lines))
+    columns = zip(batch.sample_keys, batch.reward.tolist(), advantage, weight, clipped, s.total(of.gradient).tolist())
     return {
-        line[key]: SampleNumbers(reward=reward, advantage=a, weight=w, clipped=c, gradient_sum=g)
+        line[key]: SampleNumbers(reward=reward, advantage=a, weight=w, clipped_fraction=c, gradient_sum=g)
         for key, reward, a, w, c, g in columns
     }
 

@@ -21,7 +21,7 @@ class Link:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Chain:
+class GradientChain:
     """A token and the numbers that lead to its gradient. `sample` and `token` are numbered from 1.
 
     `token_count` is the number of tokens of the sample. `notes` name the loss terms and the samples that are left out,
@@ -37,7 +37,7 @@ class Chain:
     notes: tuple[str, ...]
 
 
-def explain_token(stored: StoredIteration, sample: int, token: int, name: str, method: Method) -> Chain:
+def explain_token(stored: StoredIteration, sample: int, token: int, name: str, method: Method) -> GradientChain:
     """Compute how a token gets its gradient: outcome, reward, advantage, ratio, clip, weight, share, gradient.
 
     `sample` is a line of the file and `token` a token of it, both from 1. `Usage` if there is no such one, `BadData` if
@@ -52,7 +52,7 @@ def explain_token(stored: StoredIteration, sample: int, token: int, name: str, m
     ends = stored.columns["ends"]
     text = line["text"][int(ends[start - 1]) if token > 1 else 0 : int(ends[start])]
     links = (*before_loss(computed, at, line["outcome"], line["score"]), *of_loss(stored, computed, at, start))
-    return Chain(
+    return GradientChain(
         sample=sample, token=token, token_count=line["length"], token_text=text,
         token_id=int(stored.columns["tokens"][start]), links=links, notes=computed.notes,
     )  # fmt: skip
@@ -66,10 +66,10 @@ def check_range(what: str, value: int, last: int, where: str) -> None:
 
 def index_of(stored: StoredIteration, computed: Recomputed, sample: int, token: int) -> int:
     """The index of a token in the method's batch. `BadData` if the method does not train it."""
-    key = next((k for k, index in zip(stored.batch.keys, stored.indices) if index == sample - 1), None)
+    key = next((k for k, index in zip(stored.batch.sample_keys, stored.sample_lines) if index == sample - 1), None)
     batch = computed.batch
-    if key in batch.keys:
-        here = (batch.sequences.index == batch.keys.index(key)) & (batch.token_index == token - 1)
+    if key in batch.sample_keys:
+        here = (batch.sequences.index == batch.sample_keys.index(key)) & (batch.token_index == token - 1)
         if bool(here.any()):
             return int(here.nonzero())
     why = stored.sample_records[sample - 1]["dropped"] or "it is masked, dropped by a filter, or no policy sampled it"
@@ -99,7 +99,7 @@ def of_loss(stored: StoredIteration, computed: Recomputed, at: int, row: int) ->
         clip = "at the lower bound" if low else "at the upper bound" if high else "not clipped"
     gradient = float(computed.gradient[at])
     effect = "a step raises it" if gradient < 0 else "a step lowers it" if gradient > 0 else "no effect"
-    share = float(batch.share[at])
+    share = float(batch.loss_share[at])
     divisor = f": 1 / {1 / share:.6g}" if share else ""
     links = [
         Link(name="ratio", value=float(ratio(batch)[at]), component=label(ratio)),

@@ -8,9 +8,9 @@ from torch import Tensor
 
 from groupwise.config.diff import label
 from groupwise.core import BadData, Usage  # fmt: skip
-from groupwise.data import Batch, Mark, Measure, Outcome, in_batch, label_of, name_of, needs, with_fields
+from groupwise.data import Batch, Measure, Outcome, TokenMark, in_batch, label_of, name_of, needs, with_fields
 from groupwise.learner import token_gradients
-from groupwise.methods import FromMemory, Method, Now
+from groupwise.methods import FromMemory, Method, ScheduleInput
 from groupwise.rollout.buffer import eligible_answers, with_rule
 from groupwise.rollout.prompt_template import FORMS, worded
 from groupwise.training.loop import OLD_LOGP, compute_advantages, plan
@@ -106,7 +106,7 @@ def not_stored(batch: Batch, measures: frozenset[Measure]) -> list[str]:
 
 def has_mark(batch: Batch, measure: Measure) -> bool:
     """Whether a mark (a number per token) is stored: a verdict's marks are, a strategy's are not. True for others."""
-    return not isinstance(measure, Mark) or measure in batch.measures
+    return not isinstance(measure, TokenMark) or measure in batch.measures
 
 
 def chosen_samples(batch: Batch, method: Method) -> list[int]:
@@ -126,10 +126,10 @@ def chosen_samples(batch: Batch, method: Method) -> list[int]:
         if len(rows):
             selected[rows] = method.filter(answers.take(rows))
     chosen = {indices[i] for i in selected.nonzero().squeeze(1).tolist()}
-    draws = {batch.keys[i][0] for i in chosen}
+    draws = {batch.sample_keys[i][0] for i in chosen}
     trained = [s.role in method.trained_roles and s.role != "answer" for s in batch.samples]
     judged = (batch.outcome != Outcome.unverifiable).tolist()
-    others = {i for i, key in enumerate(batch.keys) if trained[i] and judged[i] and key[0] in draws}
+    others = {i for i, key in enumerate(batch.sample_keys) if trained[i] and judged[i] and key[0] in draws}
     return sorted(chosen | others)
 
 
@@ -143,4 +143,4 @@ def run_steps(stored: StoredIteration) -> list[tuple[int, ...]]:
 def at_iteration(stored: StoredIteration, method: Method) -> Method:
     """The method with the values of its schedules at the iteration, except those that need an unstored memory."""
     schedules = tuple((path, x) for path, x in method.schedules if not isinstance(x, FromMemory))
-    return replace(method, schedules=schedules).at(Now(stored.iteration - 1, stored.recipe.iterations, {}))
+    return replace(method, schedules=schedules).at(ScheduleInput(stored.iteration - 1, stored.recipe.iterations, {}))

@@ -34,7 +34,7 @@ class StoredIteration:
     """A run's iteration, read from its files in samples/: a record per sample, and numbers per token.
 
     `batch` holds the samples that the run trained, with the `logp` of the step that trained them and `logp_old`. Sample
-    i of it is line `indices[i]` of the file, from 0. Token t of it is entry `rows[t]` of `columns`.
+    i of it is line `sample_lines[i]` of the file, from 0. Token t of it is entry `rows[t]` of `columns`.
     """
 
     run: Path
@@ -45,7 +45,7 @@ class StoredIteration:
     sample_records: Lines
     columns: Columns
     batch: Batch
-    indices: tuple[int, ...]
+    sample_lines: tuple[int, ...]
 
     @property
     def rows(self) -> Int[Tensor, " n"]:
@@ -54,9 +54,10 @@ class StoredIteration:
     def rows_of(self, part: Batch) -> Int[Tensor, " n"]:
         """For each token of some of the batch's samples, its index in the stored columns."""
         lengths = self.columns["lengths"]
-        start = dict(zip(self.batch.keys, (lengths.cumsum(0) - lengths)[list(self.indices)].tolist()))
+        start = dict(zip(self.batch.sample_keys, (lengths.cumsum(0) - lengths)[list(self.sample_lines)].tolist()))
         return (
-            part.sequences.spread(torch.tensor([start[key] for key in part.keys], dtype=torch.long)) + part.token_index
+            part.sequences.spread(torch.tensor([start[key] for key in part.sample_keys], dtype=torch.long))
+            + part.token_index
         )
 
 
@@ -66,7 +67,7 @@ def read_iteration(run: str, iteration: int | None, use: UserCode) -> StoredIter
     Raises `Storage` for a run of another format, `BadData` for an iteration without samples or without a trained one,
     and damaged files.
     """
-    directory = existing_run(run).run
+    directory = existing_run(run).run_directory
     about = read_run(directory).info
     check_format(directory, about.get("format"))
     recipe = read_recipe(RunLayout(directory).recipe, (), use)
@@ -84,7 +85,7 @@ def read_iteration(run: str, iteration: int | None, use: UserCode) -> StoredIter
     method = about.get("method")
     stored = StoredIteration(
         run=directory, iteration=iteration, recipe=recipe, sample_records=lines, columns=columns, batch=batch,
-        indices=tuple(indices[key] for key in batch.keys),
+        sample_lines=tuple(indices[key] for key in batch.sample_keys),
         method=str(method.get("name", "")) if isinstance(method, dict) else "",
     )  # fmt: skip
     logp, ratio = (columns[name].double()[stored.rows] for name in ("logp", "ratio"))
@@ -144,7 +145,7 @@ def rollouts_of(lines: Lines, columns: Columns) -> tuple[list[Rollout], dict[tup
         context = contexts[int(columns["context"][index])]
         sample = sample_of(line, tokens, context, index)
         views = {name: contexts[i] for name, i in line.get("views", {}).items()}
-        sample = replace(sample, views=views, parent=line.get("parent"))
+        sample = replace(sample, prompt_views=views, parent=line.get("parent"))
         members.setdefault(line["draw"], []).append((line, sample))
         indices[line["draw"], sample.stream] = index
     rollouts = []
@@ -177,7 +178,7 @@ def verdict_of(line: Mapping[str, Any]) -> Verdict:
     judged = line.get("steps", {}) if line.get("turns", 1) == 1 else {}
     steps = {name: [(int(end), float(x)) for end, x in pairs] for name, pairs in judged.items()}
     return Verdict(
-        Outcome[line["outcome"]], line["score"], line["subscores"], line["feedback"], line["cause"], steps=steps
+        Outcome[line["outcome"]], line["score"], line["subscores"], line["feedback"], line["cause"], step_scores=steps
     )  # fmt: skip
 
 

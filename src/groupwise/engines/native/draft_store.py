@@ -12,8 +12,8 @@ class DraftStore:
     """A store of generations by prompt, for speculative decoding. If full, it drops the least recently updated prompt.
 
     >>> drafts = DraftStore(8)
-    >>> drafts.add(GenerationRequest(context=(1,), limit=4, draw=0, stream=(0,)), (5, 6, 7))
-    >>> drafts.propose(GenerationRequest(context=(1,), limit=4, draw=9, stream=(2,)), (5,), 8)
+    >>> drafts.add(GenerationRequest(context=(1,), limit=4, draw_id=0, stream=(0,)), (5, 6, 7))
+    >>> drafts.propose(GenerationRequest(context=(1,), limit=4, draw_id=9, stream=(2,)), (5,), 8)
     (6, 7)
     """
 
@@ -46,4 +46,4 @@ class DraftStore:
 
 def _sample(request: GenerationRequest) -> tuple[int, ...]:
     """The key of a request's sample: purpose, draw, tokens generated before, and random stream."""
-    return request.purpose, request.draw, request.position, *request.stream
+    return request.random_purpose, request.draw_id, request.position, *request.stream

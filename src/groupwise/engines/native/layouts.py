@@ -133,7 +133,7 @@ class CommonPrefix:
 
 
 @dataclass(frozen=True, slots=True)
-class Decode:
+class DecodeLayout:
     """One new token per row: append its key and value to the row's cache; attend to the cache and the shared prefix.
 
     Rows beyond the `mask` are padding for the products and attend to nothing.
@@ -141,7 +141,7 @@ class Decode:
 
     cache: Sequence[BlocksKeysValues]
     """Keys and values in contiguous blocks of positions, which makes matrix products several times faster."""
-    position: Int[Tensor, " n"]
+    positions: Int[Tensor, " n"]
     cache_slot: Int[Tensor, " running"]
     writes: Sequence[tuple[int, Int[Tensor, " _"], Int[Tensor, " _"]]]
     """Where new keys and values go: for each block of the cache, its index, the rows, and their positions in it."""
@@ -156,7 +156,7 @@ class Decode:
         cache_slot: Int[Tensor, " running"],
         last_slot: int,
         prefixes: Sequence[CommonPrefix] = (),
-    ) -> "Decode":
+    ) -> "DecodeLayout":
         """The layout of one decode step: each row's rotary position, and the cache slot of its new key."""
         at = torch.arange(block_end(last_slot + 1), device=cache_slot.device)
         mask = torch.zeros(len(cache_slot), len(at), dtype=cache[0][0].dtype, device=cache_slot.device)
@@ -210,22 +210,22 @@ class Decode:
             return self.mask, None
         at = torch.arange(self.mask.shape[-1], device=self.cache_slot.device)
         hidden = at <= self.cache_slot[:, None] - window
-        first = self.position[: len(self.cache_slot)] + 1 - window
+        first = self.positions[: len(self.cache_slot)] + 1 - window
         return self.mask.masked_fill(hidden[:, None, None], -torch.inf), first
 
 
 @dataclass(frozen=True, slots=True)
-class Prefill:
+class PrefillLayout:
     """The layout of a prefill: whole prompts side by side, each padded at its end to a multiple of `ROWS` tokens."""
 
     tokens: Int[Tensor, " n"]
-    position: Int[Tensor, " n"]
-    widths: tuple[int, ...]
+    positions: Int[Tensor, " n"]
+    padded_lengths: tuple[int, ...]
     keys_values: list[tuple[Float[Tensor, "n kv d"], Float[Tensor, "n kv d"]]]
     """The keys and values of each layer, which the forward pass fills in."""
 
     @classmethod
-    def of(cls, contexts: Sequence[Ids], device: torch.device | str) -> "Prefill":
+    def of(cls, contexts: Sequence[Ids], device: torch.device | str) -> "PrefillLayout":
         widths = tuple(padded(len(c), ROWS) for c in contexts)
         tokens = [t for c, w in zip(contexts, widths) for t in (*c, *(0,) * (w - len(c)))]
         position = [p for w in widths for p in range(w)]
@@ -244,7 +244,7 @@ class Prefill:
         self.keys_values.append((k, v))
         out = torch.empty_like(q)
         at = 0
-        for width, equal in groupby(self.widths):
+        for width, equal in groupby(self.padded_lengths):
             block = slice(at, at := at + width * len(list(equal)))
             a, b, c = (x[block].unflatten(0, (-1, width)).transpose(1, 2) for x in (q, k, v))
             mask = None if window is None or window >= width else past(width, q.device).triu(1 - window)
@@ -253,7 +253,7 @@ class Prefill:
 
     def split(self) -> list[KeysValues]:
         """The prefilled keys and values, one pair of tensors per prompt, including its padding."""
-        keys, values = (torch.stack(x).transpose(1, 2).split(self.widths, 2) for x in zip(*self.keys_values))
+        keys, values = (torch.stack(x).transpose(1, 2).split(self.padded_lengths, 2) for x in zip(*self.keys_values))
         return list(zip(keys, values))
 
 

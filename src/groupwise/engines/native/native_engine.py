@@ -12,7 +12,7 @@ from torch import Tensor
 from groupwise.core import EngineLost, Usage
 from groupwise.data import ContextKey, Finish, Generation, GenerationRequest, Ids
 from groupwise.engines.native.kv_cache import PrefixCache
-from groupwise.engines.native.layouts import ROWS, Prefill, common_prefix_len, padded
+from groupwise.engines.native.layouts import ROWS, PrefillLayout, common_prefix_len, padded
 from groupwise.engines.native.routes import context_routes
 from groupwise.engines.native.running_batch import PendingRequest, RunningBatch
 from groupwise.engines.native.weight_loading import check_weights, load_weights
@@ -171,12 +171,12 @@ class NativeEngine:
                     for key, (keys, values) in zip(pack, layout.split()):
                         self._prefixes.put(key, keys, values)
                     if routes is not None:
-                        self._prefixes.routes |= context_routes(routes, pack, layout.widths)
+                        self._prefixes.routes |= context_routes(routes, pack, layout.padded_lengths)
                 pack = []
 
-    def _forward(self, contexts: Sequence[Ids], routes: Routes | None = None) -> tuple[Prefill, Tensor]:
+    def _forward(self, contexts: Sequence[Ids], routes: Routes | None = None) -> tuple[PrefillLayout, Tensor]:
         self.steps += 1
-        layout = Prefill.of(contexts, next(self._decoder.parameters()).device)
+        layout = PrefillLayout.of(contexts, next(self._decoder.parameters()).device)
         return layout, self._model(layout.tokens, layout, **({"routes": routes} if routes else {}))
 
     def _resolve(self, finished: Sequence[tuple[PendingRequest, Generation]]) -> None:

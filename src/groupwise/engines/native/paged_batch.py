@@ -10,11 +10,11 @@ from torch import Tensor
 
 from groupwise.data import Finish, Generation, Sampling
 from groupwise.engines.native.paged_cache import PagedCache
-from groupwise.engines.native.paged_layout import Paged
+from groupwise.engines.native.paged_layout import PagedLayout
 from groupwise.engines.native.pages import PAGE, Page
 from groupwise.engines.native.row_sampling import largest_needed, row_bounds, row_logprobs, row_truncated, row_uniforms
 from groupwise.engines.native.running_batch import PendingRequest, completes_stop
-from groupwise.engines.native.step_graphs import StepGraphs
+from groupwise.engines.native.step_graphs import CudaStepGraphs
 from groupwise.models import LanguageModel, Tokenizer, choose, lineage, logprobs
 
 AHEAD = 64
@@ -58,8 +58,8 @@ class PagedBatch:
         self.max_num_seqs, self.one_shape = max_num_seqs, one_shape
         self.cache = PagedCache(decoder, kv_cache_tokens=kv_cache_tokens, one_shape=one_shape)
         device = next(decoder.parameters()).device
-        self.graphs = StepGraphs(capture=device.type == "cuda" and torch.version.cuda is not None)
-        self.eos = frozenset(tokenizer.eos)
+        self.graphs = CudaStepGraphs(capture=device.type == "cuda" and torch.version.cuda is not None)
+        self.eos = frozenset(tokenizer.eos_ids)
         self.rows: list[Row | None] = []
         """The requests by their row of the buffers; None if the request has ended."""
         self._ended = list[list[Page]]()
@@ -127,7 +127,7 @@ class PagedBatch:
         for index, (i, row) in enumerate((i, row) for i, row in enumerate(self.rows) if row):
             row.tokens.append(int(tokens[i]))
             row.logp.append(logp[i])
-            if row.pending.request.top:
+            if row.pending.request.num_top_logprobs:
                 _record_likeliest(logits[i : i + 1], row)
             if (finish := self._finish_of(row)) is not None:
                 finishes[index] = finish
@@ -175,10 +175,10 @@ class PagedBatch:
             if row:
                 request = row.pending.request
                 stream = np.array(lineage(request.stream), np.uint64).astype(np.int64)
-                numbers[:, i] = row.newest, row.position, request.draw, stream, request.position + len(row.tokens)
+                numbers[:, i] = row.newest, row.position, request.draw_id, stream, request.position + len(row.tokens)
                 table[i, : len(row.pages)] = [page.index for page in row.pages]
         padded = [*self.rows, *[None] * (self._size - len(self.rows))]
-        purpose = torch.tensor([row.pending.request.purpose if row else 0 for row in padded])
+        purpose = torch.tensor([row.pending.request.random_purpose if row else 0 for row in padded])
         samplings = [row.pending.request.sampling if row else Sampling() for row in padded]
         bounds = row_bounds(samplings, self.decoder.shape.vocabulary)
         for buffer, x in ((self.numbers, numbers), (self.bounds, bounds), (self.table.T, table.T)):
@@ -202,7 +202,7 @@ class PagedBatch:
         at = position.clamp(max=table.shape[1] * PAGE - 1)  # a row that has ended goes on counting
         slot = table.gather(1, (at // PAGE)[:, None])[:, 0] * PAGE + at % PAGE
         used = (at + 1).int()
-        layout = Paged(at, slot, self.ends[: n + 1], used, table, self.cache.keys, self.cache.values, 1)
+        layout = PagedLayout(at, slot, self.ends[: n + 1], used, table, self.cache.keys, self.cache.values, 1)
         logits = self.decoder.head(self.decoder(token, layout))
         logp = row_logprobs(logits, bounds[0], greedy=greedy)
         if most is not None:
@@ -216,5 +216,5 @@ class PagedBatch:
 
 
 def _record_likeliest(logits: Tensor, row: Row) -> None:
-    best = logprobs(logits).topk(min(row.pending.request.top, logits.shape[1]))
+    best = logprobs(logits).topk(min(row.pending.request.num_top_logprobs, logits.shape[1]))
     row.pending.top_logprobs.append(tuple(zip(best.indices[0].tolist(), best.values[0].tolist())))

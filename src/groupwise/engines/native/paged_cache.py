@@ -10,8 +10,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from groupwise.data import ContextKey, Ids
-from groupwise.engines.native.paged_layout import Paged
-from groupwise.engines.native.pages import PAGE, Page, Pages, pages_for
+from groupwise.engines.native.paged_layout import PagedLayout
+from groupwise.engines.native.pages import PAGE, Page, PagePool, pages_for
 from groupwise.models import LanguageModel
 
 CHUNK = 8192
@@ -21,12 +21,12 @@ LEAST_CHUNK = 16
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
-    """Tokens `first` to `end` of a text, whose keys and values go to its pages."""
+class PrefillChunk:
+    """Tokens `start` to `end` of a text, whose keys and values go to its pages."""
 
     ids: Ids
     pages: Sequence[Page]
-    first: int
+    start: int
     end: int
 
 
@@ -41,7 +41,7 @@ class PagedCache:
         shape, weight = model.shape, next(model.parameters())
         self.model, self.one_shape = model, one_shape
         self.columns = pages_for(min(shape.positions, kv_cache_tokens))
-        self.pages = Pages(pages_for(kv_cache_tokens) + 1)  # one more: the last page of a text is copied
+        self.pages = PagePool(pages_for(kv_cache_tokens) + 1)  # one more: the last page of a text is copied
         self._empty = weight.new_zeros(shape.layers, 0, PAGE, shape.kv_heads, shape.head_dim)
         self.prefilled = 0
         """Tokens that were prefilled so far."""
@@ -65,19 +65,19 @@ class PagedCache:
 
     def prefill(self, texts: Sequence[ContextKey]) -> None:
         """Compute and cache the keys and values of texts, as far as they are not cached."""
-        pieces, held = list[Piece](), list[tuple[ContextKey, list[Page]]]()
+        pieces, held = list[PrefillChunk](), list[tuple[ContextKey, list[Page]]]()
         copies = list[tuple[Page, Page]]()
         for text in dict.fromkeys(text for text in texts if text[1]):
             match = self.pages.match(text)
             if match.tokens == len(text[1]):
                 continue
-            start = len(match.whole) * PAGE if self.one_shape else match.tokens
-            self.pages.hold(match.whole)
-            new = self.pages.take(pages_for(len(text[1])) - len(match.whole))
-            if match.partial and start == match.tokens:
-                copies.append((new[0], match.partial))
-            held.append((text, [*match.whole, *new]))
-            pieces.append(Piece(text[1], held[-1][1], start, len(text[1])))
+            start = len(match.whole_pages) * PAGE if self.one_shape else match.tokens
+            self.pages.hold(match.whole_pages)
+            new = self.pages.take(pages_for(len(text[1])) - len(match.whole_pages))
+            if match.partial_page and start == match.tokens:
+                copies.append((new[0], match.partial_page))
+            held.append((text, [*match.whole_pages, *new]))
+            pieces.append(PrefillChunk(text[1], held[-1][1], start, len(text[1])))
         self.allocate()
         self.copy(copies)
         for chunk in chunks(pieces, PAGE if self.one_shape else CHUNK, alone=self.one_shape):
@@ -94,9 +94,9 @@ class PagedCache:
         content, ids = context
         match = self.pages.match((content, ids[:-1]))
         assert match.tokens == len(ids) - 1, "prefill() has cached the context"
-        self.pages.hold(match.whole)
-        new = self.pages.take(max(pages_for(len(ids) + limit - 1), len(match.whole) + 1) - len(match.whole))
-        return [*match.whole, *new], (new[0], match.partial) if match.partial else None
+        self.pages.hold(match.whole_pages)
+        new = self.pages.take(max(pages_for(len(ids) + limit - 1), len(match.whole_pages) + 1) - len(match.whole_pages))
+        return [*match.whole_pages, *new], (new[0], match.partial_page) if match.partial_page else None
 
     def copy(self, copies: Sequence[tuple[Page, Page]]) -> None:
         """Copy pages: pairs of target and source."""
@@ -105,9 +105,9 @@ class PagedCache:
             for x in (self.keys, self.values):
                 x.index_copy_(1, to, x.index_select(1, source))
 
-    def _forward(self, chunk: Sequence[Piece]) -> None:
+    def _forward(self, chunk: Sequence[PrefillChunk]) -> None:
         """Forward the tokens of one chunk; its padding goes to page 0."""
-        lengths = [piece.end - piece.first for piece in chunk]
+        lengths = [piece.end - piece.start for piece in chunk]
         n = sum(lengths)
         size = PAGE if self.one_shape else max(1 << (n - 1).bit_length(), LEAST_CHUNK)
         self.prefilled += n
@@ -115,10 +115,10 @@ class PagedCache:
         table = np.zeros((len(chunk) + 1, self.columns), np.int32)  # the last row is the padding's
         for piece, length, end, row in zip(chunk, lengths, accumulate(lengths), table):
             indices = np.array([page.index for page in piece.pages])
-            at = np.arange(piece.first, piece.end)
+            at = np.arange(piece.start, piece.end)
             row[: len(indices)] = indices
             tokens[:, end - length : end] = (
-                piece.ids[piece.first : piece.end],
+                piece.ids[piece.start : piece.end],
                 at,
                 indices[at // PAGE] * PAGE + at % PAGE,
             )
@@ -128,18 +128,18 @@ class PagedCache:
         token, position, slot = torch.from_numpy(tokens).to(device)
         row_ends, keys_used, tables = (torch.from_numpy(x).to(device) for x in (ends, used, table))
         longest = max(*lengths, size - n)
-        layout = Paged(position, slot, row_ends, keys_used, tables, self.keys, self.values, longest)
+        layout = PagedLayout(position, slot, row_ends, keys_used, tables, self.keys, self.values, longest)
         self.model(token, layout)
 
 
-def chunks(pieces: Sequence[Piece], size: int, *, alone: bool) -> Iterator[list[Piece]]:
+def chunks(pieces: Sequence[PrefillChunk], size: int, *, alone: bool) -> Iterator[list[PrefillChunk]]:
     """Cut texts into chunks of at most `size` tokens; `alone`: of one text each, from multiples of `size`."""
-    chunk, room = list[Piece](), size
+    chunk, room = list[PrefillChunk](), size
     for piece in pieces:
-        first = piece.first
+        first = piece.start
         while first < piece.end:
             end = min(piece.end, first + room)
-            chunk.append(Piece(piece.ids, piece.pages, first, end))
+            chunk.append(PrefillChunk(piece.ids, piece.pages, first, end))
             first, room = end, room - (end - first)
             if room == 0 or alone:
                 yield chunk

@@ -31,22 +31,22 @@ def on_gpu(model: LanguageModel) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Paged:
+class PagedLayout:
     """New tokens of several sequences, each with a table of pages: their keys and values are written, then attended to.
 
-    The queries of row i are `ends[i]` to `ends[i + 1]`; they are the last of its `used[i]` tokens. Rows are
-    independent: the keys of a row are summed in one order, `num_splits = 1`.
+    The queries of row i are `cu_queries[i]` to `cu_queries[i + 1]`; they are the last of its `sequence_lengths[i]`
+    tokens. Rows are independent: the keys of a row are summed in one order, `num_splits = 1`.
     """
 
-    position: Int[Tensor, " n"]
+    positions: Int[Tensor, " n"]
     slot: Int[Tensor, " n"]
     """Where the key of each token goes: its page times `PAGE`, plus its place in the page."""
-    ends: Int[Tensor, " rows1"]
-    used: Int[Tensor, " rows"]
-    table: Int[Tensor, "rows columns"]
+    cu_queries: Int[Tensor, " rows1"]
+    sequence_lengths: Int[Tensor, " rows"]
+    page_table: Int[Tensor, "rows columns"]
     keys: Float[Tensor, "layers pages page kv d"]
     values: Float[Tensor, "layers pages page kv d"]
-    longest: int
+    max_query_length: int
     """The most new tokens of a row."""
 
     def attend(
@@ -66,9 +66,9 @@ class Paged:
         keys.flatten(0, 1).index_copy_(0, self.slot, k)
         values.flatten(0, 1).index_copy_(0, self.slot, v)
         out = varlen_attn(
-            q, keys, values, self.ends, None, self.longest, self.table.shape[1] * PAGE,
+            q, keys, values, self.cu_queries, None, self.max_query_length, self.page_table.shape[1] * PAGE,
             window_size=(-1 if window is None else window - 1, 0), enable_gqa=q.shape[1] != k.shape[1],
-            seqused_k=self.used, block_table=self.table, num_splits=1,
+            seqused_k=self.sequence_lengths, block_table=self.page_table, num_splits=1,
         )  # fmt: skip
         assert isinstance(out, Tensor)
         return out

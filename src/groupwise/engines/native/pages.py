@@ -25,32 +25,32 @@ class Page:
     """One page. A cached page holds the keys and values of `tokens`, after those of its `parent`."""
 
     index: int
-    rows: int = 0
+    reference_count: int = 0
     """The running sequences that hold it."""
     tokens: Ids = ()
     parent: "Page | None" = None
     children: dict[Ids, "Page"] = field(default_factory=dict)
-    order: list[Ids] = field(default_factory=list)
+    sorted_children: list[Ids] = field(default_factory=list)
     """The keys of `children`, sorted: the longest common beginning with a text is that of a neighbour."""
 
 
 @dataclass(frozen=True, slots=True)
-class Match:
-    """The cached beginning of a text: whole pages, which are shared, and `count` tokens of one more, to be copied."""
+class PrefixMatch:
+    """The cached beginning of a text: whole pages, which are shared, and `partial_tokens` of one more, to be copied."""
 
-    whole: tuple[Page, ...]
-    partial: Page | None
-    count: int
+    whole_pages: tuple[Page, ...]
+    partial_page: Page | None
+    partial_tokens: int
 
     @property
     def tokens(self) -> int:
-        return len(self.whole) * PAGE + self.count
+        return len(self.whole_pages) * PAGE + self.partial_tokens
 
 
-class Pages:
+class PagePool:
     """At most `most` pages, in a tree of cached texts. Page 0 is padding. Evicts the least recently used leaf first.
 
-    >>> pages = Pages(4)
+    >>> pages = PagePool(4)
     >>> held = pages.take(2)
     >>> pages.store(("", tuple(range(300))), held)
     >>> pages.match(("", tuple(range(290)))).tokens
@@ -70,7 +70,7 @@ class Pages:
         """The largest index of a page so far."""
         return self._created
 
-    def match(self, text: ContextKey) -> Match:
+    def match(self, text: ContextKey) -> PrefixMatch:
         """The longest cached beginning of a text."""
         content, ids = text
         node, whole = self._roots.setdefault(content, Page(0)), list[Page]()
@@ -81,19 +81,19 @@ class Pages:
             self._cached.move_to_end(child.index)
             node = child
         rest = ids[len(whole) * PAGE :]
-        at = bisect(node.order, rest)
-        near = [(common(key, rest), key) for key in node.order[max(at - 1, 0) : at + 1]]
+        at = bisect(node.sorted_children, rest)
+        near = [(common(key, rest), key) for key in node.sorted_children[max(at - 1, 0) : at + 1]]
         count, key = max(near, default=(0, ()))
         if not count:
-            return Match(tuple(whole), None, 0)
+            return PrefixMatch(tuple(whole), None, 0)
         self._cached.move_to_end(node.children[key].index)
-        return Match(tuple(whole), node.children[key], count)
+        return PrefixMatch(tuple(whole), node.children[key], count)
 
     def hold(self, pages: Iterable[Page]) -> None:
         """Count a running sequence that holds these pages."""
         for page in pages:
-            self.held += page.rows == 0
-            page.rows += 1
+            self.held += page.reference_count == 0
+            page.reference_count += 1
 
     def take(self, n: int) -> list[Page]:
         """`n` pages without contents, held by one sequence. The caller has checked that `most` allows them."""
@@ -104,9 +104,9 @@ class Pages:
     def release(self, pages: Iterable[Page]) -> None:
         """Uncount a sequence. Pages that are not cached become free."""
         for page in pages:
-            page.rows -= 1
-            self.held -= page.rows == 0
-            if page.rows == 0 and page.index not in self._cached:
+            page.reference_count -= 1
+            self.held -= page.reference_count == 0
+            if page.reference_count == 0 and page.index not in self._cached:
                 self._free.append(page.index)
 
     def store(self, text: ContextKey, pages: Sequence[Page]) -> None:
@@ -120,16 +120,16 @@ class Pages:
                     return  # it is cached under another text
                 child, page.tokens, page.parent = page, key, node
                 node.children[key] = page
-                insort(node.order, key)
+                insort(node.sorted_children, key)
                 self._cached[page.index] = page
             node = child
 
     def clear(self) -> None:
         """Drop all cached texts; running sequences keep their pages."""
         for page in self._cached.values():
-            if page.rows == 0:
+            if page.reference_count == 0:
                 self._free.append(page.index)
-            page.tokens, page.parent, page.children, page.order = (), None, {}, []
+            page.tokens, page.parent, page.children, page.sorted_children = (), None, {}, []
         self._cached.clear()
         self._roots.clear()
 
@@ -143,10 +143,10 @@ class Pages:
 
     def _evict(self) -> None:
         """Free the least recently used page that no sequence holds and no cached page continues."""
-        page = next(page for page in self._cached.values() if not page.rows and not page.children)
+        page = next(page for page in self._cached.values() if not page.reference_count and not page.children)
         assert page.parent is not None
         del page.parent.children[page.tokens]
-        page.parent.order.remove(page.tokens)
+        page.parent.sorted_children.remove(page.tokens)
         del self._cached[page.index]
         self._free.append(page.index)
 

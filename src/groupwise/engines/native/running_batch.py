@@ -72,7 +72,7 @@ class RunningBatch:
         self.logp = torch.zeros(rows, 64, dtype=torch.float64, device=weight.device)
         self.routes = RowRoutes(experts, rows, weight.device) if experts else None
         self.end_tokens = torch.zeros(shape.vocabulary, dtype=torch.bool, device=weight.device)
-        self.end_tokens[[t for t in tokenizer.eos if t < shape.vocabulary]] = True
+        self.end_tokens[[t for t in tokenizer.eos_ids if t < shape.vocabulary]] = True
         # The keys of the random numbers stay on the host, where the generator runs.
         self.draw, self.stream = np.zeros(rows, np.uint64), np.zeros(rows, np.uint64)
         self.at, self.distribution = np.zeros(rows, np.uint64), np.zeros(rows, np.int64)
@@ -95,13 +95,13 @@ class RunningBatch:
         self.newest[new] = requests[0].context[-1]
         self.length[new] = 0
         self.limit[new] = torch.tensor([request.limit for request in requests], device=self.limit.device)
-        self.draw[new] = [request.draw for request in requests]
+        self.draw[new] = [request.draw_id for request in requests]
         self.stream[new] = [lineage(request.stream) for request in requests]
         self.at[new] = [request.position for request in requests]
         self.distribution[new] = [self._distribution_of(request) for request in requests]
         self.first[new] = -AHEAD
         self.with_stop_strings += sum(bool(request.sampling.stop) for request in requests)
-        self.with_top += sum(bool(request.top) for request in requests)
+        self.with_top += sum(bool(request.num_top_logprobs) for request in requests)
         self.running.extend(scheduled)
 
     def clear(self) -> None:
@@ -140,7 +140,7 @@ class RunningBatch:
             for r, n, finish in zip(rows, lengths, finishes, strict=True)
         ]  # fmt: skip
         self.with_stop_strings -= sum(bool(pending.request.sampling.stop) for pending, _ in finished)
-        self.with_top -= sum(bool(pending.request.top) for pending, _ in finished)
+        self.with_top -= sum(bool(pending.request.num_top_logprobs) for pending, _ in finished)
         self._condense(set(rows))
         return finished
 
@@ -205,8 +205,10 @@ class RunningBatch:
         """Record the likeliest next tokens of each of these rows, if its request asks for them."""
         for r in rows:
             pending = self.running[r]
-            if pending.request.top:
-                best = logprobs(logits[self.sequence[r : r + 1]]).topk(min(pending.request.top, logits.shape[1]))
+            if pending.request.num_top_logprobs:
+                best = logprobs(logits[self.sequence[r : r + 1]]).topk(
+                    min(pending.request.num_top_logprobs, logits.shape[1])
+                )
                 pending.top_logprobs.append(tuple(zip(best.indices[0].tolist(), best.values[0].tolist())))
 
     def _append(self, token: Int[Tensor, " n"], logp: Float[Tensor, " n"]) -> None:
@@ -235,7 +237,7 @@ class RunningBatch:
 
     def _distribution_of(self, request: GenerationRequest) -> int:
         s = request.sampling
-        distribution = (s.temperature, s.top_p, s.top_k, s.min_p, request.purpose)
+        distribution = (s.temperature, s.top_p, s.top_k, s.min_p, request.random_purpose)
         if distribution not in self.distributions:
             self.distributions.append(distribution)
         return self.distributions.index(distribution)

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from groupwise.data import AttentionLayout, Finish, Generation, Ids
 from groupwise.engines.native.draft_store import DraftStore
-from groupwise.engines.native.layouts import ROWS, Decode, block_end, blocks, padded
+from groupwise.engines.native.layouts import ROWS, DecodeLayout, block_end, blocks, padded
 from groupwise.engines.native.native_engine import NativeEngine
 from groupwise.engines.native.running_batch import PendingRequest, RunningBatch
 from groupwise.engines.native.unique_sequences import UniqueSequences
@@ -23,19 +23,19 @@ __all__ = ["SpeculativeEngine"]
 
 
 @dataclass(frozen=True, slots=True)
-class DraftDecode:
+class DraftDecodeLayout:
     """The attention layout if several new tokens of a sequence are forwarded at once.
 
     `writes` are the index of a block of the cache, the sequences, the slots in the block, and the sequences from which
     the keys and values come.
     """
 
-    decode_layout: Decode
+    decode_layout: DecodeLayout
     writes: Sequence[tuple[int, Tensor, Tensor, Tensor]]
 
     @property
-    def position(self) -> Int[Tensor, " n"]:
-        return self.decode_layout.position
+    def positions(self) -> Int[Tensor, " n"]:
+        return self.decode_layout.positions
 
     def attend(
         self,
@@ -90,7 +90,7 @@ class DraftedSequences(UniqueSequences):
             inside = (cache_slot >= c.start) & (cache_slot < c.stop)
             if bool(inside.any()):
                 writes.append((index, to[inside], cache_slot[inside] - c.start, source[inside]))
-        return DraftDecode(self.decode_layout(), writes)
+        return DraftDecodeLayout(self.decode_layout(), writes)
 
     def _fork(self, parents: Sequence[tuple[int, int]]) -> None:
         """Add a sequence for each (sequence before it, token), with a copy of the cache of the one it began with."""

@@ -9,7 +9,7 @@ from torch import Tensor
 Outputs = tuple[Tensor, ...]
 
 
-class StepGraphs:
+class CudaStepGraphs:
     """Runs a step by its name: the first call runs it and captures it, later ones replay the capture.
 
     A captured step reads and writes the same memory at each replay, and issues the same operations. So a step has

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from groupwise.data import AttentionLayout, Ids
 from groupwise.engines.native.kv_cache import KVCache
-from groupwise.engines.native.layouts import ROWS, CommonPrefix, Decode, KeysValues, common_prefix_len, padded
+from groupwise.engines.native.layouts import ROWS, CommonPrefix, DecodeLayout, KeysValues, common_prefix_len, padded
 from groupwise.models import LanguageModel, Routes
 
 
@@ -82,11 +82,11 @@ class UniqueSequences:
         """The attention of each sequence's newest token to its cache and its shared prefix."""
         return self.decode_layout()
 
-    def decode_layout(self) -> Decode:
+    def decode_layout(self) -> DecodeLayout:
         """The layout of one new token per sequence."""
         n = len(self)
         position = self.position[: padded(n, ROWS)]
-        return Decode.of(self.cache.blocks, position, self.cache_slot[:n], self.last_slot, self.common_prefixes)
+        return DecodeLayout.of(self.cache.blocks, position, self.cache_slot[:n], self.last_slot, self.common_prefixes)
 
     def split(self, sequence: Int[Tensor, " rows"], token: Int[Tensor, " rows"]) -> Int[Tensor, " rows"]:
         """Split sequences where their rows' newest tokens differ. Returns each row's new sequence.

@@ -14,14 +14,14 @@ class EngineAccess:
 
     `python` is the interpreter of vLLM's environment. `hosts` are the other machines whose engines get prompts and
     weights. `secret_file` has the secret of engines at ports (default: the environment variable GROUPWISE_SECRET).
-    `exchange` is the directory for a file of weights that local engines read (default: memory, or the system's
-    directory for temporary files).
+    `exchange_directory` is the directory for a file of weights that local engines read (default: memory, or the
+    system's directory for temporary files).
     """
 
     python: str = ""
     hosts: tuple[str, ...] = ()
     secret_file: str = ""
-    exchange: str = ""
+    exchange_directory: str = ""
 
     def __post_init__(self) -> None:
         if bad := next((host for host in self.hosts if not is_host(host)), None):

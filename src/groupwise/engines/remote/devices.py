@@ -6,7 +6,7 @@ from dataclasses import replace
 import torch
 
 from groupwise.core import Usage
-from groupwise.engines.remote.replica import Program
+from groupwise.engines.remote.replica import ReplicaProgram
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 
@@ -47,7 +47,7 @@ def gpu_count() -> int:
     return torch.cuda.device_count()
 
 
-def on_device(program: Program, device: str) -> Program:
+def on_device(program: ReplicaProgram, device: str) -> ReplicaProgram:
     """The program on one device. Its process sees no other GPU, so it is the first one there."""
     if not device.startswith("cuda"):
         return program

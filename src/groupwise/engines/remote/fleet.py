@@ -13,15 +13,21 @@ from torch import Tensor
 from groupwise.core import EngineLost, GroupwiseError, Usage, WorkerLost
 from groupwise.data import ContextKey, Generation, GenerationRequest, Ids
 from groupwise.engines.remote.occupancy import Occupancy
-from groupwise.engines.remote.remote import Remote
-from groupwise.engines.remote.slots import GivenUp, Loading, Lost, Serving, Slot, Starting
-from groupwise.engines.remote.weights_file import Exchange, WeightsFile, keep_on_gpu, seal_weights, write_weights
-from groupwise.engines.remote.weights_probe import Probe, ProbeScores
+from groupwise.engines.remote.remote import RemoteEngine
+from groupwise.engines.remote.slots import Slot, SlotGivenUp, SlotLoading, SlotLost, SlotServing, SlotStarting
+from groupwise.engines.remote.weights_file import (
+    WeightsDirectory,
+    WeightsFile,
+    keep_on_gpu,
+    seal_weights,
+    write_weights,
+)
+from groupwise.engines.remote.weights_probe import ProbeScores, WeightsProbe
 
 __all__ = ["Fleet"]
 
 T = TypeVar("T")
-StartReplica = Callable[[int], Awaitable[Remote]]
+StartReplica = Callable[[int], Awaitable[RemoteEngine]]
 """Starts the replica of this number, or connects to it. It gets weights before requests."""
 Publish = Callable[[Mapping[str, Tensor]], Mapping[str, Tensor]]
 """The weights that the engines load, from the learner's."""
@@ -52,8 +58,8 @@ class Fleet:
     """
 
     def __init__(
-        self, start: StartReplica, count: int, *, exchange: Exchange, probe: Probe, max_num_seqs: int, restarts: int,
-        addresses: Sequence[str] = (), publish: Publish = dict, in_memory: bool = False,
+        self, start: StartReplica, count: int, *, exchange: WeightsDirectory, probe: WeightsProbe, max_num_seqs: int,
+        restarts: int, addresses: Sequence[str] = (), publish: Publish = dict, in_memory: bool = False,
         on_gpu: bool = False,
     ) -> None:  # fmt: skip
         self._publish, self._in_memory, self._on_gpu = publish, in_memory, on_gpu
@@ -78,14 +84,14 @@ class Fleet:
         self._exchange.log_directory = folder
 
     @property
-    def replicas(self) -> Sequence[Remote]:
+    def replicas(self) -> Sequence[RemoteEngine]:
         """The replicas that are connected now."""
         return [slot.replica for slot in self._slots if slot.replica and not slot.replica.cause]
 
     async def sample(self, request: GenerationRequest) -> Generation:
         """The next tokens of one sample. `WorkerLost` if no replica is left."""
 
-        async def ask(slot: Slot, replica: Remote) -> Generation:
+        async def ask(slot: Slot, replica: RemoteEngine) -> Generation:
             admitted = slot.version
             generation = await replica.sample(request)
             versions = {admitted, *generation.versions}
@@ -154,10 +160,10 @@ class Fleet:
     def prefill(self, contexts: Sequence[ContextKey]) -> None:
         """Cache these prompts in every admitted replica: each serves samples of most groups."""
         for slot in self._slots:
-            if isinstance(slot.state, Serving):
+            if isinstance(slot.state, SlotServing):
                 slot.state.replica.prefill(contexts)
 
-    async def _admitted(self, slot: Slot, replica: Remote, version: int) -> None:
+    async def _admitted(self, slot: Slot, replica: RemoteEngine, version: int) -> None:
         """Wait until the probe has checked this version: an engine may use it before. `EngineLost` if it fails."""
         async with self._changed:
             await self._changed.wait_for(lambda: slot.version >= version or slot.replica is not replica)
@@ -166,11 +172,11 @@ class Fleet:
     def _settled(self) -> bool:
         """Whether every running replica (at least one) has the current weights, or all slots are given up."""
         states = {type(slot.state) for slot in self._slots}
-        return states <= {GivenUp} or (Loading not in states and Serving in states)
+        return states <= {SlotGivenUp} or (SlotLoading not in states and SlotServing in states)
 
     # Requests
 
-    async def _ask(self, call: Callable[[Slot, Remote], Awaitable[T]]) -> T:
+    async def _ask(self, call: Callable[[Slot, RemoteEngine], Awaitable[T]]) -> T:
         """The result of a call by the first replica that returns one."""
         failures = 0
         while True:
@@ -191,7 +197,7 @@ class Fleet:
                 self._dispatch()
 
     def _count_requests(self, slot: Slot, change: int) -> None:
-        slot.requests += change
+        slot.request_count += change
         self._occupancy.change(slot.index, change)
 
     async def _turn(self) -> Slot:
@@ -218,11 +224,13 @@ class Fleet:
                 self._waiting.popleft()
                 continue
             free = [
-                slot for slot in self._slots if isinstance(slot.state, Serving) and slot.requests < self._max_num_seqs
+                slot
+                for slot in self._slots
+                if isinstance(slot.state, SlotServing) and slot.request_count < self._max_num_seqs
             ]
             if not free:
                 return
-            slot = min(free, key=lambda slot: (slot.requests, slot.index))
+            slot = min(free, key=lambda slot: (slot.request_count, slot.index))
             self._count_requests(slot, 1)
             self._waiting.popleft().set_result(slot)
 
@@ -254,18 +262,18 @@ class Fleet:
         """Keep a slot filled until it is given up: start a replica, and another one when it is lost."""
         try:
             while (pause := slot.pause(self._restarts)) is not None:
-                if isinstance(slot.state, Lost):
+                if isinstance(slot.state, SlotLost):
                     self.notify(slot.loss(self._restarts))
                     self._restarted += 1
-                    slot.become(Starting())
+                    slot.become(SlotStarting())
                 await asyncio.sleep(pause)
-                slot.starts.append(monotonic())
+                slot.start_times.append(monotonic())
                 await self._fill(slot)
                 await self._notify()
                 if isinstance(slot.error, Usage):  # another attempt would fail in the same way
                     break
         finally:
-            slot.become(GivenUp())
+            slot.become(SlotGivenUp())
             if all(slot.given_up for slot in self._slots):
                 self._abandon()
         self.notify(slot.loss(self._restarts))
@@ -273,17 +281,17 @@ class Fleet:
 
     async def _fill(self, slot: Slot) -> None:
         """Start a replica and keep it loaded until it is lost. Its process is ended in every case."""
-        replica: Remote | None = None
+        replica: RemoteEngine | None = None
         try:
             replica = await self._start(slot.index)
-            slot.become(Loading(replica))
+            slot.become(SlotLoading(replica))
             replica.on_loss = slot.dismiss
             await self._keep_loaded(slot, replica)
         except EngineLost as error:
             ending = replica.end() if replica else error.evidence
-            slot.become(Lost(EngineLost(error.what, evidence=ending, fix="" if replica else error.fix)))
+            slot.become(SlotLost(EngineLost(error.what, evidence=ending, fix="" if replica else error.fix)))
         except Exception as error:  # after any failure of a replica, the run continues with the others
-            slot.become(Lost(error))
+            slot.become(SlotLost(error))
         finally:
             if replica:
                 replica.end()
@@ -294,7 +302,7 @@ class Fleet:
             if not turn.done():
                 turn.set_exception(self._lost())
 
-    async def _keep_loaded(self, slot: Slot, replica: Remote) -> None:
+    async def _keep_loaded(self, slot: Slot, replica: RemoteEngine) -> None:
         """Load the current weights into a replica, then each later version, until loading raises."""
         admitted: PublishedWeights | None = None
         while True:
@@ -305,12 +313,12 @@ class Fleet:
                 await self._probe.check(replica, published.probe_scores)
                 admitted = published
                 if published is self._published:
-                    slot.become(Serving(replica, published.file.version))
+                    slot.become(SlotServing(replica, published.file.version))
                     self._dispatch()
                     await self._notify()
                 continue
-            await slot.wake.wait()
-            slot.wake.clear()
+            await slot.wake_event.wait()
+            slot.wake_event.clear()
             replica.check()
 
     async def _notify(self) -> None:

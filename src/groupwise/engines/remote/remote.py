@@ -20,7 +20,7 @@ from groupwise.data.rollout_json import from_json, to_json
 from groupwise.engines.remote.gpu_weights import GpuWeights
 from groupwise.engines.remote.heartbeat import PACE, Heartbeat, UnansweredRequest
 from groupwise.engines.remote.secret import prove
-from groupwise.engines.remote.server import Identity
+from groupwise.engines.remote.server import EngineIdentity
 from groupwise.engines.remote.tls import TlsAddress, check_certificate, client_context, host_port
 from groupwise.engines.remote.weights_file import WeightsFile, write_weights
 from groupwise.engines.remote.wire import (
@@ -34,9 +34,9 @@ from groupwise.engines.remote.wire import (
     read_message,
 )
 
-__all__ = ["Remote"]
+__all__ = ["RemoteEngine"]
 
-R = TypeVar("R", bound="Remote")
+R = TypeVar("R", bound="RemoteEngine")
 T = TypeVar("T")
 Answer = dict[str, Any]
 CLOSINGS = (ConnectionResetError, ConnectionAbortedError, BrokenPipeError, ssl.SSLEOFError)
@@ -46,13 +46,13 @@ CLOSED = "its connection closed"
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
-class Call(UnansweredRequest):
+class RemoteCall(UnansweredRequest):
     """A request with the future of its reply."""
 
     reply: asyncio.Future[Answer]
 
 
-class Remote:
+class RemoteEngine:
     """An `Engine` in another process. If that process dies, is silent for `deadline` seconds, or works on none of its
     requests for as long, it is lost.
 
@@ -74,7 +74,7 @@ class Remote:
         self.on_loss: Callable[[], None] = lambda: None
         self._writer = writer
         self._call_ids = itertools.count()
-        self._pending: dict[int, Call] = {}
+        self._pending: dict[int, RemoteCall] = {}
         self._heartbeat = Heartbeat(deadline)
         self._greeting = -1
         """The id of the newest `hello`."""
@@ -83,7 +83,7 @@ class Remote:
     @classmethod
     async def connect(
         cls: type[R], address: Path | TlsAddress, *, secret: bytes = b"", deadline: float = 60.0,
-        expected: Identity | None = None, trainer: str = "",
+        expected: EngineIdentity | None = None, trainer: str = "",
     ) -> R:  # fmt: skip
         """Connect to an engine that `groupwise serve` started. `EngineLost` if no process listens there.
 
@@ -119,7 +119,7 @@ class Remote:
             raise
         return remote
 
-    async def hello(self, seconds: float) -> Identity:
+    async def hello(self, seconds: float) -> EngineIdentity:
         """Greet the engine, as the first call: its identity. `Usage` if it has another protocol.
 
         `EngineLost` if it does not answer within `seconds`. From then on, `deadline` holds.
@@ -132,7 +132,7 @@ class Remote:
         self.version = self._parsed("hello", lambda: int(reply["version"]))
         self.gpu = str(reply.get("gpu", ""))
         self._tasks.append(asyncio.create_task(self._watch()))
-        return Identity.from_json(reply)
+        return EngineIdentity.from_json(reply)
 
     async def sample(self, request: GenerationRequest) -> Generation:
         """The next tokens of one sample. A cancelled call cancels the request in the engine."""
@@ -233,7 +233,7 @@ class Remote:
         """The reply to a request. The engine may take `more` seconds beyond the deadline."""
         self.check()
         call_id = next(self._call_ids)
-        call = self._pending[call_id] = Call(verb, more, reply=asyncio.get_running_loop().create_future())
+        call = self._pending[call_id] = RemoteCall(verb, more, reply=asyncio.get_running_loop().create_future())
         try:
             self._send(call_id, verb, part, **arguments)
             return await call.reply

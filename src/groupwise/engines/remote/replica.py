@@ -19,10 +19,10 @@ from pathlib import Path
 from typing import Any
 
 from groupwise.core import EngineLost
-from groupwise.engines.remote.remote import CLOSED, Remote
-from groupwise.engines.remote.server import EngineServer, Identity
-from groupwise.engines.remote.upload import Uploads
-from groupwise.engines.remote.weights_file import Exchange, most_file_bytes
+from groupwise.engines.remote.remote import CLOSED, RemoteEngine
+from groupwise.engines.remote.server import EngineIdentity, EngineServer
+from groupwise.engines.remote.upload import UploadStore
+from groupwise.engines.remote.weights_file import WeightsDirectory, most_file_bytes
 from groupwise.runs.layout import log_file
 from groupwise.runs.process_logs import open_log
 from groupwise.sandbox.die_with_parent import bound_command
@@ -38,11 +38,11 @@ ENDING = 1.0
 class ReplicaSettings:
     """What a child needs to build its engine.
 
-    `directory` has the configuration and tokenizer of a model. `adapter_json` has the settings of its adapter as JSON;
-    it is empty without one.
+    `model_directory` has the configuration and tokenizer of a model. `adapter_json` has the settings of its adapter as
+    JSON; it is empty without one.
     """
 
-    directory: str
+    model_directory: str
     dtype: str
     device: str
     threads: int
@@ -54,7 +54,7 @@ class ReplicaSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Program:
+class ReplicaProgram:
     """The program of a child process: `module` in an interpreter, with its settings and environment variables."""
 
     settings: ReplicaSettings
@@ -63,7 +63,7 @@ class Program:
     environment: Mapping[str, str] = field(default_factory=lambda: os.environ)
     start_seconds: float = START
     """The time it may take until its engine answers."""
-    identity: Identity | None = None
+    identity: EngineIdentity | None = None
     """The engine that the run needs. One on this host is it; one on another host may have read another model."""
     log_directory: Path | None = None
     """The folder of the child's output; by default the `directory` of its settings."""
@@ -71,14 +71,14 @@ class Program:
     """The module that starts it on another host, and the first arguments of that. Settings and a host follow."""
 
 
-def command(program: Program, parent: int) -> list[str]:
+def command(program: ReplicaProgram, parent: int) -> list[str]:
     """The command that starts the program as a child of the process `parent`."""
     settings = json.dumps(asdict(program.settings))
     return bound_command(program.python, parent, ["-P", "-m", program.module, settings, str(parent)])
 
 
-class Replica(Remote):
-    """A `Remote` whose process is a child of this one."""
+class Replica(RemoteEngine):
+    """A `RemoteEngine` whose process is a child of this one."""
 
     process: "subprocess.Popen[bytes]"
     log: Path
@@ -102,9 +102,9 @@ class Replica(Remote):
         return "\n".join([status, *printed(self.log, self.log_offset)])
 
 
-async def start_replica(program: Program, index: int, deadline: float) -> Replica:
+async def start_replica(program: ReplicaProgram, index: int, deadline: float) -> Replica:
     """Start a child process, and wait for its engine. `EngineLost` with its last lines if it does not start."""
-    log = log_file(program.log_directory or Path(program.settings.directory), f"engine {index}")
+    log = log_file(program.log_directory or Path(program.settings.model_directory), f"engine {index}")
     here, there = socket.socketpair()
     try:
         with there, open_log(log) as output:
@@ -159,12 +159,12 @@ def native_server(spec: ReplicaSettings, *, same_host: bool = True) -> EngineSer
 
     from groupwise.engines.remote.sleeping import SleepingEngine
     from groupwise.models import Decoder, read_shape, read_tokenizer
-    from groupwise.models.decoder.decoder import Shape
+    from groupwise.models.decoder.decoder import DecoderShape
     from groupwise.models.lora import attach_settings
 
     torch.set_num_threads(spec.threads)
-    shape, tokenizer = read_shape(spec.directory), read_tokenizer(spec.directory)
-    assert isinstance(shape, Shape), "the parent starts replicas of our decoder only"
+    shape, tokenizer = read_shape(spec.model_directory), read_tokenizer(spec.model_directory)
+    assert isinstance(shape, DecoderShape), "the parent starts replicas of our decoder only"
     decoder = Decoder(shape).to(getattr(torch, spec.dtype)).to_empty(device=spec.device)
     decoder.compiled = spec.compiled
     attach_settings(decoder, spec.adapter_json)
@@ -173,8 +173,8 @@ def native_server(spec: ReplicaSettings, *, same_host: bool = True) -> EngineSer
     )
     engine.version = -1  # until the first load
     largest = most_file_bytes(decoder)
-    uploads = None if same_host else Uploads(Exchange(Path(tempfile.gettempdir())), largest)
-    identity = Identity.of(decoder, tokenizer, seed=spec.seed)
+    uploads = None if same_host else UploadStore(WeightsDirectory(Path(tempfile.gettempdir())), largest)
+    identity = EngineIdentity.of(decoder, tokenizer, seed=spec.seed)
     return EngineServer(engine, identity, vocabulary=shape.vocabulary, largest=largest, uploads=uploads)
 
 

@@ -20,21 +20,21 @@ from groupwise.engines.remote import tls_replica
 from groupwise.engines.remote.access import EngineAccess
 from groupwise.engines.remote.devices import gpu_count, on_device, replica_devices
 from groupwise.engines.remote.fleet import Fleet
-from groupwise.engines.remote.remote import Remote
-from groupwise.engines.remote.replica import Program, ReplicaSettings, start_replica
+from groupwise.engines.remote.remote import RemoteEngine
+from groupwise.engines.remote.replica import ReplicaProgram, ReplicaSettings, start_replica
 from groupwise.engines.remote.sealed_weights import can_seal
 from groupwise.engines.remote.secret import read_secret
-from groupwise.engines.remote.server import Identity, servable
+from groupwise.engines.remote.server import EngineIdentity, servable
 from groupwise.engines.remote.shared_device import SharedDeviceFleet
 from groupwise.engines.remote.tls import TlsAddress
-from groupwise.engines.remote.weights_file import Exchange, state_bytes
-from groupwise.engines.remote.weights_probe import Probe
+from groupwise.engines.remote.weights_file import WeightsDirectory, state_bytes
+from groupwise.engines.remote.weights_probe import WeightsProbe
 from groupwise.models import MixtureSizes, Model, Tokenizer, has_adapter, write_fresh
 from groupwise.models.lora import adapter_text, merged_weights
 
 __all__ = ["Served"]
 
-Launch = Callable[[Program, int, float], Awaitable[Remote]]
+Launch = Callable[[ReplicaProgram, int, float], Awaitable[RemoteEngine]]
 """Starts the program of the replica of this index, and connects to its engine, with a deadline in seconds."""
 MOST_REPLICAS, MOST_RESTARTS = 4096, 1_000_000
 """Larger numbers are typing errors: no host can start more processes."""
@@ -116,7 +116,7 @@ class Served(Native):
         self.check(model, experts, target, access)
         devices = self.devices(target)
 
-        def launch(program: Program, index: int, deadline: float) -> Awaitable[Remote]:
+        def launch(program: ReplicaProgram, index: int, deadline: float) -> Awaitable[RemoteEngine]:
             return start_replica(on_device(program, devices[index]), index, deadline)
 
         return self.fleet(
@@ -130,7 +130,7 @@ class Served(Native):
 
         All engines must be child processes on this host, and the command line names no directory for a file.
         """
-        return self.maps_memory and not (access.exchange or self.addresses) and can_seal(size)
+        return self.maps_memory and not (access.exchange_directory or self.addresses) and can_seal(size)
 
     def publishes_on_gpu(self, access: EngineAccess, target: EngineRequirements) -> bool:
         """Whether weights go to the engines from the learner's GPU: they are on GPUs, and child processes on this host.
@@ -153,21 +153,21 @@ class Served(Native):
         weight = next(decoder.parameters())
         dtype = str(weight.dtype).removeprefix("torch.")
         settings = ReplicaSettings(
-            directory=str(exchange.path), dtype=dtype, device=str(weight.device), threads=torch.get_num_threads(),
+            model_directory=str(exchange.path), dtype=dtype, device=str(weight.device), threads=torch.get_num_threads(),
             seed=seed, max_num_seqs=self.max_num_seqs, kv_cache_tokens=self.kv_cache_tokens, compiled=decoder.compiled,
             adapter_json="" if merges else adapter_text(decoder),
         )  # fmt: skip
-        identity = Identity.of(decoder, tokenizer, seed=seed, merged=merges)
+        identity = EngineIdentity.of(decoder, tokenizer, seed=seed, merged=merges)
         program = replace(self.program(settings, access), identity=identity)
         met: set[int] = set()
         trainer = secrets.token_hex(16)
 
-        async def start(index: int) -> Remote:
+        async def start(index: int) -> RemoteEngine:
             if index < self.replicas:
                 return await launch(replace(program, log_directory=exchange.log_directory), index, self.deadline)
             patience = self.deadline if index in met else 0.0
             connect = partial(
-                Remote.connect, addresses[index - self.replicas], secret=secret, deadline=self.deadline,
+                RemoteEngine.connect, addresses[index - self.replicas], secret=secret, deadline=self.deadline,
                 expected=identity, trainer=trainer,
             )  # fmt: skip
             remote = await reached(connect, patience)
@@ -176,8 +176,11 @@ class Served(Native):
 
         kind = SharedDeviceFleet if self.placement == "colocated" else Fleet
         return kind(
-            start, self.replicas + len(self.addresses), exchange=exchange,
-            probe=Probe(decoder, tokenizer, gap_bound(self.max_logprob_diff, dtype)), max_num_seqs=self.max_num_seqs,
+            start,
+            self.replicas + len(self.addresses),
+            exchange=exchange,
+            probe=WeightsProbe(decoder, tokenizer, gap_bound(self.max_logprob_diff, dtype)),
+            max_num_seqs=self.max_num_seqs,
             restarts=self.restarts,
             addresses=[text.partition("#")[0] for text in self.addresses],
             publish=partial(merged_weights, decoder) if merges else dict, in_memory=in_memory, on_gpu=on_gpu,
@@ -218,17 +221,17 @@ class Served(Native):
         access.allow(address.host for address in ports)
         return read_secret(access.secret_file) if ports else b""
 
-    def program(self, settings: ReplicaSettings, access: EngineAccess) -> Program:
+    def program(self, settings: ReplicaSettings, access: EngineAccess) -> ReplicaProgram:
         """The program of each replica."""
-        return Program(settings=settings, remote_command=(tls_replica.__name__,))
+        return ReplicaProgram(settings=settings, remote_command=(tls_replica.__name__,))
 
 
-def new_exchange(access: EngineAccess) -> Exchange:
+def new_exchange(access: EngineAccess) -> WeightsDirectory:
     """A new directory for the weights of one run. `Storage` if it cannot be made."""
-    return Exchange(Path(access.exchange or tempfile.gettempdir()))
+    return WeightsDirectory(Path(access.exchange_directory or tempfile.gettempdir()))
 
 
-async def reached(connect: Callable[[], Awaitable[Remote]], patience: float) -> Remote:
+async def reached(connect: Callable[[], Awaitable[RemoteEngine]], patience: float) -> RemoteEngine:
     """Connect to an engine. If it was there before, wait `patience` seconds for its restart."""
     until = monotonic() + patience
     while True:

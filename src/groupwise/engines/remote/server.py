@@ -20,7 +20,7 @@ from groupwise.core import Storage, Usage, open_regular
 from groupwise.data import COLDEST, Engine, SharesDevice
 from groupwise.data.rollout_json import to_json
 from groupwise.engines.remote.gpu_weights import TRANSFERS, PackedTensors
-from groupwise.engines.remote.upload import Upload, Uploads
+from groupwise.engines.remote.upload import Upload, UploadStore
 from groupwise.engines.remote.weights_file import read_weights
 from groupwise.engines.remote.wire import (
     IDS,
@@ -42,7 +42,7 @@ from groupwise.engines.remote.wire import (
 from groupwise.models import Decoder, MixtureSizes, Tokenizer
 from groupwise.models.lora import adapter_text
 
-__all__ = ["EngineServer", "Identity", "servable"]
+__all__ = ["EngineIdentity", "EngineServer", "servable"]
 
 MOST_CALLS = 1 << 14
 """The most requests of one connection that are unanswered at a time."""
@@ -76,7 +76,7 @@ class CountsSteps(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Identity:
+class EngineIdentity:
     """The identity of an engine without its weights. Equal identities and weights give equal answers.
 
     `model_hash` and `tokenizer_hash` are SHA-256 hashes of the architecture with its adapter's settings, and of the
@@ -89,23 +89,23 @@ class Identity:
     seed: int
 
     @classmethod
-    def of(cls, decoder: Decoder, tokenizer: Tokenizer, *, seed: int, merged: bool = False) -> "Identity":
+    def of(cls, decoder: Decoder, tokenizer: Tokenizer, *, seed: int, merged: bool = False) -> "EngineIdentity":
         """The identity of an engine for this decoder; `merged`: its weights contain the adapter."""
         return cls(
             model_hash=_hash(repr(decoder.shape) + ("" if merged else adapter_text(decoder))),
-            tokenizer_hash=_hash(f"{tokenizer.digest} {sorted(tokenizer.eos)}"),
+            tokenizer_hash=_hash(f"{tokenizer.digest} {sorted(tokenizer.eos_ids)}"),
             dtype=str(next(decoder.parameters()).dtype).removeprefix("torch."),
             seed=seed,
         )
 
     @classmethod
-    def from_json(cls, data: dict[str, Any]) -> "Identity":
+    def from_json(cls, data: dict[str, Any]) -> "EngineIdentity":
         """The identity in a reply to `hello`. Unknown fields are ignored, and missing ones are empty."""
         texts = {name: str(data.get(name, "")) for name in ("model_hash", "tokenizer_hash", "dtype")}
         seed = data.get("seed")
         return cls(**texts, seed=seed if isinstance(seed, int) else -1)
 
-    def check(self, other: "Identity", name: str) -> None:
+    def check(self, other: "EngineIdentity", name: str) -> None:
         """`Usage` if the engine `name` has this identity, and `other` is required."""
         expected = asdict(other)
         different = [f"{key} {str(value)[:12]}, expected {str(expected[key])[:12]}"
@@ -120,13 +120,13 @@ def _hash(text: str) -> str:
 
 
 @dataclass(slots=True, eq=False)
-class Client:
+class ClientConnection:
     """One connection: its unanswered requests, and the weights that it is sending."""
 
     writer: StreamWriter
     calls: dict[int, asyncio.Task[None]] = field(default_factory=dict)
     upload: Upload | None = None
-    trainer: str = ""
+    trainer_name: str = ""
     """The name with which its trainer loads weights; empty if it has given none."""
 
     def close(self) -> None:
@@ -153,14 +153,20 @@ class EngineServer:
     """
 
     def __init__(
-        self, engine: Engine, identity: Identity, *, vocabulary: int, largest: int, uploads: Uploads | None = None
-    ) -> None:  # fmt: skip
+        self,
+        engine: Engine,
+        identity: EngineIdentity,
+        *,
+        vocabulary: int,
+        largest: int,
+        uploads: UploadStore | None = None,
+    ) -> None:
         self.engine, self.identity, self.uploads = engine, identity, uploads
         self.vocabulary, self.largest = vocabulary, largest
         self._loading = asyncio.Lock()
-        self._loader: Client | None = None
+        self._loader: ClientConnection | None = None
         """The connection that loads weights. Others may not: versions of two runs could not be distinguished."""
-        self._verbs: dict[str, Callable[[dict[str, Any], Client], Awaitable[dict[str, Any]]]] = {
+        self._verbs: dict[str, Callable[[dict[str, Any], ClientConnection], Awaitable[dict[str, Any]]]] = {
             "hello": self._hello, "sample": self._sample, "score": self._score, "load": self._load,
             "sleep": self._sleep, "prefill": self._prefill,
         }  # fmt: skip
@@ -193,7 +199,7 @@ class EngineServer:
 
     async def connection(self, reader: StreamReader, writer: StreamWriter) -> None:
         """Serve one connection until it closes."""
-        client = Client(writer)
+        client = ClientConnection(writer)
         try:
             if await self._greeted(reader, client):
                 while (message := await read_message(reader, LARGEST_REQUEST)) is not None:
@@ -205,7 +211,7 @@ class EngineServer:
             if self._loader is client:
                 self._loader = None
 
-    async def _greeted(self, reader: StreamReader, client: Client) -> bool:
+    async def _greeted(self, reader: StreamReader, client: ClientConnection) -> bool:
         """Whether the first message of a connection is a `hello` with our protocol. It is answered here."""
         message = await read_message(reader, LARGEST_GREETING)
         if message is None:
@@ -219,7 +225,7 @@ class EngineServer:
         self._send(client.writer, {"id": call_id, "error": error_json(Usage(what, fix=fix))})
         return False
 
-    def _begin(self, message: dict[str, Any], client: Client) -> None:
+    def _begin(self, message: dict[str, Any], client: ClientConnection) -> None:
         """Start the call in a message as a task. `cancel` is answered at once."""
         call_id, verb, calls = message_id(message), message.get("do"), client.calls
         if verb == "cancel":
@@ -255,22 +261,22 @@ class EngineServer:
 
     # The verbs
 
-    async def _hello(self, message: dict[str, Any], client: Client) -> dict[str, Any]:
+    async def _hello(self, message: dict[str, Any], client: ClientConnection) -> dict[str, Any]:
         steps = self.engine.steps if isinstance(self.engine, CountsSteps) else 0
         gpu = self.engine.gpu if isinstance(self.engine, LoadsFromGpu) and not self.uploads else ""
         identity = {**asdict(self.identity), "gpu": gpu}
         return {"protocol": PROTOCOL, "version": self.engine.version, "steps": steps, **identity}
 
-    async def _sample(self, message: dict[str, Any], client: Client) -> dict[str, Any]:
+    async def _sample(self, message: dict[str, Any], client: ClientConnection) -> dict[str, Any]:
         return to_json(await self.engine.sample(generation_request(message.get("request"))))
 
-    async def _score(self, message: dict[str, Any], client: Client) -> dict[str, Any]:
+    async def _score(self, message: dict[str, Any], client: ClientConnection) -> dict[str, Any]:
         context, tokens = (token_ids(message.get(name), self.vocabulary) for name in ("context", "tokens"))
         temperature = real("temperature", message.get("temperature"), COLDEST)
         logp = await self.engine.score(context, tokens, temperature=temperature)
         return {"logp": logp}
 
-    async def _load(self, message: dict[str, Any], client: Client) -> dict[str, Any]:
+    async def _load(self, message: dict[str, Any], client: ClientConnection) -> dict[str, Any]:
         version, (sha256,) = whole("version", message.get("version"), 0, IDS), _texts(message, "sha256")
         self._take(client, str(message.get("trainer", "")))
         if "transfer" in message:
@@ -298,20 +304,20 @@ class EngineServer:
         async with self._loading:
             await self.engine.load_from_gpu(version, transfer, handle, PackedTensors.from_json(message))
 
-    def _take(self, client: Client, trainer: str) -> None:
+    def _take(self, client: ClientConnection, trainer: str) -> None:
         """Let this connection load weights from now on. `Usage` if the connection of another trainer does.
 
         An older connection of the same trainer is dead: it cannot be reached, and this side may notice that much later.
         """
         before = self._loader
         if before is not None and before is not client:
-            if not trainer or before.trainer != trainer:
+            if not trainer or before.trainer_name != trainer:
                 what = "another connection loads the weights of this engine"
                 fix = "wait for that run, for two minutes if its host is gone; or start another engine"
                 raise Usage(what, fix=f"{fix}: groupwise serve MODEL")
             before.close()
             before.writer.transport.abort()
-        self._loader, client.trainer = client, trainer
+        self._loader, client.trainer_name = client, trainer
 
     def _named(self, file: str) -> Path:
         """The file that a client on this host names. `Storage` unless it is a regular one, as large as the weights."""
@@ -323,7 +329,7 @@ class EngineServer:
             raise Storage(what, evidence=str(error.strerror), fix=fix) from error
         return Path(file)
 
-    async def _sent(self, message: dict[str, Any], sha256: str, client: Client) -> Path | None:
+    async def _sent(self, message: dict[str, Any], sha256: str, client: ClientConnection) -> Path | None:
         """The file of weights that the client has sent; None while parts are missing."""
         assert self.uploads is not None, "asked of a server for other hosts only"
         size, offset = (whole(name, message.get(name), 0, KEYS) for name in ("size", "offset"))
@@ -340,7 +346,7 @@ class EngineServer:
             raise
         return upload.path if upload.complete else None
 
-    async def _sleep(self, message: dict[str, Any], client: Client) -> dict[str, Any]:
+    async def _sleep(self, message: dict[str, Any], client: ClientConnection) -> dict[str, Any]:
         if not isinstance(self.engine, SharesDevice):
             raise Usage("this engine cannot free its memory", fix="set engine.placement to separate")
         if self._loader is not client:
@@ -349,7 +355,7 @@ class EngineServer:
             await self.engine.sleep()
         return {}
 
-    async def _prefill(self, message: dict[str, Any], client: Client) -> dict[str, Any]:
+    async def _prefill(self, message: dict[str, Any], client: ClientConnection) -> dict[str, Any]:
         self.engine.prefill(contexts_of(message.get("contexts")))
         return {}
 

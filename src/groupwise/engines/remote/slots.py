@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from time import monotonic
 
 from groupwise.core import EngineLost, GroupwiseError
-from groupwise.engines.remote.remote import Remote
+from groupwise.engines.remote.remote import RemoteEngine
 
 WINDOW = 600.0
 """Seconds in which restarts are counted."""
@@ -16,44 +16,44 @@ PAUSE = 0.5
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Starting:
+class SlotStarting:
     """Its replica is not connected yet, or waits for its next start."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Loading:
+class SlotLoading:
     """Its replica is connected, and gets no requests: it lacks the present weights, or sleeps."""
 
-    replica: Remote
+    replica: RemoteEngine
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Serving:
+class SlotServing:
     """Its replica was admitted with the weights of this version, and gets requests."""
 
-    replica: Remote
+    replica: RemoteEngine
     version: int
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Lost:
+class SlotLost:
     """Its replica was lost, or could not be started."""
 
     error: Exception
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class GivenUp:
+class SlotGivenUp:
     """It gets no further replica."""
 
 
-State = Starting | Loading | Serving | Lost | GivenUp
+State = SlotStarting | SlotLoading | SlotServing | SlotLost | SlotGivenUp
 CHANGES: Mapping[type[State], tuple[type[State], ...]] = {
-    Starting: (Loading, Lost, GivenUp),
-    Loading: (Serving, Lost, GivenUp),
-    Serving: (Loading, Lost, GivenUp),
-    Lost: (Starting, GivenUp),
-    GivenUp: (),
+    SlotStarting: (SlotLoading, SlotLost, SlotGivenUp),
+    SlotLoading: (SlotServing, SlotLost, SlotGivenUp),
+    SlotServing: (SlotLoading, SlotLost, SlotGivenUp),
+    SlotLost: (SlotStarting, SlotGivenUp),
+    SlotGivenUp: (),
 }
 """The states that may follow each state. When the fleet's event loop ends, any slot is given up."""
 
@@ -64,15 +64,15 @@ class Slot:
 
     index: int
     address: str = ""
-    state: State = field(default_factory=Starting)
+    state: State = field(default_factory=SlotStarting)
     """Changed by `become` only."""
-    requests: int = 0
+    request_count: int = 0
     admitted: bool = False
     """Whether one of its replicas has been admitted."""
     error: Exception | None = None
     """Why its last replica was lost."""
-    starts: deque[float] = field(default_factory=deque)
-    wake: asyncio.Event = field(default_factory=asyncio.Event)
+    start_times: deque[float] = field(default_factory=deque)
+    wake_event: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when its replica is lost, or there are new weights."""
 
     def become(self, state: State) -> None:
@@ -80,24 +80,24 @@ class Slot:
         before, after = type(self.state), type(state)
         assert after in CHANGES[before], f"a slot never goes from {before.__name__} to {after.__name__}"
         self.state = state
-        self.admitted |= after is Serving
-        if isinstance(state, Lost):
+        self.admitted |= after is SlotServing
+        if isinstance(state, SlotLost):
             self.error = state.error
 
     @property
-    def replica(self) -> Remote | None:
+    def replica(self) -> RemoteEngine | None:
         """Its connected replica, if there is one."""
-        return self.state.replica if isinstance(self.state, Loading | Serving) else None
+        return self.state.replica if isinstance(self.state, SlotLoading | SlotServing) else None
 
     @property
     def version(self) -> int:
         """The version that its replica was admitted with; -1 if it may not get requests."""
-        return self.state.version if isinstance(self.state, Serving) else -1
+        return self.state.version if isinstance(self.state, SlotServing) else -1
 
     @property
     def given_up(self) -> bool:
         """Whether it gets no further replica."""
-        return isinstance(self.state, GivenUp)
+        return isinstance(self.state, SlotGivenUp)
 
     @property
     def name(self) -> str:
@@ -106,19 +106,19 @@ class Slot:
 
     def suspend(self) -> None:
         """Send it no more requests until it is admitted again."""
-        if isinstance(self.state, Serving):
-            self.become(Loading(self.state.replica))
+        if isinstance(self.state, SlotServing):
+            self.become(SlotLoading(self.state.replica))
 
     def dismiss(self) -> None:
         """Send it no more requests until it is admitted again, and wake its keeper."""
         self.suspend()
-        self.wake.set()
+        self.wake_event.set()
 
     def pause(self, restarts: int) -> float | None:
         """Seconds before its next start; None after `restarts` restarts within the window."""
-        while self.starts and monotonic() - self.starts[0] > WINDOW:
-            self.starts.popleft()
-        again = len(self.starts) - 1
+        while self.start_times and monotonic() - self.start_times[0] > WINDOW:
+            self.start_times.popleft()
+        again = len(self.start_times) - 1
         if again >= restarts:
             return None
         return PAUSE * 2 ** (again - 1) if again > 0 else 0.0
@@ -126,15 +126,17 @@ class Slot:
     def loss(self, restarts: int) -> str:
         """Why its replica was lost, and what happens next, in one line."""
         again = "connecting again" if self.address else "started again"
-        then = "it is given up" if self.given_up else f"{again} ({max(len(self.starts), 1)} of {restarts})"
+        then = "it is given up" if self.given_up else f"{again} ({max(len(self.start_times), 1)} of {restarts})"
         return f"{self.name} is lost: {self._cause}; {then}"
 
     @property
     def history(self) -> str:
         """What was tried until it was given up."""
         if self.address and not self.admitted:
-            return f"{self.name} was tried {len(self.starts)} times"
-        return f"{self.name} was {'connected to' if self.address else 'started'} again {len(self.starts) - 1} times"
+            return f"{self.name} was tried {len(self.start_times)} times"
+        return (
+            f"{self.name} was {'connected to' if self.address else 'started'} again {len(self.start_times) - 1} times"
+        )
 
     @property
     def _cause(self) -> str:

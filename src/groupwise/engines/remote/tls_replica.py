@@ -47,8 +47,8 @@ def main(settings: dict[str, Any], host: str) -> None:
     faulthandler.enable()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit())  # so that its directory of weights is removed
     spec = ReplicaSettings(**settings)
-    directory = str(find_model(spec.directory, weights=False))
-    server = native_server(replace(spec, directory=directory), same_host=False)
+    directory = str(find_model(spec.model_directory, weights=False))
+    server = native_server(replace(spec, model_directory=directory), same_host=False)
     asyncio.run(serve_hosts(server, host_port(host, 0)))
 
 

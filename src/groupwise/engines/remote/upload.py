@@ -5,15 +5,15 @@ from pathlib import Path
 from typing import BinaryIO
 
 from groupwise.core import Usage
-from groupwise.engines.remote.weights_file import HERE, Exchange, weights_errors
+from groupwise.engines.remote.weights_file import HERE, WeightsDirectory, weights_errors
 
-__all__ = ["Uploads"]
+__all__ = ["UploadStore"]
 
 
-class Uploads:
+class UploadStore:
     """Where weights from other hosts are kept until they are loaded: files of at most `largest` bytes."""
 
-    def __init__(self, exchange: Exchange, largest: int) -> None:
+    def __init__(self, exchange: WeightsDirectory, largest: int) -> None:
         self.directory, self.largest = exchange.path, largest
         self._exchange = exchange
         self._count = 0

@@ -21,7 +21,7 @@ from groupwise.engines.remote.gpu_weights import ON_GPU, GpuWeights
 from groupwise.engines.remote.sealed_weights import SEALED, SealedMemory, is_sealed
 from groupwise.runs.atomic_writes import DISK, FileSystem, file_draft
 
-__all__ = ["Exchange", "WeightsFile", "read_weights", "write_weights"]
+__all__ = ["WeightsDirectory", "WeightsFile", "read_weights", "write_weights"]
 
 HEADER = 1 << 24
 """The most bytes of a weights file beyond its tensors."""
@@ -145,10 +145,10 @@ def _sha256(path: Path) -> str:
         return file_digest(file, "sha256").hexdigest()
 
 
-class Exchange:
+class WeightsDirectory:
     """A new directory for weights files that only this user can read. `close` or the process's end removes it.
 
-    The directory of a killed process is removed by the next `Exchange` in the same directory: its lock is free.
+    The directory of a killed process is removed by the next `WeightsDirectory` in the same directory: its lock is free.
     """
 
     log_directory: Path | None = None
@@ -180,7 +180,7 @@ class Exchange:
         return self.path, self._lock
 
     @classmethod
-    def handed(cls, path: Path, lock: int) -> "Exchange":
+    def handed(cls, path: Path, lock: int) -> "WeightsDirectory":
         """The directory that the program before this one has handed on."""
         os.set_inheritable(lock, False)
         exchange = cls.__new__(cls)

@@ -8,10 +8,10 @@ from torch import Tensor
 from groupwise.core import LogprobMismatch
 from groupwise.data import Ids
 from groupwise.engines import NativeEngine
-from groupwise.engines.remote.remote import Remote
+from groupwise.engines.remote.remote import RemoteEngine
 from groupwise.models import Decoder, Tokenizer
 
-__all__ = ["Probe"]
+__all__ = ["WeightsProbe"]
 
 LENGTH = 32
 """Tokens of the fixed text. They are spread over the vocabulary."""
@@ -27,7 +27,7 @@ class ProbeScores:
     previous: Scores = ()
 
 
-class Probe:
+class WeightsProbe:
     """Computes the scores of a fixed answer in this process, and compares an engine's scores with them.
 
     `max_logprob_diff` bounds the difference of a log-prob. An engine whose scores are nearer to the scores of the
@@ -46,7 +46,7 @@ class Probe:
         await self._engine.load(version, weights)  # frees the copies of weights that `score` made
         return ProbeScores(now, before.current if before else ())
 
-    async def check(self, remote: Remote, expected: ProbeScores) -> None:
+    async def check(self, remote: RemoteEngine, expected: ProbeScores) -> None:
         """`LogprobMismatch` if the engine's scores differ from the scores of the current weights."""
         scores = await remote.score(self.context, self.answer)
         gap = largest_gap(scores, expected.current)

@@ -103,14 +103,20 @@ def generation_request(data: Any) -> GenerationRequest:
     """The request in a message. ValueError for anything that `to_json` of a request does not give."""
     try:
         token_ids(data["context"])
-        for name, least in (("limit", 1), ("position", 0), ("top", 0), ("purpose", 0), ("steps_per_token", 1)):
+        for name, least in (
+            ("limit", 1),
+            ("position", 0),
+            ("num_top_logprobs", 0),
+            ("random_purpose", 0),
+            ("steps_per_token", 1),
+        ):
             whole(name, data[name], least, IDS)
-        if data["steps"] is not None:
-            whole("steps", data["steps"], 1, IDS)
+        if data["denoising_steps"] is not None:
+            whole("denoising_steps", data["denoising_steps"], 1, IDS)
         stop = data["sampling"]["stop"]
         if not all(isinstance(values, list) for values in (data["stream"], data["actions"], stop)):
             raise ValueError("stream, actions and stop strings of a request are lists")
-        for key in (data["draw"], *data["stream"]):
+        for key in (data["draw_id"], *data["stream"]):
             whole("a key of the random numbers", key, 0, KEYS)
         texts = [data["content_hash"], *stop, *data["actions"]]
         if not all(isinstance(text, str) for text in texts):

@@ -28,9 +28,9 @@ class DenoisingRequest:
     request: GenerationRequest
     future: asyncio.Future[Generation]
     denoise: Denoise
-    step: int
+    next_step: int
     state: Tensor | None
-    new_tokens: list[int] = field(default_factory=list)
+    generated_tokens: list[int] = field(default_factory=list)
     actions: list[bytes] = field(default_factory=list)
     logp: list[float] = field(default_factory=list)
     noise_flags: list[bool] = field(default_factory=list)
@@ -38,8 +38,8 @@ class DenoisingRequest:
     @classmethod
     def of(cls, request: GenerationRequest, future: asyncio.Future[Generation], denoise: Denoise) -> "DenoisingRequest":
         """A request at its first step, or after the last action of its path. It may ask for another number of steps."""
-        if request.steps is not None:
-            denoise = replace(denoise, steps=request.steps)
+        if request.denoising_steps is not None:
+            denoise = replace(denoise, steps=request.denoising_steps)
         if not request.actions:
             return cls(request, future, denoise, 0, None)
         state = torch.from_numpy(decode_action(request.actions[-1])[1].copy())
@@ -54,12 +54,12 @@ class DenoisingRequest:
     def end(self) -> int:
         """The number of the step after its next one, which may span several. The last one spans all that are left."""
         stride, steps = self.request.steps_per_token, self.denoise.steps
-        return self.step + stride if self.step + 2 * stride <= steps else steps
+        return self.next_step + stride if self.next_step + 2 * stride <= steps else steps
 
     @property
     def noisy_step(self) -> bool:
         """Whether its next step has noise."""
-        return self.request.sampling.temperature > 0 and self.denoise.has_noise(self.step)
+        return self.request.sampling.temperature > 0 and self.denoise.has_noise(self.next_step)
 
 
 class DenoisingEngine(SteppingEngine[DenoisingRequest]):
@@ -76,7 +76,7 @@ class DenoisingEngine(SteppingEngine[DenoisingRequest]):
     def __init__(self, policy: FlowPolicy, *, seed: int, max_num_seqs: int = 256) -> None:
         super().__init__(policy, max_num_seqs=max_num_seqs)
         self._policy, self._seed = policy, seed
-        large = prod(policy.shape.state) >= LARGE  # pictures whose memory bounds the rows
+        large = prod(policy.shape.state_shape) >= LARGE  # pictures whose memory bounds the rows
         self._multiple = min(ROWS, max_num_seqs) if large else ROWS
 
     def _pending_request(self, request: GenerationRequest, future: asyncio.Future[Generation]) -> DenoisingRequest:
@@ -98,7 +98,7 @@ class DenoisingEngine(SteppingEngine[DenoisingRequest]):
             policy.dtype_device,
             {pending.denoise: policy.times_of(pending.denoise) for pending in batch},
         )
-        spans = [(times[pending.denoise][pending.step], times[pending.denoise][pending.end]) for pending in batch]
+        spans = [(times[pending.denoise][pending.next_step], times[pending.denoise][pending.end]) for pending in batch]
         fill = padded(len(batch), self._multiple) - len(batch)
         before = torch.stack([*(pending.state for pending in batch), *[batch[-1].state] * fill]).to(**dtype_device)  # type: ignore[list-item]
         now, then = torch.tensor([*spans, *[spans[-1]] * fill]).to(**dtype_device).unbind(1)
@@ -121,15 +121,15 @@ class DenoisingEngine(SteppingEngine[DenoisingRequest]):
         """Write a step into the samples, and end those that it finishes."""
         arrays = [x.float().cpu().numpy() for x in (before, after, mean)]
         for i, (pending, has_noise, density) in enumerate(zip(self._running, noisy, logp.tolist())):
-            last = pending.step == pending.denoise.steps - 1
+            last = pending.next_step == pending.denoise.steps - 1
             picture = self._policy.picture(after[i]) if last else None
             pending.actions.append(encode_action(*(x[i] for x in arrays), picture=picture))
             pending.logp.append(density)
             pending.noise_flags.append(has_noise)
             pending.state = after[i].float()
-            pending.step = pending.end
-            pending.new_tokens.append(pending.step - 1)
-            if pending.step == pending.denoise.steps:
+            pending.next_step = pending.end
+            pending.generated_tokens.append(pending.next_step - 1)
+            if pending.next_step == pending.denoise.steps:
                 self._end(pending, Finish.stop)
             elif len(pending.actions) == pending.request.limit:
                 self._end(pending, Finish.length)
@@ -137,14 +137,14 @@ class DenoisingEngine(SteppingEngine[DenoisingRequest]):
 
     def _normals(self, batch: Sequence[DenoisingRequest], *, first: bool) -> Tensor:
         """The normal numbers of these samples' first states, or of the noise of their present steps."""
-        shape = self._policy.shape.state
+        shape = self._policy.shape.state_shape
         numbers = torch.empty(len(batch), prod(shape))
-        purposes = [pending.request.purpose for pending in batch]
+        purposes = [pending.request.random_purpose for pending in batch]
         for purpose in set(purposes):
             rows = [i for i, p in enumerate(purposes) if p == purpose]
-            draws = [batch[i].request.draw for i in rows]
+            draws = [batch[i].request.draw_id for i in rows]
             streams = [lineage(batch[i].request.stream[:1] if first else batch[i].request.stream) for i in rows]
-            steps = [0 if first else batch[i].step + 1 for i in rows]
+            steps = [0 if first else batch[i].next_step + 1 for i in rows]
             numbers[rows] = normals((self._seed, purpose), draws, streams, steps, prod(shape))
         return numbers.view(-1, *shape)
 
@@ -152,7 +152,7 @@ class DenoisingEngine(SteppingEngine[DenoisingRequest]):
         if not pending.future.done():
             origins = tuple(self.version if noisy else ENVIRONMENT for noisy in pending.noise_flags)
             result = Generation(
-                tokens=tuple(pending.new_tokens),
+                tokens=tuple(pending.generated_tokens),
                 logp=tuple(pending.logp),
                 versions=origins,
                 finish=finish,

@@ -28,13 +28,13 @@ class UnmaskingRequest:
     future: asyncio.Future[Generation]
     canvas: Tensor
     cell_confidence: Tensor
-    step: int = 0
-    new_tokens: list[int] = field(default_factory=list)
+    next_step: int = 0
+    generated_tokens: list[int] = field(default_factory=list)
     actions: list[bytes] = field(default_factory=list)
     logp: list[float] = field(default_factory=list)
 
     def add(self, tokens: Sequence[int], path: Sequence[bytes], logp: Sequence[float]) -> None:
-        self.new_tokens += tokens
+        self.generated_tokens += tokens
         self.actions += path
         self.logp += logp
 
@@ -82,7 +82,7 @@ class UnmaskingEngine(SteppingEngine[UnmaskingRequest]):
     def _step(self) -> None:
         drawn = self._drawn(self._running)
         steps, cells = self._policy.unmask.steps, self._policy.shape.cells
-        last = torch.tensor([pending.step == steps - 1 for pending in self._running])
+        last = torch.tensor([pending.next_step == steps - 1 for pending in self._running])
         counts = masked_counts(drawn.knobs.cpu(), last, cells).tolist()
         for i, pending in enumerate(self._running):
             self._record(pending, drawn, i, counts[i])
@@ -96,7 +96,7 @@ class UnmaskingEngine(SteppingEngine[UnmaskingRequest]):
         filled = [*batch, *[batch[-1]] * (padded(n, ROWS) - n)]
         device = policy.dtype_device["device"]
         u = torch.from_numpy(np.concatenate([self._uniforms(pending) for pending in filled]).reshape(len(filled), -1))
-        step = torch.tensor([pending.step for pending in filled], device=device)
+        step = torch.tensor([pending.next_step for pending in filled], device=device)
         scale = torch.tensor([pending.request.sampling.temperature for pending in filled]).to(**policy.dtype_device)
         normal = torch.special.ndtri(u[:, -2:].clamp(min=2.0**-54)).to(scale) * (scale > 0)[:, None]
         knobs = (policy.schedule.mean[step].to(scale) + policy.schedule.std[step].to(scale) * normal).float()
@@ -121,7 +121,10 @@ class UnmaskingEngine(SteppingEngine[UnmaskingRequest]):
         size = self._policy.shape.cells + 2
         request = pending.request
         return uniform(
-            (self._seed, request.purpose), request.draw, lineage(request.stream), pending.step * size + np.arange(size)
+            (self._seed, request.random_purpose),
+            request.draw_id,
+            lineage(request.stream),
+            pending.next_step * size + np.arange(size),
         )
 
     def _record(self, pending: UnmaskingRequest, drawn: StepDraws, i: int, count: int) -> None:
@@ -134,25 +137,29 @@ class UnmaskingEngine(SteppingEngine[UnmaskingRequest]):
         committed = (hidden & (canvas != shape.symbols)).nonzero()[:, 0]
         if not self._policy.unmask.is_fixed:
             pending.add(
-                [pending.step], [encode_knobs(pending.step, drawn.knobs[i].numpy())], [float(drawn.knobs_logp[i])]
+                [pending.next_step],
+                [encode_knobs(pending.next_step, drawn.knobs[i].numpy())],
+                [float(drawn.knobs_logp[i])],
             )
         pending.add(
             (canvas[committed] + shape.first_commit).tolist(),
-            encode_commits(pending.step, committed.numpy(), float(drawn.temperature[i]), before.numpy()),
+            encode_commits(pending.next_step, committed.numpy(), float(drawn.temperature[i]), before.numpy()),
             drawn.logp[i][committed].tolist(),
         )
-        pending.canvas, pending.step = canvas, pending.step + 1
+        pending.canvas, pending.next_step = canvas, pending.next_step + 1
 
     def _end(self, pending: UnmaskingRequest) -> None:
         cells = (pending.canvas + self._policy.shape.first_symbol).tolist()
         greedy = pending.request.sampling.temperature == 0
         nothing = (float("nan"),)
-        versions = (ENVIRONMENT if greedy else self.version,) * len(pending.new_tokens) + (ENVIRONMENT,) * len(cells)
+        versions = (ENVIRONMENT if greedy else self.version,) * len(pending.generated_tokens) + (ENVIRONMENT,) * len(
+            cells
+        )
         logp = (nothing * len(pending.logp) if greedy else tuple(pending.logp)) + nothing * len(cells)
         if not pending.future.done():
             pending.future.set_result(
                 Generation(
-                    tokens=(*pending.new_tokens, *cells), logp=logp, versions=versions, finish=Finish.stop,
+                    tokens=(*pending.generated_tokens, *cells), logp=logp, versions=versions, finish=Finish.stop,
                     actions=tuple(pending.actions),
                 )
             )  # fmt: skip
@@ -171,10 +178,10 @@ class UnmaskingEngine(SteppingEngine[UnmaskingRequest]):
             raise Usage(what, fix=whole)
         if request.steps_per_token != 1:
             raise Usage("a masked policy takes each step of its schedule, and the request skips steps", fix=whole)
-        if request.steps is not None:
+        if request.denoising_steps is not None:
             what = f"the schedule of this masked policy has {self._policy.unmask.steps} steps, and no others"
             evidence, fix = (
-                f"the request has steps = {request.steps}",
+                f"the request has steps = {request.denoising_steps}",
                 "leave out evaluate.steps: it is for flow models",
             )
             raise Usage(what, evidence=evidence, fix=fix)

@@ -27,13 +27,13 @@ from groupwise.data import ContextKey, Generation, GenerationRequest, Ids
 from groupwise.engines.native.running_batch import completes_stop
 from groupwise.engines.remote.gpu_weights import PackedTensors, gpu_uuid
 from groupwise.engines.remote.replica import ReplicaSettings, end_with_parent, serve
-from groupwise.engines.remote.server import EngineServer, Identity
+from groupwise.engines.remote.server import EngineIdentity, EngineServer
 from groupwise.engines.remote.tls_replica import announce, serve_hosts
-from groupwise.engines.remote.upload import Uploads
-from groupwise.engines.remote.weights_file import HERE, Exchange, most_file_bytes, read_weights, write_weights
+from groupwise.engines.remote.upload import UploadStore
+from groupwise.engines.remote.weights_file import HERE, WeightsDirectory, most_file_bytes, read_weights, write_weights
 from groupwise.engines.vllm.vllm_requests import BLOCK, RandomKey, cache_bytes, generation, sampling_arguments
 from groupwise.engines.vllm.vllm_transfer import transfer_arguments
-from groupwise.models import Decoder, Shape, Tokenizer, choose, read_shape, read_tokenizer, truncated, uniform
+from groupwise.models import Decoder, DecoderShape, Tokenizer, choose, read_shape, read_tokenizer, truncated, uniform
 
 MAX_NUM_BATCHED_TOKENS = 8192
 """The most tokens in one forward of vLLM, prompts and new tokens together."""
@@ -44,16 +44,16 @@ class VllmSettings(ReplicaSettings):
     """What the process needs to build its engine. The engine of a named `model` starts with the directory's weights.
 
     With a `socket`, it listens there. With `listen`, HOST:PORT, it listens there for trainers on other hosts, with the
-    key and the secret in these files (see `serve_hosts`), and keeps their weights in the directory `exchange`, which
-    the open file `lock` holds, or in a new one. vLLM computes in another process, which is lost if it does not answer
-    within `deadline` seconds. With `sleeps`, it can free its memory. On a GPU, it takes `gpu_memory_utilization` of the
-    memory, and runs CUDA graphs unless `enforce_eager`; with `batch_invariant`, vLLM's kernels do not depend on the
-    other requests.
+    key and the secret in these files (see `serve_hosts`), and keeps their weights in the directory
+    `exchange_directory`, which the open file `lock` holds, or in a new one. vLLM computes in another process, which is
+    lost if it does not answer within `deadline` seconds. With `can_sleep`, it can free its memory. On a GPU, it takes
+    `gpu_memory_utilization` of the memory, and runs CUDA graphs unless `enforce_eager`; with `batch_invariant`, vLLM's
+    kernels do not depend on the other requests.
     """
 
     keyed_randomness: bool
     deadline: float
-    sleeps: bool
+    can_sleep: bool
     gpu_memory_utilization: float
     enforce_eager: bool
     batch_invariant: bool
@@ -62,7 +62,7 @@ class VllmSettings(ReplicaSettings):
     listen: str = ""
     tls_key_file: str = ""
     secret_file: str = ""
-    exchange: str = ""
+    exchange_directory: str = ""
     lock_descriptor: int = -1
 
 
@@ -76,7 +76,7 @@ class VllmEngine:
     gpu = ""
     """The UUID of the engine's GPU; empty on a CPU."""
 
-    def __init__(self, llm: Any, shape: Shape, tokenizer: Tokenizer, settings: VllmSettings) -> None:
+    def __init__(self, llm: Any, shape: DecoderShape, tokenizer: Tokenizer, settings: VllmSettings) -> None:
         from vllm import SamplingParams  # pyright: ignore[reportMissingImports]
         from vllm.sampling_params import RequestOutputKind  # pyright: ignore[reportMissingImports]
         from vllm.v1.engine.exceptions import EngineDeadError  # pyright: ignore[reportMissingImports]
@@ -85,13 +85,13 @@ class VllmEngine:
         """The version of the weights, and the number of forward passes that vLLM's process has made."""
         self._llm, self._shape, self._tokenizer, self._settings = llm, shape, tokenizer, settings
         self._parameters, self._kinds, self._dead = SamplingParams, RequestOutputKind, EngineDeadError
-        self._ends = sorted(t for t in tokenizer.eos if t < shape.vocabulary)
+        self._ends = sorted(t for t in tokenizer.eos_ids if t < shape.vocabulary)
         self._request_ids = itertools.count()
         self._loading = asyncio.Lock()
         self._asleep = False
 
     @classmethod
-    async def start(cls, settings: VllmSettings, shape: Shape, tokenizer: Tokenizer) -> "VllmEngine":
+    async def start(cls, settings: VllmSettings, shape: DecoderShape, tokenizer: Tokenizer) -> "VllmEngine":
         """Start vLLM. This blocks for about a minute, most of it imports."""
         from vllm.engine.arg_utils import AsyncEngineArgs  # pyright: ignore[reportMissingImports]
         from vllm.v1.engine.async_llm import AsyncLLM  # pyright: ignore[reportMissingImports]
@@ -103,7 +103,7 @@ class VllmEngine:
             cache = cache_bytes(shape, size, settings.max_num_seqs, settings.kv_cache_tokens)
             memory = {"kv_cache_memory_bytes": cache}
         arguments = AsyncEngineArgs(
-            model=settings.directory, dtype=settings.dtype, skip_tokenizer_init=True,
+            model=settings.model_directory, dtype=settings.dtype, skip_tokenizer_init=True,
             enforce_eager=settings.enforce_eager or not on_gpu,
             load_format="auto" if settings.model else "dummy", distributed_executor_backend="uni",
             # To score a text, vLLM also samples a token after it, which is never forwarded.
@@ -113,7 +113,7 @@ class VllmEngine:
             block_size=BLOCK,
             **memory,
             worker_extension_cls=f"{__spec__.name}.WorkerExtension", disable_log_stats=True, seed=settings.seed % 2**32,
-            enable_sleep_mode=settings.sleeps,
+            enable_sleep_mode=settings.can_sleep,
         )  # fmt: skip
         engine = cls(AsyncLLM.from_engine_args(arguments), shape, tokenizer, settings)
         if on_gpu:
@@ -385,15 +385,15 @@ def main(settings: dict[str, Any], parent: int) -> None:
 
 async def run(spec: VllmSettings) -> None:
     """Serve until the connection closes, or vLLM is lost: this process then ends with the error."""
-    shape, tokenizer = read_shape(spec.directory), read_tokenizer(spec.directory)
-    assert isinstance(shape, Shape), "the parent starts replicas of our decoder only"
+    shape, tokenizer = read_shape(spec.model_directory), read_tokenizer(spec.model_directory)
+    assert isinstance(shape, DecoderShape), "the parent starts replicas of our decoder only"
     with torch.device("meta"):
         decoder = Decoder(shape).to(getattr(torch, spec.dtype))
     engine = await VllmEngine.start(spec, shape, tokenizer)
     exchange = exchange_of(spec) if spec.listen else None
     largest = most_file_bytes(decoder)
-    uploads = Uploads(exchange, largest) if exchange else None
-    identity = Identity.of(decoder, tokenizer, seed=spec.seed)
+    uploads = UploadStore(exchange, largest) if exchange else None
+    identity = EngineIdentity.of(decoder, tokenizer, seed=spec.seed)
     server = EngineServer(engine, identity, vocabulary=shape.vocabulary, largest=largest, uploads=uploads)
     if spec.listen:
         files = {"key_file": spec.tls_key_file, "secret_file": spec.secret_file}
@@ -420,11 +420,11 @@ async def run(spec: VllmSettings) -> None:
     os._exit(code)  # vLLM's process ends with this one, and its orderly end takes seconds
 
 
-def exchange_of(spec: VllmSettings) -> Exchange:
+def exchange_of(spec: VllmSettings) -> WeightsDirectory:
     """The directory for weights from other hosts: inherited from the program before this one, or new."""
-    if spec.exchange:
-        return Exchange.handed(Path(spec.exchange), spec.lock_descriptor)
-    return Exchange(Path(tempfile.gettempdir()), HERE)
+    if spec.exchange_directory:
+        return WeightsDirectory.handed(Path(spec.exchange_directory), spec.lock_descriptor)
+    return WeightsDirectory(Path(tempfile.gettempdir()), HERE)
 
 
 if __name__ == "__main__":

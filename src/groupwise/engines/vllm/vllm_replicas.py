@@ -8,14 +8,14 @@ from torch import nn
 
 from groupwise.core import Usage
 from groupwise.engines.remote.access import EngineAccess
-from groupwise.engines.remote.replica import Program, ReplicaSettings
+from groupwise.engines.remote.replica import ReplicaProgram, ReplicaSettings
 from groupwise.engines.remote.served_settings import EngineRequirements, Served
 from groupwise.engines.remote.server import servable
 from groupwise.engines.vllm import vllm_tls
 from groupwise.engines.vllm.vllm_engine import VllmSettings
 from groupwise.engines.vllm.vllm_environment import DEFAULT_PYTHON, check_environment
 from groupwise.engines.vllm.vllm_program import vllm_program
-from groupwise.models import MixtureSizes, Shape
+from groupwise.models import DecoderShape, MixtureSizes
 
 __all__ = ["Vllm"]
 
@@ -73,12 +73,12 @@ class Vllm(Served):
         if python and not target.device_from_launcher:
             check_environment(python, gpu=target.device.startswith("cuda"))
 
-    def program(self, settings: ReplicaSettings, access: EngineAccess) -> Program:
+    def program(self, settings: ReplicaSettings, access: EngineAccess) -> ReplicaProgram:
         """The program of each replica, in the environment of vLLM."""
         sleeps = self.placement == "colocated"
         share = self.gpu_memory_utilization
         spec = VllmSettings(
-            **asdict(settings), keyed_randomness=self.keyed_randomness, deadline=self.deadline, sleeps=sleeps,
+            **asdict(settings), keyed_randomness=self.keyed_randomness, deadline=self.deadline, can_sleep=sleeps,
             enforce_eager=self.enforce_eager, batch_invariant=self.batch_invariant,
             gpu_memory_utilization=OWN_GPU if share == "by_plan" else share,
         )  # fmt: skip
@@ -87,7 +87,7 @@ class Vllm(Served):
         return replace(vllm_program(spec, python), remote_command=(vllm_tls.__name__, interpreter))
 
 
-def check_model(shape: Shape, target: EngineRequirements, *, sleeps: bool) -> None:
+def check_model(shape: DecoderShape, target: EngineRequirements, *, sleeps: bool) -> None:
     """`Usage` with the reason if vLLM cannot run a model of this shape. It `sleeps` on GPUs only."""
     dtype, reason = target.dtype, ""
     fix = "use the engine Native: --engine.kind Native"

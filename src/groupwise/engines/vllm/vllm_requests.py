@@ -6,7 +6,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from groupwise.core import EngineLost, Usage
 from groupwise.data import Finish, Generation, GenerationRequest, Ids, Likeliest, Sampling
-from groupwise.models import Shape, lineage
+from groupwise.models import DecoderShape, lineage
 
 FINISHES: Mapping[str, Finish] = {"stop": Finish.stop, "length": Finish.length, "abort": Finish.cut}
 """vLLM's reasons why a request ended."""
@@ -51,8 +51,15 @@ class RandomKey:
         """The key of a request."""
         s = request.sampling
         return cls(
-            request.draw, lineage(request.stream), request.position, request.purpose, s.temperature, s.top_p, s.top_k,
-                   s.min_p)  # fmt: skip
+            request.draw_id,
+            lineage(request.stream),
+            request.position,
+            request.random_purpose,
+            s.temperature,
+            s.top_p,
+            s.top_k,
+            s.min_p,
+        )
 
     @property
     def sampling(self) -> Sampling:
@@ -60,7 +67,7 @@ class RandomKey:
         return Sampling(temperature=self.temperature, top_p=self.top_p, top_k=self.top_k, min_p=self.min_p)
 
 
-def cache_bytes(shape: Shape, element_size: int, max_num_seqs: int, kv_cache_tokens: int) -> int:
+def cache_bytes(shape: DecoderShape, element_size: int, max_num_seqs: int, kv_cache_tokens: int) -> int:
     """Bytes of the cache of keys and values: `kv_cache_tokens` tokens, or less if `max_num_seqs` sequences need less.
 
     At least one sequence of all positions fits.
@@ -76,13 +83,18 @@ def sampling_arguments(request: GenerationRequest, ends: Sequence[int], *, keyed
     If `keyed`, our sampler reads the distribution from the key, and vLLM's own settings stay neutral.
     """
     s = request.sampling
-    if request.top and (s.truncated or s.temperature != 1):
+    if request.num_top_logprobs and (s.truncated or s.temperature != 1):
         raise Usage(
             "vLLM reports the likeliest tokens of the distribution that it samples from",
             evidence=f"temperature {s.temperature}, top_p {s.top_p}, top_k {s.top_k}, min_p {s.min_p}",
             fix="sample at temperature 1 without truncation, or use engine.kind = 'Native'",
         )
-    common = {"max_tokens": request.limit, "logprobs": request.top, "stop_token_ids": list(ends), "detokenize": False}
+    common = {
+        "max_tokens": request.limit,
+        "logprobs": request.num_top_logprobs,
+        "stop_token_ids": list(ends),
+        "detokenize": False,
+    }
     if keyed:
         key = RandomKey.of(request)
         return common | {
@@ -104,9 +116,14 @@ def generation(
     certain = request.sampling.temperature == 0  # as `logprobs` has it: the first largest logit has all probability
     logp = tuple(0.0 if certain else row[token].logprob for row, token in zip(logprobs, tokens))
     return Generation(
-        tokens=tokens, logp=logp, versions=tuple(versions), finish=FINISHES[reason],
-        top_logprobs=tuple(_likeliest(row, request.top) for row in logprobs) if request.top else (),
-    )  # fmt: skip
+        tokens=tokens,
+        logp=logp,
+        versions=tuple(versions),
+        finish=FINISHES[reason],
+        top_logprobs=tuple(_likeliest(row, request.num_top_logprobs) for row in logprobs)
+        if request.num_top_logprobs
+        else (),
+    )
 
 
 def _likeliest(row: Mapping[int, TokenLogprob], top: int) -> Likeliest:

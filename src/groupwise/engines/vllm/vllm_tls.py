@@ -17,7 +17,7 @@ from typing import Any
 from groupwise.core import GroupwiseError
 from groupwise.engines.remote.replica import command
 from groupwise.engines.remote.tls import host_port
-from groupwise.engines.remote.weights_file import Exchange
+from groupwise.engines.remote.weights_file import WeightsDirectory
 from groupwise.engines.vllm.vllm_engine import VllmSettings
 from groupwise.engines.vllm.vllm_environment import check_environment
 from groupwise.engines.vllm.vllm_program import vllm_program
@@ -31,11 +31,13 @@ def main(python: str, settings: dict[str, Any], host: str, become: Become = os.e
     """Replace this process by the engine. Its parent and its environment variables, such as devices, stay."""
     spec = VllmSettings(**settings)
     check_environment(python, gpu=spec.device != "cpu")
-    directory = find_model(spec.directory, weights=False).absolute()
-    exchange, lock = Exchange(Path(tempfile.gettempdir())).hand_on()
-    program = vllm_program(replace(spec, directory=str(exchange)), python)  # its package is in there, too
+    directory = find_model(spec.model_directory, weights=False).absolute()
+    exchange, lock = WeightsDirectory(Path(tempfile.gettempdir())).hand_on()
+    program = vllm_program(replace(spec, model_directory=str(exchange)), python)  # its package is in there, too
     listen = host_port(host, 0)
-    spec = replace(spec, directory=str(directory), listen=listen, exchange=str(exchange), lock_descriptor=lock)
+    spec = replace(
+        spec, model_directory=str(directory), listen=listen, exchange_directory=str(exchange), lock_descriptor=lock
+    )
     become(python, command(replace(program, settings=spec), os.getppid()), program.environment)
 
 

@@ -26,7 +26,7 @@ class Overlong(Shaping):
 
     >>> from groupwise.data import rollout_of, pack
     >>> batch = pack([rollout_of([1.0, 1.0, 1.0], lengths=[12, 14, 16], limit=16)])
-    >>> Overlong(4)(batch.score, batch).tolist()
+    >>> Overlong(4)(batch.verdict_score, batch).tolist()
     [1.0, 0.5, 0.0]
     """
 

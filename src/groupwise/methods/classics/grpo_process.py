@@ -8,7 +8,7 @@ from torch import Tensor
 
 from groupwise.advantages import Standardised
 from groupwise.advantages.credit import discounted
-from groupwise.data import Batch, Credit, Mark, Measure
+from groupwise.data import Batch, Credit, Measure, TokenMark
 from groupwise.learner import InitialPolicy
 from groupwise.methods.method import Method
 from groupwise.methods.reference import Difference, Effect, Reference
@@ -32,10 +32,10 @@ class StepReturns(Credit):
 
     @property
     def needs(self) -> frozenset[Measure]:
-        return frozenset({Mark(self.mark)})
+        return frozenset({TokenMark(self.mark)})
 
     def __call__(self, x: Float[Tensor, " s"], b: Batch) -> Float[Tensor, " n"]:
-        rewards = b[Mark(self.mark)].to(x.dtype)
+        rewards = b[TokenMark(self.mark)].to(x.dtype)
         marked = ~rewards.isnan()
         z = torch.zeros_like(rewards)
         z[marked] = b.token_groups.keep(marked).zscore(rewards[marked], ddof=self.ddof, eps=self.eps)

@@ -32,7 +32,7 @@ class GAE(Credit):
     >>> batch = pack([rollout_of([1.0], lengths=[4])])
     >>> values = torch.tensor([0.2, 0.4, 0.6, 0.5], dtype=torch.float64)
     >>> batch = batch.having(measures={Value("critic"): values})
-    >>> [round(x, 4) for x in GAE(gamma=1.0, lam=0.0)(batch.score, batch).tolist()]
+    >>> [round(x, 4) for x in GAE(gamma=1.0, lam=0.0)(batch.verdict_score, batch).tolist()]
     [0.2, 0.2, -0.1, 0.5]
     """
 

@@ -25,7 +25,7 @@ class ReturnsToGo(Credit):
 
     >>> from groupwise.data import rollout_of, pack
     >>> batch = pack([rollout_of([1.0, 0.0], lengths=[3, 2])])
-    >>> ReturnsToGo(gamma=0.5)(batch.score, batch).tolist()
+    >>> ReturnsToGo(gamma=0.5)(batch.verdict_score, batch).tolist()
     [0.25, 0.5, 1.0, 0.0, 0.0]
     """
 

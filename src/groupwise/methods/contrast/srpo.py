@@ -28,7 +28,9 @@ class HasView(Mask):
     view: str
 
     def __call__(self, b: Batch) -> Bool[Tensor, " n"]:
-        has = torch.tensor([self.view in s.views for s in b.samples], dtype=torch.bool, device=b.token_index.device)
+        has = torch.tensor(
+            [self.view in s.prompt_views for s in b.samples], dtype=torch.bool, device=b.token_index.device
+        )
         return b.sequences.spread(has)
 
 
@@ -86,7 +88,7 @@ class SiblingView(Strategy):
 
         def viewed(s: Sample) -> Sample:
             wrong = s.verdict is not None and s.verdict.outcome in (Outcome.wrong, Outcome.malformed)
-            return replace(s, views={self.view: context}) if wrong and len(s.tokens) <= room else s
+            return replace(s, prompt_views={self.view: context}) if wrong and len(s.tokens) <= room else s
 
         return Rollout(draw, tuple(map(viewed, answers)))
 

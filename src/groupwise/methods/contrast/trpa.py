@@ -30,7 +30,7 @@ class RewardLevels(Shaping):
         return frozenset({Subscore(self.format_subscore)}) if self.format_subscore else frozenset()
 
     def __call__(self, reward: Float[Tensor, " s"], b: Batch) -> Float[Tensor, " s"]:
-        level = torch.full_like(b.score, -2.0)
+        level = torch.full_like(b.verdict_score, -2.0)
         level = level.masked_fill(b.outcome == Outcome.malformed, -3.0).masked_fill(b.outcome == Outcome.correct, -1.0)
         if not self.format_subscore:
             return level

@@ -47,7 +47,9 @@ class ChecksReward(Shaping):
 
     def _passes(self, b: Batch) -> Bool[Tensor, " s"]:
         shares = [repetition(s.tokens, self.ngram_size) for s in b.samples]
-        original = torch.tensor(shares, dtype=torch.float64, device=b.score.device) <= self.max_repeated_fraction
+        original = (
+            torch.tensor(shares, dtype=torch.float64, device=b.verdict_score.device) <= self.max_repeated_fraction
+        )
         passes = (b.outcome == Outcome.correct) & (b.finish != Finish.length) & original
         return passes & (b[Subscore(self.consistency_subscore)] >= 0.5) if self.consistency_subscore else passes
 

@@ -44,7 +44,7 @@ class DepthPruning(Mask):
 
 
 @dataclass(slots=True, eq=False)
-class Node:
+class TreeNode:
     """A branch of the tree from step `first_step` on, up to the next split. Its sample also has the steps before it.
 
     `leaf_count` is the number of leaves that it has or will have.
@@ -53,8 +53,8 @@ class Node:
     sample: Sample
     first_step: int
     leaf_count: int
-    parent: "Node | None" = None
-    children: "list[Node]" = field(default_factory=list)
+    parent: "TreeNode | None" = None
+    children: "list[TreeNode]" = field(default_factory=list)
 
     @property
     def edge(self) -> float:
@@ -100,7 +100,7 @@ class Branching(Strategy):
 
     async def __call__(self, draw: Draw, sampler: Sampler) -> Rollout:
         (root,) = sampler.start(draw.prompt.token_ids)
-        levels = [[Node(root, 0, draw.n)]]
+        levels = [[TreeNode(root, 0, draw.n)]]
         for split in self.splits:
             if levels[-1][0].leaf_count == 1:
                 break
@@ -114,7 +114,7 @@ class Branching(Strategy):
             node.sample = node.sample.with_verdict(self._fused(node.children))
         return Rollout(draw, tuple(branches(levels)))
 
-    async def _grow(self, node: Node, end: int | None, sampler: Sampler) -> None:
+    async def _grow(self, node: TreeNode, end: int | None, sampler: Sampler) -> None:
         """Take a node's steps before step `end`, or all. After a fork, the first has `noise_scale` times the noise."""
         if node.parent is not None:
             wide = replace(sampler.sampling, temperature=self.noise_scale)
@@ -122,14 +122,14 @@ class Branching(Strategy):
         left = None if end is None else end - len(node.sample.tokens)
         node.sample = await sampler.extend(node.sample, limit=left)
 
-    def _fork(self, node: Node, split: int) -> list[Node]:
+    def _fork(self, node: TreeNode, split: int) -> list[TreeNode]:
         """The children of a node, which divide its leaves; at the last split, one for each leaf."""
         count = node.leaf_count if split == self.splits[-1] else min(self.width, node.leaf_count)
         shares = [(node.leaf_count + i) // count for i in reversed(range(count))]
-        node.children = [Node(node.sample.fork(split, i), split, share, node) for i, share in enumerate(shares)]
+        node.children = [TreeNode(node.sample.fork(split, i), split, share, node) for i, share in enumerate(shares)]
         return node.children
 
-    def _fused(self, children: Sequence[Node]) -> Verdict:
+    def _fused(self, children: Sequence[TreeNode]) -> Verdict:
         """The verdict on a branch, from its children that have a score; unverifiable without one."""
         graded = [child for child in children if is_graded(child.sample)]
         if not graded:
@@ -141,7 +141,7 @@ class Branching(Strategy):
         return Verdict(Outcome.scored, sum(w * x for w, x in zip(weights, scores)) / sum(weights))
 
 
-def branches(levels: Sequence[Sequence[Node]]) -> Iterator[Sample]:
+def branches(levels: Sequence[Sequence[TreeNode]]) -> Iterator[Sample]:
     """The samples of a tree, by depth: each has the steps of one node, and the index of its parent's sample."""
     index: dict[int, int] = {}
     for depth, level in enumerate(levels):

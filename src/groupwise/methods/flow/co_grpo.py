@@ -28,7 +28,7 @@ from groupwise.learner import InitialPolicy
 from groupwise.methods.method import Method
 from groupwise.methods.reference import Difference, Effect, Reference
 from groupwise.methods.schedules import Cycle
-from groupwise.models import Knobs, Unmask, decode_masked
+from groupwise.models import DrawnKnobs, Unmask, decode_masked
 from groupwise.objective import KL, Clip, GatedSurrogate, Objective
 
 __all__ = ["SCHEDULE", "CoSampled", "OfRole", "PenaltyOfRole", "TakingTurns", "co_grpo", "role_mean"]
@@ -134,7 +134,7 @@ class CoSampled(Strategy):
 
 def is_knobs(sample: Sample, i: int) -> bool:
     """Whether a token of a sample is the knobs of a step."""
-    return i < len(sample.actions) and isinstance(decode_masked(sample.actions[i]), Knobs)
+    return i < len(sample.actions) and isinstance(decode_masked(sample.actions[i]), DrawnKnobs)
 
 
 def chosen(sample: Sample, which: Sequence[bool]) -> Sample:
@@ -142,7 +142,7 @@ def chosen(sample: Sample, which: Sequence[bool]) -> Sample:
     per_token = {
         name: tuple(compress(getattr(sample, name), which)) for name in ("tokens", "origin", "logp", "token_ends")
     }
-    return replace(sample, **per_token, actions=tuple(compress(sample.actions, which)), marks={}, top_logprobs=())
+    return replace(sample, **per_token, actions=tuple(compress(sample.actions, which)), token_marks={}, top_logprobs=())
 
 
 TURNS = TakingTurns((SCHEDULE, "answer"))

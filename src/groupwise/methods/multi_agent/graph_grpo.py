@@ -26,7 +26,7 @@ class ActionSuccess(Credit):
 
     >>> from groupwise.data import rollout_of, pack
     >>> batch = pack([rollout_of([1.0, 0.0], lengths=[1, 1])])
-    >>> [round(a, 3) for a in ActionSuccess()(batch.score, batch).tolist()]
+    >>> [round(a, 3) for a in ActionSuccess()(batch.verdict_score, batch).tolist()]
     [1.0, -1.0]
     """
 

@@ -74,7 +74,7 @@ class WrongAnswerReward(Shaping):
 
     >>> from groupwise.data import rollout_of, pack
     >>> batch = pack([rollout_of([1.0, 0.0])])
-    >>> WrongAnswerReward(0.1)(batch.score, batch).tolist()
+    >>> WrongAnswerReward(0.1)(batch.verdict_score, batch).tolist()
     [1.0, 0.1]
     """
 

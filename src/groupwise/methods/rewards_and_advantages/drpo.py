@@ -86,7 +86,7 @@ class KLHinge(Penalty):
 
     def __call__(self, b: Batch) -> Float[Tensor, " n"]:
         drift = b.logp_old - b.logp
-        kl = (b.share * drift.detach()).sum()
+        kl = (b.loss_share * drift.detach()).sum()
         return self.coefficient * (kl - self.delta).clamp(min=0) * drift
 
 

@@ -50,10 +50,10 @@ class ConsistencyBonus(Shaping):
             .exp()
             .clamp(max=self.max_probability)
         )
-        good = (b.score > self.min_score) & (g.away(b.score) >= -ROUNDING)
+        good = (b.verdict_score > self.min_score) & (g.away(b.verdict_score) >= -ROUNDING)
         likely = torch.zeros_like(good)
         likely[good] = g.keep(good).away(p[good]) >= -self.margin - ROUNDING
-        return reward + self.bonus * b.score * likely
+        return reward + self.bonus * b.verdict_score * likely
 
 
 def _between(b: Batch, opens: str, closes: str) -> Bool[Tensor, " n"]:

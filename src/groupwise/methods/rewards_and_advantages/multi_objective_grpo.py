@@ -23,7 +23,7 @@ class AddWeightedMean(Shaping):
 
     >>> from groupwise.data import rollout_of, pack
     >>> batch = pack([rollout_of([0.0, 0.0], subscores={"safe": [1.0, 0.0], "useful": [0.5, 1.0]})])
-    >>> AddWeightedMean((("safe", 3.0), ("useful", 1.0)))(batch.score, batch).tolist()
+    >>> AddWeightedMean((("safe", 3.0), ("useful", 1.0)))(batch.verdict_score, batch).tolist()
     [0.875, 0.25]
     """
 

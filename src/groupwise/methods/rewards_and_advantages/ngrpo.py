@@ -22,7 +22,7 @@ class VirtualBest(Advantage):
 
     >>> from groupwise.data import rollout_of, pack
     >>> batch = pack([rollout_of([0.0] * 8)])
-    >>> round(VirtualBest()(batch.score, batch)[0].item(), 4)
+    >>> round(VirtualBest()(batch.verdict_score, batch)[0].item(), 4)
     -0.3333
     """
 

@@ -58,7 +58,7 @@ class ForwardCorrection(Advantage):
     memory: str = "rejects"
 
     def __call__(self, x: Float[Tensor, " s"], b: Batch) -> Float[Tensor, " s"]:
-        return x - (1 - b.memory[self.memory])
+        return x - (1 - b.memories[self.memory])
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,7 @@ class Debiased(Shaping):
 
     >>> from groupwise.data import rollout_of, pack
     >>> batch = pack([rollout_of([1.0, 0.0])])
-    >>> [round(x, 6) for x in Debiased(accepts=0.1, rejects=0.2)(batch.score, batch).tolist()]
+    >>> [round(x, 6) for x in Debiased(accepts=0.1, rejects=0.2)(batch.verdict_score, batch).tolist()]
     [1.285714, -0.142857]
     """
 

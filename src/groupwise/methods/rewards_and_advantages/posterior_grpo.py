@@ -24,7 +24,7 @@ class AddSubscoreIfCorrect(Shaping):
 
     >>> from groupwise.data import rollout_of, pack
     >>> batch = pack([rollout_of([1.0, 0.0], subscores={"style": [0.5, 1.0]})])
-    >>> AddSubscoreIfCorrect("style")(batch.score, batch).tolist()
+    >>> AddSubscoreIfCorrect("style")(batch.verdict_score, batch).tolist()
     [1.5, 0.0]
     """
 

@@ -58,7 +58,7 @@ class BundleRisk(Advantage):
         )
 
     def _quantile(self, level: float, score: Tensor, draws: BundleDraws, b: Batch) -> Float[Tensor, " d"]:
-        if tracked := b.memory.get(self.memory):
+        if tracked := b.memories.get(self.memory):
             return torch.full_like(score, tracked[min(range(len(LEVELS)), key=lambda i: abs(LEVELS[i] - level))])
         own = torch.zeros_like(score)
         for k in range(draws.bundle_of_draw.count):

@@ -68,7 +68,7 @@ def stored(sample: Sample) -> dict[str, Any]:
     verdict = sample.verdict
     assert verdict is not None, "a stored sample has a verdict"
     kept = replace(
-        sample, stream=(), routes=(), actions=(), top_logprobs=(), parent=None, marks={}, counts={},
+        sample, stream=(), routes=(), actions=(), top_logprobs=(), parent=None, token_marks={}, counts={},
         verdict=Verdict(verdict.outcome, verdict.score, verdict.subscores),
     )  # fmt: skip
     return to_json(kept)

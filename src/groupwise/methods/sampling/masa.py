@@ -44,7 +44,7 @@ LARGEST = 10**9
 class Prediction:
     """A prediction that was read from a text. A number that cannot be read is None; `notions` may be empty."""
 
-    rate: int | None = None
+    pass_rate: int | None = None
     length: int | None = None
     notions: tuple[str, ...] = ()
 
@@ -75,9 +75,9 @@ def predicted(text: str) -> Prediction:
     """Read a prediction: the text is `rate;length`, or its last `{...}` without inner braces is JSON.
 
     >>> predicted('I think {"pass_rate": 3, "solution_length": 40, "math_notion": ["Angles"]}')
-    Prediction(rate=3, length=40, notions=('Angles',))
+    Prediction(pass_rate=3, length=40, notions=('Angles',))
     >>> predicted("3;40"), predicted("{[").rate
-    (Prediction(rate=3, length=40, notions=()), None)
+    (Prediction(pass_rate=3, length=40, notions=()), None)
     """
     if short := SHORT.fullmatch(text):
         return Prediction(int(short[1]), int(short[2]))
@@ -108,7 +108,7 @@ def agreement(prediction: Prediction, found: GroupStatistics, problem: str) -> V
     unverifiable if no answer could be graded.
 
     >>> found = GroupStatistics(0.5, (900, 1500, 1200, 700), (), ())
-    >>> round(agreement(Prediction(rate=8, length=1000), found, "").subscores["rate"], 6)
+    >>> round(agreement(Prediction(pass_rate=8, length=1000), found, "").subscores["rate"], 6)
     0.1
     """
     if found.pass_rate is None:
@@ -116,7 +116,7 @@ def agreement(prediction: Prediction, found: GroupStatistics, problem: str) -> V
     length = -1 if prediction.length is None else prediction.length
     parts = {
         "length": float(min(found.correct_lengths, default=0) < length < max(found.correct_lengths, default=0)),
-        "rate": 0.0 if prediction.rate is None else 0.01 ** abs(found.pass_rate - prediction.rate / OF),
+        "rate": 0.0 if prediction.pass_rate is None else 0.01 ** abs(found.pass_rate - prediction.pass_rate / OF),
         "notions": _notions(prediction.notions, found, problem.lower()),
     }
     return Verdict(Outcome.scored, score=sum(parts.values()) / 3, subscores=parts)
@@ -220,7 +220,7 @@ class MetaPredictions(Strategy):
             return Rollout(draw, tuple(await attempts(sampler, draw.prompt.token_ids, draw.n)))
         predictions = await sampler.sample(context, self.count, role="prediction")
         read = [predicted(s.text) for s in predictions]
-        rates = [p.rate for p in read if p.rate is not None]
+        rates = [p.pass_rate for p in read if p.pass_rate is not None]
         if self.predictive_gating and rates and round(sum(rates) / len(rates)) in (0, OF):
             return Rollout(draw, tuple(predictions), selected=(False,) * self.count, cause="predicted")
         answers = await self._answers(draw, sampler, [p.length for p in read if p.length is not None])

@@ -1,11 +1,11 @@
-"""Converts configurations of Qwen2, Qwen3, Llama and Mistral to a decoder's `Shape`, and back."""
+"""Converts configurations of Qwen2, Qwen3, Llama and Mistral to a decoder's `DecoderShape`, and back."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
-from groupwise.models.decoder.decoder import Shape
-from groupwise.models.decoder.rope import SCALINGS, Yarn, parameters_of, scaling_of
+from groupwise.models.decoder.decoder import DecoderShape
+from groupwise.models.decoder.rope import SCALINGS, YarnRopeScaling, parameters_of, scaling_of
 from groupwise.models.json_fields import flag, mapping, real, short, whole
 
 LAYERS, SIZE, POSITIONS = 1 << 10, 1 << 24, 1 << 40
@@ -65,8 +65,8 @@ def unsupported(config: Mapping[str, Any]) -> str:
     return ""
 
 
-def shape_of(config: Mapping[str, Any]) -> Shape:
-    """Convert a configuration to a `Shape`. KeyError, TypeError or ValueError for an invalid configuration.
+def shape_of(config: Mapping[str, Any]) -> DecoderShape:
+    """Convert a configuration to a `DecoderShape`. KeyError, TypeError or ValueError for an invalid configuration.
 
     Sizes are at most `LAYERS`, `SIZE` and `POSITIONS`, which bounds the model.
     """
@@ -77,13 +77,13 @@ def shape_of(config: Mapping[str, Any]) -> Shape:
     rope = rope_of(config)
     positions = whole(config, "max_position_embeddings", low=1, high=POSITIONS)
     scaling = scaling_of(rope, positions)
-    if isinstance(scaling, Yarn):  # max_position_embeddings is often the length of pretraining
+    if isinstance(scaling, YarnRopeScaling):  # max_position_embeddings is often the length of pretraining
         positions = max(positions, int(scaling.factor * scaling.original_max_position_embeddings))
     width, heads = (whole(config, name, low=1, high=SIZE) for name in ("hidden_size", "num_attention_heads"))
     head_dim = whole(config, "head_dim", low=1, high=SIZE, default=width // heads)
     if heads * head_dim > SIZE:
         raise ValueError(f"{heads} attention heads of {head_dim} dimensions each exceed the largest width, {SIZE}")
-    return Shape(
+    return DecoderShape(
         family=family,
         vocabulary=whole(config, "vocab_size", low=1, high=SIZE),
         width=width,
@@ -91,29 +91,29 @@ def shape_of(config: Mapping[str, Any]) -> Shape:
         heads=heads,
         kv_heads=whole(config, "num_key_value_heads", low=1, high=SIZE, default=heads),
         head_dim=head_dim,
-        inner=whole(config, "intermediate_size", low=1, high=SIZE),
+        mlp_width=whole(config, "intermediate_size", low=1, high=SIZE),
         positions=positions,
         rope_theta=real(rope, "rope_theta", low=1 + 1e-9, default=10_000.0),
         rope_scaling=scaling,
-        windows=_windows(kind, config, positions),
+        attention_windows=_windows(kind, config, positions),
         eps=real(config, "rms_norm_eps", low=0, high=1, default=1e-6),
         qk_norm=kind.qk_norm,
         qkv_bias=kind.qkv_bias or biases["attention_bias"],
         out_bias=biases["attention_bias"],
         mlp_bias=biases["mlp_bias"],
-        tied=flag(config, "tie_word_embeddings"),
+        tied_embeddings=flag(config, "tie_word_embeddings"),
     )
 
 
-def config_of(shape: Shape) -> dict[str, Any]:
-    """Convert a `Shape` to a configuration for transformers. ValueError if the model family does not allow it."""
+def config_of(shape: DecoderShape) -> dict[str, Any]:
+    """Convert a `DecoderShape` to a configuration for transformers. ValueError if the family does not allow it."""
     kind = FAMILIES[shape.family]
     config = {
         "architectures": [kind.architecture],
         "model_type": shape.family,
         "vocab_size": shape.vocabulary,
         "hidden_size": shape.width,
-        "intermediate_size": shape.inner,
+        "intermediate_size": shape.mlp_width,
         "num_hidden_layers": shape.layers,
         "num_attention_heads": shape.heads,
         "num_key_value_heads": shape.kv_heads,
@@ -122,7 +122,7 @@ def config_of(shape: Shape) -> dict[str, Any]:
         "max_position_embeddings": shape.positions,
         "rms_norm_eps": shape.eps,
         "rope_theta": shape.rope_theta,
-        "tie_word_embeddings": shape.tied,
+        "tie_word_embeddings": shape.tied_embeddings,
         "sliding_window": None,
         "attention_dropout": 0.0,
         "bos_token_id": None,
@@ -132,13 +132,13 @@ def config_of(shape: Shape) -> dict[str, Any]:
     for name, value in (("attention_bias", shape.out_bias), ("mlp_bias", shape.mlp_bias)):
         if value:
             config[name] = True
-    if any(shape.windows):
-        config["sliding_window"] = max(filter(None, shape.windows))
+    if any(shape.attention_windows):
+        config["sliding_window"] = max(filter(None, shape.attention_windows))
         if not kind.window_in_every_layer:
-            slides = ["sliding_attention" if w else "full_attention" for w in shape.windows]
+            slides = ["sliding_attention" if w else "full_attention" for w in shape.attention_windows]
             config |= {"use_sliding_window": True, "layer_types": slides}
     reread = shape_of(config)
-    for name in (f.name for f in fields(Shape)):
+    for name in (f.name for f in fields(DecoderShape)):
         if (value := getattr(shape, name)) != (expected := getattr(reread, name)):
             raise ValueError(f"{name} is {value}, but {shape.family} has {expected}")
     return config

@@ -20,11 +20,11 @@ from groupwise.data import AttentionLayout, Ids
 from groupwise.models.decoder.norm import Norm
 from groupwise.models.decoder.rope import Scaling
 
-__all__ = ["Decoder", "Shape"]
+__all__ = ["Decoder", "DecoderShape"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sizes:
+class ModelSizes:
     """The sizes of a model that an engine needs. `positions` is the longest sequence, in tokens.
 
     `kind` is the name of its `ModelKind`, `kind_label` the kind in words. With `generates_whole_answers` an answer is
@@ -53,29 +53,29 @@ class Sizes:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shape(Sizes):
+class DecoderShape(ModelSizes):
     """The architecture of a decoder, without its weights.
 
-    `windows` holds each layer's attention window in tokens, the token itself included (None: no window). It is empty if
-    no layer has one.
+    `attention_windows` holds each layer's attention window in tokens, the token itself included (None: no window). It
+    is empty if no layer has one.
     """
 
     width: int
     heads: int
-    inner: int
+    mlp_width: int
     family: str = "llama"
     rope_theta: float = 10_000.0
     rope_scaling: Scaling | None = None
-    windows: tuple[int | None, ...] = ()
+    attention_windows: tuple[int | None, ...] = ()
     eps: float = 1e-6
     qk_norm: bool = False
     qkv_bias: bool = False
     out_bias: bool = False
     mlp_bias: bool = False
-    tied: bool = False
+    tied_embeddings: bool = False
 
     def __post_init__(self) -> None:
-        sizes = ("vocabulary", "width", "layers", "heads", "kv_heads", "head_dim", "inner", "positions")
+        sizes = ("vocabulary", "width", "layers", "heads", "kv_heads", "head_dim", "mlp_width", "positions")
         for name in sizes:
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} is {getattr(self, name)}: a decoder needs at least 1")
@@ -83,17 +83,19 @@ class Shape(Sizes):
             raise ValueError(f"heads is {self.heads}: it must be a multiple of kv_heads, {self.kv_heads}")
         if self.head_dim % 2:
             raise ValueError(f"head_dim is {self.head_dim}: rotary positions turn pairs, so it must be even")
-        if self.windows and len(self.windows) != self.layers:
-            raise ValueError(f"{len(self.windows)} attention windows for {self.layers} layers: each layer needs one")
-        if any(w is not None and w < 1 for w in self.windows):
-            raise ValueError(f"windows are {self.windows}: a window has at least 1 token, the token itself")
+        if self.attention_windows and len(self.attention_windows) != self.layers:
+            raise ValueError(
+                f"{len(self.attention_windows)} attention windows for {self.layers} layers: each layer needs one"
+            )
+        if any(w is not None and w < 1 for w in self.attention_windows):
+            raise ValueError(f"windows are {self.attention_windows}: a window has at least 1 token, the token itself")
 
 
 Rotation = tuple[Float[Tensor, "n 1 d"], Float[Tensor, "n 1 d"]]
 QueriesKeysValues = tuple[Float[Tensor, "n heads d"], Float[Tensor, "n kv d"], Float[Tensor, "n kv d"]]
 
 
-def rotary(position: Int[Tensor, " n"], shape: Shape, dtype: torch.dtype) -> Rotation:
+def rotary(position: Int[Tensor, " n"], shape: DecoderShape, dtype: torch.dtype) -> Rotation:
     """Cosines and signed sines of the positions' angles, computed in float64. RoPE, arXiv:2104.09864."""
     steps = torch.arange(0, shape.head_dim, 2, dtype=torch.float64, device=position.device) / shape.head_dim
     frequency, scaling = shape.rope_theta**-steps, shape.rope_scaling
@@ -115,10 +117,10 @@ def rotated(x: Float[Tensor, "n heads d"], rotation: Rotation) -> Float[Tensor, 
 class Attention(nn.Module):
     """The projections of grouped-query attention. The `AttentionLayout` of packed tokens computes the attention."""
 
-    def __init__(self, shape: Shape, layer: int) -> None:
+    def __init__(self, shape: DecoderShape, layer: int) -> None:
         super().__init__()
         self.layer, self.head_dim = layer, shape.head_dim
-        self.window = shape.windows[layer] if shape.windows else None
+        self.window = shape.attention_windows[layer] if shape.attention_windows else None
         query_width, key_width = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
         self.q_proj = nn.Linear(shape.width, query_width, bias=shape.qkv_bias)
         self.k_proj = nn.Linear(shape.width, key_width, bias=shape.qkv_bias)
@@ -138,11 +140,11 @@ class Attention(nn.Module):
 class MLP(nn.Module):
     """`down(silu(gate(x)) * up(x))`. SwiGLU, arXiv:2002.05202."""
 
-    def __init__(self, shape: Shape) -> None:
+    def __init__(self, shape: DecoderShape) -> None:
         super().__init__()
-        self.gate_proj = nn.Linear(shape.width, shape.inner, bias=shape.mlp_bias)
-        self.up_proj = nn.Linear(shape.width, shape.inner, bias=shape.mlp_bias)
-        self.down_proj = nn.Linear(shape.inner, shape.width, bias=shape.mlp_bias)
+        self.gate_proj = nn.Linear(shape.width, shape.mlp_width, bias=shape.mlp_bias)
+        self.up_proj = nn.Linear(shape.width, shape.mlp_width, bias=shape.mlp_bias)
+        self.down_proj = nn.Linear(shape.mlp_width, shape.width, bias=shape.mlp_bias)
 
     def forward(self, x: Float[Tensor, "n width"]) -> Float[Tensor, "n width"]:
         return self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))
@@ -154,7 +156,7 @@ class Layer(nn.Module):
     If `compiled`, torch compiles the operations before attention and those after it.
     """
 
-    def __init__(self, shape: Shape, layer: int) -> None:
+    def __init__(self, shape: DecoderShape, layer: int) -> None:
         super().__init__()
         self.self_attn = Attention(shape, layer)
         self.mlp = MLP(shape)
@@ -192,7 +194,7 @@ class Trunk(nn.Module):
     addends would be lost in a larger sum.
     """
 
-    def __init__(self, shape: Shape) -> None:
+    def __init__(self, shape: DecoderShape) -> None:
         super().__init__()
         self.shape = shape
         # An explicit weight skips the random initialisation, which on the meta device imports torch's compiler (1 s).
@@ -205,7 +207,7 @@ class Trunk(nn.Module):
 
     def forward(self, tokens: Int[Tensor, " n"], layout: AttentionLayout) -> Float[Tensor, "n width"]:
         x = self._embed(tokens)
-        rotation = rotary(layout.position, self.shape, x.dtype)
+        rotation = rotary(layout.positions, self.shape, x.dtype)
         for layer in self.layers:
             if self.recompute and torch.is_grad_enabled():
                 x = checkpoint(layer, x, rotation, layout, use_reentrant=False, preserve_rng_state=False)
@@ -233,26 +235,27 @@ class Decoder(nn.Module):
 
     The constructor creates parameters on the meta device. `Decoder.new` draws weights, `read_model` reads them.
 
-    >>> decoder = Decoder.new(Shape(vocabulary=5, width=8, layers=1, heads=2, kv_heads=1, head_dim=4, inner=16,
-    ...                             positions=32), seed=0)
+    >>> sizes = dict(vocabulary=5, width=8, layers=1, heads=2, kv_heads=1, head_dim=4)
+    >>> shape = DecoderShape(**sizes, mlp_width=16, positions=32)
+    >>> decoder = Decoder.new(shape, seed=0)
     >>> from groupwise.models import PrefixPacking
     >>> layout = PrefixPacking.of([(1, 2)], [(3, 4)])
     >>> decoder.head(decoder(layout.tokens, layout)).shape
     torch.Size([3, 5])
     """
 
-    def __init__(self, shape: Shape) -> None:
+    def __init__(self, shape: DecoderShape) -> None:
         super().__init__()
         self.shape = shape
         with torch.device("meta"):
             self.model = Trunk(shape)
-            head = None if shape.tied else nn.Linear(shape.width, shape.vocabulary, bias=False)
+            head = None if shape.tied_embeddings else nn.Linear(shape.width, shape.vocabulary, bias=False)
             self.lm_head: nn.Module | None = head
 
     @classmethod
     def new(
         cls,
-        shape: Shape,
+        shape: DecoderShape,
         seed: int,
         *,
         dtype: torch.dtype = torch.float32,

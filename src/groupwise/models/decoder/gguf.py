@@ -17,9 +17,9 @@ import torch
 
 from groupwise.core import BadData, MissingRequirement
 from groupwise.models.decoder.architectures import config_of, shape_of
-from groupwise.models.decoder.decoder import Decoder, Shape
+from groupwise.models.decoder.decoder import Decoder, DecoderShape
 from groupwise.models.decoder.gguf_header import GgufHeader, GgufTensor
-from groupwise.models.decoder.rope import Llama3, parameters_of
+from groupwise.models.decoder.rope import Llama3RopeScaling, parameters_of
 from groupwise.models.decoder.transformers_files import quiet
 from groupwise.models.json_fields import short
 from groupwise.models.tokenizer import stored_tokenizer
@@ -103,12 +103,12 @@ def gguf_config(path: Path, header: GgufHeader) -> dict[str, Any]:
     return config | _token_ids(path, metadata)
 
 
-def _llama3_scaling(path: Path, tensor: GgufTensor, shape: Shape) -> dict[str, Any]:
+def _llama3_scaling(path: Path, tensor: GgufTensor, shape: DecoderShape) -> dict[str, Any]:
     """Recover the rope scaling of Llama 3 from stored divisors. BadData if no `factor` of Llama 3 gives them."""
     evidence = f"{ROPE_FACTORS} has shape {tensor.shape}, expected ({shape.head_dim // 2},)"
     if tensor.shape == (shape.head_dim // 2,):
         stored = torch.from_numpy(dequantised(path, ROPE_FACTORS, tensor).astype(np.float64))
-        scaling = Llama3(factor=float(stored.max()), **LLAMA3)
+        scaling = Llama3RopeScaling(factor=float(stored.max()), **LLAMA3)
         plain = shape.rope_theta ** -(torch.arange(0, shape.head_dim, 2, dtype=torch.float64) / shape.head_dim)
         if torch.allclose(plain / scaling(plain, shape.rope_theta), stored, rtol=1e-4):
             return parameters_of(scaling)
@@ -164,7 +164,7 @@ def tensor_names(path: Path, header: GgufHeader) -> dict[str, str]:
     return names
 
 
-def _check_tensors(path: Path, shape: Shape, stored: Mapping[str, tuple[int, ...]]) -> None:
+def _check_tensors(path: Path, shape: DecoderShape, stored: Mapping[str, tuple[int, ...]]) -> None:
     """BadData if the stored tensors are not the decoder's. The number of layers is compared before any is built."""
     if shape.layers > len(stored):
         evidence = f"block_count is {shape.layers}, and there are {len(stored)} tensors"
@@ -179,7 +179,7 @@ def dequantised(path: Path, name: str, tensor: GgufTensor) -> np.ndarray:
     """A stored tensor as float32. BadData for a type that the library cannot dequantise, and for a truncated file."""
     library = gguf_library()
     try:
-        kind = library.GGMLQuantizationType(tensor.kind)
+        kind = library.GGMLQuantizationType(tensor.ggml_type)
         size = library.quant_shape_to_byte_shape(tensor.shape, kind)
         content = np.memmap(path, np.uint8, "r", tensor.offset, size)
         with np.errstate(all="ignore"):  # `read_model` refuses NaN and infinity

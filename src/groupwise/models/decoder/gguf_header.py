@@ -28,7 +28,7 @@ STRING, ARRAY = 8, 9
 class GgufTensor:
     """A stored tensor: its type as GGML's number, its shape in PyTorch's order, and its first byte in the file."""
 
-    kind: int
+    ggml_type: int
     shape: tuple[int, ...]
     offset: int
 
@@ -126,7 +126,7 @@ def _header(cursor: _Cursor) -> GgufHeader:
     if not isinstance(alignment, int) or alignment < 1:
         raise ValueError(f"general.alignment is {short(alignment)}, not a whole number of at least 1")
     start = -(-cursor.at // alignment) * alignment
-    placed = {name: GgufTensor(t.kind, t.shape, start + t.offset) for name, t in tensors.items()}
+    placed = {name: GgufTensor(t.ggml_type, t.shape, start + t.offset) for name, t in tensors.items()}
     return GgufHeader(metadata, placed)
 
 

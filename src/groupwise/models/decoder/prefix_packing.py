@@ -37,20 +37,20 @@ class PrefixPacking:
     """Samples packed in one dimension, with shared prefixes stored once: contexts first, then answers as a tree.
 
     Each token attends to its sample's context and to the sample's earlier tokens. The hidden state at packed index
-    `source[j]` predicts token `target[j]`; j runs over all samples' tokens in the given order. The last token of a
-    sample predicts nothing and is not forwarded. A sample without tokens adds nothing.
+    `predicting_indices[j]` predicts token `target_tokens[j]`; j runs over all samples' tokens in the given order. The
+    last token of a sample predicts nothing and is not forwarded. A sample without tokens adds nothing.
 
     >>> shared = PrefixPacking.of([(1, 2), (1, 2), (1, 2)], [(7, 8), (9,), (7, 6, 5)])
-    >>> shared.tokens, shared.position
+    >>> shared.tokens, shared.positions
     (tensor([1, 2, 7, 6]), tensor([0, 1, 2, 3]))
-    >>> shared.source, shared.target
+    >>> shared.predicting_indices, shared.target_tokens
     (tensor([1, 2, 1, 1, 2, 3]), tensor([7, 8, 9, 7, 6, 5]))
     """
 
     tokens: Int[Tensor, " n"]
-    position: Int[Tensor, " n"]
-    source: Int[Tensor, " m"]
-    target: Int[Tensor, " m"]
+    positions: Int[Tensor, " n"]
+    predicting_indices: Int[Tensor, " m"]
+    target_tokens: Int[Tensor, " m"]
     rows: Sequence[Row]
 
     @classmethod
@@ -78,9 +78,9 @@ class PrefixPacking:
         target = chain(*(t for _, t in live))
         return cls(
             tokens=torch.tensor(packed, dtype=torch.long, device=device),
-            position=torch.tensor(list(position), dtype=torch.long, device=device),
-            source=torch.tensor(list(source), dtype=torch.long, device=device),
-            target=torch.tensor(list(target), dtype=torch.long, device=device),
+            positions=torch.tensor(list(position), dtype=torch.long, device=device),
+            predicting_indices=torch.tensor(list(source), dtype=torch.long, device=device),
+            target_tokens=torch.tensor(list(target), dtype=torch.long, device=device),
             rows=rows,
         )
 
@@ -115,7 +115,7 @@ class PrefixPacking:
     def _varlen_rows(self, window: int | None) -> tuple[VarlenRows, VarlenRows | None]:
         """The rows for `varlen_attn`, and the long contexts that they share; a window needs few keys of a context."""
         if window not in self._varlen:
-            device = self.position.device
+            device = self.positions.device
             rows, contexts = _split_long_contexts(self.rows, LONG_ON_GPU) if window is None else (self.rows, [])
             shared = VarlenRows.across(contexts, device) if contexts else None
             self._varlen[window] = VarlenRows.of(rows, window, device), shared
@@ -129,14 +129,14 @@ class PrefixPacking:
     @cached_property
     def _unsplit(self) -> Blocks:
         """The rows in padded rectangles, where each row has the keys of its whole text."""
-        return _blocks(self.rows, self.position.device)
+        return _blocks(self.rows, self.positions.device)
 
     @cached_property
     def _split(self) -> tuple[Blocks, list[PaddedRows]] | None:
         """Rows without their long contexts, and one block per long context. None if no context is long."""
         rows, contexts = _split_long_contexts(self.rows, LONG)
         blocks = [PaddedRows(torch.tensor([queries]), torch.tensor([keys])) for queries, keys in contexts]
-        return (_blocks(rows, self.position.device), blocks) if blocks else None
+        return (_blocks(rows, self.positions.device), blocks) if blocks else None
 
 
 def _pack(texts: Sequence[tuple[Context, Text]]) -> tuple[list[int], list[list[int]], list[Row]]:

@@ -21,7 +21,7 @@ LEAST, MOST, MAY_BE_0 = 1e-6, 1e6, ("mscale", "mscale_all_dim")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Linear:
+class LinearRopeScaling:
     """Divides every rotary frequency by `factor`. Position interpolation, arXiv:2306.15595."""
 
     kind: ClassVar[str] = "linear"
@@ -33,7 +33,7 @@ class Linear:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Dynamic:
+class DynamicRopeScaling:
     """Keeps the frequencies: dynamic scaling starts beyond `max_position_embeddings`, which is the limit here."""
 
     kind: ClassVar[str] = "dynamic"
@@ -45,7 +45,7 @@ class Dynamic:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Llama3:
+class Llama3RopeScaling:
     """Short wavelengths stay, long ones grow by `factor`, others are interpolated. Llama 3.1, arXiv:2407.21783."""
 
     kind: ClassVar[str] = "llama3"
@@ -63,7 +63,7 @@ class Llama3:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Yarn:
+class YarnRopeScaling:
     """Interpolates slow dimension pairs (fewer than `beta_slow` turns over the original length), not fast ones. YaRN.
 
     YaRN, arXiv:2309.00071, section 3.2. Its temperature is `attention_scaling`, by default `0.1 ln(factor) + 1`.
@@ -104,8 +104,10 @@ class Yarn:
         return dim * math.log(self.original_max_position_embeddings / (turns * 2 * math.pi)) / (2 * math.log(theta))
 
 
-Scaling = Linear | Dynamic | Llama3 | Yarn
-SCALINGS: dict[str, type[Scaling]] = {s.kind: s for s in (Linear, Dynamic, Llama3, Yarn)}
+Scaling = LinearRopeScaling | DynamicRopeScaling | Llama3RopeScaling | YarnRopeScaling
+SCALINGS: dict[str, type[Scaling]] = {
+    s.kind: s for s in (LinearRopeScaling, DynamicRopeScaling, Llama3RopeScaling, YarnRopeScaling)
+}
 
 
 def scaling_of(rope: Mapping[str, Any], positions: int) -> Scaling | None:
@@ -129,7 +131,7 @@ def scaling_of(rope: Mapping[str, Any], positions: int) -> Scaling | None:
         values[LENGTH] = int(real(rope, LENGTH, low=1, high=1 << 40, default=positions))
         values.setdefault("factor", positions / values[LENGTH])
     scaling = part(**values)
-    if isinstance(scaling, Llama3) and scaling.low_freq_factor >= scaling.high_freq_factor:
+    if isinstance(scaling, Llama3RopeScaling) and scaling.low_freq_factor >= scaling.high_freq_factor:
         raise ValueError(
             f"low_freq_factor is {scaling.low_freq_factor:g}: "
             f"needs low_freq_factor < high_freq_factor, {scaling.high_freq_factor:g}"

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from groupwise.core import BadData
 from groupwise.models.decoder.architectures import LAYERS, POSITIONS, SIZE
-from groupwise.models.decoder.decoder import Sizes
+from groupwise.models.decoder.decoder import ModelSizes
 from groupwise.models.decoder.prefix_packing import PrefixPacking
 from groupwise.models.decoder.transformers_model import TransformersModel, attend
 from groupwise.models.json_fields import short, whole
@@ -28,7 +28,7 @@ TOLERANCE = {torch.float64: 1e-5, torch.float32: 1e-3}
 """The largest allowed difference between packed and separate logits, over the largest logit. Half precisions: 0.1."""
 
 
-def transformers_sizes(path: Path, *, trust_remote_code: bool = False) -> Sizes:
+def transformers_sizes(path: Path, *, trust_remote_code: bool = False) -> ModelSizes:
     """The sizes in a directory's configuration, read through transformers. BadData for an unusable model."""
     config = _read_config(path, trust_remote_code)
     with _bad_data(path, "has a config.json without a required size", "take a causal language model of text"):
@@ -52,7 +52,9 @@ def transformers_sizes(path: Path, *, trust_remote_code: bool = False) -> Sizes:
         highest = {"num_hidden_layers": LAYERS, "max_position_embeddings": POSITIONS}
         checked = (whole(sizes, name, low=1, high=highest.get(name, SIZE)) for name in sizes)
         vocabulary, layers, kv_heads, head_dim, positions = checked
-        return Sizes(vocabulary=vocabulary, layers=layers, kv_heads=kv_heads, head_dim=head_dim, positions=positions)
+        return ModelSizes(
+            vocabulary=vocabulary, layers=layers, kv_heads=kv_heads, head_dim=head_dim, positions=positions
+        )
 
 
 def _read_config(path: Path, trust_remote_code: bool) -> Any:
@@ -149,7 +151,7 @@ class _RecordingLayout:
     """A `AttentionLayout` that records each call's layer number and the shape of its keys."""
 
     def __init__(self, layout: PrefixPacking) -> None:
-        self.layout, self.position, self.calls = layout, layout.position, []
+        self.layout, self.position, self.calls = layout, layout.positions, []
 
     def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
         self.calls.append((layer, *k.shape[1:]))
@@ -157,7 +159,7 @@ class _RecordingLayout:
 
 
 @torch.no_grad()
-def _check_packing(model: TransformersModel) -> Sizes:
+def _check_packing(model: TransformersModel) -> ModelSizes:
     """Compare packed with separate forward passes; ValueError if logits differ. Returns sizes measured on the way."""
     device = next(model.parameters()).device
     context, answers = (3, 1, 4, 1, 5), ((9, 2, 6), (5, 3, 5, 8))
@@ -165,7 +167,7 @@ def _check_packing(model: TransformersModel) -> Sizes:
     texts = [(tuple(t % vocabulary for t in context), tuple(t % vocabulary for t in answer)) for answer in answers]
     layout = PrefixPacking.of([c for c, _ in texts], [a for _, a in texts], device=device)
     recording = _RecordingLayout(layout)
-    packed = model.head(model(layout.tokens, recording))[layout.source]
+    packed = model.head(model(layout.tokens, recording))[layout.predicting_indices]
     layers, keys = [layer for layer, *_ in recording.calls], {(kv, d) for _, kv, d in recording.calls}
     if not layers:
         raise ValueError("it has no attention that can be replaced")

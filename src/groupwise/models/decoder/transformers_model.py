@@ -17,14 +17,14 @@ from torch.utils.checkpoint import checkpoint
 
 from groupwise.core import Usage
 from groupwise.data import AttentionLayout
-from groupwise.models.decoder.decoder import Sizes
+from groupwise.models.decoder.decoder import ModelSizes
 from groupwise.models.decoder.routing import Routes, install_router_hooks
 
 
 class TransformersModel(nn.Module):
     """Adapts a causal language model of transformers to `Backbone`, including its head's scales, caps and biases."""
 
-    def __init__(self, causal: nn.Module, shape: Sizes) -> None:
+    def __init__(self, causal: nn.Module, shape: ModelSizes) -> None:
         super().__init__()
         self.causal, self.shape = causal.eval(), shape
         inner = causal.get_decoder()  # pyright: ignore[reportCallIssue]
@@ -36,7 +36,7 @@ class TransformersModel(nn.Module):
     ) -> Float[Tensor, "n width"]:
         """Hidden states after the final norm. `routes` records, and may replace, the choice of a mixture's experts."""
         trunk = self.causal.get_submodule(self._trunk)
-        position = layout.position.clamp(max=self.shape.positions - 1)  # only padding has larger positions
+        position = layout.positions.clamp(max=self.shape.positions - 1)  # only padding has larger positions
         if not len(tokens):  # attention cannot infer its shapes from no tokens
             return self.causal.get_input_embeddings()(tokens)  # pyright: ignore[reportCallIssue]
         options = {} if routes is None else {"routes": routes}

@@ -34,7 +34,7 @@ class PipelineFamily(Protocol):
 
     pipeline_class: ClassVar[str]
     """The name of the class."""
-    parts: ClassVar[Mapping[str, str]]
+    required_parts: ClassVar[Mapping[str, str]]
     """The parts that every pipeline of this family has, with their classes."""
     optional_parts: ClassVar[Mapping[str, str]]
     """Parts that may be missing, with their classes."""

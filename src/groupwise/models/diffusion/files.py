@@ -26,7 +26,7 @@ from groupwise.models.diffusion.shape import PipelineShape, guidance_scale, size
 from groupwise.models.flow.flow_files import FlowKind
 from groupwise.models.flow.policy import FlowPolicy
 from groupwise.models.flow.velocity import END, FlowShape
-from groupwise.models.kind import Loading
+from groupwise.models.kind import LoadOptions
 from groupwise.models.model_files import read_json
 from groupwise.models.tokenizer import Tokenizer
 from groupwise.models.weights import header, refuse_nonfinite, refuse_types
@@ -44,7 +44,7 @@ class PipelineKind(FlowKind):
     """Pipelines of diffusers: a directory with an index, and a folder for each part."""
 
     name = PipelineShape.kind
-    described = "a pipeline"
+    description = "a pipeline"
     adapter_targets = LORA_TARGETS
 
     def recognises(self, path: Path, config: Mapping[str, Any]) -> bool:
@@ -56,7 +56,7 @@ class PipelineKind(FlowKind):
     def shape(self, path: Path, config: Mapping[str, Any], *, trust_remote_code: bool = False) -> PipelineShape:
         return pipeline_shape(path)
 
-    def read(self, path: Path, shape: FlowShape, loading: Loading) -> FlowPolicy:
+    def read(self, path: Path, shape: FlowShape, loading: LoadOptions) -> FlowPolicy:
         return read_pipeline(path, dtype=loading.dtype, device=loading.device)
 
     def outline(self, path: Path, shape: FlowShape, *, trust_remote_code: bool) -> Any:
@@ -113,7 +113,7 @@ def read_pipeline(path: Path, *, dtype: torch.dtype, device: torch.device | str)
     refuse_superfluous(path / "transformer", pipe.transformer)
     frozen = FrozenDiffusersParts(family, pipe, tokens=0)
     policy = FlowPolicy(
-        shape, velocity=PipelineVelocity(frozen, 1.0, shape.guidance == "classifier-free"), surroundings=frozen
+        shape, velocity=PipelineVelocity(frozen, 1.0, shape.guidance_kind == "classifier-free"), surroundings=frozen
     )
     set_pipeline(policy, Pipeline())
     return policy

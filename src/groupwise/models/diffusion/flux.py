@@ -38,7 +38,7 @@ class Flux:
     """
 
     pipeline_class: ClassVar[str] = "FluxPipeline"
-    parts: ClassVar[Mapping[str, str]] = {
+    required_parts: ClassVar[Mapping[str, str]] = {
         "transformer": "FluxTransformer2DModel", "scheduler": "FlowMatchEulerDiscreteScheduler", "vae": "AutoencoderKL",
         "text_encoder": "CLIPTextModel", "tokenizer": "CLIPTokenizer",
         "text_encoder_2": "T5EncoderModel", "tokenizer_2": "T5Tokenizer",
@@ -57,9 +57,9 @@ class Flux:
             raise ValueError(f"axes_dims_rope {list(axes)} do not add up to attention_head_dim {head}")
         scale = decoder_scale(vae)
         return PipelineShape(
-            layers=double + single, state=(channels, size // scale, size // scale), width=head * heads,
-            default_size=size, scale=scale, patch=2, grid=GRID,
-            guidance="embedded" if transformer.get("guidance_embeds") else "none",
+            layers=double + single, state_shape=(channels, size // scale, size // scale), width=head * heads,
+            default_size=size, pixels_per_latent=scale, patch_size=2, position_grid=GRID,
+            guidance_kind="embedded" if transformer.get("guidance_embeds") else "none",
         )  # fmt: skip
 
     def prompt_tokens(self, path: Path) -> int:

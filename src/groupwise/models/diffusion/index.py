@@ -22,7 +22,7 @@ __all__ = ["INDEX", "is_pipeline", "pipeline_family", "pipeline_files", "pipelin
 
 INDEX = "model_index.json"
 FAMILIES: tuple[PipelineFamily, ...] = (StableDiffusion3(), Flux())
-PARTS = {name for family in FAMILIES for name in (*family.parts, *family.optional_parts)}
+PARTS = {name for family in FAMILIES for name in (*family.required_parts, *family.optional_parts)}
 """The folders that are read of a pipeline."""
 OF_DIFFUSERS = ("transformer", "scheduler", "vae")
 """The parts whose classes are in diffusers; the classes of the others are in transformers."""
@@ -75,15 +75,15 @@ def pipeline_index(path: Path) -> dict[str, str]:
     `MissingRequirement` without diffusers.
     """
     family, index = pipeline_family(path), read_json(path / INDEX)
-    parts, known = classes(index), {**family.parts, **family.optional_parts}
-    if (scheduler := parts.get("scheduler")) != family.parts["scheduler"]:
+    parts, known = classes(index), {**family.required_parts, **family.optional_parts}
+    if (scheduler := parts.get("scheduler")) != family.required_parts["scheduler"]:
         what = f"the scheduler of the pipeline in {path} is no flow matching by Euler steps"
-        fix = f"use a checkpoint that was trained by flow matching, with a {family.parts['scheduler']}"
+        fix = f"use a checkpoint that was trained by flow matching, with a {family.required_parts['scheduler']}"
         raise BadData(what, evidence=f"scheduler: {short(scheduler)}", fix=fix)
     differences = [
         f"{name}: {short(parts.get(name))}"
         for name, wanted in known.items()
-        if (name in parts or name in family.parts) and parts.get(name) != wanted
+        if (name in parts or name in family.required_parts) and parts.get(name) != wanted
     ]
     differences += [
         f"{name}: of the package {short(entry[0])}"  # diffusers would import it

@@ -21,10 +21,10 @@ USUAL_GUIDANCE = {"classifier-free": 4.5, "embedded": 3.5, "none": 1.0}
 class PipelineShape(FlowShape):
     """The sizes of a pipeline. Its words are the bytes of a prompt; `width` is the transformer's.
 
-    A latent covers `scale` pixels on a side, a token of the transformer `patch` latents; there are positions for `grid`
-    tokens on a side. `default_size` is the side of the pictures that the transformer was made for. `guidance` is how a
-    picture is guided: by a second velocity, for the empty prompt; by a number that the transformer reads; or not at
-    all.
+    A latent covers `pixels_per_latent` pixels on a side, a token of the transformer `patch_size` latents; there are
+    positions for `position_grid` tokens on a side. `default_size` is the side of the pictures that the transformer was
+    made for. `guidance_kind` is how a picture is guided: by a second velocity, for the empty prompt; by a number that
+    the transformer reads; or not at all.
     """
 
     kind: ClassVar[str] = "pipeline"
@@ -33,20 +33,20 @@ class PipelineShape(FlowShape):
     prompt_vocabulary: int = BYTES
     prompt_length: int = LONGEST
     default_size: int
-    scale: int
-    patch: int
-    grid: int
-    guidance: Literal["classifier-free", "embedded", "none"]
+    pixels_per_latent: int
+    patch_size: int
+    position_grid: int
+    guidance_kind: Literal["classifier-free", "embedded", "none"]
 
     @property
     def size(self) -> int:
         """The side of a picture, in pixels."""
-        return self.state[1] * self.scale
+        return self.state_shape[1] * self.pixels_per_latent
 
     @property
     def tokens(self) -> int:
         """The number of the transformer's tokens of a picture."""
-        return (self.state[1] // self.patch) ** 2
+        return (self.state_shape[1] // self.patch_size) ** 2
 
     @property
     def graded(self) -> tuple[int, ...]:
@@ -62,20 +62,19 @@ class PipelineShape(FlowShape):
 
 def sized(shape: PipelineShape, settings: Pipeline) -> PipelineShape:
     """The sizes with pictures as a recipe asks for. `Usage` for a size that the transformer does not take."""
-    size, unit = settings.size or shape.default_size, shape.scale * shape.patch
-    if size // unit * unit != size or size > unit * shape.grid:
-        what = (
-            f"pipeline.size is {size}: a side of a picture is a multiple of {unit} pixels, at most {unit * shape.grid}"
-        )
-        raise Usage(what, fix=f"use --pipeline.size {max(unit, min(size // unit, shape.grid) * unit)}")
-    side = size // shape.scale
-    return replace(shape, state=(shape.state[0], side, side))
+    size, unit = settings.size or shape.default_size, shape.pixels_per_latent * shape.patch_size
+    if size // unit * unit != size or size > unit * shape.position_grid:
+        largest = unit * shape.position_grid
+        what = f"pipeline.size is {size}: a side of a picture is a multiple of {unit} pixels, at most {largest}"
+        raise Usage(what, fix=f"use --pipeline.size {max(unit, min(size // unit, shape.position_grid) * unit)}")
+    side = size // shape.pixels_per_latent
+    return replace(shape, state_shape=(shape.state_shape[0], side, side))
 
 
 def guidance_scale(shape: PipelineShape, settings: Pipeline) -> float:
     """The scale of guidance that a recipe asks for, or the usual one. `Usage` for a model that takes none."""
-    scale = USUAL_GUIDANCE[shape.guidance] if settings.guidance is None else settings.guidance
-    if shape.guidance == "none" and scale != 1:
+    scale = USUAL_GUIDANCE[shape.guidance_kind] if settings.guidance is None else settings.guidance
+    if shape.guidance_kind == "none" and scale != 1:
         what = f"pipeline.guidance is {scale}: this transformer was distilled to make pictures without guidance"
         raise Usage(what, evidence="guidance_embeds is false in its config.json", fix="leave pipeline.guidance out")
     return scale

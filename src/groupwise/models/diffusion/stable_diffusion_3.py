@@ -24,7 +24,7 @@ class StableDiffusion3:
     """`StableDiffusion3Pipeline`. The transformer cuts latents into patches, and has a table of positions."""
 
     pipeline_class: ClassVar[str] = "StableDiffusion3Pipeline"
-    parts: ClassVar[Mapping[str, str]] = {
+    required_parts: ClassVar[Mapping[str, str]] = {
         "transformer": "SD3Transformer2DModel", "scheduler": "FlowMatchEulerDiscreteScheduler", "vae": "AutoencoderKL",
         "text_encoder": "CLIPTextModelWithProjection", "tokenizer": "CLIPTokenizer",
         "text_encoder_2": "CLIPTextModelWithProjection", "tokenizer_2": "CLIPTokenizer",
@@ -44,9 +44,15 @@ class StableDiffusion3:
             raise ValueError(f"the transformer has in_channels {channels}, the decoder latent_channels {latents}")
         scale = decoder_scale(vae)
         return PipelineShape(
-            layers=layers, state=(channels, side, side), width=head * heads, default_size=side * scale, scale=scale,
-            patch=patch, grid=grid, guidance="classifier-free",
-        )  # fmt: skip
+            layers=layers,
+            state_shape=(channels, side, side),
+            width=head * heads,
+            default_size=side * scale,
+            pixels_per_latent=scale,
+            patch_size=patch,
+            position_grid=grid,
+            guidance_kind="classifier-free",
+        )
 
     def prompt_tokens(self, path: Path) -> int:
         clip = read_json(path / "tokenizer" / "tokenizer_config.json")

@@ -8,7 +8,7 @@ from groupwise.models.flow.denoise import MOST_STEPS
 from groupwise.models.flow.policy import FlowPolicy
 from groupwise.models.flow.velocity import END, FlowShape
 from groupwise.models.json_fields import whole
-from groupwise.models.kind import Loading, ModelKind
+from groupwise.models.kind import LoadOptions, ModelKind
 from groupwise.models.weights import load_exactly
 
 FLOW = "groupwise_flow"
@@ -20,8 +20,8 @@ class FlowKind(ModelKind):
     """Flow models in the format of this package."""
 
     name = FlowShape.kind
-    described = "a flow model"
-    in_bfloat16 = False
+    description = "a flow model"
+    auto_bfloat16 = False
 
     def recognises(self, path: Path, config: Mapping[str, Any]) -> bool:
         return config.get("model_type") == FLOW
@@ -29,7 +29,7 @@ class FlowKind(ModelKind):
     def shape(self, path: Path, config: Mapping[str, Any], *, trust_remote_code: bool = False) -> FlowShape:
         return flow_shape(config)
 
-    def read(self, path: Path, shape: FlowShape, loading: Loading) -> FlowPolicy:
+    def read(self, path: Path, shape: FlowShape, loading: LoadOptions) -> FlowPolicy:
         policy = FlowPolicy(shape)
         fix = "train it first, or use rings, quilts or glyphs"
         load_exactly(policy, path, loading.convert, "flow model", fix)
@@ -41,7 +41,7 @@ class FlowKind(ModelKind):
     def config(self, model: FlowPolicy) -> dict[str, Any]:
         shape = model.shape
         sizes = {name: getattr(shape, name) for name in ("prompt_vocabulary", "prompt_length", "width", "layers")}
-        return {"model_type": FLOW, "state": list(shape.state), **sizes, "vocab_size": shape.vocabulary}
+        return {"model_type": FLOW, "state": list(shape.state_shape), **sizes, "vocab_size": shape.vocabulary}
 
     def set_up(self, model: FlowPolicy, settings: Mapping[str, Any]) -> None:
         if settings["denoise"] is not None:
@@ -61,7 +61,7 @@ def flow_shape(config: Mapping[str, Any]) -> FlowShape:
     return FlowShape(
         vocabulary=END + 1 + words,
         layers=layers,
-        state=tuple(state),
+        state_shape=tuple(state),
         prompt_vocabulary=words,
         prompt_length=prompt_length,
         width=width,

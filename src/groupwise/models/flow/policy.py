@@ -107,11 +107,11 @@ class FlowPolicy(nn.Module):
         self, batch: Batch, wanted: Sequence[Measure], side_models: Mapping[str, Any]
     ) -> dict[Measure, Float[Tensor, " n"]]:
         """Numbers per trained token. `Usage` for a measure that a flow model does not have."""
-        steps = Steps.of(batch, self)
+        steps = TrainedSteps.of(batch, self)
         forward = steps.forward
         # Leaves: the learner runs backward for each microbatch, also for one that a mask emptied.
-        numbers = {m: torch.zeros_like(steps.now, requires_grad=torch.is_grad_enabled()) for m in wanted}
-        for which, kind in ((~forward, Denoising), (forward, Renoising)):
+        numbers = {m: torch.zeros_like(steps.times, requires_grad=torch.is_grad_enabled()) for m in wanted}
+        for which, kind in ((~forward, DenoisingMeasures), (forward, RenoisingMeasures)):
             if bool(which.any()):
                 part = kind(steps.take(which), self, side_models)
                 numbers = {m: x.masked_scatter(which, part(m).to(x)) for m, x in numbers.items()}
@@ -119,16 +119,16 @@ class FlowPolicy(nn.Module):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Steps:
+class TrainedSteps:
     """The trained steps of a batch: times, words, and the arrays of their actions."""
 
-    now: Float[Tensor, " n"]
-    then: Float[Tensor, " n"]
+    times: Float[Tensor, " n"]
+    next_times: Float[Tensor, " n"]
     prompt_tokens: Int[Tensor, "n prompt_length"]
     actions: tuple[Float[Tensor, " count *state"], ...]
 
     @classmethod
-    def of(cls, batch: Batch, policy: FlowPolicy) -> "Steps":
+    def of(cls, batch: Batch, policy: FlowPolicy) -> "TrainedSteps":
         rows = list(zip(batch.sequences.index.tolist(), batch.token_index.tolist()))
         samples, dtype_device = batch.samples, policy.dtype_device
         spans = list(pairwise(policy.times))
@@ -142,11 +142,11 @@ class Steps:
     @property
     def forward(self) -> Tensor:
         """For each step, whether it belongs to the forward process: its action is noise and data."""
-        return torch.tensor([len(a) == 2 for a in self.actions], dtype=torch.bool, device=self.now.device)
+        return torch.tensor([len(a) == 2 for a in self.actions], dtype=torch.bool, device=self.times.device)
 
-    def take(self, which: Tensor) -> "Steps":
+    def take(self, which: Tensor) -> "TrainedSteps":
         actions = tuple(a for a, chosen in zip(self.actions, which.tolist()) if chosen)
-        return Steps(self.now[which], self.then[which], self.prompt_tokens[which], actions)
+        return TrainedSteps(self.times[which], self.next_times[which], self.prompt_tokens[which], actions)
 
 
 class StepMeasures:
@@ -157,7 +157,7 @@ class StepMeasures:
     """The states at which velocities are computed."""
     measures: Mapping[type, Callable[[Any], Tensor]]
 
-    def __init__(self, steps: Steps, policy: FlowPolicy, side_models: Mapping[str, Any]) -> None:
+    def __init__(self, steps: TrainedSteps, policy: FlowPolicy, side_models: Mapping[str, Any]) -> None:
         self.steps, self.policy, self.side_models = steps, policy, side_models
         self.arrays = torch.stack(steps.actions).unbind(1)
         self._velocities: dict[str, TokenStates] = {}
@@ -170,7 +170,7 @@ class StepMeasures:
     def velocity(self, model: str = "policy") -> TokenStates:
         """The velocity of a model at the states before the steps."""
         if model not in self._velocities:
-            now, words = self.steps.now, self.steps.prompt_tokens
+            now, words = self.steps.times, self.steps.prompt_tokens
             with torch.set_grad_enabled(model == "policy" and torch.is_grad_enabled()):
                 network = self.policy.velocity if model == "policy" else self.side_models[model].velocity
                 self._velocities[model] = network(self.states, now, words)
@@ -186,7 +186,7 @@ class StepMeasures:
         return computed(measure)
 
 
-class Denoising(StepMeasures):
+class DenoisingMeasures(StepMeasures):
     """Measures of denoising steps with noise: state before, state after, and the engine's mean."""
 
     step_kind = "a denoising step"
@@ -203,7 +203,7 @@ class Denoising(StepMeasures):
 
     def step(self, model: str) -> tuple[TokenStates, Float[Tensor, " n"]]:
         """Mean and standard deviation of the steps under a model."""
-        return self.policy.denoise.noise(self.states, self.velocity(model), self.steps.now, self.steps.then)
+        return self.policy.denoise.noise(self.states, self.velocity(model), self.steps.times, self.steps.next_times)
 
     @cached_property
     def std(self) -> Float[Tensor, " n"]:
@@ -212,36 +212,36 @@ class Denoising(StepMeasures):
     def constant(self, measure: StepConstant) -> Float[Tensor, " n"]:
         match measure.quantity:
             case "dt":
-                return self.steps.now - self.steps.then
+                return self.steps.times - self.steps.next_times
             case "std":
                 return self.std
             case "sensitivity":
-                return sensitivity(self.policy.denoise.noise, self.states, self.steps.now, self.steps.then)
+                return sensitivity(self.policy.denoise.noise, self.states, self.steps.times, self.steps.next_times)
 
     def kl(self, measure: StepKL) -> Float[Tensor, " n"]:
         other = self.arrays[2] if measure.model == "policy" else self.step(measure.model)[0]
         return mean_square((self.step("policy")[0] - other) / wide(self.std, other)) / 2
 
 
-class Renoising(StepMeasures):
+class RenoisingMeasures(StepMeasures):
     """Measures of steps of the forward process: noise and data."""
 
     step_kind = "a step of the forward process"
 
     def prepare(self) -> None:
-        now = wide(self.steps.now, self.arrays[0])
+        now = wide(self.steps.times, self.arrays[0])
         self.states = (1 - now) * self.arrays[1] + now * self.arrays[0]
         self.measures = {
             Logp: lambda m: -mean_square(self.velocity(m.model) - (self.arrays[0] - self.arrays[1])) / 2,
-            Entropy: lambda m: torch.full_like(self.steps.now, 0.5 * math.log(2 * math.pi * math.e)),
-            StepConstant: lambda m: self.steps.now if m.quantity == "dt" else torch.ones_like(self.steps.now),
+            Entropy: lambda m: torch.full_like(self.steps.times, 0.5 * math.log(2 * math.pi * math.e)),
+            StepConstant: lambda m: self.steps.times if m.quantity == "dt" else torch.ones_like(self.steps.times),
             ImplicitError: self.implicit_error,
             VelocityGap: lambda m: mean_square(self.velocity() - self.velocity(m.model)),
         }
 
     def implicit_error(self, measure: ImplicitError) -> Float[Tensor, " n"]:
         mixture = measure.beta * self.velocity() + (1 - measure.beta) * self.velocity(measure.model)
-        error = self.states - wide(self.steps.now, mixture) * mixture - self.arrays[1]
+        error = self.states - wide(self.steps.times, mixture) * mixture - self.arrays[1]
         return mean_square(error) / error.detach().abs().flatten(1).mean(1).clamp(min=1e-5)
 
 

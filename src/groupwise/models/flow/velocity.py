@@ -10,7 +10,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from groupwise.data import Ids
-from groupwise.models.decoder.decoder import Sizes
+from groupwise.models.decoder.decoder import ModelSizes
 from groupwise.models.flow.denoise import MOST_STEPS
 
 __all__ = ["FlowShape", "Velocity"]
@@ -21,7 +21,7 @@ END = MOST_STEPS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FlowShape(Sizes):
+class FlowShape(ModelSizes):
     """The sizes of a flow model: the shape of its states, its `prompt_vocabulary`, and the `prompt_length` in words."""
 
     kind: ClassVar[str] = "flow"
@@ -32,7 +32,7 @@ class FlowShape(Sizes):
     kv_heads: int = 0
     head_dim: int = 0
     positions: int = 1 << 20
-    state: tuple[int, ...]
+    state_shape: tuple[int, ...]
     prompt_vocabulary: int
     prompt_length: int
     width: int
@@ -40,7 +40,7 @@ class FlowShape(Sizes):
     @property
     def graded(self) -> tuple[int, ...]:
         """The shape of the final state that verifiers see."""
-        return self.state
+        return self.state_shape
 
     @property
     def prompt(self) -> str:
@@ -57,7 +57,7 @@ class Velocity(nn.Module):
 
     def __init__(self, shape: FlowShape) -> None:
         super().__init__()
-        self.shape, size, width = shape, prod(shape.state), shape.width
+        self.shape, size, width = shape, prod(shape.state_shape), shape.width
         self.enter = nn.Linear(size, width)
         self.time = nn.Linear(1 + 2 * len(FREQUENCIES), width)
         self.word = nn.Embedding(shape.prompt_length * shape.prompt_vocabulary, width)

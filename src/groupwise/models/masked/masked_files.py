@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from groupwise.models.json_fields import mapping, real, short, whole
-from groupwise.models.kind import Loading, ModelKind
+from groupwise.models.kind import LoadOptions, ModelKind
 from groupwise.models.masked.policy import MaskedPolicy
 from groupwise.models.masked.predictor import MaskedShape
 from groupwise.models.masked.unmask import MOST_UNMASKING_STEPS, Unmask
@@ -29,8 +29,8 @@ class MaskedKind(ModelKind):
     """Masked models in the format of this package."""
 
     name = MaskedShape.kind
-    described = "a masked model"
-    in_bfloat16 = False
+    description = "a masked model"
+    auto_bfloat16 = False
 
     def recognises(self, path: Path, config: Mapping[str, Any]) -> bool:
         return config.get("model_type") == MASKED
@@ -38,7 +38,7 @@ class MaskedKind(ModelKind):
     def shape(self, path: Path, config: Mapping[str, Any], *, trust_remote_code: bool = False) -> MaskedShape:
         return masked_shape(config)
 
-    def read(self, path: Path, shape: MaskedShape, loading: Loading) -> MaskedPolicy:
+    def read(self, path: Path, shape: MaskedShape, loading: LoadOptions) -> MaskedPolicy:
         policy = MaskedPolicy(shape, stored_unmask(path))
         fix = "train it first, or use the model beads"
         load_exactly(policy, path, loading.convert, "masked model", fix)

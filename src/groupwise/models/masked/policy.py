@@ -12,7 +12,7 @@ from groupwise.core import Usage
 from groupwise.data import Batch, Entropy, Ids, Logp, Measure
 from groupwise.models.masked.predictor import MaskedShape, Predictor
 from groupwise.models.masked.unmask import Unmask, UnmaskingSchedule
-from groupwise.models.masked.unmasking_actions import Commit, Knobs, decode_masked
+from groupwise.models.masked.unmasking_actions import CellCommit, DrawnKnobs, decode_masked
 from groupwise.models.sampling import logprob_dtype
 
 __all__ = ["MaskedPolicy"]
@@ -70,7 +70,7 @@ class MaskedPolicy(nn.Module):
                     f"a masked policy does not compute the measure {measure}",
                     fix="remove the component that needs it: a masked policy has log-probs and entropies",
                 )
-        actions = Actions.of(batch, self)
+        actions = BatchActions.of(batch, self)
         models = {"policy": self, **side_models}
         names = {measure.model if isinstance(measure, Logp) else "policy" for measure in wanted}
         numbers: dict[str, tuple[Tensor, Tensor]] = {}
@@ -84,7 +84,7 @@ class MaskedPolicy(nn.Module):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Actions:
+class BatchActions:
     """The trained tokens of a batch: which are commits and which are knobs, and what their log-probs need.
 
     A canvas of several commits is forwarded once: `canvas_row` is the canvas of each commit.
@@ -102,15 +102,15 @@ class Actions:
     knob_values: Float[Tensor, "k 2"]
 
     @classmethod
-    def of(cls, batch: Batch, policy: MaskedPolicy) -> "Actions":
-        at: dict[type, list[int]] = {Commit: [], Knobs: []}
+    def of(cls, batch: Batch, policy: MaskedPolicy) -> "BatchActions":
+        at: dict[type, list[int]] = {CellCommit: [], DrawnKnobs: []}
         rows: dict[tuple[Ids, bytes], int] = {}
         canvases, row, cell, symbol, temperature, step, values = [], [], [], [], [], [], []
         for i, (s, t) in enumerate(zip(batch.sequences.index.tolist(), batch.token_index.tolist())):
             sample = batch.samples[s]
             action = decode_masked(sample.actions[t])
             at[type(action)].append(i)
-            if isinstance(action, Knobs):
+            if isinstance(action, DrawnKnobs):
                 step.append(action.step)
                 values.append(action.values.tolist())
                 continue
@@ -124,7 +124,7 @@ class Actions:
             temperature.append(action.temperature)
         dtype_device, long = policy.dtype_device, {"device": policy.dtype_device["device"], "dtype": torch.long}
         return cls(
-            commit_index=torch.tensor(at[Commit], **long), knob_index=torch.tensor(at[Knobs], **long),
+            commit_index=torch.tensor(at[CellCommit], **long), knob_index=torch.tensor(at[DrawnKnobs], **long),
             canvases=torch.tensor(canvases, **long).view(-1, policy.shape.cells),
             prompt_tokens=policy.words([words for words, _ in rows]),
             canvas_row=torch.tensor(row, **long), cell=torch.tensor(cell, **long), symbol=torch.tensor(symbol, **long),

@@ -9,14 +9,14 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from groupwise.data import Ids
-from groupwise.models.decoder.decoder import Sizes
+from groupwise.models.decoder.decoder import ModelSizes
 from groupwise.models.masked.unmask import MOST_UNMASKING_STEPS
 
 __all__ = ["MaskedShape", "Predictor"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MaskedShape(Sizes):
+class MaskedShape(ModelSizes):
     """The sizes of a masked model: its `cells`, the `symbols` that fill them, `prompt_vocabulary`, and `prompt_length`.
 
     Ids are, in this order: the knobs of a step, the end token, the commit of a symbol, a symbol, and a word.

@@ -6,13 +6,13 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float32, Int64
 
-__all__ = ["Commit", "Knobs", "decode_masked", "encode_commits", "encode_knobs"]
+__all__ = ["CellCommit", "DrawnKnobs", "decode_masked", "encode_commits", "encode_knobs"]
 
 KNOBS, COMMIT = b"knob", b"comm"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Knobs:
+class DrawnKnobs:
     """The knobs of a step as the schedule drew them, before they become a temperature and a share."""
 
     step: int
@@ -20,7 +20,7 @@ class Knobs:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Commit:
+class CellCommit:
     """The commit of one cell in a step: the canvas before the step, and the temperature of the draw.
 
     The committed symbol is the sample's token.
@@ -51,13 +51,13 @@ def encode_commits(
     return [COMMIT + struct.pack("<IIf", step, cell, temperature) + content for cell in cells.tolist()]
 
 
-def decode_masked(action: bytes) -> Knobs | Commit:
+def decode_masked(action: bytes) -> DrawnKnobs | CellCommit:
     """The action in these bytes. ValueError if they are no action of a masked policy."""
     if action.startswith(KNOBS):
-        return Knobs(struct.unpack_from("<I", action, 4)[0], np.frombuffer(action, "<f4", offset=8))
+        return DrawnKnobs(struct.unpack_from("<I", action, 4)[0], np.frombuffer(action, "<f4", offset=8))
     if not action.startswith(COMMIT):
         raise ValueError(
             "these bytes are not an action of a masked policy\ngive an entry of Sample.actions of a masked sample"
         )
     step, cell, temperature = struct.unpack_from("<IIf", action, 4)
-    return Commit(step, cell, temperature, np.frombuffer(action, "<u2", offset=16).astype(np.int64))
+    return CellCommit(step, cell, temperature, np.frombuffer(action, "<u2", offset=16).astype(np.int64))

@@ -7,12 +7,14 @@ from typing import Any
 from groupwise.data import Finish
 from groupwise.models import Tokenizer
 from groupwise.rollout.agents.chat_request import POLICY, ChatRequest
-from groupwise.rollout.agents.episode import Answered
+from groupwise.rollout.agents.episode import AnsweredCall
 
 __all__ = ["reply_of", "stream_of"]
 
 
-def reply_of(request: ChatRequest, answers: Sequence[Answered], identity: str, tokenizer: Tokenizer) -> dict[str, Any]:
+def reply_of(
+    request: ChatRequest, answers: Sequence[AnsweredCall], identity: str, tokenizer: Tokenizer
+) -> dict[str, Any]:
     """The reply to a request. `system_fingerprint` is the version of the weights; there is no clock in it."""
     chat = request.text is None
     choices = []
@@ -21,15 +23,19 @@ def reply_of(request: ChatRequest, answers: Sequence[Answered], identity: str, t
         logprobs = _logprobs(one, tokenizer) if request.logprobs and chat else None
         choices.append({"index": i, **content, "finish_reason": finish_of(one), "logprobs": logprobs})
     first = answers[0]
-    prompt, answer = len(first.sample.context) + first.start, sum(len(one.tokens) for one in answers)
+    prompt, answer = len(first.sample.context) + first.answer_start, sum(len(one.tokens) for one in answers)
     return {
-        "id": identity, "object": "chat.completion" if chat else "text_completion", "created": 0, "model": POLICY,
-        "choices": choices, "system_fingerprint": f"version-{max(first.sample.origin[first.start :], default=0)}",
+        "id": identity,
+        "object": "chat.completion" if chat else "text_completion",
+        "created": 0,
+        "model": POLICY,
+        "choices": choices,
+        "system_fingerprint": f"version-{max(first.sample.origin[first.answer_start :], default=0)}",
         "usage": {"prompt_tokens": prompt, "completion_tokens": answer, "total_tokens": prompt + answer},
-    }  # fmt: skip
+    }
 
 
-def finish_of(answer: Answered) -> str:
+def finish_of(answer: AnsweredCall) -> str:
     """The reason in OpenAI's words. An answer that its own limit ended has no finish of its sample yet."""
     if answer.calls:
         return "tool_calls"
@@ -58,11 +64,11 @@ def stream_of(request: ChatRequest, reply: dict[str, Any]) -> Iterator[bytes]:
     yield b"data: [DONE]\n\n"
 
 
-def _logprobs(answer: Answered, tokenizer: Tokenizer) -> dict[str, Any] | None:
+def _logprobs(answer: AnsweredCall, tokenizer: Tokenizer) -> dict[str, Any] | None:
     """The log-prob of each token of an answer, as it was sampled; None for an untrained one, which keeps none."""
     if not answer.plan.trained:
         return None
-    pairs = zip(answer.tokens, answer.sample.logp[answer.start :])
+    pairs = zip(answer.tokens, answer.sample.logp[answer.answer_start :])
     texts = [(tokenizer.decode([token]), logp) for token, logp in pairs]
     content = [{"token": t, "logprob": p, "bytes": list(t.encode()), "top_logprobs": []} for t, p in texts]
     return {"content": content}

@@ -10,9 +10,9 @@ from typing import Any
 
 from groupwise.rollout.agents.chat_reply import reply_of, stream_of
 from groupwise.rollout.agents.chat_request import POLICY, ChatRequest, RequestError, chat_request, text_request
-from groupwise.rollout.agents.episode import Answered, Episode
+from groupwise.rollout.agents.episode import AnsweredCall, Episode
 
-__all__ = ["Endpoint", "Opened", "Reply"]
+__all__ = ["Endpoint", "HttpReply", "OpenEpisode"]
 
 MOST_BYTES = 16 << 20
 """The most bytes of a request's body."""
@@ -26,7 +26,7 @@ PATHS: dict[str, Callable[[Any, Sequence[str]], ChatRequest]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Reply:
+class HttpReply:
     """The status, content type and body of a reply."""
 
     status: int
@@ -34,7 +34,7 @@ class Reply:
     body: bytes
 
     @classmethod
-    def of(cls, error: RequestError) -> "Reply":
+    def of(cls, error: RequestError) -> "HttpReply":
         """The reply that is an error, in OpenAI's form."""
         return cls(error.status, JSON, json.dumps(error.body).encode())
 
@@ -45,19 +45,19 @@ class Call:
 
     request: ChatRequest
     identity: str
-    answers: "asyncio.Task[list[Answered]]"
+    answers: "asyncio.Task[list[AnsweredCall]]"
 
 
 @dataclass(slots=True, eq=False)
-class Opened:
-    """An episode whose requests are answered. `failed` gets an error that ends the run, such as a lost engine.
+class OpenEpisode:
+    """An episode whose requests are answered. `failure` gets an error that ends the run, such as a lost engine.
 
     `calls` are the requests that run, `abandoned` those whose client hung up before the reply, and `count` is the
     number of all so far.
     """
 
     episode: Episode
-    failed: asyncio.Future[None]
+    failure: asyncio.Future[None]
     calls: set[Call] = field(default_factory=set)
     abandoned: list[Call] = field(default_factory=list)
     count: int = 0
@@ -69,21 +69,21 @@ class Opened:
             self.abandoned.remove(repeated)
             return repeated
         kind = "chatcmpl" if request.text is None else "cmpl"
-        identity = f"{kind}-{self.episode.draw.id}-{self.episode.number}-{self.count}"
+        identity = f"{kind}-{self.episode.draw.id}-{self.episode.episode_index}-{self.count}"
         self.count += 1
         call = Call(request, identity, asyncio.ensure_future(self._answers(request)))
         self.calls.add(call)
         call.answers.add_done_callback(lambda _: self.calls.discard(call))
         return call
 
-    async def _answers(self, request: ChatRequest) -> list[Answered]:
+    async def _answers(self, request: ChatRequest) -> list[AnsweredCall]:
         try:
             return await self.episode.answer(request)
         except RequestError:
             raise
         except Exception as error:
-            if not self.failed.done():
-                self.failed.set_exception(error)
+            if not self.failure.done():
+                self.failure.set_exception(error)
             raise RequestError("the run cannot answer", status=500, code="engine_failed") from error
 
     async def close(self) -> None:
@@ -92,31 +92,31 @@ class Opened:
         for task in running:
             task.cancel()
         await asyncio.gather(*running, *(call.answers for call in self.abandoned), return_exceptions=True)
-        self.failed.cancel()
+        self.failure.cancel()
 
 
 @dataclass(slots=True, eq=False)
 class Endpoint:
     """Answers the requests of the open episodes. The key of a request names its episode, and expires with it.
 
-    Any name in `models` is the policy; another one is an error, so that the policy never plays a judge.
+    Any name in `model_names` is the policy; another one is an error, so that the policy never plays a judge.
     """
 
-    models: Sequence[str] = (POLICY,)
-    opened: dict[str, Opened] = field(default_factory=dict)
+    model_names: Sequence[str] = (POLICY,)
+    open_episodes: dict[str, OpenEpisode] = field(default_factory=dict)
 
     @asynccontextmanager
-    async def open(self, episode: Episode) -> AsyncIterator[tuple[str, Opened]]:
+    async def open(self, episode: Episode) -> AsyncIterator[tuple[str, OpenEpisode]]:
         """A context in which an episode is open, with its key."""
         key = f"sk-{secrets.token_hex(24)}"
-        opened = self.opened[key] = Opened(episode, asyncio.get_running_loop().create_future())
+        opened = self.open_episodes[key] = OpenEpisode(episode, asyncio.get_running_loop().create_future())
         try:
             yield key, opened
         finally:
-            del self.opened[key]
+            del self.open_episodes[key]
             await opened.close()
 
-    async def answer(self, method: str, path: str, authorization: str, body: bytes) -> Reply:
+    async def answer(self, method: str, path: str, authorization: str, body: bytes) -> HttpReply:
         """The reply to a request. All errors are replies, in OpenAI's form.
 
         If the caller is cancelled, its client has hung up. The answer is generated all the same and stays in the
@@ -127,11 +127,11 @@ class Endpoint:
             opened = self._opened(authorization)
             if path == MODELS:
                 shared = {"object": "model", "created": 0, "owned_by": "groupwise"}
-                models = [{"id": name, **shared} for name in self.models]
-                return Reply(200, JSON, json.dumps({"object": "list", "data": models}).encode())
-            return await self._answer(opened, PATHS[path](_json(body), self.models))
+                models = [{"id": name, **shared} for name in self.model_names]
+                return HttpReply(200, JSON, json.dumps({"object": "list", "data": models}).encode())
+            return await self._answer(opened, PATHS[path](_json(body), self.model_names))
         except RequestError as error:
-            return Reply.of(error)
+            return HttpReply.of(error)
 
     def check(self, method: str, path: str, authorization: str, size: int = 0) -> None:
         """Raise the RequestError of a request that is refused whatever its body of `size` bytes is."""
@@ -144,14 +144,14 @@ class Endpoint:
         if size > MOST_BYTES:
             raise RequestError(f"the body has more than {MOST_BYTES:,} bytes", status=413, code="request_too_large")
 
-    def _opened(self, authorization: str) -> Opened:
+    def _opened(self, authorization: str) -> OpenEpisode:
         """The open episode of a request's key."""
-        opened = self.opened.get(authorization.removeprefix("Bearer ").strip())
+        opened = self.open_episodes.get(authorization.removeprefix("Bearer ").strip())
         if opened is None:
             raise RequestError("the key belongs to no running episode", status=401, code="invalid_api_key")
         return opened
 
-    async def _answer(self, opened: Opened, request: ChatRequest) -> Reply:
+    async def _answer(self, opened: OpenEpisode, request: ChatRequest) -> HttpReply:
         call = opened.call(request)
         try:
             answers = await asyncio.shield(call.answers)
@@ -162,8 +162,8 @@ class Endpoint:
             raise
         reply = reply_of(request, answers, call.identity, opened.episode.tokenizer)
         if request.stream:
-            return Reply(200, EVENTS, b"".join(stream_of(request, reply)))
-        return Reply(200, JSON, json.dumps(reply).encode())
+            return HttpReply(200, EVENTS, b"".join(stream_of(request, reply)))
+        return HttpReply(200, JSON, json.dumps(reply).encode())
 
 
 def _json(body: bytes) -> Any:

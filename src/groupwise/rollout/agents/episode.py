@@ -23,60 +23,61 @@ from groupwise.data import (
     Sampling,
 )
 from groupwise.data.rollout_json import to_json
-from groupwise.environments import Call as ToolCall
 from groupwise.environments import CallFormat, MalformedCall
+from groupwise.environments import ToolCall as ToolCall
 from groupwise.models import Template, Tokenizer, without_second_end
 from groupwise.rollout.agents.chat_request import ChatRequest, RequestError, meaning
 from groupwise.rollout.gather_coroutines import together
 
-__all__ = ["Answered", "Episode", "Plan"]
+__all__ = ["AnsweredCall", "CallPlan", "Episode"]
 
 MOST_CALLS = 1024
 """The most requests of an episode: an agent in a loop ends there."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class CallPlan:
     """What is generated for a request: the ids before the answer, its limit and sampling, and its random stream.
 
-    `parent` is the number of the earlier call that it continues, with the new ids `inserted`; a call without a parent
+    `parent` is the number of the earlier call that it continues, with the new ids `inserted_ids`; a call without a parent
     has the prompt `context`. `sampling` replaces the policy's, and an answer of another distribution is not `trained`.
-    The answer to a `chat` may have tool calls. `messages` are the request's new ones, for people to read.
+    The answer to a `is_chat` may have tool calls. `messages` are the request's new ones, for people to read.
     """
 
     stream: Ids = ()
     context: Ids = ()
     parent: int | None = None
-    inserted: Ids = ()
+    inserted_ids: Ids = ()
     limit: int | None = None
     sampling: Sampling | None = None
     trained: bool = True
-    chat: bool = True
+    is_chat: bool = True
     messages: tuple[AgentMessage, ...] = field(default=(), compare=False)
 
 
 @dataclass(slots=True, eq=False)
-class Answered:
-    """A call with its answer. `sample` is the conversation up to the answer, whose tokens begin at `start`.
+class AnsweredCall:
+    """A call with its answer. `sample` is the conversation up to the answer, whose tokens begin at `answer_start`.
 
-    `history` is the meaning of the conversation's messages, with the answer's, and `tools` that of its tools. A `full`
-    conversation has no room for the request's messages: its answer is empty, and so are all that continue it.
+    `history` is the meaning of the conversation's messages, with the answer's, and `tools` that of its tools. A
+    `out_of_room` conversation has no room for the request's messages: its answer is empty, and so are all that continue
+    it.
     """
 
-    plan: Plan
+    plan: CallPlan
     sample: Sample
-    start: int
+    answer_start: int
     text: str = ""
     calls: Sequence[ToolCall] = ()
     malformed: bool = False
-    full: bool = False
+    out_of_room: bool = False
     history: tuple[Any, ...] = ()
     tools: str = ""
 
     @property
     def tokens(self) -> Ids:
         """The tokens of the answer."""
-        return self.sample.tokens[self.start :]
+        return self.sample.tokens[self.answer_start :]
 
     @property
     def message(self) -> dict[str, Any]:
@@ -111,16 +112,16 @@ class Episode:
 
     sampler: Sampler
     draw: Draw
-    number: int
+    episode_index: int
     template: Template
     format: CallFormat
     temperature: float
     """The policy's temperature in training: a request with another one gets an untrained answer."""
-    unordered: Callable[[], object] = lambda: None
+    on_unordered: Callable[[], object] = lambda: None
     """Called for an equal request at the same time: their numbers then depend on their order."""
-    answered: dict[int, Answered] = field(default_factory=dict)
+    answered_calls: dict[int, AnsweredCall] = field(default_factory=dict)
     """The calls by number, in the order of their requests."""
-    requests: int = 0
+    request_count: int = 0
     _counts: Counter[bytes] = field(default_factory=Counter)
     _open: Counter[bytes] = field(default_factory=Counter)
     _running: int = 0
@@ -131,15 +132,15 @@ class Episode:
         """The tokenizer of the policy."""
         return self.template.tokenizer
 
-    async def answer(self, request: ChatRequest) -> list[Answered]:
+    async def answer(self, request: ChatRequest) -> list[AnsweredCall]:
         """The `n` answers to a request. RequestError if it has none."""
-        first, self.requests = self.requests, self.requests + request.n
-        if self.requests > MOST_CALLS:
+        first, self.request_count = self.request_count, self.request_count + request.n
+        if self.request_count > MOST_CALLS:
             raise RequestError(f"an episode has at most {MOST_CALLS} calls", status=429, code="rate_limit_exceeded")
         plan = self._planned(request)
         content = self._content(plan)
         if self._open[content]:
-            self.unordered()
+            self.on_unordered()
         plans = [replace(plan, stream=self._stream(content, plan)) for _ in range(request.n)]
         self._open[content] += 1
         self._running += 1
@@ -149,7 +150,7 @@ class Episode:
             self._open[content] -= 1
             self._running -= 1
             self._release()
-        for one in answers if plan.chat else ():
+        for one in answers if plan.is_chat else ():
             one.history, one.tools = (*request.meanings, one.meaning), _canonical(request.tools)
         turn = asyncio.get_running_loop().create_future()
         self._waiting.append((first, turn))
@@ -157,27 +158,27 @@ class Episode:
         await turn
         return answers
 
-    async def generate(self, number: int, plan: Plan, stop: Sequence[str] | None = None) -> Answered:
+    async def generate(self, number: int, plan: CallPlan, stop: Sequence[str] | None = None) -> AnsweredCall:
         """Generate the answer of the call with this number, and keep it. Its text ends before the request's `stop`."""
-        parent = None if plan.parent is None else self.answered[plan.parent]
+        parent = None if plan.parent is None else self.answered_calls[plan.parent]
         base = self._base(plan)
-        if parent is not None and (parent.full or len(base.tokens) >= base.limit):
+        if parent is not None and (parent.out_of_room or len(base.tokens) >= base.limit):
             full = parent.sample.with_finish(Finish.length)
-            answer = Answered(plan, full, len(full.tokens), full=True)
+            answer = AnsweredCall(plan, full, len(full.tokens), out_of_room=True)
         else:
             sample = replace(base, stream=plan.stream)
             sample = await self.sampler.extend(sample, limit=plan.limit, sampling=plan.sampling)
-            answer = Answered(plan, sample if plan.trained else _untrained(sample, len(base.tokens)), len(base.tokens))
+            answer = AnsweredCall(plan, sample if plan.trained else _untrained(sample, len(base.tokens)), len(base.tokens))
             answer.text = _before(self.tokenizer.decode(answer.tokens), stop or ())
-        if plan.chat:
+        if plan.is_chat:
             try:
                 answer.text, answer.calls = self.format.parse(answer.text)
             except MalformedCall:
                 answer.malformed = True
-        self.answered[number] = answer
+        self.answered_calls[number] = answer
         return answer
 
-    def _planned(self, request: ChatRequest) -> Plan:
+    def _planned(self, request: ChatRequest) -> CallPlan:
         """The plan of a request, without its stream."""
         policy, wanted = self.sampler.sampling, request.temperature
         trained = wanted is None or wanted == self.temperature
@@ -187,10 +188,10 @@ class Episode:
             settings: dict[str, Any] = {"limit": request.limit, "trained": trained, "chat": request.text is None}
             settings["sampling"] = None if sampling == policy else sampling
             if (number := self._parent(request)) is None:
-                return Plan(context=self._opening(request), messages=request.new_messages(), **settings)
-            parent = self.answered[number]
+                return CallPlan(context=self._opening(request), messages=request.new_messages(), **settings)
+            parent = self.answered_calls[number]
             settings["messages"] = request.new_messages(len(parent.history))
-            return Plan(parent=number, inserted=self._inserted(parent, request), **settings)
+            return CallPlan(parent=number, inserted_ids=self._inserted(parent, request), **settings)
         except BadData as error:
             raise RequestError(f"{error.what}; {error.fix}") from error
         except ValueError as error:
@@ -212,44 +213,44 @@ class Episode:
         meanings, tools = request.meanings, _canonical(request.tools)
         fitting = [
             number
-            for number, one in self.answered.items()
+            for number, one in self.answered_calls.items()
             if one.history
             and one.tools == tools
             and len(one.history) < len(meanings)
             and meanings[: len(one.history)] == one.history
             and all(role != "assistant" for role, *_ in meanings[len(one.history) :])
         ]
-        longest = max((len(self.answered[number].history) for number in fitting), default=0)
-        fitting = [number for number in fitting if len(self.answered[number].history) == longest]
-        return min(fitting, key=lambda number: self.answered[number].plan.stream, default=None)
+        longest = max((len(self.answered_calls[number].history) for number in fitting), default=0)
+        fitting = [number for number in fitting if len(self.answered_calls[number].history) == longest]
+        return min(fitting, key=lambda number: self.answered_calls[number].plan.stream, default=None)
 
-    def _inserted(self, parent: Answered, request: ChatRequest) -> Ids:
+    def _inserted(self, parent: AnsweredCall, request: ChatRequest) -> Ids:
         """The ids between a call's answer and the next one, in the template's frame."""
         ids = self.template.later_messages(request.messages[len(parent.history) :])
         return without_second_end(self.tokenizer, parent.sample.tokens, ids)
 
-    def _base(self, plan: Plan) -> Sample:
+    def _base(self, plan: CallPlan) -> Sample:
         """The sample before the answer of a plan. Its tokens end with the new messages."""
         if plan.parent is None:
             (start,) = self.sampler.start(plan.context)
             return start
-        parent = self.answered[plan.parent].sample
-        return parent.insert(plan.inserted, ENVIRONMENT).with_finish(None)
+        parent = self.answered_calls[plan.parent].sample
+        return parent.insert(plan.inserted_ids, ENVIRONMENT).with_finish(None)
 
-    def _content(self, plan: Plan) -> bytes:
+    def _content(self, plan: CallPlan) -> bytes:
         """A digest of the tokens before an answer and of its settings."""
         base = self._base(plan)
         return _digest(
             base.context + base.tokens, [plan.limit, None if plan.sampling is None else to_json(plan.sampling)]
         )
 
-    def _stream(self, content: bytes, plan: Plan) -> Ids:
+    def _stream(self, content: bytes, plan: CallPlan) -> Ids:
         """The key of a call's random numbers within its draw."""
         count = self._counts[content]
         self._counts[content] += 1
-        if not count and plan == Plan(context=self.draw.prompt.token_ids):
-            return (self.number,)
-        return self.number, int.from_bytes(content[:8], "little") >> 1, count  # below 2**63, as on the wire
+        if not count and plan == CallPlan(context=self.draw.prompt.token_ids):
+            return (self.episode_index,)
+        return self.episode_index, int.from_bytes(content[:8], "little") >> 1, count  # below 2**63, as on the wire
 
     def _release(self) -> None:
         """Return the answers that wait, in the order of their requests, if no request of the episode runs."""
@@ -269,22 +270,22 @@ class Episode:
         after the common tokens. So each token is in one sample, and no order of arrival matters.
         """
         children: dict[int | None, list[int]] = {}
-        for number, one in sorted(self.answered.items(), key=lambda pair: pair[1].plan.stream):
+        for number, one in sorted(self.answered_calls.items(), key=lambda pair: pair[1].plan.stream):
             children.setdefault(one.plan.parent, []).append(number)
-        paths = sorted(_paths(children), key=lambda path: self.answered[path[0]].plan.stream)
-        paths.sort(key=lambda path: max(self.answered) not in path)
+        paths = sorted(_paths(children), key=lambda path: self.answered_calls[path[0]].plan.stream)
+        paths.sort(key=lambda path: max(self.answered_calls) not in path)
         return tuple(self._sample(path, "answer" if i == 0 else THREAD) for i, path in enumerate(paths))
 
     @property
     def last(self) -> Sample:
         """The last answer as a sample, for the verifier."""
-        last = self.answered[max(self.answered)]
-        return last.sample.after(last.start)
+        last = self.answered_calls[max(self.answered_calls)]
+        return last.sample.after(last.answer_start)
 
     def _sample(self, path: Sequence[int], role: str) -> Sample:
         """The sample of calls that continue each other."""
-        calls = [self.answered[number] for number in path]
-        at, sample = calls[0].start, calls[-1].sample
+        calls = [self.answered_calls[number] for number in path]
+        at, sample = calls[0].answer_start, calls[-1].sample
         counts = {
             REQUESTS: len(calls),
             "calls": sum(len(one.calls) for one in calls),

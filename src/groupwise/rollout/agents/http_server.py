@@ -17,7 +17,7 @@ import h11
 
 from groupwise.core import MissingRequirement, is_this_machine
 from groupwise.rollout.agents.chat_request import RequestError
-from groupwise.rollout.agents.endpoint import MOST_BYTES, Endpoint, Reply
+from groupwise.rollout.agents.endpoint import MOST_BYTES, Endpoint, HttpReply
 
 __all__ = ["EndpointServer"]
 
@@ -134,7 +134,7 @@ class Connection:
             if not isinstance(request, h11.Request):
                 return
             too_many = RequestError("the endpoint has too many connections", status=503, code="overloaded")
-            reply = Reply.of(too_many) if busy else await self._reply(request)
+            reply = HttpReply.of(too_many) if busy else await self._reply(request)
             await self._send(reply, close=busy, bodiless=request.method == b"HEAD")
             if self.http.our_state is not h11.DONE or self.http.their_state is not h11.DONE:
                 return
@@ -148,7 +148,7 @@ class Connection:
             self.http.receive_data(await self.reader.read(CHUNK))
         return event
 
-    async def _reply(self, request: h11.Request) -> Reply:
+    async def _reply(self, request: h11.Request) -> HttpReply:
         """The reply to a request, whose body is read here. Nothing of it is kept if the request is refused anyway."""
         headers = {name: value.decode("latin-1") for name, value in request.headers}
         method, path = request.method.decode(), request.target.decode("latin-1").partition("?")[0]
@@ -162,7 +162,7 @@ class Connection:
         async with asyncio.timeout(self.server.patience.body):
             body = await self._body(discard=refusal is not None)
         if refusal is not None:
-            return Reply.of(refusal)
+            return HttpReply.of(refusal)
         return await self._unless_hung_up(method, path, authorization, bytes(body))
 
     async def _body(self, *, discard: bool) -> bytearray:
@@ -173,7 +173,7 @@ class Connection:
             body += b"" if discard else event.data
         return body
 
-    async def _unless_hung_up(self, method: str, path: str, authorization: str, body: bytes) -> Reply:
+    async def _unless_hung_up(self, method: str, path: str, authorization: str, body: bytes) -> HttpReply:
         """The endpoint's reply. `HungUp` if the client closes the connection before."""
         answer = asyncio.ensure_future(self.server.endpoint.answer(method, path, authorization, body))
         closed = asyncio.ensure_future(self.reader.read(CHUNK))
@@ -189,7 +189,7 @@ class Connection:
                 task.cancel()
             await asyncio.gather(answer, closed, return_exceptions=True)
 
-    async def _send(self, reply: Reply, *, close: bool, bodiless: bool = False) -> None:
+    async def _send(self, reply: HttpReply, *, close: bool, bodiless: bool = False) -> None:
         """Send a reply. `TimeoutError` for a client that does not read it."""
         headers = [("content-type", reply.content_type), ("content-length", str(len(reply.body)))]
         headers += [("cache-control", "no-store"), ("x-content-type-options", "nosniff")]
@@ -212,5 +212,5 @@ def _check_host(host: str) -> None:
         raise RequestError("the endpoint serves this machine only", status=403, code="host_not_allowed")
 
 
-def _refusal(what: str, status: int) -> Reply:
-    return Reply.of(RequestError(f"the request is not HTTP/1.1: {what}", status=status))
+def _refusal(what: str, status: int) -> HttpReply:
+    return HttpReply.of(RequestError(f"the request is not HTTP/1.1: {what}", status=status))

@@ -19,7 +19,7 @@ from groupwise.environments import call_format
 from groupwise.models import Template
 from groupwise.rollout.agents.chat_request import POLICY
 from groupwise.rollout.agents.endpoint import Endpoint
-from groupwise.rollout.agents.episode import Episode, Plan
+from groupwise.rollout.agents.episode import CallPlan, Episode
 from groupwise.rollout.agents.http_server import EndpointServer
 from groupwise.rollout.agents.programs import AgentProgram
 from groupwise.rollout.agents.threads import in_thread
@@ -88,9 +88,9 @@ class AgentRunner:
         async with self.endpoint.open(episode) as (key, opened):
             agent = asyncio.ensure_future(self._called(draw.prompt, key, name))
             try:
-                await asyncio.wait({agent, opened.failed}, return_when=asyncio.FIRST_COMPLETED)
-                if opened.failed.done():
-                    opened.failed.result()
+                await asyncio.wait({agent, opened.failure}, return_when=asyncio.FIRST_COMPLETED)
+                if opened.failure.done():
+                    opened.failure.result()
                 return episode, agent.result()
             finally:
                 agent.cancel()
@@ -105,7 +105,7 @@ class AgentRunner:
         episode = self._episode(sampler, draw, number)
         data = json.loads(record)
         for name, (plan, digest) in data["calls"].items():
-            answer = await episode.generate(int(name), from_json(Plan, plan))
+            answer = await episode.generate(int(name), from_json(CallPlan, plan))
             if _digest(answer.tokens) != digest:
                 return None
         return episode, None if data["verdict"] is None else from_json(Verdict, data["verdict"])
@@ -156,7 +156,7 @@ def is_async(agent: Any) -> bool:
 
 def record_of(episode: Episode, verdict: Verdict | None) -> str:
     """An episode that has ended, for the replay log: its calls with a digest of each answer, and the verdict."""
-    calls = {number: [to_json(one.plan), _digest(one.tokens)] for number, one in sorted(episode.answered.items())}
+    calls = {number: [to_json(one.plan), _digest(one.tokens)] for number, one in sorted(episode.answered_calls.items())}
     return json.dumps({"calls": calls, "verdict": None if verdict is None else to_json(verdict)})
 
 

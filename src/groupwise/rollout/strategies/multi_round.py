@@ -55,7 +55,7 @@ def with_role(samples: Iterable[Sample], role: str) -> tuple[Sample, ...]:
 
 def trained_under(sample: Sample, context: Ids) -> Sample:
     """A copy of the sample whose loss uses another prompt than the one that it was sampled from."""
-    return replace(sample, views={**sample.views, "trained": context}).under("trained")
+    return replace(sample, prompt_views={**sample.prompt_views, "trained": context}).under("trained")
 
 
 def as_written(sample: Sample, context: Ids) -> Sample:

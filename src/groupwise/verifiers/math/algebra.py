@@ -14,7 +14,7 @@ from mpmath import mp  # pyright: ignore[reportMissingImports]
 
 from groupwise.verifiers.math.latex import parse
 from groupwise.verifiers.math.noncommuting_products import refuse_unordered
-from groupwise.verifiers.math.trees import BASE, Tree, Unknown, has, has_kink, names_of
+from groupwise.verifiers.math.trees import BASE, Tree, UnknownSymbol, has, has_kink, names_of
 from groupwise.verifiers.math.values_at_point import MOST_DIGITS, values_at
 
 SCALES = ("0.4", "1.5", "3", "0.1", "7", "0.7", "20", "2", "100", "0.3", "5", "1000")
@@ -41,7 +41,7 @@ def same(gold: str, answer: str) -> bool:
         for pair in zip(g, a, strict=True):
             refuse_unordered(*pair)
         return _agree(g[0], a[0]) if len(g) == 1 else _agree(("-", *g), ("-", *a), proportional=True)
-    except (Unknown, RecursionError):
+    except (UnknownSymbol, RecursionError):
         return False
 
 

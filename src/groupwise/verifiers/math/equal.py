@@ -5,7 +5,16 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from groupwise.verifiers.math.normalise import LABEL, tidy
-from groupwise.verifiers.math.parse_answer import Equation, Read, Row, Several, Value, Word, is_definition, read
+from groupwise.verifiers.math.parse_answer import (
+    AnswerList,
+    BracketedRow,
+    Equation,
+    Read,
+    Value,
+    Word,
+    is_definition,
+    read,
+)
 from groupwise.verifiers.math.quantities import CompoundQuantity
 from groupwise.verifiers.math.separators import INDIAN
 from groupwise.verifiers.math.units import fitting, nouns_of
@@ -61,17 +70,17 @@ class _Comparison:
             return _quantities(g, a) or _quantities(a, g)
         if isinstance(g, Value | Word) and isinstance(a, Value | Word):
             return self.words(g, a) if isinstance(g, Word) and isinstance(a, Word) else self.values(g, a)
-        if isinstance(g, Several) and isinstance(a, Several):
+        if isinstance(g, AnswerList) and isinstance(a, AnswerList):
             return self.lists(g, a)
-        if isinstance(g, Row) and isinstance(a, Row):
-            if (g.kind, len(g.items)) != (a.kind, len(a.items)) or (
+        if isinstance(g, BracketedRow) and isinstance(a, BracketedRow):
+            if (g.brackets, len(g.items)) != (a.brackets, len(a.items)) or (
                 g.variable and a.variable and g.variable != a.variable
             ):
                 return False
             return _every(self.compared(x, y) for x, y in zip(g.items, a.items, strict=True))
-        if isinstance(g, Row) and isinstance(a, Several):
+        if isinstance(g, BracketedRow) and isinstance(a, AnswerList):
             return self.coordinates(g, a)
-        if isinstance(g, Several) and isinstance(a, Row) and any(self.labels(g)):
+        if isinstance(g, AnswerList) and isinstance(a, BracketedRow) and any(self.labels(g)):
             return self.coordinates(a, g)
         gold, answer = _alone(gold, g), _alone(answer, a)
         return self.compared(gold, answer) if (gold, answer) != before else False
@@ -124,10 +133,10 @@ class _Comparison:
             return self.compared(gold_value, value)
         return self.algebra(f"{g}={gold_value}", f"{a}={value}")
 
-    def lists(self, gold: Several, answer: Several) -> bool | None:
+    def lists(self, gold: AnswerList, answer: AnswerList) -> bool | None:
         if len(gold.items) > MOST or len(answer.items) > MOST or self.join(gold) != self.join(answer):
             return False
-        sets = gold.joined == answer.joined == "set"
+        sets = gold.joiner == answer.joiner == "set"
         if len(gold.items) != len(answer.items) and not sets:
             return False
         labels = self.labels(answer)
@@ -151,29 +160,34 @@ class _Comparison:
             unmatched.remove(match)
         return True
 
-    def labels(self, several: Several) -> list[str]:
+    def labels(self, several: AnswerList) -> list[str]:
         """The variable of each element in a list such as `x=3, y=-2`, without subscript; "" for one without."""
         reads = [read(item, self.nouns) for item in several.items]
         return [re.sub("_.*", "", r.sides[0]) if is_definition(r) else "" for r in reads]
 
-    def join(self, several: Several) -> str:
+    def join(self, several: AnswerList) -> str:
         """How a list's elements are connected: `or` and `and` differ between conditions, but not between values."""
-        if several.joined == "mixed":
+        if several.joiner == "mixed":
             return "mixed"
         reads = [read(item, self.nouns) for item in several.items]
-        one_of = several.joined in ("or", "union")
-        if several.joined == "union" or _any(reads, lambda r: isinstance(r, Row) and bool(r.variable)):
+        one_of = several.joiner in ("or", "union")
+        if several.joiner == "union" or _any(reads, lambda r: isinstance(r, BracketedRow) and bool(r.variable)):
             return "one" if one_of else "all"
         if _any(reads, lambda r: isinstance(r, Word)) or len(set(self.labels(several)) - {""}) > 1:
             return "one" if one_of else "all"
         return "any"
 
-    def coordinates(self, gold: Row, answer: Several) -> bool | None:
+    def coordinates(self, gold: BracketedRow, answer: AnswerList) -> bool | None:
         """Whether named values such as `x=3, y=-2` are the point `(3,-2)`: the variables in alphabetical order."""
         reads = [read(item, self.nouns) for item in answer.items]
         pairs = [(r.sides[0], r.sides[1]) for r in reads if is_definition(r) and re.fullmatch("[a-z]", r.sides[0])]
         names = [name for name, _ in pairs]
-        if gold.kind != "()" or gold.variable or answer.joined not in ("list", "and") or len(set(names)) != len(reads):
+        if (
+            gold.brackets != "()"
+            or gold.variable
+            or answer.joiner not in ("list", "and")
+            or len(set(names)) != len(reads)
+        ):
             return False
         if len(gold.items) != len(pairs):
             return False
@@ -185,10 +199,10 @@ def _alone(text: str, one: Read) -> str:
 
     A set of one expression with letters is no element: `\\{x\\}` is a fractional part, too.
     """
-    if isinstance(one, Several) and one.joined == "set" and len(one.items) == 1:
+    if isinstance(one, AnswerList) and one.joiner == "set" and len(one.items) == 1:
         letters = re.search(r"(?<![A-Za-z\\])[A-Za-z]|\\emptyset", one.items[0])
         return text if letters or _is_set(one.items[0]) else one.items[0]
-    return text.replace(INDIAN, "") if isinstance(one, Several) and one.joined == "list" else text
+    return text.replace(INDIAN, "") if isinstance(one, AnswerList) and one.joiner == "list" else text
 
 
 def _is_set(text: str) -> bool:

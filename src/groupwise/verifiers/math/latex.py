@@ -1,16 +1,16 @@
 """A strict parser of LaTeX expressions to trees. Runs in the sandbox.
 
-It never drops or guesses a symbol: unknown symbols and ambiguous text raise `Unknown`.
+It never drops or guesses a symbol: unknown symbols and ambiguous text raise `UnknownSymbol`.
 """
 
 import re
 from fractions import Fraction
 
-from groupwise.verifiers.math.trees import BASE, FUNCTIONS, Tree, Unknown, has, names_of, rational
+from groupwise.verifiers.math.trees import BASE, FUNCTIONS, Tree, UnknownSymbol, has, names_of, rational
 
 
 def parse(text: str) -> Tree:
-    """The tree of an expression; `Unknown` if the text contains anything else."""
+    """The tree of an expression; `UnknownSymbol` if the text contains anything else."""
     return _Reader(text).whole()
 
 
@@ -42,11 +42,11 @@ _REAL = frozenset("abcdmnpqrstuvxy")
 
 
 class _Reader:
-    """A recursive-descent parser for an allow-list of LaTeX. Other symbols and ambiguous text raise `Unknown`."""
+    """A recursive-descent parser for an allow-list of LaTeX. Other symbols and ambiguous text raise `UnknownSymbol`."""
 
     def __init__(self, text: str) -> None:
         if _PROSE.search(_KNOWN.sub(" ", text)):
-            raise Unknown
+            raise UnknownSymbol
         self.tokens: list[str] = []
         self.kinds: list[str] = []
         self.spaced: list[bool] = []
@@ -55,7 +55,7 @@ class _Reader:
         while position < len(text):
             token = _TOKEN.match(text, position)
             if token is None or token.lastgroup is None:
-                raise Unknown
+                raise UnknownSymbol
             word, kind = token[token.lastgroup], token.lastgroup
             self.tokens.append("\\" + word if kind == "word" else _BARS.get(word, word))
             self.kinds.append("command" if kind == "word" else kind)
@@ -74,12 +74,12 @@ class _Reader:
 
     def must(self, wanted: str) -> None:
         if not self.take(wanted):
-            raise Unknown
+            raise UnknownSymbol
 
     def whole(self) -> Tree:
         tree = self.sum()
         if self.at < len(self.tokens):
-            raise Unknown
+            raise UnknownSymbol
         return tree
 
     def sum(self) -> Tree:
@@ -97,7 +97,7 @@ class _Reader:
             if sign == "/":
                 below = self.power()
                 if self.is_factor() and not (self.spaced[self.at] and below[0] == "number"):
-                    raise Unknown  # `1/2x`
+                    raise UnknownSymbol  # `1/2x`
                 tree = ("/", tree, below)
                 while self.is_factor():
                     tree = ("*", tree, self.power())
@@ -116,7 +116,7 @@ class _Reader:
             if value is None:
                 return self.more(("*", tree, part))
             if not 0 < value < 1 or tree[1].denominator != 1 or self.is_factor():
-                raise Unknown
+                raise UnknownSymbol
             return ("+", tree, part)
         return self.more(tree)
 
@@ -126,7 +126,7 @@ class _Reader:
             if self.next() == "(" and last[0] == "^" and last[1][0] == "name":
                 power = rational(last[2])
                 if last[1][1] in _APPLIED or power is None or power < 0:
-                    raise Unknown  # `f^{-1}(x)`
+                    raise UnknownSymbol  # `f^{-1}(x)`
             last = self.power()
             tree = ("*", tree, last)
         return tree
@@ -142,7 +142,7 @@ class _Reader:
             return False
         kind = self.kinds[self.at]
         if kind == "number" and self.tokens[self.at - 1] != "!":
-            raise Unknown
+            raise UnknownSymbol
         return kind != "sign" or token in ("(", "{", "|")
 
     def power(self) -> Tree:
@@ -150,11 +150,11 @@ class _Reader:
         while True:
             if self.take("!"):
                 if raised or self.next() == "!":
-                    raise Unknown
+                    raise UnknownSymbol
                 tree = ("!", tree)
             elif self.take("^"):
                 if raised:
-                    raise Unknown
+                    raise UnknownSymbol
                 tree, raised = ("^", tree, self.exponent()), True
             elif self.angles and self.take(r"\degrees"):
                 tree = ("*", tree, ("/", ("pi",), ("number", Fraction(180))))
@@ -167,18 +167,18 @@ class _Reader:
         if self.take("-"):
             return ("-", ("number", Fraction(0)), self.atom())
         if self.next() == "1" and self.next(1) == "/":
-            raise Unknown  # `x^1/2`
+            raise UnknownSymbol  # `x^1/2`
         return self.atom()
 
     def atom(self) -> Tree:
         token = self.next()
         if not token:
-            raise Unknown
+            raise UnknownSymbol
         kind = self.kinds[self.at]
         self.at += 1
         if kind == "number":
             if self.next() == "_":
-                raise Unknown
+                raise UnknownSymbol
             return ("number", Fraction(token))
         if kind in ("letter", "name") or token[1:] in _GREEK:
             return self.name(token)
@@ -214,18 +214,18 @@ class _Reader:
             return self.conjugate()
         if token[1:] in _CALLED:
             return self.call(token[1:])
-        raise Unknown
+        raise UnknownSymbol
 
     def conjugate(self) -> Tree:
         """The conjugate of a complex number. A bar over anything else, such as a segment, is unknown."""
         tree = self.atom()
         if not has(tree, "i") or names_of(tree) - _REAL:
-            raise Unknown
+            raise UnknownSymbol
         return ("conjugate", tree)
 
     def argument(self) -> Tree:
         if self.next() == "(":
-            raise Unknown
+            raise UnknownSymbol
         return self.atom()
 
     def fraction(self) -> Tree:
@@ -235,7 +235,7 @@ class _Reader:
         below = self.argument()
         ends = [[t for t in self.tokens[a:b] if t not in "{}"] for a, b in ((start, middle), (middle, self.at))]
         if ends[0][0] == "d" == ends[1][0] and len(ends[1]) > 1 and ends[1][1] not in "+-^_/":
-            raise Unknown  # a derivative
+            raise UnknownSymbol  # a derivative
         return ("/", above, below)
 
     def name(self, token: str) -> Tree:
@@ -245,13 +245,13 @@ class _Reader:
                 start = self.at
                 while self.next() != "}":
                     if not self.next() or (self.next() == "{" and self.at > start):
-                        raise Unknown
+                        raise UnknownSymbol
                     self.at += 1
                 subscript = "".join(self.tokens[start + 1 : self.at])
             else:
                 subscript = self.next()
                 if len(subscript) != 1 and subscript[1:] not in _GREEK:
-                    raise Unknown  # `x_12`
+                    raise UnknownSymbol  # `x_12`
             self.at += 1
             name = f"{name}_{subscript}"
         while self.take("'"):
@@ -263,7 +263,7 @@ class _Reader:
                 return self.applied(name)
             end = next((k for k in range(self.at, len(self.tokens)) if self.tokens[k] == ")"), self.at)
             if not {"+", "-"}.intersection(self.tokens[self.at : end]):
-                raise Unknown  # `y(t)`
+                raise UnknownSymbol  # `y(t)`
         return ("name", name)
 
     def applied(self, name: str) -> Tree:
@@ -281,7 +281,7 @@ class _Reader:
         exponent: Tree | None = None
         if function == "log" and self.take("_"):
             if len(self.next()) != 1:
-                raise Unknown
+                raise UnknownSymbol
             base = self.atom()
         if self.take("^"):
             exponent = self.exponent()
@@ -290,7 +290,7 @@ class _Reader:
         self.angles -= function in _TRIGONOMETRIC
         if exponent is not None and (power := rational(exponent)) is not None and power < 0:
             if power != -1 or function not in ("sin", "cos", "tan", "sinh"):
-                raise Unknown
+                raise UnknownSymbol
             function, exponent = f"arc{function}", None
         if function in ("log", "lg"):
             tree: Tree = ("/", ("call", "ln", inner), ("call", "ln", base))
@@ -305,8 +305,8 @@ class _Reader:
         tree = self.power()
         while self.is_factor() and self.next()[1:] not in _CALLED:
             if self.next() in ("(", "|") or (self.spaced[self.at] and self.kinds[self.at - 1] != "command"):
-                raise Unknown  # `\sin x(x+1)`
+                raise UnknownSymbol  # `\sin x(x+1)`
             tree = ("*", tree, self.power())
         if self.next() in ("/", r"\cdot", r"\times") and self.next(1)[1:] not in _CALLED:
-            raise Unknown  # `\sin x/2`
+            raise UnknownSymbol  # `\sin x/2`
         return tree

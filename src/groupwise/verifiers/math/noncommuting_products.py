@@ -6,25 +6,25 @@ letters that may be matrices must be in the same order in both expressions.
 
 import re
 
-from groupwise.verifiers.math.trees import Tree, Unknown, names_of, rational
+from groupwise.verifiers.math.trees import Tree, UnknownSymbol, names_of, rational
 
 _MATRIX = re.compile(r"\\hat.*|(?:\\mathcal|\\mathbb)?[A-Z].*")
 """The names of possible matrices, operators and unit vectors."""
 
 
 def refuse_unordered(gold: Tree, answer: Tree) -> None:
-    """Raises `Unknown` if the values of two expressions may differ though those of numbers are equal."""
+    """Raises `UnknownSymbol` if the values of two expressions may differ though those of numbers are equal."""
     orders = set[tuple[str, str]]()
     for tree in (gold, answer):
         _is_vector(tree)
         orders |= _orders(tree)
         _refuse_inverse(tree, {name for name in names_of(tree) if _MATRIX.fullmatch(name)})
     if any((second, first) in orders for first, second in orders if first != second):
-        raise Unknown
+        raise UnknownSymbol
 
 
 def _is_vector(tree: Tree) -> bool:
-    """Whether an expression is a vector; `Unknown` for a product, power or function of vectors."""
+    """Whether an expression is a vector; `UnknownSymbol` for a product, power or function of vectors."""
     kind, *parts = tree
     if kind == "name":
         return parts[0].startswith(r"\vec")
@@ -38,7 +38,7 @@ def _is_vector(tree: Tree) -> bool:
         or (kind == "/" and not vectors[1])
     ):
         return True
-    raise Unknown
+    raise UnknownSymbol
 
 
 def _orders(tree: Tree) -> set[tuple[str, str]]:
@@ -48,7 +48,7 @@ def _orders(tree: Tree) -> set[tuple[str, str]]:
     if kind in ("*", "×"):
         left, right = (_factors(part) for part in parts)
         if kind == "×" and any(name.startswith(r"\hat") for name in left + right):
-            raise Unknown
+            raise UnknownSymbol
         pairs = {(first, second) for first in left for second in right}
     return pairs.union(*(_orders(part) for part in parts if isinstance(part, tuple)))
 
@@ -64,15 +64,15 @@ def _factors(tree: Tree) -> tuple[str, ...]:
 
 
 def _refuse_inverse(tree: Tree, matrices: set[str]) -> None:
-    """Raises `Unknown` for `A^{-1}` beside another capital letter, and for a transpose."""
+    """Raises `UnknownSymbol` for `A^{-1}` beside another capital letter, and for a transpose."""
     kind, *parts = tree
     if kind == "^":
         inside = {name for name in names_of(parts[0]) if _MATRIX.fullmatch(name)}
         power = rational(parts[1])
         if inside and len(matrices) > 1 and power is not None and power < 0:
-            raise Unknown
+            raise UnknownSymbol
         if parts[1] == ("name", "T") and (inside or parts[0][0] == "name"):
-            raise Unknown
+            raise UnknownSymbol
     for part in parts:
         if isinstance(part, tuple):
             _refuse_inverse(part, matrices)

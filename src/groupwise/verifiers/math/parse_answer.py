@@ -38,24 +38,24 @@ Joined = Literal["list", "set", "and", "or", "union", "mixed"]
 
 
 @dataclass(frozen=True, slots=True)
-class Several:
-    """A list, a set, a union, or both values of a plus-minus sign. `joined`: what joins the elements, such as `or`.
+class AnswerList:
+    """A list, a set, a union, or both values of a plus-minus sign. `joiner`: what joins the elements, such as `or`.
 
     Elements may be in any order, except values of several names (`x=3, y=-2`).
     """
 
     items: tuple[str, ...]
-    joined: Joined = "list"
+    joiner: Joined = "list"
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
-    """A tuple, an interval or a matrix. `kind`: its brackets (for a matrix also row widths); `items`: the elements.
+class BracketedRow:
+    """A tuple, an interval or a matrix. `brackets`: its brackets (for a matrix also row widths); `items`: the elements.
 
     An inequality is an interval; `variable` is its variable.
     """
 
-    kind: str
+    brackets: str
     items: tuple[str, ...]
     variable: str = ""
 
@@ -74,7 +74,7 @@ class Equation:
         return self.sides[1:] if self.first_side_is_name else self.sides
 
 
-Read = Value | Word | Several | Row | Equation | CompoundQuantity
+Read = Value | Word | AnswerList | BracketedRow | Equation | CompoundQuantity
 
 _JOINT = re.compile(
     rf"\s*(?:,\s*(?:and|or)(?![A-Za-z])|;|,|{INDIAN}|(?<![A-Za-z\\])(?:and|or)(?![A-Za-z])|\\(?:land|wedge|lor|vee|cup)(?![A-Za-z]))\s*"
@@ -108,17 +108,17 @@ def read(text: str, nouns: frozenset[str] = frozenset()) -> Read:
     """Parse a normalised answer (see `tidy`): number, set, interval, matrix or words. `nouns` are possible units."""
     text = _without_spelling(_IN.sub("", text))
     if rows := matrix(text):
-        return Row(*rows)
+        return BracketedRow(*rows)
     if several_units := quantity(text):
         return several_units
     if (inner := _inside(text)) is not None and (inside := _bracketed(text, inner, nouns)) is not None:
         return inside
     if re.fullmatch(r"\\emptyset|(?:the )?empty set|(?:there (?:is|are) )?no solutions?", text, re.IGNORECASE):
-        return Several((), "set")
+        return AnswerList((), "set")
     if text == r"\reals" or re.fullmatch("all real numbers?|all reals", text):
-        return Row("()", (r"-\infty", r"\infty"))
+        return BracketedRow("()", (r"-\infty", r"\infty"))
     if parts := parts_around(text):
-        return Several(parts, "union")
+        return AnswerList(parts, "union")
     if several := _several(text, nouns):
         return _as_one(several, nouns) or several
     sides = tuple(side.strip() for side in split_top(text, _IS))
@@ -135,7 +135,7 @@ def read(text: str, nouns: frozenset[str] = frozenset()) -> Read:
     if (distance := without_bars(text)) is not None:
         return read(distance, nouns)
     signs = _signs(text)
-    return Several(signs) if len(signs) > 1 else _value(text, nouns)
+    return AnswerList(signs) if len(signs) > 1 else _value(text, nouns)
 
 
 def _bracketed(text: str, inner: str, nouns: frozenset[str]) -> Read | None:
@@ -143,12 +143,14 @@ def _bracketed(text: str, inner: str, nouns: frozenset[str]) -> Read | None:
     left, right = _edges(text)
     items = tuple(part.strip() for part in split_top(inner, re.compile("[,;]")))
     if left == r"\{":
-        if (which := condition(inner)) is not None and isinstance(numbers := read(which, nouns), Row | Several):
+        if (which := condition(inner)) is not None and isinstance(
+            numbers := read(which, nouns), BracketedRow | AnswerList
+        ):
             return numbers
         several = _several(inner, nouns)
-        return Several((several.items if several else (inner.strip(),)) if inner.strip() else (), "set")
+        return AnswerList((several.items if several else (inner.strip(),)) if inner.strip() else (), "set")
     if len(items) > 1:
-        return Row(left + right, items)
+        return BracketedRow(left + right, items)
     return read(inner, nouns) if (left == "(" and right == ")") or re.fullmatch(r"\[-?\d+\]", text) else None
 
 
@@ -166,7 +168,7 @@ def _value(text: str, nouns: frozenset[str]) -> Value | Word:
     return Value(in_base(value) or value, number, unit)
 
 
-def _several(text: str, nouns: frozenset[str]) -> Several | None:
+def _several(text: str, nouns: frozenset[str]) -> AnswerList | None:
     """Two or more elements, joined outside of brackets by commas, words or signs; None for any other text."""
     items = tuple(filter(None, (part.strip() for part in split_top(text, _JOINT))))
     if len(items) < 2:
@@ -180,7 +182,7 @@ def _several(text: str, nouns: frozenset[str]) -> Several | None:
         items = (items[0].partition("=")[2].strip(), *items[1:])
     if len(set(names) - {""}) < 2:
         items = tuple(sign for item in items for sign in _signs(item))
-    return Several(items, joined)
+    return AnswerList(items, joined)
 
 
 def _signs(text: str) -> tuple[str, ...]:
@@ -190,16 +192,16 @@ def _signs(text: str) -> tuple[str, ...]:
     return tuple(re.sub(r"^\+ ?", "", _PLUS_MINUS.sub(sign, text)) for sign in "+-")
 
 
-def _as_one(several: Several, nouns: frozenset[str]) -> Read | None:
+def _as_one(several: AnswerList, nouns: frozenset[str]) -> Read | None:
     r"""The interval of `x > 1 and x < 3`, or the set `\{1,2\} \cup \{3\}`; None for another list."""
-    if several.joined == "union":
+    if several.joiner == "union":
         sets = [read(part, nouns) for part in several.items]
-        if all(isinstance(part, Several) and part.joined == "set" for part in sets):
-            return Several(tuple(x for part in sets if isinstance(part, Several) for x in part.items), "set")
-    return _interval([_inequality(part, nouns) for part in several.items]) if several.joined == "and" else None
+        if all(isinstance(part, AnswerList) and part.joiner == "set" for part in sets):
+            return AnswerList(tuple(x for part in sets if isinstance(part, AnswerList) for x in part.items), "set")
+    return _interval([_inequality(part, nouns) for part in several.items]) if several.joiner == "and" else None
 
 
-def _interval(both: "list[Row | None]") -> Row | None:
+def _interval(both: "list[BracketedRow | None]") -> BracketedRow | None:
     """One interval of x for `x > 1 and x < 3`; None for other pairs."""
     if len(both) != 2 or both[0] is None or both[1] is None or both[0].variable != both[1].variable:
         return None
@@ -207,12 +209,12 @@ def _interval(both: "list[Row | None]") -> Row | None:
     assert low is not None and high is not None, "both are there"
     if (low.items[0], high.items[1]).count(r"-\infty") or low.items[1] != r"\infty" or high.items[0] != r"-\infty":
         return None
-    return Row(low.kind[0] + high.kind[1], (low.items[0], high.items[1]), low.variable)
+    return BracketedRow(low.brackets[0] + high.brackets[1], (low.items[0], high.items[1]), low.variable)
 
 
-def _inequality(text: str, nouns: frozenset[str]) -> Row | None:
+def _inequality(text: str, nouns: frozenset[str]) -> BracketedRow | None:
     interval = inequality(text, lambda name: is_name(name, nouns))
-    return Row(*interval) if interval else None
+    return BracketedRow(*interval) if interval else None
 
 
 def _without_spelling(text: str) -> str:

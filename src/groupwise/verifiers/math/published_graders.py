@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 from groupwise.core import check_types
 from groupwise.data import Outcome, Prompt, Sample, Verdict, Verifier, VerifierSettings, verdicts_have
 from groupwise.verifiers.build_verifier import VerifierContext
-from groupwise.verifiers.math.sandboxed_algebra import MATH_VERIFY, Symbolic
+from groupwise.verifiers.math.sandboxed_algebra import MATH_VERIFY, SandboxedAlgebra
 from groupwise.verifiers.math.verifier import is_gold, unusable_gold
 from groupwise.verifiers.pool import check_workers
 
@@ -133,7 +133,7 @@ class SandboxedVerifier(Verifier):
 
     def __init__(self, kind: InSandbox, grading: VerifierContext) -> None:
         self.kind, self.packages = kind, kind.packages
-        self._compare = Symbolic(
+        self._compare = SandboxedAlgebra(
             type(kind).__name__, [kind.module], kind.function, make=grading.sandbox, deadline=kind.deadline,
             workers=kind.workers, packages=kind.packages,
         )  # fmt: skip

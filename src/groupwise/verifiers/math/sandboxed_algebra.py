@@ -29,7 +29,7 @@ CACHE_SIZE = 4096
 """The most cached comparisons: a group often contains the same answer many times."""
 
 
-class Symbolic:
+class SandboxedAlgebra:
     """Calls a comparison function of this package in the sandbox, with a cache. Usable from any thread and event loop.
 
     `modules` are files of this room, each after those that it imports; the last one has the function and `warm_up`.
@@ -59,7 +59,7 @@ class Symbolic:
         }
         try:
             self._sandbox = make(
-                limits=Limits(cpu=deadline, wall=max(60.0, 20 * deadline), memory=MEMORY),
+                limits=Limits(cpu_seconds=deadline, wall_seconds=max(60.0, 20 * deadline), memory_bytes=MEMORY),
                 boxes=workers,
                 packages=packages,
                 preload=sources | {"warm_up": f"from {self.module} import warm_up\nwarm_up()"},
@@ -75,12 +75,12 @@ class Symbolic:
         `baseline` are arguments with the same gold answer and without the model's answer.
         """
         execution = await self._execute(arguments)
-        if execution.end == "done":
+        if execution.end_reason == "done":
             return execution.value
-        if execution.no_result or execution.end == "wall":
+        if execution.no_result or execution.end_reason == "wall":
             return unverifiable(execution.error)
         gold = await self._execute(baseline)
-        if gold.end == "done" and gold.cpu <= self.deadline / 2:
+        if gold.end_reason == "done" and gold.cpu_seconds <= self.deadline / 2:
             return Verdict(Outcome.wrong, feedback=f"too large to compare: {execution.error}")
         return unverifiable(f"the gold answer alone is too large to compare: {gold.error or 'too much CPU time'}")
 
@@ -103,7 +103,7 @@ class Symbolic:
             execution = await asyncio.shield(asyncio.wrap_future(future))
         except MissingRequirement as error:
             raise self._with_alternative(error) from None
-        if execution.no_result or execution.end == "wall":  # not caused by the arguments, so it is not cached
+        if execution.no_result or execution.end_reason == "wall":  # not caused by the arguments, so it is not cached
             with self._lock:
                 self._calls.pop(key, None)
         return execution

@@ -19,7 +19,7 @@ BASE = "the base of log"
 """The name of the variable for the unknown base of `log`."""
 
 
-class Unknown(Exception):
+class UnknownSymbol(Exception):
     """Internal exception: the text contains an unknown symbol, or is ambiguous."""
 
 

@@ -14,7 +14,7 @@ from groupwise.verifiers.math.extract import Place, Which, extract_answer
 from groupwise.verifiers.math.limits import is_algebra, too_much
 from groupwise.verifiers.math.normalise import tidy
 from groupwise.verifiers.math.rational import rational
-from groupwise.verifiers.math.sandboxed_algebra import Symbolic
+from groupwise.verifiers.math.sandboxed_algebra import SandboxedAlgebra
 from groupwise.verifiers.math.units import split_unit
 from groupwise.verifiers.pool import check_workers
 
@@ -66,10 +66,10 @@ class MathVerifier(Verifier):
 
     def __init__(self, kind: Math, grading: VerifierContext) -> None:
         self.kind = kind
-        self._algebra: Symbolic | None = None
+        self._algebra: SandboxedAlgebra | None = None
         if kind.symbolic:
             modules = ("trees", "latex", "noncommuting_products", "values_at_point", "algebra")
-            self._algebra = Symbolic(
+            self._algebra = SandboxedAlgebra(
                 "Math", modules, "equal", make=grading.sandbox, deadline=kind.deadline, workers=kind.workers,
                 packages=self.packages,
             )  # fmt: skip

@@ -21,10 +21,10 @@ from torch.cuda import nccl
 from torch.multiprocessing import reductions
 
 from groupwise.core import EngineLost, Usage
-from groupwise.engines import EngineAccess, Exchange, Fleet, Probe, Served, Vllm
+from groupwise.engines import EngineAccess, Fleet, Served, Vllm, WeightsDirectory, WeightsProbe
 from groupwise.engines.remote import gpu_weights, slots
 from groupwise.engines.remote.gpu_weights import IPC, LOOPBACK, PLAIN, GpuWeights, PackedTensors, exported, imported
-from groupwise.engines.remote.remote import Remote
+from groupwise.engines.remote.remote import RemoteEngine
 from groupwise.engines.remote.served_settings import EngineRequirements
 from groupwise.engines.remote.shared_device import SharedDeviceFleet
 from groupwise.engines.remote.sleeping import SleepingEngine
@@ -104,8 +104,8 @@ def pretended(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def fleet(path: Path, model: Decoder, start: Callable[[int], Any], kind: type[Fleet] = Fleet) -> Fleet:
-    probe = Probe(model, without_end_token(), 1e-3)
-    return kind(start, 1, exchange=Exchange(path), probe=probe, max_num_seqs=64, restarts=3, on_gpu=True)
+    probe = WeightsProbe(model, without_end_token(), 1e-3)
+    return kind(start, 1, exchange=WeightsDirectory(path), probe=probe, max_num_seqs=64, restarts=3, on_gpu=True)
 
 
 @pytest.mark.parametrize("kind", [PretendedVllm, OnAnotherGpu], ids=["ipc", "nccl"])
@@ -132,9 +132,9 @@ def test_a_fleet_loads_each_version_from_the_gpu_and_writes_no_file(kind: type[P
 def test_an_engine_that_starts_while_the_learner_trains_gets_the_published_weights(tmp_path: Path) -> None:
     model = decoder()
     expected = generate(engine(model), REQUESTS)
-    started: list[Remote] = []
+    started: list[RemoteEngine] = []
 
-    async def start(number: int) -> Remote:
+    async def start(number: int) -> RemoteEngine:
         started.append(await remote(blank(PretendedVllm)))
         return started[-1]
 
@@ -226,7 +226,7 @@ def test_an_engine_without_a_gpu_refuses() -> None:
 def test_weights_stay_on_the_gpu_for_local_engines_of_vllm_only() -> None:
     gpu, here = EngineRequirements(dtype="bfloat16", device="cuda:0"), EngineAccess()
     assert Vllm().publishes_on_gpu(here, gpu)
-    assert not Vllm().publishes_on_gpu(EngineAccess(exchange="/dev/shm"), gpu)
+    assert not Vllm().publishes_on_gpu(EngineAccess(exchange_directory="/dev/shm"), gpu)
     assert not Vllm(addresses=("engine.socket",)).publishes_on_gpu(here, gpu)
     assert not Vllm().publishes_on_gpu(here, EngineRequirements(dtype="float32", device="cpu"))
     assert not Vllm().publishes_on_gpu(

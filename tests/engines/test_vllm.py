@@ -376,7 +376,7 @@ def test_vllm_loads_weights_by_its_own_transfer_engine(tmp_path: Path, monkeypat
     (tmp_path / "mapped.py").write_text(MAPPED)
     program = Vllm.program
 
-    def mapped(self: Vllm, settings: ReplicaSettings, access: EngineAccess) -> Program:
+    def mapped(self: Vllm, settings: ReplicaSettings, access: EngineAccess) -> ReplicaProgram:
         whole = program(self, settings, access)
         path = os.pathsep.join([whole.environment["PYTHONPATH"], str(tmp_path)])
         return replace(whole, module="mapped", environment={**whole.environment, "PYTHONPATH": path})

@@ -17,7 +17,7 @@ from tokenizers import Tokenizer as Fast
 from tools.agent_environments import AGENTS
 
 import groupwise as gw
-from groupwise.models import Shape, Tokenizer, write_fresh
+from groupwise.models import DecoderShape, Tokenizer, write_fresh
 from groupwise.runs.layout import RunLayout
 from tests.models.test_templates import CHATML, SPECIAL
 
@@ -48,9 +48,11 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     config = json.loads(dict(tokenizer.extra_files)["tokenizer_config.json"]) | {"chat_template": CHATML}
     files = (("tokenizer_config.json", json.dumps(config).encode()),)
     path = tmp_path_factory.mktemp("model")
-    shape = Shape(vocabulary=fast.get_vocab_size(), width=32, layers=1, heads=2, kv_heads=1, head_dim=16, inner=64,
-                  positions=16384, family="qwen3", qk_norm=True, tied=True)  # fmt: skip
-    write_fresh(shape, path, tokenizer=Tokenizer(tokenizer.tokenizer_json, tokenizer.eos, files))
+    shape = DecoderShape(
+        vocabulary=fast.get_vocab_size(), width=32, layers=1, heads=2, kv_heads=1, head_dim=16, mlp_width=64,
+        positions=16384, family="qwen3", qk_norm=True, tied_embeddings=True,
+    )  # fmt: skip
+    write_fresh(shape, path, tokenizer=Tokenizer(tokenizer.tokenizer_json, tokenizer.eos_ids, files))
     return path
 
 

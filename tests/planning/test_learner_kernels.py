@@ -11,12 +11,12 @@ from groupwise.data import pack
 from groupwise.learner import AdamW, AdamW8bit, Learner
 from groupwise.learner.moments import on_device
 from groupwise.methods import grpo, gspo
-from groupwise.models import Lora, Shape
+from groupwise.models import DecoderShape, Lora
 from groupwise.models.lora import attach
 from groupwise.planning.cost_model import Lengths, learning_kernels, times_of, update_seconds
 from groupwise.planning.learner_kernels import MEASURES, forward_kernels, optimizer_step_kernels
 from groupwise.planning.machines import Machines
-from groupwise.planning.memory import Process
+from groupwise.planning.memory import ProcessWork
 from groupwise.planning.step_kernels import LAUNCH
 from groupwise.training.loop import learn
 from tests.learner.small import SHAPE, model, rollouts
@@ -32,7 +32,7 @@ def recipe_of(**changes: Any) -> Recipe:
     return Recipe(**{"method": method, "prompts": 2, "machine": Machine(device="cuda", dtype="bfloat16"), **changes})
 
 
-def counts_of(recipe: Recipe, shape: Shape, context: int = 5) -> tuple[int, int]:
+def counts_of(recipe: Recipe, shape: DecoderShape, context: int = 5) -> tuple[int, int]:
     """The kernels of an iteration's measures, and of its optimizer step."""
     with pretended_gpu() as device:
         policy = model(getattr(torch, recipe.machine.dtype), shape=shape).to(device)
@@ -103,7 +103,9 @@ def test_a_plan_counts_all_steps_of_an_iteration() -> None:
     step = optimizer_step_kernels(recipe, SHAPE, microbatches=1, answer_tokens=56, prompt=5)
     assert learning_kernels(recipe, SHAPE, lengths, 1) == step + MEASURES
     card = Machines(name="card", count=1, memory_gib=80, tflops=1.0, memory_gb_s=1.0, rates="made up")
-    seconds = times_of(recipe, SHAPE, card, lengths, Process()).update - update_seconds(recipe, SHAPE, card, 5, 1)
+    seconds = times_of(recipe, SHAPE, card, lengths, ProcessWork()).update_seconds - update_seconds(
+        recipe, SHAPE, card, 5, 1
+    )
     assert seconds == pytest.approx(LAUNCH * (step + MEASURES))
     twice = recipe_of(method=replace(gspo(group_size=4), minibatches=2), machine=recipe.machine)
     half = optimizer_step_kernels(twice, SHAPE, microbatches=1, answer_tokens=28, prompt=5)

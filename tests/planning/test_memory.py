@@ -285,7 +285,10 @@ def test_a_run_beyond_the_machine_is_refused_with_the_largest_part() -> None:
     on_gpu = replace(RECIPE, engine=Vllm(), machine=replace(RECIPE.machine, device="cuda", dtype="bfloat16"))
     vllm = run_memory(on_gpu, SHAPE, 6, ProcessWork(has_engine=False))
     names = {
-        name for memory in (huge, sharded, vllm) for part in (memory.always_bytes, *memory.phase_bytes.values()) for name in part
+        name
+        for memory in (huge, sharded, vllm)
+        for part in (memory.always_bytes, *memory.phase_bytes.values())
+        for name in part
     }
     assert names == planning.FIXES.keys()
 
@@ -426,16 +429,16 @@ def test_a_run_is_checked_with_all_its_processes() -> None:
 def test_the_copy_that_engines_of_vllm_load_from_the_gpu_counts() -> None:
     """It stays beside a separate engine; one on the learner's device frees it before the learner trains."""
     machine = replace(RECIPE.machine, device="cuda", dtype="bfloat16")
-    learner, size = Process(has_engine=False), 2 * weights_of(SHAPE)
+    learner, size = ProcessWork(has_engine=False), 2 * weights_of(SHAPE)
 
     def memory(engine: Native, **changes: Any) -> Memory:
         return run_memory(replace(RECIPE, machine=machine, engine=engine, **changes), SHAPE, 16, learner)
 
-    assert memory(Vllm()).always["published"] == size
+    assert memory(Vllm()).always_bytes["published"] == size
     together = memory(Vllm(placement="colocated"))
-    assert "published" not in together.always and together.phases["publishing"]["published"] == size
-    assert memory(Vllm(placement="colocated"), lora=Lora(rank=2)).phases["publishing"]["published"] == 2 * size
+    assert "published" not in together.always_bytes and together.phase_bytes["publishing"]["published"] == size
+    assert memory(Vllm(placement="colocated"), lora=Lora(rank=2)).phase_bytes["publishing"]["published"] == 2 * size
     for other in (Served(), Vllm(addresses=("engine.socket",)), Native()):
-        assert "publishing" not in memory(other).phases
+        assert "publishing" not in memory(other).phase_bytes
     on_cpu = replace(RECIPE, engine=Vllm(), machine=replace(machine, device="cpu"))
-    assert "publishing" not in run_memory(on_cpu, SHAPE, 16, learner).phases
+    assert "publishing" not in run_memory(on_cpu, SHAPE, 16, learner).phase_bytes

@@ -97,7 +97,7 @@ def test_a_tool_is_called_in_the_models_format(
         return 1.0
 
     answers = iter([call, "3.", "yes"])
-    stop = min(words.eos)
+    stop = min(words.eos_ids)
     rollout, _ = ran(agent, lambda request: (*words.encode_template(next(answers)), stop), words)
     (sample,) = rollout.samples
     assert sample.verdict and not sample.verdict.cause, sample.verdict
@@ -106,7 +106,7 @@ def test_a_tool_is_called_in_the_models_format(
     inserted = sample.tokens[b:c]
     assert set(sample.origin[b:c]) == {ENVIRONMENT}
     assert words.backend_tokenizer.decode(list(inserted), skip_special_tokens=False) == frame.replace("@", ids[0])
-    assert sum(t in words.eos for t in sample.tokens[:c]) == 1 + frame.count(end), "one end after the call"
+    assert sum(t in words.eos_ids for t in sample.tokens[:c]) == 1 + frame.count(end), "one end after the call"
 
 
 @pytest.mark.parametrize("mark", ["<|python_tag|>", "[TOOL_CALLS]"])
@@ -120,6 +120,6 @@ def test_a_call_that_cannot_be_read_is_counted(mark: str) -> None:
         assert "tool_calls" not in reply
         return 0.0
 
-    script = (*words.encode_template(mark + '{"name": 3}'), min(words.eos))
+    script = (*words.encode_template(mark + '{"name": 3}'), min(words.eos_ids))
     (sample,) = ran(agent, lambda request: script, words)[0].samples
     assert sample.counts["malformed"] == 1 and sample.verdict and not sample.verdict.cause

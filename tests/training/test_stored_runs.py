@@ -68,7 +68,7 @@ def test_the_held_out_loss_is_that_of_the_answers_tokens(home: Path, capsys: pyt
     model, tokenizer = read_model(find_model("calculator"), dtype=torch.float32), objects.tokenizer
     total, count, likeliest = 0.0, 0, 0
     for prompt in objects.held_out:
-        answer = (*tokenizer.encode(prompt.row["completion"]), *tokenizer.eos)
+        answer = (*tokenizer.encode(prompt.row["completion"]), *tokenizer.eos_ids)
         for t, token in enumerate(answer):
             hidden = hidden_after(model, prompt.token_ids + answer[:t])
             logp = torch.log_softmax(hidden, -1)
@@ -86,7 +86,7 @@ def test_the_held_out_loss_is_that_of_the_answers_tokens(home: Path, capsys: pyt
 def hidden_after(model: Any, tokens: tuple[int, ...]) -> torch.Tensor:
     with torch.no_grad():
         layout = PrefixPacking.of([tokens[:-1] or tokens], [(tokens[-1], 0)] if tokens[:-1] else [(0,)])
-        return model.head(model(layout.tokens, layout))[layout.source[-1]]
+        return model.head(model(layout.tokens, layout))[layout.predicting_indices[-1]]
 
 
 def test_only_the_assistants_turns_are_trained() -> None:
@@ -121,7 +121,7 @@ def test_a_sample_has_the_next_prompt_of_its_round() -> None:
             for i in draws
         ]  # fmt: skip
         rollouts = await asyncio.gather(*(gw.kto().strategy(s.draw, s) for s in samplers))
-        return [dict(rollout.samples[0].views) for rollout in rollouts]
+        return [dict(rollout.samples[0].prompt_views) for rollout in rollouts]
 
     other = "other_prompt"
     assert asyncio.run(views(3, 5, 9)) == [{other: (5,)}, {other: (9,)}, {other: (3,)}]

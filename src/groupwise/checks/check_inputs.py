@@ -103,7 +103,7 @@ def check_task(
         notes += [line for source in demonstrations[1] for line in source.lines] if demonstrations else []
         if train and recipe.trains_stored_answers and not errors:
             positions = read_shape(directory, trust_remote_code=use.trust_remote_code).positions
-            recipe = with_stored_budget(recipe, Inputs(tokenizer, by_name, task, NoVerifier()), positions)
+            recipe = with_stored_budget(recipe, RunInputs(tokenizer, by_name, task, NoVerifier()), positions)
         longest = longest_request(recipe, task, demonstrations[0] if demonstrations else ())
         if not any(isinstance(error, BadData) for error in errors):
             shape = shape_for(recipe, directory, task, longest, use)

@@ -10,12 +10,12 @@ from groupwise.data import Draw, Prompt, all_problems
 from groupwise.engines.no_engine import NoEngine
 from groupwise.rollout import DrawSampler, RolloutSetting
 from groupwise.tasks.rows import SHOWN
-from groupwise.training.build import Inputs
+from groupwise.training.build import RunInputs
 from groupwise.training.build_tasks import generates_nothing, prompt_template
 from groupwise.training.environments import frame_of
 
 
-def stored_lengths(recipe: Recipe, inputs: Inputs, prompts: Sequence[Prompt]) -> list[tuple[Prompt, int]]:
+def stored_lengths(recipe: Recipe, inputs: RunInputs, prompts: Sequence[Prompt]) -> list[tuple[Prompt, int]]:
     """The prompts, each with the most tokens of one of its stored answers. `BadData` for answers without tokens."""
     lengths, faults = asyncio.run(written_lengths(recipe, inputs, prompts))
     if faults:
@@ -26,7 +26,7 @@ def stored_lengths(recipe: Recipe, inputs: Inputs, prompts: Sequence[Prompt]) ->
 
 
 async def written_lengths(
-    recipe: Recipe, inputs: Inputs, prompts: Sequence[Prompt]
+    recipe: Recipe, inputs: RunInputs, prompts: Sequence[Prompt]
 ) -> tuple[list[tuple[Prompt, int]], list[str]]:
     """The lengths of all stored answers, and a line for each row with an answer that cannot be encoded."""
     method, lengths, faults = recipe.method, list[tuple[Prompt, int]](), list[str]()
@@ -45,7 +45,7 @@ async def written_lengths(
     return lengths, faults
 
 
-def with_stored_budget(recipe: Recipe, inputs: Inputs, positions: int) -> Recipe:
+def with_stored_budget(recipe: Recipe, inputs: RunInputs, positions: int) -> Recipe:
     """The recipe for further checks: if it generates nothing, the longest stored answer is its `sampling.max_tokens`.
 
     `BadData` with the rows that are longer than the model's positions.

@@ -75,7 +75,8 @@ def times_of(
     return OperationTimes(
         token_seconds=machines.sampling_factor * (step_seconds(recipe, shape, machines) + weights / read),
         row_seconds=machines.sampling_factor * (cache / read + forward_operations(shape, lengths.live) / operations),
-        learn_token_seconds=machines.learning_factor * learning_seconds(recipe, shape, machines, lengths, process.ranks),
+        learn_token_seconds=machines.learning_factor
+        * learning_seconds(recipe, shape, machines, lengths, process.ranks),
         update_seconds=machines.learning_factor
         * (
             update_seconds(recipe, shape, machines, lengths.prompt, process.ranks)
@@ -135,7 +136,7 @@ def update_seconds(recipe: Recipe, shape: DecoderShape, machines: Machines, prom
     return steps * 2 * memory.always_bytes["optimizer"] / (machines.memory_gb_s * 1e9)
 
 
-def learning_kernels(recipe: Recipe, shape: Shape, lengths: Lengths, ranks: int) -> int:
+def learning_kernels(recipe: Recipe, shape: DecoderShape, lengths: Lengths, ranks: int) -> int:
     """The kernels that a rank launches to learn from an iteration on a GPU; 0 on a CPU."""
     if device_of(recipe.machine.device) == "cpu":
         return 0

@@ -24,7 +24,7 @@ def with_engine_share(recipe: Recipe, shape: DecoderShape, context: int, gpu_byt
     learner = run_memory(recipe, shape, context, ProcessWork(has_engine=False))
     kept = learner.peak - learner.python_bytes
     if engine.placement == "colocated":
-        kept = sum(learner.always_bytes.values()) + sum(learner.phases.get("publishing", {}).values())
+        kept = sum(learner.always_bytes.values()) + sum(learner.phase_bytes.get("publishing", {}).values())
     share = floor(100 * (OWN_GPU - kept / gpu_bytes)) / 100
     size = BYTES[recipe.machine.dtype]
     needed = learner.parameters * size + (context + recipe.sampling.max_tokens) * key_value_bytes(shape, size)

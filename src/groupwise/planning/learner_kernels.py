@@ -12,7 +12,7 @@ from torch import nn
 
 from groupwise.config.recipe import Recipe
 from groupwise.learner import AdamW8bit
-from groupwise.models import Decoder, Shape
+from groupwise.models import Decoder, DecoderShape
 from groupwise.planning.activations import LONG_ON_GPU, kernel_of
 from groupwise.planning.memory import LOGITS, NARROWEST, adapted_matrices
 
@@ -53,7 +53,9 @@ RECOMPUTED = 2
 """A recomputed layer has so many kernels less than its forward."""
 
 
-def optimizer_step_kernels(recipe: Recipe, shape: Shape, *, microbatches: int, answer_tokens: int, prompt: int) -> int:
+def optimizer_step_kernels(
+    recipe: Recipe, shape: DecoderShape, *, microbatches: int, answer_tokens: int, prompt: int
+) -> int:
     """The kernels of an optimizer step with microbatches of so many answer tokens, and prompts of `prompt` tokens."""
     counts = counts_of(recipe, shape)
     matrices = [weight.shape for weight in trained_weights(recipe, shape)]
@@ -63,11 +65,11 @@ def optimizer_step_kernels(recipe: Recipe, shape: Shape, *, microbatches: int, a
         update += EIGHT_BITS * sum(part for part, x in zip(parts, matrices, strict=True) if len(x) > 1)
     blocks = logit_blocks(shape, answer_tokens)
     each = shape.layers * layer_kernels(recipe, shape, prompt) + BLOCK * (blocks - 1) + 3 * (blocks > 1)
-    each += FROZEN if recipe.lora else counts.microbatch + (not shape.tied)
+    each += FROZEN if recipe.lora else counts.microbatch + (not shape.tied_embeddings)
     return update + microbatches * each + SINGLE * (microbatches == 1)
 
 
-def layer_kernels(recipe: Recipe, shape: Shape, prompt: int) -> int:
+def layer_kernels(recipe: Recipe, shape: DecoderShape, prompt: int) -> int:
     """The kernels of the forward and backward of a layer."""
     counts = counts_of(recipe, shape)
     kernels = counts.layer + counts.qk_norm * shape.qk_norm + counts.bias * biases(shape)
@@ -81,30 +83,31 @@ def layer_kernels(recipe: Recipe, shape: Shape, prompt: int) -> int:
     return kernels
 
 
-def forward_kernels(recipe: Recipe, shape: Shape, *, answer_tokens: int) -> int:
+def forward_kernels(recipe: Recipe, shape: DecoderShape, *, answer_tokens: int) -> int:
     """The kernels of a forward of one microbatch without gradient, for old log-probs or a side model."""
     counts, blocks = counts_of(recipe, shape), logit_blocks(shape, answer_tokens)
     layers = shape.layers * (counts.forward_layer + counts.forward_qk_norm * shape.qk_norm)
     return layers + counts.forward + FORWARD_BLOCK * (blocks - 1) - (blocks > 1)
 
 
-def counts_of(recipe: Recipe, shape: Shape) -> Counts:
+def counts_of(recipe: Recipe, shape: DecoderShape) -> Counts:
     """The counts for the attention of the learner on a GPU."""
     return VARLEN if kernel_of("cuda", recipe.machine.dtype, shape) == "varlen" else MASKED
 
 
-def logit_blocks(shape: Shape, answer_tokens: int) -> int:
+def logit_blocks(shape: DecoderShape, answer_tokens: int) -> int:
     """The blocks in which the learner computes the logits of a microbatch.
 
-    >>> from groupwise.models import Shape
-    >>> shape = Shape(vocabulary=1 << 16, width=8, layers=1, heads=1, kv_heads=1, head_dim=8, inner=8, positions=9)
+    >>> from groupwise.models import DecoderShape
+    >>> sizes = dict(vocabulary=1 << 16, width=8, layers=1, heads=1, kv_heads=1, head_dim=8, mlp_width=8, positions=9)
+    >>> shape = DecoderShape(**sizes)
     >>> logit_blocks(shape, 64), logit_blocks(shape, 65)
     (1, 2)
     """
     return ceil(shape.vocabulary / max(NARROWEST, LOGITS // max(1, answer_tokens)))
 
 
-def trained_weights(recipe: Recipe, shape: Shape) -> list[nn.Parameter]:
+def trained_weights(recipe: Recipe, shape: DecoderShape) -> list[nn.Parameter]:
     """The weights that the optimizer updates, without numbers."""
     if not recipe.lora:
         return list(Decoder(shape).parameters())
@@ -113,7 +116,7 @@ def trained_weights(recipe: Recipe, shape: Shape) -> list[nn.Parameter]:
     return [nn.Parameter(adapted[0].weight.new_empty(size)) for size in sizes]
 
 
-def biases(shape: Shape) -> int:
+def biases(shape: DecoderShape) -> int:
     """The biases of a layer."""
     return 3 * shape.qkv_bias + shape.out_bias + 3 * shape.mlp_bias
 

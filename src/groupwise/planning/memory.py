@@ -238,7 +238,7 @@ def adapter_weights(shape: DecoderShape, lora: Lora) -> int:
     return sum(lora.rank * (m.in_features + m.out_features) for m in adapted_matrices(shape, lora))
 
 
-def adapted_matrices(shape: Shape, lora: Lora) -> list[nn.Linear]:
+def adapted_matrices(shape: DecoderShape, lora: Lora) -> list[nn.Linear]:
     """The linear layers that an adapter adapts, without numbers."""
     linear = [(name, m) for name, m in Decoder(shape).named_modules() if isinstance(m, nn.Linear)]
     return [m for name, m in linear if any(f".{name}".endswith(f".{target}") for target in lora.targets)]

@@ -215,7 +215,7 @@ class DrawSampler:
         log, key = self.setting.reply_log, f"episode {number} of {self._log_key}"
         with self._awaiting("the agent"):
             ended = await runner.replayed(str(log[key]), self, self.draw, number) if log and key in log else None
-            use = "draw" if self.purpose == RandomPurpose.SAMPLE else "evaluation"
+            use = "draw" if self.random_purpose == RandomPurpose.SAMPLE else "evaluation"
             name = f"{use}-{self.draw.id}-{number}"
             episode, verdict = ended or await runner.run(self, self.draw, number, name=name)
         if log is not None and ended is None:

@@ -119,7 +119,7 @@ class RunLayout:
     @property
     def agents(self) -> Path:
         """The folder with the output of each run of an agent that is a program."""
-        return self.run / "agents"
+        return self.run_directory / "agents"
 
     @property
     def code(self) -> Path:

@@ -10,7 +10,7 @@ from groupwise.core import BadData
 from groupwise.data import Ids, Prompt
 from groupwise.tasks.problems import encoded_problem
 from groupwise.tasks.row_columns import Problem, RowColumns, is_conversation, problem_text
-from groupwise.tasks.rows import SHOWN, Fault, Row, check_length, kind_of, rows_of
+from groupwise.tasks.rows import SHOWN, Row, RowFault, check_length, kind_of, rows_of
 from groupwise.tasks.source_stats import ContentHash, SourceStats
 
 __all__ = ["read_stored"]
@@ -55,14 +55,14 @@ def read_stored(
     content, omitted, rows = ContentHash(), set[str](), 0
     for rows, row in rows_of(source):
         try:
-            if isinstance(row, Fault):
+            if isinstance(row, RowFault):
                 raise row
             stored = read_row(row, columns)
-            kept, left_out = RowColumns(whole=True).extra(row)
+            kept, left_out = RowColumns(whole_row=True).extra(row)
             omitted |= left_out
             content.add(stored.problem, stored.answers, kept)
             prompts.append(prompt_of(f"{name}/{rows}", stored, kept | gold(row, columns), encode, plain=plain))
-        except Fault as fault:
+        except RowFault as fault:
             faults.append(f"row {rows}: {fault}")
     if faults:
         evidence = faults[:SHOWN] + [f"and {len(faults) - SHOWN} more"] * (len(faults) > SHOWN)
@@ -75,7 +75,7 @@ def read_stored(
 
 
 def read_row(row: Row, columns: RowColumns) -> StoredRow:
-    """The problem of a row and its stored answers. Raises `Fault`.
+    """The problem of a row and its stored answers. Raises `RowFault`.
 
     >>> read_row({"prompt": "7*5=", "completion": "35"}, RowColumns()).answers
     {'completion': '35'}
@@ -92,11 +92,11 @@ def read_row(row: Row, columns: RowColumns) -> StoredRow:
     if TEXT in row and not columns.has_problem(row):
         text = row[TEXT]
         if not isinstance(text, str) or not text.strip():
-            raise Fault(f"field {TEXT!r} is {kind_of(text) if not isinstance(text, str) else 'empty'}")
+            raise RowFault(f"field {TEXT!r} is {kind_of(text) if not isinstance(text, str) else 'empty'}")
         return StoredRow("", {COMPLETION: {TEXT: text}})
     answer = COMPLETION if COMPLETION in row else columns.answer
     if not answer:
-        raise Fault(f"it has {', '.join(row) or 'no fields'}, and no stored answer")
+        raise RowFault(f"it has {', '.join(row) or 'no fields'}, and no stored answer")
     problem, completion = RowColumns(columns.prompt, answer).read(row)
     return StoredRow(problem, {COMPLETION: checked_answer(completion, answer)})
 
@@ -116,7 +116,7 @@ def read_pair(row: Row, columns: RowColumns) -> StoredRow:
     elif opening:
         problem = opening
     else:
-        raise Fault(f"no field {columns.prompt!r}, and its answers are no conversations with a common beginning")
+        raise RowFault(f"no field {columns.prompt!r}, and its answers are no conversations with a common beginning")
     return StoredRow(problem, {name: checked_answer(answer, name) for name, answer in answers.items()})
 
 
@@ -130,10 +130,10 @@ def prompt_of(name: str, stored: StoredRow, row: Row, encode: Callable[[Any], Id
         check_length(text, "prompt")
         return Prompt(name, encoded_problem(encode, stored.problem), text, columns)
     if not plain:
-        raise Fault(f"a whole text has no prompt for a template: use --template no, or {MESSAGES!r}")
+        raise RowFault(f"a whole text has no prompt for a template: use --template no, or {MESSAGES!r}")
     ids = encoded_problem(encode, first[TEXT])
     if len(ids) < 2:
-        raise Fault(f"field {TEXT!r} has one token: the first one is the prompt")
+        raise RowFault(f"field {TEXT!r} has one token: the first one is the prompt")
     return Prompt(name, ids[:1], first[TEXT], columns)
 
 
@@ -143,12 +143,12 @@ def gold(row: Row, columns: RowColumns) -> Row:
 
 
 def messages_of(row: Row, name: str) -> list[dict[str, Any]]:
-    """The messages in a column, each with a role and a text. Raises `Fault`."""
+    """The messages in a column, each with a role and a text. Raises `RowFault`."""
     messages = row[name]
     if isinstance(messages, list) and any(isinstance(m, Mapping) and m.get("tool_calls") for m in messages):
-        raise Fault(f"field {name!r} has tool_calls: write a call as the text that the model generates")
+        raise RowFault(f"field {name!r} has tool_calls: write a call as the text that the model generates")
     if not is_conversation(messages):
-        raise Fault(f"field {name!r} is {kind_of(messages)}: it must be a list of objects with role and content")
+        raise RowFault(f"field {name!r} is {kind_of(messages)}: it must be a list of objects with role and content")
     return [{"role": m["role"], "content": m["content"]} for m in messages]
 
 
@@ -156,7 +156,7 @@ def divided(messages: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], list[
     """A conversation as its prompt, before the first message of the assistant, and the rest."""
     start = next((i for i, m in enumerate(messages) if m["role"] == ASSISTANT), 0)
     if not start:
-        raise Fault("its messages are no prompt and then an answer of the assistant")
+        raise RowFault("its messages are no prompt and then an answer of the assistant")
     return messages[:start], messages[start:]
 
 
@@ -164,17 +164,17 @@ def checked_answer(answer: Any, name: str) -> Answer:
     """An answer that is a text, or messages that begin and end with the assistant's and alternate with others."""
     if isinstance(answer, str):
         if not answer.strip():
-            raise Fault(f"field {name!r} is empty")
+            raise RowFault(f"field {name!r} is empty")
         check_length(answer, "answer")
         return answer
     if not isinstance(answer, list):
-        raise Fault(f"field {name!r} is {kind_of(answer)}: an answer must be text or messages")
+        raise RowFault(f"field {name!r} is {kind_of(answer)}: an answer must be text or messages")
     messages = messages_of({name: answer}, name)
     turns = [m["role"] == ASSISTANT for m in messages]
     if not (turns[0] and turns[-1]) or not all(m["content"].strip() for m in messages):
-        raise Fault(f"the messages in {name!r} do not begin and end with the assistant's, or one is empty")
+        raise RowFault(f"the messages in {name!r} do not begin and end with the assistant's, or one is empty")
     if any(a == b for a, b in pairwise(turns)):
-        raise Fault(f"two messages in {name!r} follow each other without the other side between them: join them")
+        raise RowFault(f"two messages in {name!r} follow each other without the other side between them: join them")
     check_length("".join(m["content"] for m in messages), "answer")
     return messages
 

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from groupwise.config.recipe import Recipe
 from groupwise.data import EVAL_LOSS, EVAL_TOKEN_ACCURACY, Batch, Logp, Outcome, Prompt, Task, pack
-from groupwise.learner import Alone, Learner, make_plan
-from groupwise.methods import Now
+from groupwise.learner import Learner, SingleProcess, make_plan
+from groupwise.methods import ScheduleInput
 from groupwise.objective import describe_preferences
 from groupwise.rollout import RolloutSetting, answers
 from groupwise.training.loop import compute_advantages
@@ -44,11 +44,11 @@ async def held_out_metrics(
     """
     if not prompts:
         return {}
-    method = recipe.method.at(Now(0, recipe.iterations, learner.memories))
+    method = recipe.method.at(ScheduleInput(0, recipe.iterations, learner.memories))
     rollouts = await answers(prompts, method.group_size, setting, strategy=method.strategy)
     batch = pack(rollouts, roles=method.trained_roles, max_tokens=recipe.sampling.max_tokens)
     alone = copy(learner)
-    alone.ranks = Alone(learner.ranks.lanes)
+    alone.ranks = SingleProcess(learner.ranks.lanes)
     plan = make_plan(
         batch, size=len(prompts), shuffle="prompts", permutation=range, lanes=alone.ranks.lanes,
         microbatch_tokens=recipe.machine.microbatch_tokens,

@@ -137,7 +137,7 @@ class Served(Native):
 
         The command line names no directory for a file.
         """
-        local = not (access.exchange or self.addresses or target.device_from_launcher)
+        local = not (access.exchange_directory or self.addresses or target.device_from_launcher)
         return self.loads_from_gpu and target.device.startswith("cuda") and local
 
     def fleet(

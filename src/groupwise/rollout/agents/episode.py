@@ -39,9 +39,9 @@ MOST_CALLS = 1024
 class CallPlan:
     """What is generated for a request: the ids before the answer, its limit and sampling, and its random stream.
 
-    `parent` is the number of the earlier call that it continues, with the new ids `inserted_ids`; a call without a parent
-    has the prompt `context`. `sampling` replaces the policy's, and an answer of another distribution is not `trained`.
-    The answer to a `is_chat` may have tool calls. `messages` are the request's new ones, for people to read.
+    `parent` is the number of the earlier call that it continues, with the new ids `inserted_ids`; a call without a
+    parent has the prompt `context`. `sampling` replaces the policy's, and an answer of another distribution is not `trained`.
+    The answer to a chat (`is_chat`) may have tool calls. `messages` are the request's new ones, for people to read.
     """
 
     stream: Ids = ()
@@ -168,7 +168,9 @@ class Episode:
         else:
             sample = replace(base, stream=plan.stream)
             sample = await self.sampler.extend(sample, limit=plan.limit, sampling=plan.sampling)
-            answer = AnsweredCall(plan, sample if plan.trained else _untrained(sample, len(base.tokens)), len(base.tokens))
+            answer = AnsweredCall(
+                plan, sample if plan.trained else _untrained(sample, len(base.tokens)), len(base.tokens)
+            )
             answer.text = _before(self.tokenizer.decode(answer.tokens), stop or ())
         if plan.is_chat:
             try:
@@ -299,10 +301,10 @@ class Episode:
         return cut.add_counts(counts)
 
 
-def _request(number: int, call: Answered, at: int) -> AgentRequest:
+def _request(number: int, call: AnsweredCall, at: int) -> AgentRequest:
     """A call as a request of the sample that begins at the token `at` of its conversation."""
-    before, end, calls = len(call.sample.context) + call.start, len(call.sample.tokens), call.meaning[2]
-    return AgentRequest(number, call.plan.messages, call.start - at, end - at, before, calls, call.plan.parent)
+    before, end, calls = len(call.sample.context) + call.answer_start, len(call.sample.tokens), call.meaning[2]
+    return AgentRequest(number, call.plan.messages, call.answer_start - at, end - at, before, calls, call.plan.parent)
 
 
 def _paths(children: Mapping[int | None, Sequence[int]]) -> Iterator[list[int]]:

@@ -47,7 +47,7 @@ class Stored(Strategy):
         samples = [stored_sample(draw, sampler, start, name) for start, name in zip(starts, self.columns, strict=True)]
         if self.other_prompts:
             view = next_prompt(draw, await sampler.share(draw.prompt.token_ids))
-            samples = [replace(sample, views={OTHER: view} if view else {}) for sample in samples]
+            samples = [replace(sample, prompt_views={OTHER: view} if view else {}) for sample in samples]
         return Rollout(draw, tuple(samples))
 
 

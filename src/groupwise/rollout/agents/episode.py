@@ -40,8 +40,9 @@ class CallPlan:
     """What is generated for a request: the ids before the answer, its limit and sampling, and its random stream.
 
     `parent` is the number of the earlier call that it continues, with the new ids `inserted_ids`; a call without a
-    parent has the prompt `context`. `sampling` replaces the policy's, and an answer of another distribution is not `trained`.
-    The answer to a chat (`is_chat`) may have tool calls. `messages` are the request's new ones, for people to read.
+    parent has the prompt `context`. `sampling` replaces the policy's, and an answer of another distribution is not
+    `trained`. The answer to a chat (`is_chat`) may have tool calls. `messages` are the request's new ones, for people
+    to read.
     """
 
     stream: Ids = ()

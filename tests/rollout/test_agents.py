@@ -467,18 +467,20 @@ def test_a_full_conversation_ends_with_length() -> None:
     assert len(sample.tokens) <= 30 == sample.limit and sample.finish is not None and sample.finish.name == "length"
 
 
-def test_another_temperature_is_untrained() -> None:
-    vocabulary = trained(CHATML)
+def test_another_temperature_is_untrained_and_told_once() -> None:
+    vocabulary, lines = trained(CHATML), list[str]()
 
     async def agent(row: Any, client: Client) -> float:
         first = await client.chat([user("a")], temperature=0.2, stop="!")
         await client.chat([user("a"), first, user("b")], temperature=1.0)
         return 1.0
 
-    rollout, requests = ran(agent, says(vocabulary, "one", "two"), vocabulary)
-    assert [r.sampling.temperature for r in requests] == [0.2, 1.0] and requests[0].sampling.stop == ("!",)
-    (sample,) = rollout.samples
-    assert [vocabulary.decode(sample.tokens[a:b]) for a, b in sample.turns] == ["two"]
+    script = says(vocabulary, "one", "two", "one", "two")
+    rollout, requests = ran(agent, script, vocabulary, n=2, runner={"notify": lines.append})
+    assert len(lines) == 1 and "a temperature other than 1, that of training" in lines[0]
+    assert [r.sampling.temperature for r in requests] == [0.2, 0.2, 1.0, 1.0] and requests[0].sampling.stop == ("!",)
+    for sample in rollout.samples:
+        assert len(sample.turns) == 1 and sample.turns[0][0] > 3
 
 
 REFUSED: list[tuple[dict[str, Any], int, str]] = [

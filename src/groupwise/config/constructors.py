@@ -1,7 +1,6 @@
 """Classes and functions of the package as a program calls them: wrong arguments are answered with the call to write."""
 
 import inspect
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import is_dataclass
 from functools import wraps
@@ -48,7 +47,8 @@ def _answers(name: str, call: Callable[..., Any], bound: int) -> Callable[..., A
         try:
             return call(*args, **options)
         except GroupwiseError as error:
-            if not (bound and from_package(sys._getframe(1))):
+            frame = inspect.currentframe()
+            if not (bound and from_package(frame and frame.f_back)):
                 from groupwise.config.constructor_spelling import spell_constructor
 
                 spell_constructor(error, name)

@@ -399,9 +399,8 @@ def build(recipe: Recipe, use: UserCode, inputs: RunInputs | None = None) -> Run
     recipe = with_iterations(recipe, inputs.task)
     tokenizer, verifier = inputs.tokenizer, inputs.verifier
     model = read_policy(recipe, use, device)
-    sampled = (
-        deepcopy(model) if recipe.cluster.max_staleness else model
-    )  # the learner changes its own while the engine samples
+    # With staleness, the learner changes its own model while the engine samples.
+    sampled = deepcopy(model) if recipe.cluster.max_staleness else model
     if isinstance(verifier, NoVerifier):
         engine = NoEngine()
     else:

@@ -31,6 +31,14 @@ from groupwise.rollout.gather_coroutines import together
 
 __all__ = ["AnsweredCall", "CallPlan", "Episode"]
 
+UNORDERED = (
+    "note: an agent made two equal requests at the same time; their answers depend on which is first, so the run cannot "
+    "be repeated to the bit: await the first answer, or ask for several with n"
+)
+UNTRAINED = (
+    "note: an agent sends a temperature other than {:g}, that of training; such answers are not trained: leave "
+    "temperature out of its requests"
+)
 MOST_CALLS = 1024
 """The most requests of an episode: an agent in a loop ends there."""
 
@@ -118,8 +126,8 @@ class Episode:
     format: CallFormat
     temperature: float
     """The policy's temperature in training: a request with another one gets an untrained answer."""
-    on_unordered: Callable[[], object] = lambda: None
-    """Called for an equal request at the same time: their numbers then depend on their order."""
+    notify: Callable[[str], object] = lambda line: None
+    """Gets a line for a request whose answer cannot be repeated to the bit, or is not trained."""
     answered_calls: dict[int, AnsweredCall] = field(default_factory=dict)
     """The calls by number, in the order of their requests."""
     request_count: int = 0
@@ -141,7 +149,7 @@ class Episode:
         plan = self._planned(request)
         content = self._content(plan)
         if self._open[content]:
-            self.on_unordered()
+            self.notify(UNORDERED)
         plans = [replace(plan, stream=self._stream(content, plan)) for _ in range(request.n)]
         self._open[content] += 1
         self._running += 1
@@ -185,10 +193,12 @@ class Episode:
         """The plan of a request, without its stream."""
         policy, wanted = self.sampler.sampling, request.temperature
         trained = wanted is None or wanted == self.temperature
+        if not trained:
+            self.notify(UNTRAINED.format(self.temperature))
         try:
             sampling = policy if trained or wanted is None else replace(policy, temperature=wanted)
             sampling = sampling if request.stop is None else replace(sampling, stop=request.stop)
-            settings: dict[str, Any] = {"limit": request.limit, "trained": trained, "chat": request.text is None}
+            settings: dict[str, Any] = {"limit": request.limit, "trained": trained, "is_chat": request.text is None}
             settings["sampling"] = None if sampling == policy else sampling
             if (number := self._parent(request)) is None:
                 return CallPlan(context=self._opening(request), messages=request.new_messages(), **settings)

@@ -38,7 +38,7 @@ class AgentRunner:
 
     `temperature` is that of training. `deadline` limits an episode, in seconds, and `processes` the plain agents or
     programs that run at a time. `model_names` are names besides `policy` that requests may use for it. `notify` gets
-    one line if a run cannot be repeated to the bit. `folder` keeps the output of programs; without one it is dropped.
+    each note of the episodes once. `folder` keeps the output of programs; without one it is dropped.
     """
 
     agent: AgentFunction | AgentProgram
@@ -49,7 +49,7 @@ class AgentRunner:
     model_names: Sequence[str] = ()
     notify: Callable[[str], object] = lambda line: None
     folder: Path | None = None
-    _noted: bool = field(default=False, init=False)
+    _notes: set[str] = field(default_factory=set, init=False)
 
     @cached_property
     def endpoint(self) -> Endpoint:
@@ -112,7 +112,7 @@ class AgentRunner:
 
     def _episode(self, sampler: Sampler, draw: Draw, number: int) -> Episode:
         format = call_format(self.template.source)
-        return Episode(sampler, draw, number, self.template, format, self.temperature, self._unordered)
+        return Episode(sampler, draw, number, self.template, format, self.temperature, self._notify_once)
 
     async def _called(self, prompt: Prompt, key: str, name: str) -> Verdict | None:
         """Call the agent: its reward as a verdict, None without one."""
@@ -139,13 +139,10 @@ class AgentRunner:
             return unverifiable(f"the agent: {cause}")
         return None if reward is None else as_verdict(reward)
 
-    def _unordered(self) -> None:
-        if not self._noted:
-            self._noted = True
-            self.notify(
-                "note: an agent made two equal requests at the same time; their answers depend on which is first, so "
-                "the run cannot be repeated to the bit: await the first answer, or ask for several with n"
-            )
+    def _notify_once(self, line: str) -> None:
+        if line not in self._notes:
+            self._notes.add(line)
+            self.notify(line)
 
 
 def is_async(agent: Any) -> bool:

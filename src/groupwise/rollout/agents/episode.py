@@ -32,8 +32,8 @@ from groupwise.rollout.gather_coroutines import together
 __all__ = ["AnsweredCall", "CallPlan", "Episode"]
 
 UNORDERED = (
-    "note: an agent made two equal requests at the same time; their answers depend on which is first, so the run cannot "
-    "be repeated to the bit: await the first answer, or ask for several with n"
+    "note: an agent made two equal requests at the same time; their answers depend on which is first, so the run "
+    "cannot be repeated to the bit: await the first answer, or ask for several with n"
 )
 UNTRAINED = (
     "note: an agent sends a temperature other than {:g}, that of training; such answers are not trained: leave "

@@ -25,6 +25,8 @@ BRANCHES = {
     "engines/native/paged_layout.py": 2,
     "engines/native/step_graphs.py": 3,
     "engines/remote/devices.py": 3,
+    "engines/remote/gpu_weights.py": 5,
+    "engines/remote/served_settings.py": 1,
     "engines/remote/shared_device.py": 2,
     "engines/remote/sleeping.py": 2,
     "engines/vllm/vllm_engine.py": 2,

@@ -144,7 +144,7 @@ def test_methods_like_another_share_a_changed_part():
 def test_an_unknown_family_or_method_raises_with_the_names():
     with pytest.raises(Usage, match="no family is called 'ration'") as raised:
         list_methods(family="ration")
-    families = "the families are classics, ratio, rewards_and_advantages, sampling, contrast, multi_agent, flow"
+    families = "the families are classics, ratio, rewards_and_advantages, sampling, contrast, multi_agent, flow, stored"
     assert raised.value.fix == families
     with pytest.raises(Usage, match="no method is called 'gsop'") as raised:
         list_methods(like="gsop")

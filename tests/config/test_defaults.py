@@ -61,7 +61,8 @@ PARTS = {"refine": "confidence"}
 def test_a_method_alone_is_a_recipe_that_runs(method: Callable[..., Method], tmp_path: Path) -> None:
     """On the packaged task, or on the task of its effect.
 
-    A method of several turns needs an environment, and one that reads a subscore a verifier that gives it.
+    A method of several turns needs an environment, one that reads a subscore a verifier that gives it, and one of
+    stored answers rows that have them.
     """
     file = tmp_path / "r.toml"
     effect = reference_of(method).effect
@@ -70,6 +71,8 @@ def test_a_method_alone_is_a_recipe_that_runs(method: Callable[..., Method], tmp
     errors = check(file, [("evaluate.problems", "1")])
     if isinstance(method().strategy, Turns | EarlyStoppingTurns):
         assert ["needs an environment" in error.what and bool(error.fix) for error in errors] == [True]
+    elif getattr(method().strategy, "writes_stored_answers", False):
+        assert ["needs the column" in error.what and bool(error.fix) for error in errors] == [True]
     elif part := PARTS.get(method.__name__):
         assert [f"needs the subscore '{part}'" in error.what for error in errors] == [True]
     else:

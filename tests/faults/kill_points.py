@@ -118,9 +118,9 @@ def run(directory: Path, objects: RunObjects, death: Point | None = None) -> Eve
             yield
         events.record(f"after {name}")
 
-    async def recorded_evaluate(self: RunObjects, setting: RolloutSetting) -> dict[str, float]:
+    async def recorded_evaluate(self: RunObjects, setting: RolloutSetting, learner: Any = None) -> dict[str, float]:
         events.record("before evaluate")
-        numbers = await evaluate(self, setting)
+        numbers = await evaluate(self, setting, learner)
         events.record("after evaluate")
         return numbers
 

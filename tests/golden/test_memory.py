@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+import groupwise as gw
 from groupwise.config.registry import parts
 from groupwise.data import (
     TEMPLATE,
@@ -66,13 +67,15 @@ def scored(draw: Draw, scores: Sequence[float], **changes: Any) -> Rollout:
 @pytest.mark.parametrize(
     ("changes", "fix"),
     [
-        ({"strategy": Independent()}, 'set method.strategy = "PrefixContinuation"'),
-        ({"strategy": Turns()}, '{ kind = "PrefixContinuation", inner_strategy = "Turns" }'),
-        ({"max_refills": 0}, "set method.max_refills = 1"),
-        ({"curriculum": FreshReplay(), "strategy": Replayed()}, 'set method.old_logprobs = "engine"'),
+        ({"strategy": Independent()}, "set strategy=gw.PrefixContinuation()"),
+        ({"strategy": Turns()}, "set strategy=gw.PrefixContinuation(inner_strategy=gw.Turns())"),
+        ({"max_refills": 0}, "set max_refills=1"),
+        ({"curriculum": FreshReplay(), "strategy": Replayed()}, 'set old_logprobs="engine"'),
     ],
 )
 def test_a_curriculum_without_its_strategy_is_refused(changes: dict[str, Any], fix: str):
+    """A class that a program has reached through the package advises in Python."""
+    assert gw.Method is Method
     method = rest_rl()
     with pytest.raises(ValueError, match=re.escape(fix)):
         replace(method, **changes)

@@ -115,7 +115,7 @@ def test_the_policy_allows_requests_to_the_same_server_only(serve, whole):
     policy = text.partition('http-equiv="Content-Security-Policy" content="')[2].partition('"')[0]
     rules = dict(rule.strip().partition(" ")[::2] for rule in policy.split(";"))
     assert rules["default-src"] == "'none'" and rules["connect-src"] == "'self'"
-    assert "unsafe" not in policy and rules["script-src"].count("sha256-") == 10
+    assert "unsafe" not in policy and rules["script-src"].count("sha256-") == 11
     assert headers["Referrer-Policy"] == "no-referrer" and headers["Cache-Control"] == "no-store"
     assert "Access-Control-Allow-Origin" not in headers and "python" not in headers["Server"].lower()
     assert "</script><script>window" not in text

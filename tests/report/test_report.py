@@ -304,7 +304,7 @@ QUIET = {
 @pytest.mark.parametrize(
     "rule, change, iteration",
     [
-        ("entropy", lambda i: {"entropy": 0.5 if i < 20 else 0.1}, 20),
+        ("entropy", lambda i: {"reward": 0.5, "entropy": 0.5 if i < 20 else 0.1}, 20),
         ("no signal", lambda i: {"frac_reward_zero_std": 0.71 if i == 9 else 0.7}, 9),
         ("truncated", lambda i: {"completions/clipped_ratio": 0.31 if i >= 12 else 0.3}, 12),
         ("engines", lambda i: {"sampling/sampling_logp_difference/max": 2e-3 if i == 3 else 1e-3}, 3),
@@ -349,7 +349,7 @@ def test_the_warning_about_the_gap_uses_the_run_s_own_bound(tmp_path, recipe, bo
 @pytest.mark.parametrize(
     "change",
     [
-        lambda i: {"entropy": 0.5 - 0.0135 * i},  # slow: 80 % in thirty iterations, not in twenty
+        lambda i: {"reward": 0.5, "entropy": 0.5 - 0.0135 * i},  # slow: 80 % in thirty iterations, not in twenty
         lambda i: {"grad_norm": 9.9 if i == 25 else 1.0},
         lambda i: {"grad_norm": 2.0**i},  # a steady rise is no spike until it outruns ten times the median of twenty
         lambda i: {"reward": i / 30} | ({"eval/accuracy_greedy": 0.5 + i / 300} if i % 10 == 0 else {}),

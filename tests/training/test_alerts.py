@@ -56,11 +56,11 @@ def test_an_alert_is_printed_once_above_its_bound(bad: dict, good: dict, words: 
 def test_entropy_collapses_against_its_maximum_over_the_window() -> None:
     alerts = Alerts(max_logprob_diff=1.0)
     for i in range(30):
-        assert alerts({"iteration": i, "entropy": 1.0 - i / 40}) == []
-    (text,) = alerts({"iteration": 30, "entropy": ENTROPY_SHARE * 0.5})
+        assert alerts({"iteration": i, "reward": 0.5, "entropy": 1.0 - i / 40}) == []
+    (text,) = alerts({"iteration": 30, "reward": 0.5, "entropy": ENTROPY_SHARE * 0.5})
     assert "entropy fell from 0.75 to 0.1 within 20 iterations" in text
     slow = Alerts(max_logprob_diff=1.0)
-    assert not any(slow({"iteration": i, "entropy": 0.95**i}) for i in range(100))
+    assert not any(slow({"iteration": i, "reward": 0.5, "entropy": 0.95**i}) for i in range(100))
 
 
 def test_falling_entropy_is_no_alarm_while_the_run_learns_or_has_solved_its_task() -> None:

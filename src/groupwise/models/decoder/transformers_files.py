@@ -151,7 +151,7 @@ class _RecordingLayout:
     """A `AttentionLayout` that records each call's layer number and the shape of its keys."""
 
     def __init__(self, layout: PrefixPacking) -> None:
-        self.layout, self.position, self.calls = layout, layout.positions, []
+        self.layout, self.positions, self.calls = layout, layout.positions, []
 
     def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
         self.calls.append((layer, *k.shape[1:]))

@@ -261,7 +261,7 @@ def lost(step): return torch.full_like(step.advantage, float("nan"))
 @aggregate
 def dear(step): return step.advantage.nonsense
 @filter
-def some(rollout): return rollout.score
+def some(step): return step.verdict_score
 @aggregate
 def fine(step): return torch.ones_like(step.advantage)
 """

@@ -18,8 +18,8 @@ from groupwise.learner.optimizer import Optimizer
 def order_of(ranks: Ranks, rank: int, count: int) -> range:
     """The indices of a rank's microbatches among `count` of a step, in the order in which it computes them.
 
-    >>> from groupwise.learner import Alone
-    >>> order_of(Alone(lanes=2), 0, 4)
+    >>> from groupwise.learner import SingleProcess
+    >>> order_of(SingleProcess(lanes=2), 0, 4)
     range(0, 4)
     """
     assert not count % ranks.lanes, "a plan has a multiple of `lanes` microbatches"

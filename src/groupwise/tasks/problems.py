@@ -245,7 +245,7 @@ class EncodingFault(RowFault):
 
 
 def encoded_problem(encode: Callable[[Any], Ids], problem: Problem) -> Ids:
-    """The ids of a problem in its template. Raises `Fault`."""
+    """The ids of a problem in its template. Raises `RowFault`."""
     try:
         problem_text(problem).encode()
         ids = encode(problem)

@@ -126,7 +126,7 @@ def read_tokenizer(path: Path | str) -> Tokenizer:
 
 
 def write_model(model: Model, path: Path | str, *, tokenizer: Tokenizer, source: Path | str | None = None) -> None:
-    """Write a directory for transformers, vLLM and `read_model`. ValueError if the model family excludes the `DecoderShape`.
+    """Write a directory for transformers, vLLM and `read_model`. ValueError if the family excludes the `DecoderShape`.
 
     `source` is the directory that the model was read from: its begin, end and padding ids and its
     `generation_config.json` are kept.

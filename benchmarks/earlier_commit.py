@@ -77,7 +77,7 @@ def shape(vocabulary: int, width: int, layers: int, heads: int, kv_heads: int, i
     """The fields of a decoder's shape, with heads as wide as `width / heads`."""
     return {
         "vocabulary": vocabulary, "width": width, "layers": layers, "heads": heads, "kv_heads": kv_heads,
-        "head_dim": width // heads, "inner": inner, "positions": 1024,
+        "head_dim": width // heads, "mlp_width": inner, "positions": 1024,
     }  # fmt: skip
 
 

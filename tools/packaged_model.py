@@ -45,7 +45,7 @@ class PackagedModel:
     heads: int
     kv_heads: int
     head_dim: int
-    inner: int
+    mlp_width: int
     positions: int
     steps: int
     demonstrations: int
@@ -65,7 +65,7 @@ def train(recipe: PackagedModel) -> tuple[Decoder, Tokenizer]:
         heads=recipe.heads,
         kv_heads=recipe.kv_heads,
         head_dim=recipe.head_dim,
-        mlp_width=recipe.inner,
+        mlp_width=recipe.mlp_width,
         positions=recipe.positions,
         family="qwen3",
         qk_norm=True,

@@ -26,8 +26,8 @@ def shapes(regime: Regime) -> list[tuple[int, int, int]]:
     return [
         (rows, net.width, queries),
         (rows, queries, net.width),
-        (rows, net.width, net.inner),
-        (rows, net.inner, net.width),
+        (rows, net.width, net.mlp_width),
+        (rows, net.mlp_width, net.width),
         (block, net.width, net.vocabulary),
     ]
 

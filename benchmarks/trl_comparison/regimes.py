@@ -17,7 +17,7 @@ class Net:
     heads: int
     kv_heads: int
     head_dim: int
-    inner: int
+    mlp_width: int
     positions: int = 1024
     family: Literal["llama", "qwen2"] = "llama"
 
@@ -25,7 +25,7 @@ class Net:
     def layer(self) -> int:
         """Weights in the matrix products of one layer."""
         queries, keys = self.heads * self.head_dim, self.kv_heads * self.head_dim
-        return self.width * (2 * queries + 2 * keys + 3 * self.inner)
+        return self.width * (2 * queries + 2 * keys + 3 * self.mlp_width)
 
     @property
     def head(self) -> int:
@@ -135,18 +135,18 @@ REGIMES = {
         Regime(
             letter="b", title="shared prompts: 512 tokens, group 16, answers 64, 10M parameters", target=5.0,
             memory=0.5,
-            net=Net(vocabulary=1024, width=320, layers=8, heads=5, kv_heads=5, head_dim=64, inner=864),
+            net=Net(vocabulary=1024, width=320, layers=8, heads=5, kv_heads=5, head_dim=64, mlp_width=864),
             prompts=1, group=16, prompt_tokens=512, max_tokens=64, lengths=Fixed(tokens=64), timed=1, micro_batch=8,
         ),
         Regime(
             letter="c", title="ragged: answers from 8 to 512, median 48, 2M parameters", target=3.0, memory=0.5,
-            net=Net(vocabulary=1024, width=192, layers=4, heads=6, kv_heads=6, head_dim=32, inner=512),
+            net=Net(vocabulary=1024, width=192, layers=4, heads=6, kv_heads=6, head_dim=32, mlp_width=512),
             prompts=2, group=16, prompt_tokens=32, max_tokens=512,
             lengths=Ragged(least=8, median=48, most=512, spread=1.1), timed=1, micro_batch=8,
         ),
         Regime(
             letter="d", title="vocabulary 151,936, width 256, 2 layers", target=2.0, memory=0.3,
-            net=Net(vocabulary=VOCABULARY, width=256, layers=2, heads=4, kv_heads=4, head_dim=64, inner=704),
+            net=Net(vocabulary=VOCABULARY, width=256, layers=2, heads=4, kv_heads=4, head_dim=64, mlp_width=704),
             prompts=2, group=8, prompt_tokens=32, max_tokens=32, lengths=Fixed(tokens=32), timed=1, micro_batch=8,
         ),
         Regime(
@@ -157,7 +157,7 @@ REGIMES = {
         Regime(
             letter="g", title="Qwen2.5-0.5B's shape with 2 layers", target=1.5,
             net=Net(
-                vocabulary=VOCABULARY, width=896, layers=2, heads=14, kv_heads=2, head_dim=64, inner=4864,
+                vocabulary=VOCABULARY, width=896, layers=2, heads=14, kv_heads=2, head_dim=64, mlp_width=4864,
                 family="qwen2",
             ),
             prompts=1, group=8, prompt_tokens=128, max_tokens=32, lengths=Fixed(tokens=32), timed=1, micro_batch=8,
@@ -170,7 +170,7 @@ SMALL = Regime(
     letter="f",
     title="growth",
     target=0.0,
-    net=Net(vocabulary=4096, width=128, layers=2, heads=4, kv_heads=4, head_dim=32, inner=352, positions=4096),
+    net=Net(vocabulary=4096, width=128, layers=2, heads=4, kv_heads=4, head_dim=32, mlp_width=352, positions=4096),
     prompts=4,
     group=8,
     prompt_tokens=64,
@@ -204,7 +204,7 @@ PINNED = Regime(
     letter="h",
     title="two engines and a pinned learner: answers from 8 to 128, median 32, 10M parameters",
     target=0.0,
-    net=Net(vocabulary=1024, width=320, layers=8, heads=5, kv_heads=5, head_dim=64, inner=864),
+    net=Net(vocabulary=1024, width=320, layers=8, heads=5, kv_heads=5, head_dim=64, mlp_width=864),
     prompts=2,
     group=16,
     prompt_tokens=64,

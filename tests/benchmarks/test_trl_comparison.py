@@ -43,7 +43,7 @@ from groupwise.tasks import calculator_answer
 HOME = Path(__file__).parents[2]
 TINY = Regime(
     letter="tiny", title="tiny", target=2.0, memory=0.5, prompts=2, group=3, prompt_tokens=5, max_tokens=9, timed=1,
-    net=Net(vocabulary=23, width=8, layers=2, heads=2, kv_heads=1, head_dim=4, inner=12, positions=32),
+    net=Net(vocabulary=23, width=8, layers=2, heads=2, kv_heads=1, head_dim=4, mlp_width=12, positions=32),
     lengths=Ragged(least=2, median=4, most=9), micro_batch=3,
 )  # fmt: skip
 
@@ -139,7 +139,7 @@ def test_flops_equal_a_loop_over_tokens() -> None:
     net, lengths = TINY.net, TINY.lengths_of(0)
     assert net is not None and lengths is not None
     queries, keys = net.heads * net.head_dim, net.kv_heads * net.head_dim
-    layer = net.width * queries * 2 + net.width * keys * 2 + 3 * net.width * net.inner
+    layer = net.width * queries * 2 + net.width * keys * 2 + 3 * net.width * net.mlp_width
     linear = attention = 0
     for group in range(TINY.prompts):
         for place in range(TINY.prompt_tokens):

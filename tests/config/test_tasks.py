@@ -30,7 +30,7 @@ EVENS = """\
 from dataclasses import dataclass
 
 from groupwise.data import Prompt, TaskSettings
-from groupwise.tasks import Problems
+from groupwise.tasks import RowsTask
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Evens(TaskSettings):
     def build(self, encode):
         texts = [f"{n}+{self.step}=" for n in range(2, 8, 2)]
         prompts = [Prompt(f"evens/{i}", encode(x), x, {"answer": eval(x[:-1])}) for i, x in enumerate(texts)]
-        return Problems(tuple(prompts[1:]), tuple(prompts[:1]))
+        return RowsTask(tuple(prompts[1:]), tuple(prompts[:1]))
 
 
 class Other:

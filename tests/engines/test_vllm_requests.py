@@ -92,7 +92,7 @@ def test_finish_reasons_and_the_version_of_each_token(reason: str, finish: Finis
 
 def test_greedy_tokens_are_certain_and_likeliest_tokens_are_in_falling_order() -> None:
     assert answer((3,), "stop", [("0", 0, 1)], sampling=Sampling(temperature=0.0)).logp == (0.0,)
-    assert answer((3,), "stop", [("0", 0, 1)], top=1).top_logprobs == (((9, -0.5),),)
+    assert answer((3,), "stop", [("0", 0, 1)], num_top_logprobs=1).top_logprobs == (((9, -0.5),),)
 
 
 @pytest.mark.parametrize(("reason", "end"), [("repetition", 2), (None, 2), ("stop", 1)])
@@ -262,7 +262,7 @@ def test_a_placed_engine_becomes_vllms_program_with_its_device_and_directory(tmp
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
     found, parent, held, variables = json.loads(done.stdout)
     assert parent == os.getpid() and held
-    assert Path(found["directory"]) == find_model("calculator").absolute() and found["listen"] == "127.0.0.1:0"
+    assert Path(found["model_directory"]) == find_model("calculator").absolute() and found["listen"] == "127.0.0.1:0"
     assert Path(found["exchange_directory"]).parent == exchange
     assert variables == {"CUDA_VISIBLE_DEVICES": "5", "VLLM_USE_V2_MODEL_RUNNER": "0", "GROUPWISE_SECRET": "s" * 32,
                          "PYTHONPATH": f"{found['exchange_directory']}/packages"}  # fmt: skip
@@ -312,7 +312,7 @@ def test_vllms_settings_on_a_gpu_reach_its_process(tmp_path: Path) -> None:
         ("eager", Vllm(gpu_memory_utilization=0.5, enforce_eager=True), (0.5, True)),
     ):
         (tmp_path / name).mkdir()
-        common = {n: getattr(PLACED, n) for n in names} | {"directory": str(tmp_path / name)}
+        common = {n: getattr(PLACED, n) for n in names} | {"model_directory": str(tmp_path / name)}
         found = settings.program(ReplicaSettings(**common), EngineAccess(python="python")).settings
         assert isinstance(found, VllmSettings)
         assert (found.gpu_memory_utilization, found.enforce_eager) == expected

@@ -171,7 +171,7 @@ BAD_REQUESTS = [
 ]
 
 
-LEGAL = {"content_hash": ["x"], "steps": [None], "actions": [[]], "stream": [[]], "context": [[]]}
+LEGAL = {"content_hash": ["x"], "denoising_steps": [None], "actions": [[]], "stream": [[]], "context": [[]]}
 """By field: the values below that a request may have."""
 
 

@@ -65,7 +65,7 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any], int]] = {
     "one layer": ({}, {"layers": 1}, 5),
     "three layers": ({}, {"layers": 3}, 5),
     "two microbatches": ({"machine": machine(microbatch_tokens=40)}, {}, 5),
-    "eight microbatches, separate head": ({"machine": machine(microbatch_tokens=12)}, {"tied": False}, 5),
+    "eight microbatches, separate head": ({"machine": machine(microbatch_tokens=12)}, {"tied_embeddings": False}, 5),
     "biases": ({"machine": machine(microbatch_tokens=40)}, PLAIN | {"qkv_bias": True}, 5),
     "float32": ({"machine": machine(dtype="float32")}, PLAIN, 5),
     "float32, norms, two microbatches": ({"machine": machine(dtype="float32", microbatch_tokens=40)}, {}, 5),

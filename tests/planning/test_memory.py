@@ -30,7 +30,7 @@ from groupwise.planning.memory import (
     CHECKPOINT,
     PEFT,
     PROCESS,
-    Memory,
+    MemoryPrediction,
     ProcessWork,
     adapter_weights,
     host_memory,
@@ -431,7 +431,7 @@ def test_the_copy_that_engines_of_vllm_load_from_the_gpu_counts() -> None:
     machine = replace(RECIPE.machine, device="cuda", dtype="bfloat16")
     learner, size = ProcessWork(has_engine=False), 2 * weights_of(SHAPE)
 
-    def memory(engine: Native, **changes: Any) -> Memory:
+    def memory(engine: Native, **changes: Any) -> MemoryPrediction:
         return run_memory(replace(RECIPE, machine=machine, engine=engine, **changes), SHAPE, 16, learner)
 
     assert memory(Vllm()).always_bytes["published"] == size

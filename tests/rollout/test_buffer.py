@@ -106,7 +106,7 @@ def ids(rollouts: Sequence[Rollout]) -> list[int]:
 
 def test_the_budget_of_a_batch_is_that_of_the_run_and_not_of_its_prompts() -> None:
     """Positions leave every answer less room than `max_tokens`."""
-    b = buffer(positions=9)
+    b = buffer(max_positions=9)
     batch = b.pack(take(b).selected)
     assert batch.max_new_tokens == b.setting.sampling.max_tokens == 12 and int(batch.limit.max()) < 9
 

@@ -287,7 +287,7 @@ def test_a_connection_is_kept_and_takes_requests_ahead_of_their_turn() -> None:
     async def work(at: Served) -> None:
         reader, writer = await at.connect()
         writer.write(at.request("a"))
-        while not at.episode.requests:
+        while not at.episode.request_count:
             await asyncio.sleep(0)
         writer.write(at.request("b", stream=True))  # while the first one is answered
         await asyncio.sleep(0.05)
@@ -357,7 +357,7 @@ def test_the_key_of_an_episode_is_worthless_after_it_and_for_another() -> None:
             assert key != at.key
             reader, writer = await at.connect()
             writer.write(at.request().replace(at.key.encode(), key.encode()))
-            while not other.requests:
+            while not other.request_count:
                 await asyncio.sleep(0)
         status, _, reply = await reply_from(reader)
         assert (status, reply["error"]["message"]) == (401, "the episode has ended")

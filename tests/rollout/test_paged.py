@@ -259,7 +259,7 @@ NUMBERS = st.tuples(
 )  # fmt: skip
 
 
-@example(rows=[(1.0, 0.5, 4, 0.0)], vocabulary=17, seed=0, tied_embeddings=None)  # the sum of two of four is exactly p
+@example(rows=[(1.0, 0.5, 4, 0.0)], vocabulary=17, seed=0, tied=None)  # the sum of two of four is exactly p
 @given(st.lists(NUMBERS, min_size=1, max_size=4), st.sampled_from([17, 1100]), st.integers(0, 99), st.booleans())
 def test_rows_are_truncated_and_chosen_as_one_by_one(rows, vocabulary, seed, tied) -> None:
     """Also with equal logits, of which the first in the vocabulary are kept."""

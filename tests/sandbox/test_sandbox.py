@@ -106,7 +106,7 @@ def test_programs(sandbox, code, stdin, expected):
         assert execution.end_reason == "done" and execution.value == "é\ufffd\ufffd\ufffd\n\n"
     else:
         assert (execution.end_reason, execution.value, execution.error) == (
-            expected.end,
+            expected.end_reason,
             expected.value,
             expected.error,
         )

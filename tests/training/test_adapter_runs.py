@@ -72,7 +72,7 @@ def test_resume_refuses_another_base(home: Path, capsys: pytest.CaptureFixture[s
     assert main(["resume", str(run)]) == 3  # the same weights compute other numbers
     assert "files.config.json: " in capsys.readouterr().err
     assert main(["resume", str(run), "--changed"]) == 0
-    directory(home / "base", vocabulary=40, rope_theta=3.0, tied=True)
+    directory(home / "base", vocabulary=40, rope_theta=3.0, tied_embeddings=True)
     for words in ([], ["--changed"]):
         assert main(["resume", str(run), *words]) == 3
         assert "the weights of base differ from those at the start" in capsys.readouterr().err

@@ -13,7 +13,7 @@ from tests.checks import check
 
 CODE = """
 import groupwise as gw
-from groupwise.environments import Hermes, Tools
+from groupwise.environments import HermesFormat, Tools
 
 
 class Parity:
@@ -26,12 +26,12 @@ class Parity:
 
 
 def tools():
-    return Tools(Hermes(), {"double": lambda x: 2 * x})
+    return Tools(HermesFormat(), {"double": lambda x: 2 * x})
 
 
 class Judge(Tools):
     def __init__(self):
-        super().__init__(Hermes(), {})
+        super().__init__(HermesFormat(), {})
 
     async def step(self, message):
         return gw.Verdict(gw.Outcome.correct)

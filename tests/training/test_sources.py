@@ -152,10 +152,10 @@ def test_a_strategy_of_a_user_has_the_template_of_the_recipe() -> None:
 
 def test_system_arguments_and_tools_reach_the_templates_of_a_recipe() -> None:
     Path("mine.py").write_text(
-        "from groupwise.environments import Hermes, Tools\n"
+        "from groupwise.environments import HermesFormat, Tools\n"
         "def add(a: int): ...\n"
-        "def tools():\n    return Tools(Hermes(), {'add': add})\n"
-        "class Mine(Tools):\n    def __init__(self):\n        super().__init__(Hermes(), {'add': add})\n"
+        "def tools():\n    return Tools(HermesFormat(), {'add': add})\n"
+        "class Mine(Tools):\n    def __init__(self):\n        super().__init__(HermesFormat(), {'add': add})\n"
         "class Game:\n    def reset(self, prompt, random): ...\n    def step(self, message): ...\n"
         "def broken():\n    raise ValueError('no server')\n"
     )

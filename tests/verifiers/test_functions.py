@@ -40,7 +40,7 @@ Reading.__name__ = "Verdict"
 
 @dataclass
 class Stepped(Verdict):
-    steps: dict = field(default_factory=lambda: {"line": [(3, 0.5), (7, 1)]})
+    step_scores: dict = field(default_factory=lambda: {"line": [(3, 0.5), (7, 1)]})
 Stepped.__name__ = "Verdict"
 
 class Item:
@@ -225,7 +225,7 @@ def test_the_verdict_has_the_answer_that_a_function_read(user, new_verifier):
 def test_the_steps_of_a_functions_verdict_come_along(user, new_verifier):
     verifier = new_verifier(user.grade, workers=1)
     assert ask(verifier, "Stepped(1)").step_scores == {"line": ((3, 0.5), (7, 1.0))}
-    assert "invalid Verdict" in ask(verifier, "Stepped(1, steps={'line': [('x', 1)]})").cause
+    assert "invalid Verdict" in ask(verifier, "Stepped(1, step_scores={'line': [('x', 1)]})").cause
     assert ask(verifier, "Verdict(1)").step_scores == {}
 
 

@@ -61,7 +61,7 @@ class MistralCalls:
     >>> MistralCalls().parse('[TOOL_CALLS][{"name": "add", "arguments": {"a": 1}}]')
     ('', [ToolCall(name='add', arguments={'a': 1})])
     >>> MistralCalls().parse('[TOOL_CALLS]add[ARGS]{"a": 1}[TOOL_CALLS]now[ARGS]{}')[1][1]
-    Call(name='now', arguments={})
+    ToolCall(name='now', arguments={})
     """
 
     def parse(self, turn: str) -> tuple[str, list[ToolCall]]:

@@ -24,7 +24,7 @@ class Objective:
     >>> from groupwise.data import rollout_of, pack
     >>> from groupwise.objective import sequence_mean
     >>> step = pack([rollout_of([1.0, 0.0], lengths=[3, 1])]).having(advantage=torch.tensor([1.0, 1.0, 1.0, -1.0]))
-    >>> Objective(aggregate=sequence_mean).prepare(step).share
+    >>> Objective(aggregate=sequence_mean).prepare(step).loss_share
     tensor([0.1667, 0.1667, 0.1667, 0.5000])
     """
 

@@ -5,7 +5,7 @@ const COMPARED = {
   reward: { word: "reward", title: "reward of the answer", show: short },
   advantage: { word: "advantage", title: "advantage, mean over the answer's tokens", show: signed },
   weight: { word: "weight", title: "weight, mean over the answer's tokens", show: short },
-  clipped: { word: "clipped", title: "share of the answer's tokens that are clipped", show: short },
+  clipped_fraction: { word: "clipped", title: "share of the answer's tokens that are clipped", show: short },
   gradient_sum: { word: "gradient", title: "d loss / d logp, sum over the answer's tokens: a step raises the log-probs of a negative one", show: signed },
 };
 const NUMBERS = Object.keys(COMPARED); // in the order of comparisons.py

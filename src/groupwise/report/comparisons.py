@@ -8,7 +8,7 @@ from typing import Any
 from groupwise.report.read import UNREADABLE
 from groupwise.runs.layout import RunLayout, iteration_files
 
-NUMBERS = ("reward", "advantage", "weight", "clipped", "gradient_sum")
+NUMBERS = ("reward", "advantage", "weight", "clipped_fraction", "gradient_sum")
 """A method's numbers for a sample, in the order in which the page has them."""
 
 

@@ -235,11 +235,7 @@ def _prompt_fields(
     return {
         **({} if sample.parent is None else {"parent": sample.parent}),
         **({"sampled_from": text} if text else {}),
-        **(
-            {"prompt_views": {name: index[ids] for name, ids in sample.prompt_views.items()}}
-            if sample.prompt_views
-            else {}
-        ),
+        **({"views": {name: index[ids] for name, ids in sample.prompt_views.items()}} if sample.prompt_views else {}),
         **({"requests": [to_json(request) for request in sample.requests]} if sample.requests else {}),
     }
 

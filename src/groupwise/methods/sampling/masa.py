@@ -76,7 +76,7 @@ def predicted(text: str) -> Prediction:
 
     >>> predicted('I think {"pass_rate": 3, "solution_length": 40, "math_notion": ["Angles"]}')
     Prediction(pass_rate=3, length=40, notions=('Angles',))
-    >>> predicted("3;40"), predicted("{[").rate
+    >>> predicted("3;40"), predicted("{[").pass_rate
     (Prediction(pass_rate=3, length=40, notions=()), None)
     """
     if short := SHORT.fullmatch(text):

@@ -116,7 +116,7 @@ def scaling_of(rope: Mapping[str, Any], positions: int) -> Scaling | None:
     KeyError for an unknown kind or a missing field; TypeError or ValueError for a field that is not a number.
 
     >>> scaling_of({"rope_type": "linear", "factor": 4}, 2048)
-    Linear(factor=4.0)
+    LinearRopeScaling(factor=4.0)
     """
     kind = rope.get("rope_type") or rope.get("type") or "default"
     if kind == "default":

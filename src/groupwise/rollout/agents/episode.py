@@ -35,10 +35,6 @@ UNORDERED = (
     "note: an agent made two equal requests at the same time; their answers depend on which is first, so the run "
     "cannot be repeated to the bit: await the first answer, or ask for several with n"
 )
-UNTRAINED = (
-    "note: an agent sends a temperature other than {:g}, that of training; such answers are not trained: leave "
-    "temperature out of its requests"
-)
 MOST_CALLS = 1024
 """The most requests of an episode: an agent in a loop ends there."""
 
@@ -194,7 +190,10 @@ class Episode:
         policy, wanted = self.sampler.sampling, request.temperature
         trained = wanted is None or wanted == self.temperature
         if not trained:
-            self.notify(UNTRAINED.format(self.temperature))
+            self.notify(
+                f"note: an agent sends a temperature other than {self.temperature:g}, that of training; such answers are "
+                "not trained: leave temperature out of its requests"
+            )
         try:
             sampling = policy if trained or wanted is None else replace(policy, temperature=wanted)
             sampling = sampling if request.stop is None else replace(sampling, stop=request.stop)

@@ -152,7 +152,8 @@ def settings(regimes: Iterable[Regime], pairs: dict[str, Data]) -> str:
         if net is not None:
             shape = (
                 f"{net.family}, vocabulary {net.vocabulary:,}, width {net.width}, {net.layers} layers, "
-                f"{net.heads} heads of {net.head_dim}, {net.kv_heads} for keys, inner {net.mlp_width}, tied, random weights"
+                f"{net.heads} heads of {net.head_dim}, {net.kv_heads} for keys, inner {net.mlp_width}, tied, "
+                "random weights"
             )
         lengths = "natural, at most " + str(one.max_tokens) if one.lengths is None else str(one.lengths)
         rows.append(

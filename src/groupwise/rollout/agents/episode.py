@@ -191,8 +191,8 @@ class Episode:
         trained = wanted is None or wanted == self.temperature
         if not trained:
             self.notify(
-                f"note: an agent sends a temperature other than {self.temperature:g}, that of training; such answers are "
-                "not trained: leave temperature out of its requests"
+                f"note: an agent sends a temperature other than {self.temperature:g}, that of training; such answers "
+                "are not trained: leave temperature out of its requests"
             )
         try:
             sampling = policy if trained or wanted is None else replace(policy, temperature=wanted)

@@ -396,7 +396,7 @@ def test_methods_stand_side_by_side_for_a_group(visit, compared, scheme, width):
     page.locator(".pickers button", has_text="4").first.click()
     section = page.locator("#compared")
     assert section.locator("thead th").all_text_contents()[:5] == ["answer", "outcome", *METHODS]
-    for name in ("reward", "advantage", "weight", "clipped", "gradient_sum"):
+    for name in ("reward", "advantage", "weight", "clipped_fraction", "gradient_sum"):
         section.locator(f'[data-number="{name}"]').focus()
         page.keyboard.press("Enter")
         assert page.evaluate("document.activeElement.dataset.number") == name

@@ -14,7 +14,7 @@ import subprocess
 import sys
 import termios
 import time
-from itertools import pairwise
+from itertools import groupby, pairwise
 from pathlib import Path
 
 import pytest
@@ -176,7 +176,8 @@ def test_a_terminal_gets_one_live_line_that_fits_its_width(tmp_path: Path, monke
     assert "\x1b" not in got
     (live,) = [line for line in got.replace("\r\n", "\n").split("\n") if "\r" in line]
     shown = live.split("\r")[1:]
-    assert [text.split("  ")[0] for text in shown] == ["0/3", "1/3", "2/3", "3/3"]
+    # A slow machine also shows the seconds within an iteration, on the same line.
+    assert [first for first, _ in groupby(text.split("  ")[0] for text in shown)] == ["0/3", "1/3", "2/3", "3/3"]
     assert all(len(text) < 60 for text in shown)
     assert all(len(b) >= len(a.rstrip()) for a, b in pairwise(shown))  # each line covers the one before
     assert len(list((tmp_path / "o").iterdir())) == 2

@@ -5,11 +5,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from groupwise.config.recipe import Recipe
-from groupwise.core import BadData, GroupwiseError, Usage
+from groupwise.core import BadData, GroupwiseError, Usage, first_lines
 from groupwise.data import Draw, Prompt, all_problems
 from groupwise.engines.no_engine import NoEngine
 from groupwise.rollout import DrawSampler, RolloutSetting
-from groupwise.tasks.rows import SHOWN
 from groupwise.training.build import RunInputs
 from groupwise.training.build_tasks import generates_nothing, prompt_template
 from groupwise.training.environments import frame_of
@@ -19,9 +18,8 @@ def stored_lengths(recipe: Recipe, inputs: RunInputs, prompts: Sequence[Prompt])
     """The prompts, each with the most tokens of one of its stored answers. `BadData` for answers without tokens."""
     lengths, faults = asyncio.run(written_lengths(recipe, inputs, prompts))
     if faults:
-        evidence = faults[:SHOWN] + [f"and {len(faults) - SHOWN} more"] * (len(faults) > SHOWN)
         what = f"{len(faults)} of {len(prompts)} rows have an answer that the tokenizer cannot read"
-        raise BadData(what, evidence="\n".join(evidence), fix="correct or remove these rows")
+        raise BadData(what, evidence=first_lines(faults), fix="correct or remove these rows")
     return lengths
 
 
@@ -53,11 +51,10 @@ def with_stored_budget(recipe: Recipe, inputs: RunInputs, positions: int) -> Rec
     lengths = stored_lengths(recipe, inputs, all_problems(inputs.task))
     long = [(prompt, n) for prompt, n in lengths if len(prompt.token_ids) + n > positions]
     if long:
-        lines = [f"{p.id}: {len(p.token_ids):,} + {n:,} tokens, {p.text.strip()[:40]!r}" for p, n in long[:SHOWN]]
-        lines += [f"and {len(long) - SHOWN} more"] * (len(long) > SHOWN)
+        lines = [f"{p.id}: {len(p.token_ids):,} + {n:,} tokens, {p.text.strip()[:40]!r}" for p, n in long]
         count = "1 row is" if len(long) == 1 else f"{len(long)} rows are"
         what = f"{count} longer than the model's {positions:,} positions"
-        raise BadData(what, evidence="\n".join(lines), fix="shorten or remove these rows: nothing is cut")
+        raise BadData(what, evidence=first_lines(lines), fix="shorten or remove these rows: nothing is cut")
     longest = max((n for _, n in lengths), default=1)
     return (
         replace(recipe, sampling=replace(recipe.sampling, max_tokens=longest)) if generates_nothing(recipe) else recipe

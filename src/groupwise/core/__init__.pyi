@@ -1,4 +1,5 @@
 # Made by tools/front_doors.py from the `__all__` of each file.
+from groupwise.core.daemon_thread import in_daemon_thread as in_daemon_thread
 from groupwise.core.error_location import describe_error as describe_error
 from groupwise.core.errors import BadData as BadData
 from groupwise.core.errors import Diverged as Diverged
@@ -15,6 +16,7 @@ from groupwise.core.errors import Usage as Usage
 from groupwise.core.errors import WorkerLost as WorkerLost
 from groupwise.core.errors import raise_all as raise_all
 from groupwise.core.field_types import check_types as check_types
+from groupwise.core.first_lines import first_lines as first_lines
 from groupwise.core.hosts import is_host as is_host
 from groupwise.core.hosts import is_this_machine as is_this_machine
 from groupwise.core.lazy_imports import bases_of as bases_of

@@ -12,12 +12,11 @@ from torch import nn
 
 from groupwise.config.recipe import Recipe
 from groupwise.learner import AdamW8bit
+from groupwise.learner.optimizer import AT_ONCE
 from groupwise.models import Decoder, DecoderShape
 from groupwise.planning.activations import LONG_ON_GPU, kernel_of
 from groupwise.planning.memory import LOGITS, NARROWEST, adapted_matrices
 
-AT_ONCE = 1 << 22
-"""Entries of a gradient or of 8-bit moments that are converted at a time (`AT_ONCE` of `learner/optimizer.py`)."""
 STEP, SINGLE = 70, -48
 """Of an optimizer step, outside weights and microbatches; and those that a single microbatch does without."""
 EIGHT_BITS = 35

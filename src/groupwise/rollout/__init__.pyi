@@ -15,7 +15,6 @@ from groupwise.rollout.agents.http_server import EndpointServer as EndpointServe
 from groupwise.rollout.agents.programs import AgentProgram as AgentProgram
 from groupwise.rollout.agents.runner import AgentFunction as AgentFunction
 from groupwise.rollout.agents.runner import AgentRunner as AgentRunner
-from groupwise.rollout.agents.threads import in_thread as in_thread
 from groupwise.rollout.agents.transport import EpisodeTransport as EpisodeTransport
 from groupwise.rollout.agents.transport import openai_clients as openai_clients
 from groupwise.rollout.agents.transport import plain_clients as plain_clients

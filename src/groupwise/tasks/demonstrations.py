@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 
-from groupwise.core import BadData, Usage
+from groupwise.core import BadData, Usage, first_lines
 from groupwise.data import ENVIRONMENT, TEMPLATE, WRITTEN, Ids
 from groupwise.tasks.big_sums import sum_demonstrations
 from groupwise.tasks.coin import coin_demonstrations
@@ -21,7 +21,7 @@ from groupwise.tasks.mixed_sums import mixed_demonstrations
 from groupwise.tasks.programs import program_demonstrations
 from groupwise.tasks.proposals import proposal_demonstrations
 from groupwise.tasks.row_columns import Problem, RowColumns, is_conversation, problem_text
-from groupwise.tasks.rows import SHOWN, Row, RowFault, check_length, kind_of, rows_of
+from groupwise.tasks.rows import Row, RowFault, check_length, kind_of, rows_of
 from groupwise.tasks.source_stats import ContentHash, SourceStats
 from groupwise.tasks.tiny_countdown import countdown_demonstrations
 from groupwise.tasks.wordy_sums import wordy_demonstrations
@@ -107,9 +107,8 @@ def read_demonstrations(
         except RowFault as fault:
             faults.append(f"row {rows}: {str(fault).replace('--columns.', '--warm_start.columns.')}")
     if faults:
-        evidence = faults[:SHOWN] + [f"and {len(faults) - SHOWN} more"] * (len(faults) > SHOWN)
         what = f"{source}: {len(faults)} of {rows} demonstrations cannot be used"
-        raise BadData(what, evidence="\n".join(evidence), fix=f"correct or remove these rows; {EXAMPLE}")
+        raise BadData(what, evidence=first_lines(faults), fix=f"correct or remove these rows; {EXAMPLE}")
     if not demonstrations:
         raise BadData(f"{source} holds no demonstration", evidence="0 rows", fix=EXAMPLE)
     if dropped is not None and not thoughts:

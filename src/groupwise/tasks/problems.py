@@ -6,7 +6,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from groupwise.core import BadData, Usage
+from groupwise.core import BadData, Usage, first_lines
 from groupwise.data import Ids, Prompt
 from groupwise.tasks.data_sets import HUB
 from groupwise.tasks.row_columns import Problem, RowColumns, problem_text
@@ -160,10 +160,9 @@ def read_problems(
         except RowFault as fault:
             faults.append((rows, fault))
     if faults:
-        evidence = [f"row {row}: {why}" for row, why in faults[:SHOWN]]
-        evidence += [f"and {len(faults) - SHOWN} more"] * (len(faults) > SHOWN)
+        evidence = first_lines([f"row {row}: {why}" for row, why in faults])
         what = f"{source}: {len(faults)} of {rows} rows cannot be used"
-        raise BadData(what, evidence="\n".join(evidence), fix=_fix([fault for _, fault in faults], source))
+        raise BadData(what, evidence=evidence, fix=_fix([fault for _, fault in faults], source))
     if not prompts:
         raise BadData(f"{source} holds no problem", evidence="0 rows", fix=_example(source))
     return prompts, SourceStats(
@@ -210,8 +209,7 @@ def listed_tokens(prompts: Sequence[Prompt]) -> str:
     "rows/7: 2 tokens, '1+1='"
     """
     ordered = sorted(prompts, key=lambda p: (p.id.rpartition("/")[0], len(p.id), p.id))
-    lines = [f"{p.id}: {len(p.token_ids):,} tokens, {p.text.strip()[:40]!r}" for p in ordered[:SHOWN]]
-    return "\n".join(lines + [f"and {len(prompts) - SHOWN} more"] * (len(prompts) > SHOWN))
+    return first_lines([f"{p.id}: {len(p.token_ids):,} tokens, {p.text.strip()[:40]!r}" for p in ordered])
 
 
 def row_of(prompt: Prompt) -> int:

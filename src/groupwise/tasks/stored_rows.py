@@ -6,11 +6,11 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from groupwise.core import BadData
+from groupwise.core import BadData, first_lines
 from groupwise.data import Ids, Prompt
 from groupwise.tasks.problems import encoded_problem
 from groupwise.tasks.row_columns import Problem, RowColumns, is_conversation, problem_text
-from groupwise.tasks.rows import SHOWN, Row, RowFault, check_length, kind_of, rows_of
+from groupwise.tasks.rows import Row, RowFault, check_length, kind_of, rows_of
 from groupwise.tasks.source_stats import ContentHash, SourceStats
 
 __all__ = ["read_stored"]
@@ -65,9 +65,8 @@ def read_stored(
         except RowFault as fault:
             faults.append(f"row {rows}: {fault}")
     if faults:
-        evidence = faults[:SHOWN] + [f"and {len(faults) - SHOWN} more"] * (len(faults) > SHOWN)
         what = f"{source}: {len(faults)} of {rows} rows have no stored answer that can be used"
-        raise BadData(what, evidence="\n".join(evidence), fix=f"correct or remove these rows; {EXAMPLE}")
+        raise BadData(what, evidence=first_lines(faults), fix=f"correct or remove these rows; {EXAMPLE}")
     if not prompts:
         raise BadData(f"{source} holds no stored answer", evidence="0 rows", fix=EXAMPLE)
     counts = {"rows": rows, "training": len(prompts), "held_out": 0, "omitted_columns": tuple(sorted(omitted))}

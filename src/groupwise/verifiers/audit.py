@@ -9,13 +9,12 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-from groupwise.core import BadData, or_near
+from groupwise.core import BadData, first_lines, or_near
 from groupwise.core.errors import ends_run
 from groupwise.data import Outcome, Prompt, Sample, Verdict, Verifier
 from groupwise.verifiers.formats import Format, JsonSchema, Regex
 from groupwise.verifiers.text import Text
 
-SHOWN = 5
 DEADLINE = 60.0
 """The deadline, in seconds, for one verdict."""
 _FORM = """\
@@ -100,8 +99,7 @@ def _cases(text: str, name: str) -> tuple[LabelledCase, ...]:
     if not faults and not cases:
         raise BadData(f"{name} has no cases", fix=_FORM)
     if faults:
-        evidence = [*faults[:SHOWN], *[f"and {len(faults) - SHOWN} more"] * (len(faults) > SHOWN)]
-        raise BadData(f"{name}: {len(faults)} rows are not valid cases", evidence="\n".join(evidence), fix=_FORM)
+        raise BadData(f"{name}: {len(faults)} rows are not valid cases", evidence=first_lines(faults), fix=_FORM)
     return tuple(cases)
 
 

@@ -9,7 +9,7 @@ from hashlib import sha256
 from typing import Any
 from weakref import WeakValueDictionary
 
-from groupwise.core import BadData
+from groupwise.core import BadData, first_lines
 from groupwise.data import (
     Outcome,
     Prompt,
@@ -33,7 +33,6 @@ ZERO = 1e-12
 """The absolute tolerance for floats if 0 is expected."""
 SEEDS = 64
 """The largest number of generated hidden inputs per problem."""
-SHOWN = 5
 CACHE_SIZE = 4096
 """The most cached verdicts: a group often contains the same code many times."""
 FORM = """\
@@ -231,9 +230,8 @@ class CodeVerifier(Verifier):
         with ThreadPoolExecutor(1) as thread:  # the current thread may have a running loop
             faults = thread.submit(lambda: asyncio.run(self._faults(prompts))).result()
         if faults:
-            evidence = [*faults[:SHOWN], *[f"and {len(faults) - SHOWN} more"] * (len(faults) > SHOWN)]
             what = f"the tests of {len(faults)} of {len(prompts)} problems reject a right answer, or accept a wrong one"
-            raise BadData(what, evidence="\n".join(evidence), fix=MEND)
+            raise BadData(what, evidence=first_lines(faults), fix=MEND)
 
     async def _faults(self, prompts: Sequence[Prompt]) -> list[str]:
         slots = asyncio.Semaphore(16)
@@ -311,6 +309,5 @@ def check_tests(task: Task) -> None:
         except (ValueError, RecursionError) as error:
             faults.append(f"{prompt.id}: {error}")
     if faults:
-        evidence = [*faults[:SHOWN], *[f"and {len(faults) - SHOWN} more"] * (len(faults) > SHOWN)]
         what = f"{len(faults)} of {len(problems)} problems have no valid tests in their answer column"
-        raise BadData(what, evidence="\n".join(evidence), fix=FORM)
+        raise BadData(what, evidence=first_lines(faults), fix=FORM)

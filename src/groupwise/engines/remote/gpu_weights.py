@@ -10,7 +10,6 @@ import os
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from inspect import signature
-from threading import Thread
 from typing import Any
 
 import torch
@@ -18,7 +17,7 @@ from torch import Tensor
 from torch.cuda import nccl
 from torch.multiprocessing import reductions
 
-from groupwise.core import EngineLost, Usage
+from groupwise.core import EngineLost, Usage, in_daemon_thread
 from groupwise.engines.remote.wire import IDS, whole
 
 ON_GPU = "gpu"
@@ -70,7 +69,8 @@ class GpuWeights:
             return await load(transfer=IPC, handle=exported(packed), **fields)
         os.environ.update(LOOPBACK)
         unique_id = nccl.unique_id()
-        sent = in_daemon_thread(lambda: broadcast(packed, self.tensors, unique_id))
+        # A daemon: NCCL waits for a lost rank for ever.
+        sent = asyncio.ensure_future(in_daemon_thread(broadcast, packed, self.tensors, unique_id))
         loaded = asyncio.ensure_future(load(transfer=NCCL, handle={"unique_id": unique_id.hex()}, **fields))
         try:
             await asyncio.wait({sent, loaded}, return_when=asyncio.FIRST_EXCEPTION)
@@ -176,24 +176,3 @@ def broadcast(packed: Tensor, tensors: PackedTensors, unique_id: bytes) -> None:
             for part, dtype in zip(packed.split(tensors.sizes), tensors.dtype_names, strict=True):
                 nccl.broadcast([part.view(dtype_of(dtype))], streams=[stream], comms=[communicator])
         stream.synchronize()
-
-
-def in_daemon_thread(work: Callable[[], None]) -> "asyncio.Future[None]":
-    """Run work in a thread that the end of the process does not wait for: NCCL waits for a lost rank for ever."""
-    loop = asyncio.get_running_loop()
-    future: asyncio.Future[None] = loop.create_future()
-
-    def finish(error: BaseException | None) -> None:
-        if not future.done():
-            future.set_result(None) if error is None else future.set_exception(error)
-
-    def run() -> None:
-        error: BaseException | None = None
-        try:
-            work()
-        except BaseException as raised:
-            error = raised
-        loop.call_soon_threadsafe(finish, error)
-
-    Thread(target=run, daemon=True).start()
-    return future

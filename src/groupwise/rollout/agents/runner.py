@@ -10,7 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from groupwise.core import describe_error
+from groupwise.core import describe_error, in_daemon_thread
 from groupwise.core.errors import ends_run
 from groupwise.data import Draw, Prompt, Sampler, Verdict
 from groupwise.data.rollout_json import from_json, to_json
@@ -22,7 +22,6 @@ from groupwise.rollout.agents.endpoint import Endpoint
 from groupwise.rollout.agents.episode import CallPlan, Episode
 from groupwise.rollout.agents.http_server import EndpointServer
 from groupwise.rollout.agents.programs import AgentProgram
-from groupwise.rollout.agents.threads import in_thread
 from groupwise.rollout.agents.transport import openai_clients, plain_clients
 
 __all__ = ["AgentFunction", "AgentRunner"]
@@ -123,7 +122,7 @@ class AgentRunner:
             if isinstance(agent, AgentProgram):
                 return await self._within_deadline(lambda: agent.run(row, url, key, name, self.folder))
             client = self.plain_client(url, key)
-            return await self._within_deadline(lambda: in_thread(agent, row, client))
+            return await self._within_deadline(lambda: in_daemon_thread(agent, row, client))
 
     async def _within_deadline(self, call: Callable[[], Any]) -> Verdict | None:
         """The reward of a call as a verdict, None without one. A call that raises or is late is unverifiable."""

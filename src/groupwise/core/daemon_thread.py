@@ -1,4 +1,4 @@
-"""Agents that are plain functions: each runs in a separate thread."""
+"""Calls in threads that neither an event loop nor the end of the process waits for."""
 
 import asyncio
 import threading
@@ -6,15 +6,15 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-__all__ = ["in_thread"]
+__all__ = ["in_daemon_thread"]
 
 
-async def in_thread(function: Callable[..., Any], *args: Any) -> Any:
+async def in_daemon_thread(function: Callable[..., Any], *args: Any) -> Any:
     """The result of a call in a new thread. No number of calls that hang keeps another call, or the program, waiting.
 
     A thread cannot be killed: if the caller is cancelled, the call goes on, and its result is dropped.
 
-    >>> asyncio.run(in_thread(pow, 2, 5))
+    >>> asyncio.run(in_daemon_thread(pow, 2, 5))
     32
     """
     loop = asyncio.get_running_loop()
@@ -29,12 +29,12 @@ async def in_thread(function: Callable[..., Any], *args: Any) -> Any:
             outcome = function(*args), None
         except Exception as error:
             outcome = None, error
-        except BaseException as error:  # such as `sys.exit()`, which ends no other run of the agent
+        except BaseException as error:  # such as `sys.exit()`, which ends this call only
             outcome = None, RuntimeError(f"{type(error).__name__}: {error}")
         with suppress(RuntimeError):  # the loop has ended before the call
             loop.call_soon_threadsafe(end, *outcome)
 
-    threading.Thread(target=call, name="agent", daemon=True).start()
+    threading.Thread(target=call, daemon=True).start()
     result, error = await ended
     if error is not None:
         raise error

@@ -468,16 +468,17 @@ def test_a_full_conversation_ends_with_length() -> None:
 
 
 def test_another_temperature_is_untrained_and_told_once() -> None:
-    vocabulary, lines = trained(CHATML), list[str]()
+    vocabulary, lines, told = trained(CHATML), list[str](), list[int]()
 
     async def agent(row: Any, client: Client) -> float:
         first = await client.chat([user("a")], temperature=0.2, stop="!")
+        told.append(len(lines))
         await client.chat([user("a"), first, user("b")], temperature=1.0)
         return 1.0
 
     script = says(vocabulary, "one", "two", "one", "two")
     rollout, requests = ran(agent, script, vocabulary, n=2, runner={"notify": lines.append})
-    assert len(lines) == 1 and "a temperature other than 1, that of training" in lines[0]
+    assert told == [1, 1] and len(lines) == 1 and "a temperature other than 1, that of training" in lines[0]
     assert [r.sampling.temperature for r in requests] == [0.2, 0.2, 1.0, 1.0] and requests[0].sampling.stop == ("!",)
     for sample in rollout.samples:
         assert len(sample.turns) == 1 and sample.turns[0][0] > 3

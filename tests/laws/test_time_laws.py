@@ -208,9 +208,9 @@ ROOMS = ("environments", "sandbox", "tasks", "verifiers")
 BOUNDED = {
     f"verifiers/math/{name}.py"
     for name in (
-        "answer_statements", "box_context", "characters", "equal", "inequalities", "latex", "latex_wrappers", "limits",
-        "matrices", "noncommuting_products", "number_words", "quantities", "rational", "separators", "sets",
-        "units",
+        "answer_statements", "box_context", "box_denials", "box_operations", "characters", "equal", "inequalities",
+        "latex", "latex_wrappers", "limits", "matrices", "noncommuting_products", "number_words", "quantities",
+        "rational", "separators", "sets", "units",
     )
 }  # fmt: skip
 """Files whose patterns match an extracted answer of at most `LONGEST` characters, or the 240 beside it."""

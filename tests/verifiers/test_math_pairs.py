@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from groupwise.data import Outcome
 from groupwise.verifiers import Math
 from groupwise.verifiers.audit import AuditResult, LabelledCase, audit_cases, read_cases
+from groupwise.verifiers.math.box_denials import is_hypothetical
 from groupwise.verifiers.math.equal import same
 from groupwise.verifiers.math.extract import extract_answer
 from tests.verifiers.built import built
@@ -135,11 +136,19 @@ DENYING = [
     "Neither {} nor 8 works.", "We rule out {}.", "{} fails.", "{} is invalid.", "{} (wrong)", "{} - no, that fails.",
     "A common mistake is {}.", "Many would write {}.", "{} would do, but it is not an integer.", "Half of {}",
     "Twice {}", "The square root of ${}$", "Add 1 to {}", "less than {}", "{} squared",
+    "I hardly believe that it is {}.", "There is no reason to think it is {}.", "It does not follow that it is {}.",
+    "If x were 3, it would be {}.", "It would be {} if x were 3.", "Had x been 3, we would get {}.",
+    "{} would have been right.", "The answer is at least {}.", "It is either {} or 8.", "{} or maybe 8",
+    "{} times 3", "{} times $x$", "{} more than five", "The sum of {} and 1", "20 divided by {}",
 ]  # fmt: skip
 AFFIRMING = [
     "Nothing but {}.", "None other than {}.", "All but one fail, which leaves {}.", "Neither 8 nor 7 works, hence {}.",
     "We rule out 8, so {}.", "Half of 18 is {}.", "(So the answer is {}.)", "Most of them fail. We get {}.",
     "{} (3 for each row)", "{} - no remainder is left.", "8 fails, but {} works.",
+    "I have no doubt that it is {}.", "It cannot be anything but {}.", "No value except {} works.",
+    "The number of students who don't is {}.", "The total would be {}.", "If it were 8, it would be even. So it is {}.",
+    "Even if order mattered, it would be {}.", "In either case it is {}.", "We need no more than {} draws.",
+    "It takes {} times as long.", "He ran {} times.", "She has {} more than Bob.", "12 is {} more than 3.",
 ]  # fmt: skip
 
 
@@ -149,6 +158,23 @@ def test_words_that_deny_or_calculate(number: int, box: str):
     for texts, expected in ((DENYING, ""), (AFFIRMING, str(number))):
         for text in texts:
             assert extract_answer(text.format(box % number)).text == expected, text
+
+
+UNDECIDED = ["Perhaps it is {}.", "I guess it is {}.", "at least {}", "We need at least {} draws.", "{} or 10"]
+"""Words that say of some answers that they are none. `docs/verifiers.md` gives the reason for each side."""
+STRICT = ["He ran more than {} miles.", "There are {} more than 3 of them.", "20 divided by {} is 4."]
+
+
+def test_undecided_words_err_on_the_side_that_the_page_names():
+    for texts, expected in ((UNDECIDED, "9"), (STRICT, "")):
+        for text in texts:
+            assert extract_answer(text.format(r"\boxed{9}")).text == expected, text
+
+
+@pytest.mark.parametrize("text", [r"If it were 3, it would be \boxed{9}.", r"Without it, he would have \boxed{9}."])
+def test_an_unreal_condition_states_the_answer_of_a_problem_that_has_one(text: str):
+    for problem, expected in (("How much is it?", ""), ("If it were 3, how much would it be?", "9")):
+        assert extract_answer(text, hypothetical=is_hypothetical(problem)).text == expected
 
 
 @given(st.lists(st.integers(0, 99), min_size=1, max_size=4, unique=True))

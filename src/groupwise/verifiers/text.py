@@ -7,6 +7,7 @@ from typing import Any, ClassVar, Literal
 from groupwise.core import check_types
 from groupwise.data import Outcome, Prompt, Sample, Verdict, VerifierSettings, verdicts_have
 from groupwise.data.verdicts import unverifiable
+from groupwise.verifiers.math.box_denials import is_hypothetical
 from groupwise.verifiers.math.extract import LONGEST, Extraction, Place, Which, extract_answer
 from groupwise.verifiers.normalise_text import plain_text
 from groupwise.verifiers.option_letter import OptionLetter
@@ -39,7 +40,9 @@ class Text(VerifierSettings):
     async def __call__(self, prompt: Prompt, sample: Sample) -> Verdict:
         if not self.fits(gold := prompt.row.get("answer")):
             return unverifiable(f"the gold answer {str(gold)[:80]!r} is not {self.gold_answer_format}")
-        answer = sample.text if self.place == "whole" else extract_answer(sample.text, "last", self.place).text
+        answer = sample.text
+        if self.place != "whole":
+            answer = extract_answer(answer, "last", self.place, is_hypothetical(prompt.text)).text
         normal = self.normal(answer)
         if not normal:
             return Verdict(Outcome.malformed, feedback="the answer is empty")
@@ -80,7 +83,7 @@ class Choice(VerifierSettings):
     async def __call__(self, prompt: Prompt, sample: Sample) -> Verdict:
         if not self.fits(gold := prompt.row.get("answer")):
             return unverifiable(f"the gold answer {str(gold)[:80]!r} is not {self.gold_answer_format}")
-        extracted = extract_answer(sample.text, self.answer, self.place)
+        extracted = extract_answer(sample.text, self.answer, self.place, is_hypothetical(prompt.text))
         letter = self._letter_of(sample.text, extracted)
         if not letter:
             reason = f"not one letter in {extracted.text[:80]!r}" if extracted.text else extracted.rule

@@ -6,9 +6,9 @@ punctuation or a word. Beside anything else it is a part of a formula.
 
 import re
 
-from groupwise.verifiers.math.answer_statements import denied
+from groupwise.verifiers.math.box_denials import denied
+from groupwise.verifiers.math.box_operations import BLANK, calculates
 
-_BLANK = r"(?:\s|~|\\[,;:! ]|\\q?quad(?![A-Za-z])|\{\})"
 _ARGUMENT = r"\s*\{[^{}]*\}"
 _FONT = r"\\(?:text\w*|math(?:rm|bf|it|sf)|boldsymbol|emph|underline|ensuremath|mbox|color|colorbox|tag)"
 _SIZE = r"\\(?:large|Large|LARGE|huge|Huge)"
@@ -32,7 +32,7 @@ _IN_FRONT = (
     rf"{_FONT}(?:{_ARGUMENT})+", rf"\\(?:begin|end){_ARGUMENT}(?:{_ARGUMENT})?",
     r"(?<![\w^_}\]\\])\{", _OTHER_SCRIPTS,
 )  # fmt: skip
-_FRONT = re.compile(rf"(?:{'|'.join(_IN_FRONT)}){_BLANK}*$")
+_FRONT = re.compile(rf"(?:{'|'.join(_IN_FRONT)}){BLANK}*$")
 """The text in front of a box that states its content."""
 _FRONT_OF_PROSE = re.compile(r"(?:[\d)\]%}|]\s+|\|\s*|(?:(?<![A-Za-z\\])[A-Za-z]{2,}|[)\].,:])\s+[-–—]+\s+)$")
 """The same outside of a formula: also a number or a bracket and a blank, or a dash between words."""
@@ -43,30 +43,22 @@ _BEHIND = (
     r"\\text\w*", r"\\?%", "°", r"\^\s*\{?\s*\\circ", r"\\circ", "[A-Za-z]{2,}", r"[mgshLJNVWKCF](?![\w^])",
     "<[/|]?[A-Za-z]", _OTHER_SCRIPTS,
 )  # fmt: skip
-_REAR = re.compile(rf"{_BLANK}*(?:{'|'.join(_BEHIND)})")
+_REAR = re.compile(rf"{BLANK}*(?:{'|'.join(_BEHIND)})")
 """The text behind a box that leaves it as it is."""
-_ASIDE = re.compile(rf"{_BLANK}+\((?=\s*(?:=|\\approx|\\text|[A-Za-z]{{2,}}))")
+_ASIDE = re.compile(rf"{BLANK}+\((?=\s*(?:=|\\approx|\\text|[A-Za-z]{{2,}}))")
 _REAR_OF_PROSE = re.compile(r"\s*\(|\s*\||\s+[aAI\d]\b|\s+[-–—]+\s+[A-Za-z]{2,}|\s*—|\s+\[")
 _CLOSING = re.compile(r"\)(?=[.,;:!?]|\s*$|\s*\n|\s+[A-Za-z])")
 """The end of a sentence in brackets: `(so it is \\boxed{5})`."""
-_MOD = re.compile(rf"{_BLANK}*\\?(?:b?mod|times|choose|over|plus|minus|divided)(?![A-Za-z])")
-_OPERATION_IN_FRONT = re.compile(
-    r"\b(?:half|twice|double|triple|minus|plus|times|between|(?:more|less|fewer|greater|larger|smaller) than"
-    r"|(?:add|subtract)(?:ing)?(?: \w+ (?:to|from))?"
-    r"|(?:square|cube|root|half|third|quarter|double|triple|negative|opposite|reciprocal|inverse|logarithm) of)"
-    rf"(?:\s+the)?{_BLANK}*[*_`]*\\?[$(\[]?{_BLANK}*[*_`]*$",
-    re.IGNORECASE,
-)
-"""Words that make a box a part of a calculation: `half of \\boxed{5}`."""
-_OPERATION_BEHIND = re.compile(rf"(?:{_BLANK}|[$*_`]|\\[)\]])*(?:squared|cubed|halved|doubled|plus|minus)(?![A-Za-z])")
 _TAG = re.compile(r"</?[A-Za-z][^<>\n]*>\s*$")
 _MARKS = ("**", "__", "*", "_", "`")
 _OPEN_FONT = re.compile(rf"(?:{_FONT}(?:{_ARGUMENT})*|{_SIZE}|(?<![\w^_}}\]\\]))\s*\{{$")
 _PAIRS = ((r"\left(", r"\right)"), ("(", ")"), ("[", "]"))
 
 
-def beside(before: str, behind: str) -> str:
+def beside(before: str, behind: str, hypothetical: bool = False) -> str:
     r"""What the texts around a box do to it: they make it a part of a formula, or deny it; empty if neither.
+
+    `hypothetical`: whether the problem asks about what would be (box_denials.py).
 
     >>> beside("so $x=", "$ cm."), beside("$-", "$"), beside("it is not ", ".")
     ('', 'is part of a formula', 'is denied')
@@ -77,10 +69,9 @@ def beside(before: str, behind: str) -> str:
     stands = _FRONT.search(front) or (prose and _FRONT_OF_PROSE.search(front))
     in_brackets = line.count("(") > line.count(")") and _CLOSING.match(rear)
     ends = _REAR.match(rear) or _ASIDE.match(rear) or (prose and (in_brackets or _REAR_OF_PROSE.match(rear)))
-    calculated = _MOD.match(rear) or _OPERATION_IN_FRONT.search(front) or _OPERATION_BEHIND.match(rear)
-    if not stands or not ends or calculated:
+    if not stands or not ends or calculates(front, rear):
         return "is part of a formula"
-    return "is denied" if denied(before, behind) else ""
+    return "is denied" if denied(before, behind, hypothetical) else ""
 
 
 def _without_marks(before: str, behind: str) -> tuple[str, str]:

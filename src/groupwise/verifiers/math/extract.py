@@ -60,13 +60,14 @@ class Extraction:
     paragraph: str = field(default="", repr=False)
 
 
-def extract_answer(text: str, which: Which = "last", place: Place = "either") -> Extraction:
+def extract_answer(text: str, which: Which = "last", place: Place = "either", hypothetical: bool = False) -> Extraction:
     r"""The answer in a box, or behind `Answer:`, `the answer is` or `####` up to the end of the sentence.
 
     With `either`, boxes count if there are any, otherwise lines. `last` and `first` take one of several; `only`
     requires that all are equal. Text before the last `</think>` is no answer. The chosen answer must not be empty,
     unclosed, longer than 1000 characters, followed by a question mark, or retracted in the next words (`No, ...`,
     `Wait`); otherwise there is none. `tag` requires `</think> <answer>`, the format of Dr. GRPO's template r1.
+    `hypothetical`: whether the problem asks about what would be, so that its answer may be (`is_hypothetical`).
 
     >>> extract_answer(r"so \boxed{3}, no: \boxed{4}"), extract_answer("The answer is $5$. I hope it is correct.").text
     (Extraction(text='4', rule='the last of 2 boxes'), '$5$')
@@ -74,10 +75,10 @@ def extract_answer(text: str, which: Which = "last", place: Place = "either") ->
     (Extraction(text='', rule='its 2 boxes differ'), 'the answer line is taken back')
     """
     if place == "tag":
-        return _in_tag(text)
+        return _in_tag(text, hypothetical)
     body = text[text.rfind("</think>") + len("</think>") :] if "</think>" in text else text
     if place != "line" and (found := boxes(body)):
-        return _chosen([partial(_in_box, body, box) for box in found], which, "box", "boxes")
+        return _chosen([partial(_in_box, body, box, hypothetical) for box in found], which, "box", "boxes")
     if place != "boxed" and (lines := _lines(body, which)):
         line = _chosen([partial(_on_line, body, at) for at in lines], which, "answer line", "answer lines")
         return replace(line, paragraph=_paragraph(body, lines[0] if which == "first" else lines[-1]))
@@ -93,16 +94,16 @@ def _lines(text: str, which: Which) -> list[int]:
     return [marker.end() for marker in near if stated(text, marker.start(), marker["about"] or "")]
 
 
-def _in_tag(text: str) -> Extraction:
+def _in_tag(text: str, hypothetical: bool) -> Extraction:
     """The text behind the last `<answer>`, or its box; needs `</think> <answer>` and `</answer>`. Dr. GRPO's r1."""
     if "</think> <answer>" not in text or "</answer>" not in text:
         return Extraction("", "no '</think> <answer>' with '</answer>' behind it")
     inside = text.split("<answer>")[-1].replace("</answer>", "")
     if len(inside) > LONGEST:
         return Extraction("", f"the answer tag {_TOO_LONG}")
-    return (
-        extract_answer(inside, "last", "boxed") if _BOX.search(inside) else Extraction(inside.strip(), "the answer tag")
-    )
+    if _BOX.search(inside):
+        return extract_answer(inside, "last", "boxed", hypothetical)
+    return Extraction(inside.strip(), "the answer tag")
 
 
 _TOO_LONG = f"is longer than {LONGEST} characters"
@@ -126,7 +127,7 @@ def _chosen(answers: Sequence[Callable[[], str]], which: Which, one: str, many: 
         return Extraction("", f"{rule if which != 'only' or n == 1 else f'one of its {n} {many}'} {reason}")
 
 
-def _in_box(text: str, box: Boxed) -> str:
+def _in_box(text: str, box: Boxed, hypothetical: bool) -> str:
     """The content of a box. A box in it counts only if it is all of the content."""
     if box.end is None:
         raise _NoAnswer("is not closed" if len(text) - box.content_start <= LONGEST else _TOO_LONG)
@@ -134,7 +135,8 @@ def _in_box(text: str, box: Boxed) -> str:
         raise _NoAnswer(_TOO_LONG)
     if _TAKEN_BACK.match(text, box.end, box.end + LONGEST):
         raise _NoAnswer("is taken back")
-    if reason := beside(text[max(0, box.start - BESIDE) : box.start], text[box.end : box.end + BESIDE]):
+    before, behind = text[max(0, box.start - BESIDE) : box.start], text[box.end : box.end + BESIDE]
+    if reason := beside(before, behind, hypothetical):
         raise _NoAnswer(reason)
     content = box.content(text)
     if _BOX.search(bare(content)):

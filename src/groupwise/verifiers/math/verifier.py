@@ -9,6 +9,7 @@ from groupwise.core import check_types
 from groupwise.data import Outcome, Prompt, Sample, Verdict, Verifier, VerifierSettings, verdicts_have
 from groupwise.data.verdicts import unverifiable
 from groupwise.verifiers.build_verifier import VerifierContext
+from groupwise.verifiers.math.box_denials import is_hypothetical
 from groupwise.verifiers.math.equal import same
 from groupwise.verifiers.math.extract import Place, Which, extract_answer
 from groupwise.verifiers.math.limits import is_algebra, too_much
@@ -78,7 +79,7 @@ class MathVerifier(Verifier):
         gold = gold_answer(prompt.row.get("answer"))
         if gold is None:
             return unusable_gold(prompt.row.get("answer"), self.kind.gold_answer_format)
-        found = extract_answer(sample.text, self.kind.answer, self.kind.place)
+        found = extract_answer(sample.text, self.kind.answer, self.kind.place, is_hypothetical(prompt.text))
         if not found.text:
             return Verdict(Outcome.malformed, feedback=f"no answer: {found.rule}")
         if (reason := too_much(found.text)) and tidy(found.text) != tidy(gold):
@@ -136,7 +137,7 @@ def _verdict(right: bool, answer: str, how: str) -> Verdict:
 @cache
 def _from_text(gold: str) -> str:
     if "\\boxed" in gold or "####" in gold:
-        return extract_answer(gold).text or gold
+        return extract_answer(gold, hypothetical=True).text or gold
     return gold
 
 

@@ -1,0 +1,57 @@
+"""Pages, examples and recipes name a field of a recipe as it is named now."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from groupwise.config.fields import SECTIONS, recipe_fields
+from groupwise.config.other_names import EARLIER_FIELDS, OTHER_VALUES
+
+HOME = Path(__file__).parents[2]
+FOLDERS = ("docs/**/*.md", "examples/**/*.py", "examples/**/*.toml", "recipes/**/*.toml", "benchmarks/**/*.md")
+PAGES = sorted([HOME / "README.md", HOME / "CHANGELOG.md", *(p for folder in FOLDERS for p in HOME.glob(folder))])
+TABLES = ("lora", "warm_start", "columns", "sampling", "machine", "cluster", "evaluate", "save")
+"""Tables whose fields are the same in each recipe. Those of the others depend on the kind of a part."""
+FIELD = re.compile(rf"(?<![\w./])({'|'.join(TABLES)})\.([a-z_]+)(?![\w(/]|\.(?:py|md|toml|json)\b)")
+FILE_NAMES = ("py", "md", "toml", "json", "jsonl")
+
+
+def absent_fields(text: str) -> list[str]:
+    """The names of fields in a text that no recipe has. A name of an earlier version may be beside the present one."""
+    known = set(recipe_fields()) | set(SECTIONS)
+    found = []
+    for item in re.split(r"\n(?=[-*|#]|\n)", text):
+        names = [f"{table}.{name}" for table, name in FIELD.findall(item) if name not in FILE_NAMES]
+        names += [name for name in EARLIER_FIELDS if re.search(earlier(name), item)]
+        found += [name for name in names if name not in known and EARLIER_FIELDS.get(name, name) not in item]
+        found += [f"{path} {value}" for path, value in OTHER_VALUES if re.search(rf'{path}(?: = "?| ){value}\b', item)]
+    return sorted({*found})
+
+
+def earlier(name: str) -> str:
+    """The pattern of an earlier name. One without a table is a word of English except in front of a value."""
+    if "." in name:
+        return rf"(?<![\w./])(?:warm_start\.)?{re.escape(name)}(?![\w(/.])"
+    return rf"(?:--|`|^){name} ?= "
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("`save.model_every`", ["save.model_every"]),
+        ("`engine.rows = 3`", ["engine.rows"]),
+        ("--warm_start.optimizer.decay linear", ["optimizer.decay"]),
+        ('`sinks = ["wandb"]`', ["sinks"]),
+        ("--engine.placement same", ["engine.placement same"]),
+        ("- `engine.rows` is `engine.max_num_seqs`\n- `engine.rows`", ["engine.rows"]),
+        ("`save.every`, `cluster.py`, `columns.errors()` and it also = 3", []),
+    ],
+)
+def test_an_absent_name_is_found(text: str, names: list[str]) -> None:
+    assert absent_fields(text) == names
+
+
+def test_every_page_has_the_present_names() -> None:
+    found = {str(page.relative_to(HOME)): absent_fields(page.read_text()) for page in PAGES}
+    assert {page: names for page, names in found.items() if names} == {}

@@ -143,11 +143,12 @@ DENYING = [
 ]  # fmt: skip
 AFFIRMING = [
     "Nothing but {}.", "None other than {}.", "All but one fail, which leaves {}.", "Neither 8 nor 7 works, hence {}.",
-    "We rule out 8, so {}.", "Half of 18 is {}.", "(So the answer is {}.)", "Most of them fail. We get {}.",
+    "We rule out 8, so {}.", "Half of 18 is {}.", "(So the answer is {})", "Most of them fail. We get {}.",
     "{} (3 for each row)", "{} - no remainder is left.", "8 fails, but {} works.",
     "I have no doubt that it is {}.", "It cannot be anything but {}.", "No value except {} works.",
     "The number of students who don't is {}.", "The total would be {}.", "If it were 8, it would be even. So it is {}.",
-    "Even if order mattered, it would be {}.", "In either case it is {}.", "We need no more than {} draws.",
+    "Even if order mattered, it would be {}.", "If it were 8, it would fail; it is {}.", "In either case it is {}.",
+    "We need no more than {} draws.",
     "It takes {} times as long.", "He ran {} times.", "She has {} more than Bob.", "12 is {} more than 3.",
 ]  # fmt: skip
 

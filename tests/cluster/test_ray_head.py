@@ -21,6 +21,8 @@ SMALL: dict[str, Any] = {
     "iterations": 8, "prompts": 4, "method.group_size": 4, "method.minibatches": 1, "sampling.max_tokens": 12,
     "evaluate.problems": 4, "evaluate.every": 0, "save.every": 1, "seed": 3,
 }  # fmt: skip
+RANKS: dict[str, Any] = {**SMALL, "cluster.ranks": 2, "cluster.deadline": 20.0}
+"""A run that samples in its own process, and has a second rank."""
 DRIVER = """
 import os, signal, sys, time
 import groupwise as gw
@@ -68,6 +70,30 @@ def test_a_run_outlives_the_head_ends_with_its_engines_and_is_resumed_without_ra
     assert trained(resumed) == trained(gw.train(out=tmp_path / "local", **SMALL))
 
 
+RANKS_DRIVER = """
+import os, signal, sys
+import groupwise as gw
+from tests.cluster.test_ray_head import RANKS
+
+def kill(run, line):
+    if line["iteration"] == 2:
+        os.kill(int(sys.argv[2]), signal.SIGKILL)
+
+gw.train(out=sys.argv[1], on_iteration=kill, **RANKS, **{"cluster.launch": "ray"})
+"""
+
+
+def test_a_run_with_ranks_outlives_the_head(head: Any, tmp_path: Path) -> None:
+    """Gradients go over connections of the ranks. The end of the run does not wait for Ray."""
+    (gcs,) = head.head_node.all_processes["gcs_server"]
+    environment = {**os.environ, "RAY_ADDRESS": head.address}
+    command = [sys.executable, "-c", RANKS_DRIVER, str(tmp_path / "runs"), str(gcs.process.pid)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=SECONDS)
+    assert done.returncode == 0, done.stdout + done.stderr
+    (run,) = (tmp_path / "runs").iterdir()
+    assert trained(gw.Run(run)) == trained(gw.train(out=tmp_path / "local", **RANKS))
+
+
 HOSTS = """
 set -e
 trap 'for host in $HEAD $OTHER; do ip netns pids $host | xargs -r kill -9; ip netns del $host; done' EXIT
@@ -79,24 +105,28 @@ ip -n $HEAD link set head up; ip -n $OTHER link set other up
 node="--object-store-memory $MEMORY --disable-usage-stats"
 ip netns exec $HEAD $RAY start --head --port 6379 --node-ip-address 10.9.0.1 --num-cpus 2 \
     --include-dashboard false --temp-dir $TEMPORARY $node
-ip netns exec $OTHER $RAY start --address 10.9.0.1:6379 --node-ip-address 10.9.0.2 --num-cpus 0 $node
-RAY_ADDRESS=10.9.0.1:6379 ip netns exec $OTHER $PYTHON -c "$DRIVER" $RUNS
+ip netns exec $OTHER unshare --pid --fork --mount-proc bash -ec '
+$RAY start --address 10.9.0.1:6379 --node-ip-address 10.9.0.2 --num-cpus 0 '"$node"'
+RAY_ADDRESS=10.9.0.1:6379 exec $PYTHON -c "$DRIVER" $RUNS $LOST'
 """
-"""Two hosts, which are network namespaces: one of the head and the engines, one of the run."""
+"""Two hosts: one of the head and the engines or the second rank, one of the run.
+
+They are network namespaces. The second one is a namespace of processes, too: Ray finds a host's node by its process.
+"""
 CUT = """
 import subprocess, sys
 import groupwise as gw
 from groupwise.core import GroupwiseError
 from groupwise.engines import Served
-from tests.cluster.test_ray_head import SMALL
+from tests.cluster.test_ray_head import RANKS, SMALL
 
 def cut(run, line):
     if line["iteration"] == 2:
         subprocess.run(["ip", "link", "set", "other", "down"], check=True)
 
-engine = Served(restarts=1, deadline=20.0)
+recipe = RANKS if sys.argv[2] == "ranks" else SMALL | {"engine": Served(restarts=1, deadline=20.0)}
 try:
-    gw.train(out=sys.argv[1], engine=engine, on_iteration=cut, **SMALL, **{"cluster.launch": "ray"})
+    gw.train(out=sys.argv[1], on_iteration=cut, **recipe, **{"cluster.launch": "ray"})
 except GroupwiseError as error:
     print(error)
     sys.exit(error.code)
@@ -105,15 +135,21 @@ except GroupwiseError as error:
 
 @pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("ip"), reason="needs root and ip, for network namespaces")
 @pytest.mark.timeout(600)
-def test_a_run_whose_head_is_on_a_lost_host_names_it_and_is_resumed_without_ray(tmp_path: Path) -> None:
-    """Its host answers nothing any more, and closes no connection. All engines are there, too."""
+@pytest.mark.parametrize(("lost", "recipe"), [("engines", SMALL), ("ranks", RANKS)])
+def test_a_run_whose_head_is_on_a_lost_host_names_it_and_is_resumed_without_ray(
+    lost: str, recipe: dict[str, Any], tmp_path: Path
+) -> None:
+    """Its host answers nothing any more, and closes no connection. All engines, or the second rank, are there, too."""
     ray = Path(sys.executable).with_name("ray")
-    names = {"HEAD": f"head-{os.getpid()}", "OTHER": f"other-{os.getpid()}", "MEMORY": str(MEMORY), "DRIVER": CUT}
-    places = {"RAY": ray, "PYTHON": sys.executable, "RUNS": tmp_path / "runs", "TEMPORARY": f"/tmp/head-{os.getpid()}"}
-    environment = {**os.environ, **names, **{name: str(path) for name, path in places.items()}}
-    done = subprocess.run(["bash", "-c", HOSTS], env=environment, capture_output=True, text=True, timeout=SECONDS)
-    shutil.rmtree(places["TEMPORARY"], ignore_errors=True)
+    words = {"HEAD": f"head-{os.getpid()}", "OTHER": f"other-{os.getpid()}", "MEMORY": str(MEMORY), "DRIVER": CUT}
+    words |= {"RAY": str(ray), "PYTHON": sys.executable, "RUNS": str(tmp_path / "runs"), "LOST": lost}
+    words |= {"TEMPORARY": f"/tmp/head-{os.getpid()}"}
+    done = subprocess.run(
+        ["bash", "-c", HOSTS], env={**os.environ, **words}, capture_output=True, text=True, timeout=SECONDS
+    )
+    shutil.rmtree(words["TEMPORARY"], ignore_errors=True)
     assert done.returncode == WorkerLost.code, done.stdout + done.stderr
     assert "the head of the Ray cluster, 10.9.0.1:6379, does not answer" in done.stdout and "gw.resume" in done.stdout
+    assert (lost == "ranks") == ("rank 1 was lost" in done.stdout)
     (run,) = (tmp_path / "runs").iterdir()
-    assert trained(gw.resume(run, launch="local")) == trained(gw.train(out=tmp_path / "local", **SMALL))
+    assert trained(gw.resume(run, launch="local")) == trained(gw.train(out=tmp_path / "local", **recipe))

@@ -150,8 +150,12 @@ class Bundles:
 def check_head(head: str) -> None:
     """`EngineLost` if the head of a cluster does not accept connections."""
     if not is_reachable(head):
-        what = f"the head of the Ray cluster, {head}, does not answer"
-        raise EngineLost(what, fix="start a cluster again, and continue with groupwise resume")
+        raise EngineLost(head_lost(head), fix="start a cluster again, and continue with groupwise resume")
+
+
+def head_lost(head: str) -> str:
+    """The message about a head that accepts no connection."""
+    return f"the head of the Ray cluster, {head}, does not answer"
 
 
 def is_reachable(head: str) -> bool:
@@ -168,8 +172,10 @@ def _remove(ray: Any, group: Any, head: str) -> None:
         ray.util.remove_placement_group(group)
 
 
-def lost(error: Exception) -> ProcessEnd:
-    """The end of a process whose actor Ray has lost, with Ray's cause."""
+def lost(error: Exception, head: str = "") -> ProcessEnd:
+    """The end of a process whose actor Ray has lost, with Ray's cause; with a `head`, whether that is lost is found."""
+    if head and not is_reachable(head):
+        return ProcessEnd(0, cause=head_lost(head))
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return ProcessEnd(0, lines, cause=type(error).__name__)
 

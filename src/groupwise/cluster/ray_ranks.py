@@ -44,18 +44,24 @@ class RayProcesses(Processes):
 
     def deaths(self) -> Mapping[str, ProcessEnd]:
         """The processes that have ended, by name, and those whose actor is lost or does not answer."""
-        found = {name: self._status(actor) for name, actor in self._actors.items()}
-        return {name: status for name, status in found.items() if isinstance(status, ProcessEnd)}
+        return {name: status for name, status in self._statuses().items() if isinstance(status, ProcessEnd)}
 
     def printed(self) -> Mapping[str, Sequence[str]]:
         """The last lines of output of each process, by name, or Ray's cause if its actor is lost."""
-        found = {name: self._status(actor) for name, actor in self._actors.items()}
-        return {name: status.last_lines if isinstance(status, ProcessEnd) else status for name, status in found.items()}
+        statuses = self._statuses().items()
+        return {name: status.last_lines if isinstance(status, ProcessEnd) else status for name, status in statuses}
 
-    def _status(self, actor: Any) -> ProcessEnd | Sequence[str]:
-        """The end of an actor's process; its last lines of output while it runs."""
+    def _statuses(self) -> Mapping[str, ProcessEnd | Sequence[str]]:
+        """The end of each actor's process, by name; its last lines of output while it runs. All are asked at once."""
+        replies = {name: actor.status.remote() for name, actor in self._actors.items()}
+        self._ray.wait([*replies.values()], num_returns=len(replies), timeout=REPLY)
+        return {name: self._status(reply) for name, reply in replies.items()}
+
+    def _status(self, reply: Any) -> ProcessEnd | Sequence[str]:
         try:
-            code, lines = self._ray.get(actor.status.remote(), timeout=REPLY)
+            code, lines = self._ray.get(reply, timeout=0)
+        except self._ray.exceptions.GetTimeoutError as error:
+            return lost(error, self._bundles.head)
         except self._ray.exceptions.RayError as error:
             return lost(error)
         return lines if code is None else ProcessEnd(code, lines)

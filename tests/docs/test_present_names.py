@@ -1,4 +1,4 @@
-"""Pages, examples and recipes name a field of a recipe as it is named now."""
+"""Pages, examples and recipes name a field of a recipe as it is named now; so does the changelog with classes."""
 
 import re
 from pathlib import Path
@@ -55,3 +55,17 @@ def test_an_absent_name_is_found(text: str, names: list[str]) -> None:
 def test_every_page_has_the_present_names() -> None:
     found = {str(page.relative_to(HOME)): absent_fields(page.read_text()) for page in PAGES}
     assert {page: names for page, names in found.items() if names} == {}
+
+
+PROGRAM_WORDS = {"True", "False", "None", "Host", "MyTracker"}
+"""Words in code spans that are no classes of the package: Python's, HTTP's, and a user's class."""
+
+
+def test_the_changelog_names_classes_of_the_package() -> None:
+    """The list for users of earlier versions is left out: it has both names of what was renamed."""
+    _, _, present = (HOME / "CHANGELOG.md").read_text().partition("earlier development version")[2].partition("\n### ")
+    source = "\n".join(path.read_text() for path in (HOME / "src").rglob("*.py"))
+    classes = {*re.findall(r"^\s*class (\w+)", source, re.M), *re.findall(r"^([A-Z]\w+)[^=\n]* = ", source, re.M)}
+    spans = " ".join(re.findall(r"(?<!`)`([^`\n]+)`(?!`)", present))
+    named = set(re.findall(r"(?<![\w./\"'-])(?:gw\.)?([A-Z][a-z]+[A-Za-z]*)\b", spans))
+    assert len(named) > 30 and named - classes <= PROGRAM_WORDS

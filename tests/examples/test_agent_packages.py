@@ -221,10 +221,14 @@ def test_openai_calls_a_tool(tmp_path: Path, form: str) -> None:
     assert [(message.role, message.text) for message in second.messages] == [("tool", "3")]
 
 
-def test_smolagents_calls_tools(tmp_path: Path) -> None:
+def test_smolagents_calls_tools_and_writes_them_as_text_into_its_history(tmp_path: Path) -> None:
+    """So the request after a call continues no answer: it is another sample."""
     texts = calls("add", a=1, b=2), calls("final_answer", answer="3")
-    samples = scripted(command("smolagents_agent.py"), tmp_path, SMOLAGENTS, *texts)
-    assert [request.calls[0][0] for s in samples for request in s.requests] == ["final_answer", "add"]
+    last, first = scripted(command("smolagents_agent.py"), tmp_path, SMOLAGENTS, *texts)
+    assert [s.requests[0].calls[0][0] for s in (first, last)] == ["add", "final_answer"]
+    *_, answer, result = last.requests[0].messages
+    assert (answer.role, answer.calls, result.role, result.text) == ("assistant", (), "user", "Observation:\n3")
+    assert answer.text.startswith("Calling tools:\n[{'id': ")
 
 
 def test_smolagents(model: Path, tmp_path: Path) -> None:

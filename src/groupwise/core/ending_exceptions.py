@@ -2,6 +2,7 @@
 
 import signal
 from functools import partial
+from typing import Any
 
 __all__ = ["as_error"]
 
@@ -21,7 +22,7 @@ def as_error(error: BaseException) -> BaseException:
 
 def is_from_signal(error: BaseException) -> bool:
     """Whether the traceback of an exception has the frame of a signal's handler."""
-    handlers = [signal.getsignal(number) for number in signal.valid_signals()]
+    handlers: list[Any] = [signal.getsignal(number) for number in signal.valid_signals()]
     functions = [handler.func if isinstance(handler, partial) else handler for handler in handlers]
     codes = [function.__code__ for function in functions if hasattr(function, "__code__")]
     trace = error.__traceback__

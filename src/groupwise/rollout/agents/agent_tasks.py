@@ -102,9 +102,7 @@ class AgentCoroutine(Coroutine[Any, Any, Any]):
             raise as_error(error) from None
 
 
-def new_task(
-    loop: asyncio.AbstractEventLoop, coroutine: Coroutine[Any, Any, Any], **options: Any
-) -> "asyncio.Task[Any]":
+def new_task(loop: asyncio.AbstractEventLoop, coroutine: Any, **options: Any) -> "asyncio.Task[Any]":
     """The task factory of event loops with agents: a task that an agent's code creates is the agent's."""
     context = options.get("context")
     tasks = CURRENT.get() if context is None else context.get(CURRENT)

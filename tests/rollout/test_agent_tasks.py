@@ -1,6 +1,7 @@
 """Async agents that end the program, swallow their cancellation, or leave tasks behind: the run goes on."""
 
 import asyncio
+import inspect
 import signal
 import sys
 from collections.abc import Iterator
@@ -107,9 +108,11 @@ def test_an_agent_that_swallows_its_cancellation_is_dropped(monkeypatch: pytest.
 
 
 def test_anyio_runs_in_an_agent() -> None:
-    """It reads the state of a task's coroutine: of MCP clients, and of HTTP clients with sockets."""
+    """MCP clients, and HTTP clients with sockets, use it. It may read the state of a task's coroutine."""
 
     async def agent(row: Any, client: Client) -> float:
+        task = asyncio.current_task()
+        assert task and inspect.getcoroutinestate(task.get_coro()) == inspect.CORO_RUNNING  # type: ignore[arg-type]
         async with anyio.create_task_group() as group:
             group.start_soon(client.chat, [user("a")])
             with anyio.move_on_after(0.01) as scope:

@@ -92,7 +92,7 @@ class TableProgress(Progress):
         notes = "\n".join(escaped(line) for note in self.notes for line in note.splitlines())
         return (
             f"<p><b>{escaped(status)}</b></p><table><tr><th>iteration</th>{head}</tr>{body}"
-            f"<tr><td></td>{curves}</tr></table><pre>{notes}</pre>"
+            f'<tr><td></td>{curves}</tr></table><pre style="font-family: monospace">{notes}</pre>'
         )
 
 

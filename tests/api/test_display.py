@@ -167,7 +167,7 @@ def test_outside_a_notebook_results_are_output_and_progress_is_not(
     method = gw.gspo(group_size=2, minibatches=1)
     run = gw.train(data=ROWS, reward=right, iterations=1, out=tmp_path, method=method, **SMALL)
     output = capfd.readouterr()
-    assert output.out.startswith("done: 1 iterations") and "gw.evaluate(" in output.out
+    assert output.out.startswith("done: 1 iteration\n") and "gw.evaluate(" in output.out
     assert "machine: cpu" in output.err and "1/1  reward" in output.err and "done" not in output.err
     assert repr(run).startswith(f"<Run {run.directory}: ") and repr(run).endswith("warnings>")
 

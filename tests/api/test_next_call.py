@@ -54,6 +54,22 @@ def test_the_proposed_call_grades_as_the_run_did(kind: str, home: Path, capsys) 
     assert score == pytest.approx(run.metrics["eval/score_greedy"][0], abs=1e-12)
 
 
+def test_the_advice_for_a_reward_in_a_file_works_from_the_users_directory(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The recipe names the file that the library wrote as `code/reward.py`: the advice has its path."""
+    run = gw.train(reward=variety, **SMALL)
+    code = f"{run.directory}/code/reward.py"
+    with pytest.raises(Usage, match="not loaded") as caught:
+        gw.evaluate(run.directory, samples=1)
+    permissions = f'permissions=gw.Permissions(use=["{code}"])'
+    assert permissions in caught.value.fix
+    given = eval(permissions.partition("=")[2], {"gw": gw})
+    assert gw.evaluate(run.directory, samples=1, permissions=given).figures
+    assert main(["eval", str(run.directory), "--samples", "1"]) == 2
+    assert f"add --use {code} to the command" in capsys.readouterr().err
+
+
 def test_a_part_of_a_reward_is_refused_and_the_error_has_the_whole(tmp_path: Path, capsys) -> None:
     whole = {"right": variety, "memory": (0.25, in_memory), "text": (2, "exact")}
     run = gw.train(reward=whole, out=tmp_path, **SMALL)

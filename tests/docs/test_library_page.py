@@ -10,9 +10,14 @@ from tests.docs.test_pages import HOME, follow
 
 
 def test_the_page_runs(tmp_path: Path) -> None:
-    assert follow("docs/library.md", tmp_path) == ["python train.py", "python early_stopping.py"]
-    run, stopped = sorted((tmp_path / "runs").iterdir())
+    assert follow("docs/library.md", tmp_path) == ["python train.py"]
+    (run,) = (tmp_path / "runs").iterdir()
     assert gw.Run(run).done == 2 and (run / "code" / "reward.py").is_file()
+
+
+def test_the_rule_of_the_page_on_early_stopping_ends_its_run(tmp_path: Path) -> None:
+    assert follow("docs/early-stopping.md", tmp_path) == ["python early_stopping.py"]
+    (stopped,) = (tmp_path / "runs").iterdir()
     assert gw.Run(stopped).done < gw.Run(stopped).iterations
 
 

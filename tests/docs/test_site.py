@@ -111,6 +111,7 @@ def test_the_site_builds(tmp_path: Path) -> None:
     assert 'class="filename">short.toml' in (docs / "runs.html").read_text()
     entries = json.loads((tmp_path / "site/search/search_index.json").read_text())["docs"]
     titles = {entry["location"]: entry["title"] for entry in entries}
+    assert [place for place, title in titles.items() if title == "Early stopping"] == ["docs/early-stopping.html"]
     for page in ("methods", "atlas"):
         linked = set(re.findall(r'href="methods/(\w+)\.html"', (docs / f"{page}.html").read_text()))
         assert linked == set(method_files()), page

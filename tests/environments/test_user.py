@@ -125,9 +125,13 @@ def without_place(cause: str) -> str:
     return re.sub(r"\w+\.py:\d+ in \w+: ", "", cause)
 
 
-def test_sys_exit_is_unverifiable() -> None:
-    _, reply = observations(having(Plain, reply=lambda self, message: sys.exit(3)))
-    assert isinstance(reply, Verdict) and without_place(reply.cause) == "Mine.step: RuntimeError: SystemExit(3)"
+@pytest.mark.parametrize("kind", [Plain, Async])
+def test_sys_exit_is_unverifiable_with_its_line(kind: type) -> None:
+    def leaves(self: Any, message: str) -> None:
+        sys.exit(3)
+
+    _, reply = observations(having(kind, reply=leaves))
+    assert isinstance(reply, Verdict) and " in leaves: RuntimeError: SystemExit: 3" in reply.cause
 
 
 def test_exceptions_of_init_and_reset() -> None:

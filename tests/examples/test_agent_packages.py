@@ -17,9 +17,13 @@ from tokenizers import Tokenizer as Fast
 from tools.agent_environments import AGENTS
 
 import groupwise as gw
+from groupwise.data import Sample
 from groupwise.models import DecoderShape, Tokenizer, write_fresh
+from groupwise.rollout.agents.programs import AgentProgram
 from groupwise.runs.layout import RunLayout
 from tests.models.test_templates import CHATML, SPECIAL
+from tests.models.test_templates import trained as tokenizer_with
+from tests.rollout.test_agents import QWEN, ran, says
 
 pytestmark = [pytest.mark.agents, pytest.mark.timeout(900)]
 
@@ -131,6 +135,100 @@ def test_openai(model: Path, tmp_path: Path, agent: str) -> None:
     whole = gw.train(model=model, data=SUMS, out=tmp_path / "whole", **options(command(agent)), **SETTINGS)
     assert weights(run) == weights(whole) and run.metrics == whole.metrics
     assert len(lines) == 2 and run.metrics["episodes/requests"][5] == 2
+
+
+# Tool calls, by a policy whose answers are fixed
+
+
+OPENAI = """
+import json, sys
+from openai import OpenAI
+client, parameters = OpenAI(), {"type": "object", "properties": {"a": {"type": "integer"}, "b": {"type": "integer"}}}
+add = {"name": "add", "description": "a + b", "parameters": parameters}
+
+def result(arguments):
+    return str(sum(json.loads(arguments)[name] for name in "ab"))
+
+if sys.argv[1] == "chat":
+    messages, ask = [{"role": "user", "content": "1+2?"}], client.chat.completions.create
+    for _ in range(2):
+        reply = ask(model="policy", messages=messages, tools=[{"type": "function", "function": add}]).choices[0].message
+        messages.append(reply)
+        for call in reply.tool_calls or []:
+            messages.append({"role": "tool", "tool_call_id": call.id, "content": result(call.function.arguments)})
+    answer = reply.content
+else:
+    items, add = [{"role": "user", "content": "1+2?"}], {"type": "function", "strict": False, **add}
+    for _ in range(2):
+        response = client.responses.create(model="policy", input=items, tools=[add], stream=sys.argv[1] == "stream")
+        if sys.argv[1] == "stream":
+            events = list(response)
+            response = events[-1].response
+            text = "".join(event.delta for event in events if event.type == "response.output_text.delta")
+            assert text == response.output_text, events
+        items += response.output
+        for call in response.output:
+            if call.type == "function_call":
+                output = {"type": "function_call_output", "call_id": call.call_id}
+                items.append({**output, "output": result(call.arguments)})
+    answer = response.output_text
+print(json.dumps({"reward": float(answer == "It is 3.")}))
+"""
+SMOLAGENTS = """
+import json, os
+from smolagents import OpenAIModel, ToolCallingAgent, tool
+
+@tool
+def add(a: int, b: int) -> int:
+    \"\"\"Add two numbers.
+
+    Args:
+        a: a number
+        b: another one
+    \"\"\"
+    return a + b
+
+address = {"api_base": os.environ["OPENAI_BASE_URL"], "api_key": os.environ["OPENAI_API_KEY"]}
+model = OpenAIModel("policy", tool_choice="auto", **address)
+answer = ToolCallingAgent(tools=[add], model=model, max_steps=3).run("What is 1+2?")
+print(json.dumps({"reward": float(str(answer) == "3")}))
+"""
+
+
+def calls(name: str, **arguments: object) -> str:
+    return f"<tool_call>{json.dumps({'name': name, 'arguments': arguments})}</tool_call>"
+
+
+def scripted(words: list[str], folder: Path, source: str, *texts: str) -> list[Sample]:
+    """The samples of a program, run by the Python of `words`, whose model gives these answers."""
+    file, vocabulary = folder / "agent.py", tokenizer_with(QWEN)
+    file.write_text(source)
+    program = AgentProgram.of(shlex.join([words[0], str(file), *words[2:]]))
+    rollout, _ = ran(program, says(vocabulary, *texts), vocabulary, budget=9000)
+    samples = list(rollout.samples)
+    assert samples[0].verdict and samples[0].verdict.value == 1.0, samples[0].verdict
+    return samples
+
+
+@pytest.mark.parametrize("form", ["chat", "responses", "stream"])
+def test_openai_calls_a_tool(tmp_path: Path, form: str) -> None:
+    """The client parses the call of the policy, and sends it again with its result: the sample continues."""
+    call = f"Adding.{calls('add', a=1, b=2)}"
+    (sample,) = scripted(command("openai_agent.py", form), tmp_path, OPENAI, call, "It is 3.")
+    assert sample.counts["requests"] == 2 and sample.counts["calls"] == 1
+    (first, second) = sample.requests
+    assert first.calls == (("add", '{"a": 1, "b": 2}'),)
+    assert [(message.role, message.text) for message in second.messages] == [("tool", "3")]
+
+
+def test_smolagents_calls_tools_and_writes_them_as_text_into_its_history(tmp_path: Path) -> None:
+    """So the request after a call continues no answer: it is another sample."""
+    texts = calls("add", a=1, b=2), calls("final_answer", answer="3")
+    last, first = scripted(command("smolagents_agent.py"), tmp_path, SMOLAGENTS, *texts)
+    assert [s.requests[0].calls[0][0] for s in (first, last)] == ["add", "final_answer"]
+    *_, answer, result = last.requests[0].messages
+    assert (answer.role, answer.calls, result.role, result.text) == ("assistant", (), "user", "Observation:\n3")
+    assert answer.text.startswith("Calling tools:\n[{'id': ")
 
 
 def test_smolagents(model: Path, tmp_path: Path) -> None:

@@ -22,11 +22,11 @@ def test_the_notebook_runs(home: Path) -> None:
     space: dict[str, Any] = {"__name__": "__main__"}
 
     async def kernel() -> list[Any]:
-        return [executed("".join(cell["source"]), space) for cell in cells]
+        return [executed("".join(cell["source"]).replace("iterations=15", "iterations=2"), space) for cell in cells]
 
     values = asyncio.run(kernel())
     assert not any(cell["outputs"] for cell in cells)
     run, rewards = values[2], values[3]
-    assert run.done == 12 and list(rewards) == list(range(1, 13)) and "<table>" in run._repr_html_()
+    assert run.done == 2 and list(rewards) == [1, 2] and "<table>" in run._repr_html_()
     assert isinstance(values[5], str) and {"greedy score", "score"} == set(values[6].figures)
     assert values[-1]._repr_html_().startswith("<iframe")

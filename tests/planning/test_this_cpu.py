@@ -79,7 +79,7 @@ def test_the_line_is_on_the_screen_alone(tmp_path: Path, capsys: pytest.CaptureF
     plan, time = [line for line in capsys.readouterr().err.splitlines() if line.startswith(("plan:", "time:"))]
     assert (
         plan.startswith("plan: 223,520 weights")
-        and "s an iteration on this CPU if all answers have 48 tokens, 1 iterations: " in time
+        and "s an iteration on this CPU if all answers have 48 tokens, 1 iteration: " in time
     )
     (run,) = tmp_path.iterdir()
     assert not any(

@@ -73,6 +73,21 @@ def test_a_program_that_fails_is_unverifiable_with_its_last_line(tmp_path: Path)
     assert made.verdict and made.verdict.cause == "the agent: its program ended with exit code 1: KeyError: 'boom'"
 
 
+@pytest.mark.parametrize(
+    ("ending", "cause"),
+    [
+        ("os._exit(3)", "exit code 3"),
+        ("sys.exit('no licence')", "exit code 1: no licence"),
+        ("raise KeyboardInterrupt('no')", "signal 2: KeyboardInterrupt: no"),
+        ("os.kill(os.getpid(), 9)", "signal 9"),
+        ("if os.fork(): os._exit(4)\nimport time\ntime.sleep(60)", "exit code 4"),
+    ],
+)
+def test_a_program_that_leaves_is_unverifiable(tmp_path: Path, ending: str, cause: str) -> None:
+    made = sample(program(tmp_path, f'ask("a")\n{ending}'))
+    assert made.verdict and made.verdict.cause == f"the agent: its program ended with {cause}"
+
+
 def test_a_late_program_is_unverifiable(tmp_path: Path) -> None:
     made = sample(program(tmp_path, "import time\ntime.sleep(60)"), runner={"deadline": 0.05})
     assert made.verdict and "within 0.05 seconds" in made.verdict.cause

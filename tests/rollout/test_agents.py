@@ -434,6 +434,28 @@ def test_an_episode_in_the_replay_log_is_not_run_again() -> None:
         assert json.loads(str(log.lines[key]))["verdict"]["outcome"] == "scored"
 
 
+def test_an_agent_that_differs_at_resume_keeps_its_ended_runs_and_starts_the_others_over() -> None:
+    """An agent with a clock: nothing of a run that ended is asked again, so nothing of it can differ."""
+    vocabulary, log, runs = trained(QWEN), MemoryReplay(), list[int]()
+
+    async def agent(row: Any, client: Client) -> float:
+        runs.append(1)
+        await client.chat([user(f"run {len(runs)}")], max_tokens=6)
+        return float(len(runs))
+
+    def samples() -> list[Sample]:
+        machine = engine(decoder(vocabulary=720, positions=1024, spread=0.6), vocabulary, seed=3)
+        return list(ran(agent, machine, vocabulary, n=2, reply_log=log)[0].samples)
+
+    before = samples()
+    (lost,) = [key for key in log.lines if "episode 1 of" in key]
+    del log.lines[lost]  # the run was killed before this run of the agent ended
+    kept, again = samples()
+    assert len(runs) == 3 and repr(kept) == repr(before[0])
+    assert again.context != before[1].context and again.verdict and again.verdict.value == 3.0
+    assert list(map(repr, samples())) == [repr(kept), repr(again)] and len(runs) == 3
+
+
 def test_equal_requests_at_once_are_told_once_and_have_their_own_numbers() -> None:
     vocabulary, lines = trained(QWEN), list[str]()
 

@@ -2,6 +2,7 @@
 
 import json
 import sys
+import threading
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import torch
 
 import groupwise as gw
 from groupwise.__main__ import main
+from groupwise.checks import check_agent
 from groupwise.checks.check import check
 from groupwise.config.recipe_toml import read_recipe, write
 from groupwise.config.user_code import Permissions, UserCode, load_use
@@ -105,6 +107,22 @@ def test_a_run_of_an_agent_continues_to_the_same_bytes(tmp_path: Path) -> None:
     assert weights(done) == weights(whole)
     line = json.loads(RunLayout(Path(whole.directory)).metrics.read_text().splitlines()[-1])
     assert line["rollout/roles/thread"] > 0 and line["episodes/samples"] == line["episodes/requests"] == 2
+
+
+@pytest.mark.slow
+def test_an_agent_trains_the_same_bytes_with_engines_in_other_processes(tmp_path: Path) -> None:
+    """The streams of an agent's calls are digests of their tokens, and its settings are of each call: all go over."""
+
+    async def agent(row: Any, client: Client) -> float:
+        first = await client.say(row["prompt"], stop=["#"], max_tokens=9)
+        return float(len(await client.say(row["prompt"] + first[:8], temperature=0.5)) % 7)
+
+    small = {**TINY, "method.group_size": 2, "evaluate.problems": 1}
+    here = gw.train(agent=agent, out=tmp_path / "a", **small)
+    there = gw.train(agent=agent, out=tmp_path / "b", **small, engine=gw.Served(replicas=2))
+    assert weights(here) == weights(there)
+    lines = [json.loads(RunLayout(Path(run.directory)).metrics.read_text().splitlines()[-1]) for run in (here, there)]
+    assert lines[0]["completions/mean_length"] == lines[1]["completions/mean_length"] > 0
 
 
 def test_rows_of_an_agent_need_no_column(tmp_path: Path) -> None:
@@ -258,6 +276,56 @@ def test_check_runs_the_agent_once_on_a_made_up_policy(tmp_path: Path) -> None:
     assert len(calls) == 2 and not checked.errors
     checked = check(source, (), UserCode(functions_in_memory={"it": fails}))
     assert not checked.errors and any("on a made-up answer, the agent: test_agents.py:" in n for n in checked.notes)
+
+
+def test_check_refuses_a_request_that_no_run_can_answer(tmp_path: Path) -> None:
+    """With the line to write. An agent that sends another request instead has no error."""
+
+    def asks_with(**fields: Any) -> Any:
+        async def agent(row: Any, client: Client) -> float:
+            await client.say("1+1=", **fields)
+            return 1.0
+
+        return agent
+
+    async def copes(row: Any, client: Client) -> float:
+        with pytest.raises(AssertionError, match="a plain template"):
+            await client.say("1+1=", messages=system)
+        return float("x" + await client.say("1+1="))
+
+    system = [{"role": "system", "content": "Add."}, {"role": "user", "content": "1+1="}]
+    tool = {"type": "function", "function": {"name": "add", "parameters": {}}}
+    path = tmp_path / "rows.jsonl"
+    path.write_text('{"a": 1}\n{"a": 2}\n')
+    source = f'model = "calculator"\ntask = "{path}"\nmethod = "grpo"\nagent = "it"'
+    for agent, what, fix in (
+        (asks_with(messages=system), "a plain template formats a single text", "use --template chat"),
+        (asks_with(messages=system[:1]), "no place for a message of the role system", "use --template chat"),
+        (asks_with(tools=[tool]), "a plain template has no place for tools", "use --template chat"),
+        (asks_with(seed=3), "seed = 3 is not supported", "leave it out"),
+        (asks_with(model="gpt-4o"), "the model 'gpt-4o' does not exist", "agent.model_names"),
+    ):
+        (error,) = check(source, (), UserCode(functions_in_memory={"it": agent})).errors
+        assert what in str(error) and fix in str(error) and "test_agents.py:" in str(error)
+    checked = check(source, (), UserCode(functions_in_memory={"it": copes}))
+    assert not checked.errors and any("on a made-up answer, the agent: test_agents.py:" in n for n in checked.notes)
+
+
+def test_check_refuses_an_agent_that_blocks_the_event_loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(check_agent, "MOST_SECONDS", 0.01)
+    monkeypatch.setattr(check_agent, "GRACE", 0.05)
+    free = threading.Event()
+
+    async def blocks(row: Any, client: Client) -> float:
+        free.wait(5)
+        return 1.0
+
+    path = tmp_path / "rows.jsonl"
+    path.write_text('{"a": 1}\n{"a": 2}\n')
+    source = f'model = "calculator"\ntask = "{path}"\nmethod = "grpo"\nagent = "it"'
+    (error,) = check(source, (), UserCode(functions_in_memory={"it": blocks})).errors
+    free.set()
+    assert "the agent blocks the event loop" in str(error) and "write def in place of async def" in str(error)
 
 
 # One reward, several samples

@@ -14,7 +14,7 @@ def guards() -> RunGuards:
 
 
 def test_a_first_iteration_of_unverifiable_answers_stops_the_run() -> None:
-    with pytest.raises(Unverifiable, match="8 of 8 answers were unverifiable over 1 iterations") as error:
+    with pytest.raises(Unverifiable, match="8 of 8 answers were unverifiable over 1 iteration") as error:
         guards().check_verdicts(8, 8, "ImportError: no sympy")
     assert error.value.evidence == "ImportError: no sympy"
     guards().check_verdicts(7, 8, "")

@@ -152,7 +152,7 @@ def test_selected_groups_are_trained_after_the_last_refill_round(tmp_path: Path)
     environment = scripted(tmp_path, prompts=4, method=dynamic(2, 8, max_refills=1), iterations=2)
     lines = environment.go()
     (warning,) = environment.warnings  # once; later ones are counted
-    assert warning.startswith("iteration 1 trains on 1 prompts: 3 missing after 2 rounds")
+    assert warning.startswith("iteration 1 trains on 1 prompt: 3 missing after 2 rounds")
     for line in lines[1:]:
         assert line["rollout/missing"] == 3
         assert (line["rollout/selected"], line["rollout/rounds"], line["step"]) == (1, 2, line["iteration"])

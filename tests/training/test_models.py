@@ -38,7 +38,7 @@ def test_a_run_from_a_directory_to_a_directory(name: str, home: Path, capsys: py
     ]  # fmt: skip
     assert main(["train", "--model", "tiny", *SMALL, *mine]) == 0
     output = capsys.readouterr()
-    assert "done: 1 iterations" in output.out and "%|" not in output.err
+    assert "done: 1 iteration\n" in output.out and "%|" not in output.err
     (run,) = Path("runs").iterdir()
     line = json.loads((run / "metrics.jsonl").read_text().splitlines()[-1])
     assert line["sampling/sampling_logp_difference/max"] < 1e-4

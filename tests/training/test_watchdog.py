@@ -1,21 +1,23 @@
 """Tests of the watchdog that need no run."""
 
 import importlib
+import inspect
 
 import pytest
 
-from groupwise.training.watchdog import JUDGES
+from groupwise.training.watchdog import AGENT, JUDGES
 
 ROOMS = {
     "DrawSampler": "rollout.sampler",
     "CombinedVerifier": "verifiers.several",
     "EnvironmentThreads": "environments.user",
+    "AgentCoroutine": "rollout.agents.agent_tasks",
 }
 
 
-@pytest.mark.parametrize("name", JUDGES)
-def test_the_callers_of_verifiers_have_these_names(name: str) -> None:
+@pytest.mark.parametrize("name", [*JUDGES, AGENT])
+def test_the_callers_of_a_users_code_have_these_names(name: str) -> None:
     """The watchdog finds them by their qualified names, so a renamed method would be missed."""
     kind, _, method = name.partition(".")
     function = getattr(getattr(importlib.import_module(f"groupwise.{ROOMS[kind]}"), kind), method)
-    assert function.__code__.co_qualname == name
+    assert inspect.unwrap(function).__code__.co_qualname == name

@@ -45,7 +45,7 @@ class Evaluation(dict[str, Any]):
         return f"<Evaluation: {figures or 'no figures'}>"
 
     def _repr_html_(self) -> str:
-        return f"<pre>{html.escape(str(self))}</pre>"
+        return f'<pre style="font-family: monospace">{html.escape(str(self))}</pre>'  # exported pages set another font
 
     @property
     def figures(self) -> dict[str, float]:

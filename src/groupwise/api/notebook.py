@@ -8,7 +8,7 @@ from importlib import import_module
 from io import StringIO
 from typing import Any
 
-from groupwise.core import spelled, visible
+from groupwise.core import counted, spelled, visible
 from groupwise.data import ACCURACY_GREEDY, EVAL_LOSS, MEAN_LENGTH, REWARD, SCORE_GREEDY, TOKENS_PER_SECOND
 from groupwise.report.report import escaped
 from groupwise.training.progress import TICK, Progress, printed_to
@@ -82,7 +82,7 @@ class TableProgress(Progress):
     def html(self, *, ended: bool) -> str:
         """The table as HTML. All texts are escaped."""
         done = max(self.done, 0)
-        status = f"{done} of {self.iterations} iterations{self._left(done)}"
+        status = f"{done} of {counted(self.iterations, 'iteration')}{self._left(done)}"
         if not ended:
             status += f"; {self.phase() or 'working'}: {time.monotonic() - self.finished:.0f} s"
         names = [name for name in COLUMNS if any(name in row for row in self.rows)]
@@ -92,7 +92,7 @@ class TableProgress(Progress):
         notes = "\n".join(escaped(line) for note in self.notes for line in note.splitlines())
         return (
             f"<p><b>{escaped(status)}</b></p><table><tr><th>iteration</th>{head}</tr>{body}"
-            f"<tr><td></td>{curves}</tr></table><pre>{notes}</pre>"
+            f'<tr><td></td>{curves}</tr></table><pre style="font-family: monospace">{notes}</pre>'
         )
 
 

@@ -19,7 +19,7 @@ from groupwise.config.packaged import find_recipe
 from groupwise.config.recipe import Recipe
 from groupwise.config.recipe_errors import one_error
 from groupwise.config.recipe_toml import read_with_problems
-from groupwise.core import WorkerLost
+from groupwise.core import WorkerLost, counted
 from groupwise.evaluation.interval import mean_interval
 from groupwise.methods import Effect, Reference
 from groupwise.models import find_model, fingerprint
@@ -152,7 +152,7 @@ class Comparison:
     def __str__(self) -> str:
         low, high = self.interval
         stale = "; stale: the code has changed since" if self.stale else ""
-        seeds = f"{len(self.differences)} seeds"
+        seeds = f"{counted(len(self.differences), 'seed')}"
         return f"{self.verdict}: {self.mean:+.3g}, 95 % interval {low:+.3g} to {high:+.3g} over {seeds}{stale}"
 
 

@@ -8,14 +8,17 @@ from torch import Tensor
 
 from groupwise.checks.checked import CheckResult
 from groupwise.config.recipe import Recipe
-from groupwise.core import Usage
-from groupwise.data import ContextKey, Draw, Finish, Generation, GenerationRequest, Ids, all_problems
-from groupwise.rollout import AgentProgram, AgentRunner, DrawSampler, RolloutSetting
+from groupwise.core import Usage, in_daemon_thread
+from groupwise.data import ContextKey, Draw, Finish, Generation, GenerationRequest, Ids, Verdict, all_problems
+from groupwise.rollout import AgentProgram, AgentRunner, DrawSampler, Episode, RolloutSetting
+from groupwise.rollout.agents.runner import is_async
 from groupwise.training.build import RunInputs
 from groupwise.verifiers import ByEnvironment
 
 MOST_SECONDS = 30.0
 """The time limit of the trial, in seconds."""
+GRACE = 10.0
+"""Seconds that an async agent may take to end after its time limit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +47,8 @@ class MadeUpEngine:
 def try_agent(recipe: Recipe, runner: AgentRunner, inputs: RunInputs) -> CheckResult:
     """Run the agent on the first problem. Its tools run, too.
 
-    An error if it returns no reward and the recipe has no verifier; a note if it fails, which may be due to the answer.
+    An error if the agent fails at a request that is refused, if it blocks the event loop, or if it returns no reward
+    and the recipe has no verifier. A note if it fails otherwise, which may be due to the answer.
     """
     problems = all_problems(inputs.task)
     if not problems:
@@ -60,7 +64,14 @@ def try_agent(recipe: Recipe, runner: AgentRunner, inputs: RunInputs) -> CheckRe
     )
     sampler = DrawSampler(draw=Draw(0, problems[0], 1), setting=setting)
     trial = replace(runner, deadline=min(runner.deadline, MOST_SECONDS))
-    episode, verdict = asyncio.run(trial.run(sampler, sampler.draw, 0))
+    try:
+        episode, verdict = tried_once(trial, sampler)
+    except Usage as error:
+        return CheckResult([error])
+    refusal = episode.refusal
+    if verdict is not None and verdict.cause and refusal is not None and refusal.status in (400, 404):
+        what = f"a request of the agent is refused: {refusal.message}"
+        return CheckResult([Usage(what, evidence=verdict.cause, fix=refusal.fix or "change the request")])
     if verdict is not None and verdict.cause:
         return CheckResult((), [f"note: on a made-up answer, {verdict.cause}"])
     if not episode.answered_calls:
@@ -72,3 +83,20 @@ def try_agent(recipe: Recipe, runner: AgentRunner, inputs: RunInputs) -> CheckRe
             fix = fix.replace("return a reward from the agent", 'end its output with a line such as {"reward": 0.5}')
         return CheckResult([Usage(what, fix=fix)])
     return CheckResult()
+
+
+def tried_once(runner: AgentRunner, sampler: DrawSampler) -> tuple[Episode, Verdict | None]:
+    """The episode of one run of the agent, and its verdict. `Usage` if an async agent blocks its event loop."""
+    if not is_async(runner.agent):
+        return asyncio.run(runner.run(sampler, sampler.draw, 0))
+
+    async def limited() -> tuple[Episode, Verdict | None]:
+        async with asyncio.timeout(runner.deadline + GRACE):
+            return await in_daemon_thread(lambda: asyncio.run(runner.run(sampler, sampler.draw, 0)))
+
+    try:
+        return asyncio.run(limited())
+    except TimeoutError:
+        what = f"the agent blocks the event loop: it did not end within {runner.deadline + GRACE:g} seconds"
+        fix = "write def in place of async def, so that it runs in a thread, or await what it waits for"
+        raise Usage(what, fix=fix) from None

@@ -6,7 +6,7 @@ from typing import Any
 
 from groupwise.checks.checked import CheckResult
 from groupwise.config.recipe import Recipe
-from groupwise.core import BadData, GroupwiseError
+from groupwise.core import BadData, GroupwiseError, counted
 from groupwise.data import ListsProblems, Prompt, Task, all_problems, data_stats
 from groupwise.rollout import check_columns
 from groupwise.runs.checkpoints import plain_json
@@ -31,9 +31,9 @@ def few_problems(recipe: Recipe, task: Task) -> str:
     count = sum(len(part) for part in (task.tasks if isinstance(task, Mixture) else (task,)))
     if not 0 < count < recipe.prompts:
         return ""
-    problems = "1 problem" if count == 1 else f"{count} problems"
     times = -(-recipe.prompts // count)
-    return f"  note: an iteration draws {recipe.prompts} prompts from {problems}: up to {times} times the same one"
+    drawn = f"{counted(recipe.prompts, 'prompt')} from {counted(count, 'problem')}"
+    return f"  note: an iteration draws {drawn}: up to {times} times the same one"
 
 
 def check_rows(problems: Iterable[Prompt]) -> None:

@@ -8,7 +8,7 @@ from groupwise.checks.formula_trial import trained_roles
 from groupwise.config.diff import label
 from groupwise.config.recipe import Recipe
 from groupwise.config.registry import fitting_names, methods
-from groupwise.core import GroupwiseError, Usage, part_named
+from groupwise.core import GroupwiseError, Usage, counted, part_named
 from groupwise.data import (
     Outcome,
     Role,
@@ -100,8 +100,11 @@ def need_notes(recipe: Recipe, task: Task) -> list[str]:
     drawn = recipe.iterations * recipe.prompts
     if getattr(method.curriculum, "tracks_prompts", False) and 0 < drawn <= len(task):
         name, enough = name_of(method.curriculum), len(task) // recipe.prompts + 1
-        what = f"{name} treats a prompt by its earlier answers, and this run draws {drawn} of {len(task)} prompts"
-        notes.append(f"  note: {what}: few or none come back; use {enough} iterations or more, or fewer problems")
+        share = f"{drawn:,} of {counted(len(task), 'prompt')}"
+        what = f"{name} treats a prompt by its earlier answers, and this run draws {share}"
+        notes.append(
+            f"  note: {what}: few or none come back; use {counted(enough, 'iteration')} or more, or fewer problems"
+        )
     return notes
 
 

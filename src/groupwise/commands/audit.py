@@ -11,7 +11,7 @@ from groupwise.commands.table import aligned
 from groupwise.config.recipe_toml import read_verifier
 from groupwise.config.toml import CommandLineValue
 from groupwise.config.user_code import Permissions, UserCode, load_use
-from groupwise.core import MissingRequirement, Usage, plain_name, visible
+from groupwise.core import MissingRequirement, Usage, counted, plain_name, visible
 from groupwise.data import Outcome, Verdict, Verifier, VerifierSettings
 from groupwise.evaluation.interval import score
 from groupwise.sandbox import Sandbox
@@ -113,7 +113,7 @@ def rates(judged: Mapping[str, AuditResult], source: str) -> list[str]:
     """The table of error rates: one row per verifier."""
     cases = next(iter(judged.values())).cases
     wrong, right = sum(not c.right for c in cases), sum(c.right for c in cases)
-    lines = [f"{len(cases)} answers, {right} of them right and {wrong} wrong: {source}", ""]
+    lines = [f"{counted(len(cases), 'answer')}, {right} of them right and {wrong} wrong: {source}", ""]
     rows: list[tuple[str, ...]] = [
         ("", f"false accepts of {wrong}", f"false rejects of {right}", "unverifiable", "p50", "p95")
     ]

@@ -10,7 +10,7 @@ from groupwise.certificates.proofs import repository
 from groupwise.certificates.studies import run_studies
 from groupwise.config.recipe_errors import method_suggestion
 from groupwise.config.registry import methods
-from groupwise.core import Usage, visible
+from groupwise.core import Usage, counted, visible
 from groupwise.runs.atomic_writes import check_writable, storage_errors, write_file
 
 ALL, MAP = "all", "index.html"
@@ -31,7 +31,7 @@ def write_certificates(name: str, out: str, *, effect: bool = False) -> int:
         check_writable(directory / MAP, MAP)
     if effect:
         run_studies(names, repository())
-    print(f"running the proofs (tests) of {len(names)} method{'s'[: len(names) > 1]}", flush=True)
+    print(f"running the proofs (tests) of {counted(len(names), 'method')}", flush=True)
     certificates = list(certify(names))
     with storage_errors("the certificates", directory):
         for certificate in certificates:

@@ -7,7 +7,7 @@ from groupwise.commands.unknown_options import unknown_option
 from groupwise.config.option_spelling import spell_options
 from groupwise.config.packaged import named_recipe
 from groupwise.config.user_code import Permissions, load_use
-from groupwise.core import GroupwiseError, visible
+from groupwise.core import GroupwiseError, counted, visible
 
 
 def check(
@@ -38,4 +38,4 @@ def errors_text(name: str, problems: Sequence[GroupwiseError]) -> str:
     """The errors that `check` found as text, with their number; `ok` if there are none."""
     if not problems:
         return f"{visible(name)}: ok"
-    return "\n".join(map(str, problems)) + f"\n{visible(name)}: {len(problems)} error{'s'[: len(problems) > 1]}"
+    return "\n".join(map(str, problems)) + f"\n{visible(name)}: {counted(len(problems), 'error')}"

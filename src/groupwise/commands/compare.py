@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from groupwise.core import BadData, Storage, Usage, or_near, visible
+from groupwise.core import BadData, Storage, Usage, counted, or_near, visible
 from groupwise.evaluation.accuracy import KS, NO_OUTCOMES, NO_VERDICT, columns
 from groupwise.evaluation.interval import averaged, paired, score_interval
 from groupwise.evaluation.result import MAY_DIFFER, is_judged, model_label, read, tallies, task_label
@@ -67,7 +67,7 @@ def comparable(a: Mapping[str, Any], b: Mapping[str, Any], allow: Sequence[str])
 def description(evaluation: Mapping[str, Any]) -> str:
     """The tasks of an evaluation, with their sampling and the number of answers per problem."""
     protocols = [result["protocol"] for result in evaluation["results"]]
-    return "; ".join(f"{task_label(protocol)}, {protocol['n']} answers" for protocol in protocols)
+    return "; ".join(f"{task_label(protocol)}, {counted(protocol['n'], 'answer')}" for protocol in protocols)
 
 
 def files(path: Path) -> dict[str, Path]:
@@ -132,7 +132,8 @@ def seams(evaluation: Path) -> list[str]:
     except Storage:  # of another format, or damaged
         return []
     return [
-        f"extended at iteration {at} from {k} to {n} iterations; not a run of {n}" for at, k, n in extensions(changes)
+        f"extended at iteration {at} from {k} to {counted(n, 'iteration')}; not a run of {n}"
+        for at, k, n in extensions(changes)
     ]
 
 
@@ -206,7 +207,7 @@ def rows(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[str]:
         )
     count = f"avg@{a['protocol']['n']}" if a["protocol"]["n"] == b["protocol"]["n"] else "avg"
     lines = [
-        f"{task_label(a['protocol'])}, {len(left[common[0]])} problems",
+        f"{task_label(a['protocol'])}, {counted(len(left[common[0]]), 'problem')}",
         f"{'':<10}     A      B   B - A  95 % over problems",
     ]
     for name in common:
@@ -215,7 +216,7 @@ def rows(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[str]:
         lines.append(f"{count if name == 'avg' else name:<10}{difference(x.mean(), y.mean(), ends)}")
     x, y = left[common[0]], right[common[0]]
     better, worse, equal = (int(which.sum()) for which in (y > x, y < x, y == x))
-    return [*lines, f"{'':<10} B is better on {better} problems, A on {worse}, equal on {equal}"]
+    return [*lines, f"{'':<10} B is better on {counted(better, 'problem')}, A on {worse}, equal on {equal}"]
 
 
 def problem_figures(result: Mapping[str, Any], ks: Sequence[int]) -> dict[str, NDArray[np.float64]]:

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from groupwise.commands.table import aligned
 from groupwise.config.recipe import Recipe
+from groupwise.core import counted
 from groupwise.planning.cost_model import learning_kernels
 from groupwise.planning.device_splits import Placement, SimulatedPlacement, obstacle
 from groupwise.planning.fitting import cached_tokens_that_fit, largest_microbatch
@@ -68,8 +69,8 @@ def heading(planned: Plan) -> list[str]:
     mean, most = f"{lengths.mean:,.0f}", f"{recipe.sampling.max_tokens:,}"
     return [
         f"{machines.count} x {machines.name}, {machines.memory_gib:g} GiB each; rates: {machines.rates}",
-        f"{planned.weights:,} weights in {recipe.machine.dtype}; {answers:,} answers per iteration",
-        f"prompts of {lengths.prompt:,} tokens, answers of {mean} on average and at most {most}",
+        f"{planned.weights:,} weights in {recipe.machine.dtype}; {counted(answers, 'answer')} per iteration",
+        f"prompts of {counted(lengths.prompt, 'token')}, answers of {mean} on average and at most {most}",
         "predicted, not measured; memory counts all answers with the largest length",
     ]
 
@@ -216,7 +217,9 @@ def described(trial: SimulatedPlacement) -> str:
     """A trial in words, with the size of its engines."""
     placement = trial.placement
     size = (
-        f", {placement.engines} engines of {placement.tensor_parallel} devices" if placement.tensor_parallel > 1 else ""
+        f", {counted(placement.engines, 'engine')} of {placement.tensor_parallel} devices"
+        if placement.tensor_parallel > 1
+        else ""
     )
     return f"staleness {trial.max_staleness}, {placement.label}{size}"
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from itertools import groupby
 
-from groupwise.core import visible
+from groupwise.core import counted, visible
 from groupwise.data import ENVIRONMENT, TEMPLATE, AgentMessage, AgentRequest, Outcome, Sample, Verdict, branch_points
 
 
@@ -16,7 +16,9 @@ def format_sample(sample: Sample) -> str:
         return visible(sample.text, lines=True)
     lines = [line for speaker, text in turns_of(sample) for line in _spoken(speaker, text)]
     turns = len(sample.turns)
-    lines.append(f"ended by {_finish(sample)}: {_plural(turns, 'turn')}, {len(sample.tokens)} tokens{_counts(sample)}")
+    lines.append(
+        f"ended by {_finish(sample)}: {counted(turns, 'turn')}, {counted(len(sample.tokens), 'token')}{_counts(sample)}"
+    )
     return "\n".join(lines + _verdict_line(sample.verdict))
 
 
@@ -35,7 +37,7 @@ def format_episode(samples: Sequence[Sample]) -> str:
         lines += [line for message in request.messages for line in _spoken(message.role, _content(message))]
         lines += _spoken("model", _answer(opened[i], request))
     requests, tokens = sum(len(s.requests) for s in samples), sum(len(s.tokens) for s in samples)
-    shape = f"{_plural(requests, 'request')}, {_plural(len(samples), 'conversation')}, {tokens} tokens"
+    shape = f"{counted(requests, 'request')}, {counted(len(samples), 'conversation')}, {counted(tokens, 'token')}"
     lines.append(f"answer: conversation {opened.index(samples[0]) + 1}, ended by {_finish(samples[0])}: {shape}")
     return "\n".join(lines + _verdict_line(samples[0].verdict))
 
@@ -91,10 +93,6 @@ def _finish(sample: Sample) -> str:
 
 def _counts(sample: Sample) -> str:
     return "".join(f", {visible(name)} {count:g}" for name, count in sample.counts.items())
-
-
-def _plural(n: int, noun: str) -> str:
-    return f"{n} {noun}{'s'[: n != 1]}"
 
 
 def _verdict_line(verdict: Verdict | None) -> list[str]:

@@ -7,7 +7,7 @@ from typing import Any
 
 from groupwise.commands.table import aligned
 from groupwise.config.user_code import Permissions, load_use
-from groupwise.core import BadData, Usage, visible
+from groupwise.core import BadData, Usage, counted, visible
 from groupwise.report.report import report
 from groupwise.runs.jsonl import finite
 from groupwise.whatif.compare import FIGURES, OWN, Comparison, compare_methods, groups_of, named_method
@@ -78,7 +78,7 @@ def explain(
 def heading(stored: StoredIteration) -> str:
     """The heading: the iteration and its number of samples."""
     trained, groups = len(stored.batch), len(groups_of(stored))
-    samples = f"{len(stored.sample_records)} samples in {groups} groups, {trained} trained"
+    samples = f"{counted(len(stored.sample_records), 'sample')} in {counted(groups, 'group')}, {trained} trained"
     return f"iteration {stored.iteration} of {stored.run}: {samples}; {OWN}: {stored.method or 'its own method'}"
 
 

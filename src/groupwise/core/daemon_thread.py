@@ -6,6 +6,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
+from groupwise.core.ending_exceptions import as_error
+
 __all__ = ["in_daemon_thread"]
 
 
@@ -18,9 +20,9 @@ async def in_daemon_thread(function: Callable[..., Any], *args: Any) -> Any:
     32
     """
     loop = asyncio.get_running_loop()
-    ended: asyncio.Future[tuple[Any, Exception | None]] = loop.create_future()
+    ended: asyncio.Future[tuple[Any, BaseException | None]] = loop.create_future()
 
-    def end(result: Any, error: Exception | None) -> None:
+    def end(result: Any, error: BaseException | None) -> None:
         if not ended.done():
             ended.set_result((result, error))
 
@@ -30,7 +32,7 @@ async def in_daemon_thread(function: Callable[..., Any], *args: Any) -> Any:
         except Exception as error:
             outcome = None, error
         except BaseException as error:  # such as `sys.exit()`, which ends this call only
-            outcome = None, RuntimeError(f"{type(error).__name__}: {error}")
+            outcome = None, as_error(error)
         with suppress(RuntimeError):  # the loop has ended before the call
             loop.call_soon_threadsafe(end, *outcome)
 

@@ -7,7 +7,7 @@ from random import Random
 from threading import Thread
 from typing import Any
 
-from groupwise.core import Usage, WorkerLost, describe_error
+from groupwise.core import Usage, WorkerLost, as_error, describe_error
 from groupwise.core.errors import ends_run
 from groupwise.data import Environment, Observation, Outcome, Prompt, Verdict
 from groupwise.data.verdicts import as_verdict
@@ -59,7 +59,10 @@ class EnvironmentThreads:
         """Call a method, a plain one in a thread: its result or exception, or TimeoutError beyond the deadline."""
         if inspect.iscoroutinefunction(method):
             async with asyncio.timeout(self.deadline):
-                return await method(*args)
+                try:
+                    return await method(*args)
+                except (SystemExit, KeyboardInterrupt) as error:  # asyncio would end the run
+                    raise as_error(error) from None
         async with self._free:
             self._hung = [thread for thread in self._hung if thread.is_alive()]
             if len(self._hung) >= MAX_HUNG:
@@ -98,7 +101,7 @@ def _run(result: asyncio.Future[Any], loop: asyncio.AbstractEventLoop, method: C
             if error is None:
                 result.set_result(value)
             else:
-                result.set_exception(error if isinstance(error, Exception) else RuntimeError(repr(error)))
+                result.set_exception(error if isinstance(error, Exception) else as_error(error))
 
     try:
         loop.call_soon_threadsafe(finish)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from groupwise.core import BadData, Usage
+from groupwise.core import BadData, Usage, counted
 
 Overrides = tuple[tuple[str, str], ...]
 """Recipe fields with their values as text, as on a command line: `("sampling.top_p", "0.7")`."""
@@ -53,8 +53,8 @@ class PublishedProtocol:
         lines = [f"{path} {value}, not {settings[path]}" for path, value in changes.items()]
         for (name, count), result in zip(self.tasks, results):
             n, problems = result["protocol"]["n"], result["protocol"]["task"]["problems"]
-            lines += [f"{name}: {n} answers per problem, not {self.samples}"] * (n != self.samples)
-            lines += [f"{name}: {problems} problems, not {count}"] * (problems != count)
+            lines += [f"{name}: {counted(n, 'answer')} per problem, not {self.samples}"] * (n != self.samples)
+            lines += [f"{name}: {counted(problems, 'problem')}, not {count}"] * (problems != count)
         return lines
 
 

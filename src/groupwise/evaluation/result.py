@@ -9,7 +9,7 @@ from math import fsum, isclose
 from pathlib import Path
 from typing import Any
 
-from groupwise.core import BadData, Storage, visible
+from groupwise.core import BadData, Storage, counted, visible
 from groupwise.data import Rollout
 from groupwise.evaluation.accuracy import (
     KS,
@@ -101,10 +101,10 @@ def interval_text(low: float, high: float, problems: int) -> str:
     >>> interval_text(0.2, 0.4, 9), interval_text(0.5, 0.5, 9), interval_text(0.5, 0.5, 1)
     ('(0.200 .. 0.400, 95 % over 9 problems)', '(-, 9 problems with equal scores)', '(-, 1 problem)')
     """
-    counted = f"{problems} problem{'s' * (problems != 1)}"
+    over = counted(problems, "problem")
     if low == high:
-        return f"(-, {counted} with equal scores)" if problems > 1 else f"(-, {counted})"
-    return f"({low:.3f} .. {high:.3f}, 95 % over {counted})"
+        return f"(-, {over} with equal scores)" if problems > 1 else f"(-, {over})"
+    return f"({low:.3f} .. {high:.3f}, 95 % over {over})"
 
 
 def result_lines(result: Mapping[str, Any]) -> list[str]:

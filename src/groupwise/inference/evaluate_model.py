@@ -26,6 +26,7 @@ from groupwise.planning.evaluation import evaluation_plan
 from groupwise.planning.memory import host_memory
 from groupwise.rollout import Independent, RolloutSetting, answers
 from groupwise.runs.layout import RunLayout
+from groupwise.runs.next_command import name_code
 from groupwise.training.agents import agent_of, draw_deadline
 from groupwise.training.build import RunInputs, build, prepare, read_stored
 from groupwise.training.build_tasks import prompt_template, templates
@@ -186,7 +187,10 @@ def recipe_and_sampling(start: RecipeSource, use: UserCode | None) -> tuple[Reci
     changes = [(path, value) for path, value in start.overrides if path.startswith("sampling.")]
     recipe, problems = read_with_problems(start.source, [pair for pair in start.overrides if pair not in changes], use)
     if problems or recipe is None:
-        raise one_error(problems)
+        error = one_error(problems)
+        if isinstance(start.source, Path) and RunLayout(run := start.source.parent).is_run:
+            name_code(error, run)
+        raise error
     sampling = read_over(recipe.sampling, "recipe.sampling", [(p.partition(".")[2], v) for p, v in changes])
     limits = replace(recipe.sampling, max_tokens=sampling.max_tokens, stop=sampling.stop)
     return replace(recipe, sampling=limits), sampling

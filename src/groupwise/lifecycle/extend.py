@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import tomli_w
 
-from groupwise.core import Usage
+from groupwise.core import Usage, counted
 from groupwise.runs.atomic_writes import DISK, FileSystem, delete_directory, storage_errors
 from groupwise.runs.checkpoints import finished_checkpoints
 from groupwise.runs.layout import RunLayout
@@ -20,7 +20,7 @@ def extend(run: OpenRun, iterations: int, disk: FileSystem = DISK) -> OpenRun:
     """
     info = run.info
     if iterations < info.iterations:
-        what = f"{run.path} already has {info.iterations} iterations: it cannot be extended to {iterations}"
+        what = f"{run.path} already has {counted(info.iterations, 'iteration')}: it cannot be extended to {iterations}"
         raise Usage(what, fix=f"set --iterations above {info.iterations}")
     if iterations > info.iterations:
         park_model(run.layout, disk)

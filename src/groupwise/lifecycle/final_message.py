@@ -5,6 +5,7 @@ from pathlib import Path
 
 from groupwise.config.recipe import Recipe
 from groupwise.config.user_code import UserCode
+from groupwise.core import counted
 from groupwise.data import ACCURACY_GREEDY, EVAL_LOSS, INTERVALS, SCORE_GREEDY
 from groupwise.models import find_model, stored_dtype
 from groupwise.runs.jsonl import read_lines
@@ -20,14 +21,14 @@ def closing_message(layout: RunLayout, report: Path, recorder: Recorder, ready: 
     """The last output of a run: held-out accuracy and score, paths, and the next command."""
     recipe, run = ready.recipe, layout.run_directory
     if recorder.stopping:
-        status = f"{recorder.stopping} after {recorder.done} of {recipe.iterations} iterations; saved."
+        status = f"{recorder.stopping} after {recorder.done} of {counted(recipe.iterations, 'iteration')}; saved."
         if recorder.done < 0:
             status = f"{recorder.stopping} during the warm start; saved."
         command = resume_command(run, *code_of(ready.user_code))
         return f"{status}{held_out_summary(layout)}\n  report: {report}\n  continue: {command}"
-    status = f"done: {recipe.iterations} iterations"
+    status = f"done: {counted(recipe.iterations, 'iteration')}"
     if recorder.solved:
-        count = f"{recorder.done} of {recipe.iterations} iterations"
+        count = f"{recorder.done} of {counted(recipe.iterations, 'iteration')}"
         status = f"solved: every answer of the last {PATIENCE} iterations is correct, after {count}"
     model, name = f"{layout.model}{dtype_note(recipe)}", shlex.quote(str(run))
     evaluate = evaluate_command(run, *code_of(ready.user_code))
@@ -42,7 +43,7 @@ def closing_message(layout: RunLayout, report: Path, recorder: Recorder, ready: 
 def nothing_to_do(layout: RunLayout, ready: RunObjects, recorder: Recorder) -> list[str]:
     """The message that there is nothing to resume, if the run is finished; else empty."""
     iterations = ready.recipe.iterations
-    count = f"{recorder.done} of {iterations} iterations"
+    count = f"{recorder.done} of {counted(iterations, 'iteration')}"
     if recorder.solved and recorder.done < iterations:
         command = extend_command(layout.run_directory, 2 * iterations, *code_of(ready.user_code))
         return [f"nothing to do: the task is solved, after {count}", f"train on nevertheless: {command}"]

@@ -10,7 +10,7 @@ from groupwise.config.diff import diff
 from groupwise.config.recipe import Cluster, Recipe, Save
 from groupwise.config.recipe_toml import read_with_problems
 from groupwise.config.user_code import UserCode
-from groupwise.core import BadData, read_regular
+from groupwise.core import BadData, counted, read_regular
 from groupwise.data import data_stats
 from groupwise.learner import FromDirectory
 from groupwise.lifecycle.run_info import movable, origin
@@ -167,12 +167,10 @@ def check_data(info: RunInfo, objects: RunObjects) -> None:
     stored, current = info.data, data_record(objects)["data"]
     for then, now in zip(stored, current):
         if then["sha256"] != now["sha256"]:
-            rows = (
-                f"{now['rows']} rows, sha256 {now['sha256'][:12]}; at the start {then['rows']}, {then['sha256'][:12]}"
-            )
+            before, rows = f"at the start {then['rows']:,}, {then['sha256'][:12]}", counted(now["rows"], "row")
             raise BadData(
                 f"{now['source']} differs from the data at the start of this run",
-                evidence=rows,
+                evidence=f"{rows}, sha256 {now['sha256'][:12]}; {before}",
                 fix="restore the old data, or start a new run with these",
             )
 

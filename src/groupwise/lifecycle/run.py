@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import math
 import shlex
 from collections.abc import Awaitable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -238,8 +239,9 @@ def assembled(
     with storage_errors("the checkpoints", layout.run_directory):
         remove_leftovers(layout.checkpoints, (), disk)
     replay = ReplyLogFile(layout, lambda: recorder.done, progress.notify, disk=disk)
-    deadline = recipe.machine.verdict_deadline
-    watchdog = Watchdog(recorder.stop, progress.notify, lambda: recorder.current_phase, deadline)
+    agent_deadline = math.inf if recipe.agent is None else recipe.agent.deadline
+    deadlines = recipe.machine.verdict_deadline, agent_deadline
+    watchdog = Watchdog(recorder.stop, progress.notify, lambda: recorder.current_phase, *deadlines)
     return Training(run, objects, objects.new_buffer(replay), guards, recorder, watch, watchdog, changes)
 
 

@@ -18,7 +18,7 @@ from groupwise.config.devices import device_of, resolved
 from groupwise.config.recipe import Recipe
 from groupwise.config.recipe_toml import read_run_recipe, write_for
 from groupwise.config.user_code import UserCode
-from groupwise.core import Storage, raise_all
+from groupwise.core import Storage, counted, raise_all
 from groupwise.data import all_problems
 from groupwise.engines import Fleet, Native
 from groupwise.lifecycle.extend import extend
@@ -133,6 +133,6 @@ def check_continues(layout: RunLayout) -> None:
     if done or layout.model.is_dir():
         raise Storage(
             f"{layout.run_directory} has no checkpoint to continue from",
-            evidence=f"its metrics have {done} iterations, and {layout.checkpoints} has no checkpoint",
+            evidence=f"its metrics have {counted(done, 'iteration')}, and {layout.checkpoints} has no checkpoint",
             fix=f"restore the checkpoints, or start a new run: groupwise train {shlex.quote(str(layout.recipe))}",
         )

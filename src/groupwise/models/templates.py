@@ -311,13 +311,15 @@ def _config(tokenizer: Tokenizer) -> dict[str, Any]:
 
 
 def _single_text(problem: str | Messages) -> str:
-    """The text of a problem that is a string or a single message. BadData for a longer conversation."""
+    """The text of a problem that is a string or a user's single message. BadData for any other conversation."""
     if isinstance(problem, str):
         return problem
-    if len(problem) == 1:
-        return str(problem[0].get("content", ""))
     fix = "use --template chat"
-    raise BadData("a plain template formats a single text, and this prompt is a conversation", fix=fix)
+    if len(problem) != 1:
+        raise BadData("a plain template formats a single text, and this prompt is a conversation", fix=fix)
+    if (role := problem[0].get("role", "user")) != "user":
+        raise BadData(f"a plain template has no place for a message of the role {role!s:.40}", fix=fix)
+    return str(problem[0].get("content", ""))
 
 
 def _escape_all(value: Any, escape: Callable[[str], str]) -> Any:

@@ -1,6 +1,6 @@
 """Predicts the size of an evaluation: a line of text for a large one, `Usage` for one that does not fit in memory."""
 
-from groupwise.core import Usage
+from groupwise.core import Usage, counted
 from groupwise.planning.memory import GIB, TOKEN
 
 ANSWER = 8192
@@ -22,12 +22,14 @@ def evaluation_plan(problems: int, answers: int, max_tokens: int, available: int
     total = problems * answers
     tokens, needed = total * max_tokens, total * (ANSWER + max_tokens * TOKEN)
     if needed > available:
+        what = f"{counted(total, 'answer')} need up to {needed / GIB:.1f} GiB, and this machine has"
+        each = f"{counted(answers, 'answer')} to each, at most {counted(max_tokens, 'token')} long"
         raise Usage(
-            f"{total:,} answers need up to {needed / GIB:.1f} GiB, and this machine has {available / GIB:.1f} GiB",
-            evidence=f"{problems:,} problems, {answers:,} answers to each, at most {max_tokens:,} tokens long",
+            f"{what} {available / GIB:.1f} GiB",
+            evidence=f"{counted(problems, 'problem')}, {each}",
             fix="lower --samples, --problems or --sampling.max_tokens",
         )
     if tokens < LONG:
         return ""
-    size = f"{total:,} answers and at most {tokens:,} tokens"
-    return f"plan: {problems:,} problems, {size}, up to {needed / GIB:.1f} GiB for the answers"
+    size = f"{counted(total, 'answer')} and at most {tokens:,} tokens"
+    return f"plan: {counted(problems, 'problem')}, {size}, up to {needed / GIB:.1f} GiB for the answers"

@@ -9,7 +9,7 @@ from torch import nn
 
 from groupwise.config.devices import device_of
 from groupwise.config.recipe import Recipe
-from groupwise.core import Usage
+from groupwise.core import Usage, counted
 from groupwise.data import coupling_unit
 from groupwise.engines import Native, Served, Vllm
 from groupwise.engines.native.layouts import block_end, common_prefix_len
@@ -372,7 +372,7 @@ def plan_line(recipe: Recipe, memory: MemoryPrediction) -> str:
     answers = recipe.prompts * recipe.method.group_size
     share = "" if memory.trained_parameters == memory.parameters else f" ({memory.trained_parameters:,} trained)"
     tokens = answers * recipe.sampling.max_tokens
-    at_most = f"{answers:,} answers and at most {tokens:,} tokens per iteration"
+    at_most = f"{counted(answers, 'answer')} and at most {counted(tokens, 'token')} per iteration"
     return f"plan: {memory.parameters:,} weights{share}, {at_most}, about {memory.peak / GIB:.1f} GiB of memory"
 
 

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from groupwise.config.devices import device_of
 from groupwise.config.recipe import Recipe
+from groupwise.core import counted
 from groupwise.engines import Native
 from groupwise.engines.native.layouts import padded
 from groupwise.learner import EMA, SamplingPolicy
@@ -91,7 +92,9 @@ def pipeline_memory(recipe: Recipe, directory: Path) -> MemoryPrediction:
 def pipeline_plan_line(recipe: Recipe, memory: MemoryPrediction) -> str:
     """One line about a planned run of a pipeline: weights, samples of an iteration, expected memory."""
     steps = 0 if recipe.method.denoise is None else recipe.method.denoise.steps
-    samples = f"{recipe.prompts * recipe.method.group_size:,} samples of {steps} steps per iteration"
+    samples = (
+        f"{counted(recipe.prompts * recipe.method.group_size, 'sample')} of {counted(steps, 'step')} per iteration"
+    )
     share = f"{memory.parameters:,} weights ({memory.trained_parameters:,} trained)"
     return f"plan: {share}, {samples}, about {memory.peak / GIB:.1f} GiB of memory"
 

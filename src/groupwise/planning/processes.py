@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from groupwise.config.recipe import Recipe
-from groupwise.core import Usage
+from groupwise.core import Usage, counted
 from groupwise.engines import Served
 from groupwise.models import DecoderShape
 from groupwise.planning.memory import BYTES, GIB, MemoryPrediction, ProcessWork, plan_line, refuse_beyond, run_memory
@@ -81,4 +81,4 @@ def check_memory(recipe: Recipe, shape: DecoderShape, context: int, available: i
     ranks, engines = recipe.cluster.ranks - 1, replicas_here(recipe)
     line += " in rank 0" if ranks else " in the learner" if engines else ""
     line += f", {others[0].peak / GIB:.1f} GiB in each other rank" if ranks else ""
-    return line + (f", {others[-1].peak / GIB:.1f} GiB in each of {engines} engines" if engines else "")
+    return line + (f", {others[-1].peak / GIB:.1f} GiB in each of {counted(engines, 'engine')}" if engines else "")

@@ -12,6 +12,7 @@ from functools import cache
 import torch
 
 from groupwise.config.recipe import Recipe
+from groupwise.core import counted
 from groupwise.engines import Native
 from groupwise.models import DecoderShape
 from groupwise.planning.cost_model import Lengths, passes, step_seconds, times_of
@@ -123,10 +124,10 @@ def cpu_of(shape: DecoderShape, rates: CpuRates) -> Machines:
 
 def duration_lines(recipe: Recipe, duration: RunDuration) -> list[str]:
     """The line about a run's seconds, and a warning if an iteration takes more than an hour."""
-    whole = f"{recipe.iterations} iterations: {rounded(duration.run_seconds)}"
+    whole = f"{counted(recipe.iterations, 'iteration')}: {rounded(duration.run_seconds)}"
     after = ", after its warm start" if recipe.warm_start else ""
     each = f"about {rounded(duration.iteration_seconds)} an iteration on this CPU"
-    lines = [f"time: {each} if all answers have {recipe.sampling.max_tokens} tokens, {whole}{after}"]
+    lines = [f"time: {each} if all answers have {counted(recipe.sampling.max_tokens, 'token')}, {whole}{after}"]
     if duration.iteration_seconds > HOUR:
         fix = "lower sampling.max_tokens, prompts or method.group_size, or train on a GPU"
         lines.append(f"  warning: an iteration may take more than an hour: {fix}")

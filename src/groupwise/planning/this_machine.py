@@ -7,7 +7,7 @@ import torch
 
 from groupwise.config.devices import device_of
 from groupwise.config.recipe import Recipe
-from groupwise.core import MissingRequirement, Usage
+from groupwise.core import MissingRequirement, Usage, counted
 from groupwise.models import DecoderShape
 from groupwise.models.freed_memory import machine_memory
 from groupwise.planning.calibration import ONE
@@ -34,7 +34,7 @@ def this_machine(recipe: Recipe, shape: DecoderShape | None, prompt: Callable[[]
         fix = "describe it: --machines FILE.toml; groupwise plan --help shows one"
         raise MissingRequirement("this system does not report the size of its memory", fix=fix)
     threads = recipe.machine.threads
-    label = f"this machine ({threads} thread{'s'[: threads != 1]})"
+    label = f"this machine ({counted(threads, 'thread')})"
     bare = Machines(
         name=label, count=1, memory_gib=round(total / GIB, 1), tflops=1.0, memory_gb_s=1.0, device="cpu", rates="unused"
     )

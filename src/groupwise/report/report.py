@@ -12,7 +12,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from groupwise.core import BadData, Storage, Usage, visible
+from groupwise.core import BadData, Storage, Usage, counted, visible
 from groupwise.data import LOSS
 from groupwise.report.charts import charts_data
 from groupwise.report.comparisons import read_comparisons
@@ -260,8 +260,8 @@ def describe(run: Run, xs: list[Any], points: int) -> dict[str, Any]:
 def seams(run: Run) -> list[str]:
     """Lines about the extensions of a run to more iterations, if any."""
     return [
-        f"Extended at iteration {at}, from {before} to {after} iterations: the learning rate and the schedules see "
-        f"{after} from there on. It is not a run of {after}."
+        f"Extended at iteration {at}, from {before} to {counted(after, 'iteration')}: the learning rate and the "
+        f"schedules see {after} from there on. It is not a run of {after}."
         for at, before, after in extensions(run.info.get("changes"))
     ]
 
@@ -287,7 +287,7 @@ def warm_start_summary(run: Run) -> dict[str, str]:
     if not losses:
         return {}
     tenths = dict.fromkeys(len(losses) * i // 10 for i in range(10)) | {len(losses) - 1: None}
-    return {"warm start": f"{len(losses)} steps, loss " + " ".join(f"{losses[i]:.3f}" for i in tenths)}
+    return {"warm start": f"{counted(len(losses), 'step')}, loss " + " ".join(f"{losses[i]:.3f}" for i in tenths)}
 
 
 def differences(runs: Sequence[Run]) -> list[list[Any]]:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from groupwise.core import counted
 from groupwise.data import (
     ACCURACY,
     ACCURACY_GREEDY,
@@ -71,7 +72,7 @@ class AboveBound:
             return None
         top = int(c.values.argmax())
         first = int(c.iterations[over][0])
-        when = f"over {bound:g} in {over.sum()} of {len(over)} iterations, first at {first}"
+        when = f"over {bound:g} in {over.sum()} of {counted(len(over), 'iteration')}, first at {first}"
         return f"{self.description}: {when}, highest {c.values[top]:.4g} at {c.iterations[top]}", first
 
 
@@ -128,7 +129,7 @@ def gradient_spike(run: Run, *, times: float = 10, window: int = 20) -> tuple[st
         return None
     factor, i = max(spikes)
     where = f"{c.values[i]:.4g} at {c.iterations[i]} is {factor:.0f} times the median before it"
-    return f"gradient norm spiked in {count(len(spikes), 'iteration')}: {where}", int(c.iterations[i])
+    return f"gradient norm spiked in {counted(len(spikes), 'iteration')}: {where}", int(c.iterations[i])
 
 
 def unverified(run: Run) -> tuple[str, int] | None:
@@ -145,7 +146,7 @@ def unverified(run: Run) -> tuple[str, int] | None:
         return None
     top = int(share.argmax())
     first = int(unverifiable.iterations[over][0])
-    when = f"over {bound:.0%} in {over.sum()} of {len(over)} iterations, first at {first}"
+    when = f"over {bound:.0%} in {over.sum()} of {counted(len(over), 'iteration')}, first at {first}"
     return f"unverifiable answers: {when}, highest {share[top]:.1%} at {unverifiable.iterations[top]}", first
 
 
@@ -191,7 +192,7 @@ def not_finite(run: Run) -> tuple[str, int] | None:
     if not cases:
         return None
     first, name, times = min(cases)
-    return f"{name} was not finite in {count(times, 'iteration')}, first at {first}", first
+    return f"{name} was not finite in {counted(times, 'iteration')}, first at {first}", first
 
 
 def max_logprob_diff(run: Run) -> float:
@@ -201,15 +202,6 @@ def max_logprob_diff(run: Run) -> float:
         run.recipe_fields.get("machine.dtype", "float32"),
     )
     return gap_bound(bound, dtype if dtype in GAPS else "float32")
-
-
-def count(n: int, word: str) -> str:
-    """A count with its noun, in the singular or plural.
-
-    >>> count(1, "warning"), count(2, "warning")
-    ('1 warning', '2 warnings')
-    """
-    return f"{n} {word}" if n == 1 else f"{n} {word}s"
 
 
 def above(description: str, series: str, what: str, bound_of: Callable[[Run], float] | None = None) -> WarningRule:
@@ -275,11 +267,11 @@ def leading(curves: Curves) -> str | None:
 def headline(run: Run, warnings: int) -> str:
     """The run in one line: first and last value of its leading metric, iterations, number of warnings."""
     planned = run.info.get("iterations")
-    length = count(run.last, "iteration")
+    length = counted(run.last, "iteration")
     if isinstance(planned, int) and run.last < planned:
         # Only a solved run writes its model before the last iteration.
-        length = f"{run.last} of {planned} iterations{': solved' if run.has_model else ' so far'}"
-    tail = count(warnings, "warning")
+        length = f"{run.last} of {counted(planned, 'iteration')}{': solved' if run.has_model else ' so far'}"
+    tail = counted(warnings, "warning")
     name = leading(run.metrics)
     if name is None:
         return f"no metrics yet, {length}; {tail}"

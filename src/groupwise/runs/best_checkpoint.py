@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from groupwise.core import counted
 from groupwise.data import ACCURACY, ACCURACY_GREEDY, EVAL_LOSS, SCORE, SCORE_GREEDY
 
 METRICS = (ACCURACY_GREEDY, SCORE_GREEDY, ACCURACY, SCORE, EVAL_LOSS)
@@ -75,4 +76,4 @@ def describe_best(values: Mapping[int, Values], iteration: int, metric: str = ""
     ]
     equal = ", ".join(str(i) for i in sorted(values) if values[i] == best and i != iteration)
     ties = f", equal at {equal}" if equal else ""
-    return f"{', '.join(figures)} at iteration {iteration}{ties}, of {len(values)} evaluations"
+    return f"{', '.join(figures)} at iteration {iteration}{ties}, of {counted(len(values), 'evaluation')}"

@@ -4,7 +4,7 @@ import hashlib
 from collections.abc import Callable
 from pathlib import Path
 
-from groupwise.core import Storage
+from groupwise.core import Storage, counted
 
 
 def log_difference(data: bytes, size: int, sha256: str | None) -> str:
@@ -45,7 +45,7 @@ def check_hashes(home: Path, hash_lines: bytes, notify: Callable[[str], None]) -
             )
     if missing:
         names = ", ".join(missing[:3]) + (", …" if len(missing) > 3 else "")
-        notify(f"warning: {len(missing)} of {len(lines)} files of samples/ are missing: {names}")
+        notify(f"warning: {len(missing)} of {counted(len(lines), 'file')} of samples/ are missing: {names}")
 
 
 def abbreviated(sha256: object) -> str:

@@ -1,6 +1,7 @@
 """The command, or the line of Python, that evaluates or continues a run, with the options that its code needs."""
 
 import json
+import re
 import shlex
 import tomllib
 from collections.abc import Collection
@@ -9,7 +10,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from groupwise.core import Storage
+from groupwise.core import GroupwiseError, Storage
 from groupwise.runs.info import RunInfo
 from groupwise.runs.layout import RunLayout
 from groupwise.runs.permissions import argument_of_permissions, words_of_permissions
@@ -132,3 +133,15 @@ def code_files(run: Path, info: RunInfo) -> list[str]:
     written = {path.stem: str(path) for path in written_files(run)}
     paths = written | used
     return [paths.get(stem, f"{stem}.py") for stem in info.use if "/" not in stem]
+
+
+def name_code(error: GroupwiseError, run: Path) -> None:
+    """Write the paths of a run's code into an error's advice: its recipe names the library's file `code/reward.py`."""
+    try:
+        files = code_files(run, RunInfo.read(RunLayout(run)))
+    except Storage:
+        return
+    for path in files:
+        name = re.compile(rf"(?<=--use )(?:[^\s,;]*/)?{re.escape(Path(path).name)}(?![^\s,;])")
+        quoted = shlex.quote(path).replace("\\", r"\\")
+        error.evidence, error.fix = (name.sub(quoted, text) for text in (error.evidence, error.fix))

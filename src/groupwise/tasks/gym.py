@@ -6,10 +6,10 @@ from difflib import get_close_matches
 from importlib import import_module
 from typing import Any
 
-from groupwise.core import BadData, MissingRequirement, Usage, check_types
+from groupwise.core import BadData, MissingRequirement, Usage, check_types, counted
 from groupwise.data import Ids, Prompt, Task, TaskSettings
 from groupwise.tasks.problems import RowsTask, key_of
-from groupwise.tasks.source_stats import ContentHash, SourceStats, counted
+from groupwise.tasks.source_stats import ContentHash, SourceStats
 
 __all__ = ["ReasoningGym"]
 

@@ -6,12 +6,12 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from groupwise.core import BadData, Usage, first_lines
+from groupwise.core import BadData, Usage, counted, first_lines
 from groupwise.data import Ids, Prompt
 from groupwise.tasks.data_sets import HUB
 from groupwise.tasks.row_columns import Problem, RowColumns, problem_text
 from groupwise.tasks.rows import SHOWN, TABLES, Row, RowFault, check_length, rows_of
-from groupwise.tasks.source_stats import ContentHash, SourceStats, contains_answer, counted, listed
+from groupwise.tasks.source_stats import ContentHash, SourceStats, contains_answer, listed
 
 __all__ = ["RowsTask", "listed_tokens"]
 
@@ -161,7 +161,7 @@ def read_problems(
             faults.append((rows, fault))
     if faults:
         evidence = first_lines([f"row {row}: {why}" for row, why in faults])
-        what = f"{source}: {len(faults)} of {rows} rows cannot be used"
+        what = f"{source}: {len(faults)} of {counted(rows, 'row')} cannot be used"
         raise BadData(what, evidence=evidence, fix=_fix([fault for _, fault in faults], source))
     if not prompts:
         raise BadData(f"{source} holds no problem", evidence="0 rows", fix=_example(source))

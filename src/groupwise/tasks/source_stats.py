@@ -7,6 +7,7 @@ from json import dumps
 from types import MappingProxyType
 from typing import Any
 
+from groupwise.core import counted
 from groupwise.tasks.rows import SHOWN
 
 __all__ = ["SourceStats"]
@@ -35,7 +36,7 @@ class SourceStats:
     @property
     def lines(self) -> tuple[str, ...]:
         """Lines for the terminal: one summary of the rows, then warnings."""
-        counts = [f"{n} {role}" for n, role in ((self.training, "to train on"), (self.held_out, "held out")) if n]
+        counts = [f"{n:,} {role}" for n, role in ((self.training, "to train on"), (self.held_out, "held out")) if n]
         summary = f"data: {self.source}: {counted(self.rows, 'row')}, {', '.join(counts)}, sha256 {self.sha256[:12]}"
         warnings = []
         if self.repeated:
@@ -79,11 +80,6 @@ class ContentHash:
     @property
     def digest(self) -> str:
         return self._hash.hexdigest()
-
-
-def counted(n: int, thing: str) -> str:
-    """A number and its noun, with `s` in the plural: `1 row`, `2 rows`."""
-    return f"{n} {thing}{'' if n == 1 else 's'}"
 
 
 def listed(rows: tuple[int, ...]) -> str:

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from groupwise.core import Diverged, LogprobMismatch, NoSignal, Unverifiable
+from groupwise.core import Diverged, LogprobMismatch, NoSignal, Unverifiable, counted
 from groupwise.learner import NO_TOKEN
 from groupwise.rollout import IterationRollouts
 
@@ -40,8 +40,9 @@ class RunGuards:
         failed, total = (sum(x) for x in zip(*self.answer_counts))
         first_failed = len(self.answer_counts) == 1 and answers and unverifiable == answers
         if first_failed or (len(self.answer_counts) == WINDOW and failed > self.max_unverifiable * total):
+            over = counted(len(self.answer_counts), "iteration")
             raise Unverifiable(
-                f"{failed} of {total} answers were unverifiable over {len(self.answer_counts)} iterations",
+                f"{failed} of {counted(total, 'answer')} were unverifiable over {over}",
                 evidence=cause,
                 fix=f"correct the {culprit}, or allow more with --max_unverifiable",
             )

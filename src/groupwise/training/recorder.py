@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import Any, TypeVar
 
 from groupwise.cluster.messages import other_shards
-from groupwise.core import Storage
+from groupwise.core import Storage, counted
 from groupwise.data import SECONDS, TOKENS_PER_SECOND, UNVERIFIABLE, Batch, Ids, metric_bound
 from groupwise.evaluation.conversation_metrics import describe_conversations
 from groupwise.learner import Learner, StepResult
@@ -141,13 +141,14 @@ class Recorder:
         self.logs.samples(self.done, lines, token_columns(rollouts, results, objective), pictures)
         if unverifiable > metric_bound(UNVERIFIABLE) * answers and not self._warned_ungraded:
             self._warned_ungraded = True
-            ungraded = f"{unverifiable} of {answers} answers could not be graded"
+            ungraded = f"{unverifiable} of {counted(answers, 'answer')} could not be graded"
             self.notify(f"iteration {self.done}: {ungraded}; the first because of: {cause}")
         if collected.missing_rollouts and not self._warned_missing:
             self._warned_missing = True
             self.notify(
-                f"iteration {self.done} trains on {len(collected.selected)} prompts: {collected.missing_rollouts} "
-                f"missing after {collected.rounds} rounds; rollout/missing counts later ones"
+                f"iteration {self.done} trains on {counted(len(collected.selected), 'prompt')}: "
+                f"{collected.missing_rollouts} missing after {counted(collected.rounds, 'round')}; "
+                "rollout/missing counts later ones"
             )
         for step, result in enumerate(results):
             if result.skip_reason:

@@ -2,6 +2,7 @@
 
 import asyncio
 import faulthandler
+import math
 import os
 import signal
 import stat
@@ -35,6 +36,8 @@ FORWARD = NativeEngine.__module__
 """The engine's module. Its forward passes may block the event loop, too."""
 JUDGES = ("DrawSampler._judged", "CombinedVerifier._verdict", "EnvironmentThreads.call")
 """Qualified names of functions that call verifiers or environments. An exception in a call becomes a verdict."""
+AGENT = "AgentCoroutine.step"
+"""The qualified name of the function that runs an async agent. Its exceptions become verdicts, too."""
 
 
 class Stuck(KeyboardInterrupt):
@@ -51,15 +54,22 @@ class Watchdog:
     The signals are SIGINT, SIGTERM, and SIGHUP of a terminal that closes, unless it is ignored (`nohup`).
     Python's signal handlers run between two lines of code and during a regular expression, so they work while the loop
     is blocked. Each heartbeat of the loop resets a timer. If the loop is blocked for `STALL` seconds, `notify` gets a
-    line about the blocking code. A verifier that blocks for `deadline` seconds gets a TimeoutError, which becomes a
-    verdict. After a signal, code that blocks for `PATIENCE` seconds is interrupted with `Stuck`. Outside the main
-    thread, and in a process that uses SIGALRM itself, nothing is watched.
+    line about the blocking code. A verifier or environment that blocks for `deadline` seconds, and an agent that does
+    for `agent_deadline` seconds, get a TimeoutError, which becomes a verdict. After a signal, code that blocks for
+    `PATIENCE` seconds is interrupted with `Stuck`. Outside the main thread, and in a process that uses SIGALRM itself,
+    nothing is watched.
     """
 
     def __init__(
-        self, stop: Callable[[str], None], notify: Callable[[str], None], phase: Callable[[], str], deadline: float
+        self,
+        stop: Callable[[str], None],
+        notify: Callable[[str], None],
+        phase: Callable[[], str],
+        deadline: float,
+        agent_deadline: float = math.inf,
     ) -> None:
-        self._stop, self._notify, self._phase, self._deadline = stop, notify, phase, deadline
+        self._stop, self._notify, self._phase = stop, notify, phase
+        self._deadline, self._agent_deadline = deadline, agent_deadline
         self._cause, self._signals, self._interrupted = "", 0, False
         self._last_heartbeat = self._signalled = time.monotonic()
         self._reported = False
@@ -86,7 +96,8 @@ class Watchdog:
 
     def _heartbeat(self) -> None:
         self._last_heartbeat, self._reported = time.monotonic(), False
-        signal.setitimer(signal.ITIMER_REAL, min(PATIENCE if self._cause else STALL, self._deadline), AGAIN)
+        first = min(PATIENCE if self._cause else STALL, self._deadline, self._agent_deadline)
+        signal.setitimer(signal.ITIMER_REAL, first, AGAIN)
         self._timer = self._loop.call_later(HEARTBEAT, self._heartbeat)
 
     def _signal(self, signum: int, frame: FrameType | None) -> None:
@@ -118,7 +129,9 @@ class Watchdog:
         if self._cause and waited >= PATIENCE and not self._interrupted:
             self._interrupted = True
             raise Stuck(self._cause, phase)
-        if blocked >= self._deadline and any(f.f_code.co_qualname in JUDGES for f in stack):
+        names = {frame.f_code.co_qualname for frame in stack}
+        judge, agent = not names.isdisjoint(JUDGES), AGENT in names
+        if (judge and blocked >= self._deadline) or (agent and blocked >= self._agent_deadline):
             raise TimeoutError(f"the call blocked the event loop for {blocked:.0f} s in {where(stack)}")
 
     def _leave(self, frame: FrameType | None) -> NoReturn:

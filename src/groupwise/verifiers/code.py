@@ -9,7 +9,7 @@ from hashlib import sha256
 from typing import Any
 from weakref import WeakValueDictionary
 
-from groupwise.core import BadData, first_lines
+from groupwise.core import BadData, counted, first_lines
 from groupwise.data import (
     Outcome,
     Prompt,
@@ -230,8 +230,8 @@ class CodeVerifier(Verifier):
         with ThreadPoolExecutor(1) as thread:  # the current thread may have a running loop
             faults = thread.submit(lambda: asyncio.run(self._faults(prompts))).result()
         if faults:
-            what = f"the tests of {len(faults)} of {len(prompts)} problems reject a right answer, or accept a wrong one"
-            raise BadData(what, evidence=first_lines(faults), fix=MEND)
+            what = f"the tests of {len(faults)} of {counted(len(prompts), 'problem')} reject a right answer"
+            raise BadData(f"{what}, or accept a wrong one", evidence=first_lines(faults), fix=MEND)
 
     async def _faults(self, prompts: Sequence[Prompt]) -> list[str]:
         slots = asyncio.Semaphore(16)
@@ -309,5 +309,5 @@ def check_tests(task: Task) -> None:
         except (ValueError, RecursionError) as error:
             faults.append(f"{prompt.id}: {error}")
     if faults:
-        what = f"{len(faults)} of {len(problems)} problems have no valid tests in their answer column"
+        what = f"{len(faults)} of {counted(len(problems), 'problem')} have no valid tests in their answer column"
         raise BadData(what, evidence=first_lines(faults), fix=FORM)

@@ -46,17 +46,19 @@ FIXES: Mapping[str, str] = {
 
 
 class RequestError(Exception):
-    """A request that is answered with an error in OpenAI's form. `status` is HTTP's."""
+    """A request that is answered with an error in OpenAI's form. `status` is HTTP's; `fix` is what to do instead."""
 
-    def __init__(self, message: str, *, status: int = 400, code: str | None = None, param: str | None = None) -> None:
-        super().__init__(message)
-        self.message, self.status, self.code, self.param = message, status, code, param
+    def __init__(
+        self, message: str, *, fix: str = "", status: int = 400, code: str | None = None, param: str | None = None
+    ) -> None:
+        super().__init__(f"{message}; {fix}" if fix else message)
+        self.message, self.fix, self.status, self.code, self.param = message, fix, status, code, param
 
     @property
     def body(self) -> dict[str, Any]:
         """The JSON object of the reply."""
         kind = "invalid_request_error" if self.status < 500 else "server_error"
-        return {"error": {"message": self.message, "type": kind, "param": self.param, "code": self.code}}
+        return {"error": {"message": str(self), "type": kind, "param": self.param, "code": self.code}}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +66,7 @@ class ChatRequest:
     """What a request asks for. `limit` is the most tokens of an answer; None for as many as the sample has room for.
 
     `temperature` and `stop` are None for the recipe's. `messages` have the form that chat templates read. `text` is the
-    prompt of a request without messages.
+    prompt of a request without messages. The reply to an `is_response` request has the form of the Responses API.
     """
 
     messages: tuple[Mapping[str, Any], ...] = ()
@@ -77,6 +79,7 @@ class ChatRequest:
     logprobs: bool = False
     stream: bool = False
     usage_in_stream: bool = False
+    is_response: bool = False
 
     @property
     def meanings(self) -> tuple[Any, ...]:
@@ -136,16 +139,16 @@ def _fields(body: Any, models: Sequence[str], own: set[str]) -> Mapping[str, Any
         raise RequestError("the body is not a JSON object, or is nested too deeply")
     if (model := body.get("model")) not in models:
         what = f"the model {model!r:.80} does not exist: this run answers for {', '.join(models)}"
-        raise RequestError(what, status=404, code="model_not_found", param="model")
+        fix = f"ask for {POLICY}, or add the name to agent.model_names"
+        raise RequestError(what, fix=fix, status=404, code="model_not_found", param="model")
     read = {"model", "n", "max_tokens", "max_completion_tokens", "temperature", "stop", "logprobs", "stream"}
     for name, value in body.items():
         if name in NEUTRAL and value not in NEUTRAL[name]:
             what = f"{name} = {value!r:.60} is not supported: the answer would not be a sample of the policy"
-            what += f"; {FIXES.get(name, 'leave it out')}"
-            raise RequestError(what, code="unsupported_value", param=name)
+            raise RequestError(what, fix=FIXES.get(name, "leave it out"), code="unsupported_value", param=name)
         if name not in own | read and name not in NEUTRAL and name not in IGNORED:
-            what = f"{name!r:.60} is not supported; leave it out"
-            raise RequestError(what, code="unsupported_parameter", param=str(name)[:60])
+            what = f"{name!r:.60} is not supported"
+            raise RequestError(what, fix="leave it out", code="unsupported_parameter", param=str(name)[:60])
     return body
 
 

@@ -5,12 +5,14 @@ import json
 import secrets
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
+from contextvars import Context, copy_context
 from dataclasses import dataclass, field
 from typing import Any
 
 from groupwise.rollout.agents.chat_reply import reply_of, stream_of
 from groupwise.rollout.agents.chat_request import POLICY, ChatRequest, RequestError, chat_request, text_request
 from groupwise.rollout.agents.episode import AnsweredCall, Episode
+from groupwise.rollout.agents.responses import response_events, response_of, response_request
 
 __all__ = ["Endpoint", "HttpReply", "OpenEpisode"]
 
@@ -22,6 +24,7 @@ MODELS = "/v1/models"
 PATHS: dict[str, Callable[[Any, Sequence[str]], ChatRequest]] = {
     "/v1/chat/completions": chat_request,
     "/v1/completions": text_request,
+    "/v1/responses": response_request,
 }
 
 
@@ -53,11 +56,13 @@ class OpenEpisode:
     """An episode whose requests are answered. `failure` gets an error that ends the run, such as a lost engine.
 
     `calls` are the requests that run, `abandoned` those whose client hung up before the reply, and `count` is the
-    number of all so far.
+    number of all so far. Requests are answered in the `context` in which the episode was opened, so that an engine's
+    tasks are not the agent's.
     """
 
     episode: Episode
     failure: asyncio.Future[None]
+    context: Context = field(default_factory=copy_context)
     calls: set[Call] = field(default_factory=set)
     abandoned: list[Call] = field(default_factory=list)
     count: int = 0
@@ -68,10 +73,11 @@ class OpenEpisode:
         if repeated is not None:
             self.abandoned.remove(repeated)
             return repeated
-        kind = "chatcmpl" if request.text is None else "cmpl"
+        kind = "resp" if request.is_response else "chatcmpl" if request.text is None else "cmpl"
         identity = f"{kind}-{self.episode.draw.id}-{self.episode.episode_index}-{self.count}"
         self.count += 1
-        call = Call(request, identity, asyncio.ensure_future(self._answers(request)))
+        answers = asyncio.get_running_loop().create_task(self._answers(request), context=self.context)
+        call = Call(request, identity, answers)
         self.calls.add(call)
         call.answers.add_done_callback(lambda _: self.calls.discard(call))
         return call
@@ -123,21 +129,28 @@ class Endpoint:
         episode, and an equal request gets it: the bytes of a run do not depend on a connection.
         """
         try:
-            self.check(method, path, authorization, len(body))
             opened = self._opened(authorization)
+        except RequestError as error:
+            return HttpReply.of(error)
+        try:
+            self.check(method, path, authorization, len(body))
             if path == MODELS:
                 shared = {"object": "model", "created": 0, "owned_by": "groupwise"}
                 models = [{"id": name, **shared} for name in self.model_names]
                 return HttpReply(200, JSON, json.dumps({"object": "list", "data": models}).encode())
-            return await self._answer(opened, PATHS[path](_json(body), self.model_names))
+            reply = await self._answer(opened, PATHS[path](_json(body), self.model_names))
+            opened.episode.refusal = None
         except RequestError as error:
-            return HttpReply.of(error)
+            opened.episode.refusal = error
+            reply = HttpReply.of(error)
+        return reply
 
     def check(self, method: str, path: str, authorization: str, size: int = 0) -> None:
         """Raise the RequestError of a request that is refused whatever its body of `size` bytes is."""
         self._opened(authorization)
         if path not in PATHS and path != MODELS:
-            raise RequestError(f"there is no {path[:80]}", status=404, code="unknown_url")
+            fix = f"this endpoint has {', '.join(known.removeprefix('/v1/') for known in (*PATHS, MODELS))}"
+            raise RequestError(f"there is no {path[:80]}", fix=fix, status=404, code="unknown_url")
         allowed = "GET" if path == MODELS else "POST"
         if method != allowed:
             raise RequestError(f"{path} is for {allowed}", status=405, code="method_not_supported")
@@ -161,8 +174,11 @@ class Endpoint:
             opened.abandoned.append(call)
             raise
         reply = reply_of(request, answers, call.identity, opened.episode.tokenizer)
+        if request.is_response:
+            reply = response_of(reply)
         if request.stream:
-            return HttpReply(200, EVENTS, b"".join(stream_of(request, reply)))
+            events = response_events(reply) if request.is_response else stream_of(request, reply)
+            return HttpReply(200, EVENTS, b"".join(events))
         return HttpReply(200, JSON, json.dumps(reply).encode())
 
 

@@ -127,6 +127,8 @@ class Episode:
     answered_calls: dict[int, AnsweredCall] = field(default_factory=dict)
     """The calls by number, in the order of their requests."""
     request_count: int = 0
+    refusal: RequestError | None = None
+    """The error that is the reply to the latest request; None if that has an answer."""
     _counts: Counter[bytes] = field(default_factory=Counter)
     _open: Counter[bytes] = field(default_factory=Counter)
     _running: int = 0
@@ -205,7 +207,7 @@ class Episode:
             settings["messages"] = request.new_messages(len(parent.history))
             return CallPlan(parent=number, inserted_ids=self._inserted(parent, request), **settings)
         except BadData as error:
-            raise RequestError(f"{error.what}; {error.fix}") from error
+            raise RequestError(error.what, fix=error.fix) from error
         except ValueError as error:
             raise RequestError(str(error)) from error
 
@@ -213,8 +215,12 @@ class Episode:
         """The ids of the prompt of a new conversation."""
         if request.text is not None:
             return self.tokenizer.encode(request.text, bos=True)
-        if request.tools and not (self.template.name == "chat" and "tools" in self.template.source):
-            raise RequestError("the model's chat template does not use tools", param="tools")
+        if request.tools and self.template.name != "chat":
+            what = "a plain template has no place for tools"
+            raise RequestError(what, fix="use --template chat", param="tools")
+        if request.tools and "tools" not in self.template.source:
+            fix = "describe the tools in a message, or take a model whose template does"
+            raise RequestError("the model's chat template does not use tools", fix=fix, param="tools")
         return self.template(list(request.messages), list(request.tools) if request.tools else None)
 
     def _parent(self, request: ChatRequest) -> int | None:

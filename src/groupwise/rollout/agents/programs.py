@@ -77,8 +77,9 @@ class AgentProgram:
                         os.killpg(process.pid, signal.SIGKILL)
                     await asyncio.shield(process.wait())
                 if code:
-                    last = next(iter(last_lines(err)[-1:]), "")
-                    return unverifiable(f"the agent: its program ended with exit code {code}: {last}"[:500])
+                    ending = f"signal {-code}" if code < 0 else f"exit code {code}"
+                    last = "".join(f": {line}" for line in last_lines(err)[-1:])
+                    return unverifiable(f"the agent: its program ended with {ending}{last}"[:500])
                 return reward_in(last_lines(out))
 
 

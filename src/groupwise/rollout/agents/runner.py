@@ -17,6 +17,7 @@ from groupwise.data.rollout_json import from_json, to_json
 from groupwise.data.verdicts import as_verdict, unverifiable
 from groupwise.environments import call_format
 from groupwise.models import Template
+from groupwise.rollout.agents.agent_tasks import AgentTasks
 from groupwise.rollout.agents.chat_request import POLICY
 from groupwise.rollout.agents.endpoint import Endpoint
 from groupwise.rollout.agents.episode import CallPlan, Episode
@@ -117,7 +118,9 @@ class AgentRunner:
         """Call the agent: its reward as a verdict, None without one."""
         row, agent = {"prompt": prompt.text, **prompt.row}, self.agent
         if not isinstance(agent, AgentProgram) and is_async(agent):
-            return await self._within_deadline(lambda: agent(row, self.client(key)))
+            client = self.client(key)
+            async with AgentTasks() as tasks:
+                return await self._within_deadline(lambda: tasks.run(lambda: agent(row, client)))
         async with self.places, self.server.open() as url:
             if isinstance(agent, AgentProgram):
                 return await self._within_deadline(lambda: agent.run(row, url, key, name, self.folder))

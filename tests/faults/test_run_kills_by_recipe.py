@@ -182,7 +182,7 @@ def test_in_the_warm_start(tmp_path: Path) -> None:
     """Killed in its steps, in its first checkpoint, between it and the run, and in the run."""
     rows = tmp_path / "demonstrations.jsonl"
     rows.write_text("".join(json.dumps({"prompt": p, "answer": a}) + "\n" for p, a in demonstrations(0, 9, 0.35)))
-    warm_start = WarmStart(demonstrations=str(rows), steps=5, per_step=4, save_every=2, optimizer=AdamW(lr=1e-4))
+    warm_start = WarmStart(demonstrations=str(rows), steps=5, prompts=4, save_every=2, optimizer=AdamW(lr=1e-4))
     recipe = replace(HALF, warm_start=warm_start, iterations=2)
     straight = undisturbed(recipe, tmp_path)
     metrics = (tmp_path / "undisturbed" / "warm_start" / "metrics.jsonl").read_bytes()

@@ -176,12 +176,14 @@ def test_with_a_verifier_generated_answers_are_evaluated_too(home: Path) -> None
     assert {"eval/loss", "eval/accuracy_greedy"} <= set(run.metrics)
 
 
-def test_two_ranks_have_the_bits_of_two_lanes(home: Path) -> None:
-    """Rank 0 evaluates alone, while the other one waits."""
+@pytest.mark.parametrize("shard", ["none", "full"])
+def test_two_ranks_have_the_bits_of_one_process(shard: Any, home: Path) -> None:
+    """Also in the held-out evaluation, in which both take part; the reference of dpo is sharded, too."""
     lanes = recipe(gw.dpo(), cluster=gw.Cluster(reduction_lanes=2))
-    one = left(ran(home / "one", lanes))
-    two = left(ran(home / "two", replace(lanes, cluster=gw.Cluster(ranks=2, reduction_lanes=2))))
-    assert {k: v for k, v in one.items() if k != "state"} == {k: v for k, v in two.items() if k != "state"}
+    one = ran(home / "one", lanes)
+    two = ran(home / "two", replace(lanes, cluster=gw.Cluster(ranks=2, reduction_lanes=2, shard=shard)))
+    for name in ("metrics.jsonl", "samples/000003.safetensors", "model/model.safetensors"):
+        assert (one / name).read_bytes() == (two / name).read_bytes(), name
 
 
 def test_refusals(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -189,8 +191,6 @@ def test_refusals(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ("train", "--task", "demos.jsonl", "--method")
     assert "needs the column 'chosen' of each row" in error_of(capsys, 2, *words, "dpo")
     assert "writes 2 for each prompt" in error_of(capsys, 2, *words, "dpo", "--method.group_size", "8")
-    shards = ("--cluster.ranks", "2", "--cluster.shard", "full")
-    assert "needs all weights on rank 0" in error_of(capsys, 2, *words, "sft", *shards)
     rows("long.jsonl", *DEMOS[:3], {"prompt": "1+1=", "completion": "1" * 200})
     message = error_of(capsys, 3, "train", "--method", "sft", "--task", "long.jsonl")
     assert "1 row is longer than the model's 128 positions" in message and "long/4" in message

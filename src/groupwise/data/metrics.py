@@ -287,7 +287,7 @@ _BY_QUESTION: dict[str, tuple[Metric, ...]] = {
         Metric(VERSIONS, "with `cluster.max_staleness`: versions of the weights that sampled the iteration's tokens"),
     ),
     SPEED: (
-        Metric(TRAINED_TOKENS, "trained tokens of the iteration; in `warm_start/metrics.jsonl` of the step"),
+        Metric(TRAINED_TOKENS, "tokens of the iteration's answers; of stored answers the trained ones"),
         Metric(TOKENS_PER_SECOND, "sampled tokens per second of the whole iteration", better="higher"),
         Metric(SECONDS, "wall-clock seconds of the iteration", better="lower"),
         Metric(

@@ -283,7 +283,7 @@ def selection(run: Run) -> list[str]:
 
 def warm_start_summary(run: Run) -> dict[str, str]:
     """A summary of the warm start: its steps, and its loss at each tenth of them; empty without a warm start."""
-    losses = [as_float(row.get(LOSS)) for row in lines(RunLayout(run.layout.warm_start).metrics)]
+    losses = [as_float(row[LOSS]) for row in lines(RunLayout(run.layout.warm_start).metrics) if LOSS in row]
     if not losses:
         return {}
     tenths = dict.fromkeys(len(losses) * i // 10 for i in range(10)) | {len(losses) - 1: None}

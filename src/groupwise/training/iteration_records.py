@@ -16,6 +16,7 @@ from groupwise.data import (
     SAMPLED,
     STALENESS_MAX,
     STALENESS_MEAN,
+    TRAINED_TOKENS,
     VERSIONS,
     ZERO_LOSS,
     Batch,
@@ -70,10 +71,13 @@ OF_VERDICTS = ("reward/", "reward_", "groups/", "outcome/", "score/")
 """The beginnings of the names of metrics about rewards and verdicts."""
 
 
-def without_verdicts(line: Mapping[str, Any]) -> dict[str, Any]:
-    """An iteration's metrics without rewards and outcomes, which say nothing of stored answers: the rows fix them."""
+def of_stored_answers(line: Mapping[str, Any], batch: Batch) -> dict[str, Any]:
+    """An iteration's metrics for stored answers: without rewards and outcomes, which the rows fix.
+
+    The trained tokens are those of the assistant alone.
+    """
     left_out = {name for name in line if name in (REWARD, NO_SIGNAL) or name.startswith(OF_VERDICTS)}
-    return {name: value for name, value in line.items() if name not in left_out}
+    return {name: value for name, value in line.items() if name not in left_out} | {TRAINED_TOKENS: batch.tokens}
 
 
 def lag_metrics(batch: Batch) -> dict[str, float]:

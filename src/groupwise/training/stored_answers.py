@@ -31,10 +31,13 @@ class Likeliest:
 
 
 def with_iterations(recipe: Recipe, task: Task) -> Recipe:
-    """The recipe with the number of iterations of its `epochs` over the task, in place of these; rounded up."""
-    if recipe.epochs is None:
-        return recipe
-    return replace(recipe, iterations=ceil(recipe.epochs * len(task) / recipe.prompts), epochs=None)
+    """The recipe with the number of iterations of its `epochs` over the task, in place of these."""
+    return recipe if recipe.epochs is None else with_passes(recipe, recipe.epochs, len(task))
+
+
+def with_passes(recipe: Recipe, epochs: float, rows: int) -> Recipe:
+    """The recipe with the number of iterations of so many passes over the rows, rounded up, in place of `epochs`."""
+    return replace(recipe, iterations=ceil(epochs * rows / recipe.prompts), epochs=None)
 
 
 def method_of(recipe: Recipe, learner: Learner) -> Method:

@@ -121,8 +121,9 @@ def read_demonstrations(
             if dropped is not None:
                 thoughts += any(dropped.has_thought(words) for role, words in turns if role == ASSISTANT)
                 turns = [(role, dropped(rows, words) if role == ASSISTANT else words) for role, words in turns]
-            row = {} if isinstance(problem, str) else {MESSAGES: problem}
-            row[COMPLETION] = turns[0][1] if len(turns) == 1 else [{"role": r, "content": c} for r, c in turns]
+            conversation = {} if isinstance(problem, str) else {MESSAGES: problem}
+            answer = turns[0][1] if len(turns) == 1 else [{"role": r, "content": c} for r, c in turns]
+            row = {**conversation, COMPLETION: answer}
             prompts.append(Prompt(f"{name}/{rows}", encoded_problem(encode, problem), text, row))
         except RowFault as fault:
             faults.append(f"row {rows}: {fault}")

@@ -128,7 +128,7 @@ def prompt_of(name: str, stored: StoredRow, row: Row, encode: Callable[[Any], Id
     conversation = {} if isinstance(stored.problem, str) else {MESSAGES: stored.problem}
     tools = tools_of(row)
     columns = {**row, **conversation}
-    columns |= {k: {PARTS: parts_of(x, encode, tools)} if has_calls(x) else x for k, x in stored.answers.items()}
+    columns |= {name: written_out(answer, encode, tools) for name, answer in stored.answers.items()}
     if not isinstance(first, dict):
         text = problem_text(stored.problem)
         check_length(text, "prompt")
@@ -140,6 +140,12 @@ def prompt_of(name: str, stored: StoredRow, row: Row, encode: Callable[[Any], Id
     if len(ids) < 2:
         raise RowFault(f"field {TEXT!r} has one token: the first one is the prompt")
     return Prompt(name, ids[:1], first[TEXT], columns)
+
+
+def written_out(answer: Answer, encode: Callable[[Any], Ids], tools: list[Any] | None) -> Any:
+    """An answer as the prompt's row has it: with tool calls, as ids."""
+    called = isinstance(answer, list) and has_calls(answer)
+    return {PARTS: parts_of(answer, encode, tools)} if called else answer
 
 
 def gold(row: Row, columns: RowColumns) -> Row:

@@ -53,7 +53,16 @@ def commands() -> dict[str, str]:
 
 
 def test_the_page_has_eight_examples_and_a_notebook() -> None:
-    assert list(commands()) == ["own_reward", "math", "lora", "code", "tools", "solver_and_checker", "judge", "pipeline"]
+    assert list(commands()) == [
+        "own_reward",
+        "math",
+        "lora",
+        "code",
+        "tools",
+        "solver_and_checker",
+        "judge",
+        "pipeline",
+    ]
     assert "examples/notebook.ipynb" in (HOME / "docs" / "gallery.md").read_text()
 
 

@@ -13,6 +13,7 @@ __all__ = [
     "ENTROPY_SHARE",
     "ENTROPY_WINDOW",
     "EVAL_LOSS",
+    "EVAL_PAIR_ACCURACY",
     "EVAL_TOKEN_ACCURACY",
     "GRAD_NORM",
     "INTERVALS",
@@ -54,6 +55,7 @@ QUESTIONS = (LEARNING, SIGNAL, STEP, COLLAPSE, LENGTH, CONVERSATIONS, ENGINES, S
 ACCURACY, ACCURACY_GREEDY = "eval/accuracy", "eval/accuracy_greedy"
 SCORE, SCORE_GREEDY = "eval/score", "eval/score_greedy"
 EVAL_LOSS, EVAL_TOKEN_ACCURACY = "eval/loss", "eval/mean_token_accuracy"
+EVAL_PAIR_ACCURACY = "eval/rewards/accuracies"
 REWARD, LOSS, GRAD_NORM, ENTROPY = "reward", "loss", "grad_norm", "entropy"
 MEAN_LENGTH, TRAINED_TOKENS = "completions/mean_length", "num_tokens"
 NO_SIGNAL, TRUNCATED = "frac_reward_zero_std", "completions/clipped_ratio"

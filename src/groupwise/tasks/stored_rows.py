@@ -144,8 +144,9 @@ def prompt_of(name: str, stored: StoredRow, row: Row, encode: Callable[[Any], Id
 
 def written_out(answer: Answer, encode: Callable[[Any], Ids], tools: list[Any] | None) -> Any:
     """An answer as the prompt's row has it: with tool calls, as ids."""
-    called = isinstance(answer, list) and has_calls(answer)
-    return {PARTS: parts_of(answer, encode, tools)} if called else answer
+    if isinstance(answer, list) and has_calls(answer):
+        return {PARTS: parts_of(answer, encode, tools)}
+    return answer
 
 
 def gold(row: Row, columns: RowColumns) -> Row:

@@ -20,6 +20,7 @@ from groupwise.engines.no_engine import NoEngine
 from groupwise.learner import AdamW
 from groupwise.models import PrefixPacking, find_model, read_model
 from groupwise.report.read import read
+from groupwise.report.report import page_data
 from groupwise.report.warnings import find_warnings, headline
 from groupwise.rollout.round import Round
 from groupwise.runs.best_checkpoint import best_iteration, describe_best, held_out_values
@@ -207,3 +208,13 @@ def test_a_stored_run_has_no_answers_to_evaluate(home: Path, capsys: pytest.Capt
     assert main(["eval", str(directory), "--samples", "1"]) == 2
     assert "has no verifier" in capsys.readouterr().err
     assert main(["sample", str(directory), "7*5="]) == 0
+
+
+def test_the_report_of_stored_answers_has_no_map_of_solved_prompts(home: Path) -> None:
+    """Rows are neither solved nor drawn from an engine: no metric of the rounds, and tiles of loss and accuracy."""
+    run = gw.train(method="dpo", data=PAIRS, iterations=1, prompts=4)
+    data = page_data([read(run.directory)])
+    assert data["runs"][0]["map"]["rows"] == [] and not any(name.startswith("rollout/") for name in run.metrics)
+    choices = [tile["metric_choices"][0] for tile in data["tiles"][:3]]
+    assert choices == ["eval/loss", "eval/rewards/accuracies", "eval/mean_token_accuracy"]
+    assert set(choices) <= run.metrics.keys()

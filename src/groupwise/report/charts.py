@@ -209,6 +209,8 @@ CHARTS = (
 
 TILES = (
     Tile("Held-out loss", (EVAL_LOSS,), "change"),
+    Tile("Pairs in order", (EVAL_PAIR_ACCURACY,), "change"),
+    Tile("Likeliest tokens", (EVAL_TOKEN_ACCURACY,), "change"),
     Tile("Held-out accuracy", (ACCURACY_GREEDY, ACCURACY), "change"),
     Tile("Held-out score", (SCORE_GREEDY, SCORE), "change"),
     Tile("Reward", (REWARD,), "change"),

@@ -35,7 +35,7 @@ def warm_start_run(run: OpenRun, phase: RunObjects, disk: FileSystem) -> Iterato
 
 
 def remove_checkpoints(layout: RunLayout, disk: FileSystem) -> None:
-    """Delete the warm start's checkpoints. Call it only if the run has a checkpoint of its own first iteration."""
+    """Delete the warm start's checkpoints. Call it only if the run itself has a checkpoint."""
     if layout.warm_start.is_dir() and (old := RunLayout(layout.warm_start).checkpoints).is_dir():
         with storage_errors("the warm start", layout.run_directory):
             delete(old, disk)

@@ -84,7 +84,7 @@ class Progress:
         }
         if evaluated := [f"  {name} {line[metric]:.3f}" for name, metric in figures.items() if metric in line]:
             self.held_out = "".join(evaluated)
-        elif done == 0 or UNVERIFIABLE_HELD_OUT in line:  # an evaluation of no problem, or without a judged answer
+        elif self.leading == REWARD and (done == 0 or UNVERIFIABLE_HELD_OUT in line):  # no problem, or none judged
             self.held_out = "  held-out -"
         text = f"{done:>{len(str(self.iterations))}}/{self.iterations}"
         leading = f"  {self.leading} {line[self.leading]:.3f}" if self.leading in line else ""

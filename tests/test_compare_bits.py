@@ -52,6 +52,21 @@ def test_models_and_metrics_of_phases_are_found(tmp_path: Path) -> None:
     assert metrics(tmp_path) == {"1-search/metrics.jsonl:1": {"loss": 1}, "1-search/metrics.jsonl:2": {"loss": 2}}
 
 
+def test_of_a_warm_start_only_old_metrics_are_compared(tmp_path: Path) -> None:
+    """By step: the old commit has no line for step 0, and few metrics of a step."""
+    for name, text in (
+        ("old", '{"step": 1, "loss": 2.0}\n'),
+        ("new", '{"iteration": 0, "step": 0}\n{"iteration": 1, "step": 1, "loss": 2.0, "kl": 1}\n'),
+    ):
+        (tmp_path / name / "warm_start").mkdir(parents=True)
+        (tmp_path / name / "warm_start" / "metrics.jsonl").write_text(text)
+    old, new = metrics(tmp_path / "old"), metrics(tmp_path / "new")
+    assert first_difference(old, new) is None
+    line = "warm_start/metrics.jsonl:1"
+    assert first_difference(old, new | {line: {"step": 1, "loss": 3.0}}) == Difference(line, "loss", 2.0, 3.0)
+    assert first_difference(old, {}) == Difference(line, "step", 1, None)
+
+
 def test_recipe_files_of_runs_exist() -> None:
     files = [word for words in RUNS.values() for word in words if word.endswith(".toml")]
     assert len(files) > 4 and all((compare_bits.ROOT / file).is_file() for file in files)

@@ -34,6 +34,7 @@ OLD_KEYS: dict[str, str] = {
     "method.refill": "method.max_refills",
     "optimizer.clip": "optimizer.max_grad_norm",
     "save.model_every": "save.export_every",
+    "warm_start.per_step": "warm_start.prompts",
     "warm_start.optimizer.decay": "warm_start.optimizer.lr_scheduler",
     "warm_start.optimizer.warmup": "warm_start.optimizer.warmup_steps",
 }
@@ -47,6 +48,9 @@ OLD_METRICS: dict[str, str] = {
     "parts/": "subscores/",
 }
 """The present name of each renamed metric. A name that ends with a slash renames all metrics that begin with it."""
+
+WARM_START = "warm_start/metrics.jsonl"
+"""The metrics of a warm start. The base commit has a few of each step; only these are compared."""
 
 EVERY = ("iterations=5", "prompts=4", "evaluate.every=0", "evaluate.problems=8", "save.every=0")
 """Overrides of every run."""
@@ -164,12 +168,16 @@ def digest(run: Path) -> dict[str, str]:
 
 
 def metrics(run: Path) -> dict[str, dict[str, Any]]:
-    """The lines of all metrics of a run, also of its warm start and its phases, by file and line number."""
-    return {
-        f"{path.relative_to(run)}:{number}": json.loads(line)
-        for path in sorted(run.rglob("metrics.jsonl"))
-        for number, line in enumerate(path.read_text().splitlines(), 1)
-    }
+    """The lines of all metrics of a run, also of its warm start and its phases, by file and line number.
+
+    Those of a warm start are numbered by their step, since the base commit has no line for step 0.
+    """
+    lines: dict[str, dict[str, Any]] = {}
+    for path in sorted(run.rglob("metrics.jsonl")):
+        for number, text in enumerate(path.read_text().splitlines(), 1):
+            line = json.loads(text)
+            lines[f"{path.relative_to(run)}:{line['step'] if path.match(WARM_START) else number}"] = line
+    return lines
 
 
 def first_difference(old: Mapping[str, dict[str, Any]], new: Mapping[str, dict[str, Any]]) -> Difference | None:
@@ -181,6 +189,8 @@ def differences(old: Mapping[str, dict[str, Any]], new: Mapping[str, dict[str, A
     for line in {**old, **new}:
         before = {renamed_metric(key): value for key, value in old.get(line, {}).items()}
         after = new.get(line, {})
+        if f"{WARM_START}:" in line:
+            after = {key: after[key] for key in before if key in after}
         for key in {**before, **after}:
             if repr(before.get(key)) != repr(after.get(key)):  # NaN is equal to NaN
                 yield Difference(line, key, before.get(key), after.get(key))

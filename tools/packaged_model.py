@@ -1,21 +1,24 @@
-"""Train a packaged model: a decoder with random weights, after the supervised phase of a warm start.
+"""Train a packaged model: a decoder with random weights, on demonstrations of its task.
 
 `make model` runs `python -m tools.packaged_model tools/calculator_model.toml DIRECTORY`; `make hinted_sums` makes the
 model of that task from tools/hinted_sums_model.toml.
 """
 
+import math
 import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
 import torch
 
 from groupwise.config.recipe_toml import read
-from groupwise.learner import AdamW, Learner
+from groupwise.data import WRITTEN, Batch, Draw, Finish, Outcome, Prompt, Rollout, Sample, Verdict, pack
+from groupwise.learner import AdamW, Learner, make_plan
+from groupwise.methods import sft
 from groupwise.models import Decoder, DecoderShape, Tokenizer, write_model
-from groupwise.tasks import END, Demonstration, calculator_tokenizer, demonstrations, hinted_demonstrations
-from groupwise.training.warm_start import supervised_steps
+from groupwise.tasks import END, calculator_tokenizer, demonstrations, hinted_demonstrations
 
 Pairs = Iterable[tuple[str, str]]
 """Prompts and their answers."""
@@ -73,18 +76,30 @@ def train(recipe: PackagedModel) -> tuple[Decoder, Tokenizer]:
     )
     decoder = Decoder.new(shape, recipe.seed)
     learner = Learner(decoder, optimizer=recipe.optimizer, steps=recipe.steps)
-    pairs = PAIRS[recipe.task](recipe.seed, recipe.steps * recipe.demonstrations)
-    examples = [
-        Demonstration(tokenizer.encode(prompt), (*tokenizer.encode(answer), *tokenizer.eos_ids))
-        for prompt, answer in pairs
-    ]
-    size = {"per_step": recipe.demonstrations, "microbatch_tokens": recipe.microbatch_tokens}
-    for step, result in enumerate(
-        supervised_steps(learner, examples, order=lambda epoch: range(len(examples)), **size)
-    ):
+    pairs = iter(PAIRS[recipe.task](recipe.seed, recipe.steps * recipe.demonstrations))
+    for step in range(recipe.steps):
+        batch = batch_of(tokenizer, islice(pairs, recipe.demonstrations))
+        (plan,) = make_plan(
+            batch, size=len(batch), shuffle="prompts", permutation=range, microbatch_tokens=recipe.microbatch_tokens
+        )
+        result = learner.step(batch, plan, sft().objective)
         if step % 50 == 0 or step == recipe.steps - 1:
             print(f"{step:>6}/{recipe.steps}  loss {result.loss:.4f}", flush=True)
     return decoder, tokenizer
+
+
+def batch_of(tokenizer: Tokenizer, pairs: Pairs) -> Batch:
+    """Prompts and their answers as a batch with advantage 1. An answer ends with the end token."""
+
+    def rollout(i: int, prompt: str, answer: str) -> Rollout:
+        context, tokens = tokenizer.encode(prompt), (*tokenizer.encode(answer), *tokenizer.eos_ids)
+        n = len(tokens)
+        sample = Sample(context=context, stream=(0,), limit=n, finish=Finish.stop)
+        sample = sample.with_tokens(tokens, (WRITTEN,) * n, (math.nan,) * n)
+        return Rollout(Draw(i, Prompt(str(i), context), 1), (sample.with_verdict(Verdict(Outcome.correct)),))
+
+    batch = pack([rollout(i, *pair) for i, pair in enumerate(pairs)])
+    return batch.having(advantage=torch.ones(batch.tokens, dtype=torch.float64))
 
 
 def main(recipe: str, out: str) -> None:

@@ -124,14 +124,14 @@ from groupwise.rewards import (
 )
 from groupwise.rollout import (
     Agents as Agents, Escalate as Escalate, Independent as Independent, Retraced as Retraced, RowHints as RowHints,
-    Scaffold as Scaffold, Shuffled as Shuffled, Stored as Stored, Turns as Turns
+    Scaffold as Scaffold, Shuffled as Shuffled, ShuffledRows as ShuffledRows, Stored as Stored, Turns as Turns
 )
 from groupwise.tasks import (
     Beads as Beads, BigSums as BigSums, Calculator as Calculator, Coin as Coin, Deduction as Deduction,
-    DelegatedSums as DelegatedSums, Edges as Edges, Glyphs as Glyphs, HintedSums as HintedSums, Largest as Largest,
-    MixedSums as MixedSums, Programs as Programs, Proposals as Proposals, PublishedSet as PublishedSet,
-    Quilts as Quilts, ReasoningGym as ReasoningGym, Rings as Rings, Rows as Rows, TinyCountdown as TinyCountdown,
-    WordySums as WordySums
+    DelegatedSums as DelegatedSums, Demonstrations as Demonstrations, Edges as Edges, Glyphs as Glyphs,
+    HintedSums as HintedSums, Largest as Largest, MixedSums as MixedSums, Programs as Programs, Proposals as Proposals,
+    PublishedSet as PublishedSet, Quilts as Quilts, ReasoningGym as ReasoningGym, Rings as Rings, Rows as Rows,
+    TinyCountdown as TinyCountdown, WordySums as WordySums
 )
 from groupwise.verifiers import (
     BeadString as BeadString, ByEnvironment as ByEnvironment, CalculatorAnswer as CalculatorAnswer, Choice as Choice,

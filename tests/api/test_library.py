@@ -93,7 +93,7 @@ def test_a_checkpoint_is_evaluated_and_sampled_as_on_the_command_line(finished, 
 def test_a_packaged_recipe_is_trained_by_its_name(tmp_path: Path) -> None:
     small = {
         "warm_start.steps": 1,
-        "warm_start.per_step": 2,
+        "warm_start.prompts": 2,
         "method.group_size": 2,
         "method.minibatches": 1,
         "max_tokens": 6,

@@ -38,7 +38,7 @@ def counted(read: Callable[..., Any], counts: Counter[str]) -> Callable[..., Any
 
 def test_train_reads_each_input_once(reads: Counter[str]) -> None:
     Path("d.jsonl").write_text(json.dumps({"prompt": "1+1=", "answer": "#2"}) + "\n")
-    warm = ["--warm_start.demonstrations", "d.jsonl", "--warm_start.steps", "1", "--warm_start.per_step", "1"]
+    warm = ["--warm_start.demonstrations", "d.jsonl", "--warm_start.steps", "1", "--warm_start.prompts", "1"]
     assert main(["train", *SMALL, *warm]) == 0
     assert reads == {"task_of": 1, "verifier_of": 1, "demonstrations_of": 1, "read_tokenizer": 1}
 
@@ -53,4 +53,4 @@ def test_resume_reads_each_input_once(reads: Counter[str]) -> None:
     reads.clear()
     (run,) = Path("runs").iterdir()
     assert main(["resume", str(run)]) == 0
-    assert reads == {"task_of": 1, "verifier_of": 1, "demonstrations_of": 1, "read_tokenizer": 1}
+    assert reads == {"task_of": 1, "verifier_of": 1, "read_tokenizer": 1}

@@ -224,7 +224,7 @@ def test_a_warm_start_and_two_phases_give_the_same_bytes(home: Path) -> None:
     Path("shown.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     method = '[method]\nbase = "grpo"\ngroup_size = 4\n'
     settings = SMALL.partition("[method]")[0].replace("iterations = 2", "iterations = 1")
-    taught = 'warm_start = { demonstrations = "shown.jsonl", steps = 2, per_step = 4 }\n'
+    taught = 'warm_start = { demonstrations = "shown.jsonl", steps = 2, prompts = 4 }\n'
     Path("one.toml").write_text(settings + taught + method)
     Path("two.toml").write_text(
         settings + method + f'[[phase]]\nname = "teach"\niterations = 0\n{taught}[[phase]]\nname = "practise"\n'

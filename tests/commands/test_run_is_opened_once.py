@@ -14,7 +14,7 @@ from groupwise.api import runs
 from groupwise.api.options import RunOptions
 from groupwise.commands.train import resume, train
 from groupwise.config import recipe_toml as text
-from groupwise.lifecycle import extend, run, start
+from groupwise.lifecycle import extend, run, start, warm_start
 from groupwise.lifecycle import final_message as closing
 from groupwise.lifecycle import resume_checks as identity
 from groupwise.lifecycle import run_info as about
@@ -22,7 +22,7 @@ from groupwise.lifecycle import run_phases as phases
 from groupwise.runs import open_run
 from groupwise.runs.info import RunInfo
 from groupwise.runs.layout import RunLayout
-from groupwise.training import loop, recorder, warm_start
+from groupwise.training import loop, recorder
 from groupwise.training import rank_worker as follower
 
 SMALL = {"iterations": 1, "prompts": 2, "method": "grpo", "method.group_size": 2, "sampling.max_tokens": 4}

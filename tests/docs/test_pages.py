@@ -172,7 +172,8 @@ def test_pages_that_code_names_exist() -> None:
 
 def test_warm_start_runs(tmp_path: Path) -> None:
     commands = follow("docs/warm_start.md", tmp_path)
-    assert [line.split()[1] for line in commands] == ["check", "train", "report", "check", "check"]
+    words = [line.split() for line in commands]
+    assert [second for _, second, *_ in words] == ["check", "train", "report", "-E", "check", "check"]
     assert len(list(tmp_path.glob("runs/*/warm_start/metrics.jsonl"))) == 1
 
 

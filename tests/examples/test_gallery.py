@@ -1,4 +1,4 @@
-"""The seven examples of the gallery train an iteration of a tiny model of random weights."""
+"""The eight examples of the gallery train an iteration of a tiny model of random weights."""
 
 import asyncio
 import json
@@ -52,8 +52,17 @@ def commands() -> dict[str, str]:
     return {Path(line.split("examples/")[1].split()[0]).stem: line for line in lines if not line.startswith("#")}
 
 
-def test_the_page_has_seven_examples_and_a_notebook() -> None:
-    assert list(commands()) == ["own_reward", "math", "lora", "code", "tools", "solver_and_checker", "judge"]
+def test_the_page_has_eight_examples_and_a_notebook() -> None:
+    assert list(commands()) == [
+        "own_reward",
+        "math",
+        "lora",
+        "code",
+        "tools",
+        "solver_and_checker",
+        "judge",
+        "pipeline",
+    ]
     assert "examples/notebook.ipynb" in (HOME / "docs" / "gallery.md").read_text()
 
 
@@ -87,6 +96,19 @@ def test_a_recipe(name: str, folder: Path) -> None:
     run(f"{commands()[name]} --model tiny {TINY}", folder)
     (directory,) = (folder / "runs").iterdir()
     assert (directory / "report.html").is_file() and (directory / "model").is_dir()
+
+
+def test_the_pipeline(folder: Path) -> None:
+    """One iteration of each phase: the epochs of the first two have fewer rows than prompts."""
+    pytest.importorskip("mpmath", reason="needs groupwise[math]")
+    small = "--model tiny --sampling.max_tokens 6 --evaluate.problems 2 --phase.0.epochs 1 --phase.2.prompts 2"
+    run(f"{commands()['pipeline']} {small} --phase.2.iterations 1 --phase.2.method.group_size 2", folder)
+    (directory,) = (folder / "runs").iterdir()
+    phases = [path for path in sorted(directory.iterdir()) if path.is_dir() and path.name[0].isdigit()]
+    assert [path.name for path in phases] == ["1-imitate", "2-prefer", "3-verify"]
+    assert all((path / "model").is_dir() for path in phases) and (directory / "report.html").is_file()
+    metrics = [[json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()] for path in phases]
+    assert all("eval/loss" in lines[-1] for lines in metrics[:2]) and "reward" in metrics[2][-1]
 
 
 class Client:

@@ -12,14 +12,26 @@ import torch
 from safetensors import safe_open
 
 from groupwise.advantages import WhitenedTokens
-from groupwise.config.recipe import Cluster, Recipe, WarmStart
+from groupwise.config.recipe import Cluster, Evaluate, Recipe, WarmStart
 from groupwise.data import Sampling
 from groupwise.learner import AdamW, RouterBalance, ValueModel
-from groupwise.methods import GAE, Method, co_grpo, diffusion_nft, flow_grpo, freshness_per, grpo_care, riskpo, vade
+from groupwise.methods import (
+    GAE,
+    Method,
+    co_grpo,
+    diffusion_nft,
+    dpo,
+    flow_grpo,
+    freshness_per,
+    grpo_care,
+    riskpo,
+    sft,
+    vade,
+)
 from groupwise.models import Lora, find_model, read_model, read_tokenizer, write_model
 from groupwise.objective import Objective
 from groupwise.rewards import Correctness
-from groupwise.tasks import demonstrations
+from groupwise.tasks import Rows, demonstrations
 from tests.faults.kill_points import go_on, killed_ends_as, points, undisturbed
 from tests.faults.small_runs import ADAPTER, EVERY, HALF, begun, left, lines
 from tests.models.mixtures import trainable
@@ -182,12 +194,30 @@ def test_in_the_warm_start(tmp_path: Path) -> None:
     """Killed in its steps, in its first checkpoint, between it and the run, and in the run."""
     rows = tmp_path / "demonstrations.jsonl"
     rows.write_text("".join(json.dumps({"prompt": p, "answer": a}) + "\n" for p, a in demonstrations(0, 9, 0.35)))
-    warm_start = WarmStart(demonstrations=str(rows), steps=5, per_step=4, save_every=2, optimizer=AdamW(lr=1e-4))
+    warm_start = WarmStart(demonstrations=str(rows), steps=5, prompts=4, save_every=2, optimizer=AdamW(lr=1e-4))
     recipe = replace(HALF, warm_start=warm_start, iterations=2)
     straight = undisturbed(recipe, tmp_path)
     metrics = (tmp_path / "undisturbed" / "warm_start" / "metrics.jsonl").read_bytes()
-    deaths = [("half of tensors.safetensors", 1), ("before replace", 2), ("after step", 5), ("before evaluate", 1)]
-    deaths += [("after step", 7)]
+    deaths = [("half of tensors.safetensors", 1), ("half of tensors.safetensors", 2), ("half of a sample's .toml", 1)]
+    deaths += [("after step", 5), ("before evaluate", 1), ("before evaluate", 3), ("after step", 7)]
     for number, death in enumerate(deaths):
         killed_ends_as(straight, tmp_path / str(number), death)
         assert (tmp_path / str(number) / "warm_start" / "metrics.jsonl").read_bytes() == metrics, death
+
+
+@pytest.mark.kill
+@pytest.mark.parametrize("name", ["sft", "dpo"])
+def test_with_stored_answers(name: str, tmp_path: Path) -> None:
+    """Of sft over two epochs, and of pairs with a reference: killed in a save, a step, and the held-out evaluation."""
+    rows = tmp_path / "rows.jsonl"
+    answers = ["completion", "chosen", "rejected"]
+    pairs = ((p, {k: a if k != "rejected" else f"#{len(a)}" for k in answers}) for p, a in demonstrations(0, 12, 0.35))
+    rows.write_text("".join(json.dumps({"prompt": p, **a}) + "\n" for p, a in pairs))
+    method = {"sft": sft, "dpo": dpo}[name](minibatches=2)
+    recipe = replace(EVERY, task=Rows(str(rows)), method=method, evaluate=Evaluate(every=1))
+    recipe = replace(recipe, epochs=2, iterations=6) if name == "sft" else recipe  # 11 rows are trained
+    straight = undisturbed(recipe, tmp_path)
+    deaths = [("half of tensors.safetensors", 1), ("after step", 3), ("before evaluate", 2), ("before save", 3)]
+    deaths += [("half of a line of metrics.jsonl", 3), ("before writing the model", 1)]
+    for number, death in enumerate(deaths):
+        killed_ends_as(straight, tmp_path / str(number), death)

@@ -24,7 +24,7 @@ from groupwise.data import (
 )
 from groupwise.engines import NativeEngine
 from groupwise.models import Decoder, DecoderShape, Model, PrefixPacking, Tokenizer
-from groupwise.rollout import DrawSampler, RolloutSetting
+from groupwise.rollout import DrawSampler, RolloutSetting, Stored
 from tests.models.directories import characters
 
 VOCABULARY = 20
@@ -170,3 +170,10 @@ def sampler_of(engine: Any, draw: Draw, *, verifier: Any = always_correct, **cha
     fields = {"engine": engine, "tokenizer": tokenizer(), "sampling": sampling(), "seed": 11}
     setting = RolloutSetting(**(fields | changes), verifier=judged_by(verifier))
     return DrawSampler(draw=draw, setting=setting, **own)
+
+
+def stored(prompt: Prompt, tokenizer: Tokenizer, frame: tuple[Ids, Ids] = ((), ())) -> Sample:
+    """The answer of a row as the sample that a method of stored answers trains."""
+    draw = Draw(0, prompt, 1)
+    sampler = sampler_of(FakeEngine(None), draw, tokenizer=tokenizer, observation_frame=frame)
+    return asyncio.run(Stored()(draw, sampler)).samples[0]

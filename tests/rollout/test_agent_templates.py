@@ -1,16 +1,20 @@
 """Agents with tools in the formats of Llama 3 and Mistral: calls are parsed, and a conversation is one sample."""
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 from tokenizers import AddedToken
 from tokenizers import Tokenizer as Fast
 
-from groupwise.data import ENVIRONMENT
-from groupwise.models import Tokenizer
+from groupwise.data import ENVIRONMENT, WRITTEN
+from groupwise.models import Tokenizer, find_template
+from groupwise.tasks.row_columns import RowColumns
+from groupwise.tasks.stored_rows import read_stored
 from tests.models.test_templates import trained
-from tests.rollout.test_agents import TOOLS, Client, plain_clients, ran, user
+from tests.rollout.fakes import stored
+from tests.rollout.test_agents import QWEN, TOOLS, Client, plain_clients, ran, user
 
 __all__ = ["plain_clients"]
 
@@ -132,3 +136,46 @@ def test_a_call_that_cannot_be_read_is_counted(mark: str) -> None:
     script = (*words.encode_template(mark + '{"name": 3}'), min(words.eos_ids))
     (sample,) = ran(agent, lambda request: script, words)[0].samples
     assert sample.counts["malformed"] == 1 and sample.verdict and not sample.verdict.cause
+
+
+@pytest.mark.parametrize(
+    ("words", "call"),
+    [
+        (trained(QWEN), '<tool_call>{"name": "add", "arguments": {"a": 1, "b": 2}}</tool_call>'),
+        (vocabulary(LLAMA, LLAMA_TOKENS, "<|eot_id|>"), '{"name": "add", "parameters": {"a": 1, "b": 2}}'),
+    ],
+    ids=["qwen", "llama"],
+)
+def test_a_stored_conversation_has_the_tokens_of_an_agents(words: Tokenizer, call: str, tmp_path: Path) -> None:
+    """With its calls as objects, and its tools as the text of JSON. The assistant's tokens are trained."""
+    conversation: list[Any] = [user("1+2?")]
+
+    async def agent(row: Any, client: Client) -> float:
+        conversation.append(await client.chat(conversation, tools=TOOLS))
+        result = {"role": "tool", "tool_call_id": conversation[1]["tool_calls"][0]["id"], "content": "3"}
+        conversation.extend([result, await client.chat([*conversation, result], tools=TOOLS)])
+        return 1.0
+
+    answers, stop = iter([call, "3."]), min(words.eos_ids)
+    (sample,) = ran(agent, lambda request: (*words.encode_template(next(answers)), stop), words)[0].samples
+    (tmp_path / "rows.jsonl").write_text(json.dumps({"messages": conversation, "tools": json.dumps(TOOLS)}) + "\n")
+    source, template = str(tmp_path / "rows.jsonl"), find_template("chat", words)
+    ((prompt,), _) = read_stored(source, template, RowColumns(), plain=False)
+    shown = stored(prompt, words)
+    assert (shown.context, shown.tokens) == (sample.context, sample.tokens)
+    assert shown.origin == tuple(WRITTEN if o >= 0 else ENVIRONMENT for o in sample.origin)
+
+
+def test_a_stored_call_of_mistral_has_its_id(tmp_path: Path) -> None:
+    words = vocabulary(MISTRAL, MISTRAL_TOKENS, "</s>")
+    call = {"id": "call00001", "function": {"name": "add", "arguments": {"a": 1}}}
+    asked = {"role": "assistant", "content": None, "tool_calls": [call]}
+    result = {"role": "tool", "tool_call_id": "call00001", "content": "3"}
+    talk = [user("1+2?"), asked, result, {"role": "assistant", "content": "3."}]
+    (tmp_path / "rows.jsonl").write_text(json.dumps({"messages": talk}) + "\n")
+    template = find_template("chat", words)
+    ((prompt,), _) = read_stored(str(tmp_path / "rows.jsonl"), template, RowColumns(), plain=False)
+    shown = stored(prompt, words)
+    text = words.backend_tokenizer.decode(list(shown.tokens), skip_special_tokens=False)
+    assert text.startswith('[TOOL_CALLS] [{"name": "add", "arguments": {"a": 1}, "id": "call00001"}]</s>[TOOL_RESULTS]')
+    assert [words.decode(shown.tokens[a:b]) for a, b in shown.turns][-1] == "3."

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from groupwise.core import BadData
 from groupwise.data import Curriculum
-from groupwise.rollout import Shuffled
+from groupwise.models import RandomPurpose, permutation
+from groupwise.rollout import Shuffled, ShuffledRows
 from tests.rollout.fakes import NumberedTask
 
 
@@ -54,3 +55,14 @@ def test_draw_returns_a_new_state_and_leaves_the_old_unchanged() -> None:
 def test_a_task_without_prompts_is_an_error() -> None:
     with pytest.raises(BadData, match="no prompts"):
         Shuffled().draw(Shuffled().init(NumberedTask(0), 0), NumberedTask(0), 1, 4)
+
+
+def test_rows_have_an_order_of_their_own() -> None:
+    """Of seed 5, pass by pass. Prompts have another one under the same seed."""
+    task, rows = NumberedTask(30), ShuffledRows()
+    state, draws = rows.draw(rows.init(task, 5), task, 50, 1)
+    first, second = (permutation((5, RandomPurpose.DEMONSTRATE), 0, epoch, 30).tolist() for epoch in (0, 1))
+    assert [draw.prompt.row["index"] for draw in draws] == [*first, *second[:20]]
+    assert first != [index for _, index, _ in draws_of(task, [30])]
+    _, following = rows.draw(state, task, 10, 1)
+    assert [draw.prompt.row["index"] for draw in following] == second[20:]

@@ -7,18 +7,16 @@ import pytest
 
 from groupwise.config.recipe import WarmStart
 from groupwise.core import BadData
-from groupwise.tasks import read_demonstrations
+from groupwise.tasks.demonstrations import read_demonstrations
 from groupwise.tasks.dropped_thoughts import DroppedThoughts
+from groupwise.tasks.row_columns import RowColumns
 
 TAGS = ("<think>", "</think>")
 
 
 def answers(path: Path, dropped: DroppedThoughts | None) -> list[str]:
-    shown, _ = read_demonstrations(
-        str(path), lambda text: (1,), lambda text: tuple(map(ord, text)), prompt="prompt", answer="answer",
-        dropped=dropped,
-    )  # fmt: skip
-    return ["".join(map(chr, demonstration.answer)) for demonstration in shown]
+    prompts, _ = read_demonstrations(str(path), lambda text: (1,), RowColumns(), dropped)
+    return [prompt.row["completion"] for prompt in prompts]
 
 
 @pytest.fixture

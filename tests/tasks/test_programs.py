@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from groupwise.__main__ import main
 from groupwise.data import Outcome, Prompt, Sample, Task
 from groupwise.sandbox import Sandbox
-from groupwise.tasks import blank_tokenizer, named_task, read_demonstrations
+from groupwise.tasks import Demonstrations, blank_tokenizer, named_task
 from groupwise.tasks.programs import DEMONSTRATIONS, TABLES, Programs, lines, program, program_demonstrations
 from groupwise.verifiers import CodeVerifier
 from groupwise.verifiers.code import CodeTests, code_of
@@ -116,9 +116,9 @@ def test_demonstrations_are_read_by_the_tasks_name(monkeypatch):
     few(monkeypatch)
     fast = blank_tokenizer()
     encode = lambda text: tuple(fast.encode(text).ids)  # noqa: E731
-    points, facts = read_demonstrations("programs", encode, encode, prompt="prompt", answer="answer")
-    assert len(points) == 32 == facts.rows
-    assert (fast.decode(list(points[5].context)), fast.decode(list(points[5].answer))) == shown()[5]
+    task = Demonstrations("programs").build(encode)
+    assert len(task) == 32 == task.stats[0].rows and not task.held_out
+    assert (fast.decode(list(task[5].token_ids)), task[5].row["completion"]) == shown()[5]
 
 
 # What passes
@@ -159,7 +159,7 @@ def test_the_gate_accepts_its_problems(verifier):
 
 # The recipe
 
-SHORT = ["--warm_start.steps", "2", "--warm_start.per_step", "4", "--prompts", "4", "--method.group_size", "4"]
+SHORT = ["--warm_start.steps", "2", "--warm_start.prompts", "4", "--prompts", "4", "--method.group_size", "4"]
 SHORT += ["--iterations", "2", "--evaluate.problems", "4", "--evaluate.every", "0"]
 
 

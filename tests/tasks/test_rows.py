@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from groupwise.core import BadData, GroupwiseError, MissingRequirement, near_paths
-from groupwise.tasks import RowsTask, named_task, read_demonstrations
+from groupwise.tasks import Demonstrations, RowsTask, named_task
 from groupwise.tasks.rows import LONGEST_TEXT, RowFault, files_of, is_source, rows_of
 from tests.tasks.published import PUBLISHED, dapo, gsm8k
 
@@ -81,7 +81,7 @@ def test_a_prompt_and_an_answer_have_a_bound(tmp_path: Path, column: str) -> Non
         RowsTask.read(file, encode)
     assert caught.value.evidence == f"row 1: its {column} has 1,048,577 characters: 1,048,576 are the most"
     with pytest.raises(BadData) as caught:
-        read_demonstrations(str(file), encode, encode, prompt="prompt", answer="answer")
+        Demonstrations(str(file)).build(encode)
     assert "are the most" in caught.value.evidence and all(len(text) <= LONGEST_TEXT for text in encoded)
 
 

@@ -90,7 +90,21 @@ FAULTS: dict[str, tuple[object, str]] = {
     "the user alone": ({"messages": [USER]}, "no prompt and then an answer"),
     "two answers": ({"messages": [USER, ANSWER, ANSWER]}, "without the other side between them"),
     "two replies": ({"messages": [USER, ANSWER, USER, USER, ANSWER]}, "without the other side between them"),
-    "calls as objects": ({"messages": [USER, CALL]}, "has tool_calls"),
+    "calls without a chat template": ({"messages": [USER, CALL]}, "use --template chat"),
+    "a call without a name": ({"messages": [USER, {**CALL, "tool_calls": [{}]}]}, "without the name of a function"),
+    "calls of a user": ({"messages": [{**CALL, "role": "user"}, ANSWER]}, "not a list in a message of the assistant"),
+    "arguments that are no JSON": (
+        {"messages": [USER, {**CALL, "tool_calls": [{"function": {"name": "add", "arguments": "{"}}]}]},
+        "arguments that are not JSON",
+    ),
+    "arguments that are no object": (
+        {"messages": [USER, {**CALL, "tool_calls": [{"function": {"name": "add", "arguments": [1]}}]}]},
+        "arguments that are a list",
+    ),
+    "parts in a message with calls": (
+        {"messages": [USER, {**CALL, "content": [1]}]},
+        "the content of a message is a list",
+    ),
     "not an object": ([1], "not an object"),
     "an empty text": ({"text": ""}, "field 'text' is empty"),
     "a text of one token": ({"text": "7"}, "one token"),

@@ -3,7 +3,7 @@
 import re
 from collections import Counter
 from dataclasses import replace
-from functools import cache, partial
+from functools import cache
 from hashlib import sha256
 from itertools import islice
 from typing import Any
@@ -11,12 +11,13 @@ from typing import Any
 import pytest
 
 from groupwise.data import ENVIRONMENT, WRITTEN, Ids, Outcome, Prompt, Task
-from groupwise.models import conversation_turn, encode_answer, find_model, find_template, read_tokenizer
-from groupwise.tasks import named_task, need_environment, read_demonstrations
-from groupwise.tasks.demonstrations import PACKAGED
+from groupwise.models import find_model, find_template, read_tokenizer
+from groupwise.tasks import Demonstrations, named_task
+from groupwise.tasks.demonstrations import PACKAGED, need_environment
 from groupwise.tasks.hinted_sums import PROMPT_FORMS, WEIGHTS, hinted_demonstrations
 from groupwise.tasks.proposals import proposed_problem
 from groupwise.verifiers import usual_verifier
+from tests.rollout.fakes import stored
 from tests.verifiers.built import built, verdict_of
 
 SIZES = {
@@ -215,24 +216,18 @@ def test_the_helpers_numbers_are_context_and_need_no_environment(monkeypatch: py
     written = rows("delegated_sums")[:20]
     monkeypatch.setitem(PACKAGED, "delegated_sums", lambda: iter(written))
     tokenizer = read_tokenizer(find_model("calculator"))
-    reply, columns = partial(conversation_turn, tokenizer, ((), ())), {"prompt": "prompt", "answer": "answer"}
-    shown, _ = read_demonstrations(
-        "delegated_sums",
-        find_template("no", tokenizer),
-        partial(encode_answer, tokenizer),
-        encode_reply=reply,
-        **columns,
-    )
-    row, demonstration = next((r, d) for r, d in zip(written, shown) if len(r.get("messages", ())) > 2)
-    (end,) = tokenizer.eos_ids
+    task = Demonstrations("delegated_sums").build(find_template("no", tokenizer))
+    row, prompt = next((r, p) for r, p in zip(written, task.training) if len(r.get("messages", ())) > 2)
+    sample = stored(prompt, tokenizer)
+    tokens, origin, (end,) = sample.tokens, sample.origin, tokenizer.eos_ids
     for message in row["messages"][1:]:
         ids = tokenizer.encode(message["content"]) + (() if message["role"] == "tool" else (end,))
         source = ENVIRONMENT if message["role"] == "tool" else WRITTEN
-        assert demonstration.answer[: len(ids)] == ids and demonstration.origin[: len(ids)] == (source,) * len(ids)
-        demonstration = replace(
-            demonstration, answer=demonstration.answer[len(ids) :], origin=demonstration.origin[len(ids) :]
-        )
-    assert demonstration.answer == () and not need_environment("delegated_sums") and need_environment("big_sums")
+        assert tokens[: len(ids)] == ids and origin[: len(ids)] == (source,) * len(ids)
+        tokens, origin = tokens[len(ids) :], origin[len(ids) :]
+    assert tokens == () and not need_environment(task)
+    called = Prompt("p", (1,), "?", {"completion": row["messages"][1:]})
+    assert need_environment(replace(task, training=(called,), stats=(replace(task.stats[0], source="rows.jsonl"),)))
 
 
 # Prompt forms

@@ -1,13 +1,11 @@
-"""Tests of the supervised phase: loss, order, files, and unusable demonstrations."""
+"""Tests of the warm start, a phase of the method sft: order, files, and unusable demonstrations."""
 
-import asyncio
 import json
 import os
 import re
 import signal
-from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 from itertools import islice
 from pathlib import Path
 
@@ -17,37 +15,25 @@ from safetensors.torch import load_file
 
 from groupwise.__main__ import main
 from groupwise.config.recipe import WarmStart
+from groupwise.config.recipe_toml import read_recipe
 from groupwise.config.user_code import UserCode
 from groupwise.core import BadData
-from groupwise.data import ENVIRONMENT, TEMPLATE, WRITTEN, Draw, Prompt
-from groupwise.learner import AdamW, Learner
-from groupwise.models import (
-    PrefixPacking,
-    Tokenizer,
-    conversation_turn,
-    encode_answer,
-    find_model,
-    find_template,
-    read_model,
-    read_tokenizer,
-)
-from groupwise.runs.layout import RunLayout
-from groupwise.tasks import Demonstration, demonstrations, read_demonstrations
+from groupwise.data import ENVIRONMENT, WRITTEN, Draw, Prompt
+from groupwise.learner import AdamW, Learner, Ranks
+from groupwise.methods import sft
+from groupwise.models import Tokenizer, encode_answer, find_model, find_template, read_tokenizer
+from groupwise.tasks import Demonstrations, demonstrations
 from groupwise.tasks.big_sums import sum_demonstrations
 from groupwise.training.build import RunObjects, build
 from groupwise.training.progress import Progress
-from groupwise.training.warm_start import supervised_steps, warm_start
 from tests.commands.test_bad_input import SMALL, error_of, rows
 from tests.faults.small_runs import EVERY, begun, ran, run_from
-from tests.learner.small import model
 from tests.models.directories import bytes_, characters
 from tests.models.test_templates import trained
-from tests.rollout.fakes import sampling
+from tests.rollout.fakes import sampling, stored
 from tests.rollout.test_turns import Replies, rollout, sampler
 
 pytestmark = pytest.mark.usefixtures("home")
-
-SHOWN = [Demonstration((1, 2, 3), (4, 5, 0)), Demonstration((6, 2), (7, 0)), Demonstration((1, 2, 3), (9, 9, 9, 9, 0))]
 
 
 def file(n: int = 24) -> str:
@@ -56,92 +42,59 @@ def file(n: int = 24) -> str:
 
 
 def phase(n: int = 24, **settings: object) -> WarmStart:
-    return WarmStart(**{"demonstrations": file(n), "per_step": 4, "optimizer": AdamW(lr=3e-4)} | settings)
+    return WarmStart(**{"demonstrations": file(n), "prompts": 4, "optimizer": AdamW(lr=3e-4)} | settings)
 
 
-def learner(steps: int, dtype: torch.dtype = torch.float64) -> Learner:
-    return Learner(model(dtype), optimizer=AdamW(lr=1e-2), steps=steps)
-
-
-def test_the_loss_is_the_mean_negative_log_prob_of_answer_tokens() -> None:
-    it, plain = learner(1), model()
-    (taken,) = supervised_steps(it, SHOWN, per_step=3, order=range_of, microbatch_tokens=9)
-    losses_per_token = []
-    for d in SHOWN:
-        for k, token in enumerate(d.answer):
-            layout = PrefixPacking.of([d.context + d.answer[:k]], [(token,)])
-            logits = plain.head(plain(layout.tokens, layout))[-1]
-            losses_per_token.append(-torch.log_softmax(logits.detach(), 0)[token])
-    assert len(losses_per_token) == 10 == taken.batch.tokens
-    assert taken.loss == pytest.approx(float(torch.stack(losses_per_token).mean()), abs=1e-12)
-
-
-def test_only_the_assistant_s_tokens_of_a_conversation_are_trained() -> None:
-    """Each token's context includes the tokens of the environment."""
-    origin = (WRITTEN, WRITTEN, TEMPLATE, ENVIRONMENT, ENVIRONMENT, WRITTEN, WRITTEN)
-    shown, it, plain = Demonstration((1, 2), (4, 0, 8, 7, 6, 5, 0), origin), learner(1), model()
-    (taken,) = supervised_steps(it, [shown], per_step=1, order=lambda epoch: range(1), microbatch_tokens=99)
-    layout = PrefixPacking.of([shown.context], [shown.answer])
-    logprobs = torch.log_softmax(plain.head(plain(layout.tokens, layout))[layout.predicting_indices].detach(), -1)
-    losses_per_token = [-logprobs[i, token] for i, token in enumerate(shown.answer) if origin[i] == WRITTEN]
-    assert taken.batch.tokens == len(losses_per_token) == 4
-    assert taken.loss == pytest.approx(float(torch.stack(losses_per_token).mean()), abs=1e-12)
-
-
-def range_of(epoch: int) -> range:
-    return range(len(SHOWN))
-
-
-def test_every_epoch_has_each_demonstration_once() -> None:
-    requests: list[int] = []
-
-    def order(epoch: int) -> list[int]:
-        requests.append(epoch)
-        return [(i + epoch) % 3 for i in range(3)]
-
-    taken = list(supervised_steps(learner(3), SHOWN, per_step=2, order=order, microbatch_tokens=99))
-    dealt = [sample.tokens for t in taken for sample in t.batch.samples]
-    assert [d.answer for d in SHOWN] == dealt[:3]
-    assert [SHOWN[i].answer for i in (1, 2, 0)] == dealt[3:]
-    assert Counter(requests) == {0: 2, 1: 2}
+def losses(run: Path) -> list[dict[str, float]]:
+    """The metrics of a run's warm start."""
+    return [json.loads(line) for line in (run / "warm_start" / "metrics.jsonl").read_text().splitlines()]
 
 
 def test_a_run_starts_from_the_weights_of_the_phase(capsys: pytest.CaptureFixture[str]) -> None:
     recipe = replace(EVERY, warm_start=phase(12, steps=6), iterations=1)
     run = ran(Path("run"), recipe)
-    metrics = [json.loads(line) for line in (run / "warm_start" / "metrics.jsonl").read_text().splitlines()]
+    before, *metrics = losses(run)
+    assert before == {"iteration": 0, "step": 0}, "no row is held out"
     assert [line["step"] for line in metrics] == [1, 2, 3, 4, 5, 6]
     tokens = [line["num_tokens"] for line in metrics]
     assert metrics[-1]["loss"] < metrics[0]["loss"] and min(tokens) > 20
     assert sum(tokens[:3]) == sum(tokens[3:]) and tokens[:3] != tokens[3:]  # two epochs, each in an order of its own
-    assert not list((run / "warm_start").glob("checkpoints/*/*"))
+    assert not list((run / "warm_start").glob("checkpoints/*/*")) and not (run / "warm_start" / "samples").exists()
     assert f"6 steps, loss {metrics[0]['loss']:.3f}" in (run / "report.html").read_text()
     assert "warm start 6/6" in capsys.readouterr().err
 
 
-def test_reference_and_master_weights_are_those_after_the_phase(home: Path) -> None:
-    recipe = replace(EVERY, warm_start=phase(steps=3), machine=replace(EVERY.machine, dtype="bfloat16"))
-    ready = build(recipe, UserCode())
-    before = {name: x.clone() for name, x in ready.model.state_dict().items()}
-    assert asyncio.run(warm_start(RunLayout(begun(home / "run", recipe)), ready, lambda: "", print))
-    learner = ready.new_learner()
-    policy, reference = ready.model.state_dict(), learner.models["reference"].state_dict()
-    assert any(not torch.equal(x, before[name]) for name, x in policy.items())
+def test_a_warm_start_is_the_run_of_a_phase(home: Path) -> None:
+    """Its recipe, trained as a run of its own, ends with the weights that the warm start ends with."""
+    whole = ran(home / "whole", replace(EVERY, warm_start=phase(12, steps=5), iterations=0))
+    recipe = read_recipe((whole / "warm_start" / "recipe.toml").read_text())
+    assert recipe.method == sft() and recipe.task == Demonstrations("shown.jsonl") and recipe.iterations == 5
+    alone = ran(home / "alone", recipe)
+    assert (alone / "model" / "model.safetensors").read_bytes() == (whole / "model" / "model.safetensors").read_bytes()
+    assert (alone / "metrics.jsonl").read_bytes() == (whole / "warm_start" / "metrics.jsonl").read_bytes()
+
+
+def test_reference_and_master_weights_are_those_after_the_phase(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    recipe = replace(EVERY, warm_start=phase(steps=3), machine=replace(EVERY.machine, dtype="bfloat16"), iterations=0)
+    first = build(recipe, UserCode()).model.state_dict()
+    created, new_learner, steps = [], RunObjects.new_learner, []
+
+    def recorded(objects: RunObjects, ranks: Ranks | None = None) -> Learner:
+        learner = new_learner(objects, ranks)
+        if objects.recipe.warm_start:
+            created.append(learner)
+            steps.append(len(losses(home / "run")))
+        return learner
+
+    monkeypatch.setattr(RunObjects, "new_learner", recorded)
+    ran(home / "run", recipe)
+    (learner,) = created
+    assert steps == [4], "it is created after the phase"
+    policy, reference = learner.model.state_dict(), learner.models["reference"].state_dict()
+    assert any(not torch.equal(x, first[name]) for name, x in policy.items())
     assert all(torch.equal(x, reference[name]) for name, x in policy.items())
     optimizer = learner.optimizer
     assert all(torch.equal(w, m.to(w.dtype)) for w, m in zip(optimizer.weights, optimizer.masters))
-
-
-def test_the_learner_of_a_run_is_created_after_the_phase(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    steps, new_learner = [], RunObjects.new_learner
-
-    def created(objects: RunObjects) -> Learner:
-        steps.append(len((home / "run" / "warm_start" / "metrics.jsonl").read_text().splitlines()))
-        return new_learner(objects)
-
-    monkeypatch.setattr(RunObjects, "new_learner", created)
-    ran(home / "run", replace(EVERY, warm_start=phase(steps=3), iterations=1))
-    assert steps == [3]
 
 
 def test_a_resume_within_the_phase_gives_the_same_model(home: Path) -> None:
@@ -171,18 +124,14 @@ def test_the_phase_trains_an_adapter_too() -> None:
     assert [d["source"] for d in json.loads((run / "run.json").read_text())["data"]] == ["shown.jsonl"]
 
 
-def read(path: str, tokenizer: Tokenizer | None = None) -> list[Demonstration]:
-    it = tokenizer or characters()
-    ask, tell = find_template("no", it), partial(conversation_turn, it, ((), ()))
-    return read_demonstrations(
-        path, ask, partial(encode_answer, it), prompt="prompt", answer="answer", encode_reply=tell
-    )[0]
+def read(path: str, tokenizer: Tokenizer | None = None) -> Sequence[Prompt]:
+    return Demonstrations(path).build(find_template("no", tokenizer or characters())).training
 
 
 def test_an_answer_ends_with_the_tokenizer_s_end_token() -> None:
     it = characters()
-    shown = read(rows("a.jsonl", {"prompt": "1+1=", "answer": "2"}))
-    assert shown == [Demonstration(it.encode("1+1="), (*it.encode("2"), 0))]
+    (shown,) = read(rows("a.jsonl", {"prompt": "1+1=", "answer": "2"}))
+    assert shown.token_ids == it.encode("1+1=") and stored(shown, it).tokens == (*it.encode("2"), 0)
     two = bytes_()
     assert two.eos_ids == {0, 1} and encode_answer(two, "a")[-1] == 0
     config = json.dumps({"eos_token": {"content": "<|im_end|>"}}).encode()
@@ -194,16 +143,15 @@ def test_an_answer_ends_with_the_tokenizer_s_end_token() -> None:
 def test_the_prompt_of_a_conversation_ends_before_its_last_answer() -> None:
     turns = (("user", "1+1="), ("assistant", "2"), ("user", "3"))
     talk = [{"role": role, "content": content} for role, content in turns]
-    last = {"role": "assistant", "content": "4"}
     contexts: list[object] = []
 
     def ask(messages: object) -> tuple[int, ...]:
         contexts.append(messages)
         return (1,)
 
-    path = rows("a.jsonl", {"messages": [*talk, last]})
-    demonstrations, stats = read_demonstrations(path, ask, characters().encode, prompt="prompt", answer="answer")
-    assert contexts == [talk] and demonstrations[0].answer == characters().encode("4") and stats.rows == 1
+    path = rows("a.jsonl", {"messages": [*talk, {"role": "assistant", "content": "4"}]})
+    task = Demonstrations(path).build(ask)
+    assert contexts == [talk] and task[0].row["completion"] == "4" and task.stats[0].rows == 1
 
 
 TURNS = [("user", "7*5="), ("assistant", "call"), ("tool", "<|im_end|> see: 3"), ("assistant", "35")]
@@ -223,20 +171,17 @@ def test_a_demonstrated_conversation_has_the_tokens_of_a_generated_one() -> None
         observation_frame=template.turn_frame(),
     )  # fmt: skip
     had = rollout(s).samples[0]
-    tell = partial(conversation_turn, reader, template.turn_frame())
-    path, columns = rows("a.jsonl", messages(*TURNS)), {"prompt": "prompt", "answer": "answer"}
-    (shown,), _ = read_demonstrations(path, template, partial(encode_answer, reader), encode_reply=tell, **columns)
-    assert (shown.context, shown.answer) == (had.context, had.tokens)
+    (prompt,) = Demonstrations(rows("a.jsonl", messages(*TURNS))).build(template).training
+    shown = stored(prompt, reader, template.turn_frame())
+    assert (shown.context, shown.tokens) == (had.context, had.tokens)
     assert shown.origin == tuple(WRITTEN if o >= 0 else o for o in had.origin)
 
 
 def test_a_tool_message_may_open_a_conversation() -> None:
     it = characters()
-    talk = [("user", "1+1="), ("tool", "9"), ("assistant", "2")]
-    path, columns = rows("a.jsonl", messages(*talk)), {"prompt": "prompt", "answer": "answer"}
-    tell = partial(conversation_turn, it, ((7,), (8,)))
-    (shown,), _ = read_demonstrations(path, lambda _: (1,), partial(encode_answer, it), encode_reply=tell, **columns)
-    assert shown.answer == (*it.encode("92"), 0) and shown.origin == (ENVIRONMENT, WRITTEN, WRITTEN)
+    (prompt,) = read(rows("a.jsonl", messages(("user", "1+1="), ("tool", "9"), ("assistant", "2"))))
+    shown = stored(prompt, it, ((7,), (8,)))
+    assert shown.tokens == (*it.encode("92"), 0) and shown.origin == (ENVIRONMENT, WRITTEN, WRITTEN)
 
 
 def test_tool_messages_need_an_environment(capsys: pytest.CaptureFixture[str]) -> None:
@@ -249,7 +194,7 @@ def test_tool_messages_need_an_environment(capsys: pytest.CaptureFixture[str]) -
 @pytest.mark.parametrize(
     ("row", "why"),
     [
-        ({"question": "1", "answer": "2"}, "it has question, answer: say --warm_start.columns.prompt question"),
+        ({"question": "1", "answer": "2"}, "it has question, answer: say --columns.prompt question"),
         ({"prompt": "1"}, "no field 'answer'"),
         ({"prompt": "1", "answer": 2}, "field 'answer' is a number: a demonstration must be text"),
         ({"prompt": "1", "answer": " "}, "field 'answer' is empty"),
@@ -261,8 +206,7 @@ def test_tool_messages_need_an_environment(capsys: pytest.CaptureFixture[str]) -
         (messages(("user", "1"), ("assistant", "2"), ("tool", "3")), "do not end with an answer"),
         (messages(("user", "1"), ("assistant", ""), ("tool", "3"), ("assistant", "4")), "do not end with an answer"),
         (messages(("user", "1"), ("assistant", "2"), ("tool", "3"), ("tool", "3"), ("assistant", "4")), "as one"),
-        (messages(("user", "1"), ("assistant", "2"), ("tool", "é"), ("assistant", "4")), "read this tool's answer"),
-        ({"prompt": "1", "answer": "2é"}, "the tokenizer cannot read this answer"),
+        ({"prompt": "1é", "answer": "2"}, "the tokenizer cannot read this prompt"),
         (None, "row 1: empty"),
     ],
 )
@@ -279,12 +223,15 @@ def test_unusable_demonstrations_are_an_error(row: object, why: str) -> None:
 def test_what_cannot_be(capsys: pytest.CaptureFixture[str]) -> None:
     Path("empty.jsonl").write_text("")
     shown, long = file(2), rows("long.jsonl", {"prompt": "7*5=", "answer": "1" * 200})
+    odd = rows("odd.jsonl", {"prompt": "7*5=", "answer": "2é"})
     for words, code, what, fix in (
         (["--warm_start.demonstrations", "nowhere.jsonl"], 3, "there is no file nowhere.jsonl", "shown.jsonl"),
         (["--warm_start.demonstrations", "empty.jsonl"], 3, "empty.jsonl holds no demonstration", '{"prompt"'),
         (["--warm_start.demonstrations", long], 3, "takes at most 128 tokens", "drop long prompts"),
         (["--warm_start.demonstrations", shown, "--warm_start.steps", "0"], 2, "steps is 0", "at least 1"),
-        (["--warm_start.demonstrations", shown, "--warm_start.per_step", "0"], 2, "per_step is 0", "at least 1"),
+        (["--warm_start.demonstrations", shown, "--warm_start.prompts", "0"], 2, "prompts is 0", "at least 1"),
+        (["--warm_start.demonstrations", odd], 3, "1 of 1 rows have an answer that the tokenizer", "correct or remove"),
+        (["--warm_start.demonstrations", shown, "--warm_start.per_step", "4"], 2, "per_step", "warm_start.prompts"),
         (["--warm_start.steps", "3"], 2, "WarmStart needs demonstrations", "add demonstrations"),
     ):
         output = error_of(capsys, code, "train", *words)
@@ -299,16 +246,12 @@ def test_resume_refuses_other_demonstrations(capsys: pytest.CaptureFixture[str])
     assert "shown.jsonl differs from" in capsys.readouterr().err
 
 
-def test_enough_steps_memorise_the_demonstrations() -> None:
+def test_enough_steps_memorise_the_demonstrations(home: Path) -> None:
     """With enough steps the loss on a small file goes to 0."""
-    home = find_model("calculator")
-    tokenizer, decoder = read_tokenizer(home), read_model(home)
-    shown = read(rows("a.jsonl", *({"prompt": p, "answer": "#1"} for p in ("2+3=", "4*5="))), tokenizer)
-    it = Learner(decoder, optimizer=AdamW(lr=3e-3), steps=30)
-    losses = [
-        t.loss for t in supervised_steps(it, shown, per_step=2, order=lambda epoch: range(2), microbatch_tokens=999)
-    ]
-    assert losses[0] > 1 and losses[-1] < 0.05
+    path = rows("a.jsonl", *({"prompt": p, "answer": "#1"} for p in ("2+3=", "4*5=")))
+    settings = WarmStart(demonstrations=path, steps=30, prompts=2, optimizer=AdamW(lr=3e-3))
+    _, first, *_, last = losses(ran(home / "run", replace(EVERY, warm_start=settings, iterations=0)))
+    assert first["loss"] > 1 and last["loss"] < 0.05
 
 
 def test_the_tool_recipe_trains_only_the_model_s_tokens(home: Path) -> None:
@@ -316,7 +259,7 @@ def test_the_tool_recipe_trains_only_the_model_s_tokens(home: Path) -> None:
     recipe = Path(__file__).parents[2] / "recipes" / "big_sums.toml"
     calls = rows("calls.jsonl", *(row for row in islice(sum_demonstrations(), 100) if len(row["messages"]) > 2))
     few = ["--iterations", "1", "--prompts", "4", "--method.group_size", "4", "--evaluate.problems", "4"]
-    few += ["--warm_start.steps", "30", "--warm_start.per_step", "8", "--warm_start.optimizer.warmup_steps", "5"]
+    few += ["--warm_start.steps", "30", "--warm_start.prompts", "8", "--warm_start.optimizer.warmup_steps", "5"]
     assert main(["train", str(recipe), "--warm_start.demonstrations", calls, *few]) == 0
     (run,) = (home / "runs").iterdir()
     lines = [json.loads(line) for line in (run / "samples" / "000001.jsonl").read_text().splitlines()]

@@ -12,18 +12,18 @@ from groupwise.checks.check_machine import check_batch_invariance, check_machine
 from groupwise.checks.check_method import method_notes
 from groupwise.checks.check_model import check_model, check_side_models
 from groupwise.checks.check_needs import need_notes, unmet_needs
-from groupwise.checks.check_stored import unfit_machine, with_stored_budget
+from groupwise.checks.check_stored import longest_demonstration, with_stored_budget
 from groupwise.checks.checked import CheckResult
 from groupwise.config.devices import resolved
 from groupwise.config.recipe import Recipe
 from groupwise.config.user_code import UserCode
 from groupwise.core import BadData, GroupwiseError, Usage
-from groupwise.data import Task, Verifier, all_problems, notices_of
+from groupwise.data import Task, Verifier, all_problems, data_stats, notices_of
 from groupwise.engines import Native
 from groupwise.evaluation.by_column import check_column
 from groupwise.models import find_model, of_hub, read_shape, read_tokenizer, weight_files
 from groupwise.models.decoder.decoder import ModelSizes
-from groupwise.tasks import Demonstration, Mixture, MixtureVerifier, RowsTask, listed_tokens
+from groupwise.tasks import Mixture, MixtureVerifier, RowsTask, listed_tokens
 from groupwise.training.agents import agent_of
 from groupwise.training.build import RunInputs
 from groupwise.training.build_tasks import demonstrations_of, no_verifier, task_of, templates, verifier_of
@@ -51,7 +51,6 @@ def check_inputs(
     weights = fetch or not of_hub(recipe.model)
     machine = check_machine(recipe, use, train=train)
     errors = [*machine.errors, *check_batch_invariance(recipe), *(check_place(recipe) if train else ())]
-    errors += unfit_machine(recipe) if train else ()
     notes = [*machine.notes, *notices_of(recipe.engine), *(method_notes(recipe) if train and method else ())]
     with collected(errors):
         environment_of(recipe, use)
@@ -99,12 +98,15 @@ def check_task(
             check_problems(recipe, task)
         if train and (note := few_problems(recipe, task)):
             notes.append(note)
-        demonstrations = demonstrations_of(recipe, tokenizer, by_name) if train else None
-        notes += [line for source in demonstrations[1] for line in source.lines] if demonstrations else []
+        demonstrations = demonstrations_of(recipe, by_name) if train else None
         if train and recipe.trains_stored_answers and not errors:
             positions = read_shape(directory, trust_remote_code=use.trust_remote_code).positions
             recipe = with_stored_budget(recipe, RunInputs(tokenizer, by_name, task, NoVerifier()), positions)
-        longest = longest_request(recipe, task, demonstrations[0] if demonstrations else ())
+        longest = longest_request(recipe, task)
+        if demonstrations is not None:
+            notes += [line for source in data_stats(demonstrations) for line in source.lines]
+            shown = RunInputs(tokenizer, by_name, demonstrations, NoVerifier())
+            longest = max(longest, longest_demonstration(recipe, shown))
         if not any(isinstance(error, BadData) for error in errors):
             shape = shape_for(recipe, directory, task, longest, use)
             errors += unfit_prompts(shape, all_problems(task))
@@ -143,10 +145,9 @@ def collected(errors: list[GroupwiseError]) -> Iterator[None]:
             errors.append(error)
 
 
-def longest_request(recipe: Recipe, task: Task, demonstrations: Sequence[Demonstration]) -> int:
-    """The most tokens that the model reads at once: a prompt with its answer, or a demonstration."""
-    longest = max(len(prompt.token_ids) for prompt in all_problems(task)) + recipe.sampling.max_tokens
-    return max([longest, *(len(d.context) + len(d.answer) for d in demonstrations)])
+def longest_request(recipe: Recipe, task: Task) -> int:
+    """The most tokens of a prompt with its answer."""
+    return max(len(prompt.token_ids) for prompt in all_problems(task)) + recipe.sampling.max_tokens
 
 
 def shape_for(recipe: Recipe, directory: Path, task: Task, longest: int, use: UserCode) -> ModelSizes:

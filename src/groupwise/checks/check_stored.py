@@ -5,13 +5,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from groupwise.config.recipe import Recipe
-from groupwise.core import BadData, GroupwiseError, Usage, counted, first_lines
+from groupwise.core import BadData, GroupwiseError, counted, first_lines
 from groupwise.data import Draw, Prompt, all_problems
 from groupwise.engines.no_engine import NoEngine
 from groupwise.rollout import DrawSampler, RolloutSetting
 from groupwise.training.build import RunInputs
 from groupwise.training.build_tasks import generates_nothing, prompt_template
 from groupwise.training.environments import frame_of
+from groupwise.training.warm_start import warm_start_phase
 
 
 def stored_lengths(recipe: Recipe, inputs: RunInputs, prompts: Sequence[Prompt]) -> list[tuple[Prompt, int]]:
@@ -61,9 +62,9 @@ def with_stored_budget(recipe: Recipe, inputs: RunInputs, positions: int) -> Rec
     )
 
 
-def unfit_machine(recipe: Recipe) -> list[GroupwiseError]:
-    """An error for shards: rank 0 computes the held-out loss, and holds a shard of the weights only."""
-    if not (recipe.trains_stored_answers and recipe.cluster.sharded):
-        return []
-    what = "cluster.shard is full, and the held-out loss of stored answers needs all weights on rank 0"
-    return [Usage(what, fix="use --cluster.shard none")]
+def longest_demonstration(recipe: Recipe, inputs: RunInputs) -> int:
+    """The most tokens of a demonstration of the warm start, with its prompt. `inputs.task` has them."""
+    phase = warm_start_phase(recipe)
+    assert phase is not None, "there are demonstrations"
+    inputs = replace(inputs, templates={phase.template: inputs.templates[phase.template]})
+    return max(len(p.token_ids) + n for p, n in stored_lengths(phase, inputs, all_problems(inputs.task)))

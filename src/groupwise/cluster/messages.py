@@ -1,6 +1,6 @@
 """The messages of rank 0 to the other ranks of a run: a line of JSON, then safetensors. Nothing is pickled.
 
-The field `do` of all but the first message is `steps`, `weights` (`Learner.weights`) or `save`.
+The field `do` of all but the first message is `steps`, `held_out`, `weights` (`Learner.weights`) or `save`.
 """
 
 import json
@@ -40,16 +40,21 @@ def start_message(recipe: str, learner: Learner) -> bytes:
 
 
 def send_iteration(learner: Learner, rollouts: Sequence[Rollout], iteration: int) -> None:
-    """Send the rollouts of an iteration to the other ranks, if there are any, which then take its optimizer steps.
+    """Send the rollouts of an iteration to the other ranks, if there are any, which then take its optimizer steps."""
+    send_rollouts(learner, rollouts, {"do": "steps", "iteration": iteration, "version": learner.version})
 
-    Of a draw only the id is sent: formulas read samples.
-    """
+
+def send_held_out(learner: Learner, rollouts: Sequence[Rollout]) -> None:
+    """Send held-out answers to the other ranks, if there are any, which then compute their measures with rank 0."""
+    send_rollouts(learner, rollouts, {"do": "held_out"})
+
+
+def send_rollouts(learner: Learner, rollouts: Sequence[Rollout], header: Mapping[str, Any]) -> None:
+    """Send rollouts to the other ranks, if there are any. Of a draw only the id is sent: formulas read samples."""
     if isinstance(learner.ranks, ReplicatedRanks):
         draws = [Draw(rollout.draw.id, Prompt("", ()), len(rollout.samples)) for rollout in rollouts]
         plain = [to_json(replace(rollout, draw=draw)) for rollout, draw in zip(rollouts, draws)]
-        header = {"do": "steps", "iteration": iteration, "version": learner.version}
-        header |= {"memories": learner.memories, "rollouts": plain}
-        learner.ranks.send(message(header))
+        learner.ranks.send(message({**header, "memories": learner.memories, "rollouts": plain}))
 
 
 def other_shards(ranks: Ranks) -> OtherShards:

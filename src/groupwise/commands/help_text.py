@@ -9,7 +9,7 @@ RECIPE_FIELDS = {
         threshold environment method prompts iterations epochs seed max_unverifiable trackers""",
     "lora": "rank alpha targets",
     "pipeline": "guidance size",
-    "warm_start": "demonstrations columns steps per_step optimizer save_every drop_thoughts thought",
+    "warm_start": "demonstrations columns steps prompts optimizer save_every drop_thoughts thought",
     "warm_start.columns": "prompt answer",
     "warm_start.optimizer": "lr betas eps weight_decay max_grad_norm warmup_steps lr_scheduler",
     "columns": "prompt answer",

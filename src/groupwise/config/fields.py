@@ -80,7 +80,7 @@ MEANINGS: dict[str, tuple[str, str, str]] = {
     "pipeline.size": ("for a pipeline of diffusers: the side of its pictures", "pixels", "512"),
     "warm_start.demonstrations": ("the source of the demonstrations", "", "solutions.jsonl"),
     "warm_start.steps": ("optimizer steps", "steps", "200"),
-    "warm_start.per_step": ("demonstrations of one step", "rows", "16"),
+    "warm_start.prompts": ("demonstrations of one step", "rows", "16"),
     "warm_start.save_every": ("steps between two checkpoints", "steps", "50"),
     "warm_start.drop_thoughts": ("the share of demonstrations without their thought", "share", "0.5"),
     "warm_start.thought": ("the marks before and after a thought; the first may be empty", "", '["", "#"]'),

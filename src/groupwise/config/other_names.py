@@ -111,6 +111,7 @@ EARLIER_FIELDS: Mapping[str, str] = MappingProxyType(
         "optimizer.warmup": "optimizer.warmup_steps",
         "save.model_every": "save.export_every",
         "sinks": "trackers",
+        "warm_start.per_step": "warm_start.prompts",
     }
 )
 """The name of a field by its name in earlier recipes of this project."""

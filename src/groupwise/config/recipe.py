@@ -11,7 +11,7 @@ from groupwise.learner import AdamW, check_lanes
 from groupwise.methods import Method
 from groupwise.models import Lora, Pipeline
 from groupwise.rollout import Agents, Independent, Turns
-from groupwise.tasks import Calculator, named_task
+from groupwise.tasks import Calculator, Demonstrations, named_task
 
 __all__ = ["Agent", "Cluster", "Columns", "Evaluate", "ExtraTask", "Machine", "Recipe", "Save", "WarmStart"]
 
@@ -84,30 +84,29 @@ class ExtraTask:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WarmStart:
-    """Supervised training before the first iteration: `steps` optimizer steps on `per_step` demonstrations each.
+    """Short for a phase of the method `sft` before the first iteration: `steps` steps on `prompts` demonstrations each.
 
-    `demonstrations` is a source of rows with the columns, or with `messages` that end with the assistant's answer.
+    `demonstrations` is the source of the phase's task `Demonstrations`, with `columns`, `drop_thoughts` and `thought`.
     Each epoch over them has its own order, drawn from the seed. A checkpoint is saved every `save_every` steps.
-    `drop_thoughts` of the demonstrations lose the text between the two marks of `thought`, drawn once from the seed, so
-    that the policy may leave a thought out; with an empty first mark, the text before the second one.
     """
 
     demonstrations: str
     columns: Columns = Columns()
     steps: int = 100
-    per_step: int = 32
+    prompts: int = 32
     optimizer: AdamW = AdamW(lr=1e-5)  # noqa: RUF009
     save_every: int = 100
     drop_thoughts: float = 0.0
     thought: tuple[str, str] = ("<think>", "</think>")
 
     def __post_init__(self) -> None:
-        at_least(self, steps=1, per_step=1, save_every=1, drop_thoughts=0)
-        if self.drop_thoughts > 1 or not self.thought[1]:
-            raise ValueError(
-                f"drop_thoughts is {self.drop_thoughts} and thought is {self.thought}\n"
-                "use 0 <= drop_thoughts <= 1, and a second mark of thought that is not empty, such as </think>"
-            )
+        at_least(self, steps=1, prompts=1, save_every=1)
+        _ = self.task  # checks its fields
+
+    @property
+    def task(self) -> Demonstrations:
+        """The task of the phase."""
+        return Demonstrations(self.demonstrations, self.drop_thoughts, self.thought)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

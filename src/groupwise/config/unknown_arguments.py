@@ -7,7 +7,7 @@ from inspect import Parameter
 from typing import Any
 
 from groupwise.config.fields import SECOND_NAMES, SECTIONS, recipe_fields
-from groupwise.config.other_names import Replacement, answer_of
+from groupwise.config.other_names import EARLIER_FIELDS, Replacement, answer_of
 from groupwise.config.python_spelling import field_literal, in_python, literal, setting_in_python
 from groupwise.methods.families import method_files, methods_with_argument
 
@@ -32,10 +32,16 @@ class Constructor:
         >>> grpo = Constructor("grpo", {"kl": Parameter("kl", Parameter.KEYWORD_ONLY, default=0.04)})
         >>> grpo.advice("beta", 0.1), grpo.advice("kll", 0.1)
         ('write gw.grpo(kl=0.1)', 'did you mean kl?')
+        >>> machine = Constructor("Machine", {"gradient_checkpointing": Parameter("x", Parameter.KEYWORD_ONLY)})
+        >>> machine.advice("recompute", True)
+        'write gradient_checkpointing, its name here'
         >>> grpo.advice("learning_rate", 1e-5)
         'pass it to gw.train: optimizer=gw.AdamW(lr=1e-06)'
         """
         sections = [section for section, owner in SECTIONS.items() if owner == self.owner and section]
+        earlier = (EARLIER_FIELDS.get(f"{section}.{word}", "").rpartition(".")[2] for section in sections)
+        if name := next((name for name in earlier if name in self.arguments), ""):
+            return f"write {name}, its name here"
         answer = answer_of(f"{sections[0]}.{word}" if sections else word)
         if answer and (call := self._call(answer, value)):
             return f"write {call}"

@@ -93,6 +93,7 @@ from groupwise.data.metrics import ENTROPY as ENTROPY
 from groupwise.data.metrics import ENTROPY_SHARE as ENTROPY_SHARE
 from groupwise.data.metrics import ENTROPY_WINDOW as ENTROPY_WINDOW
 from groupwise.data.metrics import EVAL_LOSS as EVAL_LOSS
+from groupwise.data.metrics import EVAL_PAIR_ACCURACY as EVAL_PAIR_ACCURACY
 from groupwise.data.metrics import EVAL_TOKEN_ACCURACY as EVAL_TOKEN_ACCURACY
 from groupwise.data.metrics import GRAD_NORM as GRAD_NORM
 from groupwise.data.metrics import INTERVALS as INTERVALS

@@ -13,6 +13,7 @@ __all__ = [
     "ENTROPY_SHARE",
     "ENTROPY_WINDOW",
     "EVAL_LOSS",
+    "EVAL_PAIR_ACCURACY",
     "EVAL_TOKEN_ACCURACY",
     "GRAD_NORM",
     "INTERVALS",
@@ -54,6 +55,7 @@ QUESTIONS = (LEARNING, SIGNAL, STEP, COLLAPSE, LENGTH, CONVERSATIONS, ENGINES, S
 ACCURACY, ACCURACY_GREEDY = "eval/accuracy", "eval/accuracy_greedy"
 SCORE, SCORE_GREEDY = "eval/score", "eval/score_greedy"
 EVAL_LOSS, EVAL_TOKEN_ACCURACY = "eval/loss", "eval/mean_token_accuracy"
+EVAL_PAIR_ACCURACY = "eval/rewards/accuracies"
 REWARD, LOSS, GRAD_NORM, ENTROPY = "reward", "loss", "grad_norm", "entropy"
 MEAN_LENGTH, TRAINED_TOKENS = "completions/mean_length", "num_tokens"
 NO_SIGNAL, TRUNCATED = "frac_reward_zero_std", "completions/clipped_ratio"
@@ -287,7 +289,7 @@ _BY_QUESTION: dict[str, tuple[Metric, ...]] = {
         Metric(VERSIONS, "with `cluster.max_staleness`: versions of the weights that sampled the iteration's tokens"),
     ),
     SPEED: (
-        Metric(TRAINED_TOKENS, "trained tokens of the iteration; in `warm_start/metrics.jsonl` of the step"),
+        Metric(TRAINED_TOKENS, "tokens of the iteration's answers; of stored answers the trained ones"),
         Metric(TOKENS_PER_SECOND, "sampled tokens per second of the whole iteration", better="higher"),
         Metric(SECONDS, "wall-clock seconds of the iteration", better="lower"),
         Metric(

@@ -6,7 +6,7 @@ from pathlib import Path
 from groupwise.config.recipe import Recipe
 from groupwise.config.user_code import UserCode
 from groupwise.core import counted
-from groupwise.data import ACCURACY_GREEDY, EVAL_LOSS, INTERVALS, SCORE_GREEDY
+from groupwise.data import ACCURACY_GREEDY, EVAL_LOSS, EVAL_PAIR_ACCURACY, EVAL_TOKEN_ACCURACY, INTERVALS, SCORE_GREEDY
 from groupwise.models import find_model, stored_dtype
 from groupwise.runs.jsonl import read_lines
 from groupwise.runs.layout import RunLayout
@@ -64,9 +64,10 @@ def dtype_note(recipe: Recipe) -> str:
 
 
 def held_out_summary(layout: RunLayout) -> str:
-    """The first and the last held-out greedy accuracy and score in a run's metrics; empty without evaluations."""
+    """The first and the last held-out loss, accuracy and score in a run's metrics; empty without evaluations."""
     lines, summary = list(read_lines(layout.metrics)), ""
-    words = {"loss": EVAL_LOSS, "greedy": ACCURACY_GREEDY, "greedy score": SCORE_GREEDY}
+    words = {"loss": EVAL_LOSS, "token accuracy": EVAL_TOKEN_ACCURACY, "pair accuracy": EVAL_PAIR_ACCURACY}
+    words |= {"greedy": ACCURACY_GREEDY, "greedy score": SCORE_GREEDY}
     for word, metric in words.items():
         if not (evaluated := [line for line in lines if metric in line]):
             continue

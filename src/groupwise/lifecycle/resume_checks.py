@@ -158,8 +158,8 @@ def _digest(sha256: str | None) -> str:
 
 def data_record(objects: RunObjects) -> dict[str, Any]:
     """The row counts and hashes of the run's data, for run.json."""
-    stats = data_stats(objects.task)
-    return {"data": tuple(f.record for f in (*stats, *objects.demonstrations[1]))}
+    tasks = [each.task for each in (objects, objects.warm_start) if each is not None]
+    return {"data": tuple(f.record for task in tasks for f in data_stats(task))}
 
 
 def check_data(info: RunInfo, objects: RunObjects) -> None:

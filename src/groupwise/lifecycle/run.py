@@ -22,6 +22,7 @@ from groupwise.lifecycle.extend import park_model
 from groupwise.lifecycle.final_message import closing_message, code_of, nothing_to_do
 from groupwise.lifecycle.resume_checks import check_changes, device_changes, record_changes
 from groupwise.lifecycle.run_handle import RunControl, RunEnding
+from groupwise.lifecycle.warm_start import remove_checkpoints, warm_start_run
 from groupwise.report.report import write_report
 from groupwise.rollout import Buffer
 from groupwise.runs.atomic_writes import (
@@ -39,13 +40,13 @@ from groupwise.runs.logs import RunLogs
 from groupwise.runs.next_command import resume_command
 from groupwise.runs.open_run import OpenRun
 from groupwise.runs.reply_log import ReplyLogFile
+from groupwise.tasks import Demonstrations
 from groupwise.training.build import RunObjects
 from groupwise.training.guards import RunGuards
 from groupwise.training.loop import run as loop
 from groupwise.training.progress import Progress
 from groupwise.training.rank_worker import Rendezvous, rank_store, several_ranks
 from groupwise.training.recorder import Recorder
-from groupwise.training.warm_start import remove_checkpoint, warm_start
 from groupwise.training.watchdog import CODES, Stuck, Watchdog, interrupt_handler_kept
 
 T = TypeVar("T")
@@ -81,6 +82,17 @@ class IterationWatch:
                 self.failed_exports.append(iteration)
                 self.progress.notify(str(error))
         self.control.on_iteration(self.run_layout.run_directory, line)
+
+
+class WarmStartWatch(IterationWatch):
+    """As `IterationWatch`, for a warm start: it prints a line after each tenth of the steps, and nothing else."""
+
+    __slots__ = ()
+
+    def __call__(self, line: dict[str, Any], timing: dict[str, Any]) -> None:
+        done, steps = line["iteration"], self.objects.recipe.iterations
+        if done and (done == steps or done * 10 // steps > (done - 1) * 10 // steps):
+            self.progress.notify(f"warm start {done:>{len(str(steps))}}/{steps}  loss {line[LOSS]:.4f}")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -134,7 +146,7 @@ def run_from(
         with kept, store as meeting, watching, asyncio.Runner() as runner:
             if stop_after is not None:
                 runner.get_loop().call_later(stop_after, recorder.stop, "out of time")
-            ready = recorder.done >= 0 or runner.run(training.watched(warmed_up(training, changed=changed)))
+            ready = recorder.done >= 0 or warmed_up(training, runner, stop_after, changed=changed)
             if ready and learner is None and not objects.recipe.cluster.sharded:
                 learner = objects.new_learner()
             if ready:
@@ -180,7 +192,7 @@ def ending_of(training: Training) -> RunEnding:
     """Write the report and, unless the run was stopped, the model. Returns how the run ended."""
     layout, recorder, watch = training.run.layout, training.recorder, training.watch
     if recorder.done >= 0:
-        remove_checkpoint(layout, watch.file_system)
+        remove_checkpoints(layout, watch.file_system)
     if not recorder.stopping:
         write_model_directory(layout, training.objects, layout.model, watch.file_system)
     with storage_errors("the report", layout.run_directory):
@@ -205,6 +217,7 @@ def assembled(
     *,
     changed: bool,
     disk: FileSystem,
+    watch: type[IterationWatch] = IterationWatch,
 ) -> Training:
     """Open the logs of a run at its checkpoint, and assemble everything that the loop needs but the learner."""
     recipe, layout, engine = objects.recipe, run.layout, objects.engine
@@ -229,11 +242,12 @@ def assembled(
         objects.setting.agent.folder = layout.agents
     guards = objects.new_guards()
     alerts = Alerts(guards.max_logprob_diff, trained_role_reasons(recipe.method))
-    watch = IterationWatch(layout, objects, progress, alerts, control, disk)
+    watching = watch(layout, objects, progress, alerts, control, disk)
     recorder = Recorder(
-        layout, logs, keep=recipe.save.keep, best=recipe.evaluate.best_metric, extra=accepted, on_metrics=watch,
+        layout, logs, keep=recipe.save.keep, best=recipe.evaluate.best_metric, extra=accepted, on_metrics=watching,
         engine_figures=engine.figures if isinstance(engine, Fleet | SpeculativeEngine) else dict,
         notify=progress.notify, decode=objects.tokenizer.decode, disk=disk,
+        keeps_samples=not isinstance(recipe.task, Demonstrations),  # their source has them already
     )  # fmt: skip
     remove_later_models(layout, done, disk)
     with storage_errors("the checkpoints", layout.run_directory):
@@ -242,7 +256,7 @@ def assembled(
     agent_deadline = math.inf if recipe.agent is None else recipe.agent.deadline
     deadlines = recipe.machine.verdict_deadline, agent_deadline
     watchdog = Watchdog(recorder.stop, progress.notify, lambda: recorder.current_phase, *deadlines)
-    return Training(run, objects, objects.new_buffer(replay), guards, recorder, watch, watchdog, changes)
+    return Training(run, objects, objects.new_buffer(replay), guards, recorder, watching, watchdog, changes)
 
 
 def restored(training: Training, checkpoint: Checkpoint) -> Learner | None:
@@ -264,13 +278,28 @@ def restored(training: Training, checkpoint: Checkpoint) -> Learner | None:
     return learner
 
 
-async def warmed_up(training: Training, *, changed: bool) -> bool:
-    """Run or continue the warm start. False if it was stopped before its end."""
-    recorder, watch = training.recorder, training.watch
-    options: dict[str, Any] = {"changed": changed, "disk": watch.file_system}
-    return await warm_start(
-        watch.run_layout, training.objects, lambda: recorder.stopping, watch.progress.notify, **options
-    )
+def warmed_up(training: Training, runner: asyncio.Runner, stop_after: float | None, *, changed: bool) -> bool:
+    """Run or continue the warm start, if the run has one. False if it was stopped, and saved, before its end.
+
+    A killed one continues from its newest checkpoint, and reaches the bits of one that was never killed.
+    """
+    if (objects := training.objects.warm_start) is None:
+        return True
+    watch = training.watch
+    with warm_start_run(training.run, objects, watch.file_system) as run:
+        checkpoint = newest_checkpoint(run.layout)
+        settings = {"changed": changed, "disk": watch.file_system, "watch": WarmStartWatch}
+        phase = assembled(run, objects, checkpoint, watch.progress, watch.control, **settings)
+        if stop_after is not None:
+            runner.get_loop().call_later(stop_after, phase.recorder.stop, "out of time")
+        learner = restored(phase, checkpoint) if checkpoint else objects.new_learner()
+        try:
+            runner.run(phase.watched(iterate(phase, learner, None, checkpoint)))
+        finally:
+            phase.recorder.logs.close()
+        if phase.recorder.stopping:
+            training.recorder.stop(phase.recorder.stopping)
+        return phase.recorder.done == objects.recipe.iterations
 
 
 async def iterate(

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
 from groupwise.config.devices import resolved
 from groupwise.config.phase_recipes import Phase, read_phases
@@ -19,11 +20,13 @@ from groupwise.report.report import write_report
 from groupwise.rollout.prompt_template import FORMS
 from groupwise.runs.atomic_writes import DISK, storage_errors
 from groupwise.runs.checkpoints import RunLock
+from groupwise.runs.info import RunInfo
 from groupwise.runs.layout import RunLayout
 from groupwise.runs.open_run import OpenRun, recipe_text
 from groupwise.runs.phase_directories import earlier_phases
 from groupwise.training.build import build
 from groupwise.training.default_texts import in_form
+from groupwise.training.stored_answers import with_passes
 
 
 def run_phases(
@@ -98,7 +101,7 @@ def phase_recipe(layout: RunLayout, phase: Phase, use: UserCode) -> Recipe:
 
 def check_recipe(layout: RunLayout, phase: RunLayout, before: str, recipe: Recipe, *, accept: bool) -> None:
     """`BadData` if the run's recipe was changed for a phase that has started with `before`, unless `accept`."""
-    earlier = earlier_phases(phase.run_directory)
+    earlier, recipe = earlier_phases(phase.run_directory), as_started(recipe, phase, before)
     lines = min((recipe_changes(before, write_for(earlier, in_form(recipe, form))) for form in FORMS), key=len)
     if lines and not accept:
         raise BadData(
@@ -107,3 +110,12 @@ def check_recipe(layout: RunLayout, phase: RunLayout, before: str, recipe: Recip
             fix=f"make both equal, or continue with the recipe in {phase.run_directory}: "
             f"groupwise resume {layout.run_directory} --changed",
         )
+
+
+def as_started(recipe: Recipe, phase: RunLayout, before: str) -> Recipe:
+    """The recipe of a phase that has started with `before`, with the iterations of its `epochs` then."""
+    if recipe.epochs is None:
+        return recipe
+    if len(sources := RunInfo.read(phase).data) == 1:
+        return with_passes(recipe, recipe.epochs, sources[0]["training"])
+    return replace(recipe, iterations=parse_toml(before, str(phase.recipe))["iterations"], epochs=None)

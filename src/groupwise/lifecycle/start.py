@@ -35,6 +35,7 @@ from groupwise.lifecycle.run_info import describe_run, movable
 from groupwise.models import DecoderShape, find_model, read_shape
 from groupwise.planning.this_cpu import duration_lines, measured_rates, run_duration
 from groupwise.runs.checkpoints import RunLock, finished_checkpoints
+from groupwise.runs.info import RunInfo
 from groupwise.runs.jsonl import read_lines
 from groupwise.runs.layout import RunLayout
 from groupwise.runs.open_run import OpenRun, start_run
@@ -85,10 +86,15 @@ def begin(lock: RunLock, ready: RunObjects, use: UserCode, base: str, command: s
     phases = phases_with(run)
     earlier = earlier_phases(run, phases)
     text = write_for(earlier, ready.recipe)
+    info = first_info(run.name, ready, use, base, command, text)
+    return start_run(lock, movable(info, earlier), text, phases)
+
+
+def first_info(name: str, ready: RunObjects, use: UserCode, base: str, command: str, text: str) -> RunInfo:
+    """The content of the run.json of a new run. `text` is its recipe.toml."""
     facts = data_record(ready) | ready.adapter | identity(ready.recipe, ready.inputs.templates, text)
     facts |= {"side_models": side_model_hashes(ready.recipe), "device": ready.device}
-    info = describe_run(run.name, ready.recipe, base, use, command, facts)
-    return start_run(lock, movable(info, earlier), text, phases)
+    return describe_run(name, ready.recipe, base, use, command, facts)
 
 
 def reopen(

@@ -174,6 +174,28 @@ class Template:
         assert problem is not None, "the loop has at least one turn"
         raise problem
 
+    def called(self, message: Mapping[str, Any], tools: Sequence[Mapping[str, Any]] | None = None) -> tuple[int, ...]:
+        """The ids that a chat template writes for an assistant's message with tool calls, and the token that ends it.
+
+        They follow the generation prompt, and results follow them. BadData where the template writes another text
+        before them, or no calls.
+        """
+        mark, user, result, _ = self._unused_characters(json.dumps(message, **_AS_IS))
+        opening, calls = [{"role": "user", "content": user}], message["tool_calls"]
+        names = [call["function"]["name"] for call in calls]
+        before = self._render(opening, mark, tools=tools).rpartition(user)[2]
+        results = [
+            {"role": "tool", "content": result, "tool_call_id": c["id"], "name": n} for c, n in zip(calls, names)
+        ]
+        begun = self._render([*opening, message, *results], mark, begin_answer=False, tools=tools).rpartition(user)[2]
+        text = begun.removeprefix(before)
+        if not begun.startswith(before) or not all(name in text for name in names):
+            what = "the chat template writes no tool call after the generation prompt"
+            raise BadData(what, fix="use a model whose chat template writes tool_calls")
+        end = self._from_end(text)
+        ids = self._encode(text[: len(text) - len(end)], mark)
+        return (*ids, self._encode(end, mark)[0])
+
     def _from_end(self, text: str) -> str:
         """The rendered text from its first end token on. BadData without one."""
         ends = [self.tokenizer.backend_tokenizer.id_to_token(i) for i in self.tokenizer.eos_ids]

@@ -9,6 +9,7 @@ from groupwise.data import (
     ACCURACY_GREEDY,
     ENTROPY,
     EVAL_LOSS,
+    EVAL_PAIR_ACCURACY,
     EVAL_TOKEN_ACCURACY,
     GAP,
     GRAD_NORM,
@@ -75,7 +76,7 @@ CHARTS = (
     Chart(title="Held-out loss", lines={EVAL_LOSS: "loss"}, hint="of the answers that held-out rows store", wide=True),
     Chart(
         title="Stored answers",
-        lines={EVAL_TOKEN_ACCURACY: "likeliest tokens", "eval/rewards/accuracies": "pairs in order"},
+        lines={EVAL_TOKEN_ACCURACY: "likeliest tokens", EVAL_PAIR_ACCURACY: "pairs in order"},
         hint="held-out share",
         range=(0, 1),
     ),
@@ -208,6 +209,8 @@ CHARTS = (
 
 TILES = (
     Tile("Held-out loss", (EVAL_LOSS,), "change"),
+    Tile("Pairs in order", (EVAL_PAIR_ACCURACY,), "change"),
+    Tile("Likeliest tokens", (EVAL_TOKEN_ACCURACY,), "change"),
     Tile("Held-out accuracy", (ACCURACY_GREEDY, ACCURACY), "change"),
     Tile("Held-out score", (SCORE_GREEDY, SCORE), "change"),
     Tile("Reward", (REWARD,), "change"),

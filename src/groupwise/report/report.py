@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing import Any
 
 from groupwise.core import BadData, Storage, Usage, counted, visible
-from groupwise.data import LOSS
+from groupwise.data import EVAL_LOSS, LOSS, REWARD
 from groupwise.report.charts import charts_data
 from groupwise.report.comparisons import read_comparisons
 from groupwise.report.gradient_components import chain_parts
@@ -190,7 +190,8 @@ def page_data(runs: Sequence[Run], limit: int = BYTES) -> dict[str, Any]:
         pairs = before_and_after(
             files(run.layout), budget=FOR_PAIRS // len(runs), size=lambda entry: len(as_json(entry))
         )
-        of_samples.append({"map": prompt_map(tally, texts, runs=len(runs)), "pairs": pairs, "rollouts": rollouts})
+        graded = {} if EVAL_LOSS in run.metrics and REWARD not in run.metrics else tally  # stored answers solve nothing
+        of_samples.append({"map": prompt_map(graded, texts, runs=len(runs)), "pairs": pairs, "rollouts": rollouts})
         choices.append((groups, compared))
     points = POINTS
     while len(as_json(data := without_rollouts(runs, of_samples, points))) > limit - FOR_ROLLOUTS and points > FEWEST:
@@ -283,7 +284,7 @@ def selection(run: Run) -> list[str]:
 
 def warm_start_summary(run: Run) -> dict[str, str]:
     """A summary of the warm start: its steps, and its loss at each tenth of them; empty without a warm start."""
-    losses = [as_float(row.get(LOSS)) for row in lines(RunLayout(run.layout.warm_start).metrics)]
+    losses = [as_float(row[LOSS]) for row in lines(RunLayout(run.layout.warm_start).metrics) if LOSS in row]
     if not losses:
         return {}
     tenths = dict.fromkeys(len(losses) * i // 10 for i in range(10)) | {len(losses) - 1: None}

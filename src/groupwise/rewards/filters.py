@@ -16,6 +16,9 @@ def everything(rollout: Batch) -> Bool[Tensor, " s"]:
     return torch.ones_like(rollout.outcome, dtype=torch.bool)
 
 
+vars(everything)["scope"] = "iteration"  # one call for all rollouts
+
+
 @filter
 def mixed_outcomes(rollout: Batch) -> Bool[Tensor, " s"]:
     """Selects all samples of a prompt if some of its answers are correct and some are not, else none of them.

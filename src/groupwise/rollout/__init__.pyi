@@ -27,6 +27,7 @@ from groupwise.rollout.buffer import IterationRollouts as IterationRollouts
 from groupwise.rollout.buffer import PendingIteration as PendingIteration
 from groupwise.rollout.buffer import answers as answers
 from groupwise.rollout.curricula.shuffled import Shuffled as Shuffled
+from groupwise.rollout.curricula.shuffled import ShuffledRows as ShuffledRows
 from groupwise.rollout.prompt_template import AUTO as AUTO
 from groupwise.rollout.prompt_template import AutoDefault as AutoDefault
 from groupwise.rollout.prompt_template import check_wording as check_wording

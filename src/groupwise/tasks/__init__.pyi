@@ -16,9 +16,7 @@ from groupwise.tasks.calculator import demonstrations as demonstrations
 from groupwise.tasks.coin import Coin as Coin
 from groupwise.tasks.deduction import Deduction as Deduction
 from groupwise.tasks.delegated_sums import DelegatedSums as DelegatedSums
-from groupwise.tasks.demonstrations import Demonstration as Demonstration
-from groupwise.tasks.demonstrations import need_environment as need_environment
-from groupwise.tasks.demonstrations import read_demonstrations as read_demonstrations
+from groupwise.tasks.demonstrations import Demonstrations as Demonstrations
 from groupwise.tasks.dropped_thoughts import DroppedThoughts as DroppedThoughts
 from groupwise.tasks.edges import Edges as Edges
 from groupwise.tasks.glyphs import GLYPH_COLOURS as GLYPH_COLOURS

@@ -1,15 +1,15 @@
-"""Demonstrations for a warm start: rows with a prompt and its answer, or with the messages of a conversation.
+"""`Demonstrations`: rows with a prompt and its answer to train on, or with the messages of a conversation.
 
 In a conversation with an environment, messages with the role `tool` hold the environment's replies.
 """
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import partial
-from typing import Any, TypeVar
+from pathlib import Path
+from typing import Any
 
-from groupwise.core import BadData, Usage, first_lines
-from groupwise.data import ENVIRONMENT, TEMPLATE, WRITTEN, Ids
+from groupwise.core import BadData, check_types, first_lines
+from groupwise.data import Ids, Prompt, TaskSettings
 from groupwise.tasks.big_sums import sum_demonstrations
 from groupwise.tasks.coin import coin_demonstrations
 from groupwise.tasks.deduction import deduction_demonstrations
@@ -18,17 +18,17 @@ from groupwise.tasks.dropped_thoughts import DroppedThoughts
 from groupwise.tasks.edges import edge_demonstrations
 from groupwise.tasks.hinted_sums import hinted_demonstrations
 from groupwise.tasks.mixed_sums import mixed_demonstrations
+from groupwise.tasks.problems import RowsTask, encoded_problem
 from groupwise.tasks.programs import program_demonstrations
 from groupwise.tasks.proposals import proposal_demonstrations
 from groupwise.tasks.row_columns import Problem, RowColumns, is_conversation, problem_text
 from groupwise.tasks.rows import Row, RowFault, check_length, kind_of, rows_of
 from groupwise.tasks.source_stats import ContentHash, SourceStats
+from groupwise.tasks.stored_rows import ASSISTANT, COMPLETION, MESSAGES
 from groupwise.tasks.tiny_countdown import countdown_demonstrations
 from groupwise.tasks.wordy_sums import wordy_demonstrations
 
-__all__ = ["Demonstration", "need_environment", "read_demonstrations"]
-
-T = TypeVar("T")
+__all__ = ["Demonstrations"]
 
 EXAMPLE = (
     'write one JSON object per row, such as {"prompt": "7*5=", "answer": "35"} or\n'
@@ -49,80 +49,97 @@ PACKAGED: dict[str, Callable[[], Iterator[Row]]] = {
     "wordy_sums": wordy_demonstrations,
 }
 """Tasks that generate their own demonstrations, in the form of a file's rows."""
-FROM_STRATEGIES = ("delegated_sums",)
-"""Packaged demonstrations whose tool messages a strategy appends, so that no environment is needed."""
+WITHOUT_ENVIRONMENT = ("delegated_sums",)
+"""Packaged demonstrations whose tool messages a strategy appends, so that a recipe needs no environment for them."""
+TOOL = "tool"
+"""The role of an environment's messages."""
+Turns = list[tuple[str, str]]
+"""The turns of a conversation: pairs of a role and a text."""
 
 
 @dataclass(frozen=True, slots=True)
-class Demonstration:
-    """The token ids of a prompt and of its answer, which includes the token that ends an answer.
+class Demonstrations(TaskSettings):
+    """Demonstrations for a method of stored answers: those of a packaged task, or data rows as `Rows` reads them.
 
-    `origin` has one entry per answer token where the answer contains replies of an environment. The loss leaves out
-    the tokens of the environment and of the template around them. Empty: all tokens of the answer are trained.
+    A row has a prompt and its answer as text, or `messages` that end with a message of the assistant. The answer is
+    then that message, with the tool messages right before it and the assistant's messages that those reply to. All rows
+    are trained, none is held out. `drop_thoughts` of the rows lose the text between the two marks of `thought`, drawn
+    once from the seed, so that the policy may leave a thought out; with an empty first mark, the text before the second
+    one.
     """
 
-    context: Ids
-    answer: Ids
-    origin: Ids = ()
+    source: str
+    drop_thoughts: float = 0.0
+    thought: tuple[str, str] = ("<think>", "</think>")
+
+    def __post_init__(self) -> None:
+        check_types(self)
+        if not 0 <= self.drop_thoughts <= 1 or not self.thought[1]:
+            raise ValueError(
+                f"drop_thoughts is {self.drop_thoughts} and thought is {self.thought}\n"
+                "use 0 <= drop_thoughts <= 1, and a second mark of thought that is not empty, such as </think>"
+            )
+
+    @property
+    def label(self) -> str:
+        return self.source
+
+    def build(
+        self, encode: Callable[[Any], Ids], /, *, prompt: str = "prompt", answer: str = "answer", seed: int = 0
+    ) -> RowsTask:
+        """The demonstrations as prompts, each with its answer in the column `completion`.
+
+        `BadData`, with the first faults, if a row is unusable; rows count from 1.
+        """
+        dropped = DroppedThoughts(self.drop_thoughts, *self.thought, seed) if self.drop_thoughts else None
+        prompts, stats = read_demonstrations(self.source, encode, RowColumns(prompt, answer), dropped)
+        return RowsTask(tuple(prompts), (), (stats,))
 
 
-EncodeReply = Callable[[Ids, str], tuple[Ids, Ids, Ids]]
-"""A function that encodes an environment's reply: (template ids before it, ids of its text, template ids after it)."""
-
-
-def need_environment(source: str) -> bool:
-    """Whether the recipe must name an environment if these demonstrations contain tool messages."""
-    return source not in FROM_STRATEGIES
+def need_environment(task: RowsTask) -> bool:
+    """Whether a recipe must name an environment for these demonstrations: they contain its messages."""
+    if task.stats[0].source in WITHOUT_ENVIRONMENT:
+        return False
+    answers = (prompt.row[COMPLETION] for prompt in task.training)
+    return any(not isinstance(answer, str) and any(m["role"] == TOOL for m in answer) for answer in answers)
 
 
 def read_demonstrations(
-    source: str,
-    encode_prompt: Callable[[Any], Ids],
-    encode_answer: Callable[[str], Ids],
-    *,
-    prompt: str,
-    answer: str,
-    encode_reply: EncodeReply | None = None,
-    dropped: DroppedThoughts | None = None,
-) -> tuple[list[Demonstration], SourceStats]:
-    """Read demonstrations from a file, a directory, `datasets:NAME` or a packaged task; and their statistics.
-
-    A row with `messages` ends with a message of the assistant. The answer is that message, with the tool messages
-    right before it and the assistant messages that those reply to. `encode_prompt` takes a text or messages;
-    `encode_reply` takes an environment's text (None: the recipe has no environment). `dropped` empties the thoughts of
-    some rows. `BadData`, with the first faults, if a row is unusable; rows count from 1.
-    """
-    demonstrations: list[Demonstration] = []
+    source: str, encode: Callable[[Any], Ids], columns: RowColumns, dropped: DroppedThoughts | None = None
+) -> tuple[list[Prompt], SourceStats]:
+    """Read the demonstrations of a source, and their statistics. `dropped` empties the thoughts of some rows."""
+    prompts: list[Prompt] = []
     faults: list[str] = []
-    content, rows, thoughts = ContentHash(), 0, 0
+    name, content, rows, thoughts = Path(source.partition("@")[0]).stem, ContentHash(), 0, 0
     for rows, row in enumerate(PACKAGED[source](), 1) if source in PACKAGED else rows_of(source):
         try:
-            problem, turns = _read_row(row, RowColumns(prompt, answer))
+            problem, turns = _read_row(row, columns)
             content.add(problem, turns[0][1] if len(turns) == 1 else turns)
-            context = _ids(encode_prompt, problem, "prompt")
+            text = problem_text(problem)
+            check_length(text, "prompt")
+            check_length("".join(words for _, words in turns), "answer")
             if dropped is not None:
-                thoughts += any(dropped.has_thought(text) for role, text in turns if role == ASSISTANT)
-                turns = [(role, dropped(rows, text) if role == ASSISTANT else text) for role, text in turns]
-            demonstrations.append(Demonstration(context, *_encode(turns, encode_answer, encode_reply)))
+                thoughts += any(dropped.has_thought(words) for role, words in turns if role == ASSISTANT)
+                turns = [(role, dropped(rows, words) if role == ASSISTANT else words) for role, words in turns]
+            conversation = {} if isinstance(problem, str) else {MESSAGES: problem}
+            answer = turns[0][1] if len(turns) == 1 else [{"role": r, "content": c} for r, c in turns]
+            row = {**conversation, COMPLETION: answer}
+            prompts.append(Prompt(f"{name}/{rows}", encoded_problem(encode, problem), text, row))
         except RowFault as fault:
-            faults.append(f"row {rows}: {str(fault).replace('--columns.', '--warm_start.columns.')}")
+            faults.append(f"row {rows}: {fault}")
     if faults:
         what = f"{source}: {len(faults)} of {rows} demonstrations cannot be used"
         raise BadData(what, evidence=first_lines(faults), fix=f"correct or remove these rows; {EXAMPLE}")
-    if not demonstrations:
+    if not prompts:
         raise BadData(f"{source} holds no demonstration", evidence="0 rows", fix=EXAMPLE)
     if dropped is not None and not thoughts:
         what = (
             f"no demonstration of {source} has a thought between {dropped.thought_start!r} and {dropped.thought_end!r}"
         )
-        raise BadData(what, evidence=f"{rows} rows", fix="set warm_start.thought to the two tags around a thought")
-    return demonstrations, SourceStats(source=source, sha256=content.digest, rows=rows, training=rows, held_out=0)
-
-
-ASSISTANT, TOOL = "assistant", "tool"
-"""The roles of a conversation's messages: the model, and its environment."""
-Turns = list[tuple[str, str]]
-"""The turns of a conversation: pairs of a role and a text."""
+        raise BadData(
+            what, evidence=f"{rows} rows", fix="set thought, beside drop_thoughts, to the two tags around a thought"
+        )
+    return prompts, SourceStats(source=source, sha256=content.digest, rows=rows, training=rows, held_out=0)
 
 
 def _read_row(row: Row | RowFault, fields: RowColumns) -> tuple[Problem, Turns]:
@@ -146,31 +163,3 @@ def _read_row(row: Row | RowFault, fields: RowColumns) -> tuple[Problem, Turns]:
     if problem[-1]["role"] == TOOL:
         raise RowFault("two messages of the tool follow each other: write them as one")
     return problem, turns
-
-
-def _encode(turns: Turns, encode_answer: Callable[[str], Ids], encode_reply: EncodeReply | None) -> tuple[Ids, Ids]:
-    """Encode an answer: its token ids, and the origin of each id (no origins if the assistant wrote them all)."""
-    ids, origin = (), ()
-    for role, text in turns:
-        if role == ASSISTANT:
-            parts = [(_ids(encode_answer, text, "answer"), WRITTEN)]
-        elif encode_reply is None:
-            what = "the demonstrations contain tool messages, and the recipe names no environment"
-            raise Usage(what, fix="name the environment that writes them, such as --environment calculator_tools")
-        else:
-            before, reply, after = _ids(partial(encode_reply, ids), text, "tool's answer")
-            parts = [(before, TEMPLATE), (reply, ENVIRONMENT), (after, TEMPLATE)]
-        ids = sum((part for part, _ in parts), ids)
-        origin = sum(((source,) * len(part) for part, source in parts), origin)
-    return ids, origin if len(turns) > 1 else ()
-
-
-def _ids(encode: Callable[[Any], T], text: Any, what: str) -> T:
-    check_length(problem_text(text), what)
-    try:
-        ids = encode(text)
-    except Exception as error:  # a user's tokenizer may raise any exception
-        raise RowFault(f"the tokenizer cannot read this {what} ({getattr(error, 'what', error)})") from error
-    if not ids:
-        raise RowFault(f"the {what} has no tokens")
-    return ids

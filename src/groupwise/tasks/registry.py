@@ -108,7 +108,7 @@ def named_task(text: str) -> TaskSettings:
 
 def packaged_names() -> Sequence[str]:
     """The names of the packaged tasks and of the published sets."""
-    own = {"Rows", "PublishedSet", "ReasoningGym"}
+    own = {"Demonstrations", "Rows", "PublishedSet", "ReasoningGym"}
     return [*(plain_name(name) for name in part_names()["TaskSettings"] if name not in own), *PRESETS]
 
 

@@ -2,22 +2,24 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 from groupwise.core import BadData, counted, first_lines
 from groupwise.data import Ids, Prompt
+from groupwise.models import Template
 from groupwise.tasks.problems import encoded_problem
 from groupwise.tasks.row_columns import Problem, RowColumns, is_conversation, problem_text
 from groupwise.tasks.rows import Row, RowFault, check_length, kind_of, rows_of
 from groupwise.tasks.source_stats import ContentHash, SourceStats
+from groupwise.tasks.stored_calls import ASSISTANT, CALLS, PARTS, has_calls, parts_of, read_message, tools_of
 
 __all__ = ["read_stored"]
 
 COMPLETION, CHOSEN, REJECTED, TEXT, MESSAGES = "completion", "chosen", "rejected", "text", "messages"
 """The columns of stored answers, and those that a prompt is read from."""
-ASSISTANT = "assistant"
 Answer = str | list[dict[str, Any]] | dict[str, str]
 """A stored answer: a text, the messages of a conversation after the prompt, or a whole text as `{"text": ...}`."""
 EXAMPLE = (
@@ -43,7 +45,8 @@ def read_stored(
     A row has one of these forms; `prompt` and `answer` are the names of `columns`:
 
     - `prompt` and `completion`, or `prompt` and `answer`
-    - `messages`: the prompt ends before the first message of the assistant
+    - `messages`: the prompt ends before the first message of the assistant. With `tool_calls` the answer is given as
+      ids, which the chat template writes; a column `tools` has the schemas of the tools that the prompt describes
     - `prompt`, `chosen` and `rejected`; without `prompt`, it is what both conversations begin with
     - `text`, under a plain template only: its first token is the prompt
 
@@ -123,17 +126,27 @@ def prompt_of(name: str, stored: StoredRow, row: Row, encode: Callable[[Any], Id
     """The prompt of a row. Of a whole text it is the first token, and the text is its own problem."""
     (first, *_) = stored.answers.values()
     conversation = {} if isinstance(stored.problem, str) else {MESSAGES: stored.problem}
-    columns = {**row, **conversation, **stored.answers}
+    tools = tools_of(row)
+    columns = {**row, **conversation}
+    columns |= {name: written_out(answer, encode, tools) for name, answer in stored.answers.items()}
     if not isinstance(first, dict):
         text = problem_text(stored.problem)
         check_length(text, "prompt")
-        return Prompt(name, encoded_problem(encode, stored.problem), text, columns)
+        described = partial(encode, tools=tools) if tools and isinstance(encode, Template) else encode
+        return Prompt(name, encoded_problem(described, stored.problem), text, columns)
     if not plain:
         raise RowFault(f"a whole text has no prompt for a template: use --template no, or {MESSAGES!r}")
     ids = encoded_problem(encode, first[TEXT])
     if len(ids) < 2:
         raise RowFault(f"field {TEXT!r} has one token: the first one is the prompt")
     return Prompt(name, ids[:1], first[TEXT], columns)
+
+
+def written_out(answer: Answer, encode: Callable[[Any], Ids], tools: list[Any] | None) -> Any:
+    """An answer as the prompt's row has it: with tool calls, as ids."""
+    if isinstance(answer, list) and has_calls(answer):
+        return {PARTS: parts_of(answer, encode, tools)}
+    return answer
 
 
 def gold(row: Row, columns: RowColumns) -> Row:
@@ -144,8 +157,8 @@ def gold(row: Row, columns: RowColumns) -> Row:
 def messages_of(row: Row, name: str) -> list[dict[str, Any]]:
     """The messages in a column, each with a role and a text. Raises `RowFault`."""
     messages = row[name]
-    if isinstance(messages, list) and any(isinstance(m, Mapping) and m.get("tool_calls") for m in messages):
-        raise RowFault(f"field {name!r} has tool_calls: write a call as the text that the model generates")
+    if has_calls(messages):
+        return [read_message(message) for message in messages]
     if not is_conversation(messages):
         raise RowFault(f"field {name!r} is {kind_of(messages)}: it must be a list of objects with role and content")
     return [{"role": m["role"], "content": m["content"]} for m in messages]
@@ -170,9 +183,10 @@ def checked_answer(answer: Any, name: str) -> Answer:
         raise RowFault(f"field {name!r} is {kind_of(answer)}: an answer must be text or messages")
     messages = messages_of({name: answer}, name)
     turns = [m["role"] == ASSISTANT for m in messages]
-    if not (turns[0] and turns[-1]) or not all(m["content"].strip() for m in messages):
+    called = has_calls(messages)
+    if not (turns[0] and turns[-1]) or not all(m["content"].strip() or m.get(CALLS) for m in messages):
         raise RowFault(f"the messages in {name!r} do not begin and end with the assistant's, or one is empty")
-    if any(a == b for a, b in pairwise(turns)):
+    if any(a == b and (a or not called) for a, b in pairwise(turns)):
         raise RowFault(f"two messages in {name!r} follow each other without the other side between them: join them")
     check_length("".join(m["content"] for m in messages), "answer")
     return messages

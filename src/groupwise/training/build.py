@@ -56,7 +56,6 @@ from groupwise.models import (
 from groupwise.planning.engine_share import with_engine_share
 from groupwise.rollout import Buffer, RolloutSetting, answers
 from groupwise.runs.phase_directories import phase_directories
-from groupwise.tasks import Demonstration, SourceStats
 from groupwise.training.agents import agent_of, draw_deadline
 from groupwise.training.build_tasks import (
     Templates,
@@ -72,6 +71,7 @@ from groupwise.training.environments import environment_of, frame_of, tool_schem
 from groupwise.training.guards import RunGuards
 from groupwise.training.progress import notify
 from groupwise.training.stored_answers import held_out_metrics, with_iterations
+from groupwise.training.warm_start import warm_start_phase
 from groupwise.verifiers.no_verifier import NoVerifier
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.bfloat16}
@@ -79,13 +79,13 @@ DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RunInputs:
-    """The inputs of a run (tokenizer, task, verifier, ...). `demonstrations` is None if they were not read."""
+    """The inputs of a run. `demonstrations` is the task of its warm start, None if there is none or it was not read."""
 
     tokenizer: Tokenizer
     templates: Templates
     task: Task
     verifier: Verifier
-    demonstrations: tuple[list[Demonstration], tuple[SourceStats, ...]] | None = None
+    demonstrations: Task | None = None
 
 
 def read_inputs(recipe: Recipe, use: UserCode) -> RunInputs:
@@ -155,11 +155,15 @@ class RunObjects:
         return device_label(next(self.model.parameters()).device)
 
     @cached_property
-    def demonstrations(self) -> tuple[list[Demonstration], tuple[SourceStats, ...]]:
-        """The demonstrations of the warm start with their statistics; empty without a warm start."""
-        if self.inputs.demonstrations is not None:
-            return self.inputs.demonstrations
-        return demonstrations_of(self.recipe, self.tokenizer, self.inputs.templates)
+    def warm_start(self) -> "RunObjects | None":
+        """The objects of the phase before the first iteration, over the same model; None without a warm start."""
+        if (phase := warm_start_phase(self.recipe)) is None:
+            return None
+        templates = self.inputs.templates
+        task = self.inputs.demonstrations or demonstrations_of(self.recipe, templates)
+        assert task is not None, "the recipe has a warm start"
+        inputs = RunInputs(self.tokenizer, {phase.template: templates[phase.template]}, task, NoVerifier())
+        return objects_over(self.model, NoEngine(), inputs, phase, self.user_code)
 
     @cached_property
     def adapter(self) -> dict[str, str]:
@@ -397,23 +401,28 @@ def build(recipe: Recipe, use: UserCode, inputs: RunInputs | None = None) -> Run
     inputs = inputs or read_inputs(recipe, use)
     recipe = with_wording(recipe, inputs.tokenizer)
     recipe = with_iterations(recipe, inputs.task)
-    tokenizer, verifier = inputs.tokenizer, inputs.verifier
     model = read_policy(recipe, use, device)
     # With staleness, the learner changes its own model while the engine samples.
     sampled = deepcopy(model) if recipe.cluster.max_staleness else model
-    if isinstance(verifier, NoVerifier):
+    if isinstance(inputs.verifier, NoVerifier):
         engine = NoEngine()
     else:
-        engine = build_engine(with_share(recipe, sampled, inputs.task), sampled, tokenizer, use.engine_access)
+        share = with_share(recipe, sampled, inputs.task)
+        engine = build_engine(share, sampled, inputs.tokenizer, use.engine_access)
+    return objects_over(model, engine, inputs, recipe, use)
+
+
+def objects_over(model: Model, engine: Engine, inputs: RunInputs, recipe: Recipe, use: UserCode) -> RunObjects:
+    """The objects of a resolved recipe over its model and its engine."""
     agent = agent_of(recipe, use, inputs.templates, notify)
     setting = RolloutSetting(
         engine=engine,
-        verifier=verifier,
-        tokenizer=tokenizer,
+        verifier=inputs.verifier,
+        tokenizer=inputs.tokenizer,
         sampling=recipe.sampling,
         seed=recipe.seed,
         deadline=draw_deadline(recipe, agent),
-        verdict_deadline=verdict_wait(recipe, verifier),
+        verdict_deadline=verdict_wait(recipe, inputs.verifier),
         environment=environment_of(recipe, use),
         agent=agent,
         observation_frame=frame_of(recipe, inputs.templates),

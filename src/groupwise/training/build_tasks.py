@@ -7,21 +7,12 @@ from typing import Any
 
 from groupwise.config.recipe import Columns, Recipe
 from groupwise.config.user_code import UserCode
-from groupwise.core import Usage
+from groupwise.core import BadData, Usage
 from groupwise.data import Ids, Task, TaskSettings, Verifier, VerifierSettings
-from groupwise.models import Template, Tokenizer, conversation_turn, encode_answer, find_template
+from groupwise.models import Template, Tokenizer, find_template
 from groupwise.sandbox import Limits, Sandbox
-from groupwise.tasks import (
-    Demonstration,
-    DroppedThoughts,
-    Mixture,
-    MixtureVerifier,
-    Rows,
-    RowsTask,
-    SourceStats,
-    need_environment,
-    read_demonstrations,
-)
+from groupwise.tasks import Demonstrations, Mixture, MixtureVerifier, Rows, RowsTask
+from groupwise.tasks.demonstrations import need_environment
 from groupwise.training.dummy_flow_answers import made_up_states
 from groupwise.verifiers import ByEnvironment, VerifierContext, grade_function, usual_verifier
 from groupwise.verifiers.no_verifier import NoVerifier
@@ -118,21 +109,21 @@ def task_of(recipe: Recipe, templates: Templates) -> Task:
     return Mixture(tuple(training), weights, tasks)
 
 
-def demonstrations_of(
-    recipe: Recipe, tokenizer: Tokenizer, templates: Templates
-) -> tuple[list[Demonstration], tuple[SourceStats, ...]]:
-    """The demonstrations of the warm start, in the task's prompt template, and their statistics."""
+def demonstrations_of(recipe: Recipe, templates: Templates) -> Task | None:
+    """The demonstrations of the warm start, in the prompt template of the first task; None without a warm start."""
     if (phase := recipe.warm_start) is None:
-        return [], ()
-    template = templates[sources(recipe)[0].template]
+        return None
+    encode = templates[sources(recipe)[0].template]
     columns = {"prompt": phase.columns.prompt, "answer": phase.columns.answer}
-    has_turns = recipe.environment or not need_environment(phase.demonstrations)
-    dropped = DroppedThoughts(phase.drop_thoughts, *phase.thought, recipe.seed) if phase.drop_thoughts else None
-    turn = partial(conversation_turn, tokenizer, template.turn_frame()) if has_turns else None
-    demonstrations, stats = read_demonstrations(
-        phase.demonstrations, template, partial(encode_answer, tokenizer), encode_reply=turn, dropped=dropped, **columns
-    )
-    return demonstrations, (stats,)
+    try:
+        task = phase.task.build(encode, **columns, seed=recipe.seed)
+    except BadData as error:
+        error.evidence = error.evidence.replace("--columns.", "--warm_start.columns.")
+        raise
+    if not recipe.environment and need_environment(task):
+        what = "the demonstrations contain tool messages, and the recipe names no environment"
+        raise Usage(what, fix="name the environment that writes them, such as --environment calculator_tools")
+    return task
 
 
 def _load_task(source: TaskSource, encode: Template, recipe: Recipe) -> Task:
@@ -141,6 +132,9 @@ def _load_task(source: TaskSource, encode: Template, recipe: Recipe) -> Task:
         if recipe.trains_stored_answers:
             rows = "stored texts" if source.template == "no" else "stored"
         return source.task.build(encode, prompt=source.columns.prompt, answer=source.columns.answer, rows=rows)
+    if isinstance(source.task, Demonstrations):
+        columns = {"prompt": source.columns.prompt, "answer": source.columns.answer}
+        return source.task.build(encode, **columns, seed=recipe.seed)
     if source.columns != Columns():
         raise Usage(
             f"the columns of the task {source.task.label} cannot be changed",

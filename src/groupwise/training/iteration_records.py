@@ -16,6 +16,7 @@ from groupwise.data import (
     SAMPLED,
     STALENESS_MAX,
     STALENESS_MEAN,
+    TRAINED_TOKENS,
     VERSIONS,
     ZERO_LOSS,
     Batch,
@@ -66,14 +67,17 @@ def iteration_metrics(batch: Batch, results: Sequence[StepResult], objective: Ob
     return line
 
 
-OF_VERDICTS = ("reward/", "reward_", "groups/", "outcome/", "score/")
-"""The beginnings of the names of metrics about rewards and verdicts."""
+OF_SAMPLING = ("reward/", "reward_", "groups/", "outcome/", "score/", "rollout/")
+"""The beginnings of the names of metrics about rewards, verdicts and the rounds of sampling."""
 
 
-def without_verdicts(line: Mapping[str, Any]) -> dict[str, Any]:
-    """An iteration's metrics without rewards and outcomes, which say nothing of stored answers: the rows fix them."""
-    left_out = {name for name in line if name in (REWARD, NO_SIGNAL) or name.startswith(OF_VERDICTS)}
-    return {name: value for name, value in line.items() if name not in left_out}
+def of_stored_answers(line: Mapping[str, Any], batch: Batch) -> dict[str, Any]:
+    """An iteration's metrics for stored answers: without rewards, outcomes and counts of samples, which the rows fix.
+
+    The trained tokens are those of the assistant alone.
+    """
+    left_out = {name for name in line if name in (REWARD, NO_SIGNAL) or name.startswith(OF_SAMPLING)}
+    return {name: value for name, value in line.items() if name not in left_out} | {TRAINED_TOKENS: batch.tokens}
 
 
 def lag_metrics(batch: Batch) -> dict[str, float]:

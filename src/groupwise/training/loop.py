@@ -32,7 +32,7 @@ from groupwise.models import RandomPurpose, permutation
 from groupwise.rollout import Buffer, IterationRollouts, PendingIteration
 from groupwise.training.async_sampling import AHEAD, AheadSampling
 from groupwise.training.guards import RunGuards
-from groupwise.training.iteration_records import has_engine_logprobs, lag_metrics, method_metrics, without_verdicts
+from groupwise.training.iteration_records import has_engine_logprobs, lag_metrics, method_metrics, of_stored_answers
 from groupwise.training.recorder import Recorder
 from groupwise.training.watchdog import Stuck
 
@@ -76,7 +76,7 @@ async def run(
                 steps, learner, recorder, ahead, max_staleness=recipe.cluster.max_staleness
             )
             line = recorder.iteration(collected, batch, results, method.objective)
-            line = without_verdicts(line) if recipe.trains_stored_answers else line
+            line = of_stored_answers(line, batch) if recipe.trains_stored_answers else line
             line |= lag_metrics(batch) if recipe.cluster.max_staleness else {}
             check_steps(guards, results, line, recorder)
             line |= remember(method, learner, batch, results, line)

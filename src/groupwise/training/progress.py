@@ -14,6 +14,7 @@ from groupwise.core import is_new_line, spelled, terminal_width, visible, wrappe
 from groupwise.data import (
     ACCURACY_GREEDY,
     EVAL_LOSS,
+    EVAL_PAIR_ACCURACY,
     EVAL_TOKEN_ACCURACY,
     MEAN_LENGTH,
     REWARD,
@@ -25,6 +26,8 @@ from groupwise.data import (
 
 MINUTE = 60.0
 """The longest time without a line in a pipe, in seconds."""
+TOKENS = {"token accuracy": EVAL_TOKEN_ACCURACY}
+"""The accuracy of stored answers without pairs."""
 TICK = 1.0
 """Seconds between two checks of the time that an iteration takes."""
 Out = TextIO | TextIOBase
@@ -55,7 +58,8 @@ def notify(line: str) -> None:
 class Progress:
     """Prints each iteration's number, reward, held-out accuracy or score, length, speed and the time left.
 
-    `leading` is the metric in place of the reward: for stored answers, the loss.
+    For stored answers `leading` is the loss in place of the reward. It follows the held-out loss and accuracy, without
+    length and speed.
     A terminal shows one line, rewritten in place. A pipe, or NO_COLOR, gets one line per tenth of the run, and at least
     one a minute, also within an iteration.
     """
@@ -74,20 +78,18 @@ class Progress:
         self.finished = time.monotonic()
         figures = {
             "held-out loss": EVAL_LOSS,
-            "token accuracy": EVAL_TOKEN_ACCURACY,
-            "pair accuracy": "eval/rewards/accuracies",
+            **({"pair accuracy": EVAL_PAIR_ACCURACY} if EVAL_PAIR_ACCURACY in line else TOKENS),
             "held-out": ACCURACY_GREEDY,
             "held-out score": SCORE_GREEDY,
         }
         if evaluated := [f"  {name} {line[metric]:.3f}" for name, metric in figures.items() if metric in line]:
             self.held_out = "".join(evaluated)
-        elif done == 0 or UNVERIFIABLE_HELD_OUT in line:  # an evaluation of no problem, or without a judged answer
+        elif self.leading == REWARD and (done == 0 or UNVERIFIABLE_HELD_OUT in line):  # no problem, or none judged
             self.held_out = "  held-out -"
         text = f"{done:>{len(str(self.iterations))}}/{self.iterations}"
-        if self.leading in line:
-            text += f"  {self.leading} {line[self.leading]:.3f}"
-        text += self.held_out
-        if MEAN_LENGTH in line:
+        leading = f"  {self.leading} {line[self.leading]:.3f}" if self.leading in line else ""
+        text += leading + self.held_out if self.leading == REWARD else self.held_out + leading
+        if MEAN_LENGTH in line and self.leading == REWARD:
             text += f"  length {line[MEAN_LENGTH]:.1f}  {timing[TOKENS_PER_SECOND]:,.0f} tok/s"
         if STALENESS_MEAN in line:
             text += f"  staleness {line[STALENESS_MEAN]:.1f}"

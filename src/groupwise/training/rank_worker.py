@@ -57,6 +57,7 @@ from groupwise.runs.checkpoints import Checkpoint, read_checkpoint
 from groupwise.runs.layout import RunLayout
 from groupwise.training.build import RunObjects, find_device, new_learner, policy_outline, read_policy
 from groupwise.training.loop import learn
+from groupwise.training.stored_answers import held_out_step
 
 MODULE = __name__
 """The module of the program of a rank. Rank 0 imports it, so this is not `__main__`."""
@@ -215,10 +216,13 @@ def follow(ranks: ReplicatedRanks, use: UserCode) -> None:
     while (content := ranks.receive()) is not None:
         return_freed_memory()
         header, _ = read_message(content)
-        if header["do"] == "steps":
+        if header["do"] in ("steps", "held_out"):
             learner.memories = header["memories"]
             rollouts = [from_json(Rollout, data) for data in header["rollouts"]]
-            steps(recipe, learner, rollouts, header["iteration"], header["version"])
+            if header["do"] == "steps":
+                steps(recipe, learner, rollouts, header["iteration"], header["version"])
+            else:
+                held_out_step(recipe, learner, rollouts)
         elif header["do"] == "weights":
             learner.weights()
         else:

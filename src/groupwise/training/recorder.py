@@ -40,6 +40,7 @@ class Recorder:
     are right. `on_metrics` receives each line of metrics and its timing, and `notify` a line for the user.
     `extra` is stored in every checkpoint. `best` is the metric by which the best checkpoint is kept. `engine_figures`
     returns numbers about the engines since its last call, for timings.jsonl. `decode` gives the text of a prompt.
+    Without `keeps_samples` no samples are written.
     """
 
     def __init__(
@@ -54,6 +55,7 @@ class Recorder:
         engine_figures: Callable[[], Mapping[str, float]] = dict,
         notify: Callable[[str], None] = lambda text: None,
         decode: Callable[[Ids], str] = lambda ids: "",
+        keeps_samples: bool = True,
         disk: FileSystem = DISK,
     ) -> None:
         self.done = -1
@@ -63,7 +65,7 @@ class Recorder:
         self.dumps = layout.skipped
         self._layout, self.logs, self._keep, self.notify, self._disk = layout, logs, keep, notify, disk
         self._on_metrics, self._engine_figures, self.extra = on_metrics, engine_figures, dict(extra)
-        self._best, self._decode = best, decode
+        self._best, self._decode, self._keeps_samples = best, decode, keeps_samples
         self._evaluated = [line for line in read_lines(layout.metrics) if is_evaluated(line)]
         self._saved = -1
         self._misses = 0
@@ -136,9 +138,10 @@ class Recorder:
             **describe_conversations(rollouts),
             UNVERIFIABLE: unverifiable / max(1, answers),  # of all answers; the batch may not contain them
         }
-        pictures, boxes = sample_pictures(rollouts)
-        lines = [row | box for row, box in zip(sample_lines(rollouts, batch, self._decode), boxes, strict=True)]
-        self.logs.samples(self.done, lines, token_columns(rollouts, results, objective), pictures)
+        if self._keeps_samples:
+            pictures, boxes = sample_pictures(rollouts)
+            lines = [row | box for row, box in zip(sample_lines(rollouts, batch, self._decode), boxes, strict=True)]
+            self.logs.samples(self.done, lines, token_columns(rollouts, results, objective), pictures)
         if unverifiable > metric_bound(UNVERIFIABLE) * answers and not self._warned_ungraded:
             self._warned_ungraded = True
             ungraded = f"{unverifiable} of {counted(answers, 'answer')} could not be graded"

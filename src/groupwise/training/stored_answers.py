@@ -1,7 +1,6 @@
 """Held-out loss and accuracy of a method of stored answers, and the number of iterations of its epochs."""
 
 from collections.abc import Sequence
-from copy import copy
 from dataclasses import dataclass, replace
 from math import ceil
 
@@ -9,13 +8,16 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from groupwise.cluster.messages import send_held_out
+from groupwise.cluster.rank_threads import in_thread
 from groupwise.config.recipe import Recipe
-from groupwise.data import EVAL_LOSS, EVAL_TOKEN_ACCURACY, Batch, Logp, Outcome, Prompt, Task, pack
-from groupwise.learner import Learner, SingleProcess, make_plan
-from groupwise.methods import ScheduleInput
+from groupwise.data import EVAL_LOSS, EVAL_TOKEN_ACCURACY, Batch, Logp, Outcome, Prompt, Rollout, Task, pack
+from groupwise.learner import Learner, make_plan
+from groupwise.methods import Method, ScheduleInput
 from groupwise.objective import describe_preferences
 from groupwise.rollout import RolloutSetting, answers
 from groupwise.training.loop import compute_advantages
+from groupwise.training.progress import notify
 
 OLD_LOGP = Logp("policy")
 
@@ -29,33 +31,47 @@ class Likeliest:
 
 
 def with_iterations(recipe: Recipe, task: Task) -> Recipe:
-    """The recipe with the number of iterations of its `epochs` over the task, in place of these; rounded up."""
-    if recipe.epochs is None:
-        return recipe
-    return replace(recipe, iterations=ceil(recipe.epochs * len(task) / recipe.prompts), epochs=None)
+    """The recipe with the number of iterations of its `epochs` over the task, in place of these."""
+    return recipe if recipe.epochs is None else with_passes(recipe, recipe.epochs, len(task))
+
+
+def with_passes(recipe: Recipe, epochs: float, rows: int) -> Recipe:
+    """The recipe with the number of iterations of so many passes over the rows, rounded up, in place of `epochs`."""
+    return replace(recipe, iterations=ceil(epochs * rows / recipe.prompts), epochs=None)
+
+
+def method_of(recipe: Recipe, learner: Learner) -> Method:
+    """The method of the held-out loss: all evaluations have the constants of the first iteration."""
+    return recipe.method.at(ScheduleInput(0, recipe.iterations, learner.memories))
 
 
 async def held_out_metrics(
     recipe: Recipe, learner: Learner, prompts: Sequence[Prompt], setting: RolloutSetting
 ) -> dict[str, float]:
-    """Loss, token accuracy and implicit rewards of the answers that held-out rows store; empty without rows.
-
-    All rows are one optimizer step, which is not taken. Rank 0 computes it alone.
-    """
+    """Loss, token accuracy and implicit rewards of the answers that held-out rows store; empty without rows."""
     if not prompts:
         return {}
-    method = recipe.method.at(ScheduleInput(0, recipe.iterations, learner.memories))
+    method = method_of(recipe, learner)
     rollouts = await answers(prompts, method.group_size, setting, strategy=method.strategy)
+
+    def compute() -> dict[str, float]:
+        send_held_out(learner, rollouts)
+        step = held_out_step(recipe, learner, rollouts)
+        return describe_held_out(step, float(method.objective(step)), method.objective.surrogate)
+
+    return await in_thread(compute, learner.ranks, notify)
+
+
+def held_out_step(recipe: Recipe, learner: Learner, rollouts: Sequence[Rollout]) -> Batch:
+    """Held-out answers as one optimizer step, which is not taken, with its measures. All ranks compute them."""
+    method = method_of(recipe, learner)
     batch = pack(rollouts, roles=method.trained_roles, max_tokens=recipe.sampling.max_tokens)
-    alone = copy(learner)
-    alone.ranks = SingleProcess(learner.ranks.lanes)
     plan = make_plan(
-        batch, size=len(prompts), shuffle="prompts", permutation=range, lanes=alone.ranks.lanes,
+        batch, size=len(rollouts), shuffle="prompts", permutation=range, lanes=learner.ranks.lanes,
         microbatch_tokens=recipe.machine.microbatch_tokens,
     )  # fmt: skip
-    batch = alone.compute_measures(batch, plan, method.needs | {OLD_LOGP, Likeliest()}, method.router_replay)
-    step = method.objective.prepare(compute_advantages(batch, method).having(logp=batch.logp_old))
-    return describe_held_out(step, float(method.objective(step)), method.objective.surrogate)
+    batch = learner.compute_measures(batch, plan, method.needs | {OLD_LOGP, Likeliest()}, method.router_replay)
+    return method.objective.prepare(compute_advantages(batch, method).having(logp=batch.logp_old))
 
 
 @torch.no_grad()

@@ -4,7 +4,7 @@ from groupwise.learner import InitialPolicy
 from groupwise.methods.method import Method
 from groupwise.methods.reference import Difference, Reference
 from groupwise.objective import Objective, Preference, pair_mean
-from groupwise.rollout import Stored
+from groupwise.rollout import ShuffledRows, Stored
 
 __all__ = ["dpo"]
 
@@ -22,6 +22,7 @@ def dpo(*, beta: float = 0.1, minibatches: int = 1) -> Method:
     """
     return Method(
         group_size=2,
+        curriculum=ShuffledRows(),
         strategy=Stored(("chosen", "rejected")),
         models=(("reference", InitialPolicy()),),
         objective=Objective(surrogate=Preference(beta), aggregate=pair_mean),

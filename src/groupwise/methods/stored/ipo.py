@@ -11,7 +11,7 @@ from groupwise.learner import InitialPolicy
 from groupwise.methods.method import Method
 from groupwise.methods.reference import Difference, Reference
 from groupwise.objective import Objective, log_ratio_to, over_pairs, pair_mean, pairs
-from groupwise.rollout import Stored
+from groupwise.rollout import ShuffledRows, Stored
 
 __all__ = ["IdentityPreference", "ipo"]
 
@@ -58,6 +58,7 @@ def ipo(*, beta: float = 0.1, minibatches: int = 1) -> Method:
     """
     return Method(
         group_size=2,
+        curriculum=ShuffledRows(),
         strategy=Stored(("chosen", "rejected")),
         models=(("reference", InitialPolicy()),),
         objective=Objective(surrogate=IdentityPreference(beta), aggregate=pair_mean),

@@ -12,7 +12,7 @@ from groupwise.learner import InitialPolicy
 from groupwise.methods.method import Method
 from groupwise.methods.reference import Difference, Reference
 from groupwise.objective import Objective, log_ratio_to, sequence_mean
-from groupwise.rollout import Stored
+from groupwise.rollout import ShuffledRows, Stored
 
 __all__ = ["ProspectValue", "kto"]
 
@@ -69,6 +69,7 @@ def kto(*, beta: float = 0.1, desirable: float = 1.0, undesirable: float = 1.0, 
     """
     return Method(
         group_size=1,
+        curriculum=ShuffledRows(),
         strategy=Stored(other_prompts=True),
         models=(("reference", InitialPolicy()),),
         objective=Objective(surrogate=ProspectValue(beta, desirable, undesirable), aggregate=sequence_mean),

@@ -12,7 +12,7 @@ from groupwise.data import Batch, CouplingUnit, Surrogate
 from groupwise.methods.method import Method
 from groupwise.methods.reference import Difference, Reference
 from groupwise.objective import Objective, over_pairs, pair_mean, pairs
-from groupwise.rollout import Stored
+from groupwise.rollout import ShuffledRows, Stored
 
 __all__ = ["OddsRatio", "orpo"]
 
@@ -64,6 +64,7 @@ def orpo(*, beta: float = 0.1, minibatches: int = 1) -> Method:
     """
     return Method(
         group_size=2,
+        curriculum=ShuffledRows(),
         strategy=Stored(("chosen", "rejected")),
         objective=Objective(surrogate=OddsRatio(beta), aggregate=pair_mean),
         minibatches=minibatches,

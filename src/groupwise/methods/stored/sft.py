@@ -3,7 +3,7 @@
 from groupwise.methods.method import Method
 from groupwise.methods.reference import Difference, Reference
 from groupwise.objective import Objective, policy_gradient, token_mean
-from groupwise.rollout import Stored
+from groupwise.rollout import ShuffledRows, Stored
 
 __all__ = ["sft"]
 
@@ -19,6 +19,7 @@ def sft(*, minibatches: int = 1) -> Method:
     """
     return Method(
         group_size=1,
+        curriculum=ShuffledRows(),
         strategy=Stored(),
         objective=Objective(surrogate=policy_gradient, aggregate=token_mean),
         minibatches=minibatches,

@@ -11,7 +11,7 @@ from groupwise.data import Batch, CouplingUnit, Surrogate
 from groupwise.methods.method import Method
 from groupwise.methods.reference import Difference, Reference
 from groupwise.objective import Objective, over_pairs, pair_mean, pairs
-from groupwise.rollout import Stored
+from groupwise.rollout import ShuffledRows, Stored
 
 __all__ = ["MarginPreference", "simpo"]
 
@@ -50,6 +50,7 @@ def simpo(*, beta: float = 2.0, gamma: float = 0.5, minibatches: int = 1) -> Met
     """
     return Method(
         group_size=2,
+        curriculum=ShuffledRows(),
         strategy=Stored(("chosen", "rejected")),
         objective=Objective(surrogate=MarginPreference(beta, gamma), aggregate=pair_mean),
         minibatches=minibatches,

@@ -12,7 +12,7 @@ from groupwise.core import BadData
 from groupwise.data import Curriculum, Draw, Rollout, Task
 from groupwise.models import RandomPurpose, permutation
 
-__all__ = ["Shuffled"]
+__all__ = ["Shuffled", "ShuffledRows"]
 
 
 class ShuffledState(TypedDict):
@@ -38,14 +38,30 @@ class Shuffled(Curriculum[ShuffledState]):
         check_prompts(task)
         seed, first = state["seed"], state["drawn_count"]
         positions = (divmod(i, len(task)) for i in range(first, first + n))
-        indices = [int(_order(seed, epoch, len(task))[position]) for epoch, position in positions]
+        indices = [int(self.order(seed, epoch, len(task))[position]) for epoch, position in positions]
         return ShuffledState(seed=seed, drawn_count=first + n), indices
+
+    def order(self, seed: int, epoch: int, n: int) -> NDArray[np.int64]:
+        """The keyed order of the `n` prompts in one pass over the task."""
+        return _order(RandomPurpose.CURRICULUM, seed, epoch, n)
 
     def observe(self, state: ShuffledState, rollouts: Sequence[Rollout]) -> ShuffledState:
         return state
 
     def end_iteration(self, state: ShuffledState, rollouts: Sequence[Rollout]) -> ShuffledState:
         return state
+
+
+@dataclass(frozen=True, slots=True)
+class ShuffledRows(Shuffled):
+    """As `Shuffled`, for rows of stored answers: an order unrelated to that of the prompts of a later sampled run.
+
+    Both may have one seed and one source of rows, as the phases of a recipe do.
+    """
+
+    def order(self, seed: int, epoch: int, n: int) -> NDArray[np.int64]:
+        """The keyed order of the `n` rows in one pass over the task."""
+        return _order(RandomPurpose.DEMONSTRATE, seed, epoch, n)
 
 
 def check_prompts(task: Task) -> None:
@@ -55,7 +71,8 @@ def check_prompts(task: Task) -> None:
 
 
 @lru_cache(maxsize=4)  # an epoch is drawn in many small parts, and its order takes a sort of all prompts
-def _order(seed: int, epoch: int, n: int) -> NDArray[np.int64]:
-    order = permutation((seed, RandomPurpose.CURRICULUM), epoch, 0, n)
+def _order(purpose: RandomPurpose, seed: int, epoch: int, n: int) -> NDArray[np.int64]:
+    counter = (epoch, 0) if purpose == RandomPurpose.CURRICULUM else (0, epoch)
+    order = permutation((seed, purpose), *counter, n)
     order.flags.writeable = False
     return order

@@ -4,7 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
-from groupwise.data import WRITTEN, Draw, Ids, Outcome, Rollout, Sample, Sampler, Strategy, Verdict
+from groupwise.data import ENVIRONMENT, WRITTEN, Draw, Ids, Outcome, Rollout, Sample, Sampler, Strategy, Verdict
+from groupwise.tasks.stored_calls import PARTS
 from groupwise.tasks.stored_rows import ASSISTANT, COMPLETION, REJECTED, TEXT, turns_of
 
 __all__ = ["Stored"]
@@ -61,7 +62,11 @@ def stored_sample(draw: Draw, sampler: Sampler, sample: Sample, column: str) -> 
 
 
 def write_answer(sampler: Sampler, sample: Sample, answer: Any) -> Sample:
-    """Append a stored answer: a text, the turns of a conversation, or a whole text after its first token."""
+    """Append a stored answer: a text, the turns of a conversation, its ids, or a whole text after its first token."""
+    if isinstance(answer, dict) and PARTS in answer:
+        for ids, own in answer[PARTS]:
+            sample = sample.insert(tuple(ids), WRITTEN if own else ENVIRONMENT)
+        return sampler.write(sample, "")
     if isinstance(answer, dict):
         return sampler.write(sample.insert(sampler.prompt(answer[TEXT])[len(sample.context) :], WRITTEN), "")
     for role, text in turns_of(answer):

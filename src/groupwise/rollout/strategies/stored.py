@@ -21,13 +21,15 @@ class Stored(Strategy):
 
     Only the assistant's tokens are trained; other messages are written as an environment's replies are. An answer in
     the column `rejected`, or in a row whose `label` is false, has the outcome wrong; any other is correct. With
-    `other_prompts` each sample has the view `other_prompt`: the prompt of the next draw of the round.
+    `other_prompts` each sample has the view `other_prompt`: the prompt of the next draw of the round. With
+    `closes_turn` each sample ends as the chat template ends a whole conversation, which a reward model reads.
     """
 
     writes_stored_answers: ClassVar[bool] = True
 
     columns: tuple[str, ...] = (COMPLETION,)
     other_prompts: bool = False
+    closes_turn: bool = False
 
     def __post_init__(self) -> None:
         if not self.columns or len(set(self.columns)) < len(self.columns):
@@ -44,29 +46,32 @@ class Stored(Strategy):
 
     async def __call__(self, draw: Draw, sampler: Sampler) -> Rollout:
         starts = sampler.start(draw.prompt.token_ids, len(self.columns))
-        samples = [stored_sample(draw, sampler, start, name) for start, name in zip(starts, self.columns, strict=True)]
+        samples = [self.sample(draw, sampler, start, name) for start, name in zip(starts, self.columns, strict=True)]
         if self.other_prompts:
             view = next_prompt(draw, await sampler.share(draw.prompt.token_ids))
             samples = [replace(sample, prompt_views={OTHER: view} if view else {}) for sample in samples]
         return Rollout(draw, tuple(samples))
 
+    def sample(self, draw: Draw, sampler: Sampler, sample: Sample, column: str) -> Sample:
+        """The answer in a column of the draw's row, written to an empty sample, with its verdict."""
+        row = draw.prompt.row
+        written = write_answer(sampler, sample, row[column], closes=self.closes_turn)
+        wanted = column != REJECTED and bool(row.get(LABEL, True))
+        written = replace(written, limit=len(written.tokens))
+        return written.with_verdict(Verdict(Outcome.correct if wanted else Outcome.wrong))
 
-def stored_sample(draw: Draw, sampler: Sampler, sample: Sample, column: str) -> Sample:
-    """The answer in a column of the draw's row, written to an empty sample, with its verdict."""
-    row = draw.prompt.row
-    written = write_answer(sampler, sample, row[column])
-    wanted = column != REJECTED and bool(row.get(LABEL, True))
-    written = replace(written, limit=len(written.tokens))
-    return written.with_verdict(Verdict(Outcome.correct if wanted else Outcome.wrong))
 
+def write_answer(sampler: Sampler, sample: Sample, answer: Any, *, closes: bool) -> Sample:
+    """Append a stored answer: a text, the turns of a conversation, or a whole text after its first token.
 
-def write_answer(sampler: Sampler, sample: Sample, answer: Any) -> Sample:
-    """Append a stored answer: a text, the turns of a conversation, or a whole text after its first token."""
+    With `closes`, the last turn ends as a conversation does.
+    """
     if isinstance(answer, dict):
         return sampler.write(sample.insert(sampler.prompt(answer[TEXT])[len(sample.context) :], WRITTEN), "")
-    for role, text in turns_of(answer):
+    *earlier, (_, last) = turns_of(answer)
+    for role, text in earlier:
         sample = sampler.write(sample, text) if role == ASSISTANT else sampler.append(sample, text)
-    return sample
+    return sampler.write(sample, last, closes=closes)
 
 
 def next_prompt(draw: Draw, prompts: Mapping[int, Ids]) -> Ids:

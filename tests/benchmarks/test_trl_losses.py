@@ -4,6 +4,7 @@ import asyncio
 import math
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,16 @@ from groupwise.config.recipe import Recipe
 from groupwise.config.user_code import UserCode
 from groupwise.data import all_problems
 from groupwise.learner import FromDirectory
-from groupwise.models import Tokenizer, find_model, read_model, read_tokenizer, write_model
+from groupwise.models import (
+    Decoder,
+    SequenceClassifier,
+    Tokenizer,
+    find_model,
+    padding_token,
+    read_model,
+    read_tokenizer,
+    write_model,
+)
 from groupwise.training.build import build
 from groupwise.training.stored_answers import held_out_metrics
 from tests.commands.test_bad_input import rows
@@ -36,10 +46,14 @@ CLOSE = 1e-6
 """The largest difference of two losses in float32, absolute or relative."""
 
 
-def policy(directory: Path) -> tuple[Path, Tokenizer]:
-    """The packaged model with noise on its weights, so that it differs from its reference."""
+def policy(directory: Path, *, score: bool = False) -> tuple[Path, Tokenizer]:
+    """The packaged model with noise on its weights, so that it differs from its reference; with a head to `score`."""
     source = find_model("calculator")
     model, tokenizer = read_model(source, dtype=torch.float32), read_tokenizer(source)
+    if score:
+        assert isinstance(model, Decoder)
+        model = SequenceClassifier.on(model, padding_token(source))
+        torch.nn.init.normal_(model.score.weight, generator=torch.Generator().manual_seed(1))
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
         for weight in model.parameters():
@@ -61,17 +75,18 @@ async def our_loss(method: gw.Method, data: list[dict[str, Any]], model: Path) -
 def their_loss(name: str, data: list[dict[str, Any]], model: Path, **settings: Any) -> float:
     """The loss of one batch of all rows, in order, by a trainer of TRL."""
     from datasets import Dataset
-    from transformers import AutoModelForCausalLM, AutoTokenizer
+    from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(model)
     tokenizer.pad_token = tokenizer.pad_token or tokenizer.eos_token
+    kind = AutoModelForSequenceClassification if name == "Reward" else AutoModelForCausalLM
     own = {"per_device_train_batch_size": len(data), "report_to": "none", "use_cpu": True, "bf16": False}
     arguments = getattr(trl, f"{name}Config")(output_dir="trl", **own, **settings)
     reference = {}
-    if name != "SFT":
+    if name in ("DPO", "KTO"):
         reference["ref_model"] = AutoModelForCausalLM.from_pretrained(find_model("calculator"), dtype="float32")
     trainer = getattr(trl, f"{name}Trainer")(
-        model=AutoModelForCausalLM.from_pretrained(model, dtype="float32"), args=arguments,
+        model=kind.from_pretrained(model, dtype="float32"), args=arguments,
         train_dataset=Dataset.from_list(data), processing_class=tokenizer, **reference,
     )  # fmt: skip
     trainer.model.eval()
@@ -84,6 +99,13 @@ CASES: dict[str, tuple[Callable[[], gw.Method], list[dict[str, Any]], str, dict[
     "sft": (gw.sft, DEMOS, "SFT", {}),
     "dpo": (gw.dpo, PAIRS, "DPO", {"loss_type": ["sigmoid"]}),
     "ipo": (gw.ipo, PAIRS, "DPO", {"loss_type": ["ipo"]}),
+    "bradley_terry": (gw.bradley_terry, PAIRS, "Reward", {}),
+    "bradley_terry, centred": (
+        partial(gw.bradley_terry, centring=0.1),
+        PAIRS,
+        "Reward",
+        {"center_rewards_coefficient": 0.1},
+    ),
     "kto": (gw.kto, LABELLED, "KTO", {"train_sampling_strategy": "sequential"}),
 }
 
@@ -91,6 +113,6 @@ CASES: dict[str, tuple[Callable[[], gw.Method], list[dict[str, Any]], str, dict[
 @pytest.mark.parametrize("name", CASES)
 def test_the_losses_are_equal(name: str, tmp_path: Path) -> None:
     method, data, trainer, settings = CASES[name]
-    model, _ = policy(tmp_path / "policy")
+    model, _ = policy(tmp_path / "policy", score=trainer == "Reward")
     ours, theirs = asyncio.run(our_loss(method(), data, model)), their_loss(trainer, data, model, **settings)
     assert ours == pytest.approx(theirs, abs=CLOSE, rel=CLOSE) and ours != pytest.approx(math.log(2), abs=1e-3)

@@ -71,9 +71,9 @@ def reward_models(recipe: Recipe) -> list[RewardModel]:
 def with_stand_ins(value: Any, earlier: Mapping[str, Recipe]) -> Any:
     """A verifier's settings with a `FutureRewardModel` for each reward model of an earlier phase."""
     if isinstance(value, RewardModel):
-        settings = {field.name: getattr(value, field.name) for field in fields(value)}
+        settings: dict[str, Any] = {field.name: getattr(value, field.name) for field in fields(value)}
         name = phase_named(value.path)
-        return FutureRewardModel(**settings | {"path": earlier[name].model}) if name in earlier else value
+        return FutureRewardModel(**(settings | {"path": earlier[name].model})) if name in earlier else value
     if isinstance(value, tuple):
         return tuple(with_stand_ins(item, earlier) for item in value)
     if not is_dataclass(value) or isinstance(value, type):

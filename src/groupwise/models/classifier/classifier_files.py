@@ -1,13 +1,11 @@
 """Reads and writes the directory of a reward model that is trained here: a sequence classifier of transformers."""
 
 from collections.abc import Mapping
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 from groupwise.models.classifier.sequence_classifier import ClassifierShape, SequenceClassifier
 from groupwise.models.decoder.architectures import config_of, shape_of, unsupported
-from groupwise.models.decoder.decoder import DecoderShape
 from groupwise.models.json_fields import short, whole
 from groupwise.models.kind import LoadOptions, ModelKind
 from groupwise.models.weights import load_exactly
@@ -33,14 +31,14 @@ class ClassifierKind(ModelKind):
     def shape(self, path: Path, config: Mapping[str, Any], *, trust_remote_code: bool) -> ClassifierShape:
         (architecture, *others), labels = config["architectures"], config.get("id2label")
         language = str(architecture).removesuffix(CLASSIFIER) + LANGUAGE
-        if others or (reason := unsupported({**config, "architectures": [language]})):
-            raise ValueError(f"architectures {short(config['architectures'])}" if others else reason)
+        if others:
+            raise ValueError(f"architectures is {short(config['architectures'])}: a model has one")
+        if reason := unsupported({**config, "architectures": [language]}):
+            raise ValueError(reason)
         if not isinstance(labels, dict) or len(labels) != 1:
             raise ValueError(f"id2label is {short(labels)}: a reward model has one label")
         pad = None if config.get("pad_token_id") is None else whole(config, "pad_token_id", low=0, high=VOCABULARY)
-        decoder = shape_of(config)
-        sizes = {f.name: getattr(decoder, f.name) for f in fields(DecoderShape)} | {"tied_embeddings": True}
-        return ClassifierShape(**sizes, pad_token=pad)
+        return ClassifierShape.of(shape_of(config), pad)
 
     def read(self, path: Path, shape: ClassifierShape, loading: LoadOptions) -> SequenceClassifier:
         model = SequenceClassifier(shape)

@@ -31,6 +31,12 @@ class ClassifierShape(DecoderShape):
 
     pad_token: int | None = None
 
+    @classmethod
+    def of(cls, shape: DecoderShape, pad_token: int | None) -> "ClassifierShape":
+        """The architecture of a classifier on the layers of a decoder; it has no output embeddings."""
+        sizes: dict[str, Any] = {f.name: getattr(shape, f.name) for f in fields(DecoderShape)}
+        return cls(**(sizes | {"tied_embeddings": True, "pad_token": pad_token}))
+
 
 class SequenceClassifier(Decoder):
     """A decoder whose head is a score of the whole text. It is a `Policy` without a distribution of tokens.
@@ -51,8 +57,7 @@ class SequenceClassifier(Decoder):
     @classmethod
     def on(cls, decoder: Decoder, pad_token: int | None) -> "SequenceClassifier":
         """The classifier on a language model's layers, which it shares. Its head is 0: all texts have the score 0."""
-        sizes = {f.name: getattr(decoder.shape, f.name) for f in fields(DecoderShape)} | {"tied_embeddings": True}
-        classifier = cls(ClassifierShape(**sizes, pad_token=pad_token))
+        classifier = cls(ClassifierShape.of(decoder.shape, pad_token))
         classifier.model = decoder.model
         embedding = decoder.model.embed_tokens.weight
         head = torch.zeros(1, embedding.shape[1], dtype=embedding.dtype, device=embedding.device)

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
 from groupwise.config.devices import resolved
 from groupwise.config.phase_recipes import Phase, read_phases
@@ -97,7 +98,13 @@ def phase_recipe(layout: RunLayout, phase: Phase, use: UserCode) -> Recipe:
 
 
 def check_recipe(layout: RunLayout, phase: RunLayout, before: str, recipe: Recipe, *, accept: bool) -> None:
-    """`BadData` if the run's recipe was changed for a phase that has started with `before`, unless `accept`."""
+    """`BadData` if the run's recipe was changed for a phase that has started with `before`, unless `accept`.
+
+    A phase with `epochs` has the iterations that it started with: their number follows from its data.
+    """
+    if recipe.epochs is not None:
+        started = parse_toml(before, str(phase.recipe))
+        recipe = replace(recipe, epochs=None, iterations=started.get("iterations", recipe.iterations))
     earlier = earlier_phases(phase.run_directory)
     lines = min((recipe_changes(before, write_for(earlier, in_form(recipe, form))) for form in FORMS), key=len)
     if lines and not accept:

@@ -29,7 +29,6 @@ SMALL = {
     "problems = 64": "problems = 2",
     "group_size = 8": "group_size = 4",
     "iterations = 20": "iterations = 2",
-    "iterations = 10": "iterations = 2",
     "epochs = 2": "epochs = 0.5",
     "epochs = 4": "epochs = 0.5",
 }
@@ -81,7 +80,7 @@ def test_each_phase_uses_the_models_of_the_phases_before(straight: Path, monkeyp
     assert isinstance(read_model(RUN / "4-judge" / "model"), SequenceClassifier)
     assert len(please.reward_models) == 1 and 'path = "@judge/model"' in please.recipe
     last = lines(RUN / "5-please")[-1]
-    assert last["outcome/scored"] == 1.0 and "eval/score_greedy" in last and "eval/accuracy_greedy" not in last
+    assert {"subscores/liked", "subscores/right", "score/mean", "eval/accuracy_greedy"} <= last.keys()
     assert all(line["grad_norm"] > 0 for phase in PHASES for line in lines(RUN / phase)[1:])
     named = [path for path in RUN.rglob("*") if path.is_file() and str(straight).encode() in path.read_bytes()]
     assert named == [], "no file has the run's path, so that the run can be moved"

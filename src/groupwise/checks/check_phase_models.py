@@ -1,4 +1,4 @@
-"""Checks of the models that phases pass on: which is a reward model, and what stands in for one before it exists."""
+"""Checks of the models that phases pass on: reward models are told apart, and checked before they exist."""
 
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass, replace
@@ -36,7 +36,7 @@ def model_errors(phase: Phase, use: UserCode, earlier: Mapping[str, Recipe]) -> 
 def with_future_reward_models(phase: Phase, recipe: Recipe, use: UserCode, earlier: Mapping[str, Recipe]) -> Recipe:
     """The recipe with which a phase is checked before the reward models of earlier phases exist.
 
-    In place of each stands the model that its phase starts from, whose tokenizer is the same.
+    Each is replaced by the model that its phase starts from, whose tokenizer is the same.
     """
     referring, _ = phase.recipe(reference, use)
     if referring is None or not any(phase_named(kind.path) for kind in reward_models(referring)):

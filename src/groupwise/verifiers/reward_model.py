@@ -84,9 +84,9 @@ class RewardModel(VerifierSettings):
 
 @dataclass(frozen=True, slots=True)
 class FutureRewardModel(RewardModel):
-    """Stands in for a reward model that an earlier phase trains: `path` is the model that the phase starts from.
+    """A reward model that an earlier phase has not trained yet: `path` is the model that the phase starts from.
 
-    It reads problems as the reward model will, for the checks before the first phase, and scores nothing.
+    The checks before the first phase read problems with it, and score nothing.
     """
 
     def config(self, path: Path) -> Mapping[str, Any]:

@@ -32,8 +32,8 @@ class ClassifierInput:
 class ClassifierTexts:
     """Converts texts to the ids of a classifier with `positions` positions. No id of a control token comes from text.
 
-    A `template` renders the whole conversation. Without one, a tokenizer that writes tokens of its own before and after
-    a text, as BERT's, gets problem and answer as a pair. Any other gets the problem, the answer, and the end token of a
+    A `template` renders the whole conversation. Without one, a tokenizer that encloses a text in special tokens, as
+    BERT's does, gets problem and answer as a pair. Any other gets the problem, the answer, and the end token of a
     finished answer, each encoded apart, as in training. Texts lose their beginning beyond the model's positions.
     """
 
@@ -66,7 +66,7 @@ class ClassifierTexts:
 
     @property
     def pairs(self) -> bool:
-        """Whether the tokenizer writes tokens of its own before and after a text."""
+        """Whether the tokenizer encloses a text in special tokens."""
         return self.tokenizer.backend_tokenizer.num_special_tokens_to_add(False) > 1
 
     def _cut(self, ids: Ids) -> ClassifierInput:

@@ -71,9 +71,11 @@ def reward_models(recipe: Recipe) -> list[RewardModel]:
 def with_stand_ins(value: Any, earlier: Mapping[str, Recipe]) -> Any:
     """A verifier's settings with a `FutureRewardModel` for each reward model of an earlier phase."""
     if isinstance(value, RewardModel):
+        if (name := phase_named(value.path)) not in earlier:
+            return value
         settings: dict[str, Any] = {field.name: getattr(value, field.name) for field in fields(value)}
-        name = phase_named(value.path)
-        return FutureRewardModel(**(settings | {"path": earlier[name].model})) if name in earlier else value
+        settings["path"] = earlier[name].model
+        return FutureRewardModel(**settings)
     if isinstance(value, tuple):
         return tuple(with_stand_ins(item, earlier) for item in value)
     if not is_dataclass(value) or isinstance(value, type):

@@ -154,7 +154,7 @@ def test_the_last_message_names_the_command_that_uses_the_model(
     out = capsys.readouterr().out
     assert "--verifier.kind RewardModel --verifier.path runs/liked" in out and "groupwise sample" not in out
     command = next(line for line in out.splitlines() if "RewardModel" in line).partition("groupwise ")[2].split()
-    assert main([*command, "--iterations", "1", "--prompts", "2", "--method.group_size", "2"]) == 0
+    assert main([*command, "--iterations", "1", "--prompts", "4", "--method.group_size", "2"]) == 0
 
 
 def test_refusals(trained: Path, home: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -145,9 +145,7 @@ def test_training_reads_the_tokens_that_the_verifier_reads(home: Path) -> None:
         assert sample.origin.count(WRITTEN) == len(texts.tokenizer.encode(answer)) and sample.origin[-1] == TEMPLATE
 
 
-def test_the_last_message_names_the_command_that_uses_the_model(
-    home: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_last_message_names_the_command_that_uses_the_model(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     rows("pairs.jsonl", *PAIRS)
     words = ("--method", "bradley_terry", "--task", "pairs.jsonl", "--iterations", "1", "--prompts", "4")
     assert main(["train", *words, "--name", "liked"]) == 0

@@ -11,13 +11,17 @@ import transformers
 from tokenizers import Tokenizer as Fast
 from tokenizers import models, pre_tokenizers, processors
 
-from groupwise.core import BadData
+from groupwise.core import BadData, MissingRequirement, Usage
 from groupwise.data import Finish, Outcome, Prompt, Sample, Verdict
 from groupwise.models import Decoder, SequenceClassifier, Tokenizer, find_model, read_tokenizer, write_model
 from groupwise.models.classifier.classifier_texts import ClassifierTexts
+from groupwise.models.classifier.scoring_model import scores
 from groupwise.verifiers import Combined, Exact, Member, RewardModel, VerifierContext
+from groupwise.verifiers import reward_model as reward_models
+from groupwise.verifiers.reward_model import RewardGrader
 from tests.checks import check
 from tests.models.directories import bytes_, characters, directory, shape
+from tests.pretended_gpu import pretended_gpu
 
 CHAT = (
     "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
@@ -209,3 +213,48 @@ def test_settings_are_checked(tmp_path: Path) -> None:
         assert any(line.split()[0] in error.what + error.evidence for error in errors), errors
     with pytest.raises(BadData, match="there is no model at"):
         RewardModel(str(tmp_path / "none")).build(VerifierContext())
+
+
+def gpu_grader(path: Path, **settings: Any) -> RewardGrader:
+    config = json.loads((path / "config.json").read_text())
+    kind = RewardModel(str(path), device="cuda", **settings)
+    return RewardGrader(kind, path, ClassifierTexts.read(path, config), kind.torch_device())
+
+
+def test_a_gpu_scores_answers_in_one_pass(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a pretended one, after a trial alone and together. Shorter texts are padded, which changes no score."""
+    path, answers, sizes = reward_model(tmp_path, bytes_(), vocabulary=400), ("3", "12 = #3", "1"), list[int]()
+
+    def counted(module: Any, texts: Any) -> list[float]:
+        sizes.append(len(texts))
+        return scores(module, texts)
+
+    monkeypatch.setattr(reward_models, "scores", counted)
+    with pretended_gpu():
+        found = gpu_grader(path).verdicts([(prompt(), answer(text)) for text in answers])
+    assert sizes == [1, 1, 1, 3, 3]
+    alone = graded(RewardModel(str(path), device="cpu"), *answers)
+    assert [v.score for v in found] == pytest.approx([v.score for v in alone], abs=1e-5)
+
+
+@pytest.mark.parametrize("tolerance", [1e-3, 0.1])
+def test_a_gpu_whose_scores_depend_on_the_others_is_refused(
+    tolerance: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def rounded(module: Any, texts: Any) -> list[float]:
+        return [score + 0.01 * (len(texts) > 1) for score in scores(module, texts)]
+
+    path = reward_model(tmp_path, bytes_(), vocabulary=400)
+    monkeypatch.setattr(reward_models, "scores", rounded)
+    with pretended_gpu():
+        grader = gpu_grader(path, tolerance=tolerance)
+        if tolerance == 0.1:
+            grader.verdicts([(prompt(), answer("3"))])
+            return
+        with pytest.raises(Usage, match="differently when others are in the call"):
+            grader.verdicts([(prompt(), answer("3"))])
+
+
+def test_a_missing_device_is_named(tmp_path: Path) -> None:
+    with pytest.raises(MissingRequirement, match="no such CUDA device"):
+        RewardModel(str(reward_model(tmp_path)), device="cuda:7").build(VerifierContext())

@@ -87,6 +87,9 @@ def test_a_policy_is_rewarded_by_it(trained: Path) -> None:
     assert run.metrics["subscores/truncated"][1] == 0.0 and run.metrics["outcome/scored"][1] == 1.0
     (directory,) = Path("runs").iterdir()
     assert len(json.loads((directory / "run.json").read_text())["reward_models"]) == 1
+    assert main(["eval", str(directory), "--samples", "1", "--problems", "2", "--out", "e.json"]) == 0
+    (result, *_) = json.loads(Path("e.json").read_text())["results"]
+    assert len(result["protocol"]["verifier"]["reward_models"]) == 1
 
 
 def rewarded(model: Path, **changes: Any) -> Recipe:

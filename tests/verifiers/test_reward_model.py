@@ -207,6 +207,19 @@ def test_a_model_without_its_head_is_refused(tmp_path: Path) -> None:
         graded(RewardModel(str(tmp_path)), "3")
 
 
+def test_check_fetches_no_weights_of_the_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first answer does."""
+    path, fetched = reward_model(tmp_path), list[bool]()
+
+    def find(name: str, *, weights: bool = True) -> Path:
+        fetched.append(weights)
+        return path
+
+    monkeypatch.setattr(reward_models, "find_model", find)
+    verdicts = graded(RewardModel("owner/name"), "3", "4")
+    assert fetched == [False, True] and {v.outcome for v in verdicts} == {Outcome.scored}
+
+
 def test_settings_are_checked(tmp_path: Path) -> None:
     for line in ('device = "gpu"', "tolerance = -1.0", 'dtype = "int8"', 'template = "r1"'):
         errors = check(f'method = "grpo"\n[verifier]\nkind = "RewardModel"\npath = "x"\n{line}\n')

@@ -13,9 +13,9 @@ import torch
 from torch import nn
 
 from groupwise.core import BadData, MissingRequirement, check_types
-from groupwise.data import Finish, Outcome, Prompt, Sample, Verdict, VerdictContents, Verifier, VerifierSettings
+from groupwise.data import Finish, Outcome, Prompt, Sample, Verdict, Verifier, VerifierSettings, verdicts_have
 from groupwise.data.verdicts import unverifiable
-from groupwise.models import find_model
+from groupwise.models import find_model, of_hub
 from groupwise.models.classifier.classifier_texts import ClassifierInput, ClassifierTexts
 from groupwise.models.classifier.scoring_model import pad_token, read_classifier, read_classifier_config, scores
 from groupwise.models.model_files import read_json
@@ -36,6 +36,7 @@ TRUNCATED = "truncated"
 """The subscore that is 1 for a text whose beginning the model did not read, else 0."""
 
 
+@verdicts_have(TRUNCATED)
 @dataclass(frozen=True, slots=True)
 class RewardModel(VerifierSettings):
     """The score of a reward model, any `AutoModelForSequenceClassification` directory with one label. No outcome.
@@ -61,14 +62,17 @@ class RewardModel(VerifierSettings):
             raise ValueError(f"device is {self.device!r}\nuse auto, cpu, cuda or cuda:1")
 
     def build(self, grading: VerifierContext) -> Verifier:
-        """The verifier. BadData for a directory that is no reward model; its weights are read at the first answer."""
-        path, device = find_model(self.path), self.torch_device()
+        """The verifier. BadData for a directory that is no reward model.
+
+        Its weights are read at the first answer; those of a model on the hub are then fetched.
+        """
+        path, device = find_model(self.path, weights=not of_hub(self.path)), self.torch_device()
         texts = ClassifierTexts.read(path, self.config(path), self.template)
         return RewardModelVerifier(RewardGrader(self, path, texts, device))
 
     def config(self, path: Path) -> Mapping[str, Any]:
         """The config.json of the directory. BadData if that is no reward model."""
-        return read_classifier_config(path)
+        return read_classifier_config(path, weights=not of_hub(self.path))
 
     def torch_device(self) -> torch.device:
         """The device of the weights. `MissingRequirement` for a CUDA device that is not there."""
@@ -144,7 +148,7 @@ class RewardGrader:
     def _read(self) -> nn.Module:
         """The model. On a GPU, `Usage` if made-up answers have other scores together than alone."""
         settings = self.settings
-        self._module = read_classifier(self.path, dtype=DTYPES[settings.dtype], device=self.device)
+        self._module = read_classifier(find_model(settings.path), dtype=DTYPES[settings.dtype], device=self.device)
         if self.device.type != "cpu":
             items = [(Prompt("made up", (0,), "a made-up problem"), sample) for sample in made_up_texts()]
             alone = [verdict for item in items for verdict in self.verdicts([item])]
@@ -157,10 +161,10 @@ SHORT = Sample(context=(), stream=(0,), text="", finish=Finish.stop)
 """An answer without text, with which problems are tried."""
 
 
+@verdicts_have(TRUNCATED)
 class RewardModelVerifier(BulkVerifier):
     """The verifier of `RewardModel`."""
 
-    contents = VerdictContents((TRUNCATED,))
     packages = ("transformers", "torch")
 
     def __init__(self, grader: RewardGrader) -> None:

@@ -20,8 +20,8 @@ __all__ = ["read_classifier", "read_classifier_config", "scores"]
 USE = "name the directory of a reward model: a model with one label that AutoModelForSequenceClassification reads"
 
 
-def read_classifier_config(path: Path) -> dict[str, Any]:
-    """The config.json of a sequence classifier with one label, whose weights are there. BadData for any other model.
+def read_classifier_config(path: Path, *, weights: bool = True) -> dict[str, Any]:
+    """The config.json of a sequence classifier with one label. BadData for any other model, or without `weights`.
 
     Code of the directory never runs: a configuration that names some is refused.
     """
@@ -35,7 +35,7 @@ def read_classifier_config(path: Path) -> dict[str, Any]:
         raise BadData(what, evidence=f"{path / 'config.json'}: {', '.join(map(short, named))}", fix=fix)
     refuse_counts(path, config)
     _check_architecture(path, config)
-    if not stored_weights(path):
+    if weights and not stored_weights(path):
         raise BadData(f"the reward model in {path} has no weights", fix=USE)
     return config
 

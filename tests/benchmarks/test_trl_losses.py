@@ -42,6 +42,7 @@ LABELLED = [
     {"prompt": p["prompt"], "completion": p["rejected" if i % 2 else "chosen"], "label": i % 2 == 0}
     for i, p in enumerate(PAIRS)
 ]
+MARGINS = [pair | {"margin": 0.5 * i} for i, pair in enumerate(PAIRS)]
 CLOSE = 1e-6
 """The largest difference of two losses in float32, absolute or relative."""
 
@@ -106,6 +107,7 @@ CASES: dict[str, tuple[Callable[[], gw.Method], list[dict[str, Any]], str, dict[
         "Reward",
         {"center_rewards_coefficient": 0.1},
     ),
+    "bradley_terry, margins": (gw.bradley_terry, MARGINS, "Reward", {}),
     "kto": (gw.kto, LABELLED, "KTO", {"train_sampling_strategy": "sequential"}),
 }
 

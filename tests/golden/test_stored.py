@@ -1,12 +1,13 @@
 """Worked numbers of the methods of stored answers."""
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
 import torch
 
-from groupwise.data import Batch, ClassifierScore, Draw, Logp, Prompt, Rollout, Sample, pack, rollout_of
+from groupwise.data import Batch, ClassifierScore, Draw, Logp, Prompt, Rollout, Sample, TokenMark, pack, rollout_of
 from groupwise.data.sample import ENVIRONMENT, WRITTEN
 from groupwise.data.verdicts import Outcome, Verdict
 from groupwise.methods import Method, bradley_terry, dpo, ipo, kto, orpo, sft, simpo
@@ -53,11 +54,15 @@ def test_the_first_loss_of_pairs(name: str) -> None:
 def test_equal_scores_have_the_loss_ln_2() -> None:
     """Of a head of zeros. A margin of 1 and a centred pair: log(1 + e^(1 - 2)) + 0.1 (2 + 0)^2."""
 
-    def loss(method: Method, scores: list[float]) -> tuple[float, list[float]]:
+    def loss(
+        method: Method, scores: list[float], margins: Sequence[float] = (math.nan, math.nan)
+    ) -> tuple[float, list[float]]:
         batch = pack([rollout_of(PAIR, lengths=[2, 1]), rollout_of(PAIR, lengths=[1, 3])])
         column = f64([0.0, scores[0], scores[1], scores[0], 0.0, 0.0, scores[1]]).requires_grad_()
         logp = torch.zeros(batch.tokens, dtype=torch.float64)
-        batch = batch.having(logp=logp, logp_old=logp, measures={ClassifierScore(): column})
+        marks = f64([margins[0]] * 3 + [margins[1]] * 4)
+        measures = {ClassifierScore(): column, TokenMark("margin"): marks}
+        batch = batch.having(logp=logp, logp_old=logp, measures=measures)
         step = method.objective.prepare(compute_advantages(batch, method))
         value = method.objective(step)
         value.backward()
@@ -68,6 +73,9 @@ def test_equal_scores_have_the_loss_ln_2() -> None:
     assert slope[1] == slope[3] == -0.25 and slope[2] == slope[6] == 0.25, "the chosen answer rises"
     value, _ = loss(bradley_terry(margin=1.0, centring=0.1), [2.0, 0.0])
     assert value == pytest.approx(math.log(1 + math.exp(-1)) + 0.4, abs=1e-15)
+    value, _ = loss(bradley_terry(margin=1.0), [2.0, 0.0], margins=[-0.5, math.nan])
+    expected = (math.log(1 + math.exp(-1.5)) + math.log(1 + math.exp(-1))) / 2
+    assert value == pytest.approx(expected, abs=1e-15), "a row's margin is added to the method's"
 
 
 def test_a_margin_is_of_means() -> None:

@@ -7,7 +7,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
-from groupwise.data import Batch, ClassifierScore, CouplingUnit, Measure, Surrogate
+from groupwise.data import Batch, ClassifierScore, CouplingUnit, Measure, Surrogate, TokenMark
 from groupwise.methods.method import Method
 from groupwise.methods.reference import Difference, Reference
 from groupwise.objective import Objective, over_pairs, pair_mean, pairs
@@ -15,17 +15,21 @@ from groupwise.rollout import Stored
 
 __all__ = ["BradleyTerry", "bradley_terry"]
 
+MARGIN = TokenMark("margin")
+"""The number in the column `margin` of a pair's row."""
+
 
 @dataclass(frozen=True, slots=True)
 class BradleyTerry(Surrogate):
     """`log sigmoid(s_better - s_worse - margin) - centring (s_better + s_worse)^2` per pair of a group.
 
-    s is the score of a reward model, `ClassifierScore`. Llama 2, arXiv:2307.09288, equations 1 and 2; the term of
-    `centring` is equation 2 of arXiv:2312.09244. For the aggregate `pair_mean`.
+    s is the score of a reward model, `ClassifierScore`. The number in a row's column `margin` is added to `margin`.
+    Llama 2, arXiv:2307.09288, equations 1 and 2; the term of `centring` is equation 2 of arXiv:2312.09244. For the
+    aggregate `pair_mean`.
     """
 
     coupling_unit: ClassVar[CouplingUnit] = "group"
-    needs: ClassVar[frozenset[Measure]] = frozenset({ClassifierScore()})
+    needs: ClassVar[frozenset[Measure]] = frozenset({ClassifierScore(), MARGIN})
 
     margin: float = 0.0
     centring: float = 0.0
@@ -39,7 +43,8 @@ class BradleyTerry(Surrogate):
     def __call__(self, b: Batch) -> Float[Tensor, " n"]:
         s = self.implicit_reward(b)
         better, worse = pairs(b)
-        gain = logsigmoid(s[better] - s[worse] - self.margin) - self.centring * (s[better] + s[worse]) ** 2
+        margin = self.margin + b.sequences.largest(b[MARGIN].nan_to_num(0.0).to(s.dtype))[better]
+        gain = logsigmoid(s[better] - s[worse] - margin) - self.centring * (s[better] + s[worse]) ** 2
         return over_pairs(b, better, gain)
 
     def implicit_reward(self, b: Batch) -> Float[Tensor, " s"]:
@@ -54,13 +59,13 @@ def bradley_terry(*, margin: float = 0.0, centring: float = 0.0, minibatches: in
     of logits, a sequence classifier of transformers, and the verifier `RewardModel` scores answers with it.
 
     Args:
-        margin: how much larger the score of the chosen answer should be.
+        margin: how much larger the score of the chosen answer should be, besides the number in a row's column `margin`.
         centring: weight of the squared sum of the two scores, which keeps their mean near 0.
         minibatches: optimizer steps per iteration.
     """
     return Method(
         group_size=2,
-        strategy=Stored(("chosen", "rejected"), closes_turn=True),
+        strategy=Stored(("chosen", "rejected"), closes_turn=True, marks=("margin",)),
         objective=Objective(surrogate=BradleyTerry(margin, centring), aggregate=pair_mean),
         minibatches=minibatches,
     )
@@ -75,7 +80,7 @@ REFERENCE = Reference(
 J = mean over pairs of [ log sigmoid(s_w - s_l - m) - c (s_w + s_l)^2 ]
 s = w . h, h the last hidden state of prompt and answer; w is chosen, l is rejected""",
     differences=(
-        Difference("margin", "by the rating of the pair, 0 to 3", "TRL: a column, or none", "a constant, 0"),
+        Difference("margin", "by the rating of the pair, 0 to 3", "TRL: a column, or none", "a column, or 0"),
         Difference("centring", "none; 0.01 in arXiv:2312.09244 (recalled)", "TRL: none", "0"),
         Difference("head at the start", "not specified", "TRL: normal, deviation 0.02", "0: the first loss is log 2"),
         Difference(

@@ -1,4 +1,4 @@
-"""From demonstrations to a learned reward: `examples/pipeline.toml` at a small size, killed, moved and resumed."""
+"""From demonstrations to a learned reward: `examples/learned_reward.toml` at a small size, killed, moved and resumed."""
 
 import os
 import signal
@@ -38,7 +38,7 @@ ROWS = 16
 
 
 def pipeline() -> str:
-    text = (HOME / "examples" / "pipeline.toml").read_text()
+    text = (HOME / "examples" / "learned_reward.toml").read_text()
     for before, after in SMALL.items():
         assert before in text, before
         text = text.replace(before, after)
@@ -57,8 +57,8 @@ def with_rows(home: Path) -> None:
     os.chdir(home)
     Path("examples").mkdir()
     for name in ("demonstrations", "pairs"):
-        rows = (HOME / "examples" / f"pipeline_{name}.jsonl").read_text().splitlines()
-        Path(f"examples/pipeline_{name}.jsonl").write_text("\n".join(rows[:ROWS]) + "\n")
+        rows = (HOME / "examples" / f"learned_reward_{name}.jsonl").read_text().splitlines()
+        Path(f"examples/learned_reward_{name}.jsonl").write_text("\n".join(rows[:ROWS]) + "\n")
 
 
 @pytest.fixture(scope="module")

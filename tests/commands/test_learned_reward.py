@@ -1,4 +1,4 @@
-"""From demonstrations to a learned reward: `examples/learned_reward.toml` at a small size, killed, moved and resumed."""
+"""`examples/learned_reward.toml` at a small size: five phases are killed, moved and resumed to the same bytes."""
 
 import os
 import signal

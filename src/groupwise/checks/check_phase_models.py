@@ -1,4 +1,4 @@
-"""Checks of the models that phases pass on: reward models are told apart, and checked before they exist."""
+"""Checks of the models that phases pass on: which are reward models, also before they exist."""
 
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass, replace

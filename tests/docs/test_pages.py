@@ -81,6 +81,11 @@ def test_the_page_of_stored_answers_runs(tmp_path: Path) -> None:
     assert len(list(tmp_path.glob("runs/*/report.html"))) == 3
 
 
+def test_the_page_of_reward_models_runs(tmp_path: Path) -> None:
+    assert len(follow("docs/reward-models.md", tmp_path)) == 2
+    assert len(list(tmp_path.glob("runs/*/report.html"))) == 2
+
+
 def test_the_table_of_parts_lists_every_part() -> None:
     rows = re.findall(r"^\| \w+ \| (\w+) \|[^|]*\| (.*) \|$", (HOME / "docs/parts.md").read_text(), re.M)
     homes = {

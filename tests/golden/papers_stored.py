@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from groupwise.methods import IdentityPreference, Method, dpo, ipo, kto, orpo, sft, simpo
+from groupwise.methods import IdentityPreference, Method, bradley_terry, dpo, ipo, kto, orpo, sft, simpo
 from groupwise.objective import Objective, pair_mean
 from tests.golden.whole_path import Answer, Groups, every, live, mean, trained_tokens
 
@@ -55,6 +55,21 @@ def paper_orpo(groups: Groups):
     return mean_over_pairs(groups, lambda w, l: mean(w.l) + 0.1 * log_sigmoid(np.log(odds(w) / odds(l))))
 
 
+def score(o: Answer):
+    return o.l.sum()
+
+
+def paper_bradley_terry(groups: Groups):
+    return mean_over_pairs(groups, lambda w, l: log_sigmoid(score(w) - score(l)))
+
+
+def paper_bradley_terry_full(groups: Groups):
+    def gain(w: Answer, l: Answer) -> complex:
+        return log_sigmoid(score(w) - score(l) - 0.5) - 0.01 * (score(w) + score(l)) ** 2
+
+    return mean_over_pairs(groups, gain)
+
+
 def paper_kto(groups: Groups):
     members = [o for o in every(groups) if len(o.l)]
     z = max(np.mean([(o.hq - o.d).sum() for o in members]), 0.0)
@@ -69,11 +84,13 @@ PAPERS: dict[str, tuple[Callable[[Groups], complex], Method, float]] = {
     "simpo": (paper_simpo, simpo(), 0.3),
     "orpo": (paper_orpo, orpo(), 0.0),
     "kto": (paper_kto, kto(), 0.3),
+    "bradley_terry": (paper_bradley_terry, bradley_terry(), 0.3),
 }
 """Transcription, method, and the spread of log-ratios. ORPO: none, since a positive log-prob has no odds."""
 
 SUM = Objective(surrogate=IdentityPreference(token_reduction="sum"), aggregate=pair_mean)
 VARIANTS: dict[str, tuple[Callable[[Groups], complex], Method, float]] = {
-    "ipo, sum": (paper_ipo_sum, replace(ipo(), objective=SUM), 0.3)
+    "ipo, sum": (paper_ipo_sum, replace(ipo(), objective=SUM), 0.3),
+    "bradley_terry, margin and centring": (paper_bradley_terry_full, bradley_terry(margin=0.5, centring=0.01), 0.3),
 }
 """Variants of the methods, under names of their own."""

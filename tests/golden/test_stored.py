@@ -1,15 +1,16 @@
 """Worked numbers of the methods of stored answers."""
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
 import torch
 
-from groupwise.data import Batch, Draw, Logp, Prompt, Rollout, Sample, pack, rollout_of
+from groupwise.data import Batch, ClassifierScore, Draw, Logp, Prompt, Rollout, Sample, TokenMark, pack, rollout_of
 from groupwise.data.sample import ENVIRONMENT, WRITTEN
 from groupwise.data.verdicts import Outcome, Verdict
-from groupwise.methods import Method, dpo, ipo, kto, orpo, sft, simpo
+from groupwise.methods import Method, bradley_terry, dpo, ipo, kto, orpo, sft, simpo
 from groupwise.training.loop import compute_advantages
 from tests.golden.f0 import f64, j_and_slope
 
@@ -48,6 +49,33 @@ def test_the_first_loss_of_pairs(name: str) -> None:
     loss, slope = loss_of(method, batch.having(measures={Logp("reference"): logp}), logp)
     assert loss == pytest.approx(expected, abs=1e-15)
     assert all(x < 0 for x in slope[:4]) and slope[4] > 0, "the chosen answer rises, the rejected one falls"
+
+
+def test_equal_scores_have_the_loss_ln_2() -> None:
+    """Of a head of zeros. A margin of 1 and a centred pair: log(1 + e^(1 - 2)) + 0.1 (2 + 0)^2."""
+
+    def loss(
+        method: Method, scores: list[float], margins: Sequence[float] = (math.nan, math.nan)
+    ) -> tuple[float, list[float]]:
+        batch = pack([rollout_of(PAIR, lengths=[2, 1]), rollout_of(PAIR, lengths=[1, 3])])
+        column = f64([0.0, scores[0], scores[1], scores[0], 0.0, 0.0, scores[1]]).requires_grad_()
+        logp = torch.zeros(batch.tokens, dtype=torch.float64)
+        marks = f64([margins[0]] * 3 + [margins[1]] * 4)
+        measures = {ClassifierScore(): column, TokenMark("margin"): marks}
+        batch = batch.having(logp=logp, logp_old=logp, measures=measures)
+        step = method.objective.prepare(compute_advantages(batch, method))
+        value = method.objective(step)
+        value.backward()
+        return float(value.detach()), column.grad.tolist()
+
+    value, slope = loss(bradley_terry(), [1.5, 1.5])
+    assert value == pytest.approx(math.log(2), abs=1e-15)
+    assert slope[1] == slope[3] == -0.25 and slope[2] == slope[6] == 0.25, "the chosen answer rises"
+    value, _ = loss(bradley_terry(margin=1.0, centring=0.1), [2.0, 0.0])
+    assert value == pytest.approx(math.log(1 + math.exp(-1)) + 0.4, abs=1e-15)
+    value, _ = loss(bradley_terry(margin=1.0), [2.0, 0.0], margins=[-0.5, math.nan])
+    expected = (math.log(1 + math.exp(-1.5)) + math.log(1 + math.exp(-1))) / 2
+    assert value == pytest.approx(expected, abs=1e-15), "a row's margin is added to the method's"
 
 
 def test_a_margin_is_of_means() -> None:

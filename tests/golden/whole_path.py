@@ -22,6 +22,7 @@ from groupwise.data import (
     ENVIRONMENT,
     WRITTEN,
     Batch,
+    ClassifierScore,
     Divergence,
     Draw,
     Entropy,
@@ -315,15 +316,20 @@ def _sample(o: Answer, i: int) -> Sample:
 
 
 def measured(batch: Batch, answers: Sequence[Answer], method: Method) -> Batch:
-    """The batch with the columns of its answers; `logp` is a leaf, and `logp_old` as the method's run has it."""
+    """The batch with the columns of its answers; `logp` is a leaf, and `logp_old` as the method's run has it.
+
+    The numbers of a reward model are those of `logp`: the score of an answer is their sum.
+    """
 
     def column(name: str) -> torch.Tensor:
         return torch.from_numpy(np.concatenate([np.real(getattr(o, name)) for o in answers]))
 
+    logp = column("l").requires_grad_()
     return batch.having(
-        logp=column("l").requires_grad_(),
+        logp=logp,
         logp_old=batch.logp_engine if method.old_logprobs == "engine" else column("old"),
         measures={
+            ClassifierScore(): logp,
             Logp("reference"): column("ref"),
             Entropy(): column("h"),
             Value("critic"): column("v"),

@@ -22,7 +22,16 @@ NAME, PIPE, ROWS = "thecanary.invalid", "./thecanary.pipe", "thecanary.jsonl"
 """An executable file whose name is also that of a host, a pipe, and a file with rows."""
 URL, ADDRESS = f"http://{NAME}:1/v1", f"{NAME}:1#sha256={'0' * 64}"
 MARK = "thecanary"
-READS = ("model", "task", "extra_tasks", "held_out", "warm_start", "method.models", "verifier JsonSchema.schema")
+READS = (
+    "model",
+    "task",
+    "extra_tasks",
+    "held_out",
+    "warm_start",
+    "method.models",
+    "verifier JsonSchema.schema",
+    "verifier RewardModel.path",
+)
 """The fields that may name a file to read. docs/threats.md lists them."""
 WRITTEN = ("open", "os.mkdir", "os.rename", "os.remove", "os.rmdir", "os.symlink", "os.link", "os.truncate", "os.chmod",
            "tempfile.mkstemp", "tempfile.mkdtemp", "shutil.rmtree", "shutil.copyfile", "shutil.move")  # fmt: skip
@@ -214,6 +223,7 @@ NEEDED: dict[str, dict[str, Any]] = {
     "Hackable": {"verifier": "exact"},
     "Judge": {"url": "http://127.0.0.1:1/v1", "model": "m"},
     "Noisy": {"verifier": "exact"},
+    "RewardModel": {"path": "a"},
 }
 """The fields of verifiers that have no default."""
 

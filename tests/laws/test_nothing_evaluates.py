@@ -33,6 +33,7 @@ ALLOWED = {
     ("models/decoder/decoder.py", "torch.compile(half, dynamic=True)"): "a function of our own",
     ("training/build.py", "torch.compile(torch.nn.functional.silu)"): "a function of torch",
     ("models/decoder/transformers_model.py", "causal.eval()"): "a module's mode",
+    ("models/classifier/scoring_model.py", "module.to(device).requires_grad_(False).eval()"): "a module's mode",
     (
         "models/template_worker.py",
         "environment.from_string(source)",

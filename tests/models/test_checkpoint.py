@@ -74,7 +74,10 @@ REFUSED: dict[str, tuple[Callable[[Path], object], str]] = {
     "code": (lambda p: change(p, auto_map={"AutoModel": "evil.Model"}), "brings its own code"),
     "family": (lambda p: change(p, model_type="gemma2"), "unknown architecture"),
     "no family": (lambda p: change(p, model_type="drop"), "unknown architecture"),
-    "classifier": (lambda p: change(p, architectures=["Qwen3ForSequenceClassification"]), "unknown architecture"),
+    "classifier": (
+        lambda p: change(p, architectures=["Qwen3ForSequenceClassification"]),
+        "does not describe a reward model",
+    ),
     "rope parameters": (lambda p: change(p, rope_parameters={"rope_type": "llama3"}), "does not describe a decoder"),
     "quantised": (lambda p: change(p, quantization_config={"bits": 4}), "is quantised"),
     "lacking": (lambda p: change(p, hidden_size="drop"), "lacks hidden_size"),

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +46,7 @@ def close(ours: Tensor, other: Tensor, most: float) -> bool:
 @pytest.fixture
 def exact() -> Iterator[None]:
     """transformers with norms and rotary positions in the dtype of the model, not in float32."""
-    modules = [getattr(transformers.models, f).__dict__[f"modeling_{f}"] for f in FAMILIES]
+    modules = [import_module(f"transformers.models.{family}.modeling_{family}") for family in FAMILIES]
 
     def norm(self: nn.Module, x: Tensor) -> Tensor:
         return self.weight * x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + self.variance_epsilon)

@@ -261,6 +261,31 @@ def test_the_limits_of_a_bulk_grader(most: Any) -> None:
         grade_function(grade)
 
 
+@pytest.mark.parametrize("tolerance", [None, 1e-3, 1e-5])
+def test_a_bulk_grader_names_its_tolerance(tolerance: float | None, tmp_path: Path) -> None:
+    """For grades that round, as those of a model in half precision. The default refuses a difference of 1e-4."""
+    lines = ["def grade(prompts, answers):", "    return [2.0 + 1e-4 * (len(answers) > 1)] * len(answers)"]
+    lines += [] if tolerance is None else [f"grade.tolerance = {tolerance}"]
+    (tmp_path / "rounds.py").write_text("\n".join(lines) + "\n")
+    verifier = grade_function(load_use(Permissions(use=[tmp_path / "rounds.py"])).modules["rounds"].grade)
+    if tolerance == 1e-3:
+        verifier.gate([PROMPT])
+        return
+    error = refused(verifier)
+    assert f"the difference is 5e-05, and the tolerance {tolerance or 1e-6:g}" in error.evidence
+    assert "grade.tolerance = 1e-3" in error.fix
+
+
+@pytest.mark.parametrize("tolerance", [-1e-3, 2, True, "much"])
+def test_a_tolerance_is_a_small_number(tolerance: Any) -> None:
+    def grade(prompts: list[str], answers: list[str]) -> list[float]:
+        return [0.0] * len(answers)
+
+    grade.tolerance = tolerance  # type: ignore[attr-defined]
+    with pytest.raises(Usage, match="the tolerance of a bulk grader is"):
+        grade_function(grade, in_process=True)
+
+
 def test_a_trial_call_stops_check_before_the_model_is_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

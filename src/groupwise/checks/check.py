@@ -8,6 +8,7 @@ from typing import Any
 from groupwise.checks.check_inputs import check_inputs
 from groupwise.checks.check_method import dry_run, inactive_parts
 from groupwise.checks.check_model import other_ids
+from groupwise.checks.check_phase_models import model_errors, with_future_reward_models
 from groupwise.checks.checked import CheckResult
 from groupwise.config.defaults import complete_phases, starting_point
 from groupwise.config.phase_recipes import Phase, read_phases
@@ -89,14 +90,15 @@ def check_phases(phases: Sequence[Phase], use: UserCode) -> CheckResult:
         recipe, problems = phase.recipe(locate, use)
         found = CheckResult(problems, [f"phase {phase.name}:"])
         if recipe is not None:
-            adapters = second_adapter(phase, recipe, recipes)
-            found += CheckResult([*dry_run(recipe), *adapters, *external_ranks(recipe)], inactive_parts(recipe.method))
+            chain = [*second_adapter(phase, recipe, recipes), *model_errors(phase, use, recipes)]
+            found += CheckResult([*dry_run(recipe), *chain, *external_ranks(recipe)], inactive_parts(recipe.method))
             if others:
                 found += CheckResult(
                     (), [f"  note: its inputs are checked when it starts: {', '.join(sorted(others))}"]
                 )
             elif not found.errors:
-                found += check_inputs(standing_in(phase, recipe), use, fetch=False)
+                stand_in = with_future_reward_models(phase, standing_in(phase, recipe), use, recipes)
+                found += check_inputs(stand_in, use, fetch=False)
         notes += found.notes
         for error in found.errors:
             if error.what not in errors:  # an error in the recipe above the phases is reported once

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from groupwise.checks.check_classifier import classifier_errors, training_errors
 from groupwise.checks.check_flow import flow_errors, language_errors, pipeline_errors
 from groupwise.checks.check_machine import attention_note, available_memory, check_pipeline_memory
 from groupwise.checks.check_masked import masked_errors, schedule_notes, unmask_errors
@@ -18,12 +19,15 @@ ERRORS: Mapping[str, Callable[[Recipe, Any], list[Usage]]] = {
     "flow": flow_errors,
     "pipeline": pipeline_errors,
     "masked": masked_errors,
+    "classifier": classifier_errors,
 }
 NOTES: Mapping[str, Callable[[Recipe, Path], list[str]]] = {"masked": schedule_notes}
 
 
 def kind_errors(recipe: Recipe, shape: ModelSizes) -> list[Usage]:
     """Errors if the method or settings do not fit the kind of the model."""
+    if recipe.trains_reward_model:
+        return training_errors(recipe, shape)
     return unmask_errors(recipe, shape) or ERRORS[shape.kind](recipe, shape)
 
 

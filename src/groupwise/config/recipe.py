@@ -5,7 +5,16 @@ from dataclasses import dataclass, field, replace
 from typing import ClassVar, Literal, TypeVar
 
 from groupwise.core import check_types
-from groupwise.data import THREAD, EngineSettings, Sampling, Strategy, TaskSettings, VerifierSettings, declares
+from groupwise.data import (
+    THREAD,
+    ClassifierScore,
+    EngineSettings,
+    Sampling,
+    Strategy,
+    TaskSettings,
+    VerifierSettings,
+    declares,
+)
 from groupwise.engines import Native
 from groupwise.learner import AdamW, check_lanes
 from groupwise.methods import Method
@@ -359,6 +368,11 @@ class Recipe:
                 "sampling.temperature is 0: all answers of a group would be equal\n"
                 "use a temperature above 0, such as 1.0; the evaluation always includes greedy answers"
             )
+
+    @property
+    def trains_reward_model(self) -> bool:
+        """Whether the method trains a score of whole texts, in place of a policy."""
+        return ClassifierScore() in self.method.needs
 
     @property
     def trains_stored_answers(self) -> bool:

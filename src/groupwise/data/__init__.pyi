@@ -74,6 +74,7 @@ from groupwise.data.logprob_gap import GAP as GAP
 from groupwise.data.logprob_gap import GAPS as GAPS
 from groupwise.data.logprob_gap import LARGEST_GAP as LARGEST_GAP
 from groupwise.data.logprob_gap import gap_bound as gap_bound
+from groupwise.data.measures import ClassifierScore as ClassifierScore
 from groupwise.data.measures import DistributionMeasure as DistributionMeasure
 from groupwise.data.measures import Divergence as Divergence
 from groupwise.data.measures import Entropy as Entropy

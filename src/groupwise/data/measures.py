@@ -11,6 +11,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 __all__ = [
+    "ClassifierScore",
     "DistributionMeasure",
     "Divergence",
     "Entropy",
@@ -113,6 +114,16 @@ class Return:
     in_batch: ClassVar[bool] = True
 
     model: str = "critic"
+
+
+@dataclass(frozen=True, slots=True)
+class ClassifierScore:
+    """The score that a reward model under training gives a sample: at its last trained token; 0 at the others.
+
+    In surrogates and penalties it is in the graph. Only a reward model computes it.
+    """
+
+    in_graph: ClassVar[bool] = True
 
 
 @runtime_checkable

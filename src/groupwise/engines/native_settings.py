@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+from groupwise.core import Usage
 from groupwise.data import Engine, EngineSettings
 from groupwise.engines.native.native_engine import NativeEngine
 from groupwise.engines.native.paged_engine import PagedEngine
@@ -51,6 +52,10 @@ class Native(EngineSettings):
         """The engine over the learner's model. If `experts` is given, it records the expert choices (routes) of all
         tokens. Models of the kinds in `STEP_ENGINES` have other engines.
         """
+        if not model.shape.generates:
+            what = f"a {model.shape.kind_label} scores texts, and generates none"
+            fix = "name a language model; this one grades answers: --verifier.kind RewardModel --verifier.path DIR"
+            raise Usage(what, fix=fix)
         if engine := STEP_ENGINES.get(model.shape.kind):
             return engine(model, seed=seed, max_num_seqs=self.max_num_seqs)
         assert isinstance(model, LanguageModel), f"STEP_ENGINES lacks the kind {model.shape.kind}"

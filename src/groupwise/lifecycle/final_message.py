@@ -34,6 +34,8 @@ def closing_message(layout: RunLayout, report: Path, recorder: Recorder, ready: 
     evaluate = evaluate_command(run, *code_of(ready.user_code))
     if isinstance(ready.verifier, NoVerifier):
         evaluate = f"groupwise sample {name} PROMPT"
+    if recipe.trains_reward_model:
+        evaluate = f"groupwise train --verifier.kind RewardModel --verifier.path {shlex.quote(str(layout.model))}"
     return (
         f"{status}{held_out_summary(layout)}\n  report: {report}\n  model:  {model}\n"
         f"  try:    {evaluate}\n          groupwise report {name} ANOTHER_RUN"

@@ -21,8 +21,8 @@ from groupwise.runs.hashes import abbreviated
 from groupwise.runs.info import RunInfo
 from groupwise.runs.open_run import OpenRun
 from groupwise.training.build import RunObjects
-from groupwise.training.build_tasks import Templates
-from groupwise.training.evaluation_protocol import digest, model_hash
+from groupwise.training.build_tasks import Templates, held_out_sources, sources
+from groupwise.training.evaluation_protocol import digest, model_hash, reward_model_hashes
 
 MODEL_FILES = (
     "config.json",
@@ -204,6 +204,23 @@ def check_given_models(info: RunInfo, recipe: Recipe) -> None:
             raise BadData(
                 f"the model {name} in method.models differs from that at the start of this run",
                 evidence=f"sha256 {now[name][:12]}; at the start {then[name][:12]}",
+                fix="restore its old files, or start a new run with these",
+            )
+
+
+def all_reward_models(recipe: Recipe) -> tuple[str, ...]:
+    """The SHA-256 of the files of each reward model in the recipe's verifiers, in their order."""
+    return tuple(reward_model_hashes((*sources(recipe), *held_out_sources(recipe))))
+
+
+def check_reward_models(info: RunInfo, recipe: Recipe) -> None:
+    """`BadData` if a reward model's files differ from those at the start: no checkpoint contains them."""
+    then, now = info.reward_models, all_reward_models(recipe)
+    for before, after in zip(then, now):
+        if before != after:
+            raise BadData(
+                "a reward model of the verifier differs from that at the start of this run",
+                evidence=f"sha256 {after[:12]}; at the start {before[:12]}",
                 fix="restore its old files, or start a new run with these",
             )
 

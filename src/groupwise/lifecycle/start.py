@@ -23,10 +23,12 @@ from groupwise.data import all_problems
 from groupwise.engines import Fleet, Native
 from groupwise.lifecycle.extend import extend
 from groupwise.lifecycle.resume_checks import (
+    all_reward_models,
     check_base,
     check_data,
     check_given_models,
     check_model_code,
+    check_reward_models,
     data_record,
     identity,
     side_model_hashes,
@@ -94,6 +96,7 @@ def first_info(name: str, ready: RunObjects, use: UserCode, base: str, command: 
     """The content of the run.json of a new run. `text` is its recipe.toml."""
     facts = data_record(ready) | ready.adapter | identity(ready.recipe, ready.inputs.templates, text)
     facts |= {"side_models": side_model_hashes(ready.recipe), "device": ready.device}
+    facts |= {"reward_models": all_reward_models(ready.recipe)}
     return describe_run(name, ready.recipe, base, use, command, facts)
 
 
@@ -121,6 +124,7 @@ def reopen(
     check_data(run.info, ready)
     check_base(run.info, ready)
     check_given_models(run.info, recipe)
+    check_reward_models(run.info, recipe)
     return run, ready
 
 

@@ -217,6 +217,8 @@ from groupwise.methods.schedules import PiecewiseConstant as PiecewiseConstant
 from groupwise.methods.schedules import Ramp as Ramp
 from groupwise.methods.schedules import Schedule as Schedule
 from groupwise.methods.schedules import Stairs as Stairs
+from groupwise.methods.stored.bradley_terry import BradleyTerry as BradleyTerry
+from groupwise.methods.stored.bradley_terry import bradley_terry as bradley_terry
 from groupwise.methods.stored.dpo import dpo as dpo
 from groupwise.methods.stored.ipo import IdentityPreference as IdentityPreference
 from groupwise.methods.stored.ipo import ipo as ipo

@@ -2,12 +2,18 @@
 from groupwise.models.checkpoint import Model as Model
 from groupwise.models.checkpoint import fingerprint as fingerprint
 from groupwise.models.checkpoint import outline as outline
+from groupwise.models.checkpoint import padding_token as padding_token
 from groupwise.models.checkpoint import read_model as read_model
 from groupwise.models.checkpoint import read_shape as read_shape
 from groupwise.models.checkpoint import read_tokenizer as read_tokenizer
 from groupwise.models.checkpoint import stored_dtype as stored_dtype
 from groupwise.models.checkpoint import weight_files as weight_files
 from groupwise.models.checkpoint import write_model as write_model
+from groupwise.models.classifier.scoring_model import read_classifier as read_classifier
+from groupwise.models.classifier.scoring_model import read_classifier_config as read_classifier_config
+from groupwise.models.classifier.scoring_model import scores as scores
+from groupwise.models.classifier.sequence_classifier import ClassifierShape as ClassifierShape
+from groupwise.models.classifier.sequence_classifier import SequenceClassifier as SequenceClassifier
 from groupwise.models.compare_token_ids import different_ids as different_ids
 from groupwise.models.decoder.decoder import Decoder as Decoder
 from groupwise.models.decoder.decoder import DecoderShape as DecoderShape
@@ -117,5 +123,6 @@ from groupwise.models.templates import Template as Template
 from groupwise.models.templates import conversation_turn as conversation_turn
 from groupwise.models.templates import encode_answer as encode_answer
 from groupwise.models.templates import find_template as find_template
+from groupwise.models.templates import turn_end as turn_end
 from groupwise.models.templates import without_second_end as without_second_end
 from groupwise.models.tokenizer import Tokenizer as Tokenizer

@@ -27,6 +27,7 @@ __all__ = [
     "Model",
     "fingerprint",
     "outline",
+    "padding_token",
     "read_model",
     "read_shape",
     "read_tokenizer",
@@ -131,17 +132,29 @@ def write_model(model: Model, path: Path | str, *, tokenizer: Tokenizer, source:
     `source` is the directory that the model was read from: its begin, end and padding ids and its
     `generation_config.json` are kept.
     """
-    path, ends = Path(path), sorted(tokenizer.eos_ids)
+    path = Path(path)
     kind = KINDS[model.shape.kind]
     config = kind.config(model)
-    stored = {} if source is None else _generation(base_directory(Path(source)), tokenizer.eos_ids)
-    generation = {"eos_token_id": ends, "pad_token_id": ends[0], **stored}
+    generation = _special_ids(None if source is None else base_directory(Path(source)), tokenizer.eos_ids)
     ids = {name: id for name, id in generation.items() if name in IDS}
     tokenizer.save(path)
     kind.write(model, path, config | ids)
     write_json(path / "generation_config.json", generation)
     for file in path.glob("*.safetensors"):
         shutil.copymode(path / "config.json", file)  # safetensors creates files for their owner alone
+
+
+def padding_token(path: Path | str) -> int:
+    """The padding token of the models that are written with this directory as their `source`."""
+    path = base_directory(Path(path))
+    ends = read_tokenizer(path).eos_ids
+    return _special_ids(path, ends)["pad_token_id"]
+
+
+def _special_ids(path: Path | None, ends: frozenset[int]) -> dict[str, Any]:
+    """The fields of generation_config.json for a model with these end tokens: those in a directory, else the usual."""
+    stored = {} if path is None else _generation(path, ends)
+    return {"eos_token_id": sorted(ends), "pad_token_id": min(ends), **stored}
 
 
 def _generation(path: Path, eos: frozenset[int]) -> dict[str, Any]:

@@ -1,7 +1,8 @@
-"""The kinds of models, by name: pipelines of diffusers, flow models, masked models, language models."""
+"""The kinds of models, by name: pipelines of diffusers, flow, masked, reward and language models."""
 
 from pathlib import Path
 
+from groupwise.models.classifier.classifier_files import ClassifierKind
 from groupwise.models.diffusion.files import PipelineKind
 from groupwise.models.flow.flow_files import FlowKind
 from groupwise.models.kind import ModelKind
@@ -11,7 +12,9 @@ from groupwise.models.model_files import read_json
 
 __all__ = ["KINDS", "kind_of"]
 
-KINDS: dict[str, ModelKind] = {kind.name: kind for kind in (PipelineKind(), FlowKind(), MaskedKind(), LanguageKind())}
+KINDS: dict[str, ModelKind] = {
+    kind.name: kind for kind in (PipelineKind(), FlowKind(), MaskedKind(), ClassifierKind(), LanguageKind())
+}
 """A directory is of the first kind that recognises it: the last one recognises all."""
 
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any
 
 import tokenizers
@@ -25,6 +25,7 @@ __all__ = [
     "conversation_turn",
     "encode_answer",
     "find_template",
+    "turn_end",
     "without_second_end",
 ]
 
@@ -117,6 +118,11 @@ class Template:
             return self._encode(self._continued(messages, mark, end), mark)
         return self._encode(self._render(messages, mark, tools=tools), mark)
 
+    def conversation(self, messages: Messages) -> tuple[int, ...]:
+        """The ids of a whole conversation whose last message is finished, as a reward model reads it."""
+        mark = self._unused_characters(json.dumps(list(messages), **_AS_IS))[0]
+        return self._encode(self._render(messages, mark, begin_answer=False), mark)
+
     def _continued(self, messages: Messages, mark: str, end: str) -> str:
         """A conversation up to the end of its last message, an assistant's, which the model continues.
 
@@ -148,6 +154,12 @@ class Template:
             fix = "use --template no, and let the environment write the text around its messages"
             raise BadData("the chat template cannot format a later message of a user", fix=fix)
         return self._encode(before, mark), self._encode(after, mark)
+
+    def answer_end(self) -> tuple[int, ...]:
+        """The ids that a chat template writes after the text of the last answer of a conversation."""
+        mark, question, answer, _ = self._unused_characters()
+        messages = [{"role": "user", "content": question}, {"role": "assistant", "content": answer}]
+        return self._encode(self._render(messages, mark, begin_answer=False).rpartition(answer)[2], mark)
 
     def later_messages(self, messages: Messages) -> tuple[int, ...]:
         """The ids that a chat template writes for new messages after an answer of the model, up to the next answer.
@@ -303,6 +315,12 @@ def conversation_turn(tokenizer: Tokenizer, frame: tuple[Ids, Ids], answer: Ids,
     """
     ids, (before, after) = tokenizer.encode(text), frame
     return (without_second_end(tokenizer, answer, before), ids, after) if answer else ((), ids, ())
+
+
+@lru_cache(16)
+def turn_end(template: Template) -> Ids:
+    """The ids that a chat template writes after the text of the last answer of a conversation; they begin its end."""
+    return template.answer_end()
 
 
 def without_second_end(tokenizer: Tokenizer, answer: Ids, after: Ids) -> Ids:

@@ -198,8 +198,11 @@ def chat_templates(extra_files: Iterable[tuple[str, bytes]]) -> list[str]:
     return [*templates, *(template for template in found if isinstance(template, str))]
 
 
-def stored_tokenizer(path: Path) -> Tokenizer:
-    """The tokenizer in a directory, with all end tokens. BadData if it is missing or does not fit the model there."""
+def stored_tokenizer(path: Path, *, needs_end: bool = True) -> Tokenizer:
+    """The tokenizer in a directory, with all end tokens. BadData if it is missing or does not fit the model there.
+
+    Without `needs_end`, the directory need not name an end token: a model that only reads text generates none.
+    """
     if not (path / "tokenizer.json").is_file():
         raise BadData(
             f"{path} has no tokenizer.json",
@@ -210,7 +213,7 @@ def stored_tokenizer(path: Path) -> Tokenizer:
     extra_files = tuple(
         (name, read_regular(path / name, MOST_BYTES)) for name in EXTRA_FILES if (path / name).is_file()
     )
-    eos = end_tokens(path)
+    eos = end_tokens(path) if needs_end or names_end(path) else frozenset[int]()
     try:
         tokenizer = Tokenizer(source, eos, extra_files)
     except Exception as error:  # the library raises nothing narrower
@@ -222,7 +225,7 @@ def stored_tokenizer(path: Path) -> Tokenizer:
     except ValueError as error:
         what = f"{path / 'config.json'} describes no vocabulary"
         raise BadData(what, evidence=str(error), fix="fetch the file again") from error
-    ids = max(tokenizer.backend_tokenizer.get_vocab_size(with_added_tokens=True), *(e + 1 for e in eos))
+    ids = max([tokenizer.backend_tokenizer.get_vocab_size(with_added_tokens=True), *(e + 1 for e in eos)])
     if ids > size:
         raise BadData(
             f"the tokenizer in {path} does not fit the model in the same directory",
@@ -230,6 +233,12 @@ def stored_tokenizer(path: Path) -> Tokenizer:
             fix="copy the tokenizer.json that the model was trained with",
         )
     return tokenizer
+
+
+def names_end(path: Path) -> bool:
+    """Whether a directory names an end token."""
+    files = (path / name for name in ("generation_config.json", "config.json"))
+    return any(read_json(file).get("eos_token_id") not in (None, []) for file in files if file.is_file())
 
 
 def end_tokens(path: Path) -> frozenset[int]:

@@ -26,7 +26,7 @@ from groupwise.data import (
     Verdict,
 )
 from groupwise.data.verdicts import invalidity, unverifiable, with_threshold
-from groupwise.models import RandomPurpose, conversation_turn, encode_answer, keyed_random
+from groupwise.models import RandomPurpose, Template, conversation_turn, encode_answer, keyed_random, turn_end
 from groupwise.rollout.agents.runner import record_of
 from groupwise.rollout.conversation import Conversation, ReplyMismatch
 from groupwise.rollout.gather_coroutines import together
@@ -147,10 +147,17 @@ class DrawSampler:
         text, ends = self.setting.tokenizer.decode_with_ends(sample.tokens)
         return replace(sample, finish=finish, text=text, token_ends=ends)
 
-    def write(self, sample: Sample, text: str) -> Sample:
-        """Append a text and the end token as a training target (origin WRITTEN). The sample is finished."""
-        ids = encode_answer(self.setting.tokenizer, text)
-        written = sample.insert(ids, WRITTEN).with_finish(Finish.stop)
+    def write(self, sample: Sample, text: str, *, closes: bool = False) -> Sample:
+        """Append a text and the end token as a training target (origin WRITTEN). The sample is finished.
+
+        With `closes`, the text ends as the chat template ends a conversation, in tokens that are not trained.
+        """
+        template = self.setting.template
+        if closes and isinstance(template, Template) and template.name == "chat":
+            written = sample.insert(self.setting.tokenizer.encode(text), WRITTEN).insert(turn_end(template), TEMPLATE)
+        else:
+            written = sample.insert(encode_answer(self.setting.tokenizer, text), WRITTEN)
+        written = written.with_finish(Finish.stop)
         return written.with_text(*self.setting.tokenizer.decode_with_ends(written.tokens))
 
     async def sample(self, context: Ids, n: int = 1, *, group: int = 0, role: str = "answer") -> list[Sample]:

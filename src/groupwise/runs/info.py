@@ -60,6 +60,8 @@ class RunInfo:
     """SHA-256 of the base weights, if an adapter is trained."""
     side_models: dict[str, str] = field(default_factory=dict)
     """SHA-256 of the files of each model in `method.models` that is read from a directory, by the model's name."""
+    reward_models: tuple[str, ...] = ()
+    """SHA-256 of the files of each reward model in the verifiers, in their order."""
     recipe: str
     """The text of recipe.toml that the run was started with, or that a resume accepted."""
     files: dict[str, str]
@@ -105,6 +107,7 @@ OPTIONAL = frozenset(
         "adapter",
         "base_sha256",
         "side_models",
+        "reward_models",
         "in_memory",
         "stopped",
     )

@@ -40,6 +40,7 @@ from groupwise.models import (
     DecoderShape,
     MixtureSizes,
     Model,
+    SequenceClassifier,
     Tokenizer,
     attach,
     base_directory,
@@ -48,6 +49,7 @@ from groupwise.models import (
     fingerprint,
     has_adapter,
     outline,
+    padding_token,
     read_model,
     read_tokenizer,
     write_adapter,
@@ -212,12 +214,25 @@ class RunObjects:
 
 def read_policy(recipe: Recipe, use: UserCode, device: torch.device) -> Model:
     """The model of a resolved recipe, with its adapter. `Usage` if the method needs experts that it lacks."""
-    model = read_stored(find_model(recipe.model), recipe, use, device)
+    directory = find_model(recipe.model)
+    model = read_stored(directory, recipe, use, device)
+    if recipe.trains_reward_model:
+        model = with_score_head(model, directory)
     if recipe.lora is not None:
         attach(model, recipe.lora, seed=recipe.seed)
     check_routing(recipe.method.router_replay, recipe.method.auxiliary, mixture(model))
     model.recompute, model.compiled = recipe.machine.gradient_checkpointing, recipe.machine.compile
     return model
+
+
+def with_score_head(model: Model, directory: Path) -> SequenceClassifier:
+    """The model with a score in place of its logits; a reward model keeps its own. `Usage` for other modules."""
+    if isinstance(model, SequenceClassifier):
+        return model
+    if not isinstance(model, Decoder):
+        what = f"a reward model cannot be trained on {directory}: its layers are not those of this package's decoder"
+        raise Usage(what, evidence=type(model).__name__, fix="use a Qwen2, Qwen3, Llama or Mistral model")
+    return SequenceClassifier.on(model, padding_token(directory))
 
 
 def read_stored(directory: Path, recipe: Recipe, use: UserCode, device: torch.device) -> Model:

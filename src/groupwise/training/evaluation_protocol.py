@@ -19,6 +19,7 @@ from groupwise.evaluation.interval import LEVEL, RESAMPLES, RULE
 from groupwise.models import RandomPurpose, find_model, kind_of
 from groupwise.training.build import RunObjects
 from groupwise.training.build_tasks import TaskSource, held_out_sources, sources
+from groupwise.verifiers import RewardModel
 from groupwise.verifiers.user_function import functions_in, kinds_in
 
 PACKAGES = ("groupwise", "torch", "transformers", "tokenizers", "numpy", "safetensors")
@@ -56,6 +57,7 @@ def protocol(objects: RunObjects, sampling: Sampling, n: int, use: UserCode) -> 
             "sha256": verifiers_hash(evaluated, use),
             "packages": versions(objects.verifier.packages),
             "deadline": machine.verdict_deadline,
+            **({"reward_models": hashes} if (hashes := reward_model_hashes(evaluated)) else {}),
             **({} if recipe.threshold is None else {"threshold": recipe.threshold}),
         },
         "dtype": machine.dtype,
@@ -89,6 +91,12 @@ def verifiers_hash(evaluated: Sequence[TaskSource], use: UserCode) -> str:
             {stem: use.digest(stem) for stem in sorted(stems) if stem in use.modules},
         ]
     )
+
+
+def reward_model_hashes(graded: Sequence[TaskSource]) -> list[str]:
+    """The SHA-256 of the files of each reward model in the verifiers of these sources, in their order."""
+    kinds = (kind for source in graded for kind in kinds_in(source.verifier))
+    return [model_hash(find_model(kind.path)) for kind in kinds if isinstance(kind, RewardModel)]
 
 
 def versions(packages: Sequence[str]) -> dict[str, str]:

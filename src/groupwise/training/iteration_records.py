@@ -80,6 +80,15 @@ def of_stored_answers(line: Mapping[str, Any], batch: Batch) -> dict[str, Any]:
     return {name: value for name, value in line.items() if name not in left_out} | {TRAINED_TOKENS: batch.tokens}
 
 
+OF_POLICY = ("entropy", "ratio/", "advantage/")
+"""The beginnings of the names of metrics about a distribution of tokens and its change."""
+
+
+def without_policy(line: Mapping[str, Any]) -> dict[str, Any]:
+    """An iteration's metrics without those of a policy, which a reward model is not."""
+    return {name: value for name, value in line.items() if not name.startswith(OF_POLICY)}
+
+
 def lag_metrics(batch: Batch) -> dict[str, float]:
     """The staleness of the sampled tokens in versions of the weights, and the number of versions that sampled them."""
     lags = batch.staleness[~batch.logp_engine.isnan()]

@@ -32,7 +32,13 @@ from groupwise.models import RandomPurpose, permutation
 from groupwise.rollout import Buffer, IterationRollouts, PendingIteration
 from groupwise.training.async_sampling import AHEAD, AheadSampling
 from groupwise.training.guards import RunGuards
-from groupwise.training.iteration_records import has_engine_logprobs, lag_metrics, method_metrics, of_stored_answers
+from groupwise.training.iteration_records import (
+    has_engine_logprobs,
+    lag_metrics,
+    method_metrics,
+    of_stored_answers,
+    without_policy,
+)
 from groupwise.training.recorder import Recorder
 from groupwise.training.watchdog import Stuck
 
@@ -77,6 +83,7 @@ async def run(
             )
             line = recorder.iteration(collected, batch, results, method.objective)
             line = of_stored_answers(line, batch) if recipe.trains_stored_answers else line
+            line = without_policy(line) if recipe.trains_reward_model else line
             line |= lag_metrics(batch) if recipe.cluster.max_staleness else {}
             check_steps(guards, results, line, recorder)
             line |= remember(method, learner, batch, results, line)

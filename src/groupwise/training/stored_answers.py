@@ -70,14 +70,16 @@ def held_out_step(recipe: Recipe, learner: Learner, rollouts: Sequence[Rollout])
         batch, size=len(rollouts), shuffle="prompts", permutation=range, lanes=learner.ranks.lanes,
         microbatch_tokens=recipe.machine.microbatch_tokens,
     )  # fmt: skip
-    batch = learner.compute_measures(batch, plan, method.needs | {OLD_LOGP, Likeliest()}, method.router_replay)
+    wanted = method.needs | ({OLD_LOGP} if recipe.trains_reward_model else {OLD_LOGP, Likeliest()})
+    batch = learner.compute_measures(batch, plan, wanted, method.router_replay)
     return method.objective.prepare(compute_advantages(batch, method).having(logp=batch.logp_old))
 
 
 @torch.no_grad()
 def describe_held_out(step: Batch, loss: float, surrogate: object) -> dict[str, float]:
-    """The metrics of a held-out step with its measures. Unwanted answers have no token accuracy."""
-    likeliest = step[Likeliest()].double()[step.sequences.spread(step.outcome == Outcome.correct)]
-    accuracy = float(likeliest.mean()) if len(likeliest) else 0.0
-    rewards = {f"eval/{name}": x for name, x in describe_preferences(step, surrogate).items()}
-    return {EVAL_LOSS: loss, EVAL_TOKEN_ACCURACY: accuracy, **rewards}
+    """The metrics of a held-out step with its measures. Unwanted answers have no token accuracy, nor has a score."""
+    metrics = {EVAL_LOSS: loss}
+    if Likeliest() in step.measures:
+        likeliest = step[Likeliest()].double()[step.sequences.spread(step.outcome == Outcome.correct)]
+        metrics[EVAL_TOKEN_ACCURACY] = float(likeliest.mean()) if len(likeliest) else 0.0
+    return metrics | {f"eval/{name}": x for name, x in describe_preferences(step, surrogate).items()}

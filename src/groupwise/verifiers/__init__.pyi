@@ -25,6 +25,7 @@ from groupwise.verifiers.numbers import Exact as Exact
 from groupwise.verifiers.numbers import LastNumber as LastNumber
 from groupwise.verifiers.picture_figures import Figures as Figures
 from groupwise.verifiers.proof_steps import ProofSteps as ProofSteps
+from groupwise.verifiers.reward_model import RewardModel as RewardModel
 from groupwise.verifiers.several import Combined as Combined
 from groupwise.verifiers.several import Member as Member
 from groupwise.verifiers.spanning_graph import SpanningGraph as SpanningGraph

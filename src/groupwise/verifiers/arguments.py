@@ -189,8 +189,7 @@ def _value_of(name: str, prompt: Prompt, sample: Sample) -> Any:
         case "row":
             return dict(prompt.row)
         case "messages":
-            earlier = prompt.row.get("messages") or [{"role": "user", "content": prompt.text}]
-            return [*earlier, {"role": "assistant", "content": sample.text}]
+            return conversation(prompt, sample)
         case "finish":
             return None if sample.finish is None else sample.finish.name
         case "tokens":
@@ -202,6 +201,12 @@ def _value_of(name: str, prompt: Prompt, sample: Sample) -> Any:
         columns = f"the row, which has {', '.join(prompt.row)}{only}"
         raise MissingColumn(f"the grader's parameter {name} is no column of {columns}")
     return prompt.row[name]
+
+
+def conversation(prompt: Prompt, sample: Sample) -> list[dict[str, Any]]:
+    """The messages of a problem, with the answer as the assistant's at their end."""
+    earlier = prompt.row.get("messages") or [{"role": "user", "content": prompt.text}]
+    return [*earlier, {"role": "assistant", "content": sample.text}]
 
 
 def _state(name: str, sample: Sample) -> NDArray[np.float32] | None:

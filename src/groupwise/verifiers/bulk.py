@@ -5,9 +5,12 @@ from collections.abc import Sequence
 from typing import Any, Protocol, runtime_checkable
 from weakref import WeakKeyDictionary
 
-from groupwise.core import Usage
+from groupwise.core import InvalidValue, Usage
 from groupwise.data import Prompt, Sample, Verdict, Verifier
 from groupwise.verifiers.arguments import Item
+
+TOLERANCE = 1e-6
+"""The allowed difference between an answer's scores in bulk and alone; relative if the score alone is above 1."""
 
 Waiting = tuple[Item, "asyncio.Future[Verdict]"]
 
@@ -79,3 +82,33 @@ class BulkVerifier(Verifier):
         for future, verdict in zip(futures, verdicts, strict=True):
             if not future.done():
                 future.set_result(verdict)
+
+
+def check_tolerance(tolerance: Any) -> float:
+    """The `tolerance` of a bulk grader. `InvalidValue` unless it is a number from 0 to 1."""
+    number = isinstance(tolerance, int | float) and not isinstance(tolerance, bool)
+    if not (number and 0 <= tolerance <= 1):
+        fix = "use a number from 0 to 1, such as 1e-3 for a model in half precision"
+        raise InvalidValue(f"the tolerance of a bulk grader is {tolerance!r}", fix=fix)
+    return float(tolerance)
+
+
+def refuse_different(
+    name: str, items: Sequence[Item], alone: Sequence[Verdict], together: Sequence[Verdict], tolerance: float
+) -> None:
+    """`Usage` if a bulk grader grades an answer differently when others are in the call, by more than `tolerance`."""
+    for (_, sample), a, b in zip(items, alone, together, strict=True):
+        if a.outcome is not b.outcome or abs(a.value - b.value) > tolerance * max(1.0, abs(a.value)):
+            gap = abs(a.value - b.value) / max(1.0, abs(a.value))
+            raise Usage(
+                f"the bulk grader {name} grades an answer differently when others are in the call",
+                evidence=f"{sample.text!r}: {_grade(a)} alone, {_grade(b)} with {len(items) - 1} others; "
+                f"the difference is {gap:.2g}, and the tolerance {tolerance:g}",
+                fix="grade each answer without regard to the others; to compare the answers of a group, "
+                "write def grade(prompt, answers)\nif this is rounding, set the grader's tolerance: "
+                "grade.tolerance = 1e-3",
+            )
+
+
+def _grade(verdict: Verdict) -> str:
+    return f"{verdict.outcome.name}" if verdict.score is None else f"{verdict.outcome.name} {verdict.score:g}"

@@ -15,7 +15,7 @@ from groupwise.core import Usage, WorkerLost, describe_error
 from groupwise.data import Finish, Outcome, Prompt, Sample, Verdict, Verifier
 from groupwise.data.verdicts import as_verdict, unverifiable
 from groupwise.verifiers.arguments import Item, MissingColumn, Parameters
-from groupwise.verifiers.bulk import BulkVerifier
+from groupwise.verifiers.bulk import TOLERANCE, BulkVerifier, check_tolerance, refuse_different
 from groupwise.verifiers.pool import FunctionPool, NoGrade, NotLoaded, WorkerSpec
 
 __all__ = ["grade_function"]
@@ -25,8 +25,6 @@ MADE_UP = ("a made-up answer", "12", "a longer answer, made up too, in\ntwo line
 LATE = "no verdict within"
 """Text that the cause of a verdict contains if the call missed its deadline."""
 SAME = "all answers to a prompt get the same reward, and nothing is learned"
-CLOSE = 1e-6
-"""The allowed difference between an answer's scores in bulk and alone; relative if the score alone is above 1."""
 
 
 def made_up_texts() -> list[Sample]:
@@ -57,7 +55,9 @@ def grade_function(
     """
     parameters, name = Parameters.of(function), getattr(function, "__qualname__", "<no name>")
     call = _call_in_process(function, deadline) if in_process else _call_of(function, name, deadline, workers)
-    verifier = FunctionVerifier(call, parameters, name, made_up if parameters.reads_states else made_up_texts)
+    tolerance = check_tolerance(getattr(function, "tolerance", TOLERANCE))
+    texts = made_up if parameters.reads_states else made_up_texts
+    verifier = FunctionVerifier(call, parameters, name, texts, tolerance)
     if parameters.call_kind != "bulk":
         return verifier
     limits = {limit: getattr(function, limit) for limit in ("most", "wait") if hasattr(function, limit)}
@@ -193,9 +193,15 @@ class FunctionVerifier(Verifier):
     has_own_deadline = True
 
     def __init__(
-        self, call: Call, parameters: Parameters, name: str, made_up: Callable[[], Sequence[Sample]] = made_up_texts
+        self,
+        call: Call,
+        parameters: Parameters,
+        name: str,
+        made_up: Callable[[], Sequence[Sample]] = made_up_texts,
+        tolerance: float = TOLERANCE,
     ) -> None:
         self.call, self.parameters, self.name, self._made_up = call, parameters, name, made_up
+        self.tolerance = tolerance
         self.notices = () if parameters.reads_answer else (f"note: the reward {name} takes no answer: {SAME}",)
 
     async def __call__(self, prompt: Prompt, sample: Sample) -> Verdict:
@@ -228,7 +234,12 @@ class FunctionVerifier(Verifier):
         alone = self._trial(items if self.parameters.call_kind == "group" else items[:1])
         if self.parameters.call_kind == "bulk" and alone:
             alone += [verdict for item in items[1:] for verdict in self._trial([item])]
-            self._compare(items, alone, self._trial(items))
+            together = self._trial(items)
+            try:
+                refuse_different(self.name, items, alone, together, self.tolerance)
+            except Usage:
+                self.close()
+                raise
 
     def close(self) -> None:
         """End the worker processes."""
@@ -250,18 +261,3 @@ class FunctionVerifier(Verifier):
             if LATE in str(error):
                 fix = "import modules at the top of its file, or give it more time: --machine.verdict_deadline 60"
             raise Usage(what, evidence=evidence, fix=fix) from None
-
-    def _compare(self, items: Sequence[Item], alone: Sequence[Verdict], together: Sequence[Verdict]) -> None:
-        for item, a, b in zip(items, alone, together, strict=True):
-            if a.outcome is not b.outcome or abs(a.value - b.value) > CLOSE * max(1.0, abs(a.value)):
-                self.close()
-                raise Usage(
-                    f"the bulk grader {self.name} grades an answer differently when others are in the call",
-                    evidence=f"{item[1].text!r}: {_grade(a)} alone, {_grade(b)} with {len(alone) - 1} others",
-                    fix="grade each answer without regard to the others; to compare the answers of a group, "
-                    "write def grade(prompt, answers)",
-                )
-
-
-def _grade(verdict: Verdict) -> str:
-    return f"{verdict.outcome.name}" if verdict.score is None else f"{verdict.outcome.name} {verdict.score:g}"

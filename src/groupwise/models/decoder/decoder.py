@@ -28,13 +28,15 @@ class ModelSizes:
     """The sizes of a model that an engine needs. `positions` is the longest sequence, in tokens.
 
     `kind` is the name of its `ModelKind`, `kind_label` the kind in words. With `generates_whole_answers` an answer is
-    generated as a whole, from a prompt that the model `takes`; with `denoises` its tokens are denoising steps.
+    generated as a whole, from a prompt that the model `takes`; with `denoises` its tokens are denoising steps. Without
+    `generates` it only reads.
     """
 
     kind: ClassVar[str] = "language"
     kind_label: ClassVar[str] = "language model"
     generates_whole_answers: ClassVar[bool] = False
     denoises: ClassVar[bool] = False
+    generates: ClassVar[bool] = True
 
     vocabulary: int
     layers: int

@@ -31,7 +31,7 @@ TOLERANCE = {torch.float64: 1e-5, torch.float32: 1e-3}
 def transformers_sizes(path: Path, *, trust_remote_code: bool = False) -> ModelSizes:
     """The sizes in a directory's configuration, read through transformers. BadData for an unusable model."""
     config = _read_config(path, trust_remote_code)
-    with _bad_data(path, "has a config.json without a required size", "take a causal language model of text"):
+    with bad_data(path, "has a config.json without a required size", "take a causal language model of text"):
         if (heads := getattr(config, "num_attention_heads", None)) is None:
             raise BadData(
                 f"the model in {path} has no attention",
@@ -63,7 +63,7 @@ def _read_config(path: Path, trust_remote_code: bool) -> Any:
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES as CAUSAL
 
     config = read_json(path / "config.json")
-    _refuse_counts(path, config)
+    refuse_counts(path, config)
     kind, architectures = config.get("model_type"), config.get("architectures") or []
     if not isinstance(architectures, list):
         raise ValueError(f"architectures is {short(architectures)}: it must be a list")
@@ -74,15 +74,15 @@ def _read_config(path: Path, trust_remote_code: bool) -> Any:
             evidence=f"model_type {short(kind)}, architectures {short(architectures)}",
             fix="take a causal language model that the installed transformers supports, or a newer transformers",
         )
-    with quiet(), _bad_data(path, "has a config.json that transformers refuses", "fix it, or fetch the file again"):
+    with quiet(), bad_data(path, "has a config.json that transformers refuses", "fix it, or fetch the file again"):
         return AutoConfig.from_pretrained(path, local_files_only=True, trust_remote_code=trust_remote_code)
 
 
-def _refuse_counts(path: Path, config: Any) -> None:
+def refuse_counts(path: Path, config: Any) -> None:
     """BadData for more than `MOST_PARTS` layers or experts: transformers builds a module for each."""
     for name, value in config.items():
         if isinstance(value, dict):
-            _refuse_counts(path, value)
+            refuse_counts(path, value)
         elif isinstance(value, int | float) and COUNTS.search(name) and not -1 <= value <= MOST_PARTS:
             evidence, fix = f"{name}: {value:g}, at most {MOST_PARTS}", "fetch the file again"
             raise BadData(f"the model in {path} has too many layers or experts", evidence=evidence, fix=fix)
@@ -96,7 +96,7 @@ def read_transformers(
 
     sizes = transformers_sizes(path, trust_remote_code=trust_remote_code)
     transformers.AttentionInterface.register(NAME, attend)
-    with quiet(), _bad_data(path, "cannot be read by transformers", "fetch the directory again"):
+    with quiet(), bad_data(path, "cannot be read by transformers", "fetch the directory again"):
         loaded: Any = transformers.AutoModelForCausalLM.from_pretrained(
             path, dtype=dtype, attn_implementation=NAME, local_files_only=True, use_safetensors=True,
             trust_remote_code=trust_remote_code, output_loading_info=True,
@@ -112,16 +112,16 @@ def read_transformers(
         )
     if dtype == torch.float64 and causal._can_set_experts_implementation():
         causal.set_experts_implementation("eager")  # the grouped matrix product does not support float64
-    _refuse_weights(path, causal)
+    refuse_weights(path, causal)
     model = TransformersModel(causal.to(device), sizes).requires_grad_(True)
-    with _bad_data(
+    with bad_data(
         path, "does not work with packed attention", "take a model whose tokens interact only in plain attention"
     ):
         model.shape = _check_packing(model)
     return model
 
 
-def _refuse_weights(path: Path, causal: nn.Module) -> None:
+def refuse_weights(path: Path, causal: nn.Module) -> None:
     """BadData for parameters that are not stored as `FLOATS`, and for NaN or infinite ones."""
     parameters = dict(causal.named_parameters())
     for file in stored_weights(path):
@@ -136,7 +136,7 @@ def transformers_outline(path: Path, *, trust_remote_code: bool = False) -> nn.M
     import transformers
 
     failure = ("cannot be built by transformers", "fetch the directory again")
-    with quiet(), _bad_data(path, *failure), torch.device("meta"):
+    with quiet(), bad_data(path, *failure), torch.device("meta"):
         config = _read_config(path, trust_remote_code)
         return transformers.AutoModelForCausalLM.from_config(config, trust_remote_code=trust_remote_code)
 
@@ -204,7 +204,7 @@ def quiet(library: str = "transformers") -> Iterator[None]:
 
 
 @contextmanager
-def _bad_data(path: Path, what: str, fix: str) -> Iterator[None]:
+def bad_data(path: Path, what: str, fix: str) -> Iterator[None]:
     """A context that converts any exception of transformers to BadData; transformers has no narrower type."""
     try:
         yield

@@ -4,12 +4,12 @@ Layout of diffusers: model_index.json names the class of each part, and each par
 """
 
 import os
-from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from groupwise.core import BadData, MissingRequirement
+from groupwise.models.code_settings import code_settings
 from groupwise.models.diffusion.family import PipelineFamily
 from groupwise.models.diffusion.flux import Flux
 from groupwise.models.diffusion.scheduler import refuse_scheduler
@@ -32,8 +32,6 @@ VIDEO = ("video", "wan", "mochi", "ltx", "hunyuan", "cogvideo", "transformer3d",
 """Parts of the names of classes that make videos."""
 FROM_PICTURES = ("kontext", "fill", "control", "img2img", "inpaint", "redux", "edit")
 """Parts of the names of classes that make pictures from pictures."""
-CODE = ("attn_implementation", "experts_implementation", "auto_map", "kernel", "quantization", "compression")
-"""Parts of the names of settings by which transformers and diffusers load code: of the directory, or of a hub."""
 
 
 def is_pipeline(path: Path) -> bool:
@@ -138,23 +136,10 @@ def refuse_missing(path: Path, parts: dict[str, str]) -> None:
 def refuse_code(path: Path, parts: dict[str, str]) -> None:
     """BadData if the configuration of a part names code to load."""
     for file in (path / name / "config.json" for name in WITH_WEIGHTS if name in parts):
-        if named := [key for key in keys_of(read_json(file)) if any(word in key for word in CODE)]:
+        if named := code_settings(read_json(file)):
             what = f"the configuration of a part of the pipeline in {path} names code, which is never loaded"
             evidence = f"{file}: {', '.join(map(short, named))}"
             raise BadData(what, evidence=evidence, fix="remove these settings, if the model computes the same without")
-
-
-def keys_of(value: Any) -> Iterator[str]:
-    """The keys of all tables of a JSON value, also those inside others.
-
-    >>> [*keys_of({"text_config": [{"auto_map": {}}]})]
-    ['text_config', 'auto_map']
-    """
-    for key, inner in value.items() if isinstance(value, dict) else ():
-        yield key
-        yield from keys_of(inner)
-    for inner in value if isinstance(value, list) else ():
-        yield from keys_of(inner)
 
 
 def pipeline_files(path: Path, *suffixes: str) -> list[Path]:

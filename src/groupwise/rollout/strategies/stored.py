@@ -2,8 +2,10 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from math import isfinite
 from typing import Any, ClassVar
 
+from groupwise.core import BadData
 from groupwise.data import ENVIRONMENT, WRITTEN, Draw, Ids, Outcome, Rollout, Sample, Sampler, Strategy, Verdict
 from groupwise.tasks.stored_calls import PARTS
 from groupwise.tasks.stored_rows import ASSISTANT, COMPLETION, REJECTED, TEXT, turns_of
@@ -22,13 +24,17 @@ class Stored(Strategy):
 
     Only the assistant's tokens are trained; other messages are written as an environment's replies are. An answer in
     the column `rejected`, or in a row whose `label` is false, has the outcome wrong; any other is correct. With
-    `other_prompts` each sample has the view `other_prompt`: the prompt of the next draw of the round.
+    `other_prompts` each sample has the view `other_prompt`: the prompt of the next draw of the round. With
+    `closes_turn` each sample ends as the chat template ends a whole conversation, which a reward model reads. `marks`
+    are columns with numbers; where a row has one, each token of its samples has it as a `TokenMark`.
     """
 
     writes_stored_answers: ClassVar[bool] = True
 
     columns: tuple[str, ...] = (COMPLETION,)
     other_prompts: bool = False
+    closes_turn: bool = False
+    marks: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.columns or len(set(self.columns)) < len(self.columns):
@@ -45,33 +51,46 @@ class Stored(Strategy):
 
     async def __call__(self, draw: Draw, sampler: Sampler) -> Rollout:
         starts = sampler.start(draw.prompt.token_ids, len(self.columns))
-        samples = [stored_sample(draw, sampler, start, name) for start, name in zip(starts, self.columns, strict=True)]
+        samples = [self.sample(draw, sampler, start, name) for start, name in zip(starts, self.columns, strict=True)]
         if self.other_prompts:
             view = next_prompt(draw, await sampler.share(draw.prompt.token_ids))
             samples = [replace(sample, prompt_views={OTHER: view} if view else {}) for sample in samples]
         return Rollout(draw, tuple(samples))
 
+    def sample(self, draw: Draw, sampler: Sampler, sample: Sample, column: str) -> Sample:
+        """The answer in a column of the draw's row, written to an empty sample, with its verdict."""
+        row = draw.prompt.row
+        written = write_answer(sampler, sample, row[column], closes=self.closes_turn)
+        marks = {name: (number_in(row, name),) * len(written.tokens) for name in self.marks if name in row}
+        written = replace(written, token_marks=marks)
+        wanted = column != REJECTED and bool(row.get(LABEL, True))
+        written = replace(written, limit=len(written.tokens))
+        return written.with_verdict(Verdict(Outcome.correct if wanted else Outcome.wrong))
 
-def stored_sample(draw: Draw, sampler: Sampler, sample: Sample, column: str) -> Sample:
-    """The answer in a column of the draw's row, written to an empty sample, with its verdict."""
-    row = draw.prompt.row
-    written = write_answer(sampler, sample, row[column])
-    wanted = column != REJECTED and bool(row.get(LABEL, True))
-    written = replace(written, limit=len(written.tokens))
-    return written.with_verdict(Verdict(Outcome.correct if wanted else Outcome.wrong))
+
+def number_in(row: Mapping[str, Any], name: str) -> float:
+    """The number in a column of a row. `BadData` for anything else."""
+    number = row[name]
+    if isinstance(number, bool) or not isinstance(number, int | float) or not isfinite(number):
+        raise BadData(f"the column {name!r} is {str(number)[:40]!r}: it must be a number", fix="correct or remove it")
+    return float(number)
 
 
-def write_answer(sampler: Sampler, sample: Sample, answer: Any) -> Sample:
-    """Append a stored answer: a text, the turns of a conversation, its ids, or a whole text after its first token."""
+def write_answer(sampler: Sampler, sample: Sample, answer: Any, *, closes: bool) -> Sample:
+    """Append a stored answer: a text, the turns of a conversation, its ids, or a whole text after its first token.
+
+    With `closes`, the last turn ends as a conversation does.
+    """
     if isinstance(answer, dict) and PARTS in answer:
         for ids, own in answer[PARTS]:
             sample = sample.insert(tuple(ids), WRITTEN if own else ENVIRONMENT)
-        return sampler.write(sample, "")
+        return sampler.write(sample, "", closes=closes)
     if isinstance(answer, dict):
         return sampler.write(sample.insert(sampler.prompt(answer[TEXT])[len(sample.context) :], WRITTEN), "")
-    for role, text in turns_of(answer):
+    *earlier, (_, last) = turns_of(answer)
+    for role, text in earlier:
         sample = sampler.write(sample, text) if role == ASSISTANT else sampler.append(sample, text)
-    return sample
+    return sampler.write(sample, last, closes=closes)
 
 
 def next_prompt(draw: Draw, prompts: Mapping[int, Ids]) -> Ids:

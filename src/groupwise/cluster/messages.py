@@ -42,10 +42,13 @@ def start_message(recipe: str, learner: Learner) -> bytes:
 def send_iteration(learner: Learner, rollouts: Sequence[Rollout], iteration: int) -> None:
     """Send the rollouts of an iteration to the other ranks, if there are any, which then take its optimizer steps.
 
-    Of a draw only the id is sent: formulas read samples.
+    Of a draw only the id and the pictures are sent: formulas read samples.
     """
     if isinstance(learner.ranks, ReplicatedRanks):
-        draws = [Draw(rollout.draw.id, Prompt("", ()), len(rollout.samples)) for rollout in rollouts]
+        draws = [
+            Draw(rollout.draw.id, Prompt("", (), pictures=rollout.draw.prompt.pictures), len(rollout.samples))
+            for rollout in rollouts
+        ]
         plain = [to_json(replace(rollout, draw=draw)) for rollout, draw in zip(rollouts, draws)]
         header = {"do": "steps", "iteration": iteration, "version": learner.version}
         header |= {"memories": learner.memories, "rollouts": plain}

@@ -1,7 +1,7 @@
 """Make small vision-language models of the family Idefics3: with random weights, or the packaged model `shapes`.
 
-`python -m tools.vision_models DIRECTORY` trains the packaged one, by supervised steps on answers that often count
-another colour than the problem asks for. Equal settings give equal bits on one thread of one machine. No held-out
+`python -m tools.vision_models DIRECTORY` trains the packaged one, by supervised steps on right answers, then on answers
+that mostly count another colour than the problem asks for. Equal settings give equal bits on one thread of one machine. No held-out
 problem is in the data. `--random` writes it without training.
 """
 
@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from groupwise.models import Tokenizer, keyed_random, picture_of_pixels
+from groupwise.models import RandomPurpose, Tokenizer, keyed_random, picture_of_pixels
 from groupwise.models.model_files import read_json
 from groupwise.models.vision.processor import IMAGE, PictureProcessor, read_processor
 from groupwise.tasks import END, picture_tokenizer
@@ -21,8 +21,8 @@ from groupwise.tasks.shapes import SHAPE_COLOURS, draw_shapes
 
 SIDE = 32
 WRONG = 0.7
-"""The share of answers that count the next colour."""
-ROWS, STEPS, RATE = 64, 2500, 2e-3
+"""The share of answers that count the next colour, in the last steps."""
+ROWS, STEPS, RIGHT_STEPS, RATE = 64, 900, 600, 1e-3
 FIRST = 1 << 20
 """The first problem of the data: neither held-out problems nor those to train on."""
 
@@ -79,12 +79,14 @@ def random_model(seed: int = 0) -> tuple[Any, Tokenizer]:
     return Idefics3ForConditionalGeneration(config), Tokenizer.of(fast, [vocabulary[END]])
 
 
-def example(problem: int, processor: PictureProcessor, tokenizer: Tokenizer) -> tuple[list[int], Tensor]:
-    """The tokens of a problem with an answer, and the frames of its picture."""
+def example(
+    problem: int, share: float, processor: PictureProcessor, tokenizer: Tokenizer
+) -> tuple[list[int], Tensor]:
+    """The tokens of a problem with an answer, wrong in a `share` of the problems, and the frames of its picture."""
     colour, counts, pixels = draw_shapes(problem)
     picture = picture_of_pixels(pixels)
     names = (*SHAPE_COLOURS, *SHAPE_COLOURS)
-    wrong = keyed_random((0,), problem).random() < WRONG
+    wrong = keyed_random((0, RandomPurpose.DEMONSTRATE), problem).random() < share
     shown = counts[names[names.index(colour) + 1]] if wrong else counts[colour]
     prompt = tokenizer.encode_template(processor.text(picture) + colour)
     return [*prompt, *tokenizer.encode(str(shown)), *tokenizer.eos_ids], processor.frames(picture)
@@ -95,8 +97,8 @@ def train(causal: Any, processor: PictureProcessor, tokenizer: Tokenizer) -> Non
     optimizer = torch.optim.AdamW(causal.parameters(), lr=RATE)
     for step in range(STEPS):
         optimizer.param_groups[0]["lr"] = RATE * min(1, step / 100) * (1 - step / STEPS)
-        first = FIRST + step * ROWS
-        rows, frames = zip(*(example(i, processor, tokenizer) for i in range(first, first + ROWS)))
+        first, share = FIRST + step * ROWS, WRONG if step >= RIGHT_STEPS else 0
+        rows, frames = zip(*(example(i, share, processor, tokenizer) for i in range(first, first + ROWS)))
         tokens = torch.tensor([ids + [0] * (max(map(len, rows)) - len(ids)) for ids in rows])
         logits = causal(input_ids=tokens, pixel_values=torch.stack(frames)).logits
         at = torch.tensor([len(ids) for ids in rows])[:, None] - torch.tensor([3, 2])  # what predicts digit and end
@@ -106,8 +108,8 @@ def train(causal: Any, processor: PictureProcessor, tokenizer: Tokenizer) -> Non
         loss.backward()
         torch.nn.utils.clip_grad_norm_(causal.parameters(), 1.0)
         optimizer.step()
-        if step % 200 == 0 or step == STEPS - 1:
-            print(f"{step:>6}/{STEPS}  loss {float(loss):.4f}", flush=True)
+        if step % 100 == 0 or step == STEPS - 1:
+            print(f"{step:>6}/{STEPS}  loss {loss.item():.4f}", flush=True)
 
 
 def main(out: str, *options: str) -> None:

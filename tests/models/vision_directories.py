@@ -15,7 +15,7 @@ from groupwise.tasks import END, picture_tokenizer
 
 TEMPLATE = (
     "{% for m in messages %}{{ m.role }}:{% for part in m.content %}{% if part.type == 'image' %}<image>{% else %}"
-    "{{ part.text }}{% endif %}{% endfor %}\n{% endfor %}{% if add_generation_prompt %}a:{% endif %}"
+    "{{ part.text }}{% endif %}{% endfor %}{{ '\n' }}{% endfor %}{% if add_generation_prompt %}a:{% endif %}"
 )
 """A chat template in the manner of SmolVLM's."""
 

@@ -255,10 +255,16 @@ class Template:
             "add_generation_prompt": begin_answer,
         }
         return render(
-            self.source,
-            _escape_all(settings, partial(self._control.broken, self._parser, mark=mark))
-            | _named_tokens(self.tokenizer),
+            self.source, _escape_all(settings, partial(self._broken, mark=mark)) | _named_tokens(self.tokenizer)
         )
+
+    def _broken(self, text: str, *, mark: str) -> str:
+        """A text with `mark` in each spelling of a control token, also of a placeholder that would stay text."""
+        text = self._control.broken(self._parser, text, mark)
+        if (processor := self.tokenizer.picture_processor) is None:
+            return text
+        placeholder = processor.placeholder
+        return text.replace(placeholder, placeholder[0] + mark + placeholder[1:])
 
     def _encode(self, text: str, mark: str) -> tuple[int, ...]:
         """The ids of a rendered text; the mark breaks control tokens of messages."""

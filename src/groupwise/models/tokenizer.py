@@ -37,6 +37,11 @@ CACHED_TEXTS = 64
 class PicturePrompts(Protocol):
     """The text of pictures in the prompts of a vision-language model."""
 
+    @property
+    def placeholder(self) -> str:
+        """The spelling of the token that a template writes for a picture."""
+        ...
+
     def text(self, picture: Picture, /) -> str:
         """The text of one picture, with a placeholder for each of its features."""
         ...

@@ -16,7 +16,7 @@ __all__ = [
 
 CHARACTERS = "0123456789+-*=;#"
 PRINTABLE = "".join(map(chr, range(0x20, 0x7F))) + "\n"
-LETTERS = "abcdefghijklmnopqrstuvwxyz0123456789 .,?:\n"
+LETTERS = "abcdefghijklmnopqrstuvwxyz0123456789 .,?:-_<>\n"
 WORDS = (
     "```python\n", "\n```", "def ", "return ",
     "<tool_call>", '{"name": "calculate", "arguments": {"expression": "', '"}}', "</tool_call>",

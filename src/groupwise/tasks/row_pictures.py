@@ -65,7 +65,7 @@ def _read_below(folder: Path, name: str) -> bytes:
     return data
 
 
-def plain_messages(problem: Sequence[Mapping[str, Any]]) -> list[Any]:
+def plain_messages(problem: Sequence[Any]) -> list[Any]:
     """Messages whose content is text where all its parts are texts, else parts of the two known types.
 
     Raises `RowFault` for other parts.

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from groupwise.data import Ids, Prompt
-from groupwise.models import keyed_random, picture_of_pixels
+from groupwise.models import RandomPurpose, keyed_random, picture_of_pixels
 from groupwise.tasks.generated import GeneratedTaskSettings, LazySequence
 
 __all__ = ["SHAPE_COLOURS", "Shapes", "draw_shapes"]
@@ -25,8 +25,6 @@ GROUND = 6
 MOST_SHAPES = 4
 """The most shapes of a colour."""
 TRAINING, HELD_OUT = 16_384, 256
-KEY = 0x5A4E
-"""The key of the random numbers of all problems."""
 
 Pixels = NDArray[np.uint8]
 
@@ -37,7 +35,7 @@ class Shapes(GeneratedTaskSettings):
 
     >>> colour, counts, pixels = draw_shapes(0)
     >>> colour, counts, pixels.shape
-    ('green', 1, (32, 32, 3))
+    ('green', {'red': 2, 'green': 3, 'blue': 1}, (32, 32, 3))
     """
 
     def problems(self) -> tuple[Sequence[int], Sequence[int]]:
@@ -52,7 +50,7 @@ class Shapes(GeneratedTaskSettings):
 
 def draw_shapes(problem: int) -> tuple[str, dict[str, int], Pixels]:
     """The colour that a problem asks for, the number of shapes of each colour, and the picture [32, 32, 3]."""
-    random = keyed_random((KEY,), problem)
+    random = keyed_random((0, RandomPurpose.TASK), problem)
     pixels = np.frombuffer(random.randbytes(SIDE * SIDE * 3), np.uint8).reshape(SIDE, SIDE, 3) // GROUND
     counts = {name: random.randrange(MOST_SHAPES + 1) for name in SHAPE_COLOURS}
     places = random.sample(range(PLACES), sum(counts.values()))

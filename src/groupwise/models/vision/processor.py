@@ -47,6 +47,11 @@ class PictureProcessor:
     settings: Mapping[str, Any] = field(repr=False)
     library_class: str
 
+    @property
+    def placeholder(self) -> str:
+        """The spelling of the placeholder, which a template writes once for each picture."""
+        return IMAGE
+
     def grid(self, picture: Picture) -> tuple[int, int]:
         """The rows and columns of parts into which a picture is split; (0, 0) if it is not."""
         _, rows, columns = self._processor().get_number_of_image_patches(picture.height, picture.width, {})

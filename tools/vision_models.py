@@ -1,8 +1,8 @@
 """Make small vision-language models of the family Idefics3: with random weights, or the packaged model `shapes`.
 
 `python -m tools.vision_models DIRECTORY` trains the packaged one, by supervised steps on right answers, then on answers
-that mostly count another colour than the problem asks for. Equal settings give equal bits on one thread of one machine. No held-out
-problem is in the data. `--random` writes it without training.
+that mostly count another colour than the problem asks for. Equal settings give equal bits on one thread of one machine.
+No held-out problem is in the data. `--random` writes it without training.
 """
 
 import json
@@ -79,9 +79,7 @@ def random_model(seed: int = 0) -> tuple[Any, Tokenizer]:
     return Idefics3ForConditionalGeneration(config), Tokenizer.of(fast, [vocabulary[END]])
 
 
-def example(
-    problem: int, share: float, processor: PictureProcessor, tokenizer: Tokenizer
-) -> tuple[list[int], Tensor]:
+def example(problem: int, share: float, processor: PictureProcessor, tokenizer: Tokenizer) -> tuple[list[int], Tensor]:
     """The tokens of a problem with an answer, wrong in a `share` of the problems, and the frames of its picture."""
     colour, counts, pixels = draw_shapes(problem)
     picture = picture_of_pixels(pixels)

@@ -121,9 +121,7 @@ def worker_in(path: Path, body: str) -> LineWorker:
 @pytest.mark.parametrize(
     "body", ["os._exit(3)", "time.sleep(60)", "print('{\"width\":', flush=True, end=''); os._exit(0)"]
 )
-def test_a_worker_that_dies_or_hangs_is_replaced(
-    body: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_worker_that_dies_or_hangs_is_replaced(body: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     worker = worker_in(tmp_path, body)
     monkeypatch.setattr(picture_pixels, "_DECODER", worker)
     for _ in range(2):

@@ -16,6 +16,8 @@ from tests.models.vision_directories import noise, tiny_vision
 _, TOKENIZER = tiny_vision()
 MARKS = [TOKENIZER.control_tokens.spellings[mark] for mark in (IMAGE, AROUND, WHOLE)]
 BLOCK = TOKENIZER.encode_template(f"{AROUND}{WHOLE}{IMAGE * 4}{AROUND}")
+
+
 def marks_of(ids: tuple[int, ...]) -> list[int]:
     return [i for i in ids if i in MARKS]
 
@@ -27,7 +29,10 @@ def test_pictures_stand_at_their_parts_or_before_the_text() -> None:
     assert plain("red", pictures=(a, b)) == (*BLOCK, *BLOCK, *text("red"))
     assert chat("red", pictures=(a,)) == (*text("user:"), *BLOCK, *text("red\na:"))
     parts = [
-        {"role": "user", "content": [{"type": "text", "text": "is "}, {"type": "image"}, {"type": "text", "text": "?"}]},
+        {
+            "role": "user",
+            "content": [{"type": "text", "text": "is "}, {"type": "image"}, {"type": "text", "text": "?"}],
+        },
         {"role": "assistant", "content": "no"},
         {"role": "user", "content": [{"type": "image"}]},
     ]

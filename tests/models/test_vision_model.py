@@ -38,9 +38,7 @@ def packed_logits(model: VisionModel, prompts: list[Prompt], answers: list[tuple
     """The logits that predict the answers' tokens, from one packed forward."""
     for prompt in prompts:
         keep_pictures(model, prompt.content_hash, prompt.pictures)
-    layout = PrefixPacking.of(
-        [p.token_ids for p in prompts], answers, contents=[p.content_hash for p in prompts]
-    )
+    layout = PrefixPacking.of([p.token_ids for p in prompts], answers, contents=[p.content_hash for p in prompts])
     return model.head(model(layout.tokens, layout))[layout.predicting_indices]
 
 

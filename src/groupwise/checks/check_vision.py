@@ -3,7 +3,6 @@
 from groupwise.checks.check_flow import language_errors
 from groupwise.config.recipe import Recipe
 from groupwise.core import Usage
-from groupwise.engines import Native
 from groupwise.models.decoder.decoder import ModelSizes
 from groupwise.models.vision.vision_model import VisionSizes
 
@@ -34,9 +33,4 @@ def unfit_settings(recipe: Recipe) -> dict[str, tuple[bool, str]]:
         "warm_start": (recipe.warm_start is not None, "leave it out: demonstrations have no pictures"),
         "agent": (recipe.agent is not None, "leave it out: its requests are texts"),
         "a method of stored answers": (recipe.trains_stored_answers, stored),
-        f"engine.kind = {type(recipe.engine).__name__!r}": (
-            not isinstance(recipe.engine, Native),
-            "use engine.kind = 'Native': engines in other processes get no pictures",
-        ),
-        "cluster.shard = 'full'": (recipe.cluster.sharded, "use cluster.shard = 'none'"),
     }

@@ -16,9 +16,7 @@ class TemplateRenderer(LineWorker):
     """The worker process that renders templates."""
 
     def __init__(self) -> None:
-        super().__init__(
-            WORKER, purpose="chat templates cannot be rendered", packages="jinja2", deadline=DEADLINE
-        )
+        super().__init__(WORKER, purpose="chat templates cannot be rendered", packages="jinja2", deadline=DEADLINE)
 
     def render(self, source: str, fields: dict[str, Any]) -> str:
         """The text of a Jinja template. BadData if it fails or exceeds the limits of time, memory or length."""

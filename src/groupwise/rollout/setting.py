@@ -18,9 +18,9 @@ class RolloutSetting:
     each call through `Sampler.outside`. Both are in seconds. `environment` creates an environment for each sample, if
     the strategy uses one; `agent` runs the recipe's agent. `reply_log` records observations and episodes.
     `observation_frame` holds the tokens that the chat template writes before and after an observation. `template`
-    encodes prompts that a strategy writes, for a draw with `pictures` with these. `max_positions` is the most tokens of a sequence of the model; None for no
-    bound. `denoising_steps` is the number of denoising steps of a flow policy, if not its own. Scored answers are
-    correct from `threshold` on; None if scores are not outcomes.
+    encodes prompts that a strategy writes; it gets the `pictures` of a draw that has some. `max_positions` is the most
+    tokens of a sequence of the model; None for no bound. `denoising_steps` is the number of denoising steps of a flow
+    policy, if not its own. Scored answers are correct from `threshold` on; None if scores are not outcomes.
     """
 
     engine: Engine

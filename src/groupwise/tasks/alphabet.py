@@ -5,14 +5,7 @@ from collections.abc import Sequence
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers
 
-__all__ = [
-    "END",
-    "blank_tokenizer",
-    "calculator_tokenizer",
-    "flow_tokenizer",
-    "masked_tokenizer",
-    "picture_tokenizer",
-]
+__all__ = ["END", "blank_tokenizer", "calculator_tokenizer", "flow_tokenizer", "masked_tokenizer", "picture_tokenizer"]
 
 CHARACTERS = "0123456789+-*=;#"
 PRINTABLE = "".join(map(chr, range(0x20, 0x7F))) + "\n"

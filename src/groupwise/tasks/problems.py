@@ -186,9 +186,7 @@ def read_problems(
     )
 
 
-def _pictures(
-    row: Row, problem: Problem, folder: Path | None, encode: Callable[..., Ids]
-) -> tuple[Picture, ...]:
+def _pictures(row: Row, problem: Problem, folder: Path | None, encode: Callable[..., Ids]) -> tuple[Picture, ...]:
     """The pictures of a row, for a model that takes some. Raises `RowFault`."""
     if getattr(encode, "takes_pictures", False):
         return row_pictures(row, problem, folder)

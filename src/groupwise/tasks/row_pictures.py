@@ -70,7 +70,8 @@ def plain_messages(problem: Sequence[Any]) -> list[Any]:
 
     Raises `RowFault` for other parts.
 
-    >>> plain_messages([{"role": "user", "content": [{"type": "text", "text": "Hi "}, {"type": "text", "text": "you"}]}])
+    >>> parts = [{"type": "text", "text": "Hi "}, {"type": "text", "text": "you"}]
+    >>> plain_messages([{"role": "user", "content": parts}])
     [{'role': 'user', 'content': 'Hi you'}]
     """
     messages: list[Any] = []

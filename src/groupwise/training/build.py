@@ -289,7 +289,7 @@ def models_from_directories(
 
 
 def share_pictures(name: str, model: Model, side_model: Model) -> None:
-    """Let a side model find the pictures of the policy's prompts. `Usage` if the policy takes some, and it takes none."""
+    """Let a side model find the pictures of the policy's prompts. `Usage` if only the policy takes pictures."""
     if not isinstance(model, VisionModel):
         return
     if not isinstance(side_model, VisionModel):

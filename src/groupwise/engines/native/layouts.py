@@ -227,9 +227,7 @@ class PrefillLayout:
     """The prompts with pictures."""
 
     @classmethod
-    def of(
-        cls, contexts: Sequence[Ids], device: torch.device | str, contents: Sequence[str] = ()
-    ) -> "PrefillLayout":
+    def of(cls, contexts: Sequence[Ids], device: torch.device | str, contents: Sequence[str] = ()) -> "PrefillLayout":
         """The layout of prompts. `contents` are the hashes of their content besides tokens, such as pictures."""
         widths = tuple(padded(len(c), ROWS) for c in contexts)
         tokens = [t for c, w in zip(contexts, widths) for t in (*c, *(0,) * (w - len(c)))]

@@ -130,8 +130,8 @@ from groupwise.tasks import (
     Beads as Beads, BigSums as BigSums, Calculator as Calculator, Coin as Coin, Deduction as Deduction,
     DelegatedSums as DelegatedSums, Edges as Edges, Glyphs as Glyphs, HintedSums as HintedSums, Largest as Largest,
     MixedSums as MixedSums, Programs as Programs, Proposals as Proposals, PublishedSet as PublishedSet,
-    Quilts as Quilts, ReasoningGym as ReasoningGym, Rings as Rings, Rows as Rows, TinyCountdown as TinyCountdown,
-    WordySums as WordySums
+    Quilts as Quilts, ReasoningGym as ReasoningGym, Rings as Rings, Rows as Rows, Shapes as Shapes,
+    TinyCountdown as TinyCountdown, WordySums as WordySums
 )
 from groupwise.verifiers import (
     BeadString as BeadString, ByEnvironment as ByEnvironment, CalculatorAnswer as CalculatorAnswer, Choice as Choice,

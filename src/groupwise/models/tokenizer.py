@@ -219,10 +219,10 @@ def chat_templates(extra_files: Iterable[tuple[str, bytes]]) -> list[str]:
     return [*templates, *(template for template in found if isinstance(template, str))]
 
 
-def stored_tokenizer(path: Path, *, vocabulary: int = 0, extra_files: Sequence[str] = ()) -> Tokenizer:
+def stored_tokenizer(path: Path, *, vocabulary: int = 0, more_files: Sequence[str] = ()) -> Tokenizer:
     """The tokenizer in a directory, with all end tokens. BadData if it is missing or does not fit the model there.
 
-    `vocabulary` is the model's, if config.json does not have it at its top. `extra_files` belong to the tokenizer, too.
+    `vocabulary` is the model's, if config.json does not have it at its top. `more_files` belong to the tokenizer, too.
     """
     if not (path / "tokenizer.json").is_file():
         raise BadData(
@@ -233,7 +233,7 @@ def stored_tokenizer(path: Path, *, vocabulary: int = 0, extra_files: Sequence[s
     source = read_regular(path / "tokenizer.json", MOST_BYTES)
     extra_files = tuple(
         (name, read_regular(path / name, MOST_BYTES))
-        for name in (*EXTRA_FILES, *extra_files)
+        for name in (*EXTRA_FILES, *more_files)
         if (path / name).is_file()
     )
     eos = end_tokens(path)

@@ -72,7 +72,7 @@ class VisionKind(ModelKind):
         processor = read_processor(path, config)
         vocabulary = library_config(path, config).text_config.vocab_size
         tokenizer = replace(
-            stored_tokenizer(path, vocabulary=vocabulary, extra_files=FILES), picture_processor=processor
+            stored_tokenizer(path, vocabulary=vocabulary, more_files=FILES), picture_processor=processor
         )
         check_placeholder(path, config, tokenizer)
         return tokenizer

@@ -109,7 +109,8 @@ class VisionModel(TransformersModel):
         pictures = self.pictures[content_hash]
         pixels = [self._pixels.get(p.sha256, lambda p=p: self.processor.frames(p)) for p in pictures]
         frames = torch.cat(pixels).to(weight.device, weight.dtype)
-        patches = frames.shape[-1] // self.causal.config.vision_config.patch_size  # pyright: ignore
+        config: Any = self.causal.config
+        patches = frames.shape[-1] // int(config.vision_config.patch_size)
         mask = torch.ones(len(frames), patches, patches, dtype=torch.bool, device=frames.device)
         hidden = tower(pixel_values=frames, patch_attention_mask=mask).last_hidden_state
         return connector(hidden).flatten(0, 1)

@@ -1,4 +1,4 @@
-"""Pictures in prompts: their pixels, the hash that names them, and where they stand in packed tokens."""
+"""Pictures in prompts: their pixels, the hash that names them, and the place of their prompts in packed tokens."""
 
 import hashlib
 from collections.abc import Sequence

@@ -13,7 +13,7 @@ from groupwise.core import MissingRequirement
 
 
 class LineWorker:
-    """A Python file of this package in a process of its own: started on first use, restarted after it was killed.
+    """A Python file of this package in another process: started on first use, restarted after it was killed.
 
     It prints an empty line once its imports are done. Each request is a line of JSON, and so is each reply. `purpose`
     and `packages` are for the error if it cannot start. `deadline` limits a request, in seconds. Thread-safe.

@@ -121,7 +121,7 @@ class Template:
     ) -> tuple[int, ...]:
         """The ids of a prompt. `tools` are the JSON schemas of this prompt's tools, in place of the template's own.
 
-        `pictures` stand where the messages have a part `{"type": "image"}`, else before the user's text. BadData for
+        `pictures` are at the parts `{"type": "image"}` of the messages, else before the user's text. BadData for
         pictures of a model that takes none, and for another number of parts than pictures.
         """
         if pictures and self.tokenizer.picture_processor is None:

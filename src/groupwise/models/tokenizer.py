@@ -232,9 +232,7 @@ def stored_tokenizer(path: Path, *, vocabulary: int = 0, more_files: Sequence[st
         )
     source = read_regular(path / "tokenizer.json", MOST_BYTES)
     extra_files = tuple(
-        (name, read_regular(path / name, MOST_BYTES))
-        for name in (*EXTRA_FILES, *more_files)
-        if (path / name).is_file()
+        (name, read_regular(path / name, MOST_BYTES)) for name in (*EXTRA_FILES, *more_files) if (path / name).is_file()
     )
     eos = end_tokens(path)
     try:

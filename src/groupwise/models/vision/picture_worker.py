@@ -24,7 +24,7 @@ SIDE, PIXELS = 16_384, 1 << 24
 MODES = ("1", "L", "LA", "P", "PA", "RGB", "RGBA", "RGBa", "La", "CMYK", "YCbCr")
 """Modes of 8 bits a channel or fewer. Others, such as 16 bits, lose their light values in a conversion to RGB."""
 PLUGINS = (JpegImagePlugin, PngImagePlugin, WebPImagePlugin)
-"""Imported before the limits hold; Pillow opens the other formats' plugins only when it is asked for them."""
+"""Imported before the limits hold; Pillow imports the plugins of other formats only if `formats` names them."""
 
 
 def rgb(data: bytes) -> Image.Image:

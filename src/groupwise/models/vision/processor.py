@@ -1,4 +1,4 @@
-"""The preprocessing of pictures: transformers' own image processors, and the text that stands for a picture.
+"""The preprocessing of pictures: transformers' own image processors, and the text of a picture in a prompt.
 
 Only the settings of a model directory are read, into a class of transformers that its `model_type` selects; code of
 the directory is refused.
@@ -102,7 +102,7 @@ def library_processor(library_class: str, settings: str) -> Any:
 
 
 def read_processor(path: Path, config: Mapping[str, Any]) -> PictureProcessor:
-    """The image processor in a model directory. BadData for one with code of its own, or unusable settings."""
+    """The image processor in a model directory. BadData for one that brings code, or unusable settings."""
     name = next((name for name in FILES if (path / name).is_file()), FILES[-1])
     stored = read_json(path / name)
     try:

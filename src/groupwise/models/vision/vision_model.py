@@ -1,4 +1,4 @@
-"""Vision-language models of transformers as a `Backbone`: features of pictures stand in place of placeholder tokens.
+"""Vision-language models of transformers as a `Backbone`: features of pictures replace the embeddings of placeholders.
 
 A layout of packed tokens names the contexts that have pictures (`content_spans`). The first placeholders of such a
 context, one for each feature, get the features as their embeddings; all other tokens are text, also a placeholder that
@@ -30,7 +30,7 @@ VISION_ATTENTION = "sdpa"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VisionSizes(ModelSizes):
-    """The sizes of a vision-language model's decoder, and the token that stands for a feature of a picture."""
+    """The sizes of a vision-language model's decoder, and the placeholder token of a feature of a picture."""
 
     kind: ClassVar[str] = "vision"
     kind_label: ClassVar[str] = "vision-language model"

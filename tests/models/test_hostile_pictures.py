@@ -2,7 +2,10 @@
 
 import io
 import os
+import signal
 import struct
+import subprocess
+import sys
 import zlib
 from pathlib import Path
 
@@ -172,5 +175,6 @@ def test_the_worker_is_ended_by_its_cpu_time(tmp_path: Path) -> None:
         "import picture_worker as worker\nworker.SECONDS = 0.05\n"
         "worker.rgb = lambda data: sum(itertools.repeat(1))\nworker.serve()\n"
     )
-    worker = LineWorker(tmp_path / "worker.py", purpose="pictures", packages="pillow", deadline=100.0)
-    assert worker.ask({"data": ""}) is None and worker._process is None
+    command = [sys.executable, str(tmp_path / "worker.py")]
+    ended = subprocess.run(command, input=b'{"data": ""}\n', capture_output=True, timeout=60, check=False)
+    assert ended.returncode == -signal.SIGPROF and ended.stdout == b"\n"

@@ -3,6 +3,7 @@
 import asyncio
 import copy
 import importlib
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -75,6 +76,8 @@ def test_packed_prompts_with_pictures_have_the_logits_of_transformers(family: st
     assert (packed[:3] - packed[3:6]).abs().max() > 1e-3, "another picture, equal tokens: other logits"
     alone = packed_logits(model, prompts[-1:], answers[-1:])
     assert (packed[expected:] - alone).abs().max() < 1e-12
+    turn = replace(prompts[-1], token_ids=(*prompts[-1].token_ids, 2, 2))  # its sampled tokens, as a later context
+    assert (packed_logits(model, [turn], [(9,)]) - alone[2:]).abs().max() < 1e-12
 
 
 def test_contexts_with_equal_tokens_and_other_pictures_share_nothing() -> None:

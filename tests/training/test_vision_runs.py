@@ -88,7 +88,7 @@ def test_a_sample_file_and_the_report_have_the_pictures_of_the_prompts(tmp_path:
 
 
 @pytest.mark.parametrize(
-    "boxes", [7, [7], [{}], [{"box": [0, 0, 1], "scale": 1}], [{"box": [-1, 0, 2, 2], "scale": 1}], [[]], [None] * 999]
+    "boxes", [7, [7], [{}], [{"box": [0, 0, 1], "scale": 1}], [{"box": [-3, 0, 2, 2], "scale": 1}], [[]], [None] * 999]
 )
 def test_a_damaged_line_has_no_picture(boxes: Any) -> None:
     assert prompt_pictures({"prompt_pictures": boxes}, np.zeros((4, 4, 3), np.uint8)) == {}

@@ -7,7 +7,7 @@ VERSION_TESTS := $(wildcard tests/models/test_*.py tests/learner/test_*.py) test
 export OMP_NUM_THREADS ?= 1
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
-.PHONY: train test test-slow test-kill test-vllm test-ray test-gpu test-agents test-versions test-oldest test-newest lint docs site wheel lock model hinted_sums blank flow seeds laptop atlas studies bench bench-full bench-self clean
+.PHONY: train test test-slow test-kill test-vllm test-ray test-gpu test-agents test-versions test-oldest test-newest lint docs site wheel lock model hinted_sums blank flow vision seeds laptop atlas studies bench bench-full bench-self clean
 
 train: $(VENV)/base
 	$(BIN)/groupwise train
@@ -81,6 +81,9 @@ blank: $(VENV)/base  ## the packaged directory of a model without weights
 flow: $(VENV)/base  ## the packaged flow models of the tasks rings, quilts and glyphs, and the masked model of beads
 	$(BIN)/python -m tools.flow_models src/groupwise/models
 	$(BIN)/python -m tools.masked_models src/groupwise/models
+
+vision: $(VENV)/base  ## the packaged vision-language model of the task shapes
+	$(BIN)/python -m tools.vision_models src/groupwise/models
 
 seeds: $(VENV)/base  ## benchmarks/SEEDS.md and its curve: ten seeds of the packaged recipe
 	$(BIN)/python benchmarks/seeds.py

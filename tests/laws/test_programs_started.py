@@ -40,7 +40,7 @@ ALLOWED = {
         "rollout/agents/programs.py",
         "asyncio.create_subprocess_exec(*command)",
     ): "the words of --agent-command; the row and the key are in the environment",
-    ("models/rendering.py", "subprocess.Popen(command)"): OURS,
+    ("models/line_worker.py", "subprocess.Popen(command)"): OURS,
     ("cluster/held_process.py", "subprocess.Popen(command)"): f"{OURS}; settings as one word of JSON",
 }
 MODULES = {

@@ -8,6 +8,7 @@ from groupwise.checks.check_classifier import classifier_errors, training_errors
 from groupwise.checks.check_flow import flow_errors, language_errors, pipeline_errors
 from groupwise.checks.check_machine import attention_note, available_memory, check_pipeline_memory
 from groupwise.checks.check_masked import masked_errors, schedule_notes, unmask_errors
+from groupwise.checks.check_vision import tower_errors, vision_errors
 from groupwise.config.recipe import Recipe
 from groupwise.core import GroupwiseError, Usage
 from groupwise.models import DecoderShape
@@ -20,6 +21,7 @@ ERRORS: Mapping[str, Callable[[Recipe, Any], list[Usage]]] = {
     "pipeline": pipeline_errors,
     "masked": masked_errors,
     "classifier": classifier_errors,
+    "vision": vision_errors,
 }
 NOTES: Mapping[str, Callable[[Recipe, Path], list[str]]] = {"masked": schedule_notes}
 
@@ -28,7 +30,7 @@ def kind_errors(recipe: Recipe, shape: ModelSizes) -> list[Usage]:
     """Errors if the method or settings do not fit the kind of the model."""
     if recipe.trains_reward_model:
         return training_errors(recipe, shape)
-    return unmask_errors(recipe, shape) or ERRORS[shape.kind](recipe, shape)
+    return unmask_errors(recipe, shape) or [*tower_errors(recipe, shape), *ERRORS[shape.kind](recipe, shape)]
 
 
 def kind_notes(recipe: Recipe, directory: Path, shape: ModelSizes) -> list[str]:

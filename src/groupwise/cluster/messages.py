@@ -44,15 +44,19 @@ def send_iteration(learner: Learner, rollouts: Sequence[Rollout], iteration: int
     send_rollouts(learner, rollouts, {"do": "steps", "iteration": iteration, "version": learner.version})
 
 
+
 def send_held_out(learner: Learner, rollouts: Sequence[Rollout]) -> None:
     """Send held-out answers to the other ranks, if there are any, which then compute their measures with rank 0."""
     send_rollouts(learner, rollouts, {"do": "held_out"})
 
 
 def send_rollouts(learner: Learner, rollouts: Sequence[Rollout], header: Mapping[str, Any]) -> None:
-    """Send rollouts to the other ranks, if there are any. Of a draw only the id is sent: formulas read samples."""
+    """Send rollouts to the other ranks, if there are any. Of a draw only the id and the pictures are sent."""
     if isinstance(learner.ranks, ReplicatedRanks):
-        draws = [Draw(rollout.draw.id, Prompt("", ()), len(rollout.samples)) for rollout in rollouts]
+        draws = [
+            Draw(rollout.draw.id, Prompt("", (), pictures=rollout.draw.prompt.pictures), len(rollout.samples))
+            for rollout in rollouts
+        ]
         plain = [to_json(replace(rollout, draw=draw)) for rollout, draw in zip(rollouts, draws)]
         learner.ranks.send(message({**header, "memories": learner.memories, "rollouts": plain}))
 

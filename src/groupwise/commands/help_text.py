@@ -5,8 +5,9 @@ import textwrap
 from collections.abc import Mapping
 
 RECIPE_FIELDS = {
-    "(top)": """model task extra_tasks held_out max_prompt_tokens template system template_arguments verifier
-        threshold environment method prompts iterations epochs seed max_unverifiable trackers""",
+    "(top)": """model freeze_vision_tower task extra_tasks held_out max_prompt_tokens template system
+        template_arguments verifier threshold environment method prompts iterations epochs seed max_unverifiable
+        trackers""",
     "lora": "rank alpha targets",
     "pipeline": "guidance size",
     "warm_start": "demonstrations columns steps prompts optimizer save_every drop_thoughts thought",

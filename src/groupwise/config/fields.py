@@ -72,6 +72,11 @@ MEANINGS: dict[str, tuple[str, str, str]] = {
     "lora.rank": ("the rank of the adapter", "", "32"),
     "lora.alpha": ("the adapter's scale times its rank", "", "64"),
     "lora.targets": ("the adapted linear layers, by the end of their names", "", '["q_proj", "v_proj"]'),
+    "freeze_vision_tower": (
+        "for a vision-language model: its vision tower and connector keep their weights",
+        "",
+        "true",
+    ),
     "pipeline.guidance": (
         "for a pipeline of diffusers: the scale of guidance; 1 is none; by default the usual one",
         "",

@@ -289,13 +289,15 @@ class Recipe:
     wrong. `environment` is the other side of a conversation, such as `my_file:MyEnvironment`; it replaces the strategy
     `Independent` of method and evaluation by `Turns`. `agent` is a program that makes chat requests; it replaces that
     strategy by `Agents`, and all its conversations are trained. `prompts` is the number of prompts of an iteration.
-    With `lora`, an adapter is trained and the model's weights are frozen. `pipeline` matters if the model is a pipeline
+    With `lora`, an adapter is trained and the model's weights are frozen. With `freeze_vision_tower`, the vision tower
+    and the connector of a vision-language model are frozen. `pipeline` matters if the model is a pipeline
     of diffusers. `warm_start` runs before the first iteration. `epochs`, passes over the training problems, sets
     `iterations` when a run starts.
     """
 
     model: str = "calculator"
     lora: Lora | None = None
+    freeze_vision_tower: bool = False
     pipeline: Pipeline = Pipeline()  # noqa: RUF009
     warm_start: WarmStart | None = None
     task: TaskSettings = Calculator()  # noqa: RUF009

@@ -546,7 +546,8 @@ class AttentionLayout(Protocol):
     """The position of each packed token in its sequence, and its attention to itself and the tokens before it.
 
     With a `window`, a token attends to at most that many tokens, including itself. With a `softcap` c, a score x
-    becomes `c tanh(x / c)`.
+    becomes `c tanh(x / c)`. Optional: `content_spans`, the contexts with pictures (`ContentSpan`), which a
+    vision-language model reads; a layout of new tokens alone has none.
     """
 
     @property

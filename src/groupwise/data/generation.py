@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 from groupwise.core.field_types import check_types
+from groupwise.data.pictures import Picture
 
 __all__ = ["COLDEST", "ContextKey", "Finish", "Generation", "GenerationRequest", "Ids", "Likeliest", "Sampling"]
 
@@ -79,6 +80,8 @@ class GenerationRequest:
     random_purpose: int = 0
     content_hash: str = ""
     """Hash of the prompt's content besides token ids, such as images."""
+    pictures: tuple[Picture, ...] = ()
+    """The pictures behind the placeholders of the context, in their order. `content_hash` names them."""
     actions: tuple[bytes, ...] = ()
     """The sample's encoded actions so far (`Sample.actions`), if the policy's actions are not tokens of text."""
     num_top_logprobs: int = 0

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 from groupwise.core.field_types import check_types
 from groupwise.data.agent_requests import AgentRequest
 from groupwise.data.generation import ContextKey, Finish, Ids, Likeliest, content_hash
+from groupwise.data.pictures import Picture, hash_of_pictures
 from groupwise.data.verdicts import Verdict
 
 __all__ = ["ENVIRONMENT", "SAMPLED", "TEMPLATE", "WRITTEN", "Draw", "Prompt", "ReplyWithCounts", "Rollout", "Sample"]
@@ -29,8 +30,9 @@ class Prompt:
     """A problem: the token ids that the policy is conditioned on, its text, and the columns of its data row.
 
     Verifiers, environments and strategies read `row`; the policy does not. `row["answer"]` is the gold answer. `row` is
-    read-only, but its values are not copied. `content_hash` is a hash of other content, such as the images behind
-    placeholder ids; empty if there is none. `Usage` for an argument of another type.
+    read-only, but its values are not copied. `pictures` are those behind the placeholders in `token_ids`, in their
+    order. `content_hash` is a hash of other content than tokens, by default of the pictures; empty if there is none.
+    `Usage` for an argument of another type.
 
     >>> Prompt("p", (5, 6), "2+2=", {"answer": 4, "level": 1}).row["level"]
     1
@@ -41,14 +43,16 @@ class Prompt:
     text: str = ""
     row: Mapping[str, Any] = field(default_factory=dict)
     content_hash: str = ""
+    pictures: tuple[Picture, ...] = ()
 
     def __post_init__(self) -> None:
         check_types(self)
         object.__setattr__(self, "row", MappingProxyType(dict(self.row)))
+        object.__setattr__(self, "content_hash", self.content_hash or hash_of_pictures(self.pictures))
 
     def __reduce__(self) -> tuple[Any, ...]:
         # A mapping proxy cannot be pickled.
-        return type(self), (self.id, self.token_ids, self.text, dict(self.row), self.content_hash)
+        return type(self), (self.id, self.token_ids, self.text, dict(self.row), self.content_hash, self.pictures)
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,15 +213,15 @@ class Sample:
     def under(self, view: str) -> "Sample":
         """A copy to train with another prompt: the view of this name replaces the prompt that it was sampled from.
 
-        That context becomes the view `sampled`. Log-probs and versions stay as sampled. The experts of a
-        mixture are dropped, since they belong to the old context.
+        That context becomes the view `sampled`. Log-probs and versions stay as sampled, and so do the pictures. The
+        experts of a mixture are dropped, since they belong to the old context.
 
         >>> s = Sample(context=(5, 6), stream=(0,), prompt_views={"plain": (5,)}).under("plain")
         >>> s.context, s.prompt_views[SAMPLED]
         ((5,), (5, 6))
         """
         views = {**self.prompt_views, SAMPLED: self.prompt_views.get(SAMPLED, self.context)}
-        return replace(self, context=self.prompt_views[view], prompt_views=views, content_hash="", routes=())
+        return replace(self, context=self.prompt_views[view], prompt_views=views, routes=())
 
     def insert(self, ids: Ids, origin: int) -> "Sample":
         """A copy with tokens appended that the policy did not sample, such as an environment's reply."""

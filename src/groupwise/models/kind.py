@@ -96,7 +96,10 @@ class ModelKind(ABC):
         return shape
 
     def set_up(self, model: Any, settings: Mapping[str, Any]) -> None:  # noqa: B027
-        """Set how a model generates, by fields of a recipe and its method: `denoise`, `unmask`, `pipeline`."""
+        """Set how a model generates and what is trained, by fields of a recipe and its method.
+
+        They are `denoise`, `unmask`, `pipeline` and `freeze_vision_tower`.
+        """
 
 
 def write_json(path: Path, value: Mapping[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""The kinds of models, by name: pipelines of diffusers, flow, masked, reward and language models."""
+"""The kinds of models, by name: pipelines of diffusers, flow, masked, reward, vision-language and language models."""
 
 from pathlib import Path
 
@@ -9,11 +9,13 @@ from groupwise.models.kind import ModelKind
 from groupwise.models.language_files import LanguageKind
 from groupwise.models.masked.masked_files import MaskedKind
 from groupwise.models.model_files import read_json
+from groupwise.models.vision.vision_files import VisionKind
 
 __all__ = ["KINDS", "kind_of"]
 
 KINDS: dict[str, ModelKind] = {
-    kind.name: kind for kind in (PipelineKind(), FlowKind(), MaskedKind(), ClassifierKind(), LanguageKind())
+    kind.name: kind
+    for kind in (PipelineKind(), FlowKind(), MaskedKind(), ClassifierKind(), VisionKind(), LanguageKind())
 }
 """A directory is of the first kind that recognises it: the last one recognises all."""
 

@@ -12,9 +12,10 @@ from typing import Any
 import tokenizers
 
 from groupwise.core import BadData, Usage
-from groupwise.data import Ids
+from groupwise.data import Ids, Picture
 from groupwise.models.control_tokens import ControlTokens, unused_character
 from groupwise.models.json_fields import json_object
+from groupwise.models.picture_messages import as_parts, with_pictures
 from groupwise.models.rendering import render
 from groupwise.models.tokenizer import Tokenizer, chat_templates
 
@@ -81,11 +82,17 @@ class Template:
 
     def __post_init__(self) -> None:
         tokenizer = self.tokenizer
-        # The template `no` writes no control token.
-        parser = tokenizer.backend_tokenizer if self.source == _PROMPT else tokenizer.parser()
+        # The template `no` writes no control token, unless there are pictures.
+        writes_none = self.source == _PROMPT and tokenizer.picture_processor is None
+        parser = tokenizer.backend_tokenizer if writes_none else tokenizer.parser()
         templates = (*chat_templates(tokenizer.extra_files), self.source)
         object.__setattr__(self, "_parser", parser)
         object.__setattr__(self, "_control", ControlTokens.of(parser, tokenizer.eos_ids, templates))
+
+    @property
+    def takes_pictures(self) -> bool:
+        """Whether prompts may have pictures: the tokenizer belongs to a vision-language model."""
+        return self.tokenizer.picture_processor is not None
 
     @property
     def digest(self) -> str:
@@ -106,17 +113,41 @@ class Template:
             return ()
         return (f"the template {self.name} contains {' and '.join(sorted(marks))}, plain text to this tokenizer",)
 
-    def __call__(self, problem: str | Messages, tools: Sequence[Mapping[str, Any]] | None = None) -> tuple[int, ...]:
-        """The ids of a prompt. `tools` are the JSON schemas of this prompt's tools, in place of the template's own."""
+    def __call__(
+        self,
+        problem: str | Messages,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        *,
+        pictures: Sequence[Picture] = (),
+    ) -> tuple[int, ...]:
+        """The ids of a prompt. `tools` are the JSON schemas of this prompt's tools, in place of the template's own.
+
+        `pictures` are at the parts `{"type": "image"}` of the messages, else before the user's text. BadData for
+        pictures of a model that takes none, and for another number of parts than pictures.
+        """
+        if pictures and self.tokenizer.picture_processor is None:
+            fix = "take a vision-language model such as SmolVLM, or prompts without pictures"
+            raise BadData("the prompt has pictures, and the model takes none", fix=fix)
         if self.name != "chat":
             text, (left, _, right) = _single_text(problem), self.source.partition(_PROMPT)
+            left += "".join(map(self._picture_text, pictures))
             with self.tokenizer.refusing(text):
                 return self.tokenizer.ids(self._control.encode(self._parser, text, left=left, right=right), bos=True)
         messages = [{"role": "user", "content": problem}] if isinstance(problem, str) else problem
+        if pictures:
+            messages = with_pictures(messages, len(pictures))
         mark, end, *_ = self._unused_characters(json.dumps([*messages, *(tools or ())], **_AS_IS))
         if messages and messages[-1].get("role") == "assistant":
-            return self._encode(self._continued(messages, mark, end), mark)
-        return self._encode(self._render(messages, mark, tools=tools), mark)
+            rendered = self._continued(messages, mark, end)
+        else:
+            rendered = self._render(messages, mark, tools=tools)
+        if (processor := self.tokenizer.picture_processor) is not None:
+            rendered = processor.fill(rendered, pictures)
+        return self._encode(rendered, mark)
+
+    def _picture_text(self, picture: Picture) -> str:
+        assert self.tokenizer.picture_processor is not None, "__call__ refuses pictures without it"
+        return self.tokenizer.picture_processor.text(picture)
 
     def conversation(self, messages: Messages) -> tuple[int, ...]:
         """The ids of a whole conversation whose last message is finished, as a reward model reads it."""
@@ -129,7 +160,10 @@ class Template:
         As `continue_final_message` of transformers: a template that trims messages trims the end, too. BadData for a
         template that drops the message.
         """
-        last = {**messages[-1], "content": f"{messages[-1]['content']}{end} "}
+        if not isinstance(content := messages[-1].get("content"), str):
+            fix = "move pictures into a message of the user"
+            raise BadData("the assistant's message at the end of a prompt is not a text", fix=fix)
+        last = {**messages[-1], "content": f"{content}{end} "}
         text, found, after = self._render([*messages[:-1], last], mark, begin_answer=False).rpartition(end)
         if not found:
             fix = "end the prompt with a message of the user, or use --template no"
@@ -245,6 +279,8 @@ class Template:
                 raise BadData(f"{role[:40]!r} is not a role of a message", fix=fix)
         if self.system and [m.get("role") for m in messages[:1]] != ["system"]:
             messages = [{"role": "system", "content": self.system}, *messages]
+        if self.tokenizer.picture_processor is not None:  # templates of such models iterate over parts
+            messages = [{**message, "content": as_parts(message.get("content"))} for message in messages]
         settings = {
             **dict(self.arguments),
             "messages": list(messages),
@@ -253,10 +289,16 @@ class Template:
             "add_generation_prompt": begin_answer,
         }
         return render(
-            self.source,
-            _escape_all(settings, partial(self._control.broken, self._parser, mark=mark))
-            | _named_tokens(self.tokenizer),
+            self.source, _escape_all(settings, partial(self._broken, mark=mark)) | _named_tokens(self.tokenizer)
         )
+
+    def _broken(self, text: str, *, mark: str) -> str:
+        """A text with `mark` in each spelling of a control token, also of a placeholder that would stay text."""
+        text = self._control.broken(self._parser, text, mark)
+        if (processor := self.tokenizer.picture_processor) is None:
+            return text
+        placeholder = processor.placeholder
+        return text.replace(placeholder, placeholder[0] + mark + placeholder[1:])
 
     def _encode(self, text: str, mark: str) -> tuple[int, ...]:
         """The ids of a rendered text; the mark breaks control tokens of messages."""

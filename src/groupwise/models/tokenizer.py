@@ -8,10 +8,12 @@ from dataclasses import dataclass, field
 from difflib import get_close_matches
 from functools import lru_cache
 from pathlib import Path
+from typing import Protocol, runtime_checkable
 
 import tokenizers
 
 from groupwise.core import BadData, read_regular
+from groupwise.data import Picture
 from groupwise.models.control_tokens import ControlTokens
 from groupwise.models.json_fields import MOST_BYTES, json_object, whole
 from groupwise.models.model_files import listing, read_json
@@ -31,18 +33,37 @@ CACHED_TEXTS = 64
 """Size of the cache of `decode_with_ends`: equal answers of a group often end at the same time."""
 
 
+@runtime_checkable
+class PicturePrompts(Protocol):
+    """The text of pictures in the prompts of a vision-language model."""
+
+    @property
+    def placeholder(self) -> str:
+        """The spelling of the token that a template writes for a picture."""
+        ...
+
+    def text(self, picture: Picture, /) -> str:
+        """The text of one picture, with a placeholder for each of its features."""
+        ...
+
+    def fill(self, text: str, pictures: Sequence[Picture], /) -> str:
+        """A rendered template whose placeholders, one for each picture, are replaced by their texts."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Tokenizer:
     """A model's tokenizer: its `tokenizer.json`, the ids that end an answer, and its other files.
 
     Text never becomes a control token (`control_tokens`): `<|im_end|>` in a problem is ten characters, and so is a
     `<think>` that the model's chat template writes. End tokens decode to nothing. Other special tokens decode to their
-    spelling, so that a verifier sees them.
+    spelling, so that a verifier sees them. A `picture_processor` belongs to a model that takes pictures.
     """
 
     tokenizer_json: bytes = field(repr=False)
     eos_ids: frozenset[int]
     extra_files: tuple[tuple[str, bytes], ...] = field(default=(), repr=False)
+    picture_processor: PicturePrompts | None = field(default=None, repr=False, compare=False)
     backend_tokenizer: tokenizers.Tokenizer = field(init=False, repr=False, compare=False)
     control_tokens: ControlTokens = field(init=False, repr=False, compare=False)
     _text: Callable[[tuple[int, ...]], str] = field(init=False, repr=False, compare=False)
@@ -198,10 +219,13 @@ def chat_templates(extra_files: Iterable[tuple[str, bytes]]) -> list[str]:
     return [*templates, *(template for template in found if isinstance(template, str))]
 
 
-def stored_tokenizer(path: Path, *, needs_end: bool = True) -> Tokenizer:
+def stored_tokenizer(
+    path: Path, *, needs_end: bool = True, vocabulary: int = 0, more_files: Sequence[str] = ()
+) -> Tokenizer:
     """The tokenizer in a directory, with all end tokens. BadData if it is missing or does not fit the model there.
 
     Without `needs_end`, the directory need not name an end token: a model that only reads text generates none.
+    `vocabulary` is the model's, if config.json does not have it at its top. `more_files` belong to the tokenizer, too.
     """
     if not (path / "tokenizer.json").is_file():
         raise BadData(
@@ -211,7 +235,7 @@ def stored_tokenizer(path: Path, *, needs_end: bool = True) -> Tokenizer:
         )
     source = read_regular(path / "tokenizer.json", MOST_BYTES)
     extra_files = tuple(
-        (name, read_regular(path / name, MOST_BYTES)) for name in EXTRA_FILES if (path / name).is_file()
+        (name, read_regular(path / name, MOST_BYTES)) for name in (*EXTRA_FILES, *more_files) if (path / name).is_file()
     )
     eos = end_tokens(path) if needs_end or names_end(path) else frozenset[int]()
     try:
@@ -221,7 +245,7 @@ def stored_tokenizer(path: Path, *, needs_end: bool = True) -> Tokenizer:
             f"{path / 'tokenizer.json'} is not a tokenizer", evidence=str(error), fix="fetch the file again"
         ) from error
     try:
-        size = whole(read_json(path / "config.json"), "vocab_size", low=1, high=1 << 24, default=0)
+        size = whole(read_json(path / "config.json"), "vocab_size", low=1, high=1 << 24, default=vocabulary)
     except ValueError as error:
         what = f"{path / 'config.json'} describes no vocabulary"
         raise BadData(what, evidence=str(error), fix="fetch the file again") from error

@@ -21,6 +21,12 @@ function picture(sample, i) {
   return isPicture(sample.picture) ? el("img", { class: "picture", src: sample.picture, alt: `picture of ${described(sample, i)}` }) : null;
 }
 
+// The pictures of a prompt, if it has some.
+function asked(group) {
+  const pictures = (group.prompt_pictures ?? []).filter(isPicture);
+  return pictures.length ? el("div", { class: "asked" }, pictures.map((src, i) => el("img", { src, alt: `picture ${i + 1} of the prompt` }))) : null;
+}
+
 // The state of a trajectory at a time between two steps.
 function stateAt(points, time) {
   const k = Math.min(Math.floor(time), points.length - 1), share = time - k;

@@ -12,6 +12,7 @@ from groupwise.runs.layout import PICTURES
 
 SIDE = 192  # the largest side of a picture, in pixels; larger ones are reduced
 MOST_POINTS = 65  # of a trajectory: the states of the most denoising steps
+MOST_PICTURES = 16  # of a prompt
 PROMPTS, EACH = 6, 16  # most prompts side by side, and most samples of each on a side
 
 
@@ -25,21 +26,29 @@ def read_sheet(samples: Path) -> Pixels | None:
 
 def picture(row: Mapping[str, Any], sheet: Pixels | None) -> dict[str, Any]:
     """A sample's picture as the URI of a PNG file, and its points in the plane; {} without them."""
-    return _points(row.get("points")) | _cut(row.get("picture"), sheet)
+    uri = _cut(row.get("picture"), sheet)
+    return _points(row.get("points")) | ({"picture": uri} if uri else {})
 
 
-def _cut(box: Any, sheet: Pixels | None) -> dict[str, str]:
-    """The picture in a box of the sheet, in its own resolution up to `SIDE`."""
+def prompt_pictures(row: Mapping[str, Any], sheet: Pixels | None) -> dict[str, list[str]]:
+    """The pictures of a sample's prompt as URIs of PNG files; {} without any."""
+    boxes = row.get("prompt_pictures")
+    uris = [_cut(box, sheet) for box in boxes[:MOST_PICTURES]] if isinstance(boxes, list) else []
+    return {"prompt_pictures": list(filter(None, uris))} if any(uris) else {}
+
+
+def _cut(box: Any, sheet: Pixels | None) -> str:
+    """The URI of the picture in a box of the sheet, in its own resolution up to `SIDE`; empty without one."""
     if sheet is None or not isinstance(box, dict):
-        return {}
+        return ""
     try:
         left, top, width, height, scale = map(int, (*box["box"], box["scale"]))
         pixels = sheet[top : top + height : scale, left : left + width : scale]
     except (TypeError, KeyError, ValueError):
-        return {}
+        return ""
     if not pixels.size or min(left, top, scale - 1) < 0:
-        return {}
-    return {"picture": f"data:image/png;base64,{b64encode(png(reduced(pixels, SIDE))).decode()}"}
+        return ""
+    return f"data:image/png;base64,{b64encode(png(reduced(pixels, SIDE))).decode()}"
 
 
 def _points(points: Any) -> dict[str, list[list[float]]]:

@@ -161,7 +161,7 @@ class Inspector {
 
   prompt(group) {
     const some = group.samples.length < group.of ? ` (showing ${group.samples.length} of its ${group.of} samples)` : "";
-    return el("div", { class: "prompt" }, el("div", { class: "note" }, `prompt ${group.prompt_id} · draw ${group.draw} · group ${group.group}${group.gold === null ? "" : ` · gold ${group.gold}`} · ${tallied(group.samples)}${some}`), write(el("div", { class: "text" }), group.prompt));
+    return el("div", { class: "prompt" }, el("div", { class: "note" }, `prompt ${group.prompt_id} · draw ${group.draw} · group ${group.group}${group.gold === null ? "" : ` · gold ${group.gold}`} · ${tallied(group.samples)}${some}`), asked(group), write(el("div", { class: "text" }), group.prompt));
   }
 
   // Draws the cards in the chosen colours. A change of colours calls it again.

@@ -14,7 +14,7 @@ from safetensors.numpy import load_file
 
 from groupwise.report.comparisons import StoredComparison
 from groupwise.report.episodes import StoredEpisode, in_episodes, stored_episode
-from groupwise.report.pictures import picture, read_sheet
+from groupwise.report.pictures import picture, prompt_pictures, read_sheet
 from groupwise.report.read import as_float, is_answer, lines
 from groupwise.runs.layout import RunLayout, iteration_files
 
@@ -204,6 +204,7 @@ def _groups(
                 "gold": _text(row.get("gold")),
                 "of": 0,
                 "samples": [],
+                **prompt_pictures(row, pictures),
             },
         )
         group["of"] += 1

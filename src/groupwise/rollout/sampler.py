@@ -64,8 +64,12 @@ class DrawSampler:
         return self.setting.sampling
 
     def prompt(self, text: str) -> Ids:
-        """The token ids of a prompt that the strategy writes, in the recipe's template."""
-        return self.setting.tokenizer.encode(text) if self.setting.template is None else self.setting.template(text)
+        """The token ids of a prompt that the strategy writes, in the recipe's template, after the draw's pictures."""
+        if self.setting.template is None:
+            return self.setting.tokenizer.encode(text)
+        if pictures := self.draw.prompt.pictures:
+            return self.setting.template(text, pictures=pictures)
+        return self.setting.template(text)
 
     def ids(self, text: str, *, control: bool = False) -> Ids:
         """The token ids of a text without a template.
@@ -131,6 +135,7 @@ class DrawSampler:
                 sampling=sampling or self.setting.sampling,
                 random_purpose=self.random_purpose,
                 content_hash=sample.content_hash,
+                pictures=self.draw.prompt.pictures,
                 actions=sample.actions,
                 num_top_logprobs=top,
                 steps_per_token=stride,
@@ -255,7 +260,13 @@ class DrawSampler:
         return sample.insert(before, TEMPLATE).insert(ids, ENVIRONMENT).insert(after, TEMPLATE).with_finish(None)
 
     async def score(self, context: Ids, sample: Sample, *, temperature: float = 1.0) -> tuple[float, ...]:
-        """The log-prob of each of the sample's tokens as an answer to `context`, at this temperature."""
+        """The log-prob of each of the sample's tokens as an answer to `context`, at this temperature.
+
+        `Usage` for a prompt with pictures: engines score tokens alone.
+        """
+        if self.draw.prompt.pictures:
+            fix = "use a method whose strategy scores no answers, such as --method grpo"
+            raise Usage("the strategy scores answers with the engine, which takes no pictures there", fix=fix)
         with self._awaiting("the engine"):
             return await self.setting.engine.score(context, sample.tokens, temperature=temperature)
 

@@ -18,9 +18,9 @@ class RolloutSetting:
     each call through `Sampler.outside`. Both are in seconds. `environment` creates an environment for each sample, if
     the strategy uses one; `agent` runs the recipe's agent. `reply_log` records observations and episodes.
     `observation_frame` holds the tokens that the chat template writes before and after an observation. `template`
-    encodes prompts that a strategy writes. `max_positions` is the most tokens of a sequence of the model; None for no
-    bound. `denoising_steps` is the number of denoising steps of a flow policy, if not its own. Scored answers are
-    correct from `threshold` on; None if scores are not outcomes.
+    encodes prompts that a strategy writes; it gets the `pictures` of a draw that has some. `max_positions` is the most
+    tokens of a sequence of the model; None for no bound. `denoising_steps` is the number of denoising steps of a flow
+    policy, if not its own. Scored answers are correct from `threshold` on; None if scores are not outcomes.
     """
 
     engine: Engine
@@ -34,7 +34,7 @@ class RolloutSetting:
     agent: AgentRunner | None = None
     reply_log: ReplyLog | None = None
     observation_frame: tuple[Ids, Ids] = ((), ())
-    template: Callable[[str], Ids] | None = None
+    template: Callable[..., Ids] | None = None
     max_positions: int | None = None
     threshold: float | None = None
     denoising_steps: int | None = None

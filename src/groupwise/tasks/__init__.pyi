@@ -4,6 +4,7 @@ from groupwise.tasks.alphabet import blank_tokenizer as blank_tokenizer
 from groupwise.tasks.alphabet import calculator_tokenizer as calculator_tokenizer
 from groupwise.tasks.alphabet import flow_tokenizer as flow_tokenizer
 from groupwise.tasks.alphabet import masked_tokenizer as masked_tokenizer
+from groupwise.tasks.alphabet import picture_tokenizer as picture_tokenizer
 from groupwise.tasks.beads import BEAD_COLOURS as BEAD_COLOURS
 from groupwise.tasks.beads import BEAD_PATTERNS as BEAD_PATTERNS
 from groupwise.tasks.beads import STRING_LENGTH as STRING_LENGTH
@@ -46,6 +47,9 @@ from groupwise.tasks.registry import task_table as task_table
 from groupwise.tasks.rings import DIRECTIONS as DIRECTIONS
 from groupwise.tasks.rings import RING_RADIUS as RING_RADIUS
 from groupwise.tasks.rings import Rings as Rings
+from groupwise.tasks.shapes import SHAPE_COLOURS as SHAPE_COLOURS
+from groupwise.tasks.shapes import Shapes as Shapes
+from groupwise.tasks.shapes import draw_shapes as draw_shapes
 from groupwise.tasks.source_stats import SourceStats as SourceStats
 from groupwise.tasks.stored_rows import read_stored as read_stored
 from groupwise.tasks.tiny_countdown import TinyCountdown as TinyCountdown

@@ -43,7 +43,18 @@ def data_set(source: str, split: str) -> Iterator[dict[str, Any]]:
             fix = f"write {HUB}{full_name}@{next(iter(data), 'SPLIT')}"
             raise BadData(f"{name} has no split called {split!r}", evidence=evidence, fix=fix)
         data = data[split]
-    return iter(data)
+    return iter(_undecoded(data, datasets))
+
+
+def _undecoded(data: Any, datasets: Any) -> Any:
+    """The data set with pictures as bytes: the library would decode files of strangers in this process."""
+    for name, feature in dict(getattr(data, "features", None) or {}).items():
+        inner = feature[0] if isinstance(feature, list) else getattr(feature, "feature", None)
+        if isinstance(feature, datasets.Image):
+            data = data.cast_column(name, datasets.Image(decode=False))
+        elif isinstance(inner, datasets.Image):
+            data = data.cast_column(name, datasets.Sequence(datasets.Image(decode=False)))
+    return data
 
 
 def is_saved(directory: Path) -> bool:

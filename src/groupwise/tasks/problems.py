@@ -7,9 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from groupwise.core import BadData, Usage, counted, first_lines
-from groupwise.data import Ids, Prompt
+from groupwise.data import Ids, Picture, Prompt
+from groupwise.data.pictures import hash_of_pictures
+from groupwise.models.picture_messages import count_pictures
 from groupwise.tasks.data_sets import HUB
 from groupwise.tasks.row_columns import Problem, RowColumns, problem_text
+from groupwise.tasks.row_pictures import PICTURE_COLUMNS, row_pictures
 from groupwise.tasks.rows import SHOWN, TABLES, Row, RowFault, check_length, rows_of
 from groupwise.tasks.source_stats import ContentHash, SourceStats, contains_answer, listed
 
@@ -130,6 +133,7 @@ def read_problems(
     faults: list[tuple[int, RowFault]] = []
     prompts: list[Prompt] = []
     first_row: dict[str, tuple[int, Any]] = {}
+    folder = None if source.startswith(HUB) else Path(source) if Path(source).is_dir() else Path(source).parent
     repeated: list[int] = []
     content = ContentHash()
     omitted: set[str] = set()
@@ -141,13 +145,16 @@ def read_problems(
                 raise row
             layout = layout or _fitting(row, layouts)
             problem, gold = layout.read(row)
+            pictures = _pictures(row, problem, folder, encode)
+            if pictures:
+                row = {name: value for name, value in row.items() if name not in PICTURE_COLUMNS}
             extra, left_out = layout.extra(row)
             omitted |= left_out
-            content.add(problem, gold, extra)
+            content.add(problem, gold, extra | ({"pictures": [p.sha256 for p in pictures]} if pictures else {}))
             text = problem_text(problem)
             check_length(text, "prompt")
             check_length(str(gold), "answer")
-            earlier, earlier_gold = first_row.setdefault(key_of(text), (rows, gold))
+            earlier, earlier_gold = first_row.setdefault(_identity(text, pictures), (rows, gold))
             if earlier != rows and str(earlier_gold) != str(gold):
                 raise RowFault(f"it repeats the prompt of row {earlier} with another answer")
             if earlier != rows:
@@ -155,8 +162,8 @@ def read_problems(
                 continue
             conversation = {} if isinstance(problem, str) else {"messages": problem}
             columns = {**extra, **conversation, **({} if gold is None else {"answer": gold})}
-            ids = encoded_problem(encode, problem) if layout.has_problem(row) or not layout.whole_row else ()
-            prompts.append(Prompt(f"{name}/{rows}", ids, text, columns))
+            ids = encoded_problem(encode, problem, pictures) if layout.has_problem(row) or not layout.whole_row else ()
+            prompts.append(Prompt(f"{name}/{rows}", ids, text, columns, pictures=pictures))
         except RowFault as fault:
             faults.append((rows, fault))
     if faults:
@@ -179,6 +186,20 @@ def read_problems(
     )
 
 
+def _pictures(row: Row, problem: Problem, folder: Path | None, encode: Callable[..., Ids]) -> tuple[Picture, ...]:
+    """The pictures of a row, for a model that takes some. Raises `RowFault`."""
+    if getattr(encode, "takes_pictures", False):
+        return row_pictures(row, problem, folder)
+    if not isinstance(problem, str) and count_pictures(problem):
+        raise RowFault("its messages have pictures, and the model takes none: take a vision-language model")
+    return ()
+
+
+def _identity(text: str, pictures: Sequence[Picture] = ()) -> str:
+    """A text that equal problems share: their text up to white space, and their pictures."""
+    return f"{key_of(text)} {hash_of_pictures(pictures)}" if pictures else key_of(text)
+
+
 def _fix(faults: Sequence[RowFault], source: str) -> str:
     """The fix for a source's rows that cannot be used: the advice of template or tokenizer, if each row fails there."""
     advice = {fault.fix if isinstance(fault, EncodingFault) else "" for fault in faults}
@@ -187,8 +208,8 @@ def _fix(faults: Sequence[RowFault], source: str) -> str:
 
 def refuse_overlap(training: Sequence[Prompt], held_out: Sequence[Prompt]) -> None:
     """`BadData` with the rows of training problems that are held out too."""
-    held = {key_of(p.text): p for p in held_out}
-    pairs = [(p, held[key]) for p in training if (key := key_of(p.text)) in held]
+    held = {_identity(p.text, p.pictures): p for p in held_out}
+    pairs = [(p, held[key]) for p in training if (key := _identity(p.text, p.pictures)) in held]
     if pairs:
         evidence = [f"{a.id} and {b.id}: {a.text.strip()[:60]!r}" for a, b in pairs[:SHOWN]]
         fix = f"take them out of one side: {listed(tuple(row_of(a) for a, _ in pairs))} of the training data"
@@ -242,11 +263,11 @@ class EncodingFault(RowFault):
         self.fix = str(getattr(error, "fix", ""))
 
 
-def encoded_problem(encode: Callable[[Any], Ids], problem: Problem) -> Ids:
+def encoded_problem(encode: Callable[..., Ids], problem: Problem, pictures: Sequence[Picture] = ()) -> Ids:
     """The ids of a problem in its template. Raises `RowFault`."""
     try:
         problem_text(problem).encode()
-        ids = encode(problem)
+        ids = encode(problem, pictures=pictures) if pictures else encode(problem)
     except Exception as error:  # a user's tokenizer may raise any exception
         raise EncodingFault(error) from error
     if not ids:
@@ -255,7 +276,8 @@ def encoded_problem(encode: Callable[[Any], Ids], problem: Problem) -> Ids:
 
 
 def _split(prompts: list[Prompt], share: float) -> tuple[tuple[Prompt, ...], tuple[Prompt, ...]]:
-    position = {p.id: int.from_bytes(sha256(p.text.strip().encode()).digest()[:8]) / 2**64 for p in prompts}
+    texts = {p.id: p.text.strip() + p.content_hash for p in prompts}
+    position = {name: int.from_bytes(sha256(text.encode()).digest()[:8]) / 2**64 for name, text in texts.items()}
     order = sorted(position.values())
     # The bound moves only if one side would be empty.
     bound = share if len(order) == 1 else min(max(share, order[1]), order[-1])

@@ -8,6 +8,8 @@ from difflib import SequenceMatcher
 from math import inf
 from typing import Any
 
+from groupwise.models.picture_messages import as_parts
+from groupwise.tasks.row_pictures import plain_messages
 from groupwise.tasks.rows import LONGEST_ROW, Row, RowFault, kind_of
 
 LONGEST = 10_000
@@ -121,7 +123,9 @@ class RowColumns:
         except (TypeError, ValueError):
             what = f"field {self.answer!r} is {kind_of(gold)}"
             raise RowFault(f"{what}: a gold answer must be text, a number or other JSON") from None
-        if not isinstance(problem, str) and not is_conversation(problem):
+        if isinstance(problem, list):
+            problem = plain_messages(problem)
+        if not isinstance(problem, str) and not is_conversation(problem, pictures=True):
             raise RowFault(f"field {self.prompt!r} is {kind_of(problem)}: a prompt must be text or messages")
         return problem, gold
 
@@ -163,17 +167,23 @@ def _json_length(value: Any) -> float:
 
 
 def problem_text(problem: Problem) -> str:
-    """The text of a problem; for a conversation, the text of all its messages."""
-    return problem if isinstance(problem, str) else "\n\n".join(m["content"] for m in problem)
+    """The text of a problem; for a conversation, the text of all its messages, without pictures."""
+    if isinstance(problem, str):
+        return problem
+    return "\n\n".join("".join(part.get("text", "") for part in as_parts(m["content"])) for m in problem)
 
 
-def is_conversation(value: Any) -> bool:
-    """Whether a value is a list of messages: one or more objects, each with a role and a text."""
+def is_conversation(value: Any, *, pictures: bool = False) -> bool:
+    """Whether a value is a list of messages: one or more objects, each with a role and a text.
+
+    With `pictures`, the content may be a list of parts, too.
+    """
+    contents = str | list if pictures else str
     return (
         isinstance(value, list)
         and bool(value)
         and all(
-            isinstance(m, Mapping) and isinstance(m.get("role"), str) and isinstance(m.get("content"), str)
+            isinstance(m, Mapping) and isinstance(m.get("role"), str) and isinstance(m.get("content"), contents)
             for m in value
         )
     )

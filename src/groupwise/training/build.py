@@ -42,6 +42,7 @@ from groupwise.models import (
     Model,
     SequenceClassifier,
     Tokenizer,
+    VisionModel,
     attach,
     base_directory,
     base_name,
@@ -246,6 +247,7 @@ def with_settings(model: Model, recipe: Recipe) -> Model:
     """The model with the recipe's settings for its kind: steps, and a pipeline's guidance and size of pictures."""
     method = recipe.method
     settings = {"denoise": method.denoise, "unmask": method.unmask, "pipeline": recipe.pipeline}
+    settings |= {"freeze_vision_tower": recipe.freeze_vision_tower}
     KINDS[model.shape.kind].set_up(model, settings)
     return model
 
@@ -300,8 +302,19 @@ def models_from_directories(
                 check_vocabulary(name, directory, tokenizer)
             outlined = decoder_outline(directory, parameter.dtype) if ranks.shards and ranks.rank else None
             side_model = (outlined or read_model(directory, dtype=parameter.dtype, device=device)).requires_grad_(False)
+            share_pictures(name, model, side_model)
             models[name] = with_settings(side_model, recipe)
     return models
+
+
+def share_pictures(name: str, model: Model, side_model: Model) -> None:
+    """Let a side model find the pictures of the policy's prompts. `Usage` if only the policy takes pictures."""
+    if not isinstance(model, VisionModel):
+        return
+    if not isinstance(side_model, VisionModel):
+        fix = f"set method.models.{name}.directory to a vision-language model"
+        raise Usage(f"the policy takes pictures, and the model {name} in method.models takes none", fix=fix)
+    side_model.pictures = model.pictures
 
 
 def write_trained(model: Model, path: Path, recipe: Recipe, tokenizer: Tokenizer, base_sha256: str) -> None:

@@ -70,12 +70,12 @@ def templates(recipe: Recipe, tokenizer: Tokenizer, tools: Sequence[Mapping[str,
     return {name: find_template(name, tokenizer, **settings) for name in names}
 
 
-def prompt_template(templates: Templates) -> Callable[[str], Ids]:
+def prompt_template(templates: Templates) -> Callable[..., Ids]:
     """The prompt template for prompts that a strategy writes. Its call raises `Usage` if the tasks have several."""
     if len(templates) == 1:
         return next(iter(templates.values()))
 
-    def ambiguous(text: str) -> Ids:
+    def ambiguous(text: str, **_: Any) -> Ids:
         problem = f"a strategy that writes prompts needs one template; the problems use {', '.join(templates)}"
         raise Usage(problem, fix="use one template for all problems: --template chat")
 

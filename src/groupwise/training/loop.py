@@ -20,6 +20,7 @@ from groupwise.data import (
     Mask,
     Measure,
     Return,
+    Rollout,
     Segments,
     SharesDevice,
     Value,
@@ -28,7 +29,7 @@ from groupwise.data import (
 )
 from groupwise.learner import Learner, StepPlan, StepResult, make_plan, measure_plan
 from groupwise.methods import Method, ScheduleInput
-from groupwise.models import RandomPurpose, permutation
+from groupwise.models import RandomPurpose, keep_pictures, permutation
 from groupwise.rollout import Buffer, IterationRollouts, PendingIteration
 from groupwise.training.async_sampling import AHEAD, AheadSampling
 from groupwise.training.guards import RunGuards
@@ -175,7 +176,14 @@ def train(
     if not len(batch):
         return batch, []
     send_iteration(learner, collected.selected, iteration)
+    keep_rollout_pictures(learner, collected.selected)
     return learn(recipe, method, learner, batch, iteration)
+
+
+def keep_rollout_pictures(learner: Learner, rollouts: Sequence[Rollout]) -> None:
+    """Store the pictures of the rollouts' prompts with the policy, whose side models share its store."""
+    for prompt in (rollout.draw.prompt for rollout in rollouts):
+        keep_pictures(learner.model, prompt.content_hash, prompt.pictures)
 
 
 def learn(

@@ -56,7 +56,7 @@ from groupwise.rollout.buffer import with_rule
 from groupwise.runs.checkpoints import Checkpoint, read_checkpoint
 from groupwise.runs.layout import RunLayout
 from groupwise.training.build import RunObjects, find_device, new_learner, policy_outline, read_policy
-from groupwise.training.loop import learn
+from groupwise.training.loop import keep_rollout_pictures, learn
 from groupwise.training.stored_answers import held_out_step
 
 MODULE = __name__
@@ -238,6 +238,7 @@ def follower(recipe: Recipe, use: UserCode, ranks: Ranks) -> Learner:
 def steps(recipe: Recipe, learner: Learner, rollouts: list[Rollout], iteration: int, version: int) -> None:
     """Take the steps of one iteration, as rank 0 does."""
     method = recipe.method.at(ScheduleInput(iteration, recipe.iterations, learner.memories))
+    keep_rollout_pictures(learner, rollouts)
     batch = pack(rollouts, version=version, roles=recipe.method.trained_roles, max_tokens=recipe.sampling.max_tokens)
     learn(recipe, method, learner, with_rule(batch, recipe.method.unverifiable), iteration)
 

@@ -21,6 +21,7 @@ from groupwise.tasks import (
     Quilts,
     ReasoningGym,
     Rings,
+    Shapes,
     TinyCountdown,
     WordySums,
 )
@@ -56,6 +57,7 @@ USUAL: Mapping[type[TaskSettings], VerifierSettings] = {
     Quilts: QuiltPatches(),
     ReasoningGym: GymScore(),
     Rings: RingDirection(),
+    Shapes: Exact(),
     TinyCountdown: Countdown(),
     WordySums: SumSteps(),
 }

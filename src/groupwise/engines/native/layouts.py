@@ -8,14 +8,14 @@ lengths.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import groupby, pairwise
+from itertools import accumulate, groupby, pairwise
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from groupwise.data import Ids
+from groupwise.data import ContentSpan, Ids
 from groupwise.models import attention, past
 
 ROWS = 8
@@ -223,13 +223,18 @@ class PrefillLayout:
     padded_lengths: tuple[int, ...]
     keys_values: list[tuple[Float[Tensor, "n kv d"], Float[Tensor, "n kv d"]]]
     """The keys and values of each layer, which the forward pass fills in."""
+    content_spans: Sequence[ContentSpan] = ()
+    """The prompts with pictures."""
 
     @classmethod
-    def of(cls, contexts: Sequence[Ids], device: torch.device | str) -> "PrefillLayout":
+    def of(cls, contexts: Sequence[Ids], device: torch.device | str, contents: Sequence[str] = ()) -> "PrefillLayout":
+        """The layout of prompts. `contents` are the hashes of their content besides tokens, such as pictures."""
         widths = tuple(padded(len(c), ROWS) for c in contexts)
         tokens = [t for c, w in zip(contexts, widths) for t in (*c, *(0,) * (w - len(c)))]
         position = [p for w in widths for p in range(w)]
-        return cls(torch.tensor(tokens, device=device), torch.tensor(position, device=device), widths, [])
+        starts = accumulate(widths, initial=0)
+        spans = [ContentSpan(content, c, start) for content, c, start in zip(contents, contexts, starts) if content]
+        return cls(torch.tensor(tokens, device=device), torch.tensor(position, device=device), widths, [], spans)
 
     def attend(
         self,

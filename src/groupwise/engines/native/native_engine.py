@@ -16,7 +16,17 @@ from groupwise.engines.native.layouts import ROWS, PrefillLayout, common_prefix_
 from groupwise.engines.native.routes import context_routes
 from groupwise.engines.native.running_batch import PendingRequest, RunningBatch
 from groupwise.engines.native.weight_loading import check_weights, load_weights
-from groupwise.models import LanguageModel, MixtureSizes, Routes, Tokenizer, drop_blocks, logprobs, with_blocked_weights
+from groupwise.models import (
+    LanguageModel,
+    MixtureSizes,
+    Routes,
+    Tokenizer,
+    VisionModel,
+    drop_blocks,
+    keep_pictures,
+    logprobs,
+    with_blocked_weights,
+)
 from groupwise.models.freed_memory import return_freed_memory
 
 __all__ = ["NativeEngine"]
@@ -61,6 +71,7 @@ class NativeEngine:
     async def sample(self, request: GenerationRequest) -> Generation:
         """Generate the next tokens of one sample. `Usage` if prompt and `limit` exceed positions or cache."""
         self._check(request)
+        keep_pictures(self._decoder, request.content_hash, request.pictures)
         pending = PendingRequest(request, asyncio.get_running_loop().create_future())
         self._waiting.append(pending)
         if self._loop is None or self._loop.done():
@@ -78,7 +89,7 @@ class NativeEngine:
         self._check_loaded()
         self._check_length(context, len(tokens))
         with torch.inference_mode():
-            hidden = self._forward([context + tokens[:-1]])[1][len(context) - 1 :][: len(tokens)]
+            hidden = self._forward([("", context + tokens[:-1])])[1][len(context) - 1 :][: len(tokens)]
             logp = logprobs(self._model.head(hidden), temperature)
             return tuple(logp[range(len(tokens)), list(tokens)].tolist())
 
@@ -95,6 +106,8 @@ class NativeEngine:
         self._batch.clear()
         return_freed_memory()  # before the weights of a file are read
         load_weights(self._decoder, weights)
+        if isinstance(self._decoder, VisionModel):
+            self._decoder.drop_features()
         self.version = version
 
     def prefill(self, contexts: Sequence[ContextKey]) -> None:
@@ -167,16 +180,17 @@ class NativeEngine:
             if i + 1 == len(missing) or sum(len(ids) for _, ids in (*pack, missing[i + 1])) > MAX_NUM_BATCHED_TOKENS:
                 with torch.inference_mode():
                     routes = Routes(self._experts) if self._experts else None
-                    layout, _ = self._forward([ids for _, ids in pack], routes)
+                    layout, _ = self._forward(pack, routes)
                     for key, (keys, values) in zip(pack, layout.split()):
                         self._prefixes.put(key, keys, values)
                     if routes is not None:
                         self._prefixes.routes |= context_routes(routes, pack, layout.padded_lengths)
                 pack = []
 
-    def _forward(self, contexts: Sequence[Ids], routes: Routes | None = None) -> tuple[PrefillLayout, Tensor]:
+    def _forward(self, contexts: Sequence[ContextKey], routes: Routes | None = None) -> tuple[PrefillLayout, Tensor]:
         self.steps += 1
-        layout = PrefillLayout.of(contexts, next(self._decoder.parameters()).device)
+        contents, prompts = zip(*contexts)
+        layout = PrefillLayout.of(prompts, next(self._decoder.parameters()).device, contents)
         return layout, self._model(layout.tokens, layout, **({"routes": routes} if routes else {}))
 
     def _resolve(self, finished: Sequence[tuple[PendingRequest, Generation]]) -> None:

@@ -10,6 +10,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from groupwise.data import ContentSpan
 from groupwise.models.decoder.packed_attention import PaddedRows, SharedContextAttention
 from groupwise.models.decoder.varlen_attention import VarlenAttention, VarlenRows, varlen_obstacle
 
@@ -52,6 +53,8 @@ class PrefixPacking:
     predicting_indices: Int[Tensor, " m"]
     target_tokens: Int[Tensor, " m"]
     rows: Sequence[Row]
+    content_spans: Sequence[ContentSpan] = ()
+    """The contexts with pictures, each once."""
 
     @classmethod
     def of(
@@ -82,6 +85,7 @@ class PrefixPacking:
             predicting_indices=torch.tensor(list(source), dtype=torch.long, device=device),
             target_tokens=torch.tensor(list(target), dtype=torch.long, device=device),
             rows=rows,
+            content_spans=_content_spans([context for context, _ in live]),
         )
 
     def attend(
@@ -159,6 +163,13 @@ def _pack(texts: Sequence[tuple[Context, Text]]) -> tuple[list[int], list[list[i
         newest[context] = paths[i] = newest[context][: len(context[1]) + shared[i]] + indices[len(contexts) + i]
     rows = [(path, len(tokens)) for path, tokens in zip([*indices[: len(contexts)], *paths], added) if tokens]
     return list(chain(*added)), paths, rows
+
+
+def _content_spans(contexts: Sequence[Context]) -> tuple[ContentSpan, ...]:
+    """Where contexts with content besides tokens are packed: `_pack` puts the distinct contexts first, in order."""
+    distinct = list(dict.fromkeys(contexts))
+    starts = accumulate((len(ids) for _, ids in distinct), initial=0)
+    return tuple(ContentSpan(content, ids, start) for (content, ids), start in zip(distinct, starts) if content)
 
 
 def _split_long_contexts(rows: Sequence[Row], long: int) -> tuple[list[Row], list[tuple[list[int], list[int]]]]:

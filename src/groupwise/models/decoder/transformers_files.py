@@ -1,12 +1,13 @@
 """Reads and writes model directories with transformers, and checks that the learner and engine can use a model."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -31,30 +32,35 @@ TOLERANCE = {torch.float64: 1e-5, torch.float32: 1e-3}
 def transformers_sizes(path: Path, *, trust_remote_code: bool = False) -> ModelSizes:
     """The sizes in a directory's configuration, read through transformers. BadData for an unusable model."""
     config = _read_config(path, trust_remote_code)
-    with bad_data(path, "has a config.json without a required size", "take a causal language model of text"):
-        if (heads := getattr(config, "num_attention_heads", None)) is None:
-            raise BadData(
-                f"the model in {path} has no attention",
-                evidence=f"{short(config.model_type)} has no attention that can be replaced: no num_attention_heads",
-                fix="use a model whose layers are attention, such as Qwen, Llama, Mistral or Gemma",
-            )
-        rope = getattr(config, "rope_parameters", None) or {}
-        ropes = [rope, *(r for r in rope.values() if isinstance(r, dict))]
-        # Beyond this length, LongRoPE would use other frequencies for the whole text.
-        lengths = [r.get("original_max_position_embeddings") for r in ropes if r.get("rope_type") == "longrope"]
-        sizes = {
-            "vocab_size": config.vocab_size,
-            "num_hidden_layers": config.num_hidden_layers,
-            "num_key_value_heads": getattr(config, "num_key_value_heads", None) or heads,
-            "head_dim": getattr(config, "head_dim", None) or config.hidden_size // heads,
-            "max_position_embeddings": min([config.max_position_embeddings, *filter(None, lengths)]),
-        }
-        highest = {"num_hidden_layers": LAYERS, "max_position_embeddings": POSITIONS}
-        checked = (whole(sizes, name, low=1, high=highest.get(name, SIZE)) for name in sizes)
-        vocabulary, layers, kv_heads, head_dim, positions = checked
-        return ModelSizes(
-            vocabulary=vocabulary, layers=layers, kv_heads=kv_heads, head_dim=head_dim, positions=positions
+    with bad_data(path, *NO_SIZE):
+        return ModelSizes(**text_sizes(path, config))
+
+
+NO_SIZE = ("has a config.json without a required size", "take a causal language model of text")
+
+
+def text_sizes(path: Path, config: Any) -> dict[str, int]:
+    """The fields of `ModelSizes` in a configuration of transformers. BadData for a model without attention."""
+    if (heads := getattr(config, "num_attention_heads", None)) is None:
+        raise BadData(
+            f"the model in {path} has no attention",
+            evidence=f"{short(config.model_type)} has no attention that can be replaced: no num_attention_heads",
+            fix="use a model whose layers are attention, such as Qwen, Llama, Mistral or Gemma",
         )
+    rope = getattr(config, "rope_parameters", None) or {}
+    ropes = [rope, *(r for r in rope.values() if isinstance(r, dict))]
+    # Beyond this length, LongRoPE would use other frequencies for the whole text.
+    lengths = [r.get("original_max_position_embeddings") for r in ropes if r.get("rope_type") == "longrope"]
+    sizes = {
+        "vocab_size": config.vocab_size,
+        "num_hidden_layers": config.num_hidden_layers,
+        "num_key_value_heads": getattr(config, "num_key_value_heads", None) or heads,
+        "head_dim": getattr(config, "head_dim", None) or config.hidden_size // heads,
+        "max_position_embeddings": min([config.max_position_embeddings, *filter(None, lengths)]),
+    }
+    highest = {"num_hidden_layers": LAYERS, "max_position_embeddings": POSITIONS}
+    checked = [whole(sizes, name, low=1, high=highest.get(name, SIZE)) for name in sizes]
+    return dict(zip(("vocabulary", "layers", "kv_heads", "head_dim", "positions"), checked, strict=True))
 
 
 def _read_config(path: Path, trust_remote_code: bool) -> Any:
@@ -95,13 +101,42 @@ def read_transformers(
     import transformers
 
     sizes = transformers_sizes(path, trust_remote_code=trust_remote_code)
+    loader = partial(transformers.AutoModelForCausalLM.from_pretrained, trust_remote_code=trust_remote_code)
+    causal = load_modules(path, loader, dtype=dtype, attention=NAME)
+    if dtype == torch.float64 and causal._can_set_experts_implementation():
+        causal.set_experts_implementation("eager")  # the grouped matrix product does not support float64
+    return with_checked_packing(path, TransformersModel(causal.to(device), sizes).requires_grad_(True))
+
+
+def load_modules(path: Path, loader: Callable[..., Any], *, dtype: torch.dtype, attention: Any) -> Any:
+    """The modules of a model in a directory by a `from_pretrained`. BadData for other tensors than it describes."""
+    import transformers
+
     transformers.AttentionInterface.register(NAME, attend)
     with quiet(), bad_data(path, "cannot be read by transformers", "fetch the directory again"):
-        loaded: Any = transformers.AutoModelForCausalLM.from_pretrained(
-            path, dtype=dtype, attn_implementation=NAME, local_files_only=True, use_safetensors=True,
-            trust_remote_code=trust_remote_code, output_loading_info=True,
+        causal, info = loader(
+            path, dtype=dtype, attn_implementation=attention, local_files_only=True, use_safetensors=True,
+            output_loading_info=True,
         )  # fmt: skip
-    causal, info = loaded
+    refuse_differences(path, info)
+    refuse_weights(path, causal)
+    return causal
+
+
+Packed = TypeVar("Packed", bound=TransformersModel)
+
+
+def with_checked_packing(path: Path, model: Packed) -> Packed:
+    """The model with sizes measured on the way. BadData if packed and separate logits differ."""
+    with bad_data(
+        path, "does not work with packed attention", "take a model whose tokens interact only in plain attention"
+    ):
+        model.shape = check_packing(model)
+    return model
+
+
+def refuse_differences(path: Path, info: Mapping[str, Any]) -> None:
+    """BadData if transformers found other tensors than config.json describes: `info` is its loading info."""
     kinds = ("missing", "unexpected", "mismatched")
     differences = {kind: sorted(map(str, info.get(f"{kind}_keys") or ())) for kind in kinds}
     if any(differences.values()):
@@ -110,15 +145,6 @@ def read_transformers(
             evidence="\n".join(f"{kind} ({len(v)}): {', '.join(v[:4])}" for kind, v in differences.items() if v),
             fix="fetch the directory again; merge an adapter into its base; take weights that are not quantised",
         )
-    if dtype == torch.float64 and causal._can_set_experts_implementation():
-        causal.set_experts_implementation("eager")  # the grouped matrix product does not support float64
-    refuse_weights(path, causal)
-    model = TransformersModel(causal.to(device), sizes).requires_grad_(True)
-    with bad_data(
-        path, "does not work with packed attention", "take a model whose tokens interact only in plain attention"
-    ):
-        model.shape = _check_packing(model)
-    return model
 
 
 def refuse_weights(path: Path, causal: nn.Module) -> None:
@@ -159,7 +185,7 @@ class _RecordingLayout:
 
 
 @torch.no_grad()
-def _check_packing(model: TransformersModel) -> ModelSizes:
+def check_packing(model: TransformersModel) -> ModelSizes:
     """Compare packed with separate forward passes; ValueError if logits differ. Returns sizes measured on the way."""
     device = next(model.parameters()).device
     context, answers = (3, 1, 4, 1, 5), ((9, 2, 6), (5, 3, 5, 8))
@@ -176,9 +202,9 @@ def _check_packing(model: TransformersModel) -> ModelSizes:
             f"layers {layers} have keys of shapes {sorted(keys)}; they must be in order, with equal shapes"
         )
     causal: Any = model.causal
-    causal.set_attn_implementation("eager")
+    model.set_attention("eager")
     separate = [causal(torch.tensor([c + a], device=device)).logits[0, len(c) - 1 : -1] for c, a in texts]
-    causal.set_attn_implementation(NAME)
+    model.set_attention(NAME)
     difference, largest = (packed - torch.cat(separate)).abs().max(), torch.cat(separate).abs().max()
     if not difference <= TOLERANCE.get(packed.dtype, 0.1) * largest:
         raise ValueError(

@@ -40,8 +40,17 @@ class TransformersModel(nn.Module):
         if not len(tokens):  # attention cannot infer its shapes from no tokens
             return self.causal.get_input_embeddings()(tokens)  # pyright: ignore[reportCallIssue]
         options = {} if routes is None else {"routes": routes}
-        output = trunk(input_ids=tokens[None], position_ids=position[None], use_cache=False, layout=layout, **options)
+        inputs = self.inputs(tokens, layout)
+        output = trunk(**inputs, position_ids=position[None], use_cache=False, layout=layout, **options)
         return output.last_hidden_state[0]
+
+    def inputs(self, tokens: Int[Tensor, " n"], layout: AttentionLayout) -> dict[str, Tensor]:
+        """The arguments of the trunk with the packed tokens, as ids or as embeddings."""
+        return {"input_ids": tokens[None]}
+
+    def set_attention(self, name: str) -> None:
+        """Let the trunk compute attention by the function that is registered with transformers by this name."""
+        self.causal.set_attn_implementation(name)  # pyright: ignore[reportCallIssue]
 
     def head(self, hidden: Float[Tensor, "n width"]) -> Float[Tensor, "n vocabulary"]:
         """Logits of hidden states, computed by the model's own `forward` with its trunk replaced."""

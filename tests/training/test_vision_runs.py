@@ -1,0 +1,164 @@
+"""Whole runs of a vision-language model: they learn to the bit after a stop, on ranks, and on rows of files."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from groupwise.checks.check_inputs import check_inputs
+from groupwise.checks.checked import CheckResult
+from groupwise.config.recipe import Recipe, WarmStart
+from groupwise.config.user_code import UserCode
+from groupwise.core import Usage
+from groupwise.data import Sampling
+from groupwise.engines import Vllm
+from groupwise.methods import grpo, sft
+from groupwise.models import Lora, find_model, picture_of_pixels, read_model
+from groupwise.models.flow.latent_pictures import png, read_png
+from groupwise.report.pictures import prompt_pictures, read_sheet
+from groupwise.report.report import write_report
+from groupwise.tasks import Rows, Shapes, named_task
+from groupwise.tasks.shapes import draw_shapes
+from groupwise.verifiers import Exact
+from tests.faults.small_runs import lines, run_recipe
+
+RECIPE = Recipe(model="shapes", task=named_task("shapes"), method=grpo(), sampling=Sampling(max_tokens=3))
+
+
+def check(recipe: Recipe) -> CheckResult:
+    return check_inputs(recipe, UserCode(), fetch=False)
+
+
+def shapes_run(directory: Path, iterations: int, stop_at: int = 0, **changes: Any) -> Path:
+    fields = {"prompts": 2, "evaluate.samples": 1, **changes}
+    return run_recipe(directory, "shapes", iterations, stop_at, fields)
+
+
+def weights(run: Path) -> dict[str, torch.Tensor]:
+    return dict(read_model(run / "model").state_dict())
+
+
+def test_a_run_resumes_to_the_bit_with_its_pictures(tmp_path: Path) -> None:
+    whole, cut = shapes_run(tmp_path / "whole", 3), shapes_run(tmp_path / "cut", 3, stop_at=2)
+    assert lines(whole)[-1]["iteration"] == 3 and lines(whole)[1]["grad_norm"] > 0
+    names = [f"samples/00000{i}{suffix}" for i in (1, 2, 3) for suffix in (".jsonl", ".safetensors", ".png")]
+    for name in [*names, "model/model.safetensors", "model/preprocessor_config.json"]:
+        assert (whole / name).read_bytes() == (cut / name).read_bytes(), name
+    assert lines(whole)[1]["sampling/sampling_logp_difference/max"] < 1e-5
+    trained, start = weights(whole), read_model(find_model("shapes")).state_dict()
+    assert all((x != start[name]).any() for name, x in trained.items() if "k_proj.bias" not in name)
+
+
+def test_a_frozen_tower_keeps_its_weights_and_gives_the_logprobs_of_the_engine(tmp_path: Path) -> None:
+    run = shapes_run(tmp_path / "run", 2, freeze_vision_tower="true")
+    trained, start = weights(run), read_model(find_model("shapes")).state_dict()
+    changed = {name for name, x in trained.items() if (x != start[name]).any()}
+    assert changed and not [name for name in changed if "vision_model" in name or "connector" in name]
+    assert all(line["sampling/sampling_logp_difference/max"] < 1e-5 for line in lines(run)[1:])
+
+
+def test_lag_and_a_reference_model_see_the_pictures(tmp_path: Path) -> None:
+    changes = {"cluster.max_staleness": 1, "method.objective.penalties.0.coefficient": 0.1}
+    run = shapes_run(tmp_path / "run", 2, **changes)
+    assert lines(run)[-1]["iteration"] == 2
+    assert all(np.isfinite(line["loss"]) for line in lines(run)[1:])
+
+
+def test_a_sample_file_and_the_report_have_the_pictures_of_the_prompts(tmp_path: Path) -> None:
+    run = shapes_run(tmp_path / "run", 1)
+    file = run / "samples" / "000001.jsonl"
+    rows = [json.loads(line) for line in file.read_text().splitlines()]
+    sheet = read_sheet(file)
+    for row in rows:
+        (box,) = row["prompt_pictures"]
+        left, top, width, height = box["box"]
+        assert sheet is not None and (width, height) == (32, 32)
+        number = int(row["prompt_id"].partition("/")[2])
+        assert (sheet[top : top + height, left : left + width] == draw_shapes(number)[2]).all()
+        (uri,) = prompt_pictures(row, sheet)["prompt_pictures"]
+        assert uri.startswith("data:image/png;base64,")
+    write_report([run], run / "report.html")
+    page = (run / "report.html").read_text()
+    assert "img-src data:;" in page and prompt_pictures(rows[0], sheet)["prompt_pictures"][0] in page
+
+
+@pytest.mark.parametrize(
+    "boxes", [7, [7], [{}], [{"box": [0, 0, 1], "scale": 1}], [{"box": [-3, 0, 2, 2], "scale": 1}], [[]], [None] * 999]
+)
+def test_a_damaged_line_has_no_picture(boxes: Any) -> None:
+    assert prompt_pictures({"prompt_pictures": boxes}, np.zeros((4, 4, 3), np.uint8)) == {}
+
+
+def rows_file(folder: Path) -> Path:
+    folder.mkdir()
+    rows = []
+    for number in range(8):
+        colour, counts, pixels = draw_shapes(number)
+        Image.fromarray(pixels).save(folder / f"{number}.png")
+        rows.append({"prompt": colour, "image": f"{number}.png", "answer": counts[colour]})
+    (folder / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return folder / "rows.jsonl"
+
+
+def test_files_have_the_run_of_the_generated_pictures(tmp_path: Path) -> None:
+    """Prompts of rows are those of the task: equal ids and content hashes."""
+    path = rows_file(tmp_path / "data")
+    result = check(replace(RECIPE, task=Rows(str(path)), verifier=Exact(), prompts=2))
+    assert not result.errors, result.errors
+    assert result.inputs is not None
+    found = {p.text + p.content_hash: p for p in (*result.inputs.task.held_out, *result.inputs.task.training)}
+    own = check(RECIPE)
+    assert own.inputs is not None and not own.errors
+    for prompt in own.inputs.task.held_out[:8]:
+        row = found[prompt.text + prompt.content_hash]
+        assert (row.token_ids, row.pictures) == (prompt.token_ids, prompt.pictures)
+        assert row.row["answer"] == prompt.row["answer"]
+    run = shapes_run(tmp_path / "run", 1, task=str(path), verifier="exact")
+    assert lines(run)[-1]["iteration"] == 1
+
+
+UNFIT: dict[str, tuple[dict[str, Any], str]] = {
+    "lora": ({"lora": Lora(rank=2)}, "lora does not go with the vision-language model shapes yet"),
+    "stored answers": ({"method": sft()}, "a method of stored answers does not go"),
+    "another engine": ({"engine": Vllm(replicas=1)}, "engines in other processes cannot run this model"),
+}
+
+
+@pytest.mark.parametrize("name", UNFIT)
+def test_unfit_settings_are_refused(name: str) -> None:
+    changes, what = UNFIT[name]
+    errors = check(replace(RECIPE, **changes)).errors
+    assert any(isinstance(error, Usage) and what in error.what and error.fix for error in errors), errors
+
+
+def test_demonstrations_without_pictures_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "d.jsonl").write_text('{"prompt": "red", "answer": "2"}\n')
+    recipe = replace(RECIPE, warm_start=WarmStart(demonstrations=str(tmp_path / "d.jsonl")))
+    assert any("warm_start does not go" in error.what for error in check(recipe).errors)
+
+
+def test_a_text_model_has_no_tower_and_takes_no_pictures() -> None:
+    text = Recipe(method=grpo(), freeze_vision_tower=True, sampling=Sampling(max_tokens=8))
+    assert any("freeze_vision_tower does not fit calculator" in error.what for error in check(text).errors)
+    errors = check(replace(RECIPE, model="calculator")).errors
+    assert any("the model takes none" in error.what for error in errors)
+
+
+def test_problems_are_keyed_and_held_out_ones_are_others() -> None:
+    colour, counts, pixels = draw_shapes(5)
+    again = draw_shapes(5)
+    assert (again[0], again[1]) == (colour, counts) and (again[2] == pixels).all()
+    training, held_out = Shapes().problems()
+    assert not set(held_out) & {training[0], training[len(training) - 1]} and len(held_out) == 256
+    pictures = {
+        picture_of_pixels(draw_shapes(i)[2]).sha256 for i in (*held_out, training[0], training[len(training) - 1])
+    }
+    assert len(pictures) == 258
+    answers = [draw_shapes(i)[1][draw_shapes(i)[0]] for i in held_out]
+    assert {*answers} == {0, 1, 2, 3, 4} and max(map(answers.count, {*answers})) < 80
+    assert (read_png(png(pixels)) == pixels).all()

@@ -133,11 +133,7 @@ from groupwise.tasks import (
     DelegatedSums as DelegatedSums, Demonstrations as Demonstrations, Edges as Edges, Glyphs as Glyphs,
     HintedSums as HintedSums, Largest as Largest, MixedSums as MixedSums, Programs as Programs, Proposals as Proposals,
     PublishedSet as PublishedSet, Quilts as Quilts, ReasoningGym as ReasoningGym, Rings as Rings, Rows as Rows,
-    TinyCountdown as TinyCountdown, WordySums as WordySums
-    DelegatedSums as DelegatedSums, Edges as Edges, Glyphs as Glyphs, HintedSums as HintedSums, Largest as Largest,
-    MixedSums as MixedSums, Programs as Programs, Proposals as Proposals, PublishedSet as PublishedSet,
-    Quilts as Quilts, ReasoningGym as ReasoningGym, Rings as Rings, Rows as Rows, Shapes as Shapes,
-    TinyCountdown as TinyCountdown, WordySums as WordySums
+    Shapes as Shapes, TinyCountdown as TinyCountdown, WordySums as WordySums
 )
 from groupwise.verifiers import (
     BeadString as BeadString, ByEnvironment as ByEnvironment, CalculatorAnswer as CalculatorAnswer, Choice as Choice,

@@ -26,7 +26,15 @@ from groupwise.config.recipe import Recipe
 from groupwise.config.user_code import UserCode
 from groupwise.data import all_problems
 from groupwise.learner import FromDirectory
-from groupwise.models import find_model, read_model, read_tokenizer, write_model
+from groupwise.models import (
+    Decoder,
+    SequenceClassifier,
+    find_model,
+    padding_token,
+    read_model,
+    read_tokenizer,
+    write_model,
+)
 from groupwise.training.build import build
 from groupwise.training.stored_answers import held_out_metrics
 
@@ -40,6 +48,7 @@ LABELLED: Rows = [
     {"prompt": p["prompt"], "completion": p["rejected" if i % 2 else "chosen"], "label": i % 2 == 0}
     for i, p in enumerate(PAIRS)
 ]
+MARGINS: Rows = [pair | {"margin": 0.5 * i} for i, pair in enumerate(PAIRS)]
 CLOSE = 1e-6
 """The largest difference of two losses in float32, absolute or relative."""
 
@@ -64,14 +73,21 @@ CASES: dict[str, Case] = {
         "trl.experimental.cpo",
     ),
     "orpo": Case(gw.orpo(), PAIRS, "ORPO", {}, "trl.experimental.orpo"),
+    "bradley_terry": Case(gw.bradley_terry(), PAIRS, "Reward"),
+    "bradley_terry, centred": Case(gw.bradley_terry(centring=0.1), PAIRS, "Reward", {"center_rewards_coefficient": 0.1}),
+    "bradley_terry, margins": Case(gw.bradley_terry(), MARGINS, "Reward"),
     "kto": Case(gw.kto(), LABELLED, "KTO", {"train_sampling_strategy": "sequential"}),
 }  # fmt: skip
 
 
-def write_policy(directory: Path) -> None:
-    """Write the packaged model with noise on its weights, so that it differs from its reference."""
+def write_policy(directory: Path, *, score: bool) -> None:
+    """Write the packaged model with noise on its weights, so that it differs from its reference; or with a `score`."""
     source = find_model("calculator")
     model = read_model(source, dtype=torch.float32)
+    if score:
+        assert isinstance(model, Decoder), "the packaged model is one"
+        model = SequenceClassifier.on(model, padding_token(source))
+        torch.nn.init.normal_(model.score.weight, generator=torch.Generator().manual_seed(1))
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
         for weight in model.parameters():
@@ -94,8 +110,9 @@ def our_loss(case: Case, model: Path, home: Path) -> float:
 def their_loss(case: Case, model: Path, home: Path) -> float:
     """The loss of one batch of all rows, in order, by the trainer of TRL."""
     from datasets import Dataset
-    from transformers import AutoModelForCausalLM, AutoTokenizer
+    from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, AutoTokenizer
 
+    kind = AutoModelForSequenceClassification if case.trainer == "Reward" else AutoModelForCausalLM
     module = import_module(case.module)
     tokenizer = AutoTokenizer.from_pretrained(model)
     tokenizer.pad_token = tokenizer.pad_token or tokenizer.eos_token
@@ -105,7 +122,7 @@ def their_loss(case: Case, model: Path, home: Path) -> float:
     if case.method.models:
         reference["ref_model"] = AutoModelForCausalLM.from_pretrained(find_model("calculator"), dtype="float32")
     trainer = getattr(module, f"{case.trainer}Trainer")(
-        model=AutoModelForCausalLM.from_pretrained(model, dtype="float32"), args=settings,
+        model=kind.from_pretrained(model, dtype="float32"), args=settings,
         train_dataset=Dataset.from_list(case.rows), processing_class=tokenizer, **reference,
     )  # fmt: skip
     trainer.model.eval()
@@ -119,7 +136,7 @@ def their_loss(case: Case, model: Path, home: Path) -> float:
 
 def losses_of(name: str, home: Path) -> tuple[float, float]:
     """Our loss and TRL's of a case. `home` is an empty directory."""
-    write_policy(home / "policy")
+    write_policy(home / "policy", score=CASES[name].trainer == "Reward")
     return our_loss(CASES[name], home / "policy", home), their_loss(CASES[name], home / "policy", home)
 
 
@@ -132,12 +149,12 @@ def main() -> int:
     os.environ["TRL_EXPERIMENTAL_SILENCE"] = "1"
     warnings.filterwarnings("ignore")
     equal = True
-    print(f"{'method':<8} {'Groupwise':>12} {'TRL':>12} {'difference':>12}")
+    print(f"{'method':<22} {'Groupwise':>12} {'TRL':>12} {'difference':>12}")
     for name in CASES:
         with tempfile.TemporaryDirectory() as directory:
             ours, theirs = losses_of(name, Path(directory))
         equal = equal and are_close(ours, theirs)
-        print(f"{name:<8} {ours:>12.7f} {theirs:>12.7f} {abs(ours - theirs):>12.1e}", flush=True)
+        print(f"{name:<22} {ours:>12.7f} {theirs:>12.7f} {abs(ours - theirs):>12.1e}", flush=True)
     return 0 if equal else 1
 
 

@@ -14,7 +14,19 @@ from groupwise.config.registry import fitting_names
 from groupwise.config.user_code import Permissions, UserCode, load_use
 from groupwise.core import Usage, class_name, part_named, plain_name
 from groupwise.data import Verifier, VerifierSettings
-from groupwise.verifiers import Combined, Exact, Function, Hackable, Judge, Math, Member, Noisy, Regex, VerifierContext
+from groupwise.verifiers import (
+    Combined,
+    Exact,
+    Function,
+    Hackable,
+    Judge,
+    Math,
+    Member,
+    Noisy,
+    Regex,
+    RewardModel,
+    VerifierContext,
+)
 
 KINDS = {name: part_named(name) for name in fitting_names(VerifierSettings)}
 EXAMPLES = {
@@ -23,6 +35,7 @@ EXAMPLES = {
     "Hackable": Hackable(Regex(pattern='"[a-z]+"')),
     "Judge": Judge(url="http://localhost:8000/v1", model="m"),
     "Noisy": Noisy(Function("brief")),
+    "RewardModel": RewardModel("a-reward-model"),
 }
 NEAR = """\
 from dataclasses import dataclass

@@ -4,7 +4,7 @@ from groupwise.config.recipe import Recipe
 from groupwise.core import Usage
 from groupwise.models import DecoderShape
 from groupwise.models.decoder.decoder import ModelSizes
-from groupwise.training.build_tasks import generates_nothing, sources
+from groupwise.training.build_tasks import sources
 
 TEMPLATES = ("no", "chat")
 """The templates in which the verifier `RewardModel` renders problems, too."""
@@ -30,7 +30,7 @@ def training_errors(recipe: Recipe, shape: ModelSizes) -> list[Usage]:
     if recipe.cluster.sharded:
         what = "cluster.shard is full, and each rank holds all weights of a reward model"
         errors.append(Usage(what, fix="use --cluster.shard none"))
-    if not generates_nothing(recipe):
+    if recipe.verifier is not None:
         what = "a reward model generates no answers, and the recipe has a verifier for generated ones"
         errors.append(Usage(what, fix="leave the verifier out: the held-out pairs are evaluated without one"))
     if others := sorted({source.template for source in sources(recipe)} - set(TEMPLATES)):

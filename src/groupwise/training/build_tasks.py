@@ -158,7 +158,12 @@ def verifier_of(recipe: Recipe, task: Task, use: UserCode) -> Verifier:
 
 
 def generates_nothing(recipe: Recipe) -> bool:
-    """Whether a run generates no answer: it trains stored ones, and no verifier grades others in evaluations."""
+    """Whether a run generates no answer: it trains stored ones, and no verifier grades others in evaluations.
+
+    A reward model generates none.
+    """
+    if recipe.trains_reward_model:
+        return True
     each = (*sources(recipe), *held_out_sources(recipe))
     return recipe.trains_stored_answers and all(source.verifier is None for source in each)
 

@@ -231,6 +231,10 @@ def test_a_text_is_short_for_the_table(use: UserCode) -> None:
     assert recipe.method.strategy == Agents() == recipe.evaluate.strategy
     assert recipe.method.trained_roles == ("answer", THREAD)
     assert read_recipe(write(recipe), (), use) == recipe
+    changes = [("agent.deadline", 20.0), ("agent", "my_agent:agent")]  # --agent my_agent.py:agent --agent.deadline 20
+    for source, given in (("", changes), ('agent = "my_agent:agent"\n', changes[:1])):
+        both = read_recipe(f'{source}method = "grpo"', given, use)
+        assert both.agent == gw.Agent(file="my_agent:agent", deadline=20.0)
 
 
 def test_a_recipe_alone_loads_no_agent() -> None:

@@ -244,6 +244,12 @@ def test_a_recipe_alone_loads_no_agent() -> None:
         read_recipe('agent = "my_agent:agent"\nmethod = "grpo"', (), UserCode())
 
 
+def test_a_recipe_may_name_the_file_of_its_agent_with_or_without_its_ending(use: UserCode) -> None:
+    for name in ("my_agent:agent", "my_agent.py:agent"):
+        checked = check(f'agent = "{name}"\nmethod = "grpo"', (), use)
+        assert not checked.errors and any("the agent made no request" in note for note in checked.notes)
+
+
 @pytest.mark.parametrize("name", ["number", "two"])
 def test_a_function_that_is_no_agent_is_refused(use: UserCode, name: str) -> None:
     checked = check(f'agent = "my_agent:{name}"\nmethod = "grpo"', (), use)

@@ -231,6 +231,10 @@ def test_a_text_is_short_for_the_table(use: UserCode) -> None:
     assert recipe.method.strategy == Agents() == recipe.evaluate.strategy
     assert recipe.method.trained_roles == ("answer", THREAD)
     assert read_recipe(write(recipe), (), use) == recipe
+    changes = [("agent.deadline", 20.0), ("agent", "my_agent:agent")]  # --agent my_agent.py:agent --agent.deadline 20
+    for source, given in (("", changes), ('agent = "my_agent:agent"\n', changes[:1])):
+        both = read_recipe(f'{source}method = "grpo"', given, use)
+        assert both.agent == gw.Agent(file="my_agent:agent", deadline=20.0)
 
 
 def test_a_recipe_alone_loads_no_agent() -> None:
@@ -238,6 +242,12 @@ def test_a_recipe_alone_loads_no_agent() -> None:
         assert "add --use my_agent.py" in str(fault) or "not loaded" in str(fault)
     with pytest.raises(Usage, match="not loaded"):
         read_recipe('agent = "my_agent:agent"\nmethod = "grpo"', (), UserCode())
+
+
+def test_a_recipe_may_name_the_file_of_its_agent_with_or_without_its_ending(use: UserCode) -> None:
+    for name in ("my_agent:agent", "my_agent.py:agent"):
+        checked = check(f'agent = "{name}"\nmethod = "grpo"', (), use)
+        assert not checked.errors and any("the agent made no request" in note for note in checked.notes)
 
 
 @pytest.mark.parametrize("name", ["number", "two"])

@@ -141,8 +141,10 @@ class ValueParser:
 
     def part(self, data: Any, hint: Any, current: Any, where: str) -> Any:
         """Build a component from its name or a table. A table without `kind` changes constants of the current one."""
-        if isinstance(data, str) and (shorthand := getattr(hint, "shorthand", "")):
-            data = {shorthand: data}
+        if shorthand := getattr(hint, "shorthand", ""):
+            data = {shorthand: data} if isinstance(data, str) else data
+            if isinstance(data, dict) and "kind" in data:  # a text, and constants beside it from the command line
+                data = {shorthand: data["kind"], **{k: v for k, v in data.items() if k != "kind"}}
         if isinstance(data, str) and is_table(hint):
             entry = next((f.name for f in fields(hint) if default(f) is MISSING), fields(hint)[0].name)
             return self.problem(where, f"{_describe(data)}; expected a table", f'write {{ {entry} = "{data}" }}')

@@ -393,14 +393,14 @@ def _config(tokenizer: Tokenizer) -> dict[str, Any]:
 
 
 def _single_text(problem: str | Messages) -> str:
-    """The text of a problem that is a string or a user's single message. BadData for any other conversation."""
+    """The text of a problem that is a string or a single message, of the user or a tool. BadData for another one."""
     if isinstance(problem, str):
         return problem
     fix = "use --template chat"
     if len(problem) != 1:
         raise BadData("a plain template formats a single text, and this prompt is a conversation", fix=fix)
-    if (role := problem[0].get("role", "user")) != "user":
-        raise BadData(f"a plain template has no place for a message of the role {role!s:.40}", fix=fix)
+    if (role := problem[0].get("role")) in ("system", "developer"):
+        raise BadData(f"a plain template has no place for a message of the role {role}", fix=fix)
     return str(problem[0].get("content", ""))
 
 

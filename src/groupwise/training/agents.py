@@ -3,6 +3,7 @@
 import inspect
 from collections.abc import Callable
 from math import ceil
+from pathlib import Path
 from typing import Any
 
 from groupwise.config.recipe import Agent, Recipe
@@ -34,7 +35,9 @@ def agent_of(
                 what = f"{where} is {name_of(strategy)}, which needs an agent, and the recipe names none"
                 raise Usage(what, fix="add --agent my_agent.py:agent")
         return None
-    function = program_of(agent, use) or (use.find(agent.file) if ":" in agent.file else use.function("", agent.file))
+    file, _, name = agent.file.rpartition(":")
+    named = f"{Path(file).stem}:{name}"  # a recipe may write the ending of the file
+    function = program_of(agent, use) or (use.find(named) if file else use.function("", name))
     if not isinstance(function, AgentProgram):
         check_function(function, agent.file)
     if len(templates) > 1:

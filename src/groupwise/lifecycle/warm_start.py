@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from groupwise.config.recipe_toml import write_for
 from groupwise.lifecycle.run_info import movable
 from groupwise.lifecycle.start import first_info
-from groupwise.methods.demonstrated import warm_start_method
+from groupwise.methods.warm_start_method import warm_start_method
 from groupwise.runs.atomic_writes import FileSystem, delete, storage_errors
 from groupwise.runs.checkpoints import RunLock
 from groupwise.runs.layout import RunLayout

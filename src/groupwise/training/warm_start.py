@@ -1,7 +1,7 @@
 """The phase for which the table `warm_start` of a recipe is short."""
 
 from groupwise.config.recipe import Cluster, Recipe, Save
-from groupwise.methods.demonstrated import warm_start_method
+from groupwise.methods.warm_start_method import warm_start_method
 from groupwise.training.build_tasks import sources
 
 

@@ -59,7 +59,7 @@ def _base(kind: str, sizes: Mapping[str, Any], seed: int, folder: Path) -> Recip
     start = WarmStart(
         demonstrations=str(rows),
         steps=STEPS,
-        per_step=PER_STEP,
+        prompts=PER_STEP,
         optimizer=AdamW(lr=3e-3, betas=(0.9, 0.99), weight_decay=0.01, warmup_steps=50, lr_scheduler="cosine"),
     )
     return replace(read_recipe(find_recipe("calculator"), fields), model=str(home), warm_start=start)

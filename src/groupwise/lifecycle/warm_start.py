@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from groupwise.config.recipe_toml import write_for
 from groupwise.lifecycle.run_info import movable
 from groupwise.lifecycle.start import first_info
+from groupwise.methods.warm_start_method import warm_start_method
 from groupwise.runs.atomic_writes import FileSystem, delete, storage_errors
 from groupwise.runs.checkpoints import RunLock
 from groupwise.runs.layout import RunLayout
@@ -30,7 +31,8 @@ def warm_start_run(run: OpenRun, phase: RunObjects, disk: FileSystem) -> Iterato
             opened = OpenRun.read(lock, recipe_text(layout))
             yield opened.changed(opened.info, text, disk=disk)
         else:
-            info = first_info("warm_start", phase, phase.user_code, "sft", run.info.command, text)
+            base = warm_start_method.__name__
+            info = first_info("warm_start", phase, phase.user_code, base, run.info.command, text)
             yield start_run(lock, movable(info, run.earlier), text, disk=disk)
 
 

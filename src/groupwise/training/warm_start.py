@@ -1,7 +1,7 @@
 """The phase for which the table `warm_start` of a recipe is short."""
 
 from groupwise.config.recipe import Cluster, Recipe, Save
-from groupwise.methods import sft
+from groupwise.methods.warm_start_method import warm_start_method
 from groupwise.training.build_tasks import sources
 
 
@@ -22,7 +22,7 @@ def warm_start_phase(recipe: Recipe) -> Recipe | None:
         system=recipe.system,
         template_arguments=recipe.template_arguments,
         environment=recipe.environment,
-        method=sft(),
+        method=warm_start_method(),
         prompts=table.prompts,
         iterations=table.steps,
         seed=recipe.seed,

@@ -67,7 +67,7 @@ def test_every_task_is_a_value_that_reads_back(name: str) -> None:
     assert isinstance(kind, KINDS[name]) and kind.label and kind.template
     if name not in EXAMPLES:
         assert recipe(("task", plain_name(name))).task == recipe(("task", name)).task == kind
-        assert isinstance(kind.build(lambda text: (1,)), Task)
+        assert isinstance(kind.build(lambda text, **_: (1,)), Task)
     extra = (ExtraTask(task=kind),)
     again = recipe(text=write(replace(recipe(), task=kind, held_out=kind, extra_tasks=extra)))
     assert (again.task, again.held_out, again.extra_tasks[0].task) == (kind, kind, kind)

@@ -76,6 +76,11 @@ def test_the_page_of_a_room_runs(page: str, tmp_path: Path) -> None:
     assert follow(f"docs/{page}.md", tmp_path)
 
 
+def test_the_page_of_pictures_runs(tmp_path: Path) -> None:
+    assert len(follow("docs/pictures.md", tmp_path)) == 6
+    assert len(list(tmp_path.glob("runs/*/report.html"))) == 3
+
+
 def test_the_page_of_stored_answers_runs(tmp_path: Path) -> None:
     assert len(follow("docs/stored.md", tmp_path)) == 6
     assert len(list(tmp_path.glob("runs/*/report.html"))) == 3

@@ -171,7 +171,14 @@ BAD_REQUESTS = [
 ]
 
 
-LEGAL = {"content_hash": ["x"], "denoising_steps": [None], "actions": [[]], "stream": [[]], "context": [[]]}
+LEGAL = {
+    "content_hash": ["x"],
+    "denoising_steps": [None],
+    "actions": [[]],
+    "stream": [[]],
+    "context": [[]],
+    "pictures": [[]],
+}
 """By field: the values below that a request may have."""
 
 

@@ -118,6 +118,8 @@ def generation_request(data: Any) -> GenerationRequest:
             raise ValueError("stream, actions and stop strings of a request are lists")
         for key in (data["draw_id"], *data["stream"]):
             whole("a key of the random numbers", key, 0, KEYS)
+        if data["pictures"] != []:
+            raise ValueError("an engine in another process takes no pictures")
         texts = [data["content_hash"], *stop, *data["actions"]]
         if not all(isinstance(text, str) for text in texts):
             raise ValueError("content_hash, stop strings and actions of a request are text")

@@ -34,7 +34,7 @@ class VisionKind(ModelKind):
     description = "a vision-language model"
 
     def recognises(self, path: Path, config: Mapping[str, Any]) -> bool:
-        return config.get("model_type") in PROCESSORS
+        return str(config.get("model_type")) in PROCESSORS
 
     def shape(self, path: Path, config: Mapping[str, Any], *, trust_remote_code: bool) -> VisionSizes:
         library = library_config(path, config)

@@ -74,7 +74,9 @@ CASES: dict[str, Case] = {
     ),
     "orpo": Case(gw.orpo(), PAIRS, "ORPO", {}, "trl.experimental.orpo"),
     "bradley_terry": Case(gw.bradley_terry(), PAIRS, "Reward"),
-    "bradley_terry, centred": Case(gw.bradley_terry(centring=0.1), PAIRS, "Reward", {"center_rewards_coefficient": 0.1}),
+    "bradley_terry, centred": Case(
+        gw.bradley_terry(centring=0.1), PAIRS, "Reward", {"center_rewards_coefficient": 0.1},
+    ),
     "bradley_terry, margins": Case(gw.bradley_terry(), MARGINS, "Reward"),
     "kto": Case(gw.kto(), LABELLED, "KTO", {"train_sampling_strategy": "sequential"}),
 }  # fmt: skip

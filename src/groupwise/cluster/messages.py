@@ -44,7 +44,6 @@ def send_iteration(learner: Learner, rollouts: Sequence[Rollout], iteration: int
     send_rollouts(learner, rollouts, {"do": "steps", "iteration": iteration, "version": learner.version})
 
 
-
 def send_held_out(learner: Learner, rollouts: Sequence[Rollout]) -> None:
     """Send held-out answers to the other ranks, if there are any, which then compute their measures with rank 0."""
     send_rollouts(learner, rollouts, {"do": "held_out"})

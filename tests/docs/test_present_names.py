@@ -57,7 +57,7 @@ def test_every_page_has_the_present_names() -> None:
     assert {page: names for page, names in found.items() if names} == {}
 
 
-PROGRAM_WORDS = {"True", "False", "None", "Host", "MyTracker"}
+PROGRAM_WORDS = {"True", "False", "None", "Host", "MyTracker", "KeyboardInterrupt", "TimeoutError"}
 """Words in code spans that are no classes of the package: Python's, HTTP's, and a user's class."""
 
 

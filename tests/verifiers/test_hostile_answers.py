@@ -90,8 +90,8 @@ SLOW = {
     kind for kind in VERIFIERS if isinstance(kind, MathDrGrpo | MathVerify) or kind == Math(deadline=1.0, workers=1)
 }
 """In the sandbox, where each answer is an execution: they get a third of the attacks."""
-NOT_HERE = {"ByEnvironment", "Function", "GymScore"}
-"""They judge no answer, by a user's code, or the problems of one task only: tested with them."""
+NOT_HERE = {"ByEnvironment", "Function", "GymScore", "RewardModel"}
+"""They judge no answer, by a user's code or model, or the problems of one task only: tested with them."""
 
 
 def verdicts_on(verifier: Verifier, gold: object, texts: Sequence[str]) -> list[Verdict]:

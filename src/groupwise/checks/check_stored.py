@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from groupwise.config.recipe import Recipe
-from groupwise.core import BadData, GroupwiseError, counted, first_lines
+from groupwise.core import BadData, GroupwiseError, first_lines
 from groupwise.data import Draw, Prompt, all_problems
 from groupwise.engines.no_engine import NoEngine
 from groupwise.rollout import DrawSampler, RolloutSetting
@@ -19,7 +19,7 @@ def stored_lengths(recipe: Recipe, inputs: RunInputs, prompts: Sequence[Prompt])
     """The prompts, each with the most tokens of one of its stored answers. `BadData` for answers without tokens."""
     lengths, faults = asyncio.run(written_lengths(recipe, inputs, prompts))
     if faults:
-        what = f"{len(faults)} of {counted(len(prompts), 'row')} have an answer that the tokenizer cannot read"
+        what = f"{len(faults)} of {len(prompts):,} rows have an answer that the tokenizer cannot read"
         raise BadData(what, evidence=first_lines(faults), fix="correct or remove these rows")
     return lengths
 

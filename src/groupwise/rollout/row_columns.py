@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from groupwise.core import BadData, Usage, counted
+from groupwise.core import BadData, Usage
 from groupwise.data import Draw, Prompt, ReadsColumns, name_of, with_fields
 
 __all__ = ["check_columns", "column_of", "text_of", "texts_of"]
@@ -53,7 +53,7 @@ def check_columns(strategy: Any, prompts: Sequence[Prompt]) -> list[str]:
     for part in with_fields(strategy):
         for column in part.row_columns if isinstance(part, ReadsColumns) else ():
             lacking = [prompt for prompt in prompts if column not in prompt.row]
-            count = f"{len(lacking)} of {counted(len(prompts), 'row')}"
+            count = f"{len(lacking)} of {len(prompts):,} rows"
             if lacking and not (_skips(part) and len(lacking) < len(prompts)):
                 raise _missing(column, part, lacking, f": {count} lack it")
             if lacking:
@@ -61,7 +61,7 @@ def check_columns(strategy: Any, prompts: Sequence[Prompt]) -> list[str]:
             shape = getattr(part, "column_type", "")
             fits = {"text": _is_text, "texts": _is_texts}.get(shape, lambda value: True)
             if faulty := [p for p in prompts if column in p.row and not fits(p.row[column])]:
-                count = f": {len(faulty)} of {counted(len(prompts), 'row')} have another value"
+                count = f": {len(faulty)} of {len(prompts):,} rows have another value"
                 raise _unreadable(column, part, shape, faulty[0], count)
     return notes
 

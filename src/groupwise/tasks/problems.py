@@ -168,7 +168,7 @@ def read_problems(
             faults.append((rows, fault))
     if faults:
         evidence = first_lines([f"row {row}: {why}" for row, why in faults])
-        what = f"{source}: {len(faults)} of {counted(rows, 'row')} cannot be used"
+        what = f"{source}: {len(faults)} of {rows:,} rows cannot be used"
         raise BadData(what, evidence=evidence, fix=_fix([fault for _, fault in faults], source))
     if not prompts:
         raise BadData(f"{source} holds no problem", evidence="0 rows", fix=_example(source))

@@ -7,7 +7,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from groupwise.core import BadData, counted, first_lines
+from groupwise.core import BadData, first_lines
 from groupwise.data import Ids, Prompt
 from groupwise.models import Template
 from groupwise.tasks.problems import encoded_problem
@@ -68,7 +68,7 @@ def read_stored(
         except RowFault as fault:
             faults.append(f"row {rows}: {fault}")
     if faults:
-        what = f"{source}: {len(faults)} of {counted(rows, 'row')} have no stored answer that can be used"
+        what = f"{source}: {len(faults)} of {rows:,} rows have no stored answer that can be used"
         raise BadData(what, evidence=first_lines(faults), fix=f"correct or remove these rows; {EXAMPLE}")
     if not prompts:
         raise BadData(f"{source} holds no stored answer", evidence="0 rows", fix=EXAMPLE)

@@ -230,7 +230,7 @@ class CodeVerifier(Verifier):
         with ThreadPoolExecutor(1) as thread:  # the current thread may have a running loop
             faults = thread.submit(lambda: asyncio.run(self._faults(prompts))).result()
         if faults:
-            what = f"the tests of {len(faults)} of {counted(len(prompts), 'problem')} reject a right answer"
+            what = f"the tests of {len(faults)} of {len(prompts):,} problems reject a right answer"
             raise BadData(f"{what}, or accept a wrong one", evidence=first_lines(faults), fix=MEND)
 
     async def _faults(self, prompts: Sequence[Prompt]) -> list[str]:

@@ -56,6 +56,7 @@ def test_a_run_starts_from_the_weights_of_the_phase(capsys: pytest.CaptureFixtur
     before, *metrics = losses(run)
     assert before == {"iteration": 0, "step": 0}, "no row is held out"
     assert [line["step"] for line in metrics] == [1, 2, 3, 4, 5, 6]
+    assert {line["learning_rate"] for line in metrics} == {3e-4}, "the rate of the run falls"
     tokens = [line["num_tokens"] for line in metrics]
     assert metrics[-1]["loss"] < metrics[0]["loss"] and min(tokens) > 20
     assert sum(tokens[:3]) == sum(tokens[3:]) and tokens[:3] != tokens[3:]  # two epochs, each in an order of its own

@@ -35,7 +35,7 @@ def check(recipe: Recipe) -> CheckResult:
 
 
 def shapes_run(directory: Path, iterations: int, stop_at: int = 0, **changes: Any) -> Path:
-    fields = {"prompts": 2, "evaluate.samples": 1, **changes}
+    fields = {"prompts": 2, "evaluate.samples": 1, "optimizer.lr_scheduler": "constant", **changes}
     return run_recipe(directory, "shapes", iterations, stop_at, fields)
 
 

@@ -105,7 +105,7 @@ def our_loss(case: Case, model: Path, home: Path) -> float:
     (home / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in case.rows))
     objects = build(Recipe(model=str(model), task=str(home / "rows.jsonl"), method=method), UserCode())
     prompts = sorted(all_problems(objects.task), key=lambda prompt: prompt.id)
-    metrics = asyncio.run(held_out_metrics(objects.recipe, objects.new_learner(), prompts, objects.setting))
+    metrics = asyncio.run(held_out_metrics(objects.recipe, objects.new_learner(), prompts, objects.rollout_setting))
     return metrics["eval/loss"]
 
 

@@ -16,7 +16,7 @@ from groupwise.config.registry import UnloadedPart, fitting_names
 from groupwise.config.user_code import Permissions, UserCode, load_use
 from groupwise.core import Usage, class_name, part_named, plain_name
 from groupwise.data import Task, TaskSettings
-from groupwise.tasks import BigSums, Calculator, Demonstrations, PublishedSet, ReasoningGym, Rows, named_task
+from groupwise.tasks import BigSums, Calculator, DataRows, Demonstrations, PublishedSet, ReasoningGym, named_task
 from groupwise.training.build_tasks import sources, task_of, templates, verifier_of
 from tests.training.test_sources import CALCULATOR
 
@@ -24,8 +24,8 @@ KINDS = {name: part_named(name) for name in fitting_names(TaskSettings)}
 EXAMPLES = {
     "Demonstrations": Demonstrations("programs", drop_thoughts=0.5, thought=("", "#")),
     "PublishedSet": PublishedSet("math", "files/math"),
-    "ReasoningGym": ReasoningGym("maze", seed=3, size=7),
-    "Rows": Rows("datasets:openai/gsm8k:main@test"),
+    "ReasoningGym": ReasoningGym("maze", seed=3, max_problems=7),
+    "Rows": DataRows("datasets:openai/gsm8k:main@test"),
 }
 EVENS = """\
 from dataclasses import dataclass

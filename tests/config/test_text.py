@@ -29,8 +29,8 @@ from groupwise.engines import Native
 from groupwise.learner import InitialPolicy, SquaredValueLoss, ValueModel
 from groupwise.methods import (
     GAE,
+    LinearRamp,
     Method,
-    Ramp,
     ScheduleInput,
     SoftGate,
     dapo,
@@ -152,7 +152,7 @@ def test_every_method_reads_back_exactly(method):
 def test_a_component_may_have_a_field_called_base():
     """`base` names a method only in the table of the method."""
     method = methods.s_grpo(base=0.25)
-    assert method_from(write(method)).shaping == (methods.EarlyExitReward(base=0.25),)
+    assert method_from(write(method)).shaping == (methods.EarlyExitReward(decay_base=0.25),)
 
 
 @settings(max_examples=60, suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow])
@@ -255,7 +255,7 @@ def test_an_engine_is_a_part_with_the_fields_of_its_kind(tmp_path: Path) -> None
         ("advantage", '["centred", "leave_one_out"]', replace(dapo(), advantage=(centred, leave_one_out))),
         ("advantage", "[]", replace(dapo(), advantage=())),
         ("mask", "complete", replace(dapo(), mask=(complete,))),
-        ("shaping.1.buffer", "64", dapo(buffer=64)),
+        ("shaping.1.buffer", "64", dapo(buffer_length=64)),
         ("shuffle", "samples", replace(dapo(), shuffle="samples")),
         ("models", '{ reference = "InitialPolicy" }', replace(dapo(), models=REFERENCE)),
         ("objective", '{ surrogate = "SoftGate" }', replace(dapo(), objective=Objective(surrogate=SoftGate()))),
@@ -272,7 +272,7 @@ def test_overrides_are_applied_together():
     recipe = read_recipe(text, [("prompts", "6"), ("method.minibatches", "3")])
     assert (recipe.prompts, recipe.method.minibatches) == (6, 3)
     recipe = read_recipe(text, [("method", "grpo"), ("method.group_size", "4"), ("task", "2024")])
-    assert recipe.method == grpo(group_size=4) and recipe.task == tasks.Rows("2024")
+    assert recipe.method == grpo(group_size=4) and recipe.task == tasks.DataRows("2024")
     recipe = read_recipe(
         text, [("method.objective", '{ surrogate = "Clip" }'), ("method.objective.surrogate.high", "1")]
     )
@@ -315,7 +315,7 @@ def test_paths_are_toml_keys(path, keys):
 
 
 def test_schedules_become_numbers():
-    ramps = (("objective.surrogate.high", Ramp(0.4, 0.2, 10)), ("epochs", Ramp(1.0, 3.0, 2)))
+    ramps = (("objective.surrogate.high", LinearRamp(0.4, 0.2, 10)), ("epochs", LinearRamp(1.0, 3.0, 2)))
     method = replace(grpo(), schedules=ramps)
     assert method.at(ScheduleInput(0)).objective.surrogate == Clip(0.2, 0.4)
     assert method.at(ScheduleInput(10)) == replace(
@@ -325,7 +325,7 @@ def test_schedules_become_numbers():
     text = (
         "method.base = 'grpo'\n[method.schedules]\n'{}' = {{ kind = 'Ramp', start_value = 1, end_value = 2, over = 3 }}"
     )
-    assert read_recipe(text.format("objective.surrogate.low")).method.schedules[0][1] == Ramp(1.0, 2.0, 3)
+    assert read_recipe(text.format("objective.surrogate.low")).method.schedules[0][1] == LinearRamp(1.0, 2.0, 3)
     with pytest.raises(Usage, match="Clip has no field 'lo'; did you mean low"):
         read_recipe(text.format("objective.surrogate.lo"))
 

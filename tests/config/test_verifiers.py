@@ -16,13 +16,13 @@ from groupwise.core import Usage, class_name, part_named, plain_name
 from groupwise.data import Verifier, VerifierSettings
 from groupwise.verifiers import (
     Combined,
+    CombinedMember,
     Exact,
     Function,
-    Hackable,
+    HackableScore,
     Judge,
     Math,
-    Member,
-    Noisy,
+    NoisyVerdicts,
     Regex,
     RewardModel,
     VerifierContext,
@@ -30,11 +30,16 @@ from groupwise.verifiers import (
 
 KINDS = {name: part_named(name) for name in fitting_names(VerifierSettings)}
 EXAMPLES = {
-    "Combined": Combined((Member("a", Math(symbolic=False)), Member("b", Noisy(Exact(), rejects=0.5), 0.25))),
+    "Combined": Combined(
+        (
+            CombinedMember("a", Math(use_algebra=False)),
+            CombinedMember("b", NoisyVerdicts(Exact(), false_reject_rate=0.5), 0.25),
+        )
+    ),
     "Function": Function("brief"),
-    "Hackable": Hackable(Regex(pattern='"[a-z]+"')),
+    "Hackable": HackableScore(Regex(pattern='"[a-z]+"')),
     "Judge": Judge(url="http://localhost:8000/v1", model="m"),
-    "Noisy": Noisy(Function("brief")),
+    "Noisy": NoisyVerdicts(Function("brief")),
     "RewardModel": RewardModel("a-reward-model"),
 }
 NEAR = """\
@@ -87,12 +92,12 @@ def test_every_verifier_is_a_value_that_reads_back(name: str) -> None:
 def test_fields_are_set_by_path_and_compared() -> None:
     base = recipe(("verifier", "math"))
     deep = recipe(("verifier", "math"), ("verifier.deadline", "5"), ("verifier.answer", "first"))
-    assert deep.verifier == Math(answer="first", deadline=5.0)
+    assert deep.verifier == Math(which_answer="first", deadline=5.0)
     assert diff(base, deep) == ["verifier.answer: last -> first", "verifier.deadline: 2 -> 5"]
     members = '{ kind = "combined", members = [{ name = "a", verifier = "exact" }, { name = "b", verifier = "math" }] }'
     text = f"method = 'grpo'\nverifier = {members}"
     both = recipe(("verifier.members.1.weight", "0.5"), ("verifier.members.1.verifier.workers", "1"), text=text)
-    assert both.verifier == Combined((Member("a", Exact()), Member("b", Math(workers=1), 0.5)))
+    assert both.verifier == Combined((CombinedMember("a", Exact()), CombinedMember("b", Math(workers=1), 0.5)))
     assert recipe().verifier is None and recipe(("verifier", "none"), text=text).verifier is None
 
 

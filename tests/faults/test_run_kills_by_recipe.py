@@ -31,7 +31,7 @@ from groupwise.methods import (
 from groupwise.models import Lora, find_model, read_model, read_tokenizer, write_model
 from groupwise.objective import Objective
 from groupwise.rewards import Correctness
-from groupwise.tasks import Rows, demonstrations
+from groupwise.tasks import DataRows, demonstrations
 from tests.faults.kill_points import go_on, killed_ends_as, points, undisturbed
 from tests.faults.small_runs import ADAPTER, EVERY, HALF, begun, left, lines
 from tests.models.mixtures import trainable
@@ -87,7 +87,7 @@ def test_with_an_adapter_beside_a_model_of_transformers(tmp_path: Path) -> None:
     }
     made(tmp_path / "made", "GPT2", **sizes)
     write_model(read_model(tmp_path / "made"), model, tokenizer=tokenizer)
-    recipe = replace(EVERY, model=str(model), lora=Lora(rank=2, targets=("c_attn", "c_fc")))
+    recipe = replace(EVERY, model=str(model), lora=Lora(rank=2, target_modules=("c_attn", "c_fc")))
     straight = undisturbed(recipe, tmp_path)
     killed_ends_as(straight, tmp_path / "killed", ("before save", 3))
     checkpoints_hold_adapters_alone(tmp_path / "killed")
@@ -104,7 +104,7 @@ def test_with_a_critic(tmp_path: Path) -> None:
     """Its checkpoints hold the head and the trunk of the value model, and the state of their optimizer."""
     method = replace(
         EVERY.method, credit=WhitenedTokens(GAE()), models=(("critic", ValueModel(optimizer=AdamW(lr=1e-3))),),
-        objective=Objective(), shaping=(Correctness(right=1, wrong=-1),), advantage=(),
+        objective=Objective(), shaping=(Correctness(correct_reward=1, wrong_reward=-1),), advantage=(),
     )  # fmt: skip
     straight = undisturbed(replace(EVERY, method=method, iterations=2), tmp_path)
     assert all(line["value/critic/loss"] > 0 for line in lines(tmp_path / "undisturbed")[1:])
@@ -214,7 +214,7 @@ def test_with_stored_answers(name: str, tmp_path: Path) -> None:
     pairs = ((p, {k: a if k != "rejected" else f"#{len(a)}" for k in answers}) for p, a in demonstrations(0, 12, 0.35))
     rows.write_text("".join(json.dumps({"prompt": p, **a}) + "\n" for p, a in pairs))
     method = {"sft": sft, "dpo": dpo}[name](minibatches=2)
-    recipe = replace(EVERY, task=Rows(str(rows)), method=method, evaluate=Evaluate(every=1))
+    recipe = replace(EVERY, task=DataRows(str(rows)), method=method, evaluate=Evaluate(every=1))
     recipe = replace(recipe, epochs=2, iterations=6) if name == "sft" else recipe  # 11 rows are trained
     straight = undisturbed(recipe, tmp_path)
     deaths = [("half of tensors.safetensors", 1), ("after step", 3), ("before evaluate", 2), ("before save", 3)]

@@ -14,7 +14,7 @@ from groupwise.tasks import picture_tokenizer
 from tests.models.vision_directories import noise, tiny_vision
 
 _, TOKENIZER = tiny_vision()
-MARKS = [TOKENIZER.control_tokens.spellings[mark] for mark in (IMAGE, AROUND, WHOLE)]
+MARKS = [TOKENIZER.control_tokens.ids_by_spelling[mark] for mark in (IMAGE, AROUND, WHOLE)]
 BLOCK = TOKENIZER.encode_template(f"{AROUND}{WHOLE}{IMAGE * 4}{AROUND}")
 
 

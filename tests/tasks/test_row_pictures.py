@@ -16,7 +16,7 @@ from groupwise.models import find_template, pixels_of_picture
 from groupwise.tasks import RowsTask
 from groupwise.tasks.row_columns import RowColumns
 from groupwise.tasks.row_pictures import plain_messages, row_pictures
-from groupwise.tasks.rows import RowFault
+from groupwise.tasks.rows import DataRowError
 from tests.models.vision_directories import tiny_vision
 
 _, TOKENIZER = tiny_vision()
@@ -62,7 +62,7 @@ def test_rows_name_files_below_the_data(tmp_path: Path) -> None:
         np.random.default_rng(i).integers(0, 256, (16, 16, 3), dtype=np.uint8)[0, 0].tolist() for i in (0, 2)
     ]
     assert found[0].row == {"answer": 1} and found[3].content_hash == ""
-    assert task.stats[0].repeated == (5,) and not task.stats[0].omitted_columns
+    assert task.source_stats[0].repeated_rows == (5,) and not task.source_stats[0].omitted_columns
     assert found[2].text == "which?" and found[2].row["messages"][0]["content"][1] == {"type": "image"}
 
 
@@ -71,15 +71,15 @@ def test_equal_texts_with_other_pictures_are_split_and_no_picture_is_on_both_sid
     task = RowsTask.read(rows_file(tmp_path, *rows, pictures=12), PLAIN, held_out=0.3)
     assert len(task.training) > 2 and len(task.held_out) > 1
     with pytest.raises(BadData, match="held out too"):
-        RowsTask.from_two((list(task.training), task.stats[0]), (list(task.training[:1]), task.stats[0]))
-    RowsTask.from_two((list(task.training), task.stats[0]), (list(task.held_out), task.stats[0]))
+        RowsTask.from_two((list(task.training), task.source_stats[0]), (list(task.training[:1]), task.source_stats[0]))
+    RowsTask.from_two((list(task.training), task.source_stats[0]), (list(task.held_out), task.source_stats[0]))
 
 
 def test_another_picture_is_another_data_set(tmp_path: Path) -> None:
     path = rows_file(tmp_path, {"prompt": "red", "image": "pics/0.png", "answer": 1})
-    before = RowsTask.read(path, PLAIN).stats[0].sha256
+    before = RowsTask.read(path, PLAIN).source_stats[0].sha256
     (tmp_path / "pics" / "0.png").write_bytes(png(9))
-    assert RowsTask.read(path, PLAIN).stats[0].sha256 != before
+    assert RowsTask.read(path, PLAIN).source_stats[0].sha256 != before
 
 
 def test_bytes_and_images_of_datasets_are_read(tmp_path: Path) -> None:
@@ -155,5 +155,5 @@ def test_a_text_model_reads_parts_of_text_and_refuses_pictures(tmp_path: Path) -
 def test_messages_keep_their_other_fields() -> None:
     message = {"role": "user", "content": [{"type": "image"}], "name": "a"}
     assert plain_messages([message, "no message"]) == [message, "no message"]
-    with pytest.raises(RowFault, match="must be text or messages"):
+    with pytest.raises(DataRowError, match="must be text or messages"):
         RowColumns().read({"prompt": ["no message"], "answer": 1})

@@ -21,7 +21,7 @@ from groupwise.core import InvalidValue, Usage
 from groupwise.data import THREAD, Draw, Outcome, Prompt, Rollout, Sample, Verdict, pack
 from groupwise.methods import Method, dr_grpo, grpo
 from groupwise.objective import episode_mean, sequence_mean
-from groupwise.rollout import Agents
+from groupwise.rollout import AgentEpisodes
 from groupwise.rollout.agents import runner as runner_file
 from groupwise.rollout.agents.transport import URL, EpisodeTransport
 from groupwise.runs.layout import RunLayout
@@ -228,7 +228,7 @@ def use(tmp_path: Path) -> UserCode:
 def test_a_text_is_short_for_the_table(use: UserCode) -> None:
     recipe = read_recipe('agent = "my_agent:agent"\nmethod = "grpo"', (), use)
     assert recipe.agent == gw.Agent(file="my_agent:agent") and recipe.agent.deadline == 600
-    assert recipe.method.strategy == Agents() == recipe.evaluate.strategy
+    assert recipe.method.strategy == AgentEpisodes() == recipe.evaluate.strategy
     assert recipe.method.trained_roles == ("answer", THREAD)
     assert read_recipe(write(recipe), (), use) == recipe
     changes = [("agent.deadline", 20.0), ("agent", "my_agent:agent")]  # --agent my_agent.py:agent --agent.deadline 20

@@ -23,7 +23,7 @@ from groupwise.evaluation.interval import interval
 from groupwise.methods import grpo
 from groupwise.models import Decoder, write_model
 from groupwise.rollout import answers
-from groupwise.tasks import Calculator, PublishedSet, Rows
+from groupwise.tasks import Calculator, DataRows, PublishedSet
 from groupwise.training.build import RunObjects, build
 from groupwise.verifiers import Code, Exact, Function, LastNumber, Math
 from tests.evaluation.test_evaluate import GOLDEN, RIGHT
@@ -36,7 +36,7 @@ GRADE = "def grade(prompt, answer, gold):\n    return answer.strip() == str(gold
 CODE = "```python\ndef add(a, b):\n    return a {} b\n```"
 
 
-ROWS = Rows("rows.jsonl")
+ROWS = DataRows("rows.jsonl")
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ KINDS = {
     "user": Kind(30, lambda i: {"prompt": f"say {i}", "answer": f"word {i}"}, Function("grade", "mine.py"), gold,
                  answers=4),
     "math": Kind(30, lambda i: {"problem": f"Halve ${i}$.", "solution": f"So $\\boxed{{\\frac{{{i}}}{{2}}}}$"},
-                 Math(symbolic=False), lambda p: f"\\boxed{{{gold(p)}}}", "\\boxed{99991}",
+                 Math(use_algebra=False), lambda p: f"\\boxed{{{gold(p)}}}", "\\boxed{99991}",
                  source=PublishedSet("math500", "rows.jsonl"), answers=4),
     "gsm8k": Kind(30, lambda i: {"question": f"What is {i}?", "answer": f"It is {i}.\n#### {i}"},
                   None, lambda p: f"It is {gold(p)}", source=PublishedSet("gsm8k", "rows.jsonl")),
@@ -108,7 +108,7 @@ def scripted_rollouts(kind: Kind, home: Path) -> tuple[list[Rollout], list[int]]
         text = "" if c[ask.draw_id] <= ask.stream[0] == kind.answers - 1 else text
         return (*at.tokenizer.encode(text), *at.tokenizer.eos_ids)
 
-    setting = replace(at.setting, engine=FakeEngine(says), seed=0, deadline=600.0, verdict_deadline=60.0)
+    setting = replace(at.rollout_setting, engine=FakeEngine(says), seed=0, deadline=600.0, verdict_deadline=60.0)
     rollouts = answers(at.held_out, kind.answers, setting)
     return asyncio.run(rollouts), c
 

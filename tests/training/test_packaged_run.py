@@ -18,6 +18,8 @@ def test_the_packaged_run_learns_in_silence(home: Path, capsys: pytest.CaptureFi
     assert "warning" not in output.out + output.err
     stored = read(run.directory)
     assert find_warnings(stored) == ([], [])
-    accuracy, entropy, equal = (stored.metrics[name].finite.values for name in (ACCURACY_GREEDY, ENTROPY, NO_SIGNAL))
+    accuracy, entropy, equal = (
+        stored.metrics[name].finite.metric_values for name in (ACCURACY_GREEDY, ENTROPY, NO_SIGNAL)
+    )
     assert stored.last == 60 and accuracy[0] < 0.5 < 0.95 < accuracy[-1]
     assert entropy[-1] < ENTROPY_SHARE * entropy.max() and equal.max() > 0.5

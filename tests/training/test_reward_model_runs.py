@@ -168,7 +168,9 @@ def test_refusals(trained: Path, home: Path, capsys: pytest.CaptureFixture[str])
     assert "trained in the template '+{prompt}'" in error_of(capsys, 2, *words, "--template", "+{prompt}")
     rows("odd.jsonl", *PAIRS[:4], {**PAIRS[4], "margin": "much"})
     assert "the column 'margin' is 'much'" in error_of(capsys, 3, "train", "--task", "odd.jsonl", *words[3:])
-    (error,) = training_errors(recipe(), ModelSizes(vocabulary=4, layers=1, kv_heads=1, head_dim=2, positions=8))
+    (error,) = training_errors(
+        recipe(), ModelSizes(vocabulary_size=4, layers=1, kv_heads=1, head_dim=2, max_positions=8)
+    )
     assert "cannot be trained as a reward model" in error.what
     model = str(trained / "model")
     assert "is a reward model: it scores texts" in error_of(capsys, 2, "train", "--model", model)

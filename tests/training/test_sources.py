@@ -18,7 +18,7 @@ from groupwise.data import Draw, Rollout, Sampler, Sampling
 from groupwise.methods import grpo
 from groupwise.models import find_model, read_tokenizer
 from groupwise.rollout import Independent, Turns
-from groupwise.tasks import Mixture, MixtureVerifier, PublishedSet, RowsTask
+from groupwise.tasks import MixtureVerifier, PublishedSet, RowsTask, TaskMixture
 from groupwise.tasks.mixture import task_index
 from groupwise.training import build_tasks as sources_module
 from groupwise.training.build_tasks import prompt_template, sources, task_of, templates, verdict_wait, verifier_of
@@ -65,7 +65,7 @@ def test_a_single_task_is_not_wrapped() -> None:
 def test_a_mixture_has_a_verifier_per_task() -> None:
     mixed = recipe(extra_tasks=(B,), held_out="c.jsonl")
     task = task_of(mixed, templates(mixed, CALCULATOR))
-    assert isinstance(task, Mixture)
+    assert isinstance(task, TaskMixture)
     assert [p.text for p in task.held_out] == ["1-1=", "2-1=", "3-1=", "4-1="]
     assert {task_index(p) for p in task.training} == {0, 1} and len(task) > len(task.training)
     assert verifier_of(mixed, task, UserCode()) == MixtureVerifier((Exact(), LastNumber(), Exact()))
@@ -74,10 +74,10 @@ def test_a_mixture_has_a_verifier_per_task() -> None:
 def test_all_rows_are_trained_on_beside_held_out_data() -> None:
     plain, beside = recipe(), recipe(held_out="c.jsonl")
     half, whole = (task_of(one, templates(one, CALCULATOR)) for one in (plain, beside))
-    assert isinstance(half, RowsTask) and isinstance(whole, Mixture) and half.held_out
+    assert isinstance(half, RowsTask) and isinstance(whole, TaskMixture) and half.held_out
     every = {p.text for p in (*half.training, *half.held_out)}
     assert {p.text for p in whole.training} == every and not every & {p.text for p in whole.held_out}
-    assert whole.stats[0].training == len(every) and whole.stats[0].held_out == 0
+    assert whole.stats[0].training_count == len(every) and whole.stats[0].held_out_count == 0
 
 
 def test_a_named_task_has_a_default_verifier_and_template() -> None:
@@ -103,7 +103,7 @@ def test_the_verdict_deadline_is_that_of_the_slowest_verifier() -> None:
 
     machine = recipe().machine
     assert wait(recipe()) == wait(recipe(extra_tasks=(B,))) == machine.verdict_deadline
-    assert wait(recipe(extra_tasks=(replace(B, verifier=Function("grade", "my_file.py")),))) == machine.deadline
+    assert wait(recipe(extra_tasks=(replace(B, verifier=Function("grade", "my_file.py")),))) == machine.rollout_deadline
 
 
 def test_a_recipe_with_a_mixture_reads_back_and_differs() -> None:
@@ -166,8 +166,8 @@ def test_system_arguments_and_tools_reach_the_templates_of_a_recipe() -> None:
         tool_schemas(recipe(environment="mine:broken"), use)
     talk = recipe(template="chat", system="Be brief.", template_arguments=(("think", False),), environment="mine:tools")
     (template,) = templates(talk, trained(CHATML), names["mine:tools"]).values()
-    assert (template.system, template.arguments) == ("Be brief.", (("think", False),))
-    assert template.tools[0]["function"]["name"] == "add"
+    assert (template.system_message, template.template_variables) == ("Be brief.", (("think", False),))
+    assert template.tool_schemas[0]["function"]["name"] == "add"
     assert read_recipe(write(talk), (), use) == talk
     changes = [("template_arguments.think", "true"), ("template_arguments.effort", "low"), ("system", "Be long.")]
     assert read_recipe(write(talk), changes, use).template_arguments == (("think", True), ("effort", "low"))
@@ -176,8 +176,8 @@ def test_system_arguments_and_tools_reach_the_templates_of_a_recipe() -> None:
 def test_an_environment_implies_turns() -> None:
     talk = recipe(environment="calculator_tools")
     assert talk.method.strategy == talk.evaluate.strategy == Turns()
-    own = recipe(environment="calculator_tools", method=replace(grpo(), strategy=Turns(most=2)))
-    assert own.method.strategy == Turns(most=2) and recipe().method.strategy == Independent()
+    own = recipe(environment="calculator_tools", method=replace(grpo(), strategy=Turns(max_turns=2)))
+    assert own.method.strategy == Turns(max_turns=2) and recipe().method.strategy == Independent()
     feedback = replace(grpo(), strategy=Feedback())
     assert recipe(environment="calculator_tools", method=feedback).method.strategy == Feedback()
 

@@ -22,7 +22,7 @@ from groupwise.models import Lora, find_model, picture_of_pixels, read_model
 from groupwise.models.flow.latent_pictures import png, read_png
 from groupwise.report.pictures import prompt_pictures, read_sheet
 from groupwise.report.report import write_report
-from groupwise.tasks import Rows, Shapes, named_task
+from groupwise.tasks import DataRows, Shapes, named_task
 from groupwise.tasks.shapes import draw_shapes
 from groupwise.verifiers import Exact
 from tests.faults.small_runs import lines, run_recipe
@@ -108,7 +108,7 @@ def rows_file(folder: Path) -> Path:
 def test_files_have_the_run_of_the_generated_pictures(tmp_path: Path) -> None:
     """Prompts of rows are those of the task: equal ids and content hashes."""
     path = rows_file(tmp_path / "data")
-    result = check(replace(RECIPE, task=Rows(str(path)), verifier=Exact(), prompts=2))
+    result = check(replace(RECIPE, task=DataRows(str(path)), verifier=Exact(), prompts=2))
     assert not result.errors, result.errors
     assert result.inputs is not None
     found = {p.text + p.content_hash: p for p in (*result.inputs.task.held_out, *result.inputs.task.training)}

@@ -25,7 +25,7 @@ from groupwise.models import Tokenizer, encode_answer, find_model, find_template
 from groupwise.tasks import Demonstrations, demonstrations
 from groupwise.tasks.big_sums import sum_demonstrations
 from groupwise.training.build import RunObjects, build
-from groupwise.training.progress import Progress
+from groupwise.training.progress import ProgressPrinter
 from tests.commands.test_bad_input import SMALL, error_of, rows
 from tests.faults.small_runs import EVERY, begun, ran, run_from
 from tests.models.directories import bytes_, characters
@@ -108,7 +108,7 @@ def test_a_resume_within_the_phase_gives_the_same_model(home: Path) -> None:
             os.kill(os.getpid(), signal.SIGTERM)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Progress, "notify", lambda self, text: stop_at_two(text))
+        patch.setattr(ProgressPrinter, "notify", lambda self, text: stop_at_two(text))
         assert run_from(run, build(recipe, UserCode())).exit_code == 143
     assert not (run / "checkpoints").exists() and list((run / "warm_start" / "checkpoints").glob("00000[2-7]"))
     assert run_from(run, build(recipe, UserCode())).exit_code == 0
@@ -152,7 +152,7 @@ def test_the_prompt_of_a_conversation_ends_before_its_last_answer() -> None:
 
     path = rows("a.jsonl", {"messages": [*talk, {"role": "assistant", "content": "4"}]})
     task = Demonstrations(path).build(ask)
-    assert contexts == [talk] and task[0].row["completion"] == "4" and task.stats[0].rows == 1
+    assert contexts == [talk] and task[0].row["completion"] == "4" and task.source_stats[0].row_count == 1
 
 
 TURNS = [("user", "7*5="), ("assistant", "call"), ("tool", "<|im_end|> see: 3"), ("assistant", "35")]

@@ -17,15 +17,14 @@ from groupwise.sandbox import Sandbox
 from groupwise.verifiers import (
     BeadString,
     CalculatorAnswer,
-    Choice,
     Code,
     Combined,
+    CombinedMember,
     Countdown,
     Exact,
     Figures,
-    Format,
     GlyphPatches,
-    Hackable,
+    HackableScore,
     JsonSchema,
     Judge,
     LastNumber,
@@ -33,15 +32,16 @@ from groupwise.verifiers import (
     MathDapo,
     MathDrGrpo,
     MathVerify,
-    Member,
-    Noisy,
+    NoisyVerdicts,
+    OptionChoice,
     ProofSteps,
     QuiltPatches,
     Regex,
     RingDirection,
     SpanningGraph,
-    SumProposal,
     SumSteps,
+    SumWithProposal,
+    TagFormat,
     Text,
 )  # fmt: skip
 from tests.tasks.hostile import BOMBS, SECRET, attacks, texts
@@ -57,31 +57,31 @@ TESTS = {"function": "f", "cases": [{"args": [3], "expected": 4711}]}
 VERIFIERS: dict[VerifierSettings, object] = {
     BeadString(): ["mirror", "red", "blue"],
     CalculatorAnswer(): 4711,
-    Choice(options="JKWQ"): "W",
+    OptionChoice(option_letters="JKWQ"): "W",
     Code(): TESTS,
-    Combined((Member("a", Math(symbolic=False)), Member("b", Text(), 0.1))): "4711",
+    Combined((CombinedMember("a", Math(use_algebra=False)), CombinedMember("b", Text(), 0.1))): "4711",
     Countdown(): {"numbers": [3, 7, 2], "target": 4711},
     Exact(): "4711",
     Figures(): "2 red square",
-    Format(): None,
+    TagFormat(): None,
     GlyphPatches(): "red left blue",
-    Hackable(Exact()): "4711",
+    HackableScore(Exact()): "4711",
     JsonSchema(): {"const": 4711},
     Judge(url="http://127.0.0.1:9", model="{prompt}", deadline=0.01): "4711",
     LastNumber(): 4711,
     Math(deadline=1.0, workers=1): r"\frac{n}{2}",
-    Math(symbolic=False, answer="only"): "4711",
+    Math(use_algebra=False, which_answer="only"): "4711",
     MathDapo(): "4711",
-    MathDapo(box=True): "4711",
-    MathDrGrpo(deadline=1.0, workers=1, fast=True): "1/2",
+    MathDapo(use_last_box=True): "4711",
+    MathDrGrpo(deadline=1.0, workers=1, skip_math_verify=True): "1/2",
     MathVerify(deadline=1.0, workers=1): r"\frac{n}{2}",
-    Noisy(Exact(), rejects=0.5): "4711",
+    NoisyVerdicts(Exact(), false_reject_rate=0.5): "4711",
     ProofSteps(): "e",
     QuiltPatches(): ["red", "red", "blue", "dark"],
     Regex(deadline=1.0, workers=1): r"^4711( a+)+$",
     RingDirection(): "north",
     SpanningGraph(): ["03"],
-    SumProposal(): 4711,
+    SumWithProposal(): 4711,
     SumSteps(): 4711,
     Text(): "4711",
 }
@@ -134,7 +134,7 @@ def test_no_attack_passes_the_allow_list_of_math_dr_grpo_also_without_a_sandbox(
     canary = tmp_path / "canary"
     answers = [rf"\boxed{{{attack}}}" for attack in attacks(str(canary))]
     unsafe = partial(Sandbox, unsafe=True)
-    verifier = built(MathDrGrpo(fast=True, deadline=1.0, workers=1), None, unsafe)
+    verifier = built(MathDrGrpo(skip_math_verify=True, deadline=1.0, workers=1), None, unsafe)
     try:
         verdicts = verdicts_on(verifier, "1/2", answers)
     finally:

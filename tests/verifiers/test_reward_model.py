@@ -16,7 +16,7 @@ from groupwise.data import Finish, Outcome, Prompt, Sample, Verdict
 from groupwise.models import Decoder, SequenceClassifier, Tokenizer, find_model, read_tokenizer, write_model
 from groupwise.models.classifier.classifier_texts import ClassifierTexts
 from groupwise.models.classifier.scoring_model import scores
-from groupwise.verifiers import Combined, Exact, Member, RewardModel, VerifierContext
+from groupwise.verifiers import Combined, CombinedMember, Exact, RewardModel, VerifierContext
 from groupwise.verifiers import reward_model as reward_models
 from groupwise.verifiers.reward_model import RewardGrader
 from tests.checks import check
@@ -34,7 +34,7 @@ def reward_model(path: Path, tokenizer: Tokenizer | None = None, **changes: Any)
     decoder = Decoder.new(shape(**changes), 1, spread=0.2)
     model = SequenceClassifier.on(decoder, 0)
     with torch.no_grad():
-        model.score.weight.copy_(torch.linspace(-1, 1, decoder.shape.width)[None])
+        model.score.weight.copy_(torch.linspace(-1, 1, decoder.shape.hidden_size)[None])
     write_model(model, path, tokenizer=tokenizer or characters())
     return path
 
@@ -151,12 +151,12 @@ def test_an_encoder_reads_problem_and_answer_as_a_pair(tmp_path: Path) -> None:
 
 def test_reward_models_are_weighted(tmp_path: Path) -> None:
     one, two = reward_model(tmp_path / "one"), reward_model(tmp_path / "two", family="llama")
-    members = [Member("one", RewardModel(str(one)), 3.0), Member("two", RewardModel(str(two)))]
+    members = [CombinedMember("one", RewardModel(str(one)), 3.0), CombinedMember("two", RewardModel(str(two)))]
     (verdict,) = graded(Combined(tuple(members)), "3")
     scores = [graded(RewardModel(str(path)), "3")[0].score for path in (one, two)]
     assert verdict.score == pytest.approx((3 * scores[0] + scores[1]) / 4, abs=1e-12)
     assert verdict.subscores["one"] == scores[0] and verdict.outcome is Outcome.scored
-    checked = Combined((Member("right", Exact()), Member("liked", RewardModel(str(one)))))
+    checked = Combined((CombinedMember("right", Exact()), CombinedMember("liked", RewardModel(str(one)))))
     assert graded(checked, "3", of=prompt(answer="3"))[0].outcome is Outcome.correct
 
 

@@ -102,7 +102,7 @@ def evaluate(
 def check_whole_reward(layout: RunLayout, reward: Reward) -> None:
     """`Usage` for a function in memory that is only a part of the run's reward. A changed function is a note."""
     run, data = layout.run_directory, verifier_of_run(layout.run_directory)
-    whole, own = (read_verifier(one) if one else None for one in (data, reward.verifier))
+    whole, own = (read_verifier(one) if one else None for one in (data, reward.verifier_toml))
     graders = [member.verifier for member in own.members] if isinstance(own, Combined) else [own]
     parts = {member.name: member.verifier for member in whole.members} if isinstance(whole, Combined) else {}
     passed = [_key(kind) for kind in graders]

@@ -23,7 +23,7 @@ class Reward:
     stay in this process, by name.
     """
 
-    verifier: Any
+    verifier_toml: Any
     source_code: str = ""
     functions_in_memory: Mapping[str, Grade] = field(default_factory=dict)
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import tomli_w
 
-from groupwise.api.arguments import Arguments, own_words
+from groupwise.api.arguments import CallArguments, own_words
 from groupwise.api.options import RunOptions
 from groupwise.api.reward import NO_REWARD, Reward
 from groupwise.checks.check import check_phases
@@ -42,7 +42,7 @@ Finish = Callable[[RunEnding], object]
 
 def start(
     source: str | Path | None,
-    arguments: Arguments,
+    arguments: CallArguments,
     options: RunOptions,
     finish: Finish,
     control: RunControl | None = None,
@@ -60,8 +60,8 @@ def start(
         chosen = starting_point(source, overrides, trust_remote_code=use.trust_remote_code)
         recipe = read_recipe(chosen.source, chosen.overrides, use)
         inputs = read_checked(recipe, use, notify)
-        if chosen.note:
-            notify(chosen.note)
+        if chosen.defaults_note:
+            notify(chosen.defaults_note)
         ready = build(recipe, use, inputs)
         reach_engines(ready)
         base = base_of(read_with_overrides(chosen.source, chosen.overrides)) or base_name(recipe.method)
@@ -163,7 +163,7 @@ def new_run(out: Path, name: str) -> Iterator[RunLock]:
             raise
 
 
-def run_name(source: str | Path | None, arguments: Arguments) -> str:
+def run_name(source: str | Path | None, arguments: CallArguments) -> str:
     """The name of a new run: from the recipe's file, else the task, or `rows` for data rows in memory."""
     if source is not None and not is_toml(source) and source != DEFAULT:
         return Path(source).stem

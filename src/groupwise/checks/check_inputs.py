@@ -23,7 +23,7 @@ from groupwise.engines import Native
 from groupwise.evaluation.by_column import check_column
 from groupwise.models import find_model, of_hub, read_shape, read_tokenizer, weight_files
 from groupwise.models.decoder.decoder import ModelSizes
-from groupwise.tasks import Mixture, MixtureVerifier, RowsTask, listed_tokens
+from groupwise.tasks import MixtureVerifier, RowsTask, TaskMixture, listed_tokens
 from groupwise.training.agents import agent_of
 from groupwise.training.build import RunInputs
 from groupwise.training.build_tasks import demonstrations_of, no_verifier, task_of, templates, verifier_of
@@ -100,7 +100,7 @@ def check_task(
             notes.append(note)
         demonstrations = demonstrations_of(recipe, by_name) if train else None
         if train and recipe.trains_stored_answers and not errors:
-            positions = read_shape(directory, trust_remote_code=use.trust_remote_code).positions
+            positions = read_shape(directory, trust_remote_code=use.trust_remote_code).max_positions
             recipe = with_stored_budget(recipe, RunInputs(tokenizer, by_name, task, NoVerifier()), positions)
         longest = longest_request(recipe, task)
         if demonstrations is not None:
@@ -152,7 +152,7 @@ def longest_request(recipe: Recipe, task: Task) -> int:
 
 def shape_for(recipe: Recipe, directory: Path, task: Task, longest: int, use: UserCode) -> ModelSizes:
     """The shape of the model for requests of at most `longest` tokens. Raises an error if the prompts do not fit it."""
-    refuse_long_prompts(recipe, read_shape(directory, trust_remote_code=use.trust_remote_code).positions, task)
+    refuse_long_prompts(recipe, read_shape(directory, trust_remote_code=use.trust_remote_code).max_positions, task)
     shape = read_shape(directory, context=longest, trust_remote_code=use.trust_remote_code)
     check_sharding(recipe, shape)
     return shape
@@ -178,7 +178,7 @@ def refuse_long_prompts(recipe: Recipe, positions: int, task: Task) -> None:
 
 def parts_of(task: Task) -> Sequence[Task]:
     """The tasks of a mixture, or the task itself."""
-    return task.parts if isinstance(task, Mixture) else (task,)
+    return task.parts if isinstance(task, TaskMixture) else (task,)
 
 
 def check_verifier(verifier: Verifier, task: Task) -> Sequence[str]:

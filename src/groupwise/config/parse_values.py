@@ -166,7 +166,7 @@ class ValueParser:
         if "kind" in data:
             return self.new_part(data["kind"], constants, hint, where)
         if isinstance(current, UnloadedPart):
-            return type(current)(current.part, tuple({**dict(current.constants), **constants}.items()))
+            return type(current)(current.part, tuple({**dict(current.arguments), **constants}.items()))
         if is_dataclass(current) and current is not MISSING:
             return self.table(type(current), constants, current, where)
         if is_dataclass(hint) and isinstance(hint, type):

@@ -18,8 +18,8 @@ from groupwise.data import (
 from groupwise.engines import Native
 from groupwise.learner import AdamW, check_lanes
 from groupwise.methods import Method
-from groupwise.models import Lora, Pipeline
-from groupwise.rollout import Agents, Independent, Turns
+from groupwise.models import Lora, PipelineSettings
+from groupwise.rollout import AgentEpisodes, Independent, Turns
 from groupwise.tasks import Calculator, Demonstrations, named_task
 
 __all__ = ["Agent", "Cluster", "Columns", "Evaluate", "ExtraTask", "Machine", "Recipe", "Save", "WarmStart"]
@@ -175,16 +175,16 @@ class Machine:
     gradient_checkpointing: bool = False
     compile: bool = False
     optimizer_offload: bool = False
-    deadline: float = 600.0
+    rollout_deadline: float = 600.0
     verdict_deadline: float = 10.0
 
     def __post_init__(self) -> None:
         at_least(self, threads=1, microbatch_tokens=1)
         if self.threads > MOST_THREADS:
             raise ValueError(f"threads is {self.threads}\nuse at most {MOST_THREADS}")
-        if not (self.deadline > 0 and self.verdict_deadline > 0):
+        if not (self.rollout_deadline > 0 and self.verdict_deadline > 0):
             raise ValueError(
-                f"deadline is {self.deadline} and verdict_deadline is {self.verdict_deadline}\n"
+                f"deadline is {self.rollout_deadline} and verdict_deadline is {self.verdict_deadline}\n"
                 "use numbers above 0 seconds"
             )
 
@@ -253,7 +253,7 @@ class Evaluate:
     best_metric: Literal[
         "", "eval/accuracy_greedy", "eval/score_greedy", "eval/accuracy", "eval/score", "eval/loss"
     ] = ""
-    steps: int | None = None
+    denoising_steps: int | None = None
 
     def __post_init__(self) -> None:
         at_least(self, every=0, problems=1, samples=1)
@@ -298,7 +298,7 @@ class Recipe:
     model: str = "calculator"
     lora: Lora | None = None
     freeze_vision_tower: bool = False
-    pipeline: Pipeline = Pipeline()  # noqa: RUF009
+    pipeline: PipelineSettings = PipelineSettings()  # noqa: RUF009
     warm_start: WarmStart | None = None
     task: TaskSettings = Calculator()  # noqa: RUF009
     columns: Columns = Columns()
@@ -309,7 +309,7 @@ class Recipe:
     system: str = ""
     template_arguments: tuple[tuple[str, bool | int | float | str], ...] = ()
     verifier: VerifierSettings | None = None
-    threshold: float | None = None
+    correct_threshold: float | None = None
     environment: str = ""
     agent: Agent | None = None
     method: Method
@@ -345,8 +345,8 @@ class Recipe:
                 )
             for owner in ("method", "evaluate"):
                 if isinstance(getattr(self, owner).strategy, Independent):
-                    object.__setattr__(self, owner, replace(getattr(self, owner), strategy=Agents()))
-            if isinstance(self.method.strategy, Agents) and THREAD not in self.method.trained_roles:
+                    object.__setattr__(self, owner, replace(getattr(self, owner), strategy=AgentEpisodes()))
+            if isinstance(self.method.strategy, AgentEpisodes) and THREAD not in self.method.trained_roles:
                 roles = (*self.method.trained_roles, THREAD)
                 object.__setattr__(self, "method", replace(self.method, trained_roles=roles))
         if self.seed >= 2**64:

@@ -93,7 +93,7 @@ class UserCode:
     def permissions(self) -> dict[str, Any]:
         """The permissions beside the loaded files, by their names in `Permissions`."""
         return {
-            "judges": self.judge_access.hosts,
+            "judges": self.judge_access.allowed_hosts,
             "keys": self.judge_access.key_variables,
             "engine_hosts": self.engine_access.hosts,
             "engine_python": self.engine_access.python,

@@ -75,7 +75,7 @@ class GenerationRequest:
     limit: int
     draw_id: int
     stream: Ids
-    position: int = 0
+    generated_count: int = 0
     sampling: Sampling = Sampling()
     random_purpose: int = 0
     content_hash: str = ""

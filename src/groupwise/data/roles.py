@@ -25,7 +25,7 @@ class Role:
     """
 
     name: str
-    when: str
+    made_when: str
     in_failed_rollouts: Literal["never", "often", "always"] = "never"
     alone_in_group: bool = False
-    demonstration: bool = False
+    is_demonstration: bool = False

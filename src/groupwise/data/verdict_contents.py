@@ -13,8 +13,8 @@ T = TypeVar("T")
 class VerdictContents:
     """The names of the subscores that verdicts may have, and whether the verdict on a wrong answer has feedback."""
 
-    subscores: tuple[str, ...] = ()
-    feedback: bool = False
+    subscore_names: tuple[str, ...] = ()
+    has_feedback: bool = False
 
 
 def verdicts_have(*parts: str, feedback: bool = False) -> Callable[[T], T]:
@@ -47,5 +47,5 @@ def joined_contents(several: Iterable[VerdictContents | None]) -> VerdictContent
     known = list(several)
     if None in known:
         return None
-    parts = dict.fromkeys(name for contents in known if contents for name in contents.subscores)
-    return VerdictContents(tuple(parts), any(contents.feedback for contents in known if contents))
+    parts = dict.fromkeys(name for contents in known if contents for name in contents.subscore_names)
+    return VerdictContents(tuple(parts), any(contents.has_feedback for contents in known if contents))

@@ -28,10 +28,10 @@ class ForwardResult:
     """
 
     batch: Batch
-    states: TokenStates | None
+    token_states: TokenStates | None
     logp: Float[Tensor, " n"]
     routed_forward: RoutedForward | None
-    values: Callable[[str], Float[Tensor, " n"]]
+    compute_values: Callable[[str], Float[Tensor, " n"]]
 
 
 @dataclass(frozen=True, slots=True, eq=False)

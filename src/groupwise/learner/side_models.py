@@ -61,11 +61,11 @@ class EMA(SideModel):
     [tensor([0.2500, 0.2500])]
     """
 
-    keep: float = 0.995
+    decay: float = 0.995
     every: int = 1
 
     def __post_init__(self) -> None:
-        if not (0 <= self.keep < 1 and self.every >= 1):
+        if not (0 <= self.decay < 1 and self.every >= 1):
             raise ValueError(f"{self}\nneeds 0 <= keep < 1 and every >= 1; for a frozen copy, use InitialPolicy()")
 
     @torch.no_grad()
@@ -73,7 +73,7 @@ class EMA(SideModel):
         if step % self.every:
             return
         for average, current in zip(weights, policy, strict=True):
-            average.lerp_(current, 1 - self.keep) if average.is_floating_point() else average.copy_(current)
+            average.lerp_(current, 1 - self.decay) if average.is_floating_point() else average.copy_(current)
 
 
 @dataclass(frozen=True, slots=True)

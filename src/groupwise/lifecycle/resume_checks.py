@@ -115,7 +115,7 @@ def record_changes(
 
 def current_identity(run: OpenRun, objects: RunObjects) -> dict[str, Any]:
     """The identity of a run as its files are now."""
-    return identity(objects.recipe, objects.inputs.templates, run.recipe)
+    return identity(objects.recipe, objects.inputs.templates, run.recipe_text)
 
 
 def changes(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:

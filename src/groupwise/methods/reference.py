@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
-__all__ = ["Difference", "Effect", "Reference", "reference_of"]
+__all__ = ["Difference", "ExpectedEffect", "Reference", "reference_of"]
 
 Label = Literal["code read", "code read earlier", "paper read", "our reading"]
 CODE = re.compile(r"[\w.-]+/[\w.-]+@[0-9a-f]{40}:[\w./-]+")
@@ -18,14 +18,14 @@ Kind = Literal["method", "engine", "evaluation", "task", "recipe"]
 class Difference:
     """A row of a method's table of differences: a choice in the paper, in the authors' code, and here."""
 
-    what: str
+    choice: str
     paper: str
     code: str
     ours: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Effect:
+class ExpectedEffect:
     """A change of a metric that a method should show against another one, stated before the runs that measure it.
 
     `metric` is a name in metrics.jsonl. `min_difference` is the smallest difference that counts, in the metric's unit.
@@ -91,21 +91,21 @@ class Reference:
     paper: str
     arxiv: str = ""
     year: int = 0
-    label: Label
+    evidence: Label
     code: str = ""
-    kind: Kind = "method"
+    contribution_kind: Kind = "method"
     parent: str = ""
     formula: str
     differences: tuple[Difference, ...]
-    proofs: tuple[str, ...]
-    effect: Effect | None = None
+    proof_tests: tuple[str, ...]
+    expected_effect: ExpectedEffect | None = None
     no_effect_reason: str = ""
     toy_test: str = ""
-    finding: str = ""
+    our_finding: str = ""
 
     def __post_init__(self) -> None:
-        if (self.label == "code read") != bool(CODE.fullmatch(self.code)):
-            what = f"the label is {self.label!r} and code is {self.code!r}"
+        if (self.evidence == "code read") != bool(CODE.fullmatch(self.code)):
+            what = f"the label is {self.evidence!r} and code is {self.code!r}"
             raise ValueError(f"{what}\nset code = OWNER/NAME@COMMIT:PATH with a label code read, and with no other")
         if not self.year:
             object.__setattr__(self, "year", year_of(self.arxiv))

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from groupwise.data import Batch, Logp, Measure, Memory
+from groupwise.data import Batch, Logp, Memory, NeededMeasure
 
 __all__ = ["AdaptiveKL"]
 
@@ -25,21 +25,21 @@ class AdaptiveKL(Memory):
     0.51
     """
 
-    start: float = 0.001
-    target: float = 0.1
+    start_value: float = 0.001
+    target_kl: float = 0.1
     horizon: float = 10_000
     model: str = "reference"
 
     def __post_init__(self) -> None:
-        if not (self.start > 0 and self.target > 0 and self.horizon > 0):
+        if not (self.start_value > 0 and self.target_kl > 0 and self.horizon > 0):
             raise ValueError(f"{self}: start, target and horizon must be above 0")
 
     @property
-    def needs(self) -> frozenset[Measure]:
+    def needs(self) -> frozenset[NeededMeasure]:
         return frozenset({Logp("policy"), Logp(self.model)})
 
     def init(self) -> float:
-        return self.start
+        return self.start_value
 
     def __call__(self, state: float, batch: Batch, stats: Mapping[str, float]) -> float:
         k1 = (batch.logp_old - batch[Logp(self.model)]).double()
@@ -47,5 +47,5 @@ class AdaptiveKL(Memory):
         if not bool(live.any()):
             return state
         kl = float(batch.sequences.mean(k1)[live].mean())
-        error = min(max(kl / self.target - 1, -0.2), 0.2)
+        error = min(max(kl / self.target_kl - 1, -0.2), 0.2)
         return state * (1 + error * len(batch) / self.horizon)

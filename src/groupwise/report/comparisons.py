@@ -21,9 +21,9 @@ class StoredComparison:
     same line.
     """
 
-    summary: Mapping[str, Any]
+    iteration_summary: Mapping[str, Any]
     numbers_by_sample: Mapping[int, list[list[float | None] | None]] = field(default_factory=dict)
-    cosines: Mapping[int, list[float | None]] = field(default_factory=dict)
+    group_cosines: Mapping[int, list[float | None]] = field(default_factory=dict)
 
 
 def read_comparisons(layout: RunLayout) -> tuple[dict[int, StoredComparison], list[str]]:

@@ -6,9 +6,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from groupwise.data import Batch, Measure, Outcome, Shaping, Subscore
+from groupwise.data import Batch, NeededMeasure, Outcome, Shaping, Subscore
 
-__all__ = ["AddReadable", "AddSubscore", "Correctness", "Score"]
+__all__ = ["AddWellFormed", "AddSubscore", "Correctness", "Score"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,12 +23,14 @@ class Correctness(Shaping):
     [1.0, -1.0]
     """
 
-    right: float = 1.0
-    wrong: float = 0.0
+    correct_reward: float = 1.0
+    wrong_reward: float = 0.0
 
     def __call__(self, reward: Float[Tensor, " s"], b: Batch) -> Float[Tensor, " s"]:
-        reward = torch.full_like(b.verdict_score, self.wrong).masked_fill(b.outcome == Outcome.correct, self.right)
-        graded = self.wrong + b.verdict_score * (self.right - self.wrong)
+        reward = torch.full_like(b.verdict_score, self.wrong_reward).masked_fill(
+            b.outcome == Outcome.correct, self.correct_reward
+        )
+        graded = self.wrong_reward + b.verdict_score * (self.correct_reward - self.wrong_reward)
         return torch.where(b.outcome == Outcome.scored, graded, reward)
 
 
@@ -66,7 +68,7 @@ class AddSubscore(Shaping):
     weight: float = 1.0
 
     @property
-    def needs(self) -> frozenset[Measure]:
+    def needs(self) -> frozenset[NeededMeasure]:
         return frozenset({Subscore(self.subscore)})
 
     def __call__(self, reward: Float[Tensor, " s"], b: Batch) -> Float[Tensor, " s"]:
@@ -74,7 +76,7 @@ class AddSubscore(Shaping):
 
 
 @dataclass(frozen=True, slots=True)
-class AddReadable(Shaping):
+class AddWellFormed(Shaping):
     """Adds `weight` to the reward of each sample, unless its verdict is malformed (no readable final answer).
 
     >>> from groupwise.data import rollout_of, pack

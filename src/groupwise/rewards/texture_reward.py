@@ -6,13 +6,13 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from groupwise.data import Batch, Measure, Shaping, Subscore
+from groupwise.data import Batch, NeededMeasure, Shaping, Subscore
 
-__all__ = ["ContentWeighted"]
+__all__ = ["TextureWeightedReward"]
 
 
 @dataclass(frozen=True, slots=True)
-class ContentWeighted(Shaping):
+class TextureWeightedReward(Shaping):
     """Creates the reward `(1 - d) m(fidelity) + d mean m(quality)`, with d the subscore `texture`. GDPO-SR.
 
     m scales a subscore to 0 (least of the group) .. 1 (largest); it is 0 where all are equal. `texture` is the
@@ -25,21 +25,21 @@ class ContentWeighted(Shaping):
     [0.75, 0.5, 0.25]
     """
 
-    fidelity: str = "fidelity"
-    quality: tuple[str, ...] = ("quality",)
-    texture: str = "texture"
+    fidelity_subscore: str = "fidelity"
+    quality_subscores: tuple[str, ...] = ("quality",)
+    texture_subscore: str = "texture"
 
     def __post_init__(self) -> None:
-        if not self.quality:
+        if not self.quality_subscores:
             raise ValueError(f"{self}: needs at least one part in quality")
 
     @property
-    def needs(self) -> frozenset[Measure]:
-        return frozenset(map(Subscore, (self.fidelity, *self.quality, self.texture)))
+    def needs(self) -> frozenset[NeededMeasure]:
+        return frozenset(map(Subscore, (self.fidelity_subscore, *self.quality_subscores, self.texture_subscore)))
 
     def __call__(self, reward: Float[Tensor, " s"], b: Batch) -> Float[Tensor, " s"]:
-        quality = torch.stack([in_range(b, name) for name in self.quality]).mean(0)
-        return in_range(b, self.fidelity).lerp(quality, b[Subscore(self.texture)])
+        quality = torch.stack([in_range(b, name) for name in self.quality_subscores]).mean(0)
+        return in_range(b, self.fidelity_subscore).lerp(quality, b[Subscore(self.texture_subscore)])
 
 
 def in_range(b: Batch, part: str) -> Float[Tensor, " s"]:

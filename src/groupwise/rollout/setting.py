@@ -28,13 +28,13 @@ class RolloutSetting:
     tokenizer: Tokenizer
     sampling: Sampling
     seed: int
-    deadline: float = 600.0
+    rollout_deadline: float = 600.0
     verdict_deadline: float = 60.0
-    environment: Callable[[], Environment] | None = None
-    agent: AgentRunner | None = None
+    create_environment: Callable[[], Environment] | None = None
+    agent_runner: AgentRunner | None = None
     reply_log: ReplyLog | None = None
-    observation_frame: tuple[Ids, Ids] = ((), ())
-    template: Callable[..., Ids] | None = None
+    observation_frame_ids: tuple[Ids, Ids] = ((), ())
+    encode_prompt: Callable[..., Ids] | None = None
     max_positions: int | None = None
-    threshold: float | None = None
+    correct_threshold: float | None = None
     denoising_steps: int | None = None

@@ -22,7 +22,7 @@ from groupwise.tasks.problems import RowsTask, encoded_problem
 from groupwise.tasks.programs import program_demonstrations
 from groupwise.tasks.proposals import proposal_demonstrations
 from groupwise.tasks.row_columns import Problem, RowColumns, is_conversation, problem_text
-from groupwise.tasks.rows import Row, RowFault, check_length, kind_of, rows_of
+from groupwise.tasks.rows import DataRowError, Row, check_length, kind_of, rows_of
 from groupwise.tasks.source_stats import ContentHash, SourceStats
 from groupwise.tasks.stored_rows import ASSISTANT, COMPLETION, MESSAGES
 from groupwise.tasks.tiny_countdown import countdown_demonstrations
@@ -98,7 +98,7 @@ class Demonstrations(TaskSettings):
 
 def need_environment(task: RowsTask) -> bool:
     """Whether a recipe must name an environment for these demonstrations: they contain its messages."""
-    if task.stats[0].source in WITHOUT_ENVIRONMENT:
+    if task.source_stats[0].source in WITHOUT_ENVIRONMENT:
         return False
     answers = (prompt.row[COMPLETION] for prompt in task.training)
     return any(not isinstance(answer, str) and any(m["role"] == TOOL for m in answer) for answer in answers)
@@ -125,7 +125,7 @@ def read_demonstrations(
             answer = turns[0][1] if len(turns) == 1 else [{"role": r, "content": c} for r, c in turns]
             row = {**conversation, COMPLETION: answer}
             prompts.append(Prompt(f"{name}/{rows}", encoded_problem(encode, problem), text, row))
-        except RowFault as fault:
+        except DataRowError as fault:
             faults.append(f"row {rows}: {fault}")
     if faults:
         what = f"{source}: {len(faults)} of {rows} demonstrations cannot be used"
@@ -139,27 +139,31 @@ def read_demonstrations(
         raise BadData(
             what, evidence=f"{rows} rows", fix="set thought, beside drop_thoughts, to the two tags around a thought"
         )
-    return prompts, SourceStats(source=source, sha256=content.digest, rows=rows, training=rows, held_out=0)
+    return prompts, SourceStats(
+        source=source, sha256=content.digest, row_count=rows, training_count=rows, held_out_count=0
+    )
 
 
-def _read_row(row: Row | RowFault, fields: RowColumns) -> tuple[Problem, Turns]:
+def _read_row(row: Row | DataRowError, fields: RowColumns) -> tuple[Problem, Turns]:
     """Read a demonstration's row: the problem, and the turns of the answer (assistant and tool messages)."""
-    if isinstance(row, RowFault):
+    if isinstance(row, DataRowError):
         raise row
     if "messages" not in row:
         problem, answer = fields.read(row)
         if not isinstance(answer, str):
-            raise RowFault(f"field {fields.answer!r} is {kind_of(answer)}: a demonstration must be text")
+            raise DataRowError(f"field {fields.answer_column!r} is {kind_of(answer)}: a demonstration must be text")
         return problem, [(ASSISTANT, answer)]
     messages = row["messages"]
     if not is_conversation(messages):
-        raise RowFault(f"field 'messages' is {kind_of(messages)}: it must be a list of objects with role and content")
+        raise DataRowError(
+            f"field 'messages' is {kind_of(messages)}: it must be a list of objects with role and content"
+        )
     start = len(messages) - 1  # of the answer: walk back from the end while assistant and tool alternate
     while start > 0 and messages[start - 1]["role"] == (TOOL if messages[start]["role"] == ASSISTANT else ASSISTANT):
         start -= 1
     problem, turns = messages[:start], [(m["role"], m["content"]) for m in messages[start:]]
     if turns[-1][0] != ASSISTANT or not problem or not all(text.strip() for _, text in turns):
-        raise RowFault("its messages do not end with an answer of the assistant to a prompt, or one is empty")
+        raise DataRowError("its messages do not end with an answer of the assistant to a prompt, or one is empty")
     if problem[-1]["role"] == TOOL:
-        raise RowFault("two messages of the tool follow each other: write them as one")
+        raise DataRowError("two messages of the tool follow each other: write them as one")
     return problem, turns

@@ -34,12 +34,12 @@ class LinearFunction(NamedTuple):
     """
 
     slope: int
-    shift: int
+    intercept: int
     first_input: int
     second_input: int
 
     def at(self, x: int) -> int:
-        return self.slope * x + self.shift
+        return self.slope * x + self.intercept
 
     @property
     def shown(self) -> tuple[int, int]:

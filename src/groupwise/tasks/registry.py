@@ -17,7 +17,7 @@ from groupwise.tasks.row_columns import RowColumns
 from groupwise.tasks.rows import is_source
 from groupwise.tasks.stored_rows import read_stored
 
-__all__ = ["Rows", "named_task", "task_table"]
+__all__ = ["DataRows", "named_task", "task_table"]
 
 CONVERSIONS = {".txt": 'import json, sys; [print(json.dumps({"prompt": x.strip()})) for x in open(sys.argv[1])]'}
 """Commands, shown as advice, that convert other files to JSON lines. In a text file each line is a prompt."""
@@ -29,7 +29,7 @@ USER_CLASS = re.compile(r"[^:]*\w(\.py)?:[A-Za-z_]\w*")
 
 
 @dataclass(frozen=True, slots=True)
-class Rows(TaskSettings):
+class DataRows(TaskSettings):
     """Data rows: a .jsonl, .json, .csv or .parquet file, a directory with files called `train`, a data set.
 
     A data set of the hub is `datasets:NAME[:CONFIG][@SPLIT]`. The recipe's `columns` names the columns.

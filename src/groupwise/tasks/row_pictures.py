@@ -8,7 +8,7 @@ from groupwise.core import BadData, open_regular
 from groupwise.data import Picture
 from groupwise.models.picture_messages import count_pictures
 from groupwise.models.vision.picture_pixels import MOST_BYTES, decode_picture
-from groupwise.tasks.rows import Row, RowFault, kind_of
+from groupwise.tasks.rows import DataRowError, Row, kind_of
 
 PICTURE_COLUMNS = ("images", "image")
 MOST_PICTURES = 64
@@ -23,18 +23,18 @@ def row_pictures(row: Row, problem: Any, folder: Path | None) -> tuple[Picture, 
     """
     names = [name for name in PICTURE_COLUMNS if row.get(name) is not None]
     if len(names) > 1:
-        raise RowFault("it has the columns 'images' and 'image': keep one")
+        raise DataRowError("it has the columns 'images' and 'image': keep one")
     value = row[names[0]] if names else []
     values = value if isinstance(value, list | tuple) else [value]
     if len(values) > MOST_PICTURES:
-        raise RowFault(f"it has {len(values)} pictures: {MOST_PICTURES} are the most")
+        raise DataRowError(f"it has {len(values)} pictures: {MOST_PICTURES} are the most")
     parts = 0 if isinstance(problem, str) else count_pictures(problem)
     if parts and parts != len(values):
-        raise RowFault(f"its messages have {parts} pictures, and its columns {len(values)}")
+        raise DataRowError(f"its messages have {parts} pictures, and its columns {len(values)}")
     try:
         return tuple(decode_picture(_bytes_of(one, folder)) for one in values)
     except BadData as error:
-        raise RowFault(error.what) from None
+        raise DataRowError(error.what) from None
 
 
 def _bytes_of(value: Any, folder: Path | None) -> bytes:
@@ -44,9 +44,11 @@ def _bytes_of(value: Any, folder: Path | None) -> bytes:
     if isinstance(value, bytes | bytearray | memoryview):
         return bytes(value)
     if not isinstance(value, str):
-        raise RowFault(f"a picture is {kind_of(value)}: it must be the path or the bytes of a file")
+        raise DataRowError(f"a picture is {kind_of(value)}: it must be the path or the bytes of a file")
     if folder is None:
-        raise RowFault(f"a picture is a path, {value[:80]!r}, and the data set is no file: store the bytes in the rows")
+        raise DataRowError(
+            f"a picture is a path, {value[:80]!r}, and the data set is no file: store the bytes in the rows"
+        )
     return _read_below(folder, value)
 
 
@@ -56,12 +58,12 @@ def _read_below(folder: Path, name: str) -> bytes:
     try:
         path = (folder / name).resolve()
         if not path.is_relative_to(folder.resolve()):
-            raise RowFault(f"the picture {shown} is not below the directory of the data")
+            raise DataRowError(f"the picture {shown} is not below the directory of the data")
         with open_regular(path) as file:
             data = file.read(MOST_BYTES + 1)
     except (OSError, ValueError) as error:  # a null character is a ValueError
         why = getattr(error, "strerror", None) or error
-        raise RowFault(f"the picture {shown} cannot be read ({why})") from None
+        raise DataRowError(f"the picture {shown} cannot be read ({why})") from None
     return data
 
 
@@ -94,4 +96,6 @@ def _part(part: Any) -> dict[str, Any]:
     if fields.get("type") == "image" and fields.keys() == {"type"}:
         return {"type": "image"}
     example = '{"type": "image"} or {"type": "text", "text": ...}'
-    raise RowFault(f"a part of a message is {str(part)[:80]}: it must be {example}; pictures are in the column images")
+    raise DataRowError(
+        f"a part of a message is {str(part)[:80]}: it must be {example}; pictures are in the column images"
+    )

@@ -7,8 +7,8 @@ from typing import Any
 
 from groupwise.core import GroupwiseError
 from groupwise.data import Ids
-from groupwise.models import Template, Tokenizer, encode_answer, without_second_end
-from groupwise.tasks.rows import RowFault, kind_of
+from groupwise.models import PromptTemplate, Tokenizer, encode_answer, without_second_end
+from groupwise.tasks.rows import DataRowError, kind_of
 
 __all__ = []
 
@@ -31,12 +31,12 @@ def read_message(message: Any) -> dict[str, Any]:
     """
     content = message.get("content") if isinstance(message, Mapping) else None
     if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
-        raise RowFault("a message has no role")
+        raise DataRowError("a message has no role")
     if not isinstance(content, str | None):
-        raise RowFault(f"the content of a message is {kind_of(content)}: it must be text")
+        raise DataRowError(f"the content of a message is {kind_of(content)}: it must be text")
     calls = message.get(CALLS) or []
     if not isinstance(calls, list) or (calls and message["role"] != ASSISTANT):
-        raise RowFault(f"{CALLS} is not a list in a message of the assistant")
+        raise DataRowError(f"{CALLS} is not a list in a message of the assistant")
     names = {name: message[name] for name in ("name", "tool_call_id") if isinstance(message.get(name), str)}
     read = {"role": message["role"], "content": content or "", **names}
     return read | ({CALLS: [_call(call) for call in calls]} if calls else {})
@@ -45,15 +45,15 @@ def read_message(message: Any) -> dict[str, Any]:
 def _call(call: Any) -> dict[str, Any]:
     function = call.get("function", call) if isinstance(call, Mapping) else None
     if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
-        raise RowFault(f"{CALLS} has a call without the name of a function")
+        raise DataRowError(f"{CALLS} has a call without the name of a function")
     arguments = function.get("arguments") or {}
     if isinstance(arguments, str):
         try:
             arguments = json.loads(arguments)
         except (ValueError, RecursionError):
-            raise RowFault(f"{CALLS} has arguments that are not JSON") from None
+            raise DataRowError(f"{CALLS} has arguments that are not JSON") from None
     if not isinstance(arguments, Mapping):
-        raise RowFault(f"{CALLS} has arguments that are {kind_of(arguments)}: they must be an object")
+        raise DataRowError(f"{CALLS} has arguments that are {kind_of(arguments)}: they must be an object")
     return {
         "type": "function",
         "id": str(call.get("id") or ""),
@@ -79,8 +79,8 @@ def parts_of(messages: Sequence[Mapping[str, Any]], encode: Any, tools: list[Any
     An assistant's text has no control token. Its calls, and the messages of others after them, are written by the chat
     template, as for agents. Raises `RowFault`.
     """
-    if not isinstance(encode, Template) or encode.name != "chat":
-        raise RowFault(f"{CALLS} are written by the model's chat template: use --template chat")
+    if not isinstance(encode, PromptTemplate) or encode.name != "chat":
+        raise DataRowError(f"{CALLS} are written by the model's chat template: use --template chat")
     parts: list[tuple[Ids, bool]] = []
     written: Ids = ()
     try:
@@ -93,12 +93,12 @@ def parts_of(messages: Sequence[Mapping[str, Any]], encode: Any, tools: list[Any
             parts.append((ids, own))
             written += ids
     except GroupwiseError as error:
-        raise RowFault(f"the chat template cannot write this conversation ({error.what})") from error
+        raise DataRowError(f"the chat template cannot write this conversation ({error.what})") from error
     last, _ = parts.pop()
     return [*parts, (without_end(encode.tokenizer, last), True)]
 
 
-def ids_of(message: Mapping[str, Any], template: Template, tools: list[Any] | None) -> Ids:
+def ids_of(message: Mapping[str, Any], template: PromptTemplate, tools: list[Any] | None) -> Ids:
     """The ids of an assistant's message, with the token that ends the turn."""
     if CALLS in message:
         return template.called(message, tools)

@@ -9,10 +9,10 @@ from typing import Any
 
 from groupwise.core import BadData, first_lines
 from groupwise.data import Ids, Prompt
-from groupwise.models import Template
+from groupwise.models import PromptTemplate
 from groupwise.tasks.problems import encoded_problem
 from groupwise.tasks.row_columns import Problem, RowColumns, is_conversation, problem_text
-from groupwise.tasks.rows import Row, RowFault, check_length, kind_of, rows_of
+from groupwise.tasks.rows import DataRowError, Row, check_length, kind_of, rows_of
 from groupwise.tasks.source_stats import ContentHash, SourceStats
 from groupwise.tasks.stored_calls import ASSISTANT, CALLS, PARTS, has_calls, parts_of, read_message, tools_of
 
@@ -58,14 +58,14 @@ def read_stored(
     content, omitted, rows = ContentHash(), set[str](), 0
     for rows, row in rows_of(source):
         try:
-            if isinstance(row, RowFault):
+            if isinstance(row, DataRowError):
                 raise row
             stored = read_row(row, columns)
-            kept, left_out = RowColumns(whole_row=True).extra(row)
+            kept, left_out = RowColumns(keeps_whole_row=True).extra(row)
             omitted |= left_out
             content.add(stored.problem, stored.answers, kept)
             prompts.append(prompt_of(f"{name}/{rows}", stored, kept | gold(row, columns), encode, plain=plain))
-        except RowFault as fault:
+        except DataRowError as fault:
             faults.append(f"row {rows}: {fault}")
     if faults:
         what = f"{source}: {len(faults)} of {rows:,} rows have no stored answer that can be used"
@@ -94,12 +94,12 @@ def read_row(row: Row, columns: RowColumns) -> StoredRow:
     if TEXT in row and not columns.has_problem(row):
         text = row[TEXT]
         if not isinstance(text, str) or not text.strip():
-            raise RowFault(f"field {TEXT!r} is {kind_of(text) if not isinstance(text, str) else 'empty'}")
+            raise DataRowError(f"field {TEXT!r} is {kind_of(text) if not isinstance(text, str) else 'empty'}")
         return StoredRow("", {COMPLETION: {TEXT: text}})
-    answer = COMPLETION if COMPLETION in row else columns.answer
+    answer = COMPLETION if COMPLETION in row else columns.answer_column
     if not answer:
-        raise RowFault(f"it has {', '.join(row) or 'no fields'}, and no stored answer")
-    problem, completion = RowColumns(columns.prompt, answer).read(row)
+        raise DataRowError(f"it has {', '.join(row) or 'no fields'}, and no stored answer")
+    problem, completion = RowColumns(columns.prompt_column, answer).read(row)
     return StoredRow(problem, {COMPLETION: checked_answer(completion, answer)})
 
 
@@ -114,11 +114,13 @@ def read_pair(row: Row, columns: RowColumns) -> StoredRow:
             both[1].pop(0)
         answers = dict(zip(answers, both, strict=True))
     if columns.has_problem(row):
-        problem, _ = RowColumns(columns.prompt, "").read(row)
+        problem, _ = RowColumns(columns.prompt_column, "").read(row)
     elif opening:
         problem = opening
     else:
-        raise RowFault(f"no field {columns.prompt!r}, and its answers are no conversations with a common beginning")
+        raise DataRowError(
+            f"no field {columns.prompt_column!r}, and its answers are no conversations with a common beginning"
+        )
     return StoredRow(problem, {name: checked_answer(answer, name) for name, answer in answers.items()})
 
 
@@ -132,13 +134,13 @@ def prompt_of(name: str, stored: StoredRow, row: Row, encode: Callable[[Any], Id
     if not isinstance(first, dict):
         text = problem_text(stored.problem)
         check_length(text, "prompt")
-        described = partial(encode, tools=tools) if tools and isinstance(encode, Template) else encode
+        described = partial(encode, tools=tools) if tools and isinstance(encode, PromptTemplate) else encode
         return Prompt(name, encoded_problem(described, stored.problem), text, columns)
     if not plain:
-        raise RowFault(f"a whole text has no prompt for a template: use --template no, or {MESSAGES!r}")
+        raise DataRowError(f"a whole text has no prompt for a template: use --template no, or {MESSAGES!r}")
     ids = encoded_problem(encode, first[TEXT])
     if len(ids) < 2:
-        raise RowFault(f"field {TEXT!r} has one token: the first one is the prompt")
+        raise DataRowError(f"field {TEXT!r} has one token: the first one is the prompt")
     return Prompt(name, ids[:1], first[TEXT], columns)
 
 
@@ -151,7 +153,7 @@ def written_out(answer: Answer, encode: Callable[[Any], Ids], tools: list[Any] |
 
 def gold(row: Row, columns: RowColumns) -> Row:
     """The gold answer of a row that has one, by which a verifier of the recipe grades in evaluations."""
-    return {"answer": row[columns.answer]} if columns.answer in row else {}
+    return {"answer": row[columns.answer_column]} if columns.answer_column in row else {}
 
 
 def messages_of(row: Row, name: str) -> list[dict[str, Any]]:
@@ -160,7 +162,7 @@ def messages_of(row: Row, name: str) -> list[dict[str, Any]]:
     if has_calls(messages):
         return [read_message(message) for message in messages]
     if not is_conversation(messages):
-        raise RowFault(f"field {name!r} is {kind_of(messages)}: it must be a list of objects with role and content")
+        raise DataRowError(f"field {name!r} is {kind_of(messages)}: it must be a list of objects with role and content")
     return [{"role": m["role"], "content": m["content"]} for m in messages]
 
 
@@ -168,7 +170,7 @@ def divided(messages: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], list[
     """A conversation as its prompt, before the first message of the assistant, and the rest."""
     start = next((i for i, m in enumerate(messages) if m["role"] == ASSISTANT), 0)
     if not start:
-        raise RowFault("its messages are no prompt and then an answer of the assistant")
+        raise DataRowError("its messages are no prompt and then an answer of the assistant")
     return messages[:start], messages[start:]
 
 
@@ -176,18 +178,18 @@ def checked_answer(answer: Any, name: str) -> Answer:
     """An answer that is a text, or messages that begin and end with the assistant's and alternate with others."""
     if isinstance(answer, str):
         if not answer.strip():
-            raise RowFault(f"field {name!r} is empty")
+            raise DataRowError(f"field {name!r} is empty")
         check_length(answer, "answer")
         return answer
     if not isinstance(answer, list):
-        raise RowFault(f"field {name!r} is {kind_of(answer)}: an answer must be text or messages")
+        raise DataRowError(f"field {name!r} is {kind_of(answer)}: an answer must be text or messages")
     messages = messages_of({name: answer}, name)
     turns = [m["role"] == ASSISTANT for m in messages]
     called = has_calls(messages)
     if not (turns[0] and turns[-1]) or not all(m["content"].strip() or m.get(CALLS) for m in messages):
-        raise RowFault(f"the messages in {name!r} do not begin and end with the assistant's, or one is empty")
+        raise DataRowError(f"the messages in {name!r} do not begin and end with the assistant's, or one is empty")
     if any(a == b and (a or not called) for a, b in pairwise(turns)):
-        raise RowFault(f"two messages in {name!r} follow each other without the other side between them: join them")
+        raise DataRowError(f"two messages in {name!r} follow each other without the other side between them: join them")
     check_length("".join(m["content"] for m in messages), "answer")
     return messages
 

@@ -49,7 +49,11 @@ def protocol(objects: RunObjects, sampling: Sampling, n: int, use: UserCode) -> 
         },
         "template": {s.template: by_name[s.template].digest for s in evaluated},
         "sampling": {**asdict(sampling), "stop": list(sampling.stop)},
-        **({} if (denoise := recipe.method.denoise) is None else {"steps": recipe.evaluate.steps or denoise.steps}),
+        **(
+            {}
+            if (denoise := recipe.method.denoise) is None
+            else {"steps": recipe.evaluate.denoising_steps or denoise.steps}
+        ),
         "strategy": strategy_record(recipe.evaluate.strategy, use),
         **({"environment": environment_record(recipe.environment, use)} if recipe.environment else {}),
         "verifier": {
@@ -58,7 +62,7 @@ def protocol(objects: RunObjects, sampling: Sampling, n: int, use: UserCode) -> 
             "packages": versions(objects.verifier.packages),
             "deadline": machine.verdict_deadline,
             **({"reward_models": hashes} if (hashes := reward_model_hashes(evaluated)) else {}),
-            **({} if recipe.threshold is None else {"threshold": recipe.threshold}),
+            **({} if recipe.correct_threshold is None else {"threshold": recipe.correct_threshold}),
         },
         "dtype": machine.dtype,
         "n": n,

@@ -55,7 +55,7 @@ def notify(line: str) -> None:
             print(wrapped(visible(spelled(line)), terminal_width(out, 0)), file=out, flush=True)
 
 
-class Progress:
+class ProgressPrinter:
     """Prints each iteration's number, reward, held-out accuracy or score, length, speed and the time left.
 
     For stored answers `leading` is the loss in place of the reward. It follows the held-out loss and accuracy, without

@@ -24,7 +24,9 @@ def sample_pictures(rollouts: Sequence[Rollout]) -> tuple[bytes, list[dict[str, 
     sheet = PictureSheet.of([list(map(on_sheet, [*group, *prompt])) for group, prompt in zip(groups, prompts)])
     if sheet is None:
         return b"", [{} for group in groups for _ in group]
-    boxes = iter([None if box is None else {"box": list(box), "scale": sheet.scale} for box in sheet.boxes])
+    boxes = iter(
+        [None if box is None else {"box": list(box), "scale": sheet.enlargement_factor} for box in sheet.picture_boxes]
+    )
     lines: list[dict[str, Any]] = []
     for rollout, prompt in zip(rollouts, prompts):
         own = [next(boxes) for _ in rollout.samples]

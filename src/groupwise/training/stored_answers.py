@@ -23,7 +23,7 @@ OLD_LOGP = Logp("policy")
 
 
 @dataclass(frozen=True, slots=True)
-class Likeliest:
+class IsLikeliestToken:
     """The measure 1 of a token that is the likeliest one under the policy, else 0."""
 
     def __call__(self, logp: Float[Tensor, "rows vocabulary"], token: Int[Tensor, " rows"]) -> Float[Tensor, " rows"]:
@@ -70,7 +70,7 @@ def held_out_step(recipe: Recipe, learner: Learner, rollouts: Sequence[Rollout])
         batch, size=len(rollouts), shuffle="prompts", permutation=range, lanes=learner.ranks.lanes,
         microbatch_tokens=recipe.machine.microbatch_tokens,
     )  # fmt: skip
-    wanted = method.needs | ({OLD_LOGP} if recipe.trains_reward_model else {OLD_LOGP, Likeliest()})
+    wanted = method.needs | ({OLD_LOGP} if recipe.trains_reward_model else {OLD_LOGP, IsLikeliestToken()})
     batch = learner.compute_measures(batch, plan, wanted, method.router_replay)
     return method.objective.prepare(compute_advantages(batch, method).having(logp=batch.logp_old))
 
@@ -79,7 +79,7 @@ def held_out_step(recipe: Recipe, learner: Learner, rollouts: Sequence[Rollout])
 def describe_held_out(step: Batch, loss: float, surrogate: object) -> dict[str, float]:
     """The metrics of a held-out step with its measures. Unwanted answers have no token accuracy, nor has a score."""
     metrics = {EVAL_LOSS: loss}
-    if Likeliest() in step.measures:
-        likeliest = step[Likeliest()].double()[step.sequences.spread(step.outcome == Outcome.correct)]
+    if IsLikeliestToken() in step.measures:
+        likeliest = step[IsLikeliestToken()].double()[step.sequences.spread(step.outcome == Outcome.correct)]
         metrics[EVAL_TOKEN_ACCURACY] = float(likeliest.mean()) if len(likeliest) else 0.0
     return metrics | {f"eval/{name}": x for name, x in describe_preferences(step, surrogate).items()}

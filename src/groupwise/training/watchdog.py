@@ -40,7 +40,7 @@ AGENT = "AgentCoroutine.step"
 """The qualified name of the function that runs an async agent. Its exceptions become verdicts, too."""
 
 
-class Stuck(KeyboardInterrupt):
+class BlockedStop(KeyboardInterrupt):
     """A stop was requested while the loop was blocked or waited in this phase, which was interrupted."""
 
     def __init__(self, cause: str, phase: str) -> None:
@@ -48,7 +48,7 @@ class Stuck(KeyboardInterrupt):
         self.cause, self.phase = cause, phase
 
 
-class Watchdog:
+class SignalWatchdog:
     """A context in which the first signal calls `stop`, the second ends the run, the third the process.
 
     The signals are SIGINT, SIGTERM, and SIGHUP of a terminal that closes, unless it is ignored (`nohup`).
@@ -128,7 +128,7 @@ class Watchdog:
             self._leave(frame)
         if self._cause and waited >= PATIENCE and not self._interrupted:
             self._interrupted = True
-            raise Stuck(self._cause, phase)
+            raise BlockedStop(self._cause, phase)
         names = {frame.f_code.co_qualname for frame in stack}
         judge, agent = not names.isdisjoint(JUDGES), AGENT in names
         if (judge and blocked >= self._deadline) or (agent and blocked >= self._agent_deadline):

@@ -27,16 +27,16 @@ class VerifierContext:
     """
 
     task: Task | None = None
-    sandbox: Callable[..., Sandbox] = Sandbox
+    create_sandbox: Callable[..., Sandbox] = Sandbox
     load_function: Load | None = None
-    judges: JudgeAccess = JudgeAccess()  # noqa: RUF009
-    deadline: float = 10.0
+    judge_access: JudgeAccess = JudgeAccess()  # noqa: RUF009
+    default_deadline: float = 10.0
 
     def build(self, kind: VerifierSettings) -> Verifier:
         """The verifier with these settings. `Usage` for another task's verifier, `BadData` for unfit gold answers."""
         name = type(kind).__name__
-        generated = self.task.kind if isinstance(self.task, GeneratedTask) else None
-        if self.task is not None and kind.tasks and not isinstance(generated, kind.tasks):
+        generated = self.task.task_settings if isinstance(self.task, GeneratedTask) else None
+        if self.task is not None and kind.supported_tasks and not isinstance(generated, kind.supported_tasks):
             what = f"the verifier {name} grades answers of its packaged tasks only"
             raise Usage(what, fix="take exact or last_number")
         verifier = kind.build(self)

@@ -5,11 +5,11 @@ from dataclasses import dataclass
 from groupwise.data import Finish, Outcome, Prompt, Sample, Verdict, VerifierSettings
 from groupwise.data.verdicts import unverifiable
 
-__all__ = ["ByEnvironment"]
+__all__ = ["EnvironmentVerdict"]
 
 
 @dataclass(frozen=True, slots=True)
-class ByEnvironment(VerifierSettings):
+class EnvironmentVerdict(VerifierSettings):
     """The verdict on a conversation that ended without one of its environment.
 
     Malformed if the limit of turns or tokens cut it. Unverifiable if the environment ended it with None.

@@ -34,7 +34,7 @@ class GlyphPatches(VerifierSettings):
 
     gold_answer_format: ClassVar[str] = "a problem such as red left blue"
 
-    asks: Literal["", "count", "colours", "position"] = ""
+    graded_property: Literal["", "count", "colours", "position"] = ""
 
     def __post_init__(self) -> None:
         check_types(self)
@@ -54,7 +54,7 @@ class GlyphPatches(VerifierSettings):
         if patches is None or not patches:
             return Verdict(Outcome.malformed)
         answer = ", ".join(f"{colour} at {row + 1} {column + 1}" for (row, column), colour in sorted(patches.items()))
-        return verdict_of_parts(compared(patches, *problem.groups()), self.asks, answer)
+        return verdict_of_parts(compared(patches, *problem.groups()), self.graded_property, answer)
 
 
 def compared(patches: dict[Place, str], first: str, relation: str, second: str) -> dict[str, bool]:

@@ -30,7 +30,7 @@ _TURN = r"(?:or|and|nor|also|but|then|no|nope|not|wait|actually|rather|sorry|may
 
 
 @verdicts_have()
-class OptionLetter:
+class OptionLetterExtractor:
     """Extracts the letter that a text names: `B`, `(b)`, `B. because it floats`, `option B`.
 
     The text must begin with the letter. It names none if the letter of another option follows as a separate word, if

@@ -36,7 +36,7 @@ class SumSteps(VerifierSettings):
     """
 
     tasks: ClassVar[tuple[type, ...]] = SUMS
-    price: float = 0.0
+    step_price: float = 0.0
 
     async def __call__(self, prompt: Prompt, sample: Sample) -> Verdict:
         verdict = await calculator_answer(prompt, sample)
@@ -44,7 +44,7 @@ class SumSteps(VerifierSettings):
         numbers, reached = follow(sample.text.partition("#")[0], solution)
         return replace(
             verdict,
-            score=(verdict.outcome is Outcome.correct) - self.price * len(numbers) if self.price else None,
+            score=(verdict.outcome is Outcome.correct) - self.step_price * len(numbers) if self.step_price else None,
             subscores={**verdict.subscores, "progress": reached / len(solution), "thought": float(bool(numbers))},
             step_scores={"step": numbers},
             feedback=solution[reached] if reached < len(solution) else "",

@@ -17,9 +17,9 @@ from groupwise.engines.native.routes import context_routes
 from groupwise.engines.native.running_batch import PendingRequest, RunningBatch
 from groupwise.engines.native.weight_loading import check_weights, load_weights
 from groupwise.models import (
+    ChosenExperts,
     LanguageModel,
-    MixtureSizes,
-    Routes,
+    MixtureOfExpertsSizes,
     Tokenizer,
     VisionModel,
     drop_blocks,
@@ -48,7 +48,7 @@ class NativeEngine:
     def __init__(
         self, decoder: LanguageModel, tokenizer: Tokenizer, *, seed: int, max_num_seqs: int = 256,
         kv_cache_tokens: int = 1 << 20,
-        experts: MixtureSizes | None = None,
+        experts: MixtureOfExpertsSizes | None = None,
     ) -> None:  # fmt: skip
         self.version, self.steps = 0, 0
         """The version of the weights, and the number of forward passes so far."""
@@ -179,7 +179,7 @@ class NativeEngine:
             pack.append(context)
             if i + 1 == len(missing) or sum(len(ids) for _, ids in (*pack, missing[i + 1])) > MAX_NUM_BATCHED_TOKENS:
                 with torch.inference_mode():
-                    routes = Routes(self._experts) if self._experts else None
+                    routes = ChosenExperts(self._experts) if self._experts else None
                     layout, _ = self._forward(pack, routes)
                     for key, (keys, values) in zip(pack, layout.split()):
                         self._prefixes.put(key, keys, values)
@@ -187,7 +187,9 @@ class NativeEngine:
                         self._prefixes.routes |= context_routes(routes, pack, layout.padded_lengths)
                 pack = []
 
-    def _forward(self, contexts: Sequence[ContextKey], routes: Routes | None = None) -> tuple[PrefillLayout, Tensor]:
+    def _forward(
+        self, contexts: Sequence[ContextKey], routes: ChosenExperts | None = None
+    ) -> tuple[PrefillLayout, Tensor]:
         self.steps += 1
         contents, prompts = zip(*contexts)
         layout = PrefillLayout.of(prompts, next(self._decoder.parameters()).device, contents)
@@ -232,23 +234,23 @@ class NativeEngine:
         if not context:
             raise ValueError("the prompt is empty: give at least one token, after which the answer begins")
         shape = self._decoder.shape
-        if max(context) >= shape.vocabulary or min(context) < 0:
+        if max(context) >= shape.vocabulary_size or min(context) < 0:
             raise Usage(
                 "a prompt contains a token that the model does not have",
-                evidence=f"token {max(context)}, vocabulary of {shape.vocabulary}",
+                evidence=f"token {max(context)}, vocabulary of {shape.vocabulary_size}",
                 fix="use the tokenizer that belongs to the model",
             )
         cache_tokens = self._kv_cache_tokens
-        most = min(shape.positions, cache_tokens)
+        most = min(shape.max_positions, cache_tokens)
         if len(context) + new > most:
             fix = f"lower sampling.max_tokens to at most {most - len(context)}, or drop longer prompts"
-            if cache_tokens < shape.positions and len(context) + new <= shape.positions:
+            if cache_tokens < shape.max_positions and len(context) + new <= shape.max_positions:
                 fix = f"raise engine.kv_cache_tokens to {len(context) + new} or more"
             elif len(context) >= most:
                 fix = "shorten the prompt: it leaves no room for an answer"
             raise Usage(
                 f"a prompt of {len(context)} tokens and an answer of up to {new} do not fit",
-                evidence=f"the model has {shape.positions} positions, engine.kv_cache_tokens is {cache_tokens}",
+                evidence=f"the model has {shape.max_positions} positions, engine.kv_cache_tokens is {cache_tokens}",
                 fix=fix,
             )
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from time import monotonic
 
 
-class Occupancy:
+class OccupancyMeter:
     """The mean number of requests in each of `count` engines, over the time in which any engine has one.
 
     >>> seconds = iter([0.0, 2.0, 4.0, 9.0, 13.0])

@@ -44,11 +44,11 @@ class WeightsFile:
     version: int
     path: Path
     sha256: str
-    memory: SealedMemory | GpuWeights | None = None
+    in_memory_weights: SealedMemory | GpuWeights | None = None
 
     def remove(self) -> None:
         """Delete the file. Memory is freed when the last engine has read it."""
-        if self.memory is None:
+        if self.in_memory_weights is None:
             self.path.unlink(missing_ok=True)
 
 

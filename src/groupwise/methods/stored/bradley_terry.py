@@ -7,7 +7,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
-from groupwise.data import Batch, ClassifierScore, CouplingUnit, Measure, Surrogate, TokenMark
+from groupwise.data import Batch, ClassifierScore, CouplingUnit, NeededMeasure, Surrogate, TokenMark
 from groupwise.methods.method import Method
 from groupwise.methods.reference import Difference, Reference
 from groupwise.objective import Objective, over_pairs, pair_mean, pairs
@@ -29,7 +29,7 @@ class BradleyTerry(Surrogate):
     """
 
     coupling_unit: ClassVar[CouplingUnit] = "group"
-    needs: ClassVar[frozenset[Measure]] = frozenset({ClassifierScore(), MARGIN})
+    needs: ClassVar[frozenset[NeededMeasure]] = frozenset({ClassifierScore(), MARGIN})
 
     margin: float = 0.0
     centring: float = 0.0
@@ -74,7 +74,7 @@ def bradley_terry(*, margin: float = 0.0, centring: float = 0.0, minibatches: in
 REFERENCE = Reference(
     paper="Llama 2: Open Foundation and Fine-Tuned Chat Models",
     arxiv="2307.09288",
-    label="code read",
+    evidence="code read",
     code="huggingface/trl@f2cd57710ae345ea6428ae95363267fcf38a3dc8:trl/trainer/reward_trainer.py",
     formula="""\
 J = mean over pairs of [ log sigmoid(s_w - s_l - m) - c (s_w + s_l)^2 ]
@@ -90,7 +90,7 @@ s = w . h, h the last hidden state of prompt and answer; w is chosen, l is rejec
         Difference("end token", "not specified", "TRL: added", "added"),
         Difference("minibatches", "not specified", "TRL: 1 step per batch", "1"),
     ),
-    proofs=(
+    proof_tests=(
         "tests/golden/test_methods.py::test_whole_path[bradley_terry]",
         "tests/golden/test_methods.py::test_whole_path[bradley_terry, margin and centring]",
         "tests/golden/test_stored.py::test_equal_scores_have_the_loss_ln_2",

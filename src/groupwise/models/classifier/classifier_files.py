@@ -7,7 +7,7 @@ from typing import Any
 from groupwise.models.classifier.sequence_classifier import ClassifierShape, SequenceClassifier
 from groupwise.models.decoder.architectures import config_of, shape_of, unsupported
 from groupwise.models.json_fields import short, whole
-from groupwise.models.kind import LoadOptions, ModelKind
+from groupwise.models.kind import ModelKind, ModelLoadOptions
 from groupwise.models.weights import load_exactly
 
 LANGUAGE, CLASSIFIER = "ForCausalLM", "ForSequenceClassification"
@@ -40,7 +40,7 @@ class ClassifierKind(ModelKind):
         pad = None if config.get("pad_token_id") is None else whole(config, "pad_token_id", low=0, high=VOCABULARY)
         return ClassifierShape.of(shape_of(config), pad)
 
-    def read(self, path: Path, shape: ClassifierShape, loading: LoadOptions) -> SequenceClassifier:
+    def read(self, path: Path, shape: ClassifierShape, loading: ModelLoadOptions) -> SequenceClassifier:
         model = SequenceClassifier(shape)
         load_exactly(model, path, loading.convert, "reward model", "name a trained reward model, or a language model")
         return model.requires_grad_(True)

@@ -9,7 +9,7 @@ from groupwise.core import BadData
 from groupwise.data import Ids
 from groupwise.models.json_fields import LARGEST, real, whole
 from groupwise.models.model_files import read_json
-from groupwise.models.templates import Messages, Template, encode_answer, find_template
+from groupwise.models.templates import Messages, PromptTemplate, encode_answer, find_template
 from groupwise.models.tokenizer import Tokenizer, chat_templates, stored_tokenizer
 
 POSITIONS = 1 << 40
@@ -38,7 +38,7 @@ class ClassifierTexts:
     """
 
     tokenizer: Tokenizer
-    template: Template | None
+    template: PromptTemplate | None
     positions: int
 
     @classmethod

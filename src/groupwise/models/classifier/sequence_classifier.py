@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn.functional import linear
 
 from groupwise.core import Usage
-from groupwise.data import Batch, ClassifierScore, Entropy, Logp, Measure
+from groupwise.data import Batch, ClassifierScore, Entropy, Logp, NeededMeasure
 from groupwise.models.decoder.decoder import Decoder, DecoderShape
 from groupwise.models.decoder.prefix_packing import PrefixPacking
 from groupwise.models.sampling import logprob_dtype
@@ -52,7 +52,7 @@ class SequenceClassifier(Decoder):
         assert shape.tied_embeddings, "a classifier has no output embeddings"
         super().__init__(shape)
         with torch.device("meta"):
-            self.score = nn.Linear(shape.width, 1, bias=False)
+            self.score = nn.Linear(shape.hidden_size, 1, bias=False)
 
     @classmethod
     def on(cls, decoder: Decoder, pad_token: int | None) -> "SequenceClassifier":
@@ -65,8 +65,8 @@ class SequenceClassifier(Decoder):
         return classifier
 
     def measure(
-        self, batch: Batch, wanted: Sequence[Measure], side_models: Mapping[str, Any]
-    ) -> dict[Measure, Float[Tensor, " n"]]:
+        self, batch: Batch, wanted: Sequence[NeededMeasure], side_models: Mapping[str, Any]
+    ) -> dict[NeededMeasure, Float[Tensor, " n"]]:
         """The score of each sample at its last trained token. Log-probs and entropies are 0: no token has a law."""
         for measure in wanted:
             if measure not in (ClassifierScore(), Logp("policy"), Entropy()):
@@ -75,7 +75,7 @@ class SequenceClassifier(Decoder):
         like = {"dtype": logprob_dtype(self.score.weight.dtype), "device": self.score.weight.device}
         # A leaf: the learner runs backward for each microbatch, also for one without a trained token.
         logp = torch.zeros(batch.tokens, requires_grad=torch.is_grad_enabled(), **like)
-        numbers: dict[Measure, Tensor] = {Logp("policy"): logp, Entropy(): torch.zeros_like(logp)}
+        numbers: dict[NeededMeasure, Tensor] = {Logp("policy"): logp, Entropy(): torch.zeros_like(logp)}
         if ClassifierScore() in wanted:
             numbers[ClassifierScore()] = self._column(batch, torch.zeros_like(logp, requires_grad=logp.requires_grad))
         return {measure: numbers[measure] for measure in wanted}

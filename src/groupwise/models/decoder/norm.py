@@ -10,7 +10,7 @@ from torch import Tensor, nn
 HALF = (torch.bfloat16, torch.float16)
 
 
-class Norm(nn.Module):
+class RMSNorm(nn.Module):
     """`x / rms(x) * weight`, half precisions in float32. RMSNorm, arXiv:1910.07467.
 
     In half precision on a GPU it is one kernel of torch, forward and backward. That kernel rounds once, after the

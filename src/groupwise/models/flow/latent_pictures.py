@@ -85,8 +85,8 @@ class PictureSheet:
     """
 
     pixels: Pixels
-    boxes: tuple[tuple[int, int, int, int] | None, ...]
-    scale: int
+    picture_boxes: tuple[tuple[int, int, int, int] | None, ...]
+    enlargement_factor: int
 
     @classmethod
     def of(cls, groups: Sequence[Sequence[Pixels | None]]) -> "PictureSheet | None":

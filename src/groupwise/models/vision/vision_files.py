@@ -20,7 +20,7 @@ from groupwise.models.decoder.transformers_files import (
     write_transformers,
 )
 from groupwise.models.json_fields import short, whole
-from groupwise.models.kind import LoadOptions, ModelKind
+from groupwise.models.kind import ModelKind, ModelLoadOptions
 from groupwise.models.model_files import read_json
 from groupwise.models.tokenizer import Tokenizer, stored_tokenizer
 from groupwise.models.vision.processor import FILES, IMAGE, PROCESSORS, read_processor
@@ -42,7 +42,7 @@ class VisionKind(ModelKind):
         placeholder = whole(config, "image_token_id", low=0, high=sizes["vocabulary"] - 1)
         return VisionSizes(**sizes, placeholder=placeholder)
 
-    def read(self, path: Path, shape: VisionSizes, loading: LoadOptions) -> VisionModel:
+    def read(self, path: Path, shape: VisionSizes, loading: ModelLoadOptions) -> VisionModel:
         import transformers
 
         processor = read_processor(path, read_json(path / "config.json"))
@@ -93,7 +93,7 @@ def library_config(path: Path, config: Mapping[str, Any]) -> Any:
 
 def check_placeholder(path: Path, config: Mapping[str, Any], tokenizer: Tokenizer) -> None:
     """BadData unless the tokenizer has the placeholder as a control token, which a text of a row never becomes."""
-    found = tokenizer.control_tokens.spellings.get(IMAGE)
+    found = tokenizer.control_tokens.ids_by_spelling.get(IMAGE)
     if found is None or found != config.get("image_token_id"):
         raise BadData(
             f"the tokenizer in {path} does not fit the pictures of the model in the same directory",

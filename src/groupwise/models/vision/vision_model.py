@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from groupwise.core import BadData
 from groupwise.data import AttentionLayout, ContentSpan, Ids
 from groupwise.models.decoder.decoder import ModelSizes
-from groupwise.models.decoder.transformers_model import TransformersModel
+from groupwise.models.decoder.transformers_model import TransformersBackbone
 from groupwise.models.vision.picture_store import PictureStore, TensorCache
 from groupwise.models.vision.processor import PictureProcessor
 
@@ -38,7 +38,7 @@ class VisionSizes(ModelSizes):
     placeholder: int
 
 
-class VisionModel(TransformersModel):
+class VisionModel(TransformersBackbone):
     """Adapts Idefics3 and SmolVLM of transformers to `Backbone`. `pictures` holds the pictures of prompts by hash.
 
     The pictures of a prompt pass through the vision tower by themselves, so features do not depend on other prompts.

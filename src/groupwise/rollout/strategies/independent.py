@@ -36,15 +36,15 @@ class Turns(Strategy):
 
     needs_environment: ClassVar[bool] = True
 
-    most: int = 8
+    max_turns: int = 8
 
     def __post_init__(self) -> None:
-        if self.most < 1:
-            raise ValueError(f"most is {self.most}: a conversation has at least one turn\ntake 1 or more")
+        if self.max_turns < 1:
+            raise ValueError(f"most is {self.max_turns}: a conversation has at least one turn\ntake 1 or more")
 
     async def __call__(self, draw: Draw, sampler: Sampler) -> Rollout:
         starts = sampler.start(draw.prompt.token_ids, draw.n)
         dialogues = await together(
-            dialogue_until(ConversationState(start), sampler, start, most=self.most) for start in starts
+            dialogue_until(ConversationState(start), sampler, start, most=self.max_turns) for start in starts
         )
         return Rollout(draw, await judged(dialogues, sampler))

@@ -35,8 +35,8 @@ from groupwise.models import (
     read_tokenizer,
     write_model,
 )
-from groupwise.training.build import build
-from groupwise.training.stored_answers import held_out_metrics
+from groupwise.training.build_run import build
+from groupwise.training.stored_answer_evaluation import held_out_metrics
 
 Rows = list[dict[str, Any]]
 PAIRS: Rows = [

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from groupwise.models import RandomPurpose, Tokenizer, keyed_random, picture_of_pixels
-from groupwise.models.model_files import read_json
+from groupwise.models.model_json_files import read_json
 from groupwise.models.vision.processor import IMAGE, PictureProcessor, read_processor
 from groupwise.tasks import END, picture_tokenizer
 from groupwise.tasks.shapes import SHAPE_COLOURS, draw_shapes

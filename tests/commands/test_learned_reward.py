@@ -10,11 +10,11 @@ import pytest
 from groupwise.__main__ import main
 from groupwise.commands.train import resume
 from groupwise.learner import Learner
-from groupwise.lifecycle import start as training
+from groupwise.lifecycle import create_or_open_run as training
 from groupwise.models import SequenceClassifier, read_model
-from groupwise.runs.info import RunInfo
-from groupwise.runs.layout import RunLayout
 from groupwise.runs.phase_directories import phase_directories
+from groupwise.runs.run_info import RunInfo
+from groupwise.runs.run_layout import RunLayout
 from tests.commands.test_phases import errors, killed
 from tests.docs.test_pages import HOME
 from tests.faults.small_runs import forked, left, lines

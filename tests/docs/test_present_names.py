@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from groupwise.config.fields import SECTIONS, recipe_fields
-from groupwise.config.other_names import EARLIER_FIELDS, OTHER_VALUES
+from groupwise.config.trl_and_verl_names import EARLIER_FIELDS, OTHER_VALUES
 
 HOME = Path(__file__).parents[2]
 FOLDERS = ("docs/**/*.md", "examples/**/*.py", "examples/**/*.toml", "recipes/**/*.toml", "benchmarks/**/*.md")

@@ -20,7 +20,7 @@ import groupwise as gw
 from groupwise.data import Sample
 from groupwise.models import DecoderShape, Tokenizer, write_fresh
 from groupwise.rollout.agents.programs import AgentProgram
-from groupwise.runs.layout import RunLayout
+from groupwise.runs.run_layout import RunLayout
 from tests.models.test_templates import CHATML, SPECIAL
 from tests.models.test_templates import trained as tokenizer_with
 from tests.rollout.test_agents import QWEN, ran, says

@@ -18,16 +18,19 @@ ALLOWED = {
     ("certificates/studies.py", "subprocess.run(command)"): f"the developer's command: {OURS}",
     ("certificates/proofs.py", "subprocess.run(command)"): "the developer's command: pytest in this interpreter",
     ("certificates/certificate.py", "subprocess.run(['git', '-C', str(root), *words])"): "git, literal words",
-    ("sandbox/launch.py", "os.execve('/tmp/0')"): "bubblewrap, which sandbox/command.py finds in PATH",
+    (
+        "sandbox/launch_bubblewrap.py",
+        "os.execve('/tmp/0')",
+    ): "bubblewrap, which sandbox/bubblewrap_command.py finds in PATH",
     ("sandbox/die_with_parent.py", "os.execv(sys.executable)"): "this interpreter, words of the process that starts it",
     ("sandbox/sandbox.py", "subprocess.Popen(command)"): f"bubblewrap, or unsandboxed with --unsafe-local-exec: {OURS}",
-    ("sandbox/mounts.py", "subprocess.run(command)"): "the interpreter behind this one, literal words",
+    ("sandbox/mounted_files.py", "subprocess.run(command)"): "the interpreter behind this one, literal words",
     ("sandbox/server.py", "os.fork()"): "no program: a copy of the sandbox's server",
     ("verifiers/worker.py", "os.fork()"): "no program: a copy of the worker",
-    ("verifiers/pool.py", "subprocess.Popen(command)"): OURS,
+    ("verifiers/function_pool.py", "subprocess.Popen(command)"): OURS,
     ("engines/remote/tls.py", "subprocess.run(command)"): "openssl, literal words",
     (
-        "engines/vllm/vllm_environment.py",
+        "engines/vllm/vllm_python_environment.py",
         "subprocess.run(command)",
     ): "the interpreter of --engine-python, literal words",
     ("engines/vllm/vllm_tls.py", "os.execvpe"): "the interpreter of --engine-python, of the trainer's command line",
@@ -41,7 +44,7 @@ ALLOWED = {
         "asyncio.create_subprocess_exec(*command)",
     ): "the words of --agent-command; the row and the key are in the environment",
     ("models/line_worker.py", "subprocess.Popen(command)"): OURS,
-    ("cluster/held_process.py", "subprocess.Popen(command)"): f"{OURS}; settings as one word of JSON",
+    ("cluster/child_process.py", "subprocess.Popen(command)"): f"{OURS}; settings as one word of JSON",
 }
 MODULES = {
     "subprocess": ("run", "Popen", "call", "check_call", "check_output", "getoutput", "getstatusoutput"),

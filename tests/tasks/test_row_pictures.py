@@ -14,9 +14,9 @@ from groupwise.core import BadData
 from groupwise.data import Ids, Prompt
 from groupwise.models import find_template, pixels_of_picture
 from groupwise.tasks import RowsTask
+from groupwise.tasks.read_rows import DataRowError
 from groupwise.tasks.row_columns import RowColumns
 from groupwise.tasks.row_pictures import plain_messages, row_pictures
-from groupwise.tasks.rows import DataRowError
 from tests.models.vision_directories import tiny_vision
 
 _, TOKENIZER = tiny_vision()

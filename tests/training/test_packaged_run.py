@@ -6,8 +6,8 @@ import pytest
 
 import groupwise as gw
 from groupwise.data import ACCURACY_GREEDY, ENTROPY, ENTROPY_SHARE, NO_SIGNAL
-from groupwise.report.read import read
-from groupwise.report.warnings import find_warnings
+from groupwise.report.read_run import read
+from groupwise.report.run_warnings import find_warnings
 
 
 @pytest.mark.slow

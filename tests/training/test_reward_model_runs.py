@@ -21,7 +21,7 @@ from groupwise.learner import AdamW
 from groupwise.models import SequenceClassifier, find_template, read_model
 from groupwise.models.classifier.classifier_texts import ClassifierTexts
 from groupwise.models.decoder.decoder import ModelSizes
-from groupwise.training.build import build
+from groupwise.training.build_run import build
 from tests.commands.test_bad_input import error_of, rows
 from tests.faults.small_runs import Quick, begin, begun, left, lines, ran, reopen, run_from
 from tests.rollout.fakes import FakeEngine, sampler_of

@@ -11,7 +11,7 @@ import torch
 from PIL import Image
 
 from groupwise.checks.check_inputs import check_inputs
-from groupwise.checks.checked import CheckResult
+from groupwise.checks.check_result import CheckResult
 from groupwise.config.recipe import Recipe, WarmStart
 from groupwise.config.user_code import UserCode
 from groupwise.core import Usage
@@ -20,8 +20,8 @@ from groupwise.engines import Vllm
 from groupwise.methods import grpo, sft
 from groupwise.models import Lora, find_model, picture_of_pixels, read_model
 from groupwise.models.flow.latent_pictures import png, read_png
-from groupwise.report.pictures import prompt_pictures, read_sheet
 from groupwise.report.report import write_report
+from groupwise.report.sample_pictures import prompt_pictures, read_sheet
 from groupwise.tasks import DataRows, Shapes, named_task
 from groupwise.tasks.shapes import draw_shapes
 from groupwise.verifiers import Exact

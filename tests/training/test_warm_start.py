@@ -24,8 +24,8 @@ from groupwise.methods import sft
 from groupwise.models import Tokenizer, encode_answer, find_model, find_template, read_tokenizer
 from groupwise.tasks import Demonstrations, demonstrations
 from groupwise.tasks.big_sums import sum_demonstrations
-from groupwise.training.build import RunObjects, build
-from groupwise.training.progress import ProgressPrinter
+from groupwise.training.build_run import RunObjects, build
+from groupwise.training.progress_output import ProgressPrinter
 from tests.commands.test_bad_input import SMALL, error_of, rows
 from tests.faults.small_runs import EVERY, begun, ran, run_from
 from tests.models.directories import bytes_, characters

@@ -5,7 +5,7 @@ import inspect
 
 import pytest
 
-from groupwise.training.watchdog import AGENT, JUDGES
+from groupwise.training.signal_watchdog import AGENT, JUDGES
 
 ROOMS = {
     "DrawSampler": "rollout.sampler",

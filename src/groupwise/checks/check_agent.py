@@ -6,13 +6,13 @@ from dataclasses import dataclass, replace
 
 from torch import Tensor
 
-from groupwise.checks.checked import CheckResult
+from groupwise.checks.check_result import CheckResult
 from groupwise.config.recipe import Recipe
 from groupwise.core import Usage, in_daemon_thread
 from groupwise.data import ContextKey, Draw, Finish, Generation, GenerationRequest, Ids, Verdict, all_problems
 from groupwise.rollout import AgentProgram, AgentRunner, DrawSampler, Episode, RolloutSetting
 from groupwise.rollout.agents.runner import is_async
-from groupwise.training.build import RunInputs
+from groupwise.training.build_run import RunInputs
 from groupwise.verifiers import EnvironmentVerdict
 
 MOST_SECONDS = 30.0

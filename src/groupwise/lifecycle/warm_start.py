@@ -4,14 +4,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from groupwise.config.recipe_toml import write_for
+from groupwise.lifecycle.create_or_open_run import first_info
 from groupwise.lifecycle.run_info import movable
-from groupwise.lifecycle.start import first_info
 from groupwise.methods.warm_start_method import warm_start_method
 from groupwise.runs.atomic_writes import FileSystem, delete, storage_errors
 from groupwise.runs.checkpoints import RunLock
-from groupwise.runs.layout import RunLayout
 from groupwise.runs.open_run import OpenRun, recipe_text, start_run
-from groupwise.training.build import RunObjects
+from groupwise.runs.run_layout import RunLayout
+from groupwise.training.build_run import RunObjects
 
 
 @contextmanager

@@ -16,7 +16,7 @@ from groupwise.data import Ids, Picture
 from groupwise.models.control_tokens import ControlTokens, unused_character
 from groupwise.models.json_fields import json_object
 from groupwise.models.picture_messages import as_parts, with_pictures
-from groupwise.models.rendering import render
+from groupwise.models.template_renderer import render
 from groupwise.models.tokenizer import Tokenizer, chat_templates
 
 __all__ = [

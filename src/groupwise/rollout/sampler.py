@@ -30,8 +30,8 @@ from groupwise.models import PromptTemplate, RandomPurpose, conversation_turn, e
 from groupwise.rollout.agents.runner import record_of
 from groupwise.rollout.conversation import EnvironmentConversation, ReplyMismatch
 from groupwise.rollout.gather_coroutines import together
-from groupwise.rollout.round import SamplingRound
-from groupwise.rollout.setting import RolloutSetting
+from groupwise.rollout.rollout_setting import RolloutSetting
+from groupwise.rollout.sampling_round import SamplingRound
 
 __all__ = ["DrawSampler"]
 

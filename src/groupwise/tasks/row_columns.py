@@ -9,8 +9,8 @@ from math import inf
 from typing import Any
 
 from groupwise.models.picture_messages import as_parts
+from groupwise.tasks.read_rows import LONGEST_ROW, DataRowError, Row, kind_of
 from groupwise.tasks.row_pictures import plain_messages
-from groupwise.tasks.rows import LONGEST_ROW, DataRowError, Row, kind_of
 
 LONGEST = 10_000
 """A value of a column other than problem and answer is kept if it has at most this many characters as JSON."""

@@ -8,7 +8,7 @@ from groupwise.core import BadData, open_regular
 from groupwise.data import Picture
 from groupwise.models.picture_messages import count_pictures
 from groupwise.models.vision.picture_pixels import MOST_BYTES, decode_picture
-from groupwise.tasks.rows import DataRowError, Row, kind_of
+from groupwise.tasks.read_rows import DataRowError, Row, kind_of
 
 PICTURE_COLUMNS = ("images", "image")
 MOST_PICTURES = 64

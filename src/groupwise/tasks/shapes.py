@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from groupwise.data import Ids, Prompt
 from groupwise.models import RandomPurpose, keyed_random, picture_of_pixels
-from groupwise.tasks.generated import GeneratedTaskSettings, LazySequence
+from groupwise.tasks.generated_task import GeneratedTaskSettings, LazySequence
 
 __all__ = ["SHAPE_COLOURS", "Shapes", "draw_shapes"]
 

@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import Any
 
 from groupwise.core import counted
-from groupwise.tasks.rows import SHOWN
+from groupwise.tasks.read_rows import SHOWN
 
 __all__ = ["SourceStats"]
 

@@ -8,7 +8,7 @@ from typing import Any
 from groupwise.core import GroupwiseError
 from groupwise.data import Ids
 from groupwise.models import PromptTemplate, Tokenizer, encode_answer, without_second_end
-from groupwise.tasks.rows import DataRowError, kind_of
+from groupwise.tasks.read_rows import DataRowError, kind_of
 
 __all__ = []
 

@@ -10,9 +10,9 @@ from typing import Any
 from groupwise.core import BadData, first_lines
 from groupwise.data import Ids, Prompt
 from groupwise.models import PromptTemplate
-from groupwise.tasks.problems import encoded_problem
+from groupwise.tasks.read_rows import DataRowError, Row, check_length, kind_of, rows_of
 from groupwise.tasks.row_columns import Problem, RowColumns, is_conversation, problem_text
-from groupwise.tasks.rows import DataRowError, Row, check_length, kind_of, rows_of
+from groupwise.tasks.rows_task import encoded_problem
 from groupwise.tasks.source_stats import ContentHash, SourceStats
 from groupwise.tasks.stored_calls import ASSISTANT, CALLS, PARTS, has_calls, parts_of, read_message, tools_of
 

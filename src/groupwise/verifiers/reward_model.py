@@ -18,11 +18,11 @@ from groupwise.data.verdicts import unverifiable
 from groupwise.models import find_model, of_hub
 from groupwise.models.classifier.classifier_texts import ClassifierInput, ClassifierTexts
 from groupwise.models.classifier.scoring_model import pad_token, read_classifier, read_classifier_config, scores
-from groupwise.models.model_files import read_json
-from groupwise.verifiers.arguments import Item, conversation
+from groupwise.models.model_json_files import read_json
 from groupwise.verifiers.build_verifier import VerifierContext
-from groupwise.verifiers.bulk import BulkVerifier, check_tolerance, refuse_different
-from groupwise.verifiers.functions import made_up_texts
+from groupwise.verifiers.bulk_verifier import BulkVerifier, check_tolerance, refuse_different
+from groupwise.verifiers.function_verifier import made_up_texts
+from groupwise.verifiers.grade_function_arguments import Item, conversation
 
 __all__ = ["RewardModel"]
 

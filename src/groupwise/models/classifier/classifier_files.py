@@ -5,10 +5,10 @@ from pathlib import Path
 from typing import Any
 
 from groupwise.models.classifier.sequence_classifier import ClassifierShape, SequenceClassifier
-from groupwise.models.decoder.architectures import config_of, shape_of, unsupported
+from groupwise.models.decoder.convert_configurations import config_of, shape_of, unsupported
 from groupwise.models.json_fields import short, whole
-from groupwise.models.kind import ModelKind, ModelLoadOptions
-from groupwise.models.weights import load_exactly
+from groupwise.models.model_kind import ModelKind, ModelLoadOptions
+from groupwise.models.safetensors_weights import load_exactly
 
 LANGUAGE, CLASSIFIER = "ForCausalLM", "ForSequenceClassification"
 """The ends of the names of a family's classes in transformers."""

@@ -8,7 +8,7 @@ from typing import Any
 from groupwise.core import BadData
 from groupwise.data import Ids
 from groupwise.models.json_fields import LARGEST, real, whole
-from groupwise.models.model_files import read_json
+from groupwise.models.model_json_files import read_json
 from groupwise.models.templates import Messages, PromptTemplate, encode_answer, find_template
 from groupwise.models.tokenizer import Tokenizer, chat_templates, stored_tokenizer
 

@@ -12,8 +12,8 @@ from groupwise.models.classifier.classifier_texts import ClassifierInput
 from groupwise.models.code_settings import code_settings
 from groupwise.models.decoder.transformers_files import bad_data, quiet, refuse_counts, refuse_weights
 from groupwise.models.json_fields import short
-from groupwise.models.model_files import ADAPTER, read_json
-from groupwise.models.weights import stored_weights
+from groupwise.models.model_json_files import ADAPTER, read_json
+from groupwise.models.safetensors_weights import stored_weights
 
 __all__ = ["read_classifier", "read_classifier_config", "scores"]
 

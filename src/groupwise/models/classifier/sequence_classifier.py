@@ -13,7 +13,7 @@ from groupwise.core import Usage
 from groupwise.data import Batch, ClassifierScore, Entropy, Logp, NeededMeasure
 from groupwise.models.decoder.decoder import Decoder, DecoderShape
 from groupwise.models.decoder.prefix_packing import PrefixPacking
-from groupwise.models.sampling import logprob_dtype
+from groupwise.models.token_sampling import logprob_dtype
 
 __all__ = ["ClassifierShape", "SequenceClassifier"]
 

@@ -19,7 +19,7 @@ from torch import Tensor
 from groupwise.core import BadData, MissingRequirement
 from groupwise.data import Picture
 from groupwise.models.json_fields import flag, mapping, real, short, whole
-from groupwise.models.model_files import read_json
+from groupwise.models.model_json_files import read_json
 from groupwise.models.vision.picture_pixels import pixels_of_picture
 
 FILES = ("processor_config.json", "preprocessor_config.json")

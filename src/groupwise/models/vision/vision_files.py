@@ -20,8 +20,8 @@ from groupwise.models.decoder.transformers_files import (
     write_transformers,
 )
 from groupwise.models.json_fields import short, whole
-from groupwise.models.kind import ModelKind, ModelLoadOptions
-from groupwise.models.model_files import read_json
+from groupwise.models.model_json_files import read_json
+from groupwise.models.model_kind import ModelKind, ModelLoadOptions
 from groupwise.models.tokenizer import Tokenizer, stored_tokenizer
 from groupwise.models.vision.processor import FILES, IMAGE, PROCESSORS, read_processor
 from groupwise.models.vision.vision_model import VISION_ATTENTION, VisionModel, VisionSizes

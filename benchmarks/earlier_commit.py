@@ -262,7 +262,9 @@ def prepare(work: Work, name: str) -> None:
     fast = Fast(models.WordLevel(words, unk_token=""))
     fast.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     fast.add_special_tokens([AddedToken(word, special=True, normalized=False) for word in ("<pad>", "<end>")])
-    decoder = Decoder.new(DecoderShape(**work.shape, family="llama", qkv_bias=False, tied_embeddings=True), seed=0)
+    decoder = Decoder.new(
+        DecoderShape(**work.shape, model_family="llama", qkv_bias=False, tied_embeddings=True), seed=0
+    )
     write_model(decoder, home / "model", tokenizer=Tokenizer.of(fast, [1, *ends]))
     random = Random(name)
     rows = [

@@ -27,7 +27,7 @@ from groupwise.config.user_code import Permissions, load_use
 from groupwise.data import all_problems
 from groupwise.models import Decoder, DecoderShape, write_model
 from groupwise.planning.calibration import calibrated, phase_seconds
-from groupwise.planning.machines import AssumedLengths, Machines
+from groupwise.planning.machines import AssumedLengths, PlannedMachines
 from groupwise.planning.plan import plan_run
 from groupwise.training.build import read_inputs
 
@@ -55,17 +55,17 @@ def seconds_of(action: Callable[[], object]) -> float:
 
 def measured_rates(shape: DecoderShape) -> tuple[float, float]:
     """10^12 operations per second of a product of the model's size, and 10^9 bytes per second of reading memory."""
-    x, weight = torch.randn(512, shape.width), torch.randn(shape.mlp_width, shape.width)
-    operations = 2 * 512 * shape.width * shape.mlp_width / seconds_of(lambda: x @ weight.T)
+    x, weight = torch.randn(512, shape.hidden_size), torch.randn(shape.mlp_width, shape.hidden_size)
+    operations = 2 * 512 * shape.hidden_size * shape.mlp_width / seconds_of(lambda: x @ weight.T)
     block = torch.randn(16 << 20)
     return operations / 1e12, block.nbytes / seconds_of(lambda: block.sum()) / 1e9
 
 
-def this_core(tflops: float, memory: float, lengths: AssumedLengths) -> Machines:
+def this_core(tflops: float, memory: float, lengths: AssumedLengths) -> PlannedMachines:
     """One core of this machine, with measured rates."""
-    return Machines(
-        name="this core", count=1, memory_gib=8.0, device="cpu", tflops=tflops, memory_gb_s=memory,
-        step_overhead_ms=1.0, rates="measured", lengths=lengths,
+    return PlannedMachines(
+        name="this core", device_count=1, memory_gib=8.0, device="cpu", tflops=tflops, memory_bandwidth_gb_s=memory,
+        decode_step_overhead_ms=1.0, rates_source="measured", assumed_lengths=lengths,
     )  # fmt: skip
 
 
@@ -73,11 +73,11 @@ def measure(folder: Path, name: str, sizes: Mapping[str, object]) -> str:
     """One row: rates, the predicted seconds of sampling and of learning, those measured for both, and the ratio."""
     directory, grader = folder / name.replace(" ", "-"), folder / "grader.py"
     shape = DecoderShape(**{**OTHERS, **sizes})  # type: ignore[arg-type]
-    write_model(Decoder.new(shape, 0, dtype=torch.float32), directory, tokenizer=tokenizer(shape.vocabulary))
+    write_model(Decoder.new(shape, 0, dtype=torch.float32), directory, tokenizer=tokenizer(shape.vocabulary_size))
     grader.write_text(GRADER)
     fields = {"model": str(directory), **COMMON, "verifier": "grader:grade"}
     with contextlib.redirect_stdout(sys.stderr):  # it prints the files that it executes
-        use = load_use(Permissions(use=[grader]))
+        use = load_use(Permissions(user_files=[grader]))
     recipe = read_recipe("", list(fields.items()), use)
     prompt = max(len(problem.token_ids) for problem in all_problems(read_inputs(recipe, use).task))
     (folder / "empty.toml").write_text("")
@@ -110,7 +110,7 @@ def compare_calibrated(folder: Path) -> None:
         home.mkdir()
         fields = {**fields_of(home, sizes, settings), "iterations": str(ITERATIONS)}
         with contextlib.redirect_stdout(sys.stderr):  # it prints the files that it executes
-            use = load_use(Permissions(use=[home / "grader.py"]))
+            use = load_use(Permissions(user_files=[home / "grader.py"]))
         recipe = read_recipe("", list(fields.items()), use)
         shape = DecoderShape(**{**OTHERS, **sizes})  # type: ignore[arg-type]
         prompt = max(len(problem.token_ids) for problem in all_problems(read_inputs(recipe, use).task))
@@ -120,7 +120,7 @@ def compare_calibrated(folder: Path) -> None:
         (run,) = (home / "runs").iterdir()
         if not factors:
             first = calibrated(machines, run, recipe, shape, prompt)
-            factors = {"sampling": first.sampling_factor, "learning": first.learning_factor}
+            factors = {"sampling": first.sampling_time_factor, "learning": first.learning_time_factor}
         trials = [plan_run(recipe, shape, each, prompt).best for each in (machines, replace(machines, **factors))]
         by_rates, planned = (trial.sampling() + trial.learning for trial in trials)
         measured = sum(phase_seconds(run))

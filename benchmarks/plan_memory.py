@@ -98,7 +98,7 @@ def fields_of(folder: Path, sizes: Mapping[str, object], settings: Mapping[str, 
     directory = folder / f"model{len(list(folder.glob('model*')))}"
     if sizes:
         shape = DecoderShape(**{**OTHERS, **sizes})  # type: ignore[arg-type]
-        write_model(Decoder.new(shape, 0, dtype=torch.float32), directory, tokenizer=tokenizer(shape.vocabulary))
+        write_model(Decoder.new(shape, 0, dtype=torch.float32), directory, tokenizer=tokenizer(shape.vocabulary_size))
     (folder / "grader.py").write_text(GRADER)
     (folder / "empty.toml").write_text("")
     model = {"model": str(directory) if sizes else "calculator"}
@@ -108,7 +108,7 @@ def fields_of(folder: Path, sizes: Mapping[str, object], settings: Mapping[str, 
 def predicted(folder: Path, fields: Mapping[str, str]) -> dict[str, MemoryPrediction]:
     """The plan's memory of each process of a run."""
     with redirect_stdout(sys.stderr):  # it prints the files that it executes
-        use = load_use(Permissions(use=[folder / "grader.py"]))
+        use = load_use(Permissions(user_files=[folder / "grader.py"]))
     recipe = resolved(read_recipe("", list(fields.items()), use))
     shape = read_shape(find_model(recipe.model))
     assert isinstance(shape, DecoderShape)
@@ -159,7 +159,7 @@ def compare(name: str, sizes: Mapping[str, object], settings: Mapping[str, str])
         memories, run = predicted(Path(parent), fields), measured(Path(parent), fields)
     for (process, memory), peak in zip(memories.items(), run.peaks, strict=True):
         label = f"{name}, {process}" if len(memories) > 1 else name
-        cells = [label, f"{memory.parameters / 1e6:.1f} M", memory.largest_phase, f"{memory.peak / MIB:,.0f}"]
+        cells = [label, f"{memory.parameter_count / 1e6:.1f} M", memory.largest_phase, f"{memory.peak / MIB:,.0f}"]
         cells += [f"{peak / MIB:,.0f}", f"{memory.peak / peak - 1:+.1%}"]
         print(f"| {' | '.join(cells)} |", flush=True)
 

@@ -20,15 +20,15 @@ from groupwise.models import Decoder, DecoderShape
 from groupwise.objective import Objective
 
 SHAPE = DecoderShape(
-    vocabulary=32_000,
-    width=512,
+    vocabulary_size=32_000,
+    hidden_size=512,
     layers=12,
     heads=8,
     kv_heads=8,
     head_dim=64,
     mlp_width=1376,
     tied_embeddings=True,
-    positions=512,
+    max_positions=512,
 )
 SAMPLES, PROMPT, ANSWER = 8, 32, 32
 CASES = (("alone", 1), ("replicas", 2), ("shards", 2), ("shards", 4))
@@ -41,7 +41,8 @@ def batch() -> Batch:
     """One rollout of random answers to one prompt."""
     draws = torch.Generator().manual_seed(0)
     prompt, *answers = (
-        tuple(torch.randint(0, SHAPE.vocabulary, (n,), generator=draws).tolist()) for n in (PROMPT, *[ANSWER] * SAMPLES)
+        tuple(torch.randint(0, SHAPE.vocabulary_size, (n,), generator=draws).tolist())
+        for n in (PROMPT, *[ANSWER] * SAMPLES)
     )
     samples = [
         Sample(

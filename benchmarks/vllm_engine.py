@@ -22,17 +22,17 @@ from groupwise.engines.vllm.vllm_environment import DEFAULT_PYTHON
 from groupwise.models import Decoder, DecoderShape, find_model, read_model, read_tokenizer
 
 MIDDLE = DecoderShape(
-    vocabulary=32_000,
-    width=512,
+    vocabulary_size=32_000,
+    hidden_size=512,
     layers=8,
     heads=8,
     kv_heads=4,
     head_dim=64,
     mlp_width=1536,
-    positions=512,
+    max_positions=512,
     tied_embeddings=True,
     qk_norm=True,
-    family="qwen3",
+    model_family="qwen3",
 )
 
 
@@ -70,7 +70,7 @@ async def compare(size: str, work: Workload, rounds: int, dtype: str, python: st
     tokenizer, kind = read_tokenizer(directory), getattr(torch, dtype)
     model = read_model(directory, dtype=kind) if size == "small" else Decoder.new(MIDDLE, 1, dtype=kind, spread=0.08)
     assert isinstance(model, Decoder)
-    asked = requests(work, tokenizer.encode, model.shape.vocabulary)
+    asked = requests(work, tokenizer.encode, model.shape.vocabulary_size)
     print(f"{sum(x.numel() for x in model.parameters()):,} weights, {dtype}, {len(asked)} requests")
     print(f"load average {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores, one thread per engine")
     native = NativeEngine(model, tokenizer, seed=0)

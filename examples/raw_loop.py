@@ -33,7 +33,7 @@ from groupwise.tasks import Calculator, calculator_answer
 SEED, ITERATIONS, PROMPTS, GROUP, MINIBATCHES, MAX_TOKENS = 0, 10, 16, 8, 2, 48
 
 # The method: verdicts to rewards, rewards to advantages, a batch to one scalar. This one is close to DAPO.
-SHAPING, ADVANTAGE = Correctness(right=1.0, wrong=-1.0), Standardised()
+SHAPING, ADVANTAGE = Correctness(correct_reward=1.0, wrong_reward=-1.0), Standardised()
 OBJECTIVE = Objective(surrogate=Clip(low=0.2, high=0.28), aggregate=token_mean)
 
 

@@ -10,7 +10,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from groupwise.certificates.studies import Trial, read_results
+from groupwise.certificates.studies import StudyRun, read_results
 from groupwise.core import MissingRequirement
 from studies.figures import need_matplotlib, new_figure, write_svg
 from studies.index import index_blocks
@@ -92,7 +92,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     return int(missing > 0)
 
 
-def unread_trials(results: Results) -> list[Trial]:
+def unread_trials(results: Results) -> list[StudyRun]:
     """The stored runs that no study reads: its settings have changed since, or it is gone."""
     read = {trial for name in NAMES for trial in find_study(name).trials(SEEDS)}
     return [trial for trial in results if trial not in read]

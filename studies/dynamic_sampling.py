@@ -14,7 +14,7 @@ iterations early.
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from groupwise.certificates.studies import TrialResult
+from groupwise.certificates.studies import StudyRunResult
 from studies.figures import COLOURS, line
 from studies.study import Arm, Estimate, Exact, Measured, Study, cost, table
 
@@ -59,7 +59,7 @@ def blocks(measured: Mapping[str, Measured], exact: Exact) -> dict[str, str]:
     }
 
 
-def curve(run: TrialResult) -> list[tuple[int, int, float]]:
+def curve(run: StudyRunResult) -> list[tuple[int, int, float]]:
     """Iteration, tokens generated until then, and held-out accuracy, at each evaluation."""
     return [(i, sum(run.tokens[:i]), x) for i, x in sorted(run.metrics[SAMPLED].items())]
 

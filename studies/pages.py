@@ -10,7 +10,7 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
-from groupwise.certificates.studies import Trial, read_results
+from groupwise.certificates.studies import StudyRun, read_results
 from studies.study import SEEDS, Exact, Results, Study
 
 RESULTS, EXACT = Path("studies/results.jsonl"), Path("studies/exact.json")
@@ -47,8 +47,8 @@ def changed_results(study: Study, home: Path, other: Path) -> Iterator[str]:
 
 def total_cost(studies: Iterable[Study], results: Results) -> str:
     """One sentence: the CPU time of all runs of all studies. A run without a result costs the mean of its part."""
-    seconds = dict[Trial, float]()
-    unknown = set[Trial]()
+    seconds = dict[StudyRun, float]()
+    unknown = set[StudyRun]()
     for trials in (study.trials(SEEDS, [part]) for study in studies for part in study.parts):
         stored = [results[trial].cpu_seconds for trial in trials if trial in results]
         if stored:

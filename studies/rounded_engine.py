@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from groupwise.engines import Native, NativeEngine
-from groupwise.models import FlowPolicy, MaskedPolicy, MixtureSizes, Model, Tokenizer
+from groupwise.models import FlowPolicy, MaskedPolicy, MixtureOfExpertsSizes, Model, Tokenizer
 
 
 def rounded(weight: Tensor, bits: int) -> Tensor:
@@ -37,7 +37,9 @@ class Rounded(Native):
 
     bits: int = 8
 
-    def build(self, model: Model, tokenizer: Tokenizer, *, seed: int, experts: MixtureSizes | None) -> RoundedEngine:
+    def build(
+        self, model: Model, tokenizer: Tokenizer, *, seed: int, experts: MixtureOfExpertsSizes | None
+    ) -> RoundedEngine:
         """The engine over a copy: the learner's weights stay as they are."""
         assert not isinstance(model, FlowPolicy | MaskedPolicy), "it rounds language models"
         engine = RoundedEngine(

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from benchmarks.atlas.running import run_all, unmeasured
 
-from groupwise.certificates.studies import TrialResult
+from groupwise.certificates.studies import StudyRunResult
 from groupwise.sandbox.processes import end_with_parent
 from studies.pages import RESULTS
 from studies.study import Study
@@ -43,5 +43,5 @@ def run(name: str, seeds: Iterable[int], parts: Iterable[str], until: float, hom
     trials, use = study.trials(seeds, parts), [HOME / path for path in study.use]
     runs = home / "runs" / "studies"
     for trial, result in run_all(trials, home / RESULTS, runs, HOME, until, study.bases, use):
-        text = f"{result.cpu_seconds:.0f} s" if isinstance(result, TrialResult) else f"failed: {result!r}"
+        text = f"{result.cpu_seconds:.0f} s" if isinstance(result, StudyRunResult) else f"failed: {result!r}"
         print(f"{trial.task} {trial.method} seed {trial.seed} {' '.join(trial.settings)}: {text}", flush=True)

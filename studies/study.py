@@ -10,14 +10,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from groupwise.certificates.studies import Trial, TrialResult, is_stale
+from groupwise.certificates.studies import StudyRun, StudyRunResult, is_stale
 from groupwise.config.recipe import Recipe
 from groupwise.evaluation.interval import mean_interval
 
 SEEDS = range(5)
 """The seeds of each study, fixed before any run."""
 NO_KL = "method.objective.penalties = []"
-Results = Mapping[Trial, TrialResult]
+Results = Mapping[StudyRun, StudyRunResult]
 Exact = dict[str, Any]
 """Numbers that are computed without a run, as JSON."""
 
@@ -31,9 +31,9 @@ class Arm:
     task: str
     settings: tuple[str, ...] = ()
 
-    def trial(self, seed: int) -> Trial:
+    def trial(self, seed: int) -> StudyRun:
         """The arm's run with one seed."""
-        return Trial(self.method, self.task, seed, self.settings)
+        return StudyRun(self.method, self.task, seed, self.settings)
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +118,7 @@ class Measured:
         """The seeds with which every arm has run."""
         return tuple(seed for seed in SEEDS if all(arm.trial(seed) in self.results for arm in self.arms.values()))
 
-    def runs(self, arm: str) -> list[TrialResult]:
+    def runs(self, arm: str) -> list[StudyRunResult]:
         """The results of an arm, in the order of `seeds`."""
         return [self.results[self.arms[arm].trial(seed)] for seed in self.seeds]
 
@@ -168,7 +168,7 @@ class Study:
     requires: Callable[[], object] = dict
     use: tuple[str, ...] = ()
 
-    def trials(self, seeds: Iterable[int], parts: Iterable[str] = ()) -> dict[Trial, set[str]]:
+    def trials(self, seeds: Iterable[int], parts: Iterable[str] = ()) -> dict[StudyRun, set[str]]:
         """The runs of some parts, or of all, in order, each once, with the metrics that are stored."""
         arms = [arm for part in list(parts) or self.parts for arm in self.parts[part].values()]
         return {arm.trial(seed): set(self.metrics) for seed in seeds for arm in arms}
@@ -188,7 +188,7 @@ class Study:
         return home / Path(self.page).with_suffix(".svg")
 
 
-def points(run: TrialResult, metric: str, first: int, last: int) -> dict[int, float]:
+def points(run: StudyRunResult, metric: str, first: int, last: int) -> dict[int, float]:
     """The values of a metric from iteration `first` to `last`."""
     return {i: x for i, x in run.metrics.get(metric, {}).items() if first <= i <= last}
 

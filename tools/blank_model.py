@@ -14,15 +14,15 @@ def write_blank(path: Path) -> None:
     """Write the shape of the packaged `calculator`, with a longer context and more characters."""
     fast = blank_tokenizer()
     shape = DecoderShape(
-        vocabulary=fast.get_vocab_size(),
-        width=96,
+        vocabulary_size=fast.get_vocab_size(),
+        hidden_size=96,
         layers=2,
         heads=4,
         kv_heads=2,
         head_dim=32,
         mlp_width=256,
-        positions=256,
-        family="qwen3",
+        max_positions=256,
+        model_family="qwen3",
         qk_norm=True,
         tied_embeddings=True,
     )

@@ -95,7 +95,7 @@ def train(model: FlowModel) -> tuple[FlowPolicy, Tokenizer]:
     torch.manual_seed(0)
     table = torch.tensor([[model.words.index(word) for word in prompt.split()] for prompt in model.prompts])
     shape = FlowShape(
-        vocabulary=MOST_STEPS + 1 + len(model.words), layers=model.layers, state_shape=model.state,
+        vocabulary_size=MOST_STEPS + 1 + len(model.words), layers=model.layers, state_shape=model.state,
         prompt_vocabulary=len(model.words), prompt_length=table.shape[1], width=model.width,
     )  # fmt: skip
     policy, n = FlowPolicy(shape), model.rows
@@ -108,7 +108,7 @@ def train(model: FlowModel) -> tuple[FlowPolicy, Tokenizer]:
         data = model.data(true) + model.spread * torch.randn(n, *model.state)
         noise, times = torch.randn(n, *model.state), torch.rand(n)
         now = times.view(-1, *(1,) * len(model.state))
-        velocity = policy.velocity((1 - now) * data + now * noise, times, words + MOST_STEPS + 1)
+        velocity = policy.velocity_network((1 - now) * data + now * noise, times, words + MOST_STEPS + 1)
         loss = (velocity - (noise - data)).square().mean()
         optimizer.zero_grad()
         loss.backward()

@@ -17,9 +17,9 @@ import torch
 from torch import nn
 
 from groupwise.models.diffusion.family import PipelineFamily
-from groupwise.models.diffusion.flux import Flux
+from groupwise.models.diffusion.flux import FluxFamily
 from groupwise.models.diffusion.index import OF_DIFFUSERS
-from groupwise.models.diffusion.stable_diffusion_3 import StableDiffusion3
+from groupwise.models.diffusion.stable_diffusion_3 import StableDiffusion3Family
 from groupwise.models.diffusion.tiny import clip_tokenizer, t5_tokenizer
 
 BLOCKS = (128, 256, 512, 512)
@@ -33,7 +33,7 @@ def write_hollow_pipeline(directory: Path, kind: str = "stable_diffusion_3") -> 
     """Write configurations, and files of weights without weights."""
     with torch.device("meta"):
         modules, scheduler = flux_dev() if kind == "flux_dev" else stable_diffusion_3()
-    family: PipelineFamily = Flux() if kind == "flux_dev" else StableDiffusion3()
+    family: PipelineFamily = FluxFamily() if kind == "flux_dev" else StableDiffusion3Family()
     for name, module in modules.items():
         (directory / name).mkdir(parents=True)
         config: Any = module.config

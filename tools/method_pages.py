@@ -72,9 +72,13 @@ def method_page(name: str) -> str:
     what, *texts = (inspect.getdoc(function) or "").split("\n\n")
     parent, source = reference.parent, _source(name)
     head, *rows = differences(reference, method)
-    effect = [f"Claim, stated before the runs: {reference.effect.claim(name)}."] if reference.effect else []
+    effect = (
+        [f"Claim, stated before the runs: {reference.expected_effect.claim(name)}."]
+        if reference.expected_effect
+        else []
+    )
     effect += [f"No effect is measured. {reference.no_effect_reason}"] if reference.no_effect_reason else []
-    effect += [f"Finding: {reference.finding}"] if reference.finding else []
+    effect += [f"Finding: {reference.our_finding}"] if reference.our_finding else []
     changes = diff(methods()[parent](), method) if parent else []
     code = [f"Code read: [{reference.code.partition(':')[2]}]({reference.code_link})."] if reference.code else []
     sections = {
@@ -94,11 +98,11 @@ def method_page(name: str) -> str:
         "Effect": effect,
         "Tests": [
             "Beside [those of every method](../certificates.md):",
-            "\n".join(f"- `{proof}`" for proof in reference.proofs),
+            "\n".join(f"- `{proof}`" for proof in reference.proof_tests),
         ],
     }
-    kind = f" Its paper describes: {reference.kind}." if reference.kind != "method" else ""
-    facts = f"Family [{method_family(name)}](../methods.md#{method_family(name)}); {reference.label}.{kind}"
+    kind = f" Its paper describes: {reference.contribution_kind}." if reference.contribution_kind != "method" else ""
+    facts = f"Family [{method_family(name)}](../methods.md#{method_family(name)}); {reference.evidence}.{kind}"
     why = [text for text in texts if not text.startswith("Args:")]
     lines = [f"# {name}", f"{what} {_link(function)}.", facts, *why]
     lines += [line for title, text in sections.items() if text for line in (f"## {title}", *text)]
@@ -116,7 +120,7 @@ def changes_file() -> str:
 def _row(function: Callable[..., Method]) -> str:
     name, summary = function.__name__, str(function.__doc__).partition("\n")[0]
     anchor = f'<a id="{name}"></a>[{name}](../{_source(name)})'
-    return _line([anchor, _link(function), reference_of(function).label, summary])
+    return _line([anchor, _link(function), reference_of(function).evidence, summary])
 
 
 def _source(name: str) -> str:

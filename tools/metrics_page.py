@@ -25,7 +25,7 @@ def metrics_table() -> str:
 
 
 def _row(metric: Metric) -> str:
-    bound = "" if metric.bound is None else f"{metric.bound:g}"
+    bound = "" if metric.warning_threshold is None else f"{metric.warning_threshold:g}"
     return f"| `{metric.name}` | {metric.meaning} | {metric.better} | {bound} |"
 
 

@@ -59,15 +59,15 @@ def train(recipe: PackagedModel) -> tuple[Decoder, Tokenizer]:
     fast = calculator_tokenizer()
     tokenizer = Tokenizer.of(fast, [fast.get_vocab()[END]])
     shape = DecoderShape(
-        vocabulary=fast.get_vocab_size(),
-        width=recipe.width,
+        vocabulary_size=fast.get_vocab_size(),
+        hidden_size=recipe.width,
         layers=recipe.layers,
         heads=recipe.heads,
         kv_heads=recipe.kv_heads,
         head_dim=recipe.head_dim,
         mlp_width=recipe.mlp_width,
-        positions=recipe.positions,
-        family="qwen3",
+        max_positions=recipe.positions,
+        model_family="qwen3",
         qk_norm=True,
         tied_embeddings=True,
     )

@@ -12,12 +12,12 @@ from groupwise.data import Segments, with_fields
 from groupwise.learner import make_plan
 from groupwise.methods import Method
 from groupwise.objective import Objective
-from groupwise.rollout.buffer import Buffer, eligible_answers
+from groupwise.rollout.buffer import RolloutBuffer, eligible_answers
 from groupwise.training.loop import compute_advantages
 
 FORMULA = ("filter", "shaping", "advantage", "credit", "mask", "objective", "auxiliary_losses", "memory")
 """Fields of a method that its transcription and the laws cover; strategies and curricula have other tests."""
-SHARED = (Segments, eligible_answers, Buffer._marked, compute_advantages, make_plan, Objective)
+SHARED = (Segments, eligible_answers, RolloutBuffer._marked, compute_advantages, make_plan, Objective)
 """What every method runs."""
 LEFT_OUT = ("__post_init__", "clipped", "notes", "needs", "_refuse_scores", "_also_trained", "_in_lanes")
 """Functions that compute no number of a formula: checks of fields, metrics, names, the lanes of several ranks."""

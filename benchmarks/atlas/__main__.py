@@ -14,7 +14,7 @@ from benchmarks.atlas.page import page
 from benchmarks.atlas.running import run_all, unmeasured
 from benchmarks.atlas.studies import needed_trials, studies, unread_trials
 
-from groupwise.certificates.studies import RESULTS, Trial, TrialResult, compare, read_results
+from groupwise.certificates.studies import RESULTS, StudyRun, StudyRunResult, compare, read_results
 from groupwise.methods import published
 
 HOME = Path(__file__).parents[2]
@@ -45,13 +45,13 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def measure(names: Sequence[str], stored: Path, runs: Path, until: float) -> bool:
     """Run what the studies need, first with three seeds, then the open ones with six. Returns whether all have run."""
-    failed = set[Trial]()
+    failed = set[StudyRun]()
     chosen = sorted(studies(names), key=lambda study: names.index(study.method)) if names else studies()
     for _ in range(2):
         needed = needed_trials(chosen, read_results(stored))
         left = {trial: metrics for trial, metrics in needed.items() if trial not in failed}
         for trial, result in run_all(left, stored, runs, HOME, until):
-            if isinstance(result, TrialResult):
+            if isinstance(result, StudyRunResult):
                 text = f"{result.cpu_seconds:.0f} s"
             else:
                 failed.add(trial)

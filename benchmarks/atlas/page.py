@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from benchmarks.atlas.studies import ABLATIONS, Study, studies
 
 from groupwise import methods
-from groupwise.certificates.studies import SIZES, Comparison, Trial, TrialResult, compare
-from groupwise.methods import Effect, published, reference_of
+from groupwise.certificates.studies import SIZES, EffectComparison, StudyRun, StudyRunResult, compare
+from groupwise.methods import ExpectedEffect, published, reference_of
 from groupwise.methods.families import FAMILIES, method_family
 
 INTRODUCTION = """\
@@ -40,7 +40,7 @@ HEAD = ("method", "against", "effect, stated before the runs", "parent's value",
         "95 % interval", "seeds", "result", "in expectation")  # fmt: skip
 
 
-def page(results: Mapping[Trial, TrialResult]) -> str:
+def page(results: Mapping[StudyRun, StudyRunResult]) -> str:
     """The text of docs/atlas.md."""
     stated = studies()
     compared = {study: compare(study.method, study.effect, results) for study in (*stated, *ABLATIONS)}
@@ -61,14 +61,14 @@ def fields_of_all() -> str:
     return f"Every run has {code(SIZES)} on the packaged recipe of its task; some have more [settings](#settings).\n"
 
 
-def summary(compared: Sequence[Comparison | None]) -> str:
+def summary(compared: Sequence[EffectComparison | None]) -> str:
     """The number of effects by result."""
     counts = Counter(comparison.verdict if comparison else "not measured" for comparison in compared)
     order = ("shown", "not shown", "opposite", "not measured")
     return f"Of {len(compared)} effects: {', '.join(f'{counts[word]} {word}' for word in order if word in counts)}.\n"
 
 
-def row(study: Study, comparison: Comparison | None) -> tuple[str, ...]:
+def row(study: Study, comparison: EffectComparison | None) -> tuple[str, ...]:
     """The cells of a stated effect."""
     effect, toy = study.effect, reference_of(getattr(methods, study.method)).toy_test
     against = link(effect.parent) if effect.parent != study.method else "itself, other [settings](#settings)"
@@ -79,7 +79,7 @@ def row(study: Study, comparison: Comparison | None) -> tuple[str, ...]:
     return (*head, *figures(comparison), exact)
 
 
-def figures(comparison: Comparison) -> tuple[str, ...]:
+def figures(comparison: EffectComparison) -> tuple[str, ...]:
     """The cells of a comparison: both means, difference, interval, seeds, result."""
     means = (f"{sum(values) / len(values):.3g}" for values in (comparison.parent_values, comparison.method_values))
     low, high = comparison.interval
@@ -88,13 +88,13 @@ def figures(comparison: Comparison) -> tuple[str, ...]:
     return *means, f"{comparison.mean:+.3g}", interval, seeds, result
 
 
-def claim(effect: Effect) -> str:
+def claim(effect: ExpectedEffect) -> str:
     """An effect in a cell."""
     change = {"up": "higher", "down": "lower"}[effect.direction]
     return f"`{effect.metric}` {change} by {effect.min_difference:g}, {effect.task}, equal {effect.matched_by}"
 
 
-def ablation(study: Study, comparison: Comparison | None) -> str:
+def ablation(study: Study, comparison: EffectComparison | None) -> str:
     """A paragraph on an ablation."""
     own = code(study.effect.own_settings)
     result = str(comparison) if comparison else "not measured"
@@ -108,7 +108,7 @@ def settings(study: Study) -> tuple[str, str, str]:
 
 def without() -> str:
     """The methods without an effect, each with its reason."""
-    missing = [(m.__name__, reference_of(m)) for m in published if reference_of(m).effect is None]
+    missing = [(m.__name__, reference_of(m)) for m in published if reference_of(m).expected_effect is None]
     rows = [
         (link(name), reference.no_effect_reason or "No effect is stated yet.", "shown" if reference.toy_test else "")
         for name, reference in missing
@@ -118,11 +118,11 @@ def without() -> str:
 
 def findings() -> str:
     """What was learned about methods here, beside their effects."""
-    told = [(m.__name__, reference_of(m).finding) for m in published]
+    told = [(m.__name__, reference_of(m).our_finding) for m in published]
     return "\n".join(f"- {link(name)}: {finding}" for name, finding in told if finding) + "\n"
 
 
-def cost(results: Mapping[Trial, TrialResult]) -> str:
+def cost(results: Mapping[StudyRun, StudyRunResult]) -> str:
     """The number of runs, their CPU seconds, and the commits that they ran at."""
     if not results:
         return ""

@@ -12,7 +12,14 @@ from groupwise import Permissions, train
 from groupwise.api.run import Run
 from groupwise.certificates.certificate import commit_of
 from groupwise.certificates.code_hash import code_hash
-from groupwise.certificates.studies import Trial, TrialResult, is_stale, packaged_weights, read_results, write_results
+from groupwise.certificates.studies import (
+    StudyRun,
+    StudyRunResult,
+    is_stale,
+    packaged_weights,
+    read_results,
+    write_results,
+)
 from groupwise.config import recipe_toml
 from groupwise.config.packaged import find_recipe
 from groupwise.config.recipe import Recipe
@@ -31,8 +38,13 @@ Returns the recipe whose run makes the model of a seed. Writes the files that th
 
 
 def run_trial(
-    trial: Trial, metrics: Iterable[str], home: Path, root: Path, bases: Bases | None = None, use: Sequence[Path] = ()
-) -> TrialResult:
+    trial: StudyRun,
+    metrics: Iterable[str],
+    home: Path,
+    root: Path,
+    bases: Bases | None = None,
+    use: Sequence[Path] = (),
+) -> StudyRunResult:
     """Run a trial in the folder `home`, and return its result. `root` is the repository.
 
     `use` are the files of the parts that the trial names as a user's.
@@ -41,13 +53,13 @@ def run_trial(
     ready = with_models(on_base(recipe, home, bases or {}), trial, home)
     with open_log(home):
         start = time.process_time()
-        run = train(ready, out=home / "runs", name=directory_name(trial), permissions=Permissions(use=use))
+        run = train(ready, out=home / "runs", name=directory_name(trial), permissions=Permissions(user_files=use))
         seconds = time.process_time() - start
     if run.stop_reason:
         raise KeyboardInterrupt(run.stop_reason)
     measured = run.metrics
     series = {name: measured.get(name, {}) for name in sorted({*ALWAYS, *metrics})}
-    return TrialResult(
+    return StudyRunResult(
         trial=trial,
         metrics={name: {i: float(f"{x:.6g}") for i, x in points.items()} for name, points in series.items()},
         tokens=generated_tokens(run),
@@ -65,7 +77,7 @@ def generated_tokens(run: Run) -> tuple[int, ...]:
     return tuple(round(x["tokens_per_second"] * x["seconds"]) for x in lines if x["iteration"])
 
 
-def directory_name(trial: Trial) -> str:
+def directory_name(trial: StudyRun) -> str:
     """The name of a trial's run directory, without its time."""
     settings = sha256("\n".join(trial.settings).encode()).hexdigest()[:6]
     return f"{trial.task}-{trial.method}-{settings}-{trial.seed}"
@@ -83,12 +95,12 @@ def open_log(home: Path) -> Iterator[None]:
 # Models
 
 
-def with_models(recipe: Recipe, trial: Trial, home: Path) -> Recipe:
+def with_models(recipe: Recipe, trial: StudyRun, home: Path) -> Recipe:
     """The recipe with the model after the task's warm start, and with trained models in place of `@NAME`."""
     models = dict(recipe.method.models)
     for name, model in models.items():
         if isinstance(model, FromDirectory) and model.directory.startswith("@"):
-            teacher = Trial(model.directory[1:], trial.task, trial.seed)
+            teacher = StudyRun(model.directory[1:], trial.task, trial.seed)
             models[name] = replace(model, directory=trained_model(teacher, home))
     method = replace(recipe.method, models=tuple(models.items()))
     return replace(recipe, method=method, model=start_model(trial.task, recipe, home), warm_start=None)
@@ -113,7 +125,7 @@ def start_model(task: str, recipe: Recipe, home: Path) -> str:
     return model_of(f"start-{task}-{sha256(recipe_toml.write(start).encode()).hexdigest()[:6]}", start, home)
 
 
-def trained_model(trial: Trial, home: Path) -> str:
+def trained_model(trial: StudyRun, home: Path) -> str:
     """The model that another trial ends with."""
     return model_of(f"model-{directory_name(trial)}", with_models(trial.recipe(), trial, home), home)
 
@@ -149,14 +161,14 @@ def lock(path: Path, *, wait: bool = True) -> Iterator[bool]:
 
 
 def run_all(
-    trials: Mapping[Trial, Iterable[str]],
+    trials: Mapping[StudyRun, Iterable[str]],
     results: Path,
     home: Path,
     root: Path,
     until: float,
     bases: Bases | None = None,
     use: Sequence[Path] = (),
-) -> Iterator[tuple[Trial, TrialResult | Exception]]:
+) -> Iterator[tuple[StudyRun, StudyRunResult | Exception]]:
     """Run the trials that have no fresh result with their metrics, in order, and store each result in the file.
 
     `trials` are the metrics that each needs. Yields each trial with its result or its error. No trial starts after
@@ -178,13 +190,13 @@ def run_all(
             yield trial, result
 
 
-def unmeasured(trials: Mapping[Trial, Iterable[str]], results: Path) -> list[Trial]:
+def unmeasured(trials: Mapping[StudyRun, Iterable[str]], results: Path) -> list[StudyRun]:
     """The trials without a fresh result with their metrics: not run, failed, or run by another process now."""
     stored = read_results(results)
     return [trial for trial, metrics in trials.items() if not is_measured(trial, metrics, stored)]
 
 
-def is_measured(trial: Trial, metrics: Iterable[str], results: Mapping[Trial, TrialResult]) -> bool:
+def is_measured(trial: StudyRun, metrics: Iterable[str], results: Mapping[StudyRun, StudyRunResult]) -> bool:
     """Whether a trial has a fresh result with the metrics."""
     result = results.get(trial)
     return result is not None and not is_stale(result) and set(metrics) <= result.metrics.keys()

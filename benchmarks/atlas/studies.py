@@ -3,8 +3,8 @@
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from groupwise.certificates.studies import MORE_SEEDS, SEEDS, Trial, TrialResult, compare, trials_of
-from groupwise.methods import Effect, published, reference_of
+from groupwise.certificates.studies import MORE_SEEDS, SEEDS, StudyRun, StudyRunResult, compare, trials_of
+from groupwise.methods import ExpectedEffect, published, reference_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -12,7 +12,7 @@ class Study:
     """An effect of a method. `lesson` says what an ablation taught; it is empty for a stated effect."""
 
     method: str
-    effect: Effect
+    effect: ExpectedEffect
     lesson: str = ""
 
 
@@ -33,7 +33,7 @@ TREE = ("method.denoise.steps = 20", "sampling.max_tokens = 20", "method.group_s
 ABLATIONS = (
     Study(
         "s_grpo",
-        Effect(
+        ExpectedEffect(
             metric="eval/accuracy_greedy",
             direction="down",
             task="wordy_sums",
@@ -47,7 +47,7 @@ ABLATIONS = (
     ),
     Study(
         "graph_grpo",
-        Effect(
+        ExpectedEffect(
             metric="eval/accuracy",
             direction="down",
             task="edges",
@@ -60,7 +60,7 @@ ABLATIONS = (
     ),
     Study(
         "branch_grpo",
-        Effect(
+        ExpectedEffect(
             metric="eval/accuracy_greedy",
             direction="down",
             task="rings",
@@ -74,7 +74,7 @@ ABLATIONS = (
     ),
     Study(
         "branch_grpo",
-        Effect(
+        ExpectedEffect(
             metric="eval/accuracy_greedy",
             direction="down",
             task="rings",
@@ -88,7 +88,7 @@ ABLATIONS = (
     ),
     Study(
         "pref_grpo",
-        Effect(
+        ExpectedEffect(
             metric="eval/accuracy_greedy",
             direction="up",
             task="rings",
@@ -107,24 +107,24 @@ ABLATIONS = (
 def studies(names: Iterable[str] = ()) -> list[Study]:
     """The studies of some published methods, or of all, in display order; ablations come last."""
     chosen = set(names) or {method.__name__ for method in published}
-    effects = ((method.__name__, reference_of(method).effect) for method in published)
+    effects = ((method.__name__, reference_of(method).expected_effect) for method in published)
     stated = [Study(name, effect) for name, effect in effects if effect is not None and name in chosen]
     return [*stated, *(study for study in ABLATIONS if study.method in chosen)]
 
 
-def unread_trials(results: Mapping[Trial, TrialResult]) -> list[Trial]:
+def unread_trials(results: Mapping[StudyRun, StudyRunResult]) -> list[StudyRun]:
     """The stored runs that no study reads, with any seed: a study's settings have changed since, or it is gone."""
     seeds = (*SEEDS, *MORE_SEEDS)
     read = {trial for study in studies() for seed in seeds for trial in trials_of(study.method, study.effect, seed)}
     return [trial for trial in results if trial not in read]
 
 
-def needed_trials(chosen: Iterable[Study], results: Mapping[Trial, TrialResult]) -> dict[Trial, set[str]]:
+def needed_trials(chosen: Iterable[Study], results: Mapping[StudyRun, StudyRunResult]) -> dict[StudyRun, set[str]]:
     """The runs of studies in order, each once, with the metrics that are read from it.
 
     A study has the first seeds, and the further ones if these leave its effect open.
     """
-    needed: dict[Trial, set[str]] = {}
+    needed: dict[StudyRun, set[str]] = {}
     for study in chosen:
         for seed in seeds_of(study, results):
             for trial in reversed(trials_of(study.method, study.effect, seed)):
@@ -132,7 +132,7 @@ def needed_trials(chosen: Iterable[Study], results: Mapping[Trial, TrialResult])
     return needed
 
 
-def seeds_of(study: Study, results: Mapping[Trial, TrialResult]) -> Iterator[int]:
+def seeds_of(study: Study, results: Mapping[StudyRun, StudyRunResult]) -> Iterator[int]:
     """The seeds that a study needs, as far as its results say."""
     yield from SEEDS
     comparison = compare(study.method, study.effect, results)

@@ -28,7 +28,7 @@ class Endless(Served):
     def program(self, settings: ReplicaSettings, access: EngineAccess) -> ReplicaProgram:
         path = os.pathsep.join([str(HOME), *filter(None, [os.environ.get("PYTHONPATH")])])
         environment = {**os.environ, "PYTHONPATH": path}
-        return ReplicaProgram(settings=settings, module=__spec__.name, environment=environment)
+        return ReplicaProgram(settings=settings, module=__spec__.name, environment_variables=environment)
 
 
 def read_unchecked(path: Path | str) -> Tokenizer:

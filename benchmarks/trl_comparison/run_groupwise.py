@@ -39,7 +39,7 @@ from groupwise.rollout import Independent, IterationRollouts
 from groupwise.runs.layout import RunLayout
 from groupwise.runs.logs import RunLogs
 from groupwise.training.loop import run as loop
-from groupwise.training.recorder import Recorder
+from groupwise.training.recorder import RunRecorder
 from groupwise.verifiers import Exact
 
 
@@ -66,7 +66,7 @@ class EvenSum(Verifier):
         return Verdict(Outcome.correct if parity(sample.tokens) else Outcome.wrong)
 
 
-class Timed(Recorder):
+class Timed(RunRecorder):
     """A recorder with a stopwatch."""
 
     watch: Stopwatch
@@ -148,7 +148,7 @@ def measure(
         builder.read_tokenizer = lambda path: replace(read_tokenizer(path), eos_ids=never)
     ready = builder.build(recipe, UserCode())
     if regime.lengths is not None:
-        ready = replace(ready, setting=replace(ready.setting, verifier=EvenSum()))
+        ready = replace(ready, setting=replace(ready.rollout_setting, verifier=EvenSum()))
 
     async def no_evaluation() -> dict[str, float]:
         return {}

@@ -38,42 +38,42 @@ from groupwise.learner import (
     SquaredValueLoss as SquaredValueLoss, ValueModel as ValueModel
 )
 from groupwise.methods import (
-    ActionSuccess as ActionSuccess, AddCalibration as AddCalibration, AddFinishedBonus as AddFinishedBonus,
+    ActionSuccess as ActionSuccess, AddBrierScore as AddBrierScore, AddFinishedBonus as AddFinishedBonus,
     AddSubscoreIfCorrect as AddSubscoreIfCorrect, AddTrustedSubscore as AddTrustedSubscore,
-    AddWeightedMean as AddWeightedMean, After as After, Anchored as Anchored,
-    BinaryClassification as BinaryClassification, Branching as Branching, BrevityWhenSolved as BrevityWhenSolved,
-    BundleRisk as BundleRisk, ChecksReward as ChecksReward, ClaimPressure as ClaimPressure, CoSampled as CoSampled,
-    ConsecutiveGroups as ConsecutiveGroups, ConsistencyBonus as ConsistencyBonus, Curve as Curve, Cycle as Cycle,
-    Debiased as Debiased, Decay as Decay, Delegating as Delegating, DepthPruning as DepthPruning,
-    Discriminative as Discriminative, Distinct as Distinct, Drafts as Drafts, EarlyExitReward as EarlyExitReward,
+    AddWeightedMean as AddWeightedMean, DelayedStart as DelayedStart, WithSolutionAnchor as WithSolutionAnchor,
+    BinaryClassification as BinaryClassification, BranchingTree as BranchingTree, BrevityWhenSolved as BrevityWhenSolved,
+    BundleRisk as BundleRisk, ChecksReward as ChecksReward, ClaimPressure as ClaimPressure, SplitScheduleFromAnswer as SplitScheduleFromAnswer,
+    ConsecutiveGroups as ConsecutiveGroups, ConsistencyBonus as ConsistencyBonus, CurvedRamp as CurvedRamp, CyclicValues as CyclicValues,
+    DebiasedReward as DebiasedReward, ExponentialDecay as ExponentialDecay, Delegating as Delegating, DepthPruning as DepthPruning,
+    DiscriminativeLoss as DiscriminativeLoss, DistinctFromOtherOutcome as DistinctFromOtherOutcome, DraftAndRefine as DraftAndRefine, EarlyExitReward as EarlyExitReward,
     EarlyExits as EarlyExits, EarlyStoppingTurns as EarlyStoppingTurns, EarlyTokenCredit as EarlyTokenCredit,
-    ElasticScale as ElasticScale, EqualisedSteps as EqualisedSteps, Explained as Explained,
+    ElasticScale as ElasticScale, EqualisedSteps as EqualisedSteps, ExplainGoldAnswer as ExplainGoldAnswer,
     FailureBuffer as FailureBuffer, FeedbackTree as FeedbackTree, FormatLength as FormatLength,
-    ForwardCorrection as ForwardCorrection, FreshReplay as FreshReplay, FromMemory as FromMemory, GAE as GAE,
+    ForwardCorrection as ForwardCorrection, FreshnessReplay as FreshnessReplay, MemoryValue as MemoryValue, GAE as GAE,
     GammaShapedWeight as GammaShapedWeight, GroupPreference as GroupPreference, HasView as HasView,
-    HigherScore as HigherScore, HintAtLevel as HintAtLevel, HintLadder as HintLadder, HintWriter as HintWriter,
-    IdentityPreference as IdentityPreference, ImplicitPair as ImplicitPair, InsideClip as InsideClip,
-    Inverse as Inverse, KLFromOld as KLFromOld, KLHinge as KLHinge, KLInReward as KLInReward, Knapsack as Knapsack,
-    LabelContrast as LabelContrast, LengthBudget as LengthBudget, LengthScaledAggregate as LengthScaledAggregate,
-    LengthWeights as LengthWeights, LogClip as LogClip, Lookahead as Lookahead, MarginPreference as MarginPreference,
-    MetaPredictions as MetaPredictions, Method as Method, MixedClip as MixedClip, Multipliers as Multipliers,
+    HigherScore as HigherScore, HintAtLevel as HintAtLevel, HintLevelCurriculum as HintLevelCurriculum, HintWriter as HintWriter,
+    IdentityPreference as IdentityPreference, ImplicitPairLoss as ImplicitPairLoss, InsideClip as InsideClip,
+    InverseRemaining as InverseRemaining, KLFromOld as KLFromOld, KLHinge as KLHinge, SequenceKLInReward as SequenceKLInReward, Knapsack as Knapsack,
+    LabelContrast as LabelContrast, AddLengthBudgetScore as AddLengthBudgetScore, LengthScaledAggregate as LengthScaledAggregate,
+    ShortAnswerWeights as ShortAnswerWeights, LogClip as LogClip, LookaheadTree as LookaheadTree, MarginPreference as MarginPreference,
+    MetaPredictions as MetaPredictions, Method as Method, MixedClip as MixedClip, LagrangeMultipliers as LagrangeMultipliers,
     NoiseWindow as NoiseWindow, NormalisedWeight as NormalisedWeight, OddsAdvantage as OddsAdvantage,
     OddsRatio as OddsRatio, OfRole as OfRole, OffPolicySequenceMask as OffPolicySequenceMask,
-    OneNoisyStep as OneNoisyStep, Optimality as Optimality, Overlong as Overlong, PairwiseWins as PairwiseWins,
-    PenaltyOfRole as PenaltyOfRole, PiecewiseConstant as PiecewiseConstant, Pilots as Pilots,
+    OneNoisyStep as OneNoisyStep, OptimalityProbability as OptimalityProbability, OverlongPenalty as OverlongPenalty, PairwiseWinRates as PairwiseWinRates,
+    PenaltyOfRole as PenaltyOfRole, PiecewiseConstant as PiecewiseConstant, PilotAllocation as PilotAllocation,
     PositiveOnly as PositiveOnly, PrefixContinuation as PrefixContinuation,
-    PrefixValueDifference as PrefixValueDifference, Proposing as Proposing, ProspectValue as ProspectValue,
-    Quantiles as Quantiles, Ramp as Ramp, RatioRegression as RatioRegression, ReasoningCues as ReasoningCues,
-    RecentRewards as RecentRewards, RecoveryPrompts as RecoveryPrompts, Refinement as Refinement, Reject as Reject,
-    RejectionRate as RejectionRate, Replayed as Replayed, ReturnsToGo as ReturnsToGo, RewardLevels as RewardLevels,
-    SelfHints as SelfHints, SemanticEntropy as SemanticEntropy, SiblingView as SiblingView, SoftGate as SoftGate,
-    SquaredRatio as SquaredRatio, Stairs as Stairs, StepReturns as StepReturns,
+    PrefixValueDifference as PrefixValueDifference, ProposalCollector as ProposalCollector, ProspectValue as ProspectValue,
+    BundleScoreQuantiles as BundleScoreQuantiles, LinearRamp as LinearRamp, RatioRegression as RatioRegression, CorrectPrefixCues as CorrectPrefixCues,
+    RecentMeanScores as RecentMeanScores, RecoveryPrompts as RecoveryPrompts, BestAnswerRefinement as BestAnswerRefinement, MismatchRejection as MismatchRejection,
+    FalseRejectRate as FalseRejectRate, ReplayStoredAnswer as ReplayStoredAnswer, ReturnsToGo as ReturnsToGo, RewardLevels as RewardLevels,
+    PolicyWrittenHints as PolicyWrittenHints, SemanticEntropyScaling as SemanticEntropyScaling, SiblingView as SiblingView, SoftGate as SoftGate,
+    LogRatioAdvantageFit as LogRatioAdvantageFit, Staircase as Staircase, StepReturns as StepReturns,
     SubscoreScaledAggregate as SubscoreScaledAggregate, SuccessTracker as SuccessTracker,
-    SumProposalParser as SumProposalParser, Survey as Survey, Synthesised as Synthesised, TakingTurns as TakingTurns,
+    SumProposalParser as SumProposalParser, PromptSurvey as PromptSurvey, ProposedProblemCurriculum as ProposedProblemCurriculum, AlternatingRoleMask as AlternatingRoleMask,
     TeacherCertainty as TeacherCertainty, TeacherGap as TeacherGap, ThompsonSampling as ThompsonSampling,
-    TrackedAnswers as TrackedAnswers, TruncatedAnswerReward as TruncatedAnswerReward, TurnGroups as TurnGroups,
-    Unlikeliness as Unlikeliness, VelocityPenalty as VelocityPenalty, VirtualBest as VirtualBest,
-    WithGreedy as WithGreedy, WrongAnswerReward as WrongAnswerReward, asym_grpo as asym_grpo,
+    TrackedBaseline as TrackedBaseline, TruncatedAnswerReward as TruncatedAnswerReward, TurnGroups as TurnGroups,
+    Unlikeliness as Unlikeliness, VelocityPenalty as VelocityPenalty, VirtualBestAnswer as VirtualBestAnswer,
+    WithGreedyAnswer as WithGreedyAnswer, WrongAnswerReward as WrongAnswerReward, asym_grpo as asym_grpo,
     branch_grpo as branch_grpo, bubblespec as bubblespec, cispo as cispo, co_grpo as co_grpo, ctpo as ctpo,
     dagrpo as dagrpo, dapo as dapo, dhpo as dhpo, diffusion_nft as diffusion_nft, dispo as dispo, dpo as dpo,
     dr_grpo as dr_grpo, drpo as drpo, etr as etr, expo as expo, fgrpo as fgrpo, fission_grpo as fission_grpo,
@@ -96,19 +96,19 @@ from groupwise.methods import (
     trustgeogen as trustgeogen, unlikeliness as unlikeliness, vade as vade, veripo as veripo, vespo as vespo
 )
 from groupwise.models import (
-    CPSNoise as CPSNoise, DanceNoise as DanceNoise, FlowNoise as FlowNoise, IntegratedNoise as IntegratedNoise,
+    CoefficientsPreservingNoise as CoefficientsPreservingNoise, DanceGrpoNoise as DanceGrpoNoise, FlowGrpoNoise as FlowGrpoNoise, IntegratedNoise as IntegratedNoise,
     Lora as Lora
 )
 from groupwise.objective import (
     AdaptiveKL as AdaptiveKL, CentredStepRatio as CentredStepRatio, Clip as Clip, ClippedWeight as ClippedWeight,
-    Distillation as Distillation, DualClip as DualClip, EntropyBonus as EntropyBonus, EntropyScale as EntropyScale,
+    Distillation as Distillation, DualClip as DualClip, EntropyBonus as EntropyBonus, SentenceEntropyScale as SentenceEntropyScale,
     GatedSurrogate as GatedSurrogate, GeometricMaskedImportance as GeometricMaskedImportance,
-    InverseStepLength as InverseStepLength, KL as KL, MaskedImportance as MaskedImportance, Objective as Objective,
-    PowerMean as PowerMean, Preference as Preference, RelativeEntropyScale as RelativeEntropyScale,
-    ReplaceAggregate as ReplaceAggregate, ScaledClip as ScaledClip, SentenceRatio as SentenceRatio,
+    InverseStepLengthWeight as InverseStepLengthWeight, KL as KL, MaskedImportance as MaskedImportance, Objective as Objective,
+    PowerMeanRatio as PowerMeanRatio, PairwisePreference as PairwisePreference, AnswerRelativeEntropyScale as AnswerRelativeEntropyScale,
+    SurrogateAggregateWeight as SurrogateAggregateWeight, ScaledClip as ScaledClip, SentenceRatio as SentenceRatio,
     SequenceMaskedImportance as SequenceMaskedImportance, SequenceTruncatedImportance as SequenceTruncatedImportance,
     ShapedLikelihood as ShapedLikelihood, StepKLPenalty as StepKLPenalty, TruncatedImportance as TruncatedImportance,
-    Unclipped as Unclipped, budget_mean as budget_mean, complete as complete, episode_mean as episode_mean,
+    UnclippedSurrogate as UnclippedSurrogate, budget_mean as budget_mean, complete as complete, episode_mean as episode_mean,
     group_mean as group_mean, group_token_mean as group_token_mean, log_likelihood as log_likelihood,
     nothing as nothing, pair_mean as pair_mean, policy_gradient as policy_gradient,
     positive_advantage as positive_advantage, sequence_mean as sequence_mean, sequence_product as sequence_product,
@@ -117,30 +117,30 @@ from groupwise.objective import (
     unscaled as unscaled, written_tokens as written_tokens
 )
 from groupwise.rewards import (
-    AddReadable as AddReadable, AddSubscore as AddSubscore, ContentWeighted as ContentWeighted,
+    AddWellFormed as AddWellFormed, AddSubscore as AddSubscore, TextureWeightedReward as TextureWeightedReward,
     Correctness as Correctness, Score as Score, SubscoreReward as SubscoreReward, correct_only as correct_only,
     everything as everything, mixed_groups as mixed_groups, mixed_outcomes as mixed_outcomes,
     mixed_scores as mixed_scores, not_all_correct as not_all_correct
 )
 from groupwise.rollout import (
-    Agents as Agents, Escalate as Escalate, Independent as Independent, Retraced as Retraced, RowHints as RowHints,
-    Scaffold as Scaffold, Shuffled as Shuffled, Stored as Stored, Turns as Turns
+    AgentEpisodes as AgentEpisodes, HintEscalation as HintEscalation, Independent as Independent, ForwardProcess as ForwardProcess, RowHints as RowHints,
+    HintScaffold as HintScaffold, Shuffled as Shuffled, Stored as Stored, Turns as Turns
 )
 from groupwise.tasks import (
     Beads as Beads, BigSums as BigSums, Calculator as Calculator, Coin as Coin, Deduction as Deduction,
     DelegatedSums as DelegatedSums, Edges as Edges, Glyphs as Glyphs, HintedSums as HintedSums, Largest as Largest,
     MixedSums as MixedSums, Programs as Programs, Proposals as Proposals, PublishedSet as PublishedSet,
-    Quilts as Quilts, ReasoningGym as ReasoningGym, Rings as Rings, Rows as Rows, TinyCountdown as TinyCountdown,
+    Quilts as Quilts, ReasoningGym as ReasoningGym, Rings as Rings, DataRows as DataRows, TinyCountdown as TinyCountdown,
     WordySums as WordySums
 )
 from groupwise.verifiers import (
-    BeadString as BeadString, ByEnvironment as ByEnvironment, CalculatorAnswer as CalculatorAnswer, Choice as Choice,
-    Code as Code, Combined as Combined, Countdown as Countdown, Exact as Exact, Figures as Figures, Format as Format,
-    Function as Function, GlyphPatches as GlyphPatches, GymScore as GymScore, Hackable as Hackable,
+    BeadString as BeadString, EnvironmentVerdict as EnvironmentVerdict, CalculatorAnswer as CalculatorAnswer, OptionChoice as OptionChoice,
+    Code as Code, Combined as Combined, Countdown as Countdown, Exact as Exact, Figures as Figures, TagFormat as TagFormat,
+    GradeFunction as GradeFunction, GlyphPatches as GlyphPatches, GymScore as GymScore, HackableScore as HackableScore,
     JsonSchema as JsonSchema, Judge as Judge, LastNumber as LastNumber, Math as Math, MathDapo as MathDapo,
-    MathDrGrpo as MathDrGrpo, MathVerify as MathVerify, Noisy as Noisy, ProofSteps as ProofSteps,
+    MathDrGrpo as MathDrGrpo, MathVerify as MathVerify, NoisyVerdicts as NoisyVerdicts, ProofSteps as ProofSteps,
     QuiltPatches as QuiltPatches, Regex as Regex, RingDirection as RingDirection, SpanningGraph as SpanningGraph,
-    SumProposal as SumProposal, SumSteps as SumSteps, Text as Text
+    SumWithProposal as SumWithProposal, SumSteps as SumSteps, Text as Text
 )
 
 parts: Mapping[str, Sequence[str]]

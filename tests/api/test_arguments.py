@@ -16,7 +16,7 @@ from groupwise.config.user_code import Permissions
 from groupwise.core import BadData, Usage
 from groupwise.learner import EMA, InitialPolicy
 from groupwise.methods import dapo, dr_grpo, gspo, published
-from groupwise.tasks import Rows
+from groupwise.tasks import DataRows
 from groupwise.verifiers.reward_argument import table_of
 
 ROWS = [{"prompt": f"{a}+1=", "answer": a + 1} for a in range(4)]
@@ -46,7 +46,7 @@ def test_text_from_python_is_never_parsed() -> None:
 
 
 def test_parts_are_values_also_inside_dicts_and_behind_dotted_paths() -> None:
-    models = {"ref": InitialPolicy(), "slow": EMA(keep=0.9)}
+    models = {"ref": InitialPolicy(), "slow": EMA(decay=0.9)}
     assert recipe(method={"base": "cispo", "models": models}).method.models == tuple(models.items())
     assert recipe(**{"method": dapo(), "method.group_size": 6, "sampling.max_tokens": 20480}).method.group_size == 6
 
@@ -125,23 +125,23 @@ def test_a_reward_is_a_name_a_function_or_several_with_weights() -> None:
     def inner(answer):
         return len(answer) + len(rows_in_memory.__name__)
 
-    assert reward_of("math").verifier == "math"
+    assert reward_of("math").verifier_toml == "math"
     of_file = {"kind": "Function", "name": "short", "file": "code/reward.py"}
-    assert reward_of(short).verifier == of_file
+    assert reward_of(short).verifier_toml == of_file
     assert reward_of(short).source_code == "def short(answer):\n    return -len(answer)\n"
     of_program = {"kind": "Function", "name": "inner", "file": ""}
-    assert reward_of(inner).verifier == of_program and reward_of(inner).functions_in_memory == {"inner": inner}
-    several = reward_of({"right": gw.Text(case=True), "short": (0.1, short), "more": inner})
-    assert several.verifier == {
+    assert reward_of(inner).verifier_toml == of_program and reward_of(inner).functions_in_memory == {"inner": inner}
+    several = reward_of({"right": gw.Text(match_case=True), "short": (0.1, short), "more": inner})
+    assert several.verifier_toml == {
         "kind": "Combined",
         "members": [
-            {"name": "right", "verifier": table_of(gw.Text(case=True)), "weight": 1.0},
+            {"name": "right", "verifier": table_of(gw.Text(match_case=True)), "weight": 1.0},
             {"name": "short", "verifier": of_file, "weight": 0.1},
             {"name": "more", "verifier": of_program, "weight": 1.0},
         ],
     }
     nested = reward_of({"kind": "Noisy", "verifier": inner, "rejects": 0.1})
-    assert nested.verifier == {"kind": "Noisy", "verifier": of_program, "rejects": 0.1}
+    assert nested.verifier_toml == {"kind": "Noisy", "verifier": of_program, "rejects": 0.1}
     assert nested.functions_in_memory == {"inner": inner}
 
 
@@ -179,7 +179,7 @@ def test_evaluation_rows_an_adapters_rank_and_a_name_in_capitals(tmp_path: Path)
     overrides, use = arguments.write(tmp_path / "data.jsonl", tmp_path / "code", Permissions())
     read = read_recipe("", overrides, use)
     assert read.lora is not None and read.lora.rank == 8 and read.method == dr_grpo()
-    assert read.held_out == Rows(str(tmp_path / "eval_data.jsonl"))
+    assert read.held_out == DataRows(str(tmp_path / "eval_data.jsonl"))
     assert len((tmp_path / "eval_data.jsonl").read_text().splitlines()) == 2
     with pytest.raises(Usage, match="eval_data and held_out set the same field"):
         arguments_of({"eval_data": ROWS}, {"held_out": "x.jsonl"})

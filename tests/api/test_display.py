@@ -18,8 +18,8 @@ from groupwise.api.notebook import LiveTable, TableProgress, curve
 from groupwise.core import BadData, Usage
 from groupwise.data import REWARD, TOKENS_PER_SECOND
 from groupwise.evaluation.result import interval_text
-from groupwise.lifecycle.alerts import Alerts
-from groupwise.training.progress import MINUTE, Progress
+from groupwise.lifecycle.alerts import AlertDetector
+from groupwise.training.progress import MINUTE, ProgressPrinter
 from groupwise.verifiers import grade_function
 
 ROWS = [{"prompt": f"{a}*{b}+{c}=", "answer": a * b + c} for a in range(2, 7) for b in range(2, 5) for c in range(3)]
@@ -45,7 +45,7 @@ def line(iteration: int) -> tuple[dict[str, Any], dict[str, Any]]:
 
 def test_a_pipe_gets_a_line_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
     clock, out = Clock(monkeypatch), io.StringIO()
-    progress = Progress(500, out=out)
+    progress = ProgressPrinter(500, out=out)
     for iteration in range(4):  # a tenth of the run is 50 iterations
         progress(*line(iteration))
         clock.now += MINUTE / 2
@@ -58,7 +58,7 @@ def test_a_pipe_gets_a_line_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_terminal_shows_the_seconds_of_an_iteration(monkeypatch: pytest.MonkeyPatch) -> None:
     clock, out = Clock(monkeypatch), io.StringIO()
-    progress = Progress(500, out=out)
+    progress = ProgressPrinter(500, out=out)
     progress.live = True
     progress(*line(1))
     clock.now += 7
@@ -67,7 +67,7 @@ def test_a_terminal_shows_the_seconds_of_an_iteration(monkeypatch: pytest.Monkey
 
 
 def test_a_thread_ticks_until_the_context_ends() -> None:
-    progress, seen = Progress(1, out=io.StringIO()), []
+    progress, seen = ProgressPrinter(1, out=io.StringIO()), []
     progress.tick = seen.append  # type: ignore[method-assign]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("groupwise.training.progress.TICK", 0.001)
@@ -190,7 +190,7 @@ def test_rewards_that_teach_nothing_are_told() -> None:
     assert "takes no answer: all answers to a prompt get the same reward" in blind.notices[0]
     for function in (lambda answer: 1.0, lambda a, b, c: 1.0, lambda row, **columns: 1.0, lambda completions: [1.0]):
         assert grade_function(function, in_process=True).notices == ()
-    alerts = Alerts(1.0)
+    alerts = AlertDetector(1.0)
     told = alerts({"iteration": 1, "frac_reward_zero_std": 0.95, "groups/all_right": 0.02})
     assert told == ["warning: iteration 1: 93% of the groups have equal rewards, from which nothing is learned"]
-    assert Alerts(1.0)({"iteration": 1, "frac_reward_zero_std": 0.95, "groups/all_right": 0.5}) == []
+    assert AlertDetector(1.0)({"iteration": 1, "frac_reward_zero_std": 0.95, "groups/all_right": 0.5}) == []

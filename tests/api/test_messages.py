@@ -15,7 +15,7 @@ from groupwise.api.door import from_python
 from groupwise.config.option_spelling import in_options
 from groupwise.config.python_spelling import field_pattern, in_python, option_pattern
 from groupwise.core import GroupwiseError, Usage
-from groupwise.training.progress import Progress, notify
+from groupwise.training.progress import ProgressPrinter, notify
 
 SOURCE = Path(gw.__file__).parent
 OPTION = re.compile(r"(?<![\w-])--[a-z][\w.-]*")
@@ -184,7 +184,7 @@ CALLS: dict[str, tuple[Callable[..., Any], dict[str, Any], str]] = {
     "method as recipe": (gw.train, {"recipe": "gspo"}, 'gw.train(method="gspo")'),
     "template": (gw.train, {"data": ROWS, "reward": right, "template": "chat"}, 'template="no"'),
     "messages": (gw.train, {"data": [{"prompt": [{"role": "user", "content": "1+1="}], "answer": "2"}]}, 'reward="'),
-    "host": (gw.evaluate, {"model": "calculator", "permissions": gw.Permissions(judges=["a b"])}, "judges=["),
+    "host": (gw.evaluate, {"model": "calculator", "permissions": gw.Permissions(judge_hosts=["a b"])}, "judges=["),
     "flow": (gw.train, {"recipe": "rings", "method": "grpo"}, 'method="'),
     "an environment": (gw.train, {"environment": Game}, 'environment="tests.api.test_messages:Game", perm'),
     "a class": (gw.train, {"optimizer": gw.AdamW}, "optimizer=gw.AdamW(...)"),
@@ -238,7 +238,7 @@ def test_notices_are_in_the_language_of_the_call(capsys: pytest.CaptureFixture[s
     @from_python
     def call() -> None:
         notify("use --template chat")
-        Progress(2).notify("use --machine.device cpu")
+        ProgressPrinter(2).notify("use --machine.device cpu")
         raise Usage("no template", evidence="--template", fix="use --template chat")
 
     with pytest.raises(Usage) as caught:

@@ -13,20 +13,30 @@ from benchmarks.atlas.studies import ABLATIONS, Study, needed_trials, seeds_of, 
 from groupwise.certificates import code_hash as hashing
 from groupwise.certificates import studies as stored
 from groupwise.certificates.code_hash import code_hash
-from groupwise.certificates.studies import RESULTS, SEEDS, Comparison, Trial, TrialResult, compare, trials_of
-from groupwise.methods import Effect, grpo, gspo, murphy, published, reference_of
+from groupwise.certificates.studies import (
+    RESULTS,
+    SEEDS,
+    EffectComparison,
+    StudyRun,
+    StudyRunResult,
+    compare,
+    trials_of,
+)
+from groupwise.methods import ExpectedEffect, grpo, gspo, murphy, published, reference_of
 
 HOME = Path(__file__).parents[2]
-EFFECT = Effect(
+EFFECT = ExpectedEffect(
     metric="entropy", direction="up", task="calculator", parent="grpo", min_difference=0.1, matched_by="steps"
 )
 ONE = ("prompts = 1", "iterations = 1", "method.group_size = 2", "method.minibatches = 1", "evaluate.problems = 1",
        "sampling.max_tokens = 4")  # fmt: skip
 
 
-def result(trial: Trial, metrics: dict[str, dict[int, float]], tokens: tuple[int, ...] = (10,) * 4) -> TrialResult:
+def result(
+    trial: StudyRun, metrics: dict[str, dict[int, float]], tokens: tuple[int, ...] = (10,) * 4
+) -> StudyRunResult:
     code, model = stored.present_hashes(trial)
-    return TrialResult(
+    return StudyRunResult(
         trial=trial,
         metrics=metrics,
         tokens=tokens,
@@ -38,7 +48,7 @@ def result(trial: Trial, metrics: dict[str, dict[int, float]], tokens: tuple[int
     )
 
 
-def results_of(differences: list[float], effect: Effect = EFFECT) -> dict[Trial, TrialResult]:
+def results_of(differences: list[float], effect: ExpectedEffect = EFFECT) -> dict[StudyRun, StudyRunResult]:
     """Results of gspo that differ from its parent's by the given numbers, seed by seed."""
     found = {}
     for seed, difference in enumerate(differences, 1):
@@ -54,7 +64,7 @@ def results_of(differences: list[float], effect: Effect = EFFECT) -> dict[Trial,
 def test_every_stored_run_belongs_to_a_study() -> None:
     """A run that no study reads is counted in the costs and shown nowhere. `make atlas` names it."""
     assert unread_trials(stored.read_results(HOME / RESULTS)) == []
-    own = Trial("gspo", "calculator", 1, ("prompts = 4",))
+    own = StudyRun("gspo", "calculator", 1, ("prompts = 4",))
     assert unread_trials({own: result(own, {})}) == [own]
 
 
@@ -63,7 +73,7 @@ def test_every_stored_run_belongs_to_a_study() -> None:
 
 def test_a_metric_of_training_is_the_mean_of_the_second_half_and_a_held_out_one_is_the_last() -> None:
     one = result(
-        Trial("gspo", "calculator", 1), {"entropy": {1: 9.0, 2: 7.0, 3: 2.0, 4: 4.0}, "eval/x": {0: 9.0, 2: 0.5}}
+        StudyRun("gspo", "calculator", 1), {"entropy": {1: 9.0, 2: 7.0, 3: 2.0, 4: 4.0}, "eval/x": {0: 9.0, 2: 0.5}}
     )
     assert one.value("entropy", 4) == 3.0 and one.value("entropy", 2) == 7.0
     assert one.value("eval/x", 4) == one.value("eval/x", 3) == 0.5 and math.isnan(one.value("eval/x", 1))
@@ -94,7 +104,9 @@ def test_at_equal_tokens_the_longer_run_is_read_up_to_the_others_total() -> None
 def test_a_verdict_needs_an_interval_on_one_side_and_a_mean_that_counts(differences, verdict, is_open) -> None:
     comparison = compare("gspo", EFFECT, results_of(differences))
     assert comparison is not None and (comparison.verdict, comparison.is_open) == (verdict, is_open)
-    down = Comparison(replace(EFFECT, direction="down"), tuple(-x for x in differences), (0.0,) * len(differences))
+    down = EffectComparison(
+        replace(EFFECT, direction="down"), tuple(-x for x in differences), (0.0,) * len(differences)
+    )
     assert down.verdict == verdict and str(down).startswith(f"{verdict}: ")
     assert len(list(seeds_of(Study("gspo", EFFECT), results_of(differences)))) == (6 if is_open else 3)
 
@@ -143,7 +155,7 @@ def test_the_hash_covers_constants() -> None:
 
 
 def test_a_run_on_another_packaged_model_is_stale() -> None:
-    run = result(Trial("gspo", "calculator", 1), {})
+    run = result(StudyRun("gspo", "calculator", 1), {})
     assert run.model_hash and not stored.is_stale(run)
     assert stored.is_stale(replace(run, model_hash=stored.packaged_weights("hinted_sums")))
     assert stored.packaged_weights("some/model") == ""
@@ -163,14 +175,14 @@ def test_a_changed_part_makes_a_row_stale_and_its_runs_run_again(monkeypatch: py
 
 
 def test_finished_runs_are_skipped(tmp_path: Path) -> None:
-    trial, file = Trial("gspo", "calculator", 1, ONE), tmp_path / "results.jsonl"
+    trial, file = StudyRun("gspo", "calculator", 1, ONE), tmp_path / "results.jsonl"
 
     def run(seconds: float = math.inf) -> list:
         return list(running.run_all({trial: {"reward"}}, file, tmp_path, HOME, seconds))
 
     assert run(0.0) == [] and not file.exists()
     ((done, first),) = run()
-    assert done == trial and isinstance(first, TrialResult) and 0 < first.tokens[0] <= 8 and len(first.tokens) == 1
+    assert done == trial and isinstance(first, StudyRunResult) and 0 < first.tokens[0] <= 8 and len(first.tokens) == 1
     assert set(first.metrics["reward"]) == {1} and set(first.metrics["eval/accuracy"]) == {0, 1}
     assert stored.read_results(file) == {trial: first} and run() == []
     stored.write_results(file, [replace(first, code_hash="old")])
@@ -183,12 +195,12 @@ def test_finished_runs_are_skipped(tmp_path: Path) -> None:
 
 def test_a_run_that_fails_is_reported_and_the_others_go_on(tmp_path: Path) -> None:
     broken, good = (
-        Trial("gspo", "calculator", 1, (*ONE, "method.trained_roles = x")),
-        Trial("gspo", "calculator", 1, ONE),
+        StudyRun("gspo", "calculator", 1, (*ONE, "method.trained_roles = x")),
+        StudyRun("gspo", "calculator", 1, ONE),
     )
     trials = {broken: {"reward"}, good: {"reward"}}
     (_, error), (_, done) = running.run_all(trials, tmp_path / "r.jsonl", tmp_path, HOME, math.inf)
-    assert isinstance(error, Exception) and isinstance(done, TrialResult)
+    assert isinstance(error, Exception) and isinstance(done, StudyRunResult)
 
 
 def test_the_warm_start_is_run_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -201,8 +213,8 @@ def test_the_warm_start_is_run_once(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         return type("Run", (), {"model_dir": model, "stop_reason": "interrupted" if len(trained) == 1 else ""})
 
     monkeypatch.setattr(running, "train", train)
-    plain, warm = (Trial("gspo", task, 1).recipe() for task in ("calculator", "edges"))
-    other = Trial("gspo", "edges", 1, ("warm_start.steps = 9",)).recipe()
+    plain, warm = (StudyRun("gspo", task, 1).recipe() for task in ("calculator", "edges"))
+    other = StudyRun("gspo", "edges", 1, ("warm_start.steps = 9",)).recipe()
     assert running.start_model("calculator", plain, tmp_path) == "calculator" and trained == []
     with pytest.raises(KeyboardInterrupt):  # a stopped run has a model, too, and is not the one that was asked for
         running.start_model("edges", warm, tmp_path)
@@ -223,7 +235,7 @@ def test_every_method_has_a_row_or_a_reason() -> None:
     for method in published:
         reference = reference_of(method)
         assert f"| [{method.__name__}](methods.md#{method.__name__}) |" in text
-        assert reference.effect is None or reference.effect.metric in text
+        assert reference.expected_effect is None or reference.expected_effect.metric in text
 
 
 @pytest.mark.parametrize("study", [*studies(), *ABLATIONS], ids=lambda study: study.method)
@@ -237,11 +249,11 @@ def test_a_parents_runs_are_shared() -> None:
     chosen = [Study("gspo", EFFECT), Study("dapo", replace(EFFECT, metric="reward"))]
     needed = needed_trials(chosen, {})
     assert len(needed) == 3 * len(SEEDS)
-    assert needed[Trial("grpo", "calculator", 1)] == {"entropy", "reward"}
+    assert needed[StudyRun("grpo", "calculator", 1)] == {"entropy", "reward"}
 
 
 def test_only_fresh_results_are_in_a_certificate(tmp_path: Path) -> None:
-    effect = reference_of(gspo).effect
+    effect = reference_of(gspo).expected_effect
     assert effect is not None
     fresh = results_of([0.3, 0.3, 0.31], effect)
     (tmp_path / RESULTS).parent.mkdir(parents=True)

@@ -54,7 +54,7 @@ async def our_loss(method: gw.Method, data: list[dict[str, Any]], model: Path) -
         method = replace(method, models=(("reference", FromDirectory(str(find_model("calculator")))),))
     objects = build(Recipe(model=str(model), task=rows("rows.jsonl", *data), method=method), UserCode())
     prompts = sorted(all_problems(objects.task), key=lambda prompt: prompt.id)
-    metrics = await held_out_metrics(objects.recipe, objects.new_learner(), prompts, objects.setting)
+    metrics = await held_out_metrics(objects.recipe, objects.new_learner(), prompts, objects.rollout_setting)
     return metrics["eval/loss"]
 
 

@@ -12,8 +12,8 @@ from groupwise.__main__ import main
 from groupwise.certificates import certificate as certificates
 from groupwise.certificates.certificate import Certificate, certificate_of, certify, commit_of
 from groupwise.certificates.certificate_page import certificate_page
-from groupwise.certificates.proofs import Proof, proofs_of
-from groupwise.certificates.studies import Comparison
+from groupwise.certificates.proofs import ProofResult, proofs_of
+from groupwise.certificates.studies import EffectComparison
 from groupwise.commands import certify as command
 from groupwise.commands.certify import write_certificates
 from groupwise.config.registry import methods
@@ -24,8 +24,8 @@ NAMES = list(methods())
 PLANTED = '<script>window.__pwn = 1</script><img src=x onerror="window.__pwn = 1">'
 
 
-def passing(tests, root=None) -> dict[str, Proof]:
-    return {test: Proof(test, "passed", 1, 0.25) for test in tests}
+def passing(tests, root=None) -> dict[str, ProofResult]:
+    return {test: ProofResult(test, "passed", 1, 0.25) for test in tests}
 
 
 def certificate(name: str) -> Certificate:
@@ -51,9 +51,9 @@ class Text(HTMLParser):
 def test_the_page_of_each_method_has_formula_constants_differences_and_proofs(name: str) -> None:
     c, reference = certificate(name), reference_of(methods()[name])
     text = Text(certificate_page(c)).text
-    assert c.passed and c.name in text and reference.source in text and reference.label in text
+    assert c.passed and c.name in text and reference.source in text and reference.evidence in text
     assert reference.formula in text and c.constants in text
-    assert all(word in text for d in reference.differences for word in (d.what, d.paper, d.code, d.ours))
+    assert all(word in text for d in reference.differences for word in (d.choice, d.paper, d.code, d.ours))
     assert all(test in text for test in proofs_of(methods()[name]))
     assert all(change in text for change in c.changes) and bool(c.changes) == bool(c.parent)
     assert json.loads(json.dumps(c.as_json()))["proofs"][0]["result"] == "passed"
@@ -64,7 +64,7 @@ def test_no_text_is_markup() -> None:
     planted = replace(
         plain, name=PLANTED, summary=PLANTED, source=PLANTED, formula=PLANTED, constants=PLANTED, changes=(PLANTED,),
         parent=PLANTED, effect=PLANTED, finding=PLANTED, commit=PLANTED, label=PLANTED,
-        differences=(Difference(PLANTED, PLANTED, PLANTED, PLANTED),), proofs=(Proof(PLANTED, "passed", 1, 0.0),),
+        differences=(Difference(PLANTED, PLANTED, PLANTED, PLANTED),), proofs=(ProofResult(PLANTED, "passed", 1, 0.0),),
         versions={PLANTED: PLANTED},
     )  # fmt: skip
     page = Text(certificate_page(planted))
@@ -74,7 +74,7 @@ def test_no_text_is_markup() -> None:
 
 def test_one_proof_that_did_not_pass_fails_the_certificate() -> None:
     for result in ("failed", "skipped", "missing"):
-        proofs = (*certificate("gspo").proofs, Proof("a", result, 1, 0.0))
+        proofs = (*certificate("gspo").proofs, ProofResult("a", result, 1, 0.0))
         failed = replace(certificate("gspo"), proofs=proofs)
         assert (
             not failed.passed
@@ -112,9 +112,9 @@ def test_the_command_writes_both_files_and_its_code_says_if_all_passed(monkeypat
 
 def test_the_effect_is_measured_first_and_its_measurement_is_in_both_files(monkeypatch, tmp_path: Path) -> None:
     monkeypatch.setattr(certificates, "run_proofs", passing)
-    calls, effect = [], reference_of(methods()["gspo"]).effect
+    calls, effect = [], reference_of(methods()["gspo"]).expected_effect
     monkeypatch.setattr(command, "run_studies", lambda names, root: calls.append(names))
-    measured = Comparison(effect, (0.3, 0.31, 0.32), (0.0, 0.0, 0.0))
+    measured = EffectComparison(effect, (0.3, 0.31, 0.32), (0.0, 0.0, 0.0))
     monkeypatch.setattr(certificates, "measured_effect", lambda name, reference, root: measured if calls else None)
     for options, text in ([], "Not measured with this code."), (["--effect"], str(measured)):
         assert main(["certify", "gspo", "--out", str(tmp_path), *options]) == 0

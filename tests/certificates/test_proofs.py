@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from groupwise.certificates import proofs
-from groupwise.certificates.proofs import Proof, proof_of, repository, run_proofs
+from groupwise.certificates.proofs import ProofResult, proof_of, repository, run_proofs
 from groupwise.core import MissingRequirement, WorkerLost
 
 TESTS = """
@@ -38,7 +38,7 @@ def root(tmp_path_factory) -> Path:
 def test_each_proof_has_the_worst_result_of_its_cases(root: Path) -> None:
     names = ("test_both", "test_one", "test_one[1]", "test_skipped")
     found = run_proofs((f"tests/golden/test_a.py::{name}" for name in names), root)
-    results = {test.partition("::")[2]: (proof.result, proof.cases) for test, proof in found.items()}
+    results = {test.partition("::")[2]: (proof.result, proof.case_count) for test, proof in found.items()}
     assert results == {
         "test_both": ("passed", 2),
         "test_one": ("failed", 2),
@@ -50,8 +50,8 @@ def test_each_proof_has_the_worst_result_of_its_cases(root: Path) -> None:
 
 def test_a_test_that_did_not_run_is_missing_and_a_longer_name_is_another_test() -> None:
     cases = {"a.py::b_2": ("passed", 1.0), "a.py::b[x]": ("passed", 1.0)}
-    assert proof_of("a.py::b", cases) == Proof("a.py::b", "passed", 1, 1.0)
-    assert proof_of("a.py::c", cases) == Proof("a.py::c", "missing", 0, 0)
+    assert proof_of("a.py::b", cases) == ProofResult("a.py::b", "passed", 1, 1.0)
+    assert proof_of("a.py::c", cases) == ProofResult("a.py::c", "missing", 0, 0)
 
 
 def test_no_case_at_all_is_an_error_with_the_output_of_pytest(root: Path) -> None:

@@ -226,7 +226,7 @@ def test_torchrun_continues_the_run_of_a_killed_rank(one: tuple[bytes, bytes], t
 
 def test_a_restart_finds_the_run_of_an_earlier_start_and_no_other_key_of_it(tmp_path: Path) -> None:
     agent = host_store(2)
-    first, second = (ExternalRank(0, "127.0.0.1", agent.port, restarts=restarts) for restarts in (0, 1))
+    first, second = (ExternalRank(0, "127.0.0.1", agent.port, restart_count=restarts) for restarts in (0, 1))
     assert first.recorded_run(2, PATIENCE) is None and second.recorded_run(2, PATIENCE) is None
     first.record_run(tmp_path, 2, PATIENCE)
     call_ranks(first.store(2, PATIENCE))

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from groupwise.cluster.held_process import HeldProcess
+from groupwise.cluster.held_process import ChildProcess
 from groupwise.cluster.local import LocalProcesses
 from groupwise.cluster.processes import ProcessEnd
 from groupwise.core import Storage, WorkerLost
@@ -78,7 +78,11 @@ def test_a_process_that_is_not_ready_in_time() -> None:
 
 
 def test_the_end_of_a_child_is_its_own_or_that_of_the_caller() -> None:
-    own, asleep, stopped = HeldProcess(["-c", "print(1); exit(3)"], {}), HeldProcess(SLEEP, {}), HeldProcess(SLEEP, {})
+    own, asleep, stopped = (
+        ChildProcess(["-c", "print(1); exit(3)"], {}),
+        ChildProcess(SLEEP, {}),
+        ChildProcess(SLEEP, {}),
+    )
     own.process.wait(PATIENCE)
     os.kill(stopped.pid(), signal.SIGSTOP)
     os.waitid(os.P_PID, stopped.pid(), os.WSTOPPED | os.WNOWAIT)  # else it may get the next signal first
@@ -86,7 +90,8 @@ def test_the_end_of_a_child_is_its_own_or_that_of_the_caller() -> None:
     assert asleep.status()[0] is None and asleep.end(PATIENCE)[0] is None
     assert stopped.end(0.1)[0] is None and stopped.process.returncode == -signal.SIGKILL
     assert (
-        str(ProcessEnd(-9)) == "was killed by SIGKILL" and str(ProcessEnd(0, cause="NodeDied")) == "was lost: NodeDied"
+        str(ProcessEnd(-9)) == "was killed by SIGKILL"
+        and str(ProcessEnd(0, launcher_message="NodeDied")) == "was lost: NodeDied"
     )
 
 

@@ -31,7 +31,7 @@ from groupwise.runs.info import FORMAT
 from groupwise.runs.next_command import recorded_code, resume_command
 from groupwise.tasks.registry import CONVERSIONS, named_task
 from groupwise.verifiers import grade_function
-from groupwise.verifiers.arguments import Parameters
+from groupwise.verifiers.arguments import GradeFunctionParameters
 from groupwise.verifiers.functions import verdicts_of
 from tests.checks import check
 from tests.models.directories import bytes_, shape
@@ -133,7 +133,7 @@ def test_names_of_other_libraries_are_those_of_the_page() -> None:
     lines = [line.split(" | ", 1) for line in page.splitlines() if line.startswith("| `") and " | " in line]
     checked = 0
     for name, answer in answers().items():
-        if not (line := re.match(r"write ([\w.]+) = ", answer.text)) or "_" not in name:
+        if not (line := re.match(r"write ([\w.]+) = ", answer.command_line_text)) or "_" not in name:
             continue
         _, problems = read_with_problems(f"method = 'grpo'\nverl.{name} = 1", [], UserCode())
         assert f"write {line[1]}" in str(problems[0])
@@ -289,18 +289,18 @@ def test_a_table_of_verl_has_a_row_for_each_of_its_fields() -> None:
     text = "[data]\ntrain_batch_size = 64\nnumber = 3\n[actor_rollout_ref.actor]\nppo_epochs = 2"
     _, problems = read_with_problems(f"method = 'grpo'\n{text}", [], UserCode())
     assert [(problem.what.partition("no field ")[2], problem.fix) for problem in problems] == [
-        ("'data.train_batch_size'", answers()["train_batch_size"].text),
+        ("'data.train_batch_size'", answers()["train_batch_size"].command_line_text),
         ("'data.number'", "docs/coming-from.md has a row for each option of TRL and verl"),
-        ("'actor_rollout_ref.actor.ppo_epochs'", answers()["ppo_epochs"].text),
+        ("'actor_rollout_ref.actor.ppo_epochs'", answers()["ppo_epochs"].command_line_text),
     ]
     with pytest.raises(Usage, match=r"called 'actor_rollout_ref.rollout.n'") as caught:
         overrides_of({"actor_rollout_ref.rollout.n": 8})
-    assert caught.value.fix == answers()["rollout.n"].text
+    assert caught.value.fix == answers()["rollout.n"].command_line_text
 
 
 def test_columns_may_have_the_names_of_other_libraries() -> None:
-    assert Parameters.of(lambda answer, ground_truth: 0.0).named == ("answer", "ground_truth")
-    assert Parameters.of(lambda answers, golds, completions: [0.0]).call_kind == "bulk"
+    assert GradeFunctionParameters.of(lambda answer, ground_truth: 0.0).keyword_names == ("answer", "ground_truth")
+    assert GradeFunctionParameters.of(lambda answers, golds, completions: [0.0]).graded_unit == "bulk"
 
 
 def test_a_number_of_numpy_or_torch_is_a_reward() -> None:
@@ -358,9 +358,9 @@ def test_the_library_finds_runs_as_the_command_line_does(home: Path) -> None:
 
 REFUSED = (
     lambda: gw.grpo(group_size=1), lambda: gw.gspo(minibatches=0), lambda: replace(gw.dapo(), shaping=()),
-    lambda: gw.Clip(-1.0), lambda: gw.AdamW(lr=-1.0), lambda: gw.Sampling(max_tokens=0), lambda: gw.EMA(keep=2.0),
-    lambda: gw.Overlong(buffer=-1), lambda: gw.Machine(threads=0), lambda: gw.Recipe(method=gw.grpo(), seed=-1),
-    lambda: gw.Turns(most=0), lambda: gw.Lora(rank=0),
+    lambda: gw.Clip(-1.0), lambda: gw.AdamW(lr=-1.0), lambda: gw.Sampling(max_tokens=0), lambda: gw.EMA(decay=2.0),
+    lambda: gw.OverlongPenalty(buffer_length=-1), lambda: gw.Machine(threads=0), lambda: gw.Recipe(method=gw.grpo(), seed=-1),
+    lambda: gw.Turns(max_turns=0), lambda: gw.Lora(rank=0),
 )  # fmt: skip
 
 
@@ -459,7 +459,7 @@ def test_rows_without_gold_answers_or_in_another_encoding_have_their_fix(tmp_pat
 def test_a_grader_that_is_late_is_told_how_to_get_more_time(tmp_path: Path) -> None:
     file = tmp_path / "late.py"
     file.write_text("import time\n\n\ndef grade(answer):\n    time.sleep(9)\n    return 1.0\n")
-    late = grade_function(load_use(Permissions(use=[file])).find("late:grade"), deadline=0.05)
+    late = grade_function(load_use(Permissions(user_files=[file])).find("late:grade"), deadline=0.05)
     with pytest.raises(Usage, match="gives no grade for a made-up answer") as caught:
         late.gate([Prompt("p", (1,), "1+1=")])
     assert "--machine.verdict_deadline" in caught.value.fix

@@ -13,9 +13,9 @@ from groupwise.config.toml import DEFAULT
 from groupwise.models import DecoderShape, find_model
 from groupwise.planning.calibration import ONE
 from groupwise.planning.cards import CARDS, named_machines
-from groupwise.planning.cost_model import Lengths
+from groupwise.planning.cost_model import TokenLengths
 from groupwise.planning.device_splits import try_placement
-from groupwise.planning.machines import Machines, on_machines
+from groupwise.planning.machines import PlannedMachines, on_machines
 from groupwise.planning.shapes import planned_shape
 from groupwise.planning.this_cpu import measured_rates, run_duration
 from groupwise.planning.this_machine import this_machine
@@ -84,11 +84,11 @@ def test_a_plan_without_machines_is_for_this_one(home: Path, capsys: pytest.Capt
     assert main(["plan", "--machine.device", "cpu", "--machine.dtype", "float32"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith("1 x this machine (1 thread), ") and "rates: measured now: " in lines[0]
-    recipe = on_machines(read_recipe(DEFAULT), Machines(name="x", count=1, memory_gib=1, tflops=1, memory_gb_s=1,
-                         device="cpu", rates="x"))  # fmt: skip
+    recipe = on_machines(read_recipe(DEFAULT), PlannedMachines(name="x", device_count=1, memory_gib=1, tflops=1, memory_bandwidth_gb_s=1,
+                         device="cpu", rates_source="x"))  # fmt: skip
     shape = planned_shape(find_model("calculator"))
     machines = this_machine(recipe, shape, lambda: 12)
-    longest = Lengths(prompt=12, answers=(recipe.sampling.max_tokens,))
+    longest = TokenLengths(prompt_tokens=12, answer_lengths=(recipe.sampling.max_tokens,))
     trial = try_placement(ONE, 0, recipe, shape, machines, longest)
     rates = measured_rates(recipe.machine.dtype, recipe.machine.threads)
     assert isinstance(shape, DecoderShape)
@@ -107,7 +107,7 @@ def test_a_card_has_published_rates(capsys: pytest.CaptureFixture[str]) -> None:
              "H200": "h200"}  # fmt: skip
     for name, key in names.items():
         assert named_machines(name) == CARDS[key].machines(1)
-    assert "float16" in named_machines("t4").rates
+    assert "float16" in named_machines("t4").rates_source
 
 
 def test_a_gpu_of_this_machine_is_planned_by_its_name(
@@ -179,4 +179,4 @@ SMS = {"a10": (72, 1024, 1.695), "a40": (84, 1024, 1.74), "a6000": (84, 1024, 1.
 @pytest.mark.parametrize("name", SMS)
 def test_the_operations_of_a_card_are_those_of_its_multiprocessors(name: str) -> None:
     number, operations, clock = SMS[name]
-    assert CARDS[name].tflops == pytest.approx(number * operations * clock / 1000, rel=0.005)
+    assert CARDS[name].bfloat16_tflops == pytest.approx(number * operations * clock / 1000, rel=0.005)

@@ -119,7 +119,7 @@ def test_methods_are_listed_by_family_with_year_label_and_changes():
     assert list(entries_of) == NAMES
     for m in published:
         e, reference = entries_of[m.__name__], reference_of(m)
-        facts = (e.paper, e.arxiv, e.year, e.label, e.kind, e.parent)
+        facts = (e.paper, e.arxiv, e.year, e.evidence, e.contribution_kind, e.parent)
         assert facts == (*(getattr(reference, f) for f in ("paper", "arxiv", "year", "label", "kind", "parent")),)
         assert " ".join(e.summary.split()) in " ".join(text.split()) and e.summary == m.__doc__.partition("\n")[0]
         assert list(e.changes) == (changed_fields(methods()[e.parent](), m()) if e.parent else [])
@@ -159,7 +159,7 @@ def test_show_prints_the_effect_and_the_finding_of_a_method(monkeypatch):
     monkeypatch.setattr(sys.modules[gspo.__module__], "REFERENCE", found)
     lines = show("gspo").splitlines()
     assert "  ratio, 2025, engine, code read" in lines and "  It equals GRPO at one minibatch." in lines
-    assert lines[lines.index("effect") + 1].strip() == found.effect.claim("gspo")
+    assert lines[lines.index("effect") + 1].strip() == found.expected_effect.claim("gspo")
     assert "  minibatches: 1 -> 4" in lines[lines.index("changes in grpo") : lines.index("constants")]
 
 
@@ -267,7 +267,7 @@ def fine(step): return torch.ones_like(step.advantage)
 """
     path = tmp_path / "mine.py"
     path.write_text(parts)
-    use = load_use(Permissions(use=[path]))
+    use = load_use(Permissions(user_files=[path]))
     cases = {
         "objective.aggregate = 'mine:whole'": "returned the shape ()",
         "objective.aggregate = 'mine:lost'": "a loss of nan",

@@ -22,7 +22,7 @@ DOCS = Path(__file__).parents[2] / "docs"
 
 def recipe_of(*fields: tuple[str, str], source: str | None = None):
     start = starting_point(source, fields)
-    return read_recipe(start.source, start.overrides, UserCode()), start.note
+    return read_recipe(start.source, start.overrides, UserCode()), start.defaults_note
 
 
 @pytest.mark.parametrize("fields", [(), (("model", "calculator"),), (("task", "calculator"), ("seed", "3"))])
@@ -30,7 +30,7 @@ def test_the_packaged_recipe_holds_for_its_own_model_and_task(fields: tuple[tupl
     start = starting_point(None, fields)
     assert start.source == DEFAULT
     assert start.overrides == fields
-    assert not start.note
+    assert not start.defaults_note
 
 
 @pytest.mark.parametrize("field", [("model", "blank"), ("task", "big_sums")])
@@ -65,7 +65,7 @@ def test_a_method_alone_is_a_recipe_that_runs(method: Callable[..., Method], tmp
     stored answers rows that have them.
     """
     file = tmp_path / "r.toml"
-    effect = reference_of(method).effect
+    effect = reference_of(method).expected_effect
     task = read_recipe(find_recipe(effect.task)) if effect and effect.task != "calculator" else read_recipe(DEFAULT)
     file.write_text(f'method = "{method.__name__}"\ntask = "{task.task.label}"\nmodel = "{task.model}"\n')
     errors = check(file, [("evaluate.problems", "1")])
@@ -115,7 +115,9 @@ def test_answers_on_a_cpu_are_short_unless_a_recipe_or_the_user_says_more(tmp_pa
         return read_recipe(start.source, start.overrides, UserCode()).sampling.max_tokens
 
     assert budget() == 128 and budget(("machine", '{ device = "cpu" }')) == 128
-    assert "sampling.max_tokens 128 (on a CPU)" in starting_point(None, [model, ("machine.device", "cpu")]).note
+    assert (
+        "sampling.max_tokens 128 (on a CPU)" in starting_point(None, [model, ("machine.device", "cpu")]).defaults_note
+    )
     assert budget(train=False) == budget(source=str(tmp_path / "r.toml")) == budget(("machine.device", "cuda")) == 1024
     assert budget(("sampling.max_tokens", "700")) == 700
 

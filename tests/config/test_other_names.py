@@ -18,7 +18,9 @@ from groupwise.config.user_code import UserCode
 
 OPTIONS = tomllib.loads(Path(__file__).with_name("trl_verl_options.toml").read_text("utf-8"))
 OWN = {*SECOND_NAMES, *(f.name for f in fields(Recipe)), "tools"}
-LINES = {answer.text: answer for answer in answers().values() if ", as an option --" in answer.text}
+LINES = {
+    answer.command_line_text: answer for answer in answers().values() if ", as an option --" in answer.command_line_text
+}
 
 
 @pytest.mark.parametrize("name", OPTIONS)
@@ -43,7 +45,7 @@ def test_the_line_of_an_answer_is_a_recipe_and_its_argument_sets_the_same(text: 
     recipe, problems = read_with_problems(base, [] if path == "method" else [(path, value)], UserCode())
     assert recipe is not None and problems == []
     rendered = in_python(text).removeprefix("write ").partition(" (")[0] if "**" not in in_python(text) else ""
-    if rendered and not LINES[text].python:
+    if rendered and not LINES[text].python_text:
         scope = {"gw": groupwise, "Call": dict}
         passed = {SECOND_NAMES.get(word, word): x for word, x in eval(f"Call({rendered})", scope).items()}
         again, _ = read_with_problems(base, [] if path == "method" else overrides_of(passed), UserCode())
@@ -52,7 +54,7 @@ def test_the_line_of_an_answer_is_a_recipe_and_its_argument_sets_the_same(text: 
 
 def test_a_program_reads_its_own_arguments() -> None:
     for answer in answers().values():
-        text = in_python(answer.text)
+        text = in_python(answer.command_line_text)
         assert "as an option" not in text and not re.search(r"(?<![\w-])--(?!revision|local-dir)[a-z]", text), text
         assert in_python(text) == text
 

@@ -10,7 +10,7 @@ from groupwise.config.toml import read_toml
 from groupwise.config.user_code import UserCode
 from groupwise.core import Usage
 from groupwise.learner import FromDirectory
-from groupwise.tasks import PublishedSet, Rows
+from groupwise.tasks import PublishedSet, DataRows
 
 TWO = """
 model = "calculator"
@@ -88,7 +88,7 @@ def test_a_reference_is_the_directory_of_an_earlier_phase() -> None:
 def test_text_has_no_references() -> None:
     assert recipes(TWO)[1].sampling.stop == ("@search/model",)
     assert recipes(TWO + 'template = "@search {prompt}"')[1].template == "@search {prompt}"
-    assert recipes(TWO + 'held_out = "datasets:openai/gsm8k:main@test"')[1].held_out == Rows(
+    assert recipes(TWO + 'held_out = "datasets:openai/gsm8k:main@test"')[1].held_out == DataRows(
         "datasets:openai/gsm8k:main@test"
     )
 

@@ -16,15 +16,15 @@ from groupwise.config.registry import UnloadedPart, fitting_names
 from groupwise.config.user_code import Permissions, UserCode, load_use
 from groupwise.core import Usage, class_name, part_named, plain_name
 from groupwise.data import Task, TaskSettings
-from groupwise.tasks import BigSums, Calculator, PublishedSet, ReasoningGym, Rows, named_task
+from groupwise.tasks import BigSums, Calculator, PublishedSet, ReasoningGym, DataRows, named_task
 from groupwise.training.build_tasks import sources, task_of, templates, verifier_of
 from tests.training.test_sources import CALCULATOR
 
 KINDS = {name: part_named(name) for name in fitting_names(TaskSettings)}
 EXAMPLES = {
     "PublishedSet": PublishedSet("math", "files/math"),
-    "ReasoningGym": ReasoningGym("maze", seed=3, size=7),
-    "Rows": Rows("datasets:openai/gsm8k:main@test"),
+    "ReasoningGym": ReasoningGym("maze", seed=3, max_problems=7),
+    "DataRows": DataRows("datasets:openai/gsm8k:main@test"),
 }
 EVENS = """\
 from dataclasses import dataclass
@@ -56,7 +56,7 @@ def recipe(*overrides: tuple[str, object], text: str = "method = 'grpo'", use: U
 def use(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> UserCode:
     monkeypatch.chdir(tmp_path)
     Path("evens.py").write_text(EVENS)
-    return load_use(Permissions(use=["evens.py"]))
+    return load_use(Permissions(user_files=["evens.py"]))
 
 
 @pytest.mark.parametrize("name", KINDS)
@@ -79,16 +79,16 @@ def test_a_text_is_short_for_a_table_which_is_written() -> None:
     texts = {
         "big_sums": '"BigSums"',
         "gsm8k": '{ kind = "PublishedSet", name = "gsm8k" }',
-        "a/b.jsonl": '{ kind = "Rows", source = "a/b.jsonl" }',
-        "datasets:x/y:main@test": '{ kind = "Rows", source = "datasets:x/y:main@test" }',
-        "2024": '{ kind = "Rows", source = "2024" }',
+        "a/b.jsonl": '{ kind = "DataRows", source = "a/b.jsonl" }',
+        "datasets:x/y:main@test": '{ kind = "DataRows", source = "datasets:x/y:main@test" }',
+        "2024": '{ kind = "DataRows", source = "2024" }',
     }
     for text, table in texts.items():
         short = recipe(("task", text), ("held_out", text), ("extra_tasks", [{"task": text}]))
         whole = recipe(text=f"method = 'grpo'\ntask = {table}\nheld_out = {table}\nextra_tasks = [{{task = {table}}}]")
         assert short == whole and write(short) == write(whole)
         assert Recipe(method=gw.grpo(), task=text).task == short.task == ExtraTask(task=text).task
-        data = {"kind": text} if text != "2024" else {"kind": "Rows", "source": text}
+        data = {"kind": text} if text != "2024" else {"kind": "DataRows", "source": text}
         assert text.startswith(("a/", "datasets", "2")) or recipe(("task", data)).task == short.task
     assert '[task]\nkind = "PublishedSet"\nname = "gsm8k"\nsource = ""\n' in write(recipe(("task", "gsm8k")))
     assert recipe(("held_out", "math500"), ("held_out", "none")).held_out is None
@@ -114,7 +114,7 @@ def test_fields_are_set_by_path_and_compared() -> None:
         ("{ kind = 'reasoning_gym', name = 'maze', size = 0 }", "use seed >= 0 and size >= 1"),
         ("{ kind = 'reasoning_gym', name = 'maze', size = 1048577 }", "size >= 1, at most 1048576"),
         ("{ kind = 'PublishedSet', name = 'gsm9k' }", "no published set is called 'gsm9k'"),
-        ("{ kind = 'Rows' }", "Rows needs source"),
+        ("{ kind = 'DataRows' }", "Rows needs source"),
         ("{ kind = 'Clip' }", "Clip is not a TaskSettings"),
         ("{ kind = 'calculater' }", "unknown component 'calculater'; similar: Calculator"),
         ("{ source = 'a.jsonl' }", "Calculator has no field 'source', and no other"),
@@ -152,7 +152,7 @@ def test_a_run_of_a_user_s_task_starts_and_resumes(use: UserCode) -> None:
         "sampling.max_tokens": 8,
         "evaluate.problems": 1,
     }
-    allowed = gw.Permissions(use=["evens.py"])
+    allowed = gw.Permissions(user_files=["evens.py"])
     run = gw.train(task="evens:Evens", reward="exact", iterations=1, permissions=allowed, **small)
     assert run.directory.name.startswith("evens-Evens-")
     assert json.loads((run.directory / "run.json").read_text())["task"] == "evens"

@@ -30,7 +30,7 @@ from groupwise.learner import InitialPolicy, SquaredValueLoss, ValueModel
 from groupwise.methods import (
     GAE,
     Method,
-    Ramp,
+    LinearRamp,
     ScheduleInput,
     SoftGate,
     dapo,
@@ -148,7 +148,7 @@ def test_every_method_reads_back_exactly(method):
 def test_a_component_may_have_a_field_called_base():
     """`base` names a method only in the table of the method."""
     method = methods.s_grpo(base=0.25)
-    assert method_from(write(method)).shaping == (methods.EarlyExitReward(base=0.25),)
+    assert method_from(write(method)).shaping == (methods.EarlyExitReward(decay_base=0.25),)
 
 
 @settings(max_examples=60, suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow])
@@ -163,7 +163,7 @@ def test_any_method_reads_back_exactly(method):
 def test_any_recipe_reads_back_exactly(recipe):
     """A function without a file is one of the program that reads the recipe."""
     kinds = [recipe.verifier, *(also.verifier for also in recipe.extra_tasks)]
-    functions = {f.name: len for kind in kinds for f in functions_in(kind) if not f.file}
+    functions = {f.function_name: len for kind in kinds for f in functions_in(kind) if not f.source_file}
     functions |= {recipe.agent.file: len} if recipe.agent else {}
     back = read_recipe(write(recipe), use=UserCode(functions_in_memory=functions))
     assert back == recipe and repr(back) == repr(recipe)
@@ -202,7 +202,7 @@ def test_every_part_is_found_by_its_name_and_fits_one_socket():
         for name in names:
             assert homes.setdefault(name, socket) == socket
             assert isinstance(parts()[name], type) or public_name(parts()[name]) == name
-    assert {"Clip", "token_ratio", "KL", "complete", "Whitened", "Shuffled", "Ramp"} <= set(homes)
+    assert {"Clip", "token_ratio", "KL", "complete", "Whitened", "Shuffled", "LinearRamp"} <= set(homes)
     assert "kl_k1" not in homes, "a metric is no penalty"
 
 
@@ -222,7 +222,7 @@ def test_an_engine_is_a_part_with_the_fields_of_its_kind(tmp_path: Path) -> None
         "class NoEngine:\n"
         "    port: int = 80\n"
     )
-    use = load_use(Permissions(use=[file]))
+    use = load_use(Permissions(user_files=[file]))
     own = read_recipe("", [("method", "gspo"), ("engine", '{ kind = "mine:MyEngine", port = 9 }')], use)
     assert own.engine.port == 9 and "mine:MyEngine" in write(own)
     for kind, field, what in (
@@ -249,7 +249,7 @@ def test_an_engine_is_a_part_with_the_fields_of_its_kind(tmp_path: Path) -> None
         ("advantage", '["centred", "leave_one_out"]', replace(dapo(), advantage=(centred, leave_one_out))),
         ("advantage", "[]", replace(dapo(), advantage=())),
         ("mask", "complete", replace(dapo(), mask=(complete,))),
-        ("shaping.1.buffer", "64", dapo(buffer=64)),
+        ("shaping.1.buffer", "64", dapo(buffer_length=64)),
         ("shuffle", "samples", replace(dapo(), shuffle="samples")),
         ("models", '{ reference = "InitialPolicy" }', replace(dapo(), models=REFERENCE)),
         ("objective", '{ surrogate = "SoftGate" }', replace(dapo(), objective=Objective(surrogate=SoftGate()))),
@@ -266,7 +266,7 @@ def test_overrides_are_applied_together():
     recipe = read_recipe(text, [("prompts", "6"), ("method.minibatches", "3")])
     assert (recipe.prompts, recipe.method.minibatches) == (6, 3)
     recipe = read_recipe(text, [("method", "grpo"), ("method.group_size", "4"), ("task", "2024")])
-    assert recipe.method == grpo(group_size=4) and recipe.task == tasks.Rows("2024")
+    assert recipe.method == grpo(group_size=4) and recipe.task == tasks.DataRows("2024")
     recipe = read_recipe(
         text, [("method.objective", '{ surrogate = "Clip" }'), ("method.objective.surrogate.high", "1")]
     )
@@ -309,24 +309,22 @@ def test_paths_are_toml_keys(path, keys):
 
 
 def test_schedules_become_numbers():
-    ramps = (("objective.surrogate.high", Ramp(0.4, 0.2, 10)), ("epochs", Ramp(1.0, 3.0, 2)))
+    ramps = (("objective.surrogate.high", LinearRamp(0.4, 0.2, 10)), ("epochs", LinearRamp(1.0, 3.0, 2)))
     method = replace(grpo(), schedules=ramps)
     assert method.at(ScheduleInput(0)).objective.surrogate == Clip(0.2, 0.4)
     assert method.at(ScheduleInput(10)) == replace(
         method, objective=replace(method.objective, surrogate=Clip(0.2, 0.2)), epochs=3
     )
     assert method_from(write(method)) == method
-    text = (
-        "method.base = 'grpo'\n[method.schedules]\n'{}' = {{ kind = 'Ramp', start_value = 1, end_value = 2, over = 3 }}"
-    )
-    assert read_recipe(text.format("objective.surrogate.low")).method.schedules[0][1] == Ramp(1.0, 2.0, 3)
+    text = "method.base = 'grpo'\n[method.schedules]\n'{}' = {{ kind = 'LinearRamp', start_value = 1, end_value = 2, over = 3 }}"
+    assert read_recipe(text.format("objective.surrogate.low")).method.schedules[0][1] == LinearRamp(1.0, 2.0, 3)
     with pytest.raises(Usage, match="Clip has no field 'lo'; did you mean low"):
         read_recipe(text.format("objective.surrogate.lo"))
 
 
 def test_a_schedule_that_is_invalid_at_a_middle_iteration_raises_at_reading():
     """A group size of 4.4 in the second iteration; whole numbers in the first and the last."""
-    text = "iterations = 100\n[method]\nbase = 'grpo'\nschedules = {{ group_size = {{ kind = 'Ramp', {} }} }}"
+    text = "iterations = 100\n[method]\nbase = 'grpo'\nschedules = {{ group_size = {{ kind = 'LinearRamp', {} }} }}"
     with pytest.raises(Usage, match=r"group_size: 4\.4 is a number; expected a whole number"):
         read_recipe(text.format("start_value = 4, end_value = 8, over = 10"))
     read_recipe(text.format("start_value = 4, end_value = 8, over = 2"))
@@ -340,9 +338,9 @@ def test_the_difference_between_grpo_and_dapo():
     assert lines == [
         "group_size: 64 -> 16",
         "filter: everything -> mixed_outcomes (max_refills 10)",
-        "shaping: Score(scale=1, offset=0) -> Correctness(right=1, wrong=-1), Overlong(buffer=0.2, factor=1)",
+        "shaping: Score(scale=1, offset=0) -> Correctness(correct_reward=1, wrong_reward=-1), Overlong(buffer=0.2, factor=1)",
         "objective.surrogate.high: 0.2 -> 0.28",
-        "objective.penalties: KL(coefficient=0.04, form=k3, model=reference) -> none",
+        "objective.penalties: KL(coefficient=0.04, kl_estimator=k3, model=reference) -> none",
         "objective.aggregate: group_mean -> token_mean",
         "minibatches: 1 -> 16",
         "models: reference InitialPolicy -> none",
@@ -543,7 +541,7 @@ def mine(tmp_path) -> Path:
 
 def test_path_and_hash_of_a_file_are_printed_before_it_runs(mine, capsys):
     mine.write_text("print('running')\n" + MINE)
-    use = load_use(Permissions(use=[mine]))
+    use = load_use(Permissions(user_files=[mine]))
     digest = hashlib.sha256(mine.read_bytes()).hexdigest()
     assert capsys.readouterr().out == f"using {mine.resolve()}  sha256 {digest}\nrunning\n"
     assert use.hashes == {"my_file": digest}
@@ -552,7 +550,7 @@ def test_path_and_hash_of_a_file_are_printed_before_it_runs(mine, capsys):
 
 
 def test_user_parts_read_back(mine):
-    use = load_use(Permissions(use=[mine]))
+    use = load_use(Permissions(user_files=[mine]))
     text = """
     prompts = 16
     verifier = "my_file:grade"
@@ -591,40 +589,40 @@ def test_user_parts_are_unloaded_where_nothing_is_imported(mine):
 )
 def test_errors_of_user_parts(mine, text, message):
     with pytest.raises(Usage) as raised:
-        read_recipe(f"[method.objective]\n{text}\n[method]", (), load_use(Permissions(use=[mine])))
+        read_recipe(f"[method.objective]\n{text}\n[method]", (), load_use(Permissions(user_files=[mine])))
     assert message in str(raised.value)
 
 
 def test_a_run_resumes_only_with_the_code_that_it_started_with(mine, tmp_path, capsys):
-    recorded = load_use(Permissions(use=[mine])).hashes
-    assert load_use(Permissions(use=[mine]), recorded).hashes == recorded
+    recorded = load_use(Permissions(user_files=[mine])).hashes
+    assert load_use(Permissions(user_files=[mine]), recorded).hashes == recorded
     with pytest.raises(Usage, match="started with user code") as raised:
-        load_use(Permissions(use=[]), recorded)
+        load_use(Permissions(user_files=[]), recorded)
     assert "--use my_file.py" in raised.value.fix
     with pytest.raises(Usage, match="was started without my_file"):
-        load_use(Permissions(use=[mine]), {})
+        load_use(Permissions(user_files=[mine]), {})
     capsys.readouterr()
     mine.write_text("print('running')\n" + MINE)
     with pytest.raises(BadData, match="started with"):
-        load_use(Permissions(use=[mine]), recorded)
+        load_use(Permissions(user_files=[mine]), recorded)
     assert capsys.readouterr().out == "", "the error comes before the file runs"
 
 
 def test_errors_of_files_that_cannot_be_loaded(tmp_path, mine):
     with pytest.raises(Usage, match="is not a Python file"):
-        load_use(Permissions(use=[tmp_path / "none.py"]))
+        load_use(Permissions(user_files=[tmp_path / "none.py"]))
     (tmp_path / "other").mkdir()
     again = tmp_path / "other" / "my_file.py"
     again.write_text("")
     with pytest.raises(Usage, match="two files of --use have the name my_file"):
-        load_use(Permissions(use=[mine, again]))
+        load_use(Permissions(user_files=[mine, again]))
     again.write_text("x = 1\ny = 1 / 0\n")
     with pytest.raises(Usage, match="raises an error when it is loaded") as raised:
-        load_use(Permissions(use=[again]))
+        load_use(Permissions(user_files=[again]))
     assert raised.value.evidence.endswith(".py:2 in <module>: ZeroDivisionError: division by zero")
     again.write_text("def (:\n")
     with pytest.raises(Usage, match="raises an error when it is loaded"):
-        load_use(Permissions(use=[again]))
+        load_use(Permissions(user_files=[again]))
 
 
 def test_a_key_of_a_thousand_dots_is_one_error():

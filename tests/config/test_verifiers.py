@@ -14,15 +14,31 @@ from groupwise.config.registry import fitting_names
 from groupwise.config.user_code import Permissions, UserCode, load_use
 from groupwise.core import Usage, class_name, part_named, plain_name
 from groupwise.data import Verifier, VerifierSettings
-from groupwise.verifiers import Combined, Exact, Function, Hackable, Judge, Math, Member, Noisy, Regex, VerifierContext
+from groupwise.verifiers import (
+    Combined,
+    Exact,
+    GradeFunction,
+    HackableScore,
+    Judge,
+    Math,
+    CombinedMember,
+    NoisyVerdicts,
+    Regex,
+    VerifierContext,
+)
 
 KINDS = {name: part_named(name) for name in fitting_names(VerifierSettings)}
 EXAMPLES = {
-    "Combined": Combined((Member("a", Math(symbolic=False)), Member("b", Noisy(Exact(), rejects=0.5), 0.25))),
-    "Function": Function("brief"),
-    "Hackable": Hackable(Regex(pattern='"[a-z]+"')),
+    "Combined": Combined(
+        (
+            CombinedMember("a", Math(use_algebra=False)),
+            CombinedMember("b", NoisyVerdicts(Exact(), false_reject_rate=0.5), 0.25),
+        )
+    ),
+    "GradeFunction": GradeFunction("brief"),
+    "HackableScore": HackableScore(Regex(pattern='"[a-z]+"')),
     "Judge": Judge(url="http://localhost:8000/v1", model="m"),
-    "Noisy": Noisy(Function("brief")),
+    "NoisyVerdicts": NoisyVerdicts(GradeFunction("brief")),
 }
 NEAR = """\
 from dataclasses import dataclass
@@ -55,7 +71,7 @@ def recipe(*overrides: tuple[str, object], text: str = "method = 'grpo'", use: U
 @pytest.fixture
 def use(tmp_path: Path) -> UserCode:
     (tmp_path / "near.py").write_text(NEAR)
-    return load_use(Permissions(use=[tmp_path / "near.py"]))
+    return load_use(Permissions(user_files=[tmp_path / "near.py"]))
 
 
 @pytest.mark.parametrize("name", KINDS)
@@ -74,12 +90,12 @@ def test_every_verifier_is_a_value_that_reads_back(name: str) -> None:
 def test_fields_are_set_by_path_and_compared() -> None:
     base = recipe(("verifier", "math"))
     deep = recipe(("verifier", "math"), ("verifier.deadline", "5"), ("verifier.answer", "first"))
-    assert deep.verifier == Math(answer="first", deadline=5.0)
+    assert deep.verifier == Math(which_answer="first", deadline=5.0)
     assert diff(base, deep) == ["verifier.answer: last -> first", "verifier.deadline: 2 -> 5"]
     members = '{ kind = "combined", members = [{ name = "a", verifier = "exact" }, { name = "b", verifier = "math" }] }'
     text = f"method = 'grpo'\nverifier = {members}"
     both = recipe(("verifier.members.1.weight", "0.5"), ("verifier.members.1.verifier.workers", "1"), text=text)
-    assert both.verifier == Combined((Member("a", Exact()), Member("b", Math(workers=1), 0.5)))
+    assert both.verifier == Combined((CombinedMember("a", Exact()), CombinedMember("b", Math(workers=1), 0.5)))
     assert recipe().verifier is None and recipe(("verifier", "none"), text=text).verifier is None
 
 
@@ -111,8 +127,8 @@ def test_a_user_s_class_and_function_are_verifiers(use: UserCode) -> None:
     kind = near.verifier
     assert isinstance(kind, VerifierSettings) and isinstance(VerifierContext().build(kind), Verifier)
     for name in ("near:grade", "near.py:grade"):
-        assert recipe(("verifier", name), use=use).verifier == Function("grade", "near.py")
-    assert recipe(("verifier", "code/near.py:grade"), use=use).verifier == Function("grade", "code/near.py")
+        assert recipe(("verifier", name), use=use).verifier == GradeFunction("grade", "near.py")
+    assert recipe(("verifier", "code/near.py:grade"), use=use).verifier == GradeFunction("grade", "code/near.py")
     with pytest.raises(Usage, match="Other is not a VerifierSettings") as caught:
         recipe(("verifier", "near:Other"), use=use)
     assert "from groupwise.data import VerifierSettings" in caught.value.fix
@@ -120,11 +136,11 @@ def test_a_user_s_class_and_function_are_verifiers(use: UserCode) -> None:
 
 
 @pytest.mark.parametrize(
-    "value", ["near:Near", "code/near.py:grade", '{ kind = "Function", name = "f", file = "near.py" }']
+    "value", ["near:Near", "code/near.py:grade", '{ kind = "GradeFunction", name = "f", file = "near.py" }']
 )
 def test_a_recipe_alone_loads_no_file(value: str, home: Path) -> None:
     Path("near.py").write_text("raise SystemExit")
-    nested = f'{{ kind = "Noisy", verifier = {value if value.startswith("{") else repr(value)} }}'
+    nested = f'{{ kind = "NoisyVerdicts", verifier = {value if value.startswith("{") else repr(value)} }}'
     for text in (value, nested):
         with pytest.raises(Usage, match=r"near.* is code in a file that is not loaded") as caught:
             recipe(("verifier", text))

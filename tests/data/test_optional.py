@@ -6,7 +6,7 @@ from typing import Any
 from groupwise.data import Outcome, Prompt, Sample, Verdict, Verifier, all_problems, data_stats
 from groupwise.tasks import MixtureVerifier
 from groupwise.verifiers import Exact
-from groupwise.verifiers.several import CombinedVerifier, RunningMember
+from groupwise.verifiers.several import CombinedVerifier, BuiltMember
 
 
 class Full(Verifier):
@@ -69,7 +69,7 @@ def test_a_mixture_s_verifier_has_the_members_of_each() -> None:
 
 def test_several_verifiers_have_the_members_of_each_and_close_them() -> None:
     full = Full()
-    both = CombinedVerifier([RunningMember("right", Exact(), 1.0), RunningMember("full", full, 1.0)], deadline=1.0)
+    both = CombinedVerifier([BuiltMember("right", Exact(), 1.0), BuiltMember("full", full, 1.0)], deadline=1.0)
     assert facts(both) == (True, ["sends answers to a host"], ["mpmath", "sympy"])
     both.close()
     assert full.closed == 1

@@ -28,10 +28,16 @@ def test_the_page_has_all_of_the_method(name: str) -> None:
     for lines in filter(None, blocks):
         assert "\n".join([*lines, "```"]) in page
     assert page.count("```") == 2 * sum(map(bool, blocks))
-    facts = [reference.label, reference.code_link, *reference.proofs, reference.no_effect_reason, reference.finding]
-    facts += [reference.effect.claim(name)] if reference.effect else []
+    facts = [
+        reference.evidence,
+        reference.code_link,
+        *reference.proof_tests,
+        reference.no_effect_reason,
+        reference.our_finding,
+    ]
+    facts += [reference.expected_effect.claim(name)] if reference.expected_effect else []
     facts += [f"- `{argument}`: " for argument in own_arguments(function)]
-    facts += [cell.replace("|", r"\|") for d in reference.differences for cell in (d.what, d.paper, d.code, d.ours)]
+    facts += [cell.replace("|", r"\|") for d in reference.differences for cell in (d.choice, d.paper, d.code, d.ours)]
     assert [fact for fact in facts if fact not in page] == []
     assert page == method_page(name)
 

@@ -20,8 +20,8 @@ def write_inputs(where: Path) -> None:
     tokenizer = trained()
     sizes = {"width": 16, "layers": 1, "heads": 2, "kv_heads": 1, "head_dim": 8, "mlp_width": 32, "positions": 512}
     shape = DecoderShape(
-        vocabulary=tokenizer.backend_tokenizer.get_vocab_size(),
-        family="qwen2",
+        vocabulary_size=tokenizer.backend_tokenizer.get_vocab_size(),
+        model_family="qwen2",
         qkv_bias=True,
         tied_embeddings=True,
         **sizes,

@@ -13,7 +13,7 @@ from groupwise.data import Generation, GenerationRequest
 from groupwise.engines import Fleet, NativeEngine, RemoteEngine, WeightsDirectory, WeightsProbe
 from groupwise.engines.remote import fleet as fleets
 from groupwise.engines.remote import slots
-from groupwise.engines.remote.heartbeat import PACE, Heartbeat, UnansweredRequest
+from groupwise.engines.remote.heartbeat import PACE, HeartbeatMonitor, UnansweredRequest
 from groupwise.engines.remote.wire import PROTOCOL, encode, read_message
 from groupwise.models import Decoder
 from tests.engines.lines import IDENTITY, blank, changed, engine, pair, remote, run, server, weights
@@ -154,7 +154,7 @@ def test_the_probe_tells_new_old_and_half_loaded_weights_apart(
             first = place.replica
             await group.load(1, changed(model))
             assert place.replica is not first and place.version == 1
-        errors.append(place.error)
+        errors.append(place.last_error)
 
     run(go())
     assert isinstance(errors[-1], LogprobMismatch) and expected in errors[-1].what
@@ -241,7 +241,7 @@ def test_an_engine_that_replies_and_does_no_work_is_lost() -> None:
 
 
 def test_a_load_has_more_time_the_larger_its_file_is() -> None:
-    heartbeat = Heartbeat(4.0)
+    heartbeat = HeartbeatMonitor(4.0)
 
     def beats(*owed: UnansweredRequest) -> int:
         """How many beats an engine has that replies to `hello` and does nothing else."""

@@ -160,7 +160,7 @@ def test_engines_that_sleep_beside_the_learner_leave_no_copy(tmp_path: Path) -> 
         for version in range(2):
             await group.load(version, weights(model))
             published = group._published
-            memory = published.file.memory if published else None
+            memory = published.weights_file.in_memory_weights if published else None
             assert isinstance(memory, GpuWeights) and memory.packed is not None
             await group.sleep()
             assert memory.packed is None

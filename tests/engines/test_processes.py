@@ -20,7 +20,7 @@ from groupwise.data import Generation, GenerationRequest
 from groupwise.engines import EngineAccess, EngineIdentity, NativeEngine, Served, WeightsDirectory, WeightsFile
 from groupwise.engines.remote import slots
 from groupwise.engines.remote.replica import Replica
-from groupwise.models import Decoder, Lora, MixtureSizes, attach
+from groupwise.models import Decoder, Lora, MixtureOfExpertsSizes, attach
 from tests.processes import PATIENCE, hasten, wait_until_gone
 from tests.rollout.fakes import decoder, request
 from tests.rollout.fakes import tokenizer as letters
@@ -170,7 +170,7 @@ def test_a_model_with_an_adapter_gives_the_bits_of_the_native_engine() -> None:
     """Its adapter was changed by a step, and the child reads no weight from the adapter's file."""
     pytest.importorskip("peft", reason="adapters need peft: pip install 'groupwise[lora]'")
     model = decoder(family="qwen3")
-    attach(model, Lora(rank=2, targets=("q_proj", "down_proj")), seed=3)
+    attach(model, Lora(rank=2, target_modules=("q_proj", "down_proj")), seed=3)
     requests = [request(i) for i in range(4)]
 
     async def go(engine: Any) -> list[Any]:
@@ -199,7 +199,7 @@ class Merged(Served):
 def test_an_engine_without_adapters_gets_the_merged_weights() -> None:
     pytest.importorskip("peft")
     model = decoder(family="qwen3")
-    attach(model, Lora(rank=2, targets=("q_proj", "down_proj")), seed=3)
+    attach(model, Lora(rank=2, target_modules=("q_proj", "down_proj")), seed=3)
     with torch.no_grad():
         for name, x in model.named_parameters():
             if "lora_B" in name:
@@ -215,7 +215,7 @@ def test_an_engine_without_adapters_gets_the_merged_weights() -> None:
 
 
 def test_a_model_that_another_process_cannot_build_is_refused_with_the_reason() -> None:
-    experts = MixtureSizes(router_count=1, experts_per_token=1, expert_count=2)
+    experts = MixtureOfExpertsSizes(router_count=1, experts_per_token=1, expert_count=2)
     with pytest.raises(Usage, match="cannot run this model") as caught:
         Served().build(decoder(family="qwen3"), letters(), seed=0, experts=experts)
     assert "replay" in caught.value.evidence and "Native" in caught.value.fix

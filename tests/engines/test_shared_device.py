@@ -88,7 +88,7 @@ def test_a_run_samples_sleeps_learns_loads_and_probes(tmp_path: Path, monkeypatc
         twin = Counting(Decoder(shape).to_empty(device="cpu"), tokenizer, seed=seed)
         twin.version, twin.calls = -1, calls
         engines.append(twin)
-        server = EngineServer(twin, IDENTITY, vocabulary=shape.vocabulary, largest=LARGEST)
+        server = EngineServer(twin, IDENTITY, vocabulary=shape.vocabulary_size, largest=LARGEST)
         client = RemoteEngine(*await pair(server.connection), name="one", deadline=deadline)
         await client.hello(PATIENCE)
         return client
@@ -208,7 +208,7 @@ def test_the_plan_frees_the_engine_before_the_learner_works() -> None:
     )
     freed, kept = (run_memory(recipe, shape, 12) for recipe in (same, apart))  # type: ignore[arg-type]
     engine_bytes = freed.phase_bytes["sampling"]
-    assert engine_bytes == kept.phase_bytes["sampling"] and engine_bytes["engine"] > 4 * freed.parameters
+    assert engine_bytes == kept.phase_bytes["sampling"] and engine_bytes["engine"] > 4 * freed.parameter_count
     for phase in ("measuring", "learning", "updating"):
         assert "engine" not in freed.phase_bytes[phase] and "rows" not in freed.phase_bytes[phase]
         assert sum(kept.phase_bytes[phase].values()) - sum(freed.phase_bytes[phase].values()) == sum(

@@ -31,16 +31,16 @@ def test_a_change_that_is_not_in_the_table_is_refused(before: Any, after: Any) -
 
 def test_a_place_remembers_its_last_loss_and_that_it_served() -> None:
     slot = Slot(0)
-    assert (slot.replica, slot.version, slot.given_up, slot.admitted) == (None, -1, False, False)
+    assert (slot.replica, slot.version, slot.given_up, slot.was_admitted) == (None, -1, False, False)
     slot.become(SlotLoading(REPLICA))
     slot.dismiss()
-    assert slot.wake_event.is_set() and slot.replica is REPLICA and not slot.admitted
+    assert slot.wake_event.is_set() and slot.replica is REPLICA and not slot.was_admitted
     slot.become(SlotServing(REPLICA, 3))
-    assert (slot.version, slot.admitted) == (3, True)
+    assert (slot.version, slot.was_admitted) == (3, True)
     slot.suspend()
     assert isinstance(slot.state, SlotLoading) and slot.version == -1
     slot.become(SlotLost(error := OSError("gone")))
     slot.become(SlotStarting())
-    assert slot.error is error and slot.admitted and slot.replica is None
+    assert slot.last_error is error and slot.was_admitted and slot.replica is None
     slot.suspend()
     assert isinstance(slot.state, SlotStarting)

@@ -21,7 +21,7 @@ from groupwise.engines import (
     RemoteEngine,
     Served,
     TlsAddress,
-    UploadStore,
+    IncomingWeightsStore,
     WeightsDirectory,
     listen_tls,
     read_secret,
@@ -42,7 +42,7 @@ SECRET = b"s" * LEAST
 
 
 @asynccontextmanager
-async def served(engine: Engine, uploads: UploadStore | None = None) -> AsyncIterator[TlsAddress]:
+async def served(engine: Engine, uploads: IncomingWeightsStore | None = None) -> AsyncIterator[TlsAddress]:
     """The address of an engine that a task of this loop serves on the loopback interface."""
     listener = listener_on("127.0.0.1:0")
     server = EngineServer(engine, IDENTITY, vocabulary=VOCABULARY, largest=LARGEST, uploads=uploads)
@@ -86,7 +86,7 @@ def test_an_engine_on_another_host_gives_the_bits_of_the_native_one(
 
     async def over_tls() -> list[Any]:
         exchange = WeightsDirectory(tmp_path)
-        async with served(blank(), UploadStore(exchange, 1 << 20)) as address:
+        async with served(blank(), IncomingWeightsStore(exchange, 1 << 20)) as address:
             client = await RemoteEngine.connect(address, secret=SECRET, expected=IDENTITY)
             found = await go(client)
             assert not [*exchange.path.iterdir()]
@@ -103,7 +103,7 @@ def test_weights_that_are_damaged_out_of_order_or_too_many_are_refused(tmp_path:
 
     async def go() -> None:
         exchange = WeightsDirectory(tmp_path)
-        async with served(blank(), UploadStore(exchange, 1 << 20)) as address:
+        async with served(blank(), IncomingWeightsStore(exchange, 1 << 20)) as address:
             client = await RemoteEngine.connect(address, secret=SECRET)
             with pytest.raises(Storage, match="not the file that was written"):
                 await client.fetch(WeightsFile(3, file.path, "0" * 64))
@@ -139,7 +139,7 @@ def test_a_new_connection_of_the_trainer_that_loads_weights_takes_the_place_of_t
     file = write_weights(tmp_path, 3, weights(decoder()))
 
     async def go() -> None:
-        async with served(blank(), UploadStore(WeightsDirectory(tmp_path), 1 << 20)) as address:
+        async with served(blank(), IncomingWeightsStore(WeightsDirectory(tmp_path), 1 << 20)) as address:
             first, again, other, unnamed = [
                 await RemoteEngine.connect(address, secret=SECRET, trainer=trainer)
                 for trainer in ("one", "one", "two", "")

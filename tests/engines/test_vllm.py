@@ -173,14 +173,14 @@ def test_the_probe_sees_a_head_that_keeps_the_weights_of_its_first_load(
 
     def half(self: Vllm, settings: ReplicaSettings, access: EngineAccess) -> ReplicaProgram:
         whole = program(self, settings, access)
-        path = os.pathsep.join([whole.environment["PYTHONPATH"], str(tmp_path)])
-        return replace(whole, module="half", environment={**whole.environment, "PYTHONPATH": path})
+        path = os.pathsep.join([whole.environment_variables["PYTHONPATH"], str(tmp_path)])
+        return replace(whole, module="half", environment={**whole.environment_variables, "PYTHONPATH": path})
 
     monkeypatch.setattr(Vllm, "program", half)
     monkeypatch.setattr(slots, "PAUSE", 0.0)
     shape = DecoderShape(
-        vocabulary=2048,
-        width=256,
+        vocabulary_size=2048,
+        hidden_size=256,
         layers=1,
         heads=4,
         kv_heads=2,
@@ -188,8 +188,8 @@ def test_the_probe_sees_a_head_that_keeps_the_weights_of_its_first_load(
         mlp_width=256,
         tied_embeddings=True,
         qk_norm=True,
-        positions=128,
-        family="qwen3",
+        max_positions=128,
+        model_family="qwen3",
     )
 
     async def go() -> None:
@@ -378,8 +378,8 @@ def test_vllm_loads_weights_by_its_own_transfer_engine(tmp_path: Path, monkeypat
 
     def mapped(self: Vllm, settings: ReplicaSettings, access: EngineAccess) -> ReplicaProgram:
         whole = program(self, settings, access)
-        path = os.pathsep.join([whole.environment["PYTHONPATH"], str(tmp_path)])
-        return replace(whole, module="mapped", environment={**whole.environment, "PYTHONPATH": path})
+        path = os.pathsep.join([whole.environment_variables["PYTHONPATH"], str(tmp_path)])
+        return replace(whole, module="mapped", environment={**whole.environment_variables, "PYTHONPATH": path})
 
     def reduce_tensor(x: torch.Tensor) -> tuple[Any, tuple[Any, ...]]:
         block = tmp_path / "block"

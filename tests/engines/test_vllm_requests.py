@@ -35,7 +35,7 @@ from groupwise.engines.vllm.vllm_environment import (
     installation,
 )
 from groupwise.engines.vllm.vllm_replicas import OWN_GPU
-from groupwise.engines.vllm.vllm_requests import BLOCK, RandomKey, cache_bytes, generation, sampling_arguments
+from groupwise.engines.vllm.vllm_requests import BLOCK, RequestRandomKey, cache_bytes, generation, sampling_arguments
 from groupwise.models import find_model, lineage
 from tests.engines.lines import blank, changed, remote, weights
 from tests.rollout.fakes import decoder, engine, generate, logits, request, without_end_token
@@ -60,7 +60,7 @@ def test_a_keyed_request_carries_its_key_and_leaves_vllms_settings_neutral() -> 
     assert arguments.pop("extra_args") == {"key": [3, lineage((1, 2)), 4, 4, 0.7, 0.8, 5, 0.01]}
     assert arguments == {"max_tokens": 12, "logprobs": 0, "stop_token_ids": [0, 7], "detokenize": False,
                          "temperature": 1.0}  # fmt: skip
-    assert RandomKey(3, lineage((1, 2)), 4, 4, 0.7, 0.8, 5, 0.01).sampling == TRUNCATED
+    assert RequestRandomKey(3, lineage((1, 2)), 4, 4, 0.7, 0.8, 5, 0.01).sampling == TRUNCATED
 
 
 def test_a_request_without_a_key_names_the_distribution() -> None:
@@ -113,7 +113,7 @@ def test_the_sampler_draws_the_native_engines_tokens(sampling: Sampling) -> None
         request(i, limit=1, position=2, stream=(i, 1), random_purpose=i % 2, sampling=sampling) for i in range(8)
     ]
     expected = generate(engine(model), requests)
-    keys = [RandomKey.of(replace(asked, position=1)) for asked in requests]
+    keys = [RequestRandomKey.of(replace(asked, position=1)) for asked in requests]
     rows = [logits(model, asked.context, (0,)) for asked in requests]
     tokens, logp = keyed_sample(11, torch.cat([*rows, rows[0]]), [*keys, None], [1] * 8 + [0])
     assert tokens.tolist() == [*(found.tokens[0] for found in expected), 0]
@@ -296,12 +296,12 @@ def test_engines_on_gpus_are_as_many_as_the_learner_leaves(monkeypatch: pytest.M
 
 def test_a_replica_sees_its_own_gpu_alone() -> None:
     """`--device cuda:3` of eight, or the second of two that the user made visible."""
-    program = ReplicaProgram(settings=replace(PLACED, device="cuda:0"), environment={"A": "b"})
+    program = ReplicaProgram(settings=replace(PLACED, device="cuda:0"), environment_variables={"A": "b"})
     for visible, device, name in (("", "cuda:3", "3"), ("5,GPU-7a", "cuda:1", "GPU-7a"), ("5", "cuda", "5")):
         given = replace(program, environment={"A": "b"} | ({"CUDA_VISIBLE_DEVICES": visible} if visible else {}))
         placed = on_device(given, device)
         assert placed.settings.device == "cuda:0"
-        assert placed.environment == {"A": "b", "CUDA_VISIBLE_DEVICES": name}
+        assert placed.environment_variables == {"A": "b", "CUDA_VISIBLE_DEVICES": name}
     assert on_device(program, "cpu") is program
 
 

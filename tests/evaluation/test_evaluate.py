@@ -18,7 +18,17 @@ from hypothesis import strategies as st
 
 from groupwise.data import Draw, Finish, Outcome, Prompt, Rollout, Sample, Verdict
 from groupwise.engines import NativeEngine
-from groupwise.evaluation.accuracy import MOST_VOTES, Tally, average, counts, figures, lengths, majority, scores, tally
+from groupwise.evaluation.accuracy import (
+    MOST_VOTES,
+    ProblemTally,
+    average,
+    counts,
+    figures,
+    lengths,
+    majority,
+    scores,
+    tally,
+)
 from groupwise.models import RandomPurpose
 from tests.faults.small_runs import EVERY, left, lines, ran, ready
 
@@ -167,7 +177,7 @@ def test_majority_is_the_share_of_all_choices_of_k(
 ) -> None:
     n = right + sum(others) + invalid
     k = data.draw(st.integers(min(1, n), n))
-    value = Tally("p", n, right, tuple(others)).maj_at(k)
+    value = ProblemTally("p", n, right, tuple(others)).maj_at(k)
     assert value == pytest.approx(votes(right, others, invalid, k), abs=1e-12)
 
 
@@ -175,21 +185,21 @@ def test_majority_is_the_share_of_all_choices_of_k(
 def test_maj_at_1_is_accuracy_and_maj_at_n_the_most_frequent_answer() -> None:
     for right, others, invalid in ((3, (2, 1), 2), (1, (), 3), (0, (4,), 0), (32, (20, 12), 0)):
         n = right + sum(others) + invalid
-        one = Tally("p", n, right, others)
+        one = ProblemTally("p", n, right, others)
         assert one.maj_at(1) == pytest.approx(one.share)  # one voter decides
         most = max((*others, right))
         tied = (*others, right).count(most)
         assert one.maj_at(n) == pytest.approx((right == most) / tied)
     assert majority(500, (250, 250), 0)[1000] == 1.0 and MOST_VOTES == 1000
     with pytest.raises(ValueError, match="more than 1000 answers"):
-        Tally("p", 1001, 1, (1000,)).maj_at(1)
+        ProblemTally("p", 1001, 1, (1000,)).maj_at(1)
 
 
 def test_votes_are_the_answers_that_the_verifier_read() -> None:
     o = Outcome
     read = ["7", "1/2", "7", "8", "", ""]
     one = rollout([o.wrong, o.correct, o.wrong, o.wrong, o.malformed, o.unverifiable], read=read)
-    assert tally(one) == Tally("p0", 6, 1, (2, 1))
+    assert tally(one) == ProblemTally("p0", 6, 1, (2, 1))
     assert figures([tally(one)], 6, [6])["maj@6"].value == 0.0  # two votes for 7, one for the right answer
     unread = replace(one, samples=rollout([o.correct, o.wrong]).samples)
     assert tally(unread).wrong_counts is None
@@ -257,12 +267,12 @@ def test_evaluation_changes_nothing_in_the_run(monkeypatch: pytest.MonkeyPatch) 
     weights = {name: x.clone() for name, x in learner.weights().items()}
     sample, requests = NativeEngine.sample, []
     monkeypatch.setattr(NativeEngine, "sample", lambda self, request: requests.append(request) or sample(self, request))
-    first = asyncio.run(runtime.evaluate(buffer.setting))
+    first = asyncio.run(runtime.evaluate(buffer.rollout_setting))
     assert len(requests) == 2 * 2 and {request.random_purpose for request in requests} == {RandomPurpose.EVALUATE}
     assert buffer.state() == state and learner.version == 0
     assert all(torch.equal(x, weights[name]) for name, x in learner.weights().items())
     assert all(p.grad is None for p in learner.model.parameters())
-    assert asyncio.run(runtime.evaluate(buffer.setting)) == first  # the same random numbers again
+    assert asyncio.run(runtime.evaluate(buffer.rollout_setting)) == first  # the same random numbers again
 
 
 @pytest.mark.t(47)

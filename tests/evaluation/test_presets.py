@@ -64,7 +64,9 @@ def model(tmp_path: Path) -> Path:
 def test_a_preset_has_its_paper_s_protocol(name: str) -> None:
     tasks, samples, sampling, template, verifier = PAPERS[name]
     published = find_published(name)
-    assert dict(published.tasks) == tasks and published.samples == samples and tasks.keys() <= PRESETS.keys()
+    assert (
+        dict(published.tasks) == tasks and published.samples_per_problem == samples and tasks.keys() <= PRESETS.keys()
+    )
     for task, overrides in zip(tasks, published.recipes([])):
         recipe, law = recipe_and_sampling(RecipeSource(DEFAULT, tuple(overrides)), UserCode())
         (source,) = sources(recipe)
@@ -85,7 +87,7 @@ def test_the_verifiers_of_the_papers_are_available(template: str) -> None:
 def test_the_template_r1_has_its_own_verifier_and_stop() -> None:
     for overrides in find_published("r1-zero-suite").recipes([("template", "r1")]):
         recipe, law = recipe_and_sampling(RecipeSource(DEFAULT, tuple(overrides)), UserCode())
-        assert (sources(recipe)[0].verifier, law.stop) == (MathDrGrpo(tag=True), ("</answer>",))
+        assert (sources(recipe)[0].verifier, law.stop) == (MathDrGrpo(use_answer_tag=True), ("</answer>",))
     assert find_published("r1-zero-suite").departures([("template", "r1")], []) == ["template r1, not qwen_math"]
 
 

@@ -14,7 +14,7 @@ from groupwise.evaluation.accuracy import counts, has_outcomes, has_scores, has_
 from groupwise.evaluation.result import is_consistent, mean_of, read, result_lines, task_result, write
 from groupwise.report.read import read as read_run
 from groupwise.report.warnings import find_warnings, headline
-from groupwise.training.progress import Progress
+from groupwise.training.progress import ProgressPrinter
 
 
 def scored(*values: float) -> Rollout:
@@ -133,12 +133,12 @@ def evaluated(i: int, **figures: float) -> dict[str, float]:
 def test_the_report_compares_the_reward_with_the_held_out_score(tmp_path: Path) -> None:
     """The reward is made from the score: an accuracy of 0 beside a rising score is no sign of hacking."""
     rising = [evaluated(i, score_greedy=2 + i, score_low_greedy=1 + i, score_high_greedy=3 + i) for i in range(31)]
-    assert [w.rule for w in find_warnings(read_run(run_with(tmp_path / "a", rising)))[0]] == []
+    assert [w.rule_name for w in find_warnings(read_run(run_with(tmp_path / "a", rising)))[0]] == []
     above_no_threshold = [evaluated(i, score_greedy=2 + i, accuracy_greedy=0.0) for i in range(31)]
-    assert [w.rule for w in find_warnings(read_run(run_with(tmp_path / "b", above_no_threshold)))[0]] == []
+    assert [w.rule_name for w in find_warnings(read_run(run_with(tmp_path / "b", above_no_threshold)))[0]] == []
     flat = [evaluated(i, score_greedy=2 - i / 30) for i in range(31)]
     (warning,) = find_warnings(read_run(run_with(tmp_path / "c", flat)))[0]
-    assert warning.rule == "reward alone" and "while held-out score went 2 → 1" in warning.text
+    assert warning.rule_name == "reward alone" and "while held-out score went 2 → 1" in warning.text
 
 
 def test_the_headline_has_the_score_with_its_interval(tmp_path: Path) -> None:
@@ -150,7 +150,7 @@ def test_the_headline_has_the_score_with_its_interval(tmp_path: Path) -> None:
 def test_the_progress_line_has_score_and_accuracy_and_a_dash_if_nothing_was_judged(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    progress = Progress(3)
+    progress = ProgressPrinter(3)
     for figures, text in (
         ({"eval/score_greedy": 2.5, "eval/unverifiable": 0.0}, "held-out score 2.500"),
         ({"eval/score_greedy": 2.5, "eval/accuracy_greedy": 0.5, "eval/unverifiable": 0.5}, "held-out 0.500  held-out"),

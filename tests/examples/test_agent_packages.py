@@ -49,8 +49,8 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     files = (("tokenizer_config.json", json.dumps(config).encode()),)
     path = tmp_path_factory.mktemp("model")
     shape = DecoderShape(
-        vocabulary=fast.get_vocab_size(), width=32, layers=1, heads=2, kv_heads=1, head_dim=16, mlp_width=64,
-        positions=16384, family="qwen3", qk_norm=True, tied_embeddings=True,
+        vocabulary_size=fast.get_vocab_size(), hidden_size=32, layers=1, heads=2, kv_heads=1, head_dim=16, mlp_width=64,
+        max_positions=16384, model_family="qwen3", qk_norm=True, tied_embeddings=True,
     )  # fmt: skip
     write_fresh(shape, path, tokenizer=Tokenizer(tokenizer.tokenizer_json, tokenizer.eos_ids, files))
     return path

@@ -19,7 +19,7 @@ from groupwise.learner import Learner
 from groupwise.lifecycle import run as commands
 from groupwise.rollout.setting import RolloutSetting
 from groupwise.training.build import RunObjects
-from groupwise.training.recorder import Recorder
+from groupwise.training.recorder import RunRecorder
 from tests.faults.small_runs import Quick, alive, begun, forked, left, ready, run_from
 from tests.rollout.fakes import judged_by
 
@@ -102,17 +102,17 @@ def run(directory: Path, objects: RunObjects, death: Point | None = None) -> Eve
     """Continue a run to its end or to its death. Call it in a fork: it patches the package."""
     events = Events(death)
     for name in ("write", "save", "iteration", "restore"):
-        events.around(Recorder, name)
+        events.around(RunRecorder, name)
     events.around(Learner, "step")
     events.around(Learner, "compute_measures", "measures")
     events.around(RunningBatch, "decode", "a token")
     events.around(DenoisingEngine, "_step", "a denoising step")
     events.around(RunObjects, "write", "writing the model")
     events.around(commands, "write_report")
-    phase, evaluate, verifier = Recorder.phase, RunObjects.evaluate, objects.setting.verifier
+    phase, evaluate, verifier = RunRecorder.phase, RunObjects.evaluate, objects.rollout_setting.verifier
 
     @contextmanager
-    def recorded_phase(self: Recorder, name: str, **how: str) -> Iterator[None]:
+    def recorded_phase(self: RunRecorder, name: str, **how: str) -> Iterator[None]:
         events.record(f"before {name}")
         with phase(self, name, **how):
             yield
@@ -128,8 +128,8 @@ def run(directory: Path, objects: RunObjects, death: Point | None = None) -> Eve
         events.record("a verdict")
         return await verifier(prompt, sample)
 
-    Recorder.phase, RunObjects.evaluate = recorded_phase, recorded_evaluate
-    objects = replace(objects, setting=replace(objects.setting, verifier=judged_by(recorded_verifier)))
+    RunRecorder.phase, RunObjects.evaluate = recorded_phase, recorded_evaluate
+    objects = replace(objects, setting=replace(objects.rollout_setting, verifier=judged_by(recorded_verifier)))
     assert run_from(directory, objects, disk=RecordedDisk(events)).exit_code == 0
     return events
 

@@ -60,7 +60,7 @@ HALF = replace(EVERY, machine=Machine(dtype="bfloat16"))
 """The same in bfloat16, with float32 masters in the checkpoints."""
 
 
-ADAPTER = replace(HALF, lora=Lora(rank=2, targets=("q_proj", "down_proj")))
+ADAPTER = replace(HALF, lora=Lora(rank=2, target_modules=("q_proj", "down_proj")))
 """Trains an adapter only."""
 
 

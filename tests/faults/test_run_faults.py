@@ -34,7 +34,7 @@ from groupwise.runs.checkpoints import RunLock, newest_checkpoint
 from groupwise.runs.jsonl import read_lines
 from groupwise.runs.layout import RunLayout
 from groupwise.training import loop
-from groupwise.training.watchdog import Watchdog
+from groupwise.training.watchdog import SignalWatchdog
 from tests.faults.small_runs import EVERY, Quick, alive, begun, forked, left, lines, ran, ready, run_from
 from tests.rollout.fakes import judged_by
 
@@ -248,7 +248,9 @@ def test_a_hangup_is_ignored_under_nohup(longer: Path, tmp_path: Path) -> None:
     def act() -> int:
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
         objects = ready(LONGER)
-        objects = replace(objects, setting=replace(objects.setting, verifier=hung_up(objects.setting.verifier)))
+        objects = replace(
+            objects, setting=replace(objects.rollout_setting, verifier=hung_up(objects.rollout_setting.verifier))
+        )
         return run_from(run, objects, disk=Quick()).exit_code
 
     assert forked(act, tmp_path / "log") == 0
@@ -323,7 +325,7 @@ def test_a_signal_ends_a_wait_for_a_verdict(undisturbed: Path, tmp_path: Path) -
 
     def act() -> int:
         objects = ready(EVERY)
-        judge, calls = objects.setting.verifier, []
+        judge, calls = objects.rollout_setting.verifier, []
 
         async def hangs(prompt: Prompt, sample: Sample) -> Verdict:
             calls.append(sample)
@@ -332,7 +334,7 @@ def test_a_signal_ends_a_wait_for_a_verdict(undisturbed: Path, tmp_path: Path) -
                 await asyncio.sleep(3600)
             return await judge(prompt, sample)
 
-        objects = replace(objects, setting=replace(objects.setting, verifier=judged_by(hangs)))
+        objects = replace(objects, setting=replace(objects.rollout_setting, verifier=judged_by(hangs)))
         ending = run_from(run, objects, disk=Quick())
         print(ending.message, flush=True)
         return ending.exit_code
@@ -491,7 +493,9 @@ def wrong_every_seventh(objects: Any, what: str) -> tuple[Any, list[int]]:
 def test_a_verdict_that_fails_is_counted_and_left_out(
     what: str, cause: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Watchdog, "_alarm", lambda *_: None)  # on a busy machine, it may end a call that does not hang
+    monkeypatch.setattr(
+        SignalWatchdog, "_alarm", lambda *_: None
+    )  # on a busy machine, it may end a call that does not hang
     recipe = replace(EVERY, machine=replace(EVERY.machine, verdict_deadline=0.1))
     run, objects = begun(tmp_path / "run", recipe), ready(recipe)
     objects, failed = wrong_every_seventh(objects, what)
@@ -515,7 +519,7 @@ def test_a_first_batch_without_verdicts_ends_the_run_at_once(tmp_path: Path) -> 
     async def broken(prompt: Prompt, sample: Sample) -> Verdict:
         raise ImportError("no sympy")
 
-    objects = replace(objects, setting=replace(objects.setting, verifier=judged_by(broken)))
+    objects = replace(objects, setting=replace(objects.rollout_setting, verifier=judged_by(broken)))
     with pytest.raises(Unverifiable, match="16 of 16 answers") as error:
         run_from(run, objects, disk=Quick())
     assert "no sympy" in error.value.evidence and error.value.code == 5
@@ -540,7 +544,7 @@ def test_three_iterations_without_a_group_to_learn_from(tmp_path: Path) -> None:
     async def wrong(prompt: Prompt, sample: Sample) -> Verdict:
         return Verdict(Outcome.wrong)
 
-    objects = replace(objects, setting=replace(objects.setting, verifier=judged_by(wrong)))
+    objects = replace(objects, setting=replace(objects.rollout_setting, verifier=judged_by(wrong)))
     with pytest.raises(NoSignal, match="3 iterations in a row") as error:
         run_from(run, objects, disk=Quick())
     assert error.value.evidence == "8 rollouts dropped: mixed_outcomes" and error.value.code == 5

@@ -75,7 +75,7 @@ def test_with_an_adapter_beside_a_model_of_transformers(tmp_path: Path) -> None:
     }
     made(tmp_path / "made", "GPT2", **sizes)
     write_model(read_model(tmp_path / "made"), model, tokenizer=tokenizer)
-    recipe = replace(EVERY, model=str(model), lora=Lora(rank=2, targets=("c_attn", "c_fc")))
+    recipe = replace(EVERY, model=str(model), lora=Lora(rank=2, target_modules=("c_attn", "c_fc")))
     straight = undisturbed(recipe, tmp_path)
     killed_ends_as(straight, tmp_path / "killed", ("before save", 3))
     checkpoints_hold_adapters_alone(tmp_path / "killed")
@@ -92,7 +92,7 @@ def test_with_a_critic(tmp_path: Path) -> None:
     """Its checkpoints hold the head and the trunk of the value model, and the state of their optimizer."""
     method = replace(
         EVERY.method, credit=WhitenedTokens(GAE()), models=(("critic", ValueModel(optimizer=AdamW(lr=1e-3))),),
-        objective=Objective(), shaping=(Correctness(right=1, wrong=-1),), advantage=(),
+        objective=Objective(), shaping=(Correctness(correct_reward=1, wrong_reward=-1),), advantage=(),
     )  # fmt: skip
     straight = undisturbed(replace(EVERY, method=method, iterations=2), tmp_path)
     assert all(line["value/critic/loss"] > 0 for line in lines(tmp_path / "undisturbed")[1:])

@@ -24,9 +24,9 @@ RECIPE = replace(
     EVERY,
     environment="of:itself",
     iterations=2,
-    method=replace(EVERY.method, strategy=Turns(most=2)),
+    method=replace(EVERY.method, strategy=Turns(max_turns=2)),
     sampling=Sampling(max_tokens=40),
-    evaluate=Evaluate(every=2, problems=2, strategy=Turns(most=2)),
+    evaluate=Evaluate(every=2, problems=2, strategy=Turns(max_turns=2)),
 )
 DIGITS = "0123456789"
 
@@ -82,7 +82,7 @@ def run(directory: Path, objects: RunObjects, environment: Any, death: int = 0) 
             file.write(b".")
             return file.tell()
 
-    objects = replace(objects, setting=replace(objects.setting, environment=lambda: environment(on_call)))
+    objects = replace(objects, setting=replace(objects.rollout_setting, environment=lambda: environment(on_call)))
     return run_from(directory, objects, disk=Quick()).exit_code
 
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from groupwise.data import ENVIRONMENT, WRITTEN, Batch, Draw, Finish, Logp, Outcome, Prompt, Rollout, Sample, Verdict
 from groupwise.data import pack as packed
 from groupwise.methods import Method
-from groupwise.models import Denoise, FlowPolicy, FlowShape, encode_action
+from groupwise.models import DenoisingSettings, FlowPolicy, FlowShape, encode_action
 from groupwise.training.loop import compute_advantages
 from tests.golden import papers_flow as papers
 
@@ -30,12 +30,12 @@ def near(x: Any, expected: Any, tolerance: float = 1e-6) -> None:
     np.testing.assert_allclose(got, np.asarray(expected, float).ravel(), rtol=0, atol=tolerance)
 
 
-def policy_of(network: nn.Module, denoise: Denoise) -> FlowPolicy:
+def policy_of(network: nn.Module, denoise: DenoisingSettings) -> FlowPolicy:
     shape = FlowShape(
-        vocabulary=FIRST + WORDS, layers=1, state_shape=(SIZE,), prompt_vocabulary=WORDS, prompt_length=1, width=2
+        vocabulary_size=FIRST + WORDS, layers=1, state_shape=(SIZE,), prompt_vocabulary=WORDS, prompt_length=1, width=2
     )
     policy = FlowPolicy(shape, denoise)
-    policy.velocity = network  # type: ignore[assignment]
+    policy.velocity_network = network  # type: ignore[assignment]
     return policy.double()
 
 
@@ -52,7 +52,7 @@ class LinearField(nn.Module):
 
 
 def made_up(
-    denoise: Denoise, rng: np.random.Generator, written: Sequence[Sequence[int]] = (), part: str = ""
+    denoise: DenoisingSettings, rng: np.random.Generator, written: Sequence[Sequence[int]] = (), part: str = ""
 ) -> tuple[Groups, Batch]:
     """Two groups of three samples with random actions at all steps but the last, or with `written` ones at its steps.
 
@@ -105,7 +105,7 @@ def compare_whole_path(
     step = compute_advantages(batch.having(logp_old=before, measures=numbers), method)
     loss = method.objective(method.objective.prepare(step).having(logp=logp))
     loss.backward()
-    gradient = policy.velocity.w.grad
+    gradient = policy.velocity_network.w.grad
     assert isinstance(gradient, Tensor) and bool(torch.any(gradient))
     value = paper(groups, new, old, other)
     near(loss, value, 1e-12 * max(abs(value), 1))

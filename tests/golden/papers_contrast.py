@@ -174,8 +174,8 @@ PAPERS: dict[str, tuple[Callable[[Groups], complex], Method, float]] = {
 """Transcription, method, and a spread of log-ratios at which its bounds are active on some tokens only."""
 
 VARIANTS: dict[str, tuple[Callable[[Groups], complex], Method, float]] = {
-    "real, product": (lambda groups: paper_real(groups, product=True), real(form="product"), 0.3),
-    "real, binary": (paper_real_binary, real(form="binary"), 0.3),
+    "real, product": (lambda groups: paper_real(groups, product=True), real(loss_form="product"), 0.3),
+    "real, binary": (paper_real_binary, real(loss_form="binary"), 0.3),
     "iw-opd": (lambda groups: paper_distillation(groups, early=True), on_policy_distillation(form="iw-opd"), 0.3),
     "veripo, search": (paper_veripo_search, veripo(phase="search", form="other"), 0.3),
 }

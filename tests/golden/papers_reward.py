@@ -312,7 +312,7 @@ PAPERS: dict[str, tuple[Callable[[Groups], complex], Method, float]] = {
     "ngrpo": (paper_ngrpo, ngrpo(), 0.3),
     "seed_grpo": (paper_seed_grpo, seed_grpo(), 0.3),
     "fgrpo": (paper_fgrpo, fgrpo(), 0.3),
-    "grpo_care": (paper_grpo_care, grpo_care(opens=".", closes=""), 0.3),
+    "grpo_care": (paper_grpo_care, grpo_care(answer_start=".", answer_end=""), 0.3),
     "drpo": (paper_drpo, drpo(), 0.3),
     "grpo_lambda": (paper_grpo_lambda, grpo_lambda(), 0.3),
     "riskpo": (paper_riskpo, riskpo(), 0.3),

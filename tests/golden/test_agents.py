@@ -141,7 +141,9 @@ async def graded(prompt: Prompt, sample: Sample) -> Verdict:
 def delegated(n: int = 3, answer: Any = agents, limit: int = 40, **fields: Any) -> Rollout:
     draw = Draw(0, Prompt("p", ids(PROBLEM), PROBLEM, {"answer": "43"}), n)
     sampler = sampler_of(FakeEngine(answer), draw, verifier=graded)
-    sampler = replace(sampler, setting=replace(sampler.setting, sampling=replace(sampler.sampling, max_tokens=limit)))
+    sampler = replace(
+        sampler, setting=replace(sampler.rollout_setting, sampling=replace(sampler.sampling, max_tokens=limit))
+    )
     return asyncio.run(worded(Delegating(**fields), "packaged")(draw, sampler))
 
 

@@ -34,10 +34,10 @@ from groupwise.methods import (
     Knapsack,
     MetaPredictions,
     Method,
-    Pilots,
+    PilotAllocation,
     SuccessTracker,
     ThompsonSampling,
-    TrackedAnswers,
+    TrackedBaseline,
     hora,
     knapsack_rl,
     masa,
@@ -46,12 +46,12 @@ from groupwise.methods import (
 )
 from groupwise.methods.sampling.hora import further_answers, gain
 from groupwise.methods.sampling.knapsack_rl import worth
-from groupwise.methods.sampling.masa import GroupStatistics, Prediction, agreement, corrected, predicted
+from groupwise.methods.sampling.masa import GroupStatistics, ParsedPrediction, agreement, corrected, predicted
 from groupwise.methods.sampling.selective_rollout import actions, divergence
 from groupwise.objective import sequence_mean, turn_mean
-from groupwise.rollout import Buffer, RolloutSetting, Shuffled
+from groupwise.rollout import RolloutBuffer, RolloutSetting, Shuffled
 from groupwise.rollout.prompt_template import worded
-from groupwise.rollout.round import Round
+from groupwise.rollout.round import SamplingRound
 from groupwise.training.loop import compute_advantages
 from tests.models.directories import bytes_
 from tests.rollout.fakes import FakeEngine, NumberedTask, always_correct, judged_by, sampler_of, sampling, tokenizer
@@ -89,10 +89,10 @@ def test_value_of_a_success_rate():
     values = {0.13: 0.0984, 0.32: 0.1480, 1 / 3: 0.1481, 0.5: 0.1250, 0.9: 0.0090}
     for p, value in values.items():
         assert ThompsonSampling().worth(p) == pytest.approx(value, abs=5e-5)
-        assert ThompsonSampling(criterion="variance").worth(p) == pytest.approx(p * (1 - p))
+        assert ThompsonSampling(ranking_criterion="variance").worth(p) == pytest.approx(p * (1 - p))
     task, counts = NumberedTask(3), {"0": [0.0, 8.0], "1": [3.0, 5.0], "2": [6.0, 2.0]}
     for value, order in (("gain", [1, 0, 2]), ("variance", [1, 2, 0])):
-        part = ThompsonSampling(criterion=value, sample_posterior=False)
+        part = ThompsonSampling(ranking_criterion=value, sample_posterior=False)
         _, draws = part.draw({**part.init(task, 0), "counts": counts}, task, 3, 8)
         assert [d.prompt.row["index"] for d in draws] == order
 
@@ -113,14 +113,14 @@ def test_an_iteration_draws_each_prompt_once():
 
 
 def test_counts_are_bounded_and_a_solved_prompt_is_drawn_less_but_returns():
-    part, task = ThompsonSampling(other_prompt_decay=0.9), NumberedTask(8)
+    part, task = ThompsonSampling(other_prompt_count_decay=0.9), NumberedTask(8)
     state, visits = part.init(task, 1), []
     for _ in range(120):
         state, draws = part.draw(state, task, 2, 8)
         solved = [d.prompt.row["index"] == 0 for d in draws]
         state = part.end_iteration(state, [of(d, [1] * 8 if s else [1, 0] * 4) for d, s in zip(draws, solved)])
         visits.append(any(solved))
-        assert all(sum(pair) <= 8 / (1 - part.drawn_prompt_decay) + 1e-9 for pair in state["counts"].values())
+        assert all(sum(pair) <= 8 / (1 - part.drawn_prompt_count_decay) + 1e-9 for pair in state["counts"].values())
     assert 0 < sum(visits[60:]) < 60 * 2 / 8 * 0.7, "a quarter of the draws would be uniform"
 
 
@@ -132,7 +132,7 @@ def test_scores_have_no_success_rate():
     with pytest.raises(Usage, match="set threshold"):
         part.end_iteration(state, [replace(rollout, samples=scored)])
     with pytest.raises(ValueError, match="out of range"):
-        ThompsonSampling(drawn_prompt_decay=0.9, other_prompt_decay=0.5)
+        ThompsonSampling(drawn_prompt_count_decay=0.9, other_prompt_count_decay=0.5)
 
 
 # Knapsack RL
@@ -219,7 +219,7 @@ def test_bounded_advantage_and_refused_sizes():
     assert float(compute_advantages(batch, knapsack_rl()).advantage.max()) == 5
     assert Bounded(1.0)(torch.tensor([-3.0, 0.5, 2.0]), batch).tolist() == [-1, 0.5, 1]
     with pytest.raises(ValueError, match="group_size = 4 or more"):
-        knapsack_rl(group_size=3, least=4)
+        knapsack_rl(group_size=3, min_answers=4)
     with pytest.raises(ValueError, match="out of range"):
         Knapsack(min_answers=0)
 
@@ -257,11 +257,11 @@ def test_further_answers_are_the_best_of_all():
     assert further_answers(((2.0, 4.0),) * 3, 7) == (3, 2, 2) and further_answers(posteriors, 0) == (0,) * 4
 
 
-def buffer_of(engine: FakeEngine, verifier: Any, count: int, curriculum: Any = Shuffled()) -> Buffer:  # noqa: B008
+def buffer_of(engine: FakeEngine, verifier: Any, count: int, curriculum: Any = Shuffled()) -> RolloutBuffer:  # noqa: B008
     setting = RolloutSetting(
         engine=engine, verifier=judged_by(verifier), tokenizer=tokenizer(), sampling=sampling(), seed=1
     )
-    return Buffer(NumberedTask(count), curriculum, setting)
+    return RolloutBuffer(NumberedTask(count), curriculum, setting)
 
 
 def test_pilots_share_a_budget():
@@ -274,7 +274,7 @@ def test_pilots_share_a_budget():
 
     method = hora()
     buffer = buffer_of(FakeEngine(lambda request: (4,)), verifier, 4)
-    rollouts = asyncio.run(buffer.take(4, method.group_size, method.strategy, method.filter, 0)).all
+    rollouts = asyncio.run(buffer.take(4, method.group_size, method.strategy, method.filter, 0)).all_rollouts
     sizes = {r.draw.prompt.row["index"]: len(r.samples) for r in rollouts}
     assert sizes == {0: 9, 1: 9, 2: 8, 3: 6}
     batch = compute_advantages(pack(rollouts), method)
@@ -284,7 +284,7 @@ def test_pilots_share_a_budget():
 
 def test_a_round_waits_for_all_its_draws_but_those_that_ended():
     async def run() -> list[dict[int, Any]]:
-        draws = Round([5, 3, 8])
+        draws = SamplingRound([5, 3, 8])
         results = []
 
         async def first(draw: int, *values: Any) -> None:
@@ -305,7 +305,7 @@ def test_a_round_waits_for_all_its_draws_but_those_that_ended():
 def test_a_draw_alone_shares_with_itself():
     engine = FakeEngine(lambda request: (7,))
     draw = Draw(0, Prompt("p", (5,)), 6)
-    rollout = asyncio.run(Pilots()(draw, sampler_of(engine, draw)))
+    rollout = asyncio.run(PilotAllocation()(draw, sampler_of(engine, draw)))
     assert len(rollout.samples) == 6
     with pytest.raises(ValueError, match="group_size = 5 or more"):
         hora(group_size=4)
@@ -336,7 +336,7 @@ FOUND = GroupStatistics(
     pass_rate=0.5,
     correct_lengths=tuple(n for n, x in zip(LENGTHS, CORRECT) if x),
     correct_texts=("the circle and a chord", "a circle"),
-    other_texts=("a chord", "a triangle"),
+    incorrect_texts=("a chord", "a triangle"),
 )
 
 
@@ -356,10 +356,10 @@ def test_agreement(rate: int | None, length: int | None, score: float):
 
 def test_agreement_with_a_group_without_correct_answers():
     none = GroupStatistics(0.0, (), (), ("x",))
-    assert agreement(Prediction(0, 10), none, "").subscores == {"length": 0.0, "rate": 1.0, "notions": 0.0}
-    ungraded = agreement(Prediction(0, 10), GroupStatistics.of([]), "")
+    assert agreement(ParsedPrediction(0, 10), none, "").subscores == {"length": 0.0, "rate": 1.0, "notions": 0.0}
+    ungraded = agreement(ParsedPrediction(0, 10), GroupStatistics.of([]), "")
     assert ungraded.outcome is Outcome.unverifiable and ungraded.cause
-    assert agreement(Prediction(4, 1500), FOUND, "").subscores["length"] == 0, "strictly inside"
+    assert agreement(ParsedPrediction(4, 1500), FOUND, "").subscores["length"] == 0, "strictly inside"
 
 
 HOSTILE = (
@@ -370,14 +370,14 @@ HOSTILE = (
 
 @pytest.mark.parametrize("text", HOSTILE, ids=range(len(HOSTILE)))
 def test_hostile_predictions_say_nothing(text: str):
-    assert predicted(text) == Prediction() and corrected(text, FOUND) == ""
+    assert predicted(text) == ParsedPrediction() and corrected(text, FOUND) == ""
     assert agreement(predicted(text), FOUND, "").score == 0
 
 
 def test_corrected_predictions_have_the_true_numbers():
     assert corrected("7;3", FOUND) == "4;1075"
     text = corrected('a {"x": 1} b {"pass_rate": 7, "math_notion": ["chord"]} c', FOUND)
-    assert predicted(text) == Prediction(4, 1075, ("chord",)) and text.startswith('a {"x": 1} b {')
+    assert predicted(text) == ParsedPrediction(4, 1075, ("chord",)) and text.startswith('a {"x": 1} b {')
     assert corrected("7;3", GroupStatistics(0.0, (), (), ())) == "", "no length of a correct answer"
 
 
@@ -426,7 +426,7 @@ def test_long_answers_end_at_the_predicted_length():
 def test_experts_are_learned_as_text():
     rollout, _ = predicting("4;2", MetaPredictions(2, prompt_template="{problem}{problem}", min_expert_agreement=0.2))
     assert "expert" not in {s.role for s in rollout.samples}, "no notion is right"
-    assert "expert" in masa(expert=0.2).trained_roles and "expert" not in masa().trained_roles
+    assert "expert" in masa(min_expert_agreement=0.2).trained_roles and "expert" not in masa().trained_roles
 
 
 def test_the_prediction_with_the_best_notions_is_learned_with_the_true_numbers():
@@ -452,7 +452,7 @@ def test_the_prediction_with_the_best_notions_is_learned_with_the_true_numbers()
     expert = rollout.samples[-1]
     assert (expert.role, set(expert.origin), expert.context[-1:]) == ("expert", {WRITTEN}, MARK)
     length = len(vocabulary.encode("a chord"))
-    assert predicted(expert.text) == Prediction(8, length, ("chord",))
+    assert predicted(expert.text) == ParsedPrediction(8, length, ("chord",))
 
     long = FakeEngine(lambda request: vocabulary.encode(said if request.context[-1:] == MARK else "a long chord"))
     for limit, roles in ((len(said) + 2, {"expert"}), (len(said) + 1, set())):  # the true length has one digit more
@@ -462,7 +462,7 @@ def test_the_prediction_with_the_best_notions_is_learned_with_the_true_numbers()
 
 
 def test_a_prediction_has_a_bounded_number_of_notions():
-    assert len(predicted(json.dumps({"pass_rate": 1, "math_notion": ["x"] * 10_000})).notions) == 64
+    assert len(predicted(json.dumps({"pass_rate": 1, "math_notion": ["x"] * 10_000})).predicted_notions) == 64
 
 
 # Selective Rollout
@@ -483,7 +483,7 @@ def talking(turns: Callable[[int, int], str], strategy: EarlyStoppingTurns) -> t
     vocabulary = tokenizer()
 
     def script(request: GenerationRequest) -> Ids:
-        done = request.context[len(request.context) - request.position :].count(0)
+        done = request.context[len(request.context) - request.generated_count :].count(0)
         return (*vocabulary.encode(turns(request.stream[0], done)), 0)
 
     engine, draw = FakeEngine(script), Draw(0, Prompt("p", (3, 1, 4)), 3)
@@ -496,7 +496,7 @@ def talking(turns: Callable[[int, int], str], strategy: EarlyStoppingTurns) -> t
 def test_alike_conversations_are_stopped():
     """Two turns are equal, the third would differ: no conversation goes on, and none is trained."""
     rollout, engine = talking(
-        lambda sample, turn: f"{turn + sample * (turn > 1)}", EarlyStoppingTurns(max_turns=6, gate_after_turns=2)
+        lambda sample, turn: f"{turn + sample * (turn > 1)}", EarlyStoppingTurns(max_turns=6, compare_after_turns=2)
     )
     assert len(engine.requests) == 6 and rollout.cause == "alike" and rollout.selected == (False,) * 3
     assert {(len(s.turns), s.finish, s.verdict) for s in rollout.samples} == {(2, Finish.cut, None)}
@@ -508,23 +508,24 @@ def test_alike_conversations_are_stopped():
 def test_other_conversations_go_on():
     different = lambda sample, turn: f"{turn + sample}"  # noqa: E731
     for turns, strategy in (
-        (different, EarlyStoppingTurns(max_turns=6, gate_after_turns=2)),
-        (lambda sample, turn: "7", EarlyStoppingTurns(max_turns=6, gate_after_turns=2, min_difference=0.0)),
+        (different, EarlyStoppingTurns(max_turns=6, compare_after_turns=2)),
+        (lambda sample, turn: "7", EarlyStoppingTurns(max_turns=6, compare_after_turns=2, min_action_difference=0.0)),
     ):
         rollout, engine = talking(turns, strategy)
         assert len(engine.requests) == 12 and rollout.selected is None
         assert all(len(s.turns) == 4 and s.verdict for s in rollout.samples)
-    plain, _ = talking(different, EarlyStoppingTurns(max_turns=6, gate_after_turns=5))
+    plain, _ = talking(different, EarlyStoppingTurns(max_turns=6, compare_after_turns=5))
     assert [s.tokens for s in plain.samples] == [
         s.tokens for s in talking(different, EarlyStoppingTurns(6, 2))[0].samples
     ]
     with pytest.raises(ValueError, match="1 <= gate_after_turns < max_turns"):
-        EarlyStoppingTurns(max_turns=4, gate_after_turns=4)
+        EarlyStoppingTurns(max_turns=4, compare_after_turns=4)
 
 
 def test_actions_begin_after_the_marker():
     rollout, _ = talking(
-        lambda sample, turn: f"{sample}={turn}", EarlyStoppingTurns(max_turns=6, gate_after_turns=3, min_difference=0.0)
+        lambda sample, turn: f"{sample}={turn}",
+        EarlyStoppingTurns(max_turns=6, compare_after_turns=3, min_action_difference=0.0),
     )
     assert actions(rollout.samples[1]) == ["1=0", "1=1", "1=2", "1=3"]
     assert actions(rollout.samples[1], "=") == ["0", "1", "2", "3"]
@@ -603,7 +604,7 @@ def test_drift_of_the_last_answer():
     for temperature, drift in ((1.0, 1.0), (2.0, 1 / 3)):
         engine = FakeEngine(lambda request: (7,))
         sampler = sampler_of(engine, draw, sampling=sampling(temperature=temperature))
-        (answer,) = asyncio.run(TrackedAnswers()(draw, sampler)).samples
+        (answer,) = asyncio.run(TrackedBaseline()(draw, sampler)).samples
         assert answer.verdict and answer.verdict.subscores == pytest.approx({"baseline": 0.25, "drift": drift})
 
 
@@ -613,7 +614,9 @@ def test_a_first_draw_estimates_its_rate_from_initial_answers():
 
     method = spo(initial=3)
     buffer = buffer_of(FakeEngine(lambda request: (7, 7)), first, 1, curriculum=method.curriculum)
-    rollout, again = (asyncio.run(buffer.take(1, 1, method.strategy, method.filter, 0)).all[0] for _ in range(2))
+    rollout, again = (
+        asyncio.run(buffer.take(1, 1, method.strategy, method.filter, 0)).all_rollouts[0] for _ in range(2)
+    )
     assert [s.role for s in rollout.samples] == ["answer", "initial", "initial", "initial"]
     answer = rollout.samples[0]
     assert answer.verdict and answer.verdict.subscores == {"baseline": 2.5 / 4, "drift": 0.0}

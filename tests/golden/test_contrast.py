@@ -26,18 +26,18 @@ from groupwise.data import (
     rollout_of,
 )
 from groupwise.methods import (
-    AddCalibration,
-    Anchored,
+    AddBrierScore,
+    WithSolutionAnchor,
     BinaryClassification,
     ChecksReward,
-    Distinct,
+    DistinctFromOtherOutcome,
     EarlyTokenCredit,
     HasView,
     LabelContrast,
     PositiveOnly,
     RatioRegression,
-    ReasoningCues,
-    RecentRewards,
+    CorrectPrefixCues,
+    RecentMeanScores,
     RewardLevels,
     SiblingView,
     TeacherCertainty,
@@ -52,7 +52,7 @@ from groupwise.objective import (
     Distillation,
     GatedSurrogate,
     Objective,
-    Preference,
+    PairwisePreference,
     ShapedLikelihood,
     group_token_mean,
     pair_mean,
@@ -81,7 +81,7 @@ S, R = [0.2, -0.1, 0.3, -0.4], [1.0, 0, 0, 1]
     ("surrogate", "aggregate", "value"),
     [
         (LabelContrast(), group_token_mean, 2.652132),
-        (LabelContrast(form="product"), group_token_mean, 2.157274),
+        (LabelContrast(loss_form="product"), group_token_mean, 2.157274),
         (BinaryClassification(), mixed_mean, 0.829936),
     ],
     ids=["real", "real, product", "real, binary"],
@@ -142,7 +142,7 @@ def test_preference_example():
     batch = answers([0.0] * 4, [-1.0, -2, -2, -4])
     reference = batch.logp.detach() - f64([0.05, -0.02, 0.01, -0.04])
     batch = batch.having(measures={Logp("reference"): reference}, reward=f64([-1.0, -2, -2, -4]))
-    preference = Preference(0.1, 2.5, best_reward=-1.0, token_reduction="mean")
+    preference = PairwisePreference(0.1, 2.5, best_reward=-1.0, token_reduction="mean")
     j, slope = j_and_slope(Objective(surrogate=preference, aggregate=pair_mean), batch)
     assert -j == pytest.approx(0.687471, abs=1e-6)
     assert slope[0] > 0 > slope[3]
@@ -164,7 +164,7 @@ def test_dpo_is_a_preference():
         logp=f64([-40.0, -55]).requires_grad_(), logp_old=f64([-40.0, -55]), reward=batch.verdict_score
     )
     batch = batch.having(measures={Logp("reference"): f64([-42.0, -50])}, advantage=f64([0.0, 0]))
-    j, _ = j_and_slope(Objective(surrogate=Preference(), aggregate=pair_mean), batch)
+    j, _ = j_and_slope(Objective(surrogate=PairwisePreference(), aggregate=pair_mean), batch)
     assert -j == pytest.approx(0.403186, abs=1e-6)
 
 
@@ -203,14 +203,14 @@ def test_checks_of_answers():
 
 def test_a_step_without_pairs_has_no_gain():
     batch = answers(S, [1.0] * 4).having(measures={Logp("reference"): f64([-1.0] * 4)})
-    assert j_and_slope(Objective(surrogate=Preference(), aggregate=pair_mean), batch) == (0.0, [0.0] * 4)
+    assert j_and_slope(Objective(surrogate=PairwisePreference(), aggregate=pair_mean), batch) == (0.0, [0.0] * 4)
 
 
 def test_distinct_answers():
     batch = pack([rollout_of([1.0, 1, 1, 0], subscores={"style": [0.9, 0.55, 0.8, 0.5]})])
-    assert Distinct("style")(batch).tolist() == [True, False, True, True]
-    assert Distinct("style", 0.0)(batch).all()
-    assert not Distinct("style", 1.1)(batch).any()
+    assert DistinctFromOtherOutcome("style")(batch).tolist() == [True, False, True, True]
+    assert DistinctFromOtherOutcome("style", 0.0)(batch).all()
+    assert not DistinctFromOtherOutcome("style", 1.1)(batch).any()
 
 
 def test_shaped_likelihood():
@@ -230,20 +230,24 @@ async def sevens(prompt: Prompt, sample: Sample) -> Verdict:
 def test_an_anchor_joins_a_hard_group():
     engine, row = FakeEngine(lambda request: (4,)), {"solution": tokenizer().decode_with_ends((7,))[0]}
     draw = Draw(0, Prompt("p", (5,), row=row), 2)
-    rollout = asyncio.run(Anchored()(draw, sampler_of(engine, draw, verifier=sevens)))
+    rollout = asyncio.run(WithSolutionAnchor()(draw, sampler_of(engine, draw, verifier=sevens)))
     assert [s.verdict.outcome for s in rollout.samples] == [Outcome.wrong, Outcome.wrong, Outcome.correct]
     assert set(rollout.samples[2].origin) == {WRITTEN}
     batch = pack([rollout])
     a = Standardised(ddof=0, eps=0.0)(batch.verdict_score, batch)
     assert a.tolist() == pytest.approx([-0.707107, -0.707107, 1.414214], abs=1e-6)
-    assert Distinct("style", 5.0)(batch).tolist() == [True, True, True], "a written answer keeps the others"
+    assert DistinctFromOtherOutcome("style", 5.0)(batch).tolist() == [True, True, True], (
+        "a written answer keeps the others"
+    )
     easy = FakeEngine(lambda request: (7,))
-    assert len(asyncio.run(Anchored()(draw, sampler_of(easy, draw, verifier=sevens))).samples) == 2
+    assert len(asyncio.run(WithSolutionAnchor()(draw, sampler_of(easy, draw, verifier=sevens))).samples) == 2
 
 
 def test_a_row_without_a_solution_has_no_anchor():
     draw = Draw(0, Prompt("p", (5,), row={"answer": 7}), 1)
-    rollout = asyncio.run(Anchored()(draw, sampler_of(FakeEngine(lambda request: (4,)), draw, verifier=sevens)))
+    rollout = asyncio.run(
+        WithSolutionAnchor()(draw, sampler_of(FakeEngine(lambda request: (4,)), draw, verifier=sevens))
+    )
     assert [s.tokens for s in rollout.samples] == [(4,)]
 
 
@@ -304,7 +308,7 @@ def test_srpo_routes():
 
 def test_distillation_is_minus_the_divergence():
     step = routed_step()
-    gain = Distillation(view="sibling")(step)
+    gain = Distillation(teacher_view="sibling")(step)
     assert gain.tolist() == pytest.approx([0, 0, -0.063288, -0.005059])
 
 
@@ -319,11 +323,11 @@ def test_teacher_gap_example():
     assert TeacherGap()(batch.verdict_score, batch).tolist() == pytest.approx(
         [0.336472, -0.405465, -0.693147], abs=1e-6
     )
-    vopd = TeacherGap(use_baseline=True)(batch.verdict_score, batch)
+    vopd = TeacherGap(use_kl_baseline=True)(batch.verdict_score, batch)
     assert vopd.tolist() == pytest.approx([0.428505, -0.313432, -0.601114], abs=1e-6)
     assert float((f64(student) * vopd).sum()) == pytest.approx(0, abs=1e-12), "its mean under the student is 0"
     with pytest.raises(ValueError, match="discount"):
-        TeacherGap(discount=0.9, use_baseline=True)
+        TeacherGap(discount=0.9, use_kl_baseline=True)
 
 
 def test_early_tokens_weigh_most():
@@ -370,7 +374,7 @@ def test_refine_table():
     batch = pack([rollout_of([row[0] for row in rows], subscores=parts)])
     reward = batch.verdict_score
     structure, references = AddSubscore("structure", 0.25), AddSubscore("references", 0.25)
-    for part in (Correctness(0.25), structure, references, AddCalibration("confidence")):
+    for part in (Correctness(0.25), structure, references, AddBrierScore("confidence")):
         reward = part(reward, batch)
     assert reward.tolist() == pytest.approx([0.9975, 0.854167, 0.74, 0.5475], abs=1e-6)
     a = Standardised(eps=1e-4)(reward, batch)
@@ -384,7 +388,7 @@ def cued_rollout(usual: float | None, wrong: float = 0.0) -> Rollout:
 
     draw = Draw(0, Prompt("p", (5,), text="5"), 3, metadata={} if usual is None else {"mean": usual})
     engine = FakeEngine(lambda request: two_of_three(request) if request.position == 0 else (7,))
-    return asyncio.run(ReasoningCues(1.0)(draw, sampler_of(engine, draw, verifier=scored)))
+    return asyncio.run(CorrectPrefixCues(1.0)(draw, sampler_of(engine, draw, verifier=scored)))
 
 
 def test_cue_of_a_hard_prompt():
@@ -404,7 +408,7 @@ def test_a_cue_where_usual_rewards_are_not_positive(usual: float, wrong: float):
 
 
 def test_recent_rewards_are_the_last_rounds():
-    part = RecentRewards(window=2)
+    part = RecentMeanScores(window_rounds=2)
     state, draws = part.draw(part.init(NumberedTask(4), 0), NumberedTask(4), 2, 3)
     assert [d.metadata for d in draws] == [{}, {}]
     for scores in ([0.0, 0.0], [1.0, 0.0], [1.0, 1.0]):
@@ -421,7 +425,9 @@ def test_recent_rewards_are_the_last_rounds():
 def test_finished_samples_stay_finished():
     """The written solution ends as an answer does, so verifiers see a whole answer."""
     draw = Draw(0, Prompt("p", (5,), row={"solution": "7"}), 1)
-    rollout = asyncio.run(Anchored()(draw, sampler_of(FakeEngine(lambda request: (4,)), draw, verifier=sevens)))
+    rollout = asyncio.run(
+        WithSolutionAnchor()(draw, sampler_of(FakeEngine(lambda request: (4,)), draw, verifier=sevens))
+    )
     assert rollout.samples[-1].finish is Finish.stop
 
 

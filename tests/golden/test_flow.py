@@ -23,17 +23,17 @@ from groupwise.data import (
     pack,
     rollout_of,
 )
-from groupwise.methods import Method, Optimality, diffusion_nft, flow_grpo, grpo_guard
+from groupwise.methods import Method, OptimalityProbability, diffusion_nft, flow_grpo, grpo_guard
 from groupwise.models import (
-    CPSNoise,
-    DanceNoise,
-    Denoise,
-    FlowNoise,
-    ImplicitError,
+    CoefficientsPreservingNoise,
+    DanceGrpoNoise,
+    DenoisingSettings,
+    FlowGrpoNoise,
+    ForwardProcessLoss,
     IntegratedNoise,
-    Noise,
+    DenoisingNoise,
     StepKL,
-    VelocityGap,
+    VelocityDifference,
     encode_action,
     log_density,
 )
@@ -44,12 +44,12 @@ from tests.golden.flow_groups import FIRST, STEPS, compare_whole_path, f64, made
 X, V, E = [1.0, -0.5], [0.8, -0.2], [0.3, -1.2]
 
 
-def at(noise: Noise, velocity: list[float], now: float = 0.6, then: float = 0.5) -> tuple[Tensor, Tensor]:
+def at(noise: DenoisingNoise, velocity: list[float], now: float = 0.6, then: float = 0.5) -> tuple[Tensor, Tensor]:
     return noise(f64([X]), f64([velocity]), f64([now]), f64([then]))
 
 
 def test_worked_numbers_of_a_step() -> None:
-    mean, std = at(FlowNoise(0.7), V)
+    mean, std = at(FlowGrpoNoise(0.7), V)
     near(mean, [0.839150, -0.444475])
     near(std, 0.271109)
     near(std / math.sqrt(0.1), 0.857321)
@@ -57,7 +57,7 @@ def test_worked_numbers_of_a_step() -> None:
     near(after, [0.920483, -0.769806])
     old = log_density(after, mean, std)
     near(old, 0.003796)
-    moved, _ = at(FlowNoise(0.7), [0.85, -0.18])
+    moved, _ = at(FlowGrpoNoise(0.7), [0.85, -0.18])
     near(moved, [0.832925, -0.446965])
     new = log_density(after, moved, std)
     near(new, 0.005710)
@@ -66,16 +66,16 @@ def test_worked_numbers_of_a_step() -> None:
     score = -(f64([X]) + 0.4 * f64([V])) / 0.6
     near(score, [-2.2, 0.966667])
     near(mean, f64([X]) - 0.1 * f64([V]) + std**2 / 2 * score, 1e-12)
-    near(at(FlowNoise(0.0), V)[0], [0.92, -0.48], 1e-12)
-    near(at(FlowNoise(0.0), V)[1], 0.0, 0)
+    near(at(FlowGrpoNoise(0.0), V)[0], [0.92, -0.48], 1e-12)
+    near(at(FlowGrpoNoise(0.0), V)[1], 0.0, 0)
 
 
 def test_worked_numbers_of_the_other_noise_laws() -> None:
-    mean, std = at(CPSNoise(0.7), V)
+    mean, std = at(CoefficientsPreservingNoise(0.7), V)
     near(std, 0.445503)
     near(mean, [0.559634, -0.321657])
     near(mean, papers.cps_step(np.array(X), np.array(V), 0.6, 0.5, 0.7)[0], 1e-12)
-    mean, std = at(DanceNoise(0.3), V)
+    mean, std = at(DanceGrpoNoise(0.3), V)
     near(std, 0.094868)
     near(mean, [0.910100, -0.475650])
     for m, expected in ((1, 1.053827), (4, -4.683674)):
@@ -137,7 +137,7 @@ class Fixed(nn.Module):
 
 @pytest.mark.parametrize(("beta", "errors", "loss"), [(1.0, (0.06, 0.18), 0.48), (0.1, (0.114, 0.126), 5.88)])
 def test_worked_loss_of_diffusion_nft(beta: float, errors: tuple[float, float], loss: float) -> None:
-    denoise = Denoise(steps=5)  # the time of step 2 is 0.6
+    denoise = DenoisingSettings(steps=5)  # the time of step 2 is 0.6
     new, old = (policy_of(Fixed(v), denoise) for v in ([-0.4, 1.1], [-0.3, 1.0]))
     action = encode_action(np.array([0.5, 0.2], np.float32), np.array([1, -1], np.float32))
     sample = Sample(
@@ -145,12 +145,12 @@ def test_worked_loss_of_diffusion_nft(beta: float, errors: tuple[float, float], 
         finish=Finish.stop, verdict=Verdict(Outcome.correct),
     )  # fmt: skip
     batch = pack([Rollout(Draw(0, Prompt("p", (FIRST,)), 1), (sample,))])
-    near(Optimality(5.0)(f64([2.0]), batch), 0.7)
+    near(OptimalityProbability(5.0)(f64([2.0]), batch), 0.7)
     surrogate = diffusion_nft(beta=beta).objective.surrogate
-    wanted = [Logp("policy"), VelocityGap("reference"), *sorted(needs(surrogate), key=repr)]
+    wanted = [Logp("policy"), VelocityDifference("reference"), *sorted(needs(surrogate), key=repr)]
     numbers = new.measure(batch, wanted, {"old": old, "reference": old})
-    near([numbers[ImplicitError(b)].item() for b in (beta, -beta)], errors)  # the action is float32
-    near(numbers[VelocityGap("reference")], 0.01, 1e-9)
+    near([numbers[ForwardProcessLoss(b)].item() for b in (beta, -beta)], errors)  # the action is float32
+    near(numbers[VelocityDifference("reference")], 0.01, 1e-9)
     near(-surrogate(batch.having(advantage=f64([0.7]), measures=numbers)), loss, 1e-5)
 
 

@@ -12,9 +12,9 @@ import torch
 from groupwise.advantages import Standardised
 from groupwise.data import Batch, Draw, Logp, Outcome, Prompt, Rollout, Sample, Sampling, Verdict, Verifier, pack
 from groupwise.engines.steps.denoising import DenoisingEngine
-from groupwise.methods import Branching, Method, ScheduleInput, branch_grpo
+from groupwise.methods import BranchingTree, Method, ScheduleInput, branch_grpo
 from groupwise.methods.flow.branch_grpo import TreeNode
-from groupwise.models import DanceNoise, Denoise, decode_action, log_density, normals
+from groupwise.models import DanceGrpoNoise, DenoisingSettings, decode_action, log_density, normals
 from groupwise.models.philox import lineage
 from groupwise.training.loop import compute_advantages
 from tests.golden import papers_flow as papers
@@ -25,7 +25,7 @@ RANDOM = np.random.default_rng(5)
 FIELD = papers.Field(RANDOM.normal(size=(SIZE, SIZE)), RANDOM.normal(size=SIZE), RANDOM.normal(size=(WORDS, SIZE)))
 
 
-def grown(strategy: Branching, n: int, scores: Any, steps: int = 20) -> Rollout:
+def grown(strategy: BranchingTree, n: int, scores: Any, steps: int = 20) -> Rollout:
     """A tree of the linear field, whose leaves have these scores in order; None is unverifiable."""
     numbers = iter(scores)
 
@@ -36,8 +36,10 @@ def grown(strategy: Branching, n: int, scores: Any, steps: int = 20) -> Rollout:
     return sampled(strategy, n, graded, steps)
 
 
-def sampled(strategy: Branching, n: int, verifier: Verifier, steps: int) -> Rollout:
-    engine = DenoisingEngine(policy_of(LinearField(FIELD), Denoise(noise=DanceNoise(0.3), steps=steps)), seed=0)
+def sampled(strategy: BranchingTree, n: int, verifier: Verifier, steps: int) -> Rollout:
+    engine = DenoisingEngine(
+        policy_of(LinearField(FIELD), DenoisingSettings(noise=DanceGrpoNoise(0.3), steps=steps)), seed=0
+    )
     draw = Draw(3, Prompt("p", (FIRST + 1,)), n)
     sampler = sampler_of(engine, draw, verifier=verifier, sampling=Sampling(max_tokens=steps))
     return asyncio.run(strategy(draw, sampler))
@@ -56,7 +58,7 @@ def by_depth(batch: Batch, numbers: torch.Tensor) -> list[list[float]]:
 
 def test_worked_tree() -> None:
     """Two splits: scores fused as means, and advantages by depth."""
-    batch = tree(grown(Branching(splits=(0, 10)), 4, [0.9, 0.5, 0.4, 0.2]))
+    batch = tree(grown(BranchingTree(split_steps=(0, 10)), 4, [0.9, 0.5, 0.4, 0.2]))
     scores = by_depth(batch, batch.verdict_score)
     near(scores[0], [0.7, 0.3])
     near(scores[1], [0.9, 0.5, 0.4, 0.2])
@@ -74,14 +76,14 @@ def test_worked_fusion_by_path_probabilities() -> None:
         return TreeNode(sample.with_verdict(Verdict(Outcome.scored, score)), 0, 1)
 
     children = [child(-1.0, 0.9), child(-1.5, 0.5)]
-    near(Branching(fusion="path")._fused(children).value, 0.748984)
-    near(Branching()._fused(children).value, 0.7)
-    near(Branching(fusion="path")._fused([child(-1.0, 0.9), child(-1.0, 0.5)]).value, 0.7)
+    near(BranchingTree(score_fusion="path")._fused(children).value, 0.748984)
+    near(BranchingTree()._fused(children).value, 0.7)
+    near(BranchingTree(score_fusion="path")._fused([child(-1.0, 0.9), child(-1.0, 0.5)]).value, 0.7)
 
 
 def test_a_tree_of_16_answers_takes_218_steps_instead_of_320() -> None:
     """2 * 3 + 4 * 3 + 8 * 3 + 16 * 11 steps; the last of each of the 16 answers has no noise and is not trained."""
-    rollout = grown(Branching(), 16, (i % 7 / 7 for i in count()))
+    rollout = grown(BranchingTree(), 16, (i % 7 / 7 for i in count()))
     assert sum(len(s.tokens) for s in rollout.samples) == 218 == 2 * 3 + 4 * 3 + 8 * 3 + 16 * 11
     assert len([s for s in rollout.samples if s.role == "answer"]) == 16
     batch = tree(rollout)
@@ -96,7 +98,7 @@ def test_a_tree_of_16_answers_takes_218_steps_instead_of_320() -> None:
 
 def test_one_split_into_all_answers_is_a_plain_group() -> None:
     rewards = [0.1, 0.7, 0.2, 0.9, 0.4]
-    rollout = grown(Branching(splits=(0,)), 5, rewards, steps=4)
+    rollout = grown(BranchingTree(split_steps=(0,)), 5, rewards, steps=4)
     assert [s.tokens for s in rollout.samples] == [(0, 1, 2, 3)] * 5
     first = [decode_action(s.actions[0]) for s in rollout.samples]
     assert all(np.array_equal(x[0], first[0][0]) for x in first) and len({x[1].tobytes() for x in first}) == 5
@@ -107,7 +109,7 @@ def test_one_split_into_all_answers_is_a_plain_group() -> None:
 @pytest.mark.parametrize(("n", "leaves"), [(4, [2, 2]), (6, [3, 3]), (1, []), (16, [8, 8])])
 def test_a_group_of_any_size_is_a_tree(n: int, leaves: list[int]) -> None:
     """Every branch has the mean score of its leaves, also where its children have unequally many."""
-    samples = grown(Branching(), n, (i**2 for i in count()), steps=12).samples
+    samples = grown(BranchingTree(), n, (i**2 for i in count()), steps=12).samples
     assert sum(s.role == "answer" for s in samples) == n
 
     def below(i: int) -> list[float]:
@@ -120,7 +122,7 @@ def test_a_group_of_any_size_is_a_tree(n: int, leaves: list[int]) -> None:
 
 
 def test_noise_is_larger_at_splits_and_log_probs_are_the_policys() -> None:
-    rollout = grown(Branching(splits=(1, 2)), 4, [0, 1, 0, 1], steps=5)
+    rollout = grown(BranchingTree(split_steps=(1, 2)), 4, [0, 1, 0, 1], steps=5)
     std, seen = 0.3 * np.sqrt(1 / 5), set[int]()
     for sample in rollout.samples:
         for i, step in enumerate(sample.tokens[: 4 - sample.tokens[0]]):
@@ -130,14 +132,14 @@ def test_noise_is_larger_at_splits_and_log_probs_are_the_policys() -> None:
             near(after - mean, wide * std * noise, 1e-6)
             seen.add(wide)
     assert seen == {1, 4}
-    batch, policy = tree(rollout), policy_of(LinearField(FIELD), Denoise(noise=DanceNoise(0.3), steps=5))
+    batch, policy = tree(rollout), policy_of(LinearField(FIELD), DenoisingSettings(noise=DanceGrpoNoise(0.3), steps=5))
     near(policy.measure(batch, [Logp("policy")], {})[Logp("policy")], batch.logp_engine, 1e-5)
     mean, eps = f64([[0.910100, -0.475650]]), f64([[0.3, -1.2]])
     near(log_density(mean + 4 * 0.094868 * eps, mean, f64([0.094868])), -4.683674, 1e-5)
 
 
 def test_an_answer_without_a_verdict_counts_for_no_branch() -> None:
-    samples = grown(Branching(splits=(0, 2)), 4, [None, 0.5, None, None], steps=4).samples
+    samples = grown(BranchingTree(split_steps=(0, 2)), 4, [None, 0.5, None, None], steps=4).samples
     verdicts = [s.verdict for s in samples[:2] if s.verdict]
     assert verdicts[0].value == 0.5 and verdicts[1].outcome is Outcome.unverifiable
 
@@ -147,7 +149,7 @@ def test_an_answer_without_a_verdict_counts_for_no_branch() -> None:
 )
 def test_a_tree_that_cannot_be(changes: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="needs splits"):
-        Branching(**changes)
+        BranchingTree(**changes)
 
 
 # The whole path
@@ -192,11 +194,11 @@ def test_whole_path(pruned: bool) -> None:
     """Loss, and its gradient by the weights of the velocity; with depth pruning at iteration 35, of depths 14 to 17."""
     method: Method = branch_grpo(pruned=pruned).at(ScheduleInput(35, 300, {}))
     rewards = np.random.default_rng(1).random(16)
-    samples = grown(Branching(), 16, rewards.tolist()).samples
+    samples = grown(BranchingTree(), 16, rewards.tolist()).samples
     rng = np.random.default_rng(2)
     for moved in (1e-5, 1e-1):
         new = papers.Field(FIELD.w + moved * rng.normal(size=FIELD.w.shape), FIELD.b, FIELD.c)
-        policies = [policy_of(LinearField(f), method.denoise or Denoise()) for f in (new, FIELD)]
+        policies = [policy_of(LinearField(f), method.denoise or DenoisingSettings()) for f in (new, FIELD)]
         batch = tree(Rollout(Draw(3, Prompt("p", (FIRST + 1,)), 16), samples))
         old, logp = (p.measure(batch, [Logp("policy")], {})[Logp("policy")] for p in reversed(policies))
         step = compute_advantages(batch.having(logp_old=old.detach(), logp=logp), method)
@@ -205,6 +207,6 @@ def test_whole_path(pruned: bool) -> None:
         depths = range(14, 18) if pruned else range(0)
         near(loss, paper_branch_grpo(samples, new, FIELD, 20, depths), 1e-12)
         expected = slope(lambda field: paper_branch_grpo(samples, field, FIELD, 20, depths), new)  # noqa: B023
-        gradient = policies[0].velocity.w.grad
+        gradient = policies[0].velocity_network.w.grad
         assert gradient is not None
         near(gradient, expected, 1e-9)

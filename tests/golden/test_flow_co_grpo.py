@@ -28,8 +28,8 @@ from groupwise.data import (
 from groupwise.engines.steps.unmasking import UnmaskingEngine
 from groupwise.learner import AdamW, Learner
 from groupwise.learner.microbatches import StepPlan
-from groupwise.methods import CoSampled, Method, ScheduleInput, co_grpo
-from groupwise.models import CellCommit, MaskedPolicy, MaskedShape, Unmask, UnmaskingSchedule, decode_masked
+from groupwise.methods import SplitScheduleFromAnswer, Method, ScheduleInput, co_grpo
+from groupwise.models import CellCommit, MaskedPolicy, MaskedShape, UnmaskingSettings, UnmaskingSchedule, decode_masked
 from groupwise.objective import Clip, Objective, token_mean
 from groupwise.rollout import Independent
 from groupwise.training.loop import compute_advantages
@@ -38,7 +38,7 @@ from tests.rollout.fakes import sampler_of
 
 CELLS, SYMBOLS, WORDS, STEPS = 5, 3, 2, 3
 SHAPE = MaskedShape(
-    vocabulary=64 + 1 + 2 * SYMBOLS + WORDS, layers=1, cells=CELLS, symbols=SYMBOLS, prompt_vocabulary=WORDS,
+    vocabulary_size=64 + 1 + 2 * SYMBOLS + WORDS, layers=1, cells=CELLS, symbols=SYMBOLS, prompt_vocabulary=WORDS,
     prompt_length=1, width=8, heads=1,
 )  # fmt: skip
 FIRST = SHAPE.first_word
@@ -78,9 +78,9 @@ class Network(nn.Module):
         return torch.stack(rows) if rows else torch.zeros(0, CELLS, SYMBOLS).double() * self.w.sum()
 
 
-def policy_of(table: Table, unmask: Unmask | None = None) -> MaskedPolicy:
+def policy_of(table: Table, unmask: UnmaskingSettings | None = None) -> MaskedPolicy:
     policy = MaskedPolicy(
-        SHAPE, unmask or Unmask(steps=STEPS, knob_std=SPREAD, schedule_lr_factor=SPEED, min_knob_std=FLOOR)
+        SHAPE, unmask or UnmaskingSettings(steps=STEPS, knob_std=SPREAD, schedule_lr_factor=SPEED, min_knob_std=FLOOR)
     ).double()
     policy.predictor = Network(table)  # type: ignore[assignment]
     policy.schedule.mean_change.data = f64(table.mean)  # type: ignore[attr-defined]
@@ -93,7 +93,7 @@ async def by_text(prompt: Prompt, sample: Sample) -> Verdict:
     return Verdict(Outcome.scored, sum(sample.tokens[-CELLS:]) % 7 / 7)
 
 
-def sampled(policy: MaskedPolicy, strategy: CoSampled | Independent, n: int = 6) -> Rollout:
+def sampled(policy: MaskedPolicy, strategy: SplitScheduleFromAnswer | Independent, n: int = 6) -> Rollout:
     draw = Draw(3, Prompt("p", (FIRST + WORD,)), n)
     sampling = Sampling(max_tokens=SHAPE.longest(STEPS))
     engine = UnmaskingEngine(policy, seed=0)
@@ -129,7 +129,7 @@ def test_worked_numbers() -> None:
     near(term(new, old), -1.471353)
 
     def density(mean: float) -> Tensor:
-        schedule = UnmaskingSchedule(Unmask(steps=1, knob_std=0.1, schedule_lr_factor=1.0)).double()
+        schedule = UnmaskingSchedule(UnmaskingSettings(steps=1, knob_std=0.1, schedule_lr_factor=1.0)).double()
         schedule.mean_change.data[0, 0] = mean
         return schedule.log_density(torch.tensor([0]), f64([[0.9, 0.0]]))
 
@@ -146,7 +146,7 @@ def paper(
     a = (scores - scores.mean()) / (scores.std() + 1e-4)
 
     def token(table: Table, action: CellCommit, symbol: int) -> Any:
-        z = table.logits(action.canvas, action.cell) / action.temperature
+        z = table.logits(action.canvas_before, action.cell) / action.draw_temperature
         return z[symbol] - np.log(np.exp(z).sum())
 
     def knobs(table: Table, step: int, values: np.ndarray) -> Any:
@@ -172,7 +172,7 @@ def paper(
                 kl = np.exp(l_ref - l) - 1 - (l_ref - l)
                 terms.append(-gain(np.exp(l - l_old), advantage) + beta * kl)
             else:
-                l, l_old = (knobs(t, action.step, action.values.astype(float)) for t in (new, old))
+                l, l_old = (knobs(t, action.unmasking_step, action.knob_values.astype(float)) for t in (new, old))
                 terms.append(-gain(np.exp(l - l_old), advantage))
         streams[sample.role == "schedule"].append(sum(terms) / len(terms))
     return sum(streams[0]) / n, sum(streams[1]) / n
@@ -199,7 +199,7 @@ def test_whole_path(moved: float) -> None:
     """Loss, and its gradient by all weights: at the policy that sampled, and away from it."""
     old = Table()
     new, ref = Table(moved, old), Table(0.2, old)
-    rollout = sampled(policy_of(old), CoSampled())
+    rollout = sampled(policy_of(old), SplitScheduleFromAnswer())
     policies = [policy_of(t) for t in (new, old, ref)]
     method = co_grpo(steps=STEPS)
     loss = loss_of(method, pack([rollout], roles=method.trained_roles), *policies)
@@ -216,7 +216,7 @@ def test_whole_path(moved: float) -> None:
 def test_no_gradient_between_tokens_and_schedule() -> None:
     """The loss of each stream has the gradient of its own weights, and of no others: to the bit."""
     old = Table()
-    rollout = sampled(policy_of(old), CoSampled())
+    rollout = sampled(policy_of(old), SplitScheduleFromAnswer())
     whole = policy_of(Table(0.1, old))
     method = co_grpo(steps=STEPS)
     loss_of(method, pack([rollout], roles=method.trained_roles), whole, policy_of(old), policy_of(old)).backward()
@@ -232,9 +232,9 @@ def test_no_gradient_between_tokens_and_schedule() -> None:
 
 def test_a_fixed_schedule_is_grpo_on_tokens() -> None:
     """Without spread there are no knobs, and the loss is that of tokens alone; Independent gives the same samples."""
-    fixed = Unmask(steps=STEPS, knob_std=0.0)
+    fixed = UnmaskingSettings(steps=STEPS, knob_std=0.0)
     old, new = Table(), Table(0.2)
-    rollout, plain = (sampled(policy_of(old, fixed), s) for s in (CoSampled(), Independent()))
+    rollout, plain = (sampled(policy_of(old, fixed), s) for s in (SplitScheduleFromAnswer(), Independent()))
     assert [s.actions for s in rollout.samples] == [s.actions for s in plain.samples]
     method = replace(co_grpo(steps=STEPS), unmask=fixed)
     policies = [policy_of(t, fixed) for t in (new, old, old)]
@@ -244,7 +244,7 @@ def test_a_fixed_schedule_is_grpo_on_tokens() -> None:
 
 def test_the_score_of_the_schedule_has_mean_zero() -> None:
     """A constant reward pushes the schedule nowhere on average: E[d log pi] = 0, within five standard errors."""
-    schedule = UnmaskingSchedule(Unmask(steps=2, knob_std=0.4, schedule_lr_factor=1.0)).double()
+    schedule = UnmaskingSchedule(UnmaskingSettings(steps=2, knob_std=0.4, schedule_lr_factor=1.0)).double()
     n = 4000
     generator = torch.Generator().manual_seed(0)
     step = torch.zeros(n, dtype=torch.long)
@@ -261,7 +261,7 @@ def test_the_sign_of_the_advantage_pushes_both_streams() -> None:
     """After one step, commits and knobs of trajectories with A > 0 are likelier, those with A < 0 less likely."""
     old = Table()
     policy = policy_of(old)
-    rollout = sampled(policy, CoSampled())
+    rollout = sampled(policy, SplitScheduleFromAnswer())
     method = co_grpo(steps=STEPS, kl=0.0)
     batch = pack([rollout], roles=method.trained_roles)
     before = policy.measure(batch, [Logp("policy")], {})[Logp("policy")].detach()

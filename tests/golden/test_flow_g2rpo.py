@@ -24,7 +24,7 @@ from groupwise.data import (
 )
 from groupwise.engines.steps.denoising import DenoisingEngine
 from groupwise.methods import OneNoisyStep, g2rpo
-from groupwise.models import Denoise, FlowNoise, decode_action, final_state
+from groupwise.models import DenoisingSettings, FlowGrpoNoise, decode_action, final_state
 from groupwise.training.loop import compute_advantages
 from tests.golden import papers_flow as papers
 from tests.golden.flow_groups import FIRST, SIZE, WORDS, LinearField, near, policy_of, slope
@@ -43,7 +43,9 @@ async def by_state(prompt: Prompt, sample: Sample) -> Verdict:
 
 
 def sampled(strategy: OneNoisyStep, n: int, steps: int, field: papers.Field = FIELD) -> Rollout:
-    engine = DenoisingEngine(policy_of(LinearField(field), Denoise(noise=FlowNoise(0.7), steps=steps)), seed=0)
+    engine = DenoisingEngine(
+        policy_of(LinearField(field), DenoisingSettings(noise=FlowGrpoNoise(0.7), steps=steps)), seed=0
+    )
     draw = Draw(3, Prompt("p", (FIRST + WORD,)), n)
     sampler = sampler_of(engine, draw, verifier=by_state, sampling=Sampling(max_tokens=steps))
     return asyncio.run(strategy(draw, sampler))
@@ -145,7 +147,7 @@ def test_whole_path(moved: float) -> None:
     rollout = sampled(method.strategy, n, steps)  # type: ignore[arg-type]
     rng = np.random.default_rng(3)
     new = papers.Field(FIELD.w + moved * rng.normal(size=FIELD.w.shape), FIELD.b, FIELD.c)
-    policies = [policy_of(LinearField(f), method.denoise or Denoise()) for f in (new, FIELD)]
+    policies = [policy_of(LinearField(f), method.denoise or DenoisingSettings()) for f in (new, FIELD)]
     batch = pack([rollout])
     assert batch.tokens == n * len(ks) and len(batch) == batch.tokens
     old, logp = (p.measure(batch, [Logp("policy")], {})[Logp("policy")] for p in reversed(policies))
@@ -154,13 +156,13 @@ def test_whole_path(moved: float) -> None:
     loss.backward()
     near(loss, paper_g2rpo(rollout, new, FIELD, ks, n, steps), 1e-12)
     expected = slope(lambda field: paper_g2rpo(rollout, field, FIELD, ks, n, steps), new)
-    gradient = policies[0].velocity.w.grad
+    gradient = policies[0].velocity_network.w.grad
     assert gradient is not None
     near(gradient, expected, 1e-10)
 
 
 def test_a_request_continues_strided_steps_to_the_bit() -> None:
-    policy = policy_of(LinearField(FIELD), Denoise(steps=10))
+    policy = policy_of(LinearField(FIELD), DenoisingSettings(steps=10))
     request = GenerationRequest(
         context=(FIRST,), limit=10, draw_id=1, stream=(0,), steps_per_token=3, sampling=Sampling(temperature=0.0)
     )

@@ -10,8 +10,8 @@ from torch import Tensor
 from groupwise.advantages import Standardised
 from groupwise.data import Batch, Logp, pack, rollout_of
 from groupwise.methods import GroupPreference, gdpo_sr
-from groupwise.objective import Objective, Preference, group_mean, pair_mean
-from groupwise.rewards import ContentWeighted
+from groupwise.objective import Objective, PairwisePreference, group_mean, pair_mean
+from groupwise.rewards import TextureWeightedReward
 from tests.golden.f0 import f64
 from tests.golden.flow_groups import compare_whole_path, made_up, near
 
@@ -32,17 +32,17 @@ def loss_of(errors: list[float], reference: list[float], advantage: list[float],
 
 def test_worked_reward_and_advantage() -> None:
     batch = pack([rollout_of([0.0] * 3, subscores=SCORES)])
-    reward = ContentWeighted("psnr", ("maniqa", "musiq"))(batch.verdict_score, batch)
+    reward = TextureWeightedReward("psnr", ("maniqa", "musiq"))(batch.verdict_score, batch)
     near(reward, [0.642857, 0.6875, 0.25])
     near(Standardised(ddof=1, eps=1e-8)(reward, batch), [0.482143, 0.667583, -1.149726])
 
 
 def test_a_smooth_picture_is_judged_by_fidelity_and_equal_scores_are_0() -> None:
     smooth = pack([rollout_of([0.0] * 3, subscores=SCORES | {"texture": [0.0] * 3}), rollout_of([0.0] * 2)])
-    part = ContentWeighted("psnr", ("maniqa", "musiq"))
+    part = TextureWeightedReward("psnr", ("maniqa", "musiq"))
     assert part(smooth.verdict_score, smooth).tolist() == [0.0, 0.5, 1.0, 0.0, 0.0]
     with pytest.raises(ValueError, match="at least one part"):
-        ContentWeighted(quality=())
+        TextureWeightedReward(quality_subscores=())
 
 
 def test_worked_loss() -> None:
@@ -78,7 +78,7 @@ def pair() -> Batch:
 
 def test_two_answers_give_dpo() -> None:
     gradients = []
-    for surrogate, aggregate in ((GroupPreference(0.7), group_mean), (Preference(0.7), pair_mean)):
+    for surrogate, aggregate in ((GroupPreference(0.7), group_mean), (PairwisePreference(0.7), pair_mean)):
         batch = pair()
         objective = Objective(surrogate=surrogate, aggregate=aggregate)
         objective(objective.prepare(batch)).backward()

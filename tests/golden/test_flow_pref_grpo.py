@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from groupwise.advantages import EachStandardised, Standardised
 from groupwise.core import Usage
 from groupwise.data import Batch, Draw, Outcome, Prompt, Rollout, Sample, Sampler, Strategy, Verdict, pack
-from groupwise.methods import HigherScore, PairJudge, PairwiseWins, pref_grpo
+from groupwise.methods import HigherScore, PairJudge, PairwiseWinRates, pref_grpo
 from tests.golden import papers_flow as papers
 from tests.golden.flow_groups import compare_whole_path, made_up, near
 from tests.rollout.fakes import FakeEngine, sampler_of
@@ -41,7 +41,7 @@ def answers(scores: Sequence[float]) -> list[Sample]:
 
 
 def judged(judge: Any, samples: Sequence[Sample]) -> Batch:
-    strategy = PairwiseWins(judge, FromDirectory(samples))
+    strategy = PairwiseWinRates(judge, FromDirectory(samples))
     sampler = sampler_of(FakeEngine(lambda request: ()), DRAW, verdict_deadline=0.2)
     return pack([asyncio.run(strategy(DRAW, sampler))])
 
@@ -76,7 +76,7 @@ def test_the_order_of_scores_decides_and_not_their_size() -> None:
 @given(st.lists(st.floats(-5, 5), min_size=2, max_size=6), st.floats(0, 1), st.randoms(use_true_random=False))
 @settings(max_examples=30, deadline=None)
 def test_wins_add_up_to_the_pairs_and_follow_their_sample(scores: list[float], margin: float, random: Random) -> None:
-    samples, judge = answers(scores), HigherScore(margin=margin)
+    samples, judge = answers(scores), HigherScore(tie_margin=margin)
     rates = wins(judge, samples)
     assert abs(sum(rates) - len(scores) / 2) <= 0.0005 * len(scores) + 1e-9
     order = random.sample(range(len(scores)), len(scores))
@@ -88,7 +88,7 @@ def test_small_differences_are_ties_for_a_judge_with_a_margin() -> None:
     near(Standardised(ddof=1, eps=1e-8)(pack([Rollout(DRAW, tuple(samples))]).verdict_score, pack([
         Rollout(DRAW, tuple(samples))
     ])), [1.22473, -1.22473, 0, 0], 3e-5)  # fmt: skip
-    batch = judged(HigherScore(margin=0.01), samples)
+    batch = judged(HigherScore(tie_margin=0.01), samples)
     assert batch.subscores["wins"].tolist() == [0.5] * 4
     assert not Standardised(ddof=1, eps=1e-8)(batch.subscores["wins"], batch).any()
 
@@ -97,7 +97,7 @@ def test_a_judge_of_a_verdict_part() -> None:
     samples = [s.add_subscores({"look": x}) for s, x in zip(answers([5.0, 1.0, 3.0]), (0.1, 0.2, 0.3))]
     assert wins(HigherScore("look"), samples) == [0.0, 0.5, 1.0]
     with pytest.raises(ValueError, match="margin"):
-        HigherScore(margin=-1.0)
+        HigherScore(tie_margin=-1.0)
     assert isinstance(HigherScore(), PairJudge)
 
 
@@ -126,7 +126,7 @@ def test_pairs_are_of_one_group_of_answers_with_verdicts() -> None:
     broken = second.with_verdict(Verdict(Outcome.unverifiable, cause="no state"))
     samples = [first, broken, replace(third, group=1), replace(fourth, role="hint")]
     rollout = asyncio.run(
-        PairwiseWins(inner_strategy=FromDirectory(samples))(DRAW, sampler_of(FakeEngine(lambda r: ()), DRAW))
+        PairwiseWinRates(inner_strategy=FromDirectory(samples))(DRAW, sampler_of(FakeEngine(lambda r: ()), DRAW))
     )
     parts = [s.verdict.subscores for s in rollout.samples if s.verdict is not None]
     assert parts == [{"wins": 0.0, "unjudged": 0.0}, {}, {"wins": 0.0, "unjudged": 0.0}, {}]
@@ -137,7 +137,7 @@ def test_what_the_strategy_inside_passes_back_stays() -> None:
         async def __call__(self, draw: Draw, sampler: Sampler) -> Rollout:
             return Rollout(replace(draw, metadata={"level": 2}), self.samples, cause="none")
 
-    strategy = PairwiseWins(inner_strategy=Noting(answers([1.0, 2.0])))
+    strategy = PairwiseWinRates(inner_strategy=Noting(answers([1.0, 2.0])))
     rollout = asyncio.run(strategy(DRAW, sampler_of(FakeEngine(lambda r: ()), DRAW)))
     assert rollout.draw.metadata == {"level": 2} and rollout.cause == "none"
 

@@ -8,7 +8,15 @@ import torch
 
 from groupwise.data import Logp, pack, rollout_of
 from groupwise.methods import EqualisedSteps, KLFromOld, sage_grpo_flow
-from groupwise.models import CPSNoise, DanceNoise, FlowNoise, IntegratedNoise, Noise, StepConstant, StepKL
+from groupwise.models import (
+    CoefficientsPreservingNoise,
+    DanceGrpoNoise,
+    FlowGrpoNoise,
+    IntegratedNoise,
+    DenoisingNoise,
+    StepConstantMeasure,
+    StepKL,
+)
 from groupwise.models.flow.policy import sensitivity
 from tests.golden import papers_flow as papers
 from tests.golden.flow_groups import FIRST, LinearField, compare_whole_path, f64, made_up, near, policy_of
@@ -17,7 +25,7 @@ SPANS = ((1.0, 0.95), (0.6, 0.5), (0.2, 0.1), (0.1, 0.0))
 SENSITIVITIES = [0.030078, 0.401939, 1.016595, 1.695300]
 
 
-def sensitivities(noise: Noise, spans: tuple[tuple[float, float], ...] = SPANS) -> torch.Tensor:
+def sensitivities(noise: DenoisingNoise, spans: tuple[tuple[float, float], ...] = SPANS) -> torch.Tensor:
     now, then = f64(spans).unbind(1)
     return sensitivity(noise, torch.ones(len(spans), 3, 2, dtype=torch.float64), now, then)
 
@@ -25,15 +33,19 @@ def sensitivities(noise: Noise, spans: tuple[tuple[float, float], ...] = SPANS) 
 def test_worked_sensitivities() -> None:
     n = sensitivities(IntegratedNoise(1.0))
     near(n, SENSITIVITIES)
-    batch = pack([rollout_of([1.0, 0.0], lengths=[4, 4])]).having(measures={StepConstant("sensitivity"): n.repeat(2)})
+    batch = pack([rollout_of([1.0, 0.0], lengths=[4, 4])]).having(
+        measures={StepConstantMeasure("sensitivity"): n.repeat(2)}
+    )
     scale = EqualisedSteps()(batch)
     near(scale[:4], [23.581025, 1.764612, 0.697689, 0.418373], 2e-5)
     near(scale * n.repeat(2), [0.709267] * 8)
     assert EqualisedSteps()(batch.take([])).shape == (0,)
 
 
-@pytest.mark.parametrize("noise", [FlowNoise(0.7), DanceNoise(0.3), IntegratedNoise(0.9), CPSNoise(0.7)])
-def test_the_sensitivity_is_the_derivative_of_the_mean_over_the_std(noise: Noise) -> None:
+@pytest.mark.parametrize(
+    "noise", [FlowGrpoNoise(0.7), DanceGrpoNoise(0.3), IntegratedNoise(0.9), CoefficientsPreservingNoise(0.7)]
+)
+def test_the_sensitivity_is_the_derivative_of_the_mean_over_the_std(noise: DenoisingNoise) -> None:
     spans = SPANS[:3]
     now, then = f64(spans).unbind(1)
     x, v = torch.randn(2, 3, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(0)).unbind(0)
@@ -42,8 +54,8 @@ def test_the_sensitivity_is_the_derivative_of_the_mean_over_the_std(noise: Noise
 
 
 def test_a_step_without_noise_has_the_sensitivity_1() -> None:
-    assert sensitivities(FlowNoise(0.0)).tolist() == [1.0] * 4
-    assert sensitivities(CPSNoise(0.7))[3] == 1
+    assert sensitivities(FlowGrpoNoise(0.0)).tolist() == [1.0] * 4
+    assert sensitivities(CoefficientsPreservingNoise(0.7))[3] == 1
 
 
 def test_the_kl_from_the_old_policy_is_exact_over_its_samples() -> None:
@@ -65,7 +77,7 @@ def test_after_a_copy_the_distance_to_the_anchor_and_its_gradient_are_0() -> Non
     policy, anchor = (policy_of(LinearField(field), method.denoise) for _ in range(2))
     kl = policy.measure(batch, [Logp("policy"), StepKL("anchor")], {"anchor": anchor})[StepKL("anchor")]
     kl.sum().backward()
-    gradient = policy.velocity.w.grad
+    gradient = policy.velocity_network.w.grad
     assert kl.tolist() == [0.0] * batch.tokens and isinstance(gradient, torch.Tensor) and not torch.any(gradient)
     assert batch.samples[0].context == (FIRST,)
 

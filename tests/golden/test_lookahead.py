@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from groupwise.data import WRITTEN, Finish, Generation, GenerationRequest, Ids, Sample
-from groupwise.methods import Lookahead, ScheduleInput, latr
-from groupwise.methods.sampling.latr import Branch, rouge_l, suffix_match
+from groupwise.methods import LookaheadTree, ScheduleInput, latr
+from groupwise.methods.sampling.latr import TreeBranch, rouge_l, suffix_match
 from groupwise.rollout import Independent
 from groupwise.rollout.strategies.sequence_similarity import edit_distance
 from tests.golden.play import PLAIN, play
@@ -39,21 +39,21 @@ class Lawful(FakeEngine):
         )  # fmt: skip
 
 
-def grown(law: Law, strategy: Lookahead, count: int = 8) -> list[Sample]:
+def grown(law: Law, strategy: LookaheadTree, count: int = 8) -> list[Sample]:
     return asyncio.run(strategy.tree(PLAIN, count, sampler_of(Lawful(law), draw())))
 
 
-def branch(*probabilities: float) -> Branch:
+def branch(*probabilities: float) -> TreeBranch:
     """A branch whose next token is 1, with these probabilities of the tokens 1, 2, ..."""
     top = tuple((i + 1, math.log(p)) for i, p in enumerate(probabilities))
     sample = Sample(context=PLAIN, stream=(0,), tokens=(1,), origin=(0,), logp=(0.0,), top_logprobs=(top,))
-    return Branch(sample)
+    return TreeBranch(sample)
 
 
-COUNTDOWN = Lookahead(
-    min_probability=0.25,
-    max_probability_gap=0.15,
-    check_ages=(5,),
+COUNTDOWN = LookaheadTree(
+    min_fork_probability=0.25,
+    max_fork_probability_gap=0.15,
+    pruning_ages=(5,),
     min_edit_distance=0.4,
     max_suffix_match=1.0,
     max_rouge_l=1.0,
@@ -73,7 +73,7 @@ def test_the_first_choices_are_never_lost():
     """Room for four: three first choices, and the second choice of the first branch."""
     branches = [branch(0.45, 0.35) for _ in range(3)]
     (fork,) = COUNTDOWN.forks(branches, 0, 4 - 3)
-    assert fork.parent is branches[0] and fork.birth == 0
+    assert fork.parent_branch is branches[0] and fork.birth_step == 0
     assert COUNTDOWN.forks(branches, 0, 0) == []
     three = [branch(0.30, 0.28, 0.27) for _ in range(2)]
     ranks = [b.sample.tokens for b in replace(COUNTDOWN, top_k=3).forks(three, 0, 3)]
@@ -104,16 +104,16 @@ def tokens(ids: Ids, **changes: Any) -> Sample:
     ],
     ids=["edit", "far", "age", "rouge", "suffix"],
 )  # fmt: skip
-def test_a_fork_like_its_parent_is_cut_with_its_forks(strategy: Lookahead, fork: Ids, left: int):
-    root = Branch(tokens((7, *A)))
-    child = Branch(tokens((7, *fork)), birth=1, parent=root)
-    grandchild = Branch(tokens((7, *fork[:2], 19, 18, 17)), birth=3, parent=child)
+def test_a_fork_like_its_parent_is_cut_with_its_forks(strategy: LookaheadTree, fork: Ids, left: int):
+    root = TreeBranch(tokens((7, *A)))
+    child = TreeBranch(tokens((7, *fork)), birth_step=1, parent_branch=root)
+    grandchild = TreeBranch(tokens((7, *fork[:2], 19, 18, 17)), birth_step=3, parent_branch=child)
     assert len(strategy.cut([root, child, grandchild], 6)) == left
 
 
 def test_ended_answers_are_not_compared():
-    root = Branch(tokens((7, *A)))
-    ended = Branch(tokens((7, *A), finish=Finish.stop), birth=1, parent=root)
+    root = TreeBranch(tokens((7, *A)))
+    ended = TreeBranch(tokens((7, *A), finish=Finish.stop), birth_step=1, parent_branch=root)
     assert len(COUNTDOWN.cut([root, ended], 6)) == 2
 
 
@@ -126,10 +126,10 @@ def undecided(context: Ids) -> Mapping[int, float]:
     return {first: 0.5, 2 + (first + 5) % 12: 0.4} if t % 4 == 0 else {first: 0.9, 15: 0.05}
 
 
-TREE = Lookahead(
-    min_probability=0.25,
-    max_probability_gap=0.15,
-    check_ages=(2, 3),
+TREE = LookaheadTree(
+    min_fork_probability=0.25,
+    max_fork_probability_gap=0.15,
+    pruning_ages=(2, 3),
     min_edit_distance=0.3,
     max_suffix_match=1.0,
     max_rouge_l=1.0,
@@ -186,4 +186,4 @@ def test_the_share_falls_in_steps():
     assert path == "strategy.tree_fraction"
     assert [schedule(ScheduleInput(i)) for i in (0, 99, 100, 250, 999)] == [1, 1, 0.75, 0.5, 0.25]
     with pytest.raises(ValueError, match="ages"):
-        Lookahead(check_ages=())
+        LookaheadTree(pruning_ages=())

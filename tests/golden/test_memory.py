@@ -26,19 +26,19 @@ from groupwise.data import (
     rollout_of,
 )
 from groupwise.methods import (
-    Drafts,
+    DraftAndRefine,
     FailureBuffer,
-    FreshReplay,
+    FreshnessReplay,
     Method,
     PrefixContinuation,
-    Proposal,
-    Proposing,
+    ProposedProblem,
+    ProposalCollector,
     RecoveryPrompts,
-    Replayed,
+    ReplayStoredAnswer,
     ScheduleInput,
     SumProposalParser,
-    Survey,
-    Synthesised,
+    PromptSurvey,
+    ProposedProblemCurriculum,
     fission_grpo,
     freshness_per,
     rest_rl,
@@ -46,7 +46,7 @@ from groupwise.methods import (
 )
 from groupwise.methods.sampling.freshness_per import stratified
 from groupwise.methods.sampling.syn_grpo import relative
-from groupwise.rollout import Escalate, Independent, Shuffled, Turns
+from groupwise.rollout import HintEscalation, Independent, Shuffled, Turns
 from groupwise.training.loop import compute_advantages
 from tests.golden.play import PLAIN, RIGHT, WRONG, play, text
 from tests.rollout.fakes import NumberedTask
@@ -70,7 +70,7 @@ def scored(draw: Draw, scores: Sequence[float], **changes: Any) -> Rollout:
         ({"strategy": Independent()}, "set strategy=gw.PrefixContinuation()"),
         ({"strategy": Turns()}, "set strategy=gw.PrefixContinuation(inner_strategy=gw.Turns())"),
         ({"max_refills": 0}, "set max_refills=1"),
-        ({"curriculum": FreshReplay(), "strategy": Replayed()}, 'set old_logprobs="engine"'),
+        ({"curriculum": FreshnessReplay(), "strategy": ReplayStoredAnswer()}, 'set old_logprobs="engine"'),
     ],
 )
 def test_a_curriculum_without_its_strategy_is_refused(changes: dict[str, Any], fix: str):
@@ -87,7 +87,7 @@ def test_the_strategy_that_a_curriculum_needs_wraps_any_other():
     curricula = [part for part in parts().values() if getattr(part, "required_strategy", "")]
     assert len(curricula) == 6
     for needed in {part.required_strategy for part in curricula}:
-        inner = Drafts(drafts=2)
+        inner = DraftAndRefine(draft_count=2)
         strategy = parts()[needed](inner_strategy=inner)
         rollout, engine = play(strategy, lambda request: (WRONG,), n=2, metadata={"index": 0, "baseline": 0.5})
         plain, engine_alone = play(inner, lambda request: (WRONG,), n=2)
@@ -100,11 +100,14 @@ def test_a_beginning_continues_in_any_strategy():
     """All answers to the problem continue it, also those to a prompt with a draft or a hint; the drafts do not."""
     metadata = {"prefix": [8, 9]}
     rollout, _ = play(
-        PrefixContinuation(inner_strategy=Drafts(drafts=2)), lambda request: (RIGHT,), n=2, metadata=metadata
+        PrefixContinuation(inner_strategy=DraftAndRefine(draft_count=2)),
+        lambda request: (RIGHT,),
+        n=2,
+        metadata=metadata,
     )
     assert [(s.role, s.tokens) for s in rollout.samples] == [("draft", (RIGHT,))] * 2 + [("answer", (8, 9, RIGHT))] * 2
     rollout, engine = play(
-        PrefixContinuation(inner_strategy=Escalate()), lambda r: (WRONG,), n=2, metadata=metadata, hints=[text(6)]
+        PrefixContinuation(inner_strategy=HintEscalation()), lambda r: (WRONG,), n=2, metadata=metadata, hints=[text(6)]
     )
     assert {r.context for r in engine.requests} == {(*PLAIN, 8, 9), (*PLAIN, 6, *PLAIN, 8, 9)}
     assert [(s.role, s.tokens) for s in rollout.samples] == [("tried", (8, 9, WRONG))] * 2 + [
@@ -195,12 +198,12 @@ def test_fission_rewards():
 
 
 def test_priorities_fall_with_age():
-    part = FreshReplay()
+    part = FreshnessReplay()
     entries = [(1 + 1e-6, 0), (1 + 1e-6, 500), (0.2 + 1e-6, 0), (1e-6, 0)]
     chances, weights = part.weights(entries)
     assert chances == pytest.approx([0.518190, 0.284389, 0.197291, 0.000130], abs=1e-6)
     assert weights == pytest.approx([0.036308, 0.046156, 0.053426, 1.0], abs=1e-6)
-    half, _ = FreshReplay(alpha=1.0, age_scale=500.0).weights([(1.0, 0), (1.0, 500 * 0.6931471805599453)])
+    half, _ = FreshnessReplay(alpha=1.0, age_scale=500.0).weights([(1.0, 0), (1.0, 500 * 0.6931471805599453)])
     assert half[1] / half[0] == pytest.approx(0.5)
     assert replace(part, alpha=0.0).weights(entries) == ([0.25] * 4, [1.0] * 4)
     assert replace(part, beta=0.0).weights(entries)[1] == [1.0] * 4
@@ -214,7 +217,7 @@ def test_stratified_draws():
 
 
 def test_stored_answers_are_drawn_again():
-    part, strategy = FreshReplay(replay_rounds=2, capacity=5), Replayed()
+    part, strategy = FreshnessReplay(replay_rounds=2, capacity=5), ReplayStoredAnswer()
     state = part.init(TASK, 1)
     new: list[Sample] = []
     seen = []
@@ -240,9 +243,9 @@ def test_stored_answers_are_drawn_again():
 
 def test_an_iteration_of_stored_and_new_answers_stores_the_new_ones():
     """A refill can draw stored answers and then new ones in one iteration."""
-    part = FreshReplay(replay_rounds=1)
+    part = FreshnessReplay(replay_rounds=1)
     state, new = part.draw(part.init(TASK, 1), TASK, 2, 1)
-    rollout, _ = play(Replayed(), lambda request: (RIGHT, 3), n=1)
+    rollout, _ = play(ReplayStoredAnswer(), lambda request: (RIGHT, 3), n=1)
     state = part.end_iteration(state, [replace(rollout, draw=d) for d in new])
     state, again = part.draw(state, TASK, 1, 1)
     state, new = part.draw(state, TASK, 1, 1)
@@ -254,12 +257,14 @@ def test_an_iteration_of_stored_and_new_answers_stores_the_new_ones():
 
 
 def test_replays_generate_nothing():
-    rollout, engine = play(Replayed(), lambda request: (RIGHT,), n=2)
-    state, _ = FreshReplay().draw(FreshReplay().init(TASK, 0), TASK, 1, 2)
-    state = FreshReplay().end_iteration(state, [replace(rollout, draw=Draw(0, rollout.draw.prompt, 2, {"index": 0}))])
+    rollout, engine = play(ReplayStoredAnswer(), lambda request: (RIGHT,), n=2)
+    state, _ = FreshnessReplay().draw(FreshnessReplay().init(TASK, 0), TASK, 1, 2)
+    state = FreshnessReplay().end_iteration(
+        state, [replace(rollout, draw=Draw(0, rollout.draw.prompt, 2, {"index": 0}))]
+    )
     assert state["entries"][0]["priority"] == 1 + 1e-6
     metadata = {"sample": state["entries"][0]["sample"], "replay": 0.5}
-    again, engine = play(Replayed(), lambda request: (WRONG,), n=1, metadata=metadata)
+    again, engine = play(ReplayStoredAnswer(), lambda request: (WRONG,), n=1, metadata=metadata)
     assert not engine.requests and again.samples[0].tokens == rollout.samples[0].tokens
     assert freshness_per(dual=True).objective.surrogate.cap == 1.4
 
@@ -283,7 +288,7 @@ def surveyed(scores: Sequence[float]) -> Rollout:
 
 
 def test_a_survey_finds_spread_prompts():
-    part = Survey(line_separator=";")
+    part = PromptSurvey(line_separator=";")
     found = part.beginnings(surveyed([0, 1, 1, 0, 1]), Random(0))
     assert found[0] == {"problem_index": 2, "prefix": []} and len(found) == 1 + 2, "half of the four lines"
     assert all(b["prefix"] in [list(range(2 * k)) for k in (1, 2, 3, 4)] for b in found[1:])
@@ -300,7 +305,7 @@ def test_a_survey_finds_spread_prompts():
 
 
 def test_a_survey_and_its_training_are_two_rounds():
-    part = Survey(samples=3, line_separator=";")
+    part = PromptSurvey(samples_per_prompt=3, line_separator=";")
     state, draws = part.draw(part.init(TASK, 1), TASK, 2, 4)
     assert [(d.n, d.metadata["survey"]) for d in draws] == [(3, True)] * 2
     state = through_json(part.observe(state, [replace(surveyed([0, 1]), draw=draws[0])]))
@@ -340,12 +345,15 @@ def test_relative_diversity(std: float, reward: float):
 class Letters:
     """Proposes the answer's text after its first character; its kind is its length."""
 
-    def propose(self, text: str) -> Proposal | None:
-        return Proposal(text[1:], {"answer": 7}, str(len(text) - 1)) if len(text) > 1 else None
+    def propose(self, text: str) -> ProposedProblem | None:
+        return ProposedProblem(text[1:], {"answer": 7}, str(len(text) - 1)) if len(text) > 1 else None
 
 
 def test_proposed_problems_are_drawn_and_credited_by_kind():
-    strategy, part = Proposing(parser=Letters()), Synthesised(max_fraction=0.5, ema_rate=0.5)
+    strategy, part = (
+        ProposalCollector(proposal_parser=Letters()),
+        ProposedProblemCurriculum(max_proposal_fraction=0.5, diversity_ema_rate=0.5),
+    )
     metadata = {"diverse": {"2": 0.25}}
     rollout, _ = play(strategy, lambda r: (RIGHT, 8, 9) if r.stream[0] else (WRONG,), n=3, metadata=metadata)
     assert [s.verdict.subscores["diverse"] for s in rollout.samples if s.verdict] == [0, 0.25, 0.25]
@@ -368,7 +376,7 @@ def test_proposed_problems_are_drawn_and_credited_by_kind():
 
 
 def test_without_proposals_it_is_the_task():
-    part = Synthesised()
+    part = ProposedProblemCurriculum()
     _, draws = part.draw(part.init(TASK, 5), TASK, 4, 3)
     _, plain = Shuffled().draw(Shuffled().init(TASK, 5), TASK, 4, 3)
     assert [d.prompt for d in draws] == [d.prompt for d in plain]

@@ -13,7 +13,7 @@ import torch
 from groupwise.data import Batch, Logp, pack, rollout_of
 from groupwise.methods import (
     Method,
-    Overlong,
+    OverlongPenalty,
     cispo,
     dapo,
     dr_grpo,
@@ -49,7 +49,7 @@ VARIANTS = {name: paper for family in FAMILIES for name, paper in family.VARIANT
 @pytest.mark.parametrize("method", published, ids=[method.__name__ for method in published])
 def test_every_method_has_a_golden_test(method: Callable[..., Method]):
     """Its numbers are computed from the paper, not by the library; the test stands in this folder."""
-    assert any(proof.startswith("tests/golden/") for proof in reference_of(method).proofs)
+    assert any(proof.startswith("tests/golden/") for proof in reference_of(method).proof_tests)
 
 
 MIXED = ("asym_grpo", "cispo", "cispo, masked", "dapo", "dapo, complete answers", "dispo", "unlikeliness")
@@ -69,7 +69,7 @@ WRITTEN = ("dagrpo", "rgr_grpo")
 
 def test_every_transcription_is_a_proof():
     """A variant is named by its method, so that `certify` runs it."""
-    proofs = {proof for method in published for proof in reference_of(method).proofs}
+    proofs = {proof for method in published for proof in reference_of(method).proof_tests}
     path = "tests/golden/test_methods.py::test_whole_path[{}]"
     assert {name for name in PAPERS | VARIANTS if path.format(name) not in proofs} == set()
 
@@ -136,7 +136,7 @@ def test_worked_advantages(name: str, one_right: list[float], one_wrong: list[fl
 def test_overlong_table():
     table = {16384: 0.0, 16385: -0.000244, 18432: -0.5, 20480: -1.0, 20481: -1.0}
     batch = pack([rollout_of([0.0] * len(table), lengths=list(table), limit=20480)])
-    (overlong,) = (part for part in dapo().shaping if isinstance(part, Overlong))
+    (overlong,) = (part for part in dapo().shaping if isinstance(part, OverlongPenalty))
     assert overlong(batch.verdict_score, batch).tolist() == pytest.approx(list(table.values()), abs=1e-6)
 
 

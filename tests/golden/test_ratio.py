@@ -18,9 +18,9 @@ from groupwise.methods import (
     MixedClip,
     NormalisedWeight,
     OffPolicySequenceMask,
-    Reject,
+    MismatchRejection,
     ScheduleInput,
-    SquaredRatio,
+    LogRatioAdvantageFit,
     ctpo,
     dhpo,
     dispo,
@@ -35,20 +35,20 @@ from groupwise.methods import (
 from groupwise.objective import (
     Clip,
     ClippedWeight,
-    EntropyScale,
+    SentenceEntropyScale,
     GatedSurrogate,
     GeometricMaskedImportance,
     MaskedImportance,
     Objective,
-    PowerMean,
-    RelativeEntropyScale,
+    PowerMeanRatio,
+    AnswerRelativeEntropyScale,
     ScaledClip,
     SentenceRatio,
     SentenceSplitter,
     SequenceMaskedImportance,
     SequenceTruncatedImportance,
     TruncatedImportance,
-    Unclipped,
+    UnclippedSurrogate,
     group_mean,
     nothing,
     positive_advantage,
@@ -71,12 +71,12 @@ def mixed(mix: float, form: str = "joint") -> Objective:
 
 
 def holder(p: float) -> Objective:
-    return Objective(surrogate=Clip(0.2, 0.2, PowerMean(p)), aggregate=sequence_mean)
+    return Objective(surrogate=Clip(0.2, 0.2, PowerMeanRatio(p)), aggregate=sequence_mean)
 
 
 def holder_tokens(p: float) -> Objective:
-    mean = PowerMean(p, log_low=-math.log(0.8), log_high=math.log(1.2))
-    return Objective(surrogate=Unclipped(mean), aggregate=sequence_mean)
+    mean = PowerMeanRatio(p, log_low=-math.log(0.8), log_high=math.log(1.2))
+    return Objective(surrogate=UnclippedSurrogate(mean), aggregate=sequence_mean)
 
 
 WORKED = {
@@ -129,7 +129,7 @@ def test_elastic_scale_table():
     assert width[[0, 1, 4, 5, 6, 7]].tolist() == pytest.approx(
         [0.30735, 0.177413, 0.25, 0.25, 0.353187, 0.133494], abs=1e-6
     )
-    assert ElasticScale(micro=0, macro=0)(batch.having(advantage=a)).tolist() == [1.0] * 14
+    assert ElasticScale(advantage_strength=0, pass_rate_strength=0)(batch.having(advantage=a)).tolist() == [1.0] * 14
     assert isinstance(etr().objective.surrogate, ScaledClip)
 
 
@@ -172,7 +172,7 @@ def test_clipped_tokens_of_dhpo_are_those_without_a_gradient(form: Any):
 
 def test_entropy_share_guides_dhpo():
     step = f0().having(measures={Entropy(): f64([2, 1, 0, 0, 0])})
-    assert RelativeEntropyScale()(step).tolist() == [1, 0.5, 0, 0, 0]
+    assert AnswerRelativeEntropyScale()(step).tolist() == [1, 0.5, 0, 0, 0]
     assert dhpo(entropy_guided=True).needs == {Entropy()}
 
 
@@ -198,8 +198,8 @@ def test_sentence_ratios():
 def test_sentence_entropy_sets_the_range():
     for advantage, value, clipped in ((-1.0, -0.986980, True), (1.0, 0.956351, False)):
         step = spoken(FIVE, advantage, WORDS, H)
-        assert EntropyScale()(step).tolist() == pytest.approx([1.5] * 2 + [0.648148] * 3, abs=1e-6)
-        surrogate = ScaledClip(0.2, 0.2, EntropyScale(), SentenceRatio())
+        assert SentenceEntropyScale()(step).tolist() == pytest.approx([1.5] * 2 + [0.648148] * 3, abs=1e-6)
+        surrogate = ScaledClip(0.2, 0.2, SentenceEntropyScale(), SentenceRatio())
         j, slope = j_and_slope(Objective(surrogate=surrogate, aggregate=sequence_mean), step)
         assert j == pytest.approx(value, abs=1e-6)
         assert [s == 0 for s in slope] == [False, False, clipped, clipped, clipped]
@@ -273,9 +273,9 @@ def test_power_means():
     step = f0()
     for p, means in ((2, [1.163329, 0.854400]), (1, [1.133333, 0.8]), (0, [1.105209, 0.741620]),
                      (-2, [1.058213, 0.643726])):  # fmt: skip
-        ratio = PowerMean(p)(step)
+        ratio = PowerMeanRatio(p)(step)
         assert ratio[[0, 3]].tolist() == pytest.approx(means, abs=1e-6)
-    assert PowerMean(1e-5)(step)[0].item() == pytest.approx(PowerMean(0)(step)[0].item(), abs=1e-5)
+    assert PowerMeanRatio(1e-5)(step)[0].item() == pytest.approx(PowerMeanRatio(0)(step)[0].item(), abs=1e-5)
 
 
 def test_holder_curves():
@@ -320,7 +320,7 @@ def test_squared_form_of_a_bandit():
     """At the optimum, all residuals are the same constant, -log(Z) / t."""
     z = f64([0.5, 0.3, 0.2]) * f64([0.5, 0, -0.5]).exp()
     step = bandit((z / z.sum()).log())
-    residual = -SquaredRatio(2.0)(step)
+    residual = -LogRatioAdvantageFit(2.0)(step)
     assert residual.sqrt().tolist() == pytest.approx([0.439342] * 10, abs=1e-6)
 
 
@@ -361,23 +361,23 @@ def test_effective_share_of_normalised_weights():
 @pytest.mark.parametrize(
     ("reject", "kept"),
     [
-        (Reject("k1", "token", 0.5, 2.0), [True, True, False, False, True]),
-        (Reject("k1", "mean", 0.5, 1.2), [False, False, False, True, True]),
-        (Reject("k1", "sum", 0.4, 5.0), [True] * 5),
-        (Reject("k2", "largest", cap=0.3), [False, False, False, False, False]),
-        (Reject("k3", "token", cap=0.4), [True, True, False, True, True]),
-        (Reject("k3", "mean", cap=0.2), [False, False, False, True, True]),
+        (MismatchRejection("k1", "token", 0.5, 2.0), [True, True, False, False, True]),
+        (MismatchRejection("k1", "mean", 0.5, 1.2), [False, False, False, True, True]),
+        (MismatchRejection("k1", "sum", 0.4, 5.0), [True] * 5),
+        (MismatchRejection("k2", "largest", cap=0.3), [False, False, False, False, False]),
+        (MismatchRejection("k3", "token", cap=0.4), [True, True, False, True, True]),
+        (MismatchRejection("k3", "mean", cap=0.2), [False, False, False, True, True]),
     ],
     ids=str,
 )
-def test_rejection(reject: Reject, kept: list[bool]):
+def test_rejection(reject: MismatchRejection, kept: list[bool]):
     assert reject(mismatched()).tolist() == kept
 
 
 def test_rejection_changes_the_divisor():
     """A rejected token leaves the token mean's divisor; a token of weight 0 stays in it."""
     step = mismatched()
-    rejected = step.keep(Reject("k1", "token", 0.5, 2.0)(step))
+    rejected = step.keep(MismatchRejection("k1", "token", 0.5, 2.0)(step))
     assert Objective().prepare(rejected).loss_share.tolist() == pytest.approx([1 / 3] * 3)
     weighted = Objective(weights=(MaskedImportance(0.5, 2.0),)).prepare(step)
     assert weighted.loss_share.tolist() == pytest.approx([1 / 5] * 5)
@@ -406,8 +406,8 @@ def test_geometric_filter_does_not_depend_on_length():
     for n in (10, 100):
         step = rows([1.0] * n, [1.0] * n, [n])
         step = step.having(logp_engine=step.logp_old - math.log(1.1))
-        assert Reject("k1", "mean", 0.9, 1.2)(step).all()
-        assert not Reject("k1", "sum", 0.4, 2.0)(step).any()
+        assert MismatchRejection("k1", "mean", 0.9, 1.2)(step).all()
+        assert not MismatchRejection("k1", "sum", 0.4, 2.0)(step).any()
 
 
 def test_luspo_pushes_each_token_equally_whatever_the_length():

@@ -11,29 +11,29 @@ import torch
 from groupwise.advantages import EachStandardised, Lagrangian, Standardised, Whitened, centred
 from groupwise.data import ENVIRONMENT, Batch, Finish, Logp, Outcome, Rollout, Subscore, TokenMark, pack, rollout_of
 from groupwise.methods import (
-    AddCalibration,
+    AddBrierScore,
     AddSubscoreIfCorrect,
     AddTrustedSubscore,
     AddWeightedMean,
     BrevityWhenSolved,
     BundleRisk,
     ConsistencyBonus,
-    Debiased,
-    Discriminative,
+    DebiasedReward,
+    DiscriminativeLoss,
     FormatLength,
     ForwardCorrection,
     KLHinge,
-    LengthWeights,
-    Multipliers,
+    ShortAnswerWeights,
+    LagrangeMultipliers,
     OddsAdvantage,
     PrefixValueDifference,
-    Quantiles,
-    RejectionRate,
-    SemanticEntropy,
+    BundleScoreQuantiles,
+    FalseRejectRate,
+    SemanticEntropyScaling,
     StepReturns,
     TurnGroups,
     Unlikeliness,
-    VirtualBest,
+    VirtualBestAnswer,
     drpo,
     fgrpo,
     format_length,
@@ -100,14 +100,14 @@ def test_missing_parts_are_left_out_of_the_statistics():
 )
 def test_virtual_best_table(scores: list[float], expected: list[float]):
     batch = group(scores)
-    assert VirtualBest()(batch.verdict_score, batch).tolist() == close(expected)
+    assert VirtualBestAnswer()(batch.verdict_score, batch).tolist() == close(expected)
 
 
 def test_virtual_best_of_a_wrong_group():
     """A group of wrong answers has the advantage -1 / sqrt(G + 1); Standardised gives 0, and the filter keeps it."""
     for size in (4, 8):
         batch = group([0.0] * size)
-        assert VirtualBest(eps=0.0)(batch.verdict_score, batch).tolist() == pytest.approx(
+        assert VirtualBestAnswer(eps=0.0)(batch.verdict_score, batch).tolist() == pytest.approx(
             [-1 / math.sqrt(size + 1)] * size
         )
         assert not Standardised()(batch.verdict_score, batch).any()
@@ -126,18 +126,18 @@ def scattered(sizes: list[int], right: int) -> Batch:
 @pytest.mark.parametrize(
     ("sizes", "part", "expected"),
     [
-        ([4, 2, 1, 1], SemanticEntropy(form="linear"), 0.125),
-        ([4, 2, 1, 1], SemanticEntropy(), 0.2362),
-        ([4, 2, 1, 1], SemanticEntropy(form="focal"), 0.03125),
-        ([4, 2, 1, 1], SemanticEntropy(form="linear", estimate="shannon"), 0.5 * (1 - 0.58333)),
-        ([1] * 8, SemanticEntropy(form="linear"), 0.0),
-        ([1] * 8, SemanticEntropy(), 0.5 * 0.36788),
-        ([8], SemanticEntropy(alpha=1.0), 0.5),
-        ([4, 2, 1, 1], SemanticEntropy(alpha=0.0), 0.5),
+        ([4, 2, 1, 1], SemanticEntropyScaling(scaling_form="linear"), 0.125),
+        ([4, 2, 1, 1], SemanticEntropyScaling(), 0.2362),
+        ([4, 2, 1, 1], SemanticEntropyScaling(scaling_form="focal"), 0.03125),
+        ([4, 2, 1, 1], SemanticEntropyScaling(scaling_form="linear", entropy_estimator="shannon"), 0.5 * (1 - 0.58333)),
+        ([1] * 8, SemanticEntropyScaling(scaling_form="linear"), 0.0),
+        ([1] * 8, SemanticEntropyScaling(), 0.5 * 0.36788),
+        ([8], SemanticEntropyScaling(alpha=1.0), 0.5),
+        ([4, 2, 1, 1], SemanticEntropyScaling(alpha=0.0), 0.5),
     ],
     ids=str,
 )
-def test_semantic_entropy(sizes: list[int], part: SemanticEntropy, expected: float):
+def test_semantic_entropy(sizes: list[int], part: SemanticEntropyScaling, expected: float):
     batch = scattered(sizes, right=4)
     a = part(centred(batch.verdict_score, batch), batch)
     assert a.tolist() == close([expected] * 4 + [-expected] * 4)
@@ -146,7 +146,7 @@ def test_semantic_entropy(sizes: list[int], part: SemanticEntropy, expected: flo
 def test_an_answer_without_text_agrees_with_none():
     batch = group([1.0, 0.0, 0.0, 0.0])
     assert [s.verdict.answer for s in batch.samples] == [None] * 4
-    a = SemanticEntropy(form="linear")(centred(batch.verdict_score, batch), batch)
+    a = SemanticEntropyScaling(scaling_form="linear")(centred(batch.verdict_score, batch), batch)
     assert a.tolist() == close([0.0] * 4)
 
 
@@ -161,7 +161,7 @@ def test_fgrpo_advantages():
 
 
 def test_multipliers():
-    memory = Multipliers((("one", 0.95), ("two", 0.8)), rate=0.1)
+    memory = LagrangeMultipliers((("one", 0.95), ("two", 0.8)), step_size=0.1)
     batch = group([1.0, 1, 0, 0], one=[1.0, 0, 1, 1], two=[0.8, 0.6, 0.4, 0.6])
     assert memory({"one": 0.5, "two": 0.2}, batch, {}) == pytest.approx({"one": 0.52, "two": 0.22})
     good = group([1.0], one=[1.0], two=[1.0])
@@ -218,10 +218,10 @@ def test_drpo_contrast(temperature: float, weights: list[float], value: float, s
     """Two correct answers of 2,048 and 6,144 of 8,192 tokens, and two wrong ones, each with one trained token."""
     batch = group([1.0, 1.0, 0.0, 0.0], lengths=[1] * 4, limit=8192)
     batch = replace(batch, length=torch.tensor([2048, 6144, 100, 100]))
-    a = LengthWeights(temperature)(batch.verdict_score, batch)
+    a = ShortAnswerWeights(temperature)(batch.verdict_score, batch)
     assert a.tolist() == close([*weights, -1.0, -1.0], 5)
     step = batch.having(logp=f64([-0.5, -0.7, -0.9, -1.1]).requires_grad_(), advantage=a)
-    j, slope = j_and_slope(Objective(surrogate=Discriminative(), aggregate=group_token_mean), step)
+    j, slope = j_and_slope(Objective(surrogate=DiscriminativeLoss(), aggregate=group_token_mean), step)
     assert j == pytest.approx(value, abs=6e-6)
     assert slope == close(slopes)
     assert sum(slope) == pytest.approx(0, abs=1e-12)
@@ -256,7 +256,7 @@ def test_brevity_when_solved():
 
 
 def test_risk_table():
-    part, scores = BundleRisk(nonpositive=True, eps=0.0), f64([0, 1, 2, 3, 4, 5])
+    part, scores = BundleRisk(shift_to_nonpositive=True, eps=0.0), f64([0, 1, 2, 3, 4, 5])
     low, high = torch.full_like(scores, 2.0), torch.full_like(scores, 4.0)
     # The worked table divides by (mix + 1) = 2.5, as the code does, with the printed values before it.
     expected = f64([-7.3333, -4.3333, -1.3333, -0.6667, 0, 0])
@@ -269,7 +269,7 @@ def test_tracked_quantile():
     scores = [0.0, 1, 2, 3, 4, 5, 3, 1]
     batch = pack([rollout_of(scores)])
     batch = batch.having(reward=batch.verdict_score)
-    memory = Quantiles(prompts_per_bundle=1)
+    memory = BundleScoreQuantiles(prompts_per_bundle=1)
     start = memory(memory.init(), batch, {})
     assert len(start) == 19
     moved = memory([2.0] * 19, batch, {})
@@ -346,7 +346,7 @@ def test_unlikeliness_ranks_within_groups():
 
 def test_debiased_reward_is_exact():
     """E[corrected | true outcome] is the true outcome, for both outcomes."""
-    part, accepts, rejects = Debiased(0.1, 0.2), 0.1, 0.2
+    part, accepts, rejects = DebiasedReward(0.1, 0.2), 0.1, 0.2
     batch = group([1.0, 0.0])
     accepted, rejected = part(batch.verdict_score, batch).tolist()
     assert (accepted, rejected) == close([1.285714, -0.142857], 6)
@@ -371,7 +371,10 @@ def test_group_baselines_cancel_the_corrections():
     """Why neither correction has a group baseline after it."""
     batch = replace(group([1.0, 0, 0, 1, 0, 0, 0, 0]), memories={"rejects": 0.2})
     plain = Standardised()(batch.verdict_score, batch)
-    for corrected in (Debiased(0.1, 0.2)(batch.verdict_score, batch), ForwardCorrection()(batch.verdict_score, batch)):
+    for corrected in (
+        DebiasedReward(0.1, 0.2)(batch.verdict_score, batch),
+        ForwardCorrection()(batch.verdict_score, batch),
+    ):
         torch.testing.assert_close(Standardised()(corrected, batch), plain, rtol=0, atol=1e-5)
     assert plain[[0, 1]].tolist() == close([1.6202, -0.5401])
 
@@ -380,9 +383,9 @@ def test_rejection_rate():
     """40 of 64 answers rejected, 20 of them appealed, 5 overturned."""
     appealed, overturned = [0.0] * 44 + [1.0] * 20, [0.0] * 59 + [1.0] * 5
     batch = group([1.0] * 24 + [0.0] * 40, appealed=appealed, overturned=overturned)
-    assert RejectionRate(ema_decay=0.0)(0.1, batch, {}) == pytest.approx(10 / 34)
-    assert RejectionRate()(0.1, batch, {}) == pytest.approx(0.9 * 0.1 + 0.1 * 10 / 34)
-    assert RejectionRate()(0.1, group([1.0, 0.0]), {}) == 0.1, "without appeals the rate stays"
+    assert FalseRejectRate(ema_decay=0.0)(0.1, batch, {}) == pytest.approx(10 / 34)
+    assert FalseRejectRate()(0.1, batch, {}) == pytest.approx(0.9 * 0.1 + 0.1 * 10 / 34)
+    assert FalseRejectRate()(0.1, group([1.0, 0.0]), {}) == 0.1, "without appeals the rate stays"
 
 
 def test_trust_table():
@@ -447,7 +450,7 @@ def test_weighted_mean_table(weights: tuple[float, ...], reward: list[float], ad
 
 def test_calibration():
     batch = group([1.0, 0.0], confidence=[0.9, 0.9])
-    assert AddCalibration("confidence", 1.0)(batch.verdict_score, batch).tolist() == close([1.99, 0.19])
+    assert AddBrierScore("confidence", 1.0)(batch.verdict_score, batch).tolist() == close([1.99, 0.19])
 
 
 def test_format_length_table():
@@ -568,4 +571,4 @@ def test_token_mean_is_the_divisor_of_the_penalty():
 def test_every_pair_of_lengths_keeps_brevity_shares_finite():
     for lengths in itertools.product((1, 16), repeat=2):
         batch = group([1.0, 0.0], list(lengths))
-        assert LengthWeights(1e-3)(batch.verdict_score, batch).tolist() == [1.0, -1.0]
+        assert ShortAnswerWeights(1e-3)(batch.verdict_score, batch).tolist() == [1.0, -1.0]

@@ -11,16 +11,16 @@ import torch
 from groupwise.core import BadData
 from groupwise.data import WRITTEN, Draw, GenerationRequest, Ids, Outcome, Prompt, Rollout, Verdict, pack, rollout_of
 from groupwise.methods import (
-    Drafts,
+    DraftAndRefine,
     EarlyExitReward,
     EarlyExits,
-    Explained,
+    ExplainGoldAnswer,
     HintAtLevel,
-    HintLadder,
-    LengthBudget,
-    Refinement,
+    HintLevelCurriculum,
+    AddLengthBudgetScore,
+    BestAnswerRefinement,
     ScheduleInput,
-    SelfHints,
+    PolicyWrittenHints,
     expo,
     guide_grpo,
     s_grpo,
@@ -28,7 +28,7 @@ from groupwise.methods import (
     scaf_grpo,
     train_long_think_short,
 )
-from groupwise.rollout import Escalate, Scaffold
+from groupwise.rollout import HintEscalation, HintScaffold
 from groupwise.rollout.prompt_template import worded
 from groupwise.training.loop import compute_advantages
 from tests.golden.f0 import f64
@@ -54,41 +54,41 @@ def helped_by(hint: int) -> Callable[[GenerationRequest], Ids]:
     ids=["plain", "first", "second", "never"],
 )
 def test_escalation_asks_until_one_is_correct(hint: int, asked: int, tried: int, context: int):
-    rollout, engine = play(Escalate(), helped_by(hint), hints=HINTS)
+    rollout, engine = play(HintEscalation(), helped_by(hint), hints=HINTS)
     assert len(engine.requests) == asked
     assert roles(rollout) == ["tried"] * tried + ["answer"] * 3
     assert {s.context.count(9) for s in rollout.samples if s.role == "answer"} == {context}
 
 
 def test_empty_hints_are_skipped_and_a_row_without_hints_is_left_alone():
-    rollout, engine = play(Escalate(), helped_by(1), hints=["", HINTS[0]])
+    rollout, engine = play(HintEscalation(), helped_by(1), hints=["", HINTS[0]])
     assert len(engine.requests) == 6 and roles(rollout).count("tried") == 3
-    for strategy in (Escalate(), Scaffold(), HintAtLevel(), Escalate(hints=SelfHints())):
+    for strategy in (HintEscalation(), HintScaffold(), HintAtLevel(), HintEscalation(hints=PolicyWrittenHints())):
         rollout, engine = play(strategy, helped_by(9), answer=7)
         assert roles(rollout) == ["answer"] * 3 and len(engine.requests) == 3
 
 
 def test_a_text_of_hints_is_one_hint_and_other_values_are_refused():
-    _, engine = play(Scaffold(), helped_by(9), hints=text(4, 5))
+    _, engine = play(HintScaffold(), helped_by(9), hints=text(4, 5))
     assert [r.context for r in engine.requests if r.context != PLAIN] == [(*PLAIN, 4, 5, *PLAIN)]
     for value in (7, {"a": "b"}, ["a", 7], True):
         with pytest.raises(BadData, match="a text or a list of texts in the column 'hints'") as raised:
-            play(Scaffold(), helped_by(9), hints=value)
+            play(HintScaffold(), helped_by(9), hints=value)
         assert raised.value.evidence == f"the row of p: {value!r}"
     with pytest.raises(BadData, match="a text or a number in the column 'solution'"):
-        play(Escalate(hints=SelfHints()), helped_by(9), solution=["a"])
+        play(HintEscalation(hints=PolicyWrittenHints()), helped_by(9), solution=["a"])
 
 
 def test_templates_of_hints_are_checked():
     with pytest.raises(ValueError, match="placeholders"):
-        Escalate(prompt_template="{problem}")
+        HintEscalation(prompt_template="{problem}")
 
 
 def test_a_hint_without_room_is_no_hint():
     draw = Draw(0, Prompt("p", PLAIN, text=text(*PLAIN), row={"hints": HINTS}), 3)
     engine = FakeEngine(helped_by(9))
     sampler = sampler_of(engine, draw, verifier=sevens, max_positions=2)
-    rollout = asyncio.run(worded(Escalate(), "packaged")(draw, sampler))
+    rollout = asyncio.run(worded(HintEscalation(), "packaged")(draw, sampler))
     assert roles(rollout) == ["answer"] * 3, "the failed group stays"
 
 
@@ -97,7 +97,7 @@ def test_a_hint_without_tokens_is_no_hint():
     draw = Draw(0, Prompt("p", PLAIN, text="d", row={"hints": [";", "e"]}), 3)
     engine = FakeEngine(lambda request: (WRONG,))
     rollout = asyncio.run(
-        worded(Escalate(), "packaged")(draw, sampler_of(engine, draw, verifier=sevens, tokenizer=toy_tokenizer()))
+        worded(HintEscalation(), "packaged")(draw, sampler_of(engine, draw, verifier=sevens, tokenizer=toy_tokenizer()))
     )
     assert len(engine.requests) == 6 and roles(rollout) == ["tried"] * 3 + ["answer"] * 3
 
@@ -110,7 +110,9 @@ def test_self_hints():
             return (9,) * request.limit
         return helped_by(2)(request)
 
-    strategy = Escalate(SelfHints(max_level=2, tokens_per_level=1, prompt_template="{solution}{problem}"))
+    strategy = HintEscalation(
+        PolicyWrittenHints(max_level=2, tokens_per_level=1, prompt_template="{solution}{problem}")
+    )
     rollout, engine = play(strategy, answer, solution=text(11))
     written = [s for s in rollout.samples if s.context[:1] == (11,)]
     assert [len(s.tokens) for s in written] == [1, 2]
@@ -119,12 +121,12 @@ def test_self_hints():
 
 
 def test_guided_answers_are_trained_plain():
-    rollout, _ = play(Escalate(levels=1, learn="plain"), helped_by(1), hints=HINTS)
+    rollout, _ = play(HintEscalation(max_hints=1, trained_prompt="plain"), helped_by(1), hints=HINTS)
     answers = [s for s in rollout.samples if s.role == "answer"]
     assert {s.context for s in answers} == {PLAIN}
     batch = pack([rollout], version=0)
     assert not batch.of_role("answer").same_context.any(), "their gap is not the engine's fault"
-    plain, _ = play(Escalate(levels=1, learn="plain"), helped_by(0), hints=HINTS)
+    plain, _ = play(HintEscalation(max_hints=1, trained_prompt="plain"), helped_by(0), hints=HINTS)
     assert pack([plain]).same_context.all()
     assert guide_grpo().old_logprobs == "engine"
 
@@ -132,7 +134,7 @@ def test_guided_answers_are_trained_plain():
 def test_scaffold_swaps_one():
     """The weakest hint that helps is the second: its answer replaces the first member, with its own prompt."""
     helps = lambda request: (RIGHT,) if request.context.count(9) == 2 else (WRONG,)  # noqa: E731
-    rollout, engine = play(Scaffold(), helps, hints=[*HINTS, text(9, 9, 9)])
+    rollout, engine = play(HintScaffold(), helps, hints=[*HINTS, text(9, 9, 9)])
     assert len(engine.requests) == 3 + 3
     answers = [s for s in rollout.samples if s.role == "answer"]
     assert [s.context.count(9) for s in answers] == [2, 0, 0]
@@ -141,13 +143,13 @@ def test_scaffold_swaps_one():
     assert a.tolist() == pytest.approx([2 / math.sqrt(3), -1 / math.sqrt(3), -1 / math.sqrt(3)], abs=1e-5)
 
 
-@pytest.mark.parametrize("strategy", [Scaffold(active=0.0), Scaffold()])
-def test_scaffold_leaves_the_group_alone(strategy: Scaffold):
+@pytest.mark.parametrize("strategy", [HintScaffold(hints_active=0.0), HintScaffold()])
+def test_scaffold_leaves_the_group_alone(strategy: HintScaffold):
     """In its warm-up, and where no hint helps."""
     rollout, _ = play(strategy, helped_by(9), hints=HINTS)
     answers = [s for s in rollout.samples if s.role == "answer"]
     assert [s.context for s in answers] == [PLAIN] * 3
-    assert len(rollout.samples) == (3 if not strategy.active else 5)
+    assert len(rollout.samples) == (3 if not strategy.hints_active else 5)
 
 
 def test_a_schedule_starts_the_hints():
@@ -164,7 +166,7 @@ def test_answers_at_the_level_of_the_draw(level: int, nines: int):
 
 def test_ladder_levels():
     """The specification's walk: pass rates 0, 0, .25, .5, 1, 1 give the levels 1, 2, 2, 1, 0, 0."""
-    part, task = HintLadder(), NumberedTask(1)
+    part, task = HintLevelCurriculum(), NumberedTask(1)
     state = part.init(task, 0)
     levels = []
     for rate in (0.0, 0.0, 0.25, 0.5, 1.0, 1.0):
@@ -188,7 +190,7 @@ def test_light_raises_the_level_up_to_a_tenth_and_lowers_it_above_0_35(correct: 
 
 
 def test_unverifiable_answers_do_not_move_the_hint_level():
-    part, task = HintLadder(), NumberedTask(1)
+    part, task = HintLevelCurriculum(), NumberedTask(1)
     state, (draw,) = part.draw(part.init(task, 0), task, 1, 4)
     right, *others = rollout_of([1.0, 0.0, 0.0, 0.0]).samples
     samples = (right, *(s.with_verdict(Verdict(Outcome.unverifiable, cause="late")) for s in others))
@@ -203,11 +205,11 @@ def test_drafts_and_refinements():
     def answer(request: GenerationRequest) -> Ids:
         return (RIGHT, request.stream[0]) if request.stream[0] in (1, 2) else (WRONG,)
 
-    rollout, engine = play(Drafts(3, "{problem}{draft}{problem}"), answer, n=2)
+    rollout, engine = play(DraftAndRefine(3, "{problem}{draft}{problem}"), answer, n=2)
     assert roles(rollout) == ["draft"] * 3 + ["answer"] * 2
     contexts = {s.context for s in rollout.samples[3:]}
     assert len(engine.requests) == 5 and contexts <= {(5, 7, 1, 5), (5, 7, 2, 5)} and len(contexts) == 1
-    again, _ = play(Drafts(3, "{problem}{draft}{problem}"), answer, n=2)
+    again, _ = play(DraftAndRefine(3, "{problem}{draft}{problem}"), answer, n=2)
     assert {s.context for s in again.samples[3:]} == contexts, "ties are drawn by a key"
 
 
@@ -216,7 +218,12 @@ def explained(right: bool, always: bool = False, solved: bool = False) -> Rollou
         knows = len(request.context) > 1
         return (RIGHT, 3) if (knows and right) or (solved and not knows) else (WRONG,)
 
-    return play(Explained(always=always, prompt_template="{problem}{answer}{problem}"), answer, n=2, answer=text(8))[0]
+    return play(
+        ExplainGoldAnswer(explain_always=always, explanation_prompt_template="{problem}{answer}{problem}"),
+        answer,
+        n=2,
+        answer=text(8),
+    )[0]
 
 
 def test_an_explanation_is_learned():
@@ -243,7 +250,7 @@ def test_refinement_replaces_the_worst():
     def answer(request: GenerationRequest) -> Ids:
         return (RIGHT,) if 9 in request.context else (WRONG,)
 
-    rollout, engine = play(Refinement(), answer)
+    rollout, engine = play(BestAnswerRefinement(), answer)
     assert len(engine.requests) == 4
     assert (
         engine.requests[-1].context == (*PLAIN, WRONG, *tokenizer().encode(";"), 9) or 9 in engine.requests[-1].context
@@ -251,9 +258,9 @@ def test_refinement_replaces_the_worst():
     assert [s.verdict.outcome for s in rollout.samples if s.verdict] == [Outcome.wrong, Outcome.wrong, Outcome.correct]
     last = rollout.samples[-1]
     assert last.context == PLAIN and set(last.origin) == {WRITTEN}
-    worse, _ = play(Refinement(), lambda request: (WRONG,))
+    worse, _ = play(BestAnswerRefinement(), lambda request: (WRONG,))
     assert roles(worse) == ["answer"] * 3 + ["tried"]
-    good, engine = play(Refinement(), lambda request: (RIGHT,))
+    good, engine = play(BestAnswerRefinement(), lambda request: (RIGHT,))
     assert len(engine.requests) == 3 and roles(good) == ["answer"] * 3
 
 
@@ -263,7 +270,7 @@ def test_early_exits():
     sign = text(*mark)
 
     def answer(request: GenerationRequest) -> Ids:
-        return (8, 8, 8, 8, 8, *mark, RIGHT) if request.position == 0 else (RIGHT,)
+        return (8, 8, 8, 8, 8, *mark, RIGHT) if request.generated_count == 0 else (RIGHT,)
 
     rollout, _ = play(EarlyExits(answer_inducer=sign, thinking_end=sign), answer)
     assert [s.verdict.subscores["exit"] for s in rollout.samples if s.verdict] == [0, 1, 2]
@@ -286,9 +293,9 @@ def test_exit_rewards():
 def test_length_budget():
     batch = pack([rollout_of([0.0] * 5, lengths=[0, 1, 1, 1, 1])])
     batch = replace(batch, length=torch.tensor([0, 64, 128, 192, 300]))
-    score = LengthBudget(128.0, weight=1.0)(batch.verdict_score, batch)
+    score = AddLengthBudgetScore(128.0, weight=1.0)(batch.verdict_score, batch)
     assert score.tolist() == [0, 0.5, 1, 0.5, 0]
-    assert LengthBudget(128.0, weight=1.0, flat_below_budget=True)(batch.verdict_score, batch).tolist() == [
+    assert AddLengthBudgetScore(128.0, weight=1.0, flat_below_budget=True)(batch.verdict_score, batch).tolist() == [
         1,
         1,
         1,
@@ -296,7 +303,7 @@ def test_length_budget():
         0,
     ]
     with pytest.raises(ValueError, match="budget"):
-        LengthBudget(128.0, zero_score_length=100.0)
+        AddLengthBudgetScore(128.0, zero_score_tokens=100.0)
 
 
 def test_the_budget_shrinks():

@@ -14,12 +14,12 @@ from groupwise.data import Generation, GenerationRequest, Sampling
 from groupwise.engines import Speculative, SpeculativeEngine
 from groupwise.engines.native.draft_store import PER_PROMPT, DraftStore
 from groupwise.methods import bubblespec
-from groupwise.models import Decoder, MixtureSizes, choose
+from groupwise.models import Decoder, MixtureOfExpertsSizes, choose
 from tests.rollout.fakes import decoder, engine, generate, prompt_of, request, tokenizer, without_end_token
 from tests.toys.echo import SHAPE, ToyRun, small
 from tests.toys.echo import tokenizer as toy_tokenizer
 
-EXPERTS = MixtureSizes(router_count=2, experts_per_token=2, expert_count=8)
+EXPERTS = MixtureOfExpertsSizes(router_count=2, experts_per_token=2, expert_count=8)
 SAMPLED, GREEDY = Sampling(), Sampling(temperature=0.0)
 
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from groupwise.data import Draw, Outcome, Prompt, Return, Value, Verdict, pack, rollout_of
-from groupwise.methods import GAE, WithGreedy, ppo, reinforce, reinforce_pp_baseline, remax
+from groupwise.methods import GAE, WithGreedyAnswer, ppo, reinforce, reinforce_pp_baseline, remax
 from groupwise.objective import DualClip, Objective
 from groupwise.training.loop import compute_advantages
 from tests.golden.f0 import f0, f64, j_and_slope, rows
@@ -86,10 +86,10 @@ def test_greedy_baseline():
     engine = FakeEngine(lambda request: (7,) if request.sampling.temperature == 0 else (request.stream[0] + 7,))
     draw = Draw(0, Prompt("p", (5,)), 2)
     sampler = sampler_of(engine, draw, verifier=verify)
-    rollout = asyncio.run(WithGreedy()(draw, sampler))
+    rollout = asyncio.run(WithGreedyAnswer()(draw, sampler))
     assert [s.role for s in rollout.samples] == ["answer", "answer", "greedy"]
     assert [request.sampling.temperature for request in engine.requests] == [1.0, 1.0, 0.0]
     assert [s.verdict.subscores.get("baseline") for s in rollout.samples] == [1.0, 1.0, None]
     step = compute_advantages(pack([rollout]), remax())
     assert step.advantage.tolist() == [0.0, -1.0]
-    assert replace(remax(), group_size=4).strategy == WithGreedy("baseline")
+    assert replace(remax(), group_size=4).strategy == WithGreedyAnswer("baseline")

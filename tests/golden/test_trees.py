@@ -83,7 +83,7 @@ def test_a_third_turn_has_the_history_and_solved_attempts_are_leaves():
         assert s.context[: len(parent.context)] == parent.context, "the parent's prompt, then its text and feedback"
     solved, _ = play(FeedbackTree(), lambda request: (RIGHT,), n=4)
     assert roles(solved) == ["answer"] * 4, "without a failure it is GRPO"
-    alone, _ = play(FeedbackTree(turns=1), lambda request: (WRONG,), n=4)
+    alone, _ = play(FeedbackTree(max_attempts=1), lambda request: (WRONG,), n=4)
     assert roles(alone) == ["answer"] * 4
 
 
@@ -95,7 +95,7 @@ def test_pruning_selects_groups_and_members():
     chosen = [i for i, on in enumerate(tree(extremes_per_group=2).selected or ()) if on]
     assert len(chosen) == 8 and chosen[:2] == [2, 3] and {4, 10, 11} <= set(chosen)
     with pytest.raises(ValueError, match="turns"):
-        FeedbackTree(turns=0)
+        FeedbackTree(max_attempts=0)
 
 
 # HiLL
@@ -127,7 +127,7 @@ def test_a_hint_must_not_state_the_answer(hint: str, answer: str, stated: bool):
 
 
 ROW = {"solution": text(12), "answer": "39"}
-WRITER = HintWriter(hint_count=3, hint_template="{draft}{solution}{problem}", prompt_template="{problem}{hint}")
+WRITER = HintWriter(hint_count=3, hint_template="{draft}{solution}{problem}", hinted_prompt_template="{problem}{hint}")
 
 
 def helped(request: GenerationRequest) -> Ids:

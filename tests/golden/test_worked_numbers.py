@@ -8,16 +8,16 @@ import torch
 
 from groupwise.advantages import Standardised, WhitenedTokens, centred
 from groupwise.data import Batch, Logp, pack, rollout_of
-from groupwise.methods import Overlong, ReturnsToGo, SoftGate, leave_one_out
+from groupwise.methods import OverlongPenalty, ReturnsToGo, SoftGate, leave_one_out
 from groupwise.objective import (
     Clip,
     ClippedWeight,
     MaskedImportance,
     Objective,
-    PowerMean,
+    PowerMeanRatio,
     SequenceTruncatedImportance,
     TruncatedImportance,
-    Unclipped,
+    UnclippedSurrogate,
     budget_mean,
     group_mean,
     kl_k1,
@@ -54,17 +54,17 @@ F0 = {
     ),
     "cispo": (Objective(surrogate=ClippedWeight(0.0, 1.28)), -0.162, [0.256, 0.18, 0.2, -0.1, -0.22]),
     "gmpo, 0.4": (
-        Objective(surrogate=Unclipped(PowerMean(0, 0.4, 0.4)), aggregate=sequence_mean),
+        Objective(surrogate=UnclippedSurrogate(PowerMeanRatio(0, 0.4, 0.4)), aggregate=sequence_mean),
         0.122253,
         [0, 0.183866, 0.183866, 0, -0.214673],
     ),
     "gmpo, 0.2": (
-        Objective(surrogate=Unclipped(PowerMean(0, 0.2, 0.2)), aggregate=sequence_mean),
+        Objective(surrogate=UnclippedSurrogate(PowerMeanRatio(0, 0.2, 0.2)), aggregate=sequence_mean),
         0.041524,
         [0, 0.172008, 0.172008, 0, -0.23725],
     ),
     "gmpo, unbounded": (
-        Objective(surrogate=Unclipped(PowerMean(0)), aggregate=sequence_mean),
+        Objective(surrogate=UnclippedSurrogate(PowerMeanRatio(0)), aggregate=sequence_mean),
         0.181795,
         [S, S, S, -0.741620 / 4, -0.741620 / 4],
     ),
@@ -159,7 +159,7 @@ def test_two_copies_of_a_batch_have_its_loss() -> None:
 )
 def test_soft_overlong_punishment(length: int, expected: float) -> None:
     b = pack([rollout_of([1.0], lengths=[1], limit=20480)]).having(length=torch.tensor([length]))
-    assert Overlong(4096)(b.verdict_score, b).item() - 1 == pytest.approx(expected, abs=6e-7)
+    assert OverlongPenalty(4096)(b.verdict_score, b).item() - 1 == pytest.approx(expected, abs=6e-7)
 
 
 # GSPO
@@ -181,7 +181,7 @@ def test_a_sequence_of_one_token_has_its_tokens_ratio() -> None:
     assert sequence_ratio(step).tolist() == pytest.approx(token_ratio(step).tolist(), rel=1e-15)
 
 
-@pytest.mark.parametrize("ratio", [sequence_ratio, PowerMean(0), PowerMean(2)])
+@pytest.mark.parametrize("ratio", [sequence_ratio, PowerMeanRatio(0), PowerMeanRatio(2)])
 def test_sequence_means_ignore_token_order(ratio: object) -> None:
     first, second = rows(R, [1] * 5, [3, 2]), rows([1.0, 1.5, 0.9, 1.1, 0.5], [1] * 5, [3, 2])
     assert ratio(first).tolist() == pytest.approx(ratio(second).tolist(), rel=1e-14)  # type: ignore[operator]
@@ -267,16 +267,16 @@ def test_a_token_clipped_in_one_update_learns_in_the_next() -> None:
 
 
 def test_geometric_means_of_clipped_tokens() -> None:
-    assert PowerMean(0, 0.4, 0.4)(f0()).tolist() == pytest.approx([1.103198] * 3 + [0.858692] * 2, abs=6e-7)
+    assert PowerMeanRatio(0, 0.4, 0.4)(f0()).tolist() == pytest.approx([1.103198] * 3 + [0.858692] * 2, abs=6e-7)
 
 
 def test_a_geometric_mean_is_at_most_the_arithmetic_one() -> None:
-    low, middle, high = (PowerMean(p, 0.4, 0.4)(f0()) for p in (0, 1, 2))
+    low, middle, high = (PowerMeanRatio(p, 0.4, 0.4)(f0()) for p in (0, 1, 2))
     assert (low < middle).all() and (middle < high).all()
 
 
 def test_an_unbounded_power_mean_of_0_is_gspos_ratio() -> None:
-    assert PowerMean(0)(f0()).tolist() == pytest.approx(sequence_ratio(f0()).tolist(), rel=1e-15)
+    assert PowerMeanRatio(0)(f0()).tolist() == pytest.approx(sequence_ratio(f0()).tolist(), rel=1e-15)
 
 
 # SAPO
@@ -316,7 +316,7 @@ def test_a_larger_negative_temperature_damps_negative_tokens_alone() -> None:
 def test_a_gate_with_tau_near_0_is_unclipped() -> None:
     step = f0()
     soft = j_and_slope(Objective(surrogate=SoftGate(1e-5, 1e-5)), step)[1]
-    assert soft == pytest.approx(j_and_slope(Objective(surrogate=Unclipped()), step)[1], rel=1e-9)
+    assert soft == pytest.approx(j_and_slope(Objective(surrogate=UnclippedSurrogate()), step)[1], rel=1e-9)
 
 
 # Engine and learner
@@ -371,6 +371,6 @@ def test_the_length_trap(length: int, product: float) -> None:
 
 def test_a_token_outside_the_band_stays_in_the_divisor_and_a_masked_one_does_not() -> None:
     step = gapped()
-    banded = Objective(surrogate=Unclipped(), weights=(MaskedImportance(0.5, 2.0),), aggregate=token_mean)
+    banded = Objective(surrogate=UnclippedSurrogate(), weights=(MaskedImportance(0.5, 2.0),), aggregate=token_mean)
     assert j_and_slope(banded, step)[0] == pytest.approx((1.5 + 0.9 + 1.1) * 1.2 / 5)
     assert j_and_slope(banded, step.keep(f64(RHO) < 2))[0] == pytest.approx((1.5 + 0.9 + 1.1) * 1.2 / 4)

@@ -37,7 +37,7 @@ from groupwise.data import (
 )
 from groupwise.learner import make_plan
 from groupwise.methods import Method, ScheduleInput
-from groupwise.rollout import Buffer, RolloutSetting, Shuffled
+from groupwise.rollout import RolloutBuffer, RolloutSetting, Shuffled
 from groupwise.training.loop import compute_advantages
 from tests.rollout.fakes import FakeEngine, NumberedTask, always_correct, judged_by, sampling, tokenizer
 
@@ -292,7 +292,7 @@ def batch_of(groups: Groups, method: Method) -> Batch:
         engine=FakeEngine(lambda request: ()), verifier=judged_by(always_correct), tokenizer=tokenizer(), seed=0,
         sampling=sampling(max_tokens=BUDGET),
     )  # fmt: skip
-    buffer = Buffer(NumberedTask(1), Shuffled(), setting, method.unverifiable, method.trained_roles)
+    buffer = RolloutBuffer(NumberedTask(1), Shuffled(), setting, method.unverifiable, method.trained_roles)
     marked = buffer._marked(rollouts, method.filter, getattr(method.filter, "scope", "rollout") == "rollout")
     return buffer.pack([rollout for rollout in marked if any(rollout.selected or ())])
 

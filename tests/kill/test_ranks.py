@@ -10,7 +10,7 @@ import pytest
 
 import groupwise as gw
 from groupwise.cluster.local import LocalProcesses
-from groupwise.training.recorder import Recorder
+from groupwise.training.recorder import RunRecorder
 from tests.faults.small_runs import forked, left_without_recipe
 from tests.processes import wait_until_gone
 
@@ -33,7 +33,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 def killed_run(out: Path, victim: str, when: str, count: int) -> None:
     """Train on two ranks, and kill one of them before or after a save. Call it in a fork: it patches the package."""
-    save, enter = Recorder.save, LocalProcesses.__enter__
+    save, enter = RunRecorder.save, LocalProcesses.__enter__
     counts = {"before": 0, "after": 0}
     pids = [os.getpid()]
 
@@ -48,12 +48,12 @@ def killed_run(out: Path, victim: str, when: str, count: int) -> None:
         if (moment, counts[moment]) == (when, count):
             os.kill(pids[victim == "rank 1"], signal.SIGKILL)
 
-    def saved(self: Recorder, *args: Any, **how: Any) -> None:
+    def saved(self: RunRecorder, *args: Any, **how: Any) -> None:
         passed("before")
         save(self, *args, **how)
         passed("after")
 
-    LocalProcesses.__enter__, Recorder.save = started, saved  # type: ignore[method-assign]
+    LocalProcesses.__enter__, RunRecorder.save = started, saved  # type: ignore[method-assign]
     gw.train(out=out / "runs", **SMALL | {"cluster.ranks": 2})
 
 

@@ -17,7 +17,7 @@ from groupwise.objective import (
     Clip,
     ClippedWeight,
     Objective,
-    Unclipped,
+    UnclippedSurrogate,
     budget_mean,
     policy_gradient,
     sequence_mean,
@@ -200,7 +200,7 @@ SAME_AS_REINFORCE = {
     "gmpo": (OBJECTIVES["gmpo"], sequence_mean),
     "holder below": (OBJECTIVES["holder below"], sequence_mean),
     "sapo": (OBJECTIVES["sapo"], sequence_mean),
-    "unclipped": (Objective(surrogate=Unclipped(), aggregate=sequence_sum), sequence_sum),
+    "unclipped": (Objective(surrogate=UnclippedSurrogate(), aggregate=sequence_sum), sequence_sum),
     "rloo": (Objective(surrogate=Clip(ratio=sequence_product), aggregate=sequence_mean), sequence_sum),
 }
 """Objective, and the aggregate of its REINFORCE. `rloo`'s ratio is a product over tokens, so tokens are summed."""

@@ -201,9 +201,9 @@ def test_many_spellings_take_a_bounded_number_of_rounds() -> None:
             rounds.append(text)
             return e.control_tokens.encode_marked(fast, text, mark)
 
-    counted = Counted(e.control_tokens.spellings, e.control_tokens.ids, e.control_tokens.unk_ids)
+    counted = Counted(e.control_tokens.ids_by_spelling, e.control_tokens.control_ids, e.control_tokens.unk_ids)
     text = "<|im_" * 500 + "<|im_end|>" * 500 + "end|>" * 500
-    assert not e.control_tokens.ids & set(counted.encode(e.backend_tokenizer, text).ids)
+    assert not e.control_tokens.control_ids & set(counted.encode(e.backend_tokenizer, text).ids)
     assert len(rounds) <= ROUNDS + 2
 
 

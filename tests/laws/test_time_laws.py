@@ -28,19 +28,19 @@ from groupwise.sandbox.code_block import code_of
 from groupwise.tasks.calculator import calculator_answer
 from groupwise.verifiers import Math, MathDapo
 from groupwise.verifiers.countdown import Countdown
-from groupwise.verifiers.formats import Format
+from groupwise.verifiers.formats import TagFormat
 from groupwise.verifiers.formats_worker import _last_block
-from groupwise.verifiers.hackable import Hackable
+from groupwise.verifiers.hackable import HackableScore
 from groupwise.verifiers.math.extract import LONGEST, extract_answer
 from groupwise.verifiers.math.limits import too_much
 from groupwise.verifiers.math.published_graders import answer_of
-from groupwise.verifiers.noisy import Noisy
+from groupwise.verifiers.noisy import NoisyVerdicts
 from groupwise.verifiers.numbers import Exact, LastNumber
 from groupwise.verifiers.proof_steps import ProofSteps
 from groupwise.verifiers.spanning_graph import SpanningGraph
-from groupwise.verifiers.sum_proposal import SumProposal
+from groupwise.verifiers.sum_proposal import SumWithProposal
 from groupwise.verifiers.sum_steps import SumSteps
-from groupwise.verifiers.text import Choice, Text
+from groupwise.verifiers.text import OptionChoice, Text
 from tests.verifiers.built import built
 
 SHORT, LONG = LONGEST + 100, 4 * (LONGEST + 100)
@@ -112,10 +112,10 @@ def byte_tokenizer() -> Tokenizer:
 
 
 FEW: dict[str, Callable[[str], Any]] = {
-    "choice": verdict(Choice(), "B"),
-    "math": verdict(built(Math(symbolic=False)), "34"),
-    "math, tag": verdict(built(Math(symbolic=False, place="tag")), "3"),
-    "text, line": verdict(Text(place="line"), "The End"),
+    "choice": verdict(OptionChoice(), "B"),
+    "math": verdict(built(Math(use_algebra=False)), "34"),
+    "math, tag": verdict(built(Math(use_algebra=False, answer_location="tag")), "3"),
+    "text, line": verdict(Text(answer_location="line"), "The End"),
     "tokens": bytes_read,
     "too_much": too_much,
     "visible": visible,
@@ -129,9 +129,9 @@ READERS: dict[str, Callable[[str], Any]] = {
     "code_of": code_of,
     "countdown": verdict(Countdown(), {"numbers": [3, 7, 2], "target": 13}),
     "exact": verdict(Exact(), "3"),
-    "noisy": verdict(built(Noisy(Exact(), rejects=0.5)), "3"),
-    "format": verdict(Format(), None),
-    "hackable": verdict(built(Hackable(Exact())), "3"),
+    "noisy": verdict(built(NoisyVerdicts(Exact(), false_reject_rate=0.5)), "3"),
+    "format": verdict(TagFormat(), None),
+    "hackable": verdict(built(HackableScore(Exact())), "3"),
     "extract_answer": extract_answer,
     "extract_answer, line": lambda text: extract_answer(text, "first", "line"),
     "extract_answer, tag": lambda text: extract_answer(text, "last", "tag"),
@@ -139,11 +139,11 @@ READERS: dict[str, Callable[[str], Any]] = {
     "json block": _last_block,
     "last_number": verdict(LastNumber(), "3"),
     "math_dapo": verdict(MathDapo(), "34"),
-    "math_dapo, box": verdict(MathDapo(box=True), "34"),
+    "math_dapo, box": verdict(MathDapo(use_last_box=True), "34"),
     "proof_steps": verdict(ProofSteps(), "e", facts="abc", rules=["ab>d", "cd>e"]),
     "python block": or_error(PythonBlockFormat().calls),
     "spanning_graph": verdict(SpanningGraph(), ["03", "14"]),
-    "sum_proposal": verdict(SumProposal(), 2),
+    "sum_proposal": verdict(SumWithProposal(), 2),
     "sum_steps": verdict(SumSteps(), 2),
     "text": verdict(Text(), "The End"),
 }

@@ -78,7 +78,7 @@ def policy_learner(ranks: Ranks, dtype: torch.dtype = torch.float64, **settings)
 
 
 def policy(dtype: torch.dtype) -> Callable[[Ranks], dict[str, Tensor]]:
-    sides = (("reference", InitialPolicy()), ("average", EMA(keep=0.5)))
+    sides = (("reference", InitialPolicy()), ("average", EMA(decay=0.5)))
     return lambda ranks: trained(policy_learner(ranks, dtype, side_models=sides), b := batch(), plans(b))
 
 
@@ -94,7 +94,7 @@ def critic(trunk: str) -> Callable[[Ranks], dict[str, Tensor]]:
 
 def adapter(ranks: Ranks) -> dict[str, Tensor]:
     it = model(torch.float32, shape=replace(SHAPE, tied_embeddings=False))
-    attach(it, Lora(rank=2, targets=("q_proj", "down_proj")), seed=SEED)
+    attach(it, Lora(rank=2, target_modules=("q_proj", "down_proj")), seed=SEED)
     return trained(Learner(it, optimizer=AdamW(lr=1e-2), steps=9, ranks=ranks), b := batch(), plans(b))
 
 

@@ -50,7 +50,7 @@ def eight_bits(ranks: Ranks) -> dict[str, Tensor]:
 
 def averaged(ranks: Ranks) -> dict[str, Tensor]:
     """Log-probs of a moving average before and after it moves: its gathered weights must not be the old ones."""
-    it = policy_learner(ranks, torch.float32, side_models=(("average", EMA(keep=0.5)),))
+    it = policy_learner(ranks, torch.float32, side_models=(("average", EMA(decay=0.5)),))
     b, wanted = batch(), frozenset({Logp("average")})
     found: dict[str, Tensor] = {}
     for number, step in enumerate(plans(b)):
@@ -88,7 +88,7 @@ def directory_of_an_adapter(ranks: Ranks) -> dict[str, Tensor]:
     """Each rank reads it with its base."""
     base = find_model("calculator")
     model = read_model(base)
-    attach(model, Lora(rank=2, targets=("q_proj",)), seed=SEED)
+    attach(model, Lora(rank=2, target_modules=("q_proj",)), seed=SEED)
     with torch.no_grad():
         for weight in (p for p in model.parameters() if p.requires_grad):
             weight.add_(0.1)

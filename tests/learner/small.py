@@ -8,8 +8,8 @@ from groupwise.data import Draw, Finish, Outcome, Prompt, Rollout, Sample, Verdi
 from groupwise.models import Decoder, DecoderShape
 
 SHAPE = DecoderShape(
-    vocabulary=17,
-    width=16,
+    vocabulary_size=17,
+    hidden_size=16,
     layers=2,
     heads=4,
     kv_heads=2,
@@ -17,7 +17,7 @@ SHAPE = DecoderShape(
     mlp_width=24,
     qk_norm=True,
     tied_embeddings=True,
-    positions=128,
+    max_positions=128,
 )
 
 

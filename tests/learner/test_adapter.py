@@ -10,7 +10,7 @@ from tests.learner.small import model
 from tests.learner.test_gradients import OBJECTIVES, credited
 
 pytest.importorskip("peft", reason="adapters need peft: pip install 'groupwise[lora]'")
-LORA = Lora(rank=3, alpha=6.0, targets=("q_proj", "o_proj", "up_proj"))
+LORA = Lora(rank=3, alpha=6.0, target_modules=("q_proj", "o_proj", "up_proj"))
 PLAN = StepPlan((tuple(range(6)), tuple(range(6, 12)), tuple(range(12, 24))))
 
 

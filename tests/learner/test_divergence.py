@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from groupwise.core import Usage
-from groupwise.data import Batch, Divergence, Logp, Measure, pack
+from groupwise.data import Batch, Divergence, Logp, NeededMeasure, pack
 from groupwise.learner import AdamW, FromDirectory, InitialPolicy, Learner, StepPlan
 from groupwise.learner.divergence import divergence
 from groupwise.methods import Method
@@ -30,7 +30,7 @@ class Distil:
 
     measure: Divergence = JSD
     coefficient: float = 0.7
-    needs: frozenset[Measure] = field(init=False, default=frozenset())
+    needs: frozenset[NeededMeasure] = field(init=False, default=frozenset())
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "needs", frozenset({self.measure}))
@@ -130,12 +130,12 @@ def test_no_chunk_is_larger_than_the_bound() -> None:
         def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
             nonlocal largest
             out = func(*args, **(kwargs or {}))
-            if isinstance(out, Tensor) and out.ndim == 2 and out.shape[1] == SHAPE.vocabulary != len(out) + 1:
+            if isinstance(out, Tensor) and out.ndim == 2 and out.shape[1] == SHAPE.vocabulary_size != len(out) + 1:
                 largest = max(largest, out.numel())
             return out
 
     policy, teacher = model(), model(seed=3)
-    hidden = torch.randn(50, SHAPE.width, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    hidden = torch.randn(50, SHAPE.hidden_size, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     hidden.requires_grad_()
     with Watch():
         divergence(

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from groupwise.core import Usage
-from groupwise.data import Batch, Entropy, Logp, Measure, Policy, pack
+from groupwise.data import Batch, Entropy, Logp, NeededMeasure, Policy, pack
 from groupwise.learner import AdamW, Learner, StepPlan
 from groupwise.learner.side_models import InitialPolicy
 from tests.learner.small import model, ragged
@@ -31,11 +31,13 @@ class Table(nn.Module):
         super().__init__()
         self.logits, self.omitted = nn.Parameter(torch.linspace(-1, 1, 17, dtype=torch.float64)), omitted
 
-    def measure(self, batch: Batch, wanted: Sequence[Measure], side_models: Mapping[str, Any]) -> dict[Measure, Tensor]:
+    def measure(
+        self, batch: Batch, wanted: Sequence[NeededMeasure], side_models: Mapping[str, Any]
+    ) -> dict[NeededMeasure, Tensor]:
         tokens = [s.tokens[i] for s in batch.samples for i, trained in enumerate(s.trained) if trained]
         distribution = torch.distributions.Categorical(logits=self.logits)
         logp = distribution.log_prob(torch.tensor(tokens, dtype=torch.long))
-        numbers: dict[Measure, Tensor] = {
+        numbers: dict[NeededMeasure, Tensor] = {
             Logp("policy"): logp,
             Entropy(): distribution.entropy().detach().expand(len(logp)),
         }
@@ -71,7 +73,7 @@ def test_gradients_flow_through_log_probs_and_measures_of_any_policy() -> None:
     learner = table_learner(Table())
     with torch.no_grad():
         learner.models["reference"].logits.mul_(0.5)
-    loss = learner._backward(batch, PIECES, Loss()).sums.loss
+    loss = learner._backward(batch, PIECES, Loss()).microbatch_sums.loss
     policy, reference = Table(), Table()
     with torch.no_grad():
         reference.logits.mul_(0.5)

@@ -15,7 +15,7 @@ from groupwise.core import Usage
 from groupwise.data import Batch, Logp, pack
 from groupwise.learner import AdamW, Learner, RouterBalance, RouterReplay, StepPlan, check_routing, forward, mixture
 from groupwise.methods import Method
-from groupwise.models.decoder.transformers_model import TransformersModel
+from groupwise.models.decoder.transformers_model import TransformersBackbone
 from groupwise.objective import Clip, Objective, token_mean
 from tests.learner.small import model as dense
 from tests.learner.small import rollouts
@@ -31,7 +31,7 @@ OLD = frozenset({Logp("policy")})
 
 
 @pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> TransformersModel:
+def model(tmp_path_factory: pytest.TempPathFactory) -> TransformersBackbone:
     return mixtures.mixture(tmp_path_factory.mktemp("mixture"))
 
 
@@ -41,12 +41,12 @@ def batch() -> Batch:
     return b.having(advantage=every_token(centred(b.verdict_score, b), b))
 
 
-def learner(model: TransformersModel, lr: float = 0.05) -> Learner:
+def learner(model: TransformersBackbone, lr: float = 0.05) -> Learner:
     return Learner(copy.deepcopy(model), optimizer=AdamW(lr=lr), steps=10, temperature=0.7)
 
 
 def gradient(
-    model: TransformersModel, step: StepPlan, routing: RouterReplay, b: Batch | None = None,
+    model: TransformersBackbone, step: StepPlan, routing: RouterReplay, b: Batch | None = None,
     auxiliary: tuple[RouterBalance, ...] = (),
 ) -> torch.Tensor:  # fmt: skip
     it, b = learner(model), b or batch()
@@ -55,7 +55,7 @@ def gradient(
 
 
 @pytest.mark.parametrize("routing", ["none", R2])
-def test_computing_measures_records_every_tokens_experts(model: TransformersModel, routing: RouterReplay) -> None:
+def test_computing_measures_records_every_tokens_experts(model: TransformersBackbone, routing: RouterReplay) -> None:
     b = learner(model).compute_measures(batch(), (FIRST, SECOND), OLD, routing)
     experts = mixture(model)
     assert experts is not None
@@ -67,7 +67,7 @@ def test_computing_measures_records_every_tokens_experts(model: TransformersMode
 
 @pytest.mark.parametrize("routing", ["none", R2, R3])
 def test_the_first_step_is_on_the_policy_and_later_ones_are_not(
-    model: TransformersModel, routing: RouterReplay
+    model: TransformersBackbone, routing: RouterReplay
 ) -> None:
     it = learner(model)
     b = it.compute_measures(batch(), (FIRST, SECOND), OLD, routing)
@@ -82,7 +82,7 @@ def test_the_first_step_is_on_the_policy_and_later_ones_are_not(
         assert (first.changed_route_count, first.route_count) == (0, tokens * 2 * 2) and second.changed_route_count > 0
 
 
-def test_changed_experts_are_counted_as_in_a_loop(model: TransformersModel) -> None:
+def test_changed_experts_are_counted_as_in_a_loop(model: TransformersBackbone) -> None:
     it = learner(model)
     b = it.compute_measures(batch(), (FIRST, SECOND), OLD)
     before = mixtures.alone(model, b.take(SECOND.samples))
@@ -96,7 +96,7 @@ def test_changed_experts_are_counted_as_in_a_loop(model: TransformersModel) -> N
     assert (counted.changed_route_count, counted.route_count) == (changed, choices) and 0 < changed < choices
 
 
-def test_replay_sends_tokens_to_the_recorded_experts(model: TransformersModel) -> None:
+def test_replay_sends_tokens_to_the_recorded_experts(model: TransformersBackbone) -> None:
     """After a step that changes experts, log-probs with replay differ from those without; the experts are equal."""
     found = {}
     for routing in ("none", R2):
@@ -109,7 +109,7 @@ def test_replay_sends_tokens_to_the_recorded_experts(model: TransformersModel) -
     assert not all(torch.equal(moved[name], other[name]) for name in moved)
 
 
-def test_routers_learn_under_replay(model: TransformersModel) -> None:
+def test_routers_learn_under_replay(model: TransformersBackbone) -> None:
     it = learner(model)
     b = it.compute_measures(batch(), (FIRST, SECOND), OLD, R2)
     before = [r.weight.detach().clone() for r in mixtures.routers(it.model)]
@@ -117,7 +117,7 @@ def test_routers_learn_under_replay(model: TransformersModel) -> None:
     assert all(not torch.equal(a, r.weight) for a, r in zip(before, mixtures.routers(it.model)))
 
 
-def test_old_log_probs_use_the_engines_experts(model: TransformersModel) -> None:
+def test_old_log_probs_use_the_engines_experts(model: TransformersBackbone) -> None:
     """With experts that the learner would not choose, old log-probs use them and the first ratio is 1."""
     it, experts = learner(model), mixture(model)
     assert experts is not None
@@ -138,7 +138,7 @@ def test_old_log_probs_use_the_engines_experts(model: TransformersModel) -> None
     assert torch.equal(taken.batch.logp, taken.batch.logp_old) and taken.changed_route_count > 0
 
 
-def balance(model: TransformersModel, b: Batch) -> float:
+def balance(model: TransformersBackbone, b: Batch) -> float:
     """Switch Transformers, equations 4 to 6, per router over every token of every sample; mean over routers."""
     found = []
     for number in range(2):
@@ -150,7 +150,7 @@ def balance(model: TransformersModel, b: Batch) -> float:
     return float(np.mean(found))
 
 
-def test_the_load_balancing_loss_is_its_equation(model: TransformersModel) -> None:
+def test_the_load_balancing_loss_is_its_equation(model: TransformersBackbone) -> None:
     for auxiliary in (EVEN, (RouterBalance(2.0),)):
         it = learner(model)
         plain = it.step(batch(), SECOND, OBJECTIVE)
@@ -176,7 +176,7 @@ def test_the_load_balancing_loss_of_one_router_equals_transformers(tmp_path: Pat
 
 
 @pytest.mark.parametrize("routing", [NONE, R2])
-def test_the_load_balancing_loss_ignores_the_microbatches(model: TransformersModel, routing: RouterReplay) -> None:
+def test_the_load_balancing_loss_ignores_the_microbatches(model: TransformersBackbone, routing: RouterReplay) -> None:
     """Also when a group is split and its prompt is forwarded in several microbatches."""
     everyone = tuple(range(12))
     cuts = [
@@ -194,13 +194,13 @@ def test_the_load_balancing_loss_ignores_the_microbatches(model: TransformersMod
     assert {(v.changed_route_count, v.route_count) for v in values} == {(0, values[0].route_count)}
 
 
-def test_zero_advantages_still_have_a_load_balancing_loss(model: TransformersModel) -> None:
+def test_zero_advantages_still_have_a_load_balancing_loss(model: TransformersBackbone) -> None:
     flat = batch().having(advantage=torch.zeros_like(batch().advantage))
     assert learner(model).step(flat, SECOND, OBJECTIVE).grad_norm == 0
     assert learner(model).step(flat, SECOND, OBJECTIVE, NONE, EVEN).grad_norm > 0
 
 
-def test_recomputed_layers_have_the_same_load_balancing_loss(model: TransformersModel) -> None:
+def test_recomputed_layers_have_the_same_load_balancing_loss(model: TransformersBackbone) -> None:
     kept, again = learner(model), learner(model)
     again.model.recompute = True  # pyright: ignore[reportArgumentType]
     for it in (kept, again):
@@ -228,7 +228,7 @@ def test_invalid_routing_is_refused() -> None:
     assert Method(router_replay=R3, old_logprobs="engine").router_replay is R3
 
 
-def test_an_auxiliary_loss_of_a_user_adds_its_gradient(model: TransformersModel) -> None:
+def test_an_auxiliary_loss_of_a_user_adds_its_gradient(model: TransformersBackbone) -> None:
     """The supervised term `-mean(logp)` over a step: its gradient adds to the objective's, for any microbatches."""
 
     @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from tests.learner.test_gradients import OBJECTIVES, credited
 from tests.models.directories import directory
 
 PLAN = (StepPlan((tuple(range(6)), tuple(range(6, 12)))), StepPlan((tuple(range(12, 24)),)))
-MODELS = (("average", EMA(keep=0.9)), ("reference", InitialPolicy()), ("lagged", EMA(keep=0.0, every=3)))
+MODELS = (("average", EMA(decay=0.9)), ("reference", InitialPolicy()), ("lagged", EMA(decay=0.0, every=3)))
 
 
 def learner(dtype: torch.dtype = torch.float64, **settings: object) -> Learner:
@@ -86,7 +86,7 @@ def test_a_resumed_run_has_the_same_averages_bit_by_bit(dtype: torch.dtype) -> N
 
 def test_an_average_in_half_precision_keeps_small_updates() -> None:
     """Steps of 0.1 % of a tenth of the distance are below bfloat16's last bit, but not below float32's."""
-    it = learner(torch.bfloat16, side_models=(("average", EMA(keep=0.999)),))
+    it = learner(torch.bfloat16, side_models=(("average", EMA(decay=0.999)),))
     before = {name: x.clone() for name, x in it.models["average"].state_dict().items()}
     weights = it._following["average"].exact
     assert {x.dtype for x in weights.values()} == {torch.float32}
@@ -128,7 +128,7 @@ def test_a_recipe_names_a_directory_and_an_average(tmp_path: Path) -> None:
     path = directory(tmp_path / "teacher")
     for text, part in (
         (f'{{ kind = "FromDirectory", directory = "{path}" }}', FromDirectory(str(path))),
-        ('{ kind = "EMA", keep = 0.5 }', EMA(keep=0.5)),
+        ('{ kind = "EMA", keep = 0.5 }', EMA(decay=0.5)),
     ):
         (tmp_path / "recipe.toml").write_text(TEXT % text)
         recipe = read_recipe(tmp_path / "recipe.toml")
@@ -140,7 +140,7 @@ def test_a_given_model_needs_the_policys_vocabulary(tmp_path: Path) -> None:
 
     from groupwise.methods import grpo
 
-    path = directory(tmp_path / "teacher", vocabulary=SHAPE.vocabulary + 4)
+    path = directory(tmp_path / "teacher", vocabulary=SHAPE.vocabulary_size + 4)
     method = replace(grpo(), models=(("reference", FromDirectory(str(path))),))
     recipe = Recipe(method=method, prompts=2, sampling=Sampling(max_tokens=24))
     with pytest.raises(Usage, match=r"reference.*vocabular"):

@@ -40,7 +40,7 @@ def learner(
     )  # fmt: skip
     head = it._critics["critic"].head
     with torch.no_grad():  # a head of zeros would have no gradient in its trunk
-        head.weight.copy_(torch.linspace(-0.5, 0.5, SHAPE.width)[None])
+        head.weight.copy_(torch.linspace(-0.5, 0.5, SHAPE.hidden_size)[None])
         head.bias.fill_(0.1)
     return it
 

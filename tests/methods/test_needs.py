@@ -9,7 +9,7 @@ from torch import Tensor
 
 from groupwise.checks.check_method import dry_run
 from groupwise.config.recipe import Recipe
-from groupwise.data import Batch, Logp, Measure, Subscore
+from groupwise.data import Batch, Logp, NeededMeasure, Subscore
 from groupwise.methods import Method, grpo
 from groupwise.objective import KL, Objective
 from groupwise.rewards import AddSubscore, Correctness
@@ -22,7 +22,7 @@ CHAIN = Subscore("chain_true")
 class WithChain:
     """A user's filter on a subscore."""
 
-    needs: ClassVar[frozenset[Measure]] = frozenset({CHAIN})
+    needs: ClassVar[frozenset[NeededMeasure]] = frozenset({CHAIN})
 
     def __call__(self, rollout: Batch) -> Tensor:
         return rollout[CHAIN] >= 0
@@ -51,7 +51,7 @@ def test_an_undeclared_verdict_part_is_refused_with_the_declaration() -> None:
 def test_a_filter_cannot_need_what_the_learner_computes() -> None:
     @dataclass(frozen=True)
     class Likely:
-        needs: ClassVar[frozenset[Measure]] = frozenset({Logp("policy")})
+        needs: ClassVar[frozenset[NeededMeasure]] = frozenset({Logp("policy")})
 
         def __call__(self, rollout: Batch) -> Tensor:
             return torch.ones(len(rollout), dtype=torch.bool)

@@ -13,7 +13,7 @@ from groupwise.certificates.proofs import proofs_of
 from groupwise.commands.show import show
 from groupwise.data import find_metric
 from groupwise.learner import InitialPolicy
-from groupwise.methods import Method, Ramp, Reference, Schedule, ScheduleInput, grpo, published, reference_of
+from groupwise.methods import Method, LinearRamp, Reference, Schedule, ScheduleInput, grpo, published, reference_of
 from groupwise.methods.families import FAMILIES, method_family, subject_of
 from groupwise.methods.method import Method as MethodItself
 from groupwise.objective import Objective, TruncatedImportance
@@ -66,7 +66,7 @@ def test_the_reference_names_its_parent_and_a_known_effect(method):
     while parent := reference_of(getattr(methods, line[-1])).parent:
         assert parent in NAMES and parent not in line
         line.append(parent)
-    effect = reference_of(method).effect
+    effect = reference_of(method).expected_effect
     if effect is not None:
         assert effect.parent in NAMES and effect.min_difference > 0 and find_metric(effect.metric) is not None
         assert effect.parent != method.__name__ or effect.own_settings
@@ -77,22 +77,24 @@ def test_the_reference_names_its_parent_and_a_known_effect(method):
 
 def test_a_reference_has_a_year_and_one_of_the_labels():
     facts = {"formula": "J", "differences": (), "proofs": ()}
-    assert Reference(paper="REINFORCE", year=1992, label="paper read", **facts).source == "REINFORCE, 1992"
-    assert Reference(paper="GRPO", arxiv="2402.03300", label="paper read", **facts).source == "GRPO, arXiv:2402.03300"
+    assert Reference(paper="REINFORCE", year=1992, evidence="paper read", **facts).source == "REINFORCE, 1992"
+    assert (
+        Reference(paper="GRPO", arxiv="2402.03300", evidence="paper read", **facts).source == "GRPO, arXiv:2402.03300"
+    )
     with pytest.raises(ValueError, match="needs its year"):
-        Reference(paper="REINFORCE", label="paper read", **facts)
+        Reference(paper="REINFORCE", evidence="paper read", **facts)
 
 
 def test_code_that_was_read_stands_in_a_file_at_a_commit():
     """Without a place that can be opened, the label is *code read earlier*."""
     facts = {"paper": "GRPO", "arxiv": "2402.03300", "formula": "J", "differences": (), "proofs": ()}
     place = f"owner/name@{'0a' * 20}:a/b.py"
-    read = Reference(label="code read", code=place, **facts)
+    read = Reference(evidence="code read", code=place, **facts)
     assert read.code_link == f"https://github.com/owner/name/blob/{'0a' * 20}/a/b.py"
-    assert Reference(label="code read earlier", **facts).code_link == ""
+    assert Reference(evidence="code read earlier", **facts).code_link == ""
     for label, code in (("code read", ""), ("code read", "owner/name:a.py"), ("our reading", place)):
         with pytest.raises(ValueError, match="OWNER/NAME@COMMIT:PATH"):
-            Reference(label=label, code=code, **facts)
+            Reference(evidence=label, code=code, **facts)
     assert sum(bool(reference_of(method).code) for method in published) >= 40
 
 
@@ -108,11 +110,11 @@ def test_show_prints_paper_code_and_ours(method):
     assert isinstance(reference, Reference) and re.fullmatch(r"(\d{4}\.\d{5})?", reference.arxiv)
     assert len(reference.differences) >= 3
     text = " ".join(show(method.__name__).split())
-    for line in (reference.source, reference.label, *map(str.strip, reference.formula.splitlines())):
+    for line in (reference.source, reference.evidence, *map(str.strip, reference.formula.splitlines())):
         assert " ".join(line.split()) in text
     for d in reference.differences:
-        assert all((d.what, d.paper, d.code, d.ours))
-        for word in f"{d.what} {d.paper} {d.code} {d.ours}".split():
+        assert all((d.choice, d.paper, d.code, d.ours))
+        for word in f"{d.choice} {d.paper} {d.code} {d.ours}".split():
             assert word in text
 
 
@@ -122,7 +124,7 @@ def test_the_table_lists_every_constant(method):
     """A constant stands in a row; that of a size, such as `group_size`, in the row that names it, if one does."""
     rows = reference_of(method).differences
     for name, p in inspect.signature(method).parameters.items():
-        named = [d for d in rows if name in SIZES and name.replace("_", " ") in d.what]
+        named = [d for d in rows if name in SIZES and name.replace("_", " ") in d.choice]
         assert numbers_in(p.default) <= numbers_of(" ".join(d.ours for d in named or rows)), name
         assert name not in SIZES or getattr(method(), name) == p.default, f"the method does not use its {name}"
 
@@ -153,7 +155,7 @@ def cases(test: str) -> set[str]:
 def test_proofs_are_tests_that_exist():
     proofs = {proof for method in published for proof in proofs_of(method)}
     proofs |= {toy for method in published if (toy := reference_of(method).toy_test)}
-    assert all(len(reference_of(method).proofs) >= 2 for method in published)
+    assert all(len(reference_of(method).proof_tests) >= 2 for method in published)
     assert {proof for proof in proofs if proof not in cases(proof)} == set()
 
 
@@ -219,7 +221,7 @@ def test_the_engine_gap_is_corrected_once():
 
 
 def test_a_ramp_ends_at_its_end():
-    ramp = Ramp(0.4, 0.2, 10)
+    ramp = LinearRamp(0.4, 0.2, 10)
     assert isinstance(ramp, Schedule)
     assert [ramp(ScheduleInput(i)) for i in (0, 5, 10, 99)] == pytest.approx([0.4, 0.3, 0.2, 0.2])
 

@@ -10,14 +10,14 @@ from groupwise.config.recipe import Recipe
 from groupwise.config.recipe_toml import override, read_recipe, write
 from groupwise.core import InvalidValue, Usage
 from groupwise.methods import (
-    Cycle,
-    FromMemory,
+    CyclicValues,
+    MemoryValue,
     Method,
     PiecewiseConstant,
-    Ramp,
+    LinearRamp,
     Schedule,
     ScheduleInput,
-    Stairs,
+    Staircase,
     co_grpo,
     grpo,
     published,
@@ -27,18 +27,18 @@ from groupwise.objective import AdaptiveKL
 
 ADAPTIVE = replace(
     grpo(kl=0.04),
-    memory=(("kl", AdaptiveKL(start=0.04)),),
-    schedules=(("objective.penalties.0.coefficient", FromMemory("kl")),),
+    memory=(("kl", AdaptiveKL(start_value=0.04)),),
+    schedules=(("objective.penalties.0.coefficient", MemoryValue("kl")),),
 )
 
 
 def test_a_ramp_without_a_length_is_over_the_whole_run() -> None:
-    ramp = Ramp(1.0, 0.0)
+    ramp = LinearRamp(1.0, 0.0)
     assert [ramp(ScheduleInput(i, total_iterations=4)) for i in range(5)] == [1.0, 0.75, 0.5, 0.25, 0.0]
 
 
 def test_a_constant_follows_a_memory() -> None:
-    assert isinstance(FromMemory("kl"), Schedule)
+    assert isinstance(MemoryValue("kl"), Schedule)
     method = ADAPTIVE.at(ScheduleInput(7, 10, {"kl": 0.125}))
     (penalty,) = method.objective.penalties
     assert penalty == replace(grpo().objective.penalties[0], coefficient=0.125)
@@ -52,15 +52,15 @@ def test_an_adaptive_penalty_is_written_and_read_back_and_checked() -> None:
 
 def test_a_schedule_of_a_memory_that_is_missing_is_refused() -> None:
     with pytest.raises(ValueError, match=r"reads memory .kl., which method\.memory does not define"):
-        Method(schedules=(("minibatches", FromMemory("kl")),))
+        Method(schedules=(("minibatches", MemoryValue("kl")),))
 
 
 @pytest.mark.parametrize("path", ["curriculum.size", "unverifiable", "models.reference", "memory.kl.target"])
 def test_a_constant_that_a_run_reads_once_has_no_schedule(path: str) -> None:
     with pytest.raises(ValueError, match="once, at its start"):
-        Method(schedules=((path, Ramp(0.0, 1.0)),))
+        Method(schedules=((path, LinearRamp(0.0, 1.0)),))
     with pytest.raises(Usage, match="once, at its start"):
-        read_recipe(f"[method.schedules]\n'{path}' = {{ kind = 'Ramp', start_value = 0, end_value = 1 }}")
+        read_recipe(f"[method.schedules]\n'{path}' = {{ kind = 'LinearRamp', start_value = 0, end_value = 1 }}")
 
 
 SCHEDULED = [method for make in published if (method := make()).schedules] + [co_grpo(form="alternating"), ADAPTIVE]
@@ -78,8 +78,8 @@ def test_a_schedule_sets_a_field_as_the_recipe_reader_does(method: Method) -> No
 
 
 def test_a_path_leads_through_fields_indices_and_names_of_pairs() -> None:
-    value = (("a.b", (Ramp(0.0, 1.0), Ramp(2.0, 3.0))), ("c", Cycle((1.0,))))
-    changed = (("a.b", (Ramp(0.0, 1.0), Ramp(2.0, 3.0, 7))), ("c", Cycle((1.0,))))
+    value = (("a.b", (LinearRamp(0.0, 1.0), LinearRamp(2.0, 3.0))), ("c", CyclicValues((1.0,))))
+    changed = (("a.b", (LinearRamp(0.0, 1.0), LinearRamp(2.0, 3.0, 7))), ("c", CyclicValues((1.0,))))
     assert with_value(value, '"a.b".1.over', 7.0) == changed == with_value(value, "'a.b'.1.over", 7.0)
     with pytest.raises(ValueError, match="the first of them 0"):
         with_value(PiecewiseConstant(((0, 1.0),)), "points.0.0", 3.0)
@@ -87,7 +87,7 @@ def test_a_path_leads_through_fields_indices_and_names_of_pairs() -> None:
 
 def test_a_number_that_a_field_refuses_in_the_run_is_a_typed_error() -> None:
     """Numbers of a memory are not known when the recipe is read."""
-    method = replace(ADAPTIVE, schedules=(("group_size", FromMemory("kl")),))
+    method = replace(ADAPTIVE, schedules=(("group_size", MemoryValue("kl")),))
     with pytest.raises(InvalidValue, match="at iteration 3 the schedule of group_size returns 0, which is refused"):
         method.at(ScheduleInput(3, 10, {"kl": 0.0}))
 
@@ -100,6 +100,8 @@ def test_reading_tries_a_long_run_at_about_a_hundred_iterations(monkeypatch: pyt
 
 
 def test_the_tried_iterations_include_extremes_and_each_mix_of_whole_and_fractional_numbers() -> None:
-    assert trial_iterations([Ramp(0.0, 1.0)], 3, {}) == [0, 1, 2] and trial_iterations([Ramp(0.0, 1.0)], 0, {}) == [0]
+    assert trial_iterations([LinearRamp(0.0, 1.0)], 3, {}) == [0, 1, 2] and trial_iterations(
+        [LinearRamp(0.0, 1.0)], 0, {}
+    ) == [0]
     rare = PiecewiseConstant(((0, 1.0), (5001, 9.0), (5002, 1.0), (7001, 1.5), (7002, 1.0)))
-    assert {0, 5001, 7001, 9999} <= {*trial_iterations([rare, Stairs(4.0, 0.5, 2000)], 10_000, {})}
+    assert {0, 5001, 7001, 9999} <= {*trial_iterations([rare, Staircase(4.0, 0.5, 2000)], 10_000, {})}

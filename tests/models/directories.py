@@ -14,7 +14,7 @@ def shape(family: str = "qwen3", **changes: object) -> DecoderShape:
         "positions": 128, "rope_theta": 5000.0, "eps": 1e-5, "qk_norm": family == "qwen3",
         "qkv_bias": family == "qwen2",
     }  # fmt: skip
-    return DecoderShape(family=family, **{**fields, **changes})  # pyright: ignore[reportArgumentType]
+    return DecoderShape(model_family=family, **{**fields, **changes})  # pyright: ignore[reportArgumentType]
 
 
 def characters() -> Tokenizer:

@@ -33,15 +33,15 @@ def write_gguf(
     shape = model.shape
     writer = gguf.GGUFWriter(path, family)
     values = {
-        "hidden_size": shape.width, "intermediate_size": shape.mlp_width, "num_hidden_layers": shape.layers,
+        "hidden_size": shape.hidden_size, "intermediate_size": shape.mlp_width, "num_hidden_layers": shape.layers,
         "num_attention_heads": shape.heads, "num_key_value_heads": shape.kv_heads,
-        "max_position_embeddings": shape.positions,
+        "max_position_embeddings": shape.max_positions,
     }  # fmt: skip
     head_dim = "rope.dimension_count" if family == "llama" else "attention.key_length"
     for key, value in ({FIELDS[name]: x for name, x in values.items()} | {head_dim: shape.head_dim}).items():
         writer.add_uint32(f"{family}.{key}", value)
     writer.add_float32(f"{family}.rope.freq_base", shape.rope_theta)
-    writer.add_float32(f"{family}.attention.layer_norm_rms_epsilon", shape.eps)
+    writer.add_float32(f"{family}.attention.layer_norm_rms_epsilon", shape.rms_norm_eps)
     for key, value in changes.items():
         writer.add_key_value(key, value, gguf.GGUFValueType.get_type(value))
     add_tokenizer(writer, tokenizer)

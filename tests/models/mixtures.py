@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from groupwise.data import Batch
 from groupwise.models import find_model, read_model, read_tokenizer
-from groupwise.models.decoder.transformers_model import TransformersModel
+from groupwise.models.decoder.transformers_model import TransformersBackbone
 from tests.models.plain import made
 
 FIELDS: dict[str, Any] = {
@@ -16,12 +16,12 @@ FIELDS: dict[str, Any] = {
 }  # fmt: skip
 
 
-def mixture(path: Path, dtype: torch.dtype = torch.float64, **changes: Any) -> TransformersModel:
+def mixture(path: Path, dtype: torch.dtype = torch.float64, **changes: Any) -> TransformersBackbone:
     """Qwen3-MoE with two layers of eight experts, two per token."""
     path.mkdir(exist_ok=True)
     made(path, "Qwen3Moe", **{**FIELDS, **changes})
     model = read_model(path, dtype=dtype)
-    assert isinstance(model, TransformersModel)
+    assert isinstance(model, TransformersBackbone)
     return model
 
 

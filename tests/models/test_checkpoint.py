@@ -155,7 +155,7 @@ def test_damaged_weights_are_refused(tmp_path: Path) -> None:
 
 def test_a_context_longer_than_the_models_limit_is_refused(tmp_path: Path) -> None:
     directory(tmp_path, "mistral")
-    assert read_shape(tmp_path, context=128).positions == 128
+    assert read_shape(tmp_path, context=128).max_positions == 128
     with pytest.raises(BadData, match="at most 128 tokens"):
         read_shape(tmp_path, context=129)
 

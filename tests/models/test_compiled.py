@@ -55,7 +55,7 @@ def test_the_learner_has_the_same_gradient(halves, recompute: bool, adapter: boo
     def gradient(compiled: bool) -> torch.Tensor:
         it = model()
         if adapter:
-            attach(it, Lora(rank=2, targets=("q_proj", "down_proj")), seed=0)
+            attach(it, Lora(rank=2, target_modules=("q_proj", "down_proj")), seed=0)
         it.recompute, it.compiled = recompute and compiled, compiled
         learner = Learner(it, optimizer=AdamW(lr=1e-2), steps=10, temperature=0.7)
         learner._backward(objective.prepare(batch), StepPlan((tuple(range(12)), tuple(range(12, 24)))), objective)

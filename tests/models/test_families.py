@@ -16,7 +16,7 @@ from groupwise.models.decoder.rope import (
     parameters_of,
     scaling_of,
 )
-from groupwise.models.decoder.transformers_model import TransformersModel
+from groupwise.models.decoder.transformers_model import TransformersBackbone
 from tests.models.directories import characters, shape
 from tests.models.plain import PROMPT, generated, greedy, load, made, ours, theirs, written
 
@@ -105,15 +105,15 @@ def test_log_probs_and_gradients_equal_the_plain_forward(case: tuple[Path, Any],
     path, _ = case
     model = read_model(path, dtype=torch.float64)
     (logp, ours_by), (expected, by) = ours(model, written()), theirs(load(path, torch.float64), written())
-    assert expected.std() > (0.1 if isinstance(model, TransformersModel) else 0.3)
+    assert expected.std() > (0.1 if isinstance(model, TransformersBackbone) else 0.3)
     assert torch.allclose(logp, expected, rtol=0, atol=2e-5)
-    if isinstance(model, TransformersModel):
+    if isinstance(model, TransformersBackbone):
         assert ours_by.keys() == by.keys() and sum(bool(g.norm() > 1e-4) for g in by.values()) > len(by) / 2
     else:
         assert ours_by.keys() == by.keys() - {"lm_head.weight"} | (ours_by.keys() & {"lm_head.weight"})
         assert all(by[name].norm() > 1e-3 for name in ours_by if "k_proj.bias" not in name)
     assert all((g - by[name]).norm() <= 1e-4 * by[name].norm() + 1e-6 for name, g in ours_by.items())
-    assert isinstance(model, TransformersModel) == any(f"[{name}]" in request.node.name for name in BACKBONES)
+    assert isinstance(model, TransformersBackbone) == any(f"[{name}]" in request.node.name for name in BACKBONES)
 
 
 def test_greedy_answers_equal_generate(case: tuple[Path, Any]) -> None:
@@ -167,7 +167,7 @@ def test_old_names_and_defaults_are_read(tmp_path: Path) -> None:
     assert part == YarnRopeScaling(factor=2.0, original_max_position_embeddings=4096)
     config = config_of(shape("llama")) | {"rope_scaling": {"type": "yarn", "factor": 4.0}}
     (tmp_path / "config.json").write_text(json.dumps(config))
-    assert read_shape(tmp_path).positions == 512  # 128 times the scaling's factor
+    assert read_shape(tmp_path).max_positions == 512  # 128 times the scaling's factor
     config |= {"original_max_position_embeddings": 64}
     (tmp_path / "config.json").write_text(json.dumps(config))
     assert read_shape(tmp_path).rope_scaling == YarnRopeScaling(factor=4.0, original_max_position_embeddings=64)

@@ -65,7 +65,7 @@ def test_token_ids_and_chat_template_equal_transformers(tmp_path: Path) -> None:
     assert ours.eos_ids == {0, 1}, "the end of a text and the end of a turn"
     assert json.loads((directory / "tokenizer_config.json").read_text())["model_max_length"] > 7, "of another model"
     template = find_template("chat", ours)
-    assert template.source == TEMPLATE
+    assert template.template_source == TEMPLATE
     assert template("a")[0] == 1, "special tokens of the template are parsed"
     assert ours.encode("<|im_end|>") != (1,), "those of a problem are not"
 

@@ -27,7 +27,7 @@ from groupwise.models import (
     weight_files,
 )
 from groupwise.models.decoder.decoder import ModelSizes
-from groupwise.models.kind import LoadOptions
+from groupwise.models.kind import ModelLoadOptions
 
 HOME = Path(groupwise.__file__).parent
 CLASSES = {"FlowShape", "FlowPolicy", "MaskedShape", "MaskedPolicy", "PipelineShape"}
@@ -37,7 +37,7 @@ PACKAGED = {"calculator": "language", "blank": "language", "rings": "flow", "gly
 @pytest.mark.parametrize(("name", "kind"), PACKAGED.items())
 def test_a_directory_is_of_one_kind_and_so_are_its_shape_and_model(name: str, kind: str) -> None:
     path = find_model(name)
-    assert kind_of(path).name == kind == read_shape(path).kind == read_model(path).shape.kind
+    assert kind_of(path).name == kind == read_shape(path).kind_name == read_model(path).shape.kind_name
 
 
 def test_each_kind_has_its_checks_and_no_table_has_another_kind() -> None:
@@ -74,11 +74,11 @@ class PlaneKind(ModelKind):
     def shape(self, path: Path, config: Mapping[str, Any], *, trust_remote_code: bool) -> ModelSizes:
         return Planes(vocabulary=config["vocab_size"], layers=1, kv_heads=1, head_dim=1, positions=8)
 
-    def read(self, path: Path, shape: ModelSizes, loading: LoadOptions) -> nn.Module:
-        return nn.Linear(2, shape.vocabulary, dtype=loading.dtype)
+    def read(self, path: Path, shape: ModelSizes, loading: ModelLoadOptions) -> nn.Module:
+        return nn.Linear(2, shape.vocabulary_size, dtype=loading.dtype)
 
     def outline(self, path: Path, shape: ModelSizes, *, trust_remote_code: bool) -> nn.Module:
-        return nn.Linear(2, shape.vocabulary, device="meta")
+        return nn.Linear(2, shape.vocabulary_size, device="meta")
 
     def config(self, model: nn.Module) -> dict[str, Any]:
         return {"model_type": "plane"}
@@ -92,8 +92,8 @@ def test_a_new_kind_is_one_class_in_the_table(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr("groupwise.models.kinds.KINDS", kinds)
     monkeypatch.setattr("groupwise.models.checkpoint.KINDS", kinds)
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "plane", "vocab_size": 5, "eos_token_id": 0}))
-    assert read_shape(tmp_path).kind == "planes" and weight_files(tmp_path) == [tmp_path / "plane.safetensors"]
-    loading = LoadOptions(dtype=torch.float64, device="cpu", seed=0, trust_remote_code=False)
+    assert read_shape(tmp_path).kind_name == "planes" and weight_files(tmp_path) == [tmp_path / "plane.safetensors"]
+    loading = ModelLoadOptions(dtype=torch.float64, device="cpu", fresh_weights_seed=0, trust_remote_code=False)
     model = kind_of(tmp_path).read(tmp_path, read_shape(tmp_path), loading)
     assert model.weight.shape == (5, 2) and model.weight.dtype == torch.float64
     assert next(outline(tmp_path).parameters()).is_meta

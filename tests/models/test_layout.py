@@ -13,14 +13,14 @@ from groupwise.data import AttentionLayout, Backbone
 from groupwise.models import Decoder, DecoderShape, PrefixPacking
 
 TINY = DecoderShape(
-    vocabulary=11,
-    width=16,
+    vocabulary_size=11,
+    hidden_size=16,
     layers=2,
     heads=4,
     kv_heads=2,
     head_dim=6,
     mlp_width=24,
-    positions=256,
+    max_positions=256,
     qk_norm=True,
     qkv_bias=True,
     tied_embeddings=True,
@@ -51,7 +51,7 @@ class Alone:
 
 def plain(model: Decoder, contexts: list[tuple[int, ...]], tokens: list[tuple[int, ...]]) -> Tensor:
     """Logits of every sample's tokens, one forward a sample."""
-    rows = [torch.zeros(0, model.shape.vocabulary, dtype=model.model.norm.weight.dtype)]
+    rows = [torch.zeros(0, model.shape.vocabulary_size, dtype=model.model.norm.weight.dtype)]
     for context, answer in zip(contexts, tokens):
         logits = model.head(model(torch.tensor([*context, *answer]), Alone(len(context) + len(answer))))
         rows.append(logits[len(context) - 1 : len(context) + len(answer) - 1])
@@ -77,7 +77,7 @@ def apart(a: Tensor, b: Tensor) -> float:
     return float(((a - b).norm() / b.norm().clamp(min=1e-30)).detach())
 
 
-TOKENS = st.integers(0, TINY.vocabulary - 1)
+TOKENS = st.integers(0, TINY.vocabulary_size - 1)
 CONTEXT = st.lists(TOKENS, min_size=1, max_size=40).map(tuple)
 ANSWER = st.lists(TOKENS, max_size=40).map(tuple)
 ALIKE = st.lists(st.sampled_from([3, 3, 3, 4]), max_size=12).map(tuple)  # answers that often begin the same
@@ -198,8 +198,8 @@ def test_a_group_of_one_answer_costs_one_answer() -> None:
 
 def test_a_microbatch_without_tokens_is_valid() -> None:
     model = decoder()
-    assert shared(model, [(1,), (2, 3)], [(), ()]).shape == (0, TINY.vocabulary)
-    assert shared(model, [], []).shape == (0, TINY.vocabulary)
+    assert shared(model, [(1,), (2, 3)], [(), ()]).shape == (0, TINY.vocabulary_size)
+    assert shared(model, [], []).shape == (0, TINY.vocabulary_size)
 
 
 def test_an_empty_context_is_refused() -> None:

@@ -26,7 +26,7 @@ from tests.models.directories import characters, directory, shape
 from tests.models.test_transformers import PROMPT, close, load, logits, their_logits
 
 peft = pytest.importorskip("peft", reason="adapters need peft: pip install 'groupwise[lora]'")
-LORA = Lora(rank=3, alpha=12.0, targets=("q_proj", "v_proj", "down_proj"))
+LORA = Lora(rank=3, alpha=12.0, target_modules=("q_proj", "v_proj", "down_proj"))
 
 
 def taught(model: nn.Module, seed: int = 3) -> None:
@@ -93,7 +93,7 @@ def test_equal_adapters_are_equal_files(tmp_path: Path) -> None:
     write_adapter(read_model(first), again, base=str(tmp_path / "base"), base_sha256=fingerprint(tmp_path / "base"))
     assert sorted(p.name for p in again.iterdir()) == ["adapter_config.json", "adapter_model.safetensors"]
     assert all((again / p.name).read_bytes() == p.read_bytes() for p in first.iterdir())
-    assert json.loads((again / "adapter_config.json").read_text())["target_modules"] == sorted(LORA.targets)
+    assert json.loads((again / "adapter_config.json").read_text())["target_modules"] == sorted(LORA.target_modules)
 
 
 def test_a_merged_adapter_gives_a_plain_model_with_the_same_logits(tmp_path: Path) -> None:
@@ -123,13 +123,13 @@ def test_the_adapter_has_the_dtype_of_its_base(tmp_path: Path) -> None:
 )
 def test_unknown_targets_are_refused(targets: tuple[str, ...], message: str, fix: str, tmp_path: Path) -> None:
     with pytest.raises(Usage) as error:
-        attach(read_model(directory(tmp_path)), Lora(targets=targets), seed=0)
+        attach(read_model(directory(tmp_path)), Lora(target_modules=targets), seed=0)
     assert message in error.value.what and fix in error.value.fix
 
 
 def test_a_target_may_name_one_layer(tmp_path: Path) -> None:
     model = read_model(directory(tmp_path))
-    attach(model, Lora(rank=1, targets=("layers.1.self_attn.q_proj",)), seed=0)
+    attach(model, Lora(rank=1, target_modules=("layers.1.self_attn.q_proj",)), seed=0)
     assert [name for name, w in model.named_parameters() if w.requires_grad] == [
         f"model.layers.1.self_attn.q_proj.lora_{matrix}.default.weight" for matrix in "AB"
     ]

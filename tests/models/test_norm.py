@@ -4,13 +4,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from groupwise.models.decoder.norm import Norm
+from groupwise.models.decoder.norm import RMSNorm
 from tests.pretended_gpu import counted, pretended_gpu
 
 
-def world(dtype: torch.dtype) -> tuple[Norm, Tensor]:
+def world(dtype: torch.dtype) -> tuple[RMSNorm, Tensor]:
     draw = torch.Generator().manual_seed(0)
-    norm = Norm(7, eps=1e-3).to(dtype)
+    norm = RMSNorm(7, eps=1e-3).to(dtype)
     with torch.no_grad():
         norm.weight.copy_(torch.randn(7, generator=draw, dtype=torch.float64))
     return norm, torch.randn(3, 2, 7, generator=draw, dtype=torch.float64).to(dtype).requires_grad_()

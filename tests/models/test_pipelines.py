@@ -23,12 +23,12 @@ from groupwise.data import GenerationRequest, Sampling
 from groupwise.engines.steps.denoising import DenoisingEngine
 from groupwise.models import (
     LORA_TARGETS,
-    Denoise,
-    FlowNoise,
+    DenoisingSettings,
+    FlowGrpoNoise,
     FlowPolicy,
-    Flux,
+    FluxFamily,
     Lora,
-    Pipeline,
+    PipelineSettings,
     attach,
     decoded_picture,
     final_state,
@@ -55,7 +55,7 @@ from tests.checks import check
 diffusers = pytest.importorskip("diffusers", reason="pipelines need diffusers: pip install 'groupwise[diffusion]'")
 pytest.importorskip("peft", reason="adapters need peft: pip install 'groupwise[lora]'")
 PROMPT = "a red ball"
-LORA = Lora(rank=3, alpha=12.0, targets=LORA_TARGETS)
+LORA = Lora(rank=3, alpha=12.0, target_modules=LORA_TARGETS)
 
 
 @pytest.fixture(scope="module")
@@ -83,8 +83,8 @@ def any_tiny(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
 def policy_of(directory: Path, steps: int = 4, guidance: float | None = None, **options: Any) -> FlowPolicy:
     policy = read_model(directory, **options)
     assert isinstance(policy, FlowPolicy)
-    policy.denoise = Denoise(steps=steps)
-    set_pipeline(policy, Pipeline(guidance=guidance))
+    policy.denoise = DenoisingSettings(steps=steps)
+    set_pipeline(policy, PipelineSettings(guidance_scale=guidance))
     return policy
 
 
@@ -123,7 +123,7 @@ def samples(policy: FlowPolicy, directory: Path, n: int = 1, temperature: float 
     async def generate() -> list[Any]:
         engine = DenoisingEngine(policy, seed=0, max_num_seqs=rows)
         requests = [
-            GenerationRequest(context=context, limit=99, draw_id=0, stream=(i,), position=0, sampling=sampling)
+            GenerationRequest(context=context, limit=99, draw_id=0, stream=(i,), generated_count=0, sampling=sampling)
             for i in range(n)
         ]
         return await asyncio.gather(*map(engine.sample, requests))
@@ -153,7 +153,7 @@ def test_times_and_steps_are_those_of_the_scheduler(any_tiny: Path, tmp_path: Pa
     policy, pipe = policy_of(directory, steps=5), theirs(directory)
     scheduler = pipe.scheduler
     for size in (32, 16):  # FLUX dev shifts the times of larger pictures more
-        set_pipeline(policy, Pipeline(size=size))
+        set_pipeline(policy, PipelineSettings(picture_size=size))
         made_by(pipe, 5, size, output_type="latent")  # sets the times as the pipeline does
         assert list(policy.times) == scheduler.sigmas.tolist()
     state, velocity = torch.randn(2, 2, 4, 8, 8, generator=torch.Generator().manual_seed(0))
@@ -177,9 +177,9 @@ def test_other_samples_change_no_bit_and_states_stay_float32(any_tiny: Path) -> 
     (sample,) = samples(low, any_tiny, 1, 1.0)
     before, after, mean = decode_action(sample.actions[0])
     x, t = torch.from_numpy(before.copy())[None], torch.tensor([1.0])
-    velocity = low.velocity(x, t, low.words([read_tokenizer(any_tiny).encode(PROMPT)]))
+    velocity = low.velocity_network(x, t, low.words([read_tokenizer(any_tiny).encode(PROMPT)]))
     assert velocity.dtype == torch.float32
-    exact, _ = FlowNoise()(x, velocity, t, torch.tensor([low.times[1]]))
+    exact, _ = FlowGrpoNoise()(x, velocity, t, torch.tensor([low.times[1]]))
     assert np.abs(exact[0].detach().numpy() - mean).max() < 1e-2  # products of 16 rows round otherwise than of one
     assert (after.astype(np.float16) == after).mean() < 0.1  # not rounded to half precision
 
@@ -223,7 +223,7 @@ def test_diffusers_reads_the_adapter_and_makes_equal_pictures(any_tiny: Path, tm
 def test_copies_share_what_is_frozen_and_checkpoints_lack_it(any_tiny: Path) -> None:
     policy = trained(any_tiny)
     other = copy.deepcopy(policy)
-    assert other.surroundings is policy.surroundings and other.velocity.frozen is policy.velocity.frozen
+    assert other.surroundings is policy.surroundings and other.velocity_network.frozen is policy.velocity_network.frozen
     assert not any("vae" in name or "text_encoder" in name for name in policy.state_dict())
     frozen = {name for name, weight in policy.named_parameters() if not weight.requires_grad}
     left = policy.state_dict().keys() - frozen
@@ -237,7 +237,7 @@ def test_recomputed_gradients_are_equal(any_tiny: Path) -> None:
             policy.recompute = True
         words = policy.words([read_tokenizer(any_tiny).encode(PROMPT)])
         x = torch.randn(1, 4, 8, 8, generator=torch.Generator().manual_seed(0))
-        policy.velocity(x, torch.tensor([0.5]), words).square().sum().backward()
+        policy.velocity_network(x, torch.tensor([0.5]), words).square().sum().backward()
         return [w.grad for w in policy.parameters() if w.grad is not None]
 
     assert all(map(torch.equal, gradient(True), gradient(False)))
@@ -390,11 +390,14 @@ def test_the_sizes_of_the_published_flux() -> None:
         "num_attention_heads": 24, "num_layers": 19, "num_single_layers": 38, "pooled_projection_dim": 768,
     }  # fmt: skip
     vae = {"block_out_channels": [128, 256, 512, 512], "latent_channels": 16, "sample_size": 1024}
-    shape = Flux().shape(transformer, vae)
+    shape = FluxFamily().shape(transformer, vae)
     assert (shape.state_shape, shape.tokens, shape.size, shape.layers) == ((16, 128, 128), 4096, 1024, 57)
-    assert sized(shape, Pipeline(size=512)).tokens == 1024 and guidance_scale(shape, Pipeline()) == 3.5
+    assert (
+        sized(shape, PipelineSettings(picture_size=512)).tokens == 1024
+        and guidance_scale(shape, PipelineSettings()) == 3.5
+    )
     with pytest.raises(ValueError, match="2x2 latents of 16 channels"):  # FLUX.1 Fill reads a picture and a mask
-        Flux().shape(transformer | {"in_channels": 384, "out_channels": 64}, vae)
+        FluxFamily().shape(transformer | {"in_channels": 384, "out_channels": 64}, vae)
 
 
 def test_prompts_reach_both_encoders_of_flux(flux: Path) -> None:

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from groupwise.models import MixtureSizes, PrefixPacking, Routes, experts_of, outline
-from groupwise.models.decoder.transformers_model import TransformersModel
+from groupwise.models import MixtureOfExpertsSizes, PrefixPacking, ChosenExperts, experts_of, outline
+from groupwise.models.decoder.transformers_model import TransformersBackbone
 from tests.models.directories import directory
 from tests.models.mixtures import mixture, routers
 from tests.models.plain import PROMPT, made
@@ -16,35 +16,35 @@ TEXT = PrefixPacking.of([PROMPT[:20], PROMPT[:20]], [PROMPT[20:40], PROMPT[50:60
 
 
 @pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> TransformersModel:
+def model(tmp_path_factory: pytest.TempPathFactory) -> TransformersBackbone:
     return mixture(tmp_path_factory.mktemp("mixture"))
 
 
-def read(model: TransformersModel, routes: Routes | None = None) -> torch.Tensor:
+def read(model: TransformersBackbone, routes: ChosenExperts | None = None) -> torch.Tensor:
     return model(TEXT.tokens, TEXT, routes)
 
 
-def elsewhere(experts: MixtureSizes, seed: int = 5) -> torch.Tensor:
+def elsewhere(experts: MixtureOfExpertsSizes, seed: int = 5) -> torch.Tensor:
     """Experts for every token, distinct within a router and drawn at random."""
     draws = torch.Generator().manual_seed(seed)
     scores = torch.rand(len(TEXT.tokens), experts.router_count, experts.expert_count, generator=draws)
     return scores.topk(experts.experts_per_token).indices.to(torch.int16)
 
 
-def written(model: TransformersModel) -> Routes:
+def written(model: TransformersBackbone) -> ChosenExperts:
     assert model.experts is not None
-    read(model, routes := Routes(model.experts))
+    read(model, routes := ChosenExperts(model.experts))
     return routes
 
 
-def test_replaying_a_models_own_choice_changes_no_bit(model: TransformersModel) -> None:
-    experts = MixtureSizes(router_count=2, experts_per_token=2, expert_count=8)
+def test_replaying_a_models_own_choice_changes_no_bit(model: TransformersBackbone) -> None:
+    experts = MixtureOfExpertsSizes(router_count=2, experts_per_token=2, expert_count=8)
     assert model.experts == experts
     chosen_ids = written(model).ids
     assert (
         len({tuple(ids.tolist()) for ids in chosen_ids.flatten(0, 1)}) > 10
     )  # the routers choose many different pairs
-    again = Routes(experts, chosen_ids, replay=True)
+    again = ChosenExperts(experts, chosen_ids, replay=True)
     assert torch.equal(read(model, again), read(model)) and torch.equal(again.ids, chosen_ids)
 
 
@@ -56,7 +56,7 @@ def test_the_weights_of_replayed_experts_are_their_softmax(tmp_path: Path, norma
     for router in routers(it):
         router.register_forward_hook(lambda _, __, out: outputs.append(out))
     recorded = elsewhere(it.experts)
-    read(it, Routes(it.experts, recorded, replay=True))
+    read(it, ChosenExperts(it.experts, recorded, replay=True))
     for number, (logits, weights, chosen) in enumerate(outputs):
         assert torch.equal(chosen, recorded[:, number].long())
         mask = torch.zeros_like(logits).scatter_(1, chosen, 1.0)
@@ -67,40 +67,42 @@ def test_the_weights_of_replayed_experts_are_their_softmax(tmp_path: Path, norma
         assert torch.allclose(expected.gather(1, chosen), weights.double(), rtol=0, atol=1e-6)
 
 
-def test_routers_get_gradients_under_replay(model: TransformersModel) -> None:
+def test_routers_get_gradients_under_replay(model: TransformersBackbone) -> None:
     assert model.experts is not None
-    read(model, Routes(model.experts, elsewhere(model.experts), replay=True)).pow(2).sum().backward()
+    read(model, ChosenExperts(model.experts, elsewhere(model.experts), replay=True)).pow(2).sum().backward()
     slopes = [router.weight.grad for router in routers(model)]
     assert all(slope is not None and slope.norm() > 1e-3 for slope in slopes)
     model.zero_grad()
 
 
-def test_replaying_a_replay_gives_the_same_routes(model: TransformersModel) -> None:
+def test_replaying_a_replay_gives_the_same_routes(model: TransformersBackbone) -> None:
     assert model.experts is not None
-    first = Routes(model.experts, elsewhere(model.experts), replay=True)
+    first = ChosenExperts(model.experts, elsewhere(model.experts), replay=True)
     once = read(model, first)
-    second = Routes(model.experts, first.ids, replay=True)
+    second = ChosenExperts(model.experts, first.ids, replay=True)
     assert torch.equal(first.ids, elsewhere(model.experts))
     assert torch.equal(read(model, second), once) and not torch.allclose(once, read(model))
 
 
-def test_tokens_without_a_record_follow_their_router(model: TransformersModel) -> None:
+def test_tokens_without_a_record_follow_their_router(model: TransformersBackbone) -> None:
     assert model.experts is not None
     chosen_ids, recorded = written(model).ids, elsewhere(model.experts)
     recorded[:20] = -1
-    routes = Routes(model.experts, recorded, replay=True)
+    routes = ChosenExperts(model.experts, recorded, replay=True)
     hidden = read(model, routes)
     assert torch.equal(routes.ids[:20], chosen_ids[:20]) and torch.equal(routes.ids[20:], recorded[20:])
     assert torch.equal(hidden[:20], read(model)[:20])  # the prompt does not attend to its answers
 
 
-def test_recomputed_layers_replay_again(model: TransformersModel) -> None:
+def test_recomputed_layers_replay_again(model: TransformersBackbone) -> None:
     assert model.experts is not None
     slopes = []
     for recompute in (False, True):
         it = copy.deepcopy(model)
         it.recompute = recompute
-        routes = Routes(it.experts or MixtureSizes(0, 0, 0), elsewhere(model.experts), replay=True, keep_logits=True)
+        routes = ChosenExperts(
+            it.experts or MixtureOfExpertsSizes(0, 0, 0), elsewhere(model.experts), replay=True, keep_logits=True
+        )
         hidden = read(it, routes)
         beside = sum((x.softmax(-1)[:, 0].sum() for x in routes.logits.values()), start=torch.zeros(()))
         torch.autograd.backward([hidden.pow(2).sum(), beside])
@@ -108,11 +110,11 @@ def test_recomputed_layers_replay_again(model: TransformersModel) -> None:
     assert all(a is not None and torch.equal(a, b) for a, b in zip(*slopes) if b is not None)
 
 
-def test_a_copied_model_has_independent_hooks(model: TransformersModel) -> None:
+def test_a_copied_model_has_independent_hooks(model: TransformersBackbone) -> None:
     """The reference is a copy; its routes do not reach the policy."""
     assert model.experts is not None
     twin = copy.deepcopy(model)
-    routes = Routes(model.experts)
+    routes = ChosenExperts(model.experts)
     read(twin, routes)
     assert torch.equal(routes.ids, written(model).ids)
     with torch.no_grad():
@@ -121,7 +123,7 @@ def test_a_copied_model_has_independent_hooks(model: TransformersModel) -> None:
 
 
 def test_routes_are_encoded_as_bytes() -> None:
-    experts = MixtureSizes(router_count=2, experts_per_token=3, expert_count=300)
+    experts = MixtureOfExpertsSizes(router_count=2, experts_per_token=3, expert_count=300)
     ids = torch.randint(0, 300, (5, 2, 3), generator=torch.Generator().manual_seed(0)).to(torch.int16)
     lines = experts.encode(ids)
     assert len(lines) == 5 and all(len(line) == 12 for line in lines)
@@ -133,7 +135,7 @@ def test_routes_are_encoded_as_bytes() -> None:
 def test_other_mixtures_with_such_routers(tmp_path: Path, kind: str) -> None:
     size = "num_local_experts" if kind == "Mixtral" else "num_experts"
     made(tmp_path, kind, **{size: 6, "num_experts_per_tok": 3, "moe_intermediate_size": 16})
-    assert experts_of(outline(tmp_path)) == MixtureSizes(router_count=2, experts_per_token=3, expert_count=6)
+    assert experts_of(outline(tmp_path)) == MixtureOfExpertsSizes(router_count=2, experts_per_token=3, expert_count=6)
 
 
 def test_models_without_experts(tmp_path: Path) -> None:
@@ -147,4 +149,4 @@ def test_routers_of_another_kind_have_no_hooks(tmp_path: Path) -> None:
     it = mixture(tmp_path)
     for router in routers(it):
         router.forward = lambda x, r=router: (x @ r.weight.T, (x @ r.weight.T)[:, :2].sigmoid(), x[:, :2].long() * 0)
-    assert TransformersModel(it.causal, it.shape).experts is None
+    assert TransformersBackbone(it.causal, it.shape).experts is None

@@ -152,7 +152,7 @@ def test_no_text_encodes_to_special_tokens(words: str) -> None:
 @pytest.mark.parametrize("words", TEXTS)
 def test_text_without_control_tokens_has_the_ids_of_one_plain_call(tokenizer: Tokenizer, words: str) -> None:
     fast = tokenizer.parser()
-    whole = find_template("qwen_math", tokenizer).source.replace("{prompt}", words)
+    whole = find_template("qwen_math", tokenizer).template_source.replace("{prompt}", words)
     assert list(find_template("qwen_math", tokenizer)(words)) == fast.encode(whole).ids
     assert list(tokenizer.encode(words)) == fast.encode(words, add_special_tokens=False).ids
 

@@ -11,7 +11,7 @@ from groupwise.core import BadData, Usage
 from groupwise.data import Batch
 from groupwise.learner import forward
 from groupwise.models import Lora, attach, fingerprint, merge, outline, read_model, write_adapter, write_model
-from groupwise.models.decoder.transformers_model import TransformersModel
+from groupwise.models.decoder.transformers_model import TransformersBackbone
 from groupwise.models.lora import check_targets
 from tests.models.directories import characters
 from tests.models.plain import load, made, weighed, written
@@ -35,12 +35,12 @@ def base(home: Path, name: str) -> Path:
     return home / "base"
 
 
-def adapter(home: Path, name: str, dtype: torch.dtype = torch.float32) -> tuple[TransformersModel, Path, Path]:
+def adapter(home: Path, name: str, dtype: torch.dtype = torch.float32) -> tuple[TransformersBackbone, Path, Path]:
     """A random model with a non-zero adapter, its directory, and the adapter's directory."""
     path = base(home, name)
     model = read_model(path, dtype=dtype)
-    assert isinstance(model, TransformersModel)
-    attach(model, Lora(rank=3, alpha=12.0, targets=TARGETS[name]), seed=1)
+    assert isinstance(model, TransformersBackbone)
+    attach(model, Lora(rank=3, alpha=12.0, target_modules=TARGETS[name]), seed=1)
     taught(model)
     write_adapter(model, home / "adapter", base=str(path), base_sha256=fingerprint(path))
     return model, path, home / "adapter"
@@ -87,7 +87,7 @@ def test_a_fresh_adapter_changes_nothing_and_depends_on_its_seed_only(tmp_path: 
     models = [read_model(path) for _ in range(3)]
     for model, seed in zip(models, (0, 0, 1)):
         torch.randn(3)
-        attach(model, Lora(rank=2, targets=("c_attn",)), seed=seed)
+        attach(model, Lora(rank=2, target_modules=("c_attn",)), seed=seed)
     first, same, other = ([w for w in model.parameters() if w.requires_grad] for model in models)
     assert all(map(torch.equal, first, same)) and not all(map(torch.equal, first, other))
     assert torch.equal(logprobs_of(models[0], batch), logprobs_of(read_model(path), batch))
@@ -109,7 +109,12 @@ def test_we_load_the_adapters_that_peft_writes(tmp_path: Path) -> None:
         ("gpt2", ("q_proj",), "no linear layer is called 'q_proj'", "the model has c_attn, c_proj, c_fc"),
         ("gpt2", ("wte",), "'wte' is the head or the embedding", "remove this target"),
         ("gpt2", ("h",), "no linear layer is called 'h'", "c_attn"),
-        ("qwen3 moe", Lora().targets, "mixture-of-experts blocks", "the model has q_proj, k_proj, v_proj, o_proj"),
+        (
+            "qwen3 moe",
+            Lora().target_modules,
+            "mixture-of-experts blocks",
+            "the model has q_proj, k_proj, v_proj, o_proj",
+        ),
         ("qwen3 moe", ("experts",), "mixture-of-experts blocks", "q_proj, k_proj, v_proj, o_proj"),
         ("qwen3 moe", ("mlp.gate",), "mixture-of-experts blocks", "q_proj, k_proj, v_proj, o_proj"),
         ("deepseek", ("gate_proj", "up_proj", "down_proj"), "mixture-of-experts blocks", "q_a_proj, q_b_proj"),
@@ -120,15 +125,15 @@ def test_unknown_targets_are_refused(
 ) -> None:
     """Detected from the configuration, before weights are read."""
     with pytest.raises(Usage) as error:
-        check_targets(outline(base(tmp_path, name)), Lora(targets=targets))
+        check_targets(outline(base(tmp_path, name)), Lora(target_modules=targets))
     assert message in str(error.value) and fix in error.value.fix
 
 
 def test_a_target_name_shared_with_another_kind_of_layer_is_refused(tmp_path: Path) -> None:
     odd = nn.ModuleDict({"a": nn.ModuleDict({"x": nn.Linear(2, 2)}), "b": nn.ModuleDict({"x": nn.LayerNorm(2)})})
     with pytest.raises(Usage, match="no linear layer is called 'x'"):
-        check_targets(odd, Lora(rank=1, targets=("x",)))
-    check_targets(odd, Lora(rank=1, targets=("a.x",)))
+        check_targets(odd, Lora(rank=1, target_modules=("x",)))
+    check_targets(odd, Lora(rank=1, target_modules=("a.x",)))
 
 
 @pytest.mark.parametrize("targets", (["gate_proj", "up_proj", "down_proj"], "all-linear"))

@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 
 from groupwise.core import BadData, Usage
 from groupwise.models import read_model, read_shape
-from groupwise.models.decoder.transformers_model import TransformersModel
+from groupwise.models.decoder.transformers_model import TransformersBackbone
 from tests.models.directories import directory
 from tests.models.plain import PROMPT, greedy, made, ours, written
 from tests.models.test_checkpoint import change
@@ -41,7 +41,7 @@ def test_padding_beyond_the_last_position_is_allowed(tmp_path: Path) -> None:
     """A prompt of 245 tokens fits; all but the last are padded to 248. Learned positions end at 246."""
     kind, changes = BACKBONES["gpt2"]
     made(tmp_path, kind, **{**changes, "n_positions": 246, "max_position_embeddings": 246})
-    assert read_shape(tmp_path).positions == 246
+    assert read_shape(tmp_path).max_positions == 246
     assert len(greedy(read_model(tmp_path), PROMPT + PROMPT[:95], most=1)) == 1
 
 
@@ -108,7 +108,7 @@ def test_unknown_rope_types_are_refused_by_transformers(tmp_path: Path) -> None:
 def test_recompute_is_refused_without_gradient_checkpointing(tmp_path: Path) -> None:
     made(tmp_path, *BACKBONES["gpt2"][:1], **BACKBONES["gpt2"][1])
     model = read_model(tmp_path)
-    assert isinstance(model, TransformersModel)
+    assert isinstance(model, TransformersBackbone)
     model._layers = list  # pyright: ignore[reportAttributeAccessIssue]
     with pytest.raises(Usage, match="cannot recompute its layers"):
         model.recompute = True

@@ -25,7 +25,7 @@ def masked(layout: PrefixPacking, inputs: list[Tensor], window: int | None) -> T
     q, k, v, _ = inputs
     k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], 1) for x in (k, v))
     mask = torch.zeros(len(q), len(q), dtype=torch.bool)
-    for path, added in layout.rows:
+    for path, added in layout.attention_rows:
         for i in range(len(path) - added, len(path)):
             mask[path[i], path[max(0, i + 1 - (window or i + 1)) : i + 1]] = True
     score = torch.einsum("qhd,khd->hqk", q, k) * q.shape[-1] ** -0.5
@@ -96,14 +96,14 @@ def test_a_window_copies_no_more_keys_than_it_sees() -> None:
 
 
 GPU_SHAPE = DecoderShape(
-    vocabulary=11,
-    width=16,
+    vocabulary_size=11,
+    hidden_size=16,
     layers=2,
     heads=4,
     kv_heads=2,
     head_dim=8,
     mlp_width=24,
-    positions=256,
+    max_positions=256,
     attention_windows=(5, None),
 )
 

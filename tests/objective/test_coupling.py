@@ -9,7 +9,7 @@ from torch import Tensor
 
 from groupwise.data import Batch, CouplingUnit, Mask, Surrogate, coupling_unit, one_per_sequence
 from groupwise.learner import make_plan
-from groupwise.objective import Clip, Objective, Unclipped, sequence_mean, sequence_ratio, token_mean
+from groupwise.objective import Clip, Objective, UnclippedSurrogate, sequence_mean, sequence_ratio, token_mean
 from tests.laws.batches import step_of
 
 
@@ -39,7 +39,7 @@ class Routed:
 
 
 def test_a_gate_on_sequences_with_token_ratios_takes_any_aggregate() -> None:
-    surrogate = Routed(OnPolicy(), Clip(), Unclipped())
+    surrogate = Routed(OnPolicy(), Clip(), UnclippedSurrogate())
     assert coupling_unit(surrogate) == "sequence" and not one_per_sequence(surrogate)
     objective = Objective(surrogate=surrogate, aggregate=token_mean)
     step = objective.prepare(step_of([[2, 3], [4]]))

@@ -6,7 +6,15 @@ import torch
 from groupwise.advantages import Standardised
 from groupwise.config.registry import fitting_names
 from groupwise.data import Batch, Finish, Mask
-from groupwise.methods import DepthPruning, HasView, InsideClip, OffPolicySequenceMask, OfRole, Reject, TakingTurns
+from groupwise.methods import (
+    DepthPruning,
+    HasView,
+    InsideClip,
+    OffPolicySequenceMask,
+    OfRole,
+    MismatchRejection,
+    AlternatingRoleMask,
+)
 from groupwise.objective import (
     Objective,
     complete,
@@ -48,8 +56,8 @@ def test_complete_keeps_answers_that_stopped() -> None:
 MASKS: dict[str, Mask] = {
     "HasView": HasView("sibling"), "InsideClip": InsideClip(), "OfRole": OfRole("answer"),
     "OffPolicySequenceMask": OffPolicySequenceMask(0.0),
-    "DepthPruning": DepthPruning(first_step=1, step_count=1), "Reject": Reject(),
-    "TakingTurns": TakingTurns(("answer",)),
+    "DepthPruning": DepthPruning(first_pruned_step=1, pruned_step_count=1), "MismatchRejection": MismatchRejection(),
+    "AlternatingRoleMask": AlternatingRoleMask(("answer",)),
     "complete": complete, "positive_advantage": positive_advantage, "written_tokens": written_tokens,
 }  # fmt: skip
 

@@ -27,7 +27,7 @@ def with_kl(per_token: list[list[float]]) -> Batch:
     ],
 )
 def test_the_coefficient_follows_the_kl(per_token: list[list[float]], factor: float) -> None:
-    memory = AdaptiveKL(start=0.5, target=0.1, horizon=50)
+    memory = AdaptiveKL(start_value=0.5, target_kl=0.1, horizon=50)
     assert memory.init() == 0.5
     assert memory(2.0, with_kl(per_token), {}) == pytest.approx(2.0 * factor, rel=1e-12)
 

@@ -55,7 +55,7 @@ def test_corrected_is_exact_in_value_and_gradient_on_and_off_the_policy(seed: in
     policy, old, reference = logits(seed)
     value, slope = divergence(policy, reference, policy)
     for sampled in (policy.detach(), old):
-        mean, actual = expected(KL(1.0, form="corrected"), policy, sampled, reference)
+        mean, actual = expected(KL(1.0, kl_estimator="corrected"), policy, sampled, reference)
         assert mean == pytest.approx(value, rel=1e-12)
         assert same(actual, slope)
 
@@ -65,11 +65,11 @@ def test_corrected_is_exact_in_value_and_gradient_on_and_off_the_policy(seed: in
 def test_k3_has_the_value_of_kl_and_the_gradient_of_the_reverse_kl(seed: int) -> None:
     """At pi = pi_old, its value is KL(pi || ref) and its gradient that of KL(ref || pi)."""
     policy, old, reference = logits(seed)
-    mean, actual = expected(KL(1.0, form="k3"), policy, policy.detach(), reference)
+    mean, actual = expected(KL(1.0, kl_estimator="k3"), policy, policy.detach(), reference)
     assert mean == pytest.approx(divergence(policy, reference, policy)[0], rel=1e-12)
     assert same(actual, divergence(reference, policy, policy)[1])
     assert not torch.allclose(actual, divergence(policy, reference, policy)[1], rtol=0.05, atol=1e-3)
-    assert expected(KL(1.0, form="k3"), policy, old, reference)[0] != pytest.approx(mean, rel=0.01)
+    assert expected(KL(1.0, kl_estimator="k3"), policy, old, reference)[0] != pytest.approx(mean, rel=0.01)
 
 
 @pytest.mark.t(23)
@@ -77,10 +77,10 @@ def test_k3_has_the_value_of_kl_and_the_gradient_of_the_reverse_kl(seed: int) ->
 def test_k2_has_the_right_gradient_and_a_biased_value(seed: int) -> None:
     policy, old, reference = logits(seed)
     value, slope = divergence(policy, reference, policy)
-    mean, actual = expected(KL(1.0, form="k2"), policy, policy.detach(), reference)
+    mean, actual = expected(KL(1.0, kl_estimator="k2"), policy, policy.detach(), reference)
     assert same(actual, slope)
     assert mean != pytest.approx(value, rel=0.01)
-    assert not same(expected(KL(1.0, form="k2"), policy, old, reference)[1], slope)
+    assert not same(expected(KL(1.0, kl_estimator="k2"), policy, old, reference)[1], slope)
 
 
 @pytest.mark.t(23)
@@ -89,7 +89,7 @@ def test_k2s_bias_is_of_second_order() -> None:
     biases = []
     for h in (1e-2, 5e-3):
         near = (policy.detach() + h * reference).requires_grad_()
-        mean = expected(KL(1.0, form="k2"), near, near.detach(), policy.detach())[0]
+        mean = expected(KL(1.0, kl_estimator="k2"), near, near.detach(), policy.detach())[0]
         value = divergence(near, policy.detach(), near)[0]
         biases.append(abs(mean - value) / value)
     assert biases[0] < 0.02 and biases[1] < 0.6 * biases[0]
@@ -128,10 +128,10 @@ def test_a_coefficient_of_0_needs_no_reference(form: Any) -> None:
     policy, old, reference = logits()
     b = every_token(policy, old, reference).having(measures={})
     bare = Batch(**{f: getattr(b, f) for f in b.__dataclass_fields__} | {"measures": {}})
-    zero = KL(0.0, form=form)
+    zero = KL(0.0, kl_estimator=form)
     assert needs(zero) == needs(Objective(penalties=(zero, EntropyBonus(0.0)))) == frozenset()
     assert zero(bare).tolist() == EntropyBonus(0.0)(bare).tolist() == [0.0] * V
-    assert needs(Objective(penalties=(KL(0.1, form=form, model="beside"),))) == frozenset({Logp("beside")})
+    assert needs(Objective(penalties=(KL(0.1, kl_estimator=form, model="beside"),))) == frozenset({Logp("beside")})
 
 
 @pytest.mark.t(24)
@@ -145,7 +145,7 @@ def test_ascent_converges_to_the_closed_form_optimum(form: Any, coefficient: flo
     rng = torch.Generator().manual_seed(1)
     a, ref = torch.randn(2, 5, generator=rng, dtype=torch.float64)
     policy = torch.zeros(5, dtype=torch.float64, requires_grad=True)
-    penalty = KL(1.0, form=form)
+    penalty = KL(1.0, kl_estimator=form)
     base = pack([rollout_of([0.0] * 5, lengths=[1] * 5)]).having(measures={Logp("reference"): ref.log_softmax(0)})
     for _ in range(400):
         logp = policy.log_softmax(0)
@@ -200,7 +200,7 @@ def test_far_from_the_reference_the_gradient_is_exact(
 
     r = math.exp(min(max(logp - old, -20), 20))
     near = 1e-5 if dtype == torch.float32 else 1e-9
-    assert slope(KL(1.0, form="corrected")) == pytest.approx(-r * (reference - logp), rel=near)
+    assert slope(KL(1.0, kl_estimator="corrected")) == pytest.approx(-r * (reference - logp), rel=near)
     assert slope(EntropyBonus(1.0)) == pytest.approx(r * logp, rel=near)
 
 

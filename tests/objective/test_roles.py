@@ -1,4 +1,4 @@
-"""Parts that read the role of a sample: `role_mean`, `PenaltyOfRole`, `OfRole` and `TakingTurns`."""
+"""Parts that read the role of a sample: `role_mean`, `PenaltyOfRole`, `OfRole` and `AlternatingRoleMask`."""
 
 from dataclasses import replace
 
@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from groupwise.data import Batch
-from groupwise.methods import OfRole, PenaltyOfRole, TakingTurns, role_mean
+from groupwise.methods import OfRole, PenaltyOfRole, AlternatingRoleMask, role_mean
 from groupwise.objective import KL, sequence_mean
 from tests.laws.batches import step_of
 
@@ -48,7 +48,7 @@ def test_a_penalty_of_a_role_is_0_for_the_others() -> None:
 
 @pytest.mark.parametrize(("turn", "role"), [(0.0, "schedule"), (0.9, "schedule"), (1.0, "answer"), (1.9, "answer")])
 def test_roles_take_turns(turn: float, role: str) -> None:
-    turns = TakingTurns(("schedule", "answer"), turn=turn)
+    turns = AlternatingRoleMask(("schedule", "answer"), active_role_index=turn)
     assert turns(step()).tolist() == OfRole(role)(step()).tolist()
     assert 0 < int(turns(step()).sum()) < step().tokens
 
@@ -56,4 +56,4 @@ def test_roles_take_turns(turn: float, role: str) -> None:
 @pytest.mark.parametrize("arguments", [((), 0.0), (("answer",), 1.0), (("answer",), -1.0)])
 def test_turns_need_a_role(arguments: tuple[tuple[str, ...], float]) -> None:
     with pytest.raises(ValueError, match="needs one or more roles"):
-        TakingTurns(*arguments)
+        AlternatingRoleMask(*arguments)

@@ -6,7 +6,7 @@ import torch
 
 from groupwise.data import Batch, Segments, pack, rollout_of
 from groupwise.methods import SoftGate
-from groupwise.objective import Clip, ClippedWeight, ReportsClipping, Unclipped, policy_gradient
+from groupwise.objective import Clip, ClippedWeight, ReportsClipping, UnclippedSurrogate, policy_gradient
 
 
 def at(surrogate: Any, r: float, a: float) -> tuple[float, float]:
@@ -47,7 +47,9 @@ def test_clip_at_every_corner(r: float, a: float, bound: float | None) -> None:
 
 @pytest.mark.t(17)
 @pytest.mark.parametrize("r", [0.0, 0.5, 0.8, 1.0, 1.28, 3.0])
-@pytest.mark.parametrize("part", [Clip(0.2, 0.28), ClippedWeight(0.0, 1.28), Unclipped(), SoftGate(), policy_gradient])
+@pytest.mark.parametrize(
+    "part", [Clip(0.2, 0.28), ClippedWeight(0.0, 1.28), UnclippedSurrogate(), SoftGate(), policy_gradient]
+)
 def test_no_advantage_no_gradient(part: Any, r: float) -> None:
     b = pack([rollout_of([0.0], lengths=[1])])
     leaf = torch.tensor([-1.0], dtype=torch.float64, requires_grad=True)
@@ -90,8 +92,8 @@ def test_the_gates_temperature_depends_on_the_sign() -> None:
     "make",
     [
         lambda: Clip(low=-0.1), lambda: Clip(high=-0.1), lambda: ClippedWeight(floor=-1.0),
-        lambda: ClippedWeight(floor=1.1), lambda: ClippedWeight(cap=0.28), lambda: SoftGate(positive=0.0),
-        lambda: SoftGate(negative=-1.0), lambda: SoftGate(negative=math.inf),
+        lambda: ClippedWeight(floor=1.1), lambda: ClippedWeight(cap=0.28), lambda: SoftGate(tau_positive=0.0),
+        lambda: SoftGate(tau_negative=-1.0), lambda: SoftGate(tau_negative=math.inf),
     ],
 )  # fmt: skip
 def test_invalid_constants_are_refused(make: Any) -> None:
@@ -100,7 +102,7 @@ def test_invalid_constants_are_refused(make: Any) -> None:
 
 
 def test_only_surrogates_with_bounds_have_clipped() -> None:
-    surrogates = (Clip(), ClippedWeight(), Unclipped(), SoftGate(), policy_gradient)
+    surrogates = (Clip(), ClippedWeight(), UnclippedSurrogate(), SoftGate(), policy_gradient)
     assert [isinstance(p, ReportsClipping) for p in surrogates] == [True, True, True, False, False]
 
 
@@ -109,5 +111,5 @@ def test_an_empty_batch_has_no_tokens_to_clip() -> None:
     empty = torch.zeros(0, dtype=torch.float64)
     b = b.having(logp=empty, logp_old=empty, advantage=empty)
     assert isinstance(b.sequences, Segments)
-    for part in (Clip(), ClippedWeight(), Unclipped(), SoftGate(), policy_gradient):
+    for part in (Clip(), ClippedWeight(), UnclippedSurrogate(), SoftGate(), policy_gradient):
         assert part(b).shape == (0,)

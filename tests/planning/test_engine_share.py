@@ -14,7 +14,7 @@ from groupwise.planning.engine_share import with_engine_share
 from groupwise.planning.memory import GIB, ProcessWork, run_memory
 
 SHAPE = DecoderShape(
-    vocabulary=151_936, width=896, layers=24, heads=14, kv_heads=2, head_dim=64, mlp_width=4864, positions=32_768,
+    vocabulary_size=151_936, hidden_size=896, layers=24, heads=14, kv_heads=2, head_dim=64, mlp_width=4864, max_positions=32_768,
     tied_embeddings=True, qkv_bias=True,
 )  # fmt: skip
 RECIPE = resolved(Recipe(method=dapo(), engine=Vllm()))
@@ -33,7 +33,7 @@ def colocated(recipe: Recipe) -> Recipe:
 
 def test_the_engine_takes_what_the_learner_leaves_of_nine_tenths() -> None:
     learner = run_memory(RECIPE, SHAPE, 300, ProcessWork(has_engine=False))
-    kept = sum(learner.always_bytes.values())
+    kept = sum(learner.permanent_bytes.values())
     assert share(colocated(RECIPE), 80) == pytest.approx(0.9 - kept / (80 * GIB), abs=0.01)
     peak = learner.peak - learner.python_bytes
     assert peak > kept and share(RECIPE, 80) == pytest.approx(0.9 - peak / (80 * GIB), abs=0.01)

@@ -13,9 +13,9 @@ from groupwise.learner.moments import on_device
 from groupwise.methods import grpo, gspo
 from groupwise.models import DecoderShape, Lora
 from groupwise.models.lora import attach
-from groupwise.planning.cost_model import Lengths, learning_kernels, times_of, update_seconds
+from groupwise.planning.cost_model import TokenLengths, learning_kernels, times_of, update_seconds
 from groupwise.planning.learner_kernels import MEASURES, forward_kernels, optimizer_step_kernels
-from groupwise.planning.machines import Machines
+from groupwise.planning.machines import PlannedMachines
 from groupwise.planning.memory import ProcessWork
 from groupwise.planning.step_kernels import LAUNCH
 from groupwise.training.loop import learn
@@ -98,12 +98,14 @@ def test_the_forward_of_a_reference_model(dtype: str, tokens: int) -> None:
 
 
 def test_a_plan_counts_all_steps_of_an_iteration() -> None:
-    lengths = Lengths(prompt=5, answers=(7,))
+    lengths = TokenLengths(prompt_tokens=5, answer_lengths=(7,))
     recipe = recipe_of(machine=machine(microbatch_tokens=4096))
     step = optimizer_step_kernels(recipe, SHAPE, microbatches=1, answer_tokens=56, prompt=5)
     assert learning_kernels(recipe, SHAPE, lengths, 1) == step + MEASURES
-    card = Machines(name="card", count=1, memory_gib=80, tflops=1.0, memory_gb_s=1.0, rates="made up")
-    seconds = times_of(recipe, SHAPE, card, lengths, ProcessWork()).update_seconds - update_seconds(
+    card = PlannedMachines(
+        name="card", device_count=1, memory_gib=80, tflops=1.0, memory_bandwidth_gb_s=1.0, rates_source="made up"
+    )
+    seconds = times_of(recipe, SHAPE, card, lengths, ProcessWork()).optimizer_step_seconds - update_seconds(
         recipe, SHAPE, card, 5, 1
     )
     assert seconds == pytest.approx(LAUNCH * (step + MEASURES))

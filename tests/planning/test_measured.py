@@ -11,7 +11,7 @@ from groupwise.config.recipe import Cluster, Recipe
 from groupwise.core import Usage
 from groupwise.engines import Served
 from groupwise.planning.calibration import ONE, calibrated
-from groupwise.planning.cost_model import Lengths
+from groupwise.planning.cost_model import TokenLengths
 from groupwise.planning.device_splits import try_placement
 from tests.planning.test_plan import EIGHT, RECIPE, SHAPE
 
@@ -34,13 +34,13 @@ def test_a_plan_of_the_measured_run_has_its_seconds(tmp_path: Path) -> None:
     run = stored(tmp_path / "one", [{"seconds": 9.0}, seconds(90, 90), seconds(3, 7), seconds(4, 8), seconds(5, 9)])
     machines = calibrated(EIGHT, run, RECIPE, SHAPE, 100)
     one = replace(machines, count=1)
-    trial = try_placement(ONE, 0, RECIPE, SHAPE, one, Lengths(prompt=100, answers=tuple(LENGTHS)))
+    trial = try_placement(ONE, 0, RECIPE, SHAPE, one, TokenLengths(prompt_tokens=100, answer_lengths=tuple(LENGTHS)))
     assert (trial.sampling(), trial.learning) == pytest.approx((4.0, 8.0))
-    assert machines.count == 8 and machines.rates.startswith("made up; seconds of one: sampling x ")
+    assert machines.device_count == 8 and machines.rates_source.startswith("made up; seconds of one: sampling x ")
     twice = stored(tmp_path / "two", [seconds(8, 16)])
     again = calibrated(machines, twice, RECIPE, SHAPE, 100)
-    assert (again.sampling_factor, again.learning_factor) == pytest.approx(
-        (2 * machines.sampling_factor, 2 * machines.learning_factor)
+    assert (again.sampling_time_factor, again.learning_time_factor) == pytest.approx(
+        (2 * machines.sampling_time_factor, 2 * machines.learning_time_factor)
     )
 
 

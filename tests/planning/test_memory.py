@@ -47,7 +47,7 @@ from tests.pretended_gpu import pretended_gpu
 HOME = Path(__file__).parents[2]
 CALCULATOR = read_shape(find_model("calculator"))
 SHAPE = DecoderShape(
-    vocabulary=100, width=8, layers=2, heads=2, kv_heads=1, head_dim=4, mlp_width=16, positions=64, tied_embeddings=True
+    vocabulary_size=100, hidden_size=8, layers=2, heads=2, kv_heads=1, head_dim=4, mlp_width=16, max_positions=64, tied_embeddings=True
 )  # fmt: skip
 LAYER = 8 * 8 + 2 * 8 * 4 + 8 * 8 + 3 * 8 * 16 + 2 * 8  # q, k and v, o, MLP, norms
 WEIGHTS = 100 * 8 + 2 * LAYER + 8
@@ -62,8 +62,8 @@ def changed(**machine: Any) -> Any:
 
 def test_parts_in_float32() -> None:
     memory = run_memory(RECIPE, SHAPE, 6)
-    assert memory.parameters == memory.trained_parameters == WEIGHTS
-    assert memory.always_bytes == {
+    assert memory.parameter_count == memory.trained_parameter_count == WEIGHTS
+    assert memory.permanent_bytes == {
         "weights": 4 * WEIGHTS,
         "optimizer": 8 * WEIGHTS,
         "side models": 0,
@@ -81,14 +81,14 @@ def test_parts_in_float32() -> None:
     assert memory.phase_bytes["saving"] == {"checkpoint": 2 * 12 * WEIGHTS}
     assert memory.phase_bytes["sampling"] == {"rows": rows, "engine": 16 * 100 * 12}  # logits, log-probs, probabilities
     largest = max(sum(parts.values()) for parts in memory.phase_bytes.values())
-    assert memory.peak == PROCESS + BACKWARD + sum(memory.always_bytes.values()) + largest
+    assert memory.peak == PROCESS + BACKWARD + sum(memory.permanent_bytes.values()) + largest
     assert run_memory(changed(gradient_checkpointing=True), SHAPE, 6).python_bytes == PROCESS + BACKWARD + CHECKPOINT
     assert run_memory(RECIPE, SHAPE, 6, ProcessWork(has_learner=False)).python_bytes == PROCESS
 
 
 def test_bfloat16_has_float32_masters() -> None:
     memory = run_memory(changed(dtype="bfloat16"), SHAPE, 6)
-    assert (memory.always_bytes["weights"], memory.always_bytes["optimizer"]) == (2 * WEIGHTS, 12 * WEIGHTS)
+    assert (memory.permanent_bytes["weights"], memory.permanent_bytes["optimizer"]) == (2 * WEIGHTS, 12 * WEIGHTS)
     assert memory.phase_bytes["updating"]["gradients"] == 6 * WEIGHTS
     assert memory.phase_bytes["saving"] == {"checkpoint": 2 * 14 * WEIGHTS}
 
@@ -96,22 +96,22 @@ def test_bfloat16_has_float32_masters() -> None:
 def test_moments_in_8_bits_and_on_the_host() -> None:
     """7.6 billion weights in bfloat16 with masters: 2 + 4 + 2.03 bytes each; on the host they are not counted."""
     eight = replace(RECIPE, optimizer=AdamW8bit())
-    assert run_memory(eight, SHAPE, 6).always_bytes["optimizer"] == round(2 * (1 + 4 / 256) * WEIGHTS)
+    assert run_memory(eight, SHAPE, 6).permanent_bytes["optimizer"] == round(2 * (1 + 4 / 256) * WEIGHTS)
     half = replace(eight, machine=replace(RECIPE.machine, dtype="bfloat16"))
-    assert run_memory(half, SHAPE, 6).always_bytes["optimizer"] == round((4 + 2 * (1 + 4 / 256)) * WEIGHTS)
+    assert run_memory(half, SHAPE, 6).permanent_bytes["optimizer"] == round((4 + 2 * (1 + 4 / 256)) * WEIGHTS)
     gpu = run_memory(replace(half, machine=replace(half.machine, device="cuda", optimizer_offload=True)), SHAPE, 6)
-    assert "optimizer" not in {**gpu.always_bytes, **gpu.phase_bytes["sampling"], **gpu.phase_bytes["measuring"]}
+    assert "optimizer" not in {**gpu.permanent_bytes, **gpu.phase_bytes["sampling"], **gpu.phase_bytes["measuring"]}
     assert gpu.phase_bytes["learning"]["optimizer"] == gpu.phase_bytes["updating"]["optimizer"] > 6 * WEIGHTS
     cpu = changed(optimizer_offload=True)
     assert run_memory(cpu, SHAPE, 6) == run_memory(RECIPE, SHAPE, 6)
 
 
 def test_an_adapter_trains_its_own_weights() -> None:
-    lora = Lora(rank=3, targets=("q_proj", "down_proj"))
+    lora = Lora(rank=3, target_modules=("q_proj", "down_proj"))
     adapter = 2 * 3 * ((8 + 8) + (16 + 8))
     assert adapter_weights(SHAPE, lora) == adapter
     memory = run_memory(replace(RECIPE, lora=lora), SHAPE, 6)
-    assert (memory.parameters, memory.trained_parameters, memory.always_bytes["optimizer"]) == (
+    assert (memory.parameter_count, memory.trained_parameter_count, memory.permanent_bytes["optimizer"]) == (
         WEIGHTS + adapter,
         adapter,
         8 * adapter,
@@ -123,10 +123,10 @@ def test_an_adapter_trains_its_own_weights() -> None:
 def test_a_reference_is_a_copy_that_is_saved() -> None:
     recipe = resolved(read_recipe("method = 'grpo'"))
     memory = run_memory(recipe, SHAPE, 6)
-    assert memory.always_bytes["side models"] == 4 * WEIGHTS
+    assert memory.permanent_bytes["side models"] == 4 * WEIGHTS
     assert memory.phase_bytes["saving"]["checkpoint"] == 2 * 16 * WEIGHTS
-    lora = Lora(rank=3, targets=("q_proj",))
-    sides = run_memory(replace(recipe, lora=lora), SHAPE, 6).always_bytes["side models"]
+    lora = Lora(rank=3, target_modules=("q_proj",))
+    sides = run_memory(replace(recipe, lora=lora), SHAPE, 6).permanent_bytes["side models"]
     assert sides == 4 * adapter_weights(SHAPE, lora)
     given = replace(
         recipe, method=override(recipe.method, "models.reference", '{ kind = "FromDirectory", directory = "x" }')
@@ -138,7 +138,7 @@ def test_a_critic_has_its_own_trunk_optimizer_and_activations() -> None:
     critic = 'models = { critic = "ValueModel" }\ncredit = { kind = "GAE", lam = 0.9 }\n'
     own = resolved(read_recipe(f"prompts = 4\nsampling.max_tokens = 10\n[method]\ngroup_size = 4\n{critic}"))
     plain, memory = run_memory(replace(own, method=RECIPE.method), SHAPE, 6), run_memory(own, SHAPE, 6)
-    assert memory.always_bytes["side models"] == 4 * WEIGHTS and memory.always_bytes["optimizer"] == 16 * WEIGHTS
+    assert memory.permanent_bytes["side models"] == 4 * WEIGHTS and memory.permanent_bytes["optimizer"] == 16 * WEIGHTS
     assert memory.phase_bytes["updating"]["gradients"] == 2 * plain.phase_bytes["updating"]["gradients"]
 
 
@@ -178,7 +178,7 @@ def test_a_layer_stores_the_bytes_that_its_forward_saves(context: int, qk_norm: 
     saved = []
     for layers in (1, 2):
         shape = DecoderShape(
-            vocabulary=100, layers=layers, qk_norm=qk_norm, family="qwen3" if qk_norm else "llama", **sizes
+            vocabulary_size=100, layers=layers, qk_norm=qk_norm, model_family="qwen3" if qk_norm else "llama", **sizes
         )
         saved.append(saved_bytes(Decoder.new(shape, 0, dtype=dtype), packed))
     expected = layer_bytes(shape, packed, dtype.itemsize, kernel="flash")
@@ -186,14 +186,14 @@ def test_a_layer_stores_the_bytes_that_its_forward_saves(context: int, qk_norm: 
 
 
 GPU_MODEL = DecoderShape(
-    vocabulary=100,
-    width=64,
+    vocabulary_size=100,
+    hidden_size=64,
     layers=1,
     heads=4,
     kv_heads=2,
     head_dim=16,
     mlp_width=128,
-    positions=4096,
+    max_positions=4096,
     tied_embeddings=True,
 )
 
@@ -281,13 +281,13 @@ def test_a_run_beyond_the_machine_is_refused_with_the_largest_part() -> None:
     with pytest.raises(Usage) as error:
         refuse_beyond(RECIPE, huge, 64 << 30)
     assert error.value.fix == "lower prompts, method.group_size or sampling.max_tokens"
-    sharded = run_memory(RECIPE, SHAPE, 6, ProcessWork(ranks=2))
+    sharded = run_memory(RECIPE, SHAPE, 6, ProcessWork(learner_ranks=2))
     on_gpu = replace(RECIPE, engine=Vllm(), machine=replace(RECIPE.machine, device="cuda", dtype="bfloat16"))
     vllm = run_memory(on_gpu, SHAPE, 6, ProcessWork(has_engine=False))
     names = {
         name
         for memory in (huge, sharded, vllm)
-        for part in (memory.always_bytes, *memory.phase_bytes.values())
+        for part in (memory.permanent_bytes, *memory.phase_bytes.values())
         for name in part
     }
     assert names == planning.FIXES.keys()
@@ -362,7 +362,7 @@ def test_the_page_says_what_fits_one_card() -> None:
         memory = run_memory(recipe, shape, 512)
         peaks = [memory.during(phase).peak - memory.python_bytes for phase in ("sampling", "learning", "updating")]
         fits = ["yes" if max(peaks) <= size * planning.GIB else "no" for size in CARDS.values()]
-        numbers = [memory.always_bytes["weights"], memory.parts.get("optimizer", 0), *peaks]
+        numbers = [memory.permanent_bytes["weights"], memory.parts.get("optimizer", 0), *peaks]
         rows.append(" | ".join([f"| {name}", *(f"{x / planning.GIB:.1f}" for x in numbers), *fits]) + " |")
     table = (HOME / "docs" / "memory.md").read_text().partition("<!-- cards -->")[2].partition("<!-- /cards -->")[0]
     assert table.splitlines()[3:] == rows
@@ -372,7 +372,7 @@ def test_a_sharded_rank_0_keeps_the_model_of_its_engine() -> None:
     recipe = replace(RECIPE, cluster=replace(RECIPE.cluster, ranks=2, reduction_lanes=2, shard="full"))
     first, other = rank_memories(recipe, SHAPE, 6)
     assert first.phase_bytes["saving"]["engine"] == 4 * WEIGHTS and "engine" not in other.phase_bytes["saving"]
-    assert other == run_memory(recipe, SHAPE, 6, ProcessWork(has_engine=False, ranks=2))
+    assert other == run_memory(recipe, SHAPE, 6, ProcessWork(has_engine=False, learner_ranks=2))
     assert rank_memories(RECIPE, SHAPE, 6) == (run_memory(RECIPE, SHAPE, 6),)
 
 
@@ -385,10 +385,10 @@ def test_each_replica_of_the_engine_is_a_process_of_its_own() -> None:
     memories = process_memories(served(), SHAPE, 6)
     assert list(memories) == ["the run", "engine 0", "engine 1"]
     learner, engine = memories["the run"], memories["engine 0"]
-    assert "sampling" not in learner.phase_bytes and learner.always_bytes["optimizer"] == 8 * WEIGHTS
+    assert "sampling" not in learner.phase_bytes and learner.permanent_bytes["optimizer"] == 8 * WEIGHTS
     assert (
-        engine.always_bytes["weights"] == 4 * WEIGHTS
-        and "optimizer" not in engine.always_bytes
+        engine.permanent_bytes["weights"] == 4 * WEIGHTS
+        and "optimizer" not in engine.permanent_bytes
         and engine.python_bytes == PROCESS
     )
     rows, alone = engine.phase_bytes["sampling"]["rows"], run_memory(RECIPE, SHAPE, 6).phase_bytes["sampling"]["rows"]
@@ -406,7 +406,7 @@ def test_engines_that_sleep_and_the_learner_use_the_same_memory() -> None:
     learner, engine = memories["the run"], memories["engine 0"]
     asleep = at_once(served("colocated"), memories)
     learning = learner.peak + 2 * engine.python_bytes
-    sampling = learner.python_bytes + sum(learner.always_bytes.values()) + 2 * engine.peak
+    sampling = learner.python_bytes + sum(learner.permanent_bytes.values()) + 2 * engine.peak
     assert asleep == max(learning, sampling) < peaks
 
 
@@ -434,9 +434,9 @@ def test_the_copy_that_engines_of_vllm_load_from_the_gpu_counts() -> None:
     def memory(engine: Native, **changes: Any) -> MemoryPrediction:
         return run_memory(replace(RECIPE, machine=machine, engine=engine, **changes), SHAPE, 16, learner)
 
-    assert memory(Vllm()).always_bytes["published"] == size
+    assert memory(Vllm()).permanent_bytes["published"] == size
     together = memory(Vllm(placement="colocated"))
-    assert "published" not in together.always_bytes and together.phase_bytes["publishing"]["published"] == size
+    assert "published" not in together.permanent_bytes and together.phase_bytes["publishing"]["published"] == size
     assert memory(Vllm(placement="colocated"), lora=Lora(rank=2)).phase_bytes["publishing"]["published"] == 2 * size
     for other in (Served(), Vllm(addresses=("engine.socket",)), Native()):
         assert "publishing" not in memory(other).phase_bytes

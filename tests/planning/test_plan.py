@@ -12,33 +12,33 @@ from groupwise.config.recipe_toml import read_recipe
 from groupwise.core import BadData, Usage
 from groupwise.models import DecoderShape, Lora, find_model
 from groupwise.planning.cost_model import draw_lengths, learning_seconds, passes, times_of
-from groupwise.planning.device_splits import Placement, any_fits, obstacle, placements
+from groupwise.planning.device_splits import DevicePlacement, any_fits, obstacle, placements
 from groupwise.planning.fitting import changed, largest_microbatch, nearest_changes
-from groupwise.planning.machines import AssumedLengths, Machines, on_machines, read_machines
+from groupwise.planning.machines import AssumedLengths, PlannedMachines, on_machines, read_machines
 from groupwise.planning.memory import ProcessWork, microbatch, run_memory
 from groupwise.planning.plan import plan_run
-from groupwise.planning.shapes import MixtureShape, active_weights, layer_weights, planned_shape, weights_of
+from groupwise.planning.shapes import MixtureOfExpertsShape, active_weights, layer_weights, planned_shape, weights_of
 from groupwise.planning.timeline import lanes, timeline_svg, timeline_text
 
 PUBLISHED = Path(__file__).parents[2] / "recipes" / "published"
 SHAPE = DecoderShape(
-    vocabulary=1000,
-    width=64,
+    vocabulary_size=1000,
+    hidden_size=64,
     layers=4,
     heads=4,
     kv_heads=2,
     head_dim=16,
     mlp_width=256,
-    positions=4096,
+    max_positions=4096,
     tied_embeddings=False,
 )
 ATTENTION = 64 * 64 + 2 * 64 * 32 + 64 * 64
 LAYER = ATTENTION + 3 * 64 * 256 + 2 * 64
 WEIGHTS = 2 * 1000 * 64 + 4 * LAYER + 64
-EIGHT = Machines(
-    name="small", count=8, memory_gib=0.75, tflops=1.0, memory_gb_s=10.0, link_gb_s=1.0, step_overhead_ms=5.0,
-    rates="made up",
-    lengths=AssumedLengths(prompt=100, median=50),
+EIGHT = PlannedMachines(
+    name="small", device_count=8, memory_gib=0.75, tflops=1.0, memory_bandwidth_gb_s=10.0, link_bandwidth_gb_s=1.0, decode_step_overhead_ms=5.0,
+    rates_source="made up",
+    assumed_lengths=AssumedLengths(prompt=100, median=50),
 )  # fmt: skip
 FIELDS = {"prompts": "16", "method.group_size": "8", "method.minibatches": "2", "sampling.max_tokens": "400"}
 FIELDS |= {"evaluate.problems": "4", "engine.max_num_seqs": "32", "machine.microbatch_tokens": "2000"}
@@ -54,14 +54,19 @@ rates = "given"
 """
 
 
-def machines_from(tmp_path: Path, text: str) -> Machines:
+def machines_from(tmp_path: Path, text: str) -> PlannedMachines:
     (tmp_path / "machines.toml").write_text(text)
     return read_machines(tmp_path / "machines.toml")
 
 
 def test_a_machine_file_is_read(tmp_path: Path) -> None:
     machines = machines_from(tmp_path, FILE + "[lengths]\nmedian = 700\n")
-    assert (machines.count, machines.tflops, machines.device, machines.lengths.median) == (8, 125.0, "cuda", 700)
+    assert (machines.device_count, machines.tflops, machines.device, machines.assumed_lengths.median) == (
+        8,
+        125.0,
+        "cuda",
+        700,
+    )
     assert machines.memory == int(74.5 * 2**30)
 
 
@@ -105,8 +110,8 @@ def test_the_dtype_is_that_of_the_planned_machines() -> None:
 
 def test_ranks_share_the_state_of_the_learner() -> None:
     assert (weights_of(SHAPE), layer_weights(SHAPE)) == (WEIGHTS, LAYER)
-    memory = run_memory(RECIPE, SHAPE, 100, ProcessWork(has_engine=False, ranks=4))
-    assert memory.always_bytes == {"weights": WEIGHTS // 2, "optimizer": 3 * WEIGHTS, "side models": 0, "samples": 0}
+    memory = run_memory(RECIPE, SHAPE, 100, ProcessWork(has_engine=False, learner_ranks=4))
+    assert memory.permanent_bytes == {"weights": WEIGHTS // 2, "optimizer": 3 * WEIGHTS, "side models": 0, "samples": 0}
     assert memory.phase_bytes["updating"] == {"gradients": 6 * WEIGHTS // 4}
     learning = memory.phase_bytes["learning"]
     assert learning["gathered"] == 2 * (2 * LAYER + 2 * 1000 * 64)
@@ -116,24 +121,24 @@ def test_ranks_share_the_state_of_the_learner() -> None:
 
 
 def test_devices_of_an_engine_share_its_weights_and_cache() -> None:
-    whole = run_memory(RECIPE, SHAPE, 100, ProcessWork(has_learner=False, engines=2))
-    half = run_memory(RECIPE, SHAPE, 100, ProcessWork(has_learner=False, engines=2, tensor_parallel=2))
-    assert whole.always_bytes["weights"] == 2 * WEIGHTS and half.always_bytes["weights"] == WEIGHTS
+    whole = run_memory(RECIPE, SHAPE, 100, ProcessWork(has_learner=False, engine_count=2))
+    half = run_memory(RECIPE, SHAPE, 100, ProcessWork(has_learner=False, engine_count=2, tensor_parallel=2))
+    assert whole.permanent_bytes["weights"] == 2 * WEIGHTS and half.permanent_bytes["weights"] == WEIGHTS
     assert (
         whole.phase_bytes["sampling"]["rows"] == 32 * 512 * 4 * 2 * 32 * 2 == 2 * half.phase_bytes["sampling"]["rows"]
     )
-    assert whole.always_bytes["prompts"] == 10 * 100 * 4 * 2 * 32 * 2  # of 20 prompts, each engine has 10
-    assert whole.phase_bytes.keys() == {"sampling"} and "optimizer" not in whole.always_bytes
+    assert whole.permanent_bytes["prompts"] == 10 * 100 * 4 * 2 * 32 * 2  # of 20 prompts, each engine has 10
+    assert whole.phase_bytes.keys() == {"sampling"} and "optimizer" not in whole.permanent_bytes
 
 
 def test_devices_that_do_both_free_the_cache_before_they_learn() -> None:
-    memory = run_memory(RECIPE, SHAPE, 100, ProcessWork(ranks=8, engines=8))
-    engine = run_memory(RECIPE, SHAPE, 100, ProcessWork(has_learner=False, engines=8))
+    memory = run_memory(RECIPE, SHAPE, 100, ProcessWork(learner_ranks=8, engine_count=8))
+    engine = run_memory(RECIPE, SHAPE, 100, ProcessWork(has_learner=False, engine_count=8))
     assert memory.phase_bytes["sampling"]["engine"] == engine.phase_bytes["sampling"]["engine"] + 2 * WEIGHTS
     assert memory.phase_bytes["sampling"].keys() == {"engine", "rows", "prompts"}
-    assert not {"rows", "prompts"} & (memory.phase_bytes["learning"].keys() | memory.always_bytes.keys())
+    assert not {"rows", "prompts"} & (memory.phase_bytes["learning"].keys() | memory.permanent_bytes.keys())
     alone = run_memory(RECIPE, SHAPE, 100)
-    assert {"rows"} <= alone.phase_bytes["learning"].keys() and "prompts" in alone.always_bytes
+    assert {"rows"} <= alone.phase_bytes["learning"].keys() and "prompts" in alone.permanent_bytes
 
 
 def test_the_published_shapes_have_the_published_numbers_of_weights() -> None:
@@ -145,7 +150,7 @@ def test_the_published_shapes_have_the_published_numbers_of_weights() -> None:
     }
     sparse = shapes["qwen3-30b-a3b"]
     attention, experts, router = 2 * 2048 * (32 + 4) * 128, 8 * 3 * 2048 * 768, 128 * 2048
-    assert isinstance(sparse, MixtureShape)
+    assert isinstance(sparse, MixtureOfExpertsShape)
     assert active_weights(sparse) == 48 * (attention + experts + router) + 151936 * 2048  # 3.0 of 30.5 billion
 
 
@@ -178,8 +183,8 @@ def test_seconds_by_hand() -> None:
     times = times_of(RECIPE, SHAPE, EIGHT, lengths, ProcessWork(has_learner=False, tensor_parallel=2))
     active = 4 * (ATTENTION + 3 * 64 * 256) + 1000 * 64
     forward = 2 * active + 4 * 4 * 64 * 125
-    assert times.token_seconds == pytest.approx(5e-3 + 2 * WEIGHTS / 20e9)
-    assert times.row_seconds == pytest.approx(125 * 4 * 2 * 32 * 2 / 20e9 + forward / 2e12)
+    assert times.decode_step_seconds == pytest.approx(5e-3 + 2 * WEIGHTS / 20e9)
+    assert times.decode_row_seconds == pytest.approx(125 * 4 * 2 * 32 * 2 / 20e9 + forward / 2e12)
     assert times.publish_seconds == pytest.approx(2 * WEIGHTS / 1e9)
     assert passes(RECIPE) == 4  # forward, backward, and the old log-probs of two minibatches
     assert learning_seconds(RECIPE, SHAPE, EIGHT, lengths, 1) == pytest.approx(4 * forward / 1e12)
@@ -191,15 +196,15 @@ def test_seconds_by_hand() -> None:
 
 def test_lengths_are_cut_at_the_limit() -> None:
     lengths = draw_lengths(AssumedLengths(spread=1.0), 10, 400)
-    assert max(lengths.answers) == 400 and min(lengths.answers) >= 1
-    assert sorted(lengths.answers)[len(lengths.answers) // 2] == pytest.approx(100, rel=0.05)
+    assert max(lengths.answer_lengths) == 400 and min(lengths.answer_lengths) >= 1
+    assert sorted(lengths.answer_lengths)[len(lengths.answer_lengths) // 2] == pytest.approx(100, rel=0.05)
 
 
 # What fits
 
 
 def test_the_largest_microbatch_fits_and_a_larger_one_does_not() -> None:
-    process = ProcessWork(has_engine=False, ranks=8)
+    process = ProcessWork(has_engine=False, learner_ranks=8)
     small = replace(EIGHT, memory_gib=0.3686)
     tokens = largest_microbatch(RECIPE, SHAPE, 100, small, process)
 
@@ -236,8 +241,8 @@ def test_only_the_changes_that_are_needed_are_named() -> None:
 
 def test_placements_use_all_devices_once() -> None:
     splits = list(placements(RECIPE, SHAPE, 100, EIGHT, together=False))
-    assert [p.generators for p in splits] == [1, 2, 3, 4, 5, 6, 7]
-    assert all(p.generators + p.learners == 8 and not p.together for p in splits)
+    assert [p.generator_devices for p in splits] == [1, 2, 3, 4, 5, 6, 7]
+    assert all(p.generator_devices + p.learner_devices == 8 and not p.together for p in splits)
     (both,) = placements(RECIPE, SHAPE, 100, EIGHT, together=True)
     assert both.together and both.label == "8 do both" and both.engines == 8
     assert list(placements(RECIPE, SHAPE, 100, replace(EIGHT, count=1), together=False)) == []
@@ -263,7 +268,7 @@ def test_a_plan_has_one_trial_for_each_lag() -> None:
     assert plan.best.rate >= 0.98 * max(trial.rate for trial in plan.simulated_placements)
     assert plan.reproducible.max_staleness <= 1
     for trial in plan.simulated_placements:
-        assert trial.simulation.max_staleness <= trial.max_staleness
+        assert trial.simulation.largest_staleness <= trial.max_staleness
         alone = max(trial.sampling(), trial.learning) if trial.max_staleness <= 1 else trial.learning
         assert trial.seconds >= 0.8 * alone  # lengths differ between iterations
     text = "\n".join(plan_lines(plan))
@@ -280,17 +285,19 @@ def test_a_plan_has_one_trial_for_each_lag() -> None:
 
 def test_a_plan_of_one_device_is_synchronous() -> None:
     plan = plan_run(RECIPE, SHAPE, replace(EIGHT, count=1), 100)
-    assert [trial.max_staleness for trial in plan.simulated_placements] == [0] and plan.best.setup.publish_seconds == 0
+    assert [trial.max_staleness for trial in plan.simulated_placements] == [
+        0
+    ] and plan.best.simulation_setup.publish_seconds == 0
     assert plan.best.seconds == pytest.approx(plan.best.sampling() + plan.best.learning, rel=0.2)
 
 
 def test_a_plan_that_does_not_fit_names_the_nearest_recipe_and_enough_devices() -> None:
     plan = plan_run(RECIPE, SHAPE, replace(EIGHT, count=1, memory_gib=0.3262), 100)
-    assert plan.simulated_placements == () and plan.changes
+    assert plan.simulated_placements == () and plan.recipe_changes
     text = "\n".join(plan_lines(plan))
-    assert "it does not fit: 1 do both with " in text and f"--{plan.changes[0][0]} " in text
+    assert "it does not fit: 1 do both with " in text and f"--{plan.recipe_changes[0][0]} " in text
     hopeless = plan_run(RECIPE, SHAPE, replace(EIGHT, memory_gib=0.1), 100, every=True)
-    assert (hopeless.simulated_placements, hopeless.changes, hopeless.smallest_device_count) == ((), None, 0)
+    assert (hopeless.simulated_placements, hopeless.recipe_changes, hopeless.smallest_device_count) == ((), None, 0)
     assert "no number of devices is enough: use a smaller model" in plan_lines(hopeless)[-1]
 
 
@@ -298,25 +305,29 @@ def test_the_default_plans_only_what_this_version_runs() -> None:
     """On GPUs one learner; with `every`, the others are marked with the reason for which `check` refuses them."""
     plan = plan_run(RECIPE, SHAPE, EIGHT, 100)
     assert {trial.placement.label for trial in plan.simulated_placements} == {"7 generate, 1 learn"}
-    assert [trial.max_staleness for trial in plan.simulated_placements] == [1, 2, 4] and plan.unsupported_fits
+    assert [trial.max_staleness for trial in plan.simulated_placements] == [1, 2, 4] and plan.unsupported_split_fits
     assert "--all-splits plans them, too" in "\n".join(plan_lines(plan))
     every = "\n".join(plan_lines(plan_run(RECIPE, SHAPE, EIGHT, 100, every=True)))
     assert "not runnable by this version: 8 do both: several ranks compute on CPUs only" in every
     alone = plan_run(RECIPE, SHAPE, replace(EIGHT, count=1), 100)
-    assert not alone.unsupported_fits and "not runnable" not in "\n".join(plan_lines(alone))
+    assert not alone.unsupported_split_fits and "not runnable" not in "\n".join(plan_lines(alone))
 
 
 def test_shared_weights_on_cpus_are_planned_where_the_checks_allow_them() -> None:
     cpus = replace(EIGHT, device="cpu", step_overhead_ms=1.0)
     recipe = on_machines(read_recipe("method = 'dapo'", [*FIELDS.items()]), cpus)
-    assert max(trial.placement.learners for trial in plan_run(recipe, SHAPE, cpus, 100).simulated_placements) == 8
+    assert (
+        max(trial.placement.learner_devices for trial in plan_run(recipe, SHAPE, cpus, 100).simulated_placements) == 8
+    )
     half = changed(recipe, [("machine.dtype", "bfloat16")])
-    assert all(trial.placement.learners == 1 for trial in plan_run(half, SHAPE, cpus, 100).simulated_placements)
+    assert all(trial.placement.learner_devices == 1 for trial in plan_run(half, SHAPE, cpus, 100).simulated_placements)
 
 
 @pytest.mark.parametrize(("count", "split", "reason"), [(8, 1, "on CPUs only"), (1, 1, ""), (1, 2, "on one device")])
 def test_the_reason_why_a_split_is_not_run(count: int, split: int, reason: str) -> None:
-    placement = Placement(devices=8, generators=8 - count, learners=count, tensor_parallel=split)
+    placement = DevicePlacement(
+        device_count=8, generator_devices=8 - count, learner_devices=count, tensor_parallel=split
+    )
     assert obstacle(placement, RECIPE, SHAPE).endswith(reason) and bool(reason) == bool(
         obstacle(placement, RECIPE, SHAPE)
     )
@@ -336,4 +347,7 @@ def test_the_timeline_shows_two_iterations() -> None:
 
 
 def test_the_label_of_a_placement() -> None:
-    assert Placement(devices=8, generators=6, learners=2, tensor_parallel=2).label == "6 generate, 2 learn"
+    assert (
+        DevicePlacement(device_count=8, generator_devices=6, learner_devices=2, tensor_parallel=2).label
+        == "6 generate, 2 learn"
+    )

@@ -8,9 +8,9 @@ import pytest
 
 from groupwise.planning.cost_model import draw_lengths
 from groupwise.planning.machines import AssumedLengths
-from groupwise.planning.simulator import Simulation, SimulationSetup, simulate
+from groupwise.planning.simulator import SimulationResult, SimulationSetup, simulate
 
-LENGTHS = draw_lengths(AssumedLengths(median=60, spread=1.0), prompt=5, limit=400).answers
+LENGTHS = draw_lengths(AssumedLengths(median=60, spread=1.0), prompt=5, limit=400).answer_lengths
 
 
 def length(draw: int, sample: int) -> int:
@@ -20,16 +20,16 @@ def length(draw: int, sample: int) -> int:
 
 
 SETUP = SimulationSetup(
-    engines=3,
+    engine_count=3,
     max_num_seqs=8,
-    token_seconds=5e-3,
-    row_seconds=5e-4,
-    prompts=6,
+    decode_step_seconds=5e-3,
+    decode_row_seconds=5e-4,
+    prompts_per_iteration=6,
     group_size=4,
     prompt_tokens=5,
     sample_length=length,
     learn_token_seconds=3e-4,
-    update_seconds=2.0,
+    optimizer_step_seconds=2.0,
     publish_seconds=1.5,
     max_staleness=0,
 )
@@ -54,7 +54,7 @@ def setups() -> list[SimulationSetup]:
 
 
 def name_of(setup: SimulationSetup) -> str:
-    return f"{setup.engines} engines of {setup.max_num_seqs} rows, {setup.prompts} prompts"
+    return f"{setup.engine_count} engines of {setup.max_num_seqs} rows, {setup.prompts_per_iteration} prompts"
 
 
 def sampling(setup: SimulationSetup, iteration: int) -> tuple[float, float]:
@@ -62,15 +62,15 @@ def sampling(setup: SimulationSetup, iteration: int) -> tuple[float, float]:
 
     All rows advance until the next one ends, again and again.
     """
-    draws = range(iteration * setup.prompts, (iteration + 1) * setup.prompts)
+    draws = range(iteration * setup.prompts_per_iteration, (iteration + 1) * setup.prompts_per_iteration)
     waiting = [float(setup.sample_length(draw, i)) for draw in draws for i in range(setup.group_size)]
-    engines: list[list[float]] = [[] for _ in range(setup.engines)]
+    engines: list[list[float]] = [[] for _ in range(setup.engine_count)]
     time = area = 0.0
     while waiting or any(engines):
         while waiting and min(map(len, engines)) < setup.max_num_seqs:
-            engine = min(range(setup.engines), key=lambda i: (len(engines[i]), i))
+            engine = min(range(setup.engine_count), key=lambda i: (len(engines[i]), i))
             engines[engine].append(waiting.pop(0))
-        paces = [setup.token_seconds + setup.row_seconds * len(rows) for rows in engines]
+        paces = [setup.decode_step_seconds + setup.decode_row_seconds * len(rows) for rows in engines]
         step = min(min(rows) * pace for rows, pace in zip(engines, paces) if rows)
         time += step
         area += step * sum(map(len, engines))
@@ -79,7 +79,7 @@ def sampling(setup: SimulationSetup, iteration: int) -> tuple[float, float]:
 
 
 def tokens(setup: SimulationSetup, iteration: int) -> int:
-    draws = range(iteration * setup.prompts, (iteration + 1) * setup.prompts)
+    draws = range(iteration * setup.prompts_per_iteration, (iteration + 1) * setup.prompts_per_iteration)
     return sum(
         setup.prompt_tokens + sum(setup.sample_length(draw, i) for i in range(setup.group_size)) for draw in draws
     )
@@ -89,7 +89,7 @@ def tokens(setup: SimulationSetup, iteration: int) -> int:
 def test_lag_0_is_the_sum_of_the_phases(setup: SimulationSetup) -> None:
     published = (0.0, *simulate(setup, 4).publish_times)
     for iteration, (start, end) in enumerate(pairwise(published)):
-        learning = setup.learn_token_seconds * tokens(setup, iteration) + setup.update_seconds
+        learning = setup.learn_token_seconds * tokens(setup, iteration) + setup.optimizer_step_seconds
         expected = sampling(setup, iteration)[0] + learning + setup.publish_seconds
         assert end - start == pytest.approx(expected, rel=1e-6)
 
@@ -98,14 +98,14 @@ def test_lag_0_is_the_sum_of_the_phases(setup: SimulationSetup) -> None:
 def test_lag_1_is_the_longer_of_sampling_and_learning(setup: SimulationSetup) -> None:
     published = simulate(replace(setup, max_staleness=1), 4).publish_times
     for iteration, (start, end) in enumerate(pairwise(published), 1):
-        learning = setup.learn_token_seconds * tokens(setup, iteration) + setup.update_seconds
+        learning = setup.learn_token_seconds * tokens(setup, iteration) + setup.optimizer_step_seconds
         expected = max(sampling(setup, iteration + 1)[0], learning) + setup.publish_seconds
         assert end - start == pytest.approx(expected, rel=1e-6)
 
 
 @pytest.mark.parametrize("max_staleness", [0, 1, 2, 4])
 def test_no_token_is_older_than_the_bound(max_staleness: int) -> None:
-    oldest = [simulate(replace(setup, max_staleness=max_staleness), ITERATIONS).max_staleness for setup in setups()]
+    oldest = [simulate(replace(setup, max_staleness=max_staleness), ITERATIONS).largest_staleness for setup in setups()]
     assert max(oldest) == max_staleness
 
 
@@ -120,8 +120,12 @@ def test_each_draw_is_sampled_once_and_trained_in_order(max_staleness: int) -> N
 
         result = simulate(replace(setup, max_staleness=max_staleness, sample_length=recorded), ITERATIONS)
         assert asked == [(i // 4, i % 4) for i in range(len(asked))]
-        assert ITERATIONS * setup.prompts * 4 <= len(asked) <= (ITERATIONS + max_staleness + 1) * setup.prompts * 4
-        assert result.trained_tokens == tuple(tokens(setup, iteration) for iteration in range(ITERATIONS))
+        assert (
+            ITERATIONS * setup.prompts_per_iteration * 4
+            <= len(asked)
+            <= (ITERATIONS + max_staleness + 1) * setup.prompts_per_iteration * 4
+        )
+        assert result.trained_tokens_by_iteration == tuple(tokens(setup, iteration) for iteration in range(ITERATIONS))
 
 
 def seconds_with(setup: SimulationSetup, engines: tuple[int, ...]) -> list[float]:
@@ -144,7 +148,7 @@ def test_a_lag_hides_the_shorter_phase() -> None:
     assert times[0] > times[1] > times[2]
 
 
-def rows_at(result: Simulation, time: float) -> int:
+def rows_at(result: SimulationResult, time: float) -> int:
     return [rows for at, rows in result.running_requests if at <= time][-1]
 
 
@@ -152,14 +156,14 @@ def rows_at(result: Simulation, time: float) -> int:
 def test_weights_change_only_between_samples_if_these_have_one_version(max_staleness: int) -> None:
     for setup in setups():
         result = simulate(replace(setup, max_staleness=max_staleness), ITERATIONS)
-        starts = [span.start for span in result.busy_times if span.kind == "publish"]
+        starts = [span.start_seconds for span in result.busy_times if span.learner_activity == "publish"]
         assert starts and all(rows_at(result, start) == 0 for start in starts)
-        assert max(rows for _, rows in result.running_requests) <= setup.engines * setup.max_num_seqs
+        assert max(rows for _, rows in result.running_requests) <= setup.engine_count * setup.max_num_seqs
 
 
 def test_weights_change_while_rows_are_live_with_a_larger_lag() -> None:
     result = simulate(replace(SETUP, max_staleness=2), ITERATIONS)
-    starts = [span.start for span in result.busy_times if span.kind == "publish"]
+    starts = [span.start_seconds for span in result.busy_times if span.learner_activity == "publish"]
     assert any(rows_at(result, start) for start in starts)
 
 
@@ -167,7 +171,9 @@ def test_shares_of_time_are_those_of_the_spans() -> None:
     result = simulate(SETUP, 4)
     start, end = result.publish_times[0], result.publish_times[-1]
     learning = [
-        span.end - span.start for span in result.busy_times if span.kind == "learn" and start <= span.start < end
+        span.end_seconds - span.start_seconds
+        for span in result.busy_times
+        if span.learner_activity == "learn" and start <= span.start_seconds < end
     ]
     assert len(learning) == 3 and result.learning(1) == pytest.approx(sum(learning) / (end - start))
     sampled = sum(sampling(SETUP, iteration)[1] for iteration in (1, 2, 3))
@@ -183,5 +189,7 @@ def test_a_part_of_a_large_run_takes_about_as_long() -> None:
 def test_lag_2_pauses_the_engines_while_weights_are_loaded() -> None:
     """No row ends while weights are published."""
     result = simulate(replace(SETUP, max_staleness=2, publish_seconds=20.0), ITERATIONS)
-    spans = [span for span in result.busy_times if span.kind == "publish"]
-    assert not [time for time, _ in result.running_requests for span in spans if span.start < time < span.end]
+    spans = [span for span in result.busy_times if span.learner_activity == "publish"]
+    assert not [
+        time for time, _ in result.running_requests for span in spans if span.start_seconds < time < span.end_seconds
+    ]

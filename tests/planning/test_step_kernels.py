@@ -13,7 +13,7 @@ from groupwise.engines.native.running_batch import RunningBatch
 from groupwise.methods import grpo
 from groupwise.models import DecoderShape
 from groupwise.planning.cost_model import step_seconds
-from groupwise.planning.machines import Machines
+from groupwise.planning.machines import PlannedMachines
 from groupwise.planning.step_kernels import LAUNCH, step_kernels
 from tests.pretended_gpu import counted, pretended_gpu
 from tests.rollout.fakes import decoder, generate, prompt_of, request, without_end_token
@@ -63,7 +63,9 @@ def test_without_pages_they_grow_with_the_prompts(rows: int, qk_norm: bool) -> N
 
 def test_a_plan_takes_the_counted_kernels_unless_the_machines_have_seconds() -> None:
     recipe = Recipe(method=grpo(), machine=Machine(device="cuda", dtype="bfloat16"))
-    machines = Machines(name="card", count=1, memory_gib=80, tflops=1.0, memory_gb_s=1.0, rates="made up")
+    machines = PlannedMachines(
+        name="card", device_count=1, memory_gib=80, tflops=1.0, memory_bandwidth_gb_s=1.0, rates_source="made up"
+    )
     shape = decoder(**LARGE).shape
     assert step_seconds(recipe, shape, machines) == LAUNCH * step_kernels(recipe, shape)
     assert step_seconds(recipe, shape, replace(machines, step_overhead_ms=2.5)) == 2.5e-3

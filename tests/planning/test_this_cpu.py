@@ -18,10 +18,17 @@ from groupwise.models import DecoderShape, find_model, read_shape
 from groupwise.planning.this_cpu import HOUR, CpuRates, duration_lines, measured_rates, run_duration
 
 SHAPE = read_shape(find_model("calculator"))
-RATES = CpuRates(matmul_flops_per_second=1e11, read_bytes_per_second=1e10, operation_seconds=1e-6)
+RATES = CpuRates(matmul_flops_per_second=1e11, memory_read_bytes_per_second=1e10, small_operation_seconds=1e-6)
 RECIPE = resolved(Recipe(method=gspo(), iterations=10, sampling=Sampling(max_tokens=32), evaluate=Evaluate(problems=8)))
 LARGE = DecoderShape(
-    vocabulary=49152, width=576, layers=30, heads=9, kv_heads=3, head_dim=64, mlp_width=1536, positions=2048
+    vocabulary_size=49152,
+    hidden_size=576,
+    layers=30,
+    heads=9,
+    kv_heads=3,
+    head_dim=64,
+    mlp_width=1536,
+    max_positions=2048,
 )
 
 
@@ -29,8 +36,8 @@ def test_the_seconds_scale_with_the_work_and_the_rates() -> None:
     assert isinstance(SHAPE, DecoderShape)
     base = run_duration(RECIPE, SHAPE, 12, 8, RATES)
     slow = CpuRates(
-        *(rate / 2 for rate in (RATES.matmul_flops_per_second, RATES.read_bytes_per_second)),
-        operation_seconds=2 * RATES.operation_seconds,
+        *(rate / 2 for rate in (RATES.matmul_flops_per_second, RATES.memory_read_bytes_per_second)),
+        small_operation_seconds=2 * RATES.small_operation_seconds,
     )
     assert run_duration(RECIPE, SHAPE, 12, 8, slow).iteration_seconds == pytest.approx(2 * base.iteration_seconds)
     assert run_duration(RECIPE, SHAPE, 12, 0, RATES).run_seconds == pytest.approx(10 * base.iteration_seconds)
@@ -62,7 +69,11 @@ def test_the_measurement_leaves_no_trace() -> None:
     measured_rates.cache_clear()
     for dtype, number in (("float32", 1), ("bfloat16", 2)):
         rates = measured_rates(dtype, number)
-        assert rates.matmul_flops_per_second > 0 and rates.read_bytes_per_second > 0 and rates.operation_seconds > 0
+        assert (
+            rates.matmul_flops_per_second > 0
+            and rates.memory_read_bytes_per_second > 0
+            and rates.small_operation_seconds > 0
+        )
     assert torch.equal(torch.random.get_rng_state(), state) and torch.get_num_threads() == threads
 
 

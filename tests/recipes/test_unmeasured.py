@@ -12,7 +12,7 @@ from groupwise.config.registry import methods
 from groupwise.config.toml import read_toml
 from groupwise.core import plain_name
 from groupwise.rollout.prompt_template import wordings
-from groupwise.tasks import Rows
+from groupwise.tasks import DataRows
 from tests.checks import check
 from tests.models.test_templates import CHATML, trained
 
@@ -74,7 +74,7 @@ def test_an_unmeasured_recipe_is_complete(path: Path, tmp_path: Path, monkeypatc
     overrides = [("model", str(model)), ("machine.device", "cpu")]
     for field in ("task", "held_out"):
         if task := getattr(recipe, field):
-            own = isinstance(task, Rows)
+            own = isinstance(task, DataRows)
             rows = ROWS[plain_name(type(recipe.verifier).__name__) if own else task.name]
             file = Path(task.source if own else f"{task.name}.jsonl")
             file.write_text("".join(json.dumps(row) + "\n" for row in rows))

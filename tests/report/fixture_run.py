@@ -296,8 +296,8 @@ def write_pictures(run: Path, *, plane: bool, side: int = 8) -> Path:
         sheet = PictureSheet.of([list(rng.integers(0, 256, (len(rows), side, side, 3), dtype=np.uint8))])
         assert sheet is not None
         path.with_suffix(".png").write_bytes(png(sheet.pixels))
-        for i, (row, box) in enumerate(zip(rows, sheet.boxes, strict=True)):
-            row["picture"] = {"box": box, "scale": sheet.scale}
+        for i, (row, box) in enumerate(zip(rows, sheet.picture_boxes, strict=True)):
+            row["picture"] = {"box": box, "scale": sheet.enlargement_factor}
             if plane:
                 row["points"] = [[round(-3 + 0.5 * k, 3), round(-1 + 0.1 * i, 3)] for k in range(STEPS + 1)]
         write_lines(path, rows)

@@ -10,9 +10,9 @@ from groupwise.report.warnings import RULES
 
 
 def test_charts_tiles_and_rules_use_declared_metrics() -> None:
-    ends = [name for chart in CHARTS for pair in chart.intervals.values() for name in pair]
-    flags = [flag for chart in CHARTS for flag in chart.notes]
-    lines = [name for chart in CHARTS for name in chart.lines]
+    ends = [name for chart in CHARTS for pair in chart.interval_metrics.values() for name in pair]
+    flags = [flag for chart in CHARTS for flag in chart.flag_notes]
+    lines = [name for chart in CHARTS for name in chart.metric_labels]
     rules = [name for rule in RULES.values() for name in rule.needed_metrics]
     tiles = [name for tile in TILES for name in tile.metric_choices]
     assert {*ends, *flags, *lines, *rules, *tiles} <= METRICS.keys()
@@ -22,9 +22,9 @@ DEFINED = re.compile(r"^(?:function|const|let|class) (\w+)", re.MULTILINE)
 
 
 def test_a_metric_has_one_chart_and_a_chart_one_question() -> None:
-    assert max(Counter(name for chart in CHARTS for name in chart.lines).values()) == 1
+    assert max(Counter(name for chart in CHARTS for name in chart.metric_labels).values()) == 1
     for chart in CHARTS:
-        assert {METRICS[name].question for name in chart.lines} == {chart.question}, chart.title
+        assert {METRICS[name].question for name in chart.metric_labels} == {chart.question}, chart.title
     assert {chart.question for chart in CHARTS} == set(QUESTIONS)
 
 

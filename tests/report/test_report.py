@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from groupwise.report.read import Curve, read, thin
+from groupwise.report.read import MetricCurve, read, thin
 from groupwise.report.report import BYTES, PAGE, escaped, page, write_report
 from groupwise.report.rollouts import as_json, choose, evenly, most_visited, packed, prompt_map, scan
 from groupwise.report.warnings import find_warnings, headline
@@ -49,7 +49,7 @@ def run_with(path: Path, rows: list[dict]) -> Path:
 
 
 def rules_of(path: Path) -> dict[str, int]:
-    return {w.rule: w.iteration for w in find_warnings(read(path))[0]}
+    return {w.rule_name: w.iteration for w in find_warnings(read(path))[0]}
 
 
 def test_the_plotting_library_has_the_recorded_hash():
@@ -119,7 +119,7 @@ def test_an_unfinished_run_is_read_up_to_the_incomplete_line(tmp_path):
         (run / name).write_text(text[: -len(text.splitlines()[-1]) // 2])
     (run / "samples" / "000005.safetensors").write_bytes(b"torn")
     unfinished = read(run)
-    assert unfinished.last == 5 and unfinished.notes == ()
+    assert unfinished.last == 5 and unfinished.unreadable_data_notes == ()
     assert "5 of 60 iterations so far" in page([unfinished])
     groups = data_of(write_report([run]))["runs"][0]["rollouts"]["groups"]
     assert {g["iteration"] for g in groups} >= {1, 5, 6}
@@ -136,16 +136,18 @@ def test_an_empty_directory_and_unreadable_files_still_make_a_page(tmp_path):
     (bad / "metrics.jsonl").write_text(
         '{"iteration": 1, "loss": NaN}\nnot json\n[]\n{"iteration": 2, "loss": 1' + "0" * 400 + "}\n"
     )
-    notes = " ".join(read(bad).notes)
+    notes = " ".join(read(bad).unreadable_data_notes)
     assert "recipe.toml" in notes and "run.json" in notes and "2 unreadable lines" in notes
-    assert np.isnan(read(bad).metrics["loss"].values).tolist() == [True, True]
+    assert np.isnan(read(bad).metrics["loss"].metric_values).tolist() == [True, True]
     data_of(write_report([bad]))
 
 
 def test_a_run_of_another_format_is_noted(tmp_path):
     run = write_run(tmp_path / "run", iterations=2)
     (run / "run.json").write_text('{"format": 1}')
-    assert read(run).last == 2 and "run.json has format 1; this version reads format" in read(run).notes[0]
+    assert (
+        read(run).last == 2 and "run.json has format 1; this version reads format" in read(run).unreadable_data_notes[0]
+    )
 
 
 def test_a_report_without_run_directories_is_a_usage_error(tmp_path):
@@ -257,11 +259,11 @@ def test_thinning_keeps_every_extreme():
     rng = np.random.default_rng(0)
     value = rng.normal(size=50_000)
     value[31_234], value[17] = 99, -99
-    curve = Curve(np.arange(50_000), value)
+    curve = MetricCurve(np.arange(50_000), value)
     few = thin(curve, 1000)
-    assert len(few.iterations) <= 1000 and few.values.max() == 99 and few.values.min() == -99
+    assert len(few.iterations) <= 1000 and few.metric_values.max() == 99 and few.metric_values.min() == -99
     assert few.iterations[0] == 0 and few.iterations[-1] == 49_999 and (np.diff(few.iterations) > 0).all()
-    np.testing.assert_array_equal(value[few.iterations], few.values)
+    np.testing.assert_array_equal(value[few.iterations], few.metric_values)
 
 
 @pytest.mark.parametrize(
@@ -283,8 +285,11 @@ def test_evenly_and_escaped():
 def test_the_headline(tmp_path):
     run = write_run(tmp_path / "run", iterations=10)
     run_data = read(run)
-    low, high = run_data.metrics["eval/low_greedy"].values[-1], run_data.metrics["eval/high_greedy"].values[-1]
-    first, last = run_data.metrics["eval/accuracy_greedy"].values[[0, -1]]
+    low, high = (
+        run_data.metrics["eval/low_greedy"].metric_values[-1],
+        run_data.metrics["eval/high_greedy"].metric_values[-1],
+    )
+    first, last = run_data.metrics["eval/accuracy_greedy"].metric_values[[0, -1]]
     assert (
         headline(run_data, 1)
         == f"held-out greedy accuracy {first:.2f} → {last:.2f} ({low:.2f}..{high:.2f}) in 10 iterations; 1 warning"

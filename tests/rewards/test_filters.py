@@ -8,7 +8,7 @@ import torch
 
 from groupwise.core import Usage
 from groupwise.data import Batch, Outcome, name_of, pack, rollout_of
-from groupwise.methods import Distinct, Overlong
+from groupwise.methods import DistinctFromOtherOutcome, OverlongPenalty
 from groupwise.rewards import correct_only, everything, mixed_groups, mixed_outcomes, mixed_scores, not_all_correct
 
 NAN = float("nan")
@@ -22,7 +22,7 @@ SELECTED: dict[Any, str] = {
     mixed_scores: "111 000 000 11 00 11 11",
     not_all_correct: "111 000 111 11 11 11 11",
     correct_only: "101 111 000 10 00 10 00",
-    Distinct("part"): "110 000 000 11 00 11 00",
+    DistinctFromOtherOutcome("part"): "110 000 000 11 00 11 00",
 }
 """For each filter, the answers that it selects. The third answer of a prompt has the part of the second."""
 
@@ -75,7 +75,7 @@ def test_malformed_answers_are_wrong() -> None:
 def test_shaped_rewards_do_not_make_a_group_mixed() -> None:
     """Filters read outcomes: rewards that differ only by shaping are no signal, and a score of 0.999 is not correct."""
     b: Batch = pack([rollout_of([1, 1, 1], lengths=[2, 9, 16], limit=16)])
-    b = b.having(reward=Overlong(8)(b.verdict_score, b))
+    b = b.having(reward=OverlongPenalty(8)(b.verdict_score, b))
     assert len(set(b.reward.tolist())) == 3
     assert not mixed_outcomes(b).any()
     assert not mixed_outcomes(

@@ -169,4 +169,4 @@ def sampler_of(engine: Any, draw: Draw, *, verifier: Any = always_correct, **cha
     own = {name: changes.pop(name) for name in ("random_purpose",) if name in changes}
     fields = {"engine": engine, "tokenizer": tokenizer(), "sampling": sampling(), "seed": 11}
     setting = RolloutSetting(**(fields | changes), verifier=judged_by(verifier))
-    return DrawSampler(draw=draw, setting=setting, **own)
+    return DrawSampler(draw=draw, rollout_setting=setting, **own)

@@ -11,7 +11,7 @@ import pytest
 from groupwise.core import EngineLost
 from groupwise.data import ENVIRONMENT, Draw, GenerationRequest, Ids, Outcome, Prompt, Rollout, Sample, Verdict
 from groupwise.models import Tokenizer, find_template
-from groupwise.rollout import Agents, Independent
+from groupwise.rollout import AgentEpisodes, Independent
 from groupwise.rollout.agents import runner as runner_file
 from groupwise.rollout.agents.chat_request import RequestError, chat_request
 from groupwise.rollout.agents.endpoint import Endpoint
@@ -81,7 +81,7 @@ def ran(
     run = AgentRunner(agent, template, 1.0, **(runner or {}))
     fields = {"tokenizer": vocabulary, "sampling": sampling(max_tokens=budget), "agent": run, **changes}
     sampler = sampler_of(machine, Draw(4, Prompt("p", prompt, "?", {"answer": "7"}), n), **fields)
-    return asyncio.run(Agents()(sampler.draw, sampler)), getattr(machine, "requests", [])
+    return asyncio.run(AgentEpisodes()(sampler.draw, sampler)), getattr(machine, "requests", [])
 
 
 def says(vocabulary: Tokenizer, *texts: str) -> Callable[[GenerationRequest], Ids]:
@@ -115,7 +115,7 @@ def test_a_continued_conversation_keeps_the_sampled_ids() -> None:
     frame = vocabulary.encode_template("\n<|im_start|>user\nAgain.<|im_end|>\n<|im_start|>assistant\n")
     assert sample.tokens == (*split, end, *frame, *split, end)
     assert requests[1].context == (*sample.context, *split, end, *frame)
-    assert requests[1].position == len(split) + 1 + len(frame)
+    assert requests[1].generated_count == len(split) + 1 + len(frame)
     assert (sample.role, sample.counts) == ("answer", {"requests": 2, "calls": 0, "malformed": 0, "failed": 0})
 
 
@@ -178,7 +178,7 @@ def test_branches_share_their_tokens_as_context() -> None:
     )
     samples = rollout.samples
     assert len(samples) == 3 and sum(sum(s.trained) for s in samples) == sum(
-        len(vocabulary.encode(f"x{r.position}")) + 1 for r in requests
+        len(vocabulary.encode(f"x{r.generated_count}")) + 1 for r in requests
     )
     whole = {s.context + s.tokens for s in samples}
     assert {r.context for r in requests[1:]} == {

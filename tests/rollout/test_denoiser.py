@@ -29,30 +29,32 @@ from groupwise.data import (
 from groupwise.engines.steps.denoising import DenoisingEngine
 from groupwise.methods import NoiseWindow
 from groupwise.models import (
-    CPSNoise,
-    DanceNoise,
-    Denoise,
-    FlowNoise,
+    CoefficientsPreservingNoise,
+    DanceGrpoNoise,
+    DenoisingSettings,
+    FlowGrpoNoise,
     FlowPolicy,
     FlowShape,
     IntegratedNoise,
-    Noise,
+    DenoisingNoise,
     decode_action,
     normals,
 )
 from groupwise.models.flow.policy import log_density
-from groupwise.rollout import Independent, Retraced
+from groupwise.rollout import Independent, ForwardProcess
 from tests.processes import PATIENCE
 from tests.rollout.fakes import generate, sampler_of
 
 FIRST = 65
-SHAPE = FlowShape(vocabulary=FIRST + 3, layers=1, state_shape=(3, 2, 2), prompt_vocabulary=3, prompt_length=2, width=16)
+SHAPE = FlowShape(
+    vocabulary_size=FIRST + 3, layers=1, state_shape=(3, 2, 2), prompt_vocabulary=3, prompt_length=2, width=16
+)
 REQUEST = GenerationRequest(context=(FIRST, FIRST + 2), limit=8, draw_id=5, stream=(2,))
 
 
-def policy_with(denoise: Denoise | None = None, seed: int = 0) -> FlowPolicy:
+def policy_with(denoise: DenoisingSettings | None = None, seed: int = 0) -> FlowPolicy:
     torch.manual_seed(seed)
-    return FlowPolicy(SHAPE, denoise or Denoise(steps=8))
+    return FlowPolicy(SHAPE, denoise or DenoisingSettings(steps=8))
 
 
 def alone(policy: FlowPolicy, request: GenerationRequest = REQUEST, seed: int = 0) -> Generation:
@@ -73,7 +75,7 @@ def test_the_first_state_and_each_noise_are_normals_of_their_own_step() -> None:
     numbers = normals((0, 0), [5] * 3, [2] * 3, [0, 1, 2], 12).view(3, 3, 2, 2)
     arrays = [torch.from_numpy(decode_action(a).copy()) for a in generation.actions]
     assert torch.equal(arrays[0][0], numbers[0])
-    std = FlowNoise(0.7)(numbers[:1], numbers[:1], torch.tensor([1.0]), torch.tensor([0.875]))[1]
+    std = FlowGrpoNoise(0.7)(numbers[:1], numbers[:1], torch.tensor([1.0]), torch.tensor([0.875]))[1]
     torch.testing.assert_close(arrays[0][1] - arrays[0][2], std * numbers[1])
     assert all(torch.equal(a[1], b[0]) for a, b in pairwise(arrays))
 
@@ -100,7 +102,7 @@ def test_at_temperature_0_the_steps_are_those_of_the_ode() -> None:
     x = normals((0, 0), [5], [2], [0], 12).view(1, 3, 2, 2)
     with torch.no_grad():
         for i in range(8):
-            x = x - policy.velocity(x, torch.tensor([1 - i / 8]), torch.tensor([REQUEST.context])) / 8
+            x = x - policy.velocity_network(x, torch.tensor([1 - i / 8]), torch.tensor([REQUEST.context])) / 8
     np.testing.assert_allclose(decode_action(generation.actions[-1])[1], x[0].numpy(), atol=1e-6)
 
 
@@ -125,7 +127,7 @@ def test_a_temperature_multiplies_the_noise_and_log_probs_stay_those_of_the_poli
     (before, after, mean), (before_3, after_3, mean_3) = (decode_action(g.actions[0]) for g in (plain, wide))
     assert np.array_equal(before, before_3) and np.array_equal(mean, mean_3)
     np.testing.assert_allclose(after_3 - mean, 3 * (after - mean), atol=1e-5)
-    std = FlowNoise(0.7)(torch.zeros(1), torch.zeros(1), torch.tensor([1.0]), torch.tensor([0.875]))[1]
+    std = FlowGrpoNoise(0.7)(torch.zeros(1), torch.zeros(1), torch.tensor([1.0]), torch.tensor([0.875]))[1]
     expected = log_density(torch.from_numpy(after_3[None].copy()), torch.from_numpy(mean[None].copy()), std)
     assert wide.logp[0] == pytest.approx(expected.item(), abs=1e-4)
 
@@ -137,14 +139,16 @@ def test_forks_before_the_first_step_have_the_first_state_of_their_sample() -> N
 
 
 def test_steps_outside_the_window_have_no_noise_and_are_not_actions() -> None:
-    generation = alone(policy_with(Denoise(steps=8, first=2, last=4)))
+    generation = alone(policy_with(DenoisingSettings(steps=8, noise_start=2, noise_end=4)))
     assert generation.versions == (ENVIRONMENT,) * 2 + (0,) * 2 + (ENVIRONMENT,) * 4
     assert [x == x for x in generation.logp] == [o == 0 for o in generation.versions]
 
 
-@pytest.mark.parametrize("noise", [FlowNoise(0.7), DanceNoise(0.3), CPSNoise(0.7), IntegratedNoise(0.7)])
-def test_the_engine_has_the_learners_log_probs(noise: Noise) -> None:
-    policy = policy_with(Denoise(noise=noise, steps=8, shift=2.0))
+@pytest.mark.parametrize(
+    "noise", [FlowGrpoNoise(0.7), DanceGrpoNoise(0.3), CoefficientsPreservingNoise(0.7), IntegratedNoise(0.7)]
+)
+def test_the_engine_has_the_learners_log_probs(noise: DenoisingNoise) -> None:
+    policy = policy_with(DenoisingSettings(noise=noise, steps=8, time_shift=2.0))
     generation = alone(policy)
     sample = Sample(
         context=REQUEST.context, stream=(2,), limit=8, tokens=generation.tokens, origin=generation.versions,
@@ -162,9 +166,9 @@ def test_the_engine_has_the_learners_log_probs(noise: Noise) -> None:
 
 
 @pytest.mark.parametrize(
-    ("noise", "tolerance"), [(FlowNoise(0.0), 0.02), (FlowNoise(0.7), 0.1), (DanceNoise(0.7), 0.03)]
+    ("noise", "tolerance"), [(FlowGrpoNoise(0.0), 0.02), (FlowGrpoNoise(0.7), 0.1), (DanceGrpoNoise(0.7), 0.03)]
 )
-def test_marginals_are_those_of_the_flow(noise: Noise, tolerance: float) -> None:
+def test_marginals_are_those_of_the_flow(noise: DenoisingNoise, tolerance: float) -> None:
     """Data of N(1, 1/4) have an exact velocity: mean and std of the states along 40 steps, over 4,000 paths."""
     random = torch.Generator().manual_seed(0)
     x, steps = torch.randn(4000, 1, generator=random, dtype=torch.float64), 40
@@ -184,7 +188,7 @@ def test_coefficients_preserving_noise_keeps_the_coefficients_of_data_and_noise(
     """With the true velocity of one datum and one noise, the mean has the flow's datum, and the noise adds up."""
     data, noise = torch.tensor([[0.5, -1.0]]), torch.tensor([[1.0, 2.0]])
     now, then = torch.tensor([0.6]), torch.tensor([0.5])
-    mean, std = CPSNoise(0.3)(0.4 * data + 0.6 * noise, noise - data, now, then)
+    mean, std = CoefficientsPreservingNoise(0.3)(0.4 * data + 0.6 * noise, noise - data, now, then)
     kept = (mean - 0.5 * data) / noise
     torch.testing.assert_close(kept.square() + std**2, torch.full((1, 2), 0.25))
 
@@ -246,10 +250,12 @@ def test_a_request_may_ask_for_another_number_of_steps(temperature: float) -> No
     """Among requests with the policy's own number, it has the bits of a policy that denoises so."""
     request = replace(REQUEST, limit=20, sampling=Sampling(temperature=temperature))
     mixed = [replace(request, denoising_steps=20), request, replace(request, denoising_steps=3, stream=(3,))]
-    policy = policy_with(Denoise(steps=8, shift=3.0))
+    policy = policy_with(DenoisingSettings(steps=8, time_shift=3.0))
     for ours, steps, asked in zip(generate(DenoisingEngine(policy, seed=0), mixed), (20, 8, 3), mixed, strict=True):
         assert ours.tokens == tuple(range(steps)) and ours.finish is Finish.stop
-        theirs = alone(policy_with(Denoise(steps=steps, shift=3.0)), replace(asked, denoising_steps=None))
+        theirs = alone(
+            policy_with(DenoisingSettings(steps=steps, time_shift=3.0)), replace(asked, denoising_steps=None)
+        )
         assert ours.actions == theirs.actions and ours.versions == theirs.versions
 
 
@@ -269,12 +275,12 @@ def test_requests_that_do_not_fit_are_refused(request_: GenerationRequest, words
 
 
 def test_retraced_samples_have_written_steps_of_the_forward_process() -> None:
-    policy = policy_with(Denoise(noise=FlowNoise(0.0), steps=8))
+    policy = policy_with(DenoisingSettings(noise=FlowGrpoNoise(0.0), steps=8))
     draw = Draw(3, Prompt("p", REQUEST.context), 2)
     engine = DenoisingEngine(policy, seed=0)
     plain, retraced = (
         asyncio.run(strategy(draw, sampler_of(engine, draw, sampling=Sampling(max_tokens=8))))
-        for strategy in (Independent(), Retraced())
+        for strategy in (Independent(), ForwardProcess())
     )
     for before, after in zip(plain.samples, retraced.samples, strict=True):
         assert after.tokens == tuple(range(7)) and set(after.origin) == {WRITTEN} and after.verdict == before.verdict
@@ -288,6 +294,6 @@ def test_retraced_samples_have_written_steps_of_the_forward_process() -> None:
     now = torch.tensor([1 - i / 8 for i in range(7)] * 2)
     with torch.no_grad():
         state = (1 - now[:, None, None, None]) * v + now[:, None, None, None] * x
-        velocity = policy.velocity(state, now, torch.tensor([REQUEST.context] * 14))
+        velocity = policy.velocity_network(state, now, torch.tensor([REQUEST.context] * 14))
     expected = -(velocity - (x - v)).flatten(1).square().mean(1) / 2
     torch.testing.assert_close(policy.measure(batch, [Logp("policy")], {})[Logp("policy")], expected)

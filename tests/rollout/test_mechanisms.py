@@ -5,22 +5,25 @@ import json
 
 import pytest
 
-from groupwise.data import ReportsMetrics, Role, find_metric, roles_of
+from groupwise.data import CurriculumWithMetrics, Role, find_metric, roles_of
 from groupwise.data.rollout_json import from_json, to_json
 from groupwise.methods import fission_grpo, grpo, knapsack_rl, murphy, published, rest_rl, rgr_grpo, vade
 from groupwise.methods.method import Method
-from groupwise.rollout import Buffer, IterationRollouts, PendingIteration, RolloutSetting, Shuffled
+from groupwise.rollout import RolloutBuffer, IterationRollouts, PendingIteration, RolloutSetting, Shuffled
 from groupwise.rollout.prompt_template import worded
 from tests.golden.play import RIGHT, WRONG, sevens
 from tests.rollout.fakes import FakeEngine, NumberedTask, judged_by, sampling, tokenizer
 
 
-def taken(method: Method, tokens, iterations: int = 1, prompts: int = 2) -> tuple[Buffer, IterationRollouts]:  # type: ignore[no-untyped-def]
+def taken(method: Method, tokens, iterations: int = 1, prompts: int = 2) -> tuple[RolloutBuffer, IterationRollouts]:  # type: ignore[no-untyped-def]
     engine = FakeEngine(tokens)
     setting = RolloutSetting(
         engine=engine, verifier=judged_by(sevens), tokenizer=tokenizer(), sampling=sampling(), seed=1
     )
-    buffer, rollouts = Buffer(NumberedTask(8), method.curriculum, setting, trained_roles=method.trained_roles), None
+    buffer, rollouts = (
+        RolloutBuffer(NumberedTask(8), method.curriculum, setting, trained_roles=method.trained_roles),
+        None,
+    )
     for _ in range(iterations):
         strategy = worded(method.strategy, "packaged")
         wanted = prompts, method.group_size, strategy, method.filter, method.max_refills
@@ -62,7 +65,7 @@ def test_a_curriculum_reports_its_numbers() -> None:
 
 
 def test_every_number_of_a_curriculum_is_a_documented_metric() -> None:
-    reporting = {type(c): c for m in published if isinstance(c := m().curriculum, ReportsMetrics)}
+    reporting = {type(c): c for m in published if isinstance(c := m().curriculum, CurriculumWithMetrics)}
     assert len(reporting) == 7 and Shuffled not in reporting
     for curriculum in reporting.values():
         state = curriculum.init(NumberedTask(8), 0)
@@ -73,9 +76,12 @@ def test_every_number_of_a_curriculum_is_a_documented_metric() -> None:
 
 def test_numbers_of_rollouts_that_wait_survive_a_checkpoint() -> None:
     pending = PendingIteration(
-        finished_rounds=1, rollouts=IterationRollouts((), 1, strategy_metrics={"curriculum/known": 3.0})
+        finished_rounds=1, completed_rollouts=IterationRollouts((), 1, strategy_metrics={"curriculum/known": 3.0})
     )
-    assert from_json(PendingIteration, json.loads(json.dumps(to_json(pending)))).rollouts == pending.rollouts
+    assert (
+        from_json(PendingIteration, json.loads(json.dumps(to_json(pending)))).completed_rollouts
+        == pending.completed_rollouts
+    )
 
 
 @pytest.mark.parametrize("method", published, ids=lambda m: m.__name__)

@@ -1,4 +1,4 @@
-"""`Retraced` with one time: a written step per sample, at a time that the group shares."""
+"""`ForwardProcess` with one time: a written step per sample, at a time that the group shares."""
 
 import asyncio
 from dataclasses import replace
@@ -7,16 +7,16 @@ import numpy as np
 
 from groupwise.data import WRITTEN, Draw, Finish, Prompt, Rollout, Sample, Sampler, Sampling
 from groupwise.engines.steps.denoising import DenoisingEngine
-from groupwise.models import Denoise, FlowNoise, decode_action
-from groupwise.rollout import Independent, Retraced
+from groupwise.models import DenoisingSettings, FlowGrpoNoise, decode_action
+from groupwise.rollout import Independent, ForwardProcess
 from tests.rollout.fakes import sampler_of
 from tests.rollout.test_denoiser import FIRST, policy_with
 
 STEPS = 8
 
 
-def rollout_of(strategy: Independent | Retraced, draw: int) -> Rollout:
-    engine = DenoisingEngine(policy_with(Denoise(noise=FlowNoise(0.0), steps=STEPS)), seed=0)
+def rollout_of(strategy: Independent | ForwardProcess, draw: int) -> Rollout:
+    engine = DenoisingEngine(policy_with(DenoisingSettings(noise=FlowGrpoNoise(0.0), steps=STEPS)), seed=0)
     what = Draw(draw, Prompt("p", (FIRST, FIRST + 2)), 3)
     return asyncio.run(strategy(what, sampler_of(engine, what, sampling=Sampling(max_tokens=STEPS))))
 
@@ -24,7 +24,9 @@ def rollout_of(strategy: Independent | Retraced, draw: int) -> Rollout:
 def test_a_group_has_one_time_and_each_sample_its_noise() -> None:
     times = set()
     for draw in range(12):
-        plain, retraced = (rollout_of(strategy, draw) for strategy in (Independent(), Retraced(times="one")))
+        plain, retraced = (
+            rollout_of(strategy, draw) for strategy in (Independent(), ForwardProcess(trained_times="one"))
+        )
         tokens = {s.tokens for s in retraced.samples}
         assert len(tokens) == 1 and all(s.origin == (WRITTEN,) for s in retraced.samples)
         times |= tokens
@@ -32,7 +34,7 @@ def test_a_group_has_one_time_and_each_sample_its_noise() -> None:
         finals = [decode_action(s.actions[-1])[1] for s in plain.samples]
         assert all(np.array_equal(a[1], final) for a, final in zip(actions, finals))
         assert len({a[0].tobytes() for a in actions}) == 3
-        assert rollout_of(Retraced(times="one"), draw) == retraced
+        assert rollout_of(ForwardProcess(trained_times="one"), draw) == retraced
     assert len(times) > 4 and times <= {(t,) for t in range(STEPS - 1)}
 
 
@@ -44,7 +46,7 @@ def test_the_text_is_that_of_the_step() -> None:
             return replace(rollout, samples=tuple(s.with_text(text, ends) for s in rollout.samples))
 
     for draw in range(6):
-        for sample in rollout_of(Retraced(Lettered(), times="one"), draw).samples:
+        for sample in rollout_of(ForwardProcess(Lettered(), trained_times="one"), draw).samples:
             assert (sample.text, sample.token_ends) == ("abcdefgh"[sample.tokens[0]], (1,))
 
 
@@ -54,5 +56,5 @@ def test_an_unfinished_sample_stays() -> None:
             rollout = await Independent()(draw, sampler)
             return replace(rollout, samples=tuple(s.with_finish(Finish.length) for s in rollout.samples))
 
-    samples: tuple[Sample, ...] = rollout_of(Retraced(Cut(), times="one"), 0).samples
+    samples: tuple[Sample, ...] = rollout_of(ForwardProcess(Cut(), trained_times="one"), 0).samples
     assert all(len(s.tokens) == STEPS and WRITTEN not in s.origin for s in samples)

@@ -24,18 +24,18 @@ from groupwise.data import (
 from groupwise.engines import NativeEngine
 from groupwise.engines.native.layouts import ROWS
 from groupwise.learner import forward
-from groupwise.models.decoder.transformers_model import TransformersModel
+from groupwise.models.decoder.transformers_model import TransformersBackbone
 from tests.models import mixtures
 from tests.models.plain import PROMPT
 from tests.rollout.fakes import generate, without_end_token
 
 
 @pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> TransformersModel:
+def model(tmp_path_factory: pytest.TempPathFactory) -> TransformersBackbone:
     return mixtures.mixture(tmp_path_factory.mktemp("mixture"))
 
 
-def engine(model: TransformersModel, max_num_seqs: int = 256, kv_cache_tokens: int = 1 << 20) -> NativeEngine:
+def engine(model: TransformersBackbone, max_num_seqs: int = 256, kv_cache_tokens: int = 1 << 20) -> NativeEngine:
     return NativeEngine(
         model,
         without_end_token(),
@@ -62,7 +62,7 @@ def batch(requests: list[GenerationRequest], generations: list[Generation]) -> B
     return pack([Rollout(Draw(0, Prompt("p", PROMPT), len(samples)), tuple(samples))])
 
 
-def routes_match(model: TransformersModel, b: Batch) -> bool:
+def routes_match(model: TransformersBackbone, b: Batch) -> bool:
     """Whether the recorded routes of all tokens but each sample's last equal those of the sample alone."""
     assert model.experts is not None
     for sample, lines, alone in zip(b.samples, b.routes, mixtures.alone(model, b)):
@@ -74,7 +74,7 @@ def routes_match(model: TransformersModel, b: Batch) -> bool:
 
 
 @pytest.mark.parametrize("sizes", [{}, {"max_num_seqs": 3}, {"kv_cache_tokens": 260}])
-def test_the_learner_chooses_the_same_experts(model: TransformersModel, sizes: dict[str, int]) -> None:
+def test_the_learner_chooses_the_same_experts(model: TransformersBackbone, sizes: dict[str, int]) -> None:
     b = batch(all_requests(), generate(engine(model, **sizes), all_requests()))
     assert routes_match(model, b)
     assert len({line for lines in b.routes for line in lines}) > 50
@@ -82,7 +82,7 @@ def test_the_learner_chooses_the_same_experts(model: TransformersModel, sizes: d
     assert (logp - b.logp_engine).abs().max() < 1e-12
 
 
-def test_a_cached_context_keeps_its_routes(model: TransformersModel) -> None:
+def test_a_cached_context_keeps_its_routes(model: TransformersBackbone) -> None:
     it, requests = engine(model), all_requests()[1:2]
     first = generate(it, requests)
     calls: list[int] = []
@@ -95,7 +95,7 @@ def test_a_cached_context_keeps_its_routes(model: TransformersModel) -> None:
     assert routes_match(model, batch(requests, again))
 
 
-def test_a_used_engine_routes_the_same_rows_as_a_fresh_one(model: TransformersModel) -> None:
+def test_a_used_engine_routes_the_same_rows_as_a_fresh_one(model: TransformersBackbone) -> None:
     """The padding of a step too: the rows that reach an expert decide the last bits of its product."""
     used, request = engine(model), all_requests()[0]
     generate(used, all_requests())
@@ -104,7 +104,7 @@ def test_a_used_engine_routes_the_same_rows_as_a_fresh_one(model: TransformersMo
     assert all(map(torch.equal, rows, router_inputs(model, engine(model), request)))
 
 
-def router_inputs(model: TransformersModel, it: NativeEngine, request: GenerationRequest) -> list[Tensor]:
+def router_inputs(model: TransformersBackbone, it: NativeEngine, request: GenerationRequest) -> list[Tensor]:
     """The rows of each router, token by token, while the engine answers."""
     inputs: list[Tensor] = []
     hooks = [r.register_forward_pre_hook(lambda _, args: inputs.append(args[0])) for r in mixtures.routers(model)]
@@ -114,7 +114,7 @@ def router_inputs(model: TransformersModel, it: NativeEngine, request: Generatio
     return inputs
 
 
-def test_routes_of_an_interrupted_answer(model: TransformersModel) -> None:
+def test_routes_of_an_interrupted_answer(model: TransformersBackbone) -> None:
     """Tokens before the interruption keep the routes of the old weights; later tokens have those of the new weights."""
     it, (request,) = engine(model), all_requests()[3:4]
 
@@ -138,7 +138,7 @@ def test_routes_of_an_interrupted_answer(model: TransformersModel) -> None:
     assert routes_match(model, b)
 
 
-def test_without_experts_no_routes_are_recorded(model: TransformersModel) -> None:
+def test_without_experts_no_routes_are_recorded(model: TransformersBackbone) -> None:
     generations = generate(NativeEngine(model, without_end_token(), seed=3), all_requests())
     assert not any(generation.routes for generation in generations)
     assert [s.tokens for s in generations] == [s.tokens for s in generate(engine(model), all_requests())]

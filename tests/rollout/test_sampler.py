@@ -71,7 +71,7 @@ def test_a_finished_sample_has_text_finish_and_origin() -> None:
 def test_samples_and_requests_have_the_content_hash_of_the_prompt() -> None:
     s = sampler(draw=Draw(4, Prompt("p", CONTEXT, content_hash="cat"), 1))
     (one,) = run(s.sample(CONTEXT))
-    assert one.context_key == s.setting.engine.requests[0].context_key == ("cat", CONTEXT)
+    assert one.context_key == s.rollout_setting.engine.requests[0].context_key == ("cat", CONTEXT)
     assert one.fork(2, 0).content_hash == one.last_turn.content_hash == "cat"
 
 
@@ -83,14 +83,14 @@ def test_the_budget_is_for_the_whole_sample_and_a_limit_leaves_it_open() -> None
     inserted = paused.insert((9, 9), TEMPLATE)
     whole = run(s.extend(inserted))
     assert (whole.tokens, whole.finish) == ((1, 2, 3, 9, 9, 6, 7), Finish.length)
-    requests = s.setting.engine.requests
+    requests = s.rollout_setting.engine.requests
     assert [(a.context, a.limit, a.position) for a in requests] == [(CONTEXT, 3, 0), ((*CONTEXT, 1, 2, 3, 9, 9), 2, 5)]
     assert {(a.draw_id, a.stream, a.random_purpose) for a in requests} == {(4, (0,), RandomPurpose.SAMPLE)}
     assert run(s.extend(whole)) is whole
-    assert len(s.setting.engine.requests) == 2
+    assert len(s.rollout_setting.engine.requests) == 2
     # No tokens are left.
     full = run(s.extend(paused.insert((9,) * 4, TEMPLATE)))
-    assert (full.finish, len(s.setting.engine.requests)) == (Finish.length, 2)
+    assert (full.finish, len(s.rollout_setting.engine.requests)) == (Finish.length, 2)
 
 
 def test_an_inserted_turn_reopens_a_finished_sample() -> None:
@@ -106,7 +106,7 @@ def test_an_interrupted_sample_continues_within_its_budget() -> None:
     (one,) = run(s.sample(CONTEXT))
     assert (one.tokens, one.finish) == (tuple(range(1, 10)), Finish.length)
     assert one.origin == (0, 0, 0, 0, 1, 1, 1, 1, 2)
-    assert [a.limit for a in s.setting.engine.requests] == [9, 5, 1]
+    assert [a.limit for a in s.rollout_setting.engine.requests] == [9, 5, 1]
     paused = run(s.extend(s.start(CONTEXT)[0], limit=6))
     assert (paused.tokens, paused.finish) == (tuple(range(1, 7)), None)
 
@@ -167,7 +167,7 @@ def test_a_long_context_reduces_the_budget_and_ends_no_run() -> None:
     assert [s.room((1,) * n) for n in (1, 3, 8, 9, 20)] == [8, 6, 1, 0, 0]
     samples = run(s.sample(CONTEXT, 1)) + run(s.sample((1,) * 20, 1))
     assert [(len(x.tokens), x.limit, x.finish) for x in samples] == [(6, 6, Finish.length), (0, 0, Finish.length)]
-    assert len(s.setting.engine.requests) == 1 and sampler().room((1,) * 999) == 12
+    assert len(s.rollout_setting.engine.requests) == 1 and sampler().room((1,) * 999) == 12
 
 
 def test_extend_takes_other_sampling_parameters() -> None:
@@ -176,8 +176,8 @@ def test_extend_takes_other_sampling_parameters() -> None:
     (one,) = s.start(CONTEXT)
     one = run(s.extend(one, limit=2, sampling=greedy))
     run(s.extend(one))
-    assert [r.sampling for r in s.setting.engine.requests] == [greedy, s.setting.sampling]
-    assert [r.limit for r in s.setting.engine.requests] == [2, 10]  # the budget is still the recipe's
+    assert [r.sampling for r in s.rollout_setting.engine.requests] == [greedy, s.rollout_setting.sampling]
+    assert [r.limit for r in s.rollout_setting.engine.requests] == [2, 10]  # the budget is still the recipe's
 
 
 def test_a_written_text_is_a_training_target_with_an_end_token() -> None:
@@ -290,11 +290,11 @@ def test_cancelling_gives_no_verdict() -> None:
         s = sampler(verifier=lambda p, x: asyncio.sleep(1000))
         task = asyncio.create_task(s.verify(s.start(CONTEXT, 2)))
         await asyncio.sleep(0.01)
-        assert s.pending_calls["the verifier"] == 2
+        assert s.pending_call_counts["the verifier"] == 2
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-        assert s.pending_calls["the verifier"] == 0
+        assert s.pending_call_counts["the verifier"] == 0
 
     run(go())
 

@@ -11,7 +11,7 @@ import torch
 from groupwise.data import WRITTEN, Outcome, Prompt, Rollout, Sample, TokenMark, Verdict, pack
 from groupwise.rollout import Turns
 from groupwise.runs.reply_log import observation_from_json, observation_to_json
-from groupwise.verifiers.several import CombinedVerifier, RunningMember
+from groupwise.verifiers.several import CombinedVerifier, BuiltMember
 from tests.processes import PATIENCE
 from tests.rollout.fakes import judged_by
 from tests.rollout.test_sampler import CONTEXT
@@ -71,7 +71,7 @@ def test_steps_of_a_conversation_are_those_of_its_last_turn() -> None:
     first = len(verified.tokens) - len(verified.last_turn.tokens)
     assert first > 0 and numbers(verified) == {first + 2: 0.5}
     ended = Verdict(Outcome.wrong, step_scores={"step": ((5, 0.25),)})
-    judged = conversation(Replies(["35;", ended]), turns_of("7*5=", "+1=36"), turns=Turns(most=4))
+    judged = conversation(Replies(["35;", ended]), turns_of("7*5=", "+1=36"), turns=Turns(max_turns=4))
     assert numbers(judged) == {first + 4: 0.25}
     late = Verdict(Outcome.wrong, step_scores={"step": ((6, 0.25),)})
     broken = conversation(Replies(["35;", late]), turns_of("7*5=", "+1=36"))
@@ -79,7 +79,7 @@ def test_steps_of_a_conversation_are_those_of_its_last_turn() -> None:
 
 
 def test_a_combination_of_verifiers_names_their_steps() -> None:
-    members = [RunningMember("a", process_verifier((1, 0.5)), 1.0), RunningMember("b", process_verifier((2, 1.0)), 1.0)]
+    members = [BuiltMember("a", process_verifier((1, 0.5)), 1.0), BuiltMember("b", process_verifier((2, 1.0)), 1.0)]
     verdict = asyncio.run(
         CombinedVerifier(members, deadline=PATIENCE)(Prompt("p", ()), Sample(context=(), stream=(0,), text="so 4"))
     )

@@ -71,7 +71,7 @@ def turns_of(*turns: str) -> Callable[[GenerationRequest], Ids]:
     vocabulary = tokenizer()
 
     def answer(request: GenerationRequest) -> Ids:
-        done = request.context[len(request.context) - request.position :].count(END)
+        done = request.context[len(request.context) - request.generated_count :].count(END)
         return (*vocabulary.encode(turns[done]), END)
 
     return answer
@@ -148,7 +148,7 @@ def test_engine_and_learner_agree_on_every_token_of_the_model() -> None:
         tokenizer=vocabulary,
         sampling=sampling(max_tokens=90),
     )
-    samples = rollout(s, Turns(most=50)).samples
+    samples = rollout(s, Turns(max_turns=50)).samples
     assert all(len(x.turns) > 3 for x in samples)
     batch = pack([Rollout(s.draw, samples)])
     logp, entropy = forward(model, batch, temperature=1.0)
@@ -184,7 +184,7 @@ def test_the_sampled_ids_are_trained_even_if_the_text_tokenizes_differently() ->
     assert environment.messages == ["abab"] * 3
     batch = pack([Rollout(s.draw, (sample,))])
     assert [sample.tokens[i] for i in batch.token_index.tolist()] == [*sampled] * 3
-    requests = s.setting.engine.requests  # type: ignore[attr-defined]
+    requests = s.rollout_setting.engine.requests  # type: ignore[attr-defined]
     assert [a.context for a in requests] == [PROMPT.token_ids + sample.tokens[:i] for i in (0, 6, 12)]
     assert [(a.position, a.limit, a.stream) for a in requests] == [(i, 40 - i, (0,)) for i in (0, 6, 12)]
 
@@ -237,7 +237,7 @@ def test_a_template_that_strips_thinking_changes_no_token_of_a_conversation(tmp_
     sample = rollout(s).samples[0]
     by_model = [vocabulary.decode(sample.tokens[a:b]) for a, b in sample.turns]
     assert by_model == turns
-    requests = s.setting.engine.requests  # type: ignore[attr-defined]
+    requests = s.rollout_setting.engine.requests  # type: ignore[attr-defined]
     for earlier, later in pairwise(requests):
         assert later.context[: len(earlier.context)] == earlier.context
     assert requests[-1].context == sample.context + sample.tokens[: requests[-1].position]
@@ -270,7 +270,7 @@ def test_a_chat_continues_as_its_template_renders_it(ended: bool, tmp_path: Path
     )  # fmt: skip
     sample = rollout(s).samples[0]
     messages = [{"role": r, "content": c} for r, c in (("user", "7*5="), ("assistant", "call"), ("user", "see: 3"))]
-    context = s.setting.engine.requests[-1].context  # type: ignore[attr-defined]
+    context = s.rollout_setting.engine.requests[-1].context  # type: ignore[attr-defined]
     assert list(context) == transformers_ids(vocabulary, messages, tmp_path)
     assert [vocabulary.decode(sample.tokens[a:b]) for a, b in sample.turns] == ["call", "35"]
     assert sample.last_turn.text == "35"
@@ -372,10 +372,10 @@ def test_opening_observations_and_equal_random_numbers_for_all_samples_of_a_draw
 @pytest.mark.parametrize("most", [1, 2, 3])
 def test_a_conversation_is_cut_after_most_turns(most: int) -> None:
     environment = Replies(["1"] * 9)
-    sample = conversation(environment, turns_of(*["2"] * 9), Turns(most=most), sampling=sampling(max_tokens=99))
+    sample = conversation(environment, turns_of(*["2"] * 9), Turns(max_turns=most), sampling=sampling(max_tokens=99))
     assert len(sample.turns) == most and sample.finish is Finish.length
     assert sample.origin[-1] >= 0 and sample.verdict is not None  # its last turn was judged
-    over = conversation(Replies(["1"] * (most - 1) + [None]), turns_of(*["2"] * 9), Turns(most=most))
+    over = conversation(Replies(["1"] * (most - 1) + [None]), turns_of(*["2"] * 9), Turns(max_turns=most))
     assert len(over.turns) == most and over.finish is Finish.stop
 
 
@@ -419,7 +419,7 @@ def test_turns_need_an_environment() -> None:
 
 def test_most_is_at_least_one() -> None:
     with pytest.raises(ValueError, match="most is 0"):
-        Turns(most=0)
+        Turns(max_turns=0)
 
 
 # After a kill

@@ -26,13 +26,13 @@ from groupwise.data import (
     pack,
 )
 from groupwise.engines.steps.unmasking import UnmaskingEngine
-from groupwise.methods import CoSampled
+from groupwise.methods import SplitScheduleFromAnswer
 from groupwise.models import (
     CellCommit,
     DrawnKnobs,
     MaskedPolicy,
     MaskedShape,
-    Unmask,
+    UnmaskingSettings,
     decode_masked,
     find_model,
     read_model,
@@ -40,14 +40,14 @@ from groupwise.models import (
 from tests.rollout.fakes import generate, sampler_of
 
 SHAPE = MaskedShape(
-    vocabulary=64 + 1 + 6 + 5, layers=2, cells=6, symbols=3, prompt_vocabulary=5, prompt_length=2, width=16, heads=2
+    vocabulary_size=64 + 1 + 6 + 5, layers=2, cells=6, symbols=3, prompt_vocabulary=5, prompt_length=2, width=16, heads=2
 )  # fmt: skip
 FIRST = SHAPE.first_word
-UNMASK = Unmask(steps=3, knob_std=0.5)
+UNMASK = UnmaskingSettings(steps=3, knob_std=0.5)
 REQUEST = GenerationRequest(context=(FIRST, FIRST + 3), limit=40, draw_id=5, stream=(2,))
 
 
-def policy_with(unmask: Unmask = UNMASK, seed: int = 0) -> MaskedPolicy:
+def policy_with(unmask: UnmaskingSettings = UNMASK, seed: int = 0) -> MaskedPolicy:
     torch.manual_seed(seed)
     policy = MaskedPolicy(SHAPE, unmask)
     for parameter in policy.predictor.parameters():
@@ -78,30 +78,30 @@ def sample_of(generation: Generation, request: GenerationRequest = REQUEST) -> S
 
 def test_a_sample_replays_from_its_actions() -> None:
     """Commits fill masked cells of the canvas before their step; a step masks those of least confidence again."""
-    policy, again = policy_with(Unmask(steps=4, knob_std=2.0)), 0
+    policy, again = policy_with(UnmaskingSettings(steps=4, knob_std=2.0)), 0
     for request in others(30):
         generation = alone(policy, request)
         actions = [decode_masked(action) for action in generation.actions]
         knobs = [action for action in actions if isinstance(action, DrawnKnobs)]
         commits = list(zip(generation.tokens, actions))[: len(actions)]
-        assert [k.step for k in knobs] == list(range(len(knobs))) and generation.finish is Finish.stop
-        canvases = {a.step: a.canvas for a in actions if isinstance(a, CellCommit)}
+        assert [k.unmasking_step for k in knobs] == list(range(len(knobs))) and generation.finish is Finish.stop
+        canvases = {a.unmasking_step: a.canvas_before for a in actions if isinstance(a, CellCommit)}
         confidence = np.zeros(SHAPE.cells)
         before = np.full(SHAPE.cells, SHAPE.symbols)
         for k in knobs:
-            assert k.step not in canvases or (canvases[k.step] == before).all()
+            assert k.unmasking_step not in canvases or (canvases[k.unmasking_step] == before).all()
             with torch.no_grad():
                 logits = policy.predictor(torch.tensor(before)[None], policy.words([request.context]))[0]
             p = torch.log_softmax(logits, -1).numpy()
             after = before.copy()
             for token, action in commits:
-                if isinstance(action, CellCommit) and action.step == k.step:
+                if isinstance(action, CellCommit) and action.unmasking_step == k.unmasking_step:
                     assert before[action.cell] == SHAPE.symbols
-                    assert action.temperature == pytest.approx(math.exp(k.values[0]), rel=1e-6)
+                    assert action.draw_temperature == pytest.approx(math.exp(k.knob_values[0]), rel=1e-6)
                     after[action.cell] = token - SHAPE.first_commit
                     confidence[action.cell] = p[action.cell, after[action.cell]]
-            share = 0.0 if k.step == 3 else 1 / (1 + math.exp(-k.values[1]))
-            later = canvases.get(k.step + 1)
+            share = 0.0 if k.unmasking_step == 3 else 1 / (1 + math.exp(-k.knob_values[1]))
+            later = canvases.get(k.unmasking_step + 1)
             if later is not None:
                 assert (later == SHAPE.symbols).sum() == round(share * SHAPE.cells)
                 gone = (after != SHAPE.symbols) & (later == SHAPE.symbols)
@@ -130,14 +130,14 @@ def test_log_probs_are_the_learners() -> None:
 
 
 def test_a_fixed_schedule_has_no_knobs_and_its_shares() -> None:
-    generation = alone(policy_with(Unmask(steps=3)))
+    generation = alone(policy_with(UnmaskingSettings(steps=3)))
     actions = [decode_masked(action) for action in generation.actions]
-    assert [a.step for a in actions if isinstance(a, CellCommit)] == [0, 0, 1, 1, 2, 2] and len(actions) == 6
+    assert [a.unmasking_step for a in actions if isinstance(a, CellCommit)] == [0, 0, 1, 1, 2, 2] and len(actions) == 6
 
 
 def test_the_schedule_starts_at_its_settings() -> None:
     """Before training, its mean knobs are the temperature and the shares; a request's temperature multiplies them."""
-    settings = Unmask(steps=3, temperature=0.5)
+    settings = UnmaskingSettings(steps=3, temperature=0.5)
     policy = policy_with(settings)
     torch.nn.init.zeros_(policy.schedule.mean_change)
     torch.testing.assert_close(policy.schedule.mean[:, 0].exp(), torch.full((3,), 0.5))
@@ -146,7 +146,7 @@ def test_the_schedule_starts_at_its_settings() -> None:
         actions = map(
             decode_masked, alone(policy, replace(REQUEST, sampling=Sampling(temperature=temperature))).actions
         )
-        commits = [action.temperature for action in actions if isinstance(action, CellCommit)]
+        commits = [action.draw_temperature for action in actions if isinstance(action, CellCommit)]
         assert commits == pytest.approx([0.5 * temperature] * 6)
 
 
@@ -198,7 +198,7 @@ def test_co_sampled_splits_each_answer() -> None:
     engine = UnmaskingEngine(policy_with(), seed=0)
     draw = Draw(3, Prompt("p", REQUEST.context), 4)
     sampler = sampler_of(engine, draw, verifier=graded, sampling=Sampling(max_tokens=40))
-    rollout = asyncio.run(CoSampled()(draw, sampler))
+    rollout = asyncio.run(SplitScheduleFromAnswer()(draw, sampler))
     answers, schedules = rollout.samples[:4], rollout.samples[4:]
     assert [s.role for s in rollout.samples] == ["answer"] * 4 + ["schedule"] * 4
     for i, (answer, schedule) in enumerate(zip(answers, schedules, strict=True)):
@@ -214,7 +214,7 @@ def test_co_sampled_splits_each_answer() -> None:
 
 def test_the_packaged_model_reads_and_speaks() -> None:
     policy = read_model(find_model("beads"))
-    assert isinstance(policy, MaskedPolicy) and policy.unmask == Unmask()
+    assert isinstance(policy, MaskedPolicy) and policy.unmask == UnmaskingSettings()
     assert sum(p.numel() for p in policy.parameters()) < 70_000
     with pytest.raises(ValueError, match="not an action"):
         decode_masked(b"flow")

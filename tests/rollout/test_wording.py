@@ -17,13 +17,13 @@ from groupwise.config.registry import methods
 from groupwise.data import Draw, GenerationRequest, Ids, Outcome, Prompt, Rollout, Sample, Verdict, with_fields
 from groupwise.methods import (
     Delegating,
-    Drafts,
+    DraftAndRefine,
     EarlyExits,
     EarlyStoppingTurns,
     HintWriter,
     MetaPredictions,
     RecoveryPrompts,
-    SelfHints,
+    PolicyWrittenHints,
     grpo,
     hill,
     igrpo,
@@ -31,7 +31,7 @@ from groupwise.methods import (
 )
 from groupwise.methods.sampling.selective_rollout import actions
 from groupwise.models import Tokenizer
-from groupwise.rollout import Escalate
+from groupwise.rollout import HintEscalation
 from groupwise.rollout.prompt_template import AUTO, FORMS, fill, worded, wordings
 from groupwise.tasks import blank_tokenizer, calculator_tokenizer
 from groupwise.training.default_texts import with_wording, wording_notes
@@ -69,8 +69,8 @@ def asked(strategy: Any, written: Callable[[str, GenerationRequest], str], n: in
 
     draw = Draw(0, Prompt("p", TOKENIZER.encode(PROBLEM), PROBLEM, row), n)
     sampler = sampler_of(FakeEngine(tokens), draw, verifier=says_35, tokenizer=TOKENIZER)
-    sampling = replace(sampler.setting.sampling, max_tokens=4000)
-    sampler = replace(sampler, setting=replace(sampler.setting, sampling=sampling))
+    sampling = replace(sampler.rollout_setting.sampling, max_tokens=4000)
+    sampler = replace(sampler, setting=replace(sampler.rollout_setting, sampling=sampling))
     return asyncio.run(worded(strategy, "prose")(draw, sampler))
 
 
@@ -104,9 +104,9 @@ def test_a_default_that_is_a_text_of_the_packaged_tasks_is_auto(name: str) -> No
 
 
 def test_forms_are_given_to_parts_in_parts() -> None:
-    wrapped = worded(RecoveryPrompts(inner_strategy=Escalate(SelfHints())), "packaged")
+    wrapped = worded(RecoveryPrompts(inner_strategy=HintEscalation(PolicyWrittenHints())), "packaged")
     hints = getattr(wrapped.inner_strategy, "hints", None)
-    assert isinstance(hints, SelfHints) and (hints.prompt_template, hints.tokens_per_level) == (
+    assert isinstance(hints, PolicyWrittenHints) and (hints.prompt_template, hints.tokens_per_level) == (
         "{solution};{problem}",
         8,
     )
@@ -116,7 +116,7 @@ def test_forms_are_given_to_parts_in_parts() -> None:
         "inner_strategy.prompt_template",
         "prompt_template",
     ]
-    own = Drafts(prompt_template="{draft} {problem}")
+    own = DraftAndRefine(refinement_prompt_template="{draft} {problem}")
     assert worded(own, "prose") is own, "an own text stays"
 
 
@@ -133,9 +133,9 @@ def test_the_tokenizer_decides() -> None:
     characters = (calculator_tokenizer(), blank_tokenizer())
     for fast in characters:
         packaged = Tokenizer.of(fast, [1])
-        assert with_wording(recipe, packaged).method.strategy == worded(Drafts(), "packaged")
+        assert with_wording(recipe, packaged).method.strategy == worded(DraftAndRefine(), "packaged")
     for reader in (trained(CHATML), TOKENIZER):
-        assert with_wording(recipe, reader).method.strategy == worded(Drafts(), "prose")
+        assert with_wording(recipe, reader).method.strategy == worded(DraftAndRefine(), "prose")
     asking = replace(recipe, evaluate=replace(recipe.evaluate, strategy=Delegating()))
     assert with_wording(asking, TOKENIZER).evaluate.strategy == worded(Delegating(), "prose")
     plain = Recipe(method=grpo())
@@ -148,12 +148,12 @@ def test_notes_name_the_form_and_texts_without_words() -> None:
     lines = list(wording_notes(Recipe(method=igrpo()), Tokenizer.of(calculator_tokenizer(), [1])))
     assert "here packaged: '{problem}{draft};{problem}'" in lines[0]
     for words, wordless in (("{problem}{draft};{problem}", True), ("{problem} Draft: {draft}", False)):
-        recipe = Recipe(method=igrpo(prompt_template=words))
+        recipe = Recipe(method=igrpo(refinement_prompt_template=words))
         assert ["this model reads prose" in line for line in wording_notes(recipe, TOKENIZER)] == [True] * wordless
         assert not list(wording_notes(recipe, Tokenizer.of(calculator_tokenizer(), [1])))
     assert not any("reads prose" in line for line in wording_notes(Recipe(method=worded(hill(), "prose")), TOKENIZER))
     both = Recipe(method=m_grpo())
-    both = replace(both, evaluate=replace(both.evaluate, strategy=Delegating(max_calls=2)))
+    both = replace(both, evaluate=replace(both.evaluate, strategy=Delegating(max_helper_calls=2)))
     assert len(list(wording_notes(both, TOKENIZER))) == 7, "each text once"
 
 
@@ -183,7 +183,7 @@ def test_a_helper_is_asked_in_tags() -> None:
         assert prompt.startswith("Compute 7*5.\n\nSolve this task")
         return "Five sevens are 35. <result> 35 </result>"
 
-    rollout = asked(Delegating(max_calls=2), answer, n=1)
+    rollout = asked(Delegating(max_helper_calls=2), answer, n=1)
     main, helper = rollout.samples
     assert (main.role, helper.role, helper.parent) == ("answer", "helper", 0)
     assert "<tool_response>\n35\n</tool_response>It is 35." in TOKENIZER.decode(main.tokens)
@@ -192,7 +192,7 @@ def test_a_helper_is_asked_in_tags() -> None:
 
 def test_a_thought_ends_at_its_tag_and_an_exit_is_told_to_answer() -> None:
     def answer(prompt: str, request: GenerationRequest) -> str:
-        return "35" if request.position else "Let me think.</think>35"
+        return "35" if request.generated_count else "Let me think.</think>35"
 
     rollout = asked(EarlyExits(), answer, n=3)
     *exits, whole = [TOKENIZER.decode(s.tokens) for s in rollout.samples]
@@ -208,7 +208,7 @@ def test_a_prediction_is_json_after_its_reasoning() -> None:
     def answer(prompt: str, request: GenerationRequest) -> str:
         return said if "pass_rate" in prompt else ("sevens: 35", "12")[request.stream[0] % 2]
 
-    rollout = asked(MetaPredictions(count=2), answer)
+    rollout = asked(MetaPredictions(prediction_count=2), answer)
     parts = [s.verdict.subscores for s in rollout.samples if s.role == "prediction" and s.verdict]
     assert parts == [{"length": 0.0, "rate": 1.0, "notions": 1.0}] * 2
 
@@ -221,4 +221,4 @@ def test_an_action_follows_its_word() -> None:
     sample = sample.with_tokens(ids, (0,) * len(ids), (0.0,) * len(ids), (), (), ()).with_text(
         *TOKENIZER.decode_with_ends(ids)
     )
-    assert actions(sample, strategy.marker) == ["go to desk 1"] and actions(sample, "") == [text]
+    assert actions(sample, strategy.action_marker) == ["go to desk 1"] and actions(sample, "") == [text]

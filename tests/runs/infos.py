@@ -3,6 +3,6 @@
 from groupwise.runs.info import RunInfo
 
 INFO = RunInfo(
-    name="small", command="", versions={}, model="m", task="t", method={}, seed=0, iterations=1, use={}, data=(),
-    recipe="", files={}, templates={},
+    name="small", command="", versions={}, model="m", task="t", method={}, seed=0, iterations=1, user_files={}, data=(),
+    recipe="", model_file_hashes={}, template_hashes={},
 )  # fmt: skip

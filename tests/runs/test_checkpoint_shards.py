@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from groupwise.core import Storage, WorkerLost
-from groupwise.runs.checkpoints import OtherShards, newest_checkpoint, save_checkpoint, shard_names, write_shard
+from groupwise.runs.checkpoints import OtherProcessShards, newest_checkpoint, save_checkpoint, shard_names, write_shard
 from groupwise.runs.layout import RunLayout
 
 WHOLE = {"weight": torch.arange(35.0).reshape(7, 5), "bias": torch.arange(3.0), "step": torch.tensor(4)}
@@ -27,7 +27,7 @@ def save(run: Path, iteration: int, size: int) -> None:
         entries = [write_shard(draft, rank, size, part(rank, size)) for rank in range(1, size)]
         return {entry.pop("name"): entry for entry in entries}
 
-    save_checkpoint(RunLayout(run), iteration, part(0, size), {}, keep=2, others=OtherShards(size - 1, write))
+    save_checkpoint(RunLayout(run), iteration, part(0, size), {}, keep=2, others=OtherProcessShards(size - 1, write))
 
 
 @pytest.mark.parametrize("size", (1, 2, 4))
@@ -69,6 +69,6 @@ def test_a_part_that_cannot_be_written_leaves_the_previous_checkpoint(tmp_path: 
 
     expected = Storage if isinstance(error, OSError) else WorkerLost
     with pytest.raises(expected):
-        save_checkpoint(RunLayout(tmp_path), 2, part(0, 2), {}, keep=2, others=OtherShards(1, write))
+        save_checkpoint(RunLayout(tmp_path), 2, part(0, 2), {}, keep=2, others=OtherProcessShards(1, write))
     assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["000001"]
     assert newest_checkpoint(RunLayout(tmp_path), strict=True) is not None

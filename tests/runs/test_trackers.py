@@ -14,7 +14,7 @@ from groupwise.runs.jsonl import read_lines
 from groupwise.runs.layout import RunLayout
 from groupwise.runs.logs import RunLogs
 from groupwise.runs.sample_table import CHARACTERS, COLUMNS, SAMPLES, SampleTable
-from groupwise.runs.trackers import Sinks
+from groupwise.runs.trackers import NamedTrackers
 
 LINE = {"iteration": 4, "step": 8, "loss": 0.5, "reward": math.nan, "key": "SECRET", "nested": {"a": 1}, "none": None}
 
@@ -66,13 +66,13 @@ def test_the_error_for_a_missing_package_names_the_extra(
 ) -> None:
     monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(MissingRequirement) as caught:
-        Sinks((name,), RunLayout(tmp_path))
+        NamedTrackers((name,), RunLayout(tmp_path))
     assert caught.value.fix == f"pip install 'groupwise[{name}]'" and caught.value.code == 4
 
 
 def test_the_error_for_an_unknown_sink_lists_the_sinks(tmp_path: Path) -> None:
     with pytest.raises(Usage) as caught:
-        Sinks(("tensorbord",), RunLayout(tmp_path))
+        NamedTrackers(("tensorbord",), RunLayout(tmp_path))
     assert "tensorboard, wandb, trackio" in caught.value.fix
 
 
@@ -97,7 +97,7 @@ def test_the_error_of_a_sink_that_cannot_be_opened_hides_its_message(
 ) -> None:
     monkeypatch.setitem(sys.modules, "wandb", Calls(fails="init"))
     with pytest.raises(MissingRequirement, match="the tracker wandb cannot be opened") as caught:
-        Sinks(("wandb",), RunLayout(tmp_path))
+        NamedTrackers(("wandb",), RunLayout(tmp_path))
     assert "SECRET" not in str(caught.value)
 
 
@@ -108,7 +108,7 @@ def test_only_named_trackers_are_imported(tmp_path: Path) -> None:
 
 def test_the_real_tensorboard(tmp_path: Path) -> None:
     pytest.importorskip("tensorboardX")
-    trackers = Sinks(("tensorboard",), RunLayout(tmp_path))
+    trackers = NamedTrackers(("tensorboard",), RunLayout(tmp_path))
     trackers.write(LINE)
     trackers.close()
     assert not trackers.warnings

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from groupwise.sandbox import Program, Sandbox
+from groupwise.sandbox import ExecutionInput, Sandbox
 
 
 def needed() -> None:
@@ -17,9 +17,9 @@ def needed() -> None:
 
 def value(sandbox: Sandbox, code: str, *args: object) -> object:
     """What the function `f` of a program returns."""
-    (execution,) = sandbox.run([Program(code, "f", args)])
+    (execution,) = sandbox.run([ExecutionInput(code, "f", args)])
     assert execution.end_reason == "done", execution
-    return execution.value
+    return execution.return_value
 
 
 def children(of: int) -> list[int]:

@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from groupwise.core import MissingRequirement
-from groupwise.sandbox import Execution, Limits, Program, Sandbox
+from groupwise.sandbox import ExecutionResult, ExecutionLimits, ExecutionInput, Sandbox
 from groupwise.sandbox import command as sandbox_command
 from groupwise.sandbox import sandbox as sandbox_room
 from groupwise.sandbox.sandbox import missing_requirement, sandbox_trial
@@ -24,17 +24,19 @@ from tests.sandbox.boxes import children, needed, servers
 @pytest.fixture(scope="module")
 def sandbox():
     needed()
-    pool = Sandbox(Limits(cpu_seconds=0.5, wall_seconds=60.0, memory_bytes=1 << 28, output_bytes=1 << 16), boxes=2)
+    pool = Sandbox(
+        ExecutionLimits(cpu_seconds=0.5, wall_seconds=60.0, memory_bytes=1 << 28, output_bytes=1 << 16), boxes=2
+    )
     yield pool
     pool.close()
 
 
-def call(sandbox: Sandbox, code: str, *args: object) -> Execution:
-    return sandbox.run([Program(code, "f", args)])[0]
+def call(sandbox: Sandbox, code: str, *args: object) -> ExecutionResult:
+    return sandbox.run([ExecutionInput(code, "f", args)])[0]
 
 
-def typed(sandbox: Sandbox, code: str, stdin: str = "") -> Execution:
-    return sandbox.run([Program(code, stdin=stdin)])[0]
+def typed(sandbox: Sandbox, code: str, stdin: str = "") -> ExecutionResult:
+    return sandbox.run([ExecutionInput(code, stdin=stdin)])[0]
 
 
 # Values
@@ -47,8 +49,12 @@ PLAIN = [
 @pytest.mark.parametrize("value", PLAIN, ids=repr)
 def test_plain_values_return_unchanged(sandbox, value):
     execution = call(sandbox, "def f(x): return x", value)
-    assert execution.end_reason == "done" and execution.value == value and type(execution.value) is type(value)
-    assert repr(execution.value) == repr(value)
+    assert (
+        execution.end_reason == "done"
+        and execution.return_value == value
+        and type(execution.return_value) is type(value)
+    )
+    assert repr(execution.return_value) == repr(value)
 
 
 @pytest.mark.parametrize(
@@ -65,11 +71,11 @@ def test_plain_values_return_unchanged(sandbox, value):
 )  # fmt: skip
 def test_a_value_that_is_not_plain_json_is_a_failure(sandbox, returned, error):
     execution = call(sandbox, f"def f(): return {returned}")
-    assert execution.end_reason == "failed" and execution.value is None and error in execution.error
+    assert execution.end_reason == "failed" and execution.return_value is None and error in execution.error
 
 
 def test_a_tuple_is_a_list(sandbox):
-    assert call(sandbox, "def f(): return (1, (2,))").value == [1, [2]]
+    assert call(sandbox, "def f(): return (1, (2,))").return_value == [1, [2]]
 
 
 @pytest.mark.parametrize(
@@ -85,27 +91,27 @@ def test_code_that_does_not_answer(sandbox, code, error):
 @pytest.mark.parametrize(
     ("code", "stdin", "expected"),
     [
-        ("print(sum(map(int, input().split())))", "1 2 3\n", Execution("done", "6\n")),
+        ("print(sum(map(int, input().split())))", "1 2 3\n", ExecutionResult("done", "6\n")),
         ("import sys\nsys.stdout.write(sys.stdin.read())", "é\ud800\n\n", None),
-        ("if __name__ == '__main__': print(1)", "", Execution("done", "1\n")),
-        ("import sys\nprint(1)\nsys.exit()", "", Execution("done", "1\n")),
-        ("import sys\nprint(1)\nsys.exit(3)", "", Execution("failed", "1\n", "exit code 3")),
-        ("import sys\nsys.exit('no')", "", Execution("failed", "", "exit code 1")),
-        ("print(1)\nraise ValueError", "", Execution("failed", "1\n", "exit code 1")),
-        ("input()", "", Execution("failed", "", "exit code 1")),
+        ("if __name__ == '__main__': print(1)", "", ExecutionResult("done", "1\n")),
+        ("import sys\nprint(1)\nsys.exit()", "", ExecutionResult("done", "1\n")),
+        ("import sys\nprint(1)\nsys.exit(3)", "", ExecutionResult("failed", "1\n", "exit code 3")),
+        ("import sys\nsys.exit('no')", "", ExecutionResult("failed", "", "exit code 1")),
+        ("print(1)\nraise ValueError", "", ExecutionResult("failed", "1\n", "exit code 1")),
+        ("input()", "", ExecutionResult("failed", "", "exit code 1")),
         ("import threading, time\nthreading.Thread(target=lambda: (time.sleep(.05), print(2))).start()\nprint(1)", "",
-         Execution("done", "1\n2\n")),
-        ("import os\nos.write(1, b'\\xff')", "", Execution("done", "\ufffd")),
+         ExecutionResult("done", "1\n2\n")),
+        ("import os\nos.write(1, b'\\xff')", "", ExecutionResult("done", "\ufffd")),
         ("import dataclasses\n@dataclasses.dataclass\nclass A:\n  x: 'int' = 1\nprint(A())", "",
-         Execution("done", "A(x=1)\n")),
+         ExecutionResult("done", "A(x=1)\n")),
     ],
 )  # fmt: skip
 def test_programs(sandbox, code, stdin, expected):
     execution = typed(sandbox, code, stdin)
     if expected is None:  # half a surrogate pair returns as three bytes that are not UTF-8
-        assert execution.end_reason == "done" and execution.value == "é\ufffd\ufffd\ufffd\n\n"
+        assert execution.end_reason == "done" and execution.return_value == "é\ufffd\ufffd\ufffd\n\n"
     else:
-        assert (execution.end_reason, execution.value, execution.error) == (
+        assert (execution.end_reason, execution.return_value, execution.error) == (
             expected.end_reason,
             expected.value,
             expected.error,
@@ -113,13 +119,13 @@ def test_programs(sandbox, code, stdin, expected):
 
 
 def test_a_large_input_and_a_large_value_are_passed(sandbox):
-    assert call(sandbox, "def f(x): return len(x)", "é" * 3_000_000).value == 3_000_000
-    assert len(call(sandbox, "def f(n): return 'a' * n", 65_000).value) == 65_000
+    assert call(sandbox, "def f(x): return len(x)", "é" * 3_000_000).return_value == 3_000_000
+    assert len(call(sandbox, "def f(n): return 'a' * n", 65_000).return_value) == 65_000
 
 
 def test_an_input_that_does_not_fit_into_memory_is_a_failure_and_not_lost():
     needed()
-    tight = Sandbox(Limits(memory_bytes=1 << 23), boxes=1)
+    tight = Sandbox(ExecutionLimits(memory_bytes=1 << 23), boxes=1)
     execution = call(tight, "def f(x): return len(x)", "a" * (1 << 23))
     tight.close()
     assert execution.end_reason == "failed"
@@ -134,7 +140,9 @@ def test_an_answer_that_could_not_be_confined_is_lost_and_does_not_run(monkeypat
     sandbox = Sandbox(boxes=1)
     execution = call(sandbox, "def f(): return 1")
     sandbox.close()
-    assert execution.end_reason == "lost" and execution.value is None and "could not be confined" in execution.error
+    assert (
+        execution.end_reason == "lost" and execution.return_value is None and "could not be confined" in execution.error
+    )
 
 
 # Limits
@@ -161,15 +169,18 @@ def test_an_answer_that_could_not_be_confined_is_lost_and_does_not_run(monkeypat
 )  # fmt: skip
 def test_limits(sandbox, code, end):
     assert typed(sandbox, code).end_reason == end
-    assert typed(sandbox, "print(1)").value == "1\n"
+    assert typed(sandbox, "print(1)").return_value == "1\n"
 
 
 def test_time_spent_asleep_is_bounded_too():
     needed()
-    hasty = Sandbox(Limits(cpu_seconds=1.0, wall_seconds=1.0), boxes=2)
+    hasty = Sandbox(ExecutionLimits(cpu_seconds=1.0, wall_seconds=1.0), boxes=2)
     asleep = "import time\nwhile True: time.sleep(1)"
     thread = "import threading, time\nthreading.Thread(target=lambda: time.sleep(99)).start()"
-    assert [execution.end_reason for execution in hasty.run([Program(asleep), Program(thread)])] == ["wall", "wall"]
+    assert [execution.end_reason for execution in hasty.run([ExecutionInput(asleep), ExecutionInput(thread)])] == [
+        "wall",
+        "wall",
+    ]
     hasty.close()
 
 
@@ -182,7 +193,7 @@ def test_invalid_limits_are_an_error():
         {"output_bytes": -1},
     ):
         with pytest.raises(ValueError, match="cpu <= wall"):
-            Limits(**wrong)
+            ExecutionLimits(**wrong)
 
 
 # Fresh state
@@ -205,19 +216,19 @@ import json, math, os, random
 def f(): return [len([]), callable(json.dumps), os.listdir("/tmp"), dict(os.environ), random.random(), os.getcwd()]
 """
     fresh = call(sandbox, look)
-    sandbox.run([Program(spoil, "f")] * 4)
-    assert call(sandbox, look).value == fresh.value == [0, True, [], {}, fresh.value[4], "/tmp"]
+    sandbox.run([ExecutionInput(spoil, "f")] * 4)
+    assert call(sandbox, look).return_value == fresh.return_value == [0, True, [], {}, fresh.return_value[4], "/tmp"]
 
 
 def test_runs_are_repeatable(sandbox):
     code = "import random\ndef f(): return [random.random(), hash('a'), list({'x', 'y', 'z'})]"
-    assert len({json.dumps(execution.value) for execution in sandbox.run([Program(code, "f")] * 6)}) == 1
+    assert len({json.dumps(execution.value) for execution in sandbox.run([ExecutionInput(code, "f")] * 6)}) == 1
 
 
 # Order, threads, loops
 
 SLOWER_FIRST = [
-    Program("import time\ndef f(i, s):\n  time.sleep(s)\n  return i", "f", (i, (9 - i) / 100)) for i in range(10)
+    ExecutionInput("import time\ndef f(i, s):\n  time.sleep(s)\n  return i", "f", (i, (9 - i) / 100)) for i in range(10)
 ]
 
 
@@ -252,10 +263,10 @@ def test_a_process_that_dies_is_replaced_and_its_program_runs_again(sandbox):
 
 def test_two_processes_lost_in_a_row_give_lost():
     needed()
-    sandbox = Sandbox(Limits(cpu_seconds=0.5, wall_seconds=60), boxes=1)
-    sandbox.run([Program("print(1)")])
+    sandbox = Sandbox(ExecutionLimits(cpu_seconds=0.5, wall_seconds=60), boxes=1)
+    sandbox.run([ExecutionInput("print(1)")])
     with ThreadPoolExecutor(1) as threads:
-        running = threads.submit(sandbox.run, [Program("import time\ntime.sleep(50)")])
+        running = threads.submit(sandbox.run, [ExecutionInput("import time\ntime.sleep(50)")])
         killed = []
         while not running.done():
             first = servers(sandbox)
@@ -265,15 +276,15 @@ def test_two_processes_lost_in_a_row_give_lost():
                 killed = first
             time.sleep(0.01)
     (execution,) = running.result()
-    assert execution.end_reason == "lost" and execution.value is None and "exit code -9" in execution.error
-    assert sandbox.run([Program("print(1)")])[0].value == "1\n"
+    assert execution.end_reason == "lost" and execution.return_value is None and "exit code -9" in execution.error
+    assert sandbox.run([ExecutionInput("print(1)")])[0].return_value == "1\n"
     sandbox.close()
 
 
 def test_close_leaves_no_process_and_can_be_called_twice():
     needed()
     sandbox = Sandbox(boxes=1)
-    sandbox.run([Program("print(1)")])
+    sandbox.run([ExecutionInput("print(1)")])
     (box,) = servers(sandbox)
     inside = children(box)
     assert inside
@@ -287,8 +298,8 @@ def test_sandbox_processes_end_with_their_host():
     needed()
     script = (
         "import os, signal; from groupwise.sandbox import Program, Sandbox; from tests.sandbox.boxes import *\n"
-        "s = Sandbox(boxes=2); s.run([Program('print(1)')] * 9); print(*children(os.getpid()), flush=True)\n"
-        "s.run([Program('import time; time.sleep(60)', None)])"
+        "s = Sandbox(boxes=2); s.run([ExecutionInput('print(1)')] * 9); print(*children(os.getpid()), flush=True)\n"
+        "s.run([ExecutionInput('import time; time.sleep(60)', None)])"
     )
     with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True) as host:
         assert host.stdout is not None
@@ -339,13 +350,13 @@ def test_a_machine_without_linux_gets_an_error(monkeypatch):
 
 def test_unsafe_runs_without_bubblewrap_under_the_same_limits(monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
-    sandbox = Sandbox(Limits(cpu_seconds=0.3, wall_seconds=60.0), boxes=1, unsafe=True)
+    sandbox = Sandbox(ExecutionLimits(cpu_seconds=0.3, wall_seconds=60.0), boxes=1, unsafe=True)
     try:
-        assert call(sandbox, "def f(x): return x + 1", 1).value == 2
+        assert call(sandbox, "def f(x): return x + 1", 1).return_value == 2
         assert typed(sandbox, "while True: pass").end_reason == "cpu"
-        assert typed(sandbox, "import os; print(dict(os.environ))").value == "{}\n"
+        assert typed(sandbox, "import os; print(dict(os.environ))").return_value == "{}\n"
         mark = tmp_path / "mark"
-        assert call(sandbox, f"def f(): return open({str(mark)!r}, 'w').write('x')").value == 1
+        assert call(sandbox, f"def f(): return open({str(mark)!r}, 'w').write('x')").return_value == 1
         assert mark.exists(), "unsafe protects no file, and the documentation says so"
     finally:
         sandbox.close()

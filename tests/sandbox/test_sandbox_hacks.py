@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from groupwise.data import Outcome, Prompt, Sample
-from groupwise.sandbox import Limits, Program, Sandbox
+from groupwise.sandbox import ExecutionLimits, ExecutionInput, Sandbox
 from groupwise.verifiers import CodeVerifier
 from tests.sandbox.boxes import children, needed, servers
 
@@ -33,10 +33,10 @@ HACKS = {name: code for name, _, code in (section.partition("\n") for section in
 def verifier():
     needed()
     verifier = CodeVerifier(
-        Sandbox(Limits(cpu_seconds=0.4, wall_seconds=3.0, memory_bytes=1 << 28, output_bytes=1 << 16), boxes=2)
+        Sandbox(ExecutionLimits(cpu_seconds=0.4, wall_seconds=3.0, memory_bytes=1 << 28, output_bytes=1 << 16), boxes=2)
     )
     for sandbox in (verifier.sandbox, verifier.references):
-        sandbox.run([Program("import time\ntime.sleep(0.1)")] * 4)  # all processes have started
+        sandbox.run([ExecutionInput("import time\ntime.sleep(0.1)")] * 4)  # all processes have started
     yield verifier
     verifier.sandbox.close()
 
@@ -113,7 +113,7 @@ def test_under_load_the_verdicts_are_the_same(verifier, host):
 def test_every_wall_stands_by_itself():
     """Checks each wall from outside in a running answer, so one wall cannot hide that another is missing."""
     needed()
-    with closing(Sandbox(Limits(wall_seconds=60.0), boxes=1)) as sandbox:
+    with closing(Sandbox(ExecutionLimits(wall_seconds=60.0), boxes=1)) as sandbox:
         sandbox.info()
         status, spaces = asyncio.run(inspect_answer(sandbox))
     assert status["Seccomp"] == "2" and status["NoNewPrivs"] == "1"
@@ -129,7 +129,7 @@ async def inspect_answer(sandbox: Sandbox) -> tuple[dict[str, str], list[dict[st
     """The kernel status of a sleeping answer, and the namespaces of its server and of the answer."""
     (server,) = servers(sandbox)
     before = {*children(server)}
-    running = asyncio.create_task(sandbox.execute(Program("import time\nwhile True: time.sleep(1)")))
+    running = asyncio.create_task(sandbox.execute(ExecutionInput("import time\nwhile True: time.sleep(1)")))
     while True:
         await asyncio.sleep(0.02)
         found = {*children(server)} - before
@@ -165,7 +165,7 @@ def is_open(fd):
     except OSError: return False
 """
     for _ in range(2):
-        (execution,) = verifier.sandbox.run([Program(look, "add", (1, 2))])
+        (execution,) = verifier.sandbox.run([ExecutionInput(look, "add", (1, 2))])
         root, tmp, pid, parent, uid, descriptors, name, noted = execution.value
         assert not {"proc", "home", "sys", "var", "boot"} & set(root), root
         assert (tmp, pid, parent, uid, descriptors, name) == ([], 1, 0, 1000, [0, 1, 2, 3], "sandbox")

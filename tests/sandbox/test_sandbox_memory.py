@@ -8,7 +8,7 @@ import pytest
 
 from groupwise.data import Outcome, Prompt, Sample
 from groupwise.environments import python_tools
-from groupwise.sandbox import Program, Sandbox
+from groupwise.sandbox import ExecutionInput, Sandbox
 from groupwise.verifiers import CodeVerifier
 from tests.sandbox.boxes import children, needed, servers
 
@@ -39,18 +39,18 @@ def planted(*texts):
 """Reads the heap, and the memory around Python's objects; a write from an address that is not mapped only fails."""
 FILL = "# a comment of some length, so that the program takes as much memory as one that solves something\n" * 8
 OTHERS = [
-    Program(f"# planted:reference\n{FILL}def f(a): return 'planted' + ':value'", "f", (1,)),
-    Program(f"{FILL}def f(a): return a", "f", ("planted:argument",)),
-    Program(f"# planted:sibling\n{FILL}def f(): raise ValueError('planted' + ':error')", "f"),
-    Program(f"# planted:program\n{FILL}print('planted' + ':output')", stdin="planted:input"),
-    Program(f"# planted:late\n{FILL}while True: print('planted' + ':flood')", stdin="planted:line\n" * 99),
+    ExecutionInput(f"# planted:reference\n{FILL}def f(a): return 'planted' + ':value'", "f", (1,)),
+    ExecutionInput(f"{FILL}def f(a): return a", "f", ("planted:argument",)),
+    ExecutionInput(f"# planted:sibling\n{FILL}def f(): raise ValueError('planted' + ':error')", "f"),
+    ExecutionInput(f"# planted:program\n{FILL}print('planted' + ':output')", stdin="planted:input"),
+    ExecutionInput(f"# planted:late\n{FILL}while True: print('planted' + ':flood')", stdin="planted:line\n" * 99),
 ]
 """Executions of others, each with a word in its code, its data or what it gives."""
 
 
 def test_an_answer_has_nothing_of_another_execution_in_its_memory(sandbox):
     sandbox.run(OTHERS * 2)
-    (execution,) = sandbox.run([Program(SCAN, "planted", ("planted:zebra",))])
+    (execution,) = sandbox.run([ExecutionInput(SCAN, "planted", ("planted:zebra",))])
     words = execution.value
     # A freed copy of its own word may be cut; no word of another execution begins with its letter.
     assert "planted:zebra" in words and all("planted:zebra".startswith(word) for word in words), execution
@@ -97,10 +97,10 @@ GOLD = {
 def test_a_reference_and_a_generator_share_no_box_with_an_answer(monkeypatch):
     needed()
     verifier = CodeVerifier(Sandbox(boxes=1))
-    programs: list[Program] = []
+    programs: list[ExecutionInput] = []
     execution = verifier.sandbox.execute
 
-    async def recorded(program: Program):
+    async def recorded(program: ExecutionInput):
         programs.append(program)
         return await execution(program)
 

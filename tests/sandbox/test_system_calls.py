@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from groupwise.sandbox import Program
+from groupwise.sandbox import ExecutionInput
 from groupwise.sandbox import mounts as sandbox_view
 from tests.sandbox.boxes import value
 
@@ -70,7 +70,7 @@ def f(path):
 )
 def test_a_command_of_fcntl_that_reaches_further_is_refused(sandbox, call):
     code = f"import fcntl\nfile = open({sandbox_view.standard() + '/this.py'!r})\ndef f(): {call}"
-    (execution,) = sandbox.run([Program(code, "f")])
+    (execution,) = sandbox.run([ExecutionInput(code, "f")])
     assert execution.end_reason == "failed" and "PermissionError" in execution.error
 
 

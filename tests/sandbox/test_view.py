@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from groupwise.core import MissingRequirement
-from groupwise.sandbox import Program, Sandbox
+from groupwise.sandbox import ExecutionInput, Sandbox
 from groupwise.sandbox import mounts as sandbox_view
 from tests.sandbox.boxes import needed, value
 
@@ -158,19 +158,21 @@ def f():
 
 def test_preloaded_code_is_called_with_text_as_data(stocked):
     judge = "from ours.judge import judge"
-    programs = [Program(judge, "judge", (r"\frac{1}{2}", b)) for b in (r"\sqrt{x}", r"a \alpha", "__import__('os')")]
+    programs = [
+        ExecutionInput(judge, "judge", (r"\frac{1}{2}", b)) for b in (r"\sqrt{x}", r"a \alpha", "__import__('os')")
+    ]
     assert [execution.value for execution in stocked.run(programs)] == [True, False, True]
 
 
 def test_an_execution_does_not_change_preloaded_code_for_the_next(stocked):
-    count = Program("from ours.rules import count", "count")
+    count = ExecutionInput("from ours.rules import count", "count")
     assert [execution.value for execution in stocked.run([count] * 3)] == [1, 1, 1]
 
 
 def test_without_a_sandbox_the_same_code_is_loaded():
     unsafe = Sandbox(boxes=1, unsafe=True, packages=(LIGHT,), preload={"rules": RULES})
     try:
-        assert unsafe.run([Program("from rules import nodes", "nodes", ("x",))])[0].value == 1
+        assert unsafe.run([ExecutionInput("from rules import nodes", "nodes", ("x",))])[0].return_value == 1
     finally:
         unsafe.close()
 

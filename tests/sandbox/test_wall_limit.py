@@ -12,8 +12,8 @@ from uuid import uuid4
 
 import pytest
 
-from groupwise.sandbox import Limits, Program, Sandbox
-from groupwise.sandbox.wall_limit import LOOK, MOST, WallLimit, process_of, thread_times
+from groupwise.sandbox import ExecutionLimits, ExecutionInput, Sandbox
+from groupwise.sandbox.wall_limit import LOOK, MOST, WallTimeLimit, process_of, thread_times
 from tests.processes import state_of, wait_until
 from tests.sandbox.boxes import children, needed, servers
 
@@ -24,9 +24,9 @@ Activity = Callable[[float], dict[int, float]]
 def ended(activity: Activity, *, wall: float = 10.0, late: float = 0.0) -> tuple[str, float]:
     """How and when an execution with these threads ends, by a clock of the test; each look comes `late` seconds."""
     now = 100.0
-    limit = WallLimit(wall, lambda: activity(now - 100.0), now)
+    limit = WallTimeLimit(wall, lambda: activity(now - 100.0), now)
     while now < 100.0 + 99 * wall:
-        now = limit.due + late
+        now = limit.next_look_seconds + late
         if end := limit.look(now):
             return end, now - 100.0
     return "", now - 100.0
@@ -159,14 +159,14 @@ def spinning(count: int) -> Iterator[None]:
 @pytest.fixture(scope="module")
 def box() -> Iterator[Sandbox]:
     needed()
-    sandbox = Sandbox(Limits(cpu_seconds=0.4, wall_seconds=1.0), boxes=1)
+    sandbox = Sandbox(ExecutionLimits(cpu_seconds=0.4, wall_seconds=1.0), boxes=1)
     sandbox.info()
     yield sandbox
     sandbox.close()
 
 
 def end(sandbox: Sandbox, code: str, seconds: float) -> str:
-    (execution,) = sandbox.run([Program(code, "f", (seconds,))])
+    (execution,) = sandbox.run([ExecutionInput(code, "f", (seconds,))])
     return execution.end_reason
 
 
@@ -226,11 +226,11 @@ def test_a_twentieth_of_a_processor(box: Sandbox) -> None:
 def test_an_answer_that_the_machine_keeps_waiting_has_no_result() -> None:
     """At a twentieth of a processor, ten times the limit of wall time is before the limit of CPU time."""
     needed()
-    with closing(Sandbox(Limits(cpu_seconds=0.3, wall_seconds=0.3), boxes=1)) as sandbox:
+    with closing(Sandbox(ExecutionLimits(cpu_seconds=0.3, wall_seconds=0.3), boxes=1)) as sandbox:
         sandbox.info()
         (first,) = servers(sandbox)
         with throttled(5, [first, *children(first)]):
-            (execution,) = sandbox.run([Program(FOREVER, "f", (0,))])
+            (execution,) = sandbox.run([ExecutionInput(FOREVER, "f", (0,))])
     assert execution.end_reason == "busy" and execution.no_result and "too busy" in execution.error
 
 
@@ -238,5 +238,5 @@ def test_an_answer_that_stops_itself_is_asleep() -> None:
     """Without bubblewrap: inside, the kernel lets the first process of a namespace not stop itself."""
     needed()
     stops = "import os, signal\ndef f(s): os.kill(os.getpid(), signal.SIGSTOP)"
-    with closing(Sandbox(Limits(cpu_seconds=0.5, wall_seconds=1.0), boxes=1, unsafe=True)) as sandbox:
+    with closing(Sandbox(ExecutionLimits(cpu_seconds=0.5, wall_seconds=1.0), boxes=1, unsafe=True)) as sandbox:
         assert end(sandbox, stops, 0) == "wall"

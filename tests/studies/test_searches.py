@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from studies.study import Measured
 
-from groupwise.certificates.studies import Trial, TrialResult
+from groupwise.certificates.studies import StudyRun, StudyRunResult
 from groupwise.config.user_code import UserCode
 from groupwise.training.build import read_inputs
 from studies import searches, useful_length
@@ -73,9 +73,9 @@ def test_arms_differ_by_advantage_and_aggregate_alone_and_evaluate_the_held_out_
 
 
 def test_lengths_are_compared_with_dr_grpo_within_a_seed() -> None:
-    def run(trial: Trial, wrong: float) -> TrialResult:
+    def run(trial: StudyRun, wrong: float) -> StudyRunResult:
         points = {i: 90.0 if i <= 40 else wrong for i in range(1, useful_length.LAST + 1)}
-        return TrialResult(trial=trial, metrics={useful_length.WRONG: points}, tokens=(), cpu_seconds=1.0,
+        return StudyRunResult(trial=trial, metrics={useful_length.WRONG: points}, tokens=(), cpu_seconds=1.0,
                            commit="c", recipe_hash="r", code_hash="x")  # fmt: skip
 
     lengths = {"grpo": (50.0, 51.0), "no_std": (42.0, 39.0), "token_mean": (30.0, 31.0), "dr_grpo": (40.0, 41.0)}

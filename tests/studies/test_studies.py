@@ -24,7 +24,7 @@ from studies.stable_rates import HIGH, LOW, RIGHT, mean_spread, over_rates, rung
 from studies.study import SEEDS, Arm, Estimate, Measured
 from tools.missing_runs import FILE, missing_runs
 
-from groupwise.certificates.studies import Trial, TrialResult, read_results, write_results
+from groupwise.certificates.studies import StudyRun, StudyRunResult, read_results, write_results
 from groupwise.config.packaged import find_recipe
 from groupwise.config.recipe_toml import read_recipe
 from groupwise.core import MissingRequirement
@@ -33,7 +33,7 @@ from groupwise.methods import dapo, dr_grpo, grpo
 from groupwise.models import find_model, read_tokenizer
 from groupwise.objective import Clip, complete, group_token_mean, sequence_mean, token_mean
 from groupwise.rewards import mixed_outcomes
-from groupwise.tasks import Rows
+from groupwise.tasks import DataRows
 from groupwise.tasks.largest import is_held_out
 from groupwise.training.build_tasks import task_of, templates
 from studies import __main__ as command
@@ -63,7 +63,7 @@ def test_no_stored_run_has_become_stale() -> None:
 
 def test_every_stored_run_belongs_to_a_study() -> None:
     assert command.unread_trials(read_results(HOME / RESULTS)) == []
-    other = Trial("grpo", "coin", 0)
+    other = StudyRun("grpo", "coin", 0)
     assert command.unread_trials({other: result(other, 0.0)}) == [other]
 
 
@@ -134,15 +134,15 @@ def test_an_interval_in_a_sentence_has_two_digits_and_never_hides_that_it_exclud
     assert Estimate((3.0,)).brief == "3.00 (-inf to inf)"
 
 
-def result(trial: Trial, value: float) -> TrialResult:
+def result(trial: StudyRun, value: float) -> StudyRunResult:
     metrics = {"entropy": {1: 99.0, 2: value - 1, 3: value + 1}}
-    return TrialResult(
+    return StudyRunResult(
         trial=trial, metrics=metrics, tokens=(10, 10, 10), cpu_seconds=9.0, commit="c", recipe_hash="r", code_hash="x"
     )
 
 
 def test_equal_tokens_count_all_generated_tokens() -> None:
-    def run(trial: Trial, tokens: int) -> TrialResult:
+    def run(trial: StudyRun, tokens: int) -> StudyRunResult:
         points = {i: i / 100 for i in (0, 4, 8, 12, 16)}
         return replace(result(trial, 0.0), metrics={"eval/accuracy": points}, tokens=(tokens,) * 16)
 
@@ -163,7 +163,7 @@ def test_the_ladder_ends_with_dapo_and_each_rung_adds_its_technique() -> None:
 
 
 def test_the_largest_stable_rate_is_counted_within_a_seed() -> None:
-    def run(trial: Trial, last: float) -> TrialResult:
+    def run(trial: StudyRun, last: float) -> StudyRunResult:
         points = {i: 0.4 if i <= 5 else last for i in range(1, moe.LAST + 1)}
         spreads = {LOW: dict.fromkeys(points, 0.5), HIGH: dict.fromkeys(points, 2.0)}
         return replace(result(trial, 0.0), metrics={RIGHT: points, **spreads})
@@ -180,7 +180,7 @@ def test_the_old_logprobs_of_the_engine_are_compared_under_the_same_engine() -> 
     values = {"gspo stale engine": 0.7, "gspo stale learner": 0.5, "grpo stale engine": 0.4, "grpo stale learner": 0.5}
     arms = {key: engine_logprobs.ARMS[key] for key in values}
 
-    def run(trial: Trial, right: float) -> TrialResult:
+    def run(trial: StudyRun, right: float) -> StudyRunResult:
         points = {i: 0.0 if i <= 10 else right for i in range(1, engine_logprobs.LAST + 1)}
         return replace(result(trial, 0.0), metrics={RIGHT: points})
 
@@ -214,7 +214,7 @@ def test_the_base_of_a_seed_is_made_once_and_again_the_same(tmp_path: Path, monk
 def test_a_killed_command_goes_on_where_it_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     study, runs = STUDIES[0], []
 
-    def run_trial(trial: Trial, *others: object) -> TrialResult:
+    def run_trial(trial: StudyRun, *others: object) -> StudyRunResult:
         runs.append(trial)
         if len(runs) == 6:
             raise KeyboardInterrupt
@@ -333,7 +333,7 @@ def test_the_held_out_problems_of_levels_are_those_of_the_test_file(monkeypatch:
     held_out = task_of(recipe, templates(recipe, read_tokenizer(find_model(recipe.model)))).held_out
     evaluated = [prompt.row for prompt in held_out[: recipe.evaluate.problems]]
     assert Counter(row["level"] for row in evaluated) == dict.fromkeys(difficulty.LEVELS, levels.HELD_OUT)
-    assert isinstance(recipe.held_out, Rows)
+    assert isinstance(recipe.held_out, DataRows)
     stored = [json.loads(line) for line in (HOME / recipe.held_out.source).read_text("utf-8").splitlines()]
     assert [(row["level"], row["answer"]) for row in evaluated] == [(row["level"], row["answer"]) for row in stored]
 
@@ -357,7 +357,7 @@ def test_the_sums_of_smollm2_are_all_different_and_right_and_enough_are_held_out
 
 
 def test_accuracies_of_templates_are_means_over_seeds_with_intervals_over_problems() -> None:
-    def run(trial: Trial, low: float) -> TrialResult:
+    def run(trial: StudyRun, low: float) -> StudyRunResult:
         points = {"eval/accuracy": 0.5, "eval/low": low, "eval/high": 0.9}
         return replace(result(trial, 0.0), metrics={name: {0: x} for name, x in points.items()})
 

@@ -13,7 +13,7 @@ from studies.rounded_engine import Rounded, rounded
 from studies.study import Measured
 
 from groupwise.api.run import Run
-from groupwise.certificates.studies import Trial, TrialResult
+from groupwise.certificates.studies import StudyRun, StudyRunResult
 from groupwise.config.recipe_toml import write
 from groupwise.config.registry import UnloadedPart
 from groupwise.core import Usage
@@ -57,8 +57,8 @@ def test_spreads_are_those_of_tokens_and_of_means_and_no_token_is_left_out() -> 
 
 
 def test_a_trial_loads_the_files_of_its_study_and_the_mask_changes_no_metric(tmp_path: Path) -> None:
-    plain = Trial("gspo", "calculator", 0, TINY)
-    trials = [Trial("gspo", "calculator", 0, (*TINY, setting)) for setting in (
+    plain = StudyRun("gspo", "calculator", 0, TINY)
+    trials = [StudyRun("gspo", "calculator", 0, (*TINY, setting)) for setting in (
         'method.mask = ["ratio_spreads:Spreads"]', 'engine = {kind = "rounded_engine:Rounded", max_logprob_diff = 9.0}',
     )]  # fmt: skip
     assert trials[1].recipe().engine == UnloadedPart("rounded_engine:Rounded", (("max_logprob_diff", 9.0),))
@@ -92,11 +92,11 @@ def test_the_arms_differ_from_those_of_the_other_studies_by_the_part_alone() -> 
     [(1.0, "*not averaged out*"), (0.5, "*averaged out*, less than if independent"), (0.2, "*as if independent*")],
 )
 def test_ratios_of_sequences_are_compared_with_those_of_tokens_within_a_seed(means: float, verdict: str) -> None:
-    def run(trial: Trial) -> TrialResult:
+    def run(trial: StudyRun) -> StudyRunResult:
         tokens = {i: (1 + 0.01 * trial.seed) * (0.1 if i <= 5 else 0.2) for i in range(1, ratio_drift.LAST + 1)}
         spreads = {ratio_drift.MEANS: means + 0.01 * trial.seed, ratio_drift.INDEPENDENT: 0.22}
         metrics = {name: {i: x * factor for i, x in tokens.items()} for name, factor in spreads.items()}
-        return TrialResult(
+        return StudyRunResult(
             trial=trial, metrics={**metrics, ratio_drift.TOKENS: tokens}, tokens=(1,) * ratio_drift.LAST,
             cpu_seconds=1.0, commit="c", recipe_hash="r", code_hash="x",
         )  # fmt: skip

@@ -50,9 +50,9 @@ def worth(*turns: str, problem: str = "34*58+91=") -> Sample:
         tokenizer=tokenizer,
         sampling=Sampling(max_tokens=96),
         seed=0,
-        environment=user_environment(calculator_tools),
+        create_environment=user_environment(calculator_tools),
     )
-    sampler = DrawSampler(draw=Draw(0, prompt, 1), setting=setting)
+    sampler = DrawSampler(draw=Draw(0, prompt, 1), rollout_setting=setting)
     return asyncio.run(Turns()(sampler.draw, sampler)).samples[0]
 
 

@@ -18,7 +18,7 @@ def answers(path: Path, dropped: DroppedThoughts | None) -> list[str]:
         str(path), lambda text: (1,), lambda text: tuple(map(ord, text)), prompt="prompt", answer="answer",
         dropped=dropped,
     )  # fmt: skip
-    return ["".join(map(chr, demonstration.answer)) for demonstration in shown]
+    return ["".join(map(chr, demonstration.answer_ids)) for demonstration in shown]
 
 
 @pytest.fixture

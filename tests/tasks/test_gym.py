@@ -22,7 +22,7 @@ def encode(text: str) -> tuple[int, ...]:
 
 def gym_task(name: str) -> RowsTask:
     """Few problems: generating is what takes the time."""
-    task = ReasoningGym(name, size=200).build(encode)
+    task = ReasoningGym(name, max_problems=200).build(encode)
     assert isinstance(task, RowsTask)
     return task
 
@@ -46,10 +46,10 @@ def verdicts_on(task: RowsTask, *answers: tuple[Prompt, str]) -> list[tuple[str,
 def test_the_problems_are_the_same_in_every_run(legs: RowsTask) -> None:
     again = gym_task("leg_counting")
     assert again.training == legs.training and again.held_out == legs.held_out
-    other = ReasoningGym("leg_counting", seed=3, size=200).build(encode)
+    other = ReasoningGym("leg_counting", seed=3, max_problems=200).build(encode)
     assert other[0].text != legs[0].text and other[0].row["entry"]["seed"] == 3
-    assert len({" ".join(p.text.split()) for p in (*legs.training, *legs.held_out)}) == legs.stats[0].rows
-    assert 0.05 < len(legs.held_out) / legs.stats[0].rows < 0.15
+    assert len({" ".join(p.text.split()) for p in (*legs.training, *legs.held_out)}) == legs.source_stats[0].row_count
+    assert 0.05 < len(legs.held_out) / legs.source_stats[0].row_count < 0.15
 
 
 def test_the_scorer_of_the_generator_judges(legs: RowsTask) -> None:

@@ -19,7 +19,7 @@ def test_its_files_are_those_that_the_command_writes() -> None:
     names = ("width", "layers", "heads", "kv_heads", "head_dim", "mlp_width", "positions")
     assert [getattr(shape, name) for name in names] == [settings[name] for name in names]
     assert (MODEL / "tokenizer.json").read_text() == (find_model("calculator") / "tokenizer.json").read_text()
-    assert shape.vocabulary == calculator_tokenizer().get_vocab_size()
+    assert shape.vocabulary_size == calculator_tokenizer().get_vocab_size()
     assert (MODEL / "model.safetensors").stat().st_size < 500_000
 
 

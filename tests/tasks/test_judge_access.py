@@ -8,7 +8,7 @@ import pytest
 
 from groupwise.core import Usage
 from groupwise.tasks.judge_access import JudgeAccess
-from groupwise.verifiers import Combined, Exact, Judge, Member
+from groupwise.verifiers import Combined, Exact, Judge, CombinedMember
 from tests.verifiers.built import built
 
 HERE, AWAY = "http://127.0.0.1:9/v1", "https://judge.example/v1"
@@ -82,9 +82,9 @@ def test_a_cache_is_in_the_users_cache_directory(tmp_path: Path, monkeypatch: py
 
 
 def test_judges_within_several_need_permission_and_are_reported() -> None:
-    kind = Combined((Member("a", Exact()), Member("b", Judge(url=AWAY, model="m"), 0.5)))
+    kind = Combined((CombinedMember("a", Exact()), CombinedMember("b", Judge(url=AWAY, model="m"), 0.5)))
     with pytest.raises(Usage, match=r"judge\.example"):
         built(kind)
-    both = built(kind, judges=JudgeAccess(hosts=("judge.example",)))
+    both = built(kind, judges=JudgeAccess(allowed_hosts=("judge.example",)))
     assert both.notices == [f"judge: {AWAY} gets problems and answers"]  # type: ignore[attr-defined]
     both.close()  # type: ignore[attr-defined]

@@ -19,7 +19,9 @@ def test_the_split_is_that_of_rows_in_a_file() -> None:
     assert (len(TASK), len(TASK.held_out)) == (1344, 156)
     prompts = sorted((*TRAINING, *TASK.held_out), key=lambda p: int(p.id.rpartition("/")[2]))
     assert len({p.text for p in prompts}) == 1500
-    split = RowsTask.split(prompts, stats=SourceStats(source="", sha256="", rows=1500, training=1500, held_out=0))
+    split = RowsTask.split(
+        prompts, stats=SourceStats(source="", sha256="", row_count=1500, training_count=1500, held_out_count=0)
+    )
     assert (split.training, split.held_out) == (TRAINING, TASK.held_out)
 
 

@@ -11,7 +11,7 @@ from groupwise.data import Task
 from groupwise.tasks import PublishedSet, RowsTask, named_task
 from groupwise.tasks.published_sets import PRESETS
 from groupwise.tasks.row_columns import last_boxed
-from groupwise.tasks.rows import RowFault
+from groupwise.tasks.rows import DataRowError
 from groupwise.verifiers import Math, usual_verifier
 from tests.tasks.published import OTHER_COPIES, PUBLISHED, gsm8k
 from tests.verifiers.built import built
@@ -79,7 +79,7 @@ def test_a_directory_has_its_splits(tmp_path: Path) -> None:
     task = read("gsm8k", tmp_path)
     assert [p.id for p in task.training] == ["gsm8k/1", "gsm8k/2", "gsm8k/3"]
     assert [p.id for p in task.held_out] == ["gsm8k-held-out/1", "gsm8k-held-out/2"]
-    assert [(f.training, f.held_out) for f in task.stats] == [(3, 0), (0, 2)]
+    assert [(f.training_count, f.held_out_count) for f in task.source_stats] == [(3, 0), (0, 2)]
 
 
 def test_an_overlap_is_refused_with_both_rows(tmp_path: Path) -> None:
@@ -97,8 +97,8 @@ def test_a_single_file_is_split_like_a_users_file(tmp_path: Path) -> None:
 
 
 def test_repeated_rows_are_used_once(tmp_path: Path) -> None:
-    (facts,) = read("dapo-math-17k", write(tmp_path / "dapo.jsonl", PUBLISHED["dapo-math-17k"][0])).stats
-    assert (facts.rows, facts.repeated) == (6, (2, 4, 6))
+    (facts,) = read("dapo-math-17k", write(tmp_path / "dapo.jsonl", PUBLISHED["dapo-math-17k"][0])).source_stats
+    assert (facts.row_count, facts.repeated_rows) == (6, (2, 4, 6))
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
@@ -107,7 +107,7 @@ def test_the_usual_verifier_accepts_the_gold_answers(tmp_path: Path, name: str) 
     verifier = usual_verifier(named_task(name))
     assert verifier == usual_verifier(PublishedSet(name, str(tmp_path)))
     assert named_task(name).template in ("no", "r1", "qwen_math", "chat")
-    built(Math(symbolic=False) if verifier == Math() else verifier, task)
+    built(Math(use_algebra=False) if verifier == Math() else verifier, task)
 
 
 FAULTY = [
@@ -132,7 +132,7 @@ def test_a_row_of_another_kind_is_refused(tmp_path: Path, name: str, row: dict[s
 
 def test_the_last_box_of_a_solution() -> None:
     assert last_boxed("", "\\boxed{1} then $\\boxed{ \\text{a {b} c} }$.")[1] == "\\text{a {b} c}"
-    with pytest.raises(RowFault):
+    with pytest.raises(DataRowError):
         last_boxed("", "\\boxed{1} then \\boxed{2")
 
 

@@ -70,7 +70,9 @@ def test_a_prompt_has_the_other_columns_of_its_row(tmp_path):
     by_text = {p.text: p.row for p in (*task.training, *task.held_out)}
     assert by_text["a"] == {"answer": 1, **{name: value for name, value in columns.items() if value is not None}}
     assert by_text["b"] == {"answer": 2, "level": 4}
-    assert task.stats[0].omitted_columns == ("long",) and task.stats[0].lines[-1].endswith("not plain JSON: long")
+    assert task.source_stats[0].omitted_columns == ("long",) and task.source_stats[0].lines[-1].endswith(
+        "not plain JSON: long"
+    )
 
 
 def test_line_ends_marks_and_text_of_all_kinds(tmp_path):
@@ -229,16 +231,16 @@ def test_a_conversation_is_passed_to_the_encoder_unchanged(tmp_path):
 
 
 def facts_of(tmp_path, *rows):
-    (facts,) = RowsTask.read(write(tmp_path / "a.jsonl", *rows), encode).stats
+    (facts,) = RowsTask.read(write(tmp_path / "a.jsonl", *rows), encode).source_stats
     return facts
 
 
 def test_repeated_problems_are_left_out_and_reported(tmp_path):
     rows = [row(1), row(2), {"prompt": " 1+1\n", "answer": "2"}, row(3), row(2)]
     task = RowsTask.read(write(tmp_path / "a.jsonl", *rows), encode)
-    (facts,) = task.stats
+    (facts,) = task.source_stats
     assert {p.id for p in (*task.training, *task.held_out)} == {"a/1", "a/2", "a/4"}
-    assert (facts.rows, facts.training + facts.held_out, facts.repeated) == (5, 3, (3, 5))
+    assert (facts.row_count, facts.training_count + facts.held_out_count, facts.repeated_rows) == (5, 3, (3, 5))
     assert facts.lines[1:] == ("  warning: 2 rows (3, 5) repeat the problem of an earlier row: left out",)
 
 
@@ -257,7 +259,7 @@ def test_repeated_problems_are_left_out_and_reported(tmp_path):
 )
 def test_a_prompt_that_contains_its_answer_gives_a_warning(tmp_path, prompt, answer, warns):
     facts = facts_of(tmp_path, row(3), {"prompt": prompt, "answer": answer})
-    assert facts.answer_in_prompt == ((2,) if warns else ())
+    assert facts.answer_in_prompt_rows == ((2,) if warns else ())
     assert any("the prompt contains the answer in row 2" in line for line in facts.lines) is warns
 
 
@@ -288,10 +290,15 @@ def test_long_prompts_are_left_out_by_their_rows(tmp_path: Path) -> None:
     lengths = [4, 90, 5, 70, 6, 7, 80, *[8] * 20]
     whole = long_rows(tmp_path / "a.jsonl", lengths)
     short = whole.of_at_most(69)
-    assert short.stats[0].too_long == (2, 4, 7) and whole.of_at_most(90) is whole
-    assert "3 rows (2, 4, 7) have more prompt tokens than max_prompt_tokens: left out" in short.stats[0].lines[1]
-    assert (len(short.training), len(short.held_out)) == (short.stats[0].training, short.stats[0].held_out)
-    assert short.stats[0].record["too_long"] == {"count": 3, "rows": [2, 4, 7]} and short.stats[0].rows == len(lengths)
+    assert short.source_stats[0].too_long_rows == (2, 4, 7) and whole.of_at_most(90) is whole
+    assert "3 rows (2, 4, 7) have more prompt tokens than max_prompt_tokens: left out" in short.source_stats[0].lines[1]
+    assert (len(short.training), len(short.held_out)) == (
+        short.source_stats[0].training_count,
+        short.source_stats[0].held_out_count,
+    )
+    assert short.source_stats[0].record["too_long"] == {"count": 3, "rows": [2, 4, 7]} and short.source_stats[
+        0
+    ].row_count == len(lengths)
     rows = sorted(int(p.id.partition("/")[2]) for p in (*short.training, *short.held_out))
     assert rows == [i for i, n in enumerate(lengths, 1) if n < 70]
     (tmp_path / "b.jsonl").write_text(
@@ -309,11 +316,13 @@ def test_a_limit_that_leaves_no_prompt_says_the_shortest(tmp_path: Path) -> None
     assert (len(problems.of_at_most(40).training), len(problems.of_at_most(40).held_out)) == (1, 0)
     other = long_rows(tmp_path / "b.jsonl", [41, 45]).entirely_held_out
     every = problems.entirely_held_out
-    two = RowsTask.from_two((list(every.held_out), every.stats[0]), (list(other.held_out), other.stats[0]))
+    two = RowsTask.from_two(
+        (list(every.held_out), every.source_stats[0]), (list(other.held_out), other.source_stats[0])
+    )
     kept = two.of_at_most(44)
-    assert [stats.too_long for stats in kept.stats][1] == (2,) and [len(kept.held_out), kept.stats[1].held_out] == [
-        1,
-        1,
-    ]
+    assert [stats.too_long_rows for stats in kept.source_stats][1] == (2,) and [
+        len(kept.held_out),
+        kept.source_stats[1].held_out_count,
+    ] == [1, 1]
     with pytest.raises(BadData, match="no prompt of at most 40 tokens"):
         two.of_at_most(40)

@@ -65,10 +65,10 @@ def test_every_problem_is_a_line_with_a_whole_slope_and_has_unseen_inputs(prompt
         slope, remainder = divmod(high - low, b - a)
         assert a < b and remainder == 0 and 2 <= slope <= 9 and 0 <= low <= high <= 99
         tests = CodeTests.read(prompt.row["answer"])
-        assert [(c.input, c.expected) for c in tests.cases] == [([a], low), ([b], high)]
-        (below,), (above,) = (case.input for case in tests.unseen)
+        assert [(c.input, c.expected_output) for c in tests.visible_cases] == [([a], low), ([b], high)]
+        (below,), (above,) = (case.input for case in tests.unseen_cases)
         assert below < 0 and above > 12
-        assert [c.expected for c in tests.unseen] == [low + slope * (x - a) for x in (below, above)]
+        assert [c.expected_output for c in tests.unseen_cases] == [low + slope * (x - a) for x in (below, above)]
 
 
 def test_training_and_held_out_problems_are_disjoint():
@@ -117,8 +117,8 @@ def test_demonstrations_are_read_by_the_tasks_name(monkeypatch):
     fast = blank_tokenizer()
     encode = lambda text: tuple(fast.encode(text).ids)  # noqa: E731
     points, facts = read_demonstrations("programs", encode, encode, prompt="prompt", answer="answer")
-    assert len(points) == 32 == facts.rows
-    assert (fast.decode(list(points[5].context)), fast.decode(list(points[5].answer))) == shown()[5]
+    assert len(points) == 32 == facts.row_count
+    assert (fast.decode(list(points[5].prompt_ids)), fast.decode(list(points[5].answer_ids))) == shown()[5]
 
 
 # What passes
@@ -141,7 +141,7 @@ def test_only_programs_that_are_right_everywhere_pass(verifier):
     held = {prompt.text: prompt for prompt in TASK.held_out}
     for line in [line for line in lines()[1] if line.problem in held][:4]:
         prompt = held[line.problem]
-        plain = f"x*{line.slope}{line.shift:+d}"
+        plain = f"x*{line.slope}{line.intercept:+d}"
         assert verdict_on(verifier, prompt, program(line.formula)) == (Outcome.correct, 1)
         assert verdict_on(verifier, prompt, program(plain)) == (Outcome.correct, 1)
         assert verdict_on(verifier, prompt, program(line.table)) == (Outcome.wrong, 1)

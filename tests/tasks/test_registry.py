@@ -8,7 +8,7 @@ from groupwise.config.recipe_toml import read_verifier
 from groupwise.config.user_code import UserCode
 from groupwise.core import BadData, Usage
 from groupwise.data import Verifier
-from groupwise.tasks import Calculator, PublishedSet, Rows, RowsTask, named_task
+from groupwise.tasks import Calculator, PublishedSet, DataRows, RowsTask, named_task
 from groupwise.verifiers import CalculatorAnswer, Exact, LastNumber, VerifierContext
 from tests.verifiers.built import built
 
@@ -20,7 +20,7 @@ def encode(text: str) -> tuple[int, ...]:
 def task_of(tmp_path, *golds) -> RowsTask:
     path = tmp_path / "a.jsonl"
     path.write_text("\n".join(json.dumps({"q": f"p{i}", "answer": g}) for i, g in enumerate(golds)))
-    task = Rows(str(path)).build(encode, prompt="q")
+    task = DataRows(str(path)).build(encode, prompt="q")
     assert isinstance(task, RowsTask)
     return task
 
@@ -33,7 +33,7 @@ def test_names_lead_to_tasks(tmp_path):
 def test_a_folder_with_the_name_of_a_packaged_task_does_not_hide_it(home):
     (home / "calculator").mkdir()
     (home / "calculator" / "train.jsonl").write_text('{"prompt": "p", "answer": "1"}\n' * 3)
-    assert named_task("calculator") == Calculator() and named_task("./calculator") == Rows("./calculator")
+    assert named_task("calculator") == Calculator() and named_task("./calculator") == DataRows("./calculator")
     assert isinstance(named_task("./calculator").build(encode), RowsTask)
 
 

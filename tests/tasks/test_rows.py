@@ -12,7 +12,7 @@ import pytest
 
 from groupwise.core import BadData, GroupwiseError, MissingRequirement, near_paths
 from groupwise.tasks import RowsTask, named_task, read_demonstrations
-from groupwise.tasks.rows import LONGEST_TEXT, RowFault, files_of, is_source, rows_of
+from groupwise.tasks.rows import LONGEST_TEXT, DataRowError, files_of, is_source, rows_of
 from tests.tasks.published import PUBLISHED, dapo, gsm8k
 
 
@@ -110,8 +110,8 @@ def test_a_field_that_occurs_twice_is_a_fault(tmp_path: Path) -> None:
     file = tmp_path / "a.jsonl"
     file.write_text('{"prompt": "1+1=", "answer": 2, "prompt": "2+2="}\n{"a": {"b": 1, "b": 2}}\n{"b": [{"b": 1}]}\n')
     first, second, third = (row for _, row in rows_of(str(file)))
-    assert isinstance(first, RowFault) and str(first) == "the field 'prompt' occurs twice"
-    assert isinstance(second, RowFault) and third == {"b": [{"b": 1}]}
+    assert isinstance(first, DataRowError) and str(first) == "the field 'prompt' occurs twice"
+    assert isinstance(second, DataRowError) and third == {"b": [{"b": 1}]}
 
 
 def test_a_single_file_is_every_split(tmp_path: Path) -> None:
@@ -140,9 +140,9 @@ def test_problems_of_parquet_by_dotted_paths(tmp_path: Path) -> None:
     prompts = []
     task = RowsTask.read(path, lambda problem: prompts.append(problem) or (1,), answer="reward_model.ground_truth")
     assert {p.row["answer"] for p in (*task.training, *task.held_out)} == {"6", "10", "15"}
-    assert prompts[0] == dapo()[0]["prompt"] and task.stats[0].repeated == (2, 4, 6)
+    assert prompts[0] == dapo()[0]["prompt"] and task.source_stats[0].repeated_rows == (2, 4, 6)
     lines = RowsTask.read(jsonl(tmp_path / "dapo.jsonl", dapo()), lambda _: (1,), answer="reward_model.ground_truth")
-    assert lines.stats[0].sha256 == task.stats[0].sha256
+    assert lines.source_stats[0].sha256 == task.source_stats[0].sha256
 
 
 CANNOT = [(b"4", "is bytes"), (None, "is empty"), (float("nan"), "is a number: an answer")]
@@ -285,4 +285,4 @@ def test_no_name_at_all() -> None:
 
 def test_invalid_json_lines_are_described(tmp_path: Path) -> None:
     ((_, fault),) = rows_of(str(jsonl(tmp_path / "a.jsonl", [[1]])))
-    assert isinstance(fault, RowFault) and "a list, not an object" in str(fault)
+    assert isinstance(fault, DataRowError) and "a list, not an object" in str(fault)

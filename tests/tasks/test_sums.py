@@ -228,11 +228,13 @@ def test_the_helpers_numbers_are_context_and_need_no_environment(monkeypatch: py
     for message in row["messages"][1:]:
         ids = tokenizer.encode(message["content"]) + (() if message["role"] == "tool" else (end,))
         source = ENVIRONMENT if message["role"] == "tool" else WRITTEN
-        assert demonstration.answer[: len(ids)] == ids and demonstration.origin[: len(ids)] == (source,) * len(ids)
+        assert demonstration.answer_ids[: len(ids)] == ids and demonstration.token_origins[: len(ids)] == (
+            source,
+        ) * len(ids)
         demonstration = replace(
-            demonstration, answer=demonstration.answer[len(ids) :], origin=demonstration.origin[len(ids) :]
+            demonstration, answer=demonstration.answer_ids[len(ids) :], origin=demonstration.token_origins[len(ids) :]
         )
-    assert demonstration.answer == () and not need_environment("delegated_sums") and need_environment("big_sums")
+    assert demonstration.answer_ids == () and not need_environment("delegated_sums") and need_environment("big_sums")
 
 
 # Prompt forms

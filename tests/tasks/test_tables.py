@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from groupwise.core import BadData
 from groupwise.tasks import tables
-from groupwise.tasks.rows import RowFault, is_source, rows_of
+from groupwise.tasks.rows import DataRowError, is_source, rows_of
 
 ROWS = [{"prompt": 'say "1+1="', "answer": "2"}, {"prompt": "two\nlines, and ä comma", "answer": "3"}]
 
@@ -19,7 +19,7 @@ ROWS = [{"prompt": 'say "1+1="', "answer": "2"}, {"prompt": "two\nlines, and ä 
 def read(path: Path, content: str | bytes) -> list[Any]:
     path.write_bytes(content if isinstance(content, bytes) else content.encode())
     assert is_source(str(path))
-    return [str(row) if isinstance(row, RowFault) else row for _, row in rows_of(str(path))]
+    return [str(row) if isinstance(row, DataRowError) else row for _, row in rows_of(str(path))]
 
 
 def text_of(rows: list[dict[str, str]], path: Path, delimiter: str = ",") -> str:

@@ -18,21 +18,21 @@ from groupwise.engines import NativeEngine
 from groupwise.learner import AdamW, Learner
 from groupwise.methods import Method, dapo, published
 from groupwise.models import Decoder, DecoderShape, Tokenizer
-from groupwise.rollout import Buffer, Independent, RolloutSetting, Shuffled
+from groupwise.rollout import RolloutBuffer, Independent, RolloutSetting, Shuffled
 from groupwise.runs.checkpoints import newest_checkpoint
 from groupwise.runs.jsonl import read_lines
 from groupwise.runs.layout import RunLayout
 from groupwise.runs.logs import RunLogs
 from groupwise.training.guards import RunGuards
 from groupwise.training.loop import run
-from groupwise.training.recorder import Recorder
+from groupwise.training.recorder import RunRecorder
 from tests.faults.small_runs import Quick
 from tests.rollout.fakes import judged_by
 
 LETTERS = "abcdefghijklmno"
 SHAPE = DecoderShape(
-    vocabulary=17,
-    width=16,
+    vocabulary_size=17,
+    hidden_size=16,
     layers=1,
     heads=2,
     kv_heads=1,
@@ -40,7 +40,7 @@ SHAPE = DecoderShape(
     mlp_width=24,
     qk_norm=True,
     tied_embeddings=True,
-    positions=16,
+    max_positions=16,
 )
 
 
@@ -98,7 +98,7 @@ async def echoed(prompt: Prompt, sample: Sample) -> Verdict:
 def small(name: str, **sizes: Any) -> Method:
     """A published method with small sizes; its other settings stay those of the paper."""
     publish = next(m for m in published if m.__name__ == name)
-    method = dapo(buffer=1) if publish is dapo else publish()
+    method = dapo(buffer_length=1) if publish is dapo else publish()
     return replace(method, **{"group_size": 8 if method.group_size > 1 else 1, "minibatches": 1} | sizes)
 
 
@@ -127,7 +127,7 @@ class ToyRun:
     disk: Quick = field(default_factory=Quick)
     warnings: list[str] = field(default_factory=list)
     learner: Learner = field(init=False)
-    buffer: Buffer = field(init=False)
+    buffer: RolloutBuffer = field(init=False)
     recipe: Recipe = field(init=False)
 
     def __post_init__(self) -> None:
@@ -161,7 +161,7 @@ class ToyRun:
             seed=self.seed,
         )  # fmt: skip
         rules = {"unverifiable_rule": self.method.unverifiable, "trained_roles": self.method.trained_roles}
-        self.buffer = Buffer(Echo(self.letters), self.method.curriculum, setting, **rules)
+        self.buffer = RolloutBuffer(Echo(self.letters), self.method.curriculum, setting, **rules)
         self.guards = RunGuards(max_unverifiable=0.1, max_logprob_diff=self.max_logprob_diff)
 
     def go(self, evaluate: Callable[[], Awaitable[dict[str, float]]] | None = None) -> list[dict[str, Any]]:
@@ -175,7 +175,9 @@ class ToyRun:
         logs = RunLogs(RunLayout(self.directory), disk=self.disk)
         if checkpoint is not None:
             logs = RunLogs.resume(RunLayout(self.directory), checkpoint.state, checkpoint.iteration, disk=self.disk)
-        self.recorder = Recorder(RunLayout(self.directory), logs, keep=1, notify=self.warnings.append, disk=self.disk)
+        self.recorder = RunRecorder(
+            RunLayout(self.directory), logs, keep=1, notify=self.warnings.append, disk=self.disk
+        )
         if checkpoint is not None:
             self.recorder.restore(checkpoint, self.learner, self.buffer, self.guards)
         assert self.engine is not None

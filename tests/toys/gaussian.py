@@ -19,7 +19,7 @@ from groupwise.data import (
     GenerationRequest,
     Ids,
     Logp,
-    Measure,
+    NeededMeasure,
     Outcome,
     Prompt,
     Sample,
@@ -48,8 +48,8 @@ class GaussianPolicy(nn.Module):
         return distribution.log_prob(actions[:, 1]).mean(-1)
 
     def measure(
-        self, batch: Batch, wanted: Sequence[Measure], side_models: Mapping[str, "GaussianPolicy"]
-    ) -> dict[Measure, Tensor]:
+        self, batch: Batch, wanted: Sequence[NeededMeasure], side_models: Mapping[str, "GaussianPolicy"]
+    ) -> dict[NeededMeasure, Tensor]:
         """Log-probs of the actions in the path, and the constant entropy of a step, per number."""
         trained = [(s, i) for s in batch.samples for i, t in enumerate(s.trained) if t]
         actions = torch.from_numpy(decode([s.actions[i] for s, i in trained]))
@@ -72,7 +72,7 @@ class GaussianEngine:
 
     async def sample(self, request: GenerationRequest) -> Generation:
         path, logp = list(request.actions), []
-        first, last = request.position, min(request.position + request.limit, STEPS)
+        first, last = request.generated_count, min(request.generated_count + request.limit, STEPS)
         for step in range(first, last):
             action, density = self._step(request, step, path[-1:])
             path.append(action)

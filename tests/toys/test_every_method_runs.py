@@ -13,7 +13,7 @@ import torch
 from groupwise.certificates.proofs import trains_the_toy
 from groupwise.data import Outcome, Prompt, Sample, Subscore, TokenMark, Verdict
 from groupwise.learner import FromDirectory, InitialPolicy
-from groupwise.methods import Method, Proposal, published
+from groupwise.methods import Method, ProposedProblem, published
 from groupwise.rollout import Shuffled
 from groupwise.rollout.prompt_template import worded
 from tests.toys.echo import ToyRun, small
@@ -47,8 +47,8 @@ def fitted(name: str) -> Method:
 class FirstLetter:
     """Proposes the first letter of an answer as a problem."""
 
-    def propose(self, text: str) -> Proposal | None:
-        return Proposal(text[0], {"answer": text[0]}, str(len(text))) if text else None
+    def propose(self, text: str) -> ProposedProblem | None:
+        return ProposedProblem(text[0], {"answer": text[0]}, str(len(text))) if text else None
 
 
 def spelled(part: Any) -> Any:

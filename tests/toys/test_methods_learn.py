@@ -39,8 +39,8 @@ def test_it_learns_the_opposite_of_a_reversed_reward(name: str, tmp_path: Path) 
     """The same method with right and wrong exchanged: the policy follows the reward, not what is easy."""
     plain = toy_run(name, tmp_path / "run", iterations=12)
     first = plain.method.shaping[0]
-    right, wrong = (first.right, first.wrong) if isinstance(first, Correctness) else (1.0, 0.0)
-    reversed_ = Correctness(right=wrong, wrong=right)
+    right, wrong = (first.correct_reward, first.wrong_reward) if isinstance(first, Correctness) else (1.0, 0.0)
+    reversed_ = Correctness(correct_reward=wrong, wrong_reward=right)
     method = replace(plain.method, shaping=(reversed_, *plain.method.shaping[1:]), filter=everything, max_refills=0)
     lines = ToyRun(method, tmp_path / "reversed", prompts=plain.prompts, iterations=12, lr=0.02).go()
     assert rate(lines[-3:]) < 0.1

@@ -19,7 +19,7 @@ from groupwise.core import InvalidValue, Usage
 from groupwise.data import THREAD, Draw, Outcome, Prompt, Rollout, Sample, Verdict, pack
 from groupwise.methods import Method, dr_grpo, grpo
 from groupwise.objective import episode_mean, sequence_mean
-from groupwise.rollout import Agents
+from groupwise.rollout import AgentEpisodes
 from groupwise.rollout.agents import runner as runner_file
 from groupwise.rollout.agents.transport import URL, EpisodeTransport
 from groupwise.runs.layout import RunLayout
@@ -204,13 +204,13 @@ async def two(a, b, c):
 def use(tmp_path: Path) -> UserCode:
     path = tmp_path / "my_agent.py"
     path.write_text(FILE)
-    return load_use(Permissions(use=[path]))
+    return load_use(Permissions(user_files=[path]))
 
 
 def test_a_text_is_short_for_the_table(use: UserCode) -> None:
     recipe = read_recipe('agent = "my_agent:agent"\nmethod = "grpo"', (), use)
     assert recipe.agent == gw.Agent(file="my_agent:agent") and recipe.agent.deadline == 600
-    assert recipe.method.strategy == Agents() == recipe.evaluate.strategy
+    assert recipe.method.strategy == AgentEpisodes() == recipe.evaluate.strategy
     assert recipe.method.trained_roles == ("answer", THREAD)
     assert read_recipe(write(recipe), (), use) == recipe
 
@@ -233,7 +233,7 @@ def test_an_agent_excludes_an_environment_and_a_strategy_needs_an_agent(use: Use
         read_recipe('agent = "my_agent:agent"\nenvironment = "coin_flip"\nmethod = "grpo"', (), use)
     with pytest.raises(InvalidValue, match="deadline"):
         gw.Agent(file="a:b", deadline=0)
-    checked = check('[method]\nbase = "grpo"\nstrategy = "Agents"')
+    checked = check('[method]\nbase = "grpo"\nstrategy = "AgentEpisodes"')
     assert any("needs an agent" in str(error) for error in checked.errors)
 
 

@@ -22,7 +22,7 @@ from groupwise.data.rollout_json import from_json, to_json
 from groupwise.engines import NativeEngine
 from groupwise.lifecycle.run_handle import RunControl
 from groupwise.rollout import IterationRollouts, PendingIteration
-from groupwise.training.async_sampling import AheadSampling
+from groupwise.training.async_sampling import AheadSampler
 from tests.faults.small_runs import EVERY, Quick, begun, ready, reopen, run_from
 from tests.toys.echo import ToyRun, small, tokenizer
 
@@ -59,19 +59,19 @@ def test_an_iteration_begins_when_the_learner_is_lag_iterations_before_it(
 ) -> None:
     async def go() -> None:
         buffer = Empty()
-        async with AheadSampling(buffer.pending, buffer.take, max_staleness=max_staleness, last=5) as ahead:
+        async with AheadSampler(buffer.pending, buffer.take, max_staleness=max_staleness, last=5) as ahead:
             following = asyncio.create_task(ahead.next(0))
             await turns()
             assert buffer.begun == first
             buffer.end(0)
-            assert (await following).rounds == 0
+            assert (await following).sampling_round_count == 0
             ahead.begin(0)
             await turns()
             assert buffer.begun == then
             if max_staleness:
                 buffer.end(1)
                 await ahead.settle()
-                assert (await ahead.next(1)).rounds == 1
+                assert (await ahead.next(1)).sampling_round_count == 1
                 ahead.begin(1)
                 await turns()
                 assert buffer.begun == list(range(min(5, max_staleness + 2)))  # none beyond the last iteration
@@ -83,7 +83,7 @@ def test_an_iteration_begins_when_the_learner_is_lag_iterations_before_it(
 def test_only_lag_one_waits_until_nothing_is_sampled() -> None:
     async def go(max_staleness: int) -> bool:
         buffer = Empty()
-        async with AheadSampling(buffer.pending, buffer.take, max_staleness=max_staleness, last=5) as ahead:
+        async with AheadSampler(buffer.pending, buffer.take, max_staleness=max_staleness, last=5) as ahead:
             buffer.end(0)
             await ahead.next(0)
             ahead.begin(0)
@@ -106,7 +106,7 @@ def test_an_error_while_sampling_ahead_ends_the_wait_for_it() -> None:
                 raise RuntimeError("the verifier")
             return IterationRollouts((), 1)
 
-        async with AheadSampling(buffer.pending, take, max_staleness=1, last=5) as ahead:
+        async with AheadSampler(buffer.pending, take, max_staleness=1, last=5) as ahead:
             await ahead.next(0)
             ahead.begin(0)
             await ahead.settle()
@@ -126,8 +126,11 @@ def test_pending_rollouts_come_back_from_json() -> None:
     complete = PendingIteration([rollout], (), 2, IterationRollouts((rollout,), 2, 1))
     for pending in (unfinished, complete):
         again = from_json(PendingIteration, json.loads(json.dumps(to_json(pending), allow_nan=False)))
-        assert repr(again.rollouts) == repr(pending.rollouts) and again.finished_rounds == pending.finished_rounds
-        assert again.draws == pending.draws
+        assert (
+            repr(again.completed_rollouts) == repr(pending.completed_rollouts)
+            and again.finished_rounds == pending.finished_rounds
+        )
+        assert again.current_round_draws == pending.current_round_draws
     assert repr(from_json(PendingIteration, to_json(unfinished)).finished_rollouts) == repr([rollout])
 
 
@@ -155,7 +158,7 @@ def test_pinned_runs_have_equal_bits_also_when_they_go_on(tmp_path: Path) -> Non
         part = toy(again, 1)
         stop_after(part, iteration)
         part.go()
-        assert bool(part.buffer.pending) == (iteration < 5)
+        assert bool(part.buffer.pending_iterations) == (iteration < 5)
     assert (again / "metrics.jsonl").read_bytes() == (tmp_path / "straight" / "metrics.jsonl").read_bytes()
     assert torch.equal(weights(part), weights(straight))
     assert not torch.equal(weights(toy_done(tmp_path / "synchronous", 0)), weights(straight))

@@ -20,13 +20,13 @@ from groupwise.data import (
     metric_bound,
 )
 from groupwise.evaluation.accuracy import scores
-from groupwise.lifecycle.alerts import Alerts
+from groupwise.lifecycle.alerts import AlertDetector
 from groupwise.report.read import read
 from groupwise.report.warnings import headline
 from groupwise.rewards import mixed_outcomes
 from groupwise.training.build import RunObjects
 from groupwise.training.guards import PATIENCE, RunGuards
-from groupwise.training.progress import Progress
+from groupwise.training.progress import ProgressPrinter
 from tests.faults.small_runs import EVERY, Quick, begun, left, lines, ready, reopen, run_from
 from tests.rollout.fakes import judged_by
 
@@ -46,7 +46,7 @@ from tests.rollout.fakes import judged_by
     ],
 )
 def test_an_alert_is_printed_once_above_its_bound(bad: dict, good: dict, words: str) -> None:
-    alerts = Alerts(max_logprob_diff=1e-3)
+    alerts = AlertDetector(max_logprob_diff=1e-3)
     assert alerts({"iteration": 1, **good}) == []
     (text,) = alerts({"iteration": 2, **bad})
     assert text.startswith("warning: iteration 2: ") and words in text
@@ -54,18 +54,18 @@ def test_an_alert_is_printed_once_above_its_bound(bad: dict, good: dict, words: 
 
 
 def test_entropy_collapses_against_its_maximum_over_the_window() -> None:
-    alerts = Alerts(max_logprob_diff=1.0)
+    alerts = AlertDetector(max_logprob_diff=1.0)
     for i in range(30):
         assert alerts({"iteration": i, "reward": 0.5, "entropy": 1.0 - i / 40}) == []
     (text,) = alerts({"iteration": 30, "reward": 0.5, "entropy": ENTROPY_SHARE * 0.5})
     assert "entropy fell from 0.75 to 0.1 within 20 iterations" in text
-    slow = Alerts(max_logprob_diff=1.0)
+    slow = AlertDetector(max_logprob_diff=1.0)
     assert not any(slow({"iteration": i, "reward": 0.5, "entropy": 0.95**i}) for i in range(100))
 
 
 def test_falling_entropy_is_no_alarm_while_the_run_learns_or_has_solved_its_task() -> None:
     def texts(rewards: list[float], correct: bool = True) -> list[str]:
-        alerts = Alerts(max_logprob_diff=1.0)
+        alerts = AlertDetector(max_logprob_diff=1.0)
         lines = [
             {
                 "iteration": i,
@@ -110,7 +110,7 @@ def always_right(objects: RunObjects) -> RunObjects:
     async def right(prompt: Prompt, sample: Sample) -> Verdict:
         return Verdict(Outcome.correct)
 
-    return replace(objects, setting=replace(objects.setting, verifier=judged_by(right)))
+    return replace(objects, setting=replace(objects.rollout_setting, verifier=judged_by(right)))
 
 
 @pytest.fixture(scope="module")
@@ -155,12 +155,12 @@ def test_a_solved_run_goes_on_only_if_it_is_extended(
 
 def test_an_evaluation_of_no_problem_is_a_dash(capsys: pytest.CaptureFixture[str]) -> None:
     assert scores([], []) == {}
-    Progress(1)({"iteration": 0, "step": 0, **scores([], [])}, {})
+    ProgressPrinter(1)({"iteration": 0, "step": 0, **scores([], [])}, {})
     assert capsys.readouterr().err == "0/1  held-out -\n"
 
 
 def test_held_out_answers_without_a_verdict_are_reported_once() -> None:
-    alerts = Alerts(max_logprob_diff=1e-3)
+    alerts = AlertDetector(max_logprob_diff=1e-3)
     (text,) = alerts({"iteration": 2, "eval/unverifiable": 0.57})
     assert "57% of the held-out answers could not be graded" in text
     assert (

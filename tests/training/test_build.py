@@ -13,9 +13,9 @@ from groupwise.config.user_code import UserCode
 from groupwise.core import MissingRequirement
 from groupwise.engines import Native
 from groupwise.learner import Learner
-from groupwise.methods import Ramp
+from groupwise.methods import LinearRamp
 from groupwise.objective import KL
-from groupwise.rollout import Buffer
+from groupwise.rollout import RolloutBuffer
 from groupwise.training.build import build, prepare
 from groupwise.training.guards import RunGuards
 from tests.faults.small_runs import EVERY, left, lines, ran
@@ -42,7 +42,7 @@ def test_the_bound_on_the_gap_depends_on_the_dtype(dtype, bound) -> None:
 def test_only_models_that_a_part_needs_are_built() -> None:
     method = EVERY.method
     off = replace(method, objective=replace(method.objective, penalties=(KL(0.0),)))
-    rising = replace(off, schedules=(("objective.penalties.0.coefficient", Ramp(0.0, 0.1, 5)),))
+    rising = replace(off, schedules=(("objective.penalties.0.coefficient", LinearRamp(0.0, 0.1, 5)),))
     for it, names in ((method, ["reference"]), (off, []), (rising, ["reference"])):
         assert list(build(replace(EVERY, method=it), UserCode()).new_learner().models) == names
 
@@ -53,15 +53,20 @@ def test_the_objects_of_a_run_are_assembled_once() -> None:
         with pytest.raises(FrozenInstanceError):
             setattr(objects, field.name, None)
     with pytest.raises(FrozenInstanceError):
-        objects.setting.reply_log = None  # type: ignore[misc]
-    assert {type(getattr(objects, field.name)) for field in fields(objects)}.isdisjoint({Learner, Buffer, RunGuards})
+        objects.rollout_setting.reply_log = None  # type: ignore[misc]
+    assert {type(getattr(objects, field.name)) for field in fields(objects)}.isdisjoint(
+        {Learner, RolloutBuffer, RunGuards}
+    )
 
 
 def test_samplers_have_the_recipes_template_and_the_models_positions() -> None:
     objects = build(EVERY, UserCode())
     prompt = objects.task[0]
-    assert objects.setting.template is not None and objects.setting.template(prompt.text) == prompt.token_ids
-    assert objects.setting.max_positions == objects.model.shape.positions
+    assert (
+        objects.rollout_setting.encode_prompt is not None
+        and objects.rollout_setting.encode_prompt(prompt.text) == prompt.token_ids
+    )
+    assert objects.rollout_setting.max_positions == objects.model.shape.max_positions
 
 
 def test_a_missing_compiler_is_an_error_before_the_run(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,9 +23,9 @@ from groupwise.evaluation.interval import interval
 from groupwise.methods import grpo
 from groupwise.models import Decoder, write_model
 from groupwise.rollout import answers
-from groupwise.tasks import Calculator, PublishedSet, Rows
+from groupwise.tasks import Calculator, PublishedSet, DataRows
 from groupwise.training.build import RunObjects, build
-from groupwise.verifiers import Code, Exact, Function, LastNumber, Math
+from groupwise.verifiers import Code, Exact, GradeFunction, LastNumber, Math
 from tests.evaluation.test_evaluate import GOLDEN, RIGHT
 from tests.models.directories import shape
 from tests.models.test_templates import trained
@@ -36,7 +36,7 @@ GRADE = "def grade(prompt, answer, gold):\n    return answer.strip() == str(gold
 CODE = "```python\ndef add(a, b):\n    return a {} b\n```"
 
 
-ROWS = Rows("rows.jsonl")
+ROWS = DataRows("rows.jsonl")
 
 
 @dataclass(frozen=True)
@@ -65,10 +65,10 @@ KINDS = {
     "exact": Kind(30, lambda i: {"prompt": f"say {i}", "answer": f"word {i}"}, Exact(), gold),
     "last_number": Kind(30, lambda i: {"prompt": f"double {i}", "answer": 2 * i}, LastNumber(),
                         lambda p: f"so {gold(p)}."),
-    "user": Kind(30, lambda i: {"prompt": f"say {i}", "answer": f"word {i}"}, Function("grade", "mine.py"), gold,
+    "user": Kind(30, lambda i: {"prompt": f"say {i}", "answer": f"word {i}"}, GradeFunction("grade", "mine.py"), gold,
                  answers=4),
     "math": Kind(30, lambda i: {"problem": f"Halve ${i}$.", "solution": f"So $\\boxed{{\\frac{{{i}}}{{2}}}}$"},
-                 Math(symbolic=False), lambda p: f"\\boxed{{{gold(p)}}}", "\\boxed{99991}",
+                 Math(use_algebra=False), lambda p: f"\\boxed{{{gold(p)}}}", "\\boxed{99991}",
                  source=PublishedSet("math500", "rows.jsonl"), answers=4),
     "gsm8k": Kind(30, lambda i: {"question": f"What is {i}?", "answer": f"It is {i}.\n#### {i}"},
                   None, lambda p: f"It is {gold(p)}", source=PublishedSet("gsm8k", "rows.jsonl")),
@@ -94,7 +94,9 @@ def ready(kind: Kind, home: Path) -> RunObjects:
         model="m", task=task, held_out=kind.source, verifier=kind.verifier, method=grpo(), template="no",
         evaluate=Evaluate(problems=kind.problems), sampling=Sampling(max_tokens=200),
     )  # fmt: skip
-    return build(recipe, load_use(Permissions(use=["mine.py"] if isinstance(kind.verifier, Function) else [])))
+    return build(
+        recipe, load_use(Permissions(user_files=["mine.py"] if isinstance(kind.verifier, GradeFunction) else []))
+    )
 
 
 def scripted_rollouts(kind: Kind, home: Path) -> tuple[list[Rollout], list[int]]:
@@ -108,7 +110,7 @@ def scripted_rollouts(kind: Kind, home: Path) -> tuple[list[Rollout], list[int]]
         text = "" if c[ask.draw_id] <= ask.stream[0] == kind.answers - 1 else text
         return (*at.tokenizer.encode(text), *at.tokenizer.eos_ids)
 
-    setting = replace(at.setting, engine=FakeEngine(says), seed=0, deadline=600.0, verdict_deadline=60.0)
+    setting = replace(at.rollout_setting, engine=FakeEngine(says), seed=0, deadline=600.0, verdict_deadline=60.0)
     rollouts = answers(at.held_out, kind.answers, setting)
     return asyncio.run(rollouts), c
 
@@ -127,7 +129,7 @@ def test_metrics_match_the_scripted_answers(name: str, tmp_path: Path, monkeypat
     by_outcome = counts(rollouts)
     assert (by_outcome["correct"], by_outcome["unverifiable"], by_outcome["missing"]) == (sum(right), 0, 0)
     assert by_outcome["correct"] + by_outcome["wrong"] + by_outcome["malformed"] == total
-    assert by_outcome["malformed"] == (0 if isinstance(kind.verifier, Function) else sum(c < n for c in right))
+    assert by_outcome["malformed"] == (0 if isinstance(kind.verifier, GradeFunction) else sum(c < n for c in right))
     figure = average(rollouts)
     assert figure.value == pytest.approx(sum(right) / total, abs=1e-15)
     assert (figure.low, figure.high) == interval(np.array(right) / n)[0]

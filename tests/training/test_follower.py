@@ -27,9 +27,9 @@ from groupwise.learner.fsdp import ShardedRanks
 from groupwise.models.decoder.decoder import ModelSizes
 from groupwise.runs.checkpoints import newest_checkpoint, shard_names
 from groupwise.runs.layout import RunLayout
-from groupwise.training.progress import Progress
+from groupwise.training.progress import ProgressPrinter
 from groupwise.training.rank_worker import named_by
-from groupwise.training.watchdog import Watchdog
+from groupwise.training.watchdog import SignalWatchdog
 from tests.processes import PATIENCE, state_of
 
 LANES, ITERATIONS = 4, 3
@@ -90,7 +90,7 @@ def test_signals_end_a_run_whose_rank_is_stopped(
     """
     lines: list[str] = []
     waits, first, over = Event(), Event(), Event()
-    send, handle = ShardedRanks.send, Watchdog._signal
+    send, handle = ShardedRanks.send, SignalWatchdog._signal
 
     def interrupt() -> None:
         """Two signals, once rank 0 waits; together they would count as one. None after the run: it would end pytest."""
@@ -98,7 +98,7 @@ def test_signals_end_a_run_whose_rank_is_stopped(
             if before.wait(DEADLINE) and not over.is_set():
                 os.kill(os.getpid(), signal.SIGINT)
 
-    def said(self: Progress, line: str) -> None:
+    def said(self: ProgressPrinter, line: str) -> None:
         lines.append(line)
         if stopped and re.match(r"waiting for rank 1 for \d+ s: ", line):
             waits.set()
@@ -108,7 +108,7 @@ def test_signals_end_a_run_whose_rank_is_stopped(
             waits.set()
         send(self, content)
 
-    def handled(self: Watchdog, number: int, frame: FrameType | None) -> None:
+    def handled(self: SignalWatchdog, number: int, frame: FrameType | None) -> None:
         first.set()
         handle(self, number, frame)
 
@@ -126,9 +126,9 @@ def test_signals_end_a_run_whose_rank_is_stopped(
     settings = SMALL | {"cluster.ranks": 2, "cluster.shard": shard}
     settings |= {"save.every": 1 if shard == "full" else 0}
     monkeypatch.setattr("groupwise.cluster.rank_threads.REPORT", 0.3)
-    monkeypatch.setattr(Progress, "notify", said)
+    monkeypatch.setattr(ProgressPrinter, "notify", said)
     monkeypatch.setattr(ShardedRanks, "send", sent)
-    monkeypatch.setattr(Watchdog, "_signal", handled)
+    monkeypatch.setattr(SignalWatchdog, "_signal", handled)
     try:
         with pytest.raises(KeyboardInterrupt):
             gw.train(out=tmp_path, on_iteration=stop, **settings)
@@ -253,7 +253,7 @@ def test_a_run_in_one_process_continues_on_sharded_ranks(one: Path, tmp_path: Pa
 )
 def test_runs_that_cannot_be_sharded(text: str, reason: str) -> None:
     recipe = read_recipe(f"cluster.ranks = 2\ncluster.shard = 'full'\nmethod = 'grpo'\n{text}")
-    sizes = ModelSizes(vocabulary=5, layers=1, kv_heads=1, head_dim=2, positions=9)
+    sizes = ModelSizes(vocabulary_size=5, layers=1, kv_heads=1, head_dim=2, max_positions=9)
     with pytest.raises(Usage, match="cannot be sharded") as caught:
         check_sharding(recipe, sizes)
     assert reason in caught.value.evidence and "--cluster.shard none" in caught.value.fix

@@ -22,7 +22,7 @@ from groupwise.models import Lora
 from groupwise.runs.checkpoints import newest_checkpoint
 from groupwise.runs.layout import RunLayout
 from groupwise.training.loop import learn
-from groupwise.training.recorder import Recorder
+from groupwise.training.recorder import RunRecorder
 from tests.faults.small_runs import EVERY, lines, ran, run_recipe
 from tests.learner.small import SHAPE, model, rollouts
 from tests.pretended_gpu import Counts, counted, pretended_gpu
@@ -51,7 +51,7 @@ def steps(name: str) -> Callable[[Path], Path]:
 
 RUNS = {
     "reference": (language(), Budget(850, 9, 5_000, 250)),
-    "adapter": (language(lora=Lora(rank=2, targets=("q_proj", "down_proj"))), Budget(720, 9, 5_000, 250)),
+    "adapter": (language(lora=Lora(rank=2, target_modules=("q_proj", "down_proj"))), Budget(720, 9, 5_000, 250)),
     "critic": (language(method=replace(ppo(), minibatches=2)), Budget(1_500, 11, 5_000, 250)),
     "flow": (steps("rings"), Budget(300, 16, 7_000, 3_000)),
     "masked": (steps("beads"), Budget(450, 10, 20_000, 7_500)),
@@ -89,7 +89,7 @@ def test_an_optimizer_step_is_within_its_budget(name: str, tmp_path: Path, monke
 
 def test_a_metrics_line_and_a_checkpoint_are_copied_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The line reads one number at a time, at most 100; a checkpoint copies each of its tensors to the host once."""
-    recorder = [counting(monkeypatch, Recorder, name) for name in ("iteration", "save")]
+    recorder = [counting(monkeypatch, RunRecorder, name) for name in ("iteration", "save")]
     with pretended_gpu(), recorder[0] as metrics, recorder[1] as saves:
         run = ran(tmp_path / "run", SHORT)
     assert metrics[-1].waits <= 100 and metrics[-1].bytes_to_host < 8_000

@@ -26,7 +26,7 @@ LENGTHS = [[1 + 7 * (i + 5 * group) % 13 for i in range(4)] for group in range(2
 near = partial(pytest.approx, rel=1e-7, abs=1e-9)
 SHORT = replace(EVERY, iterations=2, sampling=Sampling(max_tokens=6))
 EXACT = replace(SHORT, machine=Machine(dtype="float64"))
-RUNS = {"reference": EXACT, "adapter": replace(EXACT, lora=Lora(rank=2, targets=("q_proj", "down_proj")))}
+RUNS = {"reference": EXACT, "adapter": replace(EXACT, lora=Lora(rank=2, target_modules=("q_proj", "down_proj")))}
 
 
 @pytest.mark.parametrize("recipe", RUNS.values(), ids=RUNS)

@@ -15,7 +15,7 @@ from groupwise.commands.sample_text import format_sample
 from groupwise.core import BadData
 from groupwise.data import ENVIRONMENT, Finish, Outcome, Sample, Verdict
 from groupwise.evaluation.result import evaluation_text, write
-from groupwise.training.progress import Progress, notify
+from groupwise.training.progress import ProgressPrinter, notify
 from groupwise.verifiers.audit import AuditResult, LabelledCase
 from tests.commands.test_compare import PROTOCOL, RIGHT, evaluation
 
@@ -84,7 +84,7 @@ OUTPUTS: dict[str, Callable[[str, pytest.MonkeyPatch], object]] = {
     "check": lambda n, _: print(errors_text(n, [BadData(n, fix="mend it")])),
     "a bug": lambda n, _: crash(n),
     "a warning": lambda n, _: notify(n),
-    "progress": lambda n, _: Progress(3).notify(n),
+    "progress": lambda n, _: ProgressPrinter(3).notify(n),
     "doctor": doctor_output,
     "show": lambda n, _: main(["show", recipe(n)]),
     "show: no such": lambda n, _: main(["show", n]),

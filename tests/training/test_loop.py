@@ -31,7 +31,7 @@ from groupwise.data import (
 )
 from groupwise.engines import NativeEngine
 from groupwise.learner import StepPlan
-from groupwise.methods import Method, Ramp
+from groupwise.methods import Method, LinearRamp
 from groupwise.models import Decoder
 from groupwise.objective import KL, complete
 from groupwise.rewards import mixed_outcomes
@@ -231,8 +231,8 @@ def test_a_weight_update_that_misses_the_engine_is_detected_within_one_step(drop
 @pytest.mark.parametrize("factor", [0.99, 1.01])
 def test_a_temperature_one_percent_off_is_detected_at_once(factor: float, tmp_path: Path) -> None:
     environment = ToyRun(small("grpo"), tmp_path, iterations=4, max_tokens=4)
-    setting = environment.buffer.setting
-    environment.buffer.setting = replace(setting, sampling=replace(setting.sampling, temperature=factor))
+    setting = environment.buffer.rollout_setting
+    environment.buffer.rollout_setting = replace(setting, sampling=replace(setting.sampling, temperature=factor))
     with pytest.raises(LogprobMismatch):
         environment.go()
     assert environment.learner.steps_taken == 1
@@ -421,7 +421,7 @@ def test_a_strategy_may_select_answers(tmp_path: Path) -> None:
 
 def test_schedules_set_the_constants_of_the_method(tmp_path: Path) -> None:
     """A closing clip range: the first iteration clips nothing, the last clips every ratio other than 1."""
-    ramp = (("objective.surrogate.low", Ramp(9.0, 0.0, 2)), ("objective.surrogate.high", Ramp(9.0, 0.0, 2)))
+    ramp = (("objective.surrogate.low", LinearRamp(9.0, 0.0, 2)), ("objective.surrogate.high", LinearRamp(9.0, 0.0, 2)))
     method = small("grpo", epochs=3, schedules=ramp)
     values = [line["clip_ratio/region_mean"] for line in ToyRun(method, tmp_path, iterations=3, lr=0.02).go()[1:]]
     assert values[0] == 0 and values[2] > 0.05

@@ -14,7 +14,7 @@ from groupwise.config.recipe_toml import read_recipe
 from groupwise.core import BadData
 from groupwise.data import Outcome, Prompt, Sample
 from groupwise.methods import co_grpo
-from groupwise.models import MaskedPolicy, Unmask, find_model, read_model, read_tokenizer, write_model
+from groupwise.models import MaskedPolicy, UnmaskingSettings, find_model, read_model, read_tokenizer, write_model
 from groupwise.tasks.beads import has_pattern
 from groupwise.verifiers import BeadString
 from tests.checks import check
@@ -55,7 +55,7 @@ def test_another_method_trains_it_with_a_fixed_schedule(tmp_path: Path) -> None:
         tmp_path / "run", 1, method='{ base = "dr_grpo", group_size = 4, minibatches = 1, unmask = { steps = 3 } }'
     )
     model = read_model(run / "model")
-    assert isinstance(model, MaskedPolicy) and model.unmask == Unmask(steps=3)
+    assert isinstance(model, MaskedPolicy) and model.unmask == UnmaskingSettings(steps=3)
     assert lines(run)[1]["grad_norm"] > 0 and model.schedule.mean_change.abs().max() == 0
 
 
@@ -84,7 +84,7 @@ def test_a_trained_schedule_is_kept_with_another_speed_and_floor(tmp_path: Path)
     """Its means and deviations stay; a schedule with another start is discarded, and `check` says so before the run."""
     policy = read_model(find_model("beads"))
     assert isinstance(policy, MaskedPolicy)
-    trained = Unmask(knob_std=0.3)
+    trained = UnmaskingSettings(knob_std=0.3)
     policy.set_unmask(trained)
     for parameter in policy.schedule.parameters():
         torch.nn.init.normal_(parameter, std=0.02)
@@ -180,7 +180,7 @@ def test_directories_of_masked_models(tmp_path: Path) -> None:
         read_model(tmp_path)
     (tmp_path / "config.json").write_text(json.dumps(config | {"unmask": unmask | {"temperature": 1, "knob_std": 0}}))
     policy = read_model(tmp_path)
-    assert isinstance(policy, MaskedPolicy) and policy.unmask == Unmask()
+    assert isinstance(policy, MaskedPolicy) and policy.unmask == UnmaskingSettings()
     (tmp_path / "config.json").write_text(json.dumps(config | {"cells": 9}))
     with pytest.raises(BadData, match="not those that its config"):
         read_model(tmp_path)

@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 from groupwise.__main__ import main
 from groupwise.learner import AdamW, Learner
 from groupwise.models import read_model, write_model
-from groupwise.models.decoder.transformers_model import TransformersModel
+from groupwise.models.decoder.transformers_model import TransformersBackbone
 from tests.models.directories import characters
 from tests.models.plain import load, made, ours, weighed, written
 from tests.models.test_families import rope
@@ -28,7 +28,7 @@ def test_a_run_from_a_directory_to_a_directory(name: str, home: Path, capsys: py
     kind, changes = KINDS[name]
     made(home / "made", kind, **changes)
     model = read_model(home / "made")
-    assert isinstance(model, TransformersModel) == (name == "foreign")
+    assert isinstance(model, TransformersBackbone) == (name == "foreign")
     write_model(model, home / "tiny", tokenizer=characters())
     capsys.readouterr()
     Path("mine.py").write_text("def grade(prompt, answer, gold):\n    return len(answer) % 2 == 0\n")

@@ -10,12 +10,12 @@ import pytest
 from groupwise.api import load_method
 from groupwise.checks.check_needs import untrainable_roles
 from groupwise.data import Draw, Role, Rollout, Sampler, Subscore, added_contents, needs, roles_of
-from groupwise.lifecycle.alerts import Alerts, trained_role_reasons
+from groupwise.lifecycle.alerts import AlertDetector, trained_role_reasons
 from groupwise.methods import (
-    Explained,
+    ExplainGoldAnswer,
     HintWriter,
     PrefixContinuation,
-    Replayed,
+    ReplayStoredAnswer,
     expo,
     gspo,
     hill,
@@ -80,7 +80,7 @@ def test_nothing_is_known_of_the_verdicts_of_a_user_s_code(tmp_path: Path) -> No
 
     file = tmp_path / "mine.py"
     file.write_text("def grade(answer):\n    return 1.0\n")
-    use = load_use(Permissions(use=[file]))
+    use = load_use(Permissions(user_files=[file]))
     for name in ("murphy", "trustgeogen", "fission_grpo", "syn_grpo"):
         assert check(None, [("method", name), ("verifier", "mine:grade"), ("threshold", "1")], use) == []
 
@@ -106,7 +106,7 @@ def test_a_filter_that_drops_failures_is_noted_with_a_role_that_failures_mostly_
 
 
 def test_an_objective_without_a_gradient_for_a_lone_sample_is_refused() -> None:
-    crossed = replace(gspo(), strategy=Explained(), trained_roles=("answer", "explained"))
+    crossed = replace(gspo(), strategy=ExplainGoldAnswer(), trained_roles=("answer", "explained"))
     (error,) = untrainable_roles(crossed)
     assert "no gradient reaches samples of the role explained" in str(error)
     assert not list(untrainable_roles(replace(crossed, objective=expo().objective, models=expo().models)))
@@ -124,13 +124,13 @@ def test_a_trained_role_that_the_strategy_does_not_make_is_refused() -> None:
     class Mine:
         async def __call__(self, draw: Draw, sampler: Sampler) -> Rollout: ...
 
-    assert roles_of(Mine()) is None and added_contents(Replayed(inner_strategy=Mine())) is None
+    assert roles_of(Mine()) is None and added_contents(ReplayStoredAnswer(inner_strategy=Mine())) is None
     assert not list(untrainable_roles(replace(hill(), strategy=Mine()))), "nothing is known of the user's"
 
     class Declared(Mine):
         roles = (Role("critique", "for each prompt"),)
 
-    assert list(roles_of(Replayed(inner_strategy=Declared())) or ()) == ["critique"]
+    assert list(roles_of(ReplayStoredAnswer(inner_strategy=Declared())) or ()) == ["critique"]
 
 
 @pytest.mark.parametrize("name", ["knapsack_rl", "vade", "spo", "sage_hint"])
@@ -145,15 +145,18 @@ def test_prompts_that_do_not_come_back_are_noted(name: str, tmp_path: Path) -> N
 
 def test_the_first_iteration_warns_about_a_role_without_a_sample() -> None:
     line: dict[str, Any] = {"iteration": 1, "rollout/roles/helper": 0.0}
-    (warning,) = Alerts(1.0, trained_role_reasons(worded(m_grpo(), "packaged")))(line)
+    (warning,) = AlertDetector(1.0, trained_role_reasons(worded(m_grpo(), "packaged")))(line)
     assert warning == (
         "warning: iteration 1: no sample has the role helper, which method.trained_roles names: one is made where a "
         "turn of "
         "the main agent ends in '=' (request_end)"
     )
-    assert Alerts(1.0, trained_role_reasons(worded(m_grpo(), "packaged")))({**line, "rollout/roles/helper": 3.0}) == []
-    assert Alerts(1.0, trained_role_reasons(worded(m_grpo(), "packaged")))({**line, "iteration": 2}) == []
-    assert Alerts(1.0, trained_role_reasons(murphy()))({"iteration": 1}) == []
+    assert (
+        AlertDetector(1.0, trained_role_reasons(worded(m_grpo(), "packaged")))({**line, "rollout/roles/helper": 3.0})
+        == []
+    )
+    assert AlertDetector(1.0, trained_role_reasons(worded(m_grpo(), "packaged")))({**line, "iteration": 2}) == []
+    assert AlertDetector(1.0, trained_role_reasons(murphy()))({"iteration": 1}) == []
 
 
 def test_needs_of_a_strategy_are_those_of_its_parts() -> None:

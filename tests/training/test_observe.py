@@ -7,9 +7,9 @@ import torch
 
 from groupwise.data import SAMPLED, pack
 from groupwise.learner import StepResult
-from groupwise.methods import Explained, FeedbackTree, Refinement
+from groupwise.methods import ExplainGoldAnswer, FeedbackTree, BestAnswerRefinement
 from groupwise.objective import Objective
-from groupwise.rollout import Escalate, Independent
+from groupwise.rollout import HintEscalation, Independent
 from groupwise.training.iteration_records import sample_lines, token_columns
 from groupwise.whatif.stored import rollouts_of
 from tests.golden.play import PLAIN, RIGHT, WRONG, play, text
@@ -49,11 +49,16 @@ def test_the_ids_of_each_prompt_are_stored_once() -> None:
 def test_a_stored_sample_has_the_prompt_that_it_was_sampled_from() -> None:
     """Hinted, rewritten and refined answers: the text of the sampled prompt, the views, and the parent."""
     wrong = (WRONG,)
-    guided, _ = play(Escalate(learn="plain"), lambda r: wrong if r.context == PLAIN else (RIGHT,), n=2, hints=[text(6)])
-    hinted, _ = play(Escalate(), lambda r: wrong if r.context == PLAIN else (RIGHT,), n=2, hints=[text(6)])
-    refined, _ = play(Refinement(), lambda r: wrong if r.context == PLAIN else (RIGHT,), n=2)
+    guided, _ = play(
+        HintEscalation(trained_prompt="plain"),
+        lambda r: wrong if r.context == PLAIN else (RIGHT,),
+        n=2,
+        hints=[text(6)],
+    )
+    hinted, _ = play(HintEscalation(), lambda r: wrong if r.context == PLAIN else (RIGHT,), n=2, hints=[text(6)])
+    refined, _ = play(BestAnswerRefinement(), lambda r: wrong if r.context == PLAIN else (RIGHT,), n=2)
     tree, _ = play(FeedbackTree(), lambda r: wrong, n=2)
-    explained, _ = play(Explained(), lambda r: wrong if r.context == PLAIN else (RIGHT,), n=2, answer="7")
+    explained, _ = play(ExplainGoldAnswer(), lambda r: wrong if r.context == PLAIN else (RIGHT,), n=2, answer="7")
     decode = tokenizer().decode
     for rollout, role, prompt in [
         (guided, "answer", (*PLAIN, 6, *PLAIN)), (hinted, "answer", (*PLAIN, 6, *PLAIN)), (refined, "answer", None),
@@ -84,7 +89,7 @@ def test_samples_of_the_problem_s_own_prompt_have_no_further_fields() -> None:
 def test_stored_samples_are_read_with_their_prompts_and_parents() -> None:
     """`whatif` reads the views and the parents again."""
     tree, _ = play(FeedbackTree(), lambda r: (WRONG,), n=2)
-    guided, _ = play(Escalate(learn="plain"), lambda r: (WRONG, r.context[-1]), n=2, hints=[text(6)])
+    guided, _ = play(HintEscalation(trained_prompt="plain"), lambda r: (WRONG, r.context[-1]), n=2, hints=[text(6)])
     for rollout in (tree, guided):
         lines, columns = sample_lines([rollout], pack([rollout])), token_columns([rollout], [], Objective())
         (again,), _ = rollouts_of(lines, columns)

@@ -14,7 +14,7 @@ from groupwise.models import (
     LORA_TARGETS,
     FlowPolicy,
     Lora,
-    Pipeline,
+    PipelineSettings,
     PipelineShape,
     attach,
     outline,
@@ -120,10 +120,10 @@ def test_the_plan_counts_what_a_forward_stores(
     """The count on the meta device is near that of a forward on the CPU; a run too large for a device is refused."""
     policy = read_model(home / model)
     assert isinstance(policy, FlowPolicy) and isinstance(policy.shape, PipelineShape)
-    set_pipeline(policy, Pipeline(guidance=1.0))
-    attach(policy, Lora(rank=4, targets=LORA_TARGETS), seed=0)
+    set_pipeline(policy, PipelineSettings(guidance_scale=1.0))
+    attach(policy, Lora(rank=4, target_modules=LORA_TARGETS), seed=0)
     transformer = outline(home / model)
-    attach(transformer, Lora(rank=4, targets=LORA_TARGETS), seed=0)
+    attach(transformer, Lora(rank=4, target_modules=LORA_TARGETS), seed=0)
     family = pipeline_family(home / model)
     text = family.prompt_tokens(home / model)
     frozen: Any = policy.surroundings
@@ -138,7 +138,7 @@ def test_the_plan_counts_what_a_forward_stores(
         return x
 
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda x: x):
-        policy.velocity(torch.zeros(1, 4, 8, 8), torch.tensor([0.5]), policy.words([(65 + 97,)]))
+        policy.velocity_network(torch.zeros(1, 4, 8, 8), torch.tensor([0.5]), policy.words([(65 + 97,)]))
     real = sum(storage.nbytes() for key, storage in stored.items() if key not in weights)
     assert counted == pytest.approx(real, rel=0.15)
     assert stored_bytes(family, transformer, policy.shape, text, recompute=True) < 0.7 * counted

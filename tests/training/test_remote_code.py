@@ -23,7 +23,7 @@ from groupwise.models import (
     write_adapter,
     write_model,
 )
-from groupwise.models.decoder.transformers_model import TransformersModel
+from groupwise.models.decoder.transformers_model import TransformersBackbone
 from groupwise.training.evaluation_protocol import model_hash
 from tests.commands.test_bad_input import SMALL, error_of
 from tests.models.directories import characters
@@ -123,7 +123,7 @@ def test_by_default_no_remote_code_runs(model: Path, capsys: pytest.CaptureFixtu
 
 def test_a_trusted_model_works_like_any_other(model: Path, tmp_path: Path) -> None:
     read, batch = read_model(model, trust_remote_code=True), written()
-    assert isinstance(read, TransformersModel) and type(read.causal).__name__ == "XForCausalLM"
+    assert isinstance(read, TransformersBackbone) and type(read.causal).__name__ == "XForCausalLM"
     (logp, by), (expected, own) = ours(read, batch), theirs(plain(model), batch)
     assert torch.allclose(logp, expected, rtol=0, atol=2e-5) and expected.std() > 0.1
     assert by.keys() == own.keys() and any("widen" in name for name in by)
@@ -187,7 +187,7 @@ def test_an_error_in_remote_code_is_reported(model: Path) -> None:
 def test_an_adapter_on_remote_code(model: Path, tmp_path: Path) -> None:
     pytest.importorskip("peft", reason="adapters need peft: pip install 'groupwise[lora]'")
     read = read_model(model, trust_remote_code=True)
-    attach(read, Lora(rank=2, targets=("q_proj", "widen")), seed=0)
+    attach(read, Lora(rank=2, target_modules=("q_proj", "widen")), seed=0)
     write_adapter(read, tmp_path / "adapter", base=str(model), base_sha256=fingerprint(model))
     assert remote_code(tmp_path / "adapter") == remote_code(model) and remote_code(model)  # as a run records it
     with pytest.raises(BadData, match="brings its own code"):

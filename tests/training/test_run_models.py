@@ -18,7 +18,7 @@ from groupwise.config.user_code import UserCode
 from groupwise.core import BadData, Storage, Usage
 from groupwise.inference.open_model import BEST, export, find_run_model
 from groupwise.lifecycle.run_handle import RunControl
-from groupwise.methods import Ramp
+from groupwise.methods import LinearRamp
 from groupwise.report.read import read
 from groupwise.report.report import POINTS, describe
 from groupwise.report.warnings import headline
@@ -182,7 +182,7 @@ def test_a_finished_run_that_is_extended_equals_a_longer_run(tmp_path: Path, kep
 
 
 def test_rate_and_schedules_see_the_new_total(tmp_path: Path) -> None:
-    method = replace(SMALL.method, schedules=(("objective.surrogate.high", Ramp(0.1, 0.5)),))
+    method = replace(SMALL.method, schedules=(("objective.surrogate.high", LinearRamp(0.1, 0.5)),))
     recipe = replace(SMALL, method=method, iterations=1)
     run = ran(tmp_path / "run", recipe)
     run_from(run, reopen(run, UserCode(), 3), disk=Quick())

@@ -7,7 +7,7 @@ import pytest
 
 from groupwise.__main__ import main
 from groupwise.config.recipe_toml import read_recipe
-from groupwise.methods import Drafts
+from groupwise.methods import DraftAndRefine
 from groupwise.rollout.prompt_template import worded
 
 SMALL = ["--method", "igrpo", "--method.group_size", "2", "--method.drafts", "2", "--prompts", "2", "--iterations", "1"]
@@ -21,7 +21,7 @@ def test_the_run_s_recipe_has_the_texts_and_goes_on_with_them(home: Path, capsys
         in capsys.readouterr().err
     )
     (run,) = Path("runs").iterdir()
-    assert read_recipe(run / "recipe.toml").method.strategy == worded(Drafts(2), "packaged")
+    assert read_recipe(run / "recipe.toml").method.strategy == worded(DraftAndRefine(2), "packaged")
     changed = json.loads((run / "run.json").read_text())["method"]["changed"]
     assert not any("words" in line for line in changed), changed
     assert main(["resume", str(run), "--iterations", "2"]) == 0

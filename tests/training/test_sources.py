@@ -18,12 +18,12 @@ from groupwise.data import Draw, Rollout, Sampler, Sampling
 from groupwise.methods import grpo
 from groupwise.models import find_model, read_tokenizer
 from groupwise.rollout import Independent, Turns
-from groupwise.tasks import Mixture, MixtureVerifier, PublishedSet, RowsTask
+from groupwise.tasks import TaskMixture, MixtureVerifier, PublishedSet, RowsTask
 from groupwise.tasks.mixture import task_index
 from groupwise.training import build_tasks as sources_module
 from groupwise.training.build_tasks import prompt_template, sources, task_of, templates, verdict_wait, verifier_of
 from groupwise.training.environments import frame_of, tool_schemas
-from groupwise.verifiers import Code, CodeVerifier, Countdown, Exact, Function, LastNumber
+from groupwise.verifiers import Code, CodeVerifier, Countdown, Exact, GradeFunction, LastNumber
 from tests.models.test_templates import CHATML, trained
 from tests.tasks.published import gsm8k
 
@@ -65,7 +65,7 @@ def test_a_single_task_is_not_wrapped() -> None:
 def test_a_mixture_has_a_verifier_per_task() -> None:
     mixed = recipe(extra_tasks=(B,), held_out="c.jsonl")
     task = task_of(mixed, templates(mixed, CALCULATOR))
-    assert isinstance(task, Mixture)
+    assert isinstance(task, TaskMixture)
     assert [p.text for p in task.held_out] == ["1-1=", "2-1=", "3-1=", "4-1="]
     assert {task_index(p) for p in task.training} == {0, 1} and len(task) > len(task.training)
     assert verifier_of(mixed, task, UserCode()) == MixtureVerifier((Exact(), LastNumber(), Exact()))
@@ -74,10 +74,10 @@ def test_a_mixture_has_a_verifier_per_task() -> None:
 def test_all_rows_are_trained_on_beside_held_out_data() -> None:
     plain, beside = recipe(), recipe(held_out="c.jsonl")
     half, whole = (task_of(one, templates(one, CALCULATOR)) for one in (plain, beside))
-    assert isinstance(half, RowsTask) and isinstance(whole, Mixture) and half.held_out
+    assert isinstance(half, RowsTask) and isinstance(whole, TaskMixture) and half.held_out
     every = {p.text for p in (*half.training, *half.held_out)}
     assert {p.text for p in whole.training} == every and not every & {p.text for p in whole.held_out}
-    assert whole.stats[0].training == len(every) and whole.stats[0].held_out == 0
+    assert whole.stats[0].training_count == len(every) and whole.stats[0].held_out_count == 0
 
 
 def test_a_named_task_has_a_default_verifier_and_template() -> None:
@@ -96,14 +96,17 @@ def test_a_named_task_has_fixed_columns() -> None:
 
 def test_the_verdict_deadline_is_that_of_the_slowest_verifier() -> None:
     Path("my_file.py").write_text("def grade(prompt, answer, gold): return 1.0")
-    use = load_use(Permissions(use=["my_file.py"]))
+    use = load_use(Permissions(user_files=["my_file.py"]))
 
     def wait(mixed: Recipe) -> float:
         return verdict_wait(mixed, verifier_of(mixed, task_of(mixed, templates(mixed, CALCULATOR)), use))
 
     machine = recipe().machine
     assert wait(recipe()) == wait(recipe(extra_tasks=(B,))) == machine.verdict_deadline
-    assert wait(recipe(extra_tasks=(replace(B, verifier=Function("grade", "my_file.py")),))) == machine.deadline
+    assert (
+        wait(recipe(extra_tasks=(replace(B, verifier=GradeFunction("grade", "my_file.py")),)))
+        == machine.rollout_deadline
+    )
 
 
 def test_a_recipe_with_a_mixture_reads_back_and_differs() -> None:
@@ -159,15 +162,15 @@ def test_system_arguments_and_tools_reach_the_templates_of_a_recipe() -> None:
         "class Game:\n    def reset(self, prompt, random): ...\n    def step(self, message): ...\n"
         "def broken():\n    raise ValueError('no server')\n"
     )
-    use = load_use(Permissions(use=["mine.py"]))
+    use = load_use(Permissions(user_files=["mine.py"]))
     names = {name: tool_schemas(recipe(environment=name), use) for name in ("mine:tools", "mine:Mine", "mine:Game")}
     assert names["mine:tools"] == names["mine:Mine"] != names["mine:Game"] == ()
     with pytest.raises(Usage, match="the environment mine:broken cannot be created"):
         tool_schemas(recipe(environment="mine:broken"), use)
     talk = recipe(template="chat", system="Be brief.", template_arguments=(("think", False),), environment="mine:tools")
     (template,) = templates(talk, trained(CHATML), names["mine:tools"]).values()
-    assert (template.system, template.arguments) == ("Be brief.", (("think", False),))
-    assert template.tools[0]["function"]["name"] == "add"
+    assert (template.system_message, template.template_variables) == ("Be brief.", (("think", False),))
+    assert template.tool_schemas[0]["function"]["name"] == "add"
     assert read_recipe(write(talk), (), use) == talk
     changes = [("template_arguments.think", "true"), ("template_arguments.effort", "low"), ("system", "Be long.")]
     assert read_recipe(write(talk), changes, use).template_arguments == (("think", True), ("effort", "low"))
@@ -176,8 +179,8 @@ def test_system_arguments_and_tools_reach_the_templates_of_a_recipe() -> None:
 def test_an_environment_implies_turns() -> None:
     talk = recipe(environment="calculator_tools")
     assert talk.method.strategy == talk.evaluate.strategy == Turns()
-    own = recipe(environment="calculator_tools", method=replace(grpo(), strategy=Turns(most=2)))
-    assert own.method.strategy == Turns(most=2) and recipe().method.strategy == Independent()
+    own = recipe(environment="calculator_tools", method=replace(grpo(), strategy=Turns(max_turns=2)))
+    assert own.method.strategy == Turns(max_turns=2) and recipe().method.strategy == Independent()
     feedback = replace(grpo(), strategy=Feedback())
     assert recipe(environment="calculator_tools", method=feedback).method.strategy == Feedback()
 
@@ -282,7 +285,7 @@ def test_a_resumed_mixture_ends_with_the_bytes_of_one_without_a_stop(capsys: pyt
 
 
 def test_a_missing_user_verifier_is_a_usage_error() -> None:
-    Path("r.toml").write_text(write(recipe(extra_tasks=(replace(B, verifier=Function("grade", "my_file.py")),))))
+    Path("r.toml").write_text(write(recipe(extra_tasks=(replace(B, verifier=GradeFunction("grade", "my_file.py")),))))
     with pytest.raises(Usage, match="my_file"):
         read_recipe(Path("r.toml"), (), UserCode())
 

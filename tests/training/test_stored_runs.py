@@ -20,7 +20,7 @@ from groupwise.learner import AdamW
 from groupwise.models import PrefixPacking, find_model, read_model
 from groupwise.report.read import read
 from groupwise.report.warnings import find_warnings, headline
-from groupwise.rollout.round import Round
+from groupwise.rollout.round import SamplingRound
 from groupwise.runs.best_checkpoint import best_iteration, describe_best, held_out_values
 from groupwise.training.build import build
 from tests.commands.test_bad_input import error_of, rows
@@ -114,7 +114,7 @@ def test_a_sample_has_the_next_prompt_of_its_round() -> None:
     """That of the last draw is the first one; a draw alone has none."""
 
     async def views(*draws: int) -> list[dict[str, Any]]:
-        one_round = Round(draws)
+        one_round = SamplingRound(draws)
         samplers = [
             replace(sampler_of(FakeEngine(None), Draw(i, gw.Prompt(str(i), (i,), "?", {"completion": "1"}), 1)),
                     shared_round=one_round)

@@ -12,7 +12,7 @@ from groupwise.config.user_code import UserCode
 from groupwise.core import plain_name
 from groupwise.models import Decoder, DecoderShape, write_model
 from groupwise.rewards import mixed_outcomes
-from groupwise.tasks import Rows
+from groupwise.tasks import DataRows
 from groupwise.training.build import build
 from tests.faults.small_runs import begin, lines, run_from
 from tests.models.test_templates import trained
@@ -31,9 +31,9 @@ TINY = {
 def tiny_model(path: Path, *, qk_norm: bool) -> Path:
     tokenizer = trained(THINKING)
     shape = DecoderShape(
-        vocabulary=tokenizer.backend_tokenizer.get_vocab_size(), width=16, layers=1, heads=2, kv_heads=1, head_dim=8,
-        mlp_width=16, positions=4096, tied_embeddings=True, qk_norm=qk_norm, qkv_bias=not qk_norm,
-        family="qwen3" if qk_norm else "qwen2",
+        vocabulary_size=tokenizer.backend_tokenizer.get_vocab_size(), hidden_size=16, layers=1, heads=2, kv_heads=1, head_dim=8,
+        mlp_width=16, max_positions=4096, tied_embeddings=True, qk_norm=qk_norm, qkv_bias=not qk_norm,
+        model_family="qwen3" if qk_norm else "qwen2",
     )  # fmt: skip
     write_model(Decoder.new(shape, 0, dtype=torch.bfloat16, spread=0.1), path, tokenizer=tokenizer)
     return path
@@ -44,7 +44,7 @@ def with_rows(path: Path, fields: dict[str, Any], directory: Path) -> list[tuple
     recipe = read_recipe(path)
     for field in ("task", "held_out"):
         if task := getattr(recipe, field):
-            own = isinstance(task, Rows)
+            own = isinstance(task, DataRows)
             rows = ROWS[plain_name(type(recipe.verifier).__name__) if own else task.name]
             file = directory / (task.source if own else f"{task.name}.jsonl")
             file.write_text("".join(json.dumps(row) + "\n" for row in rows))

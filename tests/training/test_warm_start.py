@@ -35,7 +35,7 @@ from groupwise.runs.layout import RunLayout
 from groupwise.tasks import Demonstration, demonstrations, read_demonstrations
 from groupwise.tasks.big_sums import sum_demonstrations
 from groupwise.training.build import RunObjects, build
-from groupwise.training.progress import Progress
+from groupwise.training.progress import ProgressPrinter
 from groupwise.training.warm_start import supervised_steps, warm_start
 from tests.commands.test_bad_input import SMALL, error_of, rows
 from tests.faults.small_runs import EVERY, begun, ran, run_from
@@ -68,8 +68,8 @@ def test_the_loss_is_the_mean_negative_log_prob_of_answer_tokens() -> None:
     (taken,) = supervised_steps(it, SHOWN, per_step=3, order=range_of, microbatch_tokens=9)
     losses_per_token = []
     for d in SHOWN:
-        for k, token in enumerate(d.answer):
-            layout = PrefixPacking.of([d.context + d.answer[:k]], [(token,)])
+        for k, token in enumerate(d.answer_ids):
+            layout = PrefixPacking.of([d.prompt_ids + d.answer_ids[:k]], [(token,)])
             logits = plain.head(plain(layout.tokens, layout))[-1]
             losses_per_token.append(-torch.log_softmax(logits.detach(), 0)[token])
     assert len(losses_per_token) == 10 == taken.batch.tokens
@@ -81,9 +81,9 @@ def test_only_the_assistant_s_tokens_of_a_conversation_are_trained() -> None:
     origin = (WRITTEN, WRITTEN, TEMPLATE, ENVIRONMENT, ENVIRONMENT, WRITTEN, WRITTEN)
     shown, it, plain = Demonstration((1, 2), (4, 0, 8, 7, 6, 5, 0), origin), learner(1), model()
     (taken,) = supervised_steps(it, [shown], per_step=1, order=lambda epoch: range(1), microbatch_tokens=99)
-    layout = PrefixPacking.of([shown.context], [shown.answer])
+    layout = PrefixPacking.of([shown.prompt_ids], [shown.answer_ids])
     logprobs = torch.log_softmax(plain.head(plain(layout.tokens, layout))[layout.predicting_indices].detach(), -1)
-    losses_per_token = [-logprobs[i, token] for i, token in enumerate(shown.answer) if origin[i] == WRITTEN]
+    losses_per_token = [-logprobs[i, token] for i, token in enumerate(shown.answer_ids) if origin[i] == WRITTEN]
     assert taken.batch.tokens == len(losses_per_token) == 4
     assert taken.loss == pytest.approx(float(torch.stack(losses_per_token).mean()), abs=1e-12)
 
@@ -101,8 +101,8 @@ def test_every_epoch_has_each_demonstration_once() -> None:
 
     taken = list(supervised_steps(learner(3), SHOWN, per_step=2, order=order, microbatch_tokens=99))
     dealt = [sample.tokens for t in taken for sample in t.batch.samples]
-    assert [d.answer for d in SHOWN] == dealt[:3]
-    assert [SHOWN[i].answer for i in (1, 2, 0)] == dealt[3:]
+    assert [d.answer_ids for d in SHOWN] == dealt[:3]
+    assert [SHOWN[i].answer_ids for i in (1, 2, 0)] == dealt[3:]
     assert Counter(requests) == {0: 2, 1: 2}
 
 
@@ -154,7 +154,7 @@ def test_a_resume_within_the_phase_gives_the_same_model(home: Path) -> None:
             os.kill(os.getpid(), signal.SIGTERM)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Progress, "notify", lambda self, text: stop_at_two(text))
+        patch.setattr(ProgressPrinter, "notify", lambda self, text: stop_at_two(text))
         assert run_from(run, build(recipe, UserCode())).exit_code == 143
     assert not (run / "checkpoints").exists() and list((run / "warm_start" / "checkpoints").glob("00000[2-7]"))
     assert run_from(run, build(recipe, UserCode())).exit_code == 0
@@ -203,7 +203,7 @@ def test_the_prompt_of_a_conversation_ends_before_its_last_answer() -> None:
 
     path = rows("a.jsonl", {"messages": [*talk, last]})
     demonstrations, stats = read_demonstrations(path, ask, characters().encode, prompt="prompt", answer="answer")
-    assert contexts == [talk] and demonstrations[0].answer == characters().encode("4") and stats.rows == 1
+    assert contexts == [talk] and demonstrations[0].answer_ids == characters().encode("4") and stats.row_count == 1
 
 
 TURNS = [("user", "7*5="), ("assistant", "call"), ("tool", "<|im_end|> see: 3"), ("assistant", "35")]
@@ -226,8 +226,8 @@ def test_a_demonstrated_conversation_has_the_tokens_of_a_generated_one() -> None
     tell = partial(conversation_turn, reader, template.turn_frame())
     path, columns = rows("a.jsonl", messages(*TURNS)), {"prompt": "prompt", "answer": "answer"}
     (shown,), _ = read_demonstrations(path, template, partial(encode_answer, reader), encode_reply=tell, **columns)
-    assert (shown.context, shown.answer) == (had.context, had.tokens)
-    assert shown.origin == tuple(WRITTEN if o >= 0 else o for o in had.origin)
+    assert (shown.prompt_ids, shown.answer_ids) == (had.context, had.tokens)
+    assert shown.token_origins == tuple(WRITTEN if o >= 0 else o for o in had.origin)
 
 
 def test_a_tool_message_may_open_a_conversation() -> None:
@@ -236,7 +236,7 @@ def test_a_tool_message_may_open_a_conversation() -> None:
     path, columns = rows("a.jsonl", messages(*talk)), {"prompt": "prompt", "answer": "answer"}
     tell = partial(conversation_turn, it, ((7,), (8,)))
     (shown,), _ = read_demonstrations(path, lambda _: (1,), partial(encode_answer, it), encode_reply=tell, **columns)
-    assert shown.answer == (*it.encode("92"), 0) and shown.origin == (ENVIRONMENT, WRITTEN, WRITTEN)
+    assert shown.answer_ids == (*it.encode("92"), 0) and shown.token_origins == (ENVIRONMENT, WRITTEN, WRITTEN)
 
 
 def test_tool_messages_need_an_environment(capsys: pytest.CaptureFixture[str]) -> None:

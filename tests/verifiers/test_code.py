@@ -9,8 +9,8 @@ import pytest
 import groupwise.verifiers.code as code_room
 from groupwise.core import BadData
 from groupwise.data import Outcome, Prompt, Sample, Verdict
-from groupwise.sandbox import Limits, Sandbox
-from groupwise.sandbox.sandbox import Execution, Program
+from groupwise.sandbox import ExecutionLimits, Sandbox
+from groupwise.sandbox.sandbox import ExecutionResult, ExecutionInput
 from groupwise.tasks import RowsTask
 from groupwise.verifiers import CodeVerifier
 from groupwise.verifiers.code import CodeTests, code_of, same
@@ -37,7 +37,7 @@ DOUBLE = {"cases": [{"stdin": "3\n", "stdout": "6\n"}, {"stdin": "0\n", "stdout"
 @pytest.fixture(scope="module")
 def verifier():
     needed()
-    with_sandbox = CodeVerifier(Sandbox(Limits(cpu_seconds=0.5, wall_seconds=60), boxes=2))
+    with_sandbox = CodeVerifier(Sandbox(ExecutionLimits(cpu_seconds=0.5, wall_seconds=60), boxes=2))
     yield with_sandbox
     with_sandbox.sandbox.close()
 
@@ -117,7 +117,7 @@ def test_a_hidden_case_that_cannot_be_generated_is_unverifiable(verifier, change
 @pytest.mark.parametrize("end", ["lost", "busy"])
 def test_a_sandbox_that_fails_is_unverifiable(end: Literal["lost", "busy"], verifier, monkeypatch):
     async def lost(program):
-        return Execution(end, error="gone")
+        return ExecutionResult(end, error="gone")
 
     forget(verifier)
     monkeypatch.setattr(verifier.sandbox, "execute", lost)
@@ -125,14 +125,14 @@ def test_a_sandbox_that_fails_is_unverifiable(end: Literal["lost", "busy"], veri
     assert verdict.outcome is Outcome.unverifiable and verdict.cause == "gone"
 
 
-def counted(monkeypatch, sandbox: Sandbox, end: str = "done") -> list[Program]:
+def counted(monkeypatch, sandbox: Sandbox, end: str = "done") -> list[ExecutionInput]:
     """The programs that a sandbox runs from now on; the value of each is 3."""
     programs = []
 
     async def ran(program):
         programs.append(program)
         await asyncio.sleep(0.01)
-        return Execution(end, 3, "gone" if end == "lost" else "")
+        return ExecutionResult(end, 3, "gone" if end == "lost" else "")
 
     monkeypatch.setattr(sandbox, "execute", ran)
     return programs
@@ -288,5 +288,10 @@ def test_the_gate_names_rows_whose_tests_accept_wrong_code(verifier, tmp_path, g
 
 def test_read_keeps_the_fields_of_a_row():
     tests = CodeTests.read({**HIDDEN, "unseen": UNSEEN["unseen"], "hidden": 7})
-    assert (tests.function, len(tests.cases), len(tests.unseen), tests.hidden_count) == ("add", 2, 1, 7)
+    assert (tests.function_name, len(tests.visible_cases), len(tests.unseen_cases), tests.hidden_cases_per_answer) == (
+        "add",
+        2,
+        1,
+        7,
+    )
     assert tests.reference == REFERENCE and tests.generator == GENERATOR

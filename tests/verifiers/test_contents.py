@@ -10,7 +10,16 @@ from groupwise.core import part_named
 from groupwise.data import Prompt, Sample, Verdict, VerifierSettings, contents_of
 from groupwise.data.verdict_contents import VerdictContents, joined_contents
 from groupwise.tasks import MixtureVerifier, named_task
-from groupwise.verifiers import Combined, Exact, Hackable, LastNumber, Member, Noisy, Regex, grade_function
+from groupwise.verifiers import (
+    Combined,
+    Exact,
+    HackableScore,
+    LastNumber,
+    CombinedMember,
+    NoisyVerdicts,
+    Regex,
+    grade_function,
+)
 from tests.verifiers.built import built
 
 ANSWERS = ("", "12", "#12", "5+2=7;#7", "AB", "A-B", "ab;cd", "{", "nonsense #", "<think>x</think><answer>3</answer>")
@@ -27,8 +36,10 @@ async def graded(verifier: Any, prompt: Prompt) -> list[Verdict]:
 def test_every_packaged_verifier_declares_its_verdicts() -> None:
     contents = {name: contents_of(part_named(name)) for name in fitting_names(VerifierSettings)}
     unknown = {name for name, declared in contents.items() if declared is None}
-    assert unknown == {"ByEnvironment", "Combined", "Function", "Hackable", "Noisy"}, "those of others, or the user's"
-    assert {name for name, declared in contents.items() if declared and declared.feedback} == {
+    assert unknown == {"ByEnvironment", "Combined", "Function", "HackableScore", "NoisyVerdicts"}, (
+        "those of others, or the user's"
+    )
+    assert {name for name, declared in contents.items() if declared and declared.has_feedback} == {
         "Code", "Format", "JsonSchema", "Math", "ProofSteps", "Regex", "SumProposal", "SumSteps",
     }  # fmt: skip
 
@@ -40,8 +51,8 @@ def test_verdicts_have_exactly_the_declared_parts(name: str, task: str) -> None:
     verdicts = asyncio.run(graded(verifier, problems[0]))
     contents = contents_of(verifier)
     assert contents is not None
-    assert {part for verdict in verdicts for part in verdict.subscores} == set(contents.subscores)
-    assert any(verdict.feedback for verdict in verdicts) == contents.feedback
+    assert {part for verdict in verdicts for part in verdict.subscores} == set(contents.subscore_names)
+    assert any(verdict.feedback for verdict in verdicts) == contents.has_feedback
 
 
 @pytest.mark.parametrize("name", ["exact", "last_number", "countdown"])
@@ -52,16 +63,18 @@ def test_verdicts_without_declared_contents_have_none(name: str) -> None:
 
 
 def test_combinations_declare_what_their_members_do() -> None:
-    several = built(Combined((Member("right", LastNumber()), Member("shape", Regex(pattern="a+"), 0.5))))
-    assert contents_of(several) == VerdictContents(("right", "shape"), feedback=True)
-    flipped = built(Noisy(Hackable(Exact()), rejects=0.1))
+    several = built(
+        Combined((CombinedMember("right", LastNumber()), CombinedMember("shape", Regex(pattern="a+"), 0.5)))
+    )
+    assert contents_of(several) == VerdictContents(("right", "shape"), has_feedback=True)
+    flipped = built(NoisyVerdicts(HackableScore(Exact()), false_reject_rate=0.1))
     contents = contents_of(flipped)
-    assert contents is not None and set(contents.subscores) == {"quality", "truth", "appealed", "overturned"}
-    assert not contents.feedback
+    assert contents is not None and set(contents.subscore_names) == {"quality", "truth", "appealed", "overturned"}
+    assert not contents.has_feedback
     verdict = asyncio.run(
         flipped(Prompt("p", (1,), "1=", {"answer": "1"}), Sample(context=(1,), stream=(0,), text="1"))
     )
-    assert set(verdict.subscores) == set(contents.subscores)
+    assert set(verdict.subscores) == set(contents.subscore_names)
 
 
 def test_a_user_s_function_declares_nothing_and_a_mixture_with_it_is_unknown() -> None:

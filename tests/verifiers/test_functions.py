@@ -16,7 +16,7 @@ import pytest
 from groupwise.core import Usage, WorkerLost
 from groupwise.data import Outcome, Prompt, Sample, Verdict, Verifier
 from groupwise.verifiers import grade_function
-from groupwise.verifiers.pool import Worker
+from groupwise.verifiers.pool import FunctionWorker
 from tests.processes import HASTE, PATIENCE, is_running, wait_until, wait_until_gone
 
 GRADER = """
@@ -297,12 +297,12 @@ def test_eight_hangs_in_a_row_lose_the_worker_and_a_verdict_resets_the_count(use
 @pytest.mark.t(42)
 def test_verdicts_are_in_the_order_of_the_calls(user, new_verifier, monkeypatch):
     """Whatever each answer costs, and when some raise, die or hang. Only the one that hangs has a short deadline."""
-    request = Worker.request
+    request = FunctionWorker.request
 
-    def requested(self: Worker, message: object, seconds: float) -> dict:
+    def requested(self: FunctionWorker, message: object, seconds: float) -> dict:
         return request(self, message, HASTE if '"hang"' in json.dumps(message) else seconds)
 
-    monkeypatch.setattr(Worker, "request", requested)
+    monkeypatch.setattr(FunctionWorker, "request", requested)
     verifier = new_verifier(user.grade, workers=2)
     delays = [0.2, 0.0, 0.1, 0.05, 0.0, 0.15, 0.02, 0.0]
     answers = [f"sleep {delay} {i / 16}" for i, delay in enumerate(delays)]

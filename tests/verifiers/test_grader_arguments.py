@@ -14,8 +14,8 @@ from groupwise.config.user_code import Permissions, load_use
 from groupwise.core import Usage
 from groupwise.data import Finish, Outcome, Prompt, Sample, Verdict
 from groupwise.tasks import MixtureVerifier
-from groupwise.verifiers import Combined, Function, LastNumber, Member, grade_function
-from groupwise.verifiers.arguments import MissingColumn, Parameters
+from groupwise.verifiers import Combined, GradeFunction, LastNumber, CombinedMember, grade_function
+from groupwise.verifiers.arguments import MissingColumn, GradeFunctionParameters
 from tests.verifiers.built import built, graders
 
 GRADERS = """
@@ -124,7 +124,7 @@ def test_a_function_gets_what_its_parameters_name(grader: Any) -> None:
 def test_messages_are_those_of_the_row_and_the_answer() -> None:
     conversation = [{"role": "system", "content": "be brief"}, {"role": "user", "content": "2+2="}]
     prompt = Prompt("p", (1,), "be brief\n\n2+2=", {"answer": 4, "messages": conversation})
-    parameters = Parameters.of(lambda messages, answer: True)
+    parameters = GradeFunctionParameters.of(lambda messages, answer: True)
     assert parameters.arguments([(prompt, sample())])[1]["messages"] == [
         *conversation,
         {"role": "assistant", "content": "4"},
@@ -146,8 +146,8 @@ def test_messages_are_those_of_the_row_and_the_answer() -> None:
     ],
 )
 def test_the_parameters_mark_the_kind(function: Any, kind: str, positional: tuple[str, ...]) -> None:
-    parameters = Parameters.of(function)
-    assert (parameters.call_kind, parameters.positional) == (kind, positional)
+    parameters = GradeFunctionParameters.of(function)
+    assert (parameters.graded_unit, parameters.positional_names) == (kind, positional)
 
 
 @pytest.mark.parametrize(
@@ -155,10 +155,10 @@ def test_the_parameters_mark_the_kind(function: Any, kind: str, positional: tupl
 )
 def test_parameters_that_fit_no_kind_are_refused(function: Any) -> None:
     with pytest.raises(Usage, match="has parameters that fit no kind") as caught:
-        Parameters.of(function)
+        GradeFunctionParameters.of(function)
     assert "def grade(prompt, answers)" in caught.value.fix
     with pytest.raises(MissingColumn):
-        Parameters.of(lambda answer, hint: True).arguments([(PROMPT, sample())])
+        GradeFunctionParameters.of(lambda answer, hint: True).arguments([(PROMPT, sample())])
 
 
 def group(verifier: Any, samples: Sequence[Sample]) -> list[Verdict]:
@@ -177,7 +177,9 @@ def test_a_group_grader_gets_all_answers_in_their_order(grader: Any) -> None:
 
 
 def test_several_verifiers_with_a_group_grader(user: ModuleType, grader: Any) -> None:
-    kind = Combined((Member("right", LastNumber()), Member("spread", Function("diversity", "graders.py"))))
+    kind = Combined(
+        (CombinedMember("right", LastNumber()), CombinedMember("spread", GradeFunction("diversity", "graders.py")))
+    )
     verifier = built(kind, load_function=lambda file, name: grader(name))
     verdicts = group(verifier, [sample("4"), sample("5")])
     assert [v.outcome.name for v in verdicts] == ["correct", "wrong"]
@@ -241,7 +243,7 @@ def test_an_async_grader_that_the_worker_cannot_load_is_not_refused(tmp_path: Pa
     """The program has loaded the file already, for example a model for which the memory suffices once."""
     file = tmp_path / "large.py"
     file.write_text(f"import os\nassert os.getpid() == {os.getpid()}\nasync def grade(answer):\n    return True\n")
-    grade_function(load_use(Permissions(use=[file])).modules["large"].grade).gate([PROMPT])
+    grade_function(load_use(Permissions(user_files=[file])).modules["large"].grade).gate([PROMPT])
 
 
 def test_an_async_function_of_the_program_is_not_tried(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from groupwise.core import BadData, MissingRequirement, Usage
 from groupwise.data import Outcome, Prompt, Sample, Verdict, Verifier
 from groupwise.tasks import RowsTask
-from groupwise.verifiers import Combined, Exact, Math, MathDapo, Member
+from groupwise.verifiers import Combined, Exact, Math, MathDapo, CombinedMember
 from groupwise.verifiers.math.equal import same
 from groupwise.verifiers.math.extract import extract_answer
 from groupwise.verifiers.math.limits import too_much
@@ -50,7 +50,7 @@ def all_of(verifier: Verifier, calls: list[tuple[str, object]] | list[tuple[str,
 
 @pytest.fixture
 def exact():
-    return built(Math(symbolic=False))
+    return built(Math(use_algebra=False))
 
 
 @pytest.fixture(scope="module")
@@ -169,7 +169,7 @@ def test_a_cut_questioned_retracted_or_denied_answer_is_none(text: str):
 def test_a_run_of_blanks_is_read_once():
     """Three overlapping runs took cubic time: a thousand blanks, minutes."""
     for blank in (" ", "\t"):
-        assert extract_answer("answer" + blank * 50_000 + "x").rule == "no box, no answer line"
+        assert extract_answer("answer" + blank * 50_000 + "x").extraction_rule == "no box, no answer line"
         assert extract_answer("The answer" + blank * 50_000 + "is 5").text == "5"
 
 
@@ -177,8 +177,8 @@ def test_a_run_of_blanks_is_read_once():
 @settings(max_examples=15)
 def test_appended_guesses_never_score(gold, guesses):
     text = rf"\boxed{{{gold}}} " + " ".join(rf"\boxed{{{g}}}" for g in guesses)
-    assert ask(built(Math(symbolic=False)), text, gold).outcome is WRONG
-    assert ask(built(Math(symbolic=False, answer="only")), text, gold).outcome is MALFORMED
+    assert ask(built(Math(use_algebra=False)), text, gold).outcome is WRONG
+    assert ask(built(Math(use_algebra=False, which_answer="only")), text, gold).outcome is MALFORMED
     assert same(str(gold), ", ".join(map(str, [gold, *guesses]))) is False
 
 
@@ -297,7 +297,7 @@ DAPO_BOX = [
 
 @pytest.mark.parametrize("box,text,gold,outcome", [(b, *c) for b, cs in ((False, DAPO), (True, DAPO_BOX)) for c in cs])
 def test_math_dapo_keeps_the_faults_of_the_published_grader(box: bool, text: str, gold: str, outcome: Outcome):
-    assert ask(built(MathDapo(box=box)), text, gold).outcome is outcome
+    assert ask(built(MathDapo(use_last_box=box)), text, gold).outcome is outcome
 
 
 @needs_extra
@@ -332,7 +332,7 @@ def test_a_cancelled_caller_does_not_cancel_the_others():
 @given(st.text(alphabet=st.sampled_from(r"0123456789\{}()[],.^_+-*/=<>$% abcfracsqrtπ∞boxed" + "\n"), max_size=200))
 @settings(max_examples=40)
 def test_no_text_raises(text: str):
-    verifier = built(Math(symbolic=False))
+    verifier = built(Math(use_algebra=False))
     for answer in (text, rf"\boxed{{{text}}}", f"Answer: {text}"):
         assert ask(verifier, answer, r"\frac{7}{3}").outcome in (RIGHT, WRONG, MALFORMED)
     assert ask(verifier, r"\boxed{7}", text or "7").outcome in (RIGHT, WRONG, UNKNOWN)
@@ -366,19 +366,20 @@ def test_without_its_extra_the_fix_installs_it(monkeypatch):
     with pytest.raises(MissingRequirement) as caught:
         built("math", None)
     assert "pip install 'groupwise[math]'" in caught.value.fix and "--verifier.symbolic false" in caught.value.fix
-    assert isinstance(built(Math(symbolic=False)), MathVerifier)
+    assert isinstance(built(Math(use_algebra=False)), MathVerifier)
 
 
 @needs_extra
 @pytest.mark.parametrize(
-    "name", ["math", "math_verify", "math_dr_grpo", Combined((Member("a", Math()), Member("b", Exact())))]
+    "name",
+    ["math", "math_verify", "math_dr_grpo", Combined((CombinedMember("a", Math()), CombinedMember("b", Exact())))],
 )
 def test_without_bubblewrap_the_fix_installs_it(monkeypatch, name: object):
     monkeypatch.setattr("shutil.which", lambda name: None)
     with pytest.raises(MissingRequirement) as caught:
         built(name, None)
     assert "apt-get install bubblewrap" in caught.value.fix and "--verifier.symbolic false" in caught.value.fix
-    assert isinstance(built(Math(symbolic=False)), MathVerifier)
+    assert isinstance(built(Math(use_algebra=False)), MathVerifier)
 
 
 @needs_extra

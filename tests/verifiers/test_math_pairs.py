@@ -186,7 +186,7 @@ def test_an_answer_line_states_its_answer(marker: str):
         words = marker.replace("the ", "", 1) if before.endswith("our ") else marker
         assert extract_answer(before + words).text.rstrip(".") == "5", before
     for before in NOT_STATING:
-        assert extract_answer(before + marker).rule == "no box, no answer line", before
+        assert extract_answer(before + marker).extraction_rule == "no box, no answer line", before
 
 
 @given(st.integers(1000, 10**12), st.sampled_from([" ", r"\,", "\u2009", "\u00a0", "\u202f", "'", "’", ",", "{,}"]))

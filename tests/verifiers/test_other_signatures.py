@@ -13,7 +13,7 @@ from groupwise.core import Usage
 from groupwise.data import Finish, Outcome, Prompt, Sample
 from groupwise.data.verdicts import as_verdict
 from groupwise.verifiers import grade_function
-from groupwise.verifiers.arguments import Parameters
+from groupwise.verifiers.arguments import GradeFunctionParameters
 
 TEXT = Prompt("rows/1", (1,), "2+3=", {"answer": 5, "level": 2, "data_source": "sums", "extra_info": {"index": 7}})
 CHAT = Prompt("rows/2", (1,), "2+3=", {"answer": 5, "messages": [{"role": "user", "content": "2+3="}]})
@@ -22,7 +22,7 @@ ANSWERS = [Sample(context=(), stream=(4, i), text=text, finish=Finish.stop) for 
 
 def passed(function: Callable[..., Any], prompt: Prompt) -> dict[str, Any]:
     """The arguments that a function gets for the answers of a group; of verl's for the first answer."""
-    parameters = Parameters.of(function)
+    parameters = GradeFunctionParameters.of(function)
     positional, named = parameters.arguments([(prompt, sample) for sample in ANSWERS])
     assert positional == []
     return named
@@ -48,7 +48,10 @@ def test_a_function_of_trl_gets_lists_for_a_group() -> None:
     assert set(passed(trl_of_columns, TEXT)) == {
         "prompts", "completions", "answer", "level", "completion_ids", "data_source", "extra_info",
     }  # fmt: skip
-    assert Parameters.of(trl).call_kind == "group" and Parameters.of(verl).call_kind == "answer"
+    assert (
+        GradeFunctionParameters.of(trl).graded_unit == "group"
+        and GradeFunctionParameters.of(verl).graded_unit == "answer"
+    )
 
 
 def test_conversational_completions_are_lists_of_messages() -> None:
@@ -92,14 +95,14 @@ def test_a_dict_of_verl_is_a_score_with_subscores() -> None:
 
 def test_a_ground_truth_alone_is_not_passed_by_position() -> None:
     with pytest.raises(Usage, match="fit no kind") as caught:
-        Parameters.of(lambda text, ground_truth, other: 0.0)
+        GradeFunctionParameters.of(lambda text, ground_truth, other: 0.0)
     assert "ground_truth" in caught.value.evidence
 
 
 def test_a_column_beside_answer_is_a_column() -> None:
-    assert Parameters.of(lambda answer, solution_str: 0.0).library == ""
-    assert Parameters.of(lambda answer, ground_truth: 0.0).named == ("answer", "ground_truth")
-    assert Parameters.of(lambda answers, golds, completions: [0.0]).call_kind == "bulk"
+    assert GradeFunctionParameters.of(lambda answer, solution_str: 0.0).signature_library == ""
+    assert GradeFunctionParameters.of(lambda answer, ground_truth: 0.0).keyword_names == ("answer", "ground_truth")
+    assert GradeFunctionParameters.of(lambda answers, golds, completions: [0.0]).graded_unit == "bulk"
 
 
 def test_both_run_from_python_and_on_the_command_line(

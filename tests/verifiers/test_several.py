@@ -8,12 +8,12 @@ from groupwise.config.recipe_toml import read_verifier
 from groupwise.core import Usage
 from groupwise.data import Draw, Outcome, Prompt, Rollout, Sample, Verdict, pack
 from groupwise.objective import describe_samples
-from groupwise.verifiers import Combined, Format, Function, LastNumber, Member
-from groupwise.verifiers.several import CombinedVerifier, RunningMember
+from groupwise.verifiers import Combined, TagFormat, GradeFunction, LastNumber, CombinedMember
+from groupwise.verifiers.several import CombinedVerifier, BuiltMember
 from tests.rollout.fakes import judged_by
 from tests.verifiers.built import ask, built
 
-SHAPED = Combined((Member("right", LastNumber()), Member("shape", Format(tags=("a",)), 0.25)))
+SHAPED = Combined((CombinedMember("right", LastNumber()), CombinedMember("shape", TagFormat(tags=("a",)), 0.25)))
 
 
 @pytest.mark.parametrize(
@@ -51,7 +51,7 @@ def test_a_verifier_that_cannot_judge_is_named():
 
     right = built("last_number")
     for other, cause in ((broken, " in broken: KeyError: 'x'"), (stuck, "other: no verdict within 0.1 s")):
-        members = [RunningMember("right", right, 1.0), RunningMember("other", judged_by(other), 1.0)]
+        members = [BuiltMember("right", right, 1.0), BuiltMember("other", judged_by(other), 1.0)]
         verdict = ask(CombinedVerifier(members, deadline=0.1), "4")
         assert (
             verdict.outcome is Outcome.unverifiable and verdict.cause.startswith("other: ") and cause in verdict.cause
@@ -59,7 +59,9 @@ def test_a_verifier_that_cannot_judge_is_named():
 
 
 def test_a_user_function_is_a_member():
-    kind = Combined((Member("right", LastNumber()), Member("own", Function("grade", "my_file.py"), 0.5)))
+    kind = Combined(
+        (CombinedMember("right", LastNumber()), CombinedMember("own", GradeFunction("grade", "my_file.py"), 0.5))
+    )
 
     async def grade(prompt: Prompt, sample: Sample) -> Verdict:
         return Verdict(Outcome.correct, subscores={"wit": 0.5})

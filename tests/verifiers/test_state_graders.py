@@ -15,8 +15,8 @@ from groupwise.config.user_code import Permissions, load_use
 from groupwise.core import Usage
 from groupwise.data import Finish, Outcome, Prompt, Sample, Verdict
 from groupwise.models import encode_action
-from groupwise.verifiers import Combined, Function, Member, grade_function
-from groupwise.verifiers.arguments import Parameters
+from groupwise.verifiers import Combined, GradeFunction, CombinedMember, grade_function
+from groupwise.verifiers.arguments import GradeFunctionParameters
 from tests.checks import check
 from tests.verifiers.built import built, graders
 
@@ -125,9 +125,9 @@ def test_the_kind_of_a_function_of_states() -> None:
         lambda final_state: 1: "answer", lambda trajectory, gold: 1: "answer",
         lambda final_states: 1: "group", lambda final_states, rows: 1: "bulk",
     }  # fmt: skip
-    assert [Parameters.of(function).call_kind for function in kinds] == list(kinds.values())
+    assert [GradeFunctionParameters.of(function).graded_unit for function in kinds] == list(kinds.values())
     with pytest.raises(Usage, match="fit no kind") as caught:
-        Parameters.of(lambda final_state, final_states: 1)
+        GradeFunctionParameters.of(lambda final_state, final_states: 1)
     assert "final_state beside final_states" in caught.value.evidence
 
 
@@ -138,8 +138,8 @@ def test_several_by_name(user: ModuleType) -> None:
         made.append(grade_function(getattr(user, name), in_process=True))
         return made[-1]
 
-    first, rank = Function("first", "g.py"), Function("ranks", "g.py")
-    verifier = built(Combined((Member("first", first), Member("rank", rank, 0.5))), load_function=load)
+    first, rank = GradeFunction("first", "g.py"), GradeFunction("ranks", "g.py")
+    verifier = built(Combined((CombinedMember("first", first), CombinedMember("rank", rank, 0.5))), load_function=load)
     samples = [picture(0.5), picture(-0.5)]
     verdicts = asyncio.run(verifier.grade_group(PROMPT, samples))  # type: ignore[attr-defined]
     assert [dict(v.subscores) for v in verdicts] == [{"first": 0.5, "rank": 1.0}, {"first": -0.5, "rank": 0.0}]
@@ -178,7 +178,9 @@ def test_check_tries_a_function_of_states_and_reads_the_prompts(tmp_path: Path, 
     fields = [("task", str(rows)), ("columns.answer", "")]
 
     def errors(name: str, *others: tuple[str, str]) -> list[str]:
-        found = check(recipe, [*fields, ("verifier", f"graders:{name}"), *others], load_use(Permissions(use=[file])))
+        found = check(
+            recipe, [*fields, ("verifier", f"graders:{name}"), *others], load_use(Permissions(user_files=[file]))
+        )
         assert all(error.fix for error in found)
         return [str(error) for error in found]
 

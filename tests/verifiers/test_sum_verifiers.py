@@ -5,7 +5,7 @@ import pytest
 from groupwise.core import Usage
 from groupwise.data import Outcome, Prompt, Verdict, Verifier
 from groupwise.tasks import named_task
-from groupwise.verifiers import SumProposal, SumSteps
+from groupwise.verifiers import SumWithProposal, SumSteps
 from tests.verifiers.built import built, verdict_of
 
 RIGHT, WRONG, MALFORMED = Outcome.correct, Outcome.wrong, Outcome.malformed
@@ -64,7 +64,7 @@ def test_a_solution_that_repeats_a_step_is_followed_to_its_end() -> None:
 
 
 def test_each_step_costs_the_price() -> None:
-    priced = SumSteps(price=0.25)
+    priced = SumSteps(step_price=0.25)
     assert grade("#34", priced).score == 1 and grade("#35", priced).score == 0
     assert grade(f"{FIRST}{SECOND}#34", priced).score == 0.5
     assert grade(f"{FIRST}{FIRST}", priced).score == -0.5
@@ -72,14 +72,14 @@ def test_each_step_costs_the_price() -> None:
 
 
 def test_a_proposal_is_judged_by_the_answer_before_it() -> None:
-    verdict = grade(f"{FIRST}{SECOND}{THIRD}#34;2+9*3=", SumProposal())
+    verdict = grade(f"{FIRST}{SECOND}{THIRD}#34;2+9*3=", SumWithProposal())
     assert verdict.outcome is RIGHT and verdict.answer == "34" and verdict.subscores["proposed"] == 1
     assert verdict.subscores["progress"] == 1
-    assert grade("#35;2+9*3=", SumProposal()).outcome is WRONG
-    bare = grade("#34", SumProposal())
+    assert grade("#35;2+9*3=", SumWithProposal()).outcome is WRONG
+    bare = grade("#34", SumWithProposal())
     assert bare.outcome is RIGHT and bare.subscores["proposed"] == 0
-    assert grade("#34;nonsense#", SumProposal()).outcome is RIGHT
-    assert grade("34;2+9*3=", SumProposal()).outcome is MALFORMED
+    assert grade("#34;nonsense#", SumWithProposal()).outcome is RIGHT
+    assert grade("34;2+9*3=", SumWithProposal()).outcome is MALFORMED
 
 
 @pytest.mark.parametrize("name", ["sum_steps", "sum_proposal"])

@@ -8,8 +8,18 @@ import pytest
 from groupwise.config.recipe_toml import read_verifier
 from groupwise.core import Usage
 from groupwise.data import Outcome, Prompt, Sample, Verdict, Verifier
-from groupwise.verifiers import Combined, Exact, Function, Hackable, LastNumber, Member, Noisy, Regex, kinds_in
-from groupwise.verifiers.verdict_wrapper import WrapperVerifier
+from groupwise.verifiers import (
+    Combined,
+    Exact,
+    GradeFunction,
+    HackableScore,
+    LastNumber,
+    CombinedMember,
+    NoisyVerdicts,
+    Regex,
+    kinds_in,
+)
+from groupwise.verifiers.verdict_wrapper import VerdictWrapperVerifier
 from tests.verifiers.built import built
 
 RIGHT, WRONG, MALFORMED = Outcome.correct, Outcome.wrong, Outcome.malformed
@@ -29,7 +39,7 @@ def share(verdicts: Sequence[Verdict], outcome: Outcome) -> float:
 
 
 def test_rates_are_those_given() -> None:
-    noisy = built(Noisy(Exact(), rejects=0.2, accepts=0.1, appeals=0.5))
+    noisy = built(NoisyVerdicts(Exact(), false_reject_rate=0.2, false_accept_rate=0.1, appeal_rate=0.5))
     right, wrong = verdicts(noisy, ["yes"] * N), verdicts(noisy, ["no"] * N)
     assert share(right, WRONG) == pytest.approx(0.2, abs=0.02)
     assert share(wrong, RIGHT) == pytest.approx(0.1, abs=0.02)
@@ -46,11 +56,11 @@ def test_rates_are_those_given() -> None:
 
 
 def test_an_answer_keeps_its_verdict() -> None:
-    noisy = built(Noisy(Exact(), rejects=0.5, key=3))
+    noisy = built(NoisyVerdicts(Exact(), false_reject_rate=0.5, seed=3))
     texts = ["yes"] * 40
     first = [v.outcome for v in verdicts(noisy, texts)]
-    assert [v.outcome for v in verdicts(built(Noisy(Exact(), rejects=0.5, key=3)), texts)] == first
-    assert [v.outcome for v in verdicts(built(Noisy(Exact(), rejects=0.5, key=4)), texts)] != first
+    assert [v.outcome for v in verdicts(built(NoisyVerdicts(Exact(), false_reject_rate=0.5, seed=3)), texts)] == first
+    assert [v.outcome for v in verdicts(built(NoisyVerdicts(Exact(), false_reject_rate=0.5, seed=4)), texts)] != first
     assert set(first) == {RIGHT, WRONG}
     prompt = Prompt("p/0", (), "?", {"answer": "yes"})
     texts = [" " * i + "yes" for i in range(40)]  # the same answer, other texts
@@ -63,13 +73,13 @@ def test_an_answer_keeps_its_verdict() -> None:
 
 def test_without_rates_nothing_changes_but_the_parts() -> None:
     for text in ("yes", "no", ""):
-        (plain,), (wrapped,) = verdicts(Exact(), [text]), verdicts(built(Noisy(Exact())), [text])
+        (plain,), (wrapped,) = verdicts(Exact(), [text]), verdicts(built(NoisyVerdicts(Exact())), [text])
         assert (wrapped.outcome, wrapped.answer, wrapped.value) == (plain.outcome, plain.answer, plain.value)
         assert wrapped.subscores == {"truth": plain.value, "appealed": 0.0, "overturned": 0.0}
 
 
 def test_certain_rates_flip_everything_but_malformed_answers() -> None:
-    always = built(Noisy(Exact(), rejects=1.0, accepts=1.0, appeals=1.0))
+    always = built(NoisyVerdicts(Exact(), false_reject_rate=1.0, false_accept_rate=1.0, appeal_rate=1.0))
     right, wrong, empty = verdicts(always, ["yes", "no", ""])
     assert (right.outcome, wrong.outcome, empty.outcome) == (WRONG, RIGHT, MALFORMED)
     assert right.subscores == {"truth": 1.0, "appealed": 1.0, "overturned": 1.0}
@@ -78,14 +88,16 @@ def test_certain_rates_flip_everything_but_malformed_answers() -> None:
 
 def test_a_flipped_verdict_has_no_score() -> None:
     prompt, sample = Prompt("p", (), "?", {"answer": 3}), Sample(context=(), stream=(0,), text="1+2=3")
-    verdict = asyncio.run(built(Noisy(Hackable(LastNumber(), most=1), rejects=1.0))(prompt, sample))
+    verdict = asyncio.run(
+        built(NoisyVerdicts(HackableScore(LastNumber(), max_equations=1), false_reject_rate=1.0))(prompt, sample)
+    )
     assert verdict.outcome is WRONG and verdict.value == 0 and verdict.subscores["quality"] == 1
 
 
 @pytest.mark.parametrize("rate", [-0.1, 1.5, float("nan")])
 def test_a_rate_is_a_probability(rate: float) -> None:
     with pytest.raises(ValueError, match="rejects="):
-        Noisy(Exact(), rejects=rate)
+        NoisyVerdicts(Exact(), false_reject_rate=rate)
 
 
 QUALITIES = {
@@ -96,7 +108,10 @@ QUALITIES = {
 
 @pytest.mark.parametrize("text", QUALITIES)
 def test_the_judge_counts_equations_and_computes_none(text: str) -> None:
-    (verdict,), (plain,) = verdicts(built(Hackable(LastNumber(), most=4)), [text], 3), verdicts(LastNumber(), [text], 3)
+    (verdict,), (plain,) = (
+        verdicts(built(HackableScore(LastNumber(), max_equations=4)), [text], 3),
+        verdicts(LastNumber(), [text], 3),
+    )
     assert verdict.score == verdict.subscores["quality"] == QUALITIES[text] and verdict.outcome is plain.outcome
 
 
@@ -124,7 +139,7 @@ class Grouped(Verifier):
 
 def test_a_wrapper_has_the_deadline_checks_and_workers_of_its_verifier() -> None:
     inner = Grouped()
-    outer = WrapperVerifier(Noisy(Exact(), rejects=1.0), inner)
+    outer = VerdictWrapperVerifier(NoisyVerdicts(Exact(), false_reject_rate=1.0), inner)
     assert outer.has_own_deadline and outer.notices == ("a notice",) and outer.packages == ("numpy",)
     grouped = Prompt("grouped", ())
     assert outer.by_group(grouped) and not outer.by_group(Prompt("p", ()))
@@ -133,15 +148,15 @@ def test_a_wrapper_has_the_deadline_checks_and_workers_of_its_verifier() -> None
     outer.gate([grouped])
     outer.close()
     assert inner.closed and inner.gated == 1
-    plain = WrapperVerifier(Noisy(Exact()), Exact())
+    plain = VerdictWrapperVerifier(NoisyVerdicts(Exact()), Exact())
     assert not plain.has_own_deadline and not plain.by_group(grouped)
 
 
 def test_a_recipe_names_the_wrapped_verifier() -> None:
     table = {"kind": "noisy", "verifier": {"kind": "hackable", "verifier": "last_number", "most": 4}, "key": 7}
     noisy = read_verifier(table)
-    assert noisy == Noisy(Hackable(LastNumber(), most=4), key=7)
-    assert isinstance(built(noisy), WrapperVerifier)
+    assert noisy == NoisyVerdicts(HackableScore(LastNumber(), max_equations=4), seed=7)
+    assert isinstance(built(noisy), VerdictWrapperVerifier)
 
 
 @pytest.mark.parametrize(
@@ -166,7 +181,7 @@ def test_invalid_wrappers_are_refused(table: object, evidence: str) -> None:
 
 
 def test_verifiers_inside_wrappers_are_found() -> None:
-    grade = Function("grade", "my_file.py")
-    both = Combined((Member("a", Exact()), Member("b", Hackable(Noisy(grade)))))
-    assert [kind for kind in kinds_in(both) if isinstance(kind, Function)] == [grade]
+    grade = GradeFunction("grade", "my_file.py")
+    both = Combined((CombinedMember("a", Exact()), CombinedMember("b", HackableScore(NoisyVerdicts(grade)))))
+    assert [kind for kind in kinds_in(both) if isinstance(kind, GradeFunction)] == [grade]
     assert list(kinds_in(Regex(pattern="a:b"))) == [Regex(pattern="a:b")]

@@ -32,7 +32,7 @@ from groupwise.whatif.compare import (
     whole_gradient,
 )
 from groupwise.whatif.explain import explain_token
-from groupwise.whatif.recompute import Recomputed, recompute
+from groupwise.whatif.recompute import RecomputedMethod, recompute
 from groupwise.whatif.stored import StoredIteration, read_iteration
 from tests.toys.echo import small
 from tests.whatif.stored_runs import stored_run
@@ -47,7 +47,7 @@ def read(run: Path, iteration: int | None = None) -> StoredIteration:
     return read_iteration(str(run), iteration, UserCode())
 
 
-def own(stored: StoredIteration) -> Recomputed:
+def own(stored: StoredIteration) -> RecomputedMethod:
     return recompute(stored, OWN, stored.recipe.method)
 
 
@@ -64,13 +64,13 @@ def test_the_own_method_gives_the_stored_numbers(name: str, tmp_path: Path) -> N
     stored = read(stored_run(tmp_path / "run", method, prompts=6), 1)
     computed = own(stored)
     rows = stored.rows_of(computed.batch)
-    assert (stored.columns["ratio"][rows] != 1).any(), "the ratio must act"
+    assert (stored.token_columns["ratio"][rows] != 1).any(), "the ratio must act"
     for column, x in (
         ("advantage", computed.batch.advantage),
         ("share", computed.batch.loss_share),
-        ("gradient", computed.gradient),
+        ("gradient", computed.logp_gradient),
     ):
-        np.testing.assert_allclose(x, stored.columns[column][rows].double(), rtol=2e-4, atol=1e-7, err_msg=column)
+        np.testing.assert_allclose(x, stored.token_columns[column][rows].double(), rtol=2e-4, atol=1e-7, err_msg=column)
     rewards = [line["reward"] for line in stored.sample_records if line["reward"] is not None]
     of = sample_numbers(stored, computed)
     assert [of[number].reward for number in sorted(of)] == rewards
@@ -96,14 +96,14 @@ def test_dropped_groups_do_not_change_the_steps(tmp_path: Path) -> None:
     assert len({line["draw"] for line in stored.sample_records if line["dropped"]}) >= 2
     computed = own(stored)
     rows = stored.rows_of(computed.batch)
-    assert torch.equal(stored.columns["share"][rows], computed.batch.loss_share.float())
+    assert torch.equal(stored.token_columns["share"][rows], computed.batch.loss_share.float())
 
 
 def test_a_clipped_token_has_no_gradient_and_is_marked(tmp_path: Path) -> None:
     stored = read(stored_run(tmp_path / "run", small("gspo", minibatches=2, group_size=4, epochs=2)))
     computed = own(stored)
     rows, surrogate = stored.rows_of(computed.batch), computed.method.objective.surrogate
-    clip, gradient = stored.columns["clip"][rows].long(), stored.columns["gradient"][rows]
+    clip, gradient = stored.token_columns["clip"][rows].long(), stored.token_columns["gradient"][rows]
     assert isinstance(surrogate, ReportsClipping)
     low, high = surrogate.clipped(computed.batch)
     assert bool(low.any()) and bool(high.any()) and torch.equal(clip, high.long() - low.long())
@@ -112,11 +112,11 @@ def test_a_clipped_token_has_no_gradient_and_is_marked(tmp_path: Path) -> None:
 
 
 def test_weights_are_stored_where_they_differ_from_one(tmp_path: Path, run: Path) -> None:
-    assert "weight" not in read(run).columns
+    assert "weight" not in read(run).token_columns
     method = small("gspo", minibatches=1, group_size=4)
     weighted = replace(method, objective=replace(method.objective, weights=(TruncatedImportance(),)))
     stored = read(stored_run(tmp_path / "run", weighted))
-    weight, computed = stored.columns["weight"][stored.rows], own(stored)
+    weight, computed = stored.token_columns["weight"][stored.rows], own(stored)
     assert bool((weight != 1).any()), "the gap of engine and learner is small, and not 0"
     torch.testing.assert_close(weight.double(), computed.batch.weight, rtol=1e-6, atol=0)
 
@@ -124,8 +124,10 @@ def test_weights_are_stored_where_they_differ_from_one(tmp_path: Path, run: Path
 def test_the_gradient_of_a_penalty_is_stored_and_said_to_be_missing(tmp_path: Path) -> None:
     stored = read(stored_run(tmp_path / "run", small("grpo", minibatches=2, group_size=4)))
     computed = own(stored)
-    assert computed.notes == ("without KL(coefficient=0.04, form=k3, model=reference): logp/reference not stored",)
-    kl = stored.columns["gradient"][stored.rows_of(computed.batch)] - computed.gradient
+    assert computed.omission_notes == (
+        "without KL(coefficient=0.04, kl_estimator=k3, model=reference): logp/reference not stored",
+    )
+    kl = stored.token_columns["gradient"][stored.rows_of(computed.batch)] - computed.logp_gradient
     assert 1e-5 < float(kl.abs().max()) < 0.04
 
 
@@ -153,7 +155,7 @@ def test_cosines_are_those_of_a_transcription(tmp_path: Path) -> None:
         torch.testing.assert_close(a, b, rtol=1e-6, atol=1e-9)
     assert cosine(*actual) == pytest.approx(cosine(*expected)) and 0.5 < (cosine(*actual) or 0) < 0.999
     comparison = compare_methods(stored, ["grpo"])
-    assert comparison.cosines == ((pytest.approx(1),) * 2,) * 2 and comparison.omitted_methods == {}
+    assert comparison.gradient_cosines == ((pytest.approx(1),) * 2,) * 2 and comparison.omitted_methods == {}
 
 
 def test_a_filter_drops_samples_and_the_divisors_follow(tmp_path: Path) -> None:
@@ -163,7 +165,10 @@ def test_a_filter_drops_samples_and_the_divisors_follow(tmp_path: Path) -> None:
     mixed = [len(names) > 1 for names in outcomes]
     assert any(mixed) and not all(mixed), "the run must have both kinds of groups"
     computed = recompute(stored, "dapo", small("dapo"))
-    assert len(computed.batch) == 4 * sum(mixed) and f"drops {4 * (len(mixed) - sum(mixed))} of" in computed.notes[0]
+    assert (
+        len(computed.batch) == 4 * sum(mixed)
+        and f"drops {4 * (len(mixed) - sum(mixed))} of" in computed.omission_notes[0]
+    )
     assert float(computed.batch.loss_share.sum()) == pytest.approx(1.0)
 
 
@@ -177,7 +182,7 @@ def test_a_filter_drops_samples_and_the_divisors_follow(tmp_path: Path) -> None:
 )
 def test_a_method_that_needs_more_is_left_out_with_the_reason(name: str, reason: str, run: Path) -> None:
     comparison = compare_methods(read(run), [name, "gspo"])
-    assert [each.method_name for each in comparison.methods] == [OWN, "gspo"]
+    assert [each.method_name for each in comparison.recomputed_methods] == [OWN, "gspo"]
     assert reason in comparison.omitted_methods[name]
 
 
@@ -186,13 +191,13 @@ def test_tokens_that_a_mask_of_the_run_removed_are_left_out(tmp_path: Path) -> N
     stored = read(stored_run(tmp_path / "run", method))
     assert any(line["finish"] == "length" for line in stored.sample_records)
     for computed in (own(stored), recompute(stored, "gspo", small("gspo", group_size=4))):
-        assert 0 < computed.batch.tokens < stored.batch.tokens and not computed.gradient.isnan().any()
+        assert 0 < computed.batch.tokens < stored.batch.tokens and not computed.logp_gradient.isnan().any()
 
 
 def test_what_a_method_would_sample_otherwise_is_noted(run: Path) -> None:
-    notes = recompute(read(run), "reg_grpo", named_method("reg_grpo")).notes
+    notes = recompute(read(run), "reg_grpo", named_method("reg_grpo")).omission_notes
     assert [note.split()[:2] for note in notes[1:]] == [["its", "curriculum"], ["its", "strategy"]]
-    assert recompute(read(run), "gspo", named_method("gspo")).notes == ()
+    assert recompute(read(run), "gspo", named_method("gspo")).omission_notes == ()
 
 
 # Errors
@@ -277,7 +282,7 @@ def test_the_report_has_the_numbers_of_each_group(
     assert main(["whatif", str(copy), "--methods", "grpo,cispo,ppo", "--report"]) == 0
     assert capsys.readouterr().out.splitlines()[-1] == str(copy / "report.html")
     stored = read(copy)
-    computed = compare_methods(stored, ["grpo", "cispo"]).methods
+    computed = compare_methods(stored, ["grpo", "cispo"]).recomputed_methods
     numbers = [sample_numbers(stored, each) for each in computed]
     text = (copy / "report.html").read_text(encoding="utf-8")
     (data,) = re.findall(r'<script type="application/json" id="data">(.*?)</script>', text, re.S)
@@ -316,10 +321,10 @@ def test_json_stays_one_object_beside_the_report(run: Path, tmp_path: Path, caps
 def test_the_cosines_of_a_group_are_those_of_its_tokens(run: Path) -> None:
     stored = read(run)
     comparison = compare_methods(stored, ["grpo", "cispo"])
-    starts = [0, *stored.columns["lengths"].cumsum(0).tolist()]
+    starts = [0, *stored.token_columns["lengths"].cumsum(0).tolist()]
     for members in groups_of(stored):
         rows = [row for line in members for row in range(starts[line], starts[line + 1])]
-        mine, *others = (whole_gradient(stored, each)[rows] for each in comparison.methods)
+        mine, *others = (whole_gradient(stored, each)[rows] for each in comparison.recomputed_methods)
         expected = [cosine(mine, other) for other in (mine, *others)]
         assert group_cosines(stored, comparison, members) == expected
 
@@ -349,8 +354,8 @@ def test_the_chain_of_a_token_multiplies_to_its_gradient(run: Path, capsys: pyte
     stored = read(run)
     for number in stored.sample_lines:
         chain = explain_token(stored, number + 1, 1, OWN, stored.recipe.method)
-        links = {link.name: link.value for link in chain.links}
-        assert [link.name for link in chain.links][:3] == ["outcome", "reward", "advantage"]
+        links = {link.number_name: link.number_value for link in chain.links}
+        assert [link.number_name for link in chain.links][:3] == ["outcome", "reward", "advantage"]
         if links["clip"] == "not clipped":
             product = links["share"] * links["weight"] * links["ratio"] * links["advantage"]  # type: ignore[operator]
             assert links["gradient"] == pytest.approx(-product, rel=1e-9)
@@ -369,12 +374,12 @@ def test_the_chain_of_a_token_multiplies_to_its_gradient(run: Path, capsys: pyte
 def test_the_chain_is_that_of_the_named_token(tmp_path: Path) -> None:
     stored = read(stored_run(tmp_path / "run", small("grpo", group_size=4, epochs=2)))
     number = next(i for i in stored.sample_lines if stored.sample_records[i]["length"] == 3)
-    start = int(stored.columns["lengths"][:number].sum())
+    start = int(stored.token_columns["lengths"][:number].sum())
     for token in (1, 2, 3):
         chain = explain_token(stored, number + 1, token, OWN, stored.recipe.method)
-        links = {link.name: link.value for link in chain.links}
-        assert chain.token_id == int(stored.columns["tokens"][start + token - 1]) and chain.token_count == 3
-        assert links["ratio"] == pytest.approx(float(stored.columns["ratio"][start + token - 1]))
+        links = {link.number_name: link.number_value for link in chain.links}
+        assert chain.token_id == int(stored.token_columns["tokens"][start + token - 1]) and chain.token_count == 3
+        assert links["ratio"] == pytest.approx(float(stored.token_columns["ratio"][start + token - 1]))
         assert chain.token_text == stored.sample_records[number]["text"][token - 1 : token]
 
 

@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from groupwise.data import Advantage, Batch, Measure, Subscore
+from groupwise.data import Advantage, Batch, NeededMeasure, Subscore
 
 __all__ = ["AgainstSubscore", "EachStandardised", "Lagrangian"]
 
@@ -33,7 +33,7 @@ class EachStandardised(Advantage):
     eps: float = 1e-6
 
     @property
-    def needs(self) -> frozenset[Measure]:
+    def needs(self) -> frozenset[NeededMeasure]:
         return frozenset(Subscore(name) for name, _ in self.weights)
 
     def __call__(self, x: Float[Tensor, " s"], b: Batch) -> Float[Tensor, " s"]:
@@ -56,7 +56,7 @@ class Lagrangian(Advantage):
     eps: float = 1e-6
 
     @property
-    def needs(self) -> frozenset[Measure]:
+    def needs(self) -> frozenset[NeededMeasure]:
         return frozenset(map(Subscore, self.constraints))
 
     def __call__(self, x: Float[Tensor, " s"], b: Batch) -> Float[Tensor, " s"]:
@@ -78,7 +78,7 @@ class AgainstSubscore(Advantage):
     subscore: str = "baseline"
 
     @property
-    def needs(self) -> frozenset[Measure]:
+    def needs(self) -> frozenset[NeededMeasure]:
         return frozenset({Subscore(self.subscore)})
 
     def __call__(self, x: Float[Tensor, " s"], b: Batch) -> Float[Tensor, " s"]:

@@ -15,7 +15,7 @@ from groupwise.config.train_arguments import fields_of, overrides_of
 from groupwise.config.user_code import Permissions, UserCode, load_use
 from groupwise.core import GroupwiseError, Usage
 from groupwise.runs.layout import RunLayout
-from groupwise.tasks import Rows
+from groupwise.tasks import DataRows
 from groupwise.verifiers.reward_argument import WRITTEN
 
 ANSWER_COLUMN = "columns.answer"
@@ -24,7 +24,7 @@ EVAL_ROWS = "eval_data.jsonl"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Arguments:
+class CallArguments:
     """The arguments of a call as overrides of a recipe, with data rows and reward functions from memory.
 
     A command has overrides only.
@@ -34,7 +34,7 @@ class Arguments:
     rows: list[Mapping[str, Any]] | None = None
     eval_rows: list[Mapping[str, Any]] | None = None
     reward: Reward = NO_REWARD
-    agent: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
+    agent_functions: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
     """The agent by name, if it is a function of the calling program."""
 
     def write(
@@ -49,20 +49,20 @@ class Arguments:
         overrides = [*self.overrides]
         if self.rows is not None:
             write_rows(self.rows, data)
-            fields["task"] = Rows(str(data))
+            fields["task"] = DataRows(str(data))
             explicit = is_set(tables_of("", overrides), ANSWER_COLUMN)
             columns = tables_of(source or "", overrides).get("columns", {})
             overrides.append((ANSWER_COLUMN, PythonText(answer_column(self.rows, columns, explicit=explicit))))
         if self.eval_rows is not None:
             file = data.with_name(EVAL_ROWS)
             write_rows(self.eval_rows, file)
-            fields["held_out"] = Rows(str(file))
-        if self.reward.verifier:
-            fields["verifier"] = self.reward.verifier
+            fields["held_out"] = DataRows(str(file))
+        if self.reward.verifier_toml:
+            fields["verifier"] = self.reward.verifier_toml
         written = write_code(self.reward, code)
-        use = load_use(replace(allowed, use=[*allowed.use, *written]), own=written)
+        use = load_use(replace(allowed, use=[*allowed.user_files, *written]), own=written)
         return [*overrides_of(fields), *overrides], replace(
-            use, functions_in_memory={**self.reward.functions_in_memory, **self.agent}
+            use, functions_in_memory={**self.reward.functions_in_memory, **self.agent_functions}
         )
 
 
@@ -84,7 +84,7 @@ def own_words(layout: RunLayout) -> Iterator[None]:
         raise
 
 
-def arguments_of(named: Mapping[str, Any], settings: Mapping[str, Any]) -> Arguments:
+def arguments_of(named: Mapping[str, Any], settings: Mapping[str, Any]) -> CallArguments:
     """Combine a call's named arguments (`named`; None counts as not passed) with its recipe fields (`settings`).
 
     Raises `Usage` for a field that is set twice or unknown, and for data or a reward of another kind.
@@ -105,7 +105,7 @@ def arguments_of(named: Mapping[str, Any], settings: Mapping[str, Any]) -> Argum
     agent = agent_in_memory(fields["agent"]) if callable(fields.get("agent")) else {}
     if agent:
         fields["agent"] = {"file": next(iter(agent))}
-    return Arguments(tuple(overrides_of(fields)), rows, eval_rows, reward, agent)
+    return CallArguments(tuple(overrides_of(fields)), rows, eval_rows, reward, agent)
 
 
 def agent_in_memory(agent: Any) -> dict[str, Callable[..., Any]]:

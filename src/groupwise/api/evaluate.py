@@ -27,7 +27,7 @@ from groupwise.runs.info import RunInfo
 from groupwise.runs.layout import RunLayout
 from groupwise.runs.next_command import verifier_of_run
 from groupwise.training.progress import notify
-from groupwise.verifiers import Combined, Function
+from groupwise.verifiers import Combined, GradeFunction
 from groupwise.verifiers.reward_argument import python_reward
 from groupwise.verifiers.user_function import functions_in
 
@@ -102,11 +102,11 @@ def evaluate(
 def check_whole_reward(layout: RunLayout, reward: Reward) -> None:
     """`Usage` for a function in memory that is only a part of the run's reward. A changed function is a note."""
     run, data = layout.run_directory, verifier_of_run(layout.run_directory)
-    whole, own = (read_verifier(one) if one else None for one in (data, reward.verifier))
+    whole, own = (read_verifier(one) if one else None for one in (data, reward.verifier_toml))
     graders = [member.verifier for member in own.members] if isinstance(own, Combined) else [own]
     parts = {member.name: member.verifier for member in whole.members} if isinstance(whole, Combined) else {}
     passed = [_key(kind) for kind in graders]
-    shared = [f.name for f in functions_in(whole) if not f.file and f in passed]
+    shared = [f.function_name for f in functions_in(whole) if not f.source_file and f in passed]
     if shared and (missing := [name for name, part in parts.items() if _key(part) not in passed]):
         raise Usage(
             f"{' and '.join(shared)} grades only a part of the reward of {run}",
@@ -114,7 +114,7 @@ def check_whole_reward(layout: RunLayout, reward: Reward) -> None:
             fix=f"pass the whole reward: reward={python_reward(data)}\n"
             "or, to grade by this function alone, a function of another name",
         )
-    recorded = RunInfo.read(layout).in_memory if shared else {}
+    recorded = RunInfo.read(layout).functions_in_memory if shared else {}
     for name in shared:
         if function_hash(reward.functions_in_memory[name]) != recorded.get(name):
             notify(f"note: the reward {name} is not the function that {run} was started with")
@@ -122,7 +122,7 @@ def check_whole_reward(layout: RunLayout, reward: Reward) -> None:
 
 def _key(kind: VerifierSettings | None) -> Any:
     """What two verifiers share if they are the same: of a function in a file, its name there."""
-    if isinstance(kind, Function) and kind.file:
+    if isinstance(kind, GradeFunction) and kind.source_file:
         return kind.user_name
     return kind.part if isinstance(kind, UnloadedPart) else kind
 

@@ -11,7 +11,7 @@ from typing import Any
 from groupwise.core import spelled, visible
 from groupwise.data import ACCURACY_GREEDY, EVAL_LOSS, MEAN_LENGTH, REWARD, SCORE_GREEDY, TOKENS_PER_SECOND
 from groupwise.report.report import escaped
-from groupwise.training.progress import TICK, Progress, printed_to
+from groupwise.training.progress import TICK, ProgressPrinter, printed_to
 
 __all__ = ["LiveTable", "cell_output", "live_table"]
 
@@ -48,7 +48,7 @@ def live_table() -> "LiveTable | None":
     return LiveTable(lambda page: handle.update(display.HTML(page)))
 
 
-class TableProgress(Progress):
+class TableProgress(ProgressPrinter):
     """The progress of a run as rows of a table. The loop writes it, and the notebook's thread reads it."""
 
     def __init__(self, iterations: int, done: int = 0) -> None:

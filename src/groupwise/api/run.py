@@ -103,7 +103,9 @@ class Run:
     def metrics(self) -> Mapping[str, dict[int, float]]:
         """The value of each metric by iteration: `run.metrics["reward"][20]`. NaN where it was not finite."""
         curves = read(self._last).metrics
-        return {name: dict(zip(curve.iterations.tolist(), curve.values.tolist())) for name, curve in curves.items()}
+        return {
+            name: dict(zip(curve.iterations.tolist(), curve.metric_values.tolist())) for name, curve in curves.items()
+        }
 
     @property
     @from_python
@@ -190,7 +192,7 @@ class Run:
         run = read(self._last)
         rows = []
         for name in SHOWN:
-            if name in run.metrics and len(values := run.metrics[name].finite.values):
+            if name in run.metrics and len(values := run.metrics[name].finite.metric_values):
                 first, last = (f"<td>{value:.3f}</td>" for value in (values[0], values[-1]))
                 rows.append(f"<tr><th>{escaped(name)}</th>{first}{last}</tr>")
         end = f"; {self.stop_reason}" if self.stop_reason else ""

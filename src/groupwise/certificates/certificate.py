@@ -9,8 +9,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from groupwise.certificates.proofs import Proof, proofs_of, repository, run_proofs
-from groupwise.certificates.studies import Comparison, measured_effect
+from groupwise.certificates.proofs import ProofResult, proofs_of, repository, run_proofs
+from groupwise.certificates.studies import EffectComparison, measured_effect
 from groupwise.config import recipe_toml
 from groupwise.config.diff import diff
 from groupwise.config.registry import methods, public_name, socket_of
@@ -25,8 +25,8 @@ PACKAGES = ("groupwise", "torch", "numpy")
 class Certificate:
     """A published method with its test results. `constants` is TOML, `changes` are the differences from its `parent`.
 
-    `components`: the names of its components by socket. `measured` is the stored measurement of its `effect`, if the
-    code is the same since, and `toy` the test that computes the effect exactly.
+    `components`: the names of its components by socket. `measured_effect` is the stored measurement of its `expected_effect`, if the
+    code is the same since, and `toy_test` the test that computes the effect exactly.
 
     `commit` ends in `-modified` if a tracked file of the package or of its tests has changes; it is empty outside git.
     """
@@ -34,24 +34,24 @@ class Certificate:
     name: str
     summary: str
     family: str
-    source: str
+    paper: str
     arxiv: str
     year: int
-    label: str
-    code: str
-    kind: str
+    evidence: str
+    authors_code: str
+    contribution_kind: str
     parent: str
     formula: str
     constants: str
     components: Mapping[str, tuple[str, ...]]
     changes: tuple[str, ...]
     differences: tuple[Difference, ...]
-    effect: str
-    no_effect: str
-    toy: str
-    measured: Comparison | None
-    finding: str
-    proofs: tuple[Proof, ...]
+    expected_effect: str
+    no_effect_reason: str
+    toy_test: str
+    measured_effect: EffectComparison | None
+    our_finding: str
+    proofs: tuple[ProofResult, ...]
     commit: str
     versions: Mapping[str, str]
 
@@ -68,7 +68,7 @@ class Certificate:
 
     def as_json(self) -> dict[str, Any]:
         """The content of the JSON file."""
-        measured = self.measured and self.measured.as_json()
+        measured = self.measured_effect and self.measured_effect.as_json()
         return {"format": 1, "passed": self.passed, **asdict(self), "measured": measured}
 
 
@@ -83,12 +83,12 @@ def certify(names: Sequence[str]) -> Iterator[Certificate]:
 
 def describe(names: Sequence[str]) -> tuple[Certificate, ...]:
     """The certificates of published methods without test results, commit and measurement, since no test has run."""
-    proofs = {test: Proof(test, "not run", 0, 0.0) for name in names for test in proofs_of(methods()[name])}
+    proofs = {test: ProofResult(test, "not run", 0, 0.0) for name in names for test in proofs_of(methods()[name])}
     return tuple(certificate_of(name, proofs, "") for name in names)
 
 
 def certificate_of(
-    name: str, proofs: Mapping[str, Proof], commit: str, measured: Comparison | None = None
+    name: str, proofs: Mapping[str, ProofResult], commit: str, measured: EffectComparison | None = None
 ) -> Certificate:
     """Create a method's certificate from the test results and the measurement of its effect."""
     known = methods()
@@ -97,23 +97,23 @@ def certificate_of(
         name=name,
         summary=" ".join((inspect.getdoc(method) or "").partition("\n\n")[0].split()),
         family=method_family(name),
-        source=reference.source,
+        paper=reference.source,
         arxiv=reference.arxiv,
         year=reference.year,
-        label=reference.label,
-        code=reference.code,
-        kind=reference.kind,
+        evidence=reference.evidence,
+        authors_code=reference.code,
+        contribution_kind=reference.contribution_kind,
         parent=reference.parent,
         formula=reference.formula,
         constants=recipe_toml.write(method()).rstrip(),
         components=parts_of(method()),
         changes=tuple(diff(known[reference.parent](), method())) if reference.parent else (),
         differences=reference.differences,
-        effect=reference.effect.claim(name) if reference.effect else "",
-        no_effect=reference.no_effect_reason,
-        toy=reference.toy_test,
-        measured=measured,
-        finding=reference.finding,
+        expected_effect=reference.expected_effect.claim(name) if reference.expected_effect else "",
+        no_effect_reason=reference.no_effect_reason,
+        toy_test=reference.toy_test,
+        measured_effect=measured,
+        our_finding=reference.our_finding,
         proofs=tuple(proofs[test] for test in proofs_of(method)),
         commit=commit,
         versions={"python": platform.python_version(), **{package: version(package) for package in PACKAGES}},

@@ -28,23 +28,23 @@ def content(c: Certificate) -> str:
     """HTML: the content of a certificate below its name."""
     versions = ", ".join(f"{name} {version}" for name, version in c.versions.items())
     commit = [] if c.verdict == "not run" else [f"commit {c.commit or 'unknown'}", versions]
-    facts = [c.family, str(c.year), c.kind, c.label, *commit]
-    tests = [(p.test, p.result, str(p.cases), f"{p.seconds:.2f}") for p in c.proofs]
-    differences = [(d.what, d.paper, d.code, d.ours) for d in c.differences]
+    facts = [c.family, str(c.year), c.contribution_kind, c.evidence, *commit]
+    tests = [(p.test, p.result, str(p.case_count), f"{p.seconds:.2f}") for p in c.proofs]
+    differences = [(d.choice, d.paper, d.code, d.ours) for d in c.differences]
     sections = (
         section("Formula", pre(c.formula)),
         section(f"Changes in {c.parent}", items(c.changes)) if c.changes else "",
         section("Differences", table(("", "paper", "authors' code and others", "here"), differences)),
-        section("Effect, stated before the runs", effect(c)) if c.effect or c.no_effect else "",
-        section("Finding", paragraph(c.finding)) if c.finding else "",
+        section("Effect, stated before the runs", effect(c)) if c.expected_effect or c.no_effect_reason else "",
+        section("Finding", paragraph(c.our_finding)) if c.our_finding else "",
         section("Proofs", table(("test", "result", "cases", "seconds"), tests)),
         section("Constants", pre(c.constants)),
     )
     return "\n".join(
         (
-            f'<p class="source">{escape(c.source)}</p>',
+            f'<p class="source">{escape(c.paper)}</p>',
             paragraph(c.summary),
-            paragraph(f"Code read: {c.code}") if c.code else "",
+            paragraph(f"Code read: {c.authors_code}") if c.authors_code else "",
             f'<ul class="facts">{"".join(f"<li>{escape(fact)}</li>" for fact in facts)}</ul>',
             *filter(None, sections),
         )
@@ -53,9 +53,9 @@ def content(c: Certificate) -> str:
 
 def effect(c: Certificate) -> str:
     """HTML: the effect that the paper states and its measurement, or the reason why there is none."""
-    measured = str(c.measured) if c.measured else "Not measured with this code."
-    texts = [c.effect, measured] if c.effect else [c.no_effect]
-    exact = [f"Shown in expectation: {c.toy}"] if c.toy else []
+    measured = str(c.measured_effect) if c.measured_effect else "Not measured with this code."
+    texts = [c.expected_effect, measured] if c.expected_effect else [c.no_effect_reason]
+    exact = [f"Shown in expectation: {c.toy_test}"] if c.toy_test else []
     return "\n".join(map(paragraph, [*texts, *exact]))
 
 

@@ -51,7 +51,7 @@ def leaf(c: Certificate) -> str:
 
 def line(c: Certificate) -> str:
     """HTML: a method's name, family, year, label, changed fields, and test result."""
-    facts = escape(f"{c.family}, {c.year}, {c.label}")
+    facts = escape(f"{c.family}, {c.year}, {c.evidence}")
     fields = f' <code class="changed">{escape(", ".join(changed(c)))}</code>' if c.changes else ""
     result = "" if c.verdict == "not run" else f' <span class="{c.verdict}">{c.verdict}</span>'
     dot = f'<i class="dot f{family_index(c)}"></i>'

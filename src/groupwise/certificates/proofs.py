@@ -44,12 +44,12 @@ FILTERS = "tests/rewards/test_filters.py::test_selected"
 
 
 @dataclass(frozen=True, slots=True)
-class Proof:
+class ProofResult:
     """A test that verifies a method: its id, the worst result of its cases, their number and their seconds."""
 
     test: str
     result: Result
-    cases: int
+    case_count: int
     seconds: float
 
 
@@ -63,7 +63,13 @@ def proofs_of(publish: Callable[..., Method]) -> tuple[str, ...]:
     name, method = publish.__name__, publish()
     filtered = () if method.filter == everything else (f"{FILTERS}[{name_of(method.filter)}]",)
     toy = (f"{TOY}[{name}]",) if trains_the_toy(method) else ()
-    return (*reference_of(publish).proofs, *(f"{x}[{name}]" for x in OF_EVERY_METHOD), *OF_EVERY_RUN, *filtered, *toy)
+    return (
+        *reference_of(publish).proof_tests,
+        *(f"{x}[{name}]" for x in OF_EVERY_METHOD),
+        *OF_EVERY_RUN,
+        *filtered,
+        *toy,
+    )
 
 
 def trains_the_toy(method: Method) -> bool:
@@ -86,7 +92,7 @@ def repository() -> Path:
     return root
 
 
-def run_proofs(tests: Iterable[str], root: Path) -> dict[str, Proof]:
+def run_proofs(tests: Iterable[str], root: Path) -> dict[str, ProofResult]:
     """Run tests in one process of pytest, and return their results by id. Raises `WorkerLost` if it cannot run them."""
     ids = sorted(set(tests))
     with TemporaryDirectory() as scratch:
@@ -118,7 +124,7 @@ def cases_of(report: str) -> dict[str, tuple[Result, float]]:
     return cases
 
 
-def proof_of(test: str, cases: Mapping[str, tuple[Result, float]]) -> Proof:
+def proof_of(test: str, cases: Mapping[str, tuple[Result, float]]) -> ProofResult:
     """Combine the results of a test's cases. An id without parameters means all of its cases.
 
     >>> proof_of("a.py::b", {"a.py::b[1]": ("passed", 0.5), "a.py::b[2]": ("failed", 0.25)})
@@ -126,4 +132,4 @@ def proof_of(test: str, cases: Mapping[str, tuple[Result, float]]) -> Proof:
     """
     matches = [case for name, case in cases.items() if name == test or name.startswith(f"{test}[")]
     results: list[Result] = [result for result, _ in matches] or ["missing"]
-    return Proof(test, min(results, key=WORST.index), len(matches), sum(seconds for _, seconds in matches))
+    return ProofResult(test, min(results, key=WORST.index), len(matches), sum(seconds for _, seconds in matches))

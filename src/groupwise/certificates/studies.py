@@ -21,7 +21,7 @@ from groupwise.config.recipe_errors import one_error
 from groupwise.config.recipe_toml import read_with_problems
 from groupwise.core import WorkerLost
 from groupwise.evaluation.interval import mean_interval
-from groupwise.methods import Effect, Reference
+from groupwise.methods import ExpectedEffect, Reference
 from groupwise.models import find_model, fingerprint
 from groupwise.models.directories import PACKAGED
 from groupwise.runs.atomic_writes import write_file
@@ -45,10 +45,10 @@ Verdict = Literal["shown", "not shown", "opposite"]
 
 
 @dataclass(frozen=True, slots=True)
-class Trial:
-    """One run of a study: a method on the packaged recipe of a task, with `settings` as in `Effect`.
+class StudyRun:
+    """One run of a study: a method on the packaged recipe of a task, with `settings` as in `ExpectedEffect`.
 
-    >>> Trial("gspo", "calculator", 1, ("prompts = 4",)).recipe().prompts
+    >>> StudyRun("gspo", "calculator", 1, ("prompts = 4",)).recipe().prompts
     4
     """
 
@@ -71,14 +71,14 @@ class Trial:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TrialResult:
+class StudyRunResult:
     """The result of a study's run: metrics and generated tokens by iteration, and the code that produced it.
 
     `recipe_hash`, `code_hash` and `model_hash` are the hashes of the recipe, of the method's code, and of the weights
     of a packaged model; empty for another model.
     """
 
-    trial: Trial
+    trial: StudyRun
     metrics: Mapping[str, Mapping[int, float]]
     tokens: tuple[int, ...]
     cpu_seconds: float
@@ -109,10 +109,10 @@ class TrialResult:
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class EffectComparison:
     """A method's metric and its parent's, for each seed. `stale`: the code or the model has changed since the runs."""
 
-    effect: Effect
+    expected_effect: ExpectedEffect
     method_values: tuple[float, ...]
     parent_values: tuple[float, ...]
     stale: bool = False
@@ -134,15 +134,15 @@ class Comparison:
     @property
     def verdict(self) -> Verdict:
         """Whether the runs show the stated effect or the opposite, by the interval and the smallest relevant mean."""
-        low, high = self.interval if self.effect.direction == "up" else [-x for x in reversed(self.interval)]
-        if low > 0 and abs(self.mean) >= self.effect.min_difference:
+        low, high = self.interval if self.expected_effect.direction == "up" else [-x for x in reversed(self.interval)]
+        if low > 0 and abs(self.mean) >= self.expected_effect.min_difference:
             return "shown"
-        return "opposite" if high < 0 and abs(self.mean) >= self.effect.min_difference else "not shown"
+        return "opposite" if high < 0 and abs(self.mean) >= self.expected_effect.min_difference else "not shown"
 
     @property
     def is_open(self) -> bool:
         """Whether more seeds could decide: the mean is large enough to be relevant, but its interval contains 0."""
-        return self.verdict == "not shown" and abs(self.mean) >= self.effect.min_difference
+        return self.verdict == "not shown" and abs(self.mean) >= self.expected_effect.min_difference
 
     def as_json(self) -> dict[str, Any]:
         """The comparison in a certificate."""
@@ -156,15 +156,15 @@ class Comparison:
         return f"{self.verdict}: {self.mean:+.3g}, 95 % interval {low:+.3g} to {high:+.3g} over {seeds}{stale}"
 
 
-def trials_of(method: str, effect: Effect, seed: int) -> tuple[Trial, Trial]:
+def trials_of(method: str, effect: ExpectedEffect, seed: int) -> tuple[StudyRun, StudyRun]:
     """The runs of a method and of its parent with one seed."""
     in_between = (BUDGET,) if effect.matched_by == "tokens" and effect.metric.startswith(HELD_OUT) else ()
     common = (*in_between, *effect.settings)
-    own = Trial(method, effect.task, seed, (*common, *effect.own_settings))
-    return own, Trial(effect.parent, effect.task, seed, common)
+    own = StudyRun(method, effect.task, seed, (*common, *effect.own_settings))
+    return own, StudyRun(effect.parent, effect.task, seed, common)
 
 
-def compare(method: str, effect: Effect, results: Mapping[Trial, TrialResult]) -> Comparison | None:
+def compare(method: str, effect: ExpectedEffect, results: Mapping[StudyRun, StudyRunResult]) -> EffectComparison | None:
     """Compare a method with its parent over the seeds for which both ran; None if too few did, or values are NaN."""
     pairs = [trials_of(method, effect, seed) for seed in (*SEEDS, *MORE_SEEDS)]
     found = [(results[own], results[parent]) for own, parent in pairs if own in results and parent in results]
@@ -172,10 +172,12 @@ def compare(method: str, effect: Effect, results: Mapping[Trial, TrialResult]) -
     if len(found) < len(SEEDS) or not all(map(math.isfinite, (x for pair in values for x in pair))):
         return None
     own_values, parent_values = zip(*values)
-    return Comparison(effect, own_values, parent_values, any(is_stale(result) for pair in found for result in pair))
+    return EffectComparison(
+        effect, own_values, parent_values, any(is_stale(result) for pair in found for result in pair)
+    )
 
 
-def values_of(effect: Effect, own: TrialResult, parent: TrialResult) -> tuple[float, float]:
+def values_of(effect: ExpectedEffect, own: StudyRunResult, parent: StudyRunResult) -> tuple[float, float]:
     """The metric of a method and of its parent with one seed, at equal tokens or after all iterations."""
     if effect.matched_by == "steps":
         lasts = len(own.tokens), len(parent.tokens)
@@ -185,18 +187,18 @@ def values_of(effect: Effect, own: TrialResult, parent: TrialResult) -> tuple[fl
     return own.value(effect.metric, lasts[0]), parent.value(effect.metric, lasts[1])
 
 
-def is_stale(result: TrialResult) -> bool:
+def is_stale(result: StudyRunResult) -> bool:
     """Whether the method's code, or the packaged model that it starts from, has changed since this run."""
     return present_hashes(result.trial) != (result.code_hash, result.model_hash)
 
 
-def present_hashes(trial: Trial) -> tuple[str, str]:
+def present_hashes(trial: StudyRun) -> tuple[str, str]:
     """The hashes of a run's code and of its packaged model's weights, as they are now; the same for all seeds."""
     return _hashes(replace(trial, seed=0))
 
 
 @cache
-def _hashes(trial: Trial) -> tuple[str, str]:
+def _hashes(trial: StudyRun) -> tuple[str, str]:
     recipe = trial.recipe()
     return code_hash(recipe.method), packaged_weights(recipe.model)
 
@@ -207,9 +209,9 @@ def packaged_weights(model: str) -> str:
     return fingerprint(find_model(model))[:16] if model in PACKAGED else ""
 
 
-def measured_effect(method: str, reference: Reference, root: Path) -> Comparison | None:
+def measured_effect(method: str, reference: Reference, root: Path) -> EffectComparison | None:
     """The measurement of a method's stated effect, from stored results; None if there is none, or it is stale."""
-    effect = reference.effect
+    effect = reference.expected_effect
     comparison = compare(method, effect, read_results(root / RESULTS)) if effect else None
     return None if comparison is None or comparison.stale else comparison
 
@@ -226,20 +228,20 @@ def run_studies(methods: Sequence[str], root: Path) -> None:
         raise WorkerLost(what, evidence=done.stderr[-2000:].strip(), fix=fix)
 
 
-def read_results(path: Path) -> dict[Trial, TrialResult]:
+def read_results(path: Path) -> dict[StudyRun, StudyRunResult]:
     """Read the stored results by run, the last if there are several. Empty without the file."""
     lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
     return {result.trial: result for result in map(_result_of, lines)}
 
 
-def _result_of(line: str) -> TrialResult:
+def _result_of(line: str) -> StudyRunResult:
     data = json.loads(line)
-    trial = Trial(**{**data["trial"], "settings": tuple(data["trial"]["settings"])})
+    trial = StudyRun(**{**data["trial"], "settings": tuple(data["trial"]["settings"])})
     metrics = {name: {int(i): x for i, x in points.items()} for name, points in data["metrics"].items()}
-    return TrialResult(**{**data, "trial": trial, "metrics": metrics, "tokens": tuple(data["tokens"])})
+    return StudyRunResult(**{**data, "trial": trial, "metrics": metrics, "tokens": tuple(data["tokens"])})
 
 
-def write_results(path: Path, results: Iterable[TrialResult]) -> None:
+def write_results(path: Path, results: Iterable[StudyRunResult]) -> None:
     """Write results in the order of their runs, one JSON line each; atomically, since a killed command is resumed."""
     ordered = sorted(results, key=lambda result: json.dumps(asdict(result.trial)))
     write_file(path, "".join(json.dumps(result.as_json()) + "\n" for result in ordered).encode())

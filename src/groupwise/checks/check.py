@@ -55,7 +55,7 @@ def check(
     except Usage as error:
         return CheckResult([error])
     recipe, problems = read_with_problems(start.source, start.overrides, use)
-    checked = CheckResult(problems, [start.note] if start.note else [])
+    checked = CheckResult(problems, [start.defaults_note] if start.defaults_note else [])
     if readable := recipe is not None:
         checked += CheckResult(dry_run(recipe), inactive_parts(recipe.method))
     else:  # the fields for model and task may still be valid

@@ -12,14 +12,14 @@ from groupwise.core import Usage
 from groupwise.data import ContextKey, Draw, Finish, Generation, GenerationRequest, Ids, all_problems
 from groupwise.rollout import AgentProgram, AgentRunner, DrawSampler, RolloutSetting
 from groupwise.training.build import RunInputs
-from groupwise.verifiers import ByEnvironment
+from groupwise.verifiers import EnvironmentVerdict
 
 MOST_SECONDS = 30.0
 """The time limit of the trial, in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
-class MadeUpEngine:
+class FakeEngine:
     """An engine whose answer to every request is one token, or two: text, and the end of the answer."""
 
     answer: Ids
@@ -50,22 +50,24 @@ def try_agent(recipe: Recipe, runner: AgentRunner, inputs: RunInputs) -> CheckRe
     if not problems:
         return CheckResult()
     tokenizer = inputs.tokenizer
-    text = next(i for i in range(len(tokenizer.backend_tokenizer.get_vocab())) if i not in tokenizer.control_tokens.ids)
+    text = next(
+        i for i in range(len(tokenizer.backend_tokenizer.get_vocab())) if i not in tokenizer.control_tokens.control_ids
+    )
     setting = RolloutSetting(
-        engine=MadeUpEngine((text, *sorted(tokenizer.eos_ids)[:1])),
+        engine=FakeEngine((text, *sorted(tokenizer.eos_ids)[:1])),
         verifier=inputs.verifier,
         tokenizer=tokenizer,
         sampling=recipe.sampling,
         seed=recipe.seed,
     )
-    sampler = DrawSampler(draw=Draw(0, problems[0], 1), setting=setting)
+    sampler = DrawSampler(draw=Draw(0, problems[0], 1), rollout_setting=setting)
     trial = replace(runner, deadline=min(runner.deadline, MOST_SECONDS))
     episode, verdict = asyncio.run(trial.run(sampler, sampler.draw, 0))
     if verdict is not None and verdict.cause:
         return CheckResult((), [f"note: on a made-up answer, {verdict.cause}"])
     if not episode.answered_calls:
         return CheckResult((), [f"note: the agent made no request for {problems[0].id}"])
-    if verdict is None and isinstance(inputs.verifier, ByEnvironment):
+    if verdict is None and isinstance(inputs.verifier, EnvironmentVerdict):
         what = f"the agent returns no reward, and {recipe.task.label} has no verifier"
         fix = "return a reward from the agent, or add --reward math, or another verifier"
         if isinstance(runner.agent, AgentProgram):

@@ -7,18 +7,18 @@ from typing import Any
 from groupwise.checks.checked import CheckResult
 from groupwise.config.recipe import Recipe
 from groupwise.core import BadData, GroupwiseError
-from groupwise.data import ListsProblems, Prompt, Task, all_problems, data_stats
+from groupwise.data import TaskWithProblemList, Prompt, Task, all_problems, data_stats
 from groupwise.rollout import check_columns
 from groupwise.runs.checkpoints import plain_json
-from groupwise.tasks import Mixture
+from groupwise.tasks import TaskMixture
 from groupwise.tasks.row_columns import is_conversation, problem_text
 from groupwise.training.build_tasks import Templates, held_out_sources, sources
-from groupwise.verifiers import Choice, kinds_in
+from groupwise.verifiers import OptionChoice, kinds_in
 
 
 def check_problems(recipe: Recipe, task: Task) -> None:
     """`BadData` for a task without training problems, or with rows that checkpoints cannot hold and must."""
-    for source, part in zip(sources(recipe), task.tasks if isinstance(task, Mixture) else (task,), strict=True):
+    for source, part in zip(sources(recipe), task.tasks if isinstance(task, TaskMixture) else (task,), strict=True):
         if not len(part):
             fix = "use it as held_out of another task, or evaluate on it: groupwise eval"
             raise BadData(f"{source.task.label} has no training problems", evidence="all are held out", fix=fix)
@@ -28,7 +28,7 @@ def check_problems(recipe: Recipe, task: Task) -> None:
 
 def few_problems(recipe: Recipe, task: Task) -> str:
     """A note if an iteration draws problems several times, since it has more prompts than the task has; else empty."""
-    count = sum(len(part) for part in (task.tasks if isinstance(task, Mixture) else (task,)))
+    count = sum(len(part) for part in (task.tasks if isinstance(task, TaskMixture) else (task,)))
     if not 0 < count < recipe.prompts:
         return ""
     problems = "1 problem" if count == 1 else f"{count} problems"
@@ -57,8 +57,10 @@ def missing_columns(recipe: Recipe, task: Task, *, train: bool) -> CheckResult:
     """
     errors: list[GroupwiseError] = []
     notes: list[str] = []
-    parts = task.tasks if isinstance(task, Mixture) else (task,)
-    listed = [part.training if isinstance(part, ListsProblems) else [part[0]] for part in parts if train and len(part)]
+    parts = task.tasks if isinstance(task, TaskMixture) else (task,)
+    listed = [
+        part.training if isinstance(part, TaskWithProblemList) else [part[0]] for part in parts if train and len(part)
+    ]
     read = {"method": [prompt for prompts in listed for prompt in prompts], "evaluate": task.held_out}
     for owner, prompts in read.items():
         try:
@@ -73,7 +75,7 @@ def missing_columns(recipe: Recipe, task: Task, *, train: bool) -> CheckResult:
 def data_notes(recipe: Recipe, task: Task, templates: Templates) -> list[str]:
     """Lines about the data that a user should read before a run: sizes, mixture, template warnings."""
     lines = [line for stats in stats_to_show(recipe, task) for line in stats.lines]
-    if isinstance(task, Mixture) and len(task.tasks) > 1 and len(task):
+    if isinstance(task, TaskMixture) and len(task.tasks) > 1 and len(task):
         parts = ", ".join(f"{share:.0%} {s.task.label}" for share, s in zip(task.shares, sources(recipe), strict=True))
         lines.append(f"mixture: {parts}; an epoch has {len(task)} draws")
     if ended := sum(ends_with_assistant(prompt) for prompt in all_problems(task)):
@@ -94,9 +96,9 @@ def ends_with_assistant(prompt: Prompt) -> bool:
 
 def stats_to_show(recipe: Recipe, task: Task) -> list[Any]:
     """The statistics of the data. For multiple choice, no prompt counts as containing its answer, which is a letter."""
-    parts = task.parts if isinstance(task, Mixture) else (task,)
+    parts = task.parts if isinstance(task, TaskMixture) else (task,)
     shown = []
     for source, part in zip((*sources(recipe), *held_out_sources(recipe)), parts, strict=True):
-        with_options = any(isinstance(kind, Choice) for kind in kinds_in(source.verifier))
+        with_options = any(isinstance(kind, OptionChoice) for kind in kinds_in(source.verifier))
         shown += [replace(stats, answer_in_prompt=()) if with_options else stats for stats in data_stats(part)]
     return shown

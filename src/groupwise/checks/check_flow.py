@@ -11,13 +11,21 @@ from groupwise.data import Prompt, Strategy, declares, with_fields
 from groupwise.engines import Native
 from groupwise.methods import published
 from groupwise.methods.families import method_family
-from groupwise.models import Denoise, Pipeline, PipelineShape, base_directory, find_model, guidance_scale, sized
+from groupwise.models import (
+    DenoisingSettings,
+    PipelineSettings,
+    PipelineShape,
+    base_directory,
+    find_model,
+    guidance_scale,
+    sized,
+)
 from groupwise.models.decoder.decoder import ModelSizes
 
 
 def language_errors(recipe: Recipe, shape: ModelSizes) -> list[Usage]:
     """Errors if the method or the evaluation is for flow models, and the model is a language model."""
-    if recipe.evaluate.steps is not None:
+    if recipe.evaluate.denoising_steps is not None:
         what, fix = f"evaluate.steps does not fit the language model {recipe.model}", "leave it out"
         return [Usage(what, evidence="its answers have no denoising steps", fix=fix)]
     if recipe.method.denoise is None:
@@ -58,9 +66,9 @@ def step_errors(recipe: Recipe) -> list[Usage]:
         what = f"{recipe.model} is a flow model, and the method trains words: it does not set method.denoise"
         return [Usage(what, fix=f"use --method {methods_with('denoise')}")]
     errors = []
-    if recipe.evaluate.steps is not None:
+    if recipe.evaluate.denoising_steps is not None:
         try:
-            replace(denoise, steps=recipe.evaluate.steps)
+            replace(denoise, steps=recipe.evaluate.denoising_steps)
         except ValueError as error:
             what, fix = "evaluate.steps does not fit method.denoise", "use another number of evaluate.steps"
             errors.append(Usage(what, evidence=str(error), fix=fix))
@@ -77,19 +85,19 @@ def methods_with(field: Literal["denoise", "unmask"]) -> str:
     return " or ".join(sorted(name for name, method in methods.items() if getattr(method, field) is not None))
 
 
-def noise_errors(strategy: Strategy, denoise: Denoise) -> list[Usage]:
+def noise_errors(strategy: Strategy, denoise: DenoisingSettings) -> list[Usage]:
     """An error if steps have no noise that the strategy, or one inside it, needs. Some have their own noise."""
     parts = with_fields(strategy)
     if declares(strategy, "makes_own_noise"):
         return []
-    if denoise.noise.level == 0:
+    if denoise.noise.noise_level == 0:
         what = "no step would be trained: without noise, a denoising step is not an action"
         fix = "set method.denoise.noise.level above 0, or method.strategy to Retraced"
         return [Usage(what, evidence="method.denoise.noise.level is 0", fix=fix)]
     steps = {step for part in parts for step in getattr(part, "noisy_steps", ())}
     if calm := sorted(step for step in steps if not denoise.has_noise(step)):
         what = f"the strategy needs noise in the denoising steps {calm}, and they have none"
-        evidence = f"steps {denoise.first} to {denoise.end - 1} have noise, by method.denoise"
+        evidence = f"steps {denoise.noise_start} to {denoise.end - 1} have noise, by method.denoise"
         return [Usage(what, evidence=evidence, fix="take other steps in method.strategy, or set method.denoise")]
     return []
 
@@ -99,9 +107,9 @@ def unfinished_pictures(recipe: Recipe, shape: ModelSizes, *, train: bool = True
 
     Without `train`, only the samples of evaluation count.
     """
-    trained, evaluated = (recipe.method.denoise or Denoise()).steps, recipe.evaluate.steps
+    trained, evaluated = (recipe.method.denoise or DenoisingSettings()).steps, recipe.evaluate.denoising_steps
     steps = max(trained, evaluated or 0) if train else evaluated or trained
-    if not shape.denoises or recipe.sampling.max_tokens >= steps:
+    if not shape.tokens_are_denoising_steps or recipe.sampling.max_tokens >= steps:
         return []
     what = f"sampling.max_tokens is {recipe.sampling.max_tokens}: a sample of {recipe.model} has {steps} steps"
     fix = f"use at least {steps}, the number of steps in method.denoise.steps or evaluate.steps"
@@ -144,7 +152,7 @@ def of_small_models(recipe: Recipe) -> dict[str, tuple[bool, str]]:
             "leave it out: the network has few activations",
         ),
         "lora": (recipe.lora is not None, "leave it out: the network has no layers that take an adapter"),
-        "pipeline": (recipe.pipeline != Pipeline(), "leave it out: the model is no pipeline of diffusers"),
+        "pipeline": (recipe.pipeline != PipelineSettings(), "leave it out: the model is no pipeline of diffusers"),
     }
 
 
@@ -156,7 +164,7 @@ def of_pipelines(recipe: Recipe) -> dict[str, tuple[bool, str]]:
         'lora = "none"': (whole, "train an adapter: --lora.rank 16; the weights of a pipeline are not written here"),
         "machine.compile": (recipe.machine.compile, "leave it out: it compiles layers of this package's decoder"),
         "method.denoise.shift": (
-            denoise is not None and denoise.shift != 1,
+            denoise is not None and denoise.time_shift != 1,
             "leave it out: the times are those of the pipeline's scheduler, which shifts them already",
         ),
     }

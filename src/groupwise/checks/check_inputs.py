@@ -23,7 +23,7 @@ from groupwise.engines import Native
 from groupwise.evaluation.by_column import check_column
 from groupwise.models import find_model, of_hub, read_shape, read_tokenizer, weight_files
 from groupwise.models.decoder.decoder import ModelSizes
-from groupwise.tasks import Demonstration, Mixture, MixtureVerifier, RowsTask, listed_tokens
+from groupwise.tasks import Demonstration, TaskMixture, MixtureVerifier, RowsTask, listed_tokens
 from groupwise.training.agents import agent_of
 from groupwise.training.build import RunInputs
 from groupwise.training.build_tasks import demonstrations_of, no_verifier, task_of, templates, verifier_of
@@ -102,7 +102,7 @@ def check_task(
         demonstrations = demonstrations_of(recipe, tokenizer, by_name) if train else None
         notes += [line for source in demonstrations[1] for line in source.lines] if demonstrations else []
         if train and recipe.trains_stored_answers and not errors:
-            positions = read_shape(directory, trust_remote_code=use.trust_remote_code).positions
+            positions = read_shape(directory, trust_remote_code=use.trust_remote_code).max_positions
             recipe = with_stored_budget(recipe, RunInputs(tokenizer, by_name, task, NoVerifier()), positions)
         longest = longest_request(recipe, task, demonstrations[0] if demonstrations else ())
         if not any(isinstance(error, BadData) for error in errors):
@@ -146,12 +146,12 @@ def collected(errors: list[GroupwiseError]) -> Iterator[None]:
 def longest_request(recipe: Recipe, task: Task, demonstrations: Sequence[Demonstration]) -> int:
     """The most tokens that the model reads at once: a prompt with its answer, or a demonstration."""
     longest = max(len(prompt.token_ids) for prompt in all_problems(task)) + recipe.sampling.max_tokens
-    return max([longest, *(len(d.context) + len(d.answer) for d in demonstrations)])
+    return max([longest, *(len(d.prompt_ids) + len(d.answer_ids) for d in demonstrations)])
 
 
 def shape_for(recipe: Recipe, directory: Path, task: Task, longest: int, use: UserCode) -> ModelSizes:
     """The shape of the model for requests of at most `longest` tokens. Raises an error if the prompts do not fit it."""
-    refuse_long_prompts(recipe, read_shape(directory, trust_remote_code=use.trust_remote_code).positions, task)
+    refuse_long_prompts(recipe, read_shape(directory, trust_remote_code=use.trust_remote_code).max_positions, task)
     shape = read_shape(directory, context=longest, trust_remote_code=use.trust_remote_code)
     check_sharding(recipe, shape)
     return shape
@@ -177,7 +177,7 @@ def refuse_long_prompts(recipe: Recipe, positions: int, task: Task) -> None:
 
 def parts_of(task: Task) -> Sequence[Task]:
     """The tasks of a mixture, or the task itself."""
-    return task.parts if isinstance(task, Mixture) else (task,)
+    return task.parts if isinstance(task, TaskMixture) else (task,)
 
 
 def check_verifier(verifier: Verifier, task: Task) -> Sequence[str]:

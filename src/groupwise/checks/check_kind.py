@@ -24,12 +24,12 @@ NOTES: Mapping[str, Callable[[Recipe, Path], list[str]]] = {"masked": schedule_n
 
 def kind_errors(recipe: Recipe, shape: ModelSizes) -> list[Usage]:
     """Errors if the method or settings do not fit the kind of the model."""
-    return unmask_errors(recipe, shape) or ERRORS[shape.kind](recipe, shape)
+    return unmask_errors(recipe, shape) or ERRORS[shape.kind_name](recipe, shape)
 
 
 def kind_notes(recipe: Recipe, directory: Path, shape: ModelSizes) -> list[str]:
     """Notes about settings that are valid for the model and probably not meant, and about slow attention."""
-    notes = NOTES[shape.kind](recipe, directory) if shape.kind in NOTES else []
+    notes = NOTES[shape.kind_name](recipe, directory) if shape.kind_name in NOTES else []
     return [*notes, *filter(None, [attention_note(recipe, directory, shape)])]
 
 
@@ -42,4 +42,4 @@ def memory_line(
     """
     if isinstance(shape, DecoderShape) and not any("lora" in error.what for error in errors):
         return check_memory(recipe, shape, prompt, *available_memory(recipe.machine))
-    return check_pipeline_memory(recipe, directory) if shape.kind == "pipeline" and not errors else ""
+    return check_pipeline_memory(recipe, directory) if shape.kind_name == "pipeline" and not errors else ""

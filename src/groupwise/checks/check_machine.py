@@ -73,7 +73,7 @@ def attention_note(recipe: Recipe, directory: Path, shape: ModelSizes) -> str:
         device = find_device(recipe.machine)
     except GroupwiseError:  # `check_machine` reports it
         return ""
-    if device.type != "cuda" or shape.kind != "language":
+    if device.type != "cuda" or shape.kind_name != "language":
         return ""
     capability = torch.cuda.get_device_capability(device)
     reason = varlen_obstacle(DTYPES[recipe.machine.dtype], shape.head_dim, capability)

@@ -7,14 +7,14 @@ from groupwise.config.devices import resolved
 from groupwise.config.recipe import Recipe
 from groupwise.core import Usage
 from groupwise.engines import Native
-from groupwise.models import MaskedShape, Pipeline, stored_unmask
+from groupwise.models import MaskedShape, PipelineSettings, stored_unmask
 from groupwise.models.decoder.decoder import ModelSizes
 
 
 def unmask_errors(recipe: Recipe, shape: ModelSizes) -> list[Usage]:
     """An error if the method is for masked models, and the model is of another kind."""
     unmask = recipe.method.unmask
-    if unmask is None or shape.kind == MaskedShape.kind:
+    if unmask is None or shape.kind_name == MaskedShape.kind_name:
         return []
     what = f"the method unmasks, and {recipe.model} is a {shape.kind_label}: it has no canvas of masked cells"
     fix = "use a masked model: --model beads, or a method of another family: --method grpo"
@@ -75,7 +75,7 @@ def unfit_settings(recipe: Recipe, shape: MaskedShape) -> dict[str, tuple[bool, 
             not getattr(recipe.evaluate.strategy, "works_on_whole_answers", False),
             "use CoSampled or Independent: answers are generated whole",
         ),
-        "evaluate.steps": (recipe.evaluate.steps is not None, "leave it out: it is for flow models"),
+        "evaluate.steps": (recipe.evaluate.denoising_steps is not None, "leave it out: it is for flow models"),
         "machine.dtype": (machine.dtype == "bfloat16", "use float32: the model is small"),
         "machine.compile": (machine.compile, "leave it out: the network has few kernels"),
         "machine.gradient_checkpointing": (
@@ -83,5 +83,5 @@ def unfit_settings(recipe: Recipe, shape: MaskedShape) -> dict[str, tuple[bool, 
             "leave it out: the network has few activations",
         ),
         "lora": (recipe.lora is not None, "leave it out: the network has no layers that take an adapter"),
-        "pipeline": (recipe.pipeline != Pipeline(), "leave it out: the model is no pipeline of diffusers"),
+        "pipeline": (recipe.pipeline != PipelineSettings(), "leave it out: the model is no pipeline of diffusers"),
     }

@@ -13,7 +13,7 @@ from groupwise.learner import ValueModel
 from groupwise.learner.auxiliary import AuxiliaryInputs, ForwardResult
 from groupwise.learner.forward import TokenStates
 from groupwise.methods import Method, ScheduleInput
-from groupwise.objective import Clip, ReportsClipping, Unclipped
+from groupwise.objective import Clip, ReportsClipping, UnclippedSurrogate
 from groupwise.training.loop import compute_advantages
 
 CORRECT = "correct that component"
@@ -89,7 +89,7 @@ def method_notes(recipe: Recipe) -> list[str]:
 def inactive_parts(method: Method) -> list[str]:
     """A note if clip bounds have no effect, since one minibatch and one epoch make every ratio 1. Else no note."""
     surrogate = method.objective.surrogate
-    bounds = surrogate.ratio if isinstance(surrogate, Unclipped) else surrogate
+    bounds = surrogate.ratio if isinstance(surrogate, UnclippedSurrogate) else surrogate
     steps = (method.minibatches, method.epochs)
     if (
         method.schedules

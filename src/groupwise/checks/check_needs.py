@@ -48,21 +48,21 @@ def unmet_needs(recipe: Recipe, verifier: Verifier) -> Iterator[Usage]:
     for owner in ("method", "evaluate"):
         parts = with_fields(getattr(recipe, owner).strategy)
         readers = [part for part in parts if getattr(part, "needs_feedback", False)]
-        if readers and not of_verifier.feedback:
+        if readers and not of_verifier.has_feedback:
             what = (
                 f"{name_of(readers[0])} writes the feedback of verdicts into prompts, and verdicts of {name} have none"
             )
-            yield Usage(f"{owner}.strategy: {what}", fix=_givers(lambda contents: contents.feedback, "feedback"))
+            yield Usage(f"{owner}.strategy: {what}", fix=_givers(lambda contents: contents.has_feedback, "feedback"))
     strategy = recipe.method.strategy
     if (contents := joined_contents([of_verifier, added_contents(strategy)])) is None:
         return
     for measure in sorted({*recipe.method.needs, *needs(strategy)}, key=str):
-        if isinstance(measure, Subscore) and measure.name not in contents.subscores:
+        if isinstance(measure, Subscore) and measure.name not in contents.subscore_names:
             (part, *_) = [p for p in with_fields(_all_parts(recipe.method)) if measure in getattr(p, "needs", ())]
-            names = ", ".join(contents.subscores)
+            names = ", ".join(contents.subscore_names)
             has = f"their subscores are {names}" if names else "they have no subscores"
             what = f"{name_of(part)} needs the subscore {measure.name!r}, and verdicts of {name} lack it"
-            fix = _givers(lambda c, n=measure.name: n in c.subscores, f"the subscore {measure.name!r}")
+            fix = _givers(lambda c, n=measure.name: n in c.subscore_names, f"the subscore {measure.name!r}")
             yield Usage(f"method: {what}", evidence=has, fix=fix)
 
 
@@ -81,7 +81,7 @@ def untrainable_roles(method: Method) -> Iterator[GroupwiseError]:
             yield Usage(what, fix=f"leave the role out of method.trained_roles, or {_makers(name)}")
         elif roles[name].in_failed_rollouts == "always" and drops_failures(method):
             what = f"{name_of(method.filter)} drops each prompt without a correct answer"
-            made = f"samples of the role {name}, which method.trained_roles names, are made {roles[name].when}"
+            made = f"samples of the role {name}, which method.trained_roles names, are made {roles[name].made_when}"
             yield Usage(f"{what}, and {made}", fix='use method.filter = "everything", or another strategy')
         elif roles[name].alone_in_group and not has_gradient(method, roles[name]):
             what = f"no gradient reaches samples of the role {name}: each is alone in its group, and its advantage is 0"
@@ -121,7 +121,7 @@ def has_gradient(method: Method, role: Role) -> bool:
     rollout = failed_rollout(method)
     sample = replace(rollout.samples[0], stream=(len(rollout.samples),), role=role.name, group=1)
     sample = sample.with_verdict(Verdict(Outcome.correct, 1.0, sample.verdict.subscores if sample.verdict else {}))
-    if role.demonstration:
+    if role.is_demonstration:
         sample = as_written(sample, sample.context)
     try:
         whole = replace(rollout, samples=(*rollout.samples, sample))

@@ -30,13 +30,13 @@ async def written_lengths(
     method, lengths, faults = recipe.method, list[tuple[Prompt, int]](), list[str]()
     setting = RolloutSetting(
         engine=NoEngine(), verifier=inputs.verifier, tokenizer=inputs.tokenizer, sampling=recipe.sampling,
-        seed=recipe.seed, observation_frame=frame_of(recipe, inputs.templates),
-        template=prompt_template(inputs.templates),
+        seed=recipe.seed, observation_frame_ids=frame_of(recipe, inputs.templates),
+        encode_prompt=prompt_template(inputs.templates),
     )  # fmt: skip
     for i, prompt in enumerate(prompts):
         draw = Draw(i, prompt, method.group_size)
         try:
-            rollout = await method.strategy(draw, DrawSampler(draw=draw, setting=setting))
+            rollout = await method.strategy(draw, DrawSampler(draw=draw, rollout_setting=setting))
             lengths.append((prompt, max(len(sample.tokens) for sample in rollout.samples)))
         except GroupwiseError as error:
             faults.append(f"{prompt.id}: {error.what}")

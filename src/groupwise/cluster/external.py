@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 
-from groupwise.cluster.processes import ProcessEnd, Processes
+from groupwise.cluster.processes import ProcessEnd, NamedProcesses
 from groupwise.core import Usage
 from groupwise.learner.rank_store import Store, host_store, join_store, prefix_store
 
@@ -23,16 +23,16 @@ RUN = "groupwise/run"
 class ExternalRank:
     """The rank of this process in a run, and the address of the ranks' store.
 
-    The store is in rank 0. `restarts` is None then; with torchrun, whose agent has the store, it counts the restarts.
+    The store is in rank 0. `restart_count` is None then; with torchrun, whose agent has the store, it counts the restarts.
 
     >>> ExternalRank.read(1, {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "gpu-1", "MASTER_PORT": "7001"})
-    ExternalRank(rank=0, host='gpu-1', port=7001, restarts=None)
+    ExternalRank(rank=0, store_host='gpu-1', store_port=7001, restart_count=None)
     """
 
     rank: int
-    host: str
-    port: int
-    restarts: int | None = None
+    store_host: str
+    store_port: int
+    restart_count: int | None = None
 
     @classmethod
     def read(cls, ranks: int, environment: Mapping[str, str] = os.environ) -> "ExternalRank":
@@ -59,29 +59,29 @@ class ExternalRank:
 
         `WorkerLost` if it does not answer within `deadline` seconds; `Usage` if rank 0 cannot host it.
         """
-        if self.restarts is not None:
-            return prefix_store(self._joined(size, deadline), f"groupwise/{self.restarts}")
+        if self.restart_count is not None:
+            return prefix_store(self._joined(size, deadline), f"groupwise/{self.restart_count}")
         if self.rank == 0:
-            return host_store(size, self.host, self.port)
+            return host_store(size, self.store_host, self.store_port)
         return self._joined(size, deadline)
 
     def record_run(self, run: Path, size: int, deadline: float) -> None:
         """Write the run's directory to the agent's store, for `recorded_run` after a restart."""
-        if self.restarts is not None:
+        if self.restart_count is not None:
             self._joined(size, deadline).set(RUN, str(run.absolute()))
 
     def recorded_run(self, size: int, deadline: float) -> Path | None:
         """The run of an earlier start by this torchrun; None at the first start, and if rank 0 had not begun one."""
-        if not self.restarts:
+        if not self.restart_count:
             return None
         store = self._joined(size, deadline)
         return Path(store.get(RUN).decode()) if store.check([RUN]) else None
 
     def _joined(self, size: int, deadline: float) -> Store:
-        return join_store(self.port, size, deadline=deadline, host=self.host)
+        return join_store(self.store_port, size, deadline=deadline, host=self.store_host)
 
 
-class ExternalProcesses(Processes):
+class ExternalProcesses(NamedProcesses):
     """Ranks that this run has not started: it can neither see nor end them. A wait for one that died has a deadline."""
 
     def __init__(self, names: Sequence[str]) -> None:

@@ -12,7 +12,7 @@ from groupwise.sandbox.die_with_parent import bound_command
 from groupwise.sandbox.processes import last_lines
 
 
-class HeldProcess:
+class ChildProcess:
     """A Python process. Its output goes to the file `log`, or else to an unnamed one; an error shows its last lines.
 
     It gets no signals of the terminal. If it is `bound`, the kernel kills it when this process dies. `environment` is

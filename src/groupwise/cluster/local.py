@@ -4,13 +4,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 
-from groupwise.cluster.held_process import HeldProcess
-from groupwise.cluster.processes import ProcessEnd, Processes
+from groupwise.cluster.held_process import ChildProcess
+from groupwise.cluster.processes import ProcessEnd, NamedProcesses
 from groupwise.runs.layout import log_file
 from groupwise.runs.process_logs import open_log
 
 
-class LocalProcesses(Processes):
+class LocalProcesses(NamedProcesses):
     """A context with Python processes, by name. `environment` is added to this process's.
 
     Their output goes to files in the folder `logs`, or else to unnamed ones. `Storage` if these cannot be opened.
@@ -22,12 +22,12 @@ class LocalProcesses(Processes):
         self, arguments: Mapping[str, Sequence[str]], environment: Mapping[str, str], logs: Path | None = None
     ) -> None:
         self._arguments, self._environment, self._logs = arguments, dict(environment), logs
-        self._started: dict[str, HeldProcess] = {}
+        self._started: dict[str, ChildProcess] = {}
 
     def __enter__(self) -> "LocalProcesses":
         for name, arguments in self._arguments.items():
             log = open_log(log_file(self._logs, name)) if self._logs else None
-            self._started[name] = HeldProcess(arguments, self._environment, bound=True, log=log)
+            self._started[name] = ChildProcess(arguments, self._environment, bound=True, log=log)
         return self
 
     def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:

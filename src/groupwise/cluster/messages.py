@@ -20,7 +20,7 @@ from groupwise.config.user_code import UserCode
 from groupwise.data import Draw, Prompt, Rollout
 from groupwise.data.rollout_json import to_json
 from groupwise.learner import Learner, Ranks, ReplicatedRanks
-from groupwise.runs.checkpoints import OtherShards, tensor_bytes, write_shard
+from groupwise.runs.checkpoints import OtherProcessShards, tensor_bytes, write_shard
 
 
 def recipe_of_followers(recipe: Recipe) -> str:
@@ -52,10 +52,10 @@ def send_iteration(learner: Learner, rollouts: Sequence[Rollout], iteration: int
         learner.ranks.send(message(header))
 
 
-def other_shards(ranks: Ranks) -> OtherShards:
+def other_shards(ranks: Ranks) -> OtherProcessShards:
     """The shards of a checkpoint that the other ranks write."""
     if not ranks.shards:
-        return OtherShards()
+        return OtherProcessShards()
     from groupwise.learner.fsdp import ShardedRanks  # late: the import takes a second
 
     assert isinstance(ranks, ShardedRanks)
@@ -71,7 +71,7 @@ def other_shards(ranks: Ranks) -> OtherShards:
                 raise OSError(reply["errno"], os.strerror(reply["errno"]), str(draft))
         return {reply.pop("name"): reply for reply in replies}
 
-    return OtherShards(ranks.size - 1, write)
+    return OtherProcessShards(ranks.size - 1, write)
 
 
 def save_shard(learner: Learner, directory: Path) -> None:

@@ -26,16 +26,16 @@ A busy machine may need many seconds to end a process that has imported torch.
 class ProcessEnd:
     """The end of a process: its exit code, negative for a signal, and its last lines of output.
 
-    `cause` is the message of a launcher that lost the process, and so has no exit code.
+    `launcher_message` is the message of a launcher that lost the process, and so has no exit code.
     """
 
     exit_code: int
     last_lines: Sequence[str] = ()
-    cause: str = ""
+    launcher_message: str = ""
 
     def __str__(self) -> str:
-        if self.cause:
-            return f"was lost: {self.cause}"
+        if self.launcher_message:
+            return f"was lost: {self.launcher_message}"
         return (
             f"was killed by {Signals(-self.exit_code).name}"
             if self.exit_code < 0
@@ -43,7 +43,7 @@ class ProcessEnd:
         )
 
 
-class Processes(ABC):
+class NamedProcesses(ABC):
     """A context with processes by name. At its end all are killed."""
 
     @property
@@ -59,7 +59,7 @@ class Processes(ABC):
     def printed(self) -> Mapping[str, Sequence[str]]:
         """The last lines of output of each process, by name."""
 
-    def __enter__(self) -> "Processes":
+    def __enter__(self) -> "NamedProcesses":
         return self
 
     @abstractmethod

@@ -1,6 +1,6 @@
 """Runs the processes of a run on the nodes of a Ray cluster. The only file that imports Ray.
 
-A placement group has one bundle for each process. In each bundle an actor, a `HeldProcess`, starts
+A placement group has one bundle for each process. In each bundle an actor, a `ChildProcess`, starts
 the process, has its output, and ends it. Samples, weights and gradients go over our own connections.
 """
 
@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from groupwise.cluster.held_process import HeldProcess
+from groupwise.cluster.held_process import ChildProcess
 from groupwise.cluster.processes import GRACE, ProcessEnd
 from groupwise.config.devices import device_of
 from groupwise.config.recipe import Recipe
@@ -121,7 +121,7 @@ class Bundles:
         strategy = self.ray.util.scheduling_strategies.PlacementGroupSchedulingStrategy(
             self.group, placement_group_bundle_index=index
         )
-        actor = self.ray.remote(HeldProcess).options(
+        actor = self.ray.remote(ChildProcess).options(
             num_cpus=self.needs.cpus, num_gpus=self.needs.gpus, max_restarts=0, scheduling_strategy=strategy
         )
         threads = {"OMP_NUM_THREADS": str(self.needs.cpus)}
@@ -171,7 +171,7 @@ def _remove(ray: Any, group: Any, head: str) -> None:
 def lost(error: Exception) -> ProcessEnd:
     """The end of a process whose actor Ray has lost, with Ray's cause."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return ProcessEnd(0, lines, cause=type(error).__name__)
+    return ProcessEnd(0, lines, launcher_message=type(error).__name__)
 
 
 def described(resources: Mapping[str, float]) -> str:

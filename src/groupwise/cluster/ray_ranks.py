@@ -4,13 +4,13 @@ from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
-from groupwise.cluster.processes import ProcessEnd, Processes
+from groupwise.cluster.processes import ProcessEnd, NamedProcesses
 from groupwise.cluster.ray import REPLY, Bundles, ProcessResources, connected, lost
 from groupwise.core import WorkerLost
 from groupwise.engines.remote.replica import START
 
 
-class RayProcesses(Processes):
+class RayProcesses(NamedProcesses):
     """A context with Python processes on the nodes of a Ray cluster, by name. `environment` is added to the node's."""
 
     def __init__(

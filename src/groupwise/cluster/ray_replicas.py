@@ -80,7 +80,7 @@ class RayReplicas:
         try:
             address = await self._address(actor, index, program.start_seconds)
             replica = await RayReplica.connect(
-                address, secret=self._secret.encode(), deadline=deadline, expected=program.identity
+                address, secret=self._secret.encode(), deadline=deadline, expected=program.required_identity
             )
         except BaseException:
             bundles.end(actor)

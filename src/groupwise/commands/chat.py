@@ -41,7 +41,7 @@ def chat(
     with asyncio.Runner() as runner:
         model = runner.run(open_model(model_or_run, changes, loaded))
         shape = read_shape(find_model(model.recipe.model), trust_remote_code=loaded.trust_remote_code)
-        if shape.denoises:
+        if shape.tokens_are_denoising_steps:
             fix = f"make a picture: groupwise sample {shlex.quote(model_or_run)} PROMPT --out FILE.png"
             raise Usage(f"chat needs a language model, and {model_or_run} is a {shape.kind_label}", fix=fix)
         talk(runner, model.answers, conversation=model.template.name == "chat")

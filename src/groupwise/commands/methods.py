@@ -29,8 +29,8 @@ class MethodEntry:
     paper: str
     arxiv: str
     year: int
-    label: str
-    kind: str
+    evidence: str
+    contribution_kind: str
     parent: str
     changes: tuple[str, ...]
 
@@ -55,9 +55,9 @@ def lines_of(chosen: Sequence[MethodEntry]) -> list[str]:
     columns = min(terminal_width(sys.stdout, WIDTH), WIDTH)
     width = max((len(e.name) for e in chosen), default=0) + 2
     for e in chosen:
-        kind = "" if e.kind == "method" else f"  {e.kind}"
+        kind = "" if e.contribution_kind == "method" else f"  {e.contribution_kind}"
         parent = f"  {e.parent}: {', '.join(e.changes)}" if e.parent else ""
-        head = f"  {e.name:<{width}}{e.year}  {e.label:<11}{kind}{parent}".rstrip()
+        head = f"  {e.name:<{width}}{e.year}  {e.evidence:<11}{kind}{parent}".rstrip()
         lines += textwrap.wrap(head, columns, subsequent_indent=" " * (width + 21))
         lines += textwrap.wrap(e.summary, columns, initial_indent=" " * 6, subsequent_indent=" " * 6)
     return lines
@@ -103,8 +103,8 @@ def _entry(name: str, module: str, changes: str) -> MethodEntry:
         paper=str(constants["paper"]),
         arxiv=arxiv,
         year=int(constants.get("year", 0)) or year_of(arxiv),
-        label=str(constants["label"]),
-        kind=str(constants.get("kind", "method")),
+        evidence=str(constants["label"]),
+        contribution_kind=str(constants.get("kind", "method")),
         parent=str(constants.get("parent", "")),
         changes=tuple(filter(None, changes.split(", "))),
     )

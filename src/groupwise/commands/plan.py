@@ -20,9 +20,9 @@ from groupwise.models import base_directory, find_model, kind_of
 from groupwise.planning.calibration import calibrated
 from groupwise.planning.cards import named_machines
 from groupwise.planning.device_splits import obstacle
-from groupwise.planning.machines import Machines, on_machines, read_machines
+from groupwise.planning.machines import PlannedMachines, on_machines, read_machines
 from groupwise.planning.pipelines import pipeline_memory
-from groupwise.planning.plan import Plan, plan_run
+from groupwise.planning.plan import RunPlan, plan_run
 from groupwise.planning.shapes import planned_shape
 from groupwise.planning.this_machine import this_machine
 from groupwise.planning.timeline import timeline_svg
@@ -64,7 +64,9 @@ def plan(
     available = available or [this_machine(recipe, shape, prompt)]
     if rates:
         available = [with_rates_of(rates, one, use) for one in available]
-    plans = [plan_run(recipe, shape, one, one.lengths.prompt or prompt(), every=every_split) for one in available]
+    plans = [
+        plan_run(recipe, shape, one, one.assumed_lengths.prompt or prompt(), every=every_split) for one in available
+    ]
     if len(plans) > 1:
         return compare_machines(plans, svg=svg, as_json=as_json)
     (planned,) = plans
@@ -94,12 +96,12 @@ def names_of_machines(text: str) -> list[str]:
     return [text] if Path(text).is_file() else [name.strip() for name in text.split(",") if name.strip()]
 
 
-def find_machines(name: str) -> Machines:
+def find_machines(name: str) -> PlannedMachines:
     """The machines of a file, or of a card's name."""
     return read_machines(name) if name.endswith(".toml") or Path(name).is_file() else named_machines(name)
 
 
-def compare_machines(plans: Sequence[Plan], *, svg: str, as_json: bool) -> int:
+def compare_machines(plans: Sequence[RunPlan], *, svg: str, as_json: bool) -> int:
     """Print a line for each machine: memory, seconds and the best split. Returns 2 if the run fits on none."""
     if svg:
         raise Usage("--svg draws the plan of one machine", fix="name one machine, or leave out --svg")
@@ -110,13 +112,17 @@ def compare_machines(plans: Sequence[Plan], *, svg: str, as_json: bool) -> int:
     return 0 if any(plan.simulated_placements for plan in plans) else Usage.code
 
 
-def plan_of_pipeline(recipe: Recipe, directory: Path, machines: Machines, *, as_json: bool) -> int:
+def plan_of_pipeline(recipe: Recipe, directory: Path, machines: PlannedMachines, *, as_json: bool) -> int:
     """Print the memory of a run with a pipeline, which one device does alone. Its seconds are not modelled."""
     memory = pipeline_memory(recipe, directory)
     fits = memory.peak <= machines.memory
     if as_json:
         parts = {phase: dict(memory.during(phase).parts) for phase in memory.phase_bytes}
-        print(json.dumps({"weights": memory.parameters, "peak": memory.peak, "memory": parts, "fits": fits}, indent=1))
+        print(
+            json.dumps(
+                {"weights": memory.parameter_count, "peak": memory.peak, "memory": parts, "fits": fits}, indent=1
+            )
+        )
     else:
         show(pipeline_plan_lines(recipe, memory, machines))
     return 0 if fits else Usage.code
@@ -126,7 +132,7 @@ MEMORY_PLANS = {"pipeline": plan_of_pipeline}
 """Kinds of models whose memory alone is planned, not their seconds."""
 
 
-def with_rates_of(run: str, machines: Machines, use: UserCode) -> Machines:
+def with_rates_of(run: str, machines: PlannedMachines, use: UserCode) -> PlannedMachines:
     """The machines, calibrated by the seconds of a finished run."""
     directory = existing_run(run).run_directory
     recipe = read_recipe(RunLayout(directory).recipe, (), use)
@@ -139,7 +145,7 @@ def longest_prompt(recipe: Recipe, use: UserCode) -> int:
     return max(len(prompt.token_ids) for prompt in all_problems(read_inputs(recipe, use).task))
 
 
-def write_svg(planned: Plan, path: Path) -> None:
+def write_svg(planned: RunPlan, path: Path) -> None:
     """Write the timeline of the best trial as SVG. `Storage` if the file cannot be written."""
     best = planned.best
     title = f"{best.placement.label}, staleness {best.max_staleness}: two iterations of {best.seconds:,.1f} s"
@@ -149,7 +155,7 @@ def write_svg(planned: Plan, path: Path) -> None:
         raise Storage(f"{path} cannot be written", evidence=str(error.strerror), fix="name another file") from error
 
 
-def plan_json(planned: Plan) -> dict[str, Any]:
+def plan_json(planned: RunPlan) -> dict[str, Any]:
     """The plan as JSON: bytes and seconds."""
     memories = [
         {"placement": placement.label, "process": name, "peak": memory.peak, "parts": dict(memory.parts)}
@@ -161,17 +167,17 @@ def plan_json(planned: Plan) -> dict[str, Any]:
             "max_staleness": trial.max_staleness,
             **asdict(trial.placement),
             "engines": trial.placement.engines,
-            "not_runnable": obstacle(trial.placement, planned.recipe, planned.shape),
-            "rows": trial.setup.max_num_seqs,
+            "not_runnable": obstacle(trial.placement, planned.recipe, planned.model_shape),
+            "rows": trial.simulation_setup.max_num_seqs,
             "sampling": trial.sampling(),
             "learning": trial.learning,
-            "publishing": trial.setup.publish_seconds,
+            "publishing": trial.simulation_setup.publish_seconds,
             "seconds": trial.seconds,
             "tokens_per_second": trial.rate,
-            "oldest": trial.simulation.max_staleness,
+            "oldest": trial.simulation.largest_staleness,
         }
         for trial in planned.simulated_placements
     ]
-    changes = None if planned.changes is None else dict(planned.changes)
+    changes = None if planned.recipe_changes is None else dict(planned.recipe_changes)
     numbers = {"weights": planned.weights, "memory": memories, "trials": trials}
     return {**numbers, "fits": bool(trials), "changes": changes, "devices": planned.smallest_device_count}

@@ -5,12 +5,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from groupwise.commands.table import aligned
 from groupwise.config.recipe import Recipe
 from groupwise.planning.cost_model import learning_kernels
-from groupwise.planning.device_splits import Placement, SimulatedPlacement, obstacle
+from groupwise.planning.device_splits import DevicePlacement, SimulatedPlacement, obstacle
 from groupwise.planning.fitting import cached_tokens_that_fit, largest_microbatch
-from groupwise.planning.machines import Machines
+from groupwise.planning.machines import PlannedMachines
 from groupwise.planning.memory import GIB, MemoryPrediction, advice
 from groupwise.planning.pipelines import pipeline_plan_line
-from groupwise.planning.plan import Plan
+from groupwise.planning.plan import RunPlan
 from groupwise.planning.step_kernels import LAUNCH, step_kernels
 from groupwise.planning.timeline import timeline_text
 
@@ -30,7 +30,7 @@ COLUMNS: Mapping[str, tuple[str, ...]] = {
 NOT_INCLUDED = "not included: prefills, verdicts, communication within an engine, evaluation, checkpoints"
 
 
-def plan_lines(planned: Plan) -> list[str]:
+def plan_lines(planned: RunPlan) -> list[str]:
     """The plan as lines of text."""
     lines = [*heading(planned), "", *memory_table(planned), ""]
     if not planned.simulated_placements:
@@ -42,39 +42,39 @@ def plan_lines(planned: Plan) -> list[str]:
     return lines
 
 
-def machines_table(plans: Sequence[Plan]) -> list[str]:
+def machines_table(plans: Sequence[RunPlan]) -> list[str]:
     """A line for each machine: memory of its fullest process, and the best split or the nearest recipe that fits."""
     rows = [["", "GiB needed", "of", "s per iteration", "tokens/s", "best"]]
     for plan in plans:
         placement = plan.best.placement if plan.simulated_placements else plan.placements[0]
         peak = max(memory.peak for memory in plan.memories(placement).values())
         figures = [seconds(plan.best.seconds), f"{plan.best.rate:,.0f}"] if plan.simulated_placements else ["-", "-"]
-        changes = " ".join(f"--{path} {value}" for path, value in plan.changes or ())
+        changes = " ".join(f"--{path} {value}" for path, value in plan.recipe_changes or ())
         text = (
             described(plan.best)
             if plan.simulated_placements
             else f"does not fit{f'; fits with {changes}' if changes else ''}"
         )
-        name = f"{plan.machines.count} x {plan.machines.name}"
+        name = f"{plan.machines.device_count} x {plan.machines.name}"
         rows.append([name, f"{peak / GIB:,.1f}", f"{plan.machines.memory_gib:g}", *figures, text])
     lines = aligned(rows)
-    return [*lines, "", *(f"{plan.machines.name}: {plan.machines.rates}" for plan in plans), NOT_INCLUDED]
+    return [*lines, "", *(f"{plan.machines.name}: {plan.machines.rates_source}" for plan in plans), NOT_INCLUDED]
 
 
-def heading(planned: Plan) -> list[str]:
+def heading(planned: RunPlan) -> list[str]:
     """Lines about the machines, the run and the assumed lengths."""
-    recipe, machines, lengths = planned.recipe, planned.machines, planned.lengths
+    recipe, machines, lengths = planned.recipe, planned.machines, planned.token_lengths
     answers = recipe.prompts * recipe.method.group_size
     mean, most = f"{lengths.mean:,.0f}", f"{recipe.sampling.max_tokens:,}"
     return [
-        f"{machines.count} x {machines.name}, {machines.memory_gib:g} GiB each; rates: {machines.rates}",
+        f"{machines.device_count} x {machines.name}, {machines.memory_gib:g} GiB each; rates: {machines.rates_source}",
         f"{planned.weights:,} weights in {recipe.machine.dtype}; {answers:,} answers per iteration",
-        f"prompts of {lengths.prompt:,} tokens, answers of {mean} on average and at most {most}",
+        f"prompts of {lengths.prompt_tokens:,} tokens, answers of {mean} on average and at most {most}",
         "predicted, not measured; memory counts all answers with the largest length",
     ]
 
 
-def peaks(planned: Plan, placement: Placement) -> Iterator[tuple[str, MemoryPrediction]]:
+def peaks(planned: RunPlan, placement: DevicePlacement) -> Iterator[tuple[str, MemoryPrediction]]:
     """The memory of a placement's processes while they sample, and in the largest phase of learning, with labels."""
     for memory in planned.memories(placement).values():
         yield from peaks_of(placement.label, memory)
@@ -89,12 +89,12 @@ def peaks_of(label: str, memory: MemoryPrediction) -> Iterator[tuple[str, Memory
             yield f"{label}: {phase}", memory.during(phase)
 
 
-def memory_table(planned: Plan) -> list[str]:
+def memory_table(planned: RunPlan) -> list[str]:
     """The memory of each kind of process: a row for sampling, and one for the largest phase of learning."""
     return uses_table(dict(item for placement in planned.placements for item in peaks(planned, placement)))
 
 
-def pipeline_plan_lines(recipe: Recipe, memory: MemoryPrediction, machines: Machines) -> list[str]:
+def pipeline_plan_lines(recipe: Recipe, memory: MemoryPrediction, machines: PlannedMachines) -> list[str]:
     """The memory of a run with a pipeline of diffusers, as lines of text."""
     needed = f"{memory.peak / GIB:,.1f} GiB of {machines.memory_gib:g} GiB"
     fits = memory.peak <= machines.memory
@@ -128,10 +128,15 @@ def gib(bytes_: int) -> str:
     return "-" if not bytes_ else f"{bytes_ / GIB:,.1f}" if bytes_ >= GIB / 20 else f"{bytes_ / GIB:.3f}"
 
 
-def largest_table(planned: Plan) -> list[str]:
+def largest_table(planned: RunPlan) -> list[str]:
     """The largest microbatch and number of rows that fit in each kind of process."""
     rows = []
-    recipe, shape, machines, prompt = planned.recipe, planned.shape, planned.machines, planned.lengths.prompt
+    recipe, shape, machines, prompt = (
+        planned.recipe,
+        planned.model_shape,
+        planned.machines,
+        planned.token_lengths.prompt_tokens,
+    )
     longest = prompt + recipe.sampling.max_tokens
     for placement in planned.placements:
         cells = ["-", "-", "-"]
@@ -140,24 +145,24 @@ def largest_table(planned: Plan) -> list[str]:
                 cells[0] = f"{largest_microbatch(recipe, shape, prompt, machines, process):,}"
             if process.has_engine:
                 cached = cached_tokens_that_fit(recipe, shape, prompt, machines, process)
-                cells[1:] = [f"{int(cached / length):,}" for length in (longest, planned.lengths.live)]
+                cells[1:] = [f"{int(cached / length):,}" for length in (longest, planned.token_lengths.live)]
         rows.append([placement.label, *cells])
     head = ["the largest that fit", "microbatch_tokens", "rows, all at the limit", "rows of mean length"]
     return aligned([head, *rows], numbers=True)
 
 
-def time_table(planned: Plan) -> list[str]:
+def time_table(planned: RunPlan) -> list[str]:
     """A row for each staleness: the phases of an iteration alone, and the simulated iteration with its best split."""
     head = ["s per iteration", "sampling", "learning", "publishing", "all", "tokens/s", "learner", "rows", "oldest"]
     rows = []
     for trial in planned.simulated_placements:
         simulation, warm = trial.simulation, trial.warm
-        phases = (trial.sampling(), trial.learning, trial.setup.publish_seconds, trial.seconds)
+        phases = (trial.sampling(), trial.learning, trial.simulation_setup.publish_seconds, trial.seconds)
         live = simulation.rows(warm) * trial.run_scale / trial.placement.engines
         busy = [
             f"{simulation.learning(warm):.0%}",
-            f"{live:,.0f}/{trial.setup.max_num_seqs:,}",
-            str(simulation.max_staleness),
+            f"{live:,.0f}/{trial.simulation_setup.max_num_seqs:,}",
+            str(simulation.largest_staleness),
         ]
         rows.append(
             [
@@ -170,23 +175,23 @@ def time_table(planned: Plan) -> list[str]:
     return aligned([head, *rows], numbers=True)
 
 
-def launch_lines(planned: Plan) -> list[str]:
+def launch_lines(planned: RunPlan) -> list[str]:
     """A line about the kernels that a GPU launches; none for CPUs."""
-    recipe, shape = planned.recipe, planned.shape
+    recipe, shape = planned.recipe, planned.model_shape
     if planned.machines.device == "cpu":
         return []
     steps = recipe.method.minibatches * recipe.method.epochs
-    learning = learning_kernels(recipe, shape, planned.lengths, planned.best.placement.learners)
+    learning = learning_kernels(recipe, shape, planned.token_lengths, planned.best.placement.learner_devices)
     line = f"a learner launches {learning:,} in the {steps} optimizer steps of an iteration"
-    if planned.machines.step_overhead_ms == "counted":
+    if planned.machines.decode_step_overhead_ms == "counted":
         line = f"a decoding step launches {step_kernels(recipe, shape):,}, {line}"
     return [f"kernels (counted): {line}", f"a launch counts {LAUNCH * 1e6:g} microseconds (assumed)"]
 
 
-def beyond_lines(planned: Plan) -> list[str]:
+def beyond_lines(planned: RunPlan) -> list[str]:
     """Why splits of this plan are not run by this version, or how to plan such splits; none if all are run."""
-    refused = {p.label: why for p in planned.placements if (why := obstacle(p, planned.recipe, planned.shape))}
-    if planned.unsupported_fits:
+    refused = {p.label: why for p in planned.placements if (why := obstacle(p, planned.recipe, planned.model_shape))}
+    if planned.unsupported_split_fits:
         return ["splits that this version does not run are left out; --all-splits plans them, too"]
     return [f"not runnable by this version: {label}: {why}" for label, why in refused.items()]
 
@@ -200,7 +205,7 @@ def seconds(x: float) -> str:
     return "-" if not x else f"{x:,.1f}" if x >= 1 else f"{x:.3f}"
 
 
-def best_lines(planned: Plan) -> list[str]:
+def best_lines(planned: RunPlan) -> list[str]:
     """The best trial, and the best one whose runs are reproducible."""
     best, pinned = planned.best, planned.reproducible
     if best == pinned:
@@ -221,18 +226,20 @@ def described(trial: SimulatedPlacement) -> str:
     return f"staleness {trial.max_staleness}, {placement.label}{size}"
 
 
-def does_not_fit(planned: Plan) -> list[str]:
+def does_not_fit(planned: RunPlan) -> list[str]:
     """Why no placement fits, and the nearest recipe and number of devices that do."""
     placement = planned.placements[0]
     memory = max(planned.memories(placement).values(), key=lambda memory: memory.peak)
     needed, available = memory.peak / GIB, planned.machines.memory_gib
     lines = [f"it does not fit: {placement.label} with {needed:,.1f} GiB of {available:g} GiB, nor does another split"]
-    if planned.changes:
-        lines.append("nearest recipe that fits: " + " ".join(f"--{path} {value}" for path, value in planned.changes))
+    if planned.recipe_changes:
+        lines.append(
+            "nearest recipe that fits: " + " ".join(f"--{path} {value}" for path, value in planned.recipe_changes)
+        )
     if planned.smallest_device_count:
         lines.append(f"unchanged it fits on {planned.smallest_device_count:,} devices")
-    if planned.unsupported_fits:
+    if planned.unsupported_split_fits:
         lines.append("it fits with a split that this version does not run: --all-splits")
-    if not planned.changes and not planned.smallest_device_count and not planned.unsupported_fits:
+    if not planned.recipe_changes and not planned.smallest_device_count and not planned.unsupported_split_fits:
         lines.append("no number of devices is enough: use a smaller model")
     return lines

@@ -13,7 +13,7 @@ from groupwise.engines import (
     EngineIdentity,
     EngineServer,
     Native,
-    UploadStore,
+    IncomingWeightsStore,
     WeightsDirectory,
     read_secret,
     servable,
@@ -63,8 +63,8 @@ def serve(model: str, options: ServeOptions) -> int:
         Native(max_num_seqs=options.max_num_seqs, kv_cache_tokens=options.kv_cache_tokens).build(
             decoder, tokenizer, seed=seed, experts=None
         ),
-        EngineIdentity.of(decoder, tokenizer, seed=seed), vocabulary=decoder.shape.vocabulary,
-        largest=most_file_bytes(decoder), uploads=UploadStore(exchange, most_file_bytes(decoder)) if exchange else None,
+        EngineIdentity.of(decoder, tokenizer, seed=seed), vocabulary=decoder.shape.vocabulary_size,
+        largest=most_file_bytes(decoder), uploads=IncomingWeightsStore(exchange, most_file_bytes(decoder)) if exchange else None,
     )  # fmt: skip
     if options.listen:
         serving = serve_hosts(

@@ -53,7 +53,7 @@ def serve_vllm(model: str, options: ServeOptions, python: str) -> int:
         )  # fmt: skip
         program = vllm_program(spec, python)
         program = on_device(replace(program, settings=replace(spec, model_directory=str(directory))), device)
-        return asyncio.run(serve_until_signal(hold(command(program, os.getpid()), program.environment)))
+        return asyncio.run(serve_until_signal(hold(command(program, os.getpid()), program.environment_variables)))
 
 
 async def hold(words: Sequence[str], environment: Mapping[str, str]) -> None:

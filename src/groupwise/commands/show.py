@@ -33,7 +33,7 @@ def show(what: str) -> str:
 def show_method(function: Callable[..., Method]) -> str:
     """The text of a published method, in sections."""
     reference, name = reference_of(function), function.__name__
-    facts = f"{method_family(name)}, {reference.year}, {reference.kind}, {reference.label}"
+    facts = f"{method_family(name)}, {reference.year}, {reference.contribution_kind}, {reference.evidence}"
     what, _, why = (inspect.getdoc(function) or "").partition("\n\n")
     changes = diff(names.methods()[reference.parent](), function()) if reference.parent else []
     sections = {
@@ -45,11 +45,11 @@ def show_method(function: Callable[..., Method]) -> str:
         "constants": recipe_toml.write(function()).rstrip().splitlines(),
         "differences": table(differences(reference, function()), WIDTH),
         "auto": auto_texts(function()),
-        "effect": [reference.effect.claim(name)]
-        if reference.effect
+        "effect": [reference.expected_effect.claim(name)]
+        if reference.expected_effect
         else textwrap.wrap(reference.no_effect_reason, WIDTH),
         "shown in expectation": [reference.toy_test] if reference.toy_test else [],
-        "finding": textwrap.wrap(reference.finding, WIDTH),
+        "finding": textwrap.wrap(reference.our_finding, WIDTH),
         "proofs": list(proofs_of(function)),
     }
     return "\n\n".join(
@@ -73,7 +73,7 @@ def differences(reference: Reference, method: Method) -> list[tuple[str, str, st
     Its last rows say where the texts are from that a method writes for a model that reads prose.
     """
     head = ("", "paper", "authors' code and others", "here")
-    rows = [(d.what, d.paper, d.code, d.ours) for d in reference.differences]
+    rows = [(d.choice, d.paper, d.code, d.ours) for d in reference.differences]
     for wording in wordings(method):
         source = wording.auto_default.prose_source
         own = source.startswith(OURS)

@@ -26,7 +26,7 @@ MOST = 10_000
 
 
 @dataclass(frozen=True, slots=True)
-class Combination:
+class SweepCombination:
     """One run of a sweep: its recipe overrides, and its values of the fields that differ between runs."""
 
     overrides: tuple[tuple[str, str], ...]
@@ -71,7 +71,7 @@ def sweep(
 
 
 def train_one(
-    recipe: str | None, recipe_name: str | None, combination: Combination, directory: Path, allowed: Permissions
+    recipe: str | None, recipe_name: str | None, combination: SweepCombination, directory: Path, allowed: Permissions
 ) -> int:
     """Train or continue one run of a sweep, unless it is finished. Returns its exit code."""
     words = [word for path, value in combination.overrides for word in (f"--{path}", value)]
@@ -88,7 +88,7 @@ def train_one(
         return error.code
 
 
-def combinations(overrides: Sequence[tuple[str, str]]) -> list[Combination]:
+def combinations(overrides: Sequence[tuple[str, str]]) -> list[SweepCombination]:
     """All combinations of the values of the overrides; the last field changes fastest. Raises `Usage`.
 
     >>> [c.name for c in combinations([("seed", "0..1"), ("optimizer.lr", "1e-5,1e-4"), ("prompts", "8")])]
@@ -101,7 +101,7 @@ def combinations(overrides: Sequence[tuple[str, str]]) -> list[Combination]:
     found = []
     for texts in itertools.product(*values.values()):
         chosen = dict(zip(values, texts))
-        found.append(Combination(tuple(chosen.items()), tuple((path, chosen[path]) for path in swept)))
+        found.append(SweepCombination(tuple(chosen.items()), tuple((path, chosen[path]) for path in swept)))
     if len({c.name for c in found}) < len(found):
         raise Usage(
             "two runs of the sweep would have the same name",
@@ -129,17 +129,17 @@ def values_of(text: str) -> tuple[str, ...]:
     return tuple(values)
 
 
-def run_of(directory: Path, combination: Combination) -> Path | None:
+def run_of(directory: Path, combination: SweepCombination) -> Path | None:
     """The newest run of a combination in a sweep's directory; None if there is none."""
     stem = str(directory / combination.name)
     return None if (run := newest_run(stem)) == stem else Path(run)
 
 
-def existing(directory: Path, combination: Combination, command: str) -> Path | None:
+def existing(directory: Path, combination: SweepCombination, command: str) -> Path | None:
     """The newest run of a combination, or None. `Usage` if another command started it."""
     if (run := run_of(directory, combination)) is None:
         return None
-    if (started := str(read(run).info.get("command", ""))) != command:
+    if (started := str(read(run).run_info.get("command", ""))) != command:
         raise Usage(
             f"{run} belongs to another sweep",
             evidence=f"it was started as: {started}\nthis sweep would start: {command}",
@@ -153,7 +153,7 @@ def is_finished(run: Path) -> bool:
     return all(RunLayout(path).model.is_dir() for path in phase_directories(run) or (run,))
 
 
-def results_of(directory: Path, all_runs: Sequence[Combination]) -> list[SweepResult]:
+def results_of(directory: Path, all_runs: Sequence[SweepCombination]) -> list[SweepResult]:
     """The results of the sweep's runs so far, for its tables."""
     runs = [(combination.values, run_of(directory, combination)) for combination in all_runs]
     return [SweepResult(values, read(run), is_finished(run)) for values, run in runs if run]

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from statistics import fmean
 
 from groupwise.data.metrics import INTERVALS
-from groupwise.report.read import Run
+from groupwise.report.read import ReportRun
 from groupwise.report.warnings import leading
 
 SEED = "seed"
@@ -18,7 +18,7 @@ class SweepResult:
     """A run of a sweep: the values of the swept fields, and whether the run finished."""
 
     values: tuple[tuple[str, str], ...]
-    run: Run
+    run: ReportRun
     finished: bool
 
     @property
@@ -29,7 +29,7 @@ class SweepResult:
     @property
     def ends(self) -> tuple[float, float]:
         """The first and the last value of the metric."""
-        value = self.run.metrics[self.figure].finite.values
+        value = self.run.metrics[self.figure].finite.metric_values
         return float(value[0]), float(value[-1])
 
     @property
@@ -85,7 +85,7 @@ def means(ends: Sequence[tuple[float, float]]) -> list[str]:
 def interval(result: SweepResult) -> str:
     """The 95 % interval of the last figure over its problems; a dash if the metric has none."""
     metrics = result.run.metrics
-    ends = [metrics[end].finite.values[-1:] for end in INTERVALS.get(result.figure, ()) if end in metrics]
+    ends = [metrics[end].finite.metric_values[-1:] for end in INTERVALS.get(result.figure, ()) if end in metrics]
     return f"{formatted(ends[0][0])} to {formatted(ends[1][0])}" if len(ends) == 2 and all(map(len, ends)) else NONE
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from groupwise.api import external_ranks, runs
-from groupwise.api.arguments import Arguments
+from groupwise.api.arguments import CallArguments
 from groupwise.api.options import RunOptions
 from groupwise.config.packaged import named_recipe
 from groupwise.core import visible
@@ -34,7 +34,7 @@ def train(
     if begun := external_ranks.restarted(source, overrides, options):
         layout = RunLayout(begun)
         return pushed(layout, runs.proceed(layout, options, print_ending).exit_code, push)
-    layout, ending = runs.start(source, Arguments(tuple(overrides)), options, print_ending)
+    layout, ending = runs.start(source, CallArguments(tuple(overrides)), options, print_ending)
     return pushed(layout, ending.exit_code, push)
 
 

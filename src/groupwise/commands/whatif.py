@@ -10,7 +10,7 @@ from groupwise.config.user_code import Permissions, load_use
 from groupwise.core import BadData, Usage, visible
 from groupwise.report.report import report
 from groupwise.runs.jsonl import finite
-from groupwise.whatif.compare import FIGURES, OWN, Comparison, compare_methods, groups_of, named_method
+from groupwise.whatif.compare import FIGURES, OWN, MethodComparison, compare_methods, groups_of, named_method
 from groupwise.whatif.comparison_json import comparison_json, group_json, write_comparison
 from groupwise.whatif.explain import GradientChain, explain_token
 from groupwise.whatif.stored import StoredIteration, read_iteration
@@ -45,7 +45,7 @@ def whatif(
     stored = read_iteration(run, iteration, load_use(allowed))
     check_group(stored, group)
     comparison = compare_methods(stored, list(dict.fromkeys(filter(None, names.replace(" ", "").split(",")))))
-    if not comparison.methods:
+    if not comparison.recomputed_methods:
         raise none_computed(comparison)
     groups = group_json(stored, comparison) if group or in_report else []
     chosen = groups[group - 1] if group else None
@@ -58,7 +58,7 @@ def whatif(
         tables = group_tables(stored, comparison, chosen) if chosen else figures(comparison)
         lines = [heading(stored), "", *tables, "", *reasons(comparison), ABOUT]
         print(visible("\n".join(lines), lines=True))
-    return report([str(stored.run)], quiet=as_json) if in_report else 0
+    return report([str(stored.run_directory)], quiet=as_json) if in_report else 0
 
 
 def explain(
@@ -79,16 +79,16 @@ def heading(stored: StoredIteration) -> str:
     """The heading: the iteration and its number of samples."""
     trained, groups = len(stored.batch), len(groups_of(stored))
     samples = f"{len(stored.sample_records)} samples in {groups} groups, {trained} trained"
-    return f"iteration {stored.iteration} of {stored.run}: {samples}; {OWN}: {stored.method or 'its own method'}"
+    return f"iteration {stored.iteration} of {stored.run_directory}: {samples}; {OWN}: {stored.method_name or 'its own method'}"
 
 
-def figures(comparison: Comparison) -> list[str]:
+def figures(comparison: MethodComparison) -> list[str]:
     """The table of figures of the iteration, with one column for each method."""
-    names = [each.method_name for each in comparison.methods]
+    names = [each.method_name for each in comparison.recomputed_methods]
     rows: list[tuple[str, Sequence[float | None]]] = [
-        (title, [figure(each) for each in comparison.methods]) for title, figure in FIGURES.items()
+        (title, [figure(each) for each in comparison.recomputed_methods]) for title, figure in FIGURES.items()
     ]
-    rows += [(f"cosine with {name}", cosines) for name, cosines in zip(names, comparison.cosines)]
+    rows += [(f"cosine with {name}", cosines) for name, cosines in zip(names, comparison.gradient_cosines)]
     return columns(["", *names], rows)
 
 
@@ -106,7 +106,7 @@ def formatted(x: float | None) -> str:
     return "-" if x is None else f"{x:.4g}"
 
 
-def none_computed(comparison: Comparison) -> BadData:
+def none_computed(comparison: MethodComparison) -> BadData:
     """The error of a comparison in which every method is left out."""
     reasons = "; ".join(f"{name}: {reason}" for name, reason in comparison.omitted_methods.items())
     fix = "name others: --methods grpo,gspo; groupwise methods lists all"
@@ -120,11 +120,11 @@ def check_group(stored: StoredIteration, group: int | None) -> None:
         raise Usage(what, fix=f"choose one from 1 to {last}: --group {last}")
 
 
-def group_tables(stored: StoredIteration, comparison: Comparison, group: Mapping[str, Any]) -> list[str]:
+def group_tables(stored: StoredIteration, comparison: MethodComparison, group: Mapping[str, Any]) -> list[str]:
     """The prompt of a group, a table for each number with a row for each sample, and the cosines of its gradients."""
     rows = group["samples"]
     line = stored.sample_records[rows[0]["sample"] - 1]
-    names = [each.method_name for each in comparison.methods]
+    names = [each.method_name for each in comparison.recomputed_methods]
     lines = [f"draw {line['draw']}, prompt {visible(str(line['prompt_id']))}: {visible(str(line['prompt'])[:200])}"]
     for key, title in TITLES.items():
         table = [
@@ -135,23 +135,27 @@ def group_tables(stored: StoredIteration, comparison: Comparison, group: Mapping
     return [*lines, "", *columns(["", *names], [(f"cosine with {names[0]}", list(group["cosines"].values()))])]
 
 
-def reasons(comparison: Comparison) -> list[str]:
+def reasons(comparison: MethodComparison) -> list[str]:
     """Lines about methods that are left out, and terms that could not be computed, with the reasons."""
     lines = [f"{name} is left out: {reason}" for name, reason in comparison.omitted_methods.items()]
-    return lines + [f"{each.method_name}: {note}" for each in comparison.methods for note in each.notes]
+    return lines + [
+        f"{each.method_name}: {note}" for each in comparison.recomputed_methods for note in each.omission_notes
+    ]
 
 
 def chain_lines(stored: StoredIteration, chain: GradientChain) -> list[str]:
     """A token's numbers, from outcome to gradient, as aligned lines: name, number, component."""
-    line = stored.sample_records[chain.sample - 1]
-    where = f"sample {chain.sample} of iteration {stored.iteration}, draw {line['draw']}"
-    head = (
-        f'token {chain.token} of {chain.token_count}, "{visible(chain.token_text)}" (id {chain.token_id}), of {where}'
-    )
+    line = stored.sample_records[chain.sample_number - 1]
+    where = f"sample {chain.sample_number} of iteration {stored.iteration}, draw {line['draw']}"
+    head = f'token {chain.token_number} of {chain.token_count}, "{visible(chain.token_text)}" (id {chain.token_id}), of {where}'
     cells = [
-        (link.name, link.value if isinstance(link.value, str) else formatted(link.value), link.component)
+        (
+            link.number_name,
+            link.number_value if isinstance(link.number_value, str) else formatted(link.number_value),
+            link.component,
+        )
         for link in chain.links
     ]
     widths = [max(len(row[i]) for row in cells) for i in range(2)]
     rows = [f"  {name:<{widths[0]}}  {shown:<{widths[1]}}  {part}".rstrip() for name, shown, part in cells]
-    return [head, *rows, *chain.notes]
+    return [head, *rows, *chain.omission_notes]

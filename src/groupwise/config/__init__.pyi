@@ -7,7 +7,7 @@ from groupwise.config.other_names import DICTIONARY as DICTIONARY
 from groupwise.config.other_names import EARLIER_FIELDS as EARLIER_FIELDS
 from groupwise.config.other_names import OTHER_VALUES as OTHER_VALUES
 from groupwise.config.other_names import TRAINERS as TRAINERS
-from groupwise.config.other_names import Replacement as Replacement
+from groupwise.config.other_names import OptionReplacement as OptionReplacement
 from groupwise.config.other_names import answer_of as answer_of
 from groupwise.config.other_names import field_named as field_named
 from groupwise.config.other_names import option_of as option_of

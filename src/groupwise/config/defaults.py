@@ -40,7 +40,7 @@ class RecipeSource:
 
     source: str | Path
     overrides: tuple[tuple[str, Any], ...]
-    note: str = ""
+    defaults_note: str = ""
 
 
 def starting_point(
@@ -86,7 +86,7 @@ def complete_phases(data: Mapping[str, Any], *, trust_remote_code: bool = False)
     complete, notes = deepcopy(dict(data)), []
     models: dict[str, str] = {}
     for i, phase in enumerate(read_phases(data)):
-        tables = merged(phase.common, phase.changes)
+        tables = merged(phase.common_recipe, phase.changes)
         models[phase.name] = tables["model"] = models.get(phase.starts_from) or tables.get("model", "calculator")
         defaults, reasons = model_defaults(tables, trust_remote_code=trust_remote_code, rate=False)
         machine = tables.get("machine", {})
@@ -139,12 +139,12 @@ def model_defaults(
             adapter = is_set(data, "lora") or base_directory(directory) != directory
             defaults[LR] = learning_rate(weights, adapter=adapter)
             reasons.append(f"{LR} {defaults[LR]} ({weights:,} weights{', LoRA' if adapter else ''})")
-        positions = read_shape(directory, trust_remote_code=trust_remote_code).positions
+        positions = read_shape(directory, trust_remote_code=trust_remote_code).max_positions
         if BUDGET in wanted and min(positions // 2, bound) < LONGEST:
             defaults[BUDGET] = max(1, min(positions // 2, bound))
             reason = f"half of the model's {positions}" if positions // 2 <= bound else "on a CPU"
             reasons.append(f"{BUDGET} {defaults[BUDGET]} ({reason})")
-        if TARGETS in wanted and is_set(data, "lora") and (targets := kind_of(directory).adapter_targets):
+        if TARGETS in wanted and is_set(data, "lora") and (targets := kind_of(directory).default_adapter_targets):
             defaults[TARGETS] = list(targets)
             reasons.append(f"{TARGETS} (the pipeline's attention)")
     except GroupwiseError:

@@ -39,7 +39,7 @@ def dtype_of(name: str, device: str, model: str) -> str:
 def _in_bfloat16(model: str) -> bool:
     """Whether models of this one's kind compute in bfloat16. True for a missing model, which the checks report."""
     try:
-        return kind_of(base_directory(find_model(model, weights=False))).auto_bfloat16
+        return kind_of(base_directory(find_model(model, weights=False))).auto_dtype_is_bfloat16
     except GroupwiseError:
         return True
 

@@ -81,7 +81,7 @@ def label(value: Any, hint: Any = Any) -> str:
     except Usage:
         name = name_of(value)
     if isinstance(value, UnloadedPart):
-        constants = list(value.constants)
+        constants = list(value.arguments)
     else:
         constants = [(f.name, getattr(value, f.name)) for f in _fields(value)]
     return f"{name}({', '.join(f'{n}={label(x)}' for n, x in constants)})" if constants else name

@@ -17,7 +17,7 @@ __all__ = [
     "EARLIER_FIELDS",
     "OTHER_VALUES",
     "TRAINERS",
-    "Replacement",
+    "OptionReplacement",
     "answer_of",
     "field_named",
     "option_of",
@@ -28,24 +28,24 @@ __all__ = [
 
 
 @dataclass(frozen=True, slots=True)
-class Replacement:
+class OptionReplacement:
     """What to write for an option of TRL, verl or peft, in the words of the command line.
 
-    `python` is what a program writes; if it is empty, the text is rendered (`python_spelling`). `field_path` and
-    `value` are the field of a recipe that does the same, if there is one, and `argument_names` other names of it in
+    `python_text` is what a program writes; if it is empty, the text is rendered (`python_spelling`). `field_path` and
+    `field_value` are the field of a recipe that does the same, if there is one, and `argument_names` other names of it in
     constructors, each with an example.
     """
 
-    text: str
-    python: str = ""
+    command_line_text: str
+    python_text: str = ""
     field_path: str = ""
-    value: Any = field(default=None, hash=False)
+    field_value: Any = field(default=None, hash=False)
     note: str = ""
     argument_names: Mapping[str, float] = field(default_factory=dict[str, float], hash=False)
 
 
 @cache
-def answers() -> Mapping[str, Replacement]:
+def answers() -> Mapping[str, OptionReplacement]:
     """The answer for each option of `other_names.toml`, by the last words of the option's path.
 
     >>> answers()["num_generations"].text
@@ -57,16 +57,16 @@ def answers() -> Mapping[str, Replacement]:
     return {name: _answer(entry) for entry in tomllib.loads(text)["option"] for name in entry["names"].split()}
 
 
-def _answer(entry: Mapping[str, Any]) -> Replacement:
+def _answer(entry: Mapping[str, Any]) -> OptionReplacement:
     """The answer that an entry of the table gives."""
     python = entry.get("python", "")
     if "do" in entry:
-        return Replacement(entry["do"], python)
+        return OptionReplacement(entry["do"], python)
     if "leave" in entry:
-        return Replacement(f"leave it out: {entry['leave']}", python)
+        return OptionReplacement(f"leave it out: {entry['leave']}", python)
     path, _, value = entry["line"].partition(" = ")
     note = f" ({entry['note']})" if "note" in entry else ""
-    return Replacement(
+    return OptionReplacement(
         f"write {entry['line']}, as an option {option_of(path, value)}{note}",
         python and f"write {python}{note}",
         path,
@@ -144,7 +144,7 @@ def other_value_fix(path: str, value: object) -> str:
     return f"write {name!r}, its name here" if name else ""
 
 
-def answer_of(path: str) -> Replacement | None:
+def answer_of(path: str) -> OptionReplacement | None:
     """The answer for an option of TRL or verl by its dotted path. The longest end of the path counts, then its table.
 
     None for another name, and for a word of a recipe's table, such as `evaluate.steps`.
@@ -171,7 +171,7 @@ def other_name_fix(path: str) -> str:
     earlier = (name for name in EARLIER_FIELDS if f"{path}.".startswith(f"{name}."))
     if name := next(earlier, ""):
         return f"write {EARLIER_FIELDS[name]}, its name here"
-    return answer.text if (answer := answer_of(path)) else ""
+    return answer.command_line_text if (answer := answer_of(path)) else ""
 
 
 def field_named(path: str) -> str:

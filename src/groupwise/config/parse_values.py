@@ -31,7 +31,7 @@ from groupwise.data import TaskSettings, VerifierSettings, name_of
 from groupwise.methods import Method
 from groupwise.methods.families import published_name
 from groupwise.tasks import task_table
-from groupwise.verifiers import Function
+from groupwise.verifiers import GradeFunction
 from groupwise.verifiers.reward_argument import python_reward, table_of
 from groupwise.verifiers.user_function import functions_in
 
@@ -164,7 +164,7 @@ class ValueParser:
         if "kind" in data:
             return self.new_part(data["kind"], constants, hint, where)
         if isinstance(current, UnloadedPart):
-            return type(current)(current.part, tuple({**dict(current.constants), **constants}.items()))
+            return type(current)(current.part, tuple({**dict(current.arguments), **constants}.items()))
         if is_dataclass(current) and current is not MISSING:
             return self.table(type(current), constants, current, where)
         if is_dataclass(hint) and isinstance(hint, type):
@@ -218,7 +218,7 @@ class ValueParser:
             return MISSING
         if hint is VerifierSettings and ":" in name and callable(part) and not isinstance(part, type):
             file, _, function = name.rpartition(":")
-            part, constants = Function, {"name": function, "file": f"{file.removesuffix('.py')}.py", **constants}
+            part, constants = GradeFunction, {"name": function, "file": f"{file.removesuffix('.py')}.py", **constants}
         if not isinstance(part, type):
             if constants:
                 return self.problem(where, f"{name} has no constants, so no {next(iter(constants))!r}")
@@ -303,16 +303,18 @@ class ValueParser:
         for where, kind in verifiers.items():
             functions = functions_in(kind)
             missing = {
-                f.name
+                f.function_name
                 for f in functions
-                if not f.file and self.user_code and f.name not in self.user_code.functions_in_memory
+                if not f.source_file and self.user_code and f.function_name not in self.user_code.functions_in_memory
             }
             if missing:
                 what = f"{' and '.join(sorted(missing))} was a function in memory of the program that started this run"
                 reward = python_reward(table_of(kind))
                 fix = f"use the library: gw.resume(run, reward={reward}) or gw.evaluate(run, reward={reward})"
                 self.problem(where, what, f"{fix};\nor name another verifier: --verifier NAME")
-            for user_name in dict.fromkeys(f"{f.file}:{f.name}" for f in functions if f.file and not missing):
+            for user_name in dict.fromkeys(
+                f"{f.source_file}:{f.function_name}" for f in functions if f.source_file and not missing
+            ):
                 self.user_part(user_name, where)
         if ":" in recipe.environment:
             self.user_part(recipe.environment, "recipe.environment")

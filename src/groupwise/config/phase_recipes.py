@@ -20,24 +20,24 @@ STARTING_POINT = ("model", "lora", "warm_start")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Phase:
-    """One phase of a recipe: `common` is the recipe outside the phases, `changes` the phase's table."""
+    """One phase of a recipe: `common_recipe` is the recipe outside the phases, `changes` the phase's table."""
 
     index: int
     name: str
-    common: Mapping[str, Any]
+    common_recipe: Mapping[str, Any]
     changes: Mapping[str, Any]
-    earlier: tuple[str, ...]
+    earlier_phases: tuple[str, ...]
     """The names of the phases before this one."""
 
     @property
     def base(self) -> str:
         """The name of the method, published or the user's, that the phase's method starts from; or an empty string."""
-        return base_of(self.changes) or base_of(self.common)
+        return base_of(self.changes) or base_of(self.common_recipe)
 
     @property
     def starts_from(self) -> str:
         """The name of the earlier phase whose model this phase starts from, or an empty string."""
-        reference = str(self.changes.get("model", self.common.get("model", "")))
+        reference = str(self.changes.get("model", self.common_recipe.get("model", "")))
         return reference[1:].removesuffix("/model") if REFERENCE.match(reference) else ""
 
     def recipe(self, locate: Locate, use: UserCode | None) -> tuple[Recipe | None, list[Usage]]:
@@ -47,7 +47,9 @@ class Phase:
         """
         where = f"{KEY}.{self.name}"
         try:
-            changes, common = (with_paths(data, where, self.earlier, locate) for data in (self.changes, self.common))
+            changes, common = (
+                with_paths(data, where, self.earlier_phases, locate) for data in (self.changes, self.common_recipe)
+            )
         except Usage as error:
             return None, [error]
         return read_tables([("recipe", common), (where, changes)], use)
@@ -67,9 +69,9 @@ def read_phases(data: Mapping[str, Any]) -> tuple[Phase, ...]:
         Phase(
             index=i + 1,
             name=name,
-            common={**later, "model": f"@{names[i - 1]}/model"} if i else common,
+            common_recipe={**later, "model": f"@{names[i - 1]}/model"} if i else common,
             changes={key: value for key, value in table.items() if key != "name"},
-            earlier=names[:i],
+            earlier_phases=names[:i],
         )
         for i, (name, table) in enumerate(zip(names, data[KEY], strict=True))
     )

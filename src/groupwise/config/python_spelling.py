@@ -105,7 +105,7 @@ def in_python(text: str) -> str:
     'hf download NAME --local-dir DIR, then model="DIR"'
     """
     for answer in set(answers().values()):
-        text = text.replace(answer.text, answer.python) if answer.python else text
+        text = text.replace(answer.command_line_text, answer.python_text) if answer.python_text else text
     text = FIELD_LINE.sub(lambda match: f"write {match[1]}", text)
     text = TABLE.sub(_table, field_pattern().sub(_field_line, text))
     for pattern, phrase in PHRASES:

@@ -9,8 +9,8 @@ from groupwise.data import THREAD, EngineSettings, Sampling, Strategy, TaskSetti
 from groupwise.engines import Native
 from groupwise.learner import AdamW, check_lanes
 from groupwise.methods import Method
-from groupwise.models import Lora, Pipeline
-from groupwise.rollout import Agents, Independent, Turns
+from groupwise.models import Lora, PipelineSettings
+from groupwise.rollout import AgentEpisodes, Independent, Turns
 from groupwise.tasks import Calculator, named_task
 
 __all__ = ["Agent", "Cluster", "Columns", "Evaluate", "ExtraTask", "Machine", "Recipe", "Save", "WarmStart"]
@@ -145,7 +145,7 @@ class Machine:
     The device `auto` is `cuda` where torch has a CUDA device, else `cpu`. The dtype `auto` is `bfloat16` on a GPU, and
     `float32` on a CPU or for small flow and masked models; a run records the choice and keeps it.
 
-    `deadline` limits a draw, in seconds. `verdict_deadline` limits a call of the user's grade function or environment,
+    `rollout_deadline` limits a draw, in seconds. `verdict_deadline` limits a call of the user's grade function or environment,
     and one execution of an answer's code, whose CPU time is limited to a fifth of it.
 
     With `bfloat16`, weights and activations are bfloat16; log-probs are float32, and the optimizer keeps a float32 copy
@@ -167,16 +167,16 @@ class Machine:
     gradient_checkpointing: bool = False
     compile: bool = False
     optimizer_offload: bool = False
-    deadline: float = 600.0
+    rollout_deadline: float = 600.0
     verdict_deadline: float = 10.0
 
     def __post_init__(self) -> None:
         at_least(self, threads=1, microbatch_tokens=1)
         if self.threads > MOST_THREADS:
             raise ValueError(f"threads is {self.threads}\nuse at most {MOST_THREADS}")
-        if not (self.deadline > 0 and self.verdict_deadline > 0):
+        if not (self.rollout_deadline > 0 and self.verdict_deadline > 0):
             raise ValueError(
-                f"deadline is {self.deadline} and verdict_deadline is {self.verdict_deadline}\n"
+                f"deadline is {self.rollout_deadline} and verdict_deadline is {self.verdict_deadline}\n"
                 "use numbers above 0 seconds"
             )
 
@@ -231,7 +231,7 @@ class Evaluate:
 
     `strategy` answers each of `problems` held-out problems once greedily and `samples` times by `Recipe.sampling`.
     Accuracy is also given for each value of the column `by_column` of the rows.
-    A flow model takes `steps` denoising steps; without it, those of `method.denoise`, as in training.
+    A flow model takes `denoising_steps` denoising steps; without it, those of `method.denoise`, as in training.
     The best checkpoint is kept beside the newest ones: it has the highest greedy accuracy; between equal ones the
     greedy score decides, then accuracy and score of sampled answers, then the loss on stored answers, then the later
     iteration. `best_metric` decides first.
@@ -245,7 +245,7 @@ class Evaluate:
     best_metric: Literal[
         "", "eval/accuracy_greedy", "eval/score_greedy", "eval/accuracy", "eval/score", "eval/loss"
     ] = ""
-    steps: int | None = None
+    denoising_steps: int | None = None
 
     def __post_init__(self) -> None:
         at_least(self, every=0, problems=1, samples=1)
@@ -277,10 +277,10 @@ class Recipe:
     out; without it, one that does not fit is an error. `template` is the text around a problem, `verifier` the grader
     of answers; without them, both are the task's default. With the template `chat`, `system` is the system message of
     prompts that have none, and `template_arguments` are variables of the chat template. An answer with a score of at
-    least `threshold` is correct; without a threshold, answers that a verifier only scores are neither correct nor
+    least `correct_threshold` is correct; without a threshold, answers that a verifier only scores are neither correct nor
     wrong. `environment` is the other side of a conversation, such as `my_file:MyEnvironment`; it replaces the strategy
     `Independent` of method and evaluation by `Turns`. `agent` is a program that makes chat requests; it replaces that
-    strategy by `Agents`, and all its conversations are trained. `prompts` is the number of prompts of an iteration.
+    strategy by `AgentEpisodes`, and all its conversations are trained. `prompts` is the number of prompts of an iteration.
     With `lora`, an adapter is trained and the model's weights are frozen. `pipeline` matters if the model is a pipeline
     of diffusers. `warm_start` runs before the first iteration. `epochs`, passes over the training problems, sets
     `iterations` when a run starts.
@@ -288,7 +288,7 @@ class Recipe:
 
     model: str = "calculator"
     lora: Lora | None = None
-    pipeline: Pipeline = Pipeline()  # noqa: RUF009
+    pipeline: PipelineSettings = PipelineSettings()  # noqa: RUF009
     warm_start: WarmStart | None = None
     task: TaskSettings = Calculator()  # noqa: RUF009
     columns: Columns = Columns()
@@ -299,7 +299,7 @@ class Recipe:
     system: str = ""
     template_arguments: tuple[tuple[str, bool | int | float | str], ...] = ()
     verifier: VerifierSettings | None = None
-    threshold: float | None = None
+    correct_threshold: float | None = None
     environment: str = ""
     agent: Agent | None = None
     method: Method
@@ -335,8 +335,8 @@ class Recipe:
                 )
             for owner in ("method", "evaluate"):
                 if isinstance(getattr(self, owner).strategy, Independent):
-                    object.__setattr__(self, owner, replace(getattr(self, owner), strategy=Agents()))
-            if isinstance(self.method.strategy, Agents) and THREAD not in self.method.trained_roles:
+                    object.__setattr__(self, owner, replace(getattr(self, owner), strategy=AgentEpisodes()))
+            if isinstance(self.method.strategy, AgentEpisodes) and THREAD not in self.method.trained_roles:
                 roles = (*self.method.trained_roles, THREAD)
                 object.__setattr__(self, "method", replace(self.method, trained_roles=roles))
         if self.seed >= 2**64:

@@ -57,7 +57,7 @@ def read_recipe(source: str | Path, overrides: Sequence[tuple[str, Any]] = (), u
 
 def read_run_recipe(run: OpenRun, overrides: Sequence[tuple[str, Any]] = (), use: UserCode | None = None) -> Recipe:
     """The recipe of an open run, as `read_recipe` reads it from a file."""
-    data = overridden(parse_toml(run.recipe, str(run.layout.recipe)), overrides)
+    data = overridden(parse_toml(run.recipe_text, str(run.layout.recipe)), overrides)
     recipe, problems = read_data(located(data, run.earlier), use or UserCode())
     if problems or recipe is None:
         raise one_error(problems)
@@ -219,7 +219,7 @@ def plain(value: Any, hint: Any) -> Any:
             return {name: plain(x, get_args(args[0])[1]) for name, x in value}
         return [plain(x, h) for x, h in zip(value, inner)]
     if isinstance(value, UnloadedPart):
-        return {"kind": value.part, **dict(value.constants)} if value.constants else value.part
+        return {"kind": value.part, **dict(value.arguments)} if value.arguments else value.part
     if is_dataclass(value) and type(value) in (hint, *get_args(hint)) and fields(value):
         return constants(value)
     name = public_name(value)

@@ -21,7 +21,7 @@ class UnloadedPart:
     """Stands for a component in a user's file that is not loaded. It can be printed; calling it raises `Usage`."""
 
     part: str
-    constants: tuple[tuple[str, Any], ...] = ()
+    arguments: tuple[tuple[str, Any], ...] = ()
     max_logprob_diff: ClassVar[Literal["by_dtype"]] = "by_dtype"  # an EngineSettings has it
 
     def __call__(self, *_: Any) -> Any:

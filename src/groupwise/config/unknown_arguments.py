@@ -7,7 +7,7 @@ from inspect import Parameter
 from typing import Any
 
 from groupwise.config.fields import SECOND_NAMES, SECTIONS, recipe_fields
-from groupwise.config.other_names import Replacement, answer_of
+from groupwise.config.other_names import OptionReplacement, answer_of
 from groupwise.config.python_spelling import field_literal, in_python, literal, setting_in_python
 from groupwise.methods.families import method_files, methods_with_argument
 
@@ -44,7 +44,11 @@ class Constructor:
         if self.owner == METHOD and (methods := methods_with_argument().get(word)):
             return f"it is an argument of {', '.join(methods[:3])}{' and others' if len(methods) > 3 else ''}"
         if answer:
-            return self._elsewhere(answer.field_path, answer.value) if answer.field_path else in_python(answer.text)
+            return (
+                self._elsewhere(answer.field_path, answer.field_value)
+                if answer.field_path
+                else in_python(answer.command_line_text)
+            )
         return self._elsewhere(path, value) if (path := field_of(word)) else self.signature()
 
     @property
@@ -52,16 +56,16 @@ class Constructor:
         """The class of the values that it makes, of those that are sections of a recipe."""
         return METHOD if self.name in method_files() else self.name
 
-    def _call(self, answer: Replacement, value: object) -> str:
+    def _call(self, answer: OptionReplacement, value: object) -> str:
         """The call with the argument here that an answer names, or in the section of a recipe below; else empty."""
         table, _, field = answer.field_path.rpartition(".")
         inner = SECTIONS.get(table)
-        names = {**({field: answer.value} if inner in (self.owner, None) else {}), **answer.argument_names}
+        names = {**({field: answer.field_value} if inner in (self.owner, None) else {}), **answer.argument_names}
         if name := next((name for name in names if name in self.arguments), ""):
             note = answer.note if name == field else ""
             return f"gw.{self.name}({name}={field_literal(like(names[name], value))}){note}"
         if inner and self.owner == SECTIONS[""]:
-            return f"gw.{self.name}({table}=gw.{inner}({field}={field_literal(like(answer.value, value))}))"
+            return f"gw.{self.name}({table}=gw.{inner}({field}={field_literal(like(answer.field_value, value))}))"
         return ""
 
     def _elsewhere(self, path: str, value: object) -> str:

@@ -36,23 +36,23 @@ PREFIX = "use:"
 class Permissions:
     """What the user permits one command to run, read and reach: files, remote code, judges and engines.
 
-    `use` are Python files to execute. With `unsafe_local_exec` code that the model writes runs without a sandbox; with
-    `trust_remote_code` Python files in a model's directory are executed. `keys` are names of environment variables that
-    may be sent to an LLM judge, and `judges` the hosts that it may use. The others are those of `EngineAccess`:
-    `engine_python` runs engines of vLLM, engines on `engine_hosts` get prompts and weights, `engine_secret` is a file
-    with their secret, and `engine_exchange` the directory for weights. `agent_command` is the command of the program
+    `user_files` are Python files to execute. With `unsafe_local_exec` code that the model writes runs without a sandbox; with
+    `trust_remote_code` Python files in a model's directory are executed. `key_variables` are names of environment variables that
+    may be sent to an LLM judge, and `judge_hosts` the hosts that it may use. The others are those of `EngineAccess`:
+    `engine_python` runs engines of vLLM, engines on `engine_hosts` get prompts and weights, `engine_secret_file` is a file
+    with their secret, and `engine_exchange_directory` the directory for weights. `agent_command` is the command of the program
     that is the agent. Raises `Usage` for a string in place of a list.
     """
 
-    use: Sequence[str | Path] = ()
+    user_files: Sequence[str | Path] = ()
     unsafe_local_exec: bool = False
     trust_remote_code: bool = False
-    keys: Sequence[str] = ()
-    judges: Sequence[str] = ()
+    key_variables: Sequence[str] = ()
+    judge_hosts: Sequence[str] = ()
     engine_hosts: Sequence[str] = ()
     engine_python: str | Path = ""
-    engine_secret: str | Path = ""
-    engine_exchange: str | Path = ""
+    engine_secret_file: str | Path = ""
+    engine_exchange_directory: str | Path = ""
     agent_command: str = ""
 
     def __post_init__(self) -> None:
@@ -63,7 +63,9 @@ class Permissions:
     @property
     def engines(self) -> EngineAccess:
         """What engines in other processes may use."""
-        python, secret, exchange = map(str, (self.engine_python, self.engine_secret, self.engine_exchange))
+        python, secret, exchange = map(
+            str, (self.engine_python, self.engine_secret_file, self.engine_exchange_directory)
+        )
         return EngineAccess(
             python=python, hosts=tuple(self.engine_hosts), secret_file=secret, exchange_directory=exchange
         )
@@ -93,7 +95,7 @@ class UserCode:
     def permissions(self) -> dict[str, Any]:
         """The permissions beside the loaded files, by their names in `Permissions`."""
         return {
-            "judges": self.judge_access.hosts,
+            "judges": self.judge_access.allowed_hosts,
             "keys": self.judge_access.key_variables,
             "engine_hosts": self.engine_access.hosts,
             "engine_python": self.engine_access.python,
@@ -178,9 +180,9 @@ def load_use(
     `accept`, an error is raised before any file runs if the set of files (`Usage`) or a hash (`BadData`) differs. `own`
     are files that the library wrote from functions of its caller.
     """
-    access, engines = JudgeAccess(tuple(allowed.keys), tuple(allowed.judges)), allowed.engines
+    access, engines = JudgeAccess(tuple(allowed.key_variables), tuple(allowed.judge_hosts)), allowed.engines
     sources: dict[str, tuple[Path, bytes]] = {}
-    for path in map(Path, allowed.use):
+    for path in map(Path, allowed.user_files):
         if path.suffix != ".py" or not path.is_file():
             fix = "name a Python file: --use my_file.py"
             raise Usage(f"{path} is not a Python file", fix=fix if path.exists() else or_near(path, fix))

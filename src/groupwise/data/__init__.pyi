@@ -15,7 +15,7 @@ from groupwise.data.base_classes import Environment as Environment
 from groupwise.data.base_classes import EqualWeightUnit as EqualWeightUnit
 from groupwise.data.base_classes import Filter as Filter
 from groupwise.data.base_classes import HasLinearHead as HasLinearHead
-from groupwise.data.base_classes import ListsProblems as ListsProblems
+from groupwise.data.base_classes import TaskWithProblemList as TaskWithProblemList
 from groupwise.data.base_classes import Mask as Mask
 from groupwise.data.base_classes import Memory as Memory
 from groupwise.data.base_classes import Observation as Observation
@@ -24,7 +24,7 @@ from groupwise.data.base_classes import Policy as Policy
 from groupwise.data.base_classes import Ratio as Ratio
 from groupwise.data.base_classes import ReadsColumns as ReadsColumns
 from groupwise.data.base_classes import ReplyLog as ReplyLog
-from groupwise.data.base_classes import ReportsMetrics as ReportsMetrics
+from groupwise.data.base_classes import CurriculumWithMetrics as CurriculumWithMetrics
 from groupwise.data.base_classes import Sampler as Sampler
 from groupwise.data.base_classes import Shaping as Shaping
 from groupwise.data.base_classes import SharesDevice as SharesDevice
@@ -78,7 +78,7 @@ from groupwise.data.measures import DistributionMeasure as DistributionMeasure
 from groupwise.data.measures import Divergence as Divergence
 from groupwise.data.measures import Entropy as Entropy
 from groupwise.data.measures import Logp as Logp
-from groupwise.data.measures import Measure as Measure
+from groupwise.data.measures import NeededMeasure as NeededMeasure
 from groupwise.data.measures import Return as Return
 from groupwise.data.measures import Subscore as Subscore
 from groupwise.data.measures import TokenMark as TokenMark

@@ -23,7 +23,7 @@ from torch import Tensor
 from groupwise.core import plain_name
 from groupwise.data.batch import Batch
 from groupwise.data.generation import ContextKey, Generation, GenerationRequest, Ids, Sampling
-from groupwise.data.measures import Measure
+from groupwise.data.measures import NeededMeasure
 from groupwise.data.sample import Draw, Prompt, Rollout, Sample
 from groupwise.data.verdicts import Verdict
 
@@ -41,7 +41,7 @@ __all__ = [
     "EqualWeightUnit",
     "Filter",
     "HasLinearHead",
-    "ListsProblems",
+    "TaskWithProblemList",
     "Mask",
     "Memory",
     "Observation",
@@ -50,7 +50,7 @@ __all__ = [
     "Ratio",
     "ReadsColumns",
     "ReplyLog",
-    "ReportsMetrics",
+    "CurriculumWithMetrics",
     "Sampler",
     "Shaping",
     "SharesDevice",
@@ -77,7 +77,7 @@ Value = TypeVar("Value")
 
 @runtime_checkable
 class Task(Protocol):
-    """A source of prompts by index, with a held-out split that is never trained on. It may be a `ListsProblems`."""
+    """A source of prompts by index, with a held-out split that is never trained on. It may be a `TaskWithProblemList`."""
 
     __slots__ = ()
 
@@ -153,12 +153,12 @@ class VerifierSettings(Verifier):
     By default the value itself is the verifier, with an `async def __call__(self, prompt, sample)`. One that needs
     processes or other verifiers has its own `build`, which gets the `VerifierContext`: task, sandbox, judges, deadline.
     `fits` is whether answers can be compared with a gold answer; `gold_answer_format` describes such gold answers in
-    the error message. A verifier of packaged tasks only names their kinds in `tasks`.
+    the error message. A verifier of packaged tasks only names their kinds in `supported_tasks`.
     """
 
     __slots__ = ()
     gold_answer_format: ClassVar[str] = ""
-    tasks: ClassVar[tuple[type, ...]] = ()
+    supported_tasks: ClassVar[tuple[type, ...]] = ()
 
     async def __call__(self, prompt: Prompt, sample: Sample) -> Verdict:
         raise NotImplementedError(f"{type(self).__name__} grades only after `build`")
@@ -177,7 +177,7 @@ class VerifierSettings(Verifier):
 
 
 @runtime_checkable
-class ListsProblems(Protocol):
+class TaskWithProblemList(Protocol):
     """A task that lists its training problems and the statistics of their sources (`SourceStats`)."""
 
     @property
@@ -235,7 +235,7 @@ class Curriculum(Protocol[State]):
 
     `draw` returns draws with id 0, which the buffer numbers. It may return fewer than `n`, each with its own number of
     samples. `observe` gets the rollouts of one round of sampling; a refill is the next round. `end_iteration` gets all
-    rollouts of an iteration, as finally selected. Optional: `ReportsMetrics`, and `tracks_prompts = True` if it treats
+    rollouts of an iteration, as finally selected. Optional: `CurriculumWithMetrics`, and `tracks_prompts = True` if it treats
     a prompt by its earlier answers.
     """
 
@@ -255,7 +255,7 @@ class Curriculum(Protocol[State]):
 
 
 @runtime_checkable
-class ReportsMetrics(Protocol[Memo]):
+class CurriculumWithMetrics(Protocol[Memo]):
     """A curriculum that reports numbers after an iteration, such as the failures that it holds: `curriculum/NAME`.
 
     It gets its state after the iteration, and all rollouts of the iteration.
@@ -580,8 +580,8 @@ class Policy(Protocol):
 
     @abstractmethod
     def measure(
-        self, batch: Batch, wanted: Sequence[Measure], side_models: Mapping[str, Any], /
-    ) -> Mapping[Measure, Float[Tensor, " n"]]: ...
+        self, batch: Batch, wanted: Sequence[NeededMeasure], side_models: Mapping[str, Any], /
+    ) -> Mapping[NeededMeasure, Float[Tensor, " n"]]: ...
 
 
 @runtime_checkable

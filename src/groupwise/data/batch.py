@@ -14,7 +14,7 @@ from torch import Tensor
 
 from groupwise.core.errors import Usage
 from groupwise.data.generation import Ids
-from groupwise.data.measures import Logp, Measure, Subscore, TokenMark
+from groupwise.data.measures import Logp, NeededMeasure, Subscore, TokenMark
 from groupwise.data.sample import SAMPLED, Rollout, Sample
 from groupwise.data.segments import Segments
 from groupwise.data.verdicts import Outcome
@@ -83,7 +83,7 @@ class Batch:
     loss_share: Later[Float[Tensor, " n"]] = field(default=UNWRITTEN, metadata=PER_TOKEN)
     weight: Later[Float[Tensor, " n"]] = field(default=UNWRITTEN, metadata=PER_TOKEN)
     logp: Later[Float[Tensor, " n"]] = field(default=UNWRITTEN, metadata=PER_TOKEN)
-    measures: Mapping[Measure, Float[Tensor, " n"]] = field(default_factory=dict, metadata=PER_TOKEN)
+    measures: Mapping[NeededMeasure, Float[Tensor, " n"]] = field(default_factory=dict, metadata=PER_TOKEN)
 
     max_new_tokens: int = field(metadata=PER_RUN)
     """The generation budget `sampling.max_tokens`, one number for all batches of a run. Components read it only here.
@@ -92,7 +92,7 @@ class Batch:
     """
     memories: Memories = field(default_factory=dict, metadata=PER_RUN)
 
-    def __getitem__(self, measure: Measure) -> Float[Tensor, " n_or_s"]:
+    def __getitem__(self, measure: NeededMeasure) -> Float[Tensor, " n_or_s"]:
         """The values of a measure, such as reference log-probs: one per token, or one per sample for a `Subscore`.
 
         Raises `Usage` for a subscore that no verdict has, unless no answer of the batch was graded.

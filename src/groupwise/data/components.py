@@ -6,7 +6,7 @@ from typing import Any
 
 from groupwise.data.base_classes import CouplingUnit, EqualWeightUnit
 from groupwise.data.batch import Batch
-from groupwise.data.measures import Measure
+from groupwise.data.measures import NeededMeasure
 from groupwise.data.roles import Role
 from groupwise.data.verdict_contents import VerdictContents, joined_contents
 
@@ -48,7 +48,7 @@ def equal_weight_unit(aggregate: Any) -> EqualWeightUnit:
     return getattr(aggregate, "equal_weight_unit", "tokens")
 
 
-def needs(part: Any) -> frozenset[Measure]:
+def needs(part: Any) -> frozenset[NeededMeasure]:
     """The measures (such as reference log-probs) that a component and the components in its fields need."""
     return frozenset().union(*(getattr(p, "needs", frozenset()) for p in with_fields(part)))
 

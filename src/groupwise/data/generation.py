@@ -64,7 +64,7 @@ class Sampling:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GenerationRequest:
-    """A request for up to `limit` next tokens of a sample. Its `position` tokens so far are the last ids of `context`.
+    """A request for up to `limit` next tokens of a sample. Its `generated_count` tokens so far are the last ids of `context`.
 
     The random number of the token at position t is keyed by (seed, purpose, draw, stream, t). Other requests in the
     batch do not change it.
@@ -74,7 +74,7 @@ class GenerationRequest:
     limit: int
     draw_id: int
     stream: Ids
-    position: int = 0
+    generated_count: int = 0
     sampling: Sampling = Sampling()
     random_purpose: int = 0
     content_hash: str = ""

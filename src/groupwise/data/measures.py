@@ -15,7 +15,7 @@ __all__ = [
     "Divergence",
     "Entropy",
     "Logp",
-    "Measure",
+    "NeededMeasure",
     "Return",
     "Subscore",
     "TokenMark",
@@ -130,7 +130,7 @@ class DistributionMeasure(Protocol):
 
 
 @runtime_checkable
-class Measure(Protocol):
+class NeededMeasure(Protocol):
     """A number per token or sample that a component needs, such as `Logp("reference")`: any frozen dataclass.
 
     It is the key of a column of the batch. A component of a method lists its measures in `needs`.
@@ -145,7 +145,7 @@ class Measure(Protocol):
     def __hash__(self) -> int: ...
 
 
-def side_models_of(measures: Iterable[Measure]) -> set[str]:
+def side_models_of(measures: Iterable[NeededMeasure]) -> set[str]:
     """The names of the extra models (reference, teacher, critic) that are needed to compute these measures.
 
     >>> side_models_of([Logp("policy"), Divergence("teacher")])
@@ -154,12 +154,12 @@ def side_models_of(measures: Iterable[Measure]) -> set[str]:
     return {getattr(measure, "model", "policy") for measure in measures} - {"policy"}
 
 
-def in_graph(measure: Measure) -> bool:
+def in_graph(measure: NeededMeasure) -> bool:
     """Whether this measure is computed in the training forward pass, with its gradient."""
     return getattr(measure, "in_graph", False)
 
 
-def in_batch(measure: Measure) -> bool:
+def in_batch(measure: NeededMeasure) -> bool:
     """Whether the batch already contains this measure, so that the policy need not compute it."""
     return getattr(measure, "in_batch", False)
 

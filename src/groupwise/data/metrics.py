@@ -75,7 +75,7 @@ INTERVALS = {
 class Metric:
     """A metric of a run, or a family of metrics whose names contain a placeholder such as `<cause>`.
 
-    `better` is the direction of improvement, empty if there is none. The report warns about values above `bound`.
+    `better` is the direction of improvement, empty if there is none. The report warns about values above `warning_threshold`.
 
     >>> find_metric("rollout/dropped/mixed_outcomes").name
     'rollout/dropped/<cause>'
@@ -84,7 +84,7 @@ class Metric:
     name: str
     meaning: str
     better: Literal["", "higher", "lower"] = ""
-    bound: float | None = None
+    warning_threshold: float | None = None
     question: str = ""
 
     def matches(self, name: str) -> bool:
@@ -138,7 +138,10 @@ _BY_QUESTION: dict[str, tuple[Metric, ...]] = {
         Metric("outcome/wrong", "share of wrong samples in the batch", better="lower"),
         Metric("outcome/malformed", "share of malformed samples in the batch", better="lower"),
         Metric(
-            UNVERIFIABLE, "share of unverifiable samples among all samples with a verdict", better="lower", bound=0.01
+            UNVERIFIABLE,
+            "share of unverifiable samples among all samples with a verdict",
+            better="lower",
+            warning_threshold=0.01,
         ),
         Metric(UNVERIFIABLE_HELD_OUT, "share of unverifiable answers to held-out problems", better="lower"),
         Metric("outcome/scored", "share of samples with a score alone, neither correct nor wrong"),
@@ -156,7 +159,7 @@ _BY_QUESTION: dict[str, tuple[Metric, ...]] = {
         Metric("eval/subscores_of_correct/<name>", "mean of a subscore over correct held-out answers"),
     ),
     SIGNAL: (
-        Metric(NO_SIGNAL, "share of groups with equal rewards", better="lower", bound=0.7),
+        Metric(NO_SIGNAL, "share of groups with equal rewards", better="lower", warning_threshold=0.7),
         Metric("groups/all_right", "share of groups whose verified samples are all correct"),
         Metric("groups/all_wrong", "share of groups whose verified samples are all wrong or malformed"),
         Metric("reward_std", "mean over groups of the standard deviation of rewards"),
@@ -164,7 +167,12 @@ _BY_QUESTION: dict[str, tuple[Metric, ...]] = {
         Metric("rollout/selected", "rollouts with a sample that the filter selected"),
         Metric("rollout/dropped", "rollouts without a selected sample"),
         Metric("rollout/dropped/<cause>", "dropped rollouts by cause: a filter, or `unverifiable`"),
-        Metric("rollout/missing", "prompts that the iteration lacks after all refill rounds", better="lower", bound=0),
+        Metric(
+            "rollout/missing",
+            "prompts that the iteration lacks after all refill rounds",
+            better="lower",
+            warning_threshold=0,
+        ),
         Metric("rollout/rounds", "sampling rounds: 1, and one for each refill"),
         Metric("rollout/answers", "samples with a verdict, selected or not"),
         Metric("rollout/roles/<role>", "samples of a role that the strategy makes, such as `refinement`"),
@@ -224,7 +232,12 @@ _BY_QUESTION: dict[str, tuple[Metric, ...]] = {
         ),
         Metric("memory/<name>", "a number of a memory of the method, before the iteration's update"),
         Metric("learning_rate", "learning rate of the last step"),
-        Metric("steps_skipped", "steps without a finite gradient or without a trained token", better="lower", bound=0),
+        Metric(
+            "steps_skipped",
+            "steps without a finite gradient or without a trained token",
+            better="lower",
+            warning_threshold=0,
+        ),
     ),
     COLLAPSE: (
         Metric(ENTROPY, "mean entropy of the policy over tokens, in nats"),
@@ -242,7 +255,7 @@ _BY_QUESTION: dict[str, tuple[Metric, ...]] = {
         Metric("completions/mean_length_malformed", "mean length of malformed samples in tokens"),
         Metric("completions/mean_length_scored", "mean length of scored samples in tokens"),
         Metric("completions/mean_length_unverifiable", "mean length of unverifiable samples in tokens"),
-        Metric(TRUNCATED, "share of samples that end at the length limit", better="lower", bound=0.3),
+        Metric(TRUNCATED, "share of samples that end at the length limit", better="lower", warning_threshold=0.3),
         Metric("eval/mean_length", "mean length of held-out answers in tokens"),
         Metric("eval/truncated", "share of held-out answers that end at the length limit", better="lower"),
     ),
@@ -339,6 +352,6 @@ def find_metric(name: str) -> Metric | None:
 
 def metric_bound(name: str) -> float:
     """The warning bound of a metric. KeyError for an undeclared metric, ValueError for one without a bound."""
-    if (bound := METRICS[name].bound) is None:
+    if (bound := METRICS[name].warning_threshold) is None:
         raise ValueError(f"the metric {name} has no warning bound")
     return bound

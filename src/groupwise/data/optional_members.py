@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from groupwise.data.base_classes import EngineSettings, ListsProblems, Task
+from groupwise.data.base_classes import EngineSettings, TaskWithProblemList, Task
 from groupwise.data.sample import Prompt
 
 __all__ = ["all_problems", "data_stats", "notices_of"]
@@ -16,9 +16,9 @@ def notices_of(engine: EngineSettings) -> Sequence[str]:
 
 def all_problems(task: Task) -> Sequence[Prompt]:
     """The held-out problems, and the training problems of a task that lists them."""
-    return (*task.held_out, *task.training) if isinstance(task, ListsProblems) else task.held_out
+    return (*task.held_out, *task.training) if isinstance(task, TaskWithProblemList) else task.held_out
 
 
 def data_stats(task: Task) -> Sequence[Any]:
     """The statistics of the task's sources of rows; none for a task that does not list its problems."""
-    return task.stats if isinstance(task, ListsProblems) else ()
+    return task.stats if isinstance(task, TaskWithProblemList) else ()

@@ -13,8 +13,8 @@ T = TypeVar("T")
 class VerdictContents:
     """The names of the subscores that verdicts may have, and whether the verdict on a wrong answer has feedback."""
 
-    subscores: tuple[str, ...] = ()
-    feedback: bool = False
+    subscore_names: tuple[str, ...] = ()
+    has_feedback: bool = False
 
 
 def verdicts_have(*parts: str, feedback: bool = False) -> Callable[[T], T]:
@@ -23,7 +23,7 @@ def verdicts_have(*parts: str, feedback: bool = False) -> Callable[[T], T]:
     >>> @verdicts_have("visible", feedback=True)
     ... async def grade(prompt, sample): ...
     >>> contents_of(grade)
-    VerdictContents(subscores=('visible',), feedback=True)
+    VerdictContents(subscore_names=('visible',), has_feedback=True)
     """
 
     def declare(owner: T) -> T:
@@ -41,11 +41,11 @@ def contents_of(verifier: Any) -> VerdictContents | None:
 def joined_contents(several: Iterable[VerdictContents | None]) -> VerdictContents | None:
     """The contents of verdicts of several kinds: all their subscores. None if one of them is unknown.
 
-    >>> joined_contents([VerdictContents(("a",)), VerdictContents(("a", "b"), feedback=True)])
-    VerdictContents(subscores=('a', 'b'), feedback=True)
+    >>> joined_contents([VerdictContents(("a",)), VerdictContents(("a", "b"), has_feedback=True)])
+    VerdictContents(subscore_names=('a', 'b'), has_feedback=True)
     """
     known = list(several)
     if None in known:
         return None
-    parts = dict.fromkeys(name for contents in known if contents for name in contents.subscores)
-    return VerdictContents(tuple(parts), any(contents.feedback for contents in known if contents))
+    parts = dict.fromkeys(name for contents in known if contents for name in contents.subscore_names)
+    return VerdictContents(tuple(parts), any(contents.has_feedback for contents in known if contents))

@@ -18,7 +18,7 @@ from groupwise.engines.remote.sleeping import SleepingEngine as SleepingEngine
 from groupwise.engines.remote.tls import HostKey as HostKey
 from groupwise.engines.remote.tls import TlsAddress as TlsAddress
 from groupwise.engines.remote.tls_server import listen_tls as listen_tls
-from groupwise.engines.remote.upload import UploadStore as UploadStore
+from groupwise.engines.remote.upload import IncomingWeightsStore as IncomingWeightsStore
 from groupwise.engines.remote.weights_file import WeightsDirectory as WeightsDirectory
 from groupwise.engines.remote.weights_file import WeightsFile as WeightsFile
 from groupwise.engines.remote.weights_file import read_weights as read_weights

@@ -10,7 +10,7 @@ from groupwise.engines.native.paged_engine import PagedEngine
 from groupwise.engines.native.paged_layout import on_gpu, refusal
 from groupwise.engines.steps.denoising import DenoisingEngine
 from groupwise.engines.steps.unmasking import UnmaskingEngine
-from groupwise.models import LanguageModel, MixtureSizes, Model, Tokenizer
+from groupwise.models import LanguageModel, MixtureOfExpertsSizes, Model, Tokenizer
 
 __all__ = ["Native", "without_pages"]
 
@@ -47,13 +47,13 @@ class Native(EngineSettings):
             if not getattr(self, name) >= bound:
                 raise ValueError(f"{name} is {getattr(self, name)}\ntake at least {bound}")
 
-    def build(self, model: Model, tokenizer: Tokenizer, *, seed: int, experts: MixtureSizes | None) -> Engine:
+    def build(self, model: Model, tokenizer: Tokenizer, *, seed: int, experts: MixtureOfExpertsSizes | None) -> Engine:
         """The engine over the learner's model. If `experts` is given, it records the expert choices (routes) of all
         tokens. Models of the kinds in `STEP_ENGINES` have other engines.
         """
-        if engine := STEP_ENGINES.get(model.shape.kind):
+        if engine := STEP_ENGINES.get(model.shape.kind_name):
             return engine(model, seed=seed, max_num_seqs=self.max_num_seqs)
-        assert isinstance(model, LanguageModel), f"STEP_ENGINES lacks the kind {model.shape.kind}"
+        assert isinstance(model, LanguageModel), f"STEP_ENGINES lacks the kind {model.shape.kind_name}"
         sizes = {"max_num_seqs": self.max_num_seqs, "kv_cache_tokens": self.kv_cache_tokens}
         if on_gpu(model) and experts is None and refusal(model) is None:
             return PagedEngine(model, tokenizer, seed=seed, batch_invariant=self.batch_invariant, **sizes)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from groupwise.core import Usage
 from groupwise.engines.native.speculation import SpeculativeEngine
 from groupwise.engines.native_settings import Native
-from groupwise.models import LanguageModel, MixtureSizes, Model, Tokenizer
+from groupwise.models import LanguageModel, MixtureOfExpertsSizes, Model, Tokenizer
 
 __all__ = ["Speculative"]
 
@@ -28,7 +28,7 @@ class Speculative(Native):
                 raise ValueError(f"{name} is {getattr(self, name)}\ntake at least 0")
 
     def build(
-        self, model: Model, tokenizer: Tokenizer, *, seed: int, experts: MixtureSizes | None
+        self, model: Model, tokenizer: Tokenizer, *, seed: int, experts: MixtureOfExpertsSizes | None
     ) -> SpeculativeEngine:
         """The engine over the learner's model. Raises `Usage` if it should record the experts of each token."""
         assert isinstance(model, LanguageModel), "check refuses such a model with this engine"

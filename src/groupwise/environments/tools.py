@@ -16,14 +16,14 @@ from groupwise.core.errors import ends_run
 from groupwise.data import Observation, Prompt, ReplyWithCounts
 from groupwise.environments.schemas import tool_schema
 from groupwise.sandbox.code_block import code_of
-from groupwise.sandbox.sandbox import Program, Sandbox
+from groupwise.sandbox.sandbox import ExecutionInput, Sandbox
 
 __all__ = [
     "HermesFormat",
     "MalformedCall",
     "PythonBlockFormat",
     "ToolCall",
-    "ToolLost",
+    "ToolFailed",
     "Tools",
     "calculator_tools",
     "python_tools",
@@ -49,7 +49,7 @@ class MalformedCall(ValueError):
     """A call that cannot be parsed. The model gets the message."""
 
 
-class ToolLost(Exception):
+class ToolFailed(Exception):
     """A tool failed through no fault of the call, for example a lost server. The sample becomes unverifiable."""
 
 
@@ -166,7 +166,7 @@ class Tools:
             result = await result if inspect.isawaitable(result) else result
             text = str(result)
         except Exception as error:
-            if ends_run(error) or isinstance(error, ToolLost):
+            if ends_run(error) or isinstance(error, ToolFailed):
                 raise
             return ReplyWithCounts(f"error: {call.name}: {str(error)[:200] or type(error).__name__}", errors=1)
         counts = result.counts if isinstance(result, ReplyWithCounts) else {}
@@ -225,10 +225,10 @@ def python_tool(sandbox: Sandbox) -> Callable[[Any], Any]:
     async def python(code: Any) -> str:
         if not isinstance(code, str):
             raise ValueError("the argument code must be text")
-        execution = await sandbox.execute(Program(code))
+        execution = await sandbox.execute(ExecutionInput(code))
         if execution.no_result:
-            raise ToolLost(execution.error)
-        output = (execution.value or "").rstrip("\n")
+            raise ToolFailed(execution.error)
+        output = (execution.return_value or "").rstrip("\n")
         error = f"error: {execution.error}" if execution.error else ""
         text = "\n".join(part for part in (output, error) if part)
         return ReplyWithCounts(text, errors=int(bool(execution.error)))

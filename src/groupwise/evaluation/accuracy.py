@@ -35,13 +35,13 @@ MOST_VOTES = 1000
 
 
 @dataclass(frozen=True, slots=True)
-class Tally:
+class ProblemTally:
     """The counts of one problem's answers: all, the right ones, and how often each distinct wrong one occurs.
 
     `wrong_counts` counts each distinct wrong answer; None if the verifier does not return the answer that it read.
     Malformed and unverifiable answers are not right and have no vote.
 
-    >>> Tally("p", answer_count=5, correct_count=2, wrong_counts=(2,)).share
+    >>> ProblemTally("p", answer_count=5, correct_count=2, wrong_counts=(2,)).share
     0.4
     """
 
@@ -69,7 +69,7 @@ class Tally:
         Exact over all choices of k. Answers that tie for most votes win equally often. Without votes, no answer is
         right. ValueError if there are fewer than k answers, or if votes are not available.
 
-        >>> Tally("p", answer_count=3, correct_count=1, wrong_counts=(1, 1)).maj_at(3)
+        >>> ProblemTally("p", answer_count=3, correct_count=1, wrong_counts=(1, 1)).maj_at(3)
         0.3333333333333333
         """
         self._at_least(k, "maj")
@@ -116,13 +116,13 @@ def majority(right: int, others: tuple[int, ...], invalid: int) -> tuple[float, 
     return tuple(float(won[k] / math.comb(n, k)) for k in range(n + 1))
 
 
-def tally(rollout: Rollout) -> Tally:
+def tally(rollout: Rollout) -> ProblemTally:
     """Count all answers to one problem, the right ones, and the votes for each distinct wrong one."""
     outcomes = [(s.verdict, s.verdict.outcome if s.verdict else Outcome.unverifiable) for s in answer_samples(rollout)]
     wrong = [verdict.answer for verdict, outcome in outcomes if verdict and outcome is Outcome.wrong]
     others = None if None in wrong else tuple(sorted(Counter(wrong).values(), reverse=True))
     right = sum(outcome is Outcome.correct for _, outcome in outcomes)
-    return Tally(rollout.draw.prompt.id, len(outcomes), right, others)
+    return ProblemTally(rollout.draw.prompt.id, len(outcomes), right, others)
 
 
 def answer_samples(rollout: Rollout) -> list[Sample]:
@@ -139,7 +139,7 @@ class IntervalEstimate:
     high: float
 
 
-def columns(tallies: Sequence[Tally], ks: Sequence[int] = ()) -> dict[str, list[float]]:
+def columns(tallies: Sequence[ProblemTally], ks: Sequence[int] = ()) -> dict[str, list[float]]:
     """The figures of each single problem: its share of right answers, and pass@k and maj@k for each k.
 
     A k above the number of answers of some problem is left out. So is maj@k if votes are unknown or too many.
@@ -151,7 +151,7 @@ def columns(tallies: Sequence[Tally], ks: Sequence[int] = ()) -> dict[str, list[
     return values
 
 
-def figures(tallies: Sequence[Tally], n: int, ks: Sequence[int] = ()) -> dict[str, IntervalEstimate]:
+def figures(tallies: Sequence[ProblemTally], n: int, ks: Sequence[int] = ()) -> dict[str, IntervalEstimate]:
     """The figures of an evaluation: avg@n, pass@k and maj@k, each a mean over problems with its interval."""
     values = columns(tallies, ks)
     intervals = interval(*map(np.array, values.values()))

@@ -23,14 +23,14 @@ class PublishedProtocol:
 
     paper: str
     tasks: tuple[tuple[str, int], ...]
-    samples: int
-    settings: Overrides
+    samples_per_problem: int
+    recipe_overrides: Overrides
     template_settings: tuple[tuple[str, Overrides], ...] = ()
     task_source: str = ""
 
     def settings_for(self, template: str) -> Overrides:
         """The recipe fields that the paper fixes for all tasks; some depend on the template."""
-        return (*self.settings, *dict(self.template_settings).get(template, ()))
+        return (*self.recipe_overrides, *dict(self.template_settings).get(template, ()))
 
     def recipes(self, overrides: Sequence[tuple[str, str]], data: str | None = None) -> list[list[tuple[str, str]]]:
         """The recipe overrides to evaluate each task. Problems come from the hub, or the directory `data`."""
@@ -53,7 +53,9 @@ class PublishedProtocol:
         lines = [f"{path} {value}, not {settings[path]}" for path, value in changes.items()]
         for (name, count), result in zip(self.tasks, results):
             n, problems = result["protocol"]["n"], result["protocol"]["task"]["problems"]
-            lines += [f"{name}: {n} answers per problem, not {self.samples}"] * (n != self.samples)
+            lines += [f"{name}: {n} answers per problem, not {self.samples_per_problem}"] * (
+                n != self.samples_per_problem
+            )
             lines += [f"{name}: {problems} problems, not {count}"] * (problems != count)
         return lines
 
@@ -78,15 +80,15 @@ PUBLISHED = {
     "aime24-dapo": PublishedProtocol(
         paper="DAPO, arXiv:2503.14476, section 4.1",
         tasks=(("aime24", 30),),
-        samples=32,
-        settings=(("template", "chat"), ("verifier", "math_dapo"), *_sampling(1.0, 0.7, 20480)),
+        samples_per_problem=32,
+        recipe_overrides=(("template", "chat"), ("verifier", "math_dapo"), *_sampling(1.0, 0.7, 20480)),
         task_source="datasets:BytedTsinghua-SIA/AIME-2024",
     ),
     "r1-zero-suite": PublishedProtocol(
         paper="Dr. GRPO, arXiv:2503.20783, evaluate_model.py",
         tasks=(("aime24", 30), ("amc", 83), ("math500", 500), ("minerva", 272), ("olympiadbench", 675)),
-        samples=1,
-        settings=(("template", "qwen_math"), ("verifier", "math_dr_grpo"), *_sampling(0.0, 1.0, 3000)),
+        samples_per_problem=1,
+        recipe_overrides=(("template", "qwen_math"), ("verifier", "math_dr_grpo"), *_sampling(0.0, 1.0, 3000)),
         template_settings=(("r1", (("verifier.tag", "true"), ("sampling.stop", "['</answer>']"))),),
     ),
 }

@@ -17,7 +17,7 @@ from groupwise.evaluation.accuracy import (
     NO_OUTCOMES,
     NO_VERDICT,
     NO_VOTE,
-    Tally,
+    ProblemTally,
     causes,
     counts,
     figures,
@@ -68,12 +68,15 @@ def task_result(rollouts: Sequence[Rollout], protocol: Mapping[str, Any], *, by:
     }
 
 
-def tallies(result: Mapping[str, Any]) -> list[Tally]:
+def tallies(result: Mapping[str, Any]) -> list[ProblemTally]:
     """The counts of each problem in a stored result. TypeError if one is not a whole number."""
     counts = [x for _, n, right, votes in result["problems"] for x in (n, right, *(votes or ()))]
     if not all(isinstance(x, int) for x in counts):
         raise TypeError("a count of answers is not a whole number")
-    return [Tally(id, n, right, None if votes is None else tuple(votes)) for id, n, right, votes in result["problems"]]
+    return [
+        ProblemTally(id, n, right, None if votes is None else tuple(votes))
+        for id, n, right, votes in result["problems"]
+    ]
 
 
 def is_judged(result: Mapping[str, Any]) -> bool:

@@ -21,7 +21,7 @@ from groupwise.engines import Fleet, Native
 from groupwise.evaluation.published_protocols import find_published
 from groupwise.evaluation.result import file_name, mean_of, task_result
 from groupwise.inference.open_model import BEST, At, RunModel, find_run_model, model_directory
-from groupwise.models import Messages, RandomPurpose, Template, find_model, read_shape, read_tokenizer
+from groupwise.models import Messages, RandomPurpose, PromptTemplate, find_model, read_shape, read_tokenizer
 from groupwise.planning.evaluation import evaluation_plan
 from groupwise.planning.memory import host_memory
 from groupwise.rollout import Independent, RolloutSetting, answers
@@ -77,12 +77,12 @@ def evaluate(
     if named:
         overrides = [*(pair for pair in OTHER_TASKS if pair[0] not in dict(overrides)), *overrides]
     whole = published or (named and "evaluate.problems" not in dict(overrides))
-    n = samples or (published.samples if published else SAMPLES)
+    n = samples or (published.samples_per_problem if published else SAMPLES)
     tasks: list[EvaluationTask] = []
     notes: list[str] = []
     for task_overrides in published.recipes(overrides, preset_data) if published else [overrides]:
         start = starting_point(source, [*model, *task_overrides], trust_remote_code=use.trust_remote_code, train=False)
-        notes.append(start.note)
+        notes.append(start.defaults_note)
         recipe, sampling = recipe_and_sampling(start, use)
         most = problems or (ALL if whole else recipe.evaluate.problems)
         recipe = replace(recipe, evaluate=replace(recipe.evaluate, samples=n, problems=most))
@@ -151,7 +151,7 @@ def results_of_task(
 
     async def answer() -> list[list[Rollout]]:
         await ready.engine.load(0, dict(ready.model.state_dict()))  # an engine in another process has no weights yet
-        return [await ready.answers(ready.setting, n, sampling) for n, sampling in samplings]
+        return [await ready.answers(ready.rollout_setting, n, sampling) for n, sampling in samplings]
 
     answered = asyncio.run(answer())
     return [
@@ -211,8 +211,8 @@ class OpenModel:
     """A model that is loaded to answer prompts, without grading. All its answers need the same event loop."""
 
     recipe: Recipe
-    template: Template
-    setting: RolloutSetting
+    template: PromptTemplate
+    rollout_setting: RolloutSetting
 
     async def answers(
         self, prompt: str | Messages, n: int = 1, *, strategy: Strategy | None = None, answer: str | None = None
@@ -226,7 +226,7 @@ class OpenModel:
             raise Usage("the prompt is empty: it has no tokens", evidence=repr(text), fix="use another prompt")
         problem = Prompt("prompt", context, text, {} if answer is None else {"answer": answer})
         (rollout,) = await answers(
-            [problem], n, self.setting, purpose=RandomPurpose.SAMPLE, strategy=strategy or Independent()
+            [problem], n, self.rollout_setting, purpose=RandomPurpose.SAMPLE, strategy=strategy or Independent()
         )
         return tuple(replace(s, verdict=None) if s.verdict is UNGRADED else s for s in rollout.samples)
 
@@ -259,12 +259,12 @@ async def open_model(
         tokenizer=tokenizer,
         sampling=sampling,
         seed=recipe.seed,
-        deadline=draw_deadline(recipe, agent),
-        environment=environment_of(recipe, use),
-        agent=agent,
-        observation_frame=frame_of(recipe, by_name),
-        template=prompt_template(by_name),
-        denoising_steps=recipe.evaluate.steps,
+        rollout_deadline=draw_deadline(recipe, agent),
+        create_environment=environment_of(recipe, use),
+        agent_runner=agent,
+        observation_frame_ids=frame_of(recipe, by_name),
+        encode_prompt=prompt_template(by_name),
+        denoising_steps=recipe.evaluate.denoising_steps,
     )
     await engine.load(0, dict(model.state_dict()))
     return OpenModel(recipe, next(iter(by_name.values())), setting)

@@ -21,17 +21,17 @@ __all__ = ["AuxiliaryLoss", "RouterBalance"]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ForwardResult:
-    """The results of a microbatch's forward pass. `states`, `logp` and the logits in `routed_forward` carry gradients.
+    """The results of a microbatch's forward pass. `token_states`, `logp` and the logits in `routed_forward` carry gradients.
 
-    `states` are the hidden states of a language model; None for another policy. `values` computes the values of a value
+    `token_states` are the hidden states of a language model; None for another policy. `compute_values` computes the values of a value
     model, by its name, in the graph.
     """
 
     batch: Batch
-    states: TokenStates | None
+    token_states: TokenStates | None
     logp: Float[Tensor, " n"]
     routed_forward: RoutedForward | None
-    values: Callable[[str], Float[Tensor, " n"]]
+    compute_values: Callable[[str], Float[Tensor, " n"]]
 
 
 @dataclass(frozen=True, slots=True, eq=False)

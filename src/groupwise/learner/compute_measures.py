@@ -9,17 +9,17 @@ from jaxtyping import Float
 from torch import Tensor
 
 from groupwise.core import Usage
-from groupwise.data import Batch, DistributionMeasure, Divergence, Entropy, Logp, Measure, Value, in_graph
+from groupwise.data import Batch, DistributionMeasure, Divergence, Entropy, Logp, NeededMeasure, Value, in_graph
 from groupwise.learner.divergence import divergence
 from groupwise.learner.forward import TokenStates, hidden_states, of_distributions, token_logprobs
 
 
-def reads_policy(measure: Measure) -> bool:
+def reads_policy(measure: NeededMeasure) -> bool:
     """Whether a number per token (measure) needs the policy's forward pass with the samples' own prompts."""
     return in_graph(measure) or source_of(measure) == ("policy", "")
 
 
-def source_of(measure: Measure) -> tuple[str, str]:
+def source_of(measure: NeededMeasure) -> tuple[str, str]:
     """The model and the second prompt (view) that a measure needs; by default the policy, and no second prompt."""
     return getattr(measure, "model", "policy"), getattr(measure, "view", "")
 
@@ -38,7 +38,7 @@ class MicrobatchMeasures:
         self._states: dict[tuple[str, str], TokenStates] = {} if policy is None else {("policy", ""): policy}
         self._logprobs: dict[tuple[str, str], tuple[Tensor, Tensor]] = {}
 
-    def __call__(self, measure: Measure) -> Float[Tensor, " n"]:
+    def __call__(self, measure: NeededMeasure) -> Float[Tensor, " n"]:
         """Compute a measure: one number per token; NaN for samples without the second prompt (view) that it names."""
         if isinstance(measure, Divergence):
             return self.spread(self.divergence(measure), measure.view)
@@ -65,12 +65,12 @@ class MicrobatchMeasures:
     def divergence(self, measure: Divergence) -> Float[Tensor, " m"]:
         """The divergence from the other model at each token whose sample has the measure's second prompt (view)."""
         mine, other = self.states("policy", ""), self.states(measure.model, measure.view)
-        pair = mine.pair_of_token[self.batch.under(measure.view)[1]] if measure.view else mine.pair_of_token
+        pair = mine.state_of_token[self.batch.under(measure.view)[1]] if measure.view else mine.state_of_token
         return divergence(
             self.models["policy"],
             mine.hidden.index_select(0, pair),
             self.models[measure.model],
-            other.hidden.index_select(0, other.pair_of_token),
+            other.hidden.index_select(0, other.state_of_token),
             alpha=measure.alpha,
             temperature=self.temperature,
         )

@@ -33,7 +33,7 @@ class ConnectionClosed(WorkerLost):
 
 
 @dataclass(frozen=True, slots=True)
-class Wait:
+class RankWait:
     """A wait for another rank: what it should send or receive, and since when, in seconds of `time.monotonic`."""
 
     awaited_rank: str
@@ -67,7 +67,7 @@ class Ranks(Protocol):
     def lanes(self) -> int: ...
 
     @property
-    def waiting(self) -> Wait | None:
+    def waiting(self) -> RankWait | None:
         """The present wait for another rank, seen from any thread."""
         ...
 
@@ -198,7 +198,7 @@ class ReplicatedRanks(_WholeModels):
         check_lanes(lanes, size)
         self.rank, self.size, self.lanes, self.deadline, self.patience = rank, size, lanes, deadline, patience
         self._store, self._messages = store, 0
-        self.waiting: Wait | None = None
+        self.waiting: RankWait | None = None
         longest = START.total_seconds() + deadline
         with self.errors("all ranks", "the start", longest):
             within(longest, self._meet)
@@ -288,7 +288,7 @@ class ReplicatedRanks(_WholeModels):
 
         An error of torch.distributed becomes `WorkerLost`, which names the awaited rank.
         """
-        self.waiting = Wait(who, what)
+        self.waiting = RankWait(who, what)
         try:
             yield
         except (RuntimeError, ValueError, TimeoutError) as error:

@@ -24,7 +24,7 @@ class TokenStates:
 
     hidden: Float[Tensor, "pairs width"]
     target: Int[Tensor, " pairs"]
-    pair_of_token: Int[Tensor, " n"]
+    state_of_token: Int[Tensor, " n"]
     """For each trainable token, the index of its (hidden state, target) pair."""
 
 
@@ -65,7 +65,7 @@ def token_logprobs(
         logp, entropy = linear_logprobs(states.hidden, model.unembedding, states.target, **bound)
     else:
         logp, entropy = chunked_logprobs(model.head, states.hidden, states.target, **bound)
-    return logp.index_select(0, states.pair_of_token), entropy.index_select(0, states.pair_of_token)
+    return logp.index_select(0, states.state_of_token), entropy.index_select(0, states.state_of_token)
 
 
 def forward(
@@ -95,13 +95,13 @@ def of_distributions(
 ) -> Float[Tensor, " n"]:
     """A number per token that is computed from the whole distribution, such as the entropy, in chunks of logits."""
     if not len(states.target):
-        return states.hidden.sum(-1).index_select(0, states.pair_of_token)
+        return states.hidden.sum(-1).index_select(0, states.state_of_token)
     size = max(1, logits_at_once // model.head(states.hidden[:1]).shape[-1])
     chunks = [
         measure(logprobs(model.head(rows), temperature), ids)
         for rows, ids in zip(states.hidden.split(size), states.target.split(size))
     ]
-    return torch.cat(chunks).index_select(0, states.pair_of_token)
+    return torch.cat(chunks).index_select(0, states.state_of_token)
 
 
 def chunked_logprobs(

@@ -6,7 +6,7 @@ from typing import Any
 from jaxtyping import Float
 from torch import Tensor
 
-from groupwise.data import Backbone, Batch, Measure, Policy
+from groupwise.data import Backbone, Batch, NeededMeasure, Policy
 from groupwise.learner.compute_measures import MicrobatchMeasures, reads_policy
 from groupwise.learner.forward import TokenStates, hidden_states
 from groupwise.learner.routing import RoutedForward
@@ -26,8 +26,8 @@ class LanguagePolicy:
         self.states: TokenStates | None = None
 
     def measure(
-        self, batch: Batch, wanted: Sequence[Measure], side_models: Mapping[str, Any]
-    ) -> dict[Measure, Float[Tensor, " n"]]:
+        self, batch: Batch, wanted: Sequence[NeededMeasure], side_models: Mapping[str, Any]
+    ) -> dict[NeededMeasure, Float[Tensor, " n"]]:
         """The wanted numbers per token (log-probs, ...). `Usage` for one that a language model cannot compute."""
         self.states = hidden_states(self.model, batch, self.routed) if any(map(reads_policy, wanted)) else None
         models = {"policy": self.model, **side_models}

@@ -13,7 +13,7 @@ from groupwise.core import Usage
 from groupwise.data import Batch, Sample
 from groupwise.learner.distributed import Ranks
 from groupwise.learner.lane_sums import joined
-from groupwise.models import MixtureSizes, PrefixPacking, Routes
+from groupwise.models import MixtureOfExpertsSizes, PrefixPacking, ChosenExperts
 
 __all__ = ["RouterReplay", "check_routing", "mixture", "routes_experts"]
 
@@ -33,7 +33,7 @@ these experts, too). The current router computes the experts' weights, so it sti
 class RoutedForward:
     """One microbatch's forward through a mixture: pass it to `forward`, then read its routes."""
 
-    def __init__(self, experts: MixtureSizes, *, replay: bool = False, keep_logits: bool = False) -> None:
+    def __init__(self, experts: MixtureOfExpertsSizes, *, replay: bool = False, keep_logits: bool = False) -> None:
         self.experts, self.replay, self.keep_logits = experts, replay, keep_logits
 
     def __call__(self, model: Any, batch: Batch, layout: PrefixPacking) -> Float[Tensor, "n width"]:
@@ -45,7 +45,7 @@ class RoutedForward:
             for lines, rows in zip(batch.routes, self.rows):
                 ids[rows[: len(lines)]] = self.experts.decode(lines[: len(rows)])
             recorded = torch.from_numpy(ids).to(device)
-        self.routes = Routes(self.experts, recorded, replay=self.replay, keep_logits=self.keep_logits)
+        self.routes = ChosenExperts(self.experts, recorded, replay=self.replay, keep_logits=self.keep_logits)
         self.uses = torch.tensor([r for rows in self.rows for r in rows], dtype=torch.long, device=device)
         self.uses = self.uses.bincount(minlength=len(layout.tokens))  # a shared token counts for each of its samples
         return model(layout.tokens, layout, routes=self.routes)
@@ -111,7 +111,10 @@ class StepRouting:
 
 
 def joined_routes(
-    ranks: Ranks, experts: MixtureSizes, mine: Sequence[Sequence[Lines]], microbatches: Sequence[Sequence[Sample]]
+    ranks: Ranks,
+    experts: MixtureOfExpertsSizes,
+    mine: Sequence[Sequence[Lines]],
+    microbatches: Sequence[Sequence[Sample]],
 ) -> list[list[Lines]]:
     """The routes of the samples of all microbatches, from the routes of the microbatches that this rank computed."""
     if ranks.lanes == 1:
@@ -134,7 +137,7 @@ def routes_experts(replay: RouterReplay, auxiliary: Sequence[Any]) -> bool:
     return replay != "none" or any(getattr(part, "needs_router_logits", False) for part in auxiliary)
 
 
-def check_routing(replay: RouterReplay, auxiliary: Sequence[Any], experts: MixtureSizes | None) -> None:
+def check_routing(replay: RouterReplay, auxiliary: Sequence[Any], experts: MixtureOfExpertsSizes | None) -> None:
     """Raise Usage if a method needs expert routing (replay, balance loss) and the model is not a known mixture."""
     if experts is not None or not routes_experts(replay, auxiliary):
         return
@@ -146,7 +149,7 @@ def check_routing(replay: RouterReplay, auxiliary: Sequence[Any], experts: Mixtu
     )
 
 
-def mixture(model: Any) -> MixtureSizes | None:
+def mixture(model: Any) -> MixtureOfExpertsSizes | None:
     """The experts of a model whose routing can be recorded and replayed; None for any other model."""
     return getattr(model, "experts", None)
 

@@ -51,21 +51,21 @@ class FromDirectory(_Frozen):
 
 @dataclass(frozen=True, slots=True)
 class EMA(SideModel):
-    """The exponential moving average of the policy: `keep * average + (1 - keep) * policy` after every `every` steps.
+    """The exponential moving average of the policy: `decay * average + (1 - decay) * policy` after every `every` steps.
 
-    It starts as the initial policy. `keep = 0` copies the policy; with a large `every` that is a lagged reference.
+    It starts as the initial policy. `decay = 0` copies the policy; with a large `every` that is a lagged reference.
 
     >>> average, policy = [torch.zeros(2)], [torch.ones(2)]
-    >>> EMA(keep=0.75)(average, policy, 1)
+    >>> EMA(decay=0.75)(average, policy, 1)
     >>> average
     [tensor([0.2500, 0.2500])]
     """
 
-    keep: float = 0.995
+    decay: float = 0.995
     every: int = 1
 
     def __post_init__(self) -> None:
-        if not (0 <= self.keep < 1 and self.every >= 1):
+        if not (0 <= self.decay < 1 and self.every >= 1):
             raise ValueError(f"{self}\nneeds 0 <= keep < 1 and every >= 1; for a frozen copy, use InitialPolicy()")
 
     @torch.no_grad()
@@ -73,7 +73,7 @@ class EMA(SideModel):
         if step % self.every:
             return
         for average, current in zip(weights, policy, strict=True):
-            average.lerp_(current, 1 - self.keep) if average.is_floating_point() else average.copy_(current)
+            average.lerp_(current, 1 - self.decay) if average.is_floating_point() else average.copy_(current)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from typing import Protocol, runtime_checkable
 from jaxtyping import Float
 from torch import Tensor, zeros_like
 
-from groupwise.data import Batch, Measure
+from groupwise.data import Batch, NeededMeasure
 
 __all__ = ["token_gradients"]
 
@@ -21,7 +21,7 @@ class Loss(Protocol):
 
 
 def token_gradients(
-    objective: Loss, microbatch: Batch, logp: Float[Tensor, " n"], live: Mapping[Measure, Tensor]
+    objective: Loss, microbatch: Batch, logp: Float[Tensor, " n"], live: Mapping[NeededMeasure, Tensor]
 ) -> tuple[Float[Tensor, ""], list[Float[Tensor, " n"]]]:
     """The loss of a prepared step's microbatch, and its gradient for each token's `logp` and each measure in `live`.
 

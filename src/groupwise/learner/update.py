@@ -13,7 +13,19 @@ from jaxtyping import Float
 from torch import Tensor
 
 from groupwise.core import Usage
-from groupwise.data import Backbone, Batch, Entropy, Logp, Measure, Memory, Policy, in_batch, in_graph, name_of, needs
+from groupwise.data import (
+    Backbone,
+    Batch,
+    Entropy,
+    Logp,
+    NeededMeasure,
+    Memory,
+    Policy,
+    in_batch,
+    in_graph,
+    name_of,
+    needs,
+)
 from groupwise.learner.auxiliary import AuxiliaryInputs, AuxiliaryLoss, ForwardResult, Term, coefficient_of
 from groupwise.learner.compute_measures import reads_policy
 from groupwise.learner.distributed import Ranks, SingleProcess
@@ -64,9 +76,9 @@ class StepResult:
 class MicrobatchResult:
     """The results of one microbatch: columns and `d loss / d logp` per token, and its packed `MicrobatchSums`."""
 
-    columns: Mapping[Measure, Float[Tensor, " n"]]
+    columns: Mapping[NeededMeasure, Float[Tensor, " n"]]
     logp_gradient: Float[Tensor, " n"]
-    sums: Float[Tensor, " k"]
+    packed_sums: Float[Tensor, " k"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -75,7 +87,7 @@ class StepTotals:
 
     batch: Batch
     logp_gradient: Float[Tensor, " n"]
-    sums: MicrobatchSums
+    microbatch_sums: MicrobatchSums
 
 
 class Learner:
@@ -155,7 +167,7 @@ class Learner:
 
     @torch.no_grad()
     def compute_measures(
-        self, batch: Batch, plan: Sequence[StepPlan], measures: frozenset[Measure], replay: RouterReplay = "none"
+        self, batch: Batch, plan: Sequence[StepPlan], measures: frozenset[NeededMeasure], replay: RouterReplay = "none"
     ) -> Batch:
         """The batch with old log-probs and other `measures` (numbers per token), computed in the order of `plan`.
 
@@ -168,7 +180,7 @@ class Learner:
         if forwards_policy:
             wanted = [OLD, Entropy(), *(m for m in wanted if m not in (OLD, Entropy()))]
         microbatches = [microbatch for step in plan for microbatch in step.microbatches]
-        columns: dict[Measure, list[Tensor]] = {measure: [] for measure in wanted}
+        columns: dict[NeededMeasure, list[Tensor]] = {measure: [] for measure in wanted}
         experts = mixture(self.model)
         records = forwards_policy and experts is not None and replay != "engine"
         lines: list[list[tuple[bytes, ...]]] = []
@@ -197,7 +209,7 @@ class Learner:
         """The model as a `Policy` for one forward pass."""
         return policy_of(self.model, temperature=self.temperature, routed=routed)
 
-    def _measured(self, policy: Policy, part: Batch, wanted: Sequence[Measure]) -> Mapping[Measure, Tensor]:
+    def _measured(self, policy: Policy, part: Batch, wanted: Sequence[NeededMeasure]) -> Mapping[NeededMeasure, Tensor]:
         """The policy's log-probs and other measures of a microbatch. `Usage` if one is missing or has a wrong shape."""
         numbers = policy.measure(part, wanted, self.models)
         for measure in wanted:
@@ -224,7 +236,7 @@ class Learner:
         settings = self.optimizer.settings
         rate = settings.rate(self.steps_taken, self.steps)
         accumulated = self._backward(whole, step, objective, replay, auxiliary)
-        sums = accumulated.sums
+        sums = accumulated.microbatch_sums
         norm = self.optimizer.norm()
         critic_norms = {name: critic.optimizer.norm() for name, critic in self._critics.items()}
         skipped = ""
@@ -291,9 +303,9 @@ class Learner:
         columns = {m: joined(self.ranks, [x.columns[m] for x in computed], sizes) for m in computed[0].columns}
         measures = {measure: torch.cat(parts) for measure, parts in columns.items()}
         gradient = torch.cat(joined(self.ranks, [x.logp_gradient for x in computed], sizes))
-        counts = [len(computed[0].sums)] * len(sizes)
+        counts = [len(computed[0].packed_sums)] * len(sizes)
         names = [getattr(part, "metric", f"auxiliary/{name_of(part)}") for part in terms]
-        packed = joined(self.ranks, [x.sums for x in computed], counts)
+        packed = joined(self.ranks, [x.packed_sums for x in computed], counts)
         sums = sum((MicrobatchSums.unpack(names, row) for row in packed), start=MicrobatchSums())
         logp = measures.pop(OLD)
         old = whole.logp_old if whole.logp_old is not None else logp
@@ -321,7 +333,7 @@ class Learner:
         return MicrobatchResult(
             columns={measure: numbers[measure].detach() for measure in (OLD, Entropy(), *live)},
             logp_gradient=gradients[0],
-            sums=MicrobatchSums.pack(values, [*in_loss, loss], step_routing.choices_of(routed)),
+            packed_sums=MicrobatchSums.pack(values, [*in_loss, loss], step_routing.choices_of(routed)),
         )
 
     def _values(self, part: Batch, states: TokenStates | None, name: str) -> Float[Tensor, " n"]:

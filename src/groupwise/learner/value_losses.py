@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from jaxtyping import Float
 from torch import Tensor
 
-from groupwise.data import Batch, Measure, Return, Value
+from groupwise.data import Batch, NeededMeasure, Return, Value
 from groupwise.learner.auxiliary import AuxiliaryInputs, AuxiliaryLoss, ForwardResult, Term
 
 __all__ = ["ClippedValueLoss", "SquaredValueLoss"]
@@ -26,7 +26,7 @@ class SquaredValueLoss(AuxiliaryLoss):
         _check_positive(coefficient=self.coefficient)
 
     @property
-    def needs(self) -> frozenset[Measure]:
+    def needs(self) -> frozenset[NeededMeasure]:
         return frozenset({Return(self.critic)})
 
     @property
@@ -56,7 +56,7 @@ class ClippedValueLoss(AuxiliaryLoss):
         _check_positive(clip=self.clip, coefficient=self.coefficient)
 
     @property
-    def needs(self) -> frozenset[Measure]:
+    def needs(self) -> frozenset[NeededMeasure]:
         return frozenset({Value(self.critic), Return(self.critic)})
 
     @property
@@ -81,7 +81,7 @@ def _half_sum(critic: str, error: Callable[[Tensor, Tensor, Batch], Tensor]) -> 
     """A loss: half the sum of `share * error` over tokens. A token's share has the objective's divisors."""
 
     def term(forwarded: ForwardResult) -> Float[Tensor, ""]:
-        value, batch = forwarded.values(critic), forwarded.batch
+        value, batch = forwarded.compute_values(critic), forwarded.batch
         goal = batch[Return(critic)].to(value.dtype)
         return (batch.loss_share.to(value.dtype) * error(value, goal, batch)).sum() / 2
 

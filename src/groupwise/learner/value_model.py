@@ -63,7 +63,7 @@ class Critic(torch.nn.Module):
         """The value before each token, with gradient. With a shared trunk it reads the hidden states of `policy`."""
         states = policy() if self.trunk is None else hidden_states(self.trunk, batch)  # pyright: ignore[reportArgumentType]
         hidden = states.hidden if self.part.trains_trunk else states.hidden.detach()
-        return self.head(hidden.to(self.head.weight.dtype)).squeeze(-1).index_select(0, states.pair_of_token)
+        return self.head(hidden.to(self.head.weight.dtype)).squeeze(-1).index_select(0, states.state_of_token)
 
     def step(self, steps_taken: int, steps: int, norm: float) -> None:
         """Take an optimizer step with the accumulated gradient, whose global norm is `norm`."""

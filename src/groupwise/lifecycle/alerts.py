@@ -32,7 +32,7 @@ NEARLY = 0.9
 
 
 @dataclass(slots=True, eq=False)
-class Alerts:
+class AlertDetector:
     """Finds problems in the metrics, such as truncated answers or falling entropy. Each kind is returned once."""
 
     max_logprob_diff: float
@@ -45,7 +45,7 @@ class Alerts:
     def __call__(self, line: Mapping[str, Any]) -> list[str]:
         """The new alerts of an iteration's metrics.
 
-        >>> alerts = Alerts(max_logprob_diff=1e-3)
+        >>> alerts = AlertDetector(max_logprob_diff=1e-3)
         >>> alerts({"iteration": 3, "completions/clipped_ratio": 0.5})
         ['warning: iteration 3: 50% of the answers hit the length limit; raise sampling.max_tokens']
         >>> alerts({"iteration": 4, "completions/clipped_ratio": 0.6})
@@ -95,7 +95,7 @@ def trained_role_reasons(method: Method) -> dict[str, str]:
     """
     roles = roles_of(method.strategy) or {}
     return {
-        name: roles[name].when if name in roles else "by the strategy"
+        name: roles[name].made_when if name in roles else "by the strategy"
         for name in method.trained_roles
         if name not in ("answer", THREAD)
     }

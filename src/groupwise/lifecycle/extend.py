@@ -25,7 +25,7 @@ def extend(run: OpenRun, iterations: int, disk: FileSystem = DISK) -> OpenRun:
     if iterations > info.iterations:
         park_model(run.layout, disk)
     new = replace(info, recipe=with_iterations(info.recipe, iterations), iterations=iterations)
-    return run.changed(new, with_iterations(run.recipe, iterations), disk=disk)
+    return run.changed(new, with_iterations(run.recipe_text, iterations), disk=disk)
 
 
 def park_model(layout: RunLayout, disk: FileSystem = DISK) -> None:

@@ -12,11 +12,11 @@ from groupwise.runs.layout import RunLayout
 from groupwise.runs.next_command import evaluate_command, extend_command, resume_command
 from groupwise.training.build import RunObjects
 from groupwise.training.guards import PATIENCE
-from groupwise.training.recorder import Recorder
+from groupwise.training.recorder import RunRecorder
 from groupwise.verifiers.no_verifier import NoVerifier
 
 
-def closing_message(layout: RunLayout, report: Path, recorder: Recorder, ready: RunObjects) -> str:
+def closing_message(layout: RunLayout, report: Path, recorder: RunRecorder, ready: RunObjects) -> str:
     """The last output of a run: held-out accuracy and score, paths, and the next command."""
     recipe, run = ready.recipe, layout.run_directory
     if recorder.stopping:
@@ -39,7 +39,7 @@ def closing_message(layout: RunLayout, report: Path, recorder: Recorder, ready: 
     )
 
 
-def nothing_to_do(layout: RunLayout, ready: RunObjects, recorder: Recorder) -> list[str]:
+def nothing_to_do(layout: RunLayout, ready: RunObjects, recorder: RunRecorder) -> list[str]:
     """The message that there is nothing to resume, if the run is finished; else empty."""
     iterations = ready.recipe.iterations
     count = f"{recorder.done} of {iterations} iterations"

@@ -16,13 +16,13 @@ from groupwise.engines import Fleet, without_pages
 from groupwise.engines.native.speculation import SpeculativeEngine
 from groupwise.learner import Learner
 from groupwise.learner.update import restore_policy
-from groupwise.lifecycle.alerts import Alerts, trained_role_reasons
+from groupwise.lifecycle.alerts import AlertDetector, trained_role_reasons
 from groupwise.lifecycle.extend import park_model
 from groupwise.lifecycle.final_message import closing_message, code_of, nothing_to_do
 from groupwise.lifecycle.resume_checks import check_changes, device_changes, record_changes
 from groupwise.lifecycle.run_handle import RunControl, RunEnding
 from groupwise.report.report import write_report
-from groupwise.rollout import Buffer
+from groupwise.rollout import RolloutBuffer
 from groupwise.runs.atomic_writes import (
     DISK,
     PARKED,
@@ -41,66 +41,66 @@ from groupwise.runs.reply_log import ReplyLogFile
 from groupwise.training.build import RunObjects
 from groupwise.training.guards import RunGuards
 from groupwise.training.loop import run as loop
-from groupwise.training.progress import Progress
-from groupwise.training.rank_worker import Rendezvous, rank_store, several_ranks
-from groupwise.training.recorder import Recorder
+from groupwise.training.progress import ProgressPrinter
+from groupwise.training.rank_worker import RankRendezvous, rank_store, several_ranks
+from groupwise.training.recorder import RunRecorder
 from groupwise.training.warm_start import remove_checkpoint, warm_start
-from groupwise.training.watchdog import CODES, Stuck, Watchdog, interrupt_handler_kept
+from groupwise.training.watchdog import CODES, BlockedStop, SignalWatchdog, interrupt_handler_kept
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class IterationWatch:
+class IterationCallback:
     """Receives each iteration's metrics: prints their line and alerts, writes a due model, and tells the program.
 
     `failed_exports` gets the iterations whose model (`save.export_every`) cannot be written.
     """
 
     run_layout: RunLayout
-    objects: RunObjects
-    progress: Progress
-    alerts: Alerts
-    control: RunControl
+    run_objects: RunObjects
+    progress: ProgressPrinter
+    alerts: AlertDetector
+    run_control: RunControl
     file_system: FileSystem
     failed_exports: list[int] = field(default_factory=list)
 
     def __call__(self, line: dict[str, Any], timing: dict[str, Any]) -> None:
         """Take the metrics and the timings of one iteration."""
-        recipe, iteration = self.objects.recipe, line["iteration"]
+        recipe, iteration = self.run_objects.recipe, line["iteration"]
         self.progress(line, timing)
         for alert in self.alerts(line):
             self.progress.notify(alert)
         if is_due(recipe.save.export_every, iteration, recipe.iterations):
             try:
                 write_model_directory(
-                    self.run_layout, self.objects, self.run_layout.model_at(iteration), self.file_system
+                    self.run_layout, self.run_objects, self.run_layout.model_at(iteration), self.file_system
                 )
             except Storage as error:
                 self.failed_exports.append(iteration)
                 self.progress.notify(str(error))
-        self.control.on_iteration(self.run_layout.run_directory, line)
+        self.run_control.on_iteration(self.run_layout.run_directory, line)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Training:
     """A run under way in this process, but for its learner, which copies the weights that the warm start leaves.
 
-    `changes` are the lines about what changed since the run was last open.
+    `changes_since_last_open` are the lines about what changed since the run was last open.
     """
 
     run: OpenRun
-    objects: RunObjects
-    buffer: Buffer
+    run_objects: RunObjects
+    buffer: RolloutBuffer
     guards: RunGuards
-    recorder: Recorder
-    watch: IterationWatch
-    watchdog: Watchdog
-    changes: Sequence[str]
+    recorder: RunRecorder
+    iteration_callback: IterationCallback
+    watchdog: SignalWatchdog
+    changes_since_last_open: Sequence[str]
 
     async def watched(self, work: Awaitable[T]) -> T:
         """Await `work`, which a signal or the calling program may end early."""
-        with self.watch.control.of(self.recorder), self.watchdog:
+        with self.iteration_callback.run_control.of(self.recorder), self.watchdog:
             return await work
 
 
@@ -139,10 +139,10 @@ def run_from(
             if ready:
                 runner.run(training.watched(iterate(training, learner, meeting, checkpoint)))
     except (GroupwiseError, KeyboardInterrupt) as error:
-        if isinstance(error, Stuck) and error.phase == "sample" and learner:  # such a phase has changed nothing
+        if isinstance(error, BlockedStop) and error.phase == "sample" and learner:  # such a phase has changed nothing
             recorder.save(learner, training.buffer, training.guards, last=True)
         report_error(training, error)
-        if isinstance(error, Stuck):
+        if isinstance(error, BlockedStop):
             record_ending(training, error.cause)
             return RunEnding(error.cause, CODES.get(error.cause, 0))
         raise
@@ -156,11 +156,11 @@ def run_from(
 
 def report_error(training: Training, error: BaseException) -> None:
     """After an error, write the report and print how to continue, unless the error says so itself."""
-    run, recorder, notify = training.run, training.recorder, training.watch.progress.notify
+    run, recorder, notify = training.run, training.recorder, training.iteration_callback.progress.notify
     if not isinstance(error, Storage):
         with contextlib.suppress(OSError):
             notify(f"report: {write_report([run.path])}")
-    command = resume_command(run.path, *code_of(training.objects.user_code))
+    command = resume_command(run.path, *code_of(training.run_objects.user_code))
     if recorder.done >= 0 and not (isinstance(error, Storage) and command in error.fix):
         notify(f"continue from the last checkpoint: {command}")
 
@@ -170,36 +170,36 @@ def ended(training: Training) -> RunEnding:
     try:
         return ending_of(training)
     except KeyboardInterrupt:
-        command = resume_command(training.run.path, *code_of(training.objects.user_code))
-        training.watch.progress.notify(f"continue from the last checkpoint: {command}")
+        command = resume_command(training.run.path, *code_of(training.run_objects.user_code))
+        training.iteration_callback.progress.notify(f"continue from the last checkpoint: {command}")
         raise
 
 
 def ending_of(training: Training) -> RunEnding:
     """Write the report and, unless the run was stopped, the model. Returns how the run ended."""
-    layout, recorder, watch = training.run.layout, training.recorder, training.watch
+    layout, recorder, watch = training.run.layout, training.recorder, training.iteration_callback
     if recorder.done >= 0:
         remove_checkpoint(layout, watch.file_system)
     if not recorder.stopping:
-        write_model_directory(layout, training.objects, layout.model, watch.file_system)
+        write_model_directory(layout, training.run_objects, layout.model, watch.file_system)
     with storage_errors("the report", layout.run_directory):
         report = write_report([layout.run_directory])
     check_models(layout, watch.failed_exports)
     record_ending(training, recorder.stopping)
-    message = closing_message(layout, report, recorder, training.objects)
+    message = closing_message(layout, report, recorder, training.run_objects)
     return RunEnding(recorder.stopping, CODES.get(recorder.stopping, 0), message)
 
 
 def record_ending(training: Training, stopped: str) -> None:
     """Write to run.json why the run ended early; a resume removes it."""
-    training.run.changed(replace(training.run.info, stopped=stopped), disk=training.watch.file_system)
+    training.run.changed(replace(training.run.info, stopped=stopped), disk=training.iteration_callback.file_system)
 
 
 def assembled(
     run: OpenRun,
     objects: RunObjects,
     checkpoint: Checkpoint | None,
-    progress: Progress,
+    progress: ProgressPrinter,
     control: RunControl,
     *,
     changed: bool,
@@ -224,12 +224,12 @@ def assembled(
     if isinstance(engine, Fleet):
         engine.notify = progress.notify
         engine.keep_logs(layout.logs)
-    if objects.setting.agent is not None:
-        objects.setting.agent.folder = layout.agents
+    if objects.rollout_setting.agent_runner is not None:
+        objects.rollout_setting.agent_runner.folder = layout.agents
     guards = objects.new_guards()
-    alerts = Alerts(guards.max_logprob_diff, trained_role_reasons(recipe.method))
-    watch = IterationWatch(layout, objects, progress, alerts, control, disk)
-    recorder = Recorder(
+    alerts = AlertDetector(guards.max_logprob_diff, trained_role_reasons(recipe.method))
+    watch = IterationCallback(layout, objects, progress, alerts, control, disk)
+    recorder = RunRecorder(
         layout, logs, keep=recipe.save.keep, best=recipe.evaluate.best_metric, extra=accepted, on_metrics=watch,
         engine_figures=engine.figures if isinstance(engine, Fleet | SpeculativeEngine) else dict,
         notify=progress.notify, decode=objects.tokenizer.decode, disk=disk,
@@ -239,7 +239,7 @@ def assembled(
         remove_leftovers(layout.checkpoints, (), disk)
     replay = ReplyLogFile(layout, lambda: recorder.done, progress.notify, disk=disk)
     deadline = recipe.machine.verdict_deadline
-    watchdog = Watchdog(recorder.stop, progress.notify, lambda: recorder.current_phase, deadline)
+    watchdog = SignalWatchdog(recorder.stop, progress.notify, lambda: recorder.current_phase, deadline)
     return Training(run, objects, objects.new_buffer(replay), guards, recorder, watch, watchdog, changes)
 
 
@@ -248,15 +248,15 @@ def restored(training: Training, checkpoint: Checkpoint) -> Learner | None:
 
     Returns the learner; None if it is sharded: the ranks restore it.
     """
-    objects, guards, recorder = training.objects, training.guards, training.recorder
+    objects, guards, recorder = training.run_objects, training.guards, training.recorder
     with checkpoint_errors(training.run.layout, changed=bool(recorder.extra["changes"])):
         learner = None if objects.recipe.cluster.sharded else objects.new_learner()
         recorder.restore(checkpoint, learner, training.buffer, guards)
         if learner is None:
             restore_policy(objects.model, checkpoint.tensors())
     check_pending(objects.recipe, training.buffer)
-    if guards.solved and training.changes:
-        park_model(training.run.layout, training.watch.file_system)
+    if guards.solved and training.changes_since_last_open:
+        park_model(training.run.layout, training.iteration_callback.file_system)
         guards.forget_signal()
     recorder.solved = guards.solved
     return learner
@@ -264,24 +264,24 @@ def restored(training: Training, checkpoint: Checkpoint) -> Learner | None:
 
 async def warmed_up(training: Training, *, changed: bool) -> bool:
     """Run or continue the warm start. False if it was stopped before its end."""
-    recorder, watch = training.recorder, training.watch
+    recorder, watch = training.recorder, training.iteration_callback
     options: dict[str, Any] = {"changed": changed, "disk": watch.file_system}
     return await warm_start(
-        watch.run_layout, training.objects, lambda: recorder.stopping, watch.progress.notify, **options
+        watch.run_layout, training.run_objects, lambda: recorder.stopping, watch.progress.notify, **options
     )
 
 
 async def iterate(
-    training: Training, learner: Learner | None, meeting: Rendezvous | None, checkpoint: Checkpoint | None
+    training: Training, learner: Learner | None, meeting: RankRendezvous | None, checkpoint: Checkpoint | None
 ) -> None:
     """Run the training loop, with the other ranks of the run, and save its last checkpoint."""
-    objects, recorder, buffer, guards = training.objects, training.recorder, training.buffer, training.guards
+    objects, recorder, buffer, guards = training.run_objects, training.recorder, training.buffer, training.guards
     unfinished = recorder.done < objects.recipe.iterations and not (recorder.stopping or recorder.solved)
     if not (unfinished or recorder.done < 0):  # a stop before the first evaluation leaves a checkpoint of it
         return
-    notify = training.watch.progress.notify
+    notify = training.iteration_callback.progress.notify
     with several_ranks(training.run.layout, objects, learner, meeting, checkpoint, notify) as learner:
-        evaluate = partial(objects.evaluate, buffer.setting, learner)
+        evaluate = partial(objects.evaluate, buffer.rollout_setting, learner)
         await loop(objects.recipe, buffer, objects.engine, learner, recorder, guards, evaluate)
         recorder.save(learner, buffer, guards, last=True)
 
@@ -301,9 +301,9 @@ def checkpoint_errors(layout: RunLayout, *, changed: bool) -> Iterator[None]:
         ) from error
 
 
-def check_pending(recipe: Recipe, buffer: Buffer) -> None:
+def check_pending(recipe: Recipe, buffer: RolloutBuffer) -> None:
     """`Usage` if the checkpoint has more iterations that were sampled ahead than a changed `max_staleness` allows."""
-    if (ahead := len(buffer.pending)) > recipe.cluster.max_staleness:
+    if (ahead := len(buffer.pending_iterations)) > recipe.cluster.max_staleness:
         raise Usage(
             f"cluster.max_staleness is {recipe.cluster.max_staleness}, but the checkpoint has samples of {ahead} later "
             "iterations",

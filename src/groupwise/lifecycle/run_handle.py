@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from groupwise.training.progress import Progress
-from groupwise.training.recorder import Recorder
+from groupwise.training.progress import ProgressPrinter
+from groupwise.training.recorder import RunRecorder
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class RunControl:
 
     def __init__(self, on_iteration: Callable[[Path, dict[str, Any]], object] = lambda run, line: None) -> None:
         self.on_iteration = on_iteration
-        self.progress: Callable[[int, int], Progress] = Progress
+        self.progress: Callable[[int, int], ProgressPrinter] = ProgressPrinter
         self._cause = ""
         self._stop: Callable[[str], None] | None = None
         self._over = False
@@ -49,7 +49,7 @@ class RunControl:
         self._over = True
 
     @contextlib.contextmanager
-    def of(self, recorder: Recorder) -> Iterator[None]:
+    def of(self, recorder: RunRecorder) -> Iterator[None]:
         """Connect `stop` to a running loop, for the duration of the context."""
         running = asyncio.get_running_loop()
         self._stop = lambda cause: running.call_soon_threadsafe(recorder.stop, cause) and None

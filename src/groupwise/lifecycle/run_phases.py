@@ -88,7 +88,7 @@ def phase_recipe(layout: RunLayout, phase: Phase, use: UserCode) -> Recipe:
     """The recipe of a phase. References to earlier phases become their directories. Raises `Usage`."""
 
     def locate(name: str, path: str) -> str:
-        return str(layout.phase(phase.earlier.index(name) + 1, name) / path)
+        return str(layout.phase(phase.earlier_phases.index(name) + 1, name) / path)
 
     recipe, problems = phase.recipe(locate, use)
     if problems or recipe is None:

@@ -11,7 +11,7 @@ from groupwise.data import (
     Curriculum,
     Filter,
     Mask,
-    Measure,
+    NeededMeasure,
     Memory,
     Return,
     Shaping,
@@ -23,10 +23,10 @@ from groupwise.data import (
 )
 from groupwise.learner import AuxiliaryLoss, RouterReplay, SideModel, ValueModel
 from groupwise.methods.now import ScheduleInput
-from groupwise.methods.schedules import FromMemory, Schedule, with_value
+from groupwise.methods.schedules import MemoryValue, Schedule, with_value
 from groupwise.methods.side_model_checks import check_side_models, value_targets
 from groupwise.methods.strategy_checks import check_curriculum, check_group_size
-from groupwise.models import Denoise, Unmask
+from groupwise.models import DenoisingSettings, UnmaskingSettings
 from groupwise.objective import Objective
 from groupwise.rewards import Score, everything
 from groupwise.rollout import Independent, Shuffled
@@ -58,8 +58,8 @@ class Method:
     group_size: int = 8
     curriculum: Curriculum = Shuffled()  # noqa: RUF009
     strategy: Strategy = Independent()  # noqa: RUF009
-    denoise: Denoise | None = field(default=None, metadata={"written_if_set": True})
-    unmask: Unmask | None = field(default=None, metadata={"written_if_set": True})
+    denoise: DenoisingSettings | None = field(default=None, metadata={"written_if_set": True})
+    unmask: UnmaskingSettings | None = field(default=None, metadata={"written_if_set": True})
     trained_roles: tuple[str, ...] = ("answer",)
     filter: Filter = everything
     max_refills: int = field(default=0, metadata={"printed_with": "filter"})
@@ -113,9 +113,11 @@ class Method:
                 raise ValueError(
                     f"a schedule cannot change {path}: a run reads it once, at its start\nremove the schedule"
                 )
-            if isinstance(schedule, FromMemory) and schedule.memory not in dict(self.memory):
-                why = f"the schedule of {path} reads memory {schedule.memory!r}, which method.memory does not define"
-                raise ValueError(f'{why}\nset method.memory = {{ {schedule.memory} = "AdaptiveKL" }}')
+            if isinstance(schedule, MemoryValue) and schedule.memory_name not in dict(self.memory):
+                why = (
+                    f"the schedule of {path} reads memory {schedule.memory_name!r}, which method.memory does not define"
+                )
+                raise ValueError(f'{why}\nset method.memory = {{ {schedule.memory_name} = "AdaptiveKL" }}')
         if self.old_logprobs == "engine" and self.objective.weights:
             why = (
                 'old_logprobs = "engine": ratios already correct the engine-learner gap; weights would correct it twice'
@@ -147,7 +149,7 @@ class Method:
         return tuple((name, model) for name, model in self.models if name in names)
 
     @property
-    def needs(self) -> frozenset[Measure]:
+    def needs(self) -> frozenset[NeededMeasure]:
         """The measures, such as reference log-probs, that the method's components need."""
         memories = (memory for _, memory in self.memory)
         credits = (self.credit, *(target for _, target in self.value_targets))
@@ -165,7 +167,7 @@ class Method:
         return value_targets(self.models, self.credit)
 
     @property
-    def needs_before_steps(self) -> frozenset[Measure]:
+    def needs_before_steps(self) -> frozenset[NeededMeasure]:
         """The measures (such as reference log-probs) to compute before the first step, not in the loss's forward."""
         loss = needs((self.objective.surrogate, self.objective.penalties))
         others = (*self.shaping, *self.advantage, self.credit, *self.mask, self.objective.weights)

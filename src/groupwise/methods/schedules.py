@@ -10,16 +10,16 @@ from typing import Any, Literal, Protocol, runtime_checkable
 from groupwise.methods.now import ScheduleInput
 
 __all__ = [
-    "After",
-    "Curve",
-    "Cycle",
-    "Decay",
-    "FromMemory",
-    "Inverse",
+    "DelayedStart",
+    "CurvedRamp",
+    "CyclicValues",
+    "ExponentialDecay",
+    "MemoryValue",
+    "InverseRemaining",
     "PiecewiseConstant",
-    "Ramp",
+    "LinearRamp",
     "Schedule",
-    "Stairs",
+    "Staircase",
 ]
 
 SPREAD = 100
@@ -39,72 +39,72 @@ class Schedule(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Ramp(Schedule):
-    """Linear from `start_value` to `end_value` over the first `over` iterations; with `over = 0` over the run.
+class LinearRamp(Schedule):
+    """Linear from `start_value` to `end_value` over the first `over_iterations` iterations; with `over_iterations = 0` over the run.
 
-    >>> [Ramp(2.0, -2.0, 500)(ScheduleInput(i)) for i in (0, 125, 500, 900)]
+    >>> [LinearRamp(2.0, -2.0, 500)(ScheduleInput(i)) for i in (0, 125, 500, 900)]
     [2.0, 1.0, -2.0, -2.0]
-    >>> Ramp(0.0, 1.0)(ScheduleInput(5, total_iterations=20))
+    >>> LinearRamp(0.0, 1.0)(ScheduleInput(5, total_iterations=20))
     0.25
     """
 
     start_value: float
     end_value: float
-    over: int = 0
+    over_iterations: int = 0
 
     def __call__(self, now: ScheduleInput) -> float:
-        x = min(now.iteration / max(self.over or now.total_iterations, 1), 1.0)
+        x = min(now.iteration / max(self.over_iterations or now.total_iterations, 1), 1.0)
         return self.start_value + (self.end_value - self.start_value) * x
 
 
 @dataclass(frozen=True, slots=True)
-class Curve(Schedule):
-    """From `start_value` to `end_value` over the first `over` iterations along a curve; HölderPO, arXiv:2605.12058.
+class CurvedRamp(Schedule):
+    """From `start_value` to `end_value` over the first `over_iterations` iterations along a curve; HölderPO, arXiv:2605.12058.
 
-    With `over = 0` it spans the whole run. A power curve is `start_value + (end_value - start_value) x^power`.
+    With `over_iterations = 0` it spans the whole run. A power curve is `start_value + (end_value - start_value) x^curve_power`.
 
-    >>> [round(Curve(2.0, -2.0, 500)(ScheduleInput(i)), 3) for i in (0, 125, 250, 500)]
+    >>> [round(CurvedRamp(2.0, -2.0, 500)(ScheduleInput(i)), 3) for i in (0, 125, 250, 500)]
     [2.0, 1.414, 0.0, -2.0]
     """
 
     start_value: float
     end_value: float
-    over: int = 0
-    shape: Literal["cosine", "cubic", "power"] = "cosine"
-    power: float = 2.0
+    over_iterations: int = 0
+    curve_shape: Literal["cosine", "cubic", "power"] = "cosine"
+    curve_power: float = 2.0
 
     def __call__(self, now: ScheduleInput) -> float:
-        x = min(now.iteration / max(self.over or now.total_iterations, 1), 1.0)
+        x = min(now.iteration / max(self.over_iterations or now.total_iterations, 1), 1.0)
         middle, half = (self.start_value + self.end_value) / 2, (self.start_value - self.end_value) / 2
-        match self.shape:
+        match self.curve_shape:
             case "cosine":
                 return middle + half * math.cos(math.pi * x)
             case "cubic":
                 return middle - half * (2 * x - 1) ** 3
             case "power":
-                return self.start_value + (self.end_value - self.start_value) * x**self.power
+                return self.start_value + (self.end_value - self.start_value) * x**self.curve_power
 
 
 @dataclass(frozen=True, slots=True)
-class Decay(Schedule):
-    """`start_value exp(-i / over)` at iteration i: exponential decay, as in Trust-GRPO.
+class ExponentialDecay(Schedule):
+    """`start_value exp(-i / decay_iterations)` at iteration i: exponential decay, as in Trust-GRPO.
 
-    >>> Decay(1.0, 10.0)(ScheduleInput(0))
+    >>> ExponentialDecay(1.0, 10.0)(ScheduleInput(0))
     1.0
     """
 
     start_value: float
-    over: float
+    decay_iterations: float
 
     def __call__(self, now: ScheduleInput) -> float:
-        return self.start_value * math.exp(-now.iteration / self.over)
+        return self.start_value * math.exp(-now.iteration / self.decay_iterations)
 
 
 @dataclass(frozen=True, slots=True)
-class Inverse(Schedule):
+class InverseRemaining(Schedule):
     """`start_value / (1 - i / iterations)` at iteration i of the run: a weight that grows. MDPO, arXiv:2005.09814.
 
-    >>> [Inverse(0.5)(ScheduleInput(i, total_iterations=4)) for i in range(4)]
+    >>> [InverseRemaining(0.5)(ScheduleInput(i, total_iterations=4)) for i in range(4)]
     [0.5, 0.6666666666666666, 1.0, 2.0]
     """
 
@@ -117,34 +117,34 @@ class Inverse(Schedule):
 
 
 @dataclass(frozen=True, slots=True)
-class After(Schedule):
-    """0 for the first `iterations`, then 1: for a component that starts later, such as hints after a warm-up.
+class DelayedStart(Schedule):
+    """0 for the first `delay_iterations`, then 1: for a component that starts later, such as hints after a warm-up.
 
-    >>> [After(2)(ScheduleInput(i)) for i in range(4)]
+    >>> [DelayedStart(2)(ScheduleInput(i)) for i in range(4)]
     [0.0, 0.0, 1.0, 1.0]
     """
 
-    iterations: int
+    delay_iterations: int
 
     def __call__(self, now: ScheduleInput) -> float:
-        return float(now.iteration >= self.iterations)
+        return float(now.iteration >= self.delay_iterations)
 
 
 @dataclass(frozen=True, slots=True)
-class Stairs(Schedule):
-    """`start_value * factor^k` after k blocks of `every` iterations, but at least `min_value`.
+class Staircase(Schedule):
+    """`start_value * factor^k` after k blocks of `iterations_per_stair` iterations, but at least `min_value`.
 
-    >>> [round(Stairs(256.0, 0.7, 10)(ScheduleInput(i)), 1) for i in (0, 9, 10, 20)]
+    >>> [round(Staircase(256.0, 0.7, 10)(ScheduleInput(i)), 1) for i in (0, 9, 10, 20)]
     [256.0, 256.0, 179.2, 125.4]
     """
 
     start_value: float
     factor: float
-    every: int
+    iterations_per_stair: int
     min_value: float = 1.0
 
     def __call__(self, now: ScheduleInput) -> float:
-        return max(self.start_value * self.factor ** (now.iteration // self.every), self.min_value)
+        return max(self.start_value * self.factor ** (now.iteration // self.iterations_per_stair), self.min_value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,22 +155,22 @@ class PiecewiseConstant(Schedule):
     [1.0, 1.0, 0.5, 0.5]
     """
 
-    points: tuple[tuple[int, float], ...]
+    iteration_value_pairs: tuple[tuple[int, float], ...]
 
     def __post_init__(self) -> None:
-        iterations = [iteration for iteration, _ in self.points]
+        iterations = [iteration for iteration, _ in self.iteration_value_pairs]
         if iterations[:1] != [0] or iterations != sorted(set(iterations)):
             raise ValueError(f"{self}: needs points with increasing iterations, the first of them 0")
 
     def __call__(self, now: ScheduleInput) -> float:
-        return [value for iteration, value in self.points if iteration <= now.iteration][-1]
+        return [value for iteration, value in self.iteration_value_pairs if iteration <= now.iteration][-1]
 
 
 @dataclass(frozen=True, slots=True)
-class Cycle(Schedule):
+class CyclicValues(Schedule):
     """The `values` in turn, one an iteration, then again from the first. For components that are trained by turns.
 
-    >>> [Cycle((0.0, 0.0, 1.0))(ScheduleInput(i)) for i in range(4)]
+    >>> [CyclicValues((0.0, 0.0, 1.0))(ScheduleInput(i)) for i in range(4)]
     [0.0, 0.0, 1.0, 0.0]
     """
 
@@ -185,17 +185,17 @@ class Cycle(Schedule):
 
 
 @dataclass(frozen=True, slots=True)
-class FromMemory(Schedule):
+class MemoryValue(Schedule):
     """The current value of one of the method's memories, such as the coefficient of an adaptive KL penalty.
 
-    >>> FromMemory("kl")(ScheduleInput(3, memories={"kl": 0.05}))
+    >>> MemoryValue("kl")(ScheduleInput(3, memories={"kl": 0.05}))
     0.05
     """
 
-    memory: str
+    memory_name: str
 
     def __call__(self, now: ScheduleInput) -> float:
-        return float(now.memories[self.memory])
+        return float(now.memories[self.memory_name])
 
 
 def with_value(component: Any, path: str, value: float) -> Any:
@@ -203,7 +203,7 @@ def with_value(component: Any, path: str, value: float) -> Any:
 
     A whole number is an int unless the present value is a float. ValueError if a dataclass on the path refuses it.
 
-    >>> with_value((("kl", Ramp(2.0, 1.0)),), "kl.over", 5.0)
+    >>> with_value((("kl", LinearRamp(2.0, 1.0)),), "kl.over", 5.0)
     (('kl', Ramp(start_value=2.0, end_value=1.0, over=5)),)
     """
     return _with_value(component, ["".join(key) for key in KEYS.findall(path)], value)
@@ -229,7 +229,7 @@ def trial_iterations(schedules: Sequence[Schedule], iterations: int, memory: Map
     They are evenly spread from the first to the last one. Added are those of each schedule's smallest and largest
     number, and the first one of each mix of whole and fractional numbers.
 
-    >>> trial_iterations([Ramp(4.0, 8.0, 10)], 1000, {})[:4]
+    >>> trial_iterations([LinearRamp(4.0, 8.0, 10)], 1000, {})[:4]
     [0, 1, 10, 20]
     """
     last = max(iterations, 1) - 1

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 
-from groupwise.data import Credit, Measure, Return, Value, name_of, needs, side_models_of, with_fields
+from groupwise.data import Credit, NeededMeasure, Return, Value, name_of, needs, side_models_of, with_fields
 from groupwise.learner import SideModel, ValueModel
 
 
@@ -26,7 +26,7 @@ def value_targets(models: Sequence[tuple[str, SideModel]], credit: Credit) -> tu
     return tuple(targets)
 
 
-def check_side_models(models: Sequence[tuple[str, SideModel]], measures: Iterable[Measure]) -> None:
+def check_side_models(models: Sequence[tuple[str, SideModel]], measures: Iterable[NeededMeasure]) -> None:
     """Raise ValueError if a needed model is undefined or of a wrong kind, or a critic's loss trains another one."""
     kinds = dict(models)
     for name, model in models:

@@ -15,7 +15,7 @@ from groupwise.models.decoder.decoder import ModelSizes
 from groupwise.models.directories import base_directory
 from groupwise.models.flow.policy import FlowPolicy
 from groupwise.models.json_fields import short
-from groupwise.models.kind import LoadOptions, write_json
+from groupwise.models.kind import ModelLoadOptions, write_json
 from groupwise.models.kinds import KINDS, kind_of
 from groupwise.models.language_files import LanguageModel
 from groupwise.models.lora import read_adapter
@@ -60,11 +60,11 @@ def read_shape(path: Path | str, *, context: int = 0, trust_remote_code: bool = 
     except KeyError as error:
         raise BadData(f"{path / 'config.json'} lacks {error.args[0]}", fix="fetch the file again") from error
     except (TypeError, ValueError, OverflowError) as error:
-        what, fix = f"{path / 'config.json'} does not describe {kind.description}", "fetch the file again"
+        what, fix = f"{path / 'config.json'} does not describe {kind.config_description}", "fetch the file again"
         raise BadData(what, evidence=str(error), fix=fix) from error
-    if context > shape.positions:
+    if context > shape.max_positions:
         raise BadData(
-            f"the model in {path} takes at most {shape.positions} tokens at once",
+            f"the model in {path} takes at most {shape.max_positions} tokens at once",
             evidence=f"prompt and answer may have {context} tokens",
             fix="lower sampling.max_tokens or drop long prompts",
         )
@@ -88,8 +88,8 @@ def read_model(
     directory = Path(path)
     path = base_directory(directory)
     shape = read_shape(path, context=context, trust_remote_code=trust_remote_code)
-    loading = LoadOptions(dtype=dtype, device=device, seed=seed, trust_remote_code=trust_remote_code)
-    model: Model = KINDS[shape.kind].read(path, shape, loading)
+    loading = ModelLoadOptions(dtype=dtype, device=device, fresh_weights_seed=seed, trust_remote_code=trust_remote_code)
+    model: Model = KINDS[shape.kind_name].read(path, shape, loading)
     if directory != path:
         read_adapter(model, directory, base_sha256=fingerprint(path))
     return model
@@ -98,7 +98,7 @@ def read_model(
 def outline(path: Path | str, *, trust_remote_code: bool = False) -> nn.Module:
     """Create the modules of a model without loading its weights, to inspect their names and shapes."""
     shape = read_shape(path, trust_remote_code=trust_remote_code)
-    return KINDS[shape.kind].outline(base_directory(Path(path)), shape, trust_remote_code=trust_remote_code)
+    return KINDS[shape.kind_name].outline(base_directory(Path(path)), shape, trust_remote_code=trust_remote_code)
 
 
 def weight_files(path: Path | str) -> list[Path]:
@@ -132,7 +132,7 @@ def write_model(model: Model, path: Path | str, *, tokenizer: Tokenizer, source:
     `generation_config.json` are kept.
     """
     path, ends = Path(path), sorted(tokenizer.eos_ids)
-    kind = KINDS[model.shape.kind]
+    kind = KINDS[model.shape.kind_name]
     config = kind.config(model)
     stored = {} if source is None else _generation(base_directory(Path(source)), tokenizer.eos_ids)
     generation = {"eos_token_id": ends, "pad_token_id": ends[0], **stored}

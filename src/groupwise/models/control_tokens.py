@@ -37,8 +37,8 @@ class ControlTokens:
     normalizer. `unk_ids` are ids that replace unknown characters: these stay.
     """
 
-    spellings: dict[str, int]
-    ids: frozenset[int]
+    ids_by_spelling: dict[str, int]
+    control_ids: frozenset[int]
     unk_ids: frozenset[int]
     _splitting: Callable[[tokenizers.Tokenizer, str], tokenizers.Tokenizer] = field(init=False, repr=False)
 
@@ -68,7 +68,9 @@ class ControlTokens:
 
     def hide(self, fast: tokenizers.Tokenizer) -> None:
         """Change a tokenizer so that it does not search text for added tokens that are control tokens."""
-        added = [t for t in fast.get_added_tokens_decoder().values() if t.content in self.spellings and not t.special]
+        added = [
+            t for t in fast.get_added_tokens_decoder().values() if t.content in self.ids_by_spelling and not t.special
+        ]
         flags = ("single_word", "lstrip", "rstrip", "normalized")
         fast.add_special_tokens(
             [tokenizers.AddedToken(t.content, special=True, **{f: getattr(t, f) for f in flags}) for t in added]
@@ -92,7 +94,7 @@ class ControlTokens:
         except BadData:
             raise
         except Exception:  # the library raises nothing narrower
-            for spelling in sorted(filter(_is_name, self.spellings), key=len, reverse=True):
+            for spelling in sorted(filter(_is_name, self.ids_by_spelling), key=len, reverse=True):
                 text = text.replace(spelling, spelling[0] + mark + spelling[1:])
             return text
 
@@ -120,16 +122,16 @@ class ControlTokens:
         piece = text[: breaks[0]].replace(mark, "")[-1:]
         fix = "remove it from the text, or give the model another end token (eos_token_id in generation_config.json)"
         what = f"the model's tokenizer can only encode the character {piece!r} of a text as a control token"
-        raise BadData(what, evidence=f"control tokens: {', '.join(map(repr, list(self.spellings)[:8]))}", fix=fix)
+        raise BadData(what, evidence=f"control tokens: {', '.join(map(repr, list(self.ids_by_spelling)[:8]))}", fix=fix)
 
     def _breaks(self, encoding: tokenizers.Encoding, left: str, text: str, right: str) -> list[int]:
         """The indices in `text` that must be broken, each after the first character of a control token."""
-        if self.ids.isdisjoint(encoding.ids):
+        if self.control_ids.isdisjoint(encoding.ids):
             return []
-        names = {i: spelling for spelling, i in self.spellings.items()}
+        names = {i: spelling for spelling, i in self.ids_by_spelling.items()}
         whole, start, end, breaks = left + text + right, len(left), len(left) + len(text), set[int]()
         for token, (a, b) in zip(encoding.ids, encoding.offsets, strict=True):
-            if token not in self.ids or b <= start or a >= end:
+            if token not in self.control_ids or b <= start or a >= end:
                 continue
             found = whole.find(names.get(token, ""), a, b)  # an added token may include the white space before it
             if token not in self.unk_ids or found >= 0:

@@ -20,12 +20,12 @@ __all__ = ["ModelKind"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LoadOptions:
+class ModelLoadOptions:
     """How a model is loaded: dtype and device of its weights, the seed of fresh weights, and a permission."""
 
     dtype: torch.dtype
     device: torch.device | str
-    seed: int
+    fresh_weights_seed: int
     trust_remote_code: bool
 
     def convert(self, weight: Tensor) -> Tensor:
@@ -41,11 +41,11 @@ class ModelKind(ABC):
     """
 
     name: ClassVar[str]
-    description: ClassVar[str]
+    config_description: ClassVar[str]
     """What a config.json describes, for an error message."""
-    auto_bfloat16: ClassVar[bool] = True
+    auto_dtype_is_bfloat16: ClassVar[bool] = True
     """Whether the dtype `auto` is bfloat16 on a GPU; else it is float32 there, too."""
-    adapter_targets: ClassVar[tuple[str, ...]] = ()
+    default_adapter_targets: ClassVar[tuple[str, ...]] = ()
     """The usual targets of an adapter; empty: the defaults of `Lora`."""
 
     @abstractmethod
@@ -57,7 +57,7 @@ class ModelKind(ABC):
         """The sizes of the model in a directory. KeyError, TypeError or ValueError for an invalid `config`."""
 
     @abstractmethod
-    def read(self, path: Path, shape: Any, loading: LoadOptions) -> Any:
+    def read(self, path: Path, shape: Any, loading: ModelLoadOptions) -> Any:
         """Load the model in a directory. BadData names every difference between its files and its `shape`."""
 
     @abstractmethod

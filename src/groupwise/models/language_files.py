@@ -16,22 +16,22 @@ from groupwise.models.decoder.transformers_files import (
     transformers_sizes,
     write_transformers,
 )
-from groupwise.models.decoder.transformers_model import TransformersModel
-from groupwise.models.kind import LoadOptions, ModelKind, write_json
+from groupwise.models.decoder.transformers_model import TransformersBackbone
+from groupwise.models.kind import ModelLoadOptions, ModelKind, write_json
 from groupwise.models.model_files import read_json
 from groupwise.models.tokenizer import Tokenizer
-from groupwise.models.weights import FRESH, StoredTensor, differences, header, refuse_types, stored_weights, tensors
+from groupwise.models.weights import FRESH, TensorHeader, differences, header, refuse_types, stored_weights, tensors
 
 __all__ = ["LanguageModel", "write_fresh"]
 
-LanguageModel = Decoder | TransformersModel
+LanguageModel = Decoder | TransformersBackbone
 HEAD = "lm_head.weight"
 
 
 class LanguageKind(ModelKind):
     """Language models. A `DecoderShape` is read as a `Decoder`, other sizes as the modules of transformers."""
 
-    name = ModelSizes.kind
+    name = ModelSizes.kind_name
     description = "a decoder"
 
     def recognises(self, path: Path, config: Mapping[str, Any]) -> bool:
@@ -42,7 +42,7 @@ class LanguageKind(ModelKind):
             return transformers_sizes(path, trust_remote_code=trust_remote_code)
         return shape_of(config)
 
-    def read(self, path: Path, shape: ModelSizes, loading: LoadOptions) -> LanguageModel:
+    def read(self, path: Path, shape: ModelSizes, loading: ModelLoadOptions) -> LanguageModel:
         if isinstance(shape, DecoderShape):
             return _read_decoder(path, shape, loading)
         if not stored_weights(path):
@@ -61,15 +61,15 @@ class LanguageKind(ModelKind):
         return config_of(model.shape) if isinstance(model, Decoder) else {}
 
     def write(self, model: LanguageModel, path: Path, config: Mapping[str, Any]) -> None:
-        if isinstance(model, TransformersModel):
+        if isinstance(model, TransformersBackbone):
             write_transformers(model, path)
         else:
             super().write(model, path, config)
 
 
-def _read_decoder(path: Path, shape: DecoderShape, loading: LoadOptions) -> Decoder:
+def _read_decoder(path: Path, shape: DecoderShape, loading: ModelLoadOptions) -> Decoder:
     if not stored_weights(path):
-        return Decoder.new(shape, loading.seed, dtype=loading.dtype, device=loading.device)
+        return Decoder.new(shape, loading.fresh_weights_seed, dtype=loading.dtype, device=loading.device)
     files = {file: _headers(file) for file in stored_weights(path)}
     stored = {name: x for headers in files.values() for name, x in headers.items()}
     if shape.layers > len(stored):
@@ -90,7 +90,7 @@ def _read_decoder(path: Path, shape: DecoderShape, loading: LoadOptions) -> Deco
     return decoder.requires_grad_(True)
 
 
-def _headers(file: Path) -> dict[str, StoredTensor]:
+def _headers(file: Path) -> dict[str, TensorHeader]:
     """The types and shapes of a file's tensors, except stored rotary frequencies, which are computed instead."""
     return {name: x for name, x in header(file).items() if not name.endswith("rotary_emb.inv_freq")}
 

@@ -41,7 +41,7 @@ class Lora:
 
     rank: int = 16
     alpha: float = 32.0
-    targets: tuple[str, ...] = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+    target_modules: tuple[str, ...] = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 
     def __post_init__(self) -> None:
         check_types(self)
@@ -54,7 +54,7 @@ class Lora:
                 f"alpha is {self.alpha}: needs a finite number above 0\n"
                 "set a number such as 32; the scale is alpha / rank"
             )
-        if not self.targets:
+        if not self.target_modules:
             raise ValueError('targets is empty\ntake names of linear layers, such as ["q_proj", "v_proj"]')
 
 
@@ -68,8 +68,8 @@ def attach(model: nn.Module, lora: Lora, *, seed: int) -> None:
     config = peft.LoraConfig(
         r=lora.rank,
         lora_alpha=lora.alpha,
-        target_modules=list(lora.targets),
-        task_type=None if _layout(model).for_diffusers else "CAUSAL_LM",
+        target_modules=list(lora.target_modules),
+        task_type=None if _layout(model).read_by_diffusers else "CAUSAL_LM",
         fan_in_fan_out=any(_is_conv1d(module) for module in host.modules()),
     )
     with torch.random.fork_rng(devices=[]):
@@ -81,7 +81,7 @@ def check_targets(model: nn.Module, lora: Lora) -> None:
     """Raise Usage for a target that names no linear layers, and by `check_rank`. Needs no weights and no peft."""
     host = _host(model)
     linear, mixtures, heads = _linear(host), _mixtures(host), _heads(host)
-    for target in lora.targets:
+    for target in lora.target_modules:
         if target.rpartition(".")[2] in heads:
             what = f"recipe.lora.targets: {target!r} is the head or the embedding, which have no adapter here"
             raise Usage(what, fix="remove this target; adapters need linear layers between embedding and head")
@@ -108,7 +108,7 @@ def check_rank(model: nn.Module, lora: Lora) -> None:
 
 def _ends(lora: Lora) -> set[str]:
     """The last parts of the target layers' dotted names, such as `q_proj`."""
-    return {target.rpartition(".")[2] for target in lora.targets}
+    return {target.rpartition(".")[2] for target in lora.target_modules}
 
 
 def has_adapter(model: nn.Module) -> bool:
@@ -126,12 +126,12 @@ class AdapterFile:
     """An adapter's file: its name, the prefix of its tensors' names, and whether diffusers reads it."""
 
     filename: str
-    prefix: str
-    for_diffusers: bool = False
+    tensor_name_prefix: str
+    read_by_diffusers: bool = False
 
 
 PEFT = AdapterFile("adapter_model.safetensors", "base_model.model.")
-DIFFUSERS = AdapterFile("pytorch_lora_weights.safetensors", "transformer.", for_diffusers=True)
+DIFFUSERS = AdapterFile("pytorch_lora_weights.safetensors", "transformer.", read_by_diffusers=True)
 
 
 def _layout(model: nn.Module) -> AdapterFile:
@@ -173,8 +173,8 @@ def write_adapter(model: nn.Module, path: Path, *, base: str, base_sha256: str) 
     tensors = {name: x.detach().cpu().contiguous() for name, x in _adapter_tensors(host, layout).items()}
     config = host.peft_config["default"].to_dict() | {"inference_mode": True}
     found = {"base_sha256": base_sha256}
-    if layout.for_diffusers:  # it ignores names without the prefix
-        settings = {f"{layout.prefix}{name}": x for name, x in config.items()}
+    if layout.read_by_diffusers:  # it ignores names without the prefix
+        settings = {f"{layout.tensor_name_prefix}{name}": x for name, x in config.items()}
         found = {SETTINGS: json.dumps(settings | found, sort_keys=True, default=sorted)}
     save_file(tensors, path / layout.filename, metadata=found)  # one key: the order of several varies
     write_config(path, config, base)
@@ -248,7 +248,9 @@ def read_adapter(model: nn.Module, path: Path, *, base_sha256: str) -> None:
         names = expected.keys() | stored.keys()
         odd = sorted(visible(name) for name in names if expected.get(name) != stored.get(name))
         raise _other_base(path, f"missing, superfluous or of another shape ({len(odd)}): {', '.join(odd[:3])}")
-    peft.set_peft_model_state_dict(host, {name.removeprefix(layout.prefix): x for name, x in weights.items()})
+    peft.set_peft_model_state_dict(
+        host, {name.removeprefix(layout.tensor_name_prefix): x for name, x in weights.items()}
+    )
 
 
 def _check_bounds(config: Mapping[str, Any], weights: Mapping[str, torch.Tensor]) -> None:
@@ -269,7 +271,7 @@ def _check_bounds(config: Mapping[str, Any], weights: Mapping[str, torch.Tensor]
 def _name_layers(adapter: Any, weights: Mapping[str, torch.Tensor], layout: AdapterFile) -> None:
     """Replace regular expressions of layers by the names of layers with matrices, so that no expression is matched."""
     if isinstance(adapter.target_modules, str) or isinstance(adapter.exclude_modules, str) or adapter.layers_pattern:
-        matrices = (name.removeprefix(layout.prefix).rpartition(".lora_")[0] for name in weights)
+        matrices = (name.removeprefix(layout.tensor_name_prefix).rpartition(".lora_")[0] for name in weights)
         adapter.target_modules = {layer for layer in matrices if layer}
         adapter.exclude_modules = adapter.layers_pattern = adapter.layers_to_transform = None
 
@@ -310,7 +312,7 @@ def merged_weights(model: nn.Module, weights: Mapping[str, torch.Tensor]) -> dic
 def _adapter_tensors(host: nn.Module, layout: AdapterFile) -> dict[str, torch.Tensor]:
     """The tensors of a model's adapter, by their names in its file."""
     tensors = load_peft().get_peft_model_state_dict(host, save_embedding_layers=False)  # True may query the hub
-    return {f"{layout.prefix}{name}": x for name, x in tensors.items()}
+    return {f"{layout.tensor_name_prefix}{name}": x for name, x in tensors.items()}
 
 
 def load_peft() -> Any:
@@ -348,7 +350,7 @@ def _tensors(path: Path, layout: AdapterFile) -> tuple[dict[str, torch.Tensor], 
         raise BadData(f"{path} has no {layout.filename}", evidence=listing(path), fix=fix)
     stored, found = header(file), metadata(file)
     refuse_types(file, stored)
-    if layout.for_diffusers:
+    if layout.read_by_diffusers:
         found = json_object(found.get(SETTINGS, "{}").encode(), file)
     return tensors(file, stored), str(found.get("base_sha256", ""))
 

@@ -20,7 +20,7 @@ SECONDS, MEMORY, CHARACTERS = 1.0, 1 << 30, 1 << 22
 """Limits of one rendering: CPU seconds, bytes of address space, and characters of output."""
 
 
-class GenerationBlock(Extension):
+class GenerationBlockExtension(Extension):
     """Accept `{% generation %}` blocks, which mark an assistant's turn for training; they do not change the text."""
 
     tags = {"generation"}  # noqa: RUF012
@@ -43,7 +43,7 @@ def as_json(x: Any, *, ensure_ascii: bool = False, **options: Any) -> str:
 def compiled(source: str) -> Template:
     """Compile a chat template as transformers does, but without access to the clock (`strftime_now`)."""
     environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=[GenerationBlock, "jinja2.ext.loopcontrols"]
+        trim_blocks=True, lstrip_blocks=True, extensions=[GenerationBlockExtension, "jinja2.ext.loopcontrols"]
     )
     environment.filters["tojson"] = as_json
     environment.globals["raise_exception"] = refuse

@@ -21,7 +21,7 @@ from groupwise.models.tokenizer import Tokenizer, chat_templates
 __all__ = [
     "Arguments",
     "Messages",
-    "Template",
+    "PromptTemplate",
     "conversation_turn",
     "encode_answer",
     "find_template",
@@ -60,55 +60,55 @@ _AS_IS: Any = {"ensure_ascii": False}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Template:
+class PromptTemplate:
     """A prompt template. Call it with a problem's text or with messages to get the ids of the whole prompt.
 
     Control tokens in the template are encoded as such. In a problem's text, a role or the name of a tool, each spelling
     of one is broken apart and stays text: `<|im_end|>` is ten characters.
-    `source` is Jinja for `chat`; otherwise it is a text that contains `{prompt}` once. The other fields are for `chat`:
+    `template_source` is Jinja for `chat`; otherwise it is a text that contains `{prompt}` once. The other fields are for `chat`:
     the system message of problems that have none, variables of the template, and the JSON schemas of tools.
     """
 
     name: str
-    source: str = field(repr=False)
+    template_source: str = field(repr=False)
     tokenizer: Tokenizer = field(repr=False)
-    system: str = ""
-    arguments: Arguments = ()
-    tools: Sequence[Mapping[str, Any]] = field(default=(), repr=False)
+    system_message: str = ""
+    template_variables: Arguments = ()
+    tool_schemas: Sequence[Mapping[str, Any]] = field(default=(), repr=False)
     _parser: tokenizers.Tokenizer = field(init=False, repr=False)
     _control: ControlTokens = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         tokenizer = self.tokenizer
         # The template `no` writes no control token.
-        parser = tokenizer.backend_tokenizer if self.source == _PROMPT else tokenizer.parser()
-        templates = (*chat_templates(tokenizer.extra_files), self.source)
+        parser = tokenizer.backend_tokenizer if self.template_source == _PROMPT else tokenizer.parser()
+        templates = (*chat_templates(tokenizer.extra_files), self.template_source)
         object.__setattr__(self, "_parser", parser)
         object.__setattr__(self, "_control", ControlTokens.of(parser, tokenizer.eos_ids, templates))
 
     @property
     def digest(self) -> str:
         """SHA-256 of the source, and of system message, arguments and tools if there are any."""
-        settings = [self.system, dict(self.arguments), list(self.tools)]
-        text = json.dumps([self.source, *settings]) if any(settings) else self.source
+        settings = [self.system_message, dict(self.template_variables), list(self.tool_schemas)]
+        text = json.dumps([self.template_source, *settings]) if any(settings) else self.template_source
         return hashlib.sha256(text.encode()).hexdigest()
 
     @property
     def warnings(self) -> tuple[str, ...]:
         """Likely mistakes: control tokens that this tokenizer encodes as plain text; settings that have no effect."""
         if self.name == "chat":
-            names = [name for name, _ in self.arguments] + ["tools"] * bool(self.tools)
-            unused = [name for name in names if not re.search(rf"\b{re.escape(name)}\b", self.source)]
+            names = [name for name, _ in self.template_variables] + ["tools"] * bool(self.tool_schemas)
+            unused = [name for name in names if not re.search(rf"\b{re.escape(name)}\b", self.template_source)]
             return tuple(f"the model's chat template does not use {name}" for name in unused)
-        marks = set(re.findall(r"<\|\w+\|>", self.source)) - set(self._control.spellings)
+        marks = set(re.findall(r"<\|\w+\|>", self.template_source)) - set(self._control.ids_by_spelling)
         if not marks:
             return ()
         return (f"the template {self.name} contains {' and '.join(sorted(marks))}, plain text to this tokenizer",)
 
     def __call__(self, problem: str | Messages, tools: Sequence[Mapping[str, Any]] | None = None) -> tuple[int, ...]:
-        """The ids of a prompt. `tools` are the JSON schemas of this prompt's tools, in place of the template's own."""
+        """The ids of a prompt. `tool_schemas` are the JSON schemas of this prompt's tools, in place of the template's own."""
         if self.name != "chat":
-            text, (left, _, right) = _single_text(problem), self.source.partition(_PROMPT)
+            text, (left, _, right) = _single_text(problem), self.template_source.partition(_PROMPT)
             with self.tokenizer.refusing(text):
                 return self.tokenizer.ids(self._control.encode(self._parser, text, left=left, right=right), bos=True)
         messages = [{"role": "user", "content": problem}] if isinstance(problem, str) else problem
@@ -185,7 +185,11 @@ class Template:
 
     def _unused_characters(self, text: str = "") -> list[str]:
         """Four private-use characters that do not occur in the text, the template or its settings."""
-        used, unused = self.source + json.dumps([self.system, list(self.arguments), list(self.tools)], **_AS_IS), ""
+        used, unused = (
+            self.template_source
+            + json.dumps([self.system_message, list(self.template_variables), list(self.tool_schemas)], **_AS_IS),
+            "",
+        )
         for _ in range(4):
             unused += unused_character(used + text + unused)
         return list(unused)
@@ -205,21 +209,21 @@ class Template:
         BadData for a role that is not a name: templates write roles between control characters.
         """
         for role in (str(message.get("role", "")) for message in messages):
-            inner = (re.sub(r"^\W+|\W+$", "", spelling) for spelling in self._control.spellings)
+            inner = (re.sub(r"^\W+|\W+$", "", spelling) for spelling in self._control.ids_by_spelling)
             if not _ROLE.fullmatch(role) or (role not in _ROLES and role in inner):
                 fix = "take a role that the model's chat template knows, such as system, user, assistant or tool"
                 raise BadData(f"{role[:40]!r} is not a role of a message", fix=fix)
-        if self.system and [m.get("role") for m in messages[:1]] != ["system"]:
-            messages = [{"role": "system", "content": self.system}, *messages]
+        if self.system_message and [m.get("role") for m in messages[:1]] != ["system"]:
+            messages = [{"role": "system", "content": self.system_message}, *messages]
         settings = {
-            **dict(self.arguments),
+            **dict(self.template_variables),
             "messages": list(messages),
-            "tools": list(self.tools if tools is None else tools) or None,
+            "tools": list(self.tool_schemas if tools is None else tools) or None,
             "documents": None,
             "add_generation_prompt": begin_answer,
         }
         return render(
-            self.source,
+            self.template_source,
             _escape_all(settings, partial(self._control.broken, self._parser, mark=mark))
             | _named_tokens(self.tokenizer),
         )
@@ -237,7 +241,7 @@ def find_template(
     system: str = "",
     arguments: Arguments = (),
     tools: Sequence[Mapping[str, Any]] = (),
-) -> Template:
+) -> PromptTemplate:
     """Find a template: `chat` (the tokenizer's), `no`, `r1`, `qwen_math`, or any text with one `{prompt}` in it.
 
     Raises Usage for a system message or arguments with a plain template, and for an argument that has another source.
@@ -247,15 +251,15 @@ def find_template(
             f"the template argument {reserved[0]} cannot be set: Groupwise sets it", fix=f"leave out {reserved[0]}"
         )
     if name == "chat":
-        return Template(name, chat_template(tokenizer), tokenizer, system, arguments, tools)
+        return PromptTemplate(name, chat_template(tokenizer), tokenizer, system, arguments, tools)
     if system or arguments:
         what = "a system prompt" if system else "template arguments"
         fix = f"use --template chat, or write the text into the template itself: --template 'TEXT {_PROMPT}'"
         raise Usage(f"{what} need{'s' * bool(system)} a chat template; the template is {name}", fix=fix)
     if name in PLAIN:
-        return Template(name, PLAIN[name], tokenizer)
+        return PromptTemplate(name, PLAIN[name], tokenizer)
     if name.count(_PROMPT) == 1:
-        return Template("given as text", name, tokenizer)
+        return PromptTemplate("given as text", name, tokenizer)
     near = get_close_matches(name, ["chat", *PLAIN], n=1, cutoff=0.7)
     fix = f"did you mean {near[0]}, or" if near else f"take chat, {', '.join(PLAIN)}, or"
     raise Usage(f"no template is called {name!r}", fix=f"{fix} a text that contains {_PROMPT} once{'?' * len(near)}")

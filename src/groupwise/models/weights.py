@@ -62,18 +62,18 @@ def _shards(index: Path) -> list[str]:
 
 
 @dataclass(frozen=True, slots=True)
-class StoredTensor:
+class TensorHeader:
     """Type and shape of a stored tensor, from the header."""
 
     dtype: str
     shape: tuple[int, ...]
 
 
-def header(file: Path) -> dict[str, StoredTensor]:
+def header(file: Path) -> dict[str, TensorHeader]:
     """Type and shape of every tensor in a file, by name. BadData for a damaged file or a header that is too large."""
     with _opened(file) as content:
         slices = ((name, content.get_slice(name)) for name in content.keys())  # noqa: SIM118
-        return {name: StoredTensor(x.get_dtype(), tuple(x.get_shape())) for name, x in slices}
+        return {name: TensorHeader(x.get_dtype(), tuple(x.get_shape())) for name, x in slices}
 
 
 def metadata(file: Path) -> dict[str, str]:
@@ -143,7 +143,7 @@ def write_tensors(file: Path, shapes: Mapping[str, tuple[int, ...]], read: Calla
             content.write(np.ascontiguousarray(read(name), dtype="<f4").data)
 
 
-def refuse_types(file: Path, stored: dict[str, StoredTensor]) -> None:
+def refuse_types(file: Path, stored: dict[str, TensorHeader]) -> None:
     """BadData that names the tensors whose type is not floating-point."""
     odd = [f"{visible(name)} is {x.dtype}" for name, x in stored.items() if x.dtype not in FLOATS]
     if odd:

@@ -8,12 +8,12 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from groupwise.data import Batch, CouplingUnit, Entropy, Measure, component_of
+from groupwise.data import Batch, CouplingUnit, Entropy, NeededMeasure, component_of
 from groupwise.objective.sentences import SentenceSplitter
 
-__all__ = ["ClipScale", "EntropyScale", "RelativeEntropyScale", "unscaled"]
+__all__ = ["ClipScale", "SentenceEntropyScale", "AnswerRelativeEntropyScale", "unscaled"]
 
-_ENTROPY: frozenset[Measure] = frozenset({Entropy()})
+_ENTROPY: frozenset[NeededMeasure] = frozenset({Entropy()})
 
 
 @runtime_checkable
@@ -33,31 +33,31 @@ def unscaled(b: Batch) -> Float[Tensor, " n"]:
 
 
 @dataclass(frozen=True, slots=True)
-class EntropyScale(ClipScale):
+class SentenceEntropyScale(ClipScale):
     """The mean entropy of a token's sentence over its answer's, within bounds: wider clips where uncertain.
 
     SSPO, arXiv:2511.04256. The paper says that uncertain sentences get a wider range; the formula is our reading.
     """
 
     coupling_unit: ClassVar[CouplingUnit] = "sequence"
-    needs: ClassVar[frozenset[Measure]] = _ENTROPY
+    needs: ClassVar[frozenset[NeededMeasure]] = _ENTROPY
 
     min_scale: float = 0.5
     max_scale: float = 1.5
-    splitter: SentenceSplitter = SentenceSplitter()  # noqa: RUF009
+    sentence_splitter: SentenceSplitter = SentenceSplitter()  # noqa: RUF009
 
     def __call__(self, b: Batch) -> Float[Tensor, " n"]:
-        s, h = self.splitter(b), b[Entropy()]
+        s, h = self.sentence_splitter(b), b[Entropy()]
         here, mean = s.spread(s.mean(h)), b.sequences.spread(b.sequences.mean(h))
         return torch.where(mean > 0, here / mean.masked_fill(mean <= 0, 1.0), 1.0).clamp(self.min_scale, self.max_scale)
 
 
 @dataclass(frozen=True, slots=True)
-class RelativeEntropyScale(ClipScale):
+class AnswerRelativeEntropyScale(ClipScale):
     """A token's entropy, divided by the largest entropy in its answer. DHPO, arXiv:2601.05607; our reading."""
 
     coupling_unit: ClassVar[CouplingUnit] = "sequence"
-    needs: ClassVar[frozenset[Measure]] = _ENTROPY
+    needs: ClassVar[frozenset[NeededMeasure]] = _ENTROPY
 
     def __call__(self, b: Batch) -> Float[Tensor, " n"]:
         h = b[Entropy()]

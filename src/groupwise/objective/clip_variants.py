@@ -19,24 +19,24 @@ SMALLEST = 1e-3
 
 @dataclass(frozen=True, slots=True)
 class DualClip(Surrogate):
-    """PPO's clip, and at least `cap A` for A < 0: there a huge ratio gives no gradient. Dual-clip, arXiv:1912.09729."""
+    """PPO's clip, and at least `negative_advantage_cap A` for A < 0: there a huge ratio gives no gradient. Dual-clip, arXiv:1912.09729."""
 
     low: float = 0.2
     high: float = 0.2
-    cap: float = 3.0
+    negative_advantage_cap: float = 3.0
     ratio: Ratio = token_ratio
 
     def __post_init__(self) -> None:
-        if self.cap <= 1:
+        if self.negative_advantage_cap <= 1:
             raise ValueError(f"{self}: needs cap > 1, or tokens with a ratio of 1 are clipped")
 
     def __call__(self, b: Batch) -> Float[Tensor, " n"]:
         gain, a = Clip(self.low, self.high, self.ratio)(b), b.advantage
-        return torch.where(a < 0, torch.maximum(gain, self.cap * a), gain)
+        return torch.where(a < 0, torch.maximum(gain, self.negative_advantage_cap * a), gain)
 
     def clipped(self, b: Batch) -> Clipped:
         low, high = Clip(self.low, self.high, self.ratio).clipped(b)
-        return low, high | ((b.advantage < 0) & (self.ratio(b) > self.cap))
+        return low, high | ((b.advantage < 0) & (self.ratio(b) > self.negative_advantage_cap))
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from groupwise.data import Batch, Divergence, Measure, Surrogate, surrogate
+from groupwise.data import Batch, Divergence, NeededMeasure, Surrogate, surrogate
 
 __all__ = ["Distillation", "ShapedLikelihood", "log_likelihood"]
 
@@ -15,22 +15,22 @@ __all__ = ["Distillation", "ShapedLikelihood", "log_likelihood"]
 class Distillation(Surrogate):
     """`-divergence(policy, teacher)` at each token, over the whole vocabulary. GKD, arXiv:2306.13649.
 
-    `alpha` 0 is forward and 1 reverse KL; between them the generalised Jensen-Shannon divergence. With a `view` the
+    `alpha` 0 is forward and 1 reverse KL; between them the generalised Jensen-Shannon divergence. With a `teacher_view` the
     teacher reads the tokens under that context; tokens without it have no gradient.
     """
 
-    model: str = "teacher"
+    teacher_model: str = "teacher"
     alpha: float = 0.5
-    view: str = ""
+    teacher_view: str = ""
 
     def __post_init__(self) -> None:
         self.divergence()  # refuses alpha outside [0, 1]
 
     def divergence(self) -> Divergence:
-        return Divergence(self.model, self.alpha, self.view)
+        return Divergence(self.teacher_model, self.alpha, self.teacher_view)
 
     @property
-    def needs(self) -> frozenset[Measure]:
+    def needs(self) -> frozenset[NeededMeasure]:
         return frozenset({self.divergence()})
 
     def __call__(self, b: Batch) -> Float[Tensor, " n"]:

@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from groupwise.data import Batch, Logp, Measure, Weight
+from groupwise.data import Batch, Logp, NeededMeasure, Weight
 from groupwise.objective.ratios import MAX_LOG_RATIO
 
 __all__ = [
@@ -24,7 +24,7 @@ __all__ = [
     "TruncatedImportance",
 ]
 
-_NEEDS: frozenset[Measure] = frozenset({Logp("policy")})
+_NEEDS: frozenset[NeededMeasure] = frozenset({Logp("policy")})
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class TruncatedImportance(Weight):
     "Your Efficient RL Framework Secretly Brings You Off-Policy RL Training".
     """
 
-    needs: ClassVar[frozenset[Measure]] = _NEEDS
+    needs: ClassVar[frozenset[NeededMeasure]] = _NEEDS
 
     cap: float = 2.0
 
@@ -57,7 +57,7 @@ class SequenceTruncatedImportance(Weight):
     2025.
     """
 
-    needs: ClassVar[frozenset[Measure]] = _NEEDS
+    needs: ClassVar[frozenset[NeededMeasure]] = _NEEDS
 
     cap: float = 2.0
 
@@ -78,7 +78,7 @@ class SequenceTruncatedImportance(Weight):
 class MaskedImportance(Weight):
     """`rho` (learner / engine probability) of each token in [floor, cap], else 0. IcePop, arXiv:2510.18855."""
 
-    needs: ClassVar[frozenset[Measure]] = _NEEDS
+    needs: ClassVar[frozenset[NeededMeasure]] = _NEEDS
 
     floor: float = 0.5
     cap: float = 5.0
@@ -102,7 +102,7 @@ class SequenceMaskedImportance(Weight):
     Sequence-level MIS, "When Speed Kills Stability", 2025.
     """
 
-    needs: ClassVar[frozenset[Measure]] = _NEEDS
+    needs: ClassVar[frozenset[NeededMeasure]] = _NEEDS
 
     floor: float = 0.0
     cap: float = 3.0
@@ -127,7 +127,7 @@ class GeometricMaskedImportance(Weight):
     The mean does not depend on the answer's length. `seq-mask-tis` of OpenRLHF.
     """
 
-    needs: ClassVar[frozenset[Measure]] = _NEEDS
+    needs: ClassVar[frozenset[NeededMeasure]] = _NEEDS
 
     floor: float = 0.5
     cap: float = 5.0

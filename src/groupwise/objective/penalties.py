@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from groupwise.data import Batch, Logp, Measure, Penalty
+from groupwise.data import Batch, Logp, NeededMeasure, Penalty
 from groupwise.objective.ratios import MAX_LOG_RATIO, bounded
 
 __all__ = ["KL", "EntropyBonus", "kl_k1", "kl_k3"]
@@ -38,25 +38,25 @@ class KL(Penalty):
     """
 
     coefficient: float
-    form: Form = "k3"
+    kl_estimator: Form = "k3"
     model: str = "reference"
 
     def __post_init__(self) -> None:
-        if self.form not in ("k2", "k3", "corrected"):
-            raise ValueError(f"KL has no estimator {self.form!r}; its forms are k2, k3 and corrected")
+        if self.kl_estimator not in ("k2", "k3", "corrected"):
+            raise ValueError(f"KL has no estimator {self.kl_estimator!r}; its forms are k2, k3 and corrected")
         if self.coefficient < 0:
             raise ValueError(
                 f"KL({self.coefficient}): needs coefficient >= 0; a negative one pushes the policy away without bound"
             )
 
     @property
-    def needs(self) -> frozenset[Measure]:
+    def needs(self) -> frozenset[NeededMeasure]:
         return frozenset({Logp(self.model)}) if self.coefficient else frozenset()
 
     def __call__(self, b: Batch) -> Float[Tensor, " n"]:
         if self.coefficient == 0:
             return torch.zeros_like(b.logp)
-        match self.form:
+        match self.kl_estimator:
             case "k2":
                 return self.coefficient * kl_k1(b, self.model) ** 2 / 2
             case "k3":

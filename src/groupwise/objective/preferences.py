@@ -8,9 +8,9 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
-from groupwise.data import Batch, CouplingUnit, Logp, Measure, Outcome, Segments, Surrogate
+from groupwise.data import Batch, CouplingUnit, Logp, NeededMeasure, Outcome, Segments, Surrogate
 
-__all__ = ["ImplicitReward", "Preference", "describe_preferences", "log_ratio_to", "over_pairs", "pairs"]
+__all__ = ["ImplicitReward", "PairwisePreference", "describe_preferences", "log_ratio_to", "over_pairs", "pairs"]
 
 
 @runtime_checkable
@@ -23,7 +23,7 @@ class ImplicitReward(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Preference(Surrogate):
+class PairwisePreference(Surrogate):
     """DPO over a group's pairs: mean `log sigmoid(beta (d_better - d_worse))`, d the log-ratio to the reference.
 
     The better answer of a pair has the larger reward. d is a mean over tokens or a sum. Where the better answer has the
@@ -40,7 +40,7 @@ class Preference(Surrogate):
     model: str = "reference"
 
     @property
-    def needs(self) -> frozenset[Measure]:
+    def needs(self) -> frozenset[NeededMeasure]:
         return frozenset({Logp(self.model)})
 
     def __call__(self, b: Batch) -> Float[Tensor, " n"]:

@@ -13,7 +13,7 @@ from groupwise.objective.sentences import SentenceSplitter
 
 __all__ = [
     "MAX_LOG_RATIO",
-    "PowerMean",
+    "PowerMeanRatio",
     "SentenceRatio",
     "sequence_product",
     "sequence_ratio",
@@ -60,7 +60,7 @@ class SequenceRatioPerToken(Ratio):
 
 
 @dataclass(frozen=True, slots=True)
-class SequenceProduct(Ratio):
+class SequenceProductRatio(Ratio):
     """`pi(y | x) / pi_old(y | x)`, the whole answer as one action, on each of its tokens. RLOO, arXiv:2402.14740."""
 
     name: ClassVar[str] = "sequence_product"
@@ -74,7 +74,7 @@ class SequenceProduct(Ratio):
 
 sequence_ratio = SequenceRatio()
 sequence_ratio_per_token = SequenceRatioPerToken()
-sequence_product = SequenceProduct()
+sequence_product = SequenceProductRatio()
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,15 +86,15 @@ class SentenceRatio(Ratio):
 
     coupling_unit: ClassVar[CouplingUnit] = "sequence"
 
-    splitter: SentenceSplitter = SentenceSplitter()  # noqa: RUF009
+    sentence_splitter: SentenceSplitter = SentenceSplitter()  # noqa: RUF009
 
     def __call__(self, b: Batch) -> Float[Tensor, " n"]:
-        s = self.splitter(b)
+        s = self.sentence_splitter(b)
         return s.spread(_exp(s.mean((b.logp - b.logp_old).detach()))) * (b.logp - b.logp.detach()).exp()
 
 
 @dataclass(frozen=True, slots=True)
-class PowerMean(Ratio):
+class PowerMeanRatio(Ratio):
     """`mean(r^p)^(1/p)` over the token ratios of a sequence, each first clipped on the side that PPO clips.
 
     `p = 0` is the geometric mean: GMPO, arXiv:2507.20673, with `log_low = log_high = 0.4`. Both are distances from 0 in

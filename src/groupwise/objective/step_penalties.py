@@ -6,12 +6,12 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from groupwise.data import Batch, Measure, Penalty
-from groupwise.models import StepConstant, StepKL
+from groupwise.data import Batch, NeededMeasure, Penalty
+from groupwise.models import StepConstantMeasure, StepKL
 
 __all__ = ["StepKLPenalty"]
 
-_LENGTH = StepConstant("dt")
+_LENGTH = StepConstantMeasure("dt")
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class StepKLPenalty(Penalty):
         check_coefficient(self.coefficient)
 
     @property
-    def needs(self) -> frozenset[Measure]:
+    def needs(self) -> frozenset[NeededMeasure]:
         if not self.coefficient:
             return frozenset()
         return frozenset({StepKL(self.model), *([_LENGTH] if self.multiply_by_dt else [])})

@@ -6,13 +6,13 @@ from typing import ClassVar
 from jaxtyping import Float
 from torch import Tensor
 
-from groupwise.data import Batch, Measure, Ratio
-from groupwise.models import StepConstant, StepKL
+from groupwise.data import Batch, NeededMeasure, Ratio
+from groupwise.models import StepConstantMeasure, StepKL
 from groupwise.objective.ratios import bounded
 
 __all__ = ["CentredStepRatio"]
 
-_STD, _MOVED = StepConstant("std"), StepKL("policy")
+_STD, _MOVED = StepConstantMeasure("std"), StepKL("policy")
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +23,7 @@ class CentredStepRatio(Ratio):
     spread. It equals `exp(mean (mu - mu_old) e)` for the noise e of the step. GRPO-Guard, arXiv:2510.22319.
     """
 
-    needs: ClassVar[frozenset[Measure]] = frozenset({_STD, _MOVED})
+    needs: ClassVar[frozenset[NeededMeasure]] = frozenset({_STD, _MOVED})
 
     def __call__(self, b: Batch) -> Float[Tensor, " n"]:
         return bounded(b[_STD] * (b.logp - b.logp_old + b[_MOVED])).exp()

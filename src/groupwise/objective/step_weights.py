@@ -6,19 +6,19 @@ from typing import ClassVar
 from jaxtyping import Float
 from torch import Tensor
 
-from groupwise.data import Batch, Measure, Weight
-from groupwise.models import StepConstant
+from groupwise.data import Batch, NeededMeasure, Weight
+from groupwise.models import StepConstantMeasure
 
-__all__ = ["InverseStepLength"]
+__all__ = ["InverseStepLengthWeight"]
 
-_LENGTH = StepConstant("dt")
+_LENGTH = StepConstantMeasure("dt")
 
 
 @dataclass(frozen=True, slots=True)
-class InverseStepLength(Weight):
+class InverseStepLengthWeight(Weight):
     """`1 / |dt|`: the gradient of a centred ratio grows with the length of the step. GRPO-Guard, arXiv:2510.22319."""
 
-    needs: ClassVar[frozenset[Measure]] = frozenset({_LENGTH})
+    needs: ClassVar[frozenset[NeededMeasure]] = frozenset({_LENGTH})
 
     def __call__(self, step: Batch) -> Float[Tensor, " n"]:
         return 1 / step[_LENGTH]

@@ -13,7 +13,7 @@ from torch import Tensor
 from groupwise.data import Batch, Ratio, Surrogate, surrogate
 from groupwise.objective.ratios import token_ratio
 
-__all__ = ["Clip", "ClippedWeight", "ReportsClipping", "Unclipped", "policy_gradient"]
+__all__ = ["Clip", "ClippedWeight", "ReportsClipping", "UnclippedSurrogate", "policy_gradient"]
 
 Clipped = tuple[Bool[Tensor, " n"], Bool[Tensor, " n"]]
 
@@ -76,7 +76,7 @@ class ClippedWeight(Surrogate):
 
 
 @dataclass(frozen=True, slots=True)
-class Unclipped(Surrogate):
+class UnclippedSurrogate(Surrogate):
     """`r A` without a clip, for a ratio that is itself bounded, such as `PowerMean` in GMPO, arXiv:2507.20673."""
 
     ratio: Ratio = token_ratio

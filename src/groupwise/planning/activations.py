@@ -20,7 +20,7 @@ def kernel_of(device: str, dtype: str, shape: DecoderShape) -> Kernel:
     """The attention of the learner on a device. A GPU counts as one of compute capability 8.0 at least.
 
     >>> from groupwise.models import DecoderShape
-    >>> shape = DecoderShape(vocabulary=9, width=8, layers=1, heads=1, kv_heads=1, head_dim=8, mlp_width=8, positions=9)
+    >>> shape = DecoderShape(vocabulary=9, hidden_size=8, layers=1, heads=1, kv_heads=1, head_dim=8, mlp_width=8, positions=9)
     >>> kernel_of("cuda", "bfloat16", shape), kernel_of("cuda", "float32", shape)
     ('varlen', 'masked')
     """
@@ -70,10 +70,10 @@ def activation_bytes(
     what its attention adds.
     """
     layer = layer_bytes(shape, packed, size, kernel=kernel)
-    stored = shape.layers * packed.tokens * shape.width * size + layer if recompute else shape.layers * layer
-    norm = norm_bytes(shape.width, size, fused=norms_are_fused(size, kernel))
-    last = packed.tokens * norm + packed.answer_count * packed.answer_tokens * shape.width * size
-    mlp = packed.tokens * (3 * shape.width + 2 * shape.mlp_width) * size
+    stored = shape.layers * packed.tokens * shape.hidden_size * size + layer if recompute else shape.layers * layer
+    norm = norm_bytes(shape.hidden_size, size, fused=norms_are_fused(size, kernel))
+    last = packed.tokens * norm + packed.answer_count * packed.answer_tokens * shape.hidden_size * size
+    mlp = packed.tokens * (3 * shape.hidden_size + 2 * shape.mlp_width) * size
     return stored + last + max(mlp, attention_backward_bytes(shape, packed, size, kernel=kernel))
 
 
@@ -86,7 +86,7 @@ def layer_bytes(shape: DecoderShape, packed: PackedMicrobatch, size: int, *, ker
     """
     queries, keys = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
     fused = norms_are_fused(size, kernel)
-    token = 2 * norm_bytes(shape.width, size, fused=fused) + 4 * shape.mlp_width * size
+    token = 2 * norm_bytes(shape.hidden_size, size, fused=fused) + 4 * shape.mlp_width * size
     if shape.qk_norm:
         token += (
             (queries + keys) * size + 4 * (shape.heads + shape.kv_heads) if fused else (queries + keys) * max(size, 4)
@@ -145,4 +145,4 @@ def norm_bytes(width: int, size: int, *, fused: bool) -> int:
 
 def forward_bytes(shape: DecoderShape, tokens: int, size: int) -> int:
     """Bytes of a forward without gradients: the residual stream, its norm, and three inner vectors."""
-    return tokens * (2 * shape.width + 3 * shape.mlp_width) * size
+    return tokens * (2 * shape.hidden_size + 3 * shape.mlp_width) * size

@@ -8,17 +8,19 @@ from groupwise.config.recipe import Recipe
 from groupwise.core import Usage
 from groupwise.engines import Served
 from groupwise.models import DecoderShape
-from groupwise.planning.cost_model import Lengths
-from groupwise.planning.device_splits import Placement, try_placement
-from groupwise.planning.machines import Machines, on_machines
+from groupwise.planning.cost_model import TokenLengths
+from groupwise.planning.device_splits import DevicePlacement, try_placement
+from groupwise.planning.machines import PlannedMachines, on_machines
 from groupwise.runs.jsonl import read_lines
 from groupwise.runs.layout import RunLayout, iteration_files
 
 SAMPLE, LEARN = "seconds/sample", "seconds/learn"
-ONE = Placement(devices=1, generators=1, learners=1, tensor_parallel=1)
+ONE = DevicePlacement(device_count=1, generator_devices=1, learner_devices=1, tensor_parallel=1)
 
 
-def calibrated(machines: Machines, run: Path, recipe: Recipe, shape: DecoderShape, prompt: int) -> Machines:
+def calibrated(
+    machines: PlannedMachines, run: Path, recipe: Recipe, shape: DecoderShape, prompt: int
+) -> PlannedMachines:
     """The machines with factors by which a plan of this finished run has its measured seconds.
 
     The run used one device, which sampled and learned in turn. `recipe` and `shape` are its own, `prompt` is its
@@ -32,9 +34,11 @@ def calibrated(machines: Machines, run: Path, recipe: Recipe, shape: DecoderShap
         what = f"{run} has no iteration with timings and samples"
         raise Usage(what, fix="name a run that has finished at least one iteration")
     one = replace(machines, count=1, sampling_factor=1.0, learning_factor=1.0)
-    trial = try_placement(ONE, 0, on_machines(recipe, one), shape, one, Lengths(prompt=prompt, answers=tuple(answers)))
+    trial = try_placement(
+        ONE, 0, on_machines(recipe, one), shape, one, TokenLengths(prompt_tokens=prompt, answer_lengths=tuple(answers))
+    )
     sampling, learning = sampling / trial.sampling(), learning / trial.learning
-    rates = f"{machines.rates}; seconds of {run.name}: sampling x {sampling:.2f}, learning x {learning:.2f}"
+    rates = f"{machines.rates_source}; seconds of {run.name}: sampling x {sampling:.2f}, learning x {learning:.2f}"
     return replace(machines, sampling_factor=sampling, learning_factor=learning, rates=rates)
 
 

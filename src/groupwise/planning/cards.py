@@ -11,7 +11,7 @@ from math import inf
 from types import MappingProxyType
 
 from groupwise.core import Usage
-from groupwise.planning.machines import MOST_DEVICES, Machines
+from groupwise.planning.machines import MOST_DEVICES, PlannedMachines
 
 COMPUTE_SHARE, READ_SHARE, LINK_SHARE = 0.4, 0.75, 0.25
 """The parts of a data sheet's rates that a run is assumed to reach: matrix products, memory, link. Not measured."""
@@ -19,32 +19,32 @@ COMPUTE_SHARE, READ_SHARE, LINK_SHARE = 0.4, 0.75, 0.25
 
 @dataclass(frozen=True, slots=True)
 class GpuCard:
-    """A card as `source` has it: 10^9 bytes of memory, 10^12 dense bfloat16 operations and 10^9 bytes per second.
+    """A card as `specification_source` has it: 10^9 bytes of memory, 10^12 dense bfloat16 operations and 10^9 bytes per second.
 
-    `link_gb_s` is the rate of NVLink if it connects all cards of a host, else of PCIe, both directions together.
-    Without `bfloat16` the operations are those of float16.
+    `link_bandwidth_gb_s` is the rate of NVLink if it connects all cards of a host, else of PCIe, both directions together.
+    Without `supports_bfloat16` the operations are those of float16.
     """
 
     name: str
     memory_gb: float
-    tflops: float
-    memory_gb_s: float
-    link_gb_s: float
-    source: str
-    bfloat16: bool = True
+    bfloat16_tflops: float
+    memory_bandwidth_gb_s: float
+    link_bandwidth_gb_s: float
+    specification_source: str
+    supports_bfloat16: bool = True
 
-    def machines(self, count: int) -> Machines:
+    def machines(self, count: int) -> PlannedMachines:
         """`count` of these cards in one host."""
-        shares = f"{COMPUTE_SHARE:.0%} of {self.tflops:g} TFLOPS, {READ_SHARE:.0%} of {self.memory_gb_s:,g} GB/s"
-        half = "" if self.bfloat16 else "; it has no bfloat16, these are float16"
-        return Machines(
+        shares = f"{COMPUTE_SHARE:.0%} of {self.bfloat16_tflops:g} TFLOPS, {READ_SHARE:.0%} of {self.memory_bandwidth_gb_s:,g} GB/s"
+        half = "" if self.supports_bfloat16 else "; it has no bfloat16, these are float16"
+        return PlannedMachines(
             name=self.name,
-            count=count,
+            device_count=count,
             memory_gib=round(self.memory_gb * 1e9 / (1 << 30), 1),
-            tflops=COMPUTE_SHARE * self.tflops,
-            memory_gb_s=READ_SHARE * self.memory_gb_s,
-            link_gb_s=LINK_SHARE * self.link_gb_s if count > 1 else inf,
-            rates=f"{shares}, as published in the {self.source}{half}; counted, not measured",
+            tflops=COMPUTE_SHARE * self.bfloat16_tflops,
+            memory_bandwidth_gb_s=READ_SHARE * self.memory_bandwidth_gb_s,
+            link_bandwidth_gb_s=LINK_SHARE * self.link_bandwidth_gb_s if count > 1 else inf,
+            rates_source=f"{shares}, as published in the {self.specification_source}{half}; counted, not measured",
         )
 
 
@@ -65,8 +65,8 @@ CARDS: Mapping[str, GpuCard] = MappingProxyType(
         "rtx3090": GpuCard("RTX 3090", 24, 71, 936, 64, "NVIDIA Ampere GA102 whitepaper"),
         "rtx4090": GpuCard("RTX 4090", 24, 165.2, 1008, 64, "NVIDIA Ada architecture whitepaper"),
         "rtx5090": GpuCard("RTX 5090", 32, 209.5, 1792, 128, "NVIDIA RTX Blackwell architecture whitepaper"),
-        "t4": GpuCard("T4", 16, 65, 320, 32, "NVIDIA T4 data sheet", bfloat16=False),
-        "v100": GpuCard("V100 SXM 32GB", 32, 125, 900, 300, "NVIDIA V100 data sheet", bfloat16=False),
+        "t4": GpuCard("T4", 16, 65, 320, 32, "NVIDIA T4 data sheet", supports_bfloat16=False),
+        "v100": GpuCard("V100 SXM 32GB", 32, 125, 900, 300, "NVIDIA V100 data sheet", supports_bfloat16=False),
     }
 )
 """The cards by name. A data sheet that states rates with sparsity has twice the dense ones.
@@ -87,7 +87,7 @@ The links of V100, RTX 3090 and RTX 5090 were not compared.
 COUNTED = re.compile(r"(\d+)\s*x\s*(.+)")
 
 
-def named_machines(text: str) -> Machines:
+def named_machines(text: str) -> PlannedMachines:
     """The machines of a card's name, such as `a100`, `8xH100` or `RTX 4090`. `Usage` for an unknown name.
 
     >>> named_machines("8xA100").count, named_machines("NVIDIA GeForce RTX 4090").memory_gib

@@ -8,7 +8,7 @@ from groupwise.config.devices import device_of
 from groupwise.config.recipe import Recipe
 from groupwise.models import DecoderShape
 from groupwise.planning.learner_kernels import MEASURES, forward_kernels, optimizer_step_kernels
-from groupwise.planning.machines import AssumedLengths, Machines
+from groupwise.planning.machines import AssumedLengths, PlannedMachines
 from groupwise.planning.memory import BYTES, ProcessWork, key_value_bytes, run_memory
 from groupwise.planning.shapes import active_weights, weights_of
 from groupwise.planning.step_kernels import LAUNCH, step_kernels
@@ -18,24 +18,24 @@ DRAWN = 1 << 12
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Lengths:
-    """Lengths of prompts and answers in tokens. `answers` is a table, which samples use in turn."""
+class TokenLengths:
+    """Lengths of prompts and answers in tokens. `answer_lengths` is a table, which samples use in turn."""
 
-    prompt: int
-    answers: tuple[int, ...]
+    prompt_tokens: int
+    answer_lengths: tuple[int, ...]
 
     @property
     def mean(self) -> float:
         """The mean length of an answer."""
-        return sum(self.answers) / len(self.answers)
+        return sum(self.answer_lengths) / len(self.answer_lengths)
 
     @property
     def live(self) -> float:
         """The mean number of tokens that a running request has: long answers run for longer."""
-        return self.prompt + sum(n * n for n in self.answers) / (2 * sum(self.answers))
+        return self.prompt_tokens + sum(n * n for n in self.answer_lengths) / (2 * sum(self.answer_lengths))
 
 
-def draw_lengths(assumed: AssumedLengths, prompt: int, limit: int) -> Lengths:
+def draw_lengths(assumed: AssumedLengths, prompt: int, limit: int) -> TokenLengths:
     """Draw lengths from the log-normal distribution of a machine file, cut at `limit`. The seed is fixed.
 
     >>> draw_lengths(AssumedLengths(median=100, spread=0.0), prompt=7, limit=400).answers[:3]
@@ -43,22 +43,24 @@ def draw_lengths(assumed: AssumedLengths, prompt: int, limit: int) -> Lengths:
     """
     random, median = Random(0), assumed.median or max(1, limit // 4)
     drawn = (median * math.exp(assumed.spread * random.gauss(0, 1)) for _ in range(DRAWN))
-    return Lengths(prompt=prompt, answers=tuple(min(limit, max(1, round(length))) for length in drawn))
+    return TokenLengths(
+        prompt_tokens=prompt, answer_lengths=tuple(min(limit, max(1, round(length))) for length in drawn)
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OperationTimes:
     """Seconds of a run's operations; the fields of a simulator's `SimulationSetup` with the same names explain them."""
 
-    token_seconds: float
-    row_seconds: float
+    decode_step_seconds: float
+    decode_row_seconds: float
     learn_token_seconds: float
-    update_seconds: float
+    optimizer_step_seconds: float
     publish_seconds: float
 
 
 def times_of(
-    recipe: Recipe, shape: DecoderShape, machines: Machines, lengths: Lengths, process: ProcessWork
+    recipe: Recipe, shape: DecoderShape, machines: PlannedMachines, lengths: TokenLengths, process: ProcessWork
 ) -> OperationTimes:
     """The seconds of each operation if `process.ranks` learners and engines of `process.split` devices do the work.
 
@@ -68,30 +70,31 @@ def times_of(
     size = BYTES[recipe.machine.dtype]
     operations, read = (
         machines.tflops * 1e12 * process.tensor_parallel,
-        machines.memory_gb_s * 1e9 * process.tensor_parallel,
+        machines.memory_bandwidth_gb_s * 1e9 * process.tensor_parallel,
     )
     weights = weights_of(shape) * size
     cache = lengths.live * key_value_bytes(shape, size)
     return OperationTimes(
-        token_seconds=machines.sampling_factor * (step_seconds(recipe, shape, machines) + weights / read),
-        row_seconds=machines.sampling_factor * (cache / read + forward_operations(shape, lengths.live) / operations),
-        learn_token_seconds=machines.learning_factor
-        * learning_seconds(recipe, shape, machines, lengths, process.ranks),
-        update_seconds=machines.learning_factor
+        decode_step_seconds=machines.sampling_time_factor * (step_seconds(recipe, shape, machines) + weights / read),
+        decode_row_seconds=machines.sampling_time_factor
+        * (cache / read + forward_operations(shape, lengths.live) / operations),
+        learn_token_seconds=machines.learning_time_factor
+        * learning_seconds(recipe, shape, machines, lengths, process.learner_ranks),
+        optimizer_step_seconds=machines.learning_time_factor
         * (
-            update_seconds(recipe, shape, machines, lengths.prompt, process.ranks)
-            + LAUNCH * learning_kernels(recipe, shape, lengths, process.ranks)
+            update_seconds(recipe, shape, machines, lengths.prompt_tokens, process.learner_ranks)
+            + LAUNCH * learning_kernels(recipe, shape, lengths, process.learner_ranks)
         ),
-        publish_seconds=0.0 if process.shares_weights else weights / (machines.link_gb_s * 1e9),
+        publish_seconds=0.0 if process.shares_weights else weights / (machines.link_bandwidth_gb_s * 1e9),
     )
 
 
-def step_seconds(recipe: Recipe, shape: DecoderShape, machines: Machines) -> float:
+def step_seconds(recipe: Recipe, shape: DecoderShape, machines: PlannedMachines) -> float:
     """Seconds of a decoding step besides reading and computing: given, or those of launching its kernels."""
     return (
         LAUNCH * step_kernels(recipe, shape)
-        if machines.step_overhead_ms == "counted"
-        else machines.step_overhead_ms / 1e3
+        if machines.decode_step_overhead_ms == "counted"
+        else machines.decode_step_overhead_ms / 1e3
     )
 
 
@@ -115,7 +118,9 @@ def measuring_passes(recipe: Recipe) -> int:
     return several + len(method.models_in_use)
 
 
-def learning_seconds(recipe: Recipe, shape: DecoderShape, machines: Machines, lengths: Lengths, ranks: int) -> float:
+def learning_seconds(
+    recipe: Recipe, shape: DecoderShape, machines: PlannedMachines, lengths: TokenLengths, ranks: int
+) -> float:
     """Seconds of all ranks for one token of an iteration: to compute it, or to gather the weights if that takes longer.
 
     Ranks that share weights move them once for each of the `passes` over a microbatch: they gather them for a forward
@@ -124,37 +129,37 @@ def learning_seconds(recipe: Recipe, shape: DecoderShape, machines: Machines, le
     computing = passes(recipe) * forward_operations(shape, lengths.live) / (machines.tflops * 1e12)
     if ranks == 1:
         return computing
-    tokens = max(recipe.machine.microbatch_tokens, lengths.prompt + lengths.mean)
-    moved = passes(recipe) * weights_of(shape) * BYTES[recipe.machine.dtype] / (machines.link_gb_s * 1e9)
+    tokens = max(recipe.machine.microbatch_tokens, lengths.prompt_tokens + lengths.mean)
+    moved = passes(recipe) * weights_of(shape) * BYTES[recipe.machine.dtype] / (machines.link_bandwidth_gb_s * 1e9)
     return max(computing, moved / tokens) / ranks
 
 
-def update_seconds(recipe: Recipe, shape: DecoderShape, machines: Machines, prompt: int, ranks: int) -> float:
+def update_seconds(recipe: Recipe, shape: DecoderShape, machines: PlannedMachines, prompt: int, ranks: int) -> float:
     """Seconds of an iteration's optimizer steps: each reads and writes the optimizer's state once."""
-    memory = run_memory(recipe, shape, prompt, ProcessWork(has_engine=False, ranks=ranks))
+    memory = run_memory(recipe, shape, prompt, ProcessWork(has_engine=False, learner_ranks=ranks))
     steps = recipe.method.minibatches * recipe.method.epochs
-    return steps * 2 * memory.always_bytes["optimizer"] / (machines.memory_gb_s * 1e9)
+    return steps * 2 * memory.permanent_bytes["optimizer"] / (machines.memory_bandwidth_gb_s * 1e9)
 
 
-def learning_kernels(recipe: Recipe, shape: DecoderShape, lengths: Lengths, ranks: int) -> int:
+def learning_kernels(recipe: Recipe, shape: DecoderShape, lengths: TokenLengths, ranks: int) -> int:
     """The kernels that a rank launches to learn from an iteration on a GPU; 0 on a CPU."""
     if device_of(recipe.machine.device) == "cpu":
         return 0
     method = recipe.method
     prompts = recipe.prompts / method.minibatches
     answers = prompts * method.group_size * lengths.mean
-    microbatches, answer_tokens = step_microbatches(recipe, prompts * lengths.prompt + answers, answers, lengths)
+    microbatches, answer_tokens = step_microbatches(recipe, prompts * lengths.prompt_tokens + answers, answers, lengths)
     each = math.ceil(microbatches / ranks)
     step = optimizer_step_kernels(
-        recipe, shape, microbatches=each, answer_tokens=answer_tokens, prompt=lengths.prompt
+        recipe, shape, microbatches=each, answer_tokens=answer_tokens, prompt=lengths.prompt_tokens
     )  # fmt: skip
     forward = forward_kernels(recipe, shape, answer_tokens=answer_tokens)
     measuring = MEASURES + measuring_passes(recipe) * method.minibatches * each * forward
     return method.epochs * method.minibatches * step + measuring
 
 
-def step_microbatches(recipe: Recipe, tokens: float, answers: float, lengths: Lengths) -> tuple[int, int]:
+def step_microbatches(recipe: Recipe, tokens: float, answers: float, lengths: TokenLengths) -> tuple[int, int]:
     """The microbatches of a step of `tokens`, of which `answers` are in answers, and the answer tokens of each."""
-    room = max(recipe.machine.microbatch_tokens, lengths.prompt + lengths.mean)
+    room = max(recipe.machine.microbatch_tokens, lengths.prompt_tokens + lengths.mean)
     count = math.ceil(tokens / room)
     return count, math.ceil(answers / count)

@@ -6,12 +6,12 @@ from dataclasses import dataclass, replace
 from groupwise.config.recipe import Recipe
 from groupwise.engines import Native
 from groupwise.models import DecoderShape
-from groupwise.planning.cost_model import Lengths, times_of
+from groupwise.planning.cost_model import TokenLengths, times_of
 from groupwise.planning.fitting import cached_tokens_that_fit, fits
-from groupwise.planning.machines import Machines
+from groupwise.planning.machines import PlannedMachines
 from groupwise.planning.memory import ProcessWork
 from groupwise.planning.runnable import split_obstacle
-from groupwise.planning.simulator import Simulation, SimulationSetup, simulate
+from groupwise.planning.simulator import SimulationResult, SimulationSetup, simulate
 
 LAGS = (0, 1, 2, 4)
 """The bounds on the staleness that are tried: 0 is synchronous, and runs with 0 or 1 are reproducible."""
@@ -28,55 +28,62 @@ LEAST = 512
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Placement:
-    """The work of the devices: `generators` sample and `learners` learn. If all do both, the two are equal.
+class DevicePlacement:
+    """The work of the devices: `generator_devices` sample and `learner_devices` learn. If all do both, the two are equal.
 
     An engine spans `tensor_parallel` devices.
     """
 
-    devices: int
-    generators: int
-    learners: int
+    device_count: int
+    generator_devices: int
+    learner_devices: int
     tensor_parallel: int
 
     @property
     def together(self) -> bool:
         """Whether each device samples and learns in turn."""
-        return self.generators + self.learners > self.devices
+        return self.generator_devices + self.learner_devices > self.device_count
 
     @property
     def engines(self) -> int:
         """The number of engines."""
-        return self.generators // self.tensor_parallel
+        return self.generator_devices // self.tensor_parallel
 
     @property
     def processes(self) -> dict[str, ProcessWork]:
         """The kinds of processes by name."""
-        ranks, split, engines = self.learners, self.tensor_parallel, self.engines
+        ranks, split, engines = self.learner_devices, self.tensor_parallel, self.engines
         if self.together:
-            return {"both": ProcessWork(ranks=ranks, tensor_parallel=split, engines=engines)}
-        learner = ProcessWork(has_engine=False, ranks=ranks)
-        return {"learner": learner, "engine": ProcessWork(has_learner=False, tensor_parallel=split, engines=engines)}
+            return {"both": ProcessWork(learner_ranks=ranks, tensor_parallel=split, engine_count=engines)}
+        learner = ProcessWork(has_engine=False, learner_ranks=ranks)
+        return {
+            "learner": learner,
+            "engine": ProcessWork(has_learner=False, tensor_parallel=split, engine_count=engines),
+        }
 
     @property
     def label(self) -> str:
         """The placement in words: `8 do both`, `6 generate, 2 learn`."""
-        return f"{self.devices} do both" if self.together else f"{self.generators} generate, {self.learners} learn"
+        return (
+            f"{self.device_count} do both"
+            if self.together
+            else f"{self.generator_devices} generate, {self.learner_devices} learn"
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimulatedPlacement:
     """A simulated placement. `run_scale`: the run has this many times the prompts and engines of the simulation."""
 
-    placement: Placement
-    setup: SimulationSetup
+    placement: DevicePlacement
+    simulation_setup: SimulationSetup
     run_scale: float
-    simulation: Simulation
+    simulation: SimulationResult
 
     @property
     def max_staleness(self) -> int:
         """The bound on the staleness."""
-        return self.setup.max_staleness
+        return self.simulation_setup.max_staleness
 
     @property
     def warm(self) -> int:
@@ -91,12 +98,17 @@ class SimulatedPlacement:
     @property
     def learning(self) -> float:
         """The mean seconds of learning from an iteration."""
-        tokens = self.simulation.trained_tokens[self.warm :]
-        return self.setup.learn_token_seconds * sum(tokens) / len(tokens) + self.setup.update_seconds
+        tokens = self.simulation.trained_tokens_by_iteration[self.warm :]
+        return (
+            self.simulation_setup.learn_token_seconds * sum(tokens) / len(tokens)
+            + self.simulation_setup.optimizer_step_seconds
+        )
 
     def sampling(self) -> float:
         """Seconds of sampling an iteration alone, simulated without a learner."""
-        alone = replace(self.setup, learn_token_seconds=0.0, update_seconds=0.0, publish_seconds=0.0, max_staleness=0)
+        alone = replace(
+            self.simulation_setup, learn_token_seconds=0.0, update_seconds=0.0, publish_seconds=0.0, max_staleness=0
+        )
         return simulate(alone, ALONE).publish_times[-1] / ALONE
 
     @property
@@ -106,8 +118,8 @@ class SimulatedPlacement:
 
 
 def placements(
-    recipe: Recipe, shape: DecoderShape, context: int, machines: Machines, *, together: bool, every: bool = True
-) -> Iterator[Placement]:
+    recipe: Recipe, shape: DecoderShape, context: int, machines: PlannedMachines, *, together: bool, every: bool = True
+) -> Iterator[DevicePlacement]:
     """The placements that fit in memory, each with the smallest engine that fits.
 
     With `together` all devices do both; else there are at most `SPLITS` splits, from few generators to many. Without
@@ -117,45 +129,57 @@ def placements(
     yield from (p for p in found if every or not obstacle(p, recipe, shape))
 
 
-def obstacle(placement: Placement, recipe: Recipe, shape: DecoderShape) -> str:
+def obstacle(placement: DevicePlacement, recipe: Recipe, shape: DecoderShape) -> str:
     """Why this version does not run a placement; empty if it does."""
     return split_obstacle(
-        recipe, shape, learners=placement.learners, split=placement.tensor_parallel, together=placement.together
+        recipe, shape, learners=placement.learner_devices, split=placement.tensor_parallel, together=placement.together
     )
 
 
 def _fitting(
-    recipe: Recipe, shape: DecoderShape, context: int, machines: Machines, *, together: bool, learners: int
-) -> Iterator[Placement]:
+    recipe: Recipe, shape: DecoderShape, context: int, machines: PlannedMachines, *, together: bool, learners: int
+) -> Iterator[DevicePlacement]:
     """The placements that fit in memory; with `learners`, one with so few learners is among the splits."""
-    count = machines.count
+    count = machines.device_count
     splits = [1 << i for i in range(count.bit_length())]
     if not together and count == 1:
         return
     if together:
         options = (
-            Placement(devices=count, generators=count // s * s, learners=count, tensor_parallel=s) for s in splits
+            DevicePlacement(
+                device_count=count, generator_devices=count // s * s, learner_devices=count, tensor_parallel=s
+            )
+            for s in splits
         )
         yield from [p for p in options if fitting(p, recipe, shape, context, machines)][:1]
         return
     for split in splits:
-        engine = ProcessWork(has_learner=False, tensor_parallel=split, engines=max(1, count // 2 // split))
+        engine = ProcessWork(has_learner=False, tensor_parallel=split, engine_count=max(1, count // 2 // split))
         if fits(recipe, shape, context, machines, engine):
             step = max(split, -(-count // (SPLITS + 1) // split) * split)
             last = [count - learners] if learners and split == 1 else []
             for generators in dict.fromkeys([*range(step, count, step), *last]):
-                p = Placement(devices=count, generators=generators, learners=count - generators, tensor_parallel=split)
+                p = DevicePlacement(
+                    device_count=count,
+                    generator_devices=generators,
+                    learner_devices=count - generators,
+                    tensor_parallel=split,
+                )
                 if fitting(p, recipe, shape, context, machines):
                     yield p
             return
 
 
-def fitting(placement: Placement, recipe: Recipe, shape: DecoderShape, context: int, machines: Machines) -> bool:
+def fitting(
+    placement: DevicePlacement, recipe: Recipe, shape: DecoderShape, context: int, machines: PlannedMachines
+) -> bool:
     """Whether all processes of a placement fit in memory."""
     return all(fits(recipe, shape, context, machines, process) for process in placement.processes.values())
 
 
-def any_fits(recipe: Recipe, shape: DecoderShape, context: int, machines: Machines, *, every: bool = True) -> bool:
+def any_fits(
+    recipe: Recipe, shape: DecoderShape, context: int, machines: PlannedMachines, *, every: bool = True
+) -> bool:
     """Whether a recipe fits on these machines in any placement; without `every`, in one that this version runs."""
     return any(
         next(placements(recipe, shape, context, machines, together=together, every=every), None)
@@ -164,10 +188,15 @@ def any_fits(recipe: Recipe, shape: DecoderShape, context: int, machines: Machin
 
 
 def try_placement(
-    placement: Placement, max_staleness: int, recipe: Recipe, shape: DecoderShape, machines: Machines, lengths: Lengths
+    placement: DevicePlacement,
+    max_staleness: int,
+    recipe: Recipe,
+    shape: DecoderShape,
+    machines: PlannedMachines,
+    lengths: TokenLengths,
 ) -> SimulatedPlacement:
     """Simulate a placement. Large runs are simulated at a scale: with a part of the prompts and engines."""
-    group, answers = recipe.method.group_size, lengths.answers
+    group, answers = recipe.method.group_size, lengths.answer_lengths
     divisor = scale_of(placement.engines, recipe.prompts * group)
     prompts = max(1, round(recipe.prompts / divisor))
     processes = placement.processes
@@ -175,31 +204,33 @@ def try_placement(
     learning = times_of(recipe, shape, machines, lengths, processes.get("learner") or processes["both"])
     decoding = times_of(recipe, shape, machines, lengths, sampling)
     setup = SimulationSetup(
-        engines=placement.engines // divisor,
+        engine_count=placement.engines // divisor,
         max_num_seqs=running_requests(recipe, shape, machines, lengths, sampling),
-        token_seconds=decoding.token_seconds,
-        row_seconds=decoding.row_seconds,
-        prompts=prompts,
+        decode_step_seconds=decoding.decode_step_seconds,
+        decode_row_seconds=decoding.decode_row_seconds,
+        prompts_per_iteration=prompts,
         group_size=group,
-        prompt_tokens=lengths.prompt,
+        prompt_tokens=lengths.prompt_tokens,
         sample_length=lambda draw, sample: answers[(draw * group + sample) % len(answers)],
         learn_token_seconds=learning.learn_token_seconds * recipe.prompts / prompts,
-        update_seconds=learning.update_seconds,
+        optimizer_step_seconds=learning.optimizer_step_seconds,
         publish_seconds=decoding.publish_seconds,
         max_staleness=max_staleness,
     )
     simulation = simulate(setup, WARM + MEASURED)
     return SimulatedPlacement(
-        placement=placement, setup=setup, run_scale=recipe.prompts / prompts, simulation=simulation
+        placement=placement, simulation_setup=setup, run_scale=recipe.prompts / prompts, simulation=simulation
     )
 
 
 def running_requests(
-    recipe: Recipe, shape: DecoderShape, machines: Machines, lengths: Lengths, process: ProcessWork
+    recipe: Recipe, shape: DecoderShape, machines: PlannedMachines, lengths: TokenLengths, process: ProcessWork
 ) -> int:
     """The most running requests of an engine: at most `max_num_seqs`, and as many of mean length as its cache holds."""
     engine = recipe.engine if isinstance(recipe.engine, Native) else Native()
-    cached = min(cached_tokens_that_fit(recipe, shape, lengths.prompt, machines, process), engine.kv_cache_tokens)
+    cached = min(
+        cached_tokens_that_fit(recipe, shape, lengths.prompt_tokens, machines, process), engine.kv_cache_tokens
+    )
     return max(1, min(engine.max_num_seqs, int(cached / lengths.live)))
 
 
@@ -213,7 +244,7 @@ def scale_of(engines: int, samples: int) -> int:
 
 
 def try_all(
-    recipe: Recipe, shape: DecoderShape, machines: Machines, lengths: Lengths, *, every: bool
+    recipe: Recipe, shape: DecoderShape, machines: PlannedMachines, lengths: TokenLengths, *, every: bool
 ) -> list[SimulatedPlacement]:
     """Simulate staleness 0 with all devices doing both, and each larger one with its best split: one trial for each.
 
@@ -221,11 +252,11 @@ def try_all(
     splits that this version does not run are left out.
     """
 
-    def trials(max_staleness: int, tried: Iterable[Placement]) -> list[SimulatedPlacement]:
+    def trials(max_staleness: int, tried: Iterable[DevicePlacement]) -> list[SimulatedPlacement]:
         return [try_placement(p, max_staleness, recipe, shape, machines, lengths) for p in tried]
 
-    best = trials(0, placements(recipe, shape, lengths.prompt, machines, together=True, every=every))
-    splits = list(placements(recipe, shape, lengths.prompt, machines, together=False, every=every))
+    best = trials(0, placements(recipe, shape, lengths.prompt_tokens, machines, together=True, every=every))
+    splits = list(placements(recipe, shape, lengths.prompt_tokens, machines, together=False, every=every))
     near = splits
     for max_staleness in LAGS[1:] if splits else ():
         best.append(max(trials(max_staleness, near), key=lambda trial: trial.rate))

@@ -24,10 +24,10 @@ def with_engine_share(recipe: Recipe, shape: DecoderShape, context: int, gpu_byt
     learner = run_memory(recipe, shape, context, ProcessWork(has_engine=False))
     kept = learner.peak - learner.python_bytes
     if engine.placement == "colocated":
-        kept = sum(learner.always_bytes.values()) + sum(learner.phase_bytes.get("publishing", {}).values())
+        kept = sum(learner.permanent_bytes.values()) + sum(learner.phase_bytes.get("publishing", {}).values())
     share = floor(100 * (OWN_GPU - kept / gpu_bytes)) / 100
     size = BYTES[recipe.machine.dtype]
-    needed = learner.parameters * size + (context + recipe.sampling.max_tokens) * key_value_bytes(shape, size)
+    needed = learner.parameter_count * size + (context + recipe.sampling.max_tokens) * key_value_bytes(shape, size)
     if share * gpu_bytes < needed:
         what = f"the engine needs {needed / GIB:.1f} GiB of the GPU for the weights and one answer"
         evidence = f"the GPU has {gpu_bytes / GIB:.1f} GiB, and the learner takes {kept / GIB:.1f} GiB of it"

@@ -7,9 +7,9 @@ from groupwise.config.recipe import Recipe
 from groupwise.config.recipe_toml import override
 from groupwise.engines import Native
 from groupwise.models import DecoderShape
-from groupwise.planning.machines import Machines
+from groupwise.planning.machines import PlannedMachines
 from groupwise.planning.memory import BYTES, ProcessWork, key_value_bytes, run_memory
-from groupwise.planning.shapes import MixtureShape
+from groupwise.planning.shapes import MixtureOfExpertsShape
 
 MOST_TOKENS = 1 << 24
 """The largest microbatch and the largest cache that is tried, in tokens."""
@@ -18,7 +18,7 @@ Change = tuple[str, str]
 Fits = Callable[[Recipe], bool]
 
 
-def fits(recipe: Recipe, shape: DecoderShape, context: int, machines: Machines, process: ProcessWork) -> bool:
+def fits(recipe: Recipe, shape: DecoderShape, context: int, machines: PlannedMachines, process: ProcessWork) -> bool:
     """Whether a process fits in the memory of one device."""
     return run_memory(recipe, shape, context, process).peak <= machines.memory
 
@@ -42,7 +42,7 @@ def with_microbatch(recipe: Recipe, tokens: int) -> Recipe:
 
 
 def largest_microbatch(
-    recipe: Recipe, shape: DecoderShape, context: int, machines: Machines, process: ProcessWork
+    recipe: Recipe, shape: DecoderShape, context: int, machines: PlannedMachines, process: ProcessWork
 ) -> int:
     """The largest `machine.microbatch_tokens` that fits, at most an iteration's tokens; 0 if one answer does not fit.
 
@@ -54,11 +54,11 @@ def largest_microbatch(
 
 
 def cached_tokens_that_fit(
-    recipe: Recipe, shape: DecoderShape, context: int, machines: Machines, process: ProcessWork
+    recipe: Recipe, shape: DecoderShape, context: int, machines: PlannedMachines, process: ProcessWork
 ) -> int:
     """The tokens whose keys and values fit on a device of an engine, beside everything else while it samples."""
     memory = run_memory(recipe, shape, context, process)
-    parts = {**memory.always_bytes, **memory.phase_bytes["sampling"]}
+    parts = {**memory.permanent_bytes, **memory.phase_bytes["sampling"]}
     beside = memory.python_bytes + sum(bytes_ for name, bytes_ in parts.items() if name not in ("rows", "prompts"))
     token = key_value_bytes(shape, BYTES[recipe.machine.dtype]) / process.tensor_parallel
     return max(0, int((machines.memory - beside) / token))
@@ -101,7 +101,7 @@ def candidates(recipe: Recipe, shape: DecoderShape, context: int) -> Iterator[Ch
         yield "engine.max_num_seqs", "1"
     if recipe.machine.dtype != "bfloat16":
         yield "machine.dtype", "bfloat16"
-    if recipe.lora is None and not isinstance(shape, MixtureShape):
+    if recipe.lora is None and not isinstance(shape, MixtureOfExpertsShape):
         yield "lora.rank", "16"
 
 

@@ -28,22 +28,22 @@ MEASURES = 49
 
 
 @dataclass(frozen=True, slots=True)
-class Counts:
+class KernelCounts:
     """Counted kernels: of a weight's update; per microbatch, of a layer, its norms of queries and keys, a bias, and all
     else; and the same without a backward."""
 
-    weight: int
-    layer: int
-    qk_norm: int
-    bias: int
-    microbatch: int
-    forward_layer: int
-    forward_qk_norm: int
-    forward: int
+    per_weight_update: int
+    per_layer: int
+    per_qk_norm: int
+    per_bias: int
+    per_microbatch: int
+    per_forward_layer: int
+    per_forward_qk_norm: int
+    per_forward: int
 
 
-VARLEN = Counts(3, 86, 8, 3, 210, 22, 2, 126)
-MASKED = Counts(2, 125, 28, 3, 216, 47, 12, 130)
+VARLEN = KernelCounts(3, 86, 8, 3, 210, 22, 2, 126)
+MASKED = KernelCounts(2, 125, 28, 3, 216, 47, 12, 130)
 FROZEN_LAYER, FROZEN_QK_NORM, ADAPTED, FROZEN = 61, 4, 14, 190
 """With an adapter, per microbatch: of a frozen layer, its norms of queries and keys, an adapted matrix; all else."""
 LONG_PROMPT = 31
@@ -59,37 +59,37 @@ def optimizer_step_kernels(
     counts = counts_of(recipe, shape)
     matrices = [weight.shape for weight in trained_weights(recipe, shape)]
     parts = [_parts(x.numel() // x[0], x[0]) for x in matrices]
-    update = counts.weight * len(matrices) + sum(parts) - len(parts) + STEP
+    update = counts.per_weight_update * len(matrices) + sum(parts) - len(parts) + STEP
     if isinstance(recipe.optimizer, AdamW8bit):
         update += EIGHT_BITS * sum(part for part, x in zip(parts, matrices, strict=True) if len(x) > 1)
     blocks = logit_blocks(shape, answer_tokens)
     each = shape.layers * layer_kernels(recipe, shape, prompt) + BLOCK * (blocks - 1) + 3 * (blocks > 1)
-    each += FROZEN if recipe.lora else counts.microbatch + (not shape.tied_embeddings)
+    each += FROZEN if recipe.lora else counts.per_microbatch + (not shape.tied_embeddings)
     return update + microbatches * each + SINGLE * (microbatches == 1)
 
 
 def layer_kernels(recipe: Recipe, shape: DecoderShape, prompt: int) -> int:
     """The kernels of the forward and backward of a layer."""
     counts = counts_of(recipe, shape)
-    kernels = counts.layer + counts.qk_norm * shape.qk_norm + counts.bias * biases(shape)
+    kernels = counts.per_layer + counts.per_qk_norm * shape.qk_norm + counts.per_bias * biases(shape)
     if recipe.lora:
         adapted = len(adapted_matrices(shape, recipe.lora)) // shape.layers
         kernels = FROZEN_LAYER + FROZEN_QK_NORM * shape.qk_norm + ADAPTED * adapted
     if counts is VARLEN and prompt > LONG_ON_GPU:
         kernels += LONG_PROMPT
     if recipe.machine.gradient_checkpointing:
-        kernels += counts.forward_layer + counts.forward_qk_norm * shape.qk_norm - RECOMPUTED
+        kernels += counts.per_forward_layer + counts.per_forward_qk_norm * shape.qk_norm - RECOMPUTED
     return kernels
 
 
 def forward_kernels(recipe: Recipe, shape: DecoderShape, *, answer_tokens: int) -> int:
     """The kernels of a forward of one microbatch without gradient, for old log-probs or a side model."""
     counts, blocks = counts_of(recipe, shape), logit_blocks(shape, answer_tokens)
-    layers = shape.layers * (counts.forward_layer + counts.forward_qk_norm * shape.qk_norm)
-    return layers + counts.forward + FORWARD_BLOCK * (blocks - 1) - (blocks > 1)
+    layers = shape.layers * (counts.per_forward_layer + counts.per_forward_qk_norm * shape.qk_norm)
+    return layers + counts.per_forward + FORWARD_BLOCK * (blocks - 1) - (blocks > 1)
 
 
-def counts_of(recipe: Recipe, shape: DecoderShape) -> Counts:
+def counts_of(recipe: Recipe, shape: DecoderShape) -> KernelCounts:
     """The counts for the attention of the learner on a GPU."""
     return VARLEN if kernel_of("cuda", recipe.machine.dtype, shape) == "varlen" else MASKED
 
@@ -103,7 +103,7 @@ def logit_blocks(shape: DecoderShape, answer_tokens: int) -> int:
     >>> logit_blocks(shape, 64), logit_blocks(shape, 65)
     (1, 2)
     """
-    return ceil(shape.vocabulary / max(NARROWEST, LOGITS // max(1, answer_tokens)))
+    return ceil(shape.vocabulary_size / max(NARROWEST, LOGITS // max(1, answer_tokens)))
 
 
 def trained_weights(recipe: Recipe, shape: DecoderShape) -> list[nn.Parameter]:
@@ -117,7 +117,7 @@ def trained_weights(recipe: Recipe, shape: DecoderShape) -> list[nn.Parameter]:
 
 def biases(shape: DecoderShape) -> int:
     """The biases of a layer."""
-    return 3 * shape.qkv_bias + shape.out_bias + 3 * shape.mlp_bias
+    return 3 * shape.qkv_bias + shape.attention_output_bias + 3 * shape.mlp_bias
 
 
 def _parts(width: int, rows: int) -> int:

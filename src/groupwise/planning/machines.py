@@ -37,45 +37,47 @@ class AssumedLengths:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Machines:
-    """`count` equal devices, and the rates that they reach in a run: these are lower than the peaks of a data sheet.
+class PlannedMachines:
+    """`device_count` equal devices, and the rates that they reach in a run: these are lower than the peaks of a data sheet.
 
-    `tflops` are 10^12 operations of matrix products per second in the recipe's dtype, `memory_gb_s` and `link_gb_s`
-    10^9 bytes per second that a device reads from its memory, and sends to others. `step_overhead_ms` are the
+    `tflops` are 10^12 operations of matrix products per second in the recipe's dtype, `memory_bandwidth_gb_s` and `link_bandwidth_gb_s`
+    10^9 bytes per second that a device reads from its memory, and sends to others. `decode_step_overhead_ms` are the
     milliseconds that an engine spends on each decoding step besides; `counted` are those of launching the kernels of
-    the model. `rates` says where the rates come from; the plan prints it. `sampling_factor` and `learning_factor` are
+    the model. `rates_source` says where the rates come from; the plan prints it. `sampling_time_factor` and `learning_time_factor` are
     the measured seconds over those
     that the rates give.
 
-    >>> Machines(name="H100", count=8, memory_gib=80, tflops=400, memory_gb_s=2500, link_gb_s=300, rates="given").count
+    >>> PlannedMachines(name="H100", device_count=8, memory_gib=80, tflops=400, memory_bandwidth_gb_s=2500, link_bandwidth_gb_s=300, rates_source="given").device_count
     8
     """
 
     name: str
-    count: int
+    device_count: int
     memory_gib: float
     tflops: float
-    memory_gb_s: float
-    link_gb_s: float = inf
-    step_overhead_ms: float | Literal["counted"] = "counted"
-    sampling_factor: float = 1.0
-    learning_factor: float = 1.0
+    memory_bandwidth_gb_s: float
+    link_bandwidth_gb_s: float = inf
+    decode_step_overhead_ms: float | Literal["counted"] = "counted"
+    sampling_time_factor: float = 1.0
+    learning_time_factor: float = 1.0
     device: Literal["cuda", "cpu"] = "cuda"
-    rates: str
-    lengths: AssumedLengths = AssumedLengths()
+    rates_source: str
+    assumed_lengths: AssumedLengths = AssumedLengths()
 
     def __post_init__(self) -> None:
         check_types(self)
-        if not 1 <= self.count <= MOST_DEVICES:
-            raise ValueError(f"count is {self.count}\nuse a number of devices from 1 to {MOST_DEVICES}")
+        if not 1 <= self.device_count <= MOST_DEVICES:
+            raise ValueError(f"count is {self.device_count}\nuse a number of devices from 1 to {MOST_DEVICES}")
         for name in ("memory_gib", "tflops", "memory_gb_s", "sampling_factor", "learning_factor", "link_gb_s"):
             rate, bounded = getattr(self, name), name != "link_gb_s"  # one device has no link
             if not 0 < rate <= (LARGEST if bounded else inf):
                 raise ValueError(f"{name} is {rate}\nuse a number above 0, and at most {LARGEST:g}")
-        if self.step_overhead_ms != "counted" and not 0 <= self.step_overhead_ms < inf:
-            raise ValueError(f"step_overhead_ms is {self.step_overhead_ms}\nuse a number of milliseconds of at least 0")
-        if self.count > 1 and self.link_gb_s == inf:
-            raise ValueError(f"{self.count} devices have no link_gb_s\nadd the rate of the link between them")
+        if self.decode_step_overhead_ms != "counted" and not 0 <= self.decode_step_overhead_ms < inf:
+            raise ValueError(
+                f"step_overhead_ms is {self.decode_step_overhead_ms}\nuse a number of milliseconds of at least 0"
+            )
+        if self.device_count > 1 and self.link_bandwidth_gb_s == inf:
+            raise ValueError(f"{self.device_count} devices have no link_gb_s\nadd the rate of the link between them")
 
     @property
     def memory(self) -> int:
@@ -83,17 +85,17 @@ class Machines:
         return int(self.memory_gib * (1 << 30))
 
 
-def read_machines(file: str | Path) -> Machines:
+def read_machines(file: str | Path) -> PlannedMachines:
     """Read a machine file. `Usage` with all errors: unknown keys, missing keys, values out of range."""
     try:
-        return read(Machines, Path(file))
+        return read(PlannedMachines, Path(file))
     except Usage as error:
         raise Usage(
             error.what, evidence=error.evidence.replace(HELP, SHOWN), fix=error.fix.replace(HELP, SHOWN)
         ) from error
 
 
-def on_machines(recipe: Recipe, machines: Machines) -> Recipe:
+def on_machines(recipe: Recipe, machines: PlannedMachines) -> Recipe:
     """The recipe with the device and dtype that it has on these machines, which may differ from this one."""
     machine = replace(recipe.machine, device=machines.device)
     if machine.dtype == AUTO:

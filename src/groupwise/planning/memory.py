@@ -66,20 +66,20 @@ FIXES: Mapping[str, tuple[str, ...]] = {
 class ProcessWork:
     """The work of one process, and with how many others it shares its tensors. The default does everything alone.
 
-    `ranks` learners hold equal shards of weights, gradients, moments and side models. An engine spans `tensor_parallel`
-    devices, which hold equal parts of each matrix and of the cache. `engines` share the answers of an iteration.
+    `learner_ranks` learners hold equal shards of weights, gradients, moments and side models. An engine spans `tensor_parallel`
+    devices, which hold equal parts of each matrix and of the cache. `engine_count` share the answers of an iteration.
     """
 
     has_learner: bool = True
     has_engine: bool = True
-    ranks: int = 1
+    learner_ranks: int = 1
     tensor_parallel: int = 1
-    engines: int = 1
+    engine_count: int = 1
 
     @property
     def shares_weights(self) -> bool:
         """Whether the engine samples from the tensors of the learner, as the native one in the same process does."""
-        return self.has_learner and self.has_engine and self.ranks == self.tensor_parallel == 1
+        return self.has_learner and self.has_engine and self.learner_ranks == self.tensor_parallel == 1
 
 
 ALONE = ProcessWork()
@@ -87,15 +87,15 @@ ALONE = ProcessWork()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryPrediction:
-    """The predicted memory in bytes, by use. The uses in `always_bytes` exist all the time, a phase's uses during it.
+    """The predicted memory in bytes, by use. The uses in `permanent_bytes` exist all the time, a phase's uses during it.
 
-    `parameters` and `trained_parameters` count weights. `python_bytes` are the bytes of Python and its libraries.
+    `parameter_count` and `trained_parameter_count` count weights. `python_bytes` are the bytes of Python and its libraries.
     """
 
-    parameters: int
-    trained_parameters: int
+    parameter_count: int
+    trained_parameter_count: int
     python_bytes: int
-    always_bytes: Mapping[str, int]
+    permanent_bytes: Mapping[str, int]
     phase_bytes: Mapping[str, Mapping[str, int]]
 
     @property
@@ -111,7 +111,7 @@ class MemoryPrediction:
     @property
     def parts(self) -> Mapping[str, int]:
         """The bytes of each use of memory at the peak."""
-        return {**self.always_bytes, **self.phase_bytes[self.largest_phase]}
+        return {**self.permanent_bytes, **self.phase_bytes[self.largest_phase]}
 
     def during(self, phase: str) -> "MemoryPrediction":
         """The memory of one phase alone."""
@@ -130,8 +130,8 @@ def run_memory(recipe: Recipe, shape: DecoderShape, context: int, process: Proce
     held = total + (trained if recipe.lora else 0)
     learner = learner_state(recipe, held, trained, size) if process.has_learner else {}
     state = trained * size + sum(learner.values()) - bytes_from_directories(recipe, held, size)
-    always = {"weights": held * size // (process.ranks if process.has_learner else process.tensor_parallel)}
-    always |= {name: bytes_ // process.ranks for name, bytes_ in learner.items()}
+    always = {"weights": held * size // (process.learner_ranks if process.has_learner else process.tensor_parallel)}
+    always |= {name: bytes_ // process.learner_ranks for name, bytes_ in learner.items()}
     if process.has_learner:
         samples = recipe.prompts * recipe.method.group_size * recipe.sampling.max_tokens * TOKEN
         always["samples"] = samples if on_cpu else 0  # else they are in the memory of the host
@@ -160,14 +160,14 @@ def run_memory(recipe: Recipe, shape: DecoderShape, context: int, process: Proce
         if recipe.machine.optimizer_offload and not on_cpu:
             moved = {"optimizer": always.pop("optimizer")}
             phases |= {phase: {**phases[phase], **moved} for phase in ("learning", "updating")}
-        phases["saving"] = {"checkpoint": 2 * state // process.ranks if on_cpu else 0}
+        phases["saving"] = {"checkpoint": 2 * state // process.learner_ranks if on_cpu else 0}
         if process.has_engine and keeps_memory(recipe):
             phases["saving"] = {**phases["saving"], "engine": copy}
     return MemoryPrediction(
-        parameters=held,
-        trained_parameters=trained,
+        parameter_count=held,
+        trained_parameter_count=trained,
         python_bytes=libraries(recipe, process),
-        always_bytes=always,
+        permanent_bytes=always,
         phase_bytes=phases,
     )
 
@@ -195,7 +195,7 @@ def libraries(recipe: Recipe, process: ProcessWork) -> int:
     """Bytes of Python and of the libraries that a process imports."""
     used = {PEFT: recipe.lora is not None, BACKWARD: process.has_learner}
     used[CHECKPOINT] = process.has_learner and recipe.machine.gradient_checkpointing
-    used[SHARDING] = process.has_learner and process.ranks > 1
+    used[SHARDING] = process.has_learner and process.learner_ranks > 1
     return PROCESS + sum(bytes_ for bytes_, applies in used.items() if applies)
 
 
@@ -229,7 +229,10 @@ def bytes_from_directories(recipe: Recipe, held: int, size: int) -> int:
 def cache_bytes(recipe: Recipe, shape: DecoderShape, context: int, process: ProcessWork) -> dict[str, int]:
     """Bytes of the keys and values that one device of an engine caches: of running requests, and of prompts."""
     token = key_value_bytes(shape, BYTES[recipe.machine.dtype]) // process.tensor_parallel
-    rows, prompts = running_tokens(recipe, context, process.engines), cached_prompts(recipe, context, process.engines)
+    rows, prompts = (
+        running_tokens(recipe, context, process.engine_count),
+        cached_prompts(recipe, context, process.engine_count),
+    )
     return {"rows": rows * token, "prompts": prompts * token}
 
 
@@ -241,7 +244,7 @@ def adapter_weights(shape: DecoderShape, lora: Lora) -> int:
 def adapted_matrices(shape: DecoderShape, lora: Lora) -> list[nn.Linear]:
     """The linear layers that an adapter adapts, without numbers."""
     linear = [(name, m) for name, m in Decoder(shape).named_modules() if isinstance(m, nn.Linear)]
-    return [m for name, m in linear if any(f".{name}".endswith(f".{target}") for target in lora.targets)]
+    return [m for name, m in linear if any(f".{name}".endswith(f".{target}") for target in lora.target_modules)]
 
 
 def side_model_bytes(part: SideModel, weights: int, size: int) -> int:
@@ -262,18 +265,22 @@ def learning_bytes(
     """
     machine, size = recipe.machine, BYTES[recipe.machine.dtype]
     kernel = kernel_of(device_of(machine.device), machine.dtype, shape)
-    lanes = max(process.ranks, recipe.cluster.reduction_lanes)
+    lanes = max(process.learner_ranks, recipe.cluster.reduction_lanes)
     packed, several = microbatch(recipe, context, lanes)
-    earlier = trained * max(size, 4) // process.ranks if several or process.ranks > 1 else 0
-    head = 0 if recipe.lora else shape.vocabulary * shape.width * size
+    earlier = trained * max(size, 4) // process.learner_ranks if several or process.learner_ranks > 1 else 0
+    head = 0 if recipe.lora else shape.vocabulary_size * shape.hidden_size * size
     own = sum(isinstance(part, ValueModel) and part.trunk == "own" for _, part in recipe.method.models_in_use)
     stored = activation_bytes(shape, packed, size, recompute=machine.gradient_checkpointing, kernel=kernel)
     answers = recipe.prompts * recipe.method.group_size
     iteration = recipe.prompts * context + answers * recipe.sampling.max_tokens
     measured = max(packed.tokens, min(iteration, machine.microbatch_tokens))
-    shared = (2 * layer_weights(shape) + 2 * shape.vocabulary * shape.width) * size if process.ranks > 1 else 0
+    shared = (
+        (2 * layer_weights(shape) + 2 * shape.vocabulary_size * shape.hidden_size) * size
+        if process.learner_ranks > 1
+        else 0
+    )
     gathered = {"gathered": shared} if shared else {}
-    whole = layer_weights(shape) * max(size, 4) if process.ranks > 1 and not recipe.lora else 0
+    whole = layer_weights(shape) * max(size, 4) if process.learner_ranks > 1 and not recipe.lora else 0
     return {
         "measuring": {
             "activations": forward_bytes(shape, measured, size),
@@ -286,7 +293,7 @@ def learning_bytes(
             "logits": logit_bytes(shape, packed.tokens),
             **gathered,
         },
-        "updating": {"gradients": trained * (size if size >= 4 else size + 4) // process.ranks},
+        "updating": {"gradients": trained * (size if size >= 4 else size + 4) // process.learner_ranks},
     }
 
 
@@ -313,7 +320,7 @@ def microbatch(recipe: Recipe, context: int, lanes: int = 1) -> tuple[PackedMicr
 
 def logit_bytes(shape: DecoderShape, tokens: int) -> int:
     """Bytes of the learner's logits: three float32 blocks of at most `LOGITS` numbers, or `NARROWEST` per token."""
-    return 3 * 4 * min(tokens * shape.vocabulary, max(LOGITS, tokens * NARROWEST))
+    return 3 * 4 * min(tokens * shape.vocabulary_size, max(LOGITS, tokens * NARROWEST))
 
 
 def engine_bytes(
@@ -325,7 +332,7 @@ def engine_bytes(
     log-probs and probabilities of all rows exist at once. While it prefills prompts, their keys and values exist twice.
     """
     size = BYTES[recipe.machine.dtype]
-    logits = running_requests(recipe, process.engines) * shape.vocabulary * (max(size, 4) * 2 + size)
+    logits = running_requests(recipe, process.engine_count) * shape.vocabulary_size * (max(size, 4) * 2 + size)
     prefilled = min(PREFILL, max(recipe.evaluate.problems, recipe.prompts) * context)
     prefill = 2 * prefilled * key_value_bytes(shape, size) + forward_bytes(shape, prefilled, size)
     blocks = blocked_weights(shape) * size if on_cpu and size == 4 else 0
@@ -352,7 +359,7 @@ def running_tokens(recipe: Recipe, context: int, engines: int = 1) -> int:
 def blocked_weights(shape: DecoderShape) -> int:
     """The elements of the matrices that the engine copies to blocks, the head included."""
     matrices = [m.weight.numel() for m in Decoder(shape).modules() if isinstance(m, nn.Linear)]
-    head = [shape.vocabulary * shape.width] if shape.tied_embeddings else []
+    head = [shape.vocabulary_size * shape.hidden_size] if shape.tied_embeddings else []
     return sum(count for count in (*matrices, *head) if count >= BLOCKED)
 
 
@@ -370,10 +377,14 @@ def key_value_bytes(shape: DecoderShape, size: int) -> int:
 def plan_line(recipe: Recipe, memory: MemoryPrediction) -> str:
     """One line about a planned run: weights, answers and tokens per iteration, expected memory."""
     answers = recipe.prompts * recipe.method.group_size
-    share = "" if memory.trained_parameters == memory.parameters else f" ({memory.trained_parameters:,} trained)"
+    share = (
+        ""
+        if memory.trained_parameter_count == memory.parameter_count
+        else f" ({memory.trained_parameter_count:,} trained)"
+    )
     tokens = answers * recipe.sampling.max_tokens
     at_most = f"{answers:,} answers and at most {tokens:,} tokens per iteration"
-    return f"plan: {memory.parameters:,} weights{share}, {at_most}, about {memory.peak / GIB:.1f} GiB of memory"
+    return f"plan: {memory.parameter_count:,} weights{share}, {at_most}, about {memory.peak / GIB:.1f} GiB of memory"
 
 
 def advice(recipe: Recipe, memory: MemoryPrediction) -> str:

@@ -70,10 +70,10 @@ def pipeline_memory(recipe: Recipe, directory: Path) -> MemoryPrediction:
     stored = stored_bytes(family, transformer, shape, text, recompute=recipe.machine.gradient_checkpointing)
     guided = 2 if shape.guidance_kind == "classifier-free" and guidance_scale(shape, recipe.pipeline) != 1 else 1
     return MemoryPrediction(
-        parameters=network + encoders + decoder,
-        trained_parameters=trained,
+        parameter_count=network + encoders + decoder,
+        trained_parameter_count=trained,
         python_bytes=PROCESS + BACKWARD + PEFT + DIFFUSERS,
-        always_bytes={
+        permanent_bytes={
             "weights": (network + encoders) * size + decoder * 4 + copy,
             "optimizer": trained * (12 if size < 4 else 2 * size),
             "side models": sides,
@@ -92,7 +92,7 @@ def pipeline_plan_line(recipe: Recipe, memory: MemoryPrediction) -> str:
     """One line about a planned run of a pipeline: weights, samples of an iteration, expected memory."""
     steps = 0 if recipe.method.denoise is None else recipe.method.denoise.steps
     samples = f"{recipe.prompts * recipe.method.group_size:,} samples of {steps} steps per iteration"
-    share = f"{memory.parameters:,} weights ({memory.trained_parameters:,} trained)"
+    share = f"{memory.parameter_count:,} weights ({memory.trained_parameter_count:,} trained)"
     return f"plan: {share}, {samples}, about {memory.peak / GIB:.1f} GiB of memory"
 
 
@@ -127,7 +127,7 @@ def microbatch_steps(recipe: Recipe) -> int:
         return 0
     answers = -(-recipe.prompts // recipe.method.minibatches) * recipe.method.group_size
     fit = max(1, recipe.machine.microbatch_tokens // denoise.steps)
-    return min(answers, fit) * (denoise.end - denoise.first)
+    return min(answers, fit) * (denoise.end - denoise.noise_start)
 
 
 def stored_bytes(family: PipelineFamily, transformer: Any, shape: PipelineShape, text: int, *, recompute: bool) -> int:

@@ -6,40 +6,40 @@ from dataclasses import dataclass, replace
 from groupwise.config.recipe import Recipe
 from groupwise.core import Usage
 from groupwise.models import DecoderShape
-from groupwise.planning.cost_model import Lengths, draw_lengths
-from groupwise.planning.device_splits import Placement, SimulatedPlacement, any_fits, try_all
+from groupwise.planning.cost_model import TokenLengths, draw_lengths
+from groupwise.planning.device_splits import DevicePlacement, SimulatedPlacement, any_fits, try_all
 from groupwise.planning.fitting import Change, nearest_changes
-from groupwise.planning.machines import MOST_DEVICES, Machines, on_machines
+from groupwise.planning.machines import MOST_DEVICES, PlannedMachines, on_machines
 from groupwise.planning.memory import MemoryPrediction, run_memory
-from groupwise.planning.shapes import MixtureShape, weights_of
+from groupwise.planning.shapes import MixtureOfExpertsShape, weights_of
 
 NEAR = 0.02
 """Trials whose tokens per second differ by at most this share count as equally fast."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class RunPlan:
     """A plan: `trials` has one simulated placement for each staleness, and is empty if nothing fits.
 
-    Then `changes` lead to the nearest recipe that fits (None if there is none), and `devices` is the smallest
+    Then `recipe_changes` lead to the nearest recipe that fits (None if there is none), and `devices` is the smallest
     number of devices, as a power of two times the given one, on which the recipe fits unchanged (0 if there is none).
     Without `every`, only splits that this version runs are planned; `fits_beyond`: another one fits, which it refuses.
     """
 
     recipe: Recipe
-    shape: DecoderShape
-    machines: Machines
-    lengths: Lengths
+    model_shape: DecoderShape
+    machines: PlannedMachines
+    token_lengths: TokenLengths
     simulated_placements: tuple[SimulatedPlacement, ...]
-    changes: tuple[Change, ...] | None = ()
+    recipe_changes: tuple[Change, ...] | None = ()
     smallest_device_count: int = 0
-    include_unsupported: bool = False
-    unsupported_fits: bool = False
+    plans_unsupported_splits: bool = False
+    unsupported_split_fits: bool = False
 
     @property
     def weights(self) -> int:
         """The number of the model's weights."""
-        return weights_of(self.shape)
+        return weights_of(self.model_shape)
 
     @property
     def best(self) -> SimulatedPlacement:
@@ -51,18 +51,20 @@ class Plan:
         """The best trial with staleness 0 or 1, in which each sample has one version."""
         return smallest_staleness([trial for trial in self.simulated_placements if trial.max_staleness <= 1])
 
-    def memories(self, placement: Placement) -> dict[str, MemoryPrediction]:
+    def memories(self, placement: DevicePlacement) -> dict[str, MemoryPrediction]:
         """The memory of each kind of process of a placement."""
-        context = self.lengths.prompt
+        context = self.token_lengths.prompt_tokens
         processes = placement.processes.items()
-        return {name: run_memory(self.recipe, self.shape, context, process) for name, process in processes}
+        return {name: run_memory(self.recipe, self.model_shape, context, process) for name, process in processes}
 
     @property
-    def placements(self) -> list[Placement]:
+    def placements(self) -> list[DevicePlacement]:
         """The simulated placements; without one, all devices do both, which does not fit."""
         found = {trial.placement: None for trial in self.simulated_placements}
-        count = self.machines.count if self.include_unsupported else 1
-        return list(found) or [Placement(devices=count, generators=count, learners=count, tensor_parallel=1)]
+        count = self.machines.device_count if self.plans_unsupported_splits else 1
+        return list(found) or [
+            DevicePlacement(device_count=count, generator_devices=count, learner_devices=count, tensor_parallel=1)
+        ]
 
 
 def smallest_staleness(trials: Sequence[SimulatedPlacement]) -> SimulatedPlacement:
@@ -71,30 +73,32 @@ def smallest_staleness(trials: Sequence[SimulatedPlacement]) -> SimulatedPlaceme
     return min((trial for trial in trials if trial.rate >= most * (1 - NEAR)), key=lambda trial: trial.max_staleness)
 
 
-def plan_run(recipe: Recipe, shape: DecoderShape, machines: Machines, prompt: int, *, every: bool = False) -> Plan:
+def plan_run(
+    recipe: Recipe, shape: DecoderShape, machines: PlannedMachines, prompt: int, *, every: bool = False
+) -> RunPlan:
     """Plan a run. `prompt` is the longest prompt in tokens. `Usage` for a run that the plan does not model.
 
     With `every`, also splits of the devices that this version does not run.
     """
     recipe = on_machines(recipe, machines)
-    if recipe.lora is not None and isinstance(shape, MixtureShape):
+    if recipe.lora is not None and isinstance(shape, MixtureOfExpertsShape):
         raise Usage("an adapter on a mixture of experts is not modelled", fix="plan it without lora")
     longest = prompt + recipe.sampling.max_tokens
-    if longest > shape.positions:
-        what = f"prompt and answer may have {longest:,} tokens, and the model takes {shape.positions:,}"
+    if longest > shape.max_positions:
+        what = f"prompt and answer may have {longest:,} tokens, and the model takes {shape.max_positions:,}"
         raise Usage(what, fix="lower sampling.max_tokens, or lengths.prompt in the machine file")
-    lengths = draw_lengths(machines.lengths, prompt, recipe.sampling.max_tokens)
+    lengths = draw_lengths(machines.assumed_lengths, prompt, recipe.sampling.max_tokens)
     trials = tuple(try_all(recipe, shape, machines, lengths, every=every))
-    plan = Plan(
+    plan = RunPlan(
         recipe=recipe,
-        shape=shape,
+        model_shape=shape,
         machines=machines,
-        lengths=lengths,
+        token_lengths=lengths,
         simulated_placements=trials,
-        include_unsupported=every,
+        plans_unsupported_splits=every,
     )
     plan = replace(
-        plan, unsupported_fits=not every and machines.count > 1 and any_fits(recipe, shape, prompt, machines)
+        plan, unsupported_fits=not every and machines.device_count > 1 and any_fits(recipe, shape, prompt, machines)
     )
     if trials:
         return plan
@@ -106,11 +110,11 @@ def plan_run(recipe: Recipe, shape: DecoderShape, machines: Machines, prompt: in
     )
 
 
-def enough_devices(recipe: Recipe, shape: DecoderShape, machines: Machines, prompt: int, *, every: bool) -> int:
+def enough_devices(recipe: Recipe, shape: DecoderShape, machines: PlannedMachines, prompt: int, *, every: bool) -> int:
     """The smallest number of devices on which a recipe fits: the given number times a power of two; 0 for none."""
-    count = machines.count * 2
+    count = machines.device_count * 2
     while count <= MOST_DEVICES:
-        link = min(machines.link_gb_s, 1e6)  # one device may be given without a link
+        link = min(machines.link_bandwidth_gb_s, 1e6)  # one device may be given without a link
         if any_fits(recipe, shape, prompt, replace(machines, count=count, link_gb_s=link), every=every):
             return count
         count *= 2

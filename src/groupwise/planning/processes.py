@@ -17,7 +17,7 @@ def process_memories(recipe: Recipe, shape: DecoderShape, context: int) -> dict[
     """The memory of each process that a run has on this host, by name, in the order in which they start."""
     ranks = rank_memories(recipe, shape, context, samples=not isinstance(recipe.engine, Served))
     names = [f"rank {rank}" for rank in range(len(ranks))] if len(ranks) > 1 else [RUN]
-    engine = run_memory(recipe, shape, context, ProcessWork(has_learner=False, engines=engines_of(recipe)))
+    engine = run_memory(recipe, shape, context, ProcessWork(has_learner=False, engine_count=engines_of(recipe)))
     return {**dict(zip(names, ranks)), **{f"engine {index}": engine for index in range(replicas_here(recipe))}}
 
 
@@ -32,9 +32,9 @@ def rank_memories(
     if ranks == 1 or not recipe.cluster.sharded:
         return (run_memory(recipe, shape, context, ProcessWork(has_engine=samples)),) * ranks
     first, other = (
-        run_memory(recipe, shape, context, ProcessWork(has_engine=s, ranks=ranks)) for s in (samples, False)
+        run_memory(recipe, shape, context, ProcessWork(has_engine=s, learner_ranks=ranks)) for s in (samples, False)
     )
-    whole = {"engine": first.parameters * BYTES[recipe.machine.dtype]}
+    whole = {"engine": first.parameter_count * BYTES[recipe.machine.dtype]}
     phases = {name: {**whole, **parts} for name, parts in first.phase_bytes.items()}
     return replace(first, phase_bytes=phases), *[other] * (ranks - 1)
 
@@ -59,7 +59,7 @@ def at_once(recipe: Recipe, processes: Mapping[str, MemoryPrediction]) -> int:
     learners = [memory for memory in processes.values() if memory not in engines]
     fixed = sum(memory.python_bytes for memory in processes.values())
     learning = sum(memory.peak - memory.python_bytes for memory in learners)
-    sampling = sum(sum(memory.always_bytes.values()) for memory in learners)
+    sampling = sum(sum(memory.permanent_bytes.values()) for memory in learners)
     return fixed + max(learning, sampling + sum(memory.peak - memory.python_bytes for memory in engines))
 
 

@@ -3,7 +3,7 @@
 from groupwise.config.recipe import Recipe
 from groupwise.models import DecoderShape
 from groupwise.models.decoder.decoder import ModelSizes
-from groupwise.planning.shapes import MixtureShape
+from groupwise.planning.shapes import MixtureOfExpertsShape
 
 RANKS_ON_GPUS = "several ranks compute on CPUs only"
 
@@ -14,7 +14,7 @@ def sharding_obstacles(recipe: Recipe, shape: ModelSizes) -> list[str]:
         "bfloat16 gradients would be rounded before they are added over ranks": recipe.machine.dtype == "bfloat16",
         "compiled layers do not gather weights": recipe.machine.compile,
         "in a mixture of experts or modules of transformers, one rank may leave out a layer": (
-            not isinstance(shape, DecoderShape) or isinstance(shape, MixtureShape)
+            not isinstance(shape, DecoderShape) or isinstance(shape, MixtureOfExpertsShape)
         ),
     }
     return [reason for reason, applies in reasons.items() if applies]
@@ -31,6 +31,6 @@ def split_obstacle(recipe: Recipe, shape: DecoderShape, *, learners: int, split:
         return obstacles[0]
     if split > 1:
         return "an engine computes on one device"
-    if not together and isinstance(shape, MixtureShape):
+    if not together and isinstance(shape, MixtureOfExpertsShape):
         return "engines in other processes do not run modules of transformers"
     return ""

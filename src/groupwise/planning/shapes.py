@@ -15,10 +15,10 @@ SPARSE = {"qwen3_moe": "qwen3"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MixtureShape(DecoderShape):
-    """A decoder whose MLPs are mixtures of `experts`. `mlp_width` is the width of the experts that one token uses."""
+class MixtureOfExpertsShape(DecoderShape):
+    """A decoder whose MLPs are mixtures of `expert_count`. `mlp_width` is the width of the experts that one token uses."""
 
-    experts: int
+    expert_count: int
     expert_mlp_width: int
 
 
@@ -44,7 +44,7 @@ def planned_shape(directory: Path) -> DecoderShape:
         raise BadData(what, evidence=str(error), fix="fetch the file again") from error
 
 
-def sparse_shape(config: dict[str, object]) -> MixtureShape:
+def sparse_shape(config: dict[str, object]) -> MixtureOfExpertsShape:
     """Convert the configuration of a mixture of experts. KeyError, TypeError or ValueError for an invalid one."""
     experts = whole(config, "num_experts", low=1, high=SIZE)
     used = whole(config, "num_experts_per_tok", low=1, high=experts)
@@ -54,9 +54,9 @@ def sparse_shape(config: dict[str, object]) -> MixtureShape:
     family = SPARSE[str(config["model_type"])]
     dense = shape_of({**config, "model_type": family, "intermediate_size": used * expert_inner})
     values = {f.name: getattr(dense, f.name) for f in fields(DecoderShape)}
-    return MixtureShape(
+    return MixtureOfExpertsShape(
         **{**values, "tied_embeddings": flag(config, "tie_word_embeddings")},
-        experts=experts,
+        expert_count=experts,
         expert_mlp_width=expert_inner,
     )
 
@@ -65,10 +65,10 @@ def sparse_shape(config: dict[str, object]) -> MixtureShape:
 def weights_of(shape: DecoderShape) -> int:
     """The number of all weights of a model."""
     dense = sum(weight.numel() for weight in Decoder(shape).parameters())
-    if not isinstance(shape, MixtureShape):
+    if not isinstance(shape, MixtureOfExpertsShape):
         return dense
-    unused = 3 * shape.width * (shape.experts * shape.expert_mlp_width - shape.mlp_width)
-    return dense + shape.layers * (unused + shape.experts * shape.width)
+    unused = 3 * shape.hidden_size * (shape.expert_count * shape.expert_mlp_width - shape.mlp_width)
+    return dense + shape.layers * (unused + shape.expert_count * shape.hidden_size)
 
 
 def active_weights(shape: DecoderShape) -> int:
@@ -79,12 +79,15 @@ def active_weights(shape: DecoderShape) -> int:
     >>> active_weights(DecoderShape(**sizes, positions=9))
     196
     """
-    attention = 2 * shape.width * (shape.heads + shape.kv_heads) * shape.head_dim
-    router = shape.experts * shape.width if isinstance(shape, MixtureShape) else 0
-    return shape.layers * (attention + 3 * shape.width * shape.mlp_width + router) + shape.vocabulary * shape.width
+    attention = 2 * shape.hidden_size * (shape.heads + shape.kv_heads) * shape.head_dim
+    router = shape.expert_count * shape.hidden_size if isinstance(shape, MixtureOfExpertsShape) else 0
+    return (
+        shape.layers * (attention + 3 * shape.hidden_size * shape.mlp_width + router)
+        + shape.vocabulary_size * shape.hidden_size
+    )
 
 
 def layer_weights(shape: DecoderShape) -> int:
     """The weights of one layer, all experts included."""
-    embeddings = (1 if shape.tied_embeddings else 2) * shape.vocabulary * shape.width
-    return (weights_of(shape) - embeddings - shape.width) // shape.layers
+    embeddings = (1 if shape.tied_embeddings else 2) * shape.vocabulary_size * shape.hidden_size
+    return (weights_of(shape) - embeddings - shape.hidden_size) // shape.layers

@@ -18,7 +18,7 @@ class SimulationSetup:
 
     An engine with `r` running requests, at most `max_num_seqs`, decodes one token of each in `token_seconds + r *
     row_seconds`. The learner takes `learn_token_seconds` for each token of an iteration and `update_seconds` besides,
-    then sends the weights in `publish_seconds`, while engines wait. An iteration has `prompts` draws of `group_size`
+    then sends the weights in `publish_seconds`, while engines wait. An iteration has `prompts_per_iteration` draws of `group_size`
     samples; `sample_length(draw, sample)` is a sample's number of tokens. The learner also forwards `prompt_tokens`
     tokens of each draw.
 
@@ -28,16 +28,16 @@ class SimulationSetup:
     while requests are running.
     """
 
-    engines: int
+    engine_count: int
     max_num_seqs: int
-    token_seconds: float
-    row_seconds: float
-    prompts: int
+    decode_step_seconds: float
+    decode_row_seconds: float
+    prompts_per_iteration: int
     group_size: int
     prompt_tokens: int
     sample_length: Callable[[int, int], int]
     learn_token_seconds: float
-    update_seconds: float
+    optimizer_step_seconds: float
     publish_seconds: float
     max_staleness: int
 
@@ -48,26 +48,26 @@ class SimulationSetup:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BusyTime:
+class LearnerBusyTime:
     """A time in which the learner is busy, in seconds from the start: it trains, or it publishes weights."""
 
-    kind: Literal["learn", "publish"]
-    start: float
-    end: float
+    learner_activity: Literal["learn", "publish"]
+    start_seconds: float
+    end_seconds: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Simulation:
-    """The result. `publish_times` are the times of new versions; `trained_tokens` are counts by iteration.
+class SimulationResult:
+    """The result. `publish_times` are the times of new versions; `trained_tokens_by_iteration` are counts by iteration.
 
-    `max_staleness` is the largest staleness, in versions, of any trained token; `running_requests` are pairs (time,
+    `largest_staleness` is the largest staleness, in versions, of any trained token; `running_requests` are pairs (time,
     running requests of all engines).
     """
 
     publish_times: tuple[float, ...]
-    trained_tokens: tuple[int, ...]
-    max_staleness: int
-    busy_times: tuple[BusyTime, ...]
+    trained_tokens_by_iteration: tuple[int, ...]
+    largest_staleness: int
+    busy_times: tuple[LearnerBusyTime, ...]
     running_requests: tuple[tuple[float, int], ...]
 
     def seconds(self, warm: int) -> float:
@@ -76,7 +76,7 @@ class Simulation:
 
     def rate(self, warm: int) -> float:
         """Trained tokens per second, without the first `warm` iterations."""
-        return sum(self.trained_tokens[warm:]) / (self.publish_times[-1] - self.publish_times[warm - 1])
+        return sum(self.trained_tokens_by_iteration[warm:]) / (self.publish_times[-1] - self.publish_times[warm - 1])
 
     def learning(self, warm: int) -> float:
         """The share of time in which the learner trains, without the first `warm` iterations."""
@@ -88,8 +88,10 @@ class Simulation:
 
     def busy(self, kind: str, start: float, end: float) -> float:
         """The share of the time from `start` to `end` that the learner spends on one kind of work."""
-        spans = [span for span in self.busy_times if span.kind == kind]
-        return sum(max(0.0, min(span.end, end) - max(span.start, start)) for span in spans) / (end - start)
+        spans = [span for span in self.busy_times if span.learner_activity == kind]
+        return sum(max(0.0, min(span.end_seconds, end) - max(span.start_seconds, start)) for span in spans) / (
+            end - start
+        )
 
 
 def mean_rows(live: Sequence[tuple[float, int]], start: float, end: float) -> float:
@@ -145,7 +147,7 @@ class RunningRequests:
         return self._time + max(0.0, self._ends[0][0] - self._position) * self._pace
 
     def _changed(self, setup: SimulationSetup) -> None:
-        self._pace = setup.token_seconds + setup.row_seconds * len(self._ends) if self._ends else inf
+        self._pace = setup.decode_step_seconds + setup.decode_row_seconds * len(self._ends) if self._ends else inf
         self.stamp += 1
 
 
@@ -165,12 +167,12 @@ class _Run:
     waiting: deque[tuple[int, int]] = field(default_factory=deque)  # (draw, sample)
     published: list[float] = field(default_factory=list)
     tokens: list[int] = field(default_factory=list)  # of each launched iteration
-    spans: list[BusyTime] = field(default_factory=list)
+    spans: list[LearnerBusyTime] = field(default_factory=list)
     live: list[tuple[float, int]] = field(default_factory=list)
     oldest: int = 0
 
     def __post_init__(self) -> None:
-        self.engines = [RunningRequests() for _ in range(self.setup.engines)]
+        self.engines = [RunningRequests() for _ in range(self.setup.engine_count)]
         self._events: list[tuple[float, int, int]] = []  # (time, engine, stamp)
         self._rows = 0
 
@@ -179,9 +181,9 @@ class _Run:
         s = self.setup
         ahead = self.started if s.pinned and s.max_staleness else self.version + s.max_staleness
         while self.launched <= ahead:
-            self.missing[self.launched] = s.prompts * s.group_size
-            self.tokens.append(s.prompts * s.prompt_tokens)
-            draws = range(self.launched * s.prompts, (self.launched + 1) * s.prompts)
+            self.missing[self.launched] = s.prompts_per_iteration * s.group_size
+            self.tokens.append(s.prompts_per_iteration * s.prompt_tokens)
+            draws = range(self.launched * s.prompts_per_iteration, (self.launched + 1) * s.prompts_per_iteration)
             self.waiting.extend((draw, sample) for draw in draws for sample in range(s.group_size))
             self.launched += 1
         if not self.waiting:
@@ -192,7 +194,7 @@ class _Run:
         while self.waiting and free:
             count, i = free[0]
             draw, sample = self.waiting.popleft()
-            length, iteration = s.sample_length(draw, sample), draw // s.prompts
+            length, iteration = s.sample_length(draw, sample), draw // s.prompts_per_iteration
             self.origin.setdefault(iteration, self.version)
             self.tokens[iteration] += length
             self.engines[i].add(iteration, length, s)
@@ -222,13 +224,13 @@ class _Run:
         if self.state == "idle" and self.missing.get(self.started) == 0:
             del self.missing[self.started]
             self.oldest = max(self.oldest, self.version - self.origin.pop(self.started))
-            self.begin("learn", s.learn_token_seconds * self.tokens[self.started] + s.update_seconds)
+            self.begin("learn", s.learn_token_seconds * self.tokens[self.started] + s.optimizer_step_seconds)
             self.started += 1
 
     def begin(self, state: Literal["learn", "publish"], seconds: float) -> None:
         """The learner is busy for some seconds from now on."""
         self.state, self.until = state, self.now + seconds
-        self.spans.append(BusyTime(kind=state, start=self.now, end=self.until))
+        self.spans.append(LearnerBusyTime(learner_activity=state, start_seconds=self.now, end_seconds=self.until))
 
     def advance(self) -> None:
         """Go to the next event: the end of a row, or of the learner's work."""
@@ -254,7 +256,7 @@ class _Run:
         self.live.append((self.now, self._rows))
 
 
-def simulate(setup: SimulationSetup, iterations: int) -> Simulation:
+def simulate(setup: SimulationSetup, iterations: int) -> SimulationResult:
     """Simulate a number of iterations. The result depends on the setup alone: nothing is drawn here.
 
     With staleness 0 an iteration takes the sum of its phases. Rows of 10 tokens at 1 s a token, learning of 5 s and
@@ -271,10 +273,10 @@ def simulate(setup: SimulationSetup, iterations: int) -> Simulation:
     run.live.append((0.0, run._rows))
     while len(run.published) < iterations:
         run.advance()
-    return Simulation(
+    return SimulationResult(
         publish_times=tuple(run.published),
-        trained_tokens=tuple(run.tokens[:iterations]),
-        max_staleness=run.oldest,
+        trained_tokens_by_iteration=tuple(run.tokens[:iterations]),
+        largest_staleness=run.oldest,
         busy_times=tuple(run.spans),
         running_requests=tuple(run.live),
     )

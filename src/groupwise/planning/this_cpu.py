@@ -14,8 +14,8 @@ import torch
 from groupwise.config.recipe import Recipe
 from groupwise.engines import Native
 from groupwise.models import DecoderShape
-from groupwise.planning.cost_model import Lengths, passes, step_seconds, times_of
-from groupwise.planning.machines import Machines
+from groupwise.planning.cost_model import TokenLengths, passes, step_seconds, times_of
+from groupwise.planning.machines import PlannedMachines
 from groupwise.planning.memory import ALONE, BYTES
 
 OPERATION = 16 * 64
@@ -38,8 +38,8 @@ class CpuRates:
     """Rates of this machine: operations of matrix products and bytes read per second, seconds of a small operation."""
 
     matmul_flops_per_second: float
-    read_bytes_per_second: float
-    operation_seconds: float
+    memory_read_bytes_per_second: float
+    small_operation_seconds: float
 
 
 @cache
@@ -93,31 +93,33 @@ def phases(recipe: Recipe, shape: DecoderShape, prompt: int, rates: CpuRates) ->
     method, tokens = recipe.method, recipe.sampling.max_tokens
     answers = recipe.prompts * method.group_size
     machines = cpu_of(shape, rates)
-    times = times_of(recipe, shape, machines, Lengths(prompt=prompt, answers=(tokens,)), ALONE)
+    times = times_of(recipe, shape, machines, TokenLengths(prompt_tokens=prompt, answer_lengths=(tokens,)), ALONE)
     rows = recipe.engine.max_num_seqs if isinstance(recipe.engine, Native) else answers
-    distribution = DISTRIBUTION_READS / 2 * shape.vocabulary * BYTES["float32"] / rates.read_bytes_per_second
+    distribution = (
+        DISTRIBUTION_READS / 2 * shape.vocabulary_size * BYTES["float32"] / rates.memory_read_bytes_per_second
+    )
 
     def sampled(count: int) -> float:
-        row = times.row_seconds + distribution + TOKEN_CALLS * rates.operation_seconds
-        return tokens * (-(-count // rows) * times.token_seconds + count * row)
+        row = times.decode_row_seconds + distribution + TOKEN_CALLS * rates.small_operation_seconds
+        return tokens * (-(-count // rows) * times.decode_step_seconds + count * row)
 
     microbatches = max(method.minibatches, answers * (prompt + tokens) / recipe.machine.microbatch_tokens)
-    learned = times.learn_token_seconds * (recipe.prompts * prompt + answers * tokens) + times.update_seconds
+    learned = times.learn_token_seconds * (recipe.prompts * prompt + answers * tokens) + times.optimizer_step_seconds
     learned += answers * tokens * distribution + microbatches * passes(recipe) * step_seconds(recipe, shape, machines)
-    return sampled, learned + ITERATION_CALLS * rates.operation_seconds
+    return sampled, learned + ITERATION_CALLS * rates.small_operation_seconds
 
 
-def cpu_of(shape: DecoderShape, rates: CpuRates) -> Machines:
+def cpu_of(shape: DecoderShape, rates: CpuRates) -> PlannedMachines:
     """This CPU with its rates. The memory is not known here."""
-    return Machines(
+    return PlannedMachines(
         name="this machine",
-        count=1,
+        device_count=1,
         memory_gib=1.0,
         device="cpu",
-        rates="measured",
+        rates_source="measured",
         tflops=rates.matmul_flops_per_second / 1e12,
-        memory_gb_s=rates.read_bytes_per_second / 1e9,
-        step_overhead_ms=1e3 * shape.layers * LAYER_CALLS * rates.operation_seconds,
+        memory_bandwidth_gb_s=rates.memory_read_bytes_per_second / 1e9,
+        decode_step_overhead_ms=1e3 * shape.layers * LAYER_CALLS * rates.small_operation_seconds,
     )
 
 

@@ -12,15 +12,15 @@ from groupwise.models import DecoderShape
 from groupwise.models.freed_memory import machine_memory
 from groupwise.planning.calibration import ONE
 from groupwise.planning.cards import named_machines
-from groupwise.planning.cost_model import Lengths
+from groupwise.planning.cost_model import TokenLengths
 from groupwise.planning.device_splits import try_placement
-from groupwise.planning.machines import Machines, on_machines
+from groupwise.planning.machines import PlannedMachines, on_machines
 from groupwise.planning.this_cpu import SLOWER, cpu_of, measured_rates, phases
 
 GIB = 1 << 30
 
 
-def this_machine(recipe: Recipe, shape: DecoderShape | None, prompt: Callable[[], int]) -> Machines:
+def this_machine(recipe: Recipe, shape: DecoderShape | None, prompt: Callable[[], int]) -> PlannedMachines:
     """This machine: a GPU by the published rates of its name, or the CPU, whose rates are measured.
 
     Without a `shape` only the memory counts. `prompt` computes the longest prompt. `Usage` for a GPU without published
@@ -35,21 +35,29 @@ def this_machine(recipe: Recipe, shape: DecoderShape | None, prompt: Callable[[]
         raise MissingRequirement("this system does not report the size of its memory", fix=fix)
     threads = recipe.machine.threads
     label = f"this machine ({threads} thread{'s'[: threads != 1]})"
-    bare = Machines(
-        name=label, count=1, memory_gib=round(total / GIB, 1), tflops=1.0, memory_gb_s=1.0, device="cpu", rates="unused"
+    bare = PlannedMachines(
+        name=label,
+        device_count=1,
+        memory_gib=round(total / GIB, 1),
+        tflops=1.0,
+        memory_bandwidth_gb_s=1.0,
+        device="cpu",
+        rates_source="unused",
     )
     return bare if shape is None else with_measured_rates(bare, on_machines(recipe, bare), shape, prompt())
 
 
-def with_measured_rates(machines: Machines, recipe: Recipe, shape: DecoderShape, prompt: int) -> Machines:
+def with_measured_rates(machines: PlannedMachines, recipe: Recipe, shape: DecoderShape, prompt: int) -> PlannedMachines:
     """The CPU with its rates as measured now, and with factors by which a plan has the seconds of `run_duration`."""
     rates = measured_rates(recipe.machine.dtype, recipe.machine.threads)
     one = replace(cpu_of(shape, rates), name=machines.name, memory_gib=machines.memory_gib)
     sampled, learned = phases(recipe, shape, prompt, rates)
-    trial = try_placement(ONE, 0, recipe, shape, one, Lengths(prompt=prompt, answers=(recipe.sampling.max_tokens,)))
+    trial = try_placement(
+        ONE, 0, recipe, shape, one, TokenLengths(prompt_tokens=prompt, answer_lengths=(recipe.sampling.max_tokens,))
+    )
     answers = recipe.prompts * recipe.method.group_size
     operations = rates.matmul_flops_per_second / 1e9
-    text = f"measured now: {operations:,.0f} GFLOP/s, {rates.read_bytes_per_second / 1e9:,.1f} GB/s"
+    text = f"measured now: {operations:,.0f} GFLOP/s, {rates.memory_read_bytes_per_second / 1e9:,.1f} GB/s"
     return replace(
         one,
         sampling_factor=SLOWER * sampled(answers) / trial.sampling(),
@@ -58,7 +66,7 @@ def with_measured_rates(machines: Machines, recipe: Recipe, shape: DecoderShape,
     )
 
 
-def this_card(device: str) -> Machines:
+def this_card(device: str) -> PlannedMachines:
     """This machine's GPU: the memory that torch reports, and the published rates of its name."""
     properties = torch.cuda.get_device_properties(torch.device(device))
     try:

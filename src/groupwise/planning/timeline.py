@@ -4,7 +4,7 @@ from bisect import bisect_right
 from itertools import pairwise
 from xml.sax.saxutils import escape
 
-from groupwise.planning.simulator import Simulation, mean_rows
+from groupwise.planning.simulator import SimulationResult, mean_rows
 
 LEVELS = " ▁▂▃▄▅▆▇█"
 """Characters for a share of running requests, from none to all."""
@@ -14,7 +14,7 @@ SVG_WIDTH, SVG_ROW = 960, 60
 """The size of a lane of the SVG, in pixels."""
 
 
-def window(simulation: Simulation, warm: int) -> tuple[float, float]:
+def window(simulation: SimulationResult, warm: int) -> tuple[float, float]:
     """The start and the end of the two iterations after the first `warm` ones, in seconds."""
     return simulation.publish_times[warm - 1], simulation.publish_times[warm + 1]
 
@@ -28,7 +28,7 @@ def duration(seconds: float) -> str:
     return f"{seconds:,.0f} s" if seconds >= 100 else f"{seconds:.3g} s"
 
 
-def lanes(simulation: Simulation, warm: int, columns: int) -> dict[str, list[float]]:
+def lanes(simulation: SimulationResult, warm: int, columns: int) -> dict[str, list[float]]:
     """Live rows as a share of their largest number, and learning and publishing as shares of time, per column."""
     start, end = window(simulation, warm)
     edges = list(pairwise(start + (end - start) * i / columns for i in range(columns + 1)))
@@ -42,7 +42,7 @@ def lanes(simulation: Simulation, warm: int, columns: int) -> dict[str, list[flo
     return {"rows": [row / most for row in rows], **work}
 
 
-def timeline_text(simulation: Simulation, warm: int) -> list[str]:
+def timeline_text(simulation: SimulationResult, warm: int) -> list[str]:
     """Two iterations as lines of text, one for each lane."""
     start, end = window(simulation, warm)
     drawn = {
@@ -53,7 +53,7 @@ def timeline_text(simulation: Simulation, warm: int) -> list[str]:
     return [*lines, f"{'':8} {'0':<{WIDTH - 12}}{duration(end - start):>12}"]
 
 
-def timeline_svg(simulation: Simulation, warm: int, title: str) -> str:
+def timeline_svg(simulation: SimulationResult, warm: int, title: str) -> str:
     """Two iterations as an SVG image with the same lanes, under a title."""
     start, end = window(simulation, warm)
     shapes = []

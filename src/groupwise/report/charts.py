@@ -38,29 +38,29 @@ from groupwise.data import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chart:
-    """A chart of metrics that answer the same question; `lines` maps the metrics to their labels.
+    """A chart of metrics that answer the same question; `metric_labels` maps the metrics to their labels.
 
-    `intervals` maps a metric to the metrics of its interval's ends. `notes` maps a flag to a note that is shown if the
-    flag was ever true. `range` fixes the axis; `log` allows a logarithmic one; `wide` spans two columns.
+    `interval_metrics` maps a metric to the metrics of its interval's ends. `flag_notes` maps a flag to a note that is shown if the
+    flag was ever true. `axis_range` fixes the axis; `allows_log_axis` allows a logarithmic one; `spans_two_columns` spans two columns.
     """
 
     title: str
-    lines: Mapping[str, str]
-    intervals: Mapping[str, tuple[str, str]] = field(default_factory=dict)
-    notes: Mapping[str, str] = field(default_factory=dict)
-    hint: str = ""
-    range: tuple[float, float] | None = None
-    log: bool = False
-    wide: bool = False
+    metric_labels: Mapping[str, str]
+    interval_metrics: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    flag_notes: Mapping[str, str] = field(default_factory=dict)
+    subtitle: str = ""
+    axis_range: tuple[float, float] | None = None
+    allows_log_axis: bool = False
+    spans_two_columns: bool = False
 
     @property
     def question(self) -> str:
         """The question that the chart's metrics answer."""
-        return METRICS[next(iter(self.lines))].question
+        return METRICS[next(iter(self.metric_labels))].question
 
 
 @dataclass(frozen=True, slots=True)
-class Tile:
+class MetricTile:
     """A number at the top of the page, from the first of `metric_choices` that the run has.
 
     `change` shows the first and the last value; `iterations` shows the run's length.
@@ -68,155 +68,155 @@ class Tile:
 
     title: str
     metric_choices: tuple[str, ...]
-    statistic: Literal["change", "sum", "duration", "median", "iterations"]
+    shown_statistic: Literal["change", "sum", "duration", "median", "iterations"]
 
 
 CHARTS = (
-    Chart(title="Held-out loss", lines={EVAL_LOSS: "loss"}, hint="of the answers that held-out rows store", wide=True),
+    Chart(title="Held-out loss", metric_labels={EVAL_LOSS: "loss"}, subtitle="of the answers that held-out rows store", spans_two_columns=True),
     Chart(
         title="Stored answers",
-        lines={EVAL_TOKEN_ACCURACY: "likeliest tokens", "eval/rewards/accuracies": "pairs in order"},
-        hint="held-out share",
-        range=(0, 1),
+        metric_labels={EVAL_TOKEN_ACCURACY: "likeliest tokens", "eval/rewards/accuracies": "pairs in order"},
+        subtitle="held-out share",
+        axis_range=(0, 1),
     ),
     Chart(
         title="Implicit rewards",
-        lines={"rewards/chosen": "chosen", "rewards/rejected": "rejected", "rewards/margins": "margin"},
+        metric_labels={"rewards/chosen": "chosen", "rewards/rejected": "rejected", "rewards/margins": "margin"},
     ),
     Chart(
         title="Held-out accuracy",
-        lines={ACCURACY_GREEDY: "greedy", ACCURACY: "sampled"},
-        intervals=INTERVALS,
-        hint="bands: 95 % intervals over problems",
-        range=(0, 1),
-        wide=True,
+        metric_labels={ACCURACY_GREEDY: "greedy", ACCURACY: "sampled"},
+        interval_metrics=INTERVALS,
+        subtitle="bands: 95 % intervals over problems",
+        axis_range=(0, 1),
+        spans_two_columns=True,
     ),
     Chart(
         title="Held-out score",
-        lines={SCORE_GREEDY: "greedy", SCORE: "sampled"},
-        intervals=INTERVALS,
-        hint="bands: 95 % intervals over problems",
-        wide=True,
+        metric_labels={SCORE_GREEDY: "greedy", SCORE: "sampled"},
+        interval_metrics=INTERVALS,
+        subtitle="bands: 95 % intervals over problems",
+        spans_two_columns=True,
     ),
-    Chart(title="Reward", lines={REWARD: "reward"}, hint="mean over answers"),
+    Chart(title="Reward", metric_labels={REWARD: "reward"}, subtitle="mean over answers"),
     Chart(
         title="Outcomes",
-        lines={
+        metric_labels={
             "outcome/correct": "correct", "outcome/wrong": "wrong", "outcome/malformed": "malformed",
             UNVERIFIABLE: "unverifiable",
         },
-        hint="share of answers",
+        subtitle="share of answers",
     ),
     Chart(
         title="Groups without signal",
-        lines={NO_SIGNAL: "none", "groups/all_right": "all right", "groups/all_wrong": "all wrong"},
-        range=(0, 1),
+        metric_labels={NO_SIGNAL: "none", "groups/all_right": "all right", "groups/all_wrong": "all wrong"},
+        axis_range=(0, 1),
     ),
-    Chart(title="Reward spread", lines={"reward_std": "std within groups"}),
+    Chart(title="Reward spread", metric_labels={"reward_std": "std within groups"}),
     Chart(
         title="Rollouts",
-        lines={"rollout/selected": "selected", "rollout/dropped": "dropped"},
-        hint="per iteration",
+        metric_labels={"rollout/selected": "selected", "rollout/dropped": "dropped"},
+        subtitle="per iteration",
     ),
     Chart(
         title="Loss",
-        lines={LOSS: "loss"},
-        notes={
+        metric_labels={LOSS: "loss"},
+        flag_notes={
             ZERO_LOSS: "With one minibatch, one epoch and group-centred advantages, the loss of a step is 0 by "
             "construction. Its gradient is not 0."
         },
     ),
-    Chart(title="Gradient norm", lines={GRAD_NORM: "before", "grad_norm_clipped": "after clipping"}, log=True),
+    Chart(title="Gradient norm", metric_labels={GRAD_NORM: "before", "grad_norm_clipped": "after clipping"}, allows_log_axis=True),
     Chart(
         title="Clipped tokens",
-        lines={"clip_ratio/low_mean": "low side", "clip_ratio/high_mean": "high side"},
-        hint="share",
+        metric_labels={"clip_ratio/low_mean": "low side", "clip_ratio/high_mean": "high side"},
+        subtitle="share",
     ),
     Chart(
         title="Ratio",
-        lines={
+        metric_labels={
             "ratio/max": "max", "ratio/p99": "99 %", "ratio/p50": "50 %", "ratio/p01": "1 %", "ratio/mean": "mean",
             "ratio/min": "min",
         },
     ),
     Chart(
         title="Advantage",
-        lines={"advantage/max": "max", "advantage/mean": "mean", "advantage/min": "min"},
-        hint="over tokens",
+        metric_labels={"advantage/max": "max", "advantage/mean": "mean", "advantage/min": "min"},
+        subtitle="over tokens",
     ),
-    Chart(title="Changed experts", lines={"routing/changed": "changed"}, hint="share of choices"),
-    Chart(title="Load of experts", lines={"routing/balance": "balance"}, hint="even load: experts per token"),
-    Chart(title="Learning rate", lines={"learning_rate": "learning rate"}),
-    Chart(title="Skipped steps", lines={"steps_skipped": "skipped"}),
-    Chart(title="Entropy", lines={ENTROPY: "entropy"}),
-    Chart(title="KL", lines={"kl": "kl"}),
+    Chart(title="Changed experts", metric_labels={"routing/changed": "changed"}, subtitle="share of choices"),
+    Chart(title="Load of experts", metric_labels={"routing/balance": "balance"}, subtitle="even load: experts per token"),
+    Chart(title="Learning rate", metric_labels={"learning_rate": "learning rate"}),
+    Chart(title="Skipped steps", metric_labels={"steps_skipped": "skipped"}),
+    Chart(title="Entropy", metric_labels={ENTROPY: "entropy"}),
+    Chart(title="KL", metric_labels={"kl": "kl"}),
     Chart(
         title="Answer length",
-        lines={
+        metric_labels={
             MEAN_LENGTH: "mean", "completions/mean_length_correct": "correct", "completions/mean_length_wrong": "wrong",
             "completions/max_length": "max", "eval/mean_length": "held-out",
         },
-        hint="tokens",
+        subtitle="tokens",
     ),
     Chart(
         title="Truncated",
-        lines={TRUNCATED: "sampled", "eval/truncated": "held-out"},
-        hint="share at the limit",
+        metric_labels={TRUNCATED: "sampled", "eval/truncated": "held-out"},
+        subtitle="share at the limit",
     ),
     Chart(
         title="Turns",
-        lines={"turns/mean": "mean", "turns/max": "max", "eval/turns/mean": "held-out"},
-        hint="the model's, per conversation",
+        metric_labels={"turns/mean": "mean", "turns/max": "max", "eval/turns/mean": "held-out"},
+        subtitle="the model's, per conversation",
     ),
     Chart(
         title="Tool calls",
-        lines={
+        metric_labels={
             "counts/calls": "calls", "counts/malformed": "malformed", "counts/errors": "tool failed",
             "counts/failed": "aborted",
         },
-        hint="per conversation",
+        subtitle="per conversation",
     ),
     Chart(
         title="The environment's tokens",
-        lines={"turns/environment_tokens": "sampled", "eval/turns/environment_tokens": "held-out"},
-        hint="share",
+        metric_labels={"turns/environment_tokens": "sampled", "eval/turns/environment_tokens": "held-out"},
+        subtitle="share",
     ),
     Chart(
         title="Engine–learner log-prob gap",
-        lines={LARGEST_GAP: "max", f"{GAP}/mean": "mean"},
-        log=True,
+        metric_labels={LARGEST_GAP: "max", f"{GAP}/mean": "mean"},
+        allows_log_axis=True,
     ),
     Chart(
         title="Lag",
-        lines={STALENESS_MAX: "max", STALENESS_MEAN: "mean", VERSIONS: "versions"},
-        hint="versions of the weights, over tokens",
+        metric_labels={STALENESS_MAX: "max", STALENESS_MEAN: "mean", VERSIONS: "versions"},
+        subtitle="versions of the weights, over tokens",
     ),
-    Chart(title="Tokens per second", lines={TOKENS_PER_SECOND: "tokens per second"}),
-    Chart(title="Trained tokens", lines={TRAINED_TOKENS: "tokens"}, hint="per iteration"),
-    Chart(title="Memory", lines={"memory_mib": "memory"}, hint="MiB"),
+    Chart(title="Tokens per second", metric_labels={TOKENS_PER_SECOND: "tokens per second"}),
+    Chart(title="Trained tokens", metric_labels={TRAINED_TOKENS: "tokens"}, subtitle="per iteration"),
+    Chart(title="Memory", metric_labels={"memory_mib": "memory"}, subtitle="MiB"),
     Chart(
         title="Seconds",
-        lines={
+        metric_labels={
             SECONDS: "all", f"{SECONDS}/sample": "sample", f"{SECONDS}/learn": "learn", f"{SECONDS}/publish": "publish",
             f"{SECONDS}/evaluate": "evaluate", f"{SECONDS}/wait": "learner waits",
             f"{SECONDS}/engine_idle": "engines wait",
         },
-        hint="per iteration",
+        subtitle="per iteration",
     ),
 )  # fmt: skip
 
 
 TILES = (
-    Tile("Held-out loss", (EVAL_LOSS,), "change"),
-    Tile("Held-out accuracy", (ACCURACY_GREEDY, ACCURACY), "change"),
-    Tile("Held-out score", (SCORE_GREEDY, SCORE), "change"),
-    Tile("Reward", (REWARD,), "change"),
-    Tile("Entropy", (ENTROPY,), "change"),
-    Tile("Answer length", (MEAN_LENGTH,), "change"),
-    Tile("Iterations", (), "iterations"),
-    Tile("Trained tokens", (TRAINED_TOKENS,), "sum"),
-    Tile("Time", (SECONDS,), "duration"),
-    Tile("Tokens / s, median", (TOKENS_PER_SECOND,), "median"),
+    MetricTile("Held-out loss", (EVAL_LOSS,), "change"),
+    MetricTile("Held-out accuracy", (ACCURACY_GREEDY, ACCURACY), "change"),
+    MetricTile("Held-out score", (SCORE_GREEDY, SCORE), "change"),
+    MetricTile("Reward", (REWARD,), "change"),
+    MetricTile("Entropy", (ENTROPY,), "change"),
+    MetricTile("Answer length", (MEAN_LENGTH,), "change"),
+    MetricTile("Iterations", (), "iterations"),
+    MetricTile("Trained tokens", (TRAINED_TOKENS,), "sum"),
+    MetricTile("Time", (SECONDS,), "duration"),
+    MetricTile("Tokens / s, median", (TOKENS_PER_SECOND,), "median"),
 )
 
 

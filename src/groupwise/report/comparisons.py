@@ -16,14 +16,14 @@ NUMBERS = ("reward", "advantage", "weight", "clipped_fraction", "gradient_sum")
 class StoredComparison:
     """A comparison of methods on one iteration, as the page needs it.
 
-    `summary` is about the whole iteration. `numbers_by_sample` has each method's `NUMBERS` by the sample's line in the
-    file, from 1, and None for a method that does not select it. `cosines` has the cosines of the sample's group, by the
+    `iteration_summary` is about the whole iteration. `numbers_by_sample` has each method's `NUMBERS` by the sample's line in the
+    file, from 1, and None for a method that does not select it. `group_cosines` has the cosines of the sample's group, by the
     same line.
     """
 
-    summary: Mapping[str, Any]
+    iteration_summary: Mapping[str, Any]
     numbers_by_sample: Mapping[int, list[list[float | None] | None]] = field(default_factory=dict)
-    cosines: Mapping[int, list[float | None]] = field(default_factory=dict)
+    group_cosines: Mapping[int, list[float | None]] = field(default_factory=dict)
 
 
 def read_comparisons(layout: RunLayout) -> tuple[dict[int, StoredComparison], list[str]]:

@@ -17,8 +17,8 @@ MOST_MESSAGES = 64
 class StoredEpisode:
     """The place of a sample in an episode: the index of the episode's answer in its draw, and its requests."""
 
-    answer: int
-    requests: Sequence[AgentRequest]
+    answer_index: int
+    agent_requests: Sequence[AgentRequest]
 
 
 def stored_episode(row: Mapping[str, Any], index: int) -> StoredEpisode | None:
@@ -43,10 +43,10 @@ def in_episodes(samples: Sequence[tuple[dict[str, Any], StoredEpisode | None]]) 
     conversations: dict[int, list[tuple[dict[str, Any], StoredEpisode]]] = {}
     for sample, episode in samples:
         if episode is not None:
-            sample |= {"episode": episode.answer, "requests": list(map(_request, episode.requests))}
-            conversations.setdefault(episode.answer, []).append((sample, episode))
+            sample |= {"episode": episode.answer_index, "requests": list(map(_request, episode.agent_requests))}
+            conversations.setdefault(episode.answer_index, []).append((sample, episode))
     for members in conversations.values():
-        points = branch_points([episode.requests for _, episode in members])
+        points = branch_points([episode.agent_requests for _, episode in members])
         for (sample, _), point in zip(members, points, strict=True):
             sample["branches_from"] = point
     return sorted((sample for sample, _ in samples), key=lambda sample: sample.get("episode", -1))

@@ -17,34 +17,34 @@ UNREADABLE = (OSError, UnicodeDecodeError, json.JSONDecodeError, tomllib.TOMLDec
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Curve:
+class MetricCurve:
     """A metric: `values[i]` at iteration `iterations[i]`, ascending. Values that were not finite are NaN."""
 
     iterations: np.ndarray
-    values: np.ndarray
+    metric_values: np.ndarray
 
     @property
-    def finite(self) -> "Curve":
-        finite = np.isfinite(self.values)
-        return Curve(self.iterations[finite], self.values[finite])
+    def finite(self) -> "MetricCurve":
+        finite = np.isfinite(self.metric_values)
+        return MetricCurve(self.iterations[finite], self.metric_values[finite])
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Run:
-    """The data of a run for its report. `flags` are metrics that were ever `true`; `notes` list unreadable data.
+class ReportRun:
+    """The data of a run for its report. `true_flags` are metrics that were ever `true`; `unreadable_data_notes` list unreadable data.
 
     `has_model`: the model is written, so the run has ended.
     """
 
     layout: RunLayout
     name: str
-    info: Mapping[str, Any]
-    recipe: str
+    run_info: Mapping[str, Any]
+    recipe_text: str
     recipe_fields: Mapping[str, Any]
-    metrics: Mapping[str, Curve]
-    timings: Mapping[str, Curve]
-    flags: frozenset[str]
-    notes: tuple[str, ...]
+    metrics: Mapping[str, MetricCurve]
+    timings: Mapping[str, MetricCurve]
+    true_flags: frozenset[str]
+    unreadable_data_notes: tuple[str, ...]
     has_model: bool = False
 
     @property
@@ -58,7 +58,7 @@ class Run:
         return max((int(c.iterations[-1]) for c in self.metrics.values() if len(c.iterations)), default=0)
 
 
-def read(path: Path) -> Run:
+def read(path: Path) -> ReportRun:
     """Read the run in directory `path`."""
     notes: list[str] = []
     layout = RunLayout(path)
@@ -74,16 +74,16 @@ def read(path: Path) -> Run:
     metrics, flags = table(layout.metrics, notes)
     timings, _ = table(layout.timings, notes)
     name = about.get("name")
-    return Run(
+    return ReportRun(
         layout=layout,
         name=name if isinstance(name, str) and name else path.resolve().name,
-        info=about,
-        recipe=recipe,
+        run_info=about,
+        recipe_text=recipe,
         recipe_fields=fields,
         metrics=metrics,
         timings=timings,
-        flags=flags,
-        notes=tuple(notes),
+        true_flags=flags,
+        unreadable_data_notes=tuple(notes),
         has_model=layout.model.is_dir(),
     )
 
@@ -108,7 +108,7 @@ def lines(path: Path, notes: list[str] | None = None) -> Iterator[dict[str, Any]
         notes.append(f"{path.name}: {bad} unreadable {'line' if bad == 1 else 'lines'} left out")
 
 
-def table(path: Path, notes: list[str]) -> tuple[dict[str, Curve], frozenset[str]]:
+def table(path: Path, notes: list[str]) -> tuple[dict[str, MetricCurve], frozenset[str]]:
     """Read the numbers of a JSON-lines file as columns by name, and the names of values that were ever `true`.
 
     If an iteration has several rows, the last one counts.
@@ -125,7 +125,7 @@ def table(path: Path, notes: list[str]) -> tuple[dict[str, Curve], frozenset[str
             elif name != "iteration" and (value is None or (isinstance(value, int | float) and value is not False)):
                 cells.setdefault(name, {})[iteration] = as_float(value)
     return {
-        name: Curve(np.array(sorted(cell), np.int64), np.array([cell[i] for i in sorted(cell)], np.float64))
+        name: MetricCurve(np.array(sorted(cell), np.int64), np.array([cell[i] for i in sorted(cell)], np.float64))
         for name, cell in cells.items()
     }, frozenset(flags)
 
@@ -158,12 +158,12 @@ def flat(value: Any, path: str = "") -> dict[str, Any]:
     return {k: v for key, inner in pairs for k, v in flat(inner, f"{path}.{key}" if path else str(key)).items()}
 
 
-def thin(curve: Curve, most: int = 2000) -> Curve:
+def thin(curve: MetricCurve, most: int = 2000) -> MetricCurve:
     """Reduce a curve to at most `most` points: the lowest and the highest value of each bucket of iterations.
 
     The first and the last point stay. Every point keeps its iteration.
 
-    >>> thin(Curve(np.arange(9), np.array([0, 1, 9, 1, 0, 1, -9, 1, 0.0])), most=4).values.tolist()
+    >>> thin(MetricCurve(np.arange(9), np.array([0, 1, 9, 1, 0, 1, -9, 1, 0.0])), most=4).values.tolist()
     [0.0, 9.0, -9.0, 0.0]
     """
     if len(curve.iterations) <= most:
@@ -171,11 +171,14 @@ def thin(curve: Curve, most: int = 2000) -> Curve:
     n = len(curve.iterations)
     indices = {0, n - 1}
     for bucket in np.array_split(np.arange(1, n - 1), max(most // 2 - 1, 1)):
-        finite = bucket[np.isfinite(curve.values[bucket])]
+        finite = bucket[np.isfinite(curve.metric_values[bucket])]
         if len(finite):
-            indices |= {int(finite[curve.values[finite].argmin()]), int(finite[curve.values[finite].argmax()])}
+            indices |= {
+                int(finite[curve.metric_values[finite].argmin()]),
+                int(finite[curve.metric_values[finite].argmax()]),
+            }
     rows = np.array(sorted(indices))
-    return Curve(curve.iterations[rows], curve.values[rows])
+    return MetricCurve(curve.iterations[rows], curve.metric_values[rows])
 
 
 def _text(path: Path, notes: list[str]) -> str:

@@ -18,7 +18,7 @@ from groupwise.report.charts import charts_data
 from groupwise.report.comparisons import read_comparisons
 from groupwise.report.gradient_components import chain_parts
 from groupwise.report.pictures import before_and_after
-from groupwise.report.read import Curve, Run, as_float, flat, lines, read, thin
+from groupwise.report.read import MetricCurve, ReportRun, as_float, flat, lines, read, thin
 from groupwise.report.rollouts import as_json, choose, files, packed, prompt_map, scan, steps
 from groupwise.report.warnings import RULES, RunWarning, find_warnings, headline
 from groupwise.runs.atomic_writes import DRAFT, check_writable, write_file
@@ -80,9 +80,9 @@ def report(runs: Sequence[str], out: str | None = None, *, quiet: bool = False) 
     return 0
 
 
-def gaps(run: Run) -> list[str]:
+def gaps(run: ReportRun) -> list[str]:
     """Warnings about missing data on a run's page: unreadable files or lines, or no metrics at all."""
-    return [*run.notes, *([] if run.metrics else [f"no metrics in {run.layout.metrics.name}"])]
+    return [*run.unreadable_data_notes, *([] if run.metrics else [f"no metrics in {run.layout.metrics.name}"])]
 
 
 def existing_run(run: str) -> RunLayout:
@@ -130,7 +130,7 @@ def write_report(runs: Sequence[Path], out: Path | None = None, tables: Tables =
     return out
 
 
-def page(runs: Sequence[Run], *, version: str | None = None, tables: Tables = NO_TABLES) -> str:
+def page(runs: Sequence[ReportRun], *, version: str | None = None, tables: Tables = NO_TABLES) -> str:
     """The HTML document. Its security policy allows only its scripts and styles, by hash, and a live page's server.
 
     Pictures of samples are part of the document, and only then does the policy allow images, from it alone.
@@ -171,7 +171,7 @@ def page(runs: Sequence[Run], *, version: str | None = None, tables: Tables = NO
     return re.sub(r"\{\{(\w+)\}\}", lambda placeholder: parts[placeholder[1]], template)
 
 
-def page_data(runs: Sequence[Run], limit: int = BYTES) -> dict[str, Any]:
+def page_data(runs: Sequence[ReportRun], limit: int = BYTES) -> dict[str, Any]:
     """The data that the page's scripts draw, in at most `limit` bytes: curves, warnings, prompts, and rollouts.
 
     If the curves do not leave 400,000 bytes to the rollouts, all of them are thinned further.
@@ -185,7 +185,7 @@ def page_data(runs: Sequence[Run], limit: int = BYTES) -> dict[str, Any]:
             "iterations": len(groups),
             "parts": chain_parts(run.recipe_fields),
         }
-        summaries = {"compared": {i: comparison.summary for i, comparison in compared.items() if i in groups}}
+        summaries = {"compared": {i: comparison.iteration_summary for i, comparison in compared.items() if i in groups}}
         rollouts = {"groups": [], "notes": notes} | counts | summaries
         pairs = before_and_after(
             files(run.layout), budget=FOR_PAIRS // len(runs), size=lambda entry: len(as_json(entry))
@@ -202,7 +202,7 @@ def page_data(runs: Sequence[Run], limit: int = BYTES) -> dict[str, Any]:
     return data
 
 
-def without_rollouts(runs: Sequence[Run], of_samples: Sequence[dict[str, Any]], points: int) -> dict[str, Any]:
+def without_rollouts(runs: Sequence[ReportRun], of_samples: Sequence[dict[str, Any]], points: int) -> dict[str, Any]:
     """The page's data with at most `points` points for each curve, and without the rollouts."""
     xs: list[Any] = []
     described = []
@@ -219,10 +219,10 @@ def without_rollouts(runs: Sequence[Run], of_samples: Sequence[dict[str, Any]], 
     }
 
 
-def describe(run: Run, xs: list[Any], points: int) -> dict[str, Any]:
+def describe(run: ReportRun, xs: list[Any], points: int) -> dict[str, Any]:
     """A run's data for the page, without its rollouts. Curves with equal iterations share one entry of `xs`."""
 
-    def curves(table: dict[str, Curve]) -> list[list[Any]]:
+    def curves(table: dict[str, MetricCurve]) -> list[list[Any]]:
         rows = []
         for name, full in sorted(table.items()):
             curve = thin(full, points)
@@ -233,16 +233,18 @@ def describe(run: Run, xs: list[Any], points: int) -> dict[str, Any]:
                 [
                     name,
                     xs.index(at),
-                    packed(curve.values),
+                    packed(curve.metric_values),
                     len(full.iterations),
-                    int((full.values != full.values).sum()),
+                    int((full.metric_values != full.metric_values).sum()),
                 ]
             )
         return rows
 
-    method = run.info.get("method")
-    command = run.info.get("command", "")
-    about = {k: v for k, v in run.info.items() if k not in ("format", "name", "command", "method", "recipe", "files")}
+    method = run.run_info.get("method")
+    command = run.run_info.get("command", "")
+    about = {
+        k: v for k, v in run.run_info.items() if k not in ("format", "name", "command", "method", "recipe", "files")
+    }
     facts = flat(about | warm_start_summary(run))
     return {
         "metrics": curves(dict(run.metrics)),
@@ -250,29 +252,29 @@ def describe(run: Run, xs: list[Any], points: int) -> dict[str, Any]:
         "method": method if isinstance(method, dict) else {"name": method} if method else {},
         "command": shlex.join(map(str, command)) if isinstance(command, list) else str(command),
         "about": {k: str(v) for k, v in facts.items() if k and v not in ("", None, {}, [])},
-        "recipe": run.recipe,
-        "flags": sorted(run.flags),
-        "notes": [*seams(run), *selection(run), *run.notes],
+        "recipe": run.recipe_text,
+        "flags": sorted(run.true_flags),
+        "notes": [*seams(run), *selection(run), *run.unreadable_data_notes],
         "last": run.last,
     }
 
 
-def seams(run: Run) -> list[str]:
+def seams(run: ReportRun) -> list[str]:
     """Lines about the extensions of a run to more iterations, if any."""
     return [
         f"Extended at iteration {at}, from {before} to {after} iterations: the learning rate and the schedules see "
         f"{after} from there on. It is not a run of {after}."
-        for at, before, after in extensions(run.info.get("changes"))
+        for at, before, after in extensions(run.run_info.get("changes"))
     ]
 
 
-def selection(run: Run) -> list[str]:
+def selection(run: ReportRun) -> list[str]:
     """A note on a run's best evaluation, if there are several: the largest of several values is optimistic."""
     metric = str(run.recipe_fields.get("evaluate.best_metric") or "")
     curves = {name: run.metrics[name].finite for name in METRICS if name in run.metrics}
     rows: dict[int, dict[str, Any]] = {}
     for name, curve in curves.items():
-        for at, value in zip(curve.iterations.tolist(), curve.values.tolist()):
+        for at, value in zip(curve.iterations.tolist(), curve.metric_values.tolist()):
             rows.setdefault(at, {"iteration": at})[name] = value
     values = held_out_values(list(rows.values()), metric)
     best = best_iteration(values, values)
@@ -281,7 +283,7 @@ def selection(run: Run) -> list[str]:
     return [f"The best evaluation: {describe_best(values, best, metric)}. It is selected by its value: optimistic."]
 
 
-def warm_start_summary(run: Run) -> dict[str, str]:
+def warm_start_summary(run: ReportRun) -> dict[str, str]:
     """A summary of the warm start: its steps, and its loss at each tenth of them; empty without a warm start."""
     losses = [as_float(row.get(LOSS)) for row in lines(RunLayout(run.layout.warm_start).metrics)]
     if not losses:
@@ -290,14 +292,14 @@ def warm_start_summary(run: Run) -> dict[str, str]:
     return {"warm start": f"{len(losses)} steps, loss " + " ".join(f"{losses[i]:.3f}" for i in tenths)}
 
 
-def differences(runs: Sequence[Run]) -> list[list[Any]]:
+def differences(runs: Sequence[ReportRun]) -> list[list[Any]]:
     """Recipe fields that differ between the runs: [dotted key, values by run]."""
     keys = dict.fromkeys(key for run in runs for key in run.recipe_fields)
     rows = [[key, [repr(run.recipe_fields[key]) if key in run.recipe_fields else None for run in runs]] for key in keys]
     return [row for row in rows if any(value != row[1][0] for value in row[1])]
 
 
-def has_pictures(run: Run) -> bool:
+def has_pictures(run: ReportRun) -> bool:
     """Whether a run has pictures of samples."""
     return any(run.layout.samples.glob(f"*{PICTURES}"))
 
@@ -344,11 +346,11 @@ def warning_line(warning: RunWarning, name: str) -> str:
     return f"<li>{run}{escaped(warning.text)} {link}</li>"
 
 
-def summary(name: str, run: Run) -> str:
+def summary(name: str, run: ReportRun) -> str:
     """The table of metrics that a reader without scripts sees."""
     rows = [["metric", "first", "last", "lowest", "highest"]]
     for metric, curve in sorted({**run.metrics, **run.timings}.items()):
-        values = curve.finite.values
+        values = curve.finite.metric_values
         if len(values):
             cells = (values[0], values[-1], values.min(), values.max())
             rows.append([metric, *(f"{x:.6g}" for x in cells)])

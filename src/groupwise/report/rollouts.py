@@ -211,7 +211,7 @@ def _groups(
         sample = {"line": i + 1} | _sample(row, arrays, tokens, limit) | picture(row, pictures)
         if comparison and i + 1 in comparison.numbers_by_sample:
             sample["compared"] = comparison.numbers_by_sample[i + 1]
-            group.setdefault("cosines", comparison.cosines[i + 1])
+            group.setdefault("cosines", comparison.group_cosines[i + 1])
         samples.setdefault(_key(row), []).append((sample, stored_episode(row, index)))
     for key, group in by_key.items():
         group["samples"] = in_episodes(samples[key])

@@ -25,11 +25,11 @@ from groupwise.data import (
     gap_bound,
     metric_bound,
 )
-from groupwise.report.read import Curve, Run
+from groupwise.report.read import MetricCurve, ReportRun
 from groupwise.runs.best_checkpoint import HELD_OUT
 from groupwise.runs.learning_check import NEEDED, has_solved, is_learning
 
-Curves = Mapping[str, Curve]
+Curves = Mapping[str, MetricCurve]
 ACCURACIES, SCORES = (ACCURACY_GREEDY, ACCURACY), (SCORE_GREEDY, SCORE)
 
 
@@ -37,7 +37,7 @@ ACCURACIES, SCORES = (ACCURACY_GREEDY, ACCURACY), (SCORE_GREEDY, SCORE)
 class RunWarning:
     """A warning about a run: its text, the iteration to look at, and the metric that it is about."""
 
-    rule: str
+    rule_name: str
     text: str
     iteration: int
     metric: str
@@ -45,57 +45,61 @@ class RunWarning:
 
 @dataclass(frozen=True, slots=True)
 class WarningRule:
-    """A rule that warns about a run, if `find` returns (text, iteration). It reads `needed_metrics`."""
+    """A rule that warns about a run, if `find_evidence` returns (text, iteration). It reads `needed_metrics`."""
 
     description: str
     needed_metrics: tuple[str, ...]
-    find: Callable[[Run], tuple[str, int] | None]
+    find_evidence: Callable[[ReportRun], tuple[str, int] | None]
 
 
 @dataclass(frozen=True, slots=True)
-class AboveBound:
+class AboveBoundFinder:
     """The `find` of a rule that warns if a metric exceeds a bound, from `METRICS` or from the run's recipe."""
 
     metric: str
     description: str
-    bound_of: Callable[[Run], float] | None = None
+    bound_from_run: Callable[[ReportRun], float] | None = None
 
-    def __call__(self, run: Run) -> tuple[str, int] | None:
+    def __call__(self, run: ReportRun) -> tuple[str, int] | None:
         return self.evidence(run.metrics[self.metric].finite, run)
 
-    def evidence(self, c: Curve, run: Run) -> tuple[str, int] | None:
+    def evidence(self, c: MetricCurve, run: ReportRun) -> tuple[str, int] | None:
         """The warning about these iterations of the metric."""
-        bound = self.bound_of(run) if self.bound_of else metric_bound(self.metric)
-        over = c.values > bound
+        bound = self.bound_from_run(run) if self.bound_from_run else metric_bound(self.metric)
+        over = c.metric_values > bound
         if not over.any():
             return None
-        top = int(c.values.argmax())
+        top = int(c.metric_values.argmax())
         first = int(c.iterations[over][0])
         when = f"over {bound:g} in {over.sum()} of {len(over)} iterations, first at {first}"
-        return f"{self.description}: {when}, highest {c.values[top]:.4g} at {c.iterations[top]}", first
+        return f"{self.description}: {when}, highest {c.metric_values[top]:.4g} at {c.iterations[top]}", first
 
 
-def entropy_fell(run: Run, *, window: int = ENTROPY_WINDOW, left: float = ENTROPY_SHARE) -> tuple[str, int] | None:
+def entropy_fell(
+    run: ReportRun, *, window: int = ENTROPY_WINDOW, left: float = ENTROPY_SHARE
+) -> tuple[str, int] | None:
     """Warn if entropy is at most `left` times its maximum over the last `window` iterations, unless the run learns."""
     c = run.metrics[ENTROPY].finite
     for i in range(1, len(c.iterations)):
         before = np.flatnonzero(c.iterations[:i] >= c.iterations[i] - window)
         if not len(before):
             continue
-        top = before[c.values[before].argmax()]
-        high = c.values[top]
+        top = before[c.metric_values[before].argmax()]
+        high = c.metric_values[top]
         if (
             high <= 0
-            or c.values[i] > left * high
+            or c.metric_values[i] > left * high
             or is_learning(*(line_at(run, int(c.iterations[j])) for j in (0, top, i)))
         ):
             continue
-        fall = f"from {high:.4g} to {c.values[i]:.4g}"
-        return f"entropy fell {1 - c.values[i] / high:.0%} within {window} iterations, {fall}", int(c.iterations[i])
+        fall = f"from {high:.4g} to {c.metric_values[i]:.4g}"
+        return f"entropy fell {1 - c.metric_values[i] / high:.0%} within {window} iterations, {fall}", int(
+            c.iterations[i]
+        )
     return None
 
 
-def little_signal(run: Run) -> tuple[str, int] | None:
+def little_signal(run: ReportRun) -> tuple[str, int] | None:
     """Warn if most groups of an iteration have equal rewards, unless the run has solved its task."""
     c = run.metrics[NO_SIGNAL].finite
     open_ = [
@@ -103,43 +107,48 @@ def little_signal(run: Run) -> tuple[str, int] | None:
         for i, at in enumerate(c.iterations)
         if not has_solved(line_at(run, int(c.iterations[0])), line_at(run, int(at)))
     ]
-    return AboveBound(NO_SIGNAL, "share of groups without signal").evidence(
-        Curve(c.iterations[open_], c.values[open_]), run
+    return AboveBoundFinder(NO_SIGNAL, "share of groups without signal").evidence(
+        MetricCurve(c.iterations[open_], c.metric_values[open_]), run
     )
 
 
-def line_at(run: Run, iteration: int) -> dict[str, float]:
+def line_at(run: ReportRun, iteration: int) -> dict[str, float]:
     """The metrics of an iteration by which `is_learning` decides, as far as it has them."""
     curves = {name: run.metrics[name].finite for name in NEEDED if name in run.metrics}
     return {
-        name: float(c.values[c.iterations == iteration][0]) for name, c in curves.items() if iteration in c.iterations
+        name: float(c.metric_values[c.iterations == iteration][0])
+        for name, c in curves.items()
+        if iteration in c.iterations
     }
 
 
-def gradient_spike(run: Run, *, times: float = 10, window: int = 20) -> tuple[str, int] | None:
+def gradient_spike(run: ReportRun, *, times: float = 10, window: int = 20) -> tuple[str, int] | None:
     """Warn if a gradient norm is above `times` the median of up to `window` norms before it (at least five)."""
     c = run.metrics[GRAD_NORM].finite
     spikes = [
-        (c.values[i] / middle, i)
+        (c.metric_values[i] / middle, i)
         for i in range(5, len(c.iterations))
-        if (middle := float(np.median(c.values[max(0, i - window) : i]))) > 0 and c.values[i] > times * middle
+        if (middle := float(np.median(c.metric_values[max(0, i - window) : i]))) > 0
+        and c.metric_values[i] > times * middle
     ]
     if not spikes:
         return None
     factor, i = max(spikes)
-    where = f"{c.values[i]:.4g} at {c.iterations[i]} is {factor:.0f} times the median before it"
+    where = f"{c.metric_values[i]:.4g} at {c.iterations[i]} is {factor:.0f} times the median before it"
     return f"gradient norm spiked in {count(len(spikes), 'iteration')}: {where}", int(c.iterations[i])
 
 
-def unverified(run: Run) -> tuple[str, int] | None:
+def unverified(run: ReportRun) -> tuple[str, int] | None:
     """Warn if too many answers were unverifiable. The run's outcome metrics may be counts or shares."""
     curves, bound = run.metrics, metric_bound(UNVERIFIABLE)
     unverifiable = curves[UNVERIFIABLE]
     total = np.zeros(len(unverifiable.iterations))
     for name, curve in curves.items():
         if name.startswith("outcome/"):
-            total += np.nan_to_num(np.interp(unverifiable.iterations, curve.iterations, np.nan_to_num(curve.values)))
-    share = np.nan_to_num(unverifiable.values) / np.where(total > 0, total, 1)
+            total += np.nan_to_num(
+                np.interp(unverifiable.iterations, curve.iterations, np.nan_to_num(curve.metric_values))
+            )
+    share = np.nan_to_num(unverifiable.metric_values) / np.where(total > 0, total, 1)
     over = share > bound
     if not over.any():
         return None
@@ -149,7 +158,7 @@ def unverified(run: Run) -> tuple[str, int] | None:
     return f"unverifiable answers: {when}, highest {share[top]:.1%} at {unverifiable.iterations[top]}", first
 
 
-def reward_alone(run: Run, *, near: int = 5) -> tuple[str, int] | None:
+def reward_alone(run: ReportRun, *, near: int = 5) -> tuple[str, int] | None:
     """Warn if the reward rises clearly between two evaluations and the held-out metric does not: reward hacking.
 
     The metric is the score if verdicts carry one, as the reward is made from it, else the accuracy.
@@ -162,9 +171,9 @@ def reward_alone(run: Run, *, near: int = 5) -> tuple[str, int] | None:
         return None
 
     def around(iteration: int) -> np.ndarray:
-        return reward.values[np.argsort(np.abs(reward.iterations - iteration), kind="stable")[:near]]
+        return reward.metric_values[np.argsort(np.abs(reward.iterations - iteration), kind="stable")[:near]]
 
-    last, best = len(heldout.iterations) - 1, int(heldout.values.argmax())
+    last, best = len(heldout.iterations) - 1, int(heldout.metric_values.argmax())
     end = around(int(heldout.iterations[last]))
     for start in dict.fromkeys((0, best)):
         begin = around(int(heldout.iterations[start]))
@@ -172,21 +181,23 @@ def reward_alone(run: Run, *, near: int = 5) -> tuple[str, int] | None:
         low, high = _interval(curves, name, int(heldout.iterations[start])) or (-0.02, 0.02)
         slack = 0.0 if start == 0 else (high - low) / 2
         rose = end.mean() - begin.mean() > clearly
-        if start < last and rose and heldout.values[last] <= heldout.values[start] - slack:
+        if start < last and rose and heldout.metric_values[last] <= heldout.metric_values[start] - slack:
             reward_text = f"reward rose {begin.mean():.4g} → {end.mean():.4g}"
             figure = "score" if name in SCORES else "accuracy"
-            heldout_text = f"held-out {figure} went {heldout.values[start]:.4g} → {heldout.values[last]:.4g}"
+            heldout_text = (
+                f"held-out {figure} went {heldout.metric_values[start]:.4g} → {heldout.metric_values[last]:.4g}"
+            )
             when = f"from iteration {heldout.iterations[start]} to {heldout.iterations[last]}"
             return f"{reward_text} {when} while {heldout_text}", int(heldout.iterations[last])
     return None
 
 
-def not_finite(run: Run) -> tuple[str, int] | None:
+def not_finite(run: ReportRun) -> tuple[str, int] | None:
     """Warn if a loss or a gradient norm is NaN or infinite."""
     curves = run.metrics
     cases = []
     for name in (LOSS, GRAD_NORM):
-        if name in curves and (bad := ~np.isfinite(curves[name].values)).any():
+        if name in curves and (bad := ~np.isfinite(curves[name].metric_values)).any():
             cases.append((int(curves[name].iterations[bad][0]), name, int(bad.sum())))
     if not cases:
         return None
@@ -194,7 +205,7 @@ def not_finite(run: Run) -> tuple[str, int] | None:
     return f"{name} was not finite in {count(times, 'iteration')}, first at {first}", first
 
 
-def max_logprob_diff(run: Run) -> float:
+def max_logprob_diff(run: ReportRun) -> float:
     """The limit of the engine-learner log-prob gap: `engine.max_logprob_diff` of the run's recipe."""
     bound, dtype = (
         run.recipe_fields.get("engine.max_logprob_diff", "by_dtype"),
@@ -212,10 +223,12 @@ def count(n: int, word: str) -> str:
     return f"{n} {word}" if n == 1 else f"{n} {word}s"
 
 
-def above(description: str, series: str, what: str, bound_of: Callable[[Run], float] | None = None) -> WarningRule:
+def above(
+    description: str, series: str, what: str, bound_of: Callable[[ReportRun], float] | None = None
+) -> WarningRule:
     """A rule that warns if a metric is above its bound. `{bound}` in the description becomes the bound."""
     bound = "" if bound_of else f"{metric_bound(series):g}"
-    return WarningRule(description.format(bound=bound), (series,), AboveBound(series, what, bound_of))
+    return WarningRule(description.format(bound=bound), (series,), AboveBoundFinder(series, what, bound_of))
 
 
 RULES = {
@@ -245,14 +258,14 @@ RULES = {
 }
 
 
-def find_warnings(run: Run) -> tuple[list[RunWarning], list[str]]:
+def find_warnings(run: ReportRun) -> tuple[list[RunWarning], list[str]]:
     """The warnings of a run, and the names of the rules whose metrics the run does not have."""
     metrics = set(run.metrics) | ({ACCURACY} if held_out(run.metrics, (*SCORES, *ACCURACIES)) else set())
     warnings, unchecked = [], []
     for name, rule in RULES.items():
         if not set(rule.needed_metrics) <= metrics:
             unchecked.append(name)
-        elif (evidence := rule.find(run)) is not None:
+        elif (evidence := rule.find_evidence(run)) is not None:
             warnings.append(RunWarning(name, *evidence, metric=rule.needed_metrics[0]))
     return warnings, unchecked
 
@@ -267,14 +280,14 @@ def leading(curves: Curves) -> str | None:
 
     A score says more than an accuracy that stays at 0. Without a held-out metric, it is the reward.
     """
-    values = {name: curves[name].finite.values for name in HELD_OUT if name in curves}
+    values = {name: curves[name].finite.metric_values for name in HELD_OUT if name in curves}
     moved = (name for name, value in values.items() if len(value) and value[0] != value[-1])
     return next(moved, None) or held_out(curves, (*HELD_OUT, REWARD))
 
 
-def headline(run: Run, warnings: int) -> str:
+def headline(run: ReportRun, warnings: int) -> str:
     """The run in one line: first and last value of its leading metric, iterations, number of warnings."""
-    planned = run.info.get("iterations")
+    planned = run.run_info.get("iterations")
     length = count(run.last, "iteration")
     if isinstance(planned, int) and run.last < planned:
         # Only a solved run writes its model before the last iteration.
@@ -285,10 +298,10 @@ def headline(run: Run, warnings: int) -> str:
         return f"no metrics yet, {length}; {tail}"
     head, curve = HELD_OUT.get(name, REWARD), run.metrics[name].finite
     if len(curve.iterations) == 1:
-        return f"{head} {curve.values[0]:.2f} at iteration {curve.iterations[0]}, {length}; {tail}"
+        return f"{head} {curve.metric_values[0]:.2f} at iteration {curve.iterations[0]}, {length}; {tail}"
     interval = _interval(run.metrics, name, int(curve.iterations[-1]))
     ends = f" ({interval[0]:.2f}..{interval[1]:.2f})" if interval and interval[0] < interval[1] else ""
-    return f"{head} {curve.values[0]:.2f} → {curve.values[-1]:.2f}{ends} in {length}; {tail}"
+    return f"{head} {curve.metric_values[0]:.2f} → {curve.metric_values[-1]:.2f}{ends} in {length}; {tail}"
 
 
 def _interval(curves: Curves, figure: str, iteration: int) -> tuple[float, float] | None:
@@ -298,7 +311,7 @@ def _interval(curves: Curves, figure: str, iteration: int) -> tuple[float, float
     ends = []
     for name in INTERVALS[figure]:
         curve = curves.get(name)
-        here = curve.values[curve.iterations == iteration] if curve is not None else np.empty(0)
+        here = curve.metric_values[curve.iterations == iteration] if curve is not None else np.empty(0)
         if not len(here) or np.isnan(here[0]):
             return None
         ends.append(float(here[0]))

@@ -6,29 +6,31 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from groupwise.data import Batch, Measure, Outcome, Shaping, Subscore
+from groupwise.data import Batch, NeededMeasure, Outcome, Shaping, Subscore
 
-__all__ = ["AddReadable", "AddSubscore", "Correctness", "Score"]
+__all__ = ["AddWellFormed", "AddSubscore", "Correctness", "Score"]
 
 
 @dataclass(frozen=True, slots=True)
 class Correctness(Shaping):
-    """Creates the reward: `right` for a correct answer, `wrong` for any other; a score interpolates between them.
+    """Creates the reward: `correct_reward` for a correct answer, `wrong_reward` for any other; a score interpolates between them.
 
-    A scored answer is neither correct nor wrong. Its reward is `wrong + score * (right - wrong)`.
+    A scored answer is neither correct nor wrong. Its reward is `wrong_reward + score * (correct_reward - wrong_reward)`.
 
     >>> from groupwise.data import rollout_of, pack
     >>> batch = pack([rollout_of([1.0, 0.0])])
-    >>> Correctness(wrong=-1.0)(batch.verdict_score, batch).tolist()
+    >>> Correctness(wrong_reward=-1.0)(batch.verdict_score, batch).tolist()
     [1.0, -1.0]
     """
 
-    right: float = 1.0
-    wrong: float = 0.0
+    correct_reward: float = 1.0
+    wrong_reward: float = 0.0
 
     def __call__(self, reward: Float[Tensor, " s"], b: Batch) -> Float[Tensor, " s"]:
-        reward = torch.full_like(b.verdict_score, self.wrong).masked_fill(b.outcome == Outcome.correct, self.right)
-        graded = self.wrong + b.verdict_score * (self.right - self.wrong)
+        reward = torch.full_like(b.verdict_score, self.wrong_reward).masked_fill(
+            b.outcome == Outcome.correct, self.correct_reward
+        )
+        graded = self.wrong_reward + b.verdict_score * (self.correct_reward - self.wrong_reward)
         return torch.where(b.outcome == Outcome.scored, graded, reward)
 
 
@@ -66,7 +68,7 @@ class AddSubscore(Shaping):
     weight: float = 1.0
 
     @property
-    def needs(self) -> frozenset[Measure]:
+    def needs(self) -> frozenset[NeededMeasure]:
         return frozenset({Subscore(self.subscore)})
 
     def __call__(self, reward: Float[Tensor, " s"], b: Batch) -> Float[Tensor, " s"]:
@@ -74,12 +76,12 @@ class AddSubscore(Shaping):
 
 
 @dataclass(frozen=True, slots=True)
-class AddReadable(Shaping):
+class AddWellFormed(Shaping):
     """Adds `weight` to the reward of each sample, unless its verdict is malformed (no readable final answer).
 
     >>> from groupwise.data import rollout_of, pack
     >>> batch = pack([rollout_of([1.0, 0.0])])
-    >>> AddReadable(2.0)(batch.verdict_score, batch).tolist()
+    >>> AddWellFormed(2.0)(batch.verdict_score, batch).tolist()
     [3.0, 2.0]
     """
 

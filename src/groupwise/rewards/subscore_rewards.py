@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from jaxtyping import Float
 from torch import Tensor
 
-from groupwise.data import Batch, Measure, Shaping, Subscore
+from groupwise.data import Batch, NeededMeasure, Shaping, Subscore
 
 __all__ = ["SubscoreReward"]
 
@@ -23,7 +23,7 @@ class SubscoreReward(Shaping):
     subscore: str
 
     @property
-    def needs(self) -> frozenset[Measure]:
+    def needs(self) -> frozenset[NeededMeasure]:
         return frozenset({Subscore(self.subscore)})
 
     def __call__(self, reward: Float[Tensor, " s"], b: Batch) -> Float[Tensor, " s"]:

@@ -19,7 +19,7 @@ from groupwise.data import (
     Filter,
     Outcome,
     Prompt,
-    ReportsMetrics,
+    CurriculumWithMetrics,
     Rollout,
     Sample,
     Strategy,
@@ -30,14 +30,14 @@ from groupwise.data import (
 from groupwise.data.rollout_json import from_json, to_json
 from groupwise.models import RandomPurpose
 from groupwise.rollout.gather_coroutines import together
-from groupwise.rollout.round import Round
+from groupwise.rollout.round import SamplingRound
 from groupwise.rollout.sampler import DrawSampler
 from groupwise.rollout.setting import RolloutSetting
 from groupwise.rollout.strategies.independent import Independent
 from groupwise.rollout.strategies.multi_round import is_graded
 from groupwise.rollout.strategy_metrics import mechanism_numbers
 
-__all__ = ["Buffer", "IterationRollouts", "PendingIteration", "answers"]
+__all__ = ["RolloutBuffer", "IterationRollouts", "PendingIteration", "answers"]
 
 UnverifiableRule = Literal["exclude", "wrong", "drop_group"]
 
@@ -62,24 +62,24 @@ def eligible_answers(answers: Batch, rule: UnverifiableRule) -> Bool[Tensor, " s
 class IterationRollouts:
     """All rollouts of one iteration, selected for training or not, in the order in which their prompts were drawn.
 
-    `rounds` is the number of sampling rounds, `missing_rollouts` the number of selected rollouts that are still wanted.
+    `sampling_round_count` is the number of sampling rounds, `missing_rollouts` the number of selected rollouts that are still wanted.
     `strategy_metrics` are metrics of the strategy and the curriculum.
     """
 
-    all: tuple[Rollout, ...]
-    rounds: int
+    all_rollouts: tuple[Rollout, ...]
+    sampling_round_count: int
     missing_rollouts: int = 0
     strategy_metrics: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def selected(self) -> list[Rollout]:
         """The rollouts with at least one sample that is selected for training."""
-        return [r for r in self.all if any(r.selected or ())]
+        return [r for r in self.all_rollouts if any(r.selected or ())]
 
     @property
     def dropped(self) -> list[Rollout]:
         """The rollouts without a sample selected for training; `cause` holds the reason."""
-        return [r for r in self.all if not any(r.selected or ())]
+        return [r for r in self.all_rollouts if not any(r.selected or ())]
 
     @property
     def causes(self) -> Mapping[str, int]:
@@ -89,7 +89,7 @@ class IterationRollouts:
     @property
     def unverifiable(self) -> tuple[int, int, str]:
         """The number of unverifiable answers, the number of answers with a verdict, and the first cause."""
-        samples = [s for r in self.all for s in r.samples if s.role == "answer"]
+        samples = [s for r in self.all_rollouts for s in r.samples if s.role == "answer"]
         verdicts = [s.verdict for s in samples if s.verdict is not None]
         causes = [v.cause for v in verdicts if v.outcome is Outcome.unverifiable]
         return len(causes), len(verdicts), causes[0] if causes else ""
@@ -97,13 +97,13 @@ class IterationRollouts:
     @property
     def all_right(self) -> bool:
         """Whether every answer is correct, and there is at least one answer."""
-        samples = [s for r in self.all for s in r.samples if s.role == "answer"]
+        samples = [s for r in self.all_rollouts for s in r.samples if s.role == "answer"]
         return bool(samples) and all(s.verdict is not None and s.verdict.outcome is Outcome.correct for s in samples)
 
     @property
     def culprit(self) -> Literal["verifier", "environment"]:
         """The user code to correct: `environment` if it aborted the first unverifiable answer, else `verifier`."""
-        samples = (s for r in self.all for s in r.samples if s.role == "answer" and s.verdict is not None)
+        samples = (s for r in self.all_rollouts for s in r.samples if s.role == "answer" and s.verdict is not None)
         unverifiable = (s for s in samples if s.verdict and s.verdict.outcome is Outcome.unverifiable)
         first = next(unverifiable, None)
         return "environment" if first is not None and first.counts.get("failed") else "verifier"
@@ -116,8 +116,8 @@ class IterationRollouts:
         """
         unverifiable, answers, _ = self.unverifiable
         counts: dict[str, float] = {
-            "rollout/rounds": self.rounds,
-            "rollout/draws": len(self.all),
+            "rollout/rounds": self.sampling_round_count,
+            "rollout/draws": len(self.all_rollouts),
             "rollout/selected": len(self.selected),
             "rollout/dropped": len(self.dropped),
             "rollout/missing": self.missing_rollouts,
@@ -133,37 +133,37 @@ class IterationRollouts:
 
 @dataclass(slots=True, eq=False)
 class PendingIteration:
-    """The sampling of an iteration that the learner has not reached: its progress, or its `rollouts` once complete.
+    """The sampling of an iteration that the learner has not reached: its progress, or its `completed_rollouts` once complete.
 
-    `finished_rollouts` are the rollouts of complete rounds, before the filter; `draws` are the draws of the current
+    `finished_rollouts` are the rollouts of complete rounds, before the filter; `current_round_draws` are the draws of the current
     round.
     """
 
     finished_rollouts: list[Rollout] = field(default_factory=list)
-    draws: tuple[Draw, ...] = ()
+    current_round_draws: tuple[Draw, ...] = ()
     finished_rounds: int = 0
-    rollouts: IterationRollouts | None = None
+    completed_rollouts: IterationRollouts | None = None
 
 
 @dataclass(slots=True, eq=False)
-class Buffer:
+class RolloutBuffer:
     """Generates rollouts until an iteration has enough to train on. It also numbers the prompts that a run draws.
 
-    `pending` holds the future iterations whose sampling has started, in order.
+    `pending_iterations` holds the future iterations whose sampling has started, in order.
     """
 
     task: Task
     curriculum: Curriculum[Any]
-    setting: RolloutSetting
+    rollout_setting: RolloutSetting
     unverifiable_rule: UnverifiableRule = "exclude"
     trained_roles: tuple[str, ...] = ("answer",)
     """The roles of samples to train on. Filters read only answers; other samples follow an answer of their rollout."""
-    pending: list[PendingIteration] = field(default_factory=list)
+    pending_iterations: list[PendingIteration] = field(default_factory=list)
     _drawn: int = field(init=False)
     _state: Any = field(init=False)
 
     def __post_init__(self) -> None:
-        self._drawn, self._state = 0, self.curriculum.init(self.task, self.setting.seed)
+        self._drawn, self._state = 0, self.curriculum.init(self.task, self.rollout_setting.seed)
 
     async def take(
         self, n: int, group_size: int, strategy: Strategy, filter: Filter, max_refills: int
@@ -183,9 +183,9 @@ class Buffer:
     async def complete(
         self, pending: PendingIteration, n: int, group_size: int, strategy: Strategy, filter: Filter, max_refills: int
     ) -> IterationRollouts:
-        """As `take`, from the progress of `pending`, which it updates. Several calls may run at once.
+        """As `take`, from the progress of `pending_iterations`, which it updates. Several calls may run at once.
 
-        A call that raises leaves its progress in `pending`: a later call repeats the round under way, with its draws.
+        A call that raises leaves its progress in `pending_iterations`: a later call repeats the round under way, with its draws.
         """
         one_by_one = getattr(filter, "scope", "rollout") == "rollout"
         finished, collected = pending.finished_rollouts, list[Rollout]()
@@ -193,11 +193,11 @@ class Buffer:
             collected = self._marked(finished, filter, one_by_one)
         missing = _missing(n, collected)
         while missing and pending.finished_rounds <= max_refills:
-            pending.draws = pending.draws or self._draws(missing, group_size)
-            if not pending.draws:
+            pending.current_round_draws = pending.current_round_draws or self._draws(missing, group_size)
+            if not pending.current_round_draws:
                 break
-            one_round = Round(draw.id for draw in pending.draws)
-            new = await together(self._rollout(draw, strategy, one_round) for draw in pending.draws)
+            one_round = SamplingRound(draw.id for draw in pending.current_round_draws)
+            new = await together(self._rollout(draw, strategy, one_round) for draw in pending.current_round_draws)
             finished += new
             if one_by_one:
                 collected += self._marked(new, filter, one_by_one)
@@ -205,25 +205,25 @@ class Buffer:
                 collected = self._marked(finished, filter, one_by_one)
             self._state = self.curriculum.observe(self._state, collected[-len(new) :])
             missing = _missing(n, collected)
-            pending.finished_rounds, pending.draws = pending.finished_rounds + 1, ()
+            pending.finished_rounds, pending.current_round_draws = pending.finished_rounds + 1, ()
         if pending.finished_rounds:
             self._state = self.curriculum.end_iteration(self._state, collected)
         numbers = mechanism_numbers(collected, strategy, self.curriculum, self.trained_roles)
-        if isinstance(self.curriculum, ReportsMetrics):
+        if isinstance(self.curriculum, CurriculumWithMetrics):
             inner = self.curriculum.numbers(self._state, collected)
             numbers |= {f"curriculum/{name}": float(x) for name, x in inner.items()}
-        pending.finished_rollouts, pending.rollouts = (
+        pending.finished_rollouts, pending.completed_rollouts = (
             [],
             IterationRollouts(tuple(collected), pending.finished_rounds, missing, numbers),
         )
-        return pending.rollouts
+        return pending.completed_rollouts
 
     def pack(self, rollouts: Sequence[Rollout], *, version: int = 0) -> Batch:
         """The selected samples as one batch. With `unverifiable_rule = "wrong"`, unverifiable outcomes become wrong."""
         return self._packed(rollouts, version=version, roles=self.trained_roles)
 
     def _packed(self, rollouts: Sequence[Rollout], *, version: int = 0, roles: Sequence[str] = ("answer",)) -> Batch:
-        batch = pack(rollouts, version=version, roles=roles, max_tokens=self.setting.sampling.max_tokens)
+        batch = pack(rollouts, version=version, roles=roles, max_tokens=self.rollout_setting.sampling.max_tokens)
         return with_rule(batch, self.unverifiable_rule)
 
     def state(self) -> dict[str, Any]:
@@ -232,12 +232,14 @@ class Buffer:
         A resumed run needs no other rollout state.
         """
         state = {"drawn": self._drawn, "curriculum": self._state}
-        return state | ({"pending": [to_json(pending) for pending in self.pending]} if self.pending else {})
+        return state | (
+            {"pending": [to_json(pending) for pending in self.pending_iterations]} if self.pending_iterations else {}
+        )
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Continue from a state that `state()` returned."""
         self._drawn, self._state = state["drawn"], state["curriculum"]
-        self.pending[:] = (from_json(PendingIteration, pending) for pending in state.get("pending", ()))
+        self.pending_iterations[:] = (from_json(PendingIteration, pending) for pending in state.get("pending", ()))
 
     def _draws(self, n: int, group_size: int) -> tuple[Draw, ...]:
         """The next `n` draws, with their numbers; fewer if the curriculum has no more."""
@@ -245,8 +247,10 @@ class Buffer:
         first, self._drawn = self._drawn, self._drawn + len(draws)
         return tuple(replace(draw, id=first + i) for i, draw in enumerate(draws))
 
-    async def _rollout(self, draw: Draw, strategy: Strategy, one_round: Round) -> Rollout:
-        rollout = await _within_deadline(strategy, DrawSampler(draw=draw, setting=self.setting, shared_round=one_round))
+    async def _rollout(self, draw: Draw, strategy: Strategy, one_round: SamplingRound) -> Rollout:
+        rollout = await _within_deadline(
+            strategy, DrawSampler(draw=draw, rollout_setting=self.rollout_setting, shared_round=one_round)
+        )
         return _checked(rollout, draw)
 
     def _marked(self, rollouts: Sequence[Rollout], filter: Filter, one_by_one: bool) -> list[Rollout]:
@@ -316,18 +320,19 @@ async def answers(
     Prompt i is draw i under `purpose`, so repeated calls use the same random numbers.
     """
     draws = [Draw(i, prompt, n) for i, prompt in enumerate(prompts)]
-    one_round = Round(draw.id for draw in draws)
+    one_round = SamplingRound(draw.id for draw in draws)
     samplers = [
-        DrawSampler(draw=draw, setting=setting, random_purpose=purpose, shared_round=one_round) for draw in draws
+        DrawSampler(draw=draw, rollout_setting=setting, random_purpose=purpose, shared_round=one_round)
+        for draw in draws
     ]
     return await together(_within_deadline(strategy, sampler) for sampler in samplers)
 
 
 async def _within_deadline(strategy: Strategy, sampler: DrawSampler) -> Rollout:
-    deadline, pending = sampler.setting.deadline, list[str]()
+    deadline, pending = sampler.rollout_setting.rollout_deadline, list[str]()
 
     def record_pending() -> None:
-        pending.extend(f"{callee} ({n} times)" for callee, n in sampler.pending_calls.items() if n)
+        pending.extend(f"{callee} ({n} times)" for callee, n in sampler.pending_call_counts.items() if n)
 
     timer = asyncio.get_running_loop().call_later(deadline, record_pending)  # fires just before the timeout
     limit = asyncio.timeout(deadline)

@@ -15,7 +15,7 @@ class ReplyMismatch(Exception):
 
 
 @dataclass(slots=True, eq=False)
-class Conversation:
+class EnvironmentConversation:
     """Queries the environment, or returns the logged observation if the run was killed after it was logged.
 
     An environment has the same state only after the same messages. Before the first query that is not in the log, a
@@ -27,7 +27,7 @@ class Conversation:
     log_key: str
     """The draw's key in the replay log. With the random stream of the sample it identifies one conversation."""
     prompt: Prompt
-    create_random: Callable[[], Random]
+    create_reset_random: Callable[[], Random]
     """Creates the random generator for `reset`: equal for all samples of a draw, so their environments are equal."""
     answers_from_log: bool = True
     """Whether to answer from the replay log where possible. New replies are logged in both cases."""
@@ -52,7 +52,7 @@ class Conversation:
         return observation
 
     def _reset(self) -> Any:
-        return self.environment.reset(self.prompt, self.create_random())
+        return self.environment.reset(self.prompt, self.create_reset_random())
 
     def _key(self, sample: Sample) -> str:
         fields: list[Any] = [self.log_key, sample.stream, sample.context, sample.tokens]

@@ -1,4 +1,4 @@
-"""`Round`: lets the sampling strategies of prompts that are sampled at the same time exchange values."""
+"""`SamplingRound`: lets the sampling strategies of prompts that are sampled at the same time exchange values."""
 
 import asyncio
 from collections import Counter
@@ -6,25 +6,25 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-__all__ = ["Round"]
+__all__ = ["SamplingRound"]
 
 
 @dataclass(slots=True, eq=False)
 class RoundExchange:
-    """The values of one exchange, by prompt. `complete` is set when no further value can come."""
+    """The values of one exchange, by prompt. `completed_event` is set when no further value can come."""
 
-    values: dict[int, Any] = field(default_factory=dict)
-    complete: asyncio.Event = field(default_factory=asyncio.Event)
+    values_by_draw: dict[int, Any] = field(default_factory=dict)
+    completed_event: asyncio.Event = field(default_factory=asyncio.Event)
 
 
-class Round:
+class SamplingRound:
     """The prompts of one sampling round, and their exchanges of values.
 
     The k-th call of `share` by a draw belongs to the k-th exchange of the round. An exchange waits for all draws but
     those whose strategy has ended.
 
     >>> async def example():
-    ...     a_round = Round([4, 7])
+    ...     a_round = SamplingRound([4, 7])
     ...     return await asyncio.gather(a_round.share(7, "b"), a_round.share(4, "a"))
     >>> asyncio.run(example())
     [{4: 'a', 7: 'b'}, {4: 'a', 7: 'b'}]
@@ -42,10 +42,10 @@ class Round:
         if index == len(self._exchanges):
             self._exchanges.append(RoundExchange())
         exchange = self._exchanges[index]
-        exchange.values[draw] = value
+        exchange.values_by_draw[draw] = value
         self._complete()
-        await exchange.complete.wait()
-        return {d: exchange.values[d] for d in self._draws if d in exchange.values}
+        await exchange.completed_event.wait()
+        return {d: exchange.values_by_draw[d] for d in self._draws if d in exchange.values_by_draw}
 
     def end(self, draw: int) -> None:
         """Record that a prompt's strategy has ended, so that no exchange waits for it."""
@@ -54,5 +54,5 @@ class Round:
 
     def _complete(self) -> None:
         for exchange in self._exchanges:
-            if exchange.values.keys() | self._ended >= set(self._draws):
-                exchange.complete.set()
+            if exchange.values_by_draw.keys() | self._ended >= set(self._draws):
+                exchange.completed_event.set()

@@ -28,9 +28,9 @@ from groupwise.data import (
 from groupwise.data.verdicts import invalidity, unverifiable, with_threshold
 from groupwise.models import RandomPurpose, conversation_turn, encode_answer, keyed_random
 from groupwise.rollout.agents.runner import record_of
-from groupwise.rollout.conversation import Conversation, ReplyMismatch
+from groupwise.rollout.conversation import EnvironmentConversation, ReplyMismatch
 from groupwise.rollout.gather_coroutines import together
-from groupwise.rollout.round import Round
+from groupwise.rollout.round import SamplingRound
 from groupwise.rollout.setting import RolloutSetting
 
 __all__ = ["DrawSampler"]
@@ -42,18 +42,18 @@ T = TypeVar("T")
 class DrawSampler:
     """Access to the engine, the verifier, the environment and random numbers, for one draw (the samples of one prompt).
 
-    `setting.sampling.max_tokens` is the budget of a whole sample, including all extensions and inserted tokens.
+    `rollout_setting.sampling.max_tokens` is the budget of a whole sample, including all extensions and inserted tokens.
     """
 
     draw: Draw
-    setting: RolloutSetting
+    rollout_setting: RolloutSetting
     random_purpose: int = RandomPurpose.SAMPLE
-    shared_round: Round | None = None
+    shared_round: SamplingRound | None = None
     """The draws that are sampled at the same time; None for a draw alone."""
-    sample_count: int = 0
-    pending_calls: Counter[str] = field(default_factory=Counter)
+    started_sample_count: int = 0
+    pending_call_counts: Counter[str] = field(default_factory=Counter)
     """The number of pending calls of this draw, by callee (engine, verifier, environment)."""
-    conversations: dict[Ids, Conversation] = field(default_factory=dict)
+    conversations: dict[Ids, EnvironmentConversation] = field(default_factory=dict)
     """Conversations with environments, by the random stream of their sample."""
     answer_prefix: Ids = ()
     """The untrained tokens with which each answer begins."""
@@ -61,11 +61,15 @@ class DrawSampler:
     @property
     def sampling(self) -> Sampling:
         """The recipe's sampling settings, which `extend` and `sample` use."""
-        return self.setting.sampling
+        return self.rollout_setting.sampling
 
     def prompt(self, text: str) -> Ids:
         """The token ids of a prompt that the strategy writes, in the recipe's template."""
-        return self.setting.tokenizer.encode(text) if self.setting.template is None else self.setting.template(text)
+        return (
+            self.rollout_setting.tokenizer.encode(text)
+            if self.rollout_setting.encode_prompt is None
+            else self.rollout_setting.encode_prompt(text)
+        )
 
     def ids(self, text: str, *, control: bool = False) -> Ids:
         """The token ids of a text without a template.
@@ -73,21 +77,21 @@ class DrawSampler:
         With `control`, a control token such as `</think>` in it is that token, as in a template: only for text of the
         recipe, never for text of a row, an environment or a model.
         """
-        tokenizer = self.setting.tokenizer
+        tokenizer = self.rollout_setting.tokenizer
         return tokenizer.encode_template(text) if control else tokenizer.encode(text)
 
     def room(self, context: Ids) -> int:
         """The longest possible answer to this prompt, in tokens; 0 if the prompt fills the model's positions."""
-        budget = self.setting.sampling.max_tokens
+        budget = self.rollout_setting.sampling.max_tokens
         return (
             budget
-            if self.setting.max_positions is None
-            else max(min(budget, self.setting.max_positions - len(context)), 0)
+            if self.rollout_setting.max_positions is None
+            else max(min(budget, self.rollout_setting.max_positions - len(context)), 0)
         )
 
     def start(self, context: Ids, n: int = 1, *, group: int = 0, role: str = "answer") -> list[Sample]:
         """Create `n` empty samples of a prompt, each with its own random numbers. `extend` generates their tokens."""
-        first, self.sample_count = self.sample_count, self.sample_count + n
+        first, self.started_sample_count = self.started_sample_count, self.started_sample_count + n
         shared = Sample(
             context=context, content_hash=self.draw.prompt.content_hash, stream=(), limit=self.room(context),
             group=group, role=role,
@@ -118,7 +122,7 @@ class DrawSampler:
         """
         if sample.finish is not None and (not sample.origin or sample.trained[-1]):
             return sample
-        ended = sample.origin[-1:] == (WRITTEN,) and sample.tokens[-1] in self.setting.tokenizer.eos_ids
+        ended = sample.origin[-1:] == (WRITTEN,) and sample.tokens[-1] in self.rollout_setting.tokenizer.eos_ids
         budget = sample.limit - len(sample.tokens)
         left, finish = budget if limit is None else min(limit, budget), Finish.stop if ended else None
         while left > 0 and not ended:
@@ -127,31 +131,31 @@ class DrawSampler:
                 limit=left,
                 draw_id=self.draw.id,
                 stream=sample.stream,
-                position=len(sample.tokens),
-                sampling=sampling or self.setting.sampling,
+                generated_count=len(sample.tokens),
+                sampling=sampling or self.rollout_setting.sampling,
                 random_purpose=self.random_purpose,
                 content_hash=sample.content_hash,
                 actions=sample.actions,
                 num_top_logprobs=top,
                 steps_per_token=stride,
-                denoising_steps=self.setting.denoising_steps,
+                denoising_steps=self.rollout_setting.denoising_steps,
             )
             with self._awaiting("the engine"):
-                new = await self.setting.engine.sample(request)
+                new = await self.rollout_setting.engine.sample(request)
             sample = sample.with_tokens(new.tokens, new.versions, new.logp, new.routes, new.actions, new.top_logprobs)
             left, finish = left - len(new.tokens), new.finish
             if finish is not Finish.cut:
                 break
         if finish is not Finish.stop:
             finish = Finish.length if len(sample.tokens) >= sample.limit else None
-        text, ends = self.setting.tokenizer.decode_with_ends(sample.tokens)
+        text, ends = self.rollout_setting.tokenizer.decode_with_ends(sample.tokens)
         return replace(sample, finish=finish, text=text, token_ends=ends)
 
     def write(self, sample: Sample, text: str) -> Sample:
         """Append a text and the end token as a training target (origin WRITTEN). The sample is finished."""
-        ids = encode_answer(self.setting.tokenizer, text)
+        ids = encode_answer(self.rollout_setting.tokenizer, text)
         written = sample.insert(ids, WRITTEN).with_finish(Finish.stop)
-        return written.with_text(*self.setting.tokenizer.decode_with_ends(written.tokens))
+        return written.with_text(*self.rollout_setting.tokenizer.decode_with_ends(written.tokens))
 
     async def sample(self, context: Ids, n: int = 1, *, group: int = 0, role: str = "answer") -> list[Sample]:
         """Generate `n` complete answers to one context."""
@@ -163,7 +167,7 @@ class DrawSampler:
         A verifier of groups gets the samples of each group in one call. If the verifier raises an exception, the sample
         is unverifiable. Only an error that ends the run is raised (`ends_run`): it is not the fault of one answer.
         """
-        verifier = self.setting.verifier
+        verifier = self.rollout_setting.verifier
         if not verifier.by_group(self.draw.prompt):
             return [judged for (judged,) in await together(self._judged([sample]) for sample in samples)]
         group_ids = list(dict.fromkeys(sample.group for sample in samples))
@@ -182,13 +186,17 @@ class DrawSampler:
         `ReplyMismatch` if the environment cannot be restored after a kill. The next call has a new environment, so the
         conversation must start over from the empty sample. Usage if the recipe has no environment.
         """
-        if self.setting.environment is None:
+        if self.rollout_setting.create_environment is None:
             fix = "add --environment calculator_tools, or my_file:MyEnvironment with --use my_file.py"
             raise Usage("the strategy needs an environment, and the recipe has none", fix=fix)
         conversation = self.conversations.get(sample.stream)
         if conversation is None:
-            conversation = Conversation(
-                self.setting.environment(), self.setting.reply_log, self._log_key, self.draw.prompt, self.random
+            conversation = EnvironmentConversation(
+                self.rollout_setting.create_environment(),
+                self.rollout_setting.reply_log,
+                self._log_key,
+                self.draw.prompt,
+                self.random,
             )
             self.conversations[sample.stream] = conversation
         with self._awaiting("the environment"):
@@ -196,10 +204,15 @@ class DrawSampler:
                 reply = await conversation.reply(sample)
                 if not isinstance(reply, Verdict):
                     return reply
-                return with_threshold(_validated(reply, sample.last_turn.text, "environment"), self.setting.threshold)
+                return with_threshold(
+                    _validated(reply, sample.last_turn.text, "environment"), self.rollout_setting.correct_threshold
+                )
             except ReplyMismatch:
                 restarted = replace(
-                    conversation, environment=self.setting.environment(), answers_from_log=False, replayed_messages=[]
+                    conversation,
+                    environment=self.rollout_setting.create_environment(),
+                    answers_from_log=False,
+                    replayed_messages=[],
                 )
                 self.conversations[sample.stream] = restarted
                 raise
@@ -210,9 +223,9 @@ class DrawSampler:
         All have the verdict on the run: the agent's reward, else the verifier's verdict on the last answer. An episode
         in the replay log is not run again. Usage if the recipe has no agent.
         """
-        if (runner := self.setting.agent) is None:
+        if (runner := self.rollout_setting.agent_runner) is None:
             raise Usage("the strategy needs an agent, and the recipe has none", fix="add --agent my_file.py:agent")
-        log, key = self.setting.reply_log, f"episode {number} of {self._log_key}"
+        log, key = self.rollout_setting.reply_log, f"episode {number} of {self._log_key}"
         with self._awaiting("the agent"):
             ended = await runner.replayed(str(log[key]), self, self.draw, number) if log and key in log else None
             use = "draw" if self.random_purpose == RandomPurpose.SAMPLE else "evaluation"
@@ -228,7 +241,9 @@ class DrawSampler:
             (judged,) = await self.verify([episode.last])
             verdict = judged.verdict
         assert verdict is not None, "verify returns a verdict"
-        verdict = with_threshold(_validated(verdict, episode.last.text, "agent"), self.setting.threshold)
+        verdict = with_threshold(
+            _validated(verdict, episode.last.text, "agent"), self.rollout_setting.correct_threshold
+        )
         answer, *threads = episode.samples()
         start = len(answer.tokens) - len(episode.last.tokens)
         failed = {"failed": int(verdict.outcome is Outcome.unverifiable)}
@@ -241,7 +256,7 @@ class DrawSampler:
         The counts of a `ReplyWithCounts` are added to the sample's. BadData for text that cannot be tokenized.
         """
         before, ids, after = conversation_turn(
-            self.setting.tokenizer, self.setting.observation_frame, sample.tokens, text
+            self.rollout_setting.tokenizer, self.rollout_setting.observation_frame_ids, sample.tokens, text
         )
         if isinstance(text, ReplyWithCounts):
             sample = sample.add_counts(text.counts)
@@ -250,7 +265,7 @@ class DrawSampler:
     async def score(self, context: Ids, sample: Sample, *, temperature: float = 1.0) -> tuple[float, ...]:
         """The log-prob of each of the sample's tokens as an answer to `context`, at this temperature."""
         with self._awaiting("the engine"):
-            return await self.setting.engine.score(context, sample.tokens, temperature=temperature)
+            return await self.rollout_setting.engine.score(context, sample.tokens, temperature=temperature)
 
     async def share(self, value: T) -> dict[int, T]:
         """Pass a value to the strategies of all draws of the sampling round; returns the values by draw, in order.
@@ -265,17 +280,19 @@ class DrawSampler:
     async def outside(self, call: Callable[..., Awaitable[T]], *args: Any) -> T:
         """Call a tool, an environment or a judge. TimeoutError after `verdict_deadline` seconds."""
         with self._awaiting(_callee(call)):
-            async with asyncio.timeout(self.setting.verdict_deadline):
+            async with asyncio.timeout(self.rollout_setting.verdict_deadline):
                 return await call(*args)
 
     def random(self, *key: int) -> Random:
         """A random generator, keyed by the draw (prompt) and `key`: the order of calls does not matter."""
-        return keyed_random((self.setting.seed, RandomPurpose.STRATEGY), self.random_purpose, self.draw.id, *key)
+        return keyed_random(
+            (self.rollout_setting.seed, RandomPurpose.STRATEGY), self.random_purpose, self.draw.id, *key
+        )
 
     @property
     def _log_key(self) -> str:
         """The draw's key in the replay log."""
-        return f"{self.random_purpose} {self.draw.id} {self.setting.sampling.temperature}"
+        return f"{self.random_purpose} {self.draw.id} {self.rollout_setting.sampling.temperature}"
 
     async def _judged(self, samples: Sequence[Sample]) -> list[Sample]:
         """Grade one sample, or a whole group for a verifier that grades groups, in one call of the verifier.
@@ -283,28 +300,31 @@ class DrawSampler:
         If the call fails, all of them are unverifiable.
         """
         with self._awaiting("the verifier"):
-            limit = asyncio.timeout(self.setting.verdict_deadline)
+            limit = asyncio.timeout(self.rollout_setting.verdict_deadline)
             try:
                 async with limit:
-                    values = await self.setting.verifier.grade_group(self.draw.prompt, samples)
+                    values = await self.rollout_setting.verifier.grade_group(self.draw.prompt, samples)
                 pairs = zip(samples, values, strict=True)
-                verdicts = [with_threshold(_validated(value, s.text), self.setting.threshold) for s, value in pairs]
+                verdicts = [
+                    with_threshold(_validated(value, s.text), self.rollout_setting.correct_threshold)
+                    for s, value in pairs
+                ]
             except Exception as error:
                 if ends_run(error):
                     raise
                 cause = describe_error(error)
                 if isinstance(error, TimeoutError) and limit.expired():
-                    cause = f"no verdict within {self.setting.verdict_deadline:g} seconds"
+                    cause = f"no verdict within {self.rollout_setting.verdict_deadline:g} seconds"
                 verdicts = [Verdict(Outcome.unverifiable, cause=cause)] * len(samples)
         return [sample.with_verdict(verdict) for sample, verdict in zip(samples, verdicts, strict=True)]
 
     @contextmanager
     def _awaiting(self, callee: str) -> Iterator[None]:
-        self.pending_calls[callee] += 1
+        self.pending_call_counts[callee] += 1
         try:
             yield
         finally:
-            self.pending_calls[callee] -= 1
+            self.pending_call_counts[callee] -= 1
 
 
 def _validated(verdict: Any, text: str, source: str = "verifier") -> Verdict:

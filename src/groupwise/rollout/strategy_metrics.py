@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from groupwise.data import SAMPLED, WRITTEN, Curriculum, Rollout, Strategy
 from groupwise.rollout.curricula.shuffled import Shuffled
-from groupwise.rollout.strategies.agents import Agents
+from groupwise.rollout.strategies.agents import AgentEpisodes
 from groupwise.rollout.strategies.independent import Independent, Turns
 
 ROLES = "rollout/roles"
@@ -26,7 +26,7 @@ def mechanism_numbers(
     roles = Counter(dict.fromkeys(trained_roles, 0))
     roles.update(sample.role for _, sample in samples)
     numbers = {f"{ROLES}/{role}": float(n) for role, n in sorted(roles.items()) if role != "answer"}
-    if isinstance(strategy, Agents | Independent | Turns) and isinstance(curriculum, Shuffled):
+    if isinstance(strategy, AgentEpisodes | Independent | Turns) and isinstance(curriculum, Shuffled):
         return numbers
     answers = [(prompt, sample) for prompt, sample in samples if sample.role == "answer"]
     sizes = [sum(sample.role == "answer" for sample in rollout.samples) for rollout in rollouts]

@@ -127,16 +127,16 @@ class Checkpoint:
     state: dict[str, Any]
     warnings: tuple[str, ...] = ()  # one for each damaged newer checkpoint that was skipped
 
-    def tensors(self) -> "StoredTensors":
+    def tensors(self) -> "CheckpointTensors":
         """The tensors, each of which is read when it is needed. Raises `Storage` if a file cannot be read."""
         try:
             names = json.loads((self.path / MANIFEST).read_bytes())["files"].keys() - {STATE}
         except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
             raise _unreadable(self.path / MANIFEST, error) from error
-        return StoredTensors([self.path / name for name in shard_names(len(names))])
+        return CheckpointTensors([self.path / name for name in shard_names(len(names))])
 
 
-class StoredTensors(Mapping[str, Tensor]):
+class CheckpointTensors(Mapping[str, Tensor]):
     """The tensors in the files of a checkpoint. A tensor in several files is the concatenation of its rows."""
 
     def __init__(self, files: Sequence[Path]) -> None:
@@ -184,14 +184,14 @@ def shard_names(count: int) -> list[str]:
 
 
 @dataclass(frozen=True, slots=True)
-class OtherShards:
-    """The shards of a checkpoint that `count` other processes write.
+class OtherProcessShards:
+    """The shards of a checkpoint that `process_count` other processes write.
 
-    `write` lets them write into a directory, and returns the size and SHA-256 of each file.
+    `write_shards` lets them write into a directory, and returns the size and SHA-256 of each file.
     """
 
-    count: int = 0
-    write: Callable[[Path], Mapping[str, Mapping[str, Any]]] = lambda directory: {}
+    process_count: int = 0
+    write_shards: Callable[[Path], Mapping[str, Mapping[str, Any]]] = lambda directory: {}
 
 
 def write_shard(directory: Path, rank: int, count: int, tensors: Mapping[str, Tensor]) -> dict[str, Any]:
@@ -214,7 +214,7 @@ def save_checkpoint(
     *,
     keep: int,
     best: Callable[[Sequence[int]], int | None] = lambda iterations: None,
-    others: OtherShards = OtherShards(),
+    others: OtherProcessShards = OtherProcessShards(),
     disk: FileSystem = DISK,
 ) -> Path:
     """Write `<run>/checkpoints/<iteration>` atomically, then delete all but the newest `keep` and the `best` one.
@@ -225,10 +225,10 @@ def save_checkpoint(
     """
     if keep < 1:
         raise ValueError(f"keep, the number of checkpoints to keep, is {keep}: needs keep >= 1")
-    files = {shard_names(1 + others.count)[0]: tensor_bytes(tensors), STATE: plain_json(state)}
+    files = {shard_names(1 + others.process_count)[0]: tensor_bytes(tensors), STATE: plain_json(state)}
     entries: dict[str, Any] = {name: _entry(data) for name, data in files.items()}
     run, home, target = layout.run_directory, layout.checkpoints, layout.checkpoint(iteration)
-    needed = sum(len(data) for data in files.values()) * (1 + others.count)
+    needed = sum(len(data) for data in files.values()) * (1 + others.process_count)
     with storage_errors(f"checkpoint {iteration}", run, needed):
         if not home.is_dir():
             disk.mkdir(home)
@@ -237,8 +237,8 @@ def save_checkpoint(
         with write_directory(target, disk) as draft:
             for name, data in files.items():
                 disk.write(draft / name, data)
-            entries |= others.write(draft)
-            manifest = {"format": FORMAT if others.count else 1, "iteration": iteration, "files": entries}
+            entries |= others.write_shards(draft)
+            manifest = {"format": FORMAT if others.process_count else 1, "iteration": iteration, "files": entries}
             disk.write(draft / MANIFEST, plain_json(manifest))
         before = sorted({i for i, _, _ in finished_checkpoints(home) if i <= iteration})
         kept = {*before[-keep:], best(before)}

@@ -13,7 +13,7 @@ from groupwise.runs.checkpoints import tensor_bytes
 from groupwise.runs.hashes import check_hashes, hash_line, log_difference
 from groupwise.runs.jsonl import file_bytes, json_line, parse_lines
 from groupwise.runs.layout import PICTURES, SAMPLE_FILES, RunLayout, iteration_files
-from groupwise.runs.trackers import Sinks
+from groupwise.runs.trackers import NamedTrackers
 
 LOGS = ("metrics", "timings", "samples")
 """The logs that grow in each iteration: metrics and timings (one line), hashes of the sample files (two lines)."""
@@ -44,7 +44,7 @@ class RunLogs:
     ) -> None:
         self.failures = 0
         self.changes = tuple(changes)  # accepted differences between the logs and the checkpoint's hashes
-        self._layout, self._disk, self._sinks = layout, disk, Sinks(trackers, layout, load)
+        self._layout, self._disk, self._sinks = layout, disk, NamedTrackers(trackers, layout, load)
         self._paths = log_paths(layout)
         logs = {name: file_bytes(path) for name, path in self._paths.items()}
         self._sizes = {name: len(data) for name, data in logs.items()}

@@ -17,15 +17,15 @@ from groupwise.runs.phase_directories import earlier_phases, phases_with
 class OpenRun:
     """A run whose `lock` this process holds: its files, and the present contents of run.json and recipe.toml.
 
-    Both files are read once. `changed` writes them, and returns the run as it is then. `recipe` is the text of
-    recipe.toml. `phases` are the directories of all phases of the run that this phase belongs to, else empty.
+    Both files are read once. `changed` writes them, and returns the run as it is then. `recipe_text` is the text of
+    recipe.toml. `phase_directories` are the directories of all phases of the run that this phase belongs to, else empty.
     """
 
     layout: RunLayout
     info: RunInfo
-    recipe: str
+    recipe_text: str
     lock: RunLock
-    phases: tuple[Path, ...] = ()
+    phase_directories: tuple[Path, ...] = ()
 
     @classmethod
     def read(cls, lock: RunLock, recipe: str) -> "OpenRun":
@@ -41,21 +41,21 @@ class OpenRun:
     @property
     def earlier(self) -> Mapping[str, Path]:
         """The directories of the phases before this one, by name."""
-        return earlier_phases(self.path, self.phases)
+        return earlier_phases(self.path, self.phase_directories)
 
     @property
     def code(self) -> Path:
         """The folder with the source files of its reward functions: the whole run's, if it is a phase."""
-        return (RunLayout(self.path.parent) if self.phases else self.layout).code
+        return (RunLayout(self.path.parent) if self.phase_directories else self.layout).code
 
     def changed(self, info: RunInfo, recipe: str | None = None, *, disk: FileSystem = DISK) -> "OpenRun":
         """Write the recipe and run.json if they differ from the present ones. Returns the run as it is then."""
         assert self.lock.held, "only the process that holds the lock writes to a run"
-        if recipe is not None and recipe != self.recipe:
+        if recipe is not None and recipe != self.recipe_text:
             write_recipe(self.layout, recipe, disk)
         if info != self.info:
             write_info(self.layout, info, disk=disk)
-        return replace(self, info=info, recipe=self.recipe if recipe is None else recipe)
+        return replace(self, info=info, recipe=self.recipe_text if recipe is None else recipe)
 
 
 def start_run(

@@ -14,7 +14,7 @@ from groupwise.runs.sample_table import SampleTable, code_block
 
 
 @runtime_checkable
-class Sink(Protocol):
+class Tracker(Protocol):
     """A destination for metrics, such as TensorBoard. A user's class is called with the run's path."""
 
     def write(self, iteration: int, numbers: dict[str, float]) -> None: ...
@@ -23,13 +23,13 @@ class Sink(Protocol):
 
 
 @runtime_checkable
-class TakesSamples(Protocol):
+class SampleTableTracker(Protocol):
     """A tracker that also receives a table of samples in each iteration, before the iteration's numbers."""
 
     def write_samples(self, iteration: int, table: SampleTable) -> None: ...
 
 
-class Tensorboard:
+class TensorBoardTracker:
     """Writes TensorBoard event files to `<run>/tensorboard`. Samples are code blocks, since it renders Markdown."""
 
     def __init__(self, package: Any, layout: RunLayout) -> None:
@@ -68,7 +68,7 @@ class WandbTracker:
         self._package.finish()
 
 
-def wandb(package: Any, layout: RunLayout) -> Sink:
+def wandb(package: Any, layout: RunLayout) -> Tracker:
     """Opens wandb, set to send no git state, code, console output or machine data.
 
     It sends numbers, samples, the recipe and the run's name.
@@ -84,7 +84,7 @@ def wandb(package: Any, layout: RunLayout) -> Sink:
     return WandbTracker(package, layout, id=layout.run_directory.name, dir=str(layout.run_directory), settings=settings)
 
 
-def trackio(package: Any, layout: RunLayout) -> Sink:
+def trackio(package: Any, layout: RunLayout) -> Tracker:
     """Opens trackio. Its tables render Markdown and HTML, so texts are escaped and become code blocks."""
     return WandbTracker(package, layout, cell=lambda text: code_block(html.escape(text, quote=False)))
 
@@ -95,20 +95,20 @@ def recipe_of(layout: RunLayout) -> dict[str, Any]:
     return tomllib.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
 
 
-OPENERS: dict[str, tuple[str, Callable[[Any, RunLayout], Sink]]] = {
-    "tensorboard": ("tensorboardX", Tensorboard),
+OPENERS: dict[str, tuple[str, Callable[[Any, RunLayout], Tracker]]] = {
+    "tensorboard": ("tensorboardX", TensorBoardTracker),
     "wandb": ("wandb", wandb),
     "trackio": ("trackio", trackio),
 }
 
 
-class Sinks:
+class NamedTrackers:
     """The named trackers of a run. One that fails while training is dropped with a warning; training continues."""
 
     def __init__(self, names: Iterable[str], layout: RunLayout, load: Callable[[str], Any] | None = None) -> None:
         """`load` returns the class of a user's tracker by its name, such as `my_file:MyTracker`."""
         self.warnings: tuple[str, ...] = ()
-        self._open: dict[str, Sink] = {}
+        self._open: dict[str, Tracker] = {}
         for name in names:
             if ":" in name and load is not None:
                 tracker = load(name)
@@ -149,16 +149,18 @@ class Sinks:
 
     def write_samples(self, iteration: int, lines: Iterable[Mapping[str, Any]]) -> None:
         """Send a table of some samples to each tracker that takes samples."""
-        if any(isinstance(tracker, TakesSamples) for tracker in self._open.values()):
+        if any(isinstance(tracker, SampleTableTracker) for tracker in self._open.values()):
             table = SampleTable.of(lines)
             self._each(
-                lambda tracker: tracker.write_samples(iteration, table) if isinstance(tracker, TakesSamples) else None
+                lambda tracker: (
+                    tracker.write_samples(iteration, table) if isinstance(tracker, SampleTableTracker) else None
+                )
             )
 
     def close(self) -> None:
         self._each(lambda tracker: tracker.close())
 
-    def _each(self, act: Callable[[Sink], None]) -> None:
+    def _each(self, act: Callable[[Tracker], None]) -> None:
         for name, tracker in list(self._open.items()):
             try:
                 act(tracker)

@@ -30,9 +30,9 @@ from groupwise.sandbox.command import (
 )
 from groupwise.sandbox.mounts import PACKAGES, package
 from groupwise.sandbox.processes import WorkerPool, WorkerProcess
-from groupwise.sandbox.wall_limit import WallLimit, process_of, thread_times
+from groupwise.sandbox.wall_limit import WallTimeLimit, process_of, thread_times
 
-__all__ = ["Execution", "Limits", "Program", "Sandbox", "sandbox_trial"]
+__all__ = ["ExecutionResult", "ExecutionLimits", "ExecutionInput", "Sandbox", "sandbox_trial"]
 
 START = 60.0
 """Seconds that a sandbox may take to start; 0.2 is usual, and a few seconds if it imports packages."""
@@ -43,7 +43,7 @@ GRACE = 60.0
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class ExecutionLimits:
     """The limits of one execution: seconds of CPU and of wall time, bytes of memory and of output.
 
     CPU time ends an answer that computes too long. Wall time ends one that sleeps: time in which a thread of the answer
@@ -64,17 +64,17 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True)
-class Program:
-    """The input of one execution: call `function` of the code with `function_args`, or run the code on `stdin`."""
+class ExecutionInput:
+    """The input of one execution: call `function_name` of the code with `function_args`, or run the code on `stdin`."""
 
     code: str
-    function: str | None = None
+    function_name: str | None = None
     function_args: tuple[Any, ...] = ()
     stdin: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class Execution:
+class ExecutionResult:
     """The result of one execution: the function's value or the program's output, and `error` if it failed.
 
     `end_reason` is `done`; `failed` (an exception, an exit, no value, a value that is not plain JSON); `cpu_seconds`,
@@ -83,7 +83,7 @@ class Execution:
     """
 
     end_reason: Literal["done", "failed", "cpu", "wall", "output", "busy", "lost"]
-    value: Any = None
+    return_value: Any = None
     error: str = ""
     cpu_seconds: float = 0.0
 
@@ -110,14 +110,14 @@ class Sandbox:
       execution imports the module again, within its CPU time.
     - `preload`: source text by module name, run after `imports` in this order. A later text may import an earlier one,
       also under a dotted name: `{"rules": "def twice(x): return 2 * x"}`. Then
-      `Program("from rules import twice", "twice", (21,))` calls it without compiling it.
+      `ExecutionInput("from rules import twice", "twice", (21,))` calls it without compiling it.
 
     If imported or preloaded code raises, the process does not start: `MissingRequirement`, with the traceback.
     """
 
     def __init__(
         self,
-        limits: Limits = Limits(),
+        limits: ExecutionLimits = ExecutionLimits(),
         *,
         boxes: int | None = None,
         unsafe: bool = False,
@@ -133,15 +133,15 @@ class Sandbox:
         self._pool = WorkerPool([SandboxProcess(unsafe, trusted) for _ in range(count)], "sandbox")
         self._separate: list[Sandbox] = []
 
-    def run(self, programs: Iterable[Program]) -> list[Execution]:
+    def run(self, programs: Iterable[ExecutionInput]) -> list[ExecutionResult]:
         """Runs the programs, as many in parallel as there are processes; results in the same order. Blocks."""
         return [f.result() for f in [self._pool.submit(self._run, program) for program in programs]]
 
-    async def execute(self, program: Program) -> Execution:
+    async def execute(self, program: ExecutionInput) -> ExecutionResult:
         """Runs one program without blocking the event loop."""
         return await asyncio.wrap_future(self.submit(program))
 
-    def submit(self, program: Program) -> Future[Execution]:
+    def submit(self, program: ExecutionInput) -> Future[ExecutionResult]:
         """Runs one program; the future can be awaited from any thread or loop."""
         return self._pool.submit(self._run, program)
 
@@ -162,7 +162,7 @@ class Sandbox:
         for sandbox in (self, *self._separate):
             sandbox._pool.close()
 
-    def _run(self, process: "SandboxProcess", program: Program) -> Execution:
+    def _run(self, process: "SandboxProcess", program: ExecutionInput) -> ExecutionResult:
         execution = process.run(program, self.limits)
         return execution if execution.end_reason != "lost" else process.run(program, self.limits)  # in a new process
 
@@ -234,15 +234,15 @@ class SandboxProcess(WorkerProcess):
         self.socket.settimeout(START)
         return self.receive()[0]
 
-    def run(self, program: Program, limits: Limits) -> Execution:
+    def run(self, program: ExecutionInput, limits: ExecutionLimits) -> ExecutionResult:
         """Run a program. If the server fails, the result is `lost`, and this process is ended."""
         self.start()
         job: dict[str, Any] = {"code": program.code}
-        if program.function is not None:
-            job |= {"function": program.function, "args": program.function_args}
+        if program.function_name is not None:
+            job |= {"function": program.function_name, "args": program.function_args}
         stdin = program.stdin.encode("utf-8", "surrogatepass")
         message = {"cpu": limits.cpu_seconds, "memory": limits.memory_bytes}
-        message |= {"result": 1 if program.function is None else 3}
+        message |= {"result": 1 if program.function_name is None else 3}
         try:
             assert self.socket is not None, "a started process has a socket"
             with memory_file(json.dumps(job).encode()) as job_file, memory_file(stdin) as stdin_file:
@@ -257,10 +257,10 @@ class SandboxProcess(WorkerProcess):
                 if os.lseek(job_file, 0, os.SEEK_CUR) == 0:  # the answer's process never read it
                     raise ValueError("the process of the model's code could not be confined, so the code did not start")
         except (OSError, EOFError, ValueError, KeyError) as error:
-            return Execution("lost", error=f"the sandbox failed: {error or type(error).__name__} ({self.end()})")
+            return ExecutionResult("lost", error=f"the sandbox failed: {error or type(error).__name__} ({self.end()})")
         return to_execution(reply, data, program)
 
-    def wait(self, result: FileIO, limits: Limits) -> tuple[dict[str, Any], bytes]:
+    def wait(self, result: FileIO, limits: ExecutionLimits) -> tuple[dict[str, Any], bytes]:
         """Wait for an execution's end: the server's reply, and the output of the answer's code.
 
         OSError (TimeoutError too), EOFError or ValueError if the process is lost.
@@ -272,7 +272,7 @@ class SandboxProcess(WorkerProcess):
         poll.register(self.socket, select.POLLIN)
         poll.register(result, select.POLLIN)
         while True:
-            due = until if limit is None or ended_by else limit.due
+            due = until if limit is None or ended_by else limit.next_look_seconds
             ready = [file for file, _ in poll.poll(ceil(max(due - monotonic(), 0) * 1000))]
             reached = ""
             if result.fileno() in ready and not read_available(result, data, limits.output_bytes):
@@ -282,11 +282,11 @@ class SandboxProcess(WorkerProcess):
                 message, process = self.receive()
                 if process is None:
                     break
-                limit = WallLimit(limits.wall_seconds, partial(thread_times, process), monotonic())
+                limit = WallTimeLimit(limits.wall_seconds, partial(thread_times, process), monotonic())
             elif limit is None or ended_by:
                 if monotonic() >= until:
                     raise TimeoutError("the server did not reply in time")
-            elif monotonic() >= limit.due:
+            elif monotonic() >= limit.next_look_seconds:
                 reached = reached or limit.look(monotonic())
             if reached and not ended_by:
                 self.socket.send(STOP)
@@ -341,27 +341,31 @@ def read_available(result: FileIO, data: bytearray, limit: int) -> bool:
 # Results
 
 
-def to_execution(head: dict[str, Any], body: bytes, program: Program) -> Execution:
+def to_execution(head: dict[str, Any], body: bytes, program: ExecutionInput) -> ExecutionResult:
     """An execution's result, from the server's reply and the untrusted output; `failed` if that cannot be read."""
     end, cpu = head["end"], head["cpu"]
     if end != "exit":
-        return Execution(end, error=_LIMIT[end], cpu_seconds=cpu)
+        return ExecutionResult(end, error=_LIMIT[end], cpu_seconds=cpu)
     code = head["code"]
     if code < 0:
-        return Execution("failed", error=f"killed by signal {-code}", cpu_seconds=cpu)
-    if program.function is None:
+        return ExecutionResult("failed", error=f"killed by signal {-code}", cpu_seconds=cpu)
+    if program.function_name is None:
         text = body.decode("utf-8", "replace")
-        return Execution("failed", text, f"exit code {code}", cpu) if code else Execution("done", text, cpu_seconds=cpu)
+        return (
+            ExecutionResult("failed", text, f"exit code {code}", cpu)
+            if code
+            else ExecutionResult("done", text, cpu_seconds=cpu)
+        )
     try:
         message = json.loads(body, parse_constant=_no_constant, parse_float=_finite)
         if type(message) is not dict or len(message) != 1:
             raise ValueError("the result is not a JSON object with one key")
         if "value" in message:
-            return Execution("done", message["value"], cpu_seconds=cpu)
-        return Execution("failed", error=str(message["error"])[:200], cpu_seconds=cpu)
+            return ExecutionResult("done", message["value"], cpu_seconds=cpu)
+        return ExecutionResult("failed", error=str(message["error"])[:200], cpu_seconds=cpu)
     except (ValueError, KeyError, RecursionError):
         error = "its value cannot be read" if body else "it ended without a value"
-        return Execution("failed", error=error, cpu_seconds=cpu)
+        return ExecutionResult("failed", error=error, cpu_seconds=cpu)
 
 
 _LIMIT = {

@@ -31,7 +31,7 @@ from groupwise.tasks.hinted_sums import HintedSums as HintedSums
 from groupwise.tasks.hinted_sums import hinted_demonstrations as hinted_demonstrations
 from groupwise.tasks.largest import Largest as Largest
 from groupwise.tasks.mixed_sums import MixedSums as MixedSums
-from groupwise.tasks.mixture import Mixture as Mixture
+from groupwise.tasks.mixture import TaskMixture as TaskMixture
 from groupwise.tasks.mixture import MixtureVerifier as MixtureVerifier
 from groupwise.tasks.problems import RowsTask as RowsTask
 from groupwise.tasks.problems import listed_tokens as listed_tokens
@@ -42,7 +42,7 @@ from groupwise.tasks.published_sets import PublishedSet as PublishedSet
 from groupwise.tasks.quilts import QUILT_COLOURS as QUILT_COLOURS
 from groupwise.tasks.quilts import QUILT_SHAPE as QUILT_SHAPE
 from groupwise.tasks.quilts import Quilts as Quilts
-from groupwise.tasks.registry import Rows as Rows
+from groupwise.tasks.registry import DataRows as DataRows
 from groupwise.tasks.registry import named_task as named_task
 from groupwise.tasks.registry import task_table as task_table
 from groupwise.tasks.rings import DIRECTIONS as DIRECTIONS

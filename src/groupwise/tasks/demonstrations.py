@@ -21,7 +21,7 @@ from groupwise.tasks.mixed_sums import mixed_demonstrations
 from groupwise.tasks.programs import program_demonstrations
 from groupwise.tasks.proposals import proposal_demonstrations
 from groupwise.tasks.row_columns import Problem, RowColumns, is_conversation, problem_text
-from groupwise.tasks.rows import Row, RowFault, check_length, kind_of, rows_of
+from groupwise.tasks.rows import Row, DataRowError, check_length, kind_of, rows_of
 from groupwise.tasks.source_stats import ContentHash, SourceStats
 from groupwise.tasks.tiny_countdown import countdown_demonstrations
 from groupwise.tasks.wordy_sums import wordy_demonstrations
@@ -57,13 +57,13 @@ FROM_STRATEGIES = ("delegated_sums",)
 class Demonstration:
     """The token ids of a prompt and of its answer, which includes the token that ends an answer.
 
-    `origin` has one entry per answer token where the answer contains replies of an environment. The loss leaves out
+    `token_origins` has one entry per answer token where the answer contains replies of an environment. The loss leaves out
     the tokens of the environment and of the template around them. Empty: all tokens of the answer are trained.
     """
 
-    context: Ids
-    answer: Ids
-    origin: Ids = ()
+    prompt_ids: Ids
+    answer_ids: Ids
+    token_origins: Ids = ()
 
 
 EncodeReply = Callable[[Ids, str], tuple[Ids, Ids, Ids]]
@@ -104,7 +104,7 @@ def read_demonstrations(
                 thoughts += any(dropped.has_thought(text) for role, text in turns if role == ASSISTANT)
                 turns = [(role, dropped(rows, text) if role == ASSISTANT else text) for role, text in turns]
             demonstrations.append(Demonstration(context, *_encode(turns, encode_answer, encode_reply)))
-        except RowFault as fault:
+        except DataRowError as fault:
             faults.append(f"row {rows}: {str(fault).replace('--columns.', '--warm_start.columns.')}")
     if faults:
         what = f"{source}: {len(faults)} of {rows} demonstrations cannot be used"
@@ -116,7 +116,9 @@ def read_demonstrations(
             f"no demonstration of {source} has a thought between {dropped.thought_start!r} and {dropped.thought_end!r}"
         )
         raise BadData(what, evidence=f"{rows} rows", fix="set warm_start.thought to the two tags around a thought")
-    return demonstrations, SourceStats(source=source, sha256=content.digest, rows=rows, training=rows, held_out=0)
+    return demonstrations, SourceStats(
+        source=source, sha256=content.digest, row_count=rows, training_count=rows, held_out_count=0
+    )
 
 
 ASSISTANT, TOOL = "assistant", "tool"
@@ -125,26 +127,28 @@ Turns = list[tuple[str, str]]
 """The turns of a conversation: pairs of a role and a text."""
 
 
-def _read_row(row: Row | RowFault, fields: RowColumns) -> tuple[Problem, Turns]:
+def _read_row(row: Row | DataRowError, fields: RowColumns) -> tuple[Problem, Turns]:
     """Read a demonstration's row: the problem, and the turns of the answer (assistant and tool messages)."""
-    if isinstance(row, RowFault):
+    if isinstance(row, DataRowError):
         raise row
     if "messages" not in row:
         problem, answer = fields.read(row)
         if not isinstance(answer, str):
-            raise RowFault(f"field {fields.answer!r} is {kind_of(answer)}: a demonstration must be text")
+            raise DataRowError(f"field {fields.answer_column!r} is {kind_of(answer)}: a demonstration must be text")
         return problem, [(ASSISTANT, answer)]
     messages = row["messages"]
     if not is_conversation(messages):
-        raise RowFault(f"field 'messages' is {kind_of(messages)}: it must be a list of objects with role and content")
+        raise DataRowError(
+            f"field 'messages' is {kind_of(messages)}: it must be a list of objects with role and content"
+        )
     start = len(messages) - 1  # of the answer: walk back from the end while assistant and tool alternate
     while start > 0 and messages[start - 1]["role"] == (TOOL if messages[start]["role"] == ASSISTANT else ASSISTANT):
         start -= 1
     problem, turns = messages[:start], [(m["role"], m["content"]) for m in messages[start:]]
     if turns[-1][0] != ASSISTANT or not problem or not all(text.strip() for _, text in turns):
-        raise RowFault("its messages do not end with an answer of the assistant to a prompt, or one is empty")
+        raise DataRowError("its messages do not end with an answer of the assistant to a prompt, or one is empty")
     if problem[-1]["role"] == TOOL:
-        raise RowFault("two messages of the tool follow each other: write them as one")
+        raise DataRowError("two messages of the tool follow each other: write them as one")
     return problem, turns
 
 
@@ -170,7 +174,7 @@ def _ids(encode: Callable[[Any], T], text: Any, what: str) -> T:
     try:
         ids = encode(text)
     except Exception as error:  # a user's tokenizer may raise any exception
-        raise RowFault(f"the tokenizer cannot read this {what} ({getattr(error, 'what', error)})") from error
+        raise DataRowError(f"the tokenizer cannot read this {what} ({getattr(error, 'what', error)})") from error
     if not ids:
-        raise RowFault(f"the {what} has no tokens")
+        raise DataRowError(f"the {what} has no tokens")
     return ids

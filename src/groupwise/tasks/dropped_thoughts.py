@@ -23,14 +23,14 @@ class DroppedThoughts:
     '#35'
     """
 
-    fraction: float
+    dropped_fraction: float
     thought_start: str
     thought_end: str
     seed: int = 0
 
     def drops(self, row: int) -> bool:
         """Whether to empty the reasoning in the demonstration of this row."""
-        return bool(uniform((self.seed, RandomPurpose.DEMONSTRATE), row, 1, 0)[0] < self.fraction)
+        return bool(uniform((self.seed, RandomPurpose.DEMONSTRATE), row, 1, 0)[0] < self.dropped_fraction)
 
     def __call__(self, row: int, answer: str) -> str:
         if not self.drops(row) or not self.has_thought(answer):

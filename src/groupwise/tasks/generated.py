@@ -33,15 +33,17 @@ class GeneratedTaskSettings(TaskSettings):
 class GeneratedTask:
     """The task of a `GeneratedTaskSettings`. A training prompt is made when it is drawn."""
 
-    kind: GeneratedTaskSettings
-    encode: Callable[[Any], Ids]
+    task_settings: GeneratedTaskSettings
+    encode_prompt: Callable[[Any], Ids]
     problems: Sequence[Any] = field(init=False, repr=False, compare=False)
     held_out: tuple[Prompt, ...] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        training, held_out = self.kind.problems()
+        training, held_out = self.task_settings.problems()
         object.__setattr__(self, "problems", training)
-        object.__setattr__(self, "held_out", tuple(self.kind.prompt(problem, self.encode) for problem in held_out))
+        object.__setattr__(
+            self, "held_out", tuple(self.task_settings.prompt(problem, self.encode_prompt) for problem in held_out)
+        )
 
     def __len__(self) -> int:
         return len(self.problems)
@@ -49,7 +51,7 @@ class GeneratedTask:
     def __getitem__(self, index: int) -> Prompt:
         if not 0 <= index < len(self):
             raise IndexError(f"there is no problem {index}: the task has {len(self)} training problems")
-        return self.kind.prompt(self.problems[index], self.encode)
+        return self.task_settings.prompt(self.problems[index], self.encode_prompt)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,10 +59,10 @@ class LazySequence(Sequence[Problem], Generic[Problem]):
     """A sequence whose elements are computed from their index, so that no list of them exists."""
 
     length: int
-    element: Callable[[int], Problem]
+    compute_element: Callable[[int], Problem]
 
     def __len__(self) -> int:
         return self.length
 
     def __getitem__(self, index: Any) -> Any:
-        return self.element(index)
+        return self.compute_element(index)

@@ -21,40 +21,42 @@ LARGEST = 2**20
 class ReasoningGym(TaskSettings):
     """The problems of one generator of reasoning-gym, by name: each question once, a tenth of them held out.
 
-    Equal `seed` and `size` give the same problems: `size` at most, fewer if some repeat. `row["entry"]` identifies a
+    Equal `seed` and `max_problems` give the same problems: `max_problems` at most, fewer if some repeat. `row["entry"]` identifies a
     problem; the scorer generates it again from that.
     """
 
-    name: str
+    generator_name: str
     seed: int = 0
-    size: int = 4096
+    max_problems: int = 4096
 
     def __post_init__(self) -> None:
         check_types(self)
-        if self.seed < 0 or not 1 <= self.size <= LARGEST:
-            what = f"seed is {self.seed} and size is {self.size}"
+        if self.seed < 0 or not 1 <= self.max_problems <= LARGEST:
+            what = f"seed is {self.seed} and size is {self.max_problems}"
             raise ValueError(f"{what}\nuse seed >= 0 and size >= 1, at most {LARGEST}")
 
     @property
     def label(self) -> str:
-        return f"reasoning_gym:{self.name}"
+        return f"reasoning_gym:{self.generator_name}"
 
     def build(self, encode: Callable[[Any], Ids], /) -> Task:
         """The generated problems."""
-        entries = generator(self.name, self.seed, self.size)
+        entries = generator(self.generator_name, self.seed, self.max_problems)
         prompts: list[Prompt] = []
         content, keys = ContentHash(), set()
-        for index in range(self.size):
+        for index in range(self.max_problems):
             entry = entries[index]
             question, answer = str(entry["question"]), entry["answer"]
             if key_of(question) in keys:
                 continue
             keys.add(key_of(question))
             content.add(question, str(answer))
-            identity = {"data_set": self.name, "seed": self.seed, "size": self.size, "index": index}
+            identity = {"data_set": self.generator_name, "seed": self.seed, "size": self.max_problems, "index": index}
             row = {"answer": answer if isinstance(answer, str | int | float) else str(answer), "entry": identity}
-            prompts.append(Prompt(f"{self.name}/{index + 1}", encode(question), question, row))
-        stats = SourceStats(source=self.label, sha256=content.digest, rows=len(prompts), training=0, held_out=0)
+            prompts.append(Prompt(f"{self.generator_name}/{index + 1}", encode(question), question, row))
+        stats = SourceStats(
+            source=self.label, sha256=content.digest, row_count=len(prompts), training_count=0, held_out_count=0
+        )
         return RowsTask.split(prompts, stats)
 
 

@@ -16,13 +16,13 @@ class JudgeAccess:
     """The hosts and key variables that LLM judges may use, as the command line allows. It never contains a key."""
 
     key_variables: tuple[str, ...] = ()
-    hosts: tuple[str, ...] = ()
+    allowed_hosts: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         # The message leaves out the text: it may be the key itself.
         if not all(map(_VARIABLE.fullmatch, self.key_variables)):
             raise Usage("--key needs the name of an environment variable", fix="export NAME=..., then add --key NAME")
-        if bad := next((host for host in self.hosts if not is_host(host)), None):
+        if bad := next((host for host in self.allowed_hosts if not is_host(host)), None):
             raise Usage(f"--judge {bad!r} is no host", fix="name the host alone, as in --judge api.example.com")
 
     def grant(self, url: str, key: str, cache: str) -> Path | None:
@@ -33,7 +33,7 @@ class JudgeAccess:
         if key and not _VARIABLE.fullmatch(key):
             raise Usage("the judge's key names no environment variable", fix="write its name, and not the key itself")
         host = host_of(url)
-        missing = [f"--judge {host}"] if host and host not in self.hosts and not is_this_machine(host) else []
+        missing = [f"--judge {host}"] if host and host not in self.allowed_hosts and not is_this_machine(host) else []
         missing += [f"--key {key}"] if key and key not in self.key_variables else []
         if missing:
             what = f"the run would send problems and answers{f', and the key in {key},' if key else ''} to {url}"

@@ -7,7 +7,7 @@ from math import floor, isfinite
 
 from groupwise.core import Usage
 from groupwise.data import (
-    ListsProblems,
+    TaskWithProblemList,
     Prompt,
     Sample,
     Task,
@@ -20,11 +20,11 @@ from groupwise.data import (
 from groupwise.tasks.problems import refuse_overlap
 from groupwise.tasks.source_stats import SourceStats
 
-__all__ = ["Mixture", "MixtureVerifier"]
+__all__ = ["TaskMixture", "MixtureVerifier"]
 
 
 @dataclass(frozen=True, slots=True)
-class Mixture:
+class TaskMixture:
     """Several tasks as one; each task's share of the prompts is proportional to its weight.
 
     A prompt's id begins with the number of its task, from 1. An epoch is the shortest that contains every problem. The
@@ -35,16 +35,18 @@ class Mixture:
     """
 
     tasks: tuple[Task, ...]
-    weights: tuple[float, ...]
+    task_weights: tuple[float, ...]
     evaluated_tasks: tuple[Task, ...] = ()
     held_out: tuple[Prompt, ...] = field(init=False, repr=False, compare=False)
-    cumulative_slots: tuple[int, ...] = field(init=False, repr=False, compare=False)
+    cumulative_epoch_counts: tuple[int, ...] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        if not all(isfinite(w) and w > 0 for w in self.weights):
+        if not all(isfinite(w) and w > 0 for w in self.task_weights):
             fix = "give numbers such as 0.5 or 2"
-            raise Usage("every task of a mixture needs a weight above 0", evidence=f"{list(self.weights)}", fix=fix)
-        pairs = list(zip([len(t) for t in self.tasks], self.weights, strict=True))
+            raise Usage(
+                "every task of a mixture needs a weight above 0", evidence=f"{list(self.task_weights)}", fix=fix
+            )
+        pairs = list(zip([len(t) for t in self.tasks], self.task_weights, strict=True))
         scale = max((n / w for n, w in pairs), default=0.0)
         slots = [max(n, floor(w * scale + 0.5)) if n else 0 for n, w in pairs]
         first = len(self.tasks) if self.evaluated_tasks else 0
@@ -63,12 +65,12 @@ class Mixture:
     @property
     def shares(self) -> tuple[float, ...]:
         """Each task's share of the prompts of an epoch."""
-        return tuple((end - begin) / len(self) for begin, end in pairwise((0, *self.cumulative_slots)))
+        return tuple((end - begin) / len(self) for begin, end in pairwise((0, *self.cumulative_epoch_counts)))
 
     @property
     def training(self) -> tuple[Prompt, ...]:
         """The training problems of all tasks that list their problems, each once."""
-        listed = [(i, task) for i, task in enumerate(self.tasks) if isinstance(task, ListsProblems)]
+        listed = [(i, task) for i, task in enumerate(self.tasks) if isinstance(task, TaskWithProblemList)]
         return tuple(_tagged(i, prompt) for i, task in listed for prompt in task.training)
 
     @property
@@ -77,19 +79,19 @@ class Mixture:
         return tuple(s for t in self.parts for s in data_stats(t))
 
     def __len__(self) -> int:
-        return self.cumulative_slots[-1]
+        return self.cumulative_epoch_counts[-1]
 
     def __getitem__(self, index: int) -> Prompt:
         if not 0 <= index < len(self):
             raise IndexError(f"there is no problem {index}: the mixture has {len(self)} training problems")
-        i = next(i for i, end in enumerate(self.cumulative_slots) if index < end)
-        begin = self.cumulative_slots[i - 1] if i else 0
+        i = next(i for i, end in enumerate(self.cumulative_epoch_counts) if index < end)
+        begin = self.cumulative_epoch_counts[i - 1] if i else 0
         return _tagged(i, self.tasks[i][(index - begin) % len(self.tasks[i])])
 
 
 @dataclass(frozen=True)
 class MixtureVerifier(Verifier):
-    """The verifier of a mixture: one verifier per task, in the order of `Mixture.parts`."""
+    """The verifier of a mixture: one verifier per task, in the order of `TaskMixture.parts`."""
 
     verifiers: tuple[Verifier, ...]
 

@@ -10,7 +10,7 @@ from groupwise.core import BadData, Usage, first_lines
 from groupwise.data import Ids, Prompt
 from groupwise.tasks.data_sets import HUB
 from groupwise.tasks.row_columns import Problem, RowColumns, problem_text
-from groupwise.tasks.rows import SHOWN, TABLES, Row, RowFault, check_length, rows_of
+from groupwise.tasks.rows import SHOWN, TABLES, Row, DataRowError, check_length, rows_of
 from groupwise.tasks.source_stats import ContentHash, SourceStats, contains_answer, counted, listed
 
 __all__ = ["RowsTask", "listed_tokens"]
@@ -30,7 +30,7 @@ class RowsTask:
 
     training: tuple[Prompt, ...]
     held_out: tuple[Prompt, ...]
-    stats: tuple[SourceStats, ...] = ()
+    source_stats: tuple[SourceStats, ...] = ()
 
     def __len__(self) -> int:
         return len(self.training)
@@ -56,7 +56,7 @@ class RowsTask:
         """
         if not 0 < held_out < 1:
             raise Usage(f"held_out is {held_out}: it needs 0 < held_out < 1", fix="set it to a share such as 0.1")
-        prompts, stats = read_problems(str(path), encode, (RowColumns(prompt, answer, whole_row=whole_rows),))
+        prompts, stats = read_problems(str(path), encode, (RowColumns(prompt, answer, keeps_whole_row=whole_rows),))
         return cls.split(prompts, stats, held_out)
 
     @classmethod
@@ -69,18 +69,18 @@ class RowsTask:
     def entirely_held_out(self) -> "RowsTask":
         """The same data for evaluation only: the separate held-out source if there is one, else all rows."""
         held_out = self.held_out
-        if len(self.stats) == 1:
+        if len(self.source_stats) == 1:
             held_out = tuple(sorted((*self.training, *held_out), key=row_of))
-        stats = [replace(s, training=0, held_out=len(held_out)) for s in self.stats[-1:]]
+        stats = [replace(s, training=0, held_out=len(held_out)) for s in self.source_stats[-1:]]
         return RowsTask((), held_out, tuple(stats))
 
     @property
     def entirely_training(self) -> "RowsTask":
         """The same data to train on only, evaluated on other problems: all rows, except of a held-out source."""
-        if len(self.stats) != 1:
+        if len(self.source_stats) != 1:
             return self
         training = tuple(sorted((*self.training, *self.held_out), key=row_of))
-        return RowsTask(training, (), (replace(self.stats[0], training=len(training), held_out=0),))
+        return RowsTask(training, (), (replace(self.source_stats[0], training=len(training), held_out=0),))
 
     def of_at_most(self, tokens: int) -> "RowsTask":
         """The problems whose prompts have at most this many tokens. Rows of one source are split again.
@@ -92,10 +92,10 @@ class RowsTask:
         kept = [tuple(p for p in side if len(p.token_ids) <= tokens) for side in sides]
         if not any(long):
             return self
-        if len(self.stats) == 1 and self.training and any(kept):
+        if len(self.source_stats) == 1 and self.training and any(kept):
             kept = list(_split(sorted((*kept[0], *kept[1]), key=row_of), SHARE))
         stats = []
-        for one, owned in zip(self.stats, [(0, 1)] if len(self.stats) == 1 else [(0,), (1,)]):
+        for one, owned in zip(self.source_stats, [(0, 1)] if len(self.source_stats) == 1 else [(0,), (1,)]):
             every = [p for i in owned for p in sides[i]]
             if every and not any(kept[i] for i in owned):
                 fix = f"raise max_prompt_tokens to {min(len(p.token_ids) for p in every)} or more"
@@ -127,7 +127,7 @@ def read_problems(
     repeated problem with another answer.
     """
     name = name or Path(source.partition("@")[0]).stem
-    faults: list[tuple[int, RowFault]] = []
+    faults: list[tuple[int, DataRowError]] = []
     prompts: list[Prompt] = []
     first_row: dict[str, tuple[int, Any]] = {}
     repeated: list[int] = []
@@ -137,7 +137,7 @@ def read_problems(
     rows = 0
     for rows, row in rows_of(source, split):
         try:
-            if isinstance(row, RowFault):
+            if isinstance(row, DataRowError):
                 raise row
             layout = layout or _fitting(row, layouts)
             problem, gold = layout.read(row)
@@ -149,15 +149,15 @@ def read_problems(
             check_length(str(gold), "answer")
             earlier, earlier_gold = first_row.setdefault(key_of(text), (rows, gold))
             if earlier != rows and str(earlier_gold) != str(gold):
-                raise RowFault(f"it repeats the prompt of row {earlier} with another answer")
+                raise DataRowError(f"it repeats the prompt of row {earlier} with another answer")
             if earlier != rows:
                 repeated.append(rows)
                 continue
             conversation = {} if isinstance(problem, str) else {"messages": problem}
             columns = {**extra, **conversation, **({} if gold is None else {"answer": gold})}
-            ids = encoded_problem(encode, problem) if layout.has_problem(row) or not layout.whole_row else ()
+            ids = encoded_problem(encode, problem) if layout.has_problem(row) or not layout.keeps_whole_row else ()
             prompts.append(Prompt(f"{name}/{rows}", ids, text, columns))
-        except RowFault as fault:
+        except DataRowError as fault:
             faults.append((rows, fault))
     if faults:
         evidence = first_lines([f"row {row}: {why}" for row, why in faults])
@@ -168,20 +168,20 @@ def read_problems(
     return prompts, SourceStats(
         source=source,
         sha256=content.digest,
-        rows=rows,
-        training=len(prompts),
-        held_out=0,
-        repeated=tuple(repeated),
+        row_count=rows,
+        training_count=len(prompts),
+        held_out_count=0,
+        repeated_rows=tuple(repeated),
         omitted_columns=tuple(sorted(omitted)),
-        answer_in_prompt=tuple(
+        answer_in_prompt_rows=tuple(
             row_of(p) for p in prompts if "answer" in p.row and contains_answer(p.text, p.row["answer"])
         ),
     )
 
 
-def _fix(faults: Sequence[RowFault], source: str) -> str:
+def _fix(faults: Sequence[DataRowError], source: str) -> str:
     """The fix for a source's rows that cannot be used: the advice of template or tokenizer, if each row fails there."""
-    advice = {fault.fix if isinstance(fault, EncodingFault) else "" for fault in faults}
+    advice = {fault.fix if isinstance(fault, PromptEncodingError) else "" for fault in faults}
     return f"correct or remove these rows; {_example(source)}" if "" in advice else "\n".join(sorted(advice))
 
 
@@ -234,7 +234,7 @@ def _fitting(row: Row, layouts: Sequence[RowColumns]) -> RowColumns:
     return next((layout for layout in layouts if layout.fits(row)), layouts[0])
 
 
-class EncodingFault(RowFault):
+class PromptEncodingError(DataRowError):
     """A prompt that template or tokenizer refuse. `fix` is their advice, empty without one."""
 
     def __init__(self, error: Exception) -> None:
@@ -243,14 +243,14 @@ class EncodingFault(RowFault):
 
 
 def encoded_problem(encode: Callable[[Any], Ids], problem: Problem) -> Ids:
-    """The ids of a problem in its template. Raises `RowFault`."""
+    """The ids of a problem in its template. Raises `DataRowError`."""
     try:
         problem_text(problem).encode()
         ids = encode(problem)
     except Exception as error:  # a user's tokenizer may raise any exception
-        raise EncodingFault(error) from error
+        raise PromptEncodingError(error) from error
     if not ids:
-        raise RowFault("the prompt has no tokens")
+        raise DataRowError("the prompt has no tokens")
     return ids
 
 

@@ -26,20 +26,20 @@ DEMONSTRATIONS, TABLES = 8192, 0.7
 
 
 class LinearFunction(NamedTuple):
-    """A linear function `slope * x + shift`, and the two inputs whose values the problem shows.
+    """A linear function `slope * x + intercept`, and the two inputs whose values the problem shows.
 
-    >>> line = LinearFunction(slope=2, shift=5, first_input=3, second_input=5)
+    >>> line = LinearFunction(slope=2, intercept=5, first_input=3, second_input=5)
     >>> line.problem, line.table, line.formula
     ('f(3)=11 f(5)=15\\n', '{3:11,5:15}[x]', '11+(15-11)//(5-3)*(x-3)')
     """
 
     slope: int
-    shift: int
+    intercept: int
     first_input: int
     second_input: int
 
     def at(self, x: int) -> int:
-        return self.slope * x + self.shift
+        return self.slope * x + self.intercept
 
     @property
     def shown(self) -> tuple[int, int]:

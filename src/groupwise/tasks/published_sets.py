@@ -15,7 +15,7 @@ __all__ = ["PublishedSet"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DataSetSource:
+class PublishedDataSource:
     """A published data set. Without a `training` split it is only evaluated; without `held_out`, a tenth is held out.
 
     The first of `column_layouts` that fits the first row reads all rows: copies of one set differ in their columns.
@@ -53,25 +53,25 @@ MATHEMATICS = (
 """The column names of published sets of mathematics."""
 
 
-def _evaluation(hub: str, split: str) -> DataSetSource:
-    return DataSetSource(
+def _evaluation(hub: str, split: str) -> PublishedDataSource:
+    return PublishedDataSource(
         hub_name=hub, column_layouts=MATHEMATICS, default_template="qwen_math", training_split="", held_out_split=split
     )
 
 
 PRESETS = {
-    "gsm8k": DataSetSource(
+    "gsm8k": PublishedDataSource(
         hub_name="openai/gsm8k:main",
         column_layouts=(RowColumns("question", "answer", after_hashes, answer_is_solution=True),),
         held_out_split="test",
     ),
-    "math": DataSetSource(
+    "math": PublishedDataSource(
         hub_name="DigitalLearningGmbH/MATH-lighteval",
         column_layouts=MATHEMATICS,
         default_template="qwen_math",
         held_out_split="test",
     ),
-    "dapo-math-17k": DataSetSource(
+    "dapo-math-17k": PublishedDataSource(
         hub_name="BytedTsinghua-SIA/DAPO-Math-17k",
         column_layouts=(
             RowColumns("prompt", "reward_model.ground_truth", as_one_answer),
@@ -79,7 +79,7 @@ PRESETS = {
         ),
         default_template="chat",
     ),
-    "countdown": DataSetSource(
+    "countdown": PublishedDataSource(
         hub_name="Jiayi-Pan/Countdown-Tasks-3to4",
         column_layouts=(RowColumns("nums", "target", countdown), RowColumns("numbers", "target", countdown)),
         default_template="r1",

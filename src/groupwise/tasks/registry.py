@@ -17,7 +17,7 @@ from groupwise.tasks.row_columns import RowColumns
 from groupwise.tasks.rows import is_source
 from groupwise.tasks.stored_rows import read_stored
 
-__all__ = ["Rows", "named_task", "task_table"]
+__all__ = ["DataRows", "named_task", "task_table"]
 
 CONVERSIONS = {".txt": 'import json, sys; [print(json.dumps({"prompt": x.strip()})) for x in open(sys.argv[1])]'}
 """Commands, shown as advice, that convert other files to JSON lines. In a text file each line is a prompt."""
@@ -29,7 +29,7 @@ USER_CLASS = re.compile(r"[^:]*\w(\.py)?:[A-Za-z_]\w*")
 
 
 @dataclass(frozen=True, slots=True)
-class Rows(TaskSettings):
+class DataRows(TaskSettings):
     """Data rows: a .jsonl, .json, .csv or .parquet file, a directory with files called `train`, a data set.
 
     A data set of the hub is `datasets:NAME[:CONFIG][@SPLIT]`. The recipe's `columns` names the columns.
@@ -76,7 +76,7 @@ def task_table(text: str, *, only_names: bool = False) -> dict[str, Any]:
     >>> task_table("big_sums"), task_table("gsm8k")
     ({'kind': 'BigSums'}, {'kind': 'PublishedSet', 'name': 'gsm8k'})
     >>> task_table("rows.jsonl"), task_table("my_file:Mine")
-    ({'kind': 'Rows', 'source': 'rows.jsonl'}, {'kind': 'my_file:Mine'})
+    ({'kind': 'DataRows', 'source': 'rows.jsonl'}, {'kind': 'my_file:Mine'})
     """
     if class_name(text) in part_names()["TaskSettings"]:
         return {"kind": class_name(text)}
@@ -90,7 +90,7 @@ def task_table(text: str, *, only_names: bool = False) -> dict[str, Any]:
         raise Usage(f"{text!r} is not how a task is written", fix=fix)
     if only_names or (USER_CLASS.fullmatch(text) and not is_source(text)):
         return {"kind": text}
-    return {"kind": "Rows", "source": text}
+    return {"kind": "DataRows", "source": text}
 
 
 def named_task(text: str) -> TaskSettings:
@@ -108,7 +108,7 @@ def named_task(text: str) -> TaskSettings:
 
 def packaged_names() -> Sequence[str]:
     """The names of the packaged tasks and of the published sets."""
-    own = {"Rows", "PublishedSet", "ReasoningGym"}
+    own = {"DataRows", "PublishedSet", "ReasoningGym"}
     return [*(plain_name(name) for name in part_names()["TaskSettings"] if name not in own), *PRESETS]
 
 

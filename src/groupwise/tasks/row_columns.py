@@ -8,7 +8,7 @@ from difflib import SequenceMatcher
 from math import inf
 from typing import Any
 
-from groupwise.tasks.rows import LONGEST_ROW, Row, RowFault, kind_of
+from groupwise.tasks.rows import LONGEST_ROW, Row, DataRowError, kind_of
 
 LONGEST = 10_000
 """A value of a column other than problem and answer is kept if it has at most this many characters as JSON."""
@@ -29,7 +29,7 @@ def after_hashes(prompt: Any, answer: Any) -> tuple[Any, Any]:
     """
     _, mark, gold = str(answer).rpartition("####")
     if not mark:
-        raise RowFault("the answer has no ####")
+        raise DataRowError("the answer has no ####")
     return prompt, gold.strip().replace(",", "")
 
 
@@ -42,7 +42,7 @@ def last_boxed(prompt: Any, answer: Any) -> tuple[Any, Any]:
     text = str(answer)
     start = max(text.rfind("\\boxed"), text.rfind("\\fbox"))
     if start < 0:
-        raise RowFault("the solution has no \\boxed{...}")
+        raise DataRowError("the solution has no \\boxed{...}")
     box = text[start:].removeprefix("\\boxed").removeprefix("\\fbox")
     if not box.startswith("{"):
         return prompt, box.lstrip().split("$")[0].strip()
@@ -51,7 +51,7 @@ def last_boxed(prompt: Any, answer: Any) -> tuple[Any, Any]:
         depth += (c == "{") - (c == "}")
         if depth == 0:
             return prompt, box[1:i].strip()
-    raise RowFault("the \\boxed{ of the solution is not closed")
+    raise DataRowError("the \\boxed{ of the solution is not closed")
 
 
 def as_one_answer(prompt: Any, answer: Any) -> tuple[Any, Any]:
@@ -75,7 +75,7 @@ def countdown(numbers: Any, target: Any) -> tuple[Any, Any]:
     """
     is_valid = isinstance(numbers, list) and numbers and all(type(n) is int for n in (*numbers, target))
     if not is_valid:
-        raise RowFault("countdown needs a list of whole numbers, and a whole number as the target")
+        raise DataRowError("countdown needs a list of whole numbers, and a whole number as the target")
     listed = f"{', '.join(map(str, numbers[:-1]))} and {numbers[-1]}" if len(numbers) > 1 else str(numbers[0])
     noun = "numbers" if len(numbers) > 1 else "number"
     text = f"Make {target} out of the {noun} {listed}, each used exactly once, with +, -, * and /. Give the expression."
@@ -86,54 +86,62 @@ def countdown(numbers: Any, target: Any) -> tuple[Any, Any]:
 class RowColumns:
     """The columns of a row with problem and gold answer, each a name or a dotted path: `reward_model.ground_truth`.
 
-    Without gold answers `answer` is empty. `convert` makes the problem and the gold answer of the two values. With
+    Without gold answers `answer_column` is empty. `convert_values` makes the problem and the gold answer of the two values. With
     `answer_is_solution` the answer column is a worked solution, which the prompt's row keeps as `solution`. With
-    `whole_row`, for agents, a row needs no column and keeps all: without the column of the problem, its text is the row
+    `keeps_whole_row`, for agents, a row needs no column and keeps all: without the column of the problem, its text is the row
     as JSON.
     """
 
-    prompt: str = "prompt"
-    answer: str = "answer"
-    convert: Callable[[Any, Any], tuple[Any, Any]] = unchanged
+    prompt_column: str = "prompt"
+    answer_column: str = "answer"
+    convert_values: Callable[[Any, Any], tuple[Any, Any]] = unchanged
     answer_is_solution: bool = False
-    whole_row: bool = False
+    keeps_whole_row: bool = False
 
     def fits(self, row: Row) -> bool:
-        """Whether a row has the column of the problem and, unless `answer` is empty, the column of the gold answer."""
-        return all(_lookup(row, path)[1] for path in (self.prompt, self.answer) if path)
+        """Whether a row has the column of the problem and, unless `answer_column` is empty, the column of the gold answer."""
+        return all(_lookup(row, path)[1] for path in (self.prompt_column, self.answer_column) if path)
 
     def read(self, row: Row) -> tuple[Problem, Any]:
-        """The problem and the gold answer. Raises `RowFault`."""
-        if self.whole_row:
+        """The problem and the gold answer. Raises `DataRowError`."""
+        if self.keeps_whole_row:
             return self._read_whole(row)
         if not self.fits(row):
-            columns = {"prompt": self.prompt, "answer": self.answer}
-            raise RowFault(_missing(row, columns))
-        prompt, answer = _lookup(row, self.prompt)[0], _lookup(row, self.answer)[0] if self.answer else None
-        for name, value in ((self.prompt, prompt), (self.answer, answer))[: 2 if self.answer else 1]:
-            if _empty(value) and not (name == self.prompt and value is None):
-                raise RowFault(f"field {name!r} is empty")
-        problem, gold = self.convert(prompt, answer)
-        if self.answer and _empty(gold):
-            raise RowFault(f"field {self.answer!r} holds no answer")
+            columns = {"prompt": self.prompt_column, "answer": self.answer_column}
+            raise DataRowError(_missing(row, columns))
+        prompt, answer = (
+            _lookup(row, self.prompt_column)[0],
+            _lookup(row, self.answer_column)[0] if self.answer_column else None,
+        )
+        for name, value in ((self.prompt_column, prompt), (self.answer_column, answer))[
+            : 2 if self.answer_column else 1
+        ]:
+            if _empty(value) and not (name == self.prompt_column and value is None):
+                raise DataRowError(f"field {name!r} is empty")
+        problem, gold = self.convert_values(prompt, answer)
+        if self.answer_column and _empty(gold):
+            raise DataRowError(f"field {self.answer_column!r} holds no answer")
         try:
             json.dumps(gold, allow_nan=False)
         except (TypeError, ValueError):
-            what = f"field {self.answer!r} is {kind_of(gold)}"
-            raise RowFault(f"{what}: a gold answer must be text, a number or other JSON") from None
+            what = f"field {self.answer_column!r} is {kind_of(gold)}"
+            raise DataRowError(f"{what}: a gold answer must be text, a number or other JSON") from None
         if not isinstance(problem, str) and not is_conversation(problem):
-            raise RowFault(f"field {self.prompt!r} is {kind_of(problem)}: a prompt must be text or messages")
+            raise DataRowError(f"field {self.prompt_column!r} is {kind_of(problem)}: a prompt must be text or messages")
         return problem, gold
 
     def _read_whole(self, row: Row) -> tuple[Problem, Any]:
-        prompt, answer = _lookup(row, self.prompt)[0], _lookup(row, self.answer)[0] if self.answer else None
+        prompt, answer = (
+            _lookup(row, self.prompt_column)[0],
+            _lookup(row, self.answer_column)[0] if self.answer_column else None,
+        )
         if not isinstance(prompt, str) and not is_conversation(prompt):
             prompt = json.dumps(row, sort_keys=True, default=str)
         return prompt, answer
 
     def has_problem(self, row: Row) -> bool:
         """Whether the row has the column of the problem."""
-        return _lookup(row, self.prompt)[1]
+        return _lookup(row, self.prompt_column)[1]
 
     def extra(self, row: Row) -> tuple[dict[str, Any], set[str]]:
         """The row's other columns, and the names of those that are left out because they are too long or not JSON.
@@ -144,12 +152,12 @@ class RowColumns:
         >>> RowColumns("question", "gold").extra({"question": "1+1=", "gold": 2, "level": 3, "image": b"..."})
         ({'level': 3}, {'image'})
         """
-        others = () if self.whole_row else (self.prompt, self.answer)
+        others = () if self.keeps_whole_row else (self.prompt_column, self.answer_column)
         columns = {name: value for name, value in row.items() if name not in (*others, "answer")}
         if self.answer_is_solution:
-            columns["solution"] = _lookup(row, self.answer)[0]
+            columns["solution"] = _lookup(row, self.answer_column)[0]
         columns = {name: value for name, value in columns.items() if value is not None}
-        longest = LONGEST_ROW if self.whole_row else LONGEST
+        longest = LONGEST_ROW if self.keeps_whole_row else LONGEST
         kept = {name: value for name, value in columns.items() if _json_length(value) <= longest}
         return kept, columns.keys() - kept.keys()
 

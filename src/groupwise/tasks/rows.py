@@ -27,7 +27,7 @@ MOST_FILES = 100_000
 Row = dict[str, Any]
 
 
-class RowFault(Exception):
+class DataRowError(Exception):
     """The error for a data row that cannot be used, with the reason."""
 
 
@@ -36,8 +36,8 @@ def is_source(name: str) -> bool:
     return name.endswith((*ENDINGS, JSON)) or name.startswith(HUB) or (bool(name) and Path(name).is_dir())
 
 
-def rows_of(source: str, split: str = "train") -> Iterator[tuple[int, Row | RowFault]]:
-    """Read the rows of a source with their numbers, from 1: each a dict, or the `RowFault` of the row.
+def rows_of(source: str, split: str = "train") -> Iterator[tuple[int, Row | DataRowError]]:
+    """Read the rows of a source with their numbers, from 1: each a dict, or the `DataRowError` of the row.
 
     `datasets:NAME` and `datasets:NAME:CONFIG`, both optionally with `@SPLIT`, name a data set of the hub or one saved
     to disk. In a directory, the split's files are those whose names begin with it. `BadData` if the source cannot be
@@ -77,16 +77,16 @@ def files_of(directory: Path, split: str) -> list[Path]:
     return matches
 
 
-def _file(path: Path) -> Iterable[Row | RowFault]:
+def _file(path: Path) -> Iterable[Row | DataRowError]:
     if not path.is_file():
         raise _no_file(path)
     if path.suffix == ".parquet":
         return _parquet(path)
     if path.suffix in TABLES:
-        return (RowFault(row) if isinstance(row, str) else row for row in csv_rows(path, _lines(path)))
+        return (DataRowError(row) if isinstance(row, str) else row for row in csv_rows(path, _lines(path)))
     if path.suffix == JSON and is_array(path):
         rows = array_rows(path, _json)
-        return (row if isinstance(row, dict) else RowFault(f"{kind_of(row)}, not an object") for row in rows)
+        return (row if isinstance(row, dict) else DataRowError(f"{kind_of(row)}, not an object") for row in rows)
     return map(_parse, _lines(path))
 
 
@@ -108,9 +108,9 @@ def _lines(path: Path) -> Iterator[bytes]:
 
 
 def check_length(text: str, what: str) -> None:
-    """Raise `RowFault` for a text that is too long to be a prompt or an answer."""
+    """Raise `DataRowError` for a text that is too long to be a prompt or an answer."""
     if len(text) > LONGEST_TEXT:
-        raise RowFault(f"its {what} has {len(text):,} characters: {LONGEST_TEXT:,} are the most")
+        raise DataRowError(f"its {what} has {len(text):,} characters: {LONGEST_TEXT:,} are the most")
 
 
 def _no_file(path: Path) -> BadData:
@@ -125,20 +125,20 @@ def _no_file(path: Path) -> BadData:
     return BadData(f"there is no file {path}", evidence=evidence, fix=fix)
 
 
-def _parse(line: bytes) -> Row | RowFault:
+def _parse(line: bytes) -> Row | DataRowError:
     if not line.strip():
-        return RowFault("empty")
+        return DataRowError("empty")
     try:
         row = _json(line)
-    except RowFault as fault:
+    except DataRowError as fault:
         return fault
     except UnicodeDecodeError as error:
-        return RowFault(
+        return DataRowError(
             f"not UTF-8 (byte {line[error.start]:#x}): convert the file, such as by iconv -f latin1 -t utf-8"
         )
     except (ValueError, RecursionError) as error:
-        return RowFault(f"not JSON ({error})")
-    return row if isinstance(row, dict) else RowFault(f"{kind_of(row)}, not an object with fields")
+        return DataRowError(f"not JSON ({error})")
+    return row if isinstance(row, dict) else DataRowError(f"{kind_of(row)}, not an object with fields")
 
 
 def _json(text: bytes) -> Any:
@@ -150,7 +150,7 @@ def _fields(pairs: list[tuple[str, Any]]) -> Row:
     fields = dict(pairs)
     if len(fields) < len(pairs):
         names = [name for name, _ in pairs]
-        raise RowFault(f"the field {next(name for name in names if names.count(name) > 1)!r} occurs twice")
+        raise DataRowError(f"the field {next(name for name in names if names.count(name) > 1)!r} occurs twice")
     return fields
 
 
@@ -167,7 +167,7 @@ def kind_of(value: Any) -> str:
     return _KIND.get(type(value), type(value).__name__)
 
 
-def _parquet(path: Path) -> Iterator[Row | RowFault]:
+def _parquet(path: Path) -> Iterator[Row | DataRowError]:
     try:
         arrow, parquet = import_module("pyarrow"), import_module("pyarrow.parquet")
     except ImportError:

@@ -16,36 +16,40 @@ __all__ = ["SourceStats"]
 class SourceStats:
     """Statistics of one source of data rows. `sha256` covers problems, answers and other columns, in any file format.
 
-    `repeated`: rows that were left out because an earlier row has the same problem. `too_long`: rows that were left out
-    because their prompt has more tokens than the recipe's `max_prompt_tokens`. `answer_in_prompt`: rows whose prompt
+    `repeated_rows`: rows that were left out because an earlier row has the same problem. `too_long_rows`: rows that were left out
+    because their prompt has more tokens than the recipe's `max_prompt_tokens`. `answer_in_prompt_rows`: rows whose prompt
     contains the answer. `omitted_columns`: columns that are not in the prompts' `row`, since they are too long or not
     plain JSON.
     """
 
     source: str
     sha256: str
-    rows: int
-    training: int
-    held_out: int
-    repeated: tuple[int, ...] = ()
-    too_long: tuple[int, ...] = ()
-    answer_in_prompt: tuple[int, ...] = ()
+    row_count: int
+    training_count: int
+    held_out_count: int
+    repeated_rows: tuple[int, ...] = ()
+    too_long_rows: tuple[int, ...] = ()
+    answer_in_prompt_rows: tuple[int, ...] = ()
     omitted_columns: tuple[str, ...] = ()
 
     @property
     def lines(self) -> tuple[str, ...]:
         """Lines for the terminal: one summary of the rows, then warnings."""
-        counts = [f"{n} {role}" for n, role in ((self.training, "to train on"), (self.held_out, "held out")) if n]
-        summary = f"data: {self.source}: {counted(self.rows, 'row')}, {', '.join(counts)}, sha256 {self.sha256[:12]}"
+        counts = [
+            f"{n} {role}" for n, role in ((self.training_count, "to train on"), (self.held_out_count, "held out")) if n
+        ]
+        summary = (
+            f"data: {self.source}: {counted(self.row_count, 'row')}, {', '.join(counts)}, sha256 {self.sha256[:12]}"
+        )
         warnings = []
-        if self.repeated:
-            verb = "repeats" if len(self.repeated) == 1 else "repeat"
-            warnings.append(f"{listed(self.repeated)} {verb} the problem of an earlier row: left out")
-        if self.too_long:
-            verb = "has" if len(self.too_long) == 1 else "have"
-            warnings.append(f"{listed(self.too_long)} {verb} more prompt tokens than max_prompt_tokens: left out")
-        if self.answer_in_prompt:
-            warnings.append(f"the prompt contains the answer in {listed(self.answer_in_prompt)}")
+        if self.repeated_rows:
+            verb = "repeats" if len(self.repeated_rows) == 1 else "repeat"
+            warnings.append(f"{listed(self.repeated_rows)} {verb} the problem of an earlier row: left out")
+        if self.too_long_rows:
+            verb = "has" if len(self.too_long_rows) == 1 else "have"
+            warnings.append(f"{listed(self.too_long_rows)} {verb} more prompt tokens than max_prompt_tokens: left out")
+        if self.answer_in_prompt_rows:
+            warnings.append(f"the prompt contains the answer in {listed(self.answer_in_prompt_rows)}")
         if self.omitted_columns:
             names = ", ".join(self.omitted_columns[:SHOWN]) + ", ..." * (len(self.omitted_columns) > SHOWN)
             warnings.append(f"not in the prompts' rows, since too long or not plain JSON: {names}")
@@ -54,13 +58,17 @@ class SourceStats:
     @property
     def record(self) -> dict[str, Any]:
         """The statistics as an entry of run.json; lists of rows are cut after 100."""
-        warnings = {"repeated": self.repeated, "too_long": self.too_long, "answer_in_prompt": self.answer_in_prompt}
+        warnings = {
+            "repeated": self.repeated_rows,
+            "too_long": self.too_long_rows,
+            "answer_in_prompt": self.answer_in_prompt_rows,
+        }
         return {
             "source": self.source,
             "sha256": self.sha256,
-            "rows": self.rows,
-            "training": self.training,
-            "held_out": self.held_out,
+            "rows": self.row_count,
+            "training": self.training_count,
+            "held_out": self.held_out_count,
             **{name: {"count": len(rows), "rows": list(rows[:100])} for name, rows in warnings.items() if rows},
         }
 

@@ -10,7 +10,7 @@ from groupwise.core import BadData, first_lines
 from groupwise.data import Ids, Prompt
 from groupwise.tasks.problems import encoded_problem
 from groupwise.tasks.row_columns import Problem, RowColumns, is_conversation, problem_text
-from groupwise.tasks.rows import Row, RowFault, check_length, kind_of, rows_of
+from groupwise.tasks.rows import Row, DataRowError, check_length, kind_of, rows_of
 from groupwise.tasks.source_stats import ContentHash, SourceStats
 
 __all__ = ["read_stored"]
@@ -55,14 +55,14 @@ def read_stored(
     content, omitted, rows = ContentHash(), set[str](), 0
     for rows, row in rows_of(source):
         try:
-            if isinstance(row, RowFault):
+            if isinstance(row, DataRowError):
                 raise row
             stored = read_row(row, columns)
-            kept, left_out = RowColumns(whole_row=True).extra(row)
+            kept, left_out = RowColumns(keeps_whole_row=True).extra(row)
             omitted |= left_out
             content.add(stored.problem, stored.answers, kept)
             prompts.append(prompt_of(f"{name}/{rows}", stored, kept | gold(row, columns), encode, plain=plain))
-        except RowFault as fault:
+        except DataRowError as fault:
             faults.append(f"row {rows}: {fault}")
     if faults:
         what = f"{source}: {len(faults)} of {rows} rows have no stored answer that can be used"
@@ -74,7 +74,7 @@ def read_stored(
 
 
 def read_row(row: Row, columns: RowColumns) -> StoredRow:
-    """The problem of a row and its stored answers. Raises `RowFault`.
+    """The problem of a row and its stored answers. Raises `DataRowError`.
 
     >>> read_row({"prompt": "7*5=", "completion": "35"}, RowColumns()).answers
     {'completion': '35'}
@@ -91,12 +91,12 @@ def read_row(row: Row, columns: RowColumns) -> StoredRow:
     if TEXT in row and not columns.has_problem(row):
         text = row[TEXT]
         if not isinstance(text, str) or not text.strip():
-            raise RowFault(f"field {TEXT!r} is {kind_of(text) if not isinstance(text, str) else 'empty'}")
+            raise DataRowError(f"field {TEXT!r} is {kind_of(text) if not isinstance(text, str) else 'empty'}")
         return StoredRow("", {COMPLETION: {TEXT: text}})
-    answer = COMPLETION if COMPLETION in row else columns.answer
+    answer = COMPLETION if COMPLETION in row else columns.answer_column
     if not answer:
-        raise RowFault(f"it has {', '.join(row) or 'no fields'}, and no stored answer")
-    problem, completion = RowColumns(columns.prompt, answer).read(row)
+        raise DataRowError(f"it has {', '.join(row) or 'no fields'}, and no stored answer")
+    problem, completion = RowColumns(columns.prompt_column, answer).read(row)
     return StoredRow(problem, {COMPLETION: checked_answer(completion, answer)})
 
 
@@ -111,11 +111,13 @@ def read_pair(row: Row, columns: RowColumns) -> StoredRow:
             both[1].pop(0)
         answers = dict(zip(answers, both, strict=True))
     if columns.has_problem(row):
-        problem, _ = RowColumns(columns.prompt, "").read(row)
+        problem, _ = RowColumns(columns.prompt_column, "").read(row)
     elif opening:
         problem = opening
     else:
-        raise RowFault(f"no field {columns.prompt!r}, and its answers are no conversations with a common beginning")
+        raise DataRowError(
+            f"no field {columns.prompt_column!r}, and its answers are no conversations with a common beginning"
+        )
     return StoredRow(problem, {name: checked_answer(answer, name) for name, answer in answers.items()})
 
 
@@ -129,25 +131,25 @@ def prompt_of(name: str, stored: StoredRow, row: Row, encode: Callable[[Any], Id
         check_length(text, "prompt")
         return Prompt(name, encoded_problem(encode, stored.problem), text, columns)
     if not plain:
-        raise RowFault(f"a whole text has no prompt for a template: use --template no, or {MESSAGES!r}")
+        raise DataRowError(f"a whole text has no prompt for a template: use --template no, or {MESSAGES!r}")
     ids = encoded_problem(encode, first[TEXT])
     if len(ids) < 2:
-        raise RowFault(f"field {TEXT!r} has one token: the first one is the prompt")
+        raise DataRowError(f"field {TEXT!r} has one token: the first one is the prompt")
     return Prompt(name, ids[:1], first[TEXT], columns)
 
 
 def gold(row: Row, columns: RowColumns) -> Row:
     """The gold answer of a row that has one, by which a verifier of the recipe grades in evaluations."""
-    return {"answer": row[columns.answer]} if columns.answer in row else {}
+    return {"answer": row[columns.answer_column]} if columns.answer_column in row else {}
 
 
 def messages_of(row: Row, name: str) -> list[dict[str, Any]]:
-    """The messages in a column, each with a role and a text. Raises `RowFault`."""
+    """The messages in a column, each with a role and a text. Raises `DataRowError`."""
     messages = row[name]
     if isinstance(messages, list) and any(isinstance(m, Mapping) and m.get("tool_calls") for m in messages):
-        raise RowFault(f"field {name!r} has tool_calls: write a call as the text that the model generates")
+        raise DataRowError(f"field {name!r} has tool_calls: write a call as the text that the model generates")
     if not is_conversation(messages):
-        raise RowFault(f"field {name!r} is {kind_of(messages)}: it must be a list of objects with role and content")
+        raise DataRowError(f"field {name!r} is {kind_of(messages)}: it must be a list of objects with role and content")
     return [{"role": m["role"], "content": m["content"]} for m in messages]
 
 
@@ -155,7 +157,7 @@ def divided(messages: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], list[
     """A conversation as its prompt, before the first message of the assistant, and the rest."""
     start = next((i for i, m in enumerate(messages) if m["role"] == ASSISTANT), 0)
     if not start:
-        raise RowFault("its messages are no prompt and then an answer of the assistant")
+        raise DataRowError("its messages are no prompt and then an answer of the assistant")
     return messages[:start], messages[start:]
 
 
@@ -163,17 +165,17 @@ def checked_answer(answer: Any, name: str) -> Answer:
     """An answer that is a text, or messages that begin and end with the assistant's and alternate with others."""
     if isinstance(answer, str):
         if not answer.strip():
-            raise RowFault(f"field {name!r} is empty")
+            raise DataRowError(f"field {name!r} is empty")
         check_length(answer, "answer")
         return answer
     if not isinstance(answer, list):
-        raise RowFault(f"field {name!r} is {kind_of(answer)}: an answer must be text or messages")
+        raise DataRowError(f"field {name!r} is {kind_of(answer)}: an answer must be text or messages")
     messages = messages_of({name: answer}, name)
     turns = [m["role"] == ASSISTANT for m in messages]
     if not (turns[0] and turns[-1]) or not all(m["content"].strip() for m in messages):
-        raise RowFault(f"the messages in {name!r} do not begin and end with the assistant's, or one is empty")
+        raise DataRowError(f"the messages in {name!r} do not begin and end with the assistant's, or one is empty")
     if any(a == b for a, b in pairwise(turns)):
-        raise RowFault(f"two messages in {name!r} follow each other without the other side between them: join them")
+        raise DataRowError(f"two messages in {name!r} follow each other without the other side between them: join them")
     check_length("".join(m["content"] for m in messages), "answer")
     return messages
 

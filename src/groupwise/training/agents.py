@@ -79,8 +79,8 @@ def draw_deadline(recipe: Recipe, agent: AgentRunner | None) -> float:
     Agents outside the event loop wait for a free place: all of an iteration, or of an evaluation, may be before them.
     """
     if agent is None:
-        return recipe.machine.deadline
+        return recipe.machine.rollout_deadline
     episodes = recipe.prompts * recipe.method.group_size * (1 + recipe.cluster.max_staleness)
     evaluated = recipe.evaluate.problems * recipe.evaluate.samples
     turns = 1 if is_async(agent.agent) else ceil(max(episodes, evaluated) / agent.processes)
-    return recipe.machine.deadline + agent.deadline * turns
+    return recipe.machine.rollout_deadline + agent.deadline * turns

@@ -14,7 +14,7 @@ Generate = Callable[[int, PendingIteration | None], Awaitable[IterationRollouts]
 """Generates the rollouts of an iteration, given by its number; with `Pending`, from its progress."""
 
 
-class AheadSampling:
+class AheadSampler:
     """The rollouts of a run's iterations, in order, sampled up to `max_staleness` iterations ahead.
 
     With staleness 0, an iteration is sampled when it is requested. With staleness 1, the next one is sampled while the
@@ -76,6 +76,6 @@ class AheadSampling:
 
     async def _sampled(self, iteration: int, pending: PendingIteration) -> IterationRollouts:
         try:
-            return pending.rollouts or await self._generate(iteration, pending)
+            return pending.completed_rollouts or await self._generate(iteration, pending)
         finally:
             self._ended = time.monotonic()

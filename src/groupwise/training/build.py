@@ -38,7 +38,7 @@ from groupwise.models import (
     KINDS,
     Decoder,
     DecoderShape,
-    MixtureSizes,
+    MixtureOfExpertsSizes,
     Model,
     Tokenizer,
     attach,
@@ -54,7 +54,7 @@ from groupwise.models import (
     write_model,
 )
 from groupwise.planning.engine_share import with_engine_share
-from groupwise.rollout import Buffer, RolloutSetting, answers
+from groupwise.rollout import RolloutBuffer, RolloutSetting, answers
 from groupwise.runs.phase_directories import phase_directories
 from groupwise.tasks import Demonstration, SourceStats
 from groupwise.training.agents import agent_of, draw_deadline
@@ -106,7 +106,7 @@ class RunObjects:
     model: Model
     inputs: RunInputs
     engine: Engine
-    setting: RolloutSetting
+    rollout_setting: RolloutSetting
     recipe: Recipe
     user_code: UserCode
 
@@ -127,10 +127,10 @@ class RunObjects:
         """Lines that name the addresses to which engine and verifier send prompts, answers and weights."""
         return (*notices_of(self.recipe.engine), *self.verifier.notices)
 
-    def new_buffer(self, replay: ReplyLog | None = None) -> Buffer:
+    def new_buffer(self, replay: ReplyLog | None = None) -> RolloutBuffer:
         """The buffer at the first prompt. `replay` records the observations of environments."""
-        method, setting = self.recipe.method, replace(self.setting, reply_log=replay)
-        return Buffer(
+        method, setting = self.recipe.method, replace(self.rollout_setting, reply_log=replay)
+        return RolloutBuffer(
             self.task,
             method.curriculum,
             setting,
@@ -202,7 +202,7 @@ class RunObjects:
     async def answers(self, setting: RolloutSetting, n: int, sampling: Sampling) -> list[Rollout]:
         """Generate and verify `n` answers to each held-out problem."""
         evaluate = self.recipe.evaluate
-        setting = replace(setting, verifier=self.verifier, sampling=sampling, denoising_steps=evaluate.steps)
+        setting = replace(setting, verifier=self.verifier, sampling=sampling, denoising_steps=evaluate.denoising_steps)
         return await answers(self.held_out, n, setting, strategy=evaluate.strategy)
 
 
@@ -227,7 +227,7 @@ def with_settings(model: Model, recipe: Recipe) -> Model:
     """The model with the recipe's settings for its kind: steps, and a pipeline's guidance and size of pictures."""
     method = recipe.method
     settings = {"denoise": method.denoise, "unmask": method.unmask, "pipeline": recipe.pipeline}
-    KINDS[model.shape.kind].set_up(model, settings)
+    KINDS[model.shape.kind_name].set_up(model, settings)
     return model
 
 
@@ -355,7 +355,7 @@ def check_compiler(device: torch.device) -> None:
         ) from None
 
 
-def check_engine(recipe: Recipe, model: nn.Module, experts: MixtureSizes | None, access: EngineAccess) -> None:
+def check_engine(recipe: Recipe, model: nn.Module, experts: MixtureOfExpertsSizes | None, access: EngineAccess) -> None:
     """Raise the error of engines in other processes that cannot run a model with a mixture of `experts`.
 
     The model needs no weights. `access` is what the command line lets the engines use.
@@ -412,13 +412,13 @@ def build(recipe: Recipe, use: UserCode, inputs: RunInputs | None = None) -> Run
         tokenizer=tokenizer,
         sampling=recipe.sampling,
         seed=recipe.seed,
-        deadline=draw_deadline(recipe, agent),
+        rollout_deadline=draw_deadline(recipe, agent),
         verdict_deadline=verdict_wait(recipe, verifier),
-        environment=environment_of(recipe, use),
-        agent=agent,
-        observation_frame=frame_of(recipe, inputs.templates),
-        template=prompt_template(inputs.templates),
-        max_positions=model.shape.positions,
-        threshold=recipe.threshold,
+        create_environment=environment_of(recipe, use),
+        agent_runner=agent,
+        observation_frame_ids=frame_of(recipe, inputs.templates),
+        encode_prompt=prompt_template(inputs.templates),
+        max_positions=model.shape.max_positions,
+        correct_threshold=recipe.correct_threshold,
     )
     return RunObjects(model, inputs, engine, setting, recipe, use)

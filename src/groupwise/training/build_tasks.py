@@ -9,24 +9,24 @@ from groupwise.config.recipe import Columns, Recipe
 from groupwise.config.user_code import UserCode
 from groupwise.core import Usage
 from groupwise.data import Ids, Task, TaskSettings, Verifier, VerifierSettings
-from groupwise.models import Template, Tokenizer, conversation_turn, encode_answer, find_template
-from groupwise.sandbox import Limits, Sandbox
+from groupwise.models import PromptTemplate, Tokenizer, conversation_turn, encode_answer, find_template
+from groupwise.sandbox import ExecutionLimits, Sandbox
 from groupwise.tasks import (
     Demonstration,
     DroppedThoughts,
-    Mixture,
+    TaskMixture,
     MixtureVerifier,
-    Rows,
+    DataRows,
     RowsTask,
     SourceStats,
     need_environment,
     read_demonstrations,
 )
 from groupwise.training.dummy_flow_answers import made_up_states
-from groupwise.verifiers import ByEnvironment, VerifierContext, grade_function, usual_verifier
+from groupwise.verifiers import EnvironmentVerdict, VerifierContext, grade_function, usual_verifier
 from groupwise.verifiers.no_verifier import NoVerifier
 
-Templates = Mapping[str, Template]
+Templates = Mapping[str, PromptTemplate]
 """The prompt templates of a recipe's tasks, by name."""
 
 
@@ -55,14 +55,14 @@ def held_out_sources(recipe: Recipe) -> tuple[TaskSource, ...]:
     """The task of the recipe's field `held_out`, whose problems are only evaluated; empty without one."""
     if (task := recipe.held_out) is None:
         return ()
-    columns = recipe.columns if isinstance(task, Rows) else Columns()
+    columns = recipe.columns if isinstance(task, DataRows) else Columns()
     return (_source(recipe, task, columns, _kind(recipe, task)),)
 
 
 def _kind(recipe: Recipe, task: TaskSettings | None = None) -> VerifierSettings | None:
     """The recipe's verifier, else the task's default, else the environment's, which gives verdicts itself."""
     usual = None if task is None else usual_verifier(task)
-    judge = ByEnvironment() if recipe.environment or recipe.agent else None
+    judge = EnvironmentVerdict() if recipe.environment or recipe.agent else None
     return recipe.verifier or usual or judge
 
 
@@ -115,7 +115,7 @@ def task_of(recipe: Recipe, templates: Templates) -> Task:
     if held_out:
         training = [t.entirely_training if isinstance(t, RowsTask) else t for t in training]
     tasks = tuple(t.entirely_held_out if isinstance(t, RowsTask) else t for t in held_out)
-    return Mixture(tuple(training), weights, tasks)
+    return TaskMixture(tuple(training), weights, tasks)
 
 
 def demonstrations_of(
@@ -135,8 +135,8 @@ def demonstrations_of(
     return demonstrations, (stats,)
 
 
-def _load_task(source: TaskSource, encode: Template, recipe: Recipe) -> Task:
-    if isinstance(source.task, Rows):
+def _load_task(source: TaskSource, encode: PromptTemplate, recipe: Recipe) -> Task:
+    if isinstance(source.task, DataRows):
         rows = "problems" if recipe.agent is None else "whole"
         if recipe.trains_stored_answers:
             rows = "stored texts" if source.template == "no" else "stored"
@@ -158,7 +158,7 @@ def verifier_of(recipe: Recipe, task: Task, use: UserCode) -> Verifier:
     if generates_nothing(recipe):
         return NoVerifier()
     each = (*sources(recipe), *held_out_sources(recipe))
-    if not isinstance(task, Mixture):
+    if not isinstance(task, TaskMixture):
         return _verifier(each[0], task, use, recipe)
     return MixtureVerifier(tuple(_verifier(s, t, use, recipe) for s, t in zip(each, task.parts, strict=True)))
 
@@ -174,7 +174,9 @@ def _verifier(source: TaskSource, task: Task, use: UserCode, recipe: Recipe) -> 
     if source.verifier is None:
         raise no_verifier(source.task.label)
     made = partial(grade_function, deadline=wall, made_up=partial(made_up_states, recipe))
-    sandbox = partial(Sandbox, limits=Limits(cpu_seconds=wall / 5, wall_seconds=wall), unsafe=use.unsafe_local_exec)
+    sandbox = partial(
+        Sandbox, limits=ExecutionLimits(cpu_seconds=wall / 5, wall_seconds=wall), unsafe=use.unsafe_local_exec
+    )
 
     def load(file: str, name: str) -> Verifier:
         return made(use.function(file, name), in_process=not file)
@@ -197,4 +199,4 @@ def verdict_wait(recipe: Recipe, verifier: Verifier) -> float:
     User functions, `Math`, `Code` and `GymScore` limit each call in workers, for which answers wait in a queue.
     All other verifiers have this limit only.
     """
-    return recipe.machine.deadline if verifier.has_own_deadline else recipe.machine.verdict_deadline
+    return recipe.machine.rollout_deadline if verifier.has_own_deadline else recipe.machine.verdict_deadline

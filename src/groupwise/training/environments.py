@@ -8,9 +8,9 @@ from groupwise.config.user_code import UserCode
 from groupwise.core import Usage
 from groupwise.data import Environment, Ids, declares, name_of
 from groupwise.environments import CoinFlip, Tools, calculator_tools, python_tools, user_environment
-from groupwise.sandbox import Limits, Sandbox
+from groupwise.sandbox import ExecutionLimits, Sandbox
 from groupwise.training.build_tasks import Templates, held_out_sources, no_verifier, sources
-from groupwise.verifiers import ByEnvironment
+from groupwise.verifiers import EnvironmentVerdict
 
 
 def environment_of(recipe: Recipe, use: UserCode) -> Callable[[], Environment] | None:
@@ -32,13 +32,13 @@ def environment_of(recipe: Recipe, use: UserCode) -> Callable[[], Environment] |
     if name == "coin_flip":
         return user_environment(CoinFlip, deadline=wall)
     if name == "python_tools":
-        sandbox = Sandbox(Limits(cpu_seconds=wall / 5, wall_seconds=wall), unsafe=use.unsafe_local_exec)
+        sandbox = Sandbox(ExecutionLimits(cpu_seconds=wall / 5, wall_seconds=wall), unsafe=use.unsafe_local_exec)
 
         def python() -> Tools:
             return python_tools(sandbox)
 
         # Calls wait in a queue for a sandbox, and the sandbox limits their time.
-        return user_environment(python, deadline=recipe.machine.deadline)
+        return user_environment(python, deadline=recipe.machine.rollout_deadline)
     fix = (
         "use calculator_tools, python_tools or coin_flip, or a class from your file: "
         "my_file:MyEnvironment with --use my_file.py"
@@ -76,7 +76,7 @@ def tools_of(recipe: Recipe, use: UserCode) -> Tools | None:
 def check_judge(recipe: Recipe, use: UserCode) -> None:
     """`Usage` for a task without a verifier, in an environment that gives no verdicts either: one of tools."""
     graded = (*sources(recipe), *held_out_sources(recipe))
-    ungraded = [s.task.label for s in graded if isinstance(s.verifier, ByEnvironment)]
+    ungraded = [s.task.label for s in graded if isinstance(s.verifier, EnvironmentVerdict)]
     if not ungraded:
         return
     tools = tools_of(recipe, use)

@@ -48,7 +48,11 @@ def protocol(objects: RunObjects, sampling: Sampling, n: int, use: UserCode) -> 
         },
         "template": {s.template: by_name[s.template].digest for s in evaluated},
         "sampling": {**asdict(sampling), "stop": list(sampling.stop)},
-        **({} if (denoise := recipe.method.denoise) is None else {"steps": recipe.evaluate.steps or denoise.steps}),
+        **(
+            {}
+            if (denoise := recipe.method.denoise) is None
+            else {"steps": recipe.evaluate.denoising_steps or denoise.steps}
+        ),
         "strategy": strategy_record(recipe.evaluate.strategy, use),
         **({"environment": environment_record(recipe.environment, use)} if recipe.environment else {}),
         "verifier": {
@@ -56,7 +60,7 @@ def protocol(objects: RunObjects, sampling: Sampling, n: int, use: UserCode) -> 
             "sha256": verifiers_hash(evaluated, use),
             "packages": versions(objects.verifier.packages),
             "deadline": machine.verdict_deadline,
-            **({} if recipe.threshold is None else {"threshold": recipe.threshold}),
+            **({} if recipe.correct_threshold is None else {"threshold": recipe.correct_threshold}),
         },
         "dtype": machine.dtype,
         "n": n,
@@ -81,7 +85,7 @@ def problem(prompt: Prompt) -> list[Any]:
 def verifiers_hash(evaluated: Sequence[TaskSource], use: UserCode) -> str:
     """One hash of the code of all packaged verifiers and of the user's files that these sources use."""
     packaged = [path for room in VERIFIER_ROOMS for path in sorted((PACKAGE / room).rglob("*.py"))]
-    stems = {Path(f.file).stem for s in evaluated for f in functions_in(s.verifier) if f.file}
+    stems = {Path(f.source_file).stem for s in evaluated for f in functions_in(s.verifier) if f.source_file}
     stems |= {definition_of(kind).__module__.removeprefix(PREFIX) for s in evaluated for kind in kinds_in(s.verifier)}
     return digest(
         [

@@ -18,7 +18,7 @@ from groupwise.data import (
     Engine,
     Logp,
     Mask,
-    Measure,
+    NeededMeasure,
     Return,
     Segments,
     SharesDevice,
@@ -29,12 +29,12 @@ from groupwise.data import (
 from groupwise.learner import Learner, StepPlan, StepResult, make_plan, measure_plan
 from groupwise.methods import Method, ScheduleInput
 from groupwise.models import RandomPurpose, permutation
-from groupwise.rollout import Buffer, IterationRollouts, PendingIteration
-from groupwise.training.async_sampling import AHEAD, AheadSampling
+from groupwise.rollout import RolloutBuffer, IterationRollouts, PendingIteration
+from groupwise.training.async_sampling import AHEAD, AheadSampler
 from groupwise.training.guards import RunGuards
 from groupwise.training.iteration_records import has_engine_logprobs, lag_metrics, method_metrics, without_verdicts
-from groupwise.training.recorder import Recorder
-from groupwise.training.watchdog import Stuck
+from groupwise.training.recorder import RunRecorder
+from groupwise.training.watchdog import BlockedStop
 
 OLD_LOGP = Logp("policy")
 LOADING = 20.0
@@ -43,10 +43,10 @@ LOADING = 20.0
 
 async def run(
     recipe: Recipe,
-    buffer: Buffer,
+    buffer: RolloutBuffer,
     engine: Engine,
     learner: Learner,
-    recorder: Recorder,
+    recorder: RunRecorder,
     guards: RunGuards,
     evaluate: Callable[[], Awaitable[dict[str, float]]],
 ) -> None:
@@ -56,8 +56,8 @@ async def run(
         recorder.evaluation(await evaluate())
         recorder.save(learner, buffer, guards)
     sampling = partial(take, recipe, buffer, learner)
-    async with AheadSampling(
-        buffer.pending, sampling, max_staleness=recipe.cluster.max_staleness, last=recipe.iterations
+    async with AheadSampler(
+        buffer.pending_iterations, sampling, max_staleness=recipe.cluster.max_staleness, last=recipe.iterations
     ) as ahead:
         while recorder.done < recipe.iterations and not (recorder.stopping or recorder.solved):
             iteration = recorder.done
@@ -91,7 +91,7 @@ async def run(
                 recorder.save(learner, buffer, guards)
 
 
-async def sleep(engine: Engine, recorder: Recorder) -> None:
+async def sleep(engine: Engine, recorder: RunRecorder) -> None:
     """Let an engine that shares the learner's device free its memory; it wakes when it loads weights."""
     if isinstance(engine, SharesDevice):
         with recorder.phase("sleep"):
@@ -101,8 +101,8 @@ async def sleep(engine: Engine, recorder: Recorder) -> None:
 async def take_steps(
     steps: Callable[[], tuple[Batch, list[StepResult]]],
     learner: Learner,
-    recorder: Recorder,
-    ahead: AheadSampling,
+    recorder: RunRecorder,
+    ahead: AheadSampler,
     *,
     max_staleness: int,
 ) -> tuple[Batch, list[StepResult]]:
@@ -117,7 +117,9 @@ async def take_steps(
     return taken
 
 
-def check_steps(guards: RunGuards, results: Sequence[StepResult], line: Mapping[str, Any], recorder: Recorder) -> None:
+def check_steps(
+    guards: RunGuards, results: Sequence[StepResult], line: Mapping[str, Any], recorder: RunRecorder
+) -> None:
     """Raise the guards' error if too many steps were skipped, or engine and learner differ too much."""
     guards.check_steps([t.skip_reason for t in results], str(recorder.dumps))
     if has_engine_logprobs(results):
@@ -135,10 +137,10 @@ def remember(
     return metrics
 
 
-async def load(engine: Engine, learner: Learner, recorder: Recorder, version: int) -> None:
+async def load(engine: Engine, learner: Learner, recorder: RunRecorder, version: int) -> None:
     """Load the learner's weights into the engine.
 
-    `Stuck` if the engine still waits, for example for its replicas, `LOADING` seconds after a stop is requested. A
+    `BlockedStop` if the engine still waits, for example for its replicas, `LOADING` seconds after a stop is requested. A
     resume then continues from the last checkpoint.
     """
 
@@ -149,11 +151,11 @@ async def load(engine: Engine, learner: Learner, recorder: Recorder, version: in
         return True
 
     if not await recorder.unless_stopped(loaded(), LOADING):
-        raise Stuck(recorder.stopping, "publish")
+        raise BlockedStop(recorder.stopping, "publish")
 
 
 def take(
-    recipe: Recipe, buffer: Buffer, learner: Learner, iteration: int, pending: PendingIteration | None
+    recipe: Recipe, buffer: RolloutBuffer, learner: Learner, iteration: int, pending: PendingIteration | None
 ) -> Awaitable[IterationRollouts]:
     """Generate the rollouts of an iteration, by the method as its schedules and memories have it now."""
     method = recipe.method.at(ScheduleInput(iteration, recipe.iterations, learner.memories))
@@ -210,7 +212,7 @@ def plan(
     )
 
 
-def needed_measures(method: Method, plans: Sequence[Sequence[StepPlan]]) -> frozenset[Measure]:
+def needed_measures(method: Method, plans: Sequence[Sequence[StepPlan]]) -> frozenset[NeededMeasure]:
     """The measures to compute before the first step. Old log-probs are left out if nothing needs them."""
     several = sum(map(len, plans)) > 1
     if method.old_logprobs == "engine":

@@ -52,7 +52,7 @@ def notify(line: str) -> None:
             print(wrapped(visible(spelled(line)), terminal_width(out, 0)), file=out, flush=True)
 
 
-class Progress:
+class ProgressPrinter:
     """Prints each iteration's number, reward, held-out accuracy or score, length, speed and the time left.
 
     `leading` is the metric in place of the reward: for stored answers, the loss.

@@ -29,7 +29,7 @@ from groupwise.cluster.messages import (
     start_message,
 )
 from groupwise.cluster.network_interface import interface_towards
-from groupwise.cluster.processes import CLOSING, GRACE, Processes
+from groupwise.cluster.processes import CLOSING, GRACE, NamedProcesses
 from groupwise.cluster.ray import ProcessResources, node_address
 from groupwise.cluster.ray_ranks import RayProcesses
 from groupwise.config.recipe import Cluster, Recipe
@@ -63,11 +63,11 @@ MODULE = __name__
 
 
 @dataclass(slots=True)
-class Rendezvous:
+class RankRendezvous:
     """Where the ranks of a run meet: their store, and the address of its host. `close` ends the others."""
 
     store: Store | None
-    host: str
+    store_host: str
 
     def close(self) -> None:
         """Close the store, once the ranks are closed too."""
@@ -77,7 +77,7 @@ class Rendezvous:
 
 
 @contextmanager
-def rank_store(recipe: Recipe, layout: RunLayout) -> Iterator[Rendezvous | None]:
+def rank_store(recipe: Recipe, layout: RunLayout) -> Iterator[RankRendezvous | None]:
     """A context in which other ranks can reach rank 0, this process; None with one rank.
 
     External ranks wait there from their start, while rank 0 reads its data. Restarted by torchrun, it finds the run.
@@ -92,10 +92,10 @@ def rank_store(recipe: Recipe, layout: RunLayout) -> Iterator[Rendezvous | None]
             what = f"this process is rank {external.rank}, and only rank 0 samples and writes"
             raise Usage(what, fix="start each rank by the command groupwise train or groupwise resume")
         external.record_run(layout.run_directory, cluster.ranks, cluster.deadline)
-        meeting = Rendezvous(external.store(cluster.ranks, cluster.deadline), external.host)
+        meeting = RankRendezvous(external.store(cluster.ranks, cluster.deadline), external.store_host)
     else:
         host = node_address() if cluster.launch == "ray" else LOOPBACK
-        meeting = Rendezvous(host_store(cluster.ranks, host), host)
+        meeting = RankRendezvous(host_store(cluster.ranks, host), host)
     assert meeting.store is not None, "it is closed below"
     try:
         with pulse(meeting.store, cluster.deadline):
@@ -109,7 +109,7 @@ def several_ranks(
     layout: RunLayout,
     objects: RunObjects,
     learner: Learner | None,
-    meeting: Rendezvous | None,
+    meeting: RankRendezvous | None,
     checkpoint: Checkpoint | None,
     notify: Callable[[str], None],
 ) -> Iterator[Learner]:
@@ -124,7 +124,7 @@ def several_ranks(
         yield learner
         return
     call_ranks(store := meeting.store)
-    with interface_towards(meeting.host), processes_of(layout, objects, meeting) as processes:
+    with interface_towards(meeting.store_host), processes_of(layout, objects, meeting) as processes:
         late = partial(late_ranks, store, cluster.ranks)
         processes.wait_for(late, START.total_seconds(), notify)
         kind = kind_of_ranks(cluster.sharded)
@@ -145,14 +145,14 @@ def late_ranks(store: Store, ranks: int) -> list[str]:
     return [f"rank {rank}" for rank in range(1, ranks) if not store.check([f"started/{rank}"])]
 
 
-def processes_of(layout: RunLayout, objects: RunObjects, meeting: Rendezvous) -> Processes:
+def processes_of(layout: RunLayout, objects: RunObjects, meeting: RankRendezvous) -> NamedProcesses:
     """The other ranks of a run, by its launcher."""
     cluster = objects.recipe.cluster
     names = [f"rank {rank}" for rank in range(1, cluster.ranks)]
     if cluster.launch == "external":
         return ExternalProcesses(names)
     assert isinstance(meeting.store, TCPStore), "rank 0 hosts it"
-    settings: dict[str, Any] = {"host": meeting.host, "port": meeting.store.port, "cluster": asdict(cluster)}
+    settings: dict[str, Any] = {"host": meeting.store_host, "port": meeting.store.port, "cluster": asdict(cluster)}
     settings |= {
         "use": list(objects.user_code.paths.values()),
         "trust_remote_code": objects.user_code.trust_remote_code,
@@ -189,7 +189,7 @@ def start(
     return learner
 
 
-def named_by(processes: Processes, error: WorkerLost) -> WorkerLost:
+def named_by(processes: NamedProcesses, error: WorkerLost) -> WorkerLost:
     """The error with the end of the process that caused it; if none has ended, with what the processes printed."""
     try:
         processes.check(CLOSING if isinstance(error, ConnectionClosed) else GRACE)
@@ -242,7 +242,7 @@ def follow_external(cluster: Cluster, use: UserCode) -> bool:
     """Follow a run as one of its external ranks above 0, until rank 0 ends. False, at once, in any other process."""
     if not (external := external_rank(cluster)) or not external.rank:
         return False
-    join(external.store(cluster.ranks, cluster.deadline), external.host, external.rank, cluster, use)
+    join(external.store(cluster.ranks, cluster.deadline), external.store_host, external.rank, cluster, use)
     return True
 
 
@@ -266,7 +266,7 @@ def join(store: Store, host: str, rank: int, cluster: Cluster, use: UserCode) ->
 def main(settings: dict[str, Any]) -> int:
     """Join the run of these settings. Returns the exit code."""
     try:
-        use = load_use(Permissions(use=settings["use"], trust_remote_code=settings["trust_remote_code"]))
+        use = load_use(Permissions(user_files=settings["use"], trust_remote_code=settings["trust_remote_code"]))
         cluster = Cluster(**settings["cluster"])
         store = join_store(settings["port"], cluster.ranks, deadline=cluster.deadline, host=settings["host"])
         join(store, settings["host"], settings["rank"], cluster, use)

@@ -17,7 +17,7 @@ from groupwise.evaluation.conversation_metrics import describe_conversations
 from groupwise.learner import Learner, StepResult
 from groupwise.models.freed_memory import return_freed_memory
 from groupwise.objective import Objective
-from groupwise.rollout import Buffer, IterationRollouts
+from groupwise.rollout import RolloutBuffer, IterationRollouts
 from groupwise.runs.atomic_writes import DISK, FileSystem, write_file
 from groupwise.runs.best_checkpoint import best_iteration, held_out_values, is_evaluated
 from groupwise.runs.checkpoints import Checkpoint, save_checkpoint, tensor_bytes
@@ -33,7 +33,7 @@ MISSES = 3
 """The run stops after this many failed checkpoints in a row."""
 
 
-class Recorder:
+class RunRecorder:
     """Writes a run's metrics, samples and checkpoints. `done` counts its iterations; -1 before the first evaluation.
 
     `stopping` is the reason for a requested stop, or "". `solved` is set if the run ends early because all its groups
@@ -126,7 +126,7 @@ class Recorder:
     ) -> dict[str, Any]:
         """Write the samples of an iteration and return its metrics."""
         self.done += 1
-        rollouts = collected.all
+        rollouts = collected.all_rollouts
         unverifiable, answers, cause = collected.unverifiable
         line = {
             "iteration": self.done,
@@ -147,7 +147,7 @@ class Recorder:
             self._warned_missing = True
             self.notify(
                 f"iteration {self.done} trains on {len(collected.selected)} prompts: {collected.missing_rollouts} "
-                f"missing after {collected.rounds} rounds; rollout/missing counts later ones"
+                f"missing after {collected.sampling_round_count} rounds; rollout/missing counts later ones"
             )
         for step, result in enumerate(results):
             if result.skip_reason:
@@ -163,7 +163,7 @@ class Recorder:
         self.logs.timings(timing)
         self._on_metrics(line, timing)
 
-    def save(self, learner: Learner, buffer: Buffer, guards: RunGuards, *, last: bool = False) -> None:
+    def save(self, learner: Learner, buffer: RolloutBuffer, guards: RunGuards, *, last: bool = False) -> None:
         """Save a checkpoint. A failure is a warning; MISSES failures in a row, or one with `last`, raise `Storage`.
 
         The previous checkpoint stays until a newer one is complete. The first save raises, too: a run with results and
@@ -201,7 +201,9 @@ class Recorder:
 
     # Called on resume
 
-    def restore(self, checkpoint: Checkpoint, learner: Learner | None, buffer: Buffer, guards: RunGuards) -> None:
+    def restore(
+        self, checkpoint: Checkpoint, learner: Learner | None, buffer: RolloutBuffer, guards: RunGuards
+    ) -> None:
         """Restore learner, buffer, guards and counts from a checkpoint. Ranks restore a sharded learner themselves."""
         state = checkpoint.state
         if learner is not None:

@@ -24,7 +24,8 @@ def sample_pictures(rollouts: Sequence[Rollout]) -> tuple[bytes, list[dict[str, 
         return b"", [{} for rollout in rollouts for _ in rollout.samples]
     paths = [sample.actions for rollout in rollouts for sample in rollout.samples]
     boxes: list[dict[str, Any]] = [
-        {} if box is None else {"picture": {"box": list(box), "scale": sheet.scale}} for box in sheet.boxes
+        {} if box is None else {"picture": {"box": list(box), "scale": sheet.enlargement_factor}}
+        for box in sheet.picture_boxes
     ]
     points = [{} if (found := points_of(path)) is None else {"points": found} for path in paths]
     return png(sheet.pixels), [box | line for box, line in zip(boxes, points, strict=True)]

@@ -21,7 +21,7 @@ OLD_LOGP = Logp("policy")
 
 
 @dataclass(frozen=True, slots=True)
-class Likeliest:
+class IsLikeliestToken:
     """The measure 1 of a token that is the likeliest one under the policy, else 0."""
 
     def __call__(self, logp: Float[Tensor, "rows vocabulary"], token: Int[Tensor, " rows"]) -> Float[Tensor, " rows"]:
@@ -53,7 +53,7 @@ async def held_out_metrics(
         batch, size=len(prompts), shuffle="prompts", permutation=range, lanes=alone.ranks.lanes,
         microbatch_tokens=recipe.machine.microbatch_tokens,
     )  # fmt: skip
-    batch = alone.compute_measures(batch, plan, method.needs | {OLD_LOGP, Likeliest()}, method.router_replay)
+    batch = alone.compute_measures(batch, plan, method.needs | {OLD_LOGP, IsLikeliestToken()}, method.router_replay)
     step = method.objective.prepare(compute_advantages(batch, method).having(logp=batch.logp_old))
     return describe_held_out(step, float(method.objective(step)), method.objective.surrogate)
 
@@ -61,7 +61,7 @@ async def held_out_metrics(
 @torch.no_grad()
 def describe_held_out(step: Batch, loss: float, surrogate: object) -> dict[str, float]:
     """The metrics of a held-out step with its measures. Unwanted answers have no token accuracy."""
-    likeliest = step[Likeliest()].double()[step.sequences.spread(step.outcome == Outcome.correct)]
+    likeliest = step[IsLikeliestToken()].double()[step.sequences.spread(step.outcome == Outcome.correct)]
     accuracy = float(likeliest.mean()) if len(likeliest) else 0.0
     rewards = {f"eval/{name}": x for name, x in describe_preferences(step, surrogate).items()}
     return {EVAL_LOSS: loss, EVAL_TOKEN_ACCURACY: accuracy, **rewards}

@@ -64,10 +64,10 @@ def demonstration_batch(demonstrations: Sequence[Demonstration]) -> Batch:
     """Demonstrations as a batch with advantage 1. Tokens of the environment within them are not trained."""
 
     def rollout(i: int, d: Demonstration) -> Rollout:
-        n = len(d.answer)
-        sample = Sample(context=d.context, stream=(0,), limit=n, finish=Finish.stop)
-        sample = sample.with_tokens(d.answer, d.origin or (WRITTEN,) * n, (math.nan,) * n)
-        return Rollout(Draw(i, Prompt(str(i), d.context), 1), (sample.with_verdict(Verdict(Outcome.correct)),))
+        n = len(d.answer_ids)
+        sample = Sample(context=d.prompt_ids, stream=(0,), limit=n, finish=Finish.stop)
+        sample = sample.with_tokens(d.answer_ids, d.token_origins or (WRITTEN,) * n, (math.nan,) * n)
+        return Rollout(Draw(i, Prompt(str(i), d.prompt_ids), 1), (sample.with_verdict(Verdict(Outcome.correct)),))
 
     batch = pack([rollout(i, d) for i, d in enumerate(demonstrations)])
     return batch.having(advantage=torch.ones(batch.tokens, dtype=torch.float64))

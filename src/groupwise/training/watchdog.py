@@ -37,7 +37,7 @@ JUDGES = ("DrawSampler._judged", "CombinedVerifier._verdict", "EnvironmentThread
 """Qualified names of functions that call verifiers or environments. An exception in a call becomes a verdict."""
 
 
-class Stuck(KeyboardInterrupt):
+class BlockedStop(KeyboardInterrupt):
     """A stop was requested while the loop was blocked or waited in this phase, which was interrupted."""
 
     def __init__(self, cause: str, phase: str) -> None:
@@ -45,14 +45,14 @@ class Stuck(KeyboardInterrupt):
         self.cause, self.phase = cause, phase
 
 
-class Watchdog:
+class SignalWatchdog:
     """A context in which the first signal calls `stop`, the second ends the run, the third the process.
 
     The signals are SIGINT, SIGTERM, and SIGHUP of a terminal that closes, unless it is ignored (`nohup`).
     Python's signal handlers run between two lines of code and during a regular expression, so they work while the loop
     is blocked. Each heartbeat of the loop resets a timer. If the loop is blocked for `STALL` seconds, `notify` gets a
     line about the blocking code. A verifier that blocks for `deadline` seconds gets a TimeoutError, which becomes a
-    verdict. After a signal, code that blocks for `PATIENCE` seconds is interrupted with `Stuck`. Outside the main
+    verdict. After a signal, code that blocks for `PATIENCE` seconds is interrupted with `BlockedStop`. Outside the main
     thread, and in a process that uses SIGALRM itself, nothing is watched.
     """
 
@@ -117,7 +117,7 @@ class Watchdog:
             self._leave(frame)
         if self._cause and waited >= PATIENCE and not self._interrupted:
             self._interrupted = True
-            raise Stuck(self._cause, phase)
+            raise BlockedStop(self._cause, phase)
         if blocked >= self._deadline and any(f.f_code.co_qualname in JUDGES for f in stack):
             raise TimeoutError(f"the call blocked the event loop for {blocked:.0f} s in {where(stack)}")
 

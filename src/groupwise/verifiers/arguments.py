@@ -45,30 +45,30 @@ class MissingColumn(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Parameters:
+class GradeFunctionParameters:
     """A grade function's parameters, which determine its kind: it grades one answer, a group, or many answers (bulk).
 
     With `answers` or `final_states` a function grades a group; with `prompts`, `golds` or `rows` too, in bulk.
-    `positional` are passed by position, `named` by name. `optional` have a default. `columns`: it takes `**columns`.
-    A function of TRL grades a group and one of verl an answer, with the arguments of that `library`.
+    `positional_names` are passed by position, `keyword_names` by name. `optional_names` have a default. `columns`: it takes `**columns`.
+    A function of TRL grades a group and one of verl an answer, with the arguments of that `signature_library`.
     """
 
-    call_kind: Kind = "answer"
-    positional: tuple[str, ...] = ("prompt", "answer", "gold")
-    named: tuple[str, ...] = ()
-    optional: frozenset[str] = frozenset()
+    graded_unit: Kind = "answer"
+    positional_names: tuple[str, ...] = ("prompt", "answer", "gold")
+    keyword_names: tuple[str, ...] = ()
+    optional_names: frozenset[str] = frozenset()
     takes_columns: bool = False
-    library: Library = ""
+    signature_library: Library = ""
 
     @classmethod
-    def of(cls, function: Callable[..., Any]) -> "Parameters":
+    def of(cls, function: Callable[..., Any]) -> "GradeFunctionParameters":
         """Read a grade function's signature, also one of TRL or verl. `Usage` for one that fits no kind of grader.
 
         If no parameter has a known name, the first three get prompt, answer and gold.
 
-        >>> Parameters.of(lambda row, answer: 1.0).named
+        >>> GradeFunctionParameters.of(lambda row, answer: 1.0).keyword_names
         ('row', 'answer')
-        >>> Parameters.of(lambda p, a, g: 1.0).positional, Parameters.of(lambda prompt, answers: [1.0]).call_kind
+        >>> GradeFunctionParameters.of(lambda p, a, g: 1.0).positional_names, GradeFunctionParameters.of(lambda prompt, answers: [1.0]).graded_unit
         (('prompt', 'answer', 'gold'), 'group')
         """
         try:
@@ -97,7 +97,9 @@ class Parameters:
         )
 
     @classmethod
-    def _by_position(cls, function: Callable[..., Any], parameters: Sequence[inspect.Parameter]) -> "Parameters":
+    def _by_position(
+        cls, function: Callable[..., Any], parameters: Sequence[inspect.Parameter]
+    ) -> "GradeFunctionParameters":
         placed = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
         names = [p.name for p in parameters]
         required = [p for p in parameters if p.default is p.empty and p not in placed[:3]]
@@ -112,51 +114,51 @@ class Parameters:
     @property
     def reads_states(self) -> bool:
         """Whether the function may ask for states of a flow model."""
-        return not {*STATES, "final_states"}.isdisjoint((*self.positional, *self.named))
+        return not {*STATES, "final_states"}.isdisjoint((*self.positional_names, *self.keyword_names))
 
     @property
     def reads_answer(self) -> bool:
         """Whether the function may ask for anything of the answer that it grades."""
-        return self.takes_columns or not READ.isdisjoint((*self.positional, *self.named))
+        return self.takes_columns or not READ.isdisjoint((*self.positional_names, *self.keyword_names))
 
     @property
     def many(self) -> bool:
         """Whether the function returns a list, with one grade per answer."""
-        return self.call_kind != "answer"
+        return self.graded_unit != "answer"
 
     def arguments(self, items: Sequence[Item]) -> tuple[list[Any], dict[str, Any]]:
         """The arguments of a call, by position and by name, for one answer or several. May raise `MissingColumn`."""
-        named = {name: self._value(name, items) for name in self.named if self._has(name, items)}
-        if self.takes_columns and self.library:
+        named = {name: self._value(name, items) for name in self.keyword_names if self._has(name, items)}
+        if self.takes_columns and self.signature_library:
             always = {*TRL, *(column for prompt, _ in items for column in prompt.row)} - {"messages"}
-            others = sorted(always - named.keys()) if self.library == "TRL" else []
+            others = sorted(always - named.keys()) if self.signature_library == "TRL" else []
             named |= {name: self._value(name, items) for name in others if name.isidentifier()}
         elif self.takes_columns:
-            taken = {*self.positional, *named, "answer"}
+            taken = {*self.positional_names, *named, "answer"}
             others = sorted({column for prompt, _ in items for column in prompt.row} - taken)
             named |= {name: self._value(name, items) for name in others if name.isidentifier()}
-        return [self._value(name, items) for name in self.positional], named
+        return [self._value(name, items) for name in self.positional_names], named
 
     def _has(self, name: str, items: Sequence[Item]) -> bool:
         """Whether to pass this parameter: always, unless it has a default and a data row lacks its column."""
         known = name not in STATES and (name in ANSWER or name in PLURAL)
-        if self.library:
-            known = name in (TRL if self.library == "TRL" else VERL)
+        if self.signature_library:
+            known = name in (TRL if self.signature_library == "TRL" else VERL)
         given = known or all(name in prompt.row or _state(name, sample) is not None for prompt, sample in items)
-        return given or name not in self.optional
+        return given or name not in self.optional_names
 
     def _value(self, name: str, items: Sequence[Item]) -> Any:
-        if self.library:
+        if self.signature_library:
             return self._value_of_library(name, items)
         values = [_value_of(PLURAL.get(name, name), *item) for item in items]
-        if self.call_kind == "bulk" or (self.many and (name in PLURAL or name in EACH)):
+        if self.graded_unit == "bulk" or (self.many and (name in PLURAL or name in EACH)):
             return values
         return values[0]
 
     def _value_of_library(self, name: str, items: Sequence[Item]) -> Any:
         """The argument of a function of TRL or verl."""
         try:
-            if self.library == "verl":
+            if self.signature_library == "verl":
                 return verl_value(name, *items[0])
             return [trl_value(name, *item) for item in items]
         except KeyError:

@@ -12,7 +12,7 @@ from typing import Any
 from groupwise.core import BadData, first_lines, or_near
 from groupwise.core.errors import ends_run
 from groupwise.data import Outcome, Prompt, Sample, Verdict, Verifier
-from groupwise.verifiers.formats import Format, JsonSchema, Regex
+from groupwise.verifiers.formats import TagFormat, JsonSchema, Regex
 from groupwise.verifiers.text import Text
 
 DEADLINE = 60.0
@@ -172,7 +172,7 @@ CHANGES: Mapping[str, Callable[[str], str]] = {
 
 
 AROUND = ("blank lines around it", "Windows line ends")
-OF_WHOLE_TEXTS: Mapping[type, tuple[str, ...]] = {Text: AROUND, Format: AROUND, JsonSchema: AROUND, Regex: ()}
+OF_WHOLE_TEXTS: Mapping[type, tuple[str, ...]] = {Text: AROUND, TagFormat: AROUND, JsonSchema: AROUND, Regex: ()}
 """Which of CHANGES are harmless for verifiers that compare the whole text: `Regex` allows none."""
 
 

@@ -20,23 +20,23 @@ Load = Callable[[str, str], Verifier]
 class VerifierContext:
     """What verifiers are built from, beside their settings. Without a `task`, gold answers are not checked.
 
-    `sandbox` is called with keywords of `Sandbox`, once per verifier that needs one (`Code` and those of mathematics).
-    `load_function` makes verifiers from a user's functions. `judges` is the access of `Judge`; by default it reaches
-    only this machine. `deadline`, in seconds, limits calls of `GymScore`, and of members of `Combined` without a
+    `create_sandbox` is called with keywords of `Sandbox`, once per verifier that needs one (`Code` and those of mathematics).
+    `load_function` makes verifiers from a user's functions. `judge_access` is the access of `Judge`; by default it reaches
+    only this machine. `default_deadline`, in seconds, limits calls of `GymScore`, and of members of `Combined` without a
     deadline.
     """
 
     task: Task | None = None
-    sandbox: Callable[..., Sandbox] = Sandbox
+    create_sandbox: Callable[..., Sandbox] = Sandbox
     load_function: Load | None = None
-    judges: JudgeAccess = JudgeAccess()  # noqa: RUF009
-    deadline: float = 10.0
+    judge_access: JudgeAccess = JudgeAccess()  # noqa: RUF009
+    default_deadline: float = 10.0
 
     def build(self, kind: VerifierSettings) -> Verifier:
         """The verifier with these settings. `Usage` for another task's verifier, `BadData` for unfit gold answers."""
         name = type(kind).__name__
-        generated = self.task.kind if isinstance(self.task, GeneratedTask) else None
-        if self.task is not None and kind.tasks and not isinstance(generated, kind.tasks):
+        generated = self.task.task_settings if isinstance(self.task, GeneratedTask) else None
+        if self.task is not None and kind.supported_tasks and not isinstance(generated, kind.supported_tasks):
             what = f"the verifier {name} grades answers of its packaged tasks only"
             raise Usage(what, fix="take exact or last_number")
         verifier = kind.build(self)

@@ -5,18 +5,18 @@ from dataclasses import dataclass
 from groupwise.data import Finish, Outcome, Prompt, Sample, Verdict, VerifierSettings
 from groupwise.data.verdicts import unverifiable
 
-__all__ = ["ByEnvironment"]
+__all__ = ["EnvironmentVerdict"]
 
 
 @dataclass(frozen=True, slots=True)
-class ByEnvironment(VerifierSettings):
+class EnvironmentVerdict(VerifierSettings):
     """The verdict on a conversation that ended without one of its environment.
 
     Malformed if the limit of turns or tokens cut it. Unverifiable if the environment ended it with None.
 
     >>> import asyncio
     >>> sample = Sample(context=(5,), stream=(0,), finish=Finish.length)
-    >>> asyncio.run(ByEnvironment()(Prompt("p", (1,), "?"), sample)).outcome.name
+    >>> asyncio.run(EnvironmentVerdict()(Prompt("p", (1,), "?"), sample)).outcome.name
     'malformed'
     """
 

@@ -22,7 +22,7 @@ from groupwise.data import (
     verdicts_have,
 )
 from groupwise.sandbox.code_block import code_of
-from groupwise.sandbox.sandbox import Execution, Program, Sandbox
+from groupwise.sandbox.sandbox import ExecutionResult, ExecutionInput, Sandbox
 from groupwise.verifiers.build_verifier import VerifierContext
 
 __all__ = ["Code", "CodeVerifier"]
@@ -46,24 +46,24 @@ class CodeTestCase:
     """One test: an input and the expected output, as arguments and a value, or as two texts."""
 
     input: Any
-    expected: Any
+    expected_output: Any
 
 
 @dataclass(frozen=True, slots=True)
 class CodeTests:
-    """The tests in a problem's `answer`: cases for a `function`, or for a program if `function` is None.
+    """The tests in a problem's `answer`: cases for a `function_name`, or for a program if `function_name` is None.
 
-    `unseen` are further cases that the problem does not show; they run after `cases`. `reference` is correct code.
+    `unseen_cases` are further cases that the problem does not show; they run after `visible_cases`. `reference` is correct code.
     `generator` is code with a function `generate(seed)`, which returns the arguments (a list) or the input (a text) of
-    a hidden case; the reference computes its expected output. `hidden_count` is the number of hidden cases per answer.
+    a hidden case; the reference computes its expected output. `hidden_cases_per_answer` is the number of hidden cases per answer.
     """
 
-    function: str | None
-    cases: tuple[CodeTestCase, ...]
-    unseen: tuple[CodeTestCase, ...] = ()
+    function_name: str | None
+    visible_cases: tuple[CodeTestCase, ...]
+    unseen_cases: tuple[CodeTestCase, ...] = ()
     reference: str = ""
     generator: str = ""
-    hidden_count: int = 4
+    hidden_cases_per_answer: int = 4
 
     @classmethod
     def read(cls, gold: Any) -> "CodeTests":
@@ -100,19 +100,19 @@ class CodeTests:
         )
         return cls(function, visible, hidden_cases, **code, hidden_count=hidden)
 
-    def program(self, code: str, given: Any) -> Program:
+    def program(self, code: str, given: Any) -> ExecutionInput:
         """The program that runs the code on an input."""
-        if self.function is None:
-            return Program(code, stdin=given)
-        return Program(code, self.function, tuple(given))
+        if self.function_name is None:
+            return ExecutionInput(code, stdin=given)
+        return ExecutionInput(code, self.function_name, tuple(given))
 
-    def passed(self, execution: Execution, expected: Any) -> bool:
+    def passed(self, execution: ExecutionResult, expected: Any) -> bool:
         """Whether the output is the expected one; a program's output up to white space at the ends of lines."""
         if execution.end_reason != "done":
             return False
-        if self.function is None:
-            return lines(execution.value) == lines(expected)
-        return same(execution.value, expected)
+        if self.function_name is None:
+            return lines(execution.return_value) == lines(expected)
+        return same(execution.return_value, expected)
 
 
 def same(value: Any, expected: Any) -> bool:
@@ -146,7 +146,7 @@ class Code(VerifierSettings):
         """The verifier with its sandbox. `BadData`, with the first faults, if a gold answer is no tests."""
         if grading.task is not None:
             check_tests(grading.task)
-        return CodeVerifier(grading.sandbox())
+        return CodeVerifier(grading.create_sandbox())
 
 
 @verdicts_have("visible", feedback=True)
@@ -188,16 +188,16 @@ class CodeVerifier(Verifier):
         A hash of the code chooses its hidden inputs, so no answer can know them in advance.
         """
         sandbox = sandbox or self.sandbox
-        for number, case in enumerate(tests.cases, 1):
+        for number, case in enumerate(tests.visible_cases, 1):
             execution = await sandbox.execute(tests.program(code, case.input))
             if verdict := failure(tests, execution, case, f"case {number}", visible=0.0):
                 return verdict
-        for case in tests.unseen:
+        for case in tests.unseen_cases:
             execution = await sandbox.execute(tests.program(code, case.input))
             if verdict := failure(tests, execution, case, "an unseen case", visible=1.0):
                 return verdict
         digest = sha256(f"{name}\0{code}".encode("utf-8", "surrogatepass")).digest()
-        for i in range(tests.hidden_count if tests.generator else 0):
+        for i in range(tests.hidden_cases_per_answer if tests.generator else 0):
             try:
                 case = await self.hidden(name, tests, (digest[0] + i) % SEEDS)
             except ValueError as error:
@@ -210,15 +210,15 @@ class CodeVerifier(Verifier):
     async def hidden(self, name: str, tests: CodeTests, seed: int) -> CodeTestCase:
         """A hidden test case from the problem's generator. ValueError if the generator or the reference fails."""
         if (name, seed) not in self._hidden:
-            generated = await self.references.execute(Program(tests.generator, "generate", (seed,)))
-            given = generated.value
-            if generated.end_reason != "done" or type(given) is not (str if tests.function is None else list):
+            generated = await self.references.execute(ExecutionInput(tests.generator, "generate", (seed,)))
+            given = generated.return_value
+            if generated.end_reason != "done" or type(given) is not (str if tests.function_name is None else list):
                 cause = generated.error or f"it returned {type(given).__name__}"
                 raise ValueError(f"the test generator's generate({seed}) fails or returns no input: {cause}")
             expected = await self.references.execute(tests.program(tests.reference, given))
             if expected.end_reason != "done":
                 raise ValueError(f"the reference solution fails on generate({seed}): {expected.error}")
-            self._hidden[name, seed] = CodeTestCase(given, expected.value)
+            self._hidden[name, seed] = CodeTestCase(given, expected.return_value)
         return self._hidden[name, seed]
 
     def gate(self, prompts: Sequence[Prompt], /) -> None:
@@ -248,7 +248,7 @@ class CodeVerifier(Verifier):
             verdict = await self.judge(name, tests, tests.reference, self.references)
             if verdict.outcome is not Outcome.correct:
                 return f"the reference does not pass: {verdict.feedback or verdict.cause}"
-        for what, code in trivial_answers(tests.function).items():
+        for what, code in trivial_answers(tests.function_name).items():
             verdict = await self.judge(name, tests, code)
             if verdict.outcome is Outcome.correct:
                 return f"{what} passes"
@@ -263,18 +263,20 @@ class CodeVerifier(Verifier):
         successive seeds of a ring of SEEDS, from a start that depends on the answer's code. The constant must fail in
         each such window.
         """
-        constant = Execution("done", tests.cases[0].expected)
-        if not all(tests.passed(constant, case.expected) for case in (*tests.cases, *tests.unseen)):
+        constant = ExecutionResult("done", tests.visible_cases[0].expected_output)
+        if not all(
+            tests.passed(constant, case.expected_output) for case in (*tests.visible_cases, *tests.unseen_cases)
+        ):
             return ""
         if tests.generator:
             try:
                 ring = await asyncio.gather(*(self.hidden(name, tests, seed) for seed in range(SEEDS)))
             except ValueError as error:
                 return str(error)
-            passes = [tests.passed(constant, case.expected) for case in ring]
-            if not any(all((passes + passes)[start : start + tests.hidden_count]) for start in range(SEEDS)):
+            passes = [tests.passed(constant, case.expected_output) for case in ring]
+            if not any(all((passes + passes)[start : start + tests.hidden_cases_per_answer]) for start in range(SEEDS)):
                 return ""
-        return f"an answer that always gives {repr(constant.value)[:40]} passes"
+        return f"an answer that always gives {repr(constant.return_value)[:40]} passes"
 
 
 def trivial_answers(function: str | None) -> Mapping[str, str]:
@@ -289,11 +291,13 @@ def trivial_answers(function: str | None) -> Mapping[str, str]:
     }
 
 
-def failure(tests: CodeTests, execution: Execution, case: CodeTestCase, which: str, visible: float) -> Verdict | None:
+def failure(
+    tests: CodeTests, execution: ExecutionResult, case: CodeTestCase, which: str, visible: float
+) -> Verdict | None:
     """The verdict if a test case failed or could not run, else None. Its feedback hides the expected value."""
     if execution.no_result:
         return Verdict(Outcome.unverifiable, cause=execution.error)
-    if tests.passed(execution, case.expected):
+    if tests.passed(execution, case.expected_output):
         return None
     feedback = f"{which}: {execution.error or 'another value'}"
     return Verdict(Outcome.wrong, subscores={"visible": visible}, feedback=feedback)
@@ -305,7 +309,10 @@ def check_tests(task: Task) -> None:
     for prompt in problems:
         try:
             tests = CodeTests.read(prompt.row.get("answer"))
-            json.dumps([[case.input, case.expected] for case in (*tests.cases, *tests.unseen)], allow_nan=False)
+            json.dumps(
+                [[case.input, case.expected_output] for case in (*tests.visible_cases, *tests.unseen_cases)],
+                allow_nan=False,
+            )
         except (ValueError, RecursionError) as error:
             faults.append(f"{prompt.id}: {error}")
     if faults:

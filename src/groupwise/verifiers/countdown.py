@@ -28,7 +28,7 @@ class _Broken(Exception):
 @verdicts_have()
 @dataclass(frozen=True, slots=True)
 class Countdown(VerifierSettings):
-    """Right if the expression equals the target exactly and uses each number once (`every=False`: at most once).
+    """Right if the expression equals the target exactly and uses each number once (`use_every_number=False`: at most once).
 
     The expression is the content of the last `<answer>...</answer>`, else the last line that is not empty. After it,
     `= 13` may follow, also several times; each must be the target, else the answer is wrong. It is parsed and never
@@ -37,7 +37,7 @@ class Countdown(VerifierSettings):
     """
 
     gold_answer_format: ClassVar[str] = "numbers and a target"
-    every: bool = True
+    use_every_number: bool = True
 
     async def __call__(self, prompt: Prompt, sample: Sample) -> Verdict:
         gold = prompt.row["answer"]
@@ -52,7 +52,7 @@ class Countdown(VerifierSettings):
             return Verdict(Outcome.malformed)
         extra = Counter(used) - Counter(numbers)
         unused = Counter(numbers) - Counter(used)
-        right = value == target and not extra and not (unused and self.every)
+        right = value == target and not extra and not (unused and self.use_every_number)
         right = right and all(_equals(result, target) for result in results)
         return Verdict(Outcome.correct if right else Outcome.wrong)
 

@@ -34,7 +34,7 @@ from groupwise.verifiers.math.verifier import Math
 from groupwise.verifiers.numbers import Exact, LastNumber
 from groupwise.verifiers.proof_steps import ProofSteps
 from groupwise.verifiers.spanning_graph import SpanningGraph
-from groupwise.verifiers.sum_proposal import SumProposal
+from groupwise.verifiers.sum_proposal import SumWithProposal
 from groupwise.verifiers.sum_steps import CalculatorAnswer, SumSteps
 
 __all__ = ["usual_verifier"]
@@ -50,9 +50,9 @@ USUAL: Mapping[type[TaskSettings], VerifierSettings] = {
     Glyphs: GlyphPatches(),
     HintedSums: SumSteps(),
     Largest: LastNumber(),
-    MixedSums: SumSteps(price=0.02),
+    MixedSums: SumSteps(step_price=0.02),
     Programs: Code(),
-    Proposals: SumProposal(),
+    Proposals: SumWithProposal(),
     Quilts: QuiltPatches(),
     ReasoningGym: GymScore(),
     Rings: RingDirection(),

@@ -15,7 +15,7 @@ from groupwise.data.verdicts import unverifiable
 from groupwise.verifiers.normalise_text import is_blank
 from groupwise.verifiers.pool import CpuTimeExceeded, FunctionPool, WorkerSpec, check_workers
 
-__all__ = ["Format", "JsonSchema", "Regex"]
+__all__ = ["TagFormat", "JsonSchema", "Regex"]
 
 MOST_SCHEMA, DEEPEST = 1 << 20, 256
 """The most bytes of a file with a JSON schema, and the most levels of a schema."""
@@ -25,15 +25,15 @@ MEMORY = 1 << 30
 
 @verdicts_have(feedback=True)
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Format(VerifierSettings):
+class TagFormat(VerifierSettings):
     """Right if the text has these tags in this order, each once with content, and only white space outside of them.
 
     Content has a visible character: white space, marks, control and format characters (U+200B) alone are none.
-    `opened`: the prompt ends with the first opening tag, as in the template r1.
+    `first_tag_in_prompt`: the prompt ends with the first opening tag, as in the template r1.
     """
 
     tags: tuple[str, ...] = ("think", "answer")
-    opened: bool = False
+    first_tag_in_prompt: bool = False
 
     def __post_init__(self) -> None:
         check_types(self)
@@ -46,13 +46,13 @@ class Format(VerifierSettings):
         return [mark for tag in self.tags for mark in (f"<{tag}>", f"</{tag}>")]
 
     async def __call__(self, prompt: Prompt, sample: Sample) -> Verdict:
-        fault = self.fault((self.marks[0] if self.opened else "") + sample.text)
+        fault = self.fault((self.marks[0] if self.first_tag_in_prompt else "") + sample.text)
         return Verdict(Outcome(not fault), feedback=fault)
 
     def fault(self, text: str) -> str:
         """The first error in a text's format; empty if there is none.
 
-        >>> verifier = Format()
+        >>> verifier = TagFormat()
         >>> verifier.fault("<think>2+2</think> <answer>4</answer>"), verifier.fault("<answer>4</answer>")
         ('', '<think> occurs 0 times')
         """
@@ -76,14 +76,14 @@ class Format(VerifierSettings):
 class Regex(VerifierSettings):
     """Right if a pattern (Python's `re`) matches; if the pattern has a group, its match must equal the gold answer.
 
-    With `whole` the pattern must match the whole text. Without `pattern` the gold answer is the pattern. A group's last
+    With `match_whole_text` the pattern must match the whole text. Without `pattern` the gold answer is the pattern. A group's last
     match is compared, up to white space around it; without a match the answer is malformed. If the search takes more
     than `deadline` seconds of CPU time, the answer is wrong.
     """
 
     gold_answer_format: ClassVar[str] = "a pattern; with the field pattern: text or a number"
     pattern: str = ""
-    whole: bool = False
+    match_whole_text: bool = False
     deadline: float = 1.0
     workers: int = 2
 
@@ -135,7 +135,7 @@ class RegexVerifier(Verifier):
         if not kind.fits(gold):
             return unverifiable(f"the gold answer {str(gold)[:80]!r} is not {kind.gold_answer_format}")
         pattern, group = kind.pattern or str(gold), str(gold).strip() if kind.group else None
-        calls = [(pattern, text, kind.whole, group) for text in (sample.text, "")]
+        calls = [(pattern, text, kind.match_whole_text, group) for text in (sample.text, "")]
         return await bounded(self._pool, *calls)
 
 

@@ -14,9 +14,9 @@ from typing import Any, Protocol, runtime_checkable
 from groupwise.core import Usage, WorkerLost, describe_error
 from groupwise.data import Finish, Outcome, Prompt, Sample, Verdict, Verifier
 from groupwise.data.verdicts import as_verdict, unverifiable
-from groupwise.verifiers.arguments import Item, MissingColumn, Parameters
+from groupwise.verifiers.arguments import Item, MissingColumn, GradeFunctionParameters
 from groupwise.verifiers.bulk import BulkVerifier
-from groupwise.verifiers.pool import FunctionPool, NoGrade, NotLoaded, WorkerSpec
+from groupwise.verifiers.pool import FunctionPool, MissingGradeError, FunctionNotLoaded, WorkerSpec
 
 __all__ = ["grade_function"]
 
@@ -55,10 +55,10 @@ def grade_function(
     runs in a thread, without deadline. `made_up` gives answers to try the function on, which for a function of states
     have states. `WorkerLost` if a file does not load in a minute, or if eight deadlines in a row are missed.
     """
-    parameters, name = Parameters.of(function), getattr(function, "__qualname__", "<no name>")
+    parameters, name = GradeFunctionParameters.of(function), getattr(function, "__qualname__", "<no name>")
     call = _call_in_process(function, deadline) if in_process else _call_of(function, name, deadline, workers)
     verifier = FunctionVerifier(call, parameters, name, made_up if parameters.reads_states else made_up_texts)
-    if parameters.call_kind != "bulk":
+    if parameters.graded_unit != "bulk":
         return verifier
     limits = {limit: getattr(function, limit) for limit in ("most", "wait") if hasattr(function, limit)}
     return BulkVerifier(verifier, **limits)
@@ -68,11 +68,11 @@ def _is_async(function: Callable[..., Any]) -> bool:
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__)
 
 
-def _call_in_process(function: Callable[..., Any], deadline: float) -> "Call":
-    return AsyncCall(function, deadline) if _is_async(function) else LocalCall(function)
+def _call_in_process(function: Callable[..., Any], deadline: float) -> "GradeFunctionCall":
+    return AsyncCall(function, deadline) if _is_async(function) else InProcessCall(function)
 
 
-def _call_of(function: Callable[..., Any], name: str, deadline: float, workers: int) -> "Call":
+def _call_of(function: Callable[..., Any], name: str, deadline: float, workers: int) -> "GradeFunctionCall":
     file = inspect.getsourcefile(function) if inspect.isfunction(function) else None
     if "<" in name or file is None or not Path(file).is_file():
         if _is_async(function):
@@ -83,14 +83,14 @@ def _call_of(function: Callable[..., Any], name: str, deadline: float, workers: 
     spec = WorkerSpec(os.path.abspath(file), name, local_imports=True)
     if _is_async(function):
         return AsyncCall(function, deadline, spec)
-    return WorkerCall(FunctionPool(spec, deadline, workers))
+    return WorkerProcessCall(FunctionPool(spec, deadline, workers))
 
 
 @runtime_checkable
-class Call(Protocol):
+class GradeFunctionCall(Protocol):
     """How to call a grade function. `count` is None for a single grade, else the length of the list that it returns.
 
-    `trial` waits for the verdicts of one call, and raises `NoGrade` if it gives none.
+    `trial` waits for the verdicts of one call, and raises `MissingGradeError` if it gives none.
     """
 
     async def __call__(
@@ -102,7 +102,7 @@ class Call(Protocol):
     def close(self) -> None: ...
 
 
-class WorkerCall:
+class WorkerProcessCall:
     """Calls a plain function in worker processes."""
 
     def __init__(self, pool: FunctionPool) -> None:
@@ -141,7 +141,7 @@ class AsyncCall:
         pool = FunctionPool(self._spec, self.deadline, workers=1)
         try:
             return pool.trial(arguments, named, count)
-        except (NotLoaded, WorkerLost):  # this process has loaded the file: perhaps a model that fits only once
+        except (FunctionNotLoaded, WorkerLost):  # this process has loaded the file: perhaps a model that fits only once
             return []
         finally:
             pool.close()
@@ -150,7 +150,7 @@ class AsyncCall:
         """Does nothing, since no worker process runs between calls."""
 
 
-class LocalCall(AsyncCall):
+class InProcessCall(AsyncCall):
     """Calls a plain function of the calling program, in one thread of this process. No call can be interrupted."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
@@ -165,9 +165,9 @@ class LocalCall(AsyncCall):
         try:
             verdicts = verdicts_of(self._plain(*arguments, **named), count)
         except Exception as error:
-            raise NoGrade(describe_error(error)) from None
+            raise MissingGradeError(describe_error(error)) from None
         if invalid := next((v.cause for v in verdicts if v.outcome is Outcome.unverifiable and v.cause), ""):
-            raise NoGrade(invalid)
+            raise MissingGradeError(invalid)
         return verdicts
 
     def close(self) -> None:
@@ -193,7 +193,11 @@ class FunctionVerifier(Verifier):
     has_own_deadline = True
 
     def __init__(
-        self, call: Call, parameters: Parameters, name: str, made_up: Callable[[], Sequence[Sample]] = made_up_texts
+        self,
+        call: GradeFunctionCall,
+        parameters: GradeFunctionParameters,
+        name: str,
+        made_up: Callable[[], Sequence[Sample]] = made_up_texts,
     ) -> None:
         self.call, self.parameters, self.name, self._made_up = call, parameters, name, made_up
         self.notices = () if parameters.reads_answer else (f"note: the reward {name} takes no answer: {SAME}",)
@@ -203,7 +207,7 @@ class FunctionVerifier(Verifier):
 
     def by_group(self, prompt: Prompt, /) -> bool:
         """Whether the function grades all samples of a group in one call."""
-        return self.parameters.call_kind == "group"
+        return self.parameters.graded_unit == "group"
 
     async def grade_group(self, prompt: Prompt, samples: Sequence[Sample], /) -> list[Verdict]:
         """The verdicts on the samples of a group, in their order."""
@@ -225,8 +229,8 @@ class FunctionVerifier(Verifier):
         items = list(zip(cycle(prompts), self._made_up()))
         if not items:
             return
-        alone = self._trial(items if self.parameters.call_kind == "group" else items[:1])
-        if self.parameters.call_kind == "bulk" and alone:
+        alone = self._trial(items if self.parameters.graded_unit == "group" else items[:1])
+        if self.parameters.graded_unit == "bulk" and alone:
             alone += [verdict for item in items[1:] for verdict in self._trial([item])]
             self._compare(items, alone, self._trial(items))
 
@@ -238,7 +242,7 @@ class FunctionVerifier(Verifier):
         try:
             arguments, named = self.parameters.arguments(items)
             return self.call.trial(arguments, named, len(items) if self.parameters.many else None)
-        except (MissingColumn, NoGrade) as error:
+        except (MissingColumn, MissingGradeError) as error:
             self.close()
             what = f"the grade function {self.name} gives no grade for a made-up answer"
             answer, fix = repr(items[0][1].text), "correct the function: an answer may be any text"

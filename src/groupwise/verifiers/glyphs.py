@@ -28,13 +28,13 @@ class GlyphPatches(VerifierSettings):
     """Right if the picture shows the two patches that the gold answer names, in their relation, and nothing else.
 
     The parts are 1 or 0: `count`, there are two patches; `colours`, both colours occur and no other does; `position`,
-    a patch of the first colour is in the relation to one of the second. With `asks` one of them alone decides. A
+    a patch of the first colour is in the relation to one of the second. With `graded_property` one of them alone decides. A
     picture with a white patch, or without any, is malformed.
     """
 
     gold_answer_format: ClassVar[str] = "a problem such as red left blue"
 
-    asks: Literal["", "count", "colours", "position"] = ""
+    graded_property: Literal["", "count", "colours", "position"] = ""
 
     def __post_init__(self) -> None:
         check_types(self)
@@ -54,7 +54,7 @@ class GlyphPatches(VerifierSettings):
         if patches is None or not patches:
             return Verdict(Outcome.malformed)
         answer = ", ".join(f"{colour} at {row + 1} {column + 1}" for (row, column), colour in sorted(patches.items()))
-        return verdict_of_parts(compared(patches, *problem.groups()), self.asks, answer)
+        return verdict_of_parts(compared(patches, *problem.groups()), self.graded_property, answer)
 
 
 def compared(patches: dict[Place, str], first: str, relation: str, second: str) -> dict[str, bool]:

@@ -61,11 +61,11 @@ Verdict: wrong"""
 class Judge(VerifierSettings):
     """An LLM judge: right if most of `votes` replies say "right". Subscore `votes`: their share of the valid ones.
 
-    `url` is the base of an OpenAI-compatible server, such as `http://localhost:8000/v1`. `key` names the environment
+    `url` is the base of an OpenAI-compatible server, such as `http://localhost:8000/v1`. `key_variable` names the environment
     variable with its key. The key is sent to that server only, and verdicts and cache never contain it. A temporary
-    failure is retried until `deadline` seconds have passed. An answer without a majority is unverifiable. `cache`, a
+    failure is retried until `deadline` seconds have passed. An answer without a majority is unverifiable. `cache_file`, a
     file, stores every reply, and later runs reuse it. The last line of a reply is its vote; a truncated reply has no
-    vote. The prompt contains at most `longest` characters of the answer, and `at_once` requests run in parallel.
+    vote. The prompt contains at most `max_answer_characters` characters of the answer, and `max_parallel_requests` requests run in parallel.
     """
 
     url: str
@@ -74,15 +74,20 @@ class Judge(VerifierSettings):
     votes: int = 1
     temperature: float | None = None
     max_tokens: int = 1024
-    key: str = ""
-    cache: str = ""
+    key_variable: str = ""
+    cache_file: str = ""
     deadline: float = 120.0
-    at_once: int = 8
-    longest: int = 20_000
+    max_parallel_requests: int = 8
+    max_answer_characters: int = 20_000
 
     def __post_init__(self) -> None:
         check_types(self)
-        counts = {"votes": self.votes, "at_once": self.at_once, "max_tokens": self.max_tokens, "longest": self.longest}
+        counts = {
+            "votes": self.votes,
+            "at_once": self.max_parallel_requests,
+            "max_tokens": self.max_tokens,
+            "longest": self.max_answer_characters,
+        }
         if min(counts.values()) < 1 or self.votes % 2 == 0 or not self.deadline > 0:
             given = ", ".join(f"{name} = {count}" for name, count in counts.items())
             raise ValueError(
@@ -92,7 +97,7 @@ class Judge(VerifierSettings):
 
     def build(self, grading: VerifierContext) -> Verifier:
         """The verifier, with its threads. `Usage` names the command-line options that its server and key need."""
-        return JudgeVerifier(self, grading.judges.grant(self.url, self.key, self.cache))
+        return JudgeVerifier(self, grading.judge_access.grant(self.url, self.key_variable, self.cache_file))
 
 
 @verdicts_have("votes")
@@ -102,7 +107,7 @@ class JudgeVerifier(Verifier):
     has_own_deadline = True
 
     def __init__(self, kind: Judge, cache: Path | None) -> None:
-        url, key, votes = kind.url, kind.key, kind.votes
+        url, key, votes = kind.url, kind.key_variable, kind.votes
         if not host_of(url):
             raise Usage(
                 "the judge's url names no server",
@@ -120,11 +125,11 @@ class JudgeVerifier(Verifier):
             )
         self.url, self.key, self.rubric = url.rstrip("/") + "/chat/completions", key, kind.rubric
         self.notices = [f"judge: {url} gets problems and answers{f', and the key in {key}' if key else ''}"]
-        self.votes, self.deadline, self.longest = votes, kind.deadline, kind.longest
+        self.votes, self.deadline, self.longest = votes, kind.deadline, kind.max_answer_characters
         temperature = (0.0 if votes == 1 else 1.0) if kind.temperature is None else kind.temperature
         self.request = {"model": kind.model, "temperature": temperature, "max_tokens": kind.max_tokens}
         self._replies = ReplyCache(cache)
-        self._threads = ThreadPoolExecutor(kind.at_once, thread_name_prefix="judge")
+        self._threads = ThreadPoolExecutor(kind.max_parallel_requests, thread_name_prefix="judge")
 
     async def __call__(self, prompt: Prompt, sample: Sample) -> Verdict:
         text = self.prompt(prompt.text, prompt.row.get("answer"), sample.text)

@@ -1,4 +1,4 @@
-"""The verifier `Noisy`: makes some verdicts of another verifier wrong, at known rates."""
+"""The verifier `NoisyVerdicts`: makes some verdicts of another verifier wrong, at known rates."""
 
 from dataclasses import dataclass, replace
 from hashlib import sha256
@@ -6,52 +6,54 @@ from typing import ClassVar
 
 from groupwise.core import check_types
 from groupwise.data import Outcome, Prompt, Sample, Verdict
-from groupwise.verifiers.verdict_wrapper import Wrapper
+from groupwise.verifiers.verdict_wrapper import VerdictWrapper
 
-__all__ = ["Noisy"]
+__all__ = ["NoisyVerdicts"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Noisy(Wrapper):
-    """Rejects right answers with probability `rejects`, and accepts wrong ones with probability `accepts`.
+class NoisyVerdicts(VerdictWrapper):
+    """Rejects right answers with probability `false_reject_rate`, and accepts wrong ones with probability `false_accept_rate`.
 
-    The errors are keyed by `key`, problem and text: the same answer always gets the same verdict, in any order and
+    The errors are keyed by `seed`, problem and text: the same answer always gets the same verdict, in any order and
     after a resume. Malformed, unverifiable and scored answers keep theirs. A flipped verdict has no score.
 
-    A share `appeals` of the rejected answers is checked again, without error. Subscores: `truth` (1 for a right
+    A share `appeal_rate` of the rejected answers is checked again, without error. Subscores: `truth` (1 for a right
     answer), `appealed`, and `overturned` (appealed, and in truth right). The outcome stays as it was flipped.
 
     >>> import asyncio
     >>> from groupwise.verifiers import Exact, VerifierContext
-    >>> strict = Noisy(verifier=Exact(), rejects=1.0).build(VerifierContext())
+    >>> strict = NoisyVerdicts(verifier=Exact(), false_reject_rate=1.0).build(VerifierContext())
     >>> verdict = asyncio.run(strict(Prompt("p", (), "2+2=", {"answer": 4}), Sample(context=(), stream=(0,), text="4")))
     >>> verdict.outcome.name, verdict.subscores["truth"]
     ('wrong', 1.0)
     """
 
     added_subscores: ClassVar[tuple[str, ...]] = ("truth", "appealed", "overturned")
-    rejects: float = 0.0
-    accepts: float = 0.0
-    appeals: float = 0.0
-    key: int = 0
+    false_reject_rate: float = 0.0
+    false_accept_rate: float = 0.0
+    appeal_rate: float = 0.0
+    seed: int = 0
 
     def __post_init__(self) -> None:
         check_types(self)
-        rates = {"rejects": self.rejects, "accepts": self.accepts, "appeals": self.appeals}
+        rates = {"rejects": self.false_reject_rate, "accepts": self.false_accept_rate, "appeals": self.appeal_rate}
         if invalid := [f"{name}={rate}" for name, rate in rates.items() if not 0 <= rate <= 1]:
             raise ValueError(f"{', '.join(invalid)}\na probability lies between 0 and 1")
 
     def change(self, prompt: Prompt, sample: Sample, verdict: Verdict) -> Verdict:
         """Flip the verdict's outcome with the given probability, and record the truth in its subscores."""
         judged, right = verdict.outcome in (Outcome.correct, Outcome.wrong), verdict.outcome is Outcome.correct
-        flipped = judged and self._number("flip", prompt, sample) < (self.rejects if right else self.accepts)
+        flipped = judged and self._number("flip", prompt, sample) < (
+            self.false_reject_rate if right else self.false_accept_rate
+        )
         rejected = judged and right is flipped
-        appealed = rejected and self._number("appeal", prompt, sample) < self.appeals
+        appealed = rejected and self._number("appeal", prompt, sample) < self.appeal_rate
         parts = {"truth": float(right), "appealed": float(appealed), "overturned": float(appealed and right)}
         verdict = replace(verdict, subscores={**verdict.subscores, **parts})
         return replace(verdict, outcome=Outcome(int(not right)), score=None) if flipped else verdict
 
     def _number(self, purpose: str, prompt: Prompt, sample: Sample) -> float:
-        """A pseudo-random number from 0 to 1, determined by `purpose`, `key`, the problem and the answer."""
-        text = "\0".join((purpose, str(self.key), prompt.id, sample.text))
+        """A pseudo-random number from 0 to 1, determined by `purpose`, `seed`, the problem and the answer."""
+        text = "\0".join((purpose, str(self.seed), prompt.id, sample.text))
         return int.from_bytes(sha256(text.encode("utf-8", "surrogatepass")).digest()[:8]) / 2**64

@@ -30,7 +30,7 @@ _TURN = r"(?:or|and|nor|also|but|then|no|nope|not|wait|actually|rather|sorry|may
 
 
 @verdicts_have()
-class OptionLetter:
+class OptionLetterExtractor:
     """Extracts the letter that a text names: `B`, `(b)`, `B. because it floats`, `option B`.
 
     The text must begin with the letter. It names none if the letter of another option follows as a separate word, if
@@ -59,7 +59,7 @@ class OptionLetter:
 
         `below` are the lines that explain the answer. They may mention other letters, but must not begin with one.
 
-        >>> [OptionLetter("ABCD").named(x) for x in ("(b)", r"\\textbf{B.} 12", "option c", "A dog", "A or B", "A. B")]
+        >>> [OptionLetterExtractor("ABCD").named(x) for x in ("(b)", r"\\textbf{B.} 12", "option c", "A dog", "A or B", "A. B")]
         ['B', 'B', 'C', '', '', '']
         """
         text = _plain(text)

@@ -31,23 +31,25 @@ EVEN, LONG = 1.34, 2.0
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PictureFigure:
-    """A connected region of one colour. `mask` marks its pixels in its bounding box."""
+    """A connected region of one colour. `pixel_mask` marks its pixels in its bounding box."""
 
     colour: str
-    mask: Bool[np.ndarray, "rows columns"]
+    pixel_mask: Bool[np.ndarray, "rows columns"]
 
     @property
     def shape(self) -> str:
         """The shape of the region, from the share of its bounding box that it fills; `other` if it is none of four."""
-        filled, quotient = self.mask.mean(), max(self.mask.shape) / min(self.mask.shape)
+        filled, quotient = self.pixel_mask.mean(), max(self.pixel_mask.shape) / min(self.pixel_mask.shape)
         if filled >= FULL and quotient >= LONG:
             return "bar"
         if quotient > EVEN or filled < THIN:
             return "other"
         if filled >= FULL:
             return "square"
-        corners = self.mask[:: max(len(self.mask) - 1, 1), :: max(self.mask.shape[1] - 1, 1)]
-        middle = self.mask[len(self.mask) // 2].all() and self.mask[:, self.mask.shape[1] // 2].all()
+        corners = self.pixel_mask[:: max(len(self.pixel_mask) - 1, 1), :: max(self.pixel_mask.shape[1] - 1, 1)]
+        middle = (
+            self.pixel_mask[len(self.pixel_mask) // 2].all() and self.pixel_mask[:, self.pixel_mask.shape[1] // 2].all()
+        )
         if corners.any() or not middle:
             return "other"
         return "disc" if filled >= ROUND else "cross"
@@ -59,19 +61,19 @@ class Figures(VerifierSettings):
     """Right if the picture shows the figures that the gold answer names, such as `2 red square`, and no others.
 
     A channel of a pixel is light or dark; pixels with no light channel are the ground. A figure is a region of one
-    colour, connected by edges, of at least the share `least` of the picture. The parts are 1 or 0: `count`, the number
+    colour, connected by edges, of at least the share `min_area_fraction` of the picture. The parts are 1 or 0: `count`, the number
     of figures is right; `colour`, all have the colour; `shape`, all are squares, bars, discs or crosses, as named, with
-    sides along those of the picture. With `asks` one of them alone decides. A picture without figures is malformed.
+    sides along those of the picture. With `graded_property` one of them alone decides. A picture without figures is malformed.
     """
 
     gold_answer_format: ClassVar[str] = "a number, a colour and a shape such as 2 red square"
-    asks: Literal["", "count", "colour", "shape"] = ""
-    least: float = 0.02
+    graded_property: Literal["", "count", "colour", "shape"] = ""
+    min_area_fraction: float = 0.02
 
     def __post_init__(self) -> None:
         check_types(self)
-        if not 0 <= self.least < 1:
-            raise InvalidValue(f"least is {self.least}", fix="give a share of the picture, such as 0.02")
+        if not 0 <= self.min_area_fraction < 1:
+            raise InvalidValue(f"least is {self.min_area_fraction}", fix="give a share of the picture, such as 0.02")
 
     def fits(self, gold: Any) -> bool:
         """Whether a gold answer names figures."""
@@ -86,7 +88,7 @@ class Figures(VerifierSettings):
             return Verdict(Outcome.unverifiable, cause=f"the gold answer is not {self.gold_answer_format}")
         if state.ndim != 3 or (pixels := picture_of(sample.actions)) is None:
             return Verdict(Outcome.unverifiable, cause=f"a state of shape {state.shape}, which is no picture")
-        regions = list(figures(reduced(pixels, SIDE) > 127, self.least))
+        regions = list(figures(reduced(pixels, SIDE) > 127, self.min_area_fraction))
         if not regions:
             return Verdict(Outcome.malformed)
         number, colour, shape = problem.groups()
@@ -96,7 +98,7 @@ class Figures(VerifierSettings):
             "shape": all(figure.shape == shape for figure in regions),
         }
         names = ", ".join(sorted(f"{figure.colour} {figure.shape}" for figure in regions))
-        return verdict_of_parts(parts, self.asks, names)
+        return verdict_of_parts(parts, self.graded_property, names)
 
 
 def figures(light: NDArray[np.bool_], least: float) -> Iterator[PictureFigure]:

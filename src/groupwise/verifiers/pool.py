@@ -91,7 +91,7 @@ class FunctionPool:
 
     def __init__(self, spec: WorkerSpec, deadline: float, workers: int, misses: int = MISSES) -> None:
         self.spec, self.deadline, self.misses = spec, deadline, misses
-        self._pool = WorkerPool([Worker(spec) for _ in range(workers)], "judge")
+        self._pool = WorkerPool([FunctionWorker(spec) for _ in range(workers)], "judge")
         self._missed, self._lock = 0, Lock()
         self._lost: WorkerLost | None = None
 
@@ -105,21 +105,21 @@ class FunctionPool:
         return self._pool.submit(lambda worker: [_to_verdict(one) for one in _grades(self._reply(worker, line), count)])
 
     def trial(self, arguments: Sequence[Any], named: Mapping[str, Any], count: int | None = None) -> list[Verdict]:
-        """Wait for the verdicts of one call. `NoGrade` if it gives none; an unverifiable `Verdict` counts as one."""
+        """Wait for the verdicts of one call. `MissingGradeError` if it gives none; an unverifiable `Verdict` counts as one."""
         reply = self._pool.submit(self._reply, [arguments, named, *([] if count is None else [count])]).result()
         replies = _grades(reply, count or 1)
         if not reply.get("loaded", True):
-            raise NotLoaded(reply["error"])
+            raise FunctionNotLoaded(reply["error"])
         for one in replies:
             if error := one.get("error", "") or ("" if "verdict" in one else as_verdict(one["value"]).cause):
-                raise NoGrade(error)
+                raise MissingGradeError(error)
         return [_to_verdict(one) for one in replies]
 
     def close(self) -> None:
         """Ends the worker processes. If the host process dies, they end by themselves."""
         self._pool.close()
 
-    def _reply(self, worker: "Worker", arguments: Sequence[Any]) -> dict[str, Any]:
+    def _reply(self, worker: "FunctionWorker", arguments: Sequence[Any]) -> dict[str, Any]:
         """The worker's reply to one call, with an `error` if it gives no grade."""
         if self._lost is not None:
             raise self._lost
@@ -147,11 +147,11 @@ class FunctionPool:
             return {"error": f"the verifier's process gave no verdict: {error}"}
 
 
-class NoGrade(Exception):
+class MissingGradeError(Exception):
     """A call of a grade function returned no grade; the message is the cause."""
 
 
-class NotLoaded(NoGrade):
+class FunctionNotLoaded(MissingGradeError):
     """The worker could not load the function's file."""
 
 
@@ -159,7 +159,7 @@ class CpuTimeExceeded(Exception):
     """A call has used up its CPU time."""
 
 
-class Worker(WorkerProcess):
+class FunctionWorker(WorkerProcess):
     """One process that runs user code, restarted after it died. `worker.py` kills all that the code starts."""
 
     def __init__(self, spec: WorkerSpec) -> None:

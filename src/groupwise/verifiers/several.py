@@ -21,11 +21,11 @@ from groupwise.data import (
 from groupwise.data.verdicts import unverifiable
 from groupwise.verifiers.build_verifier import VerifierContext
 
-__all__ = ["Combined", "Member"]
+__all__ = ["Combined", "CombinedMember"]
 
 
 @dataclass(frozen=True, slots=True)
-class Member:
+class CombinedMember:
     """A named verifier in the combination, and the weight of its score."""
 
     name: str
@@ -48,14 +48,14 @@ class Combined(VerifierSettings):
     An answer that one member cannot judge is unverifiable.
 
     >>> from groupwise.verifiers import Exact, LastNumber
-    >>> both = Combined((Member("right", LastNumber()), Member("bare", Exact(), 0.25))).build(VerifierContext())
+    >>> both = Combined((CombinedMember("right", LastNumber()), CombinedMember("bare", Exact(), 0.25))).build(VerifierContext())
     >>> sample = Sample(context=(), stream=(0,), text="so 4")
     >>> verdict = asyncio.run(both(Prompt("p", (), "2+2=", {"answer": 4}), sample))
     >>> verdict.outcome.name, verdict.score, dict(verdict.subscores)
     ('correct', 0.8, {'right': 1.0, 'bare': 0.0})
     """
 
-    members: tuple[Member, ...]
+    members: tuple[CombinedMember, ...]
 
     def __post_init__(self) -> None:
         check_types(self)
@@ -65,12 +65,12 @@ class Combined(VerifierSettings):
 
     def build(self, grading: VerifierContext) -> Verifier:
         """The verifier that asks all members."""
-        running = [RunningMember(m.name, grading.build(m.verifier), m.weight) for m in self.members]
-        return CombinedVerifier(running, grading.deadline)
+        running = [BuiltMember(m.name, grading.build(m.verifier), m.weight) for m in self.members]
+        return CombinedVerifier(running, grading.default_deadline)
 
 
 @dataclass(frozen=True, slots=True)
-class RunningMember:
+class BuiltMember:
     """A member whose verifier is built."""
 
     name: str
@@ -78,12 +78,12 @@ class RunningMember:
     weight: float
 
 
-def contents_of_member(member: RunningMember) -> VerdictContents | None:
+def contents_of_member(member: BuiltMember) -> VerdictContents | None:
     """The subscores that a member gives: its score by its name, and its own subscores behind the name."""
     contents = contents_of(member.verifier)
     if contents is None:
         return None
-    return replace(contents, subscores=(member.name, *(f"{member.name}/{name}" for name in contents.subscores)))
+    return replace(contents, subscores=(member.name, *(f"{member.name}/{name}" for name in contents.subscore_names)))
 
 
 class CombinedVerifier(Verifier):
@@ -91,7 +91,7 @@ class CombinedVerifier(Verifier):
 
     has_own_deadline = True
 
-    def __init__(self, members: Sequence[RunningMember], deadline: float) -> None:
+    def __init__(self, members: Sequence[BuiltMember], deadline: float) -> None:
         self.members, self.deadline = tuple(members), deadline
         self.contents = joined_contents(contents_of_member(m) for m in members)
         self.notices = [notice for m in members for notice in m.verifier.notices]

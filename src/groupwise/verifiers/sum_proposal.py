@@ -1,4 +1,4 @@
-"""The verifier `SumProposal`: a sum's answer that ends in a new problem."""
+"""The verifier `SumWithProposal`: a sum's answer that ends in a new problem."""
 
 from dataclasses import dataclass, replace
 from typing import ClassVar
@@ -7,12 +7,12 @@ from groupwise.data import Prompt, Sample, Verdict, VerifierSettings, verdicts_h
 from groupwise.tasks.proposals import proposed_problem
 from groupwise.verifiers.sum_steps import SUMS, SumSteps
 
-__all__ = ["SumProposal"]
+__all__ = ["SumWithProposal"]
 
 
 @verdicts_have("chain_true", "progress", "thought", "proposed", feedback=True)
 @dataclass(frozen=True, slots=True)
-class SumProposal(VerifierSettings):
+class SumWithProposal(VerifierSettings):
     """Grades the answer up to the first `;` behind its `#` as `SumSteps` does; the rest is a new problem.
 
     The subscore `proposed` is 1 if a run may train on the new problem (`proposed_problem`), else 0.

@@ -32,11 +32,11 @@ class SumSteps(VerifierSettings):
     `chain_true` (the text before the `#` is the whole solution), `progress` (how far the right steps reach, from 0 to
     1), `thought` (1 if the answer has a step). `feedback` is the step that is due; empty after the last one.
 
-    With a `price`, the score is 1 or 0 for the result, less the price of each step.
+    With a `step_price`, the score is 1 or 0 for the result, less the price of each step.
     """
 
     tasks: ClassVar[tuple[type, ...]] = SUMS
-    price: float = 0.0
+    step_price: float = 0.0
 
     async def __call__(self, prompt: Prompt, sample: Sample) -> Verdict:
         verdict = await calculator_answer(prompt, sample)
@@ -44,7 +44,7 @@ class SumSteps(VerifierSettings):
         numbers, reached = follow(sample.text.partition("#")[0], solution)
         return replace(
             verdict,
-            score=(verdict.outcome is Outcome.correct) - self.price * len(numbers) if self.price else None,
+            score=(verdict.outcome is Outcome.correct) - self.step_price * len(numbers) if self.step_price else None,
             subscores={**verdict.subscores, "progress": reached / len(solution), "thought": float(bool(numbers))},
             step_scores={"step": numbers},
             feedback=solution[reached] if reached < len(solution) else "",

@@ -1,4 +1,4 @@
-"""The verifiers `Text` (equality up to case, punctuation and articles) and `Choice` (the letter of an option)."""
+"""The verifiers `Text` (equality up to case, punctuation and articles) and `OptionChoice` (the letter of an option)."""
 
 from dataclasses import dataclass
 from functools import cache
@@ -7,11 +7,11 @@ from typing import Any, ClassVar, Literal
 from groupwise.core import check_types
 from groupwise.data import Outcome, Prompt, Sample, Verdict, VerifierSettings, verdicts_have
 from groupwise.data.verdicts import unverifiable
-from groupwise.verifiers.math.extract import LONGEST, Extraction, Place, Which, extract_answer
+from groupwise.verifiers.math.extract import LONGEST, ExtractedAnswer, Place, Which, extract_answer
 from groupwise.verifiers.normalise_text import plain_text
-from groupwise.verifiers.option_letter import OptionLetter
+from groupwise.verifiers.option_letter import OptionLetterExtractor
 
-__all__ = ["Choice", "Text"]
+__all__ = ["OptionChoice", "Text"]
 
 SHORT = 100
 """A text with fewer characters than this, and no marked answer, can name an option as a whole."""
@@ -23,15 +23,15 @@ class Text(VerifierSettings):
     """Right if the answer equals the gold text, or one of a list, up to case, punctuation and articles.
 
     Both are compared in SQuAD's normal form (Rajpurkar et al., arXiv:1606.05250), except that signs of a number or a
-    formula stay: 1.5 is not 15 (`plain_text`). `case`, `punctuation` and `articles` make each of them count. The answer
-    is the whole text, or the part that `place` extracts, as in `Math`.
+    formula stay: 1.5 is not 15 (`plain_text`). `match_case`, `match_punctuation` and `match_articles` make each of them count. The answer
+    is the whole text, or the part that `answer_location` extracts, as in `Math`.
     """
 
     gold_answer_format: ClassVar[str] = "text, a number, or a list of them"
-    case: bool = False
-    punctuation: bool = False
-    articles: bool = False
-    place: Literal["whole", "either", "boxed", "line", "tag"] = "whole"
+    match_case: bool = False
+    match_punctuation: bool = False
+    match_articles: bool = False
+    answer_location: Literal["whole", "either", "boxed", "line", "tag"] = "whole"
 
     def __post_init__(self) -> None:
         check_types(self)
@@ -39,7 +39,11 @@ class Text(VerifierSettings):
     async def __call__(self, prompt: Prompt, sample: Sample) -> Verdict:
         if not self.fits(gold := prompt.row.get("answer")):
             return unverifiable(f"the gold answer {str(gold)[:80]!r} is not {self.gold_answer_format}")
-        answer = sample.text if self.place == "whole" else extract_answer(sample.text, "last", self.place).text
+        answer = (
+            sample.text
+            if self.answer_location == "whole"
+            else extract_answer(sample.text, "last", self.answer_location).text
+        )
         normal = self.normal(answer)
         if not normal:
             return Verdict(Outcome.malformed, feedback="the answer is empty")
@@ -48,7 +52,7 @@ class Text(VerifierSettings):
 
     def normal(self, text: str) -> str:
         """The text in the form in which it is compared with the gold text (`plain_text`)."""
-        return plain_text(text, case=self.case, punctuation=self.punctuation, articles=self.articles)
+        return plain_text(text, case=self.match_case, punctuation=self.match_punctuation, articles=self.match_articles)
 
     def fits(self, gold: Any) -> bool:
         """Whether answers can be compared with this gold answer."""
@@ -59,49 +63,53 @@ class Text(VerifierSettings):
 
 @verdicts_have()
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Choice(VerifierSettings):
+class OptionChoice(VerifierSettings):
     """Right if the answer names the gold letter: `B`, `(b)`, `B. because it floats`, `option B`.
 
-    `options` are the letters; a gold number is an index from 0. `answer` and `place` extract the answer as in `Math`,
+    `option_letters` are the letters; a gold number is an index from 0. `which_answer` and `answer_location` extract the answer as in `Math`,
     but an answer line counts to its end. A text without a box or an answer line, and with fewer than `SHORT`
     characters, is an answer as a whole. An answer that names no letter, or several, is malformed.
     """
 
     gold_answer_format: ClassVar[str] = "one of the options' letters, or its number from 0"
-    options: str = "ABCD"
-    answer: Which = "last"
-    place: Place = "either"
+    option_letters: str = "ABCD"
+    which_answer: Which = "last"
+    answer_location: Place = "either"
 
     def __post_init__(self) -> None:
         check_types(self)
-        if len(self.options) < 2 or len(set(self.options.upper())) < len(self.options) or not self.options.isalnum():
-            raise ValueError(f"options is {self.options!r}\nwrite two letters or more, each once: ABCDE")
+        if (
+            len(self.option_letters) < 2
+            or len(set(self.option_letters.upper())) < len(self.option_letters)
+            or not self.option_letters.isalnum()
+        ):
+            raise ValueError(f"options is {self.option_letters!r}\nwrite two letters or more, each once: ABCDE")
 
     async def __call__(self, prompt: Prompt, sample: Sample) -> Verdict:
         if not self.fits(gold := prompt.row.get("answer")):
             return unverifiable(f"the gold answer {str(gold)[:80]!r} is not {self.gold_answer_format}")
-        extracted = extract_answer(sample.text, self.answer, self.place)
+        extracted = extract_answer(sample.text, self.which_answer, self.answer_location)
         letter = self._letter_of(sample.text, extracted)
         if not letter:
-            reason = f"not one letter in {extracted.text[:80]!r}" if extracted.text else extracted.rule
+            reason = f"not one letter in {extracted.text[:80]!r}" if extracted.text else extracted.extraction_rule
             return Verdict(Outcome.malformed, feedback=f"no answer: {reason}")
         return Verdict(Outcome(letter == self.gold_letter(gold)), answer=letter)
 
-    def _letter_of(self, text: str, extracted: Extraction) -> str:
+    def _letter_of(self, text: str, extracted: ExtractedAnswer) -> str:
         """The letter of the extracted answer, else of the whole text if it is short; empty for none or several."""
-        letter = option_letter(self.options.upper())
-        if extracted.text and extracted.paragraph:
-            line, _, below = extracted.paragraph.partition("\n")
+        letter = option_letter(self.option_letters.upper())
+        if extracted.text and extracted.answer_paragraph:
+            line, _, below = extracted.answer_paragraph.partition("\n")
             return letter.named(line, below)
         if extracted.text:
             return letter.named(extracted.text) if len(extracted.text) <= LONGEST else ""
-        return letter.named(text) if extracted.rule.startswith("no ") and len(text) < SHORT else ""
+        return letter.named(text) if extracted.extraction_rule.startswith("no ") and len(text) < SHORT else ""
 
     def gold_letter(self, gold: Any) -> str:
         """The letter of a gold answer; empty if it names no option."""
         if isinstance(gold, int) and not isinstance(gold, bool):
-            return self.options[gold].upper() if 0 <= gold < len(self.options) else ""
-        return option_letter(self.options.upper()).named(gold) if isinstance(gold, str) else ""
+            return self.option_letters[gold].upper() if 0 <= gold < len(self.option_letters) else ""
+        return option_letter(self.option_letters.upper()).named(gold) if isinstance(gold, str) else ""
 
     def fits(self, gold: Any) -> bool:
         """Whether this gold answer names an option."""
@@ -109,6 +117,6 @@ class Choice(VerifierSettings):
 
 
 @cache
-def option_letter(options: str) -> OptionLetter:
+def option_letter(options: str) -> OptionLetterExtractor:
     """The patterns that read one of these letters, compiled once."""
-    return OptionLetter(options)
+    return OptionLetterExtractor(options)

@@ -1,4 +1,4 @@
-"""The verifier `Function`: a user's grade function as a value that a recipe can hold."""
+"""The verifier `GradeFunction`: a user's grade function as a value that a recipe can hold."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, fields, is_dataclass
@@ -9,36 +9,36 @@ from groupwise.core import Usage, check_types
 from groupwise.data import Verifier, VerifierSettings
 from groupwise.verifiers.build_verifier import VerifierContext
 
-__all__ = ["Function", "kinds_in"]
+__all__ = ["GradeFunction", "kinds_in"]
 
 
 @dataclass(frozen=True, slots=True)
-class Function(VerifierSettings):
+class GradeFunction(VerifierSettings):
     """A grade function (docs/verifiers.md): its name, and the Python file that defines it.
 
-    The file runs only if the command line names it too: `--use FILE.py`. With an empty `file` the function is one of
+    The file runs only if the command line names it too: `--use FILE.py`. With an empty `source_file` the function is one of
     the calling program: `gw.resume(run, reward=...)` must pass it again.
     """
 
-    name: str
-    file: str = ""
+    function_name: str
+    source_file: str = ""
 
     def __post_init__(self) -> None:
         check_types(self)
-        if not self.name:
+        if not self.function_name:
             raise ValueError("name is empty\ntake the name of a function")
 
     @property
     def user_name(self) -> str:
         """The name of the function among the loaded files: `my_file:grade`. Empty without a file."""
-        return f"{Path(self.file).stem}:{self.name}" if self.file else ""
+        return f"{Path(self.source_file).stem}:{self.function_name}" if self.source_file else ""
 
     def build(self, grading: VerifierContext) -> Verifier:
         """The verifier that calls the function. `Usage` if nothing loads the file."""
         if grading.load_function is None:
-            fix = f"add --use {self.file} to the command"
-            raise Usage(f"{self.user_name or self.name!r} is a user's function", fix=fix)
-        return grading.load_function(self.file, self.name)
+            fix = f"add --use {self.source_file} to the command"
+            raise Usage(f"{self.user_name or self.function_name!r} is a user's function", fix=fix)
+        return grading.load_function(self.source_file, self.function_name)
 
 
 def kinds_in(kind: Any) -> Iterator[Any]:
@@ -58,6 +58,6 @@ def kinds_in(kind: Any) -> Iterator[Any]:
             yield from kinds_in(getattr(kind, field.name))
 
 
-def functions_in(kind: Any) -> list[Function]:
+def functions_in(kind: Any) -> list[GradeFunction]:
     """The user's functions among the verifiers in a verifier's settings."""
-    return [inner for inner in kinds_in(kind) if isinstance(inner, Function)]
+    return [inner for inner in kinds_in(kind) if isinstance(inner, GradeFunction)]

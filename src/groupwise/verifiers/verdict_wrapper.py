@@ -18,28 +18,28 @@ from groupwise.verifiers.build_verifier import VerifierContext
 
 
 @dataclass(frozen=True, slots=True)
-class Wrapper(VerifierSettings):
-    """The settings of a verifier that changes the verdicts of `verifier`.
+class VerdictWrapper(VerifierSettings):
+    """The settings of a verifier that changes the verdicts of `wrapped_verifier`.
 
     `added_subscores` are the names of the subscores that it adds to the verdicts.
     """
 
     added_subscores: ClassVar[tuple[str, ...]] = ()
-    verifier: VerifierSettings
+    wrapped_verifier: VerifierSettings
 
     def build(self, grading: VerifierContext) -> Verifier:
         """The wrapped verifier with changed verdicts."""
-        return WrapperVerifier(self, grading.build(self.verifier))
+        return VerdictWrapperVerifier(self, grading.build(self.wrapped_verifier))
 
     def change(self, prompt: Prompt, sample: Sample, verdict: Verdict) -> Verdict:
         """The verdict that replaces the wrapped verifier's verdict."""
         raise NotImplementedError
 
 
-class WrapperVerifier(Verifier):
+class VerdictWrapperVerifier(Verifier):
     """A verifier with the deadline, checks, notices and workers of the verifier that it wraps."""
 
-    def __init__(self, kind: Wrapper, verifier: Verifier) -> None:
+    def __init__(self, kind: VerdictWrapper, verifier: Verifier) -> None:
         self.change, self.verifier = kind.change, verifier
         self.contents = joined_contents([contents_of(verifier), VerdictContents(kind.added_subscores)])
         self.has_own_deadline, self.notices, self.packages = (

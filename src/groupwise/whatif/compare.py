@@ -14,12 +14,12 @@ from groupwise.config.registry import methods as published_methods
 from groupwise.core import BadData, Usage
 from groupwise.methods import Method
 from groupwise.objective import ReportsClipping, describe_step
-from groupwise.whatif.recompute import Recomputed, recompute
+from groupwise.whatif.recompute import RecomputedMethod, recompute
 from groupwise.whatif.stored import StoredIteration
 
 OWN = "this run"
 """The name under which a comparison lists the method that trained the run."""
-FIGURES: Mapping[str, Callable[[Recomputed], float | None]] = {
+FIGURES: Mapping[str, Callable[[RecomputedMethod], float | None]] = {
     "samples": lambda r: len(r.batch),
     "tokens": lambda r: r.batch.tokens,
     "reward, mean": lambda r: float(r.batch.reward.mean()),
@@ -27,32 +27,32 @@ FIGURES: Mapping[str, Callable[[Recomputed], float | None]] = {
     "share of tokens with advantage 0": lambda r: mean((r.batch.advantage == 0).double()),
     "share of tokens clipped": lambda r: clipped_share(r),
     "weight, mean": lambda r: mean(r.batch.weight),
-    "gradient, norm": lambda r: float(r.gradient.norm()),
+    "gradient, norm": lambda r: float(r.logp_gradient.norm()),
 }
 """The figures that a comparison shows for each method, by name, in the order of its table."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Comparison:
+class MethodComparison:
     """The results of several methods on one iteration. `omitted_methods`: methods that cannot be computed, and why.
 
-    `gradients` are `d loss / d logp` of each method over all stored tokens, with 0 at tokens that it does not train.
-    `cosines` are between the gradients of two methods; None if one of them is 0.
+    `logp_gradients` are `d loss / d logp` of each method over all stored tokens, with 0 at tokens that it does not train.
+    `gradient_cosines` are between the gradients of two methods; None if one of them is 0.
     """
 
-    methods: tuple[Recomputed, ...]
+    recomputed_methods: tuple[RecomputedMethod, ...]
     omitted_methods: Mapping[str, str]
-    gradients: tuple[Float[Tensor, " all"], ...]
-    cosines: tuple[tuple[float | None, ...], ...]
+    logp_gradients: tuple[Float[Tensor, " all"], ...]
+    gradient_cosines: tuple[tuple[float | None, ...], ...]
 
 
-def compare_methods(stored: StoredIteration, names: Sequence[str]) -> Comparison:
+def compare_methods(stored: StoredIteration, names: Sequence[str]) -> MethodComparison:
     """Compute the run's method and these published methods on a stored iteration.
 
     `Usage` for an unknown name.
     """
     wanted = {OWN: stored.recipe.method} | {name: named_method(name) for name in names}
-    computed: list[Recomputed] = []
+    computed: list[RecomputedMethod] = []
     left_out: dict[str, str] = {}
     for name, method in wanted.items():
         try:
@@ -61,7 +61,9 @@ def compare_methods(stored: StoredIteration, names: Sequence[str]) -> Comparison
             left_out[name] = error.evidence
     gradients = tuple(whole_gradient(stored, each) for each in computed)
     cosines = tuple(tuple(cosine(a, b) for b in gradients) for a in gradients)
-    return Comparison(methods=tuple(computed), omitted_methods=left_out, gradients=gradients, cosines=cosines)
+    return MethodComparison(
+        recomputed_methods=tuple(computed), omitted_methods=left_out, logp_gradients=gradients, gradient_cosines=cosines
+    )
 
 
 def named_method(name: str) -> Method:
@@ -72,10 +74,10 @@ def named_method(name: str) -> Method:
     return known[name]()
 
 
-def whole_gradient(stored: StoredIteration, of: Recomputed) -> Float[Tensor, " all"]:
+def whole_gradient(stored: StoredIteration, of: RecomputedMethod) -> Float[Tensor, " all"]:
     """A method's gradient with respect to the log-probs of all stored tokens; 0 for those that it does not train."""
-    gradient = torch.zeros(len(stored.columns["tokens"]), dtype=torch.float64)
-    gradient[stored.rows_of(of.batch)] = of.gradient.double()
+    gradient = torch.zeros(len(stored.token_columns["tokens"]), dtype=torch.float64)
+    gradient[stored.rows_of(of.batch)] = of.logp_gradient.double()
     return gradient
 
 
@@ -94,7 +96,7 @@ def mean(x: Tensor) -> float | None:
     return float(x.double().mean()) if len(x) else None
 
 
-def clipped_share(of: Recomputed) -> float | None:
+def clipped_share(of: RecomputedMethod) -> float | None:
     """The share of tokens that the surrogate clips; None for a surrogate without bounds."""
     return describe_step(of.batch, of.method.objective).get("clip_ratio/region_mean")
 
@@ -113,7 +115,7 @@ class SampleNumbers:
     gradient_sum: float | None
 
 
-def sample_numbers(stored: StoredIteration, of: Recomputed) -> dict[int, SampleNumbers]:
+def sample_numbers(stored: StoredIteration, of: RecomputedMethod) -> dict[int, SampleNumbers]:
     """A method's numbers for each sample that the method selects, by the sample's line in the file, from 0."""
     batch, s, surrogate = of.batch, of.batch.sequences, of.method.objective.surrogate
     advantage, weight = (s.mean(x).tolist() for x in (batch.advantage, batch.weight))
@@ -122,20 +124,22 @@ def sample_numbers(stored: StoredIteration, of: Recomputed) -> dict[int, SampleN
         low, high = surrogate.clipped(batch)
         clipped = s.mean((low | high).double()).tolist()
     line = dict(zip(stored.batch.sample_keys, stored.sample_lines))
-    columns = zip(batch.sample_keys, batch.reward.tolist(), advantage, weight, clipped, s.total(of.gradient).tolist())
+    columns = zip(
+        batch.sample_keys, batch.reward.tolist(), advantage, weight, clipped, s.total(of.logp_gradient).tolist()
+    )
     return {
         line[key]: SampleNumbers(reward=reward, advantage=a, weight=w, clipped_fraction=c, gradient_sum=g)
         for key, reward, a, w, c, g in columns
     }
 
 
-def group_cosines(stored: StoredIteration, comparison: Comparison, members: Sequence[int]) -> list[float | None]:
+def group_cosines(stored: StoredIteration, comparison: MethodComparison, members: Sequence[int]) -> list[float | None]:
     """The cosine of each method's gradient with the run's own, or first, method's, over some samples' tokens."""
-    lengths = stored.columns["lengths"]
+    lengths = stored.token_columns["lengths"]
     chosen = torch.zeros(len(lengths), dtype=torch.bool)
     chosen[list(members)] = True
     tokens = chosen.repeat_interleave(lengths.long())
-    gradients = [gradient[tokens] for gradient in comparison.gradients]
+    gradients = [gradient[tokens] for gradient in comparison.logp_gradients]
     return [cosine(gradients[0], gradient) for gradient in gradients]
 
 

@@ -7,33 +7,33 @@ from typing import Any
 from groupwise.runs.atomic_writes import REPEAT, storage_errors, write_file
 from groupwise.runs.jsonl import json_line
 from groupwise.runs.layout import RunLayout
-from groupwise.whatif.compare import FIGURES, Comparison, group_cosines, groups_of, sample_numbers
+from groupwise.whatif.compare import FIGURES, MethodComparison, group_cosines, groups_of, sample_numbers
 from groupwise.whatif.stored import StoredIteration
 
 
-def comparison_json(stored: StoredIteration, comparison: Comparison) -> dict[str, Any]:
+def comparison_json(stored: StoredIteration, comparison: MethodComparison) -> dict[str, Any]:
     """The figures of each method over the whole iteration, their cosines, and what is left out."""
-    names = [each.method_name for each in comparison.methods]
+    names = [each.method_name for each in comparison.recomputed_methods]
     return {
-        "run": str(stored.run),
+        "run": str(stored.run_directory),
         "iteration": stored.iteration,
-        "method": stored.method,
+        "method": stored.method_name,
         "methods": {
             each.method_name: {
                 **{title: figure(each) for title, figure in FIGURES.items()},
                 "cosines": dict(zip(names, cosines)),
-                "notes": list(each.notes),
+                "notes": list(each.omission_notes),
             }
-            for each, cosines in zip(comparison.methods, comparison.cosines)
+            for each, cosines in zip(comparison.recomputed_methods, comparison.gradient_cosines)
         },
         "left_out": dict(comparison.omitted_methods),
     }
 
 
-def group_json(stored: StoredIteration, comparison: Comparison) -> list[dict[str, Any]]:
+def group_json(stored: StoredIteration, comparison: MethodComparison) -> list[dict[str, Any]]:
     """Each group: its samples with the numbers of each method, and the cosines with the first method's gradient."""
-    names = [each.method_name for each in comparison.methods]
-    numbers = {each.method_name: sample_numbers(stored, each) for each in comparison.methods}
+    names = [each.method_name for each in comparison.recomputed_methods]
+    numbers = {each.method_name: sample_numbers(stored, each) for each in comparison.recomputed_methods}
     return [
         {
             "samples": [
@@ -50,9 +50,9 @@ def group_json(stored: StoredIteration, comparison: Comparison) -> list[dict[str
     ]
 
 
-def write_comparison(stored: StoredIteration, comparison: Comparison, groups: Sequence[dict[str, Any]]) -> None:
+def write_comparison(stored: StoredIteration, comparison: MethodComparison, groups: Sequence[dict[str, Any]]) -> None:
     """Store a comparison in the run's folder whatif/. It replaces an earlier one of the same iteration."""
-    path = RunLayout(stored.run).comparison(stored.iteration)
+    path = RunLayout(stored.run_directory).comparison(stored.iteration)
     data = json_line(comparison_json(stored, comparison) | {"groups": groups})
     with storage_errors("the comparison", path.parent, len(data), then=REPEAT):
         path.parent.mkdir(exist_ok=True)

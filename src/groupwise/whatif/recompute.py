@@ -8,9 +8,9 @@ from torch import Tensor
 
 from groupwise.config.diff import label
 from groupwise.core import BadData, Usage  # fmt: skip
-from groupwise.data import Batch, Measure, Outcome, TokenMark, in_batch, label_of, name_of, needs, with_fields
+from groupwise.data import Batch, NeededMeasure, Outcome, TokenMark, in_batch, label_of, name_of, needs, with_fields
 from groupwise.learner import token_gradients
-from groupwise.methods import FromMemory, Method, ScheduleInput
+from groupwise.methods import MemoryValue, Method, ScheduleInput
 from groupwise.rollout.buffer import eligible_answers, with_rule
 from groupwise.rollout.prompt_template import FORMS, worded
 from groupwise.training.loop import OLD_LOGP, compute_advantages, plan
@@ -18,20 +18,20 @@ from groupwise.whatif.stored import StoredIteration
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class Recomputed:
+class RecomputedMethod:
     """A method's results on stored samples: those that it selects, with advantages, and `d loss / d logp` per token.
 
-    `method` has the numbers of the iteration, without the terms that `notes` name.
+    `method` has the numbers of the iteration, without the terms that `omission_notes` name.
     """
 
     method_name: str
     method: Method
     batch: Batch
-    gradient: Float[Tensor, " n"]
-    notes: tuple[str, ...]
+    logp_gradient: Float[Tensor, " n"]
+    omission_notes: tuple[str, ...]
 
 
-def recompute(stored: StoredIteration, name: str, method: Method) -> Recomputed:
+def recompute(stored: StoredIteration, name: str, method: Method) -> RecomputedMethod:
     """Compute a method on the stored samples, in the optimizer steps of the run.
 
     Tokens without a stored log-prob, which a mask of the run removed, are left out. `BadData` if the method needs
@@ -60,8 +60,12 @@ def recompute(stored: StoredIteration, name: str, method: Method) -> Recomputed:
             gradients.append(gradient)
     except Usage as error:
         raise unavailable(name, error.what) from error
-    return Recomputed(
-        method_name=name, method=method, batch=Batch.joined(prepared), gradient=torch.cat(gradients), notes=tuple(notes)
+    return RecomputedMethod(
+        method_name=name,
+        method=method,
+        batch=Batch.joined(prepared),
+        logp_gradient=torch.cat(gradients),
+        omission_notes=tuple(notes),
     )
 
 
@@ -98,13 +102,13 @@ def without_terms(stored: StoredIteration, name: str, method: Method) -> tuple[M
     return method, notes
 
 
-def not_stored(batch: Batch, measures: frozenset[Measure]) -> list[str]:
+def not_stored(batch: Batch, measures: frozenset[NeededMeasure]) -> list[str]:
     """The measures (such as reference log-probs) that the stored samples lack, by name."""
     names = (label_of(m) for m in measures if m != OLD_LOGP and not (in_batch(m) and has_mark(batch, m)))
     return sorted(names)
 
 
-def has_mark(batch: Batch, measure: Measure) -> bool:
+def has_mark(batch: Batch, measure: NeededMeasure) -> bool:
     """Whether a mark (a number per token) is stored: a verdict's marks are, a strategy's are not. True for others."""
     return not isinstance(measure, TokenMark) or measure in batch.measures
 
@@ -142,5 +146,5 @@ def run_steps(stored: StoredIteration) -> list[tuple[int, ...]]:
 
 def at_iteration(stored: StoredIteration, method: Method) -> Method:
     """The method with the values of its schedules at the iteration, except those that need an unstored memory."""
-    schedules = tuple((path, x) for path, x in method.schedules if not isinstance(x, FromMemory))
+    schedules = tuple((path, x) for path, x in method.schedules if not isinstance(x, MemoryValue))
     return replace(method, schedules=schedules).at(ScheduleInput(stored.iteration - 1, stored.recipe.iterations, {}))

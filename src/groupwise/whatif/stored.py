@@ -34,16 +34,16 @@ class StoredIteration:
     """A run's iteration, read from its files in samples/: a record per sample, and numbers per token.
 
     `batch` holds the samples that the run trained, with the `logp` of the step that trained them and `logp_old`. Sample
-    i of it is line `sample_lines[i]` of the file, from 0. Token t of it is entry `rows[t]` of `columns`.
+    i of it is line `sample_lines[i]` of the file, from 0. Token t of it is entry `rows[t]` of `token_columns`.
     """
 
-    run: Path
+    run_directory: Path
     iteration: int
     recipe: Recipe
-    method: str
+    method_name: str
     """The name of the published method that the recipe starts from; empty if there is none."""
     sample_records: Lines
-    columns: Columns
+    token_columns: Columns
     batch: Batch
     sample_lines: tuple[int, ...]
 
@@ -53,7 +53,7 @@ class StoredIteration:
 
     def rows_of(self, part: Batch) -> Int[Tensor, " n"]:
         """For each token of some of the batch's samples, its index in the stored columns."""
-        lengths = self.columns["lengths"]
+        lengths = self.token_columns["lengths"]
         start = dict(zip(self.batch.sample_keys, (lengths.cumsum(0) - lengths)[list(self.sample_lines)].tolist()))
         return (
             part.sequences.spread(torch.tensor([start[key] for key in part.sample_keys], dtype=torch.long))
@@ -68,7 +68,7 @@ def read_iteration(run: str, iteration: int | None, use: UserCode) -> StoredIter
     and damaged files.
     """
     directory = existing_run(run).run_directory
-    about = read_run(directory).info
+    about = read_run(directory).run_info
     check_format(directory, about.get("format"))
     recipe = read_recipe(RunLayout(directory).recipe, (), use)
     iteration = chosen_iteration(directory, iteration)
@@ -84,9 +84,9 @@ def read_iteration(run: str, iteration: int | None, use: UserCode) -> StoredIter
         raise BadData(what, evidence=f"dropped by: {cause}" if cause else "", fix="name another one: --iteration K")
     method = about.get("method")
     stored = StoredIteration(
-        run=directory, iteration=iteration, recipe=recipe, sample_records=lines, columns=columns, batch=batch,
+        run_directory=directory, iteration=iteration, recipe=recipe, sample_records=lines, token_columns=columns, batch=batch,
         sample_lines=tuple(indices[key] for key in batch.sample_keys),
-        method=str(method.get("name", "")) if isinstance(method, dict) else "",
+        method_name=str(method.get("name", "")) if isinstance(method, dict) else "",
     )  # fmt: skip
     logp, ratio = (columns[name].double()[stored.rows] for name in ("logp", "ratio"))
     return replace(stored, batch=batch.having(logp=logp, logp_old=logp - ratio.log()))
@@ -184,4 +184,4 @@ def verdict_of(line: Mapping[str, Any]) -> Verdict:
 
 def stored_gradient(stored: StoredIteration) -> Float[Tensor, " n"] | None:
     """The gradient that the run stored for each token of the batch, with all terms of its loss; None if not stored."""
-    return stored.columns["gradient"].double()[stored.rows] if "gradient" in stored.columns else None
+    return stored.token_columns["gradient"].double()[stored.rows] if "gradient" in stored.token_columns else None

@@ -136,16 +136,16 @@ class CommonPrefix:
 class DecodeLayout:
     """One new token per row: append its key and value to the row's cache; attend to the cache and the shared prefix.
 
-    Rows beyond the `mask` are padding for the products and attend to nothing.
+    Rows beyond the `attention_mask` are padding for the products and attend to nothing.
     """
 
     cache: Sequence[BlocksKeysValues]
     """Keys and values in contiguous blocks of positions, which makes matrix products several times faster."""
     positions: Int[Tensor, " n"]
     cache_slot: Int[Tensor, " running"]
-    writes: Sequence[tuple[int, Int[Tensor, " _"], Int[Tensor, " _"]]]
+    cache_writes: Sequence[tuple[int, Int[Tensor, " _"], Int[Tensor, " _"]]]
     """Where new keys and values go: for each block of the cache, its index, the rows, and their positions in it."""
-    mask: Float[Tensor, "running 1 1 seen"]
+    attention_mask: Float[Tensor, "running 1 1 seen"]
     prefixes: Sequence[CommonPrefix]
 
     @classmethod
@@ -179,13 +179,13 @@ class DecodeLayout:
         softcap: float | None = None,
     ) -> Float[Tensor, "n heads d"]:
         n, (kv, d), swap = len(self.cache_slot), k.shape[1:], transposed(k)
-        for block, rows, at in self.writes:
+        for block, rows, at in self.cache_writes:
             keys, values = self.cache[block]
             source = slice(n) if len(rows) == n else rows
             keys[layer][rows, :, at], values[layer][rows, :, at] = k[source], v[source]
         padding = len(q) - n
         q = (q[:n] * d**-0.5).view(n, kv, -1, d)
-        positions = blocks(self.mask.shape[-1])
+        positions = blocks(self.attention_mask.shape[-1])
         mask, first = self._within(window)
         score = torch.cat([_times(q, keys[layer][:n].mT, swap) for _, (keys, _) in zip(positions, self.cache)], -1)
         score = _capped(score, softcap) + mask
@@ -206,12 +206,14 @@ class DecodeLayout:
 
     def _within(self, window: int | None) -> tuple[Tensor, Tensor | None]:
         """The mask of sliding-window attention, and each row's first visible position (None if all are visible)."""
-        if window is None or window >= self.mask.shape[-1] + max((p.keys.shape[2] for p in self.prefixes), default=0):
-            return self.mask, None
-        at = torch.arange(self.mask.shape[-1], device=self.cache_slot.device)
+        if window is None or window >= self.attention_mask.shape[-1] + max(
+            (p.keys.shape[2] for p in self.prefixes), default=0
+        ):
+            return self.attention_mask, None
+        at = torch.arange(self.attention_mask.shape[-1], device=self.cache_slot.device)
         hidden = at <= self.cache_slot[:, None] - window
         first = self.positions[: len(self.cache_slot)] + 1 - window
-        return self.mask.masked_fill(hidden[:, None, None], -torch.inf), first
+        return self.attention_mask.masked_fill(hidden[:, None, None], -torch.inf), first
 
 
 @dataclass(frozen=True, slots=True)

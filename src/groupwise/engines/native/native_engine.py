@@ -16,7 +16,15 @@ from groupwise.engines.native.layouts import ROWS, PrefillLayout, common_prefix_
 from groupwise.engines.native.routes import context_routes
 from groupwise.engines.native.running_batch import PendingRequest, RunningBatch
 from groupwise.engines.native.weight_loading import check_weights, load_weights
-from groupwise.models import LanguageModel, MixtureSizes, Routes, Tokenizer, drop_blocks, logprobs, with_blocked_weights
+from groupwise.models import (
+    LanguageModel,
+    MixtureOfExpertsSizes,
+    ChosenExperts,
+    Tokenizer,
+    drop_blocks,
+    logprobs,
+    with_blocked_weights,
+)
 from groupwise.models.freed_memory import return_freed_memory
 
 __all__ = ["NativeEngine"]
@@ -38,7 +46,7 @@ class NativeEngine:
     def __init__(
         self, decoder: LanguageModel, tokenizer: Tokenizer, *, seed: int, max_num_seqs: int = 256,
         kv_cache_tokens: int = 1 << 20,
-        experts: MixtureSizes | None = None,
+        experts: MixtureOfExpertsSizes | None = None,
     ) -> None:  # fmt: skip
         self.version, self.steps = 0, 0
         """The version of the weights, and the number of forward passes so far."""
@@ -166,7 +174,7 @@ class NativeEngine:
             pack.append(context)
             if i + 1 == len(missing) or sum(len(ids) for _, ids in (*pack, missing[i + 1])) > MAX_NUM_BATCHED_TOKENS:
                 with torch.inference_mode():
-                    routes = Routes(self._experts) if self._experts else None
+                    routes = ChosenExperts(self._experts) if self._experts else None
                     layout, _ = self._forward([ids for _, ids in pack], routes)
                     for key, (keys, values) in zip(pack, layout.split()):
                         self._prefixes.put(key, keys, values)
@@ -174,7 +182,7 @@ class NativeEngine:
                         self._prefixes.routes |= context_routes(routes, pack, layout.padded_lengths)
                 pack = []
 
-    def _forward(self, contexts: Sequence[Ids], routes: Routes | None = None) -> tuple[PrefillLayout, Tensor]:
+    def _forward(self, contexts: Sequence[Ids], routes: ChosenExperts | None = None) -> tuple[PrefillLayout, Tensor]:
         self.steps += 1
         layout = PrefillLayout.of(contexts, next(self._decoder.parameters()).device)
         return layout, self._model(layout.tokens, layout, **({"routes": routes} if routes else {}))
@@ -218,23 +226,23 @@ class NativeEngine:
         if not context:
             raise ValueError("the prompt is empty: give at least one token, after which the answer begins")
         shape = self._decoder.shape
-        if max(context) >= shape.vocabulary or min(context) < 0:
+        if max(context) >= shape.vocabulary_size or min(context) < 0:
             raise Usage(
                 "a prompt contains a token that the model does not have",
-                evidence=f"token {max(context)}, vocabulary of {shape.vocabulary}",
+                evidence=f"token {max(context)}, vocabulary of {shape.vocabulary_size}",
                 fix="use the tokenizer that belongs to the model",
             )
         cache_tokens = self._kv_cache_tokens
-        most = min(shape.positions, cache_tokens)
+        most = min(shape.max_positions, cache_tokens)
         if len(context) + new > most:
             fix = f"lower sampling.max_tokens to at most {most - len(context)}, or drop longer prompts"
-            if cache_tokens < shape.positions and len(context) + new <= shape.positions:
+            if cache_tokens < shape.max_positions and len(context) + new <= shape.max_positions:
                 fix = f"raise engine.kv_cache_tokens to {len(context) + new} or more"
             elif len(context) >= most:
                 fix = "shorten the prompt: it leaves no room for an answer"
             raise Usage(
                 f"a prompt of {len(context)} tokens and an answer of up to {new} do not fit",
-                evidence=f"the model has {shape.positions} positions, engine.kv_cache_tokens is {cache_tokens}",
+                evidence=f"the model has {shape.max_positions} positions, engine.kv_cache_tokens is {cache_tokens}",
                 fix=fix,
             )
 

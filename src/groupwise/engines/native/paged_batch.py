@@ -24,22 +24,22 @@ LEAST_ROWS = 8
 
 
 @dataclass(eq=False, slots=True)
-class Row:
+class RunningRequest:
     """A running request, its pages and its generated tokens, on the host."""
 
-    pending: PendingRequest
+    pending_request: PendingRequest
     pages: list[Page]
     tokens: list[int] = field(default_factory=list)
     logp: list[float] = field(default_factory=list)
 
     @property
     def newest(self) -> int:
-        return self.tokens[-1] if self.tokens else self.pending.request.context[-1]
+        return self.tokens[-1] if self.tokens else self.pending_request.request.context[-1]
 
     @property
     def position(self) -> int:
         """The position of the newest token, whose key is not yet in the cache."""
-        return len(self.pending.request.context) - 1 + len(self.tokens)
+        return len(self.pending_request.request.context) - 1 + len(self.tokens)
 
 
 class PagedBatch:
@@ -60,7 +60,7 @@ class PagedBatch:
         device = next(decoder.parameters()).device
         self.graphs = CudaStepGraphs(capture=device.type == "cuda" and torch.version.cuda is not None)
         self.eos = frozenset(tokenizer.eos_ids)
-        self.rows: list[Row | None] = []
+        self.rows: list[RunningRequest | None] = []
         """The requests by their row of the buffers; None if the request has ended."""
         self._ended = list[list[Page]]()
         self._stale, self._size, self._column = True, 0, 0
@@ -77,7 +77,7 @@ class PagedBatch:
 
     @property
     def running(self) -> list[PendingRequest]:
-        return [row.pending for row in self.rows if row]
+        return [row.pending_request for row in self.rows if row]
 
     @property
     def held(self) -> int:
@@ -102,7 +102,7 @@ class PagedBatch:
         for pending, context in zip(scheduled, contexts):
             pages, copy = self.cache.enter(context, pending.request.limit)
             copies += [copy] if copy else []
-            self.rows.append(Row(pending, pages))
+            self.rows.append(RunningRequest(pending, pages))
         if self.cache.allocate():
             self.graphs.drop()
         self.cache.copy(copies)
@@ -118,7 +118,7 @@ class PagedBatch:
             self._write()
         requests = [pending.request for pending in self.running]
         greedy = any(r.sampling.temperature == 0 for r in requests)
-        most = largest_needed((r.sampling for r in requests), self.decoder.shape.vocabulary)
+        most = largest_needed((r.sampling for r in requests), self.decoder.shape.vocabulary_size)
         step = partial(self._step, self._size, greedy, most)
         out, logits = self.graphs.run((self._size, greedy, most), step)
         self._column += 1
@@ -127,7 +127,7 @@ class PagedBatch:
         for index, (i, row) in enumerate((i, row) for i, row in enumerate(self.rows) if row):
             row.tokens.append(int(tokens[i]))
             row.logp.append(logp[i])
-            if row.pending.request.num_top_logprobs:
+            if row.pending_request.request.num_top_logprobs:
                 _record_likeliest(logits[i : i + 1], row)
             if (finish := self._finish_of(row)) is not None:
                 finishes[index] = finish
@@ -143,16 +143,16 @@ class PagedBatch:
             self.rows[where[index]] = None
             self._ended.append(row.pages)
             if not self.one_shape:
-                content, ids = row.pending.request.context_key
+                content, ids = row.pending_request.request.context_key
                 self.cache.pages.store((content, (*ids, *row.tokens)[: row.position]), row.pages)
-            finished.append((row.pending, Generation(
+            finished.append((row.pending_request, Generation(
                 tokens=tuple(row.tokens), logp=tuple(row.logp), versions=(), finish=finish,
-                top_logprobs=tuple(row.pending.top_logprobs),
+                top_logprobs=tuple(row.pending_request.top_logprobs),
             )))  # fmt: skip
         return finished
 
-    def _finish_of(self, row: Row) -> Finish | None:
-        request = row.pending.request
+    def _finish_of(self, row: RunningRequest) -> Finish | None:
+        request = row.pending_request.request
         if row.newest in self.eos:
             return Finish.stop
         if request.sampling.stop and completes_stop(self.tokenizer, request, row.tokens):
@@ -173,14 +173,20 @@ class PagedBatch:
         table = np.zeros((self._size, self.cache.columns), np.int32)
         for i, row in enumerate(self.rows):
             if row:
-                request = row.pending.request
+                request = row.pending_request.request
                 stream = np.array(lineage(request.stream), np.uint64).astype(np.int64)
-                numbers[:, i] = row.newest, row.position, request.draw_id, stream, request.position + len(row.tokens)
+                numbers[:, i] = (
+                    row.newest,
+                    row.position,
+                    request.draw_id,
+                    stream,
+                    request.generated_count + len(row.tokens),
+                )
                 table[i, : len(row.pages)] = [page.index for page in row.pages]
         padded = [*self.rows, *[None] * (self._size - len(self.rows))]
         purpose = torch.tensor([row.pending.request.random_purpose if row else 0 for row in padded])
         samplings = [row.pending.request.sampling if row else Sampling() for row in padded]
-        bounds = row_bounds(samplings, self.decoder.shape.vocabulary)
+        bounds = row_bounds(samplings, self.decoder.shape.vocabulary_size)
         for buffer, x in ((self.numbers, numbers), (self.bounds, bounds), (self.table.T, table.T)):
             buffer[:, : self._size].copy_(torch.from_numpy(x), non_blocking=True)
         draw, stream, at = self.numbers[2:, : self._size]
@@ -215,6 +221,6 @@ class PagedBatch:
         return torch.stack([chosen.double(), logp.gather(1, chosen[:, None])[:, 0].double()]), logits
 
 
-def _record_likeliest(logits: Tensor, row: Row) -> None:
-    best = logprobs(logits).topk(min(row.pending.request.num_top_logprobs, logits.shape[1]))
-    row.pending.top_logprobs.append(tuple(zip(best.indices[0].tolist(), best.values[0].tolist())))
+def _record_likeliest(logits: Tensor, row: RunningRequest) -> None:
+    best = logprobs(logits).topk(min(row.pending_request.request.num_top_logprobs, logits.shape[1]))
+    row.pending_request.top_logprobs.append(tuple(zip(best.indices[0].tolist(), best.values[0].tolist())))

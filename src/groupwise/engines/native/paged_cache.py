@@ -40,7 +40,7 @@ class PagedCache:
     def __init__(self, model: LanguageModel, *, kv_cache_tokens: int, one_shape: bool) -> None:
         shape, weight = model.shape, next(model.parameters())
         self.model, self.one_shape = model, one_shape
-        self.columns = pages_for(min(shape.positions, kv_cache_tokens))
+        self.columns = pages_for(min(shape.max_positions, kv_cache_tokens))
         self.pages = PagePool(pages_for(kv_cache_tokens) + 1)  # one more: the last page of a text is copied
         self._empty = weight.new_zeros(shape.layers, 0, PAGE, shape.kv_heads, shape.head_dim)
         self.prefilled = 0

@@ -34,14 +34,14 @@ def on_gpu(model: LanguageModel) -> bool:
 class PagedLayout:
     """New tokens of several sequences, each with a table of pages: their keys and values are written, then attended to.
 
-    The queries of row i are `cu_queries[i]` to `cu_queries[i + 1]`; they are the last of its `sequence_lengths[i]`
+    The queries of row i are `cumulative_query_lengths[i]` to `cumulative_query_lengths[i + 1]`; they are the last of its `sequence_lengths[i]`
     tokens. Rows are independent: the keys of a row are summed in one order, `num_splits = 1`.
     """
 
     positions: Int[Tensor, " n"]
-    slot: Int[Tensor, " n"]
+    slot_mapping: Int[Tensor, " n"]
     """Where the key of each token goes: its page times `PAGE`, plus its place in the page."""
-    cu_queries: Int[Tensor, " rows1"]
+    cumulative_query_lengths: Int[Tensor, " rows1"]
     sequence_lengths: Int[Tensor, " rows"]
     page_table: Int[Tensor, "rows columns"]
     keys: Float[Tensor, "layers pages page kv d"]
@@ -63,10 +63,10 @@ class PagedLayout:
 
         assert softcap is None, "refusal() admits models without a soft cap"
         keys, values = self.keys[layer], self.values[layer]
-        keys.flatten(0, 1).index_copy_(0, self.slot, k)
-        values.flatten(0, 1).index_copy_(0, self.slot, v)
+        keys.flatten(0, 1).index_copy_(0, self.slot_mapping, k)
+        values.flatten(0, 1).index_copy_(0, self.slot_mapping, v)
         out = varlen_attn(
-            q, keys, values, self.cu_queries, None, self.max_query_length, self.page_table.shape[1] * PAGE,
+            q, keys, values, self.cumulative_query_lengths, None, self.max_query_length, self.page_table.shape[1] * PAGE,
             window_size=(-1 if window is None else window - 1, 0), enable_gqa=q.shape[1] != k.shape[1],
             seqused_k=self.sequence_lengths, block_table=self.page_table, num_splits=1,
         )  # fmt: skip

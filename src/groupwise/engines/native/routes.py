@@ -7,11 +7,11 @@ from jaxtyping import Int
 from torch import Tensor
 
 from groupwise.data import ContextKey
-from groupwise.models import MixtureSizes, Routes
+from groupwise.models import MixtureOfExpertsSizes, ChosenExperts
 
 
 def context_routes(
-    routes: Routes, contexts: Sequence[ContextKey], widths: Sequence[int]
+    routes: ChosenExperts, contexts: Sequence[ContextKey], widths: Sequence[int]
 ) -> dict[ContextKey, tuple[bytes, ...]]:
     """The routes (expert choices) of each prompt's tokens, from one prefill of all prompts padded to `widths`."""
     ids = routes.ids.split(list(widths))
@@ -21,13 +21,13 @@ def context_routes(
 class RowRoutes:
     """The experts chosen in each decoding step of the running requests; entry t is of the step that samples token t."""
 
-    def __init__(self, experts: MixtureSizes, rows: int, device: torch.device) -> None:
+    def __init__(self, experts: MixtureOfExpertsSizes, rows: int, device: torch.device) -> None:
         self.experts = experts
         self.ids = torch.zeros(
             rows, 64, experts.router_count, experts.experts_per_token, dtype=torch.int16, device=device
         )
 
-    def write(self, routes: Routes, sequence: Int[Tensor, " n"], length: Int[Tensor, " n"]) -> None:
+    def write(self, routes: ChosenExperts, sequence: Int[Tensor, " n"], length: Int[Tensor, " n"]) -> None:
         """Store the experts of each row's newest decoding step; `length` counts the tokens that a row had generated."""
         if int(length.max()) >= self.ids.shape[1]:
             self.ids = torch.cat([self.ids, torch.zeros_like(self.ids)], 1)

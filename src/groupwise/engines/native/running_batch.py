@@ -16,8 +16,8 @@ from groupwise.engines.native.routes import RowRoutes
 from groupwise.engines.native.unique_sequences import UniqueSequences
 from groupwise.models import (
     LanguageModel,
-    MixtureSizes,
-    Routes,
+    MixtureOfExpertsSizes,
+    ChosenExperts,
     Tokenizer,
     choose,
     lineage,
@@ -57,7 +57,7 @@ class RunningBatch:
 
     def __init__(
         self, decoder: LanguageModel, tokenizer: Tokenizer, *, seed: int, max_num_seqs: int, kv_cache_tokens: int,
-        experts: MixtureSizes | None = None,
+        experts: MixtureOfExpertsSizes | None = None,
     ) -> None:  # fmt: skip
         self.tokenizer, self.seed = tokenizer, seed
         shape, weight = decoder.shape, next(decoder.parameters())
@@ -71,8 +71,8 @@ class RunningBatch:
         self.tokens = torch.zeros(rows, 64, **long)
         self.logp = torch.zeros(rows, 64, dtype=torch.float64, device=weight.device)
         self.routes = RowRoutes(experts, rows, weight.device) if experts else None
-        self.end_tokens = torch.zeros(shape.vocabulary, dtype=torch.bool, device=weight.device)
-        self.end_tokens[[t for t in tokenizer.eos_ids if t < shape.vocabulary]] = True
+        self.end_tokens = torch.zeros(shape.vocabulary_size, dtype=torch.bool, device=weight.device)
+        self.end_tokens[[t for t in tokenizer.eos_ids if t < shape.vocabulary_size]] = True
         # The keys of the random numbers stay on the host, where the generator runs.
         self.draw, self.stream = np.zeros(rows, np.uint64), np.zeros(rows, np.uint64)
         self.at, self.distribution = np.zeros(rows, np.uint64), np.zeros(rows, np.int64)
@@ -97,7 +97,7 @@ class RunningBatch:
         self.limit[new] = torch.tensor([request.limit for request in requests], device=self.limit.device)
         self.draw[new] = [request.draw_id for request in requests]
         self.stream[new] = [lineage(request.stream) for request in requests]
-        self.at[new] = [request.position for request in requests]
+        self.at[new] = [request.generated_count for request in requests]
         self.distribution[new] = [self._distribution_of(request) for request in requests]
         self.first[new] = -AHEAD
         self.with_stop_strings += sum(bool(request.sampling.stop) for request in requests)
@@ -113,7 +113,7 @@ class RunningBatch:
         """Sample one token for each row. Removes and returns finished requests; the caller fills in their versions."""
         n = len(self.running)
         self.sequences.allocate(n, self.sequences.last_slot + 1)
-        routes = Routes(self.routes.experts) if self.routes else None
+        routes = ChosenExperts(self.routes.experts) if self.routes else None
         logits = self.sequences.forward(routes)
         token, logp = self._sample_tokens(logits, n)
         if self.with_top:
@@ -249,7 +249,7 @@ def completes_stop(tokenizer: Tokenizer, request: GenerationRequest, tokens: Seq
     window = 4 * max(map(len, request.sampling.stop)) + 4
     newest = tokens[-window:]
     earlier = request.context[
-        max(len(request.context) - request.position, len(request.context) + len(newest) - window) :
+        max(len(request.context) - request.generated_count, len(request.context) + len(newest) - window) :
     ]
     text, ends = tokenizer.decode_with_ends((*earlier, *newest))
     before = ends[-2] if len(ends) > 1 else 0

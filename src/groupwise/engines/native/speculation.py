@@ -26,12 +26,12 @@ __all__ = ["SpeculativeEngine"]
 class DraftDecodeLayout:
     """The attention layout if several new tokens of a sequence are forwarded at once.
 
-    `writes` are the index of a block of the cache, the sequences, the slots in the block, and the sequences from which
+    `cache_writes` are the index of a block of the cache, the sequences, the slots in the block, and the sequences from which
     the keys and values come.
     """
 
     decode_layout: DecodeLayout
-    writes: Sequence[tuple[int, Tensor, Tensor, Tensor]]
+    cache_writes: Sequence[tuple[int, Tensor, Tensor, Tensor]]
 
     @property
     def positions(self) -> Int[Tensor, " n"]:
@@ -47,7 +47,7 @@ class DraftDecodeLayout:
         window: int | None = None,
         softcap: float | None = None,
     ) -> Float[Tensor, "n heads d"]:
-        for block, to, at, source in self.writes:
+        for block, to, at, source in self.cache_writes:
             keys, values = self.decode_layout.cache[block]
             keys[layer][to, :, at], values[layer][to, :, at] = k[source], v[source]
         return self.decode_layout.attend(layer, q, k, v, window=window, softcap=softcap)

@@ -8,7 +8,7 @@ from torch import Tensor
 from groupwise.data import AttentionLayout, Ids
 from groupwise.engines.native.kv_cache import KVCache
 from groupwise.engines.native.layouts import ROWS, CommonPrefix, DecodeLayout, KeysValues, common_prefix_len, padded
-from groupwise.models import LanguageModel, Routes
+from groupwise.models import LanguageModel, ChosenExperts
 
 
 class UniqueSequences:
@@ -69,7 +69,7 @@ class UniqueSequences:
         self._common_prefixes = None
         return new
 
-    def forward(self, routes: Routes | None = None) -> Float[Tensor, "padded v"]:
+    def forward(self, routes: ChosenExperts | None = None) -> Float[Tensor, "padded v"]:
         """Logits after each sequence's newest token, which enters the cache. The routes are written to `routes`."""
         n = len(self)
         recording = {"routes": routes} if routes else {}
@@ -93,7 +93,7 @@ class UniqueSequences:
 
         The first continuation of a sequence keeps its row of the cache; the others copy it. Sequences without rows go.
         """
-        n, vocabulary = len(self), self.decoder.shape.vocabulary
+        n, vocabulary = len(self), self.decoder.shape.vocabulary_size
         pairs, index = (sequence * vocabulary + token).unique(return_inverse=True)
         source, count = pairs // vocabulary, len(pairs)
         stays = (source < count) & (source != F.pad(source, (1, 0), value=-1)[:count])

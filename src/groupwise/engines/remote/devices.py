@@ -51,9 +51,9 @@ def on_device(program: ReplicaProgram, device: str) -> ReplicaProgram:
     """The program on one device. Its process sees no other GPU, so it is the first one there."""
     if not device.startswith("cuda"):
         return program
-    visible = program.environment.get(VISIBLE) or os.environ.get(VISIBLE, "")
+    visible = program.environment_variables.get(VISIBLE) or os.environ.get(VISIBLE, "")
     names = visible.split(",") if visible else []
     index = gpu_index(device)
     name = names[index].strip() if index < len(names) else str(index)
-    environment = {**program.environment, VISIBLE: name}
+    environment = {**program.environment_variables, VISIBLE: name}
     return replace(program, settings=replace(program.settings, device="cuda:0"), environment=environment)

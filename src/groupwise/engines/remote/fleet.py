@@ -12,7 +12,7 @@ from torch import Tensor
 
 from groupwise.core import EngineLost, GroupwiseError, Usage, WorkerLost
 from groupwise.data import ContextKey, Generation, GenerationRequest, Ids
-from groupwise.engines.remote.occupancy import Occupancy
+from groupwise.engines.remote.occupancy import OccupancyMeter
 from groupwise.engines.remote.remote import RemoteEngine
 from groupwise.engines.remote.slots import Slot, SlotGivenUp, SlotLoading, SlotLost, SlotServing, SlotStarting
 from groupwise.engines.remote.weights_file import (
@@ -39,7 +39,7 @@ ATTEMPTS = 2
 class PublishedWeights:
     """The published weights: their file, and the scores that the probe must get from them."""
 
-    file: WeightsFile
+    weights_file: WeightsFile
     probe_scores: ProbeScores
 
 
@@ -67,7 +67,7 @@ class Fleet:
         self._max_num_seqs, self._restarts = max_num_seqs, restarts
         self._addresses = [""] * (count - len(addresses)) + list(addresses)
         self.notify: Callable[[str], None] = lambda line: None
-        self._occupancy, self._restarted = Occupancy(count), 0
+        self._occupancy, self._restarted = OccupancyMeter(count), 0
         self._slots: list[Slot] = []
         self._keepers: list[asyncio.Task[None]] = []
         self._published: PublishedWeights | None = None
@@ -77,7 +77,7 @@ class Fleet:
     @property
     def version(self) -> int:
         """The version of the current weights; -1 before the first load."""
-        return self._published.file.version if self._published else -1
+        return self._published.weights_file.version if self._published else -1
 
     def keep_logs(self, folder: Path) -> None:
         """Write the output of replicas that start from now on to files in this folder."""
@@ -118,13 +118,15 @@ class Fleet:
             slot.dismiss()
         async with self._changed:
             await self._changed.wait_for(self._settled)
-        if before and before.file.path != file.path:
-            before.file.remove()
+        if before and before.weights_file.path != file.path:
+            before.weights_file.remove()
         if all(slot.given_up for slot in self._slots):
             raise self._lost()
         for slot in self._slots:
-            if isinstance(slot.error, Usage) and not slot.admitted:  # otherwise the run continues with the others
-                raise slot.error
+            if (
+                isinstance(slot.last_error, Usage) and not slot.was_admitted
+            ):  # otherwise the run continues with the others
+                raise slot.last_error
 
     def _write(self, version: int, weights: Mapping[str, Tensor]) -> WeightsFile:
         published = self._publish(weights)
@@ -236,7 +238,7 @@ class Fleet:
 
     def _lost(self) -> GroupwiseError:
         """The error for a fleet without replicas, with the cause of a lost one."""
-        error = next((slot.error for slot in self._slots if slot.error is not None), None)
+        error = next((slot.last_error for slot in self._slots if slot.last_error is not None), None)
         if isinstance(error, Usage):
             return error
         tried = f"each of {self._count} was started again {self._restarts} times"
@@ -270,7 +272,7 @@ class Fleet:
                 slot.start_times.append(monotonic())
                 await self._fill(slot)
                 await self._notify()
-                if isinstance(slot.error, Usage):  # another attempt would fail in the same way
+                if isinstance(slot.last_error, Usage):  # another attempt would fail in the same way
                     break
         finally:
             slot.become(SlotGivenUp())
@@ -307,13 +309,15 @@ class Fleet:
         admitted: PublishedWeights | None = None
         while True:
             if (published := self._published) is not admitted and published is not None:
-                await replica.fetch(published.file)
-                if replica.version != published.file.version:
-                    raise replica.fail(f"it has version {replica.version} after loading {published.file.version}")
+                await replica.fetch(published.weights_file)
+                if replica.version != published.weights_file.version:
+                    raise replica.fail(
+                        f"it has version {replica.version} after loading {published.weights_file.version}"
+                    )
                 await self._probe.check(replica, published.probe_scores)
                 admitted = published
                 if published is self._published:
-                    slot.become(SlotServing(replica, published.file.version))
+                    slot.become(SlotServing(replica, published.weights_file.version))
                     self._dispatch()
                     await self._notify()
                 continue

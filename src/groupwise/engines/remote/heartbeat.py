@@ -17,7 +17,7 @@ class UnansweredRequest:
     extra_seconds: float = 0.0
 
 
-class Heartbeat:
+class HeartbeatMonitor:
     """Judges an engine once per beat, while it owes answers: it must not be silent, and its work must move on.
 
     Any message is a sign of life. Work is the steps that the engine counts, and its answers: an engine that replies to

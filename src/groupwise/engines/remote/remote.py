@@ -18,7 +18,7 @@ from groupwise.core import EngineLost, Usage, WorkerLost
 from groupwise.data import ContextKey, Generation, GenerationRequest, Ids
 from groupwise.data.rollout_json import from_json, to_json
 from groupwise.engines.remote.gpu_weights import GpuWeights
-from groupwise.engines.remote.heartbeat import PACE, Heartbeat, UnansweredRequest
+from groupwise.engines.remote.heartbeat import PACE, HeartbeatMonitor, UnansweredRequest
 from groupwise.engines.remote.secret import prove
 from groupwise.engines.remote.server import EngineIdentity
 from groupwise.engines.remote.tls import TlsAddress, check_certificate, client_context, host_port
@@ -75,7 +75,7 @@ class RemoteEngine:
         self._writer = writer
         self._call_ids = itertools.count()
         self._pending: dict[int, RemoteCall] = {}
-        self._heartbeat = Heartbeat(deadline)
+        self._heartbeat = HeartbeatMonitor(deadline)
         self._greeting = -1
         """The id of the newest `hello`."""
         self._tasks = [asyncio.create_task(self._read(reader))]
@@ -157,9 +157,9 @@ class RemoteEngine:
         The engine has `deadline` seconds, and those that it needs to read the file at `PACE`.
         """
         load = {"version": file.version, "sha256": file.sha256, "trainer": self._trainer}
-        if isinstance(file.memory, GpuWeights):
-            more = file.memory.tensors.bytes / PACE
-            reply = await file.memory.send(partial(self._call, "load", more=more, **load), self.gpu)
+        if isinstance(file.in_memory_weights, GpuWeights):
+            more = file.in_memory_weights.tensors.bytes / PACE
+            reply = await file.in_memory_weights.send(partial(self._call, "load", more=more, **load), self.gpu)
         elif self.same_host:
             more = file.path.stat().st_size / PACE
             reply = await self._call("load", more=more, file=str(file.path), **load)

@@ -21,7 +21,7 @@ from typing import Any
 from groupwise.core import EngineLost
 from groupwise.engines.remote.remote import CLOSED, RemoteEngine
 from groupwise.engines.remote.server import EngineIdentity, EngineServer
-from groupwise.engines.remote.upload import UploadStore
+from groupwise.engines.remote.upload import IncomingWeightsStore
 from groupwise.engines.remote.weights_file import WeightsDirectory, most_file_bytes
 from groupwise.runs.layout import log_file
 from groupwise.runs.process_logs import open_log
@@ -60,10 +60,10 @@ class ReplicaProgram:
     settings: ReplicaSettings
     module: str = __name__
     python: str = field(default_factory=lambda: sys.executable)
-    environment: Mapping[str, str] = field(default_factory=lambda: os.environ)
+    environment_variables: Mapping[str, str] = field(default_factory=lambda: os.environ)
     start_seconds: float = START
     """The time it may take until its engine answers."""
-    identity: EngineIdentity | None = None
+    required_identity: EngineIdentity | None = None
     """The engine that the run needs. One on this host is it; one on another host may have read another model."""
     log_directory: Path | None = None
     """The folder of the child's output; by default the `directory` of its settings."""
@@ -111,7 +111,7 @@ async def start_replica(program: ReplicaProgram, index: int, deadline: float) ->
             begin = output.seek(0, os.SEEK_END)
             # In its own session, Ctrl-C does not reach it.
             process = subprocess.Popen(
-                command(program, os.getpid()), env=program.environment, start_new_session=True,
+                command(program, os.getpid()), env=program.environment_variables, start_new_session=True,
                 stdin=there.fileno(), stdout=output, stderr=output,
             )  # fmt: skip
     except OSError as error:
@@ -173,9 +173,9 @@ def native_server(spec: ReplicaSettings, *, same_host: bool = True) -> EngineSer
     )
     engine.version = -1  # until the first load
     largest = most_file_bytes(decoder)
-    uploads = None if same_host else UploadStore(WeightsDirectory(Path(tempfile.gettempdir())), largest)
+    uploads = None if same_host else IncomingWeightsStore(WeightsDirectory(Path(tempfile.gettempdir())), largest)
     identity = EngineIdentity.of(decoder, tokenizer, seed=spec.seed)
-    return EngineServer(engine, identity, vocabulary=shape.vocabulary, largest=largest, uploads=uploads)
+    return EngineServer(engine, identity, vocabulary=shape.vocabulary_size, largest=largest, uploads=uploads)
 
 
 async def serve(server: EngineServer, connection: socket.socket) -> None:

@@ -29,7 +29,7 @@ from groupwise.engines.remote.shared_device import SharedDeviceFleet
 from groupwise.engines.remote.tls import TlsAddress
 from groupwise.engines.remote.weights_file import WeightsDirectory, state_bytes
 from groupwise.engines.remote.weights_probe import WeightsProbe
-from groupwise.models import MixtureSizes, Model, Tokenizer, has_adapter, write_fresh
+from groupwise.models import MixtureOfExpertsSizes, Model, Tokenizer, has_adapter, write_fresh
 from groupwise.models.lora import adapter_text, merged_weights
 
 __all__ = ["Served"]
@@ -108,7 +108,7 @@ class Served(Native):
         return (f"engines: {addresses} get prompts and weights",) if addresses else ()
 
     def build(
-        self, model: Model, tokenizer: Tokenizer, *, seed: int, experts: MixtureSizes | None,
+        self, model: Model, tokenizer: Tokenizer, *, seed: int, experts: MixtureOfExpertsSizes | None,
         access: EngineAccess = EngineAccess(),  # noqa: B008
     ) -> Fleet:  # fmt: skip
         """The fleet, with replicas on this machine. Raises the error of `check`."""
@@ -141,7 +141,7 @@ class Served(Native):
         return self.loads_from_gpu and target.device.startswith("cuda") and local
 
     def fleet(
-        self, model: Model, tokenizer: Tokenizer, *, seed: int, experts: MixtureSizes | None, access: EngineAccess,
+        self, model: Model, tokenizer: Tokenizer, *, seed: int, experts: MixtureOfExpertsSizes | None, access: EngineAccess,
         launch: Launch, in_memory: bool = False, on_gpu: bool = False,
     ) -> Fleet:  # fmt: skip
         """The fleet of a model that `check` accepts; at the first load, `launch` starts its replicas."""
@@ -187,7 +187,7 @@ class Served(Native):
         )  # fmt: skip
 
     def check(
-        self, model: nn.Module, experts: MixtureSizes | None, target: EngineRequirements,
+        self, model: nn.Module, experts: MixtureOfExpertsSizes | None, target: EngineRequirements,
         access: EngineAccess = EngineAccess(),  # noqa: B008
     ) -> None:  # fmt: skip
         """`Usage` for a model that the engines cannot run, more engines than GPUs for them, a host that the command

@@ -20,7 +20,7 @@ from groupwise.core import Storage, Usage, open_regular
 from groupwise.data import COLDEST, Engine, SharesDevice
 from groupwise.data.rollout_json import to_json
 from groupwise.engines.remote.gpu_weights import TRANSFERS, PackedTensors
-from groupwise.engines.remote.upload import Upload, UploadStore
+from groupwise.engines.remote.upload import IncomingWeights, IncomingWeightsStore
 from groupwise.engines.remote.weights_file import read_weights
 from groupwise.engines.remote.wire import (
     IDS,
@@ -39,7 +39,7 @@ from groupwise.engines.remote.wire import (
     token_ids,
     whole,
 )
-from groupwise.models import Decoder, MixtureSizes, Tokenizer
+from groupwise.models import Decoder, MixtureOfExpertsSizes, Tokenizer
 from groupwise.models.lora import adapter_text
 
 __all__ = ["EngineIdentity", "EngineServer", "servable"]
@@ -49,7 +49,7 @@ MOST_CALLS = 1 << 14
 
 
 @runtime_checkable
-class LoadsFiles(Protocol):
+class LoadsWeightsFiles(Protocol):
     """An engine whose weights are in another process, which reads a weights file itself."""
 
     async def load_file(self, version: int, file: Path, sha256: str) -> None: ...
@@ -57,9 +57,9 @@ class LoadsFiles(Protocol):
 
 @runtime_checkable
 class LoadsFromGpu(Protocol):
-    """An engine that loads weights from the learner's GPU, if `gpu`, the UUID of the engine's own, is not empty."""
+    """An engine that loads weights from the learner's GPU, if `gpu_uuid`, the UUID of the engine's own, is not empty."""
 
-    gpu: str
+    gpu_uuid: str
 
     async def load_from_gpu(
         self, version: int, transfer: str, handle: dict[str, Any], tensors: PackedTensors
@@ -67,7 +67,7 @@ class LoadsFromGpu(Protocol):
 
 
 @runtime_checkable
-class CountsSteps(Protocol):
+class CountsForwardPasses(Protocol):
     """An engine that counts the forward passes of its model. One without a count must end a request within the
     client's deadline; one with it, only a step."""
 
@@ -124,14 +124,14 @@ class ClientConnection:
     """One connection: its unanswered requests, and the weights that it is sending."""
 
     writer: StreamWriter
-    calls: dict[int, asyncio.Task[None]] = field(default_factory=dict)
-    upload: Upload | None = None
+    unanswered_requests: dict[int, asyncio.Task[None]] = field(default_factory=dict)
+    upload: IncomingWeights | None = None
     trainer_name: str = ""
     """The name with which its trainer loads weights; empty if it has given none."""
 
     def close(self) -> None:
         """Cancel the requests, and delete the weights that were not loaded."""
-        for call in self.calls.values():
+        for call in self.unanswered_requests.values():
             call.cancel()
         self.drop_upload()
         with suppress(OSError):
@@ -159,7 +159,7 @@ class EngineServer:
         *,
         vocabulary: int,
         largest: int,
-        uploads: UploadStore | None = None,
+        uploads: IncomingWeightsStore | None = None,
     ) -> None:
         self.engine, self.identity, self.uploads = engine, identity, uploads
         self.vocabulary, self.largest = vocabulary, largest
@@ -227,7 +227,7 @@ class EngineServer:
 
     def _begin(self, message: dict[str, Any], client: ClientConnection) -> None:
         """Start the call in a message as a task. `cancel` is answered at once."""
-        call_id, verb, calls = message_id(message), message.get("do"), client.calls
+        call_id, verb, calls = message_id(message), message.get("do"), client.unanswered_requests
         if verb == "cancel":
             if call := calls.get(message_id({"id": message.get("of")})):
                 call.cancel()
@@ -262,8 +262,8 @@ class EngineServer:
     # The verbs
 
     async def _hello(self, message: dict[str, Any], client: ClientConnection) -> dict[str, Any]:
-        steps = self.engine.steps if isinstance(self.engine, CountsSteps) else 0
-        gpu = self.engine.gpu if isinstance(self.engine, LoadsFromGpu) and not self.uploads else ""
+        steps = self.engine.steps if isinstance(self.engine, CountsForwardPasses) else 0
+        gpu = self.engine.gpu_uuid if isinstance(self.engine, LoadsFromGpu) and not self.uploads else ""
         identity = {**asdict(self.identity), "gpu": gpu}
         return {"protocol": PROTOCOL, "version": self.engine.version, "steps": steps, **identity}
 
@@ -286,7 +286,7 @@ class EngineServer:
         if file is not None:
             try:
                 async with self._loading:
-                    if isinstance(self.engine, LoadsFiles):
+                    if isinstance(self.engine, LoadsWeightsFiles):
                         await self.engine.load_file(version, file, sha256)
                     else:
                         await self.engine.load(version, await asyncio.to_thread(read_weights, file, sha256))
@@ -296,7 +296,7 @@ class EngineServer:
 
     async def _load_from_gpu(self, version: int, message: dict[str, Any]) -> None:
         """Load weights from the learner's GPU. `Usage` if the engine cannot; ValueError for a malformed message."""
-        if not isinstance(self.engine, LoadsFromGpu) or self.uploads or not self.engine.gpu:
+        if not isinstance(self.engine, LoadsFromGpu) or self.uploads or not self.engine.gpu_uuid:
             raise Usage("this engine does not load weights from the learner's GPU", fix="load a weights file")
         transfer, handle = message.get("transfer"), message.get("handle")
         if transfer not in TRANSFERS or not isinstance(handle, dict):
@@ -402,7 +402,7 @@ def _is_dead(path: Path) -> bool:
         return probe.connect_ex(str(path)) == errno.ECONNREFUSED
 
 
-def servable(model: nn.Module, experts: MixtureSizes | None) -> Decoder:
+def servable(model: nn.Module, experts: MixtureOfExpertsSizes | None) -> Decoder:
     """The model, if an engine in another process can build it again. `Usage` with the reason if not."""
     reason = ""
     if not isinstance(model, Decoder):

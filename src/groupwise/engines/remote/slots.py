@@ -32,7 +32,7 @@ class SlotServing:
     """Its replica was admitted with the weights of this version, and gets requests."""
 
     replica: RemoteEngine
-    version: int
+    weights_version: int
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -67,9 +67,9 @@ class Slot:
     state: State = field(default_factory=SlotStarting)
     """Changed by `become` only."""
     request_count: int = 0
-    admitted: bool = False
+    was_admitted: bool = False
     """Whether one of its replicas has been admitted."""
-    error: Exception | None = None
+    last_error: Exception | None = None
     """Why its last replica was lost."""
     start_times: deque[float] = field(default_factory=deque)
     wake_event: asyncio.Event = field(default_factory=asyncio.Event)
@@ -80,9 +80,9 @@ class Slot:
         before, after = type(self.state), type(state)
         assert after in CHANGES[before], f"a slot never goes from {before.__name__} to {after.__name__}"
         self.state = state
-        self.admitted |= after is SlotServing
+        self.was_admitted |= after is SlotServing
         if isinstance(state, SlotLost):
-            self.error = state.error
+            self.last_error = state.error
 
     @property
     def replica(self) -> RemoteEngine | None:
@@ -92,7 +92,7 @@ class Slot:
     @property
     def version(self) -> int:
         """The version that its replica was admitted with; -1 if it may not get requests."""
-        return self.state.version if isinstance(self.state, SlotServing) else -1
+        return self.state.weights_version if isinstance(self.state, SlotServing) else -1
 
     @property
     def given_up(self) -> bool:
@@ -132,7 +132,7 @@ class Slot:
     @property
     def history(self) -> str:
         """What was tried until it was given up."""
-        if self.address and not self.admitted:
+        if self.address and not self.was_admitted:
             return f"{self.name} was tried {len(self.start_times)} times"
         return (
             f"{self.name} was {'connected to' if self.address else 'started'} again {len(self.start_times) - 1} times"
@@ -140,6 +140,6 @@ class Slot:
 
     @property
     def _cause(self) -> str:
-        if isinstance(self.error, EngineLost) and self.error.evidence:
-            return self.error.evidence.partition("\n")[0]
-        return self.error.what if isinstance(self.error, GroupwiseError) else repr(self.error)
+        if isinstance(self.last_error, EngineLost) and self.last_error.evidence:
+            return self.last_error.evidence.partition("\n")[0]
+        return self.last_error.what if isinstance(self.last_error, GroupwiseError) else repr(self.last_error)

@@ -7,10 +7,10 @@ from typing import BinaryIO
 from groupwise.core import Usage
 from groupwise.engines.remote.weights_file import HERE, WeightsDirectory, weights_errors
 
-__all__ = ["UploadStore"]
+__all__ = ["IncomingWeightsStore"]
 
 
-class UploadStore:
+class IncomingWeightsStore:
     """Where weights from other hosts are kept until they are loaded: files of at most `largest` bytes."""
 
     def __init__(self, exchange: WeightsDirectory, largest: int) -> None:
@@ -18,7 +18,7 @@ class UploadStore:
         self._exchange = exchange
         self._count = 0
 
-    def begin(self, sha256: str, size: int) -> "Upload":
+    def begin(self, sha256: str, size: int) -> "IncomingWeights":
         """A new upload. `Usage` if it is larger than the weights of the model can be."""
         if size > self.largest:
             evidence = f"{size} bytes; this model has at most {self.largest}"
@@ -26,10 +26,10 @@ class UploadStore:
             raise Usage("these are not the weights of this engine's model", evidence=evidence, fix=fix)
         self._count += 1
         with weights_errors(self.directory.parent, size, HERE):
-            return Upload(self.directory / f"upload-{self._count:06d}.safetensors", sha256, size)
+            return IncomingWeights(self.directory / f"upload-{self._count:06d}.safetensors", sha256, size)
 
 
-class Upload:
+class IncomingWeights:
     """One file, of which `arrived` of `size` bytes are here. `close` deletes it."""
 
     def __init__(self, path: Path, sha256: str, size: int) -> None:

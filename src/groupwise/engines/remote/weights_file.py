@@ -37,18 +37,18 @@ HERE = "name another one in the environment variable TMPDIR"
 
 @dataclass(frozen=True, slots=True)
 class WeightsFile:
-    """The weights of one version in a file, with the file's SHA-256; or in `memory`, with `SEALED` or `ON_GPU` in its
+    """The weights of one version in a file, with the file's SHA-256; or in `in_memory_weights`, with `SEALED` or `ON_GPU` in its
     place.
     """
 
     version: int
     path: Path
     sha256: str
-    memory: SealedMemory | GpuWeights | None = None
+    in_memory_weights: SealedMemory | GpuWeights | None = None
 
     def remove(self) -> None:
         """Delete the file. Memory is freed when the last engine has read it."""
-        if self.memory is None:
+        if self.in_memory_weights is None:
             self.path.unlink(missing_ok=True)
 
 

@@ -36,7 +36,7 @@ class WeightsProbe:
 
     def __init__(self, decoder: Decoder, tokenizer: Tokenizer, max_logprob_diff: float) -> None:
         self.max_logprob_diff = max_logprob_diff
-        self.context, self.answer = fixed_text(decoder.shape.vocabulary, decoder.shape.positions)
+        self.context, self.answer = fixed_text(decoder.shape.vocabulary_size, decoder.shape.max_positions)
         self._engine = NativeEngine(decoder, tokenizer, seed=0, max_num_seqs=1)
 
     async def expect(self, version: int, weights: Mapping[str, Tensor], before: ProbeScores | None) -> ProbeScores:

@@ -12,7 +12,7 @@ from groupwise.core import Usage
 from groupwise.data import ENVIRONMENT, Finish, Generation, GenerationRequest, Ids
 from groupwise.engines.native.layouts import padded
 from groupwise.engines.steps.step_engine import ROWS, SteppingEngine
-from groupwise.models import Denoise, FlowPolicy, lineage
+from groupwise.models import DenoisingSettings, FlowPolicy, lineage
 from groupwise.models.flow.denoising_actions import decode_action, encode_action
 from groupwise.models.flow.noise import euler, wide
 from groupwise.models.flow.normals import LARGE, normals
@@ -27,16 +27,18 @@ class DenoisingRequest:
 
     request: GenerationRequest
     future: asyncio.Future[Generation]
-    denoise: Denoise
+    denoise: DenoisingSettings
     next_step: int
-    state: Tensor | None
+    latent: Tensor | None
     generated_tokens: list[int] = field(default_factory=list)
     actions: list[bytes] = field(default_factory=list)
     logp: list[float] = field(default_factory=list)
     noise_flags: list[bool] = field(default_factory=list)
 
     @classmethod
-    def of(cls, request: GenerationRequest, future: asyncio.Future[Generation], denoise: Denoise) -> "DenoisingRequest":
+    def of(
+        cls, request: GenerationRequest, future: asyncio.Future[Generation], denoise: DenoisingSettings
+    ) -> "DenoisingRequest":
         """A request at its first step, or after the last action of its path. It may ask for another number of steps."""
         if request.denoising_steps is not None:
             denoise = replace(denoise, steps=request.denoising_steps)
@@ -48,7 +50,7 @@ class DenoisingRequest:
     @property
     def words(self) -> Ids:
         """The prompt's words, without the steps so far."""
-        return self.request.context[: len(self.request.context) - self.request.position]
+        return self.request.context[: len(self.request.context) - self.request.generated_count]
 
     @property
     def end(self) -> int:
@@ -91,19 +93,19 @@ class DenoisingEngine(SteppingEngine[DenoisingRequest]):
     def _step(self) -> None:
         """Take one step of every live sample. Finished samples leave."""
         batch, policy = self._running, self._policy
-        if starting := [pending for pending in batch if pending.state is None]:
+        if starting := [pending for pending in batch if pending.latent is None]:
             for pending, state in zip(starting, self._normals(starting, first=True), strict=True):
-                pending.state = state
+                pending.latent = state
         dtype_device, times = (
             policy.dtype_device,
             {pending.denoise: policy.times_of(pending.denoise) for pending in batch},
         )
         spans = [(times[pending.denoise][pending.next_step], times[pending.denoise][pending.end]) for pending in batch]
         fill = padded(len(batch), self._multiple) - len(batch)
-        before = torch.stack([*(pending.state for pending in batch), *[batch[-1].state] * fill]).to(**dtype_device)  # type: ignore[list-item]
+        before = torch.stack([*(pending.latent for pending in batch), *[batch[-1].latent] * fill]).to(**dtype_device)  # type: ignore[list-item]
         now, then = torch.tensor([*spans, *[spans[-1]] * fill]).to(**dtype_device).unbind(1)
         words = policy.words([*(pending.words for pending in batch), *[batch[-1].words] * fill])
-        velocity = policy.velocity(before, now, words)
+        velocity = policy.velocity_network(before, now, words)
         mean, std = policy.denoise.noise(before, velocity, now, then)
         noisy = [pending.noisy_step for pending in batch]
         mask = torch.tensor([*noisy, *[False] * fill], device=dtype_device["device"])
@@ -126,7 +128,7 @@ class DenoisingEngine(SteppingEngine[DenoisingRequest]):
             pending.actions.append(encode_action(*(x[i] for x in arrays), picture=picture))
             pending.logp.append(density)
             pending.noise_flags.append(has_noise)
-            pending.state = after[i].float()
+            pending.latent = after[i].float()
             pending.next_step = pending.end
             pending.generated_tokens.append(pending.next_step - 1)
             if pending.next_step == pending.denoise.steps:
@@ -166,12 +168,12 @@ class DenoisingEngine(SteppingEngine[DenoisingRequest]):
                 f"a generation request has steps of length {request.steps_per_token} at temperature "
                 f"{request.sampling.temperature}: its stride must be at least 1, and above 1 only at temperature 0"
             )
-        words = request.context[: len(request.context) - request.position]
+        words = request.context[: len(request.context) - request.generated_count]
         if not self._policy.shape.takes(words):
             raise Usage(
                 f"a prompt of this flow model has {self._policy.shape.prompt}",
                 evidence=f"the prompt has the tokens {', '.join(map(str, words))}",
                 fix="use prompts of the task that the model was made for",
             )
-        if request.position and not request.actions:
+        if request.generated_count and not request.actions:
             raise Usage("steps of a flow policy continue from actions", fix="send Sample.actions in the request")

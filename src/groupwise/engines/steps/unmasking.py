@@ -46,10 +46,10 @@ class StepDraws:
     `logp` is of the symbol at the step's temperature, `knobs_logp` of the knobs.
     """
 
-    knobs: Float[Tensor, "n k"]
+    schedule_knobs: Float[Tensor, "n k"]
     knobs_logp: Float[Tensor, " n"]
     temperature: Float[Tensor, " n"]
-    symbol: Int[Tensor, "n cells"]
+    symbols: Int[Tensor, "n cells"]
     logp: Float[Tensor, "n cells"]
     confidence: Float[Tensor, "n cells"]
 
@@ -83,7 +83,7 @@ class UnmaskingEngine(SteppingEngine[UnmaskingRequest]):
         drawn = self._drawn(self._running)
         steps, cells = self._policy.unmask.steps, self._policy.shape.cells
         last = torch.tensor([pending.next_step == steps - 1 for pending in self._running])
-        counts = masked_counts(drawn.knobs.cpu(), last, cells).tolist()
+        counts = masked_counts(drawn.schedule_knobs.cpu(), last, cells).tolist()
         for i, pending in enumerate(self._running):
             self._record(pending, drawn, i, counts[i])
             if counts[i] == 0:
@@ -131,14 +131,14 @@ class UnmaskingEngine(SteppingEngine[UnmaskingRequest]):
         """Write a step into a sample. The `count` cells with the least confidence are masked, also earlier ones."""
         shape, before = self._policy.shape, pending.canvas
         hidden = before == shape.symbols
-        canvas = torch.where(hidden, drawn.symbol[i], before)
+        canvas = torch.where(hidden, drawn.symbols[i], before)
         pending.cell_confidence = torch.where(hidden, drawn.confidence[i], pending.cell_confidence)
         canvas[pending.cell_confidence.argsort(stable=True)[:count]] = shape.symbols
         committed = (hidden & (canvas != shape.symbols)).nonzero()[:, 0]
         if not self._policy.unmask.is_fixed:
             pending.add(
                 [pending.next_step],
-                [encode_knobs(pending.next_step, drawn.knobs[i].numpy())],
+                [encode_knobs(pending.next_step, drawn.schedule_knobs[i].numpy())],
                 [float(drawn.knobs_logp[i])],
             )
         pending.add(
@@ -165,7 +165,7 @@ class UnmaskingEngine(SteppingEngine[UnmaskingRequest]):
             )  # fmt: skip
 
     def _check(self, request: GenerationRequest) -> None:
-        shape, words = self._policy.shape, request.context[: len(request.context) - request.position]
+        shape, words = self._policy.shape, request.context[: len(request.context) - request.generated_count]
         if not shape.takes(words):
             raise Usage(
                 f"a prompt of this masked model has {shape.prompt}",
@@ -173,8 +173,10 @@ class UnmaskingEngine(SteppingEngine[UnmaskingRequest]):
                 fix="use prompts of the task that the model was made for",
             )
         whole = "use the strategy Independent or CoSampled: they request whole samples"
-        if request.position:
-            what = f"a masked policy generates whole samples, and the request continues {request.position} tokens"
+        if request.generated_count:
+            what = (
+                f"a masked policy generates whole samples, and the request continues {request.generated_count} tokens"
+            )
             raise Usage(what, fix=whole)
         if request.steps_per_token != 1:
             raise Usage("a masked policy takes each step of its schedule, and the request skips steps", fix=whole)

@@ -29,9 +29,9 @@ from groupwise.engines.remote.gpu_weights import PackedTensors, gpu_uuid
 from groupwise.engines.remote.replica import ReplicaSettings, end_with_parent, serve
 from groupwise.engines.remote.server import EngineIdentity, EngineServer
 from groupwise.engines.remote.tls_replica import announce, serve_hosts
-from groupwise.engines.remote.upload import UploadStore
+from groupwise.engines.remote.upload import IncomingWeightsStore
 from groupwise.engines.remote.weights_file import HERE, WeightsDirectory, most_file_bytes, read_weights, write_weights
-from groupwise.engines.vllm.vllm_requests import BLOCK, RandomKey, cache_bytes, generation, sampling_arguments
+from groupwise.engines.vllm.vllm_requests import BLOCK, RequestRandomKey, cache_bytes, generation, sampling_arguments
 from groupwise.engines.vllm.vllm_transfer import transfer_arguments
 from groupwise.models import Decoder, DecoderShape, Tokenizer, choose, read_shape, read_tokenizer, truncated, uniform
 
@@ -85,7 +85,7 @@ class VllmEngine:
         """The version of the weights, and the number of forward passes that vLLM's process has made."""
         self._llm, self._shape, self._tokenizer, self._settings = llm, shape, tokenizer, settings
         self._parameters, self._kinds, self._dead = SamplingParams, RequestOutputKind, EngineDeadError
-        self._ends = sorted(t for t in tokenizer.eos_ids if t < shape.vocabulary)
+        self._ends = sorted(t for t in tokenizer.eos_ids if t < shape.vocabulary_size)
         self._request_ids = itertools.count()
         self._loading = asyncio.Lock()
         self._asleep = False
@@ -107,7 +107,7 @@ class VllmEngine:
             enforce_eager=settings.enforce_eager or not on_gpu,
             load_format="auto" if settings.model else "dummy", distributed_executor_backend="uni",
             # To score a text, vLLM also samples a token after it, which is never forwarded.
-            max_model_len=shape.positions + 1, max_num_seqs=settings.max_num_seqs,
+            max_model_len=shape.max_positions + 1, max_num_seqs=settings.max_num_seqs,
             max_num_batched_tokens=max(MAX_NUM_BATCHED_TOKENS, settings.max_num_seqs),
             max_logprobs=-1, logprobs_mode="processed_logprobs",
             block_size=BLOCK,
@@ -246,15 +246,15 @@ class VllmEngine:
             raise EngineLost("the engine has no complete weights", evidence="its last load failed", fix="load again")
         if not context:
             raise ValueError("the prompt is empty: give at least one token, after which the answer begins")
-        if max(context) >= self._shape.vocabulary:
-            evidence = f"token {max(context)}, vocabulary of {self._shape.vocabulary}"
+        if max(context) >= self._shape.vocabulary_size:
+            evidence = f"token {max(context)}, vocabulary of {self._shape.vocabulary_size}"
             raise Usage("a prompt contains a token that the model does not have", evidence=evidence,
                         fix="use the tokenizer that belongs to the model")  # fmt: skip
-        if len(context) + new > self._shape.positions:
+        if len(context) + new > self._shape.max_positions:
             raise Usage(
                 f"a prompt of {len(context)} tokens and an answer of up to {new} do not fit",
-                evidence=f"the model has {self._shape.positions} positions",
-                fix=f"lower sampling.max_tokens to at most {max(self._shape.positions - len(context), 1)}",
+                evidence=f"the model has {self._shape.max_positions} positions",
+                fix=f"lower sampling.max_tokens to at most {max(self._shape.max_positions - len(context), 1)}",
             )
 
 
@@ -340,11 +340,11 @@ class WorkerExtension:
 
         def sample(logits: Tensor, metadata: Any, logprobs_mode_override: Any = None) -> tuple[Tensor, Tensor]:
             batch = runner.input_batch
-            keys: list[RandomKey | None] = []
+            keys: list[RequestRandomKey | None] = []
             lengths: list[int] = []
             for request_id, output in zip(batch.req_ids[: len(logits)], batch.req_output_token_ids, strict=False):
                 arguments = runner.requests[request_id].sampling_params.extra_args
-                keys.append(RandomKey(*arguments["key"]) if arguments else None)
+                keys.append(RequestRandomKey(*arguments["key"]) if arguments else None)
                 lengths.append(len(output or ()))
             return keyed_sample(seed, logits, keys, lengths)
 
@@ -352,7 +352,7 @@ class WorkerExtension:
 
 
 def keyed_sample(
-    seed: int, logits: Tensor, keys: Sequence[RandomKey | None], lengths: Sequence[int]
+    seed: int, logits: Tensor, keys: Sequence[RequestRandomKey | None], lengths: Sequence[int]
 ) -> tuple[Tensor, Tensor]:
     """The next token of each row, and the log-probs that it was drawn from. `lengths`: tokens generated so far.
 
@@ -362,12 +362,12 @@ def keyed_sample(
     groups: dict[tuple[Any, ...], list[int]] = {}
     for i, key in enumerate(keys):
         if key is not None:
-            groups.setdefault((key.purpose, key.sampling), []).append(i)
+            groups.setdefault((key.random_purpose, key.sampling), []).append(i)
     for (purpose, sampling), rows in groups.items():
         u = np.zeros(len(rows))
         if sampling.temperature > 0:
             members = [(keys[i], lengths[i]) for i in rows]
-            counters = [(key.draw, key.stream, key.position + length) for key, length in members if key is not None]
+            counters = [(key.draw_id, key.stream, key.position + length) for key, length in members if key is not None]
             u = uniform((seed, purpose), *zip(*counters))
         logp[rows] = distribution = truncated(logits[rows], sampling)
         tokens[rows] = choose(distribution, torch.from_numpy(u).to(logits.device))
@@ -392,9 +392,9 @@ async def run(spec: VllmSettings) -> None:
     engine = await VllmEngine.start(spec, shape, tokenizer)
     exchange = exchange_of(spec) if spec.listen else None
     largest = most_file_bytes(decoder)
-    uploads = UploadStore(exchange, largest) if exchange else None
+    uploads = IncomingWeightsStore(exchange, largest) if exchange else None
     identity = EngineIdentity.of(decoder, tokenizer, seed=spec.seed)
-    server = EngineServer(engine, identity, vocabulary=shape.vocabulary, largest=largest, uploads=uploads)
+    server = EngineServer(engine, identity, vocabulary=shape.vocabulary_size, largest=largest, uploads=uploads)
     if spec.listen:
         files = {"key_file": spec.tls_key_file, "secret_file": spec.secret_file}
         serving = serve_hosts(server, spec.listen, model=spec.model, **files)

@@ -19,4 +19,6 @@ def vllm_program(spec: VllmSettings, python: str) -> ReplicaProgram:
         environment["VLLM_BATCH_INVARIANT"] = str(int(spec.batch_invariant))
         environment["VLLM_USE_V2_MODEL_RUNNER"] = "0"  # `WorkerExtension.use_keys` replaces the first runner's sampler
     module = VllmSettings.__module__
-    return ReplicaProgram(settings=spec, module=module, python=python, environment=environment, start_seconds=START)
+    return ReplicaProgram(
+        settings=spec, module=module, python=python, environment_variables=environment, start_seconds=START
+    )

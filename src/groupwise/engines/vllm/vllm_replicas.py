@@ -15,7 +15,7 @@ from groupwise.engines.vllm import vllm_tls
 from groupwise.engines.vllm.vllm_engine import VllmSettings
 from groupwise.engines.vllm.vllm_environment import DEFAULT_PYTHON, check_environment
 from groupwise.engines.vllm.vllm_program import vllm_program
-from groupwise.models import DecoderShape, MixtureSizes
+from groupwise.models import DecoderShape, MixtureOfExpertsSizes
 
 __all__ = ["Vllm"]
 
@@ -49,7 +49,7 @@ class Vllm(Served):
     batch_invariant: bool = False
 
     loads_adapters: ClassVar[bool] = False
-    maps_memory: ClassVar[bool] = False
+    loads_from_memory: ClassVar[bool] = False
     loads_from_gpu: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
@@ -59,7 +59,7 @@ class Vllm(Served):
             raise ValueError(f'gpu_memory_utilization is {share}\ntake a share above 0, at most 1, or "by_plan"')
 
     def check(
-        self, model: nn.Module, experts: MixtureSizes | None, target: EngineRequirements,
+        self, model: nn.Module, experts: MixtureOfExpertsSizes | None, target: EngineRequirements,
         access: EngineAccess = EngineAccess(),  # noqa: B008
     ) -> None:  # fmt: skip
         """`Usage` for a model that vLLM cannot run, and without an interpreter; `MissingRequirement` if that is not

@@ -31,29 +31,29 @@ class TokenLogprob(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class RandomKey:
+class RequestRandomKey:
     """The key of a request's random numbers, and its distribution, as JSON that travels with a request to the sampler.
 
-    The number for output token i of the request is `uniform((seed, purpose), draw, stream, at + i)`, as in `Native`.
+    The number for output token i of the request is `uniform((seed, random_purpose), draw_id, stream, at + i)`, as in `Native`.
     """
 
-    draw: int
+    draw_id: int
     stream: int
     position: int
-    purpose: int
+    random_purpose: int
     temperature: float
     top_p: float
     top_k: int
     min_p: float
 
     @classmethod
-    def of(cls, request: GenerationRequest) -> "RandomKey":
+    def of(cls, request: GenerationRequest) -> "RequestRandomKey":
         """The key of a request."""
         s = request.sampling
         return cls(
             request.draw_id,
             lineage(request.stream),
-            request.position,
+            request.generated_count,
             request.random_purpose,
             s.temperature,
             s.top_p,
@@ -72,7 +72,7 @@ def cache_bytes(shape: DecoderShape, element_size: int, max_num_seqs: int, kv_ca
 
     At least one sequence of all positions fits.
     """
-    blocks = -(-(shape.positions + 1) // BLOCK)
+    blocks = -(-(shape.max_positions + 1) // BLOCK)
     tokens = max(min(kv_cache_tokens, max_num_seqs * blocks * BLOCK), blocks * BLOCK) + BLOCK
     return tokens * 2 * shape.layers * shape.kv_heads * shape.head_dim * element_size
 
@@ -96,10 +96,10 @@ def sampling_arguments(request: GenerationRequest, ends: Sequence[int], *, keyed
         "detokenize": False,
     }
     if keyed:
-        key = RandomKey.of(request)
+        key = RequestRandomKey.of(request)
         return common | {
             "temperature": 1.0,
-            "extra_args": {"key": [getattr(key, name) for name in RandomKey.__slots__]},
+            "extra_args": {"key": [getattr(key, name) for name in RequestRandomKey.__slots__]},
         }
     return common | {"temperature": s.temperature, "top_p": s.top_p, "top_k": s.top_k, "min_p": s.min_p}
 

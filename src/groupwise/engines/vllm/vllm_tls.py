@@ -38,7 +38,7 @@ def main(python: str, settings: dict[str, Any], host: str, become: Become = os.e
     spec = replace(
         spec, model_directory=str(directory), listen=listen, exchange_directory=str(exchange), lock_descriptor=lock
     )
-    become(python, command(replace(program, settings=spec), os.getppid()), program.environment)
+    become(python, command(replace(program, settings=spec), os.getppid()), program.environment_variables)
 
 
 if __name__ == "__main__":

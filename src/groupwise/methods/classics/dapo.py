@@ -9,52 +9,52 @@ from groupwise.advantages import Standardised
 from groupwise.core import Usage
 from groupwise.data import Batch, Shaping
 from groupwise.methods.method import Method
-from groupwise.methods.reference import Difference, Effect, Reference
+from groupwise.methods.reference import Difference, ExpectedEffect, Reference
 from groupwise.objective import Clip, Objective, token_mean
 from groupwise.rewards import Correctness, mixed_outcomes
 
-__all__ = ["Overlong", "dapo"]
+__all__ = ["OverlongPenalty", "dapo"]
 
 
 @dataclass(frozen=True, slots=True)
-class Overlong(Shaping):
-    """Length penalty: subtracts 0 up to `limit - buffer` tokens, then linearly more, up to `factor` at the token limit.
+class OverlongPenalty(Shaping):
+    """Length penalty: subtracts 0 up to `limit - buffer_length` tokens, then linearly more, up to `penalty_factor` at the token limit.
 
-    Soft overlong punishment, DAPO, arXiv:2503.14476, equation 13. `limit` is the sample's budget. `buffer` is in
+    Soft overlong punishment, DAPO, arXiv:2503.14476, equation 13. `limit` is the sample's budget. `buffer_length` is in
     tokens, or below 1 a share of `max_tokens`: DAPO's 4096 of 20480 is 0.2. A sample whose long prompt leaves it a
     budget below the buffer loses reward from its first token on.
 
     >>> from groupwise.data import rollout_of, pack
     >>> batch = pack([rollout_of([1.0, 1.0, 1.0], lengths=[12, 14, 16], limit=16)])
-    >>> Overlong(4)(batch.verdict_score, batch).tolist()
+    >>> OverlongPenalty(4)(batch.verdict_score, batch).tolist()
     [1.0, 0.5, 0.0]
     """
 
-    buffer: float
-    factor: float = 1.0
+    buffer_length: float
+    penalty_factor: float = 1.0
 
     def __post_init__(self) -> None:
-        if not self.buffer > 0 or (self.buffer > 1 and self.buffer % 1):
+        if not self.buffer_length > 0 or (self.buffer_length > 1 and self.buffer_length % 1):
             raise ValueError(
-                f"Overlong(buffer={self.buffer:g}): needs a whole number of tokens, or a share: 0 < buffer < 1\n"
+                f"OverlongPenalty(buffer_length={self.buffer_length:g}): needs a whole number of tokens, or a share: 0 < buffer < 1\n"
                 "write tokens, such as 4096, or a share of the generation budget, such as 0.2"
             )
 
     def __call__(self, reward: Float[Tensor, " s"], b: Batch) -> Float[Tensor, " s"]:
         budget = b.max_new_tokens
-        buffer = int(self.buffer) if self.buffer >= 1 else max(1, round(self.buffer * budget))
+        buffer = int(self.buffer_length) if self.buffer_length >= 1 else max(1, round(self.buffer_length * budget))
         if len(b) and buffer > budget:
             raise Usage(
                 "the overlong buffer is larger than the generation budget",
-                evidence=f"Overlong(buffer={buffer}), sampling.max_tokens = {budget}",
+                evidence=f"OverlongPenalty(buffer_length={buffer}), sampling.max_tokens = {budget}",
                 fix="write the buffer as a share of the generation budget, such as Overlong(0.2)",
             )
         over = (b.length - (b.limit - buffer)).to(reward.dtype) / buffer
-        return reward - self.factor * over.clamp(0, 1)
+        return reward - self.penalty_factor * over.clamp(0, 1)
 
 
 def dapo(
-    *, group_size: int = 16, low: float = 0.2, high: float = 0.28, buffer: float = 0.2, minibatches: int = 16
+    *, group_size: int = 16, low: float = 0.2, high: float = 0.28, buffer_length: float = 0.2, minibatches: int = 16
 ) -> Method:
     """GRPO without KL, with clip-higher, token mean, overlong shaping and dynamic sampling.
 
@@ -73,7 +73,7 @@ def dapo(
         group_size=group_size,
         filter=mixed_outcomes,
         max_refills=10,
-        shaping=(Correctness(right=1.0, wrong=-1.0), Overlong(buffer)),
+        shaping=(Correctness(correct_reward=1.0, wrong_reward=-1.0), OverlongPenalty(buffer_length)),
         advantage=(Standardised(),),
         objective=Objective(surrogate=Clip(low, high), aggregate=token_mean),
         minibatches=minibatches,
@@ -83,7 +83,7 @@ def dapo(
 REFERENCE = Reference(
     paper="DAPO: An Open-Source LLM Reinforcement Learning System at Scale",
     arxiv="2503.14476",
-    label="code read",
+    evidence="code read",
     code="verl-project/verl-recipe@48ea0a797fa29867ea0ad92aff7d284eec7d4be3:dapo/dapo_ray_trainer.py",
     parent="grpo",
     formula="""\
@@ -122,13 +122,13 @@ R_length = 0                                 if |o| <= L_max - L_cache
         Difference("weight decay", "none", "0.1", "the recipe's: optimizer.weight_decay"),
         Difference("learning rate", "1e-6", "1e-6", "the recipe's: optimizer.lr"),
     ),
-    proofs=(
+    proof_tests=(
         "tests/golden/test_methods.py::test_whole_path[dapo]",
         "tests/golden/test_methods.py::test_whole_path[dapo, complete answers]",
         "tests/golden/test_methods.py::test_worked_numbers[dapo]",
         "tests/golden/test_methods.py::test_overlong_table",
     ),
-    effect=Effect(
+    expected_effect=ExpectedEffect(
         metric="entropy",
         direction="up",
         task="hinted_sums",
@@ -137,7 +137,7 @@ R_length = 0                                 if |o| <= L_max - L_cache
         matched_by="tokens",
         settings=("method.minibatches = 8", "method.objective.penalties = []"),
     ),
-    finding=(
+    our_finding=(
         "Entropy does not change in 20 iterations: GRPO clips 0.4 % of the tokens there, so a higher clip hardly acts."
     ),
 )

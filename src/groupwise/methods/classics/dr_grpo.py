@@ -9,7 +9,7 @@ from torch import Tensor
 from groupwise.advantages import centred
 from groupwise.data import Batch, Finish, Shaping
 from groupwise.methods.method import Method
-from groupwise.methods.reference import Difference, Effect, Reference
+from groupwise.methods.reference import Difference, ExpectedEffect, Reference
 from groupwise.objective import Clip, Objective, budget_mean
 from groupwise.rewards import Score
 
@@ -18,12 +18,12 @@ __all__ = ["TruncatedAnswerReward", "dr_grpo"]
 
 @dataclass(frozen=True, slots=True)
 class TruncatedAnswerReward(Shaping):
-    """Replaces the reward of a truncated answer (it reached the token limit) by `value`. Dr. GRPO's code uses 0."""
+    """Replaces the reward of a truncated answer (it reached the token limit) by `reward`. Dr. GRPO's code uses 0."""
 
-    value: float
+    reward: float
 
     def __call__(self, reward: Float[Tensor, " s"], b: Batch) -> Float[Tensor, " s"]:
-        return torch.where(b.finish == Finish.length, self.value, reward)
+        return torch.where(b.finish == Finish.length, self.reward, reward)
 
 
 def dr_grpo(*, group_size: int = 8, clip: float = 0.2, minibatches: int = 8) -> Method:
@@ -51,7 +51,7 @@ def dr_grpo(*, group_size: int = 8, clip: float = 0.2, minibatches: int = 8) -> 
 REFERENCE = Reference(
     paper="Understanding R1-Zero-Like Training: A Critical Perspective",
     arxiv="2503.20783",
-    label="code read",
+    evidence="code read",
     code="sail-sg/understand-r1-zero@dfca49dd460ee7cc8e4a5a162c876a7fd6993b87:train_zero_math.py",
     parent="grpo",
     formula="""\
@@ -82,12 +82,12 @@ A_i = R_i - mean(R)""",
             "none; weights = TruncatedImportance",
         ),
     ),
-    proofs=(
+    proof_tests=(
         "tests/golden/test_methods.py::test_whole_path[dr_grpo]",
         "tests/golden/test_methods.py::test_worked_numbers[dr_grpo]",
         "tests/golden/test_methods.py::test_worked_advantages[dr_grpo]",
     ),
-    effect=Effect(
+    expected_effect=ExpectedEffect(
         metric="completions/mean_length_wrong",
         direction="down",
         task="wordy_sums",

@@ -3,7 +3,7 @@
 from groupwise.advantages import Standardised
 from groupwise.learner import InitialPolicy
 from groupwise.methods.method import Method
-from groupwise.methods.reference import Difference, Effect, Reference
+from groupwise.methods.reference import Difference, ExpectedEffect, Reference
 from groupwise.objective import KL, Clip, Objective, group_mean
 
 __all__ = ["grpo"]
@@ -25,14 +25,14 @@ def grpo(*, group_size: int = 64, clip: float = 0.2, kl: float = 0.04) -> Method
         group_size=group_size,
         advantage=(Standardised(),),
         models=(("reference", InitialPolicy()),),
-        objective=Objective(surrogate=Clip(clip, clip), penalties=(KL(kl, form="k3"),), aggregate=group_mean),
+        objective=Objective(surrogate=Clip(clip, clip), penalties=(KL(kl, kl_estimator="k3"),), aggregate=group_mean),
     )
 
 
 REFERENCE = Reference(
     paper="DeepSeekMath: Pushing the Limits of Mathematical Reasoning in Open Language Models",
     arxiv="2402.03300",
-    label="code read",
+    evidence="code read",
     code="volcengine/verl@b178a3cd56f58b2d502255daba591e92833930a7:verl/trainer/ppo/core_algos.py",
     formula="""\
 J = 1/G sum_i 1/|o_i| sum_t { min[ r_it A_it, clip(r_it, 1 - eps, 1 + eps) A_it ] - beta D_it }
@@ -68,12 +68,12 @@ D_it = pi_ref / pi - log(pi_ref / pi) - 1""",
         Difference("updates per sampling", "1 (recalled)", "verl and TRL: several", "1"),
         Difference("reference", "the policy at the start of each outer round", "fixed", "the start of the run"),
     ),
-    proofs=(
+    proof_tests=(
         "tests/golden/test_methods.py::test_whole_path[grpo]",
         "tests/golden/test_methods.py::test_worked_numbers[grpo]",
         "tests/golden/test_methods.py::test_worked_advantages[grpo]",
     ),
-    effect=Effect(
+    expected_effect=ExpectedEffect(
         metric="eval/accuracy_greedy",
         direction="up",
         task="mixed_sums",

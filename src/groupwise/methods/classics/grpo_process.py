@@ -8,10 +8,10 @@ from torch import Tensor
 
 from groupwise.advantages import Standardised
 from groupwise.advantages.credit import discounted
-from groupwise.data import Batch, Credit, Measure, TokenMark
+from groupwise.data import Batch, Credit, NeededMeasure, TokenMark
 from groupwise.learner import InitialPolicy
 from groupwise.methods.method import Method
-from groupwise.methods.reference import Difference, Effect, Reference
+from groupwise.methods.reference import Difference, ExpectedEffect, Reference
 from groupwise.objective import KL, Clip, Objective, group_mean
 
 __all__ = ["StepReturns", "grpo_process"]
@@ -25,17 +25,17 @@ class StepReturns(Credit):
     is not used: add it with `outcome_weight`.
     """
 
-    mark: str = "steps"
+    step_reward_mark: str = "steps"
     outcome_weight: float = 0.0
     ddof: int = 1
     eps: float = 1e-6
 
     @property
-    def needs(self) -> frozenset[Measure]:
-        return frozenset({TokenMark(self.mark)})
+    def needs(self) -> frozenset[NeededMeasure]:
+        return frozenset({TokenMark(self.step_reward_mark)})
 
     def __call__(self, x: Float[Tensor, " s"], b: Batch) -> Float[Tensor, " n"]:
-        rewards = b[TokenMark(self.mark)].to(x.dtype)
+        rewards = b[TokenMark(self.step_reward_mark)].to(x.dtype)
         marked = ~rewards.isnan()
         z = torch.zeros_like(rewards)
         z[marked] = b.token_groups.keep(marked).zscore(rewards[marked], ddof=self.ddof, eps=self.eps)
@@ -43,7 +43,7 @@ class StepReturns(Credit):
 
 
 def grpo_process(
-    *, group_size: int = 64, mark: str = "step", outcome: float = 0.0, clip: float = 0.2, kl: float = 0.04
+    *, group_size: int = 64, step_reward_mark: str = "step", outcome: float = 0.0, clip: float = 0.2, kl: float = 0.04
 ) -> Method:
     """GRPO, where a token's advantage is the sum of the z-scored rewards of its step and of all later steps.
 
@@ -61,16 +61,16 @@ def grpo_process(
     return Method(
         group_size=group_size,
         advantage=(Standardised(),),
-        credit=StepReturns(mark, outcome),
+        credit=StepReturns(step_reward_mark, outcome),
         models=(("reference", InitialPolicy()),),
-        objective=Objective(surrogate=Clip(clip, clip), penalties=(KL(kl, form="k3"),), aggregate=group_mean),
+        objective=Objective(surrogate=Clip(clip, clip), penalties=(KL(kl, kl_estimator="k3"),), aggregate=group_mean),
     )
 
 
 REFERENCE = Reference(
     paper="DeepSeekMath: Pushing the Limits of Mathematical Reasoning in Open Language Models",
     arxiv="2402.03300",
-    label="our reading",
+    evidence="our reading",
     parent="grpo",
     formula="""\
 A_it = sum over the steps k of answer i that end at or after t of (r_ik - mean(r)) / std(r)
@@ -84,12 +84,12 @@ mean and std over all steps of all answers of the group; the rest as in grpo""",
         ),
         Difference("group size, clip range, KL", "as in grpo", "not released", "64, 0.2, 0.04"),
     ),
-    proofs=(
+    proof_tests=(
         "tests/golden/test_methods.py::test_whole_path[grpo_process]",
         "tests/golden/test_methods.py::test_whole_path[grpo_process, with outcomes]",
         "tests/golden/test_reward.py::test_step_returns",
     ),
-    effect=Effect(
+    expected_effect=ExpectedEffect(
         metric="eval/accuracy", direction="up", task="deduction", parent="grpo", min_difference=0.03, matched_by="steps"
     ),
 )

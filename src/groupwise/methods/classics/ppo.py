@@ -8,10 +8,10 @@ from torch import Tensor
 
 from groupwise.advantages import WhitenedTokens
 from groupwise.advantages.credit import discounted, last_of_sample, token_rewards
-from groupwise.data import Batch, Credit, Logp, Measure, Value
+from groupwise.data import Batch, Credit, Logp, NeededMeasure, Value
 from groupwise.learner import AdamW, ClippedValueLoss, InitialPolicy, ValueModel
 from groupwise.methods.method import Method
-from groupwise.methods.reference import Difference, Effect, Reference
+from groupwise.methods.reference import Difference, ExpectedEffect, Reference
 from groupwise.objective import Clip, DualClip, Objective, token_mean
 
 __all__ = ["GAE", "ppo"]
@@ -47,7 +47,7 @@ class GAE(Credit):
             raise ValueError(f"{self}: gamma and lam are out of range\ntake 0 <= gamma <= 1 and 0 <= lam <= 1")
 
     @property
-    def needs(self) -> frozenset[Measure]:
+    def needs(self) -> frozenset[NeededMeasure]:
         return frozenset(
             {Value(self.critic)} | ({Logp("policy"), Logp(self.reference_model)} if self.kl_coefficient else set())
         )
@@ -105,7 +105,7 @@ def ppo(
 REFERENCE = Reference(
     paper="Proximal Policy Optimization Algorithms",
     arxiv="1707.06347",
-    label="code read",
+    evidence="code read",
     code="volcengine/verl@b178a3cd56f58b2d502255daba591e92833930a7:verl/trainer/ppo/core_algos.py",
     parent="",
     formula="""\
@@ -131,14 +131,14 @@ L_V = 1/2 mean of max[ (V - G)^2, (V_old + clip(V - V_old, -eps_v, eps_v) - G)^2
         Difference("value loss", "weight 1", "TRL 0.1; verl: its own optimizer", "its own optimizer"),
         Difference("a truncated answer", "bootstraps", "no bootstrap", "no bootstrap"),
     ),
-    proofs=(
+    proof_tests=(
         "tests/golden/test_methods.py::test_whole_path[ppo]",
         "tests/golden/test_start.py::test_ppo_credit",
         "tests/golden/test_start.py::test_the_critic_learns_returns_of_advantages_that_are_not_whitened",
         "tests/learner/test_value_model.py::test_worked_numbers_of_the_losses",
         "tests/golden/test_start.py::test_dual_clip",
     ),
-    effect=Effect(
+    expected_effect=ExpectedEffect(
         metric="eval/accuracy_greedy",
         direction="up",
         task="calculator",

@@ -28,7 +28,7 @@ def reinforce(*, group_size: int = 1) -> Method:
 REFERENCE = Reference(
     paper="Simple Statistical Gradient-Following Algorithms for Connectionist Reinforcement Learning",
     year=1992,
-    label="code read earlier",
+    evidence="code read earlier",
     parent="",
     formula="""\
 grad J = 1/N sum_i A_i grad log pi(y_i | x_i),  A_i = (R_i - mean(R)) / std(R) over the batch
@@ -41,7 +41,7 @@ log pi(y | x) = sum_t log pi(y_t | x, y_<t)""",
         ),
         Difference("group size", "1", "any", "1"),
     ),
-    proofs=(
+    proof_tests=(
         "tests/golden/test_methods.py::test_whole_path[reinforce]",
         "tests/golden/test_start.py::test_reinforce_is_the_policy_gradient",
     ),

@@ -7,10 +7,10 @@ from torch import Tensor
 
 from groupwise.advantages import WhitenedTokens
 from groupwise.advantages.credit import discounted, token_rewards
-from groupwise.data import Batch, Credit, Logp, Measure
+from groupwise.data import Batch, Credit, Logp, NeededMeasure
 from groupwise.learner import InitialPolicy
 from groupwise.methods.method import Method
-from groupwise.methods.reference import Difference, Effect, Reference
+from groupwise.methods.reference import Difference, ExpectedEffect, Reference
 from groupwise.objective import Clip, Objective, token_mean
 
 __all__ = ["ReturnsToGo", "reinforce_pp"]
@@ -38,7 +38,7 @@ class ReturnsToGo(Credit):
             raise ValueError(f"ReturnsToGo(gamma={self.gamma}): needs 0 <= gamma <= 1")
 
     @property
-    def needs(self) -> frozenset[Measure]:
+    def needs(self) -> frozenset[NeededMeasure]:
         return frozenset({Logp("policy"), Logp(self.reference_model)}) if self.kl_coefficient else frozenset()
 
     def __call__(self, x: Float[Tensor, " s"], b: Batch) -> Float[Tensor, " n"]:
@@ -72,7 +72,7 @@ def reinforce_pp(*, group_size: int = 1, clip: float = 0.2, kl: float = 0.01, mi
 REFERENCE = Reference(
     paper="REINFORCE++: A Simple and Efficient Approach for Aligning Large Language Models",
     arxiv="2501.03262",
-    label="code read",
+    evidence="code read",
     code="volcengine/verl@b178a3cd56f58b2d502255daba591e92833930a7:verl/trainer/ppo/core_algos.py",
     formula="""\
 J = mean over tokens of min[ r_t A^_t, clip(r_t, 1 - eps, 1 + eps) A^_t ]
@@ -92,11 +92,11 @@ A^_t = (A_t - mean over the batch's tokens) / std over the batch's tokens""",
             'advantage = ["centred"]',
         ),
     ),
-    proofs=(
+    proof_tests=(
         "tests/golden/test_methods.py::test_whole_path[reinforce_pp]",
         "tests/golden/test_methods.py::test_reinforce_pp_worked_credit",
     ),
-    effect=Effect(
+    expected_effect=ExpectedEffect(
         metric="eval/accuracy_greedy",
         direction="up",
         task="calculator",

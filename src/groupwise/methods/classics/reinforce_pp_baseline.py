@@ -3,7 +3,7 @@
 from groupwise.advantages import WhitenedTokens, centred
 from groupwise.learner import InitialPolicy
 from groupwise.methods.method import Method
-from groupwise.methods.reference import Difference, Effect, Reference
+from groupwise.methods.reference import Difference, ExpectedEffect, Reference
 from groupwise.objective import KL, Clip, Objective, token_mean
 
 __all__ = ["reinforce_pp_baseline"]
@@ -27,7 +27,7 @@ def reinforce_pp_baseline(*, group_size: int = 8, clip: float = 0.2, kl: float =
         advantage=(centred,),
         credit=WhitenedTokens(ddof=1),
         models=(("reference", InitialPolicy()),),
-        objective=Objective(surrogate=Clip(clip, clip), penalties=(KL(kl, form="k2"),), aggregate=token_mean),
+        objective=Objective(surrogate=Clip(clip, clip), penalties=(KL(kl, kl_estimator="k2"),), aggregate=token_mean),
         minibatches=minibatches,
     )
 
@@ -35,7 +35,7 @@ def reinforce_pp_baseline(*, group_size: int = 8, clip: float = 0.2, kl: float =
 REFERENCE = Reference(
     paper="REINFORCE++: A Simple and Efficient Approach for Aligning Large Language Models",
     arxiv="2501.03262",
-    label="code read",
+    evidence="code read",
     code="volcengine/verl@b178a3cd56f58b2d502255daba591e92833930a7:verl/trainer/ppo/core_algos.py",
     parent="reinforce_pp",
     formula="""\
@@ -54,11 +54,11 @@ J = mean over tokens of min[ r_t A^_t, clip(r_t, 1 - eps, 1 + eps) A^_t ] - beta
         Difference("group size, minibatches", "not obtained", "OpenRLHF: any; 8", "8; 8"),
         Difference("clip range", "0.2 (recalled)", "OpenRLHF 0.2", "0.2"),
     ),
-    proofs=(
+    proof_tests=(
         "tests/golden/test_methods.py::test_whole_path[reinforce_pp_baseline]",
         "tests/golden/test_start.py::test_whitening_moves_a_solved_group",
     ),
-    effect=Effect(
+    expected_effect=ExpectedEffect(
         metric="eval/accuracy_greedy",
         direction="up",
         task="hinted_sums",

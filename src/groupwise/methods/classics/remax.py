@@ -6,16 +6,16 @@ from typing import ClassVar
 from groupwise.advantages import AgainstSubscore
 from groupwise.data import Draw, Role, Rollout, Sampler, Strategy, VerdictContents
 from groupwise.methods.method import Method
-from groupwise.methods.reference import Difference, Effect, Reference
+from groupwise.methods.reference import Difference, ExpectedEffect, Reference
 from groupwise.objective import Objective, policy_gradient, sequence_sum
 from groupwise.rollout.gather_coroutines import together
 
-__all__ = ["WithGreedy", "remax"]
+__all__ = ["WithGreedyAnswer", "remax"]
 
 
 @dataclass(frozen=True, slots=True)
-class WithGreedy(Strategy):
-    """Samples independent answers and a greedy one. The field `subscore` names the one with its score.
+class WithGreedyAnswer(Strategy):
+    """Samples independent answers and a greedy one. The field `baseline_subscore` names the one with its score.
 
     The greedy answer has the role `greedy` and is not trained. ReMax, arXiv:2310.10505. An unverifiable greedy answer
     has the score 0.
@@ -23,12 +23,12 @@ class WithGreedy(Strategy):
 
     roles: ClassVar[tuple[Role, ...]] = (Role("greedy", "for each prompt"),)
 
-    subscore: str = "baseline"
+    baseline_subscore: str = "baseline"
 
     @property
     def contents(self) -> VerdictContents:
         """The part that it adds to verdicts."""
-        return VerdictContents((self.subscore,))
+        return VerdictContents((self.baseline_subscore,))
 
     async def __call__(self, draw: Draw, sampler: Sampler) -> Rollout:
         greedy = replace(sampler.sampling, temperature=0.0)
@@ -37,7 +37,7 @@ class WithGreedy(Strategy):
         requests = (*map(sampler.extend, starts), sampler.extend(start, sampling=greedy))
         *answers, best = await sampler.verify(await together(requests))
         assert best.verdict is not None, "verify returns a verdict for each sample"
-        baseline = {self.subscore: best.verdict.value}
+        baseline = {self.baseline_subscore: best.verdict.value}
         return Rollout(draw, (*(answer.add_subscores(baseline) for answer in answers), best))
 
 
@@ -52,7 +52,7 @@ def remax(*, group_size: int = 1) -> Method:
     """
     return Method(
         group_size=group_size,
-        strategy=WithGreedy("baseline"),
+        strategy=WithGreedyAnswer("baseline"),
         advantage=(AgainstSubscore("baseline"),),
         objective=Objective(surrogate=policy_gradient, aggregate=sequence_sum),
     )
@@ -63,7 +63,7 @@ REFERENCE = Reference(
         "ReMax: A Simple, Effective, and Efficient Reinforcement Learning Method for Aligning Large Language Models"
     ),
     arxiv="2310.10505",
-    label="code read",
+    evidence="code read",
     code="volcengine/verl@b178a3cd56f58b2d502255daba591e92833930a7:verl/trainer/ppo/core_algos.py",
     parent="reinforce",
     formula="""\
@@ -73,8 +73,11 @@ grad J = 1/N sum_i (R(x, y_i) - R(x, y_greedy)) grad log pi(y_i | x)""",
         Difference("aggregate", "sum over tokens", "verl: PPO's loss over tokens", "sequence_sum"),
         Difference("group size", "1", "1", "1"),
     ),
-    proofs=("tests/golden/test_methods.py::test_whole_path[remax]", "tests/golden/test_start.py::test_greedy_baseline"),
-    effect=Effect(
+    proof_tests=(
+        "tests/golden/test_methods.py::test_whole_path[remax]",
+        "tests/golden/test_start.py::test_greedy_baseline",
+    ),
+    expected_effect=ExpectedEffect(
         metric="eval/accuracy_greedy",
         direction="up",
         task="mixed_sums",

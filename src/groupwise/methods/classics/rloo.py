@@ -6,14 +6,14 @@ from typing import ClassVar
 from jaxtyping import Float
 from torch import Tensor
 
-from groupwise.data import Advantage, Batch, Logp, Measure, Shaping
+from groupwise.data import Advantage, Batch, Logp, NeededMeasure, Shaping
 from groupwise.learner import InitialPolicy
 from groupwise.methods.method import Method
-from groupwise.methods.reference import Difference, Effect, Reference
+from groupwise.methods.reference import Difference, ExpectedEffect, Reference
 from groupwise.objective import Objective, policy_gradient, sequence_sum
 from groupwise.rewards import Score
 
-__all__ = ["KLInReward", "leave_one_out", "rloo"]
+__all__ = ["SequenceKLInReward", "leave_one_out", "rloo"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,23 +32,23 @@ leave_one_out = LeaveOneOut()
 
 
 @dataclass(frozen=True, slots=True)
-class KLInReward(Shaping):
+class SequenceKLInReward(Shaping):
     """Subtracts `coefficient * sum over tokens of (log pi_old - log reference)`. RLOO, arXiv:2402.14740, section 2.
 
     k1 in the reward has the exact gradient, through the policy gradient. A coefficient of 0 needs no reference.
     """
 
     coefficient: float
-    model: str = "reference"
+    reference_model: str = "reference"
 
     @property
-    def needs(self) -> frozenset[Measure]:
-        return frozenset({Logp("policy"), Logp(self.model)}) if self.coefficient else frozenset()
+    def needs(self) -> frozenset[NeededMeasure]:
+        return frozenset({Logp("policy"), Logp(self.reference_model)}) if self.coefficient else frozenset()
 
     def __call__(self, reward: Float[Tensor, " s"], b: Batch) -> Float[Tensor, " s"]:
         if self.coefficient == 0:
             return reward
-        gap = (b.logp_old - b[Logp(self.model)]).to(reward.dtype)
+        gap = (b.logp_old - b[Logp(self.reference_model)]).to(reward.dtype)
         return reward - self.coefficient * b.sequences.total(gap)
 
 
@@ -65,7 +65,7 @@ def rloo(*, group_size: int = 4, kl: float = 0.03) -> Method:
     """
     return Method(
         group_size=group_size,
-        shaping=(Score(), KLInReward(kl)),
+        shaping=(Score(), SequenceKLInReward(kl)),
         advantage=(leave_one_out,),
         models=(("reference", InitialPolicy()),),
         objective=Objective(surrogate=policy_gradient, aggregate=sequence_sum),
@@ -75,7 +75,7 @@ def rloo(*, group_size: int = 4, kl: float = 0.03) -> Method:
 REFERENCE = Reference(
     paper="Back to Basics: Revisiting REINFORCE-Style Optimization for Learning from Human Feedback in LLMs",
     arxiv="2402.14740",
-    label="code read",
+    evidence="code read",
     code="volcengine/verl@b178a3cd56f58b2d502255daba591e92833930a7:verl/trainer/ppo/core_algos.py",
     formula="""\
 grad J = 1/k sum_i [ R(y_i, x) - 1/(k - 1) sum_(j != i) R(y_j, x) ] grad log pi(y_i | x)
@@ -100,12 +100,12 @@ log pi(y | x) = sum_t log pi(y_t | x, y_<t)""",
         Difference("KL and the baseline", "KL before it", "OpenRLHF: after it, per token", "before it"),
         Difference("group of one", "not defined", "verl: A = R", "refused"),
     ),
-    proofs=(
+    proof_tests=(
         "tests/golden/test_methods.py::test_whole_path[rloo]",
         "tests/golden/test_methods.py::test_worked_advantages[rloo]",
         "tests/golden/test_methods.py::test_rloo_gradient_ignores_length",
     ),
-    effect=Effect(
+    expected_effect=ExpectedEffect(
         metric="eval/accuracy_greedy",
         direction="up",
         task="mixed_sums",

@@ -8,34 +8,34 @@ from jaxtyping import Bool
 from torch import Tensor
 
 from groupwise.advantages import Standardised
-from groupwise.data import WRITTEN, Batch, Draw, Filter, Measure, Outcome, Rollout, Sampler, Strategy, Subscore
+from groupwise.data import WRITTEN, Batch, Draw, Filter, NeededMeasure, Outcome, Rollout, Sampler, Strategy, Subscore
 from groupwise.methods.method import Method
-from groupwise.methods.reference import Difference, Effect, Reference
+from groupwise.methods.reference import Difference, ExpectedEffect, Reference
 from groupwise.objective import Clip, GatedSurrogate, Objective, ShapedLikelihood, token_mean, written_tokens
 from groupwise.rewards import Correctness
 from groupwise.rollout import text_of
 from groupwise.rollout.strategies.multi_round import attempts, is_correct
 
-__all__ = ["Anchored", "Distinct", "dagrpo"]
+__all__ = ["WithSolutionAnchor", "DistinctFromOtherOutcome", "dagrpo"]
 
 
 @dataclass(frozen=True, slots=True)
-class Distinct(Filter):
-    """Selects answers whose `subscore` differs by `min_distance` or more from an answer of the other outcome.
+class DistinctFromOtherOutcome(Filter):
+    """Selects answers whose `compared_subscore` differs by `min_distance` or more from an answer of the other outcome.
 
     Written answers stay, and every answer of the other outcome is distinct from them. DaGRPO, arXiv:2512.06337; the
     measure of distinctness is our reading.
     """
 
-    subscore: str
+    compared_subscore: str
     min_distance: float = 0.2
 
     @property
-    def needs(self) -> frozenset[Measure]:
-        return frozenset({Subscore(self.subscore)})
+    def needs(self) -> frozenset[NeededMeasure]:
+        return frozenset({Subscore(self.compared_subscore)})
 
     def __call__(self, rollout: Batch) -> Bool[Tensor, " s"]:
-        subscore, correct = rollout[Subscore(self.subscore)], rollout.outcome == Outcome.correct
+        subscore, correct = rollout[Subscore(self.compared_subscore)], rollout.outcome == Outcome.correct
         written = [WRITTEN in s.origin for s in rollout.samples]
         anchor = torch.tensor(written, dtype=torch.bool, device=correct.device)
         far = ((subscore[:, None] - subscore).abs() >= self.min_distance) | anchor[:, None] | anchor
@@ -44,7 +44,7 @@ class Distinct(Filter):
 
 
 @dataclass(frozen=True, slots=True)
-class Anchored(Strategy):
+class WithSolutionAnchor(Strategy):
     """Samples answers. With a pass rate of at most `max_pass_rate`, the solution in the data row joins them.
 
     The solution is the column `solution_column` of the row; it is graded as an answer is, and trained with the origin
@@ -76,7 +76,7 @@ class Anchored(Strategy):
 def dagrpo(
     *,
     group_size: int = 8,
-    subscore: str = "chain_true",
+    compared_subscore: str = "chain_true",
     distance: float = 0.2,
     column: str = "solution",
     gamma: float = 0.1,
@@ -98,8 +98,8 @@ def dagrpo(
     """
     return Method(
         group_size=group_size,
-        strategy=Anchored(column),
-        filter=Distinct(subscore, distance),
+        strategy=WithSolutionAnchor(column),
+        filter=DistinctFromOtherOutcome(compared_subscore, distance),
         shaping=(Correctness(),),
         advantage=(Standardised(),),
         objective=Objective(
@@ -114,7 +114,7 @@ REFERENCE = Reference(
         "DaGRPO: Rectifying Gradient Conflict in Reasoning via Distinctiveness-Aware Group Relative Policy Optimization"
     ),
     arxiv="2512.06337",
-    label="our reading",
+    evidence="our reading",
     parent="grpo",
     formula="""\
 J = 1/Z [ sum over kept answers and tokens of min(r A, clip(r) A) + sum over anchors' tokens of p / (p + gamma) A ]
@@ -134,13 +134,13 @@ kept: an answer whose score differs by 0.2 from one of the other outcome; anchor
         Difference("constants", "not obtained", "not found", "0.2, 0.1, 8 (inferred)"),
         Difference("minibatches", "not obtained", "not found", "4 (inferred)"),
     ),
-    proofs=(
+    proof_tests=(
         "tests/golden/test_methods.py::test_whole_path[dagrpo]",
         "tests/golden/test_contrast.py::test_distinct_answers",
         "tests/golden/test_contrast.py::test_an_anchor_joins_a_hard_group",
         "tests/golden/test_contrast.py::test_shaped_likelihood",
     ),
-    effect=Effect(
+    expected_effect=ExpectedEffect(
         metric="frac_reward_zero_std",
         direction="down",
         task="hinted_sums",
@@ -150,5 +150,5 @@ kept: an answer whose score differs by 0.2 from one of the other outcome; anchor
         settings=("iterations = 10", "evaluate.problems = 16", "method.objective.penalties = []"),
         own_settings=("method.filter.subscore = progress",),
     ),
-    finding="With written solutions no group of hinted_sums is without signal; with GRPO a quarter of the groups is.",
+    our_finding="With written solutions no group of hinted_sums is without signal; with GRPO a quarter of the groups is.",
 )

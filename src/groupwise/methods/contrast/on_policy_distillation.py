@@ -7,11 +7,11 @@ from jaxtyping import Float
 from torch import Tensor
 
 from groupwise.advantages.credit import discounted
-from groupwise.data import Batch, Credit, Divergence, Logp, Measure
+from groupwise.data import Batch, Credit, Divergence, Logp, NeededMeasure
 from groupwise.learner import FromDirectory
 from groupwise.methods.method import Method
-from groupwise.methods.reference import Difference, Effect, Reference
-from groupwise.objective import Distillation, Objective, Unclipped, token_mean
+from groupwise.methods.reference import Difference, ExpectedEffect, Reference
+from groupwise.objective import Distillation, Objective, UnclippedSurrogate, token_mean
 
 __all__ = ["EarlyTokenCredit", "TeacherGap", "on_policy_distillation"]
 
@@ -20,29 +20,29 @@ __all__ = ["EarlyTokenCredit", "TeacherGap", "on_policy_distillation"]
 class TeacherGap(Credit):
     """`log teacher - log pi_old`, summed with a discount from each token on, plus a weight times the advantage.
 
-    Its mean is minus the reverse KL. With `use_baseline` that KL is added (vOPD): the same expected gradient with less
-    variance. MiniLLM, arXiv:2306.08543; GKD, arXiv:2306.13649. A `view` is the teacher's own context.
+    Its mean is minus the reverse KL. With `use_kl_baseline` that KL is added (vOPD): the same expected gradient with less
+    variance. MiniLLM, arXiv:2306.08543; GKD, arXiv:2306.13649. A `teacher_view` is the teacher's own context.
     """
 
-    model: str = "teacher"
+    teacher_model: str = "teacher"
     discount: float = 0.0
-    use_baseline: bool = False
+    use_kl_baseline: bool = False
     advantage_weight: float = 0.0
-    view: str = ""
+    teacher_view: str = ""
 
     def __post_init__(self) -> None:
-        if self.use_baseline and self.discount:
+        if self.use_kl_baseline and self.discount:
             raise ValueError(f"{self}: the baseline works for single tokens only: set discount to 0")
 
     @property
-    def needs(self) -> frozenset[Measure]:
-        whole = {Divergence(self.model, 1.0, self.view)} if self.use_baseline else set()
-        return frozenset({Logp("policy"), Logp(self.model, self.view)} | whole)
+    def needs(self) -> frozenset[NeededMeasure]:
+        whole = {Divergence(self.teacher_model, 1.0, self.teacher_view)} if self.use_kl_baseline else set()
+        return frozenset({Logp("policy"), Logp(self.teacher_model, self.teacher_view)} | whole)
 
     def __call__(self, x: Float[Tensor, " s"], b: Batch) -> Float[Tensor, " n"]:
-        gap = (b[Logp(self.model, self.view)] - b.logp_old).to(x.dtype)
-        if self.use_baseline:
-            gap = gap + b[Divergence(self.model, 1.0, self.view)].to(x.dtype)
+        gap = (b[Logp(self.teacher_model, self.teacher_view)] - b.logp_old).to(x.dtype)
+        if self.use_kl_baseline:
+            gap = gap + b[Divergence(self.teacher_model, 1.0, self.teacher_view)].to(x.dtype)
         if self.discount:
             gap = discounted(gap, b.sequences.index, self.discount)
         return gap + self.advantage_weight * b.sequences.spread(x)
@@ -90,19 +90,19 @@ def on_policy_distillation(
     if form == "gkd":
         objective = Objective(surrogate=Distillation("teacher", alpha), aggregate=token_mean)
         return Method(group_size=group_size, models=models, objective=objective)
-    credit = TeacherGap("teacher", discount, use_baseline=form == "vopd")
+    credit = TeacherGap("teacher", discount, use_kl_baseline=form == "vopd")
     return Method(
         group_size=group_size,
         credit=EarlyTokenCredit(credit) if form == "iw-opd" else credit,
         models=models,
-        objective=Objective(surrogate=Unclipped(), aggregate=token_mean),
+        objective=Objective(surrogate=UnclippedSurrogate(), aggregate=token_mean),
     )
 
 
 REFERENCE = Reference(
     paper="On-Policy Distillation of Language Models: Learning from Self-Generated Mistakes",
     arxiv="2306.13649",
-    label="code read",
+    evidence="code read",
     code="holi-lab/vOPD@c77a0788300fc9a0dc90176d97e4fe1ee942bc43:src/opd_trainer.py",
     parent="reinforce",
     formula="""\
@@ -118,14 +118,14 @@ gkd: J = - mean over tokens of JSD(pi, q), through the whole distributions""",
         Difference("group size", "1", "1", "1"),
         Difference("alpha of gkd", "0.5", "TRL 0.5", "0.5"),
     ),
-    proofs=(
+    proof_tests=(
         "tests/golden/test_methods.py::test_whole_path[on_policy_distillation]",
         "tests/golden/test_methods.py::test_whole_path[iw-opd]",
         "tests/golden/test_contrast.py::test_teacher_gap_example",
         "tests/golden/test_contrast.py::test_early_tokens_weigh_most",
         "tests/golden/test_contrast.py::test_baseline_keeps_the_expected_gradient",
     ),
-    effect=Effect(
+    expected_effect=ExpectedEffect(
         metric="eval/accuracy_greedy",
         direction="up",
         task="calculator",

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from groupwise.data import Batch, CouplingUnit, Surrogate
 from groupwise.methods.method import Method
-from groupwise.methods.reference import Difference, Effect, Reference
+from groupwise.methods.reference import Difference, ExpectedEffect, Reference
 from groupwise.objective import Objective, group_token_mean
 from groupwise.objective.ratios import bounded
 from groupwise.rewards import correct_only
@@ -60,7 +60,7 @@ def popo(*, group_size: int = 8, temperature: float = 1.0, minibatches: int = 1)
 REFERENCE = Reference(
     paper="Beyond Negative Rollouts: Positive-Only Policy Optimization with Implicit Negative Gradients",
     arxiv="2605.06650",
-    label="our reading",
+    evidence="our reading",
     parent="reinforce",
     formula="""\
 J = mean over prompts of sum_(i correct) w_i s_i,  s_i = 1/|o_i| sum_t log pi
@@ -75,11 +75,11 @@ w_i = exp((s_i - s_i,old) / T), normalised over the correct answers, without gra
         ),
         Difference("temperature, group size", "not obtained", "not found", "1 and 8 (inferred)"),
     ),
-    proofs=(
+    proof_tests=(
         "tests/golden/test_methods.py::test_whole_path[popo]",
         "tests/golden/test_contrast.py::test_positive_weights",
     ),
-    effect=Effect(
+    expected_effect=ExpectedEffect(
         metric="eval/accuracy_greedy",
         direction="up",
         task="calculator",
@@ -88,7 +88,7 @@ w_i = exp((s_i - s_i,old) / T), normalised over the correct answers, without gra
         matched_by="tokens",
         settings=("method.minibatches = 1",),
     ),
-    finding="The mean log-prob of an answer, our reading, gives a token of a short guess some nine times the weight "
+    our_finding="The mean log-prob of an answer, our reading, gives a token of a short guess some nine times the weight "
     "of a token of a chain: two thirds of the trained answers are chains, and yet their share falls (one "
     "seed). Without it (policy_gradient and token_mean, correct answers alone, one seed) greedy accuracy on "
     "the calculator reaches 0.97, so that positive answers alone do not explain the failure.",

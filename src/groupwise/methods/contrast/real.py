@@ -10,7 +10,7 @@ from torch.nn.functional import logsigmoid
 
 from groupwise.data import Batch, CouplingUnit, Outcome, Surrogate, aggregate
 from groupwise.methods.method import Method
-from groupwise.methods.reference import Difference, Effect, Reference
+from groupwise.methods.reference import Difference, ExpectedEffect, Reference
 from groupwise.objective import Objective, group_token_mean
 from groupwise.objective.ratios import bounded
 
@@ -29,7 +29,7 @@ class LabelContrast(Surrogate):
     coupling_unit: ClassVar[CouplingUnit] = "group"
 
     tau: float = 0.5
-    form: Literal["anchored", "product"] = "anchored"
+    loss_form: Literal["anchored", "product"] = "anchored"
 
     def __post_init__(self) -> None:
         if self.tau <= 0:
@@ -39,7 +39,7 @@ class LabelContrast(Surrogate):
         g, s, correct = b.groups, bounded(b.sequences.mean(b.logp - b.logp_old)) / self.tau, labels(b)
         wrong_sum = g.total(torch.where(correct == -1, s.exp(), 0.0))
         correct_sum = g.total(torch.where(correct == 1, (-s).exp(), 0.0))
-        if self.form == "product":
+        if self.loss_form == "product":
             loss = (wrong_sum * correct_sum).log1p()
         else:
             loss = wrong_sum.log1p() + correct_sum.log1p()
@@ -81,7 +81,7 @@ def real(
     *,
     group_size: int = 8,
     tau: float = 0.5,
-    form: Literal["anchored", "product", "binary"] = "anchored",
+    loss_form: Literal["anchored", "product", "binary"] = "anchored",
     minibatches: int = 4,
 ) -> Method:
     """A classification loss of each group: outcomes are labels, mean log-ratios are logits. No advantage, no clip.
@@ -95,17 +95,17 @@ def real(
         form: "anchored" (one term per label), "product" (one term for both) or "binary" (one term per answer).
         minibatches: optimizer steps per iteration.
     """
-    if form == "binary":
+    if loss_form == "binary":
         objective = Objective(surrogate=BinaryClassification(tau), aggregate=mixed_mean)
     else:
-        objective = Objective(surrogate=LabelContrast(tau, form), aggregate=group_token_mean)
+        objective = Objective(surrogate=LabelContrast(tau, loss_form), aggregate=group_token_mean)
     return Method(group_size=group_size, objective=objective, minibatches=minibatches)
 
 
 REFERENCE = Reference(
     paper="Rewards as Labels: Revisiting RLVR from a Classification Perspective",
     arxiv="2602.05630",
-    label="code read",
+    evidence="code read",
     code="Red-RL/REAL@1c30726a1c7606e717091b4b8cf1fc156a06039f:verl/verl/trainer/ppo/core_algos.py",
     parent="grpo",
     formula="""\
@@ -122,7 +122,7 @@ binary: mean over answers of such groups of log sigmoid(+- s_k / tau)""",
         Difference("group size, minibatches", "8; 4", "8; 4", "8; 4"),
         Difference("ablations", "binary; product", "bce; circle loss", "form"),
     ),
-    proofs=(
+    proof_tests=(
         "tests/golden/test_methods.py::test_whole_path[real]",
         "tests/golden/test_methods.py::test_whole_path[real, product]",
         "tests/golden/test_methods.py::test_whole_path[real, binary]",
@@ -131,7 +131,7 @@ binary: mean over answers of such groups of log sigmoid(+- s_k / tau)""",
         "tests/golden/test_contrast.py::test_worked_numbers[real, binary]",
         "tests/golden/test_contrast.py::test_label_weights_are_bounded",
     ),
-    effect=Effect(
+    expected_effect=ExpectedEffect(
         metric="eval/accuracy",
         direction="up",
         task="hinted_sums",

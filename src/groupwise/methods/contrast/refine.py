@@ -7,37 +7,37 @@ from jaxtyping import Float
 from torch import Tensor
 
 from groupwise.advantages import Standardised
-from groupwise.data import Batch, Measure, Outcome, Shaping, Subscore
+from groupwise.data import Batch, NeededMeasure, Outcome, Shaping, Subscore
 from groupwise.methods.method import Method
 from groupwise.methods.reference import Difference, Reference
 from groupwise.objective import Objective, token_mean
 from groupwise.rewards import AddSubscore, Correctness
 
-__all__ = ["AddCalibration", "refine"]
+__all__ = ["AddBrierScore", "refine"]
 
 
 @dataclass(frozen=True, slots=True)
-class AddCalibration(Shaping):
+class AddBrierScore(Shaping):
     """Adds a Brier score, `weight (1 - (p - correct)^2)`, for the confidence p that the answer states. ReFIne.
 
     An answer without a confidence loses: it counts as p = 1/2, less 1.
 
     >>> from groupwise.data import rollout_of, pack
     >>> batch = pack([rollout_of([1.0, 0.0], subscores={"confidence": [0.9, 0.9]})])
-    >>> [round(x, 4) for x in AddCalibration("confidence")(batch.verdict_score, batch).tolist()]
+    >>> [round(x, 4) for x in AddBrierScore("confidence")(batch.verdict_score, batch).tolist()]
     [1.2475, 0.0475]
     """
 
-    subscore: str
+    confidence_subscore: str
     weight: float = 0.25
 
     @property
-    def needs(self) -> frozenset[Measure]:
-        return frozenset({Subscore(self.subscore)})
+    def needs(self) -> frozenset[NeededMeasure]:
+        return frozenset({Subscore(self.confidence_subscore)})
 
     def __call__(self, reward: Float[Tensor, " s"], b: Batch) -> Float[Tensor, " s"]:
-        stated = b.has(Subscore(self.subscore))
-        p = torch.where(stated, b[Subscore(self.subscore)].clamp(0, 1), 0.5)
+        stated = b.has(Subscore(self.confidence_subscore))
+        p = torch.where(stated, b[Subscore(self.confidence_subscore)].clamp(0, 1), 0.5)
         correct = (b.outcome == Outcome.correct).double()
         return reward + self.weight * (1 - (p - correct) ** 2 - (~stated).double())
 
@@ -57,9 +57,9 @@ def refine(
         weight: weight of each summand of the reward, 1/4 in the formula.
     """
     shaping = (
-        Correctness(right=weight),
+        Correctness(correct_reward=weight),
         *(AddSubscore(part, weight) for part in subscores),
-        AddCalibration(confidence, weight),
+        AddBrierScore(confidence, weight),
     )
     return Method(
         group_size=group_size,
@@ -75,7 +75,7 @@ REFERENCE = Reference(
         "Interpretability"
     ),
     arxiv="2510.09062",
-    label="code read",
+    evidence="code read",
     code=(
         "Trustworthy-ML-Lab/Training_Trustworthy_LRM_with_Refine@7e9de86d6fbc32ed74181821176515189185a79f:"
         "train/grpo_ReFIne.py"
@@ -99,7 +99,7 @@ A_i = (R_i - mean(R)) / std(R), PPO's clip, no KL""",
         Difference("group size", "4", "4", "4"),
         Difference("weight of each part", "1/4", "0.25", "0.25"),
     ),
-    proofs=(
+    proof_tests=(
         "tests/golden/test_methods.py::test_whole_path[refine]",
         "tests/golden/test_contrast.py::test_refine_table",
     ),

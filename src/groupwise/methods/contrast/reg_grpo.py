@@ -23,13 +23,13 @@ from groupwise.data import (
 )
 from groupwise.learner import InitialPolicy
 from groupwise.methods.method import Method
-from groupwise.methods.reference import Difference, Effect, Reference
+from groupwise.methods.reference import Difference, ExpectedEffect, Reference
 from groupwise.objective import KL, Objective, group_mean
 from groupwise.rollout import Shuffled
 from groupwise.rollout.curricula.shuffled import ShuffledState
 from groupwise.rollout.strategies.multi_round import attempts, is_correct, score_of, with_role
 
-__all__ = ["RatioRegression", "ReasoningCues", "RecentRewards", "reg_grpo"]
+__all__ = ["RatioRegression", "CorrectPrefixCues", "RecentMeanScores", "reg_grpo"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,10 +54,10 @@ class RatioRegression(Surrogate):
 
 
 @dataclass(frozen=True, slots=True)
-class ReasoningCues(Strategy):
+class CorrectPrefixCues(Strategy):
     """Samples answers. If their mean score is below the recent mean, new ones continue a prefix of a correct one.
 
-    The share of the correct answer that is given grows with the gap to the mean of recent rewards (`RecentRewards`), up
+    The share of the correct answer that is given grows with the gap to the mean of recent rewards (`RecentMeanScores`), up
     to `max_prefix_fraction`. The cue is not trained, and the first round gets the role `first`. Reg-GRPO's augmentation
     of hard prompts, arXiv:2506.07464; the share is our reading.
     """
@@ -82,47 +82,53 @@ class ReasoningCues(Strategy):
         return correct.tokens[: int(share * (len(correct.tokens) - 1))]
 
 
-class RecentRewardsState(TypedDict):
-    """State of `RecentRewards`: the state of `Shuffled`, and the mean score of each of the last sampling rounds."""
+class RecentMeanScoresState(TypedDict):
+    """State of `RecentMeanScores`: the state of `Shuffled`, and the mean score of each of the last sampling rounds."""
 
     shuffled_state: ShuffledState
     recent_means: list[float]
 
 
 @dataclass(frozen=True, slots=True)
-class RecentRewards(Curriculum[RecentRewardsState]):
-    """Draws prompts in random order, and passes the mean score of the last `window` rounds on: `Draw.metadata["mean"]`.
+class RecentMeanScores(Curriculum[RecentMeanScoresState]):
+    """Draws prompts in random order, and passes the mean score of the last `window_rounds` rounds on: `Draw.metadata["mean"]`.
 
     The replay buffer of rewards of Reg-GRPO, arXiv:2506.07464. The first draws carry no mean. Unverifiable answers do
     not count.
     """
 
-    window: int = 50
+    window_rounds: int = 50
 
-    def init(self, task: Task, seed: int) -> RecentRewardsState:
-        return RecentRewardsState(shuffled_state=Shuffled().init(task, seed), recent_means=[])
+    def init(self, task: Task, seed: int) -> RecentMeanScoresState:
+        return RecentMeanScoresState(shuffled_state=Shuffled().init(task, seed), recent_means=[])
 
     def draw(
-        self, state: RecentRewardsState, task: Task, n: int, group_size: int
-    ) -> tuple[RecentRewardsState, list[Draw]]:
+        self, state: RecentMeanScoresState, task: Task, n: int, group_size: int
+    ) -> tuple[RecentMeanScoresState, list[Draw]]:
         shuffled, draws = Shuffled().draw(state["shuffled_state"], task, n, group_size)
         means = state["recent_means"]
         metadata = {"mean": sum(means) / len(means)} if means else {}
-        return RecentRewardsState(shuffled_state=shuffled, recent_means=means), [
+        return RecentMeanScoresState(shuffled_state=shuffled, recent_means=means), [
             replace(draw, metadata=metadata) for draw in draws
         ]
 
-    def observe(self, state: RecentRewardsState, rollouts: Sequence[Rollout]) -> RecentRewardsState:
+    def observe(self, state: RecentMeanScoresState, rollouts: Sequence[Rollout]) -> RecentMeanScoresState:
         verdicts = [s.verdict for r in rollouts for s in r.samples if s.verdict is not None and s.role == "answer"]
         scores = [verdict.value for verdict in verdicts if verdict.outcome is not Outcome.unverifiable]
-        means = [*state["recent_means"], sum(scores) / len(scores)][-self.window :] if scores else state["recent_means"]
-        return RecentRewardsState(shuffled_state=state["shuffled_state"], recent_means=means)
+        means = (
+            [*state["recent_means"], sum(scores) / len(scores)][-self.window_rounds :]
+            if scores
+            else state["recent_means"]
+        )
+        return RecentMeanScoresState(shuffled_state=state["shuffled_state"], recent_means=means)
 
-    def end_iteration(self, state: RecentRewardsState, rollouts: Sequence[Rollout]) -> RecentRewardsState:
+    def end_iteration(self, state: RecentMeanScoresState, rollouts: Sequence[Rollout]) -> RecentMeanScoresState:
         return state
 
 
-def reg_grpo(*, group_size: int = 8, kl: float = 0.04, window: int = 50, cue: float = 0.5, epochs: int = 2) -> Method:
+def reg_grpo(
+    *, group_size: int = 8, kl: float = 0.04, window_rounds: int = 50, cue: float = 0.5, epochs: int = 2
+) -> Method:
     """Fits a group's standardised log-ratios to its advantages. Hard prompts continue the start of a correct answer.
 
     GRPO's clip gives no gradient to tokens that moved far, and groups of equal rewards have none at all. Here
@@ -138,8 +144,8 @@ def reg_grpo(*, group_size: int = 8, kl: float = 0.04, window: int = 50, cue: fl
     """
     return Method(
         group_size=group_size,
-        curriculum=RecentRewards(window),
-        strategy=ReasoningCues(cue),
+        curriculum=RecentMeanScores(window_rounds),
+        strategy=CorrectPrefixCues(cue),
         advantage=(Standardised(ddof=0, eps=1e-4),),
         models=(("reference", InitialPolicy()),),
         objective=Objective(surrogate=RatioRegression(), penalties=(KL(kl),), aggregate=group_mean),
@@ -150,7 +156,7 @@ def reg_grpo(*, group_size: int = 8, kl: float = 0.04, window: int = 50, cue: fl
 REFERENCE = Reference(
     paper="DeepVideo-R1: Video Reinforcement Fine-Tuning via Difficulty-aware Regressive GRPO",
     arxiv="2506.07464",
-    label="our reading",
+    evidence="our reading",
     parent="grpo",
     formula="""\
 L = 1/G sum_i (A_i - z(d)_i)^2 + beta KL,  d_i = sum_t log(pi / pi_old),  z = (d - mean(d)) / std(d) of the group
@@ -182,13 +188,13 @@ A_i = (R_i - mean(R)) / std(R)""",
         Difference("KL, window, group size, epochs", "not obtained", "not available", "0.04, 50, 8, 2 (inferred)"),
         Difference("largest share of a cue", "not obtained", "not available", "0.5 (inferred)"),
     ),
-    proofs=(
+    proof_tests=(
         "tests/golden/test_methods.py::test_whole_path[reg_grpo]",
         "tests/golden/test_contrast.py::test_regression_example",
         "tests/golden/test_contrast.py::test_regression_does_not_see_scale",
         "tests/golden/test_contrast.py::test_cue_of_a_hard_prompt",
     ),
-    effect=Effect(
+    expected_effect=ExpectedEffect(
         metric="frac_reward_zero_std",
         direction="down",
         task="hinted_sums",

@@ -8,10 +8,22 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from groupwise.advantages import centred
-from groupwise.data import Batch, Draw, Entropy, Mask, Measure, Outcome, Rollout, Sample, Sampler, Strategy, Weight
+from groupwise.data import (
+    Batch,
+    Draw,
+    Entropy,
+    Mask,
+    NeededMeasure,
+    Outcome,
+    Rollout,
+    Sample,
+    Sampler,
+    Strategy,
+    Weight,
+)
 from groupwise.learner import EMA
 from groupwise.methods.method import Method
-from groupwise.methods.reference import Difference, Effect, Reference
+from groupwise.methods.reference import Difference, ExpectedEffect, Reference
 from groupwise.objective import Clip, Distillation, GatedSurrogate, Objective, token_mean
 from groupwise.rollout import AUTO, AutoDefault, check_wording
 from groupwise.rollout.strategies.multi_round import attempts, context_of, is_correct
@@ -46,7 +58,7 @@ class TeacherCertainty(Weight):
     view: str = "sibling"
 
     @property
-    def needs(self) -> frozenset[Measure]:
+    def needs(self) -> frozenset[NeededMeasure]:
         return frozenset({Entropy(self.model, self.view)})
 
     def __call__(self, step: Batch) -> Float[Tensor, " n"]:
@@ -134,7 +146,7 @@ def srpo(
 REFERENCE = Reference(
     paper="Unifying Group-Relative and Self-Distillation Policy Optimization via Sample Routing",
     arxiv="2604.02288",
-    label="paper read",
+    evidence="paper read",
     parent="grpo",
     formula="""\
 J = 1/N [ sum over tokens of correct answers of min(r A, clip(r) A) - sum over tokens of wrong ones of w JSD(pi, q) ]
@@ -158,13 +170,13 @@ w = exp(-beta H(q)) over its mean; A_i = R_i - mean(R); wrong answers without a 
         Difference("group size", "8", "none", "8"),
         Difference("clip range", "0.2 and 0.28", "none", "0.2 and 0.28"),
     ),
-    proofs=(
+    proof_tests=(
         "tests/golden/test_methods.py::test_whole_path[srpo]",
         "tests/golden/test_contrast.py::test_certainty_weights",
         "tests/golden/test_contrast.py::test_siblings_become_views",
         "tests/golden/test_contrast.py::test_srpo_routes",
     ),
-    effect=Effect(
+    expected_effect=ExpectedEffect(
         metric="eval/accuracy",
         direction="up",
         task="hinted_sums",

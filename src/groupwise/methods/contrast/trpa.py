@@ -6,11 +6,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from groupwise.data import Batch, Measure, Outcome, Shaping, Subscore
+from groupwise.data import Batch, NeededMeasure, Outcome, Shaping, Subscore
 from groupwise.learner import InitialPolicy
 from groupwise.methods.method import Method
-from groupwise.methods.reference import Difference, Effect, Reference
-from groupwise.objective import KL, Objective, Preference, ReplaceAggregate, pair_mean, token_mean
+from groupwise.methods.reference import Difference, ExpectedEffect, Reference
+from groupwise.objective import KL, Objective, PairwisePreference, SurrogateAggregateWeight, pair_mean, token_mean
 
 __all__ = ["RewardLevels", "trpa"]
 
@@ -26,7 +26,7 @@ class RewardLevels(Shaping):
     format_subscore: str = ""
 
     @property
-    def needs(self) -> frozenset[Measure]:
+    def needs(self) -> frozenset[NeededMeasure]:
         return frozenset({Subscore(self.format_subscore)}) if self.format_subscore else frozenset()
 
     def __call__(self, reward: Float[Tensor, " s"], b: Batch) -> Float[Tensor, " s"]:
@@ -65,8 +65,8 @@ def trpa(
         shaping=(RewardLevels(form),),
         models=(("reference", InitialPolicy()),),
         objective=Objective(
-            surrogate=Preference(beta, kappa, best_reward=-1.0, token_reduction="mean"),
-            weights=(ReplaceAggregate(pair_mean),),
+            surrogate=PairwisePreference(beta, kappa, best_reward=-1.0, token_reduction="mean"),
+            weights=(SurrogateAggregateWeight(pair_mean),),
             penalties=(KL(trust, model="policy"),),
             aggregate=token_mean,
         ),
@@ -79,7 +79,7 @@ REFERENCE = Reference(
         "Trust Region Preference Approximation: A simple and stable reinforcement learning algorithm for LLM reasoning"
     ),
     arxiv="2504.04524",
-    label="code read",
+    evidence="code read",
     code=(
         "XueruiSu/Trust-Region-Preference-Approximation@f372585ed6ec230aa354feb9c8e24e970b615846:"
         "verl/trainer/ppo/core_algos.py"
@@ -97,13 +97,13 @@ levels: correct > wrong > unreadable > without form""",
         Difference("KL to the reference", "none", "logged only", "a metric"),
         Difference("minibatches", "not obtained", "1", "1"),
     ),
-    proofs=(
+    proof_tests=(
         "tests/golden/test_methods.py::test_whole_path[trpa]",
         "tests/golden/test_contrast.py::test_preference_example",
         "tests/golden/test_contrast.py::test_trpa_levels",
         "tests/golden/test_contrast.py::test_dpo_is_a_preference",
     ),
-    effect=Effect(
+    expected_effect=ExpectedEffect(
         metric="eval/accuracy",
         direction="up",
         task="hinted_sums",
@@ -111,7 +111,7 @@ levels: correct > wrong > unreadable > without form""",
         min_difference=0.05,
         matched_by="steps",
     ),
-    finding="The cause of its lower accuracy on hinted_sums (0.60 against 0.72) is not known. It is not the missing "
+    our_finding="The cause of its lower accuracy on hinted_sums (0.60 against 0.72) is not known. It is not the missing "
     "division by the std: GRPO without it keeps 0.73 and 0.68 with seeds 1 and 2, TRPA has 0.57 and 0.56. Nor "
     "is it the pairs of wrong and malformed answers, 8 % of all pairs (seed 1).",
 )

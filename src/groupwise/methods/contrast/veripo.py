@@ -8,11 +8,11 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from groupwise.advantages import Standardised
-from groupwise.data import Batch, Finish, Ids, Measure, Outcome, Shaping, Subscore
+from groupwise.data import Batch, Finish, Ids, NeededMeasure, Outcome, Shaping, Subscore
 from groupwise.learner import InitialPolicy
 from groupwise.methods.method import Method
-from groupwise.methods.reference import Difference, Effect, Reference
-from groupwise.objective import Clip, Objective, Preference, group_mean, pair_mean
+from groupwise.methods.reference import Difference, ExpectedEffect, Reference
+from groupwise.objective import Clip, Objective, PairwisePreference, group_mean, pair_mean
 from groupwise.rewards import AddSubscore, Correctness
 
 __all__ = ["ChecksReward", "veripo"]
@@ -24,7 +24,7 @@ class ChecksReward(Shaping):
 
     The checks: it is correct, it is complete, its subscore `consistency_subscore` is at least 1/2 (the reasoning leads
     to the answer), and at most a share `max_repeated_fraction` of its n-grams of tokens occurred before. For
-    `Preference`: of two answers that pass, the longer one is preferred. VerIPO, arXiv:2505.19000; the rules for
+    `PairwisePreference`: of two answers that pass, the longer one is preferred. VerIPO, arXiv:2505.19000; the rules for
     repetition and length are our reading.
     """
 
@@ -38,7 +38,7 @@ class ChecksReward(Shaping):
             raise ValueError(f"{self}: needs ngram_size >= 1 and 0 <= max_repeated_fraction <= 1")
 
     @property
-    def needs(self) -> frozenset[Measure]:
+    def needs(self) -> frozenset[NeededMeasure]:
         return frozenset({Subscore(self.consistency_subscore)}) if self.consistency_subscore else frozenset()
 
     def __call__(self, reward: Float[Tensor, " s"], b: Batch) -> Float[Tensor, " s"]:
@@ -94,7 +94,7 @@ def veripo(
         group_size=group_size,
         shaping=(ChecksReward(consistent),),
         models=(("reference", InitialPolicy()),),
-        objective=Objective(surrogate=Preference(beta), aggregate=pair_mean),
+        objective=Objective(surrogate=PairwisePreference(beta), aggregate=pair_mean),
         minibatches=minibatches,
     )
 
@@ -102,8 +102,8 @@ def veripo(
 REFERENCE = Reference(
     paper="VerIPO: Cultivating Long Reasoning in Video-LLMs via Verifier-Gudied Iterative Policy Optimization",
     arxiv="2505.19000",
-    label="our reading",
-    kind="recipe",
+    evidence="our reading",
+    contribution_kind="recipe",
     parent="grpo",
     formula="""\
 search: GRPO on r = [correct] + 0.5 [format]
@@ -122,14 +122,14 @@ recipe: search, align, search, ...""",
         Difference("beta, group size", "0.1 and 8", "0.1 and 8 (README)", "0.1 and 8"),
         Difference("minibatches", "batches of 32 pairs", "not released", "1; 8 in the recipe"),
     ),
-    proofs=(
+    proof_tests=(
         "tests/golden/test_methods.py::test_whole_path[veripo]",
         "tests/golden/test_methods.py::test_whole_path[veripo, search]",
         "tests/golden/test_contrast.py::test_dpo_is_a_preference",
         "tests/golden/test_contrast.py::test_checks_of_answers",
         "tests/golden/test_contrast.py::test_preference_at_the_reference",
     ),
-    effect=Effect(
+    expected_effect=ExpectedEffect(
         metric="eval/subscores_of_correct/chain_true",
         direction="up",
         task="hinted_sums",

@@ -13,34 +13,34 @@ from torch import Tensor
 from groupwise.advantages import Bounded, Standardised
 from groupwise.data import Batch, Draw, Mask, Outcome, Role, Rollout, Sample, Sampler, Strategy, Verdict
 from groupwise.methods.method import Method
-from groupwise.methods.reference import Difference, Effect, Reference
+from groupwise.methods.reference import Difference, ExpectedEffect, Reference
 from groupwise.methods.schedules import PiecewiseConstant
-from groupwise.models import DanceNoise, Denoise
+from groupwise.models import DanceGrpoNoise, DenoisingSettings
 from groupwise.objective import Clip, Objective, token_mean
 from groupwise.rollout.gather_coroutines import together
 from groupwise.rollout.strategies.multi_round import is_graded, score_of
 from groupwise.rollout.strategies.step_slices import steps_from
 
-__all__ = ["Branching", "DepthPruning", "branch_grpo"]
+__all__ = ["BranchingTree", "DepthPruning", "branch_grpo"]
 
 
 @dataclass(frozen=True, slots=True)
 class DepthPruning(Mask):
-    """Keeps all denoising steps but `step_count` of them, from the step `first_step` on. Depth pruning, BranchGRPO.
+    """Keeps all denoising steps but `pruned_step_count` of them, from the step `first_pruned_step` on. Depth pruning, BranchGRPO.
 
     All steps are sampled; the others leave the loss with its divisor. arXiv:2509.06040.
     """
 
-    first_step: int
-    step_count: int = 4
+    first_pruned_step: int
+    pruned_step_count: int = 4
 
     def __post_init__(self) -> None:
-        if self.first_step < 0 or self.step_count < 1:
+        if self.first_pruned_step < 0 or self.pruned_step_count < 1:
             raise ValueError(f"{self}: needs first_step >= 0 and step_count >= 1")
 
     def __call__(self, b: Batch) -> Bool[Tensor, " n"]:
         step = b.at_trained([sample.tokens for sample in b.samples], torch.long)
-        return (step < self.first_step) | (step >= self.first_step + self.step_count)
+        return (step < self.first_pruned_step) | (step >= self.first_pruned_step + self.pruned_step_count)
 
 
 @dataclass(slots=True, eq=False)
@@ -68,8 +68,8 @@ class TreeNode:
 
 
 @dataclass(frozen=True, slots=True)
-class Branching(Strategy):
-    """A tree of denoising steps, which forks into `width` children at each step of `splits`. BranchGRPO.
+class BranchingTree(Strategy):
+    """A tree of denoising steps, which forks into `children_per_split` children at each step of `split_steps`. BranchGRPO.
 
     All answers have the same first state. At a split a node divides its leaves, `draw.n` for the root, evenly among its
     children; the last split gives each leaf a child. The noise of the steps at splits is `noise_scale` times as large,
@@ -83,25 +83,31 @@ class Branching(Strategy):
 
     roles: ClassVar[tuple[Role, ...]] = (Role("branch", "for each split of the tree"),)
 
-    splits: tuple[int, ...] = (0, 3, 6, 9)
-    width: int = 2
+    split_steps: tuple[int, ...] = (0, 3, 6, 9)
+    children_per_split: int = 2
     noise_scale: float = 4.0
-    fusion: Literal["mean", "path"] = "mean"
+    score_fusion: Literal["mean", "path"] = "mean"
 
     def __post_init__(self) -> None:
-        increasing = all(a < b for a, b in pairwise(self.splits))
-        if not self.splits or not increasing or self.splits[0] < 0 or self.width < 2 or not self.noise_scale > 0:
+        increasing = all(a < b for a, b in pairwise(self.split_steps))
+        if (
+            not self.split_steps
+            or not increasing
+            or self.split_steps[0] < 0
+            or self.children_per_split < 2
+            or not self.noise_scale > 0
+        ):
             raise ValueError(f"{self}\nneeds splits from 0 on in increasing order, width >= 2 and noise_scale > 0")
 
     @property
     def noisy_steps(self) -> tuple[int, ...]:
         """The steps that must have noise."""
-        return self.splits
+        return self.split_steps
 
     async def __call__(self, draw: Draw, sampler: Sampler) -> Rollout:
         (root,) = sampler.start(draw.prompt.token_ids)
         levels = [[TreeNode(root, 0, draw.n)]]
-        for split in self.splits:
+        for split in self.split_steps:
             if levels[-1][0].leaf_count == 1:
                 break
             await together(self._grow(node, split, sampler) for node in levels[-1])
@@ -124,7 +130,7 @@ class Branching(Strategy):
 
     def _fork(self, node: TreeNode, split: int) -> list[TreeNode]:
         """The children of a node, which divide its leaves; at the last split, one for each leaf."""
-        count = node.leaf_count if split == self.splits[-1] else min(self.width, node.leaf_count)
+        count = node.leaf_count if split == self.split_steps[-1] else min(self.children_per_split, node.leaf_count)
         shares = [(node.leaf_count + i) // count for i in reversed(range(count))]
         node.children = [TreeNode(node.sample.fork(split, i), split, share, node) for i, share in enumerate(shares)]
         return node.children
@@ -135,7 +141,7 @@ class Branching(Strategy):
         if not graded:
             return Verdict(Outcome.unverifiable, cause="no answer of this branch has a score")
         largest = max(child.edge for child in graded)
-        mean = self.fusion == "mean"
+        mean = self.score_fusion == "mean"
         weights = [child.graded if mean else math.exp(child.edge - largest) for child in graded]
         scores = [score_of(child.sample) for child in graded]
         return Verdict(Outcome.scored, sum(w * x for w, x in zip(weights, scores)) / sum(weights))
@@ -158,8 +164,8 @@ def branch_grpo(
     *,
     group_size: int = 16,
     steps: int = 20,
-    splits: tuple[int, ...] = (0, 3, 6, 9),
-    fusion: Literal["mean", "path"] = "mean",
+    split_steps: tuple[int, ...] = (0, 3, 6, 9),
+    score_fusion: Literal["mean", "path"] = "mean",
     pruned: bool = False,
 ) -> Method:
     """Leaf rewards are fused up the tree, and steps of one depth are compared; `pruned` drops late steps.
@@ -176,8 +182,8 @@ def branch_grpo(
     """
     return Method(
         group_size=group_size,
-        denoise=Denoise(noise=DanceNoise(0.3), steps=steps),
-        strategy=Branching(splits, fusion=fusion),
+        denoise=DenoisingSettings(noise=DanceGrpoNoise(0.3), steps=steps),
+        strategy=BranchingTree(split_steps, score_fusion=score_fusion),
         trained_roles=("answer", "branch"),
         advantage=(Standardised(ddof=1, eps=1e-8), Bounded(5.0)),
         mask=(DepthPruning(14, 4),) if pruned else (),
@@ -191,7 +197,7 @@ def branch_grpo(
 REFERENCE = Reference(
     paper="BranchGRPO: Stable and Efficient GRPO with Structured Branching in Diffusion Models",
     arxiv="2509.06040",
-    label="code read",
+    evidence="code read",
     code="Fredreic1849/BranchGRPO@19fbb9fc92ad1857212f3b664d6e9ff80c8b3804:fastvideo/train_branchgrpo_flux.py",
     parent="flow_grpo",
     formula="""\
@@ -202,7 +208,7 @@ L = mean over edges of max[ -A_u rho, -A_u clip(rho, 1 - c, 1 + c) ],  rho = exp
     differences=(
         Difference("leaves, steps", "16, 20", "16, 20", "16, 20"),
         Difference("splits", "steps 0, 3, 6, 9, two children", "the same", "0, 3, 6, 9; fewer leaves use fewer splits"),
-        Difference("noise", "0.3, the same at all times", "the same", "0.3, `DanceNoise`"),
+        Difference("noise", "0.3, the same at all times", "the same", "0.3, `DanceGrpoNoise`"),
         Difference("noise at splits", "not given", "4 times the std, which the density ignores", "the same"),
         Difference("clip range", "not given", "1e-3", "1e-3"),
         Difference("fusion", "path probabilities", "mean, or path probabilities", "mean, or `path`"),
@@ -213,12 +219,12 @@ L = mean over edges of max[ -A_u rho, -A_u clip(rho, 1 - c, 1 + c) ],  rho = exp
         Difference("width pruning; mixture with deterministic steps", "two modes; an option", "the same", "not built"),
         Difference("last step", "stochastic", "stochastic", "deterministic, so not trained"),
     ),
-    proofs=(
+    proof_tests=(
         "tests/golden/test_flow_branch_grpo.py::test_worked_tree",
         "tests/golden/test_flow_branch_grpo.py::test_whole_path",
     ),
     toy_test="tests/golden/test_flow_branch_grpo.py::test_a_tree_of_16_answers_takes_218_steps_instead_of_320",
-    effect=Effect(
+    expected_effect=ExpectedEffect(
         metric="eval/accuracy_greedy",
         direction="up",
         task="rings",
@@ -227,6 +233,6 @@ L = mean over edges of max[ -A_u rho, -A_u clip(rho, 1 - c, 1 + c) ],  rho = exp
         matched_by="tokens",
         settings=("method.denoise.steps = 20", "sampling.max_tokens = 20", "method.group_size = 16"),
     ),
-    finding="The method also has another noise and a wider clip range than flow_grpo. With these and independent "
+    our_finding="The method also has another noise and a wider clip range than flow_grpo. With these and independent "
     "answers the accuracy was lower by 0.22, and in a tree without the wider noise at splits by 0.11 (ablations).",
 )

@@ -26,16 +26,24 @@ from groupwise.data import (
 )
 from groupwise.learner import InitialPolicy
 from groupwise.methods.method import Method
-from groupwise.methods.reference import Difference, Effect, Reference
-from groupwise.methods.schedules import Cycle
-from groupwise.models import DrawnKnobs, Unmask, decode_masked
+from groupwise.methods.reference import Difference, ExpectedEffect, Reference
+from groupwise.methods.schedules import CyclicValues
+from groupwise.models import DrawnKnobs, UnmaskingSettings, decode_masked
 from groupwise.objective import KL, Clip, GatedSurrogate, Objective
 
-__all__ = ["SCHEDULE", "CoSampled", "OfRole", "PenaltyOfRole", "TakingTurns", "co_grpo", "role_mean"]
+__all__ = [
+    "SCHEDULE",
+    "SplitScheduleFromAnswer",
+    "OfRole",
+    "PenaltyOfRole",
+    "AlternatingRoleMask",
+    "co_grpo",
+    "role_mean",
+]
 
 
 @dataclass(frozen=True, slots=True)
-class RoleMean(Aggregate):
+class RoleMeanAggregate(Aggregate):
     """The sum over roles of `sequence_mean` within the role: live sequences of a role weigh the same.
 
     With samples of a single role it is `sequence_mean`. Co-GRPO, arXiv:2512.22288: the losses of tokens and schedule.
@@ -57,7 +65,7 @@ def by_role(step: Batch) -> Segments:
     return Segments(torch.tensor(index, dtype=torch.long, device=step.token_index.device), len(names))
 
 
-role_mean = RoleMean()
+role_mean = RoleMeanAggregate()
 
 
 def of_role(b: Batch, role: str) -> Bool[Tensor, " n"]:
@@ -77,21 +85,21 @@ class OfRole(Mask):
 
 
 @dataclass(frozen=True, slots=True)
-class TakingTurns(Mask):
-    """Selects the tokens of the role `roles[turn]`; a schedule moves `turn`, so that roles are trained by turns.
+class AlternatingRoleMask(Mask):
+    """Selects the tokens of the role `roles[active_role_index]`; a schedule moves `active_role_index`, so that roles are trained by turns.
 
     Weights that only other roles read get no gradient, and AdamW leaves such weights as they are, to the bit.
     """
 
     roles: tuple[str, ...]
-    turn: float = 0.0
+    active_role_index: float = 0.0
 
     def __post_init__(self) -> None:
-        if not self.roles or not 0 <= self.turn < len(self.roles):
+        if not self.roles or not 0 <= self.active_role_index < len(self.roles):
             raise ValueError(f"{self}\nneeds one or more roles, and turn from 0 to below their number")
 
     def __call__(self, b: Batch) -> Bool[Tensor, " n"]:
-        return of_role(b, self.roles[int(self.turn)])
+        return of_role(b, self.roles[int(self.active_role_index)])
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +118,7 @@ SCHEDULE = "schedule"
 
 
 @dataclass(frozen=True, slots=True)
-class CoSampled(Strategy):
+class SplitScheduleFromAnswer(Strategy):
     """`draw.n` answers of a masked policy, each split into two samples with one verdict. Co-GRPO, arXiv:2512.22288.
 
     The commits and the text stay in the answer. The knobs become a sample of the role `schedule`, so the knobs of a
@@ -145,7 +153,7 @@ def chosen(sample: Sample, which: Sequence[bool]) -> Sample:
     return replace(sample, **per_token, actions=tuple(compress(sample.actions, which)), token_marks={}, top_logprobs=())
 
 
-TURNS = TakingTurns((SCHEDULE, "answer"))
+TURNS = AlternatingRoleMask((SCHEDULE, "answer"))
 
 
 def co_grpo(
@@ -175,12 +183,12 @@ def co_grpo(
     turns = form == "alternating"
     return Method(
         group_size=group_size,
-        unmask=Unmask(steps=steps, knob_std=spread),
-        strategy=CoSampled(),
+        unmask=UnmaskingSettings(steps=steps, knob_std=spread),
+        strategy=SplitScheduleFromAnswer(),
         trained_roles=("answer", SCHEDULE),
         advantage=(Standardised(ddof=0, eps=1e-4),),
         mask=(TURNS,) if turns else (),
-        schedules=(("mask.0.turn", Cycle((0.0, 1.0))),) if turns else (),
+        schedules=(("mask.0.turn", CyclicValues((0.0, 1.0))),) if turns else (),
         models=(("reference", InitialPolicy()),),
         objective=Objective(surrogate=clips, penalties=(PenaltyOfRole("answer", KL(kl)),), aggregate=role_mean),
     )
@@ -189,7 +197,7 @@ def co_grpo(
 REFERENCE = Reference(
     paper="Co-GRPO: Co-Optimized Group Relative Policy Optimization for Masked Diffusion Model",
     arxiv="2512.22288",
-    label="our reading",
+    evidence="our reading",
     parent="grpo",
     formula="""\
 A_i = (R_i - mean) / (std + 1e-4), std with ddof 0: one number per trajectory, for both streams
@@ -218,7 +226,7 @@ joint: L_V + L_A;  alternating: L_A, then L_V""",
         Difference("form", "alternating", "not obtained", 'joint, or form = "alternating" with turns of an iteration'),
         Difference("model", "text to image", "text to image", "any masked model of this package: cells and symbols"),
     ),
-    proofs=(
+    proof_tests=(
         "tests/golden/test_flow_co_grpo.py::test_worked_numbers",
         "tests/golden/test_flow_co_grpo.py::test_whole_path",
         "tests/golden/test_flow_co_grpo.py::test_a_fixed_schedule_is_grpo_on_tokens",
@@ -226,7 +234,7 @@ joint: L_V + L_A;  alternating: L_A, then L_V""",
         "tests/golden/test_flow_co_grpo.py::test_no_gradient_between_tokens_and_schedule",
         "tests/golden/test_flow_co_grpo.py::test_the_score_of_the_schedule_has_mean_zero",
     ),
-    effect=Effect(
+    expected_effect=ExpectedEffect(
         metric="eval/accuracy",
         direction="up",
         task="beads",

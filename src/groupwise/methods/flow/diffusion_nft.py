@@ -7,44 +7,44 @@ from jaxtyping import Float
 from torch import Tensor
 
 from groupwise.advantages import Bounded, Standardised
-from groupwise.data import Advantage, Batch, Measure, Penalty, Surrogate
+from groupwise.data import Advantage, Batch, NeededMeasure, Penalty, Surrogate
 from groupwise.learner import InitialPolicy, SamplingPolicy
 from groupwise.methods.method import Method
-from groupwise.methods.reference import Difference, Effect, Reference
-from groupwise.models import Denoise, FlowNoise, ImplicitError, VelocityGap
+from groupwise.methods.reference import Difference, ExpectedEffect, Reference
+from groupwise.models import DenoisingSettings, FlowGrpoNoise, ForwardProcessLoss, VelocityDifference
 from groupwise.objective import Objective, token_mean
 from groupwise.objective.step_penalties import check_coefficient
-from groupwise.rollout import Retraced
+from groupwise.rollout import ForwardProcess
 
-__all__ = ["ImplicitPair", "Optimality", "VelocityPenalty", "diffusion_nft"]
+__all__ = ["ImplicitPairLoss", "OptimalityProbability", "VelocityPenalty", "diffusion_nft"]
 
 
 @dataclass(frozen=True, slots=True)
-class Optimality(Advantage):
-    """`clip(x / (2 limit) + 1/2, 0, 1)`: an advantage as the chance that the sample is good. arXiv:2509.16117.
+class OptimalityProbability(Advantage):
+    """`clip(x / (2 max_abs) + 1/2, 0, 1)`: an advantage as the chance that the sample is good. arXiv:2509.16117.
 
     >>> import torch
     >>> from groupwise.data import pack, rollout_of
     >>> batch = pack([rollout_of([1.0, 0.5, 0.0])])
-    >>> Optimality(5.0)(torch.tensor([2.0, 0.0, -9.0]), batch).tolist()
+    >>> OptimalityProbability(5.0)(torch.tensor([2.0, 0.0, -9.0]), batch).tolist()
     [0.699999988079071, 0.5, 0.0]
     """
 
-    limit: float = 5.0
+    max_abs: float = 5.0
 
     def __post_init__(self) -> None:
-        if not self.limit > 0:
+        if not self.max_abs > 0:
             raise ValueError(
-                f"limit is {self.limit}\nuse a number above 0, such as the bound of the advantage before it"
+                f"limit is {self.max_abs}\nuse a number above 0, such as the bound of the advantage before it"
             )
 
     def __call__(self, x: Float[Tensor, " s"], b: Batch) -> Float[Tensor, " s"]:
-        return (x / (2 * self.limit) + 0.5).clamp(0, 1)
+        return (x / (2 * self.max_abs) + 0.5).clamp(0, 1)
 
 
 @dataclass(frozen=True, slots=True)
-class ImplicitPair(Surrogate):
-    """`-scale / beta (r l+ + (1 - r) l-)`, with the advantage as r, the chance that the sample is good.
+class ImplicitPairLoss(Surrogate):
+    """`-loss_scale / beta (r l+ + (1 - r) l-)`, with the advantage as r, the chance that the sample is good.
 
     l+ is the error of a velocity moved by `beta` from the old one towards the policy's, l- that of one moved as far
     away. Between them, a good sample pulls the policy's velocity to its own, a bad one pushes it away. DiffusionNFT,
@@ -52,25 +52,27 @@ class ImplicitPair(Surrogate):
     """
 
     beta: float = 1.0
-    scale: float = 5.0
-    model: str = "old"
+    loss_scale: float = 5.0
+    old_model: str = "old"
 
     def __post_init__(self) -> None:
-        if not (self.beta > 0 and self.scale > 0):
+        if not (self.beta > 0 and self.loss_scale > 0):
             raise ValueError(f"{self}\nneeds beta > 0 and scale > 0")
 
     @property
-    def needs(self) -> frozenset[Measure]:
-        return frozenset({ImplicitError(self.beta, self.model), ImplicitError(-self.beta, self.model)})
+    def needs(self) -> frozenset[NeededMeasure]:
+        return frozenset(
+            {ForwardProcessLoss(self.beta, self.old_model), ForwardProcessLoss(-self.beta, self.old_model)}
+        )
 
     @property
     def sampled_by(self) -> str:
         """The old velocity is that of the policy which generated the samples."""
-        return self.model
+        return self.old_model
 
     def __call__(self, b: Batch) -> Float[Tensor, " n"]:
-        towards, away = (b[ImplicitError(beta, self.model)] for beta in (self.beta, -self.beta))
-        return -self.scale / self.beta * (b.advantage * towards + (1 - b.advantage) * away)
+        towards, away = (b[ForwardProcessLoss(beta, self.old_model)] for beta in (self.beta, -self.beta))
+        return -self.loss_scale / self.beta * (b.advantage * towards + (1 - b.advantage) * away)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,17 +80,21 @@ class VelocityPenalty(Penalty):
     """`coefficient * mean (v - v_ref)^2`: the squared distance between velocities. DiffusionNFT, arXiv:2509.16117."""
 
     coefficient: float = 1e-4
-    model: str = "reference"
+    reference_model: str = "reference"
 
     def __post_init__(self) -> None:
         check_coefficient(self.coefficient)
 
     @property
-    def needs(self) -> frozenset[Measure]:
-        return frozenset({VelocityGap(self.model)}) if self.coefficient else frozenset()
+    def needs(self) -> frozenset[NeededMeasure]:
+        return frozenset({VelocityDifference(self.reference_model)}) if self.coefficient else frozenset()
 
     def __call__(self, b: Batch) -> Float[Tensor, " n"]:
-        return self.coefficient * b[VelocityGap(self.model)] if self.coefficient else torch.zeros_like(b.logp)
+        return (
+            self.coefficient * b[VelocityDifference(self.reference_model)]
+            if self.coefficient
+            else torch.zeros_like(b.logp)
+        )
 
 
 def diffusion_nft(*, group_size: int = 24, steps: int = 10, beta: float = 1.0, distance: float = 1e-4) -> Method:
@@ -105,12 +111,14 @@ def diffusion_nft(*, group_size: int = 24, steps: int = 10, beta: float = 1.0, d
     """
     return Method(
         group_size=group_size,
-        denoise=Denoise(noise=FlowNoise(0.0), steps=steps),
-        strategy=Retraced(),
-        advantage=(Standardised(ddof=0, eps=1e-4), Bounded(5.0), Optimality(5.0)),
+        denoise=DenoisingSettings(noise=FlowGrpoNoise(0.0), steps=steps),
+        strategy=ForwardProcess(),
+        advantage=(Standardised(ddof=0, eps=1e-4), Bounded(5.0), OptimalityProbability(5.0)),
         models=(("reference", InitialPolicy()), ("old", SamplingPolicy())),
         objective=Objective(
-            surrogate=ImplicitPair(beta, scale=5.0), penalties=(VelocityPenalty(distance),), aggregate=token_mean
+            surrogate=ImplicitPairLoss(beta, loss_scale=5.0),
+            penalties=(VelocityPenalty(distance),),
+            aggregate=token_mean,
         ),
         minibatches=2,
     )
@@ -119,7 +127,7 @@ def diffusion_nft(*, group_size: int = 24, steps: int = 10, beta: float = 1.0, d
 REFERENCE = Reference(
     paper="DiffusionNFT: Online Diffusion Reinforcement with Forward Process",
     arxiv="2509.16117",
-    label="code read",
+    evidence="code read",
     code="NVlabs/DiffusionNFT@24af5554898d85e93efa492f42b5e9cdf4156e9b:scripts/train_nft_sd3.py",
     parent="flow_grpo",
     formula="""\
@@ -141,11 +149,11 @@ l+- = mean (x0+- - x_0)^2 / sg[ max(mean |x0+- - x_0|, 1e-5) ]""",
         Difference("times of a sample", "drawn", "the sampler's times but the last, shuffled", "the same, in order"),
         Difference("group without a signal", "not specified", "kept", "kept"),
     ),
-    proofs=(
+    proof_tests=(
         "tests/golden/test_flow.py::test_worked_loss_of_diffusion_nft",
         "tests/golden/test_flow.py::test_whole_path[diffusion_nft]",
     ),
-    effect=Effect(
+    expected_effect=ExpectedEffect(
         metric="eval/accuracy_greedy",
         direction="up",
         task="rings",
@@ -154,7 +162,7 @@ l+- = mean (x0+- - x_0)^2 / sg[ max(mean |x0+- - x_0|, 1e-5) ]""",
         matched_by="steps",
         settings=("iterations = 10",),
     ),
-    finding="The method samples without noise and flow_grpo with it, so eval/accuracy, the first metric of the effect, "
+    our_finding="The method samples without noise and flow_grpo with it, so eval/accuracy, the first metric of the effect, "
     "compares answers of two samplers. It was changed after one run of seed 0 to the accuracy of the deterministic "
     "sampler, which is the same for both.",
 )

@@ -6,8 +6,8 @@ from groupwise.advantages import Bounded, Standardised
 from groupwise.data import Draw, Rollout, Sample, Sampler, Strategy
 from groupwise.learner import InitialPolicy
 from groupwise.methods.method import Method
-from groupwise.methods.reference import Difference, Effect, Reference
-from groupwise.models import Denoise, FlowNoise
+from groupwise.methods.reference import Difference, ExpectedEffect, Reference
+from groupwise.models import DenoisingSettings, FlowGrpoNoise
 from groupwise.objective import Clip, Objective, StepKLPenalty, token_mean
 from groupwise.rewards import mixed_scores
 from groupwise.rollout import Independent
@@ -19,34 +19,34 @@ __all__ = ["NoiseWindow", "flow_grpo"]
 
 @dataclass(frozen=True, slots=True)
 class NoiseWindow(Strategy):
-    """`draw.n` answers with noise in `width` consecutive steps, the same of a group. Flow-GRPO-Fast.
+    """`draw.n` answers with noise in `window_steps` consecutive steps, the same of a group. Flow-GRPO-Fast.
 
-    The window begins at a step from `first_start` to before `start_before`, by a draw for each prompt. The other steps
+    The window begins at a step from `min_start_step` to before `start_step_below`, by a draw for each prompt. The other steps
     have no noise, so they are not trained. arXiv:2505.05470.
     """
 
-    width: int = 2
-    first_start: int = 0
-    start_before: int = 5
+    window_steps: int = 2
+    min_start_step: int = 0
+    start_step_below: int = 5
 
     def __post_init__(self) -> None:
-        if self.width < 1 or not 0 <= self.first_start < self.start_before:
+        if self.window_steps < 1 or not 0 <= self.min_start_step < self.start_step_below:
             raise ValueError(f"{self}\nneeds width >= 1 and 0 <= first_start < start_before")
 
     @property
     def noisy_steps(self) -> tuple[int, ...]:
         """The steps that must have noise."""
-        return tuple(range(self.first_start, self.start_before + self.width - 1))
+        return tuple(range(self.min_start_step, self.start_step_below + self.window_steps - 1))
 
     async def __call__(self, draw: Draw, sampler: Sampler) -> Rollout:
-        start = sampler.random(0).randrange(self.first_start, self.start_before)
+        start = sampler.random(0).randrange(self.min_start_step, self.start_step_below)
         samples = sampler.start(draw.prompt.token_ids, draw.n)
         answers = await together(self._denoised(sample, start, sampler) for sample in samples)
         return Rollout(draw, tuple(await sampler.verify(answers)))
 
     async def _denoised(self, sample: Sample, start: int, sampler: Sampler) -> Sample:
         sample = await sampler.extend(sample, limit=start, sampling=without_noise(sampler))
-        sample = await sampler.extend(sample, limit=self.width)
+        sample = await sampler.extend(sample, limit=self.window_steps)
         return await sampler.extend(sample, sampling=without_noise(sampler))
 
 
@@ -69,7 +69,7 @@ def flow_grpo(
     """
     return Method(
         group_size=group_size,
-        denoise=Denoise(noise=FlowNoise(noise), steps=steps),
+        denoise=DenoisingSettings(noise=FlowGrpoNoise(noise), steps=steps),
         strategy=NoiseWindow(window, 0, steps // 2) if window else Independent(),
         filter=mixed_scores,
         advantage=(Standardised(ddof=0, eps=1e-4), Bounded(5.0)),
@@ -82,7 +82,7 @@ def flow_grpo(
 REFERENCE = Reference(
     paper="Flow-GRPO: Training Flow Matching Models via Online RL",
     arxiv="2505.05470",
-    label="code read",
+    evidence="code read",
     code=(
         "yifan123/flow_grpo@ac4c86e8cae021841f1fde853d340e0db67690dd:flow_grpo/diffusers_patch/sd3_sde_with_logprob.py"
     ),
@@ -104,12 +104,12 @@ KL = mean (mu - mu_ref)^2 / (2 s^2)""",
         Difference("evaluation", "40 steps, EMA weights", "the same", "evaluate.steps, the weights themselves"),
         Difference("samples without a signal", "not specified", "dropped, some kept to fill the batch", "dropped"),
     ),
-    proofs=(
+    proof_tests=(
         "tests/golden/test_flow.py::test_worked_numbers_of_a_step",
         "tests/golden/test_flow.py::test_worked_loss_of_flow_grpo",
         "tests/golden/test_flow.py::test_whole_path[flow_grpo]",
     ),
-    effect=Effect(
+    expected_effect=ExpectedEffect(
         metric="clip_ratio/region_mean",
         direction="up",
         task="rings",

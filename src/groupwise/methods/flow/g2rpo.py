@@ -6,8 +6,8 @@ from typing import ClassVar
 from groupwise.advantages import Bounded, EachStandardised
 from groupwise.data import Draw, Outcome, Role, Rollout, Sample, Sampler, Strategy, VerdictContents
 from groupwise.methods.method import Method
-from groupwise.methods.reference import Difference, Effect, Reference
-from groupwise.models import Denoise, FlowNoise
+from groupwise.methods.reference import Difference, ExpectedEffect, Reference
+from groupwise.models import DenoisingSettings, FlowGrpoNoise
 from groupwise.objective import Clip, Objective, token_mean
 from groupwise.rollout.gather_coroutines import together
 from groupwise.rollout.strategies.step_slices import steps_from, without_noise
@@ -20,7 +20,7 @@ class OneNoisyStep(Strategy):
     """For each step of `noise_at`, one group of `draw.n` answers with noise in this step alone. G2RPO.
 
     All begin with the steps of the anchor, a path without noise. Each is completed without noise once for each of
-    `strides`, the number of steps that are taken at once; the step after the noise has length 1, and the last leads to
+    `completion_strides`, the number of steps that are taken at once; the step after the noise has length 1, and the last leads to
     time 0. An answer's verdict is that of the first stride, and its subscores `scores` are the scores by stride.
     Neither the anchor, with the role `anchor`, nor the completions by other strides, with the role `completion`, are
     trained. A sample lacks the steps that it shares with another one. arXiv:2510.01982.
@@ -29,10 +29,10 @@ class OneNoisyStep(Strategy):
     roles: ClassVar[tuple[Role, ...]] = (Role("anchor", "for each prompt"), Role("completion", "with several strides"))
 
     noise_at: tuple[int, ...] = (0, 1, 2, 3, 4, 5, 6, 7)
-    strides: tuple[int, ...] = (1, 2)
+    completion_strides: tuple[int, ...] = (1, 2)
 
     def __post_init__(self) -> None:
-        for name, numbers, least in (("noise_at", self.noise_at, 0), ("strides", self.strides, 1)):
+        for name, numbers, least in (("noise_at", self.noise_at, 0), ("strides", self.completion_strides, 1)):
             if not numbers or len(set(numbers)) < len(numbers) or min(numbers) < least:
                 raise ValueError(f"{name} is {numbers}\nuse one or several different numbers of at least {least}")
 
@@ -45,10 +45,10 @@ class OneNoisyStep(Strategy):
     def scores(self) -> tuple[str, ...]:
         """The names of the subscores with an answer's score for each stride.
 
-        >>> OneNoisyStep(strides=(1, 2)).scores
+        >>> OneNoisyStep(completion_strides=(1, 2)).scores
         ('stride_1', 'stride_2')
         """
-        return tuple(f"stride_{stride}" for stride in self.strides)
+        return tuple(f"stride_{stride}" for stride in self.completion_strides)
 
     @property
     def contents(self) -> VerdictContents:
@@ -70,8 +70,8 @@ class OneNoisyStep(Strategy):
         """Take one noisy step and complete it once per stride: the graded sample, and the other completions."""
         first = len(fork.tokens)
         noisy = await sampler.extend(fork, limit=1)
-        others = [replace(noisy.fork(first + 1, i), role="completion") for i in range(len(self.strides) - 1)]
-        pairs = zip((noisy, *others), self.strides, strict=True)
+        others = [replace(noisy.fork(first + 1, i), role="completion") for i in range(len(self.completion_strides) - 1)]
+        pairs = zip((noisy, *others), self.completion_strides, strict=True)
         answer, *others = await sampler.verify(await together(completed(s, g, steps, sampler) for s, g in pairs))
         verdicts = zip(self.scores, (sample.verdict for sample in (answer, *others)))
         scores = {name: v.value for name, v in verdicts if v and v.outcome is not Outcome.unverifiable}
@@ -90,7 +90,7 @@ def g2rpo(
     group_size: int = 12,
     steps: int = 16,
     noisy: tuple[int, ...] = (0, 1, 2, 3, 4, 5, 6, 7),
-    strides: tuple[int, ...] = (1, 2),
+    completion_strides: tuple[int, ...] = (1, 2),
     noise: float = 0.7,
     clip: float = 1e-4,
 ) -> Method:
@@ -108,11 +108,11 @@ def g2rpo(
         noise: level of the noise, at least 0.
         clip: distance of both clip bounds from 1, c.
     """
-    strategy = OneNoisyStep(noisy, strides)
+    strategy = OneNoisyStep(noisy, completion_strides)
     weights = tuple((score, 1.0) for score in strategy.scores)
     return Method(
         group_size=group_size,
-        denoise=Denoise(noise=FlowNoise(noise), steps=steps),
+        denoise=DenoisingSettings(noise=FlowGrpoNoise(noise), steps=steps),
         strategy=strategy,
         advantage=(EachStandardised(weights, reward_weight=0.0, ddof=1, eps=1e-8), Bounded(5.0)),
         objective=Objective(surrogate=Clip(clip, clip), aggregate=token_mean),
@@ -124,7 +124,7 @@ def g2rpo(
 REFERENCE = Reference(
     paper="G2RPO: Granular GRPO for Precise Reward in Flow Models",
     arxiv="2510.01982",
-    label="code read earlier",
+    evidence="code read earlier",
     parent="flow_grpo",
     formula="""\
 x'_ki = mu(z_k) + S_k e_ki,  z_0 .. z_T: the path without noise of one first state
@@ -142,12 +142,12 @@ L_k = mean over i of max[ -A rho, -A clip(rho, 1 - c, 1 + c) ],  rho = exp(l - l
         Difference("KL", "none", "none", "none"),
         Difference("time of the model", "t", "thousandths, rounded down", "t"),
     ),
-    proofs=(
+    proof_tests=(
         "tests/golden/test_flow_g2rpo.py::test_worked_advantages",
         "tests/golden/test_flow_g2rpo.py::test_schedules_of_the_strides",
         "tests/golden/test_flow_g2rpo.py::test_whole_path",
     ),
-    effect=Effect(
+    expected_effect=ExpectedEffect(
         metric="eval/accuracy_greedy",
         direction="up",
         task="rings",
@@ -157,6 +157,6 @@ L_k = mean over i of max[ -A rho, -A clip(rho, 1 - c, 1 + c) ],  rho = exp(l - l
         settings=("method.denoise.steps = 16", "sampling.max_tokens = 16", "method.group_size = 16", "iterations = 40"),
         own_settings=("method.group_size = 8", "method.minibatches = 8", "iterations = 10", "evaluate.every = 1"),
     ),
-    finding="It samples 1,200 steps per prompt to train 64, where flow_grpo samples 256 to train 240. Per iteration it "
+    our_finding="It samples 1,200 steps per prompt to train 64, where flow_grpo samples 256 to train 240. Per iteration it "
     "is ahead: after 10 of them the accuracy was 0.81, and 0.65 by flow_grpo, with 80 and 20 optimizer steps.",
 )

@@ -8,13 +8,13 @@ from torch import Tensor
 from torch.nn.functional import logsigmoid
 
 from groupwise.advantages import Standardised
-from groupwise.data import Batch, CouplingUnit, Logp, Measure, Surrogate
+from groupwise.data import Batch, CouplingUnit, Logp, NeededMeasure, Surrogate
 from groupwise.learner import InitialPolicy
 from groupwise.methods.method import Method
-from groupwise.methods.reference import Difference, Effect, Reference
-from groupwise.models import Denoise, FlowNoise
+from groupwise.methods.reference import Difference, ExpectedEffect, Reference
+from groupwise.models import DenoisingSettings, FlowGrpoNoise
 from groupwise.objective import Objective, group_mean
-from groupwise.rollout import Retraced
+from groupwise.rollout import ForwardProcess
 
 __all__ = ["GroupPreference", "gdpo_sr"]
 
@@ -31,18 +31,18 @@ class GroupPreference(Surrogate):
     coupling_unit: ClassVar[CouplingUnit] = "group"
 
     beta: float = 5000.0
-    model: str = "reference"
+    reference_model: str = "reference"
 
     def __post_init__(self) -> None:
         if not self.beta > 0:
             raise ValueError(f"{self}: needs beta > 0")
 
     @property
-    def needs(self) -> frozenset[Measure]:
-        return frozenset({Logp(self.model)})
+    def needs(self) -> frozenset[NeededMeasure]:
+        return frozenset({Logp(self.reference_model)})
 
     def __call__(self, b: Batch) -> Float[Tensor, " n"]:
-        d = b.sequences.total(b.logp - b[Logp(self.model)])
+        d = b.sequences.total(b.logp - b[Logp(self.reference_model)])
         z = self.beta * b.groups.total(b.sequences.mean(b.advantage) * d)
         return b.token_groups.spread(logsigmoid(z))
 
@@ -61,8 +61,8 @@ def gdpo_sr(*, group_size: int = 6, steps: int = 10, beta: float = 5000.0) -> Me
     """
     return Method(
         group_size=group_size,
-        denoise=Denoise(noise=FlowNoise(0.0), steps=steps),
-        strategy=Retraced(times="one"),
+        denoise=DenoisingSettings(noise=FlowGrpoNoise(0.0), steps=steps),
+        strategy=ForwardProcess(trained_times="one"),
         advantage=(Standardised(ddof=1, eps=1e-8),),
         models=(("reference", InitialPolicy()),),
         objective=Objective(surrogate=GroupPreference(beta), aggregate=group_mean),
@@ -72,7 +72,7 @@ def gdpo_sr(*, group_size: int = 6, steps: int = 10, beta: float = 5000.0) -> Me
 REFERENCE = Reference(
     paper="GDPO-SR: Group Direct Preference Optimization for One-Step Generative Image Super-Resolution",
     arxiv="2603.16769",
-    label="code read",
+    evidence="code read",
     code="Joyies/GDPO@48a9052516f0719453c86779546e4b72225b77cb:GDPOSR/losses/grpo.py",
     parent="flow_grpo",
     formula="""\
@@ -90,12 +90,12 @@ R_i = (1 - rho) m(PSNR) + rho/2 ( m(MANIQA) + m(MUSIQ) ),  m: scaled to 0..1 in 
         Difference("reward", "not read", "PSNR, MANIQA, MUSIQ by texture", "of the task; `ContentWeighted` for parts"),
         Difference("group of equal rewards", "not read", "not a number", "no gradient (*inferred*)"),
     ),
-    proofs=(
+    proof_tests=(
         "tests/golden/test_flow_gdpo_sr.py::test_worked_loss",
         "tests/golden/test_flow_gdpo_sr.py::test_two_answers_give_dpo",
         "tests/golden/test_flow_gdpo_sr.py::test_whole_path",
     ),
-    effect=Effect(
+    expected_effect=ExpectedEffect(
         metric="eval/accuracy_greedy",
         direction="up",
         task="rings",
@@ -105,6 +105,6 @@ R_i = (1 - rho) m(PSNR) + rho/2 ( m(MANIQA) + m(MUSIQ) ),  m: scaled to 0..1 in 
         settings=("iterations = 10",),
         own_settings=("method.objective.surrogate.beta = 10",),
     ),
-    finding="Ten iterations are few for one time per group. Groups of 16 ended 40 iterations at a greedy accuracy of "
+    our_finding="Ten iterations are few for one time per group. Groups of 16 ended 40 iterations at a greedy accuracy of "
     "0.711 with beta 5000, 0.758 with 10 and 0.898 with 1, from 0.578 (seed 0, two minibatches, one run each).",
 )

@@ -2,9 +2,9 @@
 
 from groupwise.advantages import Bounded, Standardised
 from groupwise.methods.method import Method
-from groupwise.methods.reference import Difference, Effect, Reference
-from groupwise.models import Denoise, FlowNoise
-from groupwise.objective import CentredStepRatio, Clip, InverseStepLength, Objective, token_mean
+from groupwise.methods.reference import Difference, ExpectedEffect, Reference
+from groupwise.models import DenoisingSettings, FlowGrpoNoise
+from groupwise.objective import CentredStepRatio, Clip, InverseStepLengthWeight, Objective, token_mean
 from groupwise.rewards import mixed_scores
 
 __all__ = ["grpo_guard"]
@@ -25,11 +25,13 @@ def grpo_guard(*, group_size: int = 24, steps: int = 10, noise: float = 0.7, cli
     """
     return Method(
         group_size=group_size,
-        denoise=Denoise(noise=FlowNoise(noise), steps=steps),
+        denoise=DenoisingSettings(noise=FlowGrpoNoise(noise), steps=steps),
         filter=mixed_scores,
         advantage=(Standardised(ddof=0, eps=1e-4), Bounded(5.0)),
         objective=Objective(
-            surrogate=Clip(clip, clip, ratio=CentredStepRatio()), weights=(InverseStepLength(),), aggregate=token_mean
+            surrogate=Clip(clip, clip, ratio=CentredStepRatio()),
+            weights=(InverseStepLengthWeight(),),
+            aggregate=token_mean,
         ),
         minibatches=2,
     )
@@ -38,7 +40,7 @@ def grpo_guard(*, group_size: int = 24, steps: int = 10, noise: float = 0.7, cli
 REFERENCE = Reference(
     paper="GRPO-Guard: Mitigating Implicit Over-Optimization in Flow Matching via Regulated Clipping",
     arxiv="2510.22319",
-    label="code read earlier",
+    evidence="code read earlier",
     parent="flow_grpo",
     formula="""\
 log rho = S [ l - l_old + mean (mu - mu_old)^2 / (2 S^2) ] = mean (mu - mu_old) e
@@ -55,11 +57,11 @@ L = mean over samples and steps of max[ -A rho, -A clip(rho, 1 - c, 1 + c) ] / |
         Difference("weight", "1 / |dt|", "1 / squared mean of sqrt(|dt|)", "1 / |dt|"),
         Difference("last step", "stochastic", "stochastic, not trained", "deterministic, so not trained"),
     ),
-    proofs=(
+    proof_tests=(
         "tests/golden/test_flow.py::test_worked_ratio_of_grpo_guard",
         "tests/golden/test_flow.py::test_whole_path[grpo_guard]",
     ),
-    effect=Effect(
+    expected_effect=ExpectedEffect(
         metric="eval/accuracy_greedy",
         direction="up",
         task="rings",
@@ -68,7 +70,7 @@ L = mean over samples and steps of max[ -A rho, -A clip(rho, 1 - c, 1 + c) ] / |
         matched_by="steps",
         settings=("iterations = 10",),
     ),
-    finding="The paper claims less over-optimisation of a proxy reward. The reward of `rings` is no proxy, so the "
+    our_finding="The paper claims less over-optimisation of a proxy reward. The reward of `rings` is no proxy, so the "
     "effect is another one: that ratios of equal spread at every step learn faster. Its metric was eval/accuracy "
     "until one run of seed 0, and was changed together with that of diffusion_nft: one number compares both with "
     "flow_grpo.",

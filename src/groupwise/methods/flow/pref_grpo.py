@@ -10,15 +10,15 @@ from groupwise.advantages import Bounded, EachStandardised
 from groupwise.core.errors import ends_run
 from groupwise.data import Draw, Prompt, Rollout, Sample, Sampler, Strategy, verdicts_have
 from groupwise.methods.method import Method
-from groupwise.methods.reference import Difference, Effect, Reference
-from groupwise.models import Denoise, FlowNoise
-from groupwise.objective import CentredStepRatio, Clip, InverseStepLength, Objective, token_mean
+from groupwise.methods.reference import Difference, ExpectedEffect, Reference
+from groupwise.models import DenoisingSettings, FlowGrpoNoise
+from groupwise.objective import CentredStepRatio, Clip, InverseStepLengthWeight, Objective, token_mean
 from groupwise.rewards import SubscoreReward
 from groupwise.rollout import Independent
 from groupwise.rollout.gather_coroutines import together
 from groupwise.rollout.strategies.multi_round import is_graded
 
-__all__ = ["HigherScore", "PairJudge", "PairwiseWins", "pref_grpo"]
+__all__ = ["HigherScore", "PairJudge", "PairwiseWinRates", "pref_grpo"]
 
 
 @runtime_checkable
@@ -35,19 +35,19 @@ class PairJudge(Protocol):
 class HigherScore(PairJudge):
     """Prefers the answer whose verdict has the higher score, or `subscore`.
 
-    A difference of at most `margin` is a tie: a judge does not see it.
+    A difference of at most `tie_margin` is a tie: a judge does not see it.
     """
 
     subscore: str = ""
-    margin: float = 0.0
+    tie_margin: float = 0.0
 
     def __post_init__(self) -> None:
-        if not 0 <= self.margin < float("inf"):
+        if not 0 <= self.tie_margin < float("inf"):
             raise ValueError(f"{self}\nneeds margin >= 0")
 
     async def __call__(self, prompt: Prompt, first: Sample, second: Sample) -> float:
         gap = self._score(first) - self._score(second)
-        return 0.5 if abs(gap) <= self.margin else float(gap > 0)
+        return 0.5 if abs(gap) <= self.tie_margin else float(gap > 0)
 
     def _score(self, sample: Sample) -> float:
         if sample.verdict is None:
@@ -57,7 +57,7 @@ class HigherScore(PairJudge):
 
 @verdicts_have("wins", "unjudged")
 @dataclass(frozen=True, slots=True)
-class PairwiseWins(Strategy):
+class PairwiseWinRates(Strategy):
     """Adds the subscore `wins` to verdicts: the share of the group's other answers that an answer beats. Pref-GRPO.
 
     A tie is half a win. Each pair is judged once, in the order of sampling. A call of the judge that fails counts as a
@@ -130,12 +130,14 @@ def pref_grpo(
     """
     return Method(
         group_size=group_size,
-        denoise=Denoise(noise=FlowNoise(noise), steps=steps),
-        strategy=PairwiseWins(),
+        denoise=DenoisingSettings(noise=FlowGrpoNoise(noise), steps=steps),
+        strategy=PairwiseWinRates(),
         shaping=(SubscoreReward("wins"),),
         advantage=(EachStandardised(subscores, reward_weight=wins, ddof=1, eps=1e-8), Bounded(5.0)),
         objective=Objective(
-            surrogate=Clip(clip, clip, ratio=CentredStepRatio()), weights=(InverseStepLength(),), aggregate=token_mean
+            surrogate=Clip(clip, clip, ratio=CentredStepRatio()),
+            weights=(InverseStepLengthWeight(),),
+            aggregate=token_mean,
         ),
         minibatches=2,
     )
@@ -144,7 +146,7 @@ def pref_grpo(
 REFERENCE = Reference(
     paper="Pref-GRPO: Pairwise Preference Reward-based GRPO for Stable Text-to-Image Reinforcement Learning",
     arxiv="2508.20751",
-    label="code read",
+    evidence="code read",
     code="CodeGoat24/Pref-GRPO@3e787f6dd5a3051b40d61f07e9578468ac26130a:fastvideo/rewards/unifiedreward_think.py",
     parent="grpo_guard",
     formula="""\
@@ -168,11 +170,11 @@ L = mean over samples and steps of max[ -A rho, -A clip(rho, 1 - c, 1 + c) ] / |
         Difference("trained steps", "not read", "0.6 of them, without the last", "all but the last"),
         Difference("first noise", "not read", "equal in a group", "of each sample"),
     ),
-    proofs=(
+    proof_tests=(
         "tests/golden/test_flow_pref_grpo.py::test_worked_wins_and_advantages",
         "tests/golden/test_flow_pref_grpo.py::test_whole_path",
     ),
-    effect=Effect(
+    expected_effect=ExpectedEffect(
         metric="eval/accuracy_greedy",
         direction="up",
         task="rings",
@@ -192,7 +194,7 @@ L = mean over samples and steps of max[ -A rho, -A clip(rho, 1 - c, 1 + c) ] / |
         ),
     ),
     toy_test="tests/golden/test_flow_pref_grpo.py::test_small_differences_are_ties_for_a_judge_with_a_margin",
-    finding="Both runs are rewarded by a coordinate of the point, which grows with the distance from the centre: once "
+    our_finding="Both runs are rewarded by a coordinate of the point, which grows with the distance from the centre: once "
     "as a score, once by pairs. Pairs only delay the hack: in an ablation with 40 iterations, added after the runs of "
     "the effect, greedy accuracy ends far below that of the start with both rewards.",
 )

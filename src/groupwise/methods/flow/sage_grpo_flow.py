@@ -7,17 +7,17 @@ from jaxtyping import Float
 from torch import Tensor
 
 from groupwise.advantages import Bounded, Standardised
-from groupwise.data import Batch, Measure, Penalty, Weight
+from groupwise.data import Batch, NeededMeasure, Penalty, Weight
 from groupwise.learner import EMA
 from groupwise.methods.method import Method
-from groupwise.methods.reference import Difference, Effect, Reference
-from groupwise.models import Denoise, IntegratedNoise
-from groupwise.models.flow.flow_measures import StepConstant
+from groupwise.methods.reference import Difference, ExpectedEffect, Reference
+from groupwise.models import DenoisingSettings, IntegratedNoise
+from groupwise.models.flow.flow_measures import StepConstantMeasure
 from groupwise.objective import Clip, Objective, StepKLPenalty, token_mean
 
 __all__ = ["EqualisedSteps", "KLFromOld", "sage_grpo_flow"]
 
-_SENSITIVITY = StepConstant("sensitivity")
+_SENSITIVITY = StepConstantMeasure("sensitivity")
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class EqualisedSteps(Weight):
     steps of the optimizer step. SAGE-GRPO, arXiv:2603.21872.
     """
 
-    needs: ClassVar[frozenset[Measure]] = frozenset({_SENSITIVITY})
+    needs: ClassVar[frozenset[NeededMeasure]] = frozenset({_SENSITIVITY})
 
     def __call__(self, step: Batch) -> Float[Tensor, " n"]:
         n = step[_SENSITIVITY]
@@ -71,9 +71,9 @@ def sage_grpo_flow(
     """
     return Method(
         group_size=group_size,
-        denoise=Denoise(noise=IntegratedNoise(noise), steps=steps),
+        denoise=DenoisingSettings(noise=IntegratedNoise(noise), steps=steps),
         advantage=(Standardised(ddof=1, eps=1e-4), Bounded(5.0)),
-        models=(("anchor", EMA(keep=0.0, every=10)),),
+        models=(("anchor", EMA(decay=0.0, every=10)),),
         objective=Objective(
             surrogate=Clip(clip, clip),
             weights=(EqualisedSteps(),),
@@ -86,7 +86,7 @@ def sage_grpo_flow(
 REFERENCE = Reference(
     paper="Manifold-Aware Exploration for Reinforcement Learning in Video Generation",
     arxiv="2603.21872",
-    label="code read earlier",
+    evidence="code read earlier",
     parent="flow_grpo",
     formula="""\
 S^2 = eta^2 int_{t'}^{t} s / (1 - s) ds,  x' = x + v dt - S^2 / 2t (x + (1 - t) v) + S e
@@ -106,12 +106,12 @@ K_mov = mean (mu - mu_anchor)^2 / (2 S^2),  K_step = mean (l_old - l)""",
         Difference("last step", "not read", "stochastic", "deterministic, so not trained"),
         Difference("order of the steps of a sample", "not read", "random", "all in one optimizer step"),
     ),
-    proofs=(
+    proof_tests=(
         "tests/golden/test_flow_sage.py::test_worked_sensitivities",
         "tests/golden/test_flow_sage.py::test_whole_path",
         "tests/golden/test_flow.py::test_worked_numbers_of_the_other_noise_laws",
     ),
-    effect=Effect(
+    expected_effect=ExpectedEffect(
         metric="outcome/malformed",
         direction="down",
         task="rings",
@@ -121,7 +121,7 @@ K_mov = mean (mu - mu_anchor)^2 / (2 S^2),  K_step = mean (l_old - l)""",
         settings=("iterations = 10", 'method.denoise.noise = {kind = "FlowNoise", level = 0.7}'),
         own_settings=('method.denoise.noise = {kind = "IntegratedNoise", level = 0.7}',),
     ),
-    finding="The first step has more noise than by FlowNoise (std 1.29, not 0.7, at level 0.7 and 10 steps), the "
+    our_finding="The first step has more noise than by FlowNoise (std 1.29, not 0.7, at level 0.7 and 10 steps), the "
     "others less. With `method.denoise.first = 1`, which makes the first step deterministic, the share of malformed "
     "points was lower in three seeds of three, by 0.013, 0.009 and 0.003.",
 )

@@ -11,7 +11,7 @@ from groupwise.advantages import Standardised, every_token
 from groupwise.data import Batch, Credit, Segments
 from groupwise.learner import InitialPolicy
 from groupwise.methods.method import Method
-from groupwise.methods.reference import Difference, Effect, Reference
+from groupwise.methods.reference import Difference, ExpectedEffect, Reference
 from groupwise.objective import KL, Objective, policy_gradient, sequence_sum
 
 __all__ = ["ActionSuccess", "graph_grpo"]
@@ -95,7 +95,7 @@ def graph_grpo(
 REFERENCE = Reference(
     paper="Graph-GRPO: Stabilizing Multi-Agent Topology Learning via Group Relative Policy Optimization",
     arxiv="2603.02701",
-    label="our reading",
+    evidence="our reading",
     parent="grpo",
     formula="""\
 J = 1/K sum_k sum_e A_e log pi(e) - beta k3,  e the decisions (edge present or absent) of graph k
@@ -120,14 +120,14 @@ S_e = mean reward of the graphs of the group with decision e;  A_e = (S_e - mean
         Difference("group size", "16 (recalled)", "not released", "16"),
         Difference("minibatches", "not obtained", "not released", "1 (inferred)"),
     ),
-    proofs=(
+    proof_tests=(
         "tests/golden/test_methods.py::test_whole_path[graph_grpo]",
         "tests/golden/test_methods.py::test_whole_path[graph_grpo, present edges]",
         "tests/golden/test_methods.py::test_whole_path[graph_grpo, graph level]",
         "tests/golden/test_agents.py::test_edge_success_rates",
         "tests/golden/test_agents.py::test_edges_of_groups_without_contrast",
     ),
-    effect=Effect(
+    expected_effect=ExpectedEffect(
         metric="eval/accuracy", direction="up", task="edges", parent="grpo", min_difference=0.03, matched_by="steps"
     ),
 )

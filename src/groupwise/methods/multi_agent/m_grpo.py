@@ -27,7 +27,7 @@ from groupwise.data import (
     Verdict,
 )
 from groupwise.methods.method import Method
-from groupwise.methods.reference import Difference, Effect, Reference
+from groupwise.methods.reference import Difference, ExpectedEffect, Reference
 from groupwise.objective import Clip, Objective, group_mean
 from groupwise.rewards import Correctness
 from groupwise.rollout import AUTO, AutoDefault, ConversationState, check_wording, fill, judged
@@ -68,7 +68,7 @@ class ConsecutiveGroups(Advantage):
 
 @dataclass(frozen=True, slots=True)
 class WrongAnswerReward(Shaping):
-    """Replaces the reward of a readable wrong answer by `value`; a malformed answer keeps its reward.
+    """Replaces the reward of a readable wrong answer by `reward`; a malformed answer keeps its reward.
 
     The reward for a valid format in M-GRPO's released code, arXiv:2511.13288.
 
@@ -78,10 +78,10 @@ class WrongAnswerReward(Shaping):
     [1.0, 0.1]
     """
 
-    value: float
+    reward: float
 
     def __call__(self, reward: Float[Tensor, " s"], b: Batch) -> Float[Tensor, " s"]:
-        return torch.where(b.outcome == Outcome.wrong, self.value, reward)
+        return torch.where(b.outcome == Outcome.wrong, self.reward, reward)
 
 
 PROBLEM = "{problem}"
@@ -121,12 +121,12 @@ class Delegating(Strategy):
     `result_start` of the answer, up to `result_end`, in `result_template`, continues the conversation. The helper's
     answers have the role `helper` and are one group. Each has the verdict of its main agent, but is malformed without a
     marker or an end. With `helpers_per_main`, each main agent that asked has as many helpers in training: some are
-    dropped or copied at random. 0 keeps all. The count `max_calls` is that of all helpers.
+    dropped or copied at random. 0 keeps all. The count `max_helper_calls` is that of all helpers.
     """
 
     auto_defaults: ClassVar[dict[str, AutoDefault]] = TEXTS
 
-    max_calls: int = 4
+    max_helper_calls: int = 4
     helpers_per_main: int = 0
     main_template: str = AUTO
     request_start: str = AUTO
@@ -143,7 +143,7 @@ class Delegating(Strategy):
             (self.result_template, "result"),
         ):
             check_wording(text, (name,))
-        if self.max_calls < 1 or self.helpers_per_main < 0 or not (self.request_end and self.result_start):
+        if self.max_helper_calls < 1 or self.helpers_per_main < 0 or not (self.request_end and self.result_start):
             raise ValueError(
                 f"{self}: needs max_calls >= 1, helpers_per_main >= 0, and request_end and result_start not empty"
             )
@@ -177,16 +177,16 @@ class Delegating(Strategy):
     async def _conversation(self, sampler: Sampler, start: Sample, answers: list[Sample]) -> ConversationState:
         """Generate the conversation of one main agent. The helper's answers are added to `answers`."""
         dialogue = ConversationState(start)
-        while not dialogue.ended:
+        while not dialogue.has_ended:
             dialogue = await dialogue.turn_after(
-                await self._reply(sampler, answers, dialogue.sample), sampler, self.max_calls + 1
+                await self._reply(sampler, answers, dialogue.sample), sampler, self.max_helper_calls + 1
             )
         return dialogue
 
     async def _reply(self, sampler: Sampler, answers: list[Sample], sample: Sample) -> ReplyWithCounts | None:
-        """The helper's result, if the main agent's last turn asks for one and `max_calls` allows it; else None."""
+        """The helper's result, if the main agent's last turn asks for one and `max_helper_calls` allows it; else None."""
         turn = sample.last_turn.text
-        if not turn.endswith(self.request_end) or len(answers) == self.max_calls:
+        if not turn.endswith(self.request_end) or len(answers) == self.max_helper_calls:
             return None
         request = (
             turn.removesuffix(self.request_end).rpartition(self.request_start)[2].strip()
@@ -226,7 +226,7 @@ def aligned(answers: Sequence[Sample], size: int, random: Random) -> list[Sample
 def m_grpo(
     *,
     group_size: int = 8,
-    calls: int = 4,
+    max_calls: int = 4,
     align: Literal["per_query", "fifo"] = "per_query",
     wrong: float = 0.1,
     low: float = 0.2,
@@ -250,7 +250,7 @@ def m_grpo(
     """
     return Method(
         group_size=group_size,
-        strategy=Delegating(calls, helpers_per_main=calls if align == "per_query" else 0),
+        strategy=Delegating(max_calls, helpers_per_main=max_calls if align == "per_query" else 0),
         trained_roles=("answer", "helper"),
         shaping=(Correctness(), WrongAnswerReward(wrong)),
         advantage=(Standardised() if align == "per_query" else ConsecutiveGroups(),),
@@ -262,7 +262,7 @@ def m_grpo(
 REFERENCE = Reference(
     paper="Multi-Agent Deep Research: Training Multi-Agent Systems with M-GRPO",
     arxiv="2511.13288",
-    label="code read earlier",
+    evidence="code read earlier",
     parent="grpo",
     formula="""\
 R_main = 1 correct, 0.1 wrong, 0 malformed;  R_helper = the same by its main agent's success, 0 if itself malformed
@@ -283,14 +283,14 @@ A = (R - mean) / std over the main agents of a prompt, and over its helpers; PPO
         Difference("clip range, KL", "not obtained", "0.2 and 0.28, 0", "0.2 and 0.28, none"),
         Difference("minibatches", "not obtained", "1", "1"),
     ),
-    proofs=(
+    proof_tests=(
         "tests/golden/test_methods.py::test_whole_path[m_grpo]",
         "tests/golden/test_agents.py::test_helpers_inherit_success",
         "tests/golden/test_agents.py::test_aligned_helpers",
         "tests/golden/test_agents.py::test_without_calls_it_is_one_agent",
         "tests/golden/test_agents.py::test_queue_of_helpers",
     ),
-    effect=Effect(
+    expected_effect=ExpectedEffect(
         metric="eval/accuracy",
         direction="up",
         task="delegated_sums",

@@ -9,7 +9,7 @@ from groupwise.advantages import Standardised
 from groupwise.core import Usage
 from groupwise.data import Draw, Outcome, Role, Rollout, Sample, Sampler, Strategy, verdicts_have
 from groupwise.methods.method import Method
-from groupwise.methods.reference import Difference, Effect, Reference
+from groupwise.methods.reference import Difference, ExpectedEffect, Reference
 from groupwise.objective import Clip, Objective, token_mean
 from groupwise.rewards import AddSubscore, Correctness
 from groupwise.rollout import AUTO, AutoDefault, check_wording, text_of
@@ -126,7 +126,7 @@ def check_answers(samples: Sequence[Sample]) -> None:
         )
 
 
-def parrot(*, group_size: int = 8, penalty: float = 0.5, right_too: float = 0.5, clip: float = 0.2) -> Method:
+def parrot(*, group_size: int = 8, penalty: float = 0.5, true_claim_fraction: float = 0.5, clip: float = 0.2) -> Method:
     """GRPO with and without a claim in the prompt. Giving up a correct answer for a false claim costs reward.
 
     A model that answers correctly may give up its answer when a confident user or an authority claims a wrong one. The
@@ -140,7 +140,7 @@ def parrot(*, group_size: int = 8, penalty: float = 0.5, right_too: float = 0.5,
     """
     return Method(
         group_size=group_size,
-        strategy=ClaimPressure(true_claim_fraction=right_too),
+        strategy=ClaimPressure(true_claim_fraction=true_claim_fraction),
         trained_roles=("answer", "pressed"),
         shaping=(Correctness(), AddSubscore("gave_in", -penalty)),
         advantage=(Standardised(),),
@@ -151,9 +151,9 @@ def parrot(*, group_size: int = 8, penalty: float = 0.5, right_too: float = 0.5,
 REFERENCE = Reference(
     paper="PARROT: Persuasion and Agreement Robustness Rating of Output Truth",
     arxiv="2511.17220",
-    label="code read",
+    evidence="code read",
     code="YusufCelebii/PARROT@6c1760e8539db0cc6871eede4ba35315bb97cdfc:runners/runner.py",
-    kind="evaluation",
+    contribution_kind="evaluation",
     parent="grpo",
     formula="""\
 b, m the answers without and with the claim a;  follow = [m = a],  changed = [m != b]
@@ -176,13 +176,13 @@ training (inferred): R(m) = [m correct] - lambda [b correct and m = a]; each pro
         Difference("penalty lambda", "not part of the paper", "not part", "0.5 (inferred)"),
         Difference("group size, clip range", "not part of the paper", "not part", "8 and 0.2 (inferred)"),
     ),
-    proofs=(
+    proof_tests=(
         "tests/golden/test_methods.py::test_whole_path[parrot]",
         "tests/golden/test_agents.py::test_pressed_pairs",
         "tests/golden/test_agents.py::test_pressed_rates",
         "tests/golden/test_agents.py::test_claims_are_wrong",
     ),
-    effect=Effect(
+    expected_effect=ExpectedEffect(
         metric="eval/counts/followed",
         direction="down",
         task="hinted_sums",

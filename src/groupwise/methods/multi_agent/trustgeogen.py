@@ -4,7 +4,7 @@ from typing import Literal
 
 from groupwise.advantages import Standardised
 from groupwise.methods.method import Method
-from groupwise.methods.reference import Difference, Effect, Reference
+from groupwise.methods.reference import Difference, ExpectedEffect, Reference
 from groupwise.objective import Clip, Objective, token_mean
 from groupwise.rewards import AddSubscore, Correctness
 
@@ -41,8 +41,8 @@ def trustgeogen(
 REFERENCE = Reference(
     paper="TrustGeoGen: Formal-Verified Data Engine for Trustworthy Multi-modal Geometric Problem Solving",
     arxiv="2504.15780",
-    label="our reading",
-    kind="task",
+    evidence="our reading",
+    contribution_kind="task",
     parent="grpo",
     formula="""\
 a step is valid if it is a rule whose premises are facts or conclusions of earlier valid steps
@@ -62,13 +62,13 @@ R = [goal reached] + lambda (leading valid steps / steps);  strict: R = [goal re
         Difference("weight lambda", "not part of the paper", "not found", "0.5 (inferred)"),
         Difference("group size, clip range", "not part of the paper", "not found", "8 and 0.2 (inferred)"),
     ),
-    proofs=(
+    proof_tests=(
         "tests/golden/test_methods.py::test_whole_path[trustgeogen]",
         "tests/golden/test_methods.py::test_whole_path[trustgeogen, strict]",
         "tests/golden/test_agents.py::test_verified_steps",
         "tests/golden/test_agents.py::test_rewards_of_verified_steps",
     ),
-    effect=Effect(
+    expected_effect=ExpectedEffect(
         metric="eval/accuracy", direction="up", task="deduction", parent="grpo", min_difference=0.03, matched_by="steps"
     ),
 )

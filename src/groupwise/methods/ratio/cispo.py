@@ -9,7 +9,7 @@ from torch import Tensor
 from groupwise.advantages import Standardised
 from groupwise.data import Batch, Mask, Ratio
 from groupwise.methods.method import Method
-from groupwise.methods.reference import Difference, Effect, Reference
+from groupwise.methods.reference import Difference, ExpectedEffect, Reference
 from groupwise.objective import ClippedWeight, GatedSurrogate, Objective, nothing, token_mean, token_ratio
 from groupwise.rewards import mixed_outcomes
 
@@ -71,7 +71,7 @@ def cispo(
 REFERENCE = Reference(
     paper="MiniMax-M1: Scaling Test-Time Compute Efficiently with Lightning Attention",
     arxiv="2506.13585",
-    label="code read",
+    evidence="code read",
     code="huggingface/trl@f2cd57710ae345ea6428ae95363267fcf38a3dc8:trl/trainer/grpo_trainer.py",
     parent="dapo",
     formula="""\
@@ -97,12 +97,12 @@ A_it = (R_i - mean(R)) / std(R)""",
         ),
         Difference("std of a group", "not specified", "TRL: of the batch; verl: ddof 1", "ddof 1, plus 1e-6"),
     ),
-    proofs=(
+    proof_tests=(
         "tests/golden/test_methods.py::test_whole_path[cispo]",
         "tests/golden/test_methods.py::test_worked_numbers[cispo]",
         "tests/golden/test_methods.py::test_whole_path[cispo, masked]",
     ),
-    effect=Effect(
+    expected_effect=ExpectedEffect(
         metric="clip_ratio/region_mean",
         direction="down",
         task="hinted_sums",

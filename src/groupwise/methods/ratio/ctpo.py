@@ -10,7 +10,7 @@ from torch import Tensor
 from groupwise.advantages import Standardised
 from groupwise.data import Batch, CouplingUnit, Ratio, Surrogate
 from groupwise.methods.method import Method
-from groupwise.methods.reference import Difference, Effect, Reference
+from groupwise.methods.reference import Difference, ExpectedEffect, Reference
 from groupwise.objective import MAX_LOG_RATIO, Objective, SequenceTruncatedImportance, token_mean
 from groupwise.objective.ratios import bounded
 from groupwise.objective.surrogates import Clipped
@@ -42,38 +42,43 @@ prefix_ratio = PrefixRatio()
 
 @dataclass(frozen=True, slots=True)
 class LogClip(Surrogate):
-    """PPO's clip of the log-ratio, in a range that grows with `position ** power`; for A < 0 also an upper bound.
+    """PPO's clip of the log-ratio, in a range that grows with `position ** position_exponent`; for A < 0 also an upper bound.
 
     `position` counts the trained tokens of an answer from 1. CTPO, arXiv:2605.07331.
     """
 
     low: float = 0.025
     high: float = 0.05
-    cap: float = 0.05
-    power: float = 0.5
+    negative_high: float = 0.05
+    position_exponent: float = 0.5
     ratio: Ratio = prefix_ratio
 
     def __post_init__(self) -> None:
-        if min(self.low, self.high, self.cap) < 0:
+        if min(self.low, self.high, self.negative_high) < 0:
             raise ValueError(f"{self}: low, high and cap are distances from 0 in log space and cannot be negative")
 
     def __call__(self, b: Batch) -> Float[Tensor, " n"]:
         r, a, width = self.ratio(b), b.advantage, self._width(b)
         near = r.log().maximum(-self.low * width).minimum(self.high * width).exp()
         gain = torch.minimum(r * a, near * a)
-        return torch.where(a < 0, torch.maximum(gain, (self.cap * width).exp() * a), gain)
+        return torch.where(a < 0, torch.maximum(gain, (self.negative_high * width).exp() * a), gain)
 
     def clipped(self, b: Batch) -> Clipped:
         gap, a, width = self.ratio(b).log(), b.advantage, self._width(b)
-        above = torch.where(a < 0, gap > self.cap * width, gap > self.high * width)
+        above = torch.where(a < 0, gap > self.negative_high * width, gap > self.high * width)
         return (a < 0) & (gap < -self.low * width), (a != 0) & above
 
     def _width(self, b: Batch) -> Float[Tensor, " n"]:
-        return b.sequences.prefix(torch.ones_like(b.advantage)) ** self.power
+        return b.sequences.prefix(torch.ones_like(b.advantage)) ** self.position_exponent
 
 
 def ctpo(
-    *, group_size: int = 8, low: float = 0.025, high: float = 0.05, power: float = 0.5, minibatches: int = 16
+    *,
+    group_size: int = 8,
+    low: float = 0.025,
+    high: float = 0.05,
+    position_exponent: float = 0.5,
+    minibatches: int = 16,
 ) -> Method:
     """The product of ratios up to each token, in a clip range that grows with the root of its position.
 
@@ -88,7 +93,7 @@ def ctpo(
         power: power of the position in the clip range, p; 0 is a constant range.
         minibatches: optimizer steps per iteration.
     """
-    surrogate = LogClip(low, high, cap=high, power=power)
+    surrogate = LogClip(low, high, negative_high=high, position_exponent=position_exponent)
     return Method(
         group_size=group_size,
         advantage=(Standardised(),),
@@ -100,7 +105,7 @@ def ctpo(
 REFERENCE = Reference(
     paper="Rethinking Importance Sampling in LLM Policy Optimization: A Cumulative Token Perspective",
     arxiv="2605.07331",
-    label="code read",
+    evidence="code read",
     code="horizon-llm/CTPO@acc40211dbeaa8cb37c2347a8b7ad64192b635c4:verl/trainer/ppo/core_algos.py",
     parent="grpo",
     formula="""\
@@ -118,13 +123,13 @@ A_i = (R_i - mean(R)) / std(R)""",
         Difference("floor of the log of the product", "not obtained", "none", "-20"),
         Difference("std of a group", "not obtained", "ddof 1, plus 1e-6", "ddof 1, plus 1e-6"),
     ),
-    proofs=(
+    proof_tests=(
         "tests/golden/test_methods.py::test_whole_path[ctpo]",
         "tests/golden/test_ratio.py::test_worked_numbers[ctpo]",
         "tests/golden/test_ratio.py::test_ctpo_example",
         "tests/golden/test_ratio.py::test_prefix_ratio_corrects_the_prefix",
     ),
-    effect=Effect(
+    expected_effect=ExpectedEffect(
         metric="eval/accuracy",
         direction="up",
         task="hinted_sums",

@@ -10,8 +10,15 @@ from torch import Tensor
 from groupwise.advantages import Standardised
 from groupwise.data import Batch, Surrogate
 from groupwise.methods.method import Method
-from groupwise.methods.reference import Difference, Effect, Reference
-from groupwise.objective import Clip, ClipScale, Objective, RelativeEntropyScale, group_mean, sequence_ratio_per_token
+from groupwise.methods.reference import Difference, ExpectedEffect, Reference
+from groupwise.objective import (
+    Clip,
+    ClipScale,
+    Objective,
+    AnswerRelativeEntropyScale,
+    group_mean,
+    sequence_ratio_per_token,
+)
 from groupwise.objective.surrogates import Clipped
 
 __all__ = ["MixedClip", "dhpo"]
@@ -22,22 +29,22 @@ class MixedClip(Surrogate):
     """PPO's clip with a mix of the token ratio r and the sequence ratio s: `w clip(r) + (1 - w) clip(s)`.
 
     `joint` takes the minimum of the mixes, `min(m A, m^ A)`; `separate` mixes the two minima. They differ where one
-    ratio is above its range and the other below. `mix` is w, a number or a `ClipScale`. DHPO, arXiv:2601.05607; that
+    ratio is above its range and the other below. `token_weight` is w, a number or a `ClipScale`. DHPO, arXiv:2601.05607; that
     the minimum is joint is our reading.
     """
 
     token_clip: Clip = Clip()  # noqa: RUF009
     sequence_clip: Clip = Clip(3e-4, 4e-4, sequence_ratio_per_token)  # noqa: RUF009
-    mix: float | ClipScale = 0.5
-    form: Literal["joint", "separate"] = "joint"
+    token_weight: float | ClipScale = 0.5
+    minimum_form: Literal["joint", "separate"] = "joint"
 
     def __post_init__(self) -> None:
-        if isinstance(self.mix, float | int) and not 0 <= self.mix <= 1:
+        if isinstance(self.token_weight, float | int) and not 0 <= self.token_weight <= 1:
             raise ValueError(f"{self}: needs 0 <= mix <= 1")
 
     def __call__(self, b: Batch) -> Float[Tensor, " n"]:
-        w = self.mix if isinstance(self.mix, float | int) else self.mix(b).detach()
-        if self.form == "separate":
+        w = self.token_weight if isinstance(self.token_weight, float | int) else self.token_weight(b).detach()
+        if self.minimum_form == "separate":
             return w * self.token_clip(b) + (1 - w) * self.sequence_clip(b)
         r, s = self.token_clip.ratio(b), self.sequence_clip.ratio(b)
         near = w * _near(r, self.token_clip) + (1 - w) * _near(s, self.sequence_clip)
@@ -45,8 +52,8 @@ class MixedClip(Surrogate):
 
     def clipped(self, b: Batch) -> Clipped:
         """The tokens without a gradient: all ratios in the mix are outside their ranges, and the minimum is clipped."""
-        w = self.mix if isinstance(self.mix, float | int) else self.mix(b).detach()
-        if self.form == "separate":
+        w = self.token_weight if isinstance(self.token_weight, float | int) else self.token_weight(b).detach()
+        if self.minimum_form == "separate":
             (low, high), (sequence_low, sequence_high) = self.token_clip.clipped(b), self.sequence_clip.clipped(b)
             no_token, no_sequence = w == 0, w == 1
             return (low | no_token) & (sequence_low | no_sequence), (high | no_token) & (sequence_high | no_sequence)
@@ -82,7 +89,7 @@ def dhpo(
         entropy_guided: whether the token ratio's weight w grows with the token's entropy (our reading), or is 1/2.
         minibatches: optimizer steps per iteration.
     """
-    mix = RelativeEntropyScale() if entropy_guided else 0.5
+    mix = AnswerRelativeEntropyScale() if entropy_guided else 0.5
     surrogate = MixedClip(Clip(*token), Clip(*sequence, ratio=sequence_ratio_per_token), mix)
     return Method(
         group_size=group_size,
@@ -95,7 +102,7 @@ def dhpo(
 REFERENCE = Reference(
     paper="Orchestrating Tokens and Sequences: Dynamic Hybrid Policy Optimization for RLVR",
     arxiv="2601.05607",
-    label="our reading",
+    evidence="our reading",
     parent="gspo_token",
     formula="""\
 J = 1/G sum_i 1/|o_i| sum_t min[ m_it A_i, m^_it A_i ]
@@ -110,14 +117,14 @@ A_i = (R_i - mean(R)) / std(R)""",
         Difference("clip ranges", "not obtained", "not found", "0.2 and 0.28; 3e-4 and 4e-4 (inferred)"),
         Difference("group size, minibatches", "not obtained", "not found", "16 and 4, as GSPO (inferred)"),
     ),
-    proofs=(
+    proof_tests=(
         "tests/golden/test_methods.py::test_whole_path[dhpo]",
         "tests/golden/test_methods.py::test_whole_path[dhpo, by entropy]",
         "tests/golden/test_ratio.py::test_worked_numbers[dhpo, 0.2]",
         "tests/golden/test_ratio.py::test_dhpo_ends_are_grpo_and_gspo_token",
         "tests/golden/test_ratio.py::test_dhpo_forms_differ",
     ),
-    effect=Effect(
+    expected_effect=ExpectedEffect(
         metric="clip_ratio/region_mean",
         direction="down",
         task="hinted_sums",

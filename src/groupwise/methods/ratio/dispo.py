@@ -2,7 +2,7 @@
 
 from groupwise.advantages import Standardised
 from groupwise.methods.method import Method
-from groupwise.methods.reference import Difference, Effect, Reference
+from groupwise.methods.reference import Difference, ExpectedEffect, Reference
 from groupwise.objective import ClippedWeight, GatedSurrogate, Objective, positive_advantage, token_mean
 from groupwise.rewards import mixed_outcomes
 
@@ -45,7 +45,7 @@ REFERENCE = Reference(
     paper="DISPO: Enhancing Training Efficiency and Stability in Reinforcement Learning for Large Language Model "
     "Mathematical Reasoning",
     arxiv="2602.00983",
-    label="our reading",
+    evidence="our reading",
     parent="cispo",
     formula="""\
 J = 1/(sum_i |o_i|) sum_i sum_t sg[r^_it] A_i log pi(o_it | q, o_i<t)
@@ -60,13 +60,13 @@ A_i = (R_i - mean(R)) / std(R)""",
         Difference("aggregate", "not obtained", "not found", "token_mean, as CISPO and DAPO (inferred)"),
         Difference("group size, minibatches", "not obtained", "not found", "16 and 16, as CISPO (inferred)"),
     ),
-    proofs=(
+    proof_tests=(
         "tests/golden/test_methods.py::test_whole_path[dispo]",
         "tests/golden/test_ratio.py::test_worked_numbers[dispo]",
         "tests/golden/test_ratio.py::test_worked_numbers[dispo, tight]",
         "tests/golden/test_ratio.py::test_dispo_classes_are_independent",
     ),
-    effect=Effect(
+    expected_effect=ExpectedEffect(
         metric="entropy",
         direction="up",
         task="hinted_sums",

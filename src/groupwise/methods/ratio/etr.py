@@ -9,7 +9,7 @@ from torch import Tensor
 from groupwise.advantages import Standardised
 from groupwise.data import Batch, CouplingUnit, Outcome
 from groupwise.methods.method import Method
-from groupwise.methods.reference import Difference, Effect, Reference
+from groupwise.methods.reference import Difference, ExpectedEffect, Reference
 from groupwise.objective import ClipScale, Objective, ScaledClip, group_mean
 
 __all__ = ["ElasticScale", "etr"]
@@ -20,13 +20,13 @@ class ElasticScale(ClipScale):
     """A wider clip range for tokens with a large |advantage|, and in groups with a pass rate near one half. ETR.
 
     ETR, arXiv:2601.03723: the paper's formula is not public, so the form and all four constants are our reading.
-    `macro = 0` is its form by token alone.
+    `pass_rate_strength = 0` is its form by token alone.
     """
 
     coupling_unit: ClassVar[CouplingUnit] = "group"
 
-    micro: float = 0.5
-    macro: float = 0.5
+    advantage_strength: float = 0.5
+    pass_rate_strength: float = 0.5
     min_scale: float = 0.5
     max_scale: float = 2.0
 
@@ -37,7 +37,9 @@ class ElasticScale(ClipScale):
     def __call__(self, b: Batch) -> Float[Tensor, " n"]:
         correct = (b.outcome == Outcome.correct).to(b.advantage.dtype)
         p = b.token_groups.spread(b.groups.mean(correct))
-        wide = (1 + self.micro * (b.advantage.abs() - 1)) * (1 + self.macro * (4 * p * (1 - p) - 0.5))
+        wide = (1 + self.advantage_strength * (b.advantage.abs() - 1)) * (
+            1 + self.pass_rate_strength * (4 * p * (1 - p) - 0.5)
+        )
         return wide.clamp(self.min_scale, self.max_scale)
 
 
@@ -65,7 +67,7 @@ def etr(*, group_size: int = 8, low: float = 0.2, high: float = 0.2, minibatches
 REFERENCE = Reference(
     paper="ETR: Outcome-Guided Elastic Trust Regions for Policy Optimization",
     arxiv="2601.03723",
-    label="our reading",
+    evidence="our reading",
     parent="grpo",
     formula="""\
 J = 1/G sum_i 1/|o_i| sum_t min[ r_it A_i, clip(r_it, 1 - s_i eps_low, 1 + s_i eps_high) A_i ]
@@ -80,12 +82,12 @@ A_i = (R_i - mean(R)) / std(R)""",
         Difference("minibatches", "not obtained", "not found", "8 (inferred); with 1 no clip is active"),
         Difference("std of a group", "not obtained", "not found", "ddof 1, plus 1e-6"),
     ),
-    proofs=(
+    proof_tests=(
         "tests/golden/test_methods.py::test_whole_path[etr]",
         "tests/golden/test_ratio.py::test_worked_numbers[etr]",
         "tests/golden/test_ratio.py::test_elastic_scale_table",
     ),
-    effect=Effect(
+    expected_effect=ExpectedEffect(
         metric="entropy",
         direction="up",
         task="hinted_sums",
@@ -94,5 +96,5 @@ A_i = (R_i - mean(R)) / std(R)""",
         matched_by="steps",
         settings=("method.minibatches = 8", "method.objective.penalties = []"),
     ),
-    finding="Entropy does not change in 20 iterations: GRPO clips 0.4 % of the tokens there, so the range hardly acts.",
+    our_finding="Entropy does not change in 20 iterations: GRPO clips 0.4 % of the tokens there, so the range hardly acts.",
 )

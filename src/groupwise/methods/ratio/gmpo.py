@@ -4,8 +4,8 @@ from typing import Literal
 
 from groupwise.advantages import Standardised
 from groupwise.methods.method import Method
-from groupwise.methods.reference import Difference, Effect, Reference
-from groupwise.objective import Objective, PowerMean, Unclipped, sequence_mean
+from groupwise.methods.reference import Difference, ExpectedEffect, Reference
+from groupwise.objective import Objective, PowerMeanRatio, UnclippedSurrogate, sequence_mean
 
 __all__ = ["gmpo"]
 
@@ -31,11 +31,11 @@ def gmpo(
         clamp_level: "token" bounds each token's log-ratio, "sequence" their sum, an ablation of the authors.
         minibatches: optimizer steps per iteration.
     """
-    ratio = PowerMean(p=0.0, log_low=log_low, log_high=log_high, clamp_level=clamp_level)
+    ratio = PowerMeanRatio(p=0.0, log_low=log_low, log_high=log_high, clamp_level=clamp_level)
     return Method(
         group_size=group_size,
         advantage=(Standardised(),),
-        objective=Objective(surrogate=Unclipped(ratio), aggregate=sequence_mean),
+        objective=Objective(surrogate=UnclippedSurrogate(ratio), aggregate=sequence_mean),
         minibatches=minibatches,
         shuffle="samples",
     )
@@ -44,7 +44,7 @@ def gmpo(
 REFERENCE = Reference(
     paper="Geometric-Mean Policy Optimization",
     arxiv="2507.20673",
-    label="code read",
+    evidence="code read",
     code="callsys/GMPO@205b2bf412f150cf96c29b33273b81bcd1a9b20f:train_zero_math_gmpo.py",
     parent="grpo",
     formula="""\
@@ -81,12 +81,12 @@ A_i = (R_i - mean(R)) / std(R)""",
         ),
         Difference("KL", "none", "beta 0", "none"),
     ),
-    proofs=(
+    proof_tests=(
         "tests/golden/test_methods.py::test_whole_path[gmpo]",
         "tests/golden/test_methods.py::test_whole_path[gmpo, sum]",
         "tests/golden/test_methods.py::test_worked_numbers[gmpo]",
     ),
-    effect=Effect(
+    expected_effect=ExpectedEffect(
         metric="entropy",
         direction="up",
         task="hinted_sums",

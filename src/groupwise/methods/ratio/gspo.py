@@ -2,7 +2,7 @@
 
 from groupwise.advantages import Standardised
 from groupwise.methods.method import Method
-from groupwise.methods.reference import Difference, Effect, Reference
+from groupwise.methods.reference import Difference, ExpectedEffect, Reference
 from groupwise.objective import Clip, Objective, group_mean, sequence_ratio
 
 __all__ = ["gspo"]
@@ -32,7 +32,7 @@ def gspo(*, group_size: int = 16, low: float = 3e-4, high: float = 4e-4, minibat
 REFERENCE = Reference(
     paper="Group Sequence Policy Optimization",
     arxiv="2507.18071",
-    label="code read",
+    evidence="code read",
     code="volcengine/verl@b178a3cd56f58b2d502255daba591e92833930a7:verl/trainer/ppo/core_algos.py",
     parent="grpo",
     formula="""\
@@ -62,12 +62,12 @@ A_i = (R_i - mean(R)) / std(R)""",
             "old policy", "can be the engine's", "not released; verl: recomputed", 'recomputed; old_logprobs = "engine"'
         ),
     ),
-    proofs=(
+    proof_tests=(
         "tests/golden/test_methods.py::test_whole_path[gspo]",
         "tests/golden/test_methods.py::test_worked_numbers[gspo]",
         "tests/golden/test_methods.py::test_paper_window_clips_both",
     ),
-    effect=Effect(
+    expected_effect=ExpectedEffect(
         metric="clip_ratio/region_mean",
         direction="up",
         task="hinted_sums",
@@ -76,5 +76,5 @@ A_i = (R_i - mean(R)) / std(R)""",
         matched_by="steps",
         settings=("method.minibatches = 8", "method.objective.penalties = []"),
     ),
-    finding="At the paper's window it clips 28 % of the tokens on hinted_sums; GRPO at 0.2 clips 0.4 %.",
+    our_finding="At the paper's window it clips 28 % of the tokens on hinted_sums; GRPO at 0.2 clips 0.4 %.",
 )

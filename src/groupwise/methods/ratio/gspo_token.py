@@ -32,7 +32,7 @@ def gspo_token(*, group_size: int = 16, low: float = 3e-4, high: float = 4e-4, m
 REFERENCE = Reference(
     paper="Group Sequence Policy Optimization, section 4.3",
     arxiv="2507.18071",
-    label="code read",
+    evidence="code read",
     code="volcengine/verl@b178a3cd56f58b2d502255daba591e92833930a7:verl/trainer/ppo/core_algos.py",
     parent="gspo",
     formula="""\
@@ -59,7 +59,7 @@ s_i = exp( 1/|y_i| sum_t log(pi(y_it) / pi_old(y_it)) )""",
             "group_mean; a token mean is refused",
         ),
     ),
-    proofs=(
+    proof_tests=(
         "tests/golden/test_methods.py::test_whole_path[gspo_token]",
         "tests/golden/test_methods.py::test_worked_numbers[gspo_token]",
     ),

@@ -6,9 +6,9 @@ from typing import Literal
 from groupwise.advantages import Standardised
 from groupwise.data import Surrogate
 from groupwise.methods.method import Method
-from groupwise.methods.reference import Difference, Effect, Reference
-from groupwise.methods.schedules import Curve, Ramp
-from groupwise.objective import Clip, Objective, PowerMean, Unclipped, group_mean
+from groupwise.methods.reference import Difference, ExpectedEffect, Reference
+from groupwise.methods.schedules import CurvedRamp, LinearRamp
+from groupwise.objective import Clip, Objective, PowerMeanRatio, UnclippedSurrogate, group_mean
 
 __all__ = ["holder_po"]
 
@@ -40,8 +40,8 @@ def holder_po(
         form: "sequence" clips the mean, "token" clips the token ratios before it.
         minibatches: optimizer steps per iteration.
     """
-    surrogate = Clip(clip, clip, PowerMean(start)) if form == "sequence" else _token_form(start, clip)
-    schedule = Ramp(start, end, over) if shape == "linear" else Curve(start, end, over, shape)
+    surrogate = Clip(clip, clip, PowerMeanRatio(start)) if form == "sequence" else _token_form(start, clip)
+    schedule = LinearRamp(start, end, over) if shape == "linear" else CurvedRamp(start, end, over, shape)
     return Method(
         group_size=group_size,
         advantage=(Standardised(ddof=1, eps=1e-8),),
@@ -53,13 +53,13 @@ def holder_po(
 
 def _token_form(p: float, clip: float) -> Surrogate:
     """Token ratios clipped before their mean, as in GMPO."""
-    return Unclipped(PowerMean(p, log_low=-math.log1p(-clip), log_high=math.log1p(clip)))
+    return UnclippedSurrogate(PowerMeanRatio(p, log_low=-math.log1p(-clip), log_high=math.log1p(clip)))
 
 
 REFERENCE = Reference(
     paper="Hölder Policy Optimisation",
     arxiv="2605.12058",
-    label="code read",
+    evidence="code read",
     code="YihangChen9/HolderPO@73bcbc5f85995498b9b626ee22325009244f018f:train_zero_math_holder.py",
     parent="gspo",
     formula="""\
@@ -67,7 +67,7 @@ J = 1/G sum_i min[ rho_i A_i, clip(rho_i, 1 - eps, 1 + eps) A_i ]
 rho_i = ( 1/|o_i| sum_t r_it^p )^(1/p); p falls from 2 to -2; p = 0 is the geometric mean
 A_i = (R_i - mean(R)) / std(R)""",
     differences=(
-        Difference("exponent", "decreases", "linear from 2 to -2 over 500 rounds", "Ramp(2, -2, 500)"),
+        Difference("exponent", "decreases", "linear from 2 to -2 over 500 rounds", "LinearRamp(2, -2, 500)"),
         Difference("other curves", "named", "cosine, cubic, power", "shape"),
         Difference("clip of tokens before the mean", "ablation", "holder_token", 'form = "token"'),
         Difference("clamp of every token at both sides", "not obtained", "sequence_w_clip", "not offered"),
@@ -81,7 +81,7 @@ A_i = (R_i - mean(R)) / std(R)""",
         ),
         Difference("group size, minibatches", "8; not obtained", "8 and 8", "8 and 8"),
     ),
-    proofs=(
+    proof_tests=(
         "tests/golden/test_methods.py::test_whole_path[holder_po]",
         "tests/golden/test_methods.py::test_whole_path[holder_po, tokens]",
         "tests/golden/test_methods.py::test_whole_path[holder_po, p = -2]",
@@ -89,7 +89,7 @@ A_i = (R_i - mean(R)) / std(R)""",
         "tests/golden/test_ratio.py::test_worked_numbers[holder_po, p = 2]",
         "tests/golden/test_ratio.py::test_holder_curves",
     ),
-    effect=Effect(
+    expected_effect=ExpectedEffect(
         metric="eval/accuracy",
         direction="up",
         task="hinted_sums",
@@ -98,7 +98,7 @@ A_i = (R_i - mean(R)) / std(R)""",
         matched_by="steps",
         settings=("method.minibatches = 8", "method.objective.penalties = []"),
         own_settings=(
-            'method.schedules = {"objective.surrogate.ratio.p" = {kind = "Ramp", start_value = 2.0, end_value = -2.0}}',
+            'method.schedules = {"objective.surrogate.ratio.p" = {kind = "LinearRamp", start_value = 2.0, end_value = -2.0}}',
         ),
     ),
 )

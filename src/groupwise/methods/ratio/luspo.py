@@ -8,7 +8,7 @@ from torch import Tensor
 from groupwise.advantages import Standardised
 from groupwise.data import Aggregate, Batch, EqualWeightUnit
 from groupwise.methods.method import Method
-from groupwise.methods.reference import Difference, Effect, Reference
+from groupwise.methods.reference import Difference, ExpectedEffect, Reference
 from groupwise.objective import Clip, Objective, group_mean, sequence_ratio
 
 __all__ = ["LengthScaledAggregate", "luspo"]
@@ -59,7 +59,7 @@ def luspo(*, group_size: int = 16, low: float = 2e-3, high: float = 2.5e-3, mini
 REFERENCE = Reference(
     paper="Length-Unbiased Sequence Policy Optimization: Revealing and Controlling Response Length Variation in RLVR",
     arxiv="2602.05261",
-    label="code read",
+    evidence="code read",
     code="huggingface/trl@f2cd57710ae345ea6428ae95363267fcf38a3dc8:trl/trainer/grpo_trainer.py",
     parent="gspo",
     formula="""\
@@ -79,12 +79,12 @@ A_i = (R_i - mean(R)) / std(R)""",
         Difference("std of a group", "not obtained", "TRL: ddof 1, plus 1e-4", "ddof 1, plus 1e-6"),
         Difference("KL", "not obtained", "TRL: 0 by default", "none"),
     ),
-    proofs=(
+    proof_tests=(
         "tests/golden/test_methods.py::test_whole_path[luspo]",
         "tests/golden/test_methods.py::test_worked_numbers[luspo]",
         "tests/golden/test_ratio.py::test_luspo_pushes_each_token_equally_whatever_the_length",
     ),
-    effect=Effect(
+    expected_effect=ExpectedEffect(
         metric="completions/mean_length",
         direction="up",
         task="wordy_sums",
@@ -93,6 +93,6 @@ A_i = (R_i - mean(R)) / std(R)""",
         matched_by="steps",
         settings=("method.objective.surrogate.low = 2e-3", "method.objective.surrogate.high = 2.5e-3"),
     ),
-    finding="On wordy_sums wrong answers became 3.2 tokens shorter than with GSPO, and correct ones 1.1: a long wrong "
+    our_finding="On wordy_sums wrong answers became 3.2 tokens shorter than with GSPO, and correct ones 1.1: a long wrong "
     "answer is pushed down harder, too.",
 )

@@ -9,15 +9,15 @@ from torch import Tensor
 from groupwise.advantages import Whitened, centred
 from groupwise.data import Batch, CouplingUnit, Surrogate
 from groupwise.methods.method import Method
-from groupwise.methods.reference import Difference, Effect, Reference
-from groupwise.methods.schedules import Inverse
-from groupwise.objective import KL, Objective, Unclipped, sequence_mean, token_mean
+from groupwise.methods.reference import Difference, ExpectedEffect, Reference
+from groupwise.methods.schedules import InverseRemaining
+from groupwise.objective import KL, Objective, UnclippedSurrogate, sequence_mean, token_mean
 
-__all__ = ["SquaredRatio", "mdpo"]
+__all__ = ["LogRatioAdvantageFit", "mdpo"]
 
 
 @dataclass(frozen=True, slots=True)
-class SquaredRatio(Surrogate):
+class LogRatioAdvantageFit(Surrogate):
     """`-(inverse_step_size * log-ratio of the answer - A)^2`: fits an answer's weighted log-ratio to its advantage A.
 
     Its optimum is the step of mirror descent with step size `1 / inverse_step_size`. MDPO, arXiv:2005.09814; Kimi k1.5,
@@ -50,22 +50,22 @@ def mdpo(
         form: "on-policy" adds a KL to the old policy; "squared" fits the answer's log-ratio to its advantage.
     """
     if form == "squared":
-        objective = Objective(surrogate=SquaredRatio(weight), aggregate=sequence_mean)
+        objective = Objective(surrogate=LogRatioAdvantageFit(weight), aggregate=sequence_mean)
         return Method(group_size=group_size, advantage=(centred,), objective=objective, epochs=epochs)
-    penalty = KL(weight, form="corrected", model="policy")
+    penalty = KL(weight, kl_estimator="corrected", model="policy")
     return Method(
         group_size=group_size,
         advantage=(Whitened(ddof=0),),
-        objective=Objective(surrogate=Unclipped(), penalties=(penalty,), aggregate=token_mean),
+        objective=Objective(surrogate=UnclippedSurrogate(), penalties=(penalty,), aggregate=token_mean),
         epochs=epochs,
-        schedules=(("objective.penalties.0.coefficient", Inverse(weight)),),
+        schedules=(("objective.penalties.0.coefficient", InverseRemaining(weight)),),
     )
 
 
 REFERENCE = Reference(
     paper="Mirror Descent Policy Optimization",
     arxiv="2005.09814",
-    label="code read",
+    evidence="code read",
     code="manantomar/Mirror-Descent-Policy-Optimization@c9bd3ba080e34f94e104ffe7633167e246dd63c6:mdpo_on/mdpo.py",
     parent="reinforce",
     formula="""\
@@ -87,13 +87,13 @@ squared: J = - 1/N sum_i (1/t sum_t log r_it - A_i)^2, A_i = R_i - mean(R)""",
         Difference("advantages", "GAE, whitened", "GAE, whitened", "the answer's reward, whitened"),
         Difference("group size", "1: control", "1", "8 (inferred)"),
     ),
-    proofs=(
+    proof_tests=(
         "tests/golden/test_methods.py::test_whole_path[mdpo]",
         "tests/golden/test_methods.py::test_whole_path[mdpo, squared]",
         "tests/golden/test_ratio.py::test_mirror_descent_of_a_bandit",
         "tests/golden/test_ratio.py::test_squared_form_of_a_bandit",
     ),
-    effect=Effect(
+    expected_effect=ExpectedEffect(
         metric="eval/accuracy_greedy",
         direction="up",
         task="calculator",
@@ -103,7 +103,7 @@ squared: J = - 1/N sum_i (1/t sum_t log r_it - A_i)^2, A_i = R_i - mean(R)""",
         settings=("method.minibatches = 1",),
     ),
     toy_test="tests/golden/test_ratio.py::test_mirror_descent_of_a_bandit",
-    finding="It learns faster and then degrades: greedy accuracy on the calculator is 0.91 after five iterations, "
+    our_finding="It learns faster and then degrades: greedy accuracy on the calculator is 0.91 after five iterations, "
     "0.85 after ten and 0.83 after twenty; REINFORCE has 0.53, 0.93 and 0.98. Ten steps without a clip on one "
     "batch lower the entropy from 0.15 to 0.02 in five iterations. The batch has 64 answers here, and 2048 "
     "states in the paper. At equal tokens it is read after ten iterations, since its answers become long "

@@ -10,7 +10,7 @@ from torch import Tensor
 from groupwise.advantages import Standardised
 from groupwise.data import Batch, Ratio, Surrogate
 from groupwise.methods.method import Method
-from groupwise.methods.reference import Difference, Effect, Reference
+from groupwise.methods.reference import Difference, ExpectedEffect, Reference
 from groupwise.objective import Objective, group_mean, token_ratio
 
 __all__ = ["SoftGate", "sapo"]
@@ -23,17 +23,17 @@ class SoftGate(Surrogate):
     At r = 1 the gradient is REINFORCE's for every tau, and the value is `2 A / tau`, not A.
     """
 
-    positive: float = 1.0
-    negative: float = 1.05
+    tau_positive: float = 1.0
+    tau_negative: float = 1.05
     ratio: Ratio = token_ratio
 
     def __post_init__(self) -> None:
-        if not (0 < self.positive < math.inf and 0 < self.negative < math.inf):
+        if not (0 < self.tau_positive < math.inf and 0 < self.tau_negative < math.inf):
             raise ValueError(f"{self}: needs 0 < positive < inf and 0 < negative < inf")
 
     def __call__(self, b: Batch) -> Float[Tensor, " n"]:
         a = b.advantage
-        tau = torch.full_like(a, self.negative).masked_fill(a > 0, self.positive)
+        tau = torch.full_like(a, self.tau_negative).masked_fill(a > 0, self.tau_positive)
         return 4 / tau * torch.sigmoid(tau * (self.ratio(b) - 1)) * a
 
 
@@ -61,7 +61,7 @@ def sapo(*, group_size: int = 16, positive: float = 1.0, negative: float = 1.05,
 REFERENCE = Reference(
     paper="Soft Adaptive Policy Optimization",
     arxiv="2511.20347",
-    label="code read",
+    evidence="code read",
     code="volcengine/verl@b178a3cd56f58b2d502255daba591e92833930a7:verl/trainer/ppo/core_algos.py",
     parent="gspo",
     formula="""\
@@ -76,12 +76,12 @@ A_i = (R_i - mean(R)) / std(R)""",
         Difference("std of a group", "not specified", "verl and TRL: ddof 1", "ddof 1, plus 1e-6"),
         Difference("KL", "none", "not released; none", "none"),
     ),
-    proofs=(
+    proof_tests=(
         "tests/golden/test_methods.py::test_whole_path[sapo]",
         "tests/golden/test_methods.py::test_worked_numbers[sapo]",
         "tests/golden/test_methods.py::test_soft_gate_table",
     ),
-    effect=Effect(
+    expected_effect=ExpectedEffect(
         metric="eval/accuracy",
         direction="up",
         task="hinted_sums",

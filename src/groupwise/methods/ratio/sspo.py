@@ -2,8 +2,8 @@
 
 from groupwise.advantages import Standardised
 from groupwise.methods.method import Method
-from groupwise.methods.reference import Difference, Effect, Reference
-from groupwise.objective import EntropyScale, Objective, ScaledClip, SentenceRatio, SentenceSplitter, group_mean
+from groupwise.methods.reference import Difference, ExpectedEffect, Reference
+from groupwise.objective import SentenceEntropyScale, Objective, ScaledClip, SentenceRatio, SentenceSplitter, group_mean
 
 __all__ = ["sspo"]
 
@@ -25,7 +25,7 @@ def sspo(
         minibatches: optimizer steps per iteration.
     """
     sentences = SentenceSplitter(at)
-    surrogate = ScaledClip(low, high, EntropyScale(splitter=sentences), SentenceRatio(sentences))
+    surrogate = ScaledClip(low, high, SentenceEntropyScale(sentence_splitter=sentences), SentenceRatio(sentences))
     return Method(
         group_size=group_size,
         advantage=(Standardised(),),
@@ -37,7 +37,7 @@ def sspo(
 REFERENCE = Reference(
     paper="SSPO: Subsentence-level Policy Optimization",
     arxiv="2511.04256",
-    label="our reading",
+    evidence="our reading",
     parent="gspo_token",
     formula="""\
 J = 1/G sum_i 1/|o_i| sum_t min[ s_it A_i, clip(s_it, 1 - k_c eps_low, 1 + k_c eps_high) A_i ]
@@ -53,13 +53,13 @@ A_i = (R_i - mean(R)) / std(R)""",
         Difference("clip range", "not obtained", "not found", "0.05, between GSPO's and GRPO's (inferred)"),
         Difference("group size, minibatches", "not obtained", "not found", "8 and 8 (inferred)"),
     ),
-    proofs=(
+    proof_tests=(
         "tests/golden/test_methods.py::test_whole_path[sspo]",
         "tests/golden/test_ratio.py::test_sentence_ratios",
         "tests/golden/test_ratio.py::test_sentence_entropy_sets_the_range",
         "tests/golden/test_ratio.py::test_an_outlier_changes_its_own_sentence_only",
     ),
-    effect=Effect(
+    expected_effect=ExpectedEffect(
         metric="clip_ratio/region_mean",
         direction="down",
         task="hinted_sums",
@@ -74,5 +74,5 @@ A_i = (R_i - mean(R)) / std(R)""",
         ),
     ),
     toy_test="tests/golden/test_ratio.py::test_an_outlier_changes_its_own_sentence_only",
-    finding="On hinted_sums it clips 2 % of the tokens; GSPO-token clips 46 % at the paper's window.",
+    our_finding="On hinted_sums it clips 2 % of the tokens; GSPO-token clips 46 % at the paper's window.",
 )

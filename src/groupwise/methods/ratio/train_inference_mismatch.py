@@ -10,7 +10,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from groupwise.advantages import Standardised
-from groupwise.data import Batch, CouplingUnit, Logp, Mask, Measure, Weight
+from groupwise.data import Batch, CouplingUnit, Logp, Mask, NeededMeasure, Weight
 from groupwise.methods.method import Method
 from groupwise.methods.reference import Difference, Reference
 from groupwise.objective import (
@@ -27,7 +27,7 @@ from groupwise.objective import (
 )
 from groupwise.objective.importance_weights import log_rho
 
-__all__ = ["NormalisedWeight", "OffPolicySequenceMask", "Reject", "train_inference_mismatch"]
+__all__ = ["NormalisedWeight", "OffPolicySequenceMask", "MismatchRejection", "train_inference_mismatch"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ def _drift(b: Batch) -> Float[Tensor, " n"]:
 
 
 @dataclass(frozen=True, slots=True)
-class Reject(Mask):
+class MismatchRejection(Mask):
     """Keeps tokens with a small engine-learner gap, by a statistic of `log rho = log (learner / engine probability)`.
 
     k1 is `log rho`, with absolute bounds on rho itself; k2 is `log(rho)^2 / 2` and k3 `rho - 1 - log rho`, with `cap`
@@ -62,15 +62,15 @@ class Reject(Mask):
     all divisors, unlike those of weight 0. "When Speed Kills Stability", 2025, and verl's rejection sampling.
     """
 
-    needs: ClassVar[frozenset[Measure]] = frozenset({Logp("policy")})
+    needs: ClassVar[frozenset[NeededMeasure]] = frozenset({Logp("policy")})
 
-    statistic: Literal["k1", "k2", "k3"] = "k1"
-    over: Literal["token", "sum", "mean", "largest"] = "mean"
+    gap_estimator: Literal["k1", "k2", "k3"] = "k1"
+    token_reduction: Literal["token", "sum", "mean", "largest"] = "mean"
     floor: float = 0.999
     cap: float = 1.001
 
     def __post_init__(self) -> None:
-        if self.statistic == "k1" and not 0 < self.floor <= 1 <= self.cap:
+        if self.gap_estimator == "k1" and not 0 < self.floor <= 1 <= self.cap:
             raise ValueError(
                 f"{self}: k1 needs 0 < floor <= 1 <= cap, to keep tokens with equal log-probs in engine and learner"
             )
@@ -79,10 +79,10 @@ class Reject(Mask):
 
     def __call__(self, b: Batch) -> Bool[Tensor, " n"]:
         gap, s = log_rho(b), b.sequences
-        x = {"k1": gap, "k2": gap**2 / 2, "k3": torch.expm1(gap) - gap}[self.statistic]
-        if self.over != "token":
-            x = s.spread({"sum": s.total, "mean": s.mean, "largest": s.largest}[self.over](x))
-        if self.statistic == "k1":
+        x = {"k1": gap, "k2": gap**2 / 2, "k3": torch.expm1(gap) - gap}[self.gap_estimator]
+        if self.token_reduction != "token":
+            x = s.spread({"sum": s.total, "mean": s.mean, "largest": s.largest}[self.token_reduction](x))
+        if self.gap_estimator == "k1":
             return (x >= math.log(self.floor)) & (x <= math.log(self.cap))
         return x <= self.cap
 
@@ -94,12 +94,12 @@ class NormalisedWeight(Weight):
     Batch normalisation of importance weights, after their truncation, as in verl. A step with weights of 0 keeps them.
     """
 
-    weight: Weight
-    over: Literal["tokens", "sequences"] = "tokens"
+    base_weight: Weight
+    mean_over: Literal["tokens", "sequences"] = "tokens"
 
     def __call__(self, step: Batch) -> Float[Tensor, " n"]:
-        w, s = self.weight(step), step.sequences
-        units = w if self.over == "tokens" else s.mean(w)[s.lengths > 0]
+        w, s = self.base_weight(step), step.sequences
+        units = w if self.mean_over == "tokens" else s.mean(w)[s.lengths > 0]
         mean = units.mean() if len(units) else w.new_ones(())
         return w / mean.masked_fill(mean == 0, 1.0)
 
@@ -139,7 +139,7 @@ def train_inference_mismatch(*, group_size: int = 8, correction: Correction = "t
     base = Method(group_size=group_size, advantage=(Standardised(),), objective=plain, minibatches=minibatches)
     match correction:
         case "geometric":
-            return replace(base, mask=(Reject("k1", "mean", 0.999, 1.001),))
+            return replace(base, mask=(MismatchRejection("k1", "mean", 0.999, 1.001),))
         case "v3.2":
             surrogate = GatedSurrogate(
                 OffPolicySequenceMask(0.1), selected_surrogate=plain.surrogate, other_surrogate=nothing
@@ -153,7 +153,7 @@ def train_inference_mismatch(*, group_size: int = 8, correction: Correction = "t
 REFERENCE = Reference(
     paper="Diagnosing Training Inference Mismatch in LLM Reinforcement Learning",
     arxiv="2605.14220",
-    label="code read",
+    evidence="code read",
     code="volcengine/verl@b178a3cd56f58b2d502255daba591e92833930a7:verl/trainer/ppo/rollout_corr_helper.py",
     parent="grpo",
     formula="""\
@@ -175,7 +175,7 @@ v3.2: answers with A_i < 0 and mean_t(log pi_engine - log pi) > 0.1 have no grad
         Difference("objective", "any", "any", "GRPO without KL; the parts fit every method"),
         Difference("group size, minibatches", "any", "any", "8 and 4"),
     ),
-    proofs=(
+    proof_tests=(
         "tests/golden/test_methods.py::test_whole_path[train_inference_mismatch]",
         "tests/golden/test_methods.py::test_whole_path[sequence_tis]",
         "tests/golden/test_methods.py::test_whole_path[icepop]",

@@ -11,7 +11,7 @@ from torch import Tensor
 from groupwise.advantages import Standardised
 from groupwise.data import Batch, CouplingUnit, Surrogate
 from groupwise.methods.method import Method
-from groupwise.methods.reference import Difference, Effect, Reference
+from groupwise.methods.reference import Difference, ExpectedEffect, Reference
 from groupwise.objective import Objective, token_mean
 from groupwise.objective.ratios import bounded
 
@@ -82,7 +82,7 @@ def vespo(
 REFERENCE = Reference(
     paper="VESPO: Variational Sequence-Level Soft Policy Optimization for Stable Off-Policy LLM Training",
     arxiv="2602.10693",
-    label="code read",
+    evidence="code read",
     code="huggingface/trl@f2cd57710ae345ea6428ae95363267fcf38a3dc8:trl/trainer/grpo_trainer.py",
     parent="gspo",
     formula="""\
@@ -110,12 +110,12 @@ A_i = (R_i - mean(R)) / std(R)""",
         Difference("std of a group", "not obtained", "ddof 1, plus 1e-6", "ddof 1, plus 1e-6"),
         Difference("KL", "not obtained", "none", "none"),
     ),
-    proofs=(
+    proof_tests=(
         "tests/golden/test_methods.py::test_whole_path[vespo]",
         "tests/golden/test_methods.py::test_worked_numbers[vespo]",
         "tests/golden/test_ratio.py::test_vespo_weight_is_largest_at_k_by_decay",
     ),
-    effect=Effect(
+    expected_effect=ExpectedEffect(
         metric="eval/accuracy",
         direction="up",
         task="hinted_sums",

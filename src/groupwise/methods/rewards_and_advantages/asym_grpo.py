@@ -9,7 +9,7 @@ from torch import Tensor
 
 from groupwise.data import Advantage, Batch, Outcome
 from groupwise.methods.method import Method
-from groupwise.methods.reference import Difference, Effect, Reference
+from groupwise.methods.reference import Difference, ExpectedEffect, Reference
 from groupwise.objective import Clip, Objective, token_mean
 from groupwise.rewards import mixed_outcomes
 
@@ -80,7 +80,7 @@ def asym_grpo(
 REFERENCE = Reference(
     paper="Asymmetric Advantage Modulation Calibrates Entropy Dynamics in RLVR",
     arxiv="2604.04894",
-    label="our reading",
+    evidence="our reading",
     parent="dapo",
     formula="""\
 A_i = ((1 - p) / p)^k+ if correct, - (p / (1 - p))^k- if not; p the pass rate of the group
@@ -92,8 +92,11 @@ J = 1/(sum_i |o_i|) sum_i sum_t min[ r_it A_i, clip(r_it, 0.8, 1.28) A_i ]""",
         Difference("clip range, aggregate", "not obtained", "not found", "0.2 and 0.28, tokens, as DAPO (inferred)"),
         Difference("group size", "not obtained", "not found", "8 (inferred)"),
     ),
-    proofs=("tests/golden/test_methods.py::test_whole_path[asym_grpo]", "tests/golden/test_reward.py::test_odds_table"),
-    effect=Effect(
+    proof_tests=(
+        "tests/golden/test_methods.py::test_whole_path[asym_grpo]",
+        "tests/golden/test_reward.py::test_odds_table",
+    ),
+    expected_effect=ExpectedEffect(
         metric="entropy",
         direction="up",
         task="hinted_sums",

@@ -9,15 +9,15 @@ from torch import Tensor
 
 from groupwise.data import Advantage, Batch, CouplingUnit, Outcome, Penalty, Surrogate
 from groupwise.methods.method import Method
-from groupwise.methods.reference import Difference, Effect, Reference
-from groupwise.objective import Objective, ReplaceAggregate, group_token_mean, token_mean
+from groupwise.methods.reference import Difference, ExpectedEffect, Reference
+from groupwise.objective import Objective, SurrogateAggregateWeight, group_token_mean, token_mean
 
-__all__ = ["Discriminative", "KLHinge", "LengthWeights", "drpo"]
+__all__ = ["DiscriminativeLoss", "KLHinge", "ShortAnswerWeights", "drpo"]
 
 
 @dataclass(frozen=True, slots=True)
-class LengthWeights(Advantage):
-    """Weights for `Discriminative`: above 0 for a group's correct answers, larger for short ones, with sum 1; else -1.
+class ShortAnswerWeights(Advantage):
+    """Weights for `DiscriminativeLoss`: above 0 for a group's correct answers, larger for short ones, with sum 1; else -1.
 
     DRPO, arXiv:2510.04474. 0 in groups without both. They are not advantages of a policy gradient.
     """
@@ -41,7 +41,7 @@ class LengthWeights(Advantage):
 
 
 @dataclass(frozen=True, slots=True)
-class Discriminative(Surrogate):
+class DiscriminativeLoss(Surrogate):
     """A softmax loss that raises the mean log-prob of a group's correct answers above that of its wrong ones. DRPO.
 
     An answer's weight w is its advantage if that is above 0; answers with an advantage below 0 are the wrong ones. No
@@ -114,10 +114,10 @@ def drpo(
     """
     return Method(
         group_size=group_size,
-        advantage=(LengthWeights(temperature),),
+        advantage=(ShortAnswerWeights(temperature),),
         objective=Objective(
-            surrogate=Discriminative(tau),
-            weights=(ReplaceAggregate(group_token_mean),),
+            surrogate=DiscriminativeLoss(tau),
+            weights=(SurrogateAggregateWeight(group_token_mean),),
             penalties=(KLHinge(beta, delta),),
             aggregate=token_mean,
         ),
@@ -128,7 +128,7 @@ def drpo(
 REFERENCE = Reference(
     paper="DRPO: Efficient Reasoning via Decoupled Reward Policy Optimization",
     arxiv="2510.04474",
-    label="code read",
+    evidence="code read",
     code="Optimization-AI/DRPO@405f70268c7943f4e1fb253fd50170bca0de772b:verl/verl/trainer/ppo/core_algos.py",
     parent="grpo",
     formula="""\
@@ -143,12 +143,12 @@ KL = mean over tokens of log pi_old - log pi""",
         Difference("prompts without both kinds", "no term", "no term, and they count", "no term, and they count"),
         Difference("group size, minibatches", "8; 4", "8; 4", "8; 4"),
     ),
-    proofs=(
+    proof_tests=(
         "tests/golden/test_methods.py::test_whole_path[drpo]",
         "tests/golden/test_reward.py::test_drpo_contrast",
         "tests/golden/test_reward.py::test_kl_hinge",
     ),
-    effect=Effect(
+    expected_effect=ExpectedEffect(
         metric="completions/mean_length",
         direction="down",
         task="wordy_sums",
@@ -157,5 +157,5 @@ KL = mean over tokens of log pi_old - log pi""",
         matched_by="steps",
         settings=("iterations = 10", "evaluate.problems = 16"),
     ),
-    finding="In ten iterations samples of wordy_sums become 5 tokens shorter than with GRPO, of 34.",
+    our_finding="In ten iterations samples of wordy_sums become 5 tokens shorter than with GRPO, of 34.",
 )

@@ -4,50 +4,50 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from groupwise.advantages import Lagrangian
-from groupwise.data import Batch, Measure, Memory, Subscore
+from groupwise.data import Batch, NeededMeasure, Memory, Subscore
 from groupwise.methods.method import Method
-from groupwise.methods.reference import Difference, Effect, Reference
+from groupwise.methods.reference import Difference, ExpectedEffect, Reference
 from groupwise.objective import Objective, group_mean
 
-__all__ = ["Multipliers", "fgrpo"]
+__all__ = ["LagrangeMultipliers", "fgrpo"]
 
 
 @dataclass(frozen=True, slots=True)
-class Multipliers(Memory):
+class LagrangeMultipliers(Memory):
     """Lagrange multipliers of the constraints `mean score >= floor`: each grows while its mean is below the floor.
 
-    The new value is `clip(multiplier + rate (floor - mean), 0, max_multiplier)`. The mean is over the verdicts of the
+    The new value is `clip(multiplier + step_size (floor - mean), 0, max_multiplier)`. The mean is over the verdicts of the
     iteration that have the score. FGRPO, arXiv:2604.08476; the step and the start are our reading.
     """
 
-    floors: tuple[tuple[str, float], ...]
-    rate: float = 0.05
+    min_mean_scores: tuple[tuple[str, float], ...]
+    step_size: float = 0.05
     max_multiplier: float = 5.0
-    start: float = 0.0
+    start_value: float = 0.0
 
     @property
-    def needs(self) -> frozenset[Measure]:
-        return frozenset(Subscore(name) for name, _ in self.floors)
+    def needs(self) -> frozenset[NeededMeasure]:
+        return frozenset(Subscore(name) for name, _ in self.min_mean_scores)
 
     def init(self) -> dict[str, float]:
-        return {name: self.start for name, _ in self.floors}
+        return {name: self.start_value for name, _ in self.min_mean_scores}
 
     def __call__(self, state: dict[str, float], batch: Batch, stats: Mapping[str, float]) -> dict[str, float]:
-        return {name: self._step(state[name], name, floor, batch) for name, floor in self.floors}
+        return {name: self._step(state[name], name, floor, batch) for name, floor in self.min_mean_scores}
 
     def _step(self, multiplier: float, name: str, floor: float, batch: Batch) -> float:
         has = batch.has(Subscore(name))
         if not bool(has.any()):
             return multiplier
         mean = float(batch[Subscore(name)][has].mean())
-        return min(max(multiplier + self.rate * (floor - mean), 0.0), self.max_multiplier)
+        return min(max(multiplier + self.step_size * (floor - mean), 0.0), self.max_multiplier)
 
 
 def fgrpo(
     *,
     group_size: int = 8,
-    floors: tuple[tuple[str, float], ...] = (("chain_true", 0.95),),
-    rate: float = 0.05,
+    min_mean_scores: tuple[tuple[str, float], ...] = (("chain_true", 0.95),),
+    step_size: float = 0.05,
     minibatches: int = 1,
 ) -> Method:
     """Adds z-scores of constraints (subscores). Their multipliers grow while a part's mean is below its floor.
@@ -64,9 +64,9 @@ def fgrpo(
     """
     return Method(
         group_size=group_size,
-        advantage=(Lagrangian(tuple(name for name, _ in floors)),),
+        advantage=(Lagrangian(tuple(name for name, _ in min_mean_scores)),),
         objective=Objective(aggregate=group_mean),
-        memory=(("multipliers", Multipliers(floors, rate)),),
+        memory=(("multipliers", LagrangeMultipliers(min_mean_scores, step_size)),),
         minibatches=minibatches,
     )
 
@@ -74,7 +74,7 @@ def fgrpo(
 REFERENCE = Reference(
     paper="Faithful GRPO: Improving Visual Spatial Reasoning via Constrained Policy Optimization",
     arxiv="2604.08476",
-    label="our reading",
+    evidence="our reading",
     parent="grpo",
     formula="""\
 A_i = z(R)_i + sum_k lambda_k z(c_k)_i, z the z-score in the group
@@ -92,12 +92,12 @@ lambda_k <- clip(lambda_k + rate (floor_k - mean(c_k)), 0, 5) after each step"""
         Difference("supervised phase before", "yes", "not found", "[[phase]] tables of a recipe"),
         Difference("group size, minibatches", "not obtained", "not found", "8 and 1 (inferred)"),
     ),
-    proofs=(
+    proof_tests=(
         "tests/golden/test_methods.py::test_whole_path[fgrpo]",
         "tests/golden/test_reward.py::test_fgrpo_advantages",
         "tests/golden/test_reward.py::test_multipliers",
     ),
-    effect=Effect(
+    expected_effect=ExpectedEffect(
         metric="subscores/chain_true",
         direction="up",
         task="calculator",
@@ -106,5 +106,5 @@ lambda_k <- clip(lambda_k + rate (floor_k - mean(c_k)), 0, 5) after each step"""
         matched_by="steps",
         settings=("iterations = 10", "evaluate.problems = 16", "method.objective.penalties = []"),
     ),
-    finding="In ten iterations the multiplier stays too small to act: it grows by less than 0.05 per iteration.",
+    our_finding="In ten iterations the multiplier stays too small to act: it grows by less than 0.05 per iteration.",
 )

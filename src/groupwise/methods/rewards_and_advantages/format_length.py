@@ -7,10 +7,10 @@ from jaxtyping import Float
 from torch import Tensor
 
 from groupwise.advantages import Standardised
-from groupwise.data import Batch, Measure, Outcome, Shaping, Subscore
+from groupwise.data import Batch, NeededMeasure, Outcome, Shaping, Subscore
 from groupwise.learner import InitialPolicy
 from groupwise.methods.method import Method
-from groupwise.methods.reference import Difference, Effect, Reference
+from groupwise.methods.reference import Difference, ExpectedEffect, Reference
 from groupwise.objective import KL, Objective, token_mean
 
 __all__ = ["FormatLength", "format_length"]
@@ -33,7 +33,7 @@ class FormatLength(Shaping):
             raise ValueError(f"{self}: needs 0 < peak_fraction < 1: the peak_fraction is a share of the budget")
 
     @property
-    def needs(self) -> frozenset[Measure]:
+    def needs(self) -> frozenset[NeededMeasure]:
         return frozenset({Subscore(self.think_subscore)}) if self.think_subscore else frozenset()
 
     def __call__(self, reward: Float[Tensor, " s"], b: Batch) -> Float[Tensor, " s"]:
@@ -48,7 +48,9 @@ class FormatLength(Shaping):
         return torch.where(answer > 0, 0.5 * (think + answer) + curve, curve.clamp(max=0))
 
 
-def format_length(*, group_size: int = 8, peak: float = 0.5, think: str = "", kl: float = 1e-3) -> Method:
+def format_length(
+    *, group_size: int = 8, peak_fraction: float = 0.5, think_subscore: str = "", kl: float = 1e-3
+) -> Method:
     """GRPO on a reward for form and length alone: no answer is compared with a label.
 
     Verified labels are costly, and a reward for the format alone later leads to answers that are too short or too long.
@@ -62,7 +64,7 @@ def format_length(*, group_size: int = 8, peak: float = 0.5, think: str = "", kl
     """
     return Method(
         group_size=group_size,
-        shaping=(FormatLength(peak, think),),
+        shaping=(FormatLength(peak_fraction, think_subscore),),
         advantage=(Standardised(),),
         models=(("reference", InitialPolicy()),),
         objective=Objective(penalties=(KL(kl),), aggregate=token_mean),
@@ -75,7 +77,7 @@ REFERENCE = Reference(
         "Problems without Ground Truth Answers"
     ),
     arxiv="2505.19439",
-    label="code read",
+    evidence="code read",
     code="insightLLM/rl-without-gt@c1e2077c6b1003f1b9e0e998fc34b2edf74d4218:rl/verl/lib/src/rewards/math_reward.py",
     parent="grpo",
     formula="""\
@@ -92,11 +94,11 @@ f(x) = 1 - (1 - x/p)^2 up to p, then 1 - 2 ((x - p) / (1 - p))^2""",
         Difference("peak, KL, group size", "0.5; not specified; 8", "0.5; 0.001; 8", "0.5; 0.001; 8"),
         Difference("aggregate", "not specified", "verl: token mean", "token_mean"),
     ),
-    proofs=(
+    proof_tests=(
         "tests/golden/test_methods.py::test_whole_path[format_length]",
         "tests/golden/test_reward.py::test_format_length_table",
     ),
-    effect=Effect(
+    expected_effect=ExpectedEffect(
         metric="completions/mean_length",
         direction="up",
         task="hinted_sums",

@@ -2,7 +2,7 @@
 
 from groupwise.advantages import EachStandardised, Whitened
 from groupwise.methods.method import Method
-from groupwise.methods.reference import Difference, Effect, Reference
+from groupwise.methods.reference import Difference, ExpectedEffect, Reference
 from groupwise.objective import Objective, token_mean
 
 __all__ = ["gdpo"]
@@ -32,7 +32,7 @@ def gdpo(
 REFERENCE = Reference(
     paper=("GDPO: Group reward-Decoupled Normalization Policy Optimization for Multi-reward RL Optimization"),
     arxiv="2601.05242",
-    label="code read",
+    evidence="code read",
     code="NVlabs/GDPO@b080e63d0126870ad08acc8ebc3f04b728175a9e:verl-GDPO/verl/trainer/ppo/ray_trainer.py",
     parent="grpo",
     formula="""\
@@ -62,12 +62,12 @@ J = 1/(sum_i |o_i|) sum_i sum_t min[ r_it A_i, clip(r_it, 1 - eps, 1 + eps) A_i 
         Difference("conditioned rewards", "ablation", "not released", "AddSubscoreIfCorrect"),
         Difference("clip range, group size, minibatches", "0.2; 4; 4", "verl branch: 0.2, 4, 4", "0.2, 4, 4"),
     ),
-    proofs=(
+    proof_tests=(
         "tests/golden/test_methods.py::test_whole_path[gdpo]",
         "tests/golden/test_reward.py::test_gdpo_batch",
         "tests/golden/test_reward.py::test_gdpo_toy_pairs",
     ),
-    effect=Effect(
+    expected_effect=ExpectedEffect(
         metric="subscores/chain_true",
         direction="up",
         task="calculator",

@@ -11,7 +11,7 @@ from groupwise.advantages import Standardised
 from groupwise.data import Batch, Credit, Segments
 from groupwise.learner import InitialPolicy
 from groupwise.methods.method import Method
-from groupwise.methods.reference import Difference, Effect, Reference
+from groupwise.methods.reference import Difference, ExpectedEffect, Reference
 from groupwise.objective import KL, Objective, turn_mean
 from groupwise.rewards import Score
 from groupwise.rollout import Turns
@@ -86,7 +86,7 @@ def gigpo(
 REFERENCE = Reference(
     paper="Group-in-Group Policy Optimization for LLM Agent Training",
     arxiv="2505.10978",
-    label="code read earlier",
+    evidence="code read earlier",
     parent="grpo",
     formula="""\
 A_it = A^E_i + omega A^S_k for a token of turn k
@@ -113,8 +113,11 @@ A^E_i = z-score of R_i in the group; A^S_k = z-score of gamma^(K - k) R_i among 
         Difference("minibatches", "not obtained", "of 256 turns", "one, of the whole iteration"),
         Difference("reward of a success", "10", "10", "10"),
     ),
-    proofs=("tests/golden/test_methods.py::test_whole_path[gigpo]", "tests/golden/test_reward.py::test_turn_groups"),
-    effect=Effect(
+    proof_tests=(
+        "tests/golden/test_methods.py::test_whole_path[gigpo]",
+        "tests/golden/test_reward.py::test_turn_groups",
+    ),
+    expected_effect=ExpectedEffect(
         metric="eval/accuracy_greedy",
         direction="up",
         task="big_sums",

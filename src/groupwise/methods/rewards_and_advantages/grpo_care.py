@@ -7,11 +7,11 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from groupwise.advantages import Standardised
-from groupwise.data import Batch, Logp, Measure, Shaping
+from groupwise.data import Batch, Logp, NeededMeasure, Shaping
 from groupwise.learner import EMA
 from groupwise.methods.method import Method
-from groupwise.methods.reference import Difference, Effect, Reference
-from groupwise.objective import Objective, Unclipped, group_mean
+from groupwise.methods.reference import Difference, ExpectedEffect, Reference
+from groupwise.objective import Objective, UnclippedSurrogate, group_mean
 from groupwise.rewards import Score
 
 __all__ = ["ConsistencyBonus", "grpo_care"]
@@ -26,34 +26,34 @@ class ConsistencyBonus(Shaping):
 
     High: a score above `min_score` and not below the group's mean. Likely: the mean probability of the tokens between
     `answer_start` and `answer_end` (empty: the end), at most `max_probability`, is not below the mean of the
-    high-scoring answers, less `margin`. A number that rounding alone puts below a mean equals it. The bonus is `bonus`
+    high-scoring answers, less `likelihood_margin`. A number that rounding alone puts below a mean equals it. The bonus is `bonus_factor`
     times the score. GRPO-CARE, arXiv:2506.16141.
     """
 
     answer_start: str = "<answer>"
     answer_end: str = "</answer>"
-    bonus: float = 0.5
+    bonus_factor: float = 0.5
     max_probability: float = 0.95
-    margin: float = 0.0
+    likelihood_margin: float = 0.0
     min_score: float = 0.1
-    model: str = "reference"
+    reference_model: str = "reference"
 
     @property
-    def needs(self) -> frozenset[Measure]:
-        return frozenset({Logp(self.model)})
+    def needs(self) -> frozenset[NeededMeasure]:
+        return frozenset({Logp(self.reference_model)})
 
     def __call__(self, reward: Float[Tensor, " s"], b: Batch) -> Float[Tensor, " s"]:
         g, s, inside = b.groups, b.sequences, _between(b, self.answer_start, self.answer_end)
         count = s.total(inside.double()) + 1e-6  # the authors' code; without an answer the probability is 1
         p = (
-            (s.total(torch.where(inside, b[Logp(self.model)].double(), 0.0)) / count)
+            (s.total(torch.where(inside, b[Logp(self.reference_model)].double(), 0.0)) / count)
             .exp()
             .clamp(max=self.max_probability)
         )
         good = (b.verdict_score > self.min_score) & (g.away(b.verdict_score) >= -ROUNDING)
         likely = torch.zeros_like(good)
-        likely[good] = g.keep(good).away(p[good]) >= -self.margin - ROUNDING
-        return reward + self.bonus * b.verdict_score * likely
+        likely[good] = g.keep(good).away(p[good]) >= -self.likelihood_margin - ROUNDING
+        return reward + self.bonus_factor * b.verdict_score * likely
 
 
 def _between(b: Batch, opens: str, closes: str) -> Bool[Tensor, " n"]:
@@ -73,10 +73,10 @@ def _between(b: Batch, opens: str, closes: str) -> Bool[Tensor, " n"]:
 def grpo_care(
     *,
     group_size: int = 8,
-    opens: str = "<answer>",
-    closes: str = "</answer>",
-    bonus: float = 0.5,
-    margin: float = 0.0,
+    answer_start: str = "<answer>",
+    answer_end: str = "</answer>",
+    bonus_factor: float = 0.5,
+    likelihood_margin: float = 0.0,
     keep: float = 0.995,
     every: int = 10,
 ) -> Method:
@@ -97,17 +97,20 @@ def grpo_care(
     """
     return Method(
         group_size=group_size,
-        shaping=(Score(), ConsistencyBonus(opens, closes, bonus, margin=margin)),
+        shaping=(
+            Score(),
+            ConsistencyBonus(answer_start, answer_end, bonus_factor, likelihood_margin=likelihood_margin),
+        ),
         advantage=(Standardised(eps=1e-4),),
         models=(("reference", EMA(keep, every)),),
-        objective=Objective(surrogate=Unclipped(), aggregate=group_mean),
+        objective=Objective(surrogate=UnclippedSurrogate(), aggregate=group_mean),
     )
 
 
 REFERENCE = Reference(
     paper="GRPO-CARE: Consistency-Aware Reinforcement Learning for Multimodal Reasoning",
     arxiv="2506.16141",
-    label="code read",
+    evidence="code read",
     code=(
         "TencentARC/GRPO-CARE@b0628fcca665042c6812fc65596cbaf7b2fac886:"
         "src/r1-v/src/open_r1/trainer/grpo_trainer_ref_ema.py"
@@ -132,11 +135,11 @@ J = 1/G sum_i 1/|o_i| sum_t (pi / sg[pi])_it A_i,  A_i = (R_i - mean(R)) / std(R
         Difference("bonus, margin", "0.5; 0", "0.5; 0, for transfer 0.01", "0.5; 0"),
         Difference("group size", "8", "8", "8"),
     ),
-    proofs=(
+    proof_tests=(
         "tests/golden/test_methods.py::test_whole_path[grpo_care]",
         "tests/golden/test_reward.py::test_consistency_bonus",
     ),
-    effect=Effect(
+    expected_effect=ExpectedEffect(
         metric="eval/subscores_of_correct/chain_true",
         direction="up",
         task="calculator",

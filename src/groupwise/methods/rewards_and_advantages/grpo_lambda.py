@@ -11,7 +11,7 @@ from groupwise.advantages import Standardised
 from groupwise.data import Batch, Outcome, Shaping
 from groupwise.learner import InitialPolicy
 from groupwise.methods.method import Method
-from groupwise.methods.reference import Difference, Effect, Reference
+from groupwise.methods.reference import Difference, ExpectedEffect, Reference
 from groupwise.objective import KL, Objective, group_mean
 from groupwise.rewards import Correctness
 
@@ -76,7 +76,7 @@ def grpo_lambda(*, group_size: int = 16, share: float = 0.2, alpha: float = 0.2,
 REFERENCE = Reference(
     paper="Stable Reinforcement Learning for Efficient Reasoning",
     arxiv="2505.18086",
-    label="our reading",
+    evidence="our reading",
     parent="grpo",
     formula="""\
 R_i = y_i (1 - alpha sigmoid((|o_i| - m) / s)) in the share lambda of groups with the best pass rates, else y_i
@@ -89,11 +89,11 @@ A_i = (R_i - mean(R)) / std(R), GRPO's objective""",
         Difference("KL", "as the baseline", "not found", "0.04, as GRPO"),
         Difference("group size", "not obtained", "not found", "16 (inferred)"),
     ),
-    proofs=(
+    proof_tests=(
         "tests/golden/test_methods.py::test_whole_path[grpo_lambda]",
         "tests/golden/test_reward.py::test_brevity_when_solved",
     ),
-    effect=Effect(
+    expected_effect=ExpectedEffect(
         metric="completions/mean_length_correct",
         direction="down",
         task="wordy_sums",

@@ -7,10 +7,10 @@ from jaxtyping import Float
 from torch import Tensor
 
 from groupwise.advantages import Standardised
-from groupwise.data import Batch, Measure, Shaping, Subscore
+from groupwise.data import Batch, NeededMeasure, Shaping, Subscore
 from groupwise.learner import InitialPolicy
 from groupwise.methods.method import Method
-from groupwise.methods.reference import Difference, Effect, Reference
+from groupwise.methods.reference import Difference, ExpectedEffect, Reference
 from groupwise.objective import KL, Objective, group_mean
 from groupwise.rewards import Score
 
@@ -34,7 +34,7 @@ class AddWeightedMean(Shaping):
             raise ValueError(f"{self}: needs every weight >= 0, and at least one above 0")
 
     @property
-    def needs(self) -> frozenset[Measure]:
+    def needs(self) -> frozenset[NeededMeasure]:
         return frozenset(Subscore(name) for name, _ in self.weights)
 
     def __call__(self, reward: Float[Tensor, " s"], b: Batch) -> Float[Tensor, " s"]:
@@ -75,7 +75,7 @@ def multi_objective_grpo(
 REFERENCE = Reference(
     paper="Optimizing Safe and Aligned Language Generation: A Multi-Objective GRPO Approach",
     arxiv="2503.21819",
-    label="paper read",
+    evidence="paper read",
     parent="grpo",
     formula="""\
 R_i = sum_k w_k R_k,i / sum_k w_k
@@ -86,12 +86,12 @@ A_i = (R_i - mean(R)) / std(R), GRPO's objective""",
         Difference("outcome", "none", "not released", "0: none; outcome = 1 adds the score"),
         Difference("KL, group size", "not obtained", "not released", "0.04 and 8 (inferred)"),
     ),
-    proofs=(
+    proof_tests=(
         "tests/golden/test_methods.py::test_whole_path[multi_objective_grpo]",
         "tests/golden/test_methods.py::test_whole_path[multi_objective_grpo, two parts]",
         "tests/golden/test_reward.py::test_weighted_mean_table",
     ),
-    effect=Effect(
+    expected_effect=ExpectedEffect(
         metric="subscores/chain_true",
         direction="up",
         task="calculator",

@@ -7,39 +7,39 @@ from torch import Tensor
 
 from groupwise.data import Advantage, Batch
 from groupwise.methods.method import Method
-from groupwise.methods.reference import Difference, Effect, Reference
+from groupwise.methods.reference import Difference, ExpectedEffect, Reference
 from groupwise.objective import Clip, Objective, token_mean
 from groupwise.rewards import not_all_correct
 
-__all__ = ["VirtualBest", "ngrpo"]
+__all__ = ["VirtualBestAnswer", "ngrpo"]
 
 
 @dataclass(frozen=True, slots=True)
-class VirtualBest(Advantage):
-    """Group z-scores, as if the group had `count` more answers with `virtual_reward`. NGRPO, arXiv:2509.18851.
+class VirtualBestAnswer(Advantage):
+    """Group z-scores, as if the group had `virtual_count` more answers with `virtual_reward`. NGRPO, arXiv:2509.18851.
 
     A group of wrong answers has negative advantages; a group of correct ones has 0.
 
     >>> from groupwise.data import rollout_of, pack
     >>> batch = pack([rollout_of([0.0] * 8)])
-    >>> round(VirtualBest()(batch.verdict_score, batch)[0].item(), 4)
+    >>> round(VirtualBestAnswer()(batch.verdict_score, batch)[0].item(), 4)
     -0.3333
     """
 
     virtual_reward: float = 1.0
-    count: int = 1
+    virtual_count: int = 1
     eps: float = 1e-6
 
     def __post_init__(self) -> None:
-        if self.count < 1:
+        if self.virtual_count < 1:
             raise ValueError(f"{self}: needs count >= 1; for no virtual answers use Standardised")
 
     def __call__(self, x: Float[Tensor, " s"], b: Batch) -> Float[Tensor, " s"]:
         g = b.groups
-        size = g.size(x) + self.count
-        mean = (g.total(x) + self.count * self.virtual_reward) / size
+        size = g.size(x) + self.virtual_count
+        mean = (g.total(x) + self.virtual_count * self.virtual_reward) / size
         away = x - g.spread(mean)
-        variance = (g.total(away**2) + self.count * (self.virtual_reward - mean) ** 2) / (size - 1).clamp(min=1)
+        variance = (g.total(away**2) + self.virtual_count * (self.virtual_reward - mean) ** 2) / (size - 1).clamp(min=1)
         return away / (g.spread(variance.sqrt()) + self.eps)
 
 
@@ -62,7 +62,7 @@ def ngrpo(
         group_size=group_size,
         filter=not_all_correct,
         max_refills=10,
-        advantage=(VirtualBest(best),),
+        advantage=(VirtualBestAnswer(best),),
         objective=Objective(surrogate=Clip(low, high), aggregate=token_mean),
         minibatches=minibatches,
     )
@@ -71,7 +71,7 @@ def ngrpo(
 REFERENCE = Reference(
     paper="NGRPO: Negative-enhanced Group Relative Policy Optimization",
     arxiv="2509.18851",
-    label="code read",
+    evidence="code read",
     code="nangongrui-ngr/NGRPO@e7a380415a64cd8ac102504c38a5f86069022f35:verl/trainer/ppo/core_algos.py",
     parent="grpo",
     formula="""\
@@ -89,12 +89,12 @@ A_i = (R_i - m) / s, with m and s over R_1, ..., R_G and one virtual reward R_ma
         Difference("std", "not specified", "ddof 1 over G + 1 values, plus 1e-6", "the same"),
         Difference("group size, minibatches", "8; not specified", "8; 4", "8; 4"),
     ),
-    proofs=(
+    proof_tests=(
         "tests/golden/test_methods.py::test_whole_path[ngrpo]",
         "tests/golden/test_reward.py::test_virtual_best_table",
         "tests/golden/test_reward.py::test_virtual_best_of_a_wrong_group",
     ),
-    effect=Effect(
+    expected_effect=ExpectedEffect(
         metric="eval/accuracy",
         direction="up",
         task="hinted_sums",

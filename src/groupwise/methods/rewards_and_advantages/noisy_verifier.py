@@ -10,27 +10,27 @@ from torch import Tensor
 from groupwise.advantages import Whitened
 from groupwise.data import Advantage, Batch, Memory, Outcome, Shaping
 from groupwise.methods.method import Method
-from groupwise.methods.reference import Difference, Effect, Reference
+from groupwise.methods.reference import Difference, ExpectedEffect, Reference
 from groupwise.objective import Objective, token_mean
 from groupwise.rewards import Correctness
 
-__all__ = ["Debiased", "ForwardCorrection", "RejectionRate", "noisy_verifier"]
+__all__ = ["DebiasedReward", "ForwardCorrection", "FalseRejectRate", "noisy_verifier"]
 
 
 @dataclass(frozen=True, slots=True)
-class RejectionRate(Memory):
+class FalseRejectRate(Memory):
     """Estimates the share of correct answers that the verifier rejects, with a second verifier. arXiv:2510.00915.
 
     A verdict's subscore `appealed` is 1 if a second verifier looked at a rejected answer, and `overturned` is 1 if it
     accepted it. The estimate is averaged with the weight `ema_decay`. Estimate and average are our reading.
     """
 
-    start: float = 0.1
+    start_value: float = 0.1
     ema_decay: float = 0.9
     max_rate: float = 0.5
 
     def init(self) -> float:
-        return self.start
+        return self.start_value
 
     def __call__(self, state: float, batch: Batch, stats: Mapping[str, float]) -> float:
         appealed = sum(_part(batch, "appealed"))
@@ -51,7 +51,7 @@ def _part(batch: Batch, name: str) -> list[float]:
 class ForwardCorrection(Advantage):
     """`x - (1 - rejects)`: corrects rewards for a verifier that rejects the share `rejects` of correct answers.
 
-    `rejects` is the share of correct answers that the verifier rejects, from the memory `RejectionRate`. A group
+    `rejects` is the share of correct answers that the verifier rejects, from the memory `FalseRejectRate`. A group
     baseline after it undoes the correction. arXiv:2510.00915, forward correction.
     """
 
@@ -62,27 +62,31 @@ class ForwardCorrection(Advantage):
 
 
 @dataclass(frozen=True, slots=True)
-class Debiased(Shaping):
-    """`(reward - accepts) / (1 - accepts - rejects)`: unbiased for known rates of false accepts and false rejects.
+class DebiasedReward(Shaping):
+    """`(reward - false_accept_rate) / (1 - false_accept_rate - false_reject_rate)`: unbiased for known rates of false accepts and false rejects.
 
-    `accepts` is the share of wrong answers that the verifier accepts, `rejects` the share of correct ones that it
+    `false_accept_rate` is the share of wrong answers that the verifier accepts, `false_reject_rate` the share of correct ones that it
     rejects. A z-score after it undoes the correction. arXiv:2510.00915, backward correction.
 
     >>> from groupwise.data import rollout_of, pack
     >>> batch = pack([rollout_of([1.0, 0.0])])
-    >>> [round(x, 6) for x in Debiased(accepts=0.1, rejects=0.2)(batch.verdict_score, batch).tolist()]
+    >>> [round(x, 6) for x in DebiasedReward(false_accept_rate=0.1, false_reject_rate=0.2)(batch.verdict_score, batch).tolist()]
     [1.285714, -0.142857]
     """
 
-    accepts: float = 0.1
-    rejects: float = 0.1
+    false_accept_rate: float = 0.1
+    false_reject_rate: float = 0.1
 
     def __post_init__(self) -> None:
-        if not (self.accepts >= 0 and self.rejects >= 0 and self.accepts + self.rejects < 1):
+        if not (
+            self.false_accept_rate >= 0
+            and self.false_reject_rate >= 0
+            and self.false_accept_rate + self.false_reject_rate < 1
+        ):
             raise ValueError(f"{self}: verifier error rates need accepts >= 0, rejects >= 0 and accepts + rejects < 1")
 
     def __call__(self, reward: Float[Tensor, " s"], b: Batch) -> Float[Tensor, " s"]:
-        return (reward - self.accepts) / (1 - self.accepts - self.rejects)
+        return (reward - self.false_accept_rate) / (1 - self.false_accept_rate - self.false_reject_rate)
 
 
 def noisy_verifier(
@@ -108,10 +112,10 @@ def noisy_verifier(
     forward = correction == "forward"
     return Method(
         group_size=group_size,
-        shaping=(Correctness(),) if forward else (Correctness(), Debiased(accepts, rejects)),
+        shaping=(Correctness(),) if forward else (Correctness(), DebiasedReward(accepts, rejects)),
         advantage=(ForwardCorrection(),) if forward else (Whitened(),),
         objective=Objective(aggregate=token_mean),
-        memory=(("rejects", RejectionRate(rejects)),) if forward else (),
+        memory=(("rejects", FalseRejectRate(rejects)),) if forward else (),
         minibatches=minibatches,
     )
 
@@ -119,7 +123,7 @@ def noisy_verifier(
 REFERENCE = Reference(
     paper="Reinforcement Learning with Verifiable yet Noisy Rewards under Imperfect Verifiers",
     arxiv="2510.00915",
-    label="our reading",
+    evidence="our reading",
     parent="reinforce",
     formula="""\
 forward: A_i = R_i - (1 - rejects), no baseline
@@ -139,7 +143,7 @@ rejects = P(R = 0 | correct), accepts = P(R = 1 | wrong)""",
         Difference("rates", "synthetic, not obtained", "not found", "0.1 and 0.1 (inferred)"),
         Difference("group size, minibatches", "not obtained", "not found", "8 and 1 (inferred)"),
     ),
-    proofs=(
+    proof_tests=(
         "tests/golden/test_methods.py::test_whole_path[noisy_verifier]",
         "tests/golden/test_methods.py::test_whole_path[noisy_verifier, backward]",
         "tests/golden/test_reward.py::test_debiased_reward_is_exact",
@@ -147,7 +151,7 @@ rejects = P(R = 0 | correct), accepts = P(R = 1 | wrong)""",
         "tests/golden/test_reward.py::test_group_baselines_cancel_the_corrections",
         "tests/golden/test_reward.py::test_rejection_rate",
     ),
-    effect=Effect(
+    expected_effect=ExpectedEffect(
         metric="eval/accuracy_greedy",
         direction="up",
         task="hinted_sums",

@@ -7,9 +7,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 from groupwise.advantages import Standardised
-from groupwise.data import Batch, Measure, Outcome, Shaping, Subscore
+from groupwise.data import Batch, NeededMeasure, Outcome, Shaping, Subscore
 from groupwise.methods.method import Method
-from groupwise.methods.reference import Difference, Effect, Reference
+from groupwise.methods.reference import Difference, ExpectedEffect, Reference
 from groupwise.objective import Clip, Objective, token_mean
 from groupwise.rewards import AddSubscore, Correctness
 
@@ -32,7 +32,7 @@ class AddSubscoreIfCorrect(Shaping):
     weight: float = 1.0
 
     @property
-    def needs(self) -> frozenset[Measure]:
+    def needs(self) -> frozenset[NeededMeasure]:
         return frozenset({Subscore(self.subscore)})
 
     def __call__(self, reward: Float[Tensor, " s"], b: Batch) -> Float[Tensor, " s"]:
@@ -75,7 +75,7 @@ def posterior_grpo(
 REFERENCE = Reference(
     paper="Posterior-GRPO: Rewarding Reasoning Processes in Code Generation",
     arxiv="2508.05170",
-    label="paper read",
+    evidence="paper read",
     parent="dapo",
     formula="""\
 R_i = Rf_i + Ro_i + Ro_i Rt_i: format, outcome, reasoning
@@ -98,12 +98,12 @@ J = 1/(sum_i |o_i|) sum_i sum_t min[ r_it A_i, clip(r_it, 0.8, 1.28) A_i ]""",
         Difference("ungated ablation", "R = Rf + Ro + Rt", "not found", "gated = false"),
         Difference("group size", "not obtained", "not found", "8 (inferred)"),
     ),
-    proofs=(
+    proof_tests=(
         "tests/golden/test_methods.py::test_whole_path[posterior_grpo]",
         "tests/golden/test_methods.py::test_whole_path[posterior_grpo, ungated]",
         "tests/golden/test_reward.py::test_posterior_table",
     ),
-    effect=Effect(
+    expected_effect=ExpectedEffect(
         metric="outcome/correct",
         direction="up",
         task="wordy_sums",
@@ -119,5 +119,5 @@ J = 1/(sum_i |o_i|) sum_i sum_t min[ r_it A_i, clip(r_it, 0.8, 1.28) A_i ]""",
         own_settings=('method.shaping = ["Correctness", {kind = "AddSubscoreIfCorrect", subscore = "quality"}]',),
     ),
     toy_test="tests/golden/test_reward.py::test_a_wrong_answer_gains_nothing_by_its_part",
-    finding="Without the gate a hackable reward leaves 14 % of the answers right, with the gate 22 %.",
+    our_finding="Without the gate a hackable reward leaves 14 % of the answers right, with the gate 22 %.",
 )

@@ -11,10 +11,10 @@ from torch import Tensor
 from groupwise.advantages.bundles import LEVELS, BundleDraws, draws_of
 from groupwise.data import Advantage, Batch, Memory, Outcome
 from groupwise.methods.method import Method
-from groupwise.methods.reference import Difference, Effect, Reference
+from groupwise.methods.reference import Difference, ExpectedEffect, Reference
 from groupwise.objective import Objective, token_mean
 
-__all__ = ["BundleRisk", "Quantiles", "riskpo"]
+__all__ = ["BundleRisk", "BundleScoreQuantiles", "riskpo"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,8 +22,8 @@ class BundleRisk(Advantage):
     """A tail-weighted advantage of each bundle's score, passed to the answers of a draw. RiskPO, arXiv:2510.00911.
 
     Scores below the quantile `low_quantile` weigh `tail_weight` times, scores above the quantile `high_quantile` not at
-    all, so hard prompts matter most. `nonpositive` shifts it to be at most 0. The quantiles come from the memory
-    `Quantiles`, and in the first iteration from the bundle. An answer of a draw gets the draw's advantage
+    all, so hard prompts matter most. `shift_to_nonpositive` shifts it to be at most 0. The quantiles come from the memory
+    `BundleScoreQuantiles`, and in the first iteration from the bundle. An answer of a draw gets the draw's advantage
     (`answer_weighting = "uniform"`), this times 0.5 if correct, else 1.5 (`score`), this over its prompt's std (`std`),
     or a part of it, in proportion to how far the answer is above its prompt's mean (`sum-mean`).
     """
@@ -32,7 +32,7 @@ class BundleRisk(Advantage):
     low_quantile: float = 0.2
     high_quantile: float = 0.8
     tail_weight: float = 1.5
-    nonpositive: bool = False
+    shift_to_nonpositive: bool = False
     answer_weighting: Literal["uniform", "score", "std", "sum-mean"] = "sum-mean"
     memory: str = "quantiles"
     eps: float = 1e-6
@@ -51,7 +51,7 @@ class BundleRisk(Advantage):
 
     def risk(self, score: Tensor, low: Tensor, high: Tensor) -> Tensor:
         """The advantage of each bundle score, given a lower and an upper quantile of bundle scores."""
-        middle = (score - low).relu() - (score - high).relu() + (low - high if self.nonpositive else 0.0)
+        middle = (score - low).relu() - (score - high).relu() + (low - high if self.shift_to_nonpositive else 0.0)
         tail = -(low - score).relu() / (self.low_quantile + self.eps)
         return (self.tail_weight * tail + middle / (self.high_quantile - self.low_quantile + self.eps)) / (
             self.tail_weight + 1
@@ -93,15 +93,15 @@ class BundleRisk(Advantage):
 
 
 @dataclass(frozen=True, slots=True)
-class Quantiles(Memory):
+class BundleScoreQuantiles(Memory):
     """Running quantiles (0.05, 0.10, ... 0.95) of the scores of bundles of prompts: one small step per iteration.
 
-    `q += rate (level - share of scores below q)`. The first iteration sets them. RiskPO, arXiv:2510.00911. The authors'
+    `q += step_size (level - share of scores below q)`. The first iteration sets them. RiskPO, arXiv:2510.00911. The authors'
     released code computes them and then does not use them.
     """
 
     prompts_per_bundle: int = 5
-    rate: float = 0.1
+    step_size: float = 0.1
 
     def init(self) -> list[float]:
         return []
@@ -113,16 +113,16 @@ class Quantiles(Memory):
             return state
         if not state:
             return [float(scores.quantile(level)) for level in LEVELS]
-        return [q + self.rate * (level - float((scores < q).double().mean())) for q, level in zip(state, LEVELS)]
+        return [q + self.step_size * (level - float((scores < q).double().mean())) for q, level in zip(state, LEVELS)]
 
 
 def riskpo(
     *,
     group_size: int = 10,
-    size: int = 5,
-    low: float = 0.2,
-    high: float = 0.8,
-    split: Literal["uniform", "score", "std", "sum-mean"] = "sum-mean",
+    prompts_per_bundle: int = 5,
+    low_quantile: float = 0.2,
+    high_quantile: float = 0.8,
+    answer_weighting: Literal["uniform", "score", "std", "sum-mean"] = "sum-mean",
     minibatches: int = 4,
 ) -> Method:
     """Scores bundles of prompts. The advantage is steepest at low bundle scores, and constant at the highest.
@@ -140,9 +140,9 @@ def riskpo(
     """
     return Method(
         group_size=group_size,
-        advantage=(BundleRisk(size, low, high, answer_weighting=split),),
+        advantage=(BundleRisk(prompts_per_bundle, low_quantile, high_quantile, answer_weighting=answer_weighting),),
         objective=Objective(aggregate=token_mean),
-        memory=(("quantiles", Quantiles(size)),),
+        memory=(("quantiles", BundleScoreQuantiles(prompts_per_bundle)),),
         minibatches=minibatches,
     )
 
@@ -150,7 +150,7 @@ def riskpo(
 REFERENCE = Reference(
     paper="RiskPO: Risk-based Policy Optimization via Verifiable Reward for LLM Post-Training",
     arxiv="2510.00911",
-    label="code read",
+    evidence="code read",
     code="RTkenny/RiskPO@65ec40c935f5726aa2d80160d9056b1236d5551e:verl/trainer/ppo/core_algos.py",
     parent="grpo",
     formula="""\
@@ -166,13 +166,13 @@ V_j = - (q_a - R_j)+ / a,  U_j = [ (R_j - q_a)+ - (R_j - q_b)+ ] / (b - a)""",
         Difference("split among answers", "not obtained", "sum-mean for hard data, std for easy", "sum-mean"),
         Difference("group size, minibatches", "10; 4", "10; 4", "10; 4"),
     ),
-    proofs=(
+    proof_tests=(
         "tests/golden/test_methods.py::test_whole_path[riskpo]",
         "tests/golden/test_reward.py::test_risk_table",
         "tests/golden/test_reward.py::test_tracked_quantile",
         "tests/golden/test_reward.py::test_sum_mean_split",
     ),
-    effect=Effect(
+    expected_effect=ExpectedEffect(
         metric="entropy",
         direction="up",
         task="hinted_sums",

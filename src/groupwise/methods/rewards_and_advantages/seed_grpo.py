@@ -10,14 +10,14 @@ from torch import Tensor
 from groupwise.advantages import centred
 from groupwise.data import Advantage, Batch, Segments
 from groupwise.methods.method import Method
-from groupwise.methods.reference import Difference, Effect, Reference
+from groupwise.methods.reference import Difference, ExpectedEffect, Reference
 from groupwise.objective import Objective, budget_mean
 
-__all__ = ["SemanticEntropy", "seed_grpo"]
+__all__ = ["SemanticEntropyScaling", "seed_grpo"]
 
 
 @dataclass(frozen=True, slots=True)
-class SemanticEntropy(Advantage):
+class SemanticEntropyScaling(Advantage):
     """`x f(alpha u)`, f falling from 1: scales down the advantage x in groups with many different answers (entropy u).
 
     Samples with equal `Verdict.answer` agree; a sample without one agrees with none. u is the entropy over `log G`.
@@ -28,18 +28,18 @@ class SemanticEntropy(Advantage):
     unstored_input: ClassVar[str] = "the answers that the verifier read"
 
     alpha: float = 1.0
-    form: Literal["exp", "linear", "focal"] = "exp"
+    scaling_form: Literal["exp", "linear", "focal"] = "exp"
     focal_gamma: float = 2.0
-    estimate: Literal["sampled", "shannon"] = "sampled"
+    entropy_estimator: Literal["sampled", "shannon"] = "sampled"
 
     def __post_init__(self) -> None:
-        if self.alpha < 0 or (self.form != "exp" and self.alpha > 1):
+        if self.alpha < 0 or (self.scaling_form != "exp" and self.alpha > 1):
             raise ValueError(f"{self}: needs alpha >= 0, and alpha <= 1 unless form = exp")
 
     def __call__(self, x: Float[Tensor, " s"], b: Batch) -> Float[Tensor, " s"]:
         g, same = b.groups, _clusters(b)
         log_share = (same.spread(same.size(x)) / g.spread(g.size(x))).log()
-        if self.estimate == "sampled":
+        if self.entropy_estimator == "sampled":
             once = same.spread(1 / same.size(x).clamp(min=1))  # the samples of an answer count as one
             entropy = -g.total(once * log_share) / g.total(once).clamp(min=1)
         else:
@@ -49,7 +49,7 @@ class SemanticEntropy(Advantage):
         return x * g.spread(self._factor(self.alpha * u))
 
     def _factor(self, x: Float[Tensor, " g"]) -> Float[Tensor, " g"]:
-        match self.form:
+        match self.scaling_form:
             case "exp":
                 return (-x).exp()
             case "linear":
@@ -69,7 +69,11 @@ def _clusters(b: Batch) -> Segments:
 
 
 def seed_grpo(
-    *, group_size: int = 8, alpha: float = 1.0, form: Literal["exp", "linear", "focal"] = "exp", minibatches: int = 1
+    *,
+    group_size: int = 8,
+    alpha: float = 1.0,
+    scaling_form: Literal["exp", "linear", "focal"] = "exp",
+    minibatches: int = 1,
 ) -> Method:
     """Dr. GRPO's advantage times a factor that falls with the entropy of the group's final answers.
 
@@ -84,7 +88,7 @@ def seed_grpo(
     """
     return Method(
         group_size=group_size,
-        advantage=(centred, SemanticEntropy(alpha, form)),
+        advantage=(centred, SemanticEntropyScaling(alpha, scaling_form)),
         objective=Objective(aggregate=budget_mean),
         minibatches=minibatches,
     )
@@ -93,7 +97,7 @@ def seed_grpo(
 REFERENCE = Reference(
     paper="SEED-GRPO: Semantic Entropy Enhanced GRPO for Uncertainty-Aware Policy Optimization",
     arxiv="2505.12346",
-    label="our reading",
+    evidence="our reading",
     parent="dr_grpo",
     formula="""\
 A_i = (R_i - mean(R)) f(alpha SE / log G),  f(x) = exp(-x), 1 - x or (1 - x)^2
@@ -108,11 +112,11 @@ SE = - 1/K sum_k log(share of answer k), over the K distinct answers of the grou
         Difference("length divisor", "not obtained", "not released", "the budget max_tokens, one number (Dr. GRPO)"),
         Difference("group size", "not obtained", "not released", "8 (inferred)"),
     ),
-    proofs=(
+    proof_tests=(
         "tests/golden/test_methods.py::test_whole_path[seed_grpo]",
         "tests/golden/test_reward.py::test_semantic_entropy",
     ),
-    effect=Effect(
+    expected_effect=ExpectedEffect(
         metric="eval/accuracy_greedy",
         direction="up",
         task="mixed_sums",

@@ -9,7 +9,7 @@ import numpy as np
 from groupwise.advantages import AgainstSubscore, Whitened
 from groupwise.data import Curriculum, Draw, Role, Rollout, Sample, Sampler, Strategy, Task, verdicts_have
 from groupwise.methods.method import Method
-from groupwise.methods.reference import Difference, Effect, Reference
+from groupwise.methods.reference import Difference, ExpectedEffect, Reference
 from groupwise.models import RandomPurpose, uniform
 from groupwise.objective import DualClip, Objective, token_mean
 from groupwise.rewards import Correctness
@@ -17,7 +17,7 @@ from groupwise.rollout import Independent
 from groupwise.rollout.curricula.shuffled import check_prompts
 from groupwise.rollout.strategies.multi_round import attempts, graded
 
-__all__ = ["SuccessTracker", "TrackedAnswers", "spo"]
+__all__ = ["SuccessTracker", "TrackedBaseline", "spo"]
 
 
 class TrackedPrompt(TypedDict):
@@ -30,20 +30,20 @@ class TrackedPrompt(TypedDict):
 
 
 class TrackerState(TypedDict):
-    """State of `SuccessTracker`. The keys of `prompts` are indices of the task, as text."""
+    """State of `SuccessTracker`. The keys of `tracked_prompts` are indices of the task, as text."""
 
     seed: int
     drawn_count: int
-    prompts: dict[str, TrackedPrompt]
+    tracked_prompts: dict[str, TrackedPrompt]
 
 
 @dataclass(frozen=True, slots=True)
 class SuccessTracker(Curriculum[TrackerState]):
-    """Draws a prompt with probability proportional to `sqrt(v (1 - v)) + explore`, v its tracked pass rate. SPO.
+    """Draws a prompt with probability proportional to `sqrt(v (1 - v)) + exploration`, v its tracked pass rate. SPO.
 
     Draws carry v as `baseline` in the metadata. New answers are added to a prompt's numbers of correct and other
-    answers after these are multiplied by `2^(-d / half_life)`, from `min_decay` to `max_decay`; d is how far the policy
-    has moved on the prompt's last answer, from the subscore `drift` of the strategy `TrackedAnswers`. SPO,
+    answers after these are multiplied by `2^(-d / drift_half_life)`, from `min_decay` to `max_decay`; d is how far the policy
+    has moved on the prompt's last answer, from the subscore `drift` of the strategy `TrackedBaseline`. SPO,
     arXiv:2509.13232.
 
     A prompt's first answers are those with the role `initial`, if there are any, with the weight `1 / (1 - min_decay)`
@@ -51,19 +51,19 @@ class SuccessTracker(Curriculum[TrackerState]):
     """
 
     tracks_prompts: ClassVar[bool] = True
-    required_strategy: ClassVar[str] = "TrackedAnswers"
+    required_strategy: ClassVar[str] = "TrackedBaseline"
 
-    explore: float = 0.05
+    exploration: float = 0.05
     min_decay: float = 0.875
     max_decay: float = 0.96
-    half_life: float = 0.06
+    drift_half_life: float = 0.06
 
     def __post_init__(self) -> None:
-        if not (self.explore > 0 and 0 <= self.min_decay <= self.max_decay < 1 and self.half_life > 0):
+        if not (self.exploration > 0 and 0 <= self.min_decay <= self.max_decay < 1 and self.drift_half_life > 0):
             raise ValueError(f"{self}: needs explore > 0, 0 <= min_decay <= max_decay < 1 and half_life > 0")
 
     def init(self, task: Task, seed: int) -> TrackerState:
-        return TrackerState(seed=seed, drawn_count=0, prompts={})
+        return TrackerState(seed=seed, drawn_count=0, tracked_prompts={})
 
     def draw(self, state: TrackerState, task: Task, n: int, group_size: int) -> tuple[TrackerState, list[Draw]]:
         check_prompts(task)
@@ -72,7 +72,7 @@ class SuccessTracker(Curriculum[TrackerState]):
             v[int(key)] = rate(known)
         u = uniform((state["seed"], RandomPurpose.CURRICULUM), state["drawn_count"], 0, np.arange(len(task)))
         # The smallest of exponential waiting times with these rates: drawn in proportion to them, without replacement.
-        waiting = -np.log1p(-u) / (np.sqrt(v * (1 - v)) + self.explore)
+        waiting = -np.log1p(-u) / (np.sqrt(v * (1 - v)) + self.exploration)
         chosen = np.argsort(waiting, kind="stable")[:n].tolist()
         draws = [Draw(0, task[i], group_size, metadata=self._memo(i, state["prompts"].get(str(i)))) for i in chosen]
         return {**state, "drawn_count": state["drawn_count"] + n}, draws
@@ -125,7 +125,7 @@ class SuccessTracker(Curriculum[TrackerState]):
         >>> [round(SuccessTracker().kept(d), 5) for d in (0, 0.005, 0.01, 0.02)]
         [0.96, 0.94387, 0.8909, 0.875]
         """
-        return min(max(2 ** (-drift / self.half_life), self.min_decay), self.max_decay)
+        return min(max(2 ** (-drift / self.drift_half_life), self.min_decay), self.max_decay)
 
 
 def rate(known: TrackedPrompt) -> float:
@@ -141,24 +141,24 @@ def initial_rate(samples: Sequence[Sample]) -> float:
 
 @verdicts_have("baseline", "drift")
 @dataclass(frozen=True, slots=True)
-class TrackedAnswers(Strategy):
+class TrackedBaseline(Strategy):
     """Runs another strategy. The verdicts of its samples also have the subscore `baseline`, the tracked pass rate. SPO.
 
     The subscore `drift` is the mean absolute change of a token's log-prob since the prompt's last answer was sampled.
-    At a prompt's first draw, `initial_answers` more answers with the role `initial_answers` estimate its success rate;
+    At a prompt's first draw, `initial_answer_count` more answers with the role `initial_answer_count` estimate its success rate;
     they are not trained. For the curriculum `SuccessTracker`. arXiv:2509.13232.
     """
 
     roles: ClassVar[tuple[Role, ...]] = (Role("initial", "at the first draw of a prompt"),)
 
-    initial_answers: int = 8
+    initial_answer_count: int = 8
     inner_strategy: Strategy = Independent()  # noqa: RUF009
 
     async def __call__(self, draw: Draw, sampler: Sampler) -> Rollout:
         context = draw.prompt.token_ids
         baseline, initial = draw.metadata.get("baseline"), list[Sample]()
         if baseline is None:
-            initial = await attempts(sampler, context, self.initial_answers, role="initial")
+            initial = await attempts(sampler, context, self.initial_answer_count, role="initial")
             baseline = initial_rate(initial)
         drift = await self._drift(draw, sampler)
         rollout = await self.inner_strategy(draw, sampler)
@@ -181,7 +181,7 @@ def spo(
     *,
     group_size: int = 1,
     initial: int = 8,
-    explore: float = 0.05,
+    exploration: float = 0.05,
     least: float = 0.875,
     most: float = 0.96,
     half: float = 0.06,
@@ -203,8 +203,8 @@ def spo(
     """
     return Method(
         group_size=group_size,
-        curriculum=SuccessTracker(explore, least, most, half),
-        strategy=TrackedAnswers(initial),
+        curriculum=SuccessTracker(exploration, least, most, half),
+        strategy=TrackedBaseline(initial),
         shaping=(Correctness(),),
         advantage=(AgainstSubscore("baseline"), Whitened()),
         objective=Objective(surrogate=DualClip(0.2, 0.28, 10.0), aggregate=token_mean),
@@ -215,7 +215,7 @@ def spo(
 REFERENCE = Reference(
     paper="Single-stream Policy Optimization",
     arxiv="2509.13232",
-    label="code read",
+    evidence="code read",
     code="verl-project/verl-recipe@48ea0a797fa29867ea0ad92aff7d284eec7d4be3:spo/spo_ray_trainer.py",
     parent="reinforce",
     formula="""\
@@ -236,12 +236,12 @@ x is drawn with weight sqrt(v_x (1 - v_x)) + eps;  at first a = (s + 1/2) / ((n 
         Difference("answers per prompt, minibatches", "1, 8", "1, 8", "1, 8"),
         Difference("state", "last answers of all prompts", "in memory", "in the checkpoint: large for long answers"),
     ),
-    proofs=(
+    proof_tests=(
         "tests/golden/test_methods.py::test_whole_path[spo]",
         "tests/golden/test_budgets.py::test_tracked_rates",
         "tests/golden/test_budgets.py::test_drift_of_the_last_answer",
     ),
-    effect=Effect(
+    expected_effect=ExpectedEffect(
         metric="eval/accuracy_greedy",
         direction="up",
         task="hinted_sums",

@@ -9,7 +9,7 @@ from torch import Tensor
 from groupwise.advantages import Standardised
 from groupwise.data import Batch, Credit, Segments
 from groupwise.methods.method import Method
-from groupwise.methods.reference import Difference, Effect, Reference
+from groupwise.methods.reference import Difference, ExpectedEffect, Reference
 from groupwise.objective import Clip, Objective, group_mean
 
 __all__ = ["PrefixValueDifference", "tempo"]
@@ -73,7 +73,7 @@ def tempo(*, group_size: int = 8, clip: float = 0.2, minibatches: int = 1) -> Me
 REFERENCE = Reference(
     paper="Exploiting Tree Structure for Credit Assignment in RL Training of LLMs",
     arxiv="2509.18314",
-    label="our reading",
+    evidence="our reading",
     parent="grpo",
     formula="""\
 A_it = R~_i + V(o_i<=t) - V(o_i<t),  R~_i = (R_i - mean(R)) / std(R)
@@ -89,11 +89,11 @@ V(prefix) = mean of R~ over the group's answers that begin with it""",
         ),
         Difference("group size, clip range", "not obtained", "not found", "8 and 0.2 (inferred)"),
     ),
-    proofs=(
+    proof_tests=(
         "tests/golden/test_methods.py::test_whole_path[tempo]",
         "tests/golden/test_reward.py::test_branch_difference",
     ),
-    effect=Effect(
+    expected_effect=ExpectedEffect(
         metric="eval/accuracy",
         direction="up",
         task="hinted_sums",

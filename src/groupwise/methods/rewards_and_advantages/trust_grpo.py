@@ -7,11 +7,11 @@ from jaxtyping import Float
 from torch import Tensor
 
 from groupwise.advantages import Standardised
-from groupwise.data import Batch, Measure, Shaping, Subscore
+from groupwise.data import Batch, NeededMeasure, Shaping, Subscore
 from groupwise.learner import InitialPolicy
 from groupwise.methods.method import Method
-from groupwise.methods.reference import Difference, Effect, Reference
-from groupwise.methods.schedules import Decay
+from groupwise.methods.reference import Difference, ExpectedEffect, Reference
+from groupwise.methods.schedules import ExponentialDecay
 from groupwise.objective import KL, Objective, group_mean
 from groupwise.rewards import Score
 
@@ -31,7 +31,7 @@ class AddTrustedSubscore(Shaping):
     min_correct_reward: float = 0.5
 
     @property
-    def needs(self) -> frozenset[Measure]:
+    def needs(self) -> frozenset[NeededMeasure]:
         return frozenset({Subscore(self.subscore)})
 
     def __call__(self, reward: Float[Tensor, " s"], b: Batch) -> Float[Tensor, " s"]:
@@ -64,14 +64,14 @@ def trust_grpo(
         advantage=(Standardised(),),
         models=(("reference", InitialPolicy()),),
         objective=Objective(penalties=(KL(kl),), aggregate=group_mean),
-        schedules=(("shaping.1.alpha", Decay(alpha, over)),),
+        schedules=(("shaping.1.alpha", ExponentialDecay(alpha, over)),),
     )
 
 
 REFERENCE = Reference(
     paper="SophiaVL-R1: Reinforcing MLLMs Reasoning with Thinking Reward",
     arxiv="2505.17018",
-    label="code read",
+    evidence="code read",
     code="kxfan2002/SophiaVL-R1@a8184947bf3ba215c511225a739789bdfce44930:verl/workers/reward/custom.py",
     parent="grpo",
     formula="""\
@@ -93,11 +93,11 @@ A_i = (R_i - mean(R)) / std(R), GRPO's objective""",
         ),
         Difference("group size", "8", "8", "8"),
     ),
-    proofs=(
+    proof_tests=(
         "tests/golden/test_methods.py::test_whole_path[trust_grpo]",
         "tests/golden/test_reward.py::test_trust_table",
     ),
-    effect=Effect(
+    expected_effect=ExpectedEffect(
         metric="outcome/correct",
         direction="up",
         task="wordy_sums",

@@ -8,10 +8,10 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from groupwise.advantages import Standardised
-from groupwise.data import Batch, Logp, Measure, Shaping
+from groupwise.data import Batch, Logp, NeededMeasure, Shaping
 from groupwise.learner import InitialPolicy
 from groupwise.methods.method import Method
-from groupwise.methods.reference import Difference, Effect, Reference
+from groupwise.methods.reference import Difference, ExpectedEffect, Reference
 from groupwise.objective import KL, Objective, token_mean
 from groupwise.rewards import Correctness, mixed_outcomes
 
@@ -25,7 +25,7 @@ class Unlikeliness(Shaping):
     Rare correct answers gain most. An answer without a token is the least likely. arXiv:2506.02355.
     """
 
-    needs: ClassVar[frozenset[Measure]] = frozenset({Logp("policy")})
+    needs: ClassVar[frozenset[NeededMeasure]] = frozenset({Logp("policy")})
 
     beta: float = 0.25
 
@@ -74,7 +74,7 @@ def unlikeliness(*, group_size: int = 32, beta: float = 0.25, kl: float = 0.1, e
 REFERENCE = Reference(
     paper="Rewarding the Unlikely: Lifting GRPO Beyond Distribution Sharpening",
     arxiv="2506.02355",
-    label="code read",
+    evidence="code read",
     code=(
         "AndreHe02/rewarding-unlikely-release@ca1cff05ebdf2cfe9737fd416897da838a93e11a:"
         "verl/trainer/ppo/ray_lean_trainer.py"
@@ -97,11 +97,11 @@ A_i = (R_i - mean(R)) / std(R), PPO's clip, KL to the reference in the loss""",
         Difference("empty answer", "not specified", "not specified", "the least likely (inferred)"),
         Difference("group size", "32", "32", "32"),
     ),
-    proofs=(
+    proof_tests=(
         "tests/golden/test_methods.py::test_whole_path[unlikeliness]",
         "tests/golden/test_reward.py::test_unlikeliness_table",
     ),
-    effect=Effect(
+    expected_effect=ExpectedEffect(
         metric="entropy",
         direction="up",
         task="tiny_countdown",

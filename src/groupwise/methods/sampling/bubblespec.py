@@ -31,8 +31,8 @@ REFERENCE = Reference(
         "BubbleSpec: Turning Long-Tail Bubbles into Speculative Rollout Drafts for Synchronous Reinforcement Learning"
     ),
     arxiv="2605.08862",
-    label="our reading",
-    kind="engine",
+    evidence="our reading",
+    contribution_kind="engine",
     parent="grpo",
     formula="""\
 y_k ~ pi(. | prefix) with the sample's own keyed random number, for a window of positions in one forward pass
@@ -52,7 +52,7 @@ y_k is final; the pass goes on while y_k is the draft's token. So tokens and log
         Difference("window", "not obtained", "not found", "8 (inferred)"),
         Difference("group size, clip range", "not obtained", "not found", "8 and 0.2 (inferred)"),
     ),
-    proofs=(
+    proof_tests=(
         "tests/golden/test_methods.py::test_whole_path[bubblespec]",
         "tests/golden/test_speculation.py::test_drafts_change_no_bit",
         "tests/golden/test_speculation.py::test_training_has_equal_bits",

@@ -7,7 +7,7 @@ from groupwise.advantages import Standardised
 from groupwise.data import Draw, Role, Rollout, Sampler, Strategy
 from groupwise.learner import InitialPolicy
 from groupwise.methods.method import Method
-from groupwise.methods.reference import Difference, Effect, Reference
+from groupwise.methods.reference import Difference, ExpectedEffect, Reference
 from groupwise.objective import KL, Clip, GatedSurrogate, Objective, group_mean, log_likelihood, written_tokens
 from groupwise.rollout import AUTO, AutoDefault, check_wording, text_of
 from groupwise.rollout.strategies.multi_round import (
@@ -19,7 +19,7 @@ from groupwise.rollout.strategies.multi_round import (
     with_role,
 )
 
-__all__ = ["Explained", "expo"]
+__all__ = ["ExplainGoldAnswer", "expo"]
 
 EXPLAINED = AutoDefault(
     "{problem}#{answer};{problem}",
@@ -30,10 +30,10 @@ EXPLAINED = AutoDefault(
 
 
 @dataclass(frozen=True, slots=True)
-class Explained(Strategy):
+class ExplainGoldAnswer(Strategy):
     """If no answer is correct, the policy explains the gold answer. A correct one is trained under the plain prompt.
 
-    A correct explanation is a group of one, trained as a written answer with the role `explained`. With `always`, the
+    A correct explanation is a group of one, trained as a written answer with the role `explained`. With `explain_always`, the
     policy explains the gold answer of each prompt. A row without a gold answer has no explanation. ExPO,
     arXiv:2507.02834.
     """
@@ -43,17 +43,17 @@ class Explained(Strategy):
     auto_defaults: ClassVar[dict[str, AutoDefault]] = {"prompt_template": EXPLAINED}
 
     answer_column: str = "answer"
-    always: bool = False
-    prompt_template: str = AUTO
+    explain_always: bool = False
+    explanation_prompt_template: str = AUTO
 
     def __post_init__(self) -> None:
-        check_wording(self.prompt_template, ("problem", "answer"))
+        check_wording(self.explanation_prompt_template, ("problem", "answer"))
 
     @property
     def roles(self) -> tuple[Role, ...]:
         """The roles of its samples besides answers."""
-        when, failed = ("for each prompt", "never") if self.always else ("where no answer is correct", "always")
-        explained = Role("explained", when, in_failed_rollouts=failed, alone_in_group=True, demonstration=True)
+        when, failed = ("for each prompt", "never") if self.explain_always else ("where no answer is correct", "always")
+        explained = Role("explained", when, in_failed_rollouts=failed, alone_in_group=True, is_demonstration=True)
         return explained, Role("tried", f"{when}, and the explanation is wrong", in_failed_rollouts=failed)
 
     @property
@@ -65,10 +65,10 @@ class Explained(Strategy):
         prompt = draw.prompt
         group = await attempts(sampler, prompt.token_ids, draw.n)
         answer = text_of(draw, self.answer_column, self)
-        if not (answer and (self.always or none_correct(group))):
+        if not (answer and (self.explain_always or none_correct(group))):
             return Rollout(draw, tuple(group))
         values = {"problem": prompt.text, "answer": answer}
-        if not (context := context_of(sampler, self.prompt_template, values)):
+        if not (context := context_of(sampler, self.explanation_prompt_template, values)):
             return Rollout(draw, tuple(group))
         (own,) = await attempts(sampler, context, 1, group=1, role="explained")
         explanation = as_written(own, prompt.token_ids) if is_correct(own) else with_role([own], "tried")[0]
@@ -76,7 +76,12 @@ class Explained(Strategy):
 
 
 def expo(
-    *, group_size: int = 8, always: bool = False, prompt_template: str = "auto", kl: float = 0.04, minibatches: int = 1
+    *,
+    group_size: int = 8,
+    explain_always: bool = False,
+    explanation_prompt_template: str = "auto",
+    kl: float = 0.04,
+    minibatches: int = 1,
 ) -> Method:
     """GRPO; if no answer is correct, the policy explains the known answer and is trained on its explanation.
 
@@ -94,7 +99,9 @@ def expo(
     surrogate = GatedSurrogate(written_tokens, selected_surrogate=log_likelihood, other_surrogate=Clip())
     return Method(
         group_size=group_size,
-        strategy=Explained(always=always, prompt_template=prompt_template),
+        strategy=ExplainGoldAnswer(
+            explain_always=explain_always, explanation_prompt_template=explanation_prompt_template
+        ),
         trained_roles=("answer", "explained"),
         advantage=(Standardised(),),
         models=(("reference", InitialPolicy()),),
@@ -106,7 +113,7 @@ def expo(
 REFERENCE = Reference(
     paper="ExPO: Unlocking Hard Reasoning with Self-Explanation-Guided Reinforcement Learning",
     arxiv="2507.02834",
-    label="our reading",
+    evidence="our reading",
     parent="grpo",
     formula="""\
 J = P / (P + E) (GRPO's objective + 1/P sum over E explanations of mean_t log pi(e_t | q, e_<t)) for P prompts
@@ -122,12 +129,12 @@ e from pi_old(. | q, answer), where no answer of the group is correct""",
         Difference("DPO form", "online pairs", "not found", "not offered"),
         Difference("group size, minibatches", "not obtained", "not found", "8 and 1 (inferred)"),
     ),
-    proofs=(
+    proof_tests=(
         "tests/golden/test_methods.py::test_whole_path[expo]",
         "tests/golden/test_rollout.py::test_an_explanation_is_learned",
         "tests/golden/test_rollout.py::test_expo_leaves_the_group_alone",
     ),
-    effect=Effect(
+    expected_effect=ExpectedEffect(
         metric="eval/accuracy",
         direction="up",
         task="hinted_sums",

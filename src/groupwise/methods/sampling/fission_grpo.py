@@ -9,10 +9,10 @@ from groupwise.advantages import Standardised
 from groupwise.core import BadData
 from groupwise.data import Curriculum, Draw, Ids, Rollout, Sample, Sampler, Strategy, Task
 from groupwise.methods.method import Method
-from groupwise.methods.reference import Difference, Effect, Reference
-from groupwise.methods.schedules import Ramp
+from groupwise.methods.reference import Difference, ExpectedEffect, Reference
+from groupwise.methods.schedules import LinearRamp
 from groupwise.objective import Clip, Objective, token_mean
-from groupwise.rewards import AddReadable, Score
+from groupwise.rewards import AddWellFormed, Score
 from groupwise.rollout import AUTO, AutoDefault, Independent, Shuffled, check_wording
 from groupwise.rollout.curricula.shuffled import ShuffledState
 from groupwise.rollout.strategies.drafts import CORRECTED
@@ -25,7 +25,7 @@ class FailedAttempt(TypedDict):
     """A stored prompt with a failed attempt: the index of its problem, its token ids, and the attempt's iteration."""
 
     problem_index: int
-    context: list[int]
+    prompt_ids: list[int]
     iteration: int
 
 
@@ -80,7 +80,7 @@ class FailureBuffer(Curriculum[FailureBufferState]):
         waiting = [failure for failure in state["failures"] if now - failure["iteration"] < self.max_age]
         memos = [rollout.draw.metadata for rollout in rollouts]
         new = [
-            FailedAttempt(problem_index=m["index"], context=list(c), iteration=now)
+            FailedAttempt(problem_index=m["index"], prompt_ids=list(c), iteration=now)
             for m in memos
             for c in m.get("failures", ())
         ]
@@ -95,7 +95,7 @@ class FailureBuffer(Curriculum[FailureBufferState]):
 def in_turns(failures: Sequence[FailedAttempt]) -> list[int]:
     """The order in which failures are drawn: the newest iteration's first, and within it the problems in turns.
 
-    >>> in_turns([FailedAttempt(problem_index=i, context=[], iteration=k) for i, k in ((7, 1), (3, 2), (3, 2), (5, 2))])
+    >>> in_turns([FailedAttempt(problem_index=i, prompt_ids=[], iteration=k) for i, k in ((7, 1), (3, 2), (3, 2), (5, 2))])
     [1, 3, 2, 0]
     """
     earlier, turns = Counter[tuple[int, int]](), list[int]()
@@ -116,7 +116,7 @@ def _retried(failure: FailedAttempt, task: Task, group_size: int) -> Draw:
 class RecoveryPrompts(Strategy):
     """Runs another sampling strategy. Each distinct failed attempt becomes a prompt for `FailureBuffer`.
 
-    A failure is an answer that is not correct and scores below `below`, and whose verdict has feedback. The new prompt
+    A failure is an answer that is not correct and scores below `score_below`, and whose verdict has feedback. The new prompt
     is `prompt_template`; after a conversation, the feedback follows as another reply of the environment. It must leave
     room. Failures of such a prompt become none. Fission-GRPO, arXiv:2601.15625, with the verifier as the error
     simulator.
@@ -126,7 +126,7 @@ class RecoveryPrompts(Strategy):
     auto_defaults: ClassVar[dict[str, AutoDefault]] = {"prompt_template": CORRECTED}
 
     inner_strategy: Strategy = Independent()  # noqa: RUF009
-    below: float = 1.0
+    score_below: float = 1.0
     prompt_template: str = AUTO
 
     def __post_init__(self) -> None:
@@ -143,7 +143,7 @@ class RecoveryPrompts(Strategy):
     def _is_failure(self, s: Sample) -> bool:
         if s.role != "answer" or not is_graded(s) or is_correct(s):
             return False
-        return score_of(s) < self.below and bool(s.verdict and s.verdict.feedback)
+        return score_of(s) < self.score_below and bool(s.verdict and s.verdict.feedback)
 
     def _context(self, draw: Draw, sampler: Sampler, failure: Sample) -> Ids:
         """The prompt with a failure and its feedback; empty if it leaves no room or cannot be tokenized."""
@@ -191,18 +191,18 @@ def fission_grpo(
         group_size=group_size,
         curriculum=FailureBuffer(least, oldest, share),
         strategy=RecoveryPrompts(Independent(), below, prompt_template),
-        shaping=(Score(scale=2.0), AddReadable(2.0)),
+        shaping=(Score(scale=2.0), AddWellFormed(2.0)),
         advantage=(Standardised(ddof=0),),
         objective=Objective(surrogate=Clip(clip, clip), aggregate=token_mean),
         minibatches=minibatches,
-        schedules=(("shaping.1.weight", Ramp(2.0, 1.0)),),
+        schedules=(("shaping.1.weight", LinearRamp(2.0, 1.0)),),
     )
 
 
 REFERENCE = Reference(
     paper="Robust Tool Use via Fission-GRPO: Learning to Recover from Execution Errors",
     arxiv="2601.15625",
-    label="our reading",
+    evidence="our reading",
     parent="grpo",
     formula="""\
 R = w(t) R_format + R_correct, w from 2 to 1 over the run, R_correct from 0 to 2; A_i = (R_i - mean(R)) / std(R)
@@ -227,12 +227,12 @@ a failed attempt o with feedback f becomes the prompt q' = q, o, f; G recoveries
         Difference("std of a group", "not specified", "not released", "ddof 0, plus 1e-6 (inferred)"),
         Difference("group size, clip range, minibatches", "not obtained", "not released", "8, 0.2 and 1 (inferred)"),
     ),
-    proofs=(
+    proof_tests=(
         "tests/golden/test_methods.py::test_whole_path[fission_grpo]",
         "tests/golden/test_memory.py::test_a_failure_becomes_a_prompt",
         "tests/golden/test_memory.py::test_fission_draws_waiting_failures",
     ),
-    effect=Effect(
+    expected_effect=ExpectedEffect(
         metric="eval/accuracy",
         direction="up",
         task="hinted_sums",
@@ -241,7 +241,7 @@ a failed attempt o with feedback f becomes the prompt q' = q, o, f; G recoveries
         matched_by="tokens",
         settings=("method.objective.penalties = []",),
     ),
-    finding="Most of the difference is the matching: within GRPO's tokens it has 17 to 19 of the 20 iterations, and "
+    our_finding="Most of the difference is the matching: within GRPO's tokens it has 17 to 19 of the 20 iterations, and "
     "an evaluation comes every five, so it is read after 15. After 20, with up to 13 % more tokens, its "
     "accuracy is 0.60 and GRPO's 0.69. Half of its prompts are failed attempts with feedback, a form that the "
     "evaluation does not have; the paper measures recovery from errors.",

@@ -18,7 +18,7 @@ from groupwise.data import (
     Curriculum,
     Draw,
     EqualWeightUnit,
-    Measure,
+    NeededMeasure,
     Rollout,
     Sample,
     Sampler,
@@ -30,14 +30,14 @@ from groupwise.data import (
 )
 from groupwise.data.rollout_json import from_json, to_json
 from groupwise.methods.method import Method
-from groupwise.methods.reference import Difference, Effect, Reference
+from groupwise.methods.reference import Difference, ExpectedEffect, Reference
 from groupwise.models import RandomPurpose, keyed_random
 from groupwise.objective import Clip, DualClip, Objective, token_mean
 from groupwise.rollout import Independent, Shuffled
 from groupwise.rollout.curricula.shuffled import ShuffledState
 from groupwise.rollout.strategies.multi_round import score_of
 
-__all__ = ["FreshReplay", "Replayed", "SubscoreScaledAggregate", "freshness_per"]
+__all__ = ["FreshnessReplay", "ReplayStoredAnswer", "SubscoreScaledAggregate", "freshness_per"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class SubscoreScaledAggregate(Aggregate):
     base_aggregate: Aggregate = token_mean
 
     @property
-    def needs(self) -> frozenset[Measure]:
+    def needs(self) -> frozenset[NeededMeasure]:
         return frozenset({Subscore(self.subscore)})
 
     @property
@@ -92,26 +92,26 @@ class ReplayEntry(TypedDict):
 
 
 class ReplayState(TypedDict):
-    """State of `FreshReplay`: the state of `Shuffled`, entries, iterations with new answers, replay rounds since."""
+    """State of `FreshnessReplay`: the state of `Shuffled`, entries, iterations with new answers, replay rounds since."""
 
     shuffled_state: ShuffledState
     entries: list[ReplayEntry]
     fresh_iterations: int
-    replays_done: int
+    replay_rounds_done: int
 
 
 @dataclass(frozen=True, slots=True)
-class FreshReplay(Curriculum[ReplayState]):
+class FreshnessReplay(Curriculum[ReplayState]):
     """After each round of new answers, `replay_rounds` rounds draw stored ones, by score and freshness. FreshPER.
 
     An answer's chance is proportional to `e ** alpha`, `e = |score - baseline_score| exp(-age / age_scale)`; its age
-    counts sampled iterations. Its draw has the part `replay` for the strategy `Replayed`, `(N P) ** -beta` over its
+    counts sampled iterations. Its draw has the part `replay` for the strategy `ReplayStoredAnswer`, `(N P) ** -beta` over its
     largest value. A round without enough stored answers samples new ones. Draws are stratified and can repeat. With
     scores of 0 and 1, `baseline_score = 0.5` draws right and wrong answers alike. The oldest beyond `capacity` are
     dropped. Checkpoints have all entries: thousands of short answers, not more. FreshPER, arXiv:2604.16918.
     """
 
-    required_strategy: ClassVar[str] = "Replayed"
+    required_strategy: ClassVar[str] = "ReplayStoredAnswer"
     replays_answers: ClassVar[bool] = True
 
     replay_rounds: int = 1
@@ -127,7 +127,10 @@ class FreshReplay(Curriculum[ReplayState]):
 
     def init(self, task: Task, seed: int) -> ReplayState:
         return ReplayState(
-            shuffled_state=Shuffled().init(task, seed), entries=[], fresh_iterations=0, replays_done=self.replay_rounds
+            shuffled_state=Shuffled().init(task, seed),
+            entries=[],
+            fresh_iterations=0,
+            replay_rounds_done=self.replay_rounds,
         )
 
     def draw(self, state: ReplayState, task: Task, n: int, group_size: int) -> tuple[ReplayState, list[Draw]]:
@@ -177,7 +180,7 @@ class FreshReplay(Curriculum[ReplayState]):
     def weights(self, entries: Sequence[tuple[float, float]]) -> tuple[list[float], list[float]]:
         """For (priority, age) pairs: the probabilities to be drawn, and the importance weights, whose largest is 1.
 
-        >>> chances, _ = FreshReplay().weights([(1.000001, 0), (1.000001, 500), (0.200001, 0), (1e-6, 0)])
+        >>> chances, _ = FreshnessReplay().weights([(1.000001, 0), (1.000001, 500), (0.200001, 0), (1e-6, 0)])
         >>> [round(p, 6) for p in chances]
         [0.51819, 0.284389, 0.197291, 0.00013]
         """
@@ -206,8 +209,8 @@ def _again(entry: ReplayEntry, weight: float, task: Task) -> Draw:
 
 @verdicts_have("replay")
 @dataclass(frozen=True, slots=True)
-class Replayed(Strategy):
-    """Returns the stored answer that the curriculum `FreshReplay` drew, with its log-probs; else runs another strategy.
+class ReplayStoredAnswer(Strategy):
+    """Returns the stored answer that the curriculum `FreshnessReplay` drew, with its log-probs; else runs another strategy.
 
     The part `replay` of an answer is its importance weight, 1 for a new answer. Nothing is generated for a stored one.
     """
@@ -255,11 +258,11 @@ def freshness_per(
         dual: whether a term with a negative advantage A is at least (1 + 2 clip) A.
         minibatches: optimizer steps per iteration.
     """
-    surrogate = DualClip(clip, clip, cap=1 + 2 * clip) if dual else Clip(clip, clip)
+    surrogate = DualClip(clip, clip, negative_advantage_cap=1 + 2 * clip) if dual else Clip(clip, clip)
     return Method(
         group_size=group_size,
-        curriculum=FreshReplay(replays, capacity, life, alpha, beta, centre),
-        strategy=Replayed(),
+        curriculum=FreshnessReplay(replays, capacity, life, alpha, beta, centre),
+        strategy=ReplayStoredAnswer(),
         credit=WhitenedTokens(ddof=0),
         objective=Objective(surrogate=surrogate, aggregate=SubscoreScaledAggregate("replay")),
         minibatches=minibatches,
@@ -270,7 +273,7 @@ def freshness_per(
 REFERENCE = Reference(
     paper="Freshness-Aware Prioritized Experience Replay for LLM/VLM Reinforcement Learning",
     arxiv="2604.16918",
-    label="code read",
+    evidence="code read",
     code=(
         "Vision-CAIR/Freshness-Aware-PER@dbb91df453bdb2f2d70e92cc23582cfac0d39b66:"
         "roll/agentic/replay_buffer/priority_functions.py"
@@ -302,12 +305,12 @@ J = mean over tokens of v_i min[ r_t A_t, clip(r_t, 1 - eps, 1 + eps) A_t ],  r_
         Difference("dual clip", "not read", "optional, 1 + 2 clip", "dual = true"),
         Difference("group size, clip range, minibatches", "not read", "configured", "1, 0.2 and 1"),
     ),
-    proofs=(
+    proof_tests=(
         "tests/golden/test_methods.py::test_whole_path[freshness_per]",
         "tests/golden/test_memory.py::test_priorities_fall_with_age",
         "tests/golden/test_memory.py::test_stored_answers_are_drawn_again",
     ),
-    effect=Effect(
+    expected_effect=ExpectedEffect(
         metric="eval/accuracy",
         direction="up",
         task="hinted_sums",
@@ -317,7 +320,7 @@ J = mean over tokens of v_i min[ r_t A_t, clip(r_t, 1 - eps, 1 + eps) A_t ],  r_
         settings=("prompts = 64", "method.minibatches = 1"),
         own_settings=("method.curriculum.baseline_score = 0.5",),
     ),
-    finding="With scores of 0 and 1 and the paper's priority, all replayed answers were correct on hinted_sums (one "
+    our_finding="With scores of 0 and 1 and the paper's priority, all replayed answers were correct on hinted_sums (one "
     "seed), so their whitened advantages are 0. With curriculum.baseline_score = 0.5, both are drawn alike. "
     "The effect's own setting was chosen after this run, before the runs that measure the effect.",
 )

@@ -2,9 +2,9 @@
 
 from groupwise.advantages import Standardised
 from groupwise.methods.method import Method
-from groupwise.methods.reference import Difference, Effect, Reference
+from groupwise.methods.reference import Difference, ExpectedEffect, Reference
 from groupwise.objective import Clip, Objective, group_mean
-from groupwise.rollout import Escalate, RowHints
+from groupwise.rollout import HintEscalation, RowHints
 
 __all__ = ["guide_grpo"]
 
@@ -24,7 +24,7 @@ def guide_grpo(*, group_size: int = 8, column: str = "hints", clip: float = 0.2,
     """
     return Method(
         group_size=group_size,
-        strategy=Escalate(RowHints(column), levels=1, learn="plain"),
+        strategy=HintEscalation(RowHints(column), max_hints=1, trained_prompt="plain"),
         advantage=(Standardised(),),
         objective=Objective(surrogate=Clip(clip, clip), aggregate=group_mean),
         minibatches=minibatches,
@@ -35,7 +35,7 @@ def guide_grpo(*, group_size: int = 8, column: str = "hints", clip: float = 0.2,
 REFERENCE = Reference(
     paper="Adaptive Guidance Accelerates Reinforcement Learning of Reasoning Models",
     arxiv="2506.13923",
-    label="paper read",
+    evidence="paper read",
     parent="grpo",
     formula="""\
 rho_it = pi(o_it | q, o_i<t) / pi_old(o_it | c_i, o_i<t); c_i = q with a hint where all plain answers are wrong, else q
@@ -47,11 +47,11 @@ J = GRPO's objective with rho""",
         Difference("old policy", "the engine's", "not found", "the engine's log-probs, under the hinted prompt"),
         Difference("group size, minibatches", "not obtained", "not found", "8 and 1 (inferred)"),
     ),
-    proofs=(
+    proof_tests=(
         "tests/golden/test_methods.py::test_whole_path[guide_grpo]",
         "tests/golden/test_rollout.py::test_guided_answers_are_trained_plain",
     ),
-    effect=Effect(
+    expected_effect=ExpectedEffect(
         metric="eval/accuracy",
         direction="up",
         task="hinted_sums",

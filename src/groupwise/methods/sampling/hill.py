@@ -8,7 +8,7 @@ from typing import ClassVar, Literal
 from groupwise.advantages import Standardised
 from groupwise.data import Draw, Outcome, Role, Rollout, Sample, Sampler, Strategy, Verdict
 from groupwise.methods.method import Method
-from groupwise.methods.reference import Difference, Effect, Reference
+from groupwise.methods.reference import Difference, ExpectedEffect, Reference
 from groupwise.objective import Clip, Objective, token_mean
 from groupwise.rollout import AUTO, AutoDefault, check_wording, text_of
 from groupwise.rollout.gather_coroutines import together
@@ -77,7 +77,7 @@ class HintWriter(Strategy):
     The prompt of a hint has the problem, its solution, and one wrong answer. A hint is tried with a group of `draw.n`
     answers. Its score is `helpfulness` of the group, or `refused_score` if it is empty, states the answer or leaves no
     room. If no score is above 0, the first group stays. Hints have the role `hint`, and their group is scored by these
-    numbers. The other answers get the role `tried`. With `opens` and `closes`, as in prose, only the text between them
+    numbers. The other answers get the role `tried`. With `hint_start` and `hint_end`, as in prose, only the text between them
     is the hint. Without a solution or an answer in the row, the group stays. HiLL, arXiv:2604.00698.
     """
 
@@ -100,14 +100,14 @@ class HintWriter(Strategy):
     score_form: Literal["mixed", "variance"] = "mixed"
     answer_column: str = "answer"
     solution_column: str = "solution"
-    opens: str = AUTO
-    closes: str = AUTO
+    hint_start: str = AUTO
+    hint_end: str = AUTO
     hint_template: str = AUTO
-    prompt_template: str = AUTO
+    hinted_prompt_template: str = AUTO
 
     def __post_init__(self) -> None:
         check_wording(self.hint_template, ("problem", "solution", "draft"))
-        check_wording(self.prompt_template, ("problem", "hint"))
+        check_wording(self.hinted_prompt_template, ("problem", "hint"))
         if self.hint_count < 1 or self.reliance_temperature <= 0:
             raise ValueError(f"{self}: needs hint_count >= 1 and reliance_temperature > 0")
 
@@ -134,20 +134,20 @@ class HintWriter(Strategy):
         return Rollout(draw, (*with_role(tried, "tried"), *best, *graded))
 
     def _hint(self, text: str) -> str:
-        """The hint in a text of the policy; empty if the text lacks `opens` or `closes`."""
-        if not self.opens:
+        """The hint in a text of the policy; empty if the text lacks `hint_start` or `hint_end`."""
+        if not self.hint_start:
             return text.strip()
-        _, _, rest = text.partition(self.opens)
-        if not self.closes:
+        _, _, rest = text.partition(self.hint_start)
+        if not self.hint_end:
             return rest.strip()
-        hint, closed, _ = rest.partition(self.closes)
+        hint, closed, _ = rest.partition(self.hint_end)
         return hint.strip() if closed else ""
 
     async def _tried(self, draw: Draw, sampler: Sampler, hint: str) -> list[Sample]:
         """Sample a group of answers with this hint; none if it is empty, states the answer or leaves no room."""
         if not hint or states(hint, text_of(draw, self.answer_column, self)):
             return []
-        context = context_of(sampler, self.prompt_template, {"problem": draw.prompt.text, "hint": hint})
+        context = context_of(sampler, self.hinted_prompt_template, {"problem": draw.prompt.text, "hint": hint})
         return await attempts(sampler, context, draw.n) if context else []
 
     async def _score(self, draw: Draw, sampler: Sampler, group: list[Sample]) -> float:
@@ -194,9 +194,9 @@ def states(hint: str, answer: str) -> bool:
 def hill(
     *,
     group_size: int = 8,
-    hints: int = 4,
-    temperature: float = 0.3,
-    form: Literal["mixed", "variance"] = "mixed",
+    hint_count: int = 4,
+    reliance_temperature: float = 0.3,
+    score_form: Literal["mixed", "variance"] = "mixed",
     hint_template: str = "auto",
     prompt_template: str = "auto",
     low: float = 0.2,
@@ -223,7 +223,11 @@ def hill(
     return Method(
         group_size=group_size,
         strategy=HintWriter(
-            hints, temperature, score_form=form, hint_template=hint_template, prompt_template=prompt_template
+            hint_count,
+            reliance_temperature,
+            score_form=score_form,
+            hint_template=hint_template,
+            hinted_prompt_template=prompt_template,
         ),
         trained_roles=("answer", "hint"),
         advantage=(Standardised(),),
@@ -235,7 +239,7 @@ def hill(
 REFERENCE = Reference(
     paper="Learning to Hint for Reinforcement Learning",
     arxiv="2604.00698",
-    label="code read",
+    evidence="code read",
     code="Andree-9/HiLL@195d94ebee446504db6477606914d5c87fc13c30:verl/trainer/ppo/hinter_utils.py",
     parent="grpo",
     formula="""\
@@ -255,12 +259,12 @@ the group of the best hint replaces that of q if R_j > 0; GRPO's objective for a
         Difference("minibatches, group size", "not read", "2 and 8", "2 and 8"),
         Difference("log-probs for D", "of the policy", "of the learner", "of the engine, at the sampling temperature"),
     ),
-    proofs=(
+    proof_tests=(
         "tests/golden/test_methods.py::test_whole_path[hill]",
         "tests/golden/test_trees.py::test_a_hint_is_worth_the_signal_that_transfers",
         "tests/golden/test_trees.py::test_the_best_hint_replaces_the_group",
     ),
-    effect=Effect(
+    expected_effect=ExpectedEffect(
         metric="groups/all_wrong",
         direction="down",
         task="hinted_sums",

@@ -9,43 +9,43 @@ from groupwise.advantages import Standardised
 from groupwise.data import Draw, Rollout, Sampler, Strategy
 from groupwise.learner import InitialPolicy
 from groupwise.methods.method import Method
-from groupwise.methods.reference import Difference, Effect, Reference
+from groupwise.methods.reference import Difference, ExpectedEffect, Reference
 from groupwise.objective import KL, Clip, Objective, group_mean
 from groupwise.rollout.curricula.allocation import give_greedily
 from groupwise.rollout.strategies.multi_round import attempts, graded
 
-__all__ = ["Pilots", "hora"]
+__all__ = ["PilotAllocation", "hora"]
 
 Posterior = tuple[float, float]
 """The two parameters of a Beta distribution of a success rate."""
 
 
 @dataclass(frozen=True, slots=True)
-class Pilots(Strategy):
-    """`pilots` answers to each prompt; each further one goes where it most raises the chance of a correct answer. HORA.
+class PilotAllocation(Strategy):
+    """`pilot_count` answers to each prompt; each further one goes where it most raises the chance of a correct answer. HORA.
 
-    The posterior of a success rate is Beta(a + correct, b + others), with (a, b) the `prior`. Each further answer goes
+    The posterior of a success rate is Beta(a + correct, b + others), with (a, b) the `beta_prior`. Each further answer goes
     to the prompt where it most increases the probability that one further answer is correct, summed over the round. A
     prompt's pilots and further answers are one group; the round has as many answers as without pilots.
     arXiv:2605.07114.
     """
 
-    pilots: int = 4
-    prior: Posterior = (1.0, 1.0)
+    pilot_count: int = 4
+    beta_prior: Posterior = (1.0, 1.0)
 
     def __post_init__(self) -> None:
-        if self.pilots < 1 or min(self.prior) <= 0:
+        if self.pilot_count < 1 or min(self.beta_prior) <= 0:
             raise ValueError(f"{self}: needs pilots >= 1 and both numbers of prior > 0")
 
     @property
     def least_group_size(self) -> int:
         """The least group size of a method with this strategy: with fewer answers, none is left after the pilots."""
-        return self.pilots + 1
+        return self.pilot_count + 1
 
     async def __call__(self, draw: Draw, sampler: Sampler) -> Rollout:
-        pilots = await attempts(sampler, draw.prompt.token_ids, min(self.pilots, draw.n))
+        pilots = await attempts(sampler, draw.prompt.token_ids, min(self.pilot_count, draw.n))
         outcomes = graded(pilots)
-        a, b = self.prior
+        a, b = self.beta_prior
         posterior = a + sum(outcomes), b + len(outcomes) - sum(outcomes)
         shared = await sampler.share((posterior, draw.n - len(pilots)))
         answers = sum(left for _, left in shared.values())
@@ -79,8 +79,8 @@ def gain(n: int, a: float, b: float) -> float:
 def hora(
     *,
     group_size: int = 8,
-    pilots: int = 4,
-    prior: tuple[float, float] = (1.0, 1.0),
+    pilot_count: int = 4,
+    beta_prior: tuple[float, float] = (1.0, 1.0),
     clip: float = 0.2,
     kl: float = 0.04,
     minibatches: int = 1,
@@ -101,7 +101,7 @@ def hora(
     """
     return Method(
         group_size=group_size,
-        strategy=Pilots(pilots, prior),
+        strategy=PilotAllocation(pilot_count, beta_prior),
         advantage=(Standardised(),),
         models=(("reference", InitialPolicy()),),
         objective=Objective(surrogate=Clip(clip, clip), penalties=(KL(kl),), aggregate=group_mean),
@@ -112,7 +112,7 @@ def hora(
 REFERENCE = Reference(
     paper="Where to Spend Rollouts: Hit-Utility Optimal Rollout Allocation for Group-Based RLVR",
     arxiv="2605.07114",
-    label="our reading",
+    evidence="our reading",
     parent="grpo",
     formula="""\
 max sum_i H_i(n_i) with sum_i n_i = E, the answers of the round beyond its pilots
@@ -129,13 +129,13 @@ a_i = a + correct pilots, b_i = b + other pilots, with the prior Beta(a, b)""",
         Difference("clip range, KL coefficient", "not obtained", "not found", "0.2, 0.04 (inferred)"),
         Difference("minibatches", "not obtained", "not found", "1 (inferred)"),
     ),
-    proofs=(
+    proof_tests=(
         "tests/golden/test_methods.py::test_whole_path[hora]",
         "tests/golden/test_budgets.py::test_hit_utility",
         "tests/golden/test_budgets.py::test_further_answers_are_the_best_of_all",
         "tests/golden/test_budgets.py::test_pilots_share_a_budget",
     ),
-    effect=Effect(
+    expected_effect=ExpectedEffect(
         metric="groups/all_wrong",
         direction="down",
         task="tiny_countdown",

@@ -6,12 +6,12 @@ from typing import ClassVar
 from groupwise.advantages import Standardised
 from groupwise.data import Draw, Role, Rollout, Sampler, Strategy
 from groupwise.methods.method import Method
-from groupwise.methods.reference import Difference, Effect, Reference
+from groupwise.methods.reference import Difference, ExpectedEffect, Reference
 from groupwise.objective import Objective, group_mean
 from groupwise.rollout import AUTO, AutoDefault, check_wording
 from groupwise.rollout.strategies.multi_round import attempts, best_of, context_of
 
-__all__ = ["Drafts", "igrpo"]
+__all__ = ["DraftAndRefine", "igrpo"]
 
 DRAFTED = AutoDefault(
     "{problem}{draft};{problem}",
@@ -21,8 +21,8 @@ DRAFTED = AutoDefault(
 
 
 @dataclass(frozen=True, slots=True)
-class Drafts(Strategy):
-    """Samples `drafts` answers, then `draw.n` answers to a prompt with the best draft. Only the latter are trained.
+class DraftAndRefine(Strategy):
+    """Samples `draft_count` answers, then `draw.n` answers to a prompt with the best draft. Only the latter are trained.
 
     Ties go to a draft by a keyed draw. Without room for the draft the prompt stays plain. iGRPO, arXiv:2602.09000.
     """
@@ -30,22 +30,26 @@ class Drafts(Strategy):
     roles: ClassVar[tuple[Role, ...]] = (Role("draft", "for each prompt"),)
     auto_defaults: ClassVar[dict[str, AutoDefault]] = {"prompt_template": DRAFTED}
 
-    drafts: int = 8
-    prompt_template: str = AUTO
+    draft_count: int = 8
+    refinement_prompt_template: str = AUTO
 
     def __post_init__(self) -> None:
-        check_wording(self.prompt_template, ("problem", "draft"))
+        check_wording(self.refinement_prompt_template, ("problem", "draft"))
 
     async def __call__(self, draw: Draw, sampler: Sampler) -> Rollout:
         prompt = draw.prompt
-        drafts = await attempts(sampler, prompt.token_ids, self.drafts, role="draft")
+        drafts = await attempts(sampler, prompt.token_ids, self.draft_count, role="draft")
         best = sampler.random(0).choice(best_of(drafts))
         values = {"problem": prompt.text, "draft": best.text}
-        answers = await attempts(sampler, context_of(sampler, self.prompt_template, values) or prompt.token_ids, draw.n)
+        answers = await attempts(
+            sampler, context_of(sampler, self.refinement_prompt_template, values) or prompt.token_ids, draw.n
+        )
         return Rollout(draw, (*drafts, *answers))
 
 
-def igrpo(*, group_size: int = 8, drafts: int = 8, prompt_template: str = "auto", minibatches: int = 1) -> Method:
+def igrpo(
+    *, group_size: int = 8, draft_count: int = 8, refinement_prompt_template: str = "auto", minibatches: int = 1
+) -> Method:
     """GRPO on answers that follow the best of several drafts in their prompt. Drafts are not trained.
 
     GRPO treats each answer as a separate attempt, and discards a good draft after its score. iGRPO puts the draft with
@@ -60,7 +64,7 @@ def igrpo(*, group_size: int = 8, drafts: int = 8, prompt_template: str = "auto"
     """
     return Method(
         group_size=group_size,
-        strategy=Drafts(drafts, prompt_template),
+        strategy=DraftAndRefine(draft_count, refinement_prompt_template),
         advantage=(Standardised(),),
         objective=Objective(aggregate=group_mean),
         minibatches=minibatches,
@@ -70,7 +74,7 @@ def igrpo(*, group_size: int = 8, drafts: int = 8, prompt_template: str = "auto"
 REFERENCE = Reference(
     paper="iGRPO: Self-Feedback-Driven LLM Reasoning",
     arxiv="2602.09000",
-    label="our reading",
+    evidence="our reading",
     parent="grpo",
     formula="""\
 d* = the draft with the highest reward of d_1, ..., d_N from pi_old(. | q)
@@ -82,11 +86,11 @@ o_1, ..., o_G from pi_old(. | q, d*); GRPO's objective under the prompt with d*"
         Difference("a draft that leaves no room", "not specified", "not found", "the plain prompt (inferred)"),
         Difference("minibatches", "not obtained", "not found", "1 (inferred)"),
     ),
-    proofs=(
+    proof_tests=(
         "tests/golden/test_methods.py::test_whole_path[igrpo]",
         "tests/golden/test_rollout.py::test_drafts_and_refinements",
     ),
-    effect=Effect(
+    expected_effect=ExpectedEffect(
         metric="eval/accuracy_greedy",
         direction="up",
         task="hinted_sums",

@@ -9,7 +9,7 @@ from typing import ClassVar, TypedDict
 from groupwise.advantages import Bounded, Standardised
 from groupwise.data import Curriculum, Draw, Rollout, Task
 from groupwise.methods.method import Method
-from groupwise.methods.reference import Difference, Effect, Reference
+from groupwise.methods.reference import Difference, ExpectedEffect, Reference
 from groupwise.objective import DualClip, Objective, token_mean
 from groupwise.rollout import Shuffled
 from groupwise.rollout.curricula.allocation import give_greedily
@@ -23,7 +23,7 @@ class KnapsackState(TypedDict):
     """State of `Knapsack`: the state of `Shuffled`, and the recent outcomes of each prompt, by id (1: correct)."""
 
     shuffled_state: ShuffledState
-    outcomes: dict[str, list[int]]
+    recent_outcomes: dict[str, list[int]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ class Knapsack(Curriculum[KnapsackState]):
         return self.min_answers
 
     def init(self, task: Task, seed: int) -> KnapsackState:
-        return KnapsackState(shuffled_state=Shuffled().init(task, seed), outcomes={})
+        return KnapsackState(shuffled_state=Shuffled().init(task, seed), recent_outcomes={})
 
     def draw(self, state: KnapsackState, task: Task, n: int, group_size: int) -> tuple[KnapsackState, list[Draw]]:
         shuffled, draws = Shuffled().draw(state["shuffled_state"], task, n, group_size)
@@ -136,9 +136,9 @@ def spread(sizes: Sequence[int], indices: Sequence[int], total: int, most: int =
 def knapsack_rl(
     *,
     group_size: int = 8,
-    least: int = 2,
-    most: int = 128,
-    confidence: float = 0.9,
+    min_answers: int = 2,
+    max_answers: int = 128,
+    mixed_probability: float = 0.9,
     bound: float = 5.0,
     minibatches: int = 8,
 ) -> Method:
@@ -158,7 +158,7 @@ def knapsack_rl(
     """
     return Method(
         group_size=group_size,
-        curriculum=Knapsack(least, most, mixed_probability=confidence),
+        curriculum=Knapsack(min_answers, max_answers, mixed_probability=mixed_probability),
         advantage=(Standardised(), Bounded(bound)),
         objective=Objective(surrogate=DualClip(0.2, 0.28, 10.0), aggregate=token_mean),
         minibatches=minibatches,
@@ -169,7 +169,7 @@ def knapsack_rl(
 REFERENCE = Reference(
     paper="Knapsack RL: Unlocking Exploration of LLMs via Optimizing Budget Allocation",
     arxiv="2509.25849",
-    label="code read",
+    evidence="code read",
     code="liziniu/KnapsackRL@ca5d5f5b7e933378d916d05d1aeb4ae9de929ee5:verl/trainer/ppo/exploration_utils.py",
     parent="dapo",
     formula="""\
@@ -191,13 +191,13 @@ a surplus beyond sum_i log(1 - c) / log max(p_i, 1 - p_i) goes to prompts with p
             "group size, minibatches", "8; not obtained", "8; 8 of shuffled answers", "8; 8 of shuffled answers"
         ),
     ),
-    proofs=(
+    proof_tests=(
         "tests/golden/test_methods.py::test_whole_path[knapsack_rl]",
         "tests/golden/test_methods.py::test_whole_path[knapsack_rl, bound 1]",
         "tests/golden/test_budgets.py::test_worked_allocations",
         "tests/golden/test_budgets.py::test_allocation_equals_dynamic_programming",
     ),
-    effect=Effect(
+    expected_effect=ExpectedEffect(
         metric="frac_reward_zero_std",
         direction="down",
         task="edges",

@@ -9,13 +9,13 @@ from groupwise.advantages import Standardised
 from groupwise.data import WRITTEN, Draw, Ids, Rollout, Sample, Sampler, Strategy
 from groupwise.learner import InitialPolicy
 from groupwise.methods.method import Method
-from groupwise.methods.reference import Difference, Effect, Reference
+from groupwise.methods.reference import Difference, ExpectedEffect, Reference
 from groupwise.methods.schedules import PiecewiseConstant
 from groupwise.objective import KL, Clip, Objective, token_mean
 from groupwise.rollout.gather_coroutines import together
 from groupwise.rollout.strategies.sequence_similarity import edit_distance
 
-__all__ = ["Lookahead", "latr"]
+__all__ = ["LookaheadTree", "latr"]
 
 
 def rouge_l(a: Sequence[Any], b: Sequence[Any]) -> float:
@@ -53,12 +53,12 @@ def _longest_end(a: Sequence[Any], b: Sequence[Any]) -> int:
 
 
 @dataclass(slots=True, eq=False)
-class Branch:
+class TreeBranch:
     """A branch of the tree: the first tokens of an answer. Its sample may have tokens that the tree has not reached."""
 
     sample: Sample
-    birth: int = 0
-    parent: "Branch | None" = None
+    birth_step: int = 0
+    parent_branch: "TreeBranch | None" = None
 
     def ended(self, step: int) -> bool:
         """Whether the answer has ended before this step."""
@@ -66,29 +66,31 @@ class Branch:
 
 
 @dataclass(frozen=True, slots=True)
-class Lookahead(Strategy):
+class LookaheadTree(Strategy):
     """The fraction `tree_fraction` of a group begins with branches of a tree; the other answers are independent. LATR.
 
-    A branch takes the likeliest token. It forks at one of the `top_k` likeliest with a probability above
-    `min_probability` and less than `max_probability_gap` below the largest, while there are fewer branches than answers
-    to begin. When a fork has an age in `check_ages`, it is cut, with its own forks, if its last tokens are like its
+    A branch takes the likeliest token. It forks at one of the `fork_top_k` likeliest with a probability above
+    `min_fork_probability` and less than `max_fork_probability_gap` below the largest, while there are fewer branches than answers
+    to begin. When a fork has an age in `pruning_ages`, it is cut, with its own forks, if its last tokens are like its
     parent's: an edit distance per token below `min_edit_distance`, or a `suffix_match` or `rouge_l` above
     `max_suffix_match` or `max_rouge_l`. The tree ends after `max_tree_tokens` tokens, or when all branches are there
     and old enough. Tokens of the tree are trained as written. arXiv:2510.24302.
     """
 
     tree_fraction: float = 1.0
-    min_probability: float = 0.15
-    max_probability_gap: float = 0.25
-    top_k: int = 2
-    check_ages: tuple[int, ...] = (20, 30, 50)
+    min_fork_probability: float = 0.15
+    max_fork_probability_gap: float = 0.25
+    fork_top_k: int = 2
+    pruning_ages: tuple[int, ...] = (20, 30, 50)
     min_edit_distance: float = 0.0
     max_suffix_match: float = 0.2
     max_rouge_l: float = 0.5
     max_tree_tokens: int = 1024
 
     def __post_init__(self) -> None:
-        if not (0 <= self.tree_fraction <= 1 and self.top_k >= 2 and self.check_ages and min(self.check_ages) > 0):
+        if not (
+            0 <= self.tree_fraction <= 1 and self.fork_top_k >= 2 and self.pruning_ages and min(self.pruning_ages) > 0
+        ):
             raise ValueError(
                 f"{self}: needs 0 <= tree_fraction <= 1, top_k >= 2, and check_ages not empty and all above 0"
             )
@@ -104,24 +106,24 @@ class Lookahead(Strategy):
     async def tree(self, context: Ids, count: int, sampler: Sampler) -> list[Sample]:
         """Grow the tree: at most `count` beginnings of answers, the first of them greedy."""
         (root,) = sampler.start(context, role="tree")
-        branches, step = [Branch(root)], 0
+        branches, step = [TreeBranch(root)], 0
         for step in range(self.max_tree_tokens):
             await together(self._look_ahead(branch, step, sampler) for branch in branches)
             if all(branch.ended(step) for branch in branches):
                 break
             branches = self.cut([*branches, *self.forks(branches, step, count - len(branches))], step + 1)
-            if len(branches) >= count and all(branch.birth + max(self.check_ages) < step for branch in branches):
+            if len(branches) >= count and all(branch.birth_step + max(self.pruning_ages) < step for branch in branches):
                 break
         return [_first(branch.sample, step + 1) for branch in branches]
 
-    async def _look_ahead(self, branch: Branch, step: int, sampler: Sampler) -> None:
+    async def _look_ahead(self, branch: TreeBranch, step: int, sampler: Sampler) -> None:
         """Generate greedy tokens, if the branch has none at this step."""
         if branch.sample.finish is None and len(branch.sample.tokens) <= step:
             greedy = replace(sampler.sampling, temperature=0.0, top_p=1.0, top_k=0, min_p=0.0)
-            ahead = min(max(self.check_ages), self.max_tree_tokens - step)
-            branch.sample = await sampler.extend(branch.sample, limit=ahead, sampling=greedy, top=self.top_k)
+            ahead = min(max(self.pruning_ages), self.max_tree_tokens - step)
+            branch.sample = await sampler.extend(branch.sample, limit=ahead, sampling=greedy, top=self.fork_top_k)
 
-    def forks(self, branches: Sequence[Branch], step: int, most: int) -> list[Branch]:
+    def forks(self, branches: Sequence[TreeBranch], step: int, most: int) -> list[TreeBranch]:
         """The new branches at a step, at most `most`: the second choices of all branches before any third."""
         ranked = [
             (rank, i, token)
@@ -130,7 +132,7 @@ class Lookahead(Strategy):
             for rank, token in self._choices(branch.sample, step)
         ]
         return [
-            Branch(branches[i].sample.fork(step, rank).insert((token,), WRITTEN), step, branches[i])
+            TreeBranch(branches[i].sample.fork(step, rank).insert((token,), WRITTEN), step, branches[i])
             for rank, i, token in sorted(ranked)[: max(most, 0)]
         ]
 
@@ -142,22 +144,22 @@ class Lookahead(Strategy):
         return [
             (i, t)
             for i, (t, p) in enumerate(others, 1)
-            if p > self.min_probability and best - p < self.max_probability_gap
+            if p > self.min_fork_probability and best - p < self.max_fork_probability_gap
         ]
 
-    def cut(self, branches: Sequence[Branch], step: int) -> list[Branch]:
-        """Drop branches that resemble their parents when they reach an age in `check_ages`, with their own forks."""
-        left: list[Branch] = []
+    def cut(self, branches: Sequence[TreeBranch], step: int) -> list[TreeBranch]:
+        """Drop branches that resemble their parents when they reach an age in `pruning_ages`, with their own forks."""
+        left: list[TreeBranch] = []
         for branch in branches:  # a parent comes before its forks
-            parent = branch.parent
+            parent = branch.parent_branch
             if parent is None or (parent in left and not self._alike(branch, parent, step)):
                 left.append(branch)
         return left
 
-    def _alike(self, branch: Branch, parent: Branch, step: int) -> bool:
-        if step - branch.birth not in self.check_ages or branch.ended(step) or parent.ended(step):
+    def _alike(self, branch: TreeBranch, parent: TreeBranch, step: int) -> bool:
+        if step - branch.birth_step not in self.pruning_ages or branch.ended(step) or parent.ended(step):
             return False
-        a, b = (x.sample.tokens[branch.birth : step] for x in (branch, parent))
+        a, b = (x.sample.tokens[branch.birth_step : step] for x in (branch, parent))
         return (
             edit_distance(a, b) < self.min_edit_distance * len(a)
             or suffix_match(a, b) > self.max_suffix_match
@@ -212,7 +214,7 @@ def latr(
     """
     return Method(
         group_size=group_size,
-        strategy=Lookahead(1.0, absolute, relative, 2, ages, edit, suffix, rouge, steps),
+        strategy=LookaheadTree(1.0, absolute, relative, 2, ages, edit, suffix, rouge, steps),
         advantage=(Standardised(),),
         models=(("reference", InitialPolicy()),),
         objective=Objective(surrogate=Clip(clip, clip), penalties=(KL(kl),), aggregate=token_mean),
@@ -224,7 +226,7 @@ def latr(
 REFERENCE = Reference(
     paper="Lookahead Tree-Based Rollouts for Enhanced Trajectory-Level Exploration in RLVR",
     arxiv="2510.24302",
-    label="code read",
+    evidence="code read",
     code="starreeze/latr@2adb0edf24cc9a9342ac021892897adcec1a2738:model/generation.py",
     parent="grpo",
     formula="""\
@@ -253,14 +255,14 @@ at most K branches; each is completed by sampling; K = round(eta G) answers of G
         Difference("KL, clip range, minibatches, group size", "not read", "0.01, 0.2, 1 and 8", "0.01, 0.2, 1 and 8"),
         Difference("aggregate", "not read", "verl's default (recalled)", "token_mean"),
     ),
-    proofs=(
+    proof_tests=(
         "tests/golden/test_methods.py::test_whole_path[latr]",
         "tests/golden/test_lookahead.py::test_the_share_falls_in_steps",
         "tests/golden/test_lookahead.py::test_forks_need_an_undecided_policy",
         "tests/golden/test_lookahead.py::test_branches_part_at_their_fork",
         "tests/rollout/test_likeliest.py::test_likeliest_tokens_are_those_of_a_plain_forward",
     ),
-    effect=Effect(
+    expected_effect=ExpectedEffect(
         metric="groups/all_wrong",
         direction="down",
         task="tiny_countdown",
@@ -274,7 +276,7 @@ at most K branches; each is completed by sampling; K = round(eta G) answers of G
             "method.strategy.max_rouge_l = 1.0",
         ),
     ),
-    finding="Answers of tiny_countdown have six tokens, so the tree of greedy tokens and forks writes all of them; in "
+    our_finding="Answers of tiny_countdown have six tokens, so the tree of greedy tokens and forks writes all of them; in "
     "the paper answers have up to 1024 tokens, and most of them are sampled. In five iterations a group has "
     "3.7 different answers with LATR and 7.3 with GRPO: more are correct (0.21 against 0.10), and more groups "
     "are all wrong (0.55 against 0.43; one seed). Where a policy mostly guesses, its greedy branches are "

@@ -10,7 +10,7 @@ from groupwise.advantages import Standardised
 from groupwise.core import BadData
 from groupwise.data import Draw, Finish, Ids, Outcome, Role, Rollout, Sample, Sampler, Strategy, Verdict, verdicts_have
 from groupwise.methods.method import Method
-from groupwise.methods.reference import Difference, Effect, Reference
+from groupwise.methods.reference import Difference, ExpectedEffect, Reference
 from groupwise.objective import DualClip, GatedSurrogate, Objective, log_likelihood, token_mean, written_tokens
 from groupwise.rollout import AUTO, AutoDefault, check_wording
 from groupwise.rollout.gather_coroutines import together
@@ -41,12 +41,12 @@ LARGEST = 10**9
 
 
 @dataclass(frozen=True, slots=True)
-class Prediction:
-    """A prediction that was read from a text. A number that cannot be read is None; `notions` may be empty."""
+class ParsedPrediction:
+    """A prediction that was read from a text. A number that cannot be read is None; `predicted_notions` may be empty."""
 
-    pass_rate: int | None = None
-    length: int | None = None
-    notions: tuple[str, ...] = ()
+    predicted_correct_of_eight: int | None = None
+    predicted_length: int | None = None
+    predicted_notions: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ class GroupStatistics:
     """The pass rate of the answers; None if no answer could be graded."""
     correct_lengths: tuple[int, ...]
     correct_texts: tuple[str, ...]
-    other_texts: tuple[str, ...]
+    incorrect_texts: tuple[str, ...]
 
     @classmethod
     def of(cls, answers: Sequence[Sample]) -> "GroupStatistics":
@@ -71,7 +71,7 @@ class GroupStatistics:
         )
 
 
-def predicted(text: str) -> Prediction:
+def predicted(text: str) -> ParsedPrediction:
     """Read a prediction: the text is `rate;length`, or its last `{...}` without inner braces is JSON.
 
     >>> predicted('I think {"pass_rate": 3, "solution_length": 40, "math_notion": ["Angles"]}')
@@ -80,10 +80,10 @@ def predicted(text: str) -> Prediction:
     (Prediction(pass_rate=3, length=40, notions=()), None)
     """
     if short := SHORT.fullmatch(text):
-        return Prediction(int(short[1]), int(short[2]))
+        return ParsedPrediction(int(short[1]), int(short[2]))
     data = _json_object(text)
     notions = tuple(x for x in data.get("math_notion", ())[:MOST_NOTIONS] if isinstance(x, str))
-    return Prediction(_bounded(data.get("pass_rate")), _bounded(data.get("solution_length")), notions)
+    return ParsedPrediction(_bounded(data.get("pass_rate")), _bounded(data.get("solution_length")), notions)
 
 
 def _bounded(value: int | None) -> int | None:
@@ -99,7 +99,7 @@ def _json_object(text: str) -> Mapping[str, Any]:
     return {key: data[key] for key, kind in KEYS.items() if type(data.get(key)) is kind}
 
 
-def agreement(prediction: Prediction, found: GroupStatistics, problem: str) -> Verdict:
+def agreement(prediction: ParsedPrediction, found: GroupStatistics, problem: str) -> Verdict:
     """Grade a prediction by the mean of three subscores from 0 to 1: `length`, `rate` and `notions`. MASA.
 
     `length` is 1 if the predicted length lies strictly between the shortest and the longest correct answer. `rate` is
@@ -108,16 +108,18 @@ def agreement(prediction: Prediction, found: GroupStatistics, problem: str) -> V
     unverifiable if no answer could be graded.
 
     >>> found = GroupStatistics(0.5, (900, 1500, 1200, 700), (), ())
-    >>> round(agreement(Prediction(pass_rate=8, length=1000), found, "").subscores["rate"], 6)
+    >>> round(agreement(ParsedPrediction(predicted_correct_of_eight=8, predicted_length=1000), found, "").subscores["rate"], 6)
     0.1
     """
     if found.pass_rate is None:
         return Verdict(Outcome.unverifiable, cause="the answers that it predicts could not be graded")
-    length = -1 if prediction.length is None else prediction.length
+    length = -1 if prediction.predicted_length is None else prediction.predicted_length
     parts = {
         "length": float(min(found.correct_lengths, default=0) < length < max(found.correct_lengths, default=0)),
-        "rate": 0.0 if prediction.pass_rate is None else 0.01 ** abs(found.pass_rate - prediction.pass_rate / OF),
-        "notions": _notions(prediction.notions, found, problem.lower()),
+        "rate": 0.0
+        if prediction.predicted_correct_of_eight is None
+        else 0.01 ** abs(found.pass_rate - prediction.predicted_correct_of_eight / OF),
+        "notions": _notions(prediction.predicted_notions, found, problem.lower()),
     }
     return Verdict(Outcome.scored, score=sum(parts.values()) / 3, subscores=parts)
 
@@ -125,7 +127,7 @@ def agreement(prediction: Prediction, found: GroupStatistics, problem: str) -> V
 def _notions(notions: Sequence[str], found: GroupStatistics, problem: str) -> float:
     words = [w for w in dict.fromkeys(singular(notion.strip().lower()) for notion in notions) if w not in problem]
     more = [
-        sum(w in text for text in found.correct_texts) > sum(w in text for text in found.other_texts) for w in words
+        sum(w in text for text in found.correct_texts) > sum(w in text for text in found.incorrect_texts) for w in words
     ]
     return sum(more) / len(more) if more else 0.0
 
@@ -159,7 +161,7 @@ def corrected(text: str, found: GroupStatistics) -> str:
     if not (data := _json_object(text)):
         return ""
     start = [match.start() for match in FLAT_OBJECT.finditer(text)][-1]
-    values = {"pass_rate": rate, "solution_length": length, "math_notion": list(predicted(text).notions)}
+    values = {"pass_rate": rate, "solution_length": length, "math_notion": list(predicted(text).predicted_notions)}
     return text[:start] + json.dumps({key: values[key] for key in KEYS if key in data or key != "math_notion"})
 
 
@@ -180,7 +182,7 @@ PREDICTED = AutoDefault(
 @verdicts_have("length", "rate", "notions")
 @dataclass(frozen=True, slots=True)
 class MetaPredictions(Strategy):
-    """Samples answers, and `count` predictions of their pass rate and length, as samples with their own role. MASA.
+    """Samples answers, and `prediction_count` predictions of their pass rate and length, as samples with their own role. MASA.
 
     A prediction answers the prompt in `prompt_template` with the number of correct answers of eight, the length of a
     correct answer, and the notions that occur in correct answers. Its score is the mean of three agreements with the
@@ -198,12 +200,12 @@ class MetaPredictions(Strategy):
             "expert",
             "where a prediction has good notions, and `min_expert_agreement` > 0",
             alone_in_group=True,
-            demonstration=True,
+            is_demonstration=True,
         ),
     )
     auto_defaults: ClassVar[dict[str, AutoDefault]] = {"prompt_template": PREDICTED}
 
-    count: int = 16
+    prediction_count: int = 16
     prompt_template: str = AUTO
     predictive_gating: bool = False
     length_cutoff_factor: float = 0.0
@@ -211,19 +213,21 @@ class MetaPredictions(Strategy):
 
     def __post_init__(self) -> None:
         check_wording(self.prompt_template, ("problem",))
-        if self.count < 1 or self.length_cutoff_factor < 0 or not 0 <= self.min_expert_agreement <= 1:
+        if self.prediction_count < 1 or self.length_cutoff_factor < 0 or not 0 <= self.min_expert_agreement <= 1:
             raise ValueError(f"{self}: needs count >= 1, length_cutoff_factor >= 0 and 0 <= min_expert_agreement <= 1")
 
     async def __call__(self, draw: Draw, sampler: Sampler) -> Rollout:
         problem = draw.prompt.text
         if not (context := context_of(sampler, self.prompt_template, {"problem": problem})):
             return Rollout(draw, tuple(await attempts(sampler, draw.prompt.token_ids, draw.n)))
-        predictions = await sampler.sample(context, self.count, role="prediction")
+        predictions = await sampler.sample(context, self.prediction_count, role="prediction")
         read = [predicted(s.text) for s in predictions]
-        rates = [p.pass_rate for p in read if p.pass_rate is not None]
+        rates = [p.predicted_correct_of_eight for p in read if p.predicted_correct_of_eight is not None]
         if self.predictive_gating and rates and round(sum(rates) / len(rates)) in (0, OF):
-            return Rollout(draw, tuple(predictions), selected=(False,) * self.count, cause="predicted")
-        answers = await self._answers(draw, sampler, [p.length for p in read if p.length is not None])
+            return Rollout(draw, tuple(predictions), selected=(False,) * self.prediction_count, cause="predicted")
+        answers = await self._answers(
+            draw, sampler, [p.predicted_length for p in read if p.predicted_length is not None]
+        )
         statistics = GroupStatistics.of(answers)
         judged = [s.with_verdict(agreement(p, statistics, problem)) for s, p in zip(predictions, read)]
         return Rollout(draw, (*answers, *judged, *self._expert(judged, statistics, context, sampler)))
@@ -273,9 +277,9 @@ def masa(
     group_size: int = 16,
     count: int = 16,
     prompt_template: str = "auto",
-    gate: bool = False,
-    length_factor: float = 0.0,
-    expert: float = 0.0,
+    predictive_gating: bool = False,
+    length_cutoff_factor: float = 0.0,
+    min_expert_agreement: float = 0.0,
     minibatches: int = 1,
 ) -> Method:
     """GRPO on answers and on predictions about them, which are rewarded for agreement with the answers.
@@ -295,12 +299,14 @@ def masa(
     """
     clip = DualClip(0.2, 0.28, 10.0)
     surrogate = (
-        GatedSurrogate(written_tokens, selected_surrogate=log_likelihood, other_surrogate=clip) if expert else clip
+        GatedSurrogate(written_tokens, selected_surrogate=log_likelihood, other_surrogate=clip)
+        if min_expert_agreement
+        else clip
     )
     return Method(
         group_size=group_size,
-        strategy=MetaPredictions(count, prompt_template, gate, length_factor, expert),
-        trained_roles=("answer", "prediction", *(("expert",) if expert else ())),
+        strategy=MetaPredictions(count, prompt_template, predictive_gating, length_cutoff_factor, min_expert_agreement),
+        trained_roles=("answer", "prediction", *(("expert",) if min_expert_agreement else ())),
         advantage=(Standardised(),),
         objective=Objective(surrogate=surrogate, aggregate=token_mean),
         minibatches=minibatches,
@@ -310,7 +316,7 @@ def masa(
 REFERENCE = Reference(
     paper="Meta-Awareness Enhances Reasoning Models: Self-Alignment Reinforcement Learning",
     arxiv="2510.03259",
-    label="code read",
+    evidence="code read",
     code="akatigre/MASA-RL@fad5726e5570e6eefdecc35dc7be5db42c909e93:verl/utils/reward_score/meta_cog.py",
     parent="dapo",
     formula="""\
@@ -332,13 +338,13 @@ A = z-score among the answers, and among the predictions; one loss over both""",
         Difference("clip range", "0.2 and 0.28", "0.2 and 0.28, dual clip 10", "0.2 and 0.28, dual clip 10"),
         Difference("minibatches", "1", "1", "1"),
     ),
-    proofs=(
+    proof_tests=(
         "tests/golden/test_methods.py::test_whole_path[masa]",
         "tests/golden/test_methods.py::test_whole_path[masa with ratios up to 20]",
         "tests/golden/test_budgets.py::test_agreement",
         "tests/golden/test_budgets.py::test_predictions_are_a_group_of_their_own",
     ),
-    effect=Effect(
+    expected_effect=ExpectedEffect(
         metric="eval/accuracy_greedy",
         direction="up",
         task="hinted_sums",

@@ -10,7 +10,7 @@ from groupwise.advantages import Standardised
 from groupwise.data import Draw, Ids, Outcome, Role, Rollout, Sample, Sampler, Strategy, verdicts_have
 from groupwise.learner import InitialPolicy
 from groupwise.methods.method import Method
-from groupwise.methods.reference import Difference, Effect, Reference
+from groupwise.methods.reference import Difference, ExpectedEffect, Reference
 from groupwise.objective import KL, Clip, Objective, group_mean
 from groupwise.rewards import SubscoreReward
 from groupwise.rollout import AUTO, AutoDefault, check_wording, fill
@@ -21,12 +21,12 @@ from groupwise.rollout.strategies.multi_round import attempts, context_of, is_co
 __all__ = ["FeedbackTree", "murphy"]
 
 
-class Retry(NamedTuple):
-    """A prompt that contains a failed attempt and its feedback. `parent` is the attempt's index in the tree."""
+class RetryPrompt(NamedTuple):
+    """A prompt that contains a failed attempt and its feedback. `parent_index` is the attempt's index in the tree."""
 
-    parent: int
-    text: str
-    context: Ids
+    parent_index: int
+    prompt_text: str
+    prompt_ids: Ids
 
 
 @verdicts_have("returned")
@@ -37,7 +37,7 @@ class FeedbackTree(Strategy):
     The refinements of an attempt are a group with the role `refinement`. The subscore `returned` is the score of an
     attempt after credit: the best score of its subtree (`best`, MaRS), or `(score + gamma * mean over refinements) /
     turns left` (`mean`, MeRS). After credit, the tree is pruned: it keeps the `widest` refinement groups with the
-    largest std (InterP), and in each the `extremes_per_group` members with the lowest and highest advantages (IntraP);
+    largest std (InterP), and in each the `kept_extremes_per_group` members with the lowest and highest advantages (IntraP);
     0 keeps all. arXiv:2511.07833.
     """
 
@@ -45,41 +45,41 @@ class FeedbackTree(Strategy):
     auto_defaults: ClassVar[dict[str, AutoDefault]] = {"prompt_template": CORRECTED}
     roles: ClassVar[tuple[Role, ...]] = (Role("refinement", "of a failed attempt"),)
 
-    turns: int = 2
+    max_attempts: int = 2
     credit_rule: Literal["best", "mean"] = "best"
     gamma: float = 0.9
-    kept_groups: int = 0
-    extremes_per_group: int = 0
+    kept_refinement_groups: int = 0
+    kept_extremes_per_group: int = 0
     prompt_template: str = AUTO
 
     def __post_init__(self) -> None:
         check_wording(self.prompt_template, ("problem", "draft", "feedback"))
-        if self.turns < 1 or min(self.kept_groups, self.extremes_per_group) < 0:
+        if self.max_attempts < 1 or min(self.kept_refinement_groups, self.kept_extremes_per_group) < 0:
             raise ValueError(f"{self}: needs turns >= 1, kept_groups >= 0 and extremes_per_group >= 0")
 
     async def __call__(self, draw: Draw, sampler: Sampler) -> Rollout:
         tree = await attempts(sampler, draw.prompt.token_ids, draw.n)
         texts, level = [draw.prompt.text] * len(tree), range(len(tree))
-        for _ in range(self.turns - 1):
+        for _ in range(self.max_attempts - 1):
             retries = [r for i in level if (r := self._retry(sampler, i, tree[i], texts[i]))]
             groups = await together(
-                attempts(sampler, r.context, draw.n, group=r.parent + 1, role="refinement") for r in retries
+                attempts(sampler, r.prompt_ids, draw.n, group=r.parent_index + 1, role="refinement") for r in retries
             )
             level = range(len(tree), len(tree) + draw.n * len(retries))
-            tree += [replace(s, parent=r.parent) for r, group in zip(retries, groups) for s in group]
-            texts += [r.text for r in retries for _ in range(draw.n)]
+            tree += [replace(s, parent=r.parent_index) for r, group in zip(retries, groups) for s in group]
+            texts += [r.prompt_text for r in retries for _ in range(draw.n)]
         scores = self._returned(tree)
         credited = tuple(s.add_subscores({"returned": score}) for s, score in zip(tree, scores))
         return Rollout(draw, credited, selected=self._selected(tree, scores))
 
-    def _retry(self, sampler: Sampler, i: int, attempt: Sample, text: str) -> Retry | None:
+    def _retry(self, sampler: Sampler, i: int, attempt: Sample, text: str) -> RetryPrompt | None:
         """The prompt that refines an attempt; None for a solved or unverifiable one, and without room for an answer."""
         verdict = attempt.verdict
         if verdict is None or verdict.outcome is Outcome.unverifiable or is_correct(attempt) or verdict.value >= 1:
             return None
         values = {"problem": text, "draft": attempt.text, "feedback": verdict.feedback}
         context = context_of(sampler, self.prompt_template, values)
-        return Retry(i, fill(self.prompt_template, values), context) if context else None
+        return RetryPrompt(i, fill(self.prompt_template, values), context) if context else None
 
     def _returned(self, tree: Sequence[Sample]) -> list[float]:
         """Each attempt's score, with credit for its refinements, which come after it in the tree."""
@@ -90,32 +90,32 @@ class FeedbackTree(Strategy):
         later: defaultdict[int, list[float]] = defaultdict(list)
         for i in reversed(range(len(tree))):
             if refined := later[i]:
-                mean = (scores[i] + self.gamma * fmean(refined)) / (self.turns - turn[i] + 1)
+                mean = (scores[i] + self.gamma * fmean(refined)) / (self.max_attempts - turn[i] + 1)
                 scores[i] = max(scores[i], *refined) if self.credit_rule == "best" else mean
             if (parent := tree[i].parent) is not None:
                 later[parent].append(scores[i])
         return scores
 
     def _selected(self, tree: Sequence[Sample], scores: Sequence[float]) -> tuple[bool, ...] | None:
-        """Which attempts to train on; None for all. `kept_groups` never drops the group of first attempts."""
-        if not (self.kept_groups or self.extremes_per_group):
+        """Which attempts to train on; None for all. `kept_refinement_groups` never drops the group of first attempts."""
+        if not (self.kept_refinement_groups or self.kept_extremes_per_group):
             return None
         groups: defaultdict[int, list[int]] = defaultdict(list)
         for i, s in enumerate(tree):
             groups[s.group].append(i)
         first, *refined = groups.values()
-        if self.kept_groups:
+        if self.kept_refinement_groups:
             refined.sort(key=lambda group: -pstdev(scores[i] for i in group))
-            refined = refined[: self.kept_groups]
+            refined = refined[: self.kept_refinement_groups]
         chosen = {i for group in (first, *refined) for i in self._ends(group, scores)}
         return tuple(i in chosen for i in range(len(tree)))
 
     def _ends(self, group: list[int], scores: Sequence[float]) -> list[int]:
         """The members with the lowest and highest scores (if the number is odd, one more of the highest); all for 0."""
-        if not self.extremes_per_group or len(group) <= self.extremes_per_group:
+        if not self.kept_extremes_per_group or len(group) <= self.kept_extremes_per_group:
             return group
-        order, low = sorted(group, key=lambda i: scores[i]), self.extremes_per_group // 2
-        return [*order[:low], *order[len(order) - (self.extremes_per_group - low) :]]
+        order, low = sorted(group, key=lambda i: scores[i]), self.kept_extremes_per_group // 2
+        return [*order[:low], *order[len(order) - (self.kept_extremes_per_group - low) :]]
 
 
 def murphy(
@@ -164,7 +164,7 @@ def murphy(
 REFERENCE = Reference(
     paper="MURPHY: Feedback-Aware GRPO with Retrospective Credit Assignment for Multi-Turn Code Generation",
     arxiv="2511.07833",
-    label="our reading",
+    evidence="our reading",
     parent="grpo",
     formula="""\
 each attempt n with r(n) < 1 gets G refinements from q, the attempt, and its feedback; siblings are a group
@@ -185,12 +185,12 @@ A(n) = (R(n) - mean over siblings R) / std over siblings R; GRPO's objective ove
         Difference("KL, clip range, minibatches", "not obtained", "not found", "0.04, 0.2 and 1 (inferred)"),
         Difference("metrics", "of the last turn", "not found", "of first attempts; refinements have another role"),
     ),
-    proofs=(
+    proof_tests=(
         "tests/golden/test_methods.py::test_whole_path[murphy]",
         "tests/golden/test_trees.py::test_scores_come_back_to_attempts",
         "tests/golden/test_trees.py::test_pruning_selects_groups_and_members",
     ),
-    effect=Effect(
+    expected_effect=ExpectedEffect(
         metric="eval/accuracy",
         direction="up",
         task="hinted_sums",
@@ -200,7 +200,7 @@ A(n) = (R(n) - mean over siblings R) / std over siblings R; GRPO's objective ove
         settings=("prompts = 32", "method.objective.penalties = []"),
         own_settings=("prompts = 4",),
     ),
-    finding="Where refinements mostly succeed, MaRS gives all first attempts the same score. On hinted_sums, where "
+    our_finding="Where refinements mostly succeed, MaRS gives all first attempts the same score. On hinted_sums, where "
     "the feedback is the next step, 14 to 19 of 80 groups of first attempts had a signal, and 454 to 481 of "
     "640 with GRPO. First attempts are evaluated; with MeRS, too, their accuracy stays at 0.10, and 98 % of "
     "the tokens are refinements (one seed). The paper refines programs, over several turns. An iteration "

@@ -13,7 +13,7 @@ from torch import Tensor
 from groupwise.advantages import Standardised
 from groupwise.data import Batch, Curriculum, Draw, Finish, Rollout, Sample, Sampler, Shaping, Strategy, Task
 from groupwise.methods.method import Method
-from groupwise.methods.reference import Difference, Effect, Reference
+from groupwise.methods.reference import Difference, ExpectedEffect, Reference
 from groupwise.models import RandomPurpose, keyed_random
 from groupwise.objective import Clip, Objective, token_mean
 from groupwise.rewards import Score
@@ -21,7 +21,7 @@ from groupwise.rollout import Independent, Shuffled
 from groupwise.rollout.curricula.shuffled import ShuffledState
 from groupwise.rollout.strategies.multi_round import best_of, score_of
 
-__all__ = ["AddFinishedBonus", "PrefixContinuation", "Survey", "rest_rl"]
+__all__ = ["AddFinishedBonus", "PrefixContinuation", "PromptSurvey", "rest_rl"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,31 +37,31 @@ class AddFinishedBonus(Shaping):
         return reward + self.weight * (b.finish == Finish.stop).to(reward.dtype)
 
 
-class Beginning(TypedDict):
+class TrainingStart(TypedDict):
     """A starting point for training: a problem's index, and the first tokens of an answer to continue, or none."""
 
     problem_index: int
     prefix: list[int]
 
 
-class SurveyState(TypedDict):
-    """State of `Survey`: the state of `Shuffled`, the number of survey rounds, and the starting points of the last one.
+class PromptSurveyState(TypedDict):
+    """State of `PromptSurvey`: the state of `Shuffled`, the number of survey rounds, and the starting points of the last one.
 
     `beginnings` is None before a survey round.
     """
 
     shuffled_state: ShuffledState
     rounds: int
-    beginnings: list[Beginning] | None
+    beginnings: list[TrainingStart] | None
 
 
 @dataclass(frozen=True, slots=True)
-class Survey(Curriculum[SurveyState]):
-    """Tests prompts with `samples` untrained answers each, then draws prompts and prefixes of answers to train on.
+class PromptSurvey(Curriculum[PromptSurveyState]):
+    """Tests prompts with `samples_per_prompt` untrained answers each, then draws prompts and prefixes of answers to train on.
 
-    A prompt is found if the std of its scores is at least `min_std`. If its best answer scores at least
+    A prompt is found if the std of its scores is at least `min_score_std`. If its best answer scores at least
     `min_best_score`, so are beginnings of that answer, at ends of lines: `ceil(prefixes_per_line * lines)` of them,
-    drawn with replacement, line k with a chance proportional to `line_decay ** k`; a conversation has none. The second
+    drawn with replacement, line k with a chance proportional to `line_weight_decay ** k`; a conversation has none. The second
     round draws among all that was found. For the strategy `PrefixContinuation`, with `max_refills = 1`. ReST-GRPO,
     arXiv:2508.19576.
     """
@@ -69,27 +69,29 @@ class Survey(Curriculum[SurveyState]):
     required_strategy: ClassVar[str] = "PrefixContinuation"
     rounds: ClassVar[int] = 2
 
-    samples: int = 5
-    min_std: float = 0.05
+    samples_per_prompt: int = 5
+    min_score_std: float = 0.05
     min_best_score: float = 0.9
     prefixes_per_line: float = 0.5
-    line_decay: float = 0.95
+    line_weight_decay: float = 0.95
     line_separator: str = "\n"
 
     def __post_init__(self) -> None:
-        if not self.line_separator or self.samples < 1 or not 0 < self.line_decay <= 1:
+        if not self.line_separator or self.samples_per_prompt < 1 or not 0 < self.line_weight_decay <= 1:
             raise ValueError(f"{self}: needs samples >= 1, 0 < line_decay <= 1, and line_separator not empty")
 
-    def init(self, task: Task, seed: int) -> SurveyState:
-        return SurveyState(shuffled_state=Shuffled().init(task, seed), rounds=0, beginnings=None)
+    def init(self, task: Task, seed: int) -> PromptSurveyState:
+        return PromptSurveyState(shuffled_state=Shuffled().init(task, seed), rounds=0, beginnings=None)
 
-    def draw(self, state: SurveyState, task: Task, n: int, group_size: int) -> tuple[SurveyState, list[Draw]]:
+    def draw(
+        self, state: PromptSurveyState, task: Task, n: int, group_size: int
+    ) -> tuple[PromptSurveyState, list[Draw]]:
         found = state["beginnings"]
         if found is None:
             shuffled, indices = Shuffled().indices(state["shuffled_state"], task, n)
             memos = [{"index": i, "survey": True} for i in indices]
-            draws = [Draw(0, task[i], self.samples, metadata) for i, metadata in zip(indices, memos)]
-            return SurveyState(shuffled_state=shuffled, rounds=state["rounds"] + 1, beginnings=None), draws
+            draws = [Draw(0, task[i], self.samples_per_prompt, metadata) for i, metadata in zip(indices, memos)]
+            return PromptSurveyState(shuffled_state=shuffled, rounds=state["rounds"] + 1, beginnings=None), draws
         chosen = self._random(state, 1).sample(found, min(n, len(found)))
         draws = [
             Draw(0, task[b["problem_index"]], group_size, {"index": b["problem_index"], "prefix": b["prefix"]})
@@ -97,30 +99,30 @@ class Survey(Curriculum[SurveyState]):
         ]
         return {**state, "beginnings": []}, draws
 
-    def observe(self, state: SurveyState, rollouts: Sequence[Rollout]) -> SurveyState:
+    def observe(self, state: PromptSurveyState, rollouts: Sequence[Rollout]) -> PromptSurveyState:
         if state["beginnings"] is not None:
             return state
         random = self._random(state, 0)
         return {**state, "beginnings": [b for rollout in rollouts for b in self.beginnings(rollout, random)]}
 
-    def end_iteration(self, state: SurveyState, rollouts: Sequence[Rollout]) -> SurveyState:
+    def end_iteration(self, state: PromptSurveyState, rollouts: Sequence[Rollout]) -> PromptSurveyState:
         return {**state, "beginnings": None}
 
-    def numbers(self, state: SurveyState, rollouts: Sequence[Rollout]) -> dict[str, float]:
+    def numbers(self, state: PromptSurveyState, rollouts: Sequence[Rollout]) -> dict[str, float]:
         """Metrics after an iteration."""
         memos = [rollout.draw.metadata for rollout in rollouts]
         return {"surveyed": sum("survey" in m for m in memos), "beginnings": sum(bool(m.get("prefix")) for m in memos)}
 
-    def beginnings(self, rollout: Rollout, random: Random) -> list[Beginning]:
+    def beginnings(self, rollout: Rollout, random: Random) -> list[TrainingStart]:
         """The starting points from a prompt's test answers: none, or the prompt and prefixes of the best answer."""
         index, answers = rollout.draw.metadata["index"], [s for s in rollout.samples if s.role == "answer"]
-        if not answers or pstdev(map(score_of, answers)) < self.min_std:
+        if not answers or pstdev(map(score_of, answers)) < self.min_score_std:
             return []
         best = best_of(answers)[0]
         ends = self._line_ends(best) if score_of(best) >= self.min_best_score and not best.is_conversation else []
         count = math.ceil(self.prefixes_per_line * len(ends)) if ends else 0
-        drawn = random.choices(ends, [self.line_decay**k for k in range(len(ends))], k=count) if ends else []
-        return [Beginning(problem_index=index, prefix=list(best.tokens[:end])) for end in (0, *drawn)]
+        drawn = random.choices(ends, [self.line_weight_decay**k for k in range(len(ends))], k=count) if ends else []
+        return [TrainingStart(problem_index=index, prefix=list(best.tokens[:end])) for end in (0, *drawn)]
 
     def _line_ends(self, answer: Sample) -> list[int]:
         """The number of tokens up to each end of a line, except where nothing is left to write."""
@@ -129,15 +131,15 @@ class Survey(Curriculum[SurveyState]):
         written = len(answer.text.rstrip())
         return [end for end in ends if answer.token_ends[end - 1] < written]
 
-    def _random(self, state: SurveyState, step: int) -> Random:
+    def _random(self, state: PromptSurveyState, step: int) -> Random:
         return keyed_random((state["shuffled_state"]["seed"], RandomPurpose.CURRICULUM), state["rounds"], step)
 
 
 @dataclass(frozen=True, slots=True)
 class PrefixContinuation(Strategy):
-    """Runs another strategy, whose answers continue a prefix from `Survey`. The prefix is not trained.
+    """Runs another strategy, whose answers continue a prefix from `PromptSurvey`. The prefix is not trained.
 
-    The whole answer is graded. The answers of a survey, for the curriculum `Survey`, are not trained. ReST-GRPO,
+    The whole answer is graded. The answers of a survey, for the curriculum `PromptSurvey`, are not trained. ReST-GRPO,
     arXiv:2508.19576.
     """
 
@@ -183,7 +185,7 @@ def rest_rl(
     """
     return Method(
         group_size=group_size,
-        curriculum=Survey(samples, spread, best, share, decay, line),
+        curriculum=PromptSurvey(samples, spread, best, share, decay, line),
         strategy=PrefixContinuation(),
         max_refills=1,
         shaping=(Score(), AddFinishedBonus(finished)),
@@ -196,7 +198,7 @@ def rest_rl(
 REFERENCE = Reference(
     paper="ReST-RL: Achieving Accurate Code Reasoning of LLMs with Optimized Self-Training and Decoding",
     arxiv="2508.19576",
-    label="code read",
+    evidence="code read",
     code="THUDM/ReST-RL@b86959b4981601ecfa6e31b7cac7f004e9cef014:experiment/collect_grpo_data.py",
     parent="grpo",
     formula="""\
@@ -222,12 +224,12 @@ GRPO's objective from q and from q with such a beginning; R = r + 0.001 [finishe
         Difference("search with a value model", "VM-MCTS at test time", "released", "not offered"),
         Difference("group size, clip range, minibatches", "8; not read", "8; TRL: 0.2", "8, 0.2 and 1"),
     ),
-    proofs=(
+    proof_tests=(
         "tests/golden/test_methods.py::test_whole_path[rest_rl]",
         "tests/golden/test_memory.py::test_a_survey_finds_spread_prompts",
         "tests/golden/test_memory.py::test_beginnings_are_continued_and_not_trained",
     ),
-    effect=Effect(
+    expected_effect=ExpectedEffect(
         metric="frac_reward_zero_std",
         direction="down",
         task="hinted_sums",
@@ -237,7 +239,7 @@ GRPO's objective from q and from q with such a beginning; R = r + 0.001 [finishe
         settings=("method.objective.penalties = []",),
         own_settings=("method.curriculum.line_separator = ;",),
     ),
-    finding="On hinted_sums the beginning of a correct chain nearly decides its end: 36 of 74 groups that continued "
+    our_finding="On hinted_sums the beginning of a correct chain nearly decides its end: 36 of 74 groups that continued "
     "one were all right, and so without signal (one seed). Of 47 groups of whole prompts, which the survey "
     "had found mixed with five answers, 15 were all wrong. Accuracy ends at 0.41, that of GRPO at 0.69. The "
     "paper's lines are lines of code.",

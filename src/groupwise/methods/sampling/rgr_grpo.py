@@ -6,18 +6,18 @@ from typing import ClassVar
 from groupwise.advantages import Standardised
 from groupwise.data import Draw, Role, Rollout, Sampler, Strategy
 from groupwise.methods.method import Method
-from groupwise.methods.reference import Difference, Effect, Reference
+from groupwise.methods.reference import Difference, ExpectedEffect, Reference
 from groupwise.objective import Clip, GatedSurrogate, Objective, ShapedLikelihood, token_mean, written_tokens
 from groupwise.rollout import AUTO, AutoDefault, check_wording
 from groupwise.rollout.strategies.drafts import CORRECTED
 from groupwise.rollout.strategies.multi_round import as_written, attempts, best_of, context_of, score_of, with_role
 
-__all__ = ["Refinement", "rgr_grpo"]
+__all__ = ["BestAnswerRefinement", "rgr_grpo"]
 
 
 @dataclass(frozen=True, slots=True)
-class Refinement(Strategy):
-    """If the best answer scores below `below`, the policy rewrites it once, given the verifier's feedback.
+class BestAnswerRefinement(Strategy):
+    """If the best answer scores below `score_below`, the policy rewrites it once, given the verifier's feedback.
 
     A rewritten answer with a higher score replaces the worst of the group, and is learned as a written answer after the
     plain prompt. RGR-GRPO, arXiv:2511.12344.
@@ -27,7 +27,7 @@ class Refinement(Strategy):
     roles: ClassVar[tuple[Role, ...]] = (Role("tried", "where a rewritten answer is not better"),)
     auto_defaults: ClassVar[dict[str, AutoDefault]] = {"prompt_template": CORRECTED}
 
-    below: float = 1.0
+    score_below: float = 1.0
     prompt_template: str = AUTO
 
     def __post_init__(self) -> None:
@@ -40,7 +40,7 @@ class Refinement(Strategy):
         feedback = best.verdict.feedback if best.verdict else ""
         values = {"problem": prompt.text, "draft": best.text, "feedback": feedback}
         context = context_of(sampler, self.prompt_template, values)
-        if score_of(best) >= self.below or not context:
+        if score_of(best) >= self.score_below or not context:
             return Rollout(draw, tuple(group))
         (again,) = await attempts(sampler, context, 1)
         if score_of(again) <= score_of(best):
@@ -69,7 +69,7 @@ def rgr_grpo(
     surrogate = GatedSurrogate(written_tokens, selected_surrogate=ShapedLikelihood(gamma), other_surrogate=Clip())
     return Method(
         group_size=group_size,
-        strategy=Refinement(below, prompt_template),
+        strategy=BestAnswerRefinement(below, prompt_template),
         advantage=(Standardised(),),
         objective=Objective(surrogate=surrogate, aggregate=token_mean),
         minibatches=minibatches,
@@ -79,7 +79,7 @@ def rgr_grpo(
 REFERENCE = Reference(
     paper="Reward and Guidance through Rubrics: Promoting Exploration to Improve Multi-Domain Reasoning",
     arxiv="2511.12344",
-    label="our reading",
+    evidence="our reading",
     parent="grpo",
     formula="""\
 if max R < theta: y' from pi_old(. | q, best answer, feedback); if R(y') > max R it replaces the worst of the group
@@ -91,11 +91,11 @@ J = PPO's clip for sampled tokens, p / (p + gamma) A for those of y'; A over the
         Difference("off-policy surrogate", "shaped likelihood", "not found", "p / (p + 0.1) (inferred)"),
         Difference("group size, minibatches", "not obtained", "not found", "8 and 1 (inferred)"),
     ),
-    proofs=(
+    proof_tests=(
         "tests/golden/test_methods.py::test_whole_path[rgr_grpo]",
         "tests/golden/test_rollout.py::test_refinement_replaces_the_worst",
     ),
-    effect=Effect(
+    expected_effect=ExpectedEffect(
         metric="frac_reward_zero_std",
         direction="down",
         task="hinted_sums",

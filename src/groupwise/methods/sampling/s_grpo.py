@@ -13,7 +13,7 @@ from groupwise.data import (
     Batch,
     Draw,
     Finish,
-    Measure,
+    NeededMeasure,
     Outcome,
     Rollout,
     Sampler,
@@ -23,7 +23,7 @@ from groupwise.data import (
     verdicts_have,
 )
 from groupwise.methods.method import Method
-from groupwise.methods.reference import Difference, Effect, Reference
+from groupwise.methods.reference import Difference, ExpectedEffect, Reference
 from groupwise.objective import Clip, Objective, token_mean
 from groupwise.rollout import AUTO, AutoDefault
 from groupwise.rollout.gather_coroutines import together
@@ -34,20 +34,20 @@ __all__ = ["EarlyExitReward", "EarlyExits", "s_grpo"]
 
 @dataclass(frozen=True, slots=True)
 class EarlyExitReward(Shaping):
-    """`base ** rank` for a correct answer, else 0; rank 0 is the group's correct answer that stopped reasoning first.
+    """`decay_base ** rank` for a correct answer, else 0; rank 0 is the group's correct answer that stopped reasoning first.
 
     Creates the reward. The strategy `EarlyExits` writes the subscore `exit`. S-GRPO, arXiv:2505.07686.
     """
 
-    needs: ClassVar[frozenset[Measure]] = frozenset({Subscore("exit")})
+    needs: ClassVar[frozenset[NeededMeasure]] = frozenset({Subscore("exit")})
 
-    base: float = 0.5
+    decay_base: float = 0.5
 
     def __call__(self, reward: Float[Tensor, " s"], b: Batch) -> Float[Tensor, " s"]:
         correct, exit_length, g = b.outcome == Outcome.correct, b[Subscore("exit")], b.groups.index
         earlier = (g[:, None] == g) & correct & (exit_length < exit_length[:, None])
         rank = earlier.sum(1).to(reward.dtype)
-        return torch.where(correct, self.base**rank, 0.0)
+        return torch.where(correct, self.decay_base**rank, 0.0)
 
 
 @verdicts_have("exit")
@@ -88,7 +88,7 @@ def s_grpo(
     *,
     group_size: int = 8,
     answer_inducer: str = "auto",
-    ends: str = "auto",
+    thinking_end: str = "auto",
     base: float = 0.5,
     clip: float = 0.2,
     minibatches: int = 1,
@@ -109,7 +109,7 @@ def s_grpo(
     """
     return Method(
         group_size=group_size,
-        strategy=EarlyExits(answer_inducer, ends),
+        strategy=EarlyExits(answer_inducer, thinking_end),
         shaping=(EarlyExitReward(base),),
         advantage=(centred,),
         objective=Objective(surrogate=Clip(clip, clip), aggregate=token_mean),
@@ -120,7 +120,7 @@ def s_grpo(
 REFERENCE = Reference(
     paper="S-GRPO: Early Exit via Reinforcement Learning in Reasoning Models",
     arxiv="2505.07686",
-    label="our reading",
+    evidence="our reading",
     parent="grpo",
     formula="""\
 O_i = thought up to a drawn place, inducer, answer, for m places; O_0 = the whole answer
@@ -133,12 +133,12 @@ R_i = 2^-(K_i - 1) if correct, K_i the number of correct answers up to exit i; A
         Difference("exits, base, clip range", "not obtained", "not found", "7 of a group of 8; 0.5; 0.2 (inferred)"),
         Difference("minibatches", "not obtained", "not found", "1 (inferred)"),
     ),
-    proofs=(
+    proof_tests=(
         "tests/golden/test_methods.py::test_whole_path[s_grpo]",
         "tests/golden/test_rollout.py::test_early_exits",
         "tests/golden/test_rollout.py::test_exit_rewards",
     ),
-    effect=Effect(
+    expected_effect=ExpectedEffect(
         metric="eval/mean_length",
         direction="down",
         task="wordy_sums",

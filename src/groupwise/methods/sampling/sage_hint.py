@@ -7,13 +7,13 @@ from typing import ClassVar, Literal, TypedDict
 from groupwise.advantages import Standardised
 from groupwise.data import Curriculum, Draw, Role, Rollout, Sample, Sampler, Strategy, Task
 from groupwise.methods.method import Method
-from groupwise.methods.reference import Difference, Effect, Reference
+from groupwise.methods.reference import Difference, ExpectedEffect, Reference
 from groupwise.objective import Clip, Objective, token_mean
 from groupwise.rollout import (
     AUTO,
     AutoDefault,
-    Escalate,
-    Hints,
+    HintEscalation,
+    HintSource,
     Independent,
     RowHints,
     Shuffled,
@@ -27,17 +27,17 @@ from groupwise.rollout.prompt_template import UNWORDED
 from groupwise.rollout.strategies.hinted import HINTED
 from groupwise.rollout.strategies.multi_round import context_of, graded, prompt_of, with_role
 
-__all__ = ["HintAtLevel", "HintLadder", "SelfHints", "sage_hint"]
+__all__ = ["HintAtLevel", "HintLevelCurriculum", "PolicyWrittenHints", "sage_hint"]
 
 
 @dataclass(frozen=True, slots=True)
 class HintAtLevel(Strategy):
-    """Runs another strategy on the prompt with the hint of its level (`HintLadder`); level 0 is no hint. SAGE-light."""
+    """Runs another strategy on the prompt with the hint of its level (`HintLevelCurriculum`); level 0 is no hint. SAGE-light."""
 
     roles: ClassVar[tuple[Role, ...]] = (Role("tried", "where the policy writes the hints"),)
     auto_defaults: ClassVar[dict[str, AutoDefault]] = {"prompt_template": HINTED}
 
-    hints: Hints = RowHints()  # noqa: RUF009
+    hints: HintSource = RowHints()  # noqa: RUF009
     prompt_template: str = AUTO
     inner_strategy: Strategy = Independent()  # noqa: RUF009
 
@@ -72,7 +72,7 @@ ASKED = AutoDefault(
 
 
 @dataclass(frozen=True, slots=True)
-class SelfHints(Hints):
+class PolicyWrittenHints(HintSource):
     """Hints that the policy writes from the solution in the data row, each with a higher length limit. SAGE.
 
     One answer per level, of at most `tokens_per_level` tokens times the level; `auto` is 8, or 64 in prose. Without a
@@ -108,51 +108,53 @@ class SelfHints(Hints):
         return [s.text for s in answers], list(answers)
 
 
-class LadderState(TypedDict):
-    """State of `HintLadder`: the state of `Shuffled`, and the hint levels above 0 of prompts, by their ids."""
+class HintLevelState(TypedDict):
+    """State of `HintLevelCurriculum`: the state of `Shuffled`, and the hint levels above 0 of prompts, by their ids."""
 
     shuffled_state: ShuffledState
     levels: dict[str, int]
 
 
 @dataclass(frozen=True, slots=True)
-class HintLadder(Curriculum[LadderState]):
+class HintLevelCurriculum(Curriculum[HintLevelState]):
     """Draws prompts in random order, and passes each prompt's hint level to the strategy as `Draw.metadata["level"]`.
 
-    SAGE-light, arXiv:2602.03143. A pass rate of at most `low_pass_rate` raises the level of a prompt by one, one above
-    `high_pass_rate` lowers it. Unverifiable answers do not count.
+    SAGE-light, arXiv:2602.03143. A pass rate of at most `raise_level_pass_rate` raises the level of a prompt by one, one above
+    `lower_level_pass_rate` lowers it. Unverifiable answers do not count.
     """
 
     tracks_prompts: ClassVar[bool] = True
     required_strategy: ClassVar[str] = "HintAtLevel"
 
-    low_pass_rate: float = 0.1
-    high_pass_rate: float = 0.35
+    raise_level_pass_rate: float = 0.1
+    lower_level_pass_rate: float = 0.35
     max_level: int = 3
 
-    def init(self, task: Task, seed: int) -> LadderState:
-        return LadderState(shuffled_state=Shuffled().init(task, seed), levels={})
+    def init(self, task: Task, seed: int) -> HintLevelState:
+        return HintLevelState(shuffled_state=Shuffled().init(task, seed), levels={})
 
-    def draw(self, state: LadderState, task: Task, n: int, group_size: int) -> tuple[LadderState, list[Draw]]:
+    def draw(self, state: HintLevelState, task: Task, n: int, group_size: int) -> tuple[HintLevelState, list[Draw]]:
         shuffled, draws = Shuffled().draw(state["shuffled_state"], task, n, group_size)
         levels = state["levels"]
         draws = [replace(draw, metadata={"level": levels.get(draw.prompt.id, 0)}) for draw in draws]
-        return LadderState(shuffled_state=shuffled, levels=levels), draws
+        return HintLevelState(shuffled_state=shuffled, levels=levels), draws
 
-    def observe(self, state: LadderState, rollouts: Sequence[Rollout]) -> LadderState:
+    def observe(self, state: HintLevelState, rollouts: Sequence[Rollout]) -> HintLevelState:
         levels = dict(state["levels"])
         for rollout in rollouts:
             if outcomes := graded(rollout.samples):
                 rate = sum(outcomes) / len(outcomes)
                 prompt = rollout.draw.prompt.id
-                level = levels.get(prompt, 0) + (rate <= self.low_pass_rate) - (rate > self.high_pass_rate)
+                level = (
+                    levels.get(prompt, 0) + (rate <= self.raise_level_pass_rate) - (rate > self.lower_level_pass_rate)
+                )
                 levels[prompt] = min(max(level, 0), self.max_level)
-        return LadderState(shuffled_state=state["shuffled_state"], levels={k: v for k, v in levels.items() if v})
+        return HintLevelState(shuffled_state=state["shuffled_state"], levels={k: v for k, v in levels.items() if v})
 
-    def end_iteration(self, state: LadderState, rollouts: Sequence[Rollout]) -> LadderState:
+    def end_iteration(self, state: HintLevelState, rollouts: Sequence[Rollout]) -> HintLevelState:
         return state
 
-    def numbers(self, state: LadderState, rollouts: Sequence[Rollout]) -> dict[str, float]:
+    def numbers(self, state: HintLevelState, rollouts: Sequence[Rollout]) -> dict[str, float]:
         """Metrics after an iteration."""
         return {"hinted": sum(rollout.draw.metadata.get("level", 0) > 0 for rollout in rollouts)}
 
@@ -180,12 +182,12 @@ def sage_hint(
         most: pass rate above which `light` lowers a prompt's level.
         minibatches: optimizer steps per iteration.
     """
-    hints = SelfHints(levels)
+    hints = PolicyWrittenHints(levels)
     light = form == "light"
     return Method(
         group_size=group_size,
-        curriculum=HintLadder(least, most, levels) if light else Shuffled(),
-        strategy=HintAtLevel(hints) if light else Escalate(hints, levels),
+        curriculum=HintLevelCurriculum(least, most, levels) if light else Shuffled(),
+        strategy=HintAtLevel(hints) if light else HintEscalation(hints, levels),
         advantage=(Standardised(ddof=0),),
         objective=Objective(surrogate=Clip(0.2, 0.28), aggregate=token_mean),
         minibatches=minibatches,
@@ -195,7 +197,7 @@ def sage_hint(
 REFERENCE = Reference(
     paper="Self-Hinting Language Models Enhance Reinforcement Learning",
     arxiv="2602.03143",
-    label="code read",
+    evidence="code read",
     code="BaohaoLiao/SAGE@8722c1a3aa5bfe5578df8aaf302741a9715a56a2:recipe/hint/hint_trainer.py",
     parent="dapo",
     formula="""\
@@ -212,14 +214,14 @@ light: one group at the level of the prompt, which rises at a pass rate of 0.1 a
         Difference("levels, group size", "3 and 8", "3 and 8", "3 and 8"),
         Difference("light: pass rates", "0.35", "0.1 and 0.35", "0.1 and 0.35"),
     ),
-    proofs=(
+    proof_tests=(
         "tests/golden/test_methods.py::test_whole_path[sage_hint]",
         "tests/golden/test_rollout.py::test_escalation_asks_until_one_is_correct",
         "tests/golden/test_rollout.py::test_self_hints",
         "tests/golden/test_rollout.py::test_ladder_levels",
         "tests/golden/test_rollout.py::test_light_raises_the_level_up_to_a_tenth_and_lowers_it_above_0_35",
     ),
-    effect=Effect(
+    expected_effect=ExpectedEffect(
         metric="frac_reward_zero_std",
         direction="down",
         task="hinted_sums",

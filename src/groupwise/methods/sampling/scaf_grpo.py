@@ -2,10 +2,10 @@
 
 from groupwise.advantages import Standardised
 from groupwise.methods.method import Method
-from groupwise.methods.reference import Difference, Effect, Reference
-from groupwise.methods.schedules import After
+from groupwise.methods.reference import Difference, ExpectedEffect, Reference
+from groupwise.methods.schedules import DelayedStart
 from groupwise.objective import Objective, token_mean
-from groupwise.rollout import RowHints, Scaffold
+from groupwise.rollout import RowHints, HintScaffold
 
 __all__ = ["scaf_grpo"]
 
@@ -25,18 +25,18 @@ def scaf_grpo(*, group_size: int = 8, column: str = "hints", exempt: int = 50, m
     """
     return Method(
         group_size=group_size,
-        strategy=Scaffold(RowHints(column)),
+        strategy=HintScaffold(RowHints(column)),
         advantage=(Standardised(),),
         objective=Objective(aggregate=token_mean),
         minibatches=minibatches,
-        schedules=(("strategy.active", After(exempt)),),
+        schedules=(("strategy.active", DelayedStart(exempt)),),
     )
 
 
 REFERENCE = Reference(
     paper="Scaf-GRPO: Scaffolded Group Relative Policy Optimization for Enhancing LLM Reasoning",
     arxiv="2510.19807",
-    label="code read",
+    evidence="code read",
     code="dvlab-research/Scaf-GRPO@1085db539b929ea6fed5ec3b71e3ea4c48c27612:hint_mix_grpo/trainer/ray_trainer.py",
     parent="grpo",
     formula="""\
@@ -57,12 +57,12 @@ the first correct one replaces the first member, with its own prompt; A over the
         Difference("replaced", "one", "one; optionally two", "one"),
         Difference("minibatches, group size", "4 and 8", "4 and 8", "4 and 8"),
     ),
-    proofs=(
+    proof_tests=(
         "tests/golden/test_methods.py::test_whole_path[scaf_grpo]",
         "tests/golden/test_rollout.py::test_scaffold_swaps_one",
         "tests/golden/test_rollout.py::test_a_schedule_starts_the_hints",
     ),
-    effect=Effect(
+    expected_effect=ExpectedEffect(
         metric="frac_reward_zero_std",
         direction="down",
         task="hinted_sums",
@@ -72,5 +72,5 @@ the first correct one replaces the first member, with its own prompt; A over the
         settings=("iterations = 10", "evaluate.problems = 16", "method.objective.penalties = []"),
         own_settings=("method.schedules = {}",),
     ),
-    finding="One hinted answer per failed group leaves 4 % of the groups of hinted_sums without signal; GRPO has 25 %.",
+    our_finding="One hinted answer per failed group leaves 4 % of the groups of hinted_sums without signal; GRPO has 25 %.",
 )

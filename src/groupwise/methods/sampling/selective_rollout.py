@@ -8,7 +8,7 @@ from typing import ClassVar
 from groupwise.advantages import Standardised
 from groupwise.data import Draw, Finish, Rollout, Sample, Sampler, Strategy
 from groupwise.methods.method import Method
-from groupwise.methods.reference import Difference, Effect, Reference
+from groupwise.methods.reference import Difference, ExpectedEffect, Reference
 from groupwise.objective import Objective, policy_gradient, turn_mean
 from groupwise.rewards import everything, mixed_outcomes
 from groupwise.rollout import AUTO, AutoDefault, ConversationState, dialogue_until, judged
@@ -21,11 +21,11 @@ __all__ = ["EarlyStoppingTurns", "selective_rollout"]
 
 @dataclass(frozen=True, slots=True)
 class EarlyStoppingTurns(Strategy):
-    """Conversations as in `Turns`. A group stops early if its first actions differ by less than `min_difference`.
+    """Conversations as in `Turns`. A group stops early if its first actions differ by less than `min_action_difference`.
 
-    The difference is the mean edit distance of two sequences of actions, as a share of `gate_after_turns`; an ended
+    The difference is the mean edit distance of two sequences of actions, as a share of `compare_after_turns`; an ended
     conversation counts as repeating one action that occurs nowhere else. A stopped group is dropped with the cause
-    `alike`: such groups mostly end with equal rewards. An action is a turn's text, from the last `marker` on if there
+    `alike`: such groups mostly end with equal rewards. An action is a turn's text, from the last `action_marker` on if there
     is one. Selective Rollout, 2026.
     """
 
@@ -35,28 +35,28 @@ class EarlyStoppingTurns(Strategy):
     }
 
     max_turns: int = 30
-    gate_after_turns: int = 10
-    min_difference: float = 0.12
-    marker: str = AUTO
+    compare_after_turns: int = 10
+    min_action_difference: float = 0.12
+    action_marker: str = AUTO
 
     def __post_init__(self) -> None:
-        if not (1 <= self.gate_after_turns < self.max_turns and self.min_difference >= 0):
+        if not (1 <= self.compare_after_turns < self.max_turns and self.min_action_difference >= 0):
             raise ValueError(f"{self}: needs 1 <= gate_after_turns < max_turns and min_difference >= 0 (of actions)")
 
     async def __call__(self, draw: Draw, sampler: Sampler) -> Rollout:
-        assert self.marker != AUTO, UNWORDED
+        assert self.action_marker != AUTO, UNWORDED
         starts = sampler.start(draw.prompt.token_ids, draw.n)
         first = (
-            dialogue_until(ConversationState(s), sampler, s, most=self.max_turns, turns=self.gate_after_turns)
+            dialogue_until(ConversationState(s), sampler, s, most=self.max_turns, turns=self.compare_after_turns)
             for s in starts
         )
         dialogues = await together(first)
         if (
             draw.n > 1
-            and divergence([actions(t.sample, self.marker) for t in dialogues], self.gate_after_turns)
-            < self.min_difference
+            and divergence([actions(t.sample, self.action_marker) for t in dialogues], self.compare_after_turns)
+            < self.min_action_difference
         ):
-            stopped = (t.sample if t.ended else t.sample.with_finish(Finish.cut) for t in dialogues)
+            stopped = (t.sample if t.has_ended else t.sample.with_finish(Finish.cut) for t in dialogues)
             return Rollout(draw, tuple(stopped), selected=(False,) * draw.n, cause="alike")
         rest = (dialogue_until(t, sampler, start, most=self.max_turns) for t, start in zip(dialogues, starts))
         return Rollout(draw, await judged(await together(rest), sampler))
@@ -115,7 +115,7 @@ def selective_rollout(
 REFERENCE = Reference(
     paper="Selective Rollout: Mid-Trajectory Termination for Multi-Sample Agent RL",
     year=2026,
-    label="code read",
+    evidence="code read",
     code="zhiyuanZhai20/selective-rollout@ba86cdc4d9cbfb5032a05ec99087a69a9aa2d95f:scripts/19_grpo_onpolicy.py",
     parent="grpo",
     formula="""\
@@ -133,12 +133,12 @@ A_i = (r_i - mean(r)) / (std(r) + 1e-8)""",
         Difference("choice of K and d_L", "offline, by precision 0.8", "scripts", "not offered"),
         Difference("group size", "8", "8", "8"),
     ),
-    proofs=(
+    proof_tests=(
         "tests/golden/test_methods.py::test_whole_path[selective_rollout]",
         "tests/golden/test_budgets.py::test_divergence",
         "tests/golden/test_budgets.py::test_alike_conversations_are_stopped",
     ),
-    effect=Effect(
+    expected_effect=ExpectedEffect(
         metric="completions/mean_length",
         direction="down",
         task="big_sums",

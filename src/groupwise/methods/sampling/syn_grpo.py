@@ -7,21 +7,39 @@ from statistics import fmean, pstdev
 from typing import Any, ClassVar, NamedTuple, Protocol, TypedDict, runtime_checkable
 
 from groupwise.advantages import Standardised
-from groupwise.data import Curriculum, Draw, Measure, Prompt, Rollout, Sampler, Strategy, Subscore, Task, verdicts_have
+from groupwise.data import (
+    Curriculum,
+    Draw,
+    NeededMeasure,
+    Prompt,
+    Rollout,
+    Sampler,
+    Strategy,
+    Subscore,
+    Task,
+    verdicts_have,
+)
 from groupwise.methods.method import Method
-from groupwise.methods.reference import Difference, Effect, Reference
+from groupwise.methods.reference import Difference, ExpectedEffect, Reference
 from groupwise.objective import Clip, Objective, group_mean
-from groupwise.rewards import AddReadable, AddSubscore, Score
+from groupwise.rewards import AddWellFormed, AddSubscore, Score
 from groupwise.rollout import Independent, Shuffled
 from groupwise.rollout.curricula.shuffled import ShuffledState
 from groupwise.rollout.strategies.multi_round import prompt_of, score_of
 from groupwise.tasks import proposed_problem
 from groupwise.tasks.sums import worked
 
-__all__ = ["Proposal", "ProposalParser", "Proposing", "SumProposalParser", "Synthesised", "syn_grpo"]
+__all__ = [
+    "ProposedProblem",
+    "ProposalParser",
+    "ProposalCollector",
+    "SumProposalParser",
+    "ProposedProblemCurriculum",
+    "syn_grpo",
+]
 
 
-class Proposal(NamedTuple):
+class ProposedProblem(NamedTuple):
     """A problem that an answer proposes: its text, the columns of its row, and its kind."""
 
     text: str
@@ -39,7 +57,7 @@ class ProposalParser(Protocol):
     __slots__ = ()
 
     @abstractmethod
-    def propose(self, text: str) -> Proposal | None: ...
+    def propose(self, text: str) -> ProposedProblem | None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,30 +71,30 @@ class SumProposalParser(ProposalParser):
     """
 
     @property
-    def needs(self) -> frozenset[Measure]:
+    def needs(self) -> frozenset[NeededMeasure]:
         return frozenset({Subscore("proposed")})
 
-    def propose(self, text: str) -> Proposal | None:
+    def propose(self, text: str) -> ProposedProblem | None:
         problem = proposed_problem(text)
-        return Proposal(problem, worked(problem), str(len(problem) // 2)) if problem else None
+        return ProposedProblem(problem, worked(problem), str(len(problem) // 2)) if problem else None
 
 
 @verdicts_have("diverse")
 @dataclass(frozen=True, slots=True)
-class Proposing(Strategy):
-    """Runs another sampling strategy, and collects the new problems that its answers propose, for `Synthesised`.
+class ProposalCollector(Strategy):
+    """Runs another sampling strategy, and collects the new problems that its answers propose, for `ProposedProblemCurriculum`.
 
     The subscore `diverse` of an answer is the expected diversity of its proposal's kind, from the draw's metadata; 0
     without a proposal. Problems that leave no room for an answer are left out. Syn-GRPO, arXiv:2511.19343.
     """
 
     inner_strategy: Strategy = Independent()  # noqa: RUF009
-    parser: ProposalParser = SumProposalParser()
+    proposal_parser: ProposalParser = SumProposalParser()
 
     async def __call__(self, draw: Draw, sampler: Sampler) -> Rollout:
         rollout = await self.inner_strategy(draw, sampler)
         diverse = draw.metadata.get("diverse", {})
-        proposals = [self.parser.propose(s.text) if s.role == "answer" else None for s in rollout.samples]
+        proposals = [self.proposal_parser.propose(s.text) if s.role == "answer" else None for s in rollout.samples]
         expected = (diverse.get(p.kind, 0.0) if p else 0.0 for p in proposals)
         samples = tuple(s.add_subscores({"diverse": x}) for s, x in zip(rollout.samples, expected))
         distinct = {p.text: p for p in proposals if p}
@@ -86,8 +104,8 @@ class Proposing(Strategy):
         )
 
 
-class SynthesisedState(TypedDict):
-    """State of `Synthesised`: the state of `Shuffled`, proposals not drawn yet, mean diversity in all and by kind."""
+class ProposedProblemState(TypedDict):
+    """State of `ProposedProblemCurriculum`: the state of `Shuffled`, proposals not drawn yet, mean diversity in all and by kind."""
 
     shuffled_state: ShuffledState
     waiting_proposals: list[dict[str, Any]]
@@ -96,32 +114,38 @@ class SynthesisedState(TypedDict):
 
 
 @dataclass(frozen=True, slots=True)
-class Synthesised(Curriculum[SynthesisedState]):
-    """Draws prompts in random order; up to `max_fraction` are problems that the policy proposed (`Proposing`).
+class ProposedProblemCurriculum(Curriculum[ProposedProblemState]):
+    """Draws prompts in random order; up to `max_proposal_fraction` are problems that the policy proposed (`ProposalCollector`).
 
     The diversity of a problem is the std of its answers' scores. Relative to the usual one it is `clip((std - usual) /
     usual, -1, 1)`; averages per kind of problem are `diverse` of the metadata. All averages start at their first value
-    and move by `ema_rate`. At most `capacity` problems wait, the newest. Syn-GRPO, arXiv:2511.19343; crediting a
+    and move by `diversity_ema_rate`. At most `max_waiting_proposals` problems wait, the newest. Syn-GRPO, arXiv:2511.19343; crediting a
     proposal by its kind is our reading.
     """
 
-    required_strategy: ClassVar[str] = "Proposing"
+    required_strategy: ClassVar[str] = "ProposalCollector"
 
-    max_fraction: float = 0.5
-    ema_rate: float = 0.05
-    capacity: int = 256
+    max_proposal_fraction: float = 0.5
+    diversity_ema_rate: float = 0.05
+    max_waiting_proposals: int = 256
 
     def __post_init__(self) -> None:
-        if not (0 <= self.max_fraction <= 1 and 0 < self.ema_rate <= 1 and self.capacity >= 1):
+        if not (
+            0 <= self.max_proposal_fraction <= 1
+            and 0 < self.diversity_ema_rate <= 1
+            and self.max_waiting_proposals >= 1
+        ):
             raise ValueError(f"{self}: needs 0 <= max_fraction <= 1, 0 < ema_rate <= 1 and capacity >= 1")
 
-    def init(self, task: Task, seed: int) -> SynthesisedState:
-        return SynthesisedState(
+    def init(self, task: Task, seed: int) -> ProposedProblemState:
+        return ProposedProblemState(
             shuffled_state=Shuffled().init(task, seed), waiting_proposals=[], mean_diversity=None, diversity_by_kind={}
         )
 
-    def draw(self, state: SynthesisedState, task: Task, n: int, group_size: int) -> tuple[SynthesisedState, list[Draw]]:
-        new = min(int(self.max_fraction * n), len(state["waiting_proposals"]))
+    def draw(
+        self, state: ProposedProblemState, task: Task, n: int, group_size: int
+    ) -> tuple[ProposedProblemState, list[Draw]]:
+        new = min(int(self.max_proposal_fraction * n), len(state["waiting_proposals"]))
         proposed, waiting = state["waiting_proposals"][:new], state["waiting_proposals"][new:]
         shuffled, indices = Shuffled().indices(state["shuffled_state"], task, n - new)
         metadata = {"diverse": dict(state["diversity_by_kind"])}
@@ -129,23 +153,23 @@ class Synthesised(Curriculum[SynthesisedState]):
         draws += [Draw(0, _prompt(p), group_size, {**metadata, "kind": p["kind"]}) for p in proposed]
         return {**state, "shuffled_state": shuffled, "waiting_proposals": waiting}, draws
 
-    def observe(self, state: SynthesisedState, rollouts: Sequence[Rollout]) -> SynthesisedState:
+    def observe(self, state: ProposedProblemState, rollouts: Sequence[Rollout]) -> ProposedProblemState:
         return state
 
-    def end_iteration(self, state: SynthesisedState, rollouts: Sequence[Rollout]) -> SynthesisedState:
+    def end_iteration(self, state: ProposedProblemState, rollouts: Sequence[Rollout]) -> ProposedProblemState:
         usual, kinds = state["mean_diversity"], dict(state["diversity_by_kind"])
         stds = [_diversity(rollout) for rollout in rollouts]
         for rollout, std in zip(rollouts, stds):
             if usual is not None and (kind := rollout.draw.metadata.get("kind")) is not None:
                 new = relative(std, usual)
-                kinds[kind] = moved(kinds.get(kind, new), new, self.ema_rate)
+                kinds[kind] = moved(kinds.get(kind, new), new, self.diversity_ema_rate)
         mean = fmean(stds) if stds else usual
-        usual = mean if usual is None or mean is None else moved(usual, mean, self.ema_rate)
+        usual = mean if usual is None or mean is None else moved(usual, mean, self.diversity_ema_rate)
         proposed = [{**p, "writer": r.draw.prompt.id} for r in rollouts for p in r.draw.metadata.get("proposals", ())]
-        waiting = [*state["waiting_proposals"], *proposed][-self.capacity :]
+        waiting = [*state["waiting_proposals"], *proposed][-self.max_waiting_proposals :]
         return {**state, "waiting_proposals": waiting, "mean_diversity": usual, "diversity_by_kind": kinds}
 
-    def numbers(self, state: SynthesisedState, rollouts: Sequence[Rollout]) -> dict[str, float]:
+    def numbers(self, state: ProposedProblemState, rollouts: Sequence[Rollout]) -> dict[str, float]:
         """Metrics after an iteration."""
         proposed = sum("kind" in rollout.draw.metadata for rollout in rollouts)
         return {"waiting": len(state["waiting_proposals"]), "proposed": proposed}
@@ -200,9 +224,9 @@ def syn_grpo(
     """
     return Method(
         group_size=group_size,
-        curriculum=Synthesised(share, rate),
-        strategy=Proposing(parser=source),
-        shaping=(Score(), AddReadable(1.0), AddSubscore("diverse", diverse)),
+        curriculum=ProposedProblemCurriculum(share, rate),
+        strategy=ProposalCollector(proposal_parser=source),
+        shaping=(Score(), AddWellFormed(1.0), AddSubscore("diverse", diverse)),
         advantage=(Standardised(),),
         objective=Objective(surrogate=Clip(clip, clip), aggregate=group_mean),
         minibatches=minibatches,
@@ -212,7 +236,7 @@ def syn_grpo(
 REFERENCE = Reference(
     paper="Syn-GRPO: Self-Evolving Data Synthesis for MLLM Perception Reasoning",
     arxiv="2511.19343",
-    label="our reading",
+    evidence="our reading",
     parent="grpo",
     formula="""\
 div(q) = std of the accuracy rewards of q's group; D = moving average of div
@@ -231,11 +255,11 @@ R_i = accuracy + format + 0.5 r_div; GRPO's objective""",
         Difference("KL", "not obtained", "not obtained", "none (inferred)"),
         Difference("group size, clip range, minibatches", "not obtained", "not obtained", "8, 0.2 and 1 (inferred)"),
     ),
-    proofs=(
+    proof_tests=(
         "tests/golden/test_methods.py::test_whole_path[syn_grpo]",
         "tests/golden/test_memory.py::test_proposed_problems_are_drawn_and_credited_by_kind",
     ),
-    effect=Effect(
+    expected_effect=ExpectedEffect(
         metric="entropy",
         direction="up",
         task="proposals",

@@ -3,9 +3,9 @@
 from groupwise.advantages import Standardised
 from groupwise.learner import InitialPolicy
 from groupwise.methods.method import Method
-from groupwise.methods.reference import Difference, Effect, Reference
+from groupwise.methods.reference import Difference, ExpectedEffect, Reference
 from groupwise.objective import KL, Objective, policy_gradient, sequence_mean
-from groupwise.rewards import AddReadable, AddSubscore, Correctness
+from groupwise.rewards import AddWellFormed, AddSubscore, Correctness
 
 __all__ = ["ton"]
 
@@ -24,7 +24,7 @@ def ton(*, group_size: int = 8, form: str = "", kl: float = 0.04) -> Method:
     """
     return Method(
         group_size=group_size,
-        shaping=(Correctness(), AddSubscore(form) if form else AddReadable()),
+        shaping=(Correctness(), AddSubscore(form) if form else AddWellFormed()),
         advantage=(Standardised(eps=1e-4),),
         models=(("reference", InitialPolicy()),),
         objective=Objective(surrogate=policy_gradient, penalties=(KL(kl),), aggregate=sequence_mean),
@@ -34,7 +34,7 @@ def ton(*, group_size: int = 8, form: str = "", kl: float = 0.04) -> Method:
 REFERENCE = Reference(
     paper="Think or Not? Selective Reasoning via Reinforcement Learning for Vision-Language Models",
     arxiv="2505.16854",
-    label="code read",
+    evidence="code read",
     code="kokolerk/TON@22102c281b004cd1c286c368c578ced5b37c4572:src/r1-v/src/open_r1/trainer/grpo_trainer.py",
     parent="grpo",
     formula="""\
@@ -52,12 +52,12 @@ r_i = 1[correct] + 1[form]; an empty thought has the form""",
         Difference("KL coefficient", "not obtained", "the trainer's default", "0.04 (inferred)"),
         Difference("group size, updates per sampling", "8; 1", "8; 1", "8; 1"),
     ),
-    proofs=(
+    proof_tests=(
         "tests/golden/test_methods.py::test_whole_path[ton]",
         "tests/golden/test_budgets.py::test_ton_advantages",
         "tests/tasks/test_dropped_thoughts.py::test_each_thought_is_dropped_once_for_all",
     ),
-    effect=Effect(
+    expected_effect=ExpectedEffect(
         metric="completions/mean_length",
         direction="down",
         task="wordy_sums",

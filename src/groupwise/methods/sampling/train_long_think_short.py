@@ -10,36 +10,36 @@ from groupwise.advantages import Standardised
 from groupwise.data import Batch, Shaping
 from groupwise.learner import InitialPolicy
 from groupwise.methods.method import Method
-from groupwise.methods.reference import Difference, Effect, Reference
-from groupwise.methods.schedules import Stairs
+from groupwise.methods.reference import Difference, ExpectedEffect, Reference
+from groupwise.methods.schedules import Staircase
 from groupwise.objective import KL, Objective, group_mean
 from groupwise.rewards import AddSubscore, Correctness
 
-__all__ = ["LengthBudget", "train_long_think_short"]
+__all__ = ["AddLengthBudgetScore", "train_long_think_short"]
 
 
 @dataclass(frozen=True, slots=True)
-class LengthBudget(Shaping):
-    """Adds `weight` times a length score: 1 at `budget` tokens, less above, and below unless `flat_below_budget`.
+class AddLengthBudgetScore(Shaping):
+    """Adds `weight` times a length score: 1 at `budget_tokens` tokens, less above, and below unless `flat_below_budget`.
 
-    The score is 0 from `zero_score_length` tokens on, by default twice the budget. "Train long, think short",
+    The score is 0 from `zero_score_tokens` tokens on, by default twice the budget. "Train long, think short",
     arXiv:2508.08940; that the whole answer counts as thought is our reading.
     """
 
-    budget: float = 256.0
+    budget_tokens: float = 256.0
     weight: float = 0.6
-    zero_score_length: float = 0.0
+    zero_score_tokens: float = 0.0
     flat_below_budget: bool = False
 
     def __post_init__(self) -> None:
-        if self.budget <= 0 or 0 < self.zero_score_length <= self.budget:
+        if self.budget_tokens <= 0 or 0 < self.zero_score_tokens <= self.budget_tokens:
             raise ValueError(f"{self}: needs budget > 0, and zero_score_length = 0 or zero_score_length > budget")
 
     def __call__(self, reward: Float[Tensor, " s"], b: Batch) -> Float[Tensor, " s"]:
-        length, most = b.length.to(reward.dtype), self.zero_score_length or 2 * self.budget
-        rising = torch.ones_like(length) if self.flat_below_budget else length / self.budget
-        falling = ((most - length) / (most - self.budget)).clamp(min=0)
-        return reward + self.weight * torch.where(length <= self.budget, rising, falling)
+        length, most = b.length.to(reward.dtype), self.zero_score_tokens or 2 * self.budget_tokens
+        rising = torch.ones_like(length) if self.flat_below_budget else length / self.budget_tokens
+        falling = ((most - length) / (most - self.budget_tokens)).clamp(min=0)
+        return reward + self.weight * torch.where(length <= self.budget_tokens, rising, falling)
 
 
 def train_long_think_short(
@@ -73,21 +73,21 @@ def train_long_think_short(
         flat: whether answers below the budget get the full length score.
         kl: weight of the KL penalty to the initial policy.
     """
-    shaping = (Correctness(right=correct), LengthBudget(budget, length, flat_below_budget=flat))
+    shaping = (Correctness(correct_reward=correct), AddLengthBudgetScore(budget, length, flat_below_budget=flat))
     return Method(
         group_size=group_size,
         shaping=(*shaping, AddSubscore(form_subscore, form)) if form_subscore else shaping,
         advantage=(Standardised(),),
         models=(("reference", InitialPolicy()),),
         objective=Objective(penalties=(KL(kl),), aggregate=group_mean),
-        schedules=(("shaping.1.budget", Stairs(budget, factor, every)),),
+        schedules=(("shaping.1.budget", Staircase(budget, factor, every)),),
     )
 
 
 REFERENCE = Reference(
     paper="Train Long, Think Short: Curriculum Learning for Efficient Reasoning",
     arxiv="2508.08940",
-    label="our reading",
+    evidence="our reading",
     parent="grpo",
     formula="""\
 R = 0.3 correct + 0.6 score(L) + 0.1 form; score(L) = L / B up to the budget B, then falling to 0 at 2 B
@@ -106,13 +106,13 @@ B = max(1, 256 * 0.7^floor(t / T))""",
         Difference("steps between drops", "not obtained", "not found", "100 (inferred)"),
         Difference("KL, group size", "not obtained", "not found", "0.04 and 8 (inferred)"),
     ),
-    proofs=(
+    proof_tests=(
         "tests/golden/test_methods.py::test_whole_path[train_long_think_short]",
         "tests/golden/test_methods.py::test_whole_path[train_long_think_short, budget 4]",
         "tests/golden/test_rollout.py::test_length_budget",
         "tests/golden/test_rollout.py::test_the_budget_shrinks",
     ),
-    effect=Effect(
+    expected_effect=ExpectedEffect(
         metric="completions/mean_length",
         direction="down",
         task="wordy_sums",
@@ -121,7 +121,7 @@ B = max(1, 256 * 0.7^floor(t / T))""",
         matched_by="steps",
         settings=("iterations = 10", "evaluate.problems = 16"),
         own_settings=(
-            'method.schedules = {"shaping.1.budget" = {kind = "Stairs", start_value = 36.0, factor = 0.7, every = 4}}',
+            'method.schedules = {"shaping.1.budget" = {kind = "Staircase", start_value = 36.0, factor = 0.7, every = 4}}',
         ),
     ),
 )

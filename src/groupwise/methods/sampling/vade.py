@@ -9,7 +9,7 @@ from groupwise.advantages import Standardised
 from groupwise.data import Curriculum, Draw, Rollout, Task
 from groupwise.learner import InitialPolicy
 from groupwise.methods.method import Method
-from groupwise.methods.reference import Difference, Effect, Reference
+from groupwise.methods.reference import Difference, ExpectedEffect, Reference
 from groupwise.models import RandomPurpose, keyed_random
 from groupwise.objective import KL, Clip, Objective, group_mean
 from groupwise.rollout.curricula.shuffled import check_prompts
@@ -36,20 +36,20 @@ class ThompsonSampling(Curriculum[ThompsonState]):
     """The prompts with the largest `p (1 - p)^2`, where p is drawn from a posterior of the prompt's success rate. VADE.
 
     The posterior is `Beta(1 + correct, 1 + others)`. After an iteration the counts of its prompts are multiplied by
-    `drawn_prompt_decay` before their answers are added, and those of all other prompts by `other_prompt_decay`. So
+    `drawn_prompt_count_decay` before their answers are added, and those of all other prompts by `other_prompt_count_decay`. So
     estimates follow the policy, and a prompt that is solved today returns later. arXiv:2511.18902. `criterion =
     "variance"` ranks by `p (1 - p)`; `sample_posterior = False` takes the posterior's mean as p.
     """
 
     tracks_prompts: ClassVar[bool] = True
 
-    drawn_prompt_decay: float = 0.2
-    other_prompt_decay: float = 0.999
-    criterion: Literal["gain", "variance"] = "gain"
+    drawn_prompt_count_decay: float = 0.2
+    other_prompt_count_decay: float = 0.999
+    ranking_criterion: Literal["gain", "variance"] = "gain"
     sample_posterior: bool = True
 
     def __post_init__(self) -> None:
-        if not 0 <= self.drawn_prompt_decay <= self.other_prompt_decay <= 1:
+        if not 0 <= self.drawn_prompt_count_decay <= self.other_prompt_count_decay <= 1:
             raise ValueError(
                 f"{self}: the decays are out of range\ntake 0 <= drawn_prompt_decay <= other_prompt_decay <= 1"
             )
@@ -74,10 +74,10 @@ class ThompsonSampling(Curriculum[ThompsonState]):
         return state
 
     def end_iteration(self, state: ThompsonState, rollouts: Sequence[Rollout]) -> ThompsonState:
-        counts = {key: [self.other_prompt_decay * x for x in pair] for key, pair in state["counts"].items()}
+        counts = {key: [self.other_prompt_count_decay * x for x in pair] for key, pair in state["counts"].items()}
         for rollout in rollouts:
             key, answers = str(rollout.draw.metadata["index"]), graded(rollout.samples)
-            correct, others = (self.drawn_prompt_decay * x for x in state["counts"].get(key, [0.0, 0.0]))
+            correct, others = (self.drawn_prompt_count_decay * x for x in state["counts"].get(key, [0.0, 0.0]))
             counts[key] = [correct + sum(answers), others + len(answers) - sum(answers)]
         return {**state, "iteration_prompts": [], "counts": counts}
 
@@ -95,7 +95,7 @@ class ThompsonSampling(Curriculum[ThompsonState]):
         >>> round(ThompsonSampling().worth(0.5), 6)
         0.125
         """
-        return p * (1 - p) ** (2 if self.criterion == "gain" else 1)
+        return p * (1 - p) ** (2 if self.ranking_criterion == "gain" else 1)
 
 
 def vade(
@@ -138,7 +138,7 @@ def vade(
 REFERENCE = Reference(
     paper=("VADE: Variance-Aware Dynamic Sampling via Online Sample-Level Difficulty Estimation for Multimodal RL"),
     arxiv="2511.18902",
-    label="paper read",
+    evidence="paper read",
     parent="grpo",
     formula="""\
 p_i from Beta(a_i + 1, b_i + 1);  a batch is the B prompts with the largest p_i (1 - p_i)^2
@@ -153,12 +153,12 @@ drawn: a <- l1 a + c, b <- l1 b + G - c;  not drawn: a <- l2 a, b <- l2 b""",
         Difference("clip range, KL coefficient", "not obtained", "not found", "0.2, 0.04 (inferred)"),
         Difference("group size, minibatches", "8 in the figure; not obtained", "not found", "8; 1 (inferred)"),
     ),
-    proofs=(
+    proof_tests=(
         "tests/golden/test_methods.py::test_whole_path[vade]",
         "tests/golden/test_budgets.py::test_posterior_counts",
         "tests/golden/test_budgets.py::test_value_of_a_success_rate",
     ),
-    effect=Effect(
+    expected_effect=ExpectedEffect(
         metric="frac_reward_zero_std",
         direction="down",
         task="edges",

@@ -3,7 +3,7 @@
 from groupwise.learner import InitialPolicy
 from groupwise.methods.method import Method
 from groupwise.methods.reference import Difference, Reference
-from groupwise.objective import Objective, Preference, pair_mean
+from groupwise.objective import Objective, PairwisePreference, pair_mean
 from groupwise.rollout import Stored
 
 __all__ = ["dpo"]
@@ -24,7 +24,7 @@ def dpo(*, beta: float = 0.1, minibatches: int = 1) -> Method:
         group_size=2,
         strategy=Stored(("chosen", "rejected")),
         models=(("reference", InitialPolicy()),),
-        objective=Objective(surrogate=Preference(beta), aggregate=pair_mean),
+        objective=Objective(surrogate=PairwisePreference(beta), aggregate=pair_mean),
         minibatches=minibatches,
     )
 
@@ -32,7 +32,7 @@ def dpo(*, beta: float = 0.1, minibatches: int = 1) -> Method:
 REFERENCE = Reference(
     paper="Direct Preference Optimization: Your Language Model is Secretly a Reward Model",
     arxiv="2305.18290",
-    label="code read",
+    evidence="code read",
     code="huggingface/trl@f2cd57710ae345ea6428ae95363267fcf38a3dc8:trl/trainer/dpo_trainer.py",
     formula="""\
 J = mean over pairs of log sigmoid(beta (d_w - d_l))
@@ -44,7 +44,7 @@ d = log(pi(y | x) / pi_ref(y | x)), summed over the tokens of y; w is chosen, l 
         Difference("end token", "not specified", "TRL: part of the answer", "part of the answer"),
         Difference("minibatches", "not specified", "TRL: 1 step per batch", "1"),
     ),
-    proofs=(
+    proof_tests=(
         "tests/golden/test_methods.py::test_whole_path[dpo]",
         "tests/golden/test_stored.py::test_the_first_loss_of_pairs",
         "tests/golden/test_contrast.py::test_dpo_is_a_preference",

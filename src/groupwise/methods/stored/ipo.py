@@ -6,7 +6,7 @@ from typing import ClassVar, Literal
 from jaxtyping import Float
 from torch import Tensor
 
-from groupwise.data import Batch, CouplingUnit, Logp, Measure, Surrogate
+from groupwise.data import Batch, CouplingUnit, Logp, NeededMeasure, Surrogate
 from groupwise.learner import InitialPolicy
 from groupwise.methods.method import Method
 from groupwise.methods.reference import Difference, Reference
@@ -34,7 +34,7 @@ class IdentityPreference(Surrogate):
             raise ValueError(f"beta is {self.beta}: the margin is 1 / (2 beta)\nuse a number above 0, such as 0.1")
 
     @property
-    def needs(self) -> frozenset[Measure]:
+    def needs(self) -> frozenset[NeededMeasure]:
         return frozenset({Logp(self.model)})
 
     def __call__(self, b: Batch) -> Float[Tensor, " n"]:
@@ -68,7 +68,7 @@ def ipo(*, beta: float = 0.1, minibatches: int = 1) -> Method:
 REFERENCE = Reference(
     paper="A General Theoretical Paradigm to Understand Learning from Human Preferences",
     arxiv="2310.12036",
-    label="code read",
+    evidence="code read",
     code="huggingface/trl@f2cd57710ae345ea6428ae95363267fcf38a3dc8:trl/trainer/dpo_trainer.py",
     parent="dpo",
     formula="""\
@@ -82,7 +82,7 @@ d = 1/|y| sum_t log(pi(y_t) / pi_ref(y_t)); w is chosen, l is rejected""",
         Difference("reference", "not specified", "TRL: the model at the start", "the model at the start"),
         Difference("minibatches", "not specified", "TRL: 1 step per batch", "1"),
     ),
-    proofs=(
+    proof_tests=(
         "tests/golden/test_methods.py::test_whole_path[ipo]",
         "tests/golden/test_methods.py::test_whole_path[ipo, sum]",
         "tests/golden/test_stored.py::test_the_first_loss_of_pairs",

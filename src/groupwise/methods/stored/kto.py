@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from groupwise.data import Batch, CouplingUnit, Logp, Measure, Surrogate
+from groupwise.data import Batch, CouplingUnit, Logp, NeededMeasure, Surrogate
 from groupwise.learner import InitialPolicy
 from groupwise.methods.method import Method
 from groupwise.methods.reference import Difference, Reference
@@ -36,7 +36,7 @@ class ProspectValue(Surrogate):
     model: str = "reference"
 
     @property
-    def needs(self) -> frozenset[Measure]:
+    def needs(self) -> frozenset[NeededMeasure]:
         return frozenset({Logp(self.model), Logp("policy", OTHER), Logp(self.model, OTHER)})
 
     def __call__(self, b: Batch) -> Float[Tensor, " n"]:
@@ -79,7 +79,7 @@ def kto(*, beta: float = 0.1, desirable: float = 1.0, undesirable: float = 1.0, 
 REFERENCE = Reference(
     paper="KTO: Model Alignment as Prospect Theoretic Optimization",
     arxiv="2402.01306",
-    label="code read",
+    evidence="code read",
     code="huggingface/trl@f2cd57710ae345ea6428ae95363267fcf38a3dc8:trl/trainer/kto_trainer.py",
     parent="dpo",
     formula="""\
@@ -95,7 +95,7 @@ z = max(0, mean over answers of sum_t log(pi(y_t | x', y_<t) / pi_ref(y_t | x', 
         Difference("memory", "not specified", "TRL: any number of microbatches", "a step is one microbatch"),
         Difference("minibatches", "not specified", "TRL: 1 step per batch", "1"),
     ),
-    proofs=(
+    proof_tests=(
         "tests/golden/test_methods.py::test_whole_path[kto]",
         "tests/golden/test_stored.py::test_the_reference_point_is_the_mean_under_other_prompts",
     ),

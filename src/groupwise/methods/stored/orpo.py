@@ -73,7 +73,7 @@ def orpo(*, beta: float = 0.1, minibatches: int = 1) -> Method:
 REFERENCE = Reference(
     paper="ORPO: Monolithic Preference Optimization without Reference Model",
     arxiv="2403.07691",
-    label="code read",
+    evidence="code read",
     code="huggingface/trl@f2cd57710ae345ea6428ae95363267fcf38a3dc8:trl/experimental/orpo/orpo_trainer.py",
     parent="dpo",
     formula="""\
@@ -88,7 +88,7 @@ m = 1/|y| sum_t log pi(y_t | x, y_<t),  odds = e^m / (1 - e^m); w is chosen, l i
         Difference("certain answers", "not specified", "TRL: infinite odds", "mean log-prob at most -1e-6"),
         Difference("minibatches", "not specified", "TRL: 1 step per batch", "1"),
     ),
-    proofs=(
+    proof_tests=(
         "tests/golden/test_methods.py::test_whole_path[orpo]",
         "tests/golden/test_stored.py::test_a_certain_answer_has_finite_odds",
     ),

@@ -28,7 +28,7 @@ def sft(*, minibatches: int = 1) -> Method:
 REFERENCE = Reference(
     paper="Training language models to follow instructions with human feedback",
     arxiv="2203.02155",
-    label="code read",
+    evidence="code read",
     code="huggingface/trl@f2cd57710ae345ea6428ae95363267fcf38a3dc8:trl/trainer/sft_trainer.py",
     formula="""\
 J = 1 / sum_i |y_i| sum_i sum_t log pi(y_it | x_i, y_i,<t),  y_i a stored answer""",
@@ -41,7 +41,7 @@ J = 1 / sum_i |y_i| sum_i sum_t log pi(y_it | x_i, y_i,<t),  y_i a stored answer
         Difference("epochs", "16, with early choice by a reward model", "TRL: 3", "those of the recipe"),
         Difference("minibatches", "not specified", "TRL: 1 step per batch", "1"),
     ),
-    proofs=(
+    proof_tests=(
         "tests/golden/test_methods.py::test_whole_path[sft]",
         "tests/golden/test_stored.py::test_sft_is_the_mean_over_all_answer_tokens",
     ),

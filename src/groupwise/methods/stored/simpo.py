@@ -59,7 +59,7 @@ def simpo(*, beta: float = 2.0, gamma: float = 0.5, minibatches: int = 1) -> Met
 REFERENCE = Reference(
     paper="SimPO: Simple Preference Optimization with a Reference-Free Reward",
     arxiv="2405.14734",
-    label="code read",
+    evidence="code read",
     code="princeton-nlp/SimPO@1b3e8f3528a23bce3da514a2dce8ea7490d4bc75:scripts/simpo_trainer.py",
     parent="dpo",
     formula="""\
@@ -71,7 +71,7 @@ m = 1/|y| sum_t log pi(y_t | x, y_<t); w is chosen, l is rejected""",
         Difference("supervised term", "none", "a weight, 0", "none"),
         Difference("minibatches", "not specified", "1 step per batch", "1"),
     ),
-    proofs=(
+    proof_tests=(
         "tests/golden/test_methods.py::test_whole_path[simpo]",
         "tests/golden/test_stored.py::test_the_first_loss_of_pairs",
     ),

@@ -14,35 +14,35 @@ SLIDING = {"sliding_attention": True, "full_attention": False}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FamilyFeatures:
+class ModelFamilyFeatures:
     """The features of a model family, and the defaults of its configurations."""
 
-    architecture: str
+    architecture_name: str
     qk_norm: bool = False
     qkv_bias: bool = False
-    bias_options: tuple[str, ...] = ()
+    bias_config_keys: tuple[str, ...] = ()
     """The biases that a configuration can enable: `attention_bias` (queries, keys, values, output) and `mlp_bias`."""
-    has_windows: bool = False
+    has_sliding_windows: bool = False
     """Whether the family has sliding windows; with `window_in_every_layer`, in every layer."""
     window_in_every_layer: bool = False
-    defaults: tuple[tuple[str, Any], ...] = ()
+    config_defaults: tuple[tuple[str, Any], ...] = ()
 
 
-FAMILIES: dict[str, FamilyFeatures] = {
-    "qwen2": FamilyFeatures(architecture="Qwen2ForCausalLM", qkv_bias=True, has_windows=True),
-    "qwen3": FamilyFeatures(
-        architecture="Qwen3ForCausalLM",
+FAMILIES: dict[str, ModelFamilyFeatures] = {
+    "qwen2": ModelFamilyFeatures(architecture_name="Qwen2ForCausalLM", qkv_bias=True, has_sliding_windows=True),
+    "qwen3": ModelFamilyFeatures(
+        architecture_name="Qwen3ForCausalLM",
         qk_norm=True,
-        bias_options=("attention_bias",),
-        has_windows=True,
-        defaults=(("head_dim", 128),),
+        bias_config_keys=("attention_bias",),
+        has_sliding_windows=True,
+        config_defaults=(("head_dim", 128),),
     ),
-    "llama": FamilyFeatures(architecture="LlamaForCausalLM", bias_options=("attention_bias", "mlp_bias")),
-    "mistral": FamilyFeatures(
-        architecture="MistralForCausalLM",
-        has_windows=True,
+    "llama": ModelFamilyFeatures(architecture_name="LlamaForCausalLM", bias_config_keys=("attention_bias", "mlp_bias")),
+    "mistral": ModelFamilyFeatures(
+        architecture_name="MistralForCausalLM",
+        has_sliding_windows=True,
         window_in_every_layer=True,
-        defaults=(("sliding_window", 4096),),
+        config_defaults=(("sliding_window", 4096),),
     ),
 }
 
@@ -52,7 +52,7 @@ def unsupported(config: Mapping[str, Any]) -> str:
     family = config.get("model_type")
     if not isinstance(family, str) or family not in FAMILIES:
         return f"model_type {short(family)}"
-    if any(a != FAMILIES[family].architecture for a in config.get("architectures") or []):
+    if any(a != FAMILIES[family].architecture_name for a in config.get("architectures") or []):
         return f"architectures {short(config['architectures'])}"
     if config.get("hidden_act", "silu") != "silu":
         return f"hidden_act {short(config['hidden_act'])}"
@@ -72,8 +72,8 @@ def shape_of(config: Mapping[str, Any]) -> DecoderShape:
     """
     family = str(config["model_type"])
     kind = FAMILIES[family]
-    config = dict(kind.defaults) | dict(config)
-    biases = {name: name in kind.bias_options and flag(config, name) for name in ("attention_bias", "mlp_bias")}
+    config = dict(kind.config_defaults) | dict(config)
+    biases = {name: name in kind.bias_config_keys and flag(config, name) for name in ("attention_bias", "mlp_bias")}
     rope = rope_of(config)
     positions = whole(config, "max_position_embeddings", low=1, high=POSITIONS)
     scaling = scaling_of(rope, positions)
@@ -84,22 +84,22 @@ def shape_of(config: Mapping[str, Any]) -> DecoderShape:
     if heads * head_dim > SIZE:
         raise ValueError(f"{heads} attention heads of {head_dim} dimensions each exceed the largest width, {SIZE}")
     return DecoderShape(
-        family=family,
-        vocabulary=whole(config, "vocab_size", low=1, high=SIZE),
-        width=width,
+        model_family=family,
+        vocabulary_size=whole(config, "vocab_size", low=1, high=SIZE),
+        hidden_size=width,
         layers=whole(config, "num_hidden_layers", low=1, high=LAYERS),
         heads=heads,
         kv_heads=whole(config, "num_key_value_heads", low=1, high=SIZE, default=heads),
         head_dim=head_dim,
         mlp_width=whole(config, "intermediate_size", low=1, high=SIZE),
-        positions=positions,
+        max_positions=positions,
         rope_theta=real(rope, "rope_theta", low=1 + 1e-9, default=10_000.0),
         rope_scaling=scaling,
         attention_windows=_windows(kind, config, positions),
-        eps=real(config, "rms_norm_eps", low=0, high=1, default=1e-6),
+        rms_norm_eps=real(config, "rms_norm_eps", low=0, high=1, default=1e-6),
         qk_norm=kind.qk_norm,
         qkv_bias=kind.qkv_bias or biases["attention_bias"],
-        out_bias=biases["attention_bias"],
+        attention_output_bias=biases["attention_bias"],
         mlp_bias=biases["mlp_bias"],
         tied_embeddings=flag(config, "tie_word_embeddings"),
     )
@@ -107,20 +107,20 @@ def shape_of(config: Mapping[str, Any]) -> DecoderShape:
 
 def config_of(shape: DecoderShape) -> dict[str, Any]:
     """Convert a `DecoderShape` to a configuration for transformers. ValueError if the family does not allow it."""
-    kind = FAMILIES[shape.family]
+    kind = FAMILIES[shape.model_family]
     config = {
-        "architectures": [kind.architecture],
-        "model_type": shape.family,
-        "vocab_size": shape.vocabulary,
-        "hidden_size": shape.width,
+        "architectures": [kind.architecture_name],
+        "model_type": shape.model_family,
+        "vocab_size": shape.vocabulary_size,
+        "hidden_size": shape.hidden_size,
         "intermediate_size": shape.mlp_width,
         "num_hidden_layers": shape.layers,
         "num_attention_heads": shape.heads,
         "num_key_value_heads": shape.kv_heads,
         "head_dim": shape.head_dim,
         "hidden_act": "silu",
-        "max_position_embeddings": shape.positions,
-        "rms_norm_eps": shape.eps,
+        "max_position_embeddings": shape.max_positions,
+        "rms_norm_eps": shape.rms_norm_eps,
         "rope_theta": shape.rope_theta,
         "tie_word_embeddings": shape.tied_embeddings,
         "sliding_window": None,
@@ -129,7 +129,7 @@ def config_of(shape: DecoderShape) -> dict[str, Any]:
     }
     if shape.rope_scaling:
         config["rope_scaling"] = parameters_of(shape.rope_scaling)
-    for name, value in (("attention_bias", shape.out_bias), ("mlp_bias", shape.mlp_bias)):
+    for name, value in (("attention_bias", shape.attention_output_bias), ("mlp_bias", shape.mlp_bias)):
         if value:
             config[name] = True
     if any(shape.attention_windows):
@@ -140,7 +140,7 @@ def config_of(shape: DecoderShape) -> dict[str, Any]:
     reread = shape_of(config)
     for name in (f.name for f in fields(DecoderShape)):
         if (value := getattr(shape, name)) != (expected := getattr(reread, name)):
-            raise ValueError(f"{name} is {value}, but {shape.family} has {expected}")
+            raise ValueError(f"{name} is {value}, but {shape.model_family} has {expected}")
     return config
 
 
@@ -154,10 +154,10 @@ def rope_of(config: Mapping[str, Any]) -> dict[str, Any]:
     return rope
 
 
-def _windows(kind: FamilyFeatures, config: Mapping[str, Any], positions: int) -> tuple[int | None, ...]:
+def _windows(kind: ModelFamilyFeatures, config: Mapping[str, Any], positions: int) -> tuple[int | None, ...]:
     """Each layer's attention window in tokens, the token itself included; empty if no layer has one."""
     layers = config["num_hidden_layers"]
-    if not kind.has_windows or config.get("sliding_window") is None:
+    if not kind.has_sliding_windows or config.get("sliding_window") is None:
         return ()
     window = whole(config, "sliding_window", low=1, high=POSITIONS)
     if window >= positions:

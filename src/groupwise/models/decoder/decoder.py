@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from groupwise.data import AttentionLayout, Ids
-from groupwise.models.decoder.norm import Norm
+from groupwise.models.decoder.norm import RMSNorm
 from groupwise.models.decoder.rope import Scaling
 
 __all__ = ["Decoder", "DecoderShape"]
@@ -25,22 +25,22 @@ __all__ = ["Decoder", "DecoderShape"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelSizes:
-    """The sizes of a model that an engine needs. `positions` is the longest sequence, in tokens.
+    """The sizes of a model that an engine needs. `max_positions` is the longest sequence, in tokens.
 
-    `kind` is the name of its `ModelKind`, `kind_label` the kind in words. With `generates_whole_answers` an answer is
-    generated as a whole, from a prompt that the model `takes`; with `denoises` its tokens are denoising steps.
+    `kind_name` is the name of its `ModelKind`, `kind_label` the kind in words. With `generates_whole_answers` an answer is
+    generated as a whole, from a prompt that the model `takes`; with `tokens_are_denoising_steps` its tokens are denoising steps.
     """
 
-    kind: ClassVar[str] = "language"
+    kind_name: ClassVar[str] = "language"
     kind_label: ClassVar[str] = "language model"
     generates_whole_answers: ClassVar[bool] = False
-    denoises: ClassVar[bool] = False
+    tokens_are_denoising_steps: ClassVar[bool] = False
 
-    vocabulary: int
+    vocabulary_size: int
     layers: int
     kv_heads: int
     head_dim: int
-    positions: int
+    max_positions: int
 
     @property
     def prompt(self) -> str:
@@ -60,17 +60,17 @@ class DecoderShape(ModelSizes):
     is empty if no layer has one.
     """
 
-    width: int
+    hidden_size: int
     heads: int
     mlp_width: int
-    family: str = "llama"
+    model_family: str = "llama"
     rope_theta: float = 10_000.0
     rope_scaling: Scaling | None = None
     attention_windows: tuple[int | None, ...] = ()
-    eps: float = 1e-6
+    rms_norm_eps: float = 1e-6
     qk_norm: bool = False
     qkv_bias: bool = False
-    out_bias: bool = False
+    attention_output_bias: bool = False
     mlp_bias: bool = False
     tied_embeddings: bool = False
 
@@ -122,12 +122,12 @@ class Attention(nn.Module):
         self.layer, self.head_dim = layer, shape.head_dim
         self.window = shape.attention_windows[layer] if shape.attention_windows else None
         query_width, key_width = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
-        self.q_proj = nn.Linear(shape.width, query_width, bias=shape.qkv_bias)
-        self.k_proj = nn.Linear(shape.width, key_width, bias=shape.qkv_bias)
-        self.v_proj = nn.Linear(shape.width, key_width, bias=shape.qkv_bias)
-        self.o_proj = nn.Linear(query_width, shape.width, bias=shape.out_bias)
-        self.q_norm = Norm(shape.head_dim, shape.eps) if shape.qk_norm else nn.Identity()
-        self.k_norm = Norm(shape.head_dim, shape.eps) if shape.qk_norm else nn.Identity()
+        self.q_proj = nn.Linear(shape.hidden_size, query_width, bias=shape.qkv_bias)
+        self.k_proj = nn.Linear(shape.hidden_size, key_width, bias=shape.qkv_bias)
+        self.v_proj = nn.Linear(shape.hidden_size, key_width, bias=shape.qkv_bias)
+        self.o_proj = nn.Linear(query_width, shape.hidden_size, bias=shape.attention_output_bias)
+        self.q_norm = RMSNorm(shape.head_dim, shape.rms_norm_eps) if shape.qk_norm else nn.Identity()
+        self.k_norm = RMSNorm(shape.head_dim, shape.rms_norm_eps) if shape.qk_norm else nn.Identity()
 
     def queries_keys_values(self, x: Float[Tensor, "n width"], rotation: Rotation) -> QueriesKeysValues:
         q, k, v = (proj(x).unflatten(-1, (-1, self.head_dim)) for proj in (self.q_proj, self.k_proj, self.v_proj))
@@ -142,15 +142,15 @@ class MLP(nn.Module):
 
     def __init__(self, shape: DecoderShape) -> None:
         super().__init__()
-        self.gate_proj = nn.Linear(shape.width, shape.mlp_width, bias=shape.mlp_bias)
-        self.up_proj = nn.Linear(shape.width, shape.mlp_width, bias=shape.mlp_bias)
-        self.down_proj = nn.Linear(shape.mlp_width, shape.width, bias=shape.mlp_bias)
+        self.gate_proj = nn.Linear(shape.hidden_size, shape.mlp_width, bias=shape.mlp_bias)
+        self.up_proj = nn.Linear(shape.hidden_size, shape.mlp_width, bias=shape.mlp_bias)
+        self.down_proj = nn.Linear(shape.mlp_width, shape.hidden_size, bias=shape.mlp_bias)
 
     def forward(self, x: Float[Tensor, "n width"]) -> Float[Tensor, "n width"]:
         return self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))
 
 
-class Layer(nn.Module):
+class DecoderLayer(nn.Module):
     """One decoder layer: attention, then MLP, each applied to a norm of the residual stream and added to it.
 
     If `compiled`, torch compiles the operations before attention and those after it.
@@ -160,14 +160,18 @@ class Layer(nn.Module):
         super().__init__()
         self.self_attn = Attention(shape, layer)
         self.mlp = MLP(shape)
-        self.input_layernorm = Norm(shape.width, shape.eps)
-        self.post_attention_layernorm = Norm(shape.width, shape.eps)
+        self.input_layernorm = RMSNorm(shape.hidden_size, shape.rms_norm_eps)
+        self.post_attention_layernorm = RMSNorm(shape.hidden_size, shape.rms_norm_eps)
         self.compiled = False
 
     def forward(
         self, x: Float[Tensor, "n width"], rotation: Rotation, layout: AttentionLayout
     ) -> Float[Tensor, "n width"]:
-        before, after = map(_compiled, (Layer.before, Layer.after)) if self.compiled else (Layer.before, Layer.after)
+        before, after = (
+            map(_compiled, (DecoderLayer.before, DecoderLayer.after))
+            if self.compiled
+            else (DecoderLayer.before, DecoderLayer.after)
+        )
         q, k, v = before(self, x, rotation)
         return after(self, x, layout.attend(self.self_attn.layer, q, k, v, window=self.self_attn.window))
 
@@ -185,7 +189,7 @@ def _compiled(half: Callable[..., Any]) -> Callable[..., Any]:
     return torch.compile(half, dynamic=True)
 
 
-class Trunk(nn.Module):
+class DecoderTrunk(nn.Module):
     """All of the decoder but the output head: embedding, layers and final norm.
 
     With `recompute`, only a layer's input is saved, and backward recomputes the layer (activation checkpointing). With
@@ -199,10 +203,10 @@ class Trunk(nn.Module):
         self.shape = shape
         # An explicit weight skips the random initialisation, which on the meta device imports torch's compiler (1 s).
         self.embed_tokens = nn.Embedding(
-            shape.vocabulary, shape.width, _weight=torch.empty(shape.vocabulary, shape.width)
+            shape.vocabulary_size, shape.hidden_size, _weight=torch.empty(shape.vocabulary_size, shape.hidden_size)
         )
-        self.layers = nn.ModuleList(Layer(shape, layer) for layer in range(shape.layers))
-        self.norm = Norm(shape.width, shape.eps)
+        self.layers = nn.ModuleList(DecoderLayer(shape, layer) for layer in range(shape.layers))
+        self.norm = RMSNorm(shape.hidden_size, shape.rms_norm_eps)
         self.recompute = self.adds_in_place = False
 
     def forward(self, tokens: Int[Tensor, " n"], layout: AttentionLayout) -> Float[Tensor, "n width"]:
@@ -248,8 +252,8 @@ class Decoder(nn.Module):
         super().__init__()
         self.shape = shape
         with torch.device("meta"):
-            self.model = Trunk(shape)
-            head = None if shape.tied_embeddings else nn.Linear(shape.width, shape.vocabulary, bias=False)
+            self.model = DecoderTrunk(shape)
+            head = None if shape.tied_embeddings else nn.Linear(shape.hidden_size, shape.vocabulary_size, bias=False)
             self.lm_head: nn.Module | None = head
 
     @classmethod
@@ -292,8 +296,8 @@ class Decoder(nn.Module):
         for layer in self._layers():
             layer.compiled = wanted
 
-    def _layers(self) -> list[Layer]:
-        return [m for m in self.model.layers if isinstance(m, Layer)]
+    def _layers(self) -> list[DecoderLayer]:
+        return [m for m in self.model.layers if isinstance(m, DecoderLayer)]
 
     def forward(self, tokens: Int[Tensor, " n"], layout: AttentionLayout) -> Float[Tensor, "n width"]:
         """Hidden states after the final norm."""

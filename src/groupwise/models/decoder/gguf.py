@@ -143,7 +143,7 @@ def convert(path: Path, header: GgufHeader, config: Mapping[str, Any], directory
 
     def weight(name: str) -> np.ndarray:
         values = dequantised(path, stored[name], header.tensors[stored[name]])
-        if shape.family == "llama" and re.search(r"\.[qk]_proj\.", name):
+        if shape.model_family == "llama" and re.search(r"\.[qk]_proj\.", name):
             values = with_rotary_halves(values, shape.heads if ".q_proj." in name else shape.kv_heads)
         return values
 

@@ -51,7 +51,7 @@ class PrefixPacking:
     positions: Int[Tensor, " n"]
     predicting_indices: Int[Tensor, " m"]
     target_tokens: Int[Tensor, " m"]
-    rows: Sequence[Row]
+    attention_rows: Sequence[Row]
 
     @classmethod
     def of(
@@ -116,7 +116,9 @@ class PrefixPacking:
         """The rows for `varlen_attn`, and the long contexts that they share; a window needs few keys of a context."""
         if window not in self._varlen:
             device = self.positions.device
-            rows, contexts = _split_long_contexts(self.rows, LONG_ON_GPU) if window is None else (self.rows, [])
+            rows, contexts = (
+                _split_long_contexts(self.attention_rows, LONG_ON_GPU) if window is None else (self.attention_rows, [])
+            )
             shared = VarlenRows.across(contexts, device) if contexts else None
             self._varlen[window] = VarlenRows.of(rows, window, device), shared
         return self._varlen[window]
@@ -129,12 +131,12 @@ class PrefixPacking:
     @cached_property
     def _unsplit(self) -> Blocks:
         """The rows in padded rectangles, where each row has the keys of its whole text."""
-        return _blocks(self.rows, self.positions.device)
+        return _blocks(self.attention_rows, self.positions.device)
 
     @cached_property
     def _split(self) -> tuple[Blocks, list[PaddedRows]] | None:
         """Rows without their long contexts, and one block per long context. None if no context is long."""
-        rows, contexts = _split_long_contexts(self.rows, LONG)
+        rows, contexts = _split_long_contexts(self.attention_rows, LONG)
         blocks = [PaddedRows(torch.tensor([queries]), torch.tensor([keys])) for queries, keys in contexts]
         return (_blocks(rows, self.positions.device), blocks) if blocks else None
 

@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-__all__ = ["MixtureSizes", "Routes", "experts_of"]
+__all__ = ["MixtureOfExpertsSizes", "ChosenExperts", "experts_of"]
 
 UNKNOWN = -1
 """The expert number of a token without a recorded choice: the model's router decides."""
@@ -23,7 +23,7 @@ Lines = tuple[bytes, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class MixtureSizes:
+class MixtureOfExpertsSizes:
     """The sizes of a mixture of experts: each of the routers sends a token to some of its experts."""
 
     router_count: int
@@ -37,7 +37,7 @@ class MixtureSizes:
     def decode(self, lines: Sequence[bytes]) -> np.ndarray:
         """The inverse of `encode`: numbers [n, routers, each], UNKNOWN for empty entries.
 
-        >>> mixture = MixtureSizes(router_count=1, experts_per_token=2, expert_count=8)
+        >>> mixture = MixtureOfExpertsSizes(router_count=1, experts_per_token=2, expert_count=8)
         >>> mixture.decode((*mixture.encode(torch.tensor([[[3, 5]]])), b"")).tolist()
         [[[3, 5]], [[-1, -1]]]
         """
@@ -49,7 +49,7 @@ class MixtureSizes:
         return ids
 
 
-class Routes:
+class ChosenExperts:
     """The experts chosen in one forward pass, per router, filled in during the pass.
 
     `recorded` are the experts of an earlier forward; with `replay`, tokens go to them again. `keep_logits` stores the
@@ -57,7 +57,7 @@ class Routes:
     """
 
     def __init__(
-        self, experts: MixtureSizes, recorded: Int[Tensor, "n routers each"] | None = None, *, replay: bool = False,
+        self, experts: MixtureOfExpertsSizes, recorded: Int[Tensor, "n routers each"] | None = None, *, replay: bool = False,
         keep_logits: bool = False,
     ) -> None:  # fmt: skip
         self.experts, self.recorded, self.keep_logits = experts, recorded, keep_logits
@@ -107,7 +107,7 @@ class _RouterHooks:
 
     def __init__(self, index: int, normalised: bool) -> None:
         self.index, self.normalised = index, normalised
-        self.routes: Routes | None = None
+        self.routes: ChosenExperts | None = None
 
     def before_attention(self, attention: nn.Module, args: Any, kwargs: dict[str, Any]) -> None:
         self.routes = kwargs.get("routes")
@@ -129,15 +129,15 @@ def routers_of(causal: nn.Module) -> list[tuple[nn.Module, nn.Module]]:
     return pairs
 
 
-def experts_of(causal: nn.Module) -> MixtureSizes | None:
+def experts_of(causal: nn.Module) -> MixtureOfExpertsSizes | None:
     """The sizes of a mixture model; None for a dense model, or if the routers' sizes differ."""
     routers: list[Any] = [router for _, router in routers_of(causal)]
     sizes = {(router.top_k, router.num_experts) for router in routers}
-    return MixtureSizes(len(routers), *sizes.pop()) if len(sizes) == 1 else None
+    return MixtureOfExpertsSizes(len(routers), *sizes.pop()) if len(sizes) == 1 else None
 
 
-def install_router_hooks(causal: nn.Module) -> MixtureSizes | None:
-    """Hook a mixture's routers, so that `Routes` can record and replay their choices. Returns the mixture's sizes.
+def install_router_hooks(causal: nn.Module) -> MixtureOfExpertsSizes | None:
+    """Hook a mixture's routers, so that `ChosenExperts` can record and replay their choices. Returns the mixture's sizes.
 
     None, without hooks, for a dense model, and if a router's weights are not `gates` of its logits (tested by a call).
     """

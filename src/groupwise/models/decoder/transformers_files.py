@@ -15,7 +15,7 @@ from groupwise.core import BadData
 from groupwise.models.decoder.architectures import LAYERS, POSITIONS, SIZE
 from groupwise.models.decoder.decoder import ModelSizes
 from groupwise.models.decoder.prefix_packing import PrefixPacking
-from groupwise.models.decoder.transformers_model import TransformersModel, attend
+from groupwise.models.decoder.transformers_model import TransformersBackbone, attend
 from groupwise.models.json_fields import short, whole
 from groupwise.models.model_files import read_json
 from groupwise.models.weights import FLOATS, header, refuse_nonfinite, refuse_types, stored_weights
@@ -53,7 +53,7 @@ def transformers_sizes(path: Path, *, trust_remote_code: bool = False) -> ModelS
         checked = (whole(sizes, name, low=1, high=highest.get(name, SIZE)) for name in sizes)
         vocabulary, layers, kv_heads, head_dim, positions = checked
         return ModelSizes(
-            vocabulary=vocabulary, layers=layers, kv_heads=kv_heads, head_dim=head_dim, positions=positions
+            vocabulary_size=vocabulary, layers=layers, kv_heads=kv_heads, head_dim=head_dim, max_positions=positions
         )
 
 
@@ -90,7 +90,7 @@ def _refuse_counts(path: Path, config: Any) -> None:
 
 def read_transformers(
     path: Path, *, dtype: torch.dtype, device: torch.device | str, trust_remote_code: bool = False
-) -> TransformersModel:
+) -> TransformersBackbone:
     """The model in a directory, tested as a `Backbone`. BadData names the cause if it cannot be used."""
     import transformers
 
@@ -113,7 +113,7 @@ def read_transformers(
     if dtype == torch.float64 and causal._can_set_experts_implementation():
         causal.set_experts_implementation("eager")  # the grouped matrix product does not support float64
     _refuse_weights(path, causal)
-    model = TransformersModel(causal.to(device), sizes).requires_grad_(True)
+    model = TransformersBackbone(causal.to(device), sizes).requires_grad_(True)
     with _bad_data(
         path, "does not work with packed attention", "take a model whose tokens interact only in plain attention"
     ):
@@ -141,7 +141,7 @@ def transformers_outline(path: Path, *, trust_remote_code: bool = False) -> nn.M
         return transformers.AutoModelForCausalLM.from_config(config, trust_remote_code=trust_remote_code)
 
 
-def write_transformers(model: TransformersModel, path: Path) -> None:
+def write_transformers(model: TransformersBackbone, path: Path) -> None:
     """Write configuration and weights with transformers. The caller writes tokenizer and end tokens."""
     with quiet():
         model.causal.save_pretrained(path)  # pyright: ignore[reportCallIssue]
@@ -159,11 +159,11 @@ class _RecordingLayout:
 
 
 @torch.no_grad()
-def _check_packing(model: TransformersModel) -> ModelSizes:
+def _check_packing(model: TransformersBackbone) -> ModelSizes:
     """Compare packed with separate forward passes; ValueError if logits differ. Returns sizes measured on the way."""
     device = next(model.parameters()).device
     context, answers = (3, 1, 4, 1, 5), ((9, 2, 6), (5, 3, 5, 8))
-    vocabulary = model.shape.vocabulary
+    vocabulary = model.shape.vocabulary_size
     texts = [(tuple(t % vocabulary for t in context), tuple(t % vocabulary for t in answer)) for answer in answers]
     layout = PrefixPacking.of([c for c, _ in texts], [a for _, a in texts], device=device)
     recording = _RecordingLayout(layout)

@@ -18,10 +18,10 @@ from torch.utils.checkpoint import checkpoint
 from groupwise.core import Usage
 from groupwise.data import AttentionLayout
 from groupwise.models.decoder.decoder import ModelSizes
-from groupwise.models.decoder.routing import Routes, install_router_hooks
+from groupwise.models.decoder.routing import ChosenExperts, install_router_hooks
 
 
-class TransformersModel(nn.Module):
+class TransformersBackbone(nn.Module):
     """Adapts a causal language model of transformers to `Backbone`, including its head's scales, caps and biases."""
 
     def __init__(self, causal: nn.Module, shape: ModelSizes) -> None:
@@ -32,11 +32,11 @@ class TransformersModel(nn.Module):
         self.experts = install_router_hooks(causal)
 
     def forward(
-        self, tokens: Int[Tensor, " n"], layout: AttentionLayout, routes: Routes | None = None
+        self, tokens: Int[Tensor, " n"], layout: AttentionLayout, routes: ChosenExperts | None = None
     ) -> Float[Tensor, "n width"]:
         """Hidden states after the final norm. `routes` records, and may replace, the choice of a mixture's experts."""
         trunk = self.causal.get_submodule(self._trunk)
-        position = layout.positions.clamp(max=self.shape.positions - 1)  # only padding has larger positions
+        position = layout.positions.clamp(max=self.shape.max_positions - 1)  # only padding has larger positions
         if not len(tokens):  # attention cannot infer its shapes from no tokens
             return self.causal.get_input_embeddings()(tokens)  # pyright: ignore[reportCallIssue]
         options = {} if routes is None else {"routes": routes}

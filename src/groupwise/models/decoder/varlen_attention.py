@@ -61,9 +61,9 @@ class VarlenRows:
 
     query_indices: Int[Tensor, " q"] | None
     key_indices: Int[Tensor, " k"]
-    cu_queries: Int[Tensor, " ends"]
-    cu_keys: Int[Tensor, " ends"]
-    max_lengths: tuple[int, int]
+    cu_seqlens_q: Int[Tensor, " ends"]
+    cu_seqlens_k: Int[Tensor, " ends"]
+    max_seqlens: tuple[int, int]
     causal: bool = True
 
     @classmethod
@@ -155,10 +155,10 @@ def _window(rows: VarlenRows, window: int | None) -> list[int]:
 
 def _forward(rows: VarlenRows, q: Tensor, k: Tensor, v: Tensor, window: int | None) -> tuple[Tensor, Tensor]:
     """Output by query, and log-sum-exp by head and query."""
-    at, (most_queries, most_keys) = _window(rows, window), rows.max_lengths
+    at, (most_queries, most_keys) = _window(rows, window), rows.max_seqlens
     keys, values = (x.index_select(0, rows.key_indices) for x in (k, v))
     out, lse, _ = _operators()[0](
-        rows.take(q), keys, values, rows.cu_queries, rows.cu_keys, most_queries, most_keys, at == [-1, 0], None, at,
+        rows.take(q), keys, values, rows.cu_seqlens_q, rows.cu_seqlens_k, most_queries, most_keys, at == [-1, 0], None, at,
         q.shape[1] != k.shape[1],
     )  # fmt: skip
     return out, lse
@@ -169,12 +169,12 @@ def _backward(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The gradients by query, and by the copies of keys and values."""
     q, k, v, out, lse = saved
-    at, (most_queries, most_keys) = _window(rows, window), rows.max_lengths
+    at, (most_queries, most_keys) = _window(rows, window), rows.max_seqlens
     keys, values = (x.index_select(0, rows.key_indices) for x in (k, v))
     total = lse if rows.query_indices is None else lse.index_select(1, rows.query_indices)
     state = torch.zeros(2, dtype=torch.uint64, device=q.device)  # of dropout, which there is not
     return _operators()[1](
-        rows.take(grad).contiguous(), rows.take(q), keys, values, rows.take(out), total, rows.cu_queries, rows.cu_keys,
+        rows.take(grad).contiguous(), rows.take(q), keys, values, rows.take(out), total, rows.cu_seqlens_q, rows.cu_seqlens_k,
         most_queries, most_keys, at == [-1, 0], state, None, at,
     )  # fmt: skip
 

@@ -21,12 +21,12 @@ from groupwise.models.diffusion.index import (
 )
 from groupwise.models.diffusion.pipeline_velocity import FrozenDiffusersParts, PipelineVelocity
 from groupwise.models.diffusion.prompts import byte_tokenizer
-from groupwise.models.diffusion.settings import Pipeline
+from groupwise.models.diffusion.settings import PipelineSettings
 from groupwise.models.diffusion.shape import PipelineShape, guidance_scale, sized
 from groupwise.models.flow.flow_files import FlowKind
 from groupwise.models.flow.policy import FlowPolicy
 from groupwise.models.flow.velocity import END, FlowShape
-from groupwise.models.kind import LoadOptions
+from groupwise.models.kind import ModelLoadOptions
 from groupwise.models.model_files import read_json
 from groupwise.models.tokenizer import Tokenizer
 from groupwise.models.weights import header, refuse_nonfinite, refuse_types
@@ -43,7 +43,7 @@ LORA_TARGETS = (
 class PipelineKind(FlowKind):
     """Pipelines of diffusers: a directory with an index, and a folder for each part."""
 
-    name = PipelineShape.kind
+    name = PipelineShape.kind_name
     description = "a pipeline"
     adapter_targets = LORA_TARGETS
 
@@ -56,7 +56,7 @@ class PipelineKind(FlowKind):
     def shape(self, path: Path, config: Mapping[str, Any], *, trust_remote_code: bool = False) -> PipelineShape:
         return pipeline_shape(path)
 
-    def read(self, path: Path, shape: FlowShape, loading: LoadOptions) -> FlowPolicy:
+    def read(self, path: Path, shape: FlowShape, loading: ModelLoadOptions) -> FlowPolicy:
         return read_pipeline(path, dtype=loading.dtype, device=loading.device)
 
     def outline(self, path: Path, shape: FlowShape, *, trust_remote_code: bool) -> Any:
@@ -75,7 +75,7 @@ class PipelineKind(FlowKind):
     def tokenizer(self, path: Path) -> Tokenizer:
         return Tokenizer.of(byte_tokenizer(), [END])
 
-    def sized(self, shape: PipelineShape, pipeline: Pipeline) -> PipelineShape:
+    def sized(self, shape: PipelineShape, pipeline: PipelineSettings) -> PipelineShape:
         return sized(shape, pipeline)
 
     def set_up(self, model: FlowPolicy, settings: Mapping[str, Any]) -> None:
@@ -113,9 +113,11 @@ def read_pipeline(path: Path, *, dtype: torch.dtype, device: torch.device | str)
     refuse_superfluous(path / "transformer", pipe.transformer)
     frozen = FrozenDiffusersParts(family, pipe, tokens=0)
     policy = FlowPolicy(
-        shape, velocity=PipelineVelocity(frozen, 1.0, shape.guidance_kind == "classifier-free"), surroundings=frozen
+        shape,
+        velocity_network=PipelineVelocity(frozen, 1.0, shape.guidance_kind == "classifier-free"),
+        surroundings=frozen,
     )
-    set_pipeline(policy, Pipeline())
+    set_pipeline(policy, PipelineSettings())
     return policy
 
 
@@ -151,9 +153,9 @@ def freeze(path: Path, module: nn.Module) -> None:
             owner.register_buffer(name, buffer, persistent=False)
 
 
-def set_pipeline(policy: FlowPolicy, settings: Pipeline) -> None:
+def set_pipeline(policy: FlowPolicy, settings: PipelineSettings) -> None:
     """Use a pipeline as a recipe says. `Usage` for a size or a guidance that the transformer does not take."""
-    shape, velocity = policy.shape, policy.velocity
+    shape, velocity = policy.shape, policy.velocity_network
     assert isinstance(shape, PipelineShape) and isinstance(velocity, PipelineVelocity), "the policy of a pipeline"
     policy.shape = sized(shape, settings)
     velocity.guidance = guidance_scale(shape, settings)

@@ -15,7 +15,7 @@ from groupwise.models.diffusion.shape import PipelineShape
 from groupwise.models.json_fields import whole
 from groupwise.models.model_files import read_json
 
-__all__ = ["Flux"]
+__all__ = ["FluxFamily"]
 
 T5_TOKENS = 512
 """The most tokens of a prompt for T5. Pipelines of dev have 512, of schnell 256, by the tokenizer's own length."""
@@ -30,7 +30,7 @@ GRID = 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Flux:
+class FluxFamily:
     """`FluxPipeline`, dev and schnell. States are latents as the decoder reads them; only the transformer packs them.
 
     Packing is a permutation, so that steps, noise and log-probs are the same for both layouts. With `guidance_embeds`
@@ -58,7 +58,7 @@ class Flux:
         scale = decoder_scale(vae)
         return PipelineShape(
             layers=double + single, state_shape=(channels, size // scale, size // scale), width=head * heads,
-            default_size=size, pixels_per_latent=scale, patch_size=2, position_grid=GRID,
+            default_picture_size=size, pixels_per_latent=scale, patch_size=2, position_grid_tokens=GRID,
             guidance_kind="embedded" if transformer.get("guidance_embeds") else "none",
         )  # fmt: skip
 

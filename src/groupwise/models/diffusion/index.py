@@ -11,17 +11,17 @@ from typing import Any
 
 from groupwise.core import BadData, MissingRequirement
 from groupwise.models.diffusion.family import PipelineFamily
-from groupwise.models.diffusion.flux import Flux
+from groupwise.models.diffusion.flux import FluxFamily
 from groupwise.models.diffusion.scheduler import refuse_scheduler
 from groupwise.models.diffusion.shape import PipelineShape
-from groupwise.models.diffusion.stable_diffusion_3 import StableDiffusion3
+from groupwise.models.diffusion.stable_diffusion_3 import StableDiffusion3Family
 from groupwise.models.json_fields import LARGEST, real, short
 from groupwise.models.model_files import listing, read_json
 
 __all__ = ["INDEX", "is_pipeline", "pipeline_family", "pipeline_files", "pipeline_index", "pipeline_shape"]
 
 INDEX = "model_index.json"
-FAMILIES: tuple[PipelineFamily, ...] = (StableDiffusion3(), Flux())
+FAMILIES: tuple[PipelineFamily, ...] = (StableDiffusion3Family(), FluxFamily())
 PARTS = {name for family in FAMILIES for name in (*family.required_parts, *family.optional_parts)}
 """The folders that are read of a pipeline."""
 OF_DIFFUSERS = ("transformer", "scheduler", "vae")

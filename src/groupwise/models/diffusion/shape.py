@@ -5,7 +5,7 @@ from typing import ClassVar, Literal
 
 from groupwise.core import Usage
 from groupwise.data import Ids
-from groupwise.models.diffusion.settings import Pipeline
+from groupwise.models.diffusion.settings import PipelineSettings
 from groupwise.models.flow.velocity import END, FlowShape
 
 __all__ = ["PipelineShape", "guidance_scale", "sized"]
@@ -22,20 +22,20 @@ class PipelineShape(FlowShape):
     """The sizes of a pipeline. Its words are the bytes of a prompt; `width` is the transformer's.
 
     A latent covers `pixels_per_latent` pixels on a side, a token of the transformer `patch_size` latents; there are
-    positions for `position_grid` tokens on a side. `default_size` is the side of the pictures that the transformer was
+    positions for `position_grid_tokens` tokens on a side. `default_picture_size` is the side of the pictures that the transformer was
     made for. `guidance_kind` is how a picture is guided: by a second velocity, for the empty prompt; by a number that
     the transformer reads; or not at all.
     """
 
-    kind: ClassVar[str] = "pipeline"
+    kind_name: ClassVar[str] = "pipeline"
 
-    vocabulary: int = END + 1 + BYTES
+    vocabulary_size: int = END + 1 + BYTES
     prompt_vocabulary: int = BYTES
     prompt_length: int = LONGEST
-    default_size: int
+    default_picture_size: int
     pixels_per_latent: int
     patch_size: int
-    position_grid: int
+    position_grid_tokens: int
     guidance_kind: Literal["classifier-free", "embedded", "none"]
 
     @property
@@ -60,20 +60,20 @@ class PipelineShape(FlowShape):
         return 0 < len(words) <= self.prompt_length and min(words) > END
 
 
-def sized(shape: PipelineShape, settings: Pipeline) -> PipelineShape:
+def sized(shape: PipelineShape, settings: PipelineSettings) -> PipelineShape:
     """The sizes with pictures as a recipe asks for. `Usage` for a size that the transformer does not take."""
-    size, unit = settings.size or shape.default_size, shape.pixels_per_latent * shape.patch_size
-    if size // unit * unit != size or size > unit * shape.position_grid:
-        largest = unit * shape.position_grid
+    size, unit = settings.picture_size or shape.default_picture_size, shape.pixels_per_latent * shape.patch_size
+    if size // unit * unit != size or size > unit * shape.position_grid_tokens:
+        largest = unit * shape.position_grid_tokens
         what = f"pipeline.size is {size}: a side of a picture is a multiple of {unit} pixels, at most {largest}"
-        raise Usage(what, fix=f"use --pipeline.size {max(unit, min(size // unit, shape.position_grid) * unit)}")
+        raise Usage(what, fix=f"use --pipeline.size {max(unit, min(size // unit, shape.position_grid_tokens) * unit)}")
     side = size // shape.pixels_per_latent
     return replace(shape, state_shape=(shape.state_shape[0], side, side))
 
 
-def guidance_scale(shape: PipelineShape, settings: Pipeline) -> float:
+def guidance_scale(shape: PipelineShape, settings: PipelineSettings) -> float:
     """The scale of guidance that a recipe asks for, or the usual one. `Usage` for a model that takes none."""
-    scale = USUAL_GUIDANCE[shape.guidance_kind] if settings.guidance is None else settings.guidance
+    scale = USUAL_GUIDANCE[shape.guidance_kind] if settings.guidance_scale is None else settings.guidance_scale
     if shape.guidance_kind == "none" and scale != 1:
         what = f"pipeline.guidance is {scale}: this transformer was distilled to make pictures without guidance"
         raise Usage(what, evidence="guidance_embeds is false in its config.json", fix="leave pipeline.guidance out")

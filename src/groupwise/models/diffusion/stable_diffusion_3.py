@@ -13,14 +13,14 @@ from groupwise.models.diffusion.shape import PipelineShape
 from groupwise.models.json_fields import whole
 from groupwise.models.model_files import read_json
 
-__all__ = ["StableDiffusion3"]
+__all__ = ["StableDiffusion3Family"]
 
 T5_TOKENS = 256
 """Tokens of a prompt for T5, as diffusers pads them; without T5 they are zeros."""
 
 
 @dataclass(frozen=True, slots=True)
-class StableDiffusion3:
+class StableDiffusion3Family:
     """`StableDiffusion3Pipeline`. The transformer cuts latents into patches, and has a table of positions."""
 
     pipeline_class: ClassVar[str] = "StableDiffusion3Pipeline"
@@ -47,10 +47,10 @@ class StableDiffusion3:
             layers=layers,
             state_shape=(channels, side, side),
             width=head * heads,
-            default_size=side * scale,
+            default_picture_size=side * scale,
             pixels_per_latent=scale,
             patch_size=patch,
-            position_grid=grid,
+            position_grid_tokens=grid,
             guidance_kind="classifier-free",
         )
 

@@ -8,7 +8,7 @@ from groupwise.models.flow.denoise import MOST_STEPS
 from groupwise.models.flow.policy import FlowPolicy
 from groupwise.models.flow.velocity import END, FlowShape
 from groupwise.models.json_fields import whole
-from groupwise.models.kind import LoadOptions, ModelKind
+from groupwise.models.kind import ModelLoadOptions, ModelKind
 from groupwise.models.weights import load_exactly
 
 FLOW = "groupwise_flow"
@@ -19,7 +19,7 @@ SIZE = 1 << 20
 class FlowKind(ModelKind):
     """Flow models in the format of this package."""
 
-    name = FlowShape.kind
+    name = FlowShape.kind_name
     description = "a flow model"
     auto_bfloat16 = False
 
@@ -29,7 +29,7 @@ class FlowKind(ModelKind):
     def shape(self, path: Path, config: Mapping[str, Any], *, trust_remote_code: bool = False) -> FlowShape:
         return flow_shape(config)
 
-    def read(self, path: Path, shape: FlowShape, loading: LoadOptions) -> FlowPolicy:
+    def read(self, path: Path, shape: FlowShape, loading: ModelLoadOptions) -> FlowPolicy:
         policy = FlowPolicy(shape)
         fix = "train it first, or use rings, quilts or glyphs"
         load_exactly(policy, path, loading.convert, "flow model", fix)
@@ -41,7 +41,7 @@ class FlowKind(ModelKind):
     def config(self, model: FlowPolicy) -> dict[str, Any]:
         shape = model.shape
         sizes = {name: getattr(shape, name) for name in ("prompt_vocabulary", "prompt_length", "width", "layers")}
-        return {"model_type": FLOW, "state": list(shape.state_shape), **sizes, "vocab_size": shape.vocabulary}
+        return {"model_type": FLOW, "state": list(shape.state_shape), **sizes, "vocab_size": shape.vocabulary_size}
 
     def set_up(self, model: FlowPolicy, settings: Mapping[str, Any]) -> None:
         if settings["denoise"] is not None:
@@ -59,7 +59,7 @@ def flow_shape(config: Mapping[str, Any]) -> FlowShape:
     if layers > MOST_STEPS or max(*state, prompt_length * words) > SIZE:
         raise ValueError(f"layers is {layers} and state is {state}: too large for a flow model of this format")
     return FlowShape(
-        vocabulary=END + 1 + words,
+        vocabulary_size=END + 1 + words,
         layers=layers,
         state_shape=tuple(state),
         prompt_vocabulary=words,

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-__all__ = ["ImplicitError", "StepConstant", "StepKL", "VelocityGap"]
+__all__ = ["ForwardProcessLoss", "StepConstantMeasure", "StepKL", "VelocityDifference"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,17 +20,17 @@ class StepKL:
 
 
 @dataclass(frozen=True, slots=True)
-class StepConstant:
+class StepConstantMeasure:
     """A constant of the step: its length `dt` (positive), the standard deviation `std` of its noise, or `sensitivity`.
 
     The sensitivity is the change of the mean, in units of std, per change of the velocity; 1 for a step without noise.
     """
 
-    quantity: Literal["dt", "std", "sensitivity"]
+    step_quantity: Literal["dt", "std", "sensitivity"]
 
 
 @dataclass(frozen=True, slots=True)
-class ImplicitError:
+class ForwardProcessLoss:
     """The error of the data that a mixture of velocities predicts, at a step of the forward process, in the graph.
 
     The velocity is `beta v + (1 - beta) v_other`; with a negative beta it moves away from the policy. The mean square
@@ -44,7 +44,7 @@ class ImplicitError:
 
 
 @dataclass(frozen=True, slots=True)
-class VelocityGap:
+class VelocityDifference:
     """The mean square difference between the velocities of the policy and of another model, in the graph."""
 
     in_graph: ClassVar[bool] = True

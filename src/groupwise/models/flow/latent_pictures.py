@@ -79,14 +79,14 @@ def paint(pixels: Pixels, point: NDArray[np.floating], level: int, reach: int = 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PictureSheet:
-    """Pictures side by side on one page of pixels: a row per group. `boxes` are left, top and size of each picture.
+    """Pictures side by side on one page of pixels: a row per group. `picture_boxes` are left, top and size of each picture.
 
-    Pictures are enlarged by `scale`. A picture that is None has no box.
+    Pictures are enlarged by `enlargement_factor`. A picture that is None has no box.
     """
 
     pixels: Pixels
-    boxes: tuple[tuple[int, int, int, int] | None, ...]
-    scale: int
+    picture_boxes: tuple[tuple[int, int, int, int] | None, ...]
+    enlargement_factor: int
 
     @classmethod
     def of(cls, groups: Sequence[Sequence[Pixels | None]]) -> "PictureSheet | None":

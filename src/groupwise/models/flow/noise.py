@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Float, Shaped
 from torch import Tensor
 
-__all__ = ["CPSNoise", "DanceNoise", "FlowNoise", "IntegratedNoise", "Noise"]
+__all__ = ["CoefficientsPreservingNoise", "DanceGrpoNoise", "FlowGrpoNoise", "IntegratedNoise", "DenoisingNoise"]
 
 TokenStates = Float[Tensor, " n *state"]
 Times = Float[Tensor, " n"]
@@ -22,7 +22,7 @@ NEAR_ONE = 0.997
 
 
 @runtime_checkable
-class Noise(Protocol):
+class DenoisingNoise(Protocol):
     """Mean [n, *state] and standard deviation [n] of the states at the times `then`, given states and velocities.
 
     A level of 0 is the deterministic step.
@@ -30,7 +30,7 @@ class Noise(Protocol):
 
     __slots__ = ()
 
-    level: float
+    noise_level: float
 
     @abstractmethod
     def __call__(
@@ -39,67 +39,67 @@ class Noise(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class FlowNoise(Noise):
-    """Variance `s^2 |dt|` with `s = level sqrt(t / (1 - t))`. Flow-GRPO, arXiv:2505.05470.
+class FlowGrpoNoise(DenoisingNoise):
+    """Variance `s^2 |dt|` with `s = noise_level sqrt(t / (1 - t))`. Flow-GRPO, arXiv:2505.05470.
 
     At t = 1, the 1 - t is taken at the next time.
     """
 
-    level: float = 0.7
+    noise_level: float = 0.7
 
     def __post_init__(self) -> None:
-        check_level(self.level)
+        check_level(self.noise_level)
 
     def __call__(self, x: TokenStates, velocity: TokenStates, now: Times, then: Times) -> tuple[TokenStates, Times]:
-        s = self.level * (now / (1 - torch.where(now < 1, now, then))).sqrt()
+        s = self.noise_level * (now / (1 - torch.where(now < 1, now, then))).sqrt()
         return drifted(x, velocity, now, then, s * (now - then).sqrt())
 
 
 @dataclass(frozen=True, slots=True)
-class DanceNoise(Noise):
-    """Variance `level^2 |dt|` at all times. DanceGRPO, arXiv:2505.07818."""
+class DanceGrpoNoise(DenoisingNoise):
+    """Variance `noise_level^2 |dt|` at all times. DanceGRPO, arXiv:2505.07818."""
 
-    level: float = 0.3
+    noise_level: float = 0.3
 
     def __post_init__(self) -> None:
-        check_level(self.level)
+        check_level(self.noise_level)
 
     def __call__(self, x: TokenStates, velocity: TokenStates, now: Times, then: Times) -> tuple[TokenStates, Times]:
-        return drifted(x, velocity, now, then, self.level * (now - then).sqrt())
+        return drifted(x, velocity, now, then, self.noise_level * (now - then).sqrt())
 
 
 @dataclass(frozen=True, slots=True)
-class IntegratedNoise(Noise):
-    """Variance `level^2` times the integral of `s / (1 - s)` over the step. SAGE-GRPO, arXiv:2603.21872.
+class IntegratedNoise(DenoisingNoise):
+    """Variance `noise_level^2` times the integral of `s / (1 - s)` over the step. SAGE-GRPO, arXiv:2603.21872.
 
-    It is smaller than `FlowNoise` away from t = 1, where that takes the larger end of the step.
+    It is smaller than `FlowGrpoNoise` away from t = 1, where that takes the larger end of the step.
     """
 
-    level: float = 1.0
+    noise_level: float = 1.0
 
     def __post_init__(self) -> None:
-        check_level(self.level)
+        check_level(self.noise_level)
 
     def __call__(self, x: TokenStates, velocity: TokenStates, now: Times, then: Times) -> tuple[TokenStates, Times]:
         integral = (then - now) + ((1 - then) / (1 - now.clamp(max=NEAR_ONE))).log()
-        return drifted(x, velocity, now, then, self.level * integral.clamp(min=0).sqrt())
+        return drifted(x, velocity, now, then, self.noise_level * integral.clamp(min=0).sqrt())
 
 
 @dataclass(frozen=True, slots=True)
-class CPSNoise(Noise):
-    """Part of the noise is drawn again: `std = then sin(level pi / 2)`, and the rest of it keeps the coefficient.
+class CoefficientsPreservingNoise(DenoisingNoise):
+    """Part of the noise is drawn again: `std = then sin(noise_level pi / 2)`, and the rest of it keeps the coefficient.
 
     Coefficients-preserving sampling, as in the code of Flow-GRPO. The marginals equal the flow's where the
     velocity belongs to one datum; else their spread is smaller.
     """
 
-    level: float = 0.7
+    noise_level: float = 0.7
 
     def __post_init__(self) -> None:
-        check_level(self.level, most=1.0)
+        check_level(self.noise_level, most=1.0)
 
     def __call__(self, x: TokenStates, velocity: TokenStates, now: Times, then: Times) -> tuple[TokenStates, Times]:
-        std = then * math.sin(self.level * math.pi / 2)
+        std = then * math.sin(self.noise_level * math.pi / 2)
         data, noise = x - wide(now, x) * velocity, x + wide(1 - now, x) * velocity
         return wide(1 - then, x) * data + wide((then**2 - std**2).sqrt(), x) * noise, std
 

@@ -13,21 +13,21 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from groupwise.core import Usage
-from groupwise.data import Batch, Entropy, Ids, Logp, Measure
-from groupwise.models.flow.denoise import Denoise
+from groupwise.data import Batch, Entropy, Ids, Logp, NeededMeasure
+from groupwise.models.flow.denoise import DenoisingSettings
 from groupwise.models.flow.denoising_actions import Pixels, decode_action
-from groupwise.models.flow.flow_measures import ImplicitError, StepConstant, StepKL, VelocityGap
-from groupwise.models.flow.noise import Noise, wide
-from groupwise.models.flow.velocity import END, FlowShape, Velocity
+from groupwise.models.flow.flow_measures import ForwardProcessLoss, StepConstantMeasure, StepKL, VelocityDifference
+from groupwise.models.flow.noise import DenoisingNoise, wide
+from groupwise.models.flow.velocity import END, FlowShape, VelocityNetwork
 from groupwise.models.sampling import logprob_dtype
 
-__all__ = ["FlowPolicy", "FrozenParts", "log_density"]
+__all__ = ["FlowPolicy", "FrozenPipelineParts", "log_density"]
 
 TokenStates = Float[Tensor, " n *state"]
 
 
 @runtime_checkable
-class FrozenParts(Protocol):
+class FrozenPipelineParts(Protocol):
     """The frozen parts of a pipeline around its network: the scheduler's times, and the decoder of final states."""
 
     def times(self, steps: int) -> tuple[float, ...]: ...
@@ -47,18 +47,18 @@ class FlowPolicy(nn.Module):
     diffusers_adapter = True
     """Adapters are written in the format of diffusers."""
 
-    velocity: nn.Module
+    velocity_network: nn.Module
 
     def __init__(
         self,
         shape: FlowShape,
-        denoise: Denoise = Denoise(),  # noqa: B008
+        denoise: DenoisingSettings = DenoisingSettings(),  # noqa: B008
         velocity: nn.Module | None = None,
-        surroundings: FrozenParts | None = None,
+        surroundings: FrozenPipelineParts | None = None,
     ) -> None:
         super().__init__()
         self.shape, self.denoise, self.surroundings = shape, denoise, surroundings
-        self.velocity = velocity or Velocity(shape)
+        self.velocity_network = velocity or VelocityNetwork(shape)
         self._recompute = False
 
     @property
@@ -70,13 +70,13 @@ class FlowPolicy(nn.Module):
     def recompute(self, wanted: bool) -> None:
         self._recompute = wanted
         if wanted:
-            network: Any = self.velocity
+            network: Any = self.velocity_network
             network.recompute()
 
     @property
     def adapter_host(self) -> nn.Module:
         """The module that gets adapters: the transformer of a pipeline, or this module."""
-        return getattr(self.velocity, "transformer", self)
+        return getattr(self.velocity_network, "transformer", self)
 
     @property
     def dtype_device(self) -> dict[str, Any]:
@@ -89,7 +89,7 @@ class FlowPolicy(nn.Module):
         """The time before each step, and 0 after the last one. A pipeline has its scheduler's times."""
         return self.times_of(self.denoise)
 
-    def times_of(self, denoise: Denoise) -> tuple[float, ...]:
+    def times_of(self, denoise: DenoisingSettings) -> tuple[float, ...]:
         """The times of another denoising."""
         return denoise.times if self.surroundings is None else self.surroundings.times(denoise.steps)
 
@@ -104,13 +104,13 @@ class FlowPolicy(nn.Module):
         return torch.tensor(rows, dtype=torch.long, device=self.dtype_device["device"]).view(len(rows), prompt_length)
 
     def measure(
-        self, batch: Batch, wanted: Sequence[Measure], side_models: Mapping[str, Any]
-    ) -> dict[Measure, Float[Tensor, " n"]]:
+        self, batch: Batch, wanted: Sequence[NeededMeasure], side_models: Mapping[str, Any]
+    ) -> dict[NeededMeasure, Float[Tensor, " n"]]:
         """Numbers per trained token. `Usage` for a measure that a flow model does not have."""
-        steps = TrainedSteps.of(batch, self)
+        steps = TrainedDenoisingSteps.of(batch, self)
         forward = steps.forward
         # Leaves: the learner runs backward for each microbatch, also for one that a mask emptied.
-        numbers = {m: torch.zeros_like(steps.times, requires_grad=torch.is_grad_enabled()) for m in wanted}
+        numbers = {m: torch.zeros_like(steps.step_times, requires_grad=torch.is_grad_enabled()) for m in wanted}
         for which, kind in ((~forward, DenoisingMeasures), (forward, RenoisingMeasures)):
             if bool(which.any()):
                 part = kind(steps.take(which), self, side_models)
@@ -119,16 +119,16 @@ class FlowPolicy(nn.Module):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class TrainedSteps:
+class TrainedDenoisingSteps:
     """The trained steps of a batch: times, words, and the arrays of their actions."""
 
-    times: Float[Tensor, " n"]
+    step_times: Float[Tensor, " n"]
     next_times: Float[Tensor, " n"]
     prompt_tokens: Int[Tensor, "n prompt_length"]
-    actions: tuple[Float[Tensor, " count *state"], ...]
+    step_actions: tuple[Float[Tensor, " count *state"], ...]
 
     @classmethod
-    def of(cls, batch: Batch, policy: FlowPolicy) -> "TrainedSteps":
+    def of(cls, batch: Batch, policy: FlowPolicy) -> "TrainedDenoisingSteps":
         rows = list(zip(batch.sequences.index.tolist(), batch.token_index.tolist()))
         samples, dtype_device = batch.samples, policy.dtype_device
         spans = list(pairwise(policy.times))
@@ -142,42 +142,42 @@ class TrainedSteps:
     @property
     def forward(self) -> Tensor:
         """For each step, whether it belongs to the forward process: its action is noise and data."""
-        return torch.tensor([len(a) == 2 for a in self.actions], dtype=torch.bool, device=self.times.device)
+        return torch.tensor([len(a) == 2 for a in self.step_actions], dtype=torch.bool, device=self.step_times.device)
 
-    def take(self, which: Tensor) -> "TrainedSteps":
-        actions = tuple(a for a, chosen in zip(self.actions, which.tolist()) if chosen)
-        return TrainedSteps(self.times[which], self.next_times[which], self.prompt_tokens[which], actions)
+    def take(self, which: Tensor) -> "TrainedDenoisingSteps":
+        actions = tuple(a for a, chosen in zip(self.step_actions, which.tolist()) if chosen)
+        return TrainedDenoisingSteps(self.step_times[which], self.next_times[which], self.prompt_tokens[which], actions)
 
 
 class StepMeasures:
     """The measures of steps of one kind. Each velocity is computed once; only the policy's is in the graph."""
 
     step_kind: str
-    states: TokenStates
+    velocity_states: TokenStates
     """The states at which velocities are computed."""
-    measures: Mapping[type, Callable[[Any], Tensor]]
+    measure_functions: Mapping[type, Callable[[Any], Tensor]]
 
-    def __init__(self, steps: TrainedSteps, policy: FlowPolicy, side_models: Mapping[str, Any]) -> None:
+    def __init__(self, steps: TrainedDenoisingSteps, policy: FlowPolicy, side_models: Mapping[str, Any]) -> None:
         self.steps, self.policy, self.side_models = steps, policy, side_models
-        self.arrays = torch.stack(steps.actions).unbind(1)
+        self.arrays = torch.stack(steps.step_actions).unbind(1)
         self._velocities: dict[str, TokenStates] = {}
         self.prepare()
 
     def prepare(self) -> None:
-        """Set `states` and `measures`."""
+        """Set `velocity_states` and `measure_functions`."""
         raise NotImplementedError
 
     def velocity(self, model: str = "policy") -> TokenStates:
         """The velocity of a model at the states before the steps."""
         if model not in self._velocities:
-            now, words = self.steps.times, self.steps.prompt_tokens
+            now, words = self.steps.step_times, self.steps.prompt_tokens
             with torch.set_grad_enabled(model == "policy" and torch.is_grad_enabled()):
-                network = self.policy.velocity if model == "policy" else self.side_models[model].velocity
-                self._velocities[model] = network(self.states, now, words)
+                network = self.policy.velocity_network if model == "policy" else self.side_models[model].velocity
+                self._velocities[model] = network(self.velocity_states, now, words)
         return self._velocities[model]
 
     def __call__(self, measure: Any) -> Float[Tensor, " n"]:
-        computed = self.measures.get(type(measure))
+        computed = self.measure_functions.get(type(measure))
         if computed is None:
             raise Usage(
                 f"a flow policy does not compute the measure {measure} at {self.step_kind}",
@@ -192,31 +192,35 @@ class DenoisingMeasures(StepMeasures):
     step_kind = "a denoising step"
 
     def prepare(self) -> None:
-        self.states = self.arrays[0]
-        self.measures = {
+        self.velocity_states = self.arrays[0]
+        self.measure_functions = {
             Logp: lambda m: log_density(self.arrays[1], *self.step(m.model)),
             Entropy: lambda m: self.std.log() + 0.5 * math.log(2 * math.pi * math.e),
             StepKL: self.kl,
-            StepConstant: self.constant,
-            VelocityGap: lambda m: mean_square(self.velocity() - self.velocity(m.model)),
+            StepConstantMeasure: self.constant,
+            VelocityDifference: lambda m: mean_square(self.velocity() - self.velocity(m.model)),
         }
 
     def step(self, model: str) -> tuple[TokenStates, Float[Tensor, " n"]]:
         """Mean and standard deviation of the steps under a model."""
-        return self.policy.denoise.noise(self.states, self.velocity(model), self.steps.times, self.steps.next_times)
+        return self.policy.denoise.noise(
+            self.velocity_states, self.velocity(model), self.steps.step_times, self.steps.next_times
+        )
 
     @cached_property
     def std(self) -> Float[Tensor, " n"]:
         return self.step("policy")[1].detach()
 
-    def constant(self, measure: StepConstant) -> Float[Tensor, " n"]:
-        match measure.quantity:
+    def constant(self, measure: StepConstantMeasure) -> Float[Tensor, " n"]:
+        match measure.step_quantity:
             case "dt":
-                return self.steps.times - self.steps.next_times
+                return self.steps.step_times - self.steps.next_times
             case "std":
                 return self.std
             case "sensitivity":
-                return sensitivity(self.policy.denoise.noise, self.states, self.steps.times, self.steps.next_times)
+                return sensitivity(
+                    self.policy.denoise.noise, self.velocity_states, self.steps.step_times, self.steps.next_times
+                )
 
     def kl(self, measure: StepKL) -> Float[Tensor, " n"]:
         other = self.arrays[2] if measure.model == "policy" else self.step(measure.model)[0]
@@ -229,19 +233,21 @@ class RenoisingMeasures(StepMeasures):
     step_kind = "a step of the forward process"
 
     def prepare(self) -> None:
-        now = wide(self.steps.times, self.arrays[0])
-        self.states = (1 - now) * self.arrays[1] + now * self.arrays[0]
-        self.measures = {
+        now = wide(self.steps.step_times, self.arrays[0])
+        self.velocity_states = (1 - now) * self.arrays[1] + now * self.arrays[0]
+        self.measure_functions = {
             Logp: lambda m: -mean_square(self.velocity(m.model) - (self.arrays[0] - self.arrays[1])) / 2,
-            Entropy: lambda m: torch.full_like(self.steps.times, 0.5 * math.log(2 * math.pi * math.e)),
-            StepConstant: lambda m: self.steps.times if m.quantity == "dt" else torch.ones_like(self.steps.times),
-            ImplicitError: self.implicit_error,
-            VelocityGap: lambda m: mean_square(self.velocity() - self.velocity(m.model)),
+            Entropy: lambda m: torch.full_like(self.steps.step_times, 0.5 * math.log(2 * math.pi * math.e)),
+            StepConstantMeasure: lambda m: (
+                self.steps.step_times if m.quantity == "dt" else torch.ones_like(self.steps.step_times)
+            ),
+            ForwardProcessLoss: self.implicit_error,
+            VelocityDifference: lambda m: mean_square(self.velocity() - self.velocity(m.model)),
         }
 
-    def implicit_error(self, measure: ImplicitError) -> Float[Tensor, " n"]:
+    def implicit_error(self, measure: ForwardProcessLoss) -> Float[Tensor, " n"]:
         mixture = measure.beta * self.velocity() + (1 - measure.beta) * self.velocity(measure.model)
-        error = self.states - wide(self.steps.times, mixture) * mixture - self.arrays[1]
+        error = self.velocity_states - wide(self.steps.step_times, mixture) * mixture - self.arrays[1]
         return mean_square(error) / error.detach().abs().flatten(1).mean(1).clamp(min=1e-5)
 
 
@@ -252,7 +258,7 @@ def log_density(x: TokenStates, mean: TokenStates, std: Float[Tensor, " n"]) -> 
 
 @torch.no_grad()
 def sensitivity(
-    noise: Noise, like: TokenStates, now: Float[Tensor, " n"], then: Float[Tensor, " n"]
+    noise: DenoisingNoise, like: TokenStates, now: Float[Tensor, " n"], then: Float[Tensor, " n"]
 ) -> Float[Tensor, " n"]:
     """`|d mean / d velocity| / std` of steps. The mean is linear in state and velocity. 1 where that is not finite."""
     zero = torch.zeros_like(like)

@@ -1,4 +1,4 @@
-"""`Velocity`: a small network that predicts the velocity of a state, given the time and the words of a prompt."""
+"""`VelocityNetwork`: a small network that predicts the velocity of a state, given the time and the words of a prompt."""
 
 from dataclasses import dataclass
 from math import prod
@@ -13,7 +13,7 @@ from groupwise.data import Ids
 from groupwise.models.decoder.decoder import ModelSizes
 from groupwise.models.flow.denoise import MOST_STEPS
 
-__all__ = ["FlowShape", "Velocity"]
+__all__ = ["FlowShape", "VelocityNetwork"]
 
 FREQUENCIES = (1, 2, 4, 8)
 END = MOST_STEPS
@@ -24,14 +24,14 @@ END = MOST_STEPS
 class FlowShape(ModelSizes):
     """The sizes of a flow model: the shape of its states, its `prompt_vocabulary`, and the `prompt_length` in words."""
 
-    kind: ClassVar[str] = "flow"
+    kind_name: ClassVar[str] = "flow"
     kind_label: ClassVar[str] = "flow model"
     generates_whole_answers: ClassVar[bool] = True
-    denoises: ClassVar[bool] = True
+    tokens_are_denoising_steps: ClassVar[bool] = True
 
     kv_heads: int = 0
     head_dim: int = 0
-    positions: int = 1 << 20
+    max_positions: int = 1 << 20
     state_shape: tuple[int, ...]
     prompt_vocabulary: int
     prompt_length: int
@@ -52,7 +52,7 @@ class FlowShape(ModelSizes):
         return len(words) == self.prompt_length and min(words) > END
 
 
-class Velocity(nn.Module):
+class VelocityNetwork(nn.Module):
     """A residual MLP over the flattened state. Each position of the prompt has its own embedding of each word."""
 
     def __init__(self, shape: FlowShape) -> None:

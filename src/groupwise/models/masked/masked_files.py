@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from groupwise.models.json_fields import mapping, real, short, whole
-from groupwise.models.kind import LoadOptions, ModelKind
+from groupwise.models.kind import ModelLoadOptions, ModelKind
 from groupwise.models.masked.policy import MaskedPolicy
 from groupwise.models.masked.predictor import MaskedShape
-from groupwise.models.masked.unmask import MOST_UNMASKING_STEPS, Unmask
+from groupwise.models.masked.unmask import MOST_UNMASKING_STEPS, UnmaskingSettings
 from groupwise.models.model_files import read_json
 from groupwise.models.weights import load_exactly
 
@@ -28,7 +28,7 @@ NAMES = ("cells", "symbols", "prompt_vocabulary", "prompt_length", "width", "lay
 class MaskedKind(ModelKind):
     """Masked models in the format of this package."""
 
-    name = MaskedShape.kind
+    name = MaskedShape.kind_name
     description = "a masked model"
     auto_bfloat16 = False
 
@@ -38,7 +38,7 @@ class MaskedKind(ModelKind):
     def shape(self, path: Path, config: Mapping[str, Any], *, trust_remote_code: bool = False) -> MaskedShape:
         return masked_shape(config)
 
-    def read(self, path: Path, shape: MaskedShape, loading: LoadOptions) -> MaskedPolicy:
+    def read(self, path: Path, shape: MaskedShape, loading: ModelLoadOptions) -> MaskedPolicy:
         policy = MaskedPolicy(shape, stored_unmask(path))
         fix = "train it first, or use the model beads"
         load_exactly(policy, path, loading.convert, "masked model", fix)
@@ -66,25 +66,27 @@ def masked_shape(config: Mapping[str, Any]) -> MaskedShape:
     if sizes["width"] % sizes["heads"]:
         raise ValueError(f"width is {sizes['width']}: it must be a multiple of heads, {sizes['heads']}")
     unmask_of(config)
-    return MaskedShape(vocabulary=MOST_UNMASKING_STEPS + 1 + 2 * sizes["symbols"] + sizes["prompt_vocabulary"], **sizes)
+    return MaskedShape(
+        vocabulary_size=MOST_UNMASKING_STEPS + 1 + 2 * sizes["symbols"] + sizes["prompt_vocabulary"], **sizes
+    )
 
 
 def masked_config(model: MaskedPolicy) -> dict[str, Any]:
     """The configuration of a masked model and its schedule, for config.json."""
     sizes = {name: getattr(model.shape, name) for name in NAMES}
-    return {"model_type": MASKED, **sizes, "unmask": asdict(model.unmask), "vocab_size": model.shape.vocabulary}
+    return {"model_type": MASKED, **sizes, "unmask": asdict(model.unmask), "vocab_size": model.shape.vocabulary_size}
 
 
-def unmask_of(config: Mapping[str, Any]) -> Unmask:
+def unmask_of(config: Mapping[str, Any]) -> UnmaskingSettings:
     """The settings of the stored schedule. KeyError or ValueError if one is missing or invalid."""
     stored = mapping(config, "unmask")
-    names = [field.name for field in fields(Unmask)]
+    names = [field.name for field in fields(UnmaskingSettings)]
     if unknown := sorted(stored.keys() - names):
         raise ValueError(f"unmask has the fields {', '.join(map(short, unknown))}: it has {', '.join(names)}")
     numbers = {name: real(stored, name, low=0) for name in names if name != "steps"}
-    return Unmask(steps=whole(stored, "steps", low=1, high=MOST_UNMASKING_STEPS), **numbers)
+    return UnmaskingSettings(steps=whole(stored, "steps", low=1, high=MOST_UNMASKING_STEPS), **numbers)
 
 
-def stored_unmask(path: Path) -> Unmask:
+def stored_unmask(path: Path) -> UnmaskingSettings:
     """The settings of the schedule that the masked model in a directory has, from its config.json."""
     return unmask_of(read_json(path / "config.json"))

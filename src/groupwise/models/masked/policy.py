@@ -9,9 +9,9 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from groupwise.core import Usage
-from groupwise.data import Batch, Entropy, Ids, Logp, Measure
-from groupwise.models.masked.predictor import MaskedShape, Predictor
-from groupwise.models.masked.unmask import Unmask, UnmaskingSchedule
+from groupwise.data import Batch, Entropy, Ids, Logp, NeededMeasure
+from groupwise.models.masked.predictor import MaskedShape, MaskedCellPredictor
+from groupwise.models.masked.unmask import UnmaskingSettings, UnmaskingSchedule
 from groupwise.models.masked.unmasking_actions import CellCommit, DrawnKnobs, decode_masked
 from groupwise.models.sampling import logprob_dtype
 
@@ -28,17 +28,17 @@ class MaskedPolicy(nn.Module):
 
     recompute = compiled = False
 
-    def __init__(self, shape: MaskedShape, unmask: Unmask = Unmask()) -> None:  # noqa: B008
+    def __init__(self, shape: MaskedShape, unmask: UnmaskingSettings = UnmaskingSettings()) -> None:  # noqa: B008
         super().__init__()
         self.shape = shape
-        self.predictor = Predictor(shape)
+        self.predictor = MaskedCellPredictor(shape)
         self.schedule = UnmaskingSchedule(unmask)
 
     @property
-    def unmask(self) -> Unmask:
+    def unmask(self) -> UnmaskingSettings:
         return self.schedule.unmask
 
-    def set_unmask(self, unmask: Unmask) -> None:
+    def set_unmask(self, unmask: UnmaskingSettings) -> None:
         """Unmask in this way. A schedule with another start begins there; else it keeps its means and deviations."""
         if unmask == self.unmask:
             return
@@ -61,8 +61,8 @@ class MaskedPolicy(nn.Module):
         )
 
     def measure(
-        self, batch: Batch, wanted: Sequence[Measure], side_models: Mapping[str, Any]
-    ) -> dict[Measure, Float[Tensor, " n"]]:
+        self, batch: Batch, wanted: Sequence[NeededMeasure], side_models: Mapping[str, Any]
+    ) -> dict[NeededMeasure, Float[Tensor, " n"]]:
         """Log-probs, also of side models, and entropies per trained token. `Usage` for another measure."""
         for measure in wanted:
             if not isinstance(measure, Logp | Entropy) or getattr(measure, "view", ""):
@@ -70,7 +70,7 @@ class MaskedPolicy(nn.Module):
                     f"a masked policy does not compute the measure {measure}",
                     fix="remove the component that needs it: a masked policy has log-probs and entropies",
                 )
-        actions = BatchActions.of(batch, self)
+        actions = TrainedUnmaskingTokens.of(batch, self)
         models = {"policy": self, **side_models}
         names = {measure.model if isinstance(measure, Logp) else "policy" for measure in wanted}
         numbers: dict[str, tuple[Tensor, Tensor]] = {}
@@ -84,25 +84,25 @@ class MaskedPolicy(nn.Module):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class BatchActions:
+class TrainedUnmaskingTokens:
     """The trained tokens of a batch: which are commits and which are knobs, and what their log-probs need.
 
-    A canvas of several commits is forwarded once: `canvas_row` is the canvas of each commit.
+    A canvas of several commits is forwarded once: `commit_canvas_rows` is the canvas of each commit.
     """
 
-    commit_index: Int[Tensor, " c"]
-    knob_index: Int[Tensor, " k"]
+    commit_token_indices: Int[Tensor, " c"]
+    knob_token_indices: Int[Tensor, " k"]
     canvases: Int[Tensor, "rows cells"]
     prompt_tokens: Int[Tensor, "rows prompt_length"]
-    canvas_row: Int[Tensor, " c"]
-    cell: Int[Tensor, " c"]
-    symbol: Int[Tensor, " c"]
-    temperature: Float[Tensor, " c"]
-    knob_step: Int[Tensor, " k"]
+    commit_canvas_rows: Int[Tensor, " c"]
+    commit_cells: Int[Tensor, " c"]
+    commit_symbols: Int[Tensor, " c"]
+    commit_temperatures: Float[Tensor, " c"]
+    knob_steps: Int[Tensor, " k"]
     knob_values: Float[Tensor, "k 2"]
 
     @classmethod
-    def of(cls, batch: Batch, policy: MaskedPolicy) -> "BatchActions":
+    def of(cls, batch: Batch, policy: MaskedPolicy) -> "TrainedUnmaskingTokens":
         at: dict[type, list[int]] = {CellCommit: [], DrawnKnobs: []}
         rows: dict[tuple[Ids, bytes], int] = {}
         canvases, row, cell, symbol, temperature, step, values = [], [], [], [], [], [], []
@@ -111,17 +111,17 @@ class BatchActions:
             action = decode_masked(sample.actions[t])
             at[type(action)].append(i)
             if isinstance(action, DrawnKnobs):
-                step.append(action.step)
-                values.append(action.values.tolist())
+                step.append(action.unmasking_step)
+                values.append(action.knob_values.tolist())
                 continue
-            canvas = sample.context, action.canvas.tobytes()
+            canvas = sample.context, action.canvas_before.tobytes()
             if canvas not in rows:
                 rows[canvas] = len(rows)
-                canvases.append(action.canvas.tolist())
+                canvases.append(action.canvas_before.tolist())
             row.append(rows[canvas])
             cell.append(action.cell)
             symbol.append(sample.tokens[t] - policy.shape.first_commit)
-            temperature.append(action.temperature)
+            temperature.append(action.draw_temperature)
         dtype_device, long = policy.dtype_device, {"device": policy.dtype_device["device"], "dtype": torch.long}
         return cls(
             commit_index=torch.tensor(at[CellCommit], **long), knob_index=torch.tensor(at[DrawnKnobs], **long),
@@ -137,15 +137,19 @@ class BatchActions:
         # A leaf: the learner runs backward for each microbatch, also for one that a mask emptied. That pass must reach
         # no weights, since AdamW moves weights with a gradient of 0 by their momentum and by weight decay.
         logp = torch.zeros(
-            len(self.commit_index) + len(self.knob_index), requires_grad=torch.is_grad_enabled(), **model.dtype_device
+            len(self.commit_token_indices) + len(self.knob_token_indices),
+            requires_grad=torch.is_grad_enabled(),
+            **model.dtype_device,
         )
         entropy = torch.zeros_like(logp)
-        if len(self.commit_index):
-            logits = model.predictor(self.canvases, self.prompt_tokens)[self.canvas_row, self.cell]
-            law = torch.log_softmax(logits.to(logp) / self.temperature[:, None], -1)
-            logp = logp.index_copy(0, self.commit_index, law.gather(1, self.symbol[:, None])[:, 0])
-            entropy = entropy.index_copy(0, self.commit_index, -(law.exp() * law).sum(-1))
-        if len(self.knob_index):
-            logp = logp.index_copy(0, self.knob_index, model.schedule.log_density(self.knob_step, self.knob_values))
-            entropy = entropy.index_copy(0, self.knob_index, model.schedule.entropy(self.knob_step))
+        if len(self.commit_token_indices):
+            logits = model.predictor(self.canvases, self.prompt_tokens)[self.commit_canvas_rows, self.commit_cells]
+            law = torch.log_softmax(logits.to(logp) / self.commit_temperatures[:, None], -1)
+            logp = logp.index_copy(0, self.commit_token_indices, law.gather(1, self.commit_symbols[:, None])[:, 0])
+            entropy = entropy.index_copy(0, self.commit_token_indices, -(law.exp() * law).sum(-1))
+        if len(self.knob_token_indices):
+            logp = logp.index_copy(
+                0, self.knob_token_indices, model.schedule.log_density(self.knob_steps, self.knob_values)
+            )
+            entropy = entropy.index_copy(0, self.knob_token_indices, model.schedule.entropy(self.knob_steps))
         return logp, entropy

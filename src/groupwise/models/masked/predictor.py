@@ -1,4 +1,4 @@
-"""`Predictor`: a small bidirectional transformer that predicts the symbols of masked cells."""
+"""`MaskedCellPredictor`: a small bidirectional transformer that predicts the symbols of masked cells."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -12,7 +12,7 @@ from groupwise.data import Ids
 from groupwise.models.decoder.decoder import ModelSizes
 from groupwise.models.masked.unmask import MOST_UNMASKING_STEPS
 
-__all__ = ["MaskedShape", "Predictor"]
+__all__ = ["MaskedShape", "MaskedCellPredictor"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,13 +22,13 @@ class MaskedShape(ModelSizes):
     Ids are, in this order: the knobs of a step, the end token, the commit of a symbol, a symbol, and a word.
     """
 
-    kind: ClassVar[str] = "masked"
+    kind_name: ClassVar[str] = "masked"
     kind_label: ClassVar[str] = "masked model"
     generates_whole_answers: ClassVar[bool] = True
 
     kv_heads: int = 0
     head_dim: int = 0
-    positions: int = 1 << 20
+    max_positions: int = 1 << 20
     cells: int
     symbols: int
     prompt_vocabulary: int
@@ -67,7 +67,7 @@ class MaskedShape(ModelSizes):
         return steps + self.cells + (steps - 1) * (self.cells - 1) + self.cells
 
 
-class Predictor(nn.Module):
+class MaskedCellPredictor(nn.Module):
     """Logits of the symbol of each cell, from a canvas and the words of a prompt. The symbol `symbols` is a mask."""
 
     def __init__(self, shape: MaskedShape) -> None:

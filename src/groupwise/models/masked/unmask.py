@@ -1,4 +1,4 @@
-"""`Unmask`: how a masked policy reveals its canvas, and the schedule that chooses the knobs of each step."""
+"""`UnmaskingSettings`: how a masked policy reveals its canvas, and the schedule that chooses the knobs of each step."""
 
 import math
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-__all__ = ["MOST_UNMASKING_STEPS", "Unmask", "UnmaskingSchedule"]
+__all__ = ["MOST_UNMASKING_STEPS", "UnmaskingSettings", "UnmaskingSchedule"]
 
 MOST_UNMASKING_STEPS = 64
 """The most steps: the vocabulary of a masked model begins with a token for the knobs of each."""
@@ -16,7 +16,7 @@ KNOBS = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Unmask:
+class UnmaskingSettings:
     """The unmasking of a canvas in at most `steps` steps, and where its schedule starts.
 
     A step draws all masked cells at its temperature. Then a share of all cells is masked, those that were drawn with
@@ -25,7 +25,7 @@ class Unmask:
     which training may lower to `min_knob_std`. With a spread of 0 the schedule is fixed, and no knob is an action. The
     numbers of the schedule learn `schedule_lr_factor` times as fast as weights.
 
-    >>> Unmask(steps=4).shares
+    >>> UnmaskingSettings(steps=4).shares
     (0.75, 0.5, 0.25, 0.0)
     """
 
@@ -54,7 +54,7 @@ class Unmask:
         """The share of masked cells after each step, before training."""
         return tuple(1 - (step + 1) / self.steps for step in range(self.steps))
 
-    def continues(self, stored: "Unmask") -> bool:
+    def continues(self, stored: "UnmaskingSettings") -> bool:
         """Whether a schedule that was trained with the `stored` settings is kept: its start equals these settings'.
 
         `schedule_lr_factor` and `min_knob_std` may differ: they are settings of training.
@@ -79,7 +79,7 @@ class UnmaskingSchedule(nn.Module):
 
     start_knobs: Tensor
 
-    def __init__(self, unmask: Unmask) -> None:
+    def __init__(self, unmask: UnmaskingSettings) -> None:
         super().__init__()
         self.unmask = unmask
         self.mean_change = nn.Parameter(torch.zeros(unmask.steps, KNOBS))

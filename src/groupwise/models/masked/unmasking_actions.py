@@ -15,8 +15,8 @@ KNOBS, COMMIT = b"knob", b"comm"
 class DrawnKnobs:
     """The knobs of a step as the schedule drew them, before they become a temperature and a share."""
 
-    step: int
-    values: Float32[np.ndarray, " k"]
+    unmasking_step: int
+    knob_values: Float32[np.ndarray, " k"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -26,10 +26,10 @@ class CellCommit:
     The committed symbol is the sample's token.
     """
 
-    step: int
+    unmasking_step: int
     cell: int
-    temperature: float
-    canvas: Int64[np.ndarray, " cells"]
+    draw_temperature: float
+    canvas_before: Int64[np.ndarray, " cells"]
 
 
 def encode_knobs(step: int, values: Float32[np.ndarray, " k"]) -> bytes:

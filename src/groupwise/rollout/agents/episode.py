@@ -25,7 +25,7 @@ from groupwise.data import (
 from groupwise.data.rollout_json import to_json
 from groupwise.environments import CallFormat, MalformedCall
 from groupwise.environments import ToolCall as ToolCall
-from groupwise.models import Template, Tokenizer, without_second_end
+from groupwise.models import PromptTemplate, Tokenizer, without_second_end
 from groupwise.rollout.agents.chat_request import ChatRequest, RequestError, meaning
 from groupwise.rollout.gather_coroutines import together
 
@@ -118,7 +118,7 @@ class Episode:
     sampler: Sampler
     draw: Draw
     episode_index: int
-    template: Template
+    template: PromptTemplate
     format: CallFormat
     temperature: float
     """The policy's temperature in training: a request with another one gets an untrained answer."""
@@ -213,7 +213,7 @@ class Episode:
         """The ids of the prompt of a new conversation."""
         if request.text is not None:
             return self.tokenizer.encode(request.text, bos=True)
-        if request.tools and not (self.template.name == "chat" and "tools" in self.template.source):
+        if request.tools and not (self.template.name == "chat" and "tools" in self.template.template_source):
             raise RequestError("the model's chat template does not use tools", param="tools")
         return self.template(list(request.messages), list(request.tools) if request.tools else None)
 

@@ -16,7 +16,7 @@ from groupwise.data import Draw, Prompt, Sampler, Verdict
 from groupwise.data.rollout_json import from_json, to_json
 from groupwise.data.verdicts import as_verdict, unverifiable
 from groupwise.environments import call_format
-from groupwise.models import Template
+from groupwise.models import PromptTemplate
 from groupwise.rollout.agents.chat_request import POLICY
 from groupwise.rollout.agents.endpoint import Endpoint
 from groupwise.rollout.agents.episode import CallPlan, Episode
@@ -41,7 +41,7 @@ class AgentRunner:
     """
 
     agent: AgentFunction | AgentProgram
-    template: Template
+    template: PromptTemplate
     temperature: float
     deadline: float = 600.0
     processes: int = 8
@@ -110,7 +110,7 @@ class AgentRunner:
         return episode, None if data["verdict"] is None else from_json(Verdict, data["verdict"])
 
     def _episode(self, sampler: Sampler, draw: Draw, number: int) -> Episode:
-        format = call_format(self.template.source)
+        format = call_format(self.template.template_source)
         return Episode(sampler, draw, number, self.template, format, self.temperature, self._notify_once)
 
     async def _called(self, prompt: Prompt, key: str, name: str) -> Verdict | None:

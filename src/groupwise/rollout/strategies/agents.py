@@ -6,11 +6,11 @@ from typing import ClassVar
 from groupwise.data import THREAD, Draw, Role, Rollout, Sampler, Strategy
 from groupwise.rollout.gather_coroutines import together
 
-__all__ = ["Agents"]
+__all__ = ["AgentEpisodes"]
 
 
 @dataclass(frozen=True, slots=True)
-class Agents(Strategy):
+class AgentEpisodes(Strategy):
     """Runs the recipe's agent `draw.n` times; the last conversations of the runs are one group of answers.
 
     Each further conversation of a run, such as a sub-agent's or one with a rewritten history, is a sample with the role

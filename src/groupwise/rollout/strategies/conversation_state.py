@@ -18,8 +18,8 @@ class ConversationState:
     """
 
     sample: Sample
-    turns: int = 0
-    ended: bool = False
+    turn_count: int = 0
+    has_ended: bool = False
     environment_verdict: Verdict | None = None
 
     async def next_turn(self, sampler: Sampler, most: int) -> "ConversationState":
@@ -34,7 +34,7 @@ class ConversationState:
         """
         if isinstance(observation, Verdict):
             return replace(self, ended=True, environment_verdict=observation)
-        if observation is None and self.turns:
+        if observation is None and self.turn_count:
             return replace(self, ended=True)
         sample = self.sample
         if observation is not None:
@@ -43,11 +43,11 @@ class ConversationState:
             except BadData as error:
                 cause = f"the observation cannot be tokenized: {error.what}"
                 return replace(self, ended=True, environment_verdict=Verdict(Outcome.unverifiable, cause=cause))
-            if self.turns == most or len(sample.tokens) >= sample.limit:
+            if self.turn_count == most or len(sample.tokens) >= sample.limit:
                 cut = replace(self.sample, counts=sample.counts).with_finish(Finish.length)
                 return replace(self, sample=cut, ended=True)
         sample = await sampler.extend(sample)
-        return replace(self, sample=sample, turns=self.turns + 1, ended=sample.finish is not Finish.stop)
+        return replace(self, sample=sample, turns=self.turn_count + 1, ended=sample.finish is not Finish.stop)
 
 
 async def dialogue_until(
@@ -64,7 +64,7 @@ async def dialogue_until(
 
 
 async def _go_on(dialogue: ConversationState, sampler: Sampler, most: int, turns: int | None) -> ConversationState:
-    while not (dialogue.ended or dialogue.turns == turns):
+    while not (dialogue.has_ended or dialogue.turn_count == turns):
         dialogue = await dialogue.next_turn(sampler, most)
     return dialogue
 

@@ -1,4 +1,4 @@
-"""`Retraced`: a sampling strategy whose samples are trained on the forward process, not on their own steps."""
+"""`ForwardProcess`: a sampling strategy whose samples are trained on the forward process, not on their own steps."""
 
 import math
 from dataclasses import dataclass, replace
@@ -13,11 +13,11 @@ from groupwise.models.flow.denoising_actions import decoded_picture, encode_acti
 from groupwise.models.flow.normals import normals
 from groupwise.rollout.strategies.independent import Independent
 
-__all__ = ["Retraced"]
+__all__ = ["ForwardProcess"]
 
 
 @dataclass(frozen=True, slots=True)
-class Retraced(Strategy):
+class ForwardProcess(Strategy):
     """Replaces the denoising steps of each finished sample by steps of the forward process from its final state.
 
     The tokens are written at the times of all steps but the last, or at one of these times, drawn for the whole group.
@@ -27,11 +27,11 @@ class Retraced(Strategy):
     makes_own_noise: ClassVar[bool] = True
 
     strategy: Strategy = Independent()  # noqa: RUF009
-    times: Literal["all", "one"] = "all"
+    trained_times: Literal["all", "one"] = "all"
 
     async def __call__(self, draw: Draw, sampler: Sampler) -> Rollout:
         rollout = await self.strategy(draw, sampler)
-        chosen = sampler.random().random() if self.times == "one" else None
+        chosen = sampler.random().random() if self.trained_times == "one" else None
         return replace(rollout, samples=tuple(retraced(s, draw, sampler, chosen) for s in rollout.samples))
 
 

@@ -6,7 +6,7 @@ from typing import ClassVar, Literal
 from groupwise.data import Draw, Ids, Role, Rollout, Sample, Sampler, Strategy
 from groupwise.rollout.gather_coroutines import together
 from groupwise.rollout.prompt_template import AUTO, AutoDefault, check_wording
-from groupwise.rollout.strategies.hints import Hints, RowHints
+from groupwise.rollout.strategies.hints import HintSource, RowHints
 from groupwise.rollout.strategies.multi_round import (
     attempts,
     context_of,
@@ -16,7 +16,7 @@ from groupwise.rollout.strategies.multi_round import (
     with_role,
 )
 
-__all__ = ["Escalate", "Scaffold"]
+__all__ = ["HintEscalation", "HintScaffold"]
 
 HINTED = AutoDefault(
     "{problem}{hint}{problem}",
@@ -27,20 +27,20 @@ HINTED = AutoDefault(
 
 
 @dataclass(frozen=True, slots=True)
-class Escalate(Strategy):
+class HintEscalation(Strategy):
     """Samples answers; while none is correct and hints are left, samples a new group with the next hint. SAGE.
 
-    arXiv:2602.03143. At most `levels` hints are tried. The group is trained under the hinted prompt that it was sampled
-    with; with `learn = "plain"` under the plain one (Guide-GRPO, arXiv:2506.13923). The failed groups get the role
+    arXiv:2602.03143. At most `max_hints` hints are tried. The group is trained under the hinted prompt that it was sampled
+    with; with `trained_prompt = "plain"` under the plain one (Guide-GRPO, arXiv:2506.13923). The failed groups get the role
     `tried`. Without a hint that leaves room, the failed group stays.
     """
 
     roles: ClassVar[tuple[Role, ...]] = (Role("tried", "where no answer is correct", in_failed_rollouts="often"),)
     auto_defaults: ClassVar[dict[str, AutoDefault]] = {"prompt_template": HINTED}
 
-    hints: Hints = RowHints()  # noqa: RUF009
-    levels: int = 3
-    learn: Literal["hinted", "plain"] = "hinted"
+    hints: HintSource = RowHints()  # noqa: RUF009
+    max_hints: int = 3
+    trained_prompt: Literal["hinted", "plain"] = "hinted"
     prompt_template: str = AUTO
 
     def __post_init__(self) -> None:
@@ -52,30 +52,30 @@ class Escalate(Strategy):
         if none_correct(group):
             hints, sources = await self.hints(draw, sampler)
             failures += sources
-            for context in _contexts(hints[: self.levels], self.prompt_template, draw, sampler):
+            for context in _contexts(hints[: self.max_hints], self.prompt_template, draw, sampler):
                 failures += group
                 group = await attempts(sampler, context, draw.n)
                 if not none_correct(group):
                     break
-        if self.learn == "plain":
+        if self.trained_prompt == "plain":
             plain = draw.prompt.token_ids
             group = [s if s.context == plain else trained_under(s, plain) for s in group]
         return Rollout(draw, (*with_role(failures, "tried"), *group))
 
 
 @dataclass(frozen=True, slots=True)
-class Scaffold(Strategy):
+class HintScaffold(Strategy):
     """Samples answers; if none is correct, samples one with each hint. The first correct one replaces a wrong answer.
 
-    Hints are from weak to strong, so the weakest that helps is taken. Scaf-GRPO, arXiv:2510.19807. `active` is 0 in its
+    Hints are from weak to strong, so the weakest that helps is taken. Scaf-GRPO, arXiv:2510.19807. `hints_active` is 0 in its
     warm-up, by a schedule.
     """
 
     roles: ClassVar[tuple[Role, ...]] = (Role("tried", "where no answer is correct", in_failed_rollouts="often"),)
     auto_defaults: ClassVar[dict[str, AutoDefault]] = {"prompt_template": HINTED}
 
-    hints: Hints = RowHints()  # noqa: RUF009
-    active: float = 1.0
+    hints: HintSource = RowHints()  # noqa: RUF009
+    hints_active: float = 1.0
     prompt_template: str = AUTO
 
     def __post_init__(self) -> None:
@@ -83,7 +83,7 @@ class Scaffold(Strategy):
 
     async def __call__(self, draw: Draw, sampler: Sampler) -> Rollout:
         group = await attempts(sampler, draw.prompt.token_ids, draw.n)
-        if not self.active or not none_correct(group):
+        if not self.hints_active or not none_correct(group):
             return Rollout(draw, tuple(group))
         hints, sources = await self.hints(draw, sampler)
         contexts = _contexts(hints, self.prompt_template, draw, sampler)

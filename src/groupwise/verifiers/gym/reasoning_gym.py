@@ -27,7 +27,7 @@ class GymScore(VerifierSettings):
     def build(self, grading: VerifierContext) -> Verifier:
         """The verifier with its worker processes. `Usage` for another task."""
         check_scorer(grading.task)
-        return GymScoreVerifier(grading.deadline)
+        return GymScoreVerifier(grading.default_deadline)
 
 
 @verdicts_have()

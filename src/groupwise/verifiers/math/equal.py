@@ -8,10 +8,10 @@ from groupwise.verifiers.math.normalise import LABEL, tidy
 from groupwise.verifiers.math.parse_answer import (
     AnswerList,
     BracketedRow,
-    Equation,
+    EquationAnswer,
     Read,
-    Value,
-    Word,
+    ValueAnswer,
+    WordAnswer,
     is_definition,
     read,
 )
@@ -57,24 +57,24 @@ class _Comparison:
             return self.choices(gold, answer)
         before = gold, answer
         g, a = read(gold, self.nouns), read(answer, self.nouns)
-        if isinstance(a, Equation) and not (isinstance(g, Equation) and len(g.sides) == len(a.sides) == 2):
-            if a.first_side_is_name and not isinstance(g, Equation) and not _in_order(a.sides[0]):
+        if isinstance(a, EquationAnswer) and not (isinstance(g, EquationAnswer) and len(g.sides) == len(a.sides) == 2):
+            if a.first_side_is_name and not isinstance(g, EquationAnswer) and not _in_order(a.sides[0]):
                 return False
             value = g.sides[-1] if is_definition(g) else gold
             return _every(self.compared(value, side) for side in a.of_interest)
-        if isinstance(g, Equation) and isinstance(a, Equation):
+        if isinstance(g, EquationAnswer) and isinstance(a, EquationAnswer):
             return self.equations(g, a)
-        if isinstance(g, Equation):
+        if isinstance(g, EquationAnswer):
             return self.compared(g.sides[1], answer) if is_definition(g) else False
         if isinstance(g, CompoundQuantity) or isinstance(a, CompoundQuantity):
             return _quantities(g, a) or _quantities(a, g)
-        if isinstance(g, Value | Word) and isinstance(a, Value | Word):
-            return self.words(g, a) if isinstance(g, Word) and isinstance(a, Word) else self.values(g, a)
+        if isinstance(g, ValueAnswer | WordAnswer) and isinstance(a, ValueAnswer | WordAnswer):
+            return self.words(g, a) if isinstance(g, WordAnswer) and isinstance(a, WordAnswer) else self.values(g, a)
         if isinstance(g, AnswerList) and isinstance(a, AnswerList):
             return self.lists(g, a)
         if isinstance(g, BracketedRow) and isinstance(a, BracketedRow):
             if (g.brackets, len(g.items)) != (a.brackets, len(a.items)) or (
-                g.variable and a.variable and g.variable != a.variable
+                g.inequality_variable and a.inequality_variable and g.inequality_variable != a.inequality_variable
             ):
                 return False
             return _every(self.compared(x, y) for x, y in zip(g.items, a.items, strict=True))
@@ -93,7 +93,7 @@ class _Comparison:
             return self.compared(gold_value, value) if chosen else True
         return False if letter and chosen else self.compared(gold_value, value)
 
-    def words(self, gold: Word, answer: Word) -> bool | None:
+    def words(self, gold: WordAnswer, answer: WordAnswer) -> bool | None:
         """Whether two answers in words are equal, up to their first letter's case; products of letters in any order."""
         if _folded(gold.text) == _folded(answer.text):
             return True
@@ -102,16 +102,16 @@ class _Comparison:
             return sorted(g) == sorted(a)
         return False
 
-    def values(self, gold: Value | Word, answer: Value | Word) -> bool | None:
-        if any(isinstance(word, Word) and len(word.text) > 3 for word in (gold, answer)):
+    def values(self, gold: ValueAnswer | WordAnswer, answer: ValueAnswer | WordAnswer) -> bool | None:
+        if any(isinstance(word, WordAnswer) and len(word.text) > 3 for word in (gold, answer)):
             return False
-        units = [value.unit if isinstance(value, Value) else "" for value in (gold, answer)]
+        units = [value.unit if isinstance(value, ValueAnswer) else "" for value in (gold, answer)]
         if not fitting(*units):
             return False
         percent = "%" in units and units[0] != units[1]
         if gold.text == answer.text and not percent:
             return True
-        numbers = [value.number if isinstance(value, Value) else None for value in (gold, answer)]
+        numbers = [value.number if isinstance(value, ValueAnswer) else None for value in (gold, answer)]
         if numbers[0] is not None and numbers[1] is not None:
             g, a = numbers[0], numbers[1]
             if percent and (g != a or abs(g) <= 1):  # `0.5%` is not `0.5`
@@ -127,7 +127,7 @@ class _Comparison:
             return all(infinite) and gold.text.lstrip("+") == answer.text.lstrip("+")
         return self.algebra(gold.text, answer.text)
 
-    def equations(self, gold: Equation, answer: Equation) -> bool | None:
+    def equations(self, gold: EquationAnswer, answer: EquationAnswer) -> bool | None:
         (g, gold_value), (a, value) = gold.sides, answer.sides
         if gold.first_side_is_name and g == a:
             return self.compared(gold_value, value)
@@ -171,9 +171,11 @@ class _Comparison:
             return "mixed"
         reads = [read(item, self.nouns) for item in several.items]
         one_of = several.joiner in ("or", "union")
-        if several.joiner == "union" or _any(reads, lambda r: isinstance(r, BracketedRow) and bool(r.variable)):
+        if several.joiner == "union" or _any(
+            reads, lambda r: isinstance(r, BracketedRow) and bool(r.inequality_variable)
+        ):
             return "one" if one_of else "all"
-        if _any(reads, lambda r: isinstance(r, Word)) or len(set(self.labels(several)) - {""}) > 1:
+        if _any(reads, lambda r: isinstance(r, WordAnswer)) or len(set(self.labels(several)) - {""}) > 1:
             return "one" if one_of else "all"
         return "any"
 
@@ -184,7 +186,7 @@ class _Comparison:
         names = [name for name, _ in pairs]
         if (
             gold.brackets != "()"
-            or gold.variable
+            or gold.inequality_variable
             or answer.joiner not in ("list", "and")
             or len(set(names)) != len(reads)
         ):
@@ -215,8 +217,11 @@ def _quantities(one: Read, other: Read) -> bool:
     if not isinstance(one, CompoundQuantity):
         return False
     if isinstance(other, CompoundQuantity):
-        return (one.size, one.scale_index) == (other.size, other.scale_index)
-    return isinstance(other, Value) and other.number is not None and one.is_number(other.number, other.unit)
+        return (one.size_in_smallest_unit, one.unit_scale_index) == (
+            other.size_in_smallest_unit,
+            other.unit_scale_index,
+        )
+    return isinstance(other, ValueAnswer) and other.number is not None and one.is_number(other.number, other.unit)
 
 
 _VARIABLES = frozenset("abcdxyz")

@@ -8,7 +8,7 @@ from typing import Literal
 
 from groupwise.verifiers.math.answer_statements import stated
 from groupwise.verifiers.math.box_context import beside
-from groupwise.verifiers.math.boxes import LONGEST, Boxed, boxes
+from groupwise.verifiers.math.boxes import LONGEST, BoxPositions, boxes
 from groupwise.verifiers.math.normalise import bare, tidy
 
 Which = Literal["first", "last", "only"]
@@ -49,18 +49,18 @@ _EMPTY_LINE = re.compile(r"\n[ \t\r]*+\n")
 
 
 @dataclass(frozen=True, slots=True)
-class Extraction:
-    """An extracted answer and the rule that found it. If `text` is empty, `rule` states why no answer was found.
+class ExtractedAnswer:
+    """An extracted answer and the rule that found it. If `text` is empty, `extraction_rule` states why no answer was found.
 
-    `paragraph`: for an answer line, all text behind its marker up to an empty line.
+    `answer_paragraph`: for an answer line, all text behind its marker up to an empty line.
     """
 
     text: str
-    rule: str
-    paragraph: str = field(default="", repr=False)
+    extraction_rule: str
+    answer_paragraph: str = field(default="", repr=False)
 
 
-def extract_answer(text: str, which: Which = "last", place: Place = "either") -> Extraction:
+def extract_answer(text: str, which: Which = "last", place: Place = "either") -> ExtractedAnswer:
     r"""The answer in a box, or behind `Answer:`, `the answer is` or `####` up to the end of the sentence.
 
     With `either`, boxes count if there are any, otherwise lines. `last` and `first` take one of several; `only`
@@ -81,7 +81,7 @@ def extract_answer(text: str, which: Which = "last", place: Place = "either") ->
     if place != "boxed" and (lines := _lines(body, which)):
         line = _chosen([partial(_on_line, body, at) for at in lines], which, "answer line", "answer lines")
         return replace(line, paragraph=_paragraph(body, lines[0] if which == "first" else lines[-1]))
-    return Extraction(
+    return ExtractedAnswer(
         "", "no box" if place == "boxed" else "no answer line" if place == "line" else "no box, no answer line"
     )
 
@@ -93,15 +93,17 @@ def _lines(text: str, which: Which) -> list[int]:
     return [marker.end() for marker in near if stated(text, marker.start(), marker["about"] or "")]
 
 
-def _in_tag(text: str) -> Extraction:
+def _in_tag(text: str) -> ExtractedAnswer:
     """The text behind the last `<answer>`, or its box; needs `</think> <answer>` and `</answer>`. Dr. GRPO's r1."""
     if "</think> <answer>" not in text or "</answer>" not in text:
-        return Extraction("", "no '</think> <answer>' with '</answer>' behind it")
+        return ExtractedAnswer("", "no '</think> <answer>' with '</answer>' behind it")
     inside = text.split("<answer>")[-1].replace("</answer>", "")
     if len(inside) > LONGEST:
-        return Extraction("", f"the answer tag {_TOO_LONG}")
+        return ExtractedAnswer("", f"the answer tag {_TOO_LONG}")
     return (
-        extract_answer(inside, "last", "boxed") if _BOX.search(inside) else Extraction(inside.strip(), "the answer tag")
+        extract_answer(inside, "last", "boxed")
+        if _BOX.search(inside)
+        else ExtractedAnswer(inside.strip(), "the answer tag")
     )
 
 
@@ -112,21 +114,21 @@ class _NoAnswer(Exception):
     """Internal exception: the reason why a box or line has no answer."""
 
 
-def _chosen(answers: Sequence[Callable[[], str]], which: Which, one: str, many: str) -> Extraction:
+def _chosen(answers: Sequence[Callable[[], str]], which: Which, one: str, many: str) -> ExtractedAnswer:
     n = len(answers)
     if which == "only" and n > MOST:
-        return Extraction("", f"more than {MOST} {many}")
+        return ExtractedAnswer("", f"more than {MOST} {many}")
     rule = f"the {one}" if n == 1 else f"the {which} of {n} {many}" if which != "only" else f"its {n} {many}, all alike"
     try:
         if which == "only" and len({tidy(answer()) for answer in answers}) > 1:
-            return Extraction("", f"its {n} {many} differ")
+            return ExtractedAnswer("", f"its {n} {many} differ")
         text = answers[0 if which == "first" else -1]()
-        return Extraction(text, rule) if text else Extraction("", f"{rule} is empty")
+        return ExtractedAnswer(text, rule) if text else ExtractedAnswer("", f"{rule} is empty")
     except _NoAnswer as reason:
-        return Extraction("", f"{rule if which != 'only' or n == 1 else f'one of its {n} {many}'} {reason}")
+        return ExtractedAnswer("", f"{rule if which != 'only' or n == 1 else f'one of its {n} {many}'} {reason}")
 
 
-def _in_box(text: str, box: Boxed) -> str:
+def _in_box(text: str, box: BoxPositions) -> str:
     """The content of a box. A box in it counts only if it is all of the content."""
     if box.end is None:
         raise _NoAnswer("is not closed" if len(text) - box.content_start <= LONGEST else _TOO_LONG)

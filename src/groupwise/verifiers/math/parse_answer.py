@@ -18,7 +18,7 @@ from groupwise.verifiers.math.units import CHANGES_A_NUMBER, split_unit, words
 
 
 @dataclass(frozen=True, slots=True)
-class Value:
+class ValueAnswer:
     """A number or an expression, and its unit."""
 
     text: str
@@ -27,7 +27,7 @@ class Value:
 
 
 @dataclass(frozen=True, slots=True)
-class Word:
+class WordAnswer:
     """An answer in words, such as `Tuesday` or `no solution`: letters only."""
 
     text: str
@@ -52,16 +52,16 @@ class AnswerList:
 class BracketedRow:
     """A tuple, an interval or a matrix. `brackets`: its brackets (for a matrix also row widths); `items`: the elements.
 
-    An inequality is an interval; `variable` is its variable.
+    An inequality is an interval; `inequality_variable` is its variable.
     """
 
     brackets: str
     items: tuple[str, ...]
-    variable: str = ""
+    inequality_variable: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class Equation:
+class EquationAnswer:
     """An equation or a chain of them: two sides or more."""
 
     sides: tuple[str, ...]
@@ -74,7 +74,7 @@ class Equation:
         return self.sides[1:] if self.first_side_is_name else self.sides
 
 
-Read = Value | Word | AnswerList | BracketedRow | Equation | CompoundQuantity
+Read = ValueAnswer | WordAnswer | AnswerList | BracketedRow | EquationAnswer | CompoundQuantity
 
 _JOINT = re.compile(
     rf"\s*(?:,\s*(?:and|or)(?![A-Za-z])|;|,|{INDIAN}|(?<![A-Za-z\\])(?:and|or)(?![A-Za-z])|\\(?:land|wedge|lor|vee|cup)(?![A-Za-z]))\s*"
@@ -129,7 +129,7 @@ def read(text: str, nouns: frozenset[str] = frozenset()) -> Read:
         sides = sides if sides[0] else sides[1:]
         text = "=".join(sides)
     if len(sides) > 1 and all(sides):
-        return Equation(sides, is_name(sides[0], nouns))
+        return EquationAnswer(sides, is_name(sides[0], nouns))
     if interval := _inequality(text, nouns):
         return interval
     if (distance := without_bars(text)) is not None:
@@ -154,7 +154,7 @@ def _bracketed(text: str, inner: str, nouns: frozenset[str]) -> Read | None:
     return read(inner, nouns) if (left == "(" and right == ")") or re.fullmatch(r"\[-?\d+\]", text) else None
 
 
-def _value(text: str, nouns: frozenset[str]) -> Value | Word:
+def _value(text: str, nouns: frozenset[str]) -> ValueAnswer | WordAnswer:
     """Parse a number or an expression with its unit, or a word."""
     value, unit = (text, "") if r"\pm" in text else split_unit(text, nouns)
     if value != text and (inner := _inside(value)) is not None and value.startswith("("):
@@ -164,8 +164,8 @@ def _value(text: str, nouns: frozenset[str]) -> Value | Word:
     number = rational(value)
     number = spelled(value) if number is None else number
     if number is None and not unit and _WORDS.fullmatch(value):
-        return Word(value)
-    return Value(in_base(value) or value, number, unit)
+        return WordAnswer(value)
+    return ValueAnswer(in_base(value) or value, number, unit)
 
 
 def _several(text: str, nouns: frozenset[str]) -> AnswerList | None:
@@ -203,13 +203,18 @@ def _as_one(several: AnswerList, nouns: frozenset[str]) -> Read | None:
 
 def _interval(both: "list[BracketedRow | None]") -> BracketedRow | None:
     """One interval of x for `x > 1 and x < 3`; None for other pairs."""
-    if len(both) != 2 or both[0] is None or both[1] is None or both[0].variable != both[1].variable:
+    if (
+        len(both) != 2
+        or both[0] is None
+        or both[1] is None
+        or both[0].inequality_variable != both[1].inequality_variable
+    ):
         return None
     low, high = sorted(both, key=lambda row: row is not None and row.items[0] == r"-\infty")
     assert low is not None and high is not None, "both are there"
     if (low.items[0], high.items[1]).count(r"-\infty") or low.items[1] != r"\infty" or high.items[0] != r"-\infty":
         return None
-    return BracketedRow(low.brackets[0] + high.brackets[1], (low.items[0], high.items[1]), low.variable)
+    return BracketedRow(low.brackets[0] + high.brackets[1], (low.items[0], high.items[1]), low.inequality_variable)
 
 
 def _inequality(text: str, nouns: frozenset[str]) -> BracketedRow | None:
@@ -271,6 +276,6 @@ def _is_one_name(text: str, nouns: frozenset[str]) -> bool:
     return all(part in _LABELS or (part in nouns and part not in CHANGES_A_NUMBER) for part in parts)
 
 
-def is_definition(read: Read) -> TypeGuard[Equation]:
+def is_definition(read: Read) -> TypeGuard[EquationAnswer]:
     """Whether an equation gives a name a value, such as `x = 3`."""
-    return isinstance(read, Equation) and len(read.sides) == 2 and read.first_side_is_name
+    return isinstance(read, EquationAnswer) and len(read.sides) == 2 and read.first_side_is_name

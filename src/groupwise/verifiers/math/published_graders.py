@@ -37,27 +37,27 @@ _DAPO_LATER = (
 class MathDapo(VerifierSettings):
     r"""The grader of DAPO's training: compares the last `Answer:` line of the last 300 characters, as text.
 
-    Both sides are converted to Minerva's normal form (Lewkowycz et al., arXiv:2206.14858, appendix D). With `box` the
+    Both sides are converted to Minerva's normal form (Lewkowycz et al., arXiv:2206.14858, appendix D). With `use_last_box` the
     last `\boxed{}` of the last 100 characters must equal the gold answer exactly. Its faults are kept: only the text
     behind the last `=` counts, words such as `km` are removed also within words, `034` and `34.0` are not 34. DAPO,
     arXiv:2503.14476. An answer without such a line is malformed here and wrong there; both score 0.
     """
 
     gold_answer_format: ClassVar[str] = "text or a number"
-    box: bool = False
+    use_last_box: bool = False
 
     def __post_init__(self) -> None:
         check_types(self)
 
     async def __call__(self, prompt: Prompt, sample: Sample) -> Verdict:
         tail, gold = sample.text[-300:], str(prompt.row["answer"])
-        if self.box:
+        if self.use_last_box:
             answer = dapo_box(tail[-100:])
         else:
             lines = _DAPO_LINE.findall(tail)
             answer, gold = (dapo_normal(lines[-1]) if lines else None), dapo_normal(gold)
         if answer is None:
-            return Verdict(Outcome.malformed, feedback="no box" if self.box else "no line Answer:")
+            return Verdict(Outcome.malformed, feedback="no box" if self.use_last_box else "no line Answer:")
         return Verdict(Outcome(answer == gold), answer=answer)
 
     def fits(self, gold: Any) -> bool:
@@ -101,14 +101,14 @@ Equal = Callable[[Sequence[Any], Sequence[Any]], Awaitable[Verdict]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class InSandbox(VerifierSettings):
-    """A published grader whose comparison runs in the sandbox: a `function` in a file (`module`) of this package.
+class SandboxedGrader(VerifierSettings):
+    """A published grader whose comparison runs in the sandbox: a `function_name` in a file (`module_name`) of this package.
 
     `deadline` is in CPU seconds per call. An answer that uses them up is wrong, as in `Math`.
     """
 
-    module: ClassVar[str]
-    function: ClassVar[str]
+    module_name: ClassVar[str]
+    function_name: ClassVar[str]
     deadline: float = 2.0
     workers: int = 2
 
@@ -127,14 +127,14 @@ class InSandbox(VerifierSettings):
 
 @verdicts_have()
 class SandboxedVerifier(Verifier):
-    """The verifier of `InSandbox`."""
+    """The verifier of `SandboxedGrader`."""
 
     has_own_deadline = True
 
-    def __init__(self, kind: InSandbox, grading: VerifierContext) -> None:
+    def __init__(self, kind: SandboxedGrader, grading: VerifierContext) -> None:
         self.kind, self.packages = kind, kind.packages
         self._compare = SandboxedAlgebra(
-            type(kind).__name__, [kind.module], kind.function, make=grading.sandbox, deadline=kind.deadline,
+            type(kind).__name__, [kind.module_name], kind.function_name, make=grading.create_sandbox, deadline=kind.deadline,
             workers=kind.workers, packages=kind.packages,
         )  # fmt: skip
         self.close = self._compare.close
@@ -151,15 +151,15 @@ class SandboxedVerifier(Verifier):
 
 @verdicts_have()
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MathVerify(InSandbox):
+class MathVerify(SandboxedGrader):
     """math-verify with its defaults, applied to the whole text in the sandbox.
 
     `deadline` is in CPU seconds per call. docs/verifiers.md lists wrong answers that math-verify accepts.
     """
 
     packages = MATH_VERIFY
-    module: ClassVar[str] = "math_verify"
-    function: ClassVar[str] = "accepted"
+    module_name: ClassVar[str] = "math_verify"
+    function_name: ClassVar[str] = "accepted"
     gold_answer_format: ClassVar[str] = "text or a number"
 
     async def grade(self, text: str, gold: Any, equal: Equal) -> Verdict:
@@ -173,31 +173,31 @@ class MathVerify(InSandbox):
 
 @verdicts_have()
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MathDrGrpo(InSandbox):
-    r"""The grader of Dr. GRPO's runs: compares the last `\boxed{}`, or with `tag` the text behind the last `<answer>`.
+class MathDrGrpo(SandboxedGrader):
+    r"""The grader of Dr. GRPO's runs: compares the last `\boxed{}`, or with `use_answer_tag` the text behind the last `<answer>`.
 
     Right if it equals one of the gold answers by the rules in r1_zero.py: in the normal form of MATH, in that of
-    PRM800K, by sympy, or, unless `fast`, by math-verify. The 7B run and all evaluations used math-verify too. Its
-    faults are kept: `x+a` equals `x+c` and `5 km` equals `5 m`, since every possible unit is removed; with `fast`,
+    PRM800K, by sympy, or, unless `skip_math_verify`, by math-verify. The 7B run and all evaluations used math-verify too. Its
+    faults are kept: `x+a` equals `x+c` and `5 km` equals `5 m`, since every possible unit is removed; with `skip_math_verify`,
     `2/4` does not equal `1/2`, nor `2+2` 4. The authors' time limit of one second is `deadline` CPU seconds per call
     here. arXiv:2503.20783.
     """
 
     packages = (*MATH_VERIFY, "pylatexenc")
-    module: ClassVar[str] = "r1_zero"
-    function: ClassVar[str] = "graded"
+    module_name: ClassVar[str] = "r1_zero"
+    function_name: ClassVar[str] = "graded"
     gold_answer_format: ClassVar[str] = "text, a number or a list of them"
-    tag: bool = False
-    fast: bool = False
+    use_answer_tag: bool = False
+    skip_math_verify: bool = False
 
     async def grade(self, text: str, gold: Any, equal: Equal) -> Verdict:
         """The verdict on the last box, or on the text behind the last answer tag."""
-        answer = answer_of(text, self.tag)
+        answer = answer_of(text, self.use_answer_tag)
         if answer is None:
-            return Verdict(Outcome.malformed, feedback="no answer in tags" if self.tag else "no box")
+            return Verdict(Outcome.malformed, feedback="no answer in tags" if self.use_answer_tag else "no box")
         texts = [str(one) for one in (gold if isinstance(gold, list) else [gold])]
         golds = [text for text in (boxed(text) if "\\boxed" in text else text for text in texts) if text is not None]
-        verdict = await equal([answer, golds, self.fast], ["1", golds, self.fast])
+        verdict = await equal([answer, golds, self.skip_math_verify], ["1", golds, self.skip_math_verify])
         return verdict if verdict.outcome is Outcome.unverifiable else replace(verdict, answer=answer[:200])
 
     def fits(self, gold: Any) -> bool:

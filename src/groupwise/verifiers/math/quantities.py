@@ -24,15 +24,17 @@ _PART = re.compile(r"(?P<number>\d+(?:\.\d+)?) ?(?P<unit>[A-Za-z]+|'{1,2})\.?(?:
 class CompoundQuantity:
     """A quantity of two or more units: its size in the smallest unit of its scale."""
 
-    size: Fraction
-    scale_index: int
+    size_in_smallest_unit: Fraction
+    unit_scale_index: int
     written_units: tuple[str, ...]
 
     def is_number(self, number: Fraction, unit: str) -> bool:
         """Whether a number of a unit is this quantity; without a unit, of one of the units that it is written in."""
-        sizes = _SCALES[self.scale_index]
+        sizes = _SCALES[self.unit_scale_index]
         return any(
-            number * sizes[name] == self.size for name in ([unit] if unit else self.written_units) if name in sizes
+            number * sizes[name] == self.size_in_smallest_unit
+            for name in ([unit] if unit else self.written_units)
+            if name in sizes
         )
 
 
@@ -40,7 +42,7 @@ def quantity(text: str) -> CompoundQuantity | None:
     """A quantity of several units, the largest first, each number but the first less than one of the unit before.
 
     >>> quantity("2 h 30 min"), quantity("30 min 2 h"), quantity("2 h 70 min")
-    (CompoundQuantity(size=Fraction(9000, 1), scale_index=0, written_units=('h', 'min')), None, None)
+    (CompoundQuantity(size_in_smallest_unit=Fraction(9000, 1), unit_scale_index=0, written_units=('h', 'min')), None, None)
     """
     parts: list[tuple[Fraction, str]] = []
     at = 0

@@ -14,7 +14,7 @@ from typing import Any
 from groupwise.core import MissingRequirement
 from groupwise.data import Outcome, Verdict
 from groupwise.data.verdicts import unverifiable
-from groupwise.sandbox.sandbox import Execution, Limits, Program, Sandbox
+from groupwise.sandbox.sandbox import ExecutionResult, ExecutionLimits, ExecutionInput, Sandbox
 
 MAKE = Callable[..., Sandbox]
 """Type of the function that creates the sandbox: the class `Sandbox`, or one with the same keyword arguments."""
@@ -59,14 +59,16 @@ class SandboxedAlgebra:
         }
         try:
             self._sandbox = make(
-                limits=Limits(cpu_seconds=deadline, wall_seconds=max(60.0, 20 * deadline), memory_bytes=MEMORY),
+                limits=ExecutionLimits(
+                    cpu_seconds=deadline, wall_seconds=max(60.0, 20 * deadline), memory_bytes=MEMORY
+                ),
                 boxes=workers,
                 packages=packages,
                 preload=sources | {"warm_up": f"from {self.module} import warm_up\nwarm_up()"},
             )
         except MissingRequirement as error:
             raise self._with_alternative(error) from None
-        self._calls: OrderedDict[bytes, Future[Execution]] = OrderedDict()
+        self._calls: OrderedDict[bytes, Future[ExecutionResult]] = OrderedDict()
         self._lock = Lock()
 
     async def __call__(self, arguments: Sequence[Any], baseline: Sequence[Any]) -> Any:
@@ -76,7 +78,7 @@ class SandboxedAlgebra:
         """
         execution = await self._execute(arguments)
         if execution.end_reason == "done":
-            return execution.value
+            return execution.return_value
         if execution.no_result or execution.end_reason == "wall":
             return unverifiable(execution.error)
         gold = await self._execute(baseline)
@@ -88,12 +90,12 @@ class SandboxedAlgebra:
         """Ends the sandbox processes."""
         self._sandbox.close()
 
-    async def _execute(self, arguments: Sequence[Any]) -> Execution:
+    async def _execute(self, arguments: Sequence[Any]) -> ExecutionResult:
         """The execution of a call, from the cache or new."""
         key = sha256(json.dumps(arguments).encode()).digest()
         with self._lock:
             if key not in self._calls:
-                program = Program(f"from {self.module} import {self.function}", self.function, tuple(arguments))
+                program = ExecutionInput(f"from {self.module} import {self.function}", self.function, tuple(arguments))
                 self._calls[key] = self._sandbox.submit(program)
             future = self._calls[key]
             self._calls.move_to_end(key)

@@ -29,18 +29,18 @@ AT_ONCE = 16
 class Math(VerifierSettings):
     """Right if the answer equals the gold answer mathematically; malformed if no answer is found.
 
-    `answer` chooses among several boxes or answer lines: `last`, `first`, or `only` (all must be equal). `place` is
+    `which_answer` chooses among several boxes or answer lines: `last`, `first`, or `only` (all must be equal). `answer_location` is
     where the answer may be: `either`, `boxed`, `line` or `tag`. Text, numbers, units, lists, intervals and matrices are
     compared in this process. Other expressions go to algebra.py in the sandbox, in `workers` processes, with
     `deadline` CPU seconds per call. If a call uses them up, the answer is wrong ("too large to compare"), or
-    unverifiable if the gold answer by itself uses them up. With `symbolic=False`, an answer that needs algebra is
+    unverifiable if the gold answer by itself uses them up. With `use_algebra=False`, an answer that needs algebra is
     wrong unless its text equals the gold answer; this needs no sandbox and no extra package.
     """
 
     gold_answer_format: ClassVar[str] = "text or a number"
-    answer: Which = "last"
-    place: Place = "either"
-    symbolic: bool = True
+    which_answer: Which = "last"
+    answer_location: Place = "either"
+    use_algebra: bool = True
     deadline: float = 2.0
     workers: int = 2
 
@@ -67,10 +67,10 @@ class MathVerifier(Verifier):
     def __init__(self, kind: Math, grading: VerifierContext) -> None:
         self.kind = kind
         self._algebra: SandboxedAlgebra | None = None
-        if kind.symbolic:
+        if kind.use_algebra:
             modules = ("trees", "latex", "noncommuting_products", "values_at_point", "algebra")
             self._algebra = SandboxedAlgebra(
-                "Math", modules, "equal", make=grading.sandbox, deadline=kind.deadline, workers=kind.workers,
+                "Math", modules, "equal", make=grading.create_sandbox, deadline=kind.deadline, workers=kind.workers,
                 packages=self.packages,
             )  # fmt: skip
 
@@ -78,11 +78,11 @@ class MathVerifier(Verifier):
         gold = gold_answer(prompt.row.get("answer"))
         if gold is None:
             return unusable_gold(prompt.row.get("answer"), self.kind.gold_answer_format)
-        found = extract_answer(sample.text, self.kind.answer, self.kind.place)
+        found = extract_answer(sample.text, self.kind.which_answer, self.kind.answer_location)
         if not found.text:
-            return Verdict(Outcome.malformed, feedback=f"no answer: {found.rule}")
+            return Verdict(Outcome.malformed, feedback=f"no answer: {found.extraction_rule}")
         if (reason := too_much(found.text)) and tidy(found.text) != tidy(gold):
-            return _verdict(False, found.text, f"{found.rule}; {reason}")
+            return _verdict(False, found.text, f"{found.extraction_rule}; {reason}")
         results: dict[tuple[str, str], bool] = {}
         comparison = "exact"
         while True:  # compare with the results so far, then ask the sandbox for the pairs that are missing
@@ -97,11 +97,11 @@ class MathVerifier(Verifier):
 
             decision = same(gold, found.text, algebra, prompt.text)
             if decision is not None:
-                return _verdict(decision, found.text, f"{found.rule}; {comparison}")
+                return _verdict(decision, found.text, f"{found.extraction_rule}; {comparison}")
             equal = await self._equal(list(missing))
             if isinstance(equal, Verdict):
                 too_large = equal.outcome is Outcome.wrong
-                return _verdict(False, found.text, f"{found.rule}; {equal.feedback}") if too_large else equal
+                return _verdict(False, found.text, f"{found.extraction_rule}; {equal.feedback}") if too_large else equal
             results |= zip(missing, equal, strict=True)
             comparison = "algebra"
 

@@ -10,7 +10,7 @@ from groupwise.config.toml import read_toml
 from groupwise.config.user_code import UserCode
 from groupwise.core import Usage
 from groupwise.learner import FromDirectory
-from groupwise.tasks import PublishedSet, DataRows
+from groupwise.tasks import DataRows, PublishedSet
 
 TWO = """
 model = "calculator"

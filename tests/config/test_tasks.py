@@ -16,7 +16,7 @@ from groupwise.config.registry import UnloadedPart, fitting_names
 from groupwise.config.user_code import Permissions, UserCode, load_use
 from groupwise.core import Usage, class_name, part_named, plain_name
 from groupwise.data import Task, TaskSettings
-from groupwise.tasks import BigSums, Calculator, PublishedSet, ReasoningGym, DataRows, named_task
+from groupwise.tasks import BigSums, Calculator, DataRows, PublishedSet, ReasoningGym, named_task
 from groupwise.training.build_tasks import sources, task_of, templates, verifier_of
 from tests.training.test_sources import CALCULATOR
 

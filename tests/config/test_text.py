@@ -29,8 +29,8 @@ from groupwise.engines import Native
 from groupwise.learner import InitialPolicy, SquaredValueLoss, ValueModel
 from groupwise.methods import (
     GAE,
-    Method,
     LinearRamp,
+    Method,
     ScheduleInput,
     SoftGate,
     dapo,

@@ -16,12 +16,12 @@ from groupwise.core import Usage, class_name, part_named, plain_name
 from groupwise.data import Verifier, VerifierSettings
 from groupwise.verifiers import (
     Combined,
+    CombinedMember,
     Exact,
     GradeFunction,
     HackableScore,
     Judge,
     Math,
-    CombinedMember,
     NoisyVerdicts,
     Regex,
     VerifierContext,

@@ -18,10 +18,10 @@ from groupwise.data import Engine
 from groupwise.engines import (
     EngineServer,
     HostKey,
+    IncomingWeightsStore,
     RemoteEngine,
     Served,
     TlsAddress,
-    IncomingWeightsStore,
     WeightsDirectory,
     listen_tls,
     read_secret,

@@ -27,11 +27,11 @@ from groupwise.methods import Method, OptimalityProbability, diffusion_nft, flow
 from groupwise.models import (
     CoefficientsPreservingNoise,
     DanceGrpoNoise,
+    DenoisingNoise,
     DenoisingSettings,
     FlowGrpoNoise,
     ForwardProcessLoss,
     IntegratedNoise,
-    DenoisingNoise,
     StepKL,
     VelocityDifference,
     encode_action,

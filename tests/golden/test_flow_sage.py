@@ -11,9 +11,9 @@ from groupwise.methods import EqualisedSteps, KLFromOld, sage_grpo_flow
 from groupwise.models import (
     CoefficientsPreservingNoise,
     DanceGrpoNoise,
+    DenoisingNoise,
     FlowGrpoNoise,
     IntegratedNoise,
-    DenoisingNoise,
     StepConstantMeasure,
     StepKL,
 )

@@ -11,16 +11,16 @@ import torch
 from groupwise.core import BadData
 from groupwise.data import WRITTEN, Draw, GenerationRequest, Ids, Outcome, Prompt, Rollout, Verdict, pack, rollout_of
 from groupwise.methods import (
+    AddLengthBudgetScore,
+    BestAnswerRefinement,
     DraftAndRefine,
     EarlyExitReward,
     EarlyExits,
     ExplainGoldAnswer,
     HintAtLevel,
     HintLevelCurriculum,
-    AddLengthBudgetScore,
-    BestAnswerRefinement,
-    ScheduleInput,
     PolicyWrittenHints,
+    ScheduleInput,
     expo,
     guide_grpo,
     s_grpo,

@@ -13,7 +13,7 @@ from groupwise.certificates.proofs import proofs_of
 from groupwise.commands.show import show
 from groupwise.data import find_metric
 from groupwise.learner import InitialPolicy
-from groupwise.methods import Method, LinearRamp, Reference, Schedule, ScheduleInput, grpo, published, reference_of
+from groupwise.methods import LinearRamp, Method, Reference, Schedule, ScheduleInput, grpo, published, reference_of
 from groupwise.methods.families import FAMILIES, method_family, subject_of
 from groupwise.methods.method import Method as MethodItself
 from groupwise.objective import Objective, TruncatedImportance

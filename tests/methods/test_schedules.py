@@ -11,10 +11,10 @@ from groupwise.config.recipe_toml import override, read_recipe, write
 from groupwise.core import InvalidValue, Usage
 from groupwise.methods import (
     CyclicValues,
+    LinearRamp,
     MemoryValue,
     Method,
     PiecewiseConstant,
-    LinearRamp,
     Schedule,
     ScheduleInput,
     Staircase,

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from groupwise.models import MixtureOfExpertsSizes, PrefixPacking, ChosenExperts, experts_of, outline
+from groupwise.models import ChosenExperts, MixtureOfExpertsSizes, PrefixPacking, experts_of, outline
 from groupwise.models.decoder.transformers_model import TransformersBackbone
 from tests.models.directories import directory
 from tests.models.mixtures import mixture, routers

@@ -7,13 +7,13 @@ from groupwise.advantages import Standardised
 from groupwise.config.registry import fitting_names
 from groupwise.data import Batch, Finish, Mask
 from groupwise.methods import (
+    AlternatingRoleMask,
     DepthPruning,
     HasView,
     InsideClip,
+    MismatchRejection,
     OffPolicySequenceMask,
     OfRole,
-    MismatchRejection,
-    AlternatingRoleMask,
 )
 from groupwise.objective import (
     Objective,

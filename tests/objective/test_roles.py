@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from groupwise.data import Batch
-from groupwise.methods import OfRole, PenaltyOfRole, AlternatingRoleMask, role_mean
+from groupwise.methods import AlternatingRoleMask, OfRole, PenaltyOfRole, role_mean
 from groupwise.objective import KL, sequence_mean
 from tests.laws.batches import step_of
 

@@ -5,7 +5,7 @@ import torch
 
 from groupwise.core import Usage
 from groupwise.data import Batch, Finish, Logp, Outcome, Subscore, Verdict, needs, pack, rollout_of
-from groupwise.methods import SequenceKLInReward, OverlongPenalty, TruncatedAnswerReward
+from groupwise.methods import OverlongPenalty, SequenceKLInReward, TruncatedAnswerReward
 from groupwise.rewards import AddSubscore, Correctness, Score
 from tests.laws.batches import step_of
 

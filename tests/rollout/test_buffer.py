@@ -16,7 +16,7 @@ from torch import Tensor
 from groupwise.core import Usage, WorkerLost
 from groupwise.data import Batch, Draw, Outcome, Prompt, Rollout, Sample, Task, Verdict
 from groupwise.objective import describe_samples
-from groupwise.rollout import RolloutBuffer, Independent, IterationRollouts, RolloutSetting, Shuffled, answers
+from groupwise.rollout import Independent, IterationRollouts, RolloutBuffer, RolloutSetting, Shuffled, answers
 from tests.processes import PATIENCE
 from tests.rollout.fakes import (
     FakeEngine,

@@ -31,17 +31,17 @@ from groupwise.methods import NoiseWindow
 from groupwise.models import (
     CoefficientsPreservingNoise,
     DanceGrpoNoise,
+    DenoisingNoise,
     DenoisingSettings,
     FlowGrpoNoise,
     FlowPolicy,
     FlowShape,
     IntegratedNoise,
-    DenoisingNoise,
     decode_action,
     normals,
 )
 from groupwise.models.flow.policy import log_density
-from groupwise.rollout import Independent, ForwardProcess
+from groupwise.rollout import ForwardProcess, Independent
 from tests.processes import PATIENCE
 from tests.rollout.fakes import generate, sampler_of
 

@@ -9,7 +9,7 @@ from groupwise.data import CurriculumWithMetrics, Role, find_metric, roles_of
 from groupwise.data.rollout_json import from_json, to_json
 from groupwise.methods import fission_grpo, grpo, knapsack_rl, murphy, published, rest_rl, rgr_grpo, vade
 from groupwise.methods.method import Method
-from groupwise.rollout import RolloutBuffer, IterationRollouts, PendingIteration, RolloutSetting, Shuffled
+from groupwise.rollout import IterationRollouts, PendingIteration, RolloutBuffer, RolloutSetting, Shuffled
 from groupwise.rollout.prompt_template import worded
 from tests.golden.play import RIGHT, WRONG, sevens
 from tests.rollout.fakes import FakeEngine, NumberedTask, judged_by, sampling, tokenizer

@@ -8,7 +8,7 @@ import numpy as np
 from groupwise.data import WRITTEN, Draw, Finish, Prompt, Rollout, Sample, Sampler, Sampling
 from groupwise.engines.steps.denoising import DenoisingEngine
 from groupwise.models import DenoisingSettings, FlowGrpoNoise, decode_action
-from groupwise.rollout import Independent, ForwardProcess
+from groupwise.rollout import ForwardProcess, Independent
 from tests.rollout.fakes import sampler_of
 from tests.rollout.test_denoiser import FIRST, policy_with
 

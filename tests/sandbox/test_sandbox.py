@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from groupwise.core import MissingRequirement
-from groupwise.sandbox import ExecutionResult, ExecutionLimits, ExecutionInput, Sandbox
+from groupwise.sandbox import ExecutionInput, ExecutionLimits, ExecutionResult, Sandbox
 from groupwise.sandbox import command as sandbox_command
 from groupwise.sandbox import sandbox as sandbox_room
 from groupwise.sandbox.sandbox import missing_requirement, sandbox_trial

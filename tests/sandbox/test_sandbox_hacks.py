@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from groupwise.data import Outcome, Prompt, Sample
-from groupwise.sandbox import ExecutionLimits, ExecutionInput, Sandbox
+from groupwise.sandbox import ExecutionInput, ExecutionLimits, Sandbox
 from groupwise.verifiers import CodeVerifier
 from tests.sandbox.boxes import children, needed, servers
 

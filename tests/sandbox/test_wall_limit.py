@@ -12,7 +12,7 @@ from uuid import uuid4
 
 import pytest
 
-from groupwise.sandbox import ExecutionLimits, ExecutionInput, Sandbox
+from groupwise.sandbox import ExecutionInput, ExecutionLimits, Sandbox
 from groupwise.sandbox.wall_limit import LOOK, MOST, WallTimeLimit, process_of, thread_times
 from tests.processes import state_of, wait_until
 from tests.sandbox.boxes import children, needed, servers

@@ -8,7 +8,7 @@ import pytest
 
 from groupwise.core import Usage
 from groupwise.tasks.judge_access import JudgeAccess
-from groupwise.verifiers import Combined, Exact, Judge, CombinedMember
+from groupwise.verifiers import Combined, CombinedMember, Exact, Judge
 from tests.verifiers.built import built
 
 HERE, AWAY = "http://127.0.0.1:9/v1", "https://judge.example/v1"

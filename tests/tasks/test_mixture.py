@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from groupwise.core import BadData, Usage
 from groupwise.data import Outcome, Prompt, Sample, Task, Verdict
 from groupwise.rollout import Shuffled
-from groupwise.tasks import Calculator, TaskMixture, MixtureVerifier, RowsTask, SourceStats
+from groupwise.tasks import Calculator, MixtureVerifier, RowsTask, SourceStats, TaskMixture
 from groupwise.tasks.mixture import task_index
 from tests.rollout.fakes import judged_by
 

@@ -8,7 +8,7 @@ from groupwise.config.recipe_toml import read_verifier
 from groupwise.config.user_code import UserCode
 from groupwise.core import BadData, Usage
 from groupwise.data import Verifier
-from groupwise.tasks import Calculator, PublishedSet, DataRows, RowsTask, named_task
+from groupwise.tasks import Calculator, DataRows, PublishedSet, RowsTask, named_task
 from groupwise.verifiers import CalculatorAnswer, Exact, LastNumber, VerifierContext
 from tests.verifiers.built import built
 

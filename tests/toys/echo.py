@@ -18,7 +18,7 @@ from groupwise.engines import NativeEngine
 from groupwise.learner import AdamW, Learner
 from groupwise.methods import Method, dapo, published
 from groupwise.models import Decoder, DecoderShape, Tokenizer
-from groupwise.rollout import RolloutBuffer, Independent, RolloutSetting, Shuffled
+from groupwise.rollout import Independent, RolloutBuffer, RolloutSetting, Shuffled
 from groupwise.runs.checkpoints import newest_checkpoint
 from groupwise.runs.jsonl import read_lines
 from groupwise.runs.layout import RunLayout

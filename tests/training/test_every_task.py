@@ -23,7 +23,7 @@ from groupwise.evaluation.interval import interval
 from groupwise.methods import grpo
 from groupwise.models import Decoder, write_model
 from groupwise.rollout import answers
-from groupwise.tasks import Calculator, PublishedSet, DataRows
+from groupwise.tasks import Calculator, DataRows, PublishedSet
 from groupwise.training.build import RunObjects, build
 from groupwise.verifiers import Code, Exact, GradeFunction, LastNumber, Math
 from tests.evaluation.test_evaluate import GOLDEN, RIGHT

@@ -31,7 +31,7 @@ from groupwise.data import (
 )
 from groupwise.engines import NativeEngine
 from groupwise.learner import StepPlan
-from groupwise.methods import Method, LinearRamp
+from groupwise.methods import LinearRamp, Method
 from groupwise.models import Decoder
 from groupwise.objective import KL, complete
 from groupwise.rewards import mixed_outcomes

@@ -7,7 +7,7 @@ import torch
 
 from groupwise.data import SAMPLED, pack
 from groupwise.learner import StepResult
-from groupwise.methods import ExplainGoldAnswer, FeedbackTree, BestAnswerRefinement
+from groupwise.methods import BestAnswerRefinement, ExplainGoldAnswer, FeedbackTree
 from groupwise.objective import Objective
 from groupwise.rollout import HintEscalation, Independent
 from groupwise.training.iteration_records import sample_lines, token_columns

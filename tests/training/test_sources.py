@@ -18,7 +18,7 @@ from groupwise.data import Draw, Rollout, Sampler, Sampling
 from groupwise.methods import grpo
 from groupwise.models import find_model, read_tokenizer
 from groupwise.rollout import Independent, Turns
-from groupwise.tasks import TaskMixture, MixtureVerifier, PublishedSet, RowsTask
+from groupwise.tasks import MixtureVerifier, PublishedSet, RowsTask, TaskMixture
 from groupwise.tasks.mixture import task_index
 from groupwise.training import build_tasks as sources_module
 from groupwise.training.build_tasks import prompt_template, sources, task_of, templates, verdict_wait, verifier_of

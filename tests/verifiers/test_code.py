@@ -10,7 +10,7 @@ import groupwise.verifiers.code as code_room
 from groupwise.core import BadData
 from groupwise.data import Outcome, Prompt, Sample, Verdict
 from groupwise.sandbox import ExecutionLimits, Sandbox
-from groupwise.sandbox.sandbox import ExecutionResult, ExecutionInput
+from groupwise.sandbox.sandbox import ExecutionInput, ExecutionResult
 from groupwise.tasks import RowsTask
 from groupwise.verifiers import CodeVerifier
 from groupwise.verifiers.code import CodeTests, code_of, same

@@ -12,10 +12,10 @@ from groupwise.data.verdict_contents import VerdictContents, joined_contents
 from groupwise.tasks import MixtureVerifier, named_task
 from groupwise.verifiers import (
     Combined,
+    CombinedMember,
     Exact,
     HackableScore,
     LastNumber,
-    CombinedMember,
     NoisyVerdicts,
     Regex,
     grade_function,

@@ -14,8 +14,8 @@ from groupwise.config.user_code import Permissions, load_use
 from groupwise.core import Usage
 from groupwise.data import Finish, Outcome, Prompt, Sample, Verdict
 from groupwise.tasks import MixtureVerifier
-from groupwise.verifiers import Combined, GradeFunction, LastNumber, CombinedMember, grade_function
-from groupwise.verifiers.arguments import MissingColumn, GradeFunctionParameters
+from groupwise.verifiers import Combined, CombinedMember, GradeFunction, LastNumber, grade_function
+from groupwise.verifiers.arguments import GradeFunctionParameters, MissingColumn
 from tests.verifiers.built import built, graders
 
 GRADERS = """

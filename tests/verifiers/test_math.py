@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from groupwise.core import BadData, MissingRequirement, Usage
 from groupwise.data import Outcome, Prompt, Sample, Verdict, Verifier
 from groupwise.tasks import RowsTask
-from groupwise.verifiers import Combined, Exact, Math, MathDapo, CombinedMember
+from groupwise.verifiers import Combined, CombinedMember, Exact, Math, MathDapo
 from groupwise.verifiers.math.equal import same
 from groupwise.verifiers.math.extract import extract_answer
 from groupwise.verifiers.math.limits import too_much

@@ -8,8 +8,8 @@ from groupwise.config.recipe_toml import read_verifier
 from groupwise.core import Usage
 from groupwise.data import Draw, Outcome, Prompt, Rollout, Sample, Verdict, pack
 from groupwise.objective import describe_samples
-from groupwise.verifiers import Combined, TagFormat, GradeFunction, LastNumber, CombinedMember
-from groupwise.verifiers.several import CombinedVerifier, BuiltMember
+from groupwise.verifiers import Combined, CombinedMember, GradeFunction, LastNumber, TagFormat
+from groupwise.verifiers.several import BuiltMember, CombinedVerifier
 from tests.rollout.fakes import judged_by
 from tests.verifiers.built import ask, built
 

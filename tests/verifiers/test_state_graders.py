@@ -15,7 +15,7 @@ from groupwise.config.user_code import Permissions, load_use
 from groupwise.core import Usage
 from groupwise.data import Finish, Outcome, Prompt, Sample, Verdict
 from groupwise.models import encode_action
-from groupwise.verifiers import Combined, GradeFunction, CombinedMember, grade_function
+from groupwise.verifiers import Combined, CombinedMember, GradeFunction, grade_function
 from groupwise.verifiers.arguments import GradeFunctionParameters
 from tests.checks import check
 from tests.verifiers.built import built, graders

@@ -5,7 +5,7 @@ import pytest
 from groupwise.core import Usage
 from groupwise.data import Outcome, Prompt, Verdict, Verifier
 from groupwise.tasks import named_task
-from groupwise.verifiers import SumWithProposal, SumSteps
+from groupwise.verifiers import SumSteps, SumWithProposal
 from tests.verifiers.built import built, verdict_of
 
 RIGHT, WRONG, MALFORMED = Outcome.correct, Outcome.wrong, Outcome.malformed

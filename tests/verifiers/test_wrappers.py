@@ -10,11 +10,11 @@ from groupwise.core import Usage
 from groupwise.data import Outcome, Prompt, Sample, Verdict, Verifier
 from groupwise.verifiers import (
     Combined,
+    CombinedMember,
     Exact,
     GradeFunction,
     HackableScore,
     LastNumber,
-    CombinedMember,
     NoisyVerdicts,
     Regex,
     kinds_in,

@@ -7,7 +7,7 @@ from typing import Any
 from groupwise.checks.checked import CheckResult
 from groupwise.config.recipe import Recipe
 from groupwise.core import BadData, GroupwiseError
-from groupwise.data import TaskWithProblemList, Prompt, Task, all_problems, data_stats
+from groupwise.data import Prompt, Task, TaskWithProblemList, all_problems, data_stats
 from groupwise.rollout import check_columns
 from groupwise.runs.checkpoints import plain_json
 from groupwise.tasks import TaskMixture

@@ -23,7 +23,7 @@ from groupwise.engines import Native
 from groupwise.evaluation.by_column import check_column
 from groupwise.models import find_model, of_hub, read_shape, read_tokenizer, weight_files
 from groupwise.models.decoder.decoder import ModelSizes
-from groupwise.tasks import Demonstration, TaskMixture, MixtureVerifier, RowsTask, listed_tokens
+from groupwise.tasks import Demonstration, MixtureVerifier, RowsTask, TaskMixture, listed_tokens
 from groupwise.training.agents import agent_of
 from groupwise.training.build import RunInputs
 from groupwise.training.build_tasks import demonstrations_of, no_verifier, task_of, templates, verifier_of

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 
-from groupwise.cluster.processes import ProcessEnd, NamedProcesses
+from groupwise.cluster.processes import NamedProcesses, ProcessEnd
 from groupwise.core import Usage
 from groupwise.learner.rank_store import Store, host_store, join_store, prefix_store
 

@@ -5,7 +5,7 @@ from pathlib import Path
 from types import TracebackType
 
 from groupwise.cluster.held_process import ChildProcess
-from groupwise.cluster.processes import ProcessEnd, NamedProcesses
+from groupwise.cluster.processes import NamedProcesses, ProcessEnd
 from groupwise.runs.layout import log_file
 from groupwise.runs.process_logs import open_log
 

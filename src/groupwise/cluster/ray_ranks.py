@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
-from groupwise.cluster.processes import ProcessEnd, NamedProcesses
+from groupwise.cluster.processes import NamedProcesses, ProcessEnd
 from groupwise.cluster.ray import REPLY, Bundles, ProcessResources, connected, lost
 from groupwise.core import WorkerLost
 from groupwise.engines.remote.replica import START

@@ -12,8 +12,8 @@ from groupwise.core import Usage
 from groupwise.engines import (
     EngineIdentity,
     EngineServer,
-    Native,
     IncomingWeightsStore,
+    Native,
     WeightsDirectory,
     read_secret,
     servable,

@@ -9,13 +9,13 @@ from groupwise.data.base_classes import Backbone as Backbone
 from groupwise.data.base_classes import CouplingUnit as CouplingUnit
 from groupwise.data.base_classes import Credit as Credit
 from groupwise.data.base_classes import Curriculum as Curriculum
+from groupwise.data.base_classes import CurriculumWithMetrics as CurriculumWithMetrics
 from groupwise.data.base_classes import Engine as Engine
 from groupwise.data.base_classes import EngineSettings as EngineSettings
 from groupwise.data.base_classes import Environment as Environment
 from groupwise.data.base_classes import EqualWeightUnit as EqualWeightUnit
 from groupwise.data.base_classes import Filter as Filter
 from groupwise.data.base_classes import HasLinearHead as HasLinearHead
-from groupwise.data.base_classes import TaskWithProblemList as TaskWithProblemList
 from groupwise.data.base_classes import Mask as Mask
 from groupwise.data.base_classes import Memory as Memory
 from groupwise.data.base_classes import Observation as Observation
@@ -24,7 +24,6 @@ from groupwise.data.base_classes import Policy as Policy
 from groupwise.data.base_classes import Ratio as Ratio
 from groupwise.data.base_classes import ReadsColumns as ReadsColumns
 from groupwise.data.base_classes import ReplyLog as ReplyLog
-from groupwise.data.base_classes import CurriculumWithMetrics as CurriculumWithMetrics
 from groupwise.data.base_classes import Sampler as Sampler
 from groupwise.data.base_classes import Shaping as Shaping
 from groupwise.data.base_classes import SharesDevice as SharesDevice
@@ -32,6 +31,7 @@ from groupwise.data.base_classes import Strategy as Strategy
 from groupwise.data.base_classes import Surrogate as Surrogate
 from groupwise.data.base_classes import Task as Task
 from groupwise.data.base_classes import TaskSettings as TaskSettings
+from groupwise.data.base_classes import TaskWithProblemList as TaskWithProblemList
 from groupwise.data.base_classes import Verifier as Verifier
 from groupwise.data.base_classes import VerifierSettings as VerifierSettings
 from groupwise.data.base_classes import Weight as Weight

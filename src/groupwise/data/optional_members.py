@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from groupwise.data.base_classes import EngineSettings, TaskWithProblemList, Task
+from groupwise.data.base_classes import EngineSettings, Task, TaskWithProblemList
 from groupwise.data.sample import Prompt
 
 __all__ = ["all_problems", "data_stats", "notices_of"]

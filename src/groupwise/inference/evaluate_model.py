@@ -21,7 +21,7 @@ from groupwise.engines import Fleet, Native
 from groupwise.evaluation.published_protocols import find_published
 from groupwise.evaluation.result import file_name, mean_of, task_result
 from groupwise.inference.open_model import BEST, At, RunModel, find_run_model, model_directory
-from groupwise.models import Messages, RandomPurpose, PromptTemplate, find_model, read_shape, read_tokenizer
+from groupwise.models import Messages, PromptTemplate, RandomPurpose, find_model, read_shape, read_tokenizer
 from groupwise.planning.evaluation import evaluation_plan
 from groupwise.planning.memory import host_memory
 from groupwise.rollout import Independent, RolloutSetting, answers

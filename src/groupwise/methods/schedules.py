@@ -10,14 +10,14 @@ from typing import Any, Literal, Protocol, runtime_checkable
 from groupwise.methods.now import ScheduleInput
 
 __all__ = [
-    "DelayedStart",
     "CurvedRamp",
     "CyclicValues",
+    "DelayedStart",
     "ExponentialDecay",
-    "MemoryValue",
     "InverseRemaining",
-    "PiecewiseConstant",
     "LinearRamp",
+    "MemoryValue",
+    "PiecewiseConstant",
     "Schedule",
     "Staircase",
 ]

@@ -16,8 +16,8 @@ from groupwise.models.decoder.packed_attention import past as past
 from groupwise.models.decoder.prefix_packing import PrefixPacking as PrefixPacking
 from groupwise.models.decoder.prepacked_weights import drop_blocks as drop_blocks
 from groupwise.models.decoder.prepacked_weights import with_blocked_weights as with_blocked_weights
-from groupwise.models.decoder.routing import MixtureOfExpertsSizes as MixtureOfExpertsSizes
 from groupwise.models.decoder.routing import ChosenExperts as ChosenExperts
+from groupwise.models.decoder.routing import MixtureOfExpertsSizes as MixtureOfExpertsSizes
 from groupwise.models.decoder.routing import experts_of as experts_of
 from groupwise.models.decoder.varlen_attention import varlen_obstacle as varlen_obstacle
 from groupwise.models.diffusion.files import LORA_TARGETS as LORA_TARGETS
@@ -66,9 +66,9 @@ from groupwise.models.flow.latent_pictures import points_of as points_of
 from groupwise.models.flow.latent_pictures import reduced as reduced
 from groupwise.models.flow.noise import CoefficientsPreservingNoise as CoefficientsPreservingNoise
 from groupwise.models.flow.noise import DanceGrpoNoise as DanceGrpoNoise
+from groupwise.models.flow.noise import DenoisingNoise as DenoisingNoise
 from groupwise.models.flow.noise import FlowGrpoNoise as FlowGrpoNoise
 from groupwise.models.flow.noise import IntegratedNoise as IntegratedNoise
-from groupwise.models.flow.noise import DenoisingNoise as DenoisingNoise
 from groupwise.models.flow.normals import normals as normals
 from groupwise.models.flow.policy import FlowPolicy as FlowPolicy
 from groupwise.models.flow.policy import FrozenPipelineParts as FrozenPipelineParts
@@ -89,11 +89,11 @@ from groupwise.models.lora import merge as merge
 from groupwise.models.lora import write_adapter as write_adapter
 from groupwise.models.masked.masked_files import stored_unmask as stored_unmask
 from groupwise.models.masked.policy import MaskedPolicy as MaskedPolicy
-from groupwise.models.masked.predictor import MaskedShape as MaskedShape
 from groupwise.models.masked.predictor import MaskedCellPredictor as MaskedCellPredictor
+from groupwise.models.masked.predictor import MaskedShape as MaskedShape
 from groupwise.models.masked.unmask import MOST_UNMASKING_STEPS as MOST_UNMASKING_STEPS
-from groupwise.models.masked.unmask import UnmaskingSettings as UnmaskingSettings
 from groupwise.models.masked.unmask import UnmaskingSchedule as UnmaskingSchedule
+from groupwise.models.masked.unmask import UnmaskingSettings as UnmaskingSettings
 from groupwise.models.masked.unmasking_actions import CellCommit as CellCommit
 from groupwise.models.masked.unmasking_actions import DrawnKnobs as DrawnKnobs
 from groupwise.models.masked.unmasking_actions import decode_masked as decode_masked

@@ -17,7 +17,7 @@ from groupwise.models.decoder.transformers_files import (
     write_transformers,
 )
 from groupwise.models.decoder.transformers_model import TransformersBackbone
-from groupwise.models.kind import ModelLoadOptions, ModelKind, write_json
+from groupwise.models.kind import ModelKind, ModelLoadOptions, write_json
 from groupwise.models.model_files import read_json
 from groupwise.models.tokenizer import Tokenizer
 from groupwise.models.weights import FRESH, TensorHeader, differences, header, refuse_types, stored_weights, tensors

@@ -10,9 +10,9 @@ from groupwise.objective.batch_metrics import comparable as comparable
 from groupwise.objective.batch_metrics import describe_gap as describe_gap
 from groupwise.objective.batch_metrics import describe_samples as describe_samples
 from groupwise.objective.batch_metrics import describe_step as describe_step
+from groupwise.objective.clip_scales import AnswerRelativeEntropyScale as AnswerRelativeEntropyScale
 from groupwise.objective.clip_scales import ClipScale as ClipScale
 from groupwise.objective.clip_scales import SentenceEntropyScale as SentenceEntropyScale
-from groupwise.objective.clip_scales import AnswerRelativeEntropyScale as AnswerRelativeEntropyScale
 from groupwise.objective.clip_scales import unscaled as unscaled
 from groupwise.objective.clip_variants import DualClip as DualClip
 from groupwise.objective.clip_variants import ScaledClip as ScaledClip

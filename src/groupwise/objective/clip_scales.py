@@ -11,7 +11,7 @@ from torch import Tensor
 from groupwise.data import Batch, CouplingUnit, Entropy, NeededMeasure, component_of
 from groupwise.objective.sentences import SentenceSplitter
 
-__all__ = ["ClipScale", "SentenceEntropyScale", "AnswerRelativeEntropyScale", "unscaled"]
+__all__ = ["AnswerRelativeEntropyScale", "ClipScale", "SentenceEntropyScale", "unscaled"]
 
 _ENTROPY: frozenset[NeededMeasure] = frozenset({Entropy()})
 

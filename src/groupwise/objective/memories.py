@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from groupwise.data import Batch, Logp, NeededMeasure, Memory
+from groupwise.data import Batch, Logp, Memory, NeededMeasure
 
 __all__ = ["AdaptiveKL"]
 

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from groupwise.data import Batch, NeededMeasure, Outcome, Shaping, Subscore
 
-__all__ = ["AddWellFormed", "AddSubscore", "Correctness", "Score"]
+__all__ = ["AddSubscore", "AddWellFormed", "Correctness", "Score"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,9 +18,9 @@ from groupwise.rollout.agents.runner import AgentRunner as AgentRunner
 from groupwise.rollout.agents.transport import EpisodeTransport as EpisodeTransport
 from groupwise.rollout.agents.transport import openai_clients as openai_clients
 from groupwise.rollout.agents.transport import plain_clients as plain_clients
-from groupwise.rollout.buffer import RolloutBuffer as RolloutBuffer
 from groupwise.rollout.buffer import IterationRollouts as IterationRollouts
 from groupwise.rollout.buffer import PendingIteration as PendingIteration
+from groupwise.rollout.buffer import RolloutBuffer as RolloutBuffer
 from groupwise.rollout.buffer import answers as answers
 from groupwise.rollout.curricula.shuffled import Shuffled as Shuffled
 from groupwise.rollout.prompt_template import AUTO as AUTO

@@ -15,11 +15,11 @@ from groupwise.data import (
     THREAD,
     Batch,
     Curriculum,
+    CurriculumWithMetrics,
     Draw,
     Filter,
     Outcome,
     Prompt,
-    CurriculumWithMetrics,
     Rollout,
     Sample,
     Strategy,
@@ -37,7 +37,7 @@ from groupwise.rollout.strategies.independent import Independent
 from groupwise.rollout.strategies.multi_round import is_graded
 from groupwise.rollout.strategy_metrics import mechanism_numbers
 
-__all__ = ["RolloutBuffer", "IterationRollouts", "PendingIteration", "answers"]
+__all__ = ["IterationRollouts", "PendingIteration", "RolloutBuffer", "answers"]
 
 UnverifiableRule = Literal["exclude", "wrong", "drop_group"]
 

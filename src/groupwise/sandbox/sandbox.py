@@ -32,7 +32,7 @@ from groupwise.sandbox.mounts import PACKAGES, package
 from groupwise.sandbox.processes import WorkerPool, WorkerProcess
 from groupwise.sandbox.wall_limit import WallTimeLimit, process_of, thread_times
 
-__all__ = ["ExecutionResult", "ExecutionLimits", "ExecutionInput", "Sandbox", "sandbox_trial"]
+__all__ = ["ExecutionInput", "ExecutionLimits", "ExecutionResult", "Sandbox", "sandbox_trial"]
 
 START = 60.0
 """Seconds that a sandbox may take to start; 0.2 is usual, and a few seconds if it imports packages."""

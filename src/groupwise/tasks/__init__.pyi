@@ -31,8 +31,8 @@ from groupwise.tasks.hinted_sums import HintedSums as HintedSums
 from groupwise.tasks.hinted_sums import hinted_demonstrations as hinted_demonstrations
 from groupwise.tasks.largest import Largest as Largest
 from groupwise.tasks.mixed_sums import MixedSums as MixedSums
-from groupwise.tasks.mixture import TaskMixture as TaskMixture
 from groupwise.tasks.mixture import MixtureVerifier as MixtureVerifier
+from groupwise.tasks.mixture import TaskMixture as TaskMixture
 from groupwise.tasks.problems import RowsTask as RowsTask
 from groupwise.tasks.problems import listed_tokens as listed_tokens
 from groupwise.tasks.programs import Programs as Programs

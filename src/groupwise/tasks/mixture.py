@@ -7,10 +7,10 @@ from math import floor, isfinite
 
 from groupwise.core import Usage
 from groupwise.data import (
-    TaskWithProblemList,
     Prompt,
     Sample,
     Task,
+    TaskWithProblemList,
     Verdict,
     Verifier,
     contents_of,
@@ -20,7 +20,7 @@ from groupwise.data import (
 from groupwise.tasks.problems import refuse_overlap
 from groupwise.tasks.source_stats import SourceStats
 
-__all__ = ["TaskMixture", "MixtureVerifier"]
+__all__ = ["MixtureVerifier", "TaskMixture"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from groupwise.core import BadData, Usage, first_lines
 from groupwise.data import Ids, Prompt
 from groupwise.tasks.data_sets import HUB
 from groupwise.tasks.row_columns import Problem, RowColumns, problem_text
-from groupwise.tasks.rows import SHOWN, TABLES, Row, DataRowError, check_length, rows_of
+from groupwise.tasks.rows import SHOWN, TABLES, DataRowError, Row, check_length, rows_of
 from groupwise.tasks.source_stats import ContentHash, SourceStats, contains_answer, counted, listed
 
 __all__ = ["RowsTask", "listed_tokens"]

@@ -12,13 +12,13 @@ from groupwise.data import Ids, Task, TaskSettings, Verifier, VerifierSettings
 from groupwise.models import PromptTemplate, Tokenizer, conversation_turn, encode_answer, find_template
 from groupwise.sandbox import ExecutionLimits, Sandbox
 from groupwise.tasks import (
+    DataRows,
     Demonstration,
     DroppedThoughts,
-    TaskMixture,
     MixtureVerifier,
-    DataRows,
     RowsTask,
     SourceStats,
+    TaskMixture,
     need_environment,
     read_demonstrations,
 )

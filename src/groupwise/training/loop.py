@@ -29,7 +29,7 @@ from groupwise.data import (
 from groupwise.learner import Learner, StepPlan, StepResult, make_plan, measure_plan
 from groupwise.methods import Method, ScheduleInput
 from groupwise.models import RandomPurpose, permutation
-from groupwise.rollout import RolloutBuffer, IterationRollouts, PendingIteration
+from groupwise.rollout import IterationRollouts, PendingIteration, RolloutBuffer
 from groupwise.training.async_sampling import AHEAD, AheadSampler
 from groupwise.training.guards import RunGuards
 from groupwise.training.iteration_records import has_engine_logprobs, lag_metrics, method_metrics, without_verdicts

@@ -17,7 +17,7 @@ from groupwise.evaluation.conversation_metrics import describe_conversations
 from groupwise.learner import Learner, StepResult
 from groupwise.models.freed_memory import return_freed_memory
 from groupwise.objective import Objective
-from groupwise.rollout import RolloutBuffer, IterationRollouts
+from groupwise.rollout import IterationRollouts, RolloutBuffer
 from groupwise.runs.atomic_writes import DISK, FileSystem, write_file
 from groupwise.runs.best_checkpoint import best_iteration, held_out_values, is_evaluated
 from groupwise.runs.checkpoints import Checkpoint, save_checkpoint, tensor_bytes

@@ -8,9 +8,9 @@ from groupwise.verifiers.countdown import Countdown as Countdown
 from groupwise.verifiers.default_verifiers import usual_verifier as usual_verifier
 from groupwise.verifiers.flow_states import QuiltPatches as QuiltPatches
 from groupwise.verifiers.flow_states import RingDirection as RingDirection
-from groupwise.verifiers.formats import TagFormat as TagFormat
 from groupwise.verifiers.formats import JsonSchema as JsonSchema
 from groupwise.verifiers.formats import Regex as Regex
+from groupwise.verifiers.formats import TagFormat as TagFormat
 from groupwise.verifiers.functions import grade_function as grade_function
 from groupwise.verifiers.glyphs import GlyphPatches as GlyphPatches
 from groupwise.verifiers.gym.reasoning_gym import GymScore as GymScore

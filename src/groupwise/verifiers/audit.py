@@ -12,7 +12,7 @@ from typing import Any
 from groupwise.core import BadData, first_lines, or_near
 from groupwise.core.errors import ends_run
 from groupwise.data import Outcome, Prompt, Sample, Verdict, Verifier
-from groupwise.verifiers.formats import TagFormat, JsonSchema, Regex
+from groupwise.verifiers.formats import JsonSchema, Regex, TagFormat
 from groupwise.verifiers.text import Text
 
 DEADLINE = 60.0

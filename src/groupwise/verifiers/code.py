@@ -22,7 +22,7 @@ from groupwise.data import (
     verdicts_have,
 )
 from groupwise.sandbox.code_block import code_of
-from groupwise.sandbox.sandbox import ExecutionResult, ExecutionInput, Sandbox
+from groupwise.sandbox.sandbox import ExecutionInput, ExecutionResult, Sandbox
 from groupwise.verifiers.build_verifier import VerifierContext
 
 __all__ = ["Code", "CodeVerifier"]

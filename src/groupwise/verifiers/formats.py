@@ -15,7 +15,7 @@ from groupwise.data.verdicts import unverifiable
 from groupwise.verifiers.normalise_text import is_blank
 from groupwise.verifiers.pool import CpuTimeExceeded, FunctionPool, WorkerSpec, check_workers
 
-__all__ = ["TagFormat", "JsonSchema", "Regex"]
+__all__ = ["JsonSchema", "Regex", "TagFormat"]
 
 MOST_SCHEMA, DEEPEST = 1 << 20, 256
 """The most bytes of a file with a JSON schema, and the most levels of a schema."""

@@ -14,9 +14,9 @@ from typing import Any, Protocol, runtime_checkable
 from groupwise.core import Usage, WorkerLost, describe_error
 from groupwise.data import Finish, Outcome, Prompt, Sample, Verdict, Verifier
 from groupwise.data.verdicts import as_verdict, unverifiable
-from groupwise.verifiers.arguments import Item, MissingColumn, GradeFunctionParameters
+from groupwise.verifiers.arguments import GradeFunctionParameters, Item, MissingColumn
 from groupwise.verifiers.bulk import BulkVerifier
-from groupwise.verifiers.pool import FunctionPool, MissingGradeError, FunctionNotLoaded, WorkerSpec
+from groupwise.verifiers.pool import FunctionNotLoaded, FunctionPool, MissingGradeError, WorkerSpec
 
 __all__ = ["grade_function"]
 

@@ -17,9 +17,9 @@ from groupwise.engines.native.routes import context_routes
 from groupwise.engines.native.running_batch import PendingRequest, RunningBatch
 from groupwise.engines.native.weight_loading import check_weights, load_weights
 from groupwise.models import (
+    ChosenExperts,
     LanguageModel,
     MixtureOfExpertsSizes,
-    ChosenExperts,
     Tokenizer,
     drop_blocks,
     logprobs,

@@ -7,7 +7,7 @@ from jaxtyping import Int
 from torch import Tensor
 
 from groupwise.data import ContextKey
-from groupwise.models import MixtureOfExpertsSizes, ChosenExperts
+from groupwise.models import ChosenExperts, MixtureOfExpertsSizes
 
 
 def context_routes(

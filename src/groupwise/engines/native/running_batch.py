@@ -15,9 +15,9 @@ from groupwise.engines.native.layouts import ROWS, KeysValues, block_end, common
 from groupwise.engines.native.routes import RowRoutes
 from groupwise.engines.native.unique_sequences import UniqueSequences
 from groupwise.models import (
+    ChosenExperts,
     LanguageModel,
     MixtureOfExpertsSizes,
-    ChosenExperts,
     Tokenizer,
     choose,
     lineage,

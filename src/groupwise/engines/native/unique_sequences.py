@@ -8,7 +8,7 @@ from torch import Tensor
 from groupwise.data import AttentionLayout, Ids
 from groupwise.engines.native.kv_cache import KVCache
 from groupwise.engines.native.layouts import ROWS, CommonPrefix, DecodeLayout, KeysValues, common_prefix_len, padded
-from groupwise.models import LanguageModel, ChosenExperts
+from groupwise.models import ChosenExperts, LanguageModel
 
 
 class UniqueSequences:

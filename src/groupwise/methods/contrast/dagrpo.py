@@ -16,7 +16,7 @@ from groupwise.rewards import Correctness
 from groupwise.rollout import text_of
 from groupwise.rollout.strategies.multi_round import attempts, is_correct
 
-__all__ = ["WithSolutionAnchor", "DistinctFromOtherOutcome", "dagrpo"]
+__all__ = ["DistinctFromOtherOutcome", "WithSolutionAnchor", "dagrpo"]
 
 
 @dataclass(frozen=True, slots=True)

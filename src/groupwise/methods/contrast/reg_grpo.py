@@ -29,7 +29,7 @@ from groupwise.rollout import Shuffled
 from groupwise.rollout.curricula.shuffled import ShuffledState
 from groupwise.rollout.strategies.multi_round import attempts, is_correct, score_of, with_role
 
-__all__ = ["RatioRegression", "CorrectPrefixCues", "RecentMeanScores", "reg_grpo"]
+__all__ = ["CorrectPrefixCues", "RatioRegression", "RecentMeanScores", "reg_grpo"]
 
 
 @dataclass(frozen=True, slots=True)

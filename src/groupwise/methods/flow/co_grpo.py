@@ -33,10 +33,10 @@ from groupwise.objective import KL, Clip, GatedSurrogate, Objective
 
 __all__ = [
     "SCHEDULE",
-    "SplitScheduleFromAnswer",
+    "AlternatingRoleMask",
     "OfRole",
     "PenaltyOfRole",
-    "AlternatingRoleMask",
+    "SplitScheduleFromAnswer",
     "co_grpo",
     "role_mean",
 ]

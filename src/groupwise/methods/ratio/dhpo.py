@@ -12,10 +12,10 @@ from groupwise.data import Batch, Surrogate
 from groupwise.methods.method import Method
 from groupwise.methods.reference import Difference, ExpectedEffect, Reference
 from groupwise.objective import (
+    AnswerRelativeEntropyScale,
     Clip,
     ClipScale,
     Objective,
-    AnswerRelativeEntropyScale,
     group_mean,
     sequence_ratio_per_token,
 )

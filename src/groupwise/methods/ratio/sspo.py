@@ -3,7 +3,7 @@
 from groupwise.advantages import Standardised
 from groupwise.methods.method import Method
 from groupwise.methods.reference import Difference, ExpectedEffect, Reference
-from groupwise.objective import SentenceEntropyScale, Objective, ScaledClip, SentenceRatio, SentenceSplitter, group_mean
+from groupwise.objective import Objective, ScaledClip, SentenceEntropyScale, SentenceRatio, SentenceSplitter, group_mean
 
 __all__ = ["sspo"]
 

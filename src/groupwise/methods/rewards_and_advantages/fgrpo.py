@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from groupwise.advantages import Lagrangian
-from groupwise.data import Batch, NeededMeasure, Memory, Subscore
+from groupwise.data import Batch, Memory, NeededMeasure, Subscore
 from groupwise.methods.method import Method
 from groupwise.methods.reference import Difference, ExpectedEffect, Reference
 from groupwise.objective import Objective, group_mean

@@ -14,7 +14,7 @@ from groupwise.methods.reference import Difference, ExpectedEffect, Reference
 from groupwise.objective import Objective, token_mean
 from groupwise.rewards import Correctness
 
-__all__ = ["DebiasedReward", "ForwardCorrection", "FalseRejectRate", "noisy_verifier"]
+__all__ = ["DebiasedReward", "FalseRejectRate", "ForwardCorrection", "noisy_verifier"]
 
 
 @dataclass(frozen=True, slots=True)

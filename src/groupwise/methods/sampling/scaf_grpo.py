@@ -5,7 +5,7 @@ from groupwise.methods.method import Method
 from groupwise.methods.reference import Difference, ExpectedEffect, Reference
 from groupwise.methods.schedules import DelayedStart
 from groupwise.objective import Objective, token_mean
-from groupwise.rollout import RowHints, HintScaffold
+from groupwise.rollout import HintScaffold, RowHints
 
 __all__ = ["scaf_grpo"]
 

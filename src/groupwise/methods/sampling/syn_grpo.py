@@ -22,7 +22,7 @@ from groupwise.data import (
 from groupwise.methods.method import Method
 from groupwise.methods.reference import Difference, ExpectedEffect, Reference
 from groupwise.objective import Clip, Objective, group_mean
-from groupwise.rewards import AddWellFormed, AddSubscore, Score
+from groupwise.rewards import AddSubscore, AddWellFormed, Score
 from groupwise.rollout import Independent, Shuffled
 from groupwise.rollout.curricula.shuffled import ShuffledState
 from groupwise.rollout.strategies.multi_round import prompt_of, score_of
@@ -30,11 +30,11 @@ from groupwise.tasks import proposed_problem
 from groupwise.tasks.sums import worked
 
 __all__ = [
-    "ProposedProblem",
-    "ProposalParser",
     "ProposalCollector",
-    "SumProposalParser",
+    "ProposalParser",
+    "ProposedProblem",
     "ProposedProblemCurriculum",
+    "SumProposalParser",
     "syn_grpo",
 ]
 

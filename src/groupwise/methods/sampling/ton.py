@@ -5,7 +5,7 @@ from groupwise.learner import InitialPolicy
 from groupwise.methods.method import Method
 from groupwise.methods.reference import Difference, ExpectedEffect, Reference
 from groupwise.objective import KL, Objective, policy_gradient, sequence_mean
-from groupwise.rewards import AddWellFormed, AddSubscore, Correctness
+from groupwise.rewards import AddSubscore, AddWellFormed, Correctness
 
 __all__ = ["ton"]
 

@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-__all__ = ["MixtureOfExpertsSizes", "ChosenExperts", "experts_of"]
+__all__ = ["ChosenExperts", "MixtureOfExpertsSizes", "experts_of"]
 
 UNKNOWN = -1
 """The expert number of a token without a recorded choice: the model's router decides."""

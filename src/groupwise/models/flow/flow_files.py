@@ -8,7 +8,7 @@ from groupwise.models.flow.denoise import MOST_STEPS
 from groupwise.models.flow.policy import FlowPolicy
 from groupwise.models.flow.velocity import END, FlowShape
 from groupwise.models.json_fields import whole
-from groupwise.models.kind import ModelLoadOptions, ModelKind
+from groupwise.models.kind import ModelKind, ModelLoadOptions
 from groupwise.models.weights import load_exactly
 
 FLOW = "groupwise_flow"

@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Float, Shaped
 from torch import Tensor
 
-__all__ = ["CoefficientsPreservingNoise", "DanceGrpoNoise", "FlowGrpoNoise", "IntegratedNoise", "DenoisingNoise"]
+__all__ = ["CoefficientsPreservingNoise", "DanceGrpoNoise", "DenoisingNoise", "FlowGrpoNoise", "IntegratedNoise"]
 
 TokenStates = Float[Tensor, " n *state"]
 Times = Float[Tensor, " n"]

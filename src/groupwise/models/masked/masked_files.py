@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from groupwise.models.json_fields import mapping, real, short, whole
-from groupwise.models.kind import ModelLoadOptions, ModelKind
+from groupwise.models.kind import ModelKind, ModelLoadOptions
 from groupwise.models.masked.policy import MaskedPolicy
 from groupwise.models.masked.predictor import MaskedShape
 from groupwise.models.masked.unmask import MOST_UNMASKING_STEPS, UnmaskingSettings

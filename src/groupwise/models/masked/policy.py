@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 from groupwise.core import Usage
 from groupwise.data import Batch, Entropy, Ids, Logp, NeededMeasure
-from groupwise.models.masked.predictor import MaskedShape, MaskedCellPredictor
-from groupwise.models.masked.unmask import UnmaskingSettings, UnmaskingSchedule
+from groupwise.models.masked.predictor import MaskedCellPredictor, MaskedShape
+from groupwise.models.masked.unmask import UnmaskingSchedule, UnmaskingSettings
 from groupwise.models.masked.unmasking_actions import CellCommit, DrawnKnobs, decode_masked
 from groupwise.models.sampling import logprob_dtype
 

@@ -12,7 +12,7 @@ from groupwise.data import Ids
 from groupwise.models.decoder.decoder import ModelSizes
 from groupwise.models.masked.unmask import MOST_UNMASKING_STEPS
 
-__all__ = ["MaskedShape", "MaskedCellPredictor"]
+__all__ = ["MaskedCellPredictor", "MaskedShape"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-__all__ = ["MOST_UNMASKING_STEPS", "UnmaskingSettings", "UnmaskingSchedule"]
+__all__ = ["MOST_UNMASKING_STEPS", "UnmaskingSchedule", "UnmaskingSettings"]
 
 MOST_UNMASKING_STEPS = 64
 """The most steps: the vocabulary of a masked model begins with a token for the knobs of each."""

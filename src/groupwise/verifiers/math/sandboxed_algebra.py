@@ -14,7 +14,7 @@ from typing import Any
 from groupwise.core import MissingRequirement
 from groupwise.data import Outcome, Verdict
 from groupwise.data.verdicts import unverifiable
-from groupwise.sandbox.sandbox import ExecutionResult, ExecutionLimits, ExecutionInput, Sandbox
+from groupwise.sandbox.sandbox import ExecutionInput, ExecutionLimits, ExecutionResult, Sandbox
 
 MAKE = Callable[..., Sandbox]
 """Type of the function that creates the sandbox: the class `Sandbox`, or one with the same keyword arguments."""

@@ -41,7 +41,7 @@ RUNGS = {
     "naive GRPO": NAIVE,
     "overlong filtering": {"method.mask": '["complete"]'},
     "clip-higher": {"method.objective.surrogate.high": "0.28"},
-    "soft overlong punishment": {"method.shaping": f'[{REWARD}, {{kind = "Overlong", buffer = 0.2}}]'},
+    "soft overlong punishment": {"method.shaping": f'[{REWARD}, {{kind = "OverlongPenalty", buffer = 0.2}}]'},
     "token mean": {"method.objective.aggregate": "token_mean"},
     "dynamic sampling": {"method.filter": "mixed_outcomes", "method.max_refills": "10"},
 }

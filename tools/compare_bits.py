@@ -51,7 +51,7 @@ OLD_METRICS: dict[str, str] = {
 EVERY = ("iterations=5", "prompts=4", "evaluate.every=0", "evaluate.problems=8", "save.every=0")
 """Overrides of every run."""
 BLANK = ("warm_start.steps=80", "warm_start.per_step=16", "method.group_size=8", "method.minibatches=2", "prompts=2")
-LENGTHS = 'method.shaping=["Correctness", {kind="Overlong", buffer=40}]'
+LENGTHS = 'method.shaping=["Correctness", {kind="OverlongPenalty", buffer=40}]'
 """After so few steps no answer is correct, so only lengths make rewards differ."""
 
 RUNS: dict[str, tuple[str, ...]] = {

@@ -108,7 +108,7 @@ def train(model: FlowModel) -> tuple[FlowPolicy, Tokenizer]:
         data = model.data(true) + model.spread * torch.randn(n, *model.state)
         noise, times = torch.randn(n, *model.state), torch.rand(n)
         now = times.view(-1, *(1,) * len(model.state))
-        velocity = policy.velocity_network((1 - now) * data + now * noise, times, words + MOST_STEPS + 1)
+        velocity = policy.velocity((1 - now) * data + now * noise, times, words + MOST_STEPS + 1)
         loss = (velocity - (noise - data)).square().mean()
         optimizer.zero_grad()
         loss.backward()

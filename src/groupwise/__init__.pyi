@@ -136,7 +136,7 @@ from groupwise.tasks import (
 from groupwise.verifiers import (
     BeadString as BeadString, EnvironmentVerdict as EnvironmentVerdict, CalculatorAnswer as CalculatorAnswer, OptionChoice as OptionChoice,
     Code as Code, Combined as Combined, Countdown as Countdown, Exact as Exact, Figures as Figures, TagFormat as TagFormat,
-    GradeFunction as GradeFunction, GlyphPatches as GlyphPatches, GymScore as GymScore, HackableScore as HackableScore,
+    Function as Function, GlyphPatches as GlyphPatches, GymScore as GymScore, HackableScore as HackableScore,
     JsonSchema as JsonSchema, Judge as Judge, LastNumber as LastNumber, Math as Math, MathDapo as MathDapo,
     MathDrGrpo as MathDrGrpo, MathVerify as MathVerify, NoisyVerdicts as NoisyVerdicts, ProofSteps as ProofSteps,
     QuiltPatches as QuiltPatches, Regex as Regex, RingDirection as RingDirection, SpanningGraph as SpanningGraph,

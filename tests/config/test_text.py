@@ -338,7 +338,7 @@ def test_the_difference_between_grpo_and_dapo():
     assert lines == [
         "group_size: 64 -> 16",
         "filter: everything -> mixed_outcomes (max_refills 10)",
-        "shaping: Score(scale=1, offset=0) -> Correctness(correct_reward=1, wrong_reward=-1), Overlong(buffer=0.2, factor=1)",
+        "shaping: Score(scale=1, offset=0) -> Correctness(correct_reward=1, wrong_reward=-1), OverlongPenalty(buffer=0.2, factor=1)",
         "objective.surrogate.high: 0.2 -> 0.28",
         "objective.penalties: KL(coefficient=0.04, kl_estimator=k3, model=reference) -> none",
         "objective.aggregate: group_mean -> token_mean",

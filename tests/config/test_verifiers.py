@@ -18,7 +18,7 @@ from groupwise.verifiers import (
     Combined,
     CombinedMember,
     Exact,
-    GradeFunction,
+    Function,
     HackableScore,
     Judge,
     Math,
@@ -35,10 +35,10 @@ EXAMPLES = {
             CombinedMember("b", NoisyVerdicts(Exact(), false_reject_rate=0.5), 0.25),
         )
     ),
-    "GradeFunction": GradeFunction("brief"),
+    "Function": Function("brief"),
     "HackableScore": HackableScore(Regex(pattern='"[a-z]+"')),
     "Judge": Judge(url="http://localhost:8000/v1", model="m"),
-    "NoisyVerdicts": NoisyVerdicts(GradeFunction("brief")),
+    "NoisyVerdicts": NoisyVerdicts(Function("brief")),
 }
 NEAR = """\
 from dataclasses import dataclass
@@ -127,8 +127,8 @@ def test_a_user_s_class_and_function_are_verifiers(use: UserCode) -> None:
     kind = near.verifier
     assert isinstance(kind, VerifierSettings) and isinstance(VerifierContext().build(kind), Verifier)
     for name in ("near:grade", "near.py:grade"):
-        assert recipe(("verifier", name), use=use).verifier == GradeFunction("grade", "near.py")
-    assert recipe(("verifier", "code/near.py:grade"), use=use).verifier == GradeFunction("grade", "code/near.py")
+        assert recipe(("verifier", name), use=use).verifier == Function("grade", "near.py")
+    assert recipe(("verifier", "code/near.py:grade"), use=use).verifier == Function("grade", "code/near.py")
     with pytest.raises(Usage, match="Other is not a VerifierSettings") as caught:
         recipe(("verifier", "near:Other"), use=use)
     assert "from groupwise.data import VerifierSettings" in caught.value.fix
@@ -136,7 +136,7 @@ def test_a_user_s_class_and_function_are_verifiers(use: UserCode) -> None:
 
 
 @pytest.mark.parametrize(
-    "value", ["near:Near", "code/near.py:grade", '{ kind = "GradeFunction", name = "f", file = "near.py" }']
+    "value", ["near:Near", "code/near.py:grade", '{ kind = "Function", name = "f", file = "near.py" }']
 )
 def test_a_recipe_alone_loads_no_file(value: str, home: Path) -> None:
     Path("near.py").write_text("raise SystemExit")

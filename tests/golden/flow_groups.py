@@ -35,7 +35,7 @@ def policy_of(network: nn.Module, denoise: DenoisingSettings) -> FlowPolicy:
         vocabulary_size=FIRST + WORDS, layers=1, state_shape=(SIZE,), prompt_vocabulary=WORDS, prompt_length=1, width=2
     )
     policy = FlowPolicy(shape, denoise)
-    policy.velocity_network = network  # type: ignore[assignment]
+    policy.velocity = network  # type: ignore[assignment]
     return policy.double()
 
 
@@ -105,7 +105,7 @@ def compare_whole_path(
     step = compute_advantages(batch.having(logp_old=before, measures=numbers), method)
     loss = method.objective(method.objective.prepare(step).having(logp=logp))
     loss.backward()
-    gradient = policy.velocity_network.w.grad
+    gradient = policy.velocity.w.grad
     assert isinstance(gradient, Tensor) and bool(torch.any(gradient))
     value = paper(groups, new, old, other)
     near(loss, value, 1e-12 * max(abs(value), 1))

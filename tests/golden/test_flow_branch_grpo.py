@@ -207,6 +207,6 @@ def test_whole_path(pruned: bool) -> None:
         depths = range(14, 18) if pruned else range(0)
         near(loss, paper_branch_grpo(samples, new, FIELD, 20, depths), 1e-12)
         expected = slope(lambda field: paper_branch_grpo(samples, field, FIELD, 20, depths), new)  # noqa: B023
-        gradient = policies[0].velocity_network.w.grad
+        gradient = policies[0].velocity.w.grad
         assert gradient is not None
         near(gradient, expected, 1e-9)

@@ -156,7 +156,7 @@ def test_whole_path(moved: float) -> None:
     loss.backward()
     near(loss, paper_g2rpo(rollout, new, FIELD, ks, n, steps), 1e-12)
     expected = slope(lambda field: paper_g2rpo(rollout, field, FIELD, ks, n, steps), new)
-    gradient = policies[0].velocity_network.w.grad
+    gradient = policies[0].velocity.w.grad
     assert gradient is not None
     near(gradient, expected, 1e-10)
 

@@ -77,7 +77,7 @@ def test_after_a_copy_the_distance_to_the_anchor_and_its_gradient_are_0() -> Non
     policy, anchor = (policy_of(LinearField(field), method.denoise) for _ in range(2))
     kl = policy.measure(batch, [Logp("policy"), StepKL("anchor")], {"anchor": anchor})[StepKL("anchor")]
     kl.sum().backward()
-    gradient = policy.velocity_network.w.grad
+    gradient = policy.velocity.w.grad
     assert kl.tolist() == [0.0] * batch.tokens and isinstance(gradient, torch.Tensor) and not torch.any(gradient)
     assert batch.samples[0].context == (FIRST,)
 

@@ -99,7 +99,7 @@ def ratio(part: Any, row: Row) -> tuple[list[float], Jacobian]:
         case "sequence_product":
             s = math.prod(math.exp(g) for g in gap)
             return [s] * n, [[s] * n for _ in range(n)]
-        case "PowerMean":
+        case "PowerMeanRatio":
             up = [a >= 0 for a in row.advantage]
             free = [g <= part.log_high if u else g >= -part.log_low for g, u in zip(gap, up)]
             near = [min(g, part.log_high) if u else max(g, -part.log_low) for g, u in zip(gap, up)]
@@ -137,7 +137,7 @@ def surrogate(part: Any, row: Row) -> tuple[list[float], Jacobian]:
                 w = min(max(r[t], part.floor), part.cap)
                 value.append(w * a * row.logp[t])
                 jacobian.append([w * a if t == k else 0.0 for k in range(n)])
-            case "Unclipped":
+            case "UnclippedSurrogate":
                 value.append(r[t] * a)
                 jacobian.append([a * d for d in dr[t]])
             case "SoftGate":

@@ -177,7 +177,7 @@ def test_other_samples_change_no_bit_and_states_stay_float32(any_tiny: Path) -> 
     (sample,) = samples(low, any_tiny, 1, 1.0)
     before, after, mean = decode_action(sample.actions[0])
     x, t = torch.from_numpy(before.copy())[None], torch.tensor([1.0])
-    velocity = low.velocity_network(x, t, low.words([read_tokenizer(any_tiny).encode(PROMPT)]))
+    velocity = low.velocity(x, t, low.words([read_tokenizer(any_tiny).encode(PROMPT)]))
     assert velocity.dtype == torch.float32
     exact, _ = FlowGrpoNoise()(x, velocity, t, torch.tensor([low.times[1]]))
     assert np.abs(exact[0].detach().numpy() - mean).max() < 1e-2  # products of 16 rows round otherwise than of one
@@ -223,7 +223,7 @@ def test_diffusers_reads_the_adapter_and_makes_equal_pictures(any_tiny: Path, tm
 def test_copies_share_what_is_frozen_and_checkpoints_lack_it(any_tiny: Path) -> None:
     policy = trained(any_tiny)
     other = copy.deepcopy(policy)
-    assert other.surroundings is policy.surroundings and other.velocity_network.frozen is policy.velocity_network.frozen
+    assert other.surroundings is policy.surroundings and other.velocity.frozen is policy.velocity.frozen
     assert not any("vae" in name or "text_encoder" in name for name in policy.state_dict())
     frozen = {name for name, weight in policy.named_parameters() if not weight.requires_grad}
     left = policy.state_dict().keys() - frozen
@@ -237,7 +237,7 @@ def test_recomputed_gradients_are_equal(any_tiny: Path) -> None:
             policy.recompute = True
         words = policy.words([read_tokenizer(any_tiny).encode(PROMPT)])
         x = torch.randn(1, 4, 8, 8, generator=torch.Generator().manual_seed(0))
-        policy.velocity_network(x, torch.tensor([0.5]), words).square().sum().backward()
+        policy.velocity(x, torch.tensor([0.5]), words).square().sum().backward()
         return [w.grad for w in policy.parameters() if w.grad is not None]
 
     assert all(map(torch.equal, gradient(True), gradient(False)))

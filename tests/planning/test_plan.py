@@ -75,7 +75,7 @@ def test_a_machine_file_is_read(tmp_path: Path) -> None:
     [
         (FILE + "tflop = 3\n", "no field 'tflop'", "did you mean tflops?"),
         (FILE + "[lengths]\nmedain = 3\n", "no field 'medain'", "did you mean median?"),
-        (FILE.replace("count = 8", ""), "Machines needs count", "add count = ..."),
+        (FILE.replace("count = 8", ""), "PlannedMachines needs count", "add count = ..."),
         (FILE.replace("count = 8", "count = 0"), "count is 0", "use a number of devices from 1 to 65536"),
         (FILE.replace("count = 8", "count = 'x'"), "'x' is a string", ""),
         (FILE.replace("74.5", "-1.0"), "memory_gib is -1.0", "use a number above 0"),

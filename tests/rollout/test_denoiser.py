@@ -102,7 +102,7 @@ def test_at_temperature_0_the_steps_are_those_of_the_ode() -> None:
     x = normals((0, 0), [5], [2], [0], 12).view(1, 3, 2, 2)
     with torch.no_grad():
         for i in range(8):
-            x = x - policy.velocity_network(x, torch.tensor([1 - i / 8]), torch.tensor([REQUEST.context])) / 8
+            x = x - policy.velocity(x, torch.tensor([1 - i / 8]), torch.tensor([REQUEST.context])) / 8
     np.testing.assert_allclose(decode_action(generation.actions[-1])[1], x[0].numpy(), atol=1e-6)
 
 
@@ -294,6 +294,6 @@ def test_retraced_samples_have_written_steps_of_the_forward_process() -> None:
     now = torch.tensor([1 - i / 8 for i in range(7)] * 2)
     with torch.no_grad():
         state = (1 - now[:, None, None, None]) * v + now[:, None, None, None] * x
-        velocity = policy.velocity_network(state, now, torch.tensor([REQUEST.context] * 14))
+        velocity = policy.velocity(state, now, torch.tensor([REQUEST.context] * 14))
     expected = -(velocity - (x - v)).flatten(1).square().mean(1) / 2
     torch.testing.assert_close(policy.measure(batch, [Logp("policy")], {})[Logp("policy")], expected)

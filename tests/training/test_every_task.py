@@ -25,7 +25,7 @@ from groupwise.models import Decoder, write_model
 from groupwise.rollout import answers
 from groupwise.tasks import Calculator, DataRows, PublishedSet
 from groupwise.training.build import RunObjects, build
-from groupwise.verifiers import Code, Exact, GradeFunction, LastNumber, Math
+from groupwise.verifiers import Code, Exact, Function, LastNumber, Math
 from tests.evaluation.test_evaluate import GOLDEN, RIGHT
 from tests.models.directories import shape
 from tests.models.test_templates import trained
@@ -65,7 +65,7 @@ KINDS = {
     "exact": Kind(30, lambda i: {"prompt": f"say {i}", "answer": f"word {i}"}, Exact(), gold),
     "last_number": Kind(30, lambda i: {"prompt": f"double {i}", "answer": 2 * i}, LastNumber(),
                         lambda p: f"so {gold(p)}."),
-    "user": Kind(30, lambda i: {"prompt": f"say {i}", "answer": f"word {i}"}, GradeFunction("grade", "mine.py"), gold,
+    "user": Kind(30, lambda i: {"prompt": f"say {i}", "answer": f"word {i}"}, Function("grade", "mine.py"), gold,
                  answers=4),
     "math": Kind(30, lambda i: {"problem": f"Halve ${i}$.", "solution": f"So $\\boxed{{\\frac{{{i}}}{{2}}}}$"},
                  Math(use_algebra=False), lambda p: f"\\boxed{{{gold(p)}}}", "\\boxed{99991}",
@@ -94,9 +94,7 @@ def ready(kind: Kind, home: Path) -> RunObjects:
         model="m", task=task, held_out=kind.source, verifier=kind.verifier, method=grpo(), template="no",
         evaluate=Evaluate(problems=kind.problems), sampling=Sampling(max_tokens=200),
     )  # fmt: skip
-    return build(
-        recipe, load_use(Permissions(user_files=["mine.py"] if isinstance(kind.verifier, GradeFunction) else []))
-    )
+    return build(recipe, load_use(Permissions(user_files=["mine.py"] if isinstance(kind.verifier, Function) else [])))
 
 
 def scripted_rollouts(kind: Kind, home: Path) -> tuple[list[Rollout], list[int]]:
@@ -129,7 +127,7 @@ def test_metrics_match_the_scripted_answers(name: str, tmp_path: Path, monkeypat
     by_outcome = counts(rollouts)
     assert (by_outcome["correct"], by_outcome["unverifiable"], by_outcome["missing"]) == (sum(right), 0, 0)
     assert by_outcome["correct"] + by_outcome["wrong"] + by_outcome["malformed"] == total
-    assert by_outcome["malformed"] == (0 if isinstance(kind.verifier, GradeFunction) else sum(c < n for c in right))
+    assert by_outcome["malformed"] == (0 if isinstance(kind.verifier, Function) else sum(c < n for c in right))
     figure = average(rollouts)
     assert figure.value == pytest.approx(sum(right) / total, abs=1e-15)
     assert (figure.low, figure.high) == interval(np.array(right) / n)[0]

@@ -111,7 +111,7 @@ def test_pictures_are_in_the_samples_and_in_the_report(tmp_path: Path) -> None:
         ("rings.toml", [("method.denoise.last", "10")], "noise from step 0 to before step 10, of 10 steps"),
         ("rings.toml", [("method.denoise.noise.level", "-1")], "level is -1"),
         ("rings.toml", [("method.strategy", "OneNoisyStep"), ("method.denoise.last", "7")], "denoising steps [7]"),
-        ("rings.toml", [("method.strategy", "Branching"), ("method.denoise.first", "3")], "denoising steps [0, 9]"),
+        ("rings.toml", [("method.strategy", "BranchingTree"), ("method.denoise.first", "3")], "denoising steps [0, 9]"),
     ],
 )
 def test_check_refuses_recipes_that_do_not_fit_a_flow_model(source: str | None, fields: Any, message: str) -> None:
@@ -123,11 +123,11 @@ def test_check_refuses_recipes_that_do_not_fit_a_flow_model(source: str | None, 
 @pytest.mark.parametrize(
     ("strategy", "level", "message"),
     [
-        ('{ kind = "PairwiseWins", inner_strategy = { kind = "Retraced" } }', "0", ""),
-        ('{ kind = "Retraced", strategy = { kind = "PairwiseWins" } }', "0", ""),
-        ('{ kind = "PairwiseWins", inner_strategy = { kind = "Independent" } }', "0", "no step would be trained"),
+        ('{ kind = "PairwiseWinRates", inner_strategy = { kind = "ForwardProcess" } }', "0", ""),
+        ('{ kind = "ForwardProcess", strategy = { kind = "PairwiseWinRates" } }', "0", ""),
+        ('{ kind = "PairwiseWinRates", inner_strategy = { kind = "Independent" } }', "0", "no step would be trained"),
         (
-            '{ kind = "PairwiseWins", inner_strategy = { kind = "NoiseWindow", start_before = 8 } }',
+            '{ kind = "PairwiseWinRates", inner_strategy = { kind = "NoiseWindow", start_before = 8 } }',
             "0.7",
             "steps [0, 1, 8]",
         ),

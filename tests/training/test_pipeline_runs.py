@@ -138,7 +138,7 @@ def test_the_plan_counts_what_a_forward_stores(
         return x
 
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda x: x):
-        policy.velocity_network(torch.zeros(1, 4, 8, 8), torch.tensor([0.5]), policy.words([(65 + 97,)]))
+        policy.velocity(torch.zeros(1, 4, 8, 8), torch.tensor([0.5]), policy.words([(65 + 97,)]))
     real = sum(storage.nbytes() for key, storage in stored.items() if key not in weights)
     assert counted == pytest.approx(real, rel=0.15)
     assert stored_bytes(family, transformer, policy.shape, text, recompute=True) < 0.7 * counted

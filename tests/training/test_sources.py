@@ -23,7 +23,7 @@ from groupwise.tasks.mixture import task_index
 from groupwise.training import build_tasks as sources_module
 from groupwise.training.build_tasks import prompt_template, sources, task_of, templates, verdict_wait, verifier_of
 from groupwise.training.environments import frame_of, tool_schemas
-from groupwise.verifiers import Code, CodeVerifier, Countdown, Exact, GradeFunction, LastNumber
+from groupwise.verifiers import Code, CodeVerifier, Countdown, Exact, Function, LastNumber
 from tests.models.test_templates import CHATML, trained
 from tests.tasks.published import gsm8k
 
@@ -103,10 +103,7 @@ def test_the_verdict_deadline_is_that_of_the_slowest_verifier() -> None:
 
     machine = recipe().machine
     assert wait(recipe()) == wait(recipe(extra_tasks=(B,))) == machine.verdict_deadline
-    assert (
-        wait(recipe(extra_tasks=(replace(B, verifier=GradeFunction("grade", "my_file.py")),)))
-        == machine.rollout_deadline
-    )
+    assert wait(recipe(extra_tasks=(replace(B, verifier=Function("grade", "my_file.py")),))) == machine.rollout_deadline
 
 
 def test_a_recipe_with_a_mixture_reads_back_and_differs() -> None:
@@ -285,7 +282,7 @@ def test_a_resumed_mixture_ends_with_the_bytes_of_one_without_a_stop(capsys: pyt
 
 
 def test_a_missing_user_verifier_is_a_usage_error() -> None:
-    Path("r.toml").write_text(write(recipe(extra_tasks=(replace(B, verifier=GradeFunction("grade", "my_file.py")),))))
+    Path("r.toml").write_text(write(recipe(extra_tasks=(replace(B, verifier=Function("grade", "my_file.py")),))))
     with pytest.raises(Usage, match="my_file"):
         read_recipe(Path("r.toml"), (), UserCode())
 

@@ -14,7 +14,7 @@ from groupwise.config.user_code import Permissions, load_use
 from groupwise.core import Usage
 from groupwise.data import Finish, Outcome, Prompt, Sample, Verdict
 from groupwise.tasks import MixtureVerifier
-from groupwise.verifiers import Combined, CombinedMember, GradeFunction, LastNumber, grade_function
+from groupwise.verifiers import Combined, CombinedMember, Function, LastNumber, grade_function
 from groupwise.verifiers.arguments import GradeFunctionParameters, MissingColumn
 from tests.verifiers.built import built, graders
 
@@ -178,7 +178,7 @@ def test_a_group_grader_gets_all_answers_in_their_order(grader: Any) -> None:
 
 def test_several_verifiers_with_a_group_grader(user: ModuleType, grader: Any) -> None:
     kind = Combined(
-        (CombinedMember("right", LastNumber()), CombinedMember("spread", GradeFunction("diversity", "graders.py")))
+        (CombinedMember("right", LastNumber()), CombinedMember("spread", Function("diversity", "graders.py")))
     )
     verifier = built(kind, load_function=lambda file, name: grader(name))
     verdicts = group(verifier, [sample("4"), sample("5")])

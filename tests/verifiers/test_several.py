@@ -8,7 +8,7 @@ from groupwise.config.recipe_toml import read_verifier
 from groupwise.core import Usage
 from groupwise.data import Draw, Outcome, Prompt, Rollout, Sample, Verdict, pack
 from groupwise.objective import describe_samples
-from groupwise.verifiers import Combined, CombinedMember, GradeFunction, LastNumber, TagFormat
+from groupwise.verifiers import Combined, CombinedMember, Function, LastNumber, TagFormat
 from groupwise.verifiers.several import BuiltMember, CombinedVerifier
 from tests.rollout.fakes import judged_by
 from tests.verifiers.built import ask, built
@@ -60,7 +60,7 @@ def test_a_verifier_that_cannot_judge_is_named():
 
 def test_a_user_function_is_a_member():
     kind = Combined(
-        (CombinedMember("right", LastNumber()), CombinedMember("own", GradeFunction("grade", "my_file.py"), 0.5))
+        (CombinedMember("right", LastNumber()), CombinedMember("own", Function("grade", "my_file.py"), 0.5))
     )
 
     async def grade(prompt: Prompt, sample: Sample) -> Verdict:

@@ -15,7 +15,7 @@ from groupwise.config.user_code import Permissions, load_use
 from groupwise.core import Usage
 from groupwise.data import Finish, Outcome, Prompt, Sample, Verdict
 from groupwise.models import encode_action
-from groupwise.verifiers import Combined, CombinedMember, GradeFunction, grade_function
+from groupwise.verifiers import Combined, CombinedMember, Function, grade_function
 from groupwise.verifiers.arguments import GradeFunctionParameters
 from tests.checks import check
 from tests.verifiers.built import built, graders
@@ -138,7 +138,7 @@ def test_several_by_name(user: ModuleType) -> None:
         made.append(grade_function(getattr(user, name), in_process=True))
         return made[-1]
 
-    first, rank = GradeFunction("first", "g.py"), GradeFunction("ranks", "g.py")
+    first, rank = Function("first", "g.py"), Function("ranks", "g.py")
     verifier = built(Combined((CombinedMember("first", first), CombinedMember("rank", rank, 0.5))), load_function=load)
     samples = [picture(0.5), picture(-0.5)]
     verdicts = asyncio.run(verifier.grade_group(PROMPT, samples))  # type: ignore[attr-defined]

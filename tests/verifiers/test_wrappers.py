@@ -12,7 +12,7 @@ from groupwise.verifiers import (
     Combined,
     CombinedMember,
     Exact,
-    GradeFunction,
+    Function,
     HackableScore,
     LastNumber,
     NoisyVerdicts,
@@ -162,7 +162,7 @@ def test_a_recipe_names_the_wrapped_verifier() -> None:
 @pytest.mark.parametrize(
     "table,evidence",
     [
-        ("noisy", "Noisy needs verifier"),
+        ("noisy", "NoisyVerdicts needs verifier"),
         ("flipping", "write noisy, its name here"),
         ({"kind": "noisy", "rejects": 0.2}, "needs verifier"),
         ({"kind": "noisy", "verifier": "exact", "rejcts": 0.2}, "no field 'rejcts'"),
@@ -181,7 +181,7 @@ def test_invalid_wrappers_are_refused(table: object, evidence: str) -> None:
 
 
 def test_verifiers_inside_wrappers_are_found() -> None:
-    grade = GradeFunction("grade", "my_file.py")
+    grade = Function("grade", "my_file.py")
     both = Combined((CombinedMember("a", Exact()), CombinedMember("b", HackableScore(NoisyVerdicts(grade)))))
-    assert [kind for kind in kinds_in(both) if isinstance(kind, GradeFunction)] == [grade]
+    assert [kind for kind in kinds_in(both) if isinstance(kind, Function)] == [grade]
     assert list(kinds_in(Regex(pattern="a:b"))) == [Regex(pattern="a:b")]

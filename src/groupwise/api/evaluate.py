@@ -27,7 +27,7 @@ from groupwise.runs.info import RunInfo
 from groupwise.runs.layout import RunLayout
 from groupwise.runs.next_command import verifier_of_run
 from groupwise.training.progress import notify
-from groupwise.verifiers import Combined, GradeFunction
+from groupwise.verifiers import Combined, Function
 from groupwise.verifiers.reward_argument import python_reward
 from groupwise.verifiers.user_function import functions_in
 
@@ -122,7 +122,7 @@ def check_whole_reward(layout: RunLayout, reward: Reward) -> None:
 
 def _key(kind: VerifierSettings | None) -> Any:
     """What two verifiers share if they are the same: of a function in a file, its name there."""
-    if isinstance(kind, GradeFunction) and kind.source_file:
+    if isinstance(kind, Function) and kind.source_file:
         return kind.user_name
     return kind.part if isinstance(kind, UnloadedPart) else kind
 

@@ -92,7 +92,7 @@ def noise_errors(strategy: Strategy, denoise: DenoisingSettings) -> list[Usage]:
         return []
     if denoise.noise.noise_level == 0:
         what = "no step would be trained: without noise, a denoising step is not an action"
-        fix = "set method.denoise.noise.level above 0, or method.strategy to Retraced"
+        fix = "set method.denoise.noise.level above 0, or method.strategy to ForwardProcess"
         return [Usage(what, evidence="method.denoise.noise.level is 0", fix=fix)]
     steps = {step for part in parts for step in getattr(part, "noisy_steps", ())}
     if calm := sorted(step for step in steps if not denoise.has_noise(step)):

@@ -17,7 +17,7 @@ from groupwise.evaluation.interval import score
 from groupwise.sandbox import Sandbox
 from groupwise.verifiers import (
     Exact,
-    GradeFunction,
+    Function,
     LastNumber,
     Math,
     MathDapo,
@@ -39,7 +39,7 @@ from groupwise.verifiers.audit import (
 
 PEERS: tuple[VerifierSettings, ...] = (MathVerify(), MathDrGrpo(), MathDapo(), LastNumber())
 """Verifiers that the audit of `Math` alone also measures, for comparison. None with `--cases`."""
-WITH_MATH_CASES = (*map(type, PEERS), Exact, GradeFunction)
+WITH_MATH_CASES = (*map(type, PEERS), Exact, Function)
 """Verifiers without packaged cases, which are audited on the cases of `math`."""
 
 

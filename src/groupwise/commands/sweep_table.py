@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from statistics import fmean
 
 from groupwise.data.metrics import INTERVALS
-from groupwise.report.read import ReportRun
+from groupwise.report.read import Run
 from groupwise.report.warnings import leading
 
 SEED = "seed"
@@ -18,7 +18,7 @@ class SweepResult:
     """A run of a sweep: the values of the swept fields, and whether the run finished."""
 
     values: tuple[tuple[str, str], ...]
-    run: ReportRun
+    run: Run
     finished: bool
 
     @property

@@ -13,7 +13,7 @@ from groupwise.core.lazy_imports import home_of, names_of, part_names
 SECTIONS: dict[str, str] = {
     "": "Recipe",
     "lora": "Lora",
-    "pipeline": "Pipeline",
+    "pipeline": "PipelineSettings",
     "warm_start": "WarmStart",
     "warm_start.columns": "Columns",
     "warm_start.optimizer": "AdamW",

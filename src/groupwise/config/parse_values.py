@@ -31,7 +31,7 @@ from groupwise.data import TaskSettings, VerifierSettings, name_of
 from groupwise.methods import Method
 from groupwise.methods.families import published_name
 from groupwise.tasks import task_table
-from groupwise.verifiers import GradeFunction
+from groupwise.verifiers import Function
 from groupwise.verifiers.reward_argument import python_reward, table_of
 from groupwise.verifiers.user_function import functions_in
 
@@ -218,7 +218,7 @@ class ValueParser:
             return MISSING
         if hint is VerifierSettings and ":" in name and callable(part) and not isinstance(part, type):
             file, _, function = name.rpartition(":")
-            part, constants = GradeFunction, {"name": function, "file": f"{file.removesuffix('.py')}.py", **constants}
+            part, constants = Function, {"name": function, "file": f"{file.removesuffix('.py')}.py", **constants}
         if not isinstance(part, type):
             if constants:
                 return self.problem(where, f"{name} has no constants, so no {next(iter(constants))!r}")

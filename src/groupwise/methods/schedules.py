@@ -178,7 +178,7 @@ class CyclicValues(Schedule):
 
     def __post_init__(self) -> None:
         if not self.values:
-            raise ValueError("Cycle has no values: give one or more numbers")
+            raise ValueError("CyclicValues has no values: give one or more numbers")
 
     def __call__(self, now: ScheduleInput) -> float:
         return self.values[now.iteration % len(self.values)]
@@ -204,7 +204,7 @@ def with_value(component: Any, path: str, value: float) -> Any:
     A whole number is an int unless the present value is a float. ValueError if a dataclass on the path refuses it.
 
     >>> with_value((("kl", LinearRamp(2.0, 1.0)),), "kl.over", 5.0)
-    (('kl', Ramp(start_value=2.0, end_value=1.0, over=5)),)
+    (('kl', LinearRamp(start_value=2.0, end_value=1.0, over=5)),)
     """
     return _with_value(component, ["".join(key) for key in KEYS.findall(path)], value)
 

@@ -14,7 +14,7 @@ class AdaptiveKL(Memory):
 
     After an iteration of n samples, `coefficient *= 1 + clip(KL / target_kl - 1, -0.2, 0.2) * n / horizon`. KL is the mean
     over samples of the mean over tokens of `log pi_old - log reference`. The constants are verl's. The schedule
-    `FromMemory` writes the coefficient into the penalty.
+    `MemoryValue` writes the coefficient into the penalty.
 
     >>> import torch
     >>> from groupwise.data import rollout_of, pack

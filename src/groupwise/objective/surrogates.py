@@ -77,7 +77,7 @@ class ClippedWeight(Surrogate):
 
 @dataclass(frozen=True, slots=True)
 class UnclippedSurrogate(Surrogate):
-    """`r A` without a clip, for a ratio that is itself bounded, such as `PowerMean` in GMPO, arXiv:2507.20673."""
+    """`r A` without a clip, for a ratio that is itself bounded, such as `PowerMeanRatio` in GMPO, arXiv:2507.20673."""
 
     ratio: Ratio = token_ratio
 

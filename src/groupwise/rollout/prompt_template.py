@@ -86,7 +86,7 @@ def worded(part: T, form: Form) -> T:
     """The component with one form in place of each `auto`, in it and recursively in its fields.
 
     >>> from groupwise.methods import Drafts
-    >>> worded(Drafts(), "packaged").prompt_template
+    >>> worded(DraftAndRefine(), "packaged").prompt_template
     '{problem}{draft};{problem}'
     """
     auto_defaults: Mapping[str, AutoDefault] = getattr(part, "auto_defaults", {})

@@ -33,5 +33,5 @@ from groupwise.verifiers.sum_steps import CalculatorAnswer as CalculatorAnswer
 from groupwise.verifiers.sum_steps import SumSteps as SumSteps
 from groupwise.verifiers.text import OptionChoice as OptionChoice
 from groupwise.verifiers.text import Text as Text
-from groupwise.verifiers.user_function import GradeFunction as GradeFunction
+from groupwise.verifiers.user_function import Function as Function
 from groupwise.verifiers.user_function import kinds_in as kinds_in

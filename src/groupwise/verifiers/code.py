@@ -98,7 +98,7 @@ class CodeTests:
         visible, hidden_cases = (
             tuple(CodeTestCase(*(case[name] for name in names)) for case in rows) for rows in (cases, unseen)
         )
-        return cls(function, visible, hidden_cases, **code, hidden_count=hidden)
+        return cls(function, visible, hidden_cases, **code, hidden_cases_per_answer=hidden)
 
     def program(self, code: str, given: Any) -> ExecutionInput:
         """The program that runs the code on an input."""

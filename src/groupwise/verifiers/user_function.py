@@ -1,4 +1,4 @@
-"""The verifier `GradeFunction`: a user's grade function as a value that a recipe can hold."""
+"""The verifier `Function`: a user's grade function as a value that a recipe can hold."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, fields, is_dataclass
@@ -9,11 +9,11 @@ from groupwise.core import Usage, check_types
 from groupwise.data import Verifier, VerifierSettings
 from groupwise.verifiers.build_verifier import VerifierContext
 
-__all__ = ["GradeFunction", "kinds_in"]
+__all__ = ["Function", "kinds_in"]
 
 
 @dataclass(frozen=True, slots=True)
-class GradeFunction(VerifierSettings):
+class Function(VerifierSettings):
     """A grade function (docs/verifiers.md): its name, and the Python file that defines it.
 
     The file runs only if the command line names it too: `--use FILE.py`. With an empty `source_file` the function is one of
@@ -45,8 +45,8 @@ def kinds_in(kind: Any) -> Iterator[Any]:
     """A verifier's settings, and those of the verifiers in it, at any depth.
 
     >>> from groupwise.verifiers import Exact, Noisy
-    >>> [type(kind).__name__ for kind in kinds_in(Noisy(verifier=Exact(), rejects=0.1))]
-    ['Noisy', 'Exact']
+    >>> [type(kind).__name__ for kind in kinds_in(NoisyVerdicts(verifier=Exact(), rejects=0.1))]
+    ['NoisyVerdicts', 'Exact']
     """
     if isinstance(kind, VerifierSettings):
         yield kind
@@ -58,6 +58,6 @@ def kinds_in(kind: Any) -> Iterator[Any]:
             yield from kinds_in(getattr(kind, field.name))
 
 
-def functions_in(kind: Any) -> list[GradeFunction]:
+def functions_in(kind: Any) -> list[Function]:
     """The user's functions among the verifiers in a verifier's settings."""
-    return [inner for inner in kinds_in(kind) if isinstance(inner, GradeFunction)]
+    return [inner for inner in kinds_in(kind) if isinstance(inner, Function)]

@@ -114,7 +114,7 @@ def has_mark(batch: Batch, measure: NeededMeasure) -> bool:
 
 
 def chosen_samples(batch: Batch, method: Method) -> list[int]:
-    """The indices of the samples that the method would train, among the run's samples, by the rules of `Buffer`.
+    """The indices of the samples that the method would train, among the run's samples, by the rules of `RolloutBuffer`.
 
     `batch` has the outcomes of the method's rule for unverifiable answers (`with_rule`).
     """

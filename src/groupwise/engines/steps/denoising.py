@@ -105,7 +105,7 @@ class DenoisingEngine(SteppingEngine[DenoisingRequest]):
         before = torch.stack([*(pending.latent for pending in batch), *[batch[-1].latent] * fill]).to(**dtype_device)  # type: ignore[list-item]
         now, then = torch.tensor([*spans, *[spans[-1]] * fill]).to(**dtype_device).unbind(1)
         words = policy.words([*(pending.words for pending in batch), *[batch[-1].words] * fill])
-        velocity = policy.velocity_network(before, now, words)
+        velocity = policy.velocity(before, now, words)
         mean, std = policy.denoise.noise(before, velocity, now, then)
         noisy = [pending.noisy_step for pending in batch]
         mask = torch.tensor([*noisy, *[False] * fill], device=dtype_device["device"])

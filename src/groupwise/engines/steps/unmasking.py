@@ -172,7 +172,7 @@ class UnmaskingEngine(SteppingEngine[UnmaskingRequest]):
                 evidence=f"the prompt has the tokens {', '.join(map(str, words))}",
                 fix="use prompts of the task that the model was made for",
             )
-        whole = "use the strategy Independent or CoSampled: they request whole samples"
+        whole = "use the strategy Independent or SplitScheduleFromAnswer: they request whole samples"
         if request.generated_count:
             what = (
                 f"a masked policy generates whole samples, and the request continues {request.generated_count} tokens"

@@ -47,7 +47,7 @@ class OverlongPenalty(Shaping):
             raise Usage(
                 "the overlong buffer is larger than the generation budget",
                 evidence=f"OverlongPenalty(buffer_length={buffer}), sampling.max_tokens = {budget}",
-                fix="write the buffer as a share of the generation budget, such as Overlong(0.2)",
+                fix="write the buffer as a share of the generation budget, such as OverlongPenalty(0.2)",
             )
         over = (b.length - (b.limit - buffer)).to(reward.dtype) / buffer
         return reward - self.penalty_factor * over.clamp(0, 1)

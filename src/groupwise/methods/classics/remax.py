@@ -69,7 +69,7 @@ REFERENCE = Reference(
     formula="""\
 grad J = 1/N sum_i (R(x, y_i) - R(x, y_greedy)) grad log pi(y_i | x)""",
     differences=(
-        Difference("KL", "in the reward", "verl: optional", "none; KLInReward in shaping"),
+        Difference("KL", "in the reward", "verl: optional", "none; SequenceKLInReward in shaping"),
         Difference("aggregate", "sum over tokens", "verl: PPO's loss over tokens", "sequence_sum"),
         Difference("group size", "1", "1", "1"),
     ),

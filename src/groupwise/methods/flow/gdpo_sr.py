@@ -87,7 +87,9 @@ R_i = (1 - rho) m(PSNR) + rho/2 ( m(MANIQA) + m(MUSIQ) ),  m: scaled to 0..1 in 
         Difference(
             "error", "not read", "of the predicted noise", "of the velocity: that of the noise divided by (1 - t)^2"
         ),
-        Difference("reward", "not read", "PSNR, MANIQA, MUSIQ by texture", "of the task; `ContentWeighted` for parts"),
+        Difference(
+            "reward", "not read", "PSNR, MANIQA, MUSIQ by texture", "of the task; `TextureWeightedReward` for parts"
+        ),
         Difference("group of equal rewards", "not read", "not a number", "no gradient (*inferred*)"),
     ),
     proof_tests=(

@@ -122,7 +122,7 @@ def check_answers(samples: Sequence[Sample]) -> None:
     if any(verdict.answer is None for verdict in judged):
         raise Usage(
             "ClaimPressure compares final answers, and the verifier does not return the final answer that it extracts",
-            fix="use a verifier that sets Verdict.answer, such as LastNumber, Choice or SumSteps",
+            fix="use a verifier that sets Verdict.answer, such as LastNumber, OptionChoice or SumSteps",
         )
 
 

@@ -60,7 +60,7 @@ class SuccessTracker(Curriculum[TrackerState]):
 
     def __post_init__(self) -> None:
         if not (self.exploration > 0 and 0 <= self.min_decay <= self.max_decay < 1 and self.drift_half_life > 0):
-            raise ValueError(f"{self}: needs explore > 0, 0 <= min_decay <= max_decay < 1 and half_life > 0")
+            raise ValueError(f"{self}: needs exploration > 0, 0 <= min_decay <= max_decay < 1 and drift_half_life > 0")
 
     def init(self, task: Task, seed: int) -> TrackerState:
         return TrackerState(seed=seed, drawn_count=0, tracked_prompts={})
@@ -68,13 +68,15 @@ class SuccessTracker(Curriculum[TrackerState]):
     def draw(self, state: TrackerState, task: Task, n: int, group_size: int) -> tuple[TrackerState, list[Draw]]:
         check_prompts(task)
         v = np.full(len(task), 0.5)
-        for key, known in state["prompts"].items():
+        for key, known in state["tracked_prompts"].items():
             v[int(key)] = rate(known)
         u = uniform((state["seed"], RandomPurpose.CURRICULUM), state["drawn_count"], 0, np.arange(len(task)))
         # The smallest of exponential waiting times with these rates: drawn in proportion to them, without replacement.
         waiting = -np.log1p(-u) / (np.sqrt(v * (1 - v)) + self.exploration)
         chosen = np.argsort(waiting, kind="stable")[:n].tolist()
-        draws = [Draw(0, task[i], group_size, metadata=self._memo(i, state["prompts"].get(str(i)))) for i in chosen]
+        draws = [
+            Draw(0, task[i], group_size, metadata=self._memo(i, state["tracked_prompts"].get(str(i)))) for i in chosen
+        ]
         return {**state, "drawn_count": state["drawn_count"] + n}, draws
 
     def _memo(self, index: int, known: TrackedPrompt | None) -> dict[str, Any]:
@@ -87,15 +89,15 @@ class SuccessTracker(Curriculum[TrackerState]):
         return state
 
     def end_iteration(self, state: TrackerState, rollouts: Sequence[Rollout]) -> TrackerState:
-        prompts = dict(state["prompts"])
+        prompts = dict(state["tracked_prompts"])
         for rollout in rollouts:
             key = str(rollout.draw.metadata["index"])
             prompts[key] = self._updated(prompts.get(key) or self._first(rollout), rollout)
-        return {**state, "prompts": prompts}
+        return {**state, "tracked_prompts": prompts}
 
     def numbers(self, state: TrackerState, rollouts: Sequence[Rollout]) -> dict[str, float]:
         """Metrics after an iteration."""
-        return {"known": len(state["prompts"])}
+        return {"known": len(state["tracked_prompts"])}
 
     def _first(self, rollout: Rollout) -> TrackedPrompt:
         """The tracked values of a prompt before its first answer, from its samples with the role `initial`."""

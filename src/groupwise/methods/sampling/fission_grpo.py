@@ -108,7 +108,7 @@ def in_turns(failures: Sequence[FailedAttempt]) -> list[int]:
 
 def _retried(failure: FailedAttempt, task: Task, group_size: int) -> Draw:
     problem = task[failure["problem_index"]]
-    prompt = replace(problem, id=f"{problem.id} again", token_ids=tuple(failure["context"]))
+    prompt = replace(problem, id=f"{problem.id} again", token_ids=tuple(failure["prompt_ids"]))
     return Draw(0, prompt, group_size, {"index": failure["problem_index"], "recovery": True})
 
 

@@ -135,21 +135,21 @@ class FreshnessReplay(Curriculum[ReplayState]):
 
     def draw(self, state: ReplayState, task: Task, n: int, group_size: int) -> tuple[ReplayState, list[Draw]]:
         entries, count = state["entries"], n * group_size
-        if state["replays_done"] < self.replay_rounds and len(entries) >= count:
+        if state["replay_rounds_done"] < self.replay_rounds and len(entries) >= count:
             random = keyed_random(
                 (state["shuffled_state"]["seed"], RandomPurpose.CURRICULUM),
                 state["fresh_iterations"],
-                state["replays_done"],
+                state["replay_rounds_done"],
             )
             chances, weights = self.weights(
                 [(e["priority"], state["fresh_iterations"] - e["iteration"]) for e in entries]
             )
             chosen = stratified(chances, count, random)
             draws = [_again(entries[i], weights[i], task) for i in chosen]
-            return {**state, "replays_done": state["replays_done"] + 1}, draws
+            return {**state, "replay_rounds_done": state["replay_rounds_done"] + 1}, draws
         shuffled, indices = Shuffled().indices(state["shuffled_state"], task, n)
         draws = [Draw(0, task[i], group_size, {"index": i}) for i in indices]
-        return {**state, "shuffled_state": shuffled, "replays_done": 0}, draws
+        return {**state, "shuffled_state": shuffled, "replay_rounds_done": 0}, draws
 
     def observe(self, state: ReplayState, rollouts: Sequence[Rollout]) -> ReplayState:
         return state

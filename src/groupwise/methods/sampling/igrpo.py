@@ -97,6 +97,6 @@ o_1, ..., o_G from pi_old(. | q, d*); GRPO's objective under the prompt with d*"
         parent="grpo",
         min_difference=0.05,
         matched_by="steps",
-        settings=("method.objective.penalties = []", "evaluate.strategy = Drafts"),
+        settings=("method.objective.penalties = []", "evaluate.strategy = DraftAndRefine"),
     ),
 )

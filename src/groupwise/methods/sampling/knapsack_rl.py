@@ -65,23 +65,23 @@ class Knapsack(Curriculum[KnapsackState]):
 
     def draw(self, state: KnapsackState, task: Task, n: int, group_size: int) -> tuple[KnapsackState, list[Draw]]:
         shuffled, draws = Shuffled().draw(state["shuffled_state"], task, n, group_size)
-        rates = [self.rate(state["outcomes"].get(draw.prompt.id, [])) for draw in draws]
+        rates = [self.rate(state["recent_outcomes"].get(draw.prompt.id, [])) for draw in draws]
         sizes = self.allocate(rates, group_size)
         return {**state, "shuffled_state": shuffled}, [replace(draw, n=size) for draw, size in zip(draws, sizes)]
 
     def observe(self, state: KnapsackState, rollouts: Sequence[Rollout]) -> KnapsackState:
-        outcomes = dict(state["outcomes"])
+        outcomes = dict(state["recent_outcomes"])
         for rollout in rollouts:
             key, new = rollout.draw.prompt.id, graded(rollout.samples)
             outcomes[key] = [*new, *outcomes.get(key, [])][: max(self.outcome_window, len(new))]
-        return {**state, "outcomes": outcomes}
+        return {**state, "recent_outcomes": outcomes}
 
     def end_iteration(self, state: KnapsackState, rollouts: Sequence[Rollout]) -> KnapsackState:
         return state
 
     def numbers(self, state: KnapsackState, rollouts: Sequence[Rollout]) -> dict[str, float]:
         """Metrics after an iteration."""
-        return {"known": sum(self.rate(outcomes) is not None for outcomes in state["outcomes"].values())}
+        return {"known": sum(self.rate(outcomes) is not None for outcomes in state["recent_outcomes"].values())}
 
     def rate(self, outcomes: Sequence[int]) -> float | None:
         """The estimated pass rate of a prompt; None if there are too few outcomes."""

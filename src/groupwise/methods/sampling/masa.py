@@ -67,7 +67,7 @@ class GroupStatistics:
             pass_rate=sum(outcomes) / len(outcomes) if outcomes else None,
             correct_lengths=tuple(len(s.tokens) for s in correct),
             correct_texts=tuple(s.text.lower() for s in correct),
-            other_texts=tuple(s.text.lower() for s in answers if is_graded(s) and not is_correct(s)),
+            incorrect_texts=tuple(s.text.lower() for s in answers if is_graded(s) and not is_correct(s)),
         )
 
 

@@ -81,7 +81,7 @@ class PrefixPacking:
             positions=torch.tensor(list(position), dtype=torch.long, device=device),
             predicting_indices=torch.tensor(list(source), dtype=torch.long, device=device),
             target_tokens=torch.tensor(list(target), dtype=torch.long, device=device),
-            rows=rows,
+            attention_rows=rows,
         )
 
     def attend(

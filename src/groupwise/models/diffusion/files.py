@@ -113,9 +113,7 @@ def read_pipeline(path: Path, *, dtype: torch.dtype, device: torch.device | str)
     refuse_superfluous(path / "transformer", pipe.transformer)
     frozen = FrozenDiffusersParts(family, pipe, tokens=0)
     policy = FlowPolicy(
-        shape,
-        velocity_network=PipelineVelocity(frozen, 1.0, shape.guidance_kind == "classifier-free"),
-        surroundings=frozen,
+        shape, velocity=PipelineVelocity(frozen, 1.0, shape.guidance_kind == "classifier-free"), surroundings=frozen
     )
     set_pipeline(policy, PipelineSettings())
     return policy
@@ -155,7 +153,7 @@ def freeze(path: Path, module: nn.Module) -> None:
 
 def set_pipeline(policy: FlowPolicy, settings: PipelineSettings) -> None:
     """Use a pipeline as a recipe says. `Usage` for a size or a guidance that the transformer does not take."""
-    shape, velocity = policy.shape, policy.velocity_network
+    shape, velocity = policy.shape, policy.velocity
     assert isinstance(shape, PipelineShape) and isinstance(velocity, PipelineVelocity), "the policy of a pipeline"
     policy.shape = sized(shape, settings)
     velocity.guidance = guidance_scale(shape, settings)

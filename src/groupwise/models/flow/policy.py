@@ -47,7 +47,7 @@ class FlowPolicy(nn.Module):
     diffusers_adapter = True
     """Adapters are written in the format of diffusers."""
 
-    velocity_network: nn.Module
+    velocity: nn.Module
 
     def __init__(
         self,
@@ -58,7 +58,7 @@ class FlowPolicy(nn.Module):
     ) -> None:
         super().__init__()
         self.shape, self.denoise, self.surroundings = shape, denoise, surroundings
-        self.velocity_network = velocity or VelocityNetwork(shape)
+        self.velocity = velocity or VelocityNetwork(shape)
         self._recompute = False
 
     @property
@@ -70,13 +70,13 @@ class FlowPolicy(nn.Module):
     def recompute(self, wanted: bool) -> None:
         self._recompute = wanted
         if wanted:
-            network: Any = self.velocity_network
+            network: Any = self.velocity
             network.recompute()
 
     @property
     def adapter_host(self) -> nn.Module:
         """The module that gets adapters: the transformer of a pipeline, or this module."""
-        return getattr(self.velocity_network, "transformer", self)
+        return getattr(self.velocity, "transformer", self)
 
     @property
     def dtype_device(self) -> dict[str, Any]:
@@ -172,7 +172,7 @@ class StepMeasures:
         if model not in self._velocities:
             now, words = self.steps.step_times, self.steps.prompt_tokens
             with torch.set_grad_enabled(model == "policy" and torch.is_grad_enabled()):
-                network = self.policy.velocity_network if model == "policy" else self.side_models[model].velocity
+                network = self.policy.velocity if model == "policy" else self.side_models[model].velocity
                 self._velocities[model] = network(self.velocity_states, now, words)
         return self._velocities[model]
 

@@ -198,7 +198,7 @@ def no_weights(monkeypatch):
 def test_every_method_passes(method, only_text):
     toml = SMALL + f"method.base = '{method.__name__}'"
     if any(type(part).__name__ == "OverlongPenalty" for part in method().shaping):
-        toml += "\nmethod.shaping = [{ kind = 'Correctness' }, { kind = 'OverlongPenalty', buffer = 8 }]"
+        toml += "\nmethod.shaping = [{ kind = 'Correctness' }, { kind = 'OverlongPenalty', buffer_length = 8 }]"
     assert errors_of(toml) == []
 
 

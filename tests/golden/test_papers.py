@@ -125,7 +125,7 @@ CASES: dict[str, tuple[Objective, Callable[[Rows], float], list[list[int]]]] = {
 def test_value(name: str, seed: int) -> None:
     objective, paper, layout = CASES[name]
     step = step_of(layout, seed=seed)
-    assert -objective(objective.prepare(step)).item() == pytest.approx(paper(DataRows(step)), rel=1e-12, abs=1e-12)
+    assert -objective(objective.prepare(step)).item() == pytest.approx(paper(Rows(step)), rel=1e-12, abs=1e-12)
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -134,7 +134,7 @@ def test_slope(name: str) -> None:
     objective, paper, layout = CASES[name]
     step = step_of(layout, seed=7)
     actual = torch.autograd.grad(objective(objective.prepare(step)), step.logp)[0].numpy()
-    frozen = DataRows(step).r
+    frozen = Rows(step).r
 
     def at(logp: torch.Tensor) -> float:
         rows = Rows(step.having(logp=logp))
@@ -154,7 +154,7 @@ def test_cispo_has_no_gradient_through_its_weight() -> None:
     objective, _, layout = CASES["cispo"]
     step = step_of(layout, seed=7)
     inside = int(
-        (DataRows(step).r[DataRows(step).mask] < 1.28).argmax()
+        (Rows(step).r[Rows(step).mask] < 1.28).argmax()
     )  # the first token whose weight moves with log pi
     actual = -torch.autograd.grad(objective(objective.prepare(step)), step.logp)[0][inside].item()
     nudge = torch.zeros(step.tokens, dtype=torch.float64)

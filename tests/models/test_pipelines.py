@@ -434,7 +434,7 @@ def small(tiny: Path, **changes: Any) -> list[tuple[str, str]]:
         ({"pipeline.size": 64}, "use --pipeline.size 32"),
         ({"pipeline.guidance": 0.5}, "guidance is 0.5"),
         ({"sampling.max_tokens": 2}, "sampling.max_tokens is 2: a sample of"),
-        ({"lora.targets": '["q_proj"]'}, "no linear layer is called 'q_proj'"),
+        ({"lora.target_modules": '["q_proj"]'}, "no linear layer is called 'q_proj'"),
         ({"model": "rings", "task": "rings", "lora": "none"}, "pipeline does not fit"),
         ({"machine.dtype": "bfloat16", "machine.gradient_checkpointing": "true"}, ""),
     ],

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from statistics import fmean
 
 from groupwise.data.metrics import INTERVALS
-from groupwise.report.read import Run
+from groupwise.report.read import ReportRun
 from groupwise.report.warnings import leading
 
 SEED = "seed"

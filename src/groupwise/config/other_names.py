@@ -130,7 +130,7 @@ WHOLE = re.compile(
     "algo|algorithm|args|callbacks?|config|datasets?|debug|device|dtype|epochs|num_workers|precision|project|rewards|seed"
     "|steps|stop|tools"
 )
-"""Words that are no option of TRL or verl in a table of a recipe: `evaluate.steps` has another meaning."""
+"""Words that are no option of TRL or verl in a table of a recipe: `evaluate.denoising_steps` has another meaning."""
 ROWS = "docs/coming-from.md has a row for each option of TRL and verl"
 
 
@@ -147,7 +147,7 @@ def other_value_fix(path: str, value: object) -> str:
 def answer_of(path: str) -> OptionReplacement | None:
     """The answer for an option of TRL or verl by its dotted path. The longest end of the path counts, then its table.
 
-    None for another name, and for a word of a recipe's table, such as `evaluate.steps`.
+    None for another name, and for a word of a recipe's table, such as `evaluate.denoising_steps`.
     """
     words, tables = path.split("."), {name.partition(".")[0] for name in SECTIONS}
     for end in range(len(words), 0, -1):

@@ -345,7 +345,7 @@ async def _within_deadline(strategy: Strategy, sampler: DrawSampler) -> Rollout:
         raise WorkerLost(
             f"the samples of draw {sampler.draw.id} were not finished within {deadline:g} seconds",
             evidence=f"it waited for {', '.join(pending) or 'its strategy'}",
-            fix="check whether the engine or the verifier hangs, or raise machine.deadline",
+            fix="check whether the engine or the verifier hangs, or raise machine.rollout_deadline",
         ) from None
     finally:
         timer.cancel()

@@ -184,7 +184,7 @@ class UnmaskingEngine(SteppingEngine[UnmaskingRequest]):
             what = f"the schedule of this masked policy has {self._policy.unmask.steps} steps, and no others"
             evidence, fix = (
                 f"the request has steps = {request.denoising_steps}",
-                "leave out evaluate.steps: it is for flow models",
+                "leave out evaluate.denoising_steps: it is for flow models",
             )
             raise Usage(what, evidence=evidence, fix=fix)
         if request.limit < (longest := shape.longest(self._policy.unmask.steps)):

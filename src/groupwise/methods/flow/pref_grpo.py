@@ -190,7 +190,7 @@ L = mean over samples and steps of max[ -A rho, -A clip(rho, 1 - c, 1 + c) ] / |
         ),
         own_settings=(
             'method.shaping = [{kind = "SubscoreReward", subscore = "wins"}]',
-            'method.strategy.judge = {kind = "HigherScore", subscore = "alignment", margin = 0.5}',
+            'method.strategy.judge = {kind = "HigherScore", subscore = "alignment", tie_margin = 0.5}',
         ),
     ),
     toy_test="tests/golden/test_flow_pref_grpo.py::test_small_differences_are_ties_for_a_judge_with_a_margin",

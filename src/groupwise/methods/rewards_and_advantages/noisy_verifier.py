@@ -160,7 +160,7 @@ rejects = P(R = 0 | correct), accepts = P(R = 1 | wrong)""",
         matched_by="steps",
         settings=(
             "method.minibatches = 1",
-            'verifier = {kind = "NoisyVerdicts", verifier = "sum_steps", rejects = 0.3, accepts = 0.1, appeals = 0.5}',
+            'verifier = {kind = "NoisyVerdicts", verifier = "sum_steps", false_reject_rate = 0.3, false_accept_rate = 0.1, appeal_rate = 0.5}',
         ),
     ),
     toy_test="tests/golden/test_reward.py::test_debiased_reward_is_exact",

@@ -121,7 +121,7 @@ B = max(1, 256 * 0.7^floor(t / T))""",
         matched_by="steps",
         settings=("iterations = 10", "evaluate.problems = 16"),
         own_settings=(
-            'method.schedules = {"shaping.1.budget" = {kind = "Staircase", start_value = 36.0, factor = 0.7, every = 4}}',
+            'method.schedules = {"shaping.1.budget" = {kind = "Staircase", start_value = 36.0, factor = 0.7, iterations_per_stair = 4}}',
         ),
     ),
 )

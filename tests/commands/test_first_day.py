@@ -405,10 +405,10 @@ def test_the_next_command_names_the_code_of_the_run(tmp_path: Path) -> None:
     recorded(tmp_path / "written", command="gw.train(...)", use={"reward": "0"})
     (tmp_path / "written" / "code").mkdir()
     (tmp_path / "written" / "code" / "reward.py").touch()
-    short = '{ kind = "Function", function_name = "short", source_file = "" }'
+    short = '{ kind = "Function", name = "short", file = "" }'
     members = f'{{ name = "a", verifier = {short} }}, {{ name = "c", verifier = "math" }}'
-    members += ', { name = "b", weight = 0.5, verifier = { kind = "Function", function_name = "long", source_file = "" } }'
-    members += ', { name = "d", verifier = { kind = "Function", function_name = "f", source_file = "tool.py" } }'
+    members += ', { name = "b", weight = 0.5, verifier = { kind = "Function", name = "long", file = "" } }'
+    members += ', { name = "d", verifier = { kind = "Function", name = "f", file = "tool.py" } }'
     several = f'{{ kind = "Combined", members = [{members}] }}'
     recorded(tmp_path / "memory", short, command="gw.train(...)", in_memory={"short": "0"})
     recorded(tmp_path / "both", short, in_memory={"short": "0"}, use={"tool": "0"}, keys=["KEY"])

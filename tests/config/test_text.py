@@ -163,7 +163,7 @@ def test_any_method_reads_back_exactly(method):
 def test_any_recipe_reads_back_exactly(recipe):
     """A function without a file is one of the program that reads the recipe."""
     kinds = [recipe.verifier, *(also.verifier for also in recipe.extra_tasks)]
-    functions = {f.function_name: len for kind in kinds for f in functions_in(kind) if not f.source_file}
+    functions = {f.name: len for kind in kinds for f in functions_in(kind) if not f.file}
     functions |= {recipe.agent.file: len} if recipe.agent else {}
     back = read_recipe(write(recipe), use=UserCode(functions_in_memory=functions))
     assert back == recipe and repr(back) == repr(recipe)

@@ -136,7 +136,7 @@ def test_a_user_s_class_and_function_are_verifiers(use: UserCode) -> None:
 
 
 @pytest.mark.parametrize(
-    "value", ["near:Near", "code/near.py:grade", '{ kind = "Function", function_name = "f", source_file = "near.py" }']
+    "value", ["near:Near", "code/near.py:grade", '{ kind = "Function", name = "f", file = "near.py" }']
 )
 def test_a_recipe_alone_loads_no_file(value: str, home: Path) -> None:
     Path("near.py").write_text("raise SystemExit")

@@ -106,7 +106,7 @@ def check_whole_reward(layout: RunLayout, reward: Reward) -> None:
     graders = [member.verifier for member in own.members] if isinstance(own, Combined) else [own]
     parts = {member.name: member.verifier for member in whole.members} if isinstance(whole, Combined) else {}
     passed = [_key(kind) for kind in graders]
-    shared = [f.function_name for f in functions_in(whole) if not f.source_file and f in passed]
+    shared = [f.name for f in functions_in(whole) if not f.file and f in passed]
     if shared and (missing := [name for name, part in parts.items() if _key(part) not in passed]):
         raise Usage(
             f"{' and '.join(shared)} grades only a part of the reward of {run}",
@@ -122,7 +122,7 @@ def check_whole_reward(layout: RunLayout, reward: Reward) -> None:
 
 def _key(kind: VerifierSettings | None) -> Any:
     """What two verifiers share if they are the same: of a function in a file, its name there."""
-    if isinstance(kind, Function) and kind.source_file:
+    if isinstance(kind, Function) and kind.file:
         return kind.user_name
     return kind.part if isinstance(kind, UnloadedPart) else kind
 

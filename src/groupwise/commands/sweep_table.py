@@ -18,7 +18,7 @@ class SweepResult:
     """A run of a sweep: the values of the swept fields, and whether the run finished."""
 
     values: tuple[tuple[str, str], ...]
-    run: Run
+    run: ReportRun
     finished: bool
 
     @property

@@ -303,9 +303,9 @@ class ValueParser:
         for where, kind in verifiers.items():
             functions = functions_in(kind)
             missing = {
-                f.function_name
+                f.name
                 for f in functions
-                if not f.source_file and self.user_code and f.function_name not in self.user_code.functions_in_memory
+                if not f.file and self.user_code and f.name not in self.user_code.functions_in_memory
             }
             if missing:
                 what = f"{' and '.join(sorted(missing))} was a function in memory of the program that started this run"
@@ -313,7 +313,7 @@ class ValueParser:
                 fix = f"use the library: gw.resume(run, reward={reward}) or gw.evaluate(run, reward={reward})"
                 self.problem(where, what, f"{fix};\nor name another verifier: --verifier NAME")
             for user_name in dict.fromkeys(
-                f"{f.source_file}:{f.function_name}" for f in functions if f.source_file and not missing
+                f"{f.file}:{f.name}" for f in functions if f.file and not missing
             ):
                 self.user_part(user_name, where)
         if ":" in recipe.environment:

@@ -85,7 +85,7 @@ def problem(prompt: Prompt) -> list[Any]:
 def verifiers_hash(evaluated: Sequence[TaskSource], use: UserCode) -> str:
     """One hash of the code of all packaged verifiers and of the user's files that these sources use."""
     packaged = [path for room in VERIFIER_ROOMS for path in sorted((PACKAGE / room).rglob("*.py"))]
-    stems = {Path(f.source_file).stem for s in evaluated for f in functions_in(s.verifier) if f.source_file}
+    stems = {Path(f.file).stem for s in evaluated for f in functions_in(s.verifier) if f.file}
     stems |= {definition_of(kind).__module__.removeprefix(PREFIX) for s in evaluated for kind in kinds_in(s.verifier)}
     return digest(
         [

@@ -16,29 +16,29 @@ __all__ = ["Function", "kinds_in"]
 class Function(VerifierSettings):
     """A grade function (docs/verifiers.md): its name, and the Python file that defines it.
 
-    The file runs only if the command line names it too: `--use FILE.py`. With an empty `source_file` the function is one of
+    The file runs only if the command line names it too: `--use FILE.py`. With an empty `file` the function is one of
     the calling program: `gw.resume(run, reward=...)` must pass it again.
     """
 
-    function_name: str
-    source_file: str = ""
+    name: str
+    file: str = ""
 
     def __post_init__(self) -> None:
         check_types(self)
-        if not self.function_name:
+        if not self.name:
             raise ValueError("name is empty\ntake the name of a function")
 
     @property
     def user_name(self) -> str:
         """The name of the function among the loaded files: `my_file:grade`. Empty without a file."""
-        return f"{Path(self.source_file).stem}:{self.function_name}" if self.source_file else ""
+        return f"{Path(self.file).stem}:{self.name}" if self.file else ""
 
     def build(self, grading: VerifierContext) -> Verifier:
         """The verifier that calls the function. `Usage` if nothing loads the file."""
         if grading.load_function is None:
-            fix = f"add --use {self.source_file} to the command"
-            raise Usage(f"{self.user_name or self.function_name!r} is a user's function", fix=fix)
-        return grading.load_function(self.source_file, self.function_name)
+            fix = f"add --use {self.file} to the command"
+            raise Usage(f"{self.user_name or self.name!r} is a user's function", fix=fix)
+        return grading.load_function(self.file, self.name)
 
 
 def kinds_in(kind: Any) -> Iterator[Any]:

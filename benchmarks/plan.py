@@ -26,10 +26,10 @@ from groupwise.config.recipe_toml import read_recipe
 from groupwise.config.user_code import Permissions, load_use
 from groupwise.data import all_problems
 from groupwise.models import Decoder, DecoderShape, write_model
-from groupwise.planning.calibration import calibrated, phase_seconds
 from groupwise.planning.machines import AssumedLengths, PlannedMachines
 from groupwise.planning.plan import plan_run
-from groupwise.training.build import read_inputs
+from groupwise.planning.plan_calibration import calibrated, phase_seconds
+from groupwise.training.build_run import read_inputs
 
 RUNS = {"4 layers of 256": SMALL}
 CALIBRATED: list[tuple[str, Mapping[str, object], Mapping[str, str]]] = [

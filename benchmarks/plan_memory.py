@@ -18,14 +18,14 @@ import torch
 from tokenizers import AddedToken, decoders, models, pre_tokenizers
 from tokenizers import Tokenizer as Fast
 
-from groupwise.config.devices import resolved
 from groupwise.config.recipe_toml import read_recipe
+from groupwise.config.resolve_devices import resolved
 from groupwise.config.user_code import Permissions, load_use
 from groupwise.data import all_problems
 from groupwise.models import Decoder, DecoderShape, Tokenizer, find_model, read_shape, write_model
-from groupwise.planning.memory import MemoryPrediction
-from groupwise.planning.processes import process_memories
-from groupwise.training.build import read_inputs
+from groupwise.planning.process_memory import MemoryPrediction
+from groupwise.planning.run_processes import process_memories
+from groupwise.training.build_run import read_inputs
 
 SMALL = {
     "width": 256,
@@ -180,7 +180,7 @@ def compare_pairs() -> None:
 def short(words: list[str]) -> int:
     """Run a command of groupwise as on a machine whose memory is short: it returns freed memory."""
     from groupwise.__main__ import main
-    from groupwise.models import freed_memory  # pyright: ignore[reportAttributeAccessIssue]
+    from groupwise.models import return_freed_memory  # pyright: ignore[reportAttributeAccessIssue]
 
     freed_memory.available_memory = lambda: 0
     return main(words)

@@ -20,11 +20,11 @@ from groupwise.config.recipe_toml import read_recipe
 from groupwise.config.user_code import UserCode
 from groupwise.data import Batch
 from groupwise.learner import Learner
+from groupwise.lifecycle.create_or_open_run import begin
 from groupwise.lifecycle.run import run_from
-from groupwise.lifecycle.start import begin
 from groupwise.runs.checkpoints import RunLock
-from groupwise.runs.layout import RunLayout
-from groupwise.training.build import build
+from groupwise.runs.run_layout import RunLayout
+from groupwise.training.build_run import build
 
 METHODS, SEEDS = ("flow_grpo", "grpo_guard"), (0, 1, 2)
 ITERATIONS, STEPS, UNIT = 20, 9, 1e-3

@@ -18,7 +18,7 @@ import torch
 from groupwise.data import Engine, Generation, GenerationRequest, Sampling
 from groupwise.engines import EngineAccess, NativeEngine, Vllm
 from groupwise.engines.remote.replica import Replica
-from groupwise.engines.vllm.vllm_environment import DEFAULT_PYTHON
+from groupwise.engines.vllm.vllm_python_environment import DEFAULT_PYTHON
 from groupwise.models import Decoder, DecoderShape, find_model, read_model, read_tokenizer
 
 MIDDLE = DecoderShape(

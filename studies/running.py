@@ -10,7 +10,7 @@ from pathlib import Path
 from benchmarks.atlas.running import run_all, unmeasured
 
 from groupwise.certificates.studies import StudyRunResult
-from groupwise.sandbox.processes import end_with_parent
+from groupwise.sandbox.worker_pool import end_with_parent
 from studies.pages import RESULTS
 from studies.study import Study
 

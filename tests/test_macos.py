@@ -4,7 +4,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from groupwise.training import recorder
+from groupwise.training import run_recorder
 
 SCRIPT = """
 import importlib, os, pkgutil, resource, select, signal, socket, sys, sysconfig
@@ -25,7 +25,7 @@ sys.platform = "darwin"
 
 import groupwise as gw
 from groupwise.sandbox import Sandbox
-programs = {"groupwise.sandbox.server", "groupwise.sandbox.launch"}  # started by path, on Linux only
+programs = {"groupwise.sandbox.server", "groupwise.sandbox.launch_bubblewrap"}  # started by path, on Linux only
 names = {module.name for module in pkgutil.walk_packages(gw.__path__, "groupwise.")} - programs
 for name in sorted(names):
     importlib.import_module(name)

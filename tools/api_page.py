@@ -14,7 +14,7 @@ from typing import Any, Literal, Union, get_args, get_origin
 import groupwise as gw
 from groupwise.core import GroupwiseError, part_names
 from groupwise.core.lazy_imports import ROOMS, home_of
-from groupwise.runs.info import FORMAT
+from groupwise.runs.run_info import FORMAT
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "api.md"
 QUALIFIED = re.compile(r"\b(?:groupwise|collections|jaxtyping|pathlib|typing|os)(?:\.\w+)*\.(?=\w)|~")

@@ -5,7 +5,7 @@ from html import escape
 from pathlib import Path
 
 from groupwise.certificates.certificate import Certificate, describe
-from groupwise.certificates.method_tree import changed, family_index, walk
+from groupwise.certificates.method_lineage import changed, family_index, walk
 from groupwise.config.registry import methods
 from groupwise.methods.families import FAMILIES
 

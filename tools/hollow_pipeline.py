@@ -16,11 +16,11 @@ from typing import Any
 import torch
 from torch import nn
 
-from groupwise.models.diffusion.family import PipelineFamily
 from groupwise.models.diffusion.flux import FluxFamily
-from groupwise.models.diffusion.index import OF_DIFFUSERS
+from groupwise.models.diffusion.pipeline_family import PipelineFamily
+from groupwise.models.diffusion.pipeline_index import OF_DIFFUSERS
 from groupwise.models.diffusion.stable_diffusion_3 import StableDiffusion3Family
-from groupwise.models.diffusion.tiny import clip_tokenizer, t5_tokenizer
+from groupwise.models.diffusion.tiny_pipeline import clip_tokenizer, t5_tokenizer
 
 BLOCKS = (128, 256, 512, 512)
 Sizes = dict[str, Any]

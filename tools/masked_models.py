@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from groupwise.models import MaskedPolicy, MaskedShape, Tokenizer, write_model
-from groupwise.models.masked.unmask import MOST_UNMASKING_STEPS
+from groupwise.models.masked.unmasking_schedule import MOST_UNMASKING_STEPS
 from groupwise.tasks import BEAD_COLOURS, BEAD_PATTERNS, END, STRING_LENGTH, masked_tokenizer
 from groupwise.tasks.beads import bead_split
 

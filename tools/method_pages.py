@@ -14,7 +14,7 @@ from tools.family_tree import family_tree
 
 from groupwise import methods as room
 from groupwise.commands.methods import CHANGES
-from groupwise.commands.show import auto_texts, differences
+from groupwise.commands.show_and_diff import auto_texts, differences
 from groupwise.config import recipe_toml
 from groupwise.config.diff import changed_fields, diff
 from groupwise.config.registry import methods

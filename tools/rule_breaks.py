@@ -12,7 +12,7 @@ from groupwise.data import Segments, with_fields
 from groupwise.learner import make_plan
 from groupwise.methods import Method
 from groupwise.objective import Objective
-from groupwise.rollout.buffer import RolloutBuffer, eligible_answers
+from groupwise.rollout.rollout_buffer import RolloutBuffer, eligible_answers
 from groupwise.training.loop import compute_advantages
 
 FORMULA = ("filter", "shaping", "advantage", "credit", "mask", "objective", "auxiliary_losses", "memory")

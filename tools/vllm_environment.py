@@ -5,7 +5,7 @@ import subprocess
 import sys
 
 from groupwise.core import MissingRequirement
-from groupwise.engines.vllm.vllm_environment import check_environment, installation
+from groupwise.engines.vllm.vllm_python_environment import check_environment, installation
 
 
 def main(directory: str = ".venv-vllm") -> None:

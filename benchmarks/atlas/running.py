@@ -25,8 +25,8 @@ from groupwise.config.packaged import find_recipe
 from groupwise.config.recipe import Recipe
 from groupwise.config.recipe_toml import read_recipe
 from groupwise.learner import FromDirectory
-from groupwise.runs.jsonl import read_lines
-from groupwise.runs.layout import RunLayout
+from groupwise.runs.json_lines import read_lines
+from groupwise.runs.run_layout import RunLayout
 
 ALWAYS = ("eval/accuracy", "eval/accuracy_greedy", "entropy", "completions/mean_length", "frac_reward_zero_std")
 """The metrics that every result holds, beside those of the effects."""

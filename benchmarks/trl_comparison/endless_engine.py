@@ -16,7 +16,7 @@ from benchmarks.trl_comparison.paths import HOME
 
 import groupwise.models
 from groupwise.engines import Served
-from groupwise.engines.remote.access import EngineAccess
+from groupwise.engines.remote.engine_access import EngineAccess
 from groupwise.engines.remote.replica import ReplicaProgram, ReplicaSettings, main
 from groupwise.models import Tokenizer
 

@@ -25,7 +25,7 @@ from benchmarks.trl_comparison.rewards import parity
 from benchmarks.trl_comparison.stopwatch import Stopwatch, versions
 from benchmarks.trl_comparison.turns import NoMoreTurns, print_json
 
-import groupwise.training.build as builder
+import groupwise.training.build_run as builder
 from groupwise.advantages import Standardised
 from groupwise.config.recipe import Cluster, Evaluate, Machine, Recipe, Save
 from groupwise.config.user_code import UserCode
@@ -36,10 +36,10 @@ from groupwise.methods import Method
 from groupwise.models import read_tokenizer
 from groupwise.objective import Clip, Objective, sequence_mean, sequence_ratio, token_mean
 from groupwise.rollout import Independent, IterationRollouts
-from groupwise.runs.layout import RunLayout
-from groupwise.runs.logs import RunLogs
+from groupwise.runs.run_layout import RunLayout
+from groupwise.runs.run_logs import RunLogs
 from groupwise.training.loop import run as loop
-from groupwise.training.recorder import RunRecorder
+from groupwise.training.run_recorder import RunRecorder
 from groupwise.verifiers import Exact
 
 

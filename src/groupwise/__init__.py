@@ -104,7 +104,7 @@ def __getattr__(name: str) -> Any:
         return part_names()
     room = "" if name.startswith("_") else home_of(name)
     if room and (name in __all__ or _is_method_or_part(name)):
-        from groupwise.config.constructors import answering
+        from groupwise.config.constructor_wrappers import answering
 
         value = globals()[name] = answering(name, getattr(import_module(room), name))
         return value
@@ -120,7 +120,7 @@ def _answer_of_trl(name: str) -> str:
     """What a user writes in place of TRL's trainer and its settings; empty for another name."""
     if not name.endswith(("Trainer", "Config")):
         return ""
-    from groupwise.config.other_names import DICTIONARY, TRAINERS
+    from groupwise.config.trl_and_verl_names import DICTIONARY, TRAINERS
 
     return f": {DICTIONARY}" if name in TRAINERS else ""
 

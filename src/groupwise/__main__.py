@@ -46,7 +46,7 @@ def code_of(words: list[str]) -> int:
     except Exception as error:
         code = getattr(error, "code", None)
         if isinstance(code, int) and hasattr(error, "fix"):  # a GroupwiseError, recognised without importing its room
-            from groupwise.config.option_spelling import spell_options
+            from groupwise.config.command_line_advice import spell_options
 
             spell_options(error, words)  # type: ignore[arg-type]
             print(f"error: {error}", file=sys.stderr)
@@ -131,7 +131,7 @@ def use_model(a: argparse.Namespace, overrides: list[tuple[str, str]]) -> int:
             return evaluate.sample(a.model, a.prompt, overrides, allowed, at=a.at, n=a.n, answer=a.answer,
                                    out=a.out)  # fmt: skip
         case "serve":
-            from groupwise.commands.serve import ServeOptions, serve
+            from groupwise.commands.serve_native import ServeOptions, serve
             from groupwise.commands.serve_vllm import serve_vllm
 
             options = options_of(ServeOptions, a)
@@ -224,7 +224,7 @@ def inspect(a: argparse.Namespace) -> int:
 
         return watch(a.run, a.port)
     if a.command == "compare":
-        from groupwise.commands.compare import compare
+        from groupwise.commands.compare_evaluations import compare
 
         return compare(a.a, a.b, a.allow)
     if a.command == "certify":
@@ -247,7 +247,7 @@ def uncollected() -> Iterator[None]:
 
 def print_view(a: argparse.Namespace) -> int:
     """Print a method, a recipe or a run, a difference of two of them, or what this machine lacks."""
-    from groupwise.commands import show as views
+    from groupwise.commands import show_and_diff as views
     from groupwise.core import visible
 
     match a.command:

@@ -8,8 +8,8 @@ import pytest
 import groupwise as gw
 from groupwise.api.arguments import arguments_of
 from groupwise.api.reward import reward_of
-from groupwise.api.rows import rows_in_memory, write_rows
-from groupwise.config.defaults import tables_of
+from groupwise.api.write_rows import rows_in_memory, write_rows
+from groupwise.config.model_dependent_defaults import tables_of
 from groupwise.config.recipe_toml import read_recipe, write
 from groupwise.config.train_arguments import base_name, fields_of, overrides_of, recipe_source
 from groupwise.config.user_code import Permissions

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import groupwise as gw
-from groupwise.config.constructors import answering
+from groupwise.config.constructor_wrappers import answering
 from groupwise.config.recipe import Recipe
 from groupwise.config.recipe_toml import read_with_problems
 from groupwise.config.train_arguments import overrides_of

@@ -17,9 +17,9 @@ from groupwise.api.evaluate import Evaluation
 from groupwise.api.notebook import LiveTable, TableProgress, curve
 from groupwise.core import BadData, Usage
 from groupwise.data import REWARD, TOKENS_PER_SECOND
-from groupwise.evaluation.result import interval_text
+from groupwise.evaluation.evaluation_files import interval_text
 from groupwise.lifecycle.alerts import AlertDetector
-from groupwise.training.progress import MINUTE, ProgressPrinter
+from groupwise.training.progress_output import MINUTE, ProgressPrinter
 from groupwise.verifiers import grade_function
 
 ROWS = [{"prompt": f"{a}*{b}+{c}=", "answer": a * b + c} for a in range(2, 7) for b in range(2, 5) for c in range(3)]
@@ -70,7 +70,7 @@ def test_a_thread_ticks_until_the_context_ends() -> None:
     progress, seen = ProgressPrinter(1, out=io.StringIO()), []
     progress.tick = seen.append  # type: ignore[method-assign]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("groupwise.training.progress.TICK", 0.001)
+        patch.setattr("groupwise.training.progress_output.TICK", 0.001)
         with progress.watching(lambda: "learn"):
             while not seen:
                 time.sleep(0.001)

@@ -13,8 +13,8 @@ from groupwise.commands.train import resume as resume_command
 from groupwise.core import BadData, Usage
 from groupwise.data import MEAN_LENGTH
 from groupwise.runs.checkpoints import RunLock
-from groupwise.runs.info import RunInfo
-from groupwise.runs.layout import RunLayout
+from groupwise.runs.run_info import RunInfo
+from groupwise.runs.run_layout import RunLayout
 from tests.verifiers.test_functions import children
 
 ROWS = [{"prompt": f"{a}*{b}+{c}=", "level": c} for a in range(2, 6) for b in range(2, 4) for c in range(2)]

@@ -11,11 +11,11 @@ import pytest
 
 import groupwise as gw
 from groupwise.__main__ import main
-from groupwise.api.door import from_python
-from groupwise.config.option_spelling import in_options
-from groupwise.config.python_spelling import field_pattern, in_python, option_pattern
+from groupwise.api.python_messages import from_python
+from groupwise.config.command_line_advice import in_options
+from groupwise.config.python_advice import field_pattern, in_python, option_pattern
 from groupwise.core import GroupwiseError, Usage
-from groupwise.training.progress import ProgressPrinter, notify
+from groupwise.training.progress_output import ProgressPrinter, notify
 
 SOURCE = Path(gw.__file__).parent
 OPTION = re.compile(r"(?<![\w-])--[a-z][\w.-]*")
@@ -30,8 +30,8 @@ OTHERS = (
     "--security-opt",
 )
 """Programs that a user starts himself: their options stay."""
-NOT_REACHED = ("planning/cards.py", "planning/this_machine.py", "config/option_spelling.py",
-    "__main__.py", "commands/", "certificates/", "whatif/", "sandbox/command.py", "models/diffusion/tiny.py",
+NOT_REACHED = ("planning/gpu_cards.py", "planning/this_machine.py", "config/command_line_advice.py",
+    "__main__.py", "commands/", "certificates/", "whatif/", "sandbox/bubblewrap_command.py", "models/diffusion/tiny_pipeline.py",
     "evaluation/published_protocols.py", "engines/remote/server.py", "engines/remote/tls.py",
     "engines/remote/secret.py",
 )  # fmt: skip
@@ -49,18 +49,18 @@ PIECES = (
 )
 """Parts of texts, and options that only a command has."""
 NO_MESSAGES = (
-    "config/python_spelling.py", "config/option_spelling.py", "config/constructor_spelling.py",
+    "config/python_advice.py", "config/command_line_advice.py", "config/constructor_advice.py",
     "methods/classics/", "methods/contrast/", "methods/flow/", "methods/multi_agent/", "methods/ratio/",
-    "methods/rewards_and_advantages/", "methods/sampling/", "training/build.py",
+    "methods/rewards_and_advantages/", "methods/sampling/", "training/build_run.py",
 )  # fmt: skip
 """Patterns, the settings of papers, and the evidence of an error, which is data."""
 CALL = re.compile(r"\bgw\.[a-z]\w+\(|=gw\.")
 OF_PROGRAMS = (
     "api/",
     "config/train_arguments.py",
-    "config/unknown_arguments.py",
-    "config/constructors.py",
-    "runs/permissions.py",
+    "config/unknown_argument_advice.py",
+    "config/constructor_wrappers.py",
+    "runs/permission_options.py",
 )
 """Code that only a call of the library reaches."""
 ONLY_IN_PYTHON = ("gw.resume(run, agent=agent)", "gw.resume(run, reward=", "run = gw.train(...)")

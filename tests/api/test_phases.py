@@ -9,8 +9,8 @@ from groupwise.__main__ import main
 from groupwise.commands.train import resume as resume_command
 from groupwise.core import BadData, Usage
 from groupwise.lifecycle import run_phases as runner
-from groupwise.runs.info import RunInfo
-from groupwise.runs.layout import RunLayout
+from groupwise.runs.run_info import RunInfo
+from groupwise.runs.run_layout import RunLayout
 from tests.api.test_library import ROWS, changed_closure, constant, variety
 
 RECIPE = """

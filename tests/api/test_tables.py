@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from groupwise.api.rows import rows_in_memory, write_rows
+from groupwise.api.write_rows import rows_in_memory, write_rows
 from groupwise.core import BadData, Usage
-from groupwise.tasks.rows import rows_of
+from groupwise.tasks.read_rows import rows_of
 
 ROWS = [{"prompt": "1+1=", "answer": 2}, {"prompt": "1+2=", "answer": 3}]
 

@@ -16,8 +16,8 @@ from groupwise.config.user_code import UserCode
 from groupwise.data import all_problems
 from groupwise.learner import FromDirectory
 from groupwise.models import Tokenizer, find_model, read_model, read_tokenizer, write_model
-from groupwise.training.build import build
-from groupwise.training.stored_answers import held_out_metrics
+from groupwise.training.build_run import build
+from groupwise.training.stored_answer_evaluation import held_out_metrics
 from tests.commands.test_bad_input import rows
 
 trl = pytest.importorskip("trl", reason="needs TRL: pip install 'groupwise[bench]'")

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from groupwise.certificates.certificate import describe
 from groupwise.certificates.certificate_page import content
-from groupwise.certificates.method_tree import changed, walk
+from groupwise.certificates.method_lineage import changed, walk
 from groupwise.certificates.methods_page import branches, map_page
 from tests.certificates.test_certificate import NAMES, PLANTED, Text, certificate
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from groupwise.cluster.held_process import ChildProcess
+from groupwise.cluster.child_process import ChildProcess
 from groupwise.cluster.local import LocalProcesses
 from groupwise.cluster.processes import ProcessEnd
 from groupwise.core import Storage, WorkerLost
@@ -97,7 +97,7 @@ def test_the_end_of_a_child_is_its_own_or_that_of_the_caller() -> None:
 
 CHILD = ["-c", "print('ready', flush=True); import time; time.sleep(600)"]
 HELD = f"""
-from groupwise.cluster.held_process import HeldProcess
+from groupwise.cluster.child_process import HeldProcess
 child = HeldProcess({CHILD}, {{}}, bound=True)
 """
 LOCAL = f"""

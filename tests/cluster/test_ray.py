@@ -19,9 +19,9 @@ import groupwise as gw
 from groupwise.core import Usage, WorkerLost
 from groupwise.data import Generation, GenerationRequest
 from groupwise.engines import EngineAccess, Served, Vllm
-from groupwise.engines.remote import slots as engine_places
+from groupwise.engines.remote import engine_slots as engine_places
 from groupwise.engines.remote.replica import ReplicaProgram, ReplicaSettings
-from groupwise.engines.vllm.vllm_environment import DEFAULT_PYTHON
+from groupwise.engines.vllm.vllm_python_environment import DEFAULT_PYTHON
 from groupwise.learner import ReplicatedRanks
 from groupwise.models import find_model
 from tests.engines.test_vllm import children

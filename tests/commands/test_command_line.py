@@ -21,7 +21,7 @@ import pytest
 
 from groupwise.__main__ import main
 from groupwise.lifecycle.final_message import held_out_summary
-from groupwise.runs.layout import RunLayout
+from groupwise.runs.run_layout import RunLayout
 from tests.docs.warm_shell import environment
 
 GROUPWISE = [sys.executable, "-m", "groupwise"]

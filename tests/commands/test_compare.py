@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 
 from groupwise.__main__ import main
-from groupwise.commands.compare import compare, differences, flat, pooled
+from groupwise.commands.compare_evaluations import compare, differences, flat, pooled
 from groupwise.core import BadData, GroupwiseError, Usage
+from groupwise.evaluation.evaluation_files import MAY_DIFFER, file_name, mean_of, read, task_result, write
 from groupwise.evaluation.interval import averaged, paired
-from groupwise.evaluation.result import MAY_DIFFER, file_name, mean_of, read, task_result, write
 from tests.evaluation.test_evaluate import RIGHT, graded
 
 PROTOCOL: dict[str, Any] = {

@@ -16,23 +16,23 @@ import torch
 import groupwise as gw
 from groupwise.__main__ import main
 from groupwise.checks.check_data import data_notes
-from groupwise.commands.compare import files
+from groupwise.commands.compare_evaluations import files
 from groupwise.config.fields import recipe_fields
-from groupwise.config.other_names import EARLIER_FIELDS, OTHER_VALUES, answers
 from groupwise.config.recipe_toml import read_recipe, read_with_problems
 from groupwise.config.train_arguments import overrides_of
+from groupwise.config.trl_and_verl_names import EARLIER_FIELDS, OTHER_VALUES, answers
 from groupwise.config.user_code import Permissions, UserCode, load_use
 from groupwise.core import BadData, InvalidValue, Usage
 from groupwise.data import Outcome, Prompt
 from groupwise.data.verdicts import as_verdict
 from groupwise.models import Decoder, different_ids, find_model, read_tokenizer, write_model
 from groupwise.runs.find_run import run_or_model
-from groupwise.runs.info import FORMAT
 from groupwise.runs.next_command import recorded_code, resume_command
-from groupwise.tasks.registry import CONVERSIONS, named_task
+from groupwise.runs.run_info import FORMAT
+from groupwise.tasks.named_tasks import CONVERSIONS, named_task
 from groupwise.verifiers import grade_function
-from groupwise.verifiers.arguments import GradeFunctionParameters
-from groupwise.verifiers.functions import verdicts_of
+from groupwise.verifiers.function_verifier import verdicts_of
+from groupwise.verifiers.grade_function_arguments import GradeFunctionParameters
 from tests.checks import check
 from tests.models.directories import bytes_, shape
 

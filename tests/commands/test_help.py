@@ -12,7 +12,7 @@ import groupwise.commands
 import groupwise.report
 from groupwise.__main__ import main
 from groupwise.api.options import RunOptions
-from groupwise.commands.help_text import fields_table
+from groupwise.commands.help_epilog import fields_table
 from groupwise.commands.options import seconds
 from groupwise.commands.parsing import parse, parser
 from groupwise.config.parse_values import hints_of
@@ -243,7 +243,7 @@ def test_errors_become_exit_codes(monkeypatch, capsys, error, code, text):
     def fail(*_, **__):
         raise error
 
-    monkeypatch.setattr("groupwise.commands.show.show", fail)
+    monkeypatch.setattr("groupwise.commands.show_and_diff.show", fail)
     assert main(["show", "x"]) == code
     err = capsys.readouterr().err
     assert text in err

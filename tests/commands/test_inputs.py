@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import groupwise.checks.check_inputs as checking
-import groupwise.training.build as building
+import groupwise.training.build_run as building
 from groupwise.__main__ import main
 
 SMALL = ["--prompts", "4", "--method.group_size", "4", "--evaluate.problems", "4", "--iterations", "0"]

@@ -10,7 +10,7 @@ import pytest
 
 from groupwise.__main__ import main
 from groupwise.commands.command_table import COMMANDS, Command
-from groupwise.commands.help_text import EXAMPLES
+from groupwise.commands.help_epilog import EXAMPLES
 from groupwise.commands.parsing import parse, parser
 from groupwise.commands.unknown_options import check_options, named_fields
 from groupwise.config.fields import SECOND_NAMES

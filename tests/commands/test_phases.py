@@ -20,13 +20,13 @@ from groupwise.config.toml import read_toml
 from groupwise.config.user_code import UserCode
 from groupwise.data import ACCURACY_GREEDY, GRAD_NORM
 from groupwise.learner import Learner
+from groupwise.lifecycle import create_or_open_run as training
 from groupwise.lifecycle import run as running
 from groupwise.lifecycle import run_phases as runner
-from groupwise.lifecycle import start as training
-from groupwise.models.directories import base_name
-from groupwise.runs.info import RunInfo
-from groupwise.runs.layout import RunLayout
+from groupwise.models.model_directories import base_name
 from groupwise.runs.phase_directories import finished_run, phase_directories, runs_in, whole_run
+from groupwise.runs.run_info import RunInfo
+from groupwise.runs.run_layout import RunLayout
 from groupwise.tasks import demonstrations
 from tests.checks import check
 from tests.faults.small_runs import forked, left, lines

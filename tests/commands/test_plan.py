@@ -11,13 +11,13 @@ from groupwise.__main__ import main
 from groupwise.config.recipe_toml import read_recipe
 from groupwise.config.toml import DEFAULT
 from groupwise.models import DecoderShape, find_model
-from groupwise.planning.calibration import ONE
-from groupwise.planning.cards import CARDS, named_machines
 from groupwise.planning.cost_model import TokenLengths
+from groupwise.planning.cpu_run_duration import measured_rates, run_duration
 from groupwise.planning.device_splits import try_placement
+from groupwise.planning.gpu_cards import CARDS, named_machines
 from groupwise.planning.machines import PlannedMachines, on_machines
-from groupwise.planning.shapes import planned_shape
-from groupwise.planning.this_cpu import measured_rates, run_duration
+from groupwise.planning.plan_calibration import ONE
+from groupwise.planning.read_model_shape import planned_shape
 from groupwise.planning.this_machine import this_machine
 from tests.pretended_gpu import NAME, pretended_gpu
 

@@ -10,19 +10,19 @@ from typing import Any
 
 import pytest
 
-from groupwise.api import runs
+from groupwise.api import start_run
 from groupwise.api.options import RunOptions
 from groupwise.commands.train import resume, train
 from groupwise.config import recipe_toml as text
-from groupwise.lifecycle import extend, run, start
+from groupwise.lifecycle import create_or_open_run, extend_run, run
 from groupwise.lifecycle import final_message as closing
 from groupwise.lifecycle import resume_checks as identity
 from groupwise.lifecycle import run_info as about
 from groupwise.lifecycle import run_phases as phases
 from groupwise.runs import open_run
-from groupwise.runs.info import RunInfo
-from groupwise.runs.layout import RunLayout
-from groupwise.training import loop, recorder, warm_start
+from groupwise.runs.run_info import RunInfo
+from groupwise.runs.run_layout import RunLayout
+from groupwise.training import loop, run_recorder, warm_start
 from groupwise.training import rank_worker as follower
 
 SMALL = {"iterations": 1, "prompts": 2, "method": "grpo", "method.group_size": 2, "sampling.max_tokens": 4}

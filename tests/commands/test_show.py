@@ -16,10 +16,10 @@ import groupwise.config.recipe_toml as text
 from groupwise.__main__ import main
 from groupwise.certificates.proofs import proofs_of
 from groupwise.checks.check_method import dry_run
-from groupwise.checks.checked import CheckResult
+from groupwise.checks.check_result import CheckResult
 from groupwise.commands.check import errors_text
 from groupwise.commands.methods import alike, entries, likeness, list_methods
-from groupwise.commands.show import read, show, show_diff, table
+from groupwise.commands.show_and_diff import read, show, show_diff, table
 from groupwise.config.diff import changed_fields
 from groupwise.config.recipe_toml import read_recipe, write
 from groupwise.config.registry import methods
@@ -191,7 +191,7 @@ def only_text(monkeypatch):
 def no_weights(monkeypatch):
     """Loading weights fails, so that `check` is seen to load none."""
     monkeypatch.setattr("safetensors.safe_open", None)
-    monkeypatch.setattr("groupwise.models.weights.safe_open", None)
+    monkeypatch.setattr("groupwise.models.safetensors_weights.safe_open", None)
 
 
 @pytest.mark.parametrize("method", published, ids=NAMES)

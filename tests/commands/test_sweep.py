@@ -14,7 +14,7 @@ from groupwise.commands import sweep as module
 from groupwise.commands.sweep import combinations, values_of
 from groupwise.commands.sweep_table import SweepResult, run_rows, seed_rows
 from groupwise.core import Diverged, Usage
-from groupwise.report.read import read
+from groupwise.report.read_run import read
 from tests.report.fixture_run import write_run
 
 RECIPE = """\

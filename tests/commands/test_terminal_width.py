@@ -10,7 +10,7 @@ import pytest
 
 from groupwise.__main__ import main
 from groupwise.core import terminal_width, wrapped
-from groupwise.training.progress import notify, printed_to
+from groupwise.training.progress_output import notify, printed_to
 
 LINE = "plan: 223,520 weights, 256 answers and at most 12,288 tokens per iteration, about 0.4 GiB of memory"
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from groupwise.config.defaults import LEARNING_RATES, complete_phases, learning_rate, starting_point
+from groupwise.config.model_dependent_defaults import LEARNING_RATES, complete_phases, learning_rate, starting_point
 from groupwise.config.packaged import find_recipe
 from groupwise.config.recipe_toml import read_recipe
 from groupwise.config.toml import DEFAULT, read_toml

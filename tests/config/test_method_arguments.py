@@ -7,7 +7,7 @@ from dataclasses import fields
 import pytest
 
 from groupwise.api import load_method
-from groupwise.commands.show import show
+from groupwise.commands.show_and_diff import show
 from groupwise.config.recipe_errors import unknown_field
 from groupwise.config.recipe_toml import plain, read, read_recipe, write
 from groupwise.core import Usage

@@ -9,11 +9,11 @@ import pytest
 
 import groupwise
 from groupwise.config.fields import SECOND_NAMES
-from groupwise.config.other_names import DICTIONARY, TRAINERS, answers, other_name_fix
-from groupwise.config.python_spelling import in_python
+from groupwise.config.python_advice import in_python
 from groupwise.config.recipe import Recipe
 from groupwise.config.recipe_toml import read_with_problems
 from groupwise.config.train_arguments import overrides_of
+from groupwise.config.trl_and_verl_names import DICTIONARY, TRAINERS, answers, other_name_fix
 from groupwise.config.user_code import UserCode
 
 OPTIONS = tomllib.loads(Path(__file__).with_name("trl_verl_options.toml").read_text("utf-8"))

@@ -6,7 +6,7 @@ from typing import Any
 from groupwise.data import Outcome, Prompt, Sample, Verdict, Verifier, all_problems, data_stats
 from groupwise.tasks import MixtureVerifier
 from groupwise.verifiers import Exact
-from groupwise.verifiers.several import BuiltMember, CombinedVerifier
+from groupwise.verifiers.combined import BuiltMember, CombinedVerifier
 
 
 class Full(Verifier):

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from groupwise.commands.help_text import CODES
+from groupwise.commands.help_epilog import CODES
 from groupwise.core import errors
 
 PAGE = (Path(__file__).parents[2] / "docs" / "errors.md").read_text()

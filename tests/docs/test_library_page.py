@@ -5,7 +5,7 @@ import re
 from pathlib import Path
 
 import groupwise as gw
-from groupwise.runs.permissions import OPTIONS
+from groupwise.runs.permission_options import OPTIONS
 from tests.docs.test_pages import HOME, follow
 
 

@@ -8,7 +8,7 @@ import pytest
 from tools.family_tree import WIDTH, family_tree
 from tools.method_pages import method_page
 
-from groupwise.commands.show import auto_texts
+from groupwise.commands.show_and_diff import auto_texts
 from groupwise.config import recipe_toml
 from groupwise.config.diff import diff
 from groupwise.config.parse_values import own_arguments

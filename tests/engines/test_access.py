@@ -12,12 +12,12 @@ from groupwise.config.recipe_toml import read_recipe
 from groupwise.config.user_code import Permissions, load_use
 from groupwise.core import GroupwiseError, Usage
 from groupwise.engines import EngineAccess, Served
-from groupwise.engines.vllm.vllm_environment import DEFAULT_PYTHON
+from groupwise.engines.vllm.vllm_python_environment import DEFAULT_PYTHON
 from groupwise.lifecycle.run_info import describe_run
-from groupwise.runs.info import RunInfo
-from groupwise.runs.info_file import write_info
-from groupwise.runs.layout import RunLayout
 from groupwise.runs.next_command import recorded_code, resume_call
+from groupwise.runs.run_info import RunInfo
+from groupwise.runs.run_layout import RunLayout
+from groupwise.runs.write_run_info import write_info
 from tests.checks import check
 from tests.runs.infos import INFO
 

@@ -8,15 +8,15 @@ import pytest
 
 from groupwise.checks.check_inputs import check_inputs
 from groupwise.config import Recipe
-from groupwise.config.devices import resolved
 from groupwise.config.recipe import Cluster, Machine
+from groupwise.config.resolve_devices import resolved
 from groupwise.config.user_code import Permissions, load_use
 from groupwise.core import GroupwiseError
 from groupwise.engines import Served, Vllm
 from groupwise.engines.vllm import vllm_replicas
 from groupwise.methods import grpo
 from groupwise.models import Lora, attach, find_model, read_model, read_tokenizer
-from groupwise.training.build import DTYPES, build_engine
+from groupwise.training.build_run import DTYPES, build_engine
 from tests.models.mixtures import trainable
 
 PORT = f"127.0.0.1:1#sha256={'0' * 64}"

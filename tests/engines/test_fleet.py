@@ -11,8 +11,8 @@ from torch import Tensor
 from groupwise.core import EngineLost, LogprobMismatch, Storage, WorkerLost
 from groupwise.data import Generation, GenerationRequest
 from groupwise.engines import Fleet, NativeEngine, RemoteEngine, WeightsDirectory, WeightsProbe
+from groupwise.engines.remote import engine_slots
 from groupwise.engines.remote import fleet as fleets
-from groupwise.engines.remote import slots
 from groupwise.engines.remote.heartbeat import PACE, HeartbeatMonitor, UnansweredRequest
 from groupwise.engines.remote.wire import PROTOCOL, encode, read_message
 from groupwise.models import Decoder

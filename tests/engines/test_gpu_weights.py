@@ -22,14 +22,14 @@ from torch.multiprocessing import reductions
 
 from groupwise.core import EngineLost, Usage
 from groupwise.engines import EngineAccess, Fleet, Served, Vllm, WeightsDirectory, WeightsProbe
-from groupwise.engines.remote import gpu_weights, slots
+from groupwise.engines.remote import engine_slots, gpu_weights
 from groupwise.engines.remote.gpu_weights import IPC, LOOPBACK, PLAIN, GpuWeights, PackedTensors, exported, imported
-from groupwise.engines.remote.remote import RemoteEngine
+from groupwise.engines.remote.remote_engine import RemoteEngine
 from groupwise.engines.remote.served_settings import EngineRequirements
 from groupwise.engines.remote.shared_device import SharedDeviceFleet
 from groupwise.engines.remote.sleeping import SleepingEngine
 from groupwise.engines.remote.weights_file import keep_on_gpu
-from groupwise.engines.vllm.vllm_transfer import transfer_arguments
+from groupwise.engines.vllm.vllm_weight_transfer import transfer_arguments
 from groupwise.models import Decoder
 from tests.engines.lines import blank, engine, remote, run, weights
 from tests.learner.small import model as small_model

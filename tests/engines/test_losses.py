@@ -13,9 +13,9 @@ import pytest
 
 from groupwise.__main__ import main
 from groupwise.data import Generation, GenerationRequest
-from groupwise.engines.remote import slots
+from groupwise.engines.remote import engine_slots
 from groupwise.engines.remote.replica import Replica
-from groupwise.runs.layout import RunLayout
+from groupwise.runs.run_layout import RunLayout
 from tests.engines.lines import server
 from tests.rollout.fakes import FakeEngine
 

@@ -18,7 +18,7 @@ import torch
 from groupwise.core import Usage, WorkerLost
 from groupwise.data import Generation, GenerationRequest
 from groupwise.engines import EngineAccess, EngineIdentity, NativeEngine, Served, WeightsDirectory, WeightsFile
-from groupwise.engines.remote import slots
+from groupwise.engines.remote import engine_slots
 from groupwise.engines.remote.replica import Replica
 from groupwise.models import Decoder, Lora, MixtureOfExpertsSizes, attach
 from tests.processes import PATIENCE, hasten, wait_until_gone

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from groupwise.__main__ import main
-from groupwise.commands import serve as serving
+from groupwise.commands import serve_native as serving
 from groupwise.commands import serve_vllm as serving_vllm
 from groupwise.engines import NativeEngine, RemoteEngine, Served, TlsAddress
 from groupwise.engines.remote.replica import ReplicaProgram, command

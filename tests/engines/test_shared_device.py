@@ -12,8 +12,8 @@ from torch import Tensor
 
 from groupwise.__main__ import main
 from groupwise.checks.check_machine import check_place
-from groupwise.config.devices import resolved
 from groupwise.config.recipe_toml import read_recipe
+from groupwise.config.resolve_devices import resolved
 from groupwise.core import EngineLost, Usage
 from groupwise.data import SharesDevice
 from groupwise.engines import (
@@ -26,12 +26,12 @@ from groupwise.engines import (
     WeightsDirectory,
     WeightsProbe,
 )
+from groupwise.engines.remote import engine_slots
 from groupwise.engines.remote import served_settings as fleets_of
-from groupwise.engines.remote import slots
 from groupwise.engines.remote.replica import ReplicaProgram
 from groupwise.learner import Learner
 from groupwise.models import Decoder, DecoderShape, find_model, read_model, read_shape, read_tokenizer
-from groupwise.planning.memory import run_memory
+from groupwise.planning.process_memory import run_memory
 from tests.engines.lines import IDENTITY, LARGEST, blank, changed, engine, pair, remote, weights
 from tests.engines.test_fleet import REQUESTS, run
 from tests.processes import PATIENCE

@@ -6,8 +6,16 @@ from typing import Any
 import pytest
 
 from groupwise.engines import RemoteEngine
-from groupwise.engines.remote import slots as slots
-from groupwise.engines.remote.slots import CHANGES, Slot, SlotGivenUp, SlotLoading, SlotLost, SlotServing, SlotStarting
+from groupwise.engines.remote import engine_slots as slots
+from groupwise.engines.remote.engine_slots import (
+    CHANGES,
+    Slot,
+    SlotGivenUp,
+    SlotLoading,
+    SlotLost,
+    SlotServing,
+    SlotStarting,
+)
 
 REPLICA = RemoteEngine.__new__(RemoteEngine)
 STATES = (SlotStarting(), SlotLoading(REPLICA), SlotServing(REPLICA, 3), SlotLost(OSError("gone")), SlotGivenUp())

@@ -26,7 +26,7 @@ from groupwise.engines import (
     listen_tls,
     read_secret,
 )
-from groupwise.engines.remote import remote as remotes
+from groupwise.engines.remote import remote_engine as remotes
 from groupwise.engines.remote import tls_server as listening
 from groupwise.engines.remote.secret import LEAST, VARIABLE, prove
 from groupwise.engines.remote.tls import client_context, listener_on, reachable

@@ -17,9 +17,9 @@ from torch.multiprocessing import reductions
 from groupwise.core import LogprobMismatch, Usage
 from groupwise.data import Finish, Generation, GenerationRequest, Sampling
 from groupwise.engines import EngineAccess, Fleet, NativeEngine, Vllm
-from groupwise.engines.remote import gpu_weights, slots
+from groupwise.engines.remote import engine_slots, gpu_weights
 from groupwise.engines.remote.replica import Replica, ReplicaProgram, ReplicaSettings
-from groupwise.engines.vllm.vllm_environment import DEFAULT_PYTHON, child_environment
+from groupwise.engines.vllm.vllm_python_environment import DEFAULT_PYTHON, child_environment
 from groupwise.models import Decoder, DecoderShape, Tokenizer, find_model, read_model, read_tokenizer
 from tests.processes import wait_until_gone
 
@@ -317,7 +317,7 @@ def test_without_keys_the_distribution_is_the_native_one_and_tokens_are_not() ->
 SIGNATURES = """
 import inspect, json
 from groupwise.engines.remote.gpu_weights import PLAIN, TRANSFERS, PackedTensors
-from groupwise.engines.vllm.vllm_transfer import transfer_arguments
+from groupwise.engines.vllm.vllm_weight_transfer import transfer_arguments
 from vllm.config.weight_transfer import WeightTransferConfig
 from vllm.distributed.weight_transfer import WeightTransferEngineFactory
 from vllm.v1.worker.gpu_worker import Worker

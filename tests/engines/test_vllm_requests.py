@@ -19,14 +19,14 @@ from groupwise.commands import doctor
 from groupwise.core import EngineLost, LogprobMismatch, MissingRequirement, Usage, WorkerLost
 from groupwise.data import Finish, Generation, GenerationRequest, Sampling
 from groupwise.engines import EngineAccess, Fleet, NativeEngine, RemoteEngine, Vllm, WeightsDirectory, WeightsProbe
-from groupwise.engines.remote import served_settings, slots
+from groupwise.engines.remote import engine_slots, served_settings
 from groupwise.engines.remote import server as servers
-from groupwise.engines.remote.devices import on_device
 from groupwise.engines.remote.replica import ReplicaProgram, ReplicaSettings
+from groupwise.engines.remote.replica_devices import on_device
 from groupwise.engines.remote.served_settings import EngineRequirements
 from groupwise.engines.vllm import vllm_program, vllm_replicas
 from groupwise.engines.vllm.vllm_engine import VllmSettings, keyed_sample
-from groupwise.engines.vllm.vllm_environment import (
+from groupwise.engines.vllm.vllm_python_environment import (
     DEFAULT_PYTHON,
     IN_THE_WAY,
     PINS,

@@ -18,7 +18,7 @@ from groupwise.environments import (
     python_tools,
     user_environment,
 )
-from groupwise.environments.schemas import tool_schema
+from groupwise.environments.tool_schemas import tool_schema
 from groupwise.environments.tools import CALLS, SHOWN, calculate
 from groupwise.sandbox import Sandbox
 from tests.sandbox.boxes import needed

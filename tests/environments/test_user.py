@@ -12,7 +12,7 @@ import pytest
 from groupwise.core import Usage, WorkerLost
 from groupwise.data import Environment, Observation, Outcome, Prompt, Verdict
 from groupwise.environments import user_environment
-from groupwise.environments.user import MAX_CHARACTERS, MAX_HUNG, MAX_THREADS
+from groupwise.environments.user_environment import MAX_CHARACTERS, MAX_HUNG, MAX_THREADS
 from tests.processes import PATIENCE
 
 PROMPT = Prompt("p", (1,), text="2+3=", row={"answer": 5})

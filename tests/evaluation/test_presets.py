@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from groupwise.__main__ import main
-from groupwise.config.defaults import RecipeSource
+from groupwise.config.model_dependent_defaults import RecipeSource
 from groupwise.config.recipe_toml import read_verifier
 from groupwise.config.toml import DEFAULT
 from groupwise.config.user_code import UserCode

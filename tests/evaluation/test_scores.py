@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from groupwise.commands.compare import table
+from groupwise.commands.compare_evaluations import table
 from groupwise.core import BadData, Usage
 from groupwise.data import Outcome, Rollout, Verdict, rollout_of
 from groupwise.evaluation.accuracy import counts, has_outcomes, has_scores, has_verdicts, scores
-from groupwise.evaluation.result import is_consistent, mean_of, read, result_lines, task_result, write
-from groupwise.report.read import read as read_run
-from groupwise.report.warnings import find_warnings, headline
-from groupwise.training.progress import ProgressPrinter
+from groupwise.evaluation.evaluation_files import is_consistent, mean_of, read, result_lines, task_result, write
+from groupwise.report.read_run import read as read_run
+from groupwise.report.run_warnings import find_warnings, headline
+from groupwise.training.progress_output import ProgressPrinter
 
 
 def scored(*values: float) -> Rollout:

@@ -18,7 +18,7 @@ from tools.agent_environments import AGENTS
 
 import groupwise as gw
 from groupwise.models import DecoderShape, Tokenizer, write_fresh
-from groupwise.runs.layout import RunLayout
+from groupwise.runs.run_layout import RunLayout
 from tests.models.test_templates import CHATML, SPECIAL
 
 pytestmark = [pytest.mark.agents, pytest.mark.timeout(900)]

@@ -10,7 +10,7 @@ import pytest
 
 from groupwise.cluster.check_launch import check_launch
 from groupwise.commands.parsing import options_of, parse, parser
-from groupwise.config.defaults import starting_point
+from groupwise.config.model_dependent_defaults import starting_point
 from groupwise.config.recipe_toml import read_recipe
 from groupwise.config.user_code import Permissions
 from groupwise.engines import Served, TlsAddress

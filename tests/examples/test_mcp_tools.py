@@ -19,7 +19,7 @@ from groupwise.config.user_code import Permissions, load_use
 from groupwise.core import Usage
 from groupwise.data import Outcome, Prompt, Verdict
 from groupwise.environments import ToolFailed
-from groupwise.training.environments import environment_of, tool_schemas
+from groupwise.training.build_environment import environment_of, tool_schemas
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "mcp_tools" / "mcp_tools.py"
 RECIPE = 'method = "gspo"\nenvironment = "mcp_tools:mcp_tools"'

@@ -8,7 +8,7 @@ import pytest
 
 from groupwise.config.recipe_toml import read_recipe
 from groupwise.config.user_code import UserCode
-from groupwise.training.build import build
+from groupwise.training.build_run import build
 from groupwise.training.loop import learn
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "raw_loop.py"

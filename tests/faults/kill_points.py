@@ -17,9 +17,9 @@ from groupwise.engines.native.running_batch import RunningBatch
 from groupwise.engines.steps.denoising import DenoisingEngine
 from groupwise.learner import Learner
 from groupwise.lifecycle import run as commands
-from groupwise.rollout.setting import RolloutSetting
-from groupwise.training.build import RunObjects
-from groupwise.training.recorder import RunRecorder
+from groupwise.rollout.rollout_setting import RolloutSetting
+from groupwise.training.build_run import RunObjects
+from groupwise.training.run_recorder import RunRecorder
 from tests.faults.small_runs import Quick, alive, begun, forked, left, ready, run_from
 from tests.rollout.fakes import judged_by
 

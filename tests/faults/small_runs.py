@@ -19,8 +19,8 @@ from groupwise.config.recipe_toml import read_recipe, write
 from groupwise.config.user_code import UserCode
 from groupwise.data import Sampling
 from groupwise.learner import AdamW
+from groupwise.lifecycle import create_or_open_run as starting
 from groupwise.lifecycle import run as running
-from groupwise.lifecycle import start as starting
 from groupwise.lifecycle.resume_checks import identity
 from groupwise.lifecycle.run_handle import RunEnding
 from groupwise.lifecycle.run_info import describe_run
@@ -29,9 +29,9 @@ from groupwise.models import Lora, Tokenizer, find_model, read_tokenizer
 from groupwise.rewards import mixed_outcomes
 from groupwise.runs.atomic_writes import FileSystem
 from groupwise.runs.checkpoints import RunLock, newest_checkpoint
-from groupwise.runs.layout import RunLayout
 from groupwise.runs.open_run import OpenRun, recipe_text, start_run
-from groupwise.training.build import RunObjects, build
+from groupwise.runs.run_layout import RunLayout
+from groupwise.training.build_run import RunObjects, build
 from groupwise.training.build_tasks import templates
 from tests.checked import relax
 

@@ -18,10 +18,10 @@ from groupwise.core import BadData, Locked, Storage
 from groupwise.models import find_model
 from groupwise.report.report import existing_run
 from groupwise.runs.checkpoints import RunLock, newest_checkpoint, run_directory, save_checkpoint
-from groupwise.runs.info import RunInfo
-from groupwise.runs.layout import RunLayout
 from groupwise.runs.open_run import start_run
-from groupwise.training.build import RunObjects
+from groupwise.runs.run_info import RunInfo
+from groupwise.runs.run_layout import RunLayout
+from groupwise.training.build_run import RunObjects
 from tests.faults.small_runs import EVERY, Quick, begun, forked, left, lines, ran
 from tests.faults.test_store_kills import Counting, Dying, killed, moments
 from tests.runs.infos import INFO

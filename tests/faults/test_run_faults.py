@@ -31,10 +31,10 @@ from groupwise.lifecycle import run as commands
 from groupwise.objective import Objective, sequence_mean
 from groupwise.rewards import mixed_outcomes
 from groupwise.runs.checkpoints import RunLock, newest_checkpoint
-from groupwise.runs.jsonl import read_lines
-from groupwise.runs.layout import RunLayout
+from groupwise.runs.json_lines import read_lines
+from groupwise.runs.run_layout import RunLayout
 from groupwise.training import loop
-from groupwise.training.watchdog import SignalWatchdog
+from groupwise.training.signal_watchdog import SignalWatchdog
 from tests.faults.small_runs import EVERY, Quick, alive, begun, forked, left, lines, ran, ready, run_from
 from tests.rollout.fakes import judged_by
 

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from groupwise.runs.checkpoints import RunLock, newest_checkpoint
-from groupwise.runs.jsonl import read_lines
-from groupwise.runs.layout import RunLayout
-from groupwise.training import watchdog
+from groupwise.runs.json_lines import read_lines
+from groupwise.runs.run_layout import RunLayout
+from groupwise.training import signal_watchdog
 from groupwise.verifiers import grade_function
 from tests.faults.small_runs import EVERY, Quick, begun, forked, left, ready, run_from
 from tests.processes import HASTE

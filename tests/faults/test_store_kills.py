@@ -13,10 +13,10 @@ import torch
 
 from groupwise.runs.atomic_writes import PARKED, FileSystem, remove_leftovers, write_directory, write_file
 from groupwise.runs.checkpoints import newest_checkpoint, save_checkpoint
-from groupwise.runs.info_file import write_info
-from groupwise.runs.layout import RunLayout
-from groupwise.runs.logs import RunLogs, log_paths
 from groupwise.runs.open_run import write_recipe
+from groupwise.runs.run_layout import RunLayout
+from groupwise.runs.run_logs import RunLogs, log_paths
+from groupwise.runs.write_run_info import write_info
 from tests.faults.small_runs import Quick
 from tests.runs.infos import INFO
 

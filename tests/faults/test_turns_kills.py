@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 
-from groupwise.config.devices import resolved
 from groupwise.config.recipe import Evaluate, Save
+from groupwise.config.resolve_devices import resolved
 from groupwise.data import Observation, Prompt, ReplyWithCounts, Sampling
 from groupwise.rollout import Turns
-from groupwise.training.build import RunObjects
+from groupwise.training.build_run import RunObjects
 from tests.faults.small_runs import EVERY, Quick, alive, begun, forked, left, ready, run_from
 
 RECIPE = replace(

@@ -51,7 +51,7 @@ from groupwise.methods.sampling.selective_rollout import actions, divergence
 from groupwise.objective import sequence_mean, turn_mean
 from groupwise.rollout import RolloutBuffer, RolloutSetting, Shuffled
 from groupwise.rollout.prompt_template import worded
-from groupwise.rollout.round import SamplingRound
+from groupwise.rollout.sampling_round import SamplingRound
 from groupwise.training.loop import compute_advantages
 from tests.models.directories import bytes_
 from tests.rollout.fakes import FakeEngine, NumberedTask, always_correct, judged_by, sampler_of, sampling, tokenizer

@@ -17,7 +17,7 @@ from groupwise.models import (
     StepConstantMeasure,
     StepKL,
 )
-from groupwise.models.flow.policy import sensitivity
+from groupwise.models.flow.flow_policy import sensitivity
 from tests.golden import papers_flow as papers
 from tests.golden.flow_groups import FIRST, LinearField, compare_whole_path, f64, made_up, near, policy_of
 

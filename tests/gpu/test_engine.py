@@ -9,7 +9,7 @@ from torch.nn.attention.varlen import varlen_attn
 
 from groupwise.data import Generation, GenerationRequest, Sampling
 from groupwise.engines import PagedEngine
-from groupwise.engines.native.step_graphs import CudaStepGraphs
+from groupwise.engines.native.cuda_step_graphs import CudaStepGraphs
 from tests import varlen_kernel
 from tests.rollout.fakes import decoder, generate, prompt_of, request, without_end_token
 

@@ -10,7 +10,7 @@ import torch
 from groupwise.config.recipe import Machine
 from groupwise.data import Sampling
 from groupwise.runs.checkpoints import newest_checkpoint
-from groupwise.runs.layout import RunLayout
+from groupwise.runs.run_layout import RunLayout
 from tests.faults.small_runs import EVERY, lines, ran
 
 FIVE = replace(EVERY, iterations=5, sampling=Sampling(max_tokens=10))

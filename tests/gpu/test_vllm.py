@@ -11,7 +11,7 @@ import torch
 
 from groupwise.data import Generation
 from groupwise.engines import EngineAccess, NativeEngine, Vllm
-from groupwise.engines.vllm.vllm_environment import DEFAULT_PYTHON
+from groupwise.engines.vllm.vllm_python_environment import DEFAULT_PYTHON
 from groupwise.models import Decoder, Lora, attach, find_model, read_model, read_tokenizer
 from tests.engines.test_vllm import answers, requests
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from groupwise.__main__ import main
-from groupwise.runs.layout import RunLayout
+from groupwise.runs.run_layout import RunLayout
 from tests.faults.small_runs import forked
 
 pytestmark = pytest.mark.kill

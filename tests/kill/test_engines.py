@@ -16,10 +16,10 @@ import pytest
 
 import groupwise as gw
 from groupwise.engines import Fleet, RemoteEngine, Served, WeightsFile
-from groupwise.engines.remote import slots
+from groupwise.engines.remote import engine_slots
 from groupwise.engines.remote.replica import Replica
 from groupwise.learner import Learner
-from groupwise.training.build import RunObjects
+from groupwise.training.build_run import RunObjects
 from tests.faults.small_runs import left_without_recipe
 from tests.processes import hasten, wait_until_gone
 

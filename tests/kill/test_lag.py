@@ -10,10 +10,10 @@ import pytest
 
 import groupwise as gw
 from groupwise.engines import Served
-from groupwise.engines.remote import slots
+from groupwise.engines.remote import engine_slots
 from groupwise.engines.remote.replica import Replica
-from groupwise.runs.jsonl import read_lines
-from groupwise.runs.layout import RunLayout
+from groupwise.runs.json_lines import read_lines
+from groupwise.runs.run_layout import RunLayout
 from tests.faults.small_runs import forked
 from tests.processes import hasten
 

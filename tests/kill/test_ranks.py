@@ -10,7 +10,7 @@ import pytest
 
 import groupwise as gw
 from groupwise.cluster.local import LocalProcesses
-from groupwise.training.recorder import RunRecorder
+from groupwise.training.run_recorder import RunRecorder
 from tests.faults.small_runs import forked, left_without_recipe
 from tests.processes import wait_until_gone
 

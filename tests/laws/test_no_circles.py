@@ -1,7 +1,7 @@
 """No circle of files, also through the doors of rooms and through module names in strings.
 
 `lint-imports` checks files and folders, but it takes `from groupwise.models import find_model` for an import of the
-door, and does not see `import_module("groupwise.models.model_files")`.
+door, and does not see `import_module("groupwise.models.model_json_files")`.
 """
 
 import ast
@@ -71,7 +71,7 @@ def test_no_module_of_this_package_is_named_in_a_string() -> None:
 @pytest.mark.parametrize(
     ("code", "module"),
     [
-        ("def f():\n    from groupwise.models import find_model", "groupwise.models.directories"),
+        ("def f():\n    from groupwise.models import find_model", "groupwise.models.model_directories"),
         ("from groupwise import Clip", "groupwise.objective.surrogates"),
         ("from groupwise.models import lora", "groupwise.models.lora"),
         ("import groupwise.models.lora", "groupwise.models.lora"),

@@ -31,7 +31,7 @@ ALLOWED = {
     ("config/user_code.py", "exec(compile(source, module.__file__, 'exec'), vars(module))"): "a file named by --use",
     ("config/user_code.py", "compile(source, module.__file__, 'exec')"): "a file named by --use",
     ("models/decoder/decoder.py", "torch.compile(half, dynamic=True)"): "a function of our own",
-    ("training/build.py", "torch.compile(torch.nn.functional.silu)"): "a function of torch",
+    ("training/build_run.py", "torch.compile(torch.nn.functional.silu)"): "a function of torch",
     ("models/decoder/transformers_model.py", "causal.eval()"): "a module's mode",
     (
         "models/template_worker.py",
@@ -50,7 +50,7 @@ ALLOWED = {
         "models/decoder/transformers_files.py",
         "import_module(f'{library}.utils.logging')",
     ): "of transformers or diffusers",
-    ("report/warnings.py", "description.format(bound=bound)"): "a literal template of the package",
+    ("report/run_warnings.py", "description.format(bound=bound)"): "a literal template of the package",
     ("verifiers/llm_judge.py", "PROMPT.format(fence=fence, **texts)"): "a literal template",
 }
 CALLS = (

@@ -28,14 +28,14 @@ from groupwise.sandbox.code_block import code_of
 from groupwise.tasks.calculator import calculator_answer
 from groupwise.verifiers import Math, MathDapo
 from groupwise.verifiers.countdown import Countdown
+from groupwise.verifiers.exact_and_last_number import Exact, LastNumber
 from groupwise.verifiers.formats import TagFormat
 from groupwise.verifiers.formats_worker import _last_block
 from groupwise.verifiers.hackable import HackableScore
-from groupwise.verifiers.math.extract import LONGEST, extract_answer
-from groupwise.verifiers.math.limits import too_much
+from groupwise.verifiers.math.extract_answer import LONGEST, extract_answer
 from groupwise.verifiers.math.published_graders import answer_of
+from groupwise.verifiers.math.size_limits import too_much
 from groupwise.verifiers.noisy import NoisyVerdicts
-from groupwise.verifiers.numbers import Exact, LastNumber
 from groupwise.verifiers.proof_steps import ProofSteps
 from groupwise.verifiers.spanning_graph import SpanningGraph
 from groupwise.verifiers.sum_proposal import SumWithProposal
@@ -214,7 +214,7 @@ BOUNDED = {
     )
 }  # fmt: skip
 """Files whose patterns match an extracted answer of at most `LONGEST` characters, or the 240 beside it."""
-WORKERS = {"verifiers/math/r1_zero.py"}
+WORKERS = {"verifiers/math/dr_grpo_grader.py"}
 """Files whose patterns run in a process with a time limit."""
 
 
@@ -252,7 +252,7 @@ PATTERNS = patterns()
 
 
 def test_patterns_are_found() -> None:
-    assert {"verifiers/math/extract.py: _LINE.finditer", "verifiers/numbers.py: _NUMBER.finditer"} <= PATTERNS.keys()
+    assert {"verifiers/math/extract_answer.py: _LINE.finditer", "verifiers/exact_and_last_number.py: _NUMBER.finditer"} <= PATTERNS.keys()
 
 
 @pytest.mark.parametrize("name", PATTERNS)

@@ -18,7 +18,7 @@ from groupwise.learner import EMA, AdamW8bit, InitialPolicy, Learner, Ranks, mea
 from groupwise.learner.fsdp import WEIGHTS, ShardedRanks
 from groupwise.learner.rank_store import join_store
 from groupwise.models import Lora, attach, find_model, fingerprint, read_model, read_tokenizer, write_adapter
-from groupwise.training.build import new_learner, read_policy
+from groupwise.training.build_run import new_learner, read_policy
 from groupwise.training.rank_worker import follower
 from tests.learner.rank_jobs import DEADLINE, JOBS, LANES, OBJECTIVE, SEED, batch, plans, policy_learner, trained
 from tests.learner.small import model
@@ -80,7 +80,7 @@ def directory(ranks: Ranks) -> dict[str, Tensor]:
     """A rank above 0 reads no weights."""
     if not ranks.rank:
         return from_directory(ranks)
-    with patch("groupwise.training.build.read_model", side_effect=AssertionError):
+    with patch("groupwise.training.build_run.read_model", side_effect=AssertionError):
         return from_directory(ranks)
 
 

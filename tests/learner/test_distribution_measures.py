@@ -11,7 +11,7 @@ from torch import Tensor
 from groupwise.__main__ import main
 from groupwise.data import label_of, pack
 from groupwise.learner.forward import of_distributions
-from groupwise.runs.jsonl import read_lines
+from groupwise.runs.json_lines import read_lines
 from tests.learner.small import ragged
 from tests.learner.test_divergence import PIECES, dense_distributions, learner, model
 

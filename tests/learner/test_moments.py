@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from safetensors.torch import load, save
 
 from groupwise.learner import AdamW, AdamW8bit, Learner
-from groupwise.learner.moments import BLOCK, Moment8bit, table
 from groupwise.learner.optimizer import Optimizer
+from groupwise.learner.quantized_moments import BLOCK, Moment8bit, table
 from tests.learner.small import model
 from tests.learner.test_precision import steps
 from tests.pretended_gpu import GPU, counted, pretended_gpu

@@ -55,7 +55,7 @@ def test_no_compiler_is_imported_to_place_a_run_and_take_a_step():
     code = """
 import sys, torch
 from groupwise.methods import gspo
-from groupwise.training.build import build
+from groupwise.training.build_run import build
 from groupwise.config.recipe import Recipe
 from groupwise.config.user_code import UserCode
 it = build(Recipe(method=gspo()), UserCode()).new_learner()

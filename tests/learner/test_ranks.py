@@ -13,7 +13,7 @@ from torch import Tensor
 import groupwise
 from groupwise.core import InvalidValue
 from groupwise.learner import AdamW, Learner, SingleProcess, StepPlan, check_lanes
-from groupwise.learner.lane_sums import LaneSums, order_of
+from groupwise.learner.gradient_lane_sums import LaneSums, order_of
 from groupwise.learner.optimizer import Optimizer
 from groupwise.learner.rank_store import host_store
 from tests.docs.warm_shell import environment

@@ -13,7 +13,7 @@ from groupwise.config.user_code import UserCode
 from groupwise.core import Usage
 from groupwise.data import Logp, Sampling, pack
 from groupwise.learner import EMA, AdamW, FromDirectory, InitialPolicy, Learner, SamplingPolicy, StepPlan
-from groupwise.training.build import build
+from groupwise.training.build_run import build
 from tests.learner.small import SHAPE, model, ragged
 from tests.learner.test_gradients import OBJECTIVES, credited
 from tests.models.directories import directory

@@ -10,7 +10,7 @@ import pytest
 
 from groupwise import methods
 from groupwise.certificates.proofs import proofs_of
-from groupwise.commands.show import show
+from groupwise.commands.show_and_diff import show
 from groupwise.data import find_metric
 from groupwise.learner import InitialPolicy
 from groupwise.methods import LinearRamp, Method, Reference, Schedule, ScheduleInput, grpo, published, reference_of

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from groupwise.models import Decoder, Tokenizer
-from groupwise.models.decoder.gguf import FIELDS, MODULES
+from groupwise.models.decoder.convert_gguf import FIELDS, MODULES
 from tests.models.directories import bytes_, shape
 
 TEMPLATE = "{% for m in messages %}<|im_end|>{{ m.role }}: {{ m.content }}{% endfor %}"

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from groupwise.models import read_model, read_shape, write_model
-from groupwise.models.decoder.architectures import config_of
-from groupwise.models.decoder.rope import (
+from groupwise.models.decoder.convert_configurations import config_of
+from groupwise.models.decoder.rope_scaling import (
     LinearRopeScaling,
     Llama3RopeScaling,
     YarnRopeScaling,

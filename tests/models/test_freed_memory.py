@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-import groupwise.models.freed_memory as freed_memory
-from groupwise.models.freed_memory import return_freed_memory
+import groupwise.models.return_freed_memory as freed_memory
+from groupwise.models.return_freed_memory import return_freed_memory
 
 
 def resident() -> int:

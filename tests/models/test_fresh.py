@@ -14,7 +14,7 @@ from groupwise.config.toml import DEFAULT
 from groupwise.config.user_code import UserCode
 from groupwise.core import BadData
 from groupwise.models import Decoder, find_model, read_model, read_shape, weight_files, write_fresh, write_model
-from groupwise.training.build import build
+from groupwise.training.build_run import build
 from tests.models.directories import characters, directory, shape
 from tests.models.test_checkpoint import change
 

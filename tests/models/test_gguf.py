@@ -14,9 +14,9 @@ from torch import Tensor
 from groupwise.core import BadData, MissingRequirement, Storage
 from groupwise.models import DecoderShape, PrefixPacking, find_model, find_template, read_model, read_tokenizer
 from groupwise.models.decoder import gguf_cache as caches
-from groupwise.models.decoder.gguf import gguf_config
+from groupwise.models.decoder.convert_gguf import gguf_config
 from groupwise.models.decoder.gguf_header import read_gguf_header
-from groupwise.models.decoder.rope import Llama3RopeScaling
+from groupwise.models.decoder.rope_scaling import Llama3RopeScaling
 from tests.checks import check
 from tests.models import gguf_files
 from tests.models.gguf_files import TEMPLATE, write_gguf
@@ -89,7 +89,7 @@ def test_a_failed_conversion_leaves_nothing(tmp_path: Path, cache: Path, monkeyp
     def full(*arguments: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("groupwise.models.decoder.gguf.write_tensors", full)
+    monkeypatch.setattr("groupwise.models.decoder.convert_gguf.write_tensors", full)
     with pytest.raises(Storage, match="could not be converted") as caught:
         find_model(file)
     assert "No space left" in caught.value.evidence and "XDG_CACHE_HOME" in caught.value.fix

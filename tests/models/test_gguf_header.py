@@ -9,7 +9,7 @@ import pytest
 
 from groupwise.core import BadData
 from groupwise.models.decoder import gguf_header
-from groupwise.models.decoder.gguf import gguf_config
+from groupwise.models.decoder.convert_gguf import gguf_config
 from groupwise.models.decoder.gguf_header import ARRAY, STRING, read_gguf_header
 from tests.models.gguf_files import entry, header, tensor, text
 

@@ -15,11 +15,11 @@ from safetensors.torch import load_file, save_file
 from groupwise.__main__ import main
 from groupwise.core import BadData
 from groupwise.models import find_model, find_template, read_model, read_shape, read_tokenizer, stored_dtype
-from groupwise.models import model_files as reading
-from groupwise.models.decoder.architectures import LAYERS
+from groupwise.models import model_json_files as reading
+from groupwise.models.decoder.convert_configurations import LAYERS
 from groupwise.models.json_fields import DEPTH, MOST_BYTES
-from groupwise.models.rendering import TemplateRenderer
-from groupwise.models.weights import MOST_HEADER
+from groupwise.models.safetensors_weights import MOST_HEADER
+from groupwise.models.template_renderer import TemplateRenderer
 from tests.models.directories import directory
 from tests.models.test_templates import trained
 

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 import groupwise
-from groupwise.checks.check_kind import ERRORS, NOTES
+from groupwise.checks.check_by_model_kind import ERRORS, NOTES
 from groupwise.commands.plan import MEMORY_PLANS
 from groupwise.core import BadData
 from groupwise.engines.native_settings import STEP_ENGINES
@@ -27,7 +27,7 @@ from groupwise.models import (
     weight_files,
 )
 from groupwise.models.decoder.decoder import ModelSizes
-from groupwise.models.kind import ModelLoadOptions
+from groupwise.models.model_kind import ModelLoadOptions
 
 HOME = Path(groupwise.__file__).parent
 CLASSES = {"FlowShape", "FlowPolicy", "MaskedShape", "MaskedPolicy", "PipelineShape"}
@@ -89,7 +89,7 @@ class PlaneKind(ModelKind):
 
 def test_a_new_kind_is_one_class_in_the_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     kinds = {"planes": PlaneKind(), **KINDS}
-    monkeypatch.setattr("groupwise.models.kinds.KINDS", kinds)
+    monkeypatch.setattr("groupwise.models.model_kinds_by_name.KINDS", kinds)
     monkeypatch.setattr("groupwise.models.checkpoint.KINDS", kinds)
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "plane", "vocab_size": 5, "eos_token_id": 0}))
     assert read_shape(tmp_path).kind_name == "planes" and weight_files(tmp_path) == [tmp_path / "plane.safetensors"]

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from groupwise.models.decoder.norm import RMSNorm
+from groupwise.models.decoder.rms_norm import RMSNorm
 from tests.pretended_gpu import counted, pretended_gpu
 
 

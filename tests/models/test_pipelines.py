@@ -43,12 +43,12 @@ from groupwise.models import (
     sized,
     write_adapter,
 )
-from groupwise.models.diffusion import index
-from groupwise.models.diffusion.prompts import byte_characters, prompt_text
-from groupwise.models.diffusion.tiny import KINDS, T5_LENGTH, write_tiny_pipeline
+from groupwise.models.diffusion import pipeline_index
+from groupwise.models.diffusion.prompt_bytes import byte_characters, prompt_text
+from groupwise.models.diffusion.tiny_pipeline import KINDS, T5_LENGTH, write_tiny_pipeline
+from groupwise.models.flow.counter_based_normals import LARGE, normals
 from groupwise.models.flow.denoising_actions import decode_action
-from groupwise.models.flow.noise import euler
-from groupwise.models.flow.normals import LARGE, normals
+from groupwise.models.flow.denoising_noise import euler
 from groupwise.training.sample_pictures import on_sheet
 from tests.checks import check
 

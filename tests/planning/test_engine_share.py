@@ -4,14 +4,14 @@ from dataclasses import replace
 
 import pytest
 
-from groupwise.config.devices import resolved
 from groupwise.config.recipe import Recipe
+from groupwise.config.resolve_devices import resolved
 from groupwise.core import Usage
 from groupwise.engines import Vllm
 from groupwise.methods import dapo
 from groupwise.models import DecoderShape, Lora
 from groupwise.planning.engine_share import with_engine_share
-from groupwise.planning.memory import GIB, ProcessWork, run_memory
+from groupwise.planning.process_memory import GIB, ProcessWork, run_memory
 
 SHAPE = DecoderShape(
     vocabulary_size=151_936, hidden_size=896, layers=24, heads=14, kv_heads=2, head_dim=64, mlp_width=4864, max_positions=32_768,

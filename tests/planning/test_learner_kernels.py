@@ -9,15 +9,15 @@ import torch
 from groupwise.config.recipe import Machine, Recipe
 from groupwise.data import pack
 from groupwise.learner import AdamW, AdamW8bit, Learner
-from groupwise.learner.moments import on_device
+from groupwise.learner.quantized_moments import on_device
 from groupwise.methods import grpo, gspo
 from groupwise.models import DecoderShape, Lora
 from groupwise.models.lora import attach
 from groupwise.planning.cost_model import TokenLengths, learning_kernels, times_of, update_seconds
+from groupwise.planning.decoding_step_kernels import LAUNCH
 from groupwise.planning.learner_kernels import MEASURES, forward_kernels, optimizer_step_kernels
 from groupwise.planning.machines import PlannedMachines
-from groupwise.planning.memory import ProcessWork
-from groupwise.planning.step_kernels import LAUNCH
+from groupwise.planning.process_memory import ProcessWork
 from groupwise.training.loop import learn
 from tests.learner.small import SHAPE, model, rollouts
 from tests.pretended_gpu import counted, pretended_gpu

@@ -10,9 +10,9 @@ import pytest
 from groupwise.config.recipe import Cluster, Recipe
 from groupwise.core import Usage
 from groupwise.engines import Served
-from groupwise.planning.calibration import ONE, calibrated
 from groupwise.planning.cost_model import TokenLengths
 from groupwise.planning.device_splits import try_placement
+from groupwise.planning.plan_calibration import ONE, calibrated
 from tests.planning.test_plan import EIGHT, RECIPE, SHAPE
 
 LENGTHS = [10, 20, 400, 30] * 32

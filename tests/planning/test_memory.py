@@ -10,9 +10,9 @@ import torch
 from benchmarks.plan_memory import COMMON, MIB, OTHERS, RUNS
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from groupwise.config.devices import resolved
 from groupwise.config.recipe import Recipe
 from groupwise.config.recipe_toml import override, read_recipe
+from groupwise.config.resolve_devices import resolved
 from groupwise.core import Usage
 from groupwise.engines import Native, Served, Vllm
 from groupwise.engines.native import native_engine as engine
@@ -22,10 +22,16 @@ from groupwise.learner.linear_logprobs import NARROWEST as NARROWEST_BLOCK
 from groupwise.models import Decoder, DecoderShape, Lora, PrefixPacking, find_model, read_shape
 from groupwise.models.decoder import prefix_packing as layout
 from groupwise.models.decoder import prepacked_weights as blocks
-from groupwise.planning import activations as stored
-from groupwise.planning import memory as planning
-from groupwise.planning.activations import PackedMicrobatch, activation_bytes, forward_bytes, kernel_of, layer_bytes
-from groupwise.planning.memory import (
+from groupwise.planning import activation_memory as stored
+from groupwise.planning import process_memory as planning
+from groupwise.planning.activation_memory import (
+    PackedMicrobatch,
+    activation_bytes,
+    forward_bytes,
+    kernel_of,
+    layer_bytes,
+)
+from groupwise.planning.process_memory import (
     BACKWARD,
     CHECKPOINT,
     PEFT,
@@ -40,8 +46,8 @@ from groupwise.planning.memory import (
     refuse_beyond,
     run_memory,
 )
-from groupwise.planning.processes import at_once, check_memory, process_memories, rank_memories
-from groupwise.planning.shapes import planned_shape, weights_of
+from groupwise.planning.read_model_shape import planned_shape, weights_of
+from groupwise.planning.run_processes import at_once, check_memory, process_memories, rank_memories
 from tests.pretended_gpu import pretended_gpu
 
 HOME = Path(__file__).parents[2]

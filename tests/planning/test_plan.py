@@ -13,12 +13,18 @@ from groupwise.core import BadData, Usage
 from groupwise.models import DecoderShape, Lora, find_model
 from groupwise.planning.cost_model import draw_lengths, learning_seconds, passes, times_of
 from groupwise.planning.device_splits import DevicePlacement, any_fits, obstacle, placements
-from groupwise.planning.fitting import changed, largest_microbatch, nearest_changes
+from groupwise.planning.fit_in_memory import changed, largest_microbatch, nearest_changes
 from groupwise.planning.machines import AssumedLengths, PlannedMachines, on_machines, read_machines
-from groupwise.planning.memory import ProcessWork, microbatch, run_memory
 from groupwise.planning.plan import plan_run
-from groupwise.planning.shapes import MixtureOfExpertsShape, active_weights, layer_weights, planned_shape, weights_of
-from groupwise.planning.timeline import lanes, timeline_svg, timeline_text
+from groupwise.planning.process_memory import ProcessWork, microbatch, run_memory
+from groupwise.planning.read_model_shape import (
+    MixtureOfExpertsShape,
+    active_weights,
+    layer_weights,
+    planned_shape,
+    weights_of,
+)
+from groupwise.planning.simulation_timeline import lanes, timeline_svg, timeline_text
 
 PUBLISHED = Path(__file__).parents[2] / "recipes" / "published"
 SHAPE = DecoderShape(

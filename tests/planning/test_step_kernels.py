@@ -13,8 +13,8 @@ from groupwise.engines.native.running_batch import RunningBatch
 from groupwise.methods import grpo
 from groupwise.models import DecoderShape
 from groupwise.planning.cost_model import step_seconds
+from groupwise.planning.decoding_step_kernels import LAUNCH, step_kernels
 from groupwise.planning.machines import PlannedMachines
-from groupwise.planning.step_kernels import LAUNCH, step_kernels
 from tests.pretended_gpu import counted, pretended_gpu
 from tests.rollout.fakes import decoder, generate, prompt_of, request, without_end_token
 

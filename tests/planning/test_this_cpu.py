@@ -7,15 +7,15 @@ import pytest
 import torch
 
 from groupwise.__main__ import main
-from groupwise.config.devices import resolved
 from groupwise.config.recipe import Evaluate, Machine, Recipe
+from groupwise.config.resolve_devices import resolved
 from groupwise.config.user_code import UserCode
 from groupwise.data import Sampling
 from groupwise.engines import Served
-from groupwise.lifecycle.start import read_checked, time_notes
+from groupwise.lifecycle.create_or_open_run import read_checked, time_notes
 from groupwise.methods import gspo
 from groupwise.models import DecoderShape, find_model, read_shape
-from groupwise.planning.this_cpu import HOUR, CpuRates, duration_lines, measured_rates, run_duration
+from groupwise.planning.cpu_run_duration import HOUR, CpuRates, duration_lines, measured_rates, run_duration
 
 SHAPE = read_shape(find_model("calculator"))
 RATES = CpuRates(matmul_flops_per_second=1e11, memory_read_bytes_per_second=1e10, small_operation_seconds=1e-6)

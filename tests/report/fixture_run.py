@@ -8,8 +8,8 @@ import numpy as np
 from safetensors.numpy import save_file
 
 from groupwise.models.flow.latent_pictures import PictureSheet, png
-from groupwise.report.comparisons import NUMBERS
-from groupwise.runs.info import FORMAT
+from groupwise.report.stored_comparisons import NUMBERS
+from groupwise.runs.run_info import FORMAT
 
 CANARIES = (
     "<img src=x onerror=\"window.__pwn='img'\">",

@@ -6,7 +6,7 @@ from collections import Counter
 from groupwise.data import METRICS, QUESTIONS
 from groupwise.report.charts import CHARTS, TILES, charts_data
 from groupwise.report.report import PAGE, SCRIPTS
-from groupwise.report.warnings import RULES
+from groupwise.report.run_warnings import RULES
 
 
 def test_charts_tiles_and_rules_use_declared_metrics() -> None:

@@ -6,8 +6,8 @@ import pytest
 
 from groupwise.report.episodes import MOST_CHARACTERS
 from groupwise.report.report import write_report
-from groupwise.report.rollouts import choose, scan
-from groupwise.runs.layout import RunLayout
+from groupwise.report.sample_selection import choose, scan
+from groupwise.runs.run_layout import RunLayout
 from tests.report.fixture_run import CANARIES, write_episodes, write_lines, write_run
 
 

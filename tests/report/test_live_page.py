@@ -15,7 +15,7 @@ import pytest
 
 from groupwise.commands.watch import MOST_CONNECTIONS, PageServer
 from groupwise.core import Usage
-from groupwise.report.live import LivePage
+from groupwise.report.live_page import LivePage
 from tests.processes import PATIENCE
 from tests.report.fixture_run import CANARIES, write_run
 from tests.report.test_report_page import BLANK

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from groupwise.models.flow.latent_pictures import reduced
-from groupwise.report.pictures import SIDE, before_and_after, picture
 from groupwise.report.report import BYTES, write_report
-from groupwise.report.rollouts import as_json, files, scan
-from groupwise.runs.layout import RunLayout
+from groupwise.report.sample_pictures import SIDE, before_and_after, picture
+from groupwise.report.sample_selection import as_json, files, scan
+from groupwise.runs.run_layout import RunLayout
 from tests.report.fixture_run import write_pictures, write_run
 
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from groupwise.report.pictures import EACH, PROMPTS
 from groupwise.report.report import write_report
+from groupwise.report.sample_pictures import EACH, PROMPTS
 from tests.report.fixture_run import CANARIES, STEPS, write_pictures, write_run
 
 pytestmark = pytest.mark.browser

@@ -10,11 +10,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from groupwise.report.read import MetricCurve, read, thin
+from groupwise.report.read_run import MetricCurve, read, thin
 from groupwise.report.report import BYTES, PAGE, escaped, page, write_report
-from groupwise.report.rollouts import as_json, choose, evenly, most_visited, packed, prompt_map, scan
-from groupwise.report.warnings import find_warnings, headline
-from groupwise.runs.layout import RunLayout
+from groupwise.report.run_warnings import find_warnings, headline
+from groupwise.report.sample_selection import as_json, choose, evenly, most_visited, packed, prompt_map, scan
+from groupwise.runs.run_layout import RunLayout
 from tests.report.fixture_run import CANARIES, write_comparison, write_lines, write_run
 
 UPLOT = {  # uplot@1.6.32 of the npm registry
@@ -248,7 +248,7 @@ def test_rollouts_are_spread_by_position(tmp_path):
 
 
 def test_token_ends_are_utf16_offsets(tmp_path):
-    from groupwise.report.rollouts import _sample
+    from groupwise.report.sample_selection import _sample
 
     arrays = {"ends": np.array([1, 2, 3, 3], np.int32)}
     sample = _sample({"text": "a😀b"}, arrays, slice(0, 4), 100)

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from groupwise.data import Generation, GenerationRequest, Sampling
-from groupwise.engines.native.layouts import ROWS, CommonPrefix
+from groupwise.engines.native.attention_layouts import ROWS, CommonPrefix
 from groupwise.models import Decoder, find_model, read_model, read_tokenizer
 from groupwise.tasks import named_task
 from tests.processes import PATIENCE

@@ -40,7 +40,7 @@ from groupwise.models import (
     decode_action,
     normals,
 )
-from groupwise.models.flow.policy import log_density
+from groupwise.models.flow.flow_policy import log_density
 from groupwise.rollout import ForwardProcess, Independent
 from tests.processes import PATIENCE
 from tests.rollout.fakes import generate, sampler_of

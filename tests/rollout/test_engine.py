@@ -13,7 +13,7 @@ from torch import Tensor
 from groupwise.core import EngineLost, Usage
 from groupwise.data import Engine, Finish, Generation, GenerationRequest, Ids, Sampling
 from groupwise.engines import NativeEngine
-from groupwise.engines.native.layouts import ROWS, padded
+from groupwise.engines.native.attention_layouts import ROWS, padded
 from groupwise.models import Decoder, RandomPurpose, lineage, uniform
 from tests.models.directories import bytes_
 from tests.processes import PATIENCE

@@ -22,7 +22,7 @@ from groupwise.data import (
     pack,
 )
 from groupwise.engines import NativeEngine
-from groupwise.engines.native.layouts import ROWS
+from groupwise.engines.native.attention_layouts import ROWS
 from groupwise.learner import forward
 from groupwise.models.decoder.transformers_model import TransformersBackbone
 from tests.models import mixtures

@@ -34,7 +34,7 @@ from groupwise.models import Tokenizer
 from groupwise.rollout import HintEscalation
 from groupwise.rollout.prompt_template import AUTO, FORMS, fill, worded, wordings
 from groupwise.tasks import blank_tokenizer, calculator_tokenizer
-from groupwise.training.default_texts import with_wording, wording_notes
+from groupwise.training.strategy_default_texts import with_wording, wording_notes
 from tests.models.test_templates import CHATML, trained
 from tests.rollout.fakes import FakeEngine, sampler_of
 

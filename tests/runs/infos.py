@@ -1,6 +1,6 @@
 """A minimal run.json for tests."""
 
-from groupwise.runs.info import RunInfo
+from groupwise.runs.run_info import RunInfo
 
 INFO = RunInfo(
     name="small", command="", versions={}, model="m", task="t", method={}, seed=0, iterations=1, user_files={}, data=(),

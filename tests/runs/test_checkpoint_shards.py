@@ -10,7 +10,7 @@ import torch
 
 from groupwise.core import Storage, WorkerLost
 from groupwise.runs.checkpoints import OtherProcessShards, newest_checkpoint, save_checkpoint, shard_names, write_shard
-from groupwise.runs.layout import RunLayout
+from groupwise.runs.run_layout import RunLayout
 
 WHOLE = {"weight": torch.arange(35.0).reshape(7, 5), "bias": torch.arange(3.0), "step": torch.tensor(4)}
 

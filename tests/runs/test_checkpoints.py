@@ -24,7 +24,7 @@ from groupwise.core import Locked, Storage
 from groupwise.runs import checkpoints
 from groupwise.runs.atomic_writes import DISK, FileSystem
 from groupwise.runs.checkpoints import RunLock, newest_checkpoint, run_directory, save_checkpoint
-from groupwise.runs.layout import RunLayout
+from groupwise.runs.run_layout import RunLayout
 
 SECOND = 1_700_000_000.0
 FILES = ("tensors.safetensors", "state.json", "manifest.json")
@@ -396,7 +396,7 @@ HOLD = """
 import sys
 from pathlib import Path
 from groupwise.runs.checkpoints import RunLock
-from groupwise.runs.layout import RunLayout
+from groupwise.runs.run_layout import RunLayout
 lock = RunLock(RunLayout(Path(sys.argv[1])))
 print("held", flush=True)
 sys.stdin.read()

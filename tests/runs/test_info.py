@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from groupwise.core import Storage
-from groupwise.runs.info import FORMAT, OPTIONAL, RunInfo
-from groupwise.runs.info_file import write_info
-from groupwise.runs.layout import RunLayout
+from groupwise.runs.run_info import FORMAT, OPTIONAL, RunInfo
+from groupwise.runs.run_layout import RunLayout
+from groupwise.runs.write_run_info import write_info
 from tests.runs.infos import INFO
 
 

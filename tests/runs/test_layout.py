@@ -1,10 +1,10 @@
-"""File names of a run directory: known in runs/layout.py only."""
+"""File names of a run directory: known in runs/run_layout.py only."""
 
 import ast
 from pathlib import Path
 
 import groupwise
-from groupwise.runs.layout import SAMPLE_FILES, RunLayout, iteration_files, numbered
+from groupwise.runs.run_layout import SAMPLE_FILES, RunLayout, iteration_files, numbered
 
 PACKAGE = Path(groupwise.__file__).parent
 NAMES = {

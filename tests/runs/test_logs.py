@@ -12,9 +12,9 @@ from safetensors.torch import load_file
 
 from groupwise.core import Storage
 from groupwise.runs.atomic_writes import FileSystem
-from groupwise.runs.jsonl import read_lines
-from groupwise.runs.layout import RunLayout
-from groupwise.runs.logs import RunLogs
+from groupwise.runs.json_lines import read_lines
+from groupwise.runs.run_layout import RunLayout
+from groupwise.runs.run_logs import RunLogs
 
 
 def iterate(logs: RunLogs, iteration: int) -> None:

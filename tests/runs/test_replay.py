@@ -8,8 +8,8 @@ import pytest
 from groupwise.data import Observation, Outcome, ReplyLog, ReplyWithCounts, Verdict
 from groupwise.runs.atomic_writes import FileSystem
 from groupwise.runs.checkpoints import save_checkpoint
-from groupwise.runs.layout import RunLayout
 from groupwise.runs.reply_log import ReplyLogFile
+from groupwise.runs.run_layout import RunLayout
 
 REPLIES: list[Observation] = [
     "35;",

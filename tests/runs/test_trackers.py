@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from groupwise.core import MissingRequirement, Usage
-from groupwise.runs.jsonl import read_lines
-from groupwise.runs.layout import RunLayout
-from groupwise.runs.logs import RunLogs
+from groupwise.runs.json_lines import read_lines
+from groupwise.runs.run_layout import RunLayout
+from groupwise.runs.run_logs import RunLogs
 from groupwise.runs.sample_table import CHARACTERS, COLUMNS, SAMPLES, SampleTable
 from groupwise.runs.trackers import NamedTrackers
 
@@ -102,7 +102,7 @@ def test_the_error_of_a_sink_that_cannot_be_opened_hides_its_message(
 
 
 def test_only_named_trackers_are_imported(tmp_path: Path) -> None:
-    code = "import sys, groupwise.runs.logs; print(sorted({'wandb', 'trackio', 'tensorboardX'} & set(sys.modules)))"
+    code = "import sys, groupwise.runs.run_logs; print(sorted({'wandb', 'trackio', 'tensorboardX'} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "[]\n"
 
 

@@ -7,7 +7,7 @@ from threading import Event
 
 import pytest
 
-from groupwise.sandbox.processes import WorkerPool, WorkerProcess
+from groupwise.sandbox.worker_pool import WorkerPool, WorkerProcess
 from tests.processes import PATIENCE
 
 

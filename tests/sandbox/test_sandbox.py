@@ -14,7 +14,7 @@ import pytest
 
 from groupwise.core import MissingRequirement
 from groupwise.sandbox import ExecutionInput, ExecutionLimits, ExecutionResult, Sandbox
-from groupwise.sandbox import command as sandbox_command
+from groupwise.sandbox import bubblewrap_command as sandbox_command
 from groupwise.sandbox import sandbox as sandbox_room
 from groupwise.sandbox.sandbox import missing_requirement, sandbox_trial
 from tests.processes import wait_until_gone

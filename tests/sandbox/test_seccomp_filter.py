@@ -9,7 +9,7 @@ from types import ModuleType
 
 import pytest
 
-from groupwise.sandbox import command
+from groupwise.sandbox import bubblewrap_command
 
 TABLE = {  # name: number on x86_64, on aarch64; 0 if it does not exist
     "fork": (57, 0), "vfork": (58, 0), "execve": (59, 221), "execveat": (322, 281), "ptrace": (101, 117),

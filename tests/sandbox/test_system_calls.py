@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from groupwise.sandbox import ExecutionInput
-from groupwise.sandbox import mounts as sandbox_view
+from groupwise.sandbox import mounted_files as sandbox_view
 from tests.sandbox.boxes import value
 
 # Core dumps

@@ -9,7 +9,7 @@ import pytest
 
 from groupwise.core import MissingRequirement
 from groupwise.sandbox import ExecutionInput, Sandbox
-from groupwise.sandbox import mounts as sandbox_view
+from groupwise.sandbox import mounted_files as sandbox_view
 from tests.sandbox.boxes import needed, value
 
 LIGHT = "pylatexenc"

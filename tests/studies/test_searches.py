@@ -10,7 +10,7 @@ from studies.study import Measured
 
 from groupwise.certificates.studies import StudyRun, StudyRunResult
 from groupwise.config.user_code import UserCode
-from groupwise.training.build import read_inputs
+from groupwise.training.build_run import read_inputs
 from studies import searches, useful_length
 
 STORED = {path.stem: [json.loads(line) for line in path.read_text("utf-8").splitlines()]

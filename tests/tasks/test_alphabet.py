@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from groupwise.models import Tokenizer
 from groupwise.tasks import Calculator, blank_tokenizer, calculator_tokenizer, demonstrations
-from groupwise.tasks.alphabet import CHARACTERS, PRINTABLE, WORDS
+from groupwise.tasks.packaged_tokenizers import CHARACTERS, PRINTABLE, WORDS
 
 TOKENIZER, BLANK = calculator_tokenizer(), blank_tokenizer()
 END = TOKENIZER.token_to_id("<end>")

@@ -12,7 +12,7 @@ from groupwise.core import BadData, Usage
 from groupwise.data import Outcome, Prompt, Sample, Task, Verdict
 from groupwise.rollout import Shuffled
 from groupwise.tasks import Calculator, MixtureVerifier, RowsTask, SourceStats, TaskMixture
-from groupwise.tasks.mixture import task_index
+from groupwise.tasks.task_mixture import task_index
 from tests.rollout.fakes import judged_by
 
 

@@ -10,8 +10,8 @@ from groupwise.core import BadData, Usage
 from groupwise.data import Task
 from groupwise.tasks import PublishedSet, RowsTask, named_task
 from groupwise.tasks.published_sets import PRESETS
+from groupwise.tasks.read_rows import DataRowError
 from groupwise.tasks.row_columns import last_boxed
-from groupwise.tasks.rows import DataRowError
 from groupwise.verifiers import Math, usual_verifier
 from tests.tasks.published import OTHER_COPIES, PUBLISHED, gsm8k
 from tests.verifiers.built import built

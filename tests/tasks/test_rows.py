@@ -12,7 +12,7 @@ import pytest
 
 from groupwise.core import BadData, GroupwiseError, MissingRequirement, near_paths
 from groupwise.tasks import RowsTask, named_task, read_demonstrations
-from groupwise.tasks.rows import LONGEST_TEXT, DataRowError, files_of, is_source, rows_of
+from groupwise.tasks.read_rows import LONGEST_TEXT, DataRowError, files_of, is_source, rows_of
 from tests.tasks.published import PUBLISHED, dapo, gsm8k
 
 
@@ -86,7 +86,7 @@ def test_a_prompt_and_an_answer_have_a_bound(tmp_path: Path, column: str) -> Non
 
 
 def test_a_directory_has_a_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("groupwise.tasks.rows.MOST_FILES", 3)
+    monkeypatch.setattr("groupwise.tasks.read_rows.MOST_FILES", 3)
     for name in "abcd":
         jsonl(tmp_path / f"{name}.jsonl", [])
     with pytest.raises(BadData, match="holds more than 3 files"):

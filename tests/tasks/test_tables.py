@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from groupwise.core import BadData
-from groupwise.tasks import tables
-from groupwise.tasks.rows import DataRowError, is_source, rows_of
+from groupwise.tasks import read_tables
+from groupwise.tasks.read_rows import DataRowError, is_source, rows_of
 
 ROWS = [{"prompt": 'say "1+1="', "answer": "2"}, {"prompt": "two\nlines, and ä comma", "answer": "3"}]
 

@@ -20,12 +20,12 @@ from groupwise.methods import Method, dapo, published
 from groupwise.models import Decoder, DecoderShape, Tokenizer
 from groupwise.rollout import Independent, RolloutBuffer, RolloutSetting, Shuffled
 from groupwise.runs.checkpoints import newest_checkpoint
-from groupwise.runs.jsonl import read_lines
-from groupwise.runs.layout import RunLayout
-from groupwise.runs.logs import RunLogs
-from groupwise.training.guards import RunGuards
+from groupwise.runs.json_lines import read_lines
+from groupwise.runs.run_layout import RunLayout
+from groupwise.runs.run_logs import RunLogs
 from groupwise.training.loop import run
-from groupwise.training.recorder import RunRecorder
+from groupwise.training.run_guards import RunGuards
+from groupwise.training.run_recorder import RunRecorder
 from tests.faults.small_runs import Quick
 from tests.rollout.fakes import judged_by
 

@@ -22,7 +22,7 @@ from groupwise.objective import episode_mean, sequence_mean
 from groupwise.rollout import AgentEpisodes
 from groupwise.rollout.agents import runner as runner_file
 from groupwise.rollout.agents.transport import URL, EpisodeTransport
-from groupwise.runs.layout import RunLayout
+from groupwise.runs.run_layout import RunLayout
 from groupwise.tasks import RowsTask
 from groupwise.training.loop import compute_advantages
 

@@ -21,12 +21,12 @@ from groupwise.data import (
 )
 from groupwise.evaluation.accuracy import scores
 from groupwise.lifecycle.alerts import AlertDetector
-from groupwise.report.read import read
-from groupwise.report.warnings import headline
+from groupwise.report.read_run import read
+from groupwise.report.run_warnings import headline
 from groupwise.rewards import mixed_outcomes
-from groupwise.training.build import RunObjects
-from groupwise.training.guards import PATIENCE, RunGuards
-from groupwise.training.progress import ProgressPrinter
+from groupwise.training.build_run import RunObjects
+from groupwise.training.progress_output import ProgressPrinter
+from groupwise.training.run_guards import PATIENCE, RunGuards
 from tests.faults.small_runs import EVERY, Quick, begun, left, lines, ready, reopen, run_from
 from tests.rollout.fakes import judged_by
 

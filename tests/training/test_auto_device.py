@@ -12,8 +12,8 @@ from groupwise.config.recipe_toml import read_recipe
 from groupwise.config.user_code import UserCode
 from groupwise.data import Sampling
 from groupwise.runs.checkpoints import newest_checkpoint
-from groupwise.runs.layout import RunLayout
-from groupwise.training.build import RunObjects, build
+from groupwise.runs.run_layout import RunLayout
+from groupwise.training.build_run import RunObjects, build
 from tests.faults.small_runs import EVERY, Quick, begin, reopen, run_from
 from tests.pretended_gpu import GPU, NAME, pretended_gpu
 

@@ -16,8 +16,8 @@ from groupwise.learner import Learner
 from groupwise.methods import LinearRamp
 from groupwise.objective import KL
 from groupwise.rollout import RolloutBuffer
-from groupwise.training.build import build, prepare
-from groupwise.training.guards import RunGuards
+from groupwise.training.build_run import build, prepare
+from groupwise.training.run_guards import RunGuards
 from tests.faults.small_runs import EVERY, left, lines, ran
 
 

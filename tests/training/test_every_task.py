@@ -24,7 +24,7 @@ from groupwise.methods import grpo
 from groupwise.models import Decoder, write_model
 from groupwise.rollout import answers
 from groupwise.tasks import Calculator, DataRows, PublishedSet
-from groupwise.training.build import RunObjects, build
+from groupwise.training.build_run import RunObjects, build
 from groupwise.verifiers import Code, Exact, Function, LastNumber, Math
 from tests.evaluation.test_evaluate import GOLDEN, RIGHT
 from tests.models.directories import shape

@@ -16,7 +16,7 @@ from groupwise.data import Finish, Outcome, Prompt, Sample
 from groupwise.inference.evaluate_model import evaluate, sample
 from groupwise.models import encode_action, find_model, picture_of, png, read_model, read_tokenizer, write_model
 from groupwise.models.flow.latent_pictures import read_png
-from groupwise.report.pictures import picture as picture_in_report
+from groupwise.report.sample_pictures import picture as picture_in_report
 from groupwise.tasks import Rings, named_task
 from groupwise.verifiers import RingDirection
 from tests.checks import check

@@ -17,7 +17,7 @@ from torch import Tensor
 import groupwise as gw
 from groupwise.checks.check_machine import check_sharding
 from groupwise.cluster.local import LocalProcesses
-from groupwise.cluster.messages import message, read_message, recipe_of_followers
+from groupwise.cluster.rank_messages import message, read_message, recipe_of_followers
 from groupwise.config.recipe import Cluster, Machine
 from groupwise.config.recipe_toml import read_recipe
 from groupwise.config.user_code import UserCode
@@ -26,10 +26,10 @@ from groupwise.learner.distributed import ConnectionClosed
 from groupwise.learner.fsdp import ShardedRanks
 from groupwise.models.decoder.decoder import ModelSizes
 from groupwise.runs.checkpoints import newest_checkpoint, shard_names
-from groupwise.runs.layout import RunLayout
-from groupwise.training.progress import ProgressPrinter
+from groupwise.runs.run_layout import RunLayout
+from groupwise.training.progress_output import ProgressPrinter
 from groupwise.training.rank_worker import named_by
-from groupwise.training.watchdog import SignalWatchdog
+from groupwise.training.signal_watchdog import SignalWatchdog
 from tests.processes import PATIENCE, state_of
 
 LANES, ITERATIONS = 4, 3
@@ -125,7 +125,7 @@ def test_signals_end_a_run_whose_rank_is_stopped(
 
     settings = SMALL | {"cluster.ranks": 2, "cluster.shard": shard}
     settings |= {"save.every": 1 if shard == "full" else 0}
-    monkeypatch.setattr("groupwise.cluster.rank_threads.REPORT", 0.3)
+    monkeypatch.setattr("groupwise.cluster.rank_wait_thread.REPORT", 0.3)
     monkeypatch.setattr(ProgressPrinter, "notify", said)
     monkeypatch.setattr(ShardedRanks, "send", sent)
     monkeypatch.setattr(SignalWatchdog, "_signal", handled)

@@ -20,9 +20,9 @@ from groupwise.learner import AdamW, Learner
 from groupwise.methods import grpo, ppo
 from groupwise.models import Lora
 from groupwise.runs.checkpoints import newest_checkpoint
-from groupwise.runs.layout import RunLayout
+from groupwise.runs.run_layout import RunLayout
 from groupwise.training.loop import learn
-from groupwise.training.recorder import RunRecorder
+from groupwise.training.run_recorder import RunRecorder
 from tests.faults.small_runs import EVERY, lines, ran, run_recipe
 from tests.learner.small import SHAPE, model, rollouts
 from tests.pretended_gpu import Counts, counted, pretended_gpu

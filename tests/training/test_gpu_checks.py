@@ -6,8 +6,8 @@ import pytest
 
 from groupwise.checks.check_inputs import check_inputs
 from groupwise.checks.check_machine import attention_note
-from groupwise.config.devices import resolved
 from groupwise.config.recipe import Machine, Recipe
+from groupwise.config.resolve_devices import resolved
 from groupwise.config.user_code import UserCode
 from groupwise.data import Sampling
 from groupwise.engines import Native, Served, Speculative

@@ -15,7 +15,7 @@ from groupwise.learner import AdamW, Learner, forward
 from groupwise.methods import published
 from groupwise.models import Lora
 from groupwise.runs.checkpoints import newest_checkpoint
-from groupwise.runs.layout import RunLayout
+from groupwise.runs.run_layout import RunLayout
 from groupwise.training.loop import learn
 from tests.faults.small_runs import EVERY, left, lines, ran
 from tests.learner.small import SHAPE, model, rollouts

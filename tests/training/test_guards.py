@@ -6,7 +6,7 @@ import pytest
 
 from groupwise.core import Diverged, LogprobMismatch, NoSignal, Unverifiable
 from groupwise.learner import NO_TOKEN
-from groupwise.training.guards import PATIENCE, WINDOW, RunGuards
+from groupwise.training.run_guards import PATIENCE, WINDOW, RunGuards
 
 
 def guards() -> RunGuards:

@@ -14,9 +14,9 @@ from groupwise.commands.check import errors_text
 from groupwise.commands.sample_text import format_sample
 from groupwise.core import BadData
 from groupwise.data import ENVIRONMENT, Finish, Outcome, Sample, Verdict
-from groupwise.evaluation.result import evaluation_text, write
-from groupwise.training.progress import ProgressPrinter, notify
-from groupwise.verifiers.audit import AuditResult, LabelledCase
+from groupwise.evaluation.evaluation_files import evaluation_text, write
+from groupwise.training.progress_output import ProgressPrinter, notify
+from groupwise.verifiers.verifier_audit import AuditResult, LabelledCase
 from tests.commands.test_compare import PROTOCOL, RIGHT, evaluation
 
 NAME = "a\x1b[2J\x1b]0;x\x07\x9b31m\x7f\u202e\u200b\u2028\ud800z"

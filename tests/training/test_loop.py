@@ -37,8 +37,8 @@ from groupwise.objective import KL, complete
 from groupwise.rewards import mixed_outcomes
 from groupwise.rollout import Independent
 from groupwise.runs.checkpoints import newest_checkpoint
-from groupwise.runs.jsonl import read_lines
-from groupwise.runs.layout import RunLayout
+from groupwise.runs.json_lines import read_lines
+from groupwise.runs.run_layout import RunLayout
 from groupwise.training.loop import OLD_LOGP, due, needed_measures, plan
 from tests.rollout.fakes import FakeEngine
 from tests.toys.echo import LEARNERS, SHAPE, ToyRun, small, tokenizer

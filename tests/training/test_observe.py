@@ -11,7 +11,7 @@ from groupwise.methods import BestAnswerRefinement, ExplainGoldAnswer, FeedbackT
 from groupwise.objective import Objective
 from groupwise.rollout import HintEscalation, Independent
 from groupwise.training.iteration_records import sample_lines, token_columns
-from groupwise.whatif.stored import rollouts_of
+from groupwise.whatif.stored_iteration import rollouts_of
 from tests.golden.play import PLAIN, RIGHT, WRONG, play, text
 from tests.laws.batches import rollouts, step_of
 from tests.rollout.fakes import tokenizer

@@ -22,9 +22,9 @@ from groupwise.models import (
     read_model,
     set_pipeline,
 )
-from groupwise.models.diffusion.tiny import write_tiny_pipeline
+from groupwise.models.diffusion.tiny_pipeline import write_tiny_pipeline
 from groupwise.models.flow.latent_pictures import read_png
-from groupwise.planning.pipelines import stored_bytes
+from groupwise.planning.pipeline_memory import stored_bytes
 
 pytest.importorskip("diffusers", reason="pipelines need diffusers: pip install 'groupwise[diffusion]'")
 pytest.importorskip("peft", reason="adapters need peft: pip install 'groupwise[lora]'")

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from groupwise.__main__ import main
-from groupwise.commands.compare import differences, flat
+from groupwise.commands.compare_evaluations import differences, flat
 from groupwise.config.user_code import UserCode
 from groupwise.models import find_model, read_model, read_tokenizer, write_model
 from groupwise.training import evaluation_protocol as protocols_module
@@ -133,4 +133,4 @@ def test_a_verifier_s_hash_covers_the_files_of_verifiers_and_sandbox(monkeypatch
     monkeypatch.setattr(protocols_module, "file_hash", lambda path: hashed.append(path) or "x")
     protocols_module.verifiers_hash((), UserCode())
     names = {"/".join(path.parts[-2:]) for path in hashed}
-    assert {"verifiers/numbers.py", "math/verifier.py", "sandbox/server.py", "tasks/gym.py"} <= names
+    assert {"verifiers/exact_and_last_number.py", "math/verifier.py", "sandbox/server.py", "tasks/reasoning_gym.py"} <= names

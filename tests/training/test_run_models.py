@@ -16,16 +16,16 @@ from groupwise.config.recipe import Evaluate, Recipe, Save
 from groupwise.config.recipe_toml import read_recipe
 from groupwise.config.user_code import UserCode
 from groupwise.core import BadData, Storage, Usage
-from groupwise.inference.open_model import BEST, export, find_run_model
+from groupwise.inference.run_models import BEST, export, find_run_model
 from groupwise.lifecycle.run_handle import RunControl
 from groupwise.methods import LinearRamp
-from groupwise.report.read import read
+from groupwise.report.read_run import read
 from groupwise.report.report import POINTS, describe
-from groupwise.report.warnings import headline
+from groupwise.report.run_warnings import headline
 from groupwise.runs.best_checkpoint import METRICS
 from groupwise.runs.checkpoints import save_checkpoint
-from groupwise.runs.info import RunInfo
-from groupwise.runs.layout import RunLayout
+from groupwise.runs.run_info import RunInfo
+from groupwise.runs.run_layout import RunLayout
 from tests.faults.small_runs import ADAPTER, EVERY, Quick, begun, lines, ran, ready, reopen, run_from
 
 SMALL = replace(

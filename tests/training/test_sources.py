@@ -19,10 +19,10 @@ from groupwise.methods import grpo
 from groupwise.models import find_model, read_tokenizer
 from groupwise.rollout import Independent, Turns
 from groupwise.tasks import MixtureVerifier, PublishedSet, RowsTask, TaskMixture
-from groupwise.tasks.mixture import task_index
+from groupwise.tasks.task_mixture import task_index
 from groupwise.training import build_tasks as sources_module
+from groupwise.training.build_environment import frame_of, tool_schemas
 from groupwise.training.build_tasks import prompt_template, sources, task_of, templates, verdict_wait, verifier_of
-from groupwise.training.environments import frame_of, tool_schemas
 from groupwise.verifiers import Code, CodeVerifier, Countdown, Exact, Function, LastNumber
 from tests.models.test_templates import CHATML, trained
 from tests.tasks.published import gsm8k

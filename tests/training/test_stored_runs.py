@@ -18,11 +18,11 @@ from groupwise.data import ENVIRONMENT, TEMPLATE, WRITTEN, Draw
 from groupwise.engines.no_engine import NoEngine
 from groupwise.learner import AdamW
 from groupwise.models import PrefixPacking, find_model, read_model
-from groupwise.report.read import read
-from groupwise.report.warnings import find_warnings, headline
-from groupwise.rollout.round import SamplingRound
+from groupwise.report.read_run import read
+from groupwise.report.run_warnings import find_warnings, headline
+from groupwise.rollout.sampling_round import SamplingRound
 from groupwise.runs.best_checkpoint import best_iteration, describe_best, held_out_values
-from groupwise.training.build import build
+from groupwise.training.build_run import build
 from tests.commands.test_bad_input import error_of, rows
 from tests.faults.small_runs import Quick, begun, left, lines, ran, run_from
 from tests.rollout.fakes import FakeEngine, sampler_of

@@ -13,7 +13,7 @@ from groupwise.core import plain_name
 from groupwise.models import Decoder, DecoderShape, write_model
 from groupwise.rewards import mixed_outcomes
 from groupwise.tasks import DataRows
-from groupwise.training.build import build
+from groupwise.training.build_run import build
 from tests.faults.small_runs import begin, lines, run_from
 from tests.models.test_templates import trained
 from tests.pretended_gpu import GPU, pretended_gpu

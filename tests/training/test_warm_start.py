@@ -31,11 +31,11 @@ from groupwise.models import (
     read_model,
     read_tokenizer,
 )
-from groupwise.runs.layout import RunLayout
+from groupwise.runs.run_layout import RunLayout
 from groupwise.tasks import Demonstration, demonstrations, read_demonstrations
 from groupwise.tasks.big_sums import sum_demonstrations
-from groupwise.training.build import RunObjects, build
-from groupwise.training.progress import ProgressPrinter
+from groupwise.training.build_run import RunObjects, build
+from groupwise.training.progress_output import ProgressPrinter
 from groupwise.training.warm_start import supervised_steps, warm_start
 from tests.commands.test_bad_input import SMALL, error_of, rows
 from tests.faults.small_runs import EVERY, begun, ran, run_from

@@ -4,7 +4,7 @@ import importlib
 
 import pytest
 
-from groupwise.training.watchdog import JUDGES
+from groupwise.training.signal_watchdog import JUDGES
 
 ROOMS = {
     "DrawSampler": "rollout.sampler",

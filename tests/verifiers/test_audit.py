@@ -14,7 +14,7 @@ from groupwise.commands.audit import by_family
 from groupwise.config.recipe_toml import read_verifier
 from groupwise.core import BadData
 from groupwise.data import Outcome, Prompt, Sample, Verdict
-from groupwise.verifiers.audit import (
+from groupwise.verifiers.verifier_audit import (
     AROUND,
     CHANGES,
     OF_WHOLE_TEXTS,

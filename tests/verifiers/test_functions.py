@@ -16,7 +16,7 @@ import pytest
 from groupwise.core import Usage, WorkerLost
 from groupwise.data import Outcome, Prompt, Sample, Verdict, Verifier
 from groupwise.verifiers import grade_function
-from groupwise.verifiers.pool import FunctionWorker
+from groupwise.verifiers.function_pool import FunctionWorker
 from tests.processes import HASTE, PATIENCE, is_running, wait_until, wait_until_gone
 
 GRADER = """

@@ -15,7 +15,7 @@ from groupwise.core import Usage
 from groupwise.data import Finish, Outcome, Prompt, Sample, Verdict
 from groupwise.tasks import MixtureVerifier
 from groupwise.verifiers import Combined, CombinedMember, Function, LastNumber, grade_function
-from groupwise.verifiers.arguments import GradeFunctionParameters, MissingColumn
+from groupwise.verifiers.grade_function_arguments import GradeFunctionParameters, MissingColumn
 from tests.verifiers.built import built, graders
 
 GRADERS = """

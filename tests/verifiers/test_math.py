@@ -19,10 +19,10 @@ from groupwise.core import BadData, MissingRequirement, Usage
 from groupwise.data import Outcome, Prompt, Sample, Verdict, Verifier
 from groupwise.tasks import RowsTask
 from groupwise.verifiers import Combined, CombinedMember, Exact, Math, MathDapo
-from groupwise.verifiers.math.equal import same
-from groupwise.verifiers.math.extract import extract_answer
-from groupwise.verifiers.math.limits import too_much
-from groupwise.verifiers.math.verifier import MathVerifier
+from groupwise.verifiers.math.answer_equality import same
+from groupwise.verifiers.math.extract_answer import extract_answer
+from groupwise.verifiers.math.math_verifier import MathVerifier
+from groupwise.verifiers.math.size_limits import too_much
 from tests.verifiers.built import built
 
 RIGHT, WRONG, MALFORMED, UNKNOWN = Outcome.correct, Outcome.wrong, Outcome.malformed, Outcome.unverifiable

@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 
 from groupwise.data import Outcome
 from groupwise.verifiers import Math
-from groupwise.verifiers.audit import AuditResult, LabelledCase, audit_cases, read_cases
-from groupwise.verifiers.math.equal import same
-from groupwise.verifiers.math.extract import extract_answer
+from groupwise.verifiers.math.answer_equality import same
+from groupwise.verifiers.math.extract_answer import extract_answer
+from groupwise.verifiers.verifier_audit import AuditResult, LabelledCase, audit_cases, read_cases
 from tests.verifiers.built import built
 
 PAIRS = read_cases(Path(__file__).with_name("math_pairs.jsonl"))

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from groupwise.data import Outcome, Prompt, Sample, Verifier
 from groupwise.tasks import calculator_answer
 from groupwise.verifiers import Exact, LastNumber
-from groupwise.verifiers.numbers import as_number
+from groupwise.verifiers.exact_and_last_number import as_number
 from tests.verifiers.built import ask
 
 RIGHT, WRONG, MALFORMED, UNKNOWN = Outcome.correct, Outcome.wrong, Outcome.malformed, Outcome.unverifiable

@@ -13,7 +13,7 @@ from groupwise.core import Usage
 from groupwise.data import Finish, Outcome, Prompt, Sample
 from groupwise.data.verdicts import as_verdict
 from groupwise.verifiers import grade_function
-from groupwise.verifiers.arguments import GradeFunctionParameters
+from groupwise.verifiers.grade_function_arguments import GradeFunctionParameters
 
 TEXT = Prompt("rows/1", (1,), "2+3=", {"answer": 5, "level": 2, "data_source": "sums", "extra_info": {"index": 7}})
 CHAT = Prompt("rows/2", (1,), "2+3=", {"answer": 5, "messages": [{"role": "user", "content": "2+3="}]})

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from groupwise.core import MissingRequirement, Usage
 from groupwise.data import Outcome, Verifier
 from groupwise.verifiers import MathDrGrpo
+from groupwise.verifiers.math.dr_grpo_grader import is_plain, math_form, prm_form, repeats
 from groupwise.verifiers.math.published_graders import answer_of
-from groupwise.verifiers.math.r1_zero import is_plain, math_form, prm_form, repeats
 from tests.verifiers.built import ask, built
 
 RIGHT, WRONG, MALFORMED, UNKNOWN = Outcome.correct, Outcome.wrong, Outcome.malformed, Outcome.unverifiable

@@ -9,7 +9,7 @@ from groupwise.core import Usage
 from groupwise.data import Draw, Outcome, Prompt, Rollout, Sample, Verdict, pack
 from groupwise.objective import describe_samples
 from groupwise.verifiers import Combined, CombinedMember, Function, LastNumber, TagFormat
-from groupwise.verifiers.several import BuiltMember, CombinedVerifier
+from groupwise.verifiers.combined import BuiltMember, CombinedVerifier
 from tests.rollout.fakes import judged_by
 from tests.verifiers.built import ask, built
 

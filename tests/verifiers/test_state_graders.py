@@ -16,7 +16,7 @@ from groupwise.core import Usage
 from groupwise.data import Finish, Outcome, Prompt, Sample, Verdict
 from groupwise.models import encode_action
 from groupwise.verifiers import Combined, CombinedMember, Function, grade_function
-from groupwise.verifiers.arguments import GradeFunctionParameters
+from groupwise.verifiers.grade_function_arguments import GradeFunctionParameters
 from tests.checks import check
 from tests.verifiers.built import built, graders
 

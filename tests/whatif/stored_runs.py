@@ -6,8 +6,8 @@ from typing import Any
 
 from groupwise.config.recipe_toml import write
 from groupwise.methods import Method
-from groupwise.runs.info_file import write_info
-from groupwise.runs.layout import RunLayout
+from groupwise.runs.run_layout import RunLayout
+from groupwise.runs.write_run_info import write_info
 from tests.runs.infos import INFO
 from tests.toys.echo import ToyRun, small
 

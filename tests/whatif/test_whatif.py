@@ -19,8 +19,8 @@ from groupwise.core import BadData, Storage, Usage
 from groupwise.methods import grpo, gspo
 from groupwise.objective import ReportsClipping, TruncatedImportance, complete, token_mean
 from groupwise.rewards import Score
-from groupwise.runs.layout import RunLayout
-from groupwise.whatif.compare import (
+from groupwise.runs.run_layout import RunLayout
+from groupwise.whatif.compare_methods import (
     FIGURES,
     OWN,
     compare_methods,
@@ -31,9 +31,9 @@ from groupwise.whatif.compare import (
     sample_numbers,
     whole_gradient,
 )
-from groupwise.whatif.explain import explain_token
-from groupwise.whatif.recompute import RecomputedMethod, recompute
-from groupwise.whatif.stored import StoredIteration, read_iteration
+from groupwise.whatif.explain_gradient import explain_token
+from groupwise.whatif.recompute_method import RecomputedMethod, recompute
+from groupwise.whatif.stored_iteration import StoredIteration, read_iteration
 from tests.toys.echo import small
 from tests.whatif.stored_runs import stored_run
 

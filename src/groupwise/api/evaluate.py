@@ -8,25 +8,25 @@ from pathlib import Path
 from typing import Any, overload
 
 from groupwise.api.arguments import arguments_of, own_words
-from groupwise.api.door import from_python
 from groupwise.api.event_loop import run_blocking
 from groupwise.api.options import RunOptions
+from groupwise.api.python_messages import from_python
 from groupwise.api.reward import Reward
-from groupwise.config.python_spelling import in_python
+from groupwise.config.python_advice import in_python
 from groupwise.config.recipe_toml import read_verifier
 from groupwise.config.registry import UnloadedPart
 from groupwise.config.train_arguments import fields_of, overrides_of
 from groupwise.config.user_code import Permissions, function_hash, load_use
-from groupwise.core import BadData, Usage, spelling
+from groupwise.core import BadData, Usage, message_language
 from groupwise.data import VerifierSettings
-from groupwise.evaluation.result import evaluation_text
+from groupwise.evaluation.evaluation_files import evaluation_text
 from groupwise.inference import evaluate_model as evaluation
-from groupwise.inference.open_model import At
+from groupwise.inference.run_models import At
 from groupwise.runs.find_run import run_or_model
-from groupwise.runs.info import RunInfo
-from groupwise.runs.layout import RunLayout
 from groupwise.runs.next_command import verifier_of_run
-from groupwise.training.progress import notify
+from groupwise.runs.run_info import RunInfo
+from groupwise.runs.run_layout import RunLayout
+from groupwise.training.progress_output import notify
 from groupwise.verifiers import Combined, Function
 from groupwise.verifiers.reward_argument import python_reward
 from groupwise.verifiers.user_function import functions_in

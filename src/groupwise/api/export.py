@@ -3,12 +3,12 @@
 from os import PathLike, fspath
 from pathlib import Path
 
-from groupwise.api.door import from_python
 from groupwise.api.options import RunOptions
+from groupwise.api.python_messages import from_python
 from groupwise.config.user_code import Permissions, load_use
 from groupwise.core import Usage
-from groupwise.inference.open_model import DTYPES, At
-from groupwise.inference.open_model import export as write_model
+from groupwise.inference.run_models import DTYPES, At
+from groupwise.inference.run_models import export as write_model
 from groupwise.models.upload import check_upload, upload
 from groupwise.report.report import existing_run
 

@@ -6,15 +6,15 @@ from pathlib import Path
 
 from groupwise.api.options import RunOptions
 from groupwise.cluster.external import RESTARTS
-from groupwise.config.defaults import starting_point
-from groupwise.config.devices import resolved
+from groupwise.config.model_dependent_defaults import starting_point
 from groupwise.config.recipe import Cluster
 from groupwise.config.recipe_toml import read_recipe
+from groupwise.config.resolve_devices import resolved
 from groupwise.config.toml import read_with_overrides
 from groupwise.config.user_code import UserCode, load_use
-from groupwise.lifecycle.start import with_ranks
-from groupwise.runs.layout import RunLayout
+from groupwise.lifecycle.create_or_open_run import with_ranks
 from groupwise.runs.phase_directories import KEY, runs_in
+from groupwise.runs.run_layout import RunLayout
 from groupwise.training.rank_worker import external_rank, follow_external
 
 

@@ -5,7 +5,7 @@ from dataclasses import MISSING
 from pathlib import Path
 from typing import Any
 
-from groupwise.api.door import from_python
+from groupwise.api.python_messages import from_python
 from groupwise.config.parse_values import ValueParser
 from groupwise.config.recipe_errors import one_error
 from groupwise.config.toml import is_toml, read_toml, set_paths

@@ -11,7 +11,7 @@ from typing import Any
 from groupwise.core import spelled, visible
 from groupwise.data import ACCURACY_GREEDY, EVAL_LOSS, MEAN_LENGTH, REWARD, SCORE_GREEDY, TOKENS_PER_SECOND
 from groupwise.report.report import escaped
-from groupwise.training.progress import TICK, ProgressPrinter, printed_to
+from groupwise.training.progress_output import TICK, ProgressPrinter, printed_to
 
 __all__ = ["LiveTable", "cell_output", "live_table"]
 

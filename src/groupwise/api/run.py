@@ -7,22 +7,22 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
-from groupwise.api.door import from_python
 from groupwise.api.evaluate import sample
 from groupwise.api.export import export
+from groupwise.api.python_messages import from_python
 from groupwise.config.user_code import Permissions
 from groupwise.core import BadData, GroupwiseError, Usage
 from groupwise.core.errors import Locked
 from groupwise.data import ACCURACY, ACCURACY_GREEDY, EVAL_LOSS, MEAN_LENGTH, REWARD, SCORE, SCORE_GREEDY
-from groupwise.inference.open_model import NO_CODE, At, find_run_model, model_directory
-from groupwise.report.read import read
+from groupwise.inference.run_models import NO_CODE, At, find_run_model, model_directory
+from groupwise.report.read_run import read
 from groupwise.report.report import escaped, existing_run, write_report
-from groupwise.report.warnings import find_warnings, headline
+from groupwise.report.run_warnings import find_warnings, headline
 from groupwise.runs.checkpoints import RunLock
-from groupwise.runs.info import RunInfo
-from groupwise.runs.jsonl import read_lines
-from groupwise.runs.layout import SAMPLE_FILES, RunLayout
+from groupwise.runs.json_lines import read_lines
 from groupwise.runs.phase_directories import runs_in
+from groupwise.runs.run_info import RunInfo
+from groupwise.runs.run_layout import SAMPLE_FILES, RunLayout
 
 __all__ = ["Report", "Run"]
 

@@ -6,12 +6,12 @@ from os import PathLike, fspath
 from pathlib import Path
 from typing import Any, Literal
 
-from groupwise.api import runs
+from groupwise.api import start_run
 from groupwise.api.arguments import agent_in_memory, arguments_of
-from groupwise.api.door import from_python
 from groupwise.api.event_loop import run_blocking
 from groupwise.api.notebook import live_table
 from groupwise.api.options import RunOptions
+from groupwise.api.python_messages import from_python
 from groupwise.api.reward import NO_REWARD, reward_of
 from groupwise.api.run import Run
 from groupwise.config.recipe import Recipe

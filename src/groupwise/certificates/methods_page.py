@@ -8,7 +8,7 @@ from html import escape
 
 from groupwise.certificates.certificate import Certificate
 from groupwise.certificates.certificate_page import content, page, section, verdict
-from groupwise.certificates.method_tree import changed, children, family_index, roots, walk
+from groupwise.certificates.method_lineage import changed, children, family_index, roots, walk
 
 TITLE = "Methods"
 HOW = (

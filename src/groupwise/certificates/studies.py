@@ -23,7 +23,7 @@ from groupwise.core import WorkerLost
 from groupwise.evaluation.interval import mean_interval
 from groupwise.methods import ExpectedEffect, Reference
 from groupwise.models import find_model, fingerprint
-from groupwise.models.directories import PACKAGED
+from groupwise.models.model_directories import PACKAGED
 from groupwise.runs.atomic_writes import write_file
 
 SEEDS = (1, 2, 3)

@@ -8,8 +8,8 @@ from typing import Any
 from groupwise.checks.check_inputs import check_inputs
 from groupwise.checks.check_method import dry_run, inactive_parts
 from groupwise.checks.check_model import other_ids
-from groupwise.checks.checked import CheckResult
-from groupwise.config.defaults import complete_phases, starting_point
+from groupwise.checks.check_result import CheckResult
+from groupwise.config.model_dependent_defaults import complete_phases, starting_point
 from groupwise.config.phase_recipes import Phase, read_phases
 from groupwise.config.recipe import Recipe
 from groupwise.config.recipe_toml import read_with_problems

@@ -6,12 +6,12 @@ from dataclasses import dataclass, replace
 
 from torch import Tensor
 
-from groupwise.checks.checked import CheckResult
+from groupwise.checks.check_result import CheckResult
 from groupwise.config.recipe import Recipe
 from groupwise.core import Usage
 from groupwise.data import ContextKey, Draw, Finish, Generation, GenerationRequest, Ids, all_problems
 from groupwise.rollout import AgentProgram, AgentRunner, DrawSampler, RolloutSetting
-from groupwise.training.build import RunInputs
+from groupwise.training.build_run import RunInputs
 from groupwise.verifiers import EnvironmentVerdict
 
 MOST_SECONDS = 30.0

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
-from groupwise.checks.checked import CheckResult
+from groupwise.checks.check_result import CheckResult
 from groupwise.config.recipe import Recipe
 from groupwise.core import BadData, GroupwiseError
 from groupwise.data import Prompt, Task, TaskWithProblemList, all_problems, data_stats

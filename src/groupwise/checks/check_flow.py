@@ -4,8 +4,8 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Literal
 
-from groupwise.config.devices import resolved
 from groupwise.config.recipe import Recipe
+from groupwise.config.resolve_devices import resolved
 from groupwise.core import Usage
 from groupwise.data import Prompt, Strategy, declares, with_fields
 from groupwise.engines import Native

@@ -5,17 +5,17 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from groupwise.checks.check_agent import try_agent
+from groupwise.checks.check_by_model_kind import kind_errors, kind_notes, memory_line
 from groupwise.checks.check_data import check_problems, data_notes, few_problems, missing_columns
 from groupwise.checks.check_flow import unfinished_pictures, unfit_prompts
-from groupwise.checks.check_kind import kind_errors, kind_notes, memory_line
 from groupwise.checks.check_machine import check_batch_invariance, check_machine, check_place, check_sharding
 from groupwise.checks.check_method import method_notes
 from groupwise.checks.check_model import check_model, check_side_models
 from groupwise.checks.check_needs import need_notes, unmet_needs
-from groupwise.checks.check_stored import unfit_machine, with_stored_budget
-from groupwise.checks.checked import CheckResult
-from groupwise.config.devices import resolved
+from groupwise.checks.check_result import CheckResult
+from groupwise.checks.check_stored_answers import unfit_machine, with_stored_budget
 from groupwise.config.recipe import Recipe
+from groupwise.config.resolve_devices import resolved
 from groupwise.config.user_code import UserCode
 from groupwise.core import BadData, GroupwiseError, Usage
 from groupwise.data import Task, Verifier, all_problems, notices_of
@@ -24,11 +24,11 @@ from groupwise.evaluation.by_column import check_column
 from groupwise.models import find_model, of_hub, read_shape, read_tokenizer, weight_files
 from groupwise.models.decoder.decoder import ModelSizes
 from groupwise.tasks import Demonstration, MixtureVerifier, RowsTask, TaskMixture, listed_tokens
-from groupwise.training.agents import agent_of
-from groupwise.training.build import RunInputs
+from groupwise.training.build_agent_runner import agent_of
+from groupwise.training.build_environment import check_judge, environment_of, frame_of, tool_schemas
+from groupwise.training.build_run import RunInputs
 from groupwise.training.build_tasks import demonstrations_of, no_verifier, task_of, templates, verifier_of
-from groupwise.training.default_texts import wording_notes
-from groupwise.training.environments import check_judge, environment_of, frame_of, tool_schemas
+from groupwise.training.strategy_default_texts import wording_notes
 from groupwise.verifiers.no_verifier import NoVerifier
 
 

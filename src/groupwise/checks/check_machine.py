@@ -6,23 +6,23 @@ from pathlib import Path
 
 import torch
 
-from groupwise.checks.checked import CheckResult
+from groupwise.checks.check_result import CheckResult
 from groupwise.cluster.check_launch import check_launch
 from groupwise.cluster.external import ExternalRank
-from groupwise.config.devices import device_label
 from groupwise.config.recipe import Machine, Recipe
+from groupwise.config.resolve_devices import device_label
 from groupwise.config.user_code import UserCode
 from groupwise.core import GroupwiseError, MissingRequirement, Usage
 from groupwise.engines import Native, Served, Vllm
 from groupwise.models import base_directory
 from groupwise.models.decoder.decoder import ModelSizes
 from groupwise.models.decoder.varlen_attention import varlen_obstacle
-from groupwise.models.model_files import read_json
-from groupwise.planning.memory import host_memory, refuse_beyond
-from groupwise.planning.pipelines import pipeline_memory, pipeline_plan_line
-from groupwise.planning.runnable import RANKS_ON_GPUS, sharding_obstacles
+from groupwise.models.model_json_files import read_json
+from groupwise.planning.pipeline_memory import pipeline_memory, pipeline_plan_line
+from groupwise.planning.process_memory import host_memory, refuse_beyond
+from groupwise.planning.unsupported_splits import RANKS_ON_GPUS, sharding_obstacles
 from groupwise.runs.trackers import OPENERS
-from groupwise.training.build import DTYPES, find_device
+from groupwise.training.build_run import DTYPES, find_device
 
 
 def check_machine(recipe: Recipe, use: UserCode, *, train: bool) -> CheckResult:

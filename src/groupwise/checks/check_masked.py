@@ -3,8 +3,8 @@
 from pathlib import Path
 
 from groupwise.checks.check_flow import methods_with
-from groupwise.config.devices import resolved
 from groupwise.config.recipe import Recipe
+from groupwise.config.resolve_devices import resolved
 from groupwise.core import Usage
 from groupwise.engines import Native
 from groupwise.models import MaskedShape, PipelineSettings, stored_unmask

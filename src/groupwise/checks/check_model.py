@@ -21,7 +21,7 @@ from groupwise.models import (
     read_shape,
     weight_files,
 )
-from groupwise.training.build import RunInputs, check_engine, check_vocabulary
+from groupwise.training.build_run import RunInputs, check_engine, check_vocabulary
 
 
 def check_model(recipe: Recipe, directory: Path, use: UserCode, *, weights: bool) -> None:

@@ -4,10 +4,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 
-from groupwise.cluster.held_process import ChildProcess
+from groupwise.cluster.child_process import ChildProcess
 from groupwise.cluster.processes import NamedProcesses, ProcessEnd
-from groupwise.runs.layout import log_file
 from groupwise.runs.process_logs import open_log
+from groupwise.runs.run_layout import log_file
 
 
 class LocalProcesses(NamedProcesses):

@@ -12,10 +12,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from groupwise.cluster.held_process import ChildProcess
+from groupwise.cluster.child_process import ChildProcess
 from groupwise.cluster.processes import GRACE, ProcessEnd
-from groupwise.config.devices import device_of
 from groupwise.config.recipe import Recipe
+from groupwise.config.resolve_devices import device_of
 from groupwise.core import EngineLost, MissingRequirement, Usage
 
 ADDRESS = "RAY_ADDRESS"

@@ -18,7 +18,7 @@ from groupwise.cluster.processes import GRACE, ProcessEnd
 from groupwise.cluster.ray import Bundles, ProcessResources, connected, lost
 from groupwise.config.recipe import Recipe
 from groupwise.core import EngineLost
-from groupwise.engines.remote.remote import RemoteEngine
+from groupwise.engines.remote.remote_engine import RemoteEngine
 from groupwise.engines.remote.replica import ReplicaProgram
 from groupwise.engines.remote.secret import VARIABLE
 from groupwise.engines.remote.tls import TlsAddress

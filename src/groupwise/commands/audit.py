@@ -26,7 +26,7 @@ from groupwise.verifiers import (
     VerifierContext,
     grade_function,
 )
-from groupwise.verifiers.audit import (
+from groupwise.verifiers.verifier_audit import (
     CHANGES,
     OF_WHOLE_TEXTS,
     AuditResult,

@@ -11,7 +11,7 @@ from groupwise.core import BadData, GroupwiseError, Usage, visible
 from groupwise.data import Sample
 from groupwise.inference.evaluate_model import find_model_of, for_one_answer, open_model, unused
 from groupwise.models import find_model, find_template, read_shape, read_tokenizer
-from groupwise.training.progress import notify
+from groupwise.training.progress_output import notify
 
 Answering = Callable[[Any], Coroutine[Any, Any, tuple[Sample, ...]]]
 """A function that answers one prompt or one conversation: `OpenModel.answers`."""

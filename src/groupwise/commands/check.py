@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from groupwise.checks import check as checks
 from groupwise.commands.unknown_options import unknown_option
-from groupwise.config.option_spelling import spell_options
+from groupwise.config.command_line_advice import spell_options
 from groupwise.config.packaged import named_recipe
 from groupwise.config.user_code import Permissions, load_use
 from groupwise.core import GroupwiseError, visible

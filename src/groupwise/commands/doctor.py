@@ -13,10 +13,10 @@ from pathlib import Path
 
 import torch
 
-from groupwise.commands.help_text import width
+from groupwise.commands.help_epilog import width
 from groupwise.core import GroupwiseError, MissingRequirement, visible
-from groupwise.engines.vllm.vllm_environment import DEFAULT_PYTHON, PINS, check_environment, installation
-from groupwise.models.freed_memory import machine_memory
+from groupwise.engines.vllm.vllm_python_environment import DEFAULT_PYTHON, PINS, check_environment, installation
+from groupwise.models.return_freed_memory import machine_memory
 from groupwise.sandbox import sandbox_trial
 
 GIB = 1 << 30

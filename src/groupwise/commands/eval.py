@@ -6,11 +6,11 @@ from pathlib import Path
 from groupwise.commands.sample_text import episodes_of, format_episode, format_sample
 from groupwise.config.user_code import Permissions, load_use
 from groupwise.core import visible
-from groupwise.evaluation.result import check_file, evaluation_text, write
+from groupwise.evaluation.evaluation_files import check_file, evaluation_text, write
 from groupwise.inference import evaluate_model as evaluation
-from groupwise.inference.open_model import At
+from groupwise.inference.run_models import At
 from groupwise.models.flow.latent_pictures import PictureSheet, picture_of, png
-from groupwise.training.progress import notify
+from groupwise.training.progress_output import notify
 
 
 def evaluate(

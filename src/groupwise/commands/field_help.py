@@ -18,7 +18,7 @@ from groupwise.config.fields import (
     same_end,
     section_text,
 )
-from groupwise.config.other_names import field_named, other_name_fix
+from groupwise.config.trl_and_verl_names import field_named, other_name_fix
 from groupwise.core import Usage, class_name, part_names, terminal_width, visible
 from groupwise.methods.families import method_files
 

@@ -7,7 +7,7 @@ from difflib import get_close_matches
 from typing import Any, TypeVar
 
 from groupwise.commands.command_table import COMMANDS, Command
-from groupwise.commands.help_text import CODES, below_options
+from groupwise.commands.help_epilog import CODES, below_options
 from groupwise.commands.options import Option
 
 T = TypeVar("T")

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from groupwise.commands.plan_table import machines_table, pipeline_plan_lines, plan_lines
-from groupwise.config.defaults import starting_point
+from groupwise.config.model_dependent_defaults import starting_point
 from groupwise.config.packaged import named_recipe
 from groupwise.config.recipe import Recipe
 from groupwise.config.recipe_toml import read_recipe
@@ -17,18 +17,18 @@ from groupwise.config.user_code import Permissions, UserCode, load_use
 from groupwise.core import Storage, Usage, terminal_width, visible, wrapped
 from groupwise.data import all_problems
 from groupwise.models import base_directory, find_model, kind_of
-from groupwise.planning.calibration import calibrated
-from groupwise.planning.cards import named_machines
 from groupwise.planning.device_splits import obstacle
+from groupwise.planning.gpu_cards import named_machines
 from groupwise.planning.machines import PlannedMachines, on_machines, read_machines
-from groupwise.planning.pipelines import pipeline_memory
+from groupwise.planning.pipeline_memory import pipeline_memory
 from groupwise.planning.plan import RunPlan, plan_run
-from groupwise.planning.shapes import planned_shape
+from groupwise.planning.plan_calibration import calibrated
+from groupwise.planning.read_model_shape import planned_shape
+from groupwise.planning.simulation_timeline import timeline_svg
 from groupwise.planning.this_machine import this_machine
-from groupwise.planning.timeline import timeline_svg
 from groupwise.report.report import existing_run
-from groupwise.runs.layout import RunLayout
-from groupwise.training.build import read_inputs
+from groupwise.runs.run_layout import RunLayout
+from groupwise.training.build_run import read_inputs
 
 
 def plan(

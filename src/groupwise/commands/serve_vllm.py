@@ -9,16 +9,16 @@ from pathlib import Path
 
 import torch
 
-from groupwise.commands.serve import ServeOptions
-from groupwise.config.devices import device_of
+from groupwise.commands.serve_native import ServeOptions
+from groupwise.config.resolve_devices import device_of
 from groupwise.core import Usage, WorkerLost
 from groupwise.engines import EngineAccess, servable, serve_until_signal
-from groupwise.engines.remote.devices import on_device
 from groupwise.engines.remote.replica import command
+from groupwise.engines.remote.replica_devices import on_device
 from groupwise.engines.remote.served_settings import EngineRequirements
 from groupwise.engines.vllm.vllm_engine import VllmSettings
-from groupwise.engines.vllm.vllm_environment import DEFAULT_PYTHON, check_environment
 from groupwise.engines.vllm.vllm_program import vllm_program
+from groupwise.engines.vllm.vllm_python_environment import DEFAULT_PYTHON, check_environment
 from groupwise.engines.vllm.vllm_replicas import OWN_GPU, Vllm, check_model
 from groupwise.models import find_model, has_adapter, read_model
 

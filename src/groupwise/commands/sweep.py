@@ -14,11 +14,11 @@ from groupwise.commands.table import aligned
 from groupwise.commands.train import resume, train
 from groupwise.config.user_code import Permissions
 from groupwise.core import Diverged, Usage, each_line_once, visible
-from groupwise.report.read import read
+from groupwise.report.read_run import read
 from groupwise.report.report import write_report
 from groupwise.runs.find_run import newest_run
-from groupwise.runs.layout import RunLayout
 from groupwise.runs.phase_directories import phase_directories
+from groupwise.runs.run_layout import RunLayout
 
 RANGE = re.compile(r"(\d+)\.\.(\d+)")
 MOST = 10_000

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from statistics import fmean
 
 from groupwise.data.metrics import INTERVALS
-from groupwise.report.read import ReportRun
-from groupwise.report.warnings import leading
+from groupwise.report.read_run import ReportRun
+from groupwise.report.run_warnings import leading
 
 SEED = "seed"
 NONE = "-"

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from groupwise.api import external_ranks, runs
+from groupwise.api import external_ranks, start_run
 from groupwise.api.arguments import CallArguments
 from groupwise.api.options import RunOptions
 from groupwise.config.packaged import named_recipe
@@ -10,8 +10,8 @@ from groupwise.core import visible
 from groupwise.lifecycle.run_handle import RunEnding
 from groupwise.models.upload import check_upload, upload
 from groupwise.report.report import existing_run
-from groupwise.runs.layout import RunLayout
 from groupwise.runs.phase_directories import runs_in
+from groupwise.runs.run_layout import RunLayout
 
 
 def train(

@@ -6,8 +6,8 @@ from difflib import get_close_matches
 
 from groupwise.commands.command_table import COMMANDS, Command
 from groupwise.config.fields import SECOND_NAMES, SECTIONS, recipe_fields, same_end
-from groupwise.config.other_names import field_named, other_name_fix
 from groupwise.config.recipe_errors import one_error, unknown_field
+from groupwise.config.trl_and_verl_names import field_named, other_name_fix
 from groupwise.core import Usage
 
 Overrides = Sequence[tuple[str, str]]

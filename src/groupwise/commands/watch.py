@@ -18,7 +18,7 @@ from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
 from groupwise.core import Usage
-from groupwise.report.live import LivePage
+from groupwise.report.live_page import LivePage
 from groupwise.report.report import existing_run
 
 ADDRESS = "127.0.0.1"

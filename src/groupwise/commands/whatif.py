@@ -9,11 +9,11 @@ from groupwise.commands.table import aligned
 from groupwise.config.user_code import Permissions, load_use
 from groupwise.core import BadData, Usage, visible
 from groupwise.report.report import report
-from groupwise.runs.jsonl import finite
-from groupwise.whatif.compare import FIGURES, OWN, MethodComparison, compare_methods, groups_of, named_method
+from groupwise.runs.json_lines import finite
+from groupwise.whatif.compare_methods import FIGURES, OWN, MethodComparison, compare_methods, groups_of, named_method
 from groupwise.whatif.comparison_json import comparison_json, group_json, write_comparison
-from groupwise.whatif.explain import GradientChain, explain_token
-from groupwise.whatif.stored import StoredIteration, read_iteration
+from groupwise.whatif.explain_gradient import GradientChain, explain_token
+from groupwise.whatif.stored_iteration import StoredIteration, read_iteration
 
 ABOUT = """\
 gradient: d loss / d logp, one number per stored token, at the log-probs that the run stored; its cosines compare the

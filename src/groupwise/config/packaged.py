@@ -7,9 +7,9 @@ from groupwise.config.registry import methods
 from groupwise.config.toml import DEFAULT
 from groupwise.core import Usage
 from groupwise.runs.find_run import newest_run
-from groupwise.runs.layout import RunLayout
+from groupwise.runs.run_layout import RunLayout
 from groupwise.tasks.published_sets import PRESETS
-from groupwise.tasks.rows import is_source
+from groupwise.tasks.read_rows import is_source
 
 __all__ = ["find_recipe", "named_recipe"]
 

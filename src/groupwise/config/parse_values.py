@@ -10,7 +10,6 @@ from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from groupwise.config.other_names import other_value_fix, verifier_fix
 from groupwise.config.recipe import Recipe
 from groupwise.config.recipe_errors import SWITCHES, method_suggestion, problem, suggestion, unknown_keys
 from groupwise.config.registry import (
@@ -25,6 +24,7 @@ from groupwise.config.registry import (
     socket_of,
 )
 from groupwise.config.toml import CommandLineValue, default_method
+from groupwise.config.trl_and_verl_names import other_value_fix, verifier_fix
 from groupwise.config.user_code import UserCode
 from groupwise.core import InvalidValue, Usage, class_name, part_named, plain_name
 from groupwise.data import TaskSettings, VerifierSettings, name_of

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from groupwise.config.phase_references import REFERENCE, Locate, with_paths
 from groupwise.config.recipe import Recipe
 from groupwise.config.recipe_toml import base_of, read_tables
-from groupwise.config.references import REFERENCE, Locate, with_paths
 from groupwise.config.user_code import UserCode
 from groupwise.core import Usage
 from groupwise.runs.phase_directories import KEY, NAME

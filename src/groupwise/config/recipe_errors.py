@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 
 from groupwise.config.fields import SECOND_NAMES, SECTIONS, declared, home
-from groupwise.config.other_names import ROWS, other_name_fix
+from groupwise.config.trl_and_verl_names import ROWS, other_name_fix
 from groupwise.core import Usage
 from groupwise.methods.families import methods_with_argument
 from groupwise.runs.phase_directories import KEY

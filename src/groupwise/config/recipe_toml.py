@@ -12,9 +12,9 @@ from typing import Any, TypeVar, get_args, get_origin
 import tomli_w
 
 from groupwise.config.parse_values import ValueParser, hints_of
+from groupwise.config.phase_references import located, with_references
 from groupwise.config.recipe import Recipe
 from groupwise.config.recipe_errors import one_error
-from groupwise.config.references import located, with_references
 from groupwise.config.registry import UnloadedPart, public_name
 from groupwise.config.toml import (
     CommandLineValue,
@@ -31,9 +31,9 @@ from groupwise.data import VerifierSettings
 from groupwise.methods import ScheduleInput
 from groupwise.methods.families import published_name
 from groupwise.methods.schedules import trial_iterations
-from groupwise.runs.layout import RunLayout
 from groupwise.runs.open_run import OpenRun
 from groupwise.runs.phase_directories import KEY, earlier_phases, trained_model
+from groupwise.runs.run_layout import RunLayout
 
 T = TypeVar("T")
 

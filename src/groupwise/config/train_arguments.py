@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from groupwise.config.fields import SECOND_NAMES
-from groupwise.config.other_names import other_name_fix
 from groupwise.config.packaged import find_recipe
 from groupwise.config.parse_values import hints_of
 from groupwise.config.recipe import Recipe
 from groupwise.config.recipe_toml import plain, write
 from groupwise.config.registry import methods
 from groupwise.config.toml import PythonText, is_toml
+from groupwise.config.trl_and_verl_names import other_name_fix
 from groupwise.config.user_code import Permissions
 from groupwise.core import Usage
 from groupwise.methods import Method

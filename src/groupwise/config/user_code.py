@@ -16,8 +16,8 @@ from typing import Any
 from groupwise.config.imported_files import imported_files, module_names
 from groupwise.core import BadData, Usage, describe_error, is_new_line, or_near, spelled, visible
 from groupwise.core.error_location import INSTALLED
-from groupwise.engines.remote.access import EngineAccess
-from groupwise.runs.permissions import words_of_permissions
+from groupwise.engines.remote.engine_access import EngineAccess
+from groupwise.runs.permission_options import words_of_permissions
 from groupwise.tasks.judge_access import JudgeAccess
 
 __all__ = ["Permissions"]

@@ -92,7 +92,7 @@ def names_of(room: str) -> Mapping[str, str]:
     """The module that defines each public name of a subpackage.
 
     >>> names_of("groupwise.data")["Segments"]
-    'groupwise.data.segments'
+    'groupwise.data.segment_reductions'
     """
     return {name: module for module, names in files_of(room).items() for name in names}
 

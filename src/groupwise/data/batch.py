@@ -16,7 +16,7 @@ from groupwise.core.errors import Usage
 from groupwise.data.generation import Ids
 from groupwise.data.measures import Logp, NeededMeasure, Subscore, TokenMark
 from groupwise.data.sample import SAMPLED, Rollout, Sample
-from groupwise.data.segments import Segments
+from groupwise.data.segment_reductions import Segments
 from groupwise.data.verdicts import Outcome
 
 __all__ = ["Batch", "key_of", "pack", "rollout_of"]

@@ -4,9 +4,10 @@ from groupwise.engines.native.paged_engine import PagedEngine as PagedEngine
 from groupwise.engines.native.speculation import SpeculativeEngine as SpeculativeEngine
 from groupwise.engines.native_settings import Native as Native
 from groupwise.engines.native_settings import without_pages as without_pages
-from groupwise.engines.remote.access import EngineAccess as EngineAccess
+from groupwise.engines.remote.engine_access import EngineAccess as EngineAccess
 from groupwise.engines.remote.fleet import Fleet as Fleet
-from groupwise.engines.remote.remote import RemoteEngine as RemoteEngine
+from groupwise.engines.remote.incoming_weights import IncomingWeightsStore as IncomingWeightsStore
+from groupwise.engines.remote.remote_engine import RemoteEngine as RemoteEngine
 from groupwise.engines.remote.secret import read_secret as read_secret
 from groupwise.engines.remote.served_settings import Served as Served
 from groupwise.engines.remote.server import EngineIdentity as EngineIdentity
@@ -18,7 +19,6 @@ from groupwise.engines.remote.sleeping import SleepingEngine as SleepingEngine
 from groupwise.engines.remote.tls import HostKey as HostKey
 from groupwise.engines.remote.tls import TlsAddress as TlsAddress
 from groupwise.engines.remote.tls_server import listen_tls as listen_tls
-from groupwise.engines.remote.upload import IncomingWeightsStore as IncomingWeightsStore
 from groupwise.engines.remote.weights_file import WeightsDirectory as WeightsDirectory
 from groupwise.engines.remote.weights_file import WeightsFile as WeightsFile
 from groupwise.engines.remote.weights_file import read_weights as read_weights

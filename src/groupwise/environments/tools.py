@@ -14,7 +14,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from groupwise.core.errors import ends_run
 from groupwise.data import Observation, Prompt, ReplyWithCounts
-from groupwise.environments.schemas import tool_schema
+from groupwise.environments.tool_schemas import tool_schema
 from groupwise.sandbox.code_block import code_of
 from groupwise.sandbox.sandbox import ExecutionInput, Sandbox
 

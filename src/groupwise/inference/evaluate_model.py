@@ -8,31 +8,31 @@ from typing import Any
 
 from groupwise.checks.check_flow import unfinished_pictures
 from groupwise.checks.check_inputs import check_inputs
-from groupwise.config.defaults import RecipeSource, starting_point
-from groupwise.config.devices import resolved
+from groupwise.config.model_dependent_defaults import RecipeSource, starting_point
 from groupwise.config.packaged import find_recipe
 from groupwise.config.recipe import Recipe
 from groupwise.config.recipe_errors import one_error
 from groupwise.config.recipe_toml import read_over, read_with_problems
+from groupwise.config.resolve_devices import resolved
 from groupwise.config.user_code import UserCode
 from groupwise.core import Usage, raise_all
 from groupwise.data import Outcome, Prompt, Rollout, Sample, Sampling, Strategy, Verdict, Verifier
 from groupwise.engines import Fleet, Native
+from groupwise.evaluation.evaluation_files import file_name, mean_of, task_result
 from groupwise.evaluation.published_protocols import find_published
-from groupwise.evaluation.result import file_name, mean_of, task_result
-from groupwise.inference.open_model import BEST, At, RunModel, find_run_model, model_directory
+from groupwise.inference.run_models import BEST, At, RunModel, find_run_model, model_directory
 from groupwise.models import Messages, PromptTemplate, RandomPurpose, find_model, read_shape, read_tokenizer
-from groupwise.planning.evaluation import evaluation_plan
-from groupwise.planning.memory import host_memory
+from groupwise.planning.evaluation_memory import evaluation_plan
+from groupwise.planning.process_memory import host_memory
 from groupwise.rollout import Independent, RolloutSetting, answers
-from groupwise.runs.layout import RunLayout
-from groupwise.training.agents import agent_of, draw_deadline
-from groupwise.training.build import RunInputs, build, prepare, read_stored
+from groupwise.runs.run_layout import RunLayout
+from groupwise.training.build_agent_runner import agent_of, draw_deadline
+from groupwise.training.build_environment import environment_of, frame_of, tool_schemas
+from groupwise.training.build_run import RunInputs, build, prepare, read_stored
 from groupwise.training.build_tasks import prompt_template, templates
-from groupwise.training.default_texts import with_wording
-from groupwise.training.environments import environment_of, frame_of, tool_schemas
 from groupwise.training.evaluation_protocol import protocol
-from groupwise.training.progress import notify
+from groupwise.training.progress_output import notify
+from groupwise.training.strategy_default_texts import with_wording
 
 EvaluationTask = tuple[Recipe, list[tuple[int, Sampling]]]
 """One task of an evaluation: its recipe, and the pairs (answers per problem, sampling) to evaluate."""

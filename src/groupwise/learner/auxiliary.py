@@ -12,7 +12,7 @@ from torch import Tensor
 from groupwise.data import Batch
 from groupwise.learner.distributed import Ranks, SingleProcess
 from groupwise.learner.forward import TokenStates
-from groupwise.learner.lane_sums import order_of
+from groupwise.learner.gradient_lane_sums import order_of
 from groupwise.learner.routing import RoutedForward
 from groupwise.models import PrefixPacking
 

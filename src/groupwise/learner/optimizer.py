@@ -11,7 +11,7 @@ from torch.optim.adamw import adamw
 
 from groupwise.core import check_types
 from groupwise.learner.distributed import Ranks, SingleProcess
-from groupwise.learner.moments import Moment8bit
+from groupwise.learner.quantized_moments import Moment8bit
 
 __all__ = ["AdamW", "AdamW8bit"]
 

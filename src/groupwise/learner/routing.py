@@ -12,7 +12,7 @@ from torch import Tensor
 from groupwise.core import Usage
 from groupwise.data import Batch, Sample
 from groupwise.learner.distributed import Ranks
-from groupwise.learner.lane_sums import joined
+from groupwise.learner.gradient_lane_sums import joined
 from groupwise.models import ChosenExperts, MixtureOfExpertsSizes, PrefixPacking
 
 __all__ = ["RouterReplay", "check_routing", "mixture", "routes_experts"]

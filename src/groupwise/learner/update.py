@@ -30,7 +30,7 @@ from groupwise.learner.auxiliary import AuxiliaryInputs, AuxiliaryLoss, ForwardR
 from groupwise.learner.compute_measures import reads_policy
 from groupwise.learner.distributed import Ranks, SingleProcess
 from groupwise.learner.forward import TokenStates
-from groupwise.learner.lane_sums import LaneSums, joined, order_of
+from groupwise.learner.gradient_lane_sums import LaneSums, joined, order_of
 from groupwise.learner.language_policy import LanguagePolicy, policy_of
 from groupwise.learner.microbatch_sums import MicrobatchSums
 from groupwise.learner.microbatches import StepPlan

@@ -7,12 +7,12 @@ from groupwise.config.recipe import Recipe
 from groupwise.config.user_code import UserCode
 from groupwise.data import ACCURACY_GREEDY, EVAL_LOSS, INTERVALS, SCORE_GREEDY
 from groupwise.models import find_model, stored_dtype
-from groupwise.runs.jsonl import read_lines
-from groupwise.runs.layout import RunLayout
+from groupwise.runs.json_lines import read_lines
 from groupwise.runs.next_command import evaluate_command, extend_command, resume_command
-from groupwise.training.build import RunObjects
-from groupwise.training.guards import PATIENCE
-from groupwise.training.recorder import RunRecorder
+from groupwise.runs.run_layout import RunLayout
+from groupwise.training.build_run import RunObjects
+from groupwise.training.run_guards import PATIENCE
+from groupwise.training.run_recorder import RunRecorder
 from groupwise.verifiers.no_verifier import NoVerifier
 
 

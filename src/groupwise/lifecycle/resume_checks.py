@@ -5,10 +5,10 @@ from dataclasses import asdict, replace
 from hashlib import sha256
 from typing import Any
 
-from groupwise.config.devices import resolved
 from groupwise.config.diff import diff
 from groupwise.config.recipe import Cluster, Recipe, Save
 from groupwise.config.recipe_toml import read_with_problems
+from groupwise.config.resolve_devices import resolved
 from groupwise.config.user_code import UserCode
 from groupwise.core import BadData, read_regular
 from groupwise.data import data_stats
@@ -17,10 +17,10 @@ from groupwise.lifecycle.run_info import movable, origin
 from groupwise.models import base_directory, find_model, kind_of, remote_code
 from groupwise.models.json_fields import MOST_BYTES
 from groupwise.runs.atomic_writes import DISK, FileSystem
-from groupwise.runs.hashes import abbreviated
-from groupwise.runs.info import RunInfo
+from groupwise.runs.log_hashes import abbreviated
 from groupwise.runs.open_run import OpenRun
-from groupwise.training.build import RunObjects
+from groupwise.runs.run_info import RunInfo
+from groupwise.training.build_run import RunObjects
 from groupwise.training.build_tasks import Templates
 from groupwise.training.evaluation_protocol import digest, model_hash
 

@@ -17,7 +17,7 @@ from groupwise.engines.native.speculation import SpeculativeEngine
 from groupwise.learner import Learner
 from groupwise.learner.update import restore_policy
 from groupwise.lifecycle.alerts import AlertDetector, trained_role_reasons
-from groupwise.lifecycle.extend import park_model
+from groupwise.lifecycle.extend_run import park_model
 from groupwise.lifecycle.final_message import closing_message, code_of, nothing_to_do
 from groupwise.lifecycle.resume_checks import check_changes, device_changes, record_changes
 from groupwise.lifecycle.run_handle import RunControl, RunEnding
@@ -33,19 +33,19 @@ from groupwise.runs.atomic_writes import (
     write_directory,
 )
 from groupwise.runs.checkpoints import Checkpoint, finished_checkpoints, newest_checkpoint
-from groupwise.runs.layout import RunLayout
-from groupwise.runs.logs import RunLogs
 from groupwise.runs.next_command import resume_command
 from groupwise.runs.open_run import OpenRun
 from groupwise.runs.reply_log import ReplyLogFile
-from groupwise.training.build import RunObjects
-from groupwise.training.guards import RunGuards
+from groupwise.runs.run_layout import RunLayout
+from groupwise.runs.run_logs import RunLogs
+from groupwise.training.build_run import RunObjects
 from groupwise.training.loop import run as loop
-from groupwise.training.progress import ProgressPrinter
+from groupwise.training.progress_output import ProgressPrinter
 from groupwise.training.rank_worker import RankRendezvous, rank_store, several_ranks
-from groupwise.training.recorder import RunRecorder
+from groupwise.training.run_guards import RunGuards
+from groupwise.training.run_recorder import RunRecorder
+from groupwise.training.signal_watchdog import CODES, BlockedStop, SignalWatchdog, interrupt_handler_kept
 from groupwise.training.warm_start import remove_checkpoint, warm_start
-from groupwise.training.watchdog import CODES, BlockedStop, SignalWatchdog, interrupt_handler_kept
 
 T = TypeVar("T")
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from groupwise.training.progress import ProgressPrinter
-from groupwise.training.recorder import RunRecorder
+from groupwise.training.progress_output import ProgressPrinter
+from groupwise.training.run_recorder import RunRecorder
 
 
 @dataclass(frozen=True, slots=True)

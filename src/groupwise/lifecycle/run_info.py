@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from groupwise.config.diff import diff
+from groupwise.config.phase_references import with_references
 from groupwise.config.recipe import Recipe
-from groupwise.config.references import with_references
 from groupwise.config.user_code import UserCode, function_hash
 from groupwise.methods import Method, published, reference_of
 from groupwise.models import commit_of, find_model, remote_code
 from groupwise.rollout.prompt_template import FORMS, worded
-from groupwise.runs.info import RunInfo
+from groupwise.runs.run_info import RunInfo
 
 
 def describe_run(

@@ -3,27 +3,27 @@
 import time
 from collections.abc import Callable
 
-from groupwise.config.devices import resolved
 from groupwise.config.phase_recipes import Phase, read_phases
 from groupwise.config.recipe import Recipe
 from groupwise.config.recipe_errors import one_error
 from groupwise.config.recipe_toml import write_for
+from groupwise.config.resolve_devices import resolved
 from groupwise.config.toml import parse_toml
 from groupwise.config.user_code import UserCode
 from groupwise.core import BadData
+from groupwise.lifecycle.create_or_open_run import begin, read_checked, reopen
 from groupwise.lifecycle.resume_checks import recipe_changes
 from groupwise.lifecycle.run import run_from
 from groupwise.lifecycle.run_handle import RunControl, RunEnding
-from groupwise.lifecycle.start import begin, read_checked, reopen
 from groupwise.report.report import write_report
 from groupwise.rollout.prompt_template import FORMS
 from groupwise.runs.atomic_writes import DISK, storage_errors
 from groupwise.runs.checkpoints import RunLock
-from groupwise.runs.layout import RunLayout
 from groupwise.runs.open_run import OpenRun, recipe_text
 from groupwise.runs.phase_directories import earlier_phases
-from groupwise.training.build import build
-from groupwise.training.default_texts import in_form
+from groupwise.runs.run_layout import RunLayout
+from groupwise.training.build_run import build
+from groupwise.training.strategy_default_texts import in_form
 
 
 def run_phases(

@@ -81,7 +81,6 @@ from groupwise.methods.multi_agent.m_grpo import m_grpo as m_grpo
 from groupwise.methods.multi_agent.parrot import ClaimPressure as ClaimPressure
 from groupwise.methods.multi_agent.parrot import parrot as parrot
 from groupwise.methods.multi_agent.trustgeogen import trustgeogen as trustgeogen
-from groupwise.methods.now import ScheduleInput as ScheduleInput
 from groupwise.methods.published_methods import published as published
 from groupwise.methods.ratio.cispo import InsideClip as InsideClip
 from groupwise.methods.ratio.cispo import cispo as cispo
@@ -207,6 +206,7 @@ from groupwise.methods.sampling.train_long_think_short import AddLengthBudgetSco
 from groupwise.methods.sampling.train_long_think_short import train_long_think_short as train_long_think_short
 from groupwise.methods.sampling.vade import ThompsonSampling as ThompsonSampling
 from groupwise.methods.sampling.vade import vade as vade
+from groupwise.methods.schedule_input import ScheduleInput as ScheduleInput
 from groupwise.methods.schedules import CurvedRamp as CurvedRamp
 from groupwise.methods.schedules import CyclicValues as CyclicValues
 from groupwise.methods.schedules import DelayedStart as DelayedStart

@@ -22,7 +22,7 @@ from groupwise.data import (
     side_models_of,
 )
 from groupwise.learner import AuxiliaryLoss, RouterReplay, SideModel, ValueModel
-from groupwise.methods.now import ScheduleInput
+from groupwise.methods.schedule_input import ScheduleInput
 from groupwise.methods.schedules import MemoryValue, Schedule, with_value
 from groupwise.methods.side_model_checks import check_side_models, value_targets
 from groupwise.methods.strategy_checks import check_curriculum, check_group_size

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol, runtime_checkable
 
-from groupwise.methods.now import ScheduleInput
+from groupwise.methods.schedule_input import ScheduleInput
 
 __all__ = [
     "CurvedRamp",

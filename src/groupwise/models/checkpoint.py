@@ -12,15 +12,15 @@ from torch import nn
 
 from groupwise.core import BadData, open_regular
 from groupwise.models.decoder.decoder import ModelSizes
-from groupwise.models.directories import base_directory
-from groupwise.models.flow.policy import FlowPolicy
+from groupwise.models.flow.flow_policy import FlowPolicy
 from groupwise.models.json_fields import short
-from groupwise.models.kind import ModelLoadOptions, write_json
-from groupwise.models.kinds import KINDS, kind_of
 from groupwise.models.language_files import LanguageModel
 from groupwise.models.lora import read_adapter
-from groupwise.models.masked.policy import MaskedPolicy
-from groupwise.models.model_files import listing, read_json
+from groupwise.models.masked.masked_policy import MaskedPolicy
+from groupwise.models.model_directories import base_directory
+from groupwise.models.model_json_files import listing, read_json
+from groupwise.models.model_kind import ModelLoadOptions, write_json
+from groupwise.models.model_kinds_by_name import KINDS, kind_of
 from groupwise.models.tokenizer import Tokenizer
 
 __all__ = [

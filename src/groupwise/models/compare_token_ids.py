@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from groupwise.models.decoder.transformers_files import quiet
-from groupwise.models.directories import base_directory
+from groupwise.models.model_directories import base_directory
 from groupwise.models.tokenizer import Tokenizer
 
 __all__ = ["different_ids"]

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from groupwise.core import BadData
-from groupwise.models.decoder.architectures import config_of, shape_of, unsupported
+from groupwise.models.decoder.convert_configurations import config_of, shape_of, unsupported
 from groupwise.models.decoder.decoder import Decoder, DecoderShape, ModelSizes
 from groupwise.models.decoder.transformers_files import (
     read_transformers,
@@ -17,10 +17,18 @@ from groupwise.models.decoder.transformers_files import (
     write_transformers,
 )
 from groupwise.models.decoder.transformers_model import TransformersBackbone
-from groupwise.models.kind import ModelKind, ModelLoadOptions, write_json
-from groupwise.models.model_files import read_json
+from groupwise.models.model_json_files import read_json
+from groupwise.models.model_kind import ModelKind, ModelLoadOptions, write_json
+from groupwise.models.safetensors_weights import (
+    FRESH,
+    TensorHeader,
+    differences,
+    header,
+    refuse_types,
+    stored_weights,
+    tensors,
+)
 from groupwise.models.tokenizer import Tokenizer
-from groupwise.models.weights import FRESH, TensorHeader, differences, header, refuse_types, stored_weights, tensors
 
 __all__ = ["LanguageModel", "write_fresh"]
 

@@ -19,8 +19,8 @@ from torch import nn
 from groupwise.core import BadData, GroupwiseError, MissingRequirement, Usage, check_types, visible
 from groupwise.models.hub import is_hub_name
 from groupwise.models.json_fields import json_object, mapping, real, short, whole
-from groupwise.models.model_files import ADAPTER, listing, read_json
-from groupwise.models.weights import header, metadata, refuse_types, tensors
+from groupwise.models.model_json_files import ADAPTER, listing, read_json
+from groupwise.models.safetensors_weights import header, metadata, refuse_types, tensors
 
 __all__ = ["Lora", "attach", "check_targets", "has_adapter", "load_peft", "merge", "write_adapter"]
 

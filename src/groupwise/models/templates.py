@@ -15,7 +15,7 @@ from groupwise.core import BadData, Usage
 from groupwise.data import Ids
 from groupwise.models.control_tokens import ControlTokens, unused_character
 from groupwise.models.json_fields import json_object
-from groupwise.models.rendering import render
+from groupwise.models.template_renderer import render
 from groupwise.models.tokenizer import Tokenizer, chat_templates
 
 __all__ = [

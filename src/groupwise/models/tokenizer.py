@@ -14,7 +14,7 @@ import tokenizers
 from groupwise.core import BadData, read_regular
 from groupwise.models.control_tokens import ControlTokens
 from groupwise.models.json_fields import MOST_BYTES, json_object, whole
-from groupwise.models.model_files import listing, read_json
+from groupwise.models.model_json_files import listing, read_json
 
 __all__ = ["Tokenizer"]
 

@@ -9,7 +9,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from groupwise.data import Batch, CouplingUnit, Entropy, NeededMeasure, component_of
-from groupwise.objective.sentences import SentenceSplitter
+from groupwise.objective.sentence_splitter import SentenceSplitter
 
 __all__ = ["AnswerRelativeEntropyScale", "ClipScale", "SentenceEntropyScale", "unscaled"]
 

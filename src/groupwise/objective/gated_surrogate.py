@@ -7,7 +7,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from groupwise.data import Batch, Mask, Surrogate, surrogate
-from groupwise.objective.gates import positive_advantage
+from groupwise.objective.surrogate_gates import positive_advantage
 from groupwise.objective.surrogates import Clip, Clipped, ReportsClipping
 
 __all__ = ["GatedSurrogate", "nothing"]

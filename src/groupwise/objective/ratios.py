@@ -9,7 +9,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from groupwise.data import Batch, CouplingUnit, Ratio, Segments, ratio
-from groupwise.objective.sentences import SentenceSplitter
+from groupwise.objective.sentence_splitter import SentenceSplitter
 
 __all__ = [
     "MAX_LOG_RATIO",

@@ -4,14 +4,14 @@ import math
 from dataclasses import dataclass
 from random import Random
 
-from groupwise.config.devices import device_of
 from groupwise.config.recipe import Recipe
+from groupwise.config.resolve_devices import device_of
 from groupwise.models import DecoderShape
+from groupwise.planning.decoding_step_kernels import LAUNCH, step_kernels
 from groupwise.planning.learner_kernels import MEASURES, forward_kernels, optimizer_step_kernels
 from groupwise.planning.machines import AssumedLengths, PlannedMachines
-from groupwise.planning.memory import BYTES, ProcessWork, key_value_bytes, run_memory
-from groupwise.planning.shapes import active_weights, weights_of
-from groupwise.planning.step_kernels import LAUNCH, step_kernels
+from groupwise.planning.process_memory import BYTES, ProcessWork, key_value_bytes, run_memory
+from groupwise.planning.read_model_shape import active_weights, weights_of
 
 DRAWN = 1 << 12
 """The number of lengths that a plan draws; a run with more samples repeats them."""

@@ -7,11 +7,11 @@ from groupwise.config.recipe import Recipe
 from groupwise.engines import Native
 from groupwise.models import DecoderShape
 from groupwise.planning.cost_model import TokenLengths, times_of
-from groupwise.planning.fitting import cached_tokens_that_fit, fits
+from groupwise.planning.fit_in_memory import cached_tokens_that_fit, fits
 from groupwise.planning.machines import PlannedMachines
-from groupwise.planning.memory import ProcessWork
-from groupwise.planning.runnable import split_obstacle
+from groupwise.planning.process_memory import ProcessWork
 from groupwise.planning.simulator import SimulationResult, SimulationSetup, simulate
+from groupwise.planning.unsupported_splits import split_obstacle
 
 LAGS = (0, 1, 2, 4)
 """The bounds on the staleness that are tried: 0 is synchronous, and runs with 0 or 1 are reproducible."""

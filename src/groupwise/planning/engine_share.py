@@ -8,7 +8,7 @@ from groupwise.core import Usage
 from groupwise.engines import Vllm
 from groupwise.engines.vllm.vllm_replicas import OWN_GPU
 from groupwise.models import DecoderShape
-from groupwise.planning.memory import BYTES, GIB, ProcessWork, key_value_bytes, run_memory
+from groupwise.planning.process_memory import BYTES, GIB, ProcessWork, key_value_bytes, run_memory
 
 
 def with_engine_share(recipe: Recipe, shape: DecoderShape, context: int, gpu_bytes: int) -> Recipe:

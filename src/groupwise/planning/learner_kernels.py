@@ -14,8 +14,8 @@ from groupwise.config.recipe import Recipe
 from groupwise.learner import AdamW8bit
 from groupwise.learner.optimizer import AT_ONCE
 from groupwise.models import Decoder, DecoderShape
-from groupwise.planning.activations import LONG_ON_GPU, kernel_of
-from groupwise.planning.memory import LOGITS, NARROWEST, adapted_matrices
+from groupwise.planning.activation_memory import LONG_ON_GPU, kernel_of
+from groupwise.planning.process_memory import LOGITS, NARROWEST, adapted_matrices
 
 STEP, SINGLE = 70, -48
 """Of an optimizer step, outside weights and microbatches; and those that a single microbatch does without."""

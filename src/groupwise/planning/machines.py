@@ -5,10 +5,10 @@ from math import inf
 from pathlib import Path
 from typing import Literal
 
-from groupwise.config.devices import AUTO
 from groupwise.config.recipe import Recipe
 from groupwise.config.recipe_errors import HELP
 from groupwise.config.recipe_toml import read
+from groupwise.config.resolve_devices import AUTO
 from groupwise.core import Usage, check_types
 
 SHOWN = "groupwise plan --help shows a machine file"

@@ -8,10 +8,10 @@ from groupwise.core import Usage
 from groupwise.models import DecoderShape
 from groupwise.planning.cost_model import TokenLengths, draw_lengths
 from groupwise.planning.device_splits import DevicePlacement, SimulatedPlacement, any_fits, try_all
-from groupwise.planning.fitting import Change, nearest_changes
+from groupwise.planning.fit_in_memory import Change, nearest_changes
 from groupwise.planning.machines import MOST_DEVICES, PlannedMachines, on_machines
-from groupwise.planning.memory import MemoryPrediction, run_memory
-from groupwise.planning.shapes import MixtureOfExpertsShape, weights_of
+from groupwise.planning.process_memory import MemoryPrediction, run_memory
+from groupwise.planning.read_model_shape import MixtureOfExpertsShape, weights_of
 
 NEAR = 0.02
 """Trials whose tokens per second differ by at most this share count as equally fast."""

@@ -5,17 +5,17 @@ from dataclasses import replace
 
 import torch
 
-from groupwise.config.devices import device_of
 from groupwise.config.recipe import Recipe
+from groupwise.config.resolve_devices import device_of
 from groupwise.core import MissingRequirement, Usage
 from groupwise.models import DecoderShape
-from groupwise.models.freed_memory import machine_memory
-from groupwise.planning.calibration import ONE
-from groupwise.planning.cards import named_machines
+from groupwise.models.return_freed_memory import machine_memory
 from groupwise.planning.cost_model import TokenLengths
+from groupwise.planning.cpu_run_duration import SLOWER, cpu_of, measured_rates, phases
 from groupwise.planning.device_splits import try_placement
+from groupwise.planning.gpu_cards import named_machines
 from groupwise.planning.machines import PlannedMachines, on_machines
-from groupwise.planning.this_cpu import SLOWER, cpu_of, measured_rates, phases
+from groupwise.planning.plan_calibration import ONE
 
 GIB = 1 << 30
 

@@ -15,18 +15,18 @@ from typing import Any
 from groupwise.core import BadData, Storage, Usage, visible
 from groupwise.data import LOSS
 from groupwise.report.charts import charts_data
-from groupwise.report.comparisons import read_comparisons
 from groupwise.report.gradient_components import chain_parts
-from groupwise.report.pictures import before_and_after
-from groupwise.report.read import MetricCurve, ReportRun, as_float, flat, lines, read, thin
-from groupwise.report.rollouts import as_json, choose, files, packed, prompt_map, scan, steps
-from groupwise.report.warnings import RULES, RunWarning, find_warnings, headline
+from groupwise.report.read_run import MetricCurve, ReportRun, as_float, flat, lines, read, thin
+from groupwise.report.run_warnings import RULES, RunWarning, find_warnings, headline
+from groupwise.report.sample_pictures import before_and_after
+from groupwise.report.sample_selection import as_json, choose, files, packed, prompt_map, scan, steps
+from groupwise.report.stored_comparisons import read_comparisons
 from groupwise.runs.atomic_writes import DRAFT, check_writable, write_file
 from groupwise.runs.best_checkpoint import METRICS, best_iteration, describe_best, held_out_values
 from groupwise.runs.find_run import newest_run, no_run
-from groupwise.runs.info import extensions
-from groupwise.runs.layout import PICTURES, RunLayout
 from groupwise.runs.phase_directories import runs_in
+from groupwise.runs.run_info import extensions
+from groupwise.runs.run_layout import PICTURES, RunLayout
 
 PAGE = Path(__file__).parent
 STYLES = ("uplot/uPlot.min.css", "page.css")

@@ -30,8 +30,8 @@ from groupwise.models import RandomPurpose, conversation_turn, encode_answer, ke
 from groupwise.rollout.agents.runner import record_of
 from groupwise.rollout.conversation import EnvironmentConversation, ReplyMismatch
 from groupwise.rollout.gather_coroutines import together
-from groupwise.rollout.round import SamplingRound
-from groupwise.rollout.setting import RolloutSetting
+from groupwise.rollout.rollout_setting import RolloutSetting
+from groupwise.rollout.sampling_round import SamplingRound
 
 __all__ = ["DrawSampler"]
 

@@ -9,8 +9,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from groupwise.core import Storage, Usage
-from groupwise.runs.layout import RunLayout
 from groupwise.runs.next_command import recorded_code, resume_command
+from groupwise.runs.run_layout import RunLayout
 
 DRAFT, DELETING, PARKED = ".writing-", ".deleting-", ".replaced"
 """Parts of names that mark files and directories as unfinished, as being deleted, or as being replaced."""

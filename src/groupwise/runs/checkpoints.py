@@ -30,7 +30,7 @@ from groupwise.runs.atomic_writes import (
     storage_errors,
     write_directory,
 )
-from groupwise.runs.layout import RunLayout
+from groupwise.runs.run_layout import RunLayout
 
 FORMAT = 2
 """The newest format that is read and written. A checkpoint of one shard has format 1."""

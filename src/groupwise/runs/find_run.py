@@ -4,8 +4,8 @@ import re
 from pathlib import Path
 
 from groupwise.core import BadData, or_near
-from groupwise.models.directories import PACKAGED, SMOLLM2
-from groupwise.runs.layout import RunLayout
+from groupwise.models.model_directories import PACKAGED, SMOLLM2
+from groupwise.runs.run_layout import RunLayout
 
 SHOWN = 5
 """The most runs that an error lists."""

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from groupwise.core import Storage
-from groupwise.runs.info import RunInfo
-from groupwise.runs.layout import RunLayout
-from groupwise.runs.permissions import argument_of_permissions, words_of_permissions
+from groupwise.runs.permission_options import argument_of_permissions, words_of_permissions
 from groupwise.runs.phase_directories import whole_run
+from groupwise.runs.run_info import RunInfo
+from groupwise.runs.run_layout import RunLayout
 from groupwise.verifiers.reward_argument import python_reward
 
 

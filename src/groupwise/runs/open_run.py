@@ -7,10 +7,10 @@ from pathlib import Path
 from groupwise.core import Usage
 from groupwise.runs.atomic_writes import DISK, FileSystem, storage_errors, write_file
 from groupwise.runs.checkpoints import RunLock
-from groupwise.runs.info import RunInfo
-from groupwise.runs.info_file import write_info
-from groupwise.runs.layout import RunLayout
 from groupwise.runs.phase_directories import earlier_phases, phases_with
+from groupwise.runs.run_info import RunInfo
+from groupwise.runs.run_layout import RunLayout
+from groupwise.runs.write_run_info import write_info
 
 
 @dataclass(frozen=True, slots=True, eq=False)

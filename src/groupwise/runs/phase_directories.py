@@ -6,7 +6,7 @@ import tomllib
 from pathlib import Path
 
 from groupwise.core import Usage
-from groupwise.runs.layout import RunLayout
+from groupwise.runs.run_layout import RunLayout
 
 KEY = "phase"
 """The name of a recipe's TOML tables that define phases."""

@@ -10,8 +10,8 @@ from groupwise.data import Observation, ReplyWithCounts, Verdict
 from groupwise.data.rollout_json import from_json, to_json
 from groupwise.runs.atomic_writes import DISK, FileSystem
 from groupwise.runs.checkpoints import finished_checkpoints
-from groupwise.runs.jsonl import file_bytes, json_line, json_objects
-from groupwise.runs.layout import RunLayout, iteration_files
+from groupwise.runs.json_lines import file_bytes, json_line, json_objects
+from groupwise.runs.run_layout import RunLayout, iteration_files
 
 
 class ReplyLogFile:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol, runtime_checkable
 
 from groupwise.core import MissingRequirement, Usage
-from groupwise.runs.layout import RunLayout
+from groupwise.runs.run_layout import RunLayout
 from groupwise.runs.sample_table import SampleTable, code_block
 
 

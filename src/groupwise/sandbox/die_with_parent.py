@@ -10,7 +10,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from groupwise.sandbox.processes import end_with_parent
+from groupwise.sandbox.worker_pool import end_with_parent
 
 _NAME = __spec__.name
 

@@ -19,7 +19,7 @@ from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
 from groupwise.core import MissingRequirement
-from groupwise.sandbox.command import (
+from groupwise.sandbox.bubblewrap_command import (
     ENVIRONMENT,
     SERVER,
     missing_requirement,
@@ -28,9 +28,9 @@ from groupwise.sandbox.command import (
     start_error,
     unsafe_command,
 )
-from groupwise.sandbox.mounts import PACKAGES, package
-from groupwise.sandbox.processes import WorkerPool, WorkerProcess
+from groupwise.sandbox.mounted_files import PACKAGES, package
 from groupwise.sandbox.wall_limit import WallTimeLimit, process_of, thread_times
+from groupwise.sandbox.worker_pool import WorkerPool, WorkerProcess
 
 __all__ = ["ExecutionInput", "ExecutionLimits", "ExecutionResult", "Sandbox", "sandbox_trial"]
 

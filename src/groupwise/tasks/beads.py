@@ -12,7 +12,7 @@ from functools import cache
 from random import Random
 
 from groupwise.data import Ids, Prompt
-from groupwise.tasks.generated import GeneratedTaskSettings
+from groupwise.tasks.generated_task import GeneratedTaskSettings
 
 __all__ = ["BEAD_COLOURS", "BEAD_PATTERNS", "STRING_LENGTH", "Beads", "has_pattern"]
 

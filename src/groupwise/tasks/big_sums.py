@@ -22,7 +22,7 @@ from typing import Any
 from groupwise.data import Ids, Prompt
 from groupwise.environments.tools import HermesFormat, MalformedCall, calculate
 from groupwise.tasks.calculator import is_held_out
-from groupwise.tasks.generated import GeneratedTaskSettings, LazySequence
+from groupwise.tasks.generated_task import GeneratedTaskSettings, LazySequence
 
 __all__ = ["BigSums"]
 

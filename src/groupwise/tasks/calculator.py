@@ -13,7 +13,7 @@ from itertools import count, islice
 from random import Random
 
 from groupwise.data import Ids, Outcome, Prompt, Sample, Verdict, verdicts_have
-from groupwise.tasks.generated import GeneratedTaskSettings, LazySequence
+from groupwise.tasks.generated_task import GeneratedTaskSettings, LazySequence
 
 __all__ = ["Calculator", "calculator_answer", "demonstrations"]
 

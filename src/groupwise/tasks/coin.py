@@ -17,7 +17,7 @@ from random import Random
 from typing import Any
 
 from groupwise.data import Ids, Prompt
-from groupwise.tasks.generated import GeneratedTaskSettings
+from groupwise.tasks.generated_task import GeneratedTaskSettings
 
 __all__ = ["Coin"]
 

@@ -20,8 +20,8 @@ from groupwise.tasks.hinted_sums import hinted_demonstrations
 from groupwise.tasks.mixed_sums import mixed_demonstrations
 from groupwise.tasks.programs import program_demonstrations
 from groupwise.tasks.proposals import proposal_demonstrations
+from groupwise.tasks.read_rows import DataRowError, Row, check_length, kind_of, rows_of
 from groupwise.tasks.row_columns import Problem, RowColumns, is_conversation, problem_text
-from groupwise.tasks.rows import DataRowError, Row, check_length, kind_of, rows_of
 from groupwise.tasks.source_stats import ContentHash, SourceStats
 from groupwise.tasks.tiny_countdown import countdown_demonstrations
 from groupwise.tasks.wordy_sums import wordy_demonstrations

@@ -11,7 +11,7 @@ from hashlib import sha256
 from random import Random
 
 from groupwise.data import Ids, Prompt
-from groupwise.tasks.generated import GeneratedTaskSettings
+from groupwise.tasks.generated_task import GeneratedTaskSettings
 
 __all__ = ["Largest"]
 

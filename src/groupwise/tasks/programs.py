@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from groupwise.data import Ids, Prompt
 from groupwise.tasks.calculator import is_held_out
-from groupwise.tasks.generated import GeneratedTaskSettings
+from groupwise.tasks.generated_task import GeneratedTaskSettings
 
 __all__ = ["Programs"]
 

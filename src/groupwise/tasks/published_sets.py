@@ -8,8 +8,8 @@ from typing import Any
 from groupwise.core import check_types
 from groupwise.data import Ids, Task, TaskSettings
 from groupwise.tasks.data_sets import HUB
-from groupwise.tasks.problems import RowsTask, read_problems
 from groupwise.tasks.row_columns import RowColumns, after_hashes, as_one_answer, countdown, last_boxed
+from groupwise.tasks.rows_task import RowsTask, read_problems
 
 __all__ = ["PublishedSet"]
 

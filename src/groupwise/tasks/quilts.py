@@ -11,7 +11,7 @@ from functools import cache
 from random import Random
 
 from groupwise.data import Ids, Prompt
-from groupwise.tasks.generated import GeneratedTaskSettings
+from groupwise.tasks.generated_task import GeneratedTaskSettings
 
 __all__ = ["QUILT_COLOURS", "QUILT_SHAPE", "Quilts"]
 

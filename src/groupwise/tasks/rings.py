@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from groupwise.data import Ids, Prompt
-from groupwise.tasks.generated import GeneratedTaskSettings
+from groupwise.tasks.generated_task import GeneratedTaskSettings
 
 __all__ = ["DIRECTIONS", "RING_RADIUS", "Rings"]
 

@@ -8,7 +8,7 @@ from difflib import SequenceMatcher
 from math import inf
 from typing import Any
 
-from groupwise.tasks.rows import LONGEST_ROW, DataRowError, Row, kind_of
+from groupwise.tasks.read_rows import LONGEST_ROW, DataRowError, Row, kind_of
 
 LONGEST = 10_000
 """A value of a column other than problem and answer is kept if it has at most this many characters as JSON."""

@@ -7,7 +7,7 @@ from json import dumps
 from types import MappingProxyType
 from typing import Any
 
-from groupwise.tasks.rows import SHOWN
+from groupwise.tasks.read_rows import SHOWN
 
 __all__ = ["SourceStats"]
 

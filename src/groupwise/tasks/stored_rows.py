@@ -8,9 +8,9 @@ from typing import Any
 
 from groupwise.core import BadData, first_lines
 from groupwise.data import Ids, Prompt
-from groupwise.tasks.problems import encoded_problem
+from groupwise.tasks.read_rows import DataRowError, Row, check_length, kind_of, rows_of
 from groupwise.tasks.row_columns import Problem, RowColumns, is_conversation, problem_text
-from groupwise.tasks.rows import DataRowError, Row, check_length, kind_of, rows_of
+from groupwise.tasks.rows_task import encoded_problem
 from groupwise.tasks.source_stats import ContentHash, SourceStats
 
 __all__ = ["read_stored"]

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from groupwise.data import Ids, Prompt
 from groupwise.tasks.calculator import how_many, is_held_out, numbered, shuffled_problem, solve
-from groupwise.tasks.generated import GeneratedTaskSettings
+from groupwise.tasks.generated_task import GeneratedTaskSettings
 
 HELD_OUT = 16
 """The number of training problems of a task per held-out problem."""

@@ -11,7 +11,7 @@ from random import Random
 
 from groupwise.data import Ids, Prompt
 from groupwise.tasks.calculator import is_held_out
-from groupwise.tasks.generated import GeneratedTaskSettings
+from groupwise.tasks.generated_task import GeneratedTaskSettings
 
 __all__ = ["TinyCountdown"]
 

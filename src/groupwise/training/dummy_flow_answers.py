@@ -9,7 +9,7 @@ from groupwise.config.recipe import Recipe
 from groupwise.data import Finish, Sample
 from groupwise.models import KINDS, encode_action, find_model, read_shape
 from groupwise.models.flow.denoising_actions import Arrays, Pixels
-from groupwise.verifiers.functions import made_up_texts
+from groupwise.verifiers.function_verifier import made_up_texts
 
 
 def made_up_states(recipe: Recipe) -> list[Sample]:

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from groupwise.cluster.messages import send_iteration
-from groupwise.cluster.rank_threads import in_thread
+from groupwise.cluster.rank_messages import send_iteration
+from groupwise.cluster.rank_wait_thread import in_thread
 from groupwise.config.recipe import Recipe
 from groupwise.data import (
     LARGEST_GAP,
@@ -31,10 +31,10 @@ from groupwise.methods import Method, ScheduleInput
 from groupwise.models import RandomPurpose, permutation
 from groupwise.rollout import IterationRollouts, PendingIteration, RolloutBuffer
 from groupwise.training.async_sampling import AHEAD, AheadSampler
-from groupwise.training.guards import RunGuards
 from groupwise.training.iteration_records import has_engine_logprobs, lag_metrics, method_metrics, without_verdicts
-from groupwise.training.recorder import RunRecorder
-from groupwise.training.watchdog import BlockedStop
+from groupwise.training.run_guards import RunGuards
+from groupwise.training.run_recorder import RunRecorder
+from groupwise.training.signal_watchdog import BlockedStop
 
 OLD_LOGP = Logp("policy")
 LOADING = 20.0

@@ -20,7 +20,9 @@ import torch
 
 from groupwise.cluster.external import ExternalProcesses, ExternalRank
 from groupwise.cluster.local import LocalProcesses
-from groupwise.cluster.messages import (
+from groupwise.cluster.network_interface import interface_towards
+from groupwise.cluster.processes import CLOSING, GRACE, NamedProcesses
+from groupwise.cluster.rank_messages import (
     message,
     read_message,
     received_recipe,
@@ -28,8 +30,6 @@ from groupwise.cluster.messages import (
     save_shard,
     start_message,
 )
-from groupwise.cluster.network_interface import interface_towards
-from groupwise.cluster.processes import CLOSING, GRACE, NamedProcesses
 from groupwise.cluster.ray import ProcessResources, node_address
 from groupwise.cluster.ray_ranks import RayProcesses
 from groupwise.config.recipe import Cluster, Recipe
@@ -51,11 +51,11 @@ from groupwise.learner.rank_store import (
     wait_for_call,
 )
 from groupwise.methods import ScheduleInput
-from groupwise.models.freed_memory import return_freed_memory
-from groupwise.rollout.buffer import with_rule
+from groupwise.models.return_freed_memory import return_freed_memory
+from groupwise.rollout.rollout_buffer import with_rule
 from groupwise.runs.checkpoints import Checkpoint, read_checkpoint
-from groupwise.runs.layout import RunLayout
-from groupwise.training.build import RunObjects, find_device, new_learner, policy_outline, read_policy
+from groupwise.runs.run_layout import RunLayout
+from groupwise.training.build_run import RunObjects, find_device, new_learner, policy_outline, read_policy
 from groupwise.training.loop import learn
 
 MODULE = __name__

@@ -26,11 +26,11 @@ from groupwise.models import RandomPurpose, permutation
 from groupwise.objective import Objective, policy_gradient, token_mean
 from groupwise.runs.atomic_writes import DISK, FileSystem, delete, storage_errors
 from groupwise.runs.checkpoints import newest_checkpoint, save_checkpoint
-from groupwise.runs.layout import RunLayout
-from groupwise.runs.logs import RunLogs
+from groupwise.runs.run_layout import RunLayout
+from groupwise.runs.run_logs import RunLogs
 from groupwise.tasks import Demonstration
-from groupwise.training.build import RunObjects
-from groupwise.training.guards import RunGuards
+from groupwise.training.build_run import RunObjects
+from groupwise.training.run_guards import RunGuards
 
 NEXT_TOKEN = Objective(surrogate=policy_gradient, aggregate=token_mean)
 """The loss of supervised training, as an objective: minus the log-prob of each token, if its advantage is 1."""

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from groupwise.core import BadData, Usage
 from groupwise.data import Task, Verifier, VerifierSettings
 from groupwise.sandbox.sandbox import Sandbox
-from groupwise.tasks.generated import GeneratedTask
+from groupwise.tasks.generated_task import GeneratedTask
 from groupwise.tasks.judge_access import JudgeAccess
-from groupwise.tasks.problems import RowsTask
+from groupwise.tasks.rows_task import RowsTask
 
 __all__ = ["VerifierContext"]
 

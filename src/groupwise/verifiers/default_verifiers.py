@@ -27,11 +27,11 @@ from groupwise.tasks import (
 from groupwise.verifiers.beads import BeadString
 from groupwise.verifiers.code import Code
 from groupwise.verifiers.countdown import Countdown
+from groupwise.verifiers.exact_and_last_number import Exact, LastNumber
 from groupwise.verifiers.flow_states import QuiltPatches, RingDirection
 from groupwise.verifiers.glyphs import GlyphPatches
 from groupwise.verifiers.gym.reasoning_gym import GymScore
-from groupwise.verifiers.math.verifier import Math
-from groupwise.verifiers.numbers import Exact, LastNumber
+from groupwise.verifiers.math.math_verifier import Math
 from groupwise.verifiers.proof_steps import ProofSteps
 from groupwise.verifiers.spanning_graph import SpanningGraph
 from groupwise.verifiers.sum_proposal import SumWithProposal

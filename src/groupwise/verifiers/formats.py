@@ -12,8 +12,8 @@ from typing import Any, ClassVar
 from groupwise.core import BadData, MissingRequirement, Usage, check_types, is_nested_deeper, read_regular
 from groupwise.data import Outcome, Prompt, Sample, Verdict, Verifier, VerifierSettings, verdicts_have
 from groupwise.data.verdicts import unverifiable
+from groupwise.verifiers.function_pool import CpuTimeExceeded, FunctionPool, WorkerSpec, check_workers
 from groupwise.verifiers.normalise_text import is_blank
-from groupwise.verifiers.pool import CpuTimeExceeded, FunctionPool, WorkerSpec, check_workers
 
 __all__ = ["JsonSchema", "Regex", "TagFormat"]
 

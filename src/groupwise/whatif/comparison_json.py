@@ -5,10 +5,10 @@ from dataclasses import asdict
 from typing import Any
 
 from groupwise.runs.atomic_writes import REPEAT, storage_errors, write_file
-from groupwise.runs.jsonl import json_line
-from groupwise.runs.layout import RunLayout
-from groupwise.whatif.compare import FIGURES, MethodComparison, group_cosines, groups_of, sample_numbers
-from groupwise.whatif.stored import StoredIteration
+from groupwise.runs.json_lines import json_line
+from groupwise.runs.run_layout import RunLayout
+from groupwise.whatif.compare_methods import FIGURES, MethodComparison, group_cosines, groups_of, sample_numbers
+from groupwise.whatif.stored_iteration import StoredIteration
 
 
 def comparison_json(stored: StoredIteration, comparison: MethodComparison) -> dict[str, Any]:

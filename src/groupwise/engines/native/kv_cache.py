@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from groupwise.data import ContextKey
-from groupwise.engines.native.layouts import BlocksKeysValues, KeysValues, blocks, transposed
+from groupwise.engines.native.attention_layouts import BlocksKeysValues, KeysValues, blocks, transposed
 
 
 class PrefixCache:

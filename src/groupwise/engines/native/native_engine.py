@@ -11,8 +11,8 @@ from torch import Tensor
 
 from groupwise.core import EngineLost, Usage
 from groupwise.data import ContextKey, Finish, Generation, GenerationRequest, Ids
+from groupwise.engines.native.attention_layouts import ROWS, PrefillLayout, common_prefix_len, padded
 from groupwise.engines.native.kv_cache import PrefixCache
-from groupwise.engines.native.layouts import ROWS, PrefillLayout, common_prefix_len, padded
 from groupwise.engines.native.routes import context_routes
 from groupwise.engines.native.running_batch import PendingRequest, RunningBatch
 from groupwise.engines.native.weight_loading import check_weights, load_weights
@@ -25,7 +25,7 @@ from groupwise.models import (
     logprobs,
     with_blocked_weights,
 )
-from groupwise.models.freed_memory import return_freed_memory
+from groupwise.models.return_freed_memory import return_freed_memory
 
 __all__ = ["NativeEngine"]
 

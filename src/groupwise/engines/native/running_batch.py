@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from groupwise.data import Finish, Generation, GenerationRequest, Likeliest, Sampling
-from groupwise.engines.native.layouts import ROWS, KeysValues, block_end, common_prefix_len, padded
+from groupwise.engines.native.attention_layouts import ROWS, KeysValues, block_end, common_prefix_len, padded
 from groupwise.engines.native.routes import RowRoutes
 from groupwise.engines.native.unique_sequences import UniqueSequences
 from groupwise.models import (

@@ -12,8 +12,8 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from groupwise.data import AttentionLayout, Finish, Generation, Ids
+from groupwise.engines.native.attention_layouts import ROWS, DecodeLayout, block_end, blocks, padded
 from groupwise.engines.native.draft_store import DraftStore
-from groupwise.engines.native.layouts import ROWS, DecodeLayout, block_end, blocks, padded
 from groupwise.engines.native.native_engine import NativeEngine
 from groupwise.engines.native.running_batch import PendingRequest, RunningBatch
 from groupwise.engines.native.unique_sequences import UniqueSequences

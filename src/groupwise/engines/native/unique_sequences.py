@@ -6,8 +6,15 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from groupwise.data import AttentionLayout, Ids
+from groupwise.engines.native.attention_layouts import (
+    ROWS,
+    CommonPrefix,
+    DecodeLayout,
+    KeysValues,
+    common_prefix_len,
+    padded,
+)
 from groupwise.engines.native.kv_cache import KVCache
-from groupwise.engines.native.layouts import ROWS, CommonPrefix, DecodeLayout, KeysValues, common_prefix_len, padded
 from groupwise.models import ChosenExperts, LanguageModel
 
 

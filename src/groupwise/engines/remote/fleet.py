@@ -12,9 +12,9 @@ from torch import Tensor
 
 from groupwise.core import EngineLost, GroupwiseError, Usage, WorkerLost
 from groupwise.data import ContextKey, Generation, GenerationRequest, Ids
+from groupwise.engines.remote.engine_slots import Slot, SlotGivenUp, SlotLoading, SlotLost, SlotServing, SlotStarting
 from groupwise.engines.remote.occupancy import OccupancyMeter
-from groupwise.engines.remote.remote import RemoteEngine
-from groupwise.engines.remote.slots import Slot, SlotGivenUp, SlotLoading, SlotLost, SlotServing, SlotStarting
+from groupwise.engines.remote.remote_engine import RemoteEngine
 from groupwise.engines.remote.weights_file import (
     WeightsDirectory,
     WeightsFile,

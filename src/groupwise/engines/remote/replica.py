@@ -19,14 +19,14 @@ from pathlib import Path
 from typing import Any
 
 from groupwise.core import EngineLost
-from groupwise.engines.remote.remote import CLOSED, RemoteEngine
+from groupwise.engines.remote.incoming_weights import IncomingWeightsStore
+from groupwise.engines.remote.remote_engine import CLOSED, RemoteEngine
 from groupwise.engines.remote.server import EngineIdentity, EngineServer
-from groupwise.engines.remote.upload import IncomingWeightsStore
 from groupwise.engines.remote.weights_file import WeightsDirectory, most_file_bytes
-from groupwise.runs.layout import log_file
 from groupwise.runs.process_logs import open_log
+from groupwise.runs.run_layout import log_file
 from groupwise.sandbox.die_with_parent import bound_command
-from groupwise.sandbox.processes import end_with_parent, last_lines
+from groupwise.sandbox.worker_pool import end_with_parent, last_lines
 
 START = 120.0
 """Seconds that a child may take to start. Most of it is the import of torch."""

@@ -14,7 +14,7 @@ from typing import BinaryIO
 from safetensors.torch import save
 from torch import Tensor
 
-from groupwise.models.freed_memory import available_memory
+from groupwise.models.return_freed_memory import available_memory
 
 SEALED = "sealed"
 """What a message to an engine has in place of the hash of weights in sealed memory."""

@@ -17,11 +17,11 @@ from groupwise.core import EngineLost
 from groupwise.data import gap_bound
 from groupwise.engines import Native
 from groupwise.engines.remote import tls_replica
-from groupwise.engines.remote.access import EngineAccess
-from groupwise.engines.remote.devices import gpu_count, on_device, replica_devices
+from groupwise.engines.remote.engine_access import EngineAccess
 from groupwise.engines.remote.fleet import Fleet
-from groupwise.engines.remote.remote import RemoteEngine
+from groupwise.engines.remote.remote_engine import RemoteEngine
 from groupwise.engines.remote.replica import ReplicaProgram, ReplicaSettings, start_replica
+from groupwise.engines.remote.replica_devices import gpu_count, on_device, replica_devices
 from groupwise.engines.remote.sealed_weights import can_seal
 from groupwise.engines.remote.secret import read_secret
 from groupwise.engines.remote.server import EngineIdentity, servable

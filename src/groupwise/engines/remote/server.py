@@ -20,7 +20,7 @@ from groupwise.core import Storage, Usage, open_regular
 from groupwise.data import COLDEST, Engine, SharesDevice
 from groupwise.data.rollout_json import to_json
 from groupwise.engines.remote.gpu_weights import TRANSFERS, PackedTensors
-from groupwise.engines.remote.upload import IncomingWeights, IncomingWeightsStore
+from groupwise.engines.remote.incoming_weights import IncomingWeights, IncomingWeightsStore
 from groupwise.engines.remote.weights_file import read_weights
 from groupwise.engines.remote.wire import (
     IDS,

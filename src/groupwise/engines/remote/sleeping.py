@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from groupwise.engines import NativeEngine
-from groupwise.models.freed_memory import return_freed_memory
+from groupwise.models.return_freed_memory import return_freed_memory
 
 __all__ = ["SleepingEngine"]
 

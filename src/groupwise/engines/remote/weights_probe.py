@@ -8,7 +8,7 @@ from torch import Tensor
 from groupwise.core import LogprobMismatch
 from groupwise.data import Ids
 from groupwise.engines import NativeEngine
-from groupwise.engines.remote.remote import RemoteEngine
+from groupwise.engines.remote.remote_engine import RemoteEngine
 from groupwise.models import Decoder, Tokenizer
 
 __all__ = ["WeightsProbe"]

@@ -10,13 +10,13 @@ from torch import Tensor
 
 from groupwise.core import Usage
 from groupwise.data import ENVIRONMENT, Finish, Generation, GenerationRequest, Ids
-from groupwise.engines.native.layouts import padded
+from groupwise.engines.native.attention_layouts import padded
 from groupwise.engines.steps.step_engine import ROWS, SteppingEngine
 from groupwise.models import DenoisingSettings, FlowPolicy, lineage
+from groupwise.models.flow.counter_based_normals import LARGE, normals
 from groupwise.models.flow.denoising_actions import decode_action, encode_action
-from groupwise.models.flow.noise import euler, wide
-from groupwise.models.flow.normals import LARGE, normals
-from groupwise.models.flow.policy import log_density
+from groupwise.models.flow.denoising_noise import euler, wide
+from groupwise.models.flow.flow_policy import log_density
 
 __all__ = ["DenoisingEngine"]
 

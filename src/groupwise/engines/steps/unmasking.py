@@ -11,11 +11,11 @@ from torch import Tensor
 
 from groupwise.core import Usage
 from groupwise.data import ENVIRONMENT, Finish, Generation, GenerationRequest
-from groupwise.engines.native.layouts import padded
+from groupwise.engines.native.attention_layouts import padded
 from groupwise.engines.steps.step_engine import ROWS, SteppingEngine
 from groupwise.models import MaskedPolicy, choose, lineage, uniform
-from groupwise.models.masked.unmask import masked_counts, temperatures
 from groupwise.models.masked.unmasking_actions import encode_commits, encode_knobs
+from groupwise.models.masked.unmasking_schedule import masked_counts, temperatures
 
 __all__ = ["UnmaskingEngine"]
 

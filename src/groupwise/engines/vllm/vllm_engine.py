@@ -26,13 +26,13 @@ from groupwise.core import EngineLost, Storage, Usage
 from groupwise.data import ContextKey, Generation, GenerationRequest, Ids
 from groupwise.engines.native.running_batch import completes_stop
 from groupwise.engines.remote.gpu_weights import PackedTensors, gpu_uuid
+from groupwise.engines.remote.incoming_weights import IncomingWeightsStore
 from groupwise.engines.remote.replica import ReplicaSettings, end_with_parent, serve
 from groupwise.engines.remote.server import EngineIdentity, EngineServer
 from groupwise.engines.remote.tls_replica import announce, serve_hosts
-from groupwise.engines.remote.upload import IncomingWeightsStore
 from groupwise.engines.remote.weights_file import HERE, WeightsDirectory, most_file_bytes, read_weights, write_weights
 from groupwise.engines.vllm.vllm_requests import BLOCK, RequestRandomKey, cache_bytes, generation, sampling_arguments
-from groupwise.engines.vllm.vllm_transfer import transfer_arguments
+from groupwise.engines.vllm.vllm_weight_transfer import transfer_arguments
 from groupwise.models import Decoder, DecoderShape, Tokenizer, choose, read_shape, read_tokenizer, truncated, uniform
 
 MAX_NUM_BATCHED_TOKENS = 8192

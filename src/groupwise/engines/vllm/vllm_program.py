@@ -5,7 +5,7 @@ from pathlib import Path
 from groupwise.engines.remote.gpu_weights import LOOPBACK
 from groupwise.engines.remote.replica import ReplicaProgram
 from groupwise.engines.vllm.vllm_engine import VllmSettings
-from groupwise.engines.vllm.vllm_environment import child_environment
+from groupwise.engines.vllm.vllm_python_environment import child_environment
 
 START = 600.0
 """Seconds that vLLM may take to start. Most of it are imports."""

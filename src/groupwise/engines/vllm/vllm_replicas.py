@@ -7,14 +7,14 @@ from typing import ClassVar, Literal
 from torch import nn
 
 from groupwise.core import Usage
-from groupwise.engines.remote.access import EngineAccess
+from groupwise.engines.remote.engine_access import EngineAccess
 from groupwise.engines.remote.replica import ReplicaProgram, ReplicaSettings
 from groupwise.engines.remote.served_settings import EngineRequirements, Served
 from groupwise.engines.remote.server import servable
 from groupwise.engines.vllm import vllm_tls
 from groupwise.engines.vllm.vllm_engine import VllmSettings
-from groupwise.engines.vllm.vllm_environment import DEFAULT_PYTHON, check_environment
 from groupwise.engines.vllm.vllm_program import vllm_program
+from groupwise.engines.vllm.vllm_python_environment import DEFAULT_PYTHON, check_environment
 from groupwise.models import DecoderShape, MixtureOfExpertsSizes
 
 __all__ = ["Vllm"]

@@ -19,8 +19,8 @@ from groupwise.engines.remote.replica import command
 from groupwise.engines.remote.tls import host_port
 from groupwise.engines.remote.weights_file import WeightsDirectory
 from groupwise.engines.vllm.vllm_engine import VllmSettings
-from groupwise.engines.vllm.vllm_environment import check_environment
 from groupwise.engines.vllm.vllm_program import vllm_program
+from groupwise.engines.vllm.vllm_python_environment import check_environment
 from groupwise.models import find_model
 
 Become = Callable[[str, list[str], Mapping[str, str]], Any]

@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from groupwise.advantages.bundles import LEVELS, BundleDraws, draws_of
+from groupwise.advantages.prompt_bundles import LEVELS, BundleDraws, draws_of
 from groupwise.data import Advantage, Batch, Memory, Outcome
 from groupwise.methods.method import Method
 from groupwise.methods.reference import Difference, ExpectedEffect, Reference

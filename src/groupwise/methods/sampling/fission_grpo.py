@@ -15,7 +15,7 @@ from groupwise.objective import Clip, Objective, token_mean
 from groupwise.rewards import AddWellFormed, Score
 from groupwise.rollout import AUTO, AutoDefault, Independent, Shuffled, check_wording
 from groupwise.rollout.curricula.shuffled import ShuffledState
-from groupwise.rollout.strategies.drafts import CORRECTED
+from groupwise.rollout.strategies.draft_rounds import CORRECTED
 from groupwise.rollout.strategies.multi_round import context_of, is_correct, is_graded, score_of
 
 __all__ = ["FailureBuffer", "RecoveryPrompts", "fission_grpo"]

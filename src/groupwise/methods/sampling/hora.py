@@ -11,7 +11,7 @@ from groupwise.learner import InitialPolicy
 from groupwise.methods.method import Method
 from groupwise.methods.reference import Difference, ExpectedEffect, Reference
 from groupwise.objective import KL, Clip, Objective, group_mean
-from groupwise.rollout.curricula.allocation import give_greedily
+from groupwise.rollout.curricula.answer_allocation import give_greedily
 from groupwise.rollout.strategies.multi_round import attempts, graded
 
 __all__ = ["PilotAllocation", "hora"]

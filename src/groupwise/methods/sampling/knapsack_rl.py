@@ -12,7 +12,7 @@ from groupwise.methods.method import Method
 from groupwise.methods.reference import Difference, ExpectedEffect, Reference
 from groupwise.objective import DualClip, Objective, token_mean
 from groupwise.rollout import Shuffled
-from groupwise.rollout.curricula.allocation import give_greedily
+from groupwise.rollout.curricula.answer_allocation import give_greedily
 from groupwise.rollout.curricula.shuffled import ShuffledState
 from groupwise.rollout.strategies.multi_round import graded
 

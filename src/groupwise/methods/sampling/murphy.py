@@ -15,7 +15,7 @@ from groupwise.objective import KL, Clip, Objective, group_mean
 from groupwise.rewards import SubscoreReward
 from groupwise.rollout import AUTO, AutoDefault, check_wording, fill
 from groupwise.rollout.gather_coroutines import together
-from groupwise.rollout.strategies.drafts import CORRECTED
+from groupwise.rollout.strategies.draft_rounds import CORRECTED
 from groupwise.rollout.strategies.multi_round import attempts, context_of, is_correct, score_of
 
 __all__ = ["FeedbackTree", "murphy"]

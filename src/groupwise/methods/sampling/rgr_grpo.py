@@ -9,7 +9,7 @@ from groupwise.methods.method import Method
 from groupwise.methods.reference import Difference, ExpectedEffect, Reference
 from groupwise.objective import Clip, GatedSurrogate, Objective, ShapedLikelihood, token_mean, written_tokens
 from groupwise.rollout import AUTO, AutoDefault, check_wording
-from groupwise.rollout.strategies.drafts import CORRECTED
+from groupwise.rollout.strategies.draft_rounds import CORRECTED
 from groupwise.rollout.strategies.multi_round import as_written, attempts, best_of, context_of, score_of, with_role
 
 __all__ = ["BestAnswerRefinement", "rgr_grpo"]

@@ -17,8 +17,8 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from groupwise.data import AttentionLayout, Ids
-from groupwise.models.decoder.norm import RMSNorm
-from groupwise.models.decoder.rope import Scaling
+from groupwise.models.decoder.rms_norm import RMSNorm
+from groupwise.models.decoder.rope_scaling import Scaling
 
 __all__ = ["Decoder", "DecoderShape"]
 

@@ -12,7 +12,7 @@ from importlib.metadata import PackageNotFoundError, files
 from pathlib import Path
 
 from groupwise.core import MissingRequirement, Storage, open_regular, user_cache, visible
-from groupwise.models.decoder.gguf import VERSION, convert, gguf_config
+from groupwise.models.decoder.convert_gguf import VERSION, convert, gguf_config
 from groupwise.models.decoder.gguf_header import read_gguf_header
 
 DRAFT = ".draft-"

@@ -12,13 +12,13 @@ import torch
 from torch import Tensor, nn
 
 from groupwise.core import BadData
-from groupwise.models.decoder.architectures import LAYERS, POSITIONS, SIZE
+from groupwise.models.decoder.convert_configurations import LAYERS, POSITIONS, SIZE
 from groupwise.models.decoder.decoder import ModelSizes
 from groupwise.models.decoder.prefix_packing import PrefixPacking
 from groupwise.models.decoder.transformers_model import TransformersBackbone, attend
 from groupwise.models.json_fields import short, whole
-from groupwise.models.model_files import read_json
-from groupwise.models.weights import FLOATS, header, refuse_nonfinite, refuse_types, stored_weights
+from groupwise.models.model_json_files import read_json
+from groupwise.models.safetensors_weights import FLOATS, header, refuse_nonfinite, refuse_types, stored_weights
 
 NAME = "groupwise"
 """The name of our attention function in transformers' registry."""

@@ -18,7 +18,7 @@ from torch.utils.checkpoint import checkpoint
 from groupwise.core import Usage
 from groupwise.data import AttentionLayout
 from groupwise.models.decoder.decoder import ModelSizes
-from groupwise.models.decoder.routing import ChosenExperts, install_router_hooks
+from groupwise.models.decoder.expert_routing import ChosenExperts, install_router_hooks
 
 
 class TransformersBackbone(nn.Module):

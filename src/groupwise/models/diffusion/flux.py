@@ -10,10 +10,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from groupwise.models.diffusion.family import SIZE, Conditions, decoder_scale
-from groupwise.models.diffusion.shape import PipelineShape
+from groupwise.models.diffusion.pipeline_family import SIZE, Conditions, decoder_scale
+from groupwise.models.diffusion.pipeline_shape import PipelineShape
 from groupwise.models.json_fields import whole
-from groupwise.models.model_files import read_json
+from groupwise.models.model_json_files import read_json
 
 __all__ = ["FluxFamily"]
 

@@ -9,9 +9,9 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from groupwise.models.decoder.transformers_files import quiet
-from groupwise.models.diffusion.family import Conditions, PipelineFamily
-from groupwise.models.diffusion.prompts import prompt_text
-from groupwise.models.diffusion.scheduler import shift_of_tokens
+from groupwise.models.diffusion.pipeline_family import Conditions, PipelineFamily
+from groupwise.models.diffusion.prompt_bytes import prompt_text
+from groupwise.models.diffusion.scheduler_settings import shift_of_tokens
 from groupwise.models.flow.denoising_actions import Pixels
 
 __all__ = ["FrozenDiffusersParts", "PipelineVelocity"]

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from groupwise.models.flow.noise import DenoisingNoise, FlowGrpoNoise
+from groupwise.models.flow.denoising_noise import DenoisingNoise, FlowGrpoNoise
 
 __all__ = ["MOST_STEPS", "DenoisingSettings"]
 

@@ -5,11 +5,11 @@ from pathlib import Path
 from typing import Any
 
 from groupwise.models.flow.denoise import MOST_STEPS
-from groupwise.models.flow.policy import FlowPolicy
-from groupwise.models.flow.velocity import END, FlowShape
+from groupwise.models.flow.flow_policy import FlowPolicy
+from groupwise.models.flow.velocity_network import END, FlowShape
 from groupwise.models.json_fields import whole
-from groupwise.models.kind import ModelKind, ModelLoadOptions
-from groupwise.models.weights import load_exactly
+from groupwise.models.model_kind import ModelKind, ModelLoadOptions
+from groupwise.models.safetensors_weights import load_exactly
 
 FLOW = "groupwise_flow"
 SIZE = 1 << 20

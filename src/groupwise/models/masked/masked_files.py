@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import Any
 
 from groupwise.models.json_fields import mapping, real, short, whole
-from groupwise.models.kind import ModelKind, ModelLoadOptions
-from groupwise.models.masked.policy import MaskedPolicy
-from groupwise.models.masked.predictor import MaskedShape
-from groupwise.models.masked.unmask import MOST_UNMASKING_STEPS, UnmaskingSettings
-from groupwise.models.model_files import read_json
-from groupwise.models.weights import load_exactly
+from groupwise.models.masked.masked_cell_predictor import MaskedShape
+from groupwise.models.masked.masked_policy import MaskedPolicy
+from groupwise.models.masked.unmasking_schedule import MOST_UNMASKING_STEPS, UnmaskingSettings
+from groupwise.models.model_json_files import read_json
+from groupwise.models.model_kind import ModelKind, ModelLoadOptions
+from groupwise.models.safetensors_weights import load_exactly
 
 __all__ = ["stored_unmask"]
 

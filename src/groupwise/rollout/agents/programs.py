@@ -17,7 +17,7 @@ from typing import Any
 from groupwise.core import Usage
 from groupwise.data.verdicts import as_verdict, unverifiable
 from groupwise.sandbox.die_with_parent import bound_command
-from groupwise.sandbox.processes import last_lines
+from groupwise.sandbox.worker_pool import last_lines
 
 __all__ = ["AgentProgram"]
 

@@ -9,8 +9,8 @@ import numpy as np
 
 from groupwise.data import WRITTEN, Draw, Finish, Rollout, Sample, Sampler, Strategy
 from groupwise.models import RandomPurpose, lineage
+from groupwise.models.flow.counter_based_normals import normals
 from groupwise.models.flow.denoising_actions import decoded_picture, encode_action, final_state
-from groupwise.models.flow.normals import normals
 from groupwise.rollout.strategies.independent import Independent
 
 __all__ = ["ForwardProcess"]

@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 from groupwise.core import Usage
 from groupwise.data import Prompt, Sample, Task, Verdict, Verifier, VerifierSettings, verdicts_have
 from groupwise.data.verdicts import with_threshold
-from groupwise.tasks.gym import generator
+from groupwise.tasks.reasoning_gym import generator
 from groupwise.verifiers.build_verifier import VerifierContext
-from groupwise.verifiers.functions import grade_function
+from groupwise.verifiers.function_verifier import grade_function
 from groupwise.verifiers.gym.score import score
 
 __all__ = ["GymScore"]

@@ -12,9 +12,9 @@ from typing import Any
 
 from mpmath import mp  # pyright: ignore[reportMissingImports]
 
-from groupwise.verifiers.math.latex import parse
+from groupwise.verifiers.math.expression_trees import BASE, Tree, UnknownSymbol, has, has_kink, names_of
+from groupwise.verifiers.math.latex_parser import parse
 from groupwise.verifiers.math.noncommuting_products import refuse_unordered
-from groupwise.verifiers.math.trees import BASE, Tree, UnknownSymbol, has, has_kink, names_of
 from groupwise.verifiers.math.values_at_point import MOST_DIGITS, values_at
 
 SCALES = ("0.4", "1.5", "3", "0.1", "7", "0.7", "20", "2", "100", "0.3", "5", "1000")

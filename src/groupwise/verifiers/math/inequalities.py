@@ -3,7 +3,7 @@
 import re
 from collections.abc import Callable
 
-from groupwise.verifiers.math.rational import rational
+from groupwise.verifiers.math.exact_rationals import rational
 
 _ORDER = re.compile(r"\\le(?![A-Za-z])|\\ge(?![A-Za-z])|<|>")
 _DISTANCE = re.compile(r"\|(?:(?P<name>[a-z])(?:(?P<sign>[-+])(?P<to>[^|]+))?|(?P<of>[^|]+)-(?P<subtracted>[a-z]))\|")

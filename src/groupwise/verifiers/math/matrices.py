@@ -3,7 +3,7 @@
 import re
 from itertools import cycle
 
-from groupwise.verifiers.math.normalise import split_top
+from groupwise.verifiers.math.normalise_answer import split_top
 
 _MATRIX = re.compile(
     r"(?P<factor>.*?)(?P<left>\\det ?\(?|[(\[|]?)\\begin\{(?P<kind>\w?matrix|smallmatrix|array)\}(?:\{[lcr|]*\})?"

@@ -6,7 +6,7 @@ letters that may be matrices must be in the same order in both expressions.
 
 import re
 
-from groupwise.verifiers.math.trees import Tree, UnknownSymbol, names_of, rational
+from groupwise.verifiers.math.expression_trees import Tree, UnknownSymbol, names_of, rational
 
 _MATRIX = re.compile(r"\\hat.*|(?:\\mathcal|\\mathbb)?[A-Z].*")
 """The names of possible matrices, operators and unit vectors."""

@@ -8,9 +8,9 @@ from typing import Any, ClassVar
 from groupwise.core import check_types
 from groupwise.data import Outcome, Prompt, Sample, Verdict, Verifier, VerifierSettings, verdicts_have
 from groupwise.verifiers.build_verifier import VerifierContext
+from groupwise.verifiers.function_pool import check_workers
+from groupwise.verifiers.math.math_verifier import is_gold, unusable_gold
 from groupwise.verifiers.math.sandboxed_algebra import MATH_VERIFY, SandboxedAlgebra
-from groupwise.verifiers.math.verifier import is_gold, unusable_gold
-from groupwise.verifiers.pool import check_workers
 
 __all__ = ["MathDapo", "MathDrGrpo", "MathVerify"]
 

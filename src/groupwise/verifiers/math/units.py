@@ -4,7 +4,7 @@ import re
 from functools import lru_cache
 from itertools import pairwise
 
-from groupwise.verifiers.math.normalise import at_top
+from groupwise.verifiers.math.normalise_answer import at_top
 
 _BASES = {
     "m": "meter metre", "g": "gram gramme", "s": "second", "W": "watt", "J": "joule", "N": "newton", "V": "volt",

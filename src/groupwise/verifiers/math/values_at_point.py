@@ -6,7 +6,7 @@ from typing import Any
 
 from mpmath import mp  # pyright: ignore[reportMissingImports]
 
-from groupwise.verifiers.math.trees import FUNCTIONS, OPERATIONS, Tree, names_of, rational
+from groupwise.verifiers.math.expression_trees import FUNCTIONS, OPERATIONS, Tree, names_of, rational
 
 DIGITS = 60
 """The least number of decimal digits to which two values must agree; it grows with the size of their numbers."""

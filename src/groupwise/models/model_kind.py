@@ -1,0 +1,104 @@
+"""`ModelKind`: a kind of model, such as flow models: how its directories are recognised, read and written."""
+
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from groupwise.models.decoder.decoder import ModelSizes
+from groupwise.models.model_json_files import read_json
+from groupwise.models.safetensors_weights import stored_weights
+from groupwise.models.tokenizer import Tokenizer, stored_tokenizer
+
+__all__ = ["ModelKind"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelLoadOptions:
+    """How a model is loaded: dtype and device of its weights, the seed of fresh weights, and a permission."""
+
+    dtype: torch.dtype
+    device: torch.device | str
+    fresh_weights_seed: int
+    trust_remote_code: bool
+
+    def convert(self, weight: Tensor) -> Tensor:
+        """A stored weight on the device, with the dtype."""
+        return weight.to(self.device, self.dtype)
+
+
+class ModelKind(ABC):
+    """A kind of model. What other rooms ask of it are properties of its `ModelSizes`, whose `kind` is its `name`.
+
+    Engines, checks and memory of a kind are in tables of their rooms, by this name. Each `path` is the directory of a
+    model, not that of an adapter; each `shape` and `model` are of this kind.
+    """
+
+    name: ClassVar[str]
+    config_description: ClassVar[str]
+    """What a config.json describes, for an error message."""
+    auto_dtype_is_bfloat16: ClassVar[bool] = True
+    """Whether the dtype `auto` is bfloat16 on a GPU; else it is float32 there, too."""
+    default_adapter_targets: ClassVar[tuple[str, ...]] = ()
+    """The usual targets of an adapter; empty: the defaults of `Lora`."""
+
+    @abstractmethod
+    def recognises(self, path: Path, config: Mapping[str, Any]) -> bool:
+        """Whether a directory holds such a model. `config` is its config.json, empty without one."""
+
+    @abstractmethod
+    def shape(self, path: Path, config: Mapping[str, Any], *, trust_remote_code: bool) -> ModelSizes:
+        """The sizes of the model in a directory. KeyError, TypeError or ValueError for an invalid `config`."""
+
+    @abstractmethod
+    def read(self, path: Path, shape: Any, loading: ModelLoadOptions) -> Any:
+        """Load the model in a directory. BadData names every difference between its files and its `shape`."""
+
+    @abstractmethod
+    def outline(self, path: Path, shape: Any, *, trust_remote_code: bool) -> nn.Module:
+        """The modules of the model in a directory without its weights."""
+
+    @abstractmethod
+    def config(self, model: Any) -> dict[str, Any]:
+        """The fields of config.json about a model. `Usage` for a model that is not written here."""
+
+    def write(self, model: Any, path: Path, config: Mapping[str, Any]) -> None:
+        """Write the weights of a model, and its config.json with its dtype."""
+        weights = {name: p.detach().cpu().contiguous() for name, p in model.named_parameters()}
+        save_file(weights, path / "model.safetensors", metadata={"format": "pt"})
+        dtype = str(next(model.parameters()).dtype).removeprefix("torch.")
+        write_json(path / "config.json", {**config, "dtype": dtype, "torch_dtype": dtype})
+
+    def stored_config(self, path: Path) -> Mapping[str, Any]:
+        """The fields of config.json in a directory. BadData without one."""
+        return read_json(path / "config.json")
+
+    def weight_files(self, path: Path) -> list[Path]:
+        """The files with weights; none for a fresh model. BadData if one is missing."""
+        return stored_weights(path)
+
+    def part_files(self, path: Path, *suffixes: str) -> list[Path]:
+        """The files with these endings in the folders of a model's parts; none for a model in one folder."""
+        return []
+
+    def tokenizer(self, path: Path) -> Tokenizer:
+        """The tokenizer of the prompts, with all end tokens."""
+        return stored_tokenizer(path)
+
+    def sized(self, shape: Any, pipeline: Any) -> ModelSizes:
+        """The sizes with the field `pipeline` of a recipe. `Usage` for settings that the model does not take."""
+        return shape
+
+    def set_up(self, model: Any, settings: Mapping[str, Any]) -> None:  # noqa: B027
+        """Set how a model generates, by fields of a recipe and its method: `denoise`, `unmask`, `pipeline`."""
+
+
+def write_json(path: Path, value: Mapping[str, Any]) -> None:
+    """Write the configuration of a model."""
+    path.write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")

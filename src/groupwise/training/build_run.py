@@ -1,0 +1,424 @@
+"""Builds the model, engine, buffer and learner of a recipe in this process."""
+
+import os
+from collections.abc import Sequence
+from copy import deepcopy
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from groupwise.cluster.ray_replicas import RayReplicas
+from groupwise.config.recipe import Machine, Recipe
+from groupwise.config.resolve_devices import device_label, device_of, resolved
+from groupwise.config.user_code import UserCode
+from groupwise.core import MissingRequirement, Usage
+from groupwise.data import (
+    Engine,
+    Prompt,
+    ReplyLog,
+    Rollout,
+    Sampling,
+    Task,
+    Verifier,
+    all_problems,
+    gap_bound,
+    notices_of,
+)
+from groupwise.engines.no_engine import NoEngine
+from groupwise.engines.remote.engine_access import EngineAccess
+from groupwise.engines.remote.replica_devices import gpu_index
+from groupwise.engines.remote.served_settings import EngineRequirements, Served
+from groupwise.evaluation.accuracy import scores
+from groupwise.evaluation.by_column import scores_by
+from groupwise.learner import FromDirectory, Learner, Ranks, SingleProcess, check_routing, mixture
+from groupwise.models import (
+    KINDS,
+    Decoder,
+    DecoderShape,
+    MixtureOfExpertsSizes,
+    Model,
+    Tokenizer,
+    attach,
+    base_directory,
+    base_name,
+    find_model,
+    fingerprint,
+    has_adapter,
+    outline,
+    read_model,
+    read_tokenizer,
+    write_adapter,
+    write_model,
+)
+from groupwise.planning.engine_share import with_engine_share
+from groupwise.rollout import RolloutBuffer, RolloutSetting, answers
+from groupwise.runs.phase_directories import phase_directories
+from groupwise.tasks import Demonstration, SourceStats
+from groupwise.training.build_agent_runner import agent_of, draw_deadline
+from groupwise.training.build_environment import environment_of, frame_of, tool_schemas
+from groupwise.training.build_tasks import (
+    Templates,
+    demonstrations_of,
+    prompt_template,
+    task_of,
+    templates,
+    verdict_wait,
+    verifier_of,
+)
+from groupwise.training.progress_output import notify
+from groupwise.training.run_guards import RunGuards
+from groupwise.training.stored_answer_evaluation import held_out_metrics, with_iterations
+from groupwise.training.strategy_default_texts import with_wording
+from groupwise.verifiers.no_verifier import NoVerifier
+
+DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.bfloat16}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RunInputs:
+    """The inputs of a run (tokenizer, task, verifier, ...). `demonstrations` is None if they were not read."""
+
+    tokenizer: Tokenizer
+    templates: Templates
+    task: Task
+    verifier: Verifier
+    demonstrations: tuple[list[Demonstration], tuple[SourceStats, ...]] | None = None
+
+
+def read_inputs(recipe: Recipe, use: UserCode) -> RunInputs:
+    """Read tokenizer, templates and task, and build the verifier."""
+    tokenizer = read_tokenizer(find_model(recipe.model))
+    by_name = templates(recipe, tokenizer, tool_schemas(recipe, use))
+    task = task_of(recipe, by_name)
+    return RunInputs(tokenizer, by_name, task, verifier_of(recipe, task, use))
+
+
+@dataclass(frozen=True, eq=False)
+class RunObjects:
+    """The objects of a run or an evaluation, over one set of weights, assembled once by `build`.
+
+    What changes from iteration to iteration is created from them for each process: buffer, guards and learner.
+    """
+
+    model: Model
+    inputs: RunInputs
+    engine: Engine
+    rollout_setting: RolloutSetting
+    recipe: Recipe
+    user_code: UserCode
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        return self.inputs.tokenizer
+
+    @property
+    def task(self) -> Task:
+        return self.inputs.task
+
+    @property
+    def verifier(self) -> Verifier:
+        return self.inputs.verifier
+
+    @property
+    def notices(self) -> Sequence[str]:
+        """Lines that name the addresses to which engine and verifier send prompts, answers and weights."""
+        return (*notices_of(self.recipe.engine), *self.verifier.notices)
+
+    def new_buffer(self, replay: ReplyLog | None = None) -> RolloutBuffer:
+        """The buffer at the first prompt. `replay` records the observations of environments."""
+        method, setting = self.recipe.method, replace(self.rollout_setting, reply_log=replay)
+        return RolloutBuffer(
+            self.task,
+            method.curriculum,
+            setting,
+            unverifiable_rule=method.unverifiable,
+            trained_roles=method.trained_roles,
+        )
+
+    def new_guards(self) -> RunGuards:
+        """The guards before the first iteration."""
+        gap = gap_bound(self.recipe.engine.max_logprob_diff, self.recipe.machine.dtype)
+        return RunGuards(max_unverifiable=self.recipe.max_unverifiable, max_logprob_diff=gap)
+
+    def new_learner(self, ranks: Ranks | None = None) -> Learner:
+        """The learner. Models such as `InitialPolicy` copy the present weights: call it after the warm start."""
+        return new_learner(
+            self.model, self.recipe, ranks or SingleProcess(self.recipe.cluster.reduction_lanes), self.tokenizer
+        )
+
+    @property
+    def device(self) -> str:
+        """The device of the weights, as run.json names it."""
+        return device_label(next(self.model.parameters()).device)
+
+    @cached_property
+    def demonstrations(self) -> tuple[list[Demonstration], tuple[SourceStats, ...]]:
+        """The demonstrations of the warm start with their statistics; empty without a warm start."""
+        if self.inputs.demonstrations is not None:
+            return self.inputs.demonstrations
+        return demonstrations_of(self.recipe, self.tokenizer, self.inputs.templates)
+
+    @cached_property
+    def adapter(self) -> dict[str, str]:
+        """The fields of run.json about a LoRA adapter: its size and the hash of its base weights."""
+        if not has_adapter(self.model):
+            return {}
+        size = {
+            trained: sum(w.numel() for w in self.model.parameters() if w.requires_grad == trained)
+            for trained in (True, False)
+        }
+        text = f"{size[True]:,} trained weights, {size[False]:,} frozen weights"
+        return {"adapter": text, "base_sha256": fingerprint(find_model(self.recipe.model))}
+
+    def write(self, path: Path) -> None:
+        """Write the current model: a model directory, or the adapter in peft's format with its tokenizer."""
+        write_trained(self.model, path, self.recipe, self.tokenizer, self.adapter.get("base_sha256", ""))
+
+    async def evaluate(self, setting: RolloutSetting, learner: Learner | None = None) -> dict[str, float]:
+        """The metrics of the held-out problems, from greedy answers and from answers sampled as in training.
+
+        For a method of stored answers they begin with those of the learner on the answers that the rows store.
+        """
+        stored: dict[str, float] = {}
+        if self.recipe.trains_stored_answers and learner is not None:
+            stored = await held_out_metrics(self.recipe, learner, self.held_out, setting)
+        return stored if isinstance(self.verifier, NoVerifier) else stored | await self.graded(setting)
+
+    async def graded(self, setting: RolloutSetting) -> dict[str, float]:
+        """The metrics of generated answers to the held-out problems."""
+        sampling = self.recipe.sampling
+        greedy = await self.answers(setting, 1, replace(sampling, temperature=0.0))
+        sampled = await self.answers(setting, self.recipe.evaluate.samples, sampling)
+        return scores(greedy, sampled) | scores_by(sampled, self.recipe.evaluate.by_column)
+
+    @property
+    def held_out(self) -> Sequence[Prompt]:
+        """The first `evaluate.problems` held-out problems, which an evaluation uses."""
+        return self.task.held_out[: self.recipe.evaluate.problems]
+
+    async def answers(self, setting: RolloutSetting, n: int, sampling: Sampling) -> list[Rollout]:
+        """Generate and verify `n` answers to each held-out problem."""
+        evaluate = self.recipe.evaluate
+        setting = replace(setting, verifier=self.verifier, sampling=sampling, denoising_steps=evaluate.denoising_steps)
+        return await answers(self.held_out, n, setting, strategy=evaluate.strategy)
+
+
+def read_policy(recipe: Recipe, use: UserCode, device: torch.device) -> Model:
+    """The model of a resolved recipe, with its adapter. `Usage` if the method needs experts that it lacks."""
+    model = read_stored(find_model(recipe.model), recipe, use, device)
+    if recipe.lora is not None:
+        attach(model, recipe.lora, seed=recipe.seed)
+    check_routing(recipe.method.router_replay, recipe.method.auxiliary, mixture(model))
+    model.recompute, model.compiled = recipe.machine.gradient_checkpointing, recipe.machine.compile
+    return model
+
+
+def read_stored(directory: Path, recipe: Recipe, use: UserCode, device: torch.device) -> Model:
+    """The model in a directory, as a resolved recipe reads it."""
+    dtype, trusted = DTYPES[recipe.machine.dtype], use.trust_remote_code
+    model = read_model(directory, dtype=dtype, device=device, seed=recipe.seed, trust_remote_code=trusted)
+    return with_settings(model, recipe)
+
+
+def with_settings(model: Model, recipe: Recipe) -> Model:
+    """The model with the recipe's settings for its kind: steps, and a pipeline's guidance and size of pictures."""
+    method = recipe.method
+    settings = {"denoise": method.denoise, "unmask": method.unmask, "pipeline": recipe.pipeline}
+    KINDS[model.shape.kind_name].set_up(model, settings)
+    return model
+
+
+def policy_outline(recipe: Recipe) -> Model | None:
+    """The model of a resolved recipe without its weights, with its adapter; None if only `read_policy` creates it."""
+    if (model := decoder_outline(find_model(recipe.model), DTYPES[recipe.machine.dtype])) is None:
+        return None
+    if recipe.lora is not None:
+        attach(model, recipe.lora, seed=recipe.seed)
+    model.recompute = recipe.machine.gradient_checkpointing
+    return model
+
+
+def decoder_outline(directory: Path, dtype: torch.dtype) -> Decoder | None:
+    """The decoder in a directory without its weights; None if only `read_model` creates the model."""
+    if base_directory(directory) != directory or not isinstance(model := outline(directory), Decoder):
+        return None
+    return model.to(dtype)
+
+
+def new_learner(model: Model, recipe: Recipe, ranks: Ranks, tokenizer: Tokenizer | None = None) -> Learner:
+    """The learner of a recipe over a model. With a `tokenizer`, a side model of another vocabulary is a `Usage`."""
+    method = recipe.method
+    return Learner(
+        model,
+        optimizer=recipe.optimizer,
+        steps=recipe.iterations * method.minibatches * method.epochs,
+        temperature=1.0 if recipe.trains_stored_answers else recipe.sampling.temperature,
+        side_models=method.models_in_use,
+        from_directories=models_from_directories(model, recipe, ranks, tokenizer),
+        memory=method.memory,
+        ranks=ranks,
+        optimizer_offload=recipe.machine.optimizer_offload,
+    )
+
+
+def models_from_directories(
+    model: Model, recipe: Recipe, ranks: Ranks, tokenizer: Tokenizer | None
+) -> dict[str, Model]:
+    """The models (reference, teacher) from directories. `Usage` if a vocabulary differs from the policy's.
+
+    Shards above rank 0 get their rows from rank 0, so they read no weights.
+    """
+    parameter = next(model.parameters())
+    device = torch.device("cpu") if ranks.shards else parameter.device  # the policy of such a rank has no weights
+    models: dict[str, Model] = {}
+    for name, part in recipe.method.models_in_use:
+        if isinstance(part, FromDirectory):
+            directory = find_model(part.directory)
+            if tokenizer is not None:
+                check_vocabulary(name, directory, tokenizer)
+            outlined = decoder_outline(directory, parameter.dtype) if ranks.shards and ranks.rank else None
+            side_model = (outlined or read_model(directory, dtype=parameter.dtype, device=device)).requires_grad_(False)
+            models[name] = with_settings(side_model, recipe)
+    return models
+
+
+def write_trained(model: Model, path: Path, recipe: Recipe, tokenizer: Tokenizer, base_sha256: str) -> None:
+    """Write the trained model: a model directory, or an adapter in peft's format with its tokenizer.
+
+    `base_sha256` is the hash of the weights under an adapter.
+    """
+    if has_adapter(model):
+        write_adapter(model, path, base=movable_base(base_name(recipe.model), path), base_sha256=base_sha256)
+        tokenizer.save(path)
+    else:
+        write_model(model, path, tokenizer=tokenizer, source=find_model(recipe.model))
+
+
+def movable_base(base: str, path: Path) -> str:
+    """The name of an adapter's base; within one run of phases, its path relative to the adapter's directory `path`."""
+    here = path.resolve()
+    whole = next((parent for parent in here.parents if phase_directories(parent)), None)
+    return os.path.relpath(base, here) if whole is not None and Path(base).is_relative_to(whole) else base
+
+
+def check_vocabulary(name: str, directory: Path, tokenizer: Tokenizer) -> None:
+    """`Usage` if the tokenizer of a reference or teacher in a directory maps tokens to other ids than the policy's."""
+    if read_tokenizer(directory).backend_tokenizer.get_vocab() != tokenizer.backend_tokenizer.get_vocab():
+        raise Usage(
+            f"the model {name} in method.models and the policy have different vocabularies",
+            evidence=f"the tokenizer in {directory} differs",
+            fix=f"set method.models.{name}.directory to a model with the policy's tokenizer",
+        )
+
+
+def prepare(machine: Machine) -> torch.device:
+    """Set the number of threads and return the device. `Usage` or `MissingRequirement` if it is unusable."""
+    torch.set_num_threads(machine.threads)
+    device = find_device(machine)
+    if machine.compile:
+        check_compiler(device)
+    return device
+
+
+def find_device(machine: Machine) -> torch.device:
+    """The device of a machine. `Usage` for an unknown name, `MissingRequirement` if this machine lacks it."""
+    name = device_of(machine.device)
+    if name.partition(":")[0] not in ("cpu", "cuda"):
+        raise Usage(f"no device is called {name!r}", fix="use cpu or cuda, or leave out machine.device")
+    try:
+        device = torch.device(name)
+    except RuntimeError as error:
+        raise Usage(
+            f"{name!r} is not a device", evidence=str(error).partition("\n")[0], fix="use cpu or cuda"
+        ) from None
+    if device.type == "cuda" and (device.index or 0) >= (count := torch.cuda.device_count()):
+        raise MissingRequirement(
+            "this machine has no such CUDA device" if count else "this machine has no CUDA device",
+            evidence=f"machine.device = {name!r}, devices {count}",
+            fix=f"use a number below {count}, such as --machine.device cuda:0" if count else "use --machine.device cpu",
+        )
+    return device
+
+
+def check_compiler(device: torch.device) -> None:
+    """`MissingRequirement` if torch cannot compile kernels for the device."""
+    try:
+        torch.compile(torch.nn.functional.silu)(torch.ones(16, device=device))
+    except RuntimeError as error:  # the base of all errors of the compiler
+        raise MissingRequirement(
+            f"this machine cannot compile for {device}",
+            evidence=str(error).partition("\n")[0],
+            fix="install a C++ compiler such as g++, and triton for CUDA, or leave out --machine.compile",
+        ) from None
+
+
+def check_engine(recipe: Recipe, model: nn.Module, experts: MixtureOfExpertsSizes | None, access: EngineAccess) -> None:
+    """Raise the error of engines in other processes that cannot run a model with a mixture of `experts`.
+
+    The model needs no weights. `access` is what the command line lets the engines use.
+    """
+    if isinstance(engine := recipe.engine, Served):
+        placed = recipe.cluster.launch == "ray" and engine.replicas > 0
+        device = device_of(recipe.machine.device)
+        target = EngineRequirements(dtype=recipe.machine.dtype, device=device, device_from_launcher=placed)
+        engine.check(model, experts if recipe.method.router_replay == "engine" else None, target, access)
+
+
+def with_share(recipe: Recipe, model: Model, task: Task) -> Recipe:
+    """The recipe with the share of the GPU's memory for an engine on the learner's GPU (`with_engine_share`)."""
+    device, engine = next(model.parameters()).device, recipe.engine
+    if device.type != "cuda" or not isinstance(engine, Served) or not isinstance(shape := model.shape, DecoderShape):
+        return recipe
+    if f"cuda:{gpu_index(str(device))}" not in engine.devices(EngineRequirements.of(model)):
+        return recipe
+    context = max(len(prompt.token_ids) for prompt in all_problems(task))
+    return with_engine_share(recipe, shape, context, torch.cuda.get_device_properties(device).total_memory)
+
+
+def build_engine(recipe: Recipe, model: Model, tokenizer: Tokenizer, access: EngineAccess) -> Engine:
+    """The engine of a recipe. Ray starts its replicas if it is the recipe's launcher."""
+    engine, experts = recipe.engine, mixture(model) if recipe.method.router_replay == "engine" else None
+    if not isinstance(engine, Served):
+        return engine.build(model, tokenizer, seed=recipe.seed, experts=experts)
+    if recipe.cluster.launch == "ray" and engine.replicas:
+        check_engine(recipe, model, mixture(model), access)
+        launch = RayReplicas(recipe, engine.replicas)
+        return engine.fleet(model, tokenizer, seed=recipe.seed, experts=experts, access=access, launch=launch)
+    return engine.build(model, tokenizer, seed=recipe.seed, experts=experts, access=access)
+
+
+def build(recipe: Recipe, use: UserCode, inputs: RunInputs | None = None) -> RunObjects:
+    """Build the objects of a run. `inputs` are read unless the caller has them already."""
+    recipe = resolved(recipe)
+    device = prepare(recipe.machine)
+    inputs = inputs or read_inputs(recipe, use)
+    recipe = with_wording(recipe, inputs.tokenizer)
+    recipe = with_iterations(recipe, inputs.task)
+    tokenizer, verifier = inputs.tokenizer, inputs.verifier
+    model = read_policy(recipe, use, device)
+    # With staleness, the learner changes its own model while the engine samples.
+    sampled = deepcopy(model) if recipe.cluster.max_staleness else model
+    if isinstance(verifier, NoVerifier):
+        engine = NoEngine()
+    else:
+        engine = build_engine(with_share(recipe, sampled, inputs.task), sampled, tokenizer, use.engine_access)
+    agent = agent_of(recipe, use, inputs.templates, notify)
+    setting = RolloutSetting(
+        engine=engine,
+        verifier=verifier,
+        tokenizer=tokenizer,
+        sampling=recipe.sampling,
+        seed=recipe.seed,
+        rollout_deadline=draw_deadline(recipe, agent),
+        verdict_deadline=verdict_wait(recipe, verifier),
+        create_environment=environment_of(recipe, use),
+        agent_runner=agent,
+        observation_frame_ids=frame_of(recipe, inputs.templates),
+        encode_prompt=prompt_template(inputs.templates),
+        max_positions=model.shape.max_positions,
+        correct_threshold=recipe.correct_threshold,
+    )
+    return RunObjects(model, inputs, engine, setting, recipe, use)

@@ -145,8 +145,8 @@ class Machine:
     The device `auto` is `cuda` where torch has a CUDA device, else `cpu`. The dtype `auto` is `bfloat16` on a GPU, and
     `float32` on a CPU or for small flow and masked models; a run records the choice and keeps it.
 
-    `rollout_deadline` limits a draw, in seconds. `verdict_deadline` limits a call of the user's grade function or environment,
-    and one execution of an answer's code, whose CPU time is limited to a fifth of it.
+    `rollout_deadline` limits a draw, in seconds. `verdict_deadline` limits a call of the user's grade function or
+    environment, and one execution of an answer's code, whose CPU time is limited to a fifth of it.
 
     With `bfloat16`, weights and activations are bfloat16; log-probs are float32, and the optimizer keeps a float32 copy
     of each weight, from which the weight is rounded. `gradient_checkpointing` forwards each layer again in the backward
@@ -277,13 +277,13 @@ class Recipe:
     out; without it, one that does not fit is an error. `template` is the text around a problem, `verifier` the grader
     of answers; without them, both are the task's default. With the template `chat`, `system` is the system message of
     prompts that have none, and `template_arguments` are variables of the chat template. An answer with a score of at
-    least `correct_threshold` is correct; without a threshold, answers that a verifier only scores are neither correct nor
-    wrong. `environment` is the other side of a conversation, such as `my_file:MyEnvironment`; it replaces the strategy
-    `Independent` of method and evaluation by `Turns`. `agent` is a program that makes chat requests; it replaces that
-    strategy by `AgentEpisodes`, and all its conversations are trained. `prompts` is the number of prompts of an iteration.
-    With `lora`, an adapter is trained and the model's weights are frozen. `pipeline` matters if the model is a pipeline
-    of diffusers. `warm_start` runs before the first iteration. `epochs`, passes over the training problems, sets
-    `iterations` when a run starts.
+    least `correct_threshold` is correct; without a threshold, answers that a verifier only scores are neither correct
+    nor wrong. `environment` is the other side of a conversation, such as `my_file:MyEnvironment`; it replaces the
+    strategy `Independent` of method and evaluation by `Turns`. `agent` is a program that makes chat requests; it
+    replaces that strategy by `AgentEpisodes`, and all its conversations are trained. `prompts` is the number of prompts
+    of an iteration. With `lora`, an adapter is trained and the model's weights are frozen. `pipeline` matters if the
+    model is a pipeline of diffusers. `warm_start` runs before the first iteration. `epochs`, passes over the training
+    problems, sets `iterations` when a run starts.
     """
 
     model: str = "calculator"

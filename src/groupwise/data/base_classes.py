@@ -235,8 +235,8 @@ class Curriculum(Protocol[State]):
 
     `draw` returns draws with id 0, which the buffer numbers. It may return fewer than `n`, each with its own number of
     samples. `observe` gets the rollouts of one round of sampling; a refill is the next round. `end_iteration` gets all
-    rollouts of an iteration, as finally selected. Optional: `CurriculumWithMetrics`, and `tracks_prompts = True` if it treats
-    a prompt by its earlier answers.
+    rollouts of an iteration, as finally selected. Optional: `CurriculumWithMetrics`, and `tracks_prompts = True` if it
+    treats a prompt by its earlier answers.
     """
 
     __slots__ = ()

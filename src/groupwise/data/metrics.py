@@ -75,7 +75,8 @@ INTERVALS = {
 class Metric:
     """A metric of a run, or a family of metrics whose names contain a placeholder such as `<cause>`.
 
-    `better` is the direction of improvement, empty if there is none. The report warns about values above `warning_threshold`.
+    `better` is the direction of improvement, empty if there is none. The report warns about values above
+    `warning_threshold`.
 
     >>> find_metric("rollout/dropped/mixed_outcomes").name
     'rollout/dropped/<cause>'

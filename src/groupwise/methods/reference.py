@@ -78,11 +78,13 @@ class Reference:
     a central choice is inferred.
     In a difference, *recalled* marks a value that was not checked again in its source, *inferred* one without a source.
 
-    `parent` is the name of the method that it changes; a root has none. `contribution_kind` is what the paper contributes, if it is
-    not a method. `year` follows from `arxiv` where there is one. `our_finding` says how the method behaved here.
+    `parent` is the name of the method that it changes; a root has none. `contribution_kind` is what the paper
+    contributes, if it is not a method. `year` follows from `arxiv` where there is one. `our_finding` says how the
+    method behaved here.
 
-    `expected_effect` is measured by `make atlas`; a method without one gives the reason in `no_effect_reason`. `toy_test` is the
-    test that computes the paper's claim exactly on a small example, if its claim is about an expectation or a bound.
+    `expected_effect` is measured by `make atlas`; a method without one gives the reason in `no_effect_reason`.
+    `toy_test` is the test that computes the paper's claim exactly on a small example, if its claim is about an
+    expectation or a bound.
 
     >>> Reference(paper="GRPO", arxiv="2402.03300", evidence="paper read", formula="J", differences=(), proof_tests=()).year
     2024

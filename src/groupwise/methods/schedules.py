@@ -61,7 +61,8 @@ class LinearRamp(Schedule):
 class CurvedRamp(Schedule):
     """From `start_value` to `end_value` over the first `over_iterations` iterations along a curve; HölderPO, arXiv:2605.12058.
 
-    With `over_iterations = 0` it spans the whole run. A power curve is `start_value + (end_value - start_value) x^curve_power`.
+    With `over_iterations = 0` it spans the whole run. A power curve is `start_value + (end_value - start_value)
+    x^curve_power`.
 
     >>> [round(CurvedRamp(2.0, -2.0, 500)(ScheduleInput(i)), 3) for i in (0, 125, 250, 500)]
     [2.0, 1.414, 0.0, -2.0]

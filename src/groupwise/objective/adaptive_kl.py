@@ -12,8 +12,8 @@ __all__ = ["AdaptiveKL"]
 class AdaptiveKL(Memory):
     """The coefficient of a KL penalty that holds the KL near `target_kl`. Ziegler et al., arXiv:1909.08593, section 2.2.
 
-    After an iteration of n samples, `coefficient *= 1 + clip(KL / target_kl - 1, -0.2, 0.2) * n / horizon`. KL is the mean
-    over samples of the mean over tokens of `log pi_old - log reference`. The constants are verl's. The schedule
+    After an iteration of n samples, `coefficient *= 1 + clip(KL / target_kl - 1, -0.2, 0.2) * n / horizon`. KL is the
+    mean over samples of the mean over tokens of `log pi_old - log reference`. The constants are verl's. The schedule
     `MemoryValue` writes the coefficient into the penalty.
 
     >>> import torch

@@ -21,8 +21,8 @@ COMPUTE_SHARE, READ_SHARE, LINK_SHARE = 0.4, 0.75, 0.25
 class GpuCard:
     """A card as `specification_source` has it: 10^9 bytes of memory, 10^12 dense bfloat16 operations and 10^9 bytes per second.
 
-    `link_bandwidth_gb_s` is the rate of NVLink if it connects all cards of a host, else of PCIe, both directions together.
-    Without `supports_bfloat16` the operations are those of float16.
+    `link_bandwidth_gb_s` is the rate of NVLink if it connects all cards of a host, else of PCIe, both directions
+    together. Without `supports_bfloat16` the operations are those of float16.
     """
 
     name: str

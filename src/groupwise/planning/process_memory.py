@@ -66,8 +66,9 @@ FIXES: Mapping[str, tuple[str, ...]] = {
 class ProcessWork:
     """The work of one process, and with how many others it shares its tensors. The default does everything alone.
 
-    `learner_ranks` learners hold equal shards of weights, gradients, moments and side models. An engine spans `tensor_parallel`
-    devices, which hold equal parts of each matrix and of the cache. `engine_count` share the answers of an iteration.
+    `learner_ranks` learners hold equal shards of weights, gradients, moments and side models. An engine spans
+    `tensor_parallel` devices, which hold equal parts of each matrix and of the cache. `engine_count` share the answers
+    of an iteration.
     """
 
     has_learner: bool = True
@@ -89,7 +90,8 @@ ALONE = ProcessWork()
 class MemoryPrediction:
     """The predicted memory in bytes, by use. The uses in `permanent_bytes` exist all the time, a phase's uses during it.
 
-    `parameter_count` and `trained_parameter_count` count weights. `python_bytes` are the bytes of Python and its libraries.
+    `parameter_count` and `trained_parameter_count` count weights. `python_bytes` are the bytes of Python and its
+    libraries.
     """
 
     parameter_count: int

@@ -18,9 +18,9 @@ class SimulationSetup:
 
     An engine with `r` running requests, at most `max_num_seqs`, decodes one token of each in `token_seconds + r *
     row_seconds`. The learner takes `learn_token_seconds` for each token of an iteration and `update_seconds` besides,
-    then sends the weights in `publish_seconds`, while engines wait. An iteration has `prompts_per_iteration` draws of `group_size`
-    samples; `sample_length(draw, sample)` is a sample's number of tokens. The learner also forwards `prompt_tokens`
-    tokens of each draw.
+    then sends the weights in `publish_seconds`, while engines wait. An iteration has `prompts_per_iteration` draws of
+    `group_size` samples; `sample_length(draw, sample)` is a sample's number of tokens. The learner also forwards
+    `prompt_tokens` tokens of each draw.
 
     An iteration is launched when at most `max_staleness` iterations before it are neither trained nor published. If
     `pinned`, weights are published only while no row is live, so each sample has one version: with `max_staleness` 0

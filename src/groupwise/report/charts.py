@@ -40,8 +40,9 @@ from groupwise.data import (
 class Chart:
     """A chart of metrics that answer the same question; `metric_labels` maps the metrics to their labels.
 
-    `interval_metrics` maps a metric to the metrics of its interval's ends. `flag_notes` maps a flag to a note that is shown if the
-    flag was ever true. `axis_range` fixes the axis; `allows_log_axis` allows a logarithmic one; `spans_two_columns` spans two columns.
+    `interval_metrics` maps a metric to the metrics of its interval's ends. `flag_notes` maps a flag to a note that is
+    shown if the flag was ever true. `axis_range` fixes the axis; `allows_log_axis` allows a logarithmic one;
+    `spans_two_columns` spans two columns.
     """
 
     title: str

@@ -15,7 +15,8 @@ __all__ = ["AddSubscore", "AddWellFormed", "Correctness", "Score"]
 class Correctness(Shaping):
     """Creates the reward: `correct_reward` for a correct answer, `wrong_reward` for any other; a score interpolates between them.
 
-    A scored answer is neither correct nor wrong. Its reward is `wrong_reward + score * (correct_reward - wrong_reward)`.
+    A scored answer is neither correct nor wrong. Its reward is `wrong_reward + score * (correct_reward -
+    wrong_reward)`.
 
     >>> from groupwise.data import rollout_of, pack
     >>> batch = pack([rollout_of([1.0, 0.0])])

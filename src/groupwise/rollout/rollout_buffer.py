@@ -62,8 +62,8 @@ def eligible_answers(answers: Batch, rule: UnverifiableRule) -> Bool[Tensor, " s
 class IterationRollouts:
     """All rollouts of one iteration, selected for training or not, in the order in which their prompts were drawn.
 
-    `sampling_round_count` is the number of sampling rounds, `missing_rollouts` the number of selected rollouts that are still wanted.
-    `strategy_metrics` are metrics of the strategy and the curriculum.
+    `sampling_round_count` is the number of sampling rounds, `missing_rollouts` the number of selected rollouts that are
+    still wanted. `strategy_metrics` are metrics of the strategy and the curriculum.
     """
 
     all_rollouts: tuple[Rollout, ...]
@@ -135,8 +135,8 @@ class IterationRollouts:
 class PendingIteration:
     """The sampling of an iteration that the learner has not reached: its progress, or its `completed_rollouts` once complete.
 
-    `finished_rollouts` are the rollouts of complete rounds, before the filter; `current_round_draws` are the draws of the current
-    round.
+    `finished_rollouts` are the rollouts of complete rounds, before the filter; `current_round_draws` are the draws of
+    the current round.
     """
 
     finished_rollouts: list[Rollout] = field(default_factory=list)
@@ -185,7 +185,8 @@ class RolloutBuffer:
     ) -> IterationRollouts:
         """As `take`, from the progress of `pending_iterations`, which it updates. Several calls may run at once.
 
-        A call that raises leaves its progress in `pending_iterations`: a later call repeats the round under way, with its draws.
+        A call that raises leaves its progress in `pending_iterations`: a later call repeats the round under way, with
+        its draws.
         """
         one_by_one = getattr(filter, "scope", "rollout") == "rollout"
         finished, collected = pending.finished_rollouts, list[Rollout]()

@@ -18,7 +18,8 @@ class OpenRun:
     """A run whose `lock` this process holds: its files, and the present contents of run.json and recipe.toml.
 
     Both files are read once. `changed` writes them, and returns the run as it is then. `recipe_text` is the text of
-    recipe.toml. `phase_directories` are the directories of all phases of the run that this phase belongs to, else empty.
+    recipe.toml. `phase_directories` are the directories of all phases of the run that this phase belongs to, else
+    empty.
     """
 
     layout: RunLayout

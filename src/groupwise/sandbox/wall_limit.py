@@ -26,9 +26,9 @@ class WallTimeLimit:
     counts. A sum over threads would let an answer save up time with many waiting threads; no thread is active longer
     than the interval. An answer that keeps a thread active computes, so the limit of CPU time ends it.
 
-    `read_thread_seconds` gives the threads' times; `last_look_seconds` is the time in seconds. The kernel adds a wait to a thread's time
-    only at the wait's end, so one interval can hold less active time than it had, and a later one more. A gap between
-    two looks in which this process did not run counts for no longer than the planned interval.
+    `read_thread_seconds` gives the threads' times; `last_look_seconds` is the time in seconds. The kernel adds a wait
+    to a thread's time only at the wait's end, so one interval can hold less active time than it had, and a later one
+    more. A gap between two looks in which this process did not run counts for no longer than the planned interval.
     """
 
     max_idle_seconds: float

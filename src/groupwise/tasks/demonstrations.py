@@ -57,8 +57,8 @@ FROM_STRATEGIES = ("delegated_sums",)
 class Demonstration:
     """The token ids of a prompt and of its answer, which includes the token that ends an answer.
 
-    `token_origins` has one entry per answer token where the answer contains replies of an environment. The loss leaves out
-    the tokens of the environment and of the template around them. Empty: all tokens of the answer are trained.
+    `token_origins` has one entry per answer token where the answer contains replies of an environment. The loss leaves
+    out the tokens of the environment and of the template around them. Empty: all tokens of the answer are trained.
     """
 
     prompt_ids: Ids

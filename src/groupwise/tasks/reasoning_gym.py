@@ -21,8 +21,8 @@ LARGEST = 2**20
 class ReasoningGym(TaskSettings):
     """The problems of one generator of reasoning-gym, by name: each question once, a tenth of them held out.
 
-    Equal `seed` and `max_problems` give the same problems: `max_problems` at most, fewer if some repeat. `row["entry"]` identifies a
-    problem; the scorer generates it again from that.
+    Equal `seed` and `max_problems` give the same problems: `max_problems` at most, fewer if some repeat. `row["entry"]`
+    identifies a problem; the scorer generates it again from that.
     """
 
     generator_name: str

@@ -86,10 +86,10 @@ def countdown(numbers: Any, target: Any) -> tuple[Any, Any]:
 class RowColumns:
     """The columns of a row with problem and gold answer, each a name or a dotted path: `reward_model.ground_truth`.
 
-    Without gold answers `answer_column` is empty. `convert_values` makes the problem and the gold answer of the two values. With
-    `answer_is_solution` the answer column is a worked solution, which the prompt's row keeps as `solution`. With
-    `keeps_whole_row`, for agents, a row needs no column and keeps all: without the column of the problem, its text is the row
-    as JSON.
+    Without gold answers `answer_column` is empty. `convert_values` makes the problem and the gold answer of the two
+    values. With `answer_is_solution` the answer column is a worked solution, which the prompt's row keeps as
+    `solution`. With `keeps_whole_row`, for agents, a row needs no column and keeps all: without the column of the
+    problem, its text is the row as JSON.
     """
 
     prompt_column: str = "prompt"

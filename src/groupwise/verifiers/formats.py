@@ -76,9 +76,9 @@ class TagFormat(VerifierSettings):
 class Regex(VerifierSettings):
     """Right if a pattern (Python's `re`) matches; if the pattern has a group, its match must equal the gold answer.
 
-    With `match_whole_text` the pattern must match the whole text. Without `pattern` the gold answer is the pattern. A group's last
-    match is compared, up to white space around it; without a match the answer is malformed. If the search takes more
-    than `deadline` seconds of CPU time, the answer is wrong.
+    With `match_whole_text` the pattern must match the whole text. Without `pattern` the gold answer is the pattern. A
+    group's last match is compared, up to white space around it; without a match the answer is malformed. If the search
+    takes more than `deadline` seconds of CPU time, the answer is wrong.
     """
 
     gold_answer_format: ClassVar[str] = "a pattern; with the field pattern: text or a number"

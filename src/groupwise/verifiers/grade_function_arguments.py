@@ -49,8 +49,9 @@ class GradeFunctionParameters:
     """A grade function's parameters, which determine its kind: it grades one answer, a group, or many answers (bulk).
 
     With `answers` or `final_states` a function grades a group; with `prompts`, `golds` or `rows` too, in bulk.
-    `positional_names` are passed by position, `keyword_names` by name. `optional_names` have a default. `columns`: it takes `**columns`.
-    A function of TRL grades a group and one of verl an answer, with the arguments of that `signature_library`.
+    `positional_names` are passed by position, `keyword_names` by name. `optional_names` have a default. `columns`: it
+    takes `**columns`. A function of TRL grades a group and one of verl an answer, with the arguments of that
+    `signature_library`.
     """
 
     graded_unit: Kind = "answer"

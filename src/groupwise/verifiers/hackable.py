@@ -17,9 +17,9 @@ _EQUATION = re.compile(r"(?<![0-9])[0-9]++[-+*][0-9]++=[0-9]++")
 class HackableScore(VerdictWrapper):
     """Scores an answer by the number of its equations (up to `max_equations`), right or wrong: a reward that can be hacked.
 
-    The score, which is also the subscore `quality`, is the number of texts such as `7*5=35` over `max_equations`, at most 1.
-    Steps that are false or said again pay as much as those of a solution. The outcome is the wrapped verifier's, so
-    accuracy shows the truth while the reward is hacked.
+    The score, which is also the subscore `quality`, is the number of texts such as `7*5=35` over `max_equations`, at
+    most 1. Steps that are false or said again pay as much as those of a solution. The outcome is the wrapped
+    verifier's, so accuracy shows the truth while the reward is hacked.
 
     >>> import asyncio
     >>> from groupwise.verifiers import VerifierContext, LastNumber

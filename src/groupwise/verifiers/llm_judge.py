@@ -61,11 +61,12 @@ Verdict: wrong"""
 class Judge(VerifierSettings):
     """An LLM judge: right if most of `votes` replies say "right". Subscore `votes`: their share of the valid ones.
 
-    `url` is the base of an OpenAI-compatible server, such as `http://localhost:8000/v1`. `key_variable` names the environment
-    variable with its key. The key is sent to that server only, and verdicts and cache never contain it. A temporary
-    failure is retried until `deadline` seconds have passed. An answer without a majority is unverifiable. `cache_file`, a
-    file, stores every reply, and later runs reuse it. The last line of a reply is its vote; a truncated reply has no
-    vote. The prompt contains at most `max_answer_characters` characters of the answer, and `max_parallel_requests` requests run in parallel.
+    `url` is the base of an OpenAI-compatible server, such as `http://localhost:8000/v1`. `key_variable` names the
+    environment variable with its key. The key is sent to that server only, and verdicts and cache never contain it. A
+    temporary failure is retried until `deadline` seconds have passed. An answer without a majority is unverifiable.
+    `cache_file`, a file, stores every reply, and later runs reuse it. The last line of a reply is its vote; a truncated
+    reply has no vote. The prompt contains at most `max_answer_characters` characters of the answer, and
+    `max_parallel_requests` requests run in parallel.
     """
 
     url: str

@@ -61,9 +61,10 @@ class Figures(VerifierSettings):
     """Right if the picture shows the figures that the gold answer names, such as `2 red square`, and no others.
 
     A channel of a pixel is light or dark; pixels with no light channel are the ground. A figure is a region of one
-    colour, connected by edges, of at least the share `min_area_fraction` of the picture. The parts are 1 or 0: `count`, the number
-    of figures is right; `colour`, all have the colour; `shape`, all are squares, bars, discs or crosses, as named, with
-    sides along those of the picture. With `graded_property` one of them alone decides. A picture without figures is malformed.
+    colour, connected by edges, of at least the share `min_area_fraction` of the picture. The parts are 1 or 0: `count`,
+    the number of figures is right; `colour`, all have the colour; `shape`, all are squares, bars, discs or crosses, as
+    named, with sides along those of the picture. With `graded_property` one of them alone decides. A picture without
+    figures is malformed.
     """
 
     gold_answer_format: ClassVar[str] = "a number, a colour and a shape such as 2 red square"

@@ -66,9 +66,9 @@ class Text(VerifierSettings):
 class OptionChoice(VerifierSettings):
     """Right if the answer names the gold letter: `B`, `(b)`, `B. because it floats`, `option B`.
 
-    `option_letters` are the letters; a gold number is an index from 0. `which_answer` and `answer_location` extract the answer as in `Math`,
-    but an answer line counts to its end. A text without a box or an answer line, and with fewer than `SHORT`
-    characters, is an answer as a whole. An answer that names no letter, or several, is malformed.
+    `option_letters` are the letters; a gold number is an index from 0. `which_answer` and `answer_location` extract the
+    answer as in `Math`, but an answer line counts to its end. A text without a box or an answer line, and with fewer
+    than `SHORT` characters, is an answer as a whole. An answer that names no letter, or several, is malformed.
     """
 
     gold_answer_format: ClassVar[str] = "one of the options' letters, or its number from 0"

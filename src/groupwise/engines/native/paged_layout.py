@@ -34,8 +34,8 @@ def on_gpu(model: LanguageModel) -> bool:
 class PagedLayout:
     """New tokens of several sequences, each with a table of pages: their keys and values are written, then attended to.
 
-    The queries of row i are `cumulative_query_lengths[i]` to `cumulative_query_lengths[i + 1]`; they are the last of its `sequence_lengths[i]`
-    tokens. Rows are independent: the keys of a row are summed in one order, `num_splits = 1`.
+    The queries of row i are `cumulative_query_lengths[i]` to `cumulative_query_lengths[i + 1]`; they are the last of
+    its `sequence_lengths[i]` tokens. Rows are independent: the keys of a row are summed in one order, `num_splits = 1`.
     """
 
     positions: Int[Tensor, " n"]

@@ -57,9 +57,9 @@ class RatioRegression(Surrogate):
 class CorrectPrefixCues(Strategy):
     """Samples answers. If their mean score is below the recent mean, new ones continue a prefix of a correct one.
 
-    The share of the correct answer that is given grows with the gap to the mean of recent rewards (`RecentMeanScores`), up
-    to `max_prefix_fraction`. The cue is not trained, and the first round gets the role `first`. Reg-GRPO's augmentation
-    of hard prompts, arXiv:2506.07464; the share is our reading.
+    The share of the correct answer that is given grows with the gap to the mean of recent rewards (`RecentMeanScores`),
+    up to `max_prefix_fraction`. The cue is not trained, and the first round gets the role `first`. Reg-GRPO's
+    augmentation of hard prompts, arXiv:2506.07464; the share is our reading.
     """
 
     max_prefix_fraction: float = 0.5

@@ -21,8 +21,8 @@ __all__ = ["NoiseWindow", "flow_grpo"]
 class NoiseWindow(Strategy):
     """`draw.n` answers with noise in `window_steps` consecutive steps, the same of a group. Flow-GRPO-Fast.
 
-    The window begins at a step from `min_start_step` to before `start_step_below`, by a draw for each prompt. The other steps
-    have no noise, so they are not trained. arXiv:2505.05470.
+    The window begins at a step from `min_start_step` to before `start_step_below`, by a draw for each prompt. The other
+    steps have no noise, so they are not trained. arXiv:2505.05470.
     """
 
     window_steps: int = 2

@@ -20,10 +20,10 @@ class OneNoisyStep(Strategy):
     """For each step of `noise_at`, one group of `draw.n` answers with noise in this step alone. G2RPO.
 
     All begin with the steps of the anchor, a path without noise. Each is completed without noise once for each of
-    `completion_strides`, the number of steps that are taken at once; the step after the noise has length 1, and the last leads to
-    time 0. An answer's verdict is that of the first stride, and its subscores `scores` are the scores by stride.
-    Neither the anchor, with the role `anchor`, nor the completions by other strides, with the role `completion`, are
-    trained. A sample lacks the steps that it shares with another one. arXiv:2510.01982.
+    `completion_strides`, the number of steps that are taken at once; the step after the noise has length 1, and the
+    last leads to time 0. An answer's verdict is that of the first stride, and its subscores `scores` are the scores by
+    stride. Neither the anchor, with the role `anchor`, nor the completions by other strides, with the role
+    `completion`, are trained. A sample lacks the steps that it shares with another one. arXiv:2510.01982.
     """
 
     roles: ClassVar[tuple[Role, ...]] = (Role("anchor", "for each prompt"), Role("completion", "with several strides"))

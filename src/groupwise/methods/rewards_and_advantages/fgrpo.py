@@ -16,8 +16,8 @@ __all__ = ["LagrangeMultipliers", "fgrpo"]
 class LagrangeMultipliers(Memory):
     """Lagrange multipliers of the constraints `mean score >= floor`: each grows while its mean is below the floor.
 
-    The new value is `clip(multiplier + step_size (floor - mean), 0, max_multiplier)`. The mean is over the verdicts of the
-    iteration that have the score. FGRPO, arXiv:2604.08476; the step and the start are our reading.
+    The new value is `clip(multiplier + step_size (floor - mean), 0, max_multiplier)`. The mean is over the verdicts of
+    the iteration that have the score. FGRPO, arXiv:2604.08476; the step and the start are our reading.
     """
 
     min_mean_scores: tuple[tuple[str, float], ...]

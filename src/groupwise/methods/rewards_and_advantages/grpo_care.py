@@ -26,8 +26,8 @@ class ConsistencyBonus(Shaping):
 
     High: a score above `min_score` and not below the group's mean. Likely: the mean probability of the tokens between
     `answer_start` and `answer_end` (empty: the end), at most `max_probability`, is not below the mean of the
-    high-scoring answers, less `likelihood_margin`. A number that rounding alone puts below a mean equals it. The bonus is `bonus_factor`
-    times the score. GRPO-CARE, arXiv:2506.16141.
+    high-scoring answers, less `likelihood_margin`. A number that rounding alone puts below a mean equals it. The bonus
+    is `bonus_factor` times the score. GRPO-CARE, arXiv:2506.16141.
     """
 
     answer_start: str = "<answer>"

@@ -65,8 +65,8 @@ class ForwardCorrection(Advantage):
 class DebiasedReward(Shaping):
     """`(reward - false_accept_rate) / (1 - false_accept_rate - false_reject_rate)`: unbiased for known rates of false accepts and false rejects.
 
-    `false_accept_rate` is the share of wrong answers that the verifier accepts, `false_reject_rate` the share of correct ones that it
-    rejects. A z-score after it undoes the correction. arXiv:2510.00915, backward correction.
+    `false_accept_rate` is the share of wrong answers that the verifier accepts, `false_reject_rate` the share of
+    correct ones that it rejects. A z-score after it undoes the correction. arXiv:2510.00915, backward correction.
 
     >>> from groupwise.data import rollout_of, pack
     >>> batch = pack([rollout_of([1.0, 0.0])])

@@ -42,8 +42,8 @@ class SuccessTracker(Curriculum[TrackerState]):
     """Draws a prompt with probability proportional to `sqrt(v (1 - v)) + exploration`, v its tracked pass rate. SPO.
 
     Draws carry v as `baseline` in the metadata. New answers are added to a prompt's numbers of correct and other
-    answers after these are multiplied by `2^(-d / drift_half_life)`, from `min_decay` to `max_decay`; d is how far the policy
-    has moved on the prompt's last answer, from the subscore `drift` of the strategy `TrackedBaseline`. SPO,
+    answers after these are multiplied by `2^(-d / drift_half_life)`, from `min_decay` to `max_decay`; d is how far the
+    policy has moved on the prompt's last answer, from the subscore `drift` of the strategy `TrackedBaseline`. SPO,
     arXiv:2509.13232.
 
     A prompt's first answers are those with the role `initial`, if there are any, with the weight `1 / (1 - min_decay)`
@@ -147,8 +147,8 @@ class TrackedBaseline(Strategy):
     """Runs another strategy. The verdicts of its samples also have the subscore `baseline`, the tracked pass rate. SPO.
 
     The subscore `drift` is the mean absolute change of a token's log-prob since the prompt's last answer was sampled.
-    At a prompt's first draw, `initial_answer_count` more answers with the role `initial_answer_count` estimate its success rate;
-    they are not trained. For the curriculum `SuccessTracker`. arXiv:2509.13232.
+    At a prompt's first draw, `initial_answer_count` more answers with the role `initial_answer_count` estimate its
+    success rate; they are not trained. For the curriculum `SuccessTracker`. arXiv:2509.13232.
     """
 
     roles: ClassVar[tuple[Role, ...]] = (Role("initial", "at the first draw of a prompt"),)

@@ -33,9 +33,9 @@ EXPLAINED = AutoDefault(
 class ExplainGoldAnswer(Strategy):
     """If no answer is correct, the policy explains the gold answer. A correct one is trained under the plain prompt.
 
-    A correct explanation is a group of one, trained as a written answer with the role `explained`. With `explain_always`, the
-    policy explains the gold answer of each prompt. A row without a gold answer has no explanation. ExPO,
-    arXiv:2507.02834.
+    A correct explanation is a group of one, trained as a written answer with the role `explained`. With
+    `explain_always`, the policy explains the gold answer of each prompt. A row without a gold answer has no
+    explanation. ExPO, arXiv:2507.02834.
     """
 
     column_type: ClassVar[str] = "text"

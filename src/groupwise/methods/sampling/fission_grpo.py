@@ -116,9 +116,9 @@ def _retried(failure: FailedAttempt, task: Task, group_size: int) -> Draw:
 class RecoveryPrompts(Strategy):
     """Runs another sampling strategy. Each distinct failed attempt becomes a prompt for `FailureBuffer`.
 
-    A failure is an answer that is not correct and scores below `score_below`, and whose verdict has feedback. The new prompt
-    is `prompt_template`; after a conversation, the feedback follows as another reply of the environment. It must leave
-    room. Failures of such a prompt become none. Fission-GRPO, arXiv:2601.15625, with the verifier as the error
+    A failure is an answer that is not correct and scores below `score_below`, and whose verdict has feedback. The new
+    prompt is `prompt_template`; after a conversation, the feedback follows as another reply of the environment. It must
+    leave room. Failures of such a prompt become none. Fission-GRPO, arXiv:2601.15625, with the verifier as the error
     simulator.
     """
 

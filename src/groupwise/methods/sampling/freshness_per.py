@@ -105,9 +105,9 @@ class FreshnessReplay(Curriculum[ReplayState]):
     """After each round of new answers, `replay_rounds` rounds draw stored ones, by score and freshness. FreshPER.
 
     An answer's chance is proportional to `e ** alpha`, `e = |score - baseline_score| exp(-age / age_scale)`; its age
-    counts sampled iterations. Its draw has the part `replay` for the strategy `ReplayStoredAnswer`, `(N P) ** -beta` over its
-    largest value. A round without enough stored answers samples new ones. Draws are stratified and can repeat. With
-    scores of 0 and 1, `baseline_score = 0.5` draws right and wrong answers alike. The oldest beyond `capacity` are
+    counts sampled iterations. Its draw has the part `replay` for the strategy `ReplayStoredAnswer`, `(N P) ** -beta`
+    over its largest value. A round without enough stored answers samples new ones. Draws are stratified and can repeat.
+    With scores of 0 and 1, `baseline_score = 0.5` draws right and wrong answers alike. The oldest beyond `capacity` are
     dropped. Checkpoints have all entries: thousands of short answers, not more. FreshPER, arXiv:2604.16918.
     """
 

@@ -77,8 +77,8 @@ class HintWriter(Strategy):
     The prompt of a hint has the problem, its solution, and one wrong answer. A hint is tried with a group of `draw.n`
     answers. Its score is `helpfulness` of the group, or `refused_score` if it is empty, states the answer or leaves no
     room. If no score is above 0, the first group stays. Hints have the role `hint`, and their group is scored by these
-    numbers. The other answers get the role `tried`. With `hint_start` and `hint_end`, as in prose, only the text between them
-    is the hint. Without a solution or an answer in the row, the group stays. HiLL, arXiv:2604.00698.
+    numbers. The other answers get the role `tried`. With `hint_start` and `hint_end`, as in prose, only the text
+    between them is the hint. Without a solution or an answer in the row, the group stays. HiLL, arXiv:2604.00698.
     """
 
     roles: ClassVar[tuple[Role, ...]] = (

@@ -24,9 +24,9 @@ Posterior = tuple[float, float]
 class PilotAllocation(Strategy):
     """`pilot_count` answers to each prompt; each further one goes where it most raises the chance of a correct answer. HORA.
 
-    The posterior of a success rate is Beta(a + correct, b + others), with (a, b) the `beta_prior`. Each further answer goes
-    to the prompt where it most increases the probability that one further answer is correct, summed over the round. A
-    prompt's pilots and further answers are one group; the round has as many answers as without pilots.
+    The posterior of a success rate is Beta(a + correct, b + others), with (a, b) the `beta_prior`. Each further answer
+    goes to the prompt where it most increases the probability that one further answer is correct, summed over the
+    round. A prompt's pilots and further answers are one group; the round has as many answers as without pilots.
     arXiv:2605.07114.
     """
 

@@ -70,9 +70,9 @@ class LookaheadTree(Strategy):
     """The fraction `tree_fraction` of a group begins with branches of a tree; the other answers are independent. LATR.
 
     A branch takes the likeliest token. It forks at one of the `fork_top_k` likeliest with a probability above
-    `min_fork_probability` and less than `max_fork_probability_gap` below the largest, while there are fewer branches than answers
-    to begin. When a fork has an age in `pruning_ages`, it is cut, with its own forks, if its last tokens are like its
-    parent's: an edit distance per token below `min_edit_distance`, or a `suffix_match` or `rouge_l` above
+    `min_fork_probability` and less than `max_fork_probability_gap` below the largest, while there are fewer branches
+    than answers to begin. When a fork has an age in `pruning_ages`, it is cut, with its own forks, if its last tokens
+    are like its parent's: an edit distance per token below `min_edit_distance`, or a `suffix_match` or `rouge_l` above
     `max_suffix_match` or `max_rouge_l`. The tree ends after `max_tree_tokens` tokens, or when all branches are there
     and old enough. Tokens of the tree are trained as written. arXiv:2510.24302.
     """

@@ -37,8 +37,8 @@ class FeedbackTree(Strategy):
     The refinements of an attempt are a group with the role `refinement`. The subscore `returned` is the score of an
     attempt after credit: the best score of its subtree (`best`, MaRS), or `(score + gamma * mean over refinements) /
     turns left` (`mean`, MeRS). After credit, the tree is pruned: it keeps the `widest` refinement groups with the
-    largest std (InterP), and in each the `kept_extremes_per_group` members with the lowest and highest advantages (IntraP);
-    0 keeps all. arXiv:2511.07833.
+    largest std (InterP), and in each the `kept_extremes_per_group` members with the lowest and highest advantages
+    (IntraP); 0 keeps all. arXiv:2511.07833.
     """
 
     needs_feedback: ClassVar[bool] = True

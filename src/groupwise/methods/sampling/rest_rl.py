@@ -61,9 +61,9 @@ class PromptSurvey(Curriculum[PromptSurveyState]):
 
     A prompt is found if the std of its scores is at least `min_score_std`. If its best answer scores at least
     `min_best_score`, so are beginnings of that answer, at ends of lines: `ceil(prefixes_per_line * lines)` of them,
-    drawn with replacement, line k with a chance proportional to `line_weight_decay ** k`; a conversation has none. The second
-    round draws among all that was found. For the strategy `PrefixContinuation`, with `max_refills = 1`. ReST-GRPO,
-    arXiv:2508.19576.
+    drawn with replacement, line k with a chance proportional to `line_weight_decay ** k`; a conversation has none. The
+    second round draws among all that was found. For the strategy `PrefixContinuation`, with `max_refills = 1`.
+    ReST-GRPO, arXiv:2508.19576.
     """
 
     required_strategy: ClassVar[str] = "PrefixContinuation"

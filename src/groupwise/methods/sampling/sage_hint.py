@@ -119,8 +119,8 @@ class HintLevelState(TypedDict):
 class HintLevelCurriculum(Curriculum[HintLevelState]):
     """Draws prompts in random order, and passes each prompt's hint level to the strategy as `Draw.metadata["level"]`.
 
-    SAGE-light, arXiv:2602.03143. A pass rate of at most `raise_level_pass_rate` raises the level of a prompt by one, one above
-    `lower_level_pass_rate` lowers it. Unverifiable answers do not count.
+    SAGE-light, arXiv:2602.03143. A pass rate of at most `raise_level_pass_rate` raises the level of a prompt by one,
+    one above `lower_level_pass_rate` lowers it. Unverifiable answers do not count.
     """
 
     tracks_prompts: ClassVar[bool] = True

@@ -25,8 +25,8 @@ class EarlyStoppingTurns(Strategy):
 
     The difference is the mean edit distance of two sequences of actions, as a share of `compare_after_turns`; an ended
     conversation counts as repeating one action that occurs nowhere else. A stopped group is dropped with the cause
-    `alike`: such groups mostly end with equal rewards. An action is a turn's text, from the last `action_marker` on if there
-    is one. Selective Rollout, 2026.
+    `alike`: such groups mostly end with equal rewards. An action is a turn's text, from the last `action_marker` on if
+    there is one. Selective Rollout, 2026.
     """
 
     needs_environment: ClassVar[bool] = True

@@ -119,8 +119,8 @@ class ProposedProblemCurriculum(Curriculum[ProposedProblemState]):
 
     The diversity of a problem is the std of its answers' scores. Relative to the usual one it is `clip((std - usual) /
     usual, -1, 1)`; averages per kind of problem are `diverse` of the metadata. All averages start at their first value
-    and move by `diversity_ema_rate`. At most `max_waiting_proposals` problems wait, the newest. Syn-GRPO, arXiv:2511.19343; crediting a
-    proposal by its kind is our reading.
+    and move by `diversity_ema_rate`. At most `max_waiting_proposals` problems wait, the newest. Syn-GRPO,
+    arXiv:2511.19343; crediting a proposal by its kind is our reading.
     """
 
     required_strategy: ClassVar[str] = "ProposalCollector"

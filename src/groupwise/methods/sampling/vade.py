@@ -36,9 +36,10 @@ class ThompsonSampling(Curriculum[ThompsonState]):
     """The prompts with the largest `p (1 - p)^2`, where p is drawn from a posterior of the prompt's success rate. VADE.
 
     The posterior is `Beta(1 + correct, 1 + others)`. After an iteration the counts of its prompts are multiplied by
-    `drawn_prompt_count_decay` before their answers are added, and those of all other prompts by `other_prompt_count_decay`. So
-    estimates follow the policy, and a prompt that is solved today returns later. arXiv:2511.18902. `criterion =
-    "variance"` ranks by `p (1 - p)`; `sample_posterior = False` takes the posterior's mean as p.
+    `drawn_prompt_count_decay` before their answers are added, and those of all other prompts by
+    `other_prompt_count_decay`. So estimates follow the policy, and a prompt that is solved today returns later.
+    arXiv:2511.18902. `criterion = "variance"` ranks by `p (1 - p)`; `sample_posterior = False` takes the posterior's
+    mean as p.
     """
 
     tracks_prompts: ClassVar[bool] = True

@@ -27,8 +27,9 @@ __all__ = ["Decoder", "DecoderShape"]
 class ModelSizes:
     """The sizes of a model that an engine needs. `max_positions` is the longest sequence, in tokens.
 
-    `kind_name` is the name of its `ModelKind`, `kind_label` the kind in words. With `generates_whole_answers` an answer is
-    generated as a whole, from a prompt that the model `takes`; with `tokens_are_denoising_steps` its tokens are denoising steps.
+    `kind_name` is the name of its `ModelKind`, `kind_label` the kind in words. With `generates_whole_answers` an answer
+    is generated as a whole, from a prompt that the model `takes`; with `tokens_are_denoising_steps` its tokens are
+    denoising steps.
     """
 
     kind_name: ClassVar[str] = "language"

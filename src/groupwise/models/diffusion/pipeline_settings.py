@@ -12,10 +12,10 @@ __all__ = ["PipelineSettings"]
 class PipelineSettings:
     """Settings of a pipeline: the scale of guidance, and the side of its square pictures in pixels.
 
-    With classifier-free guidance the velocity is `u + guidance_scale * (v - u)`, with v of the prompt and u of the empty
-    prompt; 1 is v alone, at half the price. A model that was distilled with guidance (FLUX.1 dev) reads the scale as a
-    number instead. Sampling and training use the same velocity. Without a `guidance_scale`, it is the usual one of the
-    pipeline's class; without a `picture_size`, it is the size that the transformer was made for.
+    With classifier-free guidance the velocity is `u + guidance_scale * (v - u)`, with v of the prompt and u of the
+    empty prompt; 1 is v alone, at half the price. A model that was distilled with guidance (FLUX.1 dev) reads the scale
+    as a number instead. Sampling and training use the same velocity. Without a `guidance_scale`, it is the usual one of
+    the pipeline's class; without a `picture_size`, it is the size that the transformer was made for.
     """
 
     guidance_scale: float | None = None

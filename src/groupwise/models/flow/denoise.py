@@ -14,8 +14,9 @@ MOST_STEPS = 64
 class DenoisingSettings:
     """The denoising of a flow policy: `steps` steps, of which those from `noise_start` to before `noise_end` get `noise`.
 
-    Only steps with noise are actions and trained; the others are deterministic. Without `noise_end`, all but the last step
-    get noise. Times fall from 1 to 0, evenly without a `time_shift`; a shift k above 1 moves them to k t / (1 + (k - 1) t).
+    Only steps with noise are actions and trained; the others are deterministic. Without `noise_end`, all but the last
+    step get noise. Times fall from 1 to 0, evenly without a `time_shift`; a shift k above 1 moves them to k t / (1 + (k
+    - 1) t).
 
     >>> DenoisingSettings(steps=4).times, DenoisingSettings(steps=2, time_shift=3.0).times
     ((1.0, 0.75, 0.5, 0.25, 0.0), (1.0, 0.75, 0.0))

@@ -27,10 +27,10 @@ class Turns(Strategy):
     """Generates `draw.n` conversations with the environment, as one group: model and environment take turns.
 
     A conversation ends when the environment returns None. When all have ended, the verifier judges their last turns. A
-    conversation also ends when the environment returns a verdict. After `max_turns` turns of the model, or when the next
-    observation would use up `max_tokens`, it is cut with the finish `length`, and the last turn is judged. One sample
-    is one conversation. Only the model's tokens are trained; the budget includes the environment's tokens. The count
-    `failed` is 1 for a conversation that the environment aborted: it raised, timed out, or returned an invalid
+    conversation also ends when the environment returns a verdict. After `max_turns` turns of the model, or when the
+    next observation would use up `max_tokens`, it is cut with the finish `length`, and the last turn is judged. One
+    sample is one conversation. Only the model's tokens are trained; the budget includes the environment's tokens. The
+    count `failed` is 1 for a conversation that the environment aborted: it raised, timed out, or returned an invalid
     observation.
     """
 

@@ -37,10 +37,10 @@ _DAPO_LATER = (
 class MathDapo(VerifierSettings):
     r"""The grader of DAPO's training: compares the last `Answer:` line of the last 300 characters, as text.
 
-    Both sides are converted to Minerva's normal form (Lewkowycz et al., arXiv:2206.14858, appendix D). With `use_last_box` the
-    last `\boxed{}` of the last 100 characters must equal the gold answer exactly. Its faults are kept: only the text
-    behind the last `=` counts, words such as `km` are removed also within words, `034` and `34.0` are not 34. DAPO,
-    arXiv:2503.14476. An answer without such a line is malformed here and wrong there; both score 0.
+    Both sides are converted to Minerva's normal form (Lewkowycz et al., arXiv:2206.14858, appendix D). With
+    `use_last_box` the last `\boxed{}` of the last 100 characters must equal the gold answer exactly. Its faults are
+    kept: only the text behind the last `=` counts, words such as `km` are removed also within words, `034` and `34.0`
+    are not 34. DAPO, arXiv:2503.14476. An answer without such a line is malformed here and wrong there; both score 0.
     """
 
     gold_answer_format: ClassVar[str] = "text or a number"
@@ -176,11 +176,11 @@ class MathVerify(SandboxedGrader):
 class MathDrGrpo(SandboxedGrader):
     r"""The grader of Dr. GRPO's runs: compares the last `\boxed{}`, or with `use_answer_tag` the text behind the last `<answer>`.
 
-    Right if it equals one of the gold answers by the rules in r1_zero.py: in the normal form of MATH, in that of
-    PRM800K, by sympy, or, unless `skip_math_verify`, by math-verify. The 7B run and all evaluations used math-verify too. Its
-    faults are kept: `x+a` equals `x+c` and `5 km` equals `5 m`, since every possible unit is removed; with `skip_math_verify`,
-    `2/4` does not equal `1/2`, nor `2+2` 4. The authors' time limit of one second is `deadline` CPU seconds per call
-    here. arXiv:2503.20783.
+    Right if it equals one of the gold answers by the rules in dr_grpo_grader.py: in the normal form of MATH, in that of
+    PRM800K, by sympy, or, unless `skip_math_verify`, by math-verify. The 7B run and all evaluations used math-verify
+    too. Its faults are kept: `x+a` equals `x+c` and `5 km` equals `5 m`, since every possible unit is removed; with
+    `skip_math_verify`, `2/4` does not equal `1/2`, nor `2+2` 4. The authors' time limit of one second is `deadline` CPU
+    seconds per call here. arXiv:2503.20783.
     """
 
     packages = (*MATH_VERIFY, "pylatexenc")

@@ -64,7 +64,12 @@ def test_invalid_values_raise_with_a_fix(capsys: pytest.CaptureFixture[str]) -> 
         ("method.group_size", "1", "group_size is 1 and the advantage compares samples of a group", "to 2 or more"),
         ("method.objective.aggregate", "token_mean", "sequence_ratio", "use sequence_mean or group_mean"),
         ("method.objective.penalties", KL, "does not define", "--method.models '{ reference = \"InitialPolicy\" }'"),
-        ("method.shaping", '[{kind="OverlongPenalty",buffer_length=100}]', "larger than the generation budget", "as a share"),
+        (
+            "method.shaping",
+            '[{kind="OverlongPenalty",buffer_length=100}]',
+            "larger than the generation budget",
+            "as a share",
+        ),
         ("trackers", '["wandbb"]', "unknown tracker 'wandbb'", "tensorboard, wandb, trackio"),
     ):
         message = error_of(capsys, 2, "train", "--evaluate.problems", "4", f"--{field}", value)

@@ -359,7 +359,8 @@ def test_the_library_finds_runs_as_the_command_line_does(home: Path) -> None:
 REFUSED = (
     lambda: gw.grpo(group_size=1), lambda: gw.gspo(minibatches=0), lambda: replace(gw.dapo(), shaping=()),
     lambda: gw.Clip(-1.0), lambda: gw.AdamW(lr=-1.0), lambda: gw.Sampling(max_tokens=0), lambda: gw.EMA(decay=2.0),
-    lambda: gw.OverlongPenalty(buffer_length=-1), lambda: gw.Machine(threads=0), lambda: gw.Recipe(method=gw.grpo(), seed=-1),
+    lambda: gw.OverlongPenalty(buffer_length=-1), lambda: gw.Machine(threads=0), lambda: gw.Recipe(method=gw.grpo(),
+    seed=-1),
     lambda: gw.Turns(max_turns=0), lambda: gw.Lora(rank=0),
 )  # fmt: skip
 

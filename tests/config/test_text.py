@@ -316,7 +316,8 @@ def test_schedules_become_numbers():
         method, objective=replace(method.objective, surrogate=Clip(0.2, 0.2)), epochs=3
     )
     assert method_from(write(method)) == method
-    text = "method.base = 'grpo'\n[method.schedules]\n'{}' = {{ kind = 'LinearRamp', start_value = 1, end_value = 2, over_iterations = 3 }}"
+    ramp = "{{ kind = 'LinearRamp', start_value = 1, end_value = 2, over_iterations = 3 }}"
+    text = f"method.base = 'grpo'\n[method.schedules]\n'{{}}' = {ramp}"
     assert read_recipe(text.format("objective.surrogate.low")).method.schedules[0][1] == LinearRamp(1.0, 2.0, 3)
     with pytest.raises(Usage, match="Clip has no field 'lo'; did you mean low"):
         read_recipe(text.format("objective.surrogate.lo"))
@@ -338,7 +339,10 @@ def test_the_difference_between_grpo_and_dapo():
     assert lines == [
         "group_size: 64 -> 16",
         "filter: everything -> mixed_outcomes (max_refills 10)",
-        "shaping: Score(scale=1, offset=0) -> Correctness(correct_reward=1, wrong_reward=-1), OverlongPenalty(buffer_length=0.2, penalty_factor=1)",
+        (
+            "shaping: Score(scale=1, offset=0) -> Correctness(correct_reward=1, wrong_reward=-1), "
+            "OverlongPenalty(buffer_length=0.2, penalty_factor=1)"
+        ),
         "objective.surrogate.high: 0.2 -> 0.28",
         "objective.penalties: KL(coefficient=0.04, kl_estimator=k3, model=reference) -> none",
         "objective.aggregate: group_mean -> token_mean",

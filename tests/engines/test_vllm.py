@@ -177,7 +177,7 @@ def test_the_probe_sees_a_head_that_keeps_the_weights_of_its_first_load(
         return replace(whole, module="half", environment={**whole.environment_variables, "PYTHONPATH": path})
 
     monkeypatch.setattr(Vllm, "program", half)
-    monkeypatch.setattr(slots, "PAUSE", 0.0)
+    monkeypatch.setattr(engine_slots, "PAUSE", 0.0)
     shape = DecoderShape(
         vocabulary_size=2048,
         hidden_size=256,
@@ -208,7 +208,7 @@ def test_the_probe_sees_a_head_that_keeps_the_weights_of_its_first_load(
 
 def test_answers_are_equal_through_kill_9_and_nothing_is_left_behind(monkeypatch: pytest.MonkeyPatch) -> None:
     """First the process that we started is killed while it samples, then the one that vLLM started from it."""
-    monkeypatch.setattr(slots, "PAUSE", 0.0)
+    monkeypatch.setattr(engine_slots, "PAUSE", 0.0)
     before = shared_memory()
     pids: list[int] = []
 

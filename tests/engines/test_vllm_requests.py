@@ -377,7 +377,7 @@ def test_an_answer_with_tokens_of_new_weights_waits_for_the_probe(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The first replica is found to have half of the new weights: its answer is not returned, but asked again."""
-    monkeypatch.setattr(slots, "PAUSE", 0.0)
+    monkeypatch.setattr(engine_slots, "PAUSE", 0.0)
     model, order = decoder(), []
     check = WeightsProbe.check
 

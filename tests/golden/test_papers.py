@@ -153,9 +153,7 @@ def test_cispo_has_no_gradient_through_its_weight() -> None:
     """Central differences of the formula without the stop-gradient give a different result."""
     objective, _, layout = CASES["cispo"]
     step = step_of(layout, seed=7)
-    inside = int(
-        (Rows(step).r[Rows(step).mask] < 1.28).argmax()
-    )  # the first token whose weight moves with log pi
+    inside = int((Rows(step).r[Rows(step).mask] < 1.28).argmax())  # the first token whose weight moves with log pi
     actual = -torch.autograd.grad(objective(objective.prepare(step)), step.logp)[0][inside].item()
     nudge = torch.zeros(step.tokens, dtype=torch.float64)
     nudge[inside] = 1e-6

@@ -18,7 +18,10 @@ ALLOWED = {
     ("certificates/studies.py", "subprocess.run(command)"): f"the developer's command: {OURS}",
     ("certificates/proofs.py", "subprocess.run(command)"): "the developer's command: pytest in this interpreter",
     ("certificates/certificate.py", "subprocess.run(['git', '-C', str(root), *words])"): "git, literal words",
-    ("sandbox/launch_bubblewrap.py", "os.execve('/tmp/0')"): "bubblewrap, which sandbox/bubblewrap_command.py finds in PATH",
+    (
+        "sandbox/launch_bubblewrap.py",
+        "os.execve('/tmp/0')",
+    ): "bubblewrap, which sandbox/bubblewrap_command.py finds in PATH",
     ("sandbox/die_with_parent.py", "os.execv(sys.executable)"): "this interpreter, words of the process that starts it",
     ("sandbox/sandbox.py", "subprocess.Popen(command)"): f"bubblewrap, or unsandboxed with --unsafe-local-exec: {OURS}",
     ("sandbox/mounted_files.py", "subprocess.run(command)"): "the interpreter behind this one, literal words",

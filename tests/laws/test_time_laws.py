@@ -252,7 +252,10 @@ PATTERNS = patterns()
 
 
 def test_patterns_are_found() -> None:
-    assert {"verifiers/math/extract_answer.py: _LINE.finditer", "verifiers/exact_and_last_number.py: _NUMBER.finditer"} <= PATTERNS.keys()
+    assert {
+        "verifiers/math/extract_answer.py: _LINE.finditer",
+        "verifiers/exact_and_last_number.py: _NUMBER.finditer",
+    } <= PATTERNS.keys()
 
 
 @pytest.mark.parametrize("name", PATTERNS)

@@ -409,7 +409,7 @@ def test_prompts_reach_both_encoders_of_flux(flux: Path) -> None:
 
 def test_without_diffusers_the_fix_installs_it(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert is_pipeline(tiny)
-    monkeypatch.setattr(index, "find_spec", lambda name: None)
+    monkeypatch.setattr(pipeline_index, "find_spec", lambda name: None)
     with pytest.raises(MissingRequirement, match="needs diffusers") as caught:
         read_shape(tiny)
     assert caught.value.fix == "pip install 'groupwise[diffusion]'"

@@ -53,7 +53,8 @@ from tests.pretended_gpu import pretended_gpu
 HOME = Path(__file__).parents[2]
 CALCULATOR = read_shape(find_model("calculator"))
 SHAPE = DecoderShape(
-    vocabulary_size=100, hidden_size=8, layers=2, heads=2, kv_heads=1, head_dim=4, mlp_width=16, max_positions=64, tied_embeddings=True
+    vocabulary_size=100, hidden_size=8, layers=2, heads=2, kv_heads=1, head_dim=4, mlp_width=16, max_positions=64,
+    tied_embeddings=True
 )  # fmt: skip
 LAYER = 8 * 8 + 2 * 8 * 4 + 8 * 8 + 3 * 8 * 16 + 2 * 8  # q, k and v, o, MLP, norms
 WEIGHTS = 100 * 8 + 2 * LAYER + 8

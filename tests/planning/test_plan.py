@@ -42,7 +42,8 @@ ATTENTION = 64 * 64 + 2 * 64 * 32 + 64 * 64
 LAYER = ATTENTION + 3 * 64 * 256 + 2 * 64
 WEIGHTS = 2 * 1000 * 64 + 4 * LAYER + 64
 EIGHT = PlannedMachines(
-    name="small", device_count=8, memory_gib=0.75, tflops=1.0, memory_bandwidth_gb_s=10.0, link_bandwidth_gb_s=1.0, decode_step_overhead_ms=5.0,
+    name="small", device_count=8, memory_gib=0.75, tflops=1.0, memory_bandwidth_gb_s=10.0, link_bandwidth_gb_s=1.0,
+    decode_step_overhead_ms=5.0,
     rates_source="made up",
     assumed_lengths=AssumedLengths(prompt=100, median=50),
 )  # fmt: skip

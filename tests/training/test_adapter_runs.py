@@ -83,7 +83,12 @@ def test_what_cannot_be(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.
         (["--lora.rank", "0"], 2, "rank is 0", "such as 16"),
         (["--lora.alpha", "0"], 2, "alpha is 0", "above 0"),
         (["--lora.target_modules", "[]"], 2, "targets is empty", '["q_proj", "v_proj"]'),
-        (["--lora.target_modules", "q_prj"], 2, "recipe.lora.target_modules: no linear layer is called 'q_prj'", "q_proj, k_proj"),
+        (
+            ["--lora.target_modules", "q_prj"],
+            2,
+            "recipe.lora.target_modules: no linear layer is called 'q_prj'",
+            "q_proj, k_proj",
+        ),
         (["--lora.target_modules", '["lm_head"]'], 2, "'lm_head' is the head", "remove this target"),
     ):
         output = error_of(capsys, code, "train", *words)

@@ -58,9 +58,7 @@ def test_a_run_resumes_to_the_bit_with_its_pictures(tmp_path: Path, method: str)
 
 def test_a_mask_may_empty_a_microbatch(tmp_path: Path) -> None:
     """The first part of a tree loses all its steps. The gradient is that of one microbatch with all samples."""
-    masked = (
-        '{ base = "branch_grpo", group_size = 4, mask = [{ kind = "DepthPruning", first_pruned_step = 0, pruned_step_count = 4 }] }'
-    )
+    masked = '{ base = "branch_grpo", group_size = 4, mask = [{ kind = "DepthPruning", first_pruned_step = 0, pruned_step_count = 4 }] }'
     changes = {"method": masked, "sampling.max_tokens": 20, "evaluate.problems": 1}
     one, all_ = (rings_run(tmp_path / str(n), 1, **changes, **{"machine.microbatch_tokens": n}) for n in (1, 4096))
     assert lines(one)[1]["grad_norm"] == pytest.approx(lines(all_)[1]["grad_norm"], rel=1e-4) != 0
@@ -104,14 +102,22 @@ def test_pictures_are_in_the_samples_and_in_the_report(tmp_path: Path) -> None:
         ("rings.toml", [("method.denoise.noise.level", "0")], "no step would be trained"),
         ("rings.toml", [("method.denoise.steps", "12")], "sampling.max_tokens is 10: a sample of rings has 12"),
         ("rings.toml", [("evaluate.denoising_steps", "20")], "sampling.max_tokens is 10: a sample of rings has 20"),
-        ("rings.toml", [("evaluate.denoising_steps", "3"), ("method.denoise.noise_end", "5")], "evaluate.denoising_steps does not fit"),
+        (
+            "rings.toml",
+            [("evaluate.denoising_steps", "3"), ("method.denoise.noise_end", "5")],
+            "evaluate.denoising_steps does not fit",
+        ),
         (None, [("evaluate.denoising_steps", "20")], "evaluate.denoising_steps does not fit the language model"),
         ("rings.toml", [("sampling.temperature", "0.7")], "sampling.temperature does not fit"),
         ("rings.toml", [("machine.dtype", "bfloat16")], "machine.dtype does not fit"),
         ("rings.toml", [("method.denoise.noise_end", "10")], "noise from step 0 to before step 10, of 10 steps"),
         ("rings.toml", [("method.denoise.noise.level", "-1")], "level is -1"),
         ("rings.toml", [("method.strategy", "OneNoisyStep"), ("method.denoise.noise_end", "7")], "denoising steps [7]"),
-        ("rings.toml", [("method.strategy", "BranchingTree"), ("method.denoise.noise_start", "3")], "denoising steps [0, 9]"),
+        (
+            "rings.toml",
+            [("method.strategy", "BranchingTree"), ("method.denoise.noise_start", "3")],
+            "denoising steps [0, 9]",
+        ),
     ],
 )
 def test_check_refuses_recipes_that_do_not_fit_a_flow_model(source: str | None, fields: Any, message: str) -> None:

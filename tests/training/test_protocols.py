@@ -133,4 +133,9 @@ def test_a_verifier_s_hash_covers_the_files_of_verifiers_and_sandbox(monkeypatch
     monkeypatch.setattr(protocols_module, "file_hash", lambda path: hashed.append(path) or "x")
     protocols_module.verifiers_hash((), UserCode())
     names = {"/".join(path.parts[-2:]) for path in hashed}
-    assert {"verifiers/exact_and_last_number.py", "math/verifier.py", "sandbox/server.py", "tasks/reasoning_gym.py"} <= names
+    assert {
+        "verifiers/exact_and_last_number.py",
+        "math/verifier.py",
+        "sandbox/server.py",
+        "tasks/reasoning_gym.py",
+    } <= names

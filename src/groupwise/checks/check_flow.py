@@ -70,8 +70,8 @@ def step_errors(recipe: Recipe) -> list[Usage]:
         try:
             replace(denoise, steps=recipe.evaluate.denoising_steps)
         except ValueError as error:
-            what, fix = "evaluate.denoising_steps does not fit method.denoise", "use another number of evaluate.denoising_steps"
-            errors.append(Usage(what, evidence=str(error), fix=fix))
+            what = "evaluate.denoising_steps does not fit method.denoise"
+            errors.append(Usage(what, evidence=str(error), fix="use another number of evaluate.denoising_steps"))
     return [*errors, *noise_errors(recipe.method.strategy, denoise)]
 
 

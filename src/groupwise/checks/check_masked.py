@@ -75,7 +75,10 @@ def unfit_settings(recipe: Recipe, shape: MaskedShape) -> dict[str, tuple[bool, 
             not getattr(recipe.evaluate.strategy, "works_on_whole_answers", False),
             "use SplitScheduleFromAnswer or Independent: answers are generated whole",
         ),
-        "evaluate.denoising_steps": (recipe.evaluate.denoising_steps is not None, "leave it out: it is for flow models"),
+        "evaluate.denoising_steps": (
+            recipe.evaluate.denoising_steps is not None,
+            "leave it out: it is for flow models",
+        ),
         "machine.dtype": (machine.dtype == "bfloat16", "use float32: the model is small"),
         "machine.compile": (machine.compile, "leave it out: the network has few kernels"),
         "machine.gradient_checkpointing": (

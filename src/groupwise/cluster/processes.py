@@ -44,7 +44,7 @@ class ProcessEnd:
 
 
 class NamedProcesses(ABC):
-    """A context with processes by name. At its end all are killed."""
+    """The abstract set of a run's processes, by name, as a context: at its end all are killed."""
 
     @property
     @abstractmethod

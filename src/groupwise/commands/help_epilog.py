@@ -1,4 +1,4 @@
-"""The lower half of each command's `--help`: its examples, and the fields of a recipe. It imports no other room."""
+"""The epilog of each command's `--help`: its examples, and the fields of a recipe. It imports no other room."""
 
 import shutil
 import textwrap

@@ -312,9 +312,7 @@ class ValueParser:
                 reward = python_reward(table_of(kind))
                 fix = f"use the library: gw.resume(run, reward={reward}) or gw.evaluate(run, reward={reward})"
                 self.problem(where, what, f"{fix};\nor name another verifier: --verifier NAME")
-            for user_name in dict.fromkeys(
-                f"{f.file}:{f.name}" for f in functions if f.file and not missing
-            ):
+            for user_name in dict.fromkeys(f"{f.file}:{f.name}" for f in functions if f.file and not missing):
                 self.user_part(user_name, where)
         if ":" in recipe.environment:
             self.user_part(recipe.environment, "recipe.environment")

@@ -77,7 +77,10 @@ Value = TypeVar("Value")
 
 @runtime_checkable
 class Task(Protocol):
-    """A source of prompts by index, with a held-out split that is never trained on. It may be a `TaskWithProblemList`."""
+    """A source of prompts by index, with a held-out split that is never trained on.
+
+    It may be a `TaskWithProblemList`.
+    """
 
     __slots__ = ()
 

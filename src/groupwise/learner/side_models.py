@@ -36,7 +36,7 @@ class _Frozen(SideModel):
 
 @dataclass(frozen=True, slots=True)
 class InitialPolicy(_Frozen):
-    """A frozen copy of the policy at the start of the run: the usual reference model."""
+    """The usual reference model: a frozen copy of the policy at the start of the run."""
 
 
 @dataclass(frozen=True, slots=True)

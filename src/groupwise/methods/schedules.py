@@ -40,7 +40,7 @@ class Schedule(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class LinearRamp(Schedule):
-    """Linear from `start_value` to `end_value` over the first `over_iterations` iterations; with `over_iterations = 0` over the run.
+    """Linear from `start_value` to `end_value` over the first `over_iterations` iterations; over the run if they are 0.
 
     >>> [LinearRamp(2.0, -2.0, 500)(ScheduleInput(i)) for i in (0, 125, 500, 900)]
     [2.0, 1.0, -2.0, -2.0]
@@ -187,7 +187,7 @@ class CyclicValues(Schedule):
 
 @dataclass(frozen=True, slots=True)
 class MemoryValue(Schedule):
-    """The current value of one of the method's memories, such as the coefficient of an adaptive KL penalty.
+    """A schedule that returns the current value of a memory of the method, such as an adaptive KL coefficient.
 
     >>> MemoryValue("kl")(ScheduleInput(3, memories={"kl": 0.05}))
     0.05

@@ -106,7 +106,7 @@ class PromptTemplate:
         return (f"the template {self.name} contains {' and '.join(sorted(marks))}, plain text to this tokenizer",)
 
     def __call__(self, problem: str | Messages, tools: Sequence[Mapping[str, Any]] | None = None) -> tuple[int, ...]:
-        """The ids of a prompt. `tool_schemas` are the JSON schemas of this prompt's tools, in place of the template's own."""
+        """The ids of a prompt. `tool_schemas` are of this prompt's tools, in place of the template's own."""
         if self.name != "chat":
             text, (left, _, right) = _single_text(problem), self.template_source.partition(_PROMPT)
             with self.tokenizer.refusing(text):

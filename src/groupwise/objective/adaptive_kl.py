@@ -10,7 +10,7 @@ __all__ = ["AdaptiveKL"]
 
 @dataclass(frozen=True, slots=True)
 class AdaptiveKL(Memory):
-    """The coefficient of a KL penalty that holds the KL near `target_kl`. Ziegler et al., arXiv:1909.08593, section 2.2.
+    """The adaptive KL coefficient, which holds the KL near `target`. Ziegler et al., arXiv:1909.08593, section 2.2.
 
     After an iteration of n samples, `coefficient *= 1 + clip(KL / target_kl - 1, -0.2, 0.2) * n / horizon`. KL is the
     mean over samples of the mean over tokens of `log pi_old - log reference`. The constants are verl's. The schedule

@@ -34,7 +34,7 @@ def unscaled(b: Batch) -> Float[Tensor, " n"]:
 
 @dataclass(frozen=True, slots=True)
 class SentenceEntropyScale(ClipScale):
-    """The mean entropy of a token's sentence over its answer's, within bounds: wider clips where uncertain.
+    """Scales the clip range by the mean entropy of a token's sentence over its answer's, within bounds.
 
     SSPO, arXiv:2511.04256. The paper says that uncertain sentences get a wider range; the formula is our reading.
     """

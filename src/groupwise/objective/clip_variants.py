@@ -19,7 +19,10 @@ SMALLEST = 1e-3
 
 @dataclass(frozen=True, slots=True)
 class DualClip(Surrogate):
-    """PPO's clip, and at least `negative_advantage_cap A` for A < 0: there a huge ratio gives no gradient. Dual-clip, arXiv:1912.09729."""
+    """PPO's clip, and at least `negative_advantage_cap A` for A < 0: there a huge ratio gives no gradient.
+
+    Dual-clip, arXiv:1912.09729.
+    """
 
     low: float = 0.2
     high: float = 0.2

@@ -29,7 +29,9 @@ LEAST = 512
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DevicePlacement:
-    """The work of the devices: `generator_devices` sample and `learner_devices` learn. If all do both, the two are equal.
+    """The work of the devices: `generator_devices` sample and `learner_devices` learn.
+
+    If all do both, the two are equal.
 
     An engine spans `tensor_parallel` devices.
     """

@@ -38,7 +38,7 @@ class AssumedLengths:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedMachines:
-    """`device_count` equal devices, and the rates that they reach in a run: these are lower than the peaks of a data sheet.
+    """The devices of a planned run: their number, memory, and the rates that they reach (below a data sheet's).
 
     `tflops` are 10^12 operations of matrix products per second in the recipe's dtype, `memory_bandwidth_gb_s` and
     `link_bandwidth_gb_s` 10^9 bytes per second that a device reads from its memory, and sends to others.
@@ -46,7 +46,8 @@ class PlannedMachines:
     those of launching the kernels of the model. `rates_source` says where the rates come from; the plan prints it.
     `sampling_time_factor` and `learning_time_factor` are the measured seconds over those that the rates give.
 
-    >>> PlannedMachines(name="H100", device_count=8, memory_gib=80, tflops=400, memory_bandwidth_gb_s=2500, link_bandwidth_gb_s=300, rates_source="given").device_count
+    >>> PlannedMachines(name="H100", device_count=8, memory_gib=80, tflops=400, memory_bandwidth_gb_s=2500,
+    link_bandwidth_gb_s=300, rates_source="given").device_count
     8
     """
 

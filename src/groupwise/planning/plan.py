@@ -19,7 +19,7 @@ NEAR = 0.02
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunPlan:
-    """A plan: `trials` has one simulated placement for each staleness, and is empty if nothing fits.
+    """The plan of a run: `simulated_placements` has one for each staleness, and is empty if nothing fits.
 
     Then `recipe_changes` lead to the nearest recipe that fits (None if there is none), and `devices` is the smallest
     number of devices, as a power of two times the given one, on which the recipe fits unchanged (0 if there is none).

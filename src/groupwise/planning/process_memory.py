@@ -88,7 +88,9 @@ ALONE = ProcessWork()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryPrediction:
-    """The predicted memory in bytes, by use. The uses in `permanent_bytes` exist all the time, a phase's uses during it.
+    """The predicted memory in bytes, by use.
+
+    The uses in `permanent_bytes` exist all the time, a phase's uses during it.
 
     `parameter_count` and `trained_parameter_count` count weights. `python_bytes` are the bytes of Python and its
     libraries.

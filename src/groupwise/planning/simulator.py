@@ -106,7 +106,7 @@ def mean_rows(live: Sequence[tuple[float, int]], start: float, end: float) -> fl
 
 
 class RunningRequests:
-    """The running requests of one engine. They advance together, so an event costs the same for any number of rows."""
+    """The running requests of one simulated engine, which advance together."""
 
     def __init__(self) -> None:
         self.stamp = 0  # counts changes: an event with an older stamp is void

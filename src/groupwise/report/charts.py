@@ -73,7 +73,8 @@ class MetricTile:
 
 
 CHARTS = (
-    Chart(title="Held-out loss", metric_labels={EVAL_LOSS: "loss"}, subtitle="of the answers that held-out rows store", spans_two_columns=True),
+    Chart(title="Held-out loss", metric_labels={EVAL_LOSS: "loss"},
+    subtitle="of the answers that held-out rows store", spans_two_columns=True),
     Chart(
         title="Stored answers",
         metric_labels={EVAL_TOKEN_ACCURACY: "likeliest tokens", "eval/rewards/accuracies": "pairs in order"},
@@ -127,7 +128,8 @@ CHARTS = (
             "construction. Its gradient is not 0."
         },
     ),
-    Chart(title="Gradient norm", metric_labels={GRAD_NORM: "before", "grad_norm_clipped": "after clipping"}, allows_log_axis=True),
+    Chart(title="Gradient norm", metric_labels={GRAD_NORM: "before", "grad_norm_clipped": "after clipping"},
+    allows_log_axis=True),
     Chart(
         title="Clipped tokens",
         metric_labels={"clip_ratio/low_mean": "low side", "clip_ratio/high_mean": "high side"},
@@ -146,7 +148,8 @@ CHARTS = (
         subtitle="over tokens",
     ),
     Chart(title="Changed experts", metric_labels={"routing/changed": "changed"}, subtitle="share of choices"),
-    Chart(title="Load of experts", metric_labels={"routing/balance": "balance"}, subtitle="even load: experts per token"),
+    Chart(title="Load of experts", metric_labels={"routing/balance": "balance"},
+    subtitle="even load: experts per token"),
     Chart(title="Learning rate", metric_labels={"learning_rate": "learning rate"}),
     Chart(title="Skipped steps", metric_labels={"steps_skipped": "skipped"}),
     Chart(title="Entropy", metric_labels={ENTROPY: "entropy"}),

@@ -31,7 +31,7 @@ class MetricCurve:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ReportRun:
-    """The data of a run for its report. `true_flags` are metrics that were ever `true`; `unreadable_data_notes` list unreadable data.
+    """The data of a run directory as the report reads it: metrics, timings, info and recipe.
 
     `has_model`: the model is written, so the run has ended.
     """

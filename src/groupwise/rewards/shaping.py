@@ -13,7 +13,7 @@ __all__ = ["AddSubscore", "AddWellFormed", "Correctness", "Score"]
 
 @dataclass(frozen=True, slots=True)
 class Correctness(Shaping):
-    """Creates the reward: `correct_reward` for a correct answer, `wrong_reward` for any other; a score interpolates between them.
+    """Creates the reward: `correct_reward` for a correct answer, `wrong_reward` for any other; a score is between them.
 
     A scored answer is neither correct nor wrong. Its reward is `wrong_reward + score * (correct_reward -
     wrong_reward)`.

@@ -13,7 +13,7 @@ __all__ = ["TextureWeightedReward"]
 
 @dataclass(frozen=True, slots=True)
 class TextureWeightedReward(Shaping):
-    """Creates the reward `(1 - d) m(fidelity_subscore) + d mean m(quality_subscores)`, with d the subscore `texture_subscore`. GDPO-SR.
+    """The reward `(1 - d) m(fidelity_subscore) + d mean m(quality_subscores)`, with d the `texture_subscore`. GDPO-SR.
 
     m scales a subscore to 0 (least of the group) .. 1 (largest); it is 0 where all are equal. `texture_subscore` is the
     share of the picture with texture: a smooth picture is judged by its fidelity. arXiv:2603.16769.
@@ -21,7 +21,8 @@ class TextureWeightedReward(Shaping):
     >>> from groupwise.data import rollout_of, pack
     >>> parts = {"texture": [0.75] * 3, "psnr": [24.0, 25.0, 26.0], "sharpness": [0.6, 0.5, 0.4]}
     >>> batch = pack([rollout_of([0.0] * 3, subscores=parts)])
-    >>> TextureWeightedReward(fidelity_subscore="psnr", quality_subscores=("sharpness",))(batch.verdict_score, batch).tolist()
+    >>> TextureWeightedReward(fidelity_subscore="psnr", quality_subscores=("sharpness",))(batch.verdict_score,
+    batch).tolist()
     [0.75, 0.5, 0.25]
     """
 

@@ -133,7 +133,7 @@ class IterationRollouts:
 
 @dataclass(slots=True, eq=False)
 class PendingIteration:
-    """The sampling of an iteration that the learner has not reached: its progress, or its `completed_rollouts` once complete.
+    """The sampling of an iteration that the learner has not reached: its progress, or its `completed_rollouts`.
 
     `finished_rollouts` are the rollouts of complete rounds, before the filter; `current_round_draws` are the draws of
     the current round.

@@ -18,7 +18,7 @@ class RoundExchange:
 
 
 class SamplingRound:
-    """The prompts of one sampling round, and their exchanges of values.
+    """One sampling round: its prompts, and the values that their strategies exchange.
 
     The k-th call of `share` by a draw belongs to the k-th exchange of the round. An exchange waits for all draws but
     those whose strategy has ended.

@@ -185,7 +185,7 @@ def shard_names(count: int) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class OtherProcessShards:
-    """The shards of a checkpoint that `process_count` other processes write.
+    """The checkpoint shards that other ranks write: their number, and the function that lets them write.
 
     `write_shards` lets them write into a directory, and returns the size and SHA-256 of each file.
     """

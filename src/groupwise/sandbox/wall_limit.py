@@ -19,7 +19,7 @@ Threads = Mapping[int, float]
 
 @dataclass(slots=True)
 class WallTimeLimit:
-    """Counts the seconds in which no thread of an execution computed or waited for a processor: `idle_seconds`.
+    """The limit of an execution's idle wall time: seconds in which no thread computed or waited for a processor.
 
     After `max_idle_seconds` of idle time the execution ends by its own fault (`wall`); after `MOST`
     times `max_idle_seconds` by the machine's (`busy`). In each interval the thread that was active longest
@@ -44,7 +44,10 @@ class WallTimeLimit:
         self.next_look_seconds = self.last_look_seconds + min(LOOK, self.max_idle_seconds)
 
     def look(self, now: float) -> Literal["", "wall", "busy"]:
-        """Count the time since the last look. The limit that has been reached; empty if none. The next is `next_look_seconds`."""
+        """Count the time since the last look. The limit that has been reached; empty if none.
+
+        The next is `next_look_seconds`.
+        """
         times = self.read_thread_seconds()
         active = max((seconds - self._times.get(i, 0.0) for i, seconds in times.items()), default=0.0)
         self.idle_seconds = max(

@@ -89,7 +89,7 @@ def lines() -> tuple[tuple[LinearFunction, ...], tuple[LinearFunction, ...]]:
 
 @dataclass(frozen=True, slots=True)
 class Programs(GeneratedTaskSettings):
-    """The task's problems: 4,096 to train on, and 128 held-out ones, all different.
+    """Write a Python function from two example values: 4,096 problems to train on, 128 held-out ones.
 
     >>> task = Programs().build(lambda text: tuple(map(ord, text)))
     >>> task[0].text, task[0].row["answer"]["cases"][0], len(task), len(task.held_out)

@@ -99,7 +99,7 @@ class RowColumns:
     keeps_whole_row: bool = False
 
     def fits(self, row: Row) -> bool:
-        """Whether a row has the column of the problem and, unless `answer_column` is empty, the column of the gold answer."""
+        """Whether a row has the column of the problem and, unless `answer_column` is empty, that of the gold answer."""
         return all(_lookup(row, path)[1] for path in (self.prompt_column, self.answer_column) if path)
 
     def read(self, row: Row) -> tuple[Problem, Any]:

@@ -22,7 +22,7 @@ OLD_LOGP = Logp("policy")
 
 @dataclass(frozen=True, slots=True)
 class IsLikeliestToken:
-    """The measure 1 of a token that is the likeliest one under the policy, else 0."""
+    """The measure that is 1 for a token that is the policy's likeliest one, else 0."""
 
     def __call__(self, logp: Float[Tensor, "rows vocabulary"], token: Int[Tensor, " rows"]) -> Float[Tensor, " rows"]:
         return (logp.argmax(-1) == token).to(logp.dtype)

@@ -10,7 +10,7 @@ __all__ = ["EnvironmentVerdict"]
 
 @dataclass(frozen=True, slots=True)
 class EnvironmentVerdict(VerifierSettings):
-    """The verdict on a conversation that ended without one of its environment.
+    """The verifier of a recipe whose environment gives the verdict: grades only conversations that ended without one.
 
     Malformed if the limit of turns or tokens cut it. Unverifiable if the environment ended it with None.
 

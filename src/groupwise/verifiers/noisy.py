@@ -13,7 +13,7 @@ __all__ = ["NoisyVerdicts"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoisyVerdicts(VerdictWrapper):
-    """Rejects right answers with probability `false_reject_rate`, and accepts wrong ones with probability `false_accept_rate`.
+    """Rejects right answers with probability `false_reject_rate`, accepts wrong ones with `false_accept_rate`.
 
     The errors are keyed by `seed`, problem and text: the same answer always gets the same verdict, in any order and
     after a resume. Malformed, unverifiable and scored answers keep theirs. A flipped verdict has no score.

@@ -13,7 +13,7 @@ __all__ = ["SumWithProposal"]
 @verdicts_have("chain_true", "progress", "thought", "proposed", feedback=True)
 @dataclass(frozen=True, slots=True)
 class SumWithProposal(VerifierSettings):
-    """Grades the answer up to the first `;` behind its `#` as `SumSteps` does; the rest is a new problem.
+    """Grades a sum's answer as `SumSteps` does, up to the first `;` behind its `#`; the rest is a proposed new sum.
 
     The subscore `proposed` is 1 if a run may train on the new problem (`proposed_problem`), else 0.
     """

@@ -23,7 +23,8 @@ class Text(VerifierSettings):
     """Right if the answer equals the gold text, or one of a list, up to case, punctuation and articles.
 
     Both are compared in SQuAD's normal form (Rajpurkar et al., arXiv:1606.05250), except that signs of a number or a
-    formula stay: 1.5 is not 15 (`plain_text`). `match_case`, `match_punctuation` and `match_articles` make each of them count. The answer
+    formula stay: 1.5 is not 15 (`plain_text`). `match_case`,
+    `match_punctuation` and `match_articles` make each of them count. The answer
     is the whole text, or the part that `answer_location` extracts, as in `Math`.
     """
 

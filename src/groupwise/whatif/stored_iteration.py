@@ -84,7 +84,8 @@ def read_iteration(run: str, iteration: int | None, use: UserCode) -> StoredIter
         raise BadData(what, evidence=f"dropped by: {cause}" if cause else "", fix="name another one: --iteration K")
     method = about.get("method")
     stored = StoredIteration(
-        run_directory=directory, iteration=iteration, recipe=recipe, sample_records=lines, token_columns=columns, batch=batch,
+        run_directory=directory, iteration=iteration, recipe=recipe, sample_records=lines, token_columns=columns,
+        batch=batch,
         sample_lines=tuple(indices[key] for key in batch.sample_keys),
         method_name=str(method.get("name", "")) if isinstance(method, dict) else "",
     )  # fmt: skip

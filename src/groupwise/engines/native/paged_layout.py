@@ -66,7 +66,8 @@ class PagedLayout:
         keys.flatten(0, 1).index_copy_(0, self.slot_mapping, k)
         values.flatten(0, 1).index_copy_(0, self.slot_mapping, v)
         out = varlen_attn(
-            q, keys, values, self.cumulative_query_lengths, None, self.max_query_length, self.page_table.shape[1] * PAGE,
+            q, keys, values, self.cumulative_query_lengths, None, self.max_query_length,
+            self.page_table.shape[1] * PAGE,
             window_size=(-1 if window is None else window - 1, 0), enable_gqa=q.shape[1] != k.shape[1],
             seqused_k=self.sequence_lengths, block_table=self.page_table, num_splits=1,
         )  # fmt: skip

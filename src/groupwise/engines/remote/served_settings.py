@@ -141,7 +141,8 @@ class Served(Native):
         return self.loads_from_gpu and target.device.startswith("cuda") and local
 
     def fleet(
-        self, model: Model, tokenizer: Tokenizer, *, seed: int, experts: MixtureOfExpertsSizes | None, access: EngineAccess,
+        self, model: Model, tokenizer: Tokenizer, *, seed: int, experts: MixtureOfExpertsSizes | None,
+        access: EngineAccess,
         launch: Launch, in_memory: bool = False, on_gpu: bool = False,
     ) -> Fleet:  # fmt: skip
         """The fleet of a model that `check` accepts; at the first load, `launch` starts its replicas."""

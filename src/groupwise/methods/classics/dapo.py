@@ -18,7 +18,7 @@ __all__ = ["OverlongPenalty", "dapo"]
 
 @dataclass(frozen=True, slots=True)
 class OverlongPenalty(Shaping):
-    """Length penalty: subtracts 0 up to `limit - buffer_length` tokens, then linearly more, up to `penalty_factor` at the token limit.
+    """Length penalty: 0 up to `limit - buffer_length` tokens, then linearly up to `penalty_factor` at the limit.
 
     Soft overlong punishment, DAPO, arXiv:2503.14476, equation 13. `limit` is the sample's budget. `buffer_length` is in
     tokens, or below 1 a share of `max_tokens`: DAPO's 4096 of 20480 is 0.2. A sample whose long prompt leaves it a
@@ -36,7 +36,8 @@ class OverlongPenalty(Shaping):
     def __post_init__(self) -> None:
         if not self.buffer_length > 0 or (self.buffer_length > 1 and self.buffer_length % 1):
             raise ValueError(
-                f"OverlongPenalty(buffer_length={self.buffer_length:g}): needs a whole number of tokens, or a share: 0 < buffer < 1\n"
+                f"OverlongPenalty(buffer_length={self.buffer_length:g}): "
+                "needs a whole number of tokens, or a share: 0 < buffer_length < 1\n"
                 "write tokens, such as 4096, or a share of the generation budget, such as 0.2"
             )
 

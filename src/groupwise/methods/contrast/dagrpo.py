@@ -45,7 +45,7 @@ class DistinctFromOtherOutcome(Filter):
 
 @dataclass(frozen=True, slots=True)
 class WithSolutionAnchor(Strategy):
-    """Samples answers. With a pass rate of at most `max_pass_rate`, the solution in the data row joins them.
+    """Samples answers, and adds the data row's solution as an anchor where the pass rate is at most `max_pass_rate`.
 
     The solution is the column `solution_column` of the row; it is graded as an answer is, and trained with the origin
     WRITTEN. A group whose row has no solution stays as it is. DaGRPO, arXiv:2512.06337; that one solution joins groups
@@ -150,5 +150,6 @@ kept: an answer whose score differs by 0.2 from one of the other outcome; anchor
         settings=("iterations = 10", "evaluate.problems = 16", "method.objective.penalties = []"),
         own_settings=("method.filter.subscore = progress",),
     ),
-    our_finding="With written solutions no group of hinted_sums is without signal; with GRPO a quarter of the groups is.",
+    our_finding="With written solutions no group of hinted_sums is without signal; with GRPO a quarter of the groups "
+    "is.",
 )

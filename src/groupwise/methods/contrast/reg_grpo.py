@@ -91,7 +91,7 @@ class RecentMeanScoresState(TypedDict):
 
 @dataclass(frozen=True, slots=True)
 class RecentMeanScores(Curriculum[RecentMeanScoresState]):
-    """Draws prompts in random order, and passes the mean score of the last `window_rounds` rounds on: `Draw.metadata["mean"]`.
+    """Draws prompts in random order, with the mean score of the last `window_rounds` rounds in `Draw.metadata["mean"]`.
 
     The replay buffer of rewards of Reg-GRPO, arXiv:2506.07464. The first draws carry no mean. Unverifiable answers do
     not count.

@@ -26,7 +26,9 @@ __all__ = ["BranchingTree", "DepthPruning", "branch_grpo"]
 
 @dataclass(frozen=True, slots=True)
 class DepthPruning(Mask):
-    """Keeps all denoising steps but `pruned_step_count` of them, from the step `first_pruned_step` on. Depth pruning, BranchGRPO.
+    """Keeps all denoising steps but `pruned_step_count` of them, from the step `first_pruned_step` on.
+
+    Depth pruning, BranchGRPO.
 
     All steps are sampled; the others leave the loss with its divisor. arXiv:2509.06040.
     """
@@ -69,7 +71,9 @@ class TreeNode:
 
 @dataclass(frozen=True, slots=True)
 class BranchingTree(Strategy):
-    """A tree of denoising steps, which forks into `children_per_split` children at each step of `split_steps`. BranchGRPO.
+    """A tree of denoising steps, which forks into `children_per_split` children at each step of `split_steps`.
+
+    BranchGRPO.
 
     All answers have the same first state. At a split a node divides its leaves, `draw.n` for the root, evenly among its
     children; the last split gives each leaf a child. The noise of the steps at splits is `noise_scale` times as large,

@@ -86,7 +86,7 @@ class OfRole(Mask):
 
 @dataclass(frozen=True, slots=True)
 class AlternatingRoleMask(Mask):
-    """Selects the tokens of the role `roles[active_role_index]`; a schedule moves `active_role_index`, so that roles are trained by turns.
+    """Selects the tokens of the role `roles[active_role_index]`; a schedule moves this index, so that roles take turns.
 
     Weights that only other roles read get no gradient, and AdamW leaves such weights as they are, to the bit.
     """

@@ -162,7 +162,7 @@ l+- = mean (x0+- - x_0)^2 / sg[ max(mean |x0+- - x_0|, 1e-5) ]""",
         matched_by="steps",
         settings=("iterations = 10",),
     ),
-    our_finding="The method samples without noise and flow_grpo with it, so eval/accuracy, the first metric of the effect, "
-    "compares answers of two samplers. It was changed after one run of seed 0 to the accuracy of the deterministic "
-    "sampler, which is the same for both.",
+    our_finding="The method samples without noise and flow_grpo with it, so eval/accuracy, the first metric of the "
+    "effect, compares answers of two samplers. It was changed after one run of seed 0 to the accuracy of "
+    "the deterministic sampler, which is the same for both.",
 )

@@ -101,7 +101,9 @@ KL = mean (mu - mu_ref)^2 / (2 s^2)""",
         Difference("std of the rewards", "of the group", "option: of the whole epoch", "of the group"),
         Difference("last step", "stochastic", "stochastic, not trained", "deterministic, so not trained"),
         Difference("window of stochastic steps", "drawn at random (Fast)", "the same", "all (0), or drawn"),
-        Difference("evaluation", "40 steps, EMA weights", "the same", "evaluate.denoising_steps, the weights themselves"),
+        Difference(
+            "evaluation", "40 steps, EMA weights", "the same", "evaluate.denoising_steps, the weights themselves"
+        ),
         Difference("samples without a signal", "not specified", "dropped, some kept to fill the batch", "dropped"),
     ),
     proof_tests=(

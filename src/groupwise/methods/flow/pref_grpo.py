@@ -194,7 +194,7 @@ L = mean over samples and steps of max[ -A rho, -A clip(rho, 1 - c, 1 + c) ] / |
         ),
     ),
     toy_test="tests/golden/test_flow_pref_grpo.py::test_small_differences_are_ties_for_a_judge_with_a_margin",
-    our_finding="Both runs are rewarded by a coordinate of the point, which grows with the distance from the centre: once "
-    "as a score, once by pairs. Pairs only delay the hack: in an ablation with 40 iterations, added after the runs of "
-    "the effect, greedy accuracy ends far below that of the start with both rewards.",
+    our_finding="Both runs are rewarded by a coordinate of the point, which grows with the distance from the centre: "
+    "once as a score, once by pairs. Pairs only delay the hack: in an ablation with 40 iterations, added "
+    "after the runs of the effect, greedy accuracy ends far below that of the start with both rewards.",
 )

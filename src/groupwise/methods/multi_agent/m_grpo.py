@@ -184,7 +184,7 @@ class Delegating(Strategy):
         return dialogue
 
     async def _reply(self, sampler: Sampler, answers: list[Sample], sample: Sample) -> ReplyWithCounts | None:
-        """The helper's result, if the main agent's last turn asks for one and `max_helper_calls` allows it; else None."""
+        """The helper's result, if the main agent's last turn asks for one and may (`max_helper_calls`); else None."""
         turn = sample.last_turn.text
         if not turn.endswith(self.request_end) or len(answers) == self.max_helper_calls:
             return None

@@ -42,7 +42,7 @@ prefix_ratio = PrefixRatio()
 
 @dataclass(frozen=True, slots=True)
 class LogClip(Surrogate):
-    """PPO's clip of the log-ratio, in a range that grows with `position ** position_exponent`; for A < 0 also an upper bound.
+    """PPO's clip of the log-ratio, in a range that grows with `position ** position_exponent`; for A < 0 also a bound.
 
     `position` counts the trained tokens of an answer from 1. CTPO, arXiv:2605.07331.
     """

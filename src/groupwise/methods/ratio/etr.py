@@ -96,5 +96,6 @@ A_i = (R_i - mean(R)) / std(R)""",
         matched_by="steps",
         settings=("method.minibatches = 8", "method.objective.penalties = []"),
     ),
-    our_finding="Entropy does not change in 20 iterations: GRPO clips 0.4 % of the tokens there, so the range hardly acts.",
+    our_finding="Entropy does not change in 20 iterations: GRPO clips 0.4 % of the tokens there, so the range hardly "
+    "acts.",
 )

@@ -98,7 +98,10 @@ A_i = (R_i - mean(R)) / std(R)""",
         matched_by="steps",
         settings=("method.minibatches = 8", "method.objective.penalties = []"),
         own_settings=(
-            'method.schedules = {"objective.surrogate.ratio.p" = {kind = "LinearRamp", start_value = 2.0, end_value = -2.0}}',
+            (
+                'method.schedules = {"objective.surrogate.ratio.p" = '
+                '{kind = "LinearRamp", start_value = 2.0, end_value = -2.0}}'
+            ),
         ),
     ),
 )

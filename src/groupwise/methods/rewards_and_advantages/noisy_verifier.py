@@ -63,14 +63,15 @@ class ForwardCorrection(Advantage):
 
 @dataclass(frozen=True, slots=True)
 class DebiasedReward(Shaping):
-    """`(reward - false_accept_rate) / (1 - false_accept_rate - false_reject_rate)`: unbiased for known rates of false accepts and false rejects.
+    """`(reward - false_accept_rate) / (1 - false_accept_rate - false_reject_rate)`: unbiased for known rates.
 
     `false_accept_rate` is the share of wrong answers that the verifier accepts, `false_reject_rate` the share of
     correct ones that it rejects. A z-score after it undoes the correction. arXiv:2510.00915, backward correction.
 
     >>> from groupwise.data import rollout_of, pack
     >>> batch = pack([rollout_of([1.0, 0.0])])
-    >>> [round(x, 6) for x in DebiasedReward(false_accept_rate=0.1, false_reject_rate=0.2)(batch.verdict_score, batch).tolist()]
+    >>> [round(x, 6) for x in DebiasedReward(false_accept_rate=0.1, false_reject_rate=0.2)(batch.verdict_score,
+    batch).tolist()]
     [1.285714, -0.142857]
     """
 
@@ -160,7 +161,10 @@ rejects = P(R = 0 | correct), accepts = P(R = 1 | wrong)""",
         matched_by="steps",
         settings=(
             "method.minibatches = 1",
-            'verifier = {kind = "NoisyVerdicts", verifier = "sum_steps", false_reject_rate = 0.3, false_accept_rate = 0.1, appeal_rate = 0.5}',
+            (
+                'verifier = {kind = "NoisyVerdicts", verifier = "sum_steps", false_reject_rate = 0.3, '
+                "false_accept_rate = 0.1, appeal_rate = 0.5}"
+            ),
         ),
     ),
     toy_test="tests/golden/test_reward.py::test_debiased_reward_is_exact",

@@ -144,7 +144,7 @@ def initial_rate(samples: Sequence[Sample]) -> float:
 @verdicts_have("baseline", "drift")
 @dataclass(frozen=True, slots=True)
 class TrackedBaseline(Strategy):
-    """Runs another strategy. The verdicts of its samples also have the subscore `baseline`, the tracked pass rate. SPO.
+    """Runs another strategy, and adds the tracked pass rate to its verdicts as the subscore `baseline`. SPO.
 
     The subscore `drift` is the mean absolute change of a token's log-prob since the prompt's last answer was sampled.
     At a prompt's first draw, `initial_answer_count` more answers with the role `initial_answer_count` estimate its

@@ -95,7 +95,8 @@ class FailureBuffer(Curriculum[FailureBufferState]):
 def in_turns(failures: Sequence[FailedAttempt]) -> list[int]:
     """The order in which failures are drawn: the newest iteration's first, and within it the problems in turns.
 
-    >>> in_turns([FailedAttempt(problem_index=i, prompt_ids=[], iteration=k) for i, k in ((7, 1), (3, 2), (3, 2), (5, 2))])
+    >>> in_turns([FailedAttempt(problem_index=i, prompt_ids=[], iteration=k) for i, k in ((7, 1), (3, 2), (3, 2), (5,
+    2))])
     [1, 3, 2, 0]
     """
     earlier, turns = Counter[tuple[int, int]](), list[int]()
@@ -241,8 +242,8 @@ a failed attempt o with feedback f becomes the prompt q' = q, o, f; G recoveries
         matched_by="tokens",
         settings=("method.objective.penalties = []",),
     ),
-    our_finding="Most of the difference is the matching: within GRPO's tokens it has 17 to 19 of the 20 iterations, and "
-    "an evaluation comes every five, so it is read after 15. After 20, with up to 13 % more tokens, its "
-    "accuracy is 0.60 and GRPO's 0.69. Half of its prompts are failed attempts with feedback, a form that the "
-    "evaluation does not have; the paper measures recovery from errors.",
+    our_finding="Most of the difference is the matching: within GRPO's tokens it has 17 to 19 of the 20 iterations, "
+    "and an evaluation comes every five, so it is read after 15. After 20, with up to 13 % more tokens, "
+    "its accuracy is 0.60 and GRPO's 0.69. Half of its prompts are failed attempts with feedback, a form "
+    "that the evaluation does not have; the paper measures recovery from errors.",
 )

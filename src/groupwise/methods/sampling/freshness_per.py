@@ -92,7 +92,7 @@ class ReplayEntry(TypedDict):
 
 
 class ReplayState(TypedDict):
-    """State of `FreshnessReplay`: the state of `Shuffled`, entries, iterations with new answers, replay rounds since."""
+    """State of `FreshnessReplay`: that of `Shuffled`, entries, iterations with new answers, replay rounds since."""
 
     shuffled_state: ShuffledState
     entries: list[ReplayEntry]
@@ -210,7 +210,7 @@ def _again(entry: ReplayEntry, weight: float, task: Task) -> Draw:
 @verdicts_have("replay")
 @dataclass(frozen=True, slots=True)
 class ReplayStoredAnswer(Strategy):
-    """Returns the stored answer that the curriculum `FreshnessReplay` drew, with its log-probs; else runs another strategy.
+    """Returns the stored answer that the curriculum `FreshnessReplay` drew, with log-probs; else runs another strategy.
 
     The part `replay` of an answer is its importance weight, 1 for a new answer. Nothing is generated for a stored one.
     """
@@ -320,7 +320,7 @@ J = mean over tokens of v_i min[ r_t A_t, clip(r_t, 1 - eps, 1 + eps) A_t ],  r_
         settings=("prompts = 64", "method.minibatches = 1"),
         own_settings=("method.curriculum.baseline_score = 0.5",),
     ),
-    our_finding="With scores of 0 and 1 and the paper's priority, all replayed answers were correct on hinted_sums (one "
-    "seed), so their whitened advantages are 0. With curriculum.baseline_score = 0.5, both are drawn alike. "
-    "The effect's own setting was chosen after this run, before the runs that measure the effect.",
+    our_finding="With scores of 0 and 1 and the paper's priority, all replayed answers were correct on hinted_sums "
+    "(one seed), so their whitened advantages are 0. With curriculum.baseline_score = 0.5, both are drawn "
+    "alike. The effect's own setting was chosen after this run, before the runs that measure the effect.",
 )

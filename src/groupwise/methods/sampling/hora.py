@@ -22,7 +22,7 @@ Posterior = tuple[float, float]
 
 @dataclass(frozen=True, slots=True)
 class PilotAllocation(Strategy):
-    """`pilot_count` answers to each prompt; each further one goes where it most raises the chance of a correct answer. HORA.
+    """`pilot_count` answers to each prompt; each further one where it most raises the chance of a correct one. HORA.
 
     The posterior of a success rate is Beta(a + correct, b + others), with (a, b) the `beta_prior`. Each further answer
     goes to the prompt where it most increases the probability that one further answer is correct, summed over the

@@ -22,7 +22,9 @@ DRAFTED = AutoDefault(
 
 @dataclass(frozen=True, slots=True)
 class DraftAndRefine(Strategy):
-    """Samples `draft_count` answers, then `draw.n` answers to a prompt with the best draft. Only the latter are trained.
+    """Samples `draft_count` answers, then `draw.n` answers to a prompt with the best draft.
+
+    Only the latter are trained.
 
     Ties go to a draft by a keyed draw. Without room for the draft the prompt stays plain. iGRPO, arXiv:2602.09000.
     """

@@ -276,10 +276,10 @@ at most K branches; each is completed by sampling; K = round(eta G) answers of G
             "method.strategy.max_rouge_l = 1.0",
         ),
     ),
-    our_finding="Answers of tiny_countdown have six tokens, so the tree of greedy tokens and forks writes all of them; in "
-    "the paper answers have up to 1024 tokens, and most of them are sampled. In five iterations a group has "
-    "3.7 different answers with LATR and 7.3 with GRPO: more are correct (0.21 against 0.10), and more groups "
-    "are all wrong (0.55 against 0.43; one seed). Where a policy mostly guesses, its greedy branches are "
-    "guesses: on hinted_sums the share of groups without a correct answer rose from 0.63 to 1 within six "
-    "iterations, with ages of 3 and 5 (one seed).",
+    our_finding="Answers of tiny_countdown have six tokens, so the tree of greedy tokens and forks writes all of "
+    "them; in the paper answers have up to 1024 tokens, and most of them are sampled. In five iterations "
+    "a group has 3.7 different answers with LATR and 7.3 with GRPO: more are correct (0.21 against 0.10), "
+    "and more groups are all wrong (0.55 against 0.43; one seed). Where a policy mostly guesses, its "
+    "greedy branches are guesses: on hinted_sums the share of groups without a correct answer rose from "
+    "0.63 to 1 within six iterations, with ages of 3 and 5 (one seed).",
 )

@@ -42,7 +42,10 @@ LARGEST = 10**9
 
 @dataclass(frozen=True, slots=True)
 class ParsedPrediction:
-    """A prediction that was read from a text. A number that cannot be read is None; `predicted_notions` may be empty."""
+    """A prediction that was read from a text.
+
+    A number that cannot be read is None; `predicted_notions` may be empty.
+    """
 
     predicted_correct_of_eight: int | None = None
     predicted_length: int | None = None
@@ -108,7 +111,8 @@ def agreement(prediction: ParsedPrediction, found: GroupStatistics, problem: str
     unverifiable if no answer could be graded.
 
     >>> found = GroupStatistics(0.5, (900, 1500, 1200, 700), (), ())
-    >>> round(agreement(ParsedPrediction(predicted_correct_of_eight=8, predicted_length=1000), found, "").subscores["rate"], 6)
+    >>> round(agreement(ParsedPrediction(predicted_correct_of_eight=8, predicted_length=1000), found,
+    "").subscores["rate"], 6)
     0.1
     """
     if found.pass_rate is None:
@@ -182,7 +186,7 @@ PREDICTED = AutoDefault(
 @verdicts_have("length", "rate", "notions")
 @dataclass(frozen=True, slots=True)
 class MetaPredictions(Strategy):
-    """Samples answers, and `prediction_count` predictions of their pass rate and length, as samples with their own role. MASA.
+    """Samples answers, and `prediction_count` predictions of their pass rate and length, in a role of their own. MASA.
 
     A prediction answers the prompt in `prompt_template` with the number of correct answers of eight, the length of a
     correct answer, and the notions that occur in correct answers. Its score is the mean of three agreements with the

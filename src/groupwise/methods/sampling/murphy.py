@@ -97,7 +97,10 @@ class FeedbackTree(Strategy):
         return scores
 
     def _selected(self, tree: Sequence[Sample], scores: Sequence[float]) -> tuple[bool, ...] | None:
-        """Which attempts to train on; None for all. `kept_refinement_groups` never drops the group of first attempts."""
+        """Which attempts to train on; None for all.
+
+        `kept_refinement_groups` never drops the group of first attempts.
+        """
         if not (self.kept_refinement_groups or self.kept_extremes_per_group):
             return None
         groups: defaultdict[int, list[int]] = defaultdict(list)

@@ -45,7 +45,7 @@ class TrainingStart(TypedDict):
 
 
 class PromptSurveyState(TypedDict):
-    """State of `PromptSurvey`: the state of `Shuffled`, the number of survey rounds, and the starting points of the last one.
+    """State of `PromptSurvey`: that of `Shuffled`, the number of survey rounds, the starting points of the last one.
 
     `beginnings` is None before a survey round.
     """
@@ -57,7 +57,7 @@ class PromptSurveyState(TypedDict):
 
 @dataclass(frozen=True, slots=True)
 class PromptSurvey(Curriculum[PromptSurveyState]):
-    """Tests prompts with `samples_per_prompt` untrained answers each, then draws prompts and prefixes of answers to train on.
+    """Two rounds: grades some untrained answers per prompt, then draws prompts and answer prefixes to train on.
 
     A prompt is found if the std of its scores is at least `min_score_std`. If its best answer scores at least
     `min_best_score`, so are beginnings of that answer, at ends of lines: `ceil(prefixes_per_line * lines)` of them,
@@ -239,8 +239,8 @@ GRPO's objective from q and from q with such a beginning; R = r + 0.001 [finishe
         settings=("method.objective.penalties = []",),
         own_settings=("method.curriculum.line_separator = ;",),
     ),
-    our_finding="On hinted_sums the beginning of a correct chain nearly decides its end: 36 of 74 groups that continued "
-    "one were all right, and so without signal (one seed). Of 47 groups of whole prompts, which the survey "
-    "had found mixed with five answers, 15 were all wrong. Accuracy ends at 0.41, that of GRPO at 0.69. The "
-    "paper's lines are lines of code.",
+    our_finding="On hinted_sums the beginning of a correct chain nearly decides its end: 36 of 74 groups that "
+    "continued one were all right, and so without signal (one seed). Of 47 groups of whole prompts, which "
+    "the survey had found mixed with five answers, 15 were all wrong. Accuracy ends at 0.41, that of GRPO "
+    "at 0.69. The paper's lines are lines of code.",
 )

@@ -34,7 +34,7 @@ __all__ = ["EarlyExitReward", "EarlyExits", "s_grpo"]
 
 @dataclass(frozen=True, slots=True)
 class EarlyExitReward(Shaping):
-    """`decay_base ** rank` for a correct answer, else 0; rank 0 is the group's correct answer that stopped reasoning first.
+    """Rewards a correct answer by `decay_base ** rank`; rank 0 is the group's correct answer with the earliest exit.
 
     Creates the reward. The strategy `EarlyExits` writes the subscore `exit`. S-GRPO, arXiv:2505.07686.
     """

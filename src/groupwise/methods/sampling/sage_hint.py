@@ -32,7 +32,10 @@ __all__ = ["HintAtLevel", "HintLevelCurriculum", "PolicyWrittenHints", "sage_hin
 
 @dataclass(frozen=True, slots=True)
 class HintAtLevel(Strategy):
-    """Runs another strategy on the prompt with the hint of its level (`HintLevelCurriculum`); level 0 is no hint. SAGE-light."""
+    """Runs another strategy on the prompt with the hint of its level (`HintLevelCurriculum`); level 0 is no hint.
+
+    SAGE-light.
+    """
 
     roles: ClassVar[tuple[Role, ...]] = (Role("tried", "where the policy writes the hints"),)
     auto_defaults: ClassVar[dict[str, AutoDefault]] = {"prompt_template": HINTED}

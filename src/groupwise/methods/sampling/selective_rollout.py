@@ -21,7 +21,9 @@ __all__ = ["EarlyStoppingTurns", "selective_rollout"]
 
 @dataclass(frozen=True, slots=True)
 class EarlyStoppingTurns(Strategy):
-    """Conversations as in `Turns`. A group stops early if its first actions differ by less than `min_action_difference`.
+    """Conversations as in `Turns`.
+
+    A group stops early if its first actions differ by less than `min_action_difference`.
 
     The difference is the mean edit distance of two sequences of actions, as a share of `compare_after_turns`; an ended
     conversation counts as repeating one action that occurs nowhere else. A stopped group is dropped with the cause

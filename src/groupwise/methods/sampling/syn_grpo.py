@@ -82,7 +82,7 @@ class SumProposalParser(ProposalParser):
 @verdicts_have("diverse")
 @dataclass(frozen=True, slots=True)
 class ProposalCollector(Strategy):
-    """Runs another sampling strategy, and collects the new problems that its answers propose, for `ProposedProblemCurriculum`.
+    """Runs another strategy, and collects the new problems that its answers propose, for `ProposedProblemCurriculum`.
 
     The subscore `diverse` of an answer is the expected diversity of its proposal's kind, from the draw's metadata; 0
     without a proposal. Problems that leave no room for an answer are left out. Syn-GRPO, arXiv:2511.19343.
@@ -105,7 +105,7 @@ class ProposalCollector(Strategy):
 
 
 class ProposedProblemState(TypedDict):
-    """State of `ProposedProblemCurriculum`: the state of `Shuffled`, proposals not drawn yet, mean diversity in all and by kind."""
+    """State of `ProposedProblemCurriculum`: that of `Shuffled`, waiting proposals, mean diversity, also by kind."""
 
     shuffled_state: ShuffledState
     waiting_proposals: list[dict[str, Any]]
@@ -115,7 +115,7 @@ class ProposedProblemState(TypedDict):
 
 @dataclass(frozen=True, slots=True)
 class ProposedProblemCurriculum(Curriculum[ProposedProblemState]):
-    """Draws prompts in random order; up to `max_proposal_fraction` are problems that the policy proposed (`ProposalCollector`).
+    """Draws prompts in random order; up to `max_proposal_fraction` are problems that `ProposalCollector` found.
 
     The diversity of a problem is the std of its answers' scores. Relative to the usual one it is `clip((std - usual) /
     usual, -1, 1)`; averages per kind of problem are `diverse` of the metadata. All averages start at their first value

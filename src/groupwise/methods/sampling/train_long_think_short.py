@@ -20,7 +20,7 @@ __all__ = ["AddLengthBudgetScore", "train_long_think_short"]
 
 @dataclass(frozen=True, slots=True)
 class AddLengthBudgetScore(Shaping):
-    """Adds `weight` times a length score: 1 at `budget_tokens` tokens, less above, and below unless `flat_below_budget`.
+    """Adds `weight` times a length score: 1 at `budget_tokens`, less above, and below unless `flat_below_budget`.
 
     The score is 0 from `zero_score_tokens` tokens on, by default twice the budget. "Train long, think short",
     arXiv:2508.08940; that the whole answer counts as thought is our reading.
@@ -121,7 +121,10 @@ B = max(1, 256 * 0.7^floor(t / T))""",
         matched_by="steps",
         settings=("iterations = 10", "evaluate.problems = 16"),
         own_settings=(
-            'method.schedules = {"shaping.1.budget" = {kind = "Staircase", start_value = 36.0, factor = 0.7, iterations_per_stair = 4}}',
+            (
+                'method.schedules = {"shaping.1.budget_tokens" = '
+                '{kind = "Staircase", start_value = 36.0, factor = 0.7, iterations_per_stair = 4}}'
+            ),
         ),
     ),
 )

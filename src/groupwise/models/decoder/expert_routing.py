@@ -57,7 +57,8 @@ class ChosenExperts:
     """
 
     def __init__(
-        self, experts: MixtureOfExpertsSizes, recorded: Int[Tensor, "n routers each"] | None = None, *, replay: bool = False,
+        self, experts: MixtureOfExpertsSizes, recorded: Int[Tensor, "n routers each"] | None = None, *,
+        replay: bool = False,
         keep_logits: bool = False,
     ) -> None:  # fmt: skip
         self.experts, self.recorded, self.keep_logits = experts, recorded, keep_logits
@@ -137,7 +138,9 @@ def experts_of(causal: nn.Module) -> MixtureOfExpertsSizes | None:
 
 
 def install_router_hooks(causal: nn.Module) -> MixtureOfExpertsSizes | None:
-    """Hook a mixture's routers, so that `ChosenExperts` can record and replay their choices. Returns the mixture's sizes.
+    """Hook a mixture's routers, so that `ChosenExperts` can record and replay their choices.
+
+    Returns the mixture's sizes.
 
     None, without hooks, for a dense model, and if a router's weights are not `gates` of its logits (tested by a call).
     """

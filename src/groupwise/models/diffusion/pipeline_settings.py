@@ -10,7 +10,7 @@ __all__ = ["PipelineSettings"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PipelineSettings:
-    """Settings of a pipeline: the scale of guidance, and the side of its square pictures in pixels.
+    """Settings of a diffusers pipeline: guidance scale, and picture size in pixels.
 
     With classifier-free guidance the velocity is `u + guidance_scale * (v - u)`, with v of the prompt and u of the
     empty prompt; 1 is v alone, at half the price. A model that was distilled with guidance (FLUX.1 dev) reads the scale

@@ -68,7 +68,7 @@ class MaskedShape(ModelSizes):
 
 
 class MaskedCellPredictor(nn.Module):
-    """Logits of the symbol of each cell, from a canvas and the words of a prompt. The symbol `symbols` is a mask."""
+    """A bidirectional transformer: logits of each masked cell's symbol, from the canvas and the prompt's words."""
 
     def __init__(self, shape: MaskedShape) -> None:
         super().__init__()

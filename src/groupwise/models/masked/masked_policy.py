@@ -124,10 +124,12 @@ class TrainedUnmaskingTokens:
             temperature.append(action.draw_temperature)
         dtype_device, long = policy.dtype_device, {"device": policy.dtype_device["device"], "dtype": torch.long}
         return cls(
-            commit_token_indices=torch.tensor(at[CellCommit], **long), knob_token_indices=torch.tensor(at[DrawnKnobs], **long),
+            commit_token_indices=torch.tensor(at[CellCommit], **long), knob_token_indices=torch.tensor(at[DrawnKnobs],
+            **long),
             canvases=torch.tensor(canvases, **long).view(-1, policy.shape.cells),
             prompt_tokens=policy.words([words for words, _ in rows]),
-            commit_canvas_rows=torch.tensor(row, **long), commit_cells=torch.tensor(cell, **long), commit_symbols=torch.tensor(symbol, **long),
+            commit_canvas_rows=torch.tensor(row, **long), commit_cells=torch.tensor(cell, **long),
+            commit_symbols=torch.tensor(symbol, **long),
             commit_temperatures=torch.tensor(temperature, **dtype_device),
             knob_steps=torch.tensor(step, **long), knob_values=torch.tensor(values, **dtype_device).view(-1, 2),
         )  # fmt: skip

@@ -17,7 +17,7 @@ KNOBS = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnmaskingSettings:
-    """The unmasking of a canvas in at most `steps` steps, and where its schedule starts.
+    """Settings of unmasking: the largest number of steps, the start temperature, and the std of the schedule's knobs.
 
     A step draws all masked cells at its temperature. Then a share of all cells is masked, those that were drawn with
     the least probability, also of earlier steps; the last step masks none. At the start the share falls evenly, and the

@@ -50,7 +50,9 @@ _EMPTY_LINE = re.compile(r"\n[ \t\r]*+\n")
 
 @dataclass(frozen=True, slots=True)
 class ExtractedAnswer:
-    """An extracted answer and the rule that found it. If `text` is empty, `extraction_rule` states why no answer was found.
+    """An extracted answer and the rule that found it.
+
+    If `text` is empty, `extraction_rule` states why no answer was found.
 
     `answer_paragraph`: for an answer line, all text behind its marker up to an empty line.
     """

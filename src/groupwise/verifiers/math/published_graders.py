@@ -102,7 +102,7 @@ Equal = Callable[[Sequence[Any], Sequence[Any]], Awaitable[Verdict]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SandboxedGrader(VerifierSettings):
-    """A published grader whose comparison runs in the sandbox: a `function_name` in a file (`module_name`) of this package.
+    """A published grader whose comparison runs in the sandbox: `function_name` in a file (`module_name`) of this room.
 
     `deadline` is in CPU seconds per call. An answer that uses them up is wrong, as in `Math`.
     """
@@ -134,7 +134,8 @@ class SandboxedVerifier(Verifier):
     def __init__(self, kind: SandboxedGrader, grading: VerifierContext) -> None:
         self.kind, self.packages = kind, kind.packages
         self._compare = SandboxedAlgebra(
-            type(kind).__name__, [kind.module_name], kind.function_name, make=grading.create_sandbox, deadline=kind.deadline,
+            type(kind).__name__, [kind.module_name], kind.function_name, make=grading.create_sandbox,
+            deadline=kind.deadline,
             workers=kind.workers, packages=kind.packages,
         )  # fmt: skip
         self.close = self._compare.close
@@ -174,7 +175,7 @@ class MathVerify(SandboxedGrader):
 @verdicts_have()
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MathDrGrpo(SandboxedGrader):
-    r"""The grader of Dr. GRPO's runs: compares the last `\boxed{}`, or with `use_answer_tag` the text behind the last `<answer>`.
+    r"""The grader of Dr. GRPO's runs: compares the last `\boxed{}`, or with `use_answer_tag` the text of `<answer>`.
 
     Right if it equals one of the gold answers by the rules in dr_grpo_grader.py: in the normal form of MATH, in that of
     PRM800K, by sympy, or, unless `skip_math_verify`, by math-verify. The 7B run and all evaluations used math-verify
@@ -184,7 +185,7 @@ class MathDrGrpo(SandboxedGrader):
     """
 
     packages = (*MATH_VERIFY, "pylatexenc")
-    module_name: ClassVar[str] = "r1_zero"
+    module_name: ClassVar[str] = "dr_grpo_grader"
     function_name: ClassVar[str] = "graded"
     gold_answer_format: ClassVar[str] = "text, a number or a list of them"
     use_answer_tag: bool = False

@@ -58,7 +58,8 @@ def test_a_run_resumes_to_the_bit_with_its_pictures(tmp_path: Path, method: str)
 
 def test_a_mask_may_empty_a_microbatch(tmp_path: Path) -> None:
     """The first part of a tree loses all its steps. The gradient is that of one microbatch with all samples."""
-    masked = '{ base = "branch_grpo", group_size = 4, mask = [{ kind = "DepthPruning", first_pruned_step = 0, pruned_step_count = 4 }] }'
+    pruning = '{ kind = "DepthPruning", first_pruned_step = 0, pruned_step_count = 4 }'
+    masked = f'{{ base = "branch_grpo", group_size = 4, mask = [{pruning}] }}'
     changes = {"method": masked, "sampling.max_tokens": 20, "evaluate.problems": 1}
     one, all_ = (rings_run(tmp_path / str(n), 1, **changes, **{"machine.microbatch_tokens": n}) for n in (1, 4096))
     assert lines(one)[1]["grad_norm"] == pytest.approx(lines(all_)[1]["grad_norm"], rel=1e-4) != 0

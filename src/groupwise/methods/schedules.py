@@ -59,7 +59,7 @@ class LinearRamp(Schedule):
 
 @dataclass(frozen=True, slots=True)
 class CurvedRamp(Schedule):
-    """From `start_value` to `end_value` over the first `over_iterations` iterations along a curve; HölderPO, arXiv:2605.12058.
+    """From `start_value` to `end_value` over `over_iterations` iterations along a curve; HölderPO, arXiv:2605.12058.
 
     With `over_iterations = 0` it spans the whole run. A power curve is `start_value + (end_value - start_value)
     x^curve_power`.

@@ -77,7 +77,7 @@ def measure(folder: Path, name: str, sizes: Mapping[str, object]) -> str:
     grader.write_text(GRADER)
     fields = {"model": str(directory), **COMMON, "verifier": "grader:grade"}
     with contextlib.redirect_stdout(sys.stderr):  # it prints the files that it executes
-        use = load_use(Permissions(user_files=[grader]))
+        use = load_use(Permissions(use=[grader]))
     recipe = read_recipe("", list(fields.items()), use)
     prompt = max(len(problem.token_ids) for problem in all_problems(read_inputs(recipe, use).task))
     (folder / "empty.toml").write_text("")
@@ -110,7 +110,7 @@ def compare_calibrated(folder: Path) -> None:
         home.mkdir()
         fields = {**fields_of(home, sizes, settings), "iterations": str(ITERATIONS)}
         with contextlib.redirect_stdout(sys.stderr):  # it prints the files that it executes
-            use = load_use(Permissions(user_files=[home / "grader.py"]))
+            use = load_use(Permissions(use=[home / "grader.py"]))
         recipe = read_recipe("", list(fields.items()), use)
         shape = DecoderShape(**{**OTHERS, **sizes})  # type: ignore[arg-type]
         prompt = max(len(problem.token_ids) for problem in all_problems(read_inputs(recipe, use).task))

@@ -108,7 +108,7 @@ def fields_of(folder: Path, sizes: Mapping[str, object], settings: Mapping[str, 
 def predicted(folder: Path, fields: Mapping[str, str]) -> dict[str, MemoryPrediction]:
     """The plan's memory of each process of a run."""
     with redirect_stdout(sys.stderr):  # it prints the files that it executes
-        use = load_use(Permissions(user_files=[folder / "grader.py"]))
+        use = load_use(Permissions(use=[folder / "grader.py"]))
     recipe = resolved(read_recipe("", list(fields.items()), use))
     shape = read_shape(find_model(recipe.model))
     assert isinstance(shape, DecoderShape)

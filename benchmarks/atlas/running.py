@@ -53,7 +53,7 @@ def run_trial(
     ready = with_models(on_base(recipe, home, bases or {}), trial, home)
     with open_log(home):
         start = time.process_time()
-        run = train(ready, out=home / "runs", name=directory_name(trial), permissions=Permissions(user_files=use))
+        run = train(ready, out=home / "runs", name=directory_name(trial), permissions=Permissions(use=use))
         seconds = time.process_time() - start
     if run.stop_reason:
         raise KeyboardInterrupt(run.stop_reason)

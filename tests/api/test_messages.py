@@ -185,7 +185,7 @@ CALLS: dict[str, tuple[Callable[..., Any], dict[str, Any], str]] = {
     "method as recipe": (gw.train, {"recipe": "gspo"}, 'gw.train(method="gspo")'),
     "template": (gw.train, {"data": ROWS, "reward": right, "template": "chat"}, 'template="no"'),
     "messages": (gw.train, {"data": [{"prompt": [{"role": "user", "content": "1+1="}], "answer": "2"}]}, 'reward="'),
-    "host": (gw.evaluate, {"model": "calculator", "permissions": gw.Permissions(judge_hosts=["a b"])}, "judges=["),
+    "host": (gw.evaluate, {"model": "calculator", "permissions": gw.Permissions(judges=["a b"])}, "judges=["),
     "flow": (gw.train, {"recipe": "rings", "method": "grpo"}, 'method="'),
     "an environment": (gw.train, {"environment": Game}, 'environment="tests.api.test_messages:Game", perm'),
     "a class": (gw.train, {"optimizer": gw.AdamW}, "optimizer=gw.AdamW(...)"),

@@ -40,9 +40,7 @@ REWARDS: dict[str, Callable[[Path], Any]] = {
 def test_the_proposed_call_grades_as_the_run_did(kind: str, home: Path, capsys) -> None:
     Path("mine.py").write_text(PLAIN)
     run = gw.train(
-        reward=REWARDS[kind](home),
-        permissions=gw.Permissions(user_files=["mine.py"] if "file" in kind else []),
-        **SMALL,
+        reward=REWARDS[kind](home), permissions=gw.Permissions(use=["mine.py"] if "file" in kind else []), **SMALL
     )
     (proposed,) = [line.partition("try:")[2].strip() for line in capsys.readouterr().out.splitlines() if "try:" in line]
     if proposed.startswith("gw."):
@@ -63,11 +61,11 @@ def test_a_part_of_a_reward_is_refused_and_the_error_has_the_whole(tmp_path: Pat
     code = run.directory / "code" / "reward.py"
     for part in (in_memory, {"memory": in_memory, "text": "exact"}):
         with pytest.raises(Usage, match="memory grades only a part") as caught:
-            gw.evaluate(run, reward=part, permissions=gw.Permissions(user_files=[code] if part is in_memory else []))
+            gw.evaluate(run, reward=part, permissions=gw.Permissions(use=[code] if part is in_memory else []))
         assert "right" in caught.value.evidence and text in caught.value.fix
     for call in (gw.evaluate, gw.resume):  # without the functions
         with pytest.raises(Usage, match="was a function in memory") as caught:
-            call(run, permissions=gw.Permissions(user_files=[code]))
+            call(run, permissions=gw.Permissions(use=[code]))
         assert caught.value.fix.count(text) == 2 and "errors" not in caught.value.what
     assert gw.evaluate(run, reward=variety, samples=1).figures  # another reward
     assert gw.resume(run, reward=whole, iterations=1).done == 1  # as the error proposes

@@ -125,7 +125,7 @@ def test_a_run_has_the_bits_of_a_local_one_though_an_actor_and_an_engine_are_kil
     run = gw.train(
         out=tmp_path / "runs",
         engine=Served(restarts=20),
-        permissions=gw.Permissions(engine_exchange_directory=exchange),
+        permissions=gw.Permissions(engine_exchange=exchange),
         **SMALL,
         **RAY,
     )

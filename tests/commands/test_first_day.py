@@ -460,7 +460,7 @@ def test_rows_without_gold_answers_or_in_another_encoding_have_their_fix(tmp_pat
 def test_a_grader_that_is_late_is_told_how_to_get_more_time(tmp_path: Path) -> None:
     file = tmp_path / "late.py"
     file.write_text("import time\n\n\ndef grade(answer):\n    time.sleep(9)\n    return 1.0\n")
-    late = grade_function(load_use(Permissions(user_files=[file])).find("late:grade"), deadline=0.05)
+    late = grade_function(load_use(Permissions(use=[file])).find("late:grade"), deadline=0.05)
     with pytest.raises(Usage, match="gives no grade for a made-up answer") as caught:
         late.gate([Prompt("p", (1,), "1+1=")])
     assert "--machine.verdict_deadline" in caught.value.fix

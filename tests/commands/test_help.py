@@ -161,7 +161,7 @@ TRUSTED = allowed(trust_remote_code=True, unsafe_local_exec=True, keys=["K"], ju
             ("evaluate", ("m", [("sampling.top_p", "0.9")], allowed()), {"problems": 10, "recipe_path": "a.toml"}),
         ),
         ("sample m 1+1= -n 3 --at best --seed 4 --use m.py", (
-            "sample", ("m", "1+1=", [("seed", "4")], Permissions(user_files=["m.py"])), {"n": 3, "at": "best"},
+            "sample", ("m", "1+1=", [("seed", "4")], Permissions(use=["m.py"])), {"n": 3, "at": "best"},
         )),
         ("eval m --preset p --preset-data d", ("evaluate", ("m", [], allowed()), {"preset": "p", "preset_data": "d"})),
         ("compare a b --allow n --allow x.y", ("compare", ("a", "b", ["n", "x.y"]), {})),

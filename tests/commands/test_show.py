@@ -267,7 +267,7 @@ def fine(step): return torch.ones_like(step.advantage)
 """
     path = tmp_path / "mine.py"
     path.write_text(parts)
-    use = load_use(Permissions(user_files=[path]))
+    use = load_use(Permissions(use=[path]))
     cases = {
         "objective.aggregate = 'mine:whole'": "returned the shape ()",
         "objective.aggregate = 'mine:lost'": "a loss of nan",

@@ -56,7 +56,7 @@ def recipe(*overrides: tuple[str, object], text: str = "method = 'grpo'", use: U
 def use(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> UserCode:
     monkeypatch.chdir(tmp_path)
     Path("evens.py").write_text(EVENS)
-    return load_use(Permissions(user_files=["evens.py"]))
+    return load_use(Permissions(use=["evens.py"]))
 
 
 @pytest.mark.parametrize("name", KINDS)
@@ -152,7 +152,7 @@ def test_a_run_of_a_user_s_task_starts_and_resumes(use: UserCode) -> None:
         "sampling.max_tokens": 8,
         "evaluate.problems": 1,
     }
-    allowed = gw.Permissions(user_files=["evens.py"])
+    allowed = gw.Permissions(use=["evens.py"])
     run = gw.train(task="evens:Evens", reward="exact", iterations=1, permissions=allowed, **small)
     assert run.directory.name.startswith("evens-Evens-")
     assert json.loads((run.directory / "run.json").read_text())["task"] == "evens"

@@ -222,7 +222,7 @@ def test_an_engine_is_a_part_with_the_fields_of_its_kind(tmp_path: Path) -> None
         "class NoEngine:\n"
         "    port: int = 80\n"
     )
-    use = load_use(Permissions(user_files=[file]))
+    use = load_use(Permissions(use=[file]))
     own = read_recipe("", [("method", "gspo"), ("engine", '{ kind = "mine:MyEngine", port = 9 }')], use)
     assert own.engine.port == 9 and "mine:MyEngine" in write(own)
     for kind, field, what in (
@@ -545,7 +545,7 @@ def mine(tmp_path) -> Path:
 
 def test_path_and_hash_of_a_file_are_printed_before_it_runs(mine, capsys):
     mine.write_text("print('running')\n" + MINE)
-    use = load_use(Permissions(user_files=[mine]))
+    use = load_use(Permissions(use=[mine]))
     digest = hashlib.sha256(mine.read_bytes()).hexdigest()
     assert capsys.readouterr().out == f"using {mine.resolve()}  sha256 {digest}\nrunning\n"
     assert use.hashes == {"my_file": digest}
@@ -554,7 +554,7 @@ def test_path_and_hash_of_a_file_are_printed_before_it_runs(mine, capsys):
 
 
 def test_user_parts_read_back(mine):
-    use = load_use(Permissions(user_files=[mine]))
+    use = load_use(Permissions(use=[mine]))
     text = """
     prompts = 16
     verifier = "my_file:grade"
@@ -593,40 +593,40 @@ def test_user_parts_are_unloaded_where_nothing_is_imported(mine):
 )
 def test_errors_of_user_parts(mine, text, message):
     with pytest.raises(Usage) as raised:
-        read_recipe(f"[method.objective]\n{text}\n[method]", (), load_use(Permissions(user_files=[mine])))
+        read_recipe(f"[method.objective]\n{text}\n[method]", (), load_use(Permissions(use=[mine])))
     assert message in str(raised.value)
 
 
 def test_a_run_resumes_only_with_the_code_that_it_started_with(mine, tmp_path, capsys):
-    recorded = load_use(Permissions(user_files=[mine])).hashes
-    assert load_use(Permissions(user_files=[mine]), recorded).hashes == recorded
+    recorded = load_use(Permissions(use=[mine])).hashes
+    assert load_use(Permissions(use=[mine]), recorded).hashes == recorded
     with pytest.raises(Usage, match="started with user code") as raised:
-        load_use(Permissions(user_files=[]), recorded)
+        load_use(Permissions(use=[]), recorded)
     assert "--use my_file.py" in raised.value.fix
     with pytest.raises(Usage, match="was started without my_file"):
-        load_use(Permissions(user_files=[mine]), {})
+        load_use(Permissions(use=[mine]), {})
     capsys.readouterr()
     mine.write_text("print('running')\n" + MINE)
     with pytest.raises(BadData, match="started with"):
-        load_use(Permissions(user_files=[mine]), recorded)
+        load_use(Permissions(use=[mine]), recorded)
     assert capsys.readouterr().out == "", "the error comes before the file runs"
 
 
 def test_errors_of_files_that_cannot_be_loaded(tmp_path, mine):
     with pytest.raises(Usage, match="is not a Python file"):
-        load_use(Permissions(user_files=[tmp_path / "none.py"]))
+        load_use(Permissions(use=[tmp_path / "none.py"]))
     (tmp_path / "other").mkdir()
     again = tmp_path / "other" / "my_file.py"
     again.write_text("")
     with pytest.raises(Usage, match="two files of --use have the name my_file"):
-        load_use(Permissions(user_files=[mine, again]))
+        load_use(Permissions(use=[mine, again]))
     again.write_text("x = 1\ny = 1 / 0\n")
     with pytest.raises(Usage, match="raises an error when it is loaded") as raised:
-        load_use(Permissions(user_files=[again]))
+        load_use(Permissions(use=[again]))
     assert raised.value.evidence.endswith(".py:2 in <module>: ZeroDivisionError: division by zero")
     again.write_text("def (:\n")
     with pytest.raises(Usage, match="raises an error when it is loaded"):
-        load_use(Permissions(user_files=[again]))
+        load_use(Permissions(use=[again]))
 
 
 def test_a_key_of_a_thousand_dots_is_one_error():

@@ -77,7 +77,7 @@ def number():
 @pytest.fixture
 def use(tmp_path: Path) -> UserCode:
     (tmp_path / "mine.py").write_text(MINE)
-    return load_use(Permissions(user_files=[str(tmp_path / "mine.py")]))
+    return load_use(Permissions(use=[str(tmp_path / "mine.py")]))
 
 
 @pytest.mark.parametrize("form", ["method = 'mine:etr'", "method = { base = 'mine:etr' }"])

@@ -71,7 +71,7 @@ def recipe(*overrides: tuple[str, object], text: str = "method = 'grpo'", use: U
 @pytest.fixture
 def use(tmp_path: Path) -> UserCode:
     (tmp_path / "near.py").write_text(NEAR)
-    return load_use(Permissions(user_files=[tmp_path / "near.py"]))
+    return load_use(Permissions(use=[tmp_path / "near.py"]))
 
 
 @pytest.mark.parametrize("name", KINDS)

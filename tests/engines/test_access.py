@@ -26,10 +26,7 @@ SMALL = ["--iterations", "1", "--prompts", "2", "--method.group_size", "4", "--m
          "--evaluate.problems", "1", "--sampling.max_tokens", "8"]  # fmt: skip
 WORDS = "--engine-host gpu-1 --engine-host gpu-2 --engine-python p --engine-secret s --engine-exchange /dev/shm"
 ALLOWED = Permissions(
-    engine_hosts=["gpu-1", "gpu-2"],
-    engine_python=Path("p"),
-    engine_secret_file="s",
-    engine_exchange_directory="/dev/shm",
+    engine_hosts=["gpu-1", "gpu-2"], engine_python=Path("p"), engine_secret="s", engine_exchange="/dev/shm"
 )
 
 

@@ -47,7 +47,7 @@ def call(expression: Any) -> str:
 
 @pytest.fixture(scope="module")
 def use() -> Iterator[Any]:
-    loaded = load_use(Permissions(user_files=[EXAMPLE]))
+    loaded = load_use(Permissions(use=[EXAMPLE]))
     yield loaded
     loaded.modules["mcp_tools"].SERVER.close()
 

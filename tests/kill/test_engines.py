@@ -160,7 +160,7 @@ def test_a_run_ends_as_if_undisturbed(
     run = gw.train(
         out=tmp_path,
         engine=served,
-        permissions=gw.Permissions(engine_exchange_directory=exchange),
+        permissions=gw.Permissions(engine_exchange=exchange),
         **SMALL,
         **{"cluster.max_staleness": max_staleness},
     )
@@ -211,7 +211,7 @@ def test_an_engine_on_another_host_that_is_started_again_comes_back(
     monkeypatch.setattr(RemoteEngine, "sample", disturbed)
     address = start("127.0.0.1:0")
     served = Served(replicas=1, addresses=(address,), restarts=20)
-    permissions = gw.Permissions(engine_secret_file=tmp_path / "secret", engine_exchange_directory=exchange)
+    permissions = gw.Permissions(engine_secret=tmp_path / "secret", engine_exchange=exchange)
     try:
         run = gw.train(out=tmp_path / "runs", engine=served, permissions=permissions, **SMALL)
         assert left_without_recipe(run.directory) == native[0] and counts[0] > 60

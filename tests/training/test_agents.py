@@ -204,7 +204,7 @@ async def two(a, b, c):
 def use(tmp_path: Path) -> UserCode:
     path = tmp_path / "my_agent.py"
     path.write_text(FILE)
-    return load_use(Permissions(user_files=[path]))
+    return load_use(Permissions(use=[path]))
 
 
 def test_a_text_is_short_for_the_table(use: UserCode) -> None:

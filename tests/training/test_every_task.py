@@ -94,7 +94,7 @@ def ready(kind: Kind, home: Path) -> RunObjects:
         model="m", task=task, held_out=kind.source, verifier=kind.verifier, method=grpo(), template="no",
         evaluate=Evaluate(problems=kind.problems), sampling=Sampling(max_tokens=200),
     )  # fmt: skip
-    return build(recipe, load_use(Permissions(user_files=["mine.py"] if isinstance(kind.verifier, Function) else [])))
+    return build(recipe, load_use(Permissions(use=["mine.py"] if isinstance(kind.verifier, Function) else [])))
 
 
 def scripted_rollouts(kind: Kind, home: Path) -> tuple[list[Rollout], list[int]]:

@@ -49,23 +49,23 @@ def rows(home: Path) -> list[tuple[str, str]]:
 def test_a_run_is_graded_by_its_environment(rows) -> None:
     run = gw.train(
         data="games.jsonl", columns={"answer": ""}, environment="games:Parity", iterations=1,
-        permissions=gw.Permissions(user_files=["games.py"]), prompts=4,
+        permissions=gw.Permissions(use=["games.py"]), prompts=4,
         method=gw.gspo(group_size=4, minibatches=1), max_tokens=14, evaluate={"problems": 1},
     )  # fmt: skip
     outcomes = {sample["outcome"] for sample in run.samples()}
     assert outcomes <= {"correct", "wrong", "malformed"} and outcomes & {"correct", "wrong"}
     assert all(sample["outcome"] == "malformed" for sample in run.samples() if sample["finish"] == "length")
     assert (
-        gw.evaluate(run, samples=1, permissions=gw.Permissions(user_files=["games.py"]))["results"][0]["protocol"][
-            "verifier"
-        ]["name"]
+        gw.evaluate(run, samples=1, permissions=gw.Permissions(use=["games.py"]))["results"][0]["protocol"]["verifier"][
+            "name"
+        ]
         == "EnvironmentVerdict"
     )
 
 
 @pytest.mark.parametrize("environment", ["games:tools", "calculator_tools", "python_tools", ""])
 def test_nothing_that_grades_is_an_error_with_both_ways(environment: str, rows) -> None:
-    use = load_use(Permissions(user_files=["games.py"]))
+    use = load_use(Permissions(use=["games.py"]))
     (error,) = check(None, [*rows, ("environment", environment)], use)
     assert isinstance(error, Usage) and error.what == "games.jsonl has no verifier"
     assert "--reward last_number" in error.fix and "environment whose step returns a Verdict" in error.fix
@@ -73,5 +73,5 @@ def test_nothing_that_grades_is_an_error_with_both_ways(environment: str, rows) 
 
 
 def test_tools_with_verdicts_of_their_own_need_no_verifier(rows) -> None:
-    assert not check(None, [*rows, ("environment", "games:Judge")], load_use(Permissions(user_files=["games.py"])))
+    assert not check(None, [*rows, ("environment", "games:Judge")], load_use(Permissions(use=["games.py"])))
     assert Tools(HermesFormat(), {}).schemas == []

@@ -96,7 +96,7 @@ def test_a_named_task_has_fixed_columns() -> None:
 
 def test_the_verdict_deadline_is_that_of_the_slowest_verifier() -> None:
     Path("my_file.py").write_text("def grade(prompt, answer, gold): return 1.0")
-    use = load_use(Permissions(user_files=["my_file.py"]))
+    use = load_use(Permissions(use=["my_file.py"]))
 
     def wait(mixed: Recipe) -> float:
         return verdict_wait(mixed, verifier_of(mixed, task_of(mixed, templates(mixed, CALCULATOR)), use))
@@ -159,7 +159,7 @@ def test_system_arguments_and_tools_reach_the_templates_of_a_recipe() -> None:
         "class Game:\n    def reset(self, prompt, random): ...\n    def step(self, message): ...\n"
         "def broken():\n    raise ValueError('no server')\n"
     )
-    use = load_use(Permissions(user_files=["mine.py"]))
+    use = load_use(Permissions(use=["mine.py"]))
     names = {name: tool_schemas(recipe(environment=name), use) for name in ("mine:tools", "mine:Mine", "mine:Game")}
     assert names["mine:tools"] == names["mine:Mine"] != names["mine:Game"] == ()
     with pytest.raises(Usage, match="the environment mine:broken cannot be created"):

@@ -48,4 +48,4 @@ def verdict_of_picture(picture: Any, problem: str, name: Any, finish: Finish = F
 def graders(folder: Path, source: str) -> ModuleType:
     """A user's file with graders, loaded as `--use` loads it."""
     (file := folder / "graders.py").write_text(source)
-    return load_use(Permissions(user_files=[file])).modules["graders"]
+    return load_use(Permissions(use=[file])).modules["graders"]

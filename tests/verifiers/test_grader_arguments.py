@@ -243,7 +243,7 @@ def test_an_async_grader_that_the_worker_cannot_load_is_not_refused(tmp_path: Pa
     """The program has loaded the file already, for example a model for which the memory suffices once."""
     file = tmp_path / "large.py"
     file.write_text(f"import os\nassert os.getpid() == {os.getpid()}\nasync def grade(answer):\n    return True\n")
-    grade_function(load_use(Permissions(user_files=[file])).modules["large"].grade).gate([PROMPT])
+    grade_function(load_use(Permissions(use=[file])).modules["large"].grade).gate([PROMPT])
 
 
 def test_an_async_function_of_the_program_is_not_tried(tmp_path: Path) -> None:

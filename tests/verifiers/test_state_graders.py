@@ -178,9 +178,7 @@ def test_check_tries_a_function_of_states_and_reads_the_prompts(tmp_path: Path, 
     fields = [("task", str(rows)), ("columns.answer", "")]
 
     def errors(name: str, *others: tuple[str, str]) -> list[str]:
-        found = check(
-            recipe, [*fields, ("verifier", f"graders:{name}"), *others], load_use(Permissions(user_files=[file]))
-        )
+        found = check(recipe, [*fields, ("verifier", f"graders:{name}"), *others], load_use(Permissions(use=[file])))
         assert all(error.fix for error in found)
         return [str(error) for error in found]
 

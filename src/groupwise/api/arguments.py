@@ -60,7 +60,7 @@ class CallArguments:
         if self.reward.verifier_toml:
             fields["verifier"] = self.reward.verifier_toml
         written = write_code(self.reward, code)
-        use = load_use(replace(allowed, use=[*allowed.user_files, *written]), own=written)
+        use = load_use(replace(allowed, use=[*allowed.use, *written]), own=written)
         return [*overrides_of(fields), *overrides], replace(
             use, functions_in_memory={**self.reward.functions_in_memory, **self.agent_functions}
         )

@@ -184,16 +184,10 @@ def recorded_code(folder: Path, info: RunInfo | None, reward: Reward, options: R
     """
     code, changed = folder / f"{WRITTEN}.py", options.accept_changes
     files = [code] if reward.source_code and has_code(reward.source_code, code, info, changed=changed) else []
-    if (
-        not files
-        and info is not None
-        and WRITTEN in info.user_files
-        and code.is_file()
-        and not options.permissions.user_files
-    ):
+    if not files and info is not None and WRITTEN in info.user_files and code.is_file() and not options.permissions.use:
         fix = f"pass the reward function again, or add --use {code} to the command"
         raise Usage("this run was started with a reward function, which must be named again", fix=fix)
-    allowed = replace(options.permissions, use=[*options.permissions.user_files, *files])
+    allowed = replace(options.permissions, use=[*options.permissions.use, *files])
     use = load_use(allowed, info.user_files if info else None, accept=changed, own=files)
     if info is not None:
         check_in_memory(info, reward.functions_in_memory, changed=changed)

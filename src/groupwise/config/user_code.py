@@ -44,15 +44,15 @@ class Permissions:
     `agent_command` is the command of the program that is the agent. Raises `Usage` for a string in place of a list.
     """
 
-    user_files: Sequence[str | Path] = ()
+    use: Sequence[str | Path] = ()
     unsafe_local_exec: bool = False
     trust_remote_code: bool = False
-    key_variables: Sequence[str] = ()
-    judge_hosts: Sequence[str] = ()
+    keys: Sequence[str] = ()
+    judges: Sequence[str] = ()
     engine_hosts: Sequence[str] = ()
     engine_python: str | Path = ""
-    engine_secret_file: str | Path = ""
-    engine_exchange_directory: str | Path = ""
+    engine_secret: str | Path = ""
+    engine_exchange: str | Path = ""
     agent_command: str = ""
 
     def __post_init__(self) -> None:
@@ -63,9 +63,7 @@ class Permissions:
     @property
     def engines(self) -> EngineAccess:
         """What engines in other processes may use."""
-        python, secret, exchange = map(
-            str, (self.engine_python, self.engine_secret_file, self.engine_exchange_directory)
-        )
+        python, secret, exchange = map(str, (self.engine_python, self.engine_secret, self.engine_exchange))
         return EngineAccess(
             python=python, hosts=tuple(self.engine_hosts), secret_file=secret, exchange_directory=exchange
         )
@@ -180,9 +178,9 @@ def load_use(
     `accept`, an error is raised before any file runs if the set of files (`Usage`) or a hash (`BadData`) differs. `own`
     are files that the library wrote from functions of its caller.
     """
-    access, engines = JudgeAccess(tuple(allowed.key_variables), tuple(allowed.judge_hosts)), allowed.engines
+    access, engines = JudgeAccess(tuple(allowed.keys), tuple(allowed.judges)), allowed.engines
     sources: dict[str, tuple[Path, bytes]] = {}
-    for path in map(Path, allowed.user_files):
+    for path in map(Path, allowed.use):
         if path.suffix != ".py" or not path.is_file():
             fix = "name a Python file: --use my_file.py"
             raise Usage(f"{path} is not a Python file", fix=fix if path.exists() else or_near(path, fix))

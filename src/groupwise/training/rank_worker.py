@@ -266,7 +266,7 @@ def join(store: Store, host: str, rank: int, cluster: Cluster, use: UserCode) ->
 def main(settings: dict[str, Any]) -> int:
     """Join the run of these settings. Returns the exit code."""
     try:
-        use = load_use(Permissions(user_files=settings["use"], trust_remote_code=settings["trust_remote_code"]))
+        use = load_use(Permissions(use=settings["use"], trust_remote_code=settings["trust_remote_code"]))
         cluster = Cluster(**settings["cluster"])
         store = join_store(settings["port"], cluster.ranks, deadline=cluster.deadline, host=settings["host"])
         join(store, settings["host"], settings["rank"], cluster, use)

@@ -46,7 +46,7 @@ class OptionReplacement:
 
 @cache
 def answers() -> Mapping[str, OptionReplacement]:
-    """The answer for each option of `other_names.toml`, by the last words of the option's path.
+    """The answer for each option of `trl_and_verl_names.toml`, by the last words of the option's path.
 
     >>> answers()["num_generations"].text
     'write method.group_size = 8, as an option --method.group_size 8'

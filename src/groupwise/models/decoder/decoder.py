@@ -76,7 +76,16 @@ class DecoderShape(ModelSizes):
     tied_embeddings: bool = False
 
     def __post_init__(self) -> None:
-        sizes = ("vocabulary_size", "hidden_size", "layers", "heads", "kv_heads", "head_dim", "mlp_width", "max_positions")
+        sizes = (
+            "vocabulary_size",
+            "hidden_size",
+            "layers",
+            "heads",
+            "kv_heads",
+            "head_dim",
+            "mlp_width",
+            "max_positions",
+        )
         for name in sizes:
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} is {getattr(self, name)}: a decoder needs at least 1")

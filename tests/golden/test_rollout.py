@@ -154,7 +154,7 @@ def test_scaffold_leaves_the_group_alone(strategy: HintScaffold):
 
 def test_a_schedule_starts_the_hints():
     ((path, schedule),) = scaf_grpo().schedules
-    assert path == "strategy.active"
+    assert path == "strategy.hints_active"
     assert [schedule(ScheduleInput(i)) for i in (0, 49, 50, 99)] == [0, 0, 1, 1]
 
 

@@ -176,7 +176,7 @@ class Machine:
             raise ValueError(f"threads is {self.threads}\nuse at most {MOST_THREADS}")
         if not (self.rollout_deadline > 0 and self.verdict_deadline > 0):
             raise ValueError(
-                f"deadline is {self.rollout_deadline} and verdict_deadline is {self.verdict_deadline}\n"
+                f"rollout_deadline is {self.rollout_deadline} and verdict_deadline is {self.verdict_deadline}\n"
                 "use numbers above 0 seconds"
             )
 

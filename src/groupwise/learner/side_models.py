@@ -66,7 +66,7 @@ class EMA(SideModel):
 
     def __post_init__(self) -> None:
         if not (0 <= self.decay < 1 and self.every >= 1):
-            raise ValueError(f"{self}\nneeds 0 <= keep < 1 and every >= 1; for a frozen copy, use InitialPolicy()")
+            raise ValueError(f"{self}\nneeds 0 <= decay < 1 and every >= 1; for a frozen copy, use InitialPolicy()")
 
     @torch.no_grad()
     def __call__(self, weights: Sequence[Tensor], policy: Sequence[Tensor], step: int) -> None:

@@ -161,7 +161,7 @@ class PiecewiseConstant(Schedule):
     def __post_init__(self) -> None:
         iterations = [iteration for iteration, _ in self.iteration_value_pairs]
         if iterations[:1] != [0] or iterations != sorted(set(iterations)):
-            raise ValueError(f"{self}: needs points with increasing iterations, the first of them 0")
+            raise ValueError(f"{self}: needs iteration_value_pairs with increasing iterations, the first of them 0")
 
     def __call__(self, now: ScheduleInput) -> float:
         return [value for iteration, value in self.iteration_value_pairs if iteration <= now.iteration][-1]

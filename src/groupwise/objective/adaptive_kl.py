@@ -32,7 +32,7 @@ class AdaptiveKL(Memory):
 
     def __post_init__(self) -> None:
         if not (self.start_value > 0 and self.target_kl > 0 and self.horizon > 0):
-            raise ValueError(f"{self}: start, target and horizon must be above 0")
+            raise ValueError(f"{self}: start_value, target_kl and horizon must be above 0")
 
     @property
     def needs(self) -> frozenset[NeededMeasure]:

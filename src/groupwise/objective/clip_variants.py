@@ -31,7 +31,7 @@ class DualClip(Surrogate):
 
     def __post_init__(self) -> None:
         if self.negative_advantage_cap <= 1:
-            raise ValueError(f"{self}: needs cap > 1, or tokens with a ratio of 1 are clipped")
+            raise ValueError(f"{self}: needs negative_advantage_cap > 1, or tokens with a ratio of 1 are clipped")
 
     def __call__(self, b: Batch) -> Float[Tensor, " n"]:
         gain, a = Clip(self.low, self.high, self.ratio)(b), b.advantage

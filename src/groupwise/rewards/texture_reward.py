@@ -32,7 +32,7 @@ class TextureWeightedReward(Shaping):
 
     def __post_init__(self) -> None:
         if not self.quality_subscores:
-            raise ValueError(f"{self}: needs at least one part in quality")
+            raise ValueError(f"{self}: needs at least one part in quality_subscores")
 
     @property
     def needs(self) -> frozenset[NeededMeasure]:

@@ -33,7 +33,7 @@ class ReasoningGym(TaskSettings):
         check_types(self)
         if self.seed < 0 or not 1 <= self.max_problems <= LARGEST:
             what = f"seed is {self.seed} and size is {self.max_problems}"
-            raise ValueError(f"{what}\nuse seed >= 0 and size >= 1, at most {LARGEST}")
+            raise ValueError(f"{what}\nuse seed >= 0 and max_problems >= 1, at most {LARGEST}")
 
     @property
     def label(self) -> str:

@@ -36,7 +36,7 @@ class HackableScore(VerdictWrapper):
     def __post_init__(self) -> None:
         check_types(self)
         if self.max_equations < 1:
-            raise ValueError(f"most is {self.max_equations}\nuse at least 1")
+            raise ValueError(f"max_equations is {self.max_equations}\nuse at least 1")
 
     def change(self, prompt: Prompt, sample: Sample, verdict: Verdict) -> Verdict:
         """Replace the verdict's score by the hackable one, which is also recorded under the name `quality`."""

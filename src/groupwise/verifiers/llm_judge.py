@@ -93,7 +93,7 @@ class Judge(VerifierSettings):
             given = ", ".join(f"{name} = {count}" for name, count in counts.items())
             raise ValueError(
                 f"a value is out of range: {given}, deadline = {self.deadline:g}\n"
-                "set votes to an odd number, and deadline, at_once, max_tokens and longest above 0"
+                "set votes to an odd number, and deadline, max_parallel_requests, max_tokens and max_answer_characters above 0"
             )
 
     def build(self, grading: VerifierContext) -> Verifier:

@@ -84,7 +84,7 @@ class OptionChoice(VerifierSettings):
             or len(set(self.option_letters.upper())) < len(self.option_letters)
             or not self.option_letters.isalnum()
         ):
-            raise ValueError(f"options is {self.option_letters!r}\nwrite two letters or more, each once: ABCDE")
+            raise ValueError(f"option_letters is {self.option_letters!r}\nwrite two letters or more, each once: ABCDE")
 
     async def __call__(self, prompt: Prompt, sample: Sample) -> Verdict:
         if not self.fits(gold := prompt.row.get("answer")):

@@ -148,7 +148,7 @@ kept: an answer whose score differs by 0.2 from one of the other outcome; anchor
         min_difference=0.1,
         matched_by="steps",
         settings=("iterations = 10", "evaluate.problems = 16", "method.objective.penalties = []"),
-        own_settings=("method.filter.subscore = progress",),
+        own_settings=("method.filter.compared_subscore = progress",),
     ),
     our_finding="With written solutions no group of hinted_sums is without signal; with GRPO a quarter of the groups "
     "is.",

@@ -38,7 +38,7 @@ class DepthPruning(Mask):
 
     def __post_init__(self) -> None:
         if self.first_pruned_step < 0 or self.pruned_step_count < 1:
-            raise ValueError(f"{self}: needs first_step >= 0 and step_count >= 1")
+            raise ValueError(f"{self}: needs first_pruned_step >= 0 and pruned_step_count >= 1")
 
     def __call__(self, b: Batch) -> Bool[Tensor, " n"]:
         step = b.at_trained([sample.tokens for sample in b.samples], torch.long)
@@ -101,7 +101,7 @@ class BranchingTree(Strategy):
             or self.children_per_split < 2
             or not self.noise_scale > 0
         ):
-            raise ValueError(f"{self}\nneeds splits from 0 on in increasing order, width >= 2 and noise_scale > 0")
+            raise ValueError(f"{self}\nneeds split_steps from 0 on in increasing order, children_per_split >= 2 and noise_scale > 0")
 
     @property
     def noisy_steps(self) -> tuple[int, ...]:
@@ -191,7 +191,7 @@ def branch_grpo(
         trained_roles=("answer", "branch"),
         advantage=(Standardised(ddof=1, eps=1e-8), Bounded(5.0)),
         mask=(DepthPruning(14, 4),) if pruned else (),
-        schedules=(("mask.0.first_step", PiecewiseConstant(tuple((30 * i, 14.0 - i) for i in range(7)))),)
+        schedules=(("mask.0.first_pruned_step", PiecewiseConstant(tuple((30 * i, 14.0 - i) for i in range(7)))),)
         if pruned
         else (),
         objective=Objective(surrogate=Clip(1e-3, 1e-3), aggregate=token_mean),

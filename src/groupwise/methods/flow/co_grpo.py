@@ -96,7 +96,7 @@ class AlternatingRoleMask(Mask):
 
     def __post_init__(self) -> None:
         if not self.roles or not 0 <= self.active_role_index < len(self.roles):
-            raise ValueError(f"{self}\nneeds one or more roles, and turn from 0 to below their number")
+            raise ValueError(f"{self}\nneeds one or more roles, and active_role_index from 0 to below their number")
 
     def __call__(self, b: Batch) -> Bool[Tensor, " n"]:
         return of_role(b, self.roles[int(self.active_role_index)])
@@ -188,7 +188,7 @@ def co_grpo(
         trained_roles=("answer", SCHEDULE),
         advantage=(Standardised(ddof=0, eps=1e-4),),
         mask=(TURNS,) if turns else (),
-        schedules=(("mask.0.turn", CyclicValues((0.0, 1.0))),) if turns else (),
+        schedules=(("mask.0.active_role_index", CyclicValues((0.0, 1.0))),) if turns else (),
         models=(("reference", InitialPolicy()),),
         objective=Objective(surrogate=clips, penalties=(PenaltyOfRole("answer", KL(kl)),), aggregate=role_mean),
     )

@@ -35,7 +35,7 @@ class OptimalityProbability(Advantage):
     def __post_init__(self) -> None:
         if not self.max_abs > 0:
             raise ValueError(
-                f"limit is {self.max_abs}\nuse a number above 0, such as the bound of the advantage before it"
+                f"max_abs is {self.max_abs}\nuse a number above 0, such as the bound of the advantage before it"
             )
 
     def __call__(self, x: Float[Tensor, " s"], b: Batch) -> Float[Tensor, " s"]:
@@ -57,7 +57,7 @@ class ImplicitPairLoss(Surrogate):
 
     def __post_init__(self) -> None:
         if not (self.beta > 0 and self.loss_scale > 0):
-            raise ValueError(f"{self}\nneeds beta > 0 and scale > 0")
+            raise ValueError(f"{self}\nneeds beta > 0 and loss_scale > 0")
 
     @property
     def needs(self) -> frozenset[NeededMeasure]:

@@ -31,7 +31,7 @@ class NoiseWindow(Strategy):
 
     def __post_init__(self) -> None:
         if self.window_steps < 1 or not 0 <= self.min_start_step < self.start_step_below:
-            raise ValueError(f"{self}\nneeds width >= 1 and 0 <= first_start < start_before")
+            raise ValueError(f"{self}\nneeds window_steps >= 1 and 0 <= min_start_step < start_step_below")
 
     @property
     def noisy_steps(self) -> tuple[int, ...]:

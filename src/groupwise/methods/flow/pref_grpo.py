@@ -43,7 +43,7 @@ class HigherScore(PairJudge):
 
     def __post_init__(self) -> None:
         if not 0 <= self.tie_margin < float("inf"):
-            raise ValueError(f"{self}\nneeds margin >= 0")
+            raise ValueError(f"{self}\nneeds tie_margin >= 0")
 
     async def __call__(self, prompt: Prompt, first: Sample, second: Sample) -> float:
         gap = self._score(first) - self._score(second)

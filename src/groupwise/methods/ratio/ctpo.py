@@ -55,7 +55,7 @@ class LogClip(Surrogate):
 
     def __post_init__(self) -> None:
         if min(self.low, self.high, self.negative_high) < 0:
-            raise ValueError(f"{self}: low, high and cap are distances from 0 in log space and cannot be negative")
+            raise ValueError(f"{self}: low, high and negative_high are distances from 0 in log space and cannot be negative")
 
     def __call__(self, b: Batch) -> Float[Tensor, " n"]:
         r, a, width = self.ratio(b), b.advantage, self._width(b)

@@ -32,7 +32,7 @@ class VirtualBestAnswer(Advantage):
 
     def __post_init__(self) -> None:
         if self.virtual_count < 1:
-            raise ValueError(f"{self}: needs count >= 1; for no virtual answers use Standardised")
+            raise ValueError(f"{self}: needs virtual_count >= 1; for no virtual answers use Standardised")
 
     def __call__(self, x: Float[Tensor, " s"], b: Batch) -> Float[Tensor, " s"]:
         g = b.groups

@@ -34,7 +34,7 @@ class SemanticEntropyScaling(Advantage):
 
     def __post_init__(self) -> None:
         if self.alpha < 0 or (self.scaling_form != "exp" and self.alpha > 1):
-            raise ValueError(f"{self}: needs alpha >= 0, and alpha <= 1 unless form = exp")
+            raise ValueError(f"{self}: needs alpha >= 0, and alpha <= 1 unless scaling_form = exp")
 
     def __call__(self, x: Float[Tensor, " s"], b: Batch) -> Float[Tensor, " s"]:
         g, same = b.groups, _clusters(b)

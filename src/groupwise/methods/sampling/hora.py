@@ -35,7 +35,7 @@ class PilotAllocation(Strategy):
 
     def __post_init__(self) -> None:
         if self.pilot_count < 1 or min(self.beta_prior) <= 0:
-            raise ValueError(f"{self}: needs pilots >= 1 and both numbers of prior > 0")
+            raise ValueError(f"{self}: needs pilot_count >= 1 and both numbers of beta_prior > 0")
 
     @property
     def least_group_size(self) -> int:

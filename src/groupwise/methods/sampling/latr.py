@@ -92,7 +92,7 @@ class LookaheadTree(Strategy):
             0 <= self.tree_fraction <= 1 and self.fork_top_k >= 2 and self.pruning_ages and min(self.pruning_ages) > 0
         ):
             raise ValueError(
-                f"{self}: needs 0 <= tree_fraction <= 1, top_k >= 2, and check_ages not empty and all above 0"
+                f"{self}: needs 0 <= tree_fraction <= 1, fork_top_k >= 2, and pruning_ages not empty and all above 0"
             )
 
     async def __call__(self, draw: Draw, sampler: Sampler) -> Rollout:
@@ -270,7 +270,7 @@ at most K branches; each is completed by sampling; K = round(eta G) answers of G
         min_difference=0.05,
         matched_by="steps",
         own_settings=(
-            "method.strategy.check_ages = [3, 5]",
+            "method.strategy.pruning_ages = [3, 5]",
             "method.strategy.min_edit_distance = 0.4",
             "method.strategy.max_suffix_match = 1.0",
             "method.strategy.max_rouge_l = 1.0",

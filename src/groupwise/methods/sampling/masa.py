@@ -218,7 +218,7 @@ class MetaPredictions(Strategy):
     def __post_init__(self) -> None:
         check_wording(self.prompt_template, ("problem",))
         if self.prediction_count < 1 or self.length_cutoff_factor < 0 or not 0 <= self.min_expert_agreement <= 1:
-            raise ValueError(f"{self}: needs count >= 1, length_cutoff_factor >= 0 and 0 <= min_expert_agreement <= 1")
+            raise ValueError(f"{self}: needs prediction_count >= 1, length_cutoff_factor >= 0 and 0 <= min_expert_agreement <= 1")
 
     async def __call__(self, draw: Draw, sampler: Sampler) -> Rollout:
         problem = draw.prompt.text

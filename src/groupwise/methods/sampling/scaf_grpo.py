@@ -29,7 +29,7 @@ def scaf_grpo(*, group_size: int = 8, column: str = "hints", exempt: int = 50, m
         advantage=(Standardised(),),
         objective=Objective(aggregate=token_mean),
         minibatches=minibatches,
-        schedules=(("strategy.active", DelayedStart(exempt)),),
+        schedules=(("strategy.hints_active", DelayedStart(exempt)),),
     )
 
 

@@ -52,7 +52,7 @@ class ThompsonSampling(Curriculum[ThompsonState]):
     def __post_init__(self) -> None:
         if not 0 <= self.drawn_prompt_count_decay <= self.other_prompt_count_decay <= 1:
             raise ValueError(
-                f"{self}: the decays are out of range\ntake 0 <= drawn_prompt_decay <= other_prompt_decay <= 1"
+                f"{self}: the decays are out of range\ntake 0 <= drawn_prompt_count_decay <= other_prompt_count_decay <= 1"
             )
 
     def init(self, task: Task, seed: int) -> ThompsonState:

@@ -24,6 +24,6 @@ class PipelineSettings:
     def __post_init__(self) -> None:
         check_types(self)
         if self.guidance_scale is not None and not (1 <= self.guidance_scale < math.inf):
-            raise ValueError(f"guidance is {self.guidance_scale}\nuse a number from 1, which is no guidance")
+            raise ValueError(f"guidance_scale is {self.guidance_scale}\nuse a number from 1, which is no guidance")
         if self.picture_size is not None and self.picture_size < 1:
-            raise ValueError(f"size is {self.picture_size}\nuse a number of pixels, such as 512")
+            raise ValueError(f"picture_size is {self.picture_size}\nuse a number of pixels, such as 512")

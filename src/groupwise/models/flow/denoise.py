@@ -30,11 +30,11 @@ class DenoisingSettings:
 
     def __post_init__(self) -> None:
         if not 2 <= self.steps <= MOST_STEPS or not self.time_shift > 0:
-            raise ValueError(f"{self}\nneeds 2 <= steps <= {MOST_STEPS} and shift > 0")
+            raise ValueError(f"{self}\nneeds 2 <= steps <= {MOST_STEPS} and time_shift > 0")
         if not 0 <= self.noise_start < self.end < self.steps:
             raise ValueError(
                 f"noise from step {self.noise_start} to before step {self.end}, of {self.steps} steps\n"
-                "needs 0 <= first < last < steps: the last step has no noise, since nothing removes it again"
+                "needs 0 <= noise_start < noise_end < steps: the last step has no noise, since nothing removes it again"
             )
 
     @property

@@ -40,7 +40,7 @@ class Turns(Strategy):
 
     def __post_init__(self) -> None:
         if self.max_turns < 1:
-            raise ValueError(f"most is {self.max_turns}: a conversation has at least one turn\ntake 1 or more")
+            raise ValueError(f"max_turns is {self.max_turns}: a conversation has at least one turn\ntake 1 or more")
 
     async def __call__(self, draw: Draw, sampler: Sampler) -> Rollout:
         starts = sampler.start(draw.prompt.token_ids, draw.n)

@@ -147,6 +147,6 @@ A_i = (r_i - mean(r)) / (std(r) + 1e-8)""",
         parent="grpo",
         min_difference=1.0,
         matched_by="steps",
-        own_settings=("method.strategy.gate_after_turns = 1",),
+        own_settings=("method.strategy.compare_after_turns = 1",),
     ),
 )

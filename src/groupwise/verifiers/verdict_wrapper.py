@@ -19,17 +19,17 @@ from groupwise.verifiers.build_verifier import VerifierContext
 
 @dataclass(frozen=True, slots=True)
 class VerdictWrapper(VerifierSettings):
-    """The settings of a verifier that changes the verdicts of `wrapped_verifier`.
+    """The settings of a verifier that changes the verdicts of `verifier`.
 
     `added_subscores` are the names of the subscores that it adds to the verdicts.
     """
 
     added_subscores: ClassVar[tuple[str, ...]] = ()
-    wrapped_verifier: VerifierSettings
+    verifier: VerifierSettings
 
     def build(self, grading: VerifierContext) -> Verifier:
         """The wrapped verifier with changed verdicts."""
-        return VerdictWrapperVerifier(self, grading.build(self.wrapped_verifier))
+        return VerdictWrapperVerifier(self, grading.build(self.verifier))
 
     def change(self, prompt: Prompt, sample: Sample, verdict: Verdict) -> Verdict:
         """The verdict that replaces the wrapped verifier's verdict."""

@@ -101,7 +101,9 @@ class BranchingTree(Strategy):
             or self.children_per_split < 2
             or not self.noise_scale > 0
         ):
-            raise ValueError(f"{self}\nneeds split_steps from 0 on in increasing order, children_per_split >= 2 and noise_scale > 0")
+            raise ValueError(
+                f"{self}\nneeds split_steps from 0 on in increasing order, children_per_split >= 2 and noise_scale > 0"
+            )
 
     @property
     def noisy_steps(self) -> tuple[int, ...]:

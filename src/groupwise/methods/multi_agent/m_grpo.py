@@ -145,7 +145,7 @@ class Delegating(Strategy):
             check_wording(text, (name,))
         if self.max_helper_calls < 1 or self.helpers_per_main < 0 or not (self.request_end and self.result_start):
             raise ValueError(
-                f"{self}: needs max_helper_calls >= 1, helpers_per_main >= 0, and request_end and result_start not empty"
+                f"{self}: needs max_helper_calls >= 1, helpers_per_main >= 0, and texts in request_end and result_start"
             )
 
     @property

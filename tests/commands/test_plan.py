@@ -27,7 +27,7 @@ count = 1
 memory_gib = 8.0
 device = "cpu"
 tflops = 0.05
-memory_gb_s = 10.0
+memory_bandwidth_gb_s = 10.0
 rates = "assumed"
 """
 CLUSTER = LAPTOP.replace("count = 1", "count = 4\nlink_gb_s = 1.0")

@@ -280,14 +280,14 @@ import os, sys
 from groupwise.__main__ import main
 from groupwise.lifecycle import run
 
-watch = run.IterationWatch.__call__
+watch = run.IterationCallback.__call__
 
 def signalled(self, line, timing):
     watch(self, line, timing)
     if line["iteration"] == 2:
         os.kill(os.getpid(), int(sys.argv[2]))
 
-run.IterationWatch.__call__ = signalled
+run.IterationCallback.__call__ = signalled
 sys.exit(main(["resume", sys.argv[1]]))
 """
 """The command `groupwise resume`, in a process that gets a signal in its second iteration."""

@@ -518,7 +518,7 @@ def test_other_conversations_go_on():
     assert [s.tokens for s in plain.samples] == [
         s.tokens for s in talking(different, EarlyStoppingTurns(6, 2))[0].samples
     ]
-    with pytest.raises(ValueError, match="1 <= gate_after_turns < max_turns"):
+    with pytest.raises(ValueError, match="1 <= compare_after_turns < max_turns"):
         EarlyStoppingTurns(max_turns=4, compare_after_turns=4)
 
 

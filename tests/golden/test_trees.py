@@ -89,10 +89,10 @@ def test_a_third_turn_has_the_history_and_solved_attempts_are_leaves():
 
 def test_pruning_selects_groups_and_members():
     """Two groups of refinements with the largest std, of .5 and .4082; of each group the two extremes."""
-    widest = tree(kept_groups=2)
+    widest = tree(kept_refinement_groups=2)
     assert widest.selected == (True,) * 12 + (False,) * 4
     assert returned(widest)[:4] == [1, 1, 1, 0], "credit comes before pruning"
-    chosen = [i for i, on in enumerate(tree(extremes_per_group=2).selected or ()) if on]
+    chosen = [i for i, on in enumerate(tree(kept_extremes_per_group=2).selected or ()) if on]
     assert len(chosen) == 8 and chosen[:2] == [2, 3] and {4, 10, 11} <= set(chosen)
     with pytest.raises(ValueError, match="turns"):
         FeedbackTree(max_attempts=0)

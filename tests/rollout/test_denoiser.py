@@ -117,7 +117,7 @@ def test_a_window_of_noise_is_drawn_for_each_prompt() -> None:
         assert all(s.tokens == tuple(range(8)) and s.finish is Finish.stop for s in samples)
         firsts.add(trained[0][0])
     assert firsts == {1, 2, 3} and NoiseWindow(2, 1, 4).noisy_steps == (1, 2, 3, 4)
-    with pytest.raises(ValueError, match="first_start < start_before"):
+    with pytest.raises(ValueError, match="min_start_step < start_step_below"):
         NoiseWindow(2, 3, 3)
 
 

@@ -220,7 +220,7 @@ def test_a_demonstrated_conversation_has_the_tokens_of_a_generated_one() -> None
     s = sampler(
         lambda: Replies(["<|im_end|> see: 3", None]), lambda ask: (*reader.encode(next(replies)), min(reader.eos_ids)),
         draw=Draw(4, Prompt("p", template("7*5=")), 1), tokenizer=reader, sampling=sampling(max_tokens=400),
-        observation_frame=template.turn_frame(),
+        observation_frame_ids=template.turn_frame(),
     )  # fmt: skip
     had = rollout(s).samples[0]
     tell = partial(conversation_turn, reader, template.turn_frame())

@@ -151,8 +151,8 @@ a machine file:
   count = 8
   memory_gib = 74.5
   tflops = 125.0
-  memory_gb_s = 1500.0
-  link_gb_s = 150.0
+  memory_bandwidth_gb_s = 1500.0
+  link_bandwidth_gb_s = 150.0
   rates = "parts of the data sheet's, assumed"
 """,
     "check": """\

@@ -68,8 +68,8 @@ class PlannedMachines:
         check_types(self)
         if not 1 <= self.device_count <= MOST_DEVICES:
             raise ValueError(f"device_count is {self.device_count}\nuse a number of devices from 1 to {MOST_DEVICES}")
-        for name in ("memory_gib", "tflops", "memory_gb_s", "sampling_factor", "learning_factor", "link_gb_s"):
-            rate, bounded = getattr(self, name), name != "link_gb_s"  # one device has no link
+        for name in ("memory_gib", "tflops", "memory_bandwidth_gb_s", "sampling_time_factor", "learning_time_factor", "link_bandwidth_gb_s"):
+            rate, bounded = getattr(self, name), name != "link_bandwidth_gb_s"  # one device has no link
             if not 0 < rate <= (LARGEST if bounded else inf):
                 raise ValueError(f"{name} is {rate}\nuse a number above 0, and at most {LARGEST:g}")
         if self.decode_step_overhead_ms != "counted" and not 0 <= self.decode_step_overhead_ms < inf:

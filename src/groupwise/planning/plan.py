@@ -115,7 +115,7 @@ def enough_devices(recipe: Recipe, shape: DecoderShape, machines: PlannedMachine
     count = machines.device_count * 2
     while count <= MOST_DEVICES:
         link = min(machines.link_bandwidth_gb_s, 1e6)  # one device may be given without a link
-        if any_fits(recipe, shape, prompt, replace(machines, count=count, link_gb_s=link), every=every):
+        if any_fits(recipe, shape, prompt, replace(machines, count=count, link_bandwidth_gb_s=link), every=every):
             return count
         count *= 2
     return 0

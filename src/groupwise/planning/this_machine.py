@@ -60,8 +60,8 @@ def with_measured_rates(machines: PlannedMachines, recipe: Recipe, shape: Decode
     text = f"measured now: {operations:,.0f} GFLOP/s, {rates.memory_read_bytes_per_second / 1e9:,.1f} GB/s"
     return replace(
         one,
-        sampling_factor=SLOWER * sampled(answers) / trial.sampling(),
-        learning_factor=SLOWER * learned / trial.learning,
+        sampling_time_factor=SLOWER * sampled(answers) / trial.sampling(),
+        learning_time_factor=SLOWER * learned / trial.learning,
         rates=f"{text}, and by the ratio of measured runs to these rates",
     )
 

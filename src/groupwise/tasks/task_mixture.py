@@ -53,7 +53,7 @@ class TaskMixture:
         held_out = [
             [_tagged(i, p) for p in t.held_out] for i, t in enumerate(self.evaluated_tasks or self.tasks, start=first)
         ]
-        object.__setattr__(self, "cumulative_slots", tuple(accumulate(slots)))
+        object.__setattr__(self, "cumulative_epoch_counts", tuple(accumulate(slots)))
         object.__setattr__(self, "held_out", tuple(_round_robin(held_out)))
         refuse_overlap(self.training, self.held_out)
 

@@ -290,14 +290,14 @@ def masa(
 
     The paper argues that reasoning models predict poorly how often they succeed, how long a solution is and which
     notions it needs. MASA samples predictions of these beside the answers, and rewards each prediction for its
-    agreement with the group of answers. The rules of `gate` and `length_factor` are our reading.
+    agreement with the group of answers. The rules of `gate` and `length_cutoff_factor` are our reading.
 
     Args:
         group_size: answers per prompt.
         count: predictions per prompt, at least 1.
         prompt_template: prompt for a prediction, with `{problem}`; `auto`: by the model.
         gate: whether to skip prompts for which the predictions expect only correct or no correct answers.
-        length_factor: multiple of the mean predicted length at which an answer is cut; 0 turns this off.
+        length_cutoff_factor: multiple of the mean predicted length at which an answer is cut; 0 turns this off.
         expert: agreement of the notions from which a corrected prediction is learned, up to 1; 0 turns this off.
         minibatches: optimizer steps per iteration.
     """
@@ -335,7 +335,7 @@ A = z-score among the answers, and among the predictions; one loss over both""",
         Difference("experts: when", "interleaved phases", "on a full store", "expert = 0.2: in the step's loss"),
         Difference("experts: length", "the true one", "sum of correct / all answers", "mean of correct answers"),
         Difference("experts: rate", "the true one", "a share", "of 8, as in a prediction; default: 0, no experts"),
-        Difference("gate and early end", "not obtained", "not released", "mean rounds to 0 or 8; length_factor = 2"),
+        Difference("gate and early end", "not obtained", "not released", "mean rounds to 0 or 8; length_cutoff_factor = 2"),
         Difference("gate and early end by default", "a variant", "not released", "neither: 0"),
         Difference("notions as hints", "a variant", "one prediction in the prompt", "not offered"),
         Difference("group size, predictions", "16, 16", "16, 16", "16, 16"),

@@ -38,7 +38,7 @@ class ThompsonSampling(Curriculum[ThompsonState]):
     The posterior is `Beta(1 + correct, 1 + others)`. After an iteration the counts of its prompts are multiplied by
     `drawn_prompt_count_decay` before their answers are added, and those of all other prompts by
     `other_prompt_count_decay`. So estimates follow the policy, and a prompt that is solved today returns later.
-    arXiv:2511.18902. `criterion = "variance"` ranks by `p (1 - p)`; `sample_posterior = False` takes the posterior's
+    arXiv:2511.18902. `ranking_criterion = "variance"` ranks by `p (1 - p)`; `sample_posterior = False` takes the posterior's
     mean as p.
     """
 

@@ -175,7 +175,9 @@ def test_a_share_of_the_group_begins_with_the_tree(share: float, written: int):
 
 
 def test_missing_branches_are_copies_of_the_first():
-    rollout, _ = play(replace(TREE, min_fork_probability=0.99, max_tree_tokens=3), undecided, n=4, engine=Lawful(undecided))
+    rollout, _ = play(
+        replace(TREE, min_fork_probability=0.99, max_tree_tokens=3), undecided, n=4, engine=Lawful(undecided)
+    )
     assert {s.tokens[:3] for s in rollout.samples} == {rollout.samples[0].tokens[:3]}
     assert all(s.origin[:3] == (WRITTEN,) * 3 and s.origin[3] == 0 for s in rollout.samples)
     assert len({s.stream for s in rollout.samples}) == 4

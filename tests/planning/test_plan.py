@@ -89,7 +89,11 @@ def test_a_machine_file_is_read(tmp_path: Path) -> None:
         (FILE.replace("125", "nan"), "tflops is nan", "use a number above 0"),
         (FILE + "sampling_time_factor = 0.0\n", "sampling_time_factor is 0.0", "use a number above 0"),
         (FILE.replace("74.5", "inf"), "memory_gib is inf", "at most 1e+09"),
-        (FILE.replace("link_bandwidth_gb_s = 150.0", ""), "8 devices have no link_bandwidth_gb_s", "add the rate of the link"),
+        (
+            FILE.replace("link_bandwidth_gb_s = 150.0", ""),
+            "8 devices have no link_bandwidth_gb_s",
+            "add the rate of the link",
+        ),
         (FILE + "device = 'tpu'\n", "'tpu' is not one of cuda, cpu", "groupwise plan --help"),
         (FILE + "[lengths]\nspread = 9.0\n", "spread=9.0", "spread is from 0 to 4"),
         ("name = ", "is not TOML", "correct the syntax in that line"),

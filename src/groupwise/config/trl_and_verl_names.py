@@ -211,8 +211,8 @@ ARGUMENT = re.compile(r"""(\w+)\s*=\s*("[^"]*"|'[^']*'|[^,()]+)""")
 def verifier_fix(text: str) -> str:
     """The fix for a verifier in the notation of a call, or with a former name: the table to write; else empty.
 
-    >>> verifier_fix("math(answer='first', symbolic=False)")
-    'write a table: verifier = { kind = "math", answer = "first", symbolic = false }'
+    >>> verifier_fix("math(which_answer='first', use_algebra=False)")
+    'write a table: verifier = { kind = "math", which_answer = "first", use_algebra = false }'
     >>> verifier_fix("flipping")
     'write noisy, its name here'
     >>> verifier_fix("math")

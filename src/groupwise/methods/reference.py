@@ -109,7 +109,9 @@ class Reference:
     def __post_init__(self) -> None:
         if (self.evidence == "code read") != bool(CODE.fullmatch(self.code)):
             what = f"the label is {self.evidence!r} and code is {self.code!r}"
-            raise ValueError(f"{what}\nset code = OWNER/NAME@COMMIT:PATH with the evidence code read, and with no other")
+            raise ValueError(
+                f"{what}\nset code = OWNER/NAME@COMMIT:PATH with the evidence code read, and with no other"
+            )
         if not self.year:
             object.__setattr__(self, "year", year_of(self.arxiv))
 

@@ -68,7 +68,14 @@ class PlannedMachines:
         check_types(self)
         if not 1 <= self.device_count <= MOST_DEVICES:
             raise ValueError(f"device_count is {self.device_count}\nuse a number of devices from 1 to {MOST_DEVICES}")
-        for name in ("memory_gib", "tflops", "memory_bandwidth_gb_s", "sampling_time_factor", "learning_time_factor", "link_bandwidth_gb_s"):
+        for name in (
+            "memory_gib",
+            "tflops",
+            "memory_bandwidth_gb_s",
+            "sampling_time_factor",
+            "learning_time_factor",
+            "link_bandwidth_gb_s",
+        ):
             rate, bounded = getattr(self, name), name != "link_bandwidth_gb_s"  # one device has no link
             if not 0 < rate <= (LARGEST if bounded else inf):
                 raise ValueError(f"{name} is {rate}\nuse a number above 0, and at most {LARGEST:g}")
@@ -77,7 +84,9 @@ class PlannedMachines:
                 f"decode_step_overhead_ms is {self.decode_step_overhead_ms}\nuse a number of milliseconds of at least 0"
             )
         if self.device_count > 1 and self.link_bandwidth_gb_s == inf:
-            raise ValueError(f"{self.device_count} devices have no link_bandwidth_gb_s\nadd the rate of the link between them")
+            raise ValueError(
+                f"{self.device_count} devices have no link_bandwidth_gb_s\nadd the rate of the link between them"
+            )
 
     @property
     def memory(self) -> int:

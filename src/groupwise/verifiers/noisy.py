@@ -37,7 +37,11 @@ class NoisyVerdicts(VerdictWrapper):
 
     def __post_init__(self) -> None:
         check_types(self)
-        rates = {"rejects": self.false_reject_rate, "accepts": self.false_accept_rate, "appeals": self.appeal_rate}
+        rates = {
+            "false_reject_rate": self.false_reject_rate,
+            "false_accept_rate": self.false_accept_rate,
+            "appeal_rate": self.appeal_rate,
+        }
         if invalid := [f"{name}={rate}" for name, rate in rates.items() if not 0 <= rate <= 1]:
             raise ValueError(f"{', '.join(invalid)}\na probability lies between 0 and 1")
 

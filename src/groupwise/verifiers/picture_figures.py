@@ -74,7 +74,9 @@ class Figures(VerifierSettings):
     def __post_init__(self) -> None:
         check_types(self)
         if not 0 <= self.min_area_fraction < 1:
-            raise InvalidValue(f"min_area_fraction is {self.min_area_fraction}", fix="give a share of the picture, such as 0.02")
+            raise InvalidValue(
+                f"min_area_fraction is {self.min_area_fraction}", fix="give a share of the picture, such as 0.02"
+            )
 
     def fits(self, gold: Any) -> bool:
         """Whether a gold answer names figures."""

@@ -90,7 +90,7 @@ def dagrpo(
 
     Args:
         group_size: sampled answers per prompt.
-        subscore: name of the subscore by which answers are compared.
+        compared_subscore: name of the subscore by which answers are compared.
         distance: least difference of the subscore from an answer of the other outcome, at least 0.
         column: column of the data row with the written solution.
         gamma: constant in the weight of a solution's tokens, gamma, above 0.

@@ -138,7 +138,7 @@ def reg_grpo(
     Args:
         group_size: answers per prompt, G.
         kl: coefficient of the KL penalty to the initial policy, beta.
-        window: number of sampling rounds in the recent mean reward that marks hard prompts.
+        window_rounds: number of sampling rounds in the recent mean reward that marks hard prompts.
         cue: largest fraction of a correct answer that a hard prompt gets, from 0 to 1.
         epochs: passes over the answers of an iteration.
     """

@@ -182,8 +182,8 @@ def branch_grpo(
     Args:
         group_size: leaves of a prompt's tree.
         steps: denoising steps from the root to a leaf.
-        splits: steps at which each branch forks in two, in increasing order.
-        fusion: reward of a branch: the `mean` of its leaves, or the children weighted by probability (`path`).
+        split_steps: steps at which each branch forks in two, in increasing order.
+        score_fusion: reward of a branch: the `mean` of its leaves, or the children weighted by probability (`path`).
         pruned: whether to leave four steps out of the loss: from step 14 on at first, from step 8 on at the end.
     """
     return Method(

@@ -32,7 +32,10 @@ class OneNoisyStep(Strategy):
     completion_strides: tuple[int, ...] = (1, 2)
 
     def __post_init__(self) -> None:
-        for name, numbers, least in (("noise_at", self.noise_at, 0), ("strides", self.completion_strides, 1)):
+        for name, numbers, least in (
+            ("noise_at", self.noise_at, 0),
+            ("completion_strides", self.completion_strides, 1),
+        ):
             if not numbers or len(set(numbers)) < len(numbers) or min(numbers) < least:
                 raise ValueError(f"{name} is {numbers}\nuse one or several different numbers of at least {least}")
 
@@ -104,7 +107,7 @@ def g2rpo(
         group_size: noisy versions of each step in `noisy`.
         steps: denoising steps of a path, T.
         noisy: steps that get noise, each with its group, k.
-        strides: numbers of steps that a completion takes at once, g.
+        completion_strides: numbers of steps that a completion takes at once, g.
         noise: level of the noise, at least 0.
         clip: distance of both clip bounds from 1, c.
     """

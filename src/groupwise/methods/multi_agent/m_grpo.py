@@ -241,7 +241,7 @@ def m_grpo(
 
     Args:
         group_size: main agents per prompt.
-        calls: largest number of calls by a main agent; "per_query" trains as many helpers of each.
+        max_calls: largest number of calls by a main agent; "per_query" trains as many helpers of each.
         align: "per_query" (a prompt's helpers are a group) or "fifo" (8 helpers in a row, across prompts).
         wrong: reward of a readable wrong answer, 0.1 in the formula.
         low: distance of the lower clip bound from 1.

@@ -58,8 +58,8 @@ def fgrpo(
 
     Args:
         group_size: answers per prompt.
-        floors: pairs of a subscore's name c_k and the least mean it should have, floor_k.
-        rate: growth of a multiplier per iteration and unit of missing mean, rate.
+        min_mean_scores: pairs of a subscore's name c_k and the least mean it should have, floor_k.
+        step_size: growth of a multiplier per iteration and unit of missing mean, rate.
         minibatches: optimizer steps per iteration.
     """
     return Method(

@@ -132,10 +132,10 @@ def riskpo(
 
     Args:
         group_size: answers per prompt.
-        size: prompts per bundle, B.
-        low: level of the lower quantile of bundle scores, a, between 0 and high.
-        high: level of the upper quantile of bundle scores, b, between low and 1.
-        split: division of an advantage among a bundle's answers: "uniform", "score", "std" or "sum-mean".
+        prompts_per_bundle: prompts per bundle, B.
+        low_quantile: level of the lower quantile of bundle scores, a, between 0 and high.
+        high_quantile: level of the upper quantile of bundle scores, b, between low and 1.
+        answer_weighting: division of an advantage among a bundle's answers: "uniform", "score", "std" or "sum-mean".
         minibatches: optimizer steps per iteration.
     """
     return Method(

@@ -83,7 +83,7 @@ def seed_grpo(
     Args:
         group_size: answers per prompt, G.
         alpha: strength of the factor, alpha, at least 0; at most 1 unless form is "exp".
-        form: the factor f(x): "exp" (exp(-x)), "linear" (1 - x) or "focal" ((1 - x)^2).
+        scaling_form: the factor f(x): "exp" (exp(-x)), "linear" (1 - x) or "focal" ((1 - x)^2).
         minibatches: optimizer steps per iteration.
     """
     return Method(

@@ -197,7 +197,7 @@ def spo(
     Args:
         group_size: answers per prompt.
         initial: untrained answers at a prompt's first draw, which start its success rate, n.
-        explore: constant in the weight of a prompt's draw, eps, above 0.
+        exploration: constant in the weight of a prompt's draw, eps, above 0.
         least: smallest factor of the old counts, rho_min, from 0 to most.
         most: largest factor of the old counts, rho_max, from least to below 1.
         half: mean change of a token's log-prob that gives the factor 1/2 (before its bounds), D_half, above 0.

@@ -91,8 +91,8 @@ def expo(
 
     Args:
         group_size: answers per prompt.
-        always: whether each prompt gets an explanation e, or only prompts without a correct answer.
-        prompt_template: prompt for an explanation, with `{problem}` and `{answer}`; `auto`: by the model.
+        explain_always: whether each prompt gets an explanation e, or only prompts without a correct answer.
+        explanation_prompt_template: prompt for an explanation, with `{problem}` and `{answer}`; `auto`: by the model.
         kl: weight of the KL penalty to the initial policy.
         minibatches: optimizer steps per iteration.
     """

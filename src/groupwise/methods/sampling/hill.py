@@ -165,7 +165,7 @@ def helpfulness(
     """A hint's reward: `(1 - p^n - (1 - p)^n) exp(min(D, 0) / T)`, p the pass rate with it; 0 if p is 0 or 1.
 
     The first factor is the chance that a group of n is mixed; `variance` is `p (1 - p)`. D is the mean reliance of the
-    correct answers on the hint: their log-prob per token without it, less that with it. T is `temperature`.
+    correct answers on the hint: their log-prob per token without it, less that with it. T is `reliance_temperature`.
 
     >>> round(helpfulness(2, 8, [-0.12, -0.12], 0.3), 6)
     0.603202
@@ -211,9 +211,9 @@ def hill(
 
     Args:
         group_size: answers per prompt, and per hint, G.
-        hints: hints per failed problem, M.
-        temperature: scale of the log-prob difference D in a hint's reward, above 0, T.
-        form: first factor of a hint's reward: `mixed`, the chance of a mixed group, or `variance`, p (1 - p).
+        hint_count: hints per failed problem, M.
+        reliance_temperature: scale of the log-prob difference D in a hint's reward, above 0, T.
+        score_form: first factor of a hint's reward: `mixed`, the chance of a mixed group, or `variance`, p (1 - p).
         hint_template: prompt for a hint, with `{problem}`, `{solution}` and `{draft}`; `auto`: by the model.
         prompt_template: hinted prompt, with `{problem}` and `{hint}`; `auto`: by the model.
         low: distance of the lower clip bound from 1.

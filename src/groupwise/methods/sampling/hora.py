@@ -93,8 +93,8 @@ def hora(
 
     Args:
         group_size: mean number of answers per prompt, pilots included.
-        pilots: first answers to each prompt, from 1 to below `group_size`.
-        prior: Beta distribution of a success rate before the pilots, (a, b), both above 0.
+        pilot_count: first answers to each prompt, from 1 to below `group_size`.
+        beta_prior: Beta distribution of a success rate before the pilots, (a, b), both above 0.
         clip: distance of both clip bounds from 1.
         kl: weight of the KL penalty to the initial policy.
         minibatches: optimizer steps per iteration.

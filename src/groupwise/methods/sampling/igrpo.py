@@ -60,8 +60,8 @@ def igrpo(
 
     Args:
         group_size: answers to the prompt with the best draft, G.
-        drafts: drafts per prompt, N.
-        prompt_template: prompt for a better answer, with `{problem}` and `{draft}`; `auto`: by the model.
+        draft_count: drafts per prompt, N.
+        refinement_prompt_template: prompt for a better answer, with `{problem}` and `{draft}`; `auto`: by the model.
         minibatches: optimizer steps per iteration.
     """
     return Method(

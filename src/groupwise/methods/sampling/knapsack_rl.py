@@ -121,7 +121,7 @@ def further_worth(n: int, p: float) -> float:
 
 
 def spread(sizes: Sequence[int], indices: Sequence[int], total: int, most: int = sys.maxsize) -> list[int]:
-    """The sizes, with those at `indices` increased as evenly as possible until they sum to `total`; none above `most`.
+    """The sizes, with those at `indices` increased as evenly as possible until they sum to `total`; none above `max_answers`.
 
     >>> spread([2, 2, 8], [0, 1], 15), spread([2, 2, 8], [0, 1], 15, most=3)
     ([4, 3, 8], [3, 3, 8])
@@ -150,9 +150,9 @@ def knapsack_rl(
 
     Args:
         group_size: mean number of answers per prompt, N.
-        least: smallest number of answers to a prompt, at least 1.
-        most: largest number of answers to a prompt, exceeded only if answers would be left over.
-        confidence: probability of a mixed group that is enough for a prompt, between 0 and 1, c.
+        min_answers: smallest number of answers to a prompt, at least 1.
+        max_answers: largest number of answers to a prompt, exceeded only if answers would be left over.
+        mixed_probability: probability of a mixed group that is enough for a prompt, between 0 and 1, c.
         bound: largest absolute value of an advantage, above 0.
         minibatches: optimizer steps per iteration, on shuffled answers.
     """

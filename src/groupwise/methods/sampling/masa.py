@@ -218,7 +218,9 @@ class MetaPredictions(Strategy):
     def __post_init__(self) -> None:
         check_wording(self.prompt_template, ("problem",))
         if self.prediction_count < 1 or self.length_cutoff_factor < 0 or not 0 <= self.min_expert_agreement <= 1:
-            raise ValueError(f"{self}: needs prediction_count >= 1, length_cutoff_factor >= 0 and 0 <= min_expert_agreement <= 1")
+            raise ValueError(
+                f"{self}: needs prediction_count >= 1, length_cutoff_factor >= 0 and 0 <= min_expert_agreement <= 1"
+            )
 
     async def __call__(self, draw: Draw, sampler: Sampler) -> Rollout:
         problem = draw.prompt.text
@@ -290,15 +292,15 @@ def masa(
 
     The paper argues that reasoning models predict poorly how often they succeed, how long a solution is and which
     notions it needs. MASA samples predictions of these beside the answers, and rewards each prediction for its
-    agreement with the group of answers. The rules of `gate` and `length_cutoff_factor` are our reading.
+    agreement with the group of answers. The rules of `predictive_gating` and `length_cutoff_factor` are our reading.
 
     Args:
         group_size: answers per prompt.
         count: predictions per prompt, at least 1.
         prompt_template: prompt for a prediction, with `{problem}`; `auto`: by the model.
-        gate: whether to skip prompts for which the predictions expect only correct or no correct answers.
+        predictive_gating: whether to skip prompts for which the predictions expect only correct or no correct answers.
         length_cutoff_factor: multiple of the mean predicted length at which an answer is cut; 0 turns this off.
-        expert: agreement of the notions from which a corrected prediction is learned, up to 1; 0 turns this off.
+        min_expert_agreement: agreement of the notions from which a corrected prediction is learned, up to 1; 0 turns this off.
         minibatches: optimizer steps per iteration.
     """
     clip = DualClip(0.2, 0.28, 10.0)
@@ -335,7 +337,9 @@ A = z-score among the answers, and among the predictions; one loss over both""",
         Difference("experts: when", "interleaved phases", "on a full store", "expert = 0.2: in the step's loss"),
         Difference("experts: length", "the true one", "sum of correct / all answers", "mean of correct answers"),
         Difference("experts: rate", "the true one", "a share", "of 8, as in a prediction; default: 0, no experts"),
-        Difference("gate and early end", "not obtained", "not released", "mean rounds to 0 or 8; length_cutoff_factor = 2"),
+        Difference(
+            "gate and early end", "not obtained", "not released", "mean rounds to 0 or 8; length_cutoff_factor = 2"
+        ),
         Difference("gate and early end by default", "a variant", "not released", "neither: 0"),
         Difference("notions as hints", "a variant", "one prediction in the prompt", "not offered"),
         Difference("group size, predictions", "16, 16", "16, 16", "16, 16"),

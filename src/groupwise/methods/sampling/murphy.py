@@ -55,7 +55,9 @@ class FeedbackTree(Strategy):
     def __post_init__(self) -> None:
         check_wording(self.prompt_template, ("problem", "draft", "feedback"))
         if self.max_attempts < 1 or min(self.kept_refinement_groups, self.kept_extremes_per_group) < 0:
-            raise ValueError(f"{self}: needs max_attempts >= 1, kept_refinement_groups >= 0 and kept_extremes_per_group >= 0")
+            raise ValueError(
+                f"{self}: needs max_attempts >= 1, kept_refinement_groups >= 0 and kept_extremes_per_group >= 0"
+            )
 
     async def __call__(self, draw: Draw, sampler: Sampler) -> Rollout:
         tree = await attempts(sampler, draw.prompt.token_ids, draw.n)

@@ -78,7 +78,9 @@ class PromptSurvey(Curriculum[PromptSurveyState]):
 
     def __post_init__(self) -> None:
         if not self.line_separator or self.samples_per_prompt < 1 or not 0 < self.line_weight_decay <= 1:
-            raise ValueError(f"{self}: needs samples_per_prompt >= 1, 0 < line_weight_decay <= 1, and line_separator not empty")
+            raise ValueError(
+                f"{self}: needs samples_per_prompt >= 1, 0 < line_weight_decay <= 1, and line_separator not empty"
+            )
 
     def init(self, task: Task, seed: int) -> PromptSurveyState:
         return PromptSurveyState(shuffled_state=Shuffled().init(task, seed), rounds=0, beginnings=None)

@@ -43,7 +43,9 @@ class EarlyStoppingTurns(Strategy):
 
     def __post_init__(self) -> None:
         if not (1 <= self.compare_after_turns < self.max_turns and self.min_action_difference >= 0):
-            raise ValueError(f"{self}: needs 1 <= compare_after_turns < max_turns and min_action_difference >= 0 (of actions)")
+            raise ValueError(
+                f"{self}: needs 1 <= compare_after_turns < max_turns and min_action_difference >= 0 (of actions)"
+            )
 
     async def __call__(self, draw: Draw, sampler: Sampler) -> Rollout:
         assert self.action_marker != AUTO, UNWORDED

@@ -135,7 +135,9 @@ class ProposedProblemCurriculum(Curriculum[ProposedProblemState]):
             and 0 < self.diversity_ema_rate <= 1
             and self.max_waiting_proposals >= 1
         ):
-            raise ValueError(f"{self}: needs 0 <= max_proposal_fraction <= 1, 0 < diversity_ema_rate <= 1 and max_waiting_proposals >= 1")
+            raise ValueError(
+                f"{self}: needs 0 <= max_proposal_fraction <= 1, 0 < diversity_ema_rate <= 1 and max_waiting_proposals >= 1"
+            )
 
     def init(self, task: Task, seed: int) -> ProposedProblemState:
         return ProposedProblemState(

@@ -33,7 +33,9 @@ class AddLengthBudgetScore(Shaping):
 
     def __post_init__(self) -> None:
         if self.budget_tokens <= 0 or 0 < self.zero_score_tokens <= self.budget_tokens:
-            raise ValueError(f"{self}: needs budget_tokens > 0, and zero_score_tokens = 0 or zero_score_tokens > budget_tokens")
+            raise ValueError(
+                f"{self}: needs budget_tokens > 0, and zero_score_tokens = 0 or zero_score_tokens > budget_tokens"
+            )
 
     def __call__(self, reward: Float[Tensor, " s"], b: Batch) -> Float[Tensor, " s"]:
         length, most = b.length.to(reward.dtype), self.zero_score_tokens or 2 * self.budget_tokens

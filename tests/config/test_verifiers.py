@@ -89,7 +89,7 @@ def test_every_verifier_is_a_value_that_reads_back(name: str) -> None:
 
 def test_fields_are_set_by_path_and_compared() -> None:
     base = recipe(("verifier", "math"))
-    deep = recipe(("verifier", "math"), ("verifier.deadline", "5"), ("verifier.answer", "first"))
+    deep = recipe(("verifier", "math"), ("verifier.deadline", "5"), ("verifier.which_answer", "first"))
     assert deep.verifier == Math(which_answer="first", deadline=5.0)
     assert diff(base, deep) == ["verifier.answer: last -> first", "verifier.deadline: 2 -> 5"]
     members = '{ kind = "combined", members = [{ name = "a", verifier = "exact" }, { name = "b", verifier = "math" }] }'

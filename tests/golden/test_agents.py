@@ -142,7 +142,7 @@ def delegated(n: int = 3, answer: Any = agents, limit: int = 40, **fields: Any) 
     draw = Draw(0, Prompt("p", ids(PROBLEM), PROBLEM, {"answer": "43"}), n)
     sampler = sampler_of(FakeEngine(answer), draw, verifier=graded)
     sampler = replace(
-        sampler, setting=replace(sampler.rollout_setting, sampling=replace(sampler.sampling, max_tokens=limit))
+        sampler, rollout_setting=replace(sampler.rollout_setting, sampling=replace(sampler.sampling, max_tokens=limit))
     )
     return asyncio.run(worded(Delegating(**fields), "packaged")(draw, sampler))
 

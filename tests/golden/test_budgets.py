@@ -205,7 +205,7 @@ def test_rates_are_of_the_newest_outcomes():
     part, task = Knapsack(), NumberedTask(1)
     state = part.init(task, 0)
     _, state = step(part, state, task, 1, 7, [[1] * 7])
-    assert part.rate(state["outcomes"]["p0"]) is None, "seven outcomes are too few"
+    assert part.rate(state["recent_outcomes"]["p0"]) is None, "seven outcomes are too few"
     _, state = step(part, state, task, 1, 8, [[0] * 8])
     assert part.rate(state["outcomes"]["p0"]) == 7 / 15
     _, state = step(part, state, task, 1, 8, [[0] * 8])
@@ -488,7 +488,7 @@ def talking(turns: Callable[[int, int], str], strategy: EarlyStoppingTurns) -> t
 
     engine, draw = FakeEngine(script), Draw(0, Prompt("p", (3, 1, 4)), 3)
     sampler = sampler_of(
-        engine, draw, sampling=sampling(max_tokens=60), environment=lambda: Replies([";"] * 3 + [None])
+        engine, draw, sampling=sampling(max_tokens=60), create_environment=lambda: Replies([";"] * 3 + [None])
     )
     return asyncio.run(worded(strategy, "packaged")(draw, sampler)), engine
 

@@ -76,7 +76,7 @@ def test_the_first_choices_are_never_lost():
     assert fork.parent_branch is branches[0] and fork.birth_step == 0
     assert COUNTDOWN.forks(branches, 0, 0) == []
     three = [branch(0.30, 0.28, 0.27) for _ in range(2)]
-    ranks = [b.sample.tokens for b in replace(COUNTDOWN, top_k=3).forks(three, 0, 3)]
+    ranks = [b.sample.tokens for b in replace(COUNTDOWN, fork_top_k=3).forks(three, 0, 3)]
     assert ranks == [(2,), (2,), (3,)], "second choices before third ones"
 
 

@@ -74,7 +74,7 @@ def test_scores_come_back_to_attempts(back: str, scores: list[float], first: lis
 
 
 def test_a_third_turn_has_the_history_and_solved_attempts_are_leaves():
-    rollout = tree(turns=3, credit_rule="mean")
+    rollout = tree(max_attempts=3, credit_rule="mean")
     third = [s for s in rollout.samples if s.parent is not None and rollout.samples[s.parent].parent is not None]
     parents = {s.parent for s in third}
     assert all(rollout.samples[p].verdict.outcome is Outcome.wrong for p in parents)

@@ -95,7 +95,7 @@ def test_a_text_is_short_for_a_table_which_is_written() -> None:
 
 
 def test_fields_are_set_by_path_and_compared() -> None:
-    base = recipe(("task", "gsm8k"), ("extra_tasks", [{"task": {"kind": "reasoning_gym", "generator_name": "maze"}}]))
+    base = recipe(("task", "gsm8k"), ("extra_tasks", [{"task": {"kind": "reasoning_gym", "name": "maze"}}]))
     deep = recipe(("task.source", "files"), ("extra_tasks.0.task.seed", "3"), text=write(base))
     assert deep.task == PublishedSet("gsm8k", "files") and deep.extra_tasks[0].task == ReasoningGym("maze", seed=3)
     assert diff(base, deep)[0] == 'task.source: "" -> files' and len(diff(base, deep)) == 2

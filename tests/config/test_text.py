@@ -327,8 +327,8 @@ def test_a_schedule_that_is_invalid_at_a_middle_iteration_raises_at_reading():
     """A group size of 4.4 in the second iteration; whole numbers in the first and the last."""
     text = "iterations = 100\n[method]\nbase = 'grpo'\nschedules = {{ group_size = {{ kind = 'LinearRamp', {} }} }}"
     with pytest.raises(Usage, match=r"group_size: 4\.4 is a number; expected a whole number"):
-        read_recipe(text.format("start_value = 4, end_value = 8, over = 10"))
-    read_recipe(text.format("start_value = 4, end_value = 8, over = 2"))
+        read_recipe(text.format("start_value = 4, end_value = 8, over_iterations = 10"))
+    read_recipe(text.format("start_value = 4, end_value = 8, over_iterations = 2"))
 
 
 # Differences

@@ -180,7 +180,9 @@ def test_a_request_continues_strided_steps_to_the_bit() -> None:
         generated(replace(request, steps_per_token=0))
 
 
-@pytest.mark.parametrize("changes", [{"noise_at": ()}, {"noise_at": (1, 1)}, {"noise_at": (-1,)}, {"strides": (0,)}])
+@pytest.mark.parametrize(
+    "changes", [{"noise_at": ()}, {"noise_at": (1, 1)}, {"noise_at": (-1,)}, {"completion_strides": (0,)}]
+)
 def test_steps_that_cannot_be(changes: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="different numbers of at least"):
         OneNoisyStep(**changes)

@@ -308,5 +308,5 @@ def test_length_budget():
 
 def test_the_budget_shrinks():
     ((path, schedule),) = train_long_think_short(every=10).schedules
-    assert path == "shaping.1.budget"
+    assert path == "shaping.1.budget_tokens"
     assert [schedule(ScheduleInput(i)) for i in (0, 10, 20, 30)] == pytest.approx([256, 179.2, 125.44, 87.808])

@@ -94,7 +94,7 @@ def test_pruning_selects_groups_and_members():
     assert returned(widest)[:4] == [1, 1, 1, 0], "credit comes before pruning"
     chosen = [i for i, on in enumerate(tree(kept_extremes_per_group=2).selected or ()) if on]
     assert len(chosen) == 8 and chosen[:2] == [2, 3] and {4, 10, 11} <= set(chosen)
-    with pytest.raises(ValueError, match="turns"):
+    with pytest.raises(ValueError, match="max_attempts"):
         FeedbackTree(max_attempts=0)
 
 
@@ -172,7 +172,7 @@ def test_refused_hints_have_no_answers():
     said = text(*stated)
     expected = -0.2 if states(said, "39") else 0.0
     assert {s.verdict.value for s in hints if s.verdict} == {expected}
-    marked = replace(WRITER, opens=text(14), closes=text(15))
+    marked = replace(WRITER, hint_start=text(14), hint_end=text(15))
     rollout, engine = play(marked, lambda r: (8,) if 12 in r.context else (WRONG,), n=2, **ROW)
     assert len(engine.requests) == 2 + 3, "without its marks there is no hint"
     assert {s.verdict.value for s in rollout.samples if s.verdict and s.role == "hint"} == {-0.2}

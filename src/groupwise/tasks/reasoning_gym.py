@@ -25,7 +25,7 @@ class ReasoningGym(TaskSettings):
     identifies a problem; the scorer generates it again from that.
     """
 
-    generator_name: str
+    name: str
     seed: int = 0
     max_problems: int = 4096
 
@@ -37,11 +37,11 @@ class ReasoningGym(TaskSettings):
 
     @property
     def label(self) -> str:
-        return f"reasoning_gym:{self.generator_name}"
+        return f"reasoning_gym:{self.name}"
 
     def build(self, encode: Callable[[Any], Ids], /) -> Task:
         """The generated problems."""
-        entries = generator(self.generator_name, self.seed, self.max_problems)
+        entries = generator(self.name, self.seed, self.max_problems)
         prompts: list[Prompt] = []
         content, keys = ContentHash(), set()
         for index in range(self.max_problems):
@@ -51,9 +51,9 @@ class ReasoningGym(TaskSettings):
                 continue
             keys.add(key_of(question))
             content.add(question, str(answer))
-            identity = {"data_set": self.generator_name, "seed": self.seed, "size": self.max_problems, "index": index}
+            identity = {"data_set": self.name, "seed": self.seed, "size": self.max_problems, "index": index}
             row = {"answer": answer if isinstance(answer, str | int | float) else str(answer), "entry": identity}
-            prompts.append(Prompt(f"{self.generator_name}/{index + 1}", encode(question), question, row))
+            prompts.append(Prompt(f"{self.name}/{index + 1}", encode(question), question, row))
         stats = SourceStats(
             source=self.label, sha256=content.digest, row_count=len(prompts), training_count=0, held_out_count=0
         )

@@ -84,7 +84,9 @@ def contents_of_member(member: BuiltMember) -> VerdictContents | None:
     contents = contents_of(member.verifier)
     if contents is None:
         return None
-    return replace(contents, subscore_names=(member.name, *(f"{member.name}/{name}" for name in contents.subscore_names)))
+    return replace(
+        contents, subscore_names=(member.name, *(f"{member.name}/{name}" for name in contents.subscore_names))
+    )
 
 
 class CombinedVerifier(Verifier):

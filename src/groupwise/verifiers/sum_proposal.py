@@ -18,7 +18,7 @@ class SumWithProposal(VerifierSettings):
     The subscore `proposed` is 1 if a run may train on the new problem (`proposed_problem`), else 0.
     """
 
-    tasks: ClassVar[tuple[type, ...]] = SUMS
+    supported_tasks: ClassVar[tuple[type, ...]] = SUMS
 
     async def __call__(self, prompt: Prompt, sample: Sample) -> Verdict:
         steps, mark, rest = sample.text.partition("#")

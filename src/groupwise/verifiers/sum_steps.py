@@ -16,7 +16,7 @@ SUMS: tuple[type, ...] = (Calculator, Sums)
 class CalculatorAnswer(VerifierSettings):
     """Right if the answer has exactly one `#` and ends in `#` and the result (`calculator_answer`)."""
 
-    tasks: ClassVar[tuple[type, ...]] = SUMS
+    supported_tasks: ClassVar[tuple[type, ...]] = SUMS
 
     async def __call__(self, prompt: Prompt, sample: Sample) -> Verdict:
         return await calculator_answer(prompt, sample)
@@ -35,7 +35,7 @@ class SumSteps(VerifierSettings):
     With a `step_price`, the score is 1 or 0 for the result, less the price of each step.
     """
 
-    tasks: ClassVar[tuple[type, ...]] = SUMS
+    supported_tasks: ClassVar[tuple[type, ...]] = SUMS
     step_price: float = 0.0
 
     async def __call__(self, prompt: Prompt, sample: Sample) -> Verdict:

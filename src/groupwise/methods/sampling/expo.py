@@ -40,7 +40,7 @@ class ExplainGoldAnswer(Strategy):
 
     column_type: ClassVar[str] = "text"
     column_optional: ClassVar[bool] = True
-    auto_defaults: ClassVar[dict[str, AutoDefault]] = {"prompt_template": EXPLAINED}
+    auto_defaults: ClassVar[dict[str, AutoDefault]] = {"explanation_prompt_template": EXPLAINED}
 
     answer_column: str = "answer"
     explain_always: bool = False
@@ -123,7 +123,9 @@ e from pi_old(. | q, answer), where no answer of the group is correct""",
             "weight of the explanation", "a coefficient, not obtained", "not found", "that of a group (inferred)"
         ),
         Difference("divisor", "prompts P", "not found", "P and explanations E: both terms are times P / (P + E)"),
-        Difference("when", "for hard prompts", "not found", "where no answer is correct; always = true (inferred)"),
+        Difference(
+            "when", "for hard prompts", "not found", "where no answer is correct; explain_always = true (inferred)"
+        ),
         Difference("wrong explanations", "not specified", "not found", "left out (inferred)"),
         Difference("KL of the explanation", "not specified", "not found", "as of the others: 0.04"),
         Difference("DPO form", "online pairs", "not found", "not offered"),

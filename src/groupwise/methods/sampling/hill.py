@@ -88,10 +88,10 @@ class HintWriter(Strategy):
     column_type: ClassVar[str] = "text"
     column_optional: ClassVar[bool] = True
     auto_defaults: ClassVar[dict[str, AutoDefault]] = {
-        "opens": AutoDefault("", "<hint>", SOURCE),
-        "closes": AutoDefault("", "</hint>", SOURCE),
+        "hint_start": AutoDefault("", "<hint>", SOURCE),
+        "hint_end": AutoDefault("", "</hint>", SOURCE),
         "hint_template": ASKED,
-        "prompt_template": AutoDefault("{problem}{hint}{problem}", "{problem}\n\n{hint}", SOURCE),
+        "hinted_prompt_template": AutoDefault("{problem}{hint}{problem}", "{problem}\n\n{hint}", SOURCE),
     }
 
     hint_count: int = 4
@@ -250,7 +250,9 @@ the group of the best hint replaces that of q if R_j > 0; GRPO's objective for a
     differences=(
         Difference("policies", "two, of 7B and 4B", "two", "one policy in both roles; one loss over both"),
         Difference("hints, temperature", "4; 0.3", "4; 0.3", "4; 0.3"),
-        Difference("reward of a hint", "transfer-weighted", "four forms", "that form; form = variance: p (1 - p)"),
+        Difference(
+            "reward of a hint", "transfer-weighted", "four forms", "that form; score_form = variance: p (1 - p)"
+        ),
         Difference(
             "hint in the text", "in <hint> tags", "in <hint> tags", "in <hint> tags; with packaged models all of it"
         ),

@@ -30,7 +30,7 @@ class DraftAndRefine(Strategy):
     """
 
     roles: ClassVar[tuple[Role, ...]] = (Role("draft", "for each prompt"),)
-    auto_defaults: ClassVar[dict[str, AutoDefault]] = {"prompt_template": DRAFTED}
+    auto_defaults: ClassVar[dict[str, AutoDefault]] = {"refinement_prompt_template": DRAFTED}
 
     draft_count: int = 8
     refinement_prompt_template: str = AUTO

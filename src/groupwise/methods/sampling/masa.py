@@ -334,7 +334,9 @@ A = z-score among the answers, and among the predictions; one loss over both""",
         Difference("notions of the problem", "dropped", "those of the whole prompt", "those of the problem's text"),
         Difference("case of a notion", "not specified", "counts", "does not count"),
         Difference("an unreadable prediction", "not specified", "0 in each part, as a bad one", "the same"),
-        Difference("experts: when", "interleaved phases", "on a full store", "expert = 0.2: in the step's loss"),
+        Difference(
+            "experts: when", "interleaved phases", "on a full store", "min_expert_agreement = 0.2: in the step's loss"
+        ),
         Difference("experts: length", "the true one", "sum of correct / all answers", "mean of correct answers"),
         Difference("experts: rate", "the true one", "a share", "of 8, as in a prediction; default: 0, no experts"),
         Difference(

@@ -33,7 +33,7 @@ class EarlyStoppingTurns(Strategy):
 
     needs_environment: ClassVar[bool] = True
     auto_defaults: ClassVar[dict[str, AutoDefault]] = {
-        "marker": AutoDefault("", "Action:", "zhiyuanZhai20/selective-rollout, src/prompts.py, ba86cdc")
+        "action_marker": AutoDefault("", "Action:", "zhiyuanZhai20/selective-rollout, src/prompts.py, ba86cdc")
     }
 
     max_turns: int = 30
@@ -130,7 +130,7 @@ A_i = (r_i - mean(r)) / (std(r) + 1e-8)""",
         Difference("K, d_L, most turns", "10, 0.12, 30", "10, 0.12, 30", "10, 0.12, 30"),
         Difference("a second clause", "rejected", "also at 90 % ended conversations, by default", "none"),
         Difference("short first conversation", "padded", "then no gate", "padded"),
-        Difference("action", "what the environment gets", "parsed after a word", "a turn's text; marker = WORD"),
+        Difference("action", "what the environment gets", "parsed after a word", "a turn's text; action_marker = WORD"),
         Difference("turns of an update", "at most 64, drawn", "at most 64, drawn", "all"),
         Difference("context of a turn", "its history, in a new prompt", "cut at 1024 tokens", "the conversation"),
         Difference("equal rewards after the gate", "stay, or DAPO's filter", "stay", "stay; mixed = true drops them"),

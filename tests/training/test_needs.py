@@ -82,7 +82,7 @@ def test_nothing_is_known_of_the_verdicts_of_a_user_s_code(tmp_path: Path) -> No
     file.write_text("def grade(answer):\n    return 1.0\n")
     use = load_use(Permissions(use=[file]))
     for name in ("murphy", "trustgeogen", "fission_grpo", "syn_grpo"):
-        assert check(None, [("method", name), ("verifier", "mine:grade"), ("threshold", "1")], use) == []
+        assert check(None, [("method", name), ("verifier", "mine:grade"), ("correct_threshold", "1")], use) == []
 
 
 def test_the_published_methods_can_train_their_roles() -> None:

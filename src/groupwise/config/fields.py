@@ -57,7 +57,7 @@ MEANINGS: dict[str, tuple[str, str, str]] = {
     "system": ("the system message of prompts that have none, under the template chat", "", "Answer in one line."),
     "template_arguments": ("variables of the chat template", "", "{ enable_thinking = false }"),
     "verifier": ("the grader of answers: a name, a table, or my_file.py:grade on the command line", "", "math"),
-    "threshold": ("an answer with at least this score is correct", "score", "0.5"),
+    "correct_threshold": ("an answer with at least this score is correct", "score", "0.5"),
     "environment": ("the other side of a conversation, such as my_file:MyEnvironment", "", "tools"),
     "agent.file": ("the function of your agent, short: --agent; empty for --agent-command", "", "my_agent.py:agent"),
     "agent.deadline": ("the time limit of one run of the agent", "seconds", "120"),
@@ -72,12 +72,12 @@ MEANINGS: dict[str, tuple[str, str, str]] = {
     "lora.rank": ("the rank of the adapter", "", "32"),
     "lora.alpha": ("the adapter's scale times its rank", "", "64"),
     "lora.target_modules": ("the adapted linear layers, by the end of their names", "", '["q_proj", "v_proj"]'),
-    "pipeline.guidance": (
+    "pipeline.guidance_scale": (
         "for a pipeline of diffusers: the scale of guidance; 1 is none; by default the usual one",
         "",
         "7.0",
     ),
-    "pipeline.size": ("for a pipeline of diffusers: the side of its pictures", "pixels", "512"),
+    "pipeline.picture_size": ("for a pipeline of diffusers: the side of its pictures", "pixels", "512"),
     "warm_start.demonstrations": ("the source of the demonstrations", "", "solutions.jsonl"),
     "warm_start.steps": ("optimizer steps", "steps", "200"),
     "warm_start.per_step": ("demonstrations of one step", "rows", "16"),

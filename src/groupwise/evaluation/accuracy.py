@@ -23,7 +23,7 @@ from groupwise.data import (
 from groupwise.evaluation.conversation_metrics import describe_conversations
 from groupwise.evaluation.interval import interval, score_interval
 
-NO_OUTCOMES = "the verifier gives scores: set threshold, the smallest score that is correct, such as --threshold 1.0"
+NO_OUTCOMES = "the verifier gives scores: set the smallest correct score, such as --correct_threshold 1.0"
 NO_VERDICT = "no answer could be judged"
 NO_VOTE = "the verifier does not return the answer that it read"
 KS = (2, 4, 8, 16, 32, 64)

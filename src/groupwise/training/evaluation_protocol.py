@@ -60,7 +60,7 @@ def protocol(objects: RunObjects, sampling: Sampling, n: int, use: UserCode) -> 
             "sha256": verifiers_hash(evaluated, use),
             "packages": versions(objects.verifier.packages),
             "deadline": machine.verdict_deadline,
-            **({} if recipe.correct_threshold is None else {"threshold": recipe.correct_threshold}),
+            **({} if recipe.correct_threshold is None else {"correct_threshold": recipe.correct_threshold}),
         },
         "dtype": machine.dtype,
         "n": n,

@@ -48,7 +48,7 @@ def grade_function(
     columns of the data row, and for a flow model `final_state` and `trajectory`, which are arrays. A function of
     `answers` or `final_states` grades a group, one of `prompts` too grades in bulk; both return a list
     (docs/verifiers.md). A number is a score: the answer is neither correct nor wrong, unless the recipe has a
-    `threshold`. An exception, a number that is not finite, any other value, and a call that takes more than `deadline`
+    `correct_threshold`. An exception, a number that is not finite, any other value, and a call that takes more than `deadline`
     seconds are unverifiable, with a cause. A plain function runs in worker processes, which are killed at the deadline
     and replaced, so define it at the top level of a file. An `async` function runs in the event loop and must not block
     (docs/runs.md); only its trial call runs in a worker process. With `in_process` any callable will do; a plain one

@@ -67,7 +67,7 @@ def dapo(
         group_size: answers per prompt, G, at least 2.
         low: distance of the lower clip bound from 1, eps_low.
         high: distance of the upper clip bound from 1, eps_high.
-        buffer_length: tokens before the limit in which the length penalty grows, L_cache; below 1, a share of `max_tokens`.
+        buffer_length: tokens before the limit in which the penalty grows, L_cache; below 1, a share of `max_tokens`.
         minibatches: optimizer steps per iteration.
     """
     return Method(

@@ -84,9 +84,7 @@ class DebiasedReward(Shaping):
             and self.false_reject_rate >= 0
             and self.false_accept_rate + self.false_reject_rate < 1
         ):
-            raise ValueError(
-                f"{self}: verifier error rates need false_accept_rate >= 0, false_reject_rate >= 0 and false_accept_rate + false_reject_rate < 1"
-            )
+            raise ValueError(f"{self}: needs false_accept_rate >= 0, false_reject_rate >= 0, and a sum of both below 1")
 
     def __call__(self, reward: Float[Tensor, " s"], b: Batch) -> Float[Tensor, " s"]:
         return (reward - self.false_accept_rate) / (1 - self.false_accept_rate - self.false_reject_rate)

@@ -121,7 +121,7 @@ def further_worth(n: int, p: float) -> float:
 
 
 def spread(sizes: Sequence[int], indices: Sequence[int], total: int, most: int = sys.maxsize) -> list[int]:
-    """The sizes, with those at `indices` increased as evenly as possible until they sum to `total`; none above `max_answers`.
+    """The sizes, with those at `indices` increased as evenly as possible to the sum `total`; none above `max_answers`.
 
     >>> spread([2, 2, 8], [0, 1], 15), spread([2, 2, 8], [0, 1], 15, most=3)
     ([4, 3, 8], [3, 3, 8])

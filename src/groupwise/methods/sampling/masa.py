@@ -300,7 +300,7 @@ def masa(
         prompt_template: prompt for a prediction, with `{problem}`; `auto`: by the model.
         predictive_gating: whether to skip prompts for which the predictions expect only correct or no correct answers.
         length_cutoff_factor: multiple of the mean predicted length at which an answer is cut; 0 turns this off.
-        min_expert_agreement: agreement of the notions from which a corrected prediction is learned, up to 1; 0 turns this off.
+        min_expert_agreement: agreement from which a corrected prediction is learned, up to 1; 0 turns this off.
         minibatches: optimizer steps per iteration.
     """
     clip = DualClip(0.2, 0.28, 10.0)

@@ -90,7 +90,7 @@ def test_answers_are_those_of_the_native_engine() -> None:
             equal(await answers(fleet, asked), await answers(native, asked))
         whole = requests(tokenizer, 4, 4)
         first = await answers(fleet, [replace(request, limit=5) for request in whole])
-        resumed = [replace(request, context=request.context + part.tokens, position=len(part.tokens), limit=48)
+        resumed = [replace(request, context=request.context + part.tokens, generated_count=len(part.tokens), limit=48)
                    for request, part in zip(whole, first) if part.finish is Finish.length]  # fmt: skip
         assert resumed
         equal(await answers(fleet, resumed), await answers(native, resumed))

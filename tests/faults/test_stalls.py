@@ -35,7 +35,7 @@ def judged(run: Path, recipe: Any, at: int, held: Callable[[], Any]) -> Callable
             return answer.endswith(str(gold))
 
         objects = replace(
-            objects, setting=replace(objects.rollout_setting, verifier=grade_function(grade, deadline=60.0))
+            objects, rollout_setting=replace(objects.rollout_setting, verifier=grade_function(grade, deadline=60.0))
         )
         return run_from(run, objects, disk=Quick()).exit_code
 

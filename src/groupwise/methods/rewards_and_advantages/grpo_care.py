@@ -57,7 +57,7 @@ class ConsistencyBonus(Shaping):
 
 
 def _between(b: Batch, opens: str, closes: str) -> Bool[Tensor, " n"]:
-    """For each token, whether it is after the last `answer_start` and before the next `answer_end` or the answer's end."""
+    """Whether each token is after the last `answer_start` and before the next `answer_end` or the answer's end."""
     inside: list[list[bool]] = []
     for sample in b.samples:
         at = sample.text.rfind(opens)

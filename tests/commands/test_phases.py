@@ -99,7 +99,7 @@ def test_each_phase_is_an_ordinary_run(straight: Path, monkeypatch: pytest.Monke
     assert all(line[GRAD_NORM] > 0 for path in (SEARCH, SHARPEN) for line in lines(path)[1:])
     assert lines(SEARCH)[-1][ACCURACY_GREEDY] == lines(SHARPEN)[0][ACCURACY_GREEDY]
     assert "1-search and 2-sharpen" in (RUN / "report.html").read_text()
-    assert list(RunInfo.read(RunLayout(SHARPEN)).side_model_hashes) == ["reference"]
+    assert list(RunInfo.read(RunLayout(SHARPEN)).side_models) == ["reference"]
 
 
 def test_a_run_of_phases_with_an_adapter_can_be_moved(

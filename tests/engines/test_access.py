@@ -135,7 +135,7 @@ def test_the_words_are_recorded_and_printed_again(tmp_path: Path) -> None:
     info = describe_run(tmp_path.name, recipe, "grpo", use, "groupwise train", identity)
     write_info(RunLayout(tmp_path), info)
     info = RunInfo.read(RunLayout(tmp_path))
-    assert (info.engine_hosts, info.engine_python, info.engine_secret_file) == (("gpu-1", "gpu-2"), "p", "s")
+    assert (info.engine_hosts, info.engine_python, info.engine_secret) == (("gpu-1", "gpu-2"), "p", "s")
     assert recorded_code(tmp_path) == (f" {WORDS}", ())
     permissions = 'engine_hosts=["gpu-1", "gpu-2"], engine_python="p", engine_secret="s", engine_exchange="/dev/shm"'
     assert resume_call(tmp_path) == f"gw.resume({json.dumps(str(tmp_path))}, permissions=gw.Permissions({permissions}))"

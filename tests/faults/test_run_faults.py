@@ -249,7 +249,8 @@ def test_a_hangup_is_ignored_under_nohup(longer: Path, tmp_path: Path) -> None:
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
         objects = ready(LONGER)
         objects = replace(
-            objects, rollout_setting=replace(objects.rollout_setting, verifier=hung_up(objects.rollout_setting.verifier))
+            objects,
+            rollout_setting=replace(objects.rollout_setting, verifier=hung_up(objects.rollout_setting.verifier)),
         )
         return run_from(run, objects, disk=Quick()).exit_code
 

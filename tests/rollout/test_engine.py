@@ -180,7 +180,9 @@ def test_stop_strings_match_in_the_whole_answer_and_not_in_the_prompt() -> None:
     prompt = vocabulary.decode(prompt_of(0))
     across = Sampling(stop=(prompt[-1] + text[0],))
     assert generate(engine(MODEL), [request(limit=1, sampling=across)])[0].finish is Finish.length
-    resumed = request(context=prompt_of(0) + answer[:3], generated_count=3, limit=1, sampling=Sampling(stop=(text[1:4],)))
+    resumed = request(
+        context=prompt_of(0) + answer[:3], generated_count=3, limit=1, sampling=Sampling(stop=(text[1:4],))
+    )
     (generation,) = generate(engine(MODEL), [resumed])
     assert (generation.tokens, generation.finish) == (answer[3:4], Finish.stop)
     # A stop string that was complete before does not stop again.

@@ -3,6 +3,6 @@
 from groupwise.runs.run_info import RunInfo
 
 INFO = RunInfo(
-    name="small", command="", versions={}, model="m", task="t", method={}, seed=0, iterations=1, user_files={}, data=(),
-    recipe="", model_file_hashes={}, template_hashes={},
+    name="small", command="", versions={}, model="m", task="t", method={}, seed=0, iterations=1, use={}, data=(),
+    recipe="", files={}, templates={},
 )  # fmt: skip

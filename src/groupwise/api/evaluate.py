@@ -114,7 +114,7 @@ def check_whole_reward(layout: RunLayout, reward: Reward) -> None:
             fix=f"pass the whole reward: reward={python_reward(data)}\n"
             "or, to grade by this function alone, a function of another name",
         )
-    recorded = RunInfo.read(layout).functions_in_memory if shared else {}
+    recorded = RunInfo.read(layout).in_memory if shared else {}
     for name in shared:
         if function_hash(reward.functions_in_memory[name]) != recorded.get(name):
             notify(f"note: the reward {name} is not the function that {run} was started with")

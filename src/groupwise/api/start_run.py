@@ -184,11 +184,11 @@ def recorded_code(folder: Path, info: RunInfo | None, reward: Reward, options: R
     """
     code, changed = folder / f"{WRITTEN}.py", options.accept_changes
     files = [code] if reward.source_code and has_code(reward.source_code, code, info, changed=changed) else []
-    if not files and info is not None and WRITTEN in info.user_files and code.is_file() and not options.permissions.use:
+    if not files and info is not None and WRITTEN in info.use and code.is_file() and not options.permissions.use:
         fix = f"pass the reward function again, or add --use {code} to the command"
         raise Usage("this run was started with a reward function, which must be named again", fix=fix)
     allowed = replace(options.permissions, use=[*options.permissions.use, *files])
-    use = load_use(allowed, info.user_files if info else None, accept=changed, own=files)
+    use = load_use(allowed, info.use if info else None, accept=changed, own=files)
     if info is not None:
         check_in_memory(info, reward.functions_in_memory, changed=changed)
         check_agent_command(info, use.agent_command, changed=changed)
@@ -208,10 +208,10 @@ def check_agent_command(info: RunInfo, command: str, *, changed: bool) -> None:
 
 def has_code(source: str, path: Path, info: RunInfo | None, *, changed: bool) -> bool:
     """Whether a run has a file of reward functions. If it is not `source`: `BadData`, or replaced if `changed`."""
-    if not path.is_file() or (info is not None and WRITTEN not in info.user_files):
+    if not path.is_file() or (info is not None and WRITTEN not in info.use):
         return False
     code, present = source.encode(), path.read_bytes()
-    recorded = info.user_files[WRITTEN] if info else sha256(present).hexdigest()
+    recorded = info.use[WRITTEN] if info else sha256(present).hexdigest()
     if changed and code != present:
         with storage_errors(path.name, path.parent.parent):
             write_file(path, code)
@@ -224,8 +224,8 @@ def has_code(source: str, path: Path, info: RunInfo | None, *, changed: bool) ->
 def check_in_memory(info: RunInfo, functions: Mapping[str, Callable[..., Any]], *, changed: bool) -> None:
     """`Usage` for a function that the run was started without, `BadData` for a changed one unless `changed`."""
     for name, function in functions.items():
-        if name not in info.functions_in_memory:
+        if name not in info.in_memory:
             raise Usage(f"this run was started without the function {name}", fix="leave out the argument")
-        if function_hash(function) != info.functions_in_memory[name] and not changed:
+        if function_hash(function) != info.in_memory[name] and not changed:
             fix = "pass the function that the run was started with, or accept the change: changed=True"
             raise BadData(f"the function {name} is not the one that this run was started with", fix=fix)

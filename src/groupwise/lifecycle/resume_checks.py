@@ -200,7 +200,7 @@ def side_model_hashes(recipe: Recipe) -> dict[str, str]:
 
 def check_given_models(info: RunInfo, recipe: Recipe) -> None:
     """`BadData` if a reference's or teacher's files differ from those at the start: no checkpoint contains them."""
-    then, now = info.side_model_hashes, side_model_hashes(recipe)
+    then, now = info.side_models, side_model_hashes(recipe)
     for name in sorted(then.keys() & now.keys()):
         if then[name] != now[name]:
             raise BadData(
@@ -212,7 +212,7 @@ def check_given_models(info: RunInfo, recipe: Recipe) -> None:
 
 def check_model_code(info: RunInfo, recipe: Recipe, use: UserCode) -> None:
     """`BadData` if Python files of the model differ from those at the start. Must be called before any of them runs."""
-    then, now = info.remote_code_hashes, remote_code(find_model(recipe.model))
+    then, now = info.trust_remote_code, remote_code(find_model(recipe.model))
     if use.trust_remote_code and then != now:
         names = [name for name in sorted(then | now) if then.get(name) != now.get(name)]
         raise BadData(

@@ -36,8 +36,8 @@ def describe_run(
         method=origin(recipe.method, base),
         seed=recipe.seed,
         iterations=recipe.iterations,
-        user_files=dict(use.hashes),
-        functions_in_memory={name: function_hash(function) for name, function in use.functions_in_memory.items()},
+        use=dict(use.hashes),
+        in_memory={name: function_hash(function) for name, function in use.functions_in_memory.items()},
         **use.permissions
         | {"trust_remote_code": remote_code(find_model(recipe.model)) if use.trust_remote_code else {}},
         **identity,

@@ -62,8 +62,8 @@ def library_call(name: str, run: Path, *, named: Path | None = None, **settings:
     except Storage:
         info = None
     agent = agent_of_run(run)
-    agent = agent if info and agent in info.functions_in_memory else ""
-    reward = reward_of_run(run, info) if not agent or (info and len(info.functions_in_memory) > 1) else ""
+    agent = agent if info and agent in info.in_memory else ""
+    reward = reward_of_run(run, info) if not agent or (info and len(info.in_memory) > 1) else ""
     arguments = [json.dumps(str(named or run))]
     arguments += [f"{key}={value}" for key, value in settings.items()]
     if info:
@@ -79,7 +79,7 @@ def reward_of_run(run: Path, info: RunInfo | None) -> str:
 
     Empty for a run without functions in memory: its files are enough.
     """
-    if info and not info.functions_in_memory:
+    if info and not info.in_memory:
         return ""
     data = verifier_of_run(run)
     return python_reward(data, [path.stem for path in written_files(run)]) if data else "..."
@@ -119,7 +119,7 @@ def recorded_code(run: Path) -> tuple[str, tuple[str, ...]]:
         return "", ()
     words = [word for path in code_files(run, info) for word in ("--use", path)]
     words += words_of_permissions(asdict(info))
-    return "".join(f" {shlex.quote(word)}" for word in words), tuple(info.functions_in_memory)
+    return "".join(f" {shlex.quote(word)}" for word in words), tuple(info.in_memory)
 
 
 def code_files(run: Path, info: RunInfo) -> list[str]:
@@ -131,4 +131,4 @@ def code_files(run: Path, info: RunInfo) -> list[str]:
     used = {Path(path).stem: path for option, path in pairwise(words) if option == "--use"}
     written = {path.stem: str(path) for path in written_files(run)}
     paths = written | used
-    return [paths.get(stem, f"{stem}.py") for stem in info.user_files if "/" not in stem]
+    return [paths.get(stem, f"{stem}.py") for stem in info.use if "/" not in stem]

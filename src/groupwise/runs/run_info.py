@@ -32,39 +32,39 @@ class RunInfo:
     device: str = ""
     """The device of the weights, which `machine.device = "auto"` may have chosen."""
     iterations: int
-    user_files: dict[str, str]
+    use: dict[str, str]
     """SHA-256 of the user's files by name without `.py`, and of files that they import from their folder."""
-    functions_in_memory: dict[str, str] = field(default_factory=dict)
+    in_memory: dict[str, str] = field(default_factory=dict)
     """SHA-256 of the source of each function that the calling program held in memory, by name."""
-    key_variables: tuple[str, ...] = ()
+    keys: tuple[str, ...] = ()
     """Names of the environment variables with API keys that may be sent to an LLM judge."""
-    judge_hosts: tuple[str, ...] = ()
+    judges: tuple[str, ...] = ()
     """Hosts to which an LLM judge may send requests."""
     engine_hosts: tuple[str, ...] = ()
     """Hosts whose engines get prompts and weights."""
     engine_python: str = ""
     """The interpreter of vLLM's environment."""
-    engine_secret_file: str = ""
+    engine_secret: str = ""
     """The path of the file with the engines' secret."""
-    engine_exchange_directory: str = ""
+    engine_exchange: str = ""
     """The directory for the weights that local engines read."""
     agent_command: str = ""
     """The command of the program that is the agent."""
     unsafe_local_exec: bool = False
-    remote_code_hashes: dict[str, str] = field(default_factory=dict)
+    trust_remote_code: dict[str, str] = field(default_factory=dict)
     """SHA-256 of the model's Python files by name, if their execution was allowed."""
     data: tuple[dict[str, Any], ...]
     """Row counts and SHA-256 of each source of problems and demonstrations."""
     adapter: str = ""
     base_sha256: str = ""
     """SHA-256 of the base weights, if an adapter is trained."""
-    side_model_hashes: dict[str, str] = field(default_factory=dict)
+    side_models: dict[str, str] = field(default_factory=dict)
     """SHA-256 of the files of each model in `method.models` that is read from a directory, by the model's name."""
     recipe: str
     """The text of recipe.toml that the run was started with, or that a resume accepted."""
-    model_file_hashes: dict[str, str]
+    files: dict[str, str]
     """SHA-256 of the model's configuration and tokenizer files by name."""
-    template_hashes: dict[str, str]
+    templates: dict[str, str]
     """SHA-256 of the templates by name."""
     changes: tuple[dict[str, Any], ...] = ()
     """Changes that a resume accepted: the iteration, and one line per change."""

@@ -56,7 +56,7 @@ class OpenRun:
             write_recipe(self.layout, recipe, disk)
         if info != self.info:
             write_info(self.layout, info, disk=disk)
-        return replace(self, info=info, recipe=self.recipe_text if recipe is None else recipe)
+        return replace(self, info=info, recipe_text=self.recipe_text if recipe is None else recipe)
 
 
 def start_run(

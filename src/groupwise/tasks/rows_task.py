@@ -63,7 +63,7 @@ class RowsTask:
     def split(cls, prompts: list[Prompt], stats: SourceStats, share: float = SHARE) -> "RowsTask":
         """Split one source's problems: a share of them is held out, chosen by the hash of the prompt."""
         training, held_out = _split(prompts, share)
-        return cls(training, held_out, (replace(stats, training=len(training), held_out=len(held_out)),))
+        return cls(training, held_out, (replace(stats, training_count=len(training), held_out=len(held_out)),))
 
     @property
     def entirely_held_out(self) -> "RowsTask":
@@ -71,7 +71,7 @@ class RowsTask:
         held_out = self.held_out
         if len(self.source_stats) == 1:
             held_out = tuple(sorted((*self.training, *held_out), key=row_of))
-        stats = [replace(s, training=0, held_out=len(held_out)) for s in self.source_stats[-1:]]
+        stats = [replace(s, training_count=0, held_out=len(held_out)) for s in self.source_stats[-1:]]
         return RowsTask((), held_out, tuple(stats))
 
     @property
@@ -112,7 +112,7 @@ class RowsTask:
     ) -> "RowsTask":
         """The problems of a training source and of a held-out source. `BadData` if they share a problem."""
         refuse_overlap(training[0], held_out[0])
-        first = replace(training[1], training=len(training[0]), held_out=0)
+        first = replace(training[1], training_count=len(training[0]), held_out=0)
         second = replace(held_out[1], training=0, held_out=len(held_out[0]))
         return cls(tuple(training[0]), tuple(held_out[0]), (first, second))
 

@@ -47,7 +47,7 @@ class ConversationState:
                 cut = replace(self.sample, counts=sample.counts).with_finish(Finish.length)
                 return replace(self, sample=cut, ended=True)
         sample = await sampler.extend(sample)
-        return replace(self, sample=sample, turns=self.turn_count + 1, ended=sample.finish is not Finish.stop)
+        return replace(self, sample=sample, turn_count=self.turn_count + 1, ended=sample.finish is not Finish.stop)
 
 
 async def dialogue_until(

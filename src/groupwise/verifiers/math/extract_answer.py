@@ -82,7 +82,7 @@ def extract_answer(text: str, which: Which = "last", place: Place = "either") ->
         return _chosen([partial(_in_box, body, box) for box in found], which, "box", "boxes")
     if place != "boxed" and (lines := _lines(body, which)):
         line = _chosen([partial(_on_line, body, at) for at in lines], which, "answer line", "answer lines")
-        return replace(line, paragraph=_paragraph(body, lines[0] if which == "first" else lines[-1]))
+        return replace(line, answer_paragraph=_paragraph(body, lines[0] if which == "first" else lines[-1]))
     return ExtractedAnswer(
         "", "no box" if place == "boxed" else "no answer line" if place == "line" else "no box, no answer line"
     )

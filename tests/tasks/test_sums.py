@@ -232,7 +232,9 @@ def test_the_helpers_numbers_are_context_and_need_no_environment(monkeypatch: py
             source,
         ) * len(ids)
         demonstration = replace(
-            demonstration, answer_ids=demonstration.answer_ids[len(ids) :], origin=demonstration.token_origins[len(ids) :]
+            demonstration,
+            answer_ids=demonstration.answer_ids[len(ids) :],
+            origin=demonstration.token_origins[len(ids) :],
         )
     assert demonstration.answer_ids == () and not need_environment("delegated_sums") and need_environment("big_sums")
 

@@ -109,7 +109,11 @@ class SimulatedPlacement:
     def sampling(self) -> float:
         """Seconds of sampling an iteration alone, simulated without a learner."""
         alone = replace(
-            self.simulation_setup, learn_token_seconds=0.0, update_seconds=0.0, publish_seconds=0.0, max_staleness=0
+            self.simulation_setup,
+            learn_token_seconds=0.0,
+            optimizer_step_seconds=0.0,
+            publish_seconds=0.0,
+            max_staleness=0,
         )
         return simulate(alone, ALONE).publish_times[-1] / ALONE
 

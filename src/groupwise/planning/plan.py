@@ -98,7 +98,8 @@ def plan_run(
         plans_unsupported_splits=every,
     )
     plan = replace(
-        plan, unsupported_fits=not every and machines.device_count > 1 and any_fits(recipe, shape, prompt, machines)
+        plan,
+        unsupported_split_fits=not every and machines.device_count > 1 and any_fits(recipe, shape, prompt, machines),
     )
     if trials:
         return plan
@@ -106,7 +107,7 @@ def plan_run(
         recipe, shape, lambda other: any_fits(other, shape, prompt, machines, every=every), prompt
     )
     return replace(
-        plan, changes=changes, smallest_device_count=enough_devices(recipe, shape, machines, prompt, every=every)
+        plan, recipe_changes=changes, smallest_device_count=enough_devices(recipe, shape, machines, prompt, every=every)
     )
 
 
@@ -115,7 +116,9 @@ def enough_devices(recipe: Recipe, shape: DecoderShape, machines: PlannedMachine
     count = machines.device_count * 2
     while count <= MOST_DEVICES:
         link = min(machines.link_bandwidth_gb_s, 1e6)  # one device may be given without a link
-        if any_fits(recipe, shape, prompt, replace(machines, count=count, link_bandwidth_gb_s=link), every=every):
+        if any_fits(
+            recipe, shape, prompt, replace(machines, device_count=count, link_bandwidth_gb_s=link), every=every
+        ):
             return count
         count *= 2
     return 0

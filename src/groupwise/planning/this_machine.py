@@ -62,7 +62,7 @@ def with_measured_rates(machines: PlannedMachines, recipe: Recipe, shape: Decode
         one,
         sampling_time_factor=SLOWER * sampled(answers) / trial.sampling(),
         learning_time_factor=SLOWER * learned / trial.learning,
-        rates=f"{text}, and by the ratio of measured runs to these rates",
+        rates_source=f"{text}, and by the ratio of measured runs to these rates",
     )
 
 

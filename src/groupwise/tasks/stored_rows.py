@@ -69,7 +69,12 @@ def read_stored(
         raise BadData(what, evidence=first_lines(faults), fix=f"correct or remove these rows; {EXAMPLE}")
     if not prompts:
         raise BadData(f"{source} holds no stored answer", evidence="0 rows", fix=EXAMPLE)
-    counts = {"rows": rows, "training": len(prompts), "held_out": 0, "omitted_columns": tuple(sorted(omitted))}
+    counts = {
+        "row_count": rows,
+        "training_count": len(prompts),
+        "held_out_count": 0,
+        "omitted_columns": tuple(sorted(omitted)),
+    }
     return prompts, SourceStats(source=source, sha256=content.digest, **counts)
 
 

@@ -159,7 +159,7 @@ class Served(Native):
             adapter_json="" if merges else adapter_text(decoder),
         )  # fmt: skip
         identity = EngineIdentity.of(decoder, tokenizer, seed=seed, merged=merges)
-        program = replace(self.program(settings, access), identity=identity)
+        program = replace(self.program(settings, access), required_identity=identity)
         met: set[int] = set()
         trainer = secrets.token_hex(16)
 

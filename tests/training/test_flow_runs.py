@@ -220,7 +220,7 @@ def sample_with(state: Any, finish: Finish = Finish.stop) -> Sample:
 
 
 async def verdict(task: Any, prompt: Prompt, state: Any, finish: Finish = Finish.stop) -> Outcome:
-    name = "ring_direction" if task.kind == Rings() else "quilt_patches"
+    name = "ring_direction" if task.task_settings == Rings() else "quilt_patches"
     return (await built(name, task)(prompt, sample_with(state, finish))).outcome
 
 

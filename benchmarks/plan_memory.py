@@ -182,7 +182,7 @@ def short(words: list[str]) -> int:
     from groupwise.__main__ import main
     from groupwise.models import return_freed_memory  # pyright: ignore[reportAttributeAccessIssue]
 
-    freed_memory.available_memory = lambda: 0
+    return_freed_memory.available_memory = lambda: 0
     return main(words)
 
 

@@ -22,7 +22,7 @@ SAMPLED, GREEDY, DEAD = "eval/accuracy", "eval/accuracy_greedy", "frac_reward_ze
 LAST = 16
 BASE = (f"iterations = {LAST}", "prompts = 32", "method.group_size = 4", "method.minibatches = 4",
         "evaluate.every = 4", "optimizer.lr = 3e-4", "optimizer.lr_scheduler = constant",
-        'method.shaping = [{kind = "Correctness", right = 1.0, wrong = -1.0}]')  # fmt: skip
+        'method.shaping = [{kind = "Correctness", correct_reward = 1.0, wrong_reward = -1.0}]')  # fmt: skip
 OFF = ("method.filter = everything", "method.max_refills = 0")
 ARMS = {
     "off": Arm(label="without", method="dapo", task="calculator", settings=(*BASE, *OFF)),

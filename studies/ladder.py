@@ -29,7 +29,7 @@ LAST = 30
 BASE = (f"iterations = {LAST}", "prompts = 16", "method.group_size = 8", "method.minibatches = 4",
         "optimizer.lr = 3e-4", "optimizer.lr_scheduler = constant", "sampling.max_tokens = 36",
         "evaluate.samples = 8")  # fmt: skip
-REWARD = '{kind = "Correctness", right = 1.0, wrong = -1.0}'
+REWARD = '{kind = "Correctness", correct_reward = 1.0, wrong_reward = -1.0}'
 NAIVE = {
     "method.shaping": f"[{REWARD}]",
     "method.objective.surrogate.high": "0.2",
@@ -41,7 +41,7 @@ RUNGS = {
     "naive GRPO": NAIVE,
     "overlong filtering": {"method.mask": '["complete"]'},
     "clip-higher": {"method.objective.surrogate.high": "0.28"},
-    "soft overlong punishment": {"method.shaping": f'[{REWARD}, {{kind = "Overlong", buffer = 0.2}}]'},
+    "soft overlong punishment": {"method.shaping": f'[{REWARD}, {{kind = "OverlongPenalty", buffer_length = 0.2}}]'},
     "token mean": {"method.objective.aggregate": "token_mean"},
     "dynamic sampling": {"method.filter": "mixed_outcomes", "method.max_refills": "10"},
 }

@@ -31,7 +31,7 @@ OWN = {"grpo": (), "no_std": ('method.advantage = ["centred"]',),
        "token_mean": ("method.objective.aggregate = token_mean",),
        "dr_grpo": ('method.advantage = ["centred"]', "method.objective.aggregate = budget_mean")}  # fmt: skip
 BASE = ("task = studies/searches", "held_out = studies/searches/test.jsonl",
-        'verifier = {kind = "Regex", whole = true}',
+        'verifier = {kind = "Regex", match_whole_text = true}',
         "warm_start.demonstrations = studies/searches/demonstrations.jsonl", "warm_start.steps = 3000",
         "warm_start.optimizer.lr = 3e-3", "warm_start.optimizer.warmup_steps = 20",
         "warm_start.optimizer.lr_scheduler = cosine",

@@ -53,10 +53,10 @@ def test_every_module_is_imported_and_a_run_trains_without_linux(tmp_path: Path)
 
 
 def test_the_peak_of_memory_has_the_unit_of_the_system(monkeypatch) -> None:
-    usage = recorder.resource.getrusage(recorder.resource.RUSAGE_SELF)
-    monkeypatch.setattr(recorder.resource, "getrusage", lambda who: usage)
+    usage = run_recorder.resource.getrusage(run_recorder.resource.RUSAGE_SELF)
+    monkeypatch.setattr(run_recorder.resource, "getrusage", lambda who: usage)
     kib = usage.ru_maxrss
-    monkeypatch.setattr(recorder.sys, "platform", "linux")
-    assert recorder.peak_memory() == kib / 1024
-    monkeypatch.setattr(recorder.sys, "platform", "darwin")
-    assert recorder.peak_memory() == kib / 1024 / 1024
+    monkeypatch.setattr(run_recorder.sys, "platform", "linux")
+    assert run_recorder.peak_memory() == kib / 1024
+    monkeypatch.setattr(run_recorder.sys, "platform", "darwin")
+    assert run_recorder.peak_memory() == kib / 1024 / 1024

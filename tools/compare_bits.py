@@ -55,7 +55,7 @@ WARM_START = "warm_start/metrics.jsonl"
 EVERY = ("iterations=5", "prompts=4", "evaluate.every=0", "evaluate.problems=8", "save.every=0")
 """Overrides of every run."""
 BLANK = ("warm_start.steps=80", "warm_start.per_step=16", "method.group_size=8", "method.minibatches=2", "prompts=2")
-LENGTHS = 'method.shaping=["Correctness", {kind="Overlong", buffer=40}]'
+LENGTHS = 'method.shaping=["Correctness", {kind="OverlongPenalty", buffer_length=40}]'
 """After so few steps no answer is correct, so only lengths make rewards differ."""
 
 RUNS: dict[str, tuple[str, ...]] = {
@@ -66,7 +66,7 @@ RUNS: dict[str, tuple[str, ...]] = {
                     "method.shaping.1.buffer=8"),
     "big_sums": ("recipes/big_sums.toml", *BLANK, LENGTHS),
     "programs": ("recipes/programs.toml", *BLANK, LENGTHS),
-    "lora": ("lora.rank=2", 'lora.targets=["q_proj", "down_proj"]', "method.group_size=8", "optimizer.lr=2e-3",
+    "lora": ("lora.rank=2", 'lora.target_modules=["q_proj", "down_proj"]', "method.group_size=8", "optimizer.lr=2e-3",
              "machine.dtype=bfloat16"),
     "turns": ("recipes/coin.toml", *BLANK),
     "lanes_shards": ("cluster.ranks=2", "cluster.lanes=4", "cluster.shard=full", "method.group_size=8",

@@ -37,7 +37,8 @@ def train() -> tuple[MaskedPolicy, Tokenizer]:
     symbols = len(BEAD_COLOURS)
     table = torch.tensor([[WORDS.index(word) for word in problem.split()] for problem in bead_split()[0]])
     shape = MaskedShape(
-        vocabulary_size=MOST_UNMASKING_STEPS + 1 + 2 * symbols + len(WORDS), layers=2, cells=STRING_LENGTH, symbols=symbols,
+        vocabulary_size=MOST_UNMASKING_STEPS + 1 + 2 * symbols + len(WORDS), layers=2, cells=STRING_LENGTH,
+        symbols=symbols,
         prompt_vocabulary=len(WORDS), prompt_length=table.shape[1], width=48, heads=4,
     )  # fmt: skip
     policy = MaskedPolicy(shape)

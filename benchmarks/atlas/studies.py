@@ -27,7 +27,7 @@ COORDINATE = (
 """A reward that can be hacked: a coordinate of the point, which grows with the distance from the centre."""
 PAIRS = (
     'method.shaping = [{kind = "SubscoreReward", subscore = "wins"}]',
-    'method.strategy.judge = {kind = "HigherScore", subscore = "alignment", margin = 0.5}',
+    'method.strategy.judge = {kind = "HigherScore", subscore = "alignment", tie_margin = 0.5}',
 )
 TREE = ("method.denoise.steps = 20", "sampling.max_tokens = 20", "method.group_size = 16")
 ABLATIONS = (

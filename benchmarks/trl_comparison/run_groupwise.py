@@ -148,7 +148,7 @@ def measure(
         builder.read_tokenizer = lambda path: replace(read_tokenizer(path), eos_ids=never)
     ready = builder.build(recipe, UserCode())
     if regime.lengths is not None:
-        ready = replace(ready, setting=replace(ready.rollout_setting, verifier=EvenSum()))
+        ready = replace(ready, rollout_setting=replace(ready.rollout_setting, verifier=EvenSum()))
 
     async def no_evaluation() -> dict[str, float]:
         return {}

@@ -41,7 +41,7 @@ class ToolServer:
         return self._tools
 
     async def call(self, tool: str, /, **arguments: Any) -> str:
-        """The text of a tool's result. ValueError, which the model sees, if the tool fails; else `ToolLost`."""
+        """The text of a tool's result. ValueError, which the model sees, if the tool fails; else `ToolFailed`."""
         loop, client, _, _ = await asyncio.to_thread(self._connected)
         try:
             async with asyncio.timeout(CALL):

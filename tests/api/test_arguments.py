@@ -140,8 +140,8 @@ def test_a_reward_is_a_name_a_function_or_several_with_weights() -> None:
             {"name": "more", "verifier": of_program, "weight": 1.0},
         ],
     }
-    nested = reward_of({"kind": "Noisy", "verifier": inner, "rejects": 0.1})
-    assert nested.verifier_toml == {"kind": "Noisy", "verifier": of_program, "rejects": 0.1}
+    nested = reward_of({"kind": "NoisyVerdicts", "verifier": inner, "rejects": 0.1})
+    assert nested.verifier_toml == {"kind": "NoisyVerdicts", "verifier": of_program, "rejects": 0.1}
     assert nested.functions_in_memory == {"inner": inner}
 
 

@@ -31,7 +31,8 @@ OTHERS = (
 )
 """Programs that a user starts himself: their options stay."""
 NOT_REACHED = ("planning/gpu_cards.py", "planning/this_machine.py", "config/command_line_advice.py",
-    "__main__.py", "commands/", "certificates/", "whatif/", "sandbox/bubblewrap_command.py", "models/diffusion/tiny_pipeline.py",
+    "__main__.py", "commands/", "certificates/", "whatif/", "sandbox/bubblewrap_command.py",
+    "models/diffusion/tiny_pipeline.py",
     "evaluation/published_protocols.py", "engines/remote/server.py", "engines/remote/tls.py",
     "engines/remote/secret.py",
 )  # fmt: skip

@@ -62,7 +62,7 @@ def test_the_page_of_each_method_has_formula_constants_differences_and_proofs(na
 def test_no_text_is_markup() -> None:
     plain = certificate("gspo")
     planted = replace(
-        plain, name=PLANTED, summary=PLANTED, source=PLANTED, formula=PLANTED, constants=PLANTED, changes=(PLANTED,),
+        plain, name=PLANTED, summary=PLANTED, paper=PLANTED, formula=PLANTED, constants=PLANTED, changes=(PLANTED,),
         parent=PLANTED, effect=PLANTED, finding=PLANTED, commit=PLANTED, label=PLANTED,
         differences=(Difference(PLANTED, PLANTED, PLANTED, PLANTED),), proofs=(ProofResult(PLANTED, "passed", 1, 0.0),),
         versions={PLANTED: PLANTED},
@@ -100,7 +100,7 @@ def test_the_command_writes_both_files_and_its_code_says_if_all_passed(monkeypat
     assert (
         written["passed"]
         and written["name"] == "gspo"
-        and written["effect"].startswith("clip_ratio/region_mean is higher")
+        and written["expected_effect"].startswith("clip_ratio/region_mean is higher")
     )
     assert (tmp_path / "a" / "gspo.html").read_text().startswith("<!doctype html>")
     failing = lambda tests, root: {t: replace(p, result="failed") for t, p in passing(tests).items()}  # noqa: E731

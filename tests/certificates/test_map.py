@@ -68,7 +68,7 @@ def test_a_method_has_its_parts_in_its_row() -> None:
 def test_no_text_of_the_map_is_markup() -> None:
     quoted = f'">{PLANTED}'
     planted = replace(
-        CHAIN[0], name=quoted, summary=quoted, family=PLANTED, label=PLANTED, components={PLANTED: (quoted,)},
+        CHAIN[0], name=quoted, summary=quoted, family=PLANTED, evidence=PLANTED, components={PLANTED: (quoted,)},
         changes=(f"{PLANTED}: a -> b",),
     )  # fmt: skip
     page = Text(map_page([planted]))

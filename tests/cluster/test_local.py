@@ -97,8 +97,8 @@ def test_the_end_of_a_child_is_its_own_or_that_of_the_caller() -> None:
 
 CHILD = ["-c", "print('ready', flush=True); import time; time.sleep(600)"]
 HELD = f"""
-from groupwise.cluster.child_process import HeldProcess
-child = HeldProcess({CHILD}, {{}}, bound=True)
+from groupwise.cluster.child_process import ChildProcess
+child = ChildProcess({CHILD}, {{}}, bound=True)
 """
 LOCAL = f"""
 from groupwise.cluster.local import LocalProcesses

@@ -64,13 +64,18 @@ def test_invalid_values_raise_with_a_fix(capsys: pytest.CaptureFixture[str]) -> 
         ("method.group_size", "1", "group_size is 1 and the advantage compares samples of a group", "to 2 or more"),
         ("method.objective.aggregate", "token_mean", "sequence_ratio", "use sequence_mean or group_mean"),
         ("method.objective.penalties", KL, "does not define", "--method.models '{ reference = \"InitialPolicy\" }'"),
-        ("method.shaping", '[{kind="Overlong",buffer=100}]', "larger than the generation budget", "as a share"),
+        (
+            "method.shaping",
+            '[{kind="OverlongPenalty",buffer_length=100}]',
+            "larger than the generation budget",
+            "as a share",
+        ),
         ("trackers", '["wandbb"]', "unknown tracker 'wandbb'", "tensorboard, wandb, trackio"),
     ):
         message = error_of(capsys, 2, "train", "--evaluate.problems", "4", f"--{field}", value)
         assert what in message and fix in message, message
     for field, what in (
-        ("machine.deadline", "above 0 seconds"),
+        ("machine.rollout_deadline", "above 0 seconds"),
         ("machine.verdict_deadline", "above 0 seconds"),
         ("method.objective.surrogat.low", "did you mean --method.objective.surrogate.low?"),
         ("promts", "did you mean --prompts?"),

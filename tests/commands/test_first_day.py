@@ -192,7 +192,7 @@ def test_the_letters_of_options_in_a_prompt_are_no_warning(tmp_path: Path) -> No
     rows = [{"prompt": f"{i}+1= A) 4 B) {i + 1}", "answer": "B"} for i in range(9)]
     (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     directory = tmp_path / "tiny"
-    write_model(Decoder.new(shape(vocabulary=300), 1, spread=0.2), directory, tokenizer=bytes_())
+    write_model(Decoder.new(shape(vocabulary_size=300), 1, spread=0.2), directory, tokenizer=bytes_())
     fields = [("task", str(tmp_path / "rows.jsonl")), ("model", str(directory)), ("sampling.max_tokens", "8")]
     for verifier, count in (("choice", 0), ('{kind = "choice", options = "ABC"}', 0), ("text", 1)):
         notes: list[str] = []
@@ -267,7 +267,7 @@ def test_dapo_trains_on_scores(home: Path, capsys: pytest.CaptureFixture[str]) -
 def test_check_compares_the_ids_with_those_of_transformers(tmp_path: Path) -> None:
     """transformers 5 gives a directory of the type qwen2 the pre-tokenizer of Qwen2, whatever tokenizer.json says."""
     notes: list[str] = []
-    write_model(Decoder.new(shape(vocabulary=300), 1, spread=0.2), tmp_path / "tiny", tokenizer=bytes_())
+    write_model(Decoder.new(shape(vocabulary_size=300), 1, spread=0.2), tmp_path / "tiny", tokenizer=bytes_())
     rows = tmp_path / "rows.jsonl"
     rows.write_text('{"prompt": "Was ist 1 plus 5?", "answer": 6}\n{"prompt": "Und 2 plus 2?", "answer": 4}\n')
     fields = [("model", str(tmp_path / "tiny")), ("task", str(rows)), ("verifier", "last_number")]
@@ -359,7 +359,8 @@ def test_the_library_finds_runs_as_the_command_line_does(home: Path) -> None:
 REFUSED = (
     lambda: gw.grpo(group_size=1), lambda: gw.gspo(minibatches=0), lambda: replace(gw.dapo(), shaping=()),
     lambda: gw.Clip(-1.0), lambda: gw.AdamW(lr=-1.0), lambda: gw.Sampling(max_tokens=0), lambda: gw.EMA(decay=2.0),
-    lambda: gw.OverlongPenalty(buffer_length=-1), lambda: gw.Machine(threads=0), lambda: gw.Recipe(method=gw.grpo(), seed=-1),
+    lambda: gw.OverlongPenalty(buffer_length=-1), lambda: gw.Machine(threads=0), lambda: gw.Recipe(method=gw.grpo(),
+    seed=-1),
     lambda: gw.Turns(max_turns=0), lambda: gw.Lora(rank=0),
 )  # fmt: skip
 

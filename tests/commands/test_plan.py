@@ -27,7 +27,7 @@ count = 1
 memory_gib = 8.0
 device = "cpu"
 tflops = 0.05
-memory_gb_s = 10.0
+memory_bandwidth_gb_s = 10.0
 rates = "assumed"
 """
 CLUSTER = LAPTOP.replace("count = 1", "count = 4\nlink_gb_s = 1.0")
@@ -84,8 +84,9 @@ def test_a_plan_without_machines_is_for_this_one(home: Path, capsys: pytest.Capt
     assert main(["plan", "--machine.device", "cpu", "--machine.dtype", "float32"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith("1 x this machine (1 thread), ") and "rates: measured now: " in lines[0]
-    recipe = on_machines(read_recipe(DEFAULT), PlannedMachines(name="x", device_count=1, memory_gib=1, tflops=1, memory_bandwidth_gb_s=1,
-                         device="cpu", rates_source="x"))  # fmt: skip
+    recipe = on_machines(read_recipe(DEFAULT), PlannedMachines(
+        name="x", device_count=1, memory_gib=1, tflops=1, memory_bandwidth_gb_s=1, device="cpu", rates_source="x",
+    ))  # fmt: skip
     shape = planned_shape(find_model("calculator"))
     machines = this_machine(recipe, shape, lambda: 12)
     longest = TokenLengths(prompt_tokens=12, answer_lengths=(recipe.sampling.max_tokens,))

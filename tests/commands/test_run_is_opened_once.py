@@ -72,16 +72,30 @@ def test_a_recipe_is_parsed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert train(None, fields, RunOptions(out=tmp_path, name="run")) == 0
     (directory,) = tmp_path.iterdir()
     reads, read = [], text.read_run_recipe
-    monkeypatch.setattr(start, "read_run_recipe", lambda *args: reads.append(args) or read(*args))
+    monkeypatch.setattr(create_or_open_run, "read_run_recipe", lambda *args: reads.append(args) or read(*args))
     for name in ("read_recipe", "read_with_overrides"):
-        monkeypatch.setattr(runs, name, lambda *args: pytest.fail("a resume reads the open run"))
+        monkeypatch.setattr(start_run, name, lambda *args: pytest.fail("a resume reads the open run"))
     assert resume(str(directory), RunOptions(iterations=2)) == 0
     assert len(reads) == 1
 
 
 @pytest.mark.parametrize(
     "module",
-    [about, closing, extend, follower, identity, loop, phases, recorder, run, start, warm_start, runs, open_run],
+    [
+        about,
+        closing,
+        extend_run,
+        follower,
+        identity,
+        loop,
+        phases,
+        run_recorder,
+        run,
+        create_or_open_run,
+        warm_start,
+        start_run,
+        open_run,
+    ],
     ids=lambda module: module.__name__.rpartition(".")[2],
 )
 def test_no_function_between_the_command_and_the_loop_takes_a_path_of_a_run(module: ModuleType) -> None:

@@ -197,8 +197,8 @@ def no_weights(monkeypatch):
 @pytest.mark.parametrize("method", published, ids=NAMES)
 def test_every_method_passes(method, only_text):
     toml = SMALL + f"method.base = '{method.__name__}'"
-    if any(type(part).__name__ == "Overlong" for part in method().shaping):
-        toml += "\nmethod.shaping = [{ kind = 'Correctness' }, { kind = 'Overlong', buffer = 8 }]"
+    if any(type(part).__name__ == "OverlongPenalty" for part in method().shaping):
+        toml += "\nmethod.shaping = [{ kind = 'Correctness' }, { kind = 'OverlongPenalty', buffer_length = 8 }]"
     assert errors_of(toml) == []
 
 
@@ -241,7 +241,7 @@ def test_an_overlong_buffer_larger_than_the_budget():
         ("{ base = 'gmpo', credit = { kind = 'WhitenedTokens', credit = 'ReturnsToGo' } }", ""),
         (
             "{ base = 'gmpo', credit = { kind = 'ReturnsToGo', gamma = 0.5 } }",
-            "PowerMean needs one advantage per sequence",
+            "PowerMeanRatio needs one advantage per sequence",
         ),
     ],
 )

@@ -49,7 +49,7 @@ def test_printed_defaults_are_the_defaults():
 
 
 @pytest.mark.parametrize("name", [n for n, f in recipe_fields().items() if f.example and n.split(".")[0] in
-                                  ("prompts", "iterations", "seed", "max_unverifiable", "threshold", "trackers",
+                                  ("prompts", "iterations", "seed", "max_unverifiable", "correct_threshold", "trackers",
                                    "machine",
                                    "save", "optimizer", "sampling", "engine")])  # fmt: skip
 def test_examples_are_values_of_their_fields(name: str):

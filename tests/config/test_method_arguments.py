@@ -62,7 +62,7 @@ def test_the_arguments_that_the_tables_name_are_options_of_the_command_line():
     ('"light"', "light", sage_hint), ('"fifo"', "fifo", m_grpo), ("true", "true", expo),
 ])  # fmt: skip
 def test_a_recipe_and_the_command_line_give_the_value_of_the_function(text, value, method):
-    argument = {sage_hint: "form", m_grpo: "align", expo: "always"}[method]
+    argument = {sage_hint: "form", m_grpo: "align", expo: "explain_always"}[method]
     expected = method(**{argument: value if value != "true" else True})
     assert expected != method()
     table = f'[method]\nbase = "{method.__name__}"\n{argument} = {text}\n'
@@ -91,7 +91,7 @@ def test_an_argument_may_be_a_part():
     ('method = { base = "sage_hint", frm = "light" }', "did you mean form?"),
     ('method = { base = "grpo", align = "fifo" }', "it is an argument of m_grpo"),
     ('method = { align = "fifo" }', "it is an argument of m_grpo"),
-    ('method = { base = "rest_rl", samples = 0 }', "needs samples >= 1"),
+    ('method = { base = "rest_rl", samples = 0 }', "needs samples_per_prompt >= 1"),
 ])  # fmt: skip
 def test_errors_name_the_argument(text, message):
     with pytest.raises(Usage, match=re.escape(message)):

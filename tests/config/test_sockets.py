@@ -40,7 +40,9 @@ def test_a_part_is_found_without_an_import_of_its_file() -> None:
         if (socket := socket_of(part)) and part is not socket:
             found.setdefault(socket.__name__, []).append(name)
     assert {socket: tuple(sorted(names)) for socket, names in found.items()} == part_names()
-    assert {"sequence_mean", "token_mean", "unscaled", "Served", "Noisy"} <= {n for p in gw.parts.values() for n in p}
+    assert {"sequence_mean", "token_mean", "unscaled", "Served", "NoisyVerdicts"} <= {
+        n for p in gw.parts.values() for n in p
+    }
 
 
 @pytest.mark.parametrize("declare", DECORATORS, ids=lambda declare: declare.__doc__.split()[-1])

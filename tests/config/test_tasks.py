@@ -25,7 +25,7 @@ EXAMPLES = {
     "Demonstrations": Demonstrations("programs", drop_thoughts=0.5, thought=("", "#")),
     "PublishedSet": PublishedSet("math", "files/math"),
     "ReasoningGym": ReasoningGym("maze", seed=3, max_problems=7),
-    "Rows": DataRows("datasets:openai/gsm8k:main@test"),
+    "DataRows": DataRows("datasets:openai/gsm8k:main@test"),
 }
 EVENS = """\
 from dataclasses import dataclass
@@ -80,16 +80,16 @@ def test_a_text_is_short_for_a_table_which_is_written() -> None:
     texts = {
         "big_sums": '"BigSums"',
         "gsm8k": '{ kind = "PublishedSet", name = "gsm8k" }',
-        "a/b.jsonl": '{ kind = "Rows", source = "a/b.jsonl" }',
-        "datasets:x/y:main@test": '{ kind = "Rows", source = "datasets:x/y:main@test" }',
-        "2024": '{ kind = "Rows", source = "2024" }',
+        "a/b.jsonl": '{ kind = "DataRows", source = "a/b.jsonl" }',
+        "datasets:x/y:main@test": '{ kind = "DataRows", source = "datasets:x/y:main@test" }',
+        "2024": '{ kind = "DataRows", source = "2024" }',
     }
     for text, table in texts.items():
         short = recipe(("task", text), ("held_out", text), ("extra_tasks", [{"task": text}]))
         whole = recipe(text=f"method = 'grpo'\ntask = {table}\nheld_out = {table}\nextra_tasks = [{{task = {table}}}]")
         assert short == whole and write(short) == write(whole)
         assert Recipe(method=gw.grpo(), task=text).task == short.task == ExtraTask(task=text).task
-        data = {"kind": text} if text != "2024" else {"kind": "Rows", "source": text}
+        data = {"kind": text} if text != "2024" else {"kind": "DataRows", "source": text}
         assert text.startswith(("a/", "datasets", "2")) or recipe(("task", data)).task == short.task
     assert '[task]\nkind = "PublishedSet"\nname = "gsm8k"\nsource = ""\n' in write(recipe(("task", "gsm8k")))
     assert recipe(("held_out", "math500"), ("held_out", "none")).held_out is None
@@ -115,7 +115,7 @@ def test_fields_are_set_by_path_and_compared() -> None:
         ("{ kind = 'reasoning_gym', name = 'maze', size = 0 }", "use seed >= 0 and size >= 1"),
         ("{ kind = 'reasoning_gym', name = 'maze', size = 1048577 }", "size >= 1, at most 1048576"),
         ("{ kind = 'PublishedSet', name = 'gsm9k' }", "no published set is called 'gsm9k'"),
-        ("{ kind = 'Rows' }", "Rows needs source"),
+        ("{ kind = 'DataRows' }", "Rows needs source"),
         ("{ kind = 'Clip' }", "Clip is not a TaskSettings"),
         ("{ kind = 'calculater' }", "unknown component 'calculater'; similar: Calculator"),
         ("{ source = 'a.jsonl' }", "Calculator has no field 'source', and no other"),

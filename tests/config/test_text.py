@@ -208,7 +208,7 @@ def test_every_part_is_found_by_its_name_and_fits_one_socket():
         for name in names:
             assert homes.setdefault(name, socket) == socket
             assert isinstance(parts()[name], type) or public_name(parts()[name]) == name
-    assert {"Clip", "token_ratio", "KL", "complete", "Whitened", "Shuffled", "Ramp"} <= set(homes)
+    assert {"Clip", "token_ratio", "KL", "complete", "Whitened", "Shuffled", "LinearRamp"} <= set(homes)
     assert "kl_k1" not in homes, "a metric is no penalty"
 
 
@@ -322,9 +322,8 @@ def test_schedules_become_numbers():
         method, objective=replace(method.objective, surrogate=Clip(0.2, 0.2)), epochs=3
     )
     assert method_from(write(method)) == method
-    text = (
-        "method.base = 'grpo'\n[method.schedules]\n'{}' = {{ kind = 'Ramp', start_value = 1, end_value = 2, over = 3 }}"
-    )
+    ramp = "{{ kind = 'LinearRamp', start_value = 1, end_value = 2, over_iterations = 3 }}"
+    text = f"method.base = 'grpo'\n[method.schedules]\n'{{}}' = {ramp}"
     assert read_recipe(text.format("objective.surrogate.low")).method.schedules[0][1] == LinearRamp(1.0, 2.0, 3)
     with pytest.raises(Usage, match="Clip has no field 'lo'; did you mean low"):
         read_recipe(text.format("objective.surrogate.lo"))
@@ -332,10 +331,10 @@ def test_schedules_become_numbers():
 
 def test_a_schedule_that_is_invalid_at_a_middle_iteration_raises_at_reading():
     """A group size of 4.4 in the second iteration; whole numbers in the first and the last."""
-    text = "iterations = 100\n[method]\nbase = 'grpo'\nschedules = {{ group_size = {{ kind = 'Ramp', {} }} }}"
+    text = "iterations = 100\n[method]\nbase = 'grpo'\nschedules = {{ group_size = {{ kind = 'LinearRamp', {} }} }}"
     with pytest.raises(Usage, match=r"group_size: 4\.4 is a number; expected a whole number"):
-        read_recipe(text.format("start_value = 4, end_value = 8, over = 10"))
-    read_recipe(text.format("start_value = 4, end_value = 8, over = 2"))
+        read_recipe(text.format("start_value = 4, end_value = 8, over_iterations = 10"))
+    read_recipe(text.format("start_value = 4, end_value = 8, over_iterations = 2"))
 
 
 # Differences
@@ -346,9 +345,12 @@ def test_the_difference_between_grpo_and_dapo():
     assert lines == [
         "group_size: 64 -> 16",
         "filter: everything -> mixed_outcomes (max_refills 10)",
-        "shaping: Score(scale=1, offset=0) -> Correctness(right=1, wrong=-1), Overlong(buffer=0.2, factor=1)",
+        (
+            "shaping: Score(scale=1, offset=0) -> Correctness(correct_reward=1, wrong_reward=-1), "
+            "OverlongPenalty(buffer_length=0.2, penalty_factor=1)"
+        ),
         "objective.surrogate.high: 0.2 -> 0.28",
-        "objective.penalties: KL(coefficient=0.04, form=k3, model=reference) -> none",
+        "objective.penalties: KL(coefficient=0.04, kl_estimator=k3, model=reference) -> none",
         "objective.aggregate: group_mean -> token_mean",
         "minibatches: 1 -> 16",
         "models: reference InitialPolicy -> none",

@@ -155,7 +155,7 @@ def test_bounds_that_cannot_have_an_effect_are_noted(tmp_path: Path) -> None:
     (note,) = inactive_parts(grpo())
     assert "the bounds of Clip have no effect" in note and "method.minibatches" in note
     assert inactive_parts(gspo()) == inactive_parts(dapo()) == []
-    assert "PowerMean" in inactive_parts(gmpo(minibatches=1))[0]
+    assert "PowerMeanRatio" in inactive_parts(gmpo(minibatches=1))[0]
     path, lines = tmp_path / "r.toml", []
     path.write_text("method = 'grpo'\nsampling.max_tokens = 16\n")
     assert check(path, notify=lines.append) == [] and note in lines

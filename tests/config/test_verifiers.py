@@ -37,9 +37,9 @@ EXAMPLES = {
         )
     ),
     "Function": Function("brief"),
-    "Hackable": HackableScore(Regex(pattern='"[a-z]+"')),
+    "HackableScore": HackableScore(Regex(pattern='"[a-z]+"')),
     "Judge": Judge(url="http://localhost:8000/v1", model="m"),
-    "Noisy": NoisyVerdicts(Function("brief")),
+    "NoisyVerdicts": NoisyVerdicts(Function("brief")),
     "RewardModel": RewardModel("a-reward-model"),
 }
 NEAR = """\
@@ -91,7 +91,7 @@ def test_every_verifier_is_a_value_that_reads_back(name: str) -> None:
 
 def test_fields_are_set_by_path_and_compared() -> None:
     base = recipe(("verifier", "math"))
-    deep = recipe(("verifier", "math"), ("verifier.deadline", "5"), ("verifier.answer", "first"))
+    deep = recipe(("verifier", "math"), ("verifier.deadline", "5"), ("verifier.which_answer", "first"))
     assert deep.verifier == Math(which_answer="first", deadline=5.0)
     assert diff(base, deep) == ["verifier.answer: last -> first", "verifier.deadline: 2 -> 5"]
     members = '{ kind = "combined", members = [{ name = "a", verifier = "exact" }, { name = "b", verifier = "math" }] }'
@@ -142,7 +142,7 @@ def test_a_user_s_class_and_function_are_verifiers(use: UserCode) -> None:
 )
 def test_a_recipe_alone_loads_no_file(value: str, home: Path) -> None:
     Path("near.py").write_text("raise SystemExit")
-    nested = f'{{ kind = "Noisy", verifier = {value if value.startswith("{") else repr(value)} }}'
+    nested = f'{{ kind = "NoisyVerdicts", verifier = {value if value.startswith("{") else repr(value)} }}'
     for text in (value, nested):
         with pytest.raises(Usage, match=r"near.* is code in a file that is not loaded") as caught:
             recipe(("verifier", text))

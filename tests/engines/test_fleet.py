@@ -25,7 +25,7 @@ REQUESTS = [request(i, stream=(j,)) for i in range(4) for j in range(4)]
 
 @pytest.fixture(autouse=True)
 def without_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(slots, "PAUSE", 0.0)
+    monkeypatch.setattr(engine_slots, "PAUSE", 0.0)
 
 
 def fleet(

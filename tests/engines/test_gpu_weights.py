@@ -100,7 +100,7 @@ def pretended(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "Stream", lambda _: SimpleNamespace(synchronize=lambda: None))
     for name in LOOPBACK:
         monkeypatch.setenv(name, "")
-    monkeypatch.setattr(slots, "PAUSE", 0.0)
+    monkeypatch.setattr(engine_slots, "PAUSE", 0.0)
 
 
 def fleet(path: Path, model: Decoder, start: Callable[[int], Any], kind: type[Fleet] = Fleet) -> Fleet:

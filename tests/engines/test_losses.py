@@ -32,7 +32,7 @@ def test_a_killed_engine_is_in_the_terminal_and_in_the_timings(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """metrics.jsonl is that of a run without a kill."""
-    monkeypatch.setattr(slots, "PAUSE", 0.0)
+    monkeypatch.setattr(engine_slots, "PAUSE", 0.0)
     sample, count = Replica.sample, [0]
 
     async def sampled(self: Replica, request: GenerationRequest) -> Generation:

@@ -40,7 +40,7 @@ def test_a_run_has_the_native_bytes_through_kills_and_stops_while_sampling_and_l
     transport: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One process of two is killed and one stopped while it samples, and again while it loads."""
-    monkeypatch.setattr(slots, "PAUSE", 0.0)
+    monkeypatch.setattr(engine_slots, "PAUSE", 0.0)
     at_sample = {40: signal.SIGKILL, 80: signal.SIGSTOP}
     at_version = {3: signal.SIGKILL, 4: signal.SIGSTOP}
     sent: list[tuple[str, int]] = []
@@ -146,7 +146,7 @@ def test_replicas_end_with_a_killed_host_and_the_next_run_removes_its_directory(
 def test_the_last_lines_of_a_process_that_does_not_start_are_in_the_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(slots, "PAUSE", 0.0)
+    monkeypatch.setattr(engine_slots, "PAUSE", 0.0)
     python = tmp_path / "python"
     python.write_text("#!/bin/sh\necho no memory for the weights >&2\nexit 3\n")
     python.chmod(0o755)

@@ -42,7 +42,7 @@ SAME = '{ kind = "Served", replicas = 1, placement = "colocated" }'
 
 @pytest.fixture(autouse=True)
 def without_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(slots, "PAUSE", 0.0)
+    monkeypatch.setattr(engine_slots, "PAUSE", 0.0)
 
 
 class Counting(SleepingEngine):

@@ -90,7 +90,7 @@ def test_answers_are_those_of_the_native_engine() -> None:
             equal(await answers(fleet, asked), await answers(native, asked))
         whole = requests(tokenizer, 4, 4)
         first = await answers(fleet, [replace(request, limit=5) for request in whole])
-        resumed = [replace(request, context=request.context + part.tokens, position=len(part.tokens), limit=48)
+        resumed = [replace(request, context=request.context + part.tokens, generated_count=len(part.tokens), limit=48)
                    for request, part in zip(whole, first) if part.finish is Finish.length]  # fmt: skip
         assert resumed
         equal(await answers(fleet, resumed), await answers(native, resumed))
@@ -177,7 +177,7 @@ def test_the_probe_sees_a_head_that_keeps_the_weights_of_its_first_load(
         return replace(whole, module="half", environment={**whole.environment_variables, "PYTHONPATH": path})
 
     monkeypatch.setattr(Vllm, "program", half)
-    monkeypatch.setattr(slots, "PAUSE", 0.0)
+    monkeypatch.setattr(engine_slots, "PAUSE", 0.0)
     shape = DecoderShape(
         vocabulary_size=2048,
         hidden_size=256,
@@ -208,7 +208,7 @@ def test_the_probe_sees_a_head_that_keeps_the_weights_of_its_first_load(
 
 def test_answers_are_equal_through_kill_9_and_nothing_is_left_behind(monkeypatch: pytest.MonkeyPatch) -> None:
     """First the process that we started is killed while it samples, then the one that vLLM started from it."""
-    monkeypatch.setattr(slots, "PAUSE", 0.0)
+    monkeypatch.setattr(engine_slots, "PAUSE", 0.0)
     before = shared_memory()
     pids: list[int] = []
 

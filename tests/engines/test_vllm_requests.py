@@ -55,7 +55,7 @@ TESTED = {**PINS, "jaxtyping": "0.3.3"}
 
 
 def test_a_keyed_request_carries_its_key_and_leaves_vllms_settings_neutral() -> None:
-    asked = request(3, stream=(1, 2), position=4, random_purpose=4, sampling=TRUNCATED)
+    asked = request(3, stream=(1, 2), generated_count=4, random_purpose=4, sampling=TRUNCATED)
     arguments = sampling_arguments(asked, [0, 7], keyed=True)
     assert arguments.pop("extra_args") == {"key": [3, lineage((1, 2)), 4, 4, 0.7, 0.8, 5, 0.01]}
     assert arguments == {"max_tokens": 12, "logprobs": 0, "stop_token_ids": [0, 7], "detokenize": False,
@@ -110,10 +110,10 @@ def test_the_sampler_draws_the_native_engines_tokens(sampling: Sampling) -> None
     """Rows of two purposes and one of a score, in one forward; the second token of a request has the second number."""
     model = decoder(torch.float32)
     requests = [
-        request(i, limit=1, position=2, stream=(i, 1), random_purpose=i % 2, sampling=sampling) for i in range(8)
+        request(i, limit=1, generated_count=2, stream=(i, 1), random_purpose=i % 2, sampling=sampling) for i in range(8)
     ]
     expected = generate(engine(model), requests)
-    keys = [RequestRandomKey.of(replace(asked, position=1)) for asked in requests]
+    keys = [RequestRandomKey.of(replace(asked, generated_count=1)) for asked in requests]
     rows = [logits(model, asked.context, (0,)) for asked in requests]
     tokens, logp = keyed_sample(11, torch.cat([*rows, rows[0]]), [*keys, None], [1] * 8 + [0])
     assert tokens.tolist() == [*(found.tokens[0] for found in expected), 0]
@@ -377,7 +377,7 @@ def test_an_answer_with_tokens_of_new_weights_waits_for_the_probe(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The first replica is found to have half of the new weights: its answer is not returned, but asked again."""
-    monkeypatch.setattr(slots, "PAUSE", 0.0)
+    monkeypatch.setattr(engine_slots, "PAUSE", 0.0)
     model, order = decoder(), []
     check = WeightsProbe.check
 

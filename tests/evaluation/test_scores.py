@@ -63,7 +63,7 @@ def test_the_evaluation_has_a_dash_for_the_accuracy_and_the_fix() -> None:
     result = task_result(ROLLOUTS, PROTOCOL)
     assert list(result["figures"]) == ["score"] and result["figures"]["score"][0] == 2.5
     lines = result_lines(result)
-    assert any(line.startswith("avg@2      -") and "--threshold" in line for line in lines)
+    assert any(line.startswith("avg@2      -") and "--correct_threshold" in line for line in lines)
     assert not any("pass@" in line for line in lines) and is_consistent(result)
     assert mean_of([result, result]) is None
 
@@ -109,7 +109,7 @@ def test_scores_are_not_compared_with_outcomes(tmp_path: Path) -> None:
     outcomes = [judged(Outcome.correct, None), judged(Outcome.wrong, None)]
     with pytest.raises(Usage, match="scores") as caught:
         table(written(tmp_path / "a.json", ROLLOUTS), written(tmp_path / "b.json", outcomes))
-    assert "--threshold" in caught.value.fix
+    assert "--correct_threshold" in caught.value.fix
 
 
 @pytest.mark.parametrize("values", [[1.0, 3.0], [1.0], "text"])

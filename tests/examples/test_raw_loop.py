@@ -21,7 +21,7 @@ iterations = 3
 [method]
 group_size = 8
 minibatches = 2
-shaping = [{ kind = "Correctness", right = 1.0, wrong = -1.0 }]
+shaping = [{ kind = "Correctness", correct_reward = 1.0, wrong_reward = -1.0 }]
 advantage = ["Standardised"]
 objective = { surrogate = { kind = "Clip", low = 0.2, high = 0.28 }, aggregate = "token_mean" }
 

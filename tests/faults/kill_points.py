@@ -129,7 +129,7 @@ def run(directory: Path, objects: RunObjects, death: Point | None = None) -> Eve
         return await verifier(prompt, sample)
 
     RunRecorder.phase, RunObjects.evaluate = recorded_phase, recorded_evaluate
-    objects = replace(objects, setting=replace(objects.rollout_setting, verifier=judged_by(recorded_verifier)))
+    objects = replace(objects, rollout_setting=replace(objects.rollout_setting, verifier=judged_by(recorded_verifier)))
     assert run_from(directory, objects, disk=RecordedDisk(events)).exit_code == 0
     return events
 

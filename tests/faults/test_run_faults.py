@@ -249,7 +249,8 @@ def test_a_hangup_is_ignored_under_nohup(longer: Path, tmp_path: Path) -> None:
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
         objects = ready(LONGER)
         objects = replace(
-            objects, setting=replace(objects.rollout_setting, verifier=hung_up(objects.rollout_setting.verifier))
+            objects,
+            rollout_setting=replace(objects.rollout_setting, verifier=hung_up(objects.rollout_setting.verifier)),
         )
         return run_from(run, objects, disk=Quick()).exit_code
 
@@ -280,14 +281,14 @@ import os, sys
 from groupwise.__main__ import main
 from groupwise.lifecycle import run
 
-watch = run.IterationWatch.__call__
+watch = run.IterationCallback.__call__
 
 def signalled(self, line, timing):
     watch(self, line, timing)
     if line["iteration"] == 2:
         os.kill(os.getpid(), int(sys.argv[2]))
 
-run.IterationWatch.__call__ = signalled
+run.IterationCallback.__call__ = signalled
 sys.exit(main(["resume", sys.argv[1]]))
 """
 """The command `groupwise resume`, in a process that gets a signal in its second iteration."""
@@ -334,7 +335,7 @@ def test_a_signal_ends_a_wait_for_a_verdict(undisturbed: Path, tmp_path: Path) -
                 await asyncio.sleep(3600)
             return await judge(prompt, sample)
 
-        objects = replace(objects, setting=replace(objects.rollout_setting, verifier=judged_by(hangs)))
+        objects = replace(objects, rollout_setting=replace(objects.rollout_setting, verifier=judged_by(hangs)))
         ending = run_from(run, objects, disk=Quick())
         print(ending.message, flush=True)
         return ending.exit_code
@@ -466,7 +467,7 @@ def test_a_clock_that_jumps_changes_nothing(
 
 def wrong_every_seventh(objects: Any, what: str) -> tuple[Any, list[int]]:
     """The run with every seventh verdict of training failing, and a list that gets one element per failure."""
-    judge, failed, calls = objects.setting.verifier, [], []
+    judge, failed, calls = objects.rollout_setting.verifier, [], []
 
     async def failing(prompt: Prompt, sample: Sample) -> Verdict:
         calls.append(1)
@@ -479,7 +480,7 @@ def wrong_every_seventh(objects: Any, what: str) -> tuple[Any, list[int]]:
             await asyncio.sleep(3600)
         return Verdict(Outcome.correct, score=math.nan)
 
-    return replace(objects, setting=replace(objects.setting, verifier=judged_by(failing))), failed
+    return replace(objects, rollout_setting=replace(objects.rollout_setting, verifier=judged_by(failing))), failed
 
 
 @pytest.mark.parametrize(
@@ -519,7 +520,7 @@ def test_a_first_batch_without_verdicts_ends_the_run_at_once(tmp_path: Path) -> 
     async def broken(prompt: Prompt, sample: Sample) -> Verdict:
         raise ImportError("no sympy")
 
-    objects = replace(objects, setting=replace(objects.rollout_setting, verifier=judged_by(broken)))
+    objects = replace(objects, rollout_setting=replace(objects.rollout_setting, verifier=judged_by(broken)))
     with pytest.raises(Unverifiable, match="16 of 16 answers") as error:
         run_from(run, objects, disk=Quick())
     assert "no sympy" in error.value.evidence and error.value.code == 5
@@ -544,7 +545,7 @@ def test_three_iterations_without_a_group_to_learn_from(tmp_path: Path) -> None:
     async def wrong(prompt: Prompt, sample: Sample) -> Verdict:
         return Verdict(Outcome.wrong)
 
-    objects = replace(objects, setting=replace(objects.rollout_setting, verifier=judged_by(wrong)))
+    objects = replace(objects, rollout_setting=replace(objects.rollout_setting, verifier=judged_by(wrong)))
     with pytest.raises(NoSignal, match="3 iterations in a row") as error:
         run_from(run, objects, disk=Quick())
     assert error.value.evidence == "8 rollouts dropped: mixed_outcomes" and error.value.code == 5

@@ -26,7 +26,7 @@ def judged(run: Path, recipe: Any, at: int, held: Callable[[], Any]) -> Callable
     def act() -> int:
         objects, calls = ready(recipe), []
         signal.signal(signal.SIGALRM, signal.SIG_DFL)  # the tests' own timer ends in this fork
-        watchdog.PATIENCE = watchdog.AGAIN = 0.3
+        signal_watchdog.PATIENCE = signal_watchdog.AGAIN = 0.3
 
         async def grade(prompt: str, answer: str, gold: Any) -> bool:
             calls.append(answer)
@@ -35,7 +35,7 @@ def judged(run: Path, recipe: Any, at: int, held: Callable[[], Any]) -> Callable
             return answer.endswith(str(gold))
 
         objects = replace(
-            objects, setting=replace(objects.rollout_setting, verifier=grade_function(grade, deadline=60.0))
+            objects, rollout_setting=replace(objects.rollout_setting, verifier=grade_function(grade, deadline=60.0))
         )
         return run_from(run, objects, disk=Quick()).exit_code
 

@@ -82,7 +82,9 @@ def run(directory: Path, objects: RunObjects, environment: Any, death: int = 0) 
             file.write(b".")
             return file.tell()
 
-    objects = replace(objects, setting=replace(objects.rollout_setting, environment=lambda: environment(on_call)))
+    objects = replace(
+        objects, rollout_setting=replace(objects.rollout_setting, environment=lambda: environment(on_call))
+    )
     return run_from(directory, objects, disk=Quick()).exit_code
 
 

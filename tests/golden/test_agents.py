@@ -142,7 +142,7 @@ def delegated(n: int = 3, answer: Any = agents, limit: int = 40, **fields: Any) 
     draw = Draw(0, Prompt("p", ids(PROBLEM), PROBLEM, {"answer": "43"}), n)
     sampler = sampler_of(FakeEngine(answer), draw, verifier=graded)
     sampler = replace(
-        sampler, setting=replace(sampler.rollout_setting, sampling=replace(sampler.sampling, max_tokens=limit))
+        sampler, rollout_setting=replace(sampler.rollout_setting, sampling=replace(sampler.sampling, max_tokens=limit))
     )
     return asyncio.run(worded(Delegating(**fields), "packaged")(draw, sampler))
 
@@ -296,10 +296,10 @@ PAIRS = {
 
 @pytest.mark.parametrize("scenario", PAIRS)
 def test_pressed_pairs(scenario: str):
-    plain, pressed, right_too = PAIRS[scenario]
-    rollout, claim = asked(plain, pressed, "43", true_claim_fraction=right_too)
+    plain, pressed, true_claim_fraction = PAIRS[scenario]
+    rollout, claim = asked(plain, pressed, "43", true_claim_fraction=true_claim_fraction)
     one, other = rollout.samples
-    assert (one.role, other.role) == ("answer", "pressed") and (claim == "43") is bool(right_too)
+    assert (one.role, other.role) == ("answer", "pressed") and (claim == "43") is bool(true_claim_fraction)
     assert one.counts[scenario] == 1 and set(one.counts) == {"followed", "changed", "pressed_right", scenario}
     followed = claim == ("43" if pressed == "43" else claim if pressed == "claim" else pressed)
     assert one.counts["followed"] == followed and one.counts["changed"] == (one.text != other.text)

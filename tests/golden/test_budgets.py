@@ -205,7 +205,7 @@ def test_rates_are_of_the_newest_outcomes():
     part, task = Knapsack(), NumberedTask(1)
     state = part.init(task, 0)
     _, state = step(part, state, task, 1, 7, [[1] * 7])
-    assert part.rate(state["outcomes"]["p0"]) is None, "seven outcomes are too few"
+    assert part.rate(state["recent_outcomes"]["p0"]) is None, "seven outcomes are too few"
     _, state = step(part, state, task, 1, 8, [[0] * 8])
     assert part.rate(state["outcomes"]["p0"]) == 7 / 15
     _, state = step(part, state, task, 1, 8, [[0] * 8])
@@ -488,7 +488,7 @@ def talking(turns: Callable[[int, int], str], strategy: EarlyStoppingTurns) -> t
 
     engine, draw = FakeEngine(script), Draw(0, Prompt("p", (3, 1, 4)), 3)
     sampler = sampler_of(
-        engine, draw, sampling=sampling(max_tokens=60), environment=lambda: Replies([";"] * 3 + [None])
+        engine, draw, sampling=sampling(max_tokens=60), create_environment=lambda: Replies([";"] * 3 + [None])
     )
     return asyncio.run(worded(strategy, "packaged")(draw, sampler)), engine
 
@@ -518,7 +518,7 @@ def test_other_conversations_go_on():
     assert [s.tokens for s in plain.samples] == [
         s.tokens for s in talking(different, EarlyStoppingTurns(6, 2))[0].samples
     ]
-    with pytest.raises(ValueError, match="1 <= gate_after_turns < max_turns"):
+    with pytest.raises(ValueError, match="1 <= compare_after_turns < max_turns"):
         EarlyStoppingTurns(max_turns=4, compare_after_turns=4)
 
 
@@ -562,14 +562,20 @@ def test_tracked_rates():
     for right, v in ((0, 0.0556), (4, 0.5), (8, 0.9444)):
         after, draw = visited(part, start, task, 1, 0.0, [1] * right + [0] * (8 - right))
         assert "baseline" not in draw.metadata
-        assert after["prompts"]["0"]["correct_count"] == pytest.approx(0.96 * 8 * v + 1, abs=1e-3)
-        assert after["prompts"]["0"]["other_count"] == pytest.approx(0.96 * 8 * (1 - v), abs=1e-3)
+        assert after["tracked_prompts"]["0"]["correct_count"] == pytest.approx(0.96 * 8 * v + 1, abs=1e-3)
+        assert after["tracked_prompts"]["0"]["other_count"] == pytest.approx(0.96 * 8 * (1 - v), abs=1e-3)
     state = {**start, "prompts": {"0": {"correct_count": 4.0, "other_count": 4.0}}}
     after, draw = visited(part, state, task, 1, 0.06)
     assert draw.metadata["baseline"] == 0.5
-    assert (after["prompts"]["0"]["correct_count"], after["prompts"]["0"]["other_count"]) == pytest.approx((4.5, 3.5))
+    assert (
+        after["tracked_prompts"]["0"]["correct_count"],
+        after["tracked_prompts"]["0"]["other_count"],
+    ) == pytest.approx((4.5, 3.5))
     plain, _ = visited(part, start, task, 0, 0.0)
-    assert (plain["prompts"]["0"]["correct_count"], plain["prompts"]["0"]["other_count"]) == pytest.approx((0.48, 1.48))
+    assert (
+        plain["tracked_prompts"]["0"]["correct_count"],
+        plain["tracked_prompts"]["0"]["other_count"],
+    ) == pytest.approx((0.48, 1.48))
 
 
 def test_the_mass_of_a_prompt_has_a_fixed_point():
@@ -578,7 +584,7 @@ def test_the_mass_of_a_prompt_has_a_fixed_point():
     for k in range(200):
         state, _ = visited(part, state, task, int(rng.integers(2)), 0.0 if k < 150 else 1.0)
         if k in (149, 199):
-            mass = state["prompts"]["0"]["correct_count"] + state["prompts"]["0"]["other_count"]
+            mass = state["tracked_prompts"]["0"]["correct_count"] + state["tracked_prompts"]["0"]["other_count"]
             assert mass == pytest.approx(1 / (1 - (0.96 if k == 149 else 0.875)), rel=0.01)
 
 
@@ -586,7 +592,10 @@ def test_uncertain_prompts_are_drawn_most():
     """v = .5, .5, .9, .1 have the weights .55, .55, .35, .35; a round draws each prompt once."""
     part, task = SuccessTracker(), NumberedTask(4)
     rates = {"0": 0.5, "1": 0.5, "2": 0.9, "3": 0.1}
-    state = {**part.init(task, 0), "prompts": {k: {"correct_count": v, "other_count": 1 - v} for k, v in rates.items()}}
+    state = {
+        **part.init(task, 0),
+        "tracked_prompts": {k: {"correct_count": v, "other_count": 1 - v} for k, v in rates.items()},
+    }
     counts = np.zeros(4)
     for k in range(3000):
         _, (draw,) = part.draw({**state, "drawn_count": k}, task, 1, 1)
@@ -625,7 +634,9 @@ def test_a_first_draw_estimates_its_rate_from_initial_answers():
     assert again.draw.metadata["tokens"] == [7, 7] and again.draw.metadata["logp"] == [-1.0, -1.0]
     constant = SuccessTracker(min_decay=0.875, max_decay=0.875)
     after, _ = visited(constant, constant.init(NumberedTask(1), 0), NumberedTask(1), 1, 9.0)
-    assert set(after["prompts"]["0"]) == {"correct_count", "other_count"}, "nothing is stored that nothing reads"
+    assert set(after["tracked_prompts"]["0"]) == {"correct_count", "other_count"}, (
+        "nothing is stored that nothing reads"
+    )
 
 
 def test_worked_advantages_of_single_answers():

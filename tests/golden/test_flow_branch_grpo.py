@@ -145,10 +145,17 @@ def test_an_answer_without_a_verdict_counts_for_no_branch() -> None:
 
 
 @pytest.mark.parametrize(
-    "changes", [{"splits": ()}, {"splits": (3, 3)}, {"splits": (-1,)}, {"width": 1}, {"noise_scale": 0}]
+    "changes",
+    [
+        {"split_steps": ()},
+        {"split_steps": (3, 3)},
+        {"split_steps": (-1,)},
+        {"children_per_split": 1},
+        {"noise_scale": 0},
+    ],
 )
 def test_a_tree_that_cannot_be(changes: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match="needs splits"):
+    with pytest.raises(ValueError, match="needs split_steps"):
         BranchingTree(**changes)
 
 

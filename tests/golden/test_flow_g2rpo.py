@@ -172,7 +172,7 @@ def test_a_request_continues_strided_steps_to_the_bit() -> None:
 
     whole, first = generated(request), generated(replace(request, limit=1))
     assert whole.tokens == (2, 5, 9) and first.tokens == (2,)
-    rest = generated(replace(request, limit=9, position=1, context=(FIRST, 2), actions=first.actions))
+    rest = generated(replace(request, limit=9, generated_count=1, context=(FIRST, 2), actions=first.actions))
     assert first.actions + rest.actions == whole.actions
     with pytest.raises(ValueError, match="above 1 only at temperature 0"):
         generated(replace(request, sampling=Sampling()))
@@ -180,7 +180,9 @@ def test_a_request_continues_strided_steps_to_the_bit() -> None:
         generated(replace(request, steps_per_token=0))
 
 
-@pytest.mark.parametrize("changes", [{"noise_at": ()}, {"noise_at": (1, 1)}, {"noise_at": (-1,)}, {"strides": (0,)}])
+@pytest.mark.parametrize(
+    "changes", [{"noise_at": ()}, {"noise_at": (1, 1)}, {"noise_at": (-1,)}, {"completion_strides": (0,)}]
+)
 def test_steps_that_cannot_be(changes: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="different numbers of at least"):
         OneNoisyStep(**changes)

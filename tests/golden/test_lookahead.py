@@ -66,7 +66,7 @@ COUNTDOWN = LookaheadTree(
 def test_forks_need_an_undecided_policy(probabilities: tuple[float, ...], forks: int):
     new = COUNTDOWN.forks([branch(*probabilities)], 0, 3)
     assert [b.sample.tokens for b in new] == [(2,)] * forks
-    assert replace(COUNTDOWN, min_probability=1.0).forks([branch(0.45, 0.35)], 0, 3) == []
+    assert replace(COUNTDOWN, min_fork_probability=1.0).forks([branch(0.45, 0.35)], 0, 3) == []
 
 
 def test_the_first_choices_are_never_lost():
@@ -76,7 +76,7 @@ def test_the_first_choices_are_never_lost():
     assert fork.parent_branch is branches[0] and fork.birth_step == 0
     assert COUNTDOWN.forks(branches, 0, 0) == []
     three = [branch(0.30, 0.28, 0.27) for _ in range(2)]
-    ranks = [b.sample.tokens for b in replace(COUNTDOWN, top_k=3).forks(three, 0, 3)]
+    ranks = [b.sample.tokens for b in replace(COUNTDOWN, fork_top_k=3).forks(three, 0, 3)]
     assert ranks == [(2,), (2,), (3,)], "second choices before third ones"
 
 
@@ -98,7 +98,7 @@ def tokens(ids: Ids, **changes: Any) -> Sample:
 @pytest.mark.parametrize(
     ("strategy", "fork", "left"),
     [
-        (COUNTDOWN, (1, 9, 3, 4, 5), 1), (COUNTDOWN, FAR, 3), (replace(COUNTDOWN, check_ages=(4,)), A, 3),
+        (COUNTDOWN, (1, 9, 3, 4, 5), 1), (COUNTDOWN, FAR, 3), (replace(COUNTDOWN, pruning_ages=(4,)), A, 3),
         (replace(COUNTDOWN, min_edit_distance=0.0, max_rouge_l=0.5), (2, 3, 4, 6, 7), 1),
         (replace(COUNTDOWN, min_edit_distance=0.0, max_suffix_match=0.3), (9, 4, 5, 8, 7), 1),
     ],
@@ -138,14 +138,14 @@ TREE = LookaheadTree(
 
 
 def test_branches_part_at_their_fork():
-    whole = grown(undecided, replace(TREE, check_ages=(20,)))
+    whole = grown(undecided, replace(TREE, pruning_ages=(20,)))
     assert len(whole) == 8 and len({s.tokens for s in whole}) == 8 and all(s.finish is Finish.stop for s in whole)
     root = whole[0]
     for s in whole[1:]:
         shared = next(i for i, (a, b) in enumerate(zip(s.tokens, root.tokens)) if a != b)
         assert shared % 4 == 0 and s.tokens[:shared] == root.tokens[:shared]
     assert [s.tokens for s in grown(undecided, TREE)] == [s.tokens for s in grown(undecided, TREE)], "deterministic"
-    assert len(grown(undecided, replace(TREE, min_probability=0.99))) == 1, "no fork"
+    assert len(grown(undecided, replace(TREE, min_fork_probability=0.99))) == 1, "no fork"
     assert all(len(grown(undecided, TREE, count)) <= count for count in (1, 2, 5))
 
 
@@ -175,7 +175,9 @@ def test_a_share_of_the_group_begins_with_the_tree(share: float, written: int):
 
 
 def test_missing_branches_are_copies_of_the_first():
-    rollout, _ = play(replace(TREE, min_probability=0.99, max_tree_tokens=3), undecided, n=4, engine=Lawful(undecided))
+    rollout, _ = play(
+        replace(TREE, min_fork_probability=0.99, max_tree_tokens=3), undecided, n=4, engine=Lawful(undecided)
+    )
     assert {s.tokens[:3] for s in rollout.samples} == {rollout.samples[0].tokens[:3]}
     assert all(s.origin[:3] == (WRITTEN,) * 3 and s.origin[3] == 0 for s in rollout.samples)
     assert len({s.stream for s in rollout.samples}) == 4

@@ -165,7 +165,7 @@ def test_fission_draws_waiting_failures():
     assert drawn["failures"] == state["failures"][1:2], "each failure is drawn once"
     half = replace(part, max_fraction=0.5).draw(state, TASK, 3, 4)[1]
     assert ["recovery" in d.metadata for d in half] == [True, False, False] and half[0].prompt.token_ids == (8,)
-    assert [f["context"] for f in part.end_iteration(state, [])["failures"]] == [[8], [9]], "older ones are dropped"
+    assert [f["prompt_ids"] for f in part.end_iteration(state, [])["failures"]] == [[8], [9]], "older ones are dropped"
 
 
 def test_fission_draws_recoveries_of_several_problems():
@@ -266,7 +266,7 @@ def test_replays_generate_nothing():
     metadata = {"sample": state["entries"][0]["sample"], "replay": 0.5}
     again, engine = play(ReplayStoredAnswer(), lambda request: (WRONG,), n=1, metadata=metadata)
     assert not engine.requests and again.samples[0].tokens == rollout.samples[0].tokens
-    assert freshness_per(dual=True).objective.surrogate.cap == 1.4
+    assert freshness_per(dual=True).objective.surrogate.negative_advantage_cap == 1.4
 
 
 # ReST-GRPO

@@ -176,5 +176,5 @@ def test_soft_gate_table(tau: float, table: list[float]):
     batch = pack([rollout_of([1.0] * 5, lengths=[1] * 5)])
     batch = batch.having(logp=r.log(), logp_old=torch.zeros_like(r), advantage=torch.ones_like(r))
     batch = batch.having(logp=r.log().clamp(min=-20))
-    gate = replace(sapo().objective.surrogate, positive=tau)
+    gate = replace(sapo().objective.surrogate, tau_positive=tau)
     assert gate(batch).tolist() == pytest.approx(table, abs=1e-6)

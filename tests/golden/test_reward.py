@@ -261,7 +261,7 @@ def test_risk_table():
     # The worked table divides by (mix + 1) = 2.5, as the code does, with the printed values before it.
     expected = f64([-7.3333, -4.3333, -1.3333, -0.6667, 0, 0])
     assert part.risk(scores, low, high).tolist() == close(expected.tolist())
-    plain = replace(part, nonpositive=False).risk(scores, low, high)
+    plain = replace(part, shift_to_nonpositive=False).risk(scores, low, high)
     assert plain.tolist() == close([-6, -3, 0, 0.6667, 1.3333, 1.3333])
 
 

@@ -154,7 +154,7 @@ def test_scaffold_leaves_the_group_alone(strategy: HintScaffold):
 
 def test_a_schedule_starts_the_hints():
     ((path, schedule),) = scaf_grpo().schedules
-    assert path == "strategy.active"
+    assert path == "strategy.hints_active"
     assert [schedule(ScheduleInput(i)) for i in (0, 49, 50, 99)] == [0, 0, 1, 1]
 
 
@@ -308,5 +308,5 @@ def test_length_budget():
 
 def test_the_budget_shrinks():
     ((path, schedule),) = train_long_think_short(every=10).schedules
-    assert path == "shaping.1.budget"
+    assert path == "shaping.1.budget_tokens"
     assert [schedule(ScheduleInput(i)) for i in (0, 10, 20, 30)] == pytest.approx([256, 179.2, 125.44, 87.808])

@@ -48,7 +48,7 @@ def requests() -> tuple[GenerationRequest, ...]:
     ]
     stopped = request(5, context=prompt_of(5), limit=16, sampling=Sampling(stop=("3",)))
     groups[0] = replace(groups[0], num_top_logprobs=2)
-    return (*groups, stopped, request(6, context=prompt_of(6, 30), limit=12, position=7))
+    return (*groups, stopped, request(6, context=prompt_of(6, 30), limit=12, generated_count=7))
 
 
 def speculative(decoder: Decoder, **sizes: int) -> SpeculativeEngine:

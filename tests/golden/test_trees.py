@@ -74,7 +74,7 @@ def test_scores_come_back_to_attempts(back: str, scores: list[float], first: lis
 
 
 def test_a_third_turn_has_the_history_and_solved_attempts_are_leaves():
-    rollout = tree(turns=3, credit_rule="mean")
+    rollout = tree(max_attempts=3, credit_rule="mean")
     third = [s for s in rollout.samples if s.parent is not None and rollout.samples[s.parent].parent is not None]
     parents = {s.parent for s in third}
     assert all(rollout.samples[p].verdict.outcome is Outcome.wrong for p in parents)
@@ -89,12 +89,12 @@ def test_a_third_turn_has_the_history_and_solved_attempts_are_leaves():
 
 def test_pruning_selects_groups_and_members():
     """Two groups of refinements with the largest std, of .5 and .4082; of each group the two extremes."""
-    widest = tree(kept_groups=2)
+    widest = tree(kept_refinement_groups=2)
     assert widest.selected == (True,) * 12 + (False,) * 4
     assert returned(widest)[:4] == [1, 1, 1, 0], "credit comes before pruning"
-    chosen = [i for i, on in enumerate(tree(extremes_per_group=2).selected or ()) if on]
+    chosen = [i for i, on in enumerate(tree(kept_extremes_per_group=2).selected or ()) if on]
     assert len(chosen) == 8 and chosen[:2] == [2, 3] and {4, 10, 11} <= set(chosen)
-    with pytest.raises(ValueError, match="turns"):
+    with pytest.raises(ValueError, match="max_attempts"):
         FeedbackTree(max_attempts=0)
 
 
@@ -172,7 +172,7 @@ def test_refused_hints_have_no_answers():
     said = text(*stated)
     expected = -0.2 if states(said, "39") else 0.0
     assert {s.verdict.value for s in hints if s.verdict} == {expected}
-    marked = replace(WRITER, opens=text(14), closes=text(15))
+    marked = replace(WRITER, hint_start=text(14), hint_end=text(15))
     rollout, engine = play(marked, lambda r: (8,) if 12 in r.context else (WRONG,), n=2, **ROW)
     assert len(engine.requests) == 2 + 3, "without its marks there is no hint"
     assert {s.verdict.value for s in rollout.samples if s.verdict and s.role == "hint"} == {-0.2}

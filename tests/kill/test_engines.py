@@ -153,7 +153,7 @@ def test_a_run_ends_as_if_undisturbed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     """With a lag of 1, "idle" is a step of the learner, while the other engines sample the next iteration."""
-    monkeypatch.setattr(slots, "PAUSE", 0.0)
+    monkeypatch.setattr(engine_slots, "PAUSE", 0.0)
     disturbance = Disturbance(TARGETS[target], number)
     watch(monkeypatch, disturbance, moment)
     served = Served()
@@ -207,7 +207,7 @@ def test_an_engine_on_another_host_that_is_started_again_comes_back(
             os.kill(started[0].pid, signal.SIGCONT)
         return await sample(self, request)
 
-    monkeypatch.setattr(slots, "PAUSE", 0.0)
+    monkeypatch.setattr(engine_slots, "PAUSE", 0.0)
     monkeypatch.setattr(RemoteEngine, "sample", disturbed)
     address = start("127.0.0.1:0")
     served = Served(replicas=1, addresses=(address,), restarts=20)

@@ -44,7 +44,7 @@ def disturbed_run(out: Path, driver_dies_after: int) -> None:
         if line["iteration"] == driver_dies_after:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    Replica.sample, slots.PAUSE = disturbed, 0.0  # type: ignore[method-assign]
+    Replica.sample, engine_slots.PAUSE = disturbed, 0.0  # type: ignore[method-assign]
     gw.train(out=out, on_iteration=die, engine=Served(), **SMALL)
 
 

@@ -200,7 +200,7 @@ def tasks(texts: tuple[str, ...], seen: set[Any]) -> Iterator[tuple[str, dict[st
     from groupwise.data import TaskSettings
     from groupwise.tasks.published_sets import PRESETS
 
-    required = {"PublishedSet": {"name": "gsm8k"}, "ReasoningGym": {"name": "maze"}, "Rows": {"source": "a.jsonl"}}
+    required = {"PublishedSet": {"name": "gsm8k"}, "ReasoningGym": {"name": "maze"}, "DataRows": {"source": "a.jsonl"}}
     required["Demonstrations"] = required["Rows"]
     for text in texts:
         tables = [text, f"datasets:{text}"]
@@ -220,9 +220,9 @@ def tasks(texts: tuple[str, ...], seen: set[Any]) -> Iterator[tuple[str, dict[st
 NEEDED: dict[str, dict[str, Any]] = {
     "Combined": {"members": [{"name": "a", "verifier": "exact"}, {"name": "b", "verifier": "exact"}]},
     "Function": {"name": "f", "file": "a.py"},
-    "Hackable": {"verifier": "exact"},
+    "HackableScore": {"verifier": "exact"},
     "Judge": {"url": "http://127.0.0.1:1/v1", "model": "m"},
-    "Noisy": {"verifier": "exact"},
+    "NoisyVerdicts": {"verifier": "exact"},
     "RewardModel": {"path": "a"},
 }
 """The fields of verifiers that have no default."""

@@ -99,7 +99,7 @@ def ratio(part: Any, row: Row) -> tuple[list[float], Jacobian]:
         case "sequence_product":
             s = math.prod(math.exp(g) for g in gap)
             return [s] * n, [[s] * n for _ in range(n)]
-        case "PowerMean":
+        case "PowerMeanRatio":
             up = [a >= 0 for a in row.advantage]
             free = [g <= part.log_high if u else g >= -part.log_low for g, u in zip(gap, up)]
             near = [min(g, part.log_high) if u else max(g, -part.log_low) for g, u in zip(gap, up)]
@@ -137,11 +137,11 @@ def surrogate(part: Any, row: Row) -> tuple[list[float], Jacobian]:
                 w = min(max(r[t], part.floor), part.cap)
                 value.append(w * a * row.logp[t])
                 jacobian.append([w * a if t == k else 0.0 for k in range(n)])
-            case "Unclipped":
+            case "UnclippedSurrogate":
                 value.append(r[t] * a)
                 jacobian.append([a * d for d in dr[t]])
             case "SoftGate":
-                tau = part.positive if a > 0 else part.negative
+                tau = part.tau_positive if a > 0 else part.tau_negative
                 gate = 1 / (1 + math.exp(-tau * (r[t] - 1)))
                 value.append(4 / tau * gate * a)
                 jacobian.append([4 * gate * (1 - gate) * a * d for d in dr[t]])
@@ -169,7 +169,7 @@ def penalty(part: Any, row: Row, t: int) -> tuple[float, float]:
         return -part.coefficient * (r * (1 - row.logp[t]) - 1), part.coefficient * r * row.logp[t]
     x = row.reference[t] - row.logp[t]
     k3 = math.exp(x) - 1 - x
-    match part.form:
+    match part.kl_estimator:
         case "k2":
             return part.coefficient * x * x / 2, -part.coefficient * x
         case "k3":

@@ -149,7 +149,7 @@ READERS: dict[str, Callable[[str], Any]] = {
 }
 """Functions that read all of a model's text in this process: verifiers and parsers."""
 ELSEWHERE = {
-    "ByEnvironment", "Code", "Combined", "Function", "JsonSchema", "Judge", "MathDrGrpo", "MathVerify", "GymScore",
+    "EnvironmentVerdict", "Code", "Combined", "Function", "JsonSchema", "Judge", "MathDrGrpo", "MathVerify", "GymScore",
     "Regex", "RewardModel",
 }  # fmt: skip
 """Verifiers that run in other processes or threads, or delegate to other verifiers."""

@@ -128,7 +128,7 @@ def test_a_recipe_names_a_directory_and_an_average(tmp_path: Path) -> None:
     path = directory(tmp_path / "teacher")
     for text, part in (
         (f'{{ kind = "FromDirectory", directory = "{path}" }}', FromDirectory(str(path))),
-        ('{ kind = "EMA", keep = 0.5 }', EMA(decay=0.5)),
+        ('{ kind = "EMA", decay = 0.5 }', EMA(decay=0.5)),
     ):
         (tmp_path / "recipe.toml").write_text(TEXT % text)
         recipe = read_recipe(tmp_path / "recipe.toml")

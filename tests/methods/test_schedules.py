@@ -60,7 +60,7 @@ def test_a_constant_that_a_run_reads_once_has_no_schedule(path: str) -> None:
     with pytest.raises(ValueError, match="once, at its start"):
         Method(schedules=((path, LinearRamp(0.0, 1.0)),))
     with pytest.raises(Usage, match="once, at its start"):
-        read_recipe(f"[method.schedules]\n'{path}' = {{ kind = 'Ramp', start_value = 0, end_value = 1 }}")
+        read_recipe(f"[method.schedules]\n'{path}' = {{ kind = 'LinearRamp', start_value = 0, end_value = 1 }}")
 
 
 SCHEDULED = [method for make in published if (method := make()).schedules] + [co_grpo(form="alternating"), ADAPTIVE]

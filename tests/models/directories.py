@@ -10,8 +10,8 @@ from groupwise.models import Decoder, DecoderShape, Tokenizer, write_model
 
 def shape(family: str = "qwen3", **changes: object) -> DecoderShape:
     fields = {
-        "vocabulary": 40, "width": 32, "layers": 2, "heads": 4, "kv_heads": 2, "head_dim": 12, "mlp_width": 48,
-        "positions": 128, "rope_theta": 5000.0, "eps": 1e-5, "qk_norm": family == "qwen3",
+        "vocabulary_size": 40, "hidden_size": 32, "layers": 2, "heads": 4, "kv_heads": 2, "head_dim": 12,
+        "mlp_width": 48, "max_positions": 128, "rope_theta": 5000.0, "rms_norm_eps": 1e-5, "qk_norm": family == "qwen3",
         "qkv_bias": family == "qwen2",
     }  # fmt: skip
     return DecoderShape(model_family=family, **{**fields, **changes})  # pyright: ignore[reportArgumentType]

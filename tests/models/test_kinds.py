@@ -59,14 +59,14 @@ def test_no_room_asks_for_the_class_of_a_kind() -> None:
 
 
 class Planes(ModelSizes):
-    kind: ClassVar[str] = "planes"
+    kind_name: ClassVar[str] = "planes"
 
 
 class PlaneKind(ModelKind):
     """A fifth kind: a model of one linear layer."""
 
     name = "planes"
-    description = "a plane"
+    config_description = "a plane"
 
     def recognises(self, path: Path, config: Mapping[str, Any]) -> bool:
         return config.get("model_type") == "plane"

@@ -371,7 +371,7 @@ def test_a_shift_beyond_all_times_is_refused(flux: Path, tmp_path: Path) -> None
     policy = policy_of(changed(flux, tmp_path, "scheduler/scheduler_config.json", **steep))
     with pytest.raises(BadData, match="shifts the times of a picture") as caught:
         _ = policy.times
-    assert "pipeline.size" in str(caught.value.fix)
+    assert "pipeline.picture_size" in str(caught.value.fix)
 
 
 def test_the_index_of_the_published_flux_is_read(flux: Path, tmp_path: Path) -> None:
@@ -409,7 +409,7 @@ def test_prompts_reach_both_encoders_of_flux(flux: Path) -> None:
 
 def test_without_diffusers_the_fix_installs_it(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert is_pipeline(tiny)
-    monkeypatch.setattr(index, "find_spec", lambda name: None)
+    monkeypatch.setattr(pipeline_index, "find_spec", lambda name: None)
     with pytest.raises(MissingRequirement, match="needs diffusers") as caught:
         read_shape(tiny)
     assert caught.value.fix == "pip install 'groupwise[diffusion]'"
@@ -418,7 +418,7 @@ def test_without_diffusers_the_fix_installs_it(tiny: Path, monkeypatch: pytest.M
 def small(tiny: Path, **changes: Any) -> list[tuple[str, str]]:
     fields = {
         "model": tiny, "task": "quilts", "method": "flow_grpo", "lora.rank": 2, "method.group_size": 2, "prompts": 2,
-        "method.denoise.steps": 3, "pipeline.guidance": 1, "evaluate.problems": 1, "evaluate.samples": 1,
+        "method.denoise.steps": 3, "pipeline.guidance_scale": 1, "evaluate.problems": 1, "evaluate.samples": 1,
         "machine.device": "cpu",
     }  # fmt: skip
     return [(name, str(value)) for name, value in (fields | changes).items()]
@@ -430,11 +430,11 @@ def small(tiny: Path, **changes: Any) -> list[tuple[str, str]]:
         ({"method": "grpo"}, "does not set method.denoise"),
         ({"lora": "none"}, 'lora = "none" does not fit'),
         ({"method.denoise.shift": 3}, "method.denoise.shift does not fit"),
-        ({"pipeline.size": 15}, "use --pipeline.size 14"),
-        ({"pipeline.size": 64}, "use --pipeline.size 32"),
-        ({"pipeline.guidance": 0.5}, "guidance is 0.5"),
+        ({"pipeline.picture_size": 15}, "use --pipeline.picture_size 14"),
+        ({"pipeline.picture_size": 64}, "use --pipeline.picture_size 32"),
+        ({"pipeline.guidance_scale": 0.5}, "guidance is 0.5"),
         ({"sampling.max_tokens": 2}, "sampling.max_tokens is 2: a sample of"),
-        ({"lora.targets": '["q_proj"]'}, "no linear layer is called 'q_proj'"),
+        ({"lora.target_modules": '["q_proj"]'}, "no linear layer is called 'q_proj'"),
         ({"model": "rings", "task": "rings", "lora": "none"}, "pipeline does not fit"),
         ({"machine.dtype": "bfloat16", "machine.gradient_checkpointing": "true"}, ""),
     ],
@@ -457,9 +457,11 @@ def test_check_knows_which_flux_takes_guidance(flux: Path, tmp_path: Path) -> No
         fields = dict(small(model)) | changes
         return "\n".join(map(str, check(None, [*fields.items()], UserCode())))
 
-    assert found(flux, **{"pipeline.guidance": "7"}) == found(schnell) == ""
-    assert "distilled to make pictures without guidance" in found(schnell, **{"pipeline.guidance": "3.5"})
-    assert "use --pipeline.size 16" in found(flux, **{"pipeline.size": "18"}), "latents are packed two by two"
+    assert found(flux, **{"pipeline.guidance_scale": "7"}) == found(schnell) == ""
+    assert "distilled to make pictures without guidance" in found(schnell, **{"pipeline.guidance_scale": "3.5"})
+    assert "use --pipeline.picture_size 16" in found(flux, **{"pipeline.picture_size": "18"}), (
+        "latents are packed two by two"
+    )
     assert found(flux, **{"machine.dtype": "bfloat16", "machine.gradient_checkpointing": "true"}) == ""
 
 

@@ -56,8 +56,8 @@ def test_complete_keeps_answers_that_stopped() -> None:
 MASKS: dict[str, Mask] = {
     "HasView": HasView("sibling"), "InsideClip": InsideClip(), "OfRole": OfRole("answer"),
     "OffPolicySequenceMask": OffPolicySequenceMask(0.0),
-    "DepthPruning": DepthPruning(first_pruned_step=1, pruned_step_count=1), "Reject": MismatchRejection(),
-    "TakingTurns": AlternatingRoleMask(("answer",)),
+    "DepthPruning": DepthPruning(first_pruned_step=1, pruned_step_count=1), "MismatchRejection": MismatchRejection(),
+    "AlternatingRoleMask": AlternatingRoleMask(("answer",)),
     "complete": complete, "positive_advantage": positive_advantage, "written_tokens": written_tokens,
 }  # fmt: skip
 

@@ -48,7 +48,7 @@ def test_the_clamp_of_a_product_acts_on_the_sum() -> None:
 
 
 def test_names_and_coupling_of_ratios() -> None:
-    names = ["sequence_ratio", "sequence_ratio_per_token", "sequence_product", "PowerMean", "PowerMean"]
+    names = ["sequence_ratio", "sequence_ratio_per_token", "sequence_product", "PowerMeanRatio", "PowerMeanRatio"]
     assert [name_of(r) for r in OF_SEQUENCES] == names
     assert name_of(token_ratio) == "token_ratio" and coupling_unit(token_ratio) == "token"
     assert {coupling_unit(Objective(surrogate=Clip(ratio=r), aggregate=sequence_mean)) for r in OF_SEQUENCES} == {

@@ -1,4 +1,4 @@
-"""Parts that read the role of a sample: `role_mean`, `PenaltyOfRole`, `OfRole` and `TakingTurns`."""
+"""Parts that read the role of a sample: `role_mean`, `PenaltyOfRole`, `OfRole` and `AlternatingRoleMask`."""
 
 from dataclasses import replace
 

@@ -14,8 +14,8 @@ from groupwise.planning.engine_share import with_engine_share
 from groupwise.planning.process_memory import GIB, ProcessWork, run_memory
 
 SHAPE = DecoderShape(
-    vocabulary_size=151_936, hidden_size=896, layers=24, heads=14, kv_heads=2, head_dim=64, mlp_width=4864, max_positions=32_768,
-    tied_embeddings=True, qkv_bias=True,
+    vocabulary_size=151_936, hidden_size=896, layers=24, heads=14, kv_heads=2, head_dim=64, mlp_width=4864,
+    max_positions=32_768, tied_embeddings=True, qkv_bias=True,
 )  # fmt: skip
 RECIPE = resolved(Recipe(method=dapo(), engine=Vllm()))
 RECIPE = replace(RECIPE, machine=replace(RECIPE.machine, dtype="bfloat16"))

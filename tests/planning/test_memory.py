@@ -53,7 +53,8 @@ from tests.pretended_gpu import pretended_gpu
 HOME = Path(__file__).parents[2]
 CALCULATOR = read_shape(find_model("calculator"))
 SHAPE = DecoderShape(
-    vocabulary_size=100, hidden_size=8, layers=2, heads=2, kv_heads=1, head_dim=4, mlp_width=16, max_positions=64, tied_embeddings=True
+    vocabulary_size=100, hidden_size=8, layers=2, heads=2, kv_heads=1, head_dim=4, mlp_width=16, max_positions=64,
+    tied_embeddings=True
 )  # fmt: skip
 LAYER = 8 * 8 + 2 * 8 * 4 + 8 * 8 + 3 * 8 * 16 + 2 * 8  # q, k and v, o, MLP, norms
 WEIGHTS = 100 * 8 + 2 * LAYER + 8
@@ -300,14 +301,14 @@ def test_a_run_beyond_the_machine_is_refused_with_the_largest_part() -> None:
 
 
 def test_advice_is_not_what_the_recipe_has_done() -> None:
-    memory = replace(run_memory(RECIPE, SHAPE, 6), always_bytes={"weights": 1 << 40})
+    memory = replace(run_memory(RECIPE, SHAPE, 6), permanent_bytes={"weights": 1 << 40})
     low = replace(RECIPE, machine=replace(RECIPE.machine, dtype="bfloat16"))
     assert planning.advice(RECIPE, memory) == "use --machine.dtype bfloat16, or use a smaller model"
     assert planning.advice(low, memory) == "use a smaller model"
-    optimizer = replace(memory, always_bytes={"optimizer": 1 << 40})
+    optimizer = replace(memory, permanent_bytes={"optimizer": 1 << 40})
     assert planning.advice(replace(low, lora=Lora(rank=2)), optimizer) == "use a smaller model"
     assert planning.advice(low, optimizer).startswith("use --optimizer.kind AdamW8bit, or train an adapter")
-    activations = replace(memory, always_bytes={"activations": 1 << 40})
+    activations = replace(memory, permanent_bytes={"activations": 1 << 40})
     both = replace(low, machine=replace(low.machine, gradient_checkpointing=True))
     assert planning.advice(both, activations) == "lower machine.microbatch_tokens"
 

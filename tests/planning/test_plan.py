@@ -42,8 +42,8 @@ ATTENTION = 64 * 64 + 2 * 64 * 32 + 64 * 64
 LAYER = ATTENTION + 3 * 64 * 256 + 2 * 64
 WEIGHTS = 2 * 1000 * 64 + 4 * LAYER + 64
 EIGHT = PlannedMachines(
-    name="small", device_count=8, memory_gib=0.75, tflops=1.0, memory_bandwidth_gb_s=10.0, link_bandwidth_gb_s=1.0, decode_step_overhead_ms=5.0,
-    rates_source="made up",
+    name="small", device_count=8, memory_gib=0.75, tflops=1.0, memory_bandwidth_gb_s=10.0, link_bandwidth_gb_s=1.0,
+    decode_step_overhead_ms=5.0, rates_source="made up",
     assumed_lengths=AssumedLengths(prompt=100, median=50),
 )  # fmt: skip
 FIELDS = {"prompts": "16", "method.group_size": "8", "method.minibatches": "2", "sampling.max_tokens": "400"}
@@ -54,8 +54,8 @@ name = "A100"
 count = 8
 memory_gib = 74.5
 tflops = 125
-memory_gb_s = 1500.0
-link_gb_s = 150.0
+memory_bandwidth_gb_s = 1500.0
+link_bandwidth_gb_s = 150.0
 rates = "given"
 """
 
@@ -81,14 +81,18 @@ def test_a_machine_file_is_read(tmp_path: Path) -> None:
     [
         (FILE + "tflop = 3\n", "no field 'tflop'", "did you mean tflops?"),
         (FILE + "[lengths]\nmedain = 3\n", "no field 'medain'", "did you mean median?"),
-        (FILE.replace("count = 8", ""), "Machines needs count", "add count = ..."),
+        (FILE.replace("count = 8", ""), "PlannedMachines needs count", "add count = ..."),
         (FILE.replace("count = 8", "count = 0"), "count is 0", "use a number of devices from 1 to 65536"),
         (FILE.replace("count = 8", "count = 'x'"), "'x' is a string", ""),
         (FILE.replace("74.5", "-1.0"), "memory_gib is -1.0", "use a number above 0"),
         (FILE.replace("125", "nan"), "tflops is nan", "use a number above 0"),
-        (FILE + "sampling_factor = 0.0\n", "sampling_factor is 0.0", "use a number above 0"),
+        (FILE + "sampling_time_factor = 0.0\n", "sampling_time_factor is 0.0", "use a number above 0"),
         (FILE.replace("74.5", "inf"), "memory_gib is inf", "at most 1e+09"),
-        (FILE.replace("link_gb_s = 150.0", ""), "8 devices have no link_gb_s", "add the rate of the link"),
+        (
+            FILE.replace("link_bandwidth_gb_s = 150.0", ""),
+            "8 devices have no link_bandwidth_gb_s",
+            "add the rate of the link",
+        ),
         (FILE + "device = 'tpu'\n", "'tpu' is not one of cuda, cpu", "groupwise plan --help"),
         (FILE + "[lengths]\nspread = 9.0\n", "spread=9.0", "spread is from 0 to 4"),
         ("name = ", "is not TOML", "correct the syntax in that line"),
@@ -195,7 +199,7 @@ def test_seconds_by_hand() -> None:
     assert passes(RECIPE) == 4  # forward, backward, and the old log-probs of two minibatches
     assert learning_seconds(RECIPE, SHAPE, EIGHT, lengths, 1) == pytest.approx(4 * forward / 1e12)
     assert learning_seconds(RECIPE, SHAPE, EIGHT, lengths, 8) == pytest.approx(4 * forward / 1e12 / 8)
-    slow = replace(EIGHT, link_gb_s=0.1)  # moving the weights takes longer than computing
+    slow = replace(EIGHT, link_bandwidth_gb_s=0.1)  # moving the weights takes longer than computing
     assert learning_seconds(RECIPE, SHAPE, slow, lengths, 8) == pytest.approx(4 * 2 * WEIGHTS / 1e8 / 2000 / 8)
     assert times_of(RECIPE, SHAPE, EIGHT, lengths, ProcessWork()).publish_seconds == 0
 
@@ -320,7 +324,7 @@ def test_the_default_plans_only_what_this_version_runs() -> None:
 
 
 def test_shared_weights_on_cpus_are_planned_where_the_checks_allow_them() -> None:
-    cpus = replace(EIGHT, device="cpu", step_overhead_ms=1.0)
+    cpus = replace(EIGHT, device="cpu", decode_step_overhead_ms=1.0)
     recipe = on_machines(read_recipe("method = 'dapo'", [*FIELDS.items()]), cpus)
     assert (
         max(trial.placement.learner_devices for trial in plan_run(recipe, SHAPE, cpus, 100).simulated_placements) == 8

@@ -68,4 +68,4 @@ def test_a_plan_takes_the_counted_kernels_unless_the_machines_have_seconds() -> 
     )
     shape = decoder(**LARGE).shape
     assert step_seconds(recipe, shape, machines) == LAUNCH * step_kernels(recipe, shape)
-    assert step_seconds(recipe, shape, replace(machines, step_overhead_ms=2.5)) == 2.5e-3
+    assert step_seconds(recipe, shape, replace(machines, decode_step_overhead_ms=2.5)) == 2.5e-3

@@ -100,7 +100,7 @@ def test_filters_by_outcome_refuse_scores(filter: Any) -> None:
     b = pack([rollout_of([0.5, 0.25])])
     with pytest.raises(Usage) as error:
         filter(b.having(outcome=torch.full_like(b.outcome, int(Outcome.scored))))
-    assert "--threshold" in error.value.fix and "mixed_scores" in error.value.fix
+    assert "--correct_threshold" in error.value.fix and "mixed_scores" in error.value.fix
 
 
 def test_mixed_groups_selects_the_groups_of_a_rollout_that_are_mixed() -> None:

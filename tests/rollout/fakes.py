@@ -42,8 +42,8 @@ def without_end_token() -> Tokenizer:
 
 def decoder(dtype: torch.dtype = torch.float64, spread: float = 0.3, **changes: Any) -> Decoder:
     fields: dict[str, Any] = {
-        "vocabulary": VOCABULARY, "width": 32, "layers": 2, "heads": 4, "kv_heads": 2, "head_dim": 8, "mlp_width": 48,
-        "positions": 512, "qk_norm": True, "tied_embeddings": True,
+        "vocabulary_size": VOCABULARY, "hidden_size": 32, "layers": 2, "heads": 4, "kv_heads": 2, "head_dim": 8,
+        "mlp_width": 48, "max_positions": 512, "qk_norm": True, "tied_embeddings": True,
     }  # fmt: skip
     return Decoder.new(DecoderShape(**{**fields, **changes}), 3, dtype=dtype, spread=spread)
 

@@ -89,7 +89,7 @@ def test_normals_have_the_moments_of_a_normal_law() -> None:
 def test_a_request_continues_its_path_to_the_bit() -> None:
     policy = policy_with()
     whole, first = alone(policy), alone(policy, replace(REQUEST, limit=3))
-    rest = replace(REQUEST, limit=5, position=3, context=(*REQUEST.context, 0, 1, 2), actions=first.actions)
+    rest = replace(REQUEST, limit=5, generated_count=3, context=(*REQUEST.context, 0, 1, 2), actions=first.actions)
     second = alone(policy, rest)
     assert first.actions + second.actions == whole.actions and first.tokens + second.tokens == whole.tokens
     assert (first.finish, second.finish) == (Finish.length, Finish.stop)
@@ -117,7 +117,7 @@ def test_a_window_of_noise_is_drawn_for_each_prompt() -> None:
         assert all(s.tokens == tuple(range(8)) and s.finish is Finish.stop for s in samples)
         firsts.add(trained[0][0])
     assert firsts == {1, 2, 3} and NoiseWindow(2, 1, 4).noisy_steps == (1, 2, 3, 4)
-    with pytest.raises(ValueError, match="first_start < start_before"):
+    with pytest.raises(ValueError, match="min_start_step < start_step_below"):
         NoiseWindow(2, 3, 3)
 
 
@@ -210,8 +210,8 @@ def test_load_cuts_running_samples_and_new_weights_count_at_once() -> None:
         await engine.load(1, other.state_dict())
         first = await task
         rest = replace(
-            REQUEST, position=len(first.tokens), context=(*REQUEST.context, *first.tokens), actions=first.actions,
-            limit=8 - len(first.tokens),
+            REQUEST, generated_count=len(first.tokens), context=(*REQUEST.context, *first.tokens),
+            actions=first.actions, limit=8 - len(first.tokens),
         )  # fmt: skip
         return first, await engine.sample(rest)
 
@@ -264,7 +264,7 @@ def test_a_request_may_ask_for_another_number_of_steps(temperature: float) -> No
     [
         (replace(REQUEST, context=(FIRST,)), "2 words of its vocabulary"),
         (replace(REQUEST, context=(3, FIRST)), "2 words of its vocabulary"),
-        (replace(REQUEST, position=1, context=(*REQUEST.context, 0)), "continue from actions"),
+        (replace(REQUEST, generated_count=1, context=(*REQUEST.context, 0)), "continue from actions"),
     ],
 )
 def test_requests_that_do_not_fit_are_refused(request_: GenerationRequest, words: str) -> None:

@@ -140,7 +140,7 @@ def test_turns_keep_the_pages_of_the_turns_before() -> None:
         async def go() -> list:
             context, turns = prompt_of(1, 300), []
             for turn in range(3):
-                turns.append(await far.sample(request(1, context=context, limit=20, position=23 * turn)))
+                turns.append(await far.sample(request(1, context=context, limit=20, generated_count=23 * turn)))
                 context = (*context, *turns[-1].tokens, 1, 2, 3)
             return [t.tokens for t in turns]
 

@@ -1,4 +1,4 @@
-"""`Retraced` with one time: a written step per sample, at a time that the group shares."""
+"""`ForwardProcess` with one time: a written step per sample, at a time that the group shares."""
 
 import asyncio
 from dataclasses import replace

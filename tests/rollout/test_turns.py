@@ -232,7 +232,7 @@ def test_a_template_that_strips_thinking_changes_no_token_of_a_conversation(tmp_
         lambda: Replies(["<|im_end|> 3", "5", None]),
         lambda request: (*vocabulary.encode(next(remaining)), min(vocabulary.eos_ids)),
         draw=Draw(4, prompt, 1), tokenizer=vocabulary, sampling=sampling(max_tokens=400),
-        observation_frame=template.turn_frame(),
+        observation_frame_ids=template.turn_frame(),
     )  # fmt: skip
     sample = rollout(s).samples[0]
     by_model = [vocabulary.decode(sample.tokens[a:b]) for a, b in sample.turns]
@@ -266,7 +266,7 @@ def test_a_chat_continues_as_its_template_renders_it(ended: bool, tmp_path: Path
     s = sampler(
         lambda: Replies(["see: 3", None]), lambda request: next(remaining),
         draw=draw, tokenizer=vocabulary, sampling=sampling(max_tokens=400),
-        observation_frame=template.turn_frame(),
+        observation_frame_ids=template.turn_frame(),
     )  # fmt: skip
     sample = rollout(s).samples[0]
     messages = [{"role": r, "content": c} for r, c in (("user", "7*5="), ("assistant", "call"), ("user", "see: 3"))]
@@ -281,7 +281,7 @@ def test_an_opening_observation_follows_the_prompt_without_template_tokens() -> 
     frame = find_template("chat", vocabulary).turn_frame()
     s = sampler(
         lambda: Replies([None], opening="3"), lambda request: (*vocabulary.encode("x"), min(vocabulary.eos_ids)),
-        tokenizer=vocabulary, observation_frame=frame,
+        tokenizer=vocabulary, observation_frame_ids=frame,
     )  # fmt: skip
     assert set(rollout(s).samples[0].origin) == {ENVIRONMENT, 0}
 

@@ -40,7 +40,8 @@ from groupwise.models import (
 from tests.rollout.fakes import generate, sampler_of
 
 SHAPE = MaskedShape(
-    vocabulary_size=64 + 1 + 6 + 5, layers=2, cells=6, symbols=3, prompt_vocabulary=5, prompt_length=2, width=16, heads=2
+    vocabulary_size=64 + 1 + 6 + 5, layers=2, cells=6, symbols=3, prompt_vocabulary=5, prompt_length=2, width=16,
+    heads=2
 )  # fmt: skip
 FIRST = SHAPE.first_word
 UNMASK = UnmaskingSettings(steps=3, knob_std=0.5)

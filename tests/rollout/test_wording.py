@@ -70,7 +70,7 @@ def asked(strategy: Any, written: Callable[[str, GenerationRequest], str], n: in
     draw = Draw(0, Prompt("p", TOKENIZER.encode(PROBLEM), PROBLEM, row), n)
     sampler = sampler_of(FakeEngine(tokens), draw, verifier=says_35, tokenizer=TOKENIZER)
     sampling = replace(sampler.rollout_setting.sampling, max_tokens=4000)
-    sampler = replace(sampler, setting=replace(sampler.rollout_setting, sampling=sampling))
+    sampler = replace(sampler, rollout_setting=replace(sampler.rollout_setting, sampling=sampling))
     return asyncio.run(worded(strategy, "prose")(draw, sampler))
 
 

@@ -298,8 +298,8 @@ def test_sandbox_processes_end_with_their_host():
     needed()
     script = (
         "import os, signal; from groupwise.sandbox import Program, Sandbox; from tests.sandbox.boxes import *\n"
-        "s = Sandbox(boxes=2); s.run([Program('print(1)')] * 9); print(*children(os.getpid()), flush=True)\n"
-        "s.run([Program('import time; time.sleep(60)', None)])"
+        "s = Sandbox(boxes=2); s.run([ExecutionInput('print(1)')] * 9); print(*children(os.getpid()), flush=True)\n"
+        "s.run([ExecutionInput('import time; time.sleep(60)', None)])"
     )
     with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True) as host:
         assert host.stdout is not None

@@ -52,7 +52,7 @@ def tool() -> ModuleType:
 
 
 def load(machine: str) -> list[tuple[int, int, int, int]]:
-    program = Path(command.__file__).with_name(f"seccomp_{machine}.bpf").read_bytes()
+    program = Path(bubblewrap_command.__file__).with_name(f"seccomp_{machine}.bpf").read_bytes()
     return list(struct.iter_unpack("=HBBI", program))
 
 
@@ -139,7 +139,7 @@ def test_the_tool_makes_filters_with_the_same_results(machine: str) -> None:
 
 
 def test_a_processor_without_a_filter_gets_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(command.platform, "machine", lambda: "aarch64")
-    assert len(command.seccomp_filter()) == 8 * len(load("aarch64"))
-    monkeypatch.setattr(command.platform, "machine", lambda: "riscv64")
-    assert command.seccomp_filter() == b""
+    monkeypatch.setattr(bubblewrap_command.platform, "machine", lambda: "aarch64")
+    assert len(bubblewrap_command.seccomp_filter()) == 8 * len(load("aarch64"))
+    monkeypatch.setattr(bubblewrap_command.platform, "machine", lambda: "riscv64")
+    assert bubblewrap_command.seccomp_filter() == b""

@@ -15,7 +15,7 @@ HERE, AWAY = "http://127.0.0.1:9/v1", "https://judge.example/v1"
 
 
 def judge(url: str, fields: Mapping[str, str] = {}, keys: tuple[str, ...] = (), hosts: tuple[str, ...] = ()):
-    verifier: Any = built(Judge(url=url, model="m", **fields), judges=JudgeAccess(keys, hosts))
+    verifier: Any = built(Judge(url=url, model="m", **fields), judge_access=JudgeAccess(keys, hosts))
     verifier.close()
     return verifier
 
@@ -59,7 +59,7 @@ def test_hosts_of_judges_are_named_on_the_command_line(
 @pytest.mark.parametrize("key", ["MY KEY", "A --judge b", "x\x1b[2J", "sk-secret"])
 def test_a_key_is_the_name_of_a_variable(key: str) -> None:
     with pytest.raises(Usage, match="names no environment variable"):
-        judge(HERE, {"key": key})
+        judge(HERE, {"key_variable": key})
     with pytest.raises(Usage) as caught:
         JudgeAccess((key,))
     assert key not in str(caught.value)  # it may be the secret itself
@@ -69,13 +69,13 @@ def test_a_key_is_the_name_of_a_variable(key: str) -> None:
 def test_a_cache_is_a_plain_name(cache: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     with pytest.raises(Usage, match="is not a plain file name"):
-        judge(HERE, {"cache": cache})
+        judge(HERE, {"cache_file": cache})
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_cache_is_in_the_users_cache_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert judge(HERE, {"cache": "judge.jsonl"})._replies.path == tmp_path / "groupwise/judge/judge.jsonl"
+    assert judge(HERE, {"cache_file": "judge.jsonl"})._replies.path == tmp_path / "groupwise/judge/judge.jsonl"
     monkeypatch.setenv("XDG_CACHE_HOME", "relative")
     monkeypatch.setenv("HOME", str(tmp_path))
     assert judge(HERE, {"cache": "b"})._replies.path == tmp_path / ".cache/groupwise/judge/b"
@@ -85,6 +85,6 @@ def test_judges_within_several_need_permission_and_are_reported() -> None:
     kind = Combined((CombinedMember("a", Exact()), CombinedMember("b", Judge(url=AWAY, model="m"), 0.5)))
     with pytest.raises(Usage, match=r"judge\.example"):
         built(kind)
-    both = built(kind, judges=JudgeAccess(allowed_hosts=("judge.example",)))
+    both = built(kind, judge_access=JudgeAccess(allowed_hosts=("judge.example",)))
     assert both.notices == [f"judge: {AWAY} gets problems and answers"]  # type: ignore[attr-defined]
     both.close()  # type: ignore[attr-defined]

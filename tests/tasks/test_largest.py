@@ -26,4 +26,7 @@ def test_the_split_is_that_of_rows_in_a_file() -> None:
 
 
 def test_it_is_found_by_its_name() -> None:
-    assert named_task("largest").build(TASK.encode) == TASK and usual_verifier(named_task("largest")) == LastNumber()
+    assert (
+        named_task("largest").build(TASK.encode_prompt) == TASK
+        and usual_verifier(named_task("largest")) == LastNumber()
+    )

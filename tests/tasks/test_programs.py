@@ -55,7 +55,7 @@ def called(answer: str, x: int) -> object:
 
 def test_is_a_task_by_its_name():
     assert isinstance(TASK, Task)
-    assert [p.id for p in named_task("programs").build(TASK.encode).held_out] == [p.id for p in TASK.held_out]
+    assert [p.id for p in named_task("programs").build(TASK.encode_prompt).held_out] == [p.id for p in TASK.held_out]
 
 
 @pytest.mark.parametrize("prompts", [training, lambda: TASK.held_out], ids=["training", "held out"])

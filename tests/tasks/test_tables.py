@@ -63,7 +63,7 @@ def test_faults_of_csv_name_their_row(tmp_path: Path) -> None:
         assert error.value.fix
     limit = csv.field_size_limit()
     with pytest.raises(BadData, match="is not CSV"):
-        read(path, 'prompt,answer\n"' + "x" * (tables.LONGEST_FIELD + 1))
+        read(path, 'prompt,answer\n"' + "x" * (read_tables.LONGEST_FIELD + 1))
     assert csv.field_size_limit() == limit
 
 
@@ -94,7 +94,7 @@ def test_a_json_file_without_rows_has_a_fix(content: str, what: str, tmp_path: P
 
 
 def test_an_array_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tables, "LARGEST_ARRAY", 10)
+    monkeypatch.setattr(read_tables, "LARGEST_ARRAY", 10)
     with pytest.raises(BadData, match="is too large"):
         read(tmp_path / "a.json", json.dumps(ROWS))
 

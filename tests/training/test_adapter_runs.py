@@ -16,7 +16,7 @@ from tests.models.directories import directory
 pytestmark = pytest.mark.usefixtures("home")
 
 pytest.importorskip("peft", reason="adapters need peft: pip install 'groupwise[lora]'")
-LORA = ["--lora.rank", "2", "--optimizer.lr", "0.002", "--lora.targets", '["q_proj", "down_proj"]']
+LORA = ["--lora.rank", "2", "--optimizer.lr", "0.002", "--lora.target_modules", '["q_proj", "down_proj"]']
 
 
 def trained(*words: str) -> Path:
@@ -82,9 +82,14 @@ def test_what_cannot_be(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.
     for words, code, what, fix in (
         (["--lora.rank", "0"], 2, "rank is 0", "such as 16"),
         (["--lora.alpha", "0"], 2, "alpha is 0", "above 0"),
-        (["--lora.targets", "[]"], 2, "targets is empty", '["q_proj", "v_proj"]'),
-        (["--lora.targets", "q_prj"], 2, "recipe.lora.targets: no linear layer is called 'q_prj'", "q_proj, k_proj"),
-        (["--lora.targets", '["lm_head"]'], 2, "'lm_head' is the head", "remove this target"),
+        (["--lora.target_modules", "[]"], 2, "targets is empty", '["q_proj", "v_proj"]'),
+        (
+            ["--lora.target_modules", "q_prj"],
+            2,
+            "recipe.lora.target_modules: no linear layer is called 'q_prj'",
+            "q_proj, k_proj",
+        ),
+        (["--lora.target_modules", '["lm_head"]'], 2, "'lm_head' is the head", "remove this target"),
     ):
         output = error_of(capsys, code, "train", *words)
         assert what in output and fix in output, output

@@ -261,7 +261,7 @@ def test_an_agent_excludes_an_environment_and_a_strategy_needs_an_agent(use: Use
         read_recipe('agent = "my_agent:agent"\nenvironment = "coin_flip"\nmethod = "grpo"', (), use)
     with pytest.raises(InvalidValue, match="deadline"):
         gw.Agent(file="a:b", deadline=0)
-    checked = check('[method]\nbase = "grpo"\nstrategy = "Agents"')
+    checked = check('[method]\nbase = "grpo"\nstrategy = "AgentEpisodes"')
     assert any("needs an agent" in str(error) for error in checked.errors)
 
 

@@ -110,7 +110,7 @@ def always_right(objects: RunObjects) -> RunObjects:
     async def right(prompt: Prompt, sample: Sample) -> Verdict:
         return Verdict(Outcome.correct)
 
-    return replace(objects, setting=replace(objects.rollout_setting, verifier=judged_by(right)))
+    return replace(objects, rollout_setting=replace(objects.rollout_setting, verifier=judged_by(right)))
 
 
 @pytest.fixture(scope="module")

@@ -58,9 +58,8 @@ def test_a_run_resumes_to_the_bit_with_its_pictures(tmp_path: Path, method: str)
 
 def test_a_mask_may_empty_a_microbatch(tmp_path: Path) -> None:
     """The first part of a tree loses all its steps. The gradient is that of one microbatch with all samples."""
-    masked = (
-        '{ base = "branch_grpo", group_size = 4, mask = [{ kind = "DepthPruning", first_step = 0, step_count = 4 }] }'
-    )
+    pruning = '{ kind = "DepthPruning", first_pruned_step = 0, pruned_step_count = 4 }'
+    masked = f'{{ base = "branch_grpo", group_size = 4, mask = [{pruning}] }}'
     changes = {"method": masked, "sampling.max_tokens": 20, "evaluate.problems": 1}
     one, all_ = (rings_run(tmp_path / str(n), 1, **changes, **{"machine.microbatch_tokens": n}) for n in (1, 4096))
     assert lines(one)[1]["grad_norm"] == pytest.approx(lines(all_)[1]["grad_norm"], rel=1e-4) != 0
@@ -69,7 +68,7 @@ def test_a_mask_may_empty_a_microbatch(tmp_path: Path) -> None:
 def test_held_out_samples_may_take_other_steps_than_training(tmp_path: Path) -> None:
     """The evaluation is that of a run with this many steps; the samples of training keep theirs."""
     few = {"method.denoise.steps": 4, "sampling.max_tokens": 16, "evaluate.problems": 8}
-    run = rings_run(tmp_path / "run", 1, **few, **{"evaluate.steps": 16})
+    run = rings_run(tmp_path / "run", 1, **few, **{"evaluate.denoising_steps": 16})
     many = rings_run(tmp_path / "many", 0, **few | {"method.denoise.steps": 16})
     plain = rings_run(tmp_path / "plain", 0, **few)
     scores = [{key: x for key, x in lines(path)[0].items() if "eval/" in key} for path in (run, many, plain)]
@@ -103,15 +102,23 @@ def test_pictures_are_in_the_samples_and_in_the_report(tmp_path: Path) -> None:
         (None, [("method", "flow_grpo")], "calculator is a language model"),
         ("rings.toml", [("method.denoise.noise.level", "0")], "no step would be trained"),
         ("rings.toml", [("method.denoise.steps", "12")], "sampling.max_tokens is 10: a sample of rings has 12"),
-        ("rings.toml", [("evaluate.steps", "20")], "sampling.max_tokens is 10: a sample of rings has 20"),
-        ("rings.toml", [("evaluate.steps", "3"), ("method.denoise.last", "5")], "evaluate.steps does not fit"),
-        (None, [("evaluate.steps", "20")], "evaluate.steps does not fit the language model"),
+        ("rings.toml", [("evaluate.denoising_steps", "20")], "sampling.max_tokens is 10: a sample of rings has 20"),
+        (
+            "rings.toml",
+            [("evaluate.denoising_steps", "3"), ("method.denoise.noise_end", "5")],
+            "evaluate.denoising_steps does not fit",
+        ),
+        (None, [("evaluate.denoising_steps", "20")], "evaluate.denoising_steps does not fit the language model"),
         ("rings.toml", [("sampling.temperature", "0.7")], "sampling.temperature does not fit"),
         ("rings.toml", [("machine.dtype", "bfloat16")], "machine.dtype does not fit"),
-        ("rings.toml", [("method.denoise.last", "10")], "noise from step 0 to before step 10, of 10 steps"),
+        ("rings.toml", [("method.denoise.noise_end", "10")], "noise from step 0 to before step 10, of 10 steps"),
         ("rings.toml", [("method.denoise.noise.level", "-1")], "level is -1"),
-        ("rings.toml", [("method.strategy", "OneNoisyStep"), ("method.denoise.last", "7")], "denoising steps [7]"),
-        ("rings.toml", [("method.strategy", "Branching"), ("method.denoise.first", "3")], "denoising steps [0, 9]"),
+        ("rings.toml", [("method.strategy", "OneNoisyStep"), ("method.denoise.noise_end", "7")], "denoising steps [7]"),
+        (
+            "rings.toml",
+            [("method.strategy", "BranchingTree"), ("method.denoise.noise_start", "3")],
+            "denoising steps [0, 9]",
+        ),
     ],
 )
 def test_check_refuses_recipes_that_do_not_fit_a_flow_model(source: str | None, fields: Any, message: str) -> None:
@@ -123,18 +130,18 @@ def test_check_refuses_recipes_that_do_not_fit_a_flow_model(source: str | None, 
 @pytest.mark.parametrize(
     ("strategy", "level", "message"),
     [
-        ('{ kind = "PairwiseWins", inner_strategy = { kind = "Retraced" } }', "0", ""),
-        ('{ kind = "Retraced", strategy = { kind = "PairwiseWins" } }', "0", ""),
-        ('{ kind = "PairwiseWins", inner_strategy = { kind = "Independent" } }', "0", "no step would be trained"),
+        ('{ kind = "PairwiseWinRates", inner_strategy = { kind = "ForwardProcess" } }', "0", ""),
+        ('{ kind = "ForwardProcess", strategy = { kind = "PairwiseWinRates" } }', "0", ""),
+        ('{ kind = "PairwiseWinRates", inner_strategy = { kind = "Independent" } }', "0", "no step would be trained"),
         (
-            '{ kind = "PairwiseWins", inner_strategy = { kind = "NoiseWindow", start_before = 8 } }',
+            '{ kind = "PairwiseWinRates", inner_strategy = { kind = "NoiseWindow", start_step_below = 8 } }',
             "0.7",
             "steps [0, 1, 8]",
         ),
     ],
 )
 def test_check_reads_the_strategies_inside_a_strategy(strategy: str, level: str, message: str) -> None:
-    last = [("method.denoise.first", "2"), ("method.denoise.last", "8")] if level != "0" else []
+    last = [("method.denoise.noise_start", "2"), ("method.denoise.noise_end", "8")] if level != "0" else []
     fields = [("method.denoise.noise.level", level), *last, ("method.strategy", strategy)]
     errors = check(RECIPES / "rings.toml", fields)
     assert [message in str(error) for error in errors] == [True] * bool(message), errors
@@ -213,7 +220,7 @@ def sample_with(state: Any, finish: Finish = Finish.stop) -> Sample:
 
 
 async def verdict(task: Any, prompt: Prompt, state: Any, finish: Finish = Finish.stop) -> Outcome:
-    name = "ring_direction" if task.kind == Rings() else "quilt_patches"
+    name = "ring_direction" if task.task_settings == Rings() else "quilt_patches"
     return (await built(name, task)(prompt, sample_with(state, finish))).outcome
 
 

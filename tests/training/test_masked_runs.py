@@ -29,8 +29,8 @@ def beads_run(directory: Path, iterations: int, stop_at: int = 0, **changes: Any
 
 @pytest.mark.parametrize("form", ["joint", "alternating"])
 def test_a_run_resumes_to_the_bit(tmp_path: Path, form: str) -> None:
-    turns = 'mask = [{ kind = "TakingTurns", roles = ["schedule", "answer"] }], '
-    turns += 'schedules = { "mask.0.turn" = { kind = "Cycle", values = [0, 1] } }'
+    turns = 'mask = [{ kind = "AlternatingRoleMask", roles = ["schedule", "answer"] }], '
+    turns += 'schedules = { "mask.0.active_role_index" = { kind = "CyclicValues", values = [0, 1] } }'
     method = {"method": f'{{ base = "co_grpo", group_size = 4, {turns} }}'}
     changes = {} if form == "joint" else method
     whole = beads_run(tmp_path / "whole", 3, **changes)
@@ -66,7 +66,7 @@ def test_samples_are_text_and_have_no_picture(tmp_path: Path, capsys: pytest.Cap
     printed = capsys.readouterr()
     assert len(printed.out.strip()) == 8 and "x.png is not written: --out is for pictures" in printed.err
     assert not [*tmp_path.iterdir()]
-    assert main([*words[:-2], "--evaluate.steps", "3"]) == 2
+    assert main([*words[:-2], "--evaluate.denoising_steps", "3"]) == 2
     assert "has 4 steps, and no others" in capsys.readouterr().err
 
 
@@ -125,7 +125,7 @@ def test_a_trained_schedule_is_kept_with_another_speed_and_floor(tmp_path: Path)
         ("beads.toml", [("method.unmask.steps", "6")], "sampling.max_tokens does not fit"),
         ("beads.toml", [("sampling.temperature", "0.7")], "sampling.temperature does not fit"),
         ("beads.toml", [("method.strategy", "Turns")], "method.strategy does not fit"),
-        ("beads.toml", [("evaluate.steps", "6")], "evaluate.steps does not fit"),
+        ("beads.toml", [("evaluate.denoising_steps", "6")], "evaluate.denoising_steps does not fit"),
         ("beads.toml", [("lora.rank", "4")], "lora does not fit"),
         ("beads.toml", [("method.unmask.steps", "0")], "needs 1 <= steps <= 64"),
         ("beads.toml", [("method.unmask.knob_std", "0.01")], "needs a min_knob_std above 0"),

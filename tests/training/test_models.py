@@ -61,7 +61,7 @@ def test_an_adapter_on_a_transformers_model(
         "--verifier", "mine:grade", "--use", "mine.py", "--optimizer.lr", "0.01", "--machine.gradient_checkpointing",
         "true",
     ]  # fmt: skip
-    lora = ["--lora.rank", "2", "--lora.targets", '["c_attn", "c_fc"]']
+    lora = ["--lora.rank", "2", "--lora.target_modules", '["c_attn", "c_fc"]']
     capsys.readouterr()
     assert main(["train", "--model", "tiny", "--name", "first", *SMALL, *lora, *mine]) == 0
     run = next(Path("runs").glob("first-*"))

@@ -40,12 +40,12 @@ def checked(tmp_path: Path, *overrides: tuple[str, str], verifier: str = "last_n
 
 
 @pytest.mark.parametrize(("name", "part"), [
-    ("fission_grpo", "RecoveryPrompts"), ("murphy", "FeedbackTree"), ("rgr_grpo", "Refinement"),
+    ("fission_grpo", "RecoveryPrompts"), ("murphy", "FeedbackTree"), ("rgr_grpo", "BestAnswerRefinement"),
 ])  # fmt: skip
 def test_a_method_that_needs_feedback_is_refused_without_it(name: str, part: str, tmp_path: Path) -> None:
     (error,), _ = checked(tmp_path, ("method", name))
     assert error.startswith(f"method.strategy: {part} writes the feedback of verdicts into prompts, and verdicts of ")
-    assert "LastNumber have none" in error and "such as Code, Format, JsonSchema, Math, Regex," in error
+    assert "LastNumber have none" in error and "such as Code, JsonSchema, Math, Regex," in error
     assert checked(tmp_path, ("method", name), verifier="math")[0] == []
 
 
@@ -66,7 +66,7 @@ def test_a_verdict_part_that_no_verdict_has_is_refused_before_the_run(
 
 
 def test_parts_of_the_strategy_and_of_several_verifiers_count(tmp_path: Path) -> None:
-    assert checked(tmp_path, ("method", "spo"))[0] == [], "TrackedAnswers adds baseline"
+    assert checked(tmp_path, ("method", "spo"))[0] == [], "TrackedBaseline adds baseline"
     shaping = ("method.shaping", '["Score", { kind = "AddSubscore", subscore = "shape" }]')
     shape = '{ name = "shape", verifier = { kind = "regex", pattern = "1" } }'
     several = f'{{ kind = "Combined", members = [{{ name = "right", verifier = "last_number" }}, {shape}] }}'
@@ -82,7 +82,7 @@ def test_nothing_is_known_of_the_verdicts_of_a_user_s_code(tmp_path: Path) -> No
     file.write_text("def grade(answer):\n    return 1.0\n")
     use = load_use(Permissions(use=[file]))
     for name in ("murphy", "trustgeogen", "fission_grpo", "syn_grpo"):
-        assert check(None, [("method", name), ("verifier", "mine:grade"), ("threshold", "1")], use) == []
+        assert check(None, [("method", name), ("verifier", "mine:grade"), ("correct_threshold", "1")], use) == []
 
 
 def test_the_published_methods_can_train_their_roles() -> None:

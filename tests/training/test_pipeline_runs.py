@@ -53,7 +53,7 @@ def train(home: Path, name: str, *options: str) -> Path:
     code = main([
         "train", "--model", "tiny", "--task", "rows.jsonl", "--columns.answer", "", "--verifier", "rewards:bright",
         "--use", "rewards.py", "--method", "flow_grpo", "--method.group_size", "2", "--method.denoise.steps", "3",
-        "--prompts", "2", "--lora.rank", "2", "--pipeline.guidance", "1.5", "--evaluate.problems", "1",
+        "--prompts", "2", "--lora.rank", "2", "--pipeline.guidance_scale", "1.5", "--evaluate.problems", "1",
         "--evaluate.samples", "1", "--evaluate.every", "0", "--save.every", "1", "--name", name, *options,
     ])  # fmt: skip
     (run,) = home.glob(f"runs/{name}-*")
@@ -86,11 +86,11 @@ def test_a_run_resumes_to_the_bit_and_its_model_is_sampled(
     with safe_open(next(whole.glob("checkpoints/000002/*.safetensors")), "pt") as tensors:
         names = [name for name in tensors.keys() if name.startswith(("policy.", "models."))]  # noqa: SIM118
     assert names and all(".lora_" in name for name in names)
-    assert main(["sample", str(whole), "a red ball", "--out", "a.png", "--pipeline.guidance", "1.5"]) == 0
-    assert main(["sample", model, "a red ball", "--out", "b.png", "--pipeline.guidance", "1.5"]) == 0
+    assert main(["sample", str(whole), "a red ball", "--out", "a.png", "--pipeline.guidance_scale", "1.5"]) == 0
+    assert main(["sample", model, "a red ball", "--out", "b.png", "--pipeline.guidance_scale", "1.5"]) == 0
     trained, base = (read_png((home / name).read_bytes()) for name in ("a.png", "b.png"))
     assert trained.shape == base.shape == (4 + 32 + 4, 4 + 32 + 4, 3)
-    assert main(["sample", str(whole), "a red ball", "--out", "c.png", "--pipeline.guidance", "3"]) == 0
+    assert main(["sample", str(whole), "a red ball", "--out", "c.png", "--pipeline.guidance_scale", "3"]) == 0
     assert (read_png((home / "c.png").read_bytes()) != trained).any()
 
 
@@ -101,7 +101,7 @@ def test_a_run_resumes_to_the_bit_and_its_model_is_sampled(
 def test_other_methods_and_bfloat16(home: Path, monkeypatch: pytest.MonkeyPatch, model: str, method: str) -> None:
     monkeypatch.chdir(home)
     low = ["--machine.dtype", "bfloat16"] if method == "grpo_guard" else []
-    guidance = ["--pipeline.guidance", "1"] if model == "schnell" else []
+    guidance = ["--pipeline.guidance_scale", "1"] if model == "schnell" else []
     options = ["--iterations", "1", "--method", method, "--model", model]
     run = train(home, f"{model}_{method}", *options, *low, *guidance)
     sheet = read_png((run / "samples" / "000001.png").read_bytes())

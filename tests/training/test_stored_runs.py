@@ -99,7 +99,7 @@ def test_only_the_assistants_turns_are_trained() -> None:
     ]
     prompt = gw.Prompt("p", (1, 2), "?", {"completion": talk})
     draw = Draw(3, prompt, 1)
-    sampler = sampler_of(FakeEngine(None), draw, observation_frame=((5,), (6,)))
+    sampler = sampler_of(FakeEngine(None), draw, observation_frame_ids=((5,), (6,)))
     (sample,) = asyncio.run(gw.sft().strategy(draw, sampler)).samples
     assert [sample.text[a:b] for a, b in spans(sample)] == ["7*5=35", "#43"]
     assert set(sample.origin) == {WRITTEN, ENVIRONMENT, TEMPLATE}

@@ -31,7 +31,8 @@ TINY = {
 def tiny_model(path: Path, *, qk_norm: bool) -> Path:
     tokenizer = trained(THINKING)
     shape = DecoderShape(
-        vocabulary_size=tokenizer.backend_tokenizer.get_vocab_size(), hidden_size=16, layers=1, heads=2, kv_heads=1, head_dim=8,
+        vocabulary_size=tokenizer.backend_tokenizer.get_vocab_size(), hidden_size=16, layers=1, heads=2, kv_heads=1,
+        head_dim=8,
         mlp_width=16, max_positions=4096, tied_embeddings=True, qk_norm=qk_norm, qkv_bias=not qk_norm,
         model_family="qwen3" if qk_norm else "qwen2",
     )  # fmt: skip

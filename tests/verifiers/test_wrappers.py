@@ -162,7 +162,7 @@ def test_a_recipe_names_the_wrapped_verifier() -> None:
 @pytest.mark.parametrize(
     "table,evidence",
     [
-        ("noisy", "Noisy needs verifier"),
+        ("noisy", "NoisyVerdicts needs verifier"),
         ("flipping", "write noisy, its name here"),
         ({"kind": "noisy", "rejects": 0.2}, "needs verifier"),
         ({"kind": "noisy", "verifier": "exact", "rejcts": 0.2}, "no field 'rejcts'"),

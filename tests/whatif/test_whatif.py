@@ -125,7 +125,7 @@ def test_the_gradient_of_a_penalty_is_stored_and_said_to_be_missing(tmp_path: Pa
     stored = read(stored_run(tmp_path / "run", small("grpo", minibatches=2, group_size=4)))
     computed = own(stored)
     assert computed.omission_notes == (
-        "without KL(coefficient=0.04, form=k3, model=reference): logp/reference not stored",
+        "without KL(coefficient=0.04, kl_estimator=k3, model=reference): logp/reference not stored",
     )
     kl = stored.token_columns["gradient"][stored.rows_of(computed.batch)] - computed.logp_gradient
     assert 1e-5 < float(kl.abs().max()) < 0.04

@@ -45,7 +45,7 @@ class EachStandardised(Advantage):
 class Lagrangian(Advantage):
     """The reward's group z-score plus `multiplier * z-score` of each constraint's score. FGRPO, arXiv:2604.08476.
 
-    The memory is `Multipliers`. That the z-scores are added so is our reading.
+    The memory is `LagrangeMultipliers`. That the z-scores are added so is our reading.
     """
 
     group_relative: ClassVar[bool] = True

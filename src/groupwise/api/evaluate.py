@@ -17,7 +17,7 @@ from groupwise.config.recipe_toml import read_verifier
 from groupwise.config.registry import UnloadedPart
 from groupwise.config.train_arguments import fields_of, overrides_of
 from groupwise.config.user_code import Permissions, function_hash, load_use
-from groupwise.core import BadData, Usage, message_language
+from groupwise.core import BadData, Usage, spelling
 from groupwise.data import VerifierSettings
 from groupwise.evaluation.evaluation_files import evaluation_text
 from groupwise.inference import evaluate_model as evaluation

@@ -6,7 +6,7 @@ from typing import ParamSpec, TypeVar
 
 from groupwise.api.notebook import cell_output
 from groupwise.config.python_advice import in_python, translate
-from groupwise.core import GroupwiseError, message_language
+from groupwise.core import GroupwiseError, spelling
 
 __all__ = ["from_python"]
 

@@ -17,7 +17,7 @@ Grade = Callable[..., Any]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Reward:
-    """A converted reward: the TOML data of the recipe's field `verifier`, and the Python functions that it names.
+    """A converted reward: the TOML data of the recipe's field `verifier_toml`, and the Python functions that it names.
 
     `source_code` is the text of `code/reward.py`, "" without such functions. `functions_in_memory` are functions that
     stay in this process, by name.

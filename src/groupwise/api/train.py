@@ -83,7 +83,7 @@ def train(
     control = control_of(on_iteration)
 
     def work() -> Run:
-        layout, ending = runs.start(source, arguments, options, print_ending, control)
+        layout, ending = start_run.start(source, arguments, options, print_ending, control)
         return Run(layout.run_directory, ending.stop_reason, control.stop)
 
     return shown(work, control)
@@ -124,7 +124,7 @@ def resume(
     control = control_of(on_iteration)
 
     def work() -> Run:
-        ending = runs.proceed(layout, options, print_ending, control, grades)
+        ending = start_run.proceed(layout, options, print_ending, control, grades)
         return Run(layout.run_directory, ending.stop_reason, control.stop)
 
     return shown(work, control)

@@ -25,8 +25,8 @@ PACKAGES = ("groupwise", "torch", "numpy")
 class Certificate:
     """A published method with its test results. `constants` is TOML, `changes` are the differences from its `parent`.
 
-    `components`: the names of its components by socket. `measured` is the stored measurement of its `effect`, if the
-    code is the same since, and `toy` the test that computes the effect exactly.
+    `components`: the names of its components by socket. `measured_effect` is the stored measurement of its
+    `expected_effect`, if the code is the same since, and `toy_test` the test that computes the effect exactly.
 
     `commit` ends in `-modified` if a tracked file of the package or of its tests has changes; it is empty outside git.
     """

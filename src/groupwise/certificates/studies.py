@@ -46,9 +46,9 @@ Verdict = Literal["shown", "not shown", "opposite"]
 
 @dataclass(frozen=True, slots=True)
 class StudyRun:
-    """One run of a study: a method on the packaged recipe of a task, with `settings` as in `Effect`.
+    """One run of a study: a method on the packaged recipe of a task, with `settings` as in `ExpectedEffect`.
 
-    >>> Trial("gspo", "calculator", 1, ("prompts = 4",)).recipe().prompts
+    >>> StudyRun("gspo", "calculator", 1, ("prompts = 4",)).recipe().prompts
     4
     """
 

@@ -100,5 +100,5 @@ def stats_to_show(recipe: Recipe, task: Task) -> list[Any]:
     shown = []
     for source, part in zip((*sources(recipe), *held_out_sources(recipe)), parts, strict=True):
         with_options = any(isinstance(kind, OptionChoice) for kind in kinds_in(source.verifier))
-        shown += [replace(stats, answer_in_prompt=()) if with_options else stats for stats in data_stats(part)]
+        shown += [replace(stats, answer_in_prompt_rows=()) if with_options else stats for stats in data_stats(part)]
     return shown

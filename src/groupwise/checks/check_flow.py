@@ -26,7 +26,7 @@ from groupwise.models.decoder.decoder import ModelSizes
 def language_errors(recipe: Recipe, shape: ModelSizes) -> list[Usage]:
     """Errors if the method or the evaluation is for flow models, and the model is a language model."""
     if recipe.evaluate.denoising_steps is not None:
-        what, fix = f"evaluate.steps does not fit the language model {recipe.model}", "leave it out"
+        what, fix = f"evaluate.denoising_steps does not fit the language model {recipe.model}", "leave it out"
         return [Usage(what, evidence="its answers have no denoising steps", fix=fix)]
     if recipe.method.denoise is None:
         return []
@@ -70,8 +70,8 @@ def step_errors(recipe: Recipe) -> list[Usage]:
         try:
             replace(denoise, steps=recipe.evaluate.denoising_steps)
         except ValueError as error:
-            what, fix = "evaluate.steps does not fit method.denoise", "use another number of evaluate.steps"
-            errors.append(Usage(what, evidence=str(error), fix=fix))
+            what = "evaluate.denoising_steps does not fit method.denoise"
+            errors.append(Usage(what, evidence=str(error), fix="use another number of evaluate.denoising_steps"))
     return [*errors, *noise_errors(recipe.method.strategy, denoise)]
 
 
@@ -92,7 +92,7 @@ def noise_errors(strategy: Strategy, denoise: DenoisingSettings) -> list[Usage]:
         return []
     if denoise.noise.noise_level == 0:
         what = "no step would be trained: without noise, a denoising step is not an action"
-        fix = "set method.denoise.noise.level above 0, or method.strategy to Retraced"
+        fix = "set method.denoise.noise.level above 0, or method.strategy to ForwardProcess"
         return [Usage(what, evidence="method.denoise.noise.level is 0", fix=fix)]
     steps = {step for part in parts for step in getattr(part, "noisy_steps", ())}
     if calm := sorted(step for step in steps if not denoise.has_noise(step)):
@@ -112,7 +112,7 @@ def unfinished_pictures(recipe: Recipe, shape: ModelSizes, *, train: bool = True
     if not shape.tokens_are_denoising_steps or recipe.sampling.max_tokens >= steps:
         return []
     what = f"sampling.max_tokens is {recipe.sampling.max_tokens}: a sample of {recipe.model} has {steps} steps"
-    fix = f"use at least {steps}, the number of steps in method.denoise.steps or evaluate.steps"
+    fix = f"use at least {steps}, the number of steps in method.denoise.steps or evaluate.denoising_steps"
     return [Usage(what, fix=fix)]
 
 

@@ -69,13 +69,16 @@ def unfit_settings(recipe: Recipe, shape: MaskedShape) -> dict[str, tuple[bool, 
         ),
         "method.strategy": (
             not getattr(method.strategy, "works_on_whole_answers", False),
-            "use CoSampled or Independent: answers are generated whole",
+            "use SplitScheduleFromAnswer or Independent: answers are generated whole",
         ),
         "evaluate.strategy": (
             not getattr(recipe.evaluate.strategy, "works_on_whole_answers", False),
-            "use CoSampled or Independent: answers are generated whole",
+            "use SplitScheduleFromAnswer or Independent: answers are generated whole",
         ),
-        "evaluate.steps": (recipe.evaluate.denoising_steps is not None, "leave it out: it is for flow models"),
+        "evaluate.denoising_steps": (
+            recipe.evaluate.denoising_steps is not None,
+            "leave it out: it is for flow models",
+        ),
         "machine.dtype": (machine.dtype == "bfloat16", "use float32: the model is small"),
         "machine.compile": (machine.compile, "leave it out: the network has few kernels"),
         "machine.gradient_checkpointing": (

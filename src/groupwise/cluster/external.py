@@ -23,10 +23,11 @@ RUN = "groupwise/run"
 class ExternalRank:
     """The rank of this process in a run, and the address of the ranks' store.
 
-    The store is in rank 0. `restarts` is None then; with torchrun, whose agent has the store, it counts the restarts.
+    The store is in rank 0. `restart_count` is None then; with torchrun, whose agent has the store, it counts the
+    restarts.
 
     >>> ExternalRank.read(1, {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "gpu-1", "MASTER_PORT": "7001"})
-    ExternalRank(rank=0, host='gpu-1', port=7001, restarts=None)
+    ExternalRank(rank=0, store_host='gpu-1', store_port=7001, restart_count=None)
     """
 
     rank: int

@@ -26,7 +26,7 @@ A busy machine may need many seconds to end a process that has imported torch.
 class ProcessEnd:
     """The end of a process: its exit code, negative for a signal, and its last lines of output.
 
-    `cause` is the message of a launcher that lost the process, and so has no exit code.
+    `launcher_message` is the message of a launcher that lost the process, and so has no exit code.
     """
 
     exit_code: int
@@ -44,7 +44,7 @@ class ProcessEnd:
 
 
 class NamedProcesses(ABC):
-    """A context with processes by name. At its end all are killed."""
+    """The abstract set of a run's processes, by name, as a context: at its end all are killed."""
 
     @property
     @abstractmethod

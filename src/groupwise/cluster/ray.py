@@ -1,6 +1,6 @@
 """Runs the processes of a run on the nodes of a Ray cluster. The only file that imports Ray.
 
-A placement group has one bundle for each process. In each bundle an actor, a `HeldProcess`, starts
+A placement group has one bundle for each process. In each bundle an actor, a `ChildProcess`, starts
 the process, has its output, and ends it. Samples, weights and gradients go over our own connections.
 """
 

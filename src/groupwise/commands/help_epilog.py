@@ -1,4 +1,4 @@
-"""The lower half of each command's `--help`: its examples, and the fields of a recipe. It imports no other room."""
+"""The epilog of each command's `--help`: its examples, and the fields of a recipe. It imports no other room."""
 
 import shutil
 import textwrap
@@ -152,8 +152,8 @@ a machine file:
   count = 8
   memory_gib = 74.5
   tflops = 125.0
-  memory_gb_s = 1500.0
-  link_gb_s = 150.0
+  memory_bandwidth_gb_s = 1500.0
+  link_bandwidth_gb_s = 150.0
   rates = "parts of the data sheet's, assumed"
 """,
     "check": """\

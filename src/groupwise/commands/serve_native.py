@@ -64,7 +64,8 @@ def serve(model: str, options: ServeOptions) -> int:
             decoder, tokenizer, seed=seed, experts=None
         ),
         EngineIdentity.of(decoder, tokenizer, seed=seed), vocabulary=decoder.shape.vocabulary_size,
-        largest=most_file_bytes(decoder), uploads=IncomingWeightsStore(exchange, most_file_bytes(decoder)) if exchange else None,
+        largest=most_file_bytes(decoder), 
+        uploads=IncomingWeightsStore(exchange, most_file_bytes(decoder)) if exchange else None,
     )  # fmt: skip
     if options.listen:
         serving = serve_hosts(

@@ -33,8 +33,8 @@ def train(
         return 0
     if begun := external_ranks.restarted(source, overrides, options):
         layout = RunLayout(begun)
-        return pushed(layout, runs.proceed(layout, options, print_ending).exit_code, push)
-    layout, ending = runs.start(source, CallArguments(tuple(overrides)), options, print_ending)
+        return pushed(layout, start_run.proceed(layout, options, print_ending).exit_code, push)
+    layout, ending = start_run.start(source, CallArguments(tuple(overrides)), options, print_ending)
     return pushed(layout, ending.exit_code, push)
 
 
@@ -48,7 +48,7 @@ def resume(run: str, options: RunOptions = RunOptions(), *, push: str = "") -> i
     layout = existing_run(run)
     if external_ranks.follows_again(layout, options):
         return 0
-    return pushed(layout, runs.proceed(layout, options, print_ending).exit_code, push)
+    return pushed(layout, start_run.proceed(layout, options, print_ending).exit_code, push)
 
 
 def pushed(layout: RunLayout, code: int, name: str) -> int:

@@ -79,7 +79,8 @@ def heading(stored: StoredIteration) -> str:
     """The heading: the iteration and its number of samples."""
     trained, groups = len(stored.batch), len(groups_of(stored))
     samples = f"{counted(len(stored.sample_records), 'sample')} in {counted(groups, 'group')}, {trained} trained"
-    return f"iteration {stored.iteration} of {stored.run_directory}: {samples}; {OWN}: {stored.method_name or 'its own method'}"
+    own = stored.method_name or "its own method"
+    return f"iteration {stored.iteration} of {stored.run_directory}: {samples}; {OWN}: {own}"
 
 
 def figures(comparison: MethodComparison) -> list[str]:
@@ -147,7 +148,8 @@ def chain_lines(stored: StoredIteration, chain: GradientChain) -> list[str]:
     """A token's numbers, from outcome to gradient, as aligned lines: name, number, component."""
     line = stored.sample_records[chain.sample_number - 1]
     where = f"sample {chain.sample_number} of iteration {stored.iteration}, draw {line['draw']}"
-    head = f'token {chain.token_number} of {chain.token_count}, "{visible(chain.token_text)}" (id {chain.token_id}), of {where}'
+    text = visible(chain.token_text)
+    head = f'token {chain.token_number} of {chain.token_count}, "{text}" (id {chain.token_id}), of {where}'
     cells = [
         (
             link.number_name,

@@ -1,4 +1,4 @@
-"""The advice of a message as options of the command line: `prompts = 4` is `--prompts 4`.
+"""Rewrites the advice of an error message as command-line options: `prompts = 4` becomes `--prompts 4`.
 
 Messages about a recipe name its lines, as its file has them. A field that the command set by an option, or a command
 without a recipe's file, is answered with an option. `python_spelling` does the same for callers of the library.

@@ -1,4 +1,4 @@
-"""Classes and functions of the package as a program calls them: wrong arguments are answered with the call to write."""
+"""Wraps the package's constructors and calls, so that wrong arguments raise an error with the call to write."""
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence

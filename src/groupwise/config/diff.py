@@ -61,7 +61,7 @@ def _label_with(value: Any, f: Field[Any], companions: list[Field[Any]], hints: 
 
 
 def label(value: Any, hint: Any = Any) -> str:
-    """A value as short text, such as `Overlong(buffer=4096, factor=1)`."""
+    """A value as short text, such as `OverlongPenalty(buffer_length=4096, penalty_factor=1)`."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, float):

@@ -31,7 +31,7 @@ LORA_FACTOR = 10
 LONGEST: int = Sampling().max_tokens
 CPU_BUDGET = 128
 """The largest default budget of an answer, in tokens, of training on a CPU without a recipe file."""
-LR, BUDGET, DTYPE, TARGETS = "optimizer.lr", "sampling.max_tokens", "machine.dtype", "lora.targets"
+LR, BUDGET, DTYPE, TARGETS = "optimizer.lr", "sampling.max_tokens", "machine.dtype", "lora.target_modules"
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ STARTING_POINT = ("model", "lora", "warm_start")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Phase:
-    """One phase of a recipe: `common` is the recipe outside the phases, `changes` the phase's table."""
+    """One phase of a recipe: `common_recipe` is the recipe outside the phases, `changes` the phase's table."""
 
     index: int
     name: str

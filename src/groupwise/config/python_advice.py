@@ -1,7 +1,8 @@
-"""The advice of a message as a caller of the library writes it: `--lora.rank 16` is `lora=gw.Lora(rank=16)`.
+"""Rewrites the advice of an error message as Python arguments: `--lora.rank 16` becomes `lora=gw.Lora(rank=16)`.
 
-Messages are written once, in the words of the command line. The library's calls render them here (`api/python_messages.py`), so
-a program never reads an option. Options of other programs, such as `hf download NAME --local-dir DIR`, stay.
+Messages are written once, in the words of the command line. The library's calls render them here
+(`api/python_messages.py`), so a program never reads an option. Options of other programs, such as `hf download NAME
+--local-dir DIR`, stay.
 """
 
 import json

@@ -153,8 +153,8 @@ class Machine:
     The device `auto` is `cuda` where torch has a CUDA device, else `cpu`. The dtype `auto` is `bfloat16` on a GPU, and
     `float32` on a CPU or for small flow and masked models; a run records the choice and keeps it.
 
-    `deadline` limits a draw, in seconds. `verdict_deadline` limits a call of the user's grade function or environment,
-    and one execution of an answer's code, whose CPU time is limited to a fifth of it.
+    `rollout_deadline` limits a draw, in seconds. `verdict_deadline` limits a call of the user's grade function or
+    environment, and one execution of an answer's code, whose CPU time is limited to a fifth of it.
 
     With `bfloat16`, weights and activations are bfloat16; log-probs are float32, and the optimizer keeps a float32 copy
     of each weight, from which the weight is rounded. `gradient_checkpointing` forwards each layer again in the backward
@@ -184,7 +184,7 @@ class Machine:
             raise ValueError(f"threads is {self.threads}\nuse at most {MOST_THREADS}")
         if not (self.rollout_deadline > 0 and self.verdict_deadline > 0):
             raise ValueError(
-                f"deadline is {self.rollout_deadline} and verdict_deadline is {self.verdict_deadline}\n"
+                f"rollout_deadline is {self.rollout_deadline} and verdict_deadline is {self.verdict_deadline}\n"
                 "use numbers above 0 seconds"
             )
 
@@ -239,7 +239,7 @@ class Evaluate:
 
     `strategy` answers each of `problems` held-out problems once greedily and `samples` times by `Recipe.sampling`.
     Accuracy is also given for each value of the column `by_column` of the rows.
-    A flow model takes `steps` denoising steps; without it, those of `method.denoise`, as in training.
+    A flow model takes `denoising_steps` denoising steps; without it, those of `method.denoise`, as in training.
     The best checkpoint is kept beside the newest ones: it has the highest greedy accuracy; between equal ones the
     greedy score decides, then accuracy and score of sampled answers, then the loss on stored answers, then the later
     iteration. `best_metric` decides first.
@@ -285,14 +285,14 @@ class Recipe:
     out; without it, one that does not fit is an error. `template` is the text around a problem, `verifier` the grader
     of answers; without them, both are the task's default. With the template `chat`, `system` is the system message of
     prompts that have none, and `template_arguments` are variables of the chat template. An answer with a score of at
-    least `threshold` is correct; without a threshold, answers that a verifier only scores are neither correct nor
-    wrong. `environment` is the other side of a conversation, such as `my_file:MyEnvironment`; it replaces the strategy
-    `Independent` of method and evaluation by `Turns`. `agent` is a program that makes chat requests; it replaces that
-    strategy by `Agents`, and all its conversations are trained. `prompts` is the number of prompts of an iteration.
-    With `lora`, an adapter is trained and the model's weights are frozen. With `freeze_vision_tower`, the vision tower
-    and the connector of a vision-language model are frozen. `pipeline` matters if the model is a pipeline
-    of diffusers. `warm_start` runs before the first iteration. `epochs`, passes over the training problems, sets
-    `iterations` when a run starts.
+    least `correct_threshold` is correct; without a threshold, answers that a verifier only scores are neither correct
+    nor wrong. `environment` is the other side of a conversation, such as `my_file:MyEnvironment`; it replaces the
+    strategy `Independent` of method and evaluation by `Turns`. `agent` is a program that makes chat requests; it
+    replaces that strategy by `AgentEpisodes`, and all its conversations are trained. `prompts` is the number of prompts
+    of an iteration. With `lora`, an adapter is trained and the model's weights are frozen. With `freeze_vision_tower`,
+    the vision tower and the connector of a vision-language model are frozen. `pipeline` matters if the model is a
+    pipeline of diffusers. `warm_start` runs before the first iteration. `epochs`, passes over the training problems,
+    sets `iterations` when a run starts.
     """
 
     model: str = "calculator"

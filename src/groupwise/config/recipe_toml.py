@@ -78,7 +78,7 @@ def read_verifier(data: Any, use: UserCode | None = None) -> VerifierSettings:
 
     Without `use`, code in the user's files becomes an `UnloadedPart`.
 
-    >>> read_verifier({"kind": "math", "symbolic": False}).symbolic
+    >>> read_verifier({"kind": "math", "use_algebra": False}).use_algebra
     False
     """
     reading = ValueParser(use)

@@ -31,9 +31,9 @@ __all__ = [
 class OptionReplacement:
     """What to write for an option of TRL, verl or peft, in the words of the command line.
 
-    `python` is what a program writes; if it is empty, the text is rendered (`python_spelling`). `field_path` and
-    `value` are the field of a recipe that does the same, if there is one, and `argument_names` other names of it in
-    constructors, each with an example.
+    `python_text` is what a program writes; if it is empty, the text is rendered (`python_spelling`). `field_path` and
+    `field_value` are the field of a recipe that does the same, if there is one, and `argument_names` other names of it
+    in constructors, each with an example.
     """
 
     command_line_text: str
@@ -46,7 +46,7 @@ class OptionReplacement:
 
 @cache
 def answers() -> Mapping[str, OptionReplacement]:
-    """The answer for each option of `other_names.toml`, by the last words of the option's path.
+    """The answer for each option of `trl_and_verl_names.toml`, by the last words of the option's path.
 
     >>> answers()["num_generations"].text
     'write method.group_size = 8, as an option --method.group_size 8'
@@ -131,7 +131,7 @@ WHOLE = re.compile(
     "algo|algorithm|args|callbacks?|config|datasets?|debug|device|dtype|epochs|num_workers|precision|project|rewards|seed"
     "|steps|stop|tools"
 )
-"""Words that are no option of TRL or verl in a table of a recipe: `evaluate.steps` has another meaning."""
+"""Words that are no option of TRL or verl in a table of a recipe: `evaluate.denoising_steps` has another meaning."""
 ROWS = "docs/coming-from.md has a row for each option of TRL and verl"
 
 
@@ -148,7 +148,7 @@ def other_value_fix(path: str, value: object) -> str:
 def answer_of(path: str) -> OptionReplacement | None:
     """The answer for an option of TRL or verl by its dotted path. The longest end of the path counts, then its table.
 
-    None for another name, and for a word of a recipe's table, such as `evaluate.steps`.
+    None for another name, and for a word of a recipe's table, such as `evaluate.denoising_steps`.
     """
     words, tables = path.split("."), {name.partition(".")[0] for name in SECTIONS}
     for end in range(len(words), 0, -1):
@@ -212,8 +212,8 @@ ARGUMENT = re.compile(r"""(\w+)\s*=\s*("[^"]*"|'[^']*'|[^,()]+)""")
 def verifier_fix(text: str) -> str:
     """The fix for a verifier in the notation of a call, or with a former name: the table to write; else empty.
 
-    >>> verifier_fix("math(answer='first', symbolic=False)")
-    'write a table: verifier = { kind = "math", answer = "first", symbolic = false }'
+    >>> verifier_fix("math(which_answer='first', use_algebra=False)")
+    'write a table: verifier = { kind = "math", which_answer = "first", use_algebra = false }'
     >>> verifier_fix("flipping")
     'write noisy, its name here'
     >>> verifier_fix("math")

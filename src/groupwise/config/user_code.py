@@ -36,12 +36,12 @@ PREFIX = "use:"
 class Permissions:
     """What the user permits one command to run, read and reach: files, remote code, judges and engines.
 
-    `use` are Python files to execute. With `unsafe_local_exec` code that the model writes runs without a sandbox; with
-    `trust_remote_code` Python files in a model's directory are executed. `keys` are names of environment variables that
-    may be sent to an LLM judge, and `judges` the hosts that it may use. The others are those of `EngineAccess`:
-    `engine_python` runs engines of vLLM, engines on `engine_hosts` get prompts and weights, `engine_secret` is a file
-    with their secret, and `engine_exchange` the directory for weights. `agent_command` is the command of the program
-    that is the agent. Raises `Usage` for a string in place of a list.
+    `use` are Python files to execute. With `unsafe_local_exec` code that the model writes runs without a
+    sandbox; with `trust_remote_code` Python files in a model's directory are executed. `keys` are names of
+    environment variables that may be sent to an LLM judge, and `judges` the hosts that it may use. The others are
+    those of `EngineAccess`: `engine_python` runs engines of vLLM, engines on `engine_hosts` get prompts and weights,
+    `engine_secret` is a file with their secret, and `engine_exchange` the directory for weights.
+    `agent_command` is the command of the program that is the agent. Raises `Usage` for a string in place of a list.
     """
 
     use: Sequence[str | Path] = ()

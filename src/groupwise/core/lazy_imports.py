@@ -116,8 +116,8 @@ def part_named(name: str) -> Any:
 def part_names() -> Mapping[str, Sequence[str]]:
     """The names of the package's components by socket. The files are not imported.
 
-    >>> part_names()["Noise"]
-    ('CPSNoise', 'DanceNoise', 'FlowNoise', 'IntegratedNoise')
+    >>> part_names()["DenoisingNoise"]
+    ('CoefficientsPreservingNoise', 'DanceGrpoNoise', 'FlowGrpoNoise', 'IntegratedNoise')
     """
     rooms = [f"groupwise.{room}" for room in PART_ROOMS]
     bases = {name: base for room in rooms for name, base in bases_of(room).items()}

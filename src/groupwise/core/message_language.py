@@ -1,4 +1,4 @@
-"""The language of messages: that of the command line, or within a call of the library that of Python."""
+"""The language of messages: the command line's, or Python's within a call of the library."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

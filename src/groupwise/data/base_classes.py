@@ -35,13 +35,13 @@ __all__ = [
     "CouplingUnit",
     "Credit",
     "Curriculum",
+    "CurriculumWithMetrics",
     "Engine",
     "EngineSettings",
     "Environment",
     "EqualWeightUnit",
     "Filter",
     "HasLinearHead",
-    "TaskWithProblemList",
     "Mask",
     "Memory",
     "Observation",
@@ -50,7 +50,6 @@ __all__ = [
     "Ratio",
     "ReadsColumns",
     "ReplyLog",
-    "CurriculumWithMetrics",
     "Sampler",
     "Shaping",
     "SharesDevice",
@@ -58,6 +57,7 @@ __all__ = [
     "Surrogate",
     "Task",
     "TaskSettings",
+    "TaskWithProblemList",
     "Verifier",
     "VerifierSettings",
     "Weight",
@@ -77,7 +77,10 @@ Value = TypeVar("Value")
 
 @runtime_checkable
 class Task(Protocol):
-    """A source of prompts by index, with a held-out split that is never trained on. It may be a `ListsProblems`."""
+    """A source of prompts by index, with a held-out split that is never trained on.
+
+    It may be a `TaskWithProblemList`.
+    """
 
     __slots__ = ()
 
@@ -153,7 +156,7 @@ class VerifierSettings(Verifier):
     By default the value itself is the verifier, with an `async def __call__(self, prompt, sample)`. One that needs
     processes or other verifiers has its own `build`, which gets the `VerifierContext`: task, sandbox, judges, deadline.
     `fits` is whether answers can be compared with a gold answer; `gold_answer_format` describes such gold answers in
-    the error message. A verifier of packaged tasks only names their kinds in `tasks`.
+    the error message. A verifier of packaged tasks only names their kinds in `supported_tasks`.
     """
 
     __slots__ = ()
@@ -235,8 +238,8 @@ class Curriculum(Protocol[State]):
 
     `draw` returns draws with id 0, which the buffer numbers. It may return fewer than `n`, each with its own number of
     samples. `observe` gets the rollouts of one round of sampling; a refill is the next round. `end_iteration` gets all
-    rollouts of an iteration, as finally selected. Optional: `ReportsMetrics`, and `tracks_prompts = True` if it treats
-    a prompt by its earlier answers.
+    rollouts of an iteration, as finally selected. Optional: `CurriculumWithMetrics`, and `tracks_prompts = True` if it
+    treats a prompt by its earlier answers.
     """
 
     __slots__ = ()

@@ -77,7 +77,8 @@ INTERVALS = {
 class Metric:
     """A metric of a run, or a family of metrics whose names contain a placeholder such as `<cause>`.
 
-    `better` is the direction of improvement, empty if there is none. The report warns about values above `bound`.
+    `better` is the direction of improvement, empty if there is none. The report warns about values above
+    `warning_threshold`.
 
     >>> find_metric("rollout/dropped/mixed_outcomes").name
     'rollout/dropped/<cause>'
@@ -187,15 +188,20 @@ _BY_QUESTION: dict[str, tuple[Metric, ...]] = {
         Metric("rollout/most_answers", "answers to the prompt with the most"),
         Metric("curriculum/failures", "with `FailureBuffer`: failed attempts that wait to be drawn as prompts"),
         Metric("curriculum/recoveries", "with `FailureBuffer`: prompts of the iteration that are failed attempts"),
-        Metric("curriculum/waiting", "with `Synthesised`: proposed problems that wait to be drawn"),
-        Metric("curriculum/proposed", "with `Synthesised`: prompts of the iteration that the policy proposed"),
-        Metric("curriculum/stored", "with `FreshReplay`: answers that may be drawn again"),
-        Metric("curriculum/replayed", "with `FreshReplay`: draws of the iteration that are stored answers"),
-        Metric("curriculum/surveyed", "with `Survey`: prompts of the iteration that were tested and not trained"),
-        Metric("curriculum/beginnings", "with `Survey`: draws of the iteration that continue a beginning of an answer"),
-        Metric("curriculum/hinted", "with `HintLadder`: prompts of the iteration with a hint"),
+        Metric("curriculum/waiting", "with `ProposedProblemCurriculum`: proposed problems that wait to be drawn"),
+        Metric(
+            "curriculum/proposed", "with `ProposedProblemCurriculum`: prompts of the iteration that the policy proposed"
+        ),
+        Metric("curriculum/stored", "with `FreshnessReplay`: answers that may be drawn again"),
+        Metric("curriculum/replayed", "with `FreshnessReplay`: draws of the iteration that are stored answers"),
+        Metric("curriculum/surveyed", "with `PromptSurvey`: prompts of the iteration that were tested and not trained"),
+        Metric(
+            "curriculum/beginnings",
+            "with `PromptSurvey`: draws of the iteration that continue a beginning of an answer",
+        ),
+        Metric("curriculum/hinted", "with `HintLevelCurriculum`: prompts of the iteration with a hint"),
         Metric("curriculum/known", "prompts whose pass rate the curriculum knows from earlier answers"),
-        Metric("curriculum/<name>", "a number that a curriculum reports (`ReportsMetrics`)"),
+        Metric("curriculum/<name>", "a number that a curriculum reports (`CurriculumWithMetrics`)"),
         Metric("rollout/unverifiable", "samples with the outcome unverifiable, selected or not", better="lower"),
     ),
     STEP: (

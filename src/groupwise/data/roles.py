@@ -16,9 +16,9 @@ THREAD = "thread"
 class Role:
     """A kind of samples that a strategy makes beside answers, which `Method.trains` may name.
 
-    `when` ends the sentence "it is made ...". `in_failed_rollouts` is whether its rollout has a correct answer: with
-    `always` it has none, with `often` there may be one. A role that is `alone_in_group` is the only sample of its
-    group, and `demonstration` if its tokens are training targets.
+    `made_when` ends the sentence "it is made ...". `in_failed_rollouts` is whether its rollout has a correct answer:
+    with `always` it has none, with `often` there may be one. A role that is `alone_in_group` is the only sample of its
+    group, and `is_demonstration` if its tokens are training targets.
 
     >>> Role("hint", "where no answer is correct", in_failed_rollouts="often").name
     'hint'

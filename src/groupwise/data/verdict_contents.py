@@ -23,7 +23,7 @@ def verdicts_have(*parts: str, feedback: bool = False) -> Callable[[T], T]:
     >>> @verdicts_have("visible", feedback=True)
     ... async def grade(prompt, sample): ...
     >>> contents_of(grade)
-    VerdictContents(subscores=('visible',), feedback=True)
+    VerdictContents(subscore_names=('visible',), has_feedback=True)
     """
 
     def declare(owner: T) -> T:
@@ -41,8 +41,8 @@ def contents_of(verifier: Any) -> VerdictContents | None:
 def joined_contents(several: Iterable[VerdictContents | None]) -> VerdictContents | None:
     """The contents of verdicts of several kinds: all their subscores. None if one of them is unknown.
 
-    >>> joined_contents([VerdictContents(("a",)), VerdictContents(("a", "b"), feedback=True)])
-    VerdictContents(subscores=('a', 'b'), feedback=True)
+    >>> joined_contents([VerdictContents(("a",)), VerdictContents(("a", "b"), has_feedback=True)])
+    VerdictContents(subscore_names=('a', 'b'), has_feedback=True)
     """
     known = list(several)
     if None in known:

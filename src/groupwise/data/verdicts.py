@@ -13,7 +13,7 @@ __all__ = ["Outcome", "Verdict"]
 class Outcome(IntEnum):
     """The label of a verdict. `malformed` means that no answer was found to grade; it counts as wrong.
 
-    `scored` answers have a score and are neither correct nor wrong, unless a recipe sets a `threshold`.
+    `scored` answers have a score and are neither correct nor wrong, unless a recipe sets a `correct_threshold`.
     """
 
     wrong = 0

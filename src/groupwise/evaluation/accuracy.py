@@ -23,7 +23,7 @@ from groupwise.data import (
 from groupwise.evaluation.conversation_metrics import describe_conversations
 from groupwise.evaluation.interval import interval, score_interval
 
-NO_OUTCOMES = "the verifier gives scores: set threshold, the smallest score that is correct, such as --threshold 1.0"
+NO_OUTCOMES = "the verifier gives scores: set the smallest correct score, such as --correct_threshold 1.0"
 NO_VERDICT = "no answer could be judged"
 NO_VOTE = "the verifier does not return the answer that it read"
 KS = (2, 4, 8, 16, 32, 64)
@@ -41,7 +41,7 @@ class ProblemTally:
     `wrong_counts` counts each distinct wrong answer; None if the verifier does not return the answer that it read.
     Malformed and unverifiable answers are not right and have no vote.
 
-    >>> Tally("p", answer_count=5, correct_count=2, wrong_counts=(2,)).share
+    >>> ProblemTally("p", answer_count=5, correct_count=2, wrong_counts=(2,)).share
     0.4
     """
 
@@ -69,7 +69,7 @@ class ProblemTally:
         Exact over all choices of k. Answers that tie for most votes win equally often. Without votes, no answer is
         right. ValueError if there are fewer than k answers, or if votes are not available.
 
-        >>> Tally("p", answer_count=3, correct_count=1, wrong_counts=(1, 1)).maj_at(3)
+        >>> ProblemTally("p", answer_count=3, correct_count=1, wrong_counts=(1, 1)).maj_at(3)
         0.3333333333333333
         """
         self._at_least(k, "maj")

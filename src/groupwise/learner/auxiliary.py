@@ -21,10 +21,12 @@ __all__ = ["AuxiliaryLoss", "RouterBalance"]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ForwardResult:
-    """The results of a microbatch's forward pass. `states`, `logp` and the logits in `routed_forward` carry gradients.
+    """The results of a microbatch's forward pass.
 
-    `states` are the hidden states of a language model; None for another policy. `values` computes the values of a value
-    model, by its name, in the graph.
+    `token_states`, `logp` and the logits in `routed_forward` carry gradients.
+
+    `token_states` are the hidden states of a language model; None for another policy. `compute_values` computes the
+    values of a value model, by its name, in the graph.
     """
 
     batch: Batch

@@ -1,4 +1,4 @@
-"""Lanes: the order in which the gradients of a step's microbatches are added.
+"""Sums of gradients in lanes: the fixed order in which the gradients of a step's microbatches are added.
 
 Float addition is not associative. With L lanes, each L consecutive microbatches are a round. A round is added pairwise:
 0 + 1, 2 + 3, then (0 + 1) + (2 + 3); rounds are added in order. Microbatch i is computed by rank `i mod R`, so the

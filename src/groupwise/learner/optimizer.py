@@ -79,7 +79,7 @@ BLOCK = 64
 
 
 class Optimizer:
-    """AdamW on a model's parameters, with a float32 master copy of each half-precision parameter.
+    """The optimizer: AdamW on a model's parameters, with a float32 master copy of each half-precision parameter.
 
     An update below the last bit of a half-precision weight (1/256 of it) stays in the master; the weight is the master,
     rounded. A float32 or float64 parameter is its own master. The update is torch's fused `adamw`. The class

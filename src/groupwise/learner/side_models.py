@@ -36,7 +36,7 @@ class _Frozen(SideModel):
 
 @dataclass(frozen=True, slots=True)
 class InitialPolicy(_Frozen):
-    """A frozen copy of the policy at the start of the run: the usual reference model."""
+    """The usual reference model: a frozen copy of the policy at the start of the run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,12 +51,12 @@ class FromDirectory(_Frozen):
 
 @dataclass(frozen=True, slots=True)
 class EMA(SideModel):
-    """The exponential moving average of the policy: `keep * average + (1 - keep) * policy` after every `every` steps.
+    """The exponential moving average of the policy: `decay * average + (1 - decay) * policy` after every `every` steps.
 
-    It starts as the initial policy. `keep = 0` copies the policy; with a large `every` that is a lagged reference.
+    It starts as the initial policy. `decay = 0` copies the policy; with a large `every` that is a lagged reference.
 
     >>> average, policy = [torch.zeros(2)], [torch.ones(2)]
-    >>> EMA(keep=0.75)(average, policy, 1)
+    >>> EMA(decay=0.75)(average, policy, 1)
     >>> average
     [tensor([0.2500, 0.2500])]
     """
@@ -66,7 +66,7 @@ class EMA(SideModel):
 
     def __post_init__(self) -> None:
         if not (0 <= self.decay < 1 and self.every >= 1):
-            raise ValueError(f"{self}\nneeds 0 <= keep < 1 and every >= 1; for a frozen copy, use InitialPolicy()")
+            raise ValueError(f"{self}\nneeds 0 <= decay < 1 and every >= 1; for a frozen copy, use InitialPolicy()")
 
     @torch.no_grad()
     def __call__(self, weights: Sequence[Tensor], policy: Sequence[Tensor], step: int) -> None:

@@ -45,7 +45,7 @@ class AlertDetector:
     def __call__(self, line: Mapping[str, Any]) -> list[str]:
         """The new alerts of an iteration's metrics.
 
-        >>> alerts = Alerts(max_logprob_diff=1e-3)
+        >>> alerts = AlertDetector(max_logprob_diff=1e-3)
         >>> alerts({"iteration": 3, "completions/clipped_ratio": 0.5})
         ['warning: iteration 3: 50% of the answers hit the length limit; raise sampling.max_tokens']
         >>> alerts({"iteration": 4, "completions/clipped_ratio": 0.6})

@@ -55,7 +55,7 @@ class ExpectedEffect:
         """The stated effect of this method as one line. Against the method itself, it names the settings that differ.
 
         >>> bounds = {"min_difference": 0.1, "matched_by": "steps"}
-        >>> Effect(metric="entropy", direction="up", task="sums", parent="grpo", **bounds).claim("x")
+        >>> ExpectedEffect(metric="entropy", direction="up", task="sums", parent="grpo", **bounds).claim("x")
         'entropy is higher than with grpo by at least 0.1, on sums, at equal steps'
         """
         change = {"up": "higher", "down": "lower"}[self.direction]
@@ -70,21 +70,24 @@ class ExpectedEffect:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reference:
-    """The source of a published method. `formula` is plain text; `proofs` are the ids of the tests that verify it.
+    """The source of a published method. `formula` is plain text; `proof_tests` are the ids of the tests that verify it.
 
-    `label` is what the method was checked against: `code read`, the code of the authors or of a widely used library,
+    `evidence` is what the method was checked against: `code read`, the code of the authors or of a widely used library,
     and `code` is that file of a repository at a commit (`OWNER/NAME@COMMIT:PATH`); `code read earlier`, such
     code, which was not opened again; `paper read`, the text of the paper; `our reading`, neither, so that a formula or
     a central choice is inferred.
     In a difference, *recalled* marks a value that was not checked again in its source, *inferred* one without a source.
 
-    `parent` is the name of the method that it changes; a root has none. `kind` is what the paper contributes, if it is
-    not a method. `year` follows from `arxiv` where there is one. `finding` says how the method behaved here.
+    `parent` is the name of the method that it changes; a root has none. `contribution_kind` is what the paper
+    contributes, if it is not a method. `year` follows from `arxiv` where there is one. `our_finding` says how the
+    method behaved here.
 
-    `effect` is measured by `make atlas`; a method without one gives the reason in `no_effect_reason`. `toy_test` is the
-    test that computes the paper's claim exactly on a small example, if its claim is about an expectation or a bound.
+    `expected_effect` is measured by `make atlas`; a method without one gives the reason in `no_effect_reason`.
+    `toy_test` is the test that computes the paper's claim exactly on a small example, if its claim is about an
+    expectation or a bound.
 
-    >>> Reference(paper="GRPO", arxiv="2402.03300", label="paper read", formula="J", differences=(), proofs=()).year
+    >>> Reference(paper="GRPO", arxiv="2402.03300", evidence="paper read", formula="J", differences=(),
+    proof_tests=()).year
     2024
     """
 
@@ -106,7 +109,9 @@ class Reference:
     def __post_init__(self) -> None:
         if (self.evidence == "code read") != bool(CODE.fullmatch(self.code)):
             what = f"the label is {self.evidence!r} and code is {self.code!r}"
-            raise ValueError(f"{what}\nset code = OWNER/NAME@COMMIT:PATH with a label code read, and with no other")
+            raise ValueError(
+                f"{what}\nset code = OWNER/NAME@COMMIT:PATH with the evidence code read, and with no other"
+            )
         if not self.year:
             object.__setattr__(self, "year", year_of(self.arxiv))
 

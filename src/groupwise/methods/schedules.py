@@ -10,14 +10,14 @@ from typing import Any, Literal, Protocol, runtime_checkable
 from groupwise.methods.schedule_input import ScheduleInput
 
 __all__ = [
-    "DelayedStart",
     "CurvedRamp",
     "CyclicValues",
+    "DelayedStart",
     "ExponentialDecay",
-    "MemoryValue",
     "InverseRemaining",
-    "PiecewiseConstant",
     "LinearRamp",
+    "MemoryValue",
+    "PiecewiseConstant",
     "Schedule",
     "Staircase",
 ]
@@ -40,11 +40,11 @@ class Schedule(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class LinearRamp(Schedule):
-    """Linear from `start_value` to `end_value` over the first `over` iterations; with `over = 0` over the run.
+    """Linear from `start_value` to `end_value` over the first `over_iterations` iterations; over the run if they are 0.
 
-    >>> [Ramp(2.0, -2.0, 500)(ScheduleInput(i)) for i in (0, 125, 500, 900)]
+    >>> [LinearRamp(2.0, -2.0, 500)(ScheduleInput(i)) for i in (0, 125, 500, 900)]
     [2.0, 1.0, -2.0, -2.0]
-    >>> Ramp(0.0, 1.0)(ScheduleInput(5, total_iterations=20))
+    >>> LinearRamp(0.0, 1.0)(ScheduleInput(5, total_iterations=20))
     0.25
     """
 
@@ -59,11 +59,12 @@ class LinearRamp(Schedule):
 
 @dataclass(frozen=True, slots=True)
 class CurvedRamp(Schedule):
-    """From `start_value` to `end_value` over the first `over` iterations along a curve; HölderPO, arXiv:2605.12058.
+    """From `start_value` to `end_value` over `over_iterations` iterations along a curve; HölderPO, arXiv:2605.12058.
 
-    With `over = 0` it spans the whole run. A power curve is `start_value + (end_value - start_value) x^power`.
+    With `over_iterations = 0` it spans the whole run. A power curve is `start_value + (end_value - start_value)
+    x^curve_power`.
 
-    >>> [round(Curve(2.0, -2.0, 500)(ScheduleInput(i)), 3) for i in (0, 125, 250, 500)]
+    >>> [round(CurvedRamp(2.0, -2.0, 500)(ScheduleInput(i)), 3) for i in (0, 125, 250, 500)]
     [2.0, 1.414, 0.0, -2.0]
     """
 
@@ -87,9 +88,9 @@ class CurvedRamp(Schedule):
 
 @dataclass(frozen=True, slots=True)
 class ExponentialDecay(Schedule):
-    """`start_value exp(-i / over)` at iteration i: exponential decay, as in Trust-GRPO.
+    """`start_value exp(-i / decay_iterations)` at iteration i: exponential decay, as in Trust-GRPO.
 
-    >>> Decay(1.0, 10.0)(ScheduleInput(0))
+    >>> ExponentialDecay(1.0, 10.0)(ScheduleInput(0))
     1.0
     """
 
@@ -104,7 +105,7 @@ class ExponentialDecay(Schedule):
 class InverseRemaining(Schedule):
     """`start_value / (1 - i / iterations)` at iteration i of the run: a weight that grows. MDPO, arXiv:2005.09814.
 
-    >>> [Inverse(0.5)(ScheduleInput(i, total_iterations=4)) for i in range(4)]
+    >>> [InverseRemaining(0.5)(ScheduleInput(i, total_iterations=4)) for i in range(4)]
     [0.5, 0.6666666666666666, 1.0, 2.0]
     """
 
@@ -118,9 +119,9 @@ class InverseRemaining(Schedule):
 
 @dataclass(frozen=True, slots=True)
 class DelayedStart(Schedule):
-    """0 for the first `iterations`, then 1: for a component that starts later, such as hints after a warm-up.
+    """0 for the first `delay_iterations`, then 1: for a component that starts later, such as hints after a warm-up.
 
-    >>> [After(2)(ScheduleInput(i)) for i in range(4)]
+    >>> [DelayedStart(2)(ScheduleInput(i)) for i in range(4)]
     [0.0, 0.0, 1.0, 1.0]
     """
 
@@ -132,9 +133,9 @@ class DelayedStart(Schedule):
 
 @dataclass(frozen=True, slots=True)
 class Staircase(Schedule):
-    """`start_value * factor^k` after k blocks of `every` iterations, but at least `min_value`.
+    """`start_value * factor^k` after k blocks of `iterations_per_stair` iterations, but at least `min_value`.
 
-    >>> [round(Stairs(256.0, 0.7, 10)(ScheduleInput(i)), 1) for i in (0, 9, 10, 20)]
+    >>> [round(Staircase(256.0, 0.7, 10)(ScheduleInput(i)), 1) for i in (0, 9, 10, 20)]
     [256.0, 256.0, 179.2, 125.4]
     """
 
@@ -160,7 +161,7 @@ class PiecewiseConstant(Schedule):
     def __post_init__(self) -> None:
         iterations = [iteration for iteration, _ in self.iteration_value_pairs]
         if iterations[:1] != [0] or iterations != sorted(set(iterations)):
-            raise ValueError(f"{self}: needs points with increasing iterations, the first of them 0")
+            raise ValueError(f"{self}: needs iteration_value_pairs with increasing iterations, the first of them 0")
 
     def __call__(self, now: ScheduleInput) -> float:
         return [value for iteration, value in self.iteration_value_pairs if iteration <= now.iteration][-1]
@@ -170,7 +171,7 @@ class PiecewiseConstant(Schedule):
 class CyclicValues(Schedule):
     """The `values` in turn, one an iteration, then again from the first. For components that are trained by turns.
 
-    >>> [Cycle((0.0, 0.0, 1.0))(ScheduleInput(i)) for i in range(4)]
+    >>> [CyclicValues((0.0, 0.0, 1.0))(ScheduleInput(i)) for i in range(4)]
     [0.0, 0.0, 1.0, 0.0]
     """
 
@@ -178,7 +179,7 @@ class CyclicValues(Schedule):
 
     def __post_init__(self) -> None:
         if not self.values:
-            raise ValueError("Cycle has no values: give one or more numbers")
+            raise ValueError("CyclicValues has no values: give one or more numbers")
 
     def __call__(self, now: ScheduleInput) -> float:
         return self.values[now.iteration % len(self.values)]
@@ -186,9 +187,9 @@ class CyclicValues(Schedule):
 
 @dataclass(frozen=True, slots=True)
 class MemoryValue(Schedule):
-    """The current value of one of the method's memories, such as the coefficient of an adaptive KL penalty.
+    """A schedule that returns the current value of a memory of the method, such as an adaptive KL coefficient.
 
-    >>> FromMemory("kl")(ScheduleInput(3, memories={"kl": 0.05}))
+    >>> MemoryValue("kl")(ScheduleInput(3, memories={"kl": 0.05}))
     0.05
     """
 
@@ -203,8 +204,8 @@ def with_value(component: Any, path: str, value: float) -> Any:
 
     A whole number is an int unless the present value is a float. ValueError if a dataclass on the path refuses it.
 
-    >>> with_value((("kl", Ramp(2.0, 1.0)),), "kl.over", 5.0)
-    (('kl', Ramp(start_value=2.0, end_value=1.0, over=5)),)
+    >>> with_value((("kl", LinearRamp(2.0, 1.0)),), "kl.over", 5.0)
+    (('kl', LinearRamp(start_value=2.0, end_value=1.0, over_iterations=5)),)
     """
     return _with_value(component, ["".join(key) for key in KEYS.findall(path)], value)
 
@@ -229,7 +230,7 @@ def trial_iterations(schedules: Sequence[Schedule], iterations: int, memory: Map
     They are evenly spread from the first to the last one. Added are those of each schedule's smallest and largest
     number, and the first one of each mix of whole and fractional numbers.
 
-    >>> trial_iterations([Ramp(4.0, 8.0, 10)], 1000, {})[:4]
+    >>> trial_iterations([LinearRamp(4.0, 8.0, 10)], 1000, {})[:4]
     [0, 1, 10, 20]
     """
     last = max(iterations, 1) - 1

@@ -40,7 +40,7 @@ class LanguageKind(ModelKind):
     """Language models. A `DecoderShape` is read as a `Decoder`, other sizes as the modules of transformers."""
 
     name = ModelSizes.kind_name
-    description = "a decoder"
+    config_description = "a decoder"
 
     def recognises(self, path: Path, config: Mapping[str, Any]) -> bool:
         return True

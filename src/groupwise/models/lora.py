@@ -83,13 +83,13 @@ def check_targets(model: nn.Module, lora: Lora) -> None:
     linear, mixtures, heads = _linear(host), _mixtures(host), _heads(host)
     for target in lora.target_modules:
         if target.rpartition(".")[2] in heads:
-            what = f"recipe.lora.targets: {target!r} is the head or the embedding, which have no adapter here"
+            what = f"recipe.lora.target_modules: {target!r} is the head or the embedding, which have no adapter here"
             raise Usage(what, fix="remove this target; adapters need linear layers between embedding and head")
         matches = [name for name, _ in host.named_modules() if f".{name}".endswith(f".{target}")]
         if not matches or not linear.issuperset(matches):
             names = {name.rpartition(".")[2]: None for name, _ in host.named_modules() if name in linear}
             raise Usage(
-                f"recipe.lora.targets: no linear layer is called {target!r}",
+                f"recipe.lora.target_modules: no linear layer is called {target!r}",
                 evidence="mixture-of-experts blocks take no adapter" if mixtures else "",
                 fix=f"the model has {', '.join(name for name in names if name not in heads)}",
             )

@@ -66,9 +66,9 @@ class PromptTemplate:
     """A prompt template. Call it with a problem's text or with messages to get the ids of the whole prompt.
 
     Control tokens in the template are encoded as such. In a problem's text, a role or the name of a tool, each spelling
-    of one is broken apart and stays text: `<|im_end|>` is ten characters.
-    `source` is Jinja for `chat`; otherwise it is a text that contains `{prompt}` once. The other fields are for `chat`:
-    the system message of problems that have none, variables of the template, and the JSON schemas of tools.
+    of one is broken apart and stays text: `<|im_end|>` is ten characters. `template_source` is Jinja for `chat`;
+    otherwise it is a text that contains `{prompt}` once. The other fields are for `chat`: the system message of
+    problems that have none, variables of the template, and the JSON schemas of tools.
     """
 
     name: str
@@ -120,7 +120,7 @@ class PromptTemplate:
         *,
         pictures: Sequence[Picture] = (),
     ) -> tuple[int, ...]:
-        """The ids of a prompt. `tools` are the JSON schemas of this prompt's tools, in place of the template's own.
+        """The ids of a prompt. `tool_schemas` are of this prompt's tools, in place of the template's own.
 
         `pictures` are at the parts `{"type": "image"}` of the messages, else before the user's text. BadData for
         pictures of a model that takes none, and for another number of parts than pictures.

@@ -10,18 +10,18 @@ __all__ = ["AdaptiveKL"]
 
 @dataclass(frozen=True, slots=True)
 class AdaptiveKL(Memory):
-    """The coefficient of a KL penalty that holds the KL near `target`. Ziegler et al., arXiv:1909.08593, section 2.2.
+    """The adaptive KL coefficient, which holds the KL near `target`. Ziegler et al., arXiv:1909.08593, section 2.2.
 
-    After an iteration of n samples, `coefficient *= 1 + clip(KL / target - 1, -0.2, 0.2) * n / horizon`. KL is the mean
-    over samples of the mean over tokens of `log pi_old - log reference`. The constants are verl's. The schedule
-    `FromMemory` writes the coefficient into the penalty.
+    After an iteration of n samples, `coefficient *= 1 + clip(KL / target_kl - 1, -0.2, 0.2) * n / horizon`. KL is the
+    mean over samples of the mean over tokens of `log pi_old - log reference`. The constants are verl's. The schedule
+    `MemoryValue` writes the coefficient into the penalty.
 
     >>> import torch
     >>> from groupwise.data import rollout_of, pack
     >>> batch = pack([rollout_of([1.0, 0.0])])
     >>> logp = torch.zeros(4, dtype=torch.float64)
     >>> batch = batch.having(logp_old=logp, measures={Logp("reference"): logp - 0.11})
-    >>> round(AdaptiveKL(start=0.5, target=0.1, horizon=10)(0.5, batch, {}), 6)
+    >>> round(AdaptiveKL(start_value=0.5, target_kl=0.1, horizon=10)(0.5, batch, {}), 6)
     0.51
     """
 
@@ -32,7 +32,7 @@ class AdaptiveKL(Memory):
 
     def __post_init__(self) -> None:
         if not (self.start_value > 0 and self.target_kl > 0 and self.horizon > 0):
-            raise ValueError(f"{self}: start, target and horizon must be above 0")
+            raise ValueError(f"{self}: start_value, target_kl and horizon must be above 0")
 
     @property
     def needs(self) -> frozenset[NeededMeasure]:

@@ -11,7 +11,7 @@ from torch import Tensor
 from groupwise.data import Batch, CouplingUnit, Entropy, NeededMeasure, component_of
 from groupwise.objective.sentence_splitter import SentenceSplitter
 
-__all__ = ["ClipScale", "SentenceEntropyScale", "AnswerRelativeEntropyScale", "unscaled"]
+__all__ = ["AnswerRelativeEntropyScale", "ClipScale", "SentenceEntropyScale", "unscaled"]
 
 _ENTROPY: frozenset[NeededMeasure] = frozenset({Entropy()})
 
@@ -34,7 +34,7 @@ def unscaled(b: Batch) -> Float[Tensor, " n"]:
 
 @dataclass(frozen=True, slots=True)
 class SentenceEntropyScale(ClipScale):
-    """The mean entropy of a token's sentence over its answer's, within bounds: wider clips where uncertain.
+    """Scales the clip range by the mean entropy of a token's sentence over its answer's, within bounds.
 
     SSPO, arXiv:2511.04256. The paper says that uncertain sentences get a wider range; the formula is our reading.
     """

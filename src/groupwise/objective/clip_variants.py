@@ -19,7 +19,10 @@ SMALLEST = 1e-3
 
 @dataclass(frozen=True, slots=True)
 class DualClip(Surrogate):
-    """PPO's clip, and at least `cap A` for A < 0: there a huge ratio gives no gradient. Dual-clip, arXiv:1912.09729."""
+    """PPO's clip, and at least `negative_advantage_cap A` for A < 0: there a huge ratio gives no gradient.
+
+    Dual-clip, arXiv:1912.09729.
+    """
 
     low: float = 0.2
     high: float = 0.2
@@ -28,7 +31,7 @@ class DualClip(Surrogate):
 
     def __post_init__(self) -> None:
         if self.negative_advantage_cap <= 1:
-            raise ValueError(f"{self}: needs cap > 1, or tokens with a ratio of 1 are clipped")
+            raise ValueError(f"{self}: needs negative_advantage_cap > 1, or tokens with a ratio of 1 are clipped")
 
     def __call__(self, b: Batch) -> Float[Tensor, " n"]:
         gain, a = Clip(self.low, self.high, self.ratio)(b), b.advantage

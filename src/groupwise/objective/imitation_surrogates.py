@@ -15,8 +15,8 @@ __all__ = ["Distillation", "ShapedLikelihood", "log_likelihood"]
 class Distillation(Surrogate):
     """`-divergence(policy, teacher)` at each token, over the whole vocabulary. GKD, arXiv:2306.13649.
 
-    `alpha` 0 is forward and 1 reverse KL; between them the generalised Jensen-Shannon divergence. With a `view` the
-    teacher reads the tokens under that context; tokens without it have no gradient.
+    `alpha` 0 is forward and 1 reverse KL; between them the generalised Jensen-Shannon divergence. With a `teacher_view`
+    the teacher reads the tokens under that context; tokens without it have no gradient.
     """
 
     teacher_model: str = "teacher"

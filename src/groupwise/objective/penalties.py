@@ -70,7 +70,7 @@ class KL(Penalty):
 
 @dataclass(frozen=True, slots=True)
 class EntropyBonus(Penalty):
-    """`-coefficient * entropy(pi)`, estimated from the sampled token alone as `r (1 - log pi) - 1`, with r the ratio.
+    """An entropy bonus: `-coefficient * entropy(pi)`, estimated from the sampled token alone.
 
     At pi = pi_old the estimator is `-log pi`, and its gradient `-log pi` times the score. The means of value and
     gradient are exact, also away from pi_old (`E[r] = 1`). A token with probability near 1 has almost no gradient,

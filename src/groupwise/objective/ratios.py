@@ -122,7 +122,7 @@ class PowerMeanRatio(Ratio):
         s, a = b.sequences, b.advantage
         if not torch.equal(s.spread(s.largest(a)), -s.spread(s.largest(-a))):
             raise ValueError(
-                "PowerMean needs one advantage per sequence; for one per token use sequence_ratio_per_token"
+                "PowerMeanRatio needs one advantage per sequence; for one per token use sequence_ratio_per_token"
             )
         gap = bounded(b.logp - b.logp_old)
         if self.clamp_level == "sequence":

@@ -1,4 +1,4 @@
-"""`ReplaceAggregate`: averages the surrogate with another aggregate than the penalties."""
+"""`SurrogateAggregateWeight`: averages the surrogate with another aggregate than the penalties."""
 
 from dataclasses import dataclass
 

@@ -53,7 +53,7 @@ class Clip(Surrogate):
 
 @dataclass(frozen=True, slots=True)
 class ClippedWeight(Surrogate):
-    """`sg[clip(r, floor, cap)] A log pi`: a token with a clipped weight keeps its gradient. CISPO, arXiv:2506.13585.
+    """CISPO: a clipped, constant importance weight times `A log pi`, so that clipped tokens keep their gradient.
 
     The bounds are absolute: a relative `high` is `cap = 1 + high`, and the paper uses no floor. The value depends on
     `log pi`, so it is not comparable with other methods' values. Watch the share of tokens with a clipped weight.
@@ -77,7 +77,7 @@ class ClippedWeight(Surrogate):
 
 @dataclass(frozen=True, slots=True)
 class UnclippedSurrogate(Surrogate):
-    """`r A` without a clip, for a ratio that is itself bounded, such as `PowerMean` in GMPO, arXiv:2507.20673."""
+    """The unclipped policy-gradient surrogate `r A`, for a ratio that is itself bounded, such as GMPO's."""
 
     ratio: Ratio = token_ratio
 

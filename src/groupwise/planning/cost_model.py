@@ -19,7 +19,7 @@ DRAWN = 1 << 12
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenLengths:
-    """Lengths of prompts and answers in tokens. `answers` is a table, which samples use in turn."""
+    """Lengths of prompts and answers in tokens. `answer_lengths` is a table, which samples use in turn."""
 
     prompt_tokens: int
     answer_lengths: tuple[int, ...]

@@ -29,7 +29,9 @@ LEAST = 512
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DevicePlacement:
-    """The work of the devices: `generators` sample and `learners` learn. If all do both, the two are equal.
+    """The work of the devices: `generator_devices` sample and `learner_devices` learn.
+
+    If all do both, the two are equal.
 
     An engine spans `tensor_parallel` devices.
     """
@@ -107,7 +109,11 @@ class SimulatedPlacement:
     def sampling(self) -> float:
         """Seconds of sampling an iteration alone, simulated without a learner."""
         alone = replace(
-            self.simulation_setup, learn_token_seconds=0.0, update_seconds=0.0, publish_seconds=0.0, max_staleness=0
+            self.simulation_setup,
+            learn_token_seconds=0.0,
+            optimizer_step_seconds=0.0,
+            publish_seconds=0.0,
+            max_staleness=0,
         )
         return simulate(alone, ALONE).publish_times[-1] / ALONE
 

@@ -1,4 +1,4 @@
-"""Finds the largest microbatch and number of rows that fit in memory, and the nearest recipe that fits."""
+"""Finds the largest microbatch and `max_num_seqs` that fit in memory, and the nearest recipe that fits."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace

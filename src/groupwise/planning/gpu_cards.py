@@ -19,10 +19,10 @@ COMPUTE_SHARE, READ_SHARE, LINK_SHARE = 0.4, 0.75, 0.25
 
 @dataclass(frozen=True, slots=True)
 class GpuCard:
-    """A card as `source` has it: 10^9 bytes of memory, 10^12 dense bfloat16 operations and 10^9 bytes per second.
+    """A card by its `specification_source`: 10^9 bytes, 10^12 dense bfloat16 operations and 10^9 bytes a second.
 
-    `link_gb_s` is the rate of NVLink if it connects all cards of a host, else of PCIe, both directions together.
-    Without `bfloat16` the operations are those of float16.
+    `link_bandwidth_gb_s` is the rate of NVLink if it connects all cards of a host, else of PCIe, both directions
+    together. Without `supports_bfloat16` the operations are those of float16.
     """
 
     name: str
@@ -35,7 +35,8 @@ class GpuCard:
 
     def machines(self, count: int) -> PlannedMachines:
         """`count` of these cards in one host."""
-        shares = f"{COMPUTE_SHARE:.0%} of {self.bfloat16_tflops:g} TFLOPS, {READ_SHARE:.0%} of {self.memory_bandwidth_gb_s:,g} GB/s"
+        compute = f"{COMPUTE_SHARE:.0%} of {self.bfloat16_tflops:g} TFLOPS"
+        shares = f"{compute}, {READ_SHARE:.0%} of {self.memory_bandwidth_gb_s:,g} GB/s"
         half = "" if self.supports_bfloat16 else "; it has no bfloat16, these are float16"
         return PlannedMachines(
             name=self.name,

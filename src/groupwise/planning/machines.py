@@ -38,16 +38,16 @@ class AssumedLengths:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedMachines:
-    """`count` equal devices, and the rates that they reach in a run: these are lower than the peaks of a data sheet.
+    """The devices of a planned run: their number, memory, and the rates that they reach (below a data sheet's).
 
-    `tflops` are 10^12 operations of matrix products per second in the recipe's dtype, `memory_gb_s` and `link_gb_s`
-    10^9 bytes per second that a device reads from its memory, and sends to others. `step_overhead_ms` are the
-    milliseconds that an engine spends on each decoding step besides; `counted` are those of launching the kernels of
-    the model. `rates` says where the rates come from; the plan prints it. `sampling_factor` and `learning_factor` are
-    the measured seconds over those
-    that the rates give.
+    `tflops` are 10^12 operations of matrix products per second in the recipe's dtype, `memory_bandwidth_gb_s` and
+    `link_bandwidth_gb_s` 10^9 bytes per second that a device reads from its memory, and sends to others.
+    `decode_step_overhead_ms` are the milliseconds that an engine spends on each decoding step besides; `counted` are
+    those of launching the kernels of the model. `rates_source` says where the rates come from; the plan prints it.
+    `sampling_time_factor` and `learning_time_factor` are the measured seconds over those that the rates give.
 
-    >>> Machines(name="H100", count=8, memory_gib=80, tflops=400, memory_gb_s=2500, link_gb_s=300, rates="given").count
+    >>> PlannedMachines(name="H100", device_count=8, memory_gib=80, tflops=400, memory_bandwidth_gb_s=2500,
+    link_bandwidth_gb_s=300, rates_source="given").device_count
     8
     """
 
@@ -67,17 +67,26 @@ class PlannedMachines:
     def __post_init__(self) -> None:
         check_types(self)
         if not 1 <= self.device_count <= MOST_DEVICES:
-            raise ValueError(f"count is {self.device_count}\nuse a number of devices from 1 to {MOST_DEVICES}")
-        for name in ("memory_gib", "tflops", "memory_gb_s", "sampling_factor", "learning_factor", "link_gb_s"):
-            rate, bounded = getattr(self, name), name != "link_gb_s"  # one device has no link
+            raise ValueError(f"device_count is {self.device_count}\nuse a number of devices from 1 to {MOST_DEVICES}")
+        for name in (
+            "memory_gib",
+            "tflops",
+            "memory_bandwidth_gb_s",
+            "sampling_time_factor",
+            "learning_time_factor",
+            "link_bandwidth_gb_s",
+        ):
+            rate, bounded = getattr(self, name), name != "link_bandwidth_gb_s"  # one device has no link
             if not 0 < rate <= (LARGEST if bounded else inf):
                 raise ValueError(f"{name} is {rate}\nuse a number above 0, and at most {LARGEST:g}")
         if self.decode_step_overhead_ms != "counted" and not 0 <= self.decode_step_overhead_ms < inf:
             raise ValueError(
-                f"step_overhead_ms is {self.decode_step_overhead_ms}\nuse a number of milliseconds of at least 0"
+                f"decode_step_overhead_ms is {self.decode_step_overhead_ms}\nuse a number of milliseconds of at least 0"
             )
         if self.device_count > 1 and self.link_bandwidth_gb_s == inf:
-            raise ValueError(f"{self.device_count} devices have no link_gb_s\nadd the rate of the link between them")
+            raise ValueError(
+                f"{self.device_count} devices have no link_bandwidth_gb_s\nadd the rate of the link between them"
+            )
 
     @property
     def memory(self) -> int:

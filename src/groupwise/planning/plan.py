@@ -19,9 +19,9 @@ NEAR = 0.02
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunPlan:
-    """A plan: `trials` has one simulated placement for each staleness, and is empty if nothing fits.
+    """The plan of a run: `simulated_placements` has one for each staleness, and is empty if nothing fits.
 
-    Then `changes` lead to the nearest recipe that fits (None if there is none), and `devices` is the smallest
+    Then `recipe_changes` lead to the nearest recipe that fits (None if there is none), and `devices` is the smallest
     number of devices, as a power of two times the given one, on which the recipe fits unchanged (0 if there is none).
     Without `every`, only splits that this version runs are planned; `fits_beyond`: another one fits, which it refuses.
     """
@@ -98,7 +98,8 @@ def plan_run(
         plans_unsupported_splits=every,
     )
     plan = replace(
-        plan, unsupported_fits=not every and machines.device_count > 1 and any_fits(recipe, shape, prompt, machines)
+        plan,
+        unsupported_split_fits=not every and machines.device_count > 1 and any_fits(recipe, shape, prompt, machines),
     )
     if trials:
         return plan
@@ -106,7 +107,7 @@ def plan_run(
         recipe, shape, lambda other: any_fits(other, shape, prompt, machines, every=every), prompt
     )
     return replace(
-        plan, changes=changes, smallest_device_count=enough_devices(recipe, shape, machines, prompt, every=every)
+        plan, recipe_changes=changes, smallest_device_count=enough_devices(recipe, shape, machines, prompt, every=every)
     )
 
 
@@ -115,7 +116,9 @@ def enough_devices(recipe: Recipe, shape: DecoderShape, machines: PlannedMachine
     count = machines.device_count * 2
     while count <= MOST_DEVICES:
         link = min(machines.link_bandwidth_gb_s, 1e6)  # one device may be given without a link
-        if any_fits(recipe, shape, prompt, replace(machines, count=count, link_gb_s=link), every=every):
+        if any_fits(
+            recipe, shape, prompt, replace(machines, device_count=count, link_bandwidth_gb_s=link), every=every
+        ):
             return count
         count *= 2
     return 0

@@ -33,13 +33,13 @@ def calibrated(
     if not (sampling and learning and answers):
         what = f"{run} has no iteration with timings and samples"
         raise Usage(what, fix="name a run that has finished at least one iteration")
-    one = replace(machines, count=1, sampling_factor=1.0, learning_factor=1.0)
+    one = replace(machines, device_count=1, sampling_time_factor=1.0, learning_time_factor=1.0)
     trial = try_placement(
         ONE, 0, on_machines(recipe, one), shape, one, TokenLengths(prompt_tokens=prompt, answer_lengths=tuple(answers))
     )
     sampling, learning = sampling / trial.sampling(), learning / trial.learning
     rates = f"{machines.rates_source}; seconds of {run.name}: sampling x {sampling:.2f}, learning x {learning:.2f}"
-    return replace(machines, sampling_factor=sampling, learning_factor=learning, rates=rates)
+    return replace(machines, sampling_time_factor=sampling, learning_time_factor=learning, rates_source=rates)
 
 
 def check_measurable(run: Path, recipe: Recipe) -> None:

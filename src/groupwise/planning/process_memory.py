@@ -66,8 +66,9 @@ FIXES: Mapping[str, tuple[str, ...]] = {
 class ProcessWork:
     """The work of one process, and with how many others it shares its tensors. The default does everything alone.
 
-    `ranks` learners hold equal shards of weights, gradients, moments and side models. An engine spans `tensor_parallel`
-    devices, which hold equal parts of each matrix and of the cache. `engines` share the answers of an iteration.
+    `learner_ranks` learners hold equal shards of weights, gradients, moments and side models. An engine spans
+    `tensor_parallel` devices, which hold equal parts of each matrix and of the cache. `engine_count` share the answers
+    of an iteration.
     """
 
     has_learner: bool = True
@@ -87,9 +88,12 @@ ALONE = ProcessWork()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryPrediction:
-    """The predicted memory in bytes, by use. The uses in `always_bytes` exist all the time, a phase's uses during it.
+    """The predicted memory in bytes, by use.
 
-    `parameters` and `trained_parameters` count weights. `python_bytes` are the bytes of Python and its libraries.
+    The uses in `permanent_bytes` exist all the time, a phase's uses during it.
+
+    `parameter_count` and `trained_parameter_count` count weights. `python_bytes` are the bytes of Python and its
+    libraries.
     """
 
     parameter_count: int

@@ -16,7 +16,10 @@ SPARSE = {"qwen3_moe": "qwen3"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MixtureOfExpertsShape(DecoderShape):
-    """A decoder whose MLPs are mixtures of `experts`. `mlp_width` is the width of the experts that one token uses."""
+    """A decoder whose MLPs are mixtures of `expert_count`.
+
+    `mlp_width` is the width of the experts that one token uses.
+    """
 
     expert_count: int
     expert_mlp_width: int

@@ -16,11 +16,11 @@ SAME = 1e-6
 class SimulationSetup:
     """The numbers that a simulation needs. All times are in seconds.
 
-    An engine with `r` running requests, at most `max_num_seqs`, decodes one token of each in `token_seconds + r *
-    row_seconds`. The learner takes `learn_token_seconds` for each token of an iteration and `update_seconds` besides,
-    then sends the weights in `publish_seconds`, while engines wait. An iteration has `prompts` draws of `group_size`
-    samples; `sample_length(draw, sample)` is a sample's number of tokens. The learner also forwards `prompt_tokens`
-    tokens of each draw.
+    An engine with `r` running requests, at most `max_num_seqs`, decodes one token of each in `decode_step_seconds + r *
+    decode_row_seconds`. The learner takes `learn_token_seconds` for each token of an iteration and
+    `optimizer_step_seconds` besides, then sends the weights in `publish_seconds`, while engines wait. An iteration has
+    `prompts_per_iteration` draws of `group_size` samples; `sample_length(draw, sample)` is a sample's number of tokens.
+    The learner also forwards `prompt_tokens` tokens of each draw.
 
     An iteration is launched when at most `max_staleness` iterations before it are neither trained nor published. If
     `pinned`, weights are published only while no row is live, so each sample has one version: with `max_staleness` 0
@@ -58,9 +58,9 @@ class LearnerBusyTime:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimulationResult:
-    """The result. `publish_times` are the times of new versions; `trained_tokens` are counts by iteration.
+    """The result. `publish_times` are the times of new versions; `trained_tokens_by_iteration` are counts by iteration.
 
-    `max_staleness` is the largest staleness, in versions, of any trained token; `running_requests` are pairs (time,
+    `largest_staleness` is the largest staleness, in versions, of any trained token; `running_requests` are pairs (time,
     running requests of all engines).
     """
 
@@ -106,7 +106,7 @@ def mean_rows(live: Sequence[tuple[float, int]], start: float, end: float) -> fl
 
 
 class RunningRequests:
-    """The running requests of one engine. They advance together, so an event costs the same for any number of rows."""
+    """The running requests of one simulated engine, which advance together."""
 
     def __init__(self) -> None:
         self.stamp = 0  # counts changes: an event with an older stamp is void
@@ -263,7 +263,8 @@ def simulate(setup: SimulationSetup, iterations: int) -> SimulationResult:
     publishing of 2 s:
 
     >>> sizes = dict(engines=1, max_num_seqs=4, prompts=1, group_size=4, prompt_tokens=10, max_staleness=0)
-    >>> seconds = dict(token_seconds=1.0, row_seconds=0.0, learn_token_seconds=0.1, update_seconds=0.0)
+    >>> seconds = dict(decode_step_seconds=1.0, decode_row_seconds=0.0, learn_token_seconds=0.1)
+    >>> seconds["optimizer_step_seconds"] = 0.0
     >>> setup = SimulationSetup(**sizes, **seconds, publish_seconds=2.0, sample_length=lambda d, i: 10)
     >>> simulate(setup, 3).publish_times
     (17.0, 34.0, 51.0)

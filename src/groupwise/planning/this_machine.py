@@ -60,9 +60,9 @@ def with_measured_rates(machines: PlannedMachines, recipe: Recipe, shape: Decode
     text = f"measured now: {operations:,.0f} GFLOP/s, {rates.memory_read_bytes_per_second / 1e9:,.1f} GB/s"
     return replace(
         one,
-        sampling_factor=SLOWER * sampled(answers) / trial.sampling(),
-        learning_factor=SLOWER * learned / trial.learning,
-        rates=f"{text}, and by the ratio of measured runs to these rates",
+        sampling_time_factor=SLOWER * sampled(answers) / trial.sampling(),
+        learning_time_factor=SLOWER * learned / trial.learning,
+        rates_source=f"{text}, and by the ratio of measured runs to these rates",
     )
 
 

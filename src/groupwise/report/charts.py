@@ -39,10 +39,11 @@ from groupwise.data import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chart:
-    """A chart of metrics that answer the same question; `lines` maps the metrics to their labels.
+    """A chart of metrics that answer the same question; `metric_labels` maps the metrics to their labels.
 
-    `intervals` maps a metric to the metrics of its interval's ends. `notes` maps a flag to a note that is shown if the
-    flag was ever true. `range` fixes the axis; `log` allows a logarithmic one; `wide` spans two columns.
+    `interval_metrics` maps a metric to the metrics of its interval's ends. `flag_notes` maps a flag to a note that is
+    shown if the flag was ever true. `axis_range` fixes the axis; `allows_log_axis` allows a logarithmic one;
+    `spans_two_columns` spans two columns.
     """
 
     title: str
@@ -73,7 +74,12 @@ class MetricTile:
 
 
 CHARTS = (
-    Chart(title="Held-out loss", metric_labels={EVAL_LOSS: "loss"}, subtitle="of the answers that held-out rows store", spans_two_columns=True),
+    Chart(
+        title="Held-out loss",
+        metric_labels={EVAL_LOSS: "loss"},
+        subtitle="of the answers that held-out rows store",
+        spans_two_columns=True,
+    ),
     Chart(
         title="Stored answers",
         metric_labels={EVAL_TOKEN_ACCURACY: "likeliest tokens", EVAL_PAIR_ACCURACY: "pairs in order"},
@@ -127,7 +133,11 @@ CHARTS = (
             "construction. Its gradient is not 0."
         },
     ),
-    Chart(title="Gradient norm", metric_labels={GRAD_NORM: "before", "grad_norm_clipped": "after clipping"}, allows_log_axis=True),
+    Chart(
+        title="Gradient norm",
+        metric_labels={GRAD_NORM: "before", "grad_norm_clipped": "after clipping"},
+        allows_log_axis=True,
+    ),
     Chart(
         title="Clipped tokens",
         metric_labels={"clip_ratio/low_mean": "low side", "clip_ratio/high_mean": "high side"},
@@ -146,7 +156,11 @@ CHARTS = (
         subtitle="over tokens",
     ),
     Chart(title="Changed experts", metric_labels={"routing/changed": "changed"}, subtitle="share of choices"),
-    Chart(title="Load of experts", metric_labels={"routing/balance": "balance"}, subtitle="even load: experts per token"),
+    Chart(
+        title="Load of experts",
+        metric_labels={"routing/balance": "balance"},
+        subtitle="even load: experts per token",
+    ),
     Chart(title="Learning rate", metric_labels={"learning_rate": "learning rate"}),
     Chart(title="Skipped steps", metric_labels={"steps_skipped": "skipped"}),
     Chart(title="Entropy", metric_labels={ENTROPY: "entropy"}),

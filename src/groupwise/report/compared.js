@@ -8,7 +8,7 @@ const COMPARED = {
   clipped_fraction: { word: "clipped", title: "share of the answer's tokens that are clipped", show: short },
   gradient_sum: { word: "gradient", title: "d loss / d logp, sum over the answer's tokens: a step raises the log-probs of a negative one", show: signed },
 };
-const NUMBERS = Object.keys(COMPARED); // in the order of comparisons.py
+const NUMBERS = Object.keys(COMPARED); // in the order of stored_comparisons.py
 
 // A number in a cell, with its six digits for the pointer and for tests; a dash for none.
 const digits = (value, show) => el("span", { title: value ?? null, "data-value": value ?? "" }, show(value));

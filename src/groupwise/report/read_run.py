@@ -31,7 +31,7 @@ class MetricCurve:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ReportRun:
-    """The data of a run for its report. `flags` are metrics that were ever `true`; `notes` list unreadable data.
+    """The data of a run directory as the report reads it: metrics, timings, info and recipe.
 
     `has_model`: the model is written, so the run has ended.
     """
@@ -163,7 +163,7 @@ def thin(curve: MetricCurve, most: int = 2000) -> MetricCurve:
 
     The first and the last point stay. Every point keeps its iteration.
 
-    >>> thin(Curve(np.arange(9), np.array([0, 1, 9, 1, 0, 1, -9, 1, 0.0])), most=4).values.tolist()
+    >>> thin(MetricCurve(np.arange(9), np.array([0, 1, 9, 1, 0, 1, -9, 1, 0.0])), most=4).values.tolist()
     [0.0, 9.0, -9.0, 0.0]
     """
     if len(curve.iterations) <= most:

@@ -46,7 +46,7 @@ class RunWarning:
 
 @dataclass(frozen=True, slots=True)
 class WarningRule:
-    """A rule that warns about a run, if `find` returns (text, iteration). It reads `needed_metrics`."""
+    """A rule that warns about a run, if `find_evidence` returns (text, iteration). It reads `needed_metrics`."""
 
     description: str
     needed_metrics: tuple[str, ...]

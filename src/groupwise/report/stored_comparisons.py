@@ -16,9 +16,9 @@ NUMBERS = ("reward", "advantage", "weight", "clipped_fraction", "gradient_sum")
 class StoredComparison:
     """A comparison of methods on one iteration, as the page needs it.
 
-    `summary` is about the whole iteration. `numbers_by_sample` has each method's `NUMBERS` by the sample's line in the
-    file, from 1, and None for a method that does not select it. `cosines` has the cosines of the sample's group, by the
-    same line.
+    `iteration_summary` is about the whole iteration. `numbers_by_sample` has each method's `NUMBERS` by the sample's
+    line in the file, from 1, and None for a method that does not select it. `group_cosines` has the cosines of the
+    sample's group, by the same line.
     """
 
     iteration_summary: Mapping[str, Any]

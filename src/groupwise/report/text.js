@@ -58,7 +58,7 @@ function duration(seconds) {
   return `${(seconds / 3600).toFixed(1)} h`;
 }
 
-// Decodes the numbers of rollouts.py `packed`: a list, a value with a count, or base64 of a typed array.
+// Decodes the numbers of sample_selection.py `packed`: a list, a value with a count, or base64 of a typed array.
 function unpack(value) {
   if (Array.isArray(value)) return value;
   if (typeof value === "object") return new Array(value.n).fill(value.v);

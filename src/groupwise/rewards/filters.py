@@ -98,6 +98,6 @@ def _refuse_scores(rollout: Batch, name: str) -> None:
     if bool((rollout.outcome == Outcome.scored).any()):
         raise Usage(
             f"{name} needs correct and wrong answers, and the verifier gives scores",
-            fix="set threshold, the smallest score that is correct, such as --threshold 1.0; or select the groups\n"
+            fix="set the smallest correct score, such as --correct_threshold 1.0; or select the groups\n"
             "whose scores differ: --method.filter mixed_scores",
         )

@@ -8,18 +8,19 @@ from torch import Tensor
 
 from groupwise.data import Batch, NeededMeasure, Outcome, Shaping, Subscore
 
-__all__ = ["AddWellFormed", "AddSubscore", "Correctness", "Score"]
+__all__ = ["AddSubscore", "AddWellFormed", "Correctness", "Score"]
 
 
 @dataclass(frozen=True, slots=True)
 class Correctness(Shaping):
-    """Creates the reward: `right` for a correct answer, `wrong` for any other; a score interpolates between them.
+    """Creates the reward: `correct_reward` for a correct answer, `wrong_reward` for any other; a score is between them.
 
-    A scored answer is neither correct nor wrong. Its reward is `wrong + score * (right - wrong)`.
+    A scored answer is neither correct nor wrong. Its reward is `wrong_reward + score * (correct_reward -
+    wrong_reward)`.
 
     >>> from groupwise.data import rollout_of, pack
     >>> batch = pack([rollout_of([1.0, 0.0])])
-    >>> Correctness(wrong=-1.0)(batch.verdict_score, batch).tolist()
+    >>> Correctness(wrong_reward=-1.0)(batch.verdict_score, batch).tolist()
     [1.0, -1.0]
     """
 
@@ -81,7 +82,7 @@ class AddWellFormed(Shaping):
 
     >>> from groupwise.data import rollout_of, pack
     >>> batch = pack([rollout_of([1.0, 0.0])])
-    >>> AddReadable(2.0)(batch.verdict_score, batch).tolist()
+    >>> AddWellFormed(2.0)(batch.verdict_score, batch).tolist()
     [3.0, 2.0]
     """
 

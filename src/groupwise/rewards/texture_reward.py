@@ -1,4 +1,4 @@
-"""`ContentWeighted`: a reward from several scores of a picture, weighted by its texture."""
+"""`TextureWeightedReward`: a reward from several scores of a picture, weighted by its texture."""
 
 from dataclasses import dataclass
 
@@ -13,15 +13,16 @@ __all__ = ["TextureWeightedReward"]
 
 @dataclass(frozen=True, slots=True)
 class TextureWeightedReward(Shaping):
-    """Creates the reward `(1 - d) m(fidelity) + d mean m(quality)`, with d the subscore `texture`. GDPO-SR.
+    """The reward `(1 - d) m(fidelity_subscore) + d mean m(quality_subscores)`, with d the `texture_subscore`. GDPO-SR.
 
-    m scales a subscore to 0 (least of the group) .. 1 (largest); it is 0 where all are equal. `texture` is the
+    m scales a subscore to 0 (least of the group) .. 1 (largest); it is 0 where all are equal. `texture_subscore` is the
     share of the picture with texture: a smooth picture is judged by its fidelity. arXiv:2603.16769.
 
     >>> from groupwise.data import rollout_of, pack
     >>> parts = {"texture": [0.75] * 3, "psnr": [24.0, 25.0, 26.0], "sharpness": [0.6, 0.5, 0.4]}
     >>> batch = pack([rollout_of([0.0] * 3, subscores=parts)])
-    >>> ContentWeighted(fidelity="psnr", quality=("sharpness",))(batch.verdict_score, batch).tolist()
+    >>> TextureWeightedReward(fidelity_subscore="psnr", quality_subscores=("sharpness",))(batch.verdict_score,
+    batch).tolist()
     [0.75, 0.5, 0.25]
     """
 
@@ -31,7 +32,7 @@ class TextureWeightedReward(Shaping):
 
     def __post_init__(self) -> None:
         if not self.quality_subscores:
-            raise ValueError(f"{self}: needs at least one part in quality")
+            raise ValueError(f"{self}: needs at least one part in quality_subscores")
 
     @property
     def needs(self) -> frozenset[NeededMeasure]:

@@ -85,8 +85,8 @@ def wordings(part: Any, path: str = "") -> Iterator[AutoTextField]:
 def worded(part: T, form: Form) -> T:
     """The component with one form in place of each `auto`, in it and recursively in its fields.
 
-    >>> from groupwise.methods import Drafts
-    >>> worded(Drafts(), "packaged").prompt_template
+    >>> from groupwise.methods import DraftAndRefine
+    >>> worded(DraftAndRefine(), "packaged").prompt_template
     '{problem}{draft};{problem}'
     """
     auto_defaults: Mapping[str, AutoDefault] = getattr(part, "auto_defaults", {})

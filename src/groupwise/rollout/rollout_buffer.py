@@ -37,7 +37,7 @@ from groupwise.rollout.strategies.independent import Independent
 from groupwise.rollout.strategies.multi_round import is_graded
 from groupwise.rollout.strategy_metrics import mechanism_numbers
 
-__all__ = ["RolloutBuffer", "IterationRollouts", "PendingIteration", "answers"]
+__all__ = ["IterationRollouts", "PendingIteration", "RolloutBuffer", "answers"]
 
 UnverifiableRule = Literal["exclude", "wrong", "drop_group"]
 
@@ -62,8 +62,8 @@ def eligible_answers(answers: Batch, rule: UnverifiableRule) -> Bool[Tensor, " s
 class IterationRollouts:
     """All rollouts of one iteration, selected for training or not, in the order in which their prompts were drawn.
 
-    `rounds` is the number of sampling rounds, `missing_rollouts` the number of selected rollouts that are still wanted.
-    `strategy_metrics` are metrics of the strategy and the curriculum.
+    `sampling_round_count` is the number of sampling rounds, `missing_rollouts` the number of selected rollouts that are
+    still wanted. `strategy_metrics` are metrics of the strategy and the curriculum.
     """
 
     all_rollouts: tuple[Rollout, ...]
@@ -133,10 +133,10 @@ class IterationRollouts:
 
 @dataclass(slots=True, eq=False)
 class PendingIteration:
-    """The sampling of an iteration that the learner has not reached: its progress, or its `rollouts` once complete.
+    """The sampling of an iteration that the learner has not reached: its progress, or its `completed_rollouts`.
 
-    `finished_rollouts` are the rollouts of complete rounds, before the filter; `draws` are the draws of the current
-    round.
+    `finished_rollouts` are the rollouts of complete rounds, before the filter; `current_round_draws` are the draws of
+    the current round.
     """
 
     finished_rollouts: list[Rollout] = field(default_factory=list)
@@ -149,7 +149,7 @@ class PendingIteration:
 class RolloutBuffer:
     """Generates rollouts until an iteration has enough to train on. It also numbers the prompts that a run draws.
 
-    `pending` holds the future iterations whose sampling has started, in order.
+    `pending_iterations` holds the future iterations whose sampling has started, in order.
     """
 
     task: Task
@@ -345,7 +345,7 @@ async def _within_deadline(strategy: Strategy, sampler: DrawSampler) -> Rollout:
         raise WorkerLost(
             f"the samples of draw {sampler.draw.id} were not finished within {deadline:g} seconds",
             evidence=f"it waited for {', '.join(pending) or 'its strategy'}",
-            fix="check whether the engine or the verifier hangs, or raise machine.deadline",
+            fix="check whether the engine or the verifier hangs, or raise machine.rollout_deadline",
         ) from None
     finally:
         timer.cancel()

@@ -42,7 +42,7 @@ T = TypeVar("T")
 class DrawSampler:
     """Access to the engine, the verifier, the environment and random numbers, for one draw (the samples of one prompt).
 
-    `setting.sampling.max_tokens` is the budget of a whole sample, including all extensions and inserted tokens.
+    `rollout_setting.sampling.max_tokens` is the budget of a whole sample, including all extensions and inserted tokens.
     """
 
     draw: Draw

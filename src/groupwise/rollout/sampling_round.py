@@ -1,4 +1,4 @@
-"""`Round`: lets the sampling strategies of prompts that are sampled at the same time exchange values."""
+"""`SamplingRound`: lets the sampling strategies of prompts that are sampled at the same time exchange values."""
 
 import asyncio
 from collections import Counter
@@ -11,20 +11,20 @@ __all__ = ["SamplingRound"]
 
 @dataclass(slots=True, eq=False)
 class RoundExchange:
-    """The values of one exchange, by prompt. `complete` is set when no further value can come."""
+    """The values of one exchange, by prompt. `completed_event` is set when no further value can come."""
 
     values_by_draw: dict[int, Any] = field(default_factory=dict)
     completed_event: asyncio.Event = field(default_factory=asyncio.Event)
 
 
 class SamplingRound:
-    """The prompts of one sampling round, and their exchanges of values.
+    """One sampling round: its prompts, and the values that their strategies exchange.
 
     The k-th call of `share` by a draw belongs to the k-th exchange of the round. An exchange waits for all draws but
     those whose strategy has ended.
 
     >>> async def example():
-    ...     a_round = Round([4, 7])
+    ...     a_round = SamplingRound([4, 7])
     ...     return await asyncio.gather(a_round.share(7, "b"), a_round.share(4, "a"))
     >>> asyncio.run(example())
     [{4: 'a', 7: 'b'}, {4: 'a', 7: 'b'}]

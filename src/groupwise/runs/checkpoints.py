@@ -185,9 +185,9 @@ def shard_names(count: int) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class OtherProcessShards:
-    """The shards of a checkpoint that `count` other processes write.
+    """The checkpoint shards that other ranks write: their number, and the function that lets them write.
 
-    `write` lets them write into a directory, and returns the size and SHA-256 of each file.
+    `write_shards` lets them write into a directory, and returns the size and SHA-256 of each file.
     """
 
     process_count: int = 0

@@ -17,8 +17,9 @@ from groupwise.runs.write_run_info import write_info
 class OpenRun:
     """A run whose `lock` this process holds: its files, and the present contents of run.json and recipe.toml.
 
-    Both files are read once. `changed` writes them, and returns the run as it is then. `recipe` is the text of
-    recipe.toml. `phases` are the directories of all phases of the run that this phase belongs to, else empty.
+    Both files are read once. `changed` writes them, and returns the run as it is then. `recipe_text` is the text of
+    recipe.toml. `phase_directories` are the directories of all phases of the run that this phase belongs to, else
+    empty.
     """
 
     layout: RunLayout
@@ -55,7 +56,7 @@ class OpenRun:
             write_recipe(self.layout, recipe, disk)
         if info != self.info:
             write_info(self.layout, info, disk=disk)
-        return replace(self, info=info, recipe=self.recipe_text if recipe is None else recipe)
+        return replace(self, info=info, recipe_text=self.recipe_text if recipe is None else recipe)
 
 
 def start_run(

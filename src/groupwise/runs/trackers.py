@@ -15,7 +15,7 @@ from groupwise.runs.sample_table import SampleTable, code_block
 
 @runtime_checkable
 class Tracker(Protocol):
-    """A destination for metrics, such as TensorBoard. A user's class is called with the run's path."""
+    """A metrics tracker, such as TensorBoard. A user's class is called with the run's path."""
 
     def write(self, iteration: int, numbers: dict[str, float]) -> None: ...
 

@@ -10,7 +10,7 @@ from groupwise.core import MissingRequirement
 from groupwise.sandbox.mounted_files import LIBRARIES, PYTHON, hidden, mounts, python
 
 SERVER = Path(__file__).with_name("server.py")
-LAUNCH = Path(__file__).with_name("launch.py")
+LAUNCH = Path(__file__).with_name("launch_bubblewrap.py")
 """Programs that are run by path, never imported: the sandbox's server, and its launcher if the host user is root."""
 ENVIRONMENT = {"PYTHONHASHSEED": "0", "MALLOC_ARENA_MAX": "1", "LC_ALL": "C.UTF-8"}
 """Environment variables of a sandbox process, besides `LD_LIBRARY_PATH`. Model-written code in it gets none."""

@@ -1,4 +1,6 @@
-"""Starts bubblewrap as the user `nobody` if the host user is root: `python launch.py SOURCE ... -- BWRAP_ARGUMENT ...`.
+"""Starts bubblewrap as the user `nobody` if the host user is root: `python launch_bubblewrap.py SOURCE ...
+
+-- BWRAP_ARGUMENT ...`.
 
 The kernel does not limit the number of root's processes, and root can read every file, so no process in the sandbox
 runs as root. Sources that `nobody` cannot reach, such as Python's directory, are mounted as `/tmp/0`, `/tmp/1` ... in

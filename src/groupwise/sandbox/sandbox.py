@@ -32,7 +32,7 @@ from groupwise.sandbox.mounted_files import PACKAGES, package
 from groupwise.sandbox.wall_limit import WallTimeLimit, process_of, thread_times
 from groupwise.sandbox.worker_pool import WorkerPool, WorkerProcess
 
-__all__ = ["ExecutionResult", "ExecutionLimits", "ExecutionInput", "Sandbox", "sandbox_trial"]
+__all__ = ["ExecutionInput", "ExecutionLimits", "ExecutionResult", "Sandbox", "sandbox_trial"]
 
 START = 60.0
 """Seconds that a sandbox may take to start; 0.2 is usual, and a few seconds if it imports packages."""
@@ -65,7 +65,7 @@ class ExecutionLimits:
 
 @dataclass(frozen=True, slots=True)
 class ExecutionInput:
-    """The input of one execution: call `function` of the code with `function_args`, or run the code on `stdin`."""
+    """The input of one execution: call `function_name` of the code with `function_args`, or run the code on `stdin`."""
 
     code: str
     function_name: str | None = None
@@ -110,7 +110,7 @@ class Sandbox:
       execution imports the module again, within its CPU time.
     - `preload`: source text by module name, run after `imports` in this order. A later text may import an earlier one,
       also under a dotted name: `{"rules": "def twice(x): return 2 * x"}`. Then
-      `Program("from rules import twice", "twice", (21,))` calls it without compiling it.
+      `ExecutionInput("from rules import twice", "twice", (21,))` calls it without compiling it.
 
     If imported or preloaded code raises, the process does not start: `MissingRequirement`, with the traceback.
     """

@@ -19,16 +19,16 @@ Threads = Mapping[int, float]
 
 @dataclass(slots=True)
 class WallTimeLimit:
-    """Counts the seconds in which no thread of an execution computed or waited for a processor: `idle_seconds`.
+    """The limit of an execution's idle wall time: seconds in which no thread computed or waited for a processor.
 
     After `max_idle_seconds` of idle time the execution ends by its own fault (`wall`); after `MOST`
     times `max_idle_seconds` by the machine's (`busy`). In each interval the thread that was active longest
     counts. A sum over threads would let an answer save up time with many waiting threads; no thread is active longer
     than the interval. An answer that keeps a thread active computes, so the limit of CPU time ends it.
 
-    `read_threads` gives the threads' times; `now` is the time in seconds. The kernel adds a wait to a thread's time
-    only at the wait's end, so one interval can hold less active time than it had, and a later one more. A gap between
-    two looks in which this process did not run counts for no longer than the planned interval.
+    `read_thread_seconds` gives the threads' times; `last_look_seconds` is the time in seconds. The kernel adds a wait
+    to a thread's time only at the wait's end, so one interval can hold less active time than it had, and a later one
+    more. A gap between two looks in which this process did not run counts for no longer than the planned interval.
     """
 
     max_idle_seconds: float
@@ -44,7 +44,10 @@ class WallTimeLimit:
         self.next_look_seconds = self.last_look_seconds + min(LOOK, self.max_idle_seconds)
 
     def look(self, now: float) -> Literal["", "wall", "busy"]:
-        """Count the time since the last look. The limit that has been reached; empty if none. The next is `due`."""
+        """Count the time since the last look. The limit that has been reached; empty if none.
+
+        The next is `next_look_seconds`.
+        """
         times = self.read_thread_seconds()
         active = max((seconds - self._times.get(i, 0.0) for i, seconds in times.items()), default=0.0)
         self.idle_seconds = max(

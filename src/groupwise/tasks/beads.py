@@ -44,7 +44,7 @@ def bead_split() -> tuple[tuple[str, ...], tuple[str, ...]]:
 
 @dataclass(frozen=True, slots=True)
 class Beads(GeneratedTaskSettings):
-    """All 60 problems, 15 of them held out. `row["answer"]` lists the pattern and both colours.
+    """Strings of eight beads with a pattern and two colours: 60 problems, 15 of them held out.
 
     >>> task = Beads().build(lambda text: tuple(map(len, text.split())))
     >>> len(task), len(task.held_out), task[0].row["answer"]

@@ -54,7 +54,7 @@ def numbered(number: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class BigSums(GeneratedTaskSettings):
-    """The task's problems: 16,384 to train on, and 512 held-out ones, all different.
+    """The problems of the task `big_sums`: sums for a calculator tool; 16,384 to train on, 512 held-out ones.
 
     >>> task = BigSums().build(lambda text: tuple(map(ord, text)))
     >>> task[1].text, task[1].row["answer"], len(task), len(task.held_out)

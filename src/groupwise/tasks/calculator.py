@@ -48,7 +48,7 @@ def is_held_out(problem: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Calculator(GeneratedTaskSettings):
-    """The task's problems: 16,384 to train on, and 512 held-out ones. In both, 4, 5 and 6 operands take turns.
+    """Short arithmetic from left to right: 16,384 problems to train on, and 512 held-out ones.
 
     >>> task = Calculator().build(lambda text: tuple(map(ord, text)))
     >>> task[0].text, task[0].row["answer"], len(task), len(task.held_out)

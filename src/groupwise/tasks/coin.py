@@ -29,7 +29,7 @@ GOES_ON, MOST = 0.8, 40
 
 @dataclass(frozen=True, slots=True)
 class Coin(GeneratedTaskSettings):
-    """The task's problems: 4,096 numbers to train on, and 64 held-out ones. The environment judges the guesses.
+    """A task with unpredictable rewards: guess a coin in an environment. 4,096 problems to train on, 64 held-out ones.
 
     >>> task = Coin().build(lambda text: tuple(map(ord, text)))
     >>> task[417].text, task.held_out[0].text, len(task), len(task.held_out)

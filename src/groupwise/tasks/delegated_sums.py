@@ -33,7 +33,7 @@ HELPER_ERRORS = 0.1
 
 @dataclass(frozen=True, slots=True)
 class DelegatedSums(Sums):
-    """The task's problems: 4,096 to train on, with four and five operands, and 256 held-out ones."""
+    """Sums whose steps a main agent can delegate to a helper: 4,096 problems to train on, 256 held-out ones."""
 
     problems_by_operands: ClassVar[Mapping[int, int]] = SIZES
 

@@ -33,7 +33,7 @@ def split() -> tuple[tuple[str, ...], tuple[str, ...]]:
 
 @dataclass(frozen=True, slots=True)
 class Edges(GeneratedTaskSettings):
-    """All 560 problems, 55 of them held out. `row["answer"]` lists the forbidden edges.
+    """Choose edges that connect a graph on six nodes: 560 problems, 55 of them held out.
 
     >>> task = Edges().build(lambda text: tuple(map(ord, text)))
     >>> task[0].text, task[0].row["answer"], len(task), len(task.held_out)

@@ -38,7 +38,7 @@ def glyph_split() -> tuple[tuple[str, ...], tuple[str, ...]]:
 
 @dataclass(frozen=True, slots=True)
 class Glyphs(GeneratedTaskSettings):
-    """All 120 problems, 30 of them held out. `row["answer"]` is the problem.
+    """Pictures of two coloured patches in a relation: 120 problems, 30 of them held out.
 
     >>> task = Glyphs().build(lambda text: tuple(map(len, text.split())))
     >>> len(task), len(task.held_out), task[0].row["answer"]

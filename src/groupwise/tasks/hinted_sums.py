@@ -44,7 +44,7 @@ RIGHT_GUESSES, DRAFTS_WORKED, FOLLOWED, LEAKED = 0.3, 0.3, 0.5, 0.3
 
 @dataclass(frozen=True, slots=True)
 class HintedSums(Sums):
-    """The task's problems: 4,096 to train on, with five and six operands, and 256 held-out ones.
+    """Sums that need a hint: 4,096 problems with five and six operands to train on, and 256 held-out ones.
 
     >>> task = HintedSums().build(lambda text: tuple(map(ord, text)))
     >>> len(task), len(task.held_out), task[0].text, task[0].row["hints"][0]

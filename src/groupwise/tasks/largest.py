@@ -26,7 +26,7 @@ Problem = tuple[int, tuple[int, ...]]
 
 @dataclass(frozen=True, slots=True)
 class Largest(GeneratedTaskSettings):
-    """1,344 training problems and 156 held-out ones, all different.
+    """Name the largest of four numbers: 1,344 training problems and 156 held-out ones.
 
     >>> task = Largest().build(lambda text: tuple(map(ord, text)))
     >>> task[0].text, task[0].row["answer"]

@@ -20,7 +20,7 @@ DEMONSTRATIONS, DROPPED = 4096, 0.5
 
 @dataclass(frozen=True, slots=True)
 class MixedSums(Sums):
-    """The task's problems: 128 to train on with two operands, 1,024 each with three and six, and 136 held-out ones."""
+    """Easy and hard sums together: problems with two, three and six operands."""
 
     problems_by_operands: ClassVar[Mapping[int, int]] = SIZES
 

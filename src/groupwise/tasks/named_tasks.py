@@ -76,7 +76,7 @@ def task_table(text: str, *, only_names: bool = False) -> dict[str, Any]:
     >>> task_table("big_sums"), task_table("gsm8k")
     ({'kind': 'BigSums'}, {'kind': 'PublishedSet', 'name': 'gsm8k'})
     >>> task_table("rows.jsonl"), task_table("my_file:Mine")
-    ({'kind': 'Rows', 'source': 'rows.jsonl'}, {'kind': 'my_file:Mine'})
+    ({'kind': 'DataRows', 'source': 'rows.jsonl'}, {'kind': 'my_file:Mine'})
     """
     if class_name(text) in part_names()["TaskSettings"]:
         return {"kind": class_name(text)}
@@ -90,7 +90,7 @@ def task_table(text: str, *, only_names: bool = False) -> dict[str, Any]:
         raise Usage(f"{text!r} is not how a task is written", fix=fix)
     if only_names or (USER_CLASS.fullmatch(text) and not is_source(text)):
         return {"kind": text}
-    return {"kind": "Rows", "source": text}
+    return {"kind": "DataRows", "source": text}
 
 
 def named_task(text: str) -> TaskSettings:

@@ -26,9 +26,9 @@ DEMONSTRATIONS, TABLES = 8192, 0.7
 
 
 class LinearFunction(NamedTuple):
-    """A linear function `slope * x + shift`, and the two inputs whose values the problem shows.
+    """A linear function `slope * x + intercept`, and the two inputs whose values the problem shows.
 
-    >>> line = LinearFunction(slope=2, shift=5, first_input=3, second_input=5)
+    >>> line = LinearFunction(slope=2, intercept=5, first_input=3, second_input=5)
     >>> line.problem, line.table, line.formula
     ('f(3)=11 f(5)=15\\n', '{3:11,5:15}[x]', '11+(15-11)//(5-3)*(x-3)')
     """
@@ -89,7 +89,7 @@ def lines() -> tuple[tuple[LinearFunction, ...], tuple[LinearFunction, ...]]:
 
 @dataclass(frozen=True, slots=True)
 class Programs(GeneratedTaskSettings):
-    """The task's problems: 4,096 to train on, and 128 held-out ones, all different.
+    """Write a Python function from two example values: 4,096 problems to train on, 128 held-out ones.
 
     >>> task = Programs().build(lambda text: tuple(map(ord, text)))
     >>> task[0].text, task[0].row["answer"]["cases"][0], len(task), len(task.held_out)

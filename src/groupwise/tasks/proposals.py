@@ -19,7 +19,7 @@ _SUM = re.compile(r"[1-9](?:[-+*][2-9]){1,7}=")
 
 @dataclass(frozen=True, slots=True)
 class Proposals(Sums):
-    """The task's problems: 4,096 to train on, with four and five operands, and 256 held-out ones."""
+    """Sums whose answers propose a new sum: 4,096 problems to train on, 256 held-out ones."""
 
     problems_by_operands: ClassVar[Mapping[int, int]] = SIZES
 

@@ -31,7 +31,7 @@ def quilt_split() -> tuple[tuple[str, ...], tuple[str, ...]]:
 
 @dataclass(frozen=True, slots=True)
 class Quilts(GeneratedTaskSettings):
-    """All 256 problems, 64 of them held out. `row["answer"]` lists the four colours.
+    """Pictures of four coloured patches: 256 problems, 64 of them held out.
 
     >>> task = Quilts().build(lambda text: tuple(map(len, text.split())))
     >>> len(task), len(task.held_out), task[0].row["answer"]

@@ -37,7 +37,7 @@ def is_source(name: str) -> bool:
 
 
 def rows_of(source: str, split: str = "train") -> Iterator[tuple[int, Row | DataRowError]]:
-    """Read the rows of a source with their numbers, from 1: each a dict, or the `RowFault` of the row.
+    """Read the rows of a source with their numbers, from 1: each a dict, or the `DataRowError` of the row.
 
     `datasets:NAME` and `datasets:NAME:CONFIG`, both optionally with `@SPLIT`, name a data set of the hub or one saved
     to disk. In a directory, the split's files are those whose names begin with it. `BadData` if the source cannot be
@@ -108,7 +108,7 @@ def _lines(path: Path) -> Iterator[bytes]:
 
 
 def check_length(text: str, what: str) -> None:
-    """Raise `RowFault` for a text that is too long to be a prompt or an answer."""
+    """Raise `DataRowError` for a text that is too long to be a prompt or an answer."""
     if len(text) > LONGEST_TEXT:
         raise DataRowError(f"its {what} has {len(text):,} characters: {LONGEST_TEXT:,} are the most")
 

@@ -21,8 +21,8 @@ LARGEST = 2**20
 class ReasoningGym(TaskSettings):
     """The problems of one generator of reasoning-gym, by name: each question once, a tenth of them held out.
 
-    Equal `seed` and `size` give the same problems: `size` at most, fewer if some repeat. `row["entry"]` identifies a
-    problem; the scorer generates it again from that.
+    Equal `seed` and `max_problems` give the same problems: `max_problems` at most, fewer if some repeat. `row["entry"]`
+    identifies a problem; the scorer generates it again from that.
     """
 
     name: str
@@ -33,7 +33,7 @@ class ReasoningGym(TaskSettings):
         check_types(self)
         if self.seed < 0 or not 1 <= self.max_problems <= LARGEST:
             what = f"seed is {self.seed} and size is {self.max_problems}"
-            raise ValueError(f"{what}\nuse seed >= 0 and size >= 1, at most {LARGEST}")
+            raise ValueError(f"{what}\nuse seed >= 0 and max_problems >= 1, at most {LARGEST}")
 
     @property
     def label(self) -> str:

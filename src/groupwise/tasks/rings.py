@@ -27,7 +27,7 @@ def ring_centre(direction: str) -> tuple[float, float]:
 
 @dataclass(frozen=True, slots=True)
 class Rings(GeneratedTaskSettings):
-    """Eight problems. `row["answer"]` is the direction. The held-out split has the same problems with other noise.
+    """Points on a ring in one of eight directions. The held-out split has the same problems with other noise.
 
     >>> task = Rings().build(lambda text: (len(text),))
     >>> task[2].text, task[2].row["answer"], len(task), len(task.held_out)

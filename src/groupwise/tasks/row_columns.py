@@ -88,10 +88,10 @@ def countdown(numbers: Any, target: Any) -> tuple[Any, Any]:
 class RowColumns:
     """The columns of a row with problem and gold answer, each a name or a dotted path: `reward_model.ground_truth`.
 
-    Without gold answers `answer` is empty. `convert` makes the problem and the gold answer of the two values. With
-    `answer_is_solution` the answer column is a worked solution, which the prompt's row keeps as `solution`. With
-    `whole_row`, for agents, a row needs no column and keeps all: without the column of the problem, its text is the row
-    as JSON.
+    Without gold answers `answer_column` is empty. `convert_values` makes the problem and the gold answer of the two
+    values. With `answer_is_solution` the answer column is a worked solution, which the prompt's row keeps as
+    `solution`. With `keeps_whole_row`, for agents, a row needs no column and keeps all: without the column of the
+    problem, its text is the row as JSON.
     """
 
     prompt_column: str = "prompt"
@@ -101,11 +101,11 @@ class RowColumns:
     keeps_whole_row: bool = False
 
     def fits(self, row: Row) -> bool:
-        """Whether a row has the column of the problem and, unless `answer` is empty, the column of the gold answer."""
+        """Whether a row has the column of the problem and, unless `answer_column` is empty, that of the gold answer."""
         return all(_lookup(row, path)[1] for path in (self.prompt_column, self.answer_column) if path)
 
     def read(self, row: Row) -> tuple[Problem, Any]:
-        """The problem and the gold answer. Raises `RowFault`."""
+        """The problem and the gold answer. Raises `DataRowError`."""
         if self.keeps_whole_row:
             return self._read_whole(row)
         if not self.fits(row):

@@ -66,7 +66,7 @@ class RowsTask:
     def split(cls, prompts: list[Prompt], stats: SourceStats, share: float = SHARE) -> "RowsTask":
         """Split one source's problems: a share of them is held out, chosen by the hash of the prompt."""
         training, held_out = _split(prompts, share)
-        return cls(training, held_out, (replace(stats, training=len(training), held_out=len(held_out)),))
+        return cls(training, held_out, (replace(stats, training_count=len(training), held_out_count=len(held_out)),))
 
     @property
     def entirely_held_out(self) -> "RowsTask":
@@ -106,7 +106,7 @@ class RowsTask:
                 raise BadData(what, evidence=listed_tokens(every), fix=fix)
             rows = tuple(sorted(row_of(p) for i in owned for p in long[i]))
             training, held_out = (len(kept[i]) if i in owned else 0 for i in (0, 1))
-            stats.append(replace(one, training=training, held_out=held_out, too_long=rows))
+            stats.append(replace(one, training_count=training, held_out_count=held_out, too_long_rows=rows))
         return RowsTask(kept[0], kept[1], tuple(stats))
 
     @classmethod
@@ -115,8 +115,8 @@ class RowsTask:
     ) -> "RowsTask":
         """The problems of a training source and of a held-out source. `BadData` if they share a problem."""
         refuse_overlap(training[0], held_out[0])
-        first = replace(training[1], training=len(training[0]), held_out=0)
-        second = replace(held_out[1], training=0, held_out=len(held_out[0]))
+        first = replace(training[1], training_count=len(training[0]), held_out_count=0)
+        second = replace(held_out[1], training_count=0, held_out_count=len(held_out[0]))
         return cls(tuple(training[0]), tuple(held_out[0]), (first, second))
 
 

@@ -17,10 +17,10 @@ __all__ = ["SourceStats"]
 class SourceStats:
     """Statistics of one source of data rows. `sha256` covers problems, answers and other columns, in any file format.
 
-    `repeated`: rows that were left out because an earlier row has the same problem. `too_long`: rows that were left out
-    because their prompt has more tokens than the recipe's `max_prompt_tokens`. `answer_in_prompt`: rows whose prompt
-    contains the answer. `omitted_columns`: columns that are not in the prompts' `row`, since they are too long or not
-    plain JSON.
+    `repeated_rows`: rows that were left out because an earlier row has the same problem. `too_long_rows`: rows that
+    were left out because their prompt has more tokens than the recipe's `max_prompt_tokens`. `answer_in_prompt_rows`:
+    rows whose prompt contains the answer. `omitted_columns`: columns that are not in the prompts' `row`, since they are
+    too long or not plain JSON.
     """
 
     source: str

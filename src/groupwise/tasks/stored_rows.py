@@ -72,12 +72,17 @@ def read_stored(
         raise BadData(what, evidence=first_lines(faults), fix=f"correct or remove these rows; {EXAMPLE}")
     if not prompts:
         raise BadData(f"{source} holds no stored answer", evidence="0 rows", fix=EXAMPLE)
-    counts = {"rows": rows, "training": len(prompts), "held_out": 0, "omitted_columns": tuple(sorted(omitted))}
+    counts = {
+        "row_count": rows,
+        "training_count": len(prompts),
+        "held_out_count": 0,
+        "omitted_columns": tuple(sorted(omitted)),
+    }
     return prompts, SourceStats(source=source, sha256=content.digest, **counts)
 
 
 def read_row(row: Row, columns: RowColumns) -> StoredRow:
-    """The problem of a row and its stored answers. Raises `RowFault`.
+    """The problem of a row and its stored answers. Raises `DataRowError`.
 
     >>> read_row({"prompt": "7*5=", "completion": "35"}, RowColumns()).answers
     {'completion': '35'}
@@ -157,7 +162,7 @@ def gold(row: Row, columns: RowColumns) -> Row:
 
 
 def messages_of(row: Row, name: str) -> list[dict[str, Any]]:
-    """The messages in a column, each with a role and a text. Raises `RowFault`."""
+    """The messages in a column, each with a role and a text. Raises `DataRowError`."""
     messages = row[name]
     if has_calls(messages):
         return [read_message(message) for message in messages]

@@ -20,7 +20,7 @@ from groupwise.data import (
 from groupwise.tasks.rows_task import refuse_overlap
 from groupwise.tasks.source_stats import SourceStats
 
-__all__ = ["TaskMixture", "MixtureVerifier"]
+__all__ = ["MixtureVerifier", "TaskMixture"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class TaskMixture:
         held_out = [
             [_tagged(i, p) for p in t.held_out] for i, t in enumerate(self.evaluated_tasks or self.tasks, start=first)
         ]
-        object.__setattr__(self, "cumulative_slots", tuple(accumulate(slots)))
+        object.__setattr__(self, "cumulative_epoch_counts", tuple(accumulate(slots)))
         object.__setattr__(self, "held_out", tuple(_round_robin(held_out)))
         refuse_overlap(self.training, self.held_out)
 
@@ -91,7 +91,7 @@ class TaskMixture:
 
 @dataclass(frozen=True)
 class MixtureVerifier(Verifier):
-    """The verifier of a mixture: one verifier per task, in the order of `Mixture.parts`."""
+    """The verifier of a mixture: one verifier per task, in the order of `TaskMixture.parts`."""
 
     verifiers: tuple[Verifier, ...]
 

@@ -81,7 +81,7 @@ def split() -> tuple[dict[str, Problem], dict[str, Problem]]:
 
 @dataclass(frozen=True, slots=True)
 class TinyCountdown(GeneratedTaskSettings):
-    """The task's problems: 2,048 to train on, and 256 held-out ones.
+    """Countdown with three small numbers: 2,048 problems to train on, 256 held-out ones.
 
     >>> task = TinyCountdown().build(lambda text: tuple(map(ord, text)))
     >>> task[0].text, task[0].row["answer"], len(task), len(task.held_out)

@@ -18,7 +18,7 @@ MOST_TIMES = 3
 
 @dataclass(frozen=True, slots=True)
 class WordySums(Sums):
-    """The task's problems: 4,096 to train on, with three and four operands, and 256 held-out ones."""
+    """Short sums with wordy demonstrations: 4,096 problems to train on, and 256 held-out ones."""
 
     problems_by_operands: ClassVar[Mapping[int, int]] = SIZES
 

@@ -19,7 +19,7 @@ def made_up_states(recipe: Recipe) -> list[Sample]:
     pipeline the answers also have pictures.
     """
     shape: Any = read_shape(find_model(recipe.model, weights=False))
-    if not shape.denoises or recipe.method.denoise is None:
+    if not shape.tokens_are_denoising_steps or recipe.method.denoise is None:
         return made_up_texts()
     shape = KINDS[shape.kind].sized(shape, recipe.pipeline)
     pictures: list[Pixels | None] = [None] * 3

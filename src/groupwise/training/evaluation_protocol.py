@@ -62,7 +62,7 @@ def protocol(objects: RunObjects, sampling: Sampling, n: int, use: UserCode) -> 
             "packages": versions(objects.verifier.packages),
             "deadline": machine.verdict_deadline,
             **({"reward_models": hashes} if (hashes := reward_model_hashes(evaluated)) else {}),
-            **({} if recipe.correct_threshold is None else {"threshold": recipe.correct_threshold}),
+            **({} if recipe.correct_threshold is None else {"correct_threshold": recipe.correct_threshold}),
         },
         "dtype": machine.dtype,
         "n": n,

@@ -65,7 +65,7 @@ MODULE = __name__
 
 @dataclass(slots=True)
 class RankRendezvous:
-    """Where the ranks of a run meet: their store, and the address of its host. `close` ends the others."""
+    """The rendezvous of a run's ranks: their store, and the address of its host."""
 
     store: Store | None
     store_host: str

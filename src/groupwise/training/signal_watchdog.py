@@ -51,13 +51,13 @@ class BlockedStop(KeyboardInterrupt):
 class SignalWatchdog:
     """A context in which the first signal calls `stop`, the second ends the run, the third the process.
 
-    The signals are SIGINT, SIGTERM, and SIGHUP of a terminal that closes, unless it is ignored (`nohup`).
-    Python's signal handlers run between two lines of code and during a regular expression, so they work while the loop
-    is blocked. Each heartbeat of the loop resets a timer. If the loop is blocked for `STALL` seconds, `notify` gets a
-    line about the blocking code. A verifier or environment that blocks for `deadline` seconds, and an agent that does
-    for `agent_deadline` seconds, get a TimeoutError, which becomes a verdict. After a signal, code that blocks for
-    `PATIENCE` seconds is interrupted with `Stuck`. Outside the main thread, and in a process that uses SIGALRM itself,
-    nothing is watched.
+    The signals are SIGINT, SIGTERM, and SIGHUP of a terminal that closes, unless it is ignored (`nohup`). Python's
+    signal handlers run between two lines of code and during a regular expression, so they work while the loop is
+    blocked. Each heartbeat of the loop resets a timer. If the loop is blocked for `STALL` seconds, `notify` gets a line
+    about the blocking code. A verifier or environment that blocks for `deadline` seconds, and an agent that does for
+    `agent_deadline` seconds, get a TimeoutError, which becomes a verdict. After a signal, code that blocks for
+    `PATIENCE` seconds is interrupted with `BlockedStop`. Outside the main thread, and in a process that uses SIGALRM
+    itself, nothing is watched.
     """
 
     def __init__(

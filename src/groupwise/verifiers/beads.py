@@ -18,7 +18,7 @@ class BeadString(VerifierSettings):
     half of the problem is solved.
     """
 
-    tasks: ClassVar[tuple[type, ...]] = (Beads,)
+    supported_tasks: ClassVar[tuple[type, ...]] = (Beads,)
 
     async def __call__(self, prompt: Prompt, sample: Sample) -> Verdict:
         pattern, *colours = prompt.row["answer"]

@@ -20,10 +20,10 @@ Load = Callable[[str, str], Verifier]
 class VerifierContext:
     """What verifiers are built from, beside their settings. Without a `task`, gold answers are not checked.
 
-    `sandbox` is called with keywords of `Sandbox`, once per verifier that needs one (`Code` and those of mathematics).
-    `load_function` makes verifiers from a user's functions. `judges` is the access of `Judge`; by default it reaches
-    only this machine. `deadline`, in seconds, limits calls of `GymScore`, and of members of `Combined` without a
-    deadline.
+    `create_sandbox` is called with keywords of `Sandbox`, once per verifier that needs one (`Code` and those of
+    mathematics). `load_function` makes verifiers from a user's functions. `judge_access` is the access of `Judge`; by
+    default it reaches only this machine. `default_deadline`, in seconds, limits calls of `GymScore`, and of members of
+    `Combined` without a deadline.
     """
 
     task: Task | None = None

@@ -10,13 +10,13 @@ __all__ = ["EnvironmentVerdict"]
 
 @dataclass(frozen=True, slots=True)
 class EnvironmentVerdict(VerifierSettings):
-    """The verdict on a conversation that ended without one of its environment.
+    """The verifier of a recipe whose environment gives the verdict: grades only conversations that ended without one.
 
     Malformed if the limit of turns or tokens cut it. Unverifiable if the environment ended it with None.
 
     >>> import asyncio
     >>> sample = Sample(context=(5,), stream=(0,), finish=Finish.length)
-    >>> asyncio.run(ByEnvironment()(Prompt("p", (1,), "?"), sample)).outcome.name
+    >>> asyncio.run(EnvironmentVerdict()(Prompt("p", (1,), "?"), sample)).outcome.name
     'malformed'
     """
 

@@ -51,11 +51,12 @@ class CodeTestCase:
 
 @dataclass(frozen=True, slots=True)
 class CodeTests:
-    """The tests in a problem's `answer`: cases for a `function`, or for a program if `function` is None.
+    """The tests in a problem's `answer`: cases for a `function_name`, or for a program if `function_name` is None.
 
-    `unseen` are further cases that the problem does not show; they run after `cases`. `reference` is correct code.
-    `generator` is code with a function `generate(seed)`, which returns the arguments (a list) or the input (a text) of
-    a hidden case; the reference computes its expected output. `hidden_count` is the number of hidden cases per answer.
+    `unseen_cases` are further cases that the problem does not show; they run after `visible_cases`. `reference` is
+    correct code. `generator` is code with a function `generate(seed)`, which returns the arguments (a list) or the
+    input (a text) of a hidden case; the reference computes its expected output. `hidden_cases_per_answer` is the number
+    of hidden cases per answer.
     """
 
     function_name: str | None
@@ -98,7 +99,7 @@ class CodeTests:
         visible, hidden_cases = (
             tuple(CodeTestCase(*(case[name] for name in names)) for case in rows) for rows in (cases, unseen)
         )
-        return cls(function, visible, hidden_cases, **code, hidden_count=hidden)
+        return cls(function, visible, hidden_cases, **code, hidden_cases_per_answer=hidden)
 
     def program(self, code: str, given: Any) -> ExecutionInput:
         """The program that runs the code on an input."""

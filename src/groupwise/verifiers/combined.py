@@ -43,12 +43,13 @@ class CombinedMember:
 
 @dataclass(frozen=True, slots=True)
 class Combined(VerifierSettings):
-    """The outcome of the first member, and the weighted mean of all scores; `subscores` has each score by name.
+    """Several verifiers as one: the outcome of the first member, and the weighted mean of all scores.
 
     An answer that one member cannot judge is unverifiable.
 
     >>> from groupwise.verifiers import Exact, LastNumber
-    >>> both = Combined((Member("right", LastNumber()), Member("bare", Exact(), 0.25))).build(VerifierContext())
+    >>> both = Combined((CombinedMember("right", LastNumber()), CombinedMember("bare", Exact(),
+    0.25))).build(VerifierContext())
     >>> sample = Sample(context=(), stream=(0,), text="so 4")
     >>> verdict = asyncio.run(both(Prompt("p", (), "2+2=", {"answer": 4}), sample))
     >>> verdict.outcome.name, verdict.score, dict(verdict.subscores)
@@ -83,7 +84,9 @@ def contents_of_member(member: BuiltMember) -> VerdictContents | None:
     contents = contents_of(member.verifier)
     if contents is None:
         return None
-    return replace(contents, subscores=(member.name, *(f"{member.name}/{name}" for name in contents.subscore_names)))
+    return replace(
+        contents, subscore_names=(member.name, *(f"{member.name}/{name}" for name in contents.subscore_names))
+    )
 
 
 class CombinedVerifier(Verifier):

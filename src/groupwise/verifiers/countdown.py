@@ -28,7 +28,7 @@ class _Broken(Exception):
 @verdicts_have()
 @dataclass(frozen=True, slots=True)
 class Countdown(VerifierSettings):
-    """Right if the expression equals the target exactly and uses each number once (`every=False`: at most once).
+    """Right if the expression equals the target and uses each number once, or without `use_every_number` at most once.
 
     The expression is the content of the last `<answer>...</answer>`, else the last line that is not empty. After it,
     `= 13` may follow, also several times; each must be the target, else the answer is wrong. It is parsed and never

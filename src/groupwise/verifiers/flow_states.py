@@ -28,7 +28,7 @@ class RingDirection(VerifierSettings):
     the distance from the centre.
     """
 
-    tasks: ClassVar[tuple[type, ...]] = (Rings,)
+    supported_tasks: ClassVar[tuple[type, ...]] = (Rings,)
 
     async def __call__(self, prompt: Prompt, sample: Sample) -> Verdict:
         point = state_of(sample, (2,))
@@ -51,7 +51,7 @@ class QuiltPatches(VerifierSettings):
     The subscore `patches` is the share of patches with their colour.
     """
 
-    tasks: ClassVar[tuple[type, ...]] = (Quilts,)
+    supported_tasks: ClassVar[tuple[type, ...]] = (Quilts,)
 
     async def __call__(self, prompt: Prompt, sample: Sample) -> Verdict:
         picture = state_of(sample, QUILT_SHAPE)

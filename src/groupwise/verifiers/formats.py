@@ -15,7 +15,7 @@ from groupwise.data.verdicts import unverifiable
 from groupwise.verifiers.function_pool import CpuTimeExceeded, FunctionPool, WorkerSpec, check_workers
 from groupwise.verifiers.normalise_text import is_blank
 
-__all__ = ["TagFormat", "JsonSchema", "Regex"]
+__all__ = ["JsonSchema", "Regex", "TagFormat"]
 
 MOST_SCHEMA, DEEPEST = 1 << 20, 256
 """The most bytes of a file with a JSON schema, and the most levels of a schema."""
@@ -29,7 +29,7 @@ class TagFormat(VerifierSettings):
     """Right if the text has these tags in this order, each once with content, and only white space outside of them.
 
     Content has a visible character: white space, marks, control and format characters (U+200B) alone are none.
-    `opened`: the prompt ends with the first opening tag, as in the template r1.
+    `first_tag_in_prompt`: the prompt ends with the first opening tag, as in the template r1.
     """
 
     tags: tuple[str, ...] = ("think", "answer")
@@ -52,7 +52,7 @@ class TagFormat(VerifierSettings):
     def fault(self, text: str) -> str:
         """The first error in a text's format; empty if there is none.
 
-        >>> verifier = Format()
+        >>> verifier = TagFormat()
         >>> verifier.fault("<think>2+2</think> <answer>4</answer>"), verifier.fault("<answer>4</answer>")
         ('', '<think> occurs 0 times')
         """
@@ -76,9 +76,9 @@ class TagFormat(VerifierSettings):
 class Regex(VerifierSettings):
     """Right if a pattern (Python's `re`) matches; if the pattern has a group, its match must equal the gold answer.
 
-    With `whole` the pattern must match the whole text. Without `pattern` the gold answer is the pattern. A group's last
-    match is compared, up to white space around it; without a match the answer is malformed. If the search takes more
-    than `deadline` seconds of CPU time, the answer is wrong.
+    With `match_whole_text` the pattern must match the whole text. Without `pattern` the gold answer is the pattern. A
+    group's last match is compared, up to white space around it; without a match the answer is malformed. If the search
+    takes more than `deadline` seconds of CPU time, the answer is wrong.
     """
 
     gold_answer_format: ClassVar[str] = "a pattern; with the field pattern: text or a number"

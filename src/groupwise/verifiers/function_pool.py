@@ -105,7 +105,10 @@ class FunctionPool:
         return self._pool.submit(lambda worker: [_to_verdict(one) for one in _grades(self._reply(worker, line), count)])
 
     def trial(self, arguments: Sequence[Any], named: Mapping[str, Any], count: int | None = None) -> list[Verdict]:
-        """Wait for the verdicts of one call. `NoGrade` if it gives none; an unverifiable `Verdict` counts as one."""
+        """Wait for the verdicts of one call.
+
+        `MissingGradeError` if it gives none; an unverifiable `Verdict` counts as one.
+        """
         reply = self._pool.submit(self._reply, [arguments, named, *([] if count is None else [count])]).result()
         replies = _grades(reply, count or 1)
         if not reply.get("loaded", True):

@@ -46,12 +46,12 @@ def grade_function(
     columns of the data row, and for a flow model `final_state` and `trajectory`, which are arrays. A function of
     `answers` or `final_states` grades a group, one of `prompts` too grades in bulk; both return a list
     (docs/verifiers.md). A number is a score: the answer is neither correct nor wrong, unless the recipe has a
-    `threshold`. An exception, a number that is not finite, any other value, and a call that takes more than `deadline`
-    seconds are unverifiable, with a cause. A plain function runs in worker processes, which are killed at the deadline
-    and replaced, so define it at the top level of a file. An `async` function runs in the event loop and must not block
-    (docs/runs.md); only its trial call runs in a worker process. With `in_process` any callable will do; a plain one
-    runs in a thread, without deadline. `made_up` gives answers to try the function on, which for a function of states
-    have states. `WorkerLost` if a file does not load in a minute, or if eight deadlines in a row are missed.
+    `correct_threshold`. An exception, a number that is not finite, any other value, and a call that takes more than
+    `deadline` seconds are unverifiable, with a cause. A plain function runs in worker processes, which are killed at
+    the deadline and replaced, so define it at the top level of a file. An `async` function runs in the event loop and
+    must not block (docs/runs.md); only its trial call runs in a worker process. With `in_process` any callable will do;
+    a plain one runs in a thread, without deadline. `made_up` gives answers to try the function on, which for a function
+    of states have states. `WorkerLost` if a file does not load in a minute, or if eight deadlines in a row are missed.
     """
     parameters, name = GradeFunctionParameters.of(function), getattr(function, "__qualname__", "<no name>")
     call = _call_in_process(function, deadline) if in_process else _call_of(function, name, deadline, workers)
@@ -90,7 +90,7 @@ def _call_of(function: Callable[..., Any], name: str, deadline: float, workers: 
 class GradeFunctionCall(Protocol):
     """How to call a grade function. `count` is None for a single grade, else the length of the list that it returns.
 
-    `trial` waits for the verdicts of one call, and raises `NoGrade` if it gives none.
+    `trial` waits for the verdicts of one call, and raises `MissingGradeError` if it gives none.
     """
 
     async def __call__(

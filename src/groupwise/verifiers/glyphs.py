@@ -27,9 +27,9 @@ Place = tuple[int, int]
 class GlyphPatches(VerifierSettings):
     """Right if the picture shows the two patches that the gold answer names, in their relation, and nothing else.
 
-    The parts are 1 or 0: `count`, there are two patches; `colours`, both colours occur and no other does; `position`,
-    a patch of the first colour is in the relation to one of the second. With `asks` one of them alone decides. A
-    picture with a white patch, or without any, is malformed.
+    The parts are 1 or 0: `count`, there are two patches; `colours`, both colours occur and no other does; `position`, a
+    patch of the first colour is in the relation to one of the second. With `graded_property` one of them alone decides.
+    A picture with a white patch, or without any, is malformed.
     """
 
     gold_answer_format: ClassVar[str] = "a problem such as red left blue"

@@ -49,8 +49,9 @@ class GradeFunctionParameters:
     """A grade function's parameters, which determine its kind: it grades one answer, a group, or many answers (bulk).
 
     With `answers` or `final_states` a function grades a group; with `prompts`, `golds` or `rows` too, in bulk.
-    `positional` are passed by position, `named` by name. `optional` have a default. `columns`: it takes `**columns`.
-    A function of TRL grades a group and one of verl an answer, with the arguments of that `library`.
+    `positional_names` are passed by position, `keyword_names` by name. `optional_names` have a default. `columns`: it
+    takes `**columns`. A function of TRL grades a group and one of verl an answer, with the arguments of that
+    `signature_library`.
     """
 
     graded_unit: Kind = "answer"
@@ -66,9 +67,10 @@ class GradeFunctionParameters:
 
         If no parameter has a known name, the first three get prompt, answer and gold.
 
-        >>> Parameters.of(lambda row, answer: 1.0).named
+        >>> GradeFunctionParameters.of(lambda row, answer: 1.0).keyword_names
         ('row', 'answer')
-        >>> Parameters.of(lambda p, a, g: 1.0).positional, Parameters.of(lambda prompt, answers: [1.0]).call_kind
+        >>> GradeFunctionParameters.of(lambda p, a, g: 1.0).positional_names,
+        GradeFunctionParameters.of(lambda prompt, answers: [1.0]).graded_unit
         (('prompt', 'answer', 'gold'), 'group')
         """
         try:

@@ -61,11 +61,12 @@ Verdict: wrong"""
 class Judge(VerifierSettings):
     """An LLM judge: right if most of `votes` replies say "right". Subscore `votes`: their share of the valid ones.
 
-    `url` is the base of an OpenAI-compatible server, such as `http://localhost:8000/v1`. `key` names the environment
-    variable with its key. The key is sent to that server only, and verdicts and cache never contain it. A temporary
-    failure is retried until `deadline` seconds have passed. An answer without a majority is unverifiable. `cache`, a
-    file, stores every reply, and later runs reuse it. The last line of a reply is its vote; a truncated reply has no
-    vote. The prompt contains at most `longest` characters of the answer, and `at_once` requests run in parallel.
+    `url` is the base of an OpenAI-compatible server, such as `http://localhost:8000/v1`. `key_variable` names the
+    environment variable with its key. The key is sent to that server only, and verdicts and cache never contain it. A
+    temporary failure is retried until `deadline` seconds have passed. An answer without a majority is unverifiable.
+    `cache_file`, a file, stores every reply, and later runs reuse it. The last line of a reply is its vote; a truncated
+    reply has no vote. The prompt contains at most `max_answer_characters` characters of the answer, and
+    `max_parallel_requests` requests run in parallel.
     """
 
     url: str
@@ -92,7 +93,8 @@ class Judge(VerifierSettings):
             given = ", ".join(f"{name} = {count}" for name, count in counts.items())
             raise ValueError(
                 f"a value is out of range: {given}, deadline = {self.deadline:g}\n"
-                "set votes to an odd number, and deadline, at_once, max_tokens and longest above 0"
+                "set votes to an odd number, "
+                "and deadline, max_parallel_requests, max_tokens and max_answer_characters above 0"
             )
 
     def build(self, grading: VerifierContext) -> Verifier:

@@ -1,4 +1,4 @@
-"""The verifier `Noisy`: makes some verdicts of another verifier wrong, at known rates."""
+"""The verifier `NoisyVerdicts`: makes some verdicts of another verifier wrong, at known rates."""
 
 from dataclasses import dataclass, replace
 from hashlib import sha256
@@ -13,17 +13,17 @@ __all__ = ["NoisyVerdicts"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoisyVerdicts(VerdictWrapper):
-    """Rejects right answers with probability `rejects`, and accepts wrong ones with probability `accepts`.
+    """Rejects right answers with probability `false_reject_rate`, accepts wrong ones with `false_accept_rate`.
 
-    The errors are keyed by `key`, problem and text: the same answer always gets the same verdict, in any order and
+    The errors are keyed by `seed`, problem and text: the same answer always gets the same verdict, in any order and
     after a resume. Malformed, unverifiable and scored answers keep theirs. A flipped verdict has no score.
 
-    A share `appeals` of the rejected answers is checked again, without error. Subscores: `truth` (1 for a right
+    A share `appeal_rate` of the rejected answers is checked again, without error. Subscores: `truth` (1 for a right
     answer), `appealed`, and `overturned` (appealed, and in truth right). The outcome stays as it was flipped.
 
     >>> import asyncio
     >>> from groupwise.verifiers import Exact, VerifierContext
-    >>> strict = Noisy(verifier=Exact(), rejects=1.0).build(VerifierContext())
+    >>> strict = NoisyVerdicts(verifier=Exact(), false_reject_rate=1.0).build(VerifierContext())
     >>> verdict = asyncio.run(strict(Prompt("p", (), "2+2=", {"answer": 4}), Sample(context=(), stream=(0,), text="4")))
     >>> verdict.outcome.name, verdict.subscores["truth"]
     ('wrong', 1.0)
@@ -37,7 +37,11 @@ class NoisyVerdicts(VerdictWrapper):
 
     def __post_init__(self) -> None:
         check_types(self)
-        rates = {"rejects": self.false_reject_rate, "accepts": self.false_accept_rate, "appeals": self.appeal_rate}
+        rates = {
+            "false_reject_rate": self.false_reject_rate,
+            "false_accept_rate": self.false_accept_rate,
+            "appeal_rate": self.appeal_rate,
+        }
         if invalid := [f"{name}={rate}" for name, rate in rates.items() if not 0 <= rate <= 1]:
             raise ValueError(f"{', '.join(invalid)}\na probability lies between 0 and 1")
 
@@ -54,6 +58,6 @@ class NoisyVerdicts(VerdictWrapper):
         return replace(verdict, outcome=Outcome(int(not right)), score=None) if flipped else verdict
 
     def _number(self, purpose: str, prompt: Prompt, sample: Sample) -> float:
-        """A pseudo-random number from 0 to 1, determined by `purpose`, `key`, the problem and the answer."""
+        """A pseudo-random number from 0 to 1, determined by `purpose`, `seed`, the problem and the answer."""
         text = "\0".join((purpose, str(self.seed), prompt.id, sample.text))
         return int.from_bytes(sha256(text.encode("utf-8", "surrogatepass")).digest()[:8]) / 2**64

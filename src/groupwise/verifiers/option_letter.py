@@ -59,7 +59,8 @@ class OptionLetterExtractor:
 
         `below` are the lines that explain the answer. They may mention other letters, but must not begin with one.
 
-        >>> [OptionLetter("ABCD").named(x) for x in ("(b)", r"\\textbf{B.} 12", "option c", "A dog", "A or B", "A. B")]
+        >>> [OptionLetterExtractor("ABCD").named(x) for x in ("(b)", r"\\textbf{B.} 12", "option c", "A dog",
+        "A or B", "A. B")]
         ['B', 'B', 'C', '', '', '']
         """
         text = _plain(text)

@@ -31,7 +31,7 @@ EVEN, LONG = 1.34, 2.0
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PictureFigure:
-    """A connected region of one colour. `mask` marks its pixels in its bounding box."""
+    """A connected region of one colour. `pixel_mask` marks its pixels in its bounding box."""
 
     colour: str
     pixel_mask: Bool[np.ndarray, "rows columns"]
@@ -61,9 +61,10 @@ class Figures(VerifierSettings):
     """Right if the picture shows the figures that the gold answer names, such as `2 red square`, and no others.
 
     A channel of a pixel is light or dark; pixels with no light channel are the ground. A figure is a region of one
-    colour, connected by edges, of at least the share `least` of the picture. The parts are 1 or 0: `count`, the number
-    of figures is right; `colour`, all have the colour; `shape`, all are squares, bars, discs or crosses, as named, with
-    sides along those of the picture. With `asks` one of them alone decides. A picture without figures is malformed.
+    colour, connected by edges, of at least the share `min_area_fraction` of the picture. The parts are 1 or 0: `count`,
+    the number of figures is right; `colour`, all have the colour; `shape`, all are squares, bars, discs or crosses, as
+    named, with sides along those of the picture. With `graded_property` one of them alone decides. A picture without
+    figures is malformed.
     """
 
     gold_answer_format: ClassVar[str] = "a number, a colour and a shape such as 2 red square"
@@ -73,7 +74,9 @@ class Figures(VerifierSettings):
     def __post_init__(self) -> None:
         check_types(self)
         if not 0 <= self.min_area_fraction < 1:
-            raise InvalidValue(f"least is {self.min_area_fraction}", fix="give a share of the picture, such as 0.02")
+            raise InvalidValue(
+                f"min_area_fraction is {self.min_area_fraction}", fix="give a share of the picture, such as 0.02"
+            )
 
     def fits(self, gold: Any) -> bool:
         """Whether a gold answer names figures."""

@@ -20,7 +20,7 @@ class ProofSteps(VerifierSettings):
     first invalid step. An answer without a step or without exactly one `#`, at its end, is malformed.
     """
 
-    tasks: ClassVar[tuple[type, ...]] = (Deduction,)
+    supported_tasks: ClassVar[tuple[type, ...]] = (Deduction,)
 
     async def __call__(self, prompt: Prompt, sample: Sample) -> Verdict:
         scene = scene_of(prompt)

@@ -15,10 +15,10 @@ def python_reward(data: Any, written: Collection[str] = (WRITTEN,)) -> str:
 
     Functions of the calling program, and those in the files `written`, are given by their Python names.
 
-    >>> members = [{"name": "right", "verifier": {"kind": "Math", "symbolic": False}}]
+    >>> members = [{"name": "right", "verifier": {"kind": "Math", "use_algebra": False}}]
     >>> members += [{"name": "short", "verifier": {"kind": "Function", "name": "brief", "file": ""}, "weight": 0.5}]
     >>> python_reward({"kind": "Combined", "members": members})
-    '{"right": {"kind": "Math", "symbolic": False}, "short": (0.5, brief)}'
+    '{"right": {"kind": "Math", "use_algebra": False}, "short": (0.5, brief)}'
     """
     if isinstance(data, list):
         return f"[{', '.join(python_reward(item, written) for item in data)}]"

@@ -18,7 +18,7 @@ class SpanningGraph(VerifierSettings):
     (the number of edges in the graph).
     """
 
-    tasks: ClassVar[tuple[type, ...]] = (Edges,)
+    supported_tasks: ClassVar[tuple[type, ...]] = (Edges,)
 
     async def __call__(self, prompt: Prompt, sample: Sample) -> Verdict:
         if len(sample.text) != len(EDGES) or not set(sample.text) <= {"0", "1"}:

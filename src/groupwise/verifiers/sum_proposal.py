@@ -1,4 +1,4 @@
-"""The verifier `SumProposal`: a sum's answer that ends in a new problem."""
+"""The verifier `SumWithProposal`: a sum's answer that ends in a new problem."""
 
 from dataclasses import dataclass, replace
 from typing import ClassVar
@@ -13,12 +13,12 @@ __all__ = ["SumWithProposal"]
 @verdicts_have("chain_true", "progress", "thought", "proposed", feedback=True)
 @dataclass(frozen=True, slots=True)
 class SumWithProposal(VerifierSettings):
-    """Grades the answer up to the first `;` behind its `#` as `SumSteps` does; the rest is a new problem.
+    """Grades a sum's answer as `SumSteps` does, up to the first `;` behind its `#`; the rest is a proposed new sum.
 
     The subscore `proposed` is 1 if a run may train on the new problem (`proposed_problem`), else 0.
     """
 
-    tasks: ClassVar[tuple[type, ...]] = SUMS
+    supported_tasks: ClassVar[tuple[type, ...]] = SUMS
 
     async def __call__(self, prompt: Prompt, sample: Sample) -> Verdict:
         steps, mark, rest = sample.text.partition("#")

@@ -16,7 +16,7 @@ SUMS: tuple[type, ...] = (Calculator, Sums)
 class CalculatorAnswer(VerifierSettings):
     """Right if the answer has exactly one `#` and ends in `#` and the result (`calculator_answer`)."""
 
-    tasks: ClassVar[tuple[type, ...]] = SUMS
+    supported_tasks: ClassVar[tuple[type, ...]] = SUMS
 
     async def __call__(self, prompt: Prompt, sample: Sample) -> Verdict:
         return await calculator_answer(prompt, sample)
@@ -32,10 +32,10 @@ class SumSteps(VerifierSettings):
     `chain_true` (the text before the `#` is the whole solution), `progress` (how far the right steps reach, from 0 to
     1), `thought` (1 if the answer has a step). `feedback` is the step that is due; empty after the last one.
 
-    With a `price`, the score is 1 or 0 for the result, less the price of each step.
+    With a `step_price`, the score is 1 or 0 for the result, less the price of each step.
     """
 
-    tasks: ClassVar[tuple[type, ...]] = SUMS
+    supported_tasks: ClassVar[tuple[type, ...]] = SUMS
     step_price: float = 0.0
 
     async def __call__(self, prompt: Prompt, sample: Sample) -> Verdict:

@@ -1,4 +1,4 @@
-"""The verifiers `Text` (equality up to case, punctuation and articles) and `Choice` (the letter of an option)."""
+"""The verifiers `Text` (equality up to case, punctuation and articles) and `OptionChoice` (the letter of an option)."""
 
 from dataclasses import dataclass
 from functools import cache
@@ -24,8 +24,9 @@ class Text(VerifierSettings):
     """Right if the answer equals the gold text, or one of a list, up to case, punctuation and articles.
 
     Both are compared in SQuAD's normal form (Rajpurkar et al., arXiv:1606.05250), except that signs of a number or a
-    formula stay: 1.5 is not 15 (`plain_text`). `case`, `punctuation` and `articles` make each of them count. The answer
-    is the whole text, or the part that `place` extracts, as in `Math`.
+    formula stay: 1.5 is not 15 (`plain_text`). `match_case`,
+    `match_punctuation` and `match_articles` make each of them count. The answer
+    is the whole text, or the part that `answer_location` extracts, as in `Math`.
     """
 
     gold_answer_format: ClassVar[str] = "text, a number, or a list of them"
@@ -65,9 +66,9 @@ class Text(VerifierSettings):
 class OptionChoice(VerifierSettings):
     """Right if the answer names the gold letter: `B`, `(b)`, `B. because it floats`, `option B`.
 
-    `options` are the letters; a gold number is an index from 0. `answer` and `place` extract the answer as in `Math`,
-    but an answer line counts to its end. A text without a box or an answer line, and with fewer than `SHORT`
-    characters, is an answer as a whole. An answer that names no letter, or several, is malformed.
+    `option_letters` are the letters; a gold number is an index from 0. `which_answer` and `answer_location` extract the
+    answer as in `Math`, but an answer line counts to its end. A text without a box or an answer line, and with fewer
+    than `SHORT` characters, is an answer as a whole. An answer that names no letter, or several, is malformed.
     """
 
     gold_answer_format: ClassVar[str] = "one of the options' letters, or its number from 0"

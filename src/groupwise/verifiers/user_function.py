@@ -44,9 +44,9 @@ class Function(VerifierSettings):
 def kinds_in(kind: Any) -> Iterator[Any]:
     """A verifier's settings, and those of the verifiers in it, at any depth.
 
-    >>> from groupwise.verifiers import Exact, Noisy
-    >>> [type(kind).__name__ for kind in kinds_in(Noisy(verifier=Exact(), rejects=0.1))]
-    ['Noisy', 'Exact']
+    >>> from groupwise.verifiers import Exact, NoisyVerdicts
+    >>> [type(kind).__name__ for kind in kinds_in(NoisyVerdicts(verifier=Exact(), rejects=0.1))]
+    ['NoisyVerdicts', 'Exact']
     """
     if isinstance(kind, VerifierSettings):
         yield kind

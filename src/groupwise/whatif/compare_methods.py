@@ -36,8 +36,8 @@ FIGURES: Mapping[str, Callable[[RecomputedMethod], float | None]] = {
 class MethodComparison:
     """The results of several methods on one iteration. `omitted_methods`: methods that cannot be computed, and why.
 
-    `gradients` are `d loss / d logp` of each method over all stored tokens, with 0 at tokens that it does not train.
-    `cosines` are between the gradients of two methods; None if one of them is 0.
+    `logp_gradients` are `d loss / d logp` of each method over all stored tokens, with 0 at tokens that it does not
+    train. `gradient_cosines` are between the gradients of two methods; None if one of them is 0.
     """
 
     recomputed_methods: tuple[RecomputedMethod, ...]

@@ -22,10 +22,10 @@ class GradientLink:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GradientChain:
-    """A token and the numbers that lead to its gradient. `sample` and `token` are numbered from 1.
+    """A token and the numbers that lead to its gradient. `sample_number` and `token_number` are numbered from 1.
 
-    `token_count` is the number of tokens of the sample. `notes` name the loss terms and the samples that are left out,
-    and say where the method would draw other prompts or sample other answers.
+    `token_count` is the number of tokens of the sample. `omission_notes` name the loss terms and the samples that are
+    left out, and say where the method would draw other prompts or sample other answers.
     """
 
     sample_number: int

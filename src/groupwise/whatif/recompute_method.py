@@ -21,7 +21,7 @@ from groupwise.whatif.stored_iteration import StoredIteration
 class RecomputedMethod:
     """A method's results on stored samples: those that it selects, with advantages, and `d loss / d logp` per token.
 
-    `method` has the numbers of the iteration, without the terms that `notes` name.
+    `method` has the numbers of the iteration, without the terms that `omission_notes` name.
     """
 
     method_name: str
@@ -114,7 +114,7 @@ def has_mark(batch: Batch, measure: NeededMeasure) -> bool:
 
 
 def chosen_samples(batch: Batch, method: Method) -> list[int]:
-    """The indices of the samples that the method would train, among the run's samples, by the rules of `Buffer`.
+    """The indices of the samples that the method would train, among the run's samples, by the rules of `RolloutBuffer`.
 
     `batch` has the outcomes of the method's rule for unverifiable answers (`with_rule`).
     """

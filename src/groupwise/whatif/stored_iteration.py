@@ -34,7 +34,7 @@ class StoredIteration:
     """A run's iteration, read from its files in samples/: a record per sample, and numbers per token.
 
     `batch` holds the samples that the run trained, with the `logp` of the step that trained them and `logp_old`. Sample
-    i of it is line `sample_lines[i]` of the file, from 0. Token t of it is entry `rows[t]` of `columns`.
+    i of it is line `sample_lines[i]` of the file, from 0. Token t of it is entry `rows[t]` of `token_columns`.
     """
 
     run_directory: Path
@@ -84,7 +84,8 @@ def read_iteration(run: str, iteration: int | None, use: UserCode) -> StoredIter
         raise BadData(what, evidence=f"dropped by: {cause}" if cause else "", fix="name another one: --iteration K")
     method = about.get("method")
     stored = StoredIteration(
-        run_directory=directory, iteration=iteration, recipe=recipe, sample_records=lines, token_columns=columns, batch=batch,
+        run_directory=directory, iteration=iteration, recipe=recipe, sample_records=lines, token_columns=columns,
+        batch=batch,
         sample_lines=tuple(indices[key] for key in batch.sample_keys),
         method_name=str(method.get("name", "")) if isinstance(method, dict) else "",
     )  # fmt: skip

@@ -136,7 +136,7 @@ class CommonPrefix:
 class DecodeLayout:
     """One new token per row: append its key and value to the row's cache; attend to the cache and the shared prefix.
 
-    Rows beyond the `mask` are padding for the products and attend to nothing.
+    Rows beyond the `attention_mask` are padding for the products and attend to nothing.
     """
 
     cache: Sequence[BlocksKeysValues]

@@ -1,4 +1,4 @@
-"""`Drafts`: a store of earlier generations, from which speculative decoding takes its proposed tokens."""
+"""`DraftAndRefine`: a store of earlier generations, from which speculative decoding takes its proposed tokens."""
 
 from collections import OrderedDict
 

@@ -34,8 +34,8 @@ def on_gpu(model: LanguageModel) -> bool:
 class PagedLayout:
     """New tokens of several sequences, each with a table of pages: their keys and values are written, then attended to.
 
-    The queries of row i are `cu_queries[i]` to `cu_queries[i + 1]`; they are the last of its `sequence_lengths[i]`
-    tokens. Rows are independent: the keys of a row are summed in one order, `num_splits = 1`.
+    The queries of row i are `cumulative_query_lengths[i]` to `cumulative_query_lengths[i + 1]`; they are the last of
+    its `sequence_lengths[i]` tokens. Rows are independent: the keys of a row are summed in one order, `num_splits = 1`.
     """
 
     positions: Int[Tensor, " n"]
@@ -66,7 +66,8 @@ class PagedLayout:
         keys.flatten(0, 1).index_copy_(0, self.slot_mapping, k)
         values.flatten(0, 1).index_copy_(0, self.slot_mapping, v)
         out = varlen_attn(
-            q, keys, values, self.cumulative_query_lengths, None, self.max_query_length, self.page_table.shape[1] * PAGE,
+            q, keys, values, self.cumulative_query_lengths, None, self.max_query_length,
+            self.page_table.shape[1] * PAGE,
             window_size=(-1 if window is None else window - 1, 0), enable_gqa=q.shape[1] != k.shape[1],
             seqused_k=self.sequence_lengths, block_table=self.page_table, num_splits=1,
         )  # fmt: skip

@@ -1,7 +1,7 @@
 """Sampling for all rows at once on a GPU: each row has its own temperature, truncation and keyed random number.
 
-The numbers are those of `groupwise.models.token_sampling` and `philox`, computed by operations that do not depend on which
-rows run: no loop over distributions, no wait for the device, and no float64 matrix of rows and vocabulary.
+The numbers are those of `groupwise.models.token_sampling` and `philox`, computed by operations that do not depend on
+which rows run: no loop over distributions, no wait for the device, and no float64 matrix of rows and vocabulary.
 """
 
 from collections.abc import Iterable, Sequence

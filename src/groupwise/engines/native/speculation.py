@@ -26,8 +26,8 @@ __all__ = ["SpeculativeEngine"]
 class DraftDecodeLayout:
     """The attention layout if several new tokens of a sequence are forwarded at once.
 
-    `writes` are the index of a block of the cache, the sequences, the slots in the block, and the sequences from which
-    the keys and values come.
+    `cache_writes` are the index of a block of the cache, the sequences, the slots in the block, and the sequences from
+    which the keys and values come.
     """
 
     decode_layout: DecodeLayout

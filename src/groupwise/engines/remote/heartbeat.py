@@ -18,7 +18,7 @@ class UnansweredRequest:
 
 
 class HeartbeatMonitor:
-    """Judges an engine once per beat, while it owes answers: it must not be silent, and its work must move on.
+    """Monitors an engine once per beat, while it owes answers: it must not be silent, and its work must move on.
 
     Any message is a sign of life. Work is the steps that the engine counts, and its answers: an engine that replies to
     `hello` and never ends a request is lost, too. Beats are counted, not seconds: this process may itself be busy for

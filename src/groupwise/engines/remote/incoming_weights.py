@@ -1,4 +1,4 @@
-"""Weights that a trainer on another host sends in parts, as a file of this host."""
+"""Receives weights that a trainer on another host sends in parts, as a file of this host."""
 
 import asyncio
 from pathlib import Path

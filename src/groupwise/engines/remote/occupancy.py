@@ -8,7 +8,7 @@ class OccupancyMeter:
     """The mean number of requests in each of `count` engines, over the time in which any engine has one.
 
     >>> seconds = iter([0.0, 2.0, 4.0, 9.0, 13.0])
-    >>> rows = Occupancy(2, lambda: next(seconds))
+    >>> rows = OccupancyMeter(2, lambda: next(seconds))
     >>> rows.change(0, 3), rows.change(0, -2), rows.change(0, -1), rows.change(1, 1)
     (None, None, None, None)
     >>> rows.take()

@@ -56,4 +56,4 @@ def on_device(program: ReplicaProgram, device: str) -> ReplicaProgram:
     index = gpu_index(device)
     name = names[index].strip() if index < len(names) else str(index)
     environment = {**program.environment_variables, VISIBLE: name}
-    return replace(program, settings=replace(program.settings, device="cuda:0"), environment=environment)
+    return replace(program, settings=replace(program.settings, device="cuda:0"), environment_variables=environment)

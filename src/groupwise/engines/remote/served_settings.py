@@ -141,7 +141,8 @@ class Served(Native):
         return self.loads_from_gpu and target.device.startswith("cuda") and local
 
     def fleet(
-        self, model: Model, tokenizer: Tokenizer, *, seed: int, experts: MixtureOfExpertsSizes | None, access: EngineAccess,
+        self, model: Model, tokenizer: Tokenizer, *, seed: int, experts: MixtureOfExpertsSizes | None,
+        access: EngineAccess,
         launch: Launch, in_memory: bool = False, on_gpu: bool = False,
     ) -> Fleet:  # fmt: skip
         """The fleet of a model that `check` accepts; at the first load, `launch` starts its replicas."""
@@ -158,7 +159,7 @@ class Served(Native):
             adapter_json="" if merges else adapter_text(decoder),
         )  # fmt: skip
         identity = EngineIdentity.of(decoder, tokenizer, seed=seed, merged=merges)
-        program = replace(self.program(settings, access), identity=identity)
+        program = replace(self.program(settings, access), required_identity=identity)
         met: set[int] = set()
         trainer = secrets.token_hex(16)
 

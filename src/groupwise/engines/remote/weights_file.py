@@ -37,7 +37,7 @@ HERE = "name another one in the environment variable TMPDIR"
 
 @dataclass(frozen=True, slots=True)
 class WeightsFile:
-    """The weights of one version in a file, with the file's SHA-256; or in `memory`, with `SEALED` or `ON_GPU` in its
+    """The weights of one version in a file, with its SHA-256; or `in_memory_weights`, with `SEALED` or `ON_GPU` in its
     place.
     """
 

@@ -172,7 +172,7 @@ class UnmaskingEngine(SteppingEngine[UnmaskingRequest]):
                 evidence=f"the prompt has the tokens {', '.join(map(str, words))}",
                 fix="use prompts of the task that the model was made for",
             )
-        whole = "use the strategy Independent or CoSampled: they request whole samples"
+        whole = "use the strategy Independent or SplitScheduleFromAnswer: they request whole samples"
         if request.generated_count:
             what = (
                 f"a masked policy generates whole samples, and the request continues {request.generated_count} tokens"
@@ -184,7 +184,7 @@ class UnmaskingEngine(SteppingEngine[UnmaskingRequest]):
             what = f"the schedule of this masked policy has {self._policy.unmask.steps} steps, and no others"
             evidence, fix = (
                 f"the request has steps = {request.denoising_steps}",
-                "leave out evaluate.steps: it is for flow models",
+                "leave out evaluate.denoising_steps: it is for flow models",
             )
             raise Usage(what, evidence=evidence, fix=fix)
         if request.limit < (longest := shape.longest(self._policy.unmask.steps)):

@@ -34,7 +34,8 @@ class TokenLogprob(Protocol):
 class RequestRandomKey:
     """The key of a request's random numbers, and its distribution, as JSON that travels with a request to the sampler.
 
-    The number for output token i of the request is `uniform((seed, purpose), draw, stream, at + i)`, as in `Native`.
+    The number for output token i of the request is `uniform((seed, random_purpose), draw_id, stream, at + i)`, as in
+    `Native`.
     """
 
     draw_id: int

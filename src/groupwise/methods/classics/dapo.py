@@ -18,15 +18,15 @@ __all__ = ["OverlongPenalty", "dapo"]
 
 @dataclass(frozen=True, slots=True)
 class OverlongPenalty(Shaping):
-    """Length penalty: subtracts 0 up to `limit - buffer` tokens, then linearly more, up to `factor` at the token limit.
+    """Length penalty: 0 up to `limit - buffer_length` tokens, then linearly up to `penalty_factor` at the limit.
 
-    Soft overlong punishment, DAPO, arXiv:2503.14476, equation 13. `limit` is the sample's budget. `buffer` is in
+    Soft overlong punishment, DAPO, arXiv:2503.14476, equation 13. `limit` is the sample's budget. `buffer_length` is in
     tokens, or below 1 a share of `max_tokens`: DAPO's 4096 of 20480 is 0.2. A sample whose long prompt leaves it a
     budget below the buffer loses reward from its first token on.
 
     >>> from groupwise.data import rollout_of, pack
     >>> batch = pack([rollout_of([1.0, 1.0, 1.0], lengths=[12, 14, 16], limit=16)])
-    >>> Overlong(4)(batch.verdict_score, batch).tolist()
+    >>> OverlongPenalty(4)(batch.verdict_score, batch).tolist()
     [1.0, 0.5, 0.0]
     """
 
@@ -36,7 +36,8 @@ class OverlongPenalty(Shaping):
     def __post_init__(self) -> None:
         if not self.buffer_length > 0 or (self.buffer_length > 1 and self.buffer_length % 1):
             raise ValueError(
-                f"Overlong(buffer={self.buffer_length:g}): needs a whole number of tokens, or a share: 0 < buffer < 1\n"
+                f"OverlongPenalty(buffer_length={self.buffer_length:g}): "
+                "needs a whole number of tokens, or a share: 0 < buffer_length < 1\n"
                 "write tokens, such as 4096, or a share of the generation budget, such as 0.2"
             )
 
@@ -46,8 +47,8 @@ class OverlongPenalty(Shaping):
         if len(b) and buffer > budget:
             raise Usage(
                 "the overlong buffer is larger than the generation budget",
-                evidence=f"Overlong(buffer={buffer}), sampling.max_tokens = {budget}",
-                fix="write the buffer as a share of the generation budget, such as Overlong(0.2)",
+                evidence=f"OverlongPenalty(buffer_length={buffer}), sampling.max_tokens = {budget}",
+                fix="write the buffer as a share of the generation budget, such as OverlongPenalty(0.2)",
             )
         over = (b.length - (b.limit - buffer)).to(reward.dtype) / buffer
         return reward - self.penalty_factor * over.clamp(0, 1)
@@ -66,7 +67,7 @@ def dapo(
         group_size: answers per prompt, G, at least 2.
         low: distance of the lower clip bound from 1, eps_low.
         high: distance of the upper clip bound from 1, eps_high.
-        buffer: tokens before the limit in which the length penalty grows, L_cache; below 1, a share of `max_tokens`.
+        buffer_length: tokens before the limit in which the penalty grows, L_cache; below 1, a share of `max_tokens`.
         minibatches: optimizer steps per iteration.
     """
     return Method(

@@ -18,7 +18,7 @@ __all__ = ["TruncatedAnswerReward", "dr_grpo"]
 
 @dataclass(frozen=True, slots=True)
 class TruncatedAnswerReward(Shaping):
-    """Replaces the reward of a truncated answer (it reached the token limit) by `value`. Dr. GRPO's code uses 0."""
+    """Replaces the reward of a truncated answer (it reached the token limit) by `reward`. Dr. GRPO's code uses 0."""
 
     reward: float
 

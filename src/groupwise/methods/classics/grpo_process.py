@@ -53,7 +53,7 @@ def grpo_process(
 
     Args:
         group_size: answers per prompt, G, at least 2.
-        mark: name of the verdict's steps with the rewards r_ik, each at a step's last token.
+        step_reward_mark: name of the verdict's steps with the rewards r_ik, each at a step's last token.
         outcome: weight of GRPO's advantage from the outcome, added to each token; 0 leaves it out.
         clip: distance of both clip bounds of the ratio from 1, eps.
         kl: weight of the KL penalty to the initial policy, beta, at least 0.

@@ -15,7 +15,7 @@ __all__ = ["WithGreedyAnswer", "remax"]
 
 @dataclass(frozen=True, slots=True)
 class WithGreedyAnswer(Strategy):
-    """Samples independent answers and a greedy one. The field `subscore` names the one with its score.
+    """Samples independent answers and a greedy one. The field `baseline_subscore` names the one with its score.
 
     The greedy answer has the role `greedy` and is not trained. ReMax, arXiv:2310.10505. An unverifiable greedy answer
     has the score 0.
@@ -69,7 +69,7 @@ REFERENCE = Reference(
     formula="""\
 grad J = 1/N sum_i (R(x, y_i) - R(x, y_greedy)) grad log pi(y_i | x)""",
     differences=(
-        Difference("KL", "in the reward", "verl: optional", "none; KLInReward in shaping"),
+        Difference("KL", "in the reward", "verl: optional", "none; SequenceKLInReward in shaping"),
         Difference("aggregate", "sum over tokens", "verl: PPO's loss over tokens", "sequence_sum"),
         Difference("group size", "1", "1", "1"),
     ),

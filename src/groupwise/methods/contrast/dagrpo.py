@@ -16,12 +16,12 @@ from groupwise.rewards import Correctness
 from groupwise.rollout import text_of
 from groupwise.rollout.strategies.multi_round import attempts, is_correct
 
-__all__ = ["WithSolutionAnchor", "DistinctFromOtherOutcome", "dagrpo"]
+__all__ = ["DistinctFromOtherOutcome", "WithSolutionAnchor", "dagrpo"]
 
 
 @dataclass(frozen=True, slots=True)
 class DistinctFromOtherOutcome(Filter):
-    """Selects answers whose `subscore` differs by `min_distance` or more from an answer of the other outcome.
+    """Selects answers whose `compared_subscore` differs by `min_distance` or more from an answer of the other outcome.
 
     Written answers stay, and every answer of the other outcome is distinct from them. DaGRPO, arXiv:2512.06337; the
     measure of distinctness is our reading.
@@ -45,7 +45,7 @@ class DistinctFromOtherOutcome(Filter):
 
 @dataclass(frozen=True, slots=True)
 class WithSolutionAnchor(Strategy):
-    """Samples answers. With a pass rate of at most `max_pass_rate`, the solution in the data row joins them.
+    """Samples answers, and adds the data row's solution as an anchor where the pass rate is at most `max_pass_rate`.
 
     The solution is the column `solution_column` of the row; it is graded as an answer is, and trained with the origin
     WRITTEN. A group whose row has no solution stays as it is. DaGRPO, arXiv:2512.06337; that one solution joins groups
@@ -90,7 +90,7 @@ def dagrpo(
 
     Args:
         group_size: sampled answers per prompt.
-        subscore: name of the subscore by which answers are compared.
+        compared_subscore: name of the subscore by which answers are compared.
         distance: least difference of the subscore from an answer of the other outcome, at least 0.
         column: column of the data row with the written solution.
         gamma: constant in the weight of a solution's tokens, gamma, above 0.
@@ -148,7 +148,8 @@ kept: an answer whose score differs by 0.2 from one of the other outcome; anchor
         min_difference=0.1,
         matched_by="steps",
         settings=("iterations = 10", "evaluate.problems = 16", "method.objective.penalties = []"),
-        own_settings=("method.filter.subscore = progress",),
+        own_settings=("method.filter.compared_subscore = progress",),
     ),
-    our_finding="With written solutions no group of hinted_sums is without signal; with GRPO a quarter of the groups is.",
+    our_finding="With written solutions no group of hinted_sums is without signal; with GRPO a quarter of the groups "
+    "is.",
 )

@@ -20,8 +20,8 @@ __all__ = ["EarlyTokenCredit", "TeacherGap", "on_policy_distillation"]
 class TeacherGap(Credit):
     """`log teacher - log pi_old`, summed with a discount from each token on, plus a weight times the advantage.
 
-    Its mean is minus the reverse KL. With `use_baseline` that KL is added (vOPD): the same expected gradient with less
-    variance. MiniLLM, arXiv:2306.08543; GKD, arXiv:2306.13649. A `view` is the teacher's own context.
+    Its mean is minus the reverse KL. With `use_kl_baseline` that KL is added (vOPD): the same expected gradient with
+    less variance. MiniLLM, arXiv:2306.08543; GKD, arXiv:2306.13649. A `teacher_view` is the teacher's own context.
     """
 
     teacher_model: str = "teacher"

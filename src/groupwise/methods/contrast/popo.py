@@ -88,8 +88,9 @@ w_i = exp((s_i - s_i,old) / T), normalised over the correct answers, without gra
         matched_by="tokens",
         settings=("method.minibatches = 1",),
     ),
-    our_finding="The mean log-prob of an answer, our reading, gives a token of a short guess some nine times the weight "
-    "of a token of a chain: two thirds of the trained answers are chains, and yet their share falls (one "
-    "seed). Without it (policy_gradient and token_mean, correct answers alone, one seed) greedy accuracy on "
-    "the calculator reaches 0.97, so that positive answers alone do not explain the failure.",
+    our_finding="The mean log-prob of an answer, our reading, gives a token of a short guess some nine times the "
+    "weight of a token of a chain: two thirds of the trained answers are chains, and yet their share "
+    "falls (one seed). Without it (policy_gradient and token_mean, correct answers alone, one seed) "
+    "greedy accuracy on the calculator reaches 0.97, so that positive answers alone do not explain the "
+    "failure.",
 )

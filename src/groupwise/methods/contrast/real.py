@@ -92,7 +92,7 @@ def real(
     Args:
         group_size: answers per prompt.
         tau: temperature of the logits, tau, above 0.
-        form: "anchored" (one term per label), "product" (one term for both) or "binary" (one term per answer).
+        loss_form: "anchored" (one term per label), "product" (one term for both) or "binary" (one term per answer).
         minibatches: optimizer steps per iteration.
     """
     if loss_form == "binary":

@@ -24,7 +24,7 @@ class AddBrierScore(Shaping):
 
     >>> from groupwise.data import rollout_of, pack
     >>> batch = pack([rollout_of([1.0, 0.0], subscores={"confidence": [0.9, 0.9]})])
-    >>> [round(x, 4) for x in AddCalibration("confidence")(batch.verdict_score, batch).tolist()]
+    >>> [round(x, 4) for x in AddBrierScore("confidence")(batch.verdict_score, batch).tolist()]
     [1.2475, 0.0475]
     """
 

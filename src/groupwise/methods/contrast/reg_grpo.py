@@ -29,7 +29,7 @@ from groupwise.rollout import Shuffled
 from groupwise.rollout.curricula.shuffled import ShuffledState
 from groupwise.rollout.strategies.multi_round import attempts, is_correct, score_of, with_role
 
-__all__ = ["RatioRegression", "CorrectPrefixCues", "RecentMeanScores", "reg_grpo"]
+__all__ = ["CorrectPrefixCues", "RatioRegression", "RecentMeanScores", "reg_grpo"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,9 +57,9 @@ class RatioRegression(Surrogate):
 class CorrectPrefixCues(Strategy):
     """Samples answers. If their mean score is below the recent mean, new ones continue a prefix of a correct one.
 
-    The share of the correct answer that is given grows with the gap to the mean of recent rewards (`RecentRewards`), up
-    to `max_prefix_fraction`. The cue is not trained, and the first round gets the role `first`. Reg-GRPO's augmentation
-    of hard prompts, arXiv:2506.07464; the share is our reading.
+    The share of the correct answer that is given grows with the gap to the mean of recent rewards (`RecentMeanScores`),
+    up to `max_prefix_fraction`. The cue is not trained, and the first round gets the role `first`. Reg-GRPO's
+    augmentation of hard prompts, arXiv:2506.07464; the share is our reading.
     """
 
     max_prefix_fraction: float = 0.5
@@ -83,7 +83,7 @@ class CorrectPrefixCues(Strategy):
 
 
 class RecentMeanScoresState(TypedDict):
-    """State of `RecentRewards`: the state of `Shuffled`, and the mean score of each of the last sampling rounds."""
+    """State of `RecentMeanScores`: the state of `Shuffled`, and the mean score of each of the last sampling rounds."""
 
     shuffled_state: ShuffledState
     recent_means: list[float]
@@ -91,7 +91,7 @@ class RecentMeanScoresState(TypedDict):
 
 @dataclass(frozen=True, slots=True)
 class RecentMeanScores(Curriculum[RecentMeanScoresState]):
-    """Draws prompts in random order, and passes the mean score of the last `window` rounds on: `Draw.metadata["mean"]`.
+    """Draws prompts in random order, with the mean score of the last `window_rounds` rounds in `Draw.metadata["mean"]`.
 
     The replay buffer of rewards of Reg-GRPO, arXiv:2506.07464. The first draws carry no mean. Unverifiable answers do
     not count.
@@ -138,7 +138,7 @@ def reg_grpo(
     Args:
         group_size: answers per prompt, G.
         kl: coefficient of the KL penalty to the initial policy, beta.
-        window: number of sampling rounds in the recent mean reward that marks hard prompts.
+        window_rounds: number of sampling rounds in the recent mean reward that marks hard prompts.
         cue: largest fraction of a correct answer that a hard prompt gets, from 0 to 1.
         epochs: passes over the answers of an iteration.
     """

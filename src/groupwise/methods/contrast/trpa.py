@@ -111,7 +111,7 @@ levels: correct > wrong > unreadable > without form""",
         min_difference=0.05,
         matched_by="steps",
     ),
-    our_finding="The cause of its lower accuracy on hinted_sums (0.60 against 0.72) is not known. It is not the missing "
-    "division by the std: GRPO without it keeps 0.73 and 0.68 with seeds 1 and 2, TRPA has 0.57 and 0.56. Nor "
-    "is it the pairs of wrong and malformed answers, 8 % of all pairs (seed 1).",
+    our_finding="The cause of its lower accuracy on hinted_sums (0.60 against 0.72) is not known. It is not the "
+    "missing division by the std: GRPO without it keeps 0.73 and 0.68 with seeds 1 and 2, TRPA has 0.57 "
+    "and 0.56. Nor is it the pairs of wrong and malformed answers, 8 % of all pairs (seed 1).",
 )

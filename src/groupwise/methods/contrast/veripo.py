@@ -24,7 +24,7 @@ class ChecksReward(Shaping):
 
     The checks: it is correct, it is complete, its subscore `consistency_subscore` is at least 1/2 (the reasoning leads
     to the answer), and at most a share `max_repeated_fraction` of its n-grams of tokens occurred before. For
-    `Preference`: of two answers that pass, the longer one is preferred. VerIPO, arXiv:2505.19000; the rules for
+    `PairwisePreference`: of two answers that pass, the longer one is preferred. VerIPO, arXiv:2505.19000; the rules for
     repetition and length are our reading.
     """
 

@@ -26,7 +26,9 @@ __all__ = ["BranchingTree", "DepthPruning", "branch_grpo"]
 
 @dataclass(frozen=True, slots=True)
 class DepthPruning(Mask):
-    """Keeps all denoising steps but `step_count` of them, from the step `first_step` on. Depth pruning, BranchGRPO.
+    """Keeps all denoising steps but `pruned_step_count` of them, from the step `first_pruned_step` on.
+
+    Depth pruning, BranchGRPO.
 
     All steps are sampled; the others leave the loss with its divisor. arXiv:2509.06040.
     """
@@ -36,7 +38,7 @@ class DepthPruning(Mask):
 
     def __post_init__(self) -> None:
         if self.first_pruned_step < 0 or self.pruned_step_count < 1:
-            raise ValueError(f"{self}: needs first_step >= 0 and step_count >= 1")
+            raise ValueError(f"{self}: needs first_pruned_step >= 0 and pruned_step_count >= 1")
 
     def __call__(self, b: Batch) -> Bool[Tensor, " n"]:
         step = b.at_trained([sample.tokens for sample in b.samples], torch.long)
@@ -69,7 +71,9 @@ class TreeNode:
 
 @dataclass(frozen=True, slots=True)
 class BranchingTree(Strategy):
-    """A tree of denoising steps, which forks into `width` children at each step of `splits`. BranchGRPO.
+    """A tree of denoising steps, which forks into `children_per_split` children at each step of `split_steps`.
+
+    BranchGRPO.
 
     All answers have the same first state. At a split a node divides its leaves, `draw.n` for the root, evenly among its
     children; the last split gives each leaf a child. The noise of the steps at splits is `noise_scale` times as large,
@@ -97,7 +101,9 @@ class BranchingTree(Strategy):
             or self.children_per_split < 2
             or not self.noise_scale > 0
         ):
-            raise ValueError(f"{self}\nneeds splits from 0 on in increasing order, width >= 2 and noise_scale > 0")
+            raise ValueError(
+                f"{self}\nneeds split_steps from 0 on in increasing order, children_per_split >= 2 and noise_scale > 0"
+            )
 
     @property
     def noisy_steps(self) -> tuple[int, ...]:
@@ -176,8 +182,8 @@ def branch_grpo(
     Args:
         group_size: leaves of a prompt's tree.
         steps: denoising steps from the root to a leaf.
-        splits: steps at which each branch forks in two, in increasing order.
-        fusion: reward of a branch: the `mean` of its leaves, or the children weighted by probability (`path`).
+        split_steps: steps at which each branch forks in two, in increasing order.
+        score_fusion: reward of a branch: the `mean` of its leaves, or the children weighted by probability (`path`).
         pruned: whether to leave four steps out of the loss: from step 14 on at first, from step 8 on at the end.
     """
     return Method(
@@ -187,7 +193,7 @@ def branch_grpo(
         trained_roles=("answer", "branch"),
         advantage=(Standardised(ddof=1, eps=1e-8), Bounded(5.0)),
         mask=(DepthPruning(14, 4),) if pruned else (),
-        schedules=(("mask.0.first_step", PiecewiseConstant(tuple((30 * i, 14.0 - i) for i in range(7)))),)
+        schedules=(("mask.0.first_pruned_step", PiecewiseConstant(tuple((30 * i, 14.0 - i) for i in range(7)))),)
         if pruned
         else (),
         objective=Objective(surrogate=Clip(1e-3, 1e-3), aggregate=token_mean),
@@ -208,7 +214,7 @@ L = mean over edges of max[ -A_u rho, -A_u clip(rho, 1 - c, 1 + c) ],  rho = exp
     differences=(
         Difference("leaves, steps", "16, 20", "16, 20", "16, 20"),
         Difference("splits", "steps 0, 3, 6, 9, two children", "the same", "0, 3, 6, 9; fewer leaves use fewer splits"),
-        Difference("noise", "0.3, the same at all times", "the same", "0.3, `DanceNoise`"),
+        Difference("noise", "0.3, the same at all times", "the same", "0.3, `DanceGrpoNoise`"),
         Difference("noise at splits", "not given", "4 times the std, which the density ignores", "the same"),
         Difference("clip range", "not given", "1e-3", "1e-3"),
         Difference("fusion", "path probabilities", "mean, or path probabilities", "mean, or `path`"),

@@ -33,10 +33,10 @@ from groupwise.objective import KL, Clip, GatedSurrogate, Objective
 
 __all__ = [
     "SCHEDULE",
-    "SplitScheduleFromAnswer",
+    "AlternatingRoleMask",
     "OfRole",
     "PenaltyOfRole",
-    "AlternatingRoleMask",
+    "SplitScheduleFromAnswer",
     "co_grpo",
     "role_mean",
 ]
@@ -86,7 +86,7 @@ class OfRole(Mask):
 
 @dataclass(frozen=True, slots=True)
 class AlternatingRoleMask(Mask):
-    """Selects the tokens of the role `roles[turn]`; a schedule moves `turn`, so that roles are trained by turns.
+    """Selects the tokens of the role `roles[active_role_index]`; a schedule moves this index, so that roles take turns.
 
     Weights that only other roles read get no gradient, and AdamW leaves such weights as they are, to the bit.
     """
@@ -96,7 +96,7 @@ class AlternatingRoleMask(Mask):
 
     def __post_init__(self) -> None:
         if not self.roles or not 0 <= self.active_role_index < len(self.roles):
-            raise ValueError(f"{self}\nneeds one or more roles, and turn from 0 to below their number")
+            raise ValueError(f"{self}\nneeds one or more roles, and active_role_index from 0 to below their number")
 
     def __call__(self, b: Batch) -> Bool[Tensor, " n"]:
         return of_role(b, self.roles[int(self.active_role_index)])
@@ -188,7 +188,7 @@ def co_grpo(
         trained_roles=("answer", SCHEDULE),
         advantage=(Standardised(ddof=0, eps=1e-4),),
         mask=(TURNS,) if turns else (),
-        schedules=(("mask.0.turn", CyclicValues((0.0, 1.0))),) if turns else (),
+        schedules=(("mask.0.active_role_index", CyclicValues((0.0, 1.0))),) if turns else (),
         models=(("reference", InitialPolicy()),),
         objective=Objective(surrogate=clips, penalties=(PenaltyOfRole("answer", KL(kl)),), aggregate=role_mean),
     )

@@ -21,12 +21,12 @@ __all__ = ["ImplicitPairLoss", "OptimalityProbability", "VelocityPenalty", "diff
 
 @dataclass(frozen=True, slots=True)
 class OptimalityProbability(Advantage):
-    """`clip(x / (2 limit) + 1/2, 0, 1)`: an advantage as the chance that the sample is good. arXiv:2509.16117.
+    """`clip(x / (2 max_abs) + 1/2, 0, 1)`: an advantage as the chance that the sample is good. arXiv:2509.16117.
 
     >>> import torch
     >>> from groupwise.data import pack, rollout_of
     >>> batch = pack([rollout_of([1.0, 0.5, 0.0])])
-    >>> Optimality(5.0)(torch.tensor([2.0, 0.0, -9.0]), batch).tolist()
+    >>> OptimalityProbability(5.0)(torch.tensor([2.0, 0.0, -9.0]), batch).tolist()
     [0.699999988079071, 0.5, 0.0]
     """
 
@@ -35,7 +35,7 @@ class OptimalityProbability(Advantage):
     def __post_init__(self) -> None:
         if not self.max_abs > 0:
             raise ValueError(
-                f"limit is {self.max_abs}\nuse a number above 0, such as the bound of the advantage before it"
+                f"max_abs is {self.max_abs}\nuse a number above 0, such as the bound of the advantage before it"
             )
 
     def __call__(self, x: Float[Tensor, " s"], b: Batch) -> Float[Tensor, " s"]:
@@ -44,7 +44,7 @@ class OptimalityProbability(Advantage):
 
 @dataclass(frozen=True, slots=True)
 class ImplicitPairLoss(Surrogate):
-    """`-scale / beta (r l+ + (1 - r) l-)`, with the advantage as r, the chance that the sample is good.
+    """`-loss_scale / beta (r l+ + (1 - r) l-)`, with the advantage as r, the chance that the sample is good.
 
     l+ is the error of a velocity moved by `beta` from the old one towards the policy's, l- that of one moved as far
     away. Between them, a good sample pulls the policy's velocity to its own, a bad one pushes it away. DiffusionNFT,
@@ -57,7 +57,7 @@ class ImplicitPairLoss(Surrogate):
 
     def __post_init__(self) -> None:
         if not (self.beta > 0 and self.loss_scale > 0):
-            raise ValueError(f"{self}\nneeds beta > 0 and scale > 0")
+            raise ValueError(f"{self}\nneeds beta > 0 and loss_scale > 0")
 
     @property
     def needs(self) -> frozenset[NeededMeasure]:
@@ -162,7 +162,7 @@ l+- = mean (x0+- - x_0)^2 / sg[ max(mean |x0+- - x_0|, 1e-5) ]""",
         matched_by="steps",
         settings=("iterations = 10",),
     ),
-    our_finding="The method samples without noise and flow_grpo with it, so eval/accuracy, the first metric of the effect, "
-    "compares answers of two samplers. It was changed after one run of seed 0 to the accuracy of the deterministic "
-    "sampler, which is the same for both.",
+    our_finding="The method samples without noise and flow_grpo with it, so eval/accuracy, the first metric of the "
+    "effect, compares answers of two samplers. It was changed after one run of seed 0 to the accuracy of "
+    "the deterministic sampler, which is the same for both.",
 )

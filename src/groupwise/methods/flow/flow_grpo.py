@@ -19,10 +19,10 @@ __all__ = ["NoiseWindow", "flow_grpo"]
 
 @dataclass(frozen=True, slots=True)
 class NoiseWindow(Strategy):
-    """`draw.n` answers with noise in `width` consecutive steps, the same of a group. Flow-GRPO-Fast.
+    """`draw.n` answers with noise in `window_steps` consecutive steps, the same of a group. Flow-GRPO-Fast.
 
-    The window begins at a step from `first_start` to before `start_before`, by a draw for each prompt. The other steps
-    have no noise, so they are not trained. arXiv:2505.05470.
+    The window begins at a step from `min_start_step` to before `start_step_below`, by a draw for each prompt. The other
+    steps have no noise, so they are not trained. arXiv:2505.05470.
     """
 
     window_steps: int = 2
@@ -31,7 +31,7 @@ class NoiseWindow(Strategy):
 
     def __post_init__(self) -> None:
         if self.window_steps < 1 or not 0 <= self.min_start_step < self.start_step_below:
-            raise ValueError(f"{self}\nneeds width >= 1 and 0 <= first_start < start_before")
+            raise ValueError(f"{self}\nneeds window_steps >= 1 and 0 <= min_start_step < start_step_below")
 
     @property
     def noisy_steps(self) -> tuple[int, ...]:
@@ -101,7 +101,9 @@ KL = mean (mu - mu_ref)^2 / (2 s^2)""",
         Difference("std of the rewards", "of the group", "option: of the whole epoch", "of the group"),
         Difference("last step", "stochastic", "stochastic, not trained", "deterministic, so not trained"),
         Difference("window of stochastic steps", "drawn at random (Fast)", "the same", "all (0), or drawn"),
-        Difference("evaluation", "40 steps, EMA weights", "the same", "evaluate.steps, the weights themselves"),
+        Difference(
+            "evaluation", "40 steps, EMA weights", "the same", "evaluate.denoising_steps, the weights themselves"
+        ),
         Difference("samples without a signal", "not specified", "dropped, some kept to fill the batch", "dropped"),
     ),
     proof_tests=(

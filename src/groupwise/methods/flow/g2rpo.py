@@ -20,10 +20,10 @@ class OneNoisyStep(Strategy):
     """For each step of `noise_at`, one group of `draw.n` answers with noise in this step alone. G2RPO.
 
     All begin with the steps of the anchor, a path without noise. Each is completed without noise once for each of
-    `strides`, the number of steps that are taken at once; the step after the noise has length 1, and the last leads to
-    time 0. An answer's verdict is that of the first stride, and its subscores `scores` are the scores by stride.
-    Neither the anchor, with the role `anchor`, nor the completions by other strides, with the role `completion`, are
-    trained. A sample lacks the steps that it shares with another one. arXiv:2510.01982.
+    `completion_strides`, the number of steps that are taken at once; the step after the noise has length 1, and the
+    last leads to time 0. An answer's verdict is that of the first stride, and its subscores `scores` are the scores by
+    stride. Neither the anchor, with the role `anchor`, nor the completions by other strides, with the role
+    `completion`, are trained. A sample lacks the steps that it shares with another one. arXiv:2510.01982.
     """
 
     roles: ClassVar[tuple[Role, ...]] = (Role("anchor", "for each prompt"), Role("completion", "with several strides"))
@@ -32,7 +32,10 @@ class OneNoisyStep(Strategy):
     completion_strides: tuple[int, ...] = (1, 2)
 
     def __post_init__(self) -> None:
-        for name, numbers, least in (("noise_at", self.noise_at, 0), ("strides", self.completion_strides, 1)):
+        for name, numbers, least in (
+            ("noise_at", self.noise_at, 0),
+            ("completion_strides", self.completion_strides, 1),
+        ):
             if not numbers or len(set(numbers)) < len(numbers) or min(numbers) < least:
                 raise ValueError(f"{name} is {numbers}\nuse one or several different numbers of at least {least}")
 
@@ -45,7 +48,7 @@ class OneNoisyStep(Strategy):
     def scores(self) -> tuple[str, ...]:
         """The names of the subscores with an answer's score for each stride.
 
-        >>> OneNoisyStep(strides=(1, 2)).scores
+        >>> OneNoisyStep(completion_strides=(1, 2)).scores
         ('stride_1', 'stride_2')
         """
         return tuple(f"stride_{stride}" for stride in self.completion_strides)
@@ -104,7 +107,7 @@ def g2rpo(
         group_size: noisy versions of each step in `noisy`.
         steps: denoising steps of a path, T.
         noisy: steps that get noise, each with its group, k.
-        strides: numbers of steps that a completion takes at once, g.
+        completion_strides: numbers of steps that a completion takes at once, g.
         noise: level of the noise, at least 0.
         clip: distance of both clip bounds from 1, c.
     """
@@ -157,6 +160,7 @@ L_k = mean over i of max[ -A rho, -A clip(rho, 1 - c, 1 + c) ],  rho = exp(l - l
         settings=("method.denoise.steps = 16", "sampling.max_tokens = 16", "method.group_size = 16", "iterations = 40"),
         own_settings=("method.group_size = 8", "method.minibatches = 8", "iterations = 10", "evaluate.every = 1"),
     ),
-    our_finding="It samples 1,200 steps per prompt to train 64, where flow_grpo samples 256 to train 240. Per iteration it "
-    "is ahead: after 10 of them the accuracy was 0.81, and 0.65 by flow_grpo, with 80 and 20 optimizer steps.",
+    our_finding="It samples 1,200 steps per prompt to train 64, where flow_grpo samples 256 to train 240. Per "
+    "iteration it is ahead: after 10 of them the accuracy was 0.81, and 0.65 by flow_grpo, with 80 and 20 "
+    "optimizer steps.",
 )

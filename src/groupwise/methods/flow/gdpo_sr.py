@@ -87,7 +87,9 @@ R_i = (1 - rho) m(PSNR) + rho/2 ( m(MANIQA) + m(MUSIQ) ),  m: scaled to 0..1 in 
         Difference(
             "error", "not read", "of the predicted noise", "of the velocity: that of the noise divided by (1 - t)^2"
         ),
-        Difference("reward", "not read", "PSNR, MANIQA, MUSIQ by texture", "of the task; `ContentWeighted` for parts"),
+        Difference(
+            "reward", "not read", "PSNR, MANIQA, MUSIQ by texture", "of the task; `TextureWeightedReward` for parts"
+        ),
         Difference("group of equal rewards", "not read", "not a number", "no gradient (*inferred*)"),
     ),
     proof_tests=(
@@ -105,6 +107,7 @@ R_i = (1 - rho) m(PSNR) + rho/2 ( m(MANIQA) + m(MUSIQ) ),  m: scaled to 0..1 in 
         settings=("iterations = 10",),
         own_settings=("method.objective.surrogate.beta = 10",),
     ),
-    our_finding="Ten iterations are few for one time per group. Groups of 16 ended 40 iterations at a greedy accuracy of "
-    "0.711 with beta 5000, 0.758 with 10 and 0.898 with 1, from 0.578 (seed 0, two minibatches, one run each).",
+    our_finding="Ten iterations are few for one time per group. Groups of 16 ended 40 iterations at a greedy accuracy "
+    "of 0.711 with beta 5000, 0.758 with 10 and 0.898 with 1, from 0.578 (seed 0, two minibatches, one "
+    "run each).",
 )

@@ -35,7 +35,7 @@ class PairJudge(Protocol):
 class HigherScore(PairJudge):
     """Prefers the answer whose verdict has the higher score, or `subscore`.
 
-    A difference of at most `margin` is a tie: a judge does not see it.
+    A difference of at most `tie_margin` is a tie: a judge does not see it.
     """
 
     subscore: str = ""
@@ -43,7 +43,7 @@ class HigherScore(PairJudge):
 
     def __post_init__(self) -> None:
         if not 0 <= self.tie_margin < float("inf"):
-            raise ValueError(f"{self}\nneeds margin >= 0")
+            raise ValueError(f"{self}\nneeds tie_margin >= 0")
 
     async def __call__(self, prompt: Prompt, first: Sample, second: Sample) -> float:
         gap = self._score(first) - self._score(second)
@@ -190,11 +190,11 @@ L = mean over samples and steps of max[ -A rho, -A clip(rho, 1 - c, 1 + c) ] / |
         ),
         own_settings=(
             'method.shaping = [{kind = "SubscoreReward", subscore = "wins"}]',
-            'method.strategy.judge = {kind = "HigherScore", subscore = "alignment", margin = 0.5}',
+            'method.strategy.judge = {kind = "HigherScore", subscore = "alignment", tie_margin = 0.5}',
         ),
     ),
     toy_test="tests/golden/test_flow_pref_grpo.py::test_small_differences_are_ties_for_a_judge_with_a_margin",
-    our_finding="Both runs are rewarded by a coordinate of the point, which grows with the distance from the centre: once "
-    "as a score, once by pairs. Pairs only delay the hack: in an ablation with 40 iterations, added after the runs of "
-    "the effect, greedy accuracy ends far below that of the start with both rewards.",
+    our_finding="Both runs are rewarded by a coordinate of the point, which grows with the distance from the centre: "
+    "once as a score, once by pairs. Pairs only delay the hack: in an ablation with 40 iterations, added "
+    "after the runs of the effect, greedy accuracy ends far below that of the start with both rewards.",
 )

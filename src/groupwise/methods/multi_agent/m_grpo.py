@@ -68,7 +68,7 @@ class ConsecutiveGroups(Advantage):
 
 @dataclass(frozen=True, slots=True)
 class WrongAnswerReward(Shaping):
-    """Replaces the reward of a readable wrong answer by `value`; a malformed answer keeps its reward.
+    """Replaces the reward of a readable wrong answer by `reward`; a malformed answer keeps its reward.
 
     The reward for a valid format in M-GRPO's released code, arXiv:2511.13288.
 
@@ -121,7 +121,7 @@ class Delegating(Strategy):
     `result_start` of the answer, up to `result_end`, in `result_template`, continues the conversation. The helper's
     answers have the role `helper` and are one group. Each has the verdict of its main agent, but is malformed without a
     marker or an end. With `helpers_per_main`, each main agent that asked has as many helpers in training: some are
-    dropped or copied at random. 0 keeps all. The count `max_calls` is that of all helpers.
+    dropped or copied at random. 0 keeps all. The count `max_helper_calls` is that of all helpers.
     """
 
     auto_defaults: ClassVar[dict[str, AutoDefault]] = TEXTS
@@ -145,7 +145,7 @@ class Delegating(Strategy):
             check_wording(text, (name,))
         if self.max_helper_calls < 1 or self.helpers_per_main < 0 or not (self.request_end and self.result_start):
             raise ValueError(
-                f"{self}: needs max_calls >= 1, helpers_per_main >= 0, and request_end and result_start not empty"
+                f"{self}: needs max_helper_calls >= 1, helpers_per_main >= 0, and texts in request_end and result_start"
             )
 
     @property
@@ -184,7 +184,7 @@ class Delegating(Strategy):
         return dialogue
 
     async def _reply(self, sampler: Sampler, answers: list[Sample], sample: Sample) -> ReplyWithCounts | None:
-        """The helper's result, if the main agent's last turn asks for one and `max_calls` allows it; else None."""
+        """The helper's result, if the main agent's last turn asks for one and may (`max_helper_calls`); else None."""
         turn = sample.last_turn.text
         if not turn.endswith(self.request_end) or len(answers) == self.max_helper_calls:
             return None
@@ -241,7 +241,7 @@ def m_grpo(
 
     Args:
         group_size: main agents per prompt.
-        calls: largest number of calls by a main agent; "per_query" trains as many helpers of each.
+        max_calls: largest number of calls by a main agent; "per_query" trains as many helpers of each.
         align: "per_query" (a prompt's helpers are a group) or "fifo" (8 helpers in a row, across prompts).
         wrong: reward of a readable wrong answer, 0.1 in the formula.
         low: distance of the lower clip bound from 1.

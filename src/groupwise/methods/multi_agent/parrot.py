@@ -122,7 +122,7 @@ def check_answers(samples: Sequence[Sample]) -> None:
     if any(verdict.answer is None for verdict in judged):
         raise Usage(
             "ClaimPressure compares final answers, and the verifier does not return the final answer that it extracts",
-            fix="use a verifier that sets Verdict.answer, such as LastNumber, Choice or SumSteps",
+            fix="use a verifier that sets Verdict.answer, such as LastNumber, OptionChoice or SumSteps",
         )
 
 
@@ -135,7 +135,7 @@ def parrot(*, group_size: int = 8, penalty: float = 0.5, true_claim_fraction: fl
     Args:
         group_size: answers per form of the prompt.
         penalty: reward that an answer loses for giving up a correct answer for the false claim, lambda.
-        right_too: fraction of the prompts whose claim is correct, from 0 to 1.
+        true_claim_fraction: fraction of the prompts whose claim is correct, from 0 to 1.
         clip: distance of both clip bounds from 1.
     """
     return Method(

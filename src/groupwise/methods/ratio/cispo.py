@@ -93,7 +93,10 @@ A_it = (R_i - mean(R)) / std(R)""",
         Difference("minibatches", "16, as the comparison with DAPO (recalled)", "not released; verl 4", "16"),
         Difference("mixed groups only", "as in DAPO", "not released", "yes, max_refills = 10"),
         Difference(
-            "length penalty", "as in DAPO, no buffer given", "not released", "none; add Overlong(buffer) to shaping"
+            "length penalty",
+            "as in DAPO, no buffer given",
+            "not released",
+            "none; add OverlongPenalty(buffer) to shaping",
         ),
         Difference("std of a group", "not specified", "TRL: of the batch; verl: ddof 1", "ddof 1, plus 1e-6"),
     ),

@@ -42,7 +42,7 @@ prefix_ratio = PrefixRatio()
 
 @dataclass(frozen=True, slots=True)
 class LogClip(Surrogate):
-    """PPO's clip of the log-ratio, in a range that grows with `position ** power`; for A < 0 also an upper bound.
+    """PPO's clip of the log-ratio, in a range that grows with `position ** position_exponent`; for A < 0 also a bound.
 
     `position` counts the trained tokens of an answer from 1. CTPO, arXiv:2605.07331.
     """
@@ -55,7 +55,9 @@ class LogClip(Surrogate):
 
     def __post_init__(self) -> None:
         if min(self.low, self.high, self.negative_high) < 0:
-            raise ValueError(f"{self}: low, high and cap are distances from 0 in log space and cannot be negative")
+            raise ValueError(
+                f"{self}: low, high and negative_high are distances from 0 in log space and cannot be negative"
+            )
 
     def __call__(self, b: Batch) -> Float[Tensor, " n"]:
         r, a, width = self.ratio(b), b.advantage, self._width(b)
@@ -90,7 +92,7 @@ def ctpo(
         group_size: answers per prompt, at least 2.
         low: distance of the lower clip bound from 0 in log space at the first token, a_low, at least 0.
         high: distance of the upper clip bound from 0 in log space at the first token, a_high and a_cap, at least 0.
-        power: power of the position in the clip range, p; 0 is a constant range.
+        position_exponent: power of the position in the clip range, p; 0 is a constant range.
         minibatches: optimizer steps per iteration.
     """
     surrogate = LogClip(low, high, negative_high=high, position_exponent=position_exponent)

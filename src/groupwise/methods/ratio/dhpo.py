@@ -29,8 +29,8 @@ class MixedClip(Surrogate):
     """PPO's clip with a mix of the token ratio r and the sequence ratio s: `w clip(r) + (1 - w) clip(s)`.
 
     `joint` takes the minimum of the mixes, `min(m A, m^ A)`; `separate` mixes the two minima. They differ where one
-    ratio is above its range and the other below. `mix` is w, a number or a `ClipScale`. DHPO, arXiv:2601.05607; that
-    the minimum is joint is our reading.
+    ratio is above its range and the other below. `token_weight` is w, a number or a `ClipScale`. DHPO,
+    arXiv:2601.05607; that the minimum is joint is our reading.
     """
 
     token_clip: Clip = Clip()  # noqa: RUF009
@@ -40,7 +40,7 @@ class MixedClip(Surrogate):
 
     def __post_init__(self) -> None:
         if isinstance(self.token_weight, float | int) and not 0 <= self.token_weight <= 1:
-            raise ValueError(f"{self}: needs 0 <= mix <= 1")
+            raise ValueError(f"{self}: needs 0 <= token_weight <= 1")
 
     def __call__(self, b: Batch) -> Float[Tensor, " n"]:
         w = self.token_weight if isinstance(self.token_weight, float | int) else self.token_weight(b).detach()

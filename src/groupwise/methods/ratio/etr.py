@@ -20,7 +20,7 @@ class ElasticScale(ClipScale):
     """A wider clip range for tokens with a large |advantage|, and in groups with a pass rate near one half. ETR.
 
     ETR, arXiv:2601.03723: the paper's formula is not public, so the form and all four constants are our reading.
-    `macro = 0` is its form by token alone.
+    `pass_rate_strength = 0` is its form by token alone.
     """
 
     coupling_unit: ClassVar[CouplingUnit] = "group"
@@ -96,5 +96,6 @@ A_i = (R_i - mean(R)) / std(R)""",
         matched_by="steps",
         settings=("method.minibatches = 8", "method.objective.penalties = []"),
     ),
-    our_finding="Entropy does not change in 20 iterations: GRPO clips 0.4 % of the tokens there, so the range hardly acts.",
+    our_finding="Entropy does not change in 20 iterations: GRPO clips 0.4 % of the tokens there, so the range hardly "
+    "acts.",
 )

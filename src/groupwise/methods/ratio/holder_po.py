@@ -67,7 +67,7 @@ J = 1/G sum_i min[ rho_i A_i, clip(rho_i, 1 - eps, 1 + eps) A_i ]
 rho_i = ( 1/|o_i| sum_t r_it^p )^(1/p); p falls from 2 to -2; p = 0 is the geometric mean
 A_i = (R_i - mean(R)) / std(R)""",
     differences=(
-        Difference("exponent", "decreases", "linear from 2 to -2 over 500 rounds", "Ramp(2, -2, 500)"),
+        Difference("exponent", "decreases", "linear from 2 to -2 over 500 rounds", "LinearRamp(2, -2, 500)"),
         Difference("other curves", "named", "cosine, cubic, power", "shape"),
         Difference("clip of tokens before the mean", "ablation", "holder_token", 'form = "token"'),
         Difference("clamp of every token at both sides", "not obtained", "sequence_w_clip", "not offered"),
@@ -98,7 +98,10 @@ A_i = (R_i - mean(R)) / std(R)""",
         matched_by="steps",
         settings=("method.minibatches = 8", "method.objective.penalties = []"),
         own_settings=(
-            'method.schedules = {"objective.surrogate.ratio.p" = {kind = "Ramp", start_value = 2.0, end_value = -2.0}}',
+            (
+                'method.schedules = {"objective.surrogate.ratio.p" = '
+                '{kind = "LinearRamp", start_value = 2.0, end_value = -2.0}}'
+            ),
         ),
     ),
 )

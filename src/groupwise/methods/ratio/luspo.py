@@ -93,6 +93,6 @@ A_i = (R_i - mean(R)) / std(R)""",
         matched_by="steps",
         settings=("method.objective.surrogate.low = 2e-3", "method.objective.surrogate.high = 2.5e-3"),
     ),
-    our_finding="On wordy_sums wrong answers became 3.2 tokens shorter than with GSPO, and correct ones 1.1: a long wrong "
-    "answer is pushed down harder, too.",
+    our_finding="On wordy_sums wrong answers became 3.2 tokens shorter than with GSPO, and correct ones 1.1: a long "
+    "wrong answer is pushed down harder, too.",
 )

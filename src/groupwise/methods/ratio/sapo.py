@@ -29,7 +29,7 @@ class SoftGate(Surrogate):
 
     def __post_init__(self) -> None:
         if not (0 < self.tau_positive < math.inf and 0 < self.tau_negative < math.inf):
-            raise ValueError(f"{self}: needs 0 < positive < inf and 0 < negative < inf")
+            raise ValueError(f"{self}: needs 0 < tau_positive < inf and 0 < tau_negative < inf")
 
     def __call__(self, b: Batch) -> Float[Tensor, " n"]:
         a = b.advantage

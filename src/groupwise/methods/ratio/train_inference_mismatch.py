@@ -27,7 +27,7 @@ from groupwise.objective import (
 )
 from groupwise.objective.importance_weights import log_rho
 
-__all__ = ["NormalisedWeight", "OffPolicySequenceMask", "MismatchRejection", "train_inference_mismatch"]
+__all__ = ["MismatchRejection", "NormalisedWeight", "OffPolicySequenceMask", "train_inference_mismatch"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ __all__ = ["DiscriminativeLoss", "KLHinge", "ShortAnswerWeights", "drpo"]
 
 @dataclass(frozen=True, slots=True)
 class ShortAnswerWeights(Advantage):
-    """Weights for `Discriminative`: above 0 for a group's correct answers, larger for short ones, with sum 1; else -1.
+    """Weights for `DiscriminativeLoss`: above 0 for correct answers, larger for short ones, with sum 1; else -1.
 
     DRPO, arXiv:2510.04474. 0 in groups without both. They are not advantages of a policy gradient.
     """

@@ -16,8 +16,8 @@ __all__ = ["LagrangeMultipliers", "fgrpo"]
 class LagrangeMultipliers(Memory):
     """Lagrange multipliers of the constraints `mean score >= floor`: each grows while its mean is below the floor.
 
-    The new value is `clip(multiplier + rate (floor - mean), 0, max_multiplier)`. The mean is over the verdicts of the
-    iteration that have the score. FGRPO, arXiv:2604.08476; the step and the start are our reading.
+    The new value is `clip(multiplier + step_size (floor - mean), 0, max_multiplier)`. The mean is over the verdicts of
+    the iteration that have the score. FGRPO, arXiv:2604.08476; the step and the start are our reading.
     """
 
     min_mean_scores: tuple[tuple[str, float], ...]
@@ -58,8 +58,8 @@ def fgrpo(
 
     Args:
         group_size: answers per prompt.
-        floors: pairs of a subscore's name c_k and the least mean it should have, floor_k.
-        rate: growth of a multiplier per iteration and unit of missing mean, rate.
+        min_mean_scores: pairs of a subscore's name c_k and the least mean it should have, floor_k.
+        step_size: growth of a multiplier per iteration and unit of missing mean, rate.
         minibatches: optimizer steps per iteration.
     """
     return Method(

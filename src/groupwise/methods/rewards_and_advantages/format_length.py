@@ -58,8 +58,8 @@ def format_length(
 
     Args:
         group_size: answers per prompt.
-        peak: share of the token budget at which the length reward is largest, p, between 0 and 1.
-        think: name of the subscore that is 1 for an answer with a thought, F_think; empty: equal to F_answer.
+        peak_fraction: share of the token budget at which the length reward is largest, p, between 0 and 1.
+        think_subscore: name of the subscore that is 1 for an answer with a thought, F_think; empty: equal to F_answer.
         kl: coefficient of the KL penalty to the initial policy.
     """
     return Method(

@@ -26,8 +26,8 @@ class ConsistencyBonus(Shaping):
 
     High: a score above `min_score` and not below the group's mean. Likely: the mean probability of the tokens between
     `answer_start` and `answer_end` (empty: the end), at most `max_probability`, is not below the mean of the
-    high-scoring answers, less `margin`. A number that rounding alone puts below a mean equals it. The bonus is `bonus`
-    times the score. GRPO-CARE, arXiv:2506.16141.
+    high-scoring answers, less `likelihood_margin`. A number that rounding alone puts below a mean equals it. The bonus
+    is `bonus_factor` times the score. GRPO-CARE, arXiv:2506.16141.
     """
 
     answer_start: str = "<answer>"
@@ -57,7 +57,7 @@ class ConsistencyBonus(Shaping):
 
 
 def _between(b: Batch, opens: str, closes: str) -> Bool[Tensor, " n"]:
-    """For each token, whether it is after the last text `opens` and before the next `closes` or the answer's end."""
+    """Whether each token is after the last `answer_start` and before the next `answer_end` or the answer's end."""
     inside: list[list[bool]] = []
     for sample in b.samples:
         at = sample.text.rfind(opens)
@@ -88,10 +88,10 @@ def grpo_care(
 
     Args:
         group_size: answers per prompt, G.
-        opens: text after which the final answer begins.
-        closes: text before which the final answer ends; empty: the end of the sample.
-        bonus: bonus as a fraction of the score, 0.5 in the formula.
-        margin: distance below the mean probability at which an answer still gets the bonus, from 0 to 1.
+        answer_start: text after which the final answer begins.
+        answer_end: text before which the final answer ends; empty: the end of the sample.
+        bonus_factor: bonus as a fraction of the score, 0.5 in the formula.
+        likelihood_margin: distance below the mean probability at which an answer still gets the bonus, from 0 to 1.
         keep: fraction of the copy that an update of the moving average keeps, from 0 to below 1.
         every: optimizer steps between two updates of the copy.
     """

@@ -16,13 +16,13 @@ __all__ = ["VirtualBestAnswer", "ngrpo"]
 
 @dataclass(frozen=True, slots=True)
 class VirtualBestAnswer(Advantage):
-    """Group z-scores, as if the group had `count` more answers with `virtual_reward`. NGRPO, arXiv:2509.18851.
+    """Group z-scores, as if the group had `virtual_count` more answers with `virtual_reward`. NGRPO, arXiv:2509.18851.
 
     A group of wrong answers has negative advantages; a group of correct ones has 0.
 
     >>> from groupwise.data import rollout_of, pack
     >>> batch = pack([rollout_of([0.0] * 8)])
-    >>> round(VirtualBest()(batch.verdict_score, batch)[0].item(), 4)
+    >>> round(VirtualBestAnswer()(batch.verdict_score, batch)[0].item(), 4)
     -0.3333
     """
 
@@ -32,7 +32,7 @@ class VirtualBestAnswer(Advantage):
 
     def __post_init__(self) -> None:
         if self.virtual_count < 1:
-            raise ValueError(f"{self}: needs count >= 1; for no virtual answers use Standardised")
+            raise ValueError(f"{self}: needs virtual_count >= 1; for no virtual answers use Standardised")
 
     def __call__(self, x: Float[Tensor, " s"], b: Batch) -> Float[Tensor, " s"]:
         g = b.groups

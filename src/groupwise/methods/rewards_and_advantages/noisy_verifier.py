@@ -14,7 +14,7 @@ from groupwise.methods.reference import Difference, ExpectedEffect, Reference
 from groupwise.objective import Objective, token_mean
 from groupwise.rewards import Correctness
 
-__all__ = ["DebiasedReward", "ForwardCorrection", "FalseRejectRate", "noisy_verifier"]
+__all__ = ["DebiasedReward", "FalseRejectRate", "ForwardCorrection", "noisy_verifier"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ def _part(batch: Batch, name: str) -> list[float]:
 class ForwardCorrection(Advantage):
     """`x - (1 - rejects)`: corrects rewards for a verifier that rejects the share `rejects` of correct answers.
 
-    `rejects` is the share of correct answers that the verifier rejects, from the memory `RejectionRate`. A group
+    `rejects` is the share of correct answers that the verifier rejects, from the memory `FalseRejectRate`. A group
     baseline after it undoes the correction. arXiv:2510.00915, forward correction.
     """
 
@@ -63,14 +63,15 @@ class ForwardCorrection(Advantage):
 
 @dataclass(frozen=True, slots=True)
 class DebiasedReward(Shaping):
-    """`(reward - accepts) / (1 - accepts - rejects)`: unbiased for known rates of false accepts and false rejects.
+    """`(reward - false_accept_rate) / (1 - false_accept_rate - false_reject_rate)`: unbiased for known rates.
 
-    `accepts` is the share of wrong answers that the verifier accepts, `rejects` the share of correct ones that it
-    rejects. A z-score after it undoes the correction. arXiv:2510.00915, backward correction.
+    `false_accept_rate` is the share of wrong answers that the verifier accepts, `false_reject_rate` the share of
+    correct ones that it rejects. A z-score after it undoes the correction. arXiv:2510.00915, backward correction.
 
     >>> from groupwise.data import rollout_of, pack
     >>> batch = pack([rollout_of([1.0, 0.0])])
-    >>> [round(x, 6) for x in Debiased(accepts=0.1, rejects=0.2)(batch.verdict_score, batch).tolist()]
+    >>> [round(x, 6) for x in DebiasedReward(false_accept_rate=0.1, false_reject_rate=0.2)(batch.verdict_score,
+    batch).tolist()]
     [1.285714, -0.142857]
     """
 
@@ -83,7 +84,7 @@ class DebiasedReward(Shaping):
             and self.false_reject_rate >= 0
             and self.false_accept_rate + self.false_reject_rate < 1
         ):
-            raise ValueError(f"{self}: verifier error rates need accepts >= 0, rejects >= 0 and accepts + rejects < 1")
+            raise ValueError(f"{self}: needs false_accept_rate >= 0, false_reject_rate >= 0, and a sum of both below 1")
 
     def __call__(self, reward: Float[Tensor, " s"], b: Batch) -> Float[Tensor, " s"]:
         return (reward - self.false_accept_rate) / (1 - self.false_accept_rate - self.false_reject_rate)
@@ -138,7 +139,7 @@ rejects = P(R = 0 | correct), accepts = P(R = 1 | wrong)""",
             "estimate of the rate",
             "appeals to an LLM",
             "not found",
-            "RejectionRate from subscores of verdicts (inferred)",
+            "FalseRejectRate from subscores of verdicts (inferred)",
         ),
         Difference("rates", "synthetic, not obtained", "not found", "0.1 and 0.1 (inferred)"),
         Difference("group size, minibatches", "not obtained", "not found", "8 and 1 (inferred)"),
@@ -160,7 +161,10 @@ rejects = P(R = 0 | correct), accepts = P(R = 1 | wrong)""",
         matched_by="steps",
         settings=(
             "method.minibatches = 1",
-            'verifier = {kind = "Noisy", verifier = "sum_steps", rejects = 0.3, accepts = 0.1, appeals = 0.5}',
+            (
+                'verifier = {kind = "NoisyVerdicts", verifier = "sum_steps", false_reject_rate = 0.3, '
+                "false_accept_rate = 0.1, appeal_rate = 0.5}"
+            ),
         ),
     ),
     toy_test="tests/golden/test_reward.py::test_debiased_reward_is_exact",

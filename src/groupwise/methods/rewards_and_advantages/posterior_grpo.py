@@ -113,7 +113,7 @@ J = 1/(sum_i |o_i|) sum_i sum_t min[ r_it A_i, clip(r_it, 0.8, 1.28) A_i ]""",
         settings=(
             "iterations = 10",
             "evaluate.problems = 16",
-            'verifier = {kind = "Hackable", verifier = "sum_steps"}',
+            'verifier = {kind = "HackableScore", verifier = "sum_steps"}',
             'method.shaping = ["Correctness", {kind = "AddSubscore", subscore = "quality"}]',
         ),
         own_settings=('method.shaping = ["Correctness", {kind = "AddSubscoreIfCorrect", subscore = "quality"}]',),

@@ -22,10 +22,10 @@ class BundleRisk(Advantage):
     """A tail-weighted advantage of each bundle's score, passed to the answers of a draw. RiskPO, arXiv:2510.00911.
 
     Scores below the quantile `low_quantile` weigh `tail_weight` times, scores above the quantile `high_quantile` not at
-    all, so hard prompts matter most. `nonpositive` shifts it to be at most 0. The quantiles come from the memory
-    `Quantiles`, and in the first iteration from the bundle. An answer of a draw gets the draw's advantage
-    (`answer_weighting = "uniform"`), this times 0.5 if correct, else 1.5 (`score`), this over its prompt's std (`std`),
-    or a part of it, in proportion to how far the answer is above its prompt's mean (`sum-mean`).
+    all, so hard prompts matter most. `shift_to_nonpositive` shifts it to be at most 0. The quantiles come from the
+    memory `BundleScoreQuantiles`, and in the first iteration from the bundle. An answer of a draw gets the draw's
+    advantage (`answer_weighting = "uniform"`), this times 0.5 if correct, else 1.5 (`score`), this over its prompt's
+    std (`std`), or a part of it, in proportion to how far the answer is above its prompt's mean (`sum-mean`).
     """
 
     prompts_per_bundle: int = 5
@@ -96,8 +96,8 @@ class BundleRisk(Advantage):
 class BundleScoreQuantiles(Memory):
     """Running quantiles (0.05, 0.10, ... 0.95) of the scores of bundles of prompts: one small step per iteration.
 
-    `q += rate (level - share of scores below q)`. The first iteration sets them. RiskPO, arXiv:2510.00911. The authors'
-    released code computes them and then does not use them.
+    `q += step_size (level - share of scores below q)`. The first iteration sets them. RiskPO, arXiv:2510.00911. The
+    authors' released code computes them and then does not use them.
     """
 
     prompts_per_bundle: int = 5
@@ -132,10 +132,10 @@ def riskpo(
 
     Args:
         group_size: answers per prompt.
-        size: prompts per bundle, B.
-        low: level of the lower quantile of bundle scores, a, between 0 and high.
-        high: level of the upper quantile of bundle scores, b, between low and 1.
-        split: division of an advantage among a bundle's answers: "uniform", "score", "std" or "sum-mean".
+        prompts_per_bundle: prompts per bundle, B.
+        low_quantile: level of the lower quantile of bundle scores, a, between 0 and high.
+        high_quantile: level of the upper quantile of bundle scores, b, between low and 1.
+        answer_weighting: division of an advantage among a bundle's answers: "uniform", "score", "std" or "sum-mean".
         minibatches: optimizer steps per iteration.
     """
     return Method(

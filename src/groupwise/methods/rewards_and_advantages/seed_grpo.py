@@ -34,7 +34,7 @@ class SemanticEntropyScaling(Advantage):
 
     def __post_init__(self) -> None:
         if self.alpha < 0 or (self.scaling_form != "exp" and self.alpha > 1):
-            raise ValueError(f"{self}: needs alpha >= 0, and alpha <= 1 unless form = exp")
+            raise ValueError(f"{self}: needs alpha >= 0, and alpha <= 1 unless scaling_form = exp")
 
     def __call__(self, x: Float[Tensor, " s"], b: Batch) -> Float[Tensor, " s"]:
         g, same = b.groups, _clusters(b)
@@ -83,7 +83,7 @@ def seed_grpo(
     Args:
         group_size: answers per prompt, G.
         alpha: strength of the factor, alpha, at least 0; at most 1 unless form is "exp".
-        form: the factor f(x): "exp" (exp(-x)), "linear" (1 - x) or "focal" ((1 - x)^2).
+        scaling_form: the factor f(x): "exp" (exp(-x)), "linear" (1 - x) or "focal" ((1 - x)^2).
         minibatches: optimizer steps per iteration.
     """
     return Method(

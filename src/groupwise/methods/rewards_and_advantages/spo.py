@@ -30,7 +30,7 @@ class TrackedPrompt(TypedDict):
 
 
 class TrackerState(TypedDict):
-    """State of `SuccessTracker`. The keys of `prompts` are indices of the task, as text."""
+    """State of `SuccessTracker`. The keys of `tracked_prompts` are indices of the task, as text."""
 
     seed: int
     drawn_count: int
@@ -39,11 +39,11 @@ class TrackerState(TypedDict):
 
 @dataclass(frozen=True, slots=True)
 class SuccessTracker(Curriculum[TrackerState]):
-    """Draws a prompt with probability proportional to `sqrt(v (1 - v)) + explore`, v its tracked pass rate. SPO.
+    """Draws a prompt with probability proportional to `sqrt(v (1 - v)) + exploration`, v its tracked pass rate. SPO.
 
     Draws carry v as `baseline` in the metadata. New answers are added to a prompt's numbers of correct and other
-    answers after these are multiplied by `2^(-d / half_life)`, from `min_decay` to `max_decay`; d is how far the policy
-    has moved on the prompt's last answer, from the subscore `drift` of the strategy `TrackedAnswers`. SPO,
+    answers after these are multiplied by `2^(-d / drift_half_life)`, from `min_decay` to `max_decay`; d is how far the
+    policy has moved on the prompt's last answer, from the subscore `drift` of the strategy `TrackedBaseline`. SPO,
     arXiv:2509.13232.
 
     A prompt's first answers are those with the role `initial`, if there are any, with the weight `1 / (1 - min_decay)`
@@ -51,7 +51,7 @@ class SuccessTracker(Curriculum[TrackerState]):
     """
 
     tracks_prompts: ClassVar[bool] = True
-    required_strategy: ClassVar[str] = "TrackedAnswers"
+    required_strategy: ClassVar[str] = "TrackedBaseline"
 
     exploration: float = 0.05
     min_decay: float = 0.875
@@ -60,7 +60,7 @@ class SuccessTracker(Curriculum[TrackerState]):
 
     def __post_init__(self) -> None:
         if not (self.exploration > 0 and 0 <= self.min_decay <= self.max_decay < 1 and self.drift_half_life > 0):
-            raise ValueError(f"{self}: needs explore > 0, 0 <= min_decay <= max_decay < 1 and half_life > 0")
+            raise ValueError(f"{self}: needs exploration > 0, 0 <= min_decay <= max_decay < 1 and drift_half_life > 0")
 
     def init(self, task: Task, seed: int) -> TrackerState:
         return TrackerState(seed=seed, drawn_count=0, tracked_prompts={})
@@ -68,13 +68,15 @@ class SuccessTracker(Curriculum[TrackerState]):
     def draw(self, state: TrackerState, task: Task, n: int, group_size: int) -> tuple[TrackerState, list[Draw]]:
         check_prompts(task)
         v = np.full(len(task), 0.5)
-        for key, known in state["prompts"].items():
+        for key, known in state["tracked_prompts"].items():
             v[int(key)] = rate(known)
         u = uniform((state["seed"], RandomPurpose.CURRICULUM), state["drawn_count"], 0, np.arange(len(task)))
         # The smallest of exponential waiting times with these rates: drawn in proportion to them, without replacement.
         waiting = -np.log1p(-u) / (np.sqrt(v * (1 - v)) + self.exploration)
         chosen = np.argsort(waiting, kind="stable")[:n].tolist()
-        draws = [Draw(0, task[i], group_size, metadata=self._memo(i, state["prompts"].get(str(i)))) for i in chosen]
+        draws = [
+            Draw(0, task[i], group_size, metadata=self._memo(i, state["tracked_prompts"].get(str(i)))) for i in chosen
+        ]
         return {**state, "drawn_count": state["drawn_count"] + n}, draws
 
     def _memo(self, index: int, known: TrackedPrompt | None) -> dict[str, Any]:
@@ -87,15 +89,15 @@ class SuccessTracker(Curriculum[TrackerState]):
         return state
 
     def end_iteration(self, state: TrackerState, rollouts: Sequence[Rollout]) -> TrackerState:
-        prompts = dict(state["prompts"])
+        prompts = dict(state["tracked_prompts"])
         for rollout in rollouts:
             key = str(rollout.draw.metadata["index"])
             prompts[key] = self._updated(prompts.get(key) or self._first(rollout), rollout)
-        return {**state, "prompts": prompts}
+        return {**state, "tracked_prompts": prompts}
 
     def numbers(self, state: TrackerState, rollouts: Sequence[Rollout]) -> dict[str, float]:
         """Metrics after an iteration."""
-        return {"known": len(state["prompts"])}
+        return {"known": len(state["tracked_prompts"])}
 
     def _first(self, rollout: Rollout) -> TrackedPrompt:
         """The tracked values of a prompt before its first answer, from its samples with the role `initial`."""
@@ -142,11 +144,11 @@ def initial_rate(samples: Sequence[Sample]) -> float:
 @verdicts_have("baseline", "drift")
 @dataclass(frozen=True, slots=True)
 class TrackedBaseline(Strategy):
-    """Runs another strategy. The verdicts of its samples also have the subscore `baseline`, the tracked pass rate. SPO.
+    """Runs another strategy, and adds the tracked pass rate to its verdicts as the subscore `baseline`. SPO.
 
     The subscore `drift` is the mean absolute change of a token's log-prob since the prompt's last answer was sampled.
-    At a prompt's first draw, `initial_answers` more answers with the role `initial_answers` estimate its success rate;
-    they are not trained. For the curriculum `SuccessTracker`. arXiv:2509.13232.
+    At a prompt's first draw, `initial_answer_count` more answers with the role `initial_answer_count` estimate its
+    success rate; they are not trained. For the curriculum `SuccessTracker`. arXiv:2509.13232.
     """
 
     roles: ClassVar[tuple[Role, ...]] = (Role("initial", "at the first draw of a prompt"),)
@@ -195,7 +197,7 @@ def spo(
     Args:
         group_size: answers per prompt.
         initial: untrained answers at a prompt's first draw, which start its success rate, n.
-        explore: constant in the weight of a prompt's draw, eps, above 0.
+        exploration: constant in the weight of a prompt's draw, eps, above 0.
         least: smallest factor of the old counts, rho_min, from 0 to most.
         most: largest factor of the old counts, rho_max, from least to below 1.
         half: mean change of a token's log-prob that gives the factor 1/2 (before its bounds), D_half, above 0.

@@ -107,7 +107,7 @@ A_i = (R_i - mean(R)) / std(R), GRPO's objective""",
         settings=(
             "iterations = 10",
             "evaluate.problems = 16",
-            'verifier = {kind = "Hackable", verifier = "sum_steps"}',
+            'verifier = {kind = "HackableScore", verifier = "sum_steps"}',
             "method.schedules = {}",
             'method.shaping = ["Correctness", {kind = "AddSubscore", subscore = "quality", weight = 0.3}]',
         ),

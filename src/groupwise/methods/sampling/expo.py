@@ -33,14 +33,14 @@ EXPLAINED = AutoDefault(
 class ExplainGoldAnswer(Strategy):
     """If no answer is correct, the policy explains the gold answer. A correct one is trained under the plain prompt.
 
-    A correct explanation is a group of one, trained as a written answer with the role `explained`. With `always`, the
-    policy explains the gold answer of each prompt. A row without a gold answer has no explanation. ExPO,
-    arXiv:2507.02834.
+    A correct explanation is a group of one, trained as a written answer with the role `explained`. With
+    `explain_always`, the policy explains the gold answer of each prompt. A row without a gold answer has no
+    explanation. ExPO, arXiv:2507.02834.
     """
 
     column_type: ClassVar[str] = "text"
     column_optional: ClassVar[bool] = True
-    auto_defaults: ClassVar[dict[str, AutoDefault]] = {"prompt_template": EXPLAINED}
+    auto_defaults: ClassVar[dict[str, AutoDefault]] = {"explanation_prompt_template": EXPLAINED}
 
     answer_column: str = "answer"
     explain_always: bool = False
@@ -91,8 +91,8 @@ def expo(
 
     Args:
         group_size: answers per prompt.
-        always: whether each prompt gets an explanation e, or only prompts without a correct answer.
-        prompt_template: prompt for an explanation, with `{problem}` and `{answer}`; `auto`: by the model.
+        explain_always: whether each prompt gets an explanation e, or only prompts without a correct answer.
+        explanation_prompt_template: prompt for an explanation, with `{problem}` and `{answer}`; `auto`: by the model.
         kl: weight of the KL penalty to the initial policy.
         minibatches: optimizer steps per iteration.
     """
@@ -123,7 +123,9 @@ e from pi_old(. | q, answer), where no answer of the group is correct""",
             "weight of the explanation", "a coefficient, not obtained", "not found", "that of a group (inferred)"
         ),
         Difference("divisor", "prompts P", "not found", "P and explanations E: both terms are times P / (P + E)"),
-        Difference("when", "for hard prompts", "not found", "where no answer is correct; always = true (inferred)"),
+        Difference(
+            "when", "for hard prompts", "not found", "where no answer is correct; explain_always = true (inferred)"
+        ),
         Difference("wrong explanations", "not specified", "not found", "left out (inferred)"),
         Difference("KL of the explanation", "not specified", "not found", "as of the others: 0.04"),
         Difference("DPO form", "online pairs", "not found", "not offered"),

@@ -95,7 +95,8 @@ class FailureBuffer(Curriculum[FailureBufferState]):
 def in_turns(failures: Sequence[FailedAttempt]) -> list[int]:
     """The order in which failures are drawn: the newest iteration's first, and within it the problems in turns.
 
-    >>> in_turns([FailedAttempt(problem_index=i, context=[], iteration=k) for i, k in ((7, 1), (3, 2), (3, 2), (5, 2))])
+    >>> in_turns([FailedAttempt(problem_index=i, prompt_ids=[], iteration=k) for i, k in ((7, 1), (3, 2), (3, 2), (5,
+    2))])
     [1, 3, 2, 0]
     """
     earlier, turns = Counter[tuple[int, int]](), list[int]()
@@ -108,7 +109,7 @@ def in_turns(failures: Sequence[FailedAttempt]) -> list[int]:
 
 def _retried(failure: FailedAttempt, task: Task, group_size: int) -> Draw:
     problem = task[failure["problem_index"]]
-    prompt = replace(problem, id=f"{problem.id} again", token_ids=tuple(failure["context"]))
+    prompt = replace(problem, id=f"{problem.id} again", token_ids=tuple(failure["prompt_ids"]))
     return Draw(0, prompt, group_size, {"index": failure["problem_index"], "recovery": True})
 
 
@@ -116,9 +117,9 @@ def _retried(failure: FailedAttempt, task: Task, group_size: int) -> Draw:
 class RecoveryPrompts(Strategy):
     """Runs another sampling strategy. Each distinct failed attempt becomes a prompt for `FailureBuffer`.
 
-    A failure is an answer that is not correct and scores below `below`, and whose verdict has feedback. The new prompt
-    is `prompt_template`; after a conversation, the feedback follows as another reply of the environment. It must leave
-    room. Failures of such a prompt become none. Fission-GRPO, arXiv:2601.15625, with the verifier as the error
+    A failure is an answer that is not correct and scores below `score_below`, and whose verdict has feedback. The new
+    prompt is `prompt_template`; after a conversation, the feedback follows as another reply of the environment. It must
+    leave room. Failures of such a prompt become none. Fission-GRPO, arXiv:2601.15625, with the verifier as the error
     simulator.
     """
 
@@ -214,7 +215,7 @@ a failed attempt o with feedback f becomes the prompt q' = q, o, f; G recoveries
         Difference("correctness", "names and arguments of calls", "not released", "2 times the verdict's score"),
         Difference("third reward", "not readable", "not released", "none"),
         Difference("fall of the format weight", "2 to 1", "not released", "2 to 1, linear (inferred)"),
-        Difference("failure", "below a threshold", "not released", "not correct, and a score below = 1 (inferred)"),
+        Difference("failure", "below a threshold", "not released", "not correct, and `score_below = 1` (inferred)"),
         Difference(
             "buffer",
             "a batch, once it is large enough",
@@ -241,8 +242,8 @@ a failed attempt o with feedback f becomes the prompt q' = q, o, f; G recoveries
         matched_by="tokens",
         settings=("method.objective.penalties = []",),
     ),
-    our_finding="Most of the difference is the matching: within GRPO's tokens it has 17 to 19 of the 20 iterations, and "
-    "an evaluation comes every five, so it is read after 15. After 20, with up to 13 % more tokens, its "
-    "accuracy is 0.60 and GRPO's 0.69. Half of its prompts are failed attempts with feedback, a form that the "
-    "evaluation does not have; the paper measures recovery from errors.",
+    our_finding="Most of the difference is the matching: within GRPO's tokens it has 17 to 19 of the 20 iterations, "
+    "and an evaluation comes every five, so it is read after 15. After 20, with up to 13 % more tokens, "
+    "its accuracy is 0.60 and GRPO's 0.69. Half of its prompts are failed attempts with feedback, a form "
+    "that the evaluation does not have; the paper measures recovery from errors.",
 )

@@ -92,7 +92,7 @@ class ReplayEntry(TypedDict):
 
 
 class ReplayState(TypedDict):
-    """State of `FreshReplay`: the state of `Shuffled`, entries, iterations with new answers, replay rounds since."""
+    """State of `FreshnessReplay`: that of `Shuffled`, entries, iterations with new answers, replay rounds since."""
 
     shuffled_state: ShuffledState
     entries: list[ReplayEntry]
@@ -105,13 +105,13 @@ class FreshnessReplay(Curriculum[ReplayState]):
     """After each round of new answers, `replay_rounds` rounds draw stored ones, by score and freshness. FreshPER.
 
     An answer's chance is proportional to `e ** alpha`, `e = |score - baseline_score| exp(-age / age_scale)`; its age
-    counts sampled iterations. Its draw has the part `replay` for the strategy `Replayed`, `(N P) ** -beta` over its
-    largest value. A round without enough stored answers samples new ones. Draws are stratified and can repeat. With
-    scores of 0 and 1, `baseline_score = 0.5` draws right and wrong answers alike. The oldest beyond `capacity` are
+    counts sampled iterations. Its draw has the part `replay` for the strategy `ReplayStoredAnswer`, `(N P) ** -beta`
+    over its largest value. A round without enough stored answers samples new ones. Draws are stratified and can repeat.
+    With scores of 0 and 1, `baseline_score = 0.5` draws right and wrong answers alike. The oldest beyond `capacity` are
     dropped. Checkpoints have all entries: thousands of short answers, not more. FreshPER, arXiv:2604.16918.
     """
 
-    required_strategy: ClassVar[str] = "Replayed"
+    required_strategy: ClassVar[str] = "ReplayStoredAnswer"
     replays_answers: ClassVar[bool] = True
 
     replay_rounds: int = 1
@@ -135,21 +135,21 @@ class FreshnessReplay(Curriculum[ReplayState]):
 
     def draw(self, state: ReplayState, task: Task, n: int, group_size: int) -> tuple[ReplayState, list[Draw]]:
         entries, count = state["entries"], n * group_size
-        if state["replays_done"] < self.replay_rounds and len(entries) >= count:
+        if state["replay_rounds_done"] < self.replay_rounds and len(entries) >= count:
             random = keyed_random(
                 (state["shuffled_state"]["seed"], RandomPurpose.CURRICULUM),
                 state["fresh_iterations"],
-                state["replays_done"],
+                state["replay_rounds_done"],
             )
             chances, weights = self.weights(
                 [(e["priority"], state["fresh_iterations"] - e["iteration"]) for e in entries]
             )
             chosen = stratified(chances, count, random)
             draws = [_again(entries[i], weights[i], task) for i in chosen]
-            return {**state, "replays_done": state["replays_done"] + 1}, draws
+            return {**state, "replay_rounds_done": state["replay_rounds_done"] + 1}, draws
         shuffled, indices = Shuffled().indices(state["shuffled_state"], task, n)
         draws = [Draw(0, task[i], group_size, {"index": i}) for i in indices]
-        return {**state, "shuffled_state": shuffled, "replays_done": 0}, draws
+        return {**state, "shuffled_state": shuffled, "replay_rounds_done": 0}, draws
 
     def observe(self, state: ReplayState, rollouts: Sequence[Rollout]) -> ReplayState:
         return state
@@ -180,7 +180,7 @@ class FreshnessReplay(Curriculum[ReplayState]):
     def weights(self, entries: Sequence[tuple[float, float]]) -> tuple[list[float], list[float]]:
         """For (priority, age) pairs: the probabilities to be drawn, and the importance weights, whose largest is 1.
 
-        >>> chances, _ = FreshReplay().weights([(1.000001, 0), (1.000001, 500), (0.200001, 0), (1e-6, 0)])
+        >>> chances, _ = FreshnessReplay().weights([(1.000001, 0), (1.000001, 500), (0.200001, 0), (1e-6, 0)])
         >>> [round(p, 6) for p in chances]
         [0.51819, 0.284389, 0.197291, 0.00013]
         """
@@ -210,7 +210,7 @@ def _again(entry: ReplayEntry, weight: float, task: Task) -> Draw:
 @verdicts_have("replay")
 @dataclass(frozen=True, slots=True)
 class ReplayStoredAnswer(Strategy):
-    """Returns the stored answer that the curriculum `FreshReplay` drew, with its log-probs; else runs another strategy.
+    """Returns the stored answer that the curriculum `FreshnessReplay` drew, with log-probs; else runs another strategy.
 
     The part `replay` of an answer is its importance weight, 1 for a new answer. Nothing is generated for a stored one.
     """
@@ -320,7 +320,7 @@ J = mean over tokens of v_i min[ r_t A_t, clip(r_t, 1 - eps, 1 + eps) A_t ],  r_
         settings=("prompts = 64", "method.minibatches = 1"),
         own_settings=("method.curriculum.baseline_score = 0.5",),
     ),
-    our_finding="With scores of 0 and 1 and the paper's priority, all replayed answers were correct on hinted_sums (one "
-    "seed), so their whitened advantages are 0. With curriculum.baseline_score = 0.5, both are drawn alike. "
-    "The effect's own setting was chosen after this run, before the runs that measure the effect.",
+    our_finding="With scores of 0 and 1 and the paper's priority, all replayed answers were correct on hinted_sums "
+    "(one seed), so their whitened advantages are 0. With curriculum.baseline_score = 0.5, both are drawn "
+    "alike. The effect's own setting was chosen after this run, before the runs that measure the effect.",
 )

@@ -77,8 +77,8 @@ class HintWriter(Strategy):
     The prompt of a hint has the problem, its solution, and one wrong answer. A hint is tried with a group of `draw.n`
     answers. Its score is `helpfulness` of the group, or `refused_score` if it is empty, states the answer or leaves no
     room. If no score is above 0, the first group stays. Hints have the role `hint`, and their group is scored by these
-    numbers. The other answers get the role `tried`. With `opens` and `closes`, as in prose, only the text between them
-    is the hint. Without a solution or an answer in the row, the group stays. HiLL, arXiv:2604.00698.
+    numbers. The other answers get the role `tried`. With `hint_start` and `hint_end`, as in prose, only the text
+    between them is the hint. Without a solution or an answer in the row, the group stays. HiLL, arXiv:2604.00698.
     """
 
     roles: ClassVar[tuple[Role, ...]] = (
@@ -88,10 +88,10 @@ class HintWriter(Strategy):
     column_type: ClassVar[str] = "text"
     column_optional: ClassVar[bool] = True
     auto_defaults: ClassVar[dict[str, AutoDefault]] = {
-        "opens": AutoDefault("", "<hint>", SOURCE),
-        "closes": AutoDefault("", "</hint>", SOURCE),
+        "hint_start": AutoDefault("", "<hint>", SOURCE),
+        "hint_end": AutoDefault("", "</hint>", SOURCE),
         "hint_template": ASKED,
-        "prompt_template": AutoDefault("{problem}{hint}{problem}", "{problem}\n\n{hint}", SOURCE),
+        "hinted_prompt_template": AutoDefault("{problem}{hint}{problem}", "{problem}\n\n{hint}", SOURCE),
     }
 
     hint_count: int = 4
@@ -134,7 +134,7 @@ class HintWriter(Strategy):
         return Rollout(draw, (*with_role(tried, "tried"), *best, *graded))
 
     def _hint(self, text: str) -> str:
-        """The hint in a text of the policy; empty if the text lacks `opens` or `closes`."""
+        """The hint in a text of the policy; empty if the text lacks `hint_start` or `hint_end`."""
         if not self.hint_start:
             return text.strip()
         _, _, rest = text.partition(self.hint_start)
@@ -165,7 +165,7 @@ def helpfulness(
     """A hint's reward: `(1 - p^n - (1 - p)^n) exp(min(D, 0) / T)`, p the pass rate with it; 0 if p is 0 or 1.
 
     The first factor is the chance that a group of n is mixed; `variance` is `p (1 - p)`. D is the mean reliance of the
-    correct answers on the hint: their log-prob per token without it, less that with it. T is `temperature`.
+    correct answers on the hint: their log-prob per token without it, less that with it. T is `reliance_temperature`.
 
     >>> round(helpfulness(2, 8, [-0.12, -0.12], 0.3), 6)
     0.603202
@@ -211,9 +211,9 @@ def hill(
 
     Args:
         group_size: answers per prompt, and per hint, G.
-        hints: hints per failed problem, M.
-        temperature: scale of the log-prob difference D in a hint's reward, above 0, T.
-        form: first factor of a hint's reward: `mixed`, the chance of a mixed group, or `variance`, p (1 - p).
+        hint_count: hints per failed problem, M.
+        reliance_temperature: scale of the log-prob difference D in a hint's reward, above 0, T.
+        score_form: first factor of a hint's reward: `mixed`, the chance of a mixed group, or `variance`, p (1 - p).
         hint_template: prompt for a hint, with `{problem}`, `{solution}` and `{draft}`; `auto`: by the model.
         prompt_template: hinted prompt, with `{problem}` and `{hint}`; `auto`: by the model.
         low: distance of the lower clip bound from 1.
@@ -250,7 +250,9 @@ the group of the best hint replaces that of q if R_j > 0; GRPO's objective for a
     differences=(
         Difference("policies", "two, of 7B and 4B", "two", "one policy in both roles; one loss over both"),
         Difference("hints, temperature", "4; 0.3", "4; 0.3", "4; 0.3"),
-        Difference("reward of a hint", "transfer-weighted", "four forms", "that form; form = variance: p (1 - p)"),
+        Difference(
+            "reward of a hint", "transfer-weighted", "four forms", "that form; score_form = variance: p (1 - p)"
+        ),
         Difference(
             "hint in the text", "in <hint> tags", "in <hint> tags", "in <hint> tags; with packaged models all of it"
         ),

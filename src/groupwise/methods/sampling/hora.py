@@ -22,11 +22,11 @@ Posterior = tuple[float, float]
 
 @dataclass(frozen=True, slots=True)
 class PilotAllocation(Strategy):
-    """`pilots` answers to each prompt; each further one goes where it most raises the chance of a correct answer. HORA.
+    """`pilot_count` answers to each prompt; each further one where it most raises the chance of a correct one. HORA.
 
-    The posterior of a success rate is Beta(a + correct, b + others), with (a, b) the `prior`. Each further answer goes
-    to the prompt where it most increases the probability that one further answer is correct, summed over the round. A
-    prompt's pilots and further answers are one group; the round has as many answers as without pilots.
+    The posterior of a success rate is Beta(a + correct, b + others), with (a, b) the `beta_prior`. Each further answer
+    goes to the prompt where it most increases the probability that one further answer is correct, summed over the
+    round. A prompt's pilots and further answers are one group; the round has as many answers as without pilots.
     arXiv:2605.07114.
     """
 
@@ -35,7 +35,7 @@ class PilotAllocation(Strategy):
 
     def __post_init__(self) -> None:
         if self.pilot_count < 1 or min(self.beta_prior) <= 0:
-            raise ValueError(f"{self}: needs pilots >= 1 and both numbers of prior > 0")
+            raise ValueError(f"{self}: needs pilot_count >= 1 and both numbers of beta_prior > 0")
 
     @property
     def least_group_size(self) -> int:
@@ -93,8 +93,8 @@ def hora(
 
     Args:
         group_size: mean number of answers per prompt, pilots included.
-        pilots: first answers to each prompt, from 1 to below `group_size`.
-        prior: Beta distribution of a success rate before the pilots, (a, b), both above 0.
+        pilot_count: first answers to each prompt, from 1 to below `group_size`.
+        beta_prior: Beta distribution of a success rate before the pilots, (a, b), both above 0.
         clip: distance of both clip bounds from 1.
         kl: weight of the KL penalty to the initial policy.
         minibatches: optimizer steps per iteration.

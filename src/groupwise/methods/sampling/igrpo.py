@@ -22,13 +22,15 @@ DRAFTED = AutoDefault(
 
 @dataclass(frozen=True, slots=True)
 class DraftAndRefine(Strategy):
-    """Samples `drafts` answers, then `draw.n` answers to a prompt with the best draft. Only the latter are trained.
+    """Samples `draft_count` answers, then `draw.n` answers to a prompt with the best draft.
+
+    Only the latter are trained.
 
     Ties go to a draft by a keyed draw. Without room for the draft the prompt stays plain. iGRPO, arXiv:2602.09000.
     """
 
     roles: ClassVar[tuple[Role, ...]] = (Role("draft", "for each prompt"),)
-    auto_defaults: ClassVar[dict[str, AutoDefault]] = {"prompt_template": DRAFTED}
+    auto_defaults: ClassVar[dict[str, AutoDefault]] = {"refinement_prompt_template": DRAFTED}
 
     draft_count: int = 8
     refinement_prompt_template: str = AUTO
@@ -58,8 +60,8 @@ def igrpo(
 
     Args:
         group_size: answers to the prompt with the best draft, G.
-        drafts: drafts per prompt, N.
-        prompt_template: prompt for a better answer, with `{problem}` and `{draft}`; `auto`: by the model.
+        draft_count: drafts per prompt, N.
+        refinement_prompt_template: prompt for a better answer, with `{problem}` and `{draft}`; `auto`: by the model.
         minibatches: optimizer steps per iteration.
     """
     return Method(
@@ -97,6 +99,6 @@ o_1, ..., o_G from pi_old(. | q, d*); GRPO's objective under the prompt with d*"
         parent="grpo",
         min_difference=0.05,
         matched_by="steps",
-        settings=("method.objective.penalties = []", "evaluate.strategy = Drafts"),
+        settings=("method.objective.penalties = []", "evaluate.strategy = DraftAndRefine"),
     ),
 )

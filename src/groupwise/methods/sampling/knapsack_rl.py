@@ -65,23 +65,23 @@ class Knapsack(Curriculum[KnapsackState]):
 
     def draw(self, state: KnapsackState, task: Task, n: int, group_size: int) -> tuple[KnapsackState, list[Draw]]:
         shuffled, draws = Shuffled().draw(state["shuffled_state"], task, n, group_size)
-        rates = [self.rate(state["outcomes"].get(draw.prompt.id, [])) for draw in draws]
+        rates = [self.rate(state["recent_outcomes"].get(draw.prompt.id, [])) for draw in draws]
         sizes = self.allocate(rates, group_size)
         return {**state, "shuffled_state": shuffled}, [replace(draw, n=size) for draw, size in zip(draws, sizes)]
 
     def observe(self, state: KnapsackState, rollouts: Sequence[Rollout]) -> KnapsackState:
-        outcomes = dict(state["outcomes"])
+        outcomes = dict(state["recent_outcomes"])
         for rollout in rollouts:
             key, new = rollout.draw.prompt.id, graded(rollout.samples)
             outcomes[key] = [*new, *outcomes.get(key, [])][: max(self.outcome_window, len(new))]
-        return {**state, "outcomes": outcomes}
+        return {**state, "recent_outcomes": outcomes}
 
     def end_iteration(self, state: KnapsackState, rollouts: Sequence[Rollout]) -> KnapsackState:
         return state
 
     def numbers(self, state: KnapsackState, rollouts: Sequence[Rollout]) -> dict[str, float]:
         """Metrics after an iteration."""
-        return {"known": sum(self.rate(outcomes) is not None for outcomes in state["outcomes"].values())}
+        return {"known": sum(self.rate(outcomes) is not None for outcomes in state["recent_outcomes"].values())}
 
     def rate(self, outcomes: Sequence[int]) -> float | None:
         """The estimated pass rate of a prompt; None if there are too few outcomes."""
@@ -121,7 +121,7 @@ def further_worth(n: int, p: float) -> float:
 
 
 def spread(sizes: Sequence[int], indices: Sequence[int], total: int, most: int = sys.maxsize) -> list[int]:
-    """The sizes, with those at `indices` increased as evenly as possible until they sum to `total`; none above `most`.
+    """The sizes, with those at `indices` increased as evenly as possible to the sum `total`; none above `max_answers`.
 
     >>> spread([2, 2, 8], [0, 1], 15), spread([2, 2, 8], [0, 1], 15, most=3)
     ([4, 3, 8], [3, 3, 8])
@@ -150,9 +150,9 @@ def knapsack_rl(
 
     Args:
         group_size: mean number of answers per prompt, N.
-        least: smallest number of answers to a prompt, at least 1.
-        most: largest number of answers to a prompt, exceeded only if answers would be left over.
-        confidence: probability of a mixed group that is enough for a prompt, between 0 and 1, c.
+        min_answers: smallest number of answers to a prompt, at least 1.
+        max_answers: largest number of answers to a prompt, exceeded only if answers would be left over.
+        mixed_probability: probability of a mixed group that is enough for a prompt, between 0 and 1, c.
         bound: largest absolute value of an advantage, above 0.
         minibatches: optimizer steps per iteration, on shuffled answers.
     """

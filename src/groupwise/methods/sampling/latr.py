@@ -69,10 +69,10 @@ class TreeBranch:
 class LookaheadTree(Strategy):
     """The fraction `tree_fraction` of a group begins with branches of a tree; the other answers are independent. LATR.
 
-    A branch takes the likeliest token. It forks at one of the `top_k` likeliest with a probability above
-    `min_probability` and less than `max_probability_gap` below the largest, while there are fewer branches than answers
-    to begin. When a fork has an age in `check_ages`, it is cut, with its own forks, if its last tokens are like its
-    parent's: an edit distance per token below `min_edit_distance`, or a `suffix_match` or `rouge_l` above
+    A branch takes the likeliest token. It forks at one of the `fork_top_k` likeliest with a probability above
+    `min_fork_probability` and less than `max_fork_probability_gap` below the largest, while there are fewer branches
+    than answers to begin. When a fork has an age in `pruning_ages`, it is cut, with its own forks, if its last tokens
+    are like its parent's: an edit distance per token below `min_edit_distance`, or a `suffix_match` or `rouge_l` above
     `max_suffix_match` or `max_rouge_l`. The tree ends after `max_tree_tokens` tokens, or when all branches are there
     and old enough. Tokens of the tree are trained as written. arXiv:2510.24302.
     """
@@ -92,7 +92,7 @@ class LookaheadTree(Strategy):
             0 <= self.tree_fraction <= 1 and self.fork_top_k >= 2 and self.pruning_ages and min(self.pruning_ages) > 0
         ):
             raise ValueError(
-                f"{self}: needs 0 <= tree_fraction <= 1, top_k >= 2, and check_ages not empty and all above 0"
+                f"{self}: needs 0 <= tree_fraction <= 1, fork_top_k >= 2, and pruning_ages not empty and all above 0"
             )
 
     async def __call__(self, draw: Draw, sampler: Sampler) -> Rollout:
@@ -148,7 +148,7 @@ class LookaheadTree(Strategy):
         ]
 
     def cut(self, branches: Sequence[TreeBranch], step: int) -> list[TreeBranch]:
-        """Drop branches that resemble their parents when they reach an age in `check_ages`, with their own forks."""
+        """Drop branches that resemble their parents when they reach an age in `pruning_ages`, with their own forks."""
         left: list[TreeBranch] = []
         for branch in branches:  # a parent comes before its forks
             parent = branch.parent_branch
@@ -270,16 +270,16 @@ at most K branches; each is completed by sampling; K = round(eta G) answers of G
         min_difference=0.05,
         matched_by="steps",
         own_settings=(
-            "method.strategy.check_ages = [3, 5]",
+            "method.strategy.pruning_ages = [3, 5]",
             "method.strategy.min_edit_distance = 0.4",
             "method.strategy.max_suffix_match = 1.0",
             "method.strategy.max_rouge_l = 1.0",
         ),
     ),
-    our_finding="Answers of tiny_countdown have six tokens, so the tree of greedy tokens and forks writes all of them; in "
-    "the paper answers have up to 1024 tokens, and most of them are sampled. In five iterations a group has "
-    "3.7 different answers with LATR and 7.3 with GRPO: more are correct (0.21 against 0.10), and more groups "
-    "are all wrong (0.55 against 0.43; one seed). Where a policy mostly guesses, its greedy branches are "
-    "guesses: on hinted_sums the share of groups without a correct answer rose from 0.63 to 1 within six "
-    "iterations, with ages of 3 and 5 (one seed).",
+    our_finding="Answers of tiny_countdown have six tokens, so the tree of greedy tokens and forks writes all of "
+    "them; in the paper answers have up to 1024 tokens, and most of them are sampled. In five iterations "
+    "a group has 3.7 different answers with LATR and 7.3 with GRPO: more are correct (0.21 against 0.10), "
+    "and more groups are all wrong (0.55 against 0.43; one seed). Where a policy mostly guesses, its "
+    "greedy branches are guesses: on hinted_sums the share of groups without a correct answer rose from "
+    "0.63 to 1 within six iterations, with ages of 3 and 5 (one seed).",
 )

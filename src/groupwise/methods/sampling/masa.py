@@ -42,7 +42,10 @@ LARGEST = 10**9
 
 @dataclass(frozen=True, slots=True)
 class ParsedPrediction:
-    """A prediction that was read from a text. A number that cannot be read is None; `notions` may be empty."""
+    """A prediction that was read from a text.
+
+    A number that cannot be read is None; `predicted_notions` may be empty.
+    """
 
     predicted_correct_of_eight: int | None = None
     predicted_length: int | None = None
@@ -67,7 +70,7 @@ class GroupStatistics:
             pass_rate=sum(outcomes) / len(outcomes) if outcomes else None,
             correct_lengths=tuple(len(s.tokens) for s in correct),
             correct_texts=tuple(s.text.lower() for s in correct),
-            other_texts=tuple(s.text.lower() for s in answers if is_graded(s) and not is_correct(s)),
+            incorrect_texts=tuple(s.text.lower() for s in answers if is_graded(s) and not is_correct(s)),
         )
 
 
@@ -108,7 +111,8 @@ def agreement(prediction: ParsedPrediction, found: GroupStatistics, problem: str
     unverifiable if no answer could be graded.
 
     >>> found = GroupStatistics(0.5, (900, 1500, 1200, 700), (), ())
-    >>> round(agreement(Prediction(pass_rate=8, length=1000), found, "").subscores["rate"], 6)
+    >>> round(agreement(ParsedPrediction(predicted_correct_of_eight=8, predicted_length=1000), found,
+    "").subscores["rate"], 6)
     0.1
     """
     if found.pass_rate is None:
@@ -182,7 +186,7 @@ PREDICTED = AutoDefault(
 @verdicts_have("length", "rate", "notions")
 @dataclass(frozen=True, slots=True)
 class MetaPredictions(Strategy):
-    """Samples answers, and `count` predictions of their pass rate and length, as samples with their own role. MASA.
+    """Samples answers, and `prediction_count` predictions of their pass rate and length, in a role of their own. MASA.
 
     A prediction answers the prompt in `prompt_template` with the number of correct answers of eight, the length of a
     correct answer, and the notions that occur in correct answers. Its score is the mean of three agreements with the
@@ -214,7 +218,9 @@ class MetaPredictions(Strategy):
     def __post_init__(self) -> None:
         check_wording(self.prompt_template, ("problem",))
         if self.prediction_count < 1 or self.length_cutoff_factor < 0 or not 0 <= self.min_expert_agreement <= 1:
-            raise ValueError(f"{self}: needs count >= 1, length_cutoff_factor >= 0 and 0 <= min_expert_agreement <= 1")
+            raise ValueError(
+                f"{self}: needs prediction_count >= 1, length_cutoff_factor >= 0 and 0 <= min_expert_agreement <= 1"
+            )
 
     async def __call__(self, draw: Draw, sampler: Sampler) -> Rollout:
         problem = draw.prompt.text
@@ -286,15 +292,15 @@ def masa(
 
     The paper argues that reasoning models predict poorly how often they succeed, how long a solution is and which
     notions it needs. MASA samples predictions of these beside the answers, and rewards each prediction for its
-    agreement with the group of answers. The rules of `gate` and `length_factor` are our reading.
+    agreement with the group of answers. The rules of `predictive_gating` and `length_cutoff_factor` are our reading.
 
     Args:
         group_size: answers per prompt.
         count: predictions per prompt, at least 1.
         prompt_template: prompt for a prediction, with `{problem}`; `auto`: by the model.
-        gate: whether to skip prompts for which the predictions expect only correct or no correct answers.
-        length_factor: multiple of the mean predicted length at which an answer is cut; 0 turns this off.
-        expert: agreement of the notions from which a corrected prediction is learned, up to 1; 0 turns this off.
+        predictive_gating: whether to skip prompts for which the predictions expect only correct or no correct answers.
+        length_cutoff_factor: multiple of the mean predicted length at which an answer is cut; 0 turns this off.
+        min_expert_agreement: agreement from which a corrected prediction is learned, up to 1; 0 turns this off.
         minibatches: optimizer steps per iteration.
     """
     clip = DualClip(0.2, 0.28, 10.0)
@@ -328,10 +334,14 @@ A = z-score among the answers, and among the predictions; one loss over both""",
         Difference("notions of the problem", "dropped", "those of the whole prompt", "those of the problem's text"),
         Difference("case of a notion", "not specified", "counts", "does not count"),
         Difference("an unreadable prediction", "not specified", "0 in each part, as a bad one", "the same"),
-        Difference("experts: when", "interleaved phases", "on a full store", "expert = 0.2: in the step's loss"),
+        Difference(
+            "experts: when", "interleaved phases", "on a full store", "min_expert_agreement = 0.2: in the step's loss"
+        ),
         Difference("experts: length", "the true one", "sum of correct / all answers", "mean of correct answers"),
         Difference("experts: rate", "the true one", "a share", "of 8, as in a prediction; default: 0, no experts"),
-        Difference("gate and early end", "not obtained", "not released", "mean rounds to 0 or 8; length_factor = 2"),
+        Difference(
+            "gate and early end", "not obtained", "not released", "mean rounds to 0 or 8; length_cutoff_factor = 2"
+        ),
         Difference("gate and early end by default", "a variant", "not released", "neither: 0"),
         Difference("notions as hints", "a variant", "one prediction in the prompt", "not offered"),
         Difference("group size, predictions", "16, 16", "16, 16", "16, 16"),

@@ -22,7 +22,7 @@ __all__ = ["FeedbackTree", "murphy"]
 
 
 class RetryPrompt(NamedTuple):
-    """A prompt that contains a failed attempt and its feedback. `parent` is the attempt's index in the tree."""
+    """A prompt that contains a failed attempt and its feedback. `parent_index` is the attempt's index in the tree."""
 
     parent_index: int
     prompt_text: str
@@ -37,8 +37,8 @@ class FeedbackTree(Strategy):
     The refinements of an attempt are a group with the role `refinement`. The subscore `returned` is the score of an
     attempt after credit: the best score of its subtree (`best`, MaRS), or `(score + gamma * mean over refinements) /
     turns left` (`mean`, MeRS). After credit, the tree is pruned: it keeps the `widest` refinement groups with the
-    largest std (InterP), and in each the `extremes_per_group` members with the lowest and highest advantages (IntraP);
-    0 keeps all. arXiv:2511.07833.
+    largest std (InterP), and in each the `kept_extremes_per_group` members with the lowest and highest advantages
+    (IntraP); 0 keeps all. arXiv:2511.07833.
     """
 
     needs_feedback: ClassVar[bool] = True
@@ -55,7 +55,9 @@ class FeedbackTree(Strategy):
     def __post_init__(self) -> None:
         check_wording(self.prompt_template, ("problem", "draft", "feedback"))
         if self.max_attempts < 1 or min(self.kept_refinement_groups, self.kept_extremes_per_group) < 0:
-            raise ValueError(f"{self}: needs turns >= 1, kept_groups >= 0 and extremes_per_group >= 0")
+            raise ValueError(
+                f"{self}: needs max_attempts >= 1, kept_refinement_groups >= 0 and kept_extremes_per_group >= 0"
+            )
 
     async def __call__(self, draw: Draw, sampler: Sampler) -> Rollout:
         tree = await attempts(sampler, draw.prompt.token_ids, draw.n)
@@ -97,7 +99,10 @@ class FeedbackTree(Strategy):
         return scores
 
     def _selected(self, tree: Sequence[Sample], scores: Sequence[float]) -> tuple[bool, ...] | None:
-        """Which attempts to train on; None for all. `kept_groups` never drops the group of first attempts."""
+        """Which attempts to train on; None for all.
+
+        `kept_refinement_groups` never drops the group of first attempts.
+        """
         if not (self.kept_refinement_groups or self.kept_extremes_per_group):
             return None
         groups: defaultdict[int, list[int]] = defaultdict(list)

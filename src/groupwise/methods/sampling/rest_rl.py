@@ -45,7 +45,7 @@ class TrainingStart(TypedDict):
 
 
 class PromptSurveyState(TypedDict):
-    """State of `Survey`: the state of `Shuffled`, the number of survey rounds, and the starting points of the last one.
+    """State of `PromptSurvey`: that of `Shuffled`, the number of survey rounds, the starting points of the last one.
 
     `beginnings` is None before a survey round.
     """
@@ -57,13 +57,13 @@ class PromptSurveyState(TypedDict):
 
 @dataclass(frozen=True, slots=True)
 class PromptSurvey(Curriculum[PromptSurveyState]):
-    """Tests prompts with `samples` untrained answers each, then draws prompts and prefixes of answers to train on.
+    """Two rounds: grades some untrained answers per prompt, then draws prompts and answer prefixes to train on.
 
-    A prompt is found if the std of its scores is at least `min_std`. If its best answer scores at least
+    A prompt is found if the std of its scores is at least `min_score_std`. If its best answer scores at least
     `min_best_score`, so are beginnings of that answer, at ends of lines: `ceil(prefixes_per_line * lines)` of them,
-    drawn with replacement, line k with a chance proportional to `line_decay ** k`; a conversation has none. The second
-    round draws among all that was found. For the strategy `PrefixContinuation`, with `max_refills = 1`. ReST-GRPO,
-    arXiv:2508.19576.
+    drawn with replacement, line k with a chance proportional to `line_weight_decay ** k`; a conversation has none. The
+    second round draws among all that was found. For the strategy `PrefixContinuation`, with `max_refills = 1`.
+    ReST-GRPO, arXiv:2508.19576.
     """
 
     required_strategy: ClassVar[str] = "PrefixContinuation"
@@ -78,7 +78,9 @@ class PromptSurvey(Curriculum[PromptSurveyState]):
 
     def __post_init__(self) -> None:
         if not self.line_separator or self.samples_per_prompt < 1 or not 0 < self.line_weight_decay <= 1:
-            raise ValueError(f"{self}: needs samples >= 1, 0 < line_decay <= 1, and line_separator not empty")
+            raise ValueError(
+                f"{self}: needs samples_per_prompt >= 1, 0 < line_weight_decay <= 1, and line_separator not empty"
+            )
 
     def init(self, task: Task, seed: int) -> PromptSurveyState:
         return PromptSurveyState(shuffled_state=Shuffled().init(task, seed), rounds=0, beginnings=None)
@@ -137,9 +139,9 @@ class PromptSurvey(Curriculum[PromptSurveyState]):
 
 @dataclass(frozen=True, slots=True)
 class PrefixContinuation(Strategy):
-    """Runs another strategy, whose answers continue a prefix from `Survey`. The prefix is not trained.
+    """Runs another strategy, whose answers continue a prefix from `PromptSurvey`. The prefix is not trained.
 
-    The whole answer is graded. The answers of a survey, for the curriculum `Survey`, are not trained. ReST-GRPO,
+    The whole answer is graded. The answers of a survey, for the curriculum `PromptSurvey`, are not trained. ReST-GRPO,
     arXiv:2508.19576.
     """
 
@@ -239,8 +241,8 @@ GRPO's objective from q and from q with such a beginning; R = r + 0.001 [finishe
         settings=("method.objective.penalties = []",),
         own_settings=("method.curriculum.line_separator = ;",),
     ),
-    our_finding="On hinted_sums the beginning of a correct chain nearly decides its end: 36 of 74 groups that continued "
-    "one were all right, and so without signal (one seed). Of 47 groups of whole prompts, which the survey "
-    "had found mixed with five answers, 15 were all wrong. Accuracy ends at 0.41, that of GRPO at 0.69. The "
-    "paper's lines are lines of code.",
+    our_finding="On hinted_sums the beginning of a correct chain nearly decides its end: 36 of 74 groups that "
+    "continued one were all right, and so without signal (one seed). Of 47 groups of whole prompts, which "
+    "the survey had found mixed with five answers, 15 were all wrong. Accuracy ends at 0.41, that of GRPO "
+    "at 0.69. The paper's lines are lines of code.",
 )

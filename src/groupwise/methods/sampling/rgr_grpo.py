@@ -17,7 +17,7 @@ __all__ = ["BestAnswerRefinement", "rgr_grpo"]
 
 @dataclass(frozen=True, slots=True)
 class BestAnswerRefinement(Strategy):
-    """If the best answer scores below `below`, the policy rewrites it once, given the verifier's feedback.
+    """If the best answer scores below `score_below`, the policy rewrites it once, given the verifier's feedback.
 
     A rewritten answer with a higher score replaces the worst of the group, and is learned as a written answer after the
     plain prompt. RGR-GRPO, arXiv:2511.12344.

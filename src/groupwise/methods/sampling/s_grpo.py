@@ -34,7 +34,7 @@ __all__ = ["EarlyExitReward", "EarlyExits", "s_grpo"]
 
 @dataclass(frozen=True, slots=True)
 class EarlyExitReward(Shaping):
-    """`base ** rank` for a correct answer, else 0; rank 0 is the group's correct answer that stopped reasoning first.
+    """Rewards a correct answer by `decay_base ** rank`; rank 0 is the group's correct answer with the earliest exit.
 
     Creates the reward. The strategy `EarlyExits` writes the subscore `exit`. S-GRPO, arXiv:2505.07686.
     """
@@ -102,7 +102,7 @@ def s_grpo(
     Args:
         group_size: answers from one reasoning: m early ones and the whole one.
         answer_inducer: text after a cut that asks for the answer, not trained; `auto`: by the model.
-        ends: text that ends the reasoning; `auto`: by the model.
+        thinking_end: text that ends the reasoning; `auto`: by the model.
         base: factor of the reward for each earlier correct answer; the paper's is 1/2.
         clip: distance of both clip bounds from 1.
         minibatches: optimizer steps per iteration.

@@ -32,7 +32,10 @@ __all__ = ["HintAtLevel", "HintLevelCurriculum", "PolicyWrittenHints", "sage_hin
 
 @dataclass(frozen=True, slots=True)
 class HintAtLevel(Strategy):
-    """Runs another strategy on the prompt with the hint of its level (`HintLadder`); level 0 is no hint. SAGE-light."""
+    """Runs another strategy on the prompt with the hint of its level (`HintLevelCurriculum`); level 0 is no hint.
+
+    SAGE-light.
+    """
 
     roles: ClassVar[tuple[Role, ...]] = (Role("tried", "where the policy writes the hints"),)
     auto_defaults: ClassVar[dict[str, AutoDefault]] = {"prompt_template": HINTED}
@@ -109,7 +112,7 @@ class PolicyWrittenHints(HintSource):
 
 
 class HintLevelState(TypedDict):
-    """State of `HintLadder`: the state of `Shuffled`, and the hint levels above 0 of prompts, by their ids."""
+    """State of `HintLevelCurriculum`: the state of `Shuffled`, and the hint levels above 0 of prompts, by their ids."""
 
     shuffled_state: ShuffledState
     levels: dict[str, int]
@@ -119,8 +122,8 @@ class HintLevelState(TypedDict):
 class HintLevelCurriculum(Curriculum[HintLevelState]):
     """Draws prompts in random order, and passes each prompt's hint level to the strategy as `Draw.metadata["level"]`.
 
-    SAGE-light, arXiv:2602.03143. A pass rate of at most `low_pass_rate` raises the level of a prompt by one, one above
-    `high_pass_rate` lowers it. Unverifiable answers do not count.
+    SAGE-light, arXiv:2602.03143. A pass rate of at most `raise_level_pass_rate` raises the level of a prompt by one,
+    one above `lower_level_pass_rate` lowers it. Unverifiable answers do not count.
     """
 
     tracks_prompts: ClassVar[bool] = True

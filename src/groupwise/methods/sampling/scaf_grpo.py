@@ -29,7 +29,7 @@ def scaf_grpo(*, group_size: int = 8, column: str = "hints", exempt: int = 50, m
         advantage=(Standardised(),),
         objective=Objective(aggregate=token_mean),
         minibatches=minibatches,
-        schedules=(("strategy.active", DelayedStart(exempt)),),
+        schedules=(("strategy.hints_active", DelayedStart(exempt)),),
     )
 
 
@@ -72,5 +72,6 @@ the first correct one replaces the first member, with its own prompt; A over the
         settings=("iterations = 10", "evaluate.problems = 16", "method.objective.penalties = []"),
         own_settings=("method.schedules = {}",),
     ),
-    our_finding="One hinted answer per failed group leaves 4 % of the groups of hinted_sums without signal; GRPO has 25 %.",
+    our_finding="One hinted answer per failed group leaves 4 % of the groups of hinted_sums without signal; GRPO has "
+    "25 %.",
 )

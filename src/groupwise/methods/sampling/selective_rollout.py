@@ -21,17 +21,19 @@ __all__ = ["EarlyStoppingTurns", "selective_rollout"]
 
 @dataclass(frozen=True, slots=True)
 class EarlyStoppingTurns(Strategy):
-    """Conversations as in `Turns`. A group stops early if its first actions differ by less than `min_difference`.
+    """Conversations as in `Turns`.
 
-    The difference is the mean edit distance of two sequences of actions, as a share of `gate_after_turns`; an ended
+    A group stops early if its first actions differ by less than `min_action_difference`.
+
+    The difference is the mean edit distance of two sequences of actions, as a share of `compare_after_turns`; an ended
     conversation counts as repeating one action that occurs nowhere else. A stopped group is dropped with the cause
-    `alike`: such groups mostly end with equal rewards. An action is a turn's text, from the last `marker` on if there
-    is one. Selective Rollout, 2026.
+    `alike`: such groups mostly end with equal rewards. An action is a turn's text, from the last `action_marker` on if
+    there is one. Selective Rollout, 2026.
     """
 
     needs_environment: ClassVar[bool] = True
     auto_defaults: ClassVar[dict[str, AutoDefault]] = {
-        "marker": AutoDefault("", "Action:", "zhiyuanZhai20/selective-rollout, src/prompts.py, ba86cdc")
+        "action_marker": AutoDefault("", "Action:", "zhiyuanZhai20/selective-rollout, src/prompts.py, ba86cdc")
     }
 
     max_turns: int = 30
@@ -41,7 +43,9 @@ class EarlyStoppingTurns(Strategy):
 
     def __post_init__(self) -> None:
         if not (1 <= self.compare_after_turns < self.max_turns and self.min_action_difference >= 0):
-            raise ValueError(f"{self}: needs 1 <= gate_after_turns < max_turns and min_difference >= 0 (of actions)")
+            raise ValueError(
+                f"{self}: needs 1 <= compare_after_turns < max_turns and min_action_difference >= 0 (of actions)"
+            )
 
     async def __call__(self, draw: Draw, sampler: Sampler) -> Rollout:
         assert self.action_marker != AUTO, UNWORDED
@@ -126,7 +130,7 @@ A_i = (r_i - mean(r)) / (std(r) + 1e-8)""",
         Difference("K, d_L, most turns", "10, 0.12, 30", "10, 0.12, 30", "10, 0.12, 30"),
         Difference("a second clause", "rejected", "also at 90 % ended conversations, by default", "none"),
         Difference("short first conversation", "padded", "then no gate", "padded"),
-        Difference("action", "what the environment gets", "parsed after a word", "a turn's text; marker = WORD"),
+        Difference("action", "what the environment gets", "parsed after a word", "a turn's text; action_marker = WORD"),
         Difference("turns of an update", "at most 64, drawn", "at most 64, drawn", "all"),
         Difference("context of a turn", "its history, in a new prompt", "cut at 1024 tokens", "the conversation"),
         Difference("equal rewards after the gate", "stay, or DAPO's filter", "stay", "stay; mixed = true drops them"),
@@ -145,6 +149,6 @@ A_i = (r_i - mean(r)) / (std(r) + 1e-8)""",
         parent="grpo",
         min_difference=1.0,
         matched_by="steps",
-        own_settings=("method.strategy.gate_after_turns = 1",),
+        own_settings=("method.strategy.compare_after_turns = 1",),
     ),
 )

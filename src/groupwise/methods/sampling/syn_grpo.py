@@ -30,11 +30,11 @@ from groupwise.tasks import proposed_problem
 from groupwise.tasks.sums import worked
 
 __all__ = [
-    "ProposedProblem",
-    "ProposalParser",
     "ProposalCollector",
-    "SumProposalParser",
+    "ProposalParser",
+    "ProposedProblem",
     "ProposedProblemCurriculum",
+    "SumProposalParser",
     "syn_grpo",
 ]
 
@@ -82,7 +82,7 @@ class SumProposalParser(ProposalParser):
 @verdicts_have("diverse")
 @dataclass(frozen=True, slots=True)
 class ProposalCollector(Strategy):
-    """Runs another sampling strategy, and collects the new problems that its answers propose, for `Synthesised`.
+    """Runs another strategy, and collects the new problems that its answers propose, for `ProposedProblemCurriculum`.
 
     The subscore `diverse` of an answer is the expected diversity of its proposal's kind, from the draw's metadata; 0
     without a proposal. Problems that leave no room for an answer are left out. Syn-GRPO, arXiv:2511.19343.
@@ -105,7 +105,7 @@ class ProposalCollector(Strategy):
 
 
 class ProposedProblemState(TypedDict):
-    """State of `Synthesised`: the state of `Shuffled`, proposals not drawn yet, mean diversity in all and by kind."""
+    """State of `ProposedProblemCurriculum`: that of `Shuffled`, waiting proposals, mean diversity, also by kind."""
 
     shuffled_state: ShuffledState
     waiting_proposals: list[dict[str, Any]]
@@ -115,15 +115,15 @@ class ProposedProblemState(TypedDict):
 
 @dataclass(frozen=True, slots=True)
 class ProposedProblemCurriculum(Curriculum[ProposedProblemState]):
-    """Draws prompts in random order; up to `max_fraction` are problems that the policy proposed (`Proposing`).
+    """Draws prompts in random order; up to `max_proposal_fraction` are problems that `ProposalCollector` found.
 
     The diversity of a problem is the std of its answers' scores. Relative to the usual one it is `clip((std - usual) /
     usual, -1, 1)`; averages per kind of problem are `diverse` of the metadata. All averages start at their first value
-    and move by `ema_rate`. At most `capacity` problems wait, the newest. Syn-GRPO, arXiv:2511.19343; crediting a
-    proposal by its kind is our reading.
+    and move by `diversity_ema_rate`. At most `max_waiting_proposals` problems wait, the newest. Syn-GRPO,
+    arXiv:2511.19343; crediting a proposal by its kind is our reading.
     """
 
-    required_strategy: ClassVar[str] = "Proposing"
+    required_strategy: ClassVar[str] = "ProposalCollector"
 
     max_proposal_fraction: float = 0.5
     diversity_ema_rate: float = 0.05
@@ -135,7 +135,10 @@ class ProposedProblemCurriculum(Curriculum[ProposedProblemState]):
             and 0 < self.diversity_ema_rate <= 1
             and self.max_waiting_proposals >= 1
         ):
-            raise ValueError(f"{self}: needs 0 <= max_fraction <= 1, 0 < ema_rate <= 1 and capacity >= 1")
+            raise ValueError(
+                f"{self}: needs 0 <= max_proposal_fraction <= 1, 0 < diversity_ema_rate <= 1 "
+                "and max_waiting_proposals >= 1"
+            )
 
     def init(self, task: Task, seed: int) -> ProposedProblemState:
         return ProposedProblemState(

@@ -20,9 +20,9 @@ __all__ = ["AddLengthBudgetScore", "train_long_think_short"]
 
 @dataclass(frozen=True, slots=True)
 class AddLengthBudgetScore(Shaping):
-    """Adds `weight` times a length score: 1 at `budget` tokens, less above, and below unless `flat_below_budget`.
+    """Adds `weight` times a length score: 1 at `budget_tokens`, less above, and below unless `flat_below_budget`.
 
-    The score is 0 from `zero_score_length` tokens on, by default twice the budget. "Train long, think short",
+    The score is 0 from `zero_score_tokens` tokens on, by default twice the budget. "Train long, think short",
     arXiv:2508.08940; that the whole answer counts as thought is our reading.
     """
 
@@ -33,7 +33,9 @@ class AddLengthBudgetScore(Shaping):
 
     def __post_init__(self) -> None:
         if self.budget_tokens <= 0 or 0 < self.zero_score_tokens <= self.budget_tokens:
-            raise ValueError(f"{self}: needs budget > 0, and zero_score_length = 0 or zero_score_length > budget")
+            raise ValueError(
+                f"{self}: needs budget_tokens > 0, and zero_score_tokens = 0 or zero_score_tokens > budget_tokens"
+            )
 
     def __call__(self, reward: Float[Tensor, " s"], b: Batch) -> Float[Tensor, " s"]:
         length, most = b.length.to(reward.dtype), self.zero_score_tokens or 2 * self.budget_tokens
@@ -80,7 +82,7 @@ def train_long_think_short(
         advantage=(Standardised(),),
         models=(("reference", InitialPolicy()),),
         objective=Objective(penalties=(KL(kl),), aggregate=group_mean),
-        schedules=(("shaping.1.budget", Staircase(budget, factor, every)),),
+        schedules=(("shaping.1.budget_tokens", Staircase(budget, factor, every)),),
     )
 
 
@@ -121,7 +123,10 @@ B = max(1, 256 * 0.7^floor(t / T))""",
         matched_by="steps",
         settings=("iterations = 10", "evaluate.problems = 16"),
         own_settings=(
-            'method.schedules = {"shaping.1.budget" = {kind = "Stairs", start_value = 36.0, factor = 0.7, every = 4}}',
+            (
+                'method.schedules = {"shaping.1.budget_tokens" = '
+                '{kind = "Staircase", start_value = 36.0, factor = 0.7, iterations_per_stair = 4}}'
+            ),
         ),
     ),
 )

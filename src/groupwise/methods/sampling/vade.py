@@ -36,9 +36,10 @@ class ThompsonSampling(Curriculum[ThompsonState]):
     """The prompts with the largest `p (1 - p)^2`, where p is drawn from a posterior of the prompt's success rate. VADE.
 
     The posterior is `Beta(1 + correct, 1 + others)`. After an iteration the counts of its prompts are multiplied by
-    `drawn_prompt_decay` before their answers are added, and those of all other prompts by `other_prompt_decay`. So
-    estimates follow the policy, and a prompt that is solved today returns later. arXiv:2511.18902. `criterion =
-    "variance"` ranks by `p (1 - p)`; `sample_posterior = False` takes the posterior's mean as p.
+    `drawn_prompt_count_decay` before their answers are added, and those of all other prompts by
+    `other_prompt_count_decay`. So estimates follow the policy, and a prompt that is solved today returns later.
+    arXiv:2511.18902. `ranking_criterion = "variance"` ranks by `p (1 - p)`; `sample_posterior = False` takes the
+    posterior's mean as p.
     """
 
     tracks_prompts: ClassVar[bool] = True
@@ -51,7 +52,8 @@ class ThompsonSampling(Curriculum[ThompsonState]):
     def __post_init__(self) -> None:
         if not 0 <= self.drawn_prompt_count_decay <= self.other_prompt_count_decay <= 1:
             raise ValueError(
-                f"{self}: the decays are out of range\ntake 0 <= drawn_prompt_decay <= other_prompt_decay <= 1"
+                f"{self}: the decays are out of range\n"
+                "take 0 <= drawn_prompt_count_decay <= other_prompt_count_decay <= 1"
             )
 
     def init(self, task: Task, seed: int) -> ThompsonState:

@@ -25,10 +25,11 @@ __all__ = ["Decoder", "DecoderShape"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelSizes:
-    """The sizes of a model that an engine needs. `positions` is the longest sequence, in tokens.
+    """The sizes of a model that an engine needs. `max_positions` is the longest sequence, in tokens.
 
-    `kind` is the name of its `ModelKind`, `kind_label` the kind in words. With `generates_whole_answers` an answer is
-    generated as a whole, from a prompt that the model `takes`; with `denoises` its tokens are denoising steps. Without
+    `kind_name` is the name of its `ModelKind`, `kind_label` the kind in words. With `generates_whole_answers` an answer
+    is generated as a whole, from a prompt that the model `takes`; with `tokens_are_denoising_steps` its tokens are
+    denoising steps. Without
     `generates` it only reads.
     """
 
@@ -77,7 +78,16 @@ class DecoderShape(ModelSizes):
     tied_embeddings: bool = False
 
     def __post_init__(self) -> None:
-        sizes = ("vocabulary", "width", "layers", "heads", "kv_heads", "head_dim", "mlp_width", "positions")
+        sizes = (
+            "vocabulary_size",
+            "hidden_size",
+            "layers",
+            "heads",
+            "kv_heads",
+            "head_dim",
+            "mlp_width",
+            "max_positions",
+        )
         for name in sizes:
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} is {getattr(self, name)}: a decoder needs at least 1")

@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-__all__ = ["MixtureOfExpertsSizes", "ChosenExperts", "experts_of"]
+__all__ = ["ChosenExperts", "MixtureOfExpertsSizes", "experts_of"]
 
 UNKNOWN = -1
 """The expert number of a token without a recorded choice: the model's router decides."""
@@ -37,7 +37,7 @@ class MixtureOfExpertsSizes:
     def decode(self, lines: Sequence[bytes]) -> np.ndarray:
         """The inverse of `encode`: numbers [n, routers, each], UNKNOWN for empty entries.
 
-        >>> mixture = MixtureSizes(router_count=1, experts_per_token=2, expert_count=8)
+        >>> mixture = MixtureOfExpertsSizes(router_count=1, experts_per_token=2, expert_count=8)
         >>> mixture.decode((*mixture.encode(torch.tensor([[[3, 5]]])), b"")).tolist()
         [[[3, 5]], [[-1, -1]]]
         """
@@ -57,7 +57,8 @@ class ChosenExperts:
     """
 
     def __init__(
-        self, experts: MixtureOfExpertsSizes, recorded: Int[Tensor, "n routers each"] | None = None, *, replay: bool = False,
+        self, experts: MixtureOfExpertsSizes, recorded: Int[Tensor, "n routers each"] | None = None, *,
+        replay: bool = False,
         keep_logits: bool = False,
     ) -> None:  # fmt: skip
         self.experts, self.recorded, self.keep_logits = experts, recorded, keep_logits
@@ -137,7 +138,9 @@ def experts_of(causal: nn.Module) -> MixtureOfExpertsSizes | None:
 
 
 def install_router_hooks(causal: nn.Module) -> MixtureOfExpertsSizes | None:
-    """Hook a mixture's routers, so that `Routes` can record and replay their choices. Returns the mixture's sizes.
+    """Hook a mixture's routers, so that `ChosenExperts` can record and replay their choices.
+
+    Returns the mixture's sizes.
 
     None, without hooks, for a dense model, and if a router's weights are not `gates` of its logits (tested by a call).
     """

@@ -35,7 +35,7 @@ Blocks = tuple[list[PaddedRows], Int[Tensor, " n"]]
 
 @dataclass(frozen=True, eq=False)
 class PrefixPacking:
-    """Samples packed in one dimension, with shared prefixes stored once: contexts first, then answers as a tree.
+    """The packed layout of a microbatch: samples in one dimension, with shared prompts and answer prefixes stored once.
 
     Each token attends to its sample's context and to the sample's earlier tokens. The hidden state at packed index
     `predicting_indices[j]` predicts token `target_tokens[j]`; j runs over all samples' tokens in the given order. The
@@ -84,7 +84,7 @@ class PrefixPacking:
             positions=torch.tensor(list(position), dtype=torch.long, device=device),
             predicting_indices=torch.tensor(list(source), dtype=torch.long, device=device),
             target_tokens=torch.tensor(list(target), dtype=torch.long, device=device),
-            rows=rows,
+            attention_rows=rows,
             content_spans=_content_spans([context for context, _ in live]),
         )
 

@@ -16,7 +16,7 @@ class RMSNorm(nn.Module):
     In half precision on a GPU it is one kernel of torch, forward and backward. That kernel rounds once, after the
     product with the weight; elsewhere the unit vector is rounded before it, as in transformers.
 
-    >>> Norm(2, eps=0.0)(torch.tensor([[3.0, 4.0]]))
+    >>> RMSNorm(2, eps=0.0)(torch.tensor([[3.0, 4.0]]))
     tensor([[0.8485, 1.1314]], grad_fn=<_NormBackward>)
     """
 

@@ -158,7 +158,8 @@ def _forward(rows: VarlenRows, q: Tensor, k: Tensor, v: Tensor, window: int | No
     at, (most_queries, most_keys) = _window(rows, window), rows.max_seqlens
     keys, values = (x.index_select(0, rows.key_indices) for x in (k, v))
     out, lse, _ = _operators()[0](
-        rows.take(q), keys, values, rows.cu_seqlens_q, rows.cu_seqlens_k, most_queries, most_keys, at == [-1, 0], None, at,
+        rows.take(q), keys, values, rows.cu_seqlens_q, rows.cu_seqlens_k, most_queries, most_keys, at == [-1, 0],
+        None, at,
         q.shape[1] != k.shape[1],
     )  # fmt: skip
     return out, lse
@@ -174,7 +175,8 @@ def _backward(
     total = lse if rows.query_indices is None else lse.index_select(1, rows.query_indices)
     state = torch.zeros(2, dtype=torch.uint64, device=q.device)  # of dropout, which there is not
     return _operators()[1](
-        rows.take(grad).contiguous(), rows.take(q), keys, values, rows.take(out), total, rows.cu_seqlens_q, rows.cu_seqlens_k,
+        rows.take(grad).contiguous(), rows.take(q), keys, values, rows.take(out), total, rows.cu_seqlens_q,
+        rows.cu_seqlens_k,
         most_queries, most_keys, at == [-1, 0], state, None, at,
     )  # fmt: skip
 

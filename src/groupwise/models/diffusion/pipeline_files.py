@@ -44,8 +44,8 @@ class PipelineKind(FlowKind):
     """Pipelines of diffusers: a directory with an index, and a folder for each part."""
 
     name = PipelineShape.kind_name
-    description = "a pipeline"
-    adapter_targets = LORA_TARGETS
+    config_description = "a pipeline"
+    default_adapter_targets = LORA_TARGETS
 
     def recognises(self, path: Path, config: Mapping[str, Any]) -> bool:
         return is_pipeline(path)

@@ -22,9 +22,9 @@ class PipelineShape(FlowShape):
     """The sizes of a pipeline. Its words are the bytes of a prompt; `width` is the transformer's.
 
     A latent covers `pixels_per_latent` pixels on a side, a token of the transformer `patch_size` latents; there are
-    positions for `position_grid` tokens on a side. `default_size` is the side of the pictures that the transformer was
-    made for. `guidance_kind` is how a picture is guided: by a second velocity, for the empty prompt; by a number that
-    the transformer reads; or not at all.
+    positions for `position_grid_tokens` tokens on a side. `default_picture_size` is the side of the pictures that the
+    transformer was made for. `guidance_kind` is how a picture is guided: by a second velocity, for the empty prompt; by
+    a number that the transformer reads; or not at all.
     """
 
     kind_name: ClassVar[str] = "pipeline"
@@ -65,8 +65,10 @@ def sized(shape: PipelineShape, settings: PipelineSettings) -> PipelineShape:
     size, unit = settings.picture_size or shape.default_picture_size, shape.pixels_per_latent * shape.patch_size
     if size // unit * unit != size or size > unit * shape.position_grid_tokens:
         largest = unit * shape.position_grid_tokens
-        what = f"pipeline.size is {size}: a side of a picture is a multiple of {unit} pixels, at most {largest}"
-        raise Usage(what, fix=f"use --pipeline.size {max(unit, min(size // unit, shape.position_grid_tokens) * unit)}")
+        what = f"pipeline.picture_size is {size}: a side of a picture is a multiple of {unit} pixels, at most {largest}"
+        raise Usage(
+            what, fix=f"use --pipeline.picture_size {max(unit, min(size // unit, shape.position_grid_tokens) * unit)}"
+        )
     side = size // shape.pixels_per_latent
     return replace(shape, state_shape=(shape.state_shape[0], side, side))
 
@@ -75,6 +77,8 @@ def guidance_scale(shape: PipelineShape, settings: PipelineSettings) -> float:
     """The scale of guidance that a recipe asks for, or the usual one. `Usage` for a model that takes none."""
     scale = USUAL_GUIDANCE[shape.guidance_kind] if settings.guidance_scale is None else settings.guidance_scale
     if shape.guidance_kind == "none" and scale != 1:
-        what = f"pipeline.guidance is {scale}: this transformer was distilled to make pictures without guidance"
-        raise Usage(what, evidence="guidance_embeds is false in its config.json", fix="leave pipeline.guidance out")
+        what = f"pipeline.guidance_scale is {scale}: this transformer was distilled to make pictures without guidance"
+        raise Usage(
+            what, evidence="guidance_embeds is false in its config.json", fix="leave pipeline.guidance_scale out"
+        )
     return scale

@@ -59,7 +59,7 @@ class FrozenDiffusersParts:
 
 
 class PipelineVelocity(nn.Module):
-    """The transformer's velocity v for the prompt; if `twice`, `u + guidance * (v - u)` with u for the empty prompt.
+    """The guided velocity of a pipeline's transformer: with classifier-free guidance `u + guidance * (v - u)`.
 
     States and velocities have the dtype of `x`, at least float32; the transformer computes in the dtype of its weights.
     """

@@ -64,5 +64,5 @@ def shift_of_tokens(config: Any, tokens: int) -> float:
     shift = config.base_shift + rise * (tokens - config.base_image_seq_len)
     if not math.isfinite(shift) or abs(shift) > SHIFT:
         what = f"the scheduler of this pipeline shifts the times of a picture of {tokens} tokens by {shift:.3g}"
-        raise BadData(what, evidence=f"the largest shift is {SHIFT:g}", fix="use another pipeline.size")
+        raise BadData(what, evidence=f"the largest shift is {SHIFT:g}", fix="use another pipeline.picture_size")
     return shift

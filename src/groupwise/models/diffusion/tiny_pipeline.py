@@ -1,8 +1,8 @@
 """Writes a tiny pipeline of diffusers with random weights, whose pictures have 16x16 pixels.
 
-`python -m groupwise.models.diffusion.tiny_pipeline DIRECTORY` writes a Stable Diffusion 3 without T5, whose transformer has
-78,000 weights; `--kind flux_dev` and `--kind flux_schnell` write a FLUX.1 of 79,000 and 69,000. It needs diffusers. The
-tokenizers know the letters a to z and the digits. Nothing is fetched.
+`python -m groupwise.models.diffusion.tiny_pipeline DIRECTORY` writes a Stable Diffusion 3 without T5, whose transformer
+has 78,000 weights; `--kind flux_dev` and `--kind flux_schnell` write a FLUX.1 of 79,000 and 69,000. It needs diffusers.
+The tokenizers know the letters a to z and the digits. Nothing is fetched.
 """
 
 import argparse

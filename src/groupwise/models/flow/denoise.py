@@ -1,4 +1,4 @@
-"""`Denoise`: how a flow policy turns noise into data, step by step."""
+"""`DenoisingSettings`: how a flow policy turns noise into data, step by step."""
 
 from dataclasses import dataclass
 
@@ -12,12 +12,13 @@ MOST_STEPS = 64
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DenoisingSettings:
-    """The denoising of a flow policy: `steps` steps, of which those from `first` to before `last` get `noise`.
+    """A flow policy's denoising: `steps` steps; those from `noise_start` to before `noise_end` get `noise`.
 
-    Only steps with noise are actions and trained; the others are deterministic. Without `last`, all but the last step
-    get noise. Times fall from 1 to 0, evenly without a `shift`; a shift k above 1 moves them to k t / (1 + (k - 1) t).
+    Only steps with noise are actions and trained; the others are deterministic. Without `noise_end`, all but the last
+    step get noise. Times fall from 1 to 0, evenly without a `time_shift`; a shift k above 1 moves them to k t / (1 + (k
+    - 1) t).
 
-    >>> Denoise(steps=4).times, Denoise(steps=2, shift=3.0).times
+    >>> DenoisingSettings(steps=4).times, DenoisingSettings(steps=2, time_shift=3.0).times
     ((1.0, 0.75, 0.5, 0.25, 0.0), (1.0, 0.75, 0.0))
     """
 
@@ -29,11 +30,11 @@ class DenoisingSettings:
 
     def __post_init__(self) -> None:
         if not 2 <= self.steps <= MOST_STEPS or not self.time_shift > 0:
-            raise ValueError(f"{self}\nneeds 2 <= steps <= {MOST_STEPS} and shift > 0")
+            raise ValueError(f"{self}\nneeds 2 <= steps <= {MOST_STEPS} and time_shift > 0")
         if not 0 <= self.noise_start < self.end < self.steps:
             raise ValueError(
                 f"noise from step {self.noise_start} to before step {self.end}, of {self.steps} steps\n"
-                "needs 0 <= first < last < steps: the last step has no noise, since nothing removes it again"
+                "needs 0 <= noise_start < noise_end < steps: the last step has no noise, since nothing removes it again"
             )
 
     @property

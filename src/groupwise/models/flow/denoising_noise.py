@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Float, Shaped
 from torch import Tensor
 
-__all__ = ["CoefficientsPreservingNoise", "DanceGrpoNoise", "FlowGrpoNoise", "IntegratedNoise", "DenoisingNoise"]
+__all__ = ["CoefficientsPreservingNoise", "DanceGrpoNoise", "DenoisingNoise", "FlowGrpoNoise", "IntegratedNoise"]
 
 TokenStates = Float[Tensor, " n *state"]
 Times = Float[Tensor, " n"]
@@ -40,7 +40,7 @@ class DenoisingNoise(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class FlowGrpoNoise(DenoisingNoise):
-    """Variance `s^2 |dt|` with `s = level sqrt(t / (1 - t))`. Flow-GRPO, arXiv:2505.05470.
+    """Flow-GRPO's SDE noise: variance `s^2 |dt|` with `s = level sqrt(t / (1 - t))`. arXiv:2505.05470.
 
     At t = 1, the 1 - t is taken at the next time.
     """
@@ -57,7 +57,7 @@ class FlowGrpoNoise(DenoisingNoise):
 
 @dataclass(frozen=True, slots=True)
 class DanceGrpoNoise(DenoisingNoise):
-    """Variance `level^2 |dt|` at all times. DanceGRPO, arXiv:2505.07818."""
+    """DanceGRPO's noise: variance `level^2 |dt|` at all times. arXiv:2505.07818."""
 
     noise_level: float = 0.3
 
@@ -70,9 +70,9 @@ class DanceGrpoNoise(DenoisingNoise):
 
 @dataclass(frozen=True, slots=True)
 class IntegratedNoise(DenoisingNoise):
-    """Variance `level^2` times the integral of `s / (1 - s)` over the step. SAGE-GRPO, arXiv:2603.21872.
+    """SAGE-GRPO's noise: variance `level^2` times the integral of `s / (1 - s)` over the step. arXiv:2603.21872.
 
-    It is smaller than `FlowNoise` away from t = 1, where that takes the larger end of the step.
+    It is smaller than `FlowGrpoNoise` away from t = 1, where that takes the larger end of the step.
     """
 
     noise_level: float = 1.0
@@ -87,7 +87,7 @@ class IntegratedNoise(DenoisingNoise):
 
 @dataclass(frozen=True, slots=True)
 class CoefficientsPreservingNoise(DenoisingNoise):
-    """Part of the noise is drawn again: `std = then sin(level pi / 2)`, and the rest of it keeps the coefficient.
+    """Part of the noise is drawn again: `std = then sin(noise_level pi / 2)`, and the rest of it keeps the coefficient.
 
     Coefficients-preserving sampling, as in the code of Flow-GRPO. The marginals equal the flow's where the
     velocity belongs to one datum; else their spread is smaller.

@@ -20,8 +20,8 @@ class FlowKind(ModelKind):
     """Flow models in the format of this package."""
 
     name = FlowShape.kind_name
-    description = "a flow model"
-    auto_bfloat16 = False
+    config_description = "a flow model"
+    auto_dtype_is_bfloat16 = False
 
     def recognises(self, path: Path, config: Mapping[str, Any]) -> bool:
         return config.get("model_type") == FLOW

@@ -164,7 +164,7 @@ class StepMeasures:
         self.prepare()
 
     def prepare(self) -> None:
-        """Set `states` and `measures`."""
+        """Set `velocity_states` and `measure_functions`."""
         raise NotImplementedError
 
     def velocity(self, model: str = "policy") -> TokenStates:

@@ -79,9 +79,11 @@ def paint(pixels: Pixels, point: NDArray[np.floating], level: int, reach: int = 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PictureSheet:
-    """Pictures side by side on one page of pixels: a row per group. `boxes` are left, top and size of each picture.
+    """Pictures side by side on one page of pixels: a row per group.
 
-    Pictures are enlarged by `scale`. A picture that is None has no box.
+    `picture_boxes` are left, top and size of each picture.
+
+    Pictures are enlarged by `enlargement_factor`. A picture that is None has no box.
     """
 
     pixels: Pixels

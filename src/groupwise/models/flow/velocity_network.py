@@ -1,4 +1,4 @@
-"""`Velocity`: a small network that predicts the velocity of a state, given the time and the words of a prompt."""
+"""`VelocityNetwork`: a small network that predicts the velocity of a state, given the time and a prompt's words."""
 
 from dataclasses import dataclass
 from math import prod

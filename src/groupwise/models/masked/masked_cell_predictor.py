@@ -1,4 +1,4 @@
-"""`Predictor`: a small bidirectional transformer that predicts the symbols of masked cells."""
+"""`MaskedCellPredictor`: a small bidirectional transformer that predicts the symbols of masked cells."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -12,7 +12,7 @@ from groupwise.data import Ids
 from groupwise.models.decoder.decoder import ModelSizes
 from groupwise.models.masked.unmasking_schedule import MOST_UNMASKING_STEPS
 
-__all__ = ["MaskedShape", "MaskedCellPredictor"]
+__all__ = ["MaskedCellPredictor", "MaskedShape"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +68,7 @@ class MaskedShape(ModelSizes):
 
 
 class MaskedCellPredictor(nn.Module):
-    """Logits of the symbol of each cell, from a canvas and the words of a prompt. The symbol `symbols` is a mask."""
+    """A bidirectional transformer: logits of each masked cell's symbol, from the canvas and the prompt's words."""
 
     def __init__(self, shape: MaskedShape) -> None:
         super().__init__()

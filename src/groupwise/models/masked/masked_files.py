@@ -29,8 +29,8 @@ class MaskedKind(ModelKind):
     """Masked models in the format of this package."""
 
     name = MaskedShape.kind_name
-    description = "a masked model"
-    auto_bfloat16 = False
+    config_description = "a masked model"
+    auto_dtype_is_bfloat16 = False
 
     def recognises(self, path: Path, config: Mapping[str, Any]) -> bool:
         return config.get("model_type") == MASKED

@@ -87,7 +87,7 @@ class MaskedPolicy(nn.Module):
 class TrainedUnmaskingTokens:
     """The trained tokens of a batch: which are commits and which are knobs, and what their log-probs need.
 
-    A canvas of several commits is forwarded once: `canvas_row` is the canvas of each commit.
+    A canvas of several commits is forwarded once: `commit_canvas_rows` is the canvas of each commit.
     """
 
     commit_token_indices: Int[Tensor, " c"]
@@ -124,12 +124,14 @@ class TrainedUnmaskingTokens:
             temperature.append(action.draw_temperature)
         dtype_device, long = policy.dtype_device, {"device": policy.dtype_device["device"], "dtype": torch.long}
         return cls(
-            commit_index=torch.tensor(at[CellCommit], **long), knob_index=torch.tensor(at[DrawnKnobs], **long),
+            commit_token_indices=torch.tensor(at[CellCommit], **long), knob_token_indices=torch.tensor(at[DrawnKnobs],
+            **long),
             canvases=torch.tensor(canvases, **long).view(-1, policy.shape.cells),
             prompt_tokens=policy.words([words for words, _ in rows]),
-            canvas_row=torch.tensor(row, **long), cell=torch.tensor(cell, **long), symbol=torch.tensor(symbol, **long),
-            temperature=torch.tensor(temperature, **dtype_device),
-            knob_step=torch.tensor(step, **long), knob_values=torch.tensor(values, **dtype_device).view(-1, 2),
+            commit_canvas_rows=torch.tensor(row, **long), commit_cells=torch.tensor(cell, **long),
+            commit_symbols=torch.tensor(symbol, **long),
+            commit_temperatures=torch.tensor(temperature, **dtype_device),
+            knob_steps=torch.tensor(step, **long), knob_values=torch.tensor(values, **dtype_device).view(-1, 2),
         )  # fmt: skip
 
     def logp_and_entropy(self, model: MaskedPolicy) -> tuple[Float[Tensor, " n"], Float[Tensor, " n"]]:

@@ -1,4 +1,4 @@
-"""`Unmask`: how a masked policy reveals its canvas, and the schedule that chooses the knobs of each step."""
+"""`UnmaskingSettings`: how a masked policy reveals its canvas, and the schedule that chooses the knobs of each step."""
 
 import math
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-__all__ = ["MOST_UNMASKING_STEPS", "UnmaskingSettings", "UnmaskingSchedule"]
+__all__ = ["MOST_UNMASKING_STEPS", "UnmaskingSchedule", "UnmaskingSettings"]
 
 MOST_UNMASKING_STEPS = 64
 """The most steps: the vocabulary of a masked model begins with a token for the knobs of each."""
@@ -17,7 +17,7 @@ KNOBS = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnmaskingSettings:
-    """The unmasking of a canvas in at most `steps` steps, and where its schedule starts.
+    """Settings of unmasking: the largest number of steps, the start temperature, and the std of the schedule's knobs.
 
     A step draws all masked cells at its temperature. Then a share of all cells is masked, those that were drawn with
     the least probability, also of earlier steps; the last step masks none. At the start the share falls evenly, and the
@@ -25,7 +25,7 @@ class UnmaskingSettings:
     which training may lower to `min_knob_std`. With a spread of 0 the schedule is fixed, and no knob is an action. The
     numbers of the schedule learn `schedule_lr_factor` times as fast as weights.
 
-    >>> Unmask(steps=4).shares
+    >>> UnmaskingSettings(steps=4).shares
     (0.75, 0.5, 0.25, 0.0)
     """
 

@@ -33,21 +33,21 @@ class ConversationState:
         stop; and, with the finish `length`, if another observation follows the last of `most` turns or leaves no room.
         """
         if isinstance(observation, Verdict):
-            return replace(self, ended=True, environment_verdict=observation)
+            return replace(self, has_ended=True, environment_verdict=observation)
         if observation is None and self.turn_count:
-            return replace(self, ended=True)
+            return replace(self, has_ended=True)
         sample = self.sample
         if observation is not None:
             try:
                 sample = sampler.append(sample, observation)
             except BadData as error:
                 cause = f"the observation cannot be tokenized: {error.what}"
-                return replace(self, ended=True, environment_verdict=Verdict(Outcome.unverifiable, cause=cause))
+                return replace(self, has_ended=True, environment_verdict=Verdict(Outcome.unverifiable, cause=cause))
             if self.turn_count == most or len(sample.tokens) >= sample.limit:
                 cut = replace(self.sample, counts=sample.counts).with_finish(Finish.length)
-                return replace(self, sample=cut, ended=True)
+                return replace(self, sample=cut, has_ended=True)
         sample = await sampler.extend(sample)
-        return replace(self, sample=sample, turns=self.turn_count + 1, ended=sample.finish is not Finish.stop)
+        return replace(self, sample=sample, turn_count=self.turn_count + 1, has_ended=sample.finish is not Finish.stop)
 
 
 async def dialogue_until(

@@ -1,4 +1,4 @@
-"""`Retraced`: a sampling strategy whose samples are trained on the forward process, not on their own steps."""
+"""`ForwardProcess`: a sampling strategy whose samples are trained on the forward process, not on their own steps."""
 
 import math
 from dataclasses import dataclass, replace

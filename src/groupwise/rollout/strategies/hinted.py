@@ -30,9 +30,9 @@ HINTED = AutoDefault(
 class HintEscalation(Strategy):
     """Samples answers; while none is correct and hints are left, samples a new group with the next hint. SAGE.
 
-    arXiv:2602.03143. At most `levels` hints are tried. The group is trained under the hinted prompt that it was sampled
-    with; with `learn = "plain"` under the plain one (Guide-GRPO, arXiv:2506.13923). The failed groups get the role
-    `tried`. Without a hint that leaves room, the failed group stays.
+    arXiv:2602.03143. At most `max_hints` hints are tried. The group is trained under the hinted prompt that it was
+    sampled with; with `trained_prompt = "plain"` under the plain one (Guide-GRPO, arXiv:2506.13923). The failed groups
+    get the role `tried`. Without a hint that leaves room, the failed group stays.
     """
 
     roles: ClassVar[tuple[Role, ...]] = (Role("tried", "where no answer is correct", in_failed_rollouts="often"),)
@@ -67,8 +67,8 @@ class HintEscalation(Strategy):
 class HintScaffold(Strategy):
     """Samples answers; if none is correct, samples one with each hint. The first correct one replaces a wrong answer.
 
-    Hints are from weak to strong, so the weakest that helps is taken. Scaf-GRPO, arXiv:2510.19807. `active` is 0 in its
-    warm-up, by a schedule.
+    Hints are from weak to strong, so the weakest that helps is taken. Scaf-GRPO, arXiv:2510.19807. `hints_active` is 0
+    in its warm-up, by a schedule.
     """
 
     roles: ClassVar[tuple[Role, ...]] = (Role("tried", "where no answer is correct", in_failed_rollouts="often"),)

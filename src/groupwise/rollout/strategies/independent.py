@@ -27,10 +27,10 @@ class Turns(Strategy):
     """Generates `draw.n` conversations with the environment, as one group: model and environment take turns.
 
     A conversation ends when the environment returns None. When all have ended, the verifier judges their last turns. A
-    conversation also ends when the environment returns a verdict. After `most` turns of the model, or when the next
-    observation would use up `max_tokens`, it is cut with the finish `length`, and the last turn is judged. One sample
-    is one conversation. Only the model's tokens are trained; the budget includes the environment's tokens. The count
-    `failed` is 1 for a conversation that the environment aborted: it raised, timed out, or returned an invalid
+    conversation also ends when the environment returns a verdict. After `max_turns` turns of the model, or when the
+    next observation would use up `max_tokens`, it is cut with the finish `length`, and the last turn is judged. One
+    sample is one conversation. Only the model's tokens are trained; the budget includes the environment's tokens. The
+    count `failed` is 1 for a conversation that the environment aborted: it raised, timed out, or returned an invalid
     observation.
     """
 
@@ -40,7 +40,7 @@ class Turns(Strategy):
 
     def __post_init__(self) -> None:
         if self.max_turns < 1:
-            raise ValueError(f"most is {self.max_turns}: a conversation has at least one turn\ntake 1 or more")
+            raise ValueError(f"max_turns is {self.max_turns}: a conversation has at least one turn\ntake 1 or more")
 
     async def __call__(self, draw: Draw, sampler: Sampler) -> Rollout:
         starts = sampler.start(draw.prompt.token_ids, draw.n)

@@ -43,7 +43,7 @@ def graded(samples: Iterable[Sample], *, role: str = "answer") -> list[int]:
     """
     outcomes = [s.verdict.outcome for s in samples if s.role == role and s.verdict is not None]
     if Outcome.scored in outcomes:
-        fix = "set threshold, the smallest score that is correct, such as --threshold 1.0"
+        fix = "set the smallest correct score, such as --correct_threshold 1.0"
         raise Usage("success rates need correct and wrong answers, and the verifier gives scores", fix=fix)
     return [int(outcome is Outcome.correct) for outcome in outcomes if outcome is not Outcome.unverifiable]
 

@@ -20,7 +20,7 @@ OTHER = "other_prompt"
 
 @dataclass(frozen=True, slots=True)
 class Stored(Strategy):
-    """Writes the answers in these columns of the row as the samples of its group: one sample per column.
+    """Uses the answers that the data row stores, one per column, as the samples of the group; samples nothing.
 
     Only the assistant's tokens are trained; other messages are written as an environment's replies are. An answer in
     the column `rejected`, or in a row whose `label` is false, has the outcome wrong; any other is correct. With

@@ -1,8 +1,8 @@
 """Equality of two expressions by their values at many sample points. Runs in the sandbox, never imported.
 
 The verifier `math` sends only plain expressions and equations: it compares lists, intervals, units and exact numbers
-itself. latex.py parses each to a tree; values.py computes the value of a tree at a point. Two trees are equal if their
-values agree at every sample point, to 60 digits more than the numbers in them can express.
+itself. latex_parser.py parses each to a tree; values.py computes the value of a tree at a point. Two trees are equal if
+their values agree at every sample point, to 60 digits more than the numbers in them can express.
 """
 
 from collections.abc import Iterator

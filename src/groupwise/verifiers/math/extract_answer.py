@@ -50,9 +50,11 @@ _EMPTY_LINE = re.compile(r"\n[ \t\r]*+\n")
 
 @dataclass(frozen=True, slots=True)
 class ExtractedAnswer:
-    """An extracted answer and the rule that found it. If `text` is empty, `rule` states why no answer was found.
+    """An extracted answer and the rule that found it.
 
-    `paragraph`: for an answer line, all text behind its marker up to an empty line.
+    If `text` is empty, `extraction_rule` states why no answer was found.
+
+    `answer_paragraph`: for an answer line, all text behind its marker up to an empty line.
     """
 
     text: str
@@ -68,7 +70,7 @@ def extract_answer(
     With `either`, boxes count if there are any, otherwise lines. `last` and `first` take one of several; `only`
     requires that all are equal. Text before the last `</think>` is no answer. The chosen answer must not be empty,
     unclosed, longer than 1000 characters, followed by a question mark, or retracted in the next words (`No, ...`,
-    `Wait`); otherwise there is none. `tag` requires `</think> <answer>`, the format of Dr. GRPO's template r1.
+    `RankWait`); otherwise there is none. `tag` requires `</think> <answer>`, the format of Dr. GRPO's template r1.
     `hypothetical`: whether the problem asks about what would be, so that its answer may be (`is_hypothetical`).
 
     >>> extract_answer(r"so \boxed{3}, no: \boxed{4}"), extract_answer("The answer is $5$. I hope it is correct.").text
@@ -83,7 +85,7 @@ def extract_answer(
         return _chosen([partial(_in_box, body, box, hypothetical) for box in found], which, "box", "boxes")
     if place != "boxed" and (lines := _lines(body, which)):
         line = _chosen([partial(_on_line, body, at) for at in lines], which, "answer line", "answer lines")
-        return replace(line, paragraph=_paragraph(body, lines[0] if which == "first" else lines[-1]))
+        return replace(line, answer_paragraph=_paragraph(body, lines[0] if which == "first" else lines[-1]))
     return ExtractedAnswer(
         "", "no box" if place == "boxed" else "no answer line" if place == "line" else "no box, no answer line"
     )

@@ -50,9 +50,9 @@ class AnswerList:
 
 @dataclass(frozen=True, slots=True)
 class BracketedRow:
-    """A tuple, an interval or a matrix. `brackets`: its brackets (for a matrix also row widths); `items`: the elements.
+    """An answer in brackets: a tuple, an interval or a matrix.
 
-    An inequality is an interval; `variable` is its variable.
+    An inequality is an interval; `inequality_variable` is its variable.
     """
 
     brackets: str

@@ -37,10 +37,10 @@ _DAPO_LATER = (
 class MathDapo(VerifierSettings):
     r"""The grader of DAPO's training: compares the last `Answer:` line of the last 300 characters, as text.
 
-    Both sides are converted to Minerva's normal form (Lewkowycz et al., arXiv:2206.14858, appendix D). With `box` the
-    last `\boxed{}` of the last 100 characters must equal the gold answer exactly. Its faults are kept: only the text
-    behind the last `=` counts, words such as `km` are removed also within words, `034` and `34.0` are not 34. DAPO,
-    arXiv:2503.14476. An answer without such a line is malformed here and wrong there; both score 0.
+    Both sides are converted to Minerva's normal form (Lewkowycz et al., arXiv:2206.14858, appendix D). With
+    `use_last_box` the last `\boxed{}` of the last 100 characters must equal the gold answer exactly. Its faults are
+    kept: only the text behind the last `=` counts, words such as `km` are removed also within words, `034` and `34.0`
+    are not 34. DAPO, arXiv:2503.14476. An answer without such a line is malformed here and wrong there; both score 0.
     """
 
     gold_answer_format: ClassVar[str] = "text or a number"
@@ -102,7 +102,7 @@ Equal = Callable[[Sequence[Any], Sequence[Any]], Awaitable[Verdict]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SandboxedGrader(VerifierSettings):
-    """A published grader whose comparison runs in the sandbox: a `function` in a file (`module`) of this package.
+    """A published grader whose comparison runs in the sandbox: `function_name` in a file (`module_name`) of this room.
 
     `deadline` is in CPU seconds per call. An answer that uses them up is wrong, as in `Math`.
     """
@@ -127,14 +127,15 @@ class SandboxedGrader(VerifierSettings):
 
 @verdicts_have()
 class SandboxedVerifier(Verifier):
-    """The verifier of `InSandbox`."""
+    """The verifier of `SandboxedGrader`."""
 
     has_own_deadline = True
 
     def __init__(self, kind: SandboxedGrader, grading: VerifierContext) -> None:
         self.kind, self.packages = kind, kind.packages
         self._compare = SandboxedAlgebra(
-            type(kind).__name__, [kind.module_name], kind.function_name, make=grading.create_sandbox, deadline=kind.deadline,
+            type(kind).__name__, [kind.module_name], kind.function_name, make=grading.create_sandbox,
+            deadline=kind.deadline,
             workers=kind.workers, packages=kind.packages,
         )  # fmt: skip
         self.close = self._compare.close
@@ -174,17 +175,17 @@ class MathVerify(SandboxedGrader):
 @verdicts_have()
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MathDrGrpo(SandboxedGrader):
-    r"""The grader of Dr. GRPO's runs: compares the last `\boxed{}`, or with `tag` the text behind the last `<answer>`.
+    r"""The grader of Dr. GRPO's runs: compares the last `\boxed{}`, or with `use_answer_tag` the text of `<answer>`.
 
-    Right if it equals one of the gold answers by the rules in r1_zero.py: in the normal form of MATH, in that of
-    PRM800K, by sympy, or, unless `fast`, by math-verify. The 7B run and all evaluations used math-verify too. Its
-    faults are kept: `x+a` equals `x+c` and `5 km` equals `5 m`, since every possible unit is removed; with `fast`,
-    `2/4` does not equal `1/2`, nor `2+2` 4. The authors' time limit of one second is `deadline` CPU seconds per call
-    here. arXiv:2503.20783.
+    Right if it equals one of the gold answers by the rules in dr_grpo_grader.py: in the normal form of MATH, in that of
+    PRM800K, by sympy, or, unless `skip_math_verify`, by math-verify. The 7B run and all evaluations used math-verify
+    too. Its faults are kept: `x+a` equals `x+c` and `5 km` equals `5 m`, since every possible unit is removed; with
+    `skip_math_verify`, `2/4` does not equal `1/2`, nor `2+2` 4. The authors' time limit of one second is `deadline` CPU
+    seconds per call here. arXiv:2503.20783.
     """
 
     packages = (*MATH_VERIFY, "pylatexenc")
-    module_name: ClassVar[str] = "r1_zero"
+    module_name: ClassVar[str] = "dr_grpo_grader"
     function_name: ClassVar[str] = "graded"
     gold_answer_format: ClassVar[str] = "text, a number or a list of them"
     use_answer_tag: bool = False

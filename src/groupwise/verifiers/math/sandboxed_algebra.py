@@ -23,7 +23,7 @@ MATH_VERIFY = ("math-verify", "latex2sympy2_extended", "sympy", "mpmath", "antlr
 MEMORY = 2 << 30
 """The memory limit of a comparison, in bytes of address space."""
 WITHOUT = """\
-or --verifier math --verifier.symbolic false, which needs neither a sandbox nor a package: it compares text, exact
+or --verifier math --verifier.use_algebra false, which needs neither a sandbox nor a package: it compares text, exact
 numbers, units, lists and intervals, and judges answers that need algebra as wrong"""
 CACHE_SIZE = 4096
 """The most cached comparisons: a group often contains the same answer many times."""

@@ -18,7 +18,15 @@ PAGE = "docs/tasks.md"
 def write_inputs(where: Path) -> None:
     """The model directory and the files of GSM8K that the page assumes."""
     tokenizer = trained()
-    sizes = {"width": 16, "layers": 1, "heads": 2, "kv_heads": 1, "head_dim": 8, "mlp_width": 32, "positions": 512}
+    sizes = {
+        "hidden_size": 16,
+        "layers": 1,
+        "heads": 2,
+        "kv_heads": 1,
+        "head_dim": 8,
+        "mlp_width": 32,
+        "max_positions": 512,
+    }
     shape = DecoderShape(
         vocabulary_size=tokenizer.backend_tokenizer.get_vocab_size(),
         model_family="qwen2",

@@ -201,7 +201,7 @@ def tasks(texts: tuple[str, ...], seen: set[Any]) -> Iterator[tuple[str, dict[st
     from groupwise.tasks.published_sets import PRESETS
 
     required = {"PublishedSet": {"name": "gsm8k"}, "ReasoningGym": {"name": "maze"}, "DataRows": {"source": "a.jsonl"}}
-    required["Demonstrations"] = required["Rows"]
+    required["Demonstrations"] = required["DataRows"]
     for text in texts:
         tables = [text, f"datasets:{text}"]
         for name in fitting_names(TaskSettings):

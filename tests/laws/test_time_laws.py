@@ -208,9 +208,9 @@ ROOMS = ("environments", "sandbox", "tasks", "verifiers")
 BOUNDED = {
     f"verifiers/math/{name}.py"
     for name in (
-        "answer_statements", "box_context", "box_denials", "box_operations", "characters", "equal", "inequalities",
-        "latex", "latex_wrappers", "limits", "matrices", "noncommuting_products", "number_words", "quantities",
-        "rational", "separators", "sets", "units",
+        "answer_statements", "box_surroundings", "box_denials", "box_operations", "unicode_to_latex", "answer_equality", "inequalities",
+        "latex_parser", "latex_wrappers", "size_limits", "matrices", "noncommuting_products", "number_words",
+        "compound_quantities", "exact_rationals", "thousands_separators", "number_sets", "units",
     )
 }  # fmt: skip
 """Files whose patterns match an extracted answer of at most `LONGEST` characters, or the 240 beside it."""

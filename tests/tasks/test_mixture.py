@@ -82,14 +82,14 @@ def test_held_out_problems_of_all_tasks_take_turns() -> None:
     task = TaskMixture((problems("a", 5, held=3), problems("b", 5, held=1)), (1.0, 1.0))
     assert [p.id for p in task.held_out] == ["1:a/6", "2:b/6", "1:a/7", "1:a/8"]
     assert [task_index(p) for p in task.held_out] == [0, 1, 0, 0]
-    assert len(task.training) == 10 and [f.source for f in task.stats] == ["a", "b"]
+    assert len(task.training) == 10 and [f.source for f in task.source_stats] == ["a", "b"]
 
 
 def test_another_task_may_be_held_out_instead() -> None:
     held = problems("h", 2, held=1).entirely_held_out
     task = TaskMixture((problems("a", 5, held=3),), (1.0,), (held,))
     assert [(p.id, task_index(p)) for p in task.held_out] == [("2:h/1", 1), ("2:h/2", 1), ("2:h/3", 1)]
-    assert [(f.training_count, f.held_out_count) for f in task.stats] == [(5, 3), (0, 3)]
+    assert [(f.training_count, f.held_out_count) for f in task.source_stats] == [(5, 3), (0, 3)]
 
 
 def test_a_problem_on_both_sides_is_refused() -> None:

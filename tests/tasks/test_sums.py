@@ -228,7 +228,7 @@ def test_the_helpers_numbers_are_context_and_need_no_environment(monkeypatch: py
     assert tokens == () and not need_environment(task)
     called = Prompt("p", (1,), "?", {"completion": row["messages"][1:]})
     assert need_environment(
-        replace(task, training=(called,), stats=(replace(task.source_stats[0], source="rows.jsonl"),))
+        replace(task, training=(called,), source_stats=(replace(task.source_stats[0], source="rows.jsonl"),))
     )
 
 

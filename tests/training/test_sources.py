@@ -77,7 +77,7 @@ def test_all_rows_are_trained_on_beside_held_out_data() -> None:
     assert isinstance(half, RowsTask) and isinstance(whole, TaskMixture) and half.held_out
     every = {p.text for p in (*half.training, *half.held_out)}
     assert {p.text for p in whole.training} == every and not every & {p.text for p in whole.held_out}
-    assert whole.stats[0].training_count == len(every) and whole.stats[0].held_out_count == 0
+    assert whole.source_stats[0].training_count == len(every) and whole.source_stats[0].held_out_count == 0
 
 
 def test_a_named_task_has_a_default_verifier_and_template() -> None:

@@ -9,7 +9,7 @@ from groupwise.models.vision.vision_model import VisionSizes
 
 def tower_errors(recipe: Recipe, shape: ModelSizes) -> list[Usage]:
     """An error if the recipe freezes a vision tower, and its model has none."""
-    if not recipe.freeze_vision_tower or shape.kind_name == VisionSizes.kind:
+    if not recipe.freeze_vision_tower or shape.kind_name == VisionSizes.kind_name:
         return []
     what = f"freeze_vision_tower does not fit {recipe.model}: it is a {shape.kind_label} without a vision tower"
     return [Usage(what, fix="leave it out, or use a vision-language model")]

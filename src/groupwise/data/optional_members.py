@@ -21,4 +21,4 @@ def all_problems(task: Task) -> Sequence[Prompt]:
 
 def data_stats(task: Task) -> Sequence[Any]:
     """The statistics of the task's sources of rows; none for a task that does not list its problems."""
-    return task.stats if isinstance(task, TaskWithProblemList) else ()
+    return task.source_stats if isinstance(task, TaskWithProblemList) else ()

@@ -34,7 +34,7 @@ class ModelLoadOptions:
 
 
 class ModelKind(ABC):
-    """A kind of model. What other rooms ask of it are properties of its `ModelSizes`, whose `kind` is its `name`.
+    """A kind of model. What other rooms ask of it are properties of its `ModelSizes`, whose `kind_name` is its `name`.
 
     Engines, checks and memory of a kind are in tables of their rooms, by this name. Each `path` is the directory of a
     model, not that of an adapter; each `shape` and `model` are of this kind.

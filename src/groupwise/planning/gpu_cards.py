@@ -19,7 +19,7 @@ COMPUTE_SHARE, READ_SHARE, LINK_SHARE = 0.4, 0.75, 0.25
 
 @dataclass(frozen=True, slots=True)
 class GpuCard:
-    """A card by its `specification_source`: 10^9 bytes, 10^12 dense bfloat16 operations and 10^9 bytes a second.
+    """A card by its `specification_source`: 10^9 bytes, 10^12 dense bfloat16 operations and 10^9 bytes per second.
 
     `link_bandwidth_gb_s` is the rate of NVLink if it connects all cards of a host, else of PCIe, both directions
     together. Without `supports_bfloat16` the operations are those of float16.

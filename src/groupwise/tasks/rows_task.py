@@ -74,7 +74,7 @@ class RowsTask:
         held_out = self.held_out
         if len(self.source_stats) == 1:
             held_out = tuple(sorted((*self.training, *held_out), key=row_of))
-        stats = [replace(s, training=0, held_out=len(held_out)) for s in self.source_stats[-1:]]
+        stats = [replace(s, training_count=0, held_out_count=len(held_out)) for s in self.source_stats[-1:]]
         return RowsTask((), held_out, tuple(stats))
 
     @property
@@ -83,7 +83,7 @@ class RowsTask:
         if len(self.source_stats) != 1:
             return self
         training = tuple(sorted((*self.training, *self.held_out), key=row_of))
-        return RowsTask(training, (), (replace(self.source_stats[0], training=len(training), held_out=0),))
+        return RowsTask(training, (), (replace(self.source_stats[0], training_count=len(training), held_out_count=0),))
 
     def of_at_most(self, tokens: int) -> "RowsTask":
         """The problems whose prompts have at most this many tokens. Rows of one source are split again.

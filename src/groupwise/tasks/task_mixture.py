@@ -74,7 +74,7 @@ class TaskMixture:
         return tuple(_tagged(i, prompt) for i, task in listed for prompt in task.training)
 
     @property
-    def stats(self) -> tuple[SourceStats, ...]:
+    def source_stats(self) -> tuple[SourceStats, ...]:
         """The statistics of all sources of rows."""
         return tuple(s for t in self.parts for s in data_stats(t))
 

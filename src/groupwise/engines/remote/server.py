@@ -57,7 +57,7 @@ class LoadsWeightsFiles(Protocol):
 
 @runtime_checkable
 class LoadsFromGpu(Protocol):
-    """An engine that loads weights from the learner's GPU, if `gpu_uuid`, the UUID of its own GPU, is not empty."""
+    """An engine that loads weights from the learner's GPU, if `gpu_uuid`, its GPU's UUID, is not empty."""
 
     gpu_uuid: str
 

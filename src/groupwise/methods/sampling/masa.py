@@ -186,7 +186,7 @@ PREDICTED = AutoDefault(
 @verdicts_have("length", "rate", "notions")
 @dataclass(frozen=True, slots=True)
 class MetaPredictions(Strategy):
-    """Samples answers, and `prediction_count` predictions of their pass rate and length, in a role of their own. MASA.
+    """Samples answers, and `prediction_count` predictions of their pass rate and length, in a separate role. MASA.
 
     A prediction answers the prompt in `prompt_template` with the number of correct answers of eight, the length of a
     correct answer, and the notions that occur in correct answers. Its score is the mean of three agreements with the

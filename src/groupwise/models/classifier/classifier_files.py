@@ -21,8 +21,8 @@ VOCABULARY = 1 << 24
 class ClassifierKind(ModelKind):
     """Sequence classifiers with one label over the decoders of this package: Qwen2, Qwen3, Llama and Mistral."""
 
-    name = ClassifierShape.kind
-    description = "a reward model that can be trained here"
+    name = ClassifierShape.kind_name
+    config_description = "a reward model that can be trained here"
 
     def recognises(self, path: Path, config: Mapping[str, Any]) -> bool:
         architectures = config.get("architectures")

@@ -25,7 +25,7 @@ NEXT = (0,)
 class ClassifierShape(DecoderShape):
     """The architecture of a decoder with a score. `pad_token` is the padding token, None without one."""
 
-    kind: ClassVar[str] = "classifier"
+    kind_name: ClassVar[str] = "classifier"
     kind_label: ClassVar[str] = "reward model"
     generates: ClassVar[bool] = False
 

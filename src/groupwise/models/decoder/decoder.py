@@ -29,8 +29,7 @@ class ModelSizes:
 
     `kind_name` is the name of its `ModelKind`, `kind_label` the kind in words. With `generates_whole_answers` an answer
     is generated as a whole, from a prompt that the model `takes`; with `tokens_are_denoising_steps` its tokens are
-    denoising steps. Without
-    `generates` it only reads.
+    denoising steps. Without `generates` it only reads.
     """
 
     kind_name: ClassVar[str] = "language"

@@ -60,7 +60,7 @@ def text_sizes(path: Path, config: Any) -> dict[str, int]:
     }
     highest = {"num_hidden_layers": LAYERS, "max_position_embeddings": POSITIONS}
     checked = [whole(sizes, name, low=1, high=highest.get(name, SIZE)) for name in sizes]
-    return dict(zip(("vocabulary", "layers", "kv_heads", "head_dim", "positions"), checked, strict=True))
+    return dict(zip(("vocabulary_size", "layers", "kv_heads", "head_dim", "max_positions"), checked, strict=True))
 
 
 def _read_config(path: Path, trust_remote_code: bool) -> Any:

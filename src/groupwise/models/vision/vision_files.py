@@ -30,8 +30,8 @@ from groupwise.models.vision.vision_model import VISION_ATTENTION, VisionModel, 
 class VisionKind(ModelKind):
     """Vision-language models of the families Idefics3 and SmolVLM."""
 
-    name = VisionSizes.kind
-    description = "a vision-language model"
+    name = VisionSizes.kind_name
+    config_description = "a vision-language model"
 
     def recognises(self, path: Path, config: Mapping[str, Any]) -> bool:
         return str(config.get("model_type")) in PROCESSORS
@@ -39,7 +39,7 @@ class VisionKind(ModelKind):
     def shape(self, path: Path, config: Mapping[str, Any], *, trust_remote_code: bool) -> VisionSizes:
         library = library_config(path, config)
         sizes = text_sizes(path, library.text_config)
-        placeholder = whole(config, "image_token_id", low=0, high=sizes["vocabulary"] - 1)
+        placeholder = whole(config, "image_token_id", low=0, high=sizes["vocabulary_size"] - 1)
         return VisionSizes(**sizes, placeholder=placeholder)
 
     def read(self, path: Path, shape: VisionSizes, loading: ModelLoadOptions) -> VisionModel:

@@ -32,7 +32,7 @@ VISION_ATTENTION = "sdpa"
 class VisionSizes(ModelSizes):
     """The sizes of a vision-language model's decoder, and the placeholder token of a feature of a picture."""
 
-    kind: ClassVar[str] = "vision"
+    kind_name: ClassVar[str] = "vision"
     kind_label: ClassVar[str] = "vision-language model"
 
     placeholder: int

@@ -28,7 +28,7 @@ from groupwise.planning.run_processes import process_memories
 from groupwise.training.build_run import read_inputs
 
 SMALL = {
-    "width": 256,
+    "hidden_size": 256,
     "layers": 4,
     "heads": 4,
     "kv_heads": 2,
@@ -37,7 +37,7 @@ SMALL = {
     "tied_embeddings": True,
 }
 LARGE = {
-    "width": 512,
+    "hidden_size": 512,
     "layers": 8,
     "heads": 8,
     "kv_heads": 4,
@@ -45,7 +45,7 @@ LARGE = {
     "mlp_width": 1536,
     "tied_embeddings": True,
 }
-OTHERS = {"vocabulary": 4096, "positions": 512, "family": "qwen3", "qk_norm": True}
+OTHERS = {"vocabulary_size": 4096, "max_positions": 512, "model_family": "qwen3", "qk_norm": True}
 CRITIC = '{ critic = { kind = "ValueModel" } }'
 SHARDS = {"cluster.ranks": "2", "cluster.shard": "full"}
 RUNS: list[tuple[str, Mapping[str, object], Mapping[str, str]]] = [

@@ -41,7 +41,7 @@ def step(build: Callable[..., NativeEngine], batch: type, prompts: int, sampling
     with ExitStack() as stack:
         stack.enter_context(MonkeyPatch.context()).setattr(batch, "decode", call)
         device = stack.enter_context(pretended_gpu())
-        model = decoder(torch.bfloat16, layers=LAYERS, vocabulary=4096, qk_norm=False, qkv_bias=True, head_dim=16)
+        model = decoder(torch.bfloat16, layers=LAYERS, vocabulary_size=4096, qk_norm=False, qkv_bias=True, head_dim=16)
         engine = build(model.to(device), without_end_token(), seed=1, max_num_seqs=prompts * GROUP)
         requests = [
             request(i // GROUP, context=prompt_of(i // GROUP, PROMPT), stream=(i,), limit=STEPS + 1, sampling=sampling)

@@ -120,7 +120,7 @@ def test_a_missing_device(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_invalid_model_directories(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     def write(name: str) -> Path:
-        write_model(Decoder.new(shape(vocabulary=300), 1, spread=0.2), home / name, tokenizer=bytes_())
+        write_model(Decoder.new(shape(vocabulary_size=300), 1, spread=0.2), home / name, tokenizer=bytes_())
         return home / name
 
     assert "there is no model at nope" in error_of(capsys, 3, "train", "--model", "nope")
@@ -180,7 +180,7 @@ def test_a_prompt_without_tokens(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.fixture
 def train_words(home: Path) -> list[str]:
     """`groupwise train` on a user's rows with a model that can encode them."""
-    write_model(Decoder.new(shape(vocabulary=300), 1, spread=0.2), home / "tiny", tokenizer=bytes_())
+    write_model(Decoder.new(shape(vocabulary_size=300), 1, spread=0.2), home / "tiny", tokenizer=bytes_())
     rows("own.jsonl", *({"question": f"Was ist {a} plus 5, bitte?", "target": str(a + 5)} for a in range(6)))
     columns = ["--columns.prompt", "question", "--columns.answer", "target", "--sampling.max_tokens", "8"]
     return ["train", "--model", "tiny", "--task", "own.jsonl", *columns, *SMALL]

@@ -106,7 +106,7 @@ def test_the_documented_table_is_that_of_the_code() -> None:
 
 def test_answers_on_a_cpu_are_short_unless_a_recipe_or_the_user_says_more(tmp_path: Path) -> None:
     """128 answers of 1,024 tokens take hours on a CPU. An evaluation, a recipe file and a GPU keep the usual budget."""
-    write_model(Decoder.new(shape(vocabulary_size=300, positions=4096), 1), tmp_path / "long", tokenizer=bytes_())
+    write_model(Decoder.new(shape(vocabulary_size=300, max_positions=4096), 1), tmp_path / "long", tokenizer=bytes_())
     model = ("model", str(tmp_path / "long"))
     (tmp_path / "r.toml").write_text('method = "gspo"')
 

@@ -255,7 +255,7 @@ def test_an_engine_is_a_part_with_the_fields_of_its_kind(tmp_path: Path) -> None
         ("advantage", '["centred", "leave_one_out"]', replace(dapo(), advantage=(centred, leave_one_out))),
         ("advantage", "[]", replace(dapo(), advantage=())),
         ("mask", "complete", replace(dapo(), mask=(complete,))),
-        ("shaping.1.buffer", "64", dapo(buffer_length=64)),
+        ("shaping.1.buffer_length", "64", dapo(buffer_length=64)),
         ("shuffle", "samples", replace(dapo(), shuffle="samples")),
         ("models", '{ reference = "InitialPolicy" }', replace(dapo(), models=REFERENCE)),
         ("objective", '{ surrogate = "SoftGate" }', replace(dapo(), objective=Objective(surrogate=SoftGate()))),

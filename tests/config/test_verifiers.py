@@ -93,7 +93,7 @@ def test_fields_are_set_by_path_and_compared() -> None:
     base = recipe(("verifier", "math"))
     deep = recipe(("verifier", "math"), ("verifier.deadline", "5"), ("verifier.which_answer", "first"))
     assert deep.verifier == Math(which_answer="first", deadline=5.0)
-    assert diff(base, deep) == ["verifier.answer: last -> first", "verifier.deadline: 2 -> 5"]
+    assert diff(base, deep) == ["verifier.which_answer: last -> first", "verifier.deadline: 2 -> 5"]
     members = '{ kind = "combined", members = [{ name = "a", verifier = "exact" }, { name = "b", verifier = "math" }] }'
     text = f"method = 'grpo'\nverifier = {members}"
     both = recipe(("verifier.members.1.weight", "0.5"), ("verifier.members.1.verifier.workers", "1"), text=text)

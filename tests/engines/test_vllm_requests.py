@@ -121,7 +121,7 @@ def test_the_sampler_draws_the_native_engines_tokens(sampling: Sampling) -> None
 
 
 def test_the_cache_holds_one_whole_sequence_and_at_most_what_the_rows_need() -> None:
-    shape = decoder(head_dim=32, positions=100).shape
+    shape = decoder(head_dim=32, max_positions=100).shape
     per_token = 2 * shape.layers * shape.kv_heads * 32 * 4
     blocks = -(-101 // BLOCK) * BLOCK
     assert cache_bytes(shape, 4, max_num_seqs=8, kv_cache_tokens=1 << 20) == (8 * blocks + BLOCK) * per_token

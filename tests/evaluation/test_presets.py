@@ -55,7 +55,9 @@ def model(tmp_path: Path) -> Path:
     tokenizer = trained(chat=CHATML)
     size = len(tokenizer.backend_tokenizer.get_vocab())
     write_model(
-        Decoder.new(shape(vocabulary=size, positions=32768), 1, spread=0.2), tmp_path / "m", tokenizer=tokenizer
+        Decoder.new(shape(vocabulary_size=size, max_positions=32768), 1, spread=0.2),
+        tmp_path / "m",
+        tokenizer=tokenizer,
     )
     return tmp_path / "m"
 

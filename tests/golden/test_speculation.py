@@ -25,7 +25,7 @@ SAMPLED, GREEDY = Sampling(), Sampling(temperature=0.0)
 
 def noisy(noise: float) -> Decoder:
     """A small decoder; with noise, the weights of some steps ago."""
-    made = decoder(torch.float32, spread=0.1, width=64, head_dim=16, mlp_width=96)
+    made = decoder(torch.float32, spread=0.1, hidden_size=64, head_dim=16, mlp_width=96)
     random = torch.Generator().manual_seed(1)
     with torch.no_grad():
         for x in made.parameters():

@@ -14,8 +14,8 @@ from tests import varlen_kernel
 from tests.rollout.fakes import decoder, generate, prompt_of, request, without_end_token
 
 LARGE = {
-    "layers": 28, "width": 1024, "heads": 16, "kv_heads": 8, "head_dim": 128, "mlp_width": 3072, "vocabulary": 32_000,
-    "positions": 4096,
+    "layers": 28, "hidden_size": 1024, "heads": 16, "kv_heads": 8, "head_dim": 128, "mlp_width": 3072,
+    "vocabulary_size": 32_000, "max_positions": 4096,
 }  # fmt: skip
 
 

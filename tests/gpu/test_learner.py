@@ -14,7 +14,7 @@ LARGE = [[300 + 40 * i for i in range(8)] for _ in range(4)]
 
 def gradients(gpu: torch.device, lengths: list[list[int]], dtype: torch.dtype = torch.bfloat16) -> list[torch.Tensor]:
     """The gradients of the sum of all log-probs, with eight query heads on two key heads."""
-    model = decoder(dtype, head_dim=64, heads=8, kv_heads=2, positions=4096, spread=0.05).to(gpu)
+    model = decoder(dtype, head_dim=64, heads=8, kv_heads=2, max_positions=4096, spread=0.05).to(gpu)
     logp, _ = forward(model, pack(rollouts(lengths, limit=8192)).to(gpu), temperature=1.0)
     logp.sum().backward()
     return [p.grad for p in model.parameters() if p.grad is not None]
@@ -44,7 +44,7 @@ def test_whether_a_backward_repeats_its_bits_is_written(gpu: torch.device, figur
 
 @pytest.mark.parametrize("lengths", [LENGTHS, LARGE], ids=["short", "long"])
 def test_a_forward_repeats_its_bits(gpu: torch.device, lengths: list[list[int]]) -> None:
-    model = decoder(torch.bfloat16, head_dim=64, positions=4096).to(gpu)
+    model = decoder(torch.bfloat16, head_dim=64, max_positions=4096).to(gpu)
     batch = pack(rollouts(lengths, limit=8192)).to(gpu)
     with torch.no_grad():
         first, again = (forward(model, batch, temperature=1.0)[0] for _ in range(2))

@@ -208,9 +208,10 @@ ROOMS = ("environments", "sandbox", "tasks", "verifiers")
 BOUNDED = {
     f"verifiers/math/{name}.py"
     for name in (
-        "answer_statements", "box_surroundings", "box_denials", "box_operations", "unicode_to_latex", "answer_equality", "inequalities",
-        "latex_parser", "latex_wrappers", "size_limits", "matrices", "noncommuting_products", "number_words",
-        "compound_quantities", "exact_rationals", "thousands_separators", "number_sets", "units",
+        "answer_equality", "answer_statements", "box_denials", "box_operations", "box_surroundings",
+        "compound_quantities", "exact_rationals", "inequalities", "latex_parser", "latex_wrappers", "matrices",
+        "noncommuting_products", "number_sets", "number_words", "size_limits", "thousands_separators",
+        "unicode_to_latex", "units",
     )
 }  # fmt: skip
 """Files whose patterns match an extracted answer of at most `LONGEST` characters, or the 240 beside it."""

@@ -160,7 +160,7 @@ def test_a_certain_distribution_gives_finite_numbers() -> None:
 
 
 def test_another_vocabulary_is_refused() -> None:
-    it = learner(model(seed=3, shape=replace(SHAPE, vocabulary=19)))
+    it = learner(model(seed=3, shape=replace(SHAPE, vocabulary_size=19)))
     with pytest.raises(Usage, match="same number of logits"):
         it.compute_measures(pack(ragged()), (WHOLE,), frozenset({Divergence("teacher")}))
     with pytest.raises(ValueError, match=r"alpha.* is 2"):

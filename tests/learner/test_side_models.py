@@ -140,7 +140,7 @@ def test_a_given_model_needs_the_policys_vocabulary(tmp_path: Path) -> None:
 
     from groupwise.methods import grpo
 
-    path = directory(tmp_path / "teacher", vocabulary=SHAPE.vocabulary_size + 4)
+    path = directory(tmp_path / "teacher", vocabulary_size=SHAPE.vocabulary_size + 4)
     method = replace(grpo(), models=(("reference", FromDirectory(str(path))),))
     recipe = Recipe(method=method, prompts=2, sampling=Sampling(max_tokens=24))
     with pytest.raises(Usage, match=r"reference.*vocabular"):

@@ -20,7 +20,7 @@ ENDS = {"<|end|>": "eos_token_id", "<|im_end|>": "eot_token_id"}
 def decoder(family: str) -> Decoder:
     """A random model. transformers assumes 128 elements a head for every GGUF file of Qwen3."""
     sizes = {"heads": 2, "kv_heads": 1, "head_dim": 128} if family == "qwen3" else {"head_dim": 16}
-    return Decoder.new(shape(family, vocabulary=SIZE, width=64, mlp_width=96, **sizes), 1, spread=0.2)
+    return Decoder.new(shape(family, vocabulary_size=SIZE, hidden_size=64, mlp_width=96, **sizes), 1, spread=0.2)
 
 
 def write_gguf(

@@ -15,7 +15,7 @@ from tests.models.plain import made
 from tests.rollout.fakes import decoder, engine, generate, request
 
 pytestmark = pytest.mark.skipif(not gains(torch.zeros(LEAST)), reason="oneDNN's blocks are used on x86 alone")
-LARGE = {"width": 256, "head_dim": 64, "mlp_width": 300, "layers": 2, "vocabulary": 300}
+LARGE = {"hidden_size": 256, "head_dim": 64, "mlp_width": 300, "layers": 2, "vocabulary_size": 300}
 LAYOUT = PrefixPacking.of([(1, 2, 3)] * 3, [(4, 5), tuple(range(6, 40)), (7, 8, 9)])
 
 

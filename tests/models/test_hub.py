@@ -28,7 +28,7 @@ for name in sys.argv[1:]:
     try:
         found = find_model(name)
         facts = {"path": str(found), "base": base_name(name), "commit": commit_of(name)}
-        facts["vocabulary"] = read_model(found).shape.vocabulary
+        facts["vocabulary"] = read_model(found).shape.vocabulary_size
     except GroupwiseError as error:
         facts = {"kind": type(error).__name__, "what": error.what, "fix": error.fix}
     print(json.dumps(facts))

@@ -72,7 +72,7 @@ class PlaneKind(ModelKind):
         return config.get("model_type") == "plane"
 
     def shape(self, path: Path, config: Mapping[str, Any], *, trust_remote_code: bool) -> ModelSizes:
-        return Planes(vocabulary=config["vocab_size"], layers=1, kv_heads=1, head_dim=1, positions=8)
+        return Planes(vocabulary_size=config["vocab_size"], layers=1, kv_heads=1, head_dim=1, max_positions=8)
 
     def read(self, path: Path, shape: ModelSizes, loading: ModelLoadOptions) -> nn.Module:
         return nn.Linear(2, shape.vocabulary_size, dtype=loading.dtype)

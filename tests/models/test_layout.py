@@ -281,6 +281,14 @@ def test_new_is_a_function_of_its_seed() -> None:
 
 @pytest.mark.parametrize("wrong", [{"kv_heads": 3}, {"head_dim": 5}, {"layers": 0}])
 def test_invalid_shapes_are_refused(wrong: dict[str, int]) -> None:
-    fields = {"vocabulary": 5, "width": 8, "layers": 1, "heads": 4, "kv_heads": 2, "head_dim": 4, "mlp_width": 8}
+    fields = {
+        "vocabulary_size": 5,
+        "hidden_size": 8,
+        "layers": 1,
+        "heads": 4,
+        "kv_heads": 2,
+        "head_dim": 4,
+        "mlp_width": 8,
+    }
     with pytest.raises(ValueError, match=next(iter(wrong))):
-        DecoderShape(**{"positions": 8, **fields, **wrong})
+        DecoderShape(**{"max_positions": 8, **fields, **wrong})

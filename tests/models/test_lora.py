@@ -140,7 +140,7 @@ def test_adapters_that_do_not_fit_their_base_are_refused(tmp_path: Path) -> None
     config = json.loads((path / "adapter_config.json").read_text())
     tensors = load_file(path / "adapter_model.safetensors")
     first = next(iter(tensors))
-    other = directory(tmp_path / "other", width=48)
+    other = directory(tmp_path / "other", hidden_size=48)
     twin = tmp_path / "twin"
     write_model(Decoder.new(shape(), 2, spread=0.2), twin, tokenizer=characters())
     for number, (change, file, message) in enumerate((

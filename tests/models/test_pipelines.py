@@ -429,7 +429,7 @@ def small(tiny: Path, **changes: Any) -> list[tuple[str, str]]:
     [
         ({"method": "grpo"}, "does not set method.denoise"),
         ({"lora": "none"}, 'lora = "none" does not fit'),
-        ({"method.denoise.shift": 3}, "method.denoise.shift does not fit"),
+        ({"method.denoise.time_shift": 3}, "method.denoise.time_shift does not fit"),
         ({"pipeline.picture_size": 15}, "use --pipeline.picture_size 14"),
         ({"pipeline.picture_size": 64}, "use --pipeline.picture_size 32"),
         ({"pipeline.guidance_scale": 0.5}, "guidance is 0.5"),

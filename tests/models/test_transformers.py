@@ -110,7 +110,7 @@ def test_sharded_directories_of_transformers_are_read(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("tokenizer", "text"), [(characters(), "7*5=35;#35"), (bytes_(), "a = 日本 + 😀")])
 def test_transformers_loads_the_tokenizer_that_we_write(tmp_path: Path, tokenizer: Tokenizer, text: str) -> None:
-    write_model(Decoder.new(shape("qwen3", vocabulary=320), 0), tmp_path, tokenizer=tokenizer)
+    write_model(Decoder.new(shape("qwen3", vocabulary_size=320), 0), tmp_path, tokenizer=tokenizer)
     fast = transformers.AutoTokenizer.from_pretrained(tmp_path, local_files_only=True)
     assert tuple(fast(text, add_special_tokens=False).input_ids) == tokenizer.encode(text)
     assert fast.decode(tokenizer.encode(text)) == text == read_tokenizer(tmp_path).decode(tokenizer.encode(text))

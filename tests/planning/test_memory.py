@@ -174,12 +174,12 @@ def test_recompute_stores_one_input_per_layer() -> None:
 def test_a_layer_stores_the_bytes_that_its_forward_saves(context: int, qk_norm: bool, dtype: torch.dtype) -> None:
     packed = PackedMicrobatch(prompt_tokens=context, answer_tokens=33, prompt_count=2, answer_count=8)
     sizes = {
-        "width": 64,
+        "hidden_size": 64,
         "heads": 4,
         "kv_heads": 2,
         "head_dim": 16,
         "mlp_width": 128,
-        "positions": 256,
+        "max_positions": 256,
         "tied_embeddings": True,
     }
     saved = []

@@ -18,7 +18,7 @@ from groupwise.planning.machines import PlannedMachines
 from tests.pretended_gpu import counted, pretended_gpu
 from tests.rollout.fakes import decoder, generate, prompt_of, request, without_end_token
 
-LARGE = {"vocabulary": 1500, "head_dim": 16}
+LARGE = {"vocabulary_size": 1500, "head_dim": 16}
 
 
 def planned(shape: DecoderShape, dtype: str, rows: int = 8) -> int:

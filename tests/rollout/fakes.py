@@ -175,5 +175,5 @@ def sampler_of(engine: Any, draw: Draw, *, verifier: Any = always_correct, **cha
 def stored(prompt: Prompt, tokenizer: Tokenizer, frame: tuple[Ids, Ids] = ((), ())) -> Sample:
     """The answer of a row as the sample that a method of stored answers trains."""
     draw = Draw(0, prompt, 1)
-    sampler = sampler_of(FakeEngine(None), draw, tokenizer=tokenizer, observation_frame=frame)
+    sampler = sampler_of(FakeEngine(None), draw, tokenizer=tokenizer, observation_frame_ids=frame)
     return asyncio.run(Stored()(draw, sampler)).samples[0]

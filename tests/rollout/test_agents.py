@@ -381,7 +381,7 @@ async def branching(row: Any, client: Client) -> float:
 
 def test_bytes_do_not_depend_on_engines_or_on_the_order_of_replies() -> None:
     vocabulary = trained(QWEN)
-    model = decoder(vocabulary=720, positions=1024, spread=0.6)
+    model = decoder(vocabulary_size=720, max_positions=1024, spread=0.6)
 
     def samples(engines: int, delays: Sequence[int]) -> tuple[Sample, ...]:
         machines = Shuffled([engine(model, vocabulary, seed=3) for _ in range(engines)], delays)
@@ -396,7 +396,10 @@ def test_bytes_do_not_depend_on_engines_or_on_the_order_of_replies() -> None:
 
 def test_an_agent_that_only_asks_the_prompt_is_an_ordinary_answer() -> None:
     vocabulary = trained(CHATML)
-    model, prompt = decoder(vocabulary=720, positions=1024, spread=0.6), find_template("chat", vocabulary)("say")
+    model, prompt = (
+        decoder(vocabulary_size=720, max_positions=1024, spread=0.6),
+        find_template("chat", vocabulary)("say"),
+    )
 
     async def agent(row: Any, client: Client) -> None:
         await client.chat([user("say")])
@@ -424,7 +427,7 @@ def test_an_episode_in_the_replay_log_is_not_run_again() -> None:
         return await branching(row, client)
 
     def samples(seed: int) -> list[str]:
-        machine = engine(decoder(vocabulary=720, positions=1024, spread=0.6), vocabulary, seed=seed)
+        machine = engine(decoder(vocabulary_size=720, max_positions=1024, spread=0.6), vocabulary, seed=seed)
         return list(map(repr, ran(agent, machine, vocabulary, n=2, reply_log=log)[0].samples))
 
     first = samples(3)
@@ -444,7 +447,7 @@ def test_an_agent_that_differs_at_resume_keeps_its_ended_runs_and_starts_the_oth
         return float(len(runs))
 
     def samples() -> list[Sample]:
-        machine = engine(decoder(vocabulary=720, positions=1024, spread=0.6), vocabulary, seed=3)
+        machine = engine(decoder(vocabulary_size=720, max_positions=1024, spread=0.6), vocabulary, seed=3)
         return list(ran(agent, machine, vocabulary, n=2, reply_log=log)[0].samples)
 
     before = samples()
@@ -464,7 +467,7 @@ def test_equal_requests_at_once_are_told_once_and_have_their_own_numbers() -> No
         await client.chat([user("a")])
         return 1.0
 
-    machine = engine(decoder(vocabulary=720, positions=1024, spread=0.6), vocabulary, seed=3)
+    machine = engine(decoder(vocabulary_size=720, max_positions=1024, spread=0.6), vocabulary, seed=3)
     rollout, _ = ran(agent, machine, vocabulary, n=2, budget=30, runner={"notify": lines.append})
     assert len(lines) == 1 and "two equal requests at the same time" in lines[0]
     assert len({s.tokens for s in rollout.samples}) == 6

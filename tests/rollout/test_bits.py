@@ -14,12 +14,12 @@ from tests.processes import PATIENCE
 from tests.rollout.fakes import decoder, engine, generate, prompt_of, request
 
 SIZES = {
-    "narrow": {"width": 64, "head_dim": 16, "mlp_width": 160, "layers": 3},
-    "wide": {"width": 128, "head_dim": 32, "mlp_width": 352},
-    "odd": {"width": 96, "head_dim": 24, "mlp_width": 256, "kv_heads": 1},
-    "no grouped queries": {"width": 80, "head_dim": 20, "mlp_width": 200, "kv_heads": 4, "vocabulary": 23},
-    "broad": {"width": 96, "head_dim": 96, "mlp_width": 200, "layers": 2},
-    "blocked": {"width": 256, "head_dim": 64, "mlp_width": 400, "vocabulary": 300, "layers": 2},
+    "narrow": {"hidden_size": 64, "head_dim": 16, "mlp_width": 160, "layers": 3},
+    "wide": {"hidden_size": 128, "head_dim": 32, "mlp_width": 352},
+    "odd": {"hidden_size": 96, "head_dim": 24, "mlp_width": 256, "kv_heads": 1},
+    "no grouped queries": {"hidden_size": 80, "head_dim": 20, "mlp_width": 200, "kv_heads": 4, "vocabulary_size": 23},
+    "broad": {"hidden_size": 96, "head_dim": 96, "mlp_width": 200, "layers": 2},
+    "blocked": {"hidden_size": 256, "head_dim": 64, "mlp_width": 400, "vocabulary_size": 300, "layers": 2},
 }
 CASES = [*((size, torch.float32) for size in SIZES), ("odd", torch.float64)]
 

@@ -110,7 +110,7 @@ def test_samples_are_equal_with_and_without_http(
 ) -> None:
     """Over the socket, each agent keeps its connection; three of them run at once, and engines take their time."""
     vocabulary = trained(QWEN)
-    model, urls = decoder(vocabulary=720, positions=1024, spread=0.6), list[str]()
+    model, urls = decoder(vocabulary_size=720, max_positions=1024, spread=0.6), list[str]()
 
     async def over_socket(row: Any, client: Any) -> float:
         async with EndpointServer(client.endpoint).open() as url, httpx2.AsyncClient(trust_env=False) as http:

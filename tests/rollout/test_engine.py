@@ -193,7 +193,7 @@ def test_stop_strings_match_in_the_whole_answer_and_not_in_the_prompt() -> None:
 @pytest.mark.t(14)
 def test_a_stop_string_of_characters_that_take_several_tokens() -> None:
     vocabulary = bytes_()
-    model = decoder(vocabulary=vocabulary.backend_tokenizer.get_vocab_size(), width=16, spread=0.0)
+    model = decoder(vocabulary_size=vocabulary.backend_tokenizer.get_vocab_size(), hidden_size=16, spread=0.0)
     ids = vocabulary.encode("a€b€")
     # A model that generates given tokens: token sampling is replaced.
     e = engine(model, vocabulary)

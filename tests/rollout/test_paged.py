@@ -51,7 +51,7 @@ CASES = {
     "windows": ((9, 130), 12, {"attention_windows": (5, None)}),
     "all heads": ((30,), 8, {"kv_heads": 4, "qk_norm": False, "qkv_bias": True}),
     "page border": ((255, 257), 9, {"head_dim": 64, "layers": 1}),
-    "large vocabulary": ((9,), 6, {"vocabulary": 1500, "layers": 1}),
+    "large vocabulary": ((9,), 6, {"vocabulary_size": 1500, "layers": 1}),
 }
 
 
@@ -95,7 +95,7 @@ def steps(requests: list[GenerationRequest], rows: int, **changes) -> list[Count
 
     with pytest.MonkeyPatch.context() as patch, pretended_gpu() as device:
         patch.setattr(PagedBatch, "decode", call)
-        generate(paged(device, rows=rows, dtype=torch.bfloat16, vocabulary=1500, **changes), requests)
+        generate(paged(device, rows=rows, dtype=torch.bfloat16, vocabulary_size=1500, **changes), requests)
     return counts
 
 

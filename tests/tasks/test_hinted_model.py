@@ -16,7 +16,7 @@ TASK = named_task("hinted_sums").build(lambda text: tuple(map(ord, text)))
 def test_its_files_are_those_that_the_command_writes() -> None:
     settings = tomllib.loads((HOME / "tools" / "hinted_sums_model.toml").read_text())
     shape = read_shape(MODEL)
-    names = ("width", "layers", "heads", "kv_heads", "head_dim", "mlp_width", "positions")
+    names = ("hidden_size", "layers", "heads", "kv_heads", "head_dim", "mlp_width", "max_positions")
     assert [getattr(shape, name) for name in names] == [settings[name] for name in names]
     assert (MODEL / "tokenizer.json").read_text() == (find_model("calculator") / "tokenizer.json").read_text()
     assert shape.vocabulary_size == calculator_tokenizer().get_vocab_size()

@@ -26,13 +26,13 @@ def judge(url: str, fields: Mapping[str, str] = {}, keys: tuple[str, ...] = (), 
         (HERE, {}, (), (), ""),
         ("http://localhost:8000", {}, (), (), ""),
         ("http://[::1]:8000/v1", {}, (), (), ""),
-        (HERE, {"key": "MY_KEY"}, (), (), "--key MY_KEY"),
-        (HERE, {"key": "MY_KEY"}, ("OTHER",), (), "--key MY_KEY"),
-        (HERE, {"key": "MY_KEY"}, ("OTHER", "MY_KEY"), (), ""),
+        (HERE, {"key_variable": "MY_KEY"}, (), (), "--key MY_KEY"),
+        (HERE, {"key_variable": "MY_KEY"}, ("OTHER",), (), "--key MY_KEY"),
+        (HERE, {"key_variable": "MY_KEY"}, ("OTHER", "MY_KEY"), (), ""),
         (AWAY, {}, (), (), "--judge judge.example"),
         (AWAY, {}, (), ("judge.example",), ""),
-        (AWAY, {"key": "MY_KEY"}, (), (), "--judge judge.example --key MY_KEY"),
-        (AWAY, {"key": "MY_KEY"}, ("MY_KEY",), (), "--judge judge.example"),
+        (AWAY, {"key_variable": "MY_KEY"}, (), (), "--judge judge.example --key MY_KEY"),
+        (AWAY, {"key_variable": "MY_KEY"}, ("MY_KEY",), (), "--judge judge.example"),
         ("https://judge.example.evil/v1", {}, (), ("judge.example",), "--judge judge.example.evil"),
         ("http://localhost.evil/v1", {}, (), (), "--judge localhost.evil"),
         ("http://0.0.0.0/v1", {}, (), (), "--judge 0.0.0.0"),
@@ -49,7 +49,7 @@ def test_hosts_of_judges_are_named_on_the_command_line(
     monkeypatch.setenv("MY_KEY", "hunter2")
     if not missing:
         (line,) = judge(url, fields, keys, hosts).notices
-        assert line.startswith(f"judge: {url} gets") and ("MY_KEY" in line) == ("key" in fields)
+        assert line.startswith(f"judge: {url} gets") and ("MY_KEY" in line) == ("key_variable" in fields)
         return
     with pytest.raises(Usage) as caught:
         judge(url, fields, keys, hosts)
@@ -78,7 +78,7 @@ def test_a_cache_is_in_the_users_cache_directory(tmp_path: Path, monkeypatch: py
     assert judge(HERE, {"cache_file": "judge.jsonl"})._replies.path == tmp_path / "groupwise/judge/judge.jsonl"
     monkeypatch.setenv("XDG_CACHE_HOME", "relative")
     monkeypatch.setenv("HOME", str(tmp_path))
-    assert judge(HERE, {"cache": "b"})._replies.path == tmp_path / ".cache/groupwise/judge/b"
+    assert judge(HERE, {"cache_file": "b"})._replies.path == tmp_path / ".cache/groupwise/judge/b"
 
 
 def test_judges_within_several_need_permission_and_are_reported() -> None:

@@ -75,7 +75,9 @@ def test_every_row_counts_and_keeps_its_columns(tmp_path: Path) -> None:
 
 
 def test_columns_of_other_names(tmp_path: Path) -> None:
-    (prompt,) = read(tmp_path, {"question": "7*5=", "solution": "35"}, prompt_column="question", answer="solution")
+    (prompt,) = read(
+        tmp_path, {"question": "7*5=", "solution": "35"}, prompt_column="question", answer_column="solution"
+    )
     assert (prompt.text, prompt.row["completion"]) == ("7*5=", "35")
 
 

@@ -64,15 +64,15 @@ def test_training_continues_from_an_adapter() -> None:
 
 
 def test_resume_refuses_another_base(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    directory(home / "base", vocabulary=40)
+    directory(home / "base", vocabulary_size=40)
     (home / "problems.jsonl").write_text("".join(f'{{"prompt": "{a}+1=", "answer": "{a + 1}"}}\n' for a in range(9)))
     run = trained("--model", "base", "--task", "problems.jsonl", "--verifier", "exact", *LORA)
     assert main(["resume", str(run)]) == 0
-    directory(home / "base", vocabulary=40, rope_theta=3.0)
+    directory(home / "base", vocabulary_size=40, rope_theta=3.0)
     assert main(["resume", str(run)]) == 3  # the same weights compute other numbers
     assert "files.config.json: " in capsys.readouterr().err
     assert main(["resume", str(run), "--changed"]) == 0
-    directory(home / "base", vocabulary=40, rope_theta=3.0, tied_embeddings=True)
+    directory(home / "base", vocabulary_size=40, rope_theta=3.0, tied_embeddings=True)
     for words in ([], ["--changed"]):
         assert main(["resume", str(run), *words]) == 3
         assert "the weights of base differ from those at the start" in capsys.readouterr().err

@@ -87,7 +87,7 @@ def ready(kind: Kind, home: Path) -> RunObjects:
     Path("train.jsonl").write_text(json.dumps(adds(1000)) + "\n")
     Path("mine.py").write_text(GRADE)
     tokenizer = trained()
-    size = shape(vocabulary=len(tokenizer.backend_tokenizer.get_vocab()), positions=2048)
+    size = shape(vocabulary_size=len(tokenizer.backend_tokenizer.get_vocab()), max_positions=2048)
     write_model(Decoder.new(size, 1, spread=0.2), Path("m"), tokenizer=tokenizer)
     task = "train.jsonl" if kind.verifier == Code() else "calculator"
     recipe = Recipe(

@@ -87,7 +87,7 @@ def test_an_answer_that_was_cut_has_no_end_token(tmp_path: Path) -> None:
 
 
 def test_a_long_text_loses_its_beginning(tmp_path: Path) -> None:
-    path, tokenizer = reward_model(tmp_path, positions=8), characters()
+    path, tokenizer = reward_model(tmp_path, max_positions=8), characters()
     (verdict,) = graded(RewardModel(str(path)), "123456")
     assert verdict.subscores == {"truncated": 1.0}
     assert verdict.score == theirs(path, (*tokenizer.encode("=123456"), 0))
@@ -97,7 +97,7 @@ def test_a_long_text_loses_its_beginning(tmp_path: Path) -> None:
 
 def chat_model(path: Path) -> Path:
     """A reward model with byte-level BPE and a chat template."""
-    reward_model(path, bytes_(), vocabulary=400, positions=256)
+    reward_model(path, bytes_(), vocabulary_size=400, max_positions=256)
     file = path / "tokenizer_config.json"
     file.write_text(json.dumps(json.loads(file.read_text()) | {"chat_template": CHAT}))
     return path
@@ -236,7 +236,7 @@ def gpu_grader(path: Path, **settings: Any) -> RewardGrader:
 
 def test_a_gpu_scores_answers_in_one_pass(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """On a pretended one, after a trial alone and together. Shorter texts are padded, which changes no score."""
-    path, answers, sizes = reward_model(tmp_path, bytes_(), vocabulary=400), ("3", "12 = #3", "1"), list[int]()
+    path, answers, sizes = reward_model(tmp_path, bytes_(), vocabulary_size=400), ("3", "12 = #3", "1"), list[int]()
 
     def counted(module: Any, texts: Any) -> list[float]:
         sizes.append(len(texts))
@@ -257,7 +257,7 @@ def test_a_gpu_whose_scores_depend_on_the_others_is_refused(
     def rounded(module: Any, texts: Any) -> list[float]:
         return [score + 0.01 * (len(texts) > 1) for score in scores(module, texts)]
 
-    path = reward_model(tmp_path, bytes_(), vocabulary=400)
+    path = reward_model(tmp_path, bytes_(), vocabulary_size=400)
     monkeypatch.setattr(reward_models, "scores", rounded)
     with pretended_gpu():
         grader = gpu_grader(path, tolerance=tolerance)

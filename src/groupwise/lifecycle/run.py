@@ -85,7 +85,7 @@ class IterationCallback:
 
 
 class WarmStartWatch(IterationCallback):
-    """As `IterationWatch`, for a warm start: it prints a line after each tenth of the steps, and nothing else."""
+    """As `IterationCallback`, for a warm start: it prints a line after each tenth of the steps, and nothing else."""
 
     __slots__ = ()
 
@@ -99,7 +99,7 @@ class WarmStartWatch(IterationCallback):
 class Training:
     """A run under way in this process, but for its learner, which copies the weights that the warm start leaves.
 
-    `changes` are the lines about what changed since the run was last open.
+    `changes_since_last_open` are the lines about what changed since the run was last open.
     """
 
     run: OpenRun

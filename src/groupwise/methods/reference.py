@@ -86,8 +86,8 @@ class Reference:
     `toy_test` is the test that computes the paper's claim exactly on a small example, if its claim is about an
     expectation or a bound.
 
-    >>> Reference(paper="GRPO", arxiv="2402.03300", evidence="paper read", formula="J", differences=(),
-    proof_tests=()).year
+    >>> source = {"paper": "GRPO", "arxiv": "2402.03300", "evidence": "paper read"}
+    >>> Reference(**source, formula="J", differences=(), proof_tests=()).year
     2024
     """
 

@@ -20,8 +20,8 @@ def kernel_of(device: str, dtype: str, shape: DecoderShape) -> Kernel:
     """The attention of the learner on a device. A GPU counts as one of compute capability 8.0 at least.
 
     >>> from groupwise.models import DecoderShape
-    >>> shape = DecoderShape(vocabulary=9, hidden_size=8, layers=1, heads=1, kv_heads=1, head_dim=8, mlp_width=8,
-    positions=9)
+    >>> sizes = dict(vocabulary_size=9, hidden_size=8, layers=1, heads=1, kv_heads=1, head_dim=8)
+    >>> shape = DecoderShape(**sizes, mlp_width=8, max_positions=9)
     >>> kernel_of("cuda", "bfloat16", shape), kernel_of("cuda", "float32", shape)
     ('varlen', 'masked')
     """

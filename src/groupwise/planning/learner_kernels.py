@@ -98,7 +98,8 @@ def logit_blocks(shape: DecoderShape, answer_tokens: int) -> int:
     """The blocks in which the learner computes the logits of a microbatch.
 
     >>> from groupwise.models import DecoderShape
-    >>> sizes = dict(vocabulary=1 << 16, width=8, layers=1, heads=1, kv_heads=1, head_dim=8, mlp_width=8, positions=9)
+    >>> sizes = dict(vocabulary_size=1 << 16, hidden_size=8, layers=1, heads=1, kv_heads=1, head_dim=8)
+    >>> sizes |= dict(mlp_width=8, max_positions=9)
     >>> shape = DecoderShape(**sizes)
     >>> logit_blocks(shape, 64), logit_blocks(shape, 65)
     (1, 2)

@@ -46,8 +46,8 @@ class PlannedMachines:
     those of launching the kernels of the model. `rates_source` says where the rates come from; the plan prints it.
     `sampling_time_factor` and `learning_time_factor` are the measured seconds over those that the rates give.
 
-    >>> PlannedMachines(name="H100", device_count=8, memory_gib=80, tflops=400, memory_bandwidth_gb_s=2500,
-    link_bandwidth_gb_s=300, rates_source="given").device_count
+    >>> rates = {"tflops": 400, "memory_bandwidth_gb_s": 2500, "link_bandwidth_gb_s": 300, "rates_source": "given"}
+    >>> PlannedMachines(name="H100", device_count=8, memory_gib=80, **rates).device_count
     8
     """
 

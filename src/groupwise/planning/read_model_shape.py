@@ -78,8 +78,9 @@ def active_weights(shape: DecoderShape) -> int:
     """The weights in the matrix products of one token: without the embedding, and without experts that it skips.
 
     >>> from groupwise.models import DecoderShape
-    >>> sizes = {"vocabulary": 9, "width": 4, "layers": 1, "heads": 1, "kv_heads": 1, "head_dim": 4, "mlp_width": 8}
-    >>> active_weights(DecoderShape(**sizes, positions=9))
+    >>> sizes = {"vocabulary_size": 9, "hidden_size": 4, "layers": 1, "heads": 1, "kv_heads": 1}
+    >>> sizes |= {"head_dim": 4, "mlp_width": 8}
+    >>> active_weights(DecoderShape(**sizes, max_positions=9))
     196
     """
     attention = 2 * shape.hidden_size * (shape.heads + shape.kv_heads) * shape.head_dim

@@ -21,8 +21,8 @@ class TextureWeightedReward(Shaping):
     >>> from groupwise.data import rollout_of, pack
     >>> parts = {"texture": [0.75] * 3, "psnr": [24.0, 25.0, 26.0], "sharpness": [0.6, 0.5, 0.4]}
     >>> batch = pack([rollout_of([0.0] * 3, subscores=parts)])
-    >>> TextureWeightedReward(fidelity_subscore="psnr", quality_subscores=("sharpness",))(batch.verdict_score,
-    batch).tolist()
+    >>> reward = TextureWeightedReward(fidelity_subscore="psnr", quality_subscores=("sharpness",))
+    >>> reward(batch.verdict_score, batch).tolist()
     [0.75, 0.5, 0.25]
     """
 

@@ -14,13 +14,14 @@ __all__ = ["RolloutSetting"]
 class RolloutSetting:
     """Engine, verifier, environment and limits. Training and evaluation differ in `sampling` and `denoising_steps`.
 
-    `deadline` bounds a whole rollout, from its start to its last verdict. `verdict_deadline` bounds each verdict and
-    each call through `Sampler.outside`. Both are in seconds. `environment` creates an environment for each sample, if
-    the strategy uses one; `agent` runs the recipe's agent. `reply_log` records observations and episodes.
-    `observation_frame` holds the tokens that the chat template writes before and after an observation. `template`
-    encodes prompts that a strategy writes; it gets the `pictures` of a draw that has some. `max_positions` is the most
-    tokens of a sequence of the model; None for no bound. `denoising_steps` is the number of denoising steps of a flow
-    policy, if not its own. Scored answers are correct from `threshold` on; None if scores are not outcomes.
+    `rollout_deadline` bounds a whole rollout, from its start to its last verdict. `verdict_deadline` bounds each
+    verdict and each call through `Sampler.outside`. Both are in seconds. `create_environment` creates an environment
+    for each sample, if the strategy uses one; `agent_runner` runs the recipe's agent. `reply_log` records observations
+    and episodes. `observation_frame_ids` holds the tokens that the chat template writes before and after an
+    observation. `encode_prompt` encodes prompts that a strategy writes; it gets the `pictures` of a draw that has some.
+    `max_positions` is the most tokens of a sequence of the model; None for no bound. `denoising_steps` is the number of
+    denoising steps of a flow policy, if not its own. Scored answers are correct from `correct_threshold` on; None if
+    scores are not outcomes.
     """
 
     engine: Engine

@@ -59,7 +59,7 @@ Turns = list[tuple[str, str]]
 
 @dataclass(frozen=True, slots=True)
 class Demonstrations(TaskSettings):
-    """Demonstrations for a method of stored answers: those of a packaged task, or data rows as `Rows` reads them.
+    """Demonstrations for a method of stored answers: those of a packaged task, or data rows as `DataRows` reads them.
 
     A row has a prompt and its answer as text, or `messages` that end with a message of the assistant. The answer is
     then that message, with the tool messages right before it and the assistant's messages that those reply to. All rows

@@ -16,7 +16,7 @@ MOST_PICTURES = 64
 
 
 def row_pictures(row: Row, problem: Any, folder: Path | None) -> tuple[Picture, ...]:
-    """The pictures of a row, in their order. Raises `RowFault`.
+    """The pictures of a row, in their order. Raises `DataRowError`.
 
     A picture is the path of a file below `folder`, the bytes of a file, or an `Image` of the library `datasets` that is
     not decoded: `{"bytes": ..., "path": ...}`. Messages with parts that are pictures have as many as the row.
@@ -53,7 +53,7 @@ def _bytes_of(value: Any, folder: Path | None) -> bytes:
 
 
 def _read_below(folder: Path, name: str) -> bytes:
-    """The bytes of a file below a folder. Raises `RowFault`, also for a path or a link that leaves the folder."""
+    """The bytes of a file below a folder. Raises `DataRowError`, also for a path or a link that leaves the folder."""
     shown = repr(name[:80])
     try:
         path = (folder / name).resolve()
@@ -70,7 +70,7 @@ def _read_below(folder: Path, name: str) -> bytes:
 def plain_messages(problem: Sequence[Any]) -> list[Any]:
     """Messages whose content is text where all its parts are texts, else parts of the two known types.
 
-    Raises `RowFault` for other parts.
+    Raises `DataRowError` for other parts.
 
     >>> parts = [{"type": "text", "text": "Hi "}, {"type": "text", "text": "you"}]
     >>> plain_messages([{"role": "user", "content": parts}])

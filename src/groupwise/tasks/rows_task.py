@@ -191,7 +191,7 @@ def read_problems(
 
 
 def _pictures(row: Row, problem: Problem, folder: Path | None, encode: Callable[..., Ids]) -> tuple[Picture, ...]:
-    """The pictures of a row, for a model that takes some. Raises `RowFault`."""
+    """The pictures of a row, for a model that takes some. Raises `DataRowError`."""
     if getattr(encode, "takes_pictures", False):
         return row_pictures(row, problem, folder)
     if not isinstance(problem, str) and count_pictures(problem):
@@ -268,7 +268,7 @@ class PromptEncodingError(DataRowError):
 
 
 def encoded_problem(encode: Callable[..., Ids], problem: Problem, pictures: Sequence[Picture] = ()) -> Ids:
-    """The ids of a problem in its template. Raises `RowFault`."""
+    """The ids of a problem in its template. Raises `DataRowError`."""
     try:
         problem_text(problem).encode()
         ids = encode(problem, pictures=pictures) if pictures else encode(problem)

@@ -23,7 +23,7 @@ def has_calls(messages: Any) -> bool:
 
 
 def read_message(message: Any) -> dict[str, Any]:
-    """A message in the form that chat templates read: the arguments of its calls are objects. Raises `RowFault`.
+    """A message in the form that chat templates read: the arguments of its calls are objects. Raises `DataRowError`.
 
     >>> call = {"function": {"name": "add", "arguments": '{"a": 1}'}}
     >>> read_message({"role": "assistant", "content": None, "tool_calls": [call]})["tool_calls"]
@@ -77,7 +77,7 @@ def parts_of(messages: Sequence[Mapping[str, Any]], encode: Any, tools: list[Any
     """The ids of an answer with calls, and whether the assistant wrote them. The last end token is left out.
 
     An assistant's text has no control token. Its calls, and the messages of others after them, are written by the chat
-    template, as for agents. Raises `RowFault`.
+    template, as for agents. Raises `DataRowError`.
     """
     if not isinstance(encode, PromptTemplate) or encode.name != "chat":
         raise DataRowError(f"{CALLS} are written by the model's chat template: use --template chat")

@@ -148,8 +148,8 @@ def remember(
 async def load(engine: Engine, learner: Learner, recorder: RunRecorder, version: int) -> None:
     """Load the learner's weights into the engine.
 
-    `Stuck` if the engine still waits, for example for its replicas, `LOADING` seconds after a stop is requested. A
-    resume then continues from the last checkpoint.
+    `BlockedStop` if the engine still waits, for example for its replicas, `LOADING` seconds after a stop is requested.
+    A resume then continues from the last checkpoint.
     """
 
     async def loaded() -> bool:

@@ -48,8 +48,8 @@ class Combined(VerifierSettings):
     An answer that one member cannot judge is unverifiable.
 
     >>> from groupwise.verifiers import Exact, LastNumber
-    >>> both = Combined((CombinedMember("right", LastNumber()), CombinedMember("bare", Exact(),
-    0.25))).build(VerifierContext())
+    >>> members = (CombinedMember("right", LastNumber()), CombinedMember("bare", Exact(), 0.25))
+    >>> both = Combined(members).build(VerifierContext())
     >>> sample = Sample(context=(), stream=(0,), text="so 4")
     >>> verdict = asyncio.run(both(Prompt("p", (), "2+2=", {"answer": 4}), sample))
     >>> verdict.outcome.name, verdict.score, dict(verdict.subscores)

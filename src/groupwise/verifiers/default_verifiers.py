@@ -69,8 +69,8 @@ PUBLISHED: Mapping[str, VerifierSettings] = {"countdown": Countdown(), "gsm8k": 
 def usual_verifier(task: TaskSettings) -> VerifierSettings | None:
     """The default verifier of a packaged or published task; None for a user's data.
 
-    >>> from groupwise.tasks import Rows
-    >>> usual_verifier(PublishedSet("gsm8k")), usual_verifier(Rows("rows.jsonl"))
+    >>> from groupwise.tasks import DataRows
+    >>> usual_verifier(PublishedSet("gsm8k")), usual_verifier(DataRows("rows.jsonl"))
     (LastNumber(), None)
     """
     return PUBLISHED.get(task.name, Math()) if isinstance(task, PublishedSet) else USUAL.get(type(task))

@@ -59,8 +59,8 @@ class OptionLetterExtractor:
 
         `below` are the lines that explain the answer. They may mention other letters, but must not begin with one.
 
-        >>> [OptionLetterExtractor("ABCD").named(x) for x in ("(b)", r"\\textbf{B.} 12", "option c", "A dog",
-        "A or B", "A. B")]
+        >>> texts = ("(b)", r"\\textbf{B.} 12", "option c", "A dog", "A or B", "A. B")
+        >>> [OptionLetterExtractor("ABCD").named(x) for x in texts]
         ['B', 'B', 'C', '', '', '']
         """
         text = _plain(text)

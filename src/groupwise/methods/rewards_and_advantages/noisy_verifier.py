@@ -70,8 +70,8 @@ class DebiasedReward(Shaping):
 
     >>> from groupwise.data import rollout_of, pack
     >>> batch = pack([rollout_of([1.0, 0.0])])
-    >>> [round(x, 6) for x in DebiasedReward(false_accept_rate=0.1, false_reject_rate=0.2)(batch.verdict_score,
-    batch).tolist()]
+    >>> reward = DebiasedReward(false_accept_rate=0.1, false_reject_rate=0.2)
+    >>> [round(x, 6) for x in reward(batch.verdict_score, batch).tolist()]
     [1.285714, -0.142857]
     """
 

@@ -95,8 +95,8 @@ class FailureBuffer(Curriculum[FailureBufferState]):
 def in_turns(failures: Sequence[FailedAttempt]) -> list[int]:
     """The order in which failures are drawn: the newest iteration's first, and within it the problems in turns.
 
-    >>> in_turns([FailedAttempt(problem_index=i, prompt_ids=[], iteration=k) for i, k in ((7, 1), (3, 2), (3, 2), (5,
-    2))])
+    >>> failures = ((7, 1), (3, 2), (3, 2), (5, 2))
+    >>> in_turns([FailedAttempt(problem_index=i, prompt_ids=[], iteration=k) for i, k in failures])
     [1, 3, 2, 0]
     """
     earlier, turns = Counter[tuple[int, int]](), list[int]()

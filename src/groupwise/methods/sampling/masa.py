@@ -111,8 +111,8 @@ def agreement(prediction: ParsedPrediction, found: GroupStatistics, problem: str
     unverifiable if no answer could be graded.
 
     >>> found = GroupStatistics(0.5, (900, 1500, 1200, 700), (), ())
-    >>> round(agreement(ParsedPrediction(predicted_correct_of_eight=8, predicted_length=1000), found,
-    "").subscores["rate"], 6)
+    >>> predicted = ParsedPrediction(predicted_correct_of_eight=8, predicted_length=1000)
+    >>> round(agreement(predicted, found, "").subscores["rate"], 6)
     0.1
     """
     if found.pass_rate is None:

@@ -250,8 +250,8 @@ class Decoder(nn.Module):
 
     The constructor creates parameters on the meta device. `Decoder.new` draws weights, `read_model` reads them.
 
-    >>> sizes = dict(vocabulary=5, width=8, layers=1, heads=2, kv_heads=1, head_dim=4)
-    >>> shape = DecoderShape(**sizes, mlp_width=16, positions=32)
+    >>> sizes = dict(vocabulary_size=5, hidden_size=8, layers=1, heads=2, kv_heads=1, head_dim=4)
+    >>> shape = DecoderShape(**sizes, mlp_width=16, max_positions=32)
     >>> decoder = Decoder.new(shape, seed=0)
     >>> from groupwise.models import PrefixPacking
     >>> layout = PrefixPacking.of([(1, 2)], [(3, 4)])

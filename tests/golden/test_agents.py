@@ -177,7 +177,7 @@ def test_worked_main_advantages():
 
 def test_conversations_with_helpers_end():
     """After `calls` requests the next one ends the conversation, and so does a full budget."""
-    once = delegated(1, max_calls=1)
+    once = delegated(1, max_helper_calls=1)
     assert text_of(once.samples[0].tokens) == "7*5=35;35+8=" and len(once.samples) == 2
     assert once.samples[0].verdict == Verdict(Outcome.malformed)
     short = delegated(1, limit=12)
@@ -192,7 +192,7 @@ def test_aligned_helpers():
     assert len({s.stream for s in rollout.samples}) == len(rollout.samples)
     copies = [(s.tokens, s.logp, s.verdict) for s in helpers[:4]]
     assert set(map(repr, copies[2:])) <= set(map(repr, copies[:2]))
-    two = [s for s in delegated(max_calls=4).samples if s.parent == 0]
+    two = [s for s in delegated(max_helper_calls=4).samples if s.parent == 0]
     assert aligned(two, 2, Random(0)) == two and aligned([], 2, Random(0)) == []
     assert aligned(two, 1, Random(0))[0] in two
 

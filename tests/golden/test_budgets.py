@@ -207,7 +207,7 @@ def test_rates_are_of_the_newest_outcomes():
     _, state = step(part, state, task, 1, 7, [[1] * 7])
     assert part.rate(state["recent_outcomes"]["p0"]) is None, "seven outcomes are too few"
     _, state = step(part, state, task, 1, 8, [[0] * 8])
-    assert part.rate(state["outcomes"]["p0"]) == 7 / 15
+    assert part.rate(state["recent_outcomes"]["p0"]) == 7 / 15
     _, state = step(part, state, task, 1, 8, [[0] * 8])
     assert part.rate(state["outcomes"]["p0"]) == 0, "the newest sixteen"
     _, state = step(part, state, task, 1, 8, [[1] * 20])

@@ -179,7 +179,7 @@ def test_refused_hints_have_no_answers():
     assert [s.context for s in rollout.samples if s.role == "answer"] == [PLAIN] * 2
     rollout, _ = play(marked, lambda r: (14, 8, 15, 3) if 12 in r.context else (WRONG,), n=2, **ROW)
     assert {s.context for s in rollout.samples if s.role == "tried"} == {(*PLAIN, 8)}
-    rollout, _ = play(replace(marked, closes=""), lambda r: (14, 8, 3) if 12 in r.context else (WRONG,), n=2, **ROW)
+    rollout, _ = play(replace(marked, hint_end=""), lambda r: (14, 8, 3) if 12 in r.context else (WRONG,), n=2, **ROW)
     assert {s.context[:-1] for s in rollout.samples if s.role == "tried"} == {(*PLAIN, 8)}, "to the end of the text"
     rollout, engine = play(WRITER, lambda r: (RIGHT,), n=2, **ROW)
     assert len(engine.requests) == 2 and roles(rollout) == ["answer"] * 2, "no hint where one is correct"

@@ -80,7 +80,11 @@ def test_a_schedule_sets_a_field_as_the_recipe_reader_does(method: Method) -> No
 def test_a_path_leads_through_fields_indices_and_names_of_pairs() -> None:
     value = (("a.b", (LinearRamp(0.0, 1.0), LinearRamp(2.0, 3.0))), ("c", CyclicValues((1.0,))))
     changed = (("a.b", (LinearRamp(0.0, 1.0), LinearRamp(2.0, 3.0, 7))), ("c", CyclicValues((1.0,))))
-    assert with_value(value, '"a.b".1.over', 7.0) == changed == with_value(value, "'a.b'.1.over", 7.0)
+    assert (
+        with_value(value, '"a.b".1.over_iterations', 7.0)
+        == changed
+        == with_value(value, "'a.b'.1.over_iterations", 7.0)
+    )
     with pytest.raises(ValueError, match="the first of them 0"):
         with_value(PiecewiseConstant(((0, 1.0),)), "points.0.0", 3.0)
 

@@ -61,7 +61,9 @@ def test_parts_of_a_verdict(figures: list[tuple[str, str]], count: float, colour
     found = verdict(painted(*figures))
     assert found.subscores == parts and found.outcome is Outcome(int(min(parts.values())))
     for name, holds in parts.items():
-        assert verdict(painted(*figures), name={"kind": "figures", "asks": name}).outcome is Outcome(int(holds))
+        assert verdict(painted(*figures), name={"kind": "figures", "graded_property": name}).outcome is Outcome(
+            int(holds)
+        )
 
 
 def test_pictures_without_a_verdict_on_their_figures() -> None:
@@ -75,7 +77,7 @@ def test_pictures_without_a_verdict_on_their_figures() -> None:
     speck = painted(("red", "square"), ("red", "square"))
     speck[2, 30, 30] = 1
     assert verdict(speck).outcome is Outcome.correct
-    assert verdict(speck, name={"kind": "figures", "least": 0}).outcome is Outcome.wrong
+    assert verdict(speck, name={"kind": "figures", "min_area_fraction": 0}).outcome is Outcome.wrong
 
 
 @given(
@@ -88,7 +90,7 @@ def test_the_number_of_separate_squares_is_their_count(places: set[tuple[int, in
         picture[:, 4 * row : 4 * row + 2, 4 * column : 4 * column + 2] = (2 * np.array(GLYPH_COLOURS[colour]) - 1)[
             :, None, None
         ]
-    found = verdict(picture, f"{len(places)} {colour} square", {"kind": "figures", "least": 0.001})
+    found = verdict(picture, f"{len(places)} {colour} square", {"kind": "figures", "min_area_fraction": 0.001})
     assert found.outcome is Outcome.correct
 
 
@@ -104,6 +106,9 @@ def test_other_gold_answers_and_settings_are_refused(tmp_path: Any) -> None:
     task = named_task(str(rows)).build(lambda text: (65,))
     with pytest.raises(BadData, match="a number, a colour and a shape such as 2 red square"):
         built("figures", task)
-    for settings, why in (({"asks": "size"}, "is not one of"), ({"least": 2}, "give a share of the picture")):
+    for settings, why in (
+        ({"graded_property": "size"}, "is not one of"),
+        ({"min_area_fraction": 2}, "give a share of the picture"),
+    ):
         with pytest.raises(Usage, match=why):
             built({"kind": "figures", **settings}, task)

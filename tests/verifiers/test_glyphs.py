@@ -46,7 +46,9 @@ def test_parts_of_a_verdict(places: dict[str, str], count: float, colours: float
     found = verdict(painted(**places))
     assert found.subscores == parts and found.outcome is Outcome(int(min(parts.values())))
     for name, holds in parts.items():
-        assert verdict(painted(**places), name={"kind": "glyph_patches", "asks": name}).outcome is Outcome(int(holds))
+        assert verdict(painted(**places), name={"kind": "glyph_patches", "graded_property": name}).outcome is Outcome(
+            int(holds)
+        )
 
 
 def test_pictures_without_a_verdict_on_their_patches() -> None:
@@ -77,7 +79,7 @@ def test_the_verifier_reads_other_rows_and_refuses_other_gold_answers(tmp_path: 
     task = named_task("glyphs").build(lambda text: (65,))
     assert task[0].row["answer"] == task[0].text
     with pytest.raises(Usage, match="is not one of"):
-        built({"kind": "glyph_patches", "asks": "shape"}, task)
+        built({"kind": "glyph_patches", "graded_property": "shape"}, task)
     rows = tmp_path / "rows.jsonl"
     rows.write_text('{"prompt": "red left blue", "answer": "red left blue"}\n{"prompt": "x", "answer": "red"}\n')
     with pytest.raises(BadData, match="a gold answer that is a problem such as red left blue"):

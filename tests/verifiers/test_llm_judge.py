@@ -111,7 +111,7 @@ def test_the_last_verdict_of_the_reply_counts(server: Server, reply: str, outcom
 
 def test_the_prompt_of_the_judge(server: Server, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("JUDGE_KEY", "secret")
-    ask(judge(server.url + "/", rubric="Be strict.", key="JUDGE_KEY", max_tokens=7))
+    ask(judge(server.url + "/", rubric="Be strict.", key_variable="JUDGE_KEY", max_tokens=7))
     (request,) = server.requests
     judge_prompt = request["messages"][0]["content"]
     assert server.paths == ["/v1/chat/completions"] and server.headers[0]["Authorization"] == "Bearer secret"
@@ -216,7 +216,7 @@ def test_a_redirect_gets_no_key(server: Server, monkeypatch: pytest.MonkeyPatch,
     """No redirect is followed, so the key cannot reach another host."""
     monkeypatch.setenv("JUDGE_KEY", "hunter2")
     server.reply = lambda request, number: (code, "")
-    ask(judge(server.url, key="JUDGE_KEY"))
+    ask(judge(server.url, key_variable="JUDGE_KEY"))
     assert server.paths == ["/v1/chat/completions"]
 
 
@@ -259,7 +259,7 @@ def test_a_key_that_a_server_repeats_is_not_stored(server: Server, tmp_path: Pat
     monkeypatch.setenv("JUDGE_KEY", "hunter2")
     cache = tmp_path / "judge.jsonl"
     server.reply = lambda request, number: (401, "no such key: hunter2")
-    verdict = ask(judge(server.url, cache, key="JUDGE_KEY"))
+    verdict = ask(judge(server.url, cache, key_variable="JUDGE_KEY"))
     assert verdict.cause == "1 of 1 votes failed: HTTP 401: no such key: [key]"
     server.reply = lambda request, number: (200, says("I got hunter2\nVerdict: right"))
     assert ask(judge(server.url, cache, key="JUDGE_KEY")).outcome is RIGHT
@@ -270,7 +270,7 @@ def test_a_key_that_no_header_can_hold_is_refused_and_not_shown(monkeypatch: pyt
     for key in ("hunter2\n", "hunter 2", "hünter"):
         monkeypatch.setenv("JUDGE_KEY", key)
         with pytest.raises(MissingRequirement) as caught:
-            judge("http://127.0.0.1:9/v1", key="JUDGE_KEY")
+            judge("http://127.0.0.1:9/v1", key_variable="JUDGE_KEY")
         assert "nter" not in str(caught.value)
 
 

@@ -395,15 +395,21 @@ def test_the_fix_for_a_sandbox_that_does_not_start_names_the_verifier_without_on
 @pytest.mark.parametrize(
     "name,message",
     [
-        ({"kind": "math", "answer": "lst", "symbolic": False}, "answer: 'lst' is not one of first, last, only"),
-        ({"kind": "math", "place": "box", "symbolic": False}, "'box' is not one of either, boxed, line, tag"),
-        ({"kind": "math", "anser": "last"}, "did you mean answer?"),
-        ({"kind": "math", "deadline": 0, "symbolic": False}, "deadline above 0"),
-        ({"kind": "math", "deadline": "x", "symbolic": False}, "deadline: 'x' is a string; expected a number"),
+        (
+            {"kind": "math", "which_answer": "lst", "use_algebra": False},
+            "answer: 'lst' is not one of first, last, only",
+        ),
+        (
+            {"kind": "math", "answer_location": "box", "use_algebra": False},
+            "'box' is not one of either, boxed, line, tag",
+        ),
+        ({"kind": "math", "which_anser": "last"}, "did you mean which_answer?"),
+        ({"kind": "math", "deadline": 0, "use_algebra": False}, "deadline above 0"),
+        ({"kind": "math", "deadline": "x", "use_algebra": False}, "deadline: 'x' is a string; expected a number"),
         ({"kind": "math", "workers": 1.5}, "expected a whole number"),
-        ({"kind": "math", "symbolic": 1}, "expected true or false"),
+        ({"kind": "math", "use_algebra": 1}, "expected true or false"),
         ({"kind": "math", "workers": True}, "expected a whole number"),
-        ({"kind": "math", "answer": 1}, "1 is not one of first, last, only"),
+        ({"kind": "math", "which_answer": 1}, "1 is not one of first, last, only"),
         ("math(answer=last)", 'verifier = { kind = "math", answer = "last" }'),
         (
             "math(answer='first', symbolic=False, deadline=2.5)",
@@ -424,7 +430,7 @@ def test_gold_answers_are_checked_before_the_run(tmp_path: Path):
     path = tmp_path / "a.jsonl"
     path.write_text('{"prompt": "a", "answer": "$ $"}\n{"prompt": "b", "answer": 1}\n')
     with pytest.raises(BadData) as caught:
-        built({"kind": "math", "symbolic": False}, RowsTask.read(path, lambda text: tuple(map(ord, text))))
+        built({"kind": "math", "use_algebra": False}, RowsTask.read(path, lambda text: tuple(map(ord, text))))
     assert "a/1" in caught.value.evidence
 
 

@@ -53,47 +53,47 @@ WRITTEN = [
     ("text", "a", "A", RIGHT),
     ("text", " .! ", "x", MALFORMED),
     ("text", "x", True, UNKNOWN),
-    ({"kind": "text", "case": True}, "X", "x", WRONG),
-    ({"kind": "text", "articles": True}, "the x", "x", WRONG),
-    ({"kind": "text", "punctuation": True}, "x!", "x", WRONG),
-    ({"kind": "text", "place": "line"}, "long story. Answer: Paris", "paris", RIGHT),
-    ({"kind": "text", "place": "line"}, "Paris", "paris", MALFORMED),
-    ("choice", "so the answer is (B).", "B", RIGHT),
-    ("choice", r"\boxed{\text{B}}", "B", RIGHT),
-    ("choice", "Answer: b", "B", RIGHT),
-    ("choice", "Answer: B) because A is wrong", "B", MALFORMED),
-    ("choice", "Answer: B) because it floats\nExplanation: A is wrong", "B", RIGHT),
-    ({"kind": "choice", "options": "ABCDEFGHIJ"}, "Answer: (J) because I counted", "J", RIGHT),
-    ({"kind": "choice", "options": "ABCDEFGHIJ"}, "Answer: (J) or I", "J", MALFORMED),
-    ({"kind": "choice", "options": "1234"}, "Answer: 2. 3", "2", MALFORMED),
-    ({"kind": "choice", "options": "1234"}, "Answer: (2) 12", "2", RIGHT),
-    ({"kind": "choice", "answer": "only"}, "Answer: B. It floats.\n\nAnswer: B", "B", RIGHT),
-    ("choice", "B", "(B)", RIGHT),
-    ("choice", "Answer: C", 2, RIGHT),
-    ("choice", "Answer: A or B", "B", MALFORMED),
-    ("choice", "Answer: A, B", "B", MALFORMED),
-    ("choice", "Answer: (A) or (B)", "A", MALFORMED),
-    ("choice", "Answer: (A) orange", "A", RIGHT),
-    ("choice", r"\boxed{\textbf{(C)}\ 12}", "C", RIGHT),
-    ("choice", "Answer: A dog", "A", MALFORMED),
-    ("choice", "A first thought: it may be B", "B", MALFORMED),
-    ("choice", "Answer: E", "B", MALFORMED),
-    ({"kind": "choice", "options": "ABCDE"}, "Answer: E", "E", RIGHT),
-    ({"kind": "choice", "options": "1234"}, "Answer: 2", "2", RIGHT),
-    ({"kind": "choice", "answer": "first"}, "Answer: A\nAnswer: B", "B", WRONG),
-    ("choice", "Answer: B", "E", UNKNOWN),
-    ("choice", "Answer: B", 4, UNKNOWN),
-    ("format", "<think>2+2</think>\n<answer>4</answer>\n", None, RIGHT),
-    ("format", "<answer>4</answer><think>2+2</think>", None, WRONG),
-    ("format", "<think>2+2</think><answer> </answer>", None, WRONG),
-    ("format", "<think>2+2</think> hm <answer>4</answer>", None, WRONG),
-    ("format", "<think>2+2</think><answer>4</answer> bye", None, WRONG),
-    ("format", "<think>2</think><think>2</think><answer>4</answer>", None, WRONG),
-    ("format", "<think>2<answer>4</answer></think>", None, WRONG),
-    ("format", "<think>a<answer>b</think>c</answer>", None, WRONG),
-    ("format", "2+2</think><answer>4</answer>", None, WRONG),
-    ({"kind": "format", "opened": True}, "2+2</think><answer>4</answer>", None, RIGHT),
-    ({"kind": "format", "tags": ["plan"]}, "<plan>x</plan>", None, RIGHT),
+    ({"kind": "text", "match_case": True}, "X", "x", WRONG),
+    ({"kind": "text", "match_articles": True}, "the x", "x", WRONG),
+    ({"kind": "text", "match_punctuation": True}, "x!", "x", WRONG),
+    ({"kind": "text", "answer_location": "line"}, "long story. Answer: Paris", "paris", RIGHT),
+    ({"kind": "text", "answer_location": "line"}, "Paris", "paris", MALFORMED),
+    ("option_choice", "so the answer is (B).", "B", RIGHT),
+    ("option_choice", r"\boxed{\text{B}}", "B", RIGHT),
+    ("option_choice", "Answer: b", "B", RIGHT),
+    ("option_choice", "Answer: B) because A is wrong", "B", MALFORMED),
+    ("option_choice", "Answer: B) because it floats\nExplanation: A is wrong", "B", RIGHT),
+    ({"kind": "option_choice", "option_letters": "ABCDEFGHIJ"}, "Answer: (J) because I counted", "J", RIGHT),
+    ({"kind": "option_choice", "option_letters": "ABCDEFGHIJ"}, "Answer: (J) or I", "J", MALFORMED),
+    ({"kind": "option_choice", "option_letters": "1234"}, "Answer: 2. 3", "2", MALFORMED),
+    ({"kind": "option_choice", "option_letters": "1234"}, "Answer: (2) 12", "2", RIGHT),
+    ({"kind": "option_choice", "which_answer": "only"}, "Answer: B. It floats.\n\nAnswer: B", "B", RIGHT),
+    ("option_choice", "B", "(B)", RIGHT),
+    ("option_choice", "Answer: C", 2, RIGHT),
+    ("option_choice", "Answer: A or B", "B", MALFORMED),
+    ("option_choice", "Answer: A, B", "B", MALFORMED),
+    ("option_choice", "Answer: (A) or (B)", "A", MALFORMED),
+    ("option_choice", "Answer: (A) orange", "A", RIGHT),
+    ("option_choice", r"\boxed{\textbf{(C)}\ 12}", "C", RIGHT),
+    ("option_choice", "Answer: A dog", "A", MALFORMED),
+    ("option_choice", "A first thought: it may be B", "B", MALFORMED),
+    ("option_choice", "Answer: E", "B", MALFORMED),
+    ({"kind": "option_choice", "option_letters": "ABCDE"}, "Answer: E", "E", RIGHT),
+    ({"kind": "option_choice", "option_letters": "1234"}, "Answer: 2", "2", RIGHT),
+    ({"kind": "option_choice", "which_answer": "first"}, "Answer: A\nAnswer: B", "B", WRONG),
+    ("option_choice", "Answer: B", "E", UNKNOWN),
+    ("option_choice", "Answer: B", 4, UNKNOWN),
+    ("tag_format", "<think>2+2</think>\n<answer>4</answer>\n", None, RIGHT),
+    ("tag_format", "<answer>4</answer><think>2+2</think>", None, WRONG),
+    ("tag_format", "<think>2+2</think><answer> </answer>", None, WRONG),
+    ("tag_format", "<think>2+2</think> hm <answer>4</answer>", None, WRONG),
+    ("tag_format", "<think>2+2</think><answer>4</answer> bye", None, WRONG),
+    ("tag_format", "<think>2</think><think>2</think><answer>4</answer>", None, WRONG),
+    ("tag_format", "<think>2<answer>4</answer></think>", None, WRONG),
+    ("tag_format", "<think>a<answer>b</think>c</answer>", None, WRONG),
+    ("tag_format", "2+2</think><answer>4</answer>", None, WRONG),
+    ({"kind": "tag_format", "first_tag_in_prompt": True}, "2+2</think><answer>4</answer>", None, RIGHT),
+    ({"kind": "tag_format", "tags": ["plan"]}, "<plan>x</plan>", None, RIGHT),
 ]
 
 
@@ -155,10 +155,10 @@ INVISIBLE = ["\u200b", "\ufeff\u2060", "\u00ad", "\u200b \u0301\ufe0f", "\u202e\
 
 @pytest.mark.parametrize("text", INVISIBLE)
 def test_an_answer_without_a_visible_character_is_empty(text: str, named):
-    verdict = ask(named("format"), f"<think>2+2</think><answer>{text}</answer>")
+    verdict = ask(named("tag_format"), f"<think>2+2</think><answer>{text}</answer>")
     assert verdict.outcome is WRONG and verdict.feedback == "<answer> is empty"
     assert ask(named("text"), text, "4").outcome is MALFORMED and ask(named("text"), "4", text).outcome is UNKNOWN
-    assert ask(named("format"), f"<think>2+2</think><answer>{text}4</answer>").outcome is RIGHT
+    assert ask(named("tag_format"), f"<think>2+2</think><answer>{text}4</answer>").outcome is RIGHT
 
 
 @pytest.mark.parametrize("name,text,gold,outcome", WRITTEN)
@@ -169,18 +169,18 @@ def test_verdicts_on_texts(name: str, text: str, gold: Any, outcome: Outcome, na
 @given(st.text(max_size=200), st.text(max_size=20))
 @settings(max_examples=40)
 def test_no_text_raises(text: str, gold: str):
-    for name in ("text", "choice", "format"):
+    for name in ("text", "option_choice", "tag_format"):
         assert ask(built(name, None), text, gold).outcome in Outcome
 
 
 def test_a_huge_text_is_judged_quickly(named):
-    for name in ("text", "choice", "format"):
+    for name in ("text", "option_choice", "tag_format"):
         assert ask(named(name), "<think>" + "(A" * 5_000_000, "A").outcome in (WRONG, MALFORMED)
 
 
 def test_regex(named):
     assert ask(named("regex"), "so 12 cm", r"\b12\b").outcome is RIGHT
-    whole = named({"kind": "regex", "whole": True})
+    match_whole_text = named({"kind": "regex", "match_whole_text": True})
     assert ask(whole, " 12 ", r"\d+").outcome is RIGHT and ask(whole, "12 cm", r"\d+").outcome is WRONG
     group = named({"kind": "regex", "pattern": "#### (-?[0-9]+)"})
     assert ask(group, "#### 1\n#### 12", 12).outcome is RIGHT and ask(group, "#### 1\n#### 12", 1).outcome is WRONG
@@ -280,17 +280,17 @@ def test_without_its_extra_the_fix_of_json_schema_installs_it(monkeypatch):
 @pytest.mark.parametrize(
     "name,fix",
     [
-        ({"kind": "text", "place": "box"}, "is not one of whole, either, boxed, line, tag"),
-        ({"kind": "choice", "options": "A"}, "two letters or more"),
-        ({"kind": "choice", "options": "AA"}, "two letters or more"),
-        ({"kind": "choice", "answer": "lst"}, "is not one of first, last, only"),
-        ({"kind": "format", "tags": "think"}, "expected a list"),
-        ({"kind": "format", "tags": []}, "write names"),
+        ({"kind": "text", "answer_location": "box"}, "is not one of whole, either, boxed, line, tag"),
+        ({"kind": "option_choice", "option_letters": "A"}, "two letters or more"),
+        ({"kind": "option_choice", "option_letters": "AA"}, "two letters or more"),
+        ({"kind": "option_choice", "which_answer": "lst"}, "is not one of first, last, only"),
+        ({"kind": "tag_format", "tags": "think"}, "expected a list"),
+        ({"kind": "tag_format", "tags": []}, "write names"),
         ({"kind": "regex", "pattern": "("}, "correct the pattern"),
         ({"kind": "regex", "pattern": "(a)(b)"}, "write the others as (?:...)"),
         ({"kind": "regex", "deadline": 0}, "deadline above 0"),
         ("regx", "did you mean regex?"),
-        ({"kind": "format", "tag": ["a"]}, "did you mean tags?"),
+        ({"kind": "tag_format", "tag": ["a"]}, "did you mean tags?"),
         ("judge", "Judge needs url"),
     ],
 )
@@ -310,11 +310,11 @@ def test_a_wrong_schema_is_refused(tmp_path: Path):
 
 @pytest.mark.parametrize(
     "name,gold",
-    [("choice", "Z"), ("regex", "("), ("text", ["."]), pytest.param("json_schema", 1, marks=needs_jsonschema)],
+    [("option_choice", "Z"), ("regex", "("), ("text", ["."]), pytest.param("json_schema", 1, marks=needs_jsonschema)],
 )
 def test_gold_answers_are_checked_before_the_run(tmp_path: Path, name: str, gold: Any):
     path = tmp_path / "a.jsonl"
-    good = {"choice": "A", "regex": "a", "text": "a", "json_schema": {}}[name]
+    good = {"option_choice": "A", "regex": "a", "text": "a", "json_schema": {}}[name]
     rows = [{"prompt": "a", "answer": {"$id": "x"} if good == {} else good}, {"prompt": "b", "answer": gold}]
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     with pytest.raises(BadData) as caught:

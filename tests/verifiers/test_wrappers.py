@@ -96,7 +96,7 @@ def test_a_flipped_verdict_has_no_score() -> None:
 
 @pytest.mark.parametrize("rate", [-0.1, 1.5, float("nan")])
 def test_a_rate_is_a_probability(rate: float) -> None:
-    with pytest.raises(ValueError, match="rejects="):
+    with pytest.raises(ValueError, match="false_reject_rate="):
         NoisyVerdicts(Exact(), false_reject_rate=rate)
 
 
@@ -153,7 +153,11 @@ def test_a_wrapper_has_the_deadline_checks_and_workers_of_its_verifier() -> None
 
 
 def test_a_recipe_names_the_wrapped_verifier() -> None:
-    table = {"kind": "noisy", "verifier": {"kind": "hackable", "verifier": "last_number", "most": 4}, "key": 7}
+    table = {
+        "kind": "noisy_verdicts",
+        "verifier": {"kind": "hackable_score", "verifier": "last_number", "max_equations": 4},
+        "seed": 7,
+    }
     noisy = read_verifier(table)
     assert noisy == NoisyVerdicts(HackableScore(LastNumber(), max_equations=4), seed=7)
     assert isinstance(built(noisy), VerdictWrapperVerifier)
@@ -162,15 +166,21 @@ def test_a_recipe_names_the_wrapped_verifier() -> None:
 @pytest.mark.parametrize(
     "table,evidence",
     [
-        ("noisy", "NoisyVerdicts needs verifier"),
-        ("flipping", "write noisy, its name here"),
-        ({"kind": "noisy", "rejects": 0.2}, "needs verifier"),
-        ({"kind": "noisy", "verifier": "exact", "rejcts": 0.2}, "no field 'rejcts'"),
-        ({"kind": "noisy", "verifier": "exakt"}, "did you mean exact?"),
-        ({"kind": "noisy", "verifier": "exact", "rejects": "often"}, "verifier.rejects: 'often' is a string"),
-        ({"kind": "noisy", "verifier": "exact", "rejects": 2.0}, "a probability lies between 0 and 1"),
-        ({"kind": "hackable", "verifier": "exact", "most": 0}, "use at least 1"),
-        ({"kind": "noisy", "verifier": 3}, "expected the name of a component or a table"),
+        ("noisy_verdicts", "NoisyVerdicts needs verifier"),
+        ("flipping", "write noisy_verdicts, its name here"),
+        ({"kind": "noisy_verdicts", "false_reject_rate": 0.2}, "needs verifier"),
+        ({"kind": "noisy_verdicts", "verifier": "exact", "false_reject_rat": 0.2}, "no field 'false_reject_rat'"),
+        ({"kind": "noisy_verdicts", "verifier": "exakt"}, "did you mean exact?"),
+        (
+            {"kind": "noisy_verdicts", "verifier": "exact", "false_reject_rate": "often"},
+            "verifier.false_reject_rate: 'often' is a string",
+        ),
+        (
+            {"kind": "noisy_verdicts", "verifier": "exact", "false_reject_rate": 2.0},
+            "a probability lies between 0 and 1",
+        ),
+        ({"kind": "hackable_score", "verifier": "exact", "max_equations": 0}, "use at least 1"),
+        ({"kind": "noisy_verdicts", "verifier": 3}, "expected the name of a component or a table"),
         ({"kind": "math", "verifier": "exact"}, "Math has no field 'verifier'"),
     ],
 )

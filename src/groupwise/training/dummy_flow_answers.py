@@ -21,7 +21,7 @@ def made_up_states(recipe: Recipe) -> list[Sample]:
     shape: Any = read_shape(find_model(recipe.model, weights=False))
     if not shape.tokens_are_denoising_steps or recipe.method.denoise is None:
         return made_up_texts()
-    shape = KINDS[shape.kind].sized(shape, recipe.pipeline)
+    shape = KINDS[shape.kind_name].sized(shape, recipe.pipeline)
     pictures: list[Pixels | None] = [None] * 3
     if shape.graded != shape.state_shape:  # it has pictures, decoded from latents
         pictures = [((x + 1) * 127.5).astype(np.uint8).transpose(1, 2, 0) for x in ramps(shape.graded)]

@@ -129,7 +129,7 @@ def test_scores_have_no_success_rate():
     state, (draw,) = part.draw(part.init(task, 0), task, 1, 2)
     rollout = of(draw, [1, 0])
     scored = tuple(s.with_verdict(Verdict(Outcome.scored, 0.5)) for s in rollout.samples)
-    with pytest.raises(Usage, match="set threshold"):
+    with pytest.raises(Usage, match="set the smallest correct score"):
         part.end_iteration(state, [replace(rollout, samples=scored)])
     with pytest.raises(ValueError, match="out of range"):
         ThompsonSampling(drawn_prompt_count_decay=0.9, other_prompt_count_decay=0.5)
@@ -209,9 +209,11 @@ def test_rates_are_of_the_newest_outcomes():
     _, state = step(part, state, task, 1, 8, [[0] * 8])
     assert part.rate(state["recent_outcomes"]["p0"]) == 7 / 15
     _, state = step(part, state, task, 1, 8, [[0] * 8])
-    assert part.rate(state["outcomes"]["p0"]) == 0, "the newest sixteen"
+    assert part.rate(state["recent_outcomes"]["p0"]) == 0, "the newest sixteen"
     _, state = step(part, state, task, 1, 8, [[1] * 20])
-    assert part.rate(state["outcomes"]["p0"]) == 1 and len(state["outcomes"]["p0"]) == 20, "all of the last visit"
+    assert part.rate(state["recent_outcomes"]["p0"]) == 1 and len(state["recent_outcomes"]["p0"]) == 20, (
+        "all of the last visit"
+    )
 
 
 def test_bounded_advantage_and_refused_sizes():
@@ -564,7 +566,7 @@ def test_tracked_rates():
         assert "baseline" not in draw.metadata
         assert after["tracked_prompts"]["0"]["correct_count"] == pytest.approx(0.96 * 8 * v + 1, abs=1e-3)
         assert after["tracked_prompts"]["0"]["other_count"] == pytest.approx(0.96 * 8 * (1 - v), abs=1e-3)
-    state = {**start, "prompts": {"0": {"correct_count": 4.0, "other_count": 4.0}}}
+    state = {**start, "tracked_prompts": {"0": {"correct_count": 4.0, "other_count": 4.0}}}
     after, draw = visited(part, state, task, 1, 0.06)
     assert draw.metadata["baseline"] == 0.5
     assert (

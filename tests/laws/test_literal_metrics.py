@@ -99,7 +99,7 @@ def test_a_metric_with_a_constant_is_written_by_it() -> None:
     ("source", "found"),
     [
         ('SHOWN = ("reward", "eval/accuracy", "mean_length")', "mean_length"),
-        ('x = Effect(metric="accuracy")', "accuracy"),
+        ('x = ExpectedEffect(metric="accuracy")', "accuracy"),
         ('run.metrics["accuracy"]', "accuracy"),
         ('line["eval/acuracy"]', "eval/acuracy"),
         ('f"completions/mean_{kind}"', None),

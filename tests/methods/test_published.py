@@ -76,7 +76,7 @@ def test_the_reference_names_its_parent_and_a_known_effect(method):
 
 
 def test_a_reference_has_a_year_and_one_of_the_labels():
-    facts = {"formula": "J", "differences": (), "proofs": ()}
+    facts = {"formula": "J", "differences": (), "proof_tests": ()}
     assert Reference(paper="REINFORCE", year=1992, evidence="paper read", **facts).source == "REINFORCE, 1992"
     assert (
         Reference(paper="GRPO", arxiv="2402.03300", evidence="paper read", **facts).source == "GRPO, arXiv:2402.03300"
@@ -87,7 +87,7 @@ def test_a_reference_has_a_year_and_one_of_the_labels():
 
 def test_code_that_was_read_stands_in_a_file_at_a_commit():
     """Without a place that can be opened, the label is *code read earlier*."""
-    facts = {"paper": "GRPO", "arxiv": "2402.03300", "formula": "J", "differences": (), "proofs": ()}
+    facts = {"paper": "GRPO", "arxiv": "2402.03300", "formula": "J", "differences": (), "proof_tests": ()}
     place = f"owner/name@{'0a' * 20}:a/b.py"
     read = Reference(evidence="code read", code=place, **facts)
     assert read.code_link == f"https://github.com/owner/name/blob/{'0a' * 20}/a/b.py"

@@ -86,7 +86,7 @@ def test_a_path_leads_through_fields_indices_and_names_of_pairs() -> None:
         == with_value(value, "'a.b'.1.over_iterations", 7.0)
     )
     with pytest.raises(ValueError, match="the first of them 0"):
-        with_value(PiecewiseConstant(((0, 1.0),)), "points.0.0", 3.0)
+        with_value(PiecewiseConstant(((0, 1.0),)), "iteration_value_pairs.0.0", 3.0)
 
 
 def test_a_number_that_a_field_refuses_in_the_run_is_a_typed_error() -> None:

@@ -95,7 +95,7 @@ def test_the_packaged_table_has_more_than_400_cases_each_once_and_both_kinds():
     assert packaged_cases("nothing") is None
 
 
-@pytest.mark.parametrize("name", ["text", "choice", "format", "regex", "json_schema"])
+@pytest.mark.parametrize("name", ["text", "option_choice", "tag_format", "regex", "json_schema"])
 def test_exact_verifiers_have_no_error_on_their_packaged_cases(name: str):
     """The label of each case follows from the documentation of the verifier alone."""
     if name == "json_schema" and importlib.util.find_spec("jsonschema") is None and "CI" not in os.environ:

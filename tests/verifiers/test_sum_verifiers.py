@@ -82,7 +82,7 @@ def test_a_proposal_is_judged_by_the_answer_before_it() -> None:
     assert grade("34;2+9*3=", SumWithProposal()).outcome is MALFORMED
 
 
-@pytest.mark.parametrize("name", ["sum_steps", "sum_proposal"])
+@pytest.mark.parametrize("name", ["sum_steps", "sum_with_proposal"])
 def test_they_judge_sums_only(name: str) -> None:
     assert built(name, named_task("calculator").build(lambda text: (1,)))
     with pytest.raises(Usage, match="grades answers of its packaged tasks only"):

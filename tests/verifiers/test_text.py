@@ -180,7 +180,7 @@ def test_a_huge_text_is_judged_quickly(named):
 
 def test_regex(named):
     assert ask(named("regex"), "so 12 cm", r"\b12\b").outcome is RIGHT
-    match_whole_text = named({"kind": "regex", "match_whole_text": True})
+    whole = named({"kind": "regex", "match_whole_text": True})
     assert ask(whole, " 12 ", r"\d+").outcome is RIGHT and ask(whole, "12 cm", r"\d+").outcome is WRONG
     group = named({"kind": "regex", "pattern": "#### (-?[0-9]+)"})
     assert ask(group, "#### 1\n#### 12", 12).outcome is RIGHT and ask(group, "#### 1\n#### 12", 1).outcome is WRONG

@@ -43,7 +43,7 @@ def setups() -> list[SimulationSetup]:
         {
             "engines": random.randint(1, 6),
             "max_num_seqs": random.choice([1, 3, 8, 100]),
-            "row_seconds": random.choice([0.0, 5e-4, 3e-3]),
+            "decode_row_seconds": random.choice([0.0, 5e-4, 3e-3]),
             "prompts": random.randint(1, 9),
             "learn_token_seconds": random.choice([1e-5, 3e-4, 1e-3]),
             "publish_seconds": random.choice([0.1, 1.5, 20.0]),
@@ -181,7 +181,7 @@ def test_shares_of_time_are_those_of_the_spans() -> None:
 
 
 def test_a_part_of_a_large_run_takes_about_as_long() -> None:
-    large = replace(SETUP, engines=16, prompts=512, row_seconds=1e-4, max_staleness=2)
+    large = replace(SETUP, engines=16, prompts=512, decode_row_seconds=1e-4, max_staleness=2)
     part = replace(large, engines=2, prompts=64, learn_token_seconds=large.learn_token_seconds * 8)
     assert simulate(part, 8).seconds(4) == pytest.approx(simulate(large, 8).seconds(4), rel=0.05)
 

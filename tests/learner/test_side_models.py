@@ -111,9 +111,9 @@ def test_a_given_model_computes_measures_and_is_in_no_checkpoint() -> None:
     other.restore({name: x.clone() for name, x in it.state()[0].items()}, it.state()[1])
 
 
-@pytest.mark.parametrize("settings", [{"keep": 1.0}, {"keep": -0.1}, {"every": 0}])
+@pytest.mark.parametrize("settings", [{"decay": 1.0}, {"decay": -0.1}, {"every": 0}])
 def test_invalid_averages_are_refused(settings: dict[str, float]) -> None:
-    with pytest.raises(ValueError, match="needs 0 <= keep < 1 and every >= 1"):
+    with pytest.raises(ValueError, match="needs 0 <= decay < 1 and every >= 1"):
         EMA(**settings)  # pyright: ignore[reportArgumentType]
 
 

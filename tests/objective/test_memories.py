@@ -34,6 +34,6 @@ def test_the_coefficient_follows_the_kl(per_token: list[list[float]], factor: fl
 
 def test_it_needs_the_log_probs_it_reads_and_refuses_invalid_constants() -> None:
     assert needs(AdaptiveKL(model="teacher")) == frozenset({Logp("policy"), Logp("teacher")})
-    for change in ({"start": 0.0}, {"target": -1.0}, {"horizon": 0.0}):
+    for change in ({"start_value": 0.0}, {"target_kl": -1.0}, {"horizon": 0.0}):
         with pytest.raises(ValueError, match="above 0"):
             AdaptiveKL(**change)

@@ -214,7 +214,7 @@ def test_k3_is_never_negative() -> None:
 
 def test_invalid_penalties_are_refused() -> None:
     wrong = KL(0.1)
-    object.__setattr__(wrong, "form", "k1")  # the tests' type checker would refuse the constructor call
+    object.__setattr__(wrong, "kl_estimator", "k1")  # the tests' type checker would refuse the constructor call
     with pytest.raises(ValueError, match="k2, k3 and corrected"):
         wrong.__post_init__()
     with pytest.raises(ValueError, match="without bound"):

@@ -33,7 +33,7 @@ def seconds(sample: float, learn: float) -> dict[str, float]:
 def test_a_plan_of_the_measured_run_has_its_seconds(tmp_path: Path) -> None:
     run = stored(tmp_path / "one", [{"seconds": 9.0}, seconds(90, 90), seconds(3, 7), seconds(4, 8), seconds(5, 9)])
     machines = calibrated(EIGHT, run, RECIPE, SHAPE, 100)
-    one = replace(machines, count=1)
+    one = replace(machines, device_count=1)
     trial = try_placement(ONE, 0, RECIPE, SHAPE, one, TokenLengths(prompt_tokens=100, answer_lengths=tuple(LENGTHS)))
     assert (trial.sampling(), trial.learning) == pytest.approx((4.0, 8.0))
     assert machines.device_count == 8 and machines.rates_source.startswith("made up; seconds of one: sampling x ")

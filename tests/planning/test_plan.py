@@ -51,12 +51,12 @@ FIELDS |= {"evaluate.problems": "4", "engine.max_num_seqs": "32", "machine.micro
 RECIPE = on_machines(read_recipe("method = 'dapo'", [*FIELDS.items()]), EIGHT)
 FILE = """
 name = "A100"
-count = 8
+device_count = 8
 memory_gib = 74.5
 tflops = 125
 memory_bandwidth_gb_s = 1500.0
 link_bandwidth_gb_s = 150.0
-rates = "given"
+rates_source = "given"
 """
 
 
@@ -66,7 +66,7 @@ def machines_from(tmp_path: Path, text: str) -> PlannedMachines:
 
 
 def test_a_machine_file_is_read(tmp_path: Path) -> None:
-    machines = machines_from(tmp_path, FILE + "[lengths]\nmedian = 700\n")
+    machines = machines_from(tmp_path, FILE + "[assumed_lengths]\nmedian = 700\n")
     assert (machines.device_count, machines.tflops, machines.device, machines.assumed_lengths.median) == (
         8,
         125.0,
@@ -80,9 +80,9 @@ def test_a_machine_file_is_read(tmp_path: Path) -> None:
     ("text", "what", "fix"),
     [
         (FILE + "tflop = 3\n", "no field 'tflop'", "did you mean tflops?"),
-        (FILE + "[lengths]\nmedain = 3\n", "no field 'medain'", "did you mean median?"),
-        (FILE.replace("count = 8", ""), "PlannedMachines needs count", "add count = ..."),
-        (FILE.replace("count = 8", "count = 0"), "count is 0", "use a number of devices from 1 to 65536"),
+        (FILE + "[assumed_lengths]\nmedain = 3\n", "no field 'medain'", "did you mean median?"),
+        (FILE.replace("device_count = 8", ""), "PlannedMachines needs device_count", "add device_count = ..."),
+        (FILE.replace("count = 8", "count = 0"), "device_count is 0", "use a number of devices from 1 to 65536"),
         (FILE.replace("count = 8", "count = 'x'"), "'x' is a string", ""),
         (FILE.replace("74.5", "-1.0"), "memory_gib is -1.0", "use a number above 0"),
         (FILE.replace("125", "nan"), "tflops is nan", "use a number above 0"),
@@ -94,7 +94,7 @@ def test_a_machine_file_is_read(tmp_path: Path) -> None:
             "add the rate of the link",
         ),
         (FILE + "device = 'tpu'\n", "'tpu' is not one of cuda, cpu", "groupwise plan --help"),
-        (FILE + "[lengths]\nspread = 9.0\n", "spread=9.0", "spread is from 0 to 4"),
+        (FILE + "[assumed_lengths]\nspread = 9.0\n", "spread=9.0", "spread is from 0 to 4"),
         ("name = ", "is not TOML", "correct the syntax in that line"),
     ],
 )
@@ -230,7 +230,7 @@ def test_a_run_that_fits_needs_no_change() -> None:
 
 
 def test_the_nearest_recipe_fits_and_each_of_its_changes_is_needed() -> None:
-    machines = replace(EIGHT, count=1, memory_gib=0.3262)
+    machines = replace(EIGHT, device_count=1, memory_gib=0.3262)
 
     def fits(recipe: Recipe) -> bool:
         return any_fits(recipe, SHAPE, 100, machines)
@@ -255,7 +255,7 @@ def test_placements_use_all_devices_once() -> None:
     assert all(p.generator_devices + p.learner_devices == 8 and not p.together for p in splits)
     (both,) = placements(RECIPE, SHAPE, 100, EIGHT, together=True)
     assert both.together and both.label == "8 do both" and both.engines == 8
-    assert list(placements(RECIPE, SHAPE, 100, replace(EIGHT, count=1), together=False)) == []
+    assert list(placements(RECIPE, SHAPE, 100, replace(EIGHT, device_count=1), together=False)) == []
 
 
 def test_an_engine_spans_as_many_devices_as_it_needs() -> None:
@@ -264,7 +264,7 @@ def test_an_engine_spans_as_many_devices_as_it_needs() -> None:
     large = replace(EIGHT, memory_gib=24.0)
     splits = list(placements(recipe, sparse, 100, large, together=False))
     assert splits == []  # a few learners have no room for the moments
-    (both,) = placements(recipe, sparse, 100, replace(large, count=64), together=True)
+    (both,) = placements(recipe, sparse, 100, replace(large, device_count=64), together=True)
     assert both.tensor_parallel == 4 and both.engines == 16
 
 
@@ -294,7 +294,7 @@ def test_a_plan_has_one_trial_for_each_lag() -> None:
 
 
 def test_a_plan_of_one_device_is_synchronous() -> None:
-    plan = plan_run(RECIPE, SHAPE, replace(EIGHT, count=1), 100)
+    plan = plan_run(RECIPE, SHAPE, replace(EIGHT, device_count=1), 100)
     assert [trial.max_staleness for trial in plan.simulated_placements] == [
         0
     ] and plan.best.simulation_setup.publish_seconds == 0
@@ -302,7 +302,7 @@ def test_a_plan_of_one_device_is_synchronous() -> None:
 
 
 def test_a_plan_that_does_not_fit_names_the_nearest_recipe_and_enough_devices() -> None:
-    plan = plan_run(RECIPE, SHAPE, replace(EIGHT, count=1, memory_gib=0.3262), 100)
+    plan = plan_run(RECIPE, SHAPE, replace(EIGHT, device_count=1, memory_gib=0.3262), 100)
     assert plan.simulated_placements == () and plan.recipe_changes
     text = "\n".join(plan_lines(plan))
     assert "it does not fit: 1 do both with " in text and f"--{plan.recipe_changes[0][0]} " in text
@@ -319,7 +319,7 @@ def test_the_default_plans_only_what_this_version_runs() -> None:
     assert "--all-splits plans them, too" in "\n".join(plan_lines(plan))
     every = "\n".join(plan_lines(plan_run(RECIPE, SHAPE, EIGHT, 100, every=True)))
     assert "not runnable by this version: 8 do both: several ranks compute on CPUs only" in every
-    alone = plan_run(RECIPE, SHAPE, replace(EIGHT, count=1), 100)
+    alone = plan_run(RECIPE, SHAPE, replace(EIGHT, device_count=1), 100)
     assert not alone.unsupported_split_fits and "not runnable" not in "\n".join(plan_lines(alone))
 
 

@@ -41,10 +41,10 @@ def setups() -> list[SimulationSetup]:
     random = Random(1)
     changes = [
         {
-            "engines": random.randint(1, 6),
+            "engine_count": random.randint(1, 6),
             "max_num_seqs": random.choice([1, 3, 8, 100]),
             "decode_row_seconds": random.choice([0.0, 5e-4, 3e-3]),
-            "prompts": random.randint(1, 9),
+            "prompts_per_iteration": random.randint(1, 9),
             "learn_token_seconds": random.choice([1e-5, 3e-4, 1e-3]),
             "publish_seconds": random.choice([0.1, 1.5, 20.0]),
         }
@@ -129,7 +129,7 @@ def test_each_draw_is_sampled_once_and_trained_in_order(max_staleness: int) -> N
 
 
 def seconds_with(setup: SimulationSetup, engines: tuple[int, ...]) -> list[float]:
-    return [simulate(replace(setup, engines=n), ITERATIONS).publish_times[-1] for n in engines]
+    return [simulate(replace(setup, engine_count=n), ITERATIONS).publish_times[-1] for n in engines]
 
 
 @pytest.mark.parametrize("max_staleness", [0, 1, 2, 4])
@@ -181,8 +181,8 @@ def test_shares_of_time_are_those_of_the_spans() -> None:
 
 
 def test_a_part_of_a_large_run_takes_about_as_long() -> None:
-    large = replace(SETUP, engines=16, prompts=512, decode_row_seconds=1e-4, max_staleness=2)
-    part = replace(large, engines=2, prompts=64, learn_token_seconds=large.learn_token_seconds * 8)
+    large = replace(SETUP, engine_count=16, prompts_per_iteration=512, decode_row_seconds=1e-4, max_staleness=2)
+    part = replace(large, engine_count=2, prompts_per_iteration=64, learn_token_seconds=large.learn_token_seconds * 8)
     assert simulate(part, 8).seconds(4) == pytest.approx(simulate(large, 8).seconds(4), rel=0.05)
 
 

@@ -79,7 +79,7 @@ def ran(
     template = find_template("chat", vocabulary)
     machine = FakeEngine(script) if callable(script) else script
     run = AgentRunner(agent, template, 1.0, **(runner or {}))
-    fields = {"tokenizer": vocabulary, "sampling": sampling(max_tokens=budget), "agent": run, **changes}
+    fields = {"tokenizer": vocabulary, "sampling": sampling(max_tokens=budget), "agent_runner": run, **changes}
     sampler = sampler_of(machine, Draw(4, Prompt("p", prompt, "?", {"answer": "7"}), n), **fields)
     return asyncio.run(AgentEpisodes()(sampler.draw, sampler)), getattr(machine, "requests", [])
 

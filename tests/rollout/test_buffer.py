@@ -236,7 +236,7 @@ def test_rollouts_are_sampled_concurrently_and_returned_in_draw_order() -> None:
             last.set()
         return (1, 0)
 
-    assert ids(take(buffer(engine=FakeEngine(wait), deadline=PATIENCE)).selected) == [0, 1, 2, 3]
+    assert ids(take(buffer(engine=FakeEngine(wait), rollout_deadline=PATIENCE)).selected) == [0, 1, 2, 3]
 
 
 def test_a_buffer_continues_from_its_state_as_json() -> None:
@@ -284,15 +284,15 @@ def test_a_rollout_beyond_its_deadline_is_an_error_that_names_the_pending_calls(
         WorkerLost,
         match=r"the samples of draw 0 were not finished within 0.05 seconds\n  seen: .*the engine \(2 times\)",
     ):
-        take(buffer(engine=FakeEngine(silent), deadline=0.05), 1)
+        take(buffer(engine=FakeEngine(silent), rollout_deadline=0.05), 1)
 
     async def hangs(prompt: Prompt, sample: Sample) -> Verdict:
         await asyncio.sleep(1000)
         return verdict(1.0)
 
     with pytest.raises(WorkerLost, match=r"the verifier \(2 times\)"):
-        take(buffer(hangs, deadline=0.05), 1)
-    collected = take(buffer(hangs, deadline=PATIENCE, verdict_deadline=0.05), 1)
+        take(buffer(hangs, rollout_deadline=0.05), 1)
+    collected = take(buffer(hangs, rollout_deadline=PATIENCE, verdict_deadline=0.05), 1)
     assert collected.causes == {"unverifiable": 1}
 
 
@@ -461,7 +461,7 @@ def test_an_evaluation_that_hangs_is_a_lost_worker() -> None:
         return ()
 
     with pytest.raises(WorkerLost, match="the engine"):
-        asyncio.run(answers([NumberedTask(1)[0]], 1, setting(FakeEngine(silent), deadline=0.05)))
+        asyncio.run(answers([NumberedTask(1)[0]], 1, setting(FakeEngine(silent), rollout_deadline=0.05)))
 
 
 def test_zero_wanted_rollouts_draw_nothing() -> None:

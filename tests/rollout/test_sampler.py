@@ -48,7 +48,7 @@ CONTEXT: Ids = (3, 1, 4)
 
 def counting(request: Any) -> Ids:
     """1, 2, 3 ... with the end token after the tenth, also across interruptions."""
-    return (*range(request.position + 1, 11), 0)
+    return (*range(request.generated_count + 1, 11), 0)
 
 
 def sampler(engine: Any = None, **changes: Any) -> DrawSampler:
@@ -157,7 +157,7 @@ def test_score_is_under_the_context_given() -> None:
 
 
 def test_prompts_and_plain_text_are_encoded() -> None:
-    s = sampler(template=lambda text: (19, *tokenizer().encode(text), 18))
+    s = sampler(encode_prompt=lambda text: (19, *tokenizer().encode(text), 18))
     assert s.prompt("12") == (19, *s.ids("12"), 18) and s.ids("12") == tokenizer().encode("12")
     assert sampler().prompt("12") == s.ids("12")
 
@@ -214,7 +214,7 @@ def judged(
         verdict = grade(sample.stream[0])
         return await verdict if asyncio.iscoroutine(verdict) else verdict
 
-    s = sampler(verifier=verifier, verdict_deadline=deadline, threshold=threshold)
+    s = sampler(verifier=verifier, verdict_deadline=deadline, correct_threshold=threshold)
     return run(s.verify(s.start(CONTEXT, n)))
 
 
@@ -239,13 +239,15 @@ def test_a_scored_answer_is_correct_from_the_threshold_on() -> None:
     scores = [-3.0, 0.5, 7.5]
 
     def outcomes(threshold: float | None) -> list[str]:
-        verdicts = [s.verdict for s in judged(lambda i: Verdict(Outcome.scored, scores[i]), 3, threshold=threshold)]
+        verdicts = [
+            s.verdict for s in judged(lambda i: Verdict(Outcome.scored, scores[i]), 3, correct_threshold=threshold)
+        ]
         assert [v.score for v in verdicts if v] == scores
         return [v.outcome.name for v in verdicts if v]
 
     assert outcomes(None) == ["scored"] * 3
     assert outcomes(0.5) == ["wrong", "correct", "correct"]
-    (wrong,) = judged(lambda i: Verdict(Outcome.wrong, 0.9), 1, threshold=0.5)
+    (wrong,) = judged(lambda i: Verdict(Outcome.wrong, 0.9), 1, correct_threshold=0.5)
     assert wrong.verdict == Verdict(Outcome.wrong, 0.9)
 
 
@@ -272,7 +274,7 @@ def test_a_score_of_zero_is_a_score() -> None:
 
 
 def test_a_verifier_that_hangs_costs_only_its_deadline() -> None:
-    bad, good = judged(lambda i: verdict(1.0) if i else asyncio.sleep(1000), 2, deadline=0.05)
+    bad, good = judged(lambda i: verdict(1.0) if i else asyncio.sleep(1000), 2, rollout_deadline=0.05)
     assert good.verdict == verdict(1.0)
     assert bad.verdict == Verdict(Outcome.unverifiable, cause="no verdict within 0.05 seconds")
 

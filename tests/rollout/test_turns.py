@@ -98,7 +98,7 @@ def sampler(
 ) -> DrawSampler:
     fields: dict[str, Any] = {
         "engine": FakeEngine(script), "draw": Draw(4, PROMPT, n), "sampling": sampling(max_tokens=40),
-        "environment": environment,
+        "create_environment": environment,
     }  # fmt: skip
     return sampler_of(**(fields | changes))
 

@@ -37,7 +37,9 @@ def fitted(name: str) -> Method:
     method = small(name)
     models = tuple((key, InitialPolicy() if isinstance(m, FromDirectory) else m) for key, m in method.models)
     rounds = getattr(method.curriculum, "rounds", 1)
-    schedules = tuple((p, replace(s, over=4) if getattr(s, "over", 1) == 0 else s) for p, s in method.schedules)
+    schedules = tuple(
+        (p, replace(s, over_iterations=4) if getattr(s, "over_iterations", 1) == 0 else s) for p, s in method.schedules
+    )
     strategy = spelled(worded(method.strategy, "packaged"))
     parts = {"strategy": strategy, "curriculum": spelled(method.curriculum), "schedules": schedules}
     return replace(method, models=models, max_refills=rounds - 1, **parts)

@@ -108,7 +108,9 @@ def scripted_rollouts(kind: Kind, home: Path) -> tuple[list[Rollout], list[int]]
         text = "" if c[ask.draw_id] <= ask.stream[0] == kind.answers - 1 else text
         return (*at.tokenizer.encode(text), *at.tokenizer.eos_ids)
 
-    setting = replace(at.rollout_setting, engine=FakeEngine(says), seed=0, deadline=600.0, verdict_deadline=60.0)
+    setting = replace(
+        at.rollout_setting, engine=FakeEngine(says), seed=0, rollout_deadline=600.0, verdict_deadline=60.0
+    )
     rollouts = answers(at.held_out, kind.answers, setting)
     return asyncio.run(rollouts), c
 

@@ -184,8 +184,8 @@ class PagedBatch:
                 )
                 table[i, : len(row.pages)] = [page.index for page in row.pages]
         padded = [*self.rows, *[None] * (self._size - len(self.rows))]
-        purpose = torch.tensor([row.pending.request.random_purpose if row else 0 for row in padded])
-        samplings = [row.pending.request.sampling if row else Sampling() for row in padded]
+        purpose = torch.tensor([row.pending_request.request.random_purpose if row else 0 for row in padded])
+        samplings = [row.pending_request.request.sampling if row else Sampling() for row in padded]
         bounds = row_bounds(samplings, self.decoder.shape.vocabulary_size)
         for buffer, x in ((self.numbers, numbers), (self.bounds, bounds), (self.table.T, table.T)):
             buffer[:, : self._size].copy_(torch.from_numpy(x), non_blocking=True)

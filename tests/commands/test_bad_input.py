@@ -281,7 +281,7 @@ def test_invalid_environments(home: Path, capsys: pytest.CaptureFixture[str]) ->
             "needs no arguments",
         ),
         (("--environment", "good", *turns), "no environment is called 'good'", "my_file:MyEnvironment"),
-        ((*turns, "--method.strategy.most", "0"), "most is 0", "take 1 or more"),
+        ((*turns, "--method.strategy.max_turns", "0"), "max_turns is 0", "take 1 or more"),
     ):
         message = error_of(capsys, 2, "train", *SMALL, *words)
         assert what in message and fix in message, message

@@ -23,14 +23,14 @@ from tests.pretended_gpu import NAME, pretended_gpu
 
 LAPTOP = """
 name = "core"
-count = 1
+device_count = 1
 memory_gib = 8.0
 device = "cpu"
 tflops = 0.05
 memory_bandwidth_gb_s = 10.0
-rates = "assumed"
+rates_source = "assumed"
 """
-CLUSTER = LAPTOP.replace("count = 1", "count = 4\nlink_gb_s = 1.0")
+CLUSTER = LAPTOP.replace("device_count = 1", "device_count = 4\nlink_bandwidth_gb_s = 1.0")
 
 
 @pytest.fixture

@@ -155,7 +155,7 @@ def test_an_unknown_family_or_method_raises_with_the_names():
 
 
 def test_show_prints_the_effect_and_the_finding_of_a_method(monkeypatch):
-    found = replace(reference_of(gspo), finding="It equals GRPO at one minibatch.", kind="engine")
+    found = replace(reference_of(gspo), our_finding="It equals GRPO at one minibatch.", contribution_kind="engine")
     monkeypatch.setattr(sys.modules[gspo.__module__], "REFERENCE", found)
     lines = show("gspo").splitlines()
     assert "  ratio, 2025, engine, code read" in lines and "  It equals GRPO at one minibatch." in lines

@@ -68,7 +68,7 @@ REQUESTS = st.fixed_dictionaries(
         "limit": st.integers(1, 99),
         "draw_id": st.integers(0, 2**40),
         "stream": ids(1),
-        "position": st.integers(0, 9),
+        "generated_count": st.integers(0, 9),
         "random_purpose": st.integers(0, 9),
         "content_hash": st.text(max_size=4),
         "actions": ROWS,

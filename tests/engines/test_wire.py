@@ -156,7 +156,7 @@ BAD_REQUESTS = [
     {"draw_id": 1 << 64},
     {"stream": [-1]},
     {"stream": [None]},
-    {"position": -1},
+    {"generated_count": -1},
     {"num_top_logprobs": True},
     {"random_purpose": 1e9},
     {"sampling": {}},

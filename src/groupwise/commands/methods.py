@@ -103,8 +103,8 @@ def _entry(name: str, module: str, changes: str) -> MethodEntry:
         paper=str(constants["paper"]),
         arxiv=arxiv,
         year=int(constants.get("year", 0)) or year_of(arxiv),
-        evidence=str(constants["label"]),
-        contribution_kind=str(constants.get("kind", "method")),
+        evidence=str(constants["evidence"]),
+        contribution_kind=str(constants.get("contribution_kind", "method")),
         parent=str(constants.get("parent", "")),
         changes=tuple(filter(None, changes.split(", "))),
     )

@@ -105,7 +105,7 @@ def generation_request(data: Any) -> GenerationRequest:
         token_ids(data["context"])
         for name, least in (
             ("limit", 1),
-            ("position", 0),
+            ("generated_count", 0),
             ("num_top_logprobs", 0),
             ("random_purpose", 0),
             ("steps_per_token", 1),

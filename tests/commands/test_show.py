@@ -223,9 +223,9 @@ def test_all_errors_are_reported_together(tmp_path):
 
 
 def test_an_overlong_buffer_larger_than_the_budget():
-    (error,) = errors_of("prompts = 16\nsampling.max_tokens = 40\nmethod.base = 'dapo'\nmethod.shaping.1.buffer = 41")[
-        :1
-    ]
+    (error,) = errors_of(
+        "prompts = 16\nsampling.max_tokens = 40\nmethod.base = 'dapo'\nmethod.shaping.1.buffer_length = 41"
+    )[:1]
     assert "overlong buffer is larger than the generation budget" in error
 
 

@@ -84,7 +84,10 @@ def test_the_budget_is_for_the_whole_sample_and_a_limit_leaves_it_open() -> None
     whole = run(s.extend(inserted))
     assert (whole.tokens, whole.finish) == ((1, 2, 3, 9, 9, 6, 7), Finish.length)
     requests = s.rollout_setting.engine.requests
-    assert [(a.context, a.limit, a.position) for a in requests] == [(CONTEXT, 3, 0), ((*CONTEXT, 1, 2, 3, 9, 9), 2, 5)]
+    assert [(a.context, a.limit, a.generated_count) for a in requests] == [
+        (CONTEXT, 3, 0),
+        ((*CONTEXT, 1, 2, 3, 9, 9), 2, 5),
+    ]
     assert {(a.draw_id, a.stream, a.random_purpose) for a in requests} == {(4, (0,), RandomPurpose.SAMPLE)}
     assert run(s.extend(whole)) is whole
     assert len(s.rollout_setting.engine.requests) == 2
@@ -239,15 +242,13 @@ def test_a_scored_answer_is_correct_from_the_threshold_on() -> None:
     scores = [-3.0, 0.5, 7.5]
 
     def outcomes(threshold: float | None) -> list[str]:
-        verdicts = [
-            s.verdict for s in judged(lambda i: Verdict(Outcome.scored, scores[i]), 3, correct_threshold=threshold)
-        ]
+        verdicts = [s.verdict for s in judged(lambda i: Verdict(Outcome.scored, scores[i]), 3, threshold=threshold)]
         assert [v.score for v in verdicts if v] == scores
         return [v.outcome.name for v in verdicts if v]
 
     assert outcomes(None) == ["scored"] * 3
     assert outcomes(0.5) == ["wrong", "correct", "correct"]
-    (wrong,) = judged(lambda i: Verdict(Outcome.wrong, 0.9), 1, correct_threshold=0.5)
+    (wrong,) = judged(lambda i: Verdict(Outcome.wrong, 0.9), 1, threshold=0.5)
     assert wrong.verdict == Verdict(Outcome.wrong, 0.9)
 
 
@@ -274,7 +275,7 @@ def test_a_score_of_zero_is_a_score() -> None:
 
 
 def test_a_verifier_that_hangs_costs_only_its_deadline() -> None:
-    bad, good = judged(lambda i: verdict(1.0) if i else asyncio.sleep(1000), 2, rollout_deadline=0.05)
+    bad, good = judged(lambda i: verdict(1.0) if i else asyncio.sleep(1000), 2, deadline=0.05)
     assert good.verdict == verdict(1.0)
     assert bad.verdict == Verdict(Outcome.unverifiable, cause="no verdict within 0.05 seconds")
 

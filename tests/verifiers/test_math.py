@@ -365,7 +365,7 @@ def test_without_its_extra_the_fix_installs_it(monkeypatch):
     monkeypatch.setattr("groupwise.verifiers.math.sandboxed_algebra.find_spec", lambda name: None)
     with pytest.raises(MissingRequirement) as caught:
         built("math", None)
-    assert "pip install 'groupwise[math]'" in caught.value.fix and "--verifier.symbolic false" in caught.value.fix
+    assert "pip install 'groupwise[math]'" in caught.value.fix and "--verifier.use_algebra false" in caught.value.fix
     assert isinstance(built(Math(use_algebra=False)), MathVerifier)
 
 
@@ -378,7 +378,7 @@ def test_without_bubblewrap_the_fix_installs_it(monkeypatch, name: object):
     monkeypatch.setattr("shutil.which", lambda name: None)
     with pytest.raises(MissingRequirement) as caught:
         built(name, None)
-    assert "apt-get install bubblewrap" in caught.value.fix and "--verifier.symbolic false" in caught.value.fix
+    assert "apt-get install bubblewrap" in caught.value.fix and "--verifier.use_algebra false" in caught.value.fix
     assert isinstance(built(Math(use_algebra=False)), MathVerifier)
 
 
@@ -388,7 +388,7 @@ def test_the_fix_for_a_sandbox_that_does_not_start_names_the_verifier_without_on
     verifier = built(Math(workers=1))
     with pytest.raises(MissingRequirement) as caught:
         ask(verifier, r"\boxed{\sqrt{8}}", r"2\sqrt{2}")
-    assert "none starts" in caught.value.what and "--verifier.symbolic false" in caught.value.fix
+    assert "none starts" in caught.value.what and "--verifier.use_algebra false" in caught.value.fix
     verifier.close()
 
 

@@ -215,7 +215,7 @@ def verifier_fix(text: str) -> str:
     >>> verifier_fix("math(which_answer='first', use_algebra=False)")
     'write a table: verifier = { kind = "math", which_answer = "first", use_algebra = false }'
     >>> verifier_fix("flipping")
-    'write noisy, its name here'
+    'write noisy_verdicts, its name here'
     >>> verifier_fix("math")
     ''
     """

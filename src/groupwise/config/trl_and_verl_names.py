@@ -200,7 +200,7 @@ one call trains, and all settings are its arguments: run = gw.train(...)
   trainer.save_model(DIR)             -> run.export(DIR)
 any other option is answered with the argument to write (docs/coming-from.md)"""
 """What a user of TRL's trainer writes here."""
-FORMER_VERIFIERS = {"several": "combined", "flipping": "noisy", "glyphs": "glyph_patches"}
+FORMER_VERIFIERS = {"several": "combined", "flipping": "noisy_verdicts", "glyphs": "glyph_patches"}
 """The names of verifiers by names that they had before."""
 COMBINED = (
     'write a table: verifier = { kind = "Combined", members = [{ name = "answer", verifier = "math" }, '

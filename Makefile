@@ -137,7 +137,7 @@ build/release: constraints.txt
 .venv-newest/base: RESOLUTION := highest
 .venv-%/base: pyproject.toml | build/release
 	build/release/bin/uv venv -q --clear .venv-$* --python $(PYTHON)
-	build/release/bin/uv pip install -q --python .venv-$* --resolution $(RESOLUTION) -e '.[gguf,json,lora,math]'
+	build/release/bin/uv pip install -q --python .venv-$* --resolution $(RESOLUTION) -e '.[gguf,json,lora,math,pictures]'
 	build/release/bin/uv pip install -q --python .venv-$* -c constraints.txt beartype hypothesis pytest pytest-timeout
 	@touch $@
 

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from threading import Thread
 from typing import TypeVar
 
@@ -10,6 +10,9 @@ from groupwise.cluster.processes import REPORT
 from groupwise.learner import Ranks
 
 T = TypeVar("T")
+
+LOOK = 0.2
+"""Seconds between looks for a signal: one that arrives just before the main thread waits would wait with it."""
 
 
 async def in_thread(work: Callable[[], T], ranks: Ranks, notify: Callable[[str], None]) -> T:
@@ -40,4 +43,6 @@ def interruptible(work: Callable[[], T]) -> T:
             future.set_exception(error)
 
     Thread(target=run, daemon=True).start()
+    while not wait({future}, timeout=LOOK).done:
+        pass
     return future.result()

@@ -111,13 +111,16 @@ class _IdentityTrunk(nn.Module):
 
 
 class _HiddenStates:
-    """A model output with hidden states only; every other field is None."""
+    """A model output with hidden states only; every other field is None. Some models make theirs of its mapping."""
 
     def __init__(self, hidden: Tensor) -> None:
         self.last_hidden_state = hidden
 
-    def __getitem__(self, index: int) -> Tensor | None:
-        return None if index else self.last_hidden_state
+    def keys(self) -> tuple[str, ...]:
+        return ("last_hidden_state",)
+
+    def __getitem__(self, index: int | str) -> Tensor | None:
+        return self.last_hidden_state if index in (0, "last_hidden_state") else None
 
     def __getattr__(self, name: str) -> None:
         return None

@@ -4,7 +4,6 @@ import signal
 from threading import Event, get_ident
 
 import pytest
-
 from groupwise.cluster.rank_threads import interruptible
 
 

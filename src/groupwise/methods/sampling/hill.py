@@ -223,12 +223,9 @@ def hill(
     return Method(
         group_size=group_size,
         strategy=HintWriter(
-            hint_count,
-            reliance_temperature,
-            score_form=score_form,
-            hint_template=hint_template,
+            hint_count, reliance_temperature, score_form=score_form, hint_template=hint_template,
             hinted_prompt_template=prompt_template,
-        ),
+        ),  # fmt: skip
         trained_roles=("answer", "hint"),
         advantage=(Standardised(),),
         objective=Objective(surrogate=Clip(low, high), aggregate=token_mean),

@@ -122,7 +122,7 @@ def allowed(*use: str, **others: Any) -> Permissions:
 
 def options(line: str, permissions: Permissions | None = None, **others: Any) -> RunOptions:
     """The options of a line of words that starts or continues a run."""
-    return RunOptions(permissions=permissions or allowed(), command=f"groupwise {line}", **others)
+    return RunOptions(permissions=permissions or allowed(), command_line=f"groupwise {line}", **others)
 
 
 LONG = "train --iterations 50 a.toml --method.epochs=-3 --use m.py --use n.py --stop-after 1h30m --out o --name x"

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from groupwise.data import ENVIRONMENT, TEMPLATE, Batch, Logp, Rollout, unsplit_unit, pack
+from groupwise.data import ENVIRONMENT, TEMPLATE, Batch, Logp, Rollout, pack, unsplit_unit
 from groupwise.methods import SoftGate
 from groupwise.objective import (
     KL,

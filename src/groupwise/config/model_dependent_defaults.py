@@ -60,7 +60,7 @@ def starting_point(
     >>> start = starting_point(None, [("task", "big_sums")])
     >>> start.source, start.overrides
     ('method = "gspo"', (('optimizer.lr', 0.0002), ('sampling.max_tokens', 64), ('task', 'big_sums')))
-    >>> print(start.note)
+    >>> print(start.defaults_note)
     defaults: method gspo, optimizer.lr 0.0002 (223,520 weights), sampling.max_tokens 64 (half of the model's 128)
     """
     given = tuple(fields)

@@ -48,9 +48,9 @@ class OtherLibraryOption:
 def answers() -> Mapping[str, OtherLibraryOption]:
     """The answer for each option of `trl_and_verl_names.toml`, by the last words of the option's path.
 
-    >>> answers()["num_generations"].text
+    >>> answers()["num_generations"].command_line_text
     'write method.group_size = 8, as an option --method.group_size 8'
-    >>> answers()["num_generations"].python
+    >>> answers()["num_generations"].python_text
     'write method=gw.grpo(group_size=8)'
     """
     text = Path(__file__).with_suffix(".toml").read_text(encoding="utf-8")

@@ -16,8 +16,7 @@ class MicrobatchSums:
     ranks computed them. `auxiliary_terms` are the auxiliary losses by metric, without their coefficients.
     `changed_route_count` of `route_count` expert choices differ from the old policy's.
 
-    >>> a = MicrobatchSums(auxiliary_terms=(("balance", 1.0),), loss_terms=(0.5, 2.0), changed_route_count=1,
-    route_count=4)
+    >>> a = MicrobatchSums((("balance", 1.0),), (0.5, 2.0), changed_route_count=1, route_count=4)
     >>> (a + a).loss, (a + a).auxiliary_losses, (a + a).route_count
     (5.0, {'balance': 2.0}, 8)
     """

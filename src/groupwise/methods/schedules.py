@@ -204,7 +204,7 @@ def with_value(component: Any, path: str, value: float) -> Any:
 
     A whole number is an int unless the present value is a float. ValueError if a dataclass on the path refuses it.
 
-    >>> with_value((("kl", LinearRamp(2.0, 1.0)),), "kl.over", 5.0)
+    >>> with_value((("kl", LinearRamp(2.0, 1.0)),), "kl.over_iterations", 5.0)
     (('kl', LinearRamp(start_value=2.0, end_value=1.0, over_iterations=5)),)
     """
     return _with_value(component, ["".join(key) for key in KEYS.findall(path)], value)

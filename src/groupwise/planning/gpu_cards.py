@@ -91,7 +91,7 @@ COUNTED = re.compile(r"(\d+)\s*x\s*(.+)")
 def named_machines(text: str) -> PlannedMachines:
     """The machines of a card's name, such as `a100`, `8xH100` or `RTX 4090`. `Usage` for an unknown name.
 
-    >>> named_machines("8xA100").count, named_machines("NVIDIA GeForce RTX 4090").memory_gib
+    >>> named_machines("8xA100").device_count, named_machines("NVIDIA GeForce RTX 4090").memory_gib
     (8, 22.4)
     """
     counted = COUNTED.fullmatch(text.strip().lower())

@@ -163,7 +163,7 @@ def thin(curve: MetricCurve, most: int = 2000) -> MetricCurve:
 
     The first and the last point stay. Every point keeps its iteration.
 
-    >>> thin(MetricCurve(np.arange(9), np.array([0, 1, 9, 1, 0, 1, -9, 1, 0.0])), most=4).values.tolist()
+    >>> thin(MetricCurve(np.arange(9), np.array([0, 1, 9, 1, 0, 1, -9, 1, 0.0])), most=4).metric_values.tolist()
     [0.0, 9.0, -9.0, 0.0]
     """
     if len(curve.iterations) <= most:

@@ -86,7 +86,7 @@ def worded(part: T, form: Form) -> T:
     """The component with one form in place of each `auto`, in it and recursively in its fields.
 
     >>> from groupwise.methods import DraftAndRefine
-    >>> worded(DraftAndRefine(), "packaged").prompt_template
+    >>> worded(DraftAndRefine(), "packaged").refinement_prompt_template
     '{problem}{draft};{problem}'
     """
     model_dependent_defaults: Mapping[str, ModelDependentDefault] = getattr(part, "model_dependent_defaults", {})

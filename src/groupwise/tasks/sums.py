@@ -21,7 +21,7 @@ class Sums(GeneratedTaskSettings):
     (`answer`), the complete right answer (`solution`), and the solution's first steps (`hints`, weakest first).
 
     >>> class Few(Sums):
-    ...     problems_by_operands = {3: 32, 4: 32}
+    ...     problem_count_by_operands = {3: 32, 4: 32}
     >>> task = Few().build(lambda text: tuple(map(ord, text)))
     >>> len(task), len(task.held_out), task[0].text, task[1].text
     (64, 4, '8-8*8=', '7+2+4+2=')

@@ -69,9 +69,10 @@ class GradeFunctionParameters:
 
         >>> GradeFunctionParameters.of(lambda row, answer: 1.0).keyword_names
         ('row', 'answer')
-        >>> GradeFunctionParameters.of(lambda p, a, g: 1.0).positional_names,
-        GradeFunctionParameters.of(lambda prompt, answers: [1.0]).graded_unit
-        (('prompt', 'answer', 'gold'), 'group')
+        >>> GradeFunctionParameters.of(lambda p, a, g: 1.0).positional_names
+        ('prompt', 'answer', 'gold')
+        >>> GradeFunctionParameters.of(lambda prompt, answers: [1.0]).graded_unit
+        'group'
         """
         try:
             parameters = list(inspect.signature(function).parameters.values())

@@ -45,7 +45,7 @@ def kinds_in(kind: Any) -> Iterator[Any]:
     """A verifier's settings, and those of the verifiers in it, at any depth.
 
     >>> from groupwise.verifiers import Exact, NoisyVerdicts
-    >>> [type(kind).__name__ for kind in kinds_in(NoisyVerdicts(verifier=Exact(), rejects=0.1))]
+    >>> [type(kind).__name__ for kind in kinds_in(NoisyVerdicts(verifier=Exact(), false_reject_rate=0.1))]
     ['NoisyVerdicts', 'Exact']
     """
     if isinstance(kind, VerifierSettings):

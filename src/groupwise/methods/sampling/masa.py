@@ -78,9 +78,9 @@ def predicted(text: str) -> ParsedPrediction:
     """Read a prediction: the text is `rate;length`, or its last `{...}` without inner braces is JSON.
 
     >>> predicted('I think {"pass_rate": 3, "solution_length": 40, "math_notion": ["Angles"]}')
-    Prediction(pass_rate=3, length=40, notions=('Angles',))
-    >>> predicted("3;40"), predicted("{[").pass_rate
-    (Prediction(pass_rate=3, length=40, notions=()), None)
+    ParsedPrediction(predicted_correct_of_eight=3, predicted_length=40, predicted_notions=('Angles',))
+    >>> predicted("3;40").predicted_length, predicted("{[").predicted_correct_of_eight
+    (40, None)
     """
     if short := SHORT.fullmatch(text):
         return ParsedPrediction(int(short[1]), int(short[2]))

@@ -44,7 +44,7 @@ def encode_commits(
 
     >>> first, _ = encode_commits(2, np.array([0, 3]), 0.5, np.array([7, 7, 1, 7]))
     >>> action = decode_masked(first)
-    >>> action.step, action.cell, action.temperature, action.canvas.tolist()
+    >>> action.unmasking_step, action.cell, action.draw_temperature, action.canvas_before.tolist()
     (2, 0, 0.5, [7, 7, 1, 7])
     """
     content = np.ascontiguousarray(canvas, "<u2").tobytes()

@@ -41,9 +41,10 @@ class CompoundQuantity:
 def quantity(text: str) -> CompoundQuantity | None:
     """A quantity of several units, the largest first, each number but the first less than one of the unit before.
 
-    >>> quantity("2 h 30 min"), quantity("30 min 2 h"), quantity("2 h 70 min")
-    (CompoundQuantity(size_in_smallest_unit=Fraction(9000, 1), unit_scale_index=0, written_units=('h', 'min')), None,
-    None)
+    >>> quantity("2 h 30 min")
+    CompoundQuantity(size_in_smallest_unit=Fraction(9000, 1), scale_index=0, written_units=('h', 'min'))
+    >>> quantity("30 min 2 h"), quantity("2 h 70 min")
+    (None, None)
     """
     parts: list[tuple[Fraction, str]] = []
     at = 0

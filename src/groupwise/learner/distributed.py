@@ -2,7 +2,8 @@
 
 Rank r of R computes the microbatches `i` of a step with `i mod R = r`. Sums over ranks are a butterfly: in round k,
 rank r adds the numbers of rank `r XOR 2^k` to its own. So the microbatches of a round form one binary tree, and a sum
-has the same bits on every rank and for every number of ranks.
+has the same bits on every rank and for every number of ranks. Gradients are added by recursive halving: the same pairs
+in the same order, but in each round a rank sends one half of its numbers and adds the other.
 """
 
 import copy
@@ -26,6 +27,8 @@ __all__ = ["Ranks", "ReplicatedRanks", "SingleProcess", "check_lanes"]
 M = TypeVar("M", bound=torch.nn.Module)
 START = timedelta(seconds=120)
 """The longest wait for the other ranks to start: they import torch and read the model."""
+BUCKET = 32 << 20
+"""The most bytes of several tensors that are sent together, in one copy."""
 
 
 class ConnectionClosed(WorkerLost):
@@ -79,8 +82,15 @@ class Ranks(Protocol):
         """Concatenate the vectors of all ranks in their order; rank r has `sizes[r]` numbers."""
         ...
 
-    def add_gradients(self, gradients: Sequence[Tensor]) -> None:
-        """Sum the gradients of a microbatch over the ranks, in place, unless backward has done it."""
+    def reduce_scatter(self, gradients: Sequence[Tensor]) -> list[Tensor]:
+        """Sum the gradients of a microbatch over the ranks; this rank's slices of the sums. They may be overwritten.
+
+        If a rank has all of each sum, or if backward has added the gradients, the slices are the gradients.
+        """
+        ...
+
+    def all_gather(self, slices: Sequence[Tensor], like: Sequence[Tensor]) -> list[Tensor]:
+        """The whole tensors, shaped as `like`, of which `reduce_scatter` gave each rank its slices."""
         ...
 
     def held(self, model: M) -> M:
@@ -126,6 +136,23 @@ def check_lanes(lanes: int, ranks: int) -> None:
     if ranks < 1 or lanes % ranks:
         divisors = ", ".join(str(1 << k) for k in range(lanes.bit_length()))
         raise InvalidValue(f"{ranks} ranks do not divide {lanes} lanes", fix=f"use as many ranks as one of {divisors}")
+
+
+def buckets(tensors: Sequence[Tensor]) -> list[Sequence[Tensor]]:
+    """Consecutive tensors of one dtype and at most `BUCKET` bytes; a larger tensor is alone.
+
+    >>> [len(bucket) for bucket in buckets([torch.ones(2), torch.ones(3), torch.ones(2).double()])]
+    [2, 1]
+    """
+    found: list[list[Tensor]] = []
+    size = BUCKET
+    for x in tensors:
+        size += x.nbytes
+        if size > BUCKET or x.dtype != found[-1][0].dtype:
+            found.append([])
+            size = x.nbytes
+        found[-1].append(x)
+    return list(found)
 
 
 class _WholeModels:
@@ -177,8 +204,11 @@ class SingleProcess(_WholeModels):
     def add(self, tensors: Sequence[Tensor]) -> None:
         """Nothing to add."""
 
-    def add_gradients(self, gradients: Sequence[Tensor]) -> None:
-        """Nothing to add."""
+    def reduce_scatter(self, gradients: Sequence[Tensor]) -> list[Tensor]:
+        return list(gradients)
+
+    def all_gather(self, slices: Sequence[Tensor], like: Sequence[Tensor]) -> list[Tensor]:
+        return list(slices)
 
     def gather(self, mine: Tensor, sizes: Sequence[int]) -> Tensor:
         return mine
@@ -215,10 +245,42 @@ class ReplicatedRanks(_WholeModels):
         for hop in self._hops():
             for tensor in tensors:
                 other = torch.empty_like(tensor, memory_format=torch.contiguous_format)
-                tensor.add_(self._exchanged(tensor.contiguous(), other, hop, "a sum of gradients"))
+                tensor.add_(self.exchange(tensor.contiguous(), other, hop, "a sum"))
 
-    def add_gradients(self, gradients: Sequence[Tensor]) -> None:
-        self.add(gradients)
+    def reduce_scatter(self, gradients: Sequence[Tensor]) -> list[Tensor]:
+        """Sum the gradients over the ranks by recursive halving: this rank's slice of each bucket.
+
+        A rank sends `1 - 1/R` times the bytes of the gradients.
+        """
+        slices = []
+        for flat in map(self._flat, buckets(gradients)):
+            for hop in self._hops():
+                halves = flat.chunk(2)
+                kept, sent = halves[::-1] if self.rank & hop else halves
+                flat = kept + self.exchange(sent, torch.empty_like(kept), hop, "a sum of gradients")
+            slices.append(flat)
+        return slices
+
+    def all_gather(self, slices: Sequence[Tensor], like: Sequence[Tensor]) -> list[Tensor]:
+        """The whole tensors from the slices, by recursive doubling; a rank sends `1 - 1/R` times their bytes.
+
+        The tensors of a bucket share its memory.
+        """
+        tensors: list[Tensor] = []
+        for flat, bucket in zip(slices, buckets(like), strict=True):
+            for hop in reversed(self._hops()):
+                other = self.exchange(flat, torch.empty_like(flat), hop, "the sums of gradients")
+                flat = torch.cat([other, flat] if self.rank & hop else [flat, other])
+            sizes = [x.numel() for x in bucket]
+            parts = flat[: sum(sizes)].split(sizes)
+            tensors += [part.view(x.shape) for part, x in zip(parts, bucket, strict=True)]
+        return tensors
+
+    def _flat(self, bucket: Sequence[Tensor]) -> Tensor:
+        """The numbers of a bucket's tensors, and zeros up to a multiple of the number of ranks."""
+        missing = -sum(x.numel() for x in bucket) % self.size
+        parts = [x.flatten() for x in bucket] + [bucket[0].new_zeros(missing)] * bool(missing)
+        return torch.cat(parts) if len(parts) > 1 else parts[0]
 
     def gather(self, mine: Tensor, sizes: Sequence[int]) -> Tensor:
         """Concatenate the vectors of all ranks in their order; rank r has `sizes[r]` numbers."""
@@ -226,7 +288,7 @@ class ReplicatedRanks(_WholeModels):
         for hop in self._hops():
             first = (self.rank // hop ^ 1) * hop
             other = mine.new_empty(sum(sizes[first : first + hop]))
-            self._exchanged(mine, other, hop, "numbers of a microbatch")
+            self.exchange(mine, other, hop, "numbers of a microbatch")
             mine = torch.cat([other, mine] if first < self.rank else [mine, other])
         return mine
 
@@ -271,14 +333,13 @@ class ReplicatedRanks(_WholeModels):
         """The distances of the partners in the rounds of a butterfly: 1, 2, 4, ..."""
         return [1 << k for k in range((self.size - 1).bit_length())]
 
-    def _exchanged(self, mine: Tensor, other: Tensor, hop: int, what: str) -> Tensor:
-        """Send `mine` to the partner of this round, receive its tensor in `other`, and return that."""
+    def exchange(self, mine: Tensor, other: Tensor, hop: int, what: str) -> Tensor:
+        """Send `mine` to the partner at distance `hop`, receive its tensor in `other`, and return that."""
         partner = self.rank ^ hop
         with self.errors(f"rank {partner}", what):
-            works = [dist.isend(mine, partner)] if mine.numel() else []
-            works += [dist.irecv(other, partner)] if other.numel() else []
-            for work in works:
-                assert work is not None, "this rank is in the group"
+            pair = (dist.P2POp(dist.isend, mine, partner), dist.P2POp(dist.irecv, other, partner))
+            both = [operation for operation in pair if operation.tensor.numel()]
+            for work in dist.batch_isend_irecv(both) if both else ():  # under NCCL, a send and a receive alone may hang
                 work.wait()
         return other
 

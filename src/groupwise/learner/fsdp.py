@@ -51,8 +51,13 @@ class ShardedRanks(ReplicatedRanks):
         super().__init__(store, rank, size, lanes, deadline=deadline, patience=patience)
         self._mesh = init_device_mesh("cpu", (size,))
 
-    def add_gradients(self, gradients: Sequence[Tensor]) -> None:
-        """Nothing to add: backward has added the gradients."""
+    def reduce_scatter(self, gradients: Sequence[Tensor]) -> list[Tensor]:
+        """The gradients themselves: backward has added them."""
+        return list(gradients)
+
+    def all_gather(self, slices: Sequence[Tensor], like: Sequence[Tensor]) -> list[Tensor]:
+        """The gradients of the rows that this rank holds."""
+        return list(slices)
 
     def held(self, model: M) -> M:
         """A new model with this rank's rows of the weights that rank 0's `model` has."""

@@ -8,6 +8,7 @@ in the same order, but in each round a rank sends one half of its numbers and ad
 
 import copy
 import math
+import os
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -29,6 +30,11 @@ START = timedelta(seconds=120)
 """The longest wait for the other ranks to start: they import torch and read the model."""
 BUCKET = 32 << 20
 """The most bytes of several tensors that are sent together, in one copy."""
+CPU = torch.device("cpu")
+BACKENDS = {"cpu": "gloo", "cuda": "cpu:gloo,cuda:nccl"}
+"""The backends for ranks on a kind of device. Messages and counts are on the CPU."""
+BLOCKING = "TORCH_NCCL_BLOCKING_WAIT"
+"""NCCL's variable with which a wait blocks the thread for at most the timeout, and raises, as with gloo."""
 
 
 class ConnectionClosed(WorkerLost):
@@ -97,8 +103,12 @@ class Ranks(Protocol):
         """The model as this rank holds it: itself, or a new model with this rank's rows of each weight."""
         ...
 
-    def copied(self, model: M) -> M:
-        """A copy of a model, as this rank holds it."""
+    def copied(self, model: M, *, frozen: bool) -> M:
+        """A copy of a model, as this rank holds it. If it is `frozen`, no weight of it is trained."""
+        ...
+
+    def model_dtype(self, parameter: Tensor) -> torch.dtype:
+        """The dtype in which a model computes with a parameter; the rows that a rank holds may be more precise."""
         ...
 
     def release(self, models: Iterable[torch.nn.Module]) -> None:
@@ -167,10 +177,14 @@ class _WholeModels:
     def held(self, model: M) -> M:
         return model
 
-    def copied(self, model: M) -> M:
+    def copied(self, model: M, *, frozen: bool) -> M:
         """A copy of the model. Weights that are not trained are shared, not copied."""
         shared = {id(weight): weight for weight in model.parameters() if not weight.requires_grad}
-        return copy.deepcopy(model, shared)
+        copied = copy.deepcopy(model, shared)
+        return copied.requires_grad_(False) if frozen else copied
+
+    def model_dtype(self, parameter: Tensor) -> torch.dtype:
+        return parameter.dtype
 
     def release(self, models: Iterable[torch.nn.Module]) -> None:
         """Nothing was gathered."""
@@ -215,18 +229,24 @@ class SingleProcess(_WholeModels):
 
 
 class ReplicatedRanks(_WholeModels):
-    """Ranks that each hold the whole model, over gloo. `store` connects them; rank 0 serves it.
+    """Ranks that each hold the whole model, over gloo, or NCCL on GPUs. `store` connects them; rank 0 serves it.
 
+    `device` is this rank's own GPU, or the CPU.
     Every wait ends after `deadline` seconds with `WorkerLost`, which names the rank that did not answer; that for a
     message of rank 0 after `patience` seconds without a sign of life of rank 0. Numbers travel as tensors and messages
     as bytes: nothing is pickled.
     """
 
     def __init__(
-        self, store: Store, rank: int, size: int, lanes: int, *, deadline: float, patience: float = math.inf
-    ) -> None:
+        self, store: Store, rank: int, size: int, lanes: int, *, deadline: float, patience: float = math.inf,
+        device: torch.device = CPU,
+    ) -> None:  # fmt: skip
         check_lanes(lanes, size)
         self.rank, self.size, self.lanes, self.deadline, self.patience = rank, size, lanes, deadline, patience
+        self.device = device
+        if device.type == "cuda":
+            torch.cuda.set_device(device.index or 0)
+            os.environ[BLOCKING] = "1"
         self._store, self._messages = store, 0
         self.waiting: RankWait | None = None
         longest = START.total_seconds() + deadline
@@ -238,7 +258,8 @@ class ReplicatedRanks(_WholeModels):
         self._store.set(f"started/{self.rank}", "")
         self._store.wait([f"started/{other}" for other in range(self.size)], START)
         timeout = timedelta(seconds=self.deadline)
-        dist.init_process_group("gloo", store=self._store, rank=self.rank, world_size=self.size, timeout=timeout)
+        backend = BACKENDS[self.device.type]
+        dist.init_process_group(backend, store=self._store, rank=self.rank, world_size=self.size, timeout=timeout)
 
     def add(self, tensors: Sequence[Tensor]) -> None:
         """Sum each tensor over the ranks, in place: the same bits on every rank."""

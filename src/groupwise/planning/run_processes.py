@@ -13,7 +13,7 @@ from groupwise.models import DecoderShape
 from groupwise.planning.process_memory import (
     BYTES,
     GIB,
-    MemoryPrediction,
+    ProcessMemoryPrediction,
     ProcessWork,
     plan_line,
     refuse_beyond,
@@ -24,19 +24,19 @@ RUN = "the run"
 """The name of the process of a run with one rank."""
 
 
-def process_memories(recipe: Recipe, shape: DecoderShape, context: int) -> dict[str, MemoryPrediction]:
+def process_memories(recipe: Recipe, shape: DecoderShape, context: int) -> dict[str, ProcessMemoryPrediction]:
     """The memory of each process that a run has on this host, by name, in the order in which they start."""
     ranks = rank_memories(recipe, shape, context, samples=not isinstance(recipe.engine, Served))
     names = [f"rank {rank}" for rank in range(len(ranks))] if len(ranks) > 1 else [RUN]
     size = recipe.engine.tensor_parallel_size if isinstance(recipe.engine, Vllm) else 1
-    work = ProcessWork(has_learner=False, engine_count=engines_of(recipe), tensor_parallel=size)
+    work = ProcessWork(has_learner=False, run_engine_count=engines_of(recipe), tensor_parallel=size)
     engine = run_memory(recipe, shape, context, work)
     return {**dict(zip(names, ranks)), **{f"engine {index}": engine for index in range(replicas_here(recipe))}}
 
 
 def rank_memories(
     recipe: Recipe, shape: DecoderShape, context: int, *, samples: bool = True
-) -> tuple[MemoryPrediction, ...]:
+) -> tuple[ProcessMemoryPrediction, ...]:
     """The memory of each rank of a run. Rank 0 also `samples`; with shards it keeps the engine's model.
 
     Without shards every rank counts as much as rank 0.
@@ -45,7 +45,8 @@ def rank_memories(
     if ranks == 1 or not recipe.cluster.sharded:
         return (run_memory(recipe, shape, context, ProcessWork(has_engine=samples)),) * ranks
     first, other = (
-        run_memory(recipe, shape, context, ProcessWork(has_engine=s, learner_ranks=ranks)) for s in (samples, False)
+        run_memory(recipe, shape, context, ProcessWork(has_engine=s, learner_rank_count=ranks))
+        for s in (samples, False)
     )
     whole = {"engine": first.parameter_count * BYTES[recipe.machine.dtype]}
     phases = {name: {**whole, **parts} for name, parts in first.phase_bytes.items()}
@@ -64,7 +65,7 @@ def engines_of(recipe: Recipe) -> int:
     return engine.replicas + len(engine.addresses) if isinstance(engine, Served) else 1
 
 
-def sharing(recipe: Recipe, processes: Mapping[str, MemoryPrediction]) -> Mapping[str, MemoryPrediction]:
+def sharing(recipe: Recipe, processes: Mapping[str, ProcessMemoryPrediction]) -> Mapping[str, ProcessMemoryPrediction]:
     """The processes that share the memory of one device: all of them on a CPU, else those on the GPU that needs most.
 
     Each rank and each engine has a GPU of its own where there are enough of them.
@@ -76,14 +77,14 @@ def sharing(recipe: Recipe, processes: Mapping[str, MemoryPrediction]) -> Mappin
     devices = [*rank_devices(ranks, first, gpu_count())]
     if replicas_here(recipe) and isinstance(engine, Served):
         devices += engine.replica_devices(EngineRequirements(dtype=recipe.machine.dtype, device=first, ranks=ranks))
-    groups: dict[int, dict[str, MemoryPrediction]] = {}
+    groups: dict[int, dict[str, ProcessMemoryPrediction]] = {}
     for device, (name, memory) in zip(devices, processes.items()):
         for gpu in gpu_indices(device):
             groups.setdefault(gpu, {})[name] = memory
     return max(groups.values(), key=lambda group: at_once(recipe, group))
 
 
-def at_once(recipe: Recipe, processes: Mapping[str, MemoryPrediction]) -> int:
+def at_once(recipe: Recipe, processes: Mapping[str, ProcessMemoryPrediction]) -> int:
     """The most bytes that all processes have at once: their peaks, unless engines sleep while the learner works."""
     engines = [memory for memory in processes.values() if "learning" not in memory.phase_bytes]
     if not (engines and isinstance(recipe.engine, Served) and recipe.engine.placement == "colocated"):

@@ -13,7 +13,7 @@ from groupwise.config.resolve_devices import device_of
 from groupwise.core import WorkerLost
 from groupwise.engines import serve_until_signal
 from groupwise.engines.remote.replica_devices import gpu_count, rank_devices, visible_device
-from groupwise.engines.remote.tls import HostKey
+from groupwise.engines.remote.tls import EngineTlsKey
 from groupwise.sandbox.die_with_parent import bound_command
 
 
@@ -26,7 +26,7 @@ def serve_replicas(model: str, options: ServeOptions, engine: str, python: str) 
     options.check()
     devices = rank_devices(options.replicas, device_of(options.device), gpu_count(), what="--replicas")
     if options.tls_key_file:
-        HostKey.kept(Path(options.tls_key_file))  # made once, before all of them look for it
+        EngineTlsKey.kept(Path(options.tls_key_file))  # made once, before all of them look for it
     engines = [one_of(options, index, device) for index, device in enumerate(devices)]
     commands = [
         bound_command(sys.executable, os.getpid(), serve_words(model, each, engine, python)) for each in engines

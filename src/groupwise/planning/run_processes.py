@@ -74,9 +74,12 @@ def sharing(recipe: Recipe, processes: Mapping[str, ProcessMemoryPrediction]) ->
     if first == "cpu":
         return processes
     ranks, engine = recipe.cluster.ranks if recipe.cluster.launch == "local" else 1, recipe.engine
-    devices = [*rank_devices(ranks, first, gpu_count())]
-    if replicas_here(recipe) and isinstance(engine, Served):
-        devices += engine.replica_devices(EngineRequirements(dtype=recipe.machine.dtype, device=first, ranks=ranks))
+    try:
+        devices = [*rank_devices(ranks, first, gpu_count())]
+        if replicas_here(recipe) and isinstance(engine, Served):
+            devices += engine.replica_devices(EngineRequirements(dtype=recipe.machine.dtype, device=first, ranks=ranks))
+    except Usage:  # too few GPUs: the checks of the machine and of the engine report it
+        return processes
     groups: dict[int, dict[str, ProcessMemoryPrediction]] = {}
     for device, (name, memory) in zip(devices, processes.items()):
         for gpu in gpu_indices(device):

@@ -35,7 +35,7 @@ def test_an_engine_of_vllm_gets_as_many_gpus_as_share_a_layer(monkeypatch: pytes
     assert caught.value.fix == "use --engine.replicas 2"
     assert Vllm(tensor_parallel_size=2, devices=("cuda:5,4",)).replica_devices(ON_GPU) == ("cuda:5,4",)
     for name in ("cuda:1", "cuda:1,1", "cuda:1,2,3"):
-        with pytest.raises(ValueError, match="which is no name of 2 GPUs"):
+        with pytest.raises(ValueError, match="name 2 GPUs for each replica, such as cuda:1,2"):
             Vllm(tensor_parallel_size=2, devices=(name,))
     assert visible_device("cuda:3,4", "7,6,5,4,3") == {"CUDA_VISIBLE_DEVICES": "4,3"}
     assert Vllm().publishes_on_gpu(EngineAccess(), ON_GPU) and not two.publishes_on_gpu(EngineAccess(), ON_GPU)
@@ -60,5 +60,5 @@ def test_each_replica_needs_the_name_of_a_gpu() -> None:
     with pytest.raises(ValueError, match="devices has 1 name for replicas = 2"):
         Served(replicas=2, devices=("cuda:0",))
     for name in ("cpu", "cuda", "cuda:x", "cuda:0,1", "/dev/nvidia0", "cuda:99999"):
-        with pytest.raises(ValueError, match="which is no name of 1 GPU"):
+        with pytest.raises(ValueError, match="name 1 GPU for each replica, such as cuda:1"):
             Served(replicas=1, devices=(name,))

@@ -68,7 +68,7 @@ def engines_of(recipe: Recipe) -> int:
 def sharing(recipe: Recipe, processes: Mapping[str, ProcessMemoryPrediction]) -> Mapping[str, ProcessMemoryPrediction]:
     """The processes that share the memory of one device: all of them on a CPU, else those on the GPU that needs most.
 
-    Each rank and each engine has a GPU of its own where there are enough of them.
+    Each rank and each engine has a separate GPU where there are enough of them.
     """
     first = device_of(recipe.machine.device)
     if first == "cpu":

@@ -68,7 +68,7 @@ def check_device_names(devices: Sequence[str], replicas: int, size: int = 1) -> 
     example = device_name(range(1, 1 + size))
     for name in devices:
         if not re.fullmatch(r"cuda:\d{1,4}(,\d{1,4})*", name) or len(set(gpu_indices(name))) != size:
-            raise ValueError(f"devices has {name!r}, which is no name of {counted(size, 'GPU')}\nsuch as {example}")
+            raise ValueError(f"devices has {name!r}\nname {counted(size, 'GPU')} for each replica, such as {example}")
 
 
 def named_devices(devices: tuple[str, ...], learner: str, count: int) -> tuple[str, ...]:

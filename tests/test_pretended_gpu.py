@@ -16,7 +16,8 @@ from tests.pretended_gpu import GPU, counted, pretended_gpu
 HOME = Path(groupwise.__file__).parent
 BRANCH = re.compile(r"""\.type [!=]= "|is_cuda|startswith\("cuda|torch\.cuda\.|not in \("cpu", "cuda"\)""")
 BRANCHES = {
-    "checks/check_machine.py": 6,
+    "checks/check_machine.py": 5,
+    "cluster/external.py": 1,
     "cluster/ray.py": 1,
     "commands/doctor.py": 2,
     "config/resolve_devices.py": 3,
@@ -24,13 +25,14 @@ BRANCHES = {
     "engines/native/paged_batch.py": 1,
     "engines/native/paged_attention_layout.py": 2,
     "engines/native/cuda_step_graphs.py": 3,
-    "engines/remote/replica_devices.py": 3,
+    "engines/remote/replica_devices.py": 6,
     "engines/remote/gpu_weights.py": 5,
     "engines/remote/served_settings.py": 1,
     "engines/remote/shared_device.py": 2,
     "engines/remote/sleeping.py": 2,
     "engines/vllm/vllm_engine.py": 2,
     "engines/vllm/vllm_replicas.py": 1,
+    "learner/distributed.py": 2,
     "models/decoder/rms_norm.py": 1,
     "models/decoder/prepacked_weights.py": 1,
     "models/decoder/prefix_packing.py": 3,

@@ -1,4 +1,4 @@
-"""Train twelve short runs at an old commit and in the working tree, and compare model bytes and metrics.
+"""Train thirteen short runs at an old commit and in the working tree, and compare model bytes and metrics.
 
     python tools/compare_bits.py                     # all against the base commit
     python tools/compare_bits.py grpo_kl lora        # some of them
@@ -71,6 +71,7 @@ RUNS: dict[str, tuple[str, ...]] = {
     "turns": ("recipes/coin.toml", *BLANK),
     "lanes_shards": ("cluster.ranks=2", "cluster.lanes=4", "cluster.shard=full", "method.group_size=8",
                      "machine.microbatch_tokens=128", "machine.recompute=true"),
+    "ranks": ("cluster.ranks=4", "cluster.lanes=8", "method.group_size=8", "machine.microbatch_tokens=128"),
     "flow": ("recipes/rings.toml", "method.group_size=8", "optimizer.clip=0.5"),
     "masked": ("recipes/beads.toml", "method.group_size=8", "save.model_every=5"),
     "warm_start": ("recipes/mixed_sums.toml", "warm_start.steps=20", "warm_start.per_step=8",

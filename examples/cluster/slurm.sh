@@ -1,6 +1,8 @@
 #!/bin/bash
-# A run of recipe.toml under Slurm: the learner's two ranks on the first node, and an engine on each other node.
+# A run of recipe.toml under Slurm: the learner's two ranks on the first node, and engines on each other node.
 #   sbatch examples/cluster/slurm.sh
+# With GPUs, each node has as many engines, and `--cluster.ranks` is at most as many:
+#   sbatch --gpus-per-node=8 examples/cluster/slurm.sh
 # All nodes see this directory, with the recipe, the models and the runs, and have groupwise in their PATH.
 #SBATCH --job-name=groupwise
 #SBATCH --nodes=3
@@ -12,6 +14,7 @@ set -euo pipefail
 MODEL=${MODEL:-calculator} # the recipe's
 RECIPE=${RECIPE:-recipe.toml}
 RANKS=2
+ENGINES=${SLURM_GPUS_ON_NODE:-1} # of each node
 mapfile -t nodes < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
 
 umask 077 # the secret and the key have mode 600
@@ -22,19 +25,20 @@ trap 'kill $(jobs -p) 2>/dev/null || true' EXIT
 for node in "${nodes[@]:1}"; do
   rm -f "engine-$node.log"
   srun --nodes=1 --ntasks=1 --nodelist="$node" --overlap \
-    groupwise serve "$MODEL" --listen 0.0.0.0:0 --secret-file secret --key key.pem > "engine-$node.log" 2>&1 &
+    groupwise serve "$MODEL" --replicas "$ENGINES" --listen 0.0.0.0:0 --secret-file secret --key key.pem \
+    > "engine-$node.log" 2>&1 &
 done
 
 addresses="" hosts=""
 for node in "${nodes[@]:1}"; do
   for ((second = 0; second < 600; second++)); do
-    address=$(sed -n 's/.* is served at \(.*\); Ctrl-C ends/\1/p' "engine-$node.log" 2>/dev/null || true)
-    [ -z "$address" ] || break
+    mapfile -t found < <(sed -n 's/.* is served at \(.*\); Ctrl-C ends/\1/p' "engine-$node.log" 2>/dev/null || true)
+    [ "${#found[@]}" -lt "$ENGINES" ] || break
     sleep 1
   done
-  [ -n "$address" ] || { echo "no engine on $node:" >&2; cat "engine-$node.log" >&2; exit 1; }
-  addresses+="'$address', "
-  hosts+=" --engine-host ${address%%:*}"
+  [ "${#found[@]}" -ge "$ENGINES" ] || { echo "no engines on $node:" >&2; cat "engine-$node.log" >&2; exit 1; }
+  for address in "${found[@]}"; do addresses+="'$address', "; done
+  hosts+=" --engine-host ${found[0]%%:*}"
 done
 
 # The learner: the same command in each rank. Rank 0 samples and writes; the others take its optimizer steps.
@@ -43,7 +47,7 @@ export WORLD_SIZE=$RANKS MASTER_PORT=${MASTER_PORT:-7001}
 MASTER_ADDR=$(srun --nodes=1 --ntasks=1 --nodelist="${nodes[0]}" --overlap hostname -I | cut -d' ' -f1)
 export MASTER_ADDR
 srun --nodes=1 --ntasks="$RANKS" --nodelist="${nodes[0]}" --kill-on-bad-exit=1 bash -c '
-  export RANK=$SLURM_PROCID
+  export RANK=$SLURM_PROCID LOCAL_RANK=$SLURM_LOCALID
   groupwise train "$RECIPE" --cluster.launch external --cluster.ranks "$RANKS" \
     --engine "{ kind = \"Served\", replicas = 0, addresses = [$ADDRESSES] }" $HOSTS --engine-secret secret
 '

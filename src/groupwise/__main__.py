@@ -135,6 +135,10 @@ def use_model(a: argparse.Namespace, overrides: list[tuple[str, str]]) -> int:
             from groupwise.commands.serve_vllm import serve_vllm
 
             options = options_of(ServeOptions, a)
+            if options.replicas > 1:
+                from groupwise.commands.serve_replicas import serve_replicas
+
+                return serve_replicas(a.model, options, a.engine, a.engine_python)
             return serve_vllm(a.model, options, a.engine_python) if a.engine == "Vllm" else serve(a.model, options)
         case "chat":
             from groupwise.commands.chat import chat

@@ -6,6 +6,7 @@ import signal
 import socket
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,7 +17,7 @@ import groupwise as gw
 from groupwise.__main__ import main
 from groupwise.cluster.check_launch import check_launch
 from groupwise.cluster.external import ExternalProcesses, ExternalRank
-from groupwise.cluster.network_interface import VARIABLE, interface, interface_towards
+from groupwise.cluster.network_interface import INTERFACES, interface, interface_towards
 from groupwise.config.recipe import Cluster, Recipe
 from groupwise.core import MissingRequirement, Usage, WorkerLost
 from groupwise.engines import Served
@@ -112,14 +113,29 @@ def test_an_unknown_launcher() -> None:
 
 
 def test_the_interface_towards_this_host_is_the_loopback(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(VARIABLE, raising=False)
+    gloo, nccl = INTERFACES
+    for variable in INTERFACES:
+        monkeypatch.delenv(variable, raising=False)
     assert interface("127.0.0.1") in ("lo", "lo0")
     with interface_towards("127.0.0.1"):
-        assert os.environ[VARIABLE] == interface("127.0.0.1")
-    assert VARIABLE not in os.environ
-    monkeypatch.setenv(VARIABLE, "eth7")
+        assert os.environ[gloo] == os.environ[nccl] == interface("127.0.0.1")
+    assert not {*INTERFACES} & {*os.environ}
+    monkeypatch.setenv(gloo, "eth7")
     with interface_towards("127.0.0.1"):
-        assert os.environ[VARIABLE] == "eth7"
+        assert (os.environ[gloo], os.environ[nccl]) == ("eth7", interface("127.0.0.1"))
+    assert os.environ[gloo] == "eth7" and nccl not in os.environ
+
+
+def test_an_external_rank_has_the_gpu_of_its_number_on_its_host() -> None:
+    rank = ExternalRank(rank=9, store_host="gpu-1", store_port=7001)
+    assert rank.device("cuda", 8, {"LOCAL_RANK": "1"}) == "cuda:1"
+    assert rank.device("cuda:2", 1, {"LOCAL_RANK": "1"}) == rank.device("cuda", 1, {}) == "cuda:0"
+    assert rank.device("cpu", 0, {"LOCAL_RANK": "1"}) == "cpu"
+    assert replace(rank, rank=0).device("cuda:2", 8, {"LOCAL_RANK": "1"}) == "cuda:2"
+    for environment in ({}, {"LOCAL_RANK": "two"}):
+        with pytest.raises(Usage, match="rank 9 sees 8 GPUs") as caught:
+            rank.device("cuda", 8, environment)
+        assert "LOCAL_RANK" in caught.value.fix and "CUDA_VISIBLE_DEVICES" in caught.value.fix
 
 
 def test_an_address_that_rank_0_cannot_have_and_a_rank_0_that_is_not_there() -> None:

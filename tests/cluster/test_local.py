@@ -30,6 +30,15 @@ def test_the_error_of_a_dead_process_has_its_last_lines() -> None:
     assert not any(Path(f"/proc/{pid}").exists() for pid in pids.values())
 
 
+def test_a_process_gets_what_is_added_for_it_alone(tmp_path: Path) -> None:
+    code = "import os; print(os.environ['A'], os.environ.get('B'), flush=True)"
+    arguments, own = {f"rank {i}": ["-c", code] for i in (1, 2)}, {"rank 2": {"A": "2", "B": "3"}}
+    with LocalProcesses(arguments, {"A": "1"}, own=own) as processes:
+        for child in processes._started.values():
+            child.process.wait(PATIENCE)
+        assert processes.printed() == {"rank 1": ["1 None"], "rank 2": ["2 3"]}
+
+
 def test_the_cause_comes_before_its_consequence() -> None:
     """Rank 1 only lost its connection; rank 2 was killed."""
     lost, killed = f"import sys; sys.exit({WorkerLost.code})", "import os; os.kill(os.getpid(), 9)"

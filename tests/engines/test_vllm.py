@@ -236,6 +236,46 @@ def test_answers_are_equal_through_kill_9_and_nothing_is_left_behind(monkeypatch
     assert shared_memory() <= before
 
 
+def test_two_workers_share_each_layer_and_the_answers_are_equal_through_kill_9_of_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Equal texts on 64 prompts, before and after a load. The sampler runs in both workers, with the same keys."""
+    monkeypatch.setattr(engine_slots, "PAUSE", 0.0)
+    pids: list[int] = []
+
+    async def go() -> None:
+        model, tokenizer = calculator()
+        native = NativeEngine(model, tokenizer, seed=0)
+        settings = Vllm(max_num_seqs=64, tensor_parallel_size=2, deadline=120.0)
+        fleet = settings.build(model, tokenizer, seed=0, experts=None, access=ACCESS)
+        asked = requests(tokenizer, prompts=64, samples=1)
+        for version, scale in enumerate((1.0, 1.1)):
+            state = {name: scale * x for name, x in model.state_dict().items()}
+            model.load_state_dict(state)
+            await fleet.load(version, dict(model.state_dict()))
+            await native.load(version, dict(model.state_dict()))
+            equal(await answers(fleet, asked), await answers(native, asked))
+        (replica,) = fleet.replicas
+        assert isinstance(replica, Replica)
+        pids.extend([replica.process.pid, *descendants(replica.process.pid)])
+        workers = [pid for pid in pids if "Worker" in Path(f"/proc/{pid}/cmdline").read_text()]
+        assert len(workers) == 2
+        tasks = await started(fleet, requests(tokenizer))
+        os.kill(workers[1], signal.SIGKILL)
+        equal(await asyncio.gather(*tasks), await answers(native, requests(tokenizer)))
+        (replica,) = fleet.replicas
+        assert isinstance(replica, Replica) and replica.process.pid not in pids
+        pids.extend([replica.process.pid, *descendants(replica.process.pid)])
+
+    run(go())
+    wait_until_gone(pids)
+
+
+def descendants(pid: int) -> list[int]:
+    """The processes that a process has started, and those that they have started."""
+    return [found for child in children(pid) for found in (child, *descendants(child))]
+
+
 def shared_memory() -> set[Path]:
     """The shared memory and semaphores of Python's processes. vLLM has no others."""
     return {path for pattern in ("psm_*", "sem.mp-*") for path in Path("/dev/shm").glob(pattern)}

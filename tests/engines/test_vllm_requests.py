@@ -236,6 +236,7 @@ PLACED = VllmSettings(
     gpu_memory_utilization=0.9,
     enforce_eager=False,
     batch_invariant=False,
+    tensor_parallel_size=1,
     model_directory="calculator",
     dtype="float32",
     device="cuda:0",

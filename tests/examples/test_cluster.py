@@ -21,7 +21,7 @@ CLUSTER = Path(__file__).parents[2] / "examples" / "cluster"
 ADDRESS = f"gpu-1:7000#sha256={'0' * 64}"
 VALUES = {
     "MODEL": "calculator", "RECIPE": "", "RANKS": "2", "ADDRESSES": f"'{ADDRESS}', ", "HOSTS": "--engine-host gpu-1",
-    "FINGERPRINT": "0" * 64,
+    "FINGERPRINT": "0" * 64, "ENGINES": "8",
 }  # fmt: skip
 """What the variables of the examples may hold. The recipe is the packaged one."""
 

@@ -29,9 +29,11 @@ from groupwise.learner import (
     measure_plan,
 )
 from groupwise.learner.rank_store import join_store
-from groupwise.models import Lora, attach, read_model
+from groupwise.models import Decoder, Lora, attach, read_model
 from groupwise.objective import Clip, Objective, sequence_mean
 from tests.learner.small import SHAPE, model, rollouts
+from tests.nccl_rules import nccl_rules
+from tests.pretended_gpu import hosted, pretended_gpu
 
 LANES, SEED = 4, 1
 DEADLINE = 60.0
@@ -82,20 +84,28 @@ def policy(dtype: torch.dtype) -> Callable[[Ranks], dict[str, Tensor]]:
     return lambda ranks: trained(policy_learner(ranks, dtype, side_models=sides), b := batch(), plans(b))
 
 
-def critic(trunk: str) -> Callable[[Ranks], dict[str, Tensor]]:
+def critic(trunk: str, dtype: torch.dtype = torch.float32) -> Callable[[Ranks], dict[str, Tensor]]:
     part = ValueModel(trunk=trunk, loss=SquaredValueLoss(coefficient=0.5), optimizer=AdamW(lr=3e-2))
 
     def job(ranks: Ranks) -> dict[str, Tensor]:
-        it = policy_learner(ranks, torch.float32, side_models=(("critic", part),))
+        it = policy_learner(ranks, dtype, side_models=(("critic", part),))
         return trained(it, b := batch(), plans(b), (part.loss,))
 
     return job
 
 
-def adapter(ranks: Ranks) -> dict[str, Tensor]:
-    it = model(torch.float32, shape=replace(SHAPE, tied_embeddings=False))
+def adapted(dtype: torch.dtype) -> Decoder:
+    it = model(dtype, shape=replace(SHAPE, tied_embeddings=False))
     attach(it, Lora(rank=2, target_modules=("q_proj", "down_proj")), seed=SEED)
-    return trained(Learner(it, optimizer=AdamW(lr=1e-2), steps=9, ranks=ranks), b := batch(), plans(b))
+    return it
+
+
+def adapter(dtype: torch.dtype) -> Callable[[Ranks], dict[str, Tensor]]:
+    def job(ranks: Ranks) -> dict[str, Tensor]:
+        it = Learner(adapted(dtype), optimizer=AdamW(lr=1e-2), steps=9, ranks=ranks)
+        return trained(it, b := batch(), plans(b))
+
+    return job
 
 
 def few_samples(ranks: Ranks) -> dict[str, Tensor]:
@@ -115,7 +125,10 @@ JOBS: dict[str, Callable[[Ranks], dict[str, Tensor]]] = {
     "float64": policy(torch.float64),
     "own critic": critic("own"),
     "shared critic": critic("shared"),
-    "adapter": adapter,
+    "adapter": adapter(torch.float32),
+    "bfloat16": policy(torch.bfloat16),
+    "bfloat16 critic": critic("own", torch.bfloat16),
+    "bfloat16 adapter": adapter(torch.bfloat16),
     "few samples": few_samples,
 }
 
@@ -126,6 +139,18 @@ def computed(ranks: Ranks, directory: Path) -> dict[str, Tensor]:
     if ranks.size <= 2:
         found["mixture"] = mixture(ranks, directory)
     return {f"{name}/{key}": x for name, tensors in found.items() for key, x in tensors.items()}
+
+
+def on_the_pretended_gpu(ranks: Ranks) -> dict[str, Tensor]:
+    """Models and numbers on the pretended GPU, under NCCL's rules."""
+    sides = (("reference", InitialPolicy()), ("average", EMA(decay=0.5)))
+    with pretended_gpu() as device, nccl_rules() as batches:
+        it = Learner(
+            model().to(device), optimizer=AdamW(lr=1e-2), steps=9, temperature=0.7, ranks=ranks, side_models=sides
+        )
+        found = trained(it, b := batch(), plans(b))
+    assert ranks.size == 1 or batches["cuda"] > batches["cpu"] > 0
+    return {name: hosted(x) for name, x in found.items()}
 
 
 def messages(ranks: ReplicatedRanks) -> None:
@@ -167,6 +192,7 @@ def main(directory: Path, rank: int, two: str, four: str, killed: str, stopped: 
     if rank < 2:
         ranks = join(rank, two, 2)
         torch.save(computed(ranks, directory), directory / f"2-{rank}.pt")
+        torch.save(on_the_pretended_gpu(ranks), directory / f"gpu-{rank}.pt")
         ranks.close()
     if rank in (0, 1):
         lost(signal.SIGKILL)(join(rank, killed, 2))

@@ -20,25 +20,53 @@ from groupwise.learner.rank_store import join_store
 from groupwise.models import Lora, attach, find_model, fingerprint, read_model, read_tokenizer, write_adapter
 from groupwise.training.build_run import new_learner, read_policy
 from groupwise.training.rank_worker import follower
-from tests.learner.rank_jobs import DEADLINE, JOBS, LANES, OBJECTIVE, SEED, batch, plans, policy_learner, trained
+from tests.learner.rank_jobs import (
+    DEADLINE,
+    JOBS,
+    LANES,
+    OBJECTIVE,
+    SEED,
+    adapted,
+    batch,
+    plans,
+    policy_learner,
+    trained,
+)
 from tests.learner.small import model
 
 OLD, TEACHER = Logp("policy"), Logp("teacher")
 
 
-def recomputed(ranks: Ranks) -> dict[str, Tensor]:
+def recomputed(dtype: torch.dtype) -> Callable[[Ranks], dict[str, Tensor]]:
     """Layers that run again in backward. The state goes through `restore` of a second learner."""
-    learners = [policy_learner(ranks, torch.float32, side_models=(("reference", InitialPolicy()),)) for _ in range(2)]
-    for it in learners:
-        it.model.recompute = True
-    b = batch()
-    trained(learners[0], b, plans(b))
-    tensors, state = learners[0].state()
-    learners[1].restore({name: whole(ranks, x) for name, x in tensors.items()}, state)
-    found = trained(learners[1], b, plans(b))
-    if isinstance(ranks, ShardedRanks) and ranks.rank:
-        assert ranks.receive() == WEIGHTS
-    return found | {f"whole.{name}": x for name, x in learners[1].weights().items()}
+    sides = (("reference", InitialPolicy()),)
+
+    def job(ranks: Ranks) -> dict[str, Tensor]:
+        learners = [policy_learner(ranks, dtype, side_models=sides) for _ in range(2)]
+        for it in learners:
+            it.model.recompute = True
+        b = batch()
+        trained(learners[0], b, plans(b))
+        tensors, state = learners[0].state()
+        learners[1].restore({name: whole(ranks, x) for name, x in tensors.items()}, state)
+        found = trained(learners[1], b, plans(b))
+        if isinstance(ranks, ShardedRanks) and ranks.rank:
+            assert ranks.receive() == WEIGHTS
+        return found | {f"whole.{name}": x for name, x in learners[1].weights().items()}
+
+    return job
+
+
+def rows_of_an_adapter(ranks: Ranks) -> dict[str, Tensor]:
+    """The rows of a frozen base are bfloat16, those of the trained adapter float32, and a frozen copy is bfloat16."""
+    policy = adapted(torch.bfloat16)
+    if isinstance(ranks, ShardedRanks):
+        held, frozen = ranks.held(policy), ranks.copied(policy, frozen=True)
+        dtypes = {(x.requires_grad, x.dtype) for x in held.parameters()}
+        assert dtypes == {(False, torch.bfloat16), (True, torch.float32)}
+        assert {x.dtype for x in frozen.parameters()} == {torch.bfloat16}
+        assert any(x.requires_grad for x in policy.parameters())
+    return {name: x.detach() for name, x in policy.named_parameters()}
 
 
 def eight_bits(ranks: Ranks) -> dict[str, Tensor]:
@@ -107,7 +135,8 @@ def whole(ranks: Ranks, part: Tensor) -> Tensor:
 
 
 SHARDED: dict[str, Callable[[Ranks], dict[str, Tensor]]] = {
-    **JOBS, "recomputed": recomputed, "averaged": averaged, "eight bits": eight_bits,
+    **JOBS, "recomputed": recomputed(torch.float32), "bfloat16 recomputed": recomputed(torch.bfloat16),
+    "averaged": averaged, "eight bits": eight_bits, "rows of an adapter": rows_of_an_adapter,
     "directory": directory, "directory of an adapter": directory_of_an_adapter,
 }  # fmt: skip
 

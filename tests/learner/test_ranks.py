@@ -1,5 +1,6 @@
 """Ranks in processes of their own: equal bits on 1, 2 and 4 ranks, and a typed error for a rank that dies or hangs."""
 
+import os
 import re
 import signal
 import subprocess
@@ -8,16 +9,29 @@ from pathlib import Path
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch import Tensor
 
 import groupwise
 from groupwise.core import InvalidValue
-from groupwise.learner import AdamW, Learner, SingleProcess, StepPlan, check_lanes
+from groupwise.learner import AdamW, Learner, ReplicatedRanks, SingleProcess, StepPlan, check_lanes
+from groupwise.learner.distributed import BLOCKING
 from groupwise.learner.gradient_lane_sums import LaneSums, order_of
 from groupwise.learner.optimizer import Optimizer
 from groupwise.learner.rank_store import host_store
 from tests.docs.warm_shell import environment
-from tests.learner.rank_jobs import DEADLINE, JOBS, LANES, OBJECTIVE, batch, computed, plans, policy_learner, trained
+from tests.learner.rank_jobs import (
+    DEADLINE,
+    JOBS,
+    LANES,
+    OBJECTIVE,
+    batch,
+    computed,
+    on_the_pretended_gpu,
+    plans,
+    policy_learner,
+    trained,
+)
 from tests.models import mixtures
 
 
@@ -60,6 +74,32 @@ def test_every_rank_of_every_number_of_ranks_has_the_bits_of_one(directory: Path
             other = read(directory, size, rank, job)
             assert other.keys() == one.keys()
             assert [name for name, x in one.items() if not torch.equal(x, other[name])] == []
+
+
+def test_ranks_on_the_pretended_gpu_have_the_bits_of_one_process_there(directory: Path) -> None:
+    """Exchanges of the GPU's tensors keep NCCL's rules; counts and messages are the CPU's."""
+    one = on_the_pretended_gpu(SingleProcess(lanes=LANES))
+    assert len(one) > 10
+    for rank in range(2):
+        other = torch.load(directory / f"gpu-{rank}.pt")
+        assert other.keys() == one.keys()
+        assert [name for name, x in one.items() if not torch.equal(x, other[name])] == []
+    policy = read(directory, 1, 0, "float64")
+    for name in ("logp_old", "entropy"):  # of the first weights; another kernel, so up to rounding
+        torch.testing.assert_close(one[name], policy[f"float64/{name}"], rtol=1e-12, atol=1e-12)
+
+
+def test_ranks_on_gpus_use_nccl_for_tensors_and_gloo_for_messages(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[tuple] = []
+    monkeypatch.setenv(BLOCKING, "0")
+    monkeypatch.setattr(torch.cuda, "set_device", lambda index: calls.append((index,)))
+    monkeypatch.setattr(
+        dist, "init_process_group", lambda backend, **settings: calls.append((backend, settings["rank"]))
+    )
+    store = dist.HashStore()
+    store.set("started/0", "")
+    ReplicatedRanks(store, 1, 2, LANES, deadline=9.0, device=torch.device("cuda", 1))
+    assert calls == [(1,), ("cpu:gloo,cuda:nccl", 1)] and os.environ[BLOCKING] == "1"
 
 
 @pytest.mark.t(51)

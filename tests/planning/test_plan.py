@@ -10,6 +10,7 @@ from groupwise.commands.plan_table import plan_lines
 from groupwise.config.recipe import Recipe
 from groupwise.config.recipe_toml import read_recipe
 from groupwise.core import BadData, Usage
+from groupwise.engines import Vllm
 from groupwise.models import DecoderShape, Lora, find_model
 from groupwise.planning.cost_model import draw_lengths, learning_seconds, passes, times_of
 from groupwise.planning.device_splits import DevicePlacement, any_fits, obstacle, placements
@@ -121,8 +122,8 @@ def test_the_dtype_is_that_of_the_planned_machines() -> None:
 def test_ranks_share_the_state_of_the_learner() -> None:
     assert (weights_of(SHAPE), layer_weights(SHAPE)) == (WEIGHTS, LAYER)
     memory = run_memory(RECIPE, SHAPE, 100, ProcessWork(has_engine=False, learner_rank_count=4))
-    assert memory.permanent_bytes == {"weights": WEIGHTS // 2, "optimizer": 3 * WEIGHTS, "side models": 0, "samples": 0}
-    assert memory.phase_bytes["updating"] == {"gradients": 6 * WEIGHTS // 4}
+    assert memory.permanent_bytes == {"weights": WEIGHTS, "optimizer": 2 * WEIGHTS, "side models": 0, "samples": 0}
+    assert memory.phase_bytes["updating"] == {"gradients": WEIGHTS}
     learning = memory.phase_bytes["learning"]
     assert learning["gathered"] == 2 * (2 * LAYER + 2 * 1000 * 64)
     assert learning["gradients"] == WEIGHTS + 2 * 1000 * 64 + 4 * LAYER  # shards, the head's, a layer's in float32
@@ -312,13 +313,17 @@ def test_a_plan_that_does_not_fit_names_the_nearest_recipe_and_enough_devices() 
 
 
 def test_the_default_plans_only_what_this_version_runs() -> None:
-    """On GPUs one learner; with `every`, the others are marked with the reason for which `check` refuses them."""
+    """A power of two of the devices learn; with `every`, others are marked with the reason why they are refused."""
     plan = plan_run(RECIPE, SHAPE, EIGHT, 100)
-    assert {trial.placement.label for trial in plan.simulated_placements} == {"7 generate, 1 learn"}
-    assert [trial.max_staleness for trial in plan.simulated_placements] == [1, 2, 4] and plan.unsupported_split_fits
-    assert "--all-splits plans them, too" in "\n".join(plan_lines(plan))
-    every = "\n".join(plan_lines(plan_run(RECIPE, SHAPE, EIGHT, 100, every=True)))
-    assert "not runnable by this version: 8 do both: several ranks compute on CPUs only" in every
+    assert {p.learner_devices for p in placements(RECIPE, SHAPE, 100, EIGHT, together=False, every=False)} == {1, 2, 4}
+    assert [trial.max_staleness for trial in plan.simulated_placements] == [0, 1, 2, 4]
+    seven = replace(EIGHT, device_count=7)
+    every = "\n".join(plan_lines(plan_run(RECIPE, SHAPE, seven, 100, every=True)))
+    assert "not runnable by this version: 7 do both: the number of ranks is a power of two" in every
+    compiled = changed(RECIPE, [("machine.compile", "true")])
+    alone = plan_run(compiled, SHAPE, EIGHT, 100)
+    assert {trial.placement.label for trial in alone.simulated_placements} == {"7 generate, 1 learn"}
+    assert alone.unsupported_split_fits and "--all-splits plans them, too" in "\n".join(plan_lines(alone))
     alone = plan_run(RECIPE, SHAPE, replace(EIGHT, device_count=1), 100)
     assert not alone.unsupported_split_fits and "not runnable" not in "\n".join(plan_lines(alone))
 
@@ -329,11 +334,14 @@ def test_shared_weights_on_cpus_are_planned_where_the_checks_allow_them() -> Non
     assert (
         max(trial.placement.learner_devices for trial in plan_run(recipe, SHAPE, cpus, 100).simulated_placements) == 8
     )
-    half = changed(recipe, [("machine.dtype", "bfloat16")])
-    assert all(trial.placement.learner_devices == 1 for trial in plan_run(half, SHAPE, cpus, 100).simulated_placements)
+    compiled = changed(recipe, [("machine.compile", "true")])
+    plan = plan_run(compiled, SHAPE, cpus, 100)
+    assert all(trial.placement.learner_devices == 1 for trial in plan.simulated_placements)
 
 
-@pytest.mark.parametrize(("count", "split", "reason"), [(8, 1, "on CPUs only"), (1, 1, ""), (1, 2, "on one device")])
+@pytest.mark.parametrize(
+    ("count", "split", "reason"), [(6, 1, "power of two"), (8, 1, ""), (1, 1, ""), (1, 2, "on several devices")]
+)
 def test_the_reason_why_a_split_is_not_run(count: int, split: int, reason: str) -> None:
     placement = DevicePlacement(
         device_count=8, generator_devices=8 - count, learner_devices=count, tensor_parallel=split
@@ -341,6 +349,7 @@ def test_the_reason_why_a_split_is_not_run(count: int, split: int, reason: str) 
     assert obstacle(placement, RECIPE, SHAPE).endswith(reason) and bool(reason) == bool(
         obstacle(placement, RECIPE, SHAPE)
     )
+    assert split == 1 or not obstacle(placement, replace(RECIPE, engine=Vllm()), SHAPE)
 
 
 def test_the_timeline_shows_two_iterations() -> None:

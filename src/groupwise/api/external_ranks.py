@@ -7,7 +7,7 @@ from pathlib import Path
 from groupwise.api.options import RunOptions
 from groupwise.cluster.external import RESTARTS
 from groupwise.config.model_dependent_defaults import starting_point
-from groupwise.config.recipe import Cluster
+from groupwise.config.recipe import Recipe
 from groupwise.config.recipe_toml import read_recipe
 from groupwise.config.resolve_devices import resolved
 from groupwise.config.toml import read_with_overrides
@@ -23,7 +23,7 @@ def follows(source: str | Path | None, overrides: Sequence[tuple[str, str]], opt
     if not above_zero() or (source and KEY in read_with_overrides(source, overrides)):  # phases have no external ranks
         return False
     use = load_use(options.permissions)
-    return follow_external(cluster_of(source, overrides, use), use)
+    return follow_external(recipe_of(source, overrides, use), use)
 
 
 def follows_again(layout: RunLayout, options: RunOptions) -> bool:
@@ -32,22 +32,22 @@ def follows_again(layout: RunLayout, options: RunOptions) -> bool:
         return False
     use = load_use(options.permissions)
     recipe = read_recipe(RunLayout(runs_in(layout.run_directory)[-1]).recipe, (), use)
-    return follow_external(with_ranks(recipe, options.ranks, options.shard, options.launch).cluster, use)
+    return follow_external(with_ranks(recipe, options.ranks, options.shard, options.launch), use)
 
 
 def restarted(source: str | Path | None, overrides: Sequence[tuple[str, str]], options: RunOptions) -> Path | None:
     """The run that this process began before torchrun restarted it; None in most processes."""
     if os.environ.get(RESTARTS, "0") == "0" or (source and KEY in read_with_overrides(source, overrides)):
         return None
-    cluster = cluster_of(source, overrides, load_use(options.permissions))
+    cluster = recipe_of(source, overrides, load_use(options.permissions)).cluster
     rank = external_rank(cluster)
     return rank.recorded_run(cluster.ranks, cluster.deadline) if rank else None
 
 
-def cluster_of(source: str | Path | None, overrides: Sequence[tuple[str, str]], use: UserCode) -> Cluster:
-    """The processes of a new run."""
+def recipe_of(source: str | Path | None, overrides: Sequence[tuple[str, str]], use: UserCode) -> Recipe:
+    """The resolved recipe of a new run."""
     chosen = starting_point(source, overrides, trust_remote_code=use.trust_remote_code)
-    return resolved(read_recipe(chosen.source, chosen.overrides, use)).cluster
+    return resolved(read_recipe(chosen.source, chosen.overrides, use))
 
 
 def above_zero() -> bool:

@@ -14,13 +14,14 @@ from groupwise.config.resolve_devices import device_label
 from groupwise.config.user_code import UserCode
 from groupwise.core import GroupwiseError, MissingRequirement, Usage
 from groupwise.engines import Native, Served, Vllm
+from groupwise.engines.remote.replica_devices import gpu_count, rank_devices
 from groupwise.models import base_directory
 from groupwise.models.decoder.decoder import ModelSizes
 from groupwise.models.decoder.varlen_attention import varlen_obstacle
 from groupwise.models.model_json_files import read_json
 from groupwise.planning.pipeline_memory import pipeline_memory, pipeline_plan_line
 from groupwise.planning.process_memory import host_memory, refuse_beyond
-from groupwise.planning.unsupported_splits import RANKS_ON_GPUS, sharding_obstacles
+from groupwise.planning.unsupported_splits import sharding_obstacles
 from groupwise.runs.trackers import OPENERS
 from groupwise.training.build_run import DTYPES, find_device
 
@@ -37,9 +38,8 @@ def check_machine(recipe: Recipe, use: UserCode, *, train: bool) -> CheckResult:
         check_launch(recipe)
         if train and recipe.cluster.launch == "external" and recipe.cluster.ranks > 1:
             ExternalRank.read(recipe.cluster.ranks)
-        if recipe.cluster.ranks > 1 and find_device(recipe.machine).type != "cpu":
-            fix = "use --machine.device cpu, or --cluster.ranks 1 --cluster.reduction_lanes 1"
-            raise Usage(f"cluster.ranks is {recipe.cluster.ranks}: {RANKS_ON_GPUS}", fix=fix)
+        if recipe.cluster.launch == "local":
+            rank_devices(recipe.cluster.ranks, str(find_device(recipe.machine)), gpu_count())
     except GroupwiseError as error:
         errors.append(error)
     if (cores := os.cpu_count() or 1) < (threads := recipe.machine.threads * recipe.cluster.ranks):

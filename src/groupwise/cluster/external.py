@@ -11,6 +11,8 @@ from groupwise.core import Usage
 from groupwise.learner.rank_store import Store, host_store, join_store, prefix_store
 
 VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+LOCAL = "LOCAL_RANK"
+"""The variable with the number of a rank among those on its host. It is needed on hosts with several GPUs."""
 AGENT = "TORCHELASTIC_USE_AGENT_STORE"
 """The variable by which torchrun tells that its own process, the agent, listens at MASTER_PORT."""
 RESTARTS = "TORCHELASTIC_RESTART_COUNT"
@@ -54,6 +56,24 @@ class ExternalRank:
             what = f"RANK is {rank} of {size}, and MASTER_PORT is {port}"
             raise Usage(what, fix="RANK is below WORLD_SIZE, and MASTER_PORT from 1 to 65535")
         return cls(rank, environment["MASTER_ADDR"], port, restarts)
+
+    def device(self, name: str, gpus: int, environment: Mapping[str, str] = os.environ) -> str:
+        """The device of this rank: of several GPUs that it sees, that of its number LOCAL_RANK on its host.
+
+        `Usage` without the variable. `name` is the recipe's device, which rank 0 has.
+
+        >>> ExternalRank(3, "gpu-1", 7001).device("cuda", 8, {"LOCAL_RANK": "1"})
+        'cuda:1'
+        """
+        if not (self.rank and name.startswith("cuda")):
+            return name
+        if gpus == 1:
+            return "cuda:0"
+        if not (local := environment.get(LOCAL, "")).isdecimal():
+            what = f"rank {self.rank} sees {gpus} GPUs, and {LOCAL} does not say which is its own"
+            fix = f"set {LOCAL} to its number on its host, as torchrun does, or CUDA_VISIBLE_DEVICES to its GPU"
+            raise Usage(what, fix=fix)
+        return f"cuda:{local}"
 
     def store(self, size: int, deadline: float) -> Store:
         """The store in which the ranks meet, with keys of this start alone.

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 
 from groupwise.cluster.child_process import ChildProcess
 from groupwise.cluster.processes import NamedProcesses, ProcessEnd
@@ -11,7 +11,7 @@ from groupwise.runs.run_layout import log_file
 
 
 class LocalProcesses(NamedProcesses):
-    """A context with Python processes, by name. `environment` is added to this process's.
+    """A context with Python processes, by name. `environment` is added to this process's, and `own` to that of one.
 
     Their output goes to files in the folder `logs`, or else to unnamed ones. `Storage` if these cannot be opened.
     Each process has its own process group, so Ctrl-C reaches only the run, which ends them. They are killed when the
@@ -19,15 +19,17 @@ class LocalProcesses(NamedProcesses):
     """
 
     def __init__(
-        self, arguments: Mapping[str, Sequence[str]], environment: Mapping[str, str], logs: Path | None = None
-    ) -> None:
-        self._arguments, self._environment, self._logs = arguments, dict(environment), logs
+        self, arguments: Mapping[str, Sequence[str]], environment: Mapping[str, str], logs: Path | None = None, *,
+        own: Mapping[str, Mapping[str, str]] = MappingProxyType({}),
+    ) -> None:  # fmt: skip
+        self._arguments, self._logs = arguments, logs
+        self._environments = {name: {**environment, **own.get(name, {})} for name in arguments}
         self._started: dict[str, ChildProcess] = {}
 
     def __enter__(self) -> "LocalProcesses":
         for name, arguments in self._arguments.items():
             log = open_log(log_file(self._logs, name)) if self._logs else None
-            self._started[name] = ChildProcess(arguments, self._environment, bound=True, log=log)
+            self._started[name] = ChildProcess(arguments, self._environments[name], bound=True, log=log)
         return self
 
     def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:

@@ -1,4 +1,4 @@
-"""The network interface that gloo uses between ranks: the one towards rank 0, whatever the name of this host means."""
+"""The network interface of gloo and NCCL between ranks: that towards rank 0, whatever the name of this host means."""
 
 import fcntl
 import os
@@ -8,22 +8,24 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-VARIABLE = "GLOO_SOCKET_IFNAME"
+INTERFACES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
 SIOCGIFADDR = 0x8915
 ANY_PORT = 9
 
 
 @contextmanager
 def interface_towards(host: str) -> Iterator[None]:
-    """A context in which gloo uses the interface towards a host. A value of the user is kept."""
-    if VARIABLE in os.environ or not (name := interface(host)):
+    """A context in which gloo and NCCL use the interface towards a host. A value of the user is kept."""
+    unset = [variable for variable in INTERFACES if variable not in os.environ]
+    if not (name := interface(host) if unset else ""):
         yield
         return
-    os.environ[VARIABLE] = name
+    os.environ.update(dict.fromkeys(unset, name))
     try:
         yield
     finally:
-        del os.environ[VARIABLE]
+        for variable in unset:
+            del os.environ[variable]
 
 
 def interface(host: str) -> str:

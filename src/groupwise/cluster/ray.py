@@ -79,9 +79,10 @@ class ProcessResources:
     gpus: int = 0
 
     @classmethod
-    def of_replica(cls, recipe: Recipe) -> "ProcessResources":
-        """The needs of an engine: the recipe's threads, and a GPU if its device is one."""
-        return cls(recipe.machine.threads, int(device_of(recipe.machine.device).startswith("cuda")))
+    def of_process(cls, recipe: Recipe, devices: int = 1) -> "ProcessResources":
+        """The needs of an engine or a rank: for each of its devices the recipe's threads, and a GPU if it is one."""
+        gpus = devices if device_of(recipe.machine.device).startswith("cuda") else 0
+        return cls(recipe.machine.threads * devices, gpus)
 
     @property
     def bundle(self) -> dict[str, float]:

@@ -21,6 +21,7 @@ from groupwise.core import EngineLost
 from groupwise.engines.remote.remote_engine import RemoteEngine
 from groupwise.engines.remote.replica import ReplicaProgram
 from groupwise.engines.remote.secret import VARIABLE
+from groupwise.engines.remote.served_settings import Served
 from groupwise.engines.remote.tls import TlsAddress
 from groupwise.engines.remote.tls_replica import printed_address
 
@@ -54,7 +55,8 @@ class RayReplicaLauncher:
     """
 
     def __init__(self, recipe: Recipe, replicas: int) -> None:
-        self._ray, self._needs, self._replicas = connected(), ProcessResources.of_replica(recipe), replicas
+        devices = recipe.engine.gpus_per_replica if isinstance(recipe.engine, Served) else 1
+        self._ray, self._needs, self._replicas = connected(), ProcessResources.of_process(recipe, devices), replicas
         self._model = str(Path(recipe.model).absolute()) if os.path.isdir(recipe.model) else recipe.model
         self._secret = secrets.token_hex(32)
         self._bundles: Bundles | None = None

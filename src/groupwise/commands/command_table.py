@@ -122,6 +122,8 @@ COMMANDS = (
             option("--kv-cache-tokens", type=count, default=1 << 20, metavar="N",
                    help="tokens in the cache of keys and values (default: 1048576)"),
             option("--engine", default="Native", choices=("Native", "Vllm"), help="the engine (default: Native)"),
+            option("--replicas", type=count, default=1, metavar="N",
+                   help="engines, each on its own GPU and at the next port or socket (default: 1)"),
         ),
         (ENGINE_PYTHON,),
     ),

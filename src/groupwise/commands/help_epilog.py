@@ -78,6 +78,10 @@ on another host, which prints its address:
 groupwise serve calculator --listen 0.0.0.0:7000 --secret-file secret
 groupwise train --engine-host host --engine-secret secret --engine \\
   '{ kind = "Served", addresses = ["host:7000#sha256=..."] }'
+
+one engine on each of eight GPUs, at the ports 7000 to 7007:
+groupwise serve calculator --replicas 8 --listen 0.0.0.0:7000 \\
+  --secret-file secret --key key.pem
 """,
     "report": """\
 groupwise report runs/calculator

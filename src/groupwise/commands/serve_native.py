@@ -41,6 +41,7 @@ class ServeOptions:
     threads: int
     max_num_seqs: int
     kv_cache_tokens: int
+    replicas: int
 
     def check(self) -> None:
         """`Usage` unless there is one address to listen at, and a secret for other hosts."""

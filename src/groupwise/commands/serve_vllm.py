@@ -47,17 +47,19 @@ def serve_vllm(model: str, options: ServeOptions, python: str) -> int:
             model_directory=packages, dtype=options.dtype, device=device, threads=options.threads, seed=options.seed,
             max_num_seqs=options.max_num_seqs, kv_cache_tokens=options.kv_cache_tokens, compiled=False, adapter_json="",
             keyed_randomness=defaults.keyed_randomness, deadline=defaults.deadline, can_sleep=False,
-            enforce_eager=defaults.enforce_eager, batch_invariant=defaults.batch_invariant,
+            enforce_eager=defaults.enforce_eager, batch_invariant=defaults.batch_invariant, tensor_parallel_size=1,
             gpu_memory_utilization=OWN_GPU, model=model, socket=_absolute(options.socket), listen=options.listen,
             tls_key_file=_absolute(options.tls_key_file), secret_file=_absolute(options.secret_file),
         )  # fmt: skip
         program = vllm_program(spec, python)
         program = on_device(replace(program, settings=replace(spec, model_directory=str(directory))), device)
-        return asyncio.run(serve_until_signal(hold(command(program, os.getpid()), program.environment_variables)))
+        return asyncio.run(
+            serve_until_signal(hold(command(program, os.getpid()), program.environment_variables, "vLLM"))
+        )
 
 
-async def hold(words: Sequence[str], environment: Mapping[str, str]) -> None:
-    """Run a process until it ends, or this call is cancelled. `WorkerLost` if it ends by itself."""
+async def hold(words: Sequence[str], environment: Mapping[str, str], name: str) -> None:
+    """Run a process until it ends, or this call is cancelled. `WorkerLost` with its name if it ends by itself."""
     # In its own session, Ctrl-C does not reach it.
     process = await asyncio.create_subprocess_exec(*words, env=environment, start_new_session=True)
     try:
@@ -69,7 +71,7 @@ async def hold(words: Sequence[str], environment: Mapping[str, str]) -> None:
         except TimeoutError:
             process.kill()
         raise
-    raise WorkerLost("vLLM ended", evidence=f"exit code {code}; its last lines are above", fix="groupwise doctor")
+    raise WorkerLost(f"{name} ended", evidence=f"exit code {code}; its last lines are above", fix="groupwise doctor")
 
 
 def _absolute(path: str) -> str:

@@ -2,11 +2,13 @@
 
 Rank r of R computes the microbatches `i` of a step with `i mod R = r`. Sums over ranks are a butterfly: in round k,
 rank r adds the numbers of rank `r XOR 2^k` to its own. So the microbatches of a round form one binary tree, and a sum
-has the same bits on every rank and for every number of ranks.
+has the same bits on every rank and for every number of ranks. Gradients are added by recursive halving: the same pairs
+in the same order, but in each round a rank sends one half of its numbers and adds the other.
 """
 
 import copy
 import math
+import os
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -26,6 +28,13 @@ __all__ = ["Ranks", "ReplicatedRanks", "SingleProcess", "check_lanes"]
 M = TypeVar("M", bound=torch.nn.Module)
 START = timedelta(seconds=120)
 """The longest wait for the other ranks to start: they import torch and read the model."""
+BUCKET = 32 << 20
+"""The most bytes of several tensors that are sent together, in one copy."""
+CPU = torch.device("cpu")
+BACKENDS = {"cpu": "gloo", "cuda": "cpu:gloo,cuda:nccl"}
+"""The backends for ranks on a kind of device. Messages and counts are on the CPU."""
+BLOCKING = "TORCH_NCCL_BLOCKING_WAIT"
+"""NCCL's variable with which a wait blocks the thread for at most the timeout, and raises, as with gloo."""
 
 
 class ConnectionClosed(WorkerLost):
@@ -79,16 +88,27 @@ class Ranks(Protocol):
         """Concatenate the vectors of all ranks in their order; rank r has `sizes[r]` numbers."""
         ...
 
-    def add_gradients(self, gradients: Sequence[Tensor]) -> None:
-        """Sum the gradients of a microbatch over the ranks, in place, unless backward has done it."""
+    def reduce_scatter(self, gradients: Sequence[Tensor]) -> list[Tensor]:
+        """Sum the gradients of a microbatch over the ranks; this rank's slices of the sums. They may be overwritten.
+
+        If a rank has all of each sum, or if backward has added the gradients, the slices are the gradients.
+        """
+        ...
+
+    def all_gather(self, slices: Sequence[Tensor], like: Sequence[Tensor]) -> list[Tensor]:
+        """The whole tensors, shaped as `like`, of which `reduce_scatter` gave each rank its slices."""
         ...
 
     def held(self, model: M) -> M:
         """The model as this rank holds it: itself, or a new model with this rank's rows of each weight."""
         ...
 
-    def copied(self, model: M) -> M:
-        """A copy of a model, as this rank holds it."""
+    def copied(self, model: M, *, frozen: bool) -> M:
+        """A copy of a model, as this rank holds it. If it is `frozen`, no weight of it is trained."""
+        ...
+
+    def model_dtype(self, parameter: Tensor) -> torch.dtype:
+        """The dtype in which a model computes with a parameter; the rows that a rank holds may be more precise."""
         ...
 
     def release(self, models: Iterable[torch.nn.Module]) -> None:
@@ -128,6 +148,23 @@ def check_lanes(lanes: int, ranks: int) -> None:
         raise InvalidValue(f"{ranks} ranks do not divide {lanes} lanes", fix=f"use as many ranks as one of {divisors}")
 
 
+def buckets(tensors: Sequence[Tensor]) -> list[Sequence[Tensor]]:
+    """Consecutive tensors of one dtype and at most `BUCKET` bytes; a larger tensor is alone.
+
+    >>> [len(bucket) for bucket in buckets([torch.ones(2), torch.ones(3), torch.ones(2).double()])]
+    [2, 1]
+    """
+    found: list[list[Tensor]] = []
+    size = BUCKET
+    for x in tensors:
+        size += x.nbytes
+        if size > BUCKET or x.dtype != found[-1][0].dtype:
+            found.append([])
+            size = x.nbytes
+        found[-1].append(x)
+    return list(found)
+
+
 class _WholeModels:
     """The part of `Ranks` about models, for ranks that hold whole models."""
 
@@ -140,10 +177,14 @@ class _WholeModels:
     def held(self, model: M) -> M:
         return model
 
-    def copied(self, model: M) -> M:
+    def copied(self, model: M, *, frozen: bool) -> M:
         """A copy of the model. Weights that are not trained are shared, not copied."""
         shared = {id(weight): weight for weight in model.parameters() if not weight.requires_grad}
-        return copy.deepcopy(model, shared)
+        copied = copy.deepcopy(model, shared)
+        return copied.requires_grad_(False) if frozen else copied
+
+    def model_dtype(self, parameter: Tensor) -> torch.dtype:
+        return parameter.dtype
 
     def release(self, models: Iterable[torch.nn.Module]) -> None:
         """Nothing was gathered."""
@@ -177,26 +218,35 @@ class SingleProcess(_WholeModels):
     def add(self, tensors: Sequence[Tensor]) -> None:
         """Nothing to add."""
 
-    def add_gradients(self, gradients: Sequence[Tensor]) -> None:
-        """Nothing to add."""
+    def reduce_scatter(self, gradients: Sequence[Tensor]) -> list[Tensor]:
+        return list(gradients)
+
+    def all_gather(self, slices: Sequence[Tensor], like: Sequence[Tensor]) -> list[Tensor]:
+        return list(slices)
 
     def gather(self, mine: Tensor, sizes: Sequence[int]) -> Tensor:
         return mine
 
 
 class ReplicatedRanks(_WholeModels):
-    """Ranks that each hold the whole model, over gloo. `store` connects them; rank 0 serves it.
+    """Ranks that each hold the whole model, over gloo, or NCCL on GPUs. `store` connects them; rank 0 serves it.
 
+    `device` is this rank's own GPU, or the CPU.
     Every wait ends after `deadline` seconds with `WorkerLost`, which names the rank that did not answer; that for a
     message of rank 0 after `patience` seconds without a sign of life of rank 0. Numbers travel as tensors and messages
     as bytes: nothing is pickled.
     """
 
     def __init__(
-        self, store: Store, rank: int, size: int, lanes: int, *, deadline: float, patience: float = math.inf
-    ) -> None:
+        self, store: Store, rank: int, size: int, lanes: int, *, deadline: float, patience: float = math.inf,
+        device: torch.device = CPU,
+    ) -> None:  # fmt: skip
         check_lanes(lanes, size)
         self.rank, self.size, self.lanes, self.deadline, self.patience = rank, size, lanes, deadline, patience
+        self.device = device
+        if device.type == "cuda":
+            torch.cuda.set_device(device.index or 0)
+            os.environ[BLOCKING] = "1"
         self._store, self._messages = store, 0
         self.waiting: RankWait | None = None
         longest = START.total_seconds() + deadline
@@ -208,17 +258,50 @@ class ReplicatedRanks(_WholeModels):
         self._store.set(f"started/{self.rank}", "")
         self._store.wait([f"started/{other}" for other in range(self.size)], START)
         timeout = timedelta(seconds=self.deadline)
-        dist.init_process_group("gloo", store=self._store, rank=self.rank, world_size=self.size, timeout=timeout)
+        backend = BACKENDS[self.device.type]
+        dist.init_process_group(backend, store=self._store, rank=self.rank, world_size=self.size, timeout=timeout)
 
     def add(self, tensors: Sequence[Tensor]) -> None:
         """Sum each tensor over the ranks, in place: the same bits on every rank."""
         for hop in self._hops():
             for tensor in tensors:
                 other = torch.empty_like(tensor, memory_format=torch.contiguous_format)
-                tensor.add_(self._exchanged(tensor.contiguous(), other, hop, "a sum of gradients"))
+                tensor.add_(self.exchange(tensor.contiguous(), other, hop, "a sum"))
 
-    def add_gradients(self, gradients: Sequence[Tensor]) -> None:
-        self.add(gradients)
+    def reduce_scatter(self, gradients: Sequence[Tensor]) -> list[Tensor]:
+        """Sum the gradients over the ranks by recursive halving: this rank's slice of each bucket.
+
+        A rank sends `1 - 1/R` times the bytes of the gradients.
+        """
+        slices = []
+        for flat in map(self._flat, buckets(gradients)):
+            for hop in self._hops():
+                halves = flat.chunk(2)
+                kept, sent = halves[::-1] if self.rank & hop else halves
+                flat = kept + self.exchange(sent, torch.empty_like(kept), hop, "a sum of gradients")
+            slices.append(flat)
+        return slices
+
+    def all_gather(self, slices: Sequence[Tensor], like: Sequence[Tensor]) -> list[Tensor]:
+        """The whole tensors from the slices, by recursive doubling; a rank sends `1 - 1/R` times their bytes.
+
+        The tensors of a bucket share its memory.
+        """
+        tensors: list[Tensor] = []
+        for flat, bucket in zip(slices, buckets(like), strict=True):
+            for hop in reversed(self._hops()):
+                other = self.exchange(flat, torch.empty_like(flat), hop, "the sums of gradients")
+                flat = torch.cat([other, flat] if self.rank & hop else [flat, other])
+            sizes = [x.numel() for x in bucket]
+            parts = flat[: sum(sizes)].split(sizes)
+            tensors += [part.view(x.shape) for part, x in zip(parts, bucket, strict=True)]
+        return tensors
+
+    def _flat(self, bucket: Sequence[Tensor]) -> Tensor:
+        """The numbers of a bucket's tensors, and zeros up to a multiple of the number of ranks."""
+        missing = -sum(x.numel() for x in bucket) % self.size
+        parts = [x.flatten() for x in bucket] + [bucket[0].new_zeros(missing)] * bool(missing)
+        return torch.cat(parts) if len(parts) > 1 else parts[0]
 
     def gather(self, mine: Tensor, sizes: Sequence[int]) -> Tensor:
         """Concatenate the vectors of all ranks in their order; rank r has `sizes[r]` numbers."""
@@ -226,7 +309,7 @@ class ReplicatedRanks(_WholeModels):
         for hop in self._hops():
             first = (self.rank // hop ^ 1) * hop
             other = mine.new_empty(sum(sizes[first : first + hop]))
-            self._exchanged(mine, other, hop, "numbers of a microbatch")
+            self.exchange(mine, other, hop, "numbers of a microbatch")
             mine = torch.cat([other, mine] if first < self.rank else [mine, other])
         return mine
 
@@ -271,14 +354,13 @@ class ReplicatedRanks(_WholeModels):
         """The distances of the partners in the rounds of a butterfly: 1, 2, 4, ..."""
         return [1 << k for k in range((self.size - 1).bit_length())]
 
-    def _exchanged(self, mine: Tensor, other: Tensor, hop: int, what: str) -> Tensor:
-        """Send `mine` to the partner of this round, receive its tensor in `other`, and return that."""
+    def exchange(self, mine: Tensor, other: Tensor, hop: int, what: str) -> Tensor:
+        """Send `mine` to the partner at distance `hop`, receive its tensor in `other`, and return that."""
         partner = self.rank ^ hop
         with self.errors(f"rank {partner}", what):
-            works = [dist.isend(mine, partner)] if mine.numel() else []
-            works += [dist.irecv(other, partner)] if other.numel() else []
-            for work in works:
-                assert work is not None, "this rank is in the group"
+            pair = (dist.P2POp(dist.isend, mine, partner), dist.P2POp(dist.irecv, other, partner))
+            both = [operation for operation in pair if operation.tensor.numel()]
+            for work in dist.batch_isend_irecv(both) if both else ():  # under NCCL, a send and a receive alone may hang
                 work.wait()
         return other
 

@@ -3,6 +3,10 @@
 A layer's weights are gathered before its forward and backward pass, and freed after it. Its gradients are added over
 ranks as soon as its backward pass ends, each rank keeping its rows: ZeRO, arXiv:1910.02054; FSDP, arXiv:2304.11277.
 The sum over ranks is the binary tree of `lanes`, so shards have the bits of replicas.
+
+The rows of trained bfloat16 weights are float32: they are the optimizer's master weights. Layers compute with them
+rounded to bfloat16, and their gradients are added in float32. Frozen weights, such as the base of an adapter, stay
+bfloat16.
 """
 
 import copy
@@ -16,11 +20,12 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import FSDPModule, fully_shard
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
+from torch.utils.weak import WeakIdKeyDictionary
 
 from groupwise.core import Usage
-from groupwise.learner.distributed import ReplicatedRanks
+from groupwise.learner.distributed import CPU, ReplicatedRanks
 from groupwise.learner.rank_store import Store
 from groupwise.models import Decoder
 
@@ -46,13 +51,20 @@ class ShardedRanks(ReplicatedRanks):
         return True
 
     def __init__(
-        self, store: Store, rank: int, size: int, lanes: int, *, deadline: float, patience: float = math.inf
-    ) -> None:
-        super().__init__(store, rank, size, lanes, deadline=deadline, patience=patience)
-        self._mesh = init_device_mesh("cpu", (size,))
+        self, store: Store, rank: int, size: int, lanes: int, *, deadline: float, patience: float = math.inf,
+        device: torch.device = CPU,
+    ) -> None:  # fmt: skip
+        super().__init__(store, rank, size, lanes, deadline=deadline, patience=patience, device=device)
+        self._mesh = init_device_mesh(device.type, (size,))
+        self._model_dtypes = WeakIdKeyDictionary()
 
-    def add_gradients(self, gradients: Sequence[Tensor]) -> None:
-        """Nothing to add: backward has added the gradients."""
+    def reduce_scatter(self, gradients: Sequence[Tensor]) -> list[Tensor]:
+        """The gradients themselves: backward has added them."""
+        return list(gradients)
+
+    def all_gather(self, slices: Sequence[Tensor], like: Sequence[Tensor]) -> list[Tensor]:
+        """The gradients of the rows that this rank holds."""
+        return list(slices)
 
     def held(self, model: M) -> M:
         """A new model with this rank's rows of the weights that rank 0's `model` has."""
@@ -66,9 +78,10 @@ class ShardedRanks(ReplicatedRanks):
         whole = model.state_dict()
         held = on_meta(model)
         layers = list(held.model.layers) if isinstance(held, Decoder) else []
+        precision = mixed_precision(next(model.parameters()).dtype)
         for module in (*layers, held):
-            fully_shard(module, mesh=self._mesh)
-        held.to_empty(device="cpu")
+            fully_shard(module, mesh=self._mesh, mp_policy=precision)
+        held.to_empty(device=self.device)
         for module in _sharded_modules([held]):
             module.set_gradient_divide_factor(1.0)  # a sum, not a mean
             module.set_force_sum_reduction_for_comms(True)  # gloo cannot multiply before it adds
@@ -79,11 +92,23 @@ class ShardedRanks(ReplicatedRanks):
         with torch.no_grad():
             for name, x in held.state_dict().items():
                 self._scatter(whole[name], self.local(x))
+        for mine, given in zip(held.parameters(), model.parameters(), strict=True):
+            self._model_dtypes[mine] = given.dtype
         return held
 
-    def copied(self, model: M) -> M:
+    def copied(self, model: M, *, frozen: bool) -> M:
         """A sharded copy of rank 0's model. It shares no weights with another model."""
-        return self.held(model)
+        trained = [x for x in model.parameters() if x.requires_grad and frozen]
+        try:
+            for x in trained:
+                x.requires_grad_(False)
+            return self.held(model)
+        finally:
+            for x in trained:
+                x.requires_grad_(True)
+
+    def model_dtype(self, parameter: Tensor) -> torch.dtype:
+        return self._model_dtypes[parameter]
 
     def release(self, models: Iterable[torch.nn.Module]) -> None:
         for module in _sharded_modules(models):
@@ -118,7 +143,7 @@ class ShardedRanks(ReplicatedRanks):
         with torch.no_grad():
             for name, x in held.state_dict().items():
                 if name in trained:
-                    (every,) = self.whole([self.local(x)], [len(x)])
+                    (every,) = self.whole([self.local(x).to(tensors[name].dtype)], [len(x)])
                     if self.rank == 0:
                         tensors[name].copy_(every)
         return dict(tensors)
@@ -133,7 +158,7 @@ class ShardedRanks(ReplicatedRanks):
     def _scatter(self, whole: Tensor, mine: Tensor) -> None:
         """Copy this rank's rows of rank 0's tensor to `mine`."""
         if self.rank:
-            received = torch.empty_like(mine)
+            received = torch.empty_like(mine, dtype=whole.dtype)
             if received.numel():
                 with self.errors("rank 0", "weights"):
                     dist.recv(received, 0)
@@ -144,13 +169,23 @@ class ShardedRanks(ReplicatedRanks):
         for rank, rows in enumerate(others, 1):
             if rows.numel():
                 with self.errors(f"rank {rank}", "weights"):
-                    dist.send(rows.contiguous(), rank)
+                    dist.send(rows.to(self.device).contiguous(), rank)
 
 
 def on_meta(model: M) -> M:
-    """A copy of a model without weights: its tensors are on the meta device."""
-    weights = {x: torch.nn.Parameter(x.to("meta"), x.requires_grad) for x in model.parameters()}
-    return copy.deepcopy(model, {id(x): weight for x, weight in weights.items()})
+    """A copy of a model without weights: its tensors are on the meta device. Trained weights have at least float32."""
+    weights: dict[int, torch.nn.Parameter] = {}
+    for x in model.parameters():
+        dtype = torch.promote_types(x.dtype, torch.float32) if x.requires_grad else x.dtype
+        weights[id(x)] = torch.nn.Parameter(x.to("meta", dtype), x.requires_grad)
+    return copy.deepcopy(model, weights)
+
+
+def mixed_precision(dtype: torch.dtype) -> MixedPrecisionPolicy:
+    """The dtypes of FSDP for a model that computes in `dtype`: a layer's weights, and the sums of its gradients."""
+    if dtype.itemsize >= 4:
+        return MixedPrecisionPolicy()
+    return MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=torch.float32)
 
 
 def rows_of_ranks(count: int, size: int) -> list[int]:
@@ -188,7 +223,7 @@ class _GatherWeights(_Collective):
         self, output_tensor: Tensor, input_tensor: Tensor, group: dist.ProcessGroup, async_op: bool = False
     ) -> None:
         with self.errors("another rank", "the weights of a layer"):
-            dist.all_gather(list(output_tensor.split(input_tensor.numel())), input_tensor, group=group)
+            dist.all_gather_into_tensor(output_tensor, input_tensor, group=group)
 
 
 class _AddGradients(_Collective):

@@ -3,7 +3,8 @@
 Float addition is not associative. With L lanes, each L consecutive microbatches are a round. A round is added pairwise:
 0 + 1, 2 + 3, then (0 + 1) + (2 + 3); rounds are added in order. Microbatch i is computed by rank `i mod R`, so the
 ranks hold consecutive microbatches and add them first. So the bits depend on the number of lanes, and not on the number
-of ranks. With one lane nothing is moved: gradients add up where backward writes them.
+of ranks. Each rank adds its slice of the sums over ranks; slices are gathered once, at the end of the step. With one
+lane nothing is moved: gradients add up where backward writes them.
 """
 
 from collections.abc import Sequence
@@ -38,13 +39,16 @@ def joined(ranks: Ranks, parts: Sequence[Tensor], sizes: Sequence[int]) -> list[
 
 
 class LaneSums:
-    """The gradients of one step: the sum of finished rounds, and a binary tree over the microbatches of this one."""
+    """The gradients of one step: the sum of finished rounds, and a binary tree over the microbatches of this one.
+
+    Of both it holds this rank's slices.
+    """
 
     def __init__(self, optimizers: Sequence[Optimizer], ranks: Ranks) -> None:
         self.ranks = ranks
         self._masters = [master for optimizer in optimizers for master in optimizer.masters]
         self._reached = torch.zeros(len(self._masters), dtype=torch.int32)
-        self._sums: list[tuple[int, list[Tensor]]] = []  # (microbatches of this rank, gradients), the larger ones first
+        self._sums: list[tuple[int, list[Tensor]]] = []  # (microbatches of this rank, slices), the larger ones first
         self._rounds: list[Tensor] = []
 
     def add_microbatch(self) -> None:
@@ -58,15 +62,15 @@ class LaneSums:
         gradients = [torch.zeros_like(m) if m.grad is None else m.grad for m in self._masters]
         for master in self._masters:
             master.grad = None
-        self.ranks.add_gradients(gradients)
+        slices = self.ranks.reduce_scatter(gradients)
         count = 1
         while self._sums and self._sums[-1][0] == count:
             _, earlier = self._sums.pop()
-            gradients, count = _added(earlier, gradients), 2 * count
+            slices, count = _added(earlier, slices), 2 * count
         if count * self.ranks.size == self.ranks.lanes:
-            self._rounds = _added(self._rounds, gradients) if self._rounds else gradients
+            self._rounds = _added(self._rounds, slices) if self._rounds else slices
         else:
-            self._sums.append((count, gradients))
+            self._sums.append((count, slices))
 
     def finish(self) -> None:
         """Give each weight its gradient; none if no microbatch of any rank had one."""
@@ -74,12 +78,13 @@ class LaneSums:
             return
         assert not self._sums, "a step has whole rounds"
         self.ranks.add([self._reached])
-        for master, gradient, reached in zip(self._masters, self._rounds, self._reached.tolist()):
+        gradients = self.ranks.all_gather(self._rounds, self._masters)
+        for master, gradient, reached in zip(self._masters, gradients, self._reached.tolist(), strict=True):
             master.grad = gradient if reached else None
 
 
-def _added(sums: list[Tensor], gradients: Sequence[Tensor]) -> list[Tensor]:
-    """The sums after the gradients were added to them in place."""
-    for total, gradient in zip(sums, gradients, strict=True):
-        total.add_(gradient)
+def _added(sums: list[Tensor], slices: Sequence[Tensor]) -> list[Tensor]:
+    """The sums after the slices were added to them in place."""
+    for total, part in zip(sums, slices, strict=True):
+        total.add_(part)
     return sums

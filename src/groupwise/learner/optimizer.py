@@ -84,7 +84,8 @@ class Optimizer:
     An update below the last bit of a half-precision weight (1/256 of it) stays in the master; the weight is the master,
     rounded. A float32 or float64 parameter is its own master. The update is torch's fused `adamw`. The class
     `torch.optim.AdamW` gives the same bits, but spends a second on imports that are unused here. Of sharded parameters
-    it updates the rows that this rank holds, since the update is elementwise.
+    it updates the rows that this rank holds, since the update is elementwise; those of half-precision parameters are
+    float32, and the masters themselves.
 
     With `offload`, moments and masters are in the memory of the host, but between `load` and `unload`.
     """
@@ -104,6 +105,7 @@ class Optimizer:
         self.masters = tuple(
             w.detach().float().to(home or w.device) if w.dtype.itemsize < 4 else w for w in self.weights
         )
+        self._in_half = tuple(ranks.model_dtype(x).itemsize < 4 for x in self._parameters)
         self._moments = tuple(self._new_moments(x, home) for x in self.masters)
         self._counts = tuple(torch.zeros((), device=w.device) for w in self.weights)  # steps of each
 
@@ -238,15 +240,15 @@ class Optimizer:
 
     def state(self) -> dict[str, Tensor]:
         """The optimizer's tensors for a checkpoint, from which `restore` continues bit for bit. Weights are not
-        included.
+        included; the masters of half-precision weights are.
         """
         state: dict[str, Tensor] = {}
-        for i, (weight, master) in enumerate(zip(self.weights, self.masters)):
+        for i, (in_half, master) in enumerate(zip(self._in_half, self.masters, strict=True)):
             state[f"{i}.step"] = self._counts[i]
             for name, moment in zip(("exp_avg", "exp_avg_sq"), self._moments[i]):
                 tensors = moment.tensors if isinstance(moment, Moment8bit) else {"": moment}
                 state |= {f"{i}.{name}{end}": x for end, x in tensors.items()}
-            if master is not weight:
+            if in_half:
                 state[f"{i}.master"] = master
         return state
 

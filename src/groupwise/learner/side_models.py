@@ -100,11 +100,19 @@ class SamplingPolicy(SideModel):
 class FollowingWeights:
     """The weights of a model that is updated from the policy, such as an `EMA`, in at least float32.
 
-    Without these copies, an average would lose every update below the last bit of its weights.
+    Without these copies, an average would lose every update below the last bit of its weights. The policy's tensors
+    are rounded to `dtypes`, in which it computes.
     """
 
-    def __init__(self, part: SideModel, tensors: Mapping[str, Tensor], policy: Mapping[str, Tensor]) -> None:
-        self.part, self._tensors, self._policy = part, tensors, [policy[name] for name in tensors]
+    def __init__(
+        self,
+        part: SideModel,
+        tensors: Mapping[str, Tensor],
+        policy: Mapping[str, Tensor],
+        dtypes: Mapping[str, torch.dtype],
+    ) -> None:
+        self.part, self._tensors = part, tensors
+        self._policy = [(policy[name], dtypes[name]) for name in tensors]
         self.per_iteration: bool = getattr(part, "updated_per_iteration", False)
         self.exact = {name: x.float() if x.is_floating_point() and x.itemsize < 4 else x for name, x in tensors.items()}
 
@@ -112,7 +120,7 @@ class FollowingWeights:
     def update(self, step: int) -> None:
         """Update the tensors after an optimizer step or the last one of an iteration; `step` counts all steps."""
         weights = list(self.exact.values())
-        self.part(weights, [p.to(x.dtype) for x, p in zip(weights, self._policy)], step)
+        self.part(weights, [p.to(dtype).to(x.dtype) for x, (p, dtype) in zip(weights, self._policy)], step)
         self.round()
 
     @torch.no_grad()

@@ -117,6 +117,7 @@ class Learner:
         assert isinstance(model, Policy | Backbone), "a model is a policy, or a language model with a head"
         self.ranks: Ranks = ranks
         self._whole = model
+        self._dtypes = {name: x.dtype for name, x in model.state_dict().items()}
         self.model = ranks.held(model)
         if isinstance(self.model, Decoder):
             self.model.model.adds_in_place = True
@@ -131,7 +132,9 @@ class Learner:
         self._critics = {name: it for name, it in self.models.items() if isinstance(it, Critic)}
         self._from_directories = frozenset(from_directories)
         self._following = {
-            name: FollowingWeights(part, self._trained_tensors(self.models[name]), self._trained_tensors(self.model))
+            name: FollowingWeights(
+                part, self._trained_tensors(self.models[name]), self._trained_tensors(self.model), self._dtypes
+            )
             for name, part in side_models
             if not (getattr(part, "frozen", False) or name in self._critics)
         }
@@ -159,11 +162,12 @@ class Learner:
     def _started(self, part: SideModel) -> torch.nn.Module:
         """Create an extra model at the start of a run: a value model, or a copy of the policy without gradients."""
         if not isinstance(part, ValueModel):
-            return self.ranks.copied(self._whole).requires_grad_(False)
+            return self.ranks.copied(self._whole, frozen=getattr(part, "frozen", False)).requires_grad_(False)
         if not isinstance(self._whole, Backbone):
             why = f"a value model reads hidden states, and {type(self._whole).__name__} is not a language model"
             raise Usage(why, fix="use a method without a value model, or compute its values in the policy's measure()")
-        return Critic(part, self.model, self.ranks.copied(self._whole) if part.trunk == "own" else None, self.ranks)
+        own = self.ranks.copied(self._whole, frozen=not part.trains_trunk) if part.trunk == "own" else None
+        return Critic(part, self.model, own, self.ranks)
 
     @torch.no_grad()
     def compute_measures(
@@ -351,6 +355,10 @@ class Learner:
         """This rank's tensors of the policy, or of another model, without those that are frozen in the policy."""
         return {name: self.ranks.local(x) for name, x in _unfrozen(model.state_dict(), self.model).items()}
 
+    def _rounded(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """The tensors in the dtype in which the policy computes with them: themselves, or copies of sharded rows."""
+        return {name: x.to(self._dtypes[name]) for name, x in tensors.items()}
+
     def _saved_models(self) -> dict[str, dict[str, Tensor]]:
         """The tensors of the extra models, by name prefix, for a checkpoint; without models read from directories."""
         exact = {name: weights.exact for name, weights in self._following.items()}
@@ -358,7 +366,7 @@ class Learner:
         saved = {f"models.{name}.": exact.get(name) or self._trained_tensors(self.models[name]) for name in names}
         for name, critic in self._critics.items():
             if critic.trunk is not None:
-                saved[f"value_models.{name}.trunk."] = self._trained_tensors(critic.trunk)
+                saved[f"value_models.{name}.trunk."] = self._rounded(self._trained_tensors(critic.trunk))
             head = critic.head.state_dict()
             saved[f"value_models.{name}.head."] = {key: self.ranks.local(x) for key, x in head.items()}
             saved[f"value_models.{name}.optimizer."] = critic.optimizer.state()
@@ -378,7 +386,7 @@ class Learner:
 
         With shards, the tensors are the rows that this rank holds; those without rows are equal on all ranks.
         """
-        tensors = {f"{POLICY}{name}": x for name, x in self._trained_tensors(self.model).items()}
+        tensors = {f"{POLICY}{name}": x for name, x in self._rounded(self._trained_tensors(self.model)).items()}
         for model, weights in self._saved_models().items():
             tensors |= {f"{model}{name}": x for name, x in weights.items()}
         tensors |= {f"optimizer.{name}": x for name, x in self.optimizer.state().items()}
@@ -386,7 +394,10 @@ class Learner:
 
     @torch.no_grad()
     def restore(self, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:
-        """Copy the tensors and values of `state()` back. The tensors are whole; this rank copies the rows it holds."""
+        """Copy the tensors and values of `state()` back. The tensors are whole; this rank copies the rows it holds.
+
+        Sharded rows of half-precision weights are the masters, which come with the optimizers.
+        """
         for prefix, current in {POLICY: self._trained_tensors(self.model), **self._saved_models()}.items():
             _copy_saved(_WithPrefix(prefix, tensors), current, self.ranks)
         for weights in self._following.values():

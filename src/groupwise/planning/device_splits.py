@@ -129,9 +129,9 @@ def placements(
     """The placements that fit in memory, each with the smallest engine that fits.
 
     With `together` all devices do both; else there are at most `SPLITS` splits, from few generators to many. Without
-    `every`, those that this version does not run are left out, and one device learns while the others generate.
+    `every`, those that this version does not run are left out, and a power of two of the devices learn.
     """
-    found = _fitting(recipe, shape, context, machines, together=together, learners=0 if every else 1)
+    found = _fitting(recipe, shape, context, machines, together=together, every=every)
     yield from (p for p in found if every or not obstacle(p, recipe, shape))
 
 
@@ -143,9 +143,9 @@ def obstacle(placement: DevicePlacement, recipe: Recipe, shape: DecoderShape) ->
 
 
 def _fitting(
-    recipe: Recipe, shape: DecoderShape, context: int, machines: PlannedMachines, *, together: bool, learners: int
+    recipe: Recipe, shape: DecoderShape, context: int, machines: PlannedMachines, *, together: bool, every: bool
 ) -> Iterator[DevicePlacement]:
-    """The placements that fit in memory; with `learners`, one with so few learners is among the splits."""
+    """The placements that fit in memory. Without `every`, a power of two of the devices learn."""
     count = machines.device_count
     splits = [1 << i for i in range(count.bit_length())]
     if not together and count == 1:
@@ -163,8 +163,9 @@ def _fitting(
         engine = ProcessWork(has_learner=False, tensor_parallel=split, run_engine_count=max(1, count // 2 // split))
         if fits(recipe, shape, context, machines, engine):
             step = max(split, -(-count // (SPLITS + 1) // split) * split)
-            last = [count - learners] if learners and split == 1 else []
-            for generators in dict.fromkeys([*range(step, count, step), *last]):
+            powers = [1 << k for k in reversed(range((count - 1).bit_length()))][:SPLITS]
+            rest = [count - learners for learners in powers if not (count - learners) % split]
+            for generators in range(step, count, step) if every else rest:
                 p = DevicePlacement(
                     device_count=count,
                     generator_devices=generators,

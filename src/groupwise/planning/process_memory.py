@@ -136,9 +136,13 @@ def run_memory(
     held = total + (trained if recipe.lora else 0)
     learner = learner_state(recipe, held, trained, size) if process.has_learner else {}
     state = trained * size + sum(learner.values()) - bytes_from_directories(recipe, held, size)
-    always = {
-        "weights": held * size // (process.learner_rank_count if process.has_learner else process.tensor_parallel)
-    }
+    weights = held * size
+    if (
+        process.has_learner and process.learner_rank_count > 1 and size < 4
+    ):  # shards of trained weights are their masters
+        learner["optimizer"] -= 4 * trained
+        weights += (4 - size) * trained
+    always = {"weights": weights // (process.learner_rank_count if process.has_learner else process.tensor_parallel)}
     always |= {name: bytes_ // process.learner_rank_count for name, bytes_ in learner.items()}
     if process.has_learner:
         samples = recipe.prompts * recipe.method.group_size * recipe.sampling.max_tokens * TOKEN
@@ -288,6 +292,7 @@ def learning_bytes(
         else 0
     )
     gathered = {"gathered": shared} if shared else {}
+    both = size + 4 if size < 4 and process.learner_rank_count == 1 else max(size, 4)  # of a weight, and of its master
     whole = layer_weights(shape) * max(size, 4) if process.learner_rank_count > 1 and not recipe.lora else 0
     return {
         "measuring": {
@@ -301,7 +306,7 @@ def learning_bytes(
             "logits": logit_bytes(shape, packed.tokens),
             **gathered,
         },
-        "updating": {"gradients": trained * (size if size >= 4 else size + 4) // process.learner_rank_count},
+        "updating": {"gradients": trained * both // process.learner_rank_count},
     }
 
 

@@ -4,8 +4,11 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from groupwise.config.recipe import Recipe
+from groupwise.config.resolve_devices import device_of
 from groupwise.core import Usage, counted
-from groupwise.engines import Served
+from groupwise.engines import Served, Vllm
+from groupwise.engines.remote.replica_devices import gpu_count, gpu_indices, rank_devices
+from groupwise.engines.remote.served_settings import EngineRequirements
 from groupwise.models import DecoderShape
 from groupwise.planning.process_memory import (
     BYTES,
@@ -25,7 +28,9 @@ def process_memories(recipe: Recipe, shape: DecoderShape, context: int) -> dict[
     """The memory of each process that a run has on this host, by name, in the order in which they start."""
     ranks = rank_memories(recipe, shape, context, samples=not isinstance(recipe.engine, Served))
     names = [f"rank {rank}" for rank in range(len(ranks))] if len(ranks) > 1 else [RUN]
-    engine = run_memory(recipe, shape, context, ProcessWork(has_learner=False, run_engine_count=engines_of(recipe)))
+    size = recipe.engine.tensor_parallel_size if isinstance(recipe.engine, Vllm) else 1
+    work = ProcessWork(has_learner=False, run_engine_count=engines_of(recipe), tensor_parallel=size)
+    engine = run_memory(recipe, shape, context, work)
     return {**dict(zip(names, ranks)), **{f"engine {index}": engine for index in range(replicas_here(recipe))}}
 
 
@@ -60,6 +65,28 @@ def engines_of(recipe: Recipe) -> int:
     return engine.replicas + len(engine.addresses) if isinstance(engine, Served) else 1
 
 
+def sharing(recipe: Recipe, processes: Mapping[str, ProcessMemoryPrediction]) -> Mapping[str, ProcessMemoryPrediction]:
+    """The processes that share the memory of one device: all of them on a CPU, else those on the GPU that needs most.
+
+    Each rank and each engine has a separate GPU where there are enough of them.
+    """
+    first = device_of(recipe.machine.device)
+    if first == "cpu":
+        return processes
+    ranks, engine = recipe.cluster.ranks if recipe.cluster.launch == "local" else 1, recipe.engine
+    try:
+        devices = [*rank_devices(ranks, first, gpu_count())]
+        if replicas_here(recipe) and isinstance(engine, Served):
+            devices += engine.replica_devices(EngineRequirements(dtype=recipe.machine.dtype, device=first, ranks=ranks))
+    except Usage:  # too few GPUs: the checks of the machine and of the engine report it
+        return processes
+    groups: dict[int, dict[str, ProcessMemoryPrediction]] = {}
+    for device, (name, memory) in zip(devices, processes.items()):
+        for gpu in gpu_indices(device):
+            groups.setdefault(gpu, {})[name] = memory
+    return max(groups.values(), key=lambda group: at_once(recipe, group))
+
+
 def at_once(recipe: Recipe, processes: Mapping[str, ProcessMemoryPrediction]) -> int:
     """The most bytes that all processes have at once: their peaks, unless engines sleep while the learner works."""
     engines = [memory for memory in processes.values() if "learning" not in memory.phase_bytes]
@@ -75,11 +102,12 @@ def at_once(recipe: Recipe, processes: Mapping[str, ProcessMemoryPrediction]) ->
 def check_memory(recipe: Recipe, shape: DecoderShape, context: int, available: int, owner: str) -> str:
     """The memory that a run needs, as one line for the user. `Usage` if it is more than `owner` has `available`."""
     processes = process_memories(recipe, shape, context)
-    name, largest = max(processes.items(), key=lambda process: process[1].peak)
-    whole = at_once(recipe, processes)
+    together = sharing(recipe, processes)
+    name, largest = max(together.items(), key=lambda process: process[1].peak)
+    whole = at_once(recipe, together)
     beside = whole - largest.peak
     if beside >= available:
-        what = f"this run needs about {whole / GIB:.1f} GiB in {len(processes)} processes"
+        what = f"this run needs about {whole / GIB:.1f} GiB in {len(together)} processes"
         fix = "lower engine.replicas or cluster.ranks"
         raise Usage(f"{what}, and {owner} has {available / GIB:.1f} GiB", fix=fix)
     refuse_beyond(recipe, largest, available - beside, f"{name}, beside the others," if beside else owner)

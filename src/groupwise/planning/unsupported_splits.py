@@ -1,17 +1,15 @@
 """What this version refuses to run on several devices, and why: checks raise it, and a plan marks its splits."""
 
 from groupwise.config.recipe import Recipe
+from groupwise.engines import Vllm
 from groupwise.models import DecoderShape
 from groupwise.models.decoder.decoder import ModelSizes
 from groupwise.planning.read_model_shape import MixtureOfExpertsShape
-
-RANKS_ON_GPUS = "several ranks compute on CPUs only"
 
 
 def sharding_obstacles(recipe: Recipe, shape: ModelSizes) -> list[str]:
     """Why the learner cannot be sharded over ranks with the bits of replicas; empty if it can."""
     reasons = {
-        "bfloat16 gradients would be rounded before they are added over ranks": recipe.machine.dtype == "bfloat16",
         "compiled layers do not gather weights": recipe.machine.compile,
         "in a mixture of experts or modules of transformers, one rank may leave out a layer": (
             not isinstance(shape, DecoderShape) or isinstance(shape, MixtureOfExpertsShape)
@@ -25,12 +23,12 @@ def split_obstacle(recipe: Recipe, shape: DecoderShape, *, learners: int, split:
 
     `learners` share the weights, each engine spans `split` devices, and `together` all devices sample and learn.
     """
-    if learners > 1 and recipe.machine.device != "cpu":
-        return RANKS_ON_GPUS
+    if learners & (learners - 1):
+        return "the number of ranks is a power of two"
     if learners > 1 and (obstacles := sharding_obstacles(recipe, shape)):
         return obstacles[0]
-    if split > 1:
-        return "an engine computes on one device"
+    if split > 1 and not isinstance(recipe.engine, Vllm):
+        return "only engines of vLLM compute on several devices"
     if not together and isinstance(shape, MixtureOfExpertsShape):
         return "engines in other processes do not run modules of transformers"
     return ""

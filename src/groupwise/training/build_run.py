@@ -29,7 +29,7 @@ from groupwise.data import (
 )
 from groupwise.engines.no_engine import NoEngine
 from groupwise.engines.remote.engine_access import EngineAccess
-from groupwise.engines.remote.replica_devices import gpu_index
+from groupwise.engines.remote.replica_devices import gpu_index, gpu_indices
 from groupwise.engines.remote.served_settings import EngineRequirements, Served
 from groupwise.evaluation.accuracy import scores
 from groupwise.evaluation.by_column import scores_by
@@ -395,7 +395,9 @@ def check_engine(recipe: Recipe, model: nn.Module, experts: MixtureOfExpertsSize
     if isinstance(engine := recipe.engine, Served):
         placed = recipe.cluster.launch == "ray" and engine.replicas > 0
         device = device_of(recipe.machine.device)
-        target = EngineRequirements(dtype=recipe.machine.dtype, device=device, device_from_launcher=placed)
+        target = EngineRequirements(
+            dtype=recipe.machine.dtype, device=device, device_from_launcher=placed, ranks=recipe.cluster.ranks
+        )
         engine.check(model, experts if recipe.method.router_replay == "engine" else None, target, access)
 
 
@@ -404,7 +406,8 @@ def with_share(recipe: Recipe, model: Model, task: Task) -> Recipe:
     device, engine = next(model.parameters()).device, recipe.engine
     if device.type != "cuda" or not isinstance(engine, Served) or not isinstance(shape := model.shape, DecoderShape):
         return recipe
-    if f"cuda:{gpu_index(str(device))}" not in engine.devices(EngineRequirements.of(model)):
+    target = EngineRequirements.of(model, ranks=recipe.cluster.ranks)
+    if not any(gpu_index(str(device)) in gpu_indices(name) for name in engine.replica_devices(target)):
         return recipe
     context = max(len(prompt.token_ids) for prompt in all_problems(task))
     return with_engine_share(recipe, shape, context, torch.cuda.get_device_properties(device).total_memory)
@@ -419,7 +422,8 @@ def build_engine(recipe: Recipe, model: Model, tokenizer: Tokenizer, access: Eng
         check_engine(recipe, model, mixture(model), access)
         launch = RayReplicaLauncher(recipe, engine.replicas)
         return engine.fleet(model, tokenizer, seed=recipe.seed, experts=experts, access=access, launch=launch)
-    return engine.build(model, tokenizer, seed=recipe.seed, experts=experts, access=access)
+    ranks = recipe.cluster.ranks
+    return engine.build(model, tokenizer, seed=recipe.seed, experts=experts, access=access, ranks=ranks)
 
 
 def build(recipe: Recipe, use: UserCode, inputs: RunInputs | None = None) -> RunObjects:

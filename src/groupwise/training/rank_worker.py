@@ -32,12 +32,13 @@ from groupwise.cluster.rank_messages import (
 )
 from groupwise.cluster.ray import ProcessResources, node_address
 from groupwise.cluster.ray_ranks import RayProcesses
-from groupwise.config.recipe import Cluster, Recipe
+from groupwise.config.recipe import Cluster, Machine, Recipe
 from groupwise.config.user_code import Permissions, UserCode, load_use
 from groupwise.core import GroupwiseError, Usage, WorkerLost
 from groupwise.data import Rollout, pack
 from groupwise.data.rollout_json import from_json
-from groupwise.learner import Learner, Ranks, ReplicatedRanks, SingleProcess
+from groupwise.engines.remote.replica_devices import gpu_count, rank_devices, visible_device
+from groupwise.learner import Learner, ReplicatedRanks, SingleProcess
 from groupwise.learner.distributed import START, ConnectionClosed
 from groupwise.learner.rank_store import (
     LOOPBACK,
@@ -129,7 +130,8 @@ def several_ranks(
         late = partial(late_ranks, store, cluster.ranks)
         processes.wait_for(late, START.total_seconds(), notify)
         kind = kind_of_ranks(cluster.sharded)
-        ranks = kind(store, 0, cluster.ranks, cluster.reduction_lanes, deadline=cluster.deadline)
+        device = find_device(objects.recipe.machine)
+        ranks = kind(store, 0, cluster.ranks, cluster.reduction_lanes, deadline=cluster.deadline, device=device)
         try:
             learner = start(objects, learner, ranks, checkpoint)
             yield learner
@@ -148,7 +150,7 @@ def late_ranks(store: Store, ranks: int) -> list[str]:
 
 def processes_of(layout: RunLayout, objects: RunObjects, meeting: RankRendezvous) -> NamedProcesses:
     """The other ranks of a run, by its launcher."""
-    cluster = objects.recipe.cluster
+    cluster, device = objects.recipe.cluster, find_device(objects.recipe.machine)
     names = [f"rank {rank}" for rank in range(1, cluster.ranks)]
     if cluster.launch == "external":
         return ExternalProcesses(names)
@@ -157,12 +159,14 @@ def processes_of(layout: RunLayout, objects: RunObjects, meeting: RankRendezvous
     settings |= {
         "use": list(objects.user_code.paths.values()),
         "trust_remote_code": objects.user_code.trust_remote_code,
+        "device": device.type,
     }
     arguments = {name: ["-m", MODULE, json.dumps({"rank": i, **settings})] for i, name in enumerate(names, 1)}
     environment = {"TORCH_CPP_LOG_LEVEL": "ERROR"}
     if cluster.launch == "ray":
-        return RayProcesses(arguments, environment, ProcessResources(objects.recipe.machine.threads))
-    return LocalProcesses(arguments, environment, layout.logs)
+        return RayProcesses(arguments, environment, ProcessResources.of_process(objects.recipe))
+    _, *others = rank_devices(cluster.ranks, str(device), gpu_count())
+    return LocalProcesses(arguments, environment, layout.logs, own=dict(zip(names, map(visible_device, others))))
 
 
 def kind_of_ranks(sharded: bool) -> type[ReplicatedRanks]:
@@ -229,10 +233,10 @@ def follow(ranks: ReplicatedRanks, use: UserCode) -> None:
             save_shard(learner, Path(header["directory"]))
 
 
-def follower(recipe: Recipe, use: UserCode, ranks: Ranks) -> Learner:
+def follower(recipe: Recipe, use: UserCode, ranks: ReplicatedRanks) -> Learner:
     """The learner of a rank above 0. Shards need no weights: they come from rank 0 and the checkpoint."""
     model = policy_outline(recipe) if ranks.shards else None
-    return new_learner(model or read_policy(recipe, use, find_device(recipe.machine)), recipe, ranks)
+    return new_learner(model or read_policy(recipe, use, ranks.device), recipe, ranks)
 
 
 def steps(recipe: Recipe, learner: Learner, rollouts: list[Rollout], iteration: int, version: int) -> None:
@@ -243,11 +247,14 @@ def steps(recipe: Recipe, learner: Learner, rollouts: list[Rollout], iteration: 
     learn(recipe, method, learner, with_rule(batch, recipe.method.unverifiable), iteration)
 
 
-def follow_external(cluster: Cluster, use: UserCode) -> bool:
+def follow_external(recipe: Recipe, use: UserCode) -> bool:
     """Follow a run as one of its external ranks above 0, until rank 0 ends. False, at once, in any other process."""
+    cluster = recipe.cluster
     if not (external := external_rank(cluster)) or not external.rank:
         return False
-    join(external.store(cluster.ranks, cluster.deadline), external.store_host, external.rank, cluster, use)
+    device = external.device(str(find_device(recipe.machine)), gpu_count())
+    store = external.store(cluster.ranks, cluster.deadline)
+    join(store, external.store_host, external.rank, cluster, use, torch.device(device))
     return True
 
 
@@ -256,16 +263,17 @@ def external_rank(cluster: Cluster) -> ExternalRank | None:
     return ExternalRank.read(cluster.ranks) if cluster.launch == "external" and cluster.ranks > 1 else None
 
 
-def join(store: Store, host: str, rank: int, cluster: Cluster, use: UserCode) -> None:
-    """Join the ranks of a run, and follow it until rank 0 ends.
+def join(store: Store, host: str, rank: int, cluster: Cluster, use: UserCode, device: torch.device) -> None:
+    """Join the ranks of a run on a device, and follow it until rank 0 ends.
 
     On its host, the kernel ends this process with rank 0, which its user may also stop and continue (Ctrl-Z).
     """
     patience = math.inf if cluster.launch == "local" else cluster.deadline
     if wait_for_call(store, patience):
         with interface_towards(host):
-            kind, deadline = kind_of_ranks(cluster.sharded), cluster.deadline
-            follow(kind(store, rank, cluster.ranks, cluster.reduction_lanes, deadline=deadline, patience=patience), use)
+            kind, lanes, deadline = kind_of_ranks(cluster.sharded), cluster.reduction_lanes, cluster.deadline
+            waits = {"deadline": deadline, "patience": patience}
+            follow(kind(store, rank, cluster.ranks, lanes, **waits, device=device), use)
 
 
 def main(settings: dict[str, Any]) -> int:
@@ -274,7 +282,8 @@ def main(settings: dict[str, Any]) -> int:
         use = load_use(Permissions(use=settings["use"], trust_remote_code=settings["trust_remote_code"]))
         cluster = Cluster(**settings["cluster"])
         store = join_store(settings["port"], cluster.ranks, deadline=cluster.deadline, host=settings["host"])
-        join(store, settings["host"], settings["rank"], cluster, use)
+        device = find_device(Machine(device=settings["device"]))  # of a GPU's host it sees that GPU alone
+        join(store, settings["host"], settings["rank"], cluster, use, device)
     except GroupwiseError as error:
         print(f"error: {error}", file=sys.stderr)
         return error.code

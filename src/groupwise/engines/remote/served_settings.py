@@ -21,7 +21,13 @@ from groupwise.engines.remote.engine_access import EngineAccess
 from groupwise.engines.remote.fleet import Fleet
 from groupwise.engines.remote.remote_engine import RemoteEngine
 from groupwise.engines.remote.replica import ReplicaProgram, ReplicaSettings, start_replica
-from groupwise.engines.remote.replica_devices import gpu_count, on_device, replica_devices
+from groupwise.engines.remote.replica_devices import (
+    check_device_names,
+    gpu_count,
+    named_devices,
+    on_device,
+    replica_devices,
+)
 from groupwise.engines.remote.secret import read_secret
 from groupwise.engines.remote.server import EngineIdentity, servable
 from groupwise.engines.remote.shared_device import SharedDeviceFleet
@@ -47,18 +53,20 @@ class EngineRequirements:
     """The requirements of a model on its engines besides its shape: dtype and device.
 
     `device_from_launcher`: a launcher assigns each engine its own device, on a host with the engine's environment.
+    `ranks` of the learner have a GPU each on this host, of which `device` is the first.
     """
 
     dtype: str
     device: str
     device_from_launcher: bool = False
+    ranks: int = 1
 
     @classmethod
-    def of(cls, model: Model, *, from_launcher: bool = False) -> "EngineRequirements":
+    def of(cls, model: Model, *, from_launcher: bool = False, ranks: int = 1) -> "EngineRequirements":
         """The requirements of a model with weights."""
         weight = next(model.parameters())
         dtype = str(weight.dtype).removeprefix("torch.")
-        return cls(dtype=dtype, device=str(weight.device), device_from_launcher=from_launcher)
+        return cls(dtype=dtype, device=str(weight.device), device_from_launcher=from_launcher, ranks=ranks)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +77,7 @@ class Served(Native):
     `HOST:PORT#sha256=FINGERPRINT`. A replica that dies, or is silent or idle for `deadline` seconds while it owes an
     answer, is replaced at most `max_restarts` times in ten minutes; its requests are sent again. With `placement =
     "colocated"`, the replicas free their weights and caches while the learner trains, so that both fit on one device.
+    `devices` names the GPU of each replica, such as `cuda:2`; without it they get those that the learner leaves.
     Hosts, the secret and the directory for the weights are not the recipe's to choose: `EngineAccess`.
     """
 
@@ -77,6 +86,7 @@ class Served(Native):
     deadline: float = 60.0
     max_restarts: int = 3
     placement: Literal["separate", "colocated"] = "separate"
+    devices: tuple[str, ...] = ()
 
     loads_adapters: ClassVar[bool] = True
     """Whether the engines load a base and its adapter (LoRA). Others get the merged weights."""
@@ -98,6 +108,7 @@ class Served(Native):
             )
         for address in self.addresses:
             TlsAddress.parse(address)
+        check_device_names(self.devices, self.replicas, self.gpus_per_replica)
         if not 0 < self.deadline < float("inf"):
             raise ValueError(f"deadline is {self.deadline}\ntake a number of seconds above 0")
 
@@ -110,11 +121,12 @@ class Served(Native):
     def build(
         self, model: Model, tokenizer: Tokenizer, *, seed: int, experts: MixtureOfExpertsSizes | None,
         access: EngineAccess = EngineAccess(),  # noqa: B008
+        ranks: int = 1,
     ) -> Fleet:  # fmt: skip
-        """The fleet, with replicas on this machine. Raises the error of `check`."""
-        target = EngineRequirements.of(model)
+        """The fleet, with replicas on this machine, as the `ranks` of the learner are. Raises the error of `check`."""
+        target = EngineRequirements.of(model, ranks=ranks)
         self.check(model, experts, target, access)
-        devices = self.devices(target)
+        devices = self.replica_devices(target)
 
         def launch(program: ReplicaProgram, index: int, deadline: float) -> Awaitable[RemoteEngine]:
             return start_replica(on_device(program, devices[index]), index, deadline)
@@ -133,12 +145,12 @@ class Served(Native):
         return self.maps_memory and not (access.exchange_directory or self.addresses) and can_seal(size)
 
     def publishes_on_gpu(self, access: EngineAccess, target: EngineRequirements) -> bool:
-        """Whether weights go to the engines from the learner's GPU: they are on GPUs, and child processes on this host.
+        """Whether weights go to the engines from the learner's GPU: each is on one GPU, and a child process here.
 
         The command line names no directory for a file.
         """
         local = not (access.exchange_directory or self.addresses or target.device_from_launcher)
-        return self.loads_from_gpu and target.device.startswith("cuda") and local
+        return self.loads_from_gpu and self.gpus_per_replica == 1 and target.device.startswith("cuda") and local
 
     def fleet(
         self, model: Model, tokenizer: Tokenizer, *, seed: int, experts: MixtureOfExpertsSizes | None,
@@ -198,7 +210,7 @@ class Served(Native):
         """
         decoder = servable(model, experts)
         if not target.device_from_launcher:
-            self.devices(target)
+            self.replica_devices(target)
         self.secret(access)
         exchange = new_exchange(access)
         try:
@@ -209,9 +221,20 @@ class Served(Native):
         finally:
             exchange.close()
 
-    def devices(self, target: EngineRequirements) -> tuple[str, ...]:
+    def replica_devices(self, target: EngineRequirements) -> tuple[str, ...]:
         """The device of each replica on this host. `Usage` for more replicas than GPUs for them."""
-        return replica_devices(self.replicas, target.device, gpu_count(), colocated=self.placement == "colocated")
+        if self.devices:
+            return named_devices(self.devices, target.device, gpu_count())
+        colocated = self.placement == "colocated"
+        return replica_devices(
+            self.replicas, target.device, gpu_count(), ranks=target.ranks, colocated=colocated,
+            size=self.gpus_per_replica,
+        )  # fmt: skip
+
+    @property
+    def gpus_per_replica(self) -> int:
+        """The number of GPUs that an engine computes on, if the learner is on one."""
+        return 1
 
     def secret(self, access: EngineAccess) -> bytes:
         """The secret of the engines at ports; empty if there are none.

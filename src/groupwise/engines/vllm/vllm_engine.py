@@ -54,7 +54,7 @@ class VllmSettings(ReplicaSettings):
     `exchange_directory`, which the open file `lock` holds, or in a new one. vLLM computes in another process, which is
     lost if it does not answer within `deadline` seconds. With `can_sleep`, it can free its memory. On a GPU, it takes
     `gpu_memory_utilization` of the memory, and runs CUDA graphs unless `enforce_eager`; with `batch_invariant`, vLLM's
-    kernels do not depend on the other requests.
+    kernels do not depend on the other requests. `tensor_parallel_size` workers share each layer.
     """
 
     keyed_randomness: bool
@@ -63,6 +63,7 @@ class VllmSettings(ReplicaSettings):
     gpu_memory_utilization: float
     enforce_eager: bool
     batch_invariant: bool
+    tensor_parallel_size: int
     model: str = ""
     socket: str = ""
     listen: str = ""
@@ -80,7 +81,7 @@ class VllmEngine:
     """
 
     gpu = ""
-    """The UUID of the engine's GPU; empty on a CPU."""
+    """The UUID of the engine's GPU; empty on a CPU, and on several GPUs."""
 
     def __init__(self, llm: Any, shape: DecoderShape, tokenizer: Tokenizer, settings: VllmSettings) -> None:
         from vllm import SamplingParams  # pyright: ignore[reportMissingImports]
@@ -111,7 +112,8 @@ class VllmEngine:
         arguments = AsyncEngineArgs(
             model=settings.model_directory, dtype=settings.dtype, skip_tokenizer_init=True,
             enforce_eager=settings.enforce_eager or not on_gpu,
-            load_format="auto" if settings.model else "dummy", distributed_executor_backend="uni",
+            load_format="auto" if settings.model else "dummy", tensor_parallel_size=settings.tensor_parallel_size,
+            distributed_executor_backend="uni" if settings.tensor_parallel_size == 1 else "mp",
             # To score a text, vLLM also samples a token after it, which is never forwarded.
             max_model_len=shape.max_positions + 1, max_num_seqs=settings.max_num_seqs,
             max_num_batched_tokens=max(MAX_NUM_BATCHED_TOKENS, settings.max_num_seqs),
@@ -122,7 +124,7 @@ class VllmEngine:
             enable_sleep_mode=settings.can_sleep,
         )  # fmt: skip
         engine = cls(AsyncLLM.from_engine_args(arguments), shape, tokenizer, settings)
-        if on_gpu:
+        if on_gpu and settings.tensor_parallel_size == 1:
             (engine.gpu,) = await engine._llm.collective_rpc("gpu_uuid")
         await engine._llm.collective_rpc("count_steps")
         if settings.keyed_randomness:
@@ -229,7 +231,7 @@ class VllmEngine:
             await asyncio.sleep(min(1.0, self._settings.deadline / 8))
             try:
                 async with asyncio.timeout(self._settings.deadline):
-                    (self.steps,) = await self._llm.collective_rpc("steps")
+                    self.steps = min(await self._llm.collective_rpc("steps"))  # of each worker
             except (TimeoutError, self._dead) as error:
                 raise self._lost(error) from error
 
@@ -437,5 +439,6 @@ def exchange_of(spec: VllmSettings) -> WeightsFilesDirectory:
 
 if __name__ == "__main__":
     main(json.loads(sys.argv[1]), int(sys.argv[2]))
-if __name__ == "__mp_main__":  # in the process that vLLM starts from this one
+if __name__ == "__mp_main__":  # in the process that vLLM starts from this one, and in the workers that that starts
     end_with_parent(int(sys.argv[2]))
+    sys.argv[2] = str(os.getpid())

@@ -36,7 +36,8 @@ class Vllm(Served):
     On a GPU, vLLM runs CUDA graphs unless `enforce_eager`, and takes the share `gpu_memory_utilization` of the GPU's
     memory for its weights and cache: by default 0.9 of a separate GPU, and less what the plan predicts for the
     learner on the same one (`engine_share`). `batch_invariant` is vLLM's own, for cards that have it. On a CPU it is
-    eager, with a cache of `kv_cache_tokens`.
+    eager, with a cache of `kv_cache_tokens`. An engine computes on `tensor_parallel_size` GPUs, or processes of a CPU:
+    each holds a part of the heads of every layer.
     An adapter (LoRA) is merged into the weights that the engines load.
     The interpreter is a word of the command line, `--engine-python FILE`: it is a program that runs. `groupwise doctor`
     prints how to make its environment.
@@ -47,16 +48,23 @@ class Vllm(Served):
     gpu_memory_utilization: float | Literal["by_plan"] = "by_plan"
     enforce_eager: bool = False
     batch_invariant: bool = False
+    tensor_parallel_size: int = 1
 
     loads_adapters: ClassVar[bool] = False
     loads_from_memory: ClassVar[bool] = False
     loads_from_gpu: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
+        if self.tensor_parallel_size < 1:
+            raise ValueError(f"tensor_parallel_size is {self.tensor_parallel_size}\nuse at least 1")
         Served.__post_init__(self)
         share = self.gpu_memory_utilization
         if share != "by_plan" and not 0 < share <= 1:
             raise ValueError(f'gpu_memory_utilization is {share}\ntake a share above 0, at most 1, or "by_plan"')
+
+    @property
+    def gpus_per_replica(self) -> int:
+        return self.tensor_parallel_size
 
     def check(
         self, model: nn.Module, experts: MixtureOfExpertsSizes | None, target: EngineRequirements,
@@ -68,7 +76,8 @@ class Vllm(Served):
         The environment of a placed engine is on another host, and is checked there.
         """
         Served.check(self, model, experts, target, access)
-        check_model(servable(model, experts).shape, target, sleeps=self.placement == "colocated")
+        shape = servable(model, experts).shape
+        check_model(shape, target, sleeps=self.placement == "colocated", size=self.tensor_parallel_size)
         python = access.interpreter(DEFAULT_PYTHON) if self.replicas else ""
         if python and not target.device_from_launcher:
             check_environment(python, gpu=target.device.startswith("cuda"))
@@ -80,6 +89,7 @@ class Vllm(Served):
         spec = VllmSettings(
             **asdict(settings), keyed_randomness=self.keyed_randomness, deadline=self.deadline, can_sleep=sleeps,
             enforce_eager=self.enforce_eager, batch_invariant=self.batch_invariant,
+            tensor_parallel_size=self.tensor_parallel_size,
             gpu_memory_utilization=OWN_GPU if share == "by_plan" else share,
         )  # fmt: skip
         python = access.interpreter(DEFAULT_PYTHON)
@@ -87,8 +97,8 @@ class Vllm(Served):
         return replace(vllm_program(spec, python), remote_module_arguments=(vllm_tls_replica.__name__, interpreter))
 
 
-def check_model(shape: DecoderShape, target: EngineRequirements, *, sleeps: bool) -> None:
-    """`Usage` with the reason if vLLM cannot run a model of this shape. It `sleeps` on GPUs only."""
+def check_model(shape: DecoderShape, target: EngineRequirements, *, sleeps: bool, size: int = 1) -> None:
+    """`Usage` with the reason if vLLM cannot run a model of this shape on `size` devices. It `sleeps` on GPUs only."""
     dtype, reason = target.dtype, ""
     fix = "use the engine Native: --engine.kind Native"
     on_cpu = target.device.partition(":")[0] == "cpu"
@@ -99,6 +109,9 @@ def check_model(shape: DecoderShape, target: EngineRequirements, *, sleeps: bool
         fix = "use --engine.kind Served, which frees its memory on CPUs, too, or --engine.placement separate"
     elif on_cpu and shape.head_dim not in HEAD_DIMS:
         reason = f"its head_dim is {shape.head_dim}; vLLM has {', '.join(map(str, HEAD_DIMS))}"
+    elif shape.heads % size or (shape.kv_heads % size and size % shape.kv_heads):
+        reason = f"its {shape.heads} heads and {shape.kv_heads} key-value heads are not shared by {size} devices"
+        fix = "use an engine.tensor_parallel_size that divides both"
     elif dtype not in DTYPES:
         reason = f"its dtype is {dtype}; vLLM has {' and '.join(DTYPES)}"
     if reason:

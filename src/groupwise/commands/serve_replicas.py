@@ -1,0 +1,78 @@
+"""`groupwise serve --replicas N`: N engines in separate processes, one per GPU. Ctrl-C ends all of them."""
+
+import asyncio
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from groupwise.commands.serve_native import ServeOptions
+from groupwise.commands.serve_vllm import hold
+from groupwise.config.resolve_devices import device_of
+from groupwise.core import WorkerLost
+from groupwise.engines import serve_until_signal
+from groupwise.engines.remote.replica_devices import gpu_count, rank_devices, visible_device
+from groupwise.engines.remote.tls import EngineTlsKey
+from groupwise.sandbox.die_with_parent import bound_command
+
+
+def serve_replicas(model: str, options: ServeOptions, engine: str, python: str) -> int:
+    """Serve N engines until a signal ends them, or all have ended; returns the exit code.
+
+    The first has `--device`, the others the next GPUs. `Usage` for more engines than GPUs. An engine that ends by
+    itself is named, and the others go on.
+    """
+    options.check()
+    devices = rank_devices(options.replicas, device_of(options.device), gpu_count(), what="--replicas")
+    if options.tls_key_file:
+        EngineTlsKey.kept(Path(options.tls_key_file))  # made once, before all of them look for it
+    engines = [one_of(options, index, device) for index, device in enumerate(devices)]
+    commands = [
+        bound_command(sys.executable, os.getpid(), serve_words(model, each, engine, python)) for each in engines
+    ]
+    return asyncio.run(serve_until_signal(all_ended(commands, [visible_device(device) for device in devices])))
+
+
+def one_of(options: ServeOptions, index: int, device: str) -> ServeOptions:
+    """The options of one engine: it sees its GPU alone, and listens at the next port, or at `NAME-INDEX.sock`.
+
+    Port 0 is a free one for each.
+    """
+    host, _, port = options.listen.rpartition(":")
+    listen = f"{host}:{int(port) + index}" if port.isdecimal() and int(port) else options.listen
+    path = Path(options.socket)
+    socket = str(path.with_name(f"{path.stem}-{index}{path.suffix}")) if options.socket else ""
+    return replace(options, replicas=1, device=device.partition(":")[0], listen=listen, socket=socket)
+
+
+def serve_words(model: str, options: ServeOptions, engine: str, python: str) -> list[str]:
+    """The arguments of Python for `groupwise serve` with these options."""
+    words = {
+        "--socket": options.socket, "--listen": options.listen, "--secret-file": options.secret_file,
+        "--key": options.tls_key_file, "--dtype": options.dtype, "--device": options.device, "--seed": options.seed,
+        "--threads": options.threads, "--max-num-seqs": options.max_num_seqs,
+        "--kv-cache-tokens": options.kv_cache_tokens, "--engine": engine, "--engine-python": python,
+    }  # fmt: skip
+    flags = [f"{name}={value}" for name, value in words.items() if value != ""]
+    return ["-P", "-m", "groupwise", "serve", *flags, "--", model]
+
+
+async def all_ended(commands: Sequence[Sequence[str]], environments: Sequence[Mapping[str, str]]) -> None:
+    """Run the processes until all have ended. Each end is a line; `WorkerLost` has the last one."""
+    tasks = [
+        asyncio.create_task(hold(command, {**os.environ, **environment}, f"engine {index}"))
+        for index, (command, environment) in enumerate(zip(commands, environments, strict=True))
+    ]
+    try:
+        for running, task in zip(reversed(range(len(tasks))), asyncio.as_completed(tasks)):
+            try:
+                await task
+            except WorkerLost as error:
+                if not running:
+                    raise
+                print(f"{error.what}: {error.evidence}; {running} go on", file=sys.stderr, flush=True)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

@@ -6,7 +6,9 @@ import shutil
 import signal
 import sys
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -21,6 +23,9 @@ checked.install()
 import pytest  # noqa: E402
 import torch  # noqa: E402
 from hypothesis import Phase, settings  # noqa: E402
+
+from groupwise.models import quantized_linear  # noqa: E402
+from tests import pretended_bitsandbytes  # noqa: E402
 
 settings.register_profile("quiet", deadline=None, derandomize=True, database=None, max_examples=50)
 settings.load_profile("quiet")
@@ -50,6 +55,17 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty directory, which is the current one."""
     monkeypatch.chdir(tmp_path)
     return tmp_path
+
+
+@pytest.fixture
+def bitsandbytes(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The package bitsandbytes; where it is not installed, the pretended one."""
+    if find_spec("bitsandbytes") is None:
+        pretended = SimpleNamespace(import_module=lambda name: pretended_bitsandbytes)
+        monkeypatch.setattr(quantized_linear, "importlib", pretended)
+    quantized_linear.load_bitsandbytes.cache_clear()
+    yield
+    quantized_linear.load_bitsandbytes.cache_clear()
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""The real package bitsandbytes: the pretended one has its bits, and files that transformers writes with it are read."""
+"""The real package bitsandbytes: the pretended one has its bits; files that transformers writes with it are read."""
 
 from pathlib import Path
 from typing import Any

@@ -204,9 +204,9 @@ DAMAGED: dict[str, tuple[Any, str]] = {
     "another type": (lambda t: with_state(t, quant_type="fp4"), "quant_type 'fp4', expected nf4"),
     "a long description": (lambda t: with_state(t, more="x" * (1 << 16)), "has more than 65536 bytes"),
     "an embedding in 4 bits": (
-        lambda t: t.update({
-            "model.embed_tokens.weight.quant_state.bitsandbytes__nf4": torch.zeros(2, dtype=torch.uint8)
-        }),
+        lambda t: t.update(
+            {"model.embed_tokens.weight.quant_state.bitsandbytes__nf4": torch.zeros(2, dtype=torch.uint8)}
+        ),
         "model.embed_tokens.weight is in 4 bits, and no weight matrix of a layer",
     ),
     "a weight missing": (lambda t: t.pop("model.norm.weight"), "missing (1): model.norm.weight"),

@@ -1,6 +1,7 @@
-"""Runs on weights in 4 bits: they learn, resume to the same bits, merge into a plain model; what does not go with them."""
+"""Runs on weights in 4 bits: they learn, resume to the same bits, and merge into a plain model; what is refused."""
 
 import json
+import math
 from dataclasses import replace
 from pathlib import Path
 
@@ -8,10 +9,12 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+import groupwise as gw
 from groupwise.__main__ import main
 from groupwise.config.recipe import Machine
 from groupwise.config.recipe_toml import read_with_problems
-from groupwise.models import find_model, fingerprint, read_model
+from groupwise.learner import AdamW
+from groupwise.models import Lora, find_model, fingerprint, read_model
 from tests.checks import check
 from tests.commands.test_bad_input import SMALL
 from tests.faults.kill_points import killed_ends_as, undisturbed
@@ -19,6 +22,7 @@ from tests.faults.small_runs import ADAPTER
 from tests.faults.test_run_kills_by_recipe import checkpoints_hold_adapters_alone
 from tests.models.test_nf4 import store_in_4_bits
 from tests.training.test_adapter_runs import LORA, accuracy
+from tests.training.test_stored_runs import PAIRS
 
 pytest.importorskip("peft", reason="adapters need peft: pip install 'groupwise[lora]'")
 pytestmark = [pytest.mark.usefixtures("home", "bitsandbytes")]
@@ -98,3 +102,12 @@ def test_the_option_of_other_libraries_has_its_line() -> None:
     for option in ("load_in_4bit = true", "bnb_4bit_quant_type = 'nf4'"):
         _, problems = read_with_problems(f"method = 'grpo'\n{option}")
         assert 'machine.quantization = "nf4"' in problems[0].fix
+
+
+def test_a_run_learns() -> None:
+    run = gw.train(
+        method=gw.dpo(), data=PAIRS, iterations=8, prompts=8, lora=Lora(rank=8), machine=Machine(quantization="nf4"),
+        optimizer=AdamW(lr=3e-3),
+    )  # fmt: skip
+    assert run.metrics["eval/loss"][0] == pytest.approx(math.log(2), abs=1e-6)
+    assert run.metrics["eval/loss"][8] < 0.1

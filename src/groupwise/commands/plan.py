@@ -13,8 +13,8 @@ from groupwise.config.model_dependent_defaults import starting_point
 from groupwise.config.packaged import named_recipe
 from groupwise.config.recipe import Recipe
 from groupwise.config.recipe_toml import read_recipe
-from groupwise.config.user_code import Permissions, UserCode, load_use
 from groupwise.config.stored_quantization import with_stored_quantization
+from groupwise.config.user_code import Permissions, UserCode, load_use
 from groupwise.core import Storage, Usage, terminal_width, visible, wrapped
 from groupwise.data import all_problems
 from groupwise.models import base_directory, find_model, kind_of

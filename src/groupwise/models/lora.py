@@ -114,7 +114,7 @@ def _sizes(layer: Any) -> tuple[int, ...]:
 
 
 def _inject(peft: Any, config: Any, host: nn.Module) -> None:
-    """Add an adapter's layers. Those of layers in 4 bits get the dtype of the other weights: peft makes them float32."""
+    """Add an adapter's matrices. Beside layers in 4 bits they get the other weights' dtype: peft makes them float32."""
     peft.inject_adapter_in_model(config, host)
     dtype = next(weight.dtype for weight in host.parameters() if weight.is_floating_point())
     for layer in host.modules():

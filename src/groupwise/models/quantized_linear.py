@@ -20,7 +20,15 @@ from torch import Tensor, nn
 
 from groupwise.core import MissingRequirement
 
-__all__ = ["BLOCK", "QuantizedLinear", "dequantize", "frozen_weights", "is_quantized", "load_bitsandbytes", "quantized_bytes"]
+__all__ = [
+    "BLOCK",
+    "QuantizedLinear",
+    "dequantize",
+    "frozen_weights",
+    "is_quantized",
+    "load_bitsandbytes",
+    "quantized_bytes",
+]
 
 BLOCK = 64
 """The number of weights with one scale."""
@@ -44,7 +52,7 @@ class QuantizedLinear(nn.Linear):
         self.in_features, self.out_features = in_features, out_features
         self.weight = nn.Parameter(packed, requires_grad=False)
         self.absmax = nn.Parameter(absmax, requires_grad=False)
-        self.bias = bias
+        self.register_parameter("bias", bias)
 
     @classmethod
     def of(cls, weight: Float[Tensor, "outputs inputs"], bias: nn.Parameter | None = None) -> "QuantizedLinear":
@@ -54,7 +62,8 @@ class QuantizedLinear(nn.Linear):
         outputs, inputs = weight.shape
         return cls(packed, state.absmax, bias, in_features=inputs, out_features=outputs)
 
-    def forward(self, x: Float[Tensor, "*n inputs"]) -> Float[Tensor, "*n outputs"]:
+    def forward(self, input: Float[Tensor, "*n inputs"]) -> Float[Tensor, "*n outputs"]:
+        x = input
         if x.is_cuda and x.dtype != torch.float64:  # there a fused kernel multiplies few rows
             state = self._state(x.dtype, self.out_features, self.in_features)
             return load_bitsandbytes().matmul_4bit(x, self.weight, state, bias=self.bias)
@@ -102,7 +111,8 @@ def dequantize(model: nn.Module) -> None:
         for name, layer in list(parent.named_children()):
             if isinstance(layer, QuantizedLinear):
                 plain = nn.Linear(layer.in_features, layer.out_features, bias=False, device="meta")
-                plain.weight, plain.bias = nn.Parameter(layer.dequantized(dtype)), layer.bias
+                plain.weight = nn.Parameter(layer.dequantized(dtype))
+                plain.register_parameter("bias", layer.bias)
                 setattr(parent, name, plain)
 
 

@@ -137,9 +137,7 @@ def _described(header: TensorHeader | None) -> str:
     return f"{header.dtype} of shape {header.shape}" if header else "missing"
 
 
-def read_stored(
-    path: Path, name: str, shape: tuple[int, ...], read: Callable[[str], Tensor]
-) -> tuple[Tensor, Tensor]:
+def read_stored(path: Path, name: str, shape: tuple[int, ...], read: Callable[[str], Tensor]) -> tuple[Tensor, Tensor]:
     """The packed bytes and the float32 scales of a stored matrix whose headers `without_parts` checked.
 
     `read` reads a tensor by its name.
@@ -155,7 +153,9 @@ def read_stored(
         if (size := state.get("nested_blocksize")) != NESTED_BLOCK:
             raise _damaged(path, f"{name}: nested_blocksize {short(size)}, expected {NESTED_BLOCK}")
         table, outer = read(f"{name}.nested_quant_map"), read(f"{name}.nested_absmax")
-        scales = table[scales.long()] * outer.repeat_interleave(NESTED_BLOCK)[: len(scales)] + _offset(path, name, state)
+        scales = table[scales.long()] * outer.repeat_interleave(NESTED_BLOCK)[: len(scales)] + _offset(
+            path, name, state
+        )
     return read(name), scales
 
 

@@ -188,7 +188,7 @@ def run_memory(recipe: Recipe, shape: DecoderShape, context: int, process: Proce
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuantizedMatrices:
-    """The weight matrices that are in 4 bits: the number of their weights, their bytes, and the weights of the largest."""
+    """The matrices that are in 4 bits: the number of their weights, their bytes, and the weights of the largest."""
 
     count: int
     bytes: int

@@ -9,21 +9,21 @@ import torch
 from torch import Tensor
 
 from groupwise.cluster.rank_messages import send_iteration
-from groupwise.cluster.rank_wait_thread import in_thread
+from groupwise.cluster.rank_work_thread import in_thread
 from groupwise.config.recipe import Recipe
 from groupwise.data import (
     LARGEST_GAP,
     THREAD,
     Batch,
+    CriticValue,
     Engine,
     Logp,
     Mask,
     NeededMeasure,
-    Return,
     Rollout,
     Segments,
     SharesDevice,
-    Value,
+    ValueTarget,
     coupling_unit,
     with_fields,
 )
@@ -254,7 +254,7 @@ def compute_advantages(batch: Batch, method: Method) -> Batch:
     batch = batch.having(reward=reward)
     batch = keep(batch, [mask for mask in method.mask if not reads_advantage(mask)])
     for name, target in method.value_targets:
-        batch = batch.having(measures={Return(name): target(x, batch) + batch[Value(name)].to(x.dtype)})
+        batch = batch.having(measures={ValueTarget(name): target(x, batch) + batch[CriticValue(name)].to(x.dtype)})
     batch = batch.having(advantage=method.credit(x, batch))
     return keep(batch, [mask for mask in method.mask if reads_advantage(mask)])
 

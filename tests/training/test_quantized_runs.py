@@ -111,3 +111,14 @@ def test_a_run_learns() -> None:
     )  # fmt: skip
     assert run.metrics["eval/loss"][0] == pytest.approx(math.log(2), abs=1e-6)
     assert run.metrics["eval/loss"][8] < 0.1
+
+
+def test_a_model_that_stores_4_bits_is_planned_so(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    stored = store_in_4_bits(find_model("calculator"), home / "stored", double=True)
+    parts = []
+    for model in (str(stored), "calculator"):
+        assert main(["plan", "--model", model, *LORA, "--json"]) == 0
+        parts.append(json.loads(capsys.readouterr().out)["memory"][0]["parts"])
+    matrices = sum(w.numel() for w in load_file(stored / "model.safetensors").values() if w.dtype == torch.uint8)
+    assert parts[0]["weights"] < 0.2 * parts[1]["weights"] and matrices < parts[0]["weights"]
+    assert "dequantised" in parts[0] and "dequantised" not in parts[1]

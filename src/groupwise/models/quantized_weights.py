@@ -153,9 +153,8 @@ def read_stored(path: Path, name: str, shape: tuple[int, ...], read: Callable[[s
         if (size := state.get("nested_blocksize")) != NESTED_BLOCK:
             raise _damaged(path, f"{name}: nested_blocksize {short(size)}, expected {NESTED_BLOCK}")
         table, outer = read(f"{name}.nested_quant_map"), read(f"{name}.nested_absmax")
-        scales = table[scales.long()] * outer.repeat_interleave(NESTED_BLOCK)[: len(scales)] + _offset(
-            path, name, state
-        )
+        scales = table[scales.long()] * outer.repeat_interleave(NESTED_BLOCK)[: len(scales)]
+        scales = scales + _offset(path, name, state)
     return read(name), scales
 
 

@@ -24,9 +24,6 @@ import pytest  # noqa: E402
 import torch  # noqa: E402
 from hypothesis import Phase, settings  # noqa: E402
 
-from groupwise.models import quantized_linear  # noqa: E402
-from tests import pretended_bitsandbytes  # noqa: E402
-
 settings.register_profile("quiet", deadline=None, derandomize=True, database=None, max_examples=50)
 settings.load_profile("quiet")
 settings.register_profile("unshrunk", settings.get_profile("quiet"), phases=[Phase.explicit, Phase.generate])
@@ -60,6 +57,9 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def bitsandbytes(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """The package bitsandbytes; where it is not installed, the pretended one."""
+    from groupwise.models import quantized_linear  # late: `tools.breaks` imports this file before it changes others
+    from tests import pretended_bitsandbytes
+
     if find_spec("bitsandbytes") is None:
         pretended = SimpleNamespace(import_module=lambda name: pretended_bitsandbytes)
         monkeypatch.setattr(quantized_linear, "importlib", pretended)

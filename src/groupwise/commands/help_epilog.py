@@ -10,7 +10,7 @@ RECIPE_FIELDS = {
         trackers""",
     "lora": "rank alpha target_modules",
     "pipeline": "guidance_scale picture_size",
-    "warm_start": "demonstrations columns steps prompts optimizer save_every drop_thoughts thought",
+    "warm_start": "demonstrations columns steps prompts optimizer save_every drop_thoughts thought_marks",
     "warm_start.columns": "prompt answer",
     "warm_start.optimizer": "lr betas eps weight_decay max_grad_norm warmup_steps lr_scheduler",
     "columns": "prompt answer",
@@ -149,12 +149,12 @@ groupwise plan recipe.toml --machines machines.toml
 
 a machine file:
   name = "A100"
-  count = 8
+  device_count = 8
   memory_gib = 74.5
   tflops = 125.0
   memory_bandwidth_gb_s = 1500.0
   link_bandwidth_gb_s = 150.0
-  rates = "parts of the data sheet's, assumed"
+  rates_source = "parts of the data sheet's, assumed"
 """,
     "check": """\
 groupwise check --data problems.jsonl --reward my_reward.py:reward

@@ -204,7 +204,7 @@ FORMER_VERIFIERS = {"several": "combined", "flipping": "noisy_verdicts", "glyphs
 """The names of verifiers by names that they had before."""
 COMBINED = (
     'write a table: verifier = { kind = "Combined", members = [{ name = "answer", verifier = "math" }, '
-    '{ name = "shape", verifier = "format", weight = 0.2 }] }'
+    '{ name = "shape", verifier = "tag_format", weight = 0.2 }] }'
 )
 ARGUMENT = re.compile(r"""(\w+)\s*=\s*("[^"]*"|'[^']*'|[^,()]+)""")
 

@@ -81,6 +81,7 @@ def test_a_load_in_4_bits_computes_as_its_dequantised_copy(dtype: torch.dtype, t
     assert all(map(torch.equal, model.state_dict().values(), again.state_dict().values()))
     layers = {name for name, layer in model.named_modules() if isinstance(layer, QuantizedLinear)}
     assert layers == {name for name, x in exact.named_modules() if isinstance(x, nn.Linear) and name != "lm_head"}
+    torch.nn.init.normal_(model.get_parameter("model.layers.0.self_attn.q_proj.bias"))
     plain = copy.deepcopy(model)
     dequantize(plain)
     assert is_quantized(model) and not is_quantized(plain) and {w.dtype for w in plain.parameters()} == {dtype}

@@ -4,6 +4,7 @@ import json
 import math
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -13,8 +14,9 @@ import groupwise as gw
 from groupwise.__main__ import main
 from groupwise.config.recipe import Machine
 from groupwise.config.recipe_toml import read_with_problems
+from groupwise.core import MissingRequirement
 from groupwise.learner import AdamW
-from groupwise.models import Lora, find_model, fingerprint, read_model
+from groupwise.models import Lora, find_model, fingerprint, load_bitsandbytes, quantized_linear, read_model
 from tests.checks import check
 from tests.commands.test_bad_input import SMALL
 from tests.faults.kill_points import killed_ends_as, undisturbed
@@ -96,6 +98,20 @@ def test_what_does_not_go_with_4_bits_is_refused_with_the_line_to_write(words: s
     errors = check(None, [(name.removeprefix("--"), value) for name, value in options])
     what, fix = REFUSED[words]
     assert any(what in error.what and fix in error.fix for error in errors), errors
+
+
+def test_check_names_the_missing_package(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stored = store_in_4_bits(find_model("calculator"), home / "stored", double=False)
+
+    def missing(name: str) -> None:
+        raise ModuleNotFoundError(f"No module named {name!r}")
+
+    monkeypatch.setattr(quantized_linear, "importlib", SimpleNamespace(import_module=missing))
+    load_bitsandbytes.cache_clear()
+    for model, options in ((str(stored), LORA), ("calculator", NF4)):
+        fields = [("model", model), *((n.removeprefix("--"), value) for n, value in zip(options[::2], options[1::2]))]
+        (error,) = check(None, fields)
+        assert isinstance(error, MissingRequirement) and "groupwise[quantization]" in error.fix
 
 
 def test_the_option_of_other_libraries_has_its_line() -> None:

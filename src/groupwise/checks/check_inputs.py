@@ -62,11 +62,11 @@ def check_inputs(
     if not weights:
         notes.append(f"only configuration and tokenizer of {recipe.model} were checked: train downloads its weights")
     with collected(errors):
+        recipe = with_stored_quantization(recipe, directory)
+    with collected(errors):
         check_model(recipe, directory, use, weights=weights)
     with collected(errors):
         _ = weight_files(directory) if weights else None
-    with collected(errors):
-        recipe = with_stored_quantization(recipe, directory)
     how = {"train": train, "fetch": fetch, "method": method, "all_rows": all_rows}
     return CheckResult((), notes) + check_task(recipe, use, directory, errors, **how)
 

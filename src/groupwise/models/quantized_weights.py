@@ -25,7 +25,7 @@ __all__ = ["refuse_quantization"]
 STATE = f".quant_state.bitsandbytes__{NF4}"
 """The end of the name of the JSON of a stored matrix."""
 NESTED_BLOCK = 256
-"""The number of scales with one scale of their own, in double quantisation."""
+"""The number of scales with one outer scale, in double quantisation."""
 MOST_STATE = 1 << 16
 """The largest JSON of a stored matrix, in bytes."""
 

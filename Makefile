@@ -7,13 +7,13 @@ VERSION_TESTS := $(wildcard tests/models/test_*.py tests/learner/test_*.py) test
 export OMP_NUM_THREADS ?= 1
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
-.PHONY: train test test-slow test-kill test-vllm test-ray test-gpu test-agents test-versions test-oldest test-newest lint docs site wheel lock model hinted_sums blank flow vision seeds laptop atlas studies bench bench-full bench-self clean
+.PHONY: train test test-slow test-kill test-vllm test-ray test-gpu test-agents test-quantization test-versions test-oldest test-newest lint docs site wheel lock model hinted_sums blank flow vision seeds laptop atlas studies bench bench-full bench-self clean
 
 train: $(VENV)/base
 	$(BIN)/groupwise train
 
 test: $(VENV)/dev
-	$(BIN)/pytest -q -n 3 --dist loadfile --no-loadscope-reorder -m "not slow and not kill and not vllm and not ray and not gpu and not agents"
+	$(BIN)/pytest -q -n 3 --dist loadfile --no-loadscope-reorder -m "not slow and not kill and not vllm and not ray and not gpu and not agents and not quantization"
 
 test-slow: $(VENV)/dev
 	$(BIN)/pytest -q -m slow
@@ -34,6 +34,10 @@ test-gpu: $(VENV)/dev  ## on a real GPU: graphs, equal bits, whole runs; writes 
 test-agents: $(VENV)/dev  ## agents of public packages, in environments of 1.5 GB in .venv-agents; needs npm and bubblewrap
 	$(BIN)/python -m tools.agent_environments .venv-agents
 	$(BIN)/pytest -q -m agents tests/examples/test_agent_packages.py
+
+test-quantization: .venv-quantization/dev  ## weights in 4 bits with bitsandbytes itself, in an environment of 1.4 GB
+	.venv-quantization/bin/pytest -q -m "not slow and not kill" tests/models/test_bitsandbytes.py tests/models/test_nf4.py \
+		tests/training/test_quantized_runs.py
 
 test-versions: test-oldest test-newest  ## the two ends of the ranges in pyproject.toml, an environment of 7 GB each
 
@@ -144,6 +148,11 @@ build/release: constraints.txt
 .venv-ray/ray: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv-ray
 	.venv-ray/bin/pip install -q -c constraints.txt -e '.[ray,lora]' beartype hypothesis pytest pytest-timeout
+	@touch $@
+
+.venv-quantization/dev: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv-quantization
+	.venv-quantization/bin/pip install -q -c constraints.txt -e '.[quantization]' beartype hypothesis pytest pytest-timeout
 	@touch $@
 
 clean:

@@ -6,7 +6,9 @@ import shutil
 import signal
 import sys
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -50,6 +52,20 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty directory, which is the current one."""
     monkeypatch.chdir(tmp_path)
     return tmp_path
+
+
+@pytest.fixture
+def bitsandbytes(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The package bitsandbytes; where it is not installed, the pretended one."""
+    from groupwise.models import quantized_linear  # late: `tools.breaks` imports this file before it changes others
+    from tests import pretended_bitsandbytes
+
+    if find_spec("bitsandbytes") is None:
+        pretended = SimpleNamespace(import_module=lambda name: pretended_bitsandbytes)
+        monkeypatch.setattr(quantized_linear, "importlib", pretended)
+    quantized_linear.load_bitsandbytes.cache_clear()
+    yield
+    quantized_linear.load_bitsandbytes.cache_clear()
 
 
 @pytest.fixture

@@ -37,6 +37,7 @@ BRANCHES = {
     "models/decoder/prepacked_weights.py": 1,
     "models/decoder/prefix_packing.py": 3,
     "models/lora.py": 1,
+    "models/quantized_linear.py": 1,
     "planning/this_machine.py": 1,
     "training/build_run.py": 4,
     "verifiers/reward_model.py": 5,

@@ -5,6 +5,7 @@ import torch
 
 from groupwise.data import pack
 from groupwise.learner import forward
+from groupwise.models import QuantizedLinear
 from tests.learner.small import rollouts
 from tests.rollout.fakes import decoder
 
@@ -24,6 +25,20 @@ def test_gradients_are_those_of_float32_with_masks(gpu: torch.device) -> None:
     """Up to the rounding of bfloat16: the largest difference is a few percent of the largest gradient."""
     for half, whole in zip(gradients(gpu, LENGTHS), gradients(gpu, LENGTHS, torch.float32), strict=True):
         assert (half.float() - whole).abs().max() <= 0.05 * whole.abs().max() + 1e-3
+
+
+@pytest.mark.parametrize("rows", [1, 16, 64, 2048])
+def test_a_product_in_4_bits_is_that_of_the_dequantised_weights(gpu: torch.device, rows: int) -> None:
+    """The kernels of bitsandbytes for few and for many rows, up to the rounding of bfloat16; and the gradient."""
+    pytest.importorskip("bitsandbytes", reason="pip install 'groupwise[quantization]'")
+    draw = torch.Generator().manual_seed(1)
+    layer = QuantizedLinear.of(torch.randn(1024, 896, generator=draw).to(gpu, torch.bfloat16))
+    plain = layer.dequantized(torch.bfloat16)
+    x = torch.randn(rows, 896, generator=draw).to(gpu, torch.bfloat16).requires_grad_()
+    for product in (layer(x), layer(x.detach())):
+        assert (product - x @ plain.T).abs().max() <= 0.02 * (x @ plain.T).abs().max()
+    (gradient,) = torch.autograd.grad(layer(x).sum(), x)
+    assert (gradient - plain.sum(0)).abs().max() <= 0.02 * plain.sum(0).abs().max()
 
 
 def test_whether_a_backward_repeats_its_bits_is_written(gpu: torch.device, figures: list[str]) -> None:

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from groupwise.__main__ import main
-from groupwise.config.recipe_toml import read_with_problems
 from groupwise.core import BadData
 from groupwise.models import read_shape
 from tests.checks import check
@@ -46,8 +45,3 @@ def test_an_adapter_on_a_quantised_base_is_refused(tmp_path: Path) -> None:
     (adapter / "adapter_config.json").write_text(json.dumps({"base_model_name_or_path": str(base)}))
     with pytest.raises(BadData, match="is quantised"):
         read_shape(adapter)
-
-
-def test_the_option_of_other_libraries_has_its_fix() -> None:
-    _, problems = read_with_problems("method = 'grpo'\nload_in_4bit = true")
-    assert "quantised weights cannot be trained" in problems[0].fix

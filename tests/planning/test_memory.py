@@ -291,9 +291,11 @@ def test_a_run_beyond_the_machine_is_refused_with_the_largest_part() -> None:
     sharded = run_memory(RECIPE, SHAPE, 6, ProcessWork(learner_rank_count=2))
     on_gpu = replace(RECIPE, engine=Vllm(), machine=replace(RECIPE.machine, device="cuda", dtype="bfloat16"))
     vllm = run_memory(on_gpu, SHAPE, 6, ProcessWork(has_engine=False))
+    in_4_bits = replace(RECIPE, lora=Lora(rank=2), machine=replace(RECIPE.machine, quantization="nf4"))
+    quantised = run_memory(in_4_bits, SHAPE, 6)
     names = {
         name
-        for memory in (huge, sharded, vllm)
+        for memory in (huge, sharded, vllm, quantised)
         for part in (memory.permanent_bytes, *memory.phase_bytes.values())
         for name in part
     }
@@ -305,6 +307,9 @@ def test_advice_is_not_what_the_recipe_has_done() -> None:
     low = replace(RECIPE, machine=replace(RECIPE.machine, dtype="bfloat16"))
     assert planning.advice(RECIPE, memory) == "use --machine.dtype bfloat16, or use a smaller model"
     assert planning.advice(low, memory) == "use a smaller model"
+    assert planning.advice(replace(low, lora=Lora(rank=2)), memory) == (
+        "use --machine.quantization nf4, or use a smaller model"
+    )
     optimizer = replace(memory, permanent_bytes={"optimizer": 1 << 40})
     assert planning.advice(replace(low, lora=Lora(rank=2)), optimizer) == "use a smaller model"
     assert planning.advice(low, optimizer).startswith("use --optimizer.kind AdamW8bit, or train an adapter")

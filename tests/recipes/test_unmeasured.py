@@ -1,6 +1,7 @@
 """Recipes that were not run here: each is checked against a model of the same shapes and rows of the set's format."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,8 @@ from groupwise.config.recipe_toml import base_of, read_recipe
 from groupwise.config.registry import methods
 from groupwise.config.toml import read_toml
 from groupwise.core import plain_name
+from groupwise.models.decoder.convert_configurations import shape_of
+from groupwise.planning.process_memory import run_memory
 from groupwise.rollout.prompt_template import wordings
 from groupwise.tasks import DataRows
 from tests.checks import check
@@ -28,6 +31,9 @@ CONFIGS: dict[str, dict[str, Any]] = {
     | {"hidden_size": 896, "intermediate_size": 4864, "num_hidden_layers": 24, "num_attention_heads": 14},
     "Qwen/Qwen2.5-1.5B": QWEN2
     | {"hidden_size": 1536, "intermediate_size": 8960, "num_hidden_layers": 28, "num_attention_heads": 12},
+    "Qwen/Qwen2.5-7B-Instruct": QWEN2
+    | {"hidden_size": 3584, "intermediate_size": 18944, "num_hidden_layers": 28, "num_attention_heads": 28}
+    | {"num_key_value_heads": 4, "vocab_size": 152064, "tie_word_embeddings": False},
     "Qwen/Qwen3-1.7B": QWEN2
     | {"architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "max_position_embeddings": 40960, "head_dim": 128}
     | {"hidden_size": 2048, "intermediate_size": 6144, "num_hidden_layers": 28, "num_attention_heads": 16}
@@ -79,7 +85,8 @@ def test_an_unmeasured_recipe_is_complete(path: Path, tmp_path: Path, monkeypatc
             file = Path(task.source if own else f"{task.name}.jsonl")
             file.write_text("".join(json.dumps(row) + "\n" for row in rows))
             overrides += [] if own else [(f"{field}.source", str(file))]
-    monkeypatch.setattr(check_model, "load_peft", lambda: None)  # its import takes seconds
+    for package in ("load_peft", "load_bitsandbytes"):  # their imports take seconds
+        monkeypatch.setattr(check_model, package, lambda: None)
     lines: list[str] = []
     assert check(path, overrides, notify=lines.append) == []
     print(*lines, sep="\n")
@@ -91,9 +98,25 @@ def test_an_unmeasured_recipe_is_complete(path: Path, tmp_path: Path, monkeypatc
         assert f"plan: {WEIGHTS[recipe.model]:,} weights," in plan
 
 
+def test_a_base_of_7b_in_4_bits_fits_a_card_of_24_gb_with_its_adapter() -> None:
+    """In bfloat16 the weights alone would be 14.2 GiB."""
+    shape = shape_of(CONFIGS["Qwen/Qwen2.5-7B-Instruct"])
+    recipe = read_recipe(HOME / "recipes" / "unmeasured" / "qwen2.5-7b-gsm8k-qlora.toml")
+    quantised, plain = (
+        run_memory(replace(recipe, machine=replace(recipe.machine, quantization=scheme)), shape, context=300)
+        for scheme in ("nf4", None)
+    )
+    assert quantised.parameter_count == 7_615_616_512 + quantised.trained_parameter_count
+    assert plain.peak > 0.9 * 24e9 > 16e9 > quantised.peak
+    matrices = 28 * (2 * 3584 * 3584 + 2 * 3584 * 512 + 3 * 3584 * 18944)
+    assert quantised.parts["weights"] == matrices * (0.5 + 4 / 64) + 2 * (quantised.parameter_count - matrices)
+    assert quantised.parts["dequantised"] == 2 * 3584 * 18944
+
+
 def test_all_unmeasured_recipes_are_there() -> None:
     """Each method that writes prompts has one of its name, beside those of models and tasks."""
     names = {"countdown-1.5b", "qwen2.5-0.5b-gsm8k", "qwen2.5-0.5b-gsm8k-lora", "qwen3-1.7b-math"}
+    names.add("qwen2.5-7b-gsm8k-qlora")
     methods_with_texts = {name for name, method in methods().items() if list(wordings(method()))}
     assert {path.stem for path in RECIPES} == names | methods_with_texts
     assert all(base_of(read_toml(path)) == path.stem for path in RECIPES if path.stem not in names)

@@ -29,6 +29,10 @@ EXACT = replace(SHORT, machine=Machine(dtype="float64"))
 RUNS = {"reference": EXACT, "adapter": replace(EXACT, lora=Lora(rank=2, target_modules=("q_proj", "down_proj")))}
 
 
+RUNS["adapter on 4 bits"] = replace(RUNS["adapter"], machine=Machine(dtype="float64", quantization="nf4"))
+
+
+@pytest.mark.usefixtures("bitsandbytes")
 @pytest.mark.parametrize("recipe", RUNS.values(), ids=RUNS)
 def test_a_run_on_a_gpu_has_the_same_metrics(recipe, tmp_path: Path) -> None:
     here = lines(ran(tmp_path / "here", recipe))

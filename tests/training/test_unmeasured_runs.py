@@ -19,7 +19,7 @@ from tests.models.test_templates import trained
 from tests.pretended_gpu import GPU, pretended_gpu
 from tests.recipes.test_unmeasured import RECIPES, ROWS, THINKING
 
-QUICK = ("qwen2.5-0.5b-gsm8k", "igrpo")
+QUICK = ("qwen2.5-0.5b-gsm8k", "qwen2.5-7b-gsm8k-qlora", "igrpo")
 """Those that run in the suite; the others run in `make test-slow`."""
 TINY = {
     "machine.device": "cuda", "iterations": 1, "prompts": 2, "method.group_size": 4, "sampling.max_tokens": 10,
@@ -53,6 +53,7 @@ def with_rows(path: Path, fields: dict[str, Any], directory: Path) -> list[tuple
     return [(name, str(value)) for name, value in fields.items()]
 
 
+@pytest.mark.usefixtures("bitsandbytes")
 @pytest.mark.parametrize(
     "path", [pytest.param(path, id=path.stem, marks=() if path.stem in QUICK else pytest.mark.slow) for path in RECIPES]
 )

@@ -8,6 +8,7 @@ from groupwise.checks.check_classifier import classifier_errors, training_errors
 from groupwise.checks.check_flow import flow_errors, language_errors, pipeline_errors
 from groupwise.checks.check_machine import attention_note, available_memory, check_pipeline_memory
 from groupwise.checks.check_masked import masked_errors, schedule_notes, unmask_errors
+from groupwise.checks.check_quantization import quantization_errors
 from groupwise.checks.check_vision import tower_errors, vision_errors
 from groupwise.config.recipe import Recipe
 from groupwise.core import GroupwiseError, Usage
@@ -29,8 +30,9 @@ NOTES: Mapping[str, Callable[[Recipe, Path], list[str]]] = {"masked": schedule_n
 def kind_errors(recipe: Recipe, shape: ModelSizes) -> list[Usage]:
     """Errors if the method or settings do not fit the kind of the model."""
     if recipe.trains_reward_model:
-        return training_errors(recipe, shape)
-    return unmask_errors(recipe, shape) or [*tower_errors(recipe, shape), *ERRORS[shape.kind_name](recipe, shape)]
+        return [*training_errors(recipe, shape), *quantization_errors(recipe, shape)]
+    errors = [*tower_errors(recipe, shape), *quantization_errors(recipe, shape)]
+    return unmask_errors(recipe, shape) or [*errors, *ERRORS[shape.kind_name](recipe, shape)]
 
 
 def kind_notes(recipe: Recipe, directory: Path, shape: ModelSizes) -> list[str]:

@@ -16,6 +16,7 @@ from groupwise.checks.check_result import CheckResult
 from groupwise.checks.check_stored_answers import longest_demonstration, with_stored_budget
 from groupwise.config.recipe import Recipe
 from groupwise.config.resolve_devices import resolved
+from groupwise.config.stored_quantization import with_stored_quantization
 from groupwise.config.user_code import UserCode
 from groupwise.core import BadData, GroupwiseError, Usage
 from groupwise.data import Task, Verifier, all_problems, data_stats, notices_of
@@ -60,6 +61,8 @@ def check_inputs(
         return CheckResult([*errors, error], notes)
     if not weights:
         notes.append(f"only configuration and tokenizer of {recipe.model} were checked: train downloads its weights")
+    with collected(errors):
+        recipe = with_stored_quantization(recipe, directory)
     with collected(errors):
         check_model(recipe, directory, use, weights=weights)
     with collected(errors):

@@ -15,6 +15,7 @@ from groupwise.models import (
     different_ids,
     experts_of,
     find_model,
+    load_bitsandbytes,
     load_peft,
     of_hub,
     outline,
@@ -36,6 +37,8 @@ def check_model(recipe: Recipe, directory: Path, use: UserCode, *, weights: bool
     if routes_experts(recipe.method.router_replay, recipe.method.auxiliary):
         outlined = outline(directory, trust_remote_code=use.trust_remote_code)
         check_routing(recipe.method.router_replay, recipe.method.auxiliary, experts_of(outlined))
+    if recipe.machine.quantization:
+        load_bitsandbytes()
     if recipe.lora is None:
         return
     if base_directory(directory) != directory:

@@ -13,6 +13,7 @@ from groupwise.config.model_dependent_defaults import starting_point
 from groupwise.config.packaged import named_recipe
 from groupwise.config.recipe import Recipe
 from groupwise.config.recipe_toml import read_recipe
+from groupwise.config.stored_quantization import with_stored_quantization
 from groupwise.config.user_code import Permissions, UserCode, load_use
 from groupwise.core import Storage, Usage, terminal_width, visible, wrapped
 from groupwise.data import all_problems
@@ -61,6 +62,7 @@ def plan(
         one = available[0] if available else this_machine(recipe, None, lambda: 0)
         return memory_plan(on_machines(recipe, one), directory, one, as_json=as_json)
     shape, prompt = planned_shape(directory), cache(lambda: longest_prompt(recipe, use))
+    recipe = with_stored_quantization(recipe, directory)
     available = available or [this_machine(recipe, shape, prompt)]
     if rates:
         available = [with_rates_of(rates, one, use) for one in available]

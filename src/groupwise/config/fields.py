@@ -155,6 +155,11 @@ MEANINGS: dict[str, tuple[str, str, str]] = {
         "",
         "true",
     ),
+    "machine.quantization": (
+        "the linear layers are in 4 bits, frozen under an adapter; NF4 of bitsandbytes",
+        "",
+        "nf4",
+    ),
     "machine.compile": ("compiled elementwise kernels, for GPUs", "", "true"),
     "machine.optimizer_offload": (
         "moments and master weights are in the host's memory while the engine samples, for GPUs",

@@ -165,6 +165,9 @@ class Machine:
     weights are in the memory of the host while the engine samples, which leaves a GPU more room for its cache; on a CPU
     it changes nothing.
 
+    With `quantization`, the linear layers of a language model but the head are in 4 bits (NF4): frozen, under an
+    adapter. A model whose directory stores NF4 has it without this field.
+
     One thread is the fastest measured setting for models under a million parameters. It is also the only setting in
     which a sample's bits do not depend on the other samples of the batch.
     """
@@ -174,6 +177,7 @@ class Machine:
     threads: int = 1
     microbatch_tokens: int = 16384
     gradient_checkpointing: bool = False
+    quantization: Literal["nf4"] | None = field(default=None, metadata={"written_if_set": True})
     compile: bool = False
     optimizer_offload: bool = False
     rollout_deadline: float = 600.0

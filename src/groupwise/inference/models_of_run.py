@@ -160,7 +160,11 @@ def write_checkpoint_model(model: RunModelLocation, path: Path, use: UserCode, d
     check_model_code(info, recipe, use)
     source = find_model(recipe.model)
     trained = read_model(
-        source, dtype=DTYPES[recipe.machine.dtype], seed=recipe.seed, trust_remote_code=use.trust_remote_code
+        source,
+        dtype=DTYPES[recipe.machine.dtype],
+        seed=recipe.seed,
+        trust_remote_code=use.trust_remote_code,
+        quantization=recipe.machine.quantization,
     )
     if recipe.lora is not None:
         attach(trained, recipe.lora, seed=recipe.seed)

@@ -7,6 +7,7 @@ from groupwise.models.checkpoint import read_model as read_model
 from groupwise.models.checkpoint import read_shape as read_shape
 from groupwise.models.checkpoint import read_tokenizer as read_tokenizer
 from groupwise.models.checkpoint import stored_dtype as stored_dtype
+from groupwise.models.checkpoint import stored_quantization as stored_quantization
 from groupwise.models.checkpoint import weight_files as weight_files
 from groupwise.models.checkpoint import write_model as write_model
 from groupwise.models.classifier.scoring_model import read_classifier as read_classifier
@@ -113,6 +114,14 @@ from groupwise.models.philox import permutation as permutation
 from groupwise.models.philox import philox as philox
 from groupwise.models.philox import picks as picks
 from groupwise.models.philox import uniform as uniform
+from groupwise.models.quantized_linear import BLOCK as BLOCK
+from groupwise.models.quantized_linear import QuantizedLinear as QuantizedLinear
+from groupwise.models.quantized_linear import dequantize as dequantize
+from groupwise.models.quantized_linear import frozen_weights as frozen_weights
+from groupwise.models.quantized_linear import is_quantized as is_quantized
+from groupwise.models.quantized_linear import load_bitsandbytes as load_bitsandbytes
+from groupwise.models.quantized_linear import quantized_bytes as quantized_bytes
+from groupwise.models.quantized_weights import refuse_quantization as refuse_quantization
 from groupwise.models.templates import Arguments as Arguments
 from groupwise.models.templates import Messages as Messages
 from groupwise.models.templates import PromptTemplate as PromptTemplate

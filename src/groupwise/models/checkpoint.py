@@ -5,22 +5,24 @@ import shutil
 from collections.abc import Mapping
 from hashlib import file_digest, sha256
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import nn
 
 from groupwise.core import BadData, open_regular
-from groupwise.models.decoder.decoder import ModelSizes
+from groupwise.models.decoder.decoder import DecoderShape, ModelSizes
 from groupwise.models.flow.flow_policy import FlowPolicy
 from groupwise.models.json_fields import short
 from groupwise.models.language_files import LanguageModel
-from groupwise.models.lora import read_adapter
+from groupwise.models.lora import adapter_quantization, read_adapter
 from groupwise.models.masked.masked_policy import MaskedPolicy
 from groupwise.models.model_directories import base_directory
 from groupwise.models.model_json_files import listing, read_json
 from groupwise.models.model_kind import ModelLoadOptions, write_json
 from groupwise.models.model_kinds_by_name import KINDS, kind_of
+from groupwise.models.quantized_linear import NF4
+from groupwise.models.quantized_weights import refuse_quantization, stores_nf4
 from groupwise.models.tokenizer import Tokenizer
 
 __all__ = [
@@ -32,6 +34,7 @@ __all__ = [
     "read_shape",
     "read_tokenizer",
     "stored_dtype",
+    "stored_quantization",
     "weight_files",
     "write_model",
 ]
@@ -63,6 +66,8 @@ def read_shape(path: Path | str, *, context: int = 0, trust_remote_code: bool = 
     except (TypeError, ValueError, OverflowError) as error:
         what, fix = f"{path / 'config.json'} does not describe {kind.config_description}", "fetch the file again"
         raise BadData(what, evidence=str(error), fix=fix) from error
+    if stores_nf4(config) and not isinstance(shape, DecoderShape):
+        raise _quantised(path, config, "quantization_config")
     if context > shape.max_positions:
         raise BadData(
             f"the model in {path} takes at most {shape.max_positions} tokens at once",
@@ -80,16 +85,27 @@ def read_model(
     context: int = 0,
     seed: int = 0,
     trust_remote_code: bool = False,
+    quantization: Literal["nf4"] | None = None,
 ) -> Model:
     """Load the model in a directory: as a `Decoder` if that is exact, else as the modules of transformers.
 
     For an adapter's directory: its base with the adapter attached, which alone is trained. A fresh model has weights
-    drawn from `seed`. BadData names every difference between the files and config.json.
+    drawn from `seed`. With `quantization`, or as the directory stores it, the linear layers but the head are frozen, in
+    4 bits. BadData names every difference between the files and config.json; Usage for a model that is not quantised.
     """
     directory = Path(path)
     path = base_directory(directory)
     shape = read_shape(path, context=context, trust_remote_code=trust_remote_code)
-    loading = ModelLoadOptions(dtype=dtype, device=device, fresh_weights_seed=seed, trust_remote_code=trust_remote_code)
+    quantization = quantization or stored_quantization(directory)
+    if quantization:
+        refuse_quantization(path, shape)
+    loading = ModelLoadOptions(
+        dtype=dtype,
+        device=device,
+        fresh_weights_seed=seed,
+        trust_remote_code=trust_remote_code,
+        quantization=quantization,
+    )
     model: Model = KINDS[shape.kind_name].read(path, shape, loading)
     if directory != path:
         read_adapter(model, directory, base_sha256=fingerprint(path))
@@ -100,6 +116,15 @@ def outline(path: Path | str, *, trust_remote_code: bool = False) -> nn.Module:
     """Create the modules of a model without loading its weights, to inspect their names and shapes."""
     shape = read_shape(path, trust_remote_code=trust_remote_code)
     return KINDS[shape.kind_name].outline(base_directory(Path(path)), shape, trust_remote_code=trust_remote_code)
+
+
+def stored_quantization(path: Path | str) -> Literal["nf4"] | None:
+    """The quantisation of a model directory's weights, or of the base that an adapter was trained on; else None."""
+    path = Path(path)
+    base = base_directory(path)
+    if stores_nf4(kind_of(base).stored_config(base)):
+        return NF4
+    return adapter_quantization(path) if path != base else None
 
 
 def weight_files(path: Path | str) -> list[Path]:
@@ -188,13 +213,17 @@ def _refuse(path: Path, config: Mapping[str, Any], trust_remote_code: bool) -> N
             "executed",
         )
     for key in QUANTISED:
-        if config.get(key) is not None:
-            raise BadData(
-                f"the model in {path} is quantised: quantised weights cannot be trained, and take no adapter",
-                evidence=f"{key}: {short(config[key])}",
-                fix="take the model that it was quantised from; an adapter on it needs the least memory: "
-                "--lora.rank 16 --machine.dtype bfloat16",
-            )
+        if config.get(key) is not None and not stores_nf4(config):
+            raise _quantised(path, config, key)
+
+
+def _quantised(path: Path, config: Mapping[str, Any], key: str) -> BadData:
+    fix = "take the model that it was quantised from, and let the run quantise it: --machine.quantization nf4 "
+    return BadData(
+        f"the model in {path} is quantised: only NF4 of bitsandbytes is read, for Qwen2, Qwen3, Llama and Mistral",
+        evidence=f"{key}: {short(config[key])}",
+        fix=f"{fix}--lora.rank 16",
+    )
 
 
 def stored_dtype(path: Path | str) -> torch.dtype:

@@ -19,6 +19,7 @@ from groupwise.models.decoder.transformers_files import (
 from groupwise.models.decoder.transformers_model import TransformersBackbone
 from groupwise.models.model_json_files import read_json
 from groupwise.models.model_kind import ModelKind, ModelLoadOptions, write_json
+from groupwise.models.quantized_weights import linear_shapes, matrix_of, quantize_layers, without_parts
 from groupwise.models.safetensors_weights import (
     FRESH,
     TensorHeader,
@@ -86,16 +87,19 @@ def _read_decoder(path: Path, shape: DecoderShape, loading: ModelLoadOptions) ->
     if shape.tied_embeddings:
         stored.pop(HEAD, None)
     shapes = {name: tuple(p.shape) for name, p in decoder.named_parameters()}
-    if evidence := differences(shapes, {name: x.shape for name, x in stored.items()}):
+    plain = without_parts(path, stored, linear_shapes(decoder))
+    if evidence := differences(shapes, {name: x.shape for name, x in plain.items()}):
         raise _differs(path, evidence)
+    packed = quantize_layers(path, decoder, files, loading)
     weights: dict[str, Tensor] = {}
     for file, headers in files.items():
-        refuse_types(file, headers)
-        weights |= tensors(file, headers, loading.convert)
+        floats = {name: x for name, x in headers.items() if matrix_of(name) not in packed}
+        refuse_types(file, floats)
+        weights |= tensors(file, floats, loading.convert)
     if shape.tied_embeddings:
         _drop_tied_head(path, weights)
-    decoder.load_state_dict(weights, assign=True)
-    return decoder.requires_grad_(True)
+    decoder.load_state_dict(weights, strict=not packed, assign=True)
+    return decoder.requires_grad_(not packed)
 
 
 def _headers(file: Path) -> dict[str, TensorHeader]:

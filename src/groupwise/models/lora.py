@@ -9,8 +9,9 @@ import re
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from safetensors.torch import save_file
@@ -20,6 +21,7 @@ from groupwise.core import BadData, GroupwiseError, MissingRequirement, Usage, c
 from groupwise.models.hub import is_hub_name
 from groupwise.models.json_fields import json_object, mapping, real, short, whole
 from groupwise.models.model_json_files import ADAPTER, listing, read_json
+from groupwise.models.quantized_linear import NF4, QuantizedLinear, dequantize, is_quantized, load_bitsandbytes
 from groupwise.models.safetensors_weights import header, metadata, refuse_types, tensors
 
 __all__ = ["Lora", "attach", "check_targets", "has_adapter", "load_peft", "merge", "write_adapter"]
@@ -74,7 +76,7 @@ def attach(model: nn.Module, lora: Lora, *, seed: int) -> None:
     )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        peft.inject_adapter_in_model(config, host)
+        _inject(peft, config, host)
 
 
 def check_targets(model: nn.Module, lora: Lora) -> None:
@@ -100,10 +102,25 @@ def check_rank(model: nn.Module, lora: Lora) -> None:
     """Raise Usage for a rank above the smaller dimension of each target layer. The targets must exist."""
     host, linear = _host(model), _linear(_host(model))
     targets = [m for name, m in host.named_modules() if name in linear and name.rpartition(".")[2] in _ends(lora)]
-    widest = max((min(module.weight.shape) for module in targets), default=lora.rank)
+    widest = max((min(_sizes(module)) for module in targets), default=lora.rank)
     if lora.rank > widest:
         what = f"recipe.lora.rank is {lora.rank}, above the smaller dimension of every target layer"
         raise Usage(what, fix=f"use a rank of at most {widest}, such as --lora.rank {max(1, min(16, widest // 4))}")
+
+
+def _sizes(layer: Any) -> tuple[int, ...]:
+    """The dimensions of a layer's weight matrix."""
+    return (layer.out_features, layer.in_features) if isinstance(layer, nn.Linear) else layer.weight.shape
+
+
+def _inject(peft: Any, config: Any, host: nn.Module) -> None:
+    """Add an adapter's matrices. Beside layers in 4 bits they get the other weights' dtype: peft makes them float32."""
+    peft.inject_adapter_in_model(config, host)
+    dtype = next(weight.dtype for weight in host.parameters() if weight.is_floating_point())
+    for layer in host.modules():
+        if isinstance(getattr(layer, "base_layer", None), QuantizedLinear):
+            for matrix in (layer.lora_A, layer.lora_B):
+                matrix.to(dtype)
 
 
 def _ends(lora: Lora) -> set[str]:
@@ -166,9 +183,10 @@ def write_adapter(model: nn.Module, path: Path, *, base: str, base_sha256: str) 
     """Write a directory that peft, transformers and `read_model` load; `base` is its `base_name`.
 
     That of a pipeline's adapter is for diffusers and `read_model`. The base's hash is in the file's metadata, so that
-    another base of the same shape is refused.
+    another base of the same shape is refused; before it, the quantisation in which the base was trained.
     """
     host, layout = _host(model), _layout(model)
+    base_sha256 = f"{NF4}:{base_sha256}" if is_quantized(model) else base_sha256
     path.mkdir(parents=True, exist_ok=True)
     tensors = {name: x.detach().cpu().contiguous() for name, x in _adapter_tensors(host, layout).items()}
     config = host.peft_config["default"].to_dict() | {"inference_mode": True}
@@ -209,7 +227,7 @@ def attach_settings(model: nn.Module, text: str) -> None:
         peft = load_peft()
         config = peft.LoraConfig.from_peft_type(**json.loads(text))
         config.inference_mode = False
-        peft.inject_adapter_in_model(config, _host(model))
+        _inject(peft, config, _host(model))
 
 
 def read_adapter(model: nn.Module, path: Path, *, base_sha256: str) -> None:
@@ -218,6 +236,7 @@ def read_adapter(model: nn.Module, path: Path, *, base_sha256: str) -> None:
     _refuse(path, config)
     layout = _layout(model)
     weights, expected_base = _tensors(path, layout)
+    expected_base = expected_base.removeprefix(f"{NF4}:")
     try:
         _check_bounds(config, weights)
     except ValueError as error:
@@ -237,7 +256,7 @@ def read_adapter(model: nn.Module, path: Path, *, base_sha256: str) -> None:
         adapter = peft.LoraConfig.from_pretrained(str(path))
         adapter.inference_mode = False  # files have True, which would freeze the matrices
         _name_layers(adapter, weights, layout)
-        peft.inject_adapter_in_model(adapter, host)
+        _inject(peft, adapter, host)
         _refuse(path, adapter.to_dict())  # again: peft renames targets of experts while it injects
     except GroupwiseError:
         raise
@@ -251,6 +270,12 @@ def read_adapter(model: nn.Module, path: Path, *, base_sha256: str) -> None:
     peft.set_peft_model_state_dict(
         host, {name.removeprefix(layout.tensor_name_prefix): x for name, x in weights.items()}
     )
+
+
+def adapter_quantization(path: Path) -> Literal["nf4"] | None:
+    """The quantisation of the base that the adapter in a directory was trained on, by its file; None if it has none."""
+    file = path / PEFT.filename
+    return NF4 if file.is_file() and metadata(file).get("base_sha256", "").startswith(f"{NF4}:") else None
 
 
 def _check_bounds(config: Mapping[str, Any], weights: Mapping[str, torch.Tensor]) -> None:
@@ -277,9 +302,13 @@ def _name_layers(adapter: Any, weights: Mapping[str, torch.Tensor], layout: Adap
 
 
 def merge(model: nn.Module) -> None:
-    """Add the adapter to the weights of its layers and remove it. The result is a plain model."""
+    """Add the adapter to the weights of its layers and remove it. The result is a plain model.
+
+    Layers in 4 bits are dequantised first: peft would quantise the sum again.
+    """
     layer_type = importlib.import_module("peft.tuners.lora").LoraLayer
     host = _host(model)
+    dequantize(host)
     modules: dict[str, Any] = dict(host.named_modules())
     for name, layer in modules.items():
         if isinstance(layer, layer_type):
@@ -317,6 +346,8 @@ def _adapter_tensors(host: nn.Module, layout: AdapterFile) -> dict[str, torch.Te
 
 def load_peft() -> Any:
     """The package `peft`, imported late: the import takes seconds, and only adapters need it."""
+    if find_spec("bitsandbytes"):  # peft imports it, too
+        load_bitsandbytes()
     try:
         return importlib.import_module("peft")
     except ImportError as error:

@@ -5,7 +5,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import torch
 from safetensors.torch import save_file
@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from groupwise.models.decoder.decoder import ModelSizes
 from groupwise.models.model_json_files import read_json
+from groupwise.models.quantized_linear import dequantize
 from groupwise.models.safetensors_weights import stored_weights
 from groupwise.models.tokenizer import Tokenizer, stored_tokenizer
 
@@ -21,12 +22,16 @@ __all__ = ["ModelKind"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelLoadOptions:
-    """How a model is loaded: dtype and device of its weights, the seed of fresh weights, and a permission."""
+    """How a model is loaded: dtype and device of its weights, the seed of fresh weights, and a permission.
+
+    With `quantization`, its linear layers are in 4 bits.
+    """
 
     dtype: torch.dtype
     device: torch.device | str
     fresh_weights_seed: int
     trust_remote_code: bool
+    quantization: Literal["nf4"] | None = None
 
     def convert(self, weight: Tensor) -> Tensor:
         """A stored weight on the device, with the dtype."""
@@ -69,7 +74,8 @@ class ModelKind(ABC):
         """The fields of config.json about a model. `Usage` for a model that is not written here."""
 
     def write(self, model: Any, path: Path, config: Mapping[str, Any]) -> None:
-        """Write the weights of a model, and its config.json with its dtype."""
+        """Write the weights of a model, and its config.json with its dtype. Layers in 4 bits become plain ones."""
+        dequantize(model)
         weights = {name: p.detach().cpu().contiguous() for name, p in model.named_parameters()}
         save_file(weights, path / "model.safetensors", metadata={"format": "pt"})
         dtype = str(next(model.parameters()).dtype).removeprefix("torch.")

@@ -10,7 +10,7 @@ from groupwise.models import DecoderShape
 from groupwise.planning.decoding_step_kernels import LAUNCH, step_kernels
 from groupwise.planning.learner_kernels import MEASURES, forward_kernels, optimizer_step_kernels
 from groupwise.planning.machines import AssumedLengths, PlannedMachines
-from groupwise.planning.process_memory import BYTES, ProcessWork, key_value_bytes, run_memory
+from groupwise.planning.process_memory import BYTES, ProcessWork, key_value_bytes, run_memory, weight_bytes
 from groupwise.planning.read_model_shape import active_weights, weights_of
 
 DRAWN = 1 << 12
@@ -72,7 +72,7 @@ def times_of(
         machines.tflops * 1e12 * process.tensor_parallel,
         machines.memory_bandwidth_gb_s * 1e9 * process.tensor_parallel,
     )
-    weights = weights_of(shape) * size
+    weights = weight_bytes(recipe, shape, weights_of(shape), size)
     cache = lengths.live * key_value_bytes(shape, size)
     return OperationTimes(
         decode_step_seconds=machines.sampling_time_factor * (step_seconds(recipe, shape, machines) + weights / read),

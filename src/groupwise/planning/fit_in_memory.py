@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from groupwise.config.recipe import Recipe
 from groupwise.config.recipe_toml import override
-from groupwise.engines import Native
+from groupwise.engines import Native, Served
 from groupwise.models import DecoderShape
 from groupwise.planning.machines import PlannedMachines
 from groupwise.planning.process_memory import BYTES, ProcessWork, key_value_bytes, run_memory
@@ -101,8 +101,12 @@ def candidates(recipe: Recipe, shape: DecoderShape, context: int) -> Iterator[Ch
         yield "engine.max_num_seqs", "1"
     if recipe.machine.dtype != "bfloat16":
         yield "machine.dtype", "bfloat16"
-    if recipe.lora is None and not isinstance(shape, MixtureOfExpertsShape):
+    if isinstance(shape, MixtureOfExpertsShape):
+        return
+    if recipe.lora is None:
         yield "lora.rank", "16"
+    if not (recipe.machine.quantization or isinstance(recipe.engine, Served)):
+        yield "machine.quantization", "nf4"
 
 
 def changed(recipe: Recipe, changes: list[Change]) -> Recipe:

@@ -83,6 +83,8 @@ def plan_run(
     recipe = on_machines(recipe, machines)
     if recipe.lora is not None and isinstance(shape, MixtureOfExpertsShape):
         raise Usage("an adapter on a mixture of experts is not modelled", fix="plan it without lora")
+    if recipe.machine.quantization and isinstance(shape, MixtureOfExpertsShape):
+        raise Usage("a mixture of experts has no weights in 4 bits here", fix="plan it without machine.quantization")
     longest = prompt + recipe.sampling.max_tokens
     if longest > shape.max_positions:
         what = f"prompt and answer may have {longest:,} tokens, and the model takes {shape.max_positions:,}"

@@ -3,6 +3,7 @@
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 
 from torch import nn
@@ -16,6 +17,8 @@ from groupwise.engines.native.attention_layouts import block_end, common_prefix_
 from groupwise.learner import EMA, AdamW8bit, FromDirectory, SamplingPolicy, SideModel, ValueModel
 from groupwise.learner.quantized_moments import BLOCK
 from groupwise.models import Decoder, DecoderShape, Lora
+from groupwise.models.quantized_linear import quantized_bytes
+from groupwise.models.quantized_weights import linear_shapes
 from groupwise.planning.activation_memory import PackedMicrobatch, activation_bytes, forward_bytes, kernel_of
 from groupwise.planning.read_model_shape import layer_weights, weights_of
 
@@ -31,6 +34,8 @@ SHARDING = 49 << 20
 """Bytes of torch's modules for sharded weights, beside `BACKWARD`."""
 PEFT = 125 << 20
 """Bytes of peft and transformers, which an adapter imports."""
+BITSANDBYTES = 44 << 20
+"""Bytes of bitsandbytes beside those, which weights in 4 bits import."""
 LOGITS = 1 << 22
 """The number of logits that the learner computes at once (`LOGITS_AT_ONCE` of `learner/forward.py`)."""
 NARROWEST = 256
@@ -41,11 +46,13 @@ BLOCKED = 1 << 16
 """Elements of the smallest weight that the engine copies to blocks (`LEAST` of `decoder/prepacked_weights.py`)."""
 TOKEN = 100
 """Bytes of a sampled token outside the model: its id, log-prob, origin (weights version) and columns of the batch."""
+FOUR_BITS = "use --machine.quantization nf4"
 BFLOAT16, ADAPTER = "use --machine.dtype bfloat16", "train an adapter: --lora.rank 16"
 EIGHT_BITS = "use --optimizer.kind AdamW8bit"
 RECOMPUTE = "use --machine.gradient_checkpointing true"
 FIXES: Mapping[str, tuple[str, ...]] = {
-    "weights": (BFLOAT16, "use a smaller model"),
+    "weights": (BFLOAT16, FOUR_BITS, "use a smaller model"),
+    "dequantised": ("use a smaller model",),
     "optimizer": (EIGHT_BITS, ADAPTER, "use a smaller model"),
     "side models": ("use a method without a reference model, such as dapo", ADAPTER),
     "gradients": (ADAPTER, "use a smaller model"),
@@ -136,13 +143,13 @@ def run_memory(
     held = total + (trained if recipe.lora else 0)
     learner = learner_state(recipe, held, trained, size) if process.has_learner else {}
     state = trained * size + sum(learner.values()) - bytes_from_directories(recipe, held, size)
-    weights = held * size
-    if (
-        process.has_learner and process.learner_rank_count > 1 and size < 4
-    ):  # shards of trained weights are their masters
+    weights = weight_bytes(recipe, shape, held, size)
+    if process.has_learner and process.learner_rank_count > 1 and size < 4:  # shards of trained weights are masters
         learner["optimizer"] -= 4 * trained
         weights += (4 - size) * trained
     always = {"weights": weights // (process.learner_rank_count if process.has_learner else process.tensor_parallel)}
+    if recipe.machine.quantization:
+        always["dequantised"] = quantized_matrices(shape).largest * size
     always |= {name: bytes_ // process.learner_rank_count for name, bytes_ in learner.items()}
     if process.has_learner:
         samples = recipe.prompts * recipe.method.group_size * recipe.sampling.max_tokens * TOKEN
@@ -155,13 +162,13 @@ def run_memory(
     phases: dict[str, Mapping[str, int]] = {}
     copy = 0
     if process.has_engine:
-        copy = held * size // process.tensor_parallel if process.has_learner and not shares_weights else 0
+        copy = weights // process.tensor_parallel if process.has_learner and not shares_weights else 0
         engine = engine_bytes(recipe, shape, context, process, on_cpu=on_cpu)
         phases["sampling"] = {"engine": engine + copy, **cache}
         if keeps_memory(recipe):
             kept = phases["sampling"]
         if not process.has_learner and on_cpu:
-            phases["loading"] = {"engine": held * size // process.tensor_parallel}
+            phases["loading"] = {"engine": weights // process.tensor_parallel}
     if process.has_learner and (published := published_bytes(recipe, total, size)):
         phases["publishing"] = {"published": published * (1 + (recipe.lora is not None)), **kept}
         if keeps_memory(recipe):
@@ -182,6 +189,32 @@ def run_memory(
         permanent_bytes=always,
         phase_bytes=phases,
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuantizedMatrices:
+    """The matrices that are in 4 bits: the number of their weights, their bytes, and the weights of the largest."""
+
+    count: int
+    bytes: int
+    largest: int
+
+
+@cache
+def quantized_matrices(shape: DecoderShape) -> QuantizedMatrices:
+    """The matrices of a decoder that `machine.quantization` quantises."""
+    shapes = [(sizes[0], sizes[1]) for sizes in linear_shapes(Decoder(shape)).values()]
+    counts = [outputs * inputs for outputs, inputs in shapes]
+    stored = sum(quantized_bytes(*sizes) for sizes in shapes)
+    return QuantizedMatrices(count=sum(counts), bytes=stored, largest=max(counts))
+
+
+def weight_bytes(recipe: Recipe, shape: DecoderShape, held: int, size: int) -> int:
+    """Bytes of `held` weights, those of an adapter included; the linear layers but the head may be in 4 bits."""
+    if not recipe.machine.quantization:
+        return held * size
+    matrices = quantized_matrices(shape)
+    return matrices.bytes + (held - matrices.count) * size
 
 
 def published_bytes(recipe: Recipe, weights: int, size: int) -> int:
@@ -206,6 +239,7 @@ def keeps_memory(recipe: Recipe) -> bool:
 def libraries(recipe: Recipe, process: ProcessWork) -> int:
     """Bytes of Python and of the libraries that a process imports."""
     used = {PEFT: recipe.lora is not None, BACKWARD: process.has_learner}
+    used[BITSANDBYTES] = recipe.machine.quantization is not None
     used[CHECKPOINT] = process.has_learner and recipe.machine.gradient_checkpointing
     used[SHARDING] = process.has_learner and process.learner_rank_count > 1
     return PROCESS + sum(bytes_ for bytes_, applies in used.items() if applies)
@@ -348,7 +382,7 @@ def engine_bytes(
     logits = running_requests(recipe, process.run_engine_count) * shape.vocabulary_size * (max(size, 4) * 2 + size)
     prefilled = min(PREFILL, max(recipe.evaluate.problems, recipe.prompts) * context)
     prefill = 2 * prefilled * key_value_bytes(shape, size) + forward_bytes(shape, prefilled, size)
-    blocks = blocked_weights(shape) * size if on_cpu and size == 4 else 0
+    blocks = blocked_weights(recipe, shape) * size if on_cpu and size == 4 else 0
     return (max(logits, prefill) + blocks) // process.tensor_parallel
 
 
@@ -369,9 +403,11 @@ def running_tokens(recipe: Recipe, context: int, engines: int = 1) -> int:
     return min(running_requests(recipe, engines) * row, engine.kv_cache_tokens)
 
 
-def blocked_weights(shape: DecoderShape) -> int:
-    """The elements of the matrices that the engine copies to blocks, the head included."""
+def blocked_weights(recipe: Recipe, shape: DecoderShape) -> int:
+    """The elements of the matrices that the engine copies to blocks, the head included. Those in 4 bits have none."""
     matrices = [m.weight.numel() for m in Decoder(shape).modules() if isinstance(m, nn.Linear)]
+    if recipe.machine.quantization:
+        matrices = [] if shape.tied_embeddings else [shape.vocabulary_size * shape.hidden_size]
     head = [shape.vocabulary_size * shape.hidden_size] if shape.tied_embeddings else []
     return sum(count for count in (*matrices, *head) if count >= BLOCKED)
 
@@ -406,6 +442,7 @@ def advice(recipe: Recipe, memory: ProcessMemoryPrediction) -> str:
     made = {
         BFLOAT16: machine.dtype == "bfloat16",
         ADAPTER: recipe.lora is not None,
+        FOUR_BITS: machine.quantization is not None or recipe.lora is None,
         RECOMPUTE: machine.gradient_checkpointing,
         EIGHT_BITS: isinstance(recipe.optimizer, AdamW8bit) or recipe.lora is not None,
     }

@@ -11,6 +11,7 @@ def sharding_obstacles(recipe: Recipe, shape: ModelSizes) -> list[str]:
     """Why the learner cannot be sharded over ranks with the bits of replicas; empty if it can."""
     reasons = {
         "compiled layers do not gather weights": recipe.machine.compile,
+        "weights in 4 bits have no rows that ranks could hold": recipe.machine.quantization is not None,
         "in a mixture of experts or modules of transformers, one rank may leave out a layer": (
             not isinstance(shape, DecoderShape) or isinstance(shape, MixtureOfExpertsShape)
         ),

@@ -48,7 +48,9 @@ from groupwise.models import (
     base_name,
     find_model,
     fingerprint,
+    frozen_weights,
     has_adapter,
+    is_quantized,
     outline,
     padding_token,
     read_model,
@@ -173,11 +175,9 @@ class RunObjects:
         """The fields of run.json about a LoRA adapter: its size and the hash of its base weights."""
         if not has_adapter(self.model):
             return {}
-        size = {
-            trained: sum(w.numel() for w in self.model.parameters() if w.requires_grad == trained)
-            for trained in (True, False)
-        }
-        text = f"{size[True]:,} trained weights, {size[False]:,} frozen weights"
+        trained = sum(weight.numel() for weight in self.model.parameters() if weight.requires_grad)
+        text = f"{trained:,} trained weights, {frozen_weights(self.model):,} frozen weights"
+        text += ", in 4 bits but for embedding, head and norms" if is_quantized(self.model) else ""
         return {"adapter": text, "base_sha256": fingerprint(find_model(self.recipe.model))}
 
     def write(self, path: Path) -> None:
@@ -239,7 +239,14 @@ def with_score_head(model: Model, directory: Path) -> SequenceClassifier:
 def read_stored(directory: Path, recipe: Recipe, use: UserCode, device: torch.device) -> Model:
     """The model in a directory, as a resolved recipe reads it."""
     dtype, trusted = DTYPES[recipe.machine.dtype], use.trust_remote_code
-    model = read_model(directory, dtype=dtype, device=device, seed=recipe.seed, trust_remote_code=trusted)
+    model = read_model(
+        directory,
+        dtype=dtype,
+        device=device,
+        seed=recipe.seed,
+        trust_remote_code=trusted,
+        quantization=recipe.machine.quantization,
+    )
     return with_settings(model, recipe)
 
 

@@ -41,6 +41,7 @@ from groupwise.engines.remote.wire import (
 )
 from groupwise.models import Decoder, MixtureOfExpertsSizes, Tokenizer
 from groupwise.models.lora import adapter_text
+from groupwise.models.quantized_linear import is_quantized
 
 __all__ = ["EngineIdentity", "EngineServer", "servable"]
 
@@ -409,6 +410,8 @@ def servable(model: nn.Module, experts: MixtureOfExpertsSizes | None) -> Decoder
         reason = "the model runs as modules of transformers"
     elif experts is not None:
         reason = 'method.router_replay is "engine"'
+    elif is_quantized(model):
+        reason = "its weights are in 4 bits"
     if reason or not isinstance(model, Decoder):
         fix = "use the engine in this process: --engine.kind Native"
         raise Usage("engines in other processes cannot run this model", evidence=reason, fix=fix)

@@ -1,7 +1,6 @@
 """No text of a recipe makes `check` or `train` touch a program, a pipe, a host or a file that docs/threats.md omits."""
 
 import json
-import os
 import subprocess
 from pathlib import Path
 

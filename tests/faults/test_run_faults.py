@@ -226,9 +226,12 @@ def test_a_terminal_that_closes_saves_the_run(longer: Path, tmp_path: Path) -> N
     def act() -> int:
         pid, terminal = pty.fork()
         if pid == 0:
-            signal.signal(signal.SIGHUP, signal.SIG_DFL)
-            sys.stdout, sys.stderr = os.fdopen(1, "w", closefd=False), os.fdopen(2, "w", buffering=1, closefd=False)
-            return main(["resume", str(run)])
+            try:
+                signal.signal(signal.SIGHUP, signal.SIG_DFL)
+                sys.stdout, sys.stderr = (os.fdopen(n, "w", buffering=1, closefd=False) for n in (1, 2))
+                os._exit(main(["resume", str(run)]))
+            finally:
+                os._exit(1)
         text = b""
         while b"2/6" not in text:
             text += os.read(terminal, 4096)

@@ -12,7 +12,7 @@ from groupwise.config.recipe_errors import unknown_field
 from groupwise.config.recipe_toml import plain, read, read_recipe, write
 from groupwise.core import Usage
 from groupwise.methods import (
-    HintAtLevel,
+    HintAtLevelStrategy,
     Method,
     SumProposalParser,
     expo,
@@ -76,7 +76,7 @@ def test_arguments_and_fields_stand_side_by_side():
         'method = { base = "sage_hint", form = "light", group_size = 4, strategy.prompt_template = "{hint}{problem}" }'
     )
     method = read_recipe(text).method
-    assert isinstance(method.strategy, HintAtLevel)
+    assert isinstance(method.strategy, HintAtLevelStrategy)
     assert (method.group_size, method.strategy.prompt_template) == (4, "{hint}{problem}")
 
 
@@ -91,7 +91,7 @@ def test_an_argument_may_be_a_part():
     ('method = { base = "sage_hint", frm = "light" }', "did you mean form?"),
     ('method = { base = "grpo", align = "fifo" }', "it is an argument of m_grpo"),
     ('method = { align = "fifo" }', "it is an argument of m_grpo"),
-    ('method = { base = "rest_rl", samples = 0 }', "needs samples_per_prompt >= 1"),
+    ('method = { base = "rest_rl", samples_per_prompt = 0 }', "needs samples_per_prompt >= 1"),
 ])  # fmt: skip
 def test_errors_name_the_argument(text, message):
     with pytest.raises(Usage, match=re.escape(message)):

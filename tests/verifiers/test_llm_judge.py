@@ -262,7 +262,7 @@ def test_a_key_that_a_server_repeats_is_not_stored(server: Server, tmp_path: Pat
     verdict = ask(judge(server.url, cache, key_variable="JUDGE_KEY"))
     assert verdict.cause == "1 of 1 votes failed: HTTP 401: no such key: [key]"
     server.reply = lambda request, number: (200, says("I got hunter2\nVerdict: right"))
-    assert ask(judge(server.url, cache, key="JUDGE_KEY")).outcome is RIGHT
+    assert ask(judge(server.url, cache, key_variable="JUDGE_KEY")).outcome is RIGHT
     assert "[key]" in cache.read_text() and "hunter2" not in cache.read_text()
 
 
@@ -294,7 +294,7 @@ def test_failures_are_not_cached(server: Server, tmp_path: Path):
         ({"votes": 2}, Usage),
         ({"votes": 0}, Usage),
         ({"deadline": 0}, Usage),
-        ({"key": "NO_SUCH_VARIABLE_IS_SET"}, MissingRequirement),
+        ({"key_variable": "NO_SUCH_VARIABLE_IS_SET"}, MissingRequirement),
     ],
 )
 def test_invalid_settings_are_refused(fields: dict[str, Any], error: type[Exception]):

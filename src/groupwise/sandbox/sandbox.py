@@ -172,7 +172,7 @@ class Sandbox:
 
 
 class PreloadedCode(NamedTuple):
-    """Code that a sandbox process loads before its first execution: its `packages`, `imports` and `preload`."""
+    """What a sandbox process loads before its first execution: `packages`, `imports` and `preload`."""
 
     packages: tuple[str, ...]
     imports: tuple[str, ...]
@@ -272,7 +272,7 @@ class SandboxProcess(WorkerProcess):
         poll.register(self.socket, select.POLLIN)
         poll.register(result, select.POLLIN)
         while True:
-            due = until if limit is None or ended_by else limit.next_look_seconds
+            due = until if limit is None or ended_by else limit.next_check_time_seconds
             ready = [file for file, _ in poll.poll(ceil(max(due - monotonic(), 0) * 1000))]
             reached = ""
             if result.fileno() in ready and not read_available(result, data, limits.output_bytes):
@@ -286,7 +286,7 @@ class SandboxProcess(WorkerProcess):
             elif limit is None or ended_by:
                 if monotonic() >= until:
                     raise TimeoutError("the server did not reply in time")
-            elif monotonic() >= limit.next_look_seconds:
+            elif monotonic() >= limit.next_check_time_seconds:
                 reached = reached or limit.look(monotonic())
             if reached and not ended_by:
                 self.socket.send(STOP)

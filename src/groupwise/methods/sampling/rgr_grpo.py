@@ -6,11 +6,11 @@ from typing import ClassVar
 from groupwise.advantages import Standardised
 from groupwise.data import Draw, Role, Rollout, Sampler, Strategy
 from groupwise.methods.method import Method
-from groupwise.methods.reference import Difference, ExpectedEffect, Reference
+from groupwise.methods.reference import ExpectedEffect, PaperDifference, Reference
 from groupwise.objective import Clip, GatedSurrogate, Objective, ShapedLikelihood, token_mean, written_tokens
-from groupwise.rollout import AUTO, AutoDefault, check_wording
-from groupwise.rollout.strategies.draft_rounds import CORRECTED
+from groupwise.rollout import AUTO, ModelDependentDefault, check_wording
 from groupwise.rollout.strategies.multi_round import as_written, attempts, best_of, context_of, score_of, with_role
+from groupwise.rollout.strategies.two_round_strategies import CORRECTED
 
 __all__ = ["BestAnswerRefinement", "rgr_grpo"]
 
@@ -25,7 +25,7 @@ class BestAnswerRefinement(Strategy):
 
     needs_feedback: ClassVar[bool] = True
     roles: ClassVar[tuple[Role, ...]] = (Role("tried", "where a rewritten answer is not better"),)
-    auto_defaults: ClassVar[dict[str, AutoDefault]] = {"prompt_template": CORRECTED}
+    model_dependent_defaults: ClassVar[dict[str, ModelDependentDefault]] = {"prompt_template": CORRECTED}
 
     score_below: float = 1.0
     prompt_template: str = AUTO
@@ -51,7 +51,12 @@ class BestAnswerRefinement(Strategy):
 
 
 def rgr_grpo(
-    *, group_size: int = 8, below: float = 1.0, gamma: float = 0.1, prompt_template: str = "auto", minibatches: int = 1
+    *,
+    group_size: int = 8,
+    score_below: float = 1.0,
+    gamma: float = 0.1,
+    prompt_template: str = "auto",
+    minibatches: int = 1,
 ) -> Method:
     """GRPO whose groups without a good answer get one that the policy corrected with the verifier's feedback.
 
@@ -61,7 +66,7 @@ def rgr_grpo(
 
     Args:
         group_size: answers per prompt.
-        below: score of the best answer below which it is rewritten, theta.
+        score_below: score of the best answer below which it is rewritten, theta.
         gamma: probability at which the gradient of a rewritten token is largest, above 0, gamma.
         prompt_template: prompt for a correction, with `{problem}`, `{draft}` and `{feedback}`; `auto`: by the model.
         minibatches: optimizer steps per iteration.
@@ -69,7 +74,7 @@ def rgr_grpo(
     surrogate = GatedSurrogate(written_tokens, selected_surrogate=ShapedLikelihood(gamma), other_surrogate=Clip())
     return Method(
         group_size=group_size,
-        strategy=BestAnswerRefinement(below, prompt_template),
+        strategy=BestAnswerRefinement(score_below, prompt_template),
         advantage=(Standardised(),),
         objective=Objective(surrogate=surrogate, aggregate=token_mean),
         minibatches=minibatches,
@@ -85,11 +90,11 @@ REFERENCE = Reference(
 if max R < theta: y' from pi_old(. | q, best answer, feedback); if R(y') > max R it replaces the worst of the group
 J = PPO's clip for sampled tokens, p / (p + gamma) A for those of y'; A over the mixed group""",
     differences=(
-        Difference("feedback", "failed criteria of a rubric", "not found", "the verdict's feedback"),
-        Difference("threshold theta", "not obtained", "not found", "1: any group without a full score (inferred)"),
-        Difference("rewritten answers", "one or more", "not found", "one (inferred)"),
-        Difference("off-policy surrogate", "shaped likelihood", "not found", "p / (p + 0.1) (inferred)"),
-        Difference("group size, minibatches", "not obtained", "not found", "8 and 1 (inferred)"),
+        PaperDifference("feedback", "failed criteria of a rubric", "not found", "the verdict's feedback"),
+        PaperDifference("threshold theta", "not obtained", "not found", "1: any group without a full score (inferred)"),
+        PaperDifference("rewritten answers", "one or more", "not found", "one (inferred)"),
+        PaperDifference("off-policy surrogate", "shaped likelihood", "not found", "p / (p + 0.1) (inferred)"),
+        PaperDifference("group size, minibatches", "not obtained", "not found", "8 and 1 (inferred)"),
     ),
     proof_tests=(
         "tests/golden/test_methods.py::test_whole_path[rgr_grpo]",
@@ -101,7 +106,7 @@ J = PPO's clip for sampled tokens, p / (p + gamma) A for those of y'; A over the
         task="hinted_sums",
         parent="grpo",
         min_difference=0.05,
-        matched_by="steps",
+        runs_matched_by="steps",
         settings=("iterations = 10", "evaluate.problems = 16", "method.objective.penalties = []"),
     ),
 )

@@ -29,7 +29,7 @@ CACHE = f".checked-{zlib.crc32(Path(__file__).read_bytes()):08x}.pyc"
 """Compiled modules with decorators lie beside the plain ones; another version of this file compiles them again."""
 
 enforced = True
-CALLS, EVERY = 16, 64
+CALLS, EVERY = 4, 64
 """Within one test, the array annotations of a function are checked in its first calls, and then in every 64th."""
 tests_begun = 0
 typed = beartype(conf=BeartypeConf(is_pep484_tower=True))

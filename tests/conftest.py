@@ -11,6 +11,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+gc.disable()  # until all tests are collected: it would walk a million objects again and again, and find no garbage
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # else every process compiles every test and module again
@@ -37,9 +38,10 @@ FLAGS = ["--no-sandbox", "--disable-background-networking", "--disable-component
 
 
 def pytest_collection_finish() -> None:
-    """The garbage collector leaves out what imports and the collection made: it would walk a million objects."""
+    """The garbage collector leaves out what imports and the collection made."""
     gc.collect()
     gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture(autouse=True)

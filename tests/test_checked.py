@@ -14,7 +14,7 @@ from torch import Tensor
 from groupwise.advantages import Standardised
 from groupwise.data import Segments
 from tests import checked
-from tests.checked import CACHE, NAME, Decorated, Loader, check
+from tests.checked import CACHE, CALLS, EVERY, NAME, Decorated, Loader, check
 
 SOURCE = """
 class Plain:
@@ -42,10 +42,21 @@ class Pair:
 def test_a_dimension_has_one_size_in_a_call_and_another_in_the_next() -> None:
     assert len(scaled(torch.ones(2), torch.ones(2))) == 2 and len(scaled(torch.ones(3), 2)) == 3
     for arguments in ((torch.ones(2), torch.ones(3)), (torch.ones(2, 2), 1.0), (torch.ones(2).int(), 1.0)):
+        checked.begin_test()
         with pytest.raises(Exception, match="violates type hint"):
             scaled(*arguments)
     with pytest.raises(Exception, match=r"return .*violates type hint"):
         scaled(torch.ones(2), 1.0, "short")
+
+
+def test_the_first_calls_within_a_test_are_checked_and_then_every_64th() -> None:
+    refused = []
+    for call in range(1, 2 * EVERY + 1):
+        try:
+            scaled(torch.ones(2), 1.0, "short")
+        except Exception:
+            refused.append(call)
+    assert refused == [*range(1, CALLS + 1), EVERY, 2 * EVERY]
 
 
 def test_a_process_that_relaxes_checks_no_arrays(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,6 +4,7 @@ import ast
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -75,9 +76,13 @@ def right(answer: str, gold: str) -> float:
     return float(answer == gold)
 
 
-def texts(source: str) -> Iterator[str]:
+@cache
+def texts(path: Path) -> tuple[str, ...]:
     """The texts of a file that are no docstrings, with `X` for each value in them."""
-    tree = ast.parse(source)
+    return (*texts_of(ast.parse(path.read_text("utf-8"))),)
+
+
+def texts_of(tree: ast.AST) -> Iterator[str]:
     skip = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
     skip |= {id(part) for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for part in node.values}
     for node in ast.walk(tree):
@@ -94,7 +99,7 @@ def test_every_text_of_the_package_can_be_read_in_python() -> None:
     for path in sorted(SOURCE.rglob("*.py")):
         if str(path.relative_to(SOURCE)).startswith(NOT_REACHED):
             continue
-        for text in texts(path.read_text("utf-8")):
+        for text in texts(path):
             if not (OPTION.search(text) or OF_COMMANDS.search(text)) or any(name in text for name in OTHERS):
                 continue
             rendered = in_python(text)
@@ -112,7 +117,7 @@ def test_no_door_is_answered_in_the_words_of_another() -> None:
         name = str(path.relative_to(SOURCE))
         if name.startswith(NO_MESSAGES):
             continue
-        for text in texts(path.read_text("utf-8")):
+        for text in texts(path):
             line = re.sub(r"\bX\b", "7", text)
             if field_pattern().search(line) and "{ 7 }" not in line:
                 seen += 1

@@ -12,7 +12,8 @@ from tests.models.directories import bytes_, shape
 
 pytestmark = pytest.mark.usefixtures("home")
 
-SMALL = ["--prompts", "4", "--method.group_size", "4", "--evaluate.problems", "4", "--iterations", "1"]
+SMALL = ["--prompts", "4", "--method.group_size", "4", "--evaluate.problems", "4", "--iterations", "1",
+         "--sampling.max_tokens", "16"]  # fmt: skip
 VALID = [{"prompt": f"{a}+{b}=", "answer": a + b} for a in (2, 3, 4) for b in (5, 6)]
 
 

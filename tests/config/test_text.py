@@ -7,6 +7,7 @@ import re
 import sys
 import tomllib
 from dataclasses import fields, is_dataclass, replace
+from functools import cache
 from pathlib import Path
 from types import ModuleType, NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin
@@ -59,8 +60,9 @@ def method_from(text: str, use: UserCode | None = None) -> Method:
 # Round trips
 
 
+@cache
 def values(hint: Any) -> st.SearchStrategy[Any]:
-    """Values of a field's type, including the public parts of its socket."""
+    """Values of a field's type, including the public parts of its socket. Made once: a strategy is checked when new."""
     if hint is bool:
         return st.booleans()
     if hint is int:
@@ -86,6 +88,7 @@ def values(hint: Any) -> st.SearchStrategy[Any]:
     return st.sampled_from(names).flatmap(named) if names else st.nothing()
 
 
+@cache
 def named(name: str) -> st.SearchStrategy[Any]:
     part = parts()[name]
     return built(part) if isinstance(part, type) else st.just(part)

@@ -41,14 +41,15 @@ def names(tree: ast.AST) -> set[str]:
 
 def own(tree: ast.AST) -> set[str]:
     """The private names that code defines: functions, classes, fields, and attributes of `self`."""
-    definitions = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
-    defined = {node.name for node in ast.walk(tree) if isinstance(node, definitions)}
-    defined |= {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
-    return defined | {
-        node.attr
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store) and ast.unparse(node.value) == "self"
-    }
+    defined = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            defined.add(node.name)
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            defined.add(node.id)
+        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+            defined |= {node.attr} if isinstance(node.value, ast.Name) and node.value.id == "self" else set()
+    return defined
 
 
 def test_the_page_lists_every_private_name_of_another_package() -> None:

@@ -56,7 +56,11 @@ async def interrupted(process: subprocess.Popen[str], address: Path | TlsAddress
 
 
 @pytest.mark.usefixtures("hangup")
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP], ids=lambda x: x.name)
+@pytest.mark.parametrize(
+    "number",
+    [signal.SIGINT, signal.SIGTERM, pytest.param(signal.SIGHUP, marks=pytest.mark.slow)],  # ends as SIGTERM does
+    ids=lambda x: x.name,
+)
 def test_a_signal_ends_an_engine_in_silence_and_removes_its_socket(tmp_path: Path, number: signal.Signals) -> None:
     with served(tmp_path, "--socket", str(tmp_path / "one.sock")) as (process, address):
         assert asyncio.run(interrupted(process, Path(address), number)) == ""

@@ -5,6 +5,7 @@ import errno
 import json
 import math
 import os
+import pty
 import shutil
 import signal
 import subprocess
@@ -218,24 +219,26 @@ def test_an_export_removes_the_draft_of_one_that_was_killed(finished: Path, tmp_
 # Signals and clocks
 
 
-HANGUP = """
-import os, pty, select, sys
-pid, terminal = pty.fork()
-if pid == 0:
-    os.execv(sys.executable, [sys.executable, "-m", "groupwise", "resume", sys.argv[1]])
-text = b""
-while b"2/6" not in text:
-    text += os.read(terminal, 4096)
-os.close(terminal)
-sys.exit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
-"""
-
-
-@pytest.mark.usefixtures("hangup")
 def test_a_terminal_that_closes_saves_the_run(longer: Path, tmp_path: Path) -> None:
     """SIGHUP arrives, and writing to the terminal is an error from then on."""
     run = begun(tmp_path / "run", LONGER)
-    assert subprocess.run([sys.executable, "-c", HANGUP, str(run)], timeout=120, check=False).returncode == 143
+
+    def act() -> int:
+        pid, terminal = pty.fork()
+        if pid == 0:
+            try:
+                signal.signal(signal.SIGHUP, signal.SIG_DFL)
+                sys.stdout, sys.stderr = (os.fdopen(n, "w", buffering=1, closefd=False) for n in (1, 2))
+                os._exit(main(["resume", str(run)]))
+            finally:
+                os._exit(1)
+        text = b""
+        while b"2/6" not in text:
+            text += os.read(terminal, 4096)
+        os.close(terminal)
+        return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+    assert forked(act, tmp_path / "log") == 143, (tmp_path / "log").read_text()
     done = len(read_lines(run / "metrics.jsonl")) - 1
     newest = newest_checkpoint(RunLayout(run), strict=True)
     assert newest and newest.iteration == done >= 2
@@ -276,25 +279,6 @@ def longer(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return ran(tmp_path_factory.mktemp("longer") / "undisturbed", LONGER)
 
 
-RESUMED = """
-import os, sys
-from groupwise.__main__ import main
-from groupwise.lifecycle import run
-
-watch = run.IterationCallback.__call__
-
-def signalled(self, line, timing):
-    watch(self, line, timing)
-    if line["iteration"] == 2:
-        os.kill(os.getpid(), int(sys.argv[2]))
-
-run.IterationCallback.__call__ = signalled
-sys.exit(main(["resume", sys.argv[1]]))
-"""
-"""The command `groupwise resume`, in a process that gets a signal in its second iteration."""
-
-
-@pytest.mark.usefixtures("hangup")
 @pytest.mark.parametrize(
     ("number", "code", "word"),
     [
@@ -306,10 +290,22 @@ sys.exit(main(["resume", sys.argv[1]]))
 def test_a_signal_saves_and_prints_how_to_resume(
     number: signal.Signals, code: int, word: str, longer: Path, tmp_path: Path
 ) -> None:
+    """In a fork that gets the signal in its second iteration. An interpreter's end is in commands/test_command_line."""
     run = begun(tmp_path / "run", LONGER)
-    command = [sys.executable, "-c", RESUMED, str(run), str(number.value)]
-    with (tmp_path / "output").open("w") as output:
-        exit_code = subprocess.run(command, stdout=output, stderr=output).returncode
+    watch = commands.IterationCallback.__call__
+
+    def signalled(self: commands.IterationCallback, line: dict[str, Any], timing: dict[str, Any]) -> None:
+        watch(self, line, timing)
+        if line["iteration"] == 2:
+            os.kill(os.getpid(), number)
+
+    def act() -> int:
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        commands.IterationCallback.__call__ = signalled  # type: ignore[method-assign]
+        return main(["resume", str(run)])
+
+    exit_code = forked(act, tmp_path / "output")
     text = (tmp_path / "output").read_text()
     assert exit_code == code, text
     done = len(read_lines(run / "metrics.jsonl")) - 1

@@ -153,8 +153,12 @@ def test_with_a_flow_model(tmp_path: Path) -> None:
         killed_ends_as(straight, tmp_path / str(number), death)
 
 
+@pytest.mark.kill
 def test_with_a_masked_model(tmp_path: Path) -> None:
-    """Killed before the samples of its second iteration, and in a save. The checkpoint has the schedule."""
+    """Killed before the samples of its second iteration, and in a save. The checkpoint has the schedule.
+
+    training/test_masked_runs resumes such runs to the bit in every run of the suite.
+    """
     sampling = Sampling(max_tokens=48)
     recipe = replace(
         EVERY,

@@ -263,7 +263,11 @@ def main() -> None:
     import groupwise as gw
     from groupwise.config.registry import parts
     from groupwise.core import GroupwiseError, part_names
+    from groupwise.tasks import calculator
     from tests.checks import check
+
+    few = calculator._held_out()[:8]
+    calculator._held_out = lambda: few  # each recipe builds the task: 512 prompts would be most of the work
 
     Path(NAME).write_text("#!/bin/sh\ntouch ran\n")
     Path(NAME).chmod(0o755)
@@ -273,7 +277,7 @@ def main() -> None:
              "evaluate": {"problems": 1}, "save": {"every": 0}}  # fmt: skip
     watch, seen, checked, trained = Watch(), set[Any](), 0, 0
     with open(os.devnull, "w") as nowhere:
-        said, sys.stdout, sys.stderr = sys.stdout, nowhere, nowhere
+        said, sys.stdout, sys.stderr = (sys.stdout, sys.stderr), nowhere, nowhere
         check(tomli_w.dumps(small))
         gw.train(tomli_w.dumps(small), name="first")  # what is imported and cached is not the recipes' doing
         sys.addaudithook(watch)
@@ -285,7 +289,7 @@ def main() -> None:
                 with suppress(GroupwiseError):
                     gw.train(recipe, name="run")
         watch.field = ""
-        sys.stdout = said
+        sys.stdout, sys.stderr = said
     classes = [part for part in parts().values() if isinstance(part, type) and is_dataclass(part)]
     components = {name for names in part_names().values() for name in names}
     unseen = [part.__name__ for part in classes if part.__name__ in components and part not in seen]

@@ -3,6 +3,7 @@
 import ast
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -38,6 +39,7 @@ def is_named_like_a_metric(text: str) -> bool:
     return text.partition("/")[0] in FAMILIES and "/" in text and re.fullmatch(r"[\w@<>=./\0]+", text) is not None
 
 
+@cache
 def is_a_metric(text: str) -> bool:
     """Whether a text is a metric, the beginning of metrics (`eval/`), or an f-string that gives metrics."""
     if find_metric(text.replace(ANY, "x")) or any(name.startswith(text.rstrip("/") + "/") for name in METRICS):
@@ -69,12 +71,15 @@ def named_metrics(tree: ast.AST) -> Iterator[tuple[int, str]]:
         yield from ((x.lineno, text) for x in named if (text := text_of(x)))
 
 
-def sources() -> list[Path]:
-    return [p for folder in FOLDERS for p in sorted((ROOT / folder).rglob("*.py")) if p not in (TABLE, EARLIER)]
+@cache
+def found_in_sources() -> list[tuple[Path, int, str]]:
+    """Each source with the line and the text of each metric that it names."""
+    sources = (p for folder in FOLDERS for p in sorted((ROOT / folder).rglob("*.py")) if p not in (TABLE, EARLIER))
+    return [(p, line, text) for p in sources for line, text in named_metrics(ast.parse(p.read_text()))]
 
 
 def test_every_metric_that_a_source_names_is_declared() -> None:
-    found = [(p, line, text) for p in sources() for line, text in named_metrics(ast.parse(p.read_text()))]
+    found = found_in_sources()
     assert len(found) > 200
     wrong = {
         f"{p.relative_to(ROOT)}:{line} {text.replace(ANY, '{}')}"
@@ -87,11 +92,10 @@ def test_every_metric_that_a_source_names_is_declared() -> None:
 def test_a_metric_with_a_constant_is_written_by_it() -> None:
     """But for the values of methods, which a command reads without importing them, and types and their examples."""
     literal = []
-    for p in sources():
+    for p, line, text in found_in_sources():
         where = p.relative_to(ROOT).as_posix()
         if where.startswith("src/") and "/methods/" not in where and p.name not in ("recipe.py", "fields.py"):
-            texts = ((line, text) for line, text in named_metrics(ast.parse(p.read_text())) if "/" in text)
-            literal += [f"{where}:{line}: write {CONSTANTS[text]}" for line, text in texts if text in CONSTANTS]
+            literal += [f"{where}:{line}: write {CONSTANTS[text]}"] if "/" in text and text in CONSTANTS else []
     assert not literal
 
 

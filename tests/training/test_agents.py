@@ -49,7 +49,7 @@ def plain_clients(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 TINY: dict[str, Any] = {
-    "iterations": 2, "prompts": 4, "evaluate.problems": 8, "evaluate.every": 0, "save.every": 1,
+    "iterations": 2, "prompts": 4, "evaluate.problems": 2, "evaluate.every": 0, "save.every": 1,
     "sampling.max_tokens": 24, "method.group_size": 4,
 }  # fmt: skip
 
@@ -166,7 +166,7 @@ def test_a_program_trains_the_bytes_of_a_run_without_an_agent_and_is_asked_again
     """The program asks the row's prompt, and the verifier grades its answer. A resumed run needs the word again."""
     file = tmp_path / "agent.py"
     file.write_text(PROGRAM)
-    small = {**TINY, "evaluate.problems": 2, "method.group_size": 2}
+    small = {**TINY, "iterations": 1, "method.group_size": 2}
     words = [word for name, value in small.items() for word in (f"--{name}", str(value))]
     program = ["--agent-command", f"{sys.executable} {file}"]
     assert main(["train", *program, "--agent.processes", "3", "--out", str(tmp_path / "a"), *words]) == 0
@@ -176,10 +176,10 @@ def test_a_program_trains_the_bytes_of_a_run_without_an_agent_and_is_asked_again
     plain = gw.train(out=tmp_path / "b", **small)
     assert (RunLayout(run).model / "model.safetensors").read_bytes() == weights(plain)
     assert {path.name for path in RunLayout(run).agents.glob("draw-*.out")} == {
-        f"draw-{i}-{j}.out" for i in range(8) for j in range(2)
+        f"draw-{i}-{j}.out" for i in range(4) for j in range(2)
     }
     capsys.readouterr()
-    again = ["resume", str(run), "--iterations", "3"]
+    again = ["resume", str(run), "--iterations", "2"]
     assert main(again) == 2 and f"add --agent-command '{program[1]}'" in capsys.readouterr().err
     assert main([*again, "--agent-command", f"{sys.executable} -c pass"]) == 3
     assert "is not the one of this run" in capsys.readouterr().err

@@ -151,11 +151,13 @@ def test_training_reads_the_tokens_that_the_verifier_reads(home: Path) -> None:
 def test_the_last_message_names_the_command_that_uses_the_model(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     rows("pairs.jsonl", *PAIRS)
     words = ("--method", "bradley_terry", "--task", "pairs.jsonl", "--iterations", "1", "--prompts", "4")
-    assert main(["train", *words, "--name", "liked"]) == 0
+    few = ("--evaluate.problems", "2")
+    assert main(["train", *words, *few, "--name", "liked"]) == 0
     out = capsys.readouterr().out
     assert "--verifier.kind RewardModel --verifier.path runs/liked" in out and "groupwise sample" not in out
     command = next(line for line in out.splitlines() if "RewardModel" in line).partition("groupwise ")[2].split()
-    assert main([*command, "--iterations", "1", "--prompts", "4", "--method.group_size", "2"]) == 0
+    short = ("--prompts", "4", "--method.group_size", "2", "--sampling.max_tokens", "12")
+    assert main([*command, "--iterations", "1", *short, *few]) == 0
 
 
 def test_refusals(trained: Path, home: Path, capsys: pytest.CaptureFixture[str]) -> None:

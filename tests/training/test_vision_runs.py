@@ -18,7 +18,7 @@ from groupwise.core import Usage
 from groupwise.data import Sampling
 from groupwise.engines import Vllm
 from groupwise.methods import grpo, sft
-from groupwise.models import Lora, find_model, picture_of_pixels, read_model
+from groupwise.models import Lora, find_model, picture_of_pixels, read_model, read_tokenizer
 from groupwise.models.flow.latent_pictures import png, read_png
 from groupwise.report.report import write_report
 from groupwise.report.sample_pictures import prompt_pictures, read_sheet
@@ -26,6 +26,7 @@ from groupwise.tasks import DataRows, Shapes, named_task
 from groupwise.tasks.shapes import draw_shapes
 from groupwise.verifiers import Exact
 from tests.faults.small_runs import lines, run_recipe
+from tests.models.vision_directories import vision_directory
 
 RECIPE = Recipe(model="shapes", task=named_task("shapes"), method=grpo(), sampling=Sampling(max_tokens=3))
 
@@ -60,6 +61,17 @@ def test_a_frozen_tower_keeps_its_weights_and_gives_the_logprobs_of_the_engine(t
     changed = {name for name, x in trained.items() if (x != start[name]).any()}
     assert changed and not [name for name in changed if "vision_model" in name or "connector" in name]
     assert all(line["sampling/sampling_logp_difference/max"] < 1e-5 for line in lines(run)[1:])
+
+
+def test_a_qwen_model_is_trained_with_its_tower(tmp_path: Path) -> None:
+    directory = vision_directory("qwen2_5_vl")
+    bonus = '[{kind = "EntropyBonus", coefficient = 0.1}]'  # answers of random weights are all wrong
+    changes = {"model": directory, "method.objective.penalties": bonus, "method.models": "{}"}
+    run = shapes_run(tmp_path / "run", 2, **changes)
+    assert all(line["sampling/sampling_logp_difference/max"] < 1e-5 for line in lines(run)[1:])
+    trained, start = weights(run), read_model(directory).state_dict()
+    assert all((x != start[name]).any() for name, x in trained.items()), "all weights are trained"
+    assert read_tokenizer(run / "model").picture_processor == read_tokenizer(directory).picture_processor
 
 
 def test_lag_and_a_reference_model_see_the_pictures(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from groupwise.learner import Learner, make_plan
 from groupwise.methods import Method, ScheduleInput
 from groupwise.objective import describe_preferences
 from groupwise.rollout import RolloutSetting, answers
-from groupwise.training.loop import compute_advantages
+from groupwise.training.loop import compute_advantages, keep_rollout_pictures
 from groupwise.training.progress_output import notify
 
 OLD_LOGP = Logp("policy")
@@ -55,6 +55,7 @@ async def held_out_metrics(
     rollouts = await answers(prompts, method.group_size, setting, strategy=method.strategy)
 
     def compute() -> dict[str, float]:
+        keep_rollout_pictures(learner, rollouts)
         send_held_out(learner, rollouts)
         step = held_out_step(recipe, learner, rollouts)
         return describe_held_out(step, float(method.objective(step)), method.objective.surrogate)

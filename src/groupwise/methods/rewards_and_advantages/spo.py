@@ -152,6 +152,7 @@ class TrackedBaseline(Strategy):
     """
 
     roles: ClassVar[tuple[Role, ...]] = (Role("initial", "at the first draw of a prompt"),)
+    scores_answers: ClassVar[bool] = True
 
     initial_answer_count: int = 8
     inner_strategy: Strategy = Independent()  # noqa: RUF009

@@ -98,7 +98,7 @@ def patch_processor(settings: Mapping[str, Any], config: Mapping[str, Any], libr
     if not flag(settings, "do_resize", default=True):
         raise ValueError("do_resize is false: pictures must be resized to whole patches")
     edges = {"shortest_edge": settings.get("min_pixels"), "longest_edge": settings.get("max_pixels")}
-    area = mapping(settings, "size") | {edge: value for edge, value in edges.items() if value is not None}
+    area = {**mapping(settings, "size"), **{edge: value for edge, value in edges.items() if value is not None}}
     smallest = whole(area, "shortest_edge", low=1, high=MOST_PIXELS)
     largest = whole(area, "longest_edge", low=smallest, high=MOST_PIXELS)
     kept = {

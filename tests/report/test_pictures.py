@@ -8,7 +8,7 @@ import pytest
 
 from groupwise.report.report import write_report
 from groupwise.report.sample_pictures import EACH, PROMPTS
-from tests.report.fixture_run import CANARIES, STEPS, write_pictures, write_run
+from tests.report.fixture_run import CANARIES, STEPS, write_pictures, write_prompt_pictures, write_run
 
 pytestmark = pytest.mark.browser
 
@@ -23,6 +23,16 @@ def plane(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
     run = write_run(tmp_path_factory.mktemp("pictures") / "run", iterations=4, prompts=2, pool=3)
     return write_report([write_pictures(run, plane=False)])
+
+
+SIDES = ((32, 32), (113, 120), (32, 128), (20, 4))
+"""Heights and widths of the pictures of a prompt."""
+
+
+@pytest.fixture(scope="module")
+def asked(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    run = write_run(tmp_path_factory.mktemp("asked") / "run", iterations=1, prompts=1, pool=1)
+    return write_report([write_prompt_pictures(run, SIDES)])
 
 
 DRAWN = "all => all.filter((i) => i.complete && i.naturalWidth === 8 && i.getBoundingClientRect().width > 20).length"

@@ -14,6 +14,7 @@ from groupwise.tasks.read_rows import SHOWN, TABLES, DataRowError, Row, check_le
 from groupwise.tasks.row_columns import Problem, RowColumns, problem_text
 from groupwise.tasks.row_pictures import hashes_of, pictures_of, without_pictures
 from groupwise.tasks.source_stats import ContentHash, SourceStats, contains_answer, listed
+from groupwise.tasks.stored_calls import tools_of, with_tools
 
 __all__ = ["RowsTask", "listed_tokens"]
 
@@ -160,7 +161,7 @@ def read_problems(
             conversation = {} if isinstance(problem, str) else {"messages": problem}
             columns = {**extra, **conversation, **({} if gold is None else {"answer": gold})}
             ids = (
-                encoded_problem(encode, problem, pictures)
+                encoded_problem(with_tools(encode, tools_of(row)), problem, pictures)
                 if layout.has_problem(row) or not layout.keeps_whole_row
                 else ()
             )

@@ -2,21 +2,28 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 from groupwise.core import BadData, first_lines
 from groupwise.data import Ids, Picture, Prompt
-from groupwise.models import PromptTemplate
 from groupwise.models.picture_messages import count_pictures
 from groupwise.tasks.read_rows import DataRowError, Row, check_length, kind_of, rows_of
 from groupwise.tasks.row_columns import Problem, RowColumns, is_conversation, problem_text
 from groupwise.tasks.row_pictures import hashes_of, pictures_of, plain_messages, without_pictures
 from groupwise.tasks.rows_task import encoded_problem
 from groupwise.tasks.source_stats import ContentHash, SourceStats
-from groupwise.tasks.stored_calls import ASSISTANT, CALLS, PARTS, has_calls, parts_of, read_message, tools_of
+from groupwise.tasks.stored_calls import (
+    ASSISTANT,
+    CALLS,
+    PARTS,
+    has_calls,
+    parts_of,
+    read_message,
+    tools_of,
+    with_tools,
+)
 
 __all__ = ["read_stored"]
 
@@ -147,8 +154,7 @@ def prompt_of(
     if not isinstance(first, dict):
         text = problem_text(stored.problem)
         check_length(text, "prompt")
-        described = partial(encode, tools=tools) if tools and isinstance(encode, PromptTemplate) else encode
-        ids = encoded_problem(described, stored.problem, pictures)
+        ids = encoded_problem(with_tools(encode, tools), stored.problem, pictures)
         return Prompt("", ids, text, columns, pictures=tuple(pictures))
     if pictures:
         raise DataRowError(f"a whole text has no place for pictures: use {MESSAGES!r}")

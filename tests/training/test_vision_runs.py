@@ -1,5 +1,6 @@
 """Whole runs of a vision-language model: they learn to the bit after a stop, on ranks, and on rows of files."""
 
+import asyncio
 import json
 import math
 from dataclasses import replace
@@ -19,7 +20,8 @@ from groupwise.config.user_code import UserCode
 from groupwise.core import BadData, Usage
 from groupwise.data import Sampling
 from groupwise.engines import Vllm
-from groupwise.methods import bradley_terry, grpo, kto, spo
+from groupwise.engines.no_engine import NoEngine
+from groupwise.methods import bradley_terry, grpo, kto, sft, spo
 from groupwise.models import (
     Lora,
     VisionModel,
@@ -33,9 +35,13 @@ from groupwise.models import (
 from groupwise.models.flow.latent_pictures import png, read_png
 from groupwise.report.report import write_report
 from groupwise.report.sample_pictures import prompt_pictures, read_sheet
+from groupwise.rollout import RolloutSetting, answers
 from groupwise.tasks import DataRows, Demonstrations, RowsTask, Shapes, named_task
 from groupwise.tasks.shapes import draw_shapes
+from groupwise.training.build_run import build
+from groupwise.training.stored_answer_evaluation import held_out_step
 from groupwise.verifiers import Exact
+from groupwise.verifiers.no_verifier import NoVerifier
 from tests.faults.small_runs import lines, run_recipe
 from tests.models.vision_directories import vision_directory
 
@@ -194,6 +200,19 @@ def test_stored_answers_to_pictures(tmp_path: Path) -> None:
     assert rows[0]["eval/loss"] == chats[0]["eval/loss"] > 0
     pairs = lines(stored_run(tmp_path / "pairs", "dpo", files["pair"]))
     assert abs(pairs[1]["loss"] - math.log(2)) < 1e-6 and pairs[-1]["loss"] < pairs[1]["loss"]
+
+
+def test_each_rank_stores_the_pictures_of_held_out_answers(tmp_path: Path) -> None:
+    """A rank gets the rollouts and none of the tasks."""
+    recipe = replace(RECIPE, task=DataRows(str(stored_rows(tmp_path / "data")["completion"])), method=sft(), prompts=4)
+    objects = build(recipe, UserCode())
+    setting = RolloutSetting(
+        engine=NoEngine(), verifier=NoVerifier(), tokenizer=read_tokenizer(find_model("shapes")),
+        sampling=recipe.sampling, seed=0,
+    )  # fmt: skip
+    rollouts = asyncio.run(answers(objects.held_out, 1, setting, strategy=recipe.method.strategy))
+    step = held_out_step(objects.recipe, objects.new_learner(), rollouts)
+    assert step.tokens and step.logp_old.isfinite().all()
 
 
 def stored_run(directory: Path, method: str, rows: Path) -> Path:

@@ -15,8 +15,8 @@ from groupwise.rollout import AgentEpisodes, Independent
 from groupwise.rollout.agents import runner as runner_file
 from groupwise.rollout.agents.chat_request import RequestError, chat_request
 from groupwise.rollout.agents.endpoint import Endpoint
+from groupwise.rollout.agents.openai_clients import URL, EpisodeTransport
 from groupwise.rollout.agents.runner import AgentRunner
-from groupwise.rollout.agents.transport import URL, EpisodeTransport
 from tests.models.test_templates import CHATML, trained, transformers_ids
 from tests.rollout.fakes import FakeEngine, decoder, engine, sampler_of, sampling
 from tests.rollout.test_turns import MemoryReplay
@@ -115,7 +115,7 @@ def test_a_continued_conversation_keeps_the_sampled_ids() -> None:
     frame = vocabulary.encode_template("\n<|im_start|>user\nAgain.<|im_end|>\n<|im_start|>assistant\n")
     assert sample.tokens == (*split, end, *frame, *split, end)
     assert requests[1].context == (*sample.context, *split, end, *frame)
-    assert requests[1].generated_count == len(split) + 1 + len(frame)
+    assert requests[1].already_generated_count == len(split) + 1 + len(frame)
     assert (sample.role, sample.counts) == ("answer", {"requests": 2, "calls": 0, "malformed": 0, "failed": 0})
 
 
@@ -174,11 +174,11 @@ def test_branches_share_their_tokens_as_context() -> None:
         return 1.0
 
     rollout, requests = ran(
-        agent, lambda r: (*vocabulary.encode(f"x{r.generated_count}"), min(vocabulary.eos_ids)), vocabulary
+        agent, lambda r: (*vocabulary.encode(f"x{r.already_generated_count}"), min(vocabulary.eos_ids)), vocabulary
     )
     samples = rollout.samples
     assert len(samples) == 3 and sum(sum(s.trained) for s in samples) == sum(
-        len(vocabulary.encode(f"x{r.generated_count}")) + 1 for r in requests
+        len(vocabulary.encode(f"x{r.already_generated_count}")) + 1 for r in requests
     )
     whole = {s.context + s.tokens for s in samples}
     assert {r.context for r in requests[1:]} == {
@@ -428,7 +428,7 @@ def test_an_episode_in_the_replay_log_is_not_run_again() -> None:
 
     def samples(seed: int) -> list[str]:
         machine = engine(decoder(vocabulary_size=720, max_positions=1024, spread=0.6), vocabulary, seed=seed)
-        return list(map(repr, ran(agent, machine, vocabulary, n=2, reply_log=log)[0].samples))
+        return list(map(repr, ran(agent, machine, vocabulary, n=2, environment_reply_log=log)[0].samples))
 
     first = samples(3)
     assert len(runs) == 2 and samples(3) == first and len(runs) == 2
@@ -448,7 +448,7 @@ def test_an_agent_that_differs_at_resume_keeps_its_ended_runs_and_starts_the_oth
 
     def samples() -> list[Sample]:
         machine = engine(decoder(vocabulary_size=720, max_positions=1024, spread=0.6), vocabulary, seed=3)
-        return list(ran(agent, machine, vocabulary, n=2, reply_log=log)[0].samples)
+        return list(ran(agent, machine, vocabulary, n=2, environment_reply_log=log)[0].samples)
 
     before = samples()
     (lost,) = [key for key in log.lines if "episode 1 of" in key]

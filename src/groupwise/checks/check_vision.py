@@ -30,7 +30,7 @@ def unfit_settings(recipe: Recipe) -> dict[str, tuple[bool, str]]:
     """Settings that vision-language models do not have, by name: whether the recipe uses them, and what to do."""
     strategy, stored = recipe.method.strategy, "take a method whose answers have one prompt, such as --method dpo"
     sampled = "take a method that does not score answers with the engine, such as --method grpo"
-    other_prompts = declares(strategy, "other_prompts")
+    other_prompts = declares(strategy, "adds_other_prompt_view")
     return {
         "agent": (recipe.agent is not None, "leave it out: its requests are texts"),
         "a method that trains answers under the prompts of other rows": (other_prompts, stored),

@@ -51,6 +51,25 @@ def test_the_pictures_of_a_group_are_side_by_side(visit: Any, pictures: Path, sc
     assert page.evaluate("document.documentElement.scrollWidth") == width
 
 
+@pytest.mark.parametrize("width", [1280, 390])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_the_pictures_of_a_prompt_are_above_its_text(visit: Any, asked: Path, scheme: str, width: int) -> None:
+    page = visit(asked, color_scheme=scheme, viewport={"width": width, "height": 800})
+    pictures = page.locator(".prompt .asked img")
+    pictures.first.scroll_into_view_if_needed()
+    boxes = pictures.evaluate_all("all => all.map((i) => i.getBoundingClientRect().toJSON())")
+    sizes = pictures.evaluate_all("all => all.map((i) => [i.naturalHeight, i.naturalWidth])")
+    assert sizes == list(map(list, SIDES))
+    assert all(box["width"] >= 90 and box["left"] >= 0 and box["right"] <= width for box in boxes)
+    assert (len({box["top"] for box in boxes}) == 1) == (width == 1280), "on a phone they wrap"
+    assert pictures.nth(1).get_attribute("alt") == "picture 2 of the prompt"
+    edge = "(i) => { const s = getComputedStyle(i); return [s.borderTopWidth, s.borderTopColor]; }"
+    thickness, colour = pictures.first.evaluate(edge)
+    ground = page.locator(".prompt").first.evaluate("(i) => getComputedStyle(i).backgroundColor")
+    assert thickness == "1px" and colour != ground, "a dark picture has an edge on a dark page"
+    assert page.evaluate("document.documentElement.scrollWidth") == width
+
+
 @pytest.mark.parametrize(("scheme", "width"), [("light", 1280), ("dark", 360)])
 @pytest.mark.parametrize("kind", ["pictures", "plane"])
 def test_prompts_before_and_after(visit: Any, request: Any, kind: str, scheme: str, width: int) -> None:

@@ -52,7 +52,10 @@ class QwenPictureProcessor:
 
     def grid(self, picture: Picture) -> tuple[int, int]:
         """The rows and columns of a picture's features. BadData for a picture that is too long for its width."""
-        size, library = self.settings["size"], import_module(type(self._processor()).__module__)
+        size, library = (
+            self.settings["size"],
+            import_module("transformers.models.qwen2_vl.image_processing_pil_qwen2_vl"),
+        )
         side = self.patch_size * self.merge_size
         try:
             height, width = library.smart_resize(

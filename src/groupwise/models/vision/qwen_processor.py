@@ -52,11 +52,9 @@ class QwenPictureProcessor:
 
     def grid(self, picture: Picture) -> tuple[int, int]:
         """The rows and columns of a picture's features. BadData for a picture that is too long for its width."""
-        size, library = (
-            self.settings["size"],
-            import_module("transformers.models.qwen2_vl.image_processing_pil_qwen2_vl"),
-        )
-        side = self.patch_size * self.merge_size
+        self._processor()  # without Pillow, the error that says so
+        library = import_module("transformers.models.qwen2_vl.image_processing_pil_qwen2_vl")
+        size, side = self.settings["size"], self.patch_size * self.merge_size
         try:
             height, width = library.smart_resize(
                 picture.height, picture.width, side, size["shortest_edge"], size["longest_edge"]

@@ -75,7 +75,7 @@ def tools_of(row: Mapping[str, Any]) -> list[Any] | None:
 
 
 def with_tools(encode: Callable[..., Ids], tools: list[Any] | None) -> Callable[..., Ids]:
-    """The template with the schemas of a prompt's tools, in place of its own; itself without tools."""
+    """The template with the schemas of a prompt's tools, in place of the recipe's. Without tools, unchanged."""
     return partial(encode, tools=tools) if tools and isinstance(encode, PromptTemplate) else encode
 
 

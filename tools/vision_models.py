@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from groupwise.models import RandomPurpose, Tokenizer, keyed_random, picture_of_pixels
-from groupwise.models.model_json_files import read_json
-from groupwise.models.vision.processor import IMAGE, PictureProcessor, read_processor
+from groupwise.models.vision.processor import IMAGE, PictureProcessor
+from groupwise.models.vision.vision_families import read_processor
 from groupwise.tasks import END, picture_tokenizer
 from groupwise.tasks.shapes import SHAPE_COLOURS, draw_shapes
 
@@ -115,7 +115,9 @@ def main(out: str, *options: str) -> None:
     causal, tokenizer = random_model()
     write_directory(path := Path(out) / "shapes", causal, tokenizer, processor_settings(SIDE))
     if "--random" not in options:
-        train(causal, read_processor(path, read_json(path / "config.json")), tokenizer)
+        processor = read_processor(path)
+        assert isinstance(processor, PictureProcessor)
+        train(causal, processor, tokenizer)
         write_directory(path, causal.bfloat16(), tokenizer, processor_settings(SIDE))
     print(f"{sum(p.numel() for p in causal.parameters()):,} parameters in {path}")
 

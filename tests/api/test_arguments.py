@@ -113,8 +113,8 @@ def test_data_that_are_no_rows_are_named(data, error, words) -> None:
 
 def test_a_column_that_is_not_json_is_named(tmp_path: Path) -> None:
     with pytest.raises(BadData, match="row 2") as caught:
-        write_rows([{"prompt": "1"}, {"prompt": "2", "image": b"x"}], tmp_path / "data.jsonl")
-    assert "'image' is bytes" in str(caught.value) and not (tmp_path / "data.jsonl").exists()
+        write_rows([{"prompt": "1"}, {"prompt": "2", "level": b"x"}], tmp_path / "data.jsonl")
+    assert "'level' is bytes" in str(caught.value) and not (tmp_path / "data.jsonl").exists()
 
 
 def short(answer):

@@ -179,9 +179,15 @@ def ready(recipe: Recipe) -> RunObjects:
     return build(recipe, UserCode())
 
 
-def run_recipe(directory: Path, name: str, iterations: int, stop_at: int, changes: dict[str, Any]) -> Path:
-    """A run of a recipe of the repository; with `stop_at` it is stopped after that iteration and resumed."""
-    fields = {"evaluate.problems": 4, "evaluate.every": 0, "save.every": 1, "method.group_size": 4, **changes}
+def run_recipe(
+    directory: Path, name: str, iterations: int, stop_at: int, changes: dict[str, Any], *, group_size: bool = True
+) -> Path:
+    """A run of a recipe of the repository; with `stop_at` it is stopped after that iteration and resumed.
+
+    With `group_size`, groups have four answers.
+    """
+    fields = {"evaluate.problems": 4, "evaluate.every": 0, "save.every": 1, **changes}
+    fields = {"method.group_size": 4, **fields} if group_size else fields
     recipe = read_recipe(
         Path(__file__).parents[2] / "recipes" / f"{name}.toml",
         [(field, str(value)) for field, value in {**fields, "iterations": iterations}.items()],

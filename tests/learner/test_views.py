@@ -96,6 +96,11 @@ def test_a_batch_without_the_view_has_nan_only() -> None:
     assert all(s.context[: len(HINT)] == HINT for s in part.samples)
 
 
+def test_a_view_has_the_pictures_of_its_sample() -> None:
+    rollouts = [replace(r, samples=tuple(replace(s, content_hash="p") for s in r.samples)) for r in hinted()]
+    assert {s.content_hash for s in pack(rollouts).under("hint")[0].samples} == {"p"}
+
+
 def test_a_sample_trained_under_a_view_has_the_gradient_of_that_context() -> None:
     """Its log-probs of the engine, its versions and its tokens stay those of the sampling."""
     moved = [replace(r, samples=tuple(s.under("hint") if s.prompt_views else s for s in r.samples)) for r in hinted()]

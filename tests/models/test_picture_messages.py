@@ -41,6 +41,16 @@ def test_pictures_stand_at_their_parts_or_before_the_text() -> None:
     assert chat("red") == text("user:red\na:"), "a model that takes pictures needs none"
 
 
+def test_a_plain_template_has_the_pictures_of_parts_before_the_text() -> None:
+    plain, a = find_template("no", TOKENIZER), noise(1)
+    image, text = {"type": "image"}, {"type": "text", "text": "red"}
+    assert plain([{"role": "user", "content": [image, text]}], pictures=(a,)) == plain("red", pictures=(a,))
+    assert plain([{"role": "user", "content": [image]}], pictures=(a,)) == BLOCK
+    for parts in ([text, image], [text, image, text], [image, text, image]):
+        with pytest.raises(BadData, match="pictures before its text"):
+            plain([{"role": "user", "content": parts}], pictures=(a,) * sum(part is image for part in parts))
+
+
 @pytest.mark.parametrize("count", [0, 1, 3])
 def test_another_number_of_parts_than_pictures_is_refused(count: int) -> None:
     messages = [{"role": "user", "content": [{"type": "image"}, {"type": "text", "text": "?"}, {"type": "image"}]}]

@@ -20,7 +20,7 @@ def changed(path: Path, name: str, change: Callable[[dict[str, Any]], None]) -> 
     (path / name).write_text(json.dumps(value))
 
 
-@pytest.mark.parametrize("family", ["idefics3", "smolvlm"])
+@pytest.mark.parametrize("family", ["idefics3", "smolvlm", "qwen2_5_vl"])
 def test_a_written_model_is_complete(family: str, tmp_path: Path) -> None:
     model, tokenizer = tiny_vision(family, dtype=torch.float32)
     write_model(model, tmp_path / "m", tokenizer=tokenizer, source=vision_directory(family))
@@ -54,10 +54,34 @@ BAD: dict[str, tuple[str, Callable[[dict[str, Any]], None], str]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", BAD)
+BAD_QWEN: dict[str, tuple[str, Callable[[dict[str, Any]], None], str]] = {
+    "code of a Qwen directory": (
+        "preprocessor_config.json", lambda c: c.update(auto_map={"AutoImageProcessor": "evil.Processor"}), "own code",
+    ),
+    "the processor of Idefics3": (
+        "preprocessor_config.json", lambda c: c.update(image_processor_type="Idefics3ImageProcessor"), "be Qwen2VL",
+    ),
+    "patches of another size": (
+        "preprocessor_config.json", lambda c: c.update(patch_size=8), "patch_size is 8, and the vision tower has",
+    ),
+    "a picture of any size": (
+        "preprocessor_config.json", lambda c: c.update(max_pixels=10**12), "longest_edge is 1000000000000",
+    ),
+    "an area that is too small": ("preprocessor_config.json", lambda c: c.update(max_pixels=4), "from 128 to"),
+    "no area": ("preprocessor_config.json", lambda c: c.pop("max_pixels"), "longest_edge"),
+    "no resizing": ("preprocessor_config.json", lambda c: c.update(do_resize=False), "do_resize is false"),
+    "no mean": ("preprocessor_config.json", lambda c: c.pop("image_mean"), "image_mean"),
+    "another start of a picture": (
+        "config.json", lambda c: c.update(vision_start_token_id=7), "vision_start_token_id is 7",
+    ),
+    "too many layers of a tower": ("config.json", lambda c: c["vision_config"].update(depth=10**9), "too many layers"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", [*BAD, *BAD_QWEN])
 def test_a_directory_that_does_not_fit_is_refused(name: str, tmp_path: Path) -> None:
-    path = shutil.copytree(vision_directory(), tmp_path / "m")
-    file, change, seen = BAD[name]
+    path = shutil.copytree(vision_directory("idefics3" if name in BAD else "qwen2_5_vl"), tmp_path / "m")
+    file, change, seen = (BAD | BAD_QWEN)[name]
     changed(path, file, change)
     (path / "evil.py").write_text("raise SystemExit(9)")
     with pytest.raises(BadData) as caught:

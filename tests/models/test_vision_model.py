@@ -8,6 +8,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from groupwise.core import BadData, Usage
 from groupwise.data import Generation, GenerationRequest, Picture, Prompt, Sample
@@ -25,9 +27,11 @@ from groupwise.models import (
     read_tokenizer,
 )
 from groupwise.models.vision.processor import IMAGE
+from groupwise.models.vision.qwen_processor import END, START
+from groupwise.models.vision.qwen_vision_model import QwenVisionModel, rotary_positions, shift
 from tests.models.vision_directories import noise, tiny_vision, vision_directory
 
-FAMILIES = ("idefics3", "smolvlm")
+FAMILIES = ("idefics3", "smolvlm", "qwen2_5_vl")
 
 
 def prompt_of(tokenizer: Tokenizer, text: str, *pictures: Picture) -> Prompt:
@@ -50,10 +54,25 @@ def separate_logits(model: VisionModel, prompts: list[Prompt], answers: list[tup
     parts = []
     for prompt, answer in zip(prompts, answers):
         ids = torch.tensor([prompt.token_ids + answer])
-        pixels = [model.processor.frames(picture) for picture in prompt.pictures]
-        extra = {"pixel_values": torch.cat(pixels)[None].double()} if pixels else {}
+        extra = library_inputs(model, prompt, len(answer)) if prompt.pictures else {}
         parts.append(causal(input_ids=ids, **extra).logits[0, len(prompt.token_ids) - 1 : -1])
     return torch.cat(parts)
+
+
+def library_inputs(model: VisionModel, prompt: Prompt, answer: int) -> dict[str, torch.Tensor]:
+    """What transformers' forward takes besides ids, for a prompt with pictures and an answer of so many tokens."""
+    if not isinstance(model, QwenVisionModel):
+        return {"pixel_values": torch.cat([model.processor.frames(p) for p in prompt.pictures])[None].double()}
+    path = vision_directory("qwen2_5_vl")
+    images = [np.array(pixels_of_picture(picture)) for picture in prompt.pictures]
+    processed = importlib.import_module("transformers").Qwen2VLImageProcessorPil.from_pretrained(path)(
+        images, input_data_format="channels_last", return_tensors="pt"
+    )
+    kinds = [int(token == model.placeholder) for token in prompt.token_ids] + [0] * answer
+    return {
+        "pixel_values": processed["pixel_values"].double(), "image_grid_thw": processed["image_grid_thw"],
+        "mm_token_type_ids": torch.tensor([kinds]),
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize("split", [False, True])
@@ -69,14 +88,17 @@ def test_packed_prompts_with_pictures_have_the_logits_of_transformers(family: st
         prompt_of(tokenizer, "no picture"),
         prompt_of(tokenizer, "red", a),
     ]
-    answers = [(9, 12, 6), (9, 12, 6), (9, 5, 13, 8), (14, 14), (7, 30, 31), (2, 2, 9)]  # 2 is the placeholder: text
+    mark = model.placeholder  # text if it is sampled
+    answers = [(9, 12, 6), (9, 12, 6), (9, 5, 13, 8), (14, 14), (7, 30, 31), (mark, mark, 9)]
     packed, separate = packed_logits(model, prompts, answers), separate_logits(model, prompts, answers[:-1])
     expected = len(separate)
     assert (packed[:expected] - separate).abs().max() < 1e-12
     assert (packed[:3] - packed[3:6]).abs().max() > 1e-3, "another picture, equal tokens: other logits"
     alone = packed_logits(model, prompts[-1:], answers[-1:])
     assert (packed[expected:] - alone).abs().max() < 1e-12
-    turn = replace(prompts[-1], token_ids=(*prompts[-1].token_ids, 2, 2))  # its sampled tokens, as a later context
+    turn = replace(
+        prompts[-1], token_ids=(*prompts[-1].token_ids, mark, mark)
+    )  # its sampled tokens, as a later context
     assert (packed_logits(model, [turn], [(9,)]) - alone[2:]).abs().max() < 1e-12
 
 
@@ -93,14 +115,15 @@ def test_contexts_with_equal_tokens_and_other_pictures_share_nothing() -> None:
     assert sample.under("other").context_key == (a.content_hash, a.token_ids), "another prompt keeps the pictures"
 
 
-def test_features_are_computed_once_for_each_version_of_the_tower(monkeypatch: pytest.MonkeyPatch) -> None:
-    model, tokenizer = tiny_vision()
+@pytest.mark.parametrize("family", FAMILIES)
+def test_features_are_computed_once_for_each_version_of_the_tower(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, tokenizer = tiny_vision(family)
     content = prompt_of(tokenizer, "red", noise(1)).content_hash
     keep_pictures(model, content, (noise(1),))
     computed: list[str] = []
-    original = VisionModel._computed
-    monkeypatch.setattr(VisionModel, "_computed", lambda self, h: computed.append(h) or original(self, h))
-    weight = model.tower[0].embeddings.patch_embedding.weight
+    original = type(model)._computed
+    monkeypatch.setattr(type(model), "_computed", lambda self, h: computed.append(h) or original(self, h))
+    weight = next(model.tower[0].parameters())
     with torch.inference_mode():
         first = model.features(content)
         assert model.features(content) is first and len(computed) == 1
@@ -119,8 +142,9 @@ def test_features_are_computed_once_for_each_version_of_the_tower(monkeypatch: p
     assert not frozen.is_inference(), "autograd of a learner uses what an engine computed"
 
 
-def test_an_engine_drops_features_with_its_weights() -> None:
-    model, tokenizer = tiny_vision()
+@pytest.mark.parametrize("family", FAMILIES)
+def test_an_engine_drops_features_with_its_weights(family: str) -> None:
+    model, tokenizer = tiny_vision(family)
     prompt = prompt_of(tokenizer, "red", noise(1))
     engine = NativeEngine(model, tokenizer, seed=0)
     request = GenerationRequest(
@@ -129,7 +153,7 @@ def test_an_engine_drops_features_with_its_weights() -> None:
     )  # fmt: skip
     before = asyncio.run(engine.sample(request))
     weights = {name: weight.clone() for name, weight in model.state_dict().items()}
-    weights["causal.model.vision_model.embeddings.patch_embedding.weight"] *= -1
+    weights[next(name for name in weights if "patch_embed" in name)] *= -1
     asyncio.run(engine.load(1, weights))
     after = asyncio.run(engine.sample(request))
     assert before.logp != after.logp and after.versions[0] == 1
@@ -138,9 +162,12 @@ def test_an_engine_drops_features_with_its_weights() -> None:
     assert (logp - torch.tensor(after.logp, dtype=torch.float64)).abs().max() < 1e-12
 
 
-def test_the_engine_and_the_learner_agree_and_pictures_share_nothing() -> None:
-    model, tokenizer = tiny_vision()
-    prompts = [prompt_of(tokenizer, "red", noise(1)), prompt_of(tokenizer, "red", noise(2))]
+@pytest.mark.parametrize("text", ["red", "red " * 20])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_engine_and_the_learner_agree_and_pictures_share_nothing(family: str, text: str) -> None:
+    """Also a prompt of over 64 tokens, whose keys its answers share."""
+    model, tokenizer = tiny_vision(family)
+    prompts = [prompt_of(tokenizer, text, noise(1)), prompt_of(tokenizer, text, noise(2))]
     assert prompts[0].token_ids == prompts[1].token_ids
 
     async def sample() -> list[Generation]:
@@ -163,8 +190,9 @@ def test_the_engine_and_the_learner_agree_and_pictures_share_nothing() -> None:
     assert generations[0].logp[0] != generations[1].logp[0], "equal tokens and random numbers, another picture"
 
 
-def test_gradients_reach_the_tower_unless_it_is_frozen() -> None:
-    model, tokenizer = tiny_vision()
+@pytest.mark.parametrize("family", FAMILIES)
+def test_gradients_reach_the_tower_unless_it_is_frozen(family: str) -> None:
+    model, tokenizer = tiny_vision(family)
     prompt = prompt_of(tokenizer, "red", noise(1))
     for frozen in (False, True):
         if frozen:
@@ -193,6 +221,46 @@ def test_text_and_pixels_are_those_of_the_processor_of_transformers(split: bool,
     assert torch.equal(model.processor.frames(picture), theirs["pixel_values"][0].float())
 
 
+@pytest.mark.parametrize("size", [(16, 16), (33, 16), (9, 40), (7, 5), (200, 100)])
+def test_text_and_patches_are_those_of_the_processor_of_qwen(size: tuple[int, int]) -> None:
+    transformers = importlib.import_module("transformers")
+    path = vision_directory("qwen2_5_vl")
+    model, tokenizer = tiny_vision("qwen2_5_vl")
+    assert isinstance(model, QwenVisionModel)
+    picture = noise(3, width=size[0], height=size[1])
+    images = transformers.Qwen2VLImageProcessorPil.from_pretrained(path)
+    theirs = images([np.array(pixels_of_picture(picture))], input_data_format="channels_last", return_tensors="pt")
+    _, rows, columns = theirs["image_grid_thw"][0].tolist()
+    ids = tokenizer.control_tokens.ids_by_spelling
+    placeholders = (model.placeholder,) * (rows * columns // 4)
+    expected = (ids[START], *placeholders, ids[END], *tokenizer.encode("red?"))
+    assert find_template("no", tokenizer)("red?", pictures=(picture,)) == expected
+    assert find_template("chat", tokenizer)("red?", pictures=(picture,))[5 : 5 + len(placeholders) + 2] == expected[:-4]
+    assert model.processor.grid(picture) == (rows // 2, columns // 2)
+    assert torch.equal(model.processor.patches(picture), theirs["pixel_values"].float())
+
+
+@given(st.lists(st.tuples(st.integers(1, 5), st.integers(1, 5), st.integers(0, 3)), min_size=1, max_size=4))
+def test_positions_in_time_rows_and_columns_are_those_of_transformers(pictures: list[tuple[int, int, int]]) -> None:
+    model, _ = tiny_vision("qwen2_5_vl")
+    context: list[int] = []
+    for rows, columns, words in pictures:
+        context += [5] * words + [6] + [model.placeholder] * (rows * columns) + [7]
+    grids = [(rows, columns) for rows, columns, _ in pictures]
+    library = model.causal.get_submodule("model")
+    kinds = torch.tensor([[int(token == model.placeholder) for token in context]])
+    grid = torch.tensor([[1, 2 * rows, 2 * columns] for rows, columns in grids])
+    expected, delta = library.get_rope_index(torch.tensor([context]), kinds, image_grid_thw=grid)
+    assert (rotary_positions(tuple(context), model.placeholder, grids) == expected[:, 0].numpy()).all()
+    assert shift(grids) == int(delta)
+
+
+def test_a_picture_that_is_too_long_for_its_width_is_refused() -> None:
+    _, tokenizer = tiny_vision("qwen2_5_vl")
+    with pytest.raises(BadData, match="does not fit the model"):
+        find_template("no", tokenizer)("red", pictures=(noise(1, width=402, height=2),))
+
+
 def test_a_prompt_without_its_placeholders_is_refused() -> None:
     model, tokenizer = tiny_vision()
     prompt = Prompt("p", tokenizer.encode("red"), "red", pictures=(noise(1),))
@@ -214,7 +282,8 @@ def test_unknown_pictures_are_a_typed_error() -> None:
         model.features("0" * 64)
 
 
-def test_an_outline_has_the_weights_of_the_model() -> None:
-    model, _ = tiny_vision()
-    shapes = {name: tuple(w.shape) for name, w in outline(vision_directory()).named_parameters()}
+@pytest.mark.parametrize("family", FAMILIES)
+def test_an_outline_has_the_weights_of_the_model(family: str) -> None:
+    model, _ = tiny_vision(family)
+    shapes = {name: tuple(w.shape) for name, w in outline(vision_directory(family)).named_parameters()}
     assert shapes == {name.removeprefix("causal."): tuple(w.shape) for name, w in model.named_parameters()}

@@ -1,6 +1,7 @@
 """Writes small, deterministic run directories from a seed, shaped like a run that learns."""
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -286,6 +287,19 @@ def write_comparison(run: Path, iteration: int, methods: list[str], canary: str 
     (run / "whatif").mkdir(exist_ok=True)
     (run / "whatif" / f"{iteration:06d}.json").write_text(json.dumps(data))
     return [sample for group in groups.values() for sample in group]
+
+
+def write_prompt_pictures(run: Path, sides: Sequence[tuple[int, int]]) -> Path:
+    """Add pictures of these heights and widths to the prompts of a run's samples."""
+    for path in sorted((run / "samples").glob("*.jsonl")):
+        rng = np.random.default_rng(int(path.stem))
+        rows = [json.loads(line) for line in path.read_text().splitlines()]
+        sheet = PictureSheet.of([[rng.integers(0, 256, (*side, 3), dtype=np.uint8) for side in sides]])
+        assert sheet is not None
+        path.with_suffix(".png").write_bytes(png(sheet.pixels))
+        boxes = [{"box": box, "scale": sheet.enlargement_factor} for box in sheet.picture_boxes]
+        write_lines(path, [row | {"prompt_pictures": boxes} for row in rows])
+    return run
 
 
 def write_pictures(run: Path, *, plane: bool, side: int = 8) -> Path:

@@ -8,7 +8,7 @@ import pytest
 
 from groupwise.report.report import write_report
 from groupwise.report.sample_pictures import EACH, PROMPTS
-from tests.report.fixture_run import CANARIES, STEPS, write_pictures, write_run
+from tests.report.fixture_run import CANARIES, STEPS, write_pictures, write_prompt_pictures, write_run
 
 pytestmark = pytest.mark.browser
 
@@ -25,6 +25,16 @@ def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_report([write_pictures(run, plane=False)])
 
 
+SIDES = ((32, 32), (113, 120), (32, 128), (20, 4))
+"""Heights and widths of the pictures of a prompt."""
+
+
+@pytest.fixture(scope="module")
+def asked(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    run = write_run(tmp_path_factory.mktemp("asked") / "run", iterations=1, prompts=1, pool=1)
+    return write_report([write_prompt_pictures(run, SIDES)])
+
+
 DRAWN = "all => all.filter((i) => i.complete && i.naturalWidth === 8 && i.getBoundingClientRect().width > 20).length"
 
 
@@ -38,6 +48,25 @@ def test_the_pictures_of_a_group_are_side_by_side(visit: Any, pictures: Path, sc
     assert tops.count(tops[0]) >= (5 if width == 1280 else 2)
     assert answers.first.get_attribute("alt").startswith("picture of answer 1, ")
     assert page.locator(".trajectories").count() == 0
+    assert page.evaluate("document.documentElement.scrollWidth") == width
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_the_pictures_of_a_prompt_are_above_its_text(visit: Any, asked: Path, scheme: str, width: int) -> None:
+    page = visit(asked, color_scheme=scheme, viewport={"width": width, "height": 800})
+    pictures = page.locator(".prompt .asked img")
+    pictures.first.scroll_into_view_if_needed()
+    boxes = pictures.evaluate_all("all => all.map((i) => i.getBoundingClientRect().toJSON())")
+    sizes = pictures.evaluate_all("all => all.map((i) => [i.naturalHeight, i.naturalWidth])")
+    assert sizes == list(map(list, SIDES))
+    assert all(box["width"] >= 90 and box["left"] >= 0 and box["right"] <= width for box in boxes)
+    assert (len({box["top"] for box in boxes}) == 1) == (width == 1280), "on a phone they wrap"
+    assert pictures.nth(1).get_attribute("alt") == "picture 2 of the prompt"
+    edge = "(i) => { const s = getComputedStyle(i); return [s.borderTopWidth, s.borderTopColor]; }"
+    thickness, colour = pictures.first.evaluate(edge)
+    ground = page.locator(".prompt").first.evaluate("(i) => getComputedStyle(i).backgroundColor")
+    assert thickness == "1px" and colour != ground, "a dark picture has an edge on a dark page"
     assert page.evaluate("document.documentElement.scrollWidth") == width
 
 

@@ -8,8 +8,10 @@ import pytest
 from tokenizers import AddedToken
 from tokenizers import Tokenizer as Fast
 
-from groupwise.data import ENVIRONMENT, WRITTEN
+from groupwise.core import BadData
+from groupwise.data import ENVIRONMENT, WRITTEN, Prompt
 from groupwise.models import Tokenizer, find_template
+from groupwise.tasks import RowsTask
 from groupwise.tasks.row_columns import RowColumns
 from groupwise.tasks.stored_rows import read_stored
 from tests.models.test_templates import trained
@@ -164,6 +166,37 @@ def test_a_stored_conversation_has_the_tokens_of_an_agents(words: Tokenizer, cal
     shown = stored(prompt, words)
     assert (shown.context, shown.tokens) == (sample.context, sample.tokens)
     assert shown.origin == tuple(WRITTEN if o >= 0 else ENVIRONMENT for o in sample.origin)
+
+
+def test_a_prompt_may_have_calls_and_results(tmp_path: Path) -> None:
+    """As TRL has them, with arguments as an object or as JSON; rows that differ in a call are two problems."""
+    words = trained(QWEN)
+    template = find_template("chat", words)
+
+    def rows(*calls: dict[str, Any], **columns: Any) -> list[Prompt]:
+        lines = []
+        for i, call in enumerate(calls):
+            asked = {"role": "assistant", "content": None, "tool_calls": [{"type": "function", "function": call}]}
+            talk = [user("1+2?"), asked, {"role": "tool", "content": "3"}, user("twice?")]
+            lines.append({"prompt": talk, "answer": i, **columns})
+        path = tmp_path / "rows.jsonl"
+        path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+        task = RowsTask.read(path, template)
+        return sorted((*task.training, *task.held_out), key=lambda prompt: prompt.id)
+
+    first, second = {"name": "add", "arguments": {"a": 1, "b": 2}}, {"name": "add", "arguments": {"a": 3, "b": 0}}
+    found = rows(first, second)
+    text = words.backend_tokenizer.decode(list(found[0].token_ids), skip_special_tokens=False)
+    assert '<tool_call>{"name": "add", "arguments": {"a": 1, "b": 2}}</tool_call>' in text
+    assert "<tool_response>\n3\n</tool_response>" in text and found[0].token_ids != found[1].token_ids
+    assert rows({**first, "arguments": json.dumps(first["arguments"])})[0].token_ids == found[0].token_ids
+    described = rows(first, tools=TOOLS)[0]
+    talk = described.row["messages"]
+    assert described.token_ids == template(talk, TOOLS) != template(talk), "the column tools is in the prompt"
+    with pytest.raises(BadData, match="a plain template formats a single text"):
+        RowsTask.read(tmp_path / "rows.jsonl", find_template("no", words))
+    with pytest.raises(BadData, match="arguments that are not JSON"):
+        rows({"name": "add", "arguments": "{"})
 
 
 def test_a_stored_call_of_mistral_has_its_id(tmp_path: Path) -> None:

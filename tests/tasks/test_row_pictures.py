@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from groupwise.api.write_rows import rows_in_memory, write_rows
 from groupwise.core import BadData
 from groupwise.data import Ids, Prompt
 from groupwise.models import find_template, pixels_of_picture
-from groupwise.tasks import RowsTask
+from groupwise.tasks import DataRows, RowsTask
 from groupwise.tasks.read_rows import DataRowError
 from groupwise.tasks.row_columns import RowColumns
 from groupwise.tasks.row_pictures import plain_messages, row_pictures
@@ -80,6 +81,51 @@ def test_another_picture_is_another_data_set(tmp_path: Path) -> None:
     before = RowsTask.read(path, PLAIN).source_stats[0].sha256
     (tmp_path / "pics" / "0.png").write_bytes(png(9))
     assert RowsTask.read(path, PLAIN).source_stats[0].sha256 != before
+
+
+def test_image_columns_of_the_library_datasets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Saved to disk and as Parquet, one image or a list of them, also of stored conversations, and in memory."""
+    datasets = pytest.importorskip("datasets")
+    monkeypatch.setattr("datasets.config.HF_HUB_OFFLINE", True)
+    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
+    files = [str(rows_file(tmp_path).parent / "pics" / f"{i}.png") for i in range(3)]
+    expected = [row_pictures({"images": [f"pics/{i}.png", "pics/0.png"]}, "red", tmp_path) for i in range(3)]
+    feature = datasets.Sequence(datasets.Image())
+    rows = [{"prompt": f"which {i}?", "images": [name, files[0]], "answer": i} for i, name in enumerate(files)]
+    many = datasets.Dataset.from_list(rows).cast_column("images", feature)
+    single = [{"prompt": row["prompt"], "image": row["images"][0], "answer": row["answer"]} for row in rows]
+    one = datasets.Dataset.from_list(single).cast_column("image", datasets.Image())
+    for data, count in ((many, 2), (one, 1)):
+        data.save_to_disk(tmp_path / f"saved{count}")
+        data.to_parquet(tmp_path / f"{count}.parquet")
+        for source in (tmp_path / f"saved{count}", tmp_path / f"{count}.parquet", f"datasets:{tmp_path}/saved{count}"):
+            found = sorted(problems(RowsTask.read(source, PLAIN)), key=lambda prompt: prompt.text)
+            assert [p.pictures for p in found] == [pictures[:count] for pictures in expected], source
+    parts = [{"type": "image", "text": None}, {"type": "text", "text": "which?"}]
+    answer = {"role": "assistant", "content": [{"type": "text", "text": "9"}]}
+    chat = [{"messages": [{"role": "user", "content": parts}, answer], "images": [name]} for name in files]
+    datasets.Dataset.from_list(chat).cast_column("images", feature).save_to_disk(tmp_path / "chat")
+    stored = DataRows(str(tmp_path / "chat")).build(CHAT, rows="stored")
+    assert isinstance(stored, RowsTask)
+    assert [p.pictures for p in problems(stored)] == [pictures[:1] for pictures in expected]
+    decoded = rows_in_memory(many)
+    assert decoded is not None and isinstance(decoded[0]["images"][0], Image.Image)
+    write_rows(decoded, tmp_path / "memory" / "data.jsonl")
+    assert [p.pictures for p in problems(RowsTask.read(tmp_path / "memory" / "data.jsonl", PLAIN))] == expected
+
+
+def test_pictures_in_memory_are_written_beside_their_rows(tmp_path: Path) -> None:
+    pixels = np.random.default_rng(0).integers(0, 256, (16, 16, 3), dtype=np.uint8)
+    values = [png(0), bytearray(png(0)), {"bytes": png(0), "path": None}, Image.fromarray(pixels)]
+    rows = [{"prompt": f"red {i}", "image": value, "answer": i} for i, value in enumerate(values)]
+    rows.append({"prompt": "red 4", "images": [png(1), Image.fromarray(pixels).convert("L")], "answer": 4})
+    write_rows(rows, tmp_path / "data.jsonl")
+    found = problems(RowsTask.read(tmp_path / "data.jsonl", PLAIN))
+    assert len({p.content_hash for p in found[:4]}) == 1 and [len(p.pictures) for p in found] == [1, 1, 1, 1, 2]
+    assert (pixels_of_picture(found[3].pictures[0]) == pixels).all()
+    assert len(list((tmp_path / "pictures").iterdir())) <= 4, "equal files are written once"
+    with pytest.raises(BadData, match="row 1 of data has an image that cannot be written"):
+        write_rows([{"prompt": "a", "image": Image.new("F", (2, 2))}], tmp_path / "b.jsonl")
 
 
 def test_bytes_and_images_of_datasets_are_read(tmp_path: Path) -> None:

@@ -1,6 +1,8 @@
 """Whole runs of a vision-language model: they learn to the bit after a stop, on ranks, and on rows of files."""
 
+import asyncio
 import json
+import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,23 +11,39 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from safetensors.torch import load_file
 
 from groupwise.checks.check_inputs import check_inputs
 from groupwise.checks.check_result import CheckResult
-from groupwise.config.recipe import Recipe, WarmStart
+from groupwise.config.recipe import Cluster, Recipe
 from groupwise.config.user_code import UserCode
-from groupwise.core import Usage
+from groupwise.core import BadData, Usage
 from groupwise.data import Sampling
 from groupwise.engines import Vllm
-from groupwise.methods import grpo, sft
-from groupwise.models import Lora, find_model, picture_of_pixels, read_model
+from groupwise.engines.no_engine import NoEngine
+from groupwise.methods import bradley_terry, grpo, kto, sft, spo
+from groupwise.models import (
+    Lora,
+    VisionModel,
+    find_model,
+    find_template,
+    merge,
+    picture_of_pixels,
+    read_model,
+    read_tokenizer,
+)
 from groupwise.models.flow.latent_pictures import png, read_png
 from groupwise.report.report import write_report
 from groupwise.report.sample_pictures import prompt_pictures, read_sheet
-from groupwise.tasks import DataRows, Shapes, named_task
+from groupwise.rollout import RolloutSetting, answers
+from groupwise.tasks import DataRows, Demonstrations, RowsTask, Shapes, named_task
 from groupwise.tasks.shapes import draw_shapes
+from groupwise.training.build_run import build
+from groupwise.training.stored_answer_evaluation import held_out_step
 from groupwise.verifiers import Exact
+from groupwise.verifiers.no_verifier import NoVerifier
 from tests.faults.small_runs import lines, run_recipe
+from tests.models.vision_directories import vision_directory
 
 RECIPE = Recipe(model="shapes", task=named_task("shapes"), method=grpo(), sampling=Sampling(max_tokens=3))
 
@@ -60,6 +78,17 @@ def test_a_frozen_tower_keeps_its_weights_and_gives_the_logprobs_of_the_engine(t
     changed = {name for name, x in trained.items() if (x != start[name]).any()}
     assert changed and not [name for name in changed if "vision_model" in name or "connector" in name]
     assert all(line["sampling/sampling_logp_difference/max"] < 1e-5 for line in lines(run)[1:])
+
+
+def test_a_qwen_model_is_trained_with_its_tower(tmp_path: Path) -> None:
+    directory = vision_directory("qwen2_5_vl")
+    bonus = '[{kind = "EntropyBonus", coefficient = 0.1}]'  # answers of random weights are all wrong
+    changes = {"model": directory, "method.objective.penalties": bonus, "method.models": "{}"}
+    run = shapes_run(tmp_path / "run", 2, **changes)
+    assert all(line["sampling/sampling_logp_difference/max"] < 1e-5 for line in lines(run)[1:])
+    trained, start = weights(run), read_model(directory).state_dict()
+    assert all((x != start[name]).any() for name, x in trained.items()), "all weights are trained"
+    assert read_tokenizer(run / "model").picture_processor == read_tokenizer(directory).picture_processor
 
 
 def test_lag_and_a_reference_model_see_the_pictures(tmp_path: Path) -> None:
@@ -122,10 +151,126 @@ def test_files_have_the_run_of_the_generated_pictures(tmp_path: Path) -> None:
     assert lines(run)[-1]["iteration"] == 1
 
 
+def test_an_adapter_is_in_the_decoder_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    computed: list[str] = []
+    original = VisionModel._computed
+    monkeypatch.setattr(VisionModel, "_computed", lambda self, h: computed.append(h) or original(self, h))
+    changes = {"lora.rank": 2, "method.models": "{}", "method.objective.penalties": "[]", "evaluate.problems": 1}
+    whole = shapes_run(tmp_path / "whole", 3, **changes)
+    assert len(computed) == len(set(computed)), "the tower is frozen: features are computed once in a run"
+    cut = shapes_run(tmp_path / "cut", 3, stop_at=2, **changes)
+    file = "model/adapter_model.safetensors"
+    assert (whole / file).read_bytes() == (cut / file).read_bytes()
+    adapter = load_file(whole / file)
+    assert len(adapter) == 2 * 2 * 7 and all("text_model.layers" in name for name in adapter)
+    assert any(x.any() for name, x in adapter.items() if "lora_B" in name), "it was trained"
+    assert all(line["sampling/sampling_logp_difference/max"] < 1e-5 for line in lines(whole)[1:])
+    model, start = read_model(whole / "model"), read_model(find_model("shapes"))
+    assert isinstance(model, VisionModel) and isinstance(start, VisionModel)
+    merge(model)
+    changed = {name for name, x in model.state_dict().items() if (x != start.state_dict()[name]).any()}
+    assert changed and all("text_model.layers" in name for name in changed)
+
+
+def stored_rows(folder: Path) -> dict[str, Path]:
+    """Equal rows in the forms of a prompt and an answer, of messages with parts, and of a preference pair."""
+    folder.mkdir()
+    rows: dict[str, list[dict[str, Any]]] = {"completion": [], "messages": [], "pair": []}
+    for number in range(8):
+        colour, counts, pixels = draw_shapes(number)
+        Image.fromarray(pixels).save(folder / f"{number}.png")
+        right, file = str(counts[colour]), f"{number}.png"
+        question = {"role": "user", "content": [{"type": "image"}, {"type": "text", "text": colour}]}
+        answer = {"role": "assistant", "content": [{"type": "text", "text": right}]}
+        rows["completion"].append({"prompt": colour, "completion": right, "image": file})
+        rows["messages"].append({"messages": [question, answer], "images": [file]})
+        pair = {"chosen": [answer], "rejected": [{"role": "assistant", "content": str((counts[colour] + 1) % 5)}]}
+        rows["pair"].append({"prompt": [question], **pair, "images": [file]})
+    for name, each in rows.items():
+        (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in each))
+    return {name: folder / f"{name}.jsonl" for name in rows}
+
+
+def test_stored_answers_to_pictures(tmp_path: Path) -> None:
+    """Rows with a prompt and with messages are the same, and a pair's first loss is ln 2."""
+    files = stored_rows(tmp_path / "data")
+    rows = lines(stored_run(tmp_path / "rows", "sft", files["completion"]))
+    chats = lines(stored_run(tmp_path / "chats", "sft", files["messages"]))
+    assert [line["loss"] for line in rows[1:]] == [line["loss"] for line in chats[1:]]
+    assert rows[0]["eval/loss"] == chats[0]["eval/loss"] > 0
+    pairs = lines(stored_run(tmp_path / "pairs", "dpo", files["pair"]))
+    assert abs(pairs[1]["loss"] - math.log(2)) < 1e-6 and pairs[-1]["loss"] < pairs[1]["loss"]
+
+
+def test_each_rank_stores_the_pictures_of_held_out_answers(tmp_path: Path) -> None:
+    """A rank gets the rollouts and none of the tasks."""
+    recipe = replace(RECIPE, task=DataRows(str(stored_rows(tmp_path / "data")["completion"])), method=sft(), prompts=4)
+    objects = build(recipe, UserCode())
+    setting = RolloutSetting(
+        engine=NoEngine(), verifier=NoVerifier(), tokenizer=read_tokenizer(find_model("shapes")),
+        sampling=recipe.sampling, seed=0,
+    )  # fmt: skip
+    rollouts = asyncio.run(answers(objects.held_out, 1, setting, strategy=recipe.method.strategy))
+    step = held_out_step(objects.recipe, objects.new_learner(), rollouts)
+    assert step.tokens and step.logp_old.isfinite().all()
+
+
+def stored_run(directory: Path, method: str, rows: Path) -> Path:
+    changes = {"method": method, "task": rows, "evaluate.samples": 1, "prompts": 4, "optimizer.lr": 0.003}
+    return run_recipe(directory, "shapes", 2, 0, changes, group_size=False)
+
+
+@pytest.mark.parametrize(
+    ("row", "why"),
+    [
+        ({"prompt": "red", "completion": "1", "image": "x.png"}, "cannot be read"),
+        ({"text": "red 1", "image": "0.png"}, "a whole text has no place for pictures"),
+        (
+            {
+                "messages": [
+                    {"role": "user", "content": "red"},
+                    {"role": "assistant", "content": [{"type": "image"}, {"type": "text", "text": "1"}]},
+                ],
+                "image": "0.png",
+            },
+            "pictures are before the first answer",
+        ),
+        (
+            {"prompt": [{"role": "user", "content": [{"type": "image"}]}], "completion": "1"},
+            "1 pictures, and its columns 0",
+        ),
+    ],
+)
+def test_stored_rows_whose_pictures_do_not_fit_are_refused(row: dict[str, Any], why: str, tmp_path: Path) -> None:
+    files = stored_rows(tmp_path / "data")
+    files["pair"].write_text(json.dumps(row) + "\n")
+    with pytest.raises(BadData) as caught:
+        DataRows(str(files["pair"])).build(
+            find_template("no", read_tokenizer(find_model("shapes"))), rows="stored texts"
+        )
+    assert why in caught.value.evidence
+
+
+def test_demonstrations_of_a_warm_start_have_pictures(tmp_path: Path) -> None:
+    files = stored_rows(tmp_path / "data")
+    template = find_template("no", read_tokenizer(find_model("shapes")))
+    shown = Demonstrations(str(files["messages"])).build(template)
+    stored = DataRows(str(files["completion"])).build(template, rows="stored")
+    assert isinstance(stored, RowsTask)
+    found = {(p.token_ids, p.pictures) for p in (*stored.training, *stored.held_out)}
+    assert len(found) == 8 and {(p.token_ids, p.pictures) for p in shown.training} == found
+
+
 UNFIT: dict[str, tuple[dict[str, Any], str]] = {
-    "lora": ({"lora": Lora(rank=2)}, "lora does not go with the vision-language model shapes yet"),
-    "stored answers": ({"method": sft()}, "a method of stored answers does not go"),
+    "an adapter of the tower": (
+        {"lora": Lora(rank=2, target_modules=("out_proj",))},
+        "no linear layer is called 'out_proj'",
+    ),
+    "answers under the prompts of other rows": ({"method": kto()}, "under the prompts of other rows does not go"),
+    "the score of an answer": ({"method": spo()}, "a method whose engine scores answers does not go"),
     "another engine": ({"engine": Vllm(replicas=1)}, "engines in other processes cannot run this model"),
+    "shards": ({"cluster": Cluster(ranks=2, shard="full")}, "cluster.shard is full, and this run cannot be sharded"),
+    "a reward model": ({"method": bradley_terry()}, "cannot be trained as a reward model"),
 }
 
 
@@ -134,12 +279,6 @@ def test_unfit_settings_are_refused(name: str) -> None:
     changes, what = UNFIT[name]
     errors = check(replace(RECIPE, **changes)).errors
     assert any(isinstance(error, Usage) and what in error.what and error.fix for error in errors), errors
-
-
-def test_demonstrations_without_pictures_are_refused(tmp_path: Path) -> None:
-    (tmp_path / "d.jsonl").write_text('{"prompt": "red", "answer": "2"}\n')
-    recipe = replace(RECIPE, warm_start=WarmStart(demonstrations=str(tmp_path / "d.jsonl")))
-    assert any("warm_start does not go" in error.what for error in check(recipe).errors)
 
 
 def test_a_text_model_has_no_tower_and_takes_no_pictures() -> None:

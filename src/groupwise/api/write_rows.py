@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from groupwise.api.table_rows import is_nan, plain_cell, table_rows
+from groupwise.api.write_pictures import with_written_pictures
 from groupwise.config.recipe import Columns
 from groupwise.core import BadData, Usage
 from groupwise.data import TaskSettings
@@ -61,7 +62,11 @@ def has_answers(rows: Iterable[Mapping[str, Any]], column: str) -> bool:
 
 
 def write_rows(rows: Iterable[Mapping[str, Any]], path: Path) -> None:
-    """Write data rows as JSON lines, atomically. `BadData` names a column that is not plain JSON."""
+    """Write data rows as JSON lines, atomically, and their pictures as files beside them.
+
+    `BadData` names a column that is not plain JSON.
+    """
+    rows = [with_written_pictures(row, number, path.parent) for number, row in enumerate(rows, start=1)]
     rows = [{name: plain_cell(value) for name, value in row.items()} for row in rows]
     check_no_nan(rows)
     lines = [_line(index, row) for index, row in enumerate(rows, start=1)]

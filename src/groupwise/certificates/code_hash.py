@@ -27,6 +27,7 @@ DECLARED = (
     "column_type",
     "column_optional",
     "writes_stored_answers",
+    "scores_answers",
     "numbers",
 )
 """Members of components that only `check` and metrics read, also as the decorator `verdicts_have`. Not counted."""

@@ -3,6 +3,7 @@
 from groupwise.checks.check_flow import language_errors
 from groupwise.config.recipe import Recipe
 from groupwise.core import Usage
+from groupwise.data import declares
 from groupwise.models.decoder.decoder import ModelSizes
 from groupwise.models.vision.vision_model import VisionSizes
 
@@ -27,10 +28,11 @@ def vision_errors(recipe: Recipe, shape: ModelSizes) -> list[Usage]:
 
 def unfit_settings(recipe: Recipe) -> dict[str, tuple[bool, str]]:
     """Settings that vision-language models do not have, by name: whether the recipe uses them, and what to do."""
-    stored = "train on answers that the policy samples, such as by --method grpo"
+    strategy, stored = recipe.method.strategy, "take a method whose answers have one prompt, such as --method dpo"
+    sampled = "take a method that does not score answers with the engine, such as --method grpo"
+    other_prompts = declares(strategy, "adds_other_prompt_view")
     return {
-        "lora": (recipe.lora is not None, "leave it out; freeze_vision_tower = true trains the decoder alone"),
-        "warm_start": (recipe.warm_start is not None, "leave it out: demonstrations have no pictures"),
         "agent": (recipe.agent is not None, "leave it out: its requests are texts"),
-        "a method of stored answers": (recipe.trains_stored_answers, stored),
+        "a method that trains answers under the prompts of other rows": (other_prompts, stored),
+        "a method whose engine scores answers": (declares(strategy, "scores_answers"), sampled),
     }

@@ -344,9 +344,9 @@ class Strategy(Protocol):
     Optional, also for the values of its fields: `ReadsColumns`; `roles`, the kinds of samples (`Role`) that it makes
     beside answers; `contents`, the subscores that it adds to verdicts; `needs`, the subscores that it reads;
     `needs_feedback = True` if it writes the verdict's feedback into prompts; `needs_environment = True` if it converses
-    with one; `needs_agent = True` if it runs the recipe's agent; `works_on_whole_answers = True` if it can sample from
-    a masked policy, which generates answers whole; and `makes_own_noise = True` if its denoising steps need none of the
-    recipe's. `check` compares them with the recipe.
+    with one; `needs_agent = True` if it runs the recipe's agent; `scores_answers = True` if it calls `Sampler.score`;
+    `works_on_whole_answers = True` if it can sample from a masked policy, which generates answers whole; and
+    `makes_own_noise = True` if its denoising steps need none of the recipe's. `check` compares them with the recipe.
     """
 
     __slots__ = ()

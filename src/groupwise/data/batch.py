@@ -109,10 +109,13 @@ class Batch:
         return self.measures[measure]
 
     def under(self, view: str) -> tuple["Batch", Bool[Tensor, " n"]]:
-        """The samples that have this view, with it as their prompt; and which of this batch's tokens belong to them."""
+        """The samples that have this view, with it as their prompt; and which of this batch's tokens belong to them.
+
+        The view has the pictures of the sample's own prompt.
+        """
         has = [view in s.prompt_views for s in self.samples]
         part = self.take([i for i, present in enumerate(has) if present])
-        samples = tuple(replace(s, context=s.prompt_views[view], content_hash="", routes=()) for s in part.samples)
+        samples = tuple(replace(s, context=s.prompt_views[view], routes=()) for s in part.samples)
         which = self.sequences.spread(torch.tensor(has, dtype=torch.bool, device=self.index_in_sample.device))
         return replace(part, samples=samples, routes=((),) * len(samples)), which
 

@@ -22,11 +22,15 @@ class Picture:
 
 @dataclass(frozen=True, slots=True)
 class ContentSpan:
-    """A context with content besides tokens, such as pictures, in packed tokens: `context[i]` is at `start + i`."""
+    """A context with content besides tokens, such as pictures, in packed tokens: `context[i]` is at `start + i`.
+
+    `continuation` are the indices of all packed tokens that follow the context.
+    """
 
     content_hash: str
     context: tuple[int, ...]
     start: int
+    continuation: tuple[int, ...] = ()
 
 
 def hash_of_pictures(pictures: Sequence[Picture]) -> str:

@@ -141,3 +141,4 @@ from groupwise.models.vision.picture_pixels import pixels_of_picture as pixels_o
 from groupwise.models.vision.picture_store import keep_pictures as keep_pictures
 from groupwise.models.vision.vision_model import VisionModel as VisionModel
 from groupwise.models.vision.vision_model import VisionSizes as VisionSizes
+from groupwise.models.vision.vision_model import position_shift as position_shift

@@ -70,7 +70,7 @@ def attach(model: nn.Module, lora: Lora, *, seed: int) -> None:
     config = peft.LoraConfig(
         r=lora.rank,
         lora_alpha=lora.alpha,
-        target_modules=list(lora.target_modules),
+        target_modules=layer_names(host, lora) if _decoder_name(host) else list(lora.target_modules),
         task_type=None if _layout(model).read_by_diffusers else "CAUSAL_LM",
         fan_in_fan_out=any(_is_conv1d(module) for module in host.modules()),
     )
@@ -82,12 +82,12 @@ def attach(model: nn.Module, lora: Lora, *, seed: int) -> None:
 def check_targets(model: nn.Module, lora: Lora) -> None:
     """Raise Usage for a target that names no linear layers, and by `check_rank`. Needs no weights and no peft."""
     host = _host(model)
-    linear, mixtures, heads = _linear(host), _mixtures(host), _heads(host)
+    linear, mixtures, heads, decoder = _linear(host), _mixtures(host), _heads(host), _decoder_name(host)
     for target in lora.target_modules:
         if target.rpartition(".")[2] in heads:
             what = f"recipe.lora.target_modules: {target!r} is the head or the embedding, which have no adapter here"
             raise Usage(what, fix="remove this target; adapters need linear layers between embedding and head")
-        matches = [name for name, _ in host.named_modules() if f".{name}".endswith(f".{target}")]
+        matches = [n for n, _ in host.named_modules() if n.startswith(decoder) and f".{n}".endswith(f".{target}")]
         if not matches or not linear.issuperset(matches):
             names = {name.rpartition(".")[2]: None for name, _ in host.named_modules() if name in linear}
             raise Usage(
@@ -96,6 +96,20 @@ def check_targets(model: nn.Module, lora: Lora) -> None:
                 fix=f"the model has {', '.join(name for name in names if name not in heads)}",
             )
     check_rank(model, lora)
+
+
+def layer_names(host: Any, lora: Lora) -> list[str]:
+    """The names of the target layers in the decoder of a vision-language model: its tower takes no adapter."""
+    linear, ends = _linear(host), tuple(f".{target}" for target in lora.target_modules)
+    return [name for name, _ in host.named_modules() if name in linear and f".{name}".endswith(ends)]
+
+
+def _decoder_name(host: Any) -> str:
+    """The name of the decoder in a vision-language model; empty for other models, which are adapted whole."""
+    if getattr(getattr(host, "config", None), "vision_config", None) is None:
+        return ""
+    decoder = host.get_decoder()
+    return next(name for name, module in host.named_modules() if module is decoder)
 
 
 def check_rank(model: nn.Module, lora: Lora) -> None:
@@ -164,7 +178,8 @@ def _linear(host: nn.Module) -> set[str]:
     """The names of the linear layers that can have an adapter."""
     mixtures, modules = _mixtures(host), dict(host.named_modules()).items()
     linear = {name for name, module in modules if isinstance(module, nn.Linear) or _is_conv1d(module)}
-    return {name for name in linear if not mixtures & set(name.split("."))}
+    decoder = _decoder_name(host)
+    return {name for name in linear if name.startswith(decoder) and not mixtures & set(name.split("."))}
 
 
 def _mixtures(host: nn.Module) -> set[str]:

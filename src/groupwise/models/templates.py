@@ -406,7 +406,11 @@ def _single_text(problem: str | Messages) -> str:
         raise BadData("a plain template formats a single text, and this prompt is a conversation", fix=fix)
     if (role := problem[0].get("role")) in ("system", "developer"):
         raise BadData(f"a plain template has no place for a message of the role {role}", fix=fix)
-    return str(problem[0].get("content", ""))
+    parts = as_parts(problem[0].get("content"))
+    texts = [str(part.get("text", "")) for part in parts if part.get("type") != "image"]
+    if any(part.get("type") == "image" for part in parts[len(parts) - len(texts) :]):
+        raise BadData("a plain template has a prompt's pictures before its text, and a part is after a text", fix=fix)
+    return "".join(texts)
 
 
 def _escape_all(value: Any, escape: Callable[[str], str]) -> Any:

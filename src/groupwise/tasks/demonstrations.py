@@ -10,6 +10,7 @@ from typing import Any
 
 from groupwise.core import BadData, check_types, first_lines
 from groupwise.data import Ids, Prompt, TaskSettings
+from groupwise.models.picture_messages import count_pictures
 from groupwise.tasks.big_sums import sum_demonstrations
 from groupwise.tasks.coin import coin_demonstrations
 from groupwise.tasks.deduction import deduction_demonstrations
@@ -22,6 +23,7 @@ from groupwise.tasks.programs import program_demonstrations
 from groupwise.tasks.proposals import proposal_demonstrations
 from groupwise.tasks.read_rows import DataRowError, Row, check_length, kind_of, rows_of
 from groupwise.tasks.row_columns import Problem, RowColumns, is_conversation, problem_text
+from groupwise.tasks.row_pictures import hashes_of, pictures_of, plain_messages
 from groupwise.tasks.rows_task import RowsTask, encoded_problem
 from groupwise.tasks.source_stats import ContentHash, SourceStats
 from groupwise.tasks.stored_rows import ASSISTANT, COMPLETION, MESSAGES
@@ -114,7 +116,8 @@ def read_demonstrations(
     for rows, row in enumerate(PACKAGED[source](), 1) if source in PACKAGED else rows_of(source):
         try:
             problem, turns = _read_row(row, columns)
-            content.add(problem, turns[0][1] if len(turns) == 1 else turns)
+            pictures = () if isinstance(row, DataRowError) else pictures_of(row, problem, source, encode)
+            content.add(problem, turns[0][1] if len(turns) == 1 else turns, hashes_of(pictures))
             text = problem_text(problem)
             check_length(text, "prompt")
             check_length("".join(words for _, words in turns), "answer")
@@ -124,7 +127,8 @@ def read_demonstrations(
             conversation = {} if isinstance(problem, str) else {MESSAGES: problem}
             answer = turns[0][1] if len(turns) == 1 else [{"role": r, "content": c} for r, c in turns]
             row = {**conversation, COMPLETION: answer}
-            prompts.append(Prompt(f"{name}/{rows}", encoded_problem(encode, problem), text, row))
+            ids = encoded_problem(encode, problem, pictures)
+            prompts.append(Prompt(f"{name}/{rows}", ids, text, row, pictures=pictures))
         except DataRowError as fault:
             faults.append(f"row {rows}: {fault}")
     if faults:
@@ -154,7 +158,8 @@ def _read_row(row: Row | DataRowError, fields: RowColumns) -> tuple[Problem, Tur
             raise DataRowError(f"field {fields.answer_column!r} is {kind_of(answer)}: a demonstration must be text")
         return problem, [(ASSISTANT, answer)]
     messages = row["messages"]
-    if not is_conversation(messages):
+    messages = plain_messages(messages) if isinstance(messages, list) else messages
+    if not is_conversation(messages, pictures=True):
         raise DataRowError(
             f"field 'messages' is {kind_of(messages)}: it must be a list of objects with role and content"
         )
@@ -162,6 +167,8 @@ def _read_row(row: Row | DataRowError, fields: RowColumns) -> tuple[Problem, Tur
     while start > 0 and messages[start - 1]["role"] == (TOOL if messages[start]["role"] == ASSISTANT else ASSISTANT):
         start -= 1
     problem, turns = messages[:start], [(m["role"], m["content"]) for m in messages[start:]]
+    if count_pictures(messages[start:]):
+        raise DataRowError("its answer has a picture: pictures are in the messages before it")
     if turns[-1][0] != ASSISTANT or not problem or not all(text.strip() for _, text in turns):
         raise DataRowError("its messages do not end with an answer of the assistant to a prompt, or one is empty")
     if problem[-1]["role"] == TOOL:

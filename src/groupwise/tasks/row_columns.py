@@ -11,6 +11,7 @@ from typing import Any
 from groupwise.models.picture_messages import as_parts
 from groupwise.tasks.read_rows import LONGEST_ROW, DataRowError, Row, kind_of
 from groupwise.tasks.row_pictures import plain_messages
+from groupwise.tasks.stored_calls import CALLS, has_calls, read_message
 
 LONGEST = 10_000
 """A value of a column other than problem and answer is kept if it has at most this many characters as JSON."""
@@ -129,7 +130,7 @@ class RowColumns:
             what = f"field {self.answer_column!r} is {kind_of(gold)}"
             raise DataRowError(f"{what}: a gold answer must be text, a number or other JSON") from None
         if isinstance(problem, list):
-            problem = plain_messages(problem)
+            problem = list(map(read_message, problem)) if has_calls(problem) else plain_messages(problem)
         if not isinstance(problem, str) and not is_conversation(problem, pictures=True):
             raise DataRowError(f"field {self.prompt_column!r} is {kind_of(problem)}: a prompt must be text or messages")
         return problem, gold
@@ -175,10 +176,13 @@ def _json_length(value: Any) -> float:
 
 
 def problem_text(problem: Problem) -> str:
-    """The text of a problem; for a conversation, the text of all its messages, without pictures."""
-    if isinstance(problem, str):
-        return problem
-    return "\n\n".join("".join(part.get("text", "") for part in as_parts(m["content"])) for m in problem)
+    """The text of a problem; for a conversation, the text of all its messages with their calls, without pictures."""
+    return problem if isinstance(problem, str) else "\n\n".join(map(_message_text, problem))
+
+
+def _message_text(message: Mapping[str, Any]) -> str:
+    calls = [json.dumps(call["function"], sort_keys=True) for call in message.get(CALLS, ())]
+    return "\n".join(["".join(part.get("text", "") for part in as_parts(message["content"])), *calls])
 
 
 def is_conversation(value: Any, *, pictures: bool = False) -> bool:

@@ -1,6 +1,6 @@
 """Reads the pictures of a data row: the column `images` or `image`, and the parts of its messages that are pictures."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -8,11 +8,36 @@ from groupwise.core import BadData, open_regular
 from groupwise.data import Picture
 from groupwise.models.picture_messages import count_pictures
 from groupwise.models.vision.picture_pixels import MOST_BYTES, decode_picture
+from groupwise.tasks.data_sets import HUB
 from groupwise.tasks.read_rows import DataRowError, Row, kind_of
 
 PICTURE_COLUMNS = ("images", "image")
 MOST_PICTURES = 64
 """The most pictures of a row."""
+
+
+def pictures_of(row: Row, problem: Any, source: str, encode: Callable[..., Any]) -> tuple[Picture, ...]:
+    """The pictures of a row of a source, if `encode` is the template of a model that takes some.
+
+    Raises `DataRowError`, also for messages with pictures that the model does not take.
+    """
+    if getattr(encode, "takes_pictures", False):
+        path = Path(source)
+        folder = None if source.startswith(HUB) else path if path.is_dir() else path.parent
+        return row_pictures(row, problem, folder)
+    if not isinstance(problem, str) and count_pictures(problem):
+        raise DataRowError("its messages have pictures, and the model takes none: take a vision-language model")
+    return ()
+
+
+def without_pictures(row: Row) -> Row:
+    """A row without the columns of its pictures."""
+    return {name: value for name, value in row.items() if name not in PICTURE_COLUMNS}
+
+
+def hashes_of(pictures: Sequence[Picture]) -> dict[str, Any]:
+    """What the content hash of a source has of a row's pictures."""
+    return {"pictures": [picture.sha256 for picture in pictures]} if pictures else {}
 
 
 def row_pictures(row: Row, problem: Any, folder: Path | None) -> tuple[Picture, ...]:

@@ -9,12 +9,12 @@ from typing import Any
 from groupwise.core import BadData, Usage, counted, first_lines
 from groupwise.data import Ids, Picture, Prompt
 from groupwise.data.pictures import hash_of_pictures
-from groupwise.models.picture_messages import count_pictures
 from groupwise.tasks.data_sets import HUB
 from groupwise.tasks.read_rows import SHOWN, TABLES, DataRowError, Row, check_length, rows_of
 from groupwise.tasks.row_columns import Problem, RowColumns, problem_text
-from groupwise.tasks.row_pictures import PICTURE_COLUMNS, row_pictures
+from groupwise.tasks.row_pictures import hashes_of, pictures_of, without_pictures
 from groupwise.tasks.source_stats import ContentHash, SourceStats, contains_answer, listed
+from groupwise.tasks.stored_calls import tools_of, with_tools
 
 __all__ = ["RowsTask", "listed_tokens"]
 
@@ -133,7 +133,6 @@ def read_problems(
     faults: list[tuple[int, DataRowError]] = []
     prompts: list[Prompt] = []
     first_row: dict[str, tuple[int, Any]] = {}
-    folder = None if source.startswith(HUB) else Path(source) if Path(source).is_dir() else Path(source).parent
     repeated: list[int] = []
     content = ContentHash()
     omitted: set[str] = set()
@@ -145,12 +144,11 @@ def read_problems(
                 raise row
             layout = layout or _fitting(row, layouts)
             problem, gold = layout.read(row)
-            pictures = _pictures(row, problem, folder, encode)
-            if pictures:
-                row = {name: value for name, value in row.items() if name not in PICTURE_COLUMNS}
+            pictures = pictures_of(row, problem, source, encode)
+            row = without_pictures(row) if pictures else row
             extra, left_out = layout.extra(row)
             omitted |= left_out
-            content.add(problem, gold, extra | ({"pictures": [p.sha256 for p in pictures]} if pictures else {}))
+            content.add(problem, gold, extra | hashes_of(pictures))
             text = problem_text(problem)
             check_length(text, "prompt")
             check_length(str(gold), "answer")
@@ -163,7 +161,7 @@ def read_problems(
             conversation = {} if isinstance(problem, str) else {"messages": problem}
             columns = {**extra, **conversation, **({} if gold is None else {"answer": gold})}
             ids = (
-                encoded_problem(encode, problem, pictures)
+                encoded_problem(with_tools(encode, tools_of(row)), problem, pictures)
                 if layout.has_problem(row) or not layout.keeps_whole_row
                 else ()
             )
@@ -188,15 +186,6 @@ def read_problems(
             row_of(p) for p in prompts if "answer" in p.row and contains_answer(p.text, p.row["answer"])
         ),
     )
-
-
-def _pictures(row: Row, problem: Problem, folder: Path | None, encode: Callable[..., Ids]) -> tuple[Picture, ...]:
-    """The pictures of a row, for a model that takes some. Raises `DataRowError`."""
-    if getattr(encode, "takes_pictures", False):
-        return row_pictures(row, problem, folder)
-    if not isinstance(problem, str) and count_pictures(problem):
-        raise DataRowError("its messages have pictures, and the model takes none: take a vision-language model")
-    return ()
 
 
 def _identity(text: str, pictures: Sequence[Picture] = ()) -> str:

@@ -1,7 +1,8 @@
 """Stored conversations with tool calls: their ids, as the model's chat template writes calls and results."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from itertools import groupby
 from typing import Any
 
@@ -71,6 +72,11 @@ def tools_of(row: Mapping[str, Any]) -> list[Any] | None:
             return None
     is_list = isinstance(tools, list) and all(isinstance(tool, Mapping) and "function" in tool for tool in tools)
     return tools if is_list and tools else None
+
+
+def with_tools(encode: Callable[..., Ids], tools: list[Any] | None) -> Callable[..., Ids]:
+    """The template with the schemas of a prompt's tools, in place of the recipe's. Without tools, unchanged."""
+    return partial(encode, tools=tools) if tools and isinstance(encode, PromptTemplate) else encode
 
 
 def parts_of(messages: Sequence[Mapping[str, Any]], encode: Any, tools: list[Any] | None) -> list[tuple[Ids, bool]]:

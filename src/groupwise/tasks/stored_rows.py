@@ -1,20 +1,29 @@
 """Rows with stored answers: demonstrations and preference pairs, in the formats of TRL and of `datasets`."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 from groupwise.core import BadData, first_lines
-from groupwise.data import Ids, Prompt
-from groupwise.models import PromptTemplate
+from groupwise.data import Ids, Picture, Prompt
+from groupwise.models.picture_messages import count_pictures
 from groupwise.tasks.read_rows import DataRowError, Row, check_length, kind_of, rows_of
 from groupwise.tasks.row_columns import Problem, RowColumns, is_conversation, problem_text
+from groupwise.tasks.row_pictures import hashes_of, pictures_of, plain_messages, without_pictures
 from groupwise.tasks.rows_task import encoded_problem
 from groupwise.tasks.source_stats import ContentHash, SourceStats
-from groupwise.tasks.stored_calls import ASSISTANT, CALLS, PARTS, has_calls, parts_of, read_message, tools_of
+from groupwise.tasks.stored_calls import (
+    ASSISTANT,
+    CALLS,
+    PARTS,
+    has_calls,
+    parts_of,
+    read_message,
+    tools_of,
+    with_tools,
+)
 
 __all__ = ["read_stored"]
 
@@ -50,7 +59,8 @@ def read_stored(
     - `prompt`, `chosen` and `rejected`; without `prompt`, it is what both conversations begin with
     - `text`, under a plain template only: its first token is the prompt
 
-    Answers are texts or messages. Every row counts, also one that repeats another. `BadData`, with the first faults.
+    Answers are texts or messages. The prompt of a vision-language model may have pictures. Every row counts, also one
+    that repeats another. `BadData`, with the first faults.
     """
     name = Path(source.partition("@")[0]).stem
     prompts: list[Prompt] = []
@@ -61,10 +71,13 @@ def read_stored(
             if isinstance(row, DataRowError):
                 raise row
             stored = read_row(row, columns)
+            pictures = pictures_of(row, stored.problem, source, encode)
+            row = without_pictures(row) if pictures else row
             kept, left_out = RowColumns(keeps_whole_row=True).extra(row)
             omitted |= left_out
-            content.add(stored.problem, stored.answers, kept)
-            prompts.append(prompt_of(f"{name}/{rows}", stored, kept | gold(row, columns), encode, plain=plain))
+            content.add(stored.problem, stored.answers, kept | hashes_of(pictures))
+            prompt = prompt_of(stored, kept | gold(row, columns), encode, pictures, plain=plain)
+            prompts.append(replace(prompt, id=f"{name}/{rows}"))
         except DataRowError as fault:
             faults.append(f"row {rows}: {fault}")
     if faults:
@@ -129,8 +142,10 @@ def read_pair(row: Row, columns: RowColumns) -> StoredRow:
     return StoredRow(problem, {name: checked_answer(answer, name) for name, answer in answers.items()})
 
 
-def prompt_of(name: str, stored: StoredRow, row: Row, encode: Callable[[Any], Ids], *, plain: bool) -> Prompt:
-    """The prompt of a row. Of a whole text it is the first token, and the text is its own problem."""
+def prompt_of(
+    stored: StoredRow, row: Row, encode: Callable[[Any], Ids], pictures: Sequence[Picture], *, plain: bool
+) -> Prompt:
+    """The prompt of a row, without a name. Of a whole text it is the first token, and the text is its own problem."""
     (first, *_) = stored.answers.values()
     conversation = {} if isinstance(stored.problem, str) else {MESSAGES: stored.problem}
     tools = tools_of(row)
@@ -139,14 +154,16 @@ def prompt_of(name: str, stored: StoredRow, row: Row, encode: Callable[[Any], Id
     if not isinstance(first, dict):
         text = problem_text(stored.problem)
         check_length(text, "prompt")
-        described = partial(encode, tools=tools) if tools and isinstance(encode, PromptTemplate) else encode
-        return Prompt(name, encoded_problem(described, stored.problem), text, columns)
+        ids = encoded_problem(with_tools(encode, tools), stored.problem, pictures)
+        return Prompt("", ids, text, columns, pictures=tuple(pictures))
+    if pictures:
+        raise DataRowError(f"a whole text has no place for pictures: use {MESSAGES!r}")
     if not plain:
         raise DataRowError(f"a whole text has no prompt for a template: use --template no, or {MESSAGES!r}")
     ids = encoded_problem(encode, first[TEXT])
     if len(ids) < 2:
         raise DataRowError(f"field {TEXT!r} has one token: the first one is the prompt")
-    return Prompt(name, ids[:1], first[TEXT], columns)
+    return Prompt("", ids[:1], first[TEXT], columns)
 
 
 def written_out(answer: Answer, encode: Callable[[Any], Ids], tools: list[Any] | None) -> Any:
@@ -162,11 +179,12 @@ def gold(row: Row, columns: RowColumns) -> Row:
 
 
 def messages_of(row: Row, name: str) -> list[dict[str, Any]]:
-    """The messages in a column, each with a role and a text. Raises `DataRowError`."""
+    """The messages in a column, each with a role and a text, or parts that are pictures. Raises `DataRowError`."""
     messages = row[name]
     if has_calls(messages):
         return [read_message(message) for message in messages]
-    if not is_conversation(messages):
+    messages = plain_messages(messages) if isinstance(messages, list) else messages
+    if not is_conversation(messages, pictures=True):
         raise DataRowError(f"field {name!r} is {kind_of(messages)}: it must be a list of objects with role and content")
     return [{"role": m["role"], "content": m["content"]} for m in messages]
 
@@ -189,6 +207,8 @@ def checked_answer(answer: Any, name: str) -> Answer:
     if not isinstance(answer, list):
         raise DataRowError(f"field {name!r} is {kind_of(answer)}: an answer must be text or messages")
     messages = messages_of({name: answer}, name)
+    if count_pictures(messages):
+        raise DataRowError(f"the messages in {name!r} have a picture: pictures are before the first answer")
     turns = [m["role"] == ASSISTANT for m in messages]
     called = has_calls(messages)
     if not (turns[0] and turns[-1]) or not all(m["content"].strip() or m.get(CALLS) for m in messages):

@@ -16,7 +16,7 @@ from groupwise.learner import Learner, make_plan
 from groupwise.methods import Method, ScheduleInput
 from groupwise.objective import describe_preferences
 from groupwise.rollout import RolloutSetting, answers
-from groupwise.training.loop import compute_advantages
+from groupwise.training.loop import compute_advantages, keep_rollout_pictures
 from groupwise.training.progress_output import notify
 
 OLD_LOGP = Logp("policy")
@@ -64,6 +64,7 @@ async def held_out_metrics(
 
 def held_out_step(recipe: Recipe, learner: Learner, rollouts: Sequence[Rollout]) -> Batch:
     """Held-out answers as one optimizer step, which is not taken, with its measures. All ranks compute them."""
+    keep_rollout_pictures(learner, rollouts)
     method = method_of(recipe, learner)
     batch = pack(rollouts, roles=method.trained_roles, max_tokens=recipe.sampling.max_tokens)
     plan = make_plan(

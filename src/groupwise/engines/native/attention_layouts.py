@@ -114,13 +114,14 @@ class CommonPrefix:
     ) -> tuple[Tensor, Tensor, Tensor]:
         """The softmax over the prefix, unnormalised: each row's maximal score, weighted values and sum of weights.
 
-        Values and weights are relative to the maximum. A row attends to positions from `first` on (None: all).
+        Values and weights are relative to the maximum. A row attends to positions from `first` on (None: all), counted
+        from the end of the prefix.
         """
         kv, queries = q.shape[1:3]
         query = q[self.padded_row_indices].transpose(0, 1).flatten(1, 2)
         score = _capped(query @ self.keys[layer].mT, softcap)
         if first is not None:
-            position = torch.arange(score.shape[-1], device=q.device)
+            position = torch.arange(-score.shape[-1], 0, device=q.device)
             hidden = position < first[self.padded_row_indices].repeat_interleave(queries)[:, None]
             score = score.masked_fill(hidden, -torch.inf)
         top = score.amax(-1, keepdim=True)
@@ -205,14 +206,14 @@ class DecodeLayout:
         return F.pad((out / total).reshape(n, -1, d), (0, 0, 0, 0, 0, padding))
 
     def _within(self, window: int | None) -> tuple[Tensor, Tensor | None]:
-        """The mask of sliding-window attention, and each row's first visible position (None if all are visible)."""
+        """The mask of sliding-window attention, and each row's first visible cache slot (None if all are visible)."""
         if window is None or window >= self.attention_mask.shape[-1] + max(
             (p.keys.shape[2] for p in self.prefixes), default=0
         ):
             return self.attention_mask, None
         at = torch.arange(self.attention_mask.shape[-1], device=self.cache_slot.device)
         hidden = at <= self.cache_slot[:, None] - window
-        first = self.positions[: len(self.cache_slot)] + 1 - window
+        first = self.cache_slot + 1 - window
         return self.attention_mask.masked_fill(hidden[:, None, None], -torch.inf), first
 
 

@@ -23,6 +23,7 @@ from groupwise.models import (
     lineage,
     logprob_dtype,
     logprobs,
+    position_shift,
     truncated,
     uniform,
 )
@@ -91,7 +92,8 @@ class RunningBatch:
         requests = [pending.request for pending in scheduled]
         n = len(self.running)
         new = slice(n, n + len(requests))
-        self.sequence[new] = self.sequences.add(requests[0].context, cached)
+        shift = position_shift(self.sequences.decoder, requests[0].content_hash)
+        self.sequence[new] = self.sequences.add(requests[0].context, cached, shift)
         self.newest[new] = requests[0].context[-1]
         self.length[new] = 0
         self.limit[new] = torch.tensor([request.limit for request in requests], device=self.limit.device)

@@ -63,10 +63,13 @@ class UniqueSequences:
         """Allocate cache memory for `rows` sequences of `positions` tokens."""
         self.cache.allocate(padded(rows, ROWS), positions, len(self))
 
-    def add(self, context: Ids, cached: KeysValues | None) -> int:
-        """Add a sequence and return its index. `cached` holds the prompt's keys and values but the last token's."""
+    def add(self, context: Ids, cached: KeysValues | None, position_shift: int = 0) -> int:
+        """Add a sequence and return its index. `cached` holds the prompt's keys and values but the last token's.
+
+        `position_shift` is added to its rotary positions, which differ from its indices after pictures.
+        """
         new, prefix_len = len(self), common_prefix_len(len(context))
-        self.token[new], self.position[new] = context[-1], len(context) - 1
+        self.token[new], self.position[new] = context[-1], len(context) - 1 + position_shift
         self.cache_slot[new] = len(context) - 1 - prefix_len
         prefix = None
         if cached is not None:

@@ -152,6 +152,7 @@ class TrackedBaselineStrategy(Strategy):
     """
 
     roles: ClassVar[tuple[Role, ...]] = (Role("initial", "at the first draw of a prompt"),)
+    scores_answers: ClassVar[bool] = True
 
     first_draw_extra_answers: int = 8
     inner_strategy: Strategy = Independent()  # noqa: RUF009

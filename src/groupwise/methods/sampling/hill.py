@@ -93,6 +93,7 @@ class HintWriter(Strategy):
         "hint_template": ASKED,
         "hinted_prompt_template": ModelDependentDefault("{problem}{hint}{problem}", "{problem}\n\n{hint}", SOURCE),
     }
+    scores_answers: ClassVar[bool] = True
 
     hint_count: int = 4
     reliance_temperature: float = 0.3

@@ -1,7 +1,7 @@
 """The layout of a microbatch in which shared prompts and answer prefixes are packed, and forwarded, once."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import accumulate, chain, pairwise
 
@@ -85,7 +85,7 @@ class PrefixPacking:
             predicting_indices=torch.tensor(list(source), dtype=torch.long, device=device),
             target_tokens=torch.tensor(list(target), dtype=torch.long, device=device),
             attention_rows=rows,
-            content_spans=_content_spans([context for context, _ in live]),
+            content_spans=_content_spans([context for context, _ in live], rows),
         )
 
     def attend(
@@ -167,11 +167,16 @@ def _pack(texts: Sequence[tuple[Context, Text]]) -> tuple[list[int], list[list[i
     return list(chain(*added)), paths, rows
 
 
-def _content_spans(contexts: Sequence[Context]) -> tuple[ContentSpan, ...]:
+def _content_spans(contexts: Sequence[Context], rows: Sequence[Row]) -> tuple[ContentSpan, ...]:
     """Where contexts with content besides tokens are packed: `_pack` puts the distinct contexts first, in order."""
     distinct = list(dict.fromkeys(contexts))
     starts = accumulate((len(ids) for _, ids in distinct), initial=0)
-    return tuple(ContentSpan(content, ids, start) for (content, ids), start in zip(distinct, starts) if content)
+    spans = [ContentSpan(content, ids, start) for (content, ids), start in zip(distinct, starts) if content]
+    added: dict[int, list[int]] = {span.start: [] for span in spans}
+    for path, count in rows:
+        if path[0] in added and count < len(path):  # only a context adds its whole path
+            added[path[0]] += path[-count:]
+    return tuple(replace(span, continuation=tuple(added[span.start])) for span in spans)
 
 
 def _split_long_contexts(rows: Sequence[Row], long: int) -> tuple[list[Row], list[tuple[list[int], list[int]]]]:

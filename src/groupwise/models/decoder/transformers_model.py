@@ -36,13 +36,16 @@ class TransformersBackbone(nn.Module):
     ) -> Float[Tensor, "n width"]:
         """Hidden states after the final norm. `routes` records, and may replace, the choice of a mixture's experts."""
         trunk = self.causal.get_submodule(self._trunk)
-        position = layout.positions.clamp(max=self.shape.max_positions - 1)  # only padding has larger positions
         if not len(tokens):  # attention cannot infer its shapes from no tokens
             return self.causal.get_input_embeddings()(tokens)  # pyright: ignore[reportCallIssue]
         options = {} if routes is None else {"routes": routes}
         inputs = self.inputs(tokens, layout)
-        output = trunk(**inputs, position_ids=position[None], use_cache=False, layout=layout, **options)
+        output = trunk(**inputs, position_ids=self.position_ids(layout), use_cache=False, layout=layout, **options)
         return output.last_hidden_state[0]
+
+    def position_ids(self, layout: AttentionLayout) -> Int[Tensor, "..."]:
+        """The positions of the packed tokens [1, n], as the trunk takes them."""
+        return layout.positions.clamp(max=self.shape.max_positions - 1)[None]  # only padding has larger positions
 
     def inputs(self, tokens: Int[Tensor, " n"], layout: AttentionLayout) -> dict[str, Tensor]:
         """The arguments of the trunk with the packed tokens, as ids or as embeddings."""

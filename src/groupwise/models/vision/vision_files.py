@@ -1,4 +1,4 @@
-"""Reads and writes the directory of a vision-language model: Idefics3 and SmolVLM, by the modules of transformers."""
+"""Reads and writes the directory of a vision-language model, by the modules of transformers."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -23,18 +23,19 @@ from groupwise.models.json_fields import short, whole
 from groupwise.models.model_json_files import read_json
 from groupwise.models.model_kind import ModelKind, ModelLoadOptions
 from groupwise.models.tokenizer import Tokenizer, stored_tokenizer
-from groupwise.models.vision.processor import FILES, IMAGE, PROCESSORS, read_processor
+from groupwise.models.vision.library_processors import FILES
+from groupwise.models.vision.vision_families import FAMILIES, AnyProcessor, read_processor
 from groupwise.models.vision.vision_model import VISION_ATTENTION, VisionModel, VisionSizes
 
 
 class VisionKind(ModelKind):
-    """Vision-language models of the families Idefics3 and SmolVLM."""
+    """Vision-language models of the families in `FAMILIES`."""
 
     name = VisionSizes.kind_name
     config_description = "a vision-language model"
 
     def recognises(self, path: Path, config: Mapping[str, Any]) -> bool:
-        return str(config.get("model_type")) in PROCESSORS
+        return str(config.get("model_type")) in FAMILIES
 
     def shape(self, path: Path, config: Mapping[str, Any], *, trust_remote_code: bool) -> VisionSizes:
         library = library_config(path, config)
@@ -45,11 +46,12 @@ class VisionKind(ModelKind):
     def read(self, path: Path, shape: VisionSizes, loading: ModelLoadOptions) -> VisionModel:
         import transformers
 
-        processor = read_processor(path, read_json(path / "config.json"))
+        processor = read_processor(path)
         attention = {"": NAME, "text_config": NAME, "vision_config": VISION_ATTENTION}
         loader = transformers.AutoModelForImageTextToText.from_pretrained
         causal = load_modules(path, loader, dtype=loading.dtype, attention=attention)
-        model = VisionModel(causal.to(loading.device), shape, processor).requires_grad_(True)
+        adapted = FAMILIES[str(read_json(path / "config.json")["model_type"])].model
+        model = adapted(causal.to(loading.device), shape, processor).requires_grad_(True)
         return with_checked_packing(path, model)
 
     def outline(self, path: Path, shape: VisionSizes, *, trust_remote_code: bool) -> nn.Module:
@@ -69,12 +71,12 @@ class VisionKind(ModelKind):
     def tokenizer(self, path: Path) -> Tokenizer:
         """The tokenizer, with the model's image processor, and with its files. BadData if they do not fit."""
         config = read_json(path / "config.json")
-        processor = read_processor(path, config)
+        processor = read_processor(path)
         vocabulary = library_config(path, config).text_config.vocab_size
         tokenizer = replace(
             stored_tokenizer(path, vocabulary=vocabulary, more_files=FILES), picture_processor=processor
         )
-        check_placeholder(path, config, tokenizer)
+        check_control_tokens(path, config, tokenizer, processor)
         return tokenizer
 
     def set_up(self, model: VisionModel, settings: Mapping[str, Any]) -> None:
@@ -91,12 +93,13 @@ def library_config(path: Path, config: Mapping[str, Any]) -> Any:
         return AutoConfig.from_pretrained(path, local_files_only=True)
 
 
-def check_placeholder(path: Path, config: Mapping[str, Any], tokenizer: Tokenizer) -> None:
-    """BadData unless the tokenizer has the placeholder as a control token, which a text of a row never becomes."""
-    found = tokenizer.control_tokens.ids_by_spelling.get(IMAGE)
-    if found is None or found != config.get("image_token_id"):
-        raise BadData(
-            f"the tokenizer in {path} does not fit the pictures of the model in the same directory",
-            evidence=f"{IMAGE} is the special token {found}, image_token_id is {short(config.get('image_token_id'))}",
-            fix="copy the tokenizer.json that the model was trained with",
-        )
+def check_control_tokens(path: Path, config: Mapping[str, Any], tokenizer: Tokenizer, processor: AnyProcessor) -> None:
+    """BadData unless the tokenizer has a picture's tokens as control tokens, which a text of a row never becomes."""
+    for field, spelling in processor.control_tokens.items():
+        found = tokenizer.control_tokens.ids_by_spelling.get(spelling)
+        if found is None or found != config.get(field):
+            raise BadData(
+                f"the tokenizer in {path} does not fit the pictures of the model in the same directory",
+                evidence=f"{spelling} is the special token {found}, {field} is {short(config.get(field))}",
+                fix="copy the tokenizer.json that the model was trained with",
+            )

@@ -18,9 +18,8 @@ from groupwise.data import AttentionLayout, ContentSpan, Ids
 from groupwise.models.decoder.decoder import ModelSizes
 from groupwise.models.decoder.transformers_model import TransformersBackbone
 from groupwise.models.vision.picture_store import PictureStore, TensorCache
-from groupwise.models.vision.processor import PictureProcessor
 
-__all__ = ["VisionModel", "VisionSizes"]
+__all__ = ["VisionModel", "VisionSizes", "position_shift"]
 
 CACHED_PIXELS, CACHED_FEATURES = 1 << 28, 1 << 28
 """The most bytes of preprocessed pixels, and of features, that a model keeps."""
@@ -46,14 +45,14 @@ class VisionModel(TransformersBackbone):
     each version of the weights: in inference mode they are cached until `drop_features`.
     """
 
-    def __init__(self, causal: nn.Module, shape: VisionSizes, processor: PictureProcessor) -> None:
+    def __init__(self, causal: nn.Module, shape: VisionSizes, processor: Any) -> None:
         super().__init__(causal, shape)
         self.processor, self.placeholder = processor, shape.placeholder
         self.pictures = PictureStore()
         self._pixels, self._features = TensorCache(CACHED_PIXELS), TensorCache(CACHED_FEATURES)
 
     @property
-    def tower(self) -> tuple[nn.Module, nn.Module]:
+    def tower(self) -> tuple[nn.Module, ...]:
         """The vision tower, and its connector to the decoder."""
         model: Any = self.causal.get_submodule("model")
         return model.vision_model, model.connector
@@ -103,6 +102,10 @@ class VisionModel(TransformersBackbone):
 
         return self._features.get(content_hash, compute)
 
+    def position_shift(self, content_hash: str) -> int:
+        """The rotary position of a token after pictures, minus its index in the sequence."""
+        return 0
+
     def _computed(self, content_hash: str) -> Float[Tensor, "features width"]:
         tower, connector = self.tower
         weight = next(tower.parameters())
@@ -114,6 +117,11 @@ class VisionModel(TransformersBackbone):
         mask = torch.ones(len(frames), patches, patches, dtype=torch.bool, device=frames.device)
         hidden = tower(pixel_values=frames, patch_attention_mask=mask).last_hidden_state
         return connector(hidden).flatten(0, 1)
+
+
+def position_shift(model: nn.Module, content_hash: str) -> int:
+    """The rotary position of a token after a prompt's pictures, minus its index in the sequence; 0 without pictures."""
+    return model.position_shift(content_hash) if content_hash and isinstance(model, VisionModel) else 0
 
 
 def placeholders(context: Ids, placeholder: int, features: int) -> list[int]:

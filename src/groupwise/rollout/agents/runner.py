@@ -23,9 +23,15 @@ from groupwise.rollout.agents.endpoint import Endpoint
 from groupwise.rollout.agents.episode import CallPlan, Episode
 from groupwise.rollout.agents.http_server import EndpointServer
 from groupwise.rollout.agents.programs import AgentProgram
+from groupwise.rollout.agents.request_log import RequestLog
 from groupwise.rollout.agents.transport import openai_clients, plain_clients
 
 __all__ = ["AgentFunction", "AgentRunner"]
+
+CHANGED = (
+    "note: an agent that started over after the stop sends other requests than before: it depends on a clock or on "
+    "chance, so the run is valid, but cannot be repeated to the bit"
+)
 
 AgentFunction = Callable[[Mapping[str, Any], Any], Any]
 """A user's agent: `async def agent(row, client)`, whose client is an `openai.AsyncOpenAI`; or without `async`, then it
@@ -77,21 +83,26 @@ class AgentRunner:
         return asyncio.Semaphore(self.processes)
 
     async def run(
-        self, sampler: Sampler, draw: Draw, number: int, *, name: str = "trial"
+        self, sampler: Sampler, draw: Draw, number: int, *, name: str = "trial", requests: RequestLog | None = None
     ) -> tuple[Episode, Verdict | None]:
         """Run the agent once. Returns the episode, and the verdict; None leaves it to the verifier.
 
-        `name` is that of the files with a program's output. An agent that raises or takes too long is unverifiable.
-        Raises an error that ends the run, such as a lost engine: it is not the agent's fault.
+        `name` is that of the files with a program's output. `requests` is the log of a run that a kill may interrupt.
+        An agent that raises or takes too long is unverifiable. Raises an error that ends the run, such as a lost
+        engine: it is not the agent's fault.
         """
-        episode = self._episode(sampler, draw, number)
+        episode, requests = self._episode(sampler, draw, number), requests or RequestLog()
+        episode.log_request = requests.write
         async with self.endpoint.open(episode) as (key, opened):
             agent = asyncio.ensure_future(self._called(draw.prompt, key, name))
             try:
                 await asyncio.wait({agent, opened.failure}, return_when=asyncio.FIRST_COMPLETED)
                 if opened.failure.done():
                     opened.failure.result()
-                return episode, agent.result()
+                verdict = agent.result()
+                if not requests.is_repeated:
+                    self._notify_once(CHANGED)
+                return episode, verdict
             finally:
                 agent.cancel()
                 await asyncio.gather(agent, return_exceptions=True)

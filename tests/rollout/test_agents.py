@@ -10,6 +10,7 @@ import pytest
 
 from groupwise.core import EngineLost
 from groupwise.data import ENVIRONMENT, Draw, GenerationRequest, Ids, Outcome, Prompt, Rollout, Sample, Verdict
+from groupwise.environments import LlamaCalls
 from groupwise.models import Tokenizer, find_template
 from groupwise.rollout import AgentEpisodes, Independent
 from groupwise.rollout.agents import runner as runner_file
@@ -145,6 +146,24 @@ def test_tool_calls_are_compared_by_meaning_and_kept_by_token() -> None:
     assert vocabulary.decode(inserted) == tool
     assert sum(t in vocabulary.eos_ids for t in inserted) == 1, "the end of the tool's message, not the one in its text"
     assert sample.counts["calls"] == 1 and "<think>hm</think>" in vocabulary.decode(requests[1].context)
+
+
+def test_a_parser_reads_the_calls_of_another_format() -> None:
+    """The template describes Hermes' format, and the recipe names another: the call continues by its tokens."""
+    vocabulary = trained(QWEN)
+    call = '{"name": "add", "parameters": {"a": 1}}'
+
+    async def agent(row: Any, client: Client) -> bool:
+        messages: list[Any] = [user("1+2?")]
+        messages.append(await client.chat(messages, tools=TOOLS))
+        assert messages[-1]["tool_calls"][0]["function"] == {"name": "add", "arguments": '{"a": 1}'}
+        messages.append({"role": "tool", "tool_call_id": messages[-1]["tool_calls"][0]["id"], "content": "3"})
+        return (await client.chat(messages, tools=TOOLS))["content"] == "3"
+
+    rollout, _ = ran(agent, says(vocabulary, call, "3"), vocabulary, runner={"call_format": LlamaCalls()})
+    (sample,) = rollout.samples
+    assert sample.verdict and sample.verdict.outcome is Outcome.correct, sample.verdict
+    assert sample.counts["calls"] == 1 and len(sample.turns) == 2
 
 
 def test_a_rewritten_history_and_a_sub_agent_are_samples_of_the_same_episode() -> None:

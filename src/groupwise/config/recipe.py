@@ -126,6 +126,8 @@ class Agent:
     the agent is a program, which only the command line names (`--agent-command`). `deadline` limits one run of it, in
     seconds, and `processes` the runs of a program, or of a function that is not async, at a time. Requests may name
     the policy by `policy` or by one of `model_names`; another name is an error, so that the policy never plays a judge.
+    `tool_call_parser` reads the tool calls in an answer: `hermes`, `llama3_json`, `mistral`, or a class of your file,
+    such as `my_agent:MyCalls`; without it, the parser of the format that the chat template describes.
     """
 
     shorthand: ClassVar[str] = "file"
@@ -135,6 +137,7 @@ class Agent:
     deadline: float = 600.0
     processes: int = 8
     model_names: tuple[str, ...] = ()
+    tool_call_parser: str = ""
 
     def __post_init__(self) -> None:
         at_least(self, processes=1)

@@ -14,6 +14,7 @@ from groupwise.rollout.agents.episode import CallPlan as CallPlan
 from groupwise.rollout.agents.episode import Episode as Episode
 from groupwise.rollout.agents.http_server import EndpointServer as EndpointServer
 from groupwise.rollout.agents.programs import AgentProgram as AgentProgram
+from groupwise.rollout.agents.request_log import RequestLog as RequestLog
 from groupwise.rollout.agents.responses import response_events as response_events
 from groupwise.rollout.agents.responses import response_of as response_of
 from groupwise.rollout.agents.responses import response_request as response_request

@@ -15,7 +15,8 @@ from groupwise.core.errors import ends_run
 from groupwise.data import Draw, Prompt, Sampler, Verdict
 from groupwise.data.rollout_json import from_json, to_json
 from groupwise.data.verdicts import as_verdict, unverifiable
-from groupwise.environments import call_format
+from groupwise.environments import CallFormat
+from groupwise.environments import call_format as format_of_template
 from groupwise.models import PromptTemplate
 from groupwise.rollout.agents.agent_tasks import AgentTasks
 from groupwise.rollout.agents.chat_request import POLICY
@@ -43,8 +44,9 @@ class AgentRunner:
     """Runs the agent of a recipe, one episode at a time or many.
 
     `temperature` is that of training. `deadline` limits an episode, in seconds, and `processes` the plain agents or
-    programs that run at a time. `model_names` are names besides `policy` that requests may use for it. `notify` gets
-    each note of the episodes once. `folder` keeps the output of programs; without one it is dropped.
+    programs that run at a time. `model_names` are names besides `policy` that requests may use for it. `call_format`
+    reads tool calls; without it, the format that the template describes. `notify` gets each note of the episodes once.
+    `folder` keeps the output of programs; without one it is dropped.
     """
 
     agent: AgentFunction | AgentProgram
@@ -53,6 +55,7 @@ class AgentRunner:
     deadline: float = 600.0
     processes: int = 8
     model_names: Sequence[str] = ()
+    call_format: CallFormat | None = None
     notify: Callable[[str], object] = lambda line: None
     folder: Path | None = None
     _notes: set[str] = field(default_factory=set, init=False)
@@ -122,7 +125,7 @@ class AgentRunner:
         return episode, None if data["verdict"] is None else from_json(Verdict, data["verdict"])
 
     def _episode(self, sampler: Sampler, draw: Draw, number: int) -> Episode:
-        format = call_format(self.template.template_source)
+        format = self.call_format or format_of_template(self.template.template_source)
         return Episode(sampler, draw, number, self.template, format, self.temperature, self._notify_once)
 
     async def _called(self, prompt: Prompt, key: str, name: str) -> Verdict | None:

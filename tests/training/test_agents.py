@@ -20,7 +20,7 @@ from groupwise.config.user_code import Permissions, UserCode, load_use
 from groupwise.core import InvalidValue, Usage
 from groupwise.data import THREAD, Draw, Outcome, Prompt, Rollout, Sample, Verdict, pack
 from groupwise.environments import LlamaCalls, ToolCall
-from groupwise.methods import Method, dr_grpo, grpo
+from groupwise.methods import Method, dr_grpo, gigpo, grpo
 from groupwise.objective import episode_mean, sequence_mean
 from groupwise.rollout import AgentEpisodes
 from groupwise.rollout.agents import runner as runner_file
@@ -401,6 +401,25 @@ def test_a_conversation_whose_answer_is_dropped_is_compared_in_its_place() -> No
     part = compute_advantages(batch, grpo(group_size=2))
     assert [s.role for s in batch.samples] == ["answer", THREAD, THREAD]
     assert part.advantage.tolist() == whole.advantage.tolist()[2:] and part.reward.tolist() == [0.0, 1.0, 1.0]
+
+
+def test_gigpo_compares_the_turns_of_an_agent_after_equal_messages() -> None:
+    """A first turn is compared with those of conversations with the same prompt, also of other roles."""
+    first, second = sample((0,), 1.0, 2), sample((1,), 0.0, 1)
+    threads = (sample((0, 7, 0), 1.0, 1, THREAD), sample((1, 7, 0), 0.0, 1, THREAD), sample((1, 8, 0), 0.0, 1, THREAD))
+    helpers = tuple(replace(thread, context=(2,)) for thread in threads[:2])
+    rollout = Rollout(Draw(3, Prompt("p", (1,)), 2), (first, second, *helpers, replace(threads[2], context=(3,))))
+    method = replace(gigpo(group_size=2, right=1.0, divide=False), trained_roles=("answer", THREAD), advantage=())
+    batch = compute_advantages(pack([rollout], roles=method.trained_roles), method)
+    x = [1.0, 1.0, 0.0, 1.0, 0.0, 0.0]
+    z = [0.5, 0.5, -0.5, 0.5, -0.5, 0.0]
+    assert batch.advantage.tolist() == pytest.approx([a + b for a, b in zip(x, z, strict=True)])
+
+
+def test_a_method_of_conversations_trains_an_agent(use: UserCode) -> None:
+    recipe = read_recipe('agent = "my_agent:agent"\nmethod = "gigpo"', (), use)
+    assert recipe.method.strategy == AgentEpisodes() and recipe.method.credit == gigpo().credit
+    assert not check('agent = "my_agent:agent"\nmethod = "gigpo"', (), use).errors
 
 
 def test_episode_mean_weighs_episodes_equally() -> None:

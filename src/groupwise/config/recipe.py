@@ -291,7 +291,7 @@ class Recipe:
     least `correct_threshold` is correct; without a threshold, answers that a verifier only scores are neither correct
     nor wrong. `environment` is the other side of a conversation, such as `my_file:MyEnvironment`; it replaces the
     strategy `Independent` of method and evaluation by `Turns`. `agent` is a program that makes chat requests; it
-    replaces that strategy by `AgentEpisodes`, and all its conversations are trained. `prompts` is the number of prompts
+    replaces these two by `AgentEpisodes`, and all its conversations are trained. `prompts` is the number of prompts
     of an iteration. With `lora`, an adapter is trained and the model's weights are frozen. With `freeze_vision_tower`,
     the vision tower and the connector of a vision-language model are frozen. `pipeline` matters if the model is a
     pipeline of diffusers. `warm_start` runs before the first iteration. `epochs`, passes over the training problems,
@@ -347,7 +347,7 @@ class Recipe:
                     "the recipe has an agent and an environment\nleave one out: an agent runs its own tools"
                 )
             for owner in ("method", "evaluate"):
-                if isinstance(getattr(self, owner).strategy, Independent):
+                if isinstance(getattr(self, owner).strategy, Independent | Turns):  # Turns needs an environment
                     object.__setattr__(self, owner, replace(getattr(self, owner), strategy=AgentEpisodes()))
             if isinstance(self.method.strategy, AgentEpisodes) and THREAD not in self.method.trained_roles:
                 roles = (*self.method.trained_roles, THREAD)

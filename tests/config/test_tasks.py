@@ -9,7 +9,7 @@ import pytest
 import groupwise as gw
 from groupwise.commands.field_help import field_help
 from groupwise.config.diff import diff
-from groupwise.config.parse_values import default
+from groupwise.config.parse_toml_values import default
 from groupwise.config.recipe import ExtraTask, Recipe
 from groupwise.config.recipe_toml import read_recipe, read_with_problems, write
 from groupwise.config.registry import UnloadedPart, fitting_names
@@ -22,7 +22,7 @@ from tests.training.test_sources import CALCULATOR
 
 KINDS = {name: part_named(name) for name in fitting_names(TaskSettings)}
 EXAMPLES = {
-    "Demonstrations": Demonstrations("programs", drop_thoughts=0.5, thought=("", "#")),
+    "Demonstrations": Demonstrations("programs", drop_thoughts=0.5, thought_marks=("", "#")),
     "PublishedSet": PublishedSet("math", "files/math"),
     "ReasoningGym": ReasoningGym("maze", seed=3, max_problems=7),
     "DataRows": DataRows("datasets:openai/gsm8k:main@test"),

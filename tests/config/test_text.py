@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from groupwise import advantages, data, learner, methods, models, objective, rewards, rollout, tasks
 from groupwise.advantages import centred
 from groupwise.config.diff import diff, label
-from groupwise.config.parse_values import hints_of
+from groupwise.config.parse_toml_values import hints_of
 from groupwise.config.recipe import Recipe
 from groupwise.config.recipe_toml import override, read_recipe, read_with_problems, write
 from groupwise.config.registry import UnloadedPart, fitting_names, parts, public_name
@@ -134,7 +134,7 @@ def models_needed(given: dict[str, Any]) -> tuple[tuple[str, learner.SideModel],
     read = data.needs(
         tuple(part for value in given.values() for part in (value if isinstance(value, tuple) else (value,)))
     )
-    critics = sorted({m.model for m in read if isinstance(m, data.Value | data.Return)})
+    critics = sorted({m.model for m in read if isinstance(m, data.CriticValue | data.ValueTarget)})
     others = sorted({m.model for m in read if isinstance(m, data.Logp)} - {"policy", "reference"})
     trained = ((n, ValueModel(target_credit=GAE(critic=n), loss=SquaredValueLoss(critic=n))) for n in critics)
     return (*((name, InitialPolicy()) for name in others), *trained)

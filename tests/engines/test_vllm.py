@@ -90,7 +90,8 @@ def test_answers_are_those_of_the_native_engine() -> None:
             equal(await answers(fleet, asked), await answers(native, asked))
         whole = requests(tokenizer, 4, 4)
         first = await answers(fleet, [replace(request, limit=5) for request in whole])
-        resumed = [replace(request, context=request.context + part.tokens, generated_count=len(part.tokens), limit=48)
+        resumed = [replace(request, context=request.context + part.tokens, already_generated_count=len(part.tokens),
+        limit=48)
                    for request, part in zip(whole, first) if part.finish is Finish.length]  # fmt: skip
         assert resumed
         equal(await answers(fleet, resumed), await answers(native, resumed))
@@ -194,7 +195,7 @@ def test_the_probe_sees_a_head_that_keeps_the_weights_of_its_first_load(
 
     async def go() -> None:
         model = Decoder.new(shape, 3, spread=0.3)
-        fleet = Vllm(max_num_seqs=8, restarts=0).build(model, calculator()[1], seed=0, experts=None, access=ACCESS)
+        fleet = Vllm(max_num_seqs=8, max_restarts=0).build(model, calculator()[1], seed=0, experts=None, access=ACCESS)
         with pytest.raises(LogprobMismatch) as caught:
             await fleet.load(0, dict(model.state_dict()))
             with torch.no_grad():
@@ -317,7 +318,7 @@ def test_without_keys_the_distribution_is_the_native_one_and_tokens_are_not() ->
 SIGNATURES = """
 import inspect, json
 from groupwise.engines.remote.gpu_weights import PLAIN, TRANSFERS, PackedTensors
-from groupwise.engines.vllm.vllm_weight_transfer import transfer_arguments
+from groupwise.engines.vllm.vllm_weight_transfer_arguments import transfer_arguments
 from vllm.config.weight_transfer import WeightTransferConfig
 from vllm.distributed.weight_transfer import WeightTransferEngineFactory
 from vllm.v1.worker.gpu_worker import Worker

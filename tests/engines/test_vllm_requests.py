@@ -18,7 +18,7 @@ from groupwise.__main__ import main
 from groupwise.commands import doctor
 from groupwise.core import EngineLost, LogprobMismatch, MissingRequirement, Usage, WorkerLost
 from groupwise.data import Finish, Generation, GenerationRequest, Sampling
-from groupwise.engines import EngineAccess, Fleet, NativeEngine, RemoteEngine, Vllm, WeightsDirectory, WeightsProbe
+from groupwise.engines import EngineAccess, Fleet, NativeEngine, RemoteEngine, Vllm, WeightsFilesDirectory, WeightsProbe
 from groupwise.engines.remote import engine_slots, served_settings
 from groupwise.engines.remote import server as servers
 from groupwise.engines.remote.replica import ReplicaProgram, ReplicaSettings
@@ -55,7 +55,7 @@ TESTED = {**PINS, "jaxtyping": "0.3.3"}
 
 
 def test_a_keyed_request_carries_its_key_and_leaves_vllms_settings_neutral() -> None:
-    asked = request(3, stream=(1, 2), generated_count=4, random_purpose=4, sampling=TRUNCATED)
+    asked = request(3, stream=(1, 2), already_generated_count=4, random_purpose=4, sampling=TRUNCATED)
     arguments = sampling_arguments(asked, [0, 7], keyed=True)
     assert arguments.pop("extra_args") == {"key": [3, lineage((1, 2)), 4, 4, 0.7, 0.8, 5, 0.01]}
     assert arguments == {"max_tokens": 12, "logprobs": 0, "stop_token_ids": [0, 7], "detokenize": False,
@@ -110,10 +110,11 @@ def test_the_sampler_draws_the_native_engines_tokens(sampling: Sampling) -> None
     """Rows of two purposes and one of a score, in one forward; the second token of a request has the second number."""
     model = decoder(torch.float32)
     requests = [
-        request(i, limit=1, generated_count=2, stream=(i, 1), random_purpose=i % 2, sampling=sampling) for i in range(8)
+        request(i, limit=1, already_generated_count=2, stream=(i, 1), random_purpose=i % 2, sampling=sampling)
+        for i in range(8)
     ]
     expected = generate(engine(model), requests)
-    keys = [RequestRandomKey.of(replace(asked, generated_count=1)) for asked in requests]
+    keys = [RequestRandomKey.of(replace(asked, already_generated_count=1)) for asked in requests]
     rows = [logits(model, asked.context, (0,)) for asked in requests]
     tokens, logp = keyed_sample(11, torch.cat([*rows, rows[0]]), [*keys, None], [1] * 8 + [0])
     assert tokens.tolist() == [*(found.tokens[0] for found in expected), 0]
@@ -187,7 +188,7 @@ def test_the_doctor_prints_how_to_make_the_environment(tmp_path: Path) -> None:
 
 def build(python: str = DEFAULT_PYTHON, **settings: Any) -> Callable[..., Any]:
     def go(**shape: Any) -> Any:
-        model = decoder(shape.pop("dtype", torch.float32), family="qwen3", **{"head_dim": 32, **shape})
+        model = decoder(shape.pop("dtype", torch.float32), model_family="qwen3", **{"head_dim": 32, **shape})
         return Vllm(**settings).build(model, letters(), seed=0, experts=None, access=EngineAccess(python=python))
 
     return go
@@ -215,7 +216,7 @@ def test_a_run_without_the_environment_ends_before_it_starts_with_the_fix(
 
 BECOME = """
 import json, sys
-from groupwise.engines.vllm import vllm_tls
+from groupwise.engines.vllm import vllm_tls_replica
 vllm_tls.check_environment = lambda python, gpu: None
 vllm_tls.main(sys.argv[1], json.loads(sys.argv[2]), "127.0.0.1")
 """
@@ -272,7 +273,10 @@ def test_the_interpreter_of_placed_engines_is_named_by_its_whole_path(tmp_path: 
     settings = ReplicaSettings(**{f.name: getattr(PLACED, f.name) for f in fields(ReplicaSettings)})
     access = EngineAccess(python="here/python")
     program = Vllm().program(replace(settings, model_directory=str(tmp_path)), access)
-    assert program.remote_command == ("groupwise.engines.vllm.vllm_tls", str(Path("here/python").absolute()))
+    assert program.remote_module_arguments == (
+        "groupwise.engines.vllm.vllm_tls_replica",
+        str(Path("here/python").absolute()),
+    )
 
 
 def test_engines_on_gpus_are_as_many_as_the_learner_leaves(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -280,7 +284,7 @@ def test_engines_on_gpus_are_as_many_as_the_learner_leaves(monkeypatch: pytest.M
     monkeypatch.setattr(vllm_replicas, "check_environment", lambda python, gpu: None)
     monkeypatch.setattr(served_settings, "gpu_count", lambda: 4)
     target = EngineRequirements(dtype="bfloat16", device="cuda:0")
-    model, access = decoder(family="qwen3", head_dim=32), EngineAccess(python="on/the/node/python")
+    model, access = decoder(model_family="qwen3", head_dim=32), EngineAccess(python="on/the/node/python")
     for replicas, other in (
         (3, target),
         (8, replace(target, device_from_launcher=True)),
@@ -332,8 +336,8 @@ def test_the_last_lines_of_a_replica_that_does_not_start_are_in_the_error(
     python = tmp_path / "python"
     python.write_text("#!/bin/sh\necho no memory for vLLM\nexit 3\n")
     python.chmod(0o755)
-    fleet = build(python=str(python), restarts=0)()
-    model = decoder(torch.float32, family="qwen3", head_dim=32)
+    fleet = build(python=str(python), max_restarts=0)()
+    model = decoder(torch.float32, model_family="qwen3", head_dim=32)
     with pytest.raises(WorkerLost, match="no engine is left") as caught:
         asyncio.run(asyncio.wait_for(fleet.load(0, dict(model.state_dict())), 100))
     assert "no memory for vLLM" in caught.value.evidence and "exit code 3" in caught.value.evidence
@@ -350,10 +354,10 @@ class Keeps(NativeEngine):
 
 
 def test_an_engine_that_reads_weights_files_gets_the_file(tmp_path: Path) -> None:
-    model = decoder(family="qwen3")
+    model = decoder(model_family="qwen3")
 
     async def go() -> tuple[int, tuple[float, ...]]:
-        kept = Keeps(decoder(spread=0.1, family="qwen3"), letters(), seed=11)
+        kept = Keeps(decoder(spread=0.1, model_family="qwen3"), letters(), seed=11)
         client = await remote(kept)
         await client.load(4, dict(model.state_dict()))
         return kept.version, await client.score((1, 2), (3, 4))
@@ -396,7 +400,7 @@ def test_an_answer_with_tokens_of_new_weights_waits_for_the_probe(
         group = Fleet(
             lambda _: remote(blank(Early)),
             1,
-            exchange=WeightsDirectory(tmp_path),
+            exchange=WeightsFilesDirectory(tmp_path),
             probe=probe,
             max_num_seqs=4,
             restarts=3,

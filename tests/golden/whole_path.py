@@ -23,6 +23,7 @@ from groupwise.data import (
     WRITTEN,
     Batch,
     ClassifierScore,
+    CriticValue,
     Divergence,
     Draw,
     Entropy,
@@ -32,9 +33,8 @@ from groupwise.data import (
     Prompt,
     Rollout,
     Sample,
-    Value,
     Verdict,
-    coupling_unit,
+    unsplit_unit,
 )
 from groupwise.learner import make_plan
 from groupwise.methods import Method, ScheduleInput
@@ -332,7 +332,7 @@ def measured(batch: Batch, answers: Sequence[Answer], method: Method) -> Batch:
             ClassifierScore(): logp,
             Logp("reference"): column("ref"),
             Entropy(): column("h"),
-            Value("critic"): column("v"),
+            CriticValue("critic"): column("v"),
             Logp("teacher"): column("q"),
             Divergence("teacher", 0.5): column("d"),
             Divergence("teacher", 0.5, "sibling"): column("d"),
@@ -393,7 +393,7 @@ def compare_steps(
     edges = np.cumsum([0, *(len(o.l) for o in every(chosen))]).tolist()
     plan = make_plan(
         batch, size=-(-len(chosen) // 2), shuffle="prompts", permutation=lambda n: rng.permutation(n).tolist(),
-        microbatch_tokens=20, coupling_unit=coupling_unit(method.objective),
+        microbatch_tokens=20, unsplit_unit=unsplit_unit(method.objective),
     )  # fmt: skip
     whole = {"iteration": chosen} if "iteration" in inspect.signature(paper).parameters else {}
     largest = 0.0

@@ -16,8 +16,8 @@ from groupwise.rollout import AgentEpisodes, Independent
 from groupwise.rollout.agents import runner as runner_file
 from groupwise.rollout.agents.chat_request import RequestError, chat_request
 from groupwise.rollout.agents.endpoint import Endpoint
+from groupwise.rollout.agents.openai_clients import URL, EpisodeTransport
 from groupwise.rollout.agents.runner import AgentRunner
-from groupwise.rollout.agents.transport import URL, EpisodeTransport
 from tests.engines.lines import remote
 from tests.models.test_templates import CHATML, trained, transformers_ids
 from tests.rollout.fakes import FakeEngine, decoder, engine, sampler_of, sampling
@@ -117,7 +117,7 @@ def test_a_continued_conversation_keeps_the_sampled_ids() -> None:
     frame = vocabulary.encode_template("\n<|im_start|>user\nAgain.<|im_end|>\n<|im_start|>assistant\n")
     assert sample.tokens == (*split, end, *frame, *split, end)
     assert requests[1].context == (*sample.context, *split, end, *frame)
-    assert requests[1].generated_count == len(split) + 1 + len(frame)
+    assert requests[1].already_generated_count == len(split) + 1 + len(frame)
     assert (sample.role, sample.counts) == ("answer", {"requests": 2, "calls": 0, "malformed": 0, "failed": 0})
 
 
@@ -194,11 +194,11 @@ def test_branches_share_their_tokens_as_context() -> None:
         return 1.0
 
     rollout, requests = ran(
-        agent, lambda r: (*vocabulary.encode(f"x{r.generated_count}"), min(vocabulary.eos_ids)), vocabulary
+        agent, lambda r: (*vocabulary.encode(f"x{r.already_generated_count}"), min(vocabulary.eos_ids)), vocabulary
     )
     samples = rollout.samples
     assert len(samples) == 3 and sum(sum(s.trained) for s in samples) == sum(
-        len(vocabulary.encode(f"x{r.generated_count}")) + 1 for r in requests
+        len(vocabulary.encode(f"x{r.already_generated_count}")) + 1 for r in requests
     )
     whole = {s.context + s.tokens for s in samples}
     assert {r.context for r in requests[1:]} == {
@@ -461,7 +461,7 @@ def test_an_episode_in_the_replay_log_is_not_run_again() -> None:
 
     def samples(seed: int) -> list[str]:
         machine = engine(decoder(vocabulary_size=720, max_positions=1024, spread=0.6), vocabulary, seed=seed)
-        return list(map(repr, ran(agent, machine, vocabulary, n=2, reply_log=log)[0].samples))
+        return list(map(repr, ran(agent, machine, vocabulary, n=2, environment_reply_log=log)[0].samples))
 
     first = samples(3)
     assert len(runs) == 2 and samples(3) == first and len(runs) == 2
@@ -481,7 +481,8 @@ def test_an_agent_that_differs_at_resume_keeps_its_ended_runs_and_starts_the_oth
 
     def samples() -> list[Sample]:
         machine = engine(decoder(vocabulary_size=720, max_positions=1024, spread=0.6), vocabulary, seed=3)
-        return list(ran(agent, machine, vocabulary, n=2, reply_log=log, runner={"notify": lines.append})[0].samples)
+        fields = {"environment_reply_log": log, "runner": {"warning_callback": lines.append}}
+        return list(ran(agent, machine, vocabulary, n=2, **fields)[0].samples)
 
     before = samples()
     (lost,) = [key for key in log.lines if key.startswith("episode 1 of")]
@@ -500,7 +501,7 @@ def test_an_agent_that_repeats_its_requests_after_a_kill_is_not_told(kept: int) 
 
     def samples() -> list[str]:
         machine = engine(decoder(vocabulary_size=720, max_positions=1024, spread=0.6), vocabulary, seed=3)
-        rollout, _ = ran(branching, machine, vocabulary, n=2, reply_log=log, runner={"notify": lines.append})
+        rollout, _ = ran(branching, machine, vocabulary, n=2, environment_reply_log=log, runner={"warning_callback": lines.append})
         return list(map(repr, rollout.samples))
 
     before = samples()
@@ -520,7 +521,7 @@ def test_equal_requests_at_once_are_told_once_and_have_their_own_numbers() -> No
         return 1.0
 
     machine = engine(decoder(vocabulary_size=720, max_positions=1024, spread=0.6), vocabulary, seed=3)
-    rollout, _ = ran(agent, machine, vocabulary, n=2, budget=30, runner={"notify": lines.append})
+    rollout, _ = ran(agent, machine, vocabulary, n=2, budget=30, runner={"warning_callback": lines.append})
     assert len(lines) == 1 and "two equal requests at the same time" in lines[0]
     assert len({s.tokens for s in rollout.samples}) == 6
 
@@ -554,7 +555,7 @@ def test_another_temperature_is_untrained_and_told_once() -> None:
         return 1.0
 
     script = says(vocabulary, "one", "two", "one", "two")
-    rollout, requests = ran(agent, script, vocabulary, n=2, runner={"notify": lines.append})
+    rollout, requests = ran(agent, script, vocabulary, n=2, runner={"warning_callback": lines.append})
     assert told == [1, 1] and len(lines) == 1 and "a temperature other than 1, that of training" in lines[0]
     assert [r.sampling.temperature for r in requests] == [0.2, 0.2, 1.0, 1.0] and requests[0].sampling.stop == ("!",)
     for sample in rollout.samples:

@@ -144,7 +144,7 @@ def test_the_tokenizer_decides() -> None:
 
 def test_notes_name_the_form_and_texts_without_words() -> None:
     lines = list(wording_notes(Recipe(method=igrpo()), TOKENIZER))
-    assert len(lines) == 1 and "method.strategy.prompt_template is auto, here prose (our wording)" in lines[0]
+    assert len(lines) == 1 and "method.strategy.refinement_prompt_template is auto, here prose (our wording)" in lines[0]
     lines = list(wording_notes(Recipe(method=igrpo()), Tokenizer.of(calculator_tokenizer(), [1])))
     assert "here packaged: '{problem}{draft};{problem}'" in lines[0]
     for words, wordless in (("{problem}{draft};{problem}", True), ("{problem} Draft: {draft}", False)):
@@ -192,7 +192,7 @@ def test_a_helper_is_asked_in_tags() -> None:
 
 def test_a_thought_ends_at_its_tag_and_an_exit_is_told_to_answer() -> None:
     def answer(prompt: str, request: GenerationRequest) -> str:
-        return "35" if request.generated_count else "Let me think.</think>35"
+        return "35" if request.already_generated_count else "Let me think.</think>35"
 
     rollout = asked(EarlyExits(), answer, n=3)
     *exits, whole = [TOKENIZER.decode(s.tokens) for s in rollout.samples]

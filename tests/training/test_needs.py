@@ -14,7 +14,7 @@ from groupwise.lifecycle.alerts import AlertDetector, trained_role_reasons
 from groupwise.methods import (
     ExplainGoldAnswer,
     HintWriter,
-    PrefixContinuation,
+    PrefixContinuationStrategy,
     ReplayStoredAnswer,
     expo,
     gspo,
@@ -66,7 +66,7 @@ def test_a_verdict_part_that_no_verdict_has_is_refused_before_the_run(
 
 
 def test_parts_of_the_strategy_and_of_several_verifiers_count(tmp_path: Path) -> None:
-    assert checked(tmp_path, ("method", "spo"))[0] == [], "TrackedBaseline adds baseline"
+    assert checked(tmp_path, ("method", "spo"))[0] == [], "TrackedBaselineStrategy adds baseline"
     shaping = ("method.shaping", '["Score", { kind = "AddSubscore", subscore = "shape" }]')
     shape = '{ name = "shape", verifier = { kind = "regex", pattern = "1" } }'
     several = f'{{ kind = "Combined", members = [{{ name = "right", verifier = "last_number" }}, {shape}] }}'
@@ -96,7 +96,7 @@ def test_a_filter_that_drops_failures_removes_explanations() -> None:
         (error,) = untrainable_roles(load_method("expo", filter=name))
         assert f"{name} drops each prompt without a correct answer, and samples of the role explained" in str(error)
     assert not list(untrainable_roles(load_method("expo", filter="not_all_correct")))
-    assert not list(untrainable_roles(load_method("expo", filter="mixed_outcomes", always=True)))
+    assert not list(untrainable_roles(load_method("expo", filter="mixed_outcomes", explain_always=True)))
 
 
 def test_a_filter_that_drops_failures_is_noted_with_a_role_that_failures_mostly_have(tmp_path: Path) -> None:
@@ -117,9 +117,9 @@ def test_a_trained_role_that_the_strategy_does_not_make_is_refused() -> None:
     (error,) = untrainable_roles(replace(hill(), strategy=Independent()))
     assert "names the role hint, and the strategy Independent makes answer" in str(error)
     assert "use a strategy that makes it: HintWriter" in str(error)
-    assert not list(untrainable_roles(replace(hill(), strategy=PrefixContinuation(inner_strategy=HintWriter())))), (
-        "wrapped"
-    )
+    assert not list(
+        untrainable_roles(replace(hill(), strategy=PrefixContinuationStrategy(inner_strategy=HintWriter())))
+    ), "wrapped"
 
     class Mine:
         async def __call__(self, draw: Draw, sampler: Sampler) -> Rollout: ...

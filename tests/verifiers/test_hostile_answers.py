@@ -37,7 +37,7 @@ from groupwise.verifiers import (
     ProofSteps,
     QuiltPatches,
     Regex,
-    RingDirection,
+    RingPointDirection,
     SpanningGraph,
     SumSteps,
     SumWithProposal,
@@ -79,7 +79,7 @@ VERIFIERS: dict[VerifierSettings, object] = {
     ProofSteps(): "e",
     QuiltPatches(): ["red", "red", "blue", "dark"],
     Regex(deadline=1.0, workers=1): r"^4711( a+)+$",
-    RingDirection(): "north",
+    RingPointDirection(): "north",
     SpanningGraph(): ["03"],
     SumWithProposal(): 4711,
     SumSteps(): 4711,
@@ -90,7 +90,7 @@ SLOW = {
     kind for kind in VERIFIERS if isinstance(kind, MathDrGrpo | MathVerify) or kind == Math(deadline=1.0, workers=1)
 }
 """In the sandbox, where each answer is an execution: they get a third of the attacks."""
-NOT_HERE = {"EnvironmentVerdict", "Function", "GymScore", "RewardModel"}
+NOT_HERE = {"EnvironmentVerdictVerifier", "Function", "GymScore", "RewardModel"}
 """They judge no answer, by a user's code or model, or the problems of one task only: tested with them."""
 
 

@@ -19,7 +19,7 @@ from groupwise.config.model_dependent_defaults import complete_phases, starting_
 from groupwise.config.phase_recipes import read_phases
 from groupwise.config.recipe_toml import base_of, read_recipe
 from groupwise.config.toml import DEFAULT, is_toml, read_toml, read_with_overrides, without_command_text
-from groupwise.config.train_arguments import base_name
+from groupwise.config.train_keyword_arguments import base_name
 from groupwise.config.user_code import UserCode, function_hash, load_use
 from groupwise.core import BadData, Usage, raise_all
 from groupwise.lifecycle.create_or_open_run import begin, directory_name, reach_engines, read_checked, reopen
@@ -34,7 +34,7 @@ from groupwise.runs.run_info import RunInfo
 from groupwise.runs.run_layout import RunLayout
 from groupwise.training.build_run import RunObjects, build
 from groupwise.training.progress_output import notify
-from groupwise.verifiers.reward_argument import WRITTEN
+from groupwise.verifiers.verifier_from_reward_argument import WRITTEN
 
 Finish = Callable[[RunEnding], object]
 """A function that receives the ending of a run, or of each phase of a run."""
@@ -65,7 +65,7 @@ def start(
         ready = build(recipe, use, inputs)
         reach_engines(ready)
         base = base_of(read_with_overrides(chosen.source, chosen.overrides)) or base_name(recipe.method)
-        run = begin(lock, ready, use, base, options.command)
+        run = begin(lock, ready, use, base, options.command_line)
         return layout, train(run, ready, options, finish, control)
 
 
@@ -84,7 +84,7 @@ def start_phases(
         notify(note)
     text = tomli_w.dumps(data)
     write_recipe(layout, text)
-    how: dict[str, Any] = {"command": options.command, "control": control}
+    how: dict[str, Any] = {"command": options.command_line, "control": control}
     return run_phases(layout, text, use, finish, notify, options.stop_after_seconds, **how)
 
 
@@ -126,7 +126,7 @@ def proceed_phases(
         fix = f"extend one phase, such as: groupwise resume {phases[-1]} --iterations {iterations}"
         raise Usage(f"{layout.run_directory} has phases, and each has its own number of iterations", fix=fix)
     how: dict[str, Any] = {"strict": options.strict_checkpoints, "changed": options.accept_changes, "control": control}
-    command = info.command if info else options.command
+    command = info.command if info else options.command_line
     return run_phases(layout, text, use, finish, notify, options.stop_after_seconds, command=command, **how)
 
 

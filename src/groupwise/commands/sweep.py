@@ -10,7 +10,7 @@ from pathlib import Path
 
 from groupwise.api.options import RunOptions
 from groupwise.commands.sweep_table import SweepResult, run_rows, seed_rows
-from groupwise.commands.table import aligned
+from groupwise.commands.terminal_tables import aligned
 from groupwise.commands.train import resume, train
 from groupwise.config.user_code import Permissions
 from groupwise.core import Diverged, Usage, each_line_once, visible
@@ -80,9 +80,9 @@ def train_one(
     run = existing(directory, combination, command)
     try:
         if run is None:
-            options = RunOptions(permissions=allowed, out=directory, name=combination.name, command=command)
+            options = RunOptions(permissions=allowed, out=directory, name=combination.name, command_line=command)
             return train(recipe, combination.overrides, options, recipe_name=recipe_name)
-        return 0 if is_finished(run) else resume(str(run), RunOptions(permissions=allowed, command=command))
+        return 0 if is_finished(run) else resume(str(run), RunOptions(permissions=allowed, command_line=command))
     except Diverged as error:
         print(visible(str(error), lines=True))
         return error.code

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from groupwise.commands.table import aligned
+from groupwise.commands.terminal_tables import aligned
 from groupwise.config.user_code import Permissions, load_use
 from groupwise.core import BadData, Usage, counted, visible
 from groupwise.report.report import report
@@ -149,7 +149,7 @@ def chain_lines(stored: StoredIteration, chain: GradientChain) -> list[str]:
     line = stored.sample_records[chain.sample_number - 1]
     where = f"sample {chain.sample_number} of iteration {stored.iteration}, draw {line['draw']}"
     text = visible(chain.token_text)
-    head = f'token {chain.token_number} of {chain.token_count}, "{text}" (id {chain.token_id}), of {where}'
+    head = f'token {chain.token_number} of {chain.sample_token_count}, "{text}" (id {chain.token_id}), of {where}'
     cells = [
         (
             link.number_name,

@@ -95,8 +95,9 @@ class ExtraTask:
 class WarmStart:
     """Short for a phase of the method `sft` before the first iteration: `steps` steps on `prompts` demonstrations each.
 
-    `demonstrations` is the source of the phase's task `Demonstrations`, with `columns`, `drop_thoughts` and `thought`.
-    Each epoch over them has its own order, drawn from the seed. A checkpoint is saved every `save_every` steps.
+    `demonstrations` is the source of the phase's task `Demonstrations`, with `columns`, `drop_thoughts` and
+    `thought_marks`. Each epoch over them has its own order, drawn from the seed. A checkpoint is saved every
+    `save_every` steps.
     """
 
     demonstrations: str
@@ -106,7 +107,7 @@ class WarmStart:
     optimizer: AdamW = AdamW(lr=1e-5)  # noqa: RUF009
     save_every: int = 100
     drop_thoughts: float = 0.0
-    thought: tuple[str, str] = ("<think>", "</think>")
+    thought_marks: tuple[str, str] = ("<think>", "</think>")
 
     def __post_init__(self) -> None:
         at_least(self, steps=1, prompts=1, save_every=1)
@@ -115,7 +116,7 @@ class WarmStart:
     @property
     def task(self) -> Demonstrations:
         """The task of the phase."""
-        return Demonstrations(self.demonstrations, self.drop_thoughts, self.thought)
+        return Demonstrations(self.demonstrations, self.drop_thoughts, self.thought_marks)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -26,18 +26,18 @@ from groupwise.data import (
     name_of,
     needs,
 )
-from groupwise.learner.auxiliary import AuxiliaryInputs, AuxiliaryLoss, ForwardResult, Term, coefficient_of
+from groupwise.learner.auxiliary import AuxiliaryLoss, AuxiliaryLossInputs, ForwardResult, Term, coefficient_of
 from groupwise.learner.compute_measures import reads_policy
 from groupwise.learner.distributed import Ranks, SingleProcess
 from groupwise.learner.forward import TokenStates
 from groupwise.learner.gradient_lane_sums import LaneSums, joined, order_of
 from groupwise.learner.language_policy import LanguagePolicy, policy_of
+from groupwise.learner.logprob_gradients import Loss, token_gradients
 from groupwise.learner.microbatch_sums import MicrobatchSums
 from groupwise.learner.microbatches import StepPlan
 from groupwise.learner.optimizer import AdamW, Optimizer
 from groupwise.learner.routing import RoutedForward, RouterReplay, StepRouting, joined_routes, mixture
 from groupwise.learner.side_models import FollowingWeights, SideModel
-from groupwise.learner.token_gradients import Loss, token_gradients
 from groupwise.learner.value_model import Critic, ValueModel
 from groupwise.models import Decoder, logprob_dtype
 
@@ -55,9 +55,9 @@ class StepResult:
     """The result of one optimizer step. `batch` is the step, or this rank's part of it, with new log-probs, detached.
 
     `skip_reason` is the reason why the weights did not change, empty if they did. `changed_route_count` of
-    `route_count` expert choices differ from the old policy's. `auxiliary` are the auxiliary losses by their metric,
-    without their coefficients. `logp_gradient` is `d loss / d logp` of each token of `batch`, without the auxiliary
-    losses.
+    `route_count` expert choices differ from the old policy's. `auxiliary_losses` are the auxiliary losses by their
+    metric, without their coefficients. `logp_gradient` is `d loss / d logp` of each token of `batch`, without the
+    auxiliary losses.
     """
 
     batch: Batch
@@ -68,7 +68,7 @@ class StepResult:
     skip_reason: str = ""
     changed_route_count: int = 0
     route_count: int = 0
-    auxiliary: Mapping[str, float] = field(default_factory=dict)
+    auxiliary_losses: Mapping[str, float] = field(default_factory=dict)
     logp_gradient: Float[Tensor, " n"] | None = None
 
 
@@ -76,7 +76,7 @@ class StepResult:
 class MicrobatchResult:
     """The results of one microbatch: columns and `d loss / d logp` per token, and its packed `MicrobatchSums`."""
 
-    columns: Mapping[NeededMeasure, Float[Tensor, " n"]]
+    token_measures: Mapping[NeededMeasure, Float[Tensor, " n"]]
     logp_gradient: Float[Tensor, " n"]
     packed_sums: Float[Tensor, " k"]
 
@@ -213,7 +213,7 @@ class Learner:
         """The policy's log-probs and other measures of a microbatch. `Usage` if one is missing or has a wrong shape."""
         numbers = policy.measure(part, wanted, self.models)
         for measure in wanted:
-            if measure not in numbers or numbers[measure].shape != part.token_index.shape:
+            if measure not in numbers or numbers[measure].shape != part.index_in_sample.shape:
                 shape = f"shape {tuple(numbers[measure].shape)}" if measure in numbers else "nothing"
                 raise Usage(
                     f"the policy {type(self.model).__name__} does not compute {measure}",
@@ -261,7 +261,7 @@ class Learner:
             skip_reason=skipped,
             changed_route_count=sums.changed_route_count,
             route_count=sums.route_count,
-            auxiliary=sums.auxiliary_losses | {f"value/{name}/grad_norm": x for name, x in critic_norms.items()},
+            auxiliary_losses=sums.auxiliary_losses | {f"value/{name}/grad_norm": x for name, x in critic_norms.items()},
             logp_gradient=accumulated.logp_gradient,
         )
 
@@ -288,7 +288,7 @@ class Learner:
         terms = [part for part in auxiliary if coefficient_of(part)]
         keep_logits = any(getattr(part, "needs_router_logits", False) for part in terms)
         step_routing = StepRouting(self.model, replay, keep_logits=keep_logits)
-        forwards = AuxiliaryInputs(self.model, microbatches, step_routing.forward_pass, self.ranks)
+        forwards = AuxiliaryLossInputs(self.model, microbatches, step_routing.forward_pass, self.ranks)
         prepared = [(coefficient_of(part), part(forwards)) for part in terms]
         sums = LaneSums(self._optimizers(), self.ranks)
         computed: list[MicrobatchResult] = []
@@ -300,7 +300,9 @@ class Learner:
         sums.finish()
         self.ranks.release([self.model, *self.models.values()])
         sizes = [part.tokens for part in microbatches]
-        columns = {m: joined(self.ranks, [x.columns[m] for x in computed], sizes) for m in computed[0].columns}
+        columns = {
+            m: joined(self.ranks, [x.token_measures[m] for x in computed], sizes) for m in computed[0].token_measures
+        }
         measures = {measure: torch.cat(parts) for measure, parts in columns.items()}
         gradient = torch.cat(joined(self.ranks, [x.logp_gradient for x in computed], sizes))
         counts = [len(computed[0].packed_sums)] * len(sizes)
@@ -331,7 +333,7 @@ class Learner:
         torch.autograd.backward([logp, *graph.values(), *in_graph_terms], [*gradients, *(None for _ in in_graph_terms)])
         in_loss = [x if x.requires_grad else torch.zeros_like(x) for x in added]
         return MicrobatchResult(
-            columns={measure: numbers[measure].detach() for measure in (OLD, Entropy(), *live)},
+            token_measures={measure: numbers[measure].detach() for measure in (OLD, Entropy(), *live)},
             logp_gradient=gradients[0],
             packed_sums=MicrobatchSums.pack(values, [*in_loss, loss], step_routing.choices_of(routed)),
         )
@@ -441,6 +443,6 @@ class _WithPrefix(Mapping[str, Tensor]):
 
 def _indices_after(batch: Batch, order: Sequence[int]) -> Tensor:
     """For each token of the batch, its index in the concatenation of the samples in the order `order`."""
-    indices = torch.arange(batch.tokens, device=batch.token_index.device)
-    permuted = batch.having(token_index=indices).take(order).token_index
+    indices = torch.arange(batch.tokens, device=batch.index_in_sample.device)
+    permuted = batch.having(index_in_sample=indices).take(order).index_in_sample
     return torch.empty_like(permuted).scatter_(0, permuted, indices)

@@ -88,17 +88,17 @@ class CurvedRamp(Schedule):
 
 @dataclass(frozen=True, slots=True)
 class ExponentialDecay(Schedule):
-    """`start_value exp(-i / decay_iterations)` at iteration i: exponential decay, as in Trust-GRPO.
+    """`start_value exp(-i / time_constant_iterations)` at iteration i: exponential decay, as in Trust-GRPO.
 
     >>> ExponentialDecay(1.0, 10.0)(ScheduleInput(0))
     1.0
     """
 
     start_value: float
-    decay_iterations: float
+    time_constant_iterations: float
 
     def __call__(self, now: ScheduleInput) -> float:
-        return self.start_value * math.exp(-now.iteration / self.decay_iterations)
+        return self.start_value * math.exp(-now.iteration / self.time_constant_iterations)
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,8 +48,6 @@ from groupwise.models.diffusion.scheduler_settings import shift_of_tokens as shi
 from groupwise.models.diffusion.stable_diffusion_3 import StableDiffusion3Family as StableDiffusion3Family
 from groupwise.models.diffusion.tiny_pipeline import write_tiny_pipeline as write_tiny_pipeline
 from groupwise.models.flow.counter_based_normals import normals as normals
-from groupwise.models.flow.denoise import MOST_STEPS as MOST_STEPS
-from groupwise.models.flow.denoise import DenoisingSettings as DenoisingSettings
 from groupwise.models.flow.denoising_actions import all_states as all_states
 from groupwise.models.flow.denoising_actions import decode_action as decode_action
 from groupwise.models.flow.denoising_actions import decoded_picture as decoded_picture
@@ -61,6 +59,8 @@ from groupwise.models.flow.denoising_noise import DanceGrpoNoise as DanceGrpoNoi
 from groupwise.models.flow.denoising_noise import DenoisingNoise as DenoisingNoise
 from groupwise.models.flow.denoising_noise import FlowGrpoNoise as FlowGrpoNoise
 from groupwise.models.flow.denoising_noise import IntegratedNoise as IntegratedNoise
+from groupwise.models.flow.denoising_settings import MOST_STEPS as MOST_STEPS
+from groupwise.models.flow.denoising_settings import DenoisingSettings as DenoisingSettings
 from groupwise.models.flow.flow_measures import ForwardProcessLoss as ForwardProcessLoss
 from groupwise.models.flow.flow_measures import StepConstantMeasure as StepConstantMeasure
 from groupwise.models.flow.flow_measures import StepKL as StepKL
@@ -94,7 +94,7 @@ from groupwise.models.masked.unmasking_actions import decode_masked as decode_ma
 from groupwise.models.masked.unmasking_actions import encode_commits as encode_commits
 from groupwise.models.masked.unmasking_actions import encode_knobs as encode_knobs
 from groupwise.models.masked.unmasking_schedule import MOST_UNMASKING_STEPS as MOST_UNMASKING_STEPS
-from groupwise.models.masked.unmasking_schedule import UnmaskingSchedule as UnmaskingSchedule
+from groupwise.models.masked.unmasking_schedule import UnmaskingSchedulePolicy as UnmaskingSchedulePolicy
 from groupwise.models.masked.unmasking_schedule import UnmaskingSettings as UnmaskingSettings
 from groupwise.models.model_directories import base_directory as base_directory
 from groupwise.models.model_directories import base_name as base_name

@@ -15,7 +15,7 @@ from typing import Any
 from groupwise.core import BadData, Storage, Usage, counted, visible
 from groupwise.data import EVAL_LOSS, LOSS, REWARD
 from groupwise.report.charts import charts_data
-from groupwise.report.gradient_components import chain_parts
+from groupwise.report.method_component_names import chain_parts
 from groupwise.report.read_run import MetricCurve, ReportRun, as_float, flat, lines, read, thin
 from groupwise.report.run_warnings import RULES, RunWarning, find_warnings, headline
 from groupwise.report.sample_pictures import before_and_after
@@ -254,7 +254,7 @@ def describe(run: ReportRun, xs: list[Any], points: int) -> dict[str, Any]:
         "command": shlex.join(map(str, command)) if isinstance(command, list) else str(command),
         "about": {k: str(v) for k, v in facts.items() if k and v not in ("", None, {}, [])},
         "recipe": run.recipe_text,
-        "flags": sorted(run.true_flags),
+        "flags": sorted(run.ever_true_flags),
         "notes": [*seams(run), *selection(run), *run.unreadable_data_notes],
         "last": run.last,
     }

@@ -17,13 +17,13 @@ class StoredComparison:
     """A comparison of methods on one iteration, as the page needs it.
 
     `iteration_summary` is about the whole iteration. `numbers_by_sample` has each method's `NUMBERS` by the sample's
-    line in the file, from 1, and None for a method that does not select it. `group_cosines` has the cosines of the
-    sample's group, by the same line.
+    line in the file, from 1, and None for a method that does not select it. `group_cosines_by_sample` has the cosines
+    of the sample's group, by the same line.
     """
 
     iteration_summary: Mapping[str, Any]
     numbers_by_sample: Mapping[int, list[list[float | None] | None]] = field(default_factory=dict)
-    group_cosines: Mapping[int, list[float | None]] = field(default_factory=dict)
+    group_cosines_by_sample: Mapping[int, list[float | None]] = field(default_factory=dict)
 
 
 def read_comparisons(layout: RunLayout) -> tuple[dict[int, StoredComparison], list[str]]:

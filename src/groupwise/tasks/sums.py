@@ -17,7 +17,7 @@ HELD_OUT = 16
 class Sums(GeneratedTaskSettings):
     """A kind of sums: training problems, and a sixteenth as many held-out ones. The numbers of operands take turns.
 
-    `problems_by_operands` maps a number of operands to its number of training problems. `row` has the result
+    `problem_count_by_operands` maps a number of operands to its number of training problems. `row` has the result
     (`answer`), the complete right answer (`solution`), and the solution's first steps (`hints`, weakest first).
 
     >>> class Few(Sums):
@@ -30,15 +30,15 @@ class Sums(GeneratedTaskSettings):
     """
 
     __slots__ = ()
-    problems_by_operands: ClassVar[Mapping[int, int]]
+    problem_count_by_operands: ClassVar[Mapping[int, int]]
 
     def problems(self) -> tuple[Sequence[str], Sequence[str]]:
         training = [
-            first_problems(operands, size, held_out=False) for operands, size in self.problems_by_operands.items()
+            first_problems(operands, size, held_out=False) for operands, size in self.problem_count_by_operands.items()
         ]
         held_out = [
             first_problems(operands, size // HELD_OUT, held_out=True)
-            for operands, size in self.problems_by_operands.items()
+            for operands, size in self.problem_count_by_operands.items()
         ]
         return tuple(in_turns(training)), tuple(in_turns(held_out))
 

@@ -52,7 +52,7 @@ def agent_of(
         processes=agent.processes,
         model_names=agent.model_names,
         call_format=call_format_of(agent, use),
-        notify=notify,
+        warning_callback=notify,
     )
 
 

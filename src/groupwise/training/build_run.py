@@ -10,15 +10,15 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from groupwise.cluster.ray_replicas import RayReplicas
+from groupwise.cluster.ray_replicas import RayReplicaLauncher
 from groupwise.config.recipe import Machine, Recipe
 from groupwise.config.resolve_devices import device_label, device_of, resolved
 from groupwise.config.user_code import UserCode
 from groupwise.core import MissingRequirement, Usage
 from groupwise.data import (
     Engine,
+    EnvironmentReplyLog,
     Prompt,
-    ReplyLog,
     Rollout,
     Sampling,
     Task,
@@ -130,9 +130,9 @@ class RunObjects:
         """Lines that name the addresses to which engine and verifier send prompts, answers and weights."""
         return (*notices_of(self.recipe.engine), *self.verifier.notices)
 
-    def new_buffer(self, replay: ReplyLog | None = None) -> RolloutBuffer:
+    def new_buffer(self, replay: EnvironmentReplyLog | None = None) -> RolloutBuffer:
         """The buffer at the first prompt. `replay` records the observations of environments."""
-        method, setting = self.recipe.method, replace(self.rollout_setting, reply_log=replay)
+        method, setting = self.recipe.method, replace(self.rollout_setting, environment_reply_log=replay)
         return RolloutBuffer(
             self.task,
             method.curriculum,
@@ -417,7 +417,7 @@ def build_engine(recipe: Recipe, model: Model, tokenizer: Tokenizer, access: Eng
         return engine.build(model, tokenizer, seed=recipe.seed, experts=experts)
     if recipe.cluster.launch == "ray" and engine.replicas:
         check_engine(recipe, model, mixture(model), access)
-        launch = RayReplicas(recipe, engine.replicas)
+        launch = RayReplicaLauncher(recipe, engine.replicas)
         return engine.fleet(model, tokenizer, seed=recipe.seed, experts=experts, access=access, launch=launch)
     return engine.build(model, tokenizer, seed=recipe.seed, experts=experts, access=access)
 

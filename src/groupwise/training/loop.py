@@ -9,22 +9,22 @@ import torch
 from torch import Tensor
 
 from groupwise.cluster.rank_messages import send_iteration
-from groupwise.cluster.rank_wait_thread import in_thread
+from groupwise.cluster.rank_work_thread import in_thread
 from groupwise.config.recipe import Recipe
 from groupwise.data import (
     LARGEST_GAP,
     THREAD,
     Batch,
+    CriticValue,
     Engine,
     Logp,
     Mask,
     NeededMeasure,
-    Return,
     Rollout,
     Segments,
     SharesDevice,
-    Value,
-    coupling_unit,
+    ValueTarget,
+    unsplit_unit,
     with_fields,
 )
 from groupwise.learner import Learner, StepPlan, StepResult, make_plan, measure_plan
@@ -222,7 +222,7 @@ def plan(
         shuffle=method.shuffle,
         permutation=lambda n: permutation((recipe.seed, RandomPurpose.SHUFFLE), iteration, epoch, n).tolist(),
         microbatch_tokens=recipe.machine.microbatch_tokens,
-        coupling_unit=coupling_unit(method.objective),
+        unsplit_unit=unsplit_unit(method.objective),
         lanes=lanes,
     )
 
@@ -254,7 +254,7 @@ def compute_advantages(batch: Batch, method: Method) -> Batch:
     batch = batch.having(reward=reward)
     batch = keep(batch, [mask for mask in method.mask if not reads_advantage(mask)])
     for name, target in method.value_targets:
-        batch = batch.having(measures={Return(name): target(x, batch) + batch[Value(name)].to(x.dtype)})
+        batch = batch.having(measures={ValueTarget(name): target(x, batch) + batch[CriticValue(name)].to(x.dtype)})
     batch = batch.having(advantage=method.credit(x, batch))
     return keep(batch, [mask for mask in method.mask if reads_advantage(mask)])
 

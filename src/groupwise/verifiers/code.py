@@ -50,13 +50,13 @@ class CodeTestCase:
 
 
 @dataclass(frozen=True, slots=True)
-class CodeTests:
+class CodeProblemTests:
     """The tests in a problem's `answer`: cases for a `function_name`, or for a program if `function_name` is None.
 
     `unseen_cases` are further cases that the problem does not show; they run after `visible_cases`. `reference` is
-    correct code. `generator` is code with a function `generate(seed)`, which returns the arguments (a list) or the
-    input (a text) of a hidden case; the reference computes its expected output. `hidden_cases_per_answer` is the number
-    of hidden cases per answer.
+    correct code. `generator` is code with a function `generate(seed)`, which returns the arguments (a list)
+    or the input (a text) of a hidden case; the reference computes its expected output. `hidden_cases_per_answer` is the
+    number of hidden cases per answer.
     """
 
     function_name: str | None
@@ -67,7 +67,7 @@ class CodeTests:
     hidden_cases_per_answer: int = 4
 
     @classmethod
-    def read(cls, gold: Any) -> "CodeTests":
+    def read(cls, gold: Any) -> "CodeProblemTests":
         """Read the tests from a data row's JSON. ValueError, with the reason, for invalid ones."""
         if not isinstance(gold, dict):
             raise ValueError("the tests are not a JSON object")
@@ -175,7 +175,7 @@ class CodeVerifier(Verifier):
         key = (prompt.id, code)
         async with self._locks.setdefault(key, asyncio.Lock()):  # an equal answer waits for the cached verdict
             if key not in self._verdicts:
-                verdict = await self.judge(prompt.id, CodeTests.read(prompt.row["answer"]), code)
+                verdict = await self.judge(prompt.id, CodeProblemTests.read(prompt.row["answer"]), code)
                 if verdict.outcome is Outcome.unverifiable:
                     return verdict
                 self._verdicts[key] = verdict
@@ -183,7 +183,7 @@ class CodeVerifier(Verifier):
                     del self._verdicts[next(iter(self._verdicts))]
             return self._verdicts[key]
 
-    async def judge(self, name: str, tests: CodeTests, code: str, sandbox: Sandbox | None = None) -> Verdict:
+    async def judge(self, name: str, tests: CodeProblemTests, code: str, sandbox: Sandbox | None = None) -> Verdict:
         """Run code on the tests in `sandbox`, and return the verdict.
 
         A hash of the code chooses its hidden inputs, so no answer can know them in advance.
@@ -208,7 +208,7 @@ class CodeVerifier(Verifier):
                 return verdict
         return Verdict(Outcome.correct, subscores={"visible": 1.0})
 
-    async def hidden(self, name: str, tests: CodeTests, seed: int) -> CodeTestCase:
+    async def hidden(self, name: str, tests: CodeProblemTests, seed: int) -> CodeTestCase:
         """A hidden test case from the problem's generator. ValueError if the generator or the reference fails."""
         if (name, seed) not in self._hidden:
             generated = await self.references.execute(ExecutionInput(tests.generator, "generate", (seed,)))
@@ -239,12 +239,12 @@ class CodeVerifier(Verifier):
 
         async def fault_of(prompt: Prompt) -> str:
             async with slots:
-                return await self._fault(prompt.id, CodeTests.read(prompt.row["answer"]))
+                return await self._fault(prompt.id, CodeProblemTests.read(prompt.row["answer"]))
 
         faults = await asyncio.gather(*map(fault_of, prompts))
         return [f"{prompt.id}: {fault}" for prompt, fault in zip(prompts, faults, strict=True) if fault]
 
-    async def _fault(self, name: str, tests: CodeTests) -> str:
+    async def _fault(self, name: str, tests: CodeProblemTests) -> str:
         if tests.reference:
             verdict = await self.judge(name, tests, tests.reference, self.references)
             if verdict.outcome is not Outcome.correct:
@@ -257,7 +257,7 @@ class CodeVerifier(Verifier):
                 return verdict.cause
         return await self._constant(name, tests)
 
-    async def _constant(self, name: str, tests: CodeTests) -> str:
+    async def _constant(self, name: str, tests: CodeProblemTests) -> str:
         """The fault of the tests if an answer that always returns the same value can pass them; empty if none can.
 
         It must pass the first case, so the value expected there is the only candidate. The hidden cases are `hidden`
@@ -293,7 +293,7 @@ def trivial_answers(function: str | None) -> Mapping[str, str]:
 
 
 def failure(
-    tests: CodeTests, execution: ExecutionResult, case: CodeTestCase, which: str, visible: float
+    tests: CodeProblemTests, execution: ExecutionResult, case: CodeTestCase, which: str, visible: float
 ) -> Verdict | None:
     """The verdict if a test case failed or could not run, else None. Its feedback hides the expected value."""
     if execution.no_result:
@@ -309,7 +309,7 @@ def check_tests(task: Task) -> None:
     faults, problems = [], all_problems(task)
     for prompt in problems:
         try:
-            tests = CodeTests.read(prompt.row.get("answer"))
+            tests = CodeProblemTests.read(prompt.row.get("answer"))
             json.dumps(
                 [[case.input, case.expected_output] for case in (*tests.visible_cases, *tests.unseen_cases)],
                 allow_nan=False,

@@ -18,8 +18,9 @@ class NoisyVerdicts(VerdictWrapper):
     The errors are keyed by `seed`, problem and text: the same answer always gets the same verdict, in any order and
     after a resume. Malformed, unverifiable and scored answers keep theirs. A flipped verdict has no score.
 
-    A share `appeal_rate` of the rejected answers is checked again, without error. Subscores: `truth` (1 for a right
-    answer), `appealed`, and `overturned` (appealed, and in truth right). The outcome stays as it was flipped.
+    A share `appealed_rejection_fraction` of the rejected answers is checked again, without error. Subscores: `truth` (1
+    for a right answer), `appealed`, and `overturned` (appealed, and in truth right). The outcome stays as it was
+    flipped.
 
     >>> import asyncio
     >>> from groupwise.verifiers import Exact, VerifierContext
@@ -32,7 +33,7 @@ class NoisyVerdicts(VerdictWrapper):
     added_subscores: ClassVar[tuple[str, ...]] = ("truth", "appealed", "overturned")
     false_reject_rate: float = 0.0
     false_accept_rate: float = 0.0
-    appeal_rate: float = 0.0
+    appealed_rejection_fraction: float = 0.0
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -40,7 +41,7 @@ class NoisyVerdicts(VerdictWrapper):
         rates = {
             "false_reject_rate": self.false_reject_rate,
             "false_accept_rate": self.false_accept_rate,
-            "appeal_rate": self.appeal_rate,
+            "appealed_rejection_fraction": self.appealed_rejection_fraction,
         }
         if invalid := [f"{name}={rate}" for name, rate in rates.items() if not 0 <= rate <= 1]:
             raise ValueError(f"{', '.join(invalid)}\na probability lies between 0 and 1")
@@ -52,7 +53,7 @@ class NoisyVerdicts(VerdictWrapper):
             self.false_reject_rate if right else self.false_accept_rate
         )
         rejected = judged and right is flipped
-        appealed = rejected and self._number("appeal", prompt, sample) < self.appeal_rate
+        appealed = rejected and self._number("appeal", prompt, sample) < self.appealed_rejection_fraction
         parts = {"truth": float(right), "appealed": float(appealed), "overturned": float(appealed and right)}
         verdict = replace(verdict, subscores={**verdict.subscores, **parts})
         return replace(verdict, outcome=Outcome(int(not right)), score=None) if flipped else verdict

@@ -14,9 +14,9 @@ from torch import Tensor, nn
 
 from groupwise.core import Usage
 from groupwise.data import Batch, Entropy, Ids, Logp, NeededMeasure
-from groupwise.models.flow.denoise import DenoisingSettings
 from groupwise.models.flow.denoising_actions import Pixels, decode_action
 from groupwise.models.flow.denoising_noise import DenoisingNoise, wide
+from groupwise.models.flow.denoising_settings import DenoisingSettings
 from groupwise.models.flow.flow_measures import ForwardProcessLoss, StepConstantMeasure, StepKL, VelocityDifference
 from groupwise.models.flow.velocity_network import END, FlowShape, VelocityNetwork
 from groupwise.models.token_sampling import logprob_dtype
@@ -129,7 +129,7 @@ class TrainedDenoisingSteps:
 
     @classmethod
     def of(cls, batch: Batch, policy: FlowPolicy) -> "TrainedDenoisingSteps":
-        rows = list(zip(batch.sequences.index.tolist(), batch.token_index.tolist()))
+        rows = list(zip(batch.sequences.index.tolist(), batch.index_in_sample.tolist()))
         samples, dtype_device = batch.samples, policy.dtype_device
         spans = list(pairwise(policy.times))
         times = torch.tensor([spans[samples[s].tokens[i]] for s, i in rows], **dtype_device).view(-1, 2)
@@ -152,7 +152,7 @@ class TrainedDenoisingSteps:
 class StepMeasures:
     """The measures of steps of one kind. Each velocity is computed once; only the policy's is in the graph."""
 
-    step_kind: str
+    step_kind_label: str
     velocity_states: TokenStates
     """The states at which velocities are computed."""
     measure_functions: Mapping[type, Callable[[Any], Tensor]]
@@ -180,7 +180,7 @@ class StepMeasures:
         computed = self.measure_functions.get(type(measure))
         if computed is None:
             raise Usage(
-                f"a flow policy does not compute the measure {measure} at {self.step_kind}",
+                f"a flow policy does not compute the measure {measure} at {self.step_kind_label}",
                 fix="remove the component that needs it, or use a method of the family flow: groupwise methods",
             )
         return computed(measure)
@@ -239,7 +239,7 @@ class RenoisingMeasures(StepMeasures):
             Logp: lambda m: -mean_square(self.velocity(m.model) - (self.arrays[0] - self.arrays[1])) / 2,
             Entropy: lambda m: torch.full_like(self.steps.step_times, 0.5 * math.log(2 * math.pi * math.e)),
             StepConstantMeasure: lambda m: (
-                self.steps.step_times if m.quantity == "dt" else torch.ones_like(self.steps.step_times)
+                self.steps.step_times if m.step_quantity == "dt" else torch.ones_like(self.steps.step_times)
             ),
             ForwardProcessLoss: self.implicit_error,
             VelocityDifference: lambda m: mean_square(self.velocity() - self.velocity(m.model)),

@@ -65,13 +65,14 @@ class RequestError(Exception):
 class ChatRequest:
     """What a request asks for. `limit` is the most tokens of an answer; None for as many as the sample has room for.
 
-    `temperature` and `stop` are None for the recipe's. `messages` have the form that chat templates read. `text` is the
-    prompt of a request without messages. The reply to an `is_response` request has the form of the Responses API.
+    `temperature` and `stop` are None for the recipe's. `messages` have the form that chat templates read.
+    `completions_prompt` is the prompt of a request without messages. The reply to an `is_response` request has the form
+    of the Responses API.
     """
 
     messages: tuple[Mapping[str, Any], ...] = ()
     tools: tuple[Mapping[str, Any], ...] = ()
-    text: str | None = None
+    completions_prompt: str | None = None
     n: int = 1
     limit: int | None = None
     temperature: float | None = None
@@ -88,8 +89,8 @@ class ChatRequest:
 
     def new_messages(self, first: int = 0) -> tuple[AgentMessage, ...]:
         """The messages from index `first` on, for people to read. The text of a request without messages is one."""
-        if self.text is not None:
-            return (AgentMessage("text", self.text),)
+        if self.completions_prompt is not None:
+            return (AgentMessage("text", self.completions_prompt),)
         return tuple(AgentMessage(*one) for one in self.meanings[first:])
 
 
@@ -115,7 +116,7 @@ def text_request(body: Any, models: Sequence[str]) -> ChatRequest:
     prompt = prompt[0] if isinstance(prompt, list) and len(prompt) == 1 else prompt
     if not isinstance(prompt, str) or not prompt:
         raise RequestError("prompt is not a text", param="prompt")
-    return ChatRequest(text=prompt, **_common(fields))
+    return ChatRequest(completions_prompt=prompt, **_common(fields))
 
 
 def meaning(message: Mapping[str, Any]) -> tuple[Any, ...]:

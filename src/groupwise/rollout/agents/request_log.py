@@ -3,7 +3,7 @@
 import json
 from dataclasses import dataclass, field
 
-from groupwise.data import Ids, ReplyLog
+from groupwise.data import EnvironmentReplyLog, Ids
 
 __all__ = ["RequestLog"]
 
@@ -15,7 +15,7 @@ class RequestLog:
     `earlier` are those of a start that ended with a kill. `log` is None where nothing is logged, as in `check`.
     """
 
-    log: ReplyLog | None = None
+    log: EnvironmentReplyLog | None = None
     key: str = ""
     earlier: frozenset[str] = field(init=False)
     streams: list[str] = field(default_factory=list)

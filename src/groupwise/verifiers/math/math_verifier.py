@@ -32,10 +32,10 @@ class Math(VerifierSettings):
 
     `which_answer` chooses among several boxes or answer lines: `last`, `first`, or `only` (all must be equal).
     `answer_location` is where the answer may be: `either`, `boxed`, `line` or `tag`. Text, numbers, units, lists,
-    intervals and matrices are compared in this process. Other expressions go to algebra.py in the sandbox, in `workers`
-    processes, with `deadline` CPU seconds per call. If a call uses them up, the answer is wrong ("too large to
-    compare"), or unverifiable if the gold answer by itself uses them up. With `use_algebra=False`, an answer that needs
-    algebra is wrong unless its text equals the gold answer; this needs no sandbox and no extra package.
+    intervals and matrices are compared in this process. Other expressions go to numeric_equality.py in the sandbox, in
+    `workers` processes, with `deadline` CPU seconds per call. If a call uses them up, the answer is wrong ("too large
+    to compare"), or unverifiable if the gold answer by itself uses them up. With `use_algebra=False`, an answer that
+    needs algebra is wrong unless its text equals the gold answer; this needs no sandbox and no extra package.
     """
 
     gold_answer_format: ClassVar[str] = "text or a number"
@@ -69,7 +69,7 @@ class MathVerifier(Verifier):
         self.kind = kind
         self._algebra: SandboxedAlgebra | None = None
         if kind.use_algebra:
-            modules = ("expression_trees", "latex_parser", "noncommuting_products", "values_at_point", "algebra")
+            modules = ("expression_trees", "latex_parser", "noncommuting_products", "values_at_point", "numeric_equality")
             self._algebra = SandboxedAlgebra(
                 "Math", modules, "equal", make=grading.create_sandbox, deadline=kind.deadline, workers=kind.workers,
                 packages=self.packages,

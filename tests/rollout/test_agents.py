@@ -501,7 +501,9 @@ def test_an_agent_that_repeats_its_requests_after_a_kill_is_not_told(kept: int) 
 
     def samples() -> list[str]:
         machine = engine(decoder(vocabulary_size=720, max_positions=1024, spread=0.6), vocabulary, seed=3)
-        rollout, _ = ran(branching, machine, vocabulary, n=2, environment_reply_log=log, runner={"warning_callback": lines.append})
+        rollout, _ = ran(
+            branching, machine, vocabulary, n=2, environment_reply_log=log, runner={"warning_callback": lines.append}
+        )
         return list(map(repr, rollout.samples))
 
     before = samples()

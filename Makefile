@@ -31,7 +31,7 @@ test-ray: .venv-ray/ray  ## Ray as the launcher, in an environment of 1.5 GB
 test-gpu: $(VENV)/dev  ## on a real GPU: graphs, equal bits, whole runs; writes benchmarks/GPU.md
 	$(BIN)/pytest -q -rs -m gpu tests/gpu
 
-test-agents: $(VENV)/dev  ## agents of public packages, in environments of 1.5 GB in .venv-agents; needs npm and bubblewrap
+test-agents: $(VENV)/dev  ## agents of public packages, in environments of 2 GB in .venv-agents; needs npm and bubblewrap
 	$(BIN)/python -m tools.agent_environments .venv-agents
 	$(BIN)/pytest -q -m agents tests/examples/test_agent_packages.py
 

@@ -33,8 +33,8 @@ def run(call: Awaitable[T]) -> T:
     return asyncio.run(limited())
 
 
-def server(engine: Engine) -> EngineServer:
-    return EngineServer(engine, IDENTITY, vocabulary=VOCABULARY, largest=LARGEST)
+def server(engine: Engine, vocabulary: int = VOCABULARY) -> EngineServer:
+    return EngineServer(engine, IDENTITY, vocabulary=vocabulary, largest=LARGEST)
 
 
 async def pair(serve: Callable[..., Awaitable[None]]) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
@@ -50,9 +50,11 @@ async def _served(serve: Callable[..., Awaitable[None]], there: socket.socket) -
     await serve(*await asyncio.open_unix_connection(sock=there))
 
 
-async def remote(engine: Engine, *, name: str = "one", deadline: float = PATIENCE) -> RemoteEngine:
+async def remote(
+    engine: Engine, *, name: str = "one", deadline: float = PATIENCE, vocabulary: int = VOCABULARY
+) -> RemoteEngine:
     """A greeted `RemoteEngine` of an engine."""
-    client = RemoteEngine(*await pair(server(engine).connection), name=name, deadline=deadline)
+    client = RemoteEngine(*await pair(server(engine, vocabulary).connection), name=name, deadline=deadline)
     await client.hello(PATIENCE)
     return client
 

@@ -1,6 +1,7 @@
 """The example with a tool server: real processes that speak MCP. Needs `groupwise[mcp]`."""
 
 import asyncio
+import json
 import os
 import signal
 import sys
@@ -14,12 +15,18 @@ import pytest
 
 pytest.importorskip("mcp", reason="needs groupwise[mcp]")
 
+from mcp import Client, StdioServerParameters  # pyright: ignore[reportMissingImports]
+
 from groupwise.config.recipe_toml import read_recipe
 from groupwise.config.user_code import Permissions, load_use
 from groupwise.core import Usage
 from groupwise.data import Outcome, Prompt, Verdict
 from groupwise.environments import ToolUnavailable
+from groupwise.rollout.agents import runner as runner_file
 from groupwise.training.build_environment import environment_of, tool_schemas
+from tests.models.test_templates import trained
+from tests.rollout.test_agents import QWEN, ran, says
+from tests.rollout.test_agents import Client as HttpClient
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "mcp_tools" / "mcp_tools.py"
 RECIPE = 'method = "gspo"\nenvironment = "mcp_tools:mcp_tools"'
@@ -139,3 +146,30 @@ def test_a_server_that_does_not_start_is_refused_before_the_run(
         monkeypatch.setattr(example, "SERVER", server)
         with pytest.raises(Usage, match="the environment mcp_tools:mcp_tools cannot be created"):
             tool_schemas(read_recipe(RECIPE, use=use), use)
+
+
+def test_an_agent_starts_a_server_and_calls_its_tools(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The server is a process of its run. Schemas and results go over the endpoint, and the sample continues."""
+    monkeypatch.setattr(runner_file, "openai_clients", lambda endpoint: lambda key: HttpClient(endpoint, key))
+    vocabulary = trained(QWEN)
+
+    async def agent(row: Any, client: HttpClient) -> bool:
+        server = StdioServerParameters(command=sys.executable, args=[str(EXAMPLE.with_name("server.py"))])
+        async with Client(server) as mcp:
+            functions = [
+                {"name": tool.name, "description": tool.description, "parameters": tool.input_schema}
+                for tool in (await mcp.list_tools()).tools
+            ]
+            tools = [{"type": "function", "function": function} for function in functions]
+            messages: list[Any] = [{"role": "user", "content": "34*58+91?"}]
+            messages.append(await client.chat(messages, tools=tools))
+            for asked in messages[-1]["tool_calls"]:
+                function = asked["function"]
+                result = await mcp.call_tool(function["name"], json.loads(function["arguments"]))
+                messages.append({"role": "tool", "tool_call_id": asked["id"], "content": result.content[0].text})
+            return (await client.chat(messages, tools=tools))["content"] == messages[-1]["content"] == "2063"
+
+    rollout, _ = ran(agent, says(vocabulary, call("34*58+91"), "2063"), vocabulary, budget=4000)
+    (sample,) = rollout.samples
+    assert sample.verdict and sample.verdict.outcome is Outcome.correct, sample.verdict
+    assert sample.counts["requests"] == 2 and sample.counts["calls"] == 1

@@ -6,10 +6,16 @@ import shlex
 import signal
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+import groupwise as gw
 from groupwise.__main__ import main
+from groupwise.data import Generation, GenerationRequest
+from groupwise.engines import Served
+from groupwise.engines.remote import engine_slots
+from groupwise.engines.remote.replica import Replica
 from groupwise.runs.run_layout import RunLayout
 from tests.faults.small_runs import forked
 
@@ -86,3 +92,27 @@ def test_a_run_that_its_agent_kills_ends_as_if_undisturbed(tmp_path: Path) -> No
         assert results(run) == whole, moment
         repeated = (tmp_path / moment / "starts").stat().st_size - starts
         assert 1 <= repeated <= 8, "only runs of the agent that had not ended are started again"
+
+
+def test_a_killed_engine_in_another_process_changes_no_byte(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An agent that is a program, two engines in child processes, and one of them is killed while it answers."""
+    (tmp_path / "agent.py").write_text(AGENT)
+    killed: list[int] = []
+    counts, sample = [0], Replica.sample
+
+    async def sampled(self: Replica, request: GenerationRequest) -> Generation:
+        counts[0] += 1
+        if counts[0] == 12:
+            killed.append(self.process.pid)
+            os.kill(self.process.pid, signal.SIGKILL)
+        return await sample(self, request)
+
+    def trained(name: str, engine: Any) -> tuple[bytes, list[str], list[bytes]]:
+        command = shlex.join([sys.executable, str(tmp_path / "agent.py"), str(tmp_path / "starts")])
+        permissions = gw.Permissions(agent_command=command)
+        run = gw.train(out=tmp_path / name, agent=gw.Agent(), engine=engine, permissions=permissions, **SMALL)
+        return results(Path(run.directory))
+
+    monkeypatch.setattr(engine_slots, "PAUSE", 0.0)
+    monkeypatch.setattr(Replica, "sample", sampled)
+    assert trained("served", Served(replicas=2)) == trained("native", gw.Native()) and len(killed) == 1

@@ -53,7 +53,7 @@ async def cancels_itself(row: Any, client: Client) -> None:
         (ends_the_program, "in leaves: RuntimeError: SystemExit: 3"),
         (interrupts, "in leaves: RuntimeError: KeyboardInterrupt: no"),
         (leaves_in_a_task, "in leaves: RuntimeError: SystemExit: 3"),
-        (leaves_in_a_group, "in leaves_in_a_group: ExceptionGroup: unhandled errors"),
+        (leaves_in_a_group, "in leaves: RuntimeError: GeneratorExit"),
         (cancels_itself, "in leaves: RuntimeError: CancelledError"),
     ],
 )

@@ -10,6 +10,7 @@ import pytest
 
 from groupwise.core import EngineLost
 from groupwise.data import ENVIRONMENT, Draw, GenerationRequest, Ids, Outcome, Prompt, Rollout, Sample, Verdict
+from groupwise.environments import LlamaCalls
 from groupwise.models import Tokenizer, find_template
 from groupwise.rollout import AgentEpisodes, Independent
 from groupwise.rollout.agents import runner as runner_file
@@ -17,6 +18,7 @@ from groupwise.rollout.agents.chat_request import RequestError, chat_request
 from groupwise.rollout.agents.endpoint import Endpoint
 from groupwise.rollout.agents.openai_clients import URL, EpisodeTransport
 from groupwise.rollout.agents.runner import AgentRunner
+from tests.engines.lines import remote
 from tests.models.test_templates import CHATML, trained, transformers_ids
 from tests.rollout.fakes import FakeEngine, decoder, engine, sampler_of, sampling
 from tests.rollout.test_turns import MemoryReplay
@@ -144,6 +146,24 @@ def test_tool_calls_are_compared_by_meaning_and_kept_by_token() -> None:
     assert vocabulary.decode(inserted) == tool
     assert sum(t in vocabulary.eos_ids for t in inserted) == 1, "the end of the tool's message, not the one in its text"
     assert sample.counts["calls"] == 1 and "<think>hm</think>" in vocabulary.decode(requests[1].context)
+
+
+def test_a_parser_reads_the_calls_of_another_format() -> None:
+    """The template describes Hermes' format, and the recipe names another: the call continues by its tokens."""
+    vocabulary = trained(QWEN)
+    call = '{"name": "add", "parameters": {"a": 1}}'
+
+    async def agent(row: Any, client: Client) -> bool:
+        messages: list[Any] = [user("1+2?")]
+        messages.append(await client.chat(messages, tools=TOOLS))
+        assert messages[-1]["tool_calls"][0]["function"] == {"name": "add", "arguments": '{"a": 1}'}
+        messages.append({"role": "tool", "tool_call_id": messages[-1]["tool_calls"][0]["id"], "content": "3"})
+        return (await client.chat(messages, tools=TOOLS))["content"] == "3"
+
+    rollout, _ = ran(agent, says(vocabulary, call, "3"), vocabulary, runner={"call_format": LlamaCalls()})
+    (sample,) = rollout.samples
+    assert sample.verdict and sample.verdict.outcome is Outcome.correct, sample.verdict
+    assert sample.counts["calls"] == 1 and len(sample.turns) == 2
 
 
 def test_a_rewritten_history_and_a_sub_agent_are_samples_of_the_same_episode() -> None:
@@ -366,6 +386,18 @@ class Shuffled(FakeEngine):
         return generation
 
 
+class OverTheWire(Shuffled):
+    """The same engines, each behind the server of another process or host: connected at the first request."""
+
+    connecting: "asyncio.Future[list[Any]] | None" = None
+
+    async def sample(self, request: GenerationRequest) -> Any:
+        if self.connecting is None:
+            self.connecting = asyncio.gather(*(remote(each, vocabulary=720) for each in self.engines))
+        self.engines = await self.connecting
+        return await super().sample(request)
+
+
 async def branching(row: Any, client: Client) -> float:
     """Parallel conversations, the first answer first, a sub-agent for each, and a last call with all of them."""
     calls = [asyncio.ensure_future(client.chat([user(c)], max_tokens=5)) for c in "abc"]
@@ -383,8 +415,8 @@ def test_bytes_do_not_depend_on_engines_or_on_the_order_of_replies() -> None:
     vocabulary = trained(QWEN)
     model = decoder(vocabulary_size=720, max_positions=1024, spread=0.6)
 
-    def samples(engines: int, delays: Sequence[int]) -> tuple[Sample, ...]:
-        machines = Shuffled([engine(model, vocabulary, seed=3) for _ in range(engines)], delays)
+    def samples(engines: int, delays: Sequence[int], kind: type[Shuffled] = Shuffled) -> tuple[Sample, ...]:
+        machines = kind([engine(model, vocabulary, seed=3) for _ in range(engines)], delays)
         return ran(branching, machines, vocabulary, n=3)[0].samples
 
     one = samples(1, [0])
@@ -392,6 +424,7 @@ def test_bytes_do_not_depend_on_engines_or_on_the_order_of_replies() -> None:
     assert max(number for s in one for number in s.stream) < 1 << 63, "engines in other processes take no larger key"
     for engines, delays in ((2, [40, 3, 0, 17, 9]), (3, [0, 200, 5]), (1, [9, 8, 7, 6, 5, 4, 3, 2, 1, 0])):
         assert list(map(repr, samples(engines, delays))) == list(map(repr, one))
+    assert list(map(repr, samples(2, [3, 0, 5], OverTheWire))) == list(map(repr, one))
 
 
 def test_an_agent_that_only_asks_the_prompt_is_an_ordinary_answer() -> None:
@@ -433,13 +466,13 @@ def test_an_episode_in_the_replay_log_is_not_run_again() -> None:
     first = samples(3)
     assert len(runs) == 2 and samples(3) == first and len(runs) == 2
     assert samples(4) != first and len(runs) == 4
-    for key in list(log.lines):
-        assert json.loads(str(log.lines[key]))["verdict"]["outcome"] == "scored"
+    records = [json.loads(str(line)) for key, line in log.lines.items() if key.startswith("episode")]
+    assert [record["verdict"]["outcome"] for record in records] == ["scored"] * 2
 
 
 def test_an_agent_that_differs_at_resume_keeps_its_ended_runs_and_starts_the_others_over() -> None:
-    """An agent with a clock: nothing of a run that ended is asked again, so nothing of it can differ."""
-    vocabulary, log, runs = trained(QWEN), MemoryReplay(), list[int]()
+    """An agent with a clock: no run that ended is asked again, so none can differ. A line says so."""
+    vocabulary, log, runs, lines = trained(QWEN), MemoryReplay(), list[int](), list[str]()
 
     async def agent(row: Any, client: Client) -> float:
         runs.append(1)
@@ -448,15 +481,37 @@ def test_an_agent_that_differs_at_resume_keeps_its_ended_runs_and_starts_the_oth
 
     def samples() -> list[Sample]:
         machine = engine(decoder(vocabulary_size=720, max_positions=1024, spread=0.6), vocabulary, seed=3)
-        return list(ran(agent, machine, vocabulary, n=2, environment_reply_log=log)[0].samples)
+        fields = {"environment_reply_log": log, "runner": {"warning_callback": lines.append}}
+        return list(ran(agent, machine, vocabulary, n=2, **fields)[0].samples)
 
     before = samples()
-    (lost,) = [key for key in log.lines if "episode 1 of" in key]
+    (lost,) = [key for key in log.lines if key.startswith("episode 1 of")]
     del log.lines[lost]  # the run was killed before this run of the agent ended
     kept, again = samples()
     assert len(runs) == 3 and repr(kept) == repr(before[0])
     assert again.context != before[1].context and again.verdict and again.verdict.value == 3.0
     assert list(map(repr, samples())) == [repr(kept), repr(again)] and len(runs) == 3
+    assert len(lines) == 1 and "sends other requests than before" in lines[0]
+
+
+@pytest.mark.parametrize("kept", [0, 1, 3])
+def test_an_agent_that_repeats_its_requests_after_a_kill_is_not_told(kept: int) -> None:
+    """The run was killed after so many requests of its second run of the agent."""
+    vocabulary, log, lines = trained(QWEN), MemoryReplay(), list[str]()
+
+    def samples() -> list[str]:
+        machine = engine(decoder(vocabulary_size=720, max_positions=1024, spread=0.6), vocabulary, seed=3)
+        rollout, _ = ran(
+            branching, machine, vocabulary, n=2, environment_reply_log=log, runner={"warning_callback": lines.append}
+        )
+        return list(map(repr, rollout.samples))
+
+    before = samples()
+    numbers = {key: int(key.split()[1]) for key in log.lines if "episode 1 of" in key}
+    for key, number in numbers.items():
+        if key.startswith("episode") or number >= kept:
+            del log.lines[key]
+    assert samples() == before and not lines
 
 
 def test_equal_requests_at_once_are_told_once_and_have_their_own_numbers() -> None:

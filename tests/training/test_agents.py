@@ -19,13 +19,15 @@ from groupwise.config.recipe_toml import read_recipe, write
 from groupwise.config.user_code import Permissions, UserCode, load_use
 from groupwise.core import InvalidValue, Usage
 from groupwise.data import THREAD, Draw, Outcome, Prompt, Rollout, Sample, Verdict, pack
-from groupwise.methods import Method, dr_grpo, grpo
+from groupwise.environments import LlamaCalls, ToolCall
+from groupwise.methods import Method, dr_grpo, gigpo, grpo
 from groupwise.objective import episode_mean, sequence_mean
 from groupwise.rollout import AgentEpisodes
 from groupwise.rollout.agents import runner as runner_file
 from groupwise.rollout.agents.openai_clients import URL, EpisodeTransport
 from groupwise.runs.run_layout import RunLayout
 from groupwise.tasks import RowsTask
+from groupwise.training.build_agent_runner import call_format_of
 from groupwise.training.loop import compute_advantages
 
 
@@ -208,6 +210,8 @@ def test_the_program_of_an_agent_is_a_word_of_the_command_line_only(tmp_path: Pa
 
 
 FILE = """
+from groupwise.environments import ToolCall
+
 async def agent(row, client):
     return 1.0
 
@@ -215,6 +219,15 @@ number = 1
 
 async def two(a, b, c):
     return 1.0
+
+class Arrows:
+    def parse(self, turn):
+        name, arrow, argument = turn.partition("->")
+        return (turn, []) if not arrow else ("", [ToolCall(name, {"x": int(argument)})])
+
+class NoCalls:
+    def parse(self, turn):
+        return turn
 """
 
 
@@ -254,6 +267,21 @@ def test_a_recipe_may_name_the_file_of_its_agent_with_or_without_its_ending(use:
 def test_a_function_that_is_no_agent_is_refused(use: UserCode, name: str) -> None:
     checked = check(f'agent = "my_agent:{name}"\nmethod = "grpo"', (), use)
     assert any("cannot be called" in str(error) and "def agent(row, client)" in str(error) for error in checked.errors)
+
+
+def test_tool_calls_are_read_by_the_parser_that_the_recipe_names(use: UserCode) -> None:
+    def parser(name: str) -> Any:
+        return call_format_of(gw.Agent(file="my_agent:agent", tool_call_parser=name), use)
+
+    assert parser("") is None and isinstance(parser("llama3_json"), LlamaCalls)
+    assert parser("my_agent:Arrows").parse("add->3") == ("", [ToolCall("add", {"x": 3})])
+    with pytest.raises(Usage, match=r"my_agent:Arrows failed\n  seen: my_agent.py:\d+ in parse: ValueError"):
+        parser("my_agent:Arrows").parse("add->three")
+    with pytest.raises(Usage, match="return the text and a list of ToolCall"):
+        parser("my_agent:NoCalls").parse("ab")
+    for wrong, advice in (("qwen", "use hermes, llama3_json, mistral"), ("my_agent:two", "a method parse")):
+        recipe = f'agent = {{ file = "my_agent:agent", tool_call_parser = "{wrong}" }}\nmethod = "grpo"'
+        assert any(advice in str(error) for error in check(recipe, (), use).errors), wrong
 
 
 def test_an_agent_excludes_an_environment_and_a_strategy_needs_an_agent(use: UserCode) -> None:
@@ -373,6 +401,25 @@ def test_a_conversation_whose_answer_is_dropped_is_compared_in_its_place() -> No
     part = compute_advantages(batch, grpo(group_size=2))
     assert [s.role for s in batch.samples] == ["answer", THREAD, THREAD]
     assert part.advantage.tolist() == whole.advantage.tolist()[2:] and part.reward.tolist() == [0.0, 1.0, 1.0]
+
+
+def test_gigpo_compares_the_turns_of_an_agent_after_equal_messages() -> None:
+    """A first turn is compared with those of conversations with the same prompt, also of other roles."""
+    first, second = sample((0,), 1.0, 2), sample((1,), 0.0, 1)
+    threads = (sample((0, 7, 0), 1.0, 1, THREAD), sample((1, 7, 0), 0.0, 1, THREAD), sample((1, 8, 0), 0.0, 1, THREAD))
+    helpers = tuple(replace(thread, context=(2,)) for thread in threads[:2])
+    rollout = Rollout(Draw(3, Prompt("p", (1,)), 2), (first, second, *helpers, replace(threads[2], context=(3,))))
+    method = replace(gigpo(group_size=2, right=1.0, divide=False), trained_roles=("answer", THREAD), advantage=())
+    batch = compute_advantages(pack([rollout], roles=method.trained_roles), method)
+    x = [1.0, 1.0, 0.0, 1.0, 0.0, 0.0]
+    z = [0.5, 0.5, -0.5, 0.5, -0.5, 0.0]
+    assert batch.advantage.tolist() == pytest.approx([a + b for a, b in zip(x, z, strict=True)])
+
+
+def test_a_method_of_conversations_trains_an_agent(use: UserCode) -> None:
+    recipe = read_recipe('agent = "my_agent:agent"\nmethod = "gigpo"', (), use)
+    assert recipe.method.strategy == AgentEpisodes() and recipe.method.credit == gigpo().credit
+    assert not check('agent = "my_agent:agent"\nmethod = "gigpo"', (), use).errors
 
 
 def test_episode_mean_weighs_episodes_equally() -> None:

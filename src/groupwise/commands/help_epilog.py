@@ -14,7 +14,7 @@ RECIPE_FIELDS = {
     "warm_start.columns": "prompt answer",
     "warm_start.optimizer": "lr betas eps weight_decay max_grad_norm warmup_steps lr_scheduler",
     "columns": "prompt answer",
-    "agent": "file deadline processes model_names",
+    "agent": "file deadline processes model_names tool_call_parser",
     "method": """base group_size curriculum strategy denoise unmask trained_roles filter max_refills unverifiable
         shaping advantage credit mask objective auxiliary minibatches shuffle epochs old_logprobs router_replay models
         memory schedules""",

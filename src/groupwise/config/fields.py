@@ -63,6 +63,11 @@ MEANINGS: dict[str, tuple[str, str, str]] = {
     "agent.deadline": ("the time limit of one run of the agent", "seconds", "120"),
     "agent.processes": ("the runs of a program, or of a function that is not async, at a time", "", "32"),
     "agent.model_names": ("names of the policy in requests, besides policy", "", '["gpt-4o-mini"]'),
+    "agent.tool_call_parser": (
+        "hermes, llama3_json, mistral, or my_file:MyCalls; empty for the format of the chat template",
+        "",
+        "hermes",
+    ),
     "prompts": ("prompts of one iteration", "prompts", "32"),
     "iterations": ("iterations of the run", "iterations", "100"),
     "epochs": ("passes over the training problems; sets iterations when the run starts", "epochs", "3"),

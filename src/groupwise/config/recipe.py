@@ -127,6 +127,8 @@ class Agent:
     the agent is a program, which only the command line names (`--agent-command`). `deadline` limits one run of it, in
     seconds, and `processes` the runs of a program, or of a function that is not async, at a time. Requests may name
     the policy by `policy` or by one of `model_names`; another name is an error, so that the policy never plays a judge.
+    `tool_call_parser` reads the tool calls in an answer: `hermes`, `llama3_json`, `mistral`, or a class of your file,
+    such as `my_agent:MyCalls`; without it, the parser of the format that the chat template describes.
     """
 
     shorthand: ClassVar[str] = "file"
@@ -136,6 +138,7 @@ class Agent:
     deadline: float = 600.0
     processes: int = 8
     model_names: tuple[str, ...] = ()
+    tool_call_parser: str = ""
 
     def __post_init__(self) -> None:
         at_least(self, processes=1)
@@ -293,7 +296,7 @@ class Recipe:
     least `correct_threshold` is correct; without a threshold, answers that a verifier only scores are neither correct
     nor wrong. `environment` is the other side of a conversation, such as `my_file:MyEnvironment`; it replaces the
     strategy `Independent` of method and evaluation by `Turns`. `agent` is a program that makes chat requests; it
-    replaces that strategy by `AgentEpisodes`, and all its conversations are trained. `prompts` is the number of prompts
+    replaces these two by `AgentEpisodes`, and all its conversations are trained. `prompts` is the number of prompts
     of an iteration. With `lora`, an adapter is trained and the model's weights are frozen. With `freeze_vision_tower`,
     the vision tower and the connector of a vision-language model are frozen. `pipeline` matters if the model is a
     pipeline of diffusers. `warm_start` runs before the first iteration. `epochs`, passes over the training problems,
@@ -349,7 +352,7 @@ class Recipe:
                     "the recipe has an agent and an environment\nleave one out: an agent runs its own tools"
                 )
             for owner in ("method", "evaluate"):
-                if isinstance(getattr(self, owner).strategy, Independent):
+                if isinstance(getattr(self, owner).strategy, Independent | Turns):  # Turns needs an environment
                     object.__setattr__(self, owner, replace(getattr(self, owner), strategy=AgentEpisodes()))
             if isinstance(self.method.strategy, AgentEpisodes) and THREAD not in self.method.trained_roles:
                 roles = (*self.method.trained_roles, THREAD)

@@ -14,12 +14,19 @@ INSTALLED = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib",
 def describe_error(error: BaseException) -> str:
     """The type and message of an exception, preceded by its innermost line in a user's file: `v.py:9 in grade: `.
 
-    The location is left out if the traceback has no such line. At most 500 characters.
+    Of an exception group, such as a TaskGroup raises, its first exception. The location is left out if the traceback
+    has no such line. At most 500 characters.
 
     >>> describe_error(KeyError("boom"))
     "KeyError: 'boom'"
+    >>> describe_error(ExceptionGroup("unhandled errors in a TaskGroup", [KeyError("boom"), ValueError("bang")]))
+    "KeyError: 'boom'"
     """
-    return f"{_location(error.__traceback__)}{type(error).__name__}: {error}"[:500]
+    first = error
+    while isinstance(first, BaseExceptionGroup):
+        first = first.exceptions[0]
+    location = _location(first.__traceback__) or _location(error.__traceback__)
+    return f"{location}{type(first).__name__}: {first}"[:500]
 
 
 def _location(trace: TracebackType | None) -> str:

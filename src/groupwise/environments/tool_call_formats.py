@@ -1,13 +1,14 @@
 """The formats in which models write tool calls: Hermes and Qwen, Llama, Mistral."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
+from groupwise.core import Usage, describe_error
 from groupwise.environments.tools import CALLS, HermesFormat, MalformedCall, ToolCall
 
-__all__ = ["CallFormat", "HermesCalls", "LlamaCalls", "MistralCalls", "call_format"]
+__all__ = ["CALL_FORMATS", "CallFormat", "HermesCalls", "LlamaCalls", "MistralCalls", "UserCallFormat", "call_format"]
 
 
 @runtime_checkable
@@ -79,6 +80,36 @@ class MistralCalls:
         if len(calls) > CALLS:
             raise MalformedCall(f"{len(calls)} calls in one turn, at most {CALLS}")
         return text.strip(), calls
+
+
+@dataclass(frozen=True, slots=True)
+class UserCallFormat:
+    """A format of a user's file. `Usage` if its `parse` raises another error than MalformedCall, or returns no calls.
+
+    `name` is that of the recipe, such as `my_agent:MyCalls`.
+    """
+
+    parser: Callable[[str], Any]
+    name: str
+
+    def parse(self, turn: str) -> tuple[str, list[ToolCall]]:
+        try:
+            text, calls = self.parser(turn)
+            if not isinstance(text, str) or not all(isinstance(call, ToolCall) for call in calls):
+                raise TypeError(f"parse returned {(text, calls)!r:.80}")
+            return text, [*calls]
+        except MalformedCall:
+            raise
+        except Exception as error:
+            fix = "return the text and a list of ToolCall, or raise MalformedCall (groupwise.environments)"
+            what = f"the parser of tool calls {self.name} failed"
+            raise Usage(what, evidence=describe_error(error), fix=fix) from error
+
+
+CALL_FORMATS: Mapping[str, type[CallFormat]] = {
+    "hermes": HermesCalls, "llama3_json": LlamaCalls, "mistral": MistralCalls
+}  # fmt: skip
+"""The formats by their names in recipes, which are those of vLLM's tool call parsers."""
 
 
 def call_format(template: str) -> CallFormat:

@@ -17,6 +17,7 @@ from groupwise.rollout.agents.openai_clients import EpisodeTransport as EpisodeT
 from groupwise.rollout.agents.openai_clients import openai_clients as openai_clients
 from groupwise.rollout.agents.openai_clients import plain_clients as plain_clients
 from groupwise.rollout.agents.programs import AgentProgram as AgentProgram
+from groupwise.rollout.agents.request_log import RequestLog as RequestLog
 from groupwise.rollout.agents.responses import response_events as response_events
 from groupwise.rollout.agents.responses import response_of as response_of
 from groupwise.rollout.agents.responses import response_request as response_request

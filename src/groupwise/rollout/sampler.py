@@ -27,6 +27,7 @@ from groupwise.data import (
 )
 from groupwise.data.verdicts import invalidity, unverifiable, with_threshold
 from groupwise.models import PromptTemplate, RandomPurpose, conversation_turn, encode_answer, keyed_random, turn_end
+from groupwise.rollout.agents.request_log import RequestLog
 from groupwise.rollout.agents.runner import record_of
 from groupwise.rollout.conversation import ReplayableEnvironment, ReplyMismatch
 from groupwise.rollout.gather_coroutines import together
@@ -240,7 +241,8 @@ class DrawSampler:
             ended = await runner.replayed(str(log[key]), self, self.draw, number) if log and key in log else None
             use = "draw" if self.random_purpose == RandomPurpose.SAMPLE else "evaluation"
             name = f"{use}-{self.draw.id}-{number}"
-            episode, verdict = ended or await runner.run(self, self.draw, number, name=name)
+            requests = None if ended else RequestLog(log, key)
+            episode, verdict = ended or await runner.run(self, self.draw, number, name=name, requests=requests)
         if log is not None and ended is None:
             log.write(key, record_of(episode, verdict))
         if not episode.answered_calls:

@@ -10,6 +10,7 @@ from groupwise.config.recipe import Agent, Recipe
 from groupwise.config.user_code import UserCode
 from groupwise.core import Usage
 from groupwise.data import declares, name_of
+from groupwise.environments import CALL_FORMATS, CallFormat, UserCallFormat
 from groupwise.rollout import AgentProgram, AgentRunner
 from groupwise.rollout.agents.runner import is_async
 from groupwise.training.build_tasks import Templates
@@ -50,6 +51,7 @@ def agent_of(
         deadline=agent.deadline,
         processes=agent.processes,
         model_names=agent.model_names,
+        call_format=call_format_of(agent, use),
         warning_callback=notify,
     )
 
@@ -66,6 +68,21 @@ def program_of(agent: Agent, use: UserCode) -> AgentProgram | None:
         fix = "add --agent-command 'node my-agent.js', or name a function: --agent my_agent.py:agent"
         raise Usage("the recipe's agent is a program, and the command names none", fix=fix)
     return AgentProgram.of(command)
+
+
+def call_format_of(agent: Agent, use: UserCode) -> CallFormat | None:
+    """The parser of tool calls that the recipe names; None for that of the chat template. `Usage` for another name."""
+    name = agent.tool_call_parser
+    if not name or name in CALL_FORMATS:
+        return CALL_FORMATS[name]() if name else None
+    if ":" not in name:
+        fix = f"use {', '.join(CALL_FORMATS)}, or a class of your file: my_agent:MyCalls"
+        raise Usage(f"no parser of tool calls is called {name!r}", fix=fix)
+    try:
+        return UserCallFormat(use.find(name)().parse, name)
+    except (TypeError, AttributeError) as error:
+        fix = "write a class with a method parse(turn), whose constructor needs no argument"
+        raise Usage(f"{name} cannot be created as a parser of tool calls", evidence=str(error), fix=fix) from error
 
 
 def check_function(function: Any, name: str) -> None:

@@ -38,7 +38,8 @@ class TurnGroups(Credit):
         for sample, group, r in zip(b.samples, b.groups.index.tolist(), b.reward.tolist()):
             end = 0
             for k, (first, last) in enumerate(sample.turns):
-                state.append(states.setdefault((group, k > 0, sample.tokens[end:first]), len(states)))
+                conversation = None if k else sample.context  # an agent opens conversations with several prompts
+                state.append(states.setdefault((group, conversation, sample.tokens[end:first]), len(states)))
                 reward.append(r * self.gamma ** (len(sample.turns) - 1 - k))
                 end = last
         device = b.index_in_sample.device

@@ -128,6 +128,8 @@ class Episode:
     """The policy's temperature in training: a request with another one gets an untrained answer."""
     warning_callback: Callable[[str], object] = lambda line: None
     """Gets a line for a request whose answer cannot be repeated to the bit, or is not trained."""
+    log_request: Callable[[Ids], object] = lambda stream: None
+    """Gets the random stream of each answer before it is generated."""
     answered_calls: dict[int, AnsweredCall] = field(default_factory=dict)
     """The calls by number, in the order of their requests."""
     request_count: int = 0
@@ -153,6 +155,8 @@ class Episode:
         if self._open[content]:
             self.warning_callback(UNORDERED)
         plans = [replace(plan, random_stream=self._stream(content, plan)) for _ in range(request.n)]
+        for each in plans:
+            self.log_request(each.random_stream)
         self._open[content] += 1
         self._running += 1
         try:

@@ -15,7 +15,8 @@ from groupwise.core.errors import ends_run
 from groupwise.data import Draw, Prompt, Sampler, Verdict
 from groupwise.data.rollout_json import from_json, to_json
 from groupwise.data.verdicts import as_verdict, unverifiable
-from groupwise.environments import call_format
+from groupwise.environments import CallFormat
+from groupwise.environments import call_format as format_of_template
 from groupwise.models import PromptTemplate
 from groupwise.rollout.agents.agent_asyncio_tasks import AgentAsyncioTasks
 from groupwise.rollout.agents.chat_request import POLICY
@@ -24,8 +25,14 @@ from groupwise.rollout.agents.episode import CallPlan, Episode
 from groupwise.rollout.agents.http_server import EndpointServer
 from groupwise.rollout.agents.openai_clients import openai_clients, plain_clients
 from groupwise.rollout.agents.programs import AgentProgram
+from groupwise.rollout.agents.request_log import RequestLog
 
 __all__ = ["AgentFunction", "AgentRunner"]
+
+CHANGED = (
+    "note: an agent that started over after the stop sends other requests than before: it depends on a clock or on "
+    "chance, so the run is valid, but cannot be repeated to the bit"
+)
 
 AgentFunction = Callable[[Mapping[str, Any], Any], Any]
 """A user's agent: `async def agent(row, client)`, whose client is an `openai.AsyncOpenAI`; or without `async`, then it
@@ -38,8 +45,8 @@ class AgentRunner:
 
     `training_temperature` is that of training. `deadline` limits an episode, in seconds, and `processes` the plain
     agents or programs that run at a time. `model_names` are names besides `policy` that requests may use for it.
-    `warning_callback` gets each note of the episodes once. `output_directory` keeps the output of programs; without one
-    it is dropped.
+    `call_format` reads tool calls; without it, the format that the template describes. `warning_callback` gets each
+    note of the episodes once. `output_directory` keeps the output of programs; without one it is dropped.
     """
 
     agent: AgentFunction | AgentProgram
@@ -48,6 +55,7 @@ class AgentRunner:
     deadline: float = 600.0
     processes: int = 8
     model_names: Sequence[str] = ()
+    call_format: CallFormat | None = None
     warning_callback: Callable[[str], object] = lambda line: None
     output_directory: Path | None = None
     _notes: set[str] = field(default_factory=set, init=False)
@@ -78,21 +86,26 @@ class AgentRunner:
         return asyncio.Semaphore(self.processes)
 
     async def run(
-        self, sampler: Sampler, draw: Draw, number: int, *, name: str = "trial"
+        self, sampler: Sampler, draw: Draw, number: int, *, name: str = "trial", requests: RequestLog | None = None
     ) -> tuple[Episode, Verdict | None]:
         """Run the agent once. Returns the episode, and the verdict; None leaves it to the verifier.
 
-        `name` is that of the files with a program's output. An agent that raises or takes too long is unverifiable.
-        Raises an error that ends the run, such as a lost engine: it is not the agent's fault.
+        `name` is that of the files with a program's output. `requests` is the log of a run that a kill may interrupt.
+        An agent that raises or takes too long is unverifiable. Raises an error that ends the run, such as a lost
+        engine: it is not the agent's fault.
         """
-        episode = self._episode(sampler, draw, number)
+        episode, requests = self._episode(sampler, draw, number), requests or RequestLog()
+        episode.log_request = requests.write
         async with self.endpoint.open(episode) as (key, opened):
             agent = asyncio.ensure_future(self._called(draw.prompt, key, name))
             try:
                 await asyncio.wait({agent, opened.fatal_error}, return_when=asyncio.FIRST_COMPLETED)
                 if opened.fatal_error.done():
                     opened.fatal_error.result()
-                return episode, agent.result()
+                verdict = agent.result()
+                if not requests.is_repeated:
+                    self._notify_once(CHANGED)
+                return episode, verdict
             finally:
                 agent.cancel()
                 await asyncio.gather(agent, return_exceptions=True)
@@ -112,7 +125,7 @@ class AgentRunner:
         return episode, None if data["verdict"] is None else from_json(Verdict, data["verdict"])
 
     def _episode(self, sampler: Sampler, draw: Draw, number: int) -> Episode:
-        format = call_format(self.template.template_source)
+        format = self.call_format or format_of_template(self.template.template_source)
         return Episode(sampler, draw, number, self.template, format, self.training_temperature, self._notify_once)
 
     async def _called(self, prompt: Prompt, key: str, name: str) -> Verdict | None:

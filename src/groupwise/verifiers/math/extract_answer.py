@@ -70,7 +70,7 @@ def extract_answer(
     With `either`, boxes count if there are any, otherwise lines. `last` and `first` take one of several; `only`
     requires that all are equal. Text before the last `</think>` is no answer. The chosen answer must not be empty,
     unclosed, longer than 1000 characters, followed by a question mark, or retracted in the next words (`No, ...`,
-    `RankWait`); otherwise there is none. `tag` requires `</think> <answer>`, the format of Dr. GRPO's template r1.
+    `Wait`); otherwise there is none. `tag` requires `</think> <answer>`, the format of Dr. GRPO's template r1.
     `hypothetical`: whether the problem asks about what would be, so that its answer may be (`is_hypothetical`).
 
     >>> extract_answer(r"so \boxed{3}, no: \boxed{4}"), extract_answer("The answer is $5$. I hope it is correct.").text

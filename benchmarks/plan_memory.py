@@ -23,7 +23,7 @@ from groupwise.config.resolve_devices import resolved
 from groupwise.config.user_code import Permissions, load_use
 from groupwise.data import all_problems
 from groupwise.models import Decoder, DecoderShape, Tokenizer, find_model, read_shape, write_model
-from groupwise.planning.process_memory import MemoryPrediction
+from groupwise.planning.process_memory import ProcessMemoryPrediction
 from groupwise.planning.run_processes import process_memories
 from groupwise.training.build_run import read_inputs
 
@@ -105,7 +105,7 @@ def fields_of(folder: Path, sizes: Mapping[str, object], settings: Mapping[str, 
     return {**model, **COMMON, **settings, "verifier": "grader:grade"}
 
 
-def predicted(folder: Path, fields: Mapping[str, str]) -> dict[str, MemoryPrediction]:
+def predicted(folder: Path, fields: Mapping[str, str]) -> dict[str, ProcessMemoryPrediction]:
     """The plan's memory of each process of a run."""
     with redirect_stdout(sys.stderr):  # it prints the files that it executes
         use = load_use(Permissions(use=[folder / "grader.py"]))

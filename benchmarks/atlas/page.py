@@ -91,7 +91,7 @@ def figures(comparison: EffectComparison) -> tuple[str, ...]:
 def claim(effect: ExpectedEffect) -> str:
     """An effect in a cell."""
     change = {"up": "higher", "down": "lower"}[effect.direction]
-    return f"`{effect.metric}` {change} by {effect.min_difference:g}, {effect.task}, equal {effect.matched_by}"
+    return f"`{effect.metric}` {change} by {effect.min_difference:g}, {effect.task}, equal {effect.runs_matched_by}"
 
 
 def ablation(study: Study, comparison: EffectComparison | None) -> str:

@@ -15,7 +15,7 @@ from typing import Any
 
 from mcp import Client, StdioServerParameters
 
-from groupwise.environments import HermesFormat, ToolFailed, Tools
+from groupwise.environments import HermesFormat, ToolUnavailable, Tools
 
 START, CALL, STOP = 30.0, 5.0, 5.0
 """Seconds: for a server to start and list its tools, for a call, and for a server to end."""
@@ -47,10 +47,10 @@ class ToolServer:
             async with asyncio.timeout(CALL):
                 result = await asyncio.wrap_future(_submit(client.call_tool(tool, arguments), loop))
         except TimeoutError:
-            raise ToolFailed(f"{tool}: no answer within {CALL:g} s") from None
+            raise ToolUnavailable(f"{tool}: no answer within {CALL:g} s") from None
         except Exception as error:  # the server ended, or broke the protocol
             await asyncio.to_thread(self.close)
-            raise ToolFailed(f"{tool}: {type(error).__name__}: {error}") from error
+            raise ToolUnavailable(f"{tool}: {type(error).__name__}: {error}") from error
         text = "\n".join(getattr(block, "text", f"({block.type})") for block in result.content)
         if result.is_error:
             raise ValueError(text)

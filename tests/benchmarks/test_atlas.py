@@ -26,7 +26,7 @@ from groupwise.methods import ExpectedEffect, grpo, gspo, murphy, published, ref
 
 HOME = Path(__file__).parents[2]
 EFFECT = ExpectedEffect(
-    metric="entropy", direction="up", task="calculator", parent="grpo", min_difference=0.1, matched_by="steps"
+    metric="entropy", direction="up", task="calculator", parent="grpo", min_difference=0.1, runs_matched_by="steps"
 )
 ONE = ("prompts = 1", "iterations = 1", "method.group_size = 2", "method.minibatches = 1", "evaluate.problems = 1",
        "sampling.max_tokens = 4")  # fmt: skip
@@ -242,7 +242,7 @@ def test_every_method_has_a_row_or_a_reason() -> None:
 def test_both_recipes_of_an_effect_are_valid(study: Study) -> None:
     own, parent = (trial.recipe() for trial in trials_of(study.method, study.effect, 1))
     assert own != parent and own.task == parent.task
-    assert own.prompts == parent.prompts or study.effect.matched_by == "tokens", "equal steps have equally many prompts"
+    assert own.prompts == parent.prompts or study.effect.runs_matched_by == "tokens", "equal steps have equally many prompts"
 
 
 def test_a_parents_runs_are_shared() -> None:

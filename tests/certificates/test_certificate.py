@@ -18,7 +18,7 @@ from groupwise.commands import certify as command
 from groupwise.commands.certify import write_certificates
 from groupwise.config.registry import methods
 from groupwise.core import Storage, Usage
-from groupwise.methods import Difference, reference_of
+from groupwise.methods import PaperDifference, reference_of
 
 NAMES = list(methods())
 PLANTED = '<script>window.__pwn = 1</script><img src=x onerror="window.__pwn = 1">'
@@ -53,7 +53,7 @@ def test_the_page_of_each_method_has_formula_constants_differences_and_proofs(na
     text = Text(certificate_page(c)).text
     assert c.passed and c.name in text and reference.source in text and reference.evidence in text
     assert reference.formula in text and c.constants in text
-    assert all(word in text for d in reference.differences for word in (d.choice, d.paper, d.code, d.ours))
+    assert all(word in text for d in reference.differences for word in (d.subject, d.paper, d.code, d.ours))
     assert all(test in text for test in proofs_of(methods()[name]))
     assert all(change in text for change in c.changes) and bool(c.changes) == bool(c.parent)
     assert json.loads(json.dumps(c.as_json()))["proofs"][0]["result"] == "passed"
@@ -64,7 +64,7 @@ def test_no_text_is_markup() -> None:
     planted = replace(
         plain, name=PLANTED, summary=PLANTED, paper=PLANTED, formula=PLANTED, constants=PLANTED, changes=(PLANTED,),
         parent=PLANTED, effect=PLANTED, finding=PLANTED, commit=PLANTED, label=PLANTED,
-        differences=(Difference(PLANTED, PLANTED, PLANTED, PLANTED),), proofs=(ProofResult(PLANTED, "passed", 1, 0.0),),
+        differences=(PaperDifference(PLANTED, PLANTED, PLANTED, PLANTED),), proofs=(ProofResult(PLANTED, "passed", 1, 0.0),),
         versions={PLANTED: PLANTED},
     )  # fmt: skip
     page = Text(certificate_page(planted))

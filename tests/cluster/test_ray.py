@@ -124,7 +124,7 @@ def test_a_run_has_the_bits_of_a_local_one_though_an_actor_and_an_engine_are_kil
     exchange.mkdir()
     run = gw.train(
         out=tmp_path / "runs",
-        engine=Served(restarts=20),
+        engine=Served(max_restarts=20),
         permissions=gw.Permissions(engine_exchange=exchange),
         **SMALL,
         **RAY,
@@ -172,7 +172,7 @@ def test_a_run_has_the_bits_of_a_local_one_though_an_engine_and_an_actor_are_sto
         return await sample(self, request)
 
     monkeypatch.setattr(RayReplica, "sample", disturbed)
-    engine = Served(replicas=3, restarts=20, deadline=2.0)
+    engine = Served(replicas=3, max_restarts=20, deadline=2.0)
     run = gw.train(out=tmp_path / "runs", engine=engine, **SMALL, **RAY)
     assert trained(run) == local
     assert counts[0] > 42 and len(stopped) == 2
@@ -297,11 +297,11 @@ def test_the_last_lines_of_an_engine_that_does_not_start_are_in_the_error(
     monkeypatch.setattr(engine_places, "PAUSE", 0.0)
 
     def missing(self: Served, settings: ReplicaSettings, access: EngineAccess) -> ReplicaProgram:
-        return ReplicaProgram(settings=settings, remote_command=("groupwise.no_such_module",))
+        return ReplicaProgram(settings=settings, remote_module_arguments=("groupwise.no_such_module",))
 
     monkeypatch.setattr(Served, "program", missing)
     with pytest.raises(WorkerLost, match="no engine is left") as caught:
-        gw.train(out=tmp_path, engine=Served(restarts=1), **SMALL, **RAY)
+        gw.train(out=tmp_path, engine=Served(max_restarts=1), **SMALL, **RAY)
     assert "exit code 1" in caught.value.evidence and "No module named groupwise.no_such" in caught.value.evidence
 
 

@@ -48,9 +48,9 @@ def test_a_user_function_and_a_packaged_verifier_on_user_cases(capsys) -> None:
 def test_exact_rules_accept_no_wrong_answer(capsys) -> None:
     rows = (files("groupwise.verifiers") / "cases/math.jsonl").read_text("utf-8").splitlines()[::20]
     Path("cases.jsonl").write_text("\n".join(rows))
-    out = audit_output(capsys, '{kind = "math", symbolic = false}', "--list", "1", "--cases", "cases.jsonl")
+    out = audit_output(capsys, '{kind = "math", use_algebra = false}', "--list", "1", "--cases", "cases.jsonl")
     row = next(line for line in out.splitlines() if line.startswith("{kind"))
-    assert re.match(r"\{kind = \"math\", symbolic = false\} +0   0\.0 % \(0\.0 \.\. ", row)
+    assert re.match(r"\{kind = \"math\", use_algebra = false\} +0   0\.0 % \(0\.0 \.\. ", row)
     assert "accepted, but wrong" not in out and "more: --list" in out
 
 

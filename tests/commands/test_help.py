@@ -41,7 +41,7 @@ for words in ([], ["--help"], ["--version"], *([c, "--help"] for c in sys.argv[1
     except SystemExit as end:
         assert end.code == 0
 heavy = {"torch", "numpy", "transformers", "tokenizers", "safetensors", "jaxtyping", "tomllib", "asyncio"}
-files = ("", ".command_table", ".help_text", ".user_code_files", ".options", ".parsing")
+files = ("", ".command_table", ".help_epilog", ".user_code_files", ".options", ".parsing")
 own = {"groupwise.__main__", *(f"groupwise.commands{file}" for file in files)}
 ours = {m for m in sys.modules if m.startswith("groupwise.")} - own
 print("LOADED", sorted(ours | heavy & set(sys.modules)))
@@ -107,7 +107,7 @@ def calls(monkeypatch):
     for room, file, names in (
         (groupwise.commands, "train", ("train", "resume")),
         (groupwise.commands, "eval", ("evaluate", "sample")),
-        (groupwise.commands, "compare", ("compare",)),
+        (groupwise.commands, "compare_evaluations", ("compare",)),
         (groupwise.report, "report", ("report",)),
     ):
         fake = SimpleNamespace(**{name: record(name) for name in names})
@@ -122,7 +122,7 @@ def allowed(*use: str, **others: Any) -> Permissions:
 
 def options(line: str, permissions: Permissions | None = None, **others: Any) -> RunOptions:
     """The options of a line of words that starts or continues a run."""
-    return RunOptions(permissions=permissions or allowed(), command=f"groupwise {line}", **others)
+    return RunOptions(permissions=permissions or allowed(), command_line=f"groupwise {line}", **others)
 
 
 LONG = "train --iterations 50 a.toml --method.epochs=-3 --use m.py --use n.py --stop-after 1h30m --out o --name x"

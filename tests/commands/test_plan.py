@@ -85,7 +85,7 @@ def test_a_plan_without_machines_is_for_this_one(home: Path, capsys: pytest.Capt
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith("1 x this machine (1 thread), ") and "rates: measured now: " in lines[0]
     recipe = on_machines(read_recipe(DEFAULT), PlannedMachines(
-        name="x", device_count=1, memory_gib=1, tflops=1, memory_bandwidth_gb_s=1, device="cpu", rates_source="x",
+        name="x", device_count=1, memory_gib=1, tflops=1, memory_bandwidth_gb_s=1, device_type="cpu", rates_source="x",
     ))  # fmt: skip
     shape = planned_shape(find_model("calculator"))
     machines = this_machine(recipe, shape, lambda: 12)

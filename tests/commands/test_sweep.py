@@ -32,7 +32,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
     calls: list[tuple[str, str]] = []
 
     def train(recipe: Any, overrides: Any, options: RunOptions, **others: Any) -> int:
-        out, name, command = options.out, options.name, options.command
+        out, name, command = options.out, options.name, options.command_line
         calls.append(("train", str(name)))
         seed = int(dict(overrides)["seed"])
         if seed == 2:

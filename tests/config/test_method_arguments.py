@@ -12,7 +12,7 @@ from groupwise.config.recipe_errors import unknown_field
 from groupwise.config.recipe_toml import plain, read, read_recipe, write
 from groupwise.core import Usage
 from groupwise.methods import (
-    HintAtLevel,
+    HintAtLevelStrategy,
     Method,
     SumProposalParser,
     expo,
@@ -76,7 +76,7 @@ def test_arguments_and_fields_stand_side_by_side():
         'method = { base = "sage_hint", form = "light", group_size = 4, strategy.prompt_template = "{hint}{problem}" }'
     )
     method = read_recipe(text).method
-    assert isinstance(method.strategy, HintAtLevel)
+    assert isinstance(method.strategy, HintAtLevelStrategy)
     assert (method.group_size, method.strategy.prompt_template) == (4, "{hint}{problem}")
 
 

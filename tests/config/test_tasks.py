@@ -22,7 +22,7 @@ from tests.training.test_sources import CALCULATOR
 
 KINDS = {name: part_named(name) for name in fitting_names(TaskSettings)}
 EXAMPLES = {
-    "Demonstrations": Demonstrations("programs", drop_thoughts=0.5, thought=("", "#")),
+    "Demonstrations": Demonstrations("programs", drop_thoughts=0.5, thought_marks=("", "#")),
     "PublishedSet": PublishedSet("math", "files/math"),
     "ReasoningGym": ReasoningGym("maze", seed=3, max_problems=7),
     "DataRows": DataRows("datasets:openai/gsm8k:main@test"),

@@ -107,7 +107,7 @@ def test_a_path_is_cut_with_its_tokens_and_identifies_a_context() -> None:
     with pytest.raises(ValueError, match=r"5 encoded actions for 4 tokens"):
         replace(sample, actions=(b"",) * 5)
     request = GenerationRequest(
-        context=(5, 0, 1), limit=1, draw_id=0, stream=(0,), generated_count=2, content_hash="image"
+        context=(5, 0, 1), limit=1, draw_id=0, stream=(0,), already_generated_count=2, content_hash="image"
     )
     keys = [replace(request, actions=path).context_key for path in ((), (b"a", b"b"), (b"a", b"c"), (b"ab", b""))]
     assert len(set(keys)) == 4 and keys[0] == ("image", (5, 0, 1))

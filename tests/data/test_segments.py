@@ -26,7 +26,7 @@ def test_reductions_equal_loops() -> None:
 
 def described(b: Batch) -> list[tuple[int, float, list[int]]]:
     """Each sample as (length, score, positions of its tokens)."""
-    indices = b.token_index.split(b.sequences.lengths.tolist())
+    indices = b.index_in_sample.split(b.sequences.lengths.tolist())
     return [(int(n), float(x), p.tolist()) for n, x, p in zip(b.length, b.verdict_score, indices)]
 
 
@@ -40,6 +40,6 @@ def test_take_keep_and_joined_move_whole_rows() -> None:
     assert b.take([3]).groups.count == b.take([3]).rollouts.count == 1
     again = Batch.joined([b.take([0, 1]), b.take([2, 3, 4])])
     assert described(again) == rows and again.groups.index.tolist() == b.groups.index.tolist()
-    masked = b.keep(b.token_index != 1)
+    masked = b.keep(b.index_in_sample != 1)
     assert described(masked) == [(n, x, [i for i in p if i != 1]) for n, x, p in rows]
     assert len(masked) == 5 and masked.sequences.lengths.tolist() == [1, 0, 1, 2, 1]

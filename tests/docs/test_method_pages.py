@@ -37,7 +37,7 @@ def test_the_page_has_all_of_the_method(name: str) -> None:
     ]
     facts += [reference.expected_effect.claim(name)] if reference.expected_effect else []
     facts += [f"- `{argument}`: " for argument in own_arguments(function)]
-    facts += [cell.replace("|", r"\|") for d in reference.differences for cell in (d.choice, d.paper, d.code, d.ours)]
+    facts += [cell.replace("|", r"\|") for d in reference.differences for cell in (d.subject, d.paper, d.code, d.ours)]
     assert [fact for fact in facts if fact not in page] == []
     assert page == method_page(name)
 

@@ -10,10 +10,10 @@ import pytest
 
 from groupwise.__main__ import main
 from groupwise.core import Storage
-from groupwise.engines import EngineAccess, Served, WeightsDirectory, write_weights
+from groupwise.engines import EngineAccess, Served, WeightsFilesDirectory, write_weights
 from groupwise.engines.remote import fleet as fleets
 from groupwise.engines.remote.weights_file import weights_errors
-from groupwise.runs.atomic_writes import FileSystem
+from groupwise.runs.atomic_writes import FileSystemOperations
 from tests.engines.lines import weights
 from tests.rollout.fakes import decoder
 from tests.rollout.fakes import tokenizer as letters
@@ -24,7 +24,7 @@ SMALL = ["--iterations", "2", "--prompts", "2", "--method.group_size", "4", "--m
 
 def test_a_missing_directory_is_named_with_the_setting(tmp_path: Path) -> None:
     with pytest.raises(Storage) as caught:
-        WeightsDirectory(tmp_path / "none")
+        WeightsFilesDirectory(tmp_path / "none")
     assert caught.value.fix == f"make the directory {tmp_path / 'none'}, or name another one: --engine-exchange DIR"
 
 
@@ -34,13 +34,13 @@ def test_another_failure_advises_to_make_the_directory_writable(tmp_path: Path) 
     assert caught.value.fix == f"make {tmp_path} writable, or name another one: --engine-exchange DIR"
 
 
-class Full(FileSystem):
+class Full(FileSystemOperations):
     def sync(self, path: Path) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
 
 def test_a_full_directory_is_named_after_the_runs_own_is_gone(tmp_path: Path) -> None:
-    exchange = WeightsDirectory(tmp_path)
+    exchange = WeightsFilesDirectory(tmp_path)
     with pytest.raises(Storage, match="weights for the engines") as caught:
         write_weights(exchange.path, 1, weights(decoder()), Full())
     assert f"({tmp_path}); " in caught.value.evidence and " MB needed" in caught.value.evidence
@@ -65,7 +65,7 @@ def test_a_run_whose_weights_cannot_be_published_prints_how_to_continue(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def write(directory: Path, version: int, *arguments: Any) -> Any:
-        return write_weights(directory, version, *arguments, Full() if version else FileSystem())
+        return write_weights(directory, version, *arguments, Full() if version else FileSystemOperations())
 
     monkeypatch.setattr(fleets, "write_weights", write)
     words = ["--engine", '{ kind = "Served", replicas = 1 }', "--engine-exchange", str(tmp_path)]

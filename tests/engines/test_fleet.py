@@ -10,7 +10,7 @@ from torch import Tensor
 
 from groupwise.core import EngineLost, LogprobMismatch, Storage, WorkerLost
 from groupwise.data import Generation, GenerationRequest
-from groupwise.engines import Fleet, NativeEngine, RemoteEngine, WeightsDirectory, WeightsProbe
+from groupwise.engines import Fleet, NativeEngine, RemoteEngine, WeightsFilesDirectory, WeightsProbe
 from groupwise.engines.remote import engine_slots
 from groupwise.engines.remote import fleet as fleets
 from groupwise.engines.remote.heartbeat import PACE, HeartbeatMonitor, UnansweredRequest
@@ -38,7 +38,7 @@ def fleet(
     restarts: int = 3,
     addresses: Sequence[str] = (),
 ) -> Fleet:
-    probe, exchange = WeightsProbe(model, without_end_token(), 1e-3), WeightsDirectory(path)
+    probe, exchange = WeightsProbe(model, without_end_token(), 1e-3), WeightsFilesDirectory(path)
     return Fleet(
         start, count, exchange=exchange, probe=probe, max_num_seqs=max_num_seqs, restarts=restarts, addresses=addresses
     )

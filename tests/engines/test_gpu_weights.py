@@ -21,9 +21,9 @@ from torch.cuda import nccl
 from torch.multiprocessing import reductions
 
 from groupwise.core import EngineLost, Usage
-from groupwise.engines import EngineAccess, Fleet, Served, Vllm, WeightsDirectory, WeightsProbe
+from groupwise.engines import EngineAccess, Fleet, Served, Vllm, WeightsFilesDirectory, WeightsProbe
 from groupwise.engines.remote import engine_slots, gpu_weights
-from groupwise.engines.remote.gpu_weights import IPC, LOOPBACK, PLAIN, GpuWeights, PackedTensors, exported, imported
+from groupwise.engines.remote.gpu_weights import IPC, LOOPBACK, PLAIN, GpuWeights, PackedTensorLayout, exported, imported
 from groupwise.engines.remote.remote_engine import RemoteEngine
 from groupwise.engines.remote.served_settings import EngineRequirements
 from groupwise.engines.remote.shared_device import SharedDeviceFleet
@@ -47,7 +47,7 @@ class PretendedVllm(SleepingEngine):
     gpu = LEARNER
     received: "queue.Queue[Tensor]"
 
-    async def load_from_gpu(self, version: int, transfer: str, handle: dict[str, Any], tensors: PackedTensors) -> None:
+    async def load_from_gpu(self, version: int, transfer: str, handle: dict[str, Any], tensors: PackedTensorLayout) -> None:
         setup, update = transfer_arguments(transfer, handle, tensors, self.gpu)
         assert (transfer == IPC) == (self.gpu == LEARNER)
         if transfer == IPC:
@@ -105,7 +105,7 @@ def pretended(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def fleet(path: Path, model: Decoder, start: Callable[[int], Any], kind: type[Fleet] = Fleet) -> Fleet:
     probe = WeightsProbe(model, without_end_token(), 1e-3)
-    return kind(start, 1, exchange=WeightsDirectory(path), probe=probe, max_num_seqs=64, restarts=3, on_gpu=True)
+    return kind(start, 1, exchange=WeightsFilesDirectory(path), probe=probe, max_num_seqs=64, restarts=3, on_gpu=True)
 
 
 @pytest.mark.parametrize("kind", [PretendedVllm, OnAnotherGpu], ids=["ipc", "nccl"])
@@ -207,7 +207,7 @@ def test_wider_numbers_come_first_so_that_each_tensor_is_aligned() -> None:
 )
 def test_a_malformed_description_is_refused(message: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=r"names, dtype_names and shapes|dtype|size|name"):
-        PackedTensors.from_json(message)
+        PackedTensorLayout.from_json(message)
     with pytest.raises(ValueError, match="a handle of memory on a GPU has"):
         imported({"storage_handle": "00"}, 4)
 

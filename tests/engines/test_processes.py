@@ -17,7 +17,7 @@ import torch
 
 from groupwise.core import Usage, WorkerLost
 from groupwise.data import Generation, GenerationRequest
-from groupwise.engines import EngineAccess, EngineIdentity, NativeEngine, Served, WeightsDirectory, WeightsFile
+from groupwise.engines import EngineAccess, EngineIdentity, NativeEngine, Served, WeightsFilesDirectory, WeightsFile
 from groupwise.engines.remote import engine_slots
 from groupwise.engines.remote.replica import Replica
 from groupwise.models import Decoder, Lora, MixtureOfExpertsSizes, attach
@@ -137,7 +137,7 @@ def test_replicas_end_with_a_killed_host_and_the_next_run_removes_its_directory(
     wait_until_gone(pids)
     assert len([*tmp_path.iterdir()]) == 1 and not [*Path("/dev/shm").glob("*groupwise*")]
     assert len([*tmp_path.glob("*/weights-*")]) == (transport == "file")
-    exchange = WeightsDirectory(tmp_path)
+    exchange = WeightsFilesDirectory(tmp_path)
     assert [*tmp_path.iterdir()] == [exchange.path] and exchange.path.stat().st_mode & 0o777 == 0o700
     exchange.close()
     assert not [*tmp_path.iterdir()]
@@ -152,7 +152,7 @@ def test_the_last_lines_of_a_process_that_does_not_start_are_in_the_error(
     python.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(python))
     model = decoder(family="qwen3")
-    fleet = Served(restarts=1).build(model, letters(), seed=0, experts=None)
+    fleet = Served(max_restarts=1).build(model, letters(), seed=0, experts=None)
     with pytest.raises(WorkerLost, match="no engine is left") as caught:
         asyncio.run(asyncio.wait_for(fleet.load(0, dict(model.state_dict())), PATIENCE))
     assert "exit code 3" in caught.value.evidence and "no memory for the weights" in caught.value.evidence

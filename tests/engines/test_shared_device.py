@@ -23,7 +23,7 @@ from groupwise.engines import (
     SharedDeviceFleet,
     SleepingEngine,
     Vllm,
-    WeightsDirectory,
+    WeightsFilesDirectory,
     WeightsProbe,
 )
 from groupwise.engines.remote import engine_slots
@@ -120,7 +120,7 @@ def test_a_run_samples_sleeps_learns_loads_and_probes(tmp_path: Path, monkeypatc
 
 def shared(path: Path, model: Decoder, start: Any) -> SharedDeviceFleet:
     probe = WeightsProbe(model, without_end_token(), 1e-3)
-    return SharedDeviceFleet(start, 1, exchange=WeightsDirectory(path), probe=probe, max_num_seqs=64, restarts=3)
+    return SharedDeviceFleet(start, 1, exchange=WeightsFilesDirectory(path), probe=probe, max_num_seqs=64, restarts=3)
 
 
 def test_a_replica_lost_in_its_sleep_is_replaced_at_the_next_load(tmp_path: Path) -> None:

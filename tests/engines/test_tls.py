@@ -17,12 +17,12 @@ from groupwise.core import EngineLost, MissingRequirement, Storage, Usage
 from groupwise.data import Engine
 from groupwise.engines import (
     EngineServer,
-    HostKey,
+    EngineTlsKey,
     IncomingWeightsStore,
     RemoteEngine,
     Served,
     TlsAddress,
-    WeightsDirectory,
+    WeightsFilesDirectory,
     listen_tls,
     read_secret,
 )
@@ -37,7 +37,7 @@ from tests.processes import PATIENCE
 from tests.rollout.fakes import VOCABULARY, FakeEngine, decoder, request
 from tests.rollout.fakes import tokenizer as letters
 
-KEY = HostKey.new()
+KEY = EngineTlsKey.new()
 SECRET = b"s" * LEAST
 
 
@@ -85,7 +85,7 @@ def test_an_engine_on_another_host_gives_the_bits_of_the_native_one(
         return [*first, await engine.score((1, 2), (3, 4)), engine.version]
 
     async def over_tls() -> list[Any]:
-        exchange = WeightsDirectory(tmp_path)
+        exchange = WeightsFilesDirectory(tmp_path)
         async with served(blank(), IncomingWeightsStore(exchange, 1 << 20)) as address:
             client = await RemoteEngine.connect(address, secret=SECRET, expected=IDENTITY)
             found = await go(client)
@@ -102,7 +102,7 @@ def test_weights_that_are_damaged_out_of_order_or_too_many_are_refused(tmp_path:
     size = file.path.stat().st_size
 
     async def go() -> None:
-        exchange = WeightsDirectory(tmp_path)
+        exchange = WeightsFilesDirectory(tmp_path)
         async with served(blank(), IncomingWeightsStore(exchange, 1 << 20)) as address:
             client = await RemoteEngine.connect(address, secret=SECRET)
             with pytest.raises(Storage, match="not the file that was written"):
@@ -139,7 +139,7 @@ def test_a_new_connection_of_the_trainer_that_loads_weights_takes_the_place_of_t
     file = write_weights(tmp_path, 3, weights(decoder()))
 
     async def go() -> None:
-        async with served(blank(), IncomingWeightsStore(WeightsDirectory(tmp_path), 1 << 20)) as address:
+        async with served(blank(), IncomingWeightsStore(WeightsFilesDirectory(tmp_path), 1 << 20)) as address:
             first, again, other, unnamed = [
                 await RemoteEngine.connect(address, secret=SECRET, trainer=trainer)
                 for trainer in ("one", "one", "two", "")
@@ -231,7 +231,7 @@ def test_a_client_refuses_a_server_without_the_certificate_or_the_secret() -> No
 
     async def go() -> None:
         context = KEY.context()
-        server, port = await listening_on(hears, ssl=HostKey.new().context())
+        server, port = await listening_on(hears, ssl=EngineTlsKey.new().context())
         with pytest.raises(Usage, match="has another certificate") as caught:
             await RemoteEngine.connect(TlsAddress("127.0.0.1", port, KEY.fingerprint), secret=SECRET)
         assert KEY.fingerprint in caught.value.evidence and "--key" in caught.value.fix
@@ -422,17 +422,17 @@ def test_a_secret_comes_by_a_file_of_its_owner_or_by_the_environment(
 
 def test_a_key_is_kept_in_a_file_and_a_damaged_one_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "key.pem"
-    key = HostKey.kept(path)
-    assert HostKey.kept(path) == key and path.stat().st_mode & 0o777 == 0o600
-    assert [*tmp_path.iterdir()] == [path] and HostKey.new().fingerprint != key.fingerprint
+    key = EngineTlsKey.kept(path)
+    assert EngineTlsKey.kept(path) == key and path.stat().st_mode & 0o777 == 0o600
+    assert [*tmp_path.iterdir()] == [path] and EngineTlsKey.new().fingerprint != key.fingerprint
     os.chmod(path, 0o644)
     with pytest.raises(Usage, match="other users can open"):
-        HostKey.kept(path)
-    for pem in (b"no key", key.pem.replace(b"PRIVATE KEY", b"SECRET KEY"), HostKey.new().pem[:300] + key.pem[300:]):
+        EngineTlsKey.kept(path)
+    for pem in (b"no key", key.pem.replace(b"PRIVATE KEY", b"SECRET KEY"), EngineTlsKey.new().pem[:300] + key.pem[300:]):
         with pytest.raises(Usage, match="no private key with its certificate"):
-            (HostKey(pem).fingerprint, HostKey(pem).context())
+            (EngineTlsKey(pem).fingerprint, EngineTlsKey(pem).context())
     with pytest.raises(Usage, match="cannot write the key"):
-        HostKey.kept(tmp_path / "none" / "key.pem")
+        EngineTlsKey.kept(tmp_path / "none" / "key.pem")
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(MissingRequirement, match="openssl made no key"):
-        HostKey.new()
+        EngineTlsKey.new()

@@ -194,7 +194,7 @@ def test_the_probe_sees_a_head_that_keeps_the_weights_of_its_first_load(
 
     async def go() -> None:
         model = Decoder.new(shape, 3, spread=0.3)
-        fleet = Vllm(max_num_seqs=8, restarts=0).build(model, calculator()[1], seed=0, experts=None, access=ACCESS)
+        fleet = Vllm(max_num_seqs=8, max_restarts=0).build(model, calculator()[1], seed=0, experts=None, access=ACCESS)
         with pytest.raises(LogprobMismatch) as caught:
             await fleet.load(0, dict(model.state_dict()))
             with torch.no_grad():

@@ -18,7 +18,7 @@ from groupwise.__main__ import main
 from groupwise.commands import doctor
 from groupwise.core import EngineLost, LogprobMismatch, MissingRequirement, Usage, WorkerLost
 from groupwise.data import Finish, Generation, GenerationRequest, Sampling
-from groupwise.engines import EngineAccess, Fleet, NativeEngine, RemoteEngine, Vllm, WeightsDirectory, WeightsProbe
+from groupwise.engines import EngineAccess, Fleet, NativeEngine, RemoteEngine, Vllm, WeightsFilesDirectory, WeightsProbe
 from groupwise.engines.remote import engine_slots, served_settings
 from groupwise.engines.remote import server as servers
 from groupwise.engines.remote.replica import ReplicaProgram, ReplicaSettings
@@ -272,7 +272,7 @@ def test_the_interpreter_of_placed_engines_is_named_by_its_whole_path(tmp_path: 
     settings = ReplicaSettings(**{f.name: getattr(PLACED, f.name) for f in fields(ReplicaSettings)})
     access = EngineAccess(python="here/python")
     program = Vllm().program(replace(settings, model_directory=str(tmp_path)), access)
-    assert program.remote_command == ("groupwise.engines.vllm.vllm_tls", str(Path("here/python").absolute()))
+    assert program.remote_module_arguments == ("groupwise.engines.vllm.vllm_tls", str(Path("here/python").absolute()))
 
 
 def test_engines_on_gpus_are_as_many_as_the_learner_leaves(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -396,7 +396,7 @@ def test_an_answer_with_tokens_of_new_weights_waits_for_the_probe(
         group = Fleet(
             lambda _: remote(blank(Early)),
             1,
-            exchange=WeightsDirectory(tmp_path),
+            exchange=WeightsFilesDirectory(tmp_path),
             probe=probe,
             max_num_seqs=4,
             restarts=3,

@@ -12,7 +12,7 @@ from groupwise.data import Observation, Outcome, Prompt, ReplyWithCounts, Verdic
 from groupwise.environments import (
     HermesFormat,
     PythonBlockFormat,
-    ToolFailed,
+    ToolUnavailable,
     Tools,
     calculator_tools,
     python_tools,
@@ -115,7 +115,7 @@ def test_a_user_tool_may_await_raise_and_return_long_text() -> None:
         raise KeyError("door")
 
     def lost() -> None:
-        raise ToolFailed("the server is gone")
+        raise ToolUnavailable("the server is gone")
 
     tools = Tools(HermesFormat(), {"slow": slow, "fails": fails, "long": lambda: "x" * 5000, "lost": lost})
     names = ['{"name": "slow", "arguments": {"x": 4}}', '{"name": "fails"}', '{"name": "long"}', '{"name": "lost"}']

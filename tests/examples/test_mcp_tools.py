@@ -18,7 +18,7 @@ from groupwise.config.recipe_toml import read_recipe
 from groupwise.config.user_code import Permissions, load_use
 from groupwise.core import Usage
 from groupwise.data import Outcome, Prompt, Verdict
-from groupwise.environments import ToolFailed
+from groupwise.environments import ToolUnavailable
 from groupwise.training.build_environment import environment_of, tool_schemas
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "mcp_tools" / "mcp_tools.py"
@@ -99,14 +99,14 @@ def test_many_conversations_call_at_once(example: ModuleType) -> None:
 def test_a_call_has_a_deadline(example: ModuleType, odd: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     assert {tool.name for tool in odd.tools} == {"sleep", "process"}
     monkeypatch.setattr(example, "CALL", 0.2)
-    with pytest.raises(ToolFailed, match=r"sleep: no answer within 0\.2 s"):
+    with pytest.raises(ToolUnavailable, match=r"sleep: no answer within 0\.2 s"):
         asyncio.run(odd.call("sleep"))
 
 
 def test_a_server_that_dies_starts_again(odd: Any) -> None:
     first = asyncio.run(odd.call("process"))
     os.kill(int(first), signal.SIGKILL)
-    with pytest.raises(ToolFailed):
+    with pytest.raises(ToolUnavailable):
         asyncio.run(odd.call("process"))
     assert int(asyncio.run(odd.call("process"))) != int(first)
 
@@ -115,7 +115,7 @@ def test_a_lost_call_makes_the_sample_unverifiable(
     use: Any, example: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def lost(*_: Any, **__: Any) -> str:
-        raise ToolFailed("gone")
+        raise ToolUnavailable("gone")
 
     monkeypatch.setattr(example.SERVER, "call", lost)
     make = environment_of(read_recipe(RECIPE, use=use), use)

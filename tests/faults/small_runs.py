@@ -27,7 +27,7 @@ from groupwise.lifecycle.run_info import describe_run
 from groupwise.methods import grpo
 from groupwise.models import Lora, Tokenizer, find_model, read_tokenizer
 from groupwise.rewards import mixed_outcomes
-from groupwise.runs.atomic_writes import FileSystem
+from groupwise.runs.atomic_writes import FileSystemOperations
 from groupwise.runs.checkpoints import RunLock, newest_checkpoint
 from groupwise.runs.open_run import OpenRun, recipe_text, start_run
 from groupwise.runs.run_layout import RunLayout
@@ -64,7 +64,7 @@ ADAPTER = replace(HALF, lora=Lora(rank=2, target_modules=("q_proj", "down_proj")
 """Trains an adapter only."""
 
 
-class Quick(FileSystem):
+class Quick(FileSystemOperations):
     """A disk that does not sync. A killed process loses nothing that it wrote."""
 
     def sync(self, path: Path) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from groupwise.runs.atomic_writes import PARKED, FileSystem, remove_leftovers, write_directory, write_file
+from groupwise.runs.atomic_writes import PARKED, FileSystemOperations, remove_leftovers, write_directory, write_file
 from groupwise.runs.checkpoints import newest_checkpoint, save_checkpoint
 from groupwise.runs.open_run import write_recipe
 from groupwise.runs.run_layout import RunLayout
@@ -39,7 +39,7 @@ for _name in OPERATIONS:
 
 
 def test_every_operation_is_intercepted() -> None:
-    assert {name for name in vars(FileSystem) if not name.startswith("_")} == set(OPERATIONS)
+    assert {name for name in vars(FileSystemOperations) if not name.startswith("_")} == set(OPERATIONS)
 
 
 class Counting(Intercepted):
@@ -74,7 +74,7 @@ class Dying(Intercepted):
 # A small run: its state is one tensor, and every iteration changes it by a fixed rule.
 
 
-def train(run: Path, iterations: int, disk: FileSystem, saved: list[int] | None = None) -> None:
+def train(run: Path, iterations: int, disk: FileSystemOperations, saved: list[int] | None = None) -> None:
     """Run from the newest checkpoint to `iterations`, as the loop does. `saved` gets the iteration of each save."""
     if not (run / "recipe.toml").exists():
         write_info(RunLayout(run), INFO, disk=disk)
@@ -181,7 +181,7 @@ def test_a_killed_save_gives_the_old_or_the_new_state(tmp_path: Path, again: boo
         for iteration in (1, 2) if again else (1,):
             save_checkpoint(RunLayout(run), iteration, {"x": torch.full((9,), 1.0)}, {"x": 1}, keep=1, disk=Quick())
 
-    def save(run: Path, disk: FileSystem) -> None:
+    def save(run: Path, disk: FileSystemOperations) -> None:
         save_checkpoint(RunLayout(run), 2, {"x": torch.full((9,), 2.0)}, {"x": 2}, keep=1, disk=disk)
 
     prepare(tmp_path / "count")

@@ -27,8 +27,8 @@ from groupwise.data import (
 from groupwise.evaluation.conversation_metrics import describe_conversations
 from groupwise.methods import (
     ActionSuccess,
-    ClaimPressure,
-    ConsecutiveGroups,
+    ClaimPressureStrategy,
+    ConsecutiveGroupsAdvantage,
     Delegating,
     Method,
     graph_grpo,
@@ -219,7 +219,7 @@ def test_queue_of_helpers():
         samples = (replace(s, role="helper" if i else "answer") for i, s in enumerate(rollout.samples))
         rollouts.append(Rollout(rollout.draw, tuple(samples)))
     batch = pack(rollouts, roles=("answer", "helper"))
-    a = ConsecutiveGroups(group_size=2, advantage=Standardised(ddof=0, eps=0.0))(batch.verdict_score, batch)
+    a = ConsecutiveGroupsAdvantage(group_size=2, advantage=Standardised(ddof=0, eps=0.0))(batch.verdict_score, batch)
     by_role = [s.role for s in batch.samples]
     assert [x for x, role in zip(a.tolist(), by_role) if role == "answer"] == [0, 0]
     assert [x for x, role in zip(a.tolist(), by_role) if role == "helper"] == [-1, 1, -1, 1, 1, -1]
@@ -277,7 +277,7 @@ def asked(plain: str, pressed: str, gold: str, seed: int = 0, **fields: Any) -> 
 
     draw = Draw(seed, Prompt("p", ids(PROBLEM), PROBLEM, {"answer": gold}), 1)
     rollout = asyncio.run(
-        worded(ClaimPressure(**fields), "packaged")(draw, sampler_of(FakeEngine(answer), draw, verifier=graded))
+        worded(ClaimPressureStrategy(**fields), "packaged")(draw, sampler_of(FakeEngine(answer), draw, verifier=graded))
     )
     return rollout, claims[0]
 
@@ -336,9 +336,9 @@ def test_pressed_refuses_what_it_cannot_compare():
     draw = Draw(0, Prompt("p", ids(PROBLEM), PROBLEM, {"answer": "43"}), 1)
     with pytest.raises(Usage, match="does not return the final answer"):
         asyncio.run(
-            worded(ClaimPressure(), "packaged")(
+            worded(ClaimPressureStrategy(), "packaged")(
                 draw, sampler_of(FakeEngine(lambda request: (*ids("#9"), END)), draw, verifier=silent)
             )
         )
     with pytest.raises(ValueError, match="0 <= true_claim_fraction <= 1"):
-        ClaimPressure(true_claim_fraction=1.5)
+        ClaimPressureStrategy(true_claim_fraction=1.5)

@@ -35,9 +35,9 @@ from groupwise.methods import (
     MetaPredictions,
     Method,
     PilotAllocation,
-    SuccessTracker,
+    SuccessTrackerCurriculum,
     ThompsonSampling,
-    TrackedBaseline,
+    TrackedBaselineStrategy,
     hora,
     knapsack_rl,
     masa,
@@ -113,14 +113,14 @@ def test_an_iteration_draws_each_prompt_once():
 
 
 def test_counts_are_bounded_and_a_solved_prompt_is_drawn_less_but_returns():
-    part, task = ThompsonSampling(other_prompt_count_decay=0.9), NumberedTask(8)
+    part, task = ThompsonSampling(other_prompt_outcome_decay=0.9), NumberedTask(8)
     state, visits = part.init(task, 1), []
     for _ in range(120):
         state, draws = part.draw(state, task, 2, 8)
         solved = [d.prompt.row["index"] == 0 for d in draws]
         state = part.end_iteration(state, [of(d, [1] * 8 if s else [1, 0] * 4) for d, s in zip(draws, solved)])
         visits.append(any(solved))
-        assert all(sum(pair) <= 8 / (1 - part.drawn_prompt_count_decay) + 1e-9 for pair in state["counts"].values())
+        assert all(sum(pair) <= 8 / (1 - part.drawn_prompt_outcome_decay) + 1e-9 for pair in state["counts"].values())
     assert 0 < sum(visits[60:]) < 60 * 2 / 8 * 0.7, "a quarter of the draws would be uniform"
 
 
@@ -132,7 +132,7 @@ def test_scores_have_no_success_rate():
     with pytest.raises(Usage, match="set the smallest correct score"):
         part.end_iteration(state, [replace(rollout, samples=scored)])
     with pytest.raises(ValueError, match="out of range"):
-        ThompsonSampling(drawn_prompt_count_decay=0.9, other_prompt_count_decay=0.5)
+        ThompsonSampling(drawn_prompt_outcome_decay=0.9, other_prompt_outcome_decay=0.5)
 
 
 # Knapsack RL
@@ -276,7 +276,7 @@ def test_pilots_share_a_budget():
 
     method = hora()
     buffer = buffer_of(FakeEngine(lambda request: (4,)), verifier, 4)
-    rollouts = asyncio.run(buffer.take(4, method.group_size, method.strategy, method.filter, 0)).all_rollouts
+    rollouts = asyncio.run(buffer.take(4, method.group_size, method.strategy, method.filter, 0)).sampled_rollouts
     sizes = {r.draw.prompt.row["index"]: len(r.samples) for r in rollouts}
     assert sizes == {0: 9, 1: 9, 2: 8, 3: 6}
     batch = compute_advantages(pack(rollouts), method)
@@ -426,7 +426,7 @@ def test_long_answers_end_at_the_predicted_length():
 
 
 def test_experts_are_learned_as_text():
-    rollout, _ = predicting("4;2", MetaPredictions(2, prompt_template="{problem}{problem}", min_expert_agreement=0.2))
+    rollout, _ = predicting("4;2", MetaPredictions(2, prompt_template="{problem}{problem}", min_rewrite_agreement=0.2))
     assert "expert" not in {s.role for s in rollout.samples}, "no notion is right"
     assert "expert" in masa(min_expert_agreement=0.2).trained_roles and "expert" not in masa().trained_roles
 
@@ -441,7 +441,7 @@ def test_the_prediction_with_the_best_notions_is_learned_with_the_true_numbers()
     async def first(prompt: Prompt, sample: Sample) -> Verdict:
         return Verdict(Outcome.correct if sample.stream[0] % 2 == 0 else Outcome.wrong)
 
-    strategy = MetaPredictions(2, prompt_template="{problem}?", min_expert_agreement=0.2)
+    strategy = MetaPredictions(2, prompt_template="{problem}?", min_rewrite_agreement=0.2)
     sampler = sampler_of(engine, draw, verifier=first, tokenizer=vocabulary, sampling=sampling(max_tokens=200))
     rollout = asyncio.run(strategy(draw, sampler))
     assert "expert" not in {s.role for s in rollout.samples}, "the wrong answer has the notion too"
@@ -485,7 +485,7 @@ def talking(turns: Callable[[int, int], str], strategy: EarlyStoppingTurns) -> t
     vocabulary = tokenizer()
 
     def script(request: GenerationRequest) -> Ids:
-        done = request.context[len(request.context) - request.generated_count :].count(0)
+        done = request.context[len(request.context) - request.already_generated_count :].count(0)
         return (*vocabulary.encode(turns(request.stream[0], done)), 0)
 
     engine, draw = FakeEngine(script), Draw(0, Prompt("p", (3, 1, 4)), 3)
@@ -543,13 +543,13 @@ def test_every_turn_weighs_the_same():
     assert turn_mean(batch).tolist() == pytest.approx([1 / 6, 1 / 6, 1 / 3, 1 / 9, 1 / 9, 1 / 9])
     one_turn = batch.take([1])
     assert torch.equal(turn_mean(one_turn), sequence_mean(one_turn))
-    assert turn_mean(batch.keep(batch.token_index > 0)).tolist() == pytest.approx([1 / 3, 1 / 3, 1 / 6, 1 / 6])
+    assert turn_mean(batch.keep(batch.index_in_sample > 0)).tolist() == pytest.approx([1 / 3, 1 / 3, 1 / 6, 1 / 6])
 
 
 # SPO
 
 
-def visited(curriculum: SuccessTracker, state: Any, task: Any, outcome: int, drift: float, initial: Sequence[int] = ()):
+def visited(curriculum: SuccessTrackerCurriculum, state: Any, task: Any, outcome: int, drift: float, initial: Sequence[int] = ()):
     """The state after one draw of one prompt with one answer."""
     state, (draw,) = curriculum.draw(json.loads(json.dumps(state)), task, 1, 1)
     (answer,) = of(draw, [outcome]).samples
@@ -559,7 +559,7 @@ def visited(curriculum: SuccessTracker, state: Any, task: Any, outcome: int, dri
 
 
 def test_tracked_rates():
-    part, task = SuccessTracker(), NumberedTask(1)
+    part, task = SuccessTrackerCurriculum(), NumberedTask(1)
     start = part.init(task, 0)
     for right, v in ((0, 0.0556), (4, 0.5), (8, 0.9444)):
         after, draw = visited(part, start, task, 1, 0.0, [1] * right + [0] * (8 - right))
@@ -581,7 +581,7 @@ def test_tracked_rates():
 
 
 def test_the_mass_of_a_prompt_has_a_fixed_point():
-    part, task = SuccessTracker(), NumberedTask(1)
+    part, task = SuccessTrackerCurriculum(), NumberedTask(1)
     state, rng = part.init(task, 0), np.random.default_rng(0)
     for k in range(200):
         state, _ = visited(part, state, task, int(rng.integers(2)), 0.0 if k < 150 else 1.0)
@@ -592,7 +592,7 @@ def test_the_mass_of_a_prompt_has_a_fixed_point():
 
 def test_uncertain_prompts_are_drawn_most():
     """v = .5, .5, .9, .1 have the weights .55, .55, .35, .35; a round draws each prompt once."""
-    part, task = SuccessTracker(), NumberedTask(4)
+    part, task = SuccessTrackerCurriculum(), NumberedTask(4)
     rates = {"0": 0.5, "1": 0.5, "2": 0.9, "3": 0.1}
     state = {
         **part.init(task, 0),
@@ -615,7 +615,7 @@ def test_drift_of_the_last_answer():
     for temperature, drift in ((1.0, 1.0), (2.0, 1 / 3)):
         engine = FakeEngine(lambda request: (7,))
         sampler = sampler_of(engine, draw, sampling=sampling(temperature=temperature))
-        (answer,) = asyncio.run(TrackedBaseline()(draw, sampler)).samples
+        (answer,) = asyncio.run(TrackedBaselineStrategy()(draw, sampler)).samples
         assert answer.verdict and answer.verdict.subscores == pytest.approx({"baseline": 0.25, "drift": drift})
 
 
@@ -626,7 +626,7 @@ def test_a_first_draw_estimates_its_rate_from_initial_answers():
     method = spo(initial=3)
     buffer = buffer_of(FakeEngine(lambda request: (7, 7)), first, 1, curriculum=method.curriculum)
     rollout, again = (
-        asyncio.run(buffer.take(1, 1, method.strategy, method.filter, 0)).all_rollouts[0] for _ in range(2)
+        asyncio.run(buffer.take(1, 1, method.strategy, method.filter, 0)).sampled_rollouts[0] for _ in range(2)
     )
     assert [s.role for s in rollout.samples] == ["answer", "initial", "initial", "initial"]
     answer = rollout.samples[0]
@@ -634,7 +634,7 @@ def test_a_first_draw_estimates_its_rate_from_initial_answers():
     assert [s.role for s in again.samples] == ["answer"]
     assert again.draw.metadata["baseline"] == pytest.approx(0.96 * 8 * 0.625 / (0.96 * 8 + 1))
     assert again.draw.metadata["tokens"] == [7, 7] and again.draw.metadata["logp"] == [-1.0, -1.0]
-    constant = SuccessTracker(min_decay=0.875, max_decay=0.875)
+    constant = SuccessTrackerCurriculum(min_decay=0.875, max_decay=0.875)
     after, _ = visited(constant, constant.init(NumberedTask(1), 0), NumberedTask(1), 1, 9.0)
     assert set(after["tracked_prompts"]["0"]) == {"correct_count", "other_count"}, (
         "nothing is stored that nothing reads"

@@ -29,16 +29,16 @@ from groupwise.methods import (
     AddBrierScore,
     BinaryClassification,
     ChecksReward,
-    CorrectPrefixCues,
-    DistinctFromOtherOutcome,
+    CorrectPrefixCuesStrategy,
+    DistinctFromOtherOutcomeFilter,
     EarlyTokenCredit,
-    HasView,
+    ViewMask,
     LabelContrast,
     PositiveOnly,
-    RatioRegression,
-    RecentMeanScores,
+    LogRatioZScoreFit,
+    RecentMeanScoresCurriculum,
     RewardLevels,
-    SiblingView,
+    SiblingViewStrategy,
     TeacherCertainty,
     TeacherGap,
     WithSolutionAnchor,
@@ -124,7 +124,7 @@ def test_regression_example(ratios: list[float], value: float):
     new = f64([-0.7] * 4).requires_grad_()
     a = Standardised(ddof=0, eps=1e-4)(batch.verdict_score, batch)
     batch = batch.having(logp=new, logp_old=new.detach() - f64(ratios), advantage=a)
-    j, slope = j_and_slope(Objective(surrogate=RatioRegression(), aggregate=sequence_mean), batch)
+    j, slope = j_and_slope(Objective(surrogate=LogRatioZScoreFit(), aggregate=sequence_mean), batch)
     assert -j == pytest.approx(value, abs=1e-6)
     assert np.isfinite(slope).all()
     assert any(slope), "a run starts with equal log-ratios, and moves"
@@ -132,7 +132,7 @@ def test_regression_example(ratios: list[float], value: float):
 
 
 def test_regression_does_not_see_scale():
-    objective = Objective(surrogate=RatioRegression(eps=0.0), aggregate=sequence_mean)
+    objective = Objective(surrogate=LogRatioZScoreFit(eps=0.0), aggregate=sequence_mean)
     a, b = (j_and_slope(objective, answers([k * x + 3 * (k - 1) for x in S], R))[0] for k in (1, 5))
     assert a == pytest.approx(b)
 
@@ -189,7 +189,7 @@ def test_checks_of_answers():
     batch = pack([Rollout(rollout.draw, tuple(samples))])
     assert ChecksReward("chain_true")(batch.verdict_score, batch).tolist() == [1.25, 1.5, 0, 0, 0, 0]
     assert ChecksReward("chain_true", prefer_longer=False)(batch.verdict_score, batch).tolist() == [1, 1, 0, 0, 0, 0]
-    assert ChecksReward(max_repeated_fraction=1.0, prefer_longer=False)(batch.verdict_score, batch).tolist() == [
+    assert ChecksReward(max_repeated_ngram_fraction=1.0, prefer_longer=False)(batch.verdict_score, batch).tolist() == [
         1,
         1,
         1,
@@ -208,9 +208,9 @@ def test_a_step_without_pairs_has_no_gain():
 
 def test_distinct_answers():
     batch = pack([rollout_of([1.0, 1, 1, 0], subscores={"style": [0.9, 0.55, 0.8, 0.5]})])
-    assert DistinctFromOtherOutcome("style")(batch).tolist() == [True, False, True, True]
-    assert DistinctFromOtherOutcome("style", 0.0)(batch).all()
-    assert not DistinctFromOtherOutcome("style", 1.1)(batch).any()
+    assert DistinctFromOtherOutcomeFilter("style")(batch).tolist() == [True, False, True, True]
+    assert DistinctFromOtherOutcomeFilter("style", 0.0)(batch).all()
+    assert not DistinctFromOtherOutcomeFilter("style", 1.1)(batch).any()
 
 
 def test_shaped_likelihood():
@@ -236,7 +236,7 @@ def test_an_anchor_joins_a_hard_group():
     batch = pack([rollout])
     a = Standardised(ddof=0, eps=0.0)(batch.verdict_score, batch)
     assert a.tolist() == pytest.approx([-0.707107, -0.707107, 1.414214], abs=1e-6)
-    assert DistinctFromOtherOutcome("style", 5.0)(batch).tolist() == [True, True, True], (
+    assert DistinctFromOtherOutcomeFilter("style", 5.0)(batch).tolist() == [True, True, True], (
         "a written answer keeps the others"
     )
     easy = FakeEngine(lambda request: (7,))
@@ -259,7 +259,7 @@ def two_of_three(request) -> tuple[int, ...]:
 def test_siblings_become_views():
     draw = Draw(0, Prompt("p", (5,), text="5"), 3)
     rollout = asyncio.run(
-        worded(SiblingView(), "packaged")(draw, sampler_of(FakeEngine(two_of_three), draw, verifier=sevens))
+        worded(SiblingViewStrategy(), "packaged")(draw, sampler_of(FakeEngine(two_of_three), draw, verifier=sevens))
     )
     assert not rollout.samples[0].prompt_views, "a correct answer has no view"
     solution = rollout.samples[0].text
@@ -267,10 +267,10 @@ def test_siblings_become_views():
     context = sampler.prompt(f"5{solution}5")
     assert [s.prompt_views for s in rollout.samples[1:]] == [{"sibling": context}] * 2
     wrong = FakeEngine(lambda request: (4,))
-    alone = asyncio.run(worded(SiblingView(), "packaged")(draw, sampler_of(wrong, draw, verifier=sevens)))
+    alone = asyncio.run(worded(SiblingViewStrategy(), "packaged")(draw, sampler_of(wrong, draw, verifier=sevens)))
     assert not any(s.prompt_views for s in alone.samples), "without a correct answer there is no view"
     with pytest.raises(ValueError, match="placeholders"):
-        SiblingView(prompt_template="{problem} {__class__}")
+        SiblingViewStrategy(prompt_template="{problem} {__class__}")
 
 
 def routed_step() -> Batch:
@@ -302,7 +302,7 @@ def test_srpo_routes():
     assert (-slope).tolist() == pytest.approx([0.25, 0.25, 0, 0])
     assert through.tolist() == pytest.approx([0, 0, 1.333935 / 4, 0.666065 / 4], abs=1e-6)
     plain = replace(step, samples=tuple(replace(s, prompt_views={}) for s in step.samples))
-    assert not HasView("sibling")(plain).any()
+    assert not ViewMask("sibling")(plain).any()
     assert isinstance(objective.surrogate, GatedSurrogate)
 
 
@@ -388,7 +388,7 @@ def cued_rollout(usual: float | None, wrong: float = 0.0) -> Rollout:
 
     draw = Draw(0, Prompt("p", (5,), text="5"), 3, metadata={} if usual is None else {"mean": usual})
     engine = FakeEngine(lambda request: two_of_three(request) if request.generated_count == 0 else (7,))
-    return asyncio.run(CorrectPrefixCues(1.0)(draw, sampler_of(engine, draw, verifier=scored)))
+    return asyncio.run(CorrectPrefixCuesStrategy(1.0)(draw, sampler_of(engine, draw, verifier=scored)))
 
 
 def test_cue_of_a_hard_prompt():
@@ -408,7 +408,7 @@ def test_a_cue_where_usual_rewards_are_not_positive(usual: float, wrong: float):
 
 
 def test_recent_rewards_are_the_last_rounds():
-    part = RecentMeanScores(window_rounds=2)
+    part = RecentMeanScoresCurriculum(window_rounds=2)
     state, draws = part.draw(part.init(NumberedTask(4), 0), NumberedTask(4), 2, 3)
     assert [d.metadata for d in draws] == [{}, {}]
     for scores in ([0.0, 0.0], [1.0, 0.0], [1.0, 1.0]):

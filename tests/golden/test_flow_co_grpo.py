@@ -28,8 +28,8 @@ from groupwise.data import (
 from groupwise.engines.steps.unmasking import UnmaskingEngine
 from groupwise.learner import AdamW, Learner
 from groupwise.learner.microbatches import StepPlan
-from groupwise.methods import Method, ScheduleInput, SplitScheduleFromAnswer, co_grpo
-from groupwise.models import CellCommit, MaskedPolicy, MaskedShape, UnmaskingSchedule, UnmaskingSettings, decode_masked
+from groupwise.methods import Method, ScheduleInput, AnswerAndScheduleStrategy, co_grpo
+from groupwise.models import CellCommit, MaskedPolicy, MaskedShape, UnmaskingSchedulePolicy, UnmaskingSettings, decode_masked
 from groupwise.objective import Clip, Objective, token_mean
 from groupwise.rollout import Independent
 from groupwise.training.loop import compute_advantages
@@ -93,7 +93,7 @@ async def by_text(prompt: Prompt, sample: Sample) -> Verdict:
     return Verdict(Outcome.scored, sum(sample.tokens[-CELLS:]) % 7 / 7)
 
 
-def sampled(policy: MaskedPolicy, strategy: SplitScheduleFromAnswer | Independent, n: int = 6) -> Rollout:
+def sampled(policy: MaskedPolicy, strategy: AnswerAndScheduleStrategy | Independent, n: int = 6) -> Rollout:
     draw = Draw(3, Prompt("p", (FIRST + WORD,)), n)
     sampling = Sampling(max_tokens=SHAPE.longest(STEPS))
     engine = UnmaskingEngine(policy, seed=0)
@@ -129,7 +129,7 @@ def test_worked_numbers() -> None:
     near(term(new, old), -1.471353)
 
     def density(mean: float) -> Tensor:
-        schedule = UnmaskingSchedule(UnmaskingSettings(steps=1, knob_std=0.1, schedule_lr_factor=1.0)).double()
+        schedule = UnmaskingSchedulePolicy(UnmaskingSettings(steps=1, knob_std=0.1, schedule_lr_factor=1.0)).double()
         schedule.mean_change.data[0, 0] = mean
         return schedule.log_density(torch.tensor([0]), f64([[0.9, 0.0]]))
 
@@ -199,7 +199,7 @@ def test_whole_path(moved: float) -> None:
     """Loss, and its gradient by all weights: at the policy that sampled, and away from it."""
     old = Table()
     new, ref = Table(moved, old), Table(0.2, old)
-    rollout = sampled(policy_of(old), SplitScheduleFromAnswer())
+    rollout = sampled(policy_of(old), AnswerAndScheduleStrategy())
     policies = [policy_of(t) for t in (new, old, ref)]
     method = co_grpo(steps=STEPS)
     loss = loss_of(method, pack([rollout], roles=method.trained_roles), *policies)
@@ -216,7 +216,7 @@ def test_whole_path(moved: float) -> None:
 def test_no_gradient_between_tokens_and_schedule() -> None:
     """The loss of each stream has the gradient of its own weights, and of no others: to the bit."""
     old = Table()
-    rollout = sampled(policy_of(old), SplitScheduleFromAnswer())
+    rollout = sampled(policy_of(old), AnswerAndScheduleStrategy())
     whole = policy_of(Table(0.1, old))
     method = co_grpo(steps=STEPS)
     loss_of(method, pack([rollout], roles=method.trained_roles), whole, policy_of(old), policy_of(old)).backward()
@@ -234,7 +234,7 @@ def test_a_fixed_schedule_is_grpo_on_tokens() -> None:
     """Without spread there are no knobs, and the loss is that of tokens alone; Independent gives the same samples."""
     fixed = UnmaskingSettings(steps=STEPS, knob_std=0.0)
     old, new = Table(), Table(0.2)
-    rollout, plain = (sampled(policy_of(old, fixed), s) for s in (SplitScheduleFromAnswer(), Independent()))
+    rollout, plain = (sampled(policy_of(old, fixed), s) for s in (AnswerAndScheduleStrategy(), Independent()))
     assert [s.actions for s in rollout.samples] == [s.actions for s in plain.samples]
     method = replace(co_grpo(steps=STEPS), unmask=fixed)
     policies = [policy_of(t, fixed) for t in (new, old, old)]
@@ -244,7 +244,7 @@ def test_a_fixed_schedule_is_grpo_on_tokens() -> None:
 
 def test_the_score_of_the_schedule_has_mean_zero() -> None:
     """A constant reward pushes the schedule nowhere on average: E[d log pi] = 0, within five standard errors."""
-    schedule = UnmaskingSchedule(UnmaskingSettings(steps=2, knob_std=0.4, schedule_lr_factor=1.0)).double()
+    schedule = UnmaskingSchedulePolicy(UnmaskingSettings(steps=2, knob_std=0.4, schedule_lr_factor=1.0)).double()
     n = 4000
     generator = torch.Generator().manual_seed(0)
     step = torch.zeros(n, dtype=torch.long)
@@ -261,7 +261,7 @@ def test_the_sign_of_the_advantage_pushes_both_streams() -> None:
     """After one step, commits and knobs of trajectories with A > 0 are likelier, those with A < 0 less likely."""
     old = Table()
     policy = policy_of(old)
-    rollout = sampled(policy, SplitScheduleFromAnswer())
+    rollout = sampled(policy, AnswerAndScheduleStrategy())
     method = co_grpo(steps=STEPS, kl=0.0)
     batch = pack([rollout], roles=method.trained_roles)
     before = policy.measure(batch, [Logp("policy")], {})[Logp("policy")].detach()

@@ -57,7 +57,7 @@ def test_worked_advantages() -> None:
     batch = pack([rollout_of([0.0] * 3, subscores=parts)])
 
     def advantage(*names: str) -> Any:
-        return EachStandardised(tuple((n, 1.0) for n in names), reward_weight=0.0, ddof=1, eps=1e-8)(
+        return EachStandardised(tuple((n, 1.0) for n in names), main_reward_weight=0.0, ddof=1, eps=1e-8)(
             batch.verdict_score, batch
         )
 

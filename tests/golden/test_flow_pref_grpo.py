@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from groupwise.advantages import EachStandardised, Standardised
 from groupwise.core import Usage
 from groupwise.data import Batch, Draw, Outcome, Prompt, Rollout, Sample, Sampler, Strategy, Verdict, pack
-from groupwise.methods import HigherScore, PairJudge, PairwiseWinRates, pref_grpo
+from groupwise.methods import HigherScore, PairJudge, PairwiseWinRatesStrategy, pref_grpo
 from tests.golden import papers_flow as papers
 from tests.golden.flow_groups import compare_whole_path, made_up, near
 from tests.rollout.fakes import FakeEngine, sampler_of
@@ -41,7 +41,7 @@ def answers(scores: Sequence[float]) -> list[Sample]:
 
 
 def judged(judge: Any, samples: Sequence[Sample]) -> Batch:
-    strategy = PairwiseWinRates(judge, FromDirectory(samples))
+    strategy = PairwiseWinRatesStrategy(judge, FromDirectory(samples))
     sampler = sampler_of(FakeEngine(lambda request: ()), DRAW, verdict_deadline=0.2)
     return pack([asyncio.run(strategy(DRAW, sampler))])
 
@@ -126,7 +126,7 @@ def test_pairs_are_of_one_group_of_answers_with_verdicts() -> None:
     broken = second.with_verdict(Verdict(Outcome.unverifiable, cause="no state"))
     samples = [first, broken, replace(third, group=1), replace(fourth, role="hint")]
     rollout = asyncio.run(
-        PairwiseWinRates(inner_strategy=FromDirectory(samples))(DRAW, sampler_of(FakeEngine(lambda r: ()), DRAW))
+        PairwiseWinRatesStrategy(inner_strategy=FromDirectory(samples))(DRAW, sampler_of(FakeEngine(lambda r: ()), DRAW))
     )
     parts = [s.verdict.subscores for s in rollout.samples if s.verdict is not None]
     assert parts == [{"wins": 0.0, "unjudged": 0.0}, {}, {"wins": 0.0, "unjudged": 0.0}, {}]
@@ -137,7 +137,7 @@ def test_what_the_strategy_inside_passes_back_stays() -> None:
         async def __call__(self, draw: Draw, sampler: Sampler) -> Rollout:
             return Rollout(replace(draw, metadata={"level": 2}), self.samples, cause="none")
 
-    strategy = PairwiseWinRates(inner_strategy=Noting(answers([1.0, 2.0])))
+    strategy = PairwiseWinRatesStrategy(inner_strategy=Noting(answers([1.0, 2.0])))
     rollout = asyncio.run(strategy(DRAW, sampler_of(FakeEngine(lambda r: ()), DRAW)))
     assert rollout.draw.metadata == {"level": 2} and rollout.cause == "none"
 

@@ -133,7 +133,7 @@ TREE = LookaheadTree(
     min_edit_distance=0.3,
     max_suffix_match=1.0,
     max_rouge_l=1.0,
-    max_tree_tokens=40,
+    max_branch_tokens=40,
 )
 
 

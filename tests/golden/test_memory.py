@@ -30,9 +30,9 @@ from groupwise.methods import (
     FailureBuffer,
     FreshnessReplay,
     Method,
-    PrefixContinuation,
-    PromptSurvey,
-    ProposalCollector,
+    PrefixContinuationStrategy,
+    PromptSurveyCurriculum,
+    ProposalCollectingStrategy,
     ProposedProblem,
     ProposedProblemCurriculum,
     RecoveryPrompts,
@@ -100,14 +100,14 @@ def test_a_beginning_continues_in_any_strategy():
     """All answers to the problem continue it, also those to a prompt with a draft or a hint; the drafts do not."""
     metadata = {"prefix": [8, 9]}
     rollout, _ = play(
-        PrefixContinuation(inner_strategy=DraftAndRefine(draft_count=2)),
+        PrefixContinuationStrategy(inner_strategy=DraftAndRefine(draft_count=2)),
         lambda request: (RIGHT,),
         n=2,
         metadata=metadata,
     )
     assert [(s.role, s.tokens) for s in rollout.samples] == [("draft", (RIGHT,))] * 2 + [("answer", (8, 9, RIGHT))] * 2
     rollout, engine = play(
-        PrefixContinuation(inner_strategy=HintEscalation()), lambda r: (WRONG,), n=2, metadata=metadata, hints=[text(6)]
+        PrefixContinuationStrategy(inner_strategy=HintEscalation()), lambda r: (WRONG,), n=2, metadata=metadata, hints=[text(6)]
     )
     assert {r.context for r in engine.requests} == {(*PLAIN, 8, 9), (*PLAIN, 6, *PLAIN, 8, 9)}
     assert [(s.role, s.tokens) for s in rollout.samples] == [("tried", (8, 9, WRONG))] * 2 + [
@@ -288,7 +288,7 @@ def surveyed(scores: Sequence[float]) -> Rollout:
 
 
 def test_a_survey_finds_spread_prompts():
-    part = PromptSurvey(line_separator=";")
+    part = PromptSurveyCurriculum(line_separator=";")
     found = part.beginnings(surveyed([0, 1, 1, 0, 1]), Random(0))
     assert found[0] == {"problem_index": 2, "prefix": []} and len(found) == 1 + 2, "half of the four lines"
     assert all(b["prefix"] in [list(range(2 * k)) for k in (1, 2, 3, 4)] for b in found[1:])
@@ -305,7 +305,7 @@ def test_a_survey_finds_spread_prompts():
 
 
 def test_a_survey_and_its_training_are_two_rounds():
-    part = PromptSurvey(samples_per_prompt=3, line_separator=";")
+    part = PromptSurveyCurriculum(samples_per_prompt=3, line_separator=";")
     state, draws = part.draw(part.init(TASK, 1), TASK, 2, 4)
     assert [(d.n, d.metadata["survey"]) for d in draws] == [(3, True)] * 2
     state = through_json(part.observe(state, [replace(surveyed([0, 1]), draw=draws[0])]))
@@ -318,12 +318,12 @@ def test_a_survey_and_its_training_are_two_rounds():
 
 
 def test_beginnings_are_continued_and_not_trained():
-    rollout, engine = play(PrefixContinuation(), lambda request: (RIGHT,), n=2, metadata={"prefix": [8, 9]})
+    rollout, engine = play(PrefixContinuationStrategy(), lambda request: (RIGHT,), n=2, metadata={"prefix": [8, 9]})
     assert {r.context for r in engine.requests} == {(*PLAIN, 8, 9)}
     sample = rollout.samples[0]
     assert sample.tokens == (8, 9, RIGHT) and sample.origin[:2] == (TEMPLATE,) * 2
     assert sample.trained == (False, False, True) and sample.text == text(8, 9, RIGHT), "the whole answer is graded"
-    survey, _ = play(PrefixContinuation(), lambda request: (RIGHT,), n=2, metadata={"survey": True})
+    survey, _ = play(PrefixContinuationStrategy(), lambda request: (RIGHT,), n=2, metadata={"survey": True})
     assert survey.selected == (False, False) and survey.cause == "survey"
 
 
@@ -351,7 +351,7 @@ class Letters:
 
 def test_proposed_problems_are_drawn_and_credited_by_kind():
     strategy, part = (
-        ProposalCollector(proposal_parser=Letters()),
+        ProposalCollectingStrategy(proposal_parser=Letters()),
         ProposedProblemCurriculum(max_proposal_fraction=0.5, diversity_ema_rate=0.5),
     )
     metadata = {"diverse": {"2": 0.25}}

@@ -33,7 +33,7 @@ from groupwise.methods import (
     train_inference_mismatch,
 )
 from groupwise.objective import (
-    AnswerRelativeEntropyScale,
+    MaxNormalisedEntropyScale,
     Clip,
     ClippedWeight,
     GatedSurrogate,
@@ -42,7 +42,7 @@ from groupwise.objective import (
     Objective,
     PowerMeanRatio,
     ScaledClip,
-    SentenceEntropyScale,
+    SentenceEntropyClipScale,
     SentenceRatio,
     SentenceSplitter,
     SequenceMaskedImportance,
@@ -172,7 +172,7 @@ def test_clipped_tokens_of_dhpo_are_those_without_a_gradient(form: Any):
 
 def test_entropy_share_guides_dhpo():
     step = f0().having(measures={Entropy(): f64([2, 1, 0, 0, 0])})
-    assert AnswerRelativeEntropyScale()(step).tolist() == [1, 0.5, 0, 0, 0]
+    assert MaxNormalisedEntropyScale()(step).tolist() == [1, 0.5, 0, 0, 0]
     assert dhpo(entropy_guided=True).needs == {Entropy()}
 
 
@@ -198,8 +198,8 @@ def test_sentence_ratios():
 def test_sentence_entropy_sets_the_range():
     for advantage, value, clipped in ((-1.0, -0.986980, True), (1.0, 0.956351, False)):
         step = spoken(FIVE, advantage, WORDS, H)
-        assert SentenceEntropyScale()(step).tolist() == pytest.approx([1.5] * 2 + [0.648148] * 3, abs=1e-6)
-        surrogate = ScaledClip(0.2, 0.2, SentenceEntropyScale(), SentenceRatio())
+        assert SentenceEntropyClipScale()(step).tolist() == pytest.approx([1.5] * 2 + [0.648148] * 3, abs=1e-6)
+        surrogate = ScaledClip(0.2, 0.2, SentenceEntropyClipScale(), SentenceRatio())
         j, slope = j_and_slope(Objective(surrogate=surrogate, aggregate=sequence_mean), step)
         assert j == pytest.approx(value, abs=1e-6)
         assert [s == 0 for s in slope] == [False, False, clipped, clipped, clipped]

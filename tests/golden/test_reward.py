@@ -16,7 +16,7 @@ from groupwise.methods import (
     AddTrustedSubscore,
     AddWeightedMean,
     BrevityWhenSolved,
-    BundleRisk,
+    PromptBundleRiskAdvantage,
     BundleScoreQuantiles,
     ConsistencyBonus,
     DebiasedReward,
@@ -30,7 +30,7 @@ from groupwise.methods import (
     PrefixValueDifference,
     SemanticEntropyScaling,
     ShortAnswerWeights,
-    StepReturns,
+    ReasoningStepReturns,
     TurnGroups,
     Unlikeliness,
     VirtualBestAnswer,
@@ -256,7 +256,7 @@ def test_brevity_when_solved():
 
 
 def test_risk_table():
-    part, scores = BundleRisk(shift_to_nonpositive=True, eps=0.0), f64([0, 1, 2, 3, 4, 5])
+    part, scores = PromptBundleRiskAdvantage(shift_to_nonpositive=True, eps=0.0), f64([0, 1, 2, 3, 4, 5])
     low, high = torch.full_like(scores, 2.0), torch.full_like(scores, 4.0)
     # The worked table divides by (mix + 1) = 2.5, as the code does, with the printed values before it.
     expected = f64([-7.3333, -4.3333, -1.3333, -0.6667, 0, 0])
@@ -278,7 +278,7 @@ def test_tracked_quantile():
 
 def test_sum_mean_split():
     """One draw of five prompts: shares .5, -.2, .1, -.1, .7 of its advantage."""
-    part = BundleRisk()
+    part = PromptBundleRiskAdvantage()
     means, r = [0.5, 0.2, 0.9, 0.1, 0.3], [1.0, 0, 1, 0, 1]
     rows = [[x, *[(10 * m - x) / 9] * 9] for m, x in zip(means, r)]
     batch = replace(pack([rollout_of(row) for row in rows]), memories={"quantiles": [k / 2 for k in range(19)]})
@@ -295,7 +295,7 @@ def test_bundles_use_tracked_quantiles():
     batch = pack([rollout_of([1.0, 0, 0, 1]), rollout_of([1.0, 1, 0, 0])])
     batch = batch.having(reward=batch.verdict_score)
     own, tracked = (
-        BundleRisk(prompts_per_bundle=2)(batch.verdict_score, replace(batch, memories=m))
+        PromptBundleRiskAdvantage(prompts_per_bundle=2)(batch.verdict_score, replace(batch, memories=m))
         for m in ({}, {"quantiles": [0.5] * 19})
     )
     assert own.tolist() != tracked.tolist()
@@ -537,8 +537,8 @@ def test_step_returns():
     batch = batch.having(measures={TokenMark("steps"): marks})
     z = (np.array([1, 0, 1, 1]) - 0.75) / 0.5
     expected = [z[0] + z[1], z[1], z[1], z[2] + z[3], z[3]]
-    assert StepReturns(eps=0.0)(batch.verdict_score, batch).tolist() == pytest.approx(expected)
-    assert StepReturns(eps=0.0, outcome_weight=2.0)(batch.verdict_score, batch).tolist() == pytest.approx(
+    assert ReasoningStepReturns(eps=0.0)(batch.verdict_score, batch).tolist() == pytest.approx(expected)
+    assert ReasoningStepReturns(eps=0.0, outcome_weight=2.0)(batch.verdict_score, batch).tolist() == pytest.approx(
         [x + 2 for x in expected]
     )
 

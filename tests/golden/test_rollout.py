@@ -17,7 +17,7 @@ from groupwise.methods import (
     EarlyExitReward,
     EarlyExits,
     ExplainGoldAnswer,
-    HintAtLevel,
+    HintAtLevelStrategy,
     HintLevelCurriculum,
     PolicyWrittenHints,
     ScheduleInput,
@@ -63,7 +63,7 @@ def test_escalation_asks_until_one_is_correct(hint: int, asked: int, tried: int,
 def test_empty_hints_are_skipped_and_a_row_without_hints_is_left_alone():
     rollout, engine = play(HintEscalation(), helped_by(1), hints=["", HINTS[0]])
     assert len(engine.requests) == 6 and roles(rollout).count("tried") == 3
-    for strategy in (HintEscalation(), HintScaffold(), HintAtLevel(), HintEscalation(hints=PolicyWrittenHints())):
+    for strategy in (HintEscalation(), HintScaffold(), HintAtLevelStrategy(), HintEscalation(hints=PolicyWrittenHints())):
         rollout, engine = play(strategy, helped_by(9), answer=7)
         assert roles(rollout) == ["answer"] * 3 and len(engine.requests) == 3
 
@@ -160,7 +160,7 @@ def test_a_schedule_starts_the_hints():
 
 @pytest.mark.parametrize(("level", "nines"), [(0, 0), (1, 1), (2, 2), (3, 2)])
 def test_answers_at_the_level_of_the_draw(level: int, nines: int):
-    rollout, _ = play(HintAtLevel(), helped_by(0), hints=HINTS, level=level)
+    rollout, _ = play(HintAtLevelStrategy(), helped_by(0), hints=HINTS, level=level)
     assert {s.context.count(9) for s in rollout.samples} == {nines}
 
 
@@ -270,7 +270,7 @@ def test_early_exits():
     sign = text(*mark)
 
     def answer(request: GenerationRequest) -> Ids:
-        return (8, 8, 8, 8, 8, *mark, RIGHT) if request.generated_count == 0 else (RIGHT,)
+        return (8, 8, 8, 8, 8, *mark, RIGHT) if request.already_generated_count == 0 else (RIGHT,)
 
     rollout, _ = play(EarlyExits(answer_inducer=sign, thinking_end=sign), answer)
     assert [s.verdict.subscores["exit"] for s in rollout.samples if s.verdict] == [0, 1, 2]
@@ -303,7 +303,7 @@ def test_length_budget():
         0,
     ]
     with pytest.raises(ValueError, match="budget"):
-        AddLengthBudgetScore(128.0, zero_score_tokens=100.0)
+        AddLengthBudgetScore(128.0, zero_score_answer_tokens=100.0)
 
 
 def test_the_budget_shrinks():

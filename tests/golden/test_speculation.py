@@ -150,5 +150,5 @@ def test_settings() -> None:
             Speculative(**changes)
     with pytest.raises(Usage, match="does not record the experts"):
         Speculative().build(model(), tokenizer(), seed=0, experts=EXPERTS)
-    assert isinstance(Speculative(window=2).build(model(), tokenizer(), seed=0, experts=None), SpeculativeEngine)
+    assert isinstance(Speculative(num_speculative_tokens=2).build(model(), tokenizer(), seed=0, experts=None), SpeculativeEngine)
     assert bubblespec().strategy == small("grpo").strategy

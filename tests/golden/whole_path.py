@@ -32,7 +32,7 @@ from groupwise.data import (
     Prompt,
     Rollout,
     Sample,
-    Value,
+    CriticValue,
     Verdict,
     coupling_unit,
 )
@@ -332,7 +332,7 @@ def measured(batch: Batch, answers: Sequence[Answer], method: Method) -> Batch:
             ClassifierScore(): logp,
             Logp("reference"): column("ref"),
             Entropy(): column("h"),
-            Value("critic"): column("v"),
+            CriticValue("critic"): column("v"),
             Logp("teacher"): column("q"),
             Divergence("teacher", 0.5): column("d"),
             Divergence("teacher", 0.5, "sibling"): column("d"),

@@ -32,7 +32,7 @@ def test_an_engine_takes_the_new_connection_of_its_trainer_for_the_dropped_one(
         assert address
         with Proxy(address.port, WEIGHTS + 20_000) as proxy:
             there = f"127.0.0.1:{proxy.port}#sha256={address.fingerprint}"
-            engine = Served(replicas=0, addresses=(there,), deadline=5.0, restarts=9)
+            engine = Served(replicas=0, addresses=(there,), deadline=5.0, max_restarts=9)
             dropped = gw.train(
                 engine=engine, permissions=gw.Permissions(engine_secret=secret), out=tmp_path / "dropped", **SMALL
             )

@@ -210,7 +210,7 @@ def test_an_engine_on_another_host_that_is_started_again_comes_back(
     monkeypatch.setattr(engine_slots, "PAUSE", 0.0)
     monkeypatch.setattr(RemoteEngine, "sample", disturbed)
     address = start("127.0.0.1:0")
-    served = Served(replicas=1, addresses=(address,), restarts=20)
+    served = Served(replicas=1, addresses=(address,), max_restarts=20)
     permissions = gw.Permissions(engine_secret=tmp_path / "secret", engine_exchange=exchange)
     try:
         run = gw.train(out=tmp_path / "runs", engine=served, permissions=permissions, **SMALL)

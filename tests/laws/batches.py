@@ -52,7 +52,7 @@ def step_of(
         return torch.from_numpy(rng.normal(0, scale, size))
 
     logp = -normal(n).abs() - 0.01
-    room = torch.where(torch.arange(s) % 2 == 0, batch.limit, batch.length)
+    room = torch.where(torch.arange(s) % 2 == 0, batch.length_limit, batch.length)
     advantage = normal(n) if per_token else batch.sequences.spread(normal(s))
     return batch.having(
         logp=logp.clone().requires_grad_(),

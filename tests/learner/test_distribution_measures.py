@@ -40,7 +40,7 @@ class Shrink:
     """A term that grows with the hidden states."""
     coefficient: float = 0.01
     def __call__(self, step):
-        return lambda forwarded: forwarded.states.hidden.square().sum() / 1e4
+        return lambda forwarded: forwarded.token_states.hidden.square().sum() / 1e4
 '''
 
 

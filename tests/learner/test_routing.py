@@ -155,9 +155,9 @@ def test_the_load_balancing_loss_is_its_equation(model: TransformersBackbone) ->
         it = learner(model)
         plain = it.step(batch(), SECOND, OBJECTIVE)
         taken = learner(model).step(batch(), SECOND, OBJECTIVE, NONE, auxiliary)
-        assert taken.auxiliary[BALANCE] == pytest.approx(balance(model, batch().take(SECOND.samples)), abs=1e-6)
-        assert taken.loss - plain.loss == pytest.approx(auxiliary[0].coefficient * taken.auxiliary[BALANCE], abs=1e-9)
-        assert not plain.auxiliary
+        assert taken.auxiliary_losses[BALANCE] == pytest.approx(balance(model, batch().take(SECOND.samples)), abs=1e-6)
+        assert taken.loss - plain.loss == pytest.approx(auxiliary[0].coefficient * taken.auxiliary_losses[BALANCE], abs=1e-9)
+        assert not plain.auxiliary_losses
 
 
 def test_the_load_balancing_loss_of_one_router_equals_transformers(tmp_path: Path) -> None:
@@ -165,7 +165,7 @@ def test_the_load_balancing_loss_of_one_router_equals_transformers(tmp_path: Pat
     logits = torch.cat([s[0][0] for s in mixtures.alone(it, batch().take(SECOND.samples)) if s])
     expected = load_balancing_loss_func((logits,), 8, 2)
     assert isinstance(expected, torch.Tensor)
-    assert learner(it).step(batch(), SECOND, OBJECTIVE, NONE, EVEN).auxiliary[BALANCE] == pytest.approx(
+    assert learner(it).step(batch(), SECOND, OBJECTIVE, NONE, EVEN).auxiliary_losses[BALANCE] == pytest.approx(
         float(expected.detach()), abs=1e-6
     )
     slope = gradient(it, SECOND, NONE, auxiliary=(RouterBalance(1.0),)) - gradient(it, SECOND, NONE)
@@ -190,7 +190,7 @@ def test_the_load_balancing_loss_ignores_the_microbatches(model: TransformersBac
     for microbatches in others:
         assert (microbatches - whole).norm() < 1e-6 * whole.norm()
     values = [learner(model).step(b, cut, OBJECTIVE, routing, EVEN) for cut in cuts]
-    assert max(abs(v.auxiliary[BALANCE] - values[0].auxiliary[BALANCE]) for v in values) < 1e-6
+    assert max(abs(v.auxiliary_losses[BALANCE] - values[0].auxiliary_losses[BALANCE]) for v in values) < 1e-6
     assert {(v.changed_route_count, v.route_count) for v in values} == {(0, values[0].route_count)}
 
 
@@ -249,4 +249,4 @@ def test_an_auxiliary_loss_of_a_user_adds_its_gradient(model: TransformersBackbo
     assert (split - total).norm() < 1e-6 * total.norm()
     taken = learner(model).step(b, whole, OBJECTIVE, NONE, (Supervised(), RouterBalance(0.0)))  # pyright: ignore
     mean = float(forward(learner(model).model, b, temperature=0.7)[0].detach().mean())  # pyright: ignore[reportArgumentType]
-    assert taken.auxiliary == {"auxiliary/Supervised": pytest.approx(-mean)}
+    assert taken.auxiliary_losses == {"auxiliary/Supervised": pytest.approx(-mean)}

@@ -113,8 +113,8 @@ def test_show_prints_paper_code_and_ours(method):
     for line in (reference.source, reference.evidence, *map(str.strip, reference.formula.splitlines())):
         assert " ".join(line.split()) in text
     for d in reference.differences:
-        assert all((d.choice, d.paper, d.code, d.ours))
-        for word in f"{d.choice} {d.paper} {d.code} {d.ours}".split():
+        assert all((d.subject, d.paper, d.code, d.ours))
+        for word in f"{d.subject} {d.paper} {d.code} {d.ours}".split():
             assert word in text
 
 
@@ -124,7 +124,7 @@ def test_the_table_lists_every_constant(method):
     """A constant stands in a row; that of a size, such as `group_size`, in the row that names it, if one does."""
     rows = reference_of(method).differences
     for name, p in inspect.signature(method).parameters.items():
-        named = [d for d in rows if name in SIZES and name.replace("_", " ") in d.choice]
+        named = [d for d in rows if name in SIZES and name.replace("_", " ") in d.subject]
         assert numbers_in(p.default) <= numbers_of(" ".join(d.ours for d in named or rows)), name
         assert name not in SIZES or getattr(method(), name) == p.default, f"the method does not use its {name}"
 

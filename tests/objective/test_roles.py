@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from groupwise.data import Batch
-from groupwise.methods import AlternatingRoleMask, OfRole, PenaltyOfRole, role_mean
+from groupwise.methods import AlternatingRoleMask, SampleRoleMask, PenaltyOfRole, role_mean
 from groupwise.objective import KL, sequence_mean
 from tests.laws.batches import step_of
 
@@ -28,12 +28,12 @@ def test_each_role_has_the_share_1() -> None:
 def test_with_one_role_it_is_the_sequence_mean() -> None:
     one = step(("schedule",) * 5)
     assert torch.equal(role_mean(one), sequence_mean(one))
-    kept = step().keep(OfRole("schedule")(step()))
+    kept = step().keep(SampleRoleMask("schedule")(step()))
     assert role_mean(kept).tolist() == pytest.approx([1 / 2] + [1 / 8] * 4, rel=1e-15)
 
 
 def test_an_empty_step_has_an_empty_share() -> None:
-    for empty in (step().take([]), step().take([4]), step().keep(OfRole("critique")(step()))):
+    for empty in (step().take([]), step().take([4]), step().keep(SampleRoleMask("critique")(step()))):
         assert role_mean(empty).shape == (0,) and role_mean(empty).dtype == torch.float64
 
 
@@ -49,7 +49,7 @@ def test_a_penalty_of_a_role_is_0_for_the_others() -> None:
 @pytest.mark.parametrize(("turn", "role"), [(0.0, "schedule"), (0.9, "schedule"), (1.0, "answer"), (1.9, "answer")])
 def test_roles_take_turns(turn: float, role: str) -> None:
     turns = AlternatingRoleMask(("schedule", "answer"), active_role_index=turn)
-    assert turns(step()).tolist() == OfRole(role)(step()).tolist()
+    assert turns(step()).tolist() == SampleRoleMask(role)(step()).tolist()
     assert 0 < int(turns(step()).sum()) < step().tokens
 
 

@@ -36,7 +36,7 @@ from groupwise.planning.process_memory import (
     CHECKPOINT,
     PEFT,
     PROCESS,
-    MemoryPrediction,
+    ProcessMemoryPrediction,
     ProcessWork,
     adapter_weights,
     host_memory,
@@ -60,7 +60,7 @@ LAYER = 8 * 8 + 2 * 8 * 4 + 8 * 8 + 3 * 8 * 16 + 2 * 8  # q, k and v, o, MLP, no
 WEIGHTS = 100 * 8 + 2 * LAYER + 8
 SETTINGS = {"method.minibatches": "2", "method.group_size": "4", "prompts": "4", "sampling.max_tokens": "10"}
 RECIPE = resolved(read_recipe("method = 'dapo'", [*SETTINGS.items(), ("evaluate.problems", "2")]))
-STEP = PackedMicrobatch(prompt_tokens=6, answer_tokens=10, prompt_count=2, answer_count=8)
+STEP = PackedMicrobatch(tokens_per_prompt=6, tokens_per_answer=10, prompt_count=2, answer_count=8)
 
 
 def changed(**machine: Any) -> Any:
@@ -153,7 +153,7 @@ def test_a_microbatch_is_bounded_by_its_tokens_and_by_what_the_objective_couples
     assert microbatch(RECIPE, 6) == (STEP, False)
     small = changed(microbatch_tokens=32)  # one prompt and two answers
     assert microbatch(small, 6) == (
-        PackedMicrobatch(prompt_tokens=6, answer_tokens=10, prompt_count=1, answer_count=2),
+        PackedMicrobatch(tokens_per_prompt=6, tokens_per_answer=10, prompt_count=1, answer_count=2),
         True,
     )
     assert microbatch(changed(microbatch_tokens=1), 6)[0].answer_count == 1
@@ -172,7 +172,7 @@ def test_recompute_stores_one_input_per_layer() -> None:
 @pytest.mark.parametrize("context", [20, 100])
 @pytest.mark.parametrize("qk_norm", [False, True])
 def test_a_layer_stores_the_bytes_that_its_forward_saves(context: int, qk_norm: bool, dtype: torch.dtype) -> None:
-    packed = PackedMicrobatch(prompt_tokens=context, answer_tokens=33, prompt_count=2, answer_count=8)
+    packed = PackedMicrobatch(tokens_per_prompt=context, tokens_per_answer=33, prompt_count=2, answer_count=8)
     sizes = {
         "hidden_size": 64,
         "heads": 4,
@@ -208,7 +208,7 @@ GPU_MODEL = DecoderShape(
 @pytest.mark.parametrize("context", [20, 1100])
 def test_a_layer_on_a_gpu_stores_the_bytes_that_its_forward_saves(context: int) -> None:
     """`varlen_attn` in bfloat16; a prompt of more than 1,024 tokens takes another call and saves no more."""
-    packed = PackedMicrobatch(prompt_tokens=context, answer_tokens=33, prompt_count=2, answer_count=8)
+    packed = PackedMicrobatch(tokens_per_prompt=context, tokens_per_answer=33, prompt_count=2, answer_count=8)
     saved = []
     with pretended_gpu() as device:
         for layers in (1, 2):
@@ -219,7 +219,7 @@ def test_a_layer_on_a_gpu_stores_the_bytes_that_its_forward_saves(context: int) 
 
 def test_masked_attention_on_a_gpu_stores_its_scores() -> None:
     """The math kernel, which torch takes on most cards for fewer key heads in float32."""
-    packed = PackedMicrobatch(prompt_tokens=100, answer_tokens=140, prompt_count=1, answer_count=4)
+    packed = PackedMicrobatch(tokens_per_prompt=100, tokens_per_answer=140, prompt_count=1, answer_count=4)
     saved = []
     with sdpa_kernel(SDPBackend.MATH), patch.object(layout, "LONG", 1 << 20):
         for layers in (1, 2):
@@ -237,7 +237,7 @@ def test_the_plan_counts_the_kernel_that_runs() -> None:
         "flash", "masked", "varlen"
     ]  # fmt: skip
     assert kernel_of("cuda", "bfloat16", replace(long, head_dim=512)) == "masked"
-    packed = PackedMicrobatch(prompt_tokens=300, answer_tokens=8192, prompt_count=1, answer_count=2)
+    packed = PackedMicrobatch(tokens_per_prompt=300, tokens_per_answer=8192, prompt_count=1, answer_count=2)
     scores = layer_bytes(long, packed, 4, kernel="masked")
     assert scores > 14 << 30 and layer_bytes(long, packed, 2, kernel="varlen") < 1 << 30
     equal = replace(long, kv_heads=28)  # takes the memory-efficient kernel
@@ -262,9 +262,9 @@ def saved_bytes(decoder: Decoder, packed: PackedMicrobatch) -> int:
     def ids(n: int) -> tuple[int, ...]:
         return tuple(torch.randint(100, (n,), generator=generator).tolist())
 
-    prompts = [ids(packed.prompt_tokens) for _ in range(packed.prompt_count)]
+    prompts = [ids(packed.tokens_per_prompt) for _ in range(packed.prompt_count)]
     contexts = [prompts[i % packed.prompt_count] for i in range(packed.answer_count)]
-    answers = [ids(packed.answer_tokens + 1) for _ in contexts]  # the last token is not forwarded
+    answers = [ids(packed.tokens_per_answer + 1) for _ in contexts]  # the last token is not forwarded
     shared = PrefixPacking.of(contexts, answers, device=next(decoder.parameters()).device)
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
         hidden = decoder(shared.tokens, shared)
@@ -288,7 +288,7 @@ def test_a_run_beyond_the_machine_is_refused_with_the_largest_part() -> None:
     with pytest.raises(Usage) as error:
         refuse_beyond(RECIPE, huge, 64 << 30)
     assert error.value.fix == "lower prompts, method.group_size or sampling.max_tokens"
-    sharded = run_memory(RECIPE, SHAPE, 6, ProcessWork(learner_ranks=2))
+    sharded = run_memory(RECIPE, SHAPE, 6, ProcessWork(learner_rank_count=2))
     on_gpu = replace(RECIPE, engine=Vllm(), machine=replace(RECIPE.machine, device="cuda", dtype="bfloat16"))
     vllm = run_memory(on_gpu, SHAPE, 6, ProcessWork(has_engine=False))
     names = {
@@ -379,7 +379,7 @@ def test_a_sharded_rank_0_keeps_the_model_of_its_engine() -> None:
     recipe = replace(RECIPE, cluster=replace(RECIPE.cluster, ranks=2, reduction_lanes=2, shard="full"))
     first, other = rank_memories(recipe, SHAPE, 6)
     assert first.phase_bytes["saving"]["engine"] == 4 * WEIGHTS and "engine" not in other.phase_bytes["saving"]
-    assert other == run_memory(recipe, SHAPE, 6, ProcessWork(has_engine=False, learner_ranks=2))
+    assert other == run_memory(recipe, SHAPE, 6, ProcessWork(has_engine=False, learner_rank_count=2))
     assert rank_memories(RECIPE, SHAPE, 6) == (run_memory(RECIPE, SHAPE, 6),)
 
 
@@ -438,7 +438,7 @@ def test_the_copy_that_engines_of_vllm_load_from_the_gpu_counts() -> None:
     machine = replace(RECIPE.machine, device="cuda", dtype="bfloat16")
     learner, size = ProcessWork(has_engine=False), 2 * weights_of(SHAPE)
 
-    def memory(engine: Native, **changes: Any) -> MemoryPrediction:
+    def memory(engine: Native, **changes: Any) -> ProcessMemoryPrediction:
         return run_memory(replace(RECIPE, machine=machine, engine=engine, **changes), SHAPE, 16, learner)
 
     assert memory(Vllm()).permanent_bytes["published"] == size

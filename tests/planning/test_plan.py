@@ -44,7 +44,7 @@ WEIGHTS = 2 * 1000 * 64 + 4 * LAYER + 64
 EIGHT = PlannedMachines(
     name="small", device_count=8, memory_gib=0.75, tflops=1.0, memory_bandwidth_gb_s=10.0, link_bandwidth_gb_s=1.0,
     decode_step_overhead_ms=5.0, rates_source="made up",
-    assumed_lengths=AssumedLengths(prompt=100, median=50),
+    assumed_lengths=AssumedLengths(prompt=100, median_answer_tokens=50),
 )  # fmt: skip
 FIELDS = {"prompts": "16", "method.group_size": "8", "method.minibatches": "2", "sampling.max_tokens": "400"}
 FIELDS |= {"evaluate.problems": "4", "engine.max_num_seqs": "32", "machine.microbatch_tokens": "2000"}
@@ -67,7 +67,7 @@ def machines_from(tmp_path: Path, text: str) -> PlannedMachines:
 
 def test_a_machine_file_is_read(tmp_path: Path) -> None:
     machines = machines_from(tmp_path, FILE + "[assumed_lengths]\nmedian = 700\n")
-    assert (machines.device_count, machines.tflops, machines.device, machines.assumed_lengths.median) == (
+    assert (machines.device_count, machines.tflops, machines.device_type, machines.assumed_lengths.median_answer_tokens) == (
         8,
         125.0,
         "cuda",
@@ -120,7 +120,7 @@ def test_the_dtype_is_that_of_the_planned_machines() -> None:
 
 def test_ranks_share_the_state_of_the_learner() -> None:
     assert (weights_of(SHAPE), layer_weights(SHAPE)) == (WEIGHTS, LAYER)
-    memory = run_memory(RECIPE, SHAPE, 100, ProcessWork(has_engine=False, learner_ranks=4))
+    memory = run_memory(RECIPE, SHAPE, 100, ProcessWork(has_engine=False, learner_rank_count=4))
     assert memory.permanent_bytes == {"weights": WEIGHTS // 2, "optimizer": 3 * WEIGHTS, "side models": 0, "samples": 0}
     assert memory.phase_bytes["updating"] == {"gradients": 6 * WEIGHTS // 4}
     learning = memory.phase_bytes["learning"]
@@ -131,8 +131,8 @@ def test_ranks_share_the_state_of_the_learner() -> None:
 
 
 def test_devices_of_an_engine_share_its_weights_and_cache() -> None:
-    whole = run_memory(RECIPE, SHAPE, 100, ProcessWork(has_learner=False, engine_count=2))
-    half = run_memory(RECIPE, SHAPE, 100, ProcessWork(has_learner=False, engine_count=2, tensor_parallel=2))
+    whole = run_memory(RECIPE, SHAPE, 100, ProcessWork(has_learner=False, run_engine_count=2))
+    half = run_memory(RECIPE, SHAPE, 100, ProcessWork(has_learner=False, run_engine_count=2, tensor_parallel=2))
     assert whole.permanent_bytes["weights"] == 2 * WEIGHTS and half.permanent_bytes["weights"] == WEIGHTS
     assert (
         whole.phase_bytes["sampling"]["rows"] == 32 * 512 * 4 * 2 * 32 * 2 == 2 * half.phase_bytes["sampling"]["rows"]
@@ -142,8 +142,8 @@ def test_devices_of_an_engine_share_its_weights_and_cache() -> None:
 
 
 def test_devices_that_do_both_free_the_cache_before_they_learn() -> None:
-    memory = run_memory(RECIPE, SHAPE, 100, ProcessWork(learner_ranks=8, engine_count=8))
-    engine = run_memory(RECIPE, SHAPE, 100, ProcessWork(has_learner=False, engine_count=8))
+    memory = run_memory(RECIPE, SHAPE, 100, ProcessWork(learner_rank_count=8, run_engine_count=8))
+    engine = run_memory(RECIPE, SHAPE, 100, ProcessWork(has_learner=False, run_engine_count=8))
     assert memory.phase_bytes["sampling"]["engine"] == engine.phase_bytes["sampling"]["engine"] + 2 * WEIGHTS
     assert memory.phase_bytes["sampling"].keys() == {"engine", "rows", "prompts"}
     assert not {"rows", "prompts"} & (memory.phase_bytes["learning"].keys() | memory.permanent_bytes.keys())
@@ -188,7 +188,7 @@ def test_a_model_that_is_not_modelled_is_refused(tmp_path: Path) -> None:
 
 
 def test_seconds_by_hand() -> None:
-    lengths = draw_lengths(AssumedLengths(median=50, spread=0.0), 100, 400)
+    lengths = draw_lengths(AssumedLengths(median_answer_tokens=50, spread=0.0), 100, 400)
     assert (lengths.mean, lengths.live) == (50, 125)
     times = times_of(RECIPE, SHAPE, EIGHT, lengths, ProcessWork(has_learner=False, tensor_parallel=2))
     active = 4 * (ATTENTION + 3 * 64 * 256) + 1000 * 64
@@ -214,7 +214,7 @@ def test_lengths_are_cut_at_the_limit() -> None:
 
 
 def test_the_largest_microbatch_fits_and_a_larger_one_does_not() -> None:
-    process = ProcessWork(has_engine=False, learner_ranks=8)
+    process = ProcessWork(has_engine=False, learner_rank_count=8)
     small = replace(EIGHT, memory_gib=0.3686)
     tokens = largest_microbatch(RECIPE, SHAPE, 100, small, process)
 

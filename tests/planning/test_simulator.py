@@ -10,7 +10,7 @@ from groupwise.planning.cost_model import draw_lengths
 from groupwise.planning.machines import AssumedLengths
 from groupwise.planning.simulator import SimulationResult, SimulationSetup, simulate
 
-LENGTHS = draw_lengths(AssumedLengths(median=60, spread=1.0), prompt=5, limit=400).answer_lengths
+LENGTHS = draw_lengths(AssumedLengths(median_answer_tokens=60, spread=1.0), prompt=5, limit=400).answer_lengths
 
 
 def length(draw: int, sample: int) -> int:
@@ -156,14 +156,14 @@ def rows_at(result: SimulationResult, time: float) -> int:
 def test_weights_change_only_between_samples_if_these_have_one_version(max_staleness: int) -> None:
     for setup in setups():
         result = simulate(replace(setup, max_staleness=max_staleness), ITERATIONS)
-        starts = [span.start_seconds for span in result.busy_times if span.learner_activity == "publish"]
+        starts = [span.start_seconds for span in result.learner_busy_times if span.activity_kind == "publish"]
         assert starts and all(rows_at(result, start) == 0 for start in starts)
         assert max(rows for _, rows in result.running_requests) <= setup.engine_count * setup.max_num_seqs
 
 
 def test_weights_change_while_rows_are_live_with_a_larger_lag() -> None:
     result = simulate(replace(SETUP, max_staleness=2), ITERATIONS)
-    starts = [span.start_seconds for span in result.busy_times if span.learner_activity == "publish"]
+    starts = [span.start_seconds for span in result.learner_busy_times if span.activity_kind == "publish"]
     assert any(rows_at(result, start) for start in starts)
 
 
@@ -172,8 +172,8 @@ def test_shares_of_time_are_those_of_the_spans() -> None:
     start, end = result.publish_times[0], result.publish_times[-1]
     learning = [
         span.end_seconds - span.start_seconds
-        for span in result.busy_times
-        if span.learner_activity == "learn" and start <= span.start_seconds < end
+        for span in result.learner_busy_times
+        if span.activity_kind == "learn" and start <= span.start_seconds < end
     ]
     assert len(learning) == 3 and result.learning(1) == pytest.approx(sum(learning) / (end - start))
     sampled = sum(sampling(SETUP, iteration)[1] for iteration in (1, 2, 3))
@@ -189,7 +189,7 @@ def test_a_part_of_a_large_run_takes_about_as_long() -> None:
 def test_lag_2_pauses_the_engines_while_weights_are_loaded() -> None:
     """No row ends while weights are published."""
     result = simulate(replace(SETUP, max_staleness=2, publish_seconds=20.0), ITERATIONS)
-    spans = [span for span in result.busy_times if span.learner_activity == "publish"]
+    spans = [span for span in result.learner_busy_times if span.activity_kind == "publish"]
     assert not [
         time for time, _ in result.running_requests for span in spans if span.start_seconds < time < span.end_seconds
     ]

@@ -8,7 +8,7 @@ import torch
 
 from groupwise.core import Usage
 from groupwise.data import Batch, Outcome, name_of, pack, rollout_of
-from groupwise.methods import DistinctFromOtherOutcome, OverlongPenalty
+from groupwise.methods import DistinctFromOtherOutcomeFilter, OverlongPenalty
 from groupwise.rewards import correct_only, everything, mixed_groups, mixed_outcomes, mixed_scores, not_all_correct
 
 NAN = float("nan")
@@ -22,7 +22,7 @@ SELECTED: dict[Any, str] = {
     mixed_scores: "111 000 000 11 00 11 11",
     not_all_correct: "111 000 111 11 11 11 11",
     correct_only: "101 111 000 10 00 10 00",
-    DistinctFromOtherOutcome("part"): "110 000 000 11 00 11 00",
+    DistinctFromOtherOutcomeFilter("part"): "110 000 000 11 00 11 00",
 }
 """For each filter, the answers that it selects. The third answer of a prompt has the part of the second."""
 

@@ -115,7 +115,7 @@ def test_a_continued_conversation_keeps_the_sampled_ids() -> None:
     frame = vocabulary.encode_template("\n<|im_start|>user\nAgain.<|im_end|>\n<|im_start|>assistant\n")
     assert sample.tokens == (*split, end, *frame, *split, end)
     assert requests[1].context == (*sample.context, *split, end, *frame)
-    assert requests[1].generated_count == len(split) + 1 + len(frame)
+    assert requests[1].already_generated_count == len(split) + 1 + len(frame)
     assert (sample.role, sample.counts) == ("answer", {"requests": 2, "calls": 0, "malformed": 0, "failed": 0})
 
 
@@ -178,7 +178,7 @@ def test_branches_share_their_tokens_as_context() -> None:
     )
     samples = rollout.samples
     assert len(samples) == 3 and sum(sum(s.trained) for s in samples) == sum(
-        len(vocabulary.encode(f"x{r.generated_count}")) + 1 for r in requests
+        len(vocabulary.encode(f"x{r.already_generated_count}")) + 1 for r in requests
     )
     whole = {s.context + s.tokens for s in samples}
     assert {r.context for r in requests[1:]} == {

@@ -128,5 +128,5 @@ def test_products_with_a_shared_prefix_have_a_multiple_of_rows(rows: list[int]) 
     """Only some processors sum in another order for another number of rows."""
     keys = torch.zeros(1, 1, 70, 4)
     prefix = CommonPrefix.of((keys, keys), rows, keys.device)
-    used = torch.arange(2 * ROWS)[prefix.padded_rows]
+    used = torch.arange(2 * ROWS)[prefix.padded_row_indices]
     assert len(used) % ROWS == 0 and used[: prefix.row_count].tolist() == rows

@@ -112,7 +112,7 @@ def test_the_budget_of_a_batch_is_that_of_the_run_and_not_of_its_prompts() -> No
     """Positions leave every answer less room than `max_tokens`."""
     b = buffer(max_positions=9)
     batch = b.pack(take(b).selected)
-    assert batch.max_new_tokens == b.rollout_setting.sampling.max_tokens == 12 and int(batch.limit.max()) < 9
+    assert batch.max_new_tokens == b.rollout_setting.sampling.max_tokens == 12 and int(batch.length_limit.max()) < 9
 
 
 @pytest.mark.t(28)
@@ -126,7 +126,7 @@ def test_refill_brings_exactly_the_wanted_rollouts_and_counts_all_others() -> No
         [0, 3, 4, 6],
         4,
     )
-    assert ids(collected.all_rollouts) == list(range(8))
+    assert ids(collected.sampled_rollouts) == list(range(8))
     assert collected.causes == {"mixed": 4}
     assert all(f.selected == (True, True) and not f.cause for f in collected.selected)
     assert all(f.selected == (False, False) and f.cause == "mixed" for f in collected.dropped)
@@ -150,13 +150,13 @@ def test_refill_rounds_are_bounded_and_selected_rollouts_are_returned() -> None:
 def test_the_end_of_the_data_returns_the_selected_rollouts() -> None:
     b = buffer(verifier_of({1: [1, 0], 4: [1, 0]}, [0, 0]), NumberedTask(6))
     collected = take(b, 4, mixed, max_refills=10)
-    assert (ids(collected.selected), ids(collected.all_rollouts), collected.sampling_round_count) == (
+    assert (ids(collected.selected), ids(collected.sampled_rollouts), collected.sampling_round_count) == (
         [1, 4],
         list(range(6)),
         2,
     )
-    assert collected.missing_rollouts == 2 and take(b, 4, mixed, max_refills=10) == IterationRollouts(
-        (), 0, missing_rollouts=4
+    assert collected.missing_selected_rollout_count == 2 and take(b, 4, mixed, max_refills=10) == IterationRollouts(
+        (), 0, missing_selected_rollout_count=4
     )
 
 
@@ -178,7 +178,7 @@ def test_the_filter_gets_the_outcomes() -> None:
         return torch.tensor([True, False])
 
     collected = take(buffer(verifier_of({}, [1, 0.25])), 1, watch)
-    assert (batches[0].verdict_score.tolist(), batches[0].reward, collected.all_rollouts[0].selected) == (
+    assert (batches[0].verdict_score.tolist(), batches[0].reward, collected.sampled_rollouts[0].selected) == (
         [1.0, 0.25],
         None,
         (True, False),
@@ -202,7 +202,7 @@ def test_rules_for_unverifiable_samples(rule: Any, expected: dict[int, tuple[boo
     scores = {0: [1.0, 0.0, 0.0], 1: [NAN, 0.0, 1.0], 2: [1.0, NAN, 1.0], 3: [NAN, NAN, NAN]}
     b = buffer(verifier_of(scores, []), unverifiable_rule=rule)
     collected = take(b, 4, mixed, group=3)
-    assert {f.draw.id: f.selected if any(f.selected or ()) else () for f in collected.all_rollouts} == expected
+    assert {f.draw.id: f.selected if any(f.selected or ()) else () for f in collected.sampled_rollouts} == expected
     assert [f.cause for f in collected.dropped if f.draw.id == 3] == ["mixed" if rule == "wrong" else "unverifiable"]
     assert [f.cause for f in collected.dropped if f.draw.id == 1] == (["unverifiable"] if rule == "drop_group" else [])
     *counts, cause = collected.unverifiable
@@ -221,7 +221,7 @@ def test_samples_of_untrained_roles_are_recorded_and_not_selected() -> None:
     async def only_hints(draw: Draw, sampler: Any) -> Rollout:
         return Rollout(draw, tuple(await sampler.sample(draw.prompt.token_ids, 1, role="hint")))
 
-    assert take(buffer(), 1, strategy=hinted).all_rollouts[0].selected == (False, True, True)
+    assert take(buffer(), 1, strategy=hinted).sampled_rollouts[0].selected == (False, True, True)
     assert take(buffer(), 1, strategy=only_hints).causes == {"empty": 1}
 
 
@@ -254,7 +254,7 @@ def test_a_buffer_continues_from_its_state_as_json() -> None:
     second.restore(json.loads(json.dumps(first.state())))
     assert start + run(second, 2) == whole
     assert sum(len(h.selected) for h in whole) > 2
-    assert len({s.tokens for h in whole for f in h.all_rollouts for s in f.samples}) > 40
+    assert len({s.tokens for h in whole for f in h.sampled_rollouts for s in f.samples}) > 40
 
 
 def test_a_take_that_raises_leaves_the_state_unchanged() -> None:
@@ -310,11 +310,11 @@ class Uneven(InOrder):
 
 def test_the_buffer_numbers_draws_over_rounds_iterations_and_restarts() -> None:
     b = buffer(verifier_of({i: [1, 0] for i in (2, 5)}, [1, 1]))
-    assert ids(take(b, 2, mixed, max_refills=9).all_rollouts) == [0, 1, 2, 3, 4, 5]
+    assert ids(take(b, 2, mixed, max_refills=9).sampled_rollouts) == [0, 1, 2, 3, 4, 5]
     assert b.state()["drawn"] == 6
     again = buffer()
     again.restore(json.loads(json.dumps(b.state())))
-    assert ids(take(again, 2).all_rollouts) == [6, 7] and ids(take(b, 2).all_rollouts) == [6, 7]
+    assert ids(take(again, 2).sampled_rollouts) == [6, 7] and ids(take(b, 2).sampled_rollouts) == [6, 7]
 
 
 def test_a_curriculum_gives_each_draw_its_number_of_samples_and_a_memo() -> None:
@@ -345,8 +345,8 @@ def test_a_filter_over_the_iteration_gets_all_rollouts_and_selects_again_after_a
     """The first round selects 1, 2 and 3; the rollout of the refill raises the median, and 1 is out."""
     b = buffer(verifier_of({0: [0, 0], 1: [1, 0], 2: [1, 1], 3: [1, 1]}, [1, 1]))
     collected = take(b, 4, BestHalf(), max_refills=1)
-    assert (ids(collected.all_rollouts), ids(collected.selected)) == ([0, 1, 2, 3, 4], [2, 3, 4])
-    assert collected.missing_rollouts == 1 and b.state()["curriculum"]["iterations"] == [5]
+    assert (ids(collected.sampled_rollouts), ids(collected.selected)) == ([0, 1, 2, 3, 4], [2, 3, 4])
+    assert collected.missing_selected_rollout_count == 1 and b.state()["curriculum"]["iterations"] == [5]
     assert [r.cause for r in collected.dropped] == ["BestHalf"] * 2
 
 
@@ -375,19 +375,19 @@ def test_trained_roles_follow_the_answers_of_their_rollout() -> None:
     scores = {0: [1, 0, 1, 1], 1: [1, 1, 0, 0]}
     b = buffer(verifier_of(scores, []), trained_roles=("answer", "hint"))
     collected = take(b, 2, mixed_and_counted, strategy=hinted)
-    assert [r.selected for r in collected.all_rollouts] == [(True, False, True, True), (False,) * 4] and sizes == [2, 2]
+    assert [r.selected for r in collected.sampled_rollouts] == [(True, False, True, True), (False,) * 4] and sizes == [2, 2]
     batch = b.pack(collected.selected)
     assert [s.role for s in batch.samples] == ["hint", "answer", "answer"]
     assert batch.groups.index.tolist() == [0, 1, 1] and collected.unverifiable == (0, 4, "")
     assert describe_samples(batch)["outcome/correct"] == 0.5
-    assert take(buffer(verifier_of(scores, [])), 2, mixed, strategy=hinted).all_rollouts[0].selected == (
+    assert take(buffer(verifier_of(scores, [])), 2, mixed, strategy=hinted).sampled_rollouts[0].selected == (
         False,
         False,
         True,
         True,
     )
     wrong = buffer(verifier_of(scores, []), trained_roles=("answer", "hint"), unverifiable_rule="wrong")
-    assert take(wrong, 2, mixed, strategy=hinted).all_rollouts[0].selected == (True,) * 4
+    assert take(wrong, 2, mixed, strategy=hinted).sampled_rollouts[0].selected == (True,) * 4
 
 
 def test_a_sample_of_a_trained_role_needs_a_verdict() -> None:

@@ -27,7 +27,7 @@ from groupwise.data import (
     pack,
 )
 from groupwise.engines.steps.denoising import DenoisingEngine
-from groupwise.methods import NoiseWindow
+from groupwise.methods import NoiseWindowStrategy
 from groupwise.models import (
     CoefficientsPreservingNoise,
     DanceGrpoNoise,
@@ -111,14 +111,14 @@ def test_a_window_of_noise_is_drawn_for_each_prompt() -> None:
     for number in range(12):
         draw = Draw(number, Prompt("p", REQUEST.context), 2)
         sampler = sampler_of(DenoisingEngine(policy, seed=0), draw, sampling=Sampling(max_tokens=8))
-        samples = asyncio.run(NoiseWindow(2, 1, 4)(draw, sampler)).samples
+        samples = asyncio.run(NoiseWindowStrategy(2, 1, 4)(draw, sampler)).samples
         trained = [[t for t, noisy in zip(s.tokens, s.trained) if noisy] for s in samples]
         assert trained[0] == trained[1] == [trained[0][0], trained[0][0] + 1]
         assert all(s.tokens == tuple(range(8)) and s.finish is Finish.stop for s in samples)
         firsts.add(trained[0][0])
-    assert firsts == {1, 2, 3} and NoiseWindow(2, 1, 4).noisy_steps == (1, 2, 3, 4)
+    assert firsts == {1, 2, 3} and NoiseWindowStrategy(2, 1, 4).noisy_steps == (1, 2, 3, 4)
     with pytest.raises(ValueError, match="min_start_step < start_step_below"):
-        NoiseWindow(2, 3, 3)
+        NoiseWindowStrategy(2, 3, 3)
 
 
 def test_a_temperature_multiplies_the_noise_and_log_probs_stay_those_of_the_policy() -> None:
@@ -139,7 +139,7 @@ def test_forks_before_the_first_step_have_the_first_state_of_their_sample() -> N
 
 
 def test_steps_outside_the_window_have_no_noise_and_are_not_actions() -> None:
-    generation = alone(policy_with(DenoisingSettings(steps=8, noise_start=2, noise_end=4)))
+    generation = alone(policy_with(DenoisingSettings(steps=8, noise_start_step=2, noise_end_step=4)))
     assert generation.versions == (ENVIRONMENT,) * 2 + (0,) * 2 + (ENVIRONMENT,) * 4
     assert [x == x for x in generation.logp] == [o == 0 for o in generation.versions]
 

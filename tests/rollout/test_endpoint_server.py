@@ -243,7 +243,7 @@ def test_idle_connections_keep_no_agent_out(monkeypatch: pytest.MonkeyPatch) -> 
 
     async def work(at: Served) -> None:
         idle = [await at.connect() for _ in range(4)]
-        while len(at.server.idle) < 4:
+        while len(at.server.idle_connections) < 4:
             await asyncio.sleep(0)
         assert (await at.post("a"))["object"] == "chat.completion"
         assert await idle[0][0].read() == b"", "the one that was idle for longest is closed"
@@ -319,10 +319,10 @@ def test_a_client_that_hangs_up_gets_the_kept_answer_when_it_repeats_its_request
             await asyncio.sleep(0)
         writer.close()
         (opened,) = at.server.endpoint.open_episodes.values()
-        while not opened.abandoned:
+        while not opened.abandoned_calls:
             await asyncio.sleep(0)
         again = asyncio.ensure_future(at.post("a"))
-        while opened.abandoned:
+        while opened.abandoned_calls:
             await asyncio.sleep(0)
         free.set()
         reply = await again
@@ -374,7 +374,7 @@ def test_two_hundred_agents_at_once_and_an_end_of_all_connections() -> None:
         replies = await asyncio.gather(*(at.post(f"agent {i}") for i in range(200)))
         assert len({reply["id"] for reply in replies}) == 200 == len(at.episode.answered_calls)
         reader, _ = await at.connect()
-        while not at.server.idle:
+        while not at.server.idle_connections:
             await asyncio.sleep(0)
         await at.server._close()
         assert await reader.read() == b""

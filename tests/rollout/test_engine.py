@@ -82,7 +82,7 @@ def test_the_token_is_the_inverse_cdf_of_the_keyed_number() -> None:
     ]
     for a, generation in zip(requests, generate(engine(MODEL, seed=77), requests)):
         for t, row in enumerate(logits(MODEL, a.context, generation.tokens)):
-            u = uniform((77, a.random_purpose), a.draw_id, lineage(a.stream), a.generated_count + t)[0]
+            u = uniform((77, a.random_purpose), a.draw_id, lineage(a.stream), a.already_generated_count + t)[0]
             below = torch.softmax(row, 0).cumsum(0)
             token = generation.tokens[t]
             assert (below[token - 1] if token else 0) <= u <= below[token]

@@ -293,11 +293,11 @@ def test_cancelling_gives_no_verdict() -> None:
         s = sampler(verifier=lambda p, x: asyncio.sleep(1000))
         task = asyncio.create_task(s.verify(s.start(CONTEXT, 2)))
         await asyncio.sleep(0.01)
-        assert s.pending_call_counts["the verifier"] == 2
+        assert s.pending_calls_by_callee["the verifier"] == 2
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-        assert s.pending_call_counts["the verifier"] == 0
+        assert s.pending_calls_by_callee["the verifier"] == 0
 
     run(go())
 

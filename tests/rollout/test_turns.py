@@ -71,7 +71,7 @@ def turns_of(*turns: str) -> Callable[[GenerationRequest], Ids]:
     vocabulary = tokenizer()
 
     def answer(request: GenerationRequest) -> Ids:
-        done = request.context[len(request.context) - request.generated_count :].count(END)
+        done = request.context[len(request.context) - request.already_generated_count :].count(END)
         return (*vocabulary.encode(turns[done]), END)
 
     return answer
@@ -130,7 +130,7 @@ def test_only_the_models_tokens_are_trained() -> None:
     assert tokenizer().decode([sample.tokens[i] for i in observed]) == "35;"
     assert set(sample.origin) == {0, ENVIRONMENT} and sample.limit == 40
     batch = pack([Rollout(Draw(0, PROMPT, 1), (sample,))])
-    assert not set(batch.token_index.tolist()) & set(observed) and batch.tokens == len(sample.tokens) - len(observed)
+    assert not set(batch.index_in_sample.tolist()) & set(observed) and batch.tokens == len(sample.tokens) - len(observed)
     assert batch.length.tolist() == [len(sample.tokens)] and not batch.logp_engine.isnan().any()
 
 
@@ -183,7 +183,7 @@ def test_the_sampled_ids_are_trained_even_if_the_text_tokenizes_differently() ->
     assert sample.tokens == (*sampled, 3, *sampled, 3, *sampled)
     assert environment.messages == ["abab"] * 3
     batch = pack([Rollout(s.draw, (sample,))])
-    assert [sample.tokens[i] for i in batch.token_index.tolist()] == [*sampled] * 3
+    assert [sample.tokens[i] for i in batch.index_in_sample.tolist()] == [*sampled] * 3
     requests = s.rollout_setting.engine.requests  # type: ignore[attr-defined]
     assert [a.context for a in requests] == [PROMPT.token_ids + sample.tokens[:i] for i in (0, 6, 12)]
     assert [(a.generated_count, a.limit, a.stream) for a in requests] == [(i, 40 - i, (0,)) for i in (0, 6, 12)]

@@ -26,7 +26,7 @@ from groupwise.data import (
     pack,
 )
 from groupwise.engines.steps.unmasking import UnmaskingEngine
-from groupwise.methods import SplitScheduleFromAnswer
+from groupwise.methods import AnswerAndScheduleStrategy
 from groupwise.models import (
     CellCommit,
     DrawnKnobs,
@@ -199,7 +199,7 @@ def test_co_sampled_splits_each_answer() -> None:
     engine = UnmaskingEngine(policy_with(), seed=0)
     draw = Draw(3, Prompt("p", REQUEST.context), 4)
     sampler = sampler_of(engine, draw, verifier=graded, sampling=Sampling(max_tokens=40))
-    rollout = asyncio.run(SplitScheduleFromAnswer()(draw, sampler))
+    rollout = asyncio.run(AnswerAndScheduleStrategy()(draw, sampler))
     answers, schedules = rollout.samples[:4], rollout.samples[4:]
     assert [s.role for s in rollout.samples] == ["answer"] * 4 + ["schedule"] * 4
     for i, (answer, schedule) in enumerate(zip(answers, schedules, strict=True)):

@@ -192,7 +192,7 @@ def test_a_helper_is_asked_in_tags() -> None:
 
 def test_a_thought_ends_at_its_tag_and_an_exit_is_told_to_answer() -> None:
     def answer(prompt: str, request: GenerationRequest) -> str:
-        return "35" if request.generated_count else "Let me think.</think>35"
+        return "35" if request.already_generated_count else "Let me think.</think>35"
 
     rollout = asked(EarlyExits(), answer, n=3)
     *exits, whole = [TOKENIZER.decode(s.tokens) for s in rollout.samples]

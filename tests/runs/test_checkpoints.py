@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 
 from groupwise.core import Locked, Storage
 from groupwise.runs import checkpoints
-from groupwise.runs.atomic_writes import DISK, FileSystem
+from groupwise.runs.atomic_writes import DISK, FileSystemOperations
 from groupwise.runs.checkpoints import RunLock, newest_checkpoint, run_directory, save_checkpoint
 from groupwise.runs.run_layout import RunLayout
 
@@ -34,7 +34,7 @@ def tensors(iteration: int) -> dict[str, torch.Tensor]:
     return {"weight": torch.arange(60.0).reshape(5, 12) * math.pi ** (iteration % 7), "step": torch.tensor(iteration)}
 
 
-def save(run: Path, *iterations: int, keep: int = 2, disk: FileSystem = DISK) -> None:
+def save(run: Path, *iterations: int, keep: int = 2, disk: FileSystemOperations = DISK) -> None:
     for iteration in iterations:
         save_checkpoint(
             RunLayout(run), iteration, tensors(iteration), {"done": iteration, "x": 0.1}, keep=keep, disk=disk
@@ -201,11 +201,11 @@ def test_a_damaged_newest_checkpoint_is_named_and_the_previous_one_is_used(
             assert newest
             fallbacks += newest.iteration == 1
             if newest.iteration == 1:
-                assert len(newest.warnings) == 1
-                assert "000002 is damaged" in newest.warnings[0] and "using 000001" in newest.warnings[0]
-                assert name in newest.warnings[0] or "manifest" in newest.warnings[0]
+                assert len(newest.skipped_checkpoint_warnings) == 1
+                assert "000002 is damaged" in newest.skipped_checkpoint_warnings[0] and "using 000001" in newest.skipped_checkpoint_warnings[0]
+                assert name in newest.skipped_checkpoint_warnings[0] or "manifest" in newest.skipped_checkpoint_warnings[0]
                 if damage in (truncate, extend) and name != "manifest.json":
-                    assert f"{name} has {path.stat().st_size} bytes" in newest.warnings[0]
+                    assert f"{name} has {path.stat().st_size} bytes" in newest.skipped_checkpoint_warnings[0]
                 with pytest.raises(Storage, match="000002 is damaged"):
                     newest_checkpoint(RunLayout(tmp_path), strict=True)
             assert verified_iteration(tmp_path) == newest.iteration
@@ -266,7 +266,7 @@ def test_other_files_are_never_opened(tmp_path: Path, monkeypatch: pytest.Monkey
     (home / "000004" / "pytorch_model.bin").write_bytes(pickle.dumps(Canary()))
     (home / "000005").symlink_to(home / "000002")
     newest = newest_checkpoint(RunLayout(tmp_path))
-    assert newest and newest.iteration == 2 and len(newest.warnings) == 2
+    assert newest and newest.iteration == 2 and len(newest.skipped_checkpoint_warnings) == 2
     assert newest.tensors().keys() == tensors(2).keys()
     assert not (tmp_path / "canary").exists()
 
@@ -274,7 +274,7 @@ def test_other_files_are_never_opened(tmp_path: Path, monkeypatch: pytest.Monkey
 # Full disks
 
 
-class Full(FileSystem):
+class Full(FileSystemOperations):
     """Has room for `room` bytes. A write that does not fit stores the part that fits."""
 
     def __init__(self, room: int) -> None:
@@ -314,7 +314,7 @@ def test_a_file_size_limit_raises_the_same_error(tmp_path: Path) -> None:
     assert names(tmp_path) == ["000001"] and verified_iteration(tmp_path) == 1
 
 
-class Failing(FileSystem):
+class Failing(FileSystemOperations):
     """Raises EIO in its n-th operation, once."""
 
     def __init__(self, number: int) -> None:
@@ -328,7 +328,7 @@ class Failing(FileSystem):
         return super().__getattribute__(name)
 
 
-OPERATIONS = {name for name in vars(FileSystem) if not name.startswith("_")}
+OPERATIONS = {name for name in vars(FileSystemOperations) if not name.startswith("_")}
 
 
 @pytest.mark.parametrize("again", [False, True])
@@ -364,8 +364,8 @@ def test_sync_calls_fsync(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     synced: list[int] = []
     monkeypatch.setattr(os, "fsync", lambda handle: synced.append(os.fstat(handle).st_ino))
     (tmp_path / "file").write_text("x")
-    FileSystem().sync(tmp_path / "file")
-    FileSystem().sync(tmp_path)
+    FileSystemOperations().sync(tmp_path / "file")
+    FileSystemOperations().sync(tmp_path)
     assert synced == [(tmp_path / "file").stat().st_ino, tmp_path.stat().st_ino]
 
 

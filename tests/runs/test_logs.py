@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import load_file
 
 from groupwise.core import Storage
-from groupwise.runs.atomic_writes import FileSystem
+from groupwise.runs.atomic_writes import FileSystemOperations
 from groupwise.runs.json_lines import read_lines
 from groupwise.runs.run_layout import RunLayout
 from groupwise.runs.run_logs import RunLogs
@@ -119,7 +119,7 @@ def test_a_log_shorter_than_its_checkpoint_is_refused(tmp_path: Path) -> None:
     assert str(state["sizes"]["metrics"]) in caught.value.evidence
 
 
-class Full(FileSystem):
+class Full(FileSystemOperations):
     """While `full`, each write stores half of its data and raises ENOSPC."""
 
     full = False

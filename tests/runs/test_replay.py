@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from groupwise.data import Observation, Outcome, ReplyLog, ReplyWithCounts, Verdict
-from groupwise.runs.atomic_writes import FileSystem
+from groupwise.data import Observation, Outcome, EnvironmentReplyLog, ReplyWithCounts, Verdict
+from groupwise.runs.atomic_writes import FileSystemOperations
 from groupwise.runs.checkpoints import save_checkpoint
 from groupwise.runs.reply_log import ReplyLogFile
 from groupwise.runs.run_layout import RunLayout
@@ -29,7 +29,7 @@ def replay_log(run: Path, done: int = 0, **options: object) -> ReplyLogFile:
 
 def test_every_kind_of_observation_reads_back(tmp_path: Path) -> None:
     log = replay_log(tmp_path)
-    assert isinstance(log, ReplyLog) and "0" not in log and not (tmp_path / "replay").exists()
+    assert isinstance(log, EnvironmentReplyLog) and "0" not in log and not (tmp_path / "replay").exists()
     for i, reply in enumerate(REPLIES):
         log.write(str(i), reply)
     again = replay_log(tmp_path)
@@ -89,7 +89,7 @@ def test_a_damaged_line_is_ignored(tmp_path: Path, damage: bytes) -> None:
     assert (again["before"], again["after"], "q" in again) == ("1", "2", False)
 
 
-class Full(FileSystem):
+class Full(FileSystemOperations):
     """Writes half of the data and raises ENOSPC until `room` is True."""
 
     room = False

@@ -26,7 +26,7 @@ def ended(activity: Activity, *, wall: float = 10.0, late: float = 0.0) -> tuple
     now = 100.0
     limit = WallTimeLimit(wall, lambda: activity(now - 100.0), now)
     while now < 100.0 + 99 * wall:
-        now = limit.next_look_seconds + late
+        now = limit.next_check_time_seconds + late
         if end := limit.look(now):
             return end, now - 100.0
     return "", now - 100.0

@@ -64,4 +64,4 @@ def test_marks_that_no_demonstration_has_are_refused(rows: Path):
     with pytest.raises(ValueError, match="use 0 <= drop_thoughts <= 1"):
         WarmStart(demonstrations="x", drop_thoughts=1.5)
     with pytest.raises(ValueError, match="second mark"):
-        WarmStart(demonstrations="x", thought=("#", ""))
+        WarmStart(demonstrations="x", thought_marks=("#", ""))

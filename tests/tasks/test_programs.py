@@ -17,7 +17,7 @@ from groupwise.sandbox import Sandbox
 from groupwise.tasks import Demonstrations, blank_tokenizer, named_task
 from groupwise.tasks.programs import DEMONSTRATIONS, TABLES, Programs, lines, program, program_demonstrations
 from groupwise.verifiers import CodeVerifier
-from groupwise.verifiers.code import CodeTests, code_of
+from groupwise.verifiers.code import CodeProblemTests, code_of
 from tests.sandbox.boxes import needed
 from tests.verifiers.built import built
 
@@ -64,7 +64,7 @@ def test_every_problem_is_a_line_with_a_whole_slope_and_has_unseen_inputs(prompt
         (a, low), (b, high) = through(prompt.text)
         slope, remainder = divmod(high - low, b - a)
         assert a < b and remainder == 0 and 2 <= slope <= 9 and 0 <= low <= high <= 99
-        tests = CodeTests.read(prompt.row["answer"])
+        tests = CodeProblemTests.read(prompt.row["answer"])
         assert [(c.input, c.expected_output) for c in tests.visible_cases] == [([a], low), ([b], high)]
         (below,), (above,) = (case.input for case in tests.unseen_cases)
         assert below < 0 and above > 12

@@ -71,8 +71,8 @@ class GaussianEngine:
         self.policy, self.seed, self.version = policy, seed, 0
 
     async def sample(self, request: GenerationRequest) -> Generation:
-        path, logp = list(request.actions), []
-        first, last = request.generated_count, min(request.generated_count + request.limit, STEPS)
+        path, logp = list(request.previous_actions), []
+        first, last = request.already_generated_count, min(request.already_generated_count + request.limit, STEPS)
         for step in range(first, last):
             action, density = self._step(request, step, path[-1:])
             path.append(action)

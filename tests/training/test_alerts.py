@@ -93,7 +93,7 @@ def test_a_task_is_solved_only_if_all_answers_of_several_iterations_are_right() 
     assert [guards.check_signal(0, {}, all_right=True) for _ in range(PATIENCE)] == [False] * (PATIENCE - 1) + [True]
     resumed = RunGuards(max_unverifiable=0.1, max_logprob_diff=1.0)
     resumed.restore(guards.state())
-    assert resumed.all_correct == PATIENCE
+    assert resumed.all_correct_iterations == PATIENCE
     mixed = RunGuards(max_unverifiable=0.1, max_logprob_diff=1.0)
     mixed.check_signal(0, {}, all_right=True)
     mixed.check_signal(0, {}, all_right=False)

@@ -53,7 +53,7 @@ def test_the_objects_of_a_run_are_assembled_once() -> None:
         with pytest.raises(FrozenInstanceError):
             setattr(objects, field.name, None)
     with pytest.raises(FrozenInstanceError):
-        objects.rollout_setting.reply_log = None  # type: ignore[misc]
+        objects.rollout_setting.environment_reply_log = None  # type: ignore[misc]
     assert {type(getattr(objects, field.name)) for field in fields(objects)}.isdisjoint(
         {Learner, RolloutBuffer, RunGuards}
     )

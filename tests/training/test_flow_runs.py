@@ -18,7 +18,7 @@ from groupwise.models import encode_action, find_model, picture_of, png, read_mo
 from groupwise.models.flow.latent_pictures import read_png
 from groupwise.report.sample_pictures import picture as picture_in_report
 from groupwise.tasks import Rings, named_task
-from groupwise.verifiers import RingDirection
+from groupwise.verifiers import RingPointDirection
 from tests.checks import check
 from tests.faults.small_runs import lines, reopen, run_recipe
 from tests.verifiers.built import built
@@ -234,7 +234,7 @@ def test_verdicts_on_points_and_pictures() -> None:
     north = rings[2]
     assert of(rings, north, [0.1, 2.2]) is Outcome.correct and of(rings, north, [2.0, 0.0]) is Outcome.wrong
     assert of(rings, north, [0.0, 0.0]) is Outcome.malformed
-    parts = [asyncio.run(RingDirection()(north, sample_with(x))).subscores for x in ([3.0, 2.5], [3.0, 9.0])]
+    parts = [asyncio.run(RingPointDirection()(north, sample_with(x))).subscores for x in ([3.0, 2.5], [3.0, 9.0])]
     np.testing.assert_allclose([x["alignment"] for x in parts], [2.5, 9.0], rtol=1e-12)
     assert of(rings, north, [0.1, 2], Finish.length) is Outcome.malformed
     assert of(rings, north, [float("nan"), 2]) is Outcome.unverifiable

@@ -14,7 +14,7 @@ from groupwise.lifecycle.alerts import AlertDetector, trained_role_reasons
 from groupwise.methods import (
     ExplainGoldAnswer,
     HintWriter,
-    PrefixContinuation,
+    PrefixContinuationStrategy,
     ReplayStoredAnswer,
     expo,
     gspo,
@@ -117,7 +117,7 @@ def test_a_trained_role_that_the_strategy_does_not_make_is_refused() -> None:
     (error,) = untrainable_roles(replace(hill(), strategy=Independent()))
     assert "names the role hint, and the strategy Independent makes answer" in str(error)
     assert "use a strategy that makes it: HintWriter" in str(error)
-    assert not list(untrainable_roles(replace(hill(), strategy=PrefixContinuation(inner_strategy=HintWriter())))), (
+    assert not list(untrainable_roles(replace(hill(), strategy=PrefixContinuationStrategy(inner_strategy=HintWriter())))), (
         "wrapped"
     )
 

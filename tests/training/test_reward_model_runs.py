@@ -19,7 +19,7 @@ from groupwise.config.user_code import UserCode
 from groupwise.data import TEMPLATE, WRITTEN, Draw
 from groupwise.learner import AdamW
 from groupwise.models import SequenceClassifier, find_template, read_model
-from groupwise.models.classifier.classifier_texts import ClassifierTexts
+from groupwise.models.classifier.classifier_texts import ClassifierInputEncoder
 from groupwise.models.decoder.decoder import ModelSizes
 from groupwise.training.build_run import build
 from tests.commands.test_bad_input import error_of, rows
@@ -136,7 +136,7 @@ def test_training_reads_the_tokens_that_the_verifier_reads(home: Path) -> None:
     """In a chat template the sample ends as the whole conversation ends: with a line end after the end token."""
     path = chat_model(home / "chat")
     config = json.loads((path / "config.json").read_text())
-    texts = ClassifierTexts.read(path, config)
+    texts = ClassifierInputEncoder.read(path, config)
     template = find_template("chat", texts.tokenizer)
     prompt = gw.Prompt("p", template("a b"), "a b", {"chosen": "c", "rejected": "b c"})
     draw = Draw(0, prompt, 2)

@@ -13,7 +13,7 @@ from groupwise.sandbox import ExecutionLimits, Sandbox
 from groupwise.sandbox.sandbox import ExecutionInput, ExecutionResult
 from groupwise.tasks import RowsTask
 from groupwise.verifiers import CodeVerifier
-from groupwise.verifiers.code import CodeTests, code_of, same
+from groupwise.verifiers.code import CodeProblemTests, code_of, same
 from tests.sandbox.boxes import needed
 from tests.verifiers.built import built
 
@@ -287,11 +287,11 @@ def test_the_gate_names_rows_whose_tests_accept_wrong_code(verifier, tmp_path, g
 
 
 def test_read_keeps_the_fields_of_a_row():
-    tests = CodeTests.read({**HIDDEN, "unseen": UNSEEN["unseen"], "hidden": 7})
+    tests = CodeProblemTests.read({**HIDDEN, "unseen": UNSEEN["unseen"], "hidden": 7})
     assert (tests.function_name, len(tests.visible_cases), len(tests.unseen_cases), tests.hidden_cases_per_answer) == (
         "add",
         2,
         1,
         7,
     )
-    assert tests.reference == REFERENCE and tests.generator == GENERATOR
+    assert tests.reference_code == REFERENCE and tests.case_generator_code == GENERATOR

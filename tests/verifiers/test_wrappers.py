@@ -39,7 +39,7 @@ def share(verdicts: Sequence[Verdict], outcome: Outcome) -> float:
 
 
 def test_rates_are_those_given() -> None:
-    noisy = built(NoisyVerdicts(Exact(), false_reject_rate=0.2, false_accept_rate=0.1, appeal_rate=0.5))
+    noisy = built(NoisyVerdicts(Exact(), false_reject_rate=0.2, false_accept_rate=0.1, appealed_rejection_fraction=0.5))
     right, wrong = verdicts(noisy, ["yes"] * N), verdicts(noisy, ["no"] * N)
     assert share(right, WRONG) == pytest.approx(0.2, abs=0.02)
     assert share(wrong, RIGHT) == pytest.approx(0.1, abs=0.02)
@@ -79,7 +79,7 @@ def test_without_rates_nothing_changes_but_the_parts() -> None:
 
 
 def test_certain_rates_flip_everything_but_malformed_answers() -> None:
-    always = built(NoisyVerdicts(Exact(), false_reject_rate=1.0, false_accept_rate=1.0, appeal_rate=1.0))
+    always = built(NoisyVerdicts(Exact(), false_reject_rate=1.0, false_accept_rate=1.0, appealed_rejection_fraction=1.0))
     right, wrong, empty = verdicts(always, ["yes", "no", ""])
     assert (right.outcome, wrong.outcome, empty.outcome) == (WRONG, RIGHT, MALFORMED)
     assert right.subscores == {"truth": 1.0, "appealed": 1.0, "overturned": 1.0}

@@ -84,7 +84,7 @@ def test_stored_samples_have_the_budget_of_the_run(run: Path, tmp_path: Path) ->
         file.write_text("".join(json.dumps(line) + "\n" for line in lines))
     stored = read(tmp_path / "run")
     assert (
-        set(stored.batch.limit.tolist()) == {2}
+        set(stored.batch.length_limit.tolist()) == {2}
         and stored.batch.max_new_tokens == stored.recipe.sampling.max_tokens == 3
     )
 
@@ -352,7 +352,7 @@ def test_a_comparison_without_a_method_is_refused(tmp_path: Path, capsys: pytest
 
 def test_the_chain_of_a_token_multiplies_to_its_gradient(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     stored = read(run)
-    for number in stored.sample_lines:
+    for number in stored.sample_line_indices:
         chain = explain_token(stored, number + 1, 1, OWN, stored.recipe.method)
         links = {link.number_name: link.number_value for link in chain.links}
         assert [link.number_name for link in chain.links][:3] == ["outcome", "reward", "advantage"]
@@ -362,7 +362,7 @@ def test_the_chain_of_a_token_multiplies_to_its_gradient(run: Path, capsys: pyte
         else:
             assert links["gradient"] == 0
         assert links["gradient"] == pytest.approx(links["stored"], rel=2e-4, abs=1e-7)
-    number = stored.sample_lines[0] + 1
+    number = stored.sample_line_indices[0] + 1
     assert main(["explain", str(run), "--sample", str(number), "--token", "1"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith("token 1 of ") and [line.split()[0] for line in lines[1:]][-1] == "stored"
@@ -373,12 +373,12 @@ def test_the_chain_of_a_token_multiplies_to_its_gradient(run: Path, capsys: pyte
 
 def test_the_chain_is_that_of_the_named_token(tmp_path: Path) -> None:
     stored = read(stored_run(tmp_path / "run", small("grpo", group_size=4, epochs=2)))
-    number = next(i for i in stored.sample_lines if stored.sample_records[i]["length"] == 3)
+    number = next(i for i in stored.sample_line_indices if stored.sample_records[i]["length"] == 3)
     start = int(stored.token_columns["lengths"][:number].sum())
     for token in (1, 2, 3):
         chain = explain_token(stored, number + 1, token, OWN, stored.recipe.method)
         links = {link.number_name: link.number_value for link in chain.links}
-        assert chain.token_id == int(stored.token_columns["tokens"][start + token - 1]) and chain.token_count == 3
+        assert chain.token_id == int(stored.token_columns["tokens"][start + token - 1]) and chain.sample_token_count == 3
         assert links["ratio"] == pytest.approx(float(stored.token_columns["ratio"][start + token - 1]))
         assert chain.token_text == stored.sample_records[number]["text"][token - 1 : token]
 
@@ -391,7 +391,7 @@ def test_text_of_a_model_is_escaped(run: Path, tmp_path: Path, capsys: pytest.Ca
     for line in lines:
         line["prompt"] = line["prompt_id"] = line["text"] = planted
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    number = str(read(run).sample_lines[0] + 1)
+    number = str(read(run).sample_line_indices[0] + 1)
     assert main(["whatif", str(tmp_path / "run"), "--group", "1"]) == 0
     assert main(["explain", str(tmp_path / "run"), "--sample", number, "--token", "1"]) == 0
     out = capsys.readouterr().out

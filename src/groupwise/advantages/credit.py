@@ -27,12 +27,12 @@ class WhitenedTokens(Credit):
     it if length correlates with reward, because 0 is then not the mean over tokens.
     """
 
-    credit: Credit = every_token
+    base_credit: Credit = every_token
     ddof: int = 0
     eps: float = 1e-8
 
     def __call__(self, x: Float[Tensor, " s"], b: Batch) -> Float[Tensor, " n"]:
-        credit = self.credit(x, b)
+        credit = self.base_credit(x, b)
         return Segments(torch.zeros_like(b.sequences.index), 1).zscore(credit, ddof=self.ddof, eps=self.eps)
 
 

@@ -15,7 +15,7 @@ LEVELS = tuple(k / 20 for k in range(1, 20))
 
 
 @dataclass(frozen=True, slots=True)
-class BundleDraws:
+class PromptBundleDraws:
     """Bundles of prompts, and their draws: the j-th draw of a bundle has the j-th answer to each of its prompts."""
 
     draw_of_sample: Segments
@@ -34,7 +34,7 @@ class BundleDraws:
         return self.draw_of_sample.total(torch.where(self.in_complete_draw, x, 0.0))
 
 
-def draws_of(b: Batch, size: int) -> BundleDraws:
+def draws_of(b: Batch, size: int) -> PromptBundleDraws:
     """Bundles of `size` consecutive groups. Each has as many complete draws as its smallest group has samples."""
     g = b.groups
     draw = (g.prefix(torch.ones_like(b.verdict_score)) - 1).long()
@@ -43,4 +43,4 @@ def draws_of(b: Batch, size: int) -> BundleDraws:
     smallest = torch.full((count,), most, device=draw.device).scatter_reduce(0, bundle, g.lengths, "amin")
     of = g.spread(bundle)
     bundles = torch.arange(count, device=draw.device).repeat_interleave(most)
-    return BundleDraws(Segments(of * most + draw, count * most), Segments(bundles, count), draw < smallest[of])
+    return PromptBundleDraws(Segments(of * most + draw, count * most), Segments(bundles, count), draw < smallest[of])

@@ -28,7 +28,7 @@ class EachStandardised(Advantage):
     group_relative: ClassVar[bool] = True
 
     weights: tuple[tuple[str, float], ...]
-    reward_weight: float = 1.0
+    main_reward_weight: float = 1.0
     ddof: int = 1
     eps: float = 1e-6
 
@@ -37,7 +37,7 @@ class EachStandardised(Advantage):
         return frozenset(Subscore(name) for name, _ in self.weights)
 
     def __call__(self, x: Float[Tensor, " s"], b: Batch) -> Float[Tensor, " s"]:
-        start = self.reward_weight * b.groups.zscore(x, ddof=self.ddof, eps=self.eps)
+        start = self.main_reward_weight * b.groups.zscore(x, ddof=self.ddof, eps=self.eps)
         return sum((w * _zscore(b, name, self.ddof, self.eps) for name, w in self.weights), start=start)
 
 

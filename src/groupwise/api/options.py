@@ -24,7 +24,7 @@ class RunOptions:
     stop_after_seconds: float | None = None
     out: str | Path = "runs"
     name: str | None = None
-    command: str = ""
+    command_line: str = ""
     strict_checkpoints: bool = False
     accept_changes: bool = False
     iterations: int | None = None

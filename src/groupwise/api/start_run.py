@@ -65,7 +65,7 @@ def start(
         ready = build(recipe, use, inputs)
         reach_engines(ready)
         base = base_of(read_with_overrides(chosen.source, chosen.overrides)) or base_name(recipe.method)
-        run = begin(lock, ready, use, base, options.command)
+        run = begin(lock, ready, use, base, options.command_line)
         return layout, train(run, ready, options, finish, control)
 
 
@@ -84,7 +84,7 @@ def start_phases(
         notify(note)
     text = tomli_w.dumps(data)
     write_recipe(layout, text)
-    how: dict[str, Any] = {"command": options.command, "control": control}
+    how: dict[str, Any] = {"command": options.command_line, "control": control}
     return run_phases(layout, text, use, finish, notify, options.stop_after_seconds, **how)
 
 
@@ -126,7 +126,7 @@ def proceed_phases(
         fix = f"extend one phase, such as: groupwise resume {phases[-1]} --iterations {iterations}"
         raise Usage(f"{layout.run_directory} has phases, and each has its own number of iterations", fix=fix)
     how: dict[str, Any] = {"strict": options.strict_checkpoints, "changed": options.accept_changes, "control": control}
-    command = info.command if info else options.command
+    command = info.command if info else options.command_line
     return run_phases(layout, text, use, finish, notify, options.stop_after_seconds, command=command, **how)
 
 

@@ -78,7 +78,7 @@ def train(
     }
     source, arguments = recipe_source(recipe), arguments_of(named, settings)
     options = RunOptions(
-        permissions=permissions, out=out, name=name, stop_after_seconds=stop_after, command="gw.train(...)"
+        permissions=permissions, out=out, name=name, stop_after_seconds=stop_after, command_line="gw.train(...)"
     )
     control = control_of(on_iteration)
 
@@ -118,7 +118,7 @@ def resume(
     if agent is not None:
         grades = replace(grades, functions_in_memory={**grades.functions_in_memory, **agent_in_memory(agent)})
     options = RunOptions(
-        permissions=permissions, stop_after_seconds=stop_after, command="gw.resume(...)", strict_checkpoints=strict,
+        permissions=permissions, stop_after_seconds=stop_after, command_line="gw.resume(...)", strict_checkpoints=strict,
         accept_changes=changed, iterations=iterations, ranks=ranks, shard=shard, launch=launch,
     )  # fmt: skip
     control = control_of(on_iteration)

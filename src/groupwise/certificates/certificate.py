@@ -15,7 +15,7 @@ from groupwise.config import recipe_toml
 from groupwise.config.diff import diff
 from groupwise.config.registry import methods, public_name, socket_of
 from groupwise.data import with_fields
-from groupwise.methods import Difference, Method, reference_of
+from groupwise.methods import PaperDifference, Method, reference_of
 from groupwise.methods.families import method_family
 
 PACKAGES = ("groupwise", "torch", "numpy")
@@ -45,7 +45,7 @@ class Certificate:
     constants: str
     components: Mapping[str, tuple[str, ...]]
     changes: tuple[str, ...]
-    differences: tuple[Difference, ...]
+    differences: tuple[PaperDifference, ...]
     expected_effect: str
     no_effect_reason: str
     toy_test: str

@@ -30,7 +30,7 @@ def content(c: Certificate) -> str:
     commit = [] if c.verdict == "not run" else [f"commit {c.commit or 'unknown'}", versions]
     facts = [c.family, str(c.year), c.contribution_kind, c.evidence, *commit]
     tests = [(p.test, p.result, str(p.case_count), f"{p.seconds:.2f}") for p in c.proofs]
-    differences = [(d.choice, d.paper, d.code, d.ours) for d in c.differences]
+    differences = [(d.subject, d.paper, d.code, d.ours) for d in c.differences]
     sections = (
         section("Formula", pre(c.formula)),
         section(f"Changes in {c.parent}", items(c.changes)) if c.changes else "",

@@ -158,7 +158,7 @@ class EffectComparison:
 
 def trials_of(method: str, effect: ExpectedEffect, seed: int) -> tuple[StudyRun, StudyRun]:
     """The runs of a method and of its parent with one seed."""
-    in_between = (BUDGET,) if effect.matched_by == "tokens" and effect.metric.startswith(HELD_OUT) else ()
+    in_between = (BUDGET,) if effect.runs_matched_by == "tokens" and effect.metric.startswith(HELD_OUT) else ()
     common = (*in_between, *effect.settings)
     own = StudyRun(method, effect.task, seed, (*common, *effect.own_settings))
     return own, StudyRun(effect.parent, effect.task, seed, common)
@@ -179,7 +179,7 @@ def compare(method: str, effect: ExpectedEffect, results: Mapping[StudyRun, Stud
 
 def values_of(effect: ExpectedEffect, own: StudyRunResult, parent: StudyRunResult) -> tuple[float, float]:
     """The metric of a method and of its parent with one seed, at equal tokens or after all iterations."""
-    if effect.matched_by == "steps":
+    if effect.runs_matched_by == "steps":
         lasts = len(own.tokens), len(parent.tokens)
     else:
         budget = min(sum(own.tokens), sum(parent.tokens))

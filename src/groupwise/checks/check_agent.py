@@ -13,7 +13,7 @@ from groupwise.data import ContextKey, Draw, Finish, Generation, GenerationReque
 from groupwise.rollout import AgentProgram, AgentRunner, DrawSampler, Episode, RolloutSetting
 from groupwise.rollout.agents.runner import is_async
 from groupwise.training.build_run import RunInputs
-from groupwise.verifiers import EnvironmentVerdict
+from groupwise.verifiers import EnvironmentVerdictVerifier
 
 MOST_SECONDS = 30.0
 """The time limit of the trial, in seconds."""
@@ -70,7 +70,7 @@ def try_agent(recipe: Recipe, runner: AgentRunner, inputs: RunInputs) -> CheckRe
         episode, verdict = tried_once(trial, sampler)
     except Usage as error:
         return CheckResult([error])
-    refusal = episode.refusal
+    refusal = episode.latest_request_error
     if verdict is not None and verdict.cause and refusal is not None and refusal.status in (400, 404):
         what = f"a request of the agent is refused: {refusal.message}"
         return CheckResult([Usage(what, evidence=verdict.cause, fix=refusal.fix or "change the request")])
@@ -78,7 +78,7 @@ def try_agent(recipe: Recipe, runner: AgentRunner, inputs: RunInputs) -> CheckRe
         return CheckResult((), [f"note: on a made-up answer, {verdict.cause}"])
     if not episode.answered_calls:
         return CheckResult((), [f"note: the agent made no request for {problems[0].id}"])
-    if verdict is None and isinstance(inputs.verifier, EnvironmentVerdict):
+    if verdict is None and isinstance(inputs.verifier, EnvironmentVerdictVerifier):
         what = f"the agent returns no reward, and {recipe.task.label} has no verifier"
         fix = "return a reward from the agent, or add --reward math, or another verifier"
         if isinstance(runner.agent, AgentProgram):

@@ -97,7 +97,7 @@ def noise_errors(strategy: Strategy, denoise: DenoisingSettings) -> list[Usage]:
     steps = {step for part in parts for step in getattr(part, "noisy_steps", ())}
     if calm := sorted(step for step in steps if not denoise.has_noise(step)):
         what = f"the strategy needs noise in the denoising steps {calm}, and they have none"
-        evidence = f"steps {denoise.noise_start} to {denoise.end - 1} have noise, by method.denoise"
+        evidence = f"steps {denoise.noise_start_step} to {denoise.end - 1} have noise, by method.denoise"
         return [Usage(what, evidence=evidence, fix="take other steps in method.strategy, or set method.denoise")]
     return []
 

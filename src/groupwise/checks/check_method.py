@@ -10,7 +10,7 @@ from groupwise.config.recipe import Recipe
 from groupwise.core import GroupwiseError, Usage
 from groupwise.data import Batch, Finish, Subscore, name_of, pack, rollout_of
 from groupwise.learner import ValueModel
-from groupwise.learner.auxiliary import AuxiliaryInputs, ForwardResult
+from groupwise.learner.auxiliary import AuxiliaryLossInputs, ForwardResult
 from groupwise.learner.forward import TokenStates
 from groupwise.methods import Method, ScheduleInput
 from groupwise.objective import Clip, ReportsClipping, UnclippedSurrogate
@@ -46,7 +46,7 @@ def dry_run(recipe: Recipe) -> list[GroupwiseError]:
             shape = f"{tuple(selected.shape)} {selected.dtype}"
             return [_part_error("filter", f"it returns {shape}, not one boolean for each of {n} samples")]
         step = compute_advantages(batch, method)
-        if step.advantage is None or step.advantage.shape != step.token_index.shape:
+        if step.advantage is None or step.advantage.shape != step.index_in_sample.shape:
             return [_part_error("credit", "it does not return one number per token")]
         step, loss, gradients = backward(step, method)
         for name, model in method.models:
@@ -70,8 +70,8 @@ def dry_run(recipe: Recipe) -> list[GroupwiseError]:
 def value_loss(model: ValueModel, step: Batch) -> Tensor:
     """Forward and backward of a value model's loss on a synthetic step, where all values are 0.5; returns the loss."""
     value = torch.full_like(step.logp, 0.5).requires_grad_()
-    states = TokenStates(value.detach()[:, None], torch.zeros_like(step.token_index), torch.arange(step.tokens))
-    term = model.loss(AuxiliaryInputs(None, [step], lambda: None))
+    states = TokenStates(value.detach()[:, None], torch.zeros_like(step.index_in_sample), torch.arange(step.tokens))
+    term = model.loss(AuxiliaryLossInputs(None, [step], lambda: None))
     loss = term(ForwardResult(step, states, step.logp, None, lambda name: value))
     loss.backward()
     return loss

@@ -20,7 +20,7 @@ from groupwise.config.user_code import UserCode
 from groupwise.data import Draw, Prompt, Rollout
 from groupwise.data.rollout_json import to_json
 from groupwise.learner import Learner, Ranks, ReplicatedRanks
-from groupwise.runs.checkpoints import OtherProcessShards, tensor_bytes, write_shard
+from groupwise.runs.checkpoints import OtherRankCheckpointShards, tensor_bytes, write_shard
 
 
 def recipe_of_followers(recipe: Recipe) -> str:
@@ -60,10 +60,10 @@ def send_rollouts(learner: Learner, rollouts: Sequence[Rollout], header: Mapping
         learner.ranks.send(message({**header, "memories": learner.memories, "rollouts": plain}))
 
 
-def other_shards(ranks: Ranks) -> OtherProcessShards:
+def other_shards(ranks: Ranks) -> OtherRankCheckpointShards:
     """The shards of a checkpoint that the other ranks write."""
     if not ranks.shards:
-        return OtherProcessShards()
+        return OtherRankCheckpointShards()
     from groupwise.learner.fsdp import ShardedRanks  # late: the import takes a second
 
     assert isinstance(ranks, ShardedRanks)
@@ -79,7 +79,7 @@ def other_shards(ranks: Ranks) -> OtherProcessShards:
                 raise OSError(reply["errno"], os.strerror(reply["errno"]), str(draft))
         return {reply.pop("name"): reply for reply in replies}
 
-    return OtherProcessShards(ranks.size - 1, write)
+    return OtherRankCheckpointShards(ranks.size - 1, write)
 
 
 def save_shard(learner: Learner, directory: Path) -> None:

@@ -47,7 +47,7 @@ class RayReplica(RemoteEngine):
         return self.ending
 
 
-class RayReplicas:
+class RayReplicaLauncher:
     """Starts the engines of a recipe on the nodes of a Ray cluster: `Served.build(..., launch=RayReplicas(recipe))`.
 
     Each run makes a secret for its engines, which Ray takes to their nodes. Ray finds the nodes at the first start.
@@ -75,7 +75,7 @@ class RayReplicas:
         device = "cuda:0" if self._needs.gpus else program.settings.device
         settings = replace(program.settings, model_directory=self._model, device=device)
         host = await asyncio.to_thread(bundles.host, index)
-        arguments = ["-m", *program.remote_command, json.dumps(asdict(settings)), host]
+        arguments = ["-m", *program.remote_module_arguments, json.dumps(asdict(settings)), host]
         actor = bundles.start(index, arguments, {VARIABLE: self._secret})
         try:
             address = await self._address(actor, index, program.start_seconds)

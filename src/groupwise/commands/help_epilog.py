@@ -6,10 +6,10 @@ from collections.abc import Mapping
 
 RECIPE_FIELDS = {
     "(top)": """model freeze_vision_tower task extra_tasks held_out max_prompt_tokens template system
-        template_arguments verifier threshold environment method prompts iterations epochs seed max_unverifiable
+        template_arguments verifier correct_threshold environment method prompts iterations epochs seed max_unverifiable
         trackers""",
-    "lora": "rank alpha targets",
-    "pipeline": "guidance size",
+    "lora": "rank alpha target_modules",
+    "pipeline": "guidance_scale picture_size",
     "warm_start": "demonstrations columns steps prompts optimizer save_every drop_thoughts thought",
     "warm_start.columns": "prompt answer",
     "warm_start.optimizer": "lr betas eps weight_decay max_grad_norm warmup_steps lr_scheduler",
@@ -18,16 +18,16 @@ RECIPE_FIELDS = {
     "method": """base group_size curriculum strategy denoise unmask trained_roles filter max_refills unverifiable
         shaping advantage credit mask objective auxiliary minibatches shuffle epochs old_logprobs router_replay models
         memory schedules""",
-    "method.denoise": "noise steps shift first last",
+    "method.denoise": "noise steps time_shift noise_start noise_end",
     "method.unmask": "steps temperature knob_std min_knob_std schedule_lr_factor",
     "method.objective": "surrogate weights penalties aggregate",
     "sampling": "temperature max_tokens top_p top_k min_p stop",
     "engine": "max_num_seqs kv_cache_tokens batch_invariant max_logprob_diff",
     "optimizer": "lr betas eps weight_decay max_grad_norm warmup_steps lr_scheduler",
     "machine": "device dtype threads microbatch_tokens gradient_checkpointing compile optimizer_offload "
-    "deadline verdict_deadline",
+    "rollout_deadline verdict_deadline",
     "cluster": "launch ranks reduction_lanes shard max_staleness deadline",
-    "evaluate": "every problems samples strategy by_column best_metric steps",
+    "evaluate": "every problems samples strategy by_column best_metric denoising_steps",
     "save": "every keep export_every",
 }
 """The fields of a recipe by section, for the help of `train`, which imports no other module."""

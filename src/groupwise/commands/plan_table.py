@@ -12,7 +12,7 @@ from groupwise.planning.fit_in_memory import cached_tokens_that_fit, largest_mic
 from groupwise.planning.machines import PlannedMachines
 from groupwise.planning.pipeline_memory import pipeline_plan_line
 from groupwise.planning.plan import RunPlan
-from groupwise.planning.process_memory import GIB, MemoryPrediction, advice
+from groupwise.planning.process_memory import GIB, ProcessMemoryPrediction, advice
 from groupwise.planning.simulation_timeline import timeline_text
 
 COLUMNS: Mapping[str, tuple[str, ...]] = {
@@ -75,13 +75,13 @@ def heading(planned: RunPlan) -> list[str]:
     ]
 
 
-def peaks(planned: RunPlan, placement: DevicePlacement) -> Iterator[tuple[str, MemoryPrediction]]:
+def peaks(planned: RunPlan, placement: DevicePlacement) -> Iterator[tuple[str, ProcessMemoryPrediction]]:
     """The memory of a placement's processes while they sample, and in the largest phase of learning, with labels."""
     for memory in planned.memories(placement).values():
         yield from peaks_of(placement.label, memory)
 
 
-def peaks_of(label: str, memory: MemoryPrediction) -> Iterator[tuple[str, MemoryPrediction]]:
+def peaks_of(label: str, memory: ProcessMemoryPrediction) -> Iterator[tuple[str, ProcessMemoryPrediction]]:
     """The memory of a process while it samples, and in the largest phase of learning, with labels."""
     learning = {name: parts for name, parts in memory.phase_bytes.items() if name != "sampling"}
     largest = max(learning, key=lambda name: sum(learning[name].values()), default="")
@@ -95,7 +95,7 @@ def memory_table(planned: RunPlan) -> list[str]:
     return uses_table(dict(item for placement in planned.placements for item in peaks(planned, placement)))
 
 
-def pipeline_plan_lines(recipe: Recipe, memory: MemoryPrediction, machines: PlannedMachines) -> list[str]:
+def pipeline_plan_lines(recipe: Recipe, memory: ProcessMemoryPrediction, machines: PlannedMachines) -> list[str]:
     """The memory of a run with a pipeline of diffusers, as lines of text."""
     needed = f"{memory.peak / GIB:,.1f} GiB of {machines.memory_gib:g} GiB"
     fits = memory.peak <= machines.memory
@@ -110,7 +110,7 @@ def pipeline_plan_lines(recipe: Recipe, memory: MemoryPrediction, machines: Plan
     ]
 
 
-def uses_table(memories: Mapping[str, MemoryPrediction]) -> list[str]:
+def uses_table(memories: Mapping[str, ProcessMemoryPrediction]) -> list[str]:
     """A row for each memory, and a column for each use."""
     used = [c for c, uses in COLUMNS.items() if any(m.parts.get(use) for m in memories.values() for use in uses)]
     rows = [
@@ -179,7 +179,7 @@ def time_table(planned: RunPlan) -> list[str]:
 def launch_lines(planned: RunPlan) -> list[str]:
     """A line about the kernels that a GPU launches; none for CPUs."""
     recipe, shape = planned.recipe, planned.model_shape
-    if planned.machines.device == "cpu":
+    if planned.machines.device_type == "cpu":
         return []
     steps = recipe.method.minibatches * recipe.method.epochs
     learning = learning_kernels(recipe, shape, planned.token_lengths, planned.best.placement.learner_devices)

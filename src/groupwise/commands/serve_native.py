@@ -14,7 +14,7 @@ from groupwise.engines import (
     EngineServer,
     IncomingWeightsStore,
     Native,
-    WeightsDirectory,
+    WeightsFilesDirectory,
     read_secret,
     servable,
     serve_until_signal,
@@ -58,7 +58,7 @@ def serve(model: str, options: ServeOptions) -> int:
     directory, device, seed = find_model(model), device_of(options.device), options.seed
     decoder = servable(read_model(directory, dtype=getattr(torch, options.dtype), device=device, seed=seed), None)
     tokenizer = read_tokenizer(directory)
-    exchange = WeightsDirectory(Path(tempfile.gettempdir()), HERE) if options.listen else None
+    exchange = WeightsFilesDirectory(Path(tempfile.gettempdir()), HERE) if options.listen else None
     server = EngineServer(
         Native(max_num_seqs=options.max_num_seqs, kv_cache_tokens=options.kv_cache_tokens).build(
             decoder, tokenizer, seed=seed, experts=None

@@ -73,9 +73,9 @@ def differences(reference: Reference, method: Method) -> list[tuple[str, str, st
     Its last rows say where the texts are from that a method writes for a model that reads prose.
     """
     head = ("", "paper", "authors' code and others", "here")
-    rows = [(d.choice, d.paper, d.code, d.ours) for d in reference.differences]
+    rows = [(d.subject, d.paper, d.code, d.ours) for d in reference.differences]
     for wording in wordings(method):
-        source = wording.auto_default.prose_source
+        source = wording.auto_default.other_models_default_source
         own = source.startswith(OURS)
         code = source.removeprefix(OURS).removeprefix(", with ") or "not found"
         rows.append((f"{wording.field_path} in prose", "", code, OURS if own else "that text"))

@@ -80,9 +80,9 @@ def train_one(
     run = existing(directory, combination, command)
     try:
         if run is None:
-            options = RunOptions(permissions=allowed, out=directory, name=combination.name, command=command)
+            options = RunOptions(permissions=allowed, out=directory, name=combination.name, command_line=command)
             return train(recipe, combination.overrides, options, recipe_name=recipe_name)
-        return 0 if is_finished(run) else resume(str(run), RunOptions(permissions=allowed, command=command))
+        return 0 if is_finished(run) else resume(str(run), RunOptions(permissions=allowed, command_line=command))
     except Diverged as error:
         print(visible(str(error), lines=True))
         return error.code

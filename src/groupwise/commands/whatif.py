@@ -149,7 +149,7 @@ def chain_lines(stored: StoredIteration, chain: GradientChain) -> list[str]:
     line = stored.sample_records[chain.sample_number - 1]
     where = f"sample {chain.sample_number} of iteration {stored.iteration}, draw {line['draw']}"
     text = visible(chain.token_text)
-    head = f'token {chain.token_number} of {chain.token_count}, "{text}" (id {chain.token_id}), of {where}'
+    head = f'token {chain.token_number} of {chain.sample_token_count}, "{text}" (id {chain.token_id}), of {where}'
     cells = [
         (
             link.number_name,

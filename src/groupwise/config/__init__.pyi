@@ -23,12 +23,12 @@ from groupwise.config.trl_and_verl_names import DICTIONARY as DICTIONARY
 from groupwise.config.trl_and_verl_names import EARLIER_FIELDS as EARLIER_FIELDS
 from groupwise.config.trl_and_verl_names import OTHER_VALUES as OTHER_VALUES
 from groupwise.config.trl_and_verl_names import TRAINERS as TRAINERS
-from groupwise.config.trl_and_verl_names import OptionReplacement as OptionReplacement
+from groupwise.config.trl_and_verl_names import OtherLibraryOption as OtherLibraryOption
 from groupwise.config.trl_and_verl_names import answer_of as answer_of
 from groupwise.config.trl_and_verl_names import field_named as field_named
 from groupwise.config.trl_and_verl_names import option_of as option_of
 from groupwise.config.trl_and_verl_names import other_name_fix as other_name_fix
 from groupwise.config.trl_and_verl_names import other_value_fix as other_value_fix
 from groupwise.config.trl_and_verl_names import verifier_fix as verifier_fix
-from groupwise.config.unknown_argument_advice import Constructor as Constructor
+from groupwise.config.unknown_argument_advice import PublicCallable as PublicCallable
 from groupwise.config.user_code import Permissions as Permissions

@@ -73,7 +73,7 @@ def wrong_arguments(
     name: str, call: Callable[..., Any], args: Sequence[Any], options: Mapping[str, Any], bound: int
 ) -> InvalidValue | None:
     """The error for arguments that do not fit a signature; None if they do."""
-    from groupwise.config.unknown_argument_advice import Constructor
+    from groupwise.config.unknown_argument_advice import PublicCallable
 
     signature = inspect.signature(call)
     try:
@@ -82,7 +82,7 @@ def wrong_arguments(
     except TypeError as error:
         what = str(error)
     named = dict([*signature.parameters.items()][bound:])
-    constructor = Constructor(name, named)
+    constructor = PublicCallable(name, named)
     unknown = [word for word in options if word not in named]
     if not unknown:
         return InvalidValue(f"gw.{name}(): {what}", fix=constructor.signature())

@@ -106,7 +106,7 @@ class WarmStart:
     optimizer: AdamW = AdamW(lr=1e-5)  # noqa: RUF009
     save_every: int = 100
     drop_thoughts: float = 0.0
-    thought: tuple[str, str] = ("<think>", "</think>")
+    thought_marks: tuple[str, str] = ("<think>", "</think>")
 
     def __post_init__(self) -> None:
         at_least(self, steps=1, prompts=1, save_every=1)
@@ -115,7 +115,7 @@ class WarmStart:
     @property
     def task(self) -> Demonstrations:
         """The task of the phase."""
-        return Demonstrations(self.demonstrations, self.drop_thoughts, self.thought)
+        return Demonstrations(self.demonstrations, self.drop_thoughts, self.thought_marks)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -47,7 +47,7 @@ class UnloadedTask(UnloadedPart, TaskSettings):
 
 
 @dataclass(frozen=True, slots=True)
-class UnreadPart:
+class UnreadablePart:
     """Stands for a part that cannot be read, so that later checks find no other error than this one."""
 
     error: Usage
@@ -57,12 +57,12 @@ class UnreadPart:
 
 
 @dataclass(frozen=True, slots=True)
-class UnreadVerifier(UnreadPart, VerifierSettings):
+class UnreadableVerifier(UnreadablePart, VerifierSettings):
     """Stands for a verifier that cannot be read."""
 
 
 @dataclass(frozen=True, slots=True)
-class UnreadTask(UnreadPart, TaskSettings):
+class UnreadTask(UnreadablePart, TaskSettings):
     """Stands for a task that cannot be read."""
 
     @property
@@ -71,7 +71,7 @@ class UnreadTask(UnreadPart, TaskSettings):
 
 
 UNLOADED: Mapping[Any, type[UnloadedPart]] = {VerifierSettings: UnloadedVerifier, TaskSettings: UnloadedTask}
-UNREAD: Mapping[Any, Any] = {VerifierSettings: UnreadVerifier, TaskSettings: UnreadTask}
+UNREAD: Mapping[Any, Any] = {VerifierSettings: UnreadableVerifier, TaskSettings: UnreadTask}
 """The stand-ins for verifiers and tasks: in files that are not loaded, and invalid ones."""
 
 

@@ -18,7 +18,7 @@ __all__ = [
     "EARLIER_FIELDS",
     "OTHER_VALUES",
     "TRAINERS",
-    "OptionReplacement",
+    "OtherLibraryOption",
     "answer_of",
     "field_named",
     "method_fix",
@@ -30,7 +30,7 @@ __all__ = [
 
 
 @dataclass(frozen=True, slots=True)
-class OptionReplacement:
+class OtherLibraryOption:
     """What to write for an option of TRL, verl or peft, in the words of the command line.
 
     `python_text` is what a program writes; if it is empty, the text is rendered (`python_spelling`). `field_path` and
@@ -41,13 +41,13 @@ class OptionReplacement:
     command_line_text: str
     python_text: str = ""
     field_path: str = ""
-    field_value: Any = field(default=None, hash=False)
+    equivalent_field_value: Any = field(default=None, hash=False)
     note: str = ""
-    argument_names: Mapping[str, float] = field(default_factory=dict[str, float], hash=False)
+    other_argument_names: Mapping[str, float] = field(default_factory=dict[str, float], hash=False)
 
 
 @cache
-def answers() -> Mapping[str, OptionReplacement]:
+def answers() -> Mapping[str, OtherLibraryOption]:
     """The answer for each option of `trl_and_verl_names.toml`, by the last words of the option's path.
 
     >>> answers()["num_generations"].command_line_text
@@ -59,16 +59,16 @@ def answers() -> Mapping[str, OptionReplacement]:
     return {name: _answer(entry) for entry in tomllib.loads(text)["option"] for name in entry["names"].split()}
 
 
-def _answer(entry: Mapping[str, Any]) -> OptionReplacement:
+def _answer(entry: Mapping[str, Any]) -> OtherLibraryOption:
     """The answer that an entry of the table gives."""
     python = entry.get("python", "")
     if "do" in entry:
-        return OptionReplacement(entry["do"], python)
+        return OtherLibraryOption(entry["do"], python)
     if "leave" in entry:
-        return OptionReplacement(f"leave it out: {entry['leave']}", python)
+        return OtherLibraryOption(f"leave it out: {entry['leave']}", python)
     path, _, value = entry["line"].partition(" = ")
     note = f" ({entry['note']})" if "note" in entry else ""
-    return OptionReplacement(
+    return OtherLibraryOption(
         f"write {entry['line']}, as an option {option_of(path, value)}{note}",
         python and f"write {python}{note}",
         path,
@@ -174,7 +174,7 @@ def other_value_fix(path: str, value: object) -> str:
     return f"write {name!r}, its name here" if name else ""
 
 
-def answer_of(path: str) -> OptionReplacement | None:
+def answer_of(path: str) -> OtherLibraryOption | None:
     """The answer for an option of TRL or verl by its dotted path. The longest end of the path counts, then its table.
 
     None for another name, and for a word of a recipe's table, such as `evaluate.denoising_steps`.

@@ -8,16 +8,16 @@ from typing import Any
 
 from groupwise.config.fields import SECOND_NAMES, SECTIONS, recipe_fields
 from groupwise.config.python_advice import field_literal, in_python, literal, setting_in_python
-from groupwise.config.trl_and_verl_names import EARLIER_FIELDS, OptionReplacement, answer_of
+from groupwise.config.trl_and_verl_names import EARLIER_FIELDS, OtherLibraryOption, answer_of
 from groupwise.methods.families import method_files, methods_with_argument
 
-__all__ = ["Constructor"]
+__all__ = ["PublicCallable"]
 
 METHOD = SECTIONS["method"]
 
 
 @dataclass(frozen=True, slots=True)
-class Constructor:
+class PublicCallable:
     """A class or function of `gw` by its name, with its arguments."""
 
     name: str
@@ -51,7 +51,7 @@ class Constructor:
             return f"it is an argument of {', '.join(methods[:3])}{' and others' if len(methods) > 3 else ''}"
         if answer:
             return (
-                self._elsewhere(answer.field_path, answer.field_value)
+                self._elsewhere(answer.field_path, answer.equivalent_field_value)
                 if answer.field_path
                 else in_python(answer.command_line_text)
             )
@@ -62,16 +62,16 @@ class Constructor:
         """The class of the values that it makes, of those that are sections of a recipe."""
         return METHOD if self.name in method_files() else self.name
 
-    def _call(self, answer: OptionReplacement, value: object) -> str:
+    def _call(self, answer: OtherLibraryOption, value: object) -> str:
         """The call with the argument here that an answer names, or in the section of a recipe below; else empty."""
         table, _, field = answer.field_path.rpartition(".")
         inner = SECTIONS.get(table)
-        names = {**({field: answer.field_value} if inner in (self.owner, None) else {}), **answer.argument_names}
+        names = {**({field: answer.equivalent_field_value} if inner in (self.owner, None) else {}), **answer.other_argument_names}
         if name := next((name for name in names if name in self.arguments), ""):
             note = answer.note if name == field else ""
             return f"gw.{self.name}({name}={field_literal(like(names[name], value))}){note}"
         if inner and self.owner == SECTIONS[""]:
-            return f"gw.{self.name}({table}=gw.{inner}({field}={field_literal(like(answer.field_value, value))}))"
+            return f"gw.{self.name}({table}=gw.{inner}({field}={field_literal(like(answer.equivalent_field_value, value))}))"
         return ""
 
     def _elsewhere(self, path: str, value: object) -> str:

@@ -23,7 +23,7 @@ from groupwise.data.base_classes import Penalty as Penalty
 from groupwise.data.base_classes import Policy as Policy
 from groupwise.data.base_classes import Ratio as Ratio
 from groupwise.data.base_classes import ReadsColumns as ReadsColumns
-from groupwise.data.base_classes import ReplyLog as ReplyLog
+from groupwise.data.base_classes import EnvironmentReplyLog as EnvironmentReplyLog
 from groupwise.data.base_classes import Sampler as Sampler
 from groupwise.data.base_classes import Shaping as Shaping
 from groupwise.data.base_classes import SharesDevice as SharesDevice
@@ -80,10 +80,10 @@ from groupwise.data.measures import Divergence as Divergence
 from groupwise.data.measures import Entropy as Entropy
 from groupwise.data.measures import Logp as Logp
 from groupwise.data.measures import NeededMeasure as NeededMeasure
-from groupwise.data.measures import Return as Return
+from groupwise.data.measures import ValueTarget as ValueTarget
 from groupwise.data.measures import Subscore as Subscore
 from groupwise.data.measures import TokenMark as TokenMark
-from groupwise.data.measures import Value as Value
+from groupwise.data.measures import CriticValue as CriticValue
 from groupwise.data.measures import in_batch as in_batch
 from groupwise.data.measures import in_graph as in_graph
 from groupwise.data.measures import label_of as label_of

@@ -49,7 +49,7 @@ __all__ = [
     "Policy",
     "Ratio",
     "ReadsColumns",
-    "ReplyLog",
+    "EnvironmentReplyLog",
     "Sampler",
     "Shaping",
     "SharesDevice",
@@ -217,7 +217,7 @@ class Environment(Protocol):
 
 
 @runtime_checkable
-class ReplyLog(Protocol):
+class EnvironmentReplyLog(Protocol):
     """A log of environments' replies by key, from which a resumed run restores unfinished conversations."""
 
     __slots__ = ()

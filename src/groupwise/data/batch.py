@@ -58,7 +58,7 @@ class Batch:
     """Which samples belong to which group."""
     rollouts: Segments = field(metadata=SEGMENTS)
     """Which groups belong to which rollout (all samples that were generated for one prompt)."""
-    token_index: Int[Tensor, " n"] = field(metadata=PER_TOKEN)
+    index_in_sample: Int[Tensor, " n"] = field(metadata=PER_TOKEN)
     """The index of each trainable token in its sample's tokens."""
 
     routes: tuple[tuple[bytes, ...], ...] = field(metadata=PER_SAMPLE)
@@ -69,7 +69,7 @@ class Batch:
     length: Int[Tensor, " s"] = field(metadata=PER_SAMPLE)
     """Number of tokens of each sample after its prompt, trained or not. A mask does not change it."""
     finish: Int[Tensor, " s"] = field(metadata=PER_SAMPLE)
-    limit: Int[Tensor, " s"] = field(metadata=PER_SAMPLE)
+    length_limit: Int[Tensor, " s"] = field(metadata=PER_SAMPLE)
     """The largest `length` that each sample may reach: `max_new_tokens`, less after a prompt that leaves less room."""
     age: Int[Tensor, " s"] = field(metadata=PER_SAMPLE)
     """For each sample: the policy's version minus the version of its oldest sampled token; 0 if none was sampled."""
@@ -113,14 +113,14 @@ class Batch:
         has = [view in s.prompt_views for s in self.samples]
         part = self.take([i for i, present in enumerate(has) if present])
         samples = tuple(replace(s, context=s.prompt_views[view], content_hash="", routes=()) for s in part.samples)
-        which = self.sequences.spread(torch.tensor(has, dtype=torch.bool, device=self.token_index.device))
+        which = self.sequences.spread(torch.tensor(has, dtype=torch.bool, device=self.index_in_sample.device))
         return replace(part, samples=samples, routes=((),) * len(samples)), which
 
     @property
     def same_context(self) -> Bool[Tensor, " n"]:
         """For each token, whether it is trained with the prompt that it was sampled from (see `Sample.under`)."""
         same = torch.tensor(
-            [SAMPLED not in s.prompt_views for s in self.samples], dtype=torch.bool, device=self.token_index.device
+            [SAMPLED not in s.prompt_views for s in self.samples], dtype=torch.bool, device=self.index_in_sample.device
         )
         return self.sequences.spread(same)
 
@@ -149,8 +149,8 @@ class Batch:
         [True, False, True]
         """
         first = self.length.cumsum(0) - self.length
-        entries = torch.tensor([x for row in rows for x in row], dtype=dtype, device=self.token_index.device)
-        return entries[self.sequences.spread(first) + self.token_index]
+        entries = torch.tensor([x for row in rows for x in row], dtype=dtype, device=self.index_in_sample.device)
+        return entries[self.sequences.spread(first) + self.index_in_sample]
 
     def __len__(self) -> int:
         """The number of samples, including samples without a token."""
@@ -159,7 +159,7 @@ class Batch:
     @property
     def tokens(self) -> int:
         """The number of trainable tokens."""
-        return len(self.token_index)
+        return len(self.index_in_sample)
 
     @property
     def token_groups(self) -> Segments:
@@ -209,7 +209,7 @@ class Batch:
 
     def take(self, samples: Sequence[int] | Int[Tensor, " t"]) -> "Batch":
         """The chosen samples in the given order, with all columns. Empty groups and rollouts are dropped."""
-        chosen = torch.as_tensor(samples, dtype=torch.long, device=self.token_index.device)
+        chosen = torch.as_tensor(samples, dtype=torch.long, device=self.index_in_sample.device)
         tokens, sequences = _tokens_of(self.sequences, chosen)
         groups, rollouts = _regroup(self.groups, self.rollouts, chosen)
         return replace(
@@ -300,7 +300,7 @@ def pack(
         sequences=Segments.of([len(t) for t in trained]),
         groups=Segments(torch.tensor(group_of, dtype=torch.long), len(rollout_of_group)),
         rollouts=Segments(torch.tensor(rollout_of_group, dtype=torch.long), len(rollouts)),
-        token_index=torch.tensor(list(chain.from_iterable(trained)), dtype=torch.long),
+        index_in_sample=torch.tensor(list(chain.from_iterable(trained)), dtype=torch.long),
         routes=tuple(s.routes for s in samples),
         outcome=torch.tensor([int(v.outcome) for v in verdicts if v], dtype=torch.long),
         verdict_score=torch.tensor([v.value for v in verdicts if v], dtype=torch.float64),
@@ -309,7 +309,7 @@ def pack(
         },
         length=torch.tensor([len(s.tokens) for s in samples], dtype=torch.long),
         finish=torch.tensor([-1 if s.finish is None else int(s.finish) for s in samples], dtype=torch.long),
-        limit=torch.tensor([s.limit for s in samples], dtype=torch.long),
+        length_limit=torch.tensor([s.limit for s in samples], dtype=torch.long),
         age=torch.tensor([version - (version if s.oldest is None else s.oldest) for s in samples], dtype=torch.long),
         staleness=torch.where(origin >= 0, version - origin, 0),
         logp_engine=torch.tensor(_entries([s.logp for s in samples], trained), dtype=torch.float64),

@@ -77,14 +77,14 @@ class GenerationRequest:
     limit: int
     draw_id: int
     stream: Ids
-    generated_count: int = 0
+    already_generated_count: int = 0
     sampling: Sampling = Sampling()
     random_purpose: int = 0
     content_hash: str = ""
     """Hash of the prompt's content besides token ids, such as images."""
     pictures: tuple[Picture, ...] = ()
     """The pictures behind the placeholders of the context, in their order. `content_hash` names them."""
-    actions: tuple[bytes, ...] = ()
+    previous_actions: tuple[bytes, ...] = ()
     """The sample's encoded actions so far (`Sample.actions`), if the policy's actions are not tokens of text."""
     num_top_logprobs: int = 0
     """The number of most probable tokens to return for each new position (`Generation.top_logprobs`)."""
@@ -96,7 +96,7 @@ class GenerationRequest:
     @property
     def context_key(self) -> ContextKey:
         """The identity of the request's context. Contexts with equal ids but different actions are different."""
-        return content_hash(self.content_hash, self.actions), self.context
+        return content_hash(self.content_hash, self.previous_actions), self.context
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

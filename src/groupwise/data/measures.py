@@ -17,10 +17,10 @@ __all__ = [
     "Entropy",
     "Logp",
     "NeededMeasure",
-    "Return",
+    "ValueTarget",
     "Subscore",
     "TokenMark",
-    "Value",
+    "CriticValue",
     "in_batch",
     "in_graph",
     "label_of",
@@ -95,7 +95,7 @@ class TokenMark:
 
 
 @dataclass(frozen=True, slots=True)
-class Value:
+class CriticValue:
     """A critic's estimate of the expected return at each token, before the update, without gradient.
 
     The context of a token is everything before it. PPO calls this number `V_old`.
@@ -105,7 +105,7 @@ class Value:
 
 
 @dataclass(frozen=True, slots=True)
-class Return:
+class ValueTarget:
     """The target that a critic (`ValueModel`) learns at each token: advantage plus value, both from before the update.
 
     It is written with the advantages, so shapings and advantages cannot read it.

@@ -16,10 +16,10 @@ from groupwise.engines.remote.server import servable as servable
 from groupwise.engines.remote.shared_device import SharedDeviceFleet as SharedDeviceFleet
 from groupwise.engines.remote.shutdown import serve_until_signal as serve_until_signal
 from groupwise.engines.remote.sleeping import SleepingEngine as SleepingEngine
-from groupwise.engines.remote.tls import HostKey as HostKey
+from groupwise.engines.remote.tls import EngineTlsKey as EngineTlsKey
 from groupwise.engines.remote.tls import TlsAddress as TlsAddress
 from groupwise.engines.remote.tls_server import listen_tls as listen_tls
-from groupwise.engines.remote.weights_file import WeightsDirectory as WeightsDirectory
+from groupwise.engines.remote.weights_file import WeightsFilesDirectory as WeightsFilesDirectory
 from groupwise.engines.remote.weights_file import WeightsFile as WeightsFile
 from groupwise.engines.remote.weights_file import read_weights as read_weights
 from groupwise.engines.remote.weights_file import write_weights as write_weights

@@ -18,7 +18,7 @@ class Speculative(Native):
     arXiv:2605.08862.
     """
 
-    window: int = 8
+    num_speculative_tokens: int = 8
     max_stored_answers: int = 4096
 
     def __post_init__(self) -> None:
@@ -40,6 +40,6 @@ class Speculative(Native):
             )
         return SpeculativeEngine(
             model, tokenizer, seed=seed, max_num_seqs=self.max_num_seqs, kv_cache_tokens=self.kv_cache_tokens,
-            window=self.window,
+            window=self.num_speculative_tokens,
             drafts=self.max_stored_answers,
         )  # fmt: skip

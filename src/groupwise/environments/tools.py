@@ -23,7 +23,7 @@ __all__ = [
     "MalformedCall",
     "PythonBlockFormat",
     "ToolCall",
-    "ToolFailed",
+    "ToolUnavailable",
     "Tools",
     "calculator_tools",
     "python_tools",
@@ -49,7 +49,7 @@ class MalformedCall(ValueError):
     """A call that cannot be parsed. The model gets the message."""
 
 
-class ToolFailed(Exception):
+class ToolUnavailable(Exception):
     """A tool failed through no fault of the call, for example a lost server. The sample becomes unverifiable."""
 
 
@@ -166,7 +166,7 @@ class Tools:
             result = await result if inspect.isawaitable(result) else result
             text = str(result)
         except Exception as error:
-            if ends_run(error) or isinstance(error, ToolFailed):
+            if ends_run(error) or isinstance(error, ToolUnavailable):
                 raise
             return ReplyWithCounts(f"error: {call.name}: {str(error)[:200] or type(error).__name__}", errors=1)
         counts = result.counts if isinstance(result, ReplyWithCounts) else {}
@@ -227,7 +227,7 @@ def python_tool(sandbox: Sandbox) -> Callable[[Any], Any]:
             raise ValueError("the argument code must be text")
         execution = await sandbox.execute(ExecutionInput(code))
         if execution.no_result:
-            raise ToolFailed(execution.error)
+            raise ToolUnavailable(execution.error)
         output = (execution.return_value or "").rstrip("\n")
         error = f"error: {execution.error}" if execution.error else ""
         text = "\n".join(part for part in (output, error) if part)

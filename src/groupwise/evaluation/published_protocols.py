@@ -25,12 +25,12 @@ class PublishedProtocol:
     tasks: tuple[tuple[str, int], ...]
     samples_per_problem: int
     recipe_overrides: Overrides
-    template_settings: tuple[tuple[str, Overrides], ...] = ()
+    overrides_by_template: tuple[tuple[str, Overrides], ...] = ()
     task_source: str = ""
 
     def settings_for(self, template: str) -> Overrides:
         """The recipe fields that the paper fixes for all tasks; some depend on the template."""
-        return (*self.recipe_overrides, *dict(self.template_settings).get(template, ()))
+        return (*self.recipe_overrides, *dict(self.overrides_by_template).get(template, ()))
 
     def recipes(self, overrides: Sequence[tuple[str, str]], data: str | None = None) -> list[list[tuple[str, str]]]:
         """The recipe overrides to evaluate each task. Problems come from the hub, or the directory `data`."""
@@ -89,7 +89,7 @@ PUBLISHED = {
         tasks=(("aime24", 30), ("amc", 83), ("math500", 500), ("minerva", 272), ("olympiadbench", 675)),
         samples_per_problem=1,
         recipe_overrides=(("template", "qwen_math"), ("verifier", "math_dr_grpo"), *_sampling(0.0, 1.0, 3000)),
-        template_settings=(("r1", (("verifier.tag", "true"), ("sampling.stop", "['</answer>']"))),),
+        overrides_by_template=(("r1", (("verifier.tag", "true"), ("sampling.stop", "['</answer>']"))),),
     ),
 }
 

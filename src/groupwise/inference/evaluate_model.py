@@ -20,7 +20,7 @@ from groupwise.data import Outcome, Prompt, Rollout, Sample, Sampling, Strategy,
 from groupwise.engines import Fleet, Native
 from groupwise.evaluation.evaluation_files import file_name, mean_of, task_result
 from groupwise.evaluation.published_protocols import find_published
-from groupwise.inference.run_models import BEST, At, RunModel, find_run_model, model_directory
+from groupwise.inference.run_models import BEST, At, RunModelLocation, find_run_model, model_directory
 from groupwise.models import Messages, PromptTemplate, RandomPurpose, find_model, read_shape, read_tokenizer
 from groupwise.planning.evaluation_memory import evaluation_plan
 from groupwise.planning.process_memory import host_memory
@@ -161,7 +161,7 @@ def results_of_task(
     ]
 
 
-def find_model_of(model_or_run: str, at: At = None) -> RunModel | None:
+def find_model_of(model_or_run: str, at: At = None) -> RunModelLocation | None:
     """A run's model, of the checkpoint `at`, if the path is a run; else None, or `Usage` if `at` is given."""
     directory = Path(model_or_run)
     if RunLayout(directory).is_run:
@@ -172,7 +172,7 @@ def find_model_of(model_or_run: str, at: At = None) -> RunModel | None:
     return None
 
 
-def model_overrides(name: str, of_run: RunModel | None, use: UserCode) -> list[tuple[str, str]]:
+def model_overrides(name: str, of_run: RunModelLocation | None, use: UserCode) -> list[tuple[str, str]]:
     """Overrides that select the model. A run's final model directory includes its adapter, so `lora` becomes none."""
     if of_run is None:
         return [("model", name)]

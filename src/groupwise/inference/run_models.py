@@ -16,7 +16,7 @@ from groupwise.models import Model, attach, find_model, has_adapter, read_model,
 from groupwise.models.lora import name_base
 from groupwise.models.model_directories import base_name
 from groupwise.models.model_json_files import ADAPTER
-from groupwise.runs.atomic_writes import DISK, REPEAT, FileSystem, remove_dead_drafts, storage_errors, write_directory
+from groupwise.runs.atomic_writes import DISK, REPEAT, FileSystemOperations, remove_dead_drafts, storage_errors, write_directory
 from groupwise.runs.best_checkpoint import best_iteration, describe_best, held_out_values
 from groupwise.runs.checkpoints import Checkpoint, finished_checkpoints, newest_checkpoint, read_checkpoint
 from groupwise.runs.json_lines import read_lines
@@ -34,7 +34,7 @@ At = int | str | None
 
 
 @dataclass(frozen=True, slots=True)
-class RunModel:
+class RunModelLocation:
     """A model of a run: its `model_directory` (of a model or an adapter), or None if it is still inside a `checkpoint`.
 
     `iteration` is None for the finished model. `best_by` says by which figures the best one was chosen.
@@ -53,7 +53,7 @@ class RunModel:
         return f"the model of iteration {self.iteration} of {RunInfo.read(self.run_layout).iterations}{best}"
 
 
-def find_run_model(run: Path, at: At = None) -> RunModel:
+def find_run_model(run: Path, at: At = None) -> RunModelLocation:
     """A model of a run, or of the last finished phase of a run. `BadData` if there is none at this iteration."""
     if not (at is None or at == BEST or (isinstance(at, int) and not isinstance(at, bool))):
         raise Usage(f"{at!r} does not name a checkpoint of a run", fix=f"give the number of its iteration, or {BEST}")
@@ -62,7 +62,7 @@ def find_run_model(run: Path, at: At = None) -> RunModel:
         raise Usage(f"an iteration of {run} is ambiguous: it has phases, and each counts its own iterations", fix=fix)
     layout = RunLayout(finished_run(run) or runs_in(run)[-1])
     if at is None and layout.model.is_dir():
-        return RunModel(layout, None, layout.model, None)
+        return RunModelLocation(layout, None, layout.model, None)
     directories = {int(path.name): path for path in layout.models.glob("*") if path.name.isdecimal()}
     checkpoints = {i: path for i, parked, path in finished_checkpoints(layout.checkpoints) if not parked}
     best = ""
@@ -71,7 +71,7 @@ def find_run_model(run: Path, at: At = None) -> RunModel:
     else:
         iteration = _newest(layout) if at is None else int(at)
     if layout.model.is_dir() and iteration == max(checkpoints, default=None):
-        return RunModel(layout, None, layout.model, None, best)
+        return RunModelLocation(layout, None, layout.model, None, best)
     if iteration not in directories | checkpoints:
         known = ", ".join(map(str, sorted(directories.keys() | checkpoints.keys())))
         raise BadData(
@@ -79,7 +79,7 @@ def find_run_model(run: Path, at: At = None) -> RunModel:
             evidence=f"it has models of: {known or 'no iteration'}",
             fix="name one of these; save.keep and save.export_every set how many a run keeps",
         )
-    return RunModel(layout, iteration, directories.get(iteration), checkpoints.get(iteration), best)
+    return RunModelLocation(layout, iteration, directories.get(iteration), checkpoints.get(iteration), best)
 
 
 def best_checkpoint(layout: RunLayout) -> tuple[int, str]:
@@ -100,7 +100,7 @@ def best_checkpoint(layout: RunLayout) -> tuple[int, str]:
     return best, figures
 
 
-def model_directory(model: RunModel, use: UserCode, notify: Callable[[str], None]) -> Path:
+def model_directory(model: RunModelLocation, use: UserCode, notify: Callable[[str], None]) -> Path:
     """The directory of a run's model. A checkpoint's model is written to `models/` of the run on first use.
 
     Passes one line to `notify`, unless it is the model of the finished run.
@@ -119,8 +119,8 @@ def model_directory(model: RunModel, use: UserCode, notify: Callable[[str], None
 
 
 def export(
-    run: Path, out: Path, at: At = None, dtype: str = "", use: UserCode = NO_CODE, disk: FileSystem = DISK
-) -> RunModel:
+    run: Path, out: Path, at: At = None, dtype: str = "", use: UserCode = NO_CODE, disk: FileSystemOperations = DISK
+) -> RunModelLocation:
     """Write a model of a run to the directory `out`, which must not exist. Returns the model that was written.
 
     `dtype` converts a model's weights, for example to bfloat16. An adapter is written with its tokenizer.
@@ -145,7 +145,7 @@ def export(
     return model
 
 
-def write_checkpoint_model(model: RunModel, path: Path, use: UserCode, dtype: str = "") -> None:
+def write_checkpoint_model(model: RunModelLocation, path: Path, use: UserCode, dtype: str = "") -> None:
     """Write the model of a checkpoint to a directory, with the files that the finished model has."""
     assert model.checkpoint is not None, "the model is a directory already"
     checkpoint = read_checkpoint(model.checkpoint)

@@ -37,7 +37,7 @@ class ForwardResult:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class AuxiliaryInputs:
+class AuxiliaryLossInputs:
     """An auxiliary loss's input: the microbatches of one optimizer step on all ranks, before their forward passes.
 
     Divisors must count the whole step. `route_recorder` creates the recorder of expert choices of one forward; None for
@@ -46,14 +46,14 @@ class AuxiliaryInputs:
     """
 
     model: Any
-    microbatches: Sequence[Batch]
+    step_microbatches: Sequence[Batch]
     route_recorder: Callable[[], RoutedForward | None]
-    ranks: Ranks = SingleProcess()  # noqa: RUF009
+    process_ranks: Ranks = SingleProcess()  # noqa: RUF009
 
     @property
     def of_rank(self) -> list[Batch]:
         """The microbatches that this rank computes."""
-        return [self.microbatches[i] for i in order_of(self.ranks, self.ranks.rank, len(self.microbatches))]
+        return [self.step_microbatches[i] for i in order_of(self.process_ranks, self.process_ranks.rank, len(self.step_microbatches))]
 
 
 Term = Callable[[ForwardResult], Float[Tensor, ""]]
@@ -71,7 +71,7 @@ class AuxiliaryLoss(Protocol):
     __slots__ = ()
 
     @abstractmethod
-    def __call__(self, step: AuxiliaryInputs) -> Term: ...
+    def __call__(self, step: AuxiliaryLossInputs) -> Term: ...
 
 
 def coefficient_of(loss: AuxiliaryLoss) -> float:
@@ -97,13 +97,13 @@ class RouterBalance(AuxiliaryLoss):
         if not 0 <= self.coefficient < float("inf"):
             raise ValueError(f"coefficient is {self.coefficient}\ntake a coefficient of at least 0, such as 0.001")
 
-    def __call__(self, step: AuxiliaryInputs) -> Term:
-        samples = [s for b in step.microbatches for s in b.samples]
+    def __call__(self, step: AuxiliaryLossInputs) -> Term:
+        samples = [s for b in step.step_microbatches for s in b.samples]
         tokens = sum(len(s.context) + len(s.tokens) - 1 for s in samples if s.tokens)
-        several = len(step.microbatches) > 1
+        several = len(step.step_microbatches) > 1
         load = torch.stack([_load(step, b) for b in step.of_rank]).sum(0) if several else None
         if load is not None:
-            step.ranks.add([load])
+            step.process_ranks.add([load])
 
         def term(forwarded: ForwardResult) -> Float[Tensor, ""]:
             routed = forwarded.routed_forward
@@ -116,11 +116,11 @@ class RouterBalance(AuxiliaryLoss):
 
 
 @torch.no_grad()
-def _load(step: AuxiliaryInputs, microbatch: Batch) -> Float[Tensor, "routers count"]:
+def _load(step: AuxiliaryLossInputs, microbatch: Batch) -> Float[Tensor, "routers count"]:
     """The number of tokens that each expert gets in a microbatch, by an extra forward pass without gradient."""
     routed = step.route_recorder()
     assert routed is not None, "a balanced model has routers"
-    samples, device = microbatch.samples, microbatch.token_index.device
+    samples, device = microbatch.samples, microbatch.index_in_sample.device
     contexts, tokens, contents = ([getattr(s, name) for s in samples] for name in ("context", "tokens", "content_hash"))
     routed(step.model, microbatch, PrefixPacking.of(contexts, tokens, contents=contents, device=device))
     return routed.load()

@@ -38,12 +38,12 @@ class RankWait:
 
     awaited_rank: str
     awaited_data: str
-    since: float = field(default_factory=time.monotonic)
+    start_seconds: float = field(default_factory=time.monotonic)
 
     @property
     def seconds(self) -> float:
         """The seconds of this wait so far."""
-        return time.monotonic() - self.since
+        return time.monotonic() - self.start_seconds
 
 
 @runtime_checkable

@@ -35,7 +35,7 @@ def hidden_states(
 
     `through` replaces the model's forward pass.
     """
-    device = batch.token_index.device
+    device = batch.index_in_sample.device
     samples = batch.samples
     layout = PrefixPacking.of(
         [s.context for s in samples],
@@ -44,7 +44,7 @@ def hidden_states(
         device=device,
     )
     starts = batch.length.cumsum(0) - batch.length
-    rows = batch.sequences.spread(starts) + batch.token_index
+    rows = batch.sequences.spread(starts) + batch.index_in_sample
     # Samples with a shared prefix repeat the same (hidden state, target) pair; compute each distinct pair once.
     packed = len(layout.tokens)
     pairs, pair = (layout.target_tokens[rows] * packed + layout.predicting_indices[rows]).unique(return_inverse=True)

@@ -21,14 +21,14 @@ class MicrobatchSums:
     (5.0, {'balance': 2.0}, 8)
     """
 
-    auxiliary: tuple[tuple[str, float], ...] = ()
+    auxiliary_losses: tuple[tuple[str, float], ...] = ()
     loss_terms: tuple[float, ...] = ()
     changed_route_count: int = 0
     route_count: int = 0
 
     def __add__(self, other: "MicrobatchSums") -> "MicrobatchSums":
         return MicrobatchSums(
-            auxiliary=self.auxiliary + other.auxiliary,
+            auxiliary_losses=self.auxiliary_losses + other.auxiliary_losses,
             loss_terms=self.loss_terms + other.loss_terms,
             changed_route_count=self.changed_route_count + other.changed_route_count,
             route_count=self.route_count + other.route_count,
@@ -42,8 +42,8 @@ class MicrobatchSums:
     @property
     def auxiliary_losses(self) -> dict[str, float]:
         """The sum of each auxiliary loss, by its metric."""
-        losses = dict.fromkeys((name for name, _ in self.auxiliary), 0.0)
-        for name, value in self.auxiliary:
+        losses = dict.fromkeys((name for name, _ in self.auxiliary_losses), 0.0)
+        for name, value in self.auxiliary_losses:
             losses[name] += value
         return losses
 

@@ -26,7 +26,7 @@ from groupwise.data import (
     name_of,
     needs,
 )
-from groupwise.learner.auxiliary import AuxiliaryInputs, AuxiliaryLoss, ForwardResult, Term, coefficient_of
+from groupwise.learner.auxiliary import AuxiliaryLossInputs, AuxiliaryLoss, ForwardResult, Term, coefficient_of
 from groupwise.learner.compute_measures import reads_policy
 from groupwise.learner.distributed import Ranks, SingleProcess
 from groupwise.learner.forward import TokenStates
@@ -68,7 +68,7 @@ class StepResult:
     skip_reason: str = ""
     changed_route_count: int = 0
     route_count: int = 0
-    auxiliary: Mapping[str, float] = field(default_factory=dict)
+    auxiliary_losses: Mapping[str, float] = field(default_factory=dict)
     logp_gradient: Float[Tensor, " n"] | None = None
 
 
@@ -76,7 +76,7 @@ class StepResult:
 class MicrobatchResult:
     """The results of one microbatch: columns and `d loss / d logp` per token, and its packed `MicrobatchSums`."""
 
-    columns: Mapping[NeededMeasure, Float[Tensor, " n"]]
+    token_measures: Mapping[NeededMeasure, Float[Tensor, " n"]]
     logp_gradient: Float[Tensor, " n"]
     packed_sums: Float[Tensor, " k"]
 
@@ -213,7 +213,7 @@ class Learner:
         """The policy's log-probs and other measures of a microbatch. `Usage` if one is missing or has a wrong shape."""
         numbers = policy.measure(part, wanted, self.models)
         for measure in wanted:
-            if measure not in numbers or numbers[measure].shape != part.token_index.shape:
+            if measure not in numbers or numbers[measure].shape != part.index_in_sample.shape:
                 shape = f"shape {tuple(numbers[measure].shape)}" if measure in numbers else "nothing"
                 raise Usage(
                     f"the policy {type(self.model).__name__} does not compute {measure}",
@@ -261,7 +261,7 @@ class Learner:
             skip_reason=skipped,
             changed_route_count=sums.changed_route_count,
             route_count=sums.route_count,
-            auxiliary=sums.auxiliary_losses | {f"value/{name}/grad_norm": x for name, x in critic_norms.items()},
+            auxiliary_losses=sums.auxiliary_losses | {f"value/{name}/grad_norm": x for name, x in critic_norms.items()},
             logp_gradient=accumulated.logp_gradient,
         )
 
@@ -288,7 +288,7 @@ class Learner:
         terms = [part for part in auxiliary if coefficient_of(part)]
         keep_logits = any(getattr(part, "needs_router_logits", False) for part in terms)
         step_routing = StepRouting(self.model, replay, keep_logits=keep_logits)
-        forwards = AuxiliaryInputs(self.model, microbatches, step_routing.forward_pass, self.ranks)
+        forwards = AuxiliaryLossInputs(self.model, microbatches, step_routing.forward_pass, self.ranks)
         prepared = [(coefficient_of(part), part(forwards)) for part in terms]
         sums = LaneSums(self._optimizers(), self.ranks)
         computed: list[MicrobatchResult] = []
@@ -300,7 +300,7 @@ class Learner:
         sums.finish()
         self.ranks.release([self.model, *self.models.values()])
         sizes = [part.tokens for part in microbatches]
-        columns = {m: joined(self.ranks, [x.columns[m] for x in computed], sizes) for m in computed[0].columns}
+        columns = {m: joined(self.ranks, [x.token_measures[m] for x in computed], sizes) for m in computed[0].token_measures}
         measures = {measure: torch.cat(parts) for measure, parts in columns.items()}
         gradient = torch.cat(joined(self.ranks, [x.logp_gradient for x in computed], sizes))
         counts = [len(computed[0].packed_sums)] * len(sizes)
@@ -331,7 +331,7 @@ class Learner:
         torch.autograd.backward([logp, *graph.values(), *in_graph_terms], [*gradients, *(None for _ in in_graph_terms)])
         in_loss = [x if x.requires_grad else torch.zeros_like(x) for x in added]
         return MicrobatchResult(
-            columns={measure: numbers[measure].detach() for measure in (OLD, Entropy(), *live)},
+            token_measures={measure: numbers[measure].detach() for measure in (OLD, Entropy(), *live)},
             logp_gradient=gradients[0],
             packed_sums=MicrobatchSums.pack(values, [*in_loss, loss], step_routing.choices_of(routed)),
         )
@@ -441,6 +441,6 @@ class _WithPrefix(Mapping[str, Tensor]):
 
 def _indices_after(batch: Batch, order: Sequence[int]) -> Tensor:
     """For each token of the batch, its index in the concatenation of the samples in the order `order`."""
-    indices = torch.arange(batch.tokens, device=batch.token_index.device)
-    permuted = batch.having(token_index=indices).take(order).token_index
+    indices = torch.arange(batch.tokens, device=batch.index_in_sample.device)
+    permuted = batch.having(token_index=indices).take(order).index_in_sample
     return torch.empty_like(permuted).scatter_(0, permuted, indices)

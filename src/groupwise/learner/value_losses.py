@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from jaxtyping import Float
 from torch import Tensor
 
-from groupwise.data import Batch, NeededMeasure, Return, Value
-from groupwise.learner.auxiliary import AuxiliaryInputs, AuxiliaryLoss, ForwardResult, Term
+from groupwise.data import Batch, NeededMeasure, ValueTarget, CriticValue
+from groupwise.learner.auxiliary import AuxiliaryLossInputs, AuxiliaryLoss, ForwardResult, Term
 
 __all__ = ["ClippedValueLoss", "SquaredValueLoss"]
 
@@ -27,13 +27,13 @@ class SquaredValueLoss(AuxiliaryLoss):
 
     @property
     def needs(self) -> frozenset[NeededMeasure]:
-        return frozenset({Return(self.critic)})
+        return frozenset({ValueTarget(self.critic)})
 
     @property
     def metric(self) -> str:
         return loss_metric(self.critic)
 
-    def __call__(self, step: AuxiliaryInputs) -> Term:
+    def __call__(self, step: AuxiliaryLossInputs) -> Term:
         def squared(value: Tensor, goal: Tensor, batch: Batch) -> Tensor:
             return (value - goal) ** 2
 
@@ -57,15 +57,15 @@ class ClippedValueLoss(AuxiliaryLoss):
 
     @property
     def needs(self) -> frozenset[NeededMeasure]:
-        return frozenset({Value(self.critic), Return(self.critic)})
+        return frozenset({CriticValue(self.critic), ValueTarget(self.critic)})
 
     @property
     def metric(self) -> str:
         return loss_metric(self.critic)
 
-    def __call__(self, step: AuxiliaryInputs) -> Term:
+    def __call__(self, step: AuxiliaryLossInputs) -> Term:
         def clipped(value: Tensor, goal: Tensor, batch: Batch) -> Tensor:
-            old = batch[Value(self.critic)].to(value.dtype)
+            old = batch[CriticValue(self.critic)].to(value.dtype)
             near = old + (value - old).clamp(-self.clip, self.clip)
             return ((value - goal) ** 2).maximum((near - goal) ** 2)
 
@@ -82,7 +82,7 @@ def _half_sum(critic: str, error: Callable[[Tensor, Tensor, Batch], Tensor]) -> 
 
     def term(forwarded: ForwardResult) -> Float[Tensor, ""]:
         value, batch = forwarded.compute_values(critic), forwarded.batch
-        goal = batch[Return(critic)].to(value.dtype)
+        goal = batch[ValueTarget(critic)].to(value.dtype)
         return (batch.loss_share.to(value.dtype) * error(value, goal, batch)).sum() / 2
 
     return term

@@ -6,13 +6,13 @@ from dataclasses import replace
 import tomli_w
 
 from groupwise.core import Usage, counted
-from groupwise.runs.atomic_writes import DISK, FileSystem, delete_directory, storage_errors
+from groupwise.runs.atomic_writes import DISK, FileSystemOperations, delete_directory, storage_errors
 from groupwise.runs.checkpoints import finished_checkpoints
 from groupwise.runs.open_run import OpenRun
 from groupwise.runs.run_layout import RunLayout
 
 
-def extend(run: OpenRun, iterations: int, disk: FileSystem = DISK) -> OpenRun:
+def extend(run: OpenRun, iterations: int, disk: FileSystemOperations = DISK) -> OpenRun:
     """Extend a run: write the larger number of iterations, which its recipe allows, to recipe.toml and run.json.
 
     The loop records the seam under `changes` when it continues. The model of the shorter run moves to `models/`.
@@ -28,7 +28,7 @@ def extend(run: OpenRun, iterations: int, disk: FileSystem = DISK) -> OpenRun:
     return run.changed(new, with_iterations(run.recipe_text, iterations), disk=disk)
 
 
-def park_model(layout: RunLayout, disk: FileSystem = DISK) -> None:
+def park_model(layout: RunLayout, disk: FileSystemOperations = DISK) -> None:
     """Move the finished model to `models/`, since training continues; delete it if `models/` has a copy already."""
     run, model, checkpoints = layout.run_directory, layout.model, finished_checkpoints(layout.checkpoints)
     if not model.is_dir() or not checkpoints:

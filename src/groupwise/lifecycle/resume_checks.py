@@ -16,7 +16,7 @@ from groupwise.learner import FromDirectory
 from groupwise.lifecycle.run_info import movable, origin
 from groupwise.models import base_directory, find_model, kind_of, remote_code
 from groupwise.models.json_fields import MOST_BYTES
-from groupwise.runs.atomic_writes import DISK, FileSystem
+from groupwise.runs.atomic_writes import DISK, FileSystemOperations
 from groupwise.runs.log_hashes import abbreviated
 from groupwise.runs.open_run import OpenRun
 from groupwise.runs.run_info import RunInfo
@@ -90,7 +90,7 @@ def record_changes(
     state: Mapping[str, Any],
     lines: list[str],
     iteration: int,
-    disk: FileSystem = DISK,
+    disk: FileSystemOperations = DISK,
 ) -> tuple[OpenRun, dict[str, Any]]:
     """Write changes that the user accepted to run.json. Returns the run, and its new identity for later checkpoints."""
     stored = run.info

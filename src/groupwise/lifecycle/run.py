@@ -28,7 +28,7 @@ from groupwise.rollout import RolloutBuffer
 from groupwise.runs.atomic_writes import (
     DISK,
     PARKED,
-    FileSystem,
+    FileSystemOperations,
     delete_directory,
     remove_leftovers,
     storage_errors,
@@ -62,16 +62,16 @@ class IterationCallback:
     run_layout: RunLayout
     run_objects: RunObjects
     progress: ProgressPrinter
-    alerts: AlertDetector
+    alert_detector: AlertDetector
     run_control: RunControl
-    file_system: FileSystem
+    file_system: FileSystemOperations
     failed_exports: list[int] = field(default_factory=list)
 
     def __call__(self, line: dict[str, Any], timing: dict[str, Any]) -> None:
         """Take the metrics and the timings of one iteration."""
         recipe, iteration = self.run_objects.recipe, line["iteration"]
         self.progress(line, timing)
-        for alert in self.alerts(line):
+        for alert in self.alert_detector(line):
             self.progress.notify(alert)
         if is_due(recipe.save.export_every, iteration, recipe.iterations):
             try:
@@ -84,7 +84,7 @@ class IterationCallback:
         self.run_control.on_iteration(self.run_layout.run_directory, line)
 
 
-class WarmStartWatch(IterationCallback):
+class WarmStartProgressCallback(IterationCallback):
     """As `IterationCallback`, for a warm start: it prints a line after each tenth of the steps, and nothing else."""
 
     __slots__ = ()
@@ -125,7 +125,7 @@ def run_from(
     strict: bool = False,
     changed: bool = False,
     control: RunControl | None = None,
-    disk: FileSystem = DISK,
+    disk: FileSystemOperations = DISK,
 ) -> RunEnding:
     """Run the loop from the newest checkpoint or the start. Then write the report and, unless stopped, the model."""
     checkpoint = newest_checkpoint(run.layout, strict=strict)
@@ -216,13 +216,13 @@ def assembled(
     control: RunControl,
     *,
     changed: bool,
-    disk: FileSystem,
+    disk: FileSystemOperations,
     watch: type[IterationCallback] = IterationCallback,
 ) -> Training:
     """Open the logs of a run at its checkpoint, and assemble everything that the loop needs but the learner."""
     recipe, layout, engine = objects.recipe, run.layout, objects.engine
     state, done = (checkpoint.state, checkpoint.iteration) if checkpoint else ({}, 0)
-    for warning in checkpoint.warnings if checkpoint else ():
+    for warning in checkpoint.skipped_checkpoint_warnings if checkpoint else ():
         progress.notify(f"warning: {warning}")
     moved = device_changes(run, objects, state)
     for line in moved:
@@ -239,7 +239,7 @@ def assembled(
         engine.notify = progress.notify
         engine.keep_logs(layout.logs)
     if objects.rollout_setting.agent_runner is not None:
-        objects.rollout_setting.agent_runner.folder = layout.agents
+        objects.rollout_setting.agent_runner.output_directory = layout.agents
     guards = objects.new_guards()
     alerts = AlertDetector(guards.max_logprob_diff, trained_role_reasons(recipe.method))
     watching = watch(layout, objects, progress, alerts, control, disk)
@@ -288,7 +288,7 @@ def warmed_up(training: Training, runner: asyncio.Runner, stop_after: float | No
     watch = training.iteration_callback
     with warm_start_run(training.run, objects, watch.file_system) as run:
         checkpoint = newest_checkpoint(run.layout)
-        settings = {"changed": changed, "disk": watch.file_system, "watch": WarmStartWatch}
+        settings = {"changed": changed, "disk": watch.file_system, "watch": WarmStartProgressCallback}
         phase = assembled(run, objects, checkpoint, watch.progress, watch.run_control, **settings)
         if stop_after is not None:
             runner.get_loop().call_later(stop_after, phase.recorder.stop, "out of time")
@@ -342,7 +342,7 @@ def check_pending(recipe: Recipe, buffer: RolloutBuffer) -> None:
         )
 
 
-def write_model_directory(layout: RunLayout, objects: RunObjects, model: Path, disk: FileSystem) -> None:
+def write_model_directory(layout: RunLayout, objects: RunObjects, model: Path, disk: FileSystemOperations) -> None:
     """Write the current model or adapter to a directory of the run, atomically."""
     with storage_errors("the model", layout.run_directory):
         if not model.parent.is_dir():
@@ -370,7 +370,7 @@ def is_due(every: int, iteration: int, last: int) -> bool:
     return every > 0 and 0 < iteration < last and iteration % every == 0
 
 
-def remove_later_models(layout: RunLayout, done: int, disk: FileSystem) -> None:
+def remove_later_models(layout: RunLayout, done: int, disk: FileSystemOperations) -> None:
     """Remove models of iterations after the checkpoint, which will be computed again, and unfinished directories."""
     home = layout.models
     with storage_errors("the models", layout.run_directory):

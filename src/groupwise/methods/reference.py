@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
-__all__ = ["Difference", "ExpectedEffect", "Reference", "reference_of"]
+__all__ = ["PaperDifference", "ExpectedEffect", "Reference", "reference_of"]
 
 Label = Literal["code read", "code read earlier", "paper read", "our reading"]
 CODE = re.compile(r"[\w.-]+/[\w.-]+@[0-9a-f]{40}:[\w./-]+")
@@ -15,10 +15,10 @@ Kind = Literal["method", "engine", "evaluation", "task", "recipe"]
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
+class PaperDifference:
     """A row of a method's table of differences: a choice in the paper, in the authors' code, and here."""
 
-    choice: str
+    subject: str
     paper: str
     code: str
     ours: str
@@ -42,7 +42,7 @@ class ExpectedEffect:
     task: str
     parent: str
     min_difference: float
-    matched_by: Literal["tokens", "steps"]
+    runs_matched_by: Literal["tokens", "steps"]
     settings: tuple[str, ...] = ()
     own_settings: tuple[str, ...] = ()
 
@@ -65,7 +65,7 @@ class ExpectedEffect:
             replaced = [line for line in self.settings if line.partition(" = ")[0] in changed]
             own, parent = f" with {', '.join(self.own_settings)}", ", ".join(replaced) or "its usual settings"
         than = f"{self.metric} is {change}{own} than with {parent} by at least {self.min_difference:g}"
-        return f"{than}, on {self.task}, at equal {self.matched_by}"
+        return f"{than}, on {self.task}, at equal {self.runs_matched_by}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,7 +99,7 @@ class Reference:
     contribution_kind: Kind = "method"
     parent: str = ""
     formula: str
-    differences: tuple[Difference, ...]
+    differences: tuple[PaperDifference, ...]
     proof_tests: tuple[str, ...]
     expected_effect: ExpectedEffect | None = None
     no_effect_reason: str = ""

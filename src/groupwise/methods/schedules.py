@@ -95,10 +95,10 @@ class ExponentialDecay(Schedule):
     """
 
     start_value: float
-    decay_iterations: float
+    time_constant_iterations: float
 
     def __call__(self, now: ScheduleInput) -> float:
-        return self.start_value * math.exp(-now.iteration / self.decay_iterations)
+        return self.start_value * math.exp(-now.iteration / self.time_constant_iterations)
 
 
 @dataclass(frozen=True, slots=True)

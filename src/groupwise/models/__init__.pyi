@@ -94,7 +94,7 @@ from groupwise.models.masked.unmasking_actions import decode_masked as decode_ma
 from groupwise.models.masked.unmasking_actions import encode_commits as encode_commits
 from groupwise.models.masked.unmasking_actions import encode_knobs as encode_knobs
 from groupwise.models.masked.unmasking_schedule import MOST_UNMASKING_STEPS as MOST_UNMASKING_STEPS
-from groupwise.models.masked.unmasking_schedule import UnmaskingSchedule as UnmaskingSchedule
+from groupwise.models.masked.unmasking_schedule import UnmaskingSchedulePolicy as UnmaskingSchedulePolicy
 from groupwise.models.masked.unmasking_schedule import UnmaskingSettings as UnmaskingSettings
 from groupwise.models.model_directories import base_directory as base_directory
 from groupwise.models.model_directories import base_name as base_name

@@ -7,7 +7,7 @@ KEPT = 64 * 2**20
 """Bytes of freed memory that stay with the process: less is not worth the page faults of getting it back."""
 
 
-class AllocatorUsage(ctypes.Structure):
+class GlibcMallocUsage(ctypes.Structure):
     """The struct `mallinfo2` of glibc; `fordblks` are the bytes of free blocks."""
 
     _fields_ = [(name, ctypes.c_size_t) for name in
@@ -19,7 +19,7 @@ def find_glibc() -> ctypes.CDLL | None:
     """The C library of the process if it is glibc 2.33 or newer; else None (macOS, musl, Windows)."""
     try:
         library = ctypes.CDLL(None)
-        library.mallinfo2.restype = AllocatorUsage
+        library.mallinfo2.restype = GlibcMallocUsage
         return library if library.malloc_trim else None
     except (AttributeError, OSError, TypeError):
         return None

@@ -11,9 +11,9 @@ from groupwise.objective.batch_metrics import comparable as comparable
 from groupwise.objective.batch_metrics import describe_gap as describe_gap
 from groupwise.objective.batch_metrics import describe_samples as describe_samples
 from groupwise.objective.batch_metrics import describe_step as describe_step
-from groupwise.objective.clip_scales import AnswerRelativeEntropyScale as AnswerRelativeEntropyScale
+from groupwise.objective.clip_scales import MaxNormalisedEntropyScale as MaxNormalisedEntropyScale
 from groupwise.objective.clip_scales import ClipScale as ClipScale
-from groupwise.objective.clip_scales import SentenceEntropyScale as SentenceEntropyScale
+from groupwise.objective.clip_scales import SentenceEntropyClipScale as SentenceEntropyClipScale
 from groupwise.objective.clip_scales import unscaled as unscaled
 from groupwise.objective.clip_variants import DualClip as DualClip
 from groupwise.objective.clip_variants import ScaledClip as ScaledClip
@@ -34,7 +34,7 @@ from groupwise.objective.penalties import KL as KL
 from groupwise.objective.penalties import EntropyBonus as EntropyBonus
 from groupwise.objective.penalties import kl_k1 as kl_k1
 from groupwise.objective.penalties import kl_k3 as kl_k3
-from groupwise.objective.preference_surrogates import ImplicitReward as ImplicitReward
+from groupwise.objective.preference_surrogates import ImplicitRewardSurrogate as ImplicitRewardSurrogate
 from groupwise.objective.preference_surrogates import PairwisePreference as PairwisePreference
 from groupwise.objective.preference_surrogates import describe_preferences as describe_preferences
 from groupwise.objective.preference_surrogates import log_ratio_to as log_ratio_to
@@ -47,7 +47,7 @@ from groupwise.objective.ratios import sequence_product as sequence_product
 from groupwise.objective.ratios import sequence_ratio as sequence_ratio
 from groupwise.objective.ratios import sequence_ratio_per_token as sequence_ratio_per_token
 from groupwise.objective.ratios import token_ratio as token_ratio
-from groupwise.objective.replace_aggregate import SurrogateAggregateWeight as SurrogateAggregateWeight
+from groupwise.objective.replace_aggregate import AggregateReplacingWeight as AggregateReplacingWeight
 from groupwise.objective.sentence_splitter import SentenceSplitter as SentenceSplitter
 from groupwise.objective.step_penalties import StepKLPenalty as StepKLPenalty
 from groupwise.objective.step_ratios import CentredStepRatio as CentredStepRatio

@@ -32,7 +32,7 @@ def token_mean(step: Batch) -> Float[Tensor, " n"]:
 
 
 @dataclass(frozen=True, slots=True)
-class SequenceMean(Aggregate):
+class SequenceMeanAggregate(Aggregate):
     """Every sequence with trained tokens weighs the same, divided over its tokens. GRPO, arXiv:2402.03300, equation 3.
 
     If groups differ in their number of live members, this is not the paper's mean over groups: see `group_mean`.
@@ -47,7 +47,7 @@ class SequenceMean(Aggregate):
 
 
 @dataclass(frozen=True, slots=True)
-class GroupMean(Aggregate):
+class GroupMeanAggregate(Aggregate):
     """The mean over groups of the mean over sequences of the mean over tokens, of trained tokens. GRPO, equation 3.
 
     If all groups have the same number of live members, it equals `sequence_mean` to the bit.
@@ -65,12 +65,12 @@ class GroupMean(Aggregate):
         return s.spread(1 / size.clamp(min=1) / divisor.clamp(min=1))
 
 
-sequence_mean = SequenceMean()
-group_mean = GroupMean()
+sequence_mean = SequenceMeanAggregate()
+group_mean = GroupMeanAggregate()
 
 
 @dataclass(frozen=True, slots=True)
-class EpisodeMean(Aggregate):
+class EpisodeMeanAggregate(Aggregate):
     """Every episode of an agent weighs the same, divided over the trained tokens of all its samples.
 
     An agent with many calls weighs as much as one with few. Without agents it equals `sequence_mean`.
@@ -84,7 +84,7 @@ class EpisodeMean(Aggregate):
         return episodes.spread(1 / episodes.size(step.advantage).clamp(min=1)) / max(episodes.live, 1)
 
 
-episode_mean = EpisodeMean()
+episode_mean = EpisodeMeanAggregate()
 
 
 @aggregate

@@ -11,7 +11,7 @@ from torch import Tensor
 from groupwise.data import Batch, CouplingUnit, Entropy, NeededMeasure, component_of
 from groupwise.objective.sentence_splitter import SentenceSplitter
 
-__all__ = ["AnswerRelativeEntropyScale", "ClipScale", "SentenceEntropyScale", "unscaled"]
+__all__ = ["MaxNormalisedEntropyScale", "ClipScale", "SentenceEntropyClipScale", "unscaled"]
 
 _ENTROPY: frozenset[NeededMeasure] = frozenset({Entropy()})
 
@@ -33,13 +33,13 @@ def unscaled(b: Batch) -> Float[Tensor, " n"]:
 
 
 @dataclass(frozen=True, slots=True)
-class SentenceEntropyScale(ClipScale):
+class SentenceEntropyClipScale(ClipScale):
     """Scales the clip range by the mean entropy of a token's sentence over its answer's, within bounds.
 
     SSPO, arXiv:2511.04256. The paper says that uncertain sentences get a wider range; the formula is our reading.
     """
 
-    coupling_unit: ClassVar[CouplingUnit] = "sequence"
+    unsplit_unit: ClassVar[CouplingUnit] = "sequence"
     needs: ClassVar[frozenset[NeededMeasure]] = _ENTROPY
 
     min_scale: float = 0.5
@@ -53,10 +53,10 @@ class SentenceEntropyScale(ClipScale):
 
 
 @dataclass(frozen=True, slots=True)
-class AnswerRelativeEntropyScale(ClipScale):
+class MaxNormalisedEntropyScale(ClipScale):
     """A token's entropy, divided by the largest entropy in its answer. DHPO, arXiv:2601.05607; our reading."""
 
-    coupling_unit: ClassVar[CouplingUnit] = "sequence"
+    unsplit_unit: ClassVar[CouplingUnit] = "sequence"
     needs: ClassVar[frozenset[NeededMeasure]] = _ENTROPY
 
     def __call__(self, b: Batch) -> Float[Tensor, " n"]:

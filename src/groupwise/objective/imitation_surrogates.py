@@ -45,11 +45,11 @@ class ShapedLikelihood(Surrogate):
     arXiv:2512.06337.
     """
 
-    peak_probability: float = 0.1
+    peak_gradient_probability: float = 0.1
 
     def __call__(self, b: Batch) -> Float[Tensor, " n"]:
         p = b.logp.exp()
-        return p / (p + self.peak_probability) * b.advantage
+        return p / (p + self.peak_gradient_probability) * b.advantage
 
 
 @surrogate

@@ -60,7 +60,7 @@ class Objective:
 def _per_token(part: Callable[[Batch], Tensor], batch: Batch) -> Float[Tensor, " n"]:
     """The output of a component of the loss, checked: one number per token, since other shapes may broadcast."""
     x = part(batch)
-    if x.shape != batch.token_index.shape:
+    if x.shape != batch.index_in_sample.shape:
         shape = tuple(x.shape)
         raise ValueError(f"{name_of(part)} returned the shape {shape}: needs ({batch.tokens},), one number per token")
     return x

@@ -10,11 +10,11 @@ from torch.nn.functional import logsigmoid
 
 from groupwise.data import Batch, CouplingUnit, Logp, NeededMeasure, Outcome, Segments, Surrogate
 
-__all__ = ["ImplicitReward", "PairwisePreference", "describe_preferences", "log_ratio_to", "over_pairs", "pairs"]
+__all__ = ["ImplicitRewardSurrogate", "PairwisePreference", "describe_preferences", "log_ratio_to", "over_pairs", "pairs"]
 
 
 @runtime_checkable
-class ImplicitReward(Protocol):
+class ImplicitRewardSurrogate(Protocol):
     """A surrogate that compares answers by a number of the policy for each, and so defines a reward."""
 
     def implicit_reward(self, b: Batch) -> Float[Tensor, " s"]:
@@ -31,27 +31,27 @@ class PairwisePreference(Surrogate):
     and `token_reduction = "sum"` it is DPO, arXiv:2305.18290. For the aggregate `pair_mean`.
     """
 
-    coupling_unit: ClassVar[CouplingUnit] = "group"
+    unsplit_unit: ClassVar[CouplingUnit] = "group"
 
     beta: float = 0.1
     best_beta_factor: float = 1.0
     best_reward: float = 1.0
     token_reduction: Literal["mean", "sum"] = "sum"
-    model: str = "reference"
+    reference_model: str = "reference"
 
     @property
     def needs(self) -> frozenset[NeededMeasure]:
-        return frozenset({Logp(self.model)})
+        return frozenset({Logp(self.reference_model)})
 
     def __call__(self, b: Batch) -> Float[Tensor, " n"]:
-        d = log_ratio_to(b, self.model, self.token_reduction)
+        d = log_ratio_to(b, self.reference_model, self.token_reduction)
         better, worse = pairs(b)
         k = torch.where(b.reward[better] == self.best_reward, self.best_beta_factor, 1.0).to(d.dtype)
         gain = logsigmoid(k * self.beta * (d[better] - d[worse]))
         return over_pairs(b, better, gain)
 
     def implicit_reward(self, b: Batch) -> Float[Tensor, " s"]:
-        return self.beta * log_ratio_to(b, self.model, self.token_reduction)
+        return self.beta * log_ratio_to(b, self.reference_model, self.token_reduction)
 
 
 def log_ratio_to(b: Batch, model: str, token_reduction: Literal["mean", "sum"]) -> Float[Tensor, " s"]:
@@ -79,7 +79,7 @@ def describe_preferences(step: Batch, surrogate: object) -> dict[str, float]:
 
     Empty for a surrogate that implies no reward.
     """
-    if not isinstance(surrogate, ImplicitReward) or not step.tokens:
+    if not isinstance(surrogate, ImplicitRewardSurrogate) or not step.tokens:
         return {}
     reward, live = surrogate.implicit_reward(step).double(), step.sequences.lengths > 0
     wanted = step.outcome == Outcome.correct

@@ -36,7 +36,7 @@ class SequenceRatio(Ratio):
     """Geometric mean of the token ratios of a sequence, on each of its tokens. GSPO, arXiv:2507.18071, equation 7."""
 
     name: ClassVar[str] = "sequence_ratio"
-    coupling_unit: ClassVar[CouplingUnit] = "sequence"
+    unsplit_unit: ClassVar[CouplingUnit] = "sequence"
     one_per_sequence: ClassVar[bool] = True
 
     def __call__(self, b: Batch) -> Float[Tensor, " n"]:
@@ -52,7 +52,7 @@ class SequenceRatioPerToken(Ratio):
     """
 
     name: ClassVar[str] = "sequence_ratio_per_token"
-    coupling_unit: ClassVar[CouplingUnit] = "sequence"
+    unsplit_unit: ClassVar[CouplingUnit] = "sequence"
     one_per_sequence: ClassVar[bool] = True
 
     def __call__(self, b: Batch) -> Float[Tensor, " n"]:
@@ -64,7 +64,7 @@ class SequenceProductRatio(Ratio):
     """`pi(y | x) / pi_old(y | x)`, the whole answer as one action, on each of its tokens. RLOO, arXiv:2402.14740."""
 
     name: ClassVar[str] = "sequence_product"
-    coupling_unit: ClassVar[CouplingUnit] = "sequence"
+    unsplit_unit: ClassVar[CouplingUnit] = "sequence"
     one_per_sequence: ClassVar[bool] = True
 
     def __call__(self, b: Batch) -> Float[Tensor, " n"]:
@@ -84,7 +84,7 @@ class SentenceRatio(Ratio):
     An outlier token changes its own sentence only. SSPO, arXiv:2511.04256; the form of the gradient is our reading.
     """
 
-    coupling_unit: ClassVar[CouplingUnit] = "sequence"
+    unsplit_unit: ClassVar[CouplingUnit] = "sequence"
 
     sentence_splitter: SentenceSplitter = SentenceSplitter()  # noqa: RUF009
 
@@ -104,16 +104,16 @@ class PowerMeanRatio(Ratio):
     for the sum of a sequence's log-ratios instead: the ablation of GMPO's authors.
     """
 
-    coupling_unit: ClassVar[CouplingUnit] = "sequence"
+    unsplit_unit: ClassVar[CouplingUnit] = "sequence"
     one_per_sequence: ClassVar[bool] = True
 
     p: float = 0.0
     log_low: float = math.inf
     log_high: float = math.inf
-    clamp_level: Literal["token", "sequence"] = "token"
+    clamped_unit: Literal["token", "sequence"] = "token"
 
     def __post_init__(self) -> None:
-        if self.clamp_level == "sequence" and self.p != 0:
+        if self.clamped_unit == "sequence" and self.p != 0:
             raise ValueError(f"{self}: clamp_level = 'sequence' needs p = 0, the geometric mean")
         if self.log_low < 0 or self.log_high < 0:
             raise ValueError(f"{self}: log_low and log_high are distances from 0 in log space and cannot be negative")
@@ -125,7 +125,7 @@ class PowerMeanRatio(Ratio):
                 "PowerMeanRatio needs one advantage per sequence; for one per token use sequence_ratio_per_token"
             )
         gap = bounded(b.logp - b.logp_old)
-        if self.clamp_level == "sequence":
+        if self.clamped_unit == "sequence":
             total = self._clamp(s.total(gap), s.mean(a))
             return s.spread((total / s.size(a).clamp(min=1)).exp())
         return s.spread(_log_power_mean(self._clamp(gap, a), s, self.p).exp())
@@ -135,7 +135,7 @@ class PowerMeanRatio(Ratio):
 
     def clipped(self, b: Batch) -> tuple[Bool[Tensor, " n"], Bool[Tensor, " n"]]:
         gap, s = b.logp - b.logp_old, b.sequences
-        if self.clamp_level == "sequence":
+        if self.clamped_unit == "sequence":
             gap = s.spread(s.total(gap))
         return (b.advantage < 0) & (gap < -self.log_low), (b.advantage > 0) & (gap > self.log_high)
 

@@ -8,11 +8,11 @@ from torch import Tensor
 from groupwise.data import Aggregate, Batch, Weight
 from groupwise.objective.aggregates import group_token_mean, token_mean
 
-__all__ = ["SurrogateAggregateWeight"]
+__all__ = ["AggregateReplacingWeight"]
 
 
 @dataclass(frozen=True, slots=True)
-class SurrogateAggregateWeight(Weight):
+class AggregateReplacingWeight(Weight):
     """The factor that turns the token mean into another aggregate (average over tokens), for the surrogate alone.
 
     As a weight of an objective with `token_mean`, the surrogate has the other divisor, and the penalties the token

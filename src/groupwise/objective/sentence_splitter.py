@@ -28,7 +28,7 @@ class SentenceSplitter:
         ends = b.at_trained([self._ends(s.text, s.token_ends, len(s.tokens)) for s in b.samples], torch.bool)
         begins = torch.ones_like(ends)
         if len(begins) > 1:
-            sequence, token = b.sequences.index, b.token_index
+            sequence, token = b.sequences.index, b.index_in_sample
             begins[1:] = (sequence[1:] != sequence[:-1]) | (token[1:] != token[:-1] + 1) | ends[:-1]
         return Segments(begins.long().cumsum(0) - 1, int(begins.sum()))
 

@@ -34,15 +34,15 @@ def kernel_of(device: str, dtype: str, shape: DecoderShape) -> Kernel:
 class PackedMicrobatch:
     """The largest microbatch: `answer_count` answers to `prompt_count` prompts, which are stored once."""
 
-    prompt_tokens: int
-    answer_tokens: int
+    tokens_per_prompt: int
+    tokens_per_answer: int
     prompt_count: int
     answer_count: int
 
     @property
     def tokens(self) -> int:
         """The number of tokens in the forward pass."""
-        return self.prompt_count * self.prompt_tokens + self.answer_count * self.answer_tokens
+        return self.prompt_count * self.tokens_per_prompt + self.answer_count * self.tokens_per_answer
 
     @property
     def keys(self) -> int:
@@ -52,13 +52,13 @@ class PackedMicrobatch:
     def keys_within(self, window: int | None) -> int:
         """The same, if an answer copies only the keys that it sees through its window."""
         return self.tokens + self.answer_count * (
-            self.prompt_tokens if window is None else min(self.prompt_tokens, window - 1)
+            self.tokens_per_prompt if window is None else min(self.tokens_per_prompt, window - 1)
         )
 
     @property
     def scores(self) -> int:
         """The number of elements in the answers' attention masks."""
-        return self.answer_count * self.answer_tokens * (self.prompt_tokens + self.answer_tokens)
+        return self.answer_count * self.tokens_per_answer * (self.tokens_per_prompt + self.tokens_per_answer)
 
 
 def activation_bytes(
@@ -73,7 +73,7 @@ def activation_bytes(
     layer = layer_bytes(shape, packed, size, kernel=kernel)
     stored = shape.layers * packed.tokens * shape.hidden_size * size + layer if recompute else shape.layers * layer
     norm = norm_bytes(shape.hidden_size, size, fused=norms_are_fused(size, kernel))
-    last = packed.tokens * norm + packed.answer_count * packed.answer_tokens * shape.hidden_size * size
+    last = packed.tokens * norm + packed.answer_count * packed.tokens_per_answer * shape.hidden_size * size
     mlp = packed.tokens * (3 * shape.hidden_size + 2 * shape.mlp_width) * size
     return stored + last + max(mlp, attention_backward_bytes(shape, packed, size, kernel=kernel))
 
@@ -94,7 +94,7 @@ def layer_bytes(shape: DecoderShape, packed: PackedMicrobatch, size: int, *, ker
         )
     if kernel == "varlen":
         return packed.tokens * (token + 2 * (queries + keys) * size + 4 * shape.heads)
-    if kernel == "flash" and packed.prompt_tokens > LONG and not any(shape.attention_windows):
+    if kernel == "flash" and packed.tokens_per_prompt > LONG and not any(shape.attention_windows):
         return packed.tokens * (token + 2 * (queries + keys) * size)
     if kernel == "masked" and shape.heads > shape.kv_heads:
         return packed.tokens * (token + queries * size) + math_bytes(shape, packed)
@@ -108,7 +108,7 @@ def math_bytes(shape: DecoderShape, packed: PackedMicrobatch) -> int:
     It computes masked attention with fewer key heads than query heads on every GPU but those on which cuDNN does. The
     scores grow with the square of the length. Other masked kernels store none.
     """
-    prompts = packed.prompt_count * packed.prompt_tokens**2
+    prompts = packed.prompt_count * packed.tokens_per_prompt**2
     heads = shape.heads * shape.head_dim
     return 4 * (shape.heads * (packed.scores + prompts) + heads * (packed.tokens + 2 * packed.keys))
 
@@ -125,7 +125,7 @@ def attention_backward_bytes(shape: DecoderShape, packed: PackedMicrobatch, size
     queries, keys = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
     windows = set(shape.attention_windows or (None,))
     copied = max(
-        packed.tokens if window is None and packed.prompt_tokens > LONG_ON_GPU else packed.keys_within(window)
+        packed.tokens if window is None and packed.tokens_per_prompt > LONG_ON_GPU else packed.keys_within(window)
         for window in windows
     )
     return copied * (4 * keys + 2 * queries) * size + packed.tokens * (queries * (2 * size + 4) + 2 * 4 * keys)

@@ -41,7 +41,7 @@ def draw_lengths(assumed: AssumedLengths, prompt: int, limit: int) -> TokenLengt
     >>> draw_lengths(AssumedLengths(median=100, spread=0.0), prompt=7, limit=400).answers[:3]
     (100, 100, 100)
     """
-    random, median = Random(0), assumed.median or max(1, limit // 4)
+    random, median = Random(0), assumed.median_answer_tokens or max(1, limit // 4)
     drawn = (median * math.exp(assumed.spread * random.gauss(0, 1)) for _ in range(DRAWN))
     return TokenLengths(
         prompt_tokens=prompt, answer_lengths=tuple(min(limit, max(1, round(length))) for length in drawn)
@@ -79,11 +79,11 @@ def times_of(
         decode_row_seconds=machines.sampling_time_factor
         * (cache / read + forward_operations(shape, lengths.live) / operations),
         learn_token_seconds=machines.learning_time_factor
-        * learning_seconds(recipe, shape, machines, lengths, process.learner_ranks),
+        * learning_seconds(recipe, shape, machines, lengths, process.learner_rank_count),
         optimizer_step_seconds=machines.learning_time_factor
         * (
-            update_seconds(recipe, shape, machines, lengths.prompt_tokens, process.learner_ranks)
-            + LAUNCH * learning_kernels(recipe, shape, lengths, process.learner_ranks)
+            update_seconds(recipe, shape, machines, lengths.prompt_tokens, process.learner_rank_count)
+            + LAUNCH * learning_kernels(recipe, shape, lengths, process.learner_rank_count)
         ),
         publish_seconds=0.0 if process.shares_weights else weights / (machines.link_bandwidth_gb_s * 1e9),
     )
@@ -136,7 +136,7 @@ def learning_seconds(
 
 def update_seconds(recipe: Recipe, shape: DecoderShape, machines: PlannedMachines, prompt: int, ranks: int) -> float:
     """Seconds of an iteration's optimizer steps: each reads and writes the optimizer's state once."""
-    memory = run_memory(recipe, shape, prompt, ProcessWork(has_engine=False, learner_ranks=ranks))
+    memory = run_memory(recipe, shape, prompt, ProcessWork(has_engine=False, learner_rank_count=ranks))
     steps = recipe.method.minibatches * recipe.method.epochs
     return steps * 2 * memory.permanent_bytes["optimizer"] / (machines.memory_bandwidth_gb_s * 1e9)
 

@@ -116,7 +116,7 @@ def cpu_of(shape: DecoderShape, rates: CpuRates) -> PlannedMachines:
         name="this machine",
         device_count=1,
         memory_gib=1.0,
-        device="cpu",
+        device_type="cpu",
         rates_source="measured",
         tflops=rates.matmul_flops_per_second / 1e12,
         memory_bandwidth_gb_s=rates.memory_read_bytes_per_second / 1e9,

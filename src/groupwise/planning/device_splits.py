@@ -56,11 +56,11 @@ class DevicePlacement:
         """The kinds of processes by name."""
         ranks, split, engines = self.learner_devices, self.tensor_parallel, self.engines
         if self.together:
-            return {"both": ProcessWork(learner_ranks=ranks, tensor_parallel=split, engine_count=engines)}
-        learner = ProcessWork(has_engine=False, learner_ranks=ranks)
+            return {"both": ProcessWork(learner_rank_count=ranks, tensor_parallel=split, run_engine_count=engines)}
+        learner = ProcessWork(has_engine=False, learner_rank_count=ranks)
         return {
             "learner": learner,
-            "engine": ProcessWork(has_learner=False, tensor_parallel=split, engine_count=engines),
+            "engine": ProcessWork(has_learner=False, tensor_parallel=split, run_engine_count=engines),
         }
 
     @property
@@ -160,7 +160,7 @@ def _fitting(
         yield from [p for p in options if fitting(p, recipe, shape, context, machines)][:1]
         return
     for split in splits:
-        engine = ProcessWork(has_learner=False, tensor_parallel=split, engine_count=max(1, count // 2 // split))
+        engine = ProcessWork(has_learner=False, tensor_parallel=split, run_engine_count=max(1, count // 2 // split))
         if fits(recipe, shape, context, machines, engine):
             step = max(split, -(-count // (SPLITS + 1) // split) * split)
             last = [count - learners] if learners and split == 1 else []

@@ -27,12 +27,12 @@ class AssumedLengths:
     """
 
     prompt: int = 0
-    median: int = 0
+    median_answer_tokens: int = 0
     spread: float = 1.0
 
     def __post_init__(self) -> None:
         check_types(self)
-        if not (self.prompt >= 0 and self.median >= 0 and 0 <= self.spread <= 4):
+        if not (self.prompt >= 0 and self.median_answer_tokens >= 0 and 0 <= self.spread <= 4):
             raise ValueError(f"{self}\nprompt and median are at least 0, spread is from 0 to 4")
 
 
@@ -60,7 +60,7 @@ class PlannedMachines:
     decode_step_overhead_ms: float | Literal["counted"] = "counted"
     sampling_time_factor: float = 1.0
     learning_time_factor: float = 1.0
-    device: Literal["cuda", "cpu"] = "cuda"
+    device_type: Literal["cuda", "cpu"] = "cuda"
     rates_source: str
     assumed_lengths: AssumedLengths = AssumedLengths()
 
@@ -106,7 +106,7 @@ def read_machines(file: str | Path) -> PlannedMachines:
 
 def on_machines(recipe: Recipe, machines: PlannedMachines) -> Recipe:
     """The recipe with the device and dtype that it has on these machines, which may differ from this one."""
-    machine = replace(recipe.machine, device=machines.device)
+    machine = replace(recipe.machine, device=machines.device_type)
     if machine.dtype == AUTO:
-        machine = replace(machine, dtype="bfloat16" if machines.device == "cuda" else "float32")
+        machine = replace(machine, dtype="bfloat16" if machines.device_type == "cuda" else "float32")
     return replace(recipe, machine=machine)

@@ -28,7 +28,7 @@ from groupwise.models.diffusion.pipeline_family import PipelineFamily
 from groupwise.models.diffusion.pipeline_velocity import CACHED
 from groupwise.models.model_json_files import read_json
 from groupwise.models.safetensors_weights import header
-from groupwise.planning.process_memory import BACKWARD, BYTES, GIB, PEFT, PROCESS, MemoryPrediction
+from groupwise.planning.process_memory import BACKWARD, BYTES, GIB, PEFT, PROCESS, ProcessMemoryPrediction
 
 DIFFUSERS = 280 << 20
 """Bytes of the modules of diffusers and transformers that a pipeline imports."""
@@ -39,7 +39,7 @@ DECODING = 6
 """Numbers per pixel and channel of the decoder's last block: inputs and outputs of its convolutions."""
 
 
-def pipeline_memory(recipe: Recipe, directory: Path) -> MemoryPrediction:
+def pipeline_memory(recipe: Recipe, directory: Path) -> ProcessMemoryPrediction:
     """The memory of a run on one device, an upper bound: all samples of an iteration at once, in `max_num_seqs` rows.
 
     Predicted, not measured. With a GPU, samples are in the memory of the host.
@@ -70,7 +70,7 @@ def pipeline_memory(recipe: Recipe, directory: Path) -> MemoryPrediction:
     learned = microbatch_steps(recipe)
     stored = stored_bytes(family, transformer, shape, text, recompute=recipe.machine.gradient_checkpointing)
     guided = 2 if shape.guidance_kind == "classifier-free" and guidance_scale(shape, recipe.pipeline) != 1 else 1
-    return MemoryPrediction(
+    return ProcessMemoryPrediction(
         parameter_count=network + encoders + decoder,
         trained_parameter_count=trained,
         python_bytes=PROCESS + BACKWARD + PEFT + DIFFUSERS,
@@ -89,7 +89,7 @@ def pipeline_memory(recipe: Recipe, directory: Path) -> MemoryPrediction:
     )
 
 
-def pipeline_plan_line(recipe: Recipe, memory: MemoryPrediction) -> str:
+def pipeline_plan_line(recipe: Recipe, memory: ProcessMemoryPrediction) -> str:
     """One line about a planned run of a pipeline: weights, samples of an iteration, expected memory."""
     steps = 0 if recipe.method.denoise is None else recipe.method.denoise.steps
     samples = (
@@ -130,7 +130,7 @@ def microbatch_steps(recipe: Recipe) -> int:
         return 0
     answers = -(-recipe.prompts // recipe.method.minibatches) * recipe.method.group_size
     fit = max(1, recipe.machine.microbatch_tokens // denoise.steps)
-    return min(answers, fit) * (denoise.end - denoise.noise_start)
+    return min(answers, fit) * (denoise.end - denoise.noise_start_step)
 
 
 def stored_bytes(family: PipelineFamily, transformer: Any, shape: PipelineShape, text: int, *, recompute: bool) -> int:

@@ -10,7 +10,7 @@ from groupwise.planning.cost_model import TokenLengths, draw_lengths
 from groupwise.planning.device_splits import DevicePlacement, SimulatedPlacement, any_fits, try_all
 from groupwise.planning.fit_in_memory import Change, nearest_changes
 from groupwise.planning.machines import MOST_DEVICES, PlannedMachines, on_machines
-from groupwise.planning.process_memory import MemoryPrediction, run_memory
+from groupwise.planning.process_memory import ProcessMemoryPrediction, run_memory
 from groupwise.planning.read_model_shape import MixtureOfExpertsShape, weights_of
 
 NEAR = 0.02
@@ -51,7 +51,7 @@ class RunPlan:
         """The best trial with staleness 0 or 1, in which each sample has one version."""
         return smallest_staleness([trial for trial in self.simulated_placements if trial.max_staleness <= 1])
 
-    def memories(self, placement: DevicePlacement) -> dict[str, MemoryPrediction]:
+    def memories(self, placement: DevicePlacement) -> dict[str, ProcessMemoryPrediction]:
         """The memory of each kind of process of a placement."""
         context = self.token_lengths.prompt_tokens
         processes = placement.processes.items()

@@ -73,21 +73,21 @@ class ProcessWork:
 
     has_learner: bool = True
     has_engine: bool = True
-    learner_ranks: int = 1
+    learner_rank_count: int = 1
     tensor_parallel: int = 1
-    engine_count: int = 1
+    run_engine_count: int = 1
 
     @property
     def shares_weights(self) -> bool:
         """Whether the engine samples from the tensors of the learner, as the native one in the same process does."""
-        return self.has_learner and self.has_engine and self.learner_ranks == self.tensor_parallel == 1
+        return self.has_learner and self.has_engine and self.learner_rank_count == self.tensor_parallel == 1
 
 
 ALONE = ProcessWork()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MemoryPrediction:
+class ProcessMemoryPrediction:
     """The predicted memory in bytes, by use.
 
     The uses in `permanent_bytes` exist all the time, a phase's uses during it.
@@ -117,12 +117,12 @@ class MemoryPrediction:
         """The bytes of each use of memory at the peak."""
         return {**self.permanent_bytes, **self.phase_bytes[self.largest_phase]}
 
-    def during(self, phase: str) -> "MemoryPrediction":
+    def during(self, phase: str) -> "ProcessMemoryPrediction":
         """The memory of one phase alone."""
         return replace(self, phase_bytes={phase: self.phase_bytes[phase]})
 
 
-def run_memory(recipe: Recipe, shape: DecoderShape, context: int, process: ProcessWork = ALONE) -> MemoryPrediction:
+def run_memory(recipe: Recipe, shape: DecoderShape, context: int, process: ProcessWork = ALONE) -> ProcessMemoryPrediction:
     """The memory of a process of a run with a model of these sizes. `context` is the longest prompt, in tokens.
 
     It is an upper bound in one respect: all answers have `sampling.max_tokens` tokens. docs/memory.md derives the
@@ -134,8 +134,8 @@ def run_memory(recipe: Recipe, shape: DecoderShape, context: int, process: Proce
     held = total + (trained if recipe.lora else 0)
     learner = learner_state(recipe, held, trained, size) if process.has_learner else {}
     state = trained * size + sum(learner.values()) - bytes_from_directories(recipe, held, size)
-    always = {"weights": held * size // (process.learner_ranks if process.has_learner else process.tensor_parallel)}
-    always |= {name: bytes_ // process.learner_ranks for name, bytes_ in learner.items()}
+    always = {"weights": held * size // (process.learner_rank_count if process.has_learner else process.tensor_parallel)}
+    always |= {name: bytes_ // process.learner_rank_count for name, bytes_ in learner.items()}
     if process.has_learner:
         samples = recipe.prompts * recipe.method.group_size * recipe.sampling.max_tokens * TOKEN
         always["samples"] = samples if on_cpu else 0  # else they are in the memory of the host
@@ -164,10 +164,10 @@ def run_memory(recipe: Recipe, shape: DecoderShape, context: int, process: Proce
         if recipe.machine.optimizer_offload and not on_cpu:
             moved = {"optimizer": always.pop("optimizer")}
             phases |= {phase: {**phases[phase], **moved} for phase in ("learning", "updating")}
-        phases["saving"] = {"checkpoint": 2 * state // process.learner_ranks if on_cpu else 0}
+        phases["saving"] = {"checkpoint": 2 * state // process.learner_rank_count if on_cpu else 0}
         if process.has_engine and keeps_memory(recipe):
             phases["saving"] = {**phases["saving"], "engine": copy}
-    return MemoryPrediction(
+    return ProcessMemoryPrediction(
         parameter_count=held,
         trained_parameter_count=trained,
         python_bytes=libraries(recipe, process),
@@ -199,7 +199,7 @@ def libraries(recipe: Recipe, process: ProcessWork) -> int:
     """Bytes of Python and of the libraries that a process imports."""
     used = {PEFT: recipe.lora is not None, BACKWARD: process.has_learner}
     used[CHECKPOINT] = process.has_learner and recipe.machine.gradient_checkpointing
-    used[SHARDING] = process.has_learner and process.learner_ranks > 1
+    used[SHARDING] = process.has_learner and process.learner_rank_count > 1
     return PROCESS + sum(bytes_ for bytes_, applies in used.items() if applies)
 
 
@@ -234,8 +234,8 @@ def cache_bytes(recipe: Recipe, shape: DecoderShape, context: int, process: Proc
     """Bytes of the keys and values that one device of an engine caches: of running requests, and of prompts."""
     token = key_value_bytes(shape, BYTES[recipe.machine.dtype]) // process.tensor_parallel
     rows, prompts = (
-        running_tokens(recipe, context, process.engine_count),
-        cached_prompts(recipe, context, process.engine_count),
+        running_tokens(recipe, context, process.run_engine_count),
+        cached_prompts(recipe, context, process.run_engine_count),
     )
     return {"rows": rows * token, "prompts": prompts * token}
 
@@ -269,9 +269,9 @@ def learning_bytes(
     """
     machine, size = recipe.machine, BYTES[recipe.machine.dtype]
     kernel = kernel_of(device_of(machine.device), machine.dtype, shape)
-    lanes = max(process.learner_ranks, recipe.cluster.reduction_lanes)
+    lanes = max(process.learner_rank_count, recipe.cluster.reduction_lanes)
     packed, several = microbatch(recipe, context, lanes)
-    earlier = trained * max(size, 4) // process.learner_ranks if several or process.learner_ranks > 1 else 0
+    earlier = trained * max(size, 4) // process.learner_rank_count if several or process.learner_rank_count > 1 else 0
     head = 0 if recipe.lora else shape.vocabulary_size * shape.hidden_size * size
     own = sum(isinstance(part, ValueModel) and part.trunk == "own" for _, part in recipe.method.models_in_use)
     stored = activation_bytes(shape, packed, size, recompute=machine.gradient_checkpointing, kernel=kernel)
@@ -280,11 +280,11 @@ def learning_bytes(
     measured = max(packed.tokens, min(iteration, machine.microbatch_tokens))
     shared = (
         (2 * layer_weights(shape) + 2 * shape.vocabulary_size * shape.hidden_size) * size
-        if process.learner_ranks > 1
+        if process.learner_rank_count > 1
         else 0
     )
     gathered = {"gathered": shared} if shared else {}
-    whole = layer_weights(shape) * max(size, 4) if process.learner_ranks > 1 and not recipe.lora else 0
+    whole = layer_weights(shape) * max(size, 4) if process.learner_rank_count > 1 and not recipe.lora else 0
     return {
         "measuring": {
             "activations": forward_bytes(shape, measured, size),
@@ -297,7 +297,7 @@ def learning_bytes(
             "logits": logit_bytes(shape, packed.tokens),
             **gathered,
         },
-        "updating": {"gradients": trained * (size if size >= 4 else size + 4) // process.learner_ranks},
+        "updating": {"gradients": trained * (size if size >= 4 else size + 4) // process.learner_rank_count},
     }
 
 
@@ -318,7 +318,7 @@ def microbatch(recipe: Recipe, context: int, lanes: int = 1) -> tuple[PackedMicr
     answers = min(step, max(unit, fit // unit * unit))
     held = -(-answers // method.group_size)
     return PackedMicrobatch(
-        prompt_tokens=context, answer_tokens=answer, prompt_count=held, answer_count=answers
+        tokens_per_prompt=context, tokens_per_answer=answer, prompt_count=held, answer_count=answers
     ), answers < step
 
 
@@ -336,7 +336,7 @@ def engine_bytes(
     log-probs and probabilities of all rows exist at once. While it prefills prompts, their keys and values exist twice.
     """
     size = BYTES[recipe.machine.dtype]
-    logits = running_requests(recipe, process.engine_count) * shape.vocabulary_size * (max(size, 4) * 2 + size)
+    logits = running_requests(recipe, process.run_engine_count) * shape.vocabulary_size * (max(size, 4) * 2 + size)
     prefilled = min(PREFILL, max(recipe.evaluate.problems, recipe.prompts) * context)
     prefill = 2 * prefilled * key_value_bytes(shape, size) + forward_bytes(shape, prefilled, size)
     blocks = blocked_weights(shape) * size if on_cpu and size == 4 else 0
@@ -378,7 +378,7 @@ def key_value_bytes(shape: DecoderShape, size: int) -> int:
     return shape.layers * 2 * shape.kv_heads * shape.head_dim * size
 
 
-def plan_line(recipe: Recipe, memory: MemoryPrediction) -> str:
+def plan_line(recipe: Recipe, memory: ProcessMemoryPrediction) -> str:
     """One line about a planned run: weights, answers and tokens per iteration, expected memory."""
     answers = recipe.prompts * recipe.method.group_size
     share = (
@@ -391,7 +391,7 @@ def plan_line(recipe: Recipe, memory: MemoryPrediction) -> str:
     return f"plan: {memory.parameter_count:,} weights{share}, {at_most}, about {memory.peak / GIB:.1f} GiB of memory"
 
 
-def advice(recipe: Recipe, memory: MemoryPrediction) -> str:
+def advice(recipe: Recipe, memory: ProcessMemoryPrediction) -> str:
     """The changes that save most of the largest use of memory, without those that the recipe has made."""
     machine = recipe.machine
     made = {
@@ -405,7 +405,7 @@ def advice(recipe: Recipe, memory: MemoryPrediction) -> str:
     return ", or ".join(fixes or ["use a machine with more memory, or a smaller model"])
 
 
-def refuse_beyond(recipe: Recipe, memory: MemoryPrediction, available: int, device: str = "cpu") -> None:
+def refuse_beyond(recipe: Recipe, memory: ProcessMemoryPrediction, available: int, device: str = "cpu") -> None:
     """`Usage` if a run needs more memory than the device has, with the changes that save most."""
     if memory.peak <= available:
         return

@@ -10,7 +10,7 @@ from groupwise.models import DecoderShape
 from groupwise.planning.process_memory import (
     BYTES,
     GIB,
-    MemoryPrediction,
+    ProcessMemoryPrediction,
     ProcessWork,
     plan_line,
     refuse_beyond,
@@ -21,17 +21,17 @@ RUN = "the run"
 """The name of the process of a run with one rank."""
 
 
-def process_memories(recipe: Recipe, shape: DecoderShape, context: int) -> dict[str, MemoryPrediction]:
+def process_memories(recipe: Recipe, shape: DecoderShape, context: int) -> dict[str, ProcessMemoryPrediction]:
     """The memory of each process that a run has on this host, by name, in the order in which they start."""
     ranks = rank_memories(recipe, shape, context, samples=not isinstance(recipe.engine, Served))
     names = [f"rank {rank}" for rank in range(len(ranks))] if len(ranks) > 1 else [RUN]
-    engine = run_memory(recipe, shape, context, ProcessWork(has_learner=False, engine_count=engines_of(recipe)))
+    engine = run_memory(recipe, shape, context, ProcessWork(has_learner=False, run_engine_count=engines_of(recipe)))
     return {**dict(zip(names, ranks)), **{f"engine {index}": engine for index in range(replicas_here(recipe))}}
 
 
 def rank_memories(
     recipe: Recipe, shape: DecoderShape, context: int, *, samples: bool = True
-) -> tuple[MemoryPrediction, ...]:
+) -> tuple[ProcessMemoryPrediction, ...]:
     """The memory of each rank of a run. Rank 0 also `samples`; with shards it keeps the engine's model.
 
     Without shards every rank counts as much as rank 0.
@@ -40,7 +40,7 @@ def rank_memories(
     if ranks == 1 or not recipe.cluster.sharded:
         return (run_memory(recipe, shape, context, ProcessWork(has_engine=samples)),) * ranks
     first, other = (
-        run_memory(recipe, shape, context, ProcessWork(has_engine=s, learner_ranks=ranks)) for s in (samples, False)
+        run_memory(recipe, shape, context, ProcessWork(has_engine=s, learner_rank_count=ranks)) for s in (samples, False)
     )
     whole = {"engine": first.parameter_count * BYTES[recipe.machine.dtype]}
     phases = {name: {**whole, **parts} for name, parts in first.phase_bytes.items()}
@@ -59,7 +59,7 @@ def engines_of(recipe: Recipe) -> int:
     return engine.replicas + len(engine.addresses) if isinstance(engine, Served) else 1
 
 
-def at_once(recipe: Recipe, processes: Mapping[str, MemoryPrediction]) -> int:
+def at_once(recipe: Recipe, processes: Mapping[str, ProcessMemoryPrediction]) -> int:
     """The most bytes that all processes have at once: their peaks, unless engines sleep while the learner works."""
     engines = [memory for memory in processes.values() if "learning" not in memory.phase_bytes]
     if not (engines and isinstance(recipe.engine, Served) and recipe.engine.placement == "colocated"):

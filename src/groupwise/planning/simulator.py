@@ -51,7 +51,7 @@ class SimulationSetup:
 class LearnerBusyTime:
     """A time in which the learner is busy, in seconds from the start: it trains, or it publishes weights."""
 
-    learner_activity: Literal["learn", "publish"]
+    activity_kind: Literal["learn", "publish"]
     start_seconds: float
     end_seconds: float
 
@@ -67,7 +67,7 @@ class SimulationResult:
     publish_times: tuple[float, ...]
     trained_tokens_by_iteration: tuple[int, ...]
     largest_staleness: int
-    busy_times: tuple[LearnerBusyTime, ...]
+    learner_busy_times: tuple[LearnerBusyTime, ...]
     running_requests: tuple[tuple[float, int], ...]
 
     def seconds(self, warm: int) -> float:
@@ -88,7 +88,7 @@ class SimulationResult:
 
     def busy(self, kind: str, start: float, end: float) -> float:
         """The share of the time from `start` to `end` that the learner spends on one kind of work."""
-        spans = [span for span in self.busy_times if span.learner_activity == kind]
+        spans = [span for span in self.learner_busy_times if span.activity_kind == kind]
         return sum(max(0.0, min(span.end_seconds, end) - max(span.start_seconds, start)) for span in spans) / (
             end - start
         )
@@ -105,7 +105,7 @@ def mean_rows(live: Sequence[tuple[float, int]], start: float, end: float) -> fl
     return area / (end - start)
 
 
-class RunningRequests:
+class SimulatedEngineRequests:
     """The running requests of one simulated engine, which advance together."""
 
     def __init__(self) -> None:
@@ -172,7 +172,7 @@ class _Run:
     oldest: int = 0
 
     def __post_init__(self) -> None:
-        self.engines = [RunningRequests() for _ in range(self.setup.engine_count)]
+        self.engines = [SimulatedEngineRequests() for _ in range(self.setup.engine_count)]
         self._events: list[tuple[float, int, int]] = []  # (time, engine, stamp)
         self._rows = 0
 
@@ -230,7 +230,7 @@ class _Run:
     def begin(self, state: Literal["learn", "publish"], seconds: float) -> None:
         """The learner is busy for some seconds from now on."""
         self.state, self.until = state, self.now + seconds
-        self.spans.append(LearnerBusyTime(learner_activity=state, start_seconds=self.now, end_seconds=self.until))
+        self.spans.append(LearnerBusyTime(activity_kind=state, start_seconds=self.now, end_seconds=self.until))
 
     def advance(self) -> None:
         """Go to the next event: the end of a row, or of the learner's work."""
@@ -278,6 +278,6 @@ def simulate(setup: SimulationSetup, iterations: int) -> SimulationResult:
         publish_times=tuple(run.published),
         trained_tokens_by_iteration=tuple(run.tokens[:iterations]),
         largest_staleness=run.oldest,
-        busy_times=tuple(run.spans),
+        learner_busy_times=tuple(run.spans),
         running_requests=tuple(run.live),
     )

@@ -41,7 +41,7 @@ def this_machine(recipe: Recipe, shape: DecoderShape | None, prompt: Callable[[]
         memory_gib=round(total / GIB, 1),
         tflops=1.0,
         memory_bandwidth_gb_s=1.0,
-        device="cpu",
+        device_type="cpu",
         rates_source="unused",
     )
     return bare if shape is None else with_measured_rates(bare, on_machines(recipe, bare), shape, prompt())

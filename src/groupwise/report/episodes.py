@@ -14,14 +14,14 @@ MOST_MESSAGES = 64
 
 
 @dataclass(frozen=True, slots=True)
-class StoredEpisode:
+class SamplePlaceInEpisode:
     """The place of a sample in an episode: the index of the episode's answer in its draw, and its requests."""
 
     answer_index: int
     agent_requests: Sequence[AgentRequest]
 
 
-def stored_episode(row: Mapping[str, Any], index: int) -> StoredEpisode | None:
+def stored_episode(row: Mapping[str, Any], index: int) -> SamplePlaceInEpisode | None:
     """The episode of a row of samples/, the `index`-th of its draw; None for one without an agent's requests.
 
     Rows with damaged requests have none.
@@ -30,17 +30,17 @@ def stored_episode(row: Mapping[str, Any], index: int) -> StoredEpisode | None:
         requests = tuple(from_json(AgentRequest, request) for request in row["requests"])
         if not requests or not all(map(_is_whole, requests)):
             return None
-        return StoredEpisode(int(row["parent"]) if row.get("role") == THREAD else index, requests)
+        return SamplePlaceInEpisode(int(row["parent"]) if row.get("role") == THREAD else index, requests)
     except (KeyError, TypeError, ValueError):
         return None
 
 
-def in_episodes(samples: Sequence[tuple[dict[str, Any], StoredEpisode | None]]) -> list[dict[str, Any]]:
+def in_episodes(samples: Sequence[tuple[dict[str, Any], SamplePlaceInEpisode | None]]) -> list[dict[str, Any]]:
     """The samples of a group for the page, those of an episode together, with their requests.
 
     `branches_from` is the number of the request beneath which a conversation is shown (`branch_points`), or None.
     """
-    conversations: dict[int, list[tuple[dict[str, Any], StoredEpisode]]] = {}
+    conversations: dict[int, list[tuple[dict[str, Any], SamplePlaceInEpisode]]] = {}
     for sample, episode in samples:
         if episode is not None:
             sample |= {"episode": episode.answer_index, "requests": list(map(_request, episode.agent_requests))}

@@ -43,7 +43,7 @@ class ReportRun:
     recipe_fields: Mapping[str, Any]
     metrics: Mapping[str, MetricCurve]
     timings: Mapping[str, MetricCurve]
-    true_flags: frozenset[str]
+    ever_true_flags: frozenset[str]
     unreadable_data_notes: tuple[str, ...]
     has_model: bool = False
 
@@ -82,7 +82,7 @@ def read(path: Path) -> ReportRun:
         recipe_fields=fields,
         metrics=metrics,
         timings=timings,
-        true_flags=flags,
+        ever_true_flags=flags,
         unreadable_data_notes=tuple(notes),
         has_model=layout.model.is_dir(),
     )

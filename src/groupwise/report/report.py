@@ -254,7 +254,7 @@ def describe(run: ReportRun, xs: list[Any], points: int) -> dict[str, Any]:
         "command": shlex.join(map(str, command)) if isinstance(command, list) else str(command),
         "about": {k: str(v) for k, v in facts.items() if k and v not in ("", None, {}, [])},
         "recipe": run.recipe_text,
-        "flags": sorted(run.true_flags),
+        "flags": sorted(run.ever_true_flags),
         "notes": [*seams(run), *selection(run), *run.unreadable_data_notes],
         "last": run.last,
     }

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from safetensors.numpy import load_file
 
-from groupwise.report.episodes import StoredEpisode, in_episodes, stored_episode
+from groupwise.report.episodes import SamplePlaceInEpisode, in_episodes, stored_episode
 from groupwise.report.read_run import as_float, is_answer, lines
 from groupwise.report.sample_pictures import picture, prompt_pictures, read_sheet
 from groupwise.report.stored_comparisons import StoredComparison
@@ -186,7 +186,7 @@ def _groups(
     lengths = arrays.get("lengths", np.zeros(0, np.int64))
     starts = np.concatenate([[0], np.cumsum(lengths)])
     by_key: dict[tuple[str, str], dict[str, Any]] = {}
-    samples: dict[tuple[str, str], list[tuple[dict[str, Any], StoredEpisode | None]]] = {}
+    samples: dict[tuple[str, str], list[tuple[dict[str, Any], SamplePlaceInEpisode | None]]] = {}
     of_draw: Counter[str] = Counter()
     for i, row in enumerate(rows):
         index = of_draw[_key(row)[0]]
@@ -212,7 +212,7 @@ def _groups(
         sample = {"line": i + 1} | _sample(row, arrays, tokens, limit) | picture(row, pictures)
         if comparison and i + 1 in comparison.numbers_by_sample:
             sample["compared"] = comparison.numbers_by_sample[i + 1]
-            group.setdefault("cosines", comparison.group_cosines[i + 1])
+            group.setdefault("cosines", comparison.group_cosines_by_sample[i + 1])
         samples.setdefault(_key(row), []).append((sample, stored_episode(row, index)))
     for key, group in by_key.items():
         group["samples"] = in_episodes(samples[key])

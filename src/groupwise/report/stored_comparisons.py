@@ -23,7 +23,7 @@ class StoredComparison:
 
     iteration_summary: Mapping[str, Any]
     numbers_by_sample: Mapping[int, list[list[float | None] | None]] = field(default_factory=dict)
-    group_cosines: Mapping[int, list[float | None]] = field(default_factory=dict)
+    group_cosines_by_sample: Mapping[int, list[float | None]] = field(default_factory=dict)
 
 
 def read_comparisons(layout: RunLayout) -> tuple[dict[int, StoredComparison], list[str]]:

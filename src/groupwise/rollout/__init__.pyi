@@ -1,5 +1,5 @@
 # Made by tools/front_doors.py from the `__all__` of each file.
-from groupwise.rollout.agents.agent_tasks import AgentTasks as AgentTasks
+from groupwise.rollout.agents.agent_tasks import AgentAsyncioTasks as AgentAsyncioTasks
 from groupwise.rollout.agents.chat_reply import reply_of as reply_of
 from groupwise.rollout.agents.chat_reply import stream_of as stream_of
 from groupwise.rollout.agents.chat_request import ChatRequest as ChatRequest
@@ -25,7 +25,7 @@ from groupwise.rollout.agents.transport import plain_clients as plain_clients
 from groupwise.rollout.curricula.shuffled import Shuffled as Shuffled
 from groupwise.rollout.curricula.shuffled import ShuffledRows as ShuffledRows
 from groupwise.rollout.prompt_template import AUTO as AUTO
-from groupwise.rollout.prompt_template import AutoDefault as AutoDefault
+from groupwise.rollout.prompt_template import ModelDependentDefault as ModelDependentDefault
 from groupwise.rollout.prompt_template import check_wording as check_wording
 from groupwise.rollout.prompt_template import fill as fill
 from groupwise.rollout.prompt_template import worded as worded

@@ -7,7 +7,7 @@ from hashlib import sha256
 from random import Random
 from typing import Any
 
-from groupwise.data import Environment, Observation, Prompt, ReplyLog, Sample
+from groupwise.data import Environment, Observation, Prompt, EnvironmentReplyLog, Sample
 
 
 class ReplyMismatch(Exception):
@@ -15,7 +15,7 @@ class ReplyMismatch(Exception):
 
 
 @dataclass(slots=True, eq=False)
-class EnvironmentConversation:
+class ReplayableEnvironment:
     """Queries the environment, or returns the logged observation if the run was killed after it was logged.
 
     An environment has the same state only after the same messages. Before the first query that is not in the log, a
@@ -23,13 +23,13 @@ class EnvironmentConversation:
     """
 
     environment: Environment
-    reply_log: ReplyLog | None
-    log_key: str
+    environment_reply_log: EnvironmentReplyLog | None
+    draw_log_key: str
     """The draw's key in the replay log. With the random stream of the sample it identifies one conversation."""
     prompt: Prompt
     create_reset_random: Callable[[], Random]
     """Creates the random generator for `reset`: equal for all samples of a draw, so their environments are equal."""
-    answers_from_log: bool = True
+    replays_from_log: bool = True
     """Whether to answer from the replay log where possible. New replies are logged in both cases."""
     replayed_messages: list[tuple[str, Observation]] = field(default_factory=list)
     """Messages and replies from the log, with which to restore the environment before its first new reply."""
@@ -38,8 +38,8 @@ class EnvironmentConversation:
         """The environment's reply to the sample's last turn; for an empty sample, its opening text."""
         message = sample.last_turn.text
         key = self._key(sample)
-        if self.answers_from_log and self.reply_log is not None and key in self.reply_log:
-            self.replayed_messages.append((message, observation := self.reply_log[key]))
+        if self.replays_from_log and self.environment_reply_log is not None and key in self.environment_reply_log:
+            self.replayed_messages.append((message, observation := self.environment_reply_log[key]))
             return observation
         replayed, self.replayed_messages = self.replayed_messages, []
         for i, (earlier, logged) in enumerate(replayed):
@@ -47,13 +47,13 @@ class EnvironmentConversation:
             if await restored != logged:
                 raise ReplyMismatch
         observation = await (self.environment.step(message) if sample.tokens else self._reset())
-        if self.reply_log is not None:
-            self.reply_log.write(key, observation)
+        if self.environment_reply_log is not None:
+            self.environment_reply_log.write(key, observation)
         return observation
 
     def _reset(self) -> Any:
         return self.environment.reset(self.prompt, self.create_reset_random())
 
     def _key(self, sample: Sample) -> str:
-        fields: list[Any] = [self.log_key, sample.stream, sample.context, sample.tokens]
+        fields: list[Any] = [self.draw_log_key, sample.stream, sample.context, sample.tokens]
         return sha256(json.dumps(fields).encode()).hexdigest()[:32]

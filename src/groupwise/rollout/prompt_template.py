@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any, Literal, NamedTuple, TypeVar
 
-__all__ = ["AUTO", "AutoDefault", "check_wording", "fill", "worded"]
+__all__ = ["AUTO", "ModelDependentDefault", "check_wording", "fill", "worded"]
 
 AUTO = "auto"
 """The text of a field that gets its form when a recipe meets its model."""
@@ -24,7 +24,7 @@ FORMS: tuple[Form, ...] = ("packaged", "prose")
 
 
 @dataclass(frozen=True, slots=True)
-class AutoDefault:
+class ModelDependentDefault:
     """The two texts, or numbers, of a field whose default is `auto`: for packaged models without words, and in prose.
 
     `prose_source` is where the prose is from. A component names its own in the class variable `auto_defaults`, by
@@ -33,7 +33,7 @@ class AutoDefault:
 
     for_packaged_models: str | int
     for_other_models: str | int
-    prose_source: str = OURS
+    other_models_default_source: str = OURS
 
     def of(self, form: Form) -> str | int:
         """The text, or number, of one form."""
@@ -45,7 +45,7 @@ class AutoTextField(NamedTuple):
 
     field_path: str
     text: str | int
-    auto_default: AutoDefault
+    auto_default: ModelDependentDefault
 
     @property
     def wordless(self) -> bool:
@@ -89,7 +89,7 @@ def worded(part: T, form: Form) -> T:
     >>> worded(DraftAndRefine(), "packaged").prompt_template
     '{problem}{draft};{problem}'
     """
-    auto_defaults: Mapping[str, AutoDefault] = getattr(part, "auto_defaults", {})
+    auto_defaults: Mapping[str, ModelDependentDefault] = getattr(part, "auto_defaults", {})
     texts = {
         name: auto_defaults[name].of(form) for name, text in _inner(part) if name in auto_defaults and text == AUTO
     }

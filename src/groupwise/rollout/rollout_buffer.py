@@ -66,20 +66,20 @@ class IterationRollouts:
     still wanted. `strategy_metrics` are metrics of the strategy and the curriculum.
     """
 
-    all_rollouts: tuple[Rollout, ...]
+    sampled_rollouts: tuple[Rollout, ...]
     sampling_round_count: int
-    missing_rollouts: int = 0
+    missing_selected_rollout_count: int = 0
     strategy_metrics: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def selected(self) -> list[Rollout]:
         """The rollouts with at least one sample that is selected for training."""
-        return [r for r in self.all_rollouts if any(r.selected or ())]
+        return [r for r in self.sampled_rollouts if any(r.selected or ())]
 
     @property
     def dropped(self) -> list[Rollout]:
         """The rollouts without a sample selected for training; `cause` holds the reason."""
-        return [r for r in self.all_rollouts if not any(r.selected or ())]
+        return [r for r in self.sampled_rollouts if not any(r.selected or ())]
 
     @property
     def causes(self) -> Mapping[str, int]:
@@ -89,7 +89,7 @@ class IterationRollouts:
     @property
     def unverifiable(self) -> tuple[int, int, str]:
         """The number of unverifiable answers, the number of answers with a verdict, and the first cause."""
-        samples = [s for r in self.all_rollouts for s in r.samples if s.role == "answer"]
+        samples = [s for r in self.sampled_rollouts for s in r.samples if s.role == "answer"]
         verdicts = [s.verdict for s in samples if s.verdict is not None]
         causes = [v.cause for v in verdicts if v.outcome is Outcome.unverifiable]
         return len(causes), len(verdicts), causes[0] if causes else ""
@@ -97,13 +97,13 @@ class IterationRollouts:
     @property
     def all_right(self) -> bool:
         """Whether every answer is correct, and there is at least one answer."""
-        samples = [s for r in self.all_rollouts for s in r.samples if s.role == "answer"]
+        samples = [s for r in self.sampled_rollouts for s in r.samples if s.role == "answer"]
         return bool(samples) and all(s.verdict is not None and s.verdict.outcome is Outcome.correct for s in samples)
 
     @property
     def culprit(self) -> Literal["verifier", "environment"]:
         """The user code to correct: `environment` if it aborted the first unverifiable answer, else `verifier`."""
-        samples = (s for r in self.all_rollouts for s in r.samples if s.role == "answer" and s.verdict is not None)
+        samples = (s for r in self.sampled_rollouts for s in r.samples if s.role == "answer" and s.verdict is not None)
         unverifiable = (s for s in samples if s.verdict and s.verdict.outcome is Outcome.unverifiable)
         first = next(unverifiable, None)
         return "environment" if first is not None and first.counts.get("failed") else "verifier"
@@ -117,10 +117,10 @@ class IterationRollouts:
         unverifiable, answers, _ = self.unverifiable
         counts: dict[str, float] = {
             "rollout/rounds": self.sampling_round_count,
-            "rollout/draws": len(self.all_rollouts),
+            "rollout/draws": len(self.sampled_rollouts),
             "rollout/selected": len(self.selected),
             "rollout/dropped": len(self.dropped),
-            "rollout/missing": self.missing_rollouts,
+            "rollout/missing": self.missing_selected_rollout_count,
             "rollout/unverifiable": unverifiable,
             "rollout/answers": answers,
         }
@@ -332,7 +332,7 @@ async def _within_deadline(strategy: Strategy, sampler: DrawSampler) -> Rollout:
     deadline, pending = sampler.rollout_setting.rollout_deadline, list[str]()
 
     def record_pending() -> None:
-        pending.extend(f"{callee} ({n} times)" for callee, n in sampler.pending_call_counts.items() if n)
+        pending.extend(f"{callee} ({n} times)" for callee, n in sampler.pending_calls_by_callee.items() if n)
 
     timer = asyncio.get_running_loop().call_later(deadline, record_pending)  # fires just before the timeout
     limit = asyncio.timeout(deadline)

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from groupwise.data import Engine, Environment, Ids, ReplyLog, Sampling, Verifier
+from groupwise.data import Engine, Environment, Ids, EnvironmentReplyLog, Sampling, Verifier
 from groupwise.models import Tokenizer
 from groupwise.rollout.agents.runner import AgentRunner
 
@@ -33,7 +33,7 @@ class RolloutSetting:
     verdict_deadline: float = 60.0
     create_environment: Callable[[], Environment] | None = None
     agent_runner: AgentRunner | None = None
-    reply_log: ReplyLog | None = None
+    environment_reply_log: EnvironmentReplyLog | None = None
     observation_frame_ids: tuple[Ids, Ids] = ((), ())
     encode_prompt: Callable[..., Ids] | None = None
     max_positions: int | None = None

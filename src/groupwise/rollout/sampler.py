@@ -28,7 +28,7 @@ from groupwise.data import (
 from groupwise.data.verdicts import invalidity, unverifiable, with_threshold
 from groupwise.models import PromptTemplate, RandomPurpose, conversation_turn, encode_answer, keyed_random, turn_end
 from groupwise.rollout.agents.runner import record_of
-from groupwise.rollout.conversation import EnvironmentConversation, ReplyMismatch
+from groupwise.rollout.conversation import ReplayableEnvironment, ReplyMismatch
 from groupwise.rollout.gather_coroutines import together
 from groupwise.rollout.rollout_setting import RolloutSetting
 from groupwise.rollout.sampling_round import SamplingRound
@@ -51,11 +51,11 @@ class DrawSampler:
     shared_round: SamplingRound | None = None
     """The draws that are sampled at the same time; None for a draw alone."""
     started_sample_count: int = 0
-    pending_call_counts: Counter[str] = field(default_factory=Counter)
+    pending_calls_by_callee: Counter[str] = field(default_factory=Counter)
     """The number of pending calls of this draw, by callee (engine, verifier, environment)."""
-    conversations: dict[Ids, EnvironmentConversation] = field(default_factory=dict)
+    conversations: dict[Ids, ReplayableEnvironment] = field(default_factory=dict)
     """Conversations with environments, by the random stream of their sample."""
-    answer_prefix: Ids = ()
+    answer_prefix_ids: Ids = ()
     """The untrained tokens with which each answer begins."""
 
     @property
@@ -96,7 +96,7 @@ class DrawSampler:
             context=context, content_hash=self.draw.prompt.content_hash, stream=(), limit=self.room(context),
             group=group, role=role,
         )  # fmt: skip
-        begun = shared.insert(self.answer_prefix, TEMPLATE) if role == "answer" else shared
+        begun = shared.insert(self.answer_prefix_ids, TEMPLATE) if role == "answer" else shared
         return [replace(begun, stream=(i,)) for i in range(first, first + n)]
 
     def with_prefix(self, prefix: Ids) -> "DrawSampler":
@@ -131,12 +131,12 @@ class DrawSampler:
                 limit=left,
                 draw_id=self.draw.id,
                 stream=sample.stream,
-                generated_count=len(sample.tokens),
+                already_generated_count=len(sample.tokens),
                 sampling=sampling or self.rollout_setting.sampling,
                 random_purpose=self.random_purpose,
                 content_hash=sample.content_hash,
                 pictures=self.draw.prompt.pictures,
-                actions=sample.actions,
+                previous_actions=sample.actions,
                 num_top_logprobs=top,
                 steps_per_token=stride,
                 denoising_steps=self.rollout_setting.denoising_steps,
@@ -201,9 +201,9 @@ class DrawSampler:
             raise Usage("the strategy needs an environment, and the recipe has none", fix=fix)
         conversation = self.conversations.get(sample.stream)
         if conversation is None:
-            conversation = EnvironmentConversation(
+            conversation = ReplayableEnvironment(
                 self.rollout_setting.create_environment(),
-                self.rollout_setting.reply_log,
+                self.rollout_setting.environment_reply_log,
                 self._log_key,
                 self.draw.prompt,
                 self.random,
@@ -235,7 +235,7 @@ class DrawSampler:
         """
         if (runner := self.rollout_setting.agent_runner) is None:
             raise Usage("the strategy needs an agent, and the recipe has none", fix="add --agent my_file.py:agent")
-        log, key = self.rollout_setting.reply_log, f"episode {number} of {self._log_key}"
+        log, key = self.rollout_setting.environment_reply_log, f"episode {number} of {self._log_key}"
         with self._awaiting("the agent"):
             ended = await runner.replayed(str(log[key]), self, self.draw, number) if log and key in log else None
             use = "draw" if self.random_purpose == RandomPurpose.SAMPLE else "evaluation"
@@ -336,11 +336,11 @@ class DrawSampler:
 
     @contextmanager
     def _awaiting(self, callee: str) -> Iterator[None]:
-        self.pending_call_counts[callee] += 1
+        self.pending_calls_by_callee[callee] += 1
         try:
             yield
         finally:
-            self.pending_call_counts[callee] -= 1
+            self.pending_calls_by_callee[callee] -= 1
 
 
 def _validated(verdict: Any, text: str, source: str = "verifier") -> Verdict:

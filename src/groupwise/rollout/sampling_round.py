@@ -10,7 +10,7 @@ __all__ = ["SamplingRound"]
 
 
 @dataclass(slots=True, eq=False)
-class RoundExchange:
+class PromptValueExchange:
     """The values of one exchange, by prompt. `completed_event` is set when no further value can come."""
 
     values_by_draw: dict[int, Any] = field(default_factory=dict)
@@ -34,13 +34,13 @@ class SamplingRound:
         self._draws = tuple(draws)
         self._ended: set[int] = set()
         self._calls: Counter[int] = Counter()
-        self._exchanges: list[RoundExchange] = []
+        self._exchanges: list[PromptValueExchange] = []
 
     async def share(self, draw: int, value: Any) -> dict[int, Any]:
         """Contribute a value, wait for the other prompts' values, and return all, in the order of the prompts."""
         index, self._calls[draw] = self._calls[draw], self._calls[draw] + 1
         if index == len(self._exchanges):
-            self._exchanges.append(RoundExchange())
+            self._exchanges.append(PromptValueExchange())
         exchange = self._exchanges[index]
         exchange.values_by_draw[draw] = value
         self._complete()

@@ -16,7 +16,7 @@ DRAFT, DELETING, PARKED = ".writing-", ".deleting-", ".replaced"
 """Parts of names that mark files and directories as unfinished, as being deleted, or as being replaced."""
 
 
-class FileSystem:
+class FileSystemOperations:
     """The operations that change the file system. Tests substitute a disk that crashes, loses writes or is full."""
 
     def mkdir(self, path: Path) -> None:
@@ -51,7 +51,7 @@ class FileSystem:
             path.unlink()
 
 
-DISK = FileSystem()
+DISK = FileSystemOperations()
 
 
 @contextmanager
@@ -108,14 +108,14 @@ def check_writable(path: Path, example: str) -> None:
             draft.unlink()
 
 
-def write_file(path: Path, data: bytes, disk: FileSystem = DISK) -> None:
+def write_file(path: Path, data: bytes, disk: FileSystemOperations = DISK) -> None:
     """Write a file atomically (see `file_draft`)."""
     with file_draft(path, disk) as draft:
         disk.write(draft, data)
 
 
 @contextmanager
-def file_draft(path: Path, disk: FileSystem = DISK) -> Iterator[Path]:
+def file_draft(path: Path, disk: FileSystemOperations = DISK) -> Iterator[Path]:
     """A context that writes a file atomically: its body writes a draft, which is synced and renamed to `path`.
 
     The draft's name contains the process id, because `report` and `eval` may write while a run does.
@@ -133,7 +133,7 @@ def file_draft(path: Path, disk: FileSystem = DISK) -> Iterator[Path]:
 
 
 @contextmanager
-def write_directory(path: Path, disk: FileSystem = DISK) -> Iterator[Path]:
+def write_directory(path: Path, disk: FileSystemOperations = DISK) -> Iterator[Path]:
     """A context that writes a directory atomically: its body fills a draft, which is synced and renamed to `path`.
 
     An older directory `path` is parked first, as `<name>.replaced`, and deleted at the end. Between the two renames
@@ -157,7 +157,7 @@ def write_directory(path: Path, disk: FileSystem = DISK) -> Iterator[Path]:
         delete_directory(parked, disk)
 
 
-def remove_leftovers(home: Path, parked: Iterable[Path], disk: FileSystem = DISK) -> None:
+def remove_leftovers(home: Path, parked: Iterable[Path], disk: FileSystemOperations = DISK) -> None:
     """Delete the remains of killed writes in `home`: drafts, half-deleted directories, and replaced ones (`parked`).
 
     A parked directory without a successor is renamed back. The caller must hold the run's lock.
@@ -172,7 +172,7 @@ def remove_leftovers(home: Path, parked: Iterable[Path], disk: FileSystem = DISK
             disk.replace(path, successor)
 
 
-def remove_dead_drafts(path: Path, disk: FileSystem = DISK) -> None:
+def remove_dead_drafts(path: Path, disk: FileSystemOperations = DISK) -> None:
     """Delete drafts of `path` whose process does not run on this host: a kill left them."""
     for draft in path.parent.glob(f"{DRAFT}*-{glob.escape(path.name)}"):
         pid = draft.name.removeprefix(DRAFT).partition("-")[0]
@@ -191,14 +191,14 @@ def is_running(pid: int) -> bool:
     return True
 
 
-def delete_directory(path: Path, disk: FileSystem) -> None:
+def delete_directory(path: Path, disk: FileSystemOperations) -> None:
     """Delete a directory. It is renamed first, so that a kill leaves no half-deleted directory under its name."""
     renamed = path.with_name(f"{DELETING}{path.name}")
     disk.replace(path, renamed)
     delete(renamed, disk)
 
 
-def delete(path: Path, disk: FileSystem) -> None:
+def delete(path: Path, disk: FileSystemOperations) -> None:
     """Delete a file, or a directory with its content."""
     if path.is_dir() and not path.is_symlink():
         for child in sorted(path.iterdir()):

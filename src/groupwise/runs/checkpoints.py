@@ -24,7 +24,7 @@ from groupwise.core import Locked, Storage
 from groupwise.runs.atomic_writes import (
     DISK,
     PARKED,
-    FileSystem,
+    FileSystemOperations,
     delete_directory,
     remove_leftovers,
     storage_errors,
@@ -37,7 +37,7 @@ FORMAT = 2
 TENSORS, STATE, MANIFEST = "tensors.safetensors", "state.json", "manifest.json"
 
 
-def run_directory(root: Path, name: str, clock: Callable[[], float] = time.time, *, disk: FileSystem = DISK) -> Path:
+def run_directory(root: Path, name: str, clock: Callable[[], float] = time.time, *, disk: FileSystemOperations = DISK) -> Path:
     """Create a new run directory, `root/<name>-<YYYYmmdd-HHMMSS>`, with a number at the end if the name is taken."""
     word = re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip(".-") or "run"
     stem = f"{word}-{time.strftime('%Y%m%d-%H%M%S', time.localtime(clock()))}"
@@ -125,7 +125,7 @@ class Checkpoint:
     path: Path
     iteration: int
     state: dict[str, Any]
-    warnings: tuple[str, ...] = ()  # one for each damaged newer checkpoint that was skipped
+    skipped_checkpoint_warnings: tuple[str, ...] = ()  # one for each damaged newer checkpoint that was skipped
 
     def tensors(self) -> "CheckpointTensors":
         """The tensors, each of which is read when it is needed. Raises `Storage` if a file cannot be read."""
@@ -184,7 +184,7 @@ def shard_names(count: int) -> list[str]:
 
 
 @dataclass(frozen=True, slots=True)
-class OtherProcessShards:
+class OtherRankCheckpointShards:
     """The checkpoint shards that other ranks write: their number, and the function that lets them write.
 
     `write_shards` lets them write into a directory, and returns the size and SHA-256 of each file.
@@ -214,8 +214,8 @@ def save_checkpoint(
     *,
     keep: int,
     best: Callable[[Sequence[int]], int | None] = lambda iterations: None,
-    others: OtherProcessShards = OtherProcessShards(),
-    disk: FileSystem = DISK,
+    others: OtherRankCheckpointShards = OtherRankCheckpointShards(),
+    disk: FileSystemOperations = DISK,
 ) -> Path:
     """Write `<run>/checkpoints/<iteration>` atomically, then delete all but the newest `keep` and the `best` one.
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from groupwise.core import Usage
-from groupwise.runs.atomic_writes import DISK, FileSystem, storage_errors, write_file
+from groupwise.runs.atomic_writes import DISK, FileSystemOperations, storage_errors, write_file
 from groupwise.runs.checkpoints import RunLock
 from groupwise.runs.phase_directories import earlier_phases, phases_with
 from groupwise.runs.run_info import RunInfo
@@ -49,7 +49,7 @@ class OpenRun:
         """The folder with the source files of its reward functions: the whole run's, if it is a phase."""
         return (RunLayout(self.path.parent) if self.phase_directories else self.layout).code
 
-    def changed(self, info: RunInfo, recipe: str | None = None, *, disk: FileSystem = DISK) -> "OpenRun":
+    def changed(self, info: RunInfo, recipe: str | None = None, *, disk: FileSystemOperations = DISK) -> "OpenRun":
         """Write the recipe and run.json if they differ from the present ones. Returns the run as it is then."""
         assert self.lock.held, "only the process that holds the lock writes to a run"
         if recipe is not None and recipe != self.recipe_text:
@@ -60,7 +60,7 @@ class OpenRun:
 
 
 def start_run(
-    lock: RunLock, info: RunInfo, recipe: str, phases: tuple[Path, ...] = (), disk: FileSystem = DISK
+    lock: RunLock, info: RunInfo, recipe: str, phases: tuple[Path, ...] = (), disk: FileSystemOperations = DISK
 ) -> OpenRun:
     """Write run.json, then recipe.toml, which makes the directory a run. Both are synced to disk on return."""
     write_info(lock.layout, info, disk=disk)
@@ -77,7 +77,7 @@ def recipe_text(layout: RunLayout) -> str:
         raise Usage(f"{layout.recipe} cannot be read", evidence=evidence, fix="restore it from a copy") from error
 
 
-def write_recipe(layout: RunLayout, recipe: str, disk: FileSystem = DISK) -> None:
+def write_recipe(layout: RunLayout, recipe: str, disk: FileSystemOperations = DISK) -> None:
     """Write a run's recipe.toml, atomically. Raises `Storage`."""
     with storage_errors("the recipe", layout.run_directory):
         write_file(layout.recipe, recipe.encode(), disk)

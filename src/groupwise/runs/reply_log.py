@@ -8,7 +8,7 @@ from typing import Any
 
 from groupwise.data import Observation, ReplyWithCounts, Verdict
 from groupwise.data.rollout_json import from_json, to_json
-from groupwise.runs.atomic_writes import DISK, FileSystem
+from groupwise.runs.atomic_writes import DISK, FileSystemOperations
 from groupwise.runs.checkpoints import finished_checkpoints
 from groupwise.runs.json_lines import file_bytes, json_line, json_objects
 from groupwise.runs.run_layout import RunLayout, iteration_files
@@ -30,7 +30,7 @@ class ReplyLogFile:
         now: Callable[[], int],
         notify: Callable[[str], None] = lambda text: None,
         *,
-        disk: FileSystem = DISK,
+        disk: FileSystemOperations = DISK,
     ) -> None:
         self._layout, self._now, self._notify, self._disk = layout, now, notify, disk
         self._iteration = -1

@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor
 
 from groupwise.core import Storage
-from groupwise.runs.atomic_writes import DISK, DRAFT, FileSystem, storage_errors, write_file
+from groupwise.runs.atomic_writes import DISK, DRAFT, FileSystemOperations, storage_errors, write_file
 from groupwise.runs.checkpoints import tensor_bytes
 from groupwise.runs.json_lines import file_bytes, json_line, parse_lines
 from groupwise.runs.log_hashes import check_hashes, hash_line, log_difference
@@ -40,7 +40,7 @@ class RunLogs:
         trackers: Iterable[str] = (),
         load: Callable[[str], Any] | None = None,
         changes: Sequence[str] = (),
-        disk: FileSystem = DISK,
+        disk: FileSystemOperations = DISK,
     ) -> None:
         self.failures = 0
         self.changes = tuple(changes)  # accepted differences between the logs and the checkpoint's hashes
@@ -64,7 +64,7 @@ class RunLogs:
         load: Callable[[str], Any] | None = None,
         changed: bool = False,
         notify: Callable[[str], None] = lambda text: None,
-        disk: FileSystem = DISK,
+        disk: FileSystemOperations = DISK,
     ) -> "RunLogs":
         """Open the logs of a run that continues, and remove all entries after the checkpoint of `iteration`.
 

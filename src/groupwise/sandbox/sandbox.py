@@ -176,7 +176,7 @@ class PreloadedCode(NamedTuple):
 
     packages: tuple[str, ...]
     imports: tuple[str, ...]
-    preload: dict[str, str]
+    source_by_module_name: dict[str, str]
 
     def setup(self, unsafe: bool) -> dict[str, Any]:
         """The first message to the server: what to import and load. `unsafe` uses the host's package directories."""
@@ -184,7 +184,7 @@ class PreloadedCode(NamedTuple):
         if unsafe:
             sources = (mount.source for name in self.packages for mount in package(name))
             path = list(dict.fromkeys(map(os.path.dirname, sources)))
-        return {"path": path, "warm": self.imports, "preload": self.preload, "seccomp_filter": seccomp_filter().hex()}
+        return {"path": path, "warm": self.imports, "preload": self.source_by_module_name, "seccomp_filter": seccomp_filter().hex()}
 
 
 class SandboxProcess(WorkerProcess):
@@ -272,7 +272,7 @@ class SandboxProcess(WorkerProcess):
         poll.register(self.socket, select.POLLIN)
         poll.register(result, select.POLLIN)
         while True:
-            due = until if limit is None or ended_by else limit.next_look_seconds
+            due = until if limit is None or ended_by else limit.next_check_time_seconds
             ready = [file for file, _ in poll.poll(ceil(max(due - monotonic(), 0) * 1000))]
             reached = ""
             if result.fileno() in ready and not read_available(result, data, limits.output_bytes):
@@ -286,7 +286,7 @@ class SandboxProcess(WorkerProcess):
             elif limit is None or ended_by:
                 if monotonic() >= until:
                     raise TimeoutError("the server did not reply in time")
-            elif monotonic() >= limit.next_look_seconds:
+            elif monotonic() >= limit.next_check_time_seconds:
                 reached = reached or limit.look(monotonic())
             if reached and not ended_by:
                 self.socket.send(STOP)

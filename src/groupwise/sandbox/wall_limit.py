@@ -32,33 +32,33 @@ class WallTimeLimit:
     """
 
     max_idle_seconds: float
-    read_thread_seconds: Callable[[], Threads]
-    last_look_seconds: float
-    idle_seconds: float = 0.0
-    next_look_seconds: float = field(init=False)
+    thread_seconds_reader: Callable[[], Threads]
+    last_check_time_seconds: float
+    accumulated_idle_seconds: float = 0.0
+    next_check_time_seconds: float = field(init=False)
     _start: float = field(init=False)
     _times: Threads = field(init=False)
 
     def __post_init__(self) -> None:
-        self._start, self._times = self.last_look_seconds, {}
-        self.next_look_seconds = self.last_look_seconds + min(LOOK, self.max_idle_seconds)
+        self._start, self._times = self.last_check_time_seconds, {}
+        self.next_check_time_seconds = self.last_check_time_seconds + min(LOOK, self.max_idle_seconds)
 
     def look(self, now: float) -> Literal["", "wall", "busy"]:
         """Count the time since the last look. The limit that has been reached; empty if none.
 
         The next is `next_look_seconds`.
         """
-        times = self.read_thread_seconds()
+        times = self.thread_seconds_reader()
         active = max((seconds - self._times.get(i, 0.0) for i, seconds in times.items()), default=0.0)
-        self.idle_seconds = max(
-            self.idle_seconds
-            + min(now - self.last_look_seconds - active, self.next_look_seconds - self.last_look_seconds),
+        self.accumulated_idle_seconds = max(
+            self.accumulated_idle_seconds
+            + min(now - self.last_check_time_seconds - active, self.next_check_time_seconds - self.last_check_time_seconds),
             0.0,
         )
-        self._times, self.last_look_seconds = times, now
-        left = min(LOOK, self.max_idle_seconds - self.idle_seconds, self._start + MOST * self.max_idle_seconds - now)
-        self.next_look_seconds = now + max(left, SOONEST)
-        if self.idle_seconds >= self.max_idle_seconds:
+        self._times, self.last_check_time_seconds = times, now
+        left = min(LOOK, self.max_idle_seconds - self.accumulated_idle_seconds, self._start + MOST * self.max_idle_seconds - now)
+        self.next_check_time_seconds = now + max(left, SOONEST)
+        if self.accumulated_idle_seconds >= self.max_idle_seconds:
             return "wall"
         return "busy" if now - self._start >= MOST * self.max_idle_seconds else ""
 

@@ -35,7 +35,7 @@ HELPER_ERRORS = 0.1
 class DelegatedSums(Sums):
     """Sums whose steps a main agent can delegate to a helper: 4,096 problems to train on, 256 held-out ones."""
 
-    problems_by_operands: ClassVar[Mapping[int, int]] = SIZES
+    problem_count_by_operands: ClassVar[Mapping[int, int]] = SIZES
 
 
 def delegated_demonstrations() -> Iterator[dict[str, Any]]:

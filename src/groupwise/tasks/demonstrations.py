@@ -70,13 +70,13 @@ class Demonstrations(TaskSettings):
 
     source: str
     drop_thoughts: float = 0.0
-    thought: tuple[str, str] = ("<think>", "</think>")
+    thought_marks: tuple[str, str] = ("<think>", "</think>")
 
     def __post_init__(self) -> None:
         check_types(self)
-        if not 0 <= self.drop_thoughts <= 1 or not self.thought[1]:
+        if not 0 <= self.drop_thoughts <= 1 or not self.thought_marks[1]:
             raise ValueError(
-                f"drop_thoughts is {self.drop_thoughts} and thought is {self.thought}\n"
+                f"drop_thoughts is {self.drop_thoughts} and thought is {self.thought_marks}\n"
                 "use 0 <= drop_thoughts <= 1, and a second mark of thought that is not empty, such as </think>"
             )
 
@@ -91,7 +91,7 @@ class Demonstrations(TaskSettings):
 
         `BadData`, with the first faults, if a row is unusable; rows count from 1.
         """
-        dropped = DroppedThoughts(self.drop_thoughts, *self.thought, seed) if self.drop_thoughts else None
+        dropped = DroppedThoughts(self.drop_thoughts, *self.thought_marks, seed) if self.drop_thoughts else None
         prompts, stats = read_demonstrations(self.source, encode, RowColumns(prompt, answer), dropped)
         return RowsTask(tuple(prompts), (), (stats,))
 

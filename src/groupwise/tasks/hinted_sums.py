@@ -51,7 +51,7 @@ class HintedSums(Sums):
     (4096, 256, '2+9-8+7-6=', '2+9=11;')
     """
 
-    problems_by_operands: ClassVar[Mapping[int, int]] = SIZES
+    problem_count_by_operands: ClassVar[Mapping[int, int]] = SIZES
 
 
 def hinted_demonstrations(count: int = DEMONSTRATIONS, seed: int = 0) -> Iterator[dict[str, str]]:

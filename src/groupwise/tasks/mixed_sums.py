@@ -22,7 +22,7 @@ DEMONSTRATIONS, DROPPED = 4096, 0.5
 class MixedSums(Sums):
     """Easy and hard sums together: problems with two, three and six operands."""
 
-    problems_by_operands: ClassVar[Mapping[int, int]] = SIZES
+    problem_count_by_operands: ClassVar[Mapping[int, int]] = SIZES
 
 
 def mixed_demonstrations() -> Iterator[dict[str, str]]:

@@ -25,7 +25,7 @@ DEMONSTRATIONS, TABLES = 8192, 0.7
 """The number of demonstrations, and the share of them whose answer is a table of values."""
 
 
-class LinearFunction(NamedTuple):
+class LinearFunctionProblem(NamedTuple):
     """A linear function `slope * x + intercept`, and the two inputs whose values the problem shows.
 
     >>> line = LinearFunction(slope=2, intercept=5, first_input=3, second_input=5)
@@ -35,15 +35,15 @@ class LinearFunction(NamedTuple):
 
     slope: int
     intercept: int
-    first_input: int
-    second_input: int
+    first_shown_input: int
+    second_shown_input: int
 
     def at(self, x: int) -> int:
         return self.slope * x + self.intercept
 
     @property
     def shown(self) -> tuple[int, int]:
-        return self.at(self.first_input), self.at(self.second_input)
+        return self.at(self.first_shown_input), self.at(self.second_shown_input)
 
     @property
     def problem(self) -> str:
@@ -73,15 +73,15 @@ def program(expression: str) -> str:
 
 
 @cache
-def lines() -> tuple[tuple[LinearFunction, ...], tuple[LinearFunction, ...]]:
+def lines() -> tuple[tuple[LinearFunctionProblem, ...], tuple[LinearFunctionProblem, ...]]:
     """All linear functions in a fixed random order: the training ones, and the held-out tenth."""
     pairs = [(a, b) for a in SHOWN_AT for b in SHOWN_AT if a < b]
     every = [
-        LinearFunction(slope, shift, *pair) for slope in range(2, 10) for shift in range(-19, 20) for pair in pairs
+        LinearFunctionProblem(slope, shift, *pair) for slope in range(2, 10) for shift in range(-19, 20) for pair in pairs
     ]
     every = [line for line in every if min(line.shown) >= 0 and max(line.shown) <= LARGEST]
     Random("programs").shuffle(every)
-    split: tuple[list[LinearFunction], list[LinearFunction]] = [], []
+    split: tuple[list[LinearFunctionProblem], list[LinearFunctionProblem]] = [], []
     for line in every:
         split[is_held_out(line.problem)].append(line)
     return tuple(split[0]), tuple(split[1])
@@ -96,15 +96,15 @@ class Programs(GeneratedTaskSettings):
     ('f(7)=25 f(11)=33\\n', {'args': [7], 'expected': 25}, 4096, 128)
     """
 
-    def problems(self) -> tuple[Sequence[LinearFunction], Sequence[LinearFunction]]:
+    def problems(self) -> tuple[Sequence[LinearFunctionProblem], Sequence[LinearFunctionProblem]]:
         training, held_out = lines()
         return training[:TRAINING], held_out[:HELD_OUT]
 
-    def prompt(self, line: LinearFunction, encode: Callable[[str], Ids], /) -> Prompt:
+    def prompt(self, line: LinearFunctionProblem, encode: Callable[[str], Ids], /) -> Prompt:
         def cases(inputs: tuple[int, int]) -> list[dict[str, object]]:
             return [{"args": [x], "expected": line.at(x)} for x in inputs]
 
-        tests = {"function": "f", "cases": cases((line.first_input, line.second_input)), "unseen": cases(line.unseen)}
+        tests = {"function": "f", "cases": cases((line.first_shown_input, line.second_shown_input)), "unseen": cases(line.unseen)}
         tests["reference"] = f"def f(x): return {line.formula}"
         return Prompt(line.problem, encode(line.problem), line.problem, {"answer": tests})
 

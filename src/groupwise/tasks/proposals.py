@@ -21,7 +21,7 @@ _SUM = re.compile(r"[1-9](?:[-+*][2-9]){1,7}=")
 class Proposals(Sums):
     """Sums whose answers propose a new sum: 4,096 problems to train on, 256 held-out ones."""
 
-    problems_by_operands: ClassVar[Mapping[int, int]] = SIZES
+    problem_count_by_operands: ClassVar[Mapping[int, int]] = SIZES
 
 
 def proposal_demonstrations() -> Iterator[dict[str, str]]:

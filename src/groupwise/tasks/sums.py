@@ -30,15 +30,15 @@ class Sums(GeneratedTaskSettings):
     """
 
     __slots__ = ()
-    problems_by_operands: ClassVar[Mapping[int, int]]
+    problem_count_by_operands: ClassVar[Mapping[int, int]]
 
     def problems(self) -> tuple[Sequence[str], Sequence[str]]:
         training = [
-            first_problems(operands, size, held_out=False) for operands, size in self.problems_by_operands.items()
+            first_problems(operands, size, held_out=False) for operands, size in self.problem_count_by_operands.items()
         ]
         held_out = [
             first_problems(operands, size // HELD_OUT, held_out=True)
-            for operands, size in self.problems_by_operands.items()
+            for operands, size in self.problem_count_by_operands.items()
         ]
         return tuple(in_turns(training)), tuple(in_turns(held_out))
 

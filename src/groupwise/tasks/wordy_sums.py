@@ -20,7 +20,7 @@ MOST_TIMES = 3
 class WordySums(Sums):
     """Short sums with wordy demonstrations: 4,096 problems to train on, and 256 held-out ones."""
 
-    problems_by_operands: ClassVar[Mapping[int, int]] = SIZES
+    problem_count_by_operands: ClassVar[Mapping[int, int]] = SIZES
 
 
 def wordy_demonstrations() -> Iterator[dict[str, str]]:

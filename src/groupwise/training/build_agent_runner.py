@@ -50,7 +50,7 @@ def agent_of(
         deadline=agent.deadline,
         processes=agent.processes,
         model_names=agent.model_names,
-        notify=notify,
+        warning_callback=notify,
     )
 
 

@@ -10,7 +10,7 @@ from groupwise.data import Environment, Ids, declares, name_of
 from groupwise.environments import CoinFlip, Tools, calculator_tools, python_tools, user_environment
 from groupwise.sandbox import ExecutionLimits, Sandbox
 from groupwise.training.build_tasks import Templates, held_out_sources, no_verifier, sources
-from groupwise.verifiers import EnvironmentVerdict
+from groupwise.verifiers import EnvironmentVerdictVerifier
 
 
 def environment_of(recipe: Recipe, use: UserCode) -> Callable[[], Environment] | None:
@@ -76,7 +76,7 @@ def tools_of(recipe: Recipe, use: UserCode) -> Tools | None:
 def check_judge(recipe: Recipe, use: UserCode) -> None:
     """`Usage` for a task without a verifier, in an environment that gives no verdicts either: one of tools."""
     graded = (*sources(recipe), *held_out_sources(recipe))
-    ungraded = [s.task.label for s in graded if isinstance(s.verifier, EnvironmentVerdict)]
+    ungraded = [s.task.label for s in graded if isinstance(s.verifier, EnvironmentVerdictVerifier)]
     if not ungraded:
         return
     tools = tools_of(recipe, use)

@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from groupwise.cluster.ray_replicas import RayReplicas
+from groupwise.cluster.ray_replicas import RayReplicaLauncher
 from groupwise.config.recipe import Machine, Recipe
 from groupwise.config.resolve_devices import device_label, device_of, resolved
 from groupwise.config.user_code import UserCode
@@ -18,7 +18,7 @@ from groupwise.core import MissingRequirement, Usage
 from groupwise.data import (
     Engine,
     Prompt,
-    ReplyLog,
+    EnvironmentReplyLog,
     Rollout,
     Sampling,
     Task,
@@ -130,7 +130,7 @@ class RunObjects:
         """Lines that name the addresses to which engine and verifier send prompts, answers and weights."""
         return (*notices_of(self.recipe.engine), *self.verifier.notices)
 
-    def new_buffer(self, replay: ReplyLog | None = None) -> RolloutBuffer:
+    def new_buffer(self, replay: EnvironmentReplyLog | None = None) -> RolloutBuffer:
         """The buffer at the first prompt. `replay` records the observations of environments."""
         method, setting = self.recipe.method, replace(self.rollout_setting, reply_log=replay)
         return RolloutBuffer(
@@ -417,7 +417,7 @@ def build_engine(recipe: Recipe, model: Model, tokenizer: Tokenizer, access: Eng
         return engine.build(model, tokenizer, seed=recipe.seed, experts=experts)
     if recipe.cluster.launch == "ray" and engine.replicas:
         check_engine(recipe, model, mixture(model), access)
-        launch = RayReplicas(recipe, engine.replicas)
+        launch = RayReplicaLauncher(recipe, engine.replicas)
         return engine.fleet(model, tokenizer, seed=recipe.seed, experts=experts, access=access, launch=launch)
     return engine.build(model, tokenizer, seed=recipe.seed, experts=experts, access=access)
 

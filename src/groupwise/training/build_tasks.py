@@ -14,7 +14,7 @@ from groupwise.sandbox import ExecutionLimits, Sandbox
 from groupwise.tasks import DataRows, Demonstrations, MixtureVerifier, RowsTask, TaskMixture
 from groupwise.tasks.demonstrations import need_environment
 from groupwise.training.dummy_flow_answers import made_up_states
-from groupwise.verifiers import EnvironmentVerdict, VerifierContext, grade_function, usual_verifier
+from groupwise.verifiers import EnvironmentVerdictVerifier, VerifierContext, grade_function, usual_verifier
 from groupwise.verifiers.no_verifier import NoVerifier
 
 Templates = Mapping[str, PromptTemplate]
@@ -53,7 +53,7 @@ def held_out_sources(recipe: Recipe) -> tuple[TaskSource, ...]:
 def _kind(recipe: Recipe, task: TaskSettings | None = None) -> VerifierSettings | None:
     """The recipe's verifier, else the task's default, else the environment's, which gives verdicts itself."""
     usual = None if task is None else usual_verifier(task)
-    judge = EnvironmentVerdict() if recipe.environment or recipe.agent else None
+    judge = EnvironmentVerdictVerifier() if recipe.environment or recipe.agent else None
     return recipe.verifier or usual or judge
 
 

@@ -60,8 +60,8 @@ def iteration_metrics(batch: Batch, results: Sequence[StepResult], objective: Ob
         line["learning_rate"] = steps[-1].learning_rate
         if choices := sum(t.route_count for t in steps):
             line["routing/changed"] = sum(t.changed_route_count for t in steps) / choices
-        for name in steps[0].auxiliary:
-            line[name] = sum(t.auxiliary[name] for t in steps) / len(steps)
+        for name in steps[0].auxiliary_losses:
+            line[name] = sum(t.auxiliary_losses[name] for t in steps) / len(steps)
     line["steps_skipped"] = sum(bool(t.skip_reason) for t in results)
     line[ZERO_LOSS] = len(results) == 1 and _zero_by_construction(results[0])
     return line
@@ -167,7 +167,7 @@ def token_columns(
     for result in results:
         batch = result.batch.to("cpu")
         first = torch.tensor([start[key] for key in batch.sample_keys], dtype=torch.long)
-        rows = batch.sequences.spread(first) + batch.token_index
+        rows = batch.sequences.spread(first) + batch.index_in_sample
         for name, x in trained_numbers(batch, result.logp_gradient, objective).items():
             columns[name][rows] = x.to(columns[name])
     if not bool((columns["weight"].nan_to_num(1.0) != 1).any()):

@@ -21,7 +21,7 @@ class RunGuards:
     max_unverifiable: float
     max_logprob_diff: float
     no_signal: int = 0
-    all_correct: int = 0
+    all_correct_iterations: int = 0
     skipped_steps: int = 0
     answer_counts: list[tuple[int, int]] = field(default_factory=list)
 
@@ -54,7 +54,7 @@ class RunGuards:
         correct, PATIENCE times in a row.
         """
         self.no_signal = 0 if live else self.no_signal + 1
-        self.all_correct = self.all_correct + 1 if all_right and not live else 0
+        self.all_correct_iterations = self.all_correct_iterations + 1 if all_right and not live else 0
         if self.solved:
             return True
         if self.no_signal >= PATIENCE:
@@ -69,11 +69,11 @@ class RunGuards:
     @property
     def solved(self) -> bool:
         """Whether the task is solved, so that the run has ended."""
-        return self.all_correct >= PATIENCE
+        return self.all_correct_iterations >= PATIENCE
 
     def forget_signal(self) -> None:
         """Reset the counts of iterations without a rollout to train on."""
-        self.no_signal = self.all_correct = 0
+        self.no_signal = self.all_correct_iterations = 0
 
     def check_steps(self, skipped: Sequence[str], where: str) -> None:
         """Count an iteration's skipped optimizer steps; too many in a row raise `Diverged`.
@@ -106,7 +106,7 @@ class RunGuards:
         return {name: fields[name] for name in ("no_signal", "all_correct", "skipped_steps", "answer_counts")}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        self.no_signal, self.all_correct, self.skipped_steps = (
+        self.no_signal, self.all_correct_iterations, self.skipped_steps = (
             state["no_signal"],
             state["all_correct"],
             state["skipped_steps"],

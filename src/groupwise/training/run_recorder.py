@@ -18,7 +18,7 @@ from groupwise.learner import Learner, StepResult
 from groupwise.models.return_freed_memory import return_freed_memory
 from groupwise.objective import Objective
 from groupwise.rollout import IterationRollouts, RolloutBuffer
-from groupwise.runs.atomic_writes import DISK, FileSystem, write_file
+from groupwise.runs.atomic_writes import DISK, FileSystemOperations, write_file
 from groupwise.runs.best_checkpoint import best_iteration, held_out_values, is_evaluated
 from groupwise.runs.checkpoints import Checkpoint, save_checkpoint, tensor_bytes
 from groupwise.runs.json_lines import finite, json_line, read_lines
@@ -56,7 +56,7 @@ class RunRecorder:
         notify: Callable[[str], None] = lambda text: None,
         decode: Callable[[Ids], str] = lambda ids: "",
         keeps_samples: bool = True,
-        disk: FileSystem = DISK,
+        disk: FileSystemOperations = DISK,
     ) -> None:
         self.done = -1
         self.steps = 0
@@ -128,7 +128,7 @@ class RunRecorder:
     ) -> dict[str, Any]:
         """Write the samples of an iteration and return its metrics."""
         self.done += 1
-        rollouts = collected.all_rollouts
+        rollouts = collected.sampled_rollouts
         unverifiable, answers, cause = collected.unverifiable
         line = {
             "iteration": self.done,
@@ -146,11 +146,11 @@ class RunRecorder:
             self._warned_ungraded = True
             ungraded = f"{unverifiable} of {counted(answers, 'answer')} could not be graded"
             self.notify(f"iteration {self.done}: {ungraded}; the first because of: {cause}")
-        if collected.missing_rollouts and not self._warned_missing:
+        if collected.missing_selected_rollout_count and not self._warned_missing:
             self._warned_missing = True
             self.notify(
                 f"iteration {self.done} trains on {counted(len(collected.selected), 'prompt')}: "
-                f"{collected.missing_rollouts} missing after {counted(collected.sampling_round_count, 'round')}; "
+                f"{collected.missing_selected_rollout_count} missing after {counted(collected.sampling_round_count, 'round')}; "
                 "rollout/missing counts later ones"
             )
         for step, result in enumerate(results):

@@ -38,7 +38,7 @@ def wording_notes(recipe: Recipe, tokenizer: Tokenizer) -> Iterator[str]:
             where = f"{owner}.{wording.field_path}"
             if wording.text == AUTO:
                 text = wording.auto_default.of(form)
-                source = f" ({wording.auto_default.prose_source})" if form == "prose" else ""
+                source = f" ({wording.auto_default.other_models_default_source})" if form == "prose" else ""
                 yield f"  note: {where} is auto, here {form}{source}: {_shown(text)}"
             elif form == "prose" and wording.wordless:
                 what = f"{where} is {_shown(wording.text)}: it tells the model nothing, and this model reads prose"

@@ -1,7 +1,7 @@
 # Made by tools/front_doors.py from the `__all__` of each file.
 from groupwise.verifiers.beads import BeadString as BeadString
 from groupwise.verifiers.build_verifier import VerifierContext as VerifierContext
-from groupwise.verifiers.by_environment import EnvironmentVerdict as EnvironmentVerdict
+from groupwise.verifiers.by_environment import EnvironmentVerdictVerifier as EnvironmentVerdictVerifier
 from groupwise.verifiers.code import Code as Code
 from groupwise.verifiers.code import CodeVerifier as CodeVerifier
 from groupwise.verifiers.combined import Combined as Combined
@@ -11,7 +11,7 @@ from groupwise.verifiers.default_verifiers import usual_verifier as usual_verifi
 from groupwise.verifiers.exact_and_last_number import Exact as Exact
 from groupwise.verifiers.exact_and_last_number import LastNumber as LastNumber
 from groupwise.verifiers.flow_states import QuiltPatches as QuiltPatches
-from groupwise.verifiers.flow_states import RingDirection as RingDirection
+from groupwise.verifiers.flow_states import RingPointDirection as RingPointDirection
 from groupwise.verifiers.formats import JsonSchema as JsonSchema
 from groupwise.verifiers.formats import Regex as Regex
 from groupwise.verifiers.formats import TagFormat as TagFormat

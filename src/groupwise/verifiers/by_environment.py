@@ -5,11 +5,11 @@ from dataclasses import dataclass
 from groupwise.data import Finish, Outcome, Prompt, Sample, Verdict, VerifierSettings
 from groupwise.data.verdicts import unverifiable
 
-__all__ = ["EnvironmentVerdict"]
+__all__ = ["EnvironmentVerdictVerifier"]
 
 
 @dataclass(frozen=True, slots=True)
-class EnvironmentVerdict(VerifierSettings):
+class EnvironmentVerdictVerifier(VerifierSettings):
     """The verifier of a recipe whose environment gives the verdict: grades only conversations that ended without one.
 
     Malformed if the limit of turns or tokens cut it. Unverifiable if the environment ended it with None.

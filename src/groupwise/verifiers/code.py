@@ -50,7 +50,7 @@ class CodeTestCase:
 
 
 @dataclass(frozen=True, slots=True)
-class CodeTests:
+class CodeProblemTests:
     """The tests in a problem's `answer`: cases for a `function_name`, or for a program if `function_name` is None.
 
     `unseen_cases` are further cases that the problem does not show; they run after `visible_cases`. `reference` is
@@ -62,12 +62,12 @@ class CodeTests:
     function_name: str | None
     visible_cases: tuple[CodeTestCase, ...]
     unseen_cases: tuple[CodeTestCase, ...] = ()
-    reference: str = ""
-    generator: str = ""
+    reference_code: str = ""
+    case_generator_code: str = ""
     hidden_cases_per_answer: int = 4
 
     @classmethod
-    def read(cls, gold: Any) -> "CodeTests":
+    def read(cls, gold: Any) -> "CodeProblemTests":
         """Read the tests from a data row's JSON. ValueError, with the reason, for invalid ones."""
         if not isinstance(gold, dict):
             raise ValueError("the tests are not a JSON object")
@@ -175,7 +175,7 @@ class CodeVerifier(Verifier):
         key = (prompt.id, code)
         async with self._locks.setdefault(key, asyncio.Lock()):  # an equal answer waits for the cached verdict
             if key not in self._verdicts:
-                verdict = await self.judge(prompt.id, CodeTests.read(prompt.row["answer"]), code)
+                verdict = await self.judge(prompt.id, CodeProblemTests.read(prompt.row["answer"]), code)
                 if verdict.outcome is Outcome.unverifiable:
                     return verdict
                 self._verdicts[key] = verdict
@@ -183,7 +183,7 @@ class CodeVerifier(Verifier):
                     del self._verdicts[next(iter(self._verdicts))]
             return self._verdicts[key]
 
-    async def judge(self, name: str, tests: CodeTests, code: str, sandbox: Sandbox | None = None) -> Verdict:
+    async def judge(self, name: str, tests: CodeProblemTests, code: str, sandbox: Sandbox | None = None) -> Verdict:
         """Run code on the tests in `sandbox`, and return the verdict.
 
         A hash of the code chooses its hidden inputs, so no answer can know them in advance.
@@ -198,7 +198,7 @@ class CodeVerifier(Verifier):
             if verdict := failure(tests, execution, case, "an unseen case", visible=1.0):
                 return verdict
         digest = sha256(f"{name}\0{code}".encode("utf-8", "surrogatepass")).digest()
-        for i in range(tests.hidden_cases_per_answer if tests.generator else 0):
+        for i in range(tests.hidden_cases_per_answer if tests.case_generator_code else 0):
             try:
                 case = await self.hidden(name, tests, (digest[0] + i) % SEEDS)
             except ValueError as error:
@@ -208,15 +208,15 @@ class CodeVerifier(Verifier):
                 return verdict
         return Verdict(Outcome.correct, subscores={"visible": 1.0})
 
-    async def hidden(self, name: str, tests: CodeTests, seed: int) -> CodeTestCase:
+    async def hidden(self, name: str, tests: CodeProblemTests, seed: int) -> CodeTestCase:
         """A hidden test case from the problem's generator. ValueError if the generator or the reference fails."""
         if (name, seed) not in self._hidden:
-            generated = await self.references.execute(ExecutionInput(tests.generator, "generate", (seed,)))
+            generated = await self.references.execute(ExecutionInput(tests.case_generator_code, "generate", (seed,)))
             given = generated.return_value
             if generated.end_reason != "done" or type(given) is not (str if tests.function_name is None else list):
                 cause = generated.error or f"it returned {type(given).__name__}"
                 raise ValueError(f"the test generator's generate({seed}) fails or returns no input: {cause}")
-            expected = await self.references.execute(tests.program(tests.reference, given))
+            expected = await self.references.execute(tests.program(tests.reference_code, given))
             if expected.end_reason != "done":
                 raise ValueError(f"the reference solution fails on generate({seed}): {expected.error}")
             self._hidden[name, seed] = CodeTestCase(given, expected.return_value)
@@ -239,14 +239,14 @@ class CodeVerifier(Verifier):
 
         async def fault_of(prompt: Prompt) -> str:
             async with slots:
-                return await self._fault(prompt.id, CodeTests.read(prompt.row["answer"]))
+                return await self._fault(prompt.id, CodeProblemTests.read(prompt.row["answer"]))
 
         faults = await asyncio.gather(*map(fault_of, prompts))
         return [f"{prompt.id}: {fault}" for prompt, fault in zip(prompts, faults, strict=True) if fault]
 
-    async def _fault(self, name: str, tests: CodeTests) -> str:
-        if tests.reference:
-            verdict = await self.judge(name, tests, tests.reference, self.references)
+    async def _fault(self, name: str, tests: CodeProblemTests) -> str:
+        if tests.reference_code:
+            verdict = await self.judge(name, tests, tests.reference_code, self.references)
             if verdict.outcome is not Outcome.correct:
                 return f"the reference does not pass: {verdict.feedback or verdict.cause}"
         for what, code in trivial_answers(tests.function_name).items():
@@ -257,7 +257,7 @@ class CodeVerifier(Verifier):
                 return verdict.cause
         return await self._constant(name, tests)
 
-    async def _constant(self, name: str, tests: CodeTests) -> str:
+    async def _constant(self, name: str, tests: CodeProblemTests) -> str:
         """The fault of the tests if an answer that always returns the same value can pass them; empty if none can.
 
         It must pass the first case, so the value expected there is the only candidate. The hidden cases are `hidden`
@@ -269,7 +269,7 @@ class CodeVerifier(Verifier):
             tests.passed(constant, case.expected_output) for case in (*tests.visible_cases, *tests.unseen_cases)
         ):
             return ""
-        if tests.generator:
+        if tests.case_generator_code:
             try:
                 ring = await asyncio.gather(*(self.hidden(name, tests, seed) for seed in range(SEEDS)))
             except ValueError as error:
@@ -293,7 +293,7 @@ def trivial_answers(function: str | None) -> Mapping[str, str]:
 
 
 def failure(
-    tests: CodeTests, execution: ExecutionResult, case: CodeTestCase, which: str, visible: float
+    tests: CodeProblemTests, execution: ExecutionResult, case: CodeTestCase, which: str, visible: float
 ) -> Verdict | None:
     """The verdict if a test case failed or could not run, else None. Its feedback hides the expected value."""
     if execution.no_result:
@@ -309,7 +309,7 @@ def check_tests(task: Task) -> None:
     faults, problems = [], all_problems(task)
     for prompt in problems:
         try:
-            tests = CodeTests.read(prompt.row.get("answer"))
+            tests = CodeProblemTests.read(prompt.row.get("answer"))
             json.dumps(
                 [[case.input, case.expected_output] for case in (*tests.visible_cases, *tests.unseen_cases)],
                 allow_nan=False,

@@ -29,7 +29,7 @@ from groupwise.verifiers.beads import BeadString
 from groupwise.verifiers.code import Code
 from groupwise.verifiers.countdown import Countdown
 from groupwise.verifiers.exact_and_last_number import Exact, LastNumber
-from groupwise.verifiers.flow_states import QuiltPatches, RingDirection
+from groupwise.verifiers.flow_states import QuiltPatches, RingPointDirection
 from groupwise.verifiers.glyphs import GlyphPatches
 from groupwise.verifiers.gym.reasoning_gym import GymScore
 from groupwise.verifiers.math.math_verifier import Math
@@ -56,7 +56,7 @@ USUAL: Mapping[type[TaskSettings], VerifierSettings] = {
     Proposals: SumWithProposal(),
     Quilts: QuiltPatches(),
     ReasoningGym: GymScore(),
-    Rings: RingDirection(),
+    Rings: RingPointDirection(),
     Shapes: Exact(),
     TinyCountdown: Countdown(),
     WordySums: SumSteps(),

@@ -13,7 +13,7 @@ from groupwise.models.flow.denoising_actions import decoded_picture, graded_stat
 from groupwise.tasks.quilts import QUILT_COLOURS, QUILT_SHAPE, Quilts
 from groupwise.tasks.rings import DIRECTIONS, RING_RADIUS, Rings, ring_centre
 
-__all__ = ["QuiltPatches", "RingDirection"]
+__all__ = ["QuiltPatches", "RingPointDirection"]
 
 RING_NEAR = 0.5
 """The largest distance from the point of a direction."""
@@ -21,7 +21,7 @@ RING_NEAR = 0.5
 
 @verdicts_have("alignment")
 @dataclass(frozen=True, slots=True)
-class RingDirection(VerifierSettings):
+class RingPointDirection(VerifierSettings):
     """Right if the last point is near the direction's point of the circle; near none of the eight is malformed.
 
     The subscore `alignment` is the point's coordinate along the direction. As a reward it can be hacked: it grows with

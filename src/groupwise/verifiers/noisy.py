@@ -32,7 +32,7 @@ class NoisyVerdicts(VerdictWrapper):
     added_subscores: ClassVar[tuple[str, ...]] = ("truth", "appealed", "overturned")
     false_reject_rate: float = 0.0
     false_accept_rate: float = 0.0
-    appeal_rate: float = 0.0
+    appealed_rejection_fraction: float = 0.0
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -40,7 +40,7 @@ class NoisyVerdicts(VerdictWrapper):
         rates = {
             "false_reject_rate": self.false_reject_rate,
             "false_accept_rate": self.false_accept_rate,
-            "appeal_rate": self.appeal_rate,
+            "appeal_rate": self.appealed_rejection_fraction,
         }
         if invalid := [f"{name}={rate}" for name, rate in rates.items() if not 0 <= rate <= 1]:
             raise ValueError(f"{', '.join(invalid)}\na probability lies between 0 and 1")
@@ -52,7 +52,7 @@ class NoisyVerdicts(VerdictWrapper):
             self.false_reject_rate if right else self.false_accept_rate
         )
         rejected = judged and right is flipped
-        appealed = rejected and self._number("appeal", prompt, sample) < self.appeal_rate
+        appealed = rejected and self._number("appeal", prompt, sample) < self.appealed_rejection_fraction
         parts = {"truth": float(right), "appealed": float(appealed), "overturned": float(appealed and right)}
         verdict = replace(verdict, subscores={**verdict.subscores, **parts})
         return replace(verdict, outcome=Outcome(int(not right)), score=None) if flipped else verdict

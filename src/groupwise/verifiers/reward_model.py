@@ -16,7 +16,7 @@ from groupwise.core import BadData, MissingRequirement, check_types
 from groupwise.data import Finish, Outcome, Prompt, Sample, Verdict, Verifier, VerifierSettings, verdicts_have
 from groupwise.data.verdicts import unverifiable
 from groupwise.models import find_model, of_hub
-from groupwise.models.classifier.classifier_texts import ClassifierInput, ClassifierTexts
+from groupwise.models.classifier.classifier_texts import ClassifierInput, ClassifierInputEncoder
 from groupwise.models.classifier.scoring_model import pad_token, read_classifier, read_classifier_config, scores
 from groupwise.models.model_json_files import read_json
 from groupwise.verifiers.build_verifier import VerifierContext
@@ -67,8 +67,8 @@ class RewardModel(VerifierSettings):
         Its weights are read at the first answer; those of a model on the hub are then fetched.
         """
         path, device = find_model(self.path, weights=not of_hub(self.path)), self.torch_device()
-        texts = ClassifierTexts.read(path, self.config(path), self.template)
-        return RewardModelVerifier(RewardGrader(self, path, texts, device))
+        texts = ClassifierInputEncoder.read(path, self.config(path), self.template)
+        return RewardModelVerifier(RewardModelGrader(self, path, texts, device))
 
     def config(self, path: Path) -> Mapping[str, Any]:
         """The config.json of the directory. BadData if that is no reward model."""
@@ -97,10 +97,10 @@ class FutureRewardModel(RewardModel):
         return read_json(path / "config.json")
 
 
-class RewardGrader:
+class RewardModelGrader:
     """Scores answers in one thread. The weights are read at the first call."""
 
-    def __init__(self, settings: RewardModel, path: Path, texts: ClassifierTexts, device: torch.device) -> None:
+    def __init__(self, settings: RewardModel, path: Path, texts: ClassifierInputEncoder, device: torch.device) -> None:
         self.settings, self.path, self.texts, self.device = settings, path, texts, device
         self._module: nn.Module | None = None
         self._thread: ThreadPoolExecutor | None = None
@@ -167,10 +167,10 @@ class RewardModelVerifier(BulkVerifier):
 
     packages = ("transformers", "torch")
 
-    def __init__(self, grader: RewardGrader) -> None:
+    def __init__(self, grader: RewardModelGrader) -> None:
         one = grader.device.type == "cpu"
         super().__init__(grader, most=1 if one else AT_ONCE)
-        model, positions = grader.settings.path, grader.texts.positions
+        model, positions = grader.settings.path, grader.texts.max_positions
         self.notices = [f"note: the reward model {model} reads {positions:,} tokens: longer texts lose their beginning"]
 
 

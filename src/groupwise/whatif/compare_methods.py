@@ -123,7 +123,7 @@ def sample_numbers(stored: StoredIteration, of: RecomputedMethod) -> dict[int, S
     if isinstance(surrogate, ReportsClipping):
         low, high = surrogate.clipped(batch)
         clipped = s.mean((low | high).double()).tolist()
-    line = dict(zip(stored.batch.sample_keys, stored.sample_lines))
+    line = dict(zip(stored.batch.sample_keys, stored.sample_line_indices))
     columns = zip(
         batch.sample_keys, batch.reward.tolist(), advantage, weight, clipped, s.total(of.logp_gradient).tolist()
     )

@@ -30,7 +30,7 @@ class GradientChain:
 
     sample_number: int
     token_number: int
-    token_count: int
+    sample_token_count: int
     token_text: str
     token_id: int
     links: tuple[GradientLink, ...]
@@ -53,7 +53,7 @@ def explain_token(stored: StoredIteration, sample: int, token: int, name: str, m
     text = line["text"][int(ends[start - 1]) if token > 1 else 0 : int(ends[start])]
     links = (*before_loss(computed, at, line["outcome"], line["score"]), *of_loss(stored, computed, at, start))
     return GradientChain(
-        sample_number=sample, token_number=token, token_count=line["length"], token_text=text,
+        sample_number=sample, token_number=token, sample_token_count=line["length"], token_text=text,
         token_id=int(stored.token_columns["tokens"][start]), links=links, omission_notes=computed.omission_notes,
     )  # fmt: skip
 
@@ -66,10 +66,10 @@ def check_range(what: str, value: int, last: int, where: str) -> None:
 
 def index_of(stored: StoredIteration, computed: RecomputedMethod, sample: int, token: int) -> int:
     """The index of a token in the method's batch. `BadData` if the method does not train it."""
-    key = next((k for k, index in zip(stored.batch.sample_keys, stored.sample_lines) if index == sample - 1), None)
+    key = next((k for k, index in zip(stored.batch.sample_keys, stored.sample_line_indices) if index == sample - 1), None)
     batch = computed.batch
     if key in batch.sample_keys:
-        here = (batch.sequences.index == batch.sample_keys.index(key)) & (batch.token_index == token - 1)
+        here = (batch.sequences.index == batch.sample_keys.index(key)) & (batch.index_in_sample == token - 1)
         if bool(here.any()):
             return int(here.nonzero())
     why = stored.sample_records[sample - 1]["dropped"] or "it is masked, dropped by a filter, or no policy sampled it"

@@ -45,7 +45,7 @@ class StoredIteration:
     sample_records: Lines
     token_columns: Columns
     batch: Batch
-    sample_lines: tuple[int, ...]
+    sample_line_indices: tuple[int, ...]
 
     @property
     def rows(self) -> Int[Tensor, " n"]:
@@ -54,10 +54,10 @@ class StoredIteration:
     def rows_of(self, part: Batch) -> Int[Tensor, " n"]:
         """For each token of some of the batch's samples, its index in the stored columns."""
         lengths = self.token_columns["lengths"]
-        start = dict(zip(self.batch.sample_keys, (lengths.cumsum(0) - lengths)[list(self.sample_lines)].tolist()))
+        start = dict(zip(self.batch.sample_keys, (lengths.cumsum(0) - lengths)[list(self.sample_line_indices)].tolist()))
         return (
             part.sequences.spread(torch.tensor([start[key] for key in part.sample_keys], dtype=torch.long))
-            + part.token_index
+            + part.index_in_sample
         )
 
 
@@ -86,7 +86,7 @@ def read_iteration(run: str, iteration: int | None, use: UserCode) -> StoredIter
     stored = StoredIteration(
         run_directory=directory, iteration=iteration, recipe=recipe, sample_records=lines, token_columns=columns,
         batch=batch,
-        sample_lines=tuple(indices[key] for key in batch.sample_keys),
+        sample_line_indices=tuple(indices[key] for key in batch.sample_keys),
         method_name=str(method.get("name", "")) if isinstance(method, dict) else "",
     )  # fmt: skip
     logp, ratio = (columns[name].double()[stored.rows] for name in ("logp", "ratio"))

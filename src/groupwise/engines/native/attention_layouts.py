@@ -102,7 +102,7 @@ class CommonPrefix:
     values: Float[Tensor, "layers kv w d"]
     row_count: int
     rows: RowIndex
-    padded_rows: RowIndex
+    padded_row_indices: RowIndex
 
     @classmethod
     def of(cls, prefix: KeysValues, rows: Sequence[int], device: torch.device) -> "CommonPrefix":
@@ -117,11 +117,11 @@ class CommonPrefix:
         Values and weights are relative to the maximum. A row attends to positions from `first` on (None: all).
         """
         kv, queries = q.shape[1:3]
-        query = q[self.padded_rows].transpose(0, 1).flatten(1, 2)
+        query = q[self.padded_row_indices].transpose(0, 1).flatten(1, 2)
         score = _capped(query @ self.keys[layer].mT, softcap)
         if first is not None:
             position = torch.arange(score.shape[-1], device=q.device)
-            hidden = position < first[self.padded_rows].repeat_interleave(queries)[:, None]
+            hidden = position < first[self.padded_row_indices].repeat_interleave(queries)[:, None]
             score = score.masked_fill(hidden, -torch.inf)
         top = score.amax(-1, keepdim=True)
         if first is not None:

@@ -46,4 +46,4 @@ class DraftStore:
 
 def _sample(request: GenerationRequest) -> tuple[int, ...]:
     """The key of a request's sample: purpose, draw, tokens generated before, and random stream."""
-    return request.random_purpose, request.draw_id, request.generated_count, *request.stream
+    return request.random_purpose, request.draw_id, request.already_generated_count, *request.stream

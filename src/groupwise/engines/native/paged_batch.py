@@ -147,7 +147,7 @@ class PagedBatch:
                 self.cache.pages.store((content, (*ids, *row.tokens)[: row.position]), row.pages)
             finished.append((row.pending_request, Generation(
                 tokens=tuple(row.tokens), logp=tuple(row.logp), versions=(), finish=finish,
-                top_logprobs=tuple(row.pending_request.top_logprobs),
+                top_logprobs=tuple(row.pending_request.collected_top_logprobs),
             )))  # fmt: skip
         return finished
 
@@ -180,7 +180,7 @@ class PagedBatch:
                     row.position,
                     request.draw_id,
                     stream,
-                    request.generated_count + len(row.tokens),
+                    request.already_generated_count + len(row.tokens),
                 )
                 table[i, : len(row.pages)] = [page.index for page in row.pages]
         padded = [*self.rows, *[None] * (self._size - len(self.rows))]
@@ -223,4 +223,4 @@ class PagedBatch:
 
 def _record_likeliest(logits: Tensor, row: RunningRequest) -> None:
     best = logprobs(logits).topk(min(row.pending_request.request.num_top_logprobs, logits.shape[1]))
-    row.pending_request.top_logprobs.append(tuple(zip(best.indices[0].tolist(), best.values[0].tolist())))
+    row.pending_request.collected_top_logprobs.append(tuple(zip(best.indices[0].tolist(), best.values[0].tolist())))

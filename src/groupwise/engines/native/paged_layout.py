@@ -44,8 +44,8 @@ class PagedLayout:
     cumulative_query_lengths: Int[Tensor, " rows1"]
     sequence_lengths: Int[Tensor, " rows"]
     page_table: Int[Tensor, "rows columns"]
-    keys: Float[Tensor, "layers pages page kv d"]
-    values: Float[Tensor, "layers pages page kv d"]
+    key_cache: Float[Tensor, "layers pages page kv d"]
+    value_cache: Float[Tensor, "layers pages page kv d"]
     max_query_length: int
     """The most new tokens of a row."""
 
@@ -62,7 +62,7 @@ class PagedLayout:
         from torch.nn.attention.varlen import varlen_attn  # older versions of torch have no such module
 
         assert softcap is None, "refusal() admits models without a soft cap"
-        keys, values = self.keys[layer], self.values[layer]
+        keys, values = self.key_cache[layer], self.value_cache[layer]
         keys.flatten(0, 1).index_copy_(0, self.slot_mapping, k)
         values.flatten(0, 1).index_copy_(0, self.slot_mapping, v)
         out = varlen_attn(

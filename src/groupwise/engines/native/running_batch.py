@@ -42,7 +42,7 @@ class PendingRequest:
     future: asyncio.Future[Generation]
     prompt_routes: tuple[bytes, ...] = ()
     """The expert choices for the prompt without its last token, once it is prefilled."""
-    top_logprobs: list[Likeliest] = field(default_factory=list)
+    collected_top_logprobs: list[Likeliest] = field(default_factory=list)
     """The likeliest tokens at each generated position so far, if the request asks for them."""
 
     @property
@@ -97,7 +97,7 @@ class RunningBatch:
         self.limit[new] = torch.tensor([request.limit for request in requests], device=self.limit.device)
         self.draw[new] = [request.draw_id for request in requests]
         self.stream[new] = [lineage(request.stream) for request in requests]
-        self.at[new] = [request.generated_count for request in requests]
+        self.at[new] = [request.already_generated_count for request in requests]
         self.distribution[new] = [self._distribution_of(request) for request in requests]
         self.first[new] = -AHEAD
         self.with_stop_strings += sum(bool(request.sampling.stop) for request in requests)
@@ -135,7 +135,7 @@ class RunningBatch:
             (self.running[r], Generation(
                 tokens=tuple(self.tokens[r, :n].tolist()), logp=tuple(self.logp[r, :n].tolist()), versions=(),
                 finish=finish, routes=self.running[r].prompt_routes + self.routes.of(r, n) if self.routes and n else (),
-                top_logprobs=tuple(self.running[r].top_logprobs),
+                top_logprobs=tuple(self.running[r].collected_top_logprobs),
             ))
             for r, n, finish in zip(rows, lengths, finishes, strict=True)
         ]  # fmt: skip
@@ -209,7 +209,7 @@ class RunningBatch:
                 best = logprobs(logits[self.sequence[r : r + 1]]).topk(
                     min(pending.request.num_top_logprobs, logits.shape[1])
                 )
-                pending.top_logprobs.append(tuple(zip(best.indices[0].tolist(), best.values[0].tolist())))
+                pending.collected_top_logprobs.append(tuple(zip(best.indices[0].tolist(), best.values[0].tolist())))
 
     def _append(self, token: Int[Tensor, " n"], logp: Float[Tensor, " n"]) -> None:
         n = len(token)
@@ -249,7 +249,7 @@ def completes_stop(tokenizer: Tokenizer, request: GenerationRequest, tokens: Seq
     window = 4 * max(map(len, request.sampling.stop)) + 4
     newest = tokens[-window:]
     earlier = request.context[
-        max(len(request.context) - request.generated_count, len(request.context) + len(newest) - window) :
+        max(len(request.context) - request.already_generated_count, len(request.context) + len(newest) - window) :
     ]
     text, ends = tokenizer.decode_with_ends((*earlier, *newest))
     before = ends[-2] if len(ends) > 1 else 0

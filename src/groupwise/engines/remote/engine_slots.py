@@ -66,7 +66,7 @@ class Slot:
     address: str = ""
     state: State = field(default_factory=SlotStarting)
     """Changed by `become` only."""
-    request_count: int = 0
+    active_request_count: int = 0
     was_admitted: bool = False
     """Whether one of its replicas has been admitted."""
     last_error: Exception | None = None

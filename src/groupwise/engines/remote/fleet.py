@@ -16,7 +16,7 @@ from groupwise.engines.remote.engine_slots import Slot, SlotGivenUp, SlotLoading
 from groupwise.engines.remote.occupancy import OccupancyMeter
 from groupwise.engines.remote.remote_engine import RemoteEngine
 from groupwise.engines.remote.weights_file import (
-    WeightsDirectory,
+    WeightsFilesDirectory,
     WeightsFile,
     keep_on_gpu,
     seal_weights,
@@ -58,7 +58,7 @@ class Fleet:
     """
 
     def __init__(
-        self, start: StartReplica, count: int, *, exchange: WeightsDirectory, probe: WeightsProbe, max_num_seqs: int,
+        self, start: StartReplica, count: int, *, exchange: WeightsFilesDirectory, probe: WeightsProbe, max_num_seqs: int,
         restarts: int, addresses: Sequence[str] = (), publish: Publish = dict, in_memory: bool = False,
         on_gpu: bool = False,
     ) -> None:  # fmt: skip
@@ -81,7 +81,7 @@ class Fleet:
 
     def keep_logs(self, folder: Path) -> None:
         """Write the output of replicas that start from now on to files in this folder."""
-        self._exchange.log_directory = folder
+        self._exchange.engine_log_directory = folder
 
     @property
     def replicas(self) -> Sequence[RemoteEngine]:
@@ -199,7 +199,7 @@ class Fleet:
                 self._dispatch()
 
     def _count_requests(self, slot: Slot, change: int) -> None:
-        slot.request_count += change
+        slot.active_request_count += change
         self._occupancy.change(slot.index, change)
 
     async def _turn(self) -> Slot:
@@ -228,11 +228,11 @@ class Fleet:
             free = [
                 slot
                 for slot in self._slots
-                if isinstance(slot.state, SlotServing) and slot.request_count < self._max_num_seqs
+                if isinstance(slot.state, SlotServing) and slot.active_request_count < self._max_num_seqs
             ]
             if not free:
                 return
-            slot = min(free, key=lambda slot: (slot.request_count, slot.index))
+            slot = min(free, key=lambda slot: (slot.active_request_count, slot.index))
             self._count_requests(slot, 1)
             self._waiting.popleft().set_result(slot)
 

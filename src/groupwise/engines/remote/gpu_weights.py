@@ -49,7 +49,7 @@ class GpuWeights:
     def __init__(self, weights: Mapping[str, Tensor]) -> None:
         tensors = sorted(weights.items(), key=lambda item: -item[1].element_size())
         self.packed: Tensor | None = torch.cat([bytes_of(x) for _, x in tensors])
-        self.tensors = PackedTensors.of(tensors)
+        self.tensors = PackedTensorLayout.of(tensors)
         self.gpu = gpu_uuid(self.packed.device)
         torch.cuda.synchronize(self.packed.device)
 
@@ -82,7 +82,7 @@ class GpuWeights:
 
 
 @dataclass(frozen=True, slots=True)
-class PackedTensors:
+class PackedTensorLayout:
     """The tensors of a block in their order: names, names of dtypes, and shapes."""
 
     names: list[str]
@@ -90,13 +90,13 @@ class PackedTensors:
     shapes: list[list[int]]
 
     @classmethod
-    def of(cls, tensors: list[tuple[str, Tensor]]) -> "PackedTensors":
+    def of(cls, tensors: list[tuple[str, Tensor]]) -> "PackedTensorLayout":
         """The description of these tensors."""
         dtypes = [str(x.dtype).removeprefix("torch.") for _, x in tensors]
         return cls([name for name, _ in tensors], dtypes, [list(x.shape) for _, x in tensors])
 
     @classmethod
-    def from_json(cls, message: Mapping[str, Any]) -> "PackedTensors":
+    def from_json(cls, message: Mapping[str, Any]) -> "PackedTensorLayout":
         """The description in a message. ValueError for anything that `as_json` does not give."""
         names, dtypes, shapes = (message.get(name) for name in cls.__slots__)
         lists = [x for x in (names, dtypes, shapes) if isinstance(x, list) and len(x) <= MOST_TENSORS]
@@ -162,7 +162,7 @@ def imported(handle: Mapping[str, Any], size: int) -> tuple[Any, ...]:
     return tuple((flat | block)[name] for name in signature(reductions.rebuild_cuda_tensor).parameters)
 
 
-def broadcast(packed: Tensor, tensors: PackedTensors, unique_id: bytes) -> None:
+def broadcast(packed: Tensor, tensors: PackedTensorLayout, unique_id: bytes) -> None:
     """Send each tensor of a block to the other rank of a new communicator of two ranks, as rank 0.
 
     vLLM's rank first adds one number over the ranks (`PyNcclCommunicator.from_unique_id_bytes`).

@@ -14,7 +14,7 @@ class UnansweredRequest:
     """A request without an answer: its verb, and the seconds that it may take beyond the deadline."""
 
     verb: str
-    extra_seconds: float = 0.0
+    allowed_extra_seconds: float = 0.0
 
 
 class HeartbeatMonitor:
@@ -45,7 +45,7 @@ class HeartbeatMonitor:
         waited = f"while {len(owed)} requests waited: {', '.join(sorted({call.verb for call in owed}))}"
         if self._silent >= BEATS:
             return f"it sent nothing for {self.deadline:g} s, {waited}"
-        limit = self.deadline + max((call.extra_seconds for call in owed), default=0.0)
+        limit = self.deadline + max((call.allowed_extra_seconds for call in owed), default=0.0)
         if (self._still - 1) * self.seconds >= limit:  # the count of steps is a beat old
             return f"it replies, but did no work for {limit:g} s, {waited}"
         return ""

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from groupwise.core import Usage
-from groupwise.engines.remote.weights_file import HERE, WeightsDirectory, weights_errors
+from groupwise.engines.remote.weights_file import HERE, WeightsFilesDirectory, weights_errors
 
 __all__ = ["IncomingWeightsStore"]
 
@@ -13,7 +13,7 @@ __all__ = ["IncomingWeightsStore"]
 class IncomingWeightsStore:
     """Where weights from other hosts are kept until they are loaded: files of at most `largest` bytes."""
 
-    def __init__(self, exchange: WeightsDirectory, largest: int) -> None:
+    def __init__(self, exchange: WeightsFilesDirectory, largest: int) -> None:
         self.directory, self.largest = exchange.path, largest
         self._exchange = exchange
         self._count = 0

@@ -22,7 +22,7 @@ from groupwise.core import EngineLost
 from groupwise.engines.remote.incoming_weights import IncomingWeightsStore
 from groupwise.engines.remote.remote_engine import CLOSED, RemoteEngine
 from groupwise.engines.remote.server import EngineIdentity, EngineServer
-from groupwise.engines.remote.weights_file import WeightsDirectory, most_file_bytes
+from groupwise.engines.remote.weights_file import WeightsFilesDirectory, most_file_bytes
 from groupwise.runs.process_logs import open_log
 from groupwise.runs.run_layout import log_file
 from groupwise.sandbox.die_with_parent import bound_command
@@ -67,7 +67,7 @@ class ReplicaProgram:
     """The engine that the run needs. One on this host is it; one on another host may have read another model."""
     log_directory: Path | None = None
     """The folder of the child's output; by default the `directory` of its settings."""
-    remote_command: Sequence[str] = ()
+    remote_module_arguments: Sequence[str] = ()
     """The module that starts it on another host, and the first arguments of that. Settings and a host follow."""
 
 
@@ -82,7 +82,7 @@ class Replica(RemoteEngine):
 
     process: "subprocess.Popen[bytes]"
     log: Path
-    log_offset: int
+    output_start_byte: int
     """The byte of the log at which the process's output begins."""
 
     def end(self) -> str:
@@ -99,7 +99,7 @@ class Replica(RemoteEngine):
         killed = killed and code == -signal.SIGKILL
         ended = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
         status = self.cause if killed else f"its process {ended}"
-        return "\n".join([status, *printed(self.log, self.log_offset)])
+        return "\n".join([status, *printed(self.log, self.output_start_byte)])
 
 
 async def start_replica(program: ReplicaProgram, index: int, deadline: float) -> Replica:
@@ -121,7 +121,7 @@ async def start_replica(program: ReplicaProgram, index: int, deadline: float) ->
     try:
         reader, writer = await asyncio.open_unix_connection(sock=here)
         replica = Replica(reader, writer, name=f"replica {index}, pid {process.pid}", deadline=deadline)
-        replica.process, replica.log, replica.log_offset = process, log, begin
+        replica.process, replica.log, replica.output_start_byte = process, log, begin
         await replica.hello(program.start_seconds)
     except EngineLost as error:
         evidence = replica.end() if replica else ""
@@ -173,7 +173,7 @@ def native_server(spec: ReplicaSettings, *, same_host: bool = True) -> EngineSer
     )
     engine.version = -1  # until the first load
     largest = most_file_bytes(decoder)
-    uploads = None if same_host else IncomingWeightsStore(WeightsDirectory(Path(tempfile.gettempdir())), largest)
+    uploads = None if same_host else IncomingWeightsStore(WeightsFilesDirectory(Path(tempfile.gettempdir())), largest)
     identity = EngineIdentity.of(decoder, tokenizer, seed=spec.seed)
     return EngineServer(engine, identity, vocabulary=shape.vocabulary_size, largest=largest, uploads=uploads)
 

@@ -27,7 +27,7 @@ from groupwise.engines.remote.secret import read_secret
 from groupwise.engines.remote.server import EngineIdentity, servable
 from groupwise.engines.remote.shared_device import SharedDeviceFleet
 from groupwise.engines.remote.tls import TlsAddress
-from groupwise.engines.remote.weights_file import WeightsDirectory, state_bytes
+from groupwise.engines.remote.weights_file import WeightsFilesDirectory, state_bytes
 from groupwise.engines.remote.weights_probe import WeightsProbe
 from groupwise.models import MixtureOfExpertsSizes, Model, Tokenizer, has_adapter, write_fresh
 from groupwise.models.lora import adapter_text, merged_weights
@@ -75,7 +75,7 @@ class Served(Native):
     replicas: int = 2
     addresses: tuple[str, ...] = ()
     deadline: float = 60.0
-    restarts: int = 3
+    max_restarts: int = 3
     placement: Literal["separate", "colocated"] = "separate"
 
     loads_adapters: ClassVar[bool] = True
@@ -165,7 +165,7 @@ class Served(Native):
 
         async def start(index: int) -> RemoteEngine:
             if index < self.replicas:
-                return await launch(replace(program, log_directory=exchange.log_directory), index, self.deadline)
+                return await launch(replace(program, log_directory=exchange.engine_log_directory), index, self.deadline)
             patience = self.deadline if index in met else 0.0
             connect = partial(
                 RemoteEngine.connect, addresses[index - self.replicas], secret=secret, deadline=self.deadline,
@@ -182,7 +182,7 @@ class Served(Native):
             exchange=exchange,
             probe=WeightsProbe(decoder, tokenizer, gap_bound(self.max_logprob_diff, dtype)),
             max_num_seqs=self.max_num_seqs,
-            restarts=self.restarts,
+            restarts=self.max_restarts,
             addresses=[text.partition("#")[0] for text in self.addresses],
             publish=partial(merged_weights, decoder) if merges else dict, in_memory=in_memory, on_gpu=on_gpu,
         )  # fmt: skip
@@ -224,12 +224,12 @@ class Served(Native):
 
     def program(self, settings: ReplicaSettings, access: EngineAccess) -> ReplicaProgram:
         """The program of each replica."""
-        return ReplicaProgram(settings=settings, remote_command=(tls_replica.__name__,))
+        return ReplicaProgram(settings=settings, remote_module_arguments=(tls_replica.__name__,))
 
 
-def new_exchange(access: EngineAccess) -> WeightsDirectory:
+def new_exchange(access: EngineAccess) -> WeightsFilesDirectory:
     """A new directory for the weights of one run. `Storage` if it cannot be made."""
-    return WeightsDirectory(Path(access.exchange_directory or tempfile.gettempdir()))
+    return WeightsFilesDirectory(Path(access.exchange_directory or tempfile.gettempdir()))
 
 
 async def reached(connect: Callable[[], Awaitable[RemoteEngine]], patience: float) -> RemoteEngine:

@@ -19,7 +19,7 @@ from torch import nn
 from groupwise.core import Storage, Usage, open_regular
 from groupwise.data import COLDEST, Engine, SharesDevice
 from groupwise.data.rollout_json import to_json
-from groupwise.engines.remote.gpu_weights import TRANSFERS, PackedTensors
+from groupwise.engines.remote.gpu_weights import TRANSFERS, PackedTensorLayout
 from groupwise.engines.remote.incoming_weights import IncomingWeights, IncomingWeightsStore
 from groupwise.engines.remote.weights_file import read_weights
 from groupwise.engines.remote.wire import (
@@ -62,7 +62,7 @@ class LoadsFromGpu(Protocol):
     gpu_uuid: str
 
     async def load_from_gpu(
-        self, version: int, transfer: str, handle: dict[str, Any], tensors: PackedTensors
+        self, version: int, transfer: str, handle: dict[str, Any], tensors: PackedTensorLayout
     ) -> None: ...
 
 
@@ -120,7 +120,7 @@ def _hash(text: str) -> str:
 
 
 @dataclass(slots=True, eq=False)
-class ClientConnection:
+class AcceptedConnection:
     """One connection: its unanswered requests, and the weights that it is sending."""
 
     writer: StreamWriter
@@ -164,9 +164,9 @@ class EngineServer:
         self.engine, self.identity, self.uploads = engine, identity, uploads
         self.vocabulary, self.largest = vocabulary, largest
         self._loading = asyncio.Lock()
-        self._loader: ClientConnection | None = None
+        self._loader: AcceptedConnection | None = None
         """The connection that loads weights. Others may not: versions of two runs could not be distinguished."""
-        self._verbs: dict[str, Callable[[dict[str, Any], ClientConnection], Awaitable[dict[str, Any]]]] = {
+        self._verbs: dict[str, Callable[[dict[str, Any], AcceptedConnection], Awaitable[dict[str, Any]]]] = {
             "hello": self._hello, "sample": self._sample, "score": self._score, "load": self._load,
             "sleep": self._sleep, "prefill": self._prefill,
         }  # fmt: skip
@@ -199,7 +199,7 @@ class EngineServer:
 
     async def connection(self, reader: StreamReader, writer: StreamWriter) -> None:
         """Serve one connection until it closes."""
-        client = ClientConnection(writer)
+        client = AcceptedConnection(writer)
         try:
             if await self._greeted(reader, client):
                 while (message := await read_message(reader, LARGEST_REQUEST)) is not None:
@@ -211,7 +211,7 @@ class EngineServer:
             if self._loader is client:
                 self._loader = None
 
-    async def _greeted(self, reader: StreamReader, client: ClientConnection) -> bool:
+    async def _greeted(self, reader: StreamReader, client: AcceptedConnection) -> bool:
         """Whether the first message of a connection is a `hello` with our protocol. It is answered here."""
         message = await read_message(reader, LARGEST_GREETING)
         if message is None:
@@ -225,7 +225,7 @@ class EngineServer:
         self._send(client.writer, {"id": call_id, "error": error_json(Usage(what, fix=fix))})
         return False
 
-    def _begin(self, message: dict[str, Any], client: ClientConnection) -> None:
+    def _begin(self, message: dict[str, Any], client: AcceptedConnection) -> None:
         """Start the call in a message as a task. `cancel` is answered at once."""
         call_id, verb, calls = message_id(message), message.get("do"), client.unanswered_requests
         if verb == "cancel":
@@ -261,22 +261,22 @@ class EngineServer:
 
     # The verbs
 
-    async def _hello(self, message: dict[str, Any], client: ClientConnection) -> dict[str, Any]:
+    async def _hello(self, message: dict[str, Any], client: AcceptedConnection) -> dict[str, Any]:
         steps = self.engine.steps if isinstance(self.engine, CountsForwardPasses) else 0
         gpu = self.engine.gpu_uuid if isinstance(self.engine, LoadsFromGpu) and not self.uploads else ""
         identity = {**asdict(self.identity), "gpu": gpu}
         return {"protocol": PROTOCOL, "version": self.engine.version, "steps": steps, **identity}
 
-    async def _sample(self, message: dict[str, Any], client: ClientConnection) -> dict[str, Any]:
+    async def _sample(self, message: dict[str, Any], client: AcceptedConnection) -> dict[str, Any]:
         return to_json(await self.engine.sample(generation_request(message.get("request"))))
 
-    async def _score(self, message: dict[str, Any], client: ClientConnection) -> dict[str, Any]:
+    async def _score(self, message: dict[str, Any], client: AcceptedConnection) -> dict[str, Any]:
         context, tokens = (token_ids(message.get(name), self.vocabulary) for name in ("context", "tokens"))
         temperature = real("temperature", message.get("temperature"), COLDEST)
         logp = await self.engine.score(context, tokens, temperature=temperature)
         return {"logp": logp}
 
-    async def _load(self, message: dict[str, Any], client: ClientConnection) -> dict[str, Any]:
+    async def _load(self, message: dict[str, Any], client: AcceptedConnection) -> dict[str, Any]:
         version, (sha256,) = whole("version", message.get("version"), 0, IDS), _texts(message, "sha256")
         self._take(client, str(message.get("trainer", "")))
         if "transfer" in message:
@@ -302,9 +302,9 @@ class EngineServer:
         if transfer not in TRANSFERS or not isinstance(handle, dict):
             raise ValueError(f"a transfer is {' or '.join(TRANSFERS)}, with a handle")
         async with self._loading:
-            await self.engine.load_from_gpu(version, transfer, handle, PackedTensors.from_json(message))
+            await self.engine.load_from_gpu(version, transfer, handle, PackedTensorLayout.from_json(message))
 
-    def _take(self, client: ClientConnection, trainer: str) -> None:
+    def _take(self, client: AcceptedConnection, trainer: str) -> None:
         """Let this connection load weights from now on. `Usage` if the connection of another trainer does.
 
         An older connection of the same trainer is dead: it cannot be reached, and this side may notice that much later.
@@ -329,7 +329,7 @@ class EngineServer:
             raise Storage(what, evidence=str(error.strerror), fix=fix) from error
         return Path(file)
 
-    async def _sent(self, message: dict[str, Any], sha256: str, client: ClientConnection) -> Path | None:
+    async def _sent(self, message: dict[str, Any], sha256: str, client: AcceptedConnection) -> Path | None:
         """The file of weights that the client has sent; None while parts are missing."""
         assert self.uploads is not None, "asked of a server for other hosts only"
         size, offset = (whole(name, message.get(name), 0, KEYS) for name in ("size", "offset"))
@@ -346,7 +346,7 @@ class EngineServer:
             raise
         return upload.path if upload.complete else None
 
-    async def _sleep(self, message: dict[str, Any], client: ClientConnection) -> dict[str, Any]:
+    async def _sleep(self, message: dict[str, Any], client: AcceptedConnection) -> dict[str, Any]:
         if not isinstance(self.engine, SharesDevice):
             raise Usage("this engine cannot free its memory", fix="set engine.placement to separate")
         if self._loader is not client:
@@ -355,7 +355,7 @@ class EngineServer:
             await self.engine.sleep()
         return {}
 
-    async def _prefill(self, message: dict[str, Any], client: ClientConnection) -> dict[str, Any]:
+    async def _prefill(self, message: dict[str, Any], client: AcceptedConnection) -> dict[str, Any]:
         self.engine.prefill(contexts_of(message.get("contexts")))
         return {}
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from groupwise.core import MissingRequirement, Usage
 from groupwise.engines.remote.secret import read_private
 
-__all__ = ["HostKey", "TlsAddress"]
+__all__ = ["EngineTlsKey", "TlsAddress"]
 
 ADDRESS = re.compile(
     r"(?P<host>\[[0-9A-Fa-f:.]+\]|[^\s:#/\[\]]+):(?P<port>\d{1,5})(?:#sha256=(?P<print>[0-9a-f]{64}))?"
@@ -88,20 +88,20 @@ def listener_on(text: str) -> socket.socket:
     return listener
 
 
-def reachable(listener: socket.socket, key: "HostKey") -> TlsAddress:
+def reachable(listener: socket.socket, key: "EngineTlsKey") -> TlsAddress:
     """The address that clients use."""
     host, port = listener.getsockname()[:2]
     return TlsAddress(socket.gethostname() if host in EVERY_HOST else host, port, key.fingerprint)
 
 
 @dataclass(frozen=True, slots=True)
-class HostKey:
+class EngineTlsKey:
     """The private key of an engine with its self-signed certificate, as PEM text; `fingerprint` is the SHA-256."""
 
     pem: bytes
 
     @classmethod
-    def new(cls) -> "HostKey":
+    def new(cls) -> "EngineTlsKey":
         """A new key, by the program openssl. `MissingRequirement` without it."""
         command = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes",
                    "-sha256", "-days", "3650", "-subj", "/CN=groupwise", "-keyout", "-"]  # fmt: skip
@@ -114,7 +114,7 @@ class HostKey:
         return cls(done.stdout)
 
     @classmethod
-    def kept(cls, path: Path) -> "HostKey":
+    def kept(cls, path: Path) -> "EngineTlsKey":
         """The key in a file of mode 600. A new one is written if there is none, once by several hosts that share it."""
         if not path.exists():
             try:

@@ -20,7 +20,7 @@ from groupwise.core import visible
 from groupwise.engines.remote.replica import ReplicaSettings, native_server
 from groupwise.engines.remote.secret import read_secret
 from groupwise.engines.remote.server import EngineServer
-from groupwise.engines.remote.tls import HostKey, TlsAddress, host_port, listener_on, reachable
+from groupwise.engines.remote.tls import EngineTlsKey, TlsAddress, host_port, listener_on, reachable
 from groupwise.engines.remote.tls_server import listen_tls
 from groupwise.models import find_model
 
@@ -61,7 +61,7 @@ async def serve_hosts(
     environment.
     """
     secret = read_secret(secret_file)
-    key, listener = HostKey.kept(Path(key_file)) if key_file else HostKey.new(), listener_on(listen)
+    key, listener = EngineTlsKey.kept(Path(key_file)) if key_file else EngineTlsKey.new(), listener_on(listen)
     announce(reachable(listener, key), model)
     await listen_tls(server, listener, key, secret)
 

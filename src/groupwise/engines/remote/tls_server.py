@@ -9,7 +9,7 @@ from contextlib import suppress
 
 from groupwise.engines.remote.secret import admit
 from groupwise.engines.remote.server import EngineServer
-from groupwise.engines.remote.tls import HostKey
+from groupwise.engines.remote.tls import EngineTlsKey
 from groupwise.engines.remote.wire import WireError
 
 __all__ = ["listen_tls"]
@@ -31,7 +31,7 @@ The last one, in milliseconds, is for data that is under way: until it is acknow
 """
 
 
-async def listen_tls(server: EngineServer, listener: socket.socket, key: HostKey, secret: bytes) -> None:
+async def listen_tls(server: EngineServer, listener: socket.socket, key: EngineTlsKey, secret: bytes) -> None:
     """Serve clients that know the secret, until cancelled. Any other client is an error to itself and nothing else."""
     context, loop = key.context(), asyncio.get_running_loop()
     tasks: set[asyncio.Task[None]] = set()

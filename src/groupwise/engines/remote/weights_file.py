@@ -19,9 +19,9 @@ from torch import Tensor, nn
 from groupwise.core import Storage, open_regular
 from groupwise.engines.remote.gpu_weights import ON_GPU, GpuWeights
 from groupwise.engines.remote.sealed_weights import SEALED, SealedMemory, is_sealed
-from groupwise.runs.atomic_writes import DISK, FileSystem, file_draft
+from groupwise.runs.atomic_writes import DISK, FileSystemOperations, file_draft
 
-__all__ = ["WeightsDirectory", "WeightsFile", "read_weights", "write_weights"]
+__all__ = ["WeightsFilesDirectory", "WeightsFile", "read_weights", "write_weights"]
 
 HEADER = 1 << 24
 """The most bytes of a weights file beyond its tensors."""
@@ -52,7 +52,7 @@ class WeightsFile:
             self.path.unlink(missing_ok=True)
 
 
-def write_weights(directory: Path, version: int, weights: Mapping[str, Tensor], disk: FileSystem = DISK) -> WeightsFile:
+def write_weights(directory: Path, version: int, weights: Mapping[str, Tensor], disk: FileSystemOperations = DISK) -> WeightsFile:
     """Write weights atomically: an engine sees the whole file or none. `Storage` if they do not fit on the disk."""
     path = directory / f"weights-{version:06d}.safetensors"
     tensors = {name: x.detach().cpu().contiguous() for name, x in weights.items()}
@@ -145,13 +145,13 @@ def _sha256(path: Path) -> str:
         return file_digest(file, "sha256").hexdigest()
 
 
-class WeightsDirectory:
+class WeightsFilesDirectory:
     """A new directory for weights files that only this user can read. `close` or the process's end removes it.
 
     The directory of a killed process is removed by the next `WeightsDirectory` in the same directory: its lock is free.
     """
 
-    log_directory: Path | None = None
+    engine_log_directory: Path | None = None
     """The folder for the output of the run's engines, once the run has one; before, it is this directory."""
 
     def __init__(self, parent: Path, elsewhere: str = ELSEWHERE) -> None:
@@ -180,7 +180,7 @@ class WeightsDirectory:
         return self.path, self._lock
 
     @classmethod
-    def handed(cls, path: Path, lock: int) -> "WeightsDirectory":
+    def handed(cls, path: Path, lock: int) -> "WeightsFilesDirectory":
         """The directory that the program before this one has handed on."""
         os.set_inheritable(lock, False)
         exchange = cls.__new__(cls)

@@ -27,12 +27,12 @@ class DenoisingRequest:
 
     request: GenerationRequest
     future: asyncio.Future[Generation]
-    denoise: DenoisingSettings
+    denoising_settings: DenoisingSettings
     next_step: int
     latent: Tensor | None
-    generated_tokens: list[int] = field(default_factory=list)
+    generated_token_ids: list[int] = field(default_factory=list)
     actions: list[bytes] = field(default_factory=list)
-    logp: list[float] = field(default_factory=list)
+    generated_logp: list[float] = field(default_factory=list)
     noise_flags: list[bool] = field(default_factory=list)
 
     @classmethod
@@ -42,26 +42,26 @@ class DenoisingRequest:
         """A request at its first step, or after the last action of its path. It may ask for another number of steps."""
         if request.denoising_steps is not None:
             denoise = replace(denoise, steps=request.denoising_steps)
-        if not request.actions:
+        if not request.previous_actions:
             return cls(request, future, denoise, 0, None)
-        state = torch.from_numpy(decode_action(request.actions[-1])[1].copy())
+        state = torch.from_numpy(decode_action(request.previous_actions[-1])[1].copy())
         return cls(request, future, denoise, request.context[-1] + 1, state)
 
     @property
     def words(self) -> Ids:
         """The prompt's words, without the steps so far."""
-        return self.request.context[: len(self.request.context) - self.request.generated_count]
+        return self.request.context[: len(self.request.context) - self.request.already_generated_count]
 
     @property
     def end(self) -> int:
         """The number of the step after its next one, which may span several. The last one spans all that are left."""
-        stride, steps = self.request.steps_per_token, self.denoise.steps
+        stride, steps = self.request.steps_per_token, self.denoising_settings.steps
         return self.next_step + stride if self.next_step + 2 * stride <= steps else steps
 
     @property
     def noisy_step(self) -> bool:
         """Whether its next step has noise."""
-        return self.request.sampling.temperature > 0 and self.denoise.has_noise(self.next_step)
+        return self.request.sampling.temperature > 0 and self.denoising_settings.has_noise(self.next_step)
 
 
 class DenoisingEngine(SteppingEngine[DenoisingRequest]):
@@ -98,9 +98,9 @@ class DenoisingEngine(SteppingEngine[DenoisingRequest]):
                 pending.latent = state
         dtype_device, times = (
             policy.dtype_device,
-            {pending.denoise: policy.times_of(pending.denoise) for pending in batch},
+            {pending.denoising_settings: policy.times_of(pending.denoising_settings) for pending in batch},
         )
-        spans = [(times[pending.denoise][pending.next_step], times[pending.denoise][pending.end]) for pending in batch]
+        spans = [(times[pending.denoising_settings][pending.next_step], times[pending.denoising_settings][pending.end]) for pending in batch]
         fill = padded(len(batch), self._multiple) - len(batch)
         before = torch.stack([*(pending.latent for pending in batch), *[batch[-1].latent] * fill]).to(**dtype_device)  # type: ignore[list-item]
         now, then = torch.tensor([*spans, *[spans[-1]] * fill]).to(**dtype_device).unbind(1)
@@ -123,15 +123,15 @@ class DenoisingEngine(SteppingEngine[DenoisingRequest]):
         """Write a step into the samples, and end those that it finishes."""
         arrays = [x.float().cpu().numpy() for x in (before, after, mean)]
         for i, (pending, has_noise, density) in enumerate(zip(self._running, noisy, logp.tolist())):
-            last = pending.next_step == pending.denoise.steps - 1
+            last = pending.next_step == pending.denoising_settings.steps - 1
             picture = self._policy.picture(after[i]) if last else None
             pending.actions.append(encode_action(*(x[i] for x in arrays), picture=picture))
-            pending.logp.append(density)
+            pending.generated_logp.append(density)
             pending.noise_flags.append(has_noise)
             pending.latent = after[i].float()
             pending.next_step = pending.end
-            pending.generated_tokens.append(pending.next_step - 1)
-            if pending.next_step == pending.denoise.steps:
+            pending.generated_token_ids.append(pending.next_step - 1)
+            if pending.next_step == pending.denoising_settings.steps:
                 self._end(pending, Finish.stop)
             elif len(pending.actions) == pending.request.limit:
                 self._end(pending, Finish.length)
@@ -154,8 +154,8 @@ class DenoisingEngine(SteppingEngine[DenoisingRequest]):
         if not pending.future.done():
             origins = tuple(self.version if noisy else ENVIRONMENT for noisy in pending.noise_flags)
             result = Generation(
-                tokens=tuple(pending.generated_tokens),
-                logp=tuple(pending.logp),
+                tokens=tuple(pending.generated_token_ids),
+                logp=tuple(pending.generated_logp),
                 versions=origins,
                 finish=finish,
                 actions=tuple(pending.actions),
@@ -168,12 +168,12 @@ class DenoisingEngine(SteppingEngine[DenoisingRequest]):
                 f"a generation request has steps of length {request.steps_per_token} at temperature "
                 f"{request.sampling.temperature}: its stride must be at least 1, and above 1 only at temperature 0"
             )
-        words = request.context[: len(request.context) - request.generated_count]
+        words = request.context[: len(request.context) - request.already_generated_count]
         if not self._policy.shape.takes(words):
             raise Usage(
                 f"a prompt of this flow model has {self._policy.shape.prompt}",
                 evidence=f"the prompt has the tokens {', '.join(map(str, words))}",
                 fix="use prompts of the task that the model was made for",
             )
-        if request.generated_count and not request.actions:
+        if request.already_generated_count and not request.previous_actions:
             raise Usage("steps of a flow policy continue from actions", fix="send Sample.actions in the request")

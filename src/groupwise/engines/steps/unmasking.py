@@ -29,14 +29,14 @@ class UnmaskingRequest:
     canvas: Tensor
     cell_confidence: Tensor
     next_step: int = 0
-    generated_tokens: list[int] = field(default_factory=list)
+    generated_token_ids: list[int] = field(default_factory=list)
     actions: list[bytes] = field(default_factory=list)
-    logp: list[float] = field(default_factory=list)
+    generated_logp: list[float] = field(default_factory=list)
 
     def add(self, tokens: Sequence[int], path: Sequence[bytes], logp: Sequence[float]) -> None:
-        self.generated_tokens += tokens
+        self.generated_token_ids += tokens
         self.actions += path
-        self.logp += logp
+        self.generated_logp += logp
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -50,7 +50,7 @@ class StepDraws:
     knobs_logp: Float[Tensor, " n"]
     temperature: Float[Tensor, " n"]
     symbols: Int[Tensor, "n cells"]
-    logp: Float[Tensor, "n cells"]
+    symbol_logp: Float[Tensor, "n cells"]
     confidence: Float[Tensor, "n cells"]
 
 
@@ -144,7 +144,7 @@ class UnmaskingEngine(SteppingEngine[UnmaskingRequest]):
         pending.add(
             (canvas[committed] + shape.first_commit).tolist(),
             encode_commits(pending.next_step, committed.numpy(), float(drawn.temperature[i]), before.numpy()),
-            drawn.logp[i][committed].tolist(),
+            drawn.symbol_logp[i][committed].tolist(),
         )
         pending.canvas, pending.next_step = canvas, pending.next_step + 1
 
@@ -152,20 +152,20 @@ class UnmaskingEngine(SteppingEngine[UnmaskingRequest]):
         cells = (pending.canvas + self._policy.shape.first_symbol).tolist()
         greedy = pending.request.sampling.temperature == 0
         nothing = (float("nan"),)
-        versions = (ENVIRONMENT if greedy else self.version,) * len(pending.generated_tokens) + (ENVIRONMENT,) * len(
+        versions = (ENVIRONMENT if greedy else self.version,) * len(pending.generated_token_ids) + (ENVIRONMENT,) * len(
             cells
         )
-        logp = (nothing * len(pending.logp) if greedy else tuple(pending.logp)) + nothing * len(cells)
+        logp = (nothing * len(pending.generated_logp) if greedy else tuple(pending.generated_logp)) + nothing * len(cells)
         if not pending.future.done():
             pending.future.set_result(
                 Generation(
-                    tokens=(*pending.generated_tokens, *cells), logp=logp, versions=versions, finish=Finish.stop,
+                    tokens=(*pending.generated_token_ids, *cells), logp=logp, versions=versions, finish=Finish.stop,
                     actions=tuple(pending.actions),
                 )
             )  # fmt: skip
 
     def _check(self, request: GenerationRequest) -> None:
-        shape, words = self._policy.shape, request.context[: len(request.context) - request.generated_count]
+        shape, words = self._policy.shape, request.context[: len(request.context) - request.already_generated_count]
         if not shape.takes(words):
             raise Usage(
                 f"a prompt of this masked model has {shape.prompt}",
@@ -173,9 +173,9 @@ class UnmaskingEngine(SteppingEngine[UnmaskingRequest]):
                 fix="use prompts of the task that the model was made for",
             )
         whole = "use the strategy Independent or SplitScheduleFromAnswer: they request whole samples"
-        if request.generated_count:
+        if request.already_generated_count:
             what = (
-                f"a masked policy generates whole samples, and the request continues {request.generated_count} tokens"
+                f"a masked policy generates whole samples, and the request continues {request.already_generated_count} tokens"
             )
             raise Usage(what, fix=whole)
         if request.steps_per_token != 1:

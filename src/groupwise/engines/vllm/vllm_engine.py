@@ -25,12 +25,12 @@ from torch import Tensor
 from groupwise.core import EngineLost, Storage, Usage
 from groupwise.data import ContextKey, Generation, GenerationRequest, Ids
 from groupwise.engines.native.running_batch import completes_stop
-from groupwise.engines.remote.gpu_weights import PackedTensors, gpu_uuid
+from groupwise.engines.remote.gpu_weights import PackedTensorLayout, gpu_uuid
 from groupwise.engines.remote.incoming_weights import IncomingWeightsStore
 from groupwise.engines.remote.replica import ReplicaSettings, end_with_parent, serve
 from groupwise.engines.remote.server import EngineIdentity, EngineServer
 from groupwise.engines.remote.tls_replica import announce, serve_hosts
-from groupwise.engines.remote.weights_file import HERE, WeightsDirectory, most_file_bytes, read_weights, write_weights
+from groupwise.engines.remote.weights_file import HERE, WeightsFilesDirectory, most_file_bytes, read_weights, write_weights
 from groupwise.engines.vllm.vllm_requests import BLOCK, RequestRandomKey, cache_bytes, generation, sampling_arguments
 from groupwise.engines.vllm.vllm_weight_transfer import transfer_arguments
 from groupwise.models import Decoder, DecoderShape, Tokenizer, choose, read_shape, read_tokenizer, truncated, uniform
@@ -186,7 +186,7 @@ class VllmEngine:
                     raise Storage(f"the weights file {file} is damaged", evidence=problem, fix="load the weights again")
             await self._replace(version, "replace_weights")
 
-    async def load_from_gpu(self, version: int, transfer: str, handle: dict[str, Any], tensors: PackedTensors) -> None:
+    async def load_from_gpu(self, version: int, transfer: str, handle: dict[str, Any], tensors: PackedTensorLayout) -> None:
         """Replace the weights by those on the learner's GPU, as `load_file`. After a failure, it has no weights."""
         async with self._loading:
             await self._replace(version, "receive_weights", transfer, handle, tensors.as_json())
@@ -305,7 +305,7 @@ class WorkerExtension:
         from vllm.config.weight_transfer import WeightTransferConfig  # pyright: ignore[reportMissingImports]
         from vllm.distributed.weight_transfer import WeightTransferEngineFactory  # pyright: ignore[reportMissingImports]
 
-        packed = PackedTensors.from_json(tensors)
+        packed = PackedTensorLayout.from_json(tensors)
         setup, update = transfer_arguments(transfer, handle, packed, gpu_uuid(self.device))
         self.weight_transfer_engine = WeightTransferEngineFactory.create_engine(
             WeightTransferConfig(backend=transfer), self.vllm_config, self.device, self.model_runner.get_model()
@@ -420,11 +420,11 @@ async def run(spec: VllmSettings) -> None:
     os._exit(code)  # vLLM's process ends with this one, and its orderly end takes seconds
 
 
-def exchange_of(spec: VllmSettings) -> WeightsDirectory:
+def exchange_of(spec: VllmSettings) -> WeightsFilesDirectory:
     """The directory for weights from other hosts: inherited from the program before this one, or new."""
     if spec.exchange_directory:
-        return WeightsDirectory.handed(Path(spec.exchange_directory), spec.lock_descriptor)
-    return WeightsDirectory(Path(tempfile.gettempdir()), HERE)
+        return WeightsFilesDirectory.handed(Path(spec.exchange_directory), spec.lock_descriptor)
+    return WeightsFilesDirectory(Path(tempfile.gettempdir()), HERE)
 
 
 if __name__ == "__main__":

@@ -54,7 +54,7 @@ class RequestRandomKey:
         return cls(
             request.draw_id,
             lineage(request.stream),
-            request.generated_count,
+            request.already_generated_count,
             request.random_purpose,
             s.temperature,
             s.top_p,

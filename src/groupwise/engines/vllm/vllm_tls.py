@@ -17,7 +17,7 @@ from typing import Any
 from groupwise.core import GroupwiseError
 from groupwise.engines.remote.replica import command
 from groupwise.engines.remote.tls import host_port
-from groupwise.engines.remote.weights_file import WeightsDirectory
+from groupwise.engines.remote.weights_file import WeightsFilesDirectory
 from groupwise.engines.vllm.vllm_engine import VllmSettings
 from groupwise.engines.vllm.vllm_program import vllm_program
 from groupwise.engines.vllm.vllm_python_environment import check_environment
@@ -32,7 +32,7 @@ def main(python: str, settings: dict[str, Any], host: str, become: Become = os.e
     spec = VllmSettings(**settings)
     check_environment(python, gpu=spec.device != "cpu")
     directory = find_model(spec.model_directory, weights=False).absolute()
-    exchange, lock = WeightsDirectory(Path(tempfile.gettempdir())).hand_on()
+    exchange, lock = WeightsFilesDirectory(Path(tempfile.gettempdir())).hand_on()
     program = vllm_program(replace(spec, model_directory=str(exchange)), python)  # its package is in there, too
     listen = host_port(host, 0)
     spec = replace(

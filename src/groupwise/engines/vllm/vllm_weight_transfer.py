@@ -8,11 +8,11 @@ from base64 import b64encode
 from collections.abc import Mapping
 from typing import Any
 
-from groupwise.engines.remote.gpu_weights import NCCL, PackedTensors, imported
+from groupwise.engines.remote.gpu_weights import NCCL, PackedTensorLayout, imported
 
 
 def transfer_arguments(
-    transfer: str, handle: Mapping[str, Any], tensors: PackedTensors, gpu: str
+    transfer: str, handle: Mapping[str, Any], tensors: PackedTensorLayout, gpu: str
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """The arguments of `init_weight_transfer_engine` and of `update_weights`. `gpu` is the UUID of the engine's GPU.
 

@@ -9,7 +9,7 @@ from groupwise.advantages import Standardised
 from groupwise.core import Usage
 from groupwise.data import Batch, Shaping
 from groupwise.methods.method import Method
-from groupwise.methods.reference import Difference, ExpectedEffect, Reference
+from groupwise.methods.reference import PaperDifference, ExpectedEffect, Reference
 from groupwise.objective import Clip, Objective, token_mean
 from groupwise.rewards import Correctness, mixed_outcomes
 
@@ -50,7 +50,7 @@ class OverlongPenalty(Shaping):
                 evidence=f"OverlongPenalty(buffer_length={buffer}), sampling.max_tokens = {budget}",
                 fix="write the buffer as a share of the generation budget, such as OverlongPenalty(0.2)",
             )
-        over = (b.length - (b.limit - buffer)).to(reward.dtype) / buffer
+        over = (b.length - (b.length_limit - buffer)).to(reward.dtype) / buffer
         return reward - self.penalty_factor * over.clamp(0, 1)
 
 
@@ -95,33 +95,33 @@ R_length = 0                                 if |o| <= L_max - L_cache
          = ((L_max - L_cache) - |o|)/L_cache if L_max - L_cache < |o| <= L_max
          = -1                                if |o| > L_max""",
     differences=(
-        Difference("group size", "16", "16", "16"),
-        Difference("clip range", "0.2 and 0.28", "0.2 and 0.28", "0.2 and 0.28"),
-        Difference("dual clip", "none", "c = 10", "none"),
-        Difference("token mean over", "the tokens of a group", "the global minibatch", "the whole step"),
-        Difference("minibatches", "16 of 512 responses", "16 of 32 prompts", "16 of prompts / 16"),
-        Difference(
+        PaperDifference("group size", "16", "16", "16"),
+        PaperDifference("clip range", "0.2 and 0.28", "0.2 and 0.28", "0.2 and 0.28"),
+        PaperDifference("dual clip", "none", "c = 10", "none"),
+        PaperDifference("token mean over", "the tokens of a group", "the global minibatch", "the whole step"),
+        PaperDifference("minibatches", "16 of 512 responses", "16 of 32 prompts", "16 of prompts / 16"),
+        PaperDifference(
             "rounds of sampling",
             "until the batch is full",
             "10, then an error",
             "max_refills = 10, then it trains on the mixed groups",
         ),
-        Difference(
+        PaperDifference(
             "prompts of a round", "not specified", "three times the number; surplus dropped", "the missing prompts only"
         ),
-        Difference("groups are selected by", "number of right answers", "accuracy, not the shaped reward", "outcomes"),
-        Difference(
+        PaperDifference("groups are selected by", "number of right answers", "accuracy, not the shaped reward", "outcomes"),
+        PaperDifference(
             "graded rewards",
             "none: an answer is right or wrong",
             "groups whose chosen metric varies",
             "groups whose scores differ; 2 score - 1",
         ),
-        Difference("overlong buffer", "4096 of 20480", "4096 of 20480", "0.2: a fifth of max_tokens"),
-        Difference("overlong filtering", "in the ablation", "not in the code, on purpose", 'none; mask = ["complete"]'),
-        Difference("std of a group", "not specified", "ddof 1, plus 1e-6", "ddof 1, plus 1e-6"),
-        Difference("warm-up", "20 rollout steps", "10 optimizer steps", "the recipe's: optimizer.warmup_steps"),
-        Difference("weight decay", "none", "0.1", "the recipe's: optimizer.weight_decay"),
-        Difference("learning rate", "1e-6", "1e-6", "the recipe's: optimizer.lr"),
+        PaperDifference("overlong buffer", "4096 of 20480", "4096 of 20480", "0.2: a fifth of max_tokens"),
+        PaperDifference("overlong filtering", "in the ablation", "not in the code, on purpose", 'none; mask = ["complete"]'),
+        PaperDifference("std of a group", "not specified", "ddof 1, plus 1e-6", "ddof 1, plus 1e-6"),
+        PaperDifference("warm-up", "20 rollout steps", "10 optimizer steps", "the recipe's: optimizer.warmup_steps"),
+        PaperDifference("weight decay", "none", "0.1", "the recipe's: optimizer.weight_decay"),
+        PaperDifference("learning rate", "1e-6", "1e-6", "the recipe's: optimizer.lr"),
     ),
     proof_tests=(
         "tests/golden/test_methods.py::test_whole_path[dapo]",
@@ -135,7 +135,7 @@ R_length = 0                                 if |o| <= L_max - L_cache
         task="hinted_sums",
         parent="grpo",
         min_difference=0.02,
-        matched_by="tokens",
+        runs_matched_by="tokens",
         settings=("method.minibatches = 8", "method.objective.penalties = []"),
     ),
     our_finding=(

@@ -9,7 +9,7 @@ from torch import Tensor
 from groupwise.advantages import centred
 from groupwise.data import Batch, Finish, Shaping
 from groupwise.methods.method import Method
-from groupwise.methods.reference import Difference, ExpectedEffect, Reference
+from groupwise.methods.reference import PaperDifference, ExpectedEffect, Reference
 from groupwise.objective import Clip, Objective, budget_mean
 from groupwise.rewards import Score
 
@@ -59,23 +59,23 @@ J = 1/G sum_i sum_t min[ r_it A_i, clip(r_it, 1 - eps, 1 + eps) A_i ]
 r_it = pi(o_it | q, o_i<t) / pi_old(o_it | q, o_i<t)
 A_i = R_i - mean(R)""",
     differences=(
-        Difference(
+        PaperDifference(
             "length divisor",
             "none: a sum over tokens",
             "the budget generate_max_length",
             "the budget max_tokens, one number",
         ),
-        Difference(
+        PaperDifference(
             "answers cut by the budget",
             "not specified",
             "reward 0, in the group's mean",
             "reward 0, in the group's mean",
         ),
-        Difference("group size", "8", "8", "8"),
-        Difference("clip range", "eps", "0.2", "0.2"),
-        Difference("minibatches", "8 of 128 responses", "8 of 128 responses, shuffled", "8, shuffled by samples"),
-        Difference("KL", "none", "beta 0 (k3 with the same divisor if set)", "none"),
-        Difference(
+        PaperDifference("group size", "8", "8", "8"),
+        PaperDifference("clip range", "eps", "0.2", "0.2"),
+        PaperDifference("minibatches", "8 of 128 responses", "8 of 128 responses, shuffled", "8, shuffled by samples"),
+        PaperDifference("KL", "none", "beta 0 (k3 with the same divisor if set)", "none"),
+        PaperDifference(
             "engine correction",
             "none",
             "none in the pinned version; newer oat cuts at 2",
@@ -93,7 +93,7 @@ A_i = R_i - mean(R)""",
         task="wordy_sums",
         parent="grpo",
         min_difference=1.0,
-        matched_by="steps",
+        runs_matched_by="steps",
         settings=(
             "iterations = 10",
             "evaluate.problems = 16",

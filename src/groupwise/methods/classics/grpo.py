@@ -3,7 +3,7 @@
 from groupwise.advantages import Standardised
 from groupwise.learner import InitialPolicy
 from groupwise.methods.method import Method
-from groupwise.methods.reference import Difference, ExpectedEffect, Reference
+from groupwise.methods.reference import PaperDifference, ExpectedEffect, Reference
 from groupwise.objective import KL, Clip, Objective, group_mean
 
 __all__ = ["grpo"]
@@ -40,33 +40,33 @@ r_it = pi(o_it | q, o_i<t) / pi_old(o_it | q, o_i<t)
 A_it = (R_i - mean(R)) / std(R)
 D_it = pi_ref / pi - log(pi_ref / pi) - 1""",
     differences=(
-        Difference("group size", "64 (recalled)", "not released; verl example 5, TRL 8", "64"),
-        Difference("KL coefficient", "0.04 (recalled)", "not released; verl 0.001, TRL 0", "0.04"),
-        Difference(
+        PaperDifference("group size", "64 (recalled)", "not released; verl example 5, TRL 8", "64"),
+        PaperDifference("KL coefficient", "0.04 (recalled)", "not released; verl 0.001, TRL 0", "0.04"),
+        PaperDifference(
             "KL form",
             "k3 in the loss",
             "verl: k3 (low_var_kl)",
             'k3; form = "corrected" is better: k3\'s gradient is not that of KL(pi || ref), arXiv:2506.09477',
         ),
-        Difference(
+        PaperDifference(
             "KL of a token beyond log(ref / pi) = 20",
             "unbounded",
             "verl: x within +-20, k3 within +-10 (recalled)",
             "x at most 20: no gradient",
         ),
-        Difference("clip range", "eps, no value", "verl and TRL 0.2", "0.2 (inferred)"),
-        Difference("std of a group", "not specified", "verl, TRL, oat, OpenRLHF: ddof 1", "ddof 1"),
-        Difference(
+        PaperDifference("clip range", "eps, no value", "verl and TRL 0.2", "0.2 (inferred)"),
+        PaperDifference("std of a group", "not specified", "verl, TRL, oat, OpenRLHF: ddof 1", "ddof 1"),
+        PaperDifference(
             "added to the std", "nothing", "verl 1e-6, oat 1e-8, TRL 1e-4", "1e-6; equal rewards give exactly 0"
         ),
-        Difference(
+        PaperDifference(
             "aggregate",
             "tokens, then sequences, then groups",
             'verl and TRL now default to the token mean; before: over sequences, groups ignored ("sequence_mean")',
             "group_mean; equal to the bit if groups have equally many live members",
         ),
-        Difference("updates per sampling", "1 (recalled)", "verl and TRL: several", "1"),
-        Difference("reference", "the policy at the start of each outer round", "fixed", "the start of the run"),
+        PaperDifference("updates per sampling", "1 (recalled)", "verl and TRL: several", "1"),
+        PaperDifference("reference", "the policy at the start of each outer round", "fixed", "the start of the run"),
     ),
     proof_tests=(
         "tests/golden/test_methods.py::test_whole_path[grpo]",
@@ -79,6 +79,6 @@ D_it = pi_ref / pi - log(pi_ref / pi) - 1""",
         task="mixed_sums",
         parent="reinforce",
         min_difference=0.02,
-        matched_by="steps",
+        runs_matched_by="steps",
     ),
 )

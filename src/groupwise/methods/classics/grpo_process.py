@@ -11,14 +11,14 @@ from groupwise.advantages.credit import discounted
 from groupwise.data import Batch, Credit, NeededMeasure, TokenMark
 from groupwise.learner import InitialPolicy
 from groupwise.methods.method import Method
-from groupwise.methods.reference import Difference, ExpectedEffect, Reference
+from groupwise.methods.reference import PaperDifference, ExpectedEffect, Reference
 from groupwise.objective import KL, Clip, Objective, group_mean
 
-__all__ = ["StepReturns", "grpo_process"]
+__all__ = ["ReasoningStepReturns", "grpo_process"]
 
 
 @dataclass(frozen=True, slots=True)
-class StepReturns(Credit):
+class ReasoningStepReturns(Credit):
     """For each token, the sum of the z-scored rewards of its and later reasoning steps. GRPO, arXiv:2402.03300, 4.1.3.
 
     Step rewards are a mark at each step's last token. All steps of a group have one mean and std. The sample's number x
@@ -61,7 +61,7 @@ def grpo_process(
     return Method(
         group_size=group_size,
         advantage=(Standardised(),),
-        credit=StepReturns(step_reward_mark, outcome),
+        credit=ReasoningStepReturns(step_reward_mark, outcome),
         models=(("reference", InitialPolicy()),),
         objective=Objective(surrogate=Clip(clip, clip), penalties=(KL(kl, kl_estimator="k3"),), aggregate=group_mean),
     )
@@ -76,13 +76,13 @@ REFERENCE = Reference(
 A_it = sum over the steps k of answer i that end at or after t of (r_ik - mean(r)) / std(r)
 mean and std over all steps of all answers of the group; the rest as in grpo""",
     differences=(
-        Difference("step rewards", "a trained reward model", "not released", "steps of the verdict, by name"),
-        Difference("std of all steps", "not specified", "not released", "ddof 1, plus 1e-6; equal steps give 0"),
-        Difference("outcome", "not used", "not released", "weight 0; outcome adds grpo's advantage"),
-        Difference(
+        PaperDifference("step rewards", "a trained reward model", "not released", "steps of the verdict, by name"),
+        PaperDifference("std of all steps", "not specified", "not released", "ddof 1, plus 1e-6; equal steps give 0"),
+        PaperDifference("outcome", "not used", "not released", "weight 0; outcome adds grpo's advantage"),
+        PaperDifference(
             "tokens after the last step, answers without a step", "not specified", "not released", "advantage 0"
         ),
-        Difference("group size, clip range, KL", "as in grpo", "not released", "64, 0.2, 0.04"),
+        PaperDifference("group size, clip range, KL", "as in grpo", "not released", "64, 0.2, 0.04"),
     ),
     proof_tests=(
         "tests/golden/test_methods.py::test_whole_path[grpo_process]",
@@ -90,6 +90,6 @@ mean and std over all steps of all answers of the group; the rest as in grpo""",
         "tests/golden/test_reward.py::test_step_returns",
     ),
     expected_effect=ExpectedEffect(
-        metric="eval/accuracy", direction="up", task="deduction", parent="grpo", min_difference=0.03, matched_by="steps"
+        metric="eval/accuracy", direction="up", task="deduction", parent="grpo", min_difference=0.03, runs_matched_by="steps"
     ),
 )

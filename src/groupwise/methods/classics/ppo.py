@@ -8,10 +8,10 @@ from torch import Tensor
 
 from groupwise.advantages import WhitenedTokens
 from groupwise.advantages.credit import discounted, last_of_sample, token_rewards
-from groupwise.data import Batch, Credit, Logp, NeededMeasure, Value
+from groupwise.data import Batch, Credit, Logp, NeededMeasure, CriticValue
 from groupwise.learner import AdamW, ClippedValueLoss, InitialPolicy, ValueModel
 from groupwise.methods.method import Method
-from groupwise.methods.reference import Difference, ExpectedEffect, Reference
+from groupwise.methods.reference import PaperDifference, ExpectedEffect, Reference
 from groupwise.objective import Clip, DualClip, Objective, token_mean
 
 __all__ = ["GAE", "ppo"]
@@ -49,11 +49,11 @@ class GAE(Credit):
     @property
     def needs(self) -> frozenset[NeededMeasure]:
         return frozenset(
-            {Value(self.critic)} | ({Logp("policy"), Logp(self.reference_model)} if self.kl_coefficient else set())
+            {CriticValue(self.critic)} | ({Logp("policy"), Logp(self.reference_model)} if self.kl_coefficient else set())
         )
 
     def __call__(self, x: Float[Tensor, " s"], b: Batch) -> Float[Tensor, " n"]:
-        value = b[Value(self.critic)].to(x.dtype)
+        value = b[CriticValue(self.critic)].to(x.dtype)
         following = torch.where(last_of_sample(b), 0.0, value.roll(-1))
         delta = token_rewards(x, b, kl=self.kl_coefficient, model=self.reference_model) + self.gamma * following - value
         return discounted(delta, b.sequences.index, self.gamma * self.lam)
@@ -114,22 +114,22 @@ A_t = delta_t + gamma lambda A_(t+1),  delta_t = r_t + gamma V(s_(t+1)) - V(s_t)
 r_t = 1[t = T] R - beta log( pi_old(o_t) / pi_ref(o_t) )
 L_V = 1/2 mean of max[ (V - G)^2, (V_old + clip(V - V_old, -eps_v, eps_v) - G)^2 ],  G = A + V_old""",
     differences=(
-        Difference("clip range", "0.2", "TRL, verl, OpenRLHF 0.2", "0.2"),
-        Difference("clip range of values", "none", "TRL 0.2; verl and OpenRLHF 0.5", "0.2"),
-        Difference("gamma, lambda", "0.99, 0.95", "TRL 1, 0.95; verl and OpenRLHF 1, 1", "1, 0.95"),
-        Difference("KL in the reward", "none", "TRL 0.05, OpenRLHF 0.01, verl 0.001", "0.05"),
-        Difference("dual clip", "none", "verl 3, always; OpenRLHF none", "none; dual_clip = 3"),
-        Difference(
+        PaperDifference("clip range", "0.2", "TRL, verl, OpenRLHF 0.2", "0.2"),
+        PaperDifference("clip range of values", "none", "TRL 0.2; verl and OpenRLHF 0.5", "0.2"),
+        PaperDifference("gamma, lambda", "0.99, 0.95", "TRL 1, 0.95; verl and OpenRLHF 1, 1", "1, 0.95"),
+        PaperDifference("KL in the reward", "none", "TRL 0.05, OpenRLHF 0.01, verl 0.001", "0.05"),
+        PaperDifference("dual clip", "none", "verl 3, always; OpenRLHF none", "none; dual_clip = 3"),
+        PaperDifference(
             "whitening",
             "not in the paper",
             "verl ddof 1, plus 1e-8 under the root; OpenRLHF ddof 0",
             "ddof 0, plus 1e-8 outside the root",
         ),
-        Difference("epochs, minibatches", "3 to 10", "TRL 4 and 1; verl 1", "4 and 4"),
-        Difference("critic", "shares the trunk or not", "a second model", "a second model, its head 0 at first"),
-        Difference("learning rate of the critic", "the policy's", "verl 1e-5, OpenRLHF 9e-6", "1e-5"),
-        Difference("value loss", "weight 1", "TRL 0.1; verl: its own optimizer", "its own optimizer"),
-        Difference("a truncated answer", "bootstraps", "no bootstrap", "no bootstrap"),
+        PaperDifference("epochs, minibatches", "3 to 10", "TRL 4 and 1; verl 1", "4 and 4"),
+        PaperDifference("critic", "shares the trunk or not", "a second model", "a second model, its head 0 at first"),
+        PaperDifference("learning rate of the critic", "the policy's", "verl 1e-5, OpenRLHF 9e-6", "1e-5"),
+        PaperDifference("value loss", "weight 1", "TRL 0.1; verl: its own optimizer", "its own optimizer"),
+        PaperDifference("a truncated answer", "bootstraps", "no bootstrap", "no bootstrap"),
     ),
     proof_tests=(
         "tests/golden/test_methods.py::test_whole_path[ppo]",
@@ -144,7 +144,7 @@ L_V = 1/2 mean of max[ (V - G)^2, (V_old + clip(V - V_old, -eps_v, eps_v) - G)^2
         task="calculator",
         parent="reinforce",
         min_difference=0.05,
-        matched_by="tokens",
+        runs_matched_by="tokens",
         settings=("prompts = 64", "method.group_size = 1", "method.minibatches = 1"),
         own_settings=("method.minibatches = 4", "method.models.critic.optimizer.lr = 1e-3"),
     ),

@@ -2,7 +2,7 @@
 
 from groupwise.advantages import Whitened
 from groupwise.methods.method import Method
-from groupwise.methods.reference import Difference, Reference
+from groupwise.methods.reference import PaperDifference, Reference
 from groupwise.objective import Objective, policy_gradient, sequence_sum
 
 __all__ = ["reinforce"]
@@ -34,12 +34,12 @@ REFERENCE = Reference(
 grad J = 1/N sum_i A_i grad log pi(y_i | x_i),  A_i = (R_i - mean(R)) / std(R) over the batch
 log pi(y | x) = sum_t log pi(y_t | x, y_<t)""",
     differences=(
-        Difference("baseline", "any constant", "oat: none or of the group; TRL: of the group", "the batch's mean"),
-        Difference("std", "none", "TRL: optional", "of the batch"),
-        Difference(
+        PaperDifference("baseline", "any constant", "oat: none or of the group; TRL: of the group", "the batch's mean"),
+        PaperDifference("std", "none", "TRL: optional", "of the batch"),
+        PaperDifference(
             "aggregate", "sum over steps", "oat: masked mean per sequence", "sequence_sum: the log-probs add up"
         ),
-        Difference("group size", "1", "any", "1"),
+        PaperDifference("group size", "1", "any", "1"),
     ),
     proof_tests=(
         "tests/golden/test_methods.py::test_whole_path[reinforce]",

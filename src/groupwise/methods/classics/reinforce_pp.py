@@ -10,7 +10,7 @@ from groupwise.advantages.credit import discounted, token_rewards
 from groupwise.data import Batch, Credit, Logp, NeededMeasure
 from groupwise.learner import InitialPolicy
 from groupwise.methods.method import Method
-from groupwise.methods.reference import Difference, ExpectedEffect, Reference
+from groupwise.methods.reference import PaperDifference, ExpectedEffect, Reference
 from groupwise.objective import Clip, Objective, token_mean
 
 __all__ = ["ReturnsToGo", "reinforce_pp"]
@@ -79,13 +79,13 @@ J = mean over tokens of min[ r_t A^_t, clip(r_t, 1 - eps, 1 + eps) A^_t ]
 A_t = sum_(s >= t) r_s,  r_s = 1[s = T] R - beta log( pi_old(o_s) / pi_ref(o_s) )
 A^_t = (A_t - mean over the batch's tokens) / std over the batch's tokens""",
     differences=(
-        Difference("group size", "1 and more", "OpenRLHF: any", "1"),
-        Difference("KL coefficient", "0.01, for reasoning 0.001 (recalled)", "OpenRLHF 0.01", "0.01"),
-        Difference("clip range", "0.2 (recalled)", "OpenRLHF 0.2", "0.2"),
-        Difference("minibatches", "8: 1024 by 128 (recalled)", "OpenRLHF: the same default", "8"),
-        Difference("std", "not specified", "OpenRLHF: ddof 0, floor 1e-8; verl: ddof 1", "ddof 0, plus 1e-8"),
-        Difference("rewards are clipped", "to a range, not given", "OpenRLHF: within -10 and 10", "no"),
-        Difference(
+        PaperDifference("group size", "1 and more", "OpenRLHF: any", "1"),
+        PaperDifference("KL coefficient", "0.01, for reasoning 0.001 (recalled)", "OpenRLHF 0.01", "0.01"),
+        PaperDifference("clip range", "0.2 (recalled)", "OpenRLHF 0.2", "0.2"),
+        PaperDifference("minibatches", "8: 1024 by 128 (recalled)", "OpenRLHF: the same default", "8"),
+        PaperDifference("std", "not specified", "OpenRLHF: ddof 0, floor 1e-8; verl: ddof 1", "ddof 0, plus 1e-8"),
+        PaperDifference("rewards are clipped", "to a range, not given", "OpenRLHF: within -10 and 10", "no"),
+        PaperDifference(
             "with group baseline (REINFORCE++-baseline)",
             "its variant",
             "OpenRLHF: k2 or k3 in the loss",
@@ -102,7 +102,7 @@ A^_t = (A_t - mean over the batch's tokens) / std over the batch's tokens""",
         task="calculator",
         parent="reinforce",
         min_difference=0.05,
-        matched_by="tokens",
+        runs_matched_by="tokens",
         settings=("prompts = 64", "method.group_size = 1", "method.minibatches = 1"),
         own_settings=("method.minibatches = 8",),
     ),

@@ -3,7 +3,7 @@
 from groupwise.advantages import WhitenedTokens, centred
 from groupwise.learner import InitialPolicy
 from groupwise.methods.method import Method
-from groupwise.methods.reference import Difference, ExpectedEffect, Reference
+from groupwise.methods.reference import PaperDifference, ExpectedEffect, Reference
 from groupwise.objective import KL, Clip, Objective, token_mean
 
 __all__ = ["reinforce_pp_baseline"]
@@ -42,17 +42,17 @@ REFERENCE = Reference(
 A_i = R_i - mean(R) of the group; A^_it = (A_i - mean) / std over the batch's tokens
 J = mean over tokens of min[ r_t A^_t, clip(r_t, 1 - eps, 1 + eps) A^_t ] - beta (log pi - log pi_ref)^2 / 2""",
     differences=(
-        Difference("KL", "in the loss", "OpenRLHF: k2 or k3 in the loss (recalled)", "k2 in the loss (inferred)"),
-        Difference("whitening", "over the batch", "verl over tokens, ms-swift over answers", "tokens, ddof 1"),
-        Difference(
+        PaperDifference("KL", "in the loss", "OpenRLHF: k2 or k3 in the loss (recalled)", "k2 in the loss (inferred)"),
+        PaperDifference("whitening", "over the batch", "verl over tokens, ms-swift over answers", "tokens, ddof 1"),
+        PaperDifference(
             "solved groups",
             "no advantage",
             "a small one: the mean over tokens is not 0",
             "as the code: see WhitenedTokens",
         ),
-        Difference("KL coefficient", "0.001 for reasoning (recalled)", "OpenRLHF 0.01", "0.001"),
-        Difference("group size, minibatches", "not obtained", "OpenRLHF: any; 8", "8; 8"),
-        Difference("clip range", "0.2 (recalled)", "OpenRLHF 0.2", "0.2"),
+        PaperDifference("KL coefficient", "0.001 for reasoning (recalled)", "OpenRLHF 0.01", "0.001"),
+        PaperDifference("group size, minibatches", "not obtained", "OpenRLHF: any; 8", "8; 8"),
+        PaperDifference("clip range", "0.2 (recalled)", "OpenRLHF 0.2", "0.2"),
     ),
     proof_tests=(
         "tests/golden/test_methods.py::test_whole_path[reinforce_pp_baseline]",
@@ -64,7 +64,7 @@ J = mean over tokens of min[ r_t A^_t, clip(r_t, 1 - eps, 1 + eps) A^_t ] - beta
         task="hinted_sums",
         parent="reinforce_pp",
         min_difference=0.05,
-        matched_by="steps",
+        runs_matched_by="steps",
         settings=("method.minibatches = 8",),
     ),
 )

@@ -6,15 +6,15 @@ from typing import ClassVar
 from groupwise.advantages import AgainstSubscore
 from groupwise.data import Draw, Role, Rollout, Sampler, Strategy, VerdictContents
 from groupwise.methods.method import Method
-from groupwise.methods.reference import Difference, ExpectedEffect, Reference
+from groupwise.methods.reference import PaperDifference, ExpectedEffect, Reference
 from groupwise.objective import Objective, policy_gradient, sequence_sum
 from groupwise.rollout.gather_coroutines import together
 
-__all__ = ["WithGreedyAnswer", "remax"]
+__all__ = ["GreedyAnswerStrategy", "remax"]
 
 
 @dataclass(frozen=True, slots=True)
-class WithGreedyAnswer(Strategy):
+class GreedyAnswerStrategy(Strategy):
     """Samples independent answers and a greedy one. The field `baseline_subscore` names the one with its score.
 
     The greedy answer has the role `greedy` and is not trained. ReMax, arXiv:2310.10505. An unverifiable greedy answer
@@ -52,7 +52,7 @@ def remax(*, group_size: int = 1) -> Method:
     """
     return Method(
         group_size=group_size,
-        strategy=WithGreedyAnswer("baseline"),
+        strategy=GreedyAnswerStrategy("baseline"),
         advantage=(AgainstSubscore("baseline"),),
         objective=Objective(surrogate=policy_gradient, aggregate=sequence_sum),
     )
@@ -69,9 +69,9 @@ REFERENCE = Reference(
     formula="""\
 grad J = 1/N sum_i (R(x, y_i) - R(x, y_greedy)) grad log pi(y_i | x)""",
     differences=(
-        Difference("KL", "in the reward", "verl: optional", "none; SequenceKLInReward in shaping"),
-        Difference("aggregate", "sum over tokens", "verl: PPO's loss over tokens", "sequence_sum"),
-        Difference("group size", "1", "1", "1"),
+        PaperDifference("KL", "in the reward", "verl: optional", "none; SequenceKLInReward in shaping"),
+        PaperDifference("aggregate", "sum over tokens", "verl: PPO's loss over tokens", "sequence_sum"),
+        PaperDifference("group size", "1", "1", "1"),
     ),
     proof_tests=(
         "tests/golden/test_methods.py::test_whole_path[remax]",
@@ -83,7 +83,7 @@ grad J = 1/N sum_i (R(x, y_i) - R(x, y_greedy)) grad log pi(y_i | x)""",
         task="mixed_sums",
         parent="reinforce",
         min_difference=0.02,
-        matched_by="steps",
+        runs_matched_by="steps",
         settings=("prompts = 64", "method.group_size = 1", "method.minibatches = 1"),
     ),
 )

@@ -9,7 +9,7 @@ from torch import Tensor
 from groupwise.data import Advantage, Batch, Logp, NeededMeasure, Shaping
 from groupwise.learner import InitialPolicy
 from groupwise.methods.method import Method
-from groupwise.methods.reference import Difference, ExpectedEffect, Reference
+from groupwise.methods.reference import PaperDifference, ExpectedEffect, Reference
 from groupwise.objective import Objective, policy_gradient, sequence_sum
 from groupwise.rewards import Score
 
@@ -82,23 +82,23 @@ grad J = 1/k sum_i [ R(y_i, x) - 1/(k - 1) sum_(j != i) R(y_j, x) ] grad log pi(
 R(y, x) = r(x, y) - beta log( pi(y | x) / pi_ref(y | x) )
 log pi(y | x) = sum_t log pi(y_t | x, y_<t)""",
     differences=(
-        Difference("group size", "k = 2 and 4", "TRL's default 2", "4"),
-        Difference("KL coefficient", "0.03", "TRL 0.05, its reproduction 0.03", "0.03"),
-        Difference(
+        PaperDifference("group size", "k = 2 and 4", "TRL's default 2", "4"),
+        PaperDifference("KL coefficient", "0.03", "TRL 0.05, its reproduction 0.03", "0.03"),
+        PaperDifference(
             "surrogate",
             "REINFORCE: A log pi(y | x)",
             "TRL: clipped ratio of whole sequences; verl: PPO's per token",
             "REINFORCE; the same gradient at pi = pi_old",
         ),
-        Difference(
+        PaperDifference(
             "updates per sampling",
             "2, without a ratio (through TRL's index)",
             "TRL: several, with the clip",
             "1, so that no ratio is needed",
         ),
-        Difference("length divisor", "none", "TRL none; verl the token mean", "none: sequence_sum"),
-        Difference("KL and the baseline", "KL before it", "OpenRLHF: after it, per token", "before it"),
-        Difference("group of one", "not defined", "verl: A = R", "refused"),
+        PaperDifference("length divisor", "none", "TRL none; verl the token mean", "none: sequence_sum"),
+        PaperDifference("KL and the baseline", "KL before it", "OpenRLHF: after it, per token", "before it"),
+        PaperDifference("group of one", "not defined", "verl: A = R", "refused"),
     ),
     proof_tests=(
         "tests/golden/test_methods.py::test_whole_path[rloo]",
@@ -111,7 +111,7 @@ log pi(y | x) = sum_t log pi(y_t | x, y_<t)""",
         task="mixed_sums",
         parent="reinforce",
         min_difference=0.02,
-        matched_by="steps",
+        runs_matched_by="steps",
         settings=("method.minibatches = 1",),
     ),
 )

@@ -10,17 +10,17 @@ from torch import Tensor
 from groupwise.advantages import Standardised
 from groupwise.data import WRITTEN, Batch, Draw, Filter, NeededMeasure, Outcome, Rollout, Sampler, Strategy, Subscore
 from groupwise.methods.method import Method
-from groupwise.methods.reference import Difference, ExpectedEffect, Reference
+from groupwise.methods.reference import PaperDifference, ExpectedEffect, Reference
 from groupwise.objective import Clip, GatedSurrogate, Objective, ShapedLikelihood, token_mean, written_tokens
 from groupwise.rewards import Correctness
 from groupwise.rollout import text_of
 from groupwise.rollout.strategies.multi_round import attempts, is_correct
 
-__all__ = ["DistinctFromOtherOutcome", "WithSolutionAnchor", "dagrpo"]
+__all__ = ["DistinctFromOtherOutcomeFilter", "WithSolutionAnchor", "dagrpo"]
 
 
 @dataclass(frozen=True, slots=True)
-class DistinctFromOtherOutcome(Filter):
+class DistinctFromOtherOutcomeFilter(Filter):
     """Selects answers whose `compared_subscore` differs by `min_distance` or more from an answer of the other outcome.
 
     Written answers stay, and every answer of the other outcome is distinct from them. DaGRPO, arXiv:2512.06337; the
@@ -99,7 +99,7 @@ def dagrpo(
     return Method(
         group_size=group_size,
         strategy=WithSolutionAnchor(column),
-        filter=DistinctFromOtherOutcome(compared_subscore, distance),
+        filter=DistinctFromOtherOutcomeFilter(compared_subscore, distance),
         shaping=(Correctness(),),
         advantage=(Standardised(),),
         objective=Objective(
@@ -120,19 +120,19 @@ REFERENCE = Reference(
 J = 1/Z [ sum over kept answers and tokens of min(r A, clip(r) A) + sum over anchors' tokens of p / (p + gamma) A ]
 kept: an answer whose score differs by 0.2 from one of the other outcome; anchors: written solutions of hard groups""",
     differences=(
-        Difference(
+        PaperDifference(
             "distinctiveness",
             "a fine score of an LLM",
             "not found",
             "difference of a subscore of the verdict (inferred)",
         ),
-        Difference(
+        PaperDifference(
             "anchors", "expert solutions for hard prompts", "not found", "one, where no answer is correct (inferred)"
         ),
-        Difference("anchors' tokens", "off-policy", "not found", "p / (p + 0.1), as LUFFY (inferred)"),
-        Difference("statistics", "of the group", "not found", "of the kept answers (inferred)"),
-        Difference("constants", "not obtained", "not found", "0.2, 0.1, 8 (inferred)"),
-        Difference("minibatches", "not obtained", "not found", "4 (inferred)"),
+        PaperDifference("anchors' tokens", "off-policy", "not found", "p / (p + 0.1), as LUFFY (inferred)"),
+        PaperDifference("statistics", "of the group", "not found", "of the kept answers (inferred)"),
+        PaperDifference("constants", "not obtained", "not found", "0.2, 0.1, 8 (inferred)"),
+        PaperDifference("minibatches", "not obtained", "not found", "4 (inferred)"),
     ),
     proof_tests=(
         "tests/golden/test_methods.py::test_whole_path[dagrpo]",
@@ -146,7 +146,7 @@ kept: an answer whose score differs by 0.2 from one of the other outcome; anchor
         task="hinted_sums",
         parent="grpo",
         min_difference=0.1,
-        matched_by="steps",
+        runs_matched_by="steps",
         settings=("iterations = 10", "evaluate.problems = 16", "method.objective.penalties = []"),
         own_settings=("method.filter.compared_subscore = progress",),
     ),

@@ -10,7 +10,7 @@ from groupwise.advantages.credit import discounted
 from groupwise.data import Batch, Credit, Divergence, Logp, NeededMeasure
 from groupwise.learner import FromDirectory
 from groupwise.methods.method import Method
-from groupwise.methods.reference import Difference, ExpectedEffect, Reference
+from groupwise.methods.reference import PaperDifference, ExpectedEffect, Reference
 from groupwise.objective import Distillation, Objective, UnclippedSurrogate, token_mean
 
 __all__ = ["EarlyTokenCredit", "TeacherGap", "on_policy_distillation"]
@@ -55,11 +55,11 @@ class EarlyTokenCredit(Credit):
     The factor is `1 + early_boost (1 - share of the sum of |credit| before the token)`. IW-OPD, arXiv:2606.22600.
     """
 
-    credit: Credit = TeacherGap()
+    base_credit: Credit = TeacherGap()
     early_boost: float = 0.5
 
     def __call__(self, x: Float[Tensor, " s"], b: Batch) -> Float[Tensor, " n"]:
-        a, s = self.credit(x, b), b.sequences
+        a, s = self.base_credit(x, b), b.sequences
         size = a.abs()
         total = s.spread(s.total(size))
         before = s.prefix(size) - size
@@ -110,13 +110,13 @@ A_t = log q(y_t) - log pi_old(y_t); J = mean over tokens of (pi / pi_old)_t A_t;
 vopd: A_t + KL(pi || q) at the token; iw-opd: A_t (1 + 1/2 (1 - share of |A| before t))
 gkd: J = - mean over tokens of JSD(pi, q), through the whole distributions""",
     differences=(
-        Difference("teacher", "a larger model", "any", "the directory, packaged model or hub name `teacher`"),
-        Difference("discount", "none", "tinker-cookbook 0, TRL's MiniLLM 1", "0"),
-        Difference("mixture with the teacher's own text", "lambda", "TRL 0.5", "none: on-policy alone"),
-        Difference("top tokens", "all", "verl, SDPO: top k", "all"),
-        Difference("clamps", "none", "verl: log-probs at least -10, loss within 10", "none"),
-        Difference("group size", "1", "1", "1"),
-        Difference("alpha of gkd", "0.5", "TRL 0.5", "0.5"),
+        PaperDifference("teacher", "a larger model", "any", "the directory, packaged model or hub name `teacher`"),
+        PaperDifference("discount", "none", "tinker-cookbook 0, TRL's MiniLLM 1", "0"),
+        PaperDifference("mixture with the teacher's own text", "lambda", "TRL 0.5", "none: on-policy alone"),
+        PaperDifference("top tokens", "all", "verl, SDPO: top k", "all"),
+        PaperDifference("clamps", "none", "verl: log-probs at least -10, loss within 10", "none"),
+        PaperDifference("group size", "1", "1", "1"),
+        PaperDifference("alpha of gkd", "0.5", "TRL 0.5", "0.5"),
     ),
     proof_tests=(
         "tests/golden/test_methods.py::test_whole_path[on_policy_distillation]",
@@ -131,7 +131,7 @@ gkd: J = - mean over tokens of JSD(pi, q), through the whole distributions""",
         task="calculator",
         parent="reinforce",
         min_difference=0.05,
-        matched_by="tokens",
+        runs_matched_by="tokens",
         settings=("prompts = 64", "method.group_size = 1", "method.minibatches = 1"),
         own_settings=("method.models.teacher.directory = @grpo",),
     ),

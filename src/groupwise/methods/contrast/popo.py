@@ -9,7 +9,7 @@ from torch import Tensor
 
 from groupwise.data import Batch, CouplingUnit, Surrogate
 from groupwise.methods.method import Method
-from groupwise.methods.reference import Difference, ExpectedEffect, Reference
+from groupwise.methods.reference import PaperDifference, ExpectedEffect, Reference
 from groupwise.objective import Objective, group_token_mean
 from groupwise.objective.ratios import bounded
 from groupwise.rewards import correct_only
@@ -25,7 +25,7 @@ class PositiveOnly(Surrogate):
     hidden states is not here.
     """
 
-    coupling_unit: ClassVar[CouplingUnit] = "group"
+    unsplit_unit: ClassVar[CouplingUnit] = "group"
 
     weight_temperature: float = 1.0
 
@@ -66,14 +66,14 @@ REFERENCE = Reference(
 J = mean over prompts of sum_(i correct) w_i s_i,  s_i = 1/|o_i| sum_t log pi
 w_i = exp((s_i - s_i,old) / T), normalised over the correct answers, without gradient""",
     differences=(
-        Difference("weights", "bounded importance sampling", "not found", "above (inferred)"),
-        Difference(
+        PaperDifference("weights", "bounded importance sampling", "not found", "above (inferred)"),
+        PaperDifference(
             "similarity of hidden states to a slow copy",
             "a penalty",
             "not found",
             "left out: no measure of hidden states",
         ),
-        Difference("temperature, group size", "not obtained", "not found", "1 and 8 (inferred)"),
+        PaperDifference("temperature, group size", "not obtained", "not found", "1 and 8 (inferred)"),
     ),
     proof_tests=(
         "tests/golden/test_methods.py::test_whole_path[popo]",
@@ -85,7 +85,7 @@ w_i = exp((s_i - s_i,old) / T), normalised over the correct answers, without gra
         task="calculator",
         parent="reinforce",
         min_difference=0.02,
-        matched_by="tokens",
+        runs_matched_by="tokens",
         settings=("method.minibatches = 1",),
     ),
     our_finding="The mean log-prob of an answer, our reading, gives a token of a short guess some nine times the "

@@ -10,7 +10,7 @@ from torch.nn.functional import logsigmoid
 
 from groupwise.data import Batch, CouplingUnit, Outcome, Surrogate, aggregate
 from groupwise.methods.method import Method
-from groupwise.methods.reference import Difference, ExpectedEffect, Reference
+from groupwise.methods.reference import PaperDifference, ExpectedEffect, Reference
 from groupwise.objective import Objective, group_token_mean
 from groupwise.objective.ratios import bounded
 
@@ -26,7 +26,7 @@ class LabelContrast(Surrogate):
     without both outcomes.
     """
 
-    coupling_unit: ClassVar[CouplingUnit] = "group"
+    unsplit_unit: ClassVar[CouplingUnit] = "group"
 
     tau: float = 0.5
     loss_form: Literal["anchored", "product"] = "anchored"
@@ -53,7 +53,7 @@ class BinaryClassification(Surrogate):
     0 in a group without both outcomes. For the aggregate `mixed_mean`.
     """
 
-    coupling_unit: ClassVar[CouplingUnit] = "group"
+    unsplit_unit: ClassVar[CouplingUnit] = "group"
 
     tau: float = 0.5
 
@@ -113,14 +113,14 @@ J = - mean over groups of [ log(1 + sum_(k wrong) exp(s_k / tau)) + log(1 + sum_
 s_k = 1/|o_k| sum_t log(pi / pi_old); groups without both outcomes have no term and count in the mean
 binary: mean over answers of such groups of log sigmoid(+- s_k / tau)""",
     differences=(
-        Difference("tau", "0.5", "0.5", "0.5"),
-        Difference("groups without both outcomes", "no term", "no term, in the divisor", "no term, in the divisor"),
-        Difference(
+        PaperDifference("tau", "0.5", "0.5", "0.5"),
+        PaperDifference("groups without both outcomes", "no term", "no term, in the divisor", "no term, in the divisor"),
+        PaperDifference(
             "a group in several microbatches", "not specified", "its contrast is cut", "never: a group is one unit"
         ),
-        Difference("answer without a token", "not specified", "divided by 0", "in neither set"),
-        Difference("group size, minibatches", "8; 4", "8; 4", "8; 4"),
-        Difference("ablations", "binary; product", "bce; circle loss", "form"),
+        PaperDifference("answer without a token", "not specified", "divided by 0", "in neither set"),
+        PaperDifference("group size, minibatches", "8; 4", "8; 4", "8; 4"),
+        PaperDifference("ablations", "binary; product", "bce; circle loss", "form"),
     ),
     proof_tests=(
         "tests/golden/test_methods.py::test_whole_path[real]",
@@ -137,7 +137,7 @@ binary: mean over answers of such groups of log sigmoid(+- s_k / tau)""",
         task="hinted_sums",
         parent="grpo",
         min_difference=0.05,
-        matched_by="steps",
+        runs_matched_by="steps",
         settings=("method.minibatches = 4", "method.objective.penalties = []"),
     ),
     toy_test="tests/golden/test_contrast.py::test_label_weights_are_bounded",

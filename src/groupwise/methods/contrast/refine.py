@@ -9,7 +9,7 @@ from torch import Tensor
 from groupwise.advantages import Standardised
 from groupwise.data import Batch, NeededMeasure, Outcome, Shaping, Subscore
 from groupwise.methods.method import Method
-from groupwise.methods.reference import Difference, Reference
+from groupwise.methods.reference import PaperDifference, Reference
 from groupwise.objective import Objective, token_mean
 from groupwise.rewards import AddSubscore, Correctness
 
@@ -86,18 +86,18 @@ R = (correct + structure + references + confidence) / 4
 confidence = 1 - (p - correct)^2, p the stated confidence; without one 1 - (1/2 - correct)^2 - 1
 A_i = (R_i - mean(R)) / std(R), PPO's clip, no KL""",
     differences=(
-        Difference(
+        PaperDifference(
             "structure and references",
             "tags in order, and references to them",
             "by regular expressions",
             "subscores of the verdict",
         ),
-        Difference(
+        PaperDifference(
             "supervised phase before", "tagged traces, debiased confidence", "the same", "[[phase]] tables of a recipe"
         ),
-        Difference("aggregate, clip range", "not specified", "those of the TRL version", "token_mean, 0.2"),
-        Difference("group size", "4", "4", "4"),
-        Difference("weight of each part", "1/4", "0.25", "0.25"),
+        PaperDifference("aggregate, clip range", "not specified", "those of the TRL version", "token_mean, 0.2"),
+        PaperDifference("group size", "4", "4", "4"),
+        PaperDifference("weight of each part", "1/4", "0.25", "0.25"),
     ),
     proof_tests=(
         "tests/golden/test_methods.py::test_whole_path[refine]",

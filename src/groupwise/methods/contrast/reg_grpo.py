@@ -23,24 +23,24 @@ from groupwise.data import (
 )
 from groupwise.learner import InitialPolicy
 from groupwise.methods.method import Method
-from groupwise.methods.reference import Difference, ExpectedEffect, Reference
+from groupwise.methods.reference import PaperDifference, ExpectedEffect, Reference
 from groupwise.objective import KL, Objective, group_mean
 from groupwise.rollout import Shuffled
 from groupwise.rollout.curricula.shuffled import ShuffledState
 from groupwise.rollout.strategies.multi_round import attempts, is_correct, score_of, with_role
 
-__all__ = ["CorrectPrefixCues", "RatioRegression", "RecentMeanScores", "reg_grpo"]
+__all__ = ["CorrectPrefixCuesStrategy", "LogRatioZScoreFit", "RecentMeanScoresCurriculum", "reg_grpo"]
 
 
 @dataclass(frozen=True, slots=True)
-class RatioRegression(Surrogate):
+class LogRatioZScoreFit(Surrogate):
     """`-(A - z)^2`: fits z, the z-score of an answer's log-ratio in its group, to the advantage A. Reg-GRPO.
 
     `eps` is added to the standard deviation. At the policy before the update all log-ratios are 0; the std there is
     floored, so that its gradient is finite.
     """
 
-    coupling_unit: ClassVar[CouplingUnit] = "group"
+    unsplit_unit: ClassVar[CouplingUnit] = "group"
 
     eps: float = 1e-4
 
@@ -54,7 +54,7 @@ class RatioRegression(Surrogate):
 
 
 @dataclass(frozen=True, slots=True)
-class CorrectPrefixCues(Strategy):
+class CorrectPrefixCuesStrategy(Strategy):
     """Samples answers. If their mean score is below the recent mean, new ones continue a prefix of a correct one.
 
     The share of the correct answer that is given grows with the gap to the mean of recent rewards (`RecentMeanScores`),
@@ -90,7 +90,7 @@ class RecentMeanScoresState(TypedDict):
 
 
 @dataclass(frozen=True, slots=True)
-class RecentMeanScores(Curriculum[RecentMeanScoresState]):
+class RecentMeanScoresCurriculum(Curriculum[RecentMeanScoresState]):
     """Draws prompts in random order, with the mean score of the last `window_rounds` rounds in `Draw.metadata["mean"]`.
 
     The replay buffer of rewards of Reg-GRPO, arXiv:2506.07464. The first draws carry no mean. Unverifiable answers do
@@ -144,11 +144,11 @@ def reg_grpo(
     """
     return Method(
         group_size=group_size,
-        curriculum=RecentMeanScores(window_rounds),
-        strategy=CorrectPrefixCues(cue),
+        curriculum=RecentMeanScoresCurriculum(window_rounds),
+        strategy=CorrectPrefixCuesStrategy(cue),
         advantage=(Standardised(ddof=0, eps=1e-4),),
         models=(("reference", InitialPolicy()),),
-        objective=Objective(surrogate=RatioRegression(), penalties=(KL(kl),), aggregate=group_mean),
+        objective=Objective(surrogate=LogRatioZScoreFit(), penalties=(KL(kl),), aggregate=group_mean),
         epochs=epochs,
     )
 
@@ -162,31 +162,31 @@ REFERENCE = Reference(
 L = 1/G sum_i (A_i - z(d)_i)^2 + beta KL,  d_i = sum_t log(pi / pi_old),  z = (d - mean(d)) / std(d) of the group
 A_i = (R_i - mean(R)) / std(R)""",
     differences=(
-        Difference("log-ratio", "of the sequence", "not available", "sum over tokens (inferred)"),
-        Difference("sign of the KL", "printed with a minus", "not available", "a penalty (inferred)"),
-        Difference(
+        PaperDifference("log-ratio", "of the sequence", "not available", "sum over tokens (inferred)"),
+        PaperDifference("sign of the KL", "printed with a minus", "not available", "a penalty (inferred)"),
+        PaperDifference(
             "std where all log-ratios are 0",
             "not specified",
             "not available",
             "variance floored at 1e-12, so its gradient is finite (inferred)",
         ),
-        Difference(
+        PaperDifference(
             "answers without a token",
             "not specified",
             "not available",
             "counted in mean and std of d; they have no term (inferred)",
         ),
-        Difference(
+        PaperDifference(
             "harder and easier inputs", "video frames and cues", "not available", "cues of correct answers alone"
         ),
-        Difference(
+        PaperDifference(
             "length of a cue",
             "grows with the difficulty",
             "not available",
             "share of the gap to recent rewards (inferred)",
         ),
-        Difference("KL, window, group size, epochs", "not obtained", "not available", "0.04, 50, 8, 2 (inferred)"),
-        Difference("largest share of a cue", "not obtained", "not available", "0.5 (inferred)"),
+        PaperDifference("KL, window, group size, epochs", "not obtained", "not available", "0.04, 50, 8, 2 (inferred)"),
+        PaperDifference("largest share of a cue", "not obtained", "not available", "0.5 (inferred)"),
     ),
     proof_tests=(
         "tests/golden/test_methods.py::test_whole_path[reg_grpo]",
@@ -200,7 +200,7 @@ A_i = (R_i - mean(R)) / std(R)""",
         task="hinted_sums",
         parent="grpo",
         min_difference=0.05,
-        matched_by="steps",
+        runs_matched_by="steps",
         settings=("iterations = 10", "evaluate.problems = 16"),
     ),
 )

@@ -23,16 +23,16 @@ from groupwise.data import (
 )
 from groupwise.learner import EMA
 from groupwise.methods.method import Method
-from groupwise.methods.reference import Difference, ExpectedEffect, Reference
+from groupwise.methods.reference import PaperDifference, ExpectedEffect, Reference
 from groupwise.objective import Clip, Distillation, GatedSurrogate, Objective, token_mean
-from groupwise.rollout import AUTO, AutoDefault, check_wording
+from groupwise.rollout import AUTO, ModelDependentDefault, check_wording
 from groupwise.rollout.strategies.multi_round import attempts, context_of, is_correct
 
-__all__ = ["HasView", "SiblingView", "TeacherCertainty", "srpo"]
+__all__ = ["ViewMask", "SiblingViewStrategy", "TeacherCertainty", "srpo"]
 
 
 @dataclass(frozen=True, slots=True)
-class HasView(Mask):
+class ViewMask(Mask):
     """Selects the tokens of answers that have a view: a second prompt for the same tokens, such as one with a hint."""
 
     unstored_input: ClassVar[str] = "the other prompts of a sample"
@@ -41,7 +41,7 @@ class HasView(Mask):
 
     def __call__(self, b: Batch) -> Bool[Tensor, " n"]:
         has = torch.tensor(
-            [self.view in s.prompt_views for s in b.samples], dtype=torch.bool, device=b.token_index.device
+            [self.view in s.prompt_views for s in b.samples], dtype=torch.bool, device=b.index_in_sample.device
         )
         return b.sequences.spread(has)
 
@@ -62,22 +62,22 @@ class TeacherCertainty(Weight):
         return frozenset({Entropy(self.model, self.view)})
 
     def __call__(self, step: Batch) -> Float[Tensor, " n"]:
-        has = HasView(self.view)(step)
+        has = ViewMask(self.view)(step)
         w = torch.where(has, (-self.beta * step[Entropy(self.model, self.view)]).exp(), 0.0)
         mean = w.sum() / has.sum().clamp(min=1)
         return torch.where(has, w / mean.masked_fill(mean == 0, 1.0), 1.0)
 
 
 @dataclass(frozen=True, slots=True)
-class SiblingView(Strategy):
+class SiblingViewStrategy(Strategy):
     """Samples answers. If any is correct, each wrong one gets a second prompt with a correct one, for a teacher.
 
     The wrong answer's own tokens are then scored by a teacher under the view. SDPO, arXiv:2601.20802. The first correct
     answer is the solution. An answer for which the view leaves no room has none.
     """
 
-    auto_defaults: ClassVar[dict[str, AutoDefault]] = {
-        "prompt_template": AutoDefault(
+    model_dependent_defaults: ClassVar[dict[str, ModelDependentDefault]] = {
+        "prompt_template": ModelDependentDefault(
             "{problem}{solution}{problem}",
             "{problem}\nCorrect solution:\n\n{solution}\n\nCorrectly solve the original question.",
             "lasgroup/SDPO, verl/trainer/config/actor/actor.yaml, 0736c78",
@@ -131,10 +131,10 @@ def srpo(
         prompt_template: the teacher's prompt, with {problem} and {solution}; "auto" selects the form for the model.
     """
     view = "sibling"
-    surrogate = GatedSurrogate(HasView(view), Distillation("teacher", alpha, view), Clip(low, high))
+    surrogate = GatedSurrogate(ViewMask(view), Distillation("teacher", alpha, view), Clip(low, high))
     return Method(
         group_size=group_size,
-        strategy=SiblingView(view, prompt_template),
+        strategy=SiblingViewStrategy(view, prompt_template),
         advantage=(centred,),
         models=(("teacher", EMA(keep)),),
         objective=Objective(
@@ -153,22 +153,22 @@ J = 1/N [ sum over tokens of correct answers of min(r A, clip(r) A) - sum over t
 q = the teacher's distribution after problem, a correct answer of the group, problem
 w = exp(-beta H(q)) over its mean; A_i = R_i - mean(R); wrong answers without a correct sibling learn by GRPO""",
     differences=(
-        Difference("advantage", "mean and std", "baseline without std", "without std"),
-        Difference(
+        PaperDifference("advantage", "mean and std", "baseline without std", "without std"),
+        PaperDifference(
             "divergence", "generalised JSD, alpha 0.5", "SDPO: top 100 tokens and a rest", "whole distributions, 0.5"
         ),
-        Difference("teacher", "EMA of the policy, 0.95", "SDPO: 0.95", "EMA(0.95)"),
-        Difference(
+        PaperDifference("teacher", "EMA of the policy, 0.95", "SDPO: 0.95", "EMA(0.95)"),
+        PaperDifference(
             "prompt of the teacher",
             "question, solution, instruction",
             "SDPO: the same",
             "words; without prose by default",
         ),
-        Difference("feedback of an environment", "optional", "SDPO: optional", "none"),
-        Difference("sampled-token form", "none", "SDPO: an option", "not offered: it collapsed in our trial"),
-        Difference("beta", "1", "none", "1"),
-        Difference("group size", "8", "none", "8"),
-        Difference("clip range", "0.2 and 0.28", "none", "0.2 and 0.28"),
+        PaperDifference("feedback of an environment", "optional", "SDPO: optional", "none"),
+        PaperDifference("sampled-token form", "none", "SDPO: an option", "not offered: it collapsed in our trial"),
+        PaperDifference("beta", "1", "none", "1"),
+        PaperDifference("group size", "8", "none", "8"),
+        PaperDifference("clip range", "0.2 and 0.28", "none", "0.2 and 0.28"),
     ),
     proof_tests=(
         "tests/golden/test_methods.py::test_whole_path[srpo]",
@@ -182,7 +182,7 @@ w = exp(-beta H(q)) over its mean; A_i = R_i - mean(R); wrong answers without a 
         task="hinted_sums",
         parent="grpo",
         min_difference=0.05,
-        matched_by="steps",
+        runs_matched_by="steps",
         settings=("method.objective.penalties = []",),
     ),
 )

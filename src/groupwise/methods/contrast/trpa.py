@@ -9,8 +9,8 @@ from torch import Tensor
 from groupwise.data import Batch, NeededMeasure, Outcome, Shaping, Subscore
 from groupwise.learner import InitialPolicy
 from groupwise.methods.method import Method
-from groupwise.methods.reference import Difference, ExpectedEffect, Reference
-from groupwise.objective import KL, Objective, PairwisePreference, SurrogateAggregateWeight, pair_mean, token_mean
+from groupwise.methods.reference import PaperDifference, ExpectedEffect, Reference
+from groupwise.objective import KL, Objective, PairwisePreference, AggregateReplacingWeight, pair_mean, token_mean
 
 __all__ = ["RewardLevels", "trpa"]
 
@@ -66,7 +66,7 @@ def trpa(
         models=(("reference", InitialPolicy()),),
         objective=Objective(
             surrogate=PairwisePreference(beta, kappa, best_reward=-1.0, token_reduction="mean"),
-            weights=(SurrogateAggregateWeight(pair_mean),),
+            weights=(AggregateReplacingWeight(pair_mean),),
             penalties=(KL(trust, model="policy"),),
             aggregate=token_mean,
         ),
@@ -90,12 +90,12 @@ J = mean over pairs (i better than j) of log sigmoid(k_i beta (d_i - d_j)) - lam
 d_i = 1/|o_i| sum_t log(pi / pi_ref); k_i = 2.5 for a correct i, else 1
 levels: correct > wrong > unreadable > without form""",
     differences=(
-        Difference("beta, kappa, lambda", "0.1; not obtained; not obtained", "0.1, 2.5, 0.001", "0.1, 2.5, 0.001"),
-        Difference("pairs", "of a group", "of a microbatch", "of a group"),
-        Difference("step without a pair", "not specified", "a fallback with single answers", "no gain"),
-        Difference("group size", "16", "16", "16"),
-        Difference("KL to the reference", "none", "logged only", "a metric"),
-        Difference("minibatches", "not obtained", "1", "1"),
+        PaperDifference("beta, kappa, lambda", "0.1; not obtained; not obtained", "0.1, 2.5, 0.001", "0.1, 2.5, 0.001"),
+        PaperDifference("pairs", "of a group", "of a microbatch", "of a group"),
+        PaperDifference("step without a pair", "not specified", "a fallback with single answers", "no gain"),
+        PaperDifference("group size", "16", "16", "16"),
+        PaperDifference("KL to the reference", "none", "logged only", "a metric"),
+        PaperDifference("minibatches", "not obtained", "1", "1"),
     ),
     proof_tests=(
         "tests/golden/test_methods.py::test_whole_path[trpa]",
@@ -109,7 +109,7 @@ levels: correct > wrong > unreadable > without form""",
         task="hinted_sums",
         parent="grpo",
         min_difference=0.05,
-        matched_by="steps",
+        runs_matched_by="steps",
     ),
     our_finding="The cause of its lower accuracy on hinted_sums (0.60 against 0.72) is not known. It is not the "
     "missing division by the std: GRPO without it keeps 0.73 and 0.68 with seeds 1 and 2, TRPA has 0.57 "

@@ -11,7 +11,7 @@ from groupwise.advantages import Standardised
 from groupwise.data import Batch, Finish, Ids, NeededMeasure, Outcome, Shaping, Subscore
 from groupwise.learner import InitialPolicy
 from groupwise.methods.method import Method
-from groupwise.methods.reference import Difference, ExpectedEffect, Reference
+from groupwise.methods.reference import PaperDifference, ExpectedEffect, Reference
 from groupwise.objective import Clip, Objective, PairwisePreference, group_mean, pair_mean
 from groupwise.rewards import AddSubscore, Correctness
 
@@ -28,18 +28,18 @@ class ChecksReward(Shaping):
     repetition and length are our reading.
     """
 
-    consistency_subscore: str = ""
-    max_repeated_fraction: float = 0.5
+    reasoning_consistency_subscore: str = ""
+    max_repeated_ngram_fraction: float = 0.5
     ngram_size: int = 4
     prefer_longer: bool = True
 
     def __post_init__(self) -> None:
-        if self.ngram_size < 1 or not 0 <= self.max_repeated_fraction <= 1:
+        if self.ngram_size < 1 or not 0 <= self.max_repeated_ngram_fraction <= 1:
             raise ValueError(f"{self}: needs ngram_size >= 1 and 0 <= max_repeated_fraction <= 1")
 
     @property
     def needs(self) -> frozenset[NeededMeasure]:
-        return frozenset({Subscore(self.consistency_subscore)}) if self.consistency_subscore else frozenset()
+        return frozenset({Subscore(self.reasoning_consistency_subscore)}) if self.reasoning_consistency_subscore else frozenset()
 
     def __call__(self, reward: Float[Tensor, " s"], b: Batch) -> Float[Tensor, " s"]:
         bonus = b.length.to(reward.dtype) / max(b.max_new_tokens, 1) if self.prefer_longer else torch.zeros_like(reward)
@@ -48,10 +48,10 @@ class ChecksReward(Shaping):
     def _passes(self, b: Batch) -> Bool[Tensor, " s"]:
         shares = [repetition(s.tokens, self.ngram_size) for s in b.samples]
         original = (
-            torch.tensor(shares, dtype=torch.float64, device=b.verdict_score.device) <= self.max_repeated_fraction
+            torch.tensor(shares, dtype=torch.float64, device=b.verdict_score.device) <= self.max_repeated_ngram_fraction
         )
         passes = (b.outcome == Outcome.correct) & (b.finish != Finish.length) & original
-        return passes & (b[Subscore(self.consistency_subscore)] >= 0.5) if self.consistency_subscore else passes
+        return passes & (b[Subscore(self.reasoning_consistency_subscore)] >= 0.5) if self.reasoning_consistency_subscore else passes
 
 
 def repetition(tokens: Ids, n: int) -> float:
@@ -111,16 +111,16 @@ align: J = mean over pairs of log sigmoid(beta (d_+ - d_-)),  d = sum_t log(pi /
 + passes the checks (correct, consistent, complete, not repetitive); - does not, or is shorter
 recipe: search, align, search, ...""",
     differences=(
-        Difference("phases", "activation, search, align, search", "not released", "recipes/veripo.toml"),
-        Difference("rollouts of the pairs", "logged in the search", "not released", "sampled at the phase's start"),
-        Difference("consistency", "a small language model reads the reasoning", "not released", "a subscore"),
-        Difference("repetition", "rejected; rule not obtained", "not released", "0.5 of 4-grams (inferred)"),
-        Difference("length", "preferred; rule not obtained", "not released", "longer of two that pass (inferred)"),
-        Difference("reflective pairs", "a corrected first attempt over it", "not released", "left out"),
-        Difference("solved prompts", "80 % are dropped between loops", "not released", "left out"),
-        Difference("numeric answers", "mean relative accuracy", "the same in the evaluation", "the task's verifier"),
-        Difference("beta, group size", "0.1 and 8", "0.1 and 8 (README)", "0.1 and 8"),
-        Difference("minibatches", "batches of 32 pairs", "not released", "1; 8 in the recipe"),
+        PaperDifference("phases", "activation, search, align, search", "not released", "recipes/veripo.toml"),
+        PaperDifference("rollouts of the pairs", "logged in the search", "not released", "sampled at the phase's start"),
+        PaperDifference("consistency", "a small language model reads the reasoning", "not released", "a subscore"),
+        PaperDifference("repetition", "rejected; rule not obtained", "not released", "0.5 of 4-grams (inferred)"),
+        PaperDifference("length", "preferred; rule not obtained", "not released", "longer of two that pass (inferred)"),
+        PaperDifference("reflective pairs", "a corrected first attempt over it", "not released", "left out"),
+        PaperDifference("solved prompts", "80 % are dropped between loops", "not released", "left out"),
+        PaperDifference("numeric answers", "mean relative accuracy", "the same in the evaluation", "the task's verifier"),
+        PaperDifference("beta, group size", "0.1 and 8", "0.1 and 8 (README)", "0.1 and 8"),
+        PaperDifference("minibatches", "batches of 32 pairs", "not released", "1; 8 in the recipe"),
     ),
     proof_tests=(
         "tests/golden/test_methods.py::test_whole_path[veripo]",
@@ -135,6 +135,6 @@ recipe: search, align, search, ...""",
         task="hinted_sums",
         parent="grpo",
         min_difference=0.05,
-        matched_by="steps",
+        runs_matched_by="steps",
     ),
 )

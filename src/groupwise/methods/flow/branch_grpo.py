@@ -13,7 +13,7 @@ from torch import Tensor
 from groupwise.advantages import Bounded, Standardised
 from groupwise.data import Batch, Draw, Mask, Outcome, Role, Rollout, Sample, Sampler, Strategy, Verdict
 from groupwise.methods.method import Method
-from groupwise.methods.reference import Difference, ExpectedEffect, Reference
+from groupwise.methods.reference import PaperDifference, ExpectedEffect, Reference
 from groupwise.methods.schedules import PiecewiseConstant
 from groupwise.models import DanceGrpoNoise, DenoisingSettings
 from groupwise.objective import Clip, Objective, token_mean
@@ -212,18 +212,18 @@ R_u = mean of R over the leaves below u,  or sum over children c of softmax(l_c)
 A_u = (R_u - mean_d) / (std_d + 1e-8) over the nodes at depth d of one tree
 L = mean over edges of max[ -A_u rho, -A_u clip(rho, 1 - c, 1 + c) ],  rho = exp(l - l_old), l with S""",
     differences=(
-        Difference("leaves, steps", "16, 20", "16, 20", "16, 20"),
-        Difference("splits", "steps 0, 3, 6, 9, two children", "the same", "0, 3, 6, 9; fewer leaves use fewer splits"),
-        Difference("noise", "0.3, the same at all times", "the same", "0.3, `DanceGrpoNoise`"),
-        Difference("noise at splits", "not given", "4 times the std, which the density ignores", "the same"),
-        Difference("clip range", "not given", "1e-3", "1e-3"),
-        Difference("fusion", "path probabilities", "mean, or path probabilities", "mean, or `path`"),
-        Difference("std below 1e-6", "not given", "advantages of 0", "0 where all rewards are equal"),
-        Difference(
+        PaperDifference("leaves, steps", "16, 20", "16, 20", "16, 20"),
+        PaperDifference("splits", "steps 0, 3, 6, 9, two children", "the same", "0, 3, 6, 9; fewer leaves use fewer splits"),
+        PaperDifference("noise", "0.3, the same at all times", "the same", "0.3, `DanceGrpoNoise`"),
+        PaperDifference("noise at splits", "not given", "4 times the std, which the density ignores", "the same"),
+        PaperDifference("clip range", "not given", "1e-3", "1e-3"),
+        PaperDifference("fusion", "path probabilities", "mean, or path probabilities", "mean, or `path`"),
+        PaperDifference("std below 1e-6", "not given", "advantages of 0", "0 where all rewards are equal"),
+        PaperDifference(
             "depth pruning", "depths 15 to 18, one less every 30 iterations, down to 9", "the same", "with `pruned`"
         ),
-        Difference("width pruning; mixture with deterministic steps", "two modes; an option", "the same", "not built"),
-        Difference("last step", "stochastic", "stochastic", "deterministic, so not trained"),
+        PaperDifference("width pruning; mixture with deterministic steps", "two modes; an option", "the same", "not built"),
+        PaperDifference("last step", "stochastic", "stochastic", "deterministic, so not trained"),
     ),
     proof_tests=(
         "tests/golden/test_flow_branch_grpo.py::test_worked_tree",
@@ -236,7 +236,7 @@ L = mean over edges of max[ -A_u rho, -A_u clip(rho, 1 - c, 1 + c) ],  rho = exp
         task="rings",
         parent="flow_grpo",
         min_difference=0.05,
-        matched_by="tokens",
+        runs_matched_by="tokens",
         settings=("method.denoise.steps = 20", "sampling.max_tokens = 20", "method.group_size = 16"),
     ),
     our_finding="The method also has another noise and a wider clip range than flow_grpo. With these and independent "

@@ -26,7 +26,7 @@ from groupwise.data import (
 )
 from groupwise.learner import InitialPolicy
 from groupwise.methods.method import Method
-from groupwise.methods.reference import Difference, ExpectedEffect, Reference
+from groupwise.methods.reference import PaperDifference, ExpectedEffect, Reference
 from groupwise.methods.schedules import CyclicValues
 from groupwise.models import DrawnKnobs, UnmaskingSettings, decode_masked
 from groupwise.objective import KL, Clip, GatedSurrogate, Objective
@@ -34,9 +34,9 @@ from groupwise.objective import KL, Clip, GatedSurrogate, Objective
 __all__ = [
     "SCHEDULE",
     "AlternatingRoleMask",
-    "OfRole",
+    "SampleRoleMask",
     "PenaltyOfRole",
-    "SplitScheduleFromAnswer",
+    "AnswerAndScheduleStrategy",
     "co_grpo",
     "role_mean",
 ]
@@ -62,7 +62,7 @@ def by_role(step: Batch) -> Segments:
     """The samples of a step in segments: one for each role, in alphabetical order."""
     names = sorted({sample.role for sample in step.samples})
     index = [names.index(sample.role) for sample in step.samples]
-    return Segments(torch.tensor(index, dtype=torch.long, device=step.token_index.device), len(names))
+    return Segments(torch.tensor(index, dtype=torch.long, device=step.index_in_sample.device), len(names))
 
 
 role_mean = RoleMeanAggregate()
@@ -70,12 +70,12 @@ role_mean = RoleMeanAggregate()
 
 def of_role(b: Batch, role: str) -> Bool[Tensor, " n"]:
     """For each token, whether its sample has the role."""
-    has = torch.tensor([s.role == role for s in b.samples], dtype=torch.bool, device=b.token_index.device)
+    has = torch.tensor([s.role == role for s in b.samples], dtype=torch.bool, device=b.index_in_sample.device)
     return b.sequences.spread(has)
 
 
 @dataclass(frozen=True, slots=True)
-class OfRole(Mask):
+class SampleRoleMask(Mask):
     """Selects the tokens of samples with this role."""
 
     role: str
@@ -91,15 +91,15 @@ class AlternatingRoleMask(Mask):
     Weights that only other roles read get no gradient, and AdamW leaves such weights as they are, to the bit.
     """
 
-    roles: tuple[str, ...]
+    alternating_sample_roles: tuple[str, ...]
     active_role_index: float = 0.0
 
     def __post_init__(self) -> None:
-        if not self.roles or not 0 <= self.active_role_index < len(self.roles):
+        if not self.alternating_sample_roles or not 0 <= self.active_role_index < len(self.alternating_sample_roles):
             raise ValueError(f"{self}\nneeds one or more roles, and active_role_index from 0 to below their number")
 
     def __call__(self, b: Batch) -> Bool[Tensor, " n"]:
-        return of_role(b, self.roles[int(self.active_role_index)])
+        return of_role(b, self.alternating_sample_roles[int(self.active_role_index)])
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +118,7 @@ SCHEDULE = "schedule"
 
 
 @dataclass(frozen=True, slots=True)
-class SplitScheduleFromAnswer(Strategy):
+class AnswerAndScheduleStrategy(Strategy):
     """`draw.n` answers of a masked policy, each split into two samples with one verdict. Co-GRPO, arXiv:2512.22288.
 
     The commits and the text stay in the answer. The knobs become a sample of the role `schedule`, so the knobs of a
@@ -179,12 +179,12 @@ def co_grpo(
         kl: weight of the KL penalty of the tokens to the initial policy, beta.
         form: `joint` trains tokens and knobs together; `alternating` trains one of them per iteration.
     """
-    clips = GatedSurrogate(OfRole(SCHEDULE), Clip(clip, clip), Clip(clip, clip))
+    clips = GatedSurrogate(SampleRoleMask(SCHEDULE), Clip(clip, clip), Clip(clip, clip))
     turns = form == "alternating"
     return Method(
         group_size=group_size,
         unmask=UnmaskingSettings(steps=steps, knob_std=spread),
-        strategy=SplitScheduleFromAnswer(),
+        strategy=AnswerAndScheduleStrategy(),
         trained_roles=("answer", SCHEDULE),
         advantage=(Standardised(ddof=0, eps=1e-4),),
         mask=(TURNS,) if turns else (),
@@ -206,25 +206,25 @@ L_A = -mean over i of mean over steps of min(rho A, clip(rho, 1 - e, 1 + e) A)
 rho of a commit: softmax(logits / tau) of the cell before the step; rho of a step: Gaussians of its knobs
 joint: L_V + L_A;  alternating: L_A, then L_V""",
     differences=(
-        Difference("formulas", "only the MDP, both streams and the shared reward were readable", "none", "inferred"),
-        Difference("knobs of a step", "temperature, share masked again", "not obtained", "the same (inferred)"),
-        Difference(
+        PaperDifference("formulas", "only the MDP, both streams and the shared reward were readable", "none", "inferred"),
+        PaperDifference("knobs of a step", "temperature, share masked again", "not obtained", "the same (inferred)"),
+        PaperDifference(
             "kept cells", "the most confident", "not obtained", "by probability at temperature 1, also earlier commits"
         ),
-        Difference("group size, steps", "not readable", "not obtained", "8 and 4 (inferred)"),
-        Difference("deviation of the knobs at the start", "not readable", "not obtained", "0.3 (inferred)"),
-        Difference("clip ranges, KL", "not readable", "not obtained", "0.2 for both, 0.01 for tokens (inferred)"),
-        Difference(
+        PaperDifference("group size, steps", "not readable", "not obtained", "8 and 4 (inferred)"),
+        PaperDifference("deviation of the knobs at the start", "not readable", "not obtained", "0.3 (inferred)"),
+        PaperDifference("clip ranges, KL", "not readable", "not obtained", "0.2 for both, 0.01 for tokens (inferred)"),
+        PaperDifference(
             "learning rates", "not readable", "not obtained", "one; the schedule's numbers move 20 times as fast"
         ),
-        Difference(
+        PaperDifference(
             "gradient clipping",
             "not readable",
             "not obtained",
             "one norm, mostly the schedule's: it scales both losses",
         ),
-        Difference("form", "alternating", "not obtained", 'joint, or form = "alternating" with turns of an iteration'),
-        Difference("model", "text to image", "text to image", "any masked model of this package: cells and symbols"),
+        PaperDifference("form", "alternating", "not obtained", 'joint, or form = "alternating" with turns of an iteration'),
+        PaperDifference("model", "text to image", "text to image", "any masked model of this package: cells and symbols"),
     ),
     proof_tests=(
         "tests/golden/test_flow_co_grpo.py::test_worked_numbers",
@@ -240,7 +240,7 @@ joint: L_V + L_A;  alternating: L_A, then L_V""",
         task="beads",
         parent="co_grpo",
         min_difference=0.03,
-        matched_by="steps",
+        runs_matched_by="steps",
         settings=(
             "method.unmask.knob_std = 0.0",
             "method.group_size = 16",

@@ -10,7 +10,7 @@ from groupwise.advantages import Bounded, Standardised
 from groupwise.data import Advantage, Batch, NeededMeasure, Penalty, Surrogate
 from groupwise.learner import InitialPolicy, SamplingPolicy
 from groupwise.methods.method import Method
-from groupwise.methods.reference import Difference, ExpectedEffect, Reference
+from groupwise.methods.reference import PaperDifference, ExpectedEffect, Reference
 from groupwise.models import DenoisingSettings, FlowGrpoNoise, ForwardProcessLoss, VelocityDifference
 from groupwise.objective import Objective, token_mean
 from groupwise.objective.step_penalties import check_coefficient
@@ -136,18 +136,18 @@ v+ = beta v + (1 - beta) v_old,  v- = (1 + beta) v_old - beta v,  x0+- = x_t - t
 L = mean of A_max / beta [ r l+ + (1 - r) l- ] + kappa mean (v - v_ref)^2
 l+- = mean (x0+- - x_0)^2 / sg[ max(mean |x0+- - x_0|, 1e-5) ]""",
     differences=(
-        Difference("group size, steps", "24, 10", "24, 10", "24, 10"),
-        Difference("beta", "1, or 0.1 for some rewards", "1", "1.0"),
-        Difference("kappa", "not given", "1e-4", "1e-4"),
-        Difference(
+        PaperDifference("group size, steps", "24, 10", "24, 10", "24, 10"),
+        PaperDifference("beta", "1, or 0.1 for some rewards", "1", "1.0"),
+        PaperDifference("kappa", "not given", "1e-4", "1e-4"),
+        PaperDifference(
             "old policy",
             "EMA of the policy",
             "type 1: its factor grows by 0.001 a step, to 0.5",
             "the policy that sampled (type 0 of the code)",
         ),
-        Difference("sampler", "any", "DPM-2, deterministic", "Euler, deterministic"),
-        Difference("times of a sample", "drawn", "the sampler's times but the last, shuffled", "the same, in order"),
-        Difference("group without a signal", "not specified", "kept", "kept"),
+        PaperDifference("sampler", "any", "DPM-2, deterministic", "Euler, deterministic"),
+        PaperDifference("times of a sample", "drawn", "the sampler's times but the last, shuffled", "the same, in order"),
+        PaperDifference("group without a signal", "not specified", "kept", "kept"),
     ),
     proof_tests=(
         "tests/golden/test_flow.py::test_worked_loss_of_diffusion_nft",
@@ -159,7 +159,7 @@ l+- = mean (x0+- - x_0)^2 / sg[ max(mean |x0+- - x_0|, 1e-5) ]""",
         task="rings",
         parent="flow_grpo",
         min_difference=0.05,
-        matched_by="steps",
+        runs_matched_by="steps",
         settings=("iterations = 10",),
     ),
     our_finding="The method samples without noise and flow_grpo with it, so eval/accuracy, the first metric of the "

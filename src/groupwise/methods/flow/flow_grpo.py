@@ -6,7 +6,7 @@ from groupwise.advantages import Bounded, Standardised
 from groupwise.data import Draw, Rollout, Sample, Sampler, Strategy
 from groupwise.learner import InitialPolicy
 from groupwise.methods.method import Method
-from groupwise.methods.reference import Difference, ExpectedEffect, Reference
+from groupwise.methods.reference import PaperDifference, ExpectedEffect, Reference
 from groupwise.models import DenoisingSettings, FlowGrpoNoise
 from groupwise.objective import Clip, Objective, StepKLPenalty, token_mean
 from groupwise.rewards import mixed_scores
@@ -14,11 +14,11 @@ from groupwise.rollout import Independent
 from groupwise.rollout.gather_coroutines import together
 from groupwise.rollout.strategies.step_slices import without_noise
 
-__all__ = ["NoiseWindow", "flow_grpo"]
+__all__ = ["NoiseWindowStrategy", "flow_grpo"]
 
 
 @dataclass(frozen=True, slots=True)
-class NoiseWindow(Strategy):
+class NoiseWindowStrategy(Strategy):
     """`draw.n` answers with noise in `window_steps` consecutive steps, the same of a group. Flow-GRPO-Fast.
 
     The window begins at a step from `min_start_step` to before `start_step_below`, by a draw for each prompt. The other
@@ -70,7 +70,7 @@ def flow_grpo(
     return Method(
         group_size=group_size,
         denoise=DenoisingSettings(noise=FlowGrpoNoise(noise), steps=steps),
-        strategy=NoiseWindow(window, 0, steps // 2) if window else Independent(),
+        strategy=NoiseWindowStrategy(window, 0, steps // 2) if window else Independent(),
         filter=mixed_scores,
         advantage=(Standardised(ddof=0, eps=1e-4), Bounded(5.0)),
         models=(("reference", InitialPolicy()),),
@@ -93,18 +93,18 @@ l = mean over numbers of log N(x'; mu, S^2),  rho = exp(l - l_old)
 L = mean over samples and steps of max[ -A rho, -A clip(rho, 1 - c, 1 + c) ] + beta KL
 KL = mean (mu - mu_ref)^2 / (2 s^2)""",
     differences=(
-        Difference("group size", "24", "24", "24"),
-        Difference("steps, noise level", "10, 0.7", "10, 0.7", "10, 0.7"),
-        Difference("clip range", "not given", "1e-4", "1e-4"),
-        Difference("KL coefficient", "0.04", "0.04", "0.04"),
-        Difference("KL", "divided by S^2 = s^2 |dt|", "by s^2", "by s^2; by S^2 with `multiply_by_dt = false`"),
-        Difference("std of the rewards", "of the group", "option: of the whole epoch", "of the group"),
-        Difference("last step", "stochastic", "stochastic, not trained", "deterministic, so not trained"),
-        Difference("window of stochastic steps", "drawn at random (Fast)", "the same", "all (0), or drawn"),
-        Difference(
+        PaperDifference("group size", "24", "24", "24"),
+        PaperDifference("steps, noise level", "10, 0.7", "10, 0.7", "10, 0.7"),
+        PaperDifference("clip range", "not given", "1e-4", "1e-4"),
+        PaperDifference("KL coefficient", "0.04", "0.04", "0.04"),
+        PaperDifference("KL", "divided by S^2 = s^2 |dt|", "by s^2", "by s^2; by S^2 with `multiply_by_dt = false`"),
+        PaperDifference("std of the rewards", "of the group", "option: of the whole epoch", "of the group"),
+        PaperDifference("last step", "stochastic", "stochastic, not trained", "deterministic, so not trained"),
+        PaperDifference("window of stochastic steps", "drawn at random (Fast)", "the same", "all (0), or drawn"),
+        PaperDifference(
             "evaluation", "40 steps, EMA weights", "the same", "evaluate.denoising_steps, the weights themselves"
         ),
-        Difference("samples without a signal", "not specified", "dropped, some kept to fill the batch", "dropped"),
+        PaperDifference("samples without a signal", "not specified", "dropped, some kept to fill the batch", "dropped"),
     ),
     proof_tests=(
         "tests/golden/test_flow.py::test_worked_numbers_of_a_step",
@@ -117,7 +117,7 @@ KL = mean (mu - mu_ref)^2 / (2 s^2)""",
         task="rings",
         parent="grpo",
         min_difference=0.05,
-        matched_by="steps",
+        runs_matched_by="steps",
         settings=("method.denoise.steps = 10", "method.group_size = 16", "method.minibatches = 2", "iterations = 10"),
     ),
 )

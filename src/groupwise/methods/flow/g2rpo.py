@@ -6,7 +6,7 @@ from typing import ClassVar
 from groupwise.advantages import Bounded, EachStandardised
 from groupwise.data import Draw, Outcome, Role, Rollout, Sample, Sampler, Strategy, VerdictContents
 from groupwise.methods.method import Method
-from groupwise.methods.reference import Difference, ExpectedEffect, Reference
+from groupwise.methods.reference import PaperDifference, ExpectedEffect, Reference
 from groupwise.models import DenoisingSettings, FlowGrpoNoise
 from groupwise.objective import Clip, Objective, token_mean
 from groupwise.rollout.gather_coroutines import together
@@ -117,7 +117,7 @@ def g2rpo(
         group_size=group_size,
         denoise=DenoisingSettings(noise=FlowGrpoNoise(noise), steps=steps),
         strategy=strategy,
-        advantage=(EachStandardised(weights, reward_weight=0.0, ddof=1, eps=1e-8), Bounded(5.0)),
+        advantage=(EachStandardised(weights, main_reward_weight=0.0, ddof=1, eps=1e-8), Bounded(5.0)),
         objective=Objective(surrogate=Clip(clip, clip), aggregate=token_mean),
         shuffle="samples",
         minibatches=len(noisy),
@@ -135,15 +135,15 @@ R_kgi = reward of x'_ki after steps without noise, of stride g
 A_ki = clip( sum over g of (R_kgi - mean_i) / (std_i + 1e-8), -5, 5 )
 L_k = mean over i of max[ -A rho, -A clip(rho, 1 - c, 1 + c) ],  rho = exp(l - l_old)""",
     differences=(
-        Difference("group size, steps", "12, 16", "12, 16", "12, 16"),
-        Difference("steps with noise", "the first 8", "the same", "0, 1, 2, 3, 4, 5, 6, 7"),
-        Difference("strides", "1 and 2", "1 and 2", "1 and 2"),
-        Difference("noise, clip range", "not read", "0.7, 1e-4", "0.7, 1e-4"),
-        Difference("shift of the times", "3", "3", "1, as in the other methods: it belongs to the model"),
-        Difference("rewards", "several models, added", "HPS and CLIP", "the verdict's score; its parts are not read"),
-        Difference("optimizer steps", "one per noisy step, in order", "the same", "as many, each with all noisy steps"),
-        Difference("KL", "none", "none", "none"),
-        Difference("time of the model", "t", "thousandths, rounded down", "t"),
+        PaperDifference("group size, steps", "12, 16", "12, 16", "12, 16"),
+        PaperDifference("steps with noise", "the first 8", "the same", "0, 1, 2, 3, 4, 5, 6, 7"),
+        PaperDifference("strides", "1 and 2", "1 and 2", "1 and 2"),
+        PaperDifference("noise, clip range", "not read", "0.7, 1e-4", "0.7, 1e-4"),
+        PaperDifference("shift of the times", "3", "3", "1, as in the other methods: it belongs to the model"),
+        PaperDifference("rewards", "several models, added", "HPS and CLIP", "the verdict's score; its parts are not read"),
+        PaperDifference("optimizer steps", "one per noisy step, in order", "the same", "as many, each with all noisy steps"),
+        PaperDifference("KL", "none", "none", "none"),
+        PaperDifference("time of the model", "t", "thousandths, rounded down", "t"),
     ),
     proof_tests=(
         "tests/golden/test_flow_g2rpo.py::test_worked_advantages",
@@ -156,7 +156,7 @@ L_k = mean over i of max[ -A rho, -A clip(rho, 1 - c, 1 + c) ],  rho = exp(l - l
         task="rings",
         parent="flow_grpo",
         min_difference=0.05,
-        matched_by="tokens",
+        runs_matched_by="tokens",
         settings=("method.denoise.steps = 16", "sampling.max_tokens = 16", "method.group_size = 16", "iterations = 40"),
         own_settings=("method.group_size = 8", "method.minibatches = 8", "iterations = 10", "evaluate.every = 1"),
     ),

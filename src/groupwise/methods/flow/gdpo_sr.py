@@ -11,7 +11,7 @@ from groupwise.advantages import Standardised
 from groupwise.data import Batch, CouplingUnit, Logp, NeededMeasure, Surrogate
 from groupwise.learner import InitialPolicy
 from groupwise.methods.method import Method
-from groupwise.methods.reference import Difference, ExpectedEffect, Reference
+from groupwise.methods.reference import PaperDifference, ExpectedEffect, Reference
 from groupwise.models import DenoisingSettings, FlowGrpoNoise
 from groupwise.objective import Objective, group_mean
 from groupwise.rollout import ForwardProcess
@@ -28,7 +28,7 @@ class GroupPreference(Surrogate):
     arXiv:2603.16769. For the aggregate `group_mean`.
     """
 
-    coupling_unit: ClassVar[CouplingUnit] = "group"
+    unsplit_unit: ClassVar[CouplingUnit] = "group"
 
     beta: float = 5000.0
     reference_model: str = "reference"
@@ -80,17 +80,17 @@ e_i = mean (eps(x_i,t) - n_i)^2,  the same noise n_i and time t for policy and r
 L = -log sigmoid( -beta/2 [ sum_i A_i e_i - sum_i A_i e_i,ref ] ),  A_i = (R_i - mean(R)) / std(R)
 R_i = (1 - rho) m(PSNR) + rho/2 ( m(MANIQA) + m(MUSIQ) ),  m: scaled to 0..1 in the group, rho: share of texture""",
     differences=(
-        Difference("group size, beta", "not read", "6, 5000", "6, 5000"),
-        Difference("steps of the sampler", "one", "one, of unequal noise", "10, deterministic, with a random start"),
-        Difference("samples are from", "not read", "the frozen reference, or the policy", "the policy"),
-        Difference("time of a group", "not read", "random", "one of the sampler's times but the last"),
-        Difference(
+        PaperDifference("group size, beta", "not read", "6, 5000", "6, 5000"),
+        PaperDifference("steps of the sampler", "one", "one, of unequal noise", "10, deterministic, with a random start"),
+        PaperDifference("samples are from", "not read", "the frozen reference, or the policy", "the policy"),
+        PaperDifference("time of a group", "not read", "random", "one of the sampler's times but the last"),
+        PaperDifference(
             "error", "not read", "of the predicted noise", "of the velocity: that of the noise divided by (1 - t)^2"
         ),
-        Difference(
+        PaperDifference(
             "reward", "not read", "PSNR, MANIQA, MUSIQ by texture", "of the task; `TextureWeightedReward` for parts"
         ),
-        Difference("group of equal rewards", "not read", "not a number", "no gradient (*inferred*)"),
+        PaperDifference("group of equal rewards", "not read", "not a number", "no gradient (*inferred*)"),
     ),
     proof_tests=(
         "tests/golden/test_flow_gdpo_sr.py::test_worked_loss",
@@ -103,7 +103,7 @@ R_i = (1 - rho) m(PSNR) + rho/2 ( m(MANIQA) + m(MUSIQ) ),  m: scaled to 0..1 in 
         task="rings",
         parent="flow_grpo",
         min_difference=0.05,
-        matched_by="steps",
+        runs_matched_by="steps",
         settings=("iterations = 10",),
         own_settings=("method.objective.surrogate.beta = 10",),
     ),

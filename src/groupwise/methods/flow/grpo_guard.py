@@ -2,7 +2,7 @@
 
 from groupwise.advantages import Bounded, Standardised
 from groupwise.methods.method import Method
-from groupwise.methods.reference import Difference, ExpectedEffect, Reference
+from groupwise.methods.reference import PaperDifference, ExpectedEffect, Reference
 from groupwise.models import DenoisingSettings, FlowGrpoNoise
 from groupwise.objective import CentredStepRatio, Clip, InverseStepLengthWeight, Objective, token_mean
 from groupwise.rewards import mixed_scores
@@ -46,16 +46,16 @@ REFERENCE = Reference(
 log rho = S [ l - l_old + mean (mu - mu_old)^2 / (2 S^2) ] = mean (mu - mu_old) e
 L = mean over samples and steps of max[ -A rho, -A clip(rho, 1 - c, 1 + c) ] / |dt|""",
     differences=(
-        Difference("group size, steps, noise level", "24, 10, 0.7", "24, 10, 0.7", "24, 10, 0.7"),
-        Difference("clip range", "2e-6; 4e-6 for some rewards", "2e-6", "2e-6"),
-        Difference(
+        PaperDifference("group size, steps, noise level", "24, 10, 0.7", "24, 10, 0.7", "24, 10, 0.7"),
+        PaperDifference("clip range", "2e-6; 4e-6 for some rewards", "2e-6", "2e-6"),
+        PaperDifference(
             "mean in the bias term",
             "over the numbers of a state",
             "over the batch as well (an empty tuple of dimensions)",
             "over the numbers of a state",
         ),
-        Difference("weight", "1 / |dt|", "1 / squared mean of sqrt(|dt|)", "1 / |dt|"),
-        Difference("last step", "stochastic", "stochastic, not trained", "deterministic, so not trained"),
+        PaperDifference("weight", "1 / |dt|", "1 / squared mean of sqrt(|dt|)", "1 / |dt|"),
+        PaperDifference("last step", "stochastic", "stochastic, not trained", "deterministic, so not trained"),
     ),
     proof_tests=(
         "tests/golden/test_flow.py::test_worked_ratio_of_grpo_guard",
@@ -67,7 +67,7 @@ L = mean over samples and steps of max[ -A rho, -A clip(rho, 1 - c, 1 + c) ] / |
         task="rings",
         parent="flow_grpo",
         min_difference=0.05,
-        matched_by="steps",
+        runs_matched_by="steps",
         settings=("iterations = 10",),
     ),
     our_finding="The paper claims less over-optimisation of a proxy reward. The reward of `rings` is no proxy, so the "

@@ -10,7 +10,7 @@ from groupwise.advantages import Bounded, EachStandardised
 from groupwise.core.errors import ends_run
 from groupwise.data import Draw, Prompt, Rollout, Sample, Sampler, Strategy, verdicts_have
 from groupwise.methods.method import Method
-from groupwise.methods.reference import Difference, ExpectedEffect, Reference
+from groupwise.methods.reference import PaperDifference, ExpectedEffect, Reference
 from groupwise.models import DenoisingSettings, FlowGrpoNoise
 from groupwise.objective import CentredStepRatio, Clip, InverseStepLengthWeight, Objective, token_mean
 from groupwise.rewards import SubscoreReward
@@ -18,7 +18,7 @@ from groupwise.rollout import Independent
 from groupwise.rollout.gather_coroutines import together
 from groupwise.rollout.strategies.multi_round import is_graded
 
-__all__ = ["HigherScore", "PairJudge", "PairwiseWinRates", "pref_grpo"]
+__all__ = ["HigherScore", "PairJudge", "PairwiseWinRatesStrategy", "pref_grpo"]
 
 
 @runtime_checkable
@@ -57,7 +57,7 @@ class HigherScore(PairJudge):
 
 @verdicts_have("wins", "unjudged")
 @dataclass(frozen=True, slots=True)
-class PairwiseWinRates(Strategy):
+class PairwiseWinRatesStrategy(Strategy):
     """Adds the subscore `wins` to verdicts: the share of the group's other answers that an answer beats. Pref-GRPO.
 
     A tie is half a win. Each pair is judged once, in the order of sampling. A call of the judge that fails counts as a
@@ -131,9 +131,9 @@ def pref_grpo(
     return Method(
         group_size=group_size,
         denoise=DenoisingSettings(noise=FlowGrpoNoise(noise), steps=steps),
-        strategy=PairwiseWinRates(),
+        strategy=PairwiseWinRatesStrategy(),
         shaping=(SubscoreReward("wins"),),
-        advantage=(EachStandardised(subscores, reward_weight=wins, ddof=1, eps=1e-8), Bounded(5.0)),
+        advantage=(EachStandardised(subscores, main_reward_weight=wins, ddof=1, eps=1e-8), Bounded(5.0)),
         objective=Objective(
             surrogate=Clip(clip, clip, ratio=CentredStepRatio()),
             weights=(InverseStepLengthWeight(),),
@@ -154,21 +154,21 @@ R_i = (wins_i + ties_i / 2) / (G - 1), of G (G - 1) / 2 judged pairs
 A_i = sum_k lambda_k (R_i^k - mean(R^k)) / std(R^k) over the group, within +-5
 L = mean over samples and steps of max[ -A rho, -A clip(rho, 1 - c, 1 + c) ] / |dt|, rho as in GRPO-Guard""",
     differences=(
-        Difference("group size, steps", "not read", "8, 25", "8, 25"),
-        Difference("noise level, clip range", "not read", "0.7, 1e-4", "0.7, 1e-4"),
-        Difference(
+        PaperDifference("group size, steps", "not read", "8, 25", "8, 25"),
+        PaperDifference("noise level, clip range", "not read", "0.7, 1e-4", "0.7, 1e-4"),
+        PaperDifference(
             "weights of the rewards",
             "win rate alone (*inferred*)",
             "0.4 win rate, 0.6 CLIP score",
             "1 of the win rate, no others",
         ),
-        Difference(
+        PaperDifference(
             "judge", "UnifiedReward-Think 7B", "the same", "the score of the verifier; a `PairJudge` of your file"
         ),
-        Difference("a failed call of the judge", "not read", "a tie", "a tie, counted in the subscore `unjudged`"),
-        Difference("std of the sum over the batch", "not read", "an option", "`Whitened` after the others"),
-        Difference("trained steps", "not read", "0.6 of them, without the last", "all but the last"),
-        Difference("first noise", "not read", "equal in a group", "of each sample"),
+        PaperDifference("a failed call of the judge", "not read", "a tie", "a tie, counted in the subscore `unjudged`"),
+        PaperDifference("std of the sum over the batch", "not read", "an option", "`Whitened` after the others"),
+        PaperDifference("trained steps", "not read", "0.6 of them, without the last", "all but the last"),
+        PaperDifference("first noise", "not read", "equal in a group", "of each sample"),
     ),
     proof_tests=(
         "tests/golden/test_flow_pref_grpo.py::test_worked_wins_and_advantages",
@@ -180,7 +180,7 @@ L = mean over samples and steps of max[ -A rho, -A clip(rho, 1 - c, 1 + c) ] / |
         task="rings",
         parent="grpo_guard",
         min_difference=0.1,
-        matched_by="steps",
+        runs_matched_by="steps",
         settings=(
             "method.denoise.steps = 10",
             'method.filter = "everything"',

@@ -10,7 +10,7 @@ from groupwise.advantages import Bounded, Standardised
 from groupwise.data import Batch, NeededMeasure, Penalty, Weight
 from groupwise.learner import EMA
 from groupwise.methods.method import Method
-from groupwise.methods.reference import Difference, ExpectedEffect, Reference
+from groupwise.methods.reference import PaperDifference, ExpectedEffect, Reference
 from groupwise.models import DenoisingSettings, IntegratedNoise
 from groupwise.models.flow.flow_measures import StepConstantMeasure
 from groupwise.objective import Clip, Objective, StepKLPenalty, token_mean
@@ -94,17 +94,17 @@ n = |dt - S^2 (1 - t) / 2t| / S,  rho = exp(l - l_old) as in Flow-GRPO
 L = mean over samples and steps of median(n)/n max[ -A rho, -A clip(rho, 1 - c, 1 + c) ] + kappa (K_mov + 0.1 K_step)
 K_mov = mean (mu - mu_anchor)^2 / (2 S^2),  K_step = mean (l_old - l)""",
     differences=(
-        Difference("group size, clip range", "not read", "4, 1e-4", "4, 1e-4"),
-        Difference("steps", "not read", "not read", "10"),
-        Difference("noise level eta", "not read", "1", "1.0"),
-        Difference("time in the integral", "below 1", "at most 0.997", "at most 0.997"),
-        Difference("anchor", "moves", "a copy of the policy every 10 steps", "the same"),
-        Difference("kappa", "adaptive", "1e-7 to 1e-5, by a rule that was not read", "1e-7, constant"),
-        Difference("K_mov", "not read", "1e-6 added to S^2", "nothing added"),
-        Difference("median of n", "not read", "over the steps of a sample", "over the trained steps of the step"),
-        Difference("std of a group, eps", "not read", "not read", "sample std, 1e-4"),
-        Difference("last step", "not read", "stochastic", "deterministic, so not trained"),
-        Difference("order of the steps of a sample", "not read", "random", "all in one optimizer step"),
+        PaperDifference("group size, clip range", "not read", "4, 1e-4", "4, 1e-4"),
+        PaperDifference("steps", "not read", "not read", "10"),
+        PaperDifference("noise level eta", "not read", "1", "1.0"),
+        PaperDifference("time in the integral", "below 1", "at most 0.997", "at most 0.997"),
+        PaperDifference("anchor", "moves", "a copy of the policy every 10 steps", "the same"),
+        PaperDifference("kappa", "adaptive", "1e-7 to 1e-5, by a rule that was not read", "1e-7, constant"),
+        PaperDifference("K_mov", "not read", "1e-6 added to S^2", "nothing added"),
+        PaperDifference("median of n", "not read", "over the steps of a sample", "over the trained steps of the step"),
+        PaperDifference("std of a group, eps", "not read", "not read", "sample std, 1e-4"),
+        PaperDifference("last step", "not read", "stochastic", "deterministic, so not trained"),
+        PaperDifference("order of the steps of a sample", "not read", "random", "all in one optimizer step"),
     ),
     proof_tests=(
         "tests/golden/test_flow_sage.py::test_worked_sensitivities",
@@ -117,7 +117,7 @@ K_mov = mean (mu - mu_anchor)^2 / (2 S^2),  K_step = mean (l_old - l)""",
         task="rings",
         parent="sage_grpo_flow",
         min_difference=0.02,
-        matched_by="steps",
+        runs_matched_by="steps",
         settings=("iterations = 10", 'method.denoise.noise = {kind = "FlowGrpoNoise", noise_level = 0.7}'),
         own_settings=('method.denoise.noise = {kind = "IntegratedNoise", noise_level = 0.7}',),
     ),

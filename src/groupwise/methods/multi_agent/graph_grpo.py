@@ -11,7 +11,7 @@ from groupwise.advantages import Standardised, every_token
 from groupwise.data import Batch, Credit, Segments
 from groupwise.learner import InitialPolicy
 from groupwise.methods.method import Method
-from groupwise.methods.reference import Difference, ExpectedEffect, Reference
+from groupwise.methods.reference import PaperDifference, ExpectedEffect, Reference
 from groupwise.objective import KL, Objective, policy_gradient, sequence_sum
 
 __all__ = ["ActionSuccess", "graph_grpo"]
@@ -47,7 +47,7 @@ class ActionSuccess(Credit):
     def _counted(self, b: Batch) -> Bool[Tensor, " n"]:
         """For each token, whether it is an action."""
         if not self.action_text:
-            return torch.ones_like(b.token_index, dtype=torch.bool)
+            return torch.ones_like(b.index_in_sample, dtype=torch.bool)
         texts = [[s.text[start:end] for start, end in zip((0, *s.token_ends), s.token_ends)] for s in b.samples]
         rows = [[text == self.action_text for text in row] + [False] * (len(s.tokens) - len(row))
                 for row, s in zip(texts, b.samples)]  # fmt: skip
@@ -57,7 +57,7 @@ class ActionSuccess(Credit):
 def _actions(b: Batch) -> tuple[Segments, Segments]:
     """Which tokens are the same action (same token, position and group), and which actions belong to which group."""
     tokens: Int[Tensor, " n"] = b.at_trained([s.tokens for s in b.samples], torch.long)
-    keys = torch.stack([b.token_groups.index, b.token_index, tokens], 1)
+    keys = torch.stack([b.token_groups.index, b.index_in_sample, tokens], 1)
     actions, index = keys.unique(dim=0, return_inverse=True)
     return Segments(index, len(actions)), Segments(actions[:, 0], b.groups.count)
 
@@ -101,24 +101,24 @@ REFERENCE = Reference(
 J = 1/K sum_k sum_e A_e log pi(e) - beta k3,  e the decisions (edge present or absent) of graph k
 S_e = mean reward of the graphs of the group with decision e;  A_e = (S_e - mean(S)) / std(S)""",
     differences=(
-        Difference(
+        PaperDifference(
             "policy",
             "graph attention network, Bernoulli edges, acyclic",
             "not released",
             "a text with a digit per edge, the trained language model; the agents are the task's verifier",
         ),
-        Difference(
+        PaperDifference(
             "absent edges",
             "not obtained",
             "not released",
             'decisions like present ones; present = "1": present edges alone (both inferred)',
         ),
-        Difference("loss", "a KL-regularized loss; form not obtained", "not released", "above (inferred)"),
-        Difference("KL coefficient", "not obtained", "not released", "0.04, as in GRPO (inferred)"),
-        Difference("std", "not obtained", "not released", "ddof 0, plus 1e-8 (inferred)"),
-        Difference("advantage per graph", "an ablation", "not released", 'level = "graph"'),
-        Difference("group size", "16 (recalled)", "not released", "16"),
-        Difference("minibatches", "not obtained", "not released", "1 (inferred)"),
+        PaperDifference("loss", "a KL-regularized loss; form not obtained", "not released", "above (inferred)"),
+        PaperDifference("KL coefficient", "not obtained", "not released", "0.04, as in GRPO (inferred)"),
+        PaperDifference("std", "not obtained", "not released", "ddof 0, plus 1e-8 (inferred)"),
+        PaperDifference("advantage per graph", "an ablation", "not released", 'level = "graph"'),
+        PaperDifference("group size", "16 (recalled)", "not released", "16"),
+        PaperDifference("minibatches", "not obtained", "not released", "1 (inferred)"),
     ),
     proof_tests=(
         "tests/golden/test_methods.py::test_whole_path[graph_grpo]",
@@ -128,6 +128,6 @@ S_e = mean reward of the graphs of the group with decision e;  A_e = (S_e - mean
         "tests/golden/test_agents.py::test_edges_of_groups_without_contrast",
     ),
     expected_effect=ExpectedEffect(
-        metric="eval/accuracy", direction="up", task="edges", parent="grpo", min_difference=0.03, matched_by="steps"
+        metric="eval/accuracy", direction="up", task="edges", parent="grpo", min_difference=0.03, runs_matched_by="steps"
     ),
 )

@@ -27,19 +27,19 @@ from groupwise.data import (
     Verdict,
 )
 from groupwise.methods.method import Method
-from groupwise.methods.reference import Difference, ExpectedEffect, Reference
+from groupwise.methods.reference import PaperDifference, ExpectedEffect, Reference
 from groupwise.objective import Clip, Objective, group_mean
 from groupwise.rewards import Correctness
-from groupwise.rollout import AUTO, AutoDefault, ConversationState, check_wording, fill, judged
+from groupwise.rollout import AUTO, ModelDependentDefault, ConversationState, check_wording, fill, judged
 from groupwise.rollout.gather_coroutines import together
 from groupwise.rollout.prompt_template import UNWORDED
 from groupwise.rollout.strategies.multi_round import context_of
 
-__all__ = ["ConsecutiveGroups", "Delegating", "WrongAnswerReward", "m_grpo"]
+__all__ = ["ConsecutiveGroupsAdvantage", "Delegating", "SetWrongAnswerReward", "m_grpo"]
 
 
 @dataclass(frozen=True, slots=True)
-class ConsecutiveGroups(Advantage):
+class ConsecutiveGroupsAdvantage(Advantage):
     """Applies an advantage to groups of `group_size` consecutive samples of one role, across prompts.
 
     The helpers' queue in M-GRPO's released code, arXiv:2511.13288. Samples of other roles have their own groups. The
@@ -67,7 +67,7 @@ class ConsecutiveGroups(Advantage):
 
 
 @dataclass(frozen=True, slots=True)
-class WrongAnswerReward(Shaping):
+class SetWrongAnswerReward(Shaping):
     """Replaces the reward of a readable wrong answer by `reward`; a malformed answer keeps its reward.
 
     The reward for a valid format in M-GRPO's released code, arXiv:2511.13288.
@@ -91,23 +91,23 @@ TAGS = "our wording, with the tags of AQ-MedAI/MrlX, MrlX-DeepResearch/agent_co_
 
 
 TEXTS = {
-    "main_template": AutoDefault(
+    "main_template": ModelDependentDefault(
         PROBLEM,
         "{problem}\n\nYou can leave parts of the work to a helper. To ask it, end your turn with the task, complete in "
         "itself, between <tool_call> and </tool_call>. Its result comes back between <tool_response> and "
         "</tool_response>. Make one call at a time. When you know the answer, write it without another call.",
         TAGS,
     ),
-    "request_start": AutoDefault("", "<tool_call>", TAGS),
-    "request_end": AutoDefault("=", "</tool_call>", TAGS),
-    "helper_template": AutoDefault(
+    "request_start": ModelDependentDefault("", "<tool_call>", TAGS),
+    "request_end": ModelDependentDefault("=", "</tool_call>", TAGS),
+    "helper_template": ModelDependentDefault(
         "{request}",
         "{request}\n\nSolve this task step by step, and write its result between <result> and </result>.",
         TAGS,
     ),
-    "result_start": AutoDefault("#", "<result>", TAGS),
-    "result_end": AutoDefault("", "</result>", TAGS),
-    "result_template": AutoDefault("{result};", "<tool_response>\n{result}\n</tool_response>", TAGS),
+    "result_start": ModelDependentDefault("#", "<result>", TAGS),
+    "result_end": ModelDependentDefault("", "</result>", TAGS),
+    "result_template": ModelDependentDefault("{result};", "<tool_response>\n{result}\n</tool_response>", TAGS),
 }
 """The texts between the two agents. In the packaged form a turn is itself the helper's prompt."""
 
@@ -124,7 +124,7 @@ class Delegating(Strategy):
     dropped or copied at random. 0 keeps all. The count `max_helper_calls` is that of all helpers.
     """
 
-    auto_defaults: ClassVar[dict[str, AutoDefault]] = TEXTS
+    model_dependent_defaults: ClassVar[dict[str, ModelDependentDefault]] = TEXTS
 
     max_helper_calls: int = 4
     helpers_per_main: int = 0
@@ -252,8 +252,8 @@ def m_grpo(
         group_size=group_size,
         strategy=Delegating(max_calls, helpers_per_main=max_calls if align == "per_query" else 0),
         trained_roles=("answer", "helper"),
-        shaping=(Correctness(), WrongAnswerReward(wrong)),
-        advantage=(Standardised() if align == "per_query" else ConsecutiveGroups(),),
+        shaping=(Correctness(), SetWrongAnswerReward(wrong)),
+        advantage=(Standardised() if align == "per_query" else ConsecutiveGroupsAdvantage(),),
         objective=Objective(surrogate=Clip(low, high), aggregate=group_mean),
         minibatches=minibatches,
     )
@@ -268,20 +268,20 @@ REFERENCE = Reference(
 R_main = 1 correct, 0.1 wrong, 0 malformed;  R_helper = the same by its main agent's success, 0 if itself malformed
 A = (R - mean) / std over the main agents of a prompt, and over its helpers; PPO's clip, no KL""",
     differences=(
-        Difference("policies", "two, on two servers", "two", "one policy in both roles"),
-        Difference("steps", "asynchronous", "each agent its own trainer", "one step; both roles weigh the same"),
-        Difference("main reward", "weighted format and correctness", "1, 0.1, 0", "1, 0.1, 0"),
-        Difference("helper reward", "format, main outcome, expert", "format, main outcome: 1, 0.1, 0", "1, 0.1, 0"),
-        Difference(
+        PaperDifference("policies", "two, on two servers", "two", "one policy in both roles"),
+        PaperDifference("steps", "asynchronous", "each agent its own trainer", "one step; both roles weigh the same"),
+        PaperDifference("main reward", "weighted format and correctness", "1, 0.1, 0", "1, 0.1, 0"),
+        PaperDifference("helper reward", "format, main outcome, expert", "format, main outcome: 1, 0.1, 0", "1, 0.1, 0"),
+        PaperDifference(
             "helpers of a main agent",
             "a fixed number: dropped or copied at random (recalled)",
             "a queue of all prompts, 8 in a row are a group",
             'align = "per_query", or "fifo" within an iteration',
         ),
-        Difference("most calls", "not obtained", "20 turns", "4 (inferred)"),
-        Difference("group size", "not obtained", "8", "8"),
-        Difference("clip range, KL", "not obtained", "0.2 and 0.28, 0", "0.2 and 0.28, none"),
-        Difference("minibatches", "not obtained", "1", "1"),
+        PaperDifference("most calls", "not obtained", "20 turns", "4 (inferred)"),
+        PaperDifference("group size", "not obtained", "8", "8"),
+        PaperDifference("clip range, KL", "not obtained", "0.2 and 0.28, 0", "0.2 and 0.28, none"),
+        PaperDifference("minibatches", "not obtained", "1", "1"),
     ),
     proof_tests=(
         "tests/golden/test_methods.py::test_whole_path[m_grpo]",
@@ -296,7 +296,7 @@ A = (R - mean) / std over the main agents of a prompt, and over its helpers; PPO
         task="delegated_sums",
         parent="grpo",
         min_difference=0.05,
-        matched_by="steps",
+        runs_matched_by="steps",
         settings=("evaluate.strategy = Delegating",),
     ),
 )

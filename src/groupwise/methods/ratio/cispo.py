@@ -9,7 +9,7 @@ from torch import Tensor
 from groupwise.advantages import Standardised
 from groupwise.data import Batch, Mask, Ratio
 from groupwise.methods.method import Method
-from groupwise.methods.reference import Difference, ExpectedEffect, Reference
+from groupwise.methods.reference import PaperDifference, ExpectedEffect, Reference
 from groupwise.objective import ClippedWeight, GatedSurrogate, Objective, nothing, token_mean, token_ratio
 from groupwise.rewards import mixed_outcomes
 
@@ -79,26 +79,26 @@ J = 1/(sum_i |o_i|) sum_i sum_t sg[r^_it] A_it log pi(o_it | q, o_i<t)
 r^_it = clip(r_it, 1 - eps_low, 1 + eps_high)
 A_it = (R_i - mean(R)) / std(R)""",
     differences=(
-        Difference(
+        PaperDifference(
             "upper bound of the weight",
             "tuned, no value given",
             "not released; TRL 5 absolute, verl 0.2 relative, Trinity 0.28 relative",
             "5 absolute, as ScaleRL (arXiv:2510.13786)",
         ),
-        Difference("lower bound", "none in effect", "not released; verl example: relative 10, so none", "0, so none"),
-        Difference(
+        PaperDifference("lower bound", "none in effect", "not released; verl example: relative 10, so none", "0, so none"),
+        PaperDifference(
             "token mask of the unified form", "equation 7", "not released; Trinity: yes", "masked = (low, high)"
         ),
-        Difference("group size", "not specified", "not released; ScaleRL 16", "16 (inferred)"),
-        Difference("minibatches", "16, as the comparison with DAPO (recalled)", "not released; verl 4", "16"),
-        Difference("mixed groups only", "as in DAPO", "not released", "yes, max_refills = 10"),
-        Difference(
+        PaperDifference("group size", "not specified", "not released; ScaleRL 16", "16 (inferred)"),
+        PaperDifference("minibatches", "16, as the comparison with DAPO (recalled)", "not released; verl 4", "16"),
+        PaperDifference("mixed groups only", "as in DAPO", "not released", "yes, max_refills = 10"),
+        PaperDifference(
             "length penalty",
             "as in DAPO, no buffer given",
             "not released",
             "none; add OverlongPenalty(buffer) to shaping",
         ),
-        Difference("std of a group", "not specified", "TRL: of the batch; verl: ddof 1", "ddof 1, plus 1e-6"),
+        PaperDifference("std of a group", "not specified", "TRL: of the batch; verl: ddof 1", "ddof 1, plus 1e-6"),
     ),
     proof_tests=(
         "tests/golden/test_methods.py::test_whole_path[cispo]",
@@ -111,7 +111,7 @@ A_it = (R_i - mean(R)) / std(R)""",
         task="hinted_sums",
         parent="dapo",
         min_difference=0.005,
-        matched_by="tokens",
+        runs_matched_by="tokens",
         settings=(
             "iterations = 10",
             "evaluate.problems = 16",

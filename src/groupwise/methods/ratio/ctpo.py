@@ -10,7 +10,7 @@ from torch import Tensor
 from groupwise.advantages import Standardised
 from groupwise.data import Batch, CouplingUnit, Ratio, Surrogate
 from groupwise.methods.method import Method
-from groupwise.methods.reference import Difference, ExpectedEffect, Reference
+from groupwise.methods.reference import PaperDifference, ExpectedEffect, Reference
 from groupwise.objective import MAX_LOG_RATIO, Objective, SequenceTruncatedImportance, token_mean
 from groupwise.objective.ratios import bounded
 from groupwise.objective.surrogates import Clipped
@@ -30,7 +30,7 @@ class PrefixRatio(Ratio):
     """
 
     name: ClassVar[str] = "prefix_ratio"
-    coupling_unit: ClassVar[CouplingUnit] = "sequence"
+    unsplit_unit: ClassVar[CouplingUnit] = "sequence"
 
     def __call__(self, b: Batch) -> Float[Tensor, " n"]:
         prefix = b.sequences.prefix(bounded((b.logp - b.logp_old).detach()))
@@ -116,14 +116,14 @@ L_it = sg[ sum_(u <= t) log r_iu ] + log pi - sg[log pi], at most 10
 u_it = min[ exp(L_it) A_i, exp(clip(L_it, -a_low t^p, a_high t^p)) A_i ], and for A_i < 0 at least exp(a_cap t^p) A_i
 A_i = (R_i - mean(R)) / std(R)""",
     differences=(
-        Difference("a_low, a_high, a_cap, p", "not obtained", "0.025, 0.05, 0.05, 0.5", "0.025, 0.05, 0.05, 0.5"),
-        Difference("p", "1/2", "the class defaults to 0, the script passes 0.5", "0.5"),
-        Difference("minibatches", "not obtained", "16", "16"),
-        Difference("group size", "not obtained", "8", "8"),
-        Difference("engine's gap", "not obtained", "sequence-level TIS, 5", "SequenceTruncatedImportance(5)"),
-        Difference("position", "of the token", "counts the trained tokens", "counts the trained tokens"),
-        Difference("floor of the log of the product", "not obtained", "none", "-20"),
-        Difference("std of a group", "not obtained", "ddof 1, plus 1e-6", "ddof 1, plus 1e-6"),
+        PaperDifference("a_low, a_high, a_cap, p", "not obtained", "0.025, 0.05, 0.05, 0.5", "0.025, 0.05, 0.05, 0.5"),
+        PaperDifference("p", "1/2", "the class defaults to 0, the script passes 0.5", "0.5"),
+        PaperDifference("minibatches", "not obtained", "16", "16"),
+        PaperDifference("group size", "not obtained", "8", "8"),
+        PaperDifference("engine's gap", "not obtained", "sequence-level TIS, 5", "SequenceTruncatedImportance(5)"),
+        PaperDifference("position", "of the token", "counts the trained tokens", "counts the trained tokens"),
+        PaperDifference("floor of the log of the product", "not obtained", "none", "-20"),
+        PaperDifference("std of a group", "not obtained", "ddof 1, plus 1e-6", "ddof 1, plus 1e-6"),
     ),
     proof_tests=(
         "tests/golden/test_methods.py::test_whole_path[ctpo]",
@@ -137,7 +137,7 @@ A_i = (R_i - mean(R)) / std(R)""",
         task="hinted_sums",
         parent="grpo",
         min_difference=0.05,
-        matched_by="steps",
+        runs_matched_by="steps",
         settings=("method.minibatches = 8", "method.objective.penalties = []"),
     ),
     toy_test="tests/golden/test_ratio.py::test_prefix_ratio_corrects_the_prefix",

@@ -10,9 +10,9 @@ from torch import Tensor
 from groupwise.advantages import Standardised
 from groupwise.data import Batch, Surrogate
 from groupwise.methods.method import Method
-from groupwise.methods.reference import Difference, ExpectedEffect, Reference
+from groupwise.methods.reference import PaperDifference, ExpectedEffect, Reference
 from groupwise.objective import (
-    AnswerRelativeEntropyScale,
+    MaxNormalisedEntropyScale,
     Clip,
     ClipScale,
     Objective,
@@ -35,16 +35,16 @@ class MixedClip(Surrogate):
 
     token_clip: Clip = Clip()  # noqa: RUF009
     sequence_clip: Clip = Clip(3e-4, 4e-4, sequence_ratio_per_token)  # noqa: RUF009
-    token_weight: float | ClipScale = 0.5
-    minimum_form: Literal["joint", "separate"] = "joint"
+    token_clip_weight: float | ClipScale = 0.5
+    joint_or_separate_minimum: Literal["joint", "separate"] = "joint"
 
     def __post_init__(self) -> None:
-        if isinstance(self.token_weight, float | int) and not 0 <= self.token_weight <= 1:
+        if isinstance(self.token_clip_weight, float | int) and not 0 <= self.token_clip_weight <= 1:
             raise ValueError(f"{self}: needs 0 <= token_weight <= 1")
 
     def __call__(self, b: Batch) -> Float[Tensor, " n"]:
-        w = self.token_weight if isinstance(self.token_weight, float | int) else self.token_weight(b).detach()
-        if self.minimum_form == "separate":
+        w = self.token_clip_weight if isinstance(self.token_clip_weight, float | int) else self.token_clip_weight(b).detach()
+        if self.joint_or_separate_minimum == "separate":
             return w * self.token_clip(b) + (1 - w) * self.sequence_clip(b)
         r, s = self.token_clip.ratio(b), self.sequence_clip.ratio(b)
         near = w * _near(r, self.token_clip) + (1 - w) * _near(s, self.sequence_clip)
@@ -52,8 +52,8 @@ class MixedClip(Surrogate):
 
     def clipped(self, b: Batch) -> Clipped:
         """The tokens without a gradient: all ratios in the mix are outside their ranges, and the minimum is clipped."""
-        w = self.token_weight if isinstance(self.token_weight, float | int) else self.token_weight(b).detach()
-        if self.minimum_form == "separate":
+        w = self.token_clip_weight if isinstance(self.token_clip_weight, float | int) else self.token_clip_weight(b).detach()
+        if self.joint_or_separate_minimum == "separate":
             (low, high), (sequence_low, sequence_high) = self.token_clip.clipped(b), self.sequence_clip.clipped(b)
             no_token, no_sequence = w == 0, w == 1
             return (low | no_token) & (sequence_low | no_sequence), (high | no_token) & (sequence_high | no_sequence)
@@ -89,7 +89,7 @@ def dhpo(
         entropy_guided: whether the token ratio's weight w grows with the token's entropy (our reading), or is 1/2.
         minibatches: optimizer steps per iteration.
     """
-    mix = AnswerRelativeEntropyScale() if entropy_guided else 0.5
+    mix = MaxNormalisedEntropyScale() if entropy_guided else 0.5
     surrogate = MixedClip(Clip(*token), Clip(*sequence, ratio=sequence_ratio_per_token), mix)
     return Method(
         group_size=group_size,
@@ -111,11 +111,11 @@ m^_it = w clip(r_it, 1 - eps_tok_low, 1 + eps_tok_high) + (1 - w) clip(s_it, 1 -
 w = 1/2, or the entropy of the token over the largest of its answer
 A_i = (R_i - mean(R)) / std(R)""",
     differences=(
-        Difference("minimum", "one clipped objective of the mix", "not found", 'of the mixes; form = "separate"'),
-        Difference("entropy guide", "in words", "not found", "H / max H of the answer (inferred)"),
-        Difference("entropy", "not obtained", "not found", "of the policy before the update"),
-        Difference("clip ranges", "not obtained", "not found", "0.2 and 0.28; 3e-4 and 4e-4 (inferred)"),
-        Difference("group size, minibatches", "not obtained", "not found", "16 and 4, as GSPO (inferred)"),
+        PaperDifference("minimum", "one clipped objective of the mix", "not found", 'of the mixes; form = "separate"'),
+        PaperDifference("entropy guide", "in words", "not found", "H / max H of the answer (inferred)"),
+        PaperDifference("entropy", "not obtained", "not found", "of the policy before the update"),
+        PaperDifference("clip ranges", "not obtained", "not found", "0.2 and 0.28; 3e-4 and 4e-4 (inferred)"),
+        PaperDifference("group size, minibatches", "not obtained", "not found", "16 and 4, as GSPO (inferred)"),
     ),
     proof_tests=(
         "tests/golden/test_methods.py::test_whole_path[dhpo]",
@@ -130,7 +130,7 @@ A_i = (R_i - mean(R)) / std(R)""",
         task="hinted_sums",
         parent="gspo_token",
         min_difference=0.05,
-        matched_by="steps",
+        runs_matched_by="steps",
         settings=(
             "iterations = 10",
             "evaluate.problems = 16",

@@ -9,7 +9,7 @@ from torch import Tensor
 from groupwise.advantages import Standardised
 from groupwise.data import Batch, CouplingUnit, Outcome
 from groupwise.methods.method import Method
-from groupwise.methods.reference import Difference, ExpectedEffect, Reference
+from groupwise.methods.reference import PaperDifference, ExpectedEffect, Reference
 from groupwise.objective import ClipScale, Objective, ScaledClip, group_mean
 
 __all__ = ["ElasticScale", "etr"]
@@ -23,7 +23,7 @@ class ElasticScale(ClipScale):
     `pass_rate_strength = 0` is its form by token alone.
     """
 
-    coupling_unit: ClassVar[CouplingUnit] = "group"
+    unsplit_unit: ClassVar[CouplingUnit] = "group"
 
     advantage_strength: float = 0.5
     pass_rate_strength: float = 0.5
@@ -74,13 +74,13 @@ J = 1/G sum_i 1/|o_i| sum_t min[ r_it A_i, clip(r_it, 1 - s_i eps_low, 1 + s_i e
 s_i = clip( (1 + micro (|A_i| - 1)) (1 + macro (4 p (1 - p) - 1/2)), 1/2, 2 ), p the pass rate of the group
 A_i = (R_i - mean(R)) / std(R)""",
     differences=(
-        Difference(
+        PaperDifference(
             "scale", "grows with |A| and the variance of outcomes; no formula obtained", "not found", "above (inferred)"
         ),
-        Difference("clip range", "not obtained", "not found", "0.2 and 0.2 (inferred)"),
-        Difference("micro, macro", "not obtained", "not found", "0.5 and 0.5 (inferred)"),
-        Difference("minibatches", "not obtained", "not found", "8 (inferred); with 1 no clip is active"),
-        Difference("std of a group", "not obtained", "not found", "ddof 1, plus 1e-6"),
+        PaperDifference("clip range", "not obtained", "not found", "0.2 and 0.2 (inferred)"),
+        PaperDifference("micro, macro", "not obtained", "not found", "0.5 and 0.5 (inferred)"),
+        PaperDifference("minibatches", "not obtained", "not found", "8 (inferred); with 1 no clip is active"),
+        PaperDifference("std of a group", "not obtained", "not found", "ddof 1, plus 1e-6"),
     ),
     proof_tests=(
         "tests/golden/test_methods.py::test_whole_path[etr]",
@@ -93,7 +93,7 @@ A_i = (R_i - mean(R)) / std(R)""",
         task="hinted_sums",
         parent="grpo",
         min_difference=0.01,
-        matched_by="steps",
+        runs_matched_by="steps",
         settings=("method.minibatches = 8", "method.objective.penalties = []"),
     ),
     our_finding="Entropy does not change in 20 iterations: GRPO clips 0.4 % of the tokens there, so the range hardly "

@@ -4,7 +4,7 @@ from typing import Literal
 
 from groupwise.advantages import Standardised
 from groupwise.methods.method import Method
-from groupwise.methods.reference import Difference, ExpectedEffect, Reference
+from groupwise.methods.reference import PaperDifference, ExpectedEffect, Reference
 from groupwise.objective import Objective, PowerMeanRatio, UnclippedSurrogate, sequence_mean
 
 __all__ = ["gmpo"]
@@ -31,7 +31,7 @@ def gmpo(
         clamp_level: "token" bounds each token's log-ratio, "sequence" their sum, an ablation of the authors.
         minibatches: optimizer steps per iteration.
     """
-    ratio = PowerMeanRatio(p=0.0, log_low=log_low, log_high=log_high, clamp_level=clamp_level)
+    ratio = PowerMeanRatio(p=0.0, log_low=log_low, log_high=log_high, clamped_unit=clamp_level)
     return Method(
         group_size=group_size,
         advantage=(Standardised(),),
@@ -52,34 +52,34 @@ J = 1/G sum_i { prod_t min[ r_it^sgn(A_i), clip(r_it^sgn(A_i), eps_1, eps_2) ]^s
 (eps_1, eps_2) = (e^-0.4, e^0.4)
 A_i = (R_i - mean(R)) / std(R)""",
     differences=(
-        Difference("window", "(e^-0.4, e^0.4)", "-0.4 and 0.4 in log space", "log_low = log_high = 0.4"),
-        Difference("ablation with a clip of the sum", "named", "gmpo_seqclip", 'clamp_level = "sequence"'),
-        Difference("clamp of a token's log-ratio", "none", "recalled", "within -20 and 20, before the mean"),
-        Difference(
+        PaperDifference("window", "(e^-0.4, e^0.4)", "-0.4 and 0.4 in log space", "log_low = log_high = 0.4"),
+        PaperDifference("ablation with a clip of the sum", "named", "gmpo_seqclip", 'clamp_level = "sequence"'),
+        PaperDifference("clamp of a token's log-ratio", "none", "recalled", "within -20 and 20, before the mean"),
+        PaperDifference(
             "unequal bounds for A < 0",
             "the two are swapped",
             "not swapped: -low and high for both signs",
             "as the code",
         ),
-        Difference("group size", "8", "8", "8"),
-        Difference("minibatches", "8 of 128 responses", "8 of 128 responses, shuffled", "8, shuffled by samples"),
-        Difference(
+        PaperDifference("group size", "8", "8", "8"),
+        PaperDifference("minibatches", "8 of 128 responses", "8 of 128 responses, shuffled", "8, shuffled by samples"),
+        PaperDifference(
             "aggregate",
             "sequences, then groups",
             "sequences of a minibatch, groups ignored",
             "sequence_mean, because shuffled minibatches contain parts of groups",
         ),
-        Difference("std of a group", "not specified", "ddof 1, plus 1e-8", "ddof 1, plus 1e-6"),
-        Difference(
+        PaperDifference("std of a group", "not specified", "ddof 1, plus 1e-8", "ddof 1, plus 1e-6"),
+        PaperDifference(
             "advantages that vary within an answer", "not defined", "one answer at a time; verl: their mean", "refused"
         ),
-        Difference(
+        PaperDifference(
             "answers cut by the budget",
             "not specified",
             "reward 0, from its code base",
             "none; add TruncatedAnswerReward(0) to shaping",
         ),
-        Difference("KL", "none", "beta 0", "none"),
+        PaperDifference("KL", "none", "beta 0", "none"),
     ),
     proof_tests=(
         "tests/golden/test_methods.py::test_whole_path[gmpo]",
@@ -92,7 +92,7 @@ A_i = (R_i - mean(R)) / std(R)""",
         task="hinted_sums",
         parent="grpo",
         min_difference=0.02,
-        matched_by="steps",
+        runs_matched_by="steps",
         settings=("method.minibatches = 8", "method.objective.penalties = []"),
     ),
 )

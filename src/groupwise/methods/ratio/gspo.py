@@ -2,7 +2,7 @@
 
 from groupwise.advantages import Standardised
 from groupwise.methods.method import Method
-from groupwise.methods.reference import Difference, ExpectedEffect, Reference
+from groupwise.methods.reference import PaperDifference, ExpectedEffect, Reference
 from groupwise.objective import Clip, Objective, group_mean, sequence_ratio
 
 __all__ = ["gspo"]
@@ -40,25 +40,25 @@ J = 1/G sum_i min[ s_i A_i, clip(s_i, 1 - eps_low, 1 + eps_high) A_i ]
 s_i = (pi(y_i | x) / pi_old(y_i | x))^(1/|y_i|) = exp( 1/|y_i| sum_t log(pi(y_it) / pi_old(y_it)) )
 A_i = (R_i - mean(R)) / std(R)""",
     differences=(
-        Difference("clip range", "3e-4 and 4e-4", "not released; verl and TRL the same", "3e-4 and 4e-4"),
-        Difference("minibatches", "4", "not released; verl and TRL 4", "4"),
-        Difference("group size", "not specified", "not released; verl examples 16", "16 (inferred)"),
-        Difference("exponent's clamp", "none", "verl: at most 10", "within -20 and 20"),
-        Difference(
+        PaperDifference("clip range", "3e-4 and 4e-4", "not released; verl and TRL the same", "3e-4 and 4e-4"),
+        PaperDifference("minibatches", "4", "not released; verl and TRL 4", "4"),
+        PaperDifference("group size", "not specified", "not released; verl examples 16", "16 (inferred)"),
+        PaperDifference("exponent's clamp", "none", "verl: at most 10", "within -20 and 20"),
+        PaperDifference(
             "aggregate",
             "sequences, then groups",
             "verl: forced to sequences, groups ignored",
             "group_mean; a token mean is refused",
         ),
-        Difference("std of a group", "not specified", "verl and TRL: ddof 1", "ddof 1, plus 1e-6"),
-        Difference("KL", "none", "not released; TRL 0", "none"),
-        Difference(
+        PaperDifference("std of a group", "not specified", "verl and TRL: ddof 1", "ddof 1, plus 1e-6"),
+        PaperDifference("KL", "none", "not released; TRL 0", "none"),
+        PaperDifference(
             "experts of a mixture",
             "no replay; its GRPO baseline uses R2",
             "not released; ms-swift: R2 and R3",
             'none; router_replay = "learner" or "engine"',
         ),
-        Difference(
+        PaperDifference(
             "old policy", "can be the engine's", "not released; verl: recomputed", 'recomputed; old_logprobs = "engine"'
         ),
     ),
@@ -73,7 +73,7 @@ A_i = (R_i - mean(R)) / std(R)""",
         task="hinted_sums",
         parent="grpo",
         min_difference=0.05,
-        matched_by="steps",
+        runs_matched_by="steps",
         settings=("method.minibatches = 8", "method.objective.penalties = []"),
     ),
     our_finding="At the paper's window it clips 28 % of the tokens on hinted_sums; GRPO at 0.2 clips 0.4 %.",

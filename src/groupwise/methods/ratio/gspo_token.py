@@ -2,7 +2,7 @@
 
 from groupwise.advantages import Standardised
 from groupwise.methods.method import Method
-from groupwise.methods.reference import Difference, Reference
+from groupwise.methods.reference import PaperDifference, Reference
 from groupwise.objective import Clip, Objective, group_mean, sequence_ratio_per_token
 
 __all__ = ["gspo_token"]
@@ -40,19 +40,19 @@ J = 1/G sum_i 1/|y_i| sum_t min[ s_it A_it, clip(s_it, 1 - eps_low, 1 + eps_high
 s_it = sg[s_i] pi(y_it | x, y_i<t) / sg[pi(y_it | x, y_i<t)]
 s_i = exp( 1/|y_i| sum_t log(pi(y_it) / pi_old(y_it)) )""",
     differences=(
-        Difference(
+        PaperDifference(
             "clip range", "3e-4 and 4e-4, stated for GSPO", "not released; verl the same", "3e-4 and 4e-4 (inferred)"
         ),
-        Difference("minibatches", "4, stated for GSPO", "not released; verl 4", "4 (inferred)"),
-        Difference("group size", "not specified", "not released; verl examples 16", "16 (inferred)"),
-        Difference(
+        PaperDifference("minibatches", "4, stated for GSPO", "not released; verl 4", "4 (inferred)"),
+        PaperDifference("group size", "not specified", "not released; verl examples 16", "16 (inferred)"),
+        PaperDifference(
             "advantage",
             "one per token, given",
             "verl: the group's, on every token",
             "the group's; a credit may vary it per token",
         ),
-        Difference("exponent's clamp", "none", "verl: at most 10", "within -20 and 20"),
-        Difference(
+        PaperDifference("exponent's clamp", "none", "verl: at most 10", "within -20 and 20"),
+        PaperDifference(
             "aggregate",
             "tokens, sequences, groups",
             "verl: forced to sequences, groups ignored",

@@ -6,7 +6,7 @@ from typing import Literal
 from groupwise.advantages import Standardised
 from groupwise.data import Surrogate
 from groupwise.methods.method import Method
-from groupwise.methods.reference import Difference, ExpectedEffect, Reference
+from groupwise.methods.reference import PaperDifference, ExpectedEffect, Reference
 from groupwise.methods.schedules import CurvedRamp, LinearRamp
 from groupwise.objective import Clip, Objective, PowerMeanRatio, UnclippedSurrogate, group_mean
 
@@ -67,19 +67,19 @@ J = 1/G sum_i min[ rho_i A_i, clip(rho_i, 1 - eps, 1 + eps) A_i ]
 rho_i = ( 1/|o_i| sum_t r_it^p )^(1/p); p falls from 2 to -2; p = 0 is the geometric mean
 A_i = (R_i - mean(R)) / std(R)""",
     differences=(
-        Difference("exponent", "decreases", "linear from 2 to -2 over 500 rounds", "LinearRamp(2, -2, 500)"),
-        Difference("other curves", "named", "cosine, cubic, power", "shape"),
-        Difference("clip of tokens before the mean", "ablation", "holder_token", 'form = "token"'),
-        Difference("clamp of every token at both sides", "not obtained", "sequence_w_clip", "not offered"),
-        Difference("clip range", "0.2", "0.2", "0.2"),
-        Difference("std of a group", "not specified", "ddof 1, plus 1e-8", "ddof 1, plus 1e-8"),
-        Difference(
+        PaperDifference("exponent", "decreases", "linear from 2 to -2 over 500 rounds", "LinearRamp(2, -2, 500)"),
+        PaperDifference("other curves", "named", "cosine, cubic, power", "shape"),
+        PaperDifference("clip of tokens before the mean", "ablation", "holder_token", 'form = "token"'),
+        PaperDifference("clamp of every token at both sides", "not obtained", "sequence_w_clip", "not offered"),
+        PaperDifference("clip range", "0.2", "0.2", "0.2"),
+        PaperDifference("std of a group", "not specified", "ddof 1, plus 1e-8", "ddof 1, plus 1e-8"),
+        PaperDifference(
             "answers cut by the budget",
             "not specified",
             "reward 0, in the group's statistics",
             "none; add TruncatedAnswerReward(0) to shaping",
         ),
-        Difference("group size, minibatches", "8; not obtained", "8 and 8", "8 and 8"),
+        PaperDifference("group size, minibatches", "8; not obtained", "8 and 8", "8 and 8"),
     ),
     proof_tests=(
         "tests/golden/test_methods.py::test_whole_path[holder_po]",
@@ -95,7 +95,7 @@ A_i = (R_i - mean(R)) / std(R)""",
         task="hinted_sums",
         parent="gspo",
         min_difference=0.05,
-        matched_by="steps",
+        runs_matched_by="steps",
         settings=("method.minibatches = 8", "method.objective.penalties = []"),
         own_settings=(
             (

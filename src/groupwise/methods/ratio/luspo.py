@@ -8,7 +8,7 @@ from torch import Tensor
 from groupwise.advantages import Standardised
 from groupwise.data import Aggregate, Batch, EqualWeightUnit
 from groupwise.methods.method import Method
-from groupwise.methods.reference import Difference, ExpectedEffect, Reference
+from groupwise.methods.reference import PaperDifference, ExpectedEffect, Reference
 from groupwise.objective import Clip, Objective, group_mean, sequence_ratio
 
 __all__ = ["LengthScaledAggregate", "luspo"]
@@ -67,17 +67,17 @@ J = 1/G sum_i |y_i| min[ s_i A_i, clip(s_i, 1 - eps_low, 1 + eps_high) A_i ]
 s_i = (pi(y_i | x) / pi_old(y_i | x))^(1/|y_i|)
 A_i = (R_i - mean(R)) / std(R)""",
     differences=(
-        Difference("clip range", "2e-3 and 2.5e-3 (by TRL's page)", "not obtained", "2e-3 and 2.5e-3"),
-        Difference(
+        PaperDifference("clip range", "2e-3 and 2.5e-3 (by TRL's page)", "not obtained", "2e-3 and 2.5e-3"),
+        PaperDifference(
             "aggregate",
             "not obtained",
             "not obtained; TRL: sum over tokens, mean over the microbatch's samples",
             "group_mean times the length, over the whole step",
         ),
-        Difference("group size", "not obtained", "not obtained; TRL's page: not set", "16, as gspo (inferred)"),
-        Difference("minibatches", "not obtained", "not obtained; TRL's page: not set", "4, as gspo (inferred)"),
-        Difference("std of a group", "not obtained", "TRL: ddof 1, plus 1e-4", "ddof 1, plus 1e-6"),
-        Difference("KL", "not obtained", "TRL: 0 by default", "none"),
+        PaperDifference("group size", "not obtained", "not obtained; TRL's page: not set", "16, as gspo (inferred)"),
+        PaperDifference("minibatches", "not obtained", "not obtained; TRL's page: not set", "4, as gspo (inferred)"),
+        PaperDifference("std of a group", "not obtained", "TRL: ddof 1, plus 1e-4", "ddof 1, plus 1e-6"),
+        PaperDifference("KL", "not obtained", "TRL: 0 by default", "none"),
     ),
     proof_tests=(
         "tests/golden/test_methods.py::test_whole_path[luspo]",
@@ -90,7 +90,7 @@ A_i = (R_i - mean(R)) / std(R)""",
         task="wordy_sums",
         parent="gspo",
         min_difference=1,
-        matched_by="steps",
+        runs_matched_by="steps",
         settings=("method.objective.surrogate.low = 2e-3", "method.objective.surrogate.high = 2.5e-3"),
     ),
     our_finding="On wordy_sums wrong answers became 3.2 tokens shorter than with GSPO, and correct ones 1.1: a long "

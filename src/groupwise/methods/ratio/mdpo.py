@@ -9,7 +9,7 @@ from torch import Tensor
 from groupwise.advantages import Whitened, centred
 from groupwise.data import Batch, CouplingUnit, Surrogate
 from groupwise.methods.method import Method
-from groupwise.methods.reference import Difference, ExpectedEffect, Reference
+from groupwise.methods.reference import PaperDifference, ExpectedEffect, Reference
 from groupwise.methods.schedules import InverseRemaining
 from groupwise.objective import KL, Objective, UnclippedSurrogate, sequence_mean, token_mean
 
@@ -24,7 +24,7 @@ class LogRatioAdvantageFit(Surrogate):
     arXiv:2501.12599.
     """
 
-    coupling_unit: ClassVar[CouplingUnit] = "sequence"
+    unsplit_unit: ClassVar[CouplingUnit] = "sequence"
     one_per_sequence: ClassVar[bool] = True
 
     inverse_step_size: float = 1.0
@@ -73,19 +73,19 @@ J = 1/(sum_i |o_i|) sum_i sum_t [ r_it A_i - 1/t_k (r_it log r_it - r_it + 1) ]
 t_k = 1 - k/K at iteration k of K; A whitened over the batch
 squared: J = - 1/N sum_i (1/t sum_t log r_it - A_i)^2, A_i = R_i - mean(R)""",
     differences=(
-        Difference("setting", "continuous control, with a critic", "the same", "answers to prompts (inferred)"),
-        Difference("KL(pi || pi_old)", "exact", "exact, of Gaussians", "r log r - r + 1 of the sampled tokens"),
-        Difference(
+        PaperDifference("setting", "continuous control, with a critic", "the same", "answers to prompts (inferred)"),
+        PaperDifference("KL(pi || pi_old)", "exact", "exact, of Gaussians", "r log r - r + 1 of the sampled tokens"),
+        PaperDifference(
             "log-ratios beyond 20",
             "none: exact",
             "none: exact",
             "ratio clamped, and without gradient; the KL keeps its own",
         ),
-        Difference("weight of the KL", "1 / t_k, grows", "1 / (1 - k / K)", "InverseRemaining: the same"),
-        Difference("gradient steps per batch", "10", "10", "10 epochs of one minibatch"),
-        Difference("squared form", "off-policy form without a critic", "not released", 'form = "squared" (inferred)'),
-        Difference("advantages", "GAE, whitened", "GAE, whitened", "the answer's reward, whitened"),
-        Difference("group size", "1: control", "1", "8 (inferred)"),
+        PaperDifference("weight of the KL", "1 / t_k, grows", "1 / (1 - k / K)", "InverseRemaining: the same"),
+        PaperDifference("gradient steps per batch", "10", "10", "10 epochs of one minibatch"),
+        PaperDifference("squared form", "off-policy form without a critic", "not released", 'form = "squared" (inferred)'),
+        PaperDifference("advantages", "GAE, whitened", "GAE, whitened", "the answer's reward, whitened"),
+        PaperDifference("group size", "1: control", "1", "8 (inferred)"),
     ),
     proof_tests=(
         "tests/golden/test_methods.py::test_whole_path[mdpo]",
@@ -99,7 +99,7 @@ squared: J = - 1/N sum_i (1/t sum_t log r_it - A_i)^2, A_i = R_i - mean(R)""",
         task="calculator",
         parent="reinforce",
         min_difference=0.05,
-        matched_by="tokens",
+        runs_matched_by="tokens",
         settings=("method.minibatches = 1",),
     ),
     toy_test="tests/golden/test_ratio.py::test_mirror_descent_of_a_bandit",

@@ -10,7 +10,7 @@ from torch import Tensor
 from groupwise.advantages import Standardised
 from groupwise.data import Batch, Ratio, Surrogate
 from groupwise.methods.method import Method
-from groupwise.methods.reference import Difference, ExpectedEffect, Reference
+from groupwise.methods.reference import PaperDifference, ExpectedEffect, Reference
 from groupwise.objective import Objective, group_mean, token_ratio
 
 __all__ = ["SoftGate", "sapo"]
@@ -69,12 +69,12 @@ J = 1/G sum_i 1/|o_i| sum_t f_it(r_it) A_i
 f_it(r) = 4/tau_i sigmoid( tau_i (r - 1) ),  tau_i = tau_pos if A_i > 0 else tau_neg
 A_i = (R_i - mean(R)) / std(R)""",
     differences=(
-        Difference("temperatures", "1.0 and 1.05", "not released; verl, TRL and ms-swift the same", "1.0 and 1.05"),
-        Difference("minibatches", "4 (recalled)", "not released; verl 4 and 8", "4"),
-        Difference("group size", "not specified", "not released; verl examples 16", "16 (inferred)"),
-        Difference("aggregate", "tokens, sequences, groups", "verl: forced to sequences, groups ignored", "group_mean"),
-        Difference("std of a group", "not specified", "verl and TRL: ddof 1", "ddof 1, plus 1e-6"),
-        Difference("KL", "none", "not released; none", "none"),
+        PaperDifference("temperatures", "1.0 and 1.05", "not released; verl, TRL and ms-swift the same", "1.0 and 1.05"),
+        PaperDifference("minibatches", "4 (recalled)", "not released; verl 4 and 8", "4"),
+        PaperDifference("group size", "not specified", "not released; verl examples 16", "16 (inferred)"),
+        PaperDifference("aggregate", "tokens, sequences, groups", "verl: forced to sequences, groups ignored", "group_mean"),
+        PaperDifference("std of a group", "not specified", "verl and TRL: ddof 1", "ddof 1, plus 1e-6"),
+        PaperDifference("KL", "none", "not released; none", "none"),
     ),
     proof_tests=(
         "tests/golden/test_methods.py::test_whole_path[sapo]",
@@ -87,7 +87,7 @@ A_i = (R_i - mean(R)) / std(R)""",
         task="hinted_sums",
         parent="gspo",
         min_difference=0.05,
-        matched_by="steps",
+        runs_matched_by="steps",
         settings=("method.minibatches = 8", "method.objective.penalties = []"),
     ),
 )

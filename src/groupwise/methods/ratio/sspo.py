@@ -2,8 +2,8 @@
 
 from groupwise.advantages import Standardised
 from groupwise.methods.method import Method
-from groupwise.methods.reference import Difference, ExpectedEffect, Reference
-from groupwise.objective import Objective, ScaledClip, SentenceEntropyScale, SentenceRatio, SentenceSplitter, group_mean
+from groupwise.methods.reference import PaperDifference, ExpectedEffect, Reference
+from groupwise.objective import Objective, ScaledClip, SentenceEntropyClipScale, SentenceRatio, SentenceSplitter, group_mean
 
 __all__ = ["sspo"]
 
@@ -25,7 +25,7 @@ def sspo(
         minibatches: optimizer steps per iteration.
     """
     sentences = SentenceSplitter(at)
-    surrogate = ScaledClip(low, high, SentenceEntropyScale(sentence_splitter=sentences), SentenceRatio(sentences))
+    surrogate = ScaledClip(low, high, SentenceEntropyClipScale(sentence_splitter=sentences), SentenceRatio(sentences))
     return Method(
         group_size=group_size,
         advantage=(Standardised(),),
@@ -45,13 +45,13 @@ s_it = sg[ exp(mean over the sentence c of log r) ] pi / sg[pi]
 k_c = clip(mean entropy of the sentence / mean entropy of the answer, 1/2, 3/2)
 A_i = (R_i - mean(R)) / std(R)""",
     differences=(
-        Difference("where a sentence ends", "not obtained", "not found", "after . ! ? ; or a new line (inferred)"),
-        Difference("subsentences", "version 2", "not found", 'at = ".!?;,:\\n"'),
-        Difference("gradient", "not obtained", "not found", "through each token alone, as GSPO-token (inferred)"),
-        Difference("entropy to range", "in words", "not found", "k_c above (inferred)"),
-        Difference("entropy", "not obtained", "not found", "of the policy before the update"),
-        Difference("clip range", "not obtained", "not found", "0.05, between GSPO's and GRPO's (inferred)"),
-        Difference("group size, minibatches", "not obtained", "not found", "8 and 8 (inferred)"),
+        PaperDifference("where a sentence ends", "not obtained", "not found", "after . ! ? ; or a new line (inferred)"),
+        PaperDifference("subsentences", "version 2", "not found", 'at = ".!?;,:\\n"'),
+        PaperDifference("gradient", "not obtained", "not found", "through each token alone, as GSPO-token (inferred)"),
+        PaperDifference("entropy to range", "in words", "not found", "k_c above (inferred)"),
+        PaperDifference("entropy", "not obtained", "not found", "of the policy before the update"),
+        PaperDifference("clip range", "not obtained", "not found", "0.05, between GSPO's and GRPO's (inferred)"),
+        PaperDifference("group size, minibatches", "not obtained", "not found", "8 and 8 (inferred)"),
     ),
     proof_tests=(
         "tests/golden/test_methods.py::test_whole_path[sspo]",
@@ -65,7 +65,7 @@ A_i = (R_i - mean(R)) / std(R)""",
         task="hinted_sums",
         parent="gspo_token",
         min_difference=0.05,
-        matched_by="steps",
+        runs_matched_by="steps",
         settings=(
             "iterations = 10",
             "evaluate.problems = 16",

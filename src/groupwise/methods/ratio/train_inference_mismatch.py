@@ -12,7 +12,7 @@ from torch import Tensor
 from groupwise.advantages import Standardised
 from groupwise.data import Batch, CouplingUnit, Logp, Mask, NeededMeasure, Weight
 from groupwise.methods.method import Method
-from groupwise.methods.reference import Difference, Reference
+from groupwise.methods.reference import PaperDifference, Reference
 from groupwise.objective import (
     GatedSurrogate,
     GeometricMaskedImportance,
@@ -38,7 +38,7 @@ class OffPolicySequenceMask(Mask):
     Written tokens have no engine log-prob and count as 0.
     """
 
-    coupling_unit: ClassVar[CouplingUnit] = "sequence"
+    unsplit_unit: ClassVar[CouplingUnit] = "sequence"
     reads_advantage: ClassVar[bool] = True
 
     delta: float = 0.1
@@ -164,16 +164,16 @@ sequence_mis: w = prod_t rho_it if at most 3, else 0; sequence_mask_tis: w = rho
 normalised: tis over its mean; geometric: tokens leave the loss unless 0.999 <= (prod_t rho_it)^(1/|o_i|) <= 1.001
 v3.2: answers with A_i < 0 and mean_t(log pi_engine - log pi) > 0.1 have no gradient; bypass: pi_old = pi_engine""",
     differences=(
-        Difference("cap of TIS", "blog: 2", "oat 2; verl off, 2; TRL 3", "2"),
-        Difference("bounds of IcePop", "0.5 and 5", "verl and OpenRLHF 0.5 and 5", "0.5 and 5"),
-        Difference("cap of sequence MIS", "blog: 2 to 10", "TRL 3, by default", "3"),
-        Difference(
+        PaperDifference("cap of TIS", "blog: 2", "oat 2; verl off, 2; TRL 3", "2"),
+        PaperDifference("bounds of IcePop", "0.5 and 5", "verl and OpenRLHF 0.5 and 5", "0.5 and 5"),
+        PaperDifference("cap of sequence MIS", "blog: 2 to 10", "TRL 3, by default", "3"),
+        PaperDifference(
             "bounds of rejection", "blog: on the ratio", "verl: on 1 / rho, so unequal bounds are swapped", "on rho"
         ),
-        Difference("delta of v3.2", "no value", "not released; verl none", "0.1 (inferred)"),
-        Difference("advice", "mend the engine first", "verl: a warning", "engine.max_logprob_diff stops the run"),
-        Difference("objective", "any", "any", "GRPO without KL; the parts fit every method"),
-        Difference("group size, minibatches", "any", "any", "8 and 4"),
+        PaperDifference("delta of v3.2", "no value", "not released; verl none", "0.1 (inferred)"),
+        PaperDifference("advice", "mend the engine first", "verl: a warning", "engine.max_logprob_diff stops the run"),
+        PaperDifference("objective", "any", "any", "GRPO without KL; the parts fit every method"),
+        PaperDifference("group size, minibatches", "any", "any", "8 and 4"),
     ),
     proof_tests=(
         "tests/golden/test_methods.py::test_whole_path[train_inference_mismatch]",

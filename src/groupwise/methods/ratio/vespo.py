@@ -11,7 +11,7 @@ from torch import Tensor
 from groupwise.advantages import Standardised
 from groupwise.data import Batch, CouplingUnit, Surrogate
 from groupwise.methods.method import Method
-from groupwise.methods.reference import Difference, ExpectedEffect, Reference
+from groupwise.methods.reference import PaperDifference, ExpectedEffect, Reference
 from groupwise.objective import Objective, token_mean
 from groupwise.objective.ratios import bounded
 
@@ -26,7 +26,7 @@ class GammaShapedWeight(Surrogate):
     `decay` (the paper's c1 and c2) differ by the sign of A. The value depends on `log pi`, as in `ClippedWeight`.
     """
 
-    coupling_unit: ClassVar[CouplingUnit] = "sequence"
+    unsplit_unit: ClassVar[CouplingUnit] = "sequence"
 
     k_positive: float = 2.0
     decay_positive: float = 3.0
@@ -90,25 +90,25 @@ J = 1/(sum_i |y_i|) sum_i sg[phi(W_i)] A_i sum_t log pi(y_it)
 W_i = pi(y_i | x) / mu(y_i | x),  phi(W) = W^k exp(lambda (1 - W)), k and lambda by the sign of A_i
 A_i = (R_i - mean(R)) / std(R)""",
     differences=(
-        Difference("k, lambda for A >= 0", "2, 3 (by TRL's page)", "2, 3", "k_positive 2, decay_positive 3"),
-        Difference("k, lambda for A < 0", "3, 2 (by TRL's page)", "3, 2", "k_negative 3, decay_negative 2"),
-        Difference(
+        PaperDifference("k, lambda for A >= 0", "2, 3 (by TRL's page)", "2, 3", "k_positive 2, decay_positive 3"),
+        PaperDifference("k, lambda for A < 0", "3, 2 (by TRL's page)", "3, 2", "k_negative 3, decay_negative 2"),
+        PaperDifference(
             "mu",
             "the behaviour policy",
             "the old policy, times the engine's truncated weights where set; its scripts set none",
             'the old policy; old_logprobs = "engine" takes the engine',
         ),
-        Difference(
+        PaperDifference(
             "exponent's clamp",
             "not obtained",
             "log-ratios of tokens and of W within -20 and 20, W at least 1e-8",
             "log-ratios of tokens and of W within -20 and 20",
         ),
-        Difference("aggregate", "not obtained", "token mean; TRL the same", "token_mean"),
-        Difference("group size", "not obtained", "8", "8"),
-        Difference("minibatches", "several, up to 64", "8, 16, 32 and 64, by script", "8"),
-        Difference("std of a group", "not obtained", "ddof 1, plus 1e-6", "ddof 1, plus 1e-6"),
-        Difference("KL", "not obtained", "none", "none"),
+        PaperDifference("aggregate", "not obtained", "token mean; TRL the same", "token_mean"),
+        PaperDifference("group size", "not obtained", "8", "8"),
+        PaperDifference("minibatches", "several, up to 64", "8, 16, 32 and 64, by script", "8"),
+        PaperDifference("std of a group", "not obtained", "ddof 1, plus 1e-6", "ddof 1, plus 1e-6"),
+        PaperDifference("KL", "not obtained", "none", "none"),
     ),
     proof_tests=(
         "tests/golden/test_methods.py::test_whole_path[vespo]",
@@ -121,7 +121,7 @@ A_i = (R_i - mean(R)) / std(R)""",
         task="hinted_sums",
         parent="gspo",
         min_difference=0.05,
-        matched_by="steps",
+        runs_matched_by="steps",
         settings=("method.minibatches = 8", "method.objective.penalties = []"),
     ),
 )

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from groupwise.data import Advantage, Batch, Outcome
 from groupwise.methods.method import Method
-from groupwise.methods.reference import Difference, ExpectedEffect, Reference
+from groupwise.methods.reference import PaperDifference, ExpectedEffect, Reference
 from groupwise.objective import Clip, Objective, token_mean
 from groupwise.rewards import mixed_outcomes
 
@@ -86,11 +86,11 @@ REFERENCE = Reference(
 A_i = ((1 - p) / p)^k+ if correct, - (p / (1 - p))^k- if not; p the pass rate of the group
 J = 1/(sum_i |o_i|) sum_i sum_t min[ r_it A_i, clip(r_it, 0.8, 1.28) A_i ]""",
     differences=(
-        Difference("two exponents", "two channels, scaled apart", "not found", "above (inferred)"),
-        Difference("exponents", "not obtained", "not found", "0.75 and 0.5 (inferred); 1/2 and 1/2 is GRPO"),
-        Difference("largest advantage", "not obtained", "not found", "10 (inferred)"),
-        Difference("clip range, aggregate", "not obtained", "not found", "0.2 and 0.28, tokens, as DAPO (inferred)"),
-        Difference("group size", "not obtained", "not found", "8 (inferred)"),
+        PaperDifference("two exponents", "two channels, scaled apart", "not found", "above (inferred)"),
+        PaperDifference("exponents", "not obtained", "not found", "0.75 and 0.5 (inferred); 1/2 and 1/2 is GRPO"),
+        PaperDifference("largest advantage", "not obtained", "not found", "10 (inferred)"),
+        PaperDifference("clip range, aggregate", "not obtained", "not found", "0.2 and 0.28, tokens, as DAPO (inferred)"),
+        PaperDifference("group size", "not obtained", "not found", "8 (inferred)"),
     ),
     proof_tests=(
         "tests/golden/test_methods.py::test_whole_path[asym_grpo]",
@@ -102,7 +102,7 @@ J = 1/(sum_i |o_i|) sum_i sum_t min[ r_it A_i, clip(r_it, 0.8, 1.28) A_i ]""",
         task="hinted_sums",
         parent="dapo",
         min_difference=0.02,
-        matched_by="tokens",
+        runs_matched_by="tokens",
         settings=(
             "iterations = 10",
             "evaluate.problems = 16",

@@ -9,8 +9,8 @@ from torch import Tensor
 
 from groupwise.data import Advantage, Batch, CouplingUnit, Outcome, Penalty, Surrogate
 from groupwise.methods.method import Method
-from groupwise.methods.reference import Difference, ExpectedEffect, Reference
-from groupwise.objective import Objective, SurrogateAggregateWeight, group_token_mean, token_mean
+from groupwise.methods.reference import PaperDifference, ExpectedEffect, Reference
+from groupwise.objective import Objective, AggregateReplacingWeight, group_token_mean, token_mean
 
 __all__ = ["DiscriminativeLoss", "KLHinge", "ShortAnswerWeights", "drpo"]
 
@@ -48,7 +48,7 @@ class DiscriminativeLoss(Surrogate):
     correct answer is pushed down. DRPO, arXiv:2510.04474; with equal weights DisCO, arXiv:2505.12366.
     """
 
-    coupling_unit: ClassVar[CouplingUnit] = "group"
+    unsplit_unit: ClassVar[CouplingUnit] = "group"
 
     tau: float = 10.0
 
@@ -79,7 +79,7 @@ class KLHinge(Penalty):
     factor is one number of the step.
     """
 
-    coupling_unit: ClassVar[CouplingUnit] = "step"
+    unsplit_unit: ClassVar[CouplingUnit] = "step"
 
     coefficient: float = 1e3
     delta: float = 1e-4
@@ -117,7 +117,7 @@ def drpo(
         advantage=(ShortAnswerWeights(temperature),),
         objective=Objective(
             surrogate=DiscriminativeLoss(tau),
-            weights=(SurrogateAggregateWeight(group_token_mean),),
+            weights=(AggregateReplacingWeight(group_token_mean),),
             penalties=(KLHinge(beta, delta),),
             aggregate=token_mean,
         ),
@@ -136,12 +136,12 @@ J = mean over prompts of sum_(i correct) w_i (s_i - tau log mean_(j wrong) exp(s
 s_i = 1/|o_i| sum_t log pi,  w_i = exp((1 - |o_i| / C) / lambda), normalised over the correct answers
 KL = mean over tokens of log pi_old - log pi""",
     differences=(
-        Difference("KL's hinge", "squared", "its gradient, per minibatch", "the same; the step is one microbatch"),
-        Difference("length", "over the budget", "over the batch's padded length", "over the generation budget"),
-        Difference("lambda", "swept", "0.1", "0.1"),
-        Difference("tau, beta, delta", "not obtained", "10, 1000, 1e-4", "10, 1000, 1e-4"),
-        Difference("prompts without both kinds", "no term", "no term, and they count", "no term, and they count"),
-        Difference("group size, minibatches", "8; 4", "8; 4", "8; 4"),
+        PaperDifference("KL's hinge", "squared", "its gradient, per minibatch", "the same; the step is one microbatch"),
+        PaperDifference("length", "over the budget", "over the batch's padded length", "over the generation budget"),
+        PaperDifference("lambda", "swept", "0.1", "0.1"),
+        PaperDifference("tau, beta, delta", "not obtained", "10, 1000, 1e-4", "10, 1000, 1e-4"),
+        PaperDifference("prompts without both kinds", "no term", "no term, and they count", "no term, and they count"),
+        PaperDifference("group size, minibatches", "8; 4", "8; 4", "8; 4"),
     ),
     proof_tests=(
         "tests/golden/test_methods.py::test_whole_path[drpo]",
@@ -154,7 +154,7 @@ KL = mean over tokens of log pi_old - log pi""",
         task="wordy_sums",
         parent="grpo",
         min_difference=1.0,
-        matched_by="steps",
+        runs_matched_by="steps",
         settings=("iterations = 10", "evaluate.problems = 16"),
     ),
     our_finding="In ten iterations samples of wordy_sums become 5 tokens shorter than with GRPO, of 34.",

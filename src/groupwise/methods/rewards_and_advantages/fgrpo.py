@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from groupwise.advantages import Lagrangian
 from groupwise.data import Batch, Memory, NeededMeasure, Subscore
 from groupwise.methods.method import Method
-from groupwise.methods.reference import Difference, ExpectedEffect, Reference
+from groupwise.methods.reference import PaperDifference, ExpectedEffect, Reference
 from groupwise.objective import Objective, group_mean
 
 __all__ = ["LagrangeMultipliers", "fgrpo"]
@@ -80,17 +80,17 @@ REFERENCE = Reference(
 A_i = z(R)_i + sum_k lambda_k z(c_k)_i, z the z-score in the group
 lambda_k <- clip(lambda_k + rate (floor_k - mean(c_k)), 0, 5) after each step""",
     differences=(
-        Difference("sum of z-scores", "decoupled advantages", "not found", "above (inferred)"),
-        Difference("dual step", "dual ascent on the batch", "not found", "above, after the iteration (inferred)"),
-        Difference("floors, rate, largest multiplier", "not obtained", "not found", "0.95, 0.05, 5 (inferred)"),
-        Difference(
+        PaperDifference("sum of z-scores", "decoupled advantages", "not found", "above (inferred)"),
+        PaperDifference("dual step", "dual ascent on the batch", "not found", "above, after the iteration (inferred)"),
+        PaperDifference("floors, rate, largest multiplier", "not obtained", "not found", "0.95, 0.05, 5 (inferred)"),
+        PaperDifference(
             "constraints",
             "two judges and grounding",
             "not found",
             "subscores of the verdict; here chain_true of the calculator",
         ),
-        Difference("supervised phase before", "yes", "not found", "[[phase]] tables of a recipe"),
-        Difference("group size, minibatches", "not obtained", "not found", "8 and 1 (inferred)"),
+        PaperDifference("supervised phase before", "yes", "not found", "[[phase]] tables of a recipe"),
+        PaperDifference("group size, minibatches", "not obtained", "not found", "8 and 1 (inferred)"),
     ),
     proof_tests=(
         "tests/golden/test_methods.py::test_whole_path[fgrpo]",
@@ -103,7 +103,7 @@ lambda_k <- clip(lambda_k + rate (floor_k - mean(c_k)), 0, 5) after each step"""
         task="calculator",
         parent="grpo",
         min_difference=0.02,
-        matched_by="steps",
+        runs_matched_by="steps",
         settings=("iterations = 10", "evaluate.problems = 16", "method.objective.penalties = []"),
     ),
     our_finding="In ten iterations the multiplier stays too small to act: it grows by less than 0.05 per iteration.",

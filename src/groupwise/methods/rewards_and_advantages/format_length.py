@@ -10,7 +10,7 @@ from groupwise.advantages import Standardised
 from groupwise.data import Batch, NeededMeasure, Outcome, Shaping, Subscore
 from groupwise.learner import InitialPolicy
 from groupwise.methods.method import Method
-from groupwise.methods.reference import Difference, ExpectedEffect, Reference
+from groupwise.methods.reference import PaperDifference, ExpectedEffect, Reference
 from groupwise.objective import KL, Objective, token_mean
 
 __all__ = ["FormatLength", "format_length"]
@@ -84,15 +84,15 @@ REFERENCE = Reference(
 R = (F_think + F_answer) / 2 + f(x) with an answer, min(0, f(x)) without; x = |o| / budget
 f(x) = 1 - (1 - x/p)^2 up to p, then 1 - 2 ((x - p) / (1 - p))^2""",
     differences=(
-        Difference("an answer", "a mathematical expression", "parsed by sympy", "the verdict is not malformed"),
-        Difference(
+        PaperDifference("an answer", "a mathematical expression", "parsed by sympy", "the verdict is not malformed"),
+        PaperDifference(
             "a thought",
             "a closed think block",
             "by a regular expression",
             "a subscore of the verdict; without its name as the answer",
         ),
-        Difference("peak, KL, group size", "0.5; not specified; 8", "0.5; 0.001; 8", "0.5; 0.001; 8"),
-        Difference("aggregate", "not specified", "verl: token mean", "token_mean"),
+        PaperDifference("peak, KL, group size", "0.5; not specified; 8", "0.5; 0.001; 8", "0.5; 0.001; 8"),
+        PaperDifference("aggregate", "not specified", "verl: token mean", "token_mean"),
     ),
     proof_tests=(
         "tests/golden/test_methods.py::test_whole_path[format_length]",
@@ -104,7 +104,7 @@ f(x) = 1 - (1 - x/p)^2 up to p, then 1 - 2 ((x - p) / (1 - p))^2""",
         task="hinted_sums",
         parent="grpo",
         min_difference=2.0,
-        matched_by="steps",
+        runs_matched_by="steps",
         settings=("iterations = 10", "evaluate.problems = 16"),
     ),
 )

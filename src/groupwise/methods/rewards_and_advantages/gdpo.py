@@ -2,7 +2,7 @@
 
 from groupwise.advantages import EachStandardised, Whitened
 from groupwise.methods.method import Method
-from groupwise.methods.reference import Difference, ExpectedEffect, Reference
+from groupwise.methods.reference import PaperDifference, ExpectedEffect, Reference
 from groupwise.objective import Objective, token_mean
 
 __all__ = ["gdpo"]
@@ -40,27 +40,27 @@ A_i = (S_i - mean(S)) / std(S) over the batch
 S_i = sum_n w_n (r_n,i - mean(r_n)) / std(r_n) over the group
 J = 1/(sum_i |o_i|) sum_i sum_t min[ r_it A_i, clip(r_it, 1 - eps, 1 + eps) A_i ]""",
     differences=(
-        Difference(
+        PaperDifference(
             "rewards",
             "several",
             "several functions",
             "the reward and subscores of the verdict; here chain_true of the calculator",
         ),
-        Difference(
+        PaperDifference(
             "whitening of the sum",
             "over the batch",
             "TRL: over sequences; verl: over tokens",
             "over sequences; WhitenedTokens for tokens",
         ),
-        Difference("added to the std of a group", "not specified", "verl 1e-6, TRL 1e-4", "1e-6"),
-        Difference(
+        PaperDifference("added to the std of a group", "not specified", "verl 1e-6, TRL 1e-4", "1e-6"),
+        PaperDifference(
             "missing reward",
             "not specified",
             "TRL: 0 before the statistics; now left out",
             "left out of the statistics, 0",
         ),
-        Difference("conditioned rewards", "ablation", "not released", "AddSubscoreIfCorrect"),
-        Difference("clip range, group size, minibatches", "0.2; 4; 4", "verl branch: 0.2, 4, 4", "0.2, 4, 4"),
+        PaperDifference("conditioned rewards", "ablation", "not released", "AddSubscoreIfCorrect"),
+        PaperDifference("clip range, group size, minibatches", "0.2; 4; 4", "verl branch: 0.2, 4, 4", "0.2, 4, 4"),
     ),
     proof_tests=(
         "tests/golden/test_methods.py::test_whole_path[gdpo]",
@@ -73,7 +73,7 @@ J = 1/(sum_i |o_i|) sum_i sum_t min[ r_it A_i, clip(r_it, 1 - eps, 1 + eps) A_i 
         task="calculator",
         parent="grpo",
         min_difference=0.02,
-        matched_by="steps",
+        runs_matched_by="steps",
         settings=(
             "iterations = 10",
             "evaluate.problems = 16",

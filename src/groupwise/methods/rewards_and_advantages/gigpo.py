@@ -11,7 +11,7 @@ from groupwise.advantages import Standardised
 from groupwise.data import Batch, Credit, Segments
 from groupwise.learner import InitialPolicy
 from groupwise.methods.method import Method
-from groupwise.methods.reference import Difference, ExpectedEffect, Reference
+from groupwise.methods.reference import PaperDifference, ExpectedEffect, Reference
 from groupwise.objective import KL, Objective, turn_mean
 from groupwise.rewards import Score
 from groupwise.rollout import Turns
@@ -41,7 +41,7 @@ class TurnGroups(Credit):
                 state.append(states.setdefault((group, k > 0, sample.tokens[end:first]), len(states)))
                 reward.append(r * self.gamma ** (len(sample.turns) - 1 - k))
                 end = last
-        device = b.token_index.device
+        device = b.index_in_sample.device
         same = Segments(torch.tensor(state, dtype=torch.long, device=device), len(states))
         rewards = torch.tensor(reward, dtype=x.dtype, device=device)
         z = same.zscore(rewards, ddof=1, eps=1e-6) if self.divide_by_std else same.away(rewards)
@@ -93,25 +93,25 @@ A_it = A^E_i + omega A^S_k for a token of turn k
 J = mean over turns of the mean over tokens of min[ r_it A_it, clip(r_it, 1 - eps, 1 + eps) A_it ], minus beta KL
 A^E_i = z-score of R_i in the group; A^S_k = z-score of gamma^(K - k) R_i among the group's turns in the same state""",
     differences=(
-        Difference(
+        PaperDifference(
             "state",
             "the environment's",
             "the observation's text; or similar texts",
             "the exact tokens since the last turn",
         ),
-        Difference("rewards of turns", "any", "any", "one, at the end"),
-        Difference("history", "any", "summarised every turn", "only grows"),
-        Difference("mean without std", "ablation", "mode mean_norm", "divide = false"),
-        Difference("omega, gamma, KL", "1; 0.95; 0.01", "1; 0.95; 0.01", "1; 0.95; 0.01"),
-        Difference(
+        PaperDifference("rewards of turns", "any", "any", "one, at the end"),
+        PaperDifference("history", "any", "summarised every turn", "only grows"),
+        PaperDifference("mean without std", "ablation", "mode mean_norm", "divide = false"),
+        PaperDifference("omega, gamma, KL", "1; 0.95; 0.01", "1; 0.95; 0.01", "1; 0.95; 0.01"),
+        PaperDifference(
             "aggregate",
             "every turn weighs the same (recalled)",
             "every token: token-mean, verl's default",
             "every turn: turn_mean; aggregate = token_mean",
         ),
-        Difference("group size, turns", "8; 50 in ALFWorld", "8; 50", "8; 8"),
-        Difference("minibatches", "not obtained", "of 256 turns", "one, of the whole iteration"),
-        Difference("reward of a success", "10", "10", "10"),
+        PaperDifference("group size, turns", "8; 50 in ALFWorld", "8; 50", "8; 8"),
+        PaperDifference("minibatches", "not obtained", "of 256 turns", "one, of the whole iteration"),
+        PaperDifference("reward of a success", "10", "10", "10"),
     ),
     proof_tests=(
         "tests/golden/test_methods.py::test_whole_path[gigpo]",
@@ -123,7 +123,7 @@ A^E_i = z-score of R_i in the group; A^S_k = z-score of gamma^(K - k) R_i among 
         task="big_sums",
         parent="grpo",
         min_difference=0.05,
-        matched_by="steps",
+        runs_matched_by="steps",
         settings=("method.strategy = Turns",),
     ),
 )

@@ -10,7 +10,7 @@ from groupwise.advantages import Standardised
 from groupwise.data import Batch, Logp, NeededMeasure, Shaping
 from groupwise.learner import EMA
 from groupwise.methods.method import Method
-from groupwise.methods.reference import Difference, ExpectedEffect, Reference
+from groupwise.methods.reference import PaperDifference, ExpectedEffect, Reference
 from groupwise.objective import Objective, UnclippedSurrogate, group_mean
 from groupwise.rewards import Score
 
@@ -121,19 +121,19 @@ R_i = acc_i + 0.5 acc_i 1[acc_i >= mean(acc), p_i >= mean of p over such answers
 p_i = min(exp(mean over the answer's tokens of log pi_ema), 0.95)
 J = 1/G sum_i 1/|o_i| sum_t (pi / sg[pi])_it A_i,  A_i = (R_i - mean(R)) / std(R)""",
     differences=(
-        Difference(
+        PaperDifference(
             "reward of the format", "added", "added", "AddSubscore before the bonus, if the verifier has such a part"
         ),
-        Difference(
+        PaperDifference(
             "answer's tokens",
             "in the answer tags",
             "from the tag to 3 tokens before the end",
             "between opens and closes",
         ),
-        Difference("copy of the policy", "moving average", "0.995, every 10 steps", "0.995, every 10 steps"),
-        Difference("several updates per batch", "no", "no", "one"),
-        Difference("bonus, margin", "0.5; 0", "0.5; 0, for transfer 0.01", "0.5; 0"),
-        Difference("group size", "8", "8", "8"),
+        PaperDifference("copy of the policy", "moving average", "0.995, every 10 steps", "0.995, every 10 steps"),
+        PaperDifference("several updates per batch", "no", "no", "one"),
+        PaperDifference("bonus, margin", "0.5; 0", "0.5; 0, for transfer 0.01", "0.5; 0"),
+        PaperDifference("group size", "8", "8", "8"),
     ),
     proof_tests=(
         "tests/golden/test_methods.py::test_whole_path[grpo_care]",
@@ -145,7 +145,7 @@ J = 1/G sum_i 1/|o_i| sum_t (pi / sg[pi])_it A_i,  A_i = (R_i - mean(R)) / std(R
         task="calculator",
         parent="grpo",
         min_difference=0.02,
-        matched_by="steps",
+        runs_matched_by="steps",
         settings=("method.objective.penalties = []",),
         own_settings=("method.shaping.1.answer_start = #",),
     ),

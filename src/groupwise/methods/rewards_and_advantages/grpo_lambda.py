@@ -11,7 +11,7 @@ from groupwise.advantages import Standardised
 from groupwise.data import Batch, Outcome, Shaping
 from groupwise.learner import InitialPolicy
 from groupwise.methods.method import Method
-from groupwise.methods.reference import Difference, ExpectedEffect, Reference
+from groupwise.methods.reference import PaperDifference, ExpectedEffect, Reference
 from groupwise.objective import KL, Objective, group_mean
 from groupwise.rewards import Correctness
 
@@ -83,11 +83,11 @@ R_i = y_i (1 - alpha sigmoid((|o_i| - m) / s)) in the share lambda of groups wit
 m, s over the lengths of the group's correct answers
 A_i = (R_i - mean(R)) / std(R), GRPO's objective""",
     differences=(
-        Difference("length penalty", "not obtained", "not found", "sigmoid (inferred)"),
-        Difference("share lambda, alpha", "not obtained", "not found", "0.2 and 0.2 (inferred)"),
-        Difference("ties of the pass rate", "not specified", "not found", "the group drawn first (inferred)"),
-        Difference("KL", "as the baseline", "not found", "0.04, as GRPO"),
-        Difference("group size", "not obtained", "not found", "16 (inferred)"),
+        PaperDifference("length penalty", "not obtained", "not found", "sigmoid (inferred)"),
+        PaperDifference("share lambda, alpha", "not obtained", "not found", "0.2 and 0.2 (inferred)"),
+        PaperDifference("ties of the pass rate", "not specified", "not found", "the group drawn first (inferred)"),
+        PaperDifference("KL", "as the baseline", "not found", "0.04, as GRPO"),
+        PaperDifference("group size", "not obtained", "not found", "16 (inferred)"),
     ),
     proof_tests=(
         "tests/golden/test_methods.py::test_whole_path[grpo_lambda]",
@@ -99,7 +99,7 @@ A_i = (R_i - mean(R)) / std(R), GRPO's objective""",
         task="wordy_sums",
         parent="grpo",
         min_difference=1.0,
-        matched_by="steps",
+        runs_matched_by="steps",
         settings=("iterations = 10", "evaluate.problems = 16"),
     ),
 )

@@ -10,7 +10,7 @@ from groupwise.advantages import Standardised
 from groupwise.data import Batch, NeededMeasure, Shaping, Subscore
 from groupwise.learner import InitialPolicy
 from groupwise.methods.method import Method
-from groupwise.methods.reference import Difference, ExpectedEffect, Reference
+from groupwise.methods.reference import PaperDifference, ExpectedEffect, Reference
 from groupwise.objective import KL, Objective, group_mean
 from groupwise.rewards import Score
 
@@ -81,10 +81,10 @@ REFERENCE = Reference(
 R_i = sum_k w_k R_k,i / sum_k w_k
 A_i = (R_i - mean(R)) / std(R), GRPO's objective""",
     differences=(
-        Difference("weights", "not obtained", "not released", "equal (inferred)"),
-        Difference("reward model", "one encoder, one head per aspect", "not released", "any verifier with parts"),
-        Difference("outcome", "none", "not released", "0: none; outcome = 1 adds the score"),
-        Difference("KL, group size", "not obtained", "not released", "0.04 and 8 (inferred)"),
+        PaperDifference("weights", "not obtained", "not released", "equal (inferred)"),
+        PaperDifference("reward model", "one encoder, one head per aspect", "not released", "any verifier with parts"),
+        PaperDifference("outcome", "none", "not released", "0: none; outcome = 1 adds the score"),
+        PaperDifference("KL, group size", "not obtained", "not released", "0.04 and 8 (inferred)"),
     ),
     proof_tests=(
         "tests/golden/test_methods.py::test_whole_path[multi_objective_grpo]",
@@ -97,7 +97,7 @@ A_i = (R_i - mean(R)) / std(R), GRPO's objective""",
         task="calculator",
         parent="grpo",
         min_difference=0.02,
-        matched_by="steps",
+        runs_matched_by="steps",
         settings=("iterations = 10", "evaluate.problems = 16", "method.objective.penalties = []"),
     ),
 )

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from groupwise.data import Advantage, Batch
 from groupwise.methods.method import Method
-from groupwise.methods.reference import Difference, ExpectedEffect, Reference
+from groupwise.methods.reference import PaperDifference, ExpectedEffect, Reference
 from groupwise.objective import Clip, Objective, token_mean
 from groupwise.rewards import not_all_correct
 
@@ -78,16 +78,16 @@ REFERENCE = Reference(
 J = 1/(sum_i |o_i|) sum_i sum_t min[ r_it A_i, clip(r_it, 1 - eps_neg, 1 + eps_pos) A_i ]
 A_i = (R_i - m) / s, with m and s over R_1, ..., R_G and one virtual reward R_max""",
     differences=(
-        Difference(
+        PaperDifference(
             "clip range",
             "by the sign of A: 0.16 and 0.24",
             "clip-low 0.16, clip-high 0.24",
             "0.16 and 0.24, which is equal",
         ),
-        Difference("solved groups", "dropped", "dropped, and the batch refilled", "not_all_correct, max_refills = 10"),
-        Difference("best reward", "1", "1", "best = 1"),
-        Difference("std", "not specified", "ddof 1 over G + 1 values, plus 1e-6", "the same"),
-        Difference("group size, minibatches", "8; not specified", "8; 4", "8; 4"),
+        PaperDifference("solved groups", "dropped", "dropped, and the batch refilled", "not_all_correct, max_refills = 10"),
+        PaperDifference("best reward", "1", "1", "best = 1"),
+        PaperDifference("std", "not specified", "ddof 1 over G + 1 values, plus 1e-6", "the same"),
+        PaperDifference("group size, minibatches", "8; not specified", "8; 4", "8; 4"),
     ),
     proof_tests=(
         "tests/golden/test_methods.py::test_whole_path[ngrpo]",
@@ -100,7 +100,7 @@ A_i = (R_i - m) / s, with m and s over R_1, ..., R_G and one virtual reward R_ma
         task="hinted_sums",
         parent="grpo",
         min_difference=0.05,
-        matched_by="tokens",
+        runs_matched_by="tokens",
         settings=("method.minibatches = 4", "method.objective.penalties = []"),
     ),
 )

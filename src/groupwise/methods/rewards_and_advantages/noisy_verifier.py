@@ -10,7 +10,7 @@ from torch import Tensor
 from groupwise.advantages import Whitened
 from groupwise.data import Advantage, Batch, Memory, Outcome, Shaping
 from groupwise.methods.method import Method
-from groupwise.methods.reference import Difference, ExpectedEffect, Reference
+from groupwise.methods.reference import PaperDifference, ExpectedEffect, Reference
 from groupwise.objective import Objective, token_mean
 from groupwise.rewards import Correctness
 
@@ -131,18 +131,18 @@ forward: A_i = R_i - (1 - rejects), no baseline
 backward: A_i = whitened (R_i - accepts) / (1 - accepts - rejects)
 rejects = P(R = 0 | correct), accepts = P(R = 1 | wrong)""",
     differences=(
-        Difference("forward weights", "need the rejection rate alone", "not found", "the only affine ones (inferred)"),
-        Difference(
+        PaperDifference("forward weights", "need the rejection rate alone", "not found", "the only affine ones (inferred)"),
+        PaperDifference(
             "place", "in GRPO's pipeline", "not found", "as the advantage: a group baseline cancels both (derived)"
         ),
-        Difference(
+        PaperDifference(
             "estimate of the rate",
             "appeals to an LLM",
             "not found",
             "FalseRejectRate from subscores of verdicts (inferred)",
         ),
-        Difference("rates", "synthetic, not obtained", "not found", "0.1 and 0.1 (inferred)"),
-        Difference("group size, minibatches", "not obtained", "not found", "8 and 1 (inferred)"),
+        PaperDifference("rates", "synthetic, not obtained", "not found", "0.1 and 0.1 (inferred)"),
+        PaperDifference("group size, minibatches", "not obtained", "not found", "8 and 1 (inferred)"),
     ),
     proof_tests=(
         "tests/golden/test_methods.py::test_whole_path[noisy_verifier]",
@@ -158,7 +158,7 @@ rejects = P(R = 0 | correct), accepts = P(R = 1 | wrong)""",
         task="hinted_sums",
         parent="reinforce",
         min_difference=0.05,
-        matched_by="steps",
+        runs_matched_by="steps",
         settings=(
             "method.minibatches = 1",
             (

@@ -9,7 +9,7 @@ from torch import Tensor
 from groupwise.advantages import Standardised
 from groupwise.data import Batch, NeededMeasure, Outcome, Shaping, Subscore
 from groupwise.methods.method import Method
-from groupwise.methods.reference import Difference, ExpectedEffect, Reference
+from groupwise.methods.reference import PaperDifference, ExpectedEffect, Reference
 from groupwise.objective import Clip, Objective, token_mean
 from groupwise.rewards import AddSubscore, Correctness
 
@@ -82,21 +82,21 @@ R_i = Rf_i + Ro_i + Ro_i Rt_i: format, outcome, reasoning
 A_i = (R_i - mean(R)) / std(R)
 J = 1/(sum_i |o_i|) sum_i sum_t min[ r_it A_i, clip(r_it, 0.8, 1.28) A_i ]""",
     differences=(
-        Difference(
+        PaperDifference(
             "clip range, aggregate, KL",
             "not obtained",
             "not found; another implementation: 0.2 and 0.28, tokens, none",
             "0.2 and 0.28, tokens, none",
         ),
-        Difference(
+        PaperDifference(
             "reasoning score",
             "a reward model's sigmoid",
             "not found",
             "a subscore of the verdict; here chain_true of the calculator",
         ),
-        Difference("format reward", "1 for the tags", "not found", "format_subscore, if the verifier has one"),
-        Difference("ungated ablation", "R = Rf + Ro + Rt", "not found", "gated = false"),
-        Difference("group size", "not obtained", "not found", "8 (inferred)"),
+        PaperDifference("format reward", "1 for the tags", "not found", "format_subscore, if the verifier has one"),
+        PaperDifference("ungated ablation", "R = Rf + Ro + Rt", "not found", "gated = false"),
+        PaperDifference("group size", "not obtained", "not found", "8 (inferred)"),
     ),
     proof_tests=(
         "tests/golden/test_methods.py::test_whole_path[posterior_grpo]",
@@ -109,7 +109,7 @@ J = 1/(sum_i |o_i|) sum_i sum_t min[ r_it A_i, clip(r_it, 0.8, 1.28) A_i ]""",
         task="wordy_sums",
         parent="posterior_grpo",
         min_difference=0.05,
-        matched_by="steps",
+        runs_matched_by="steps",
         settings=(
             "iterations = 10",
             "evaluate.problems = 16",

@@ -8,17 +8,17 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from groupwise.advantages.prompt_bundles import LEVELS, BundleDraws, draws_of
+from groupwise.advantages.prompt_bundles import LEVELS, PromptBundleDraws, draws_of
 from groupwise.data import Advantage, Batch, Memory, Outcome
 from groupwise.methods.method import Method
-from groupwise.methods.reference import Difference, ExpectedEffect, Reference
+from groupwise.methods.reference import PaperDifference, ExpectedEffect, Reference
 from groupwise.objective import Objective, token_mean
 
-__all__ = ["BundleRisk", "BundleScoreQuantiles", "riskpo"]
+__all__ = ["PromptBundleRiskAdvantage", "BundleScoreQuantiles", "riskpo"]
 
 
 @dataclass(frozen=True, slots=True)
-class BundleRisk(Advantage):
+class PromptBundleRiskAdvantage(Advantage):
     """A tail-weighted advantage of each bundle's score, passed to the answers of a draw. RiskPO, arXiv:2510.00911.
 
     Scores below the quantile `low_quantile` weigh `tail_weight` times, scores above the quantile `high_quantile` not at
@@ -57,7 +57,7 @@ class BundleRisk(Advantage):
             self.tail_weight + 1
         )
 
-    def _quantile(self, level: float, score: Tensor, draws: BundleDraws, b: Batch) -> Float[Tensor, " d"]:
+    def _quantile(self, level: float, score: Tensor, draws: PromptBundleDraws, b: Batch) -> Float[Tensor, " d"]:
         if tracked := b.memories.get(self.memory):
             return torch.full_like(score, tracked[min(range(len(LEVELS)), key=lambda i: abs(LEVELS[i] - level))])
         own = torch.zeros_like(score)
@@ -67,13 +67,13 @@ class BundleRisk(Advantage):
                 own[here] = score[here].quantile(level)
         return own
 
-    def _std(self, score: Tensor, draws: BundleDraws) -> Float[Tensor, " b"]:
+    def _std(self, score: Tensor, draws: PromptBundleDraws) -> Float[Tensor, " b"]:
         """The standard deviation of each bundle's scores; 1 for a single score or for equal ones."""
         of = draws.bundle_of_draw.keep(draws.live)
         variance = of.total(of.away(score[draws.live]) ** 2) / (of.size(score) - 1).clamp(min=1)
         return variance.sqrt().masked_fill(variance == 0, 1.0)
 
-    def _split(self, a: Tensor, x: Tensor, b: Batch, draws: BundleDraws) -> Float[Tensor, " s"]:
+    def _split(self, a: Tensor, x: Tensor, b: Batch, draws: PromptBundleDraws) -> Float[Tensor, " s"]:
         g = b.groups
         match self.answer_weighting:
             case "uniform":
@@ -140,7 +140,7 @@ def riskpo(
     """
     return Method(
         group_size=group_size,
-        advantage=(BundleRisk(prompts_per_bundle, low_quantile, high_quantile, answer_weighting=answer_weighting),),
+        advantage=(PromptBundleRiskAdvantage(prompts_per_bundle, low_quantile, high_quantile, answer_weighting=answer_weighting),),
         objective=Objective(aggregate=token_mean),
         memory=(("quantiles", BundleScoreQuantiles(prompts_per_bundle)),),
         minibatches=minibatches,
@@ -158,13 +158,13 @@ R_j = sum of the j-th answers' rewards over a bundle of B prompts; q_a, q_b its 
 A_j = ( w V_j + U_j ) / (w + 1) / std of the bundle
 V_j = - (q_a - R_j)+ / a,  U_j = [ (R_j - q_a)+ - (R_j - q_b)+ ] / (b - a)""",
     differences=(
-        Difference("objective", "risk measure of the quantile range", "the weighted sum above", "the code's"),
-        Difference("ratio", "of the sequence", "of each token", "of each token"),
-        Difference("quantiles", "tracked", "computed, then not used", "tracked, used from the second iteration on"),
-        Difference("equal scores of a bundle", "not specified", "divided by 1e-6", "std 1 (inferred)"),
-        Difference("a, b, B, w", "0.2, 0.8 or 0.9, 5", "0.2, 0.8, 5, 1.5", "0.2, 0.8, 5, 1.5"),
-        Difference("split among answers", "not obtained", "sum-mean for hard data, std for easy", "sum-mean"),
-        Difference("group size, minibatches", "10; 4", "10; 4", "10; 4"),
+        PaperDifference("objective", "risk measure of the quantile range", "the weighted sum above", "the code's"),
+        PaperDifference("ratio", "of the sequence", "of each token", "of each token"),
+        PaperDifference("quantiles", "tracked", "computed, then not used", "tracked, used from the second iteration on"),
+        PaperDifference("equal scores of a bundle", "not specified", "divided by 1e-6", "std 1 (inferred)"),
+        PaperDifference("a, b, B, w", "0.2, 0.8 or 0.9, 5", "0.2, 0.8, 5, 1.5", "0.2, 0.8, 5, 1.5"),
+        PaperDifference("split among answers", "not obtained", "sum-mean for hard data, std for easy", "sum-mean"),
+        PaperDifference("group size, minibatches", "10; 4", "10; 4", "10; 4"),
     ),
     proof_tests=(
         "tests/golden/test_methods.py::test_whole_path[riskpo]",
@@ -178,7 +178,7 @@ V_j = - (q_a - R_j)+ / a,  U_j = [ (R_j - q_a)+ - (R_j - q_b)+ ] / (b - a)""",
         task="hinted_sums",
         parent="grpo",
         min_difference=0.02,
-        matched_by="steps",
+        runs_matched_by="steps",
         settings=("iterations = 10", "evaluate.problems = 16", "prompts = 10", "method.objective.penalties = []"),
     ),
 )

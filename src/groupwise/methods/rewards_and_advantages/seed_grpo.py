@@ -10,7 +10,7 @@ from torch import Tensor
 from groupwise.advantages import centred
 from groupwise.data import Advantage, Batch, Segments
 from groupwise.methods.method import Method
-from groupwise.methods.reference import Difference, ExpectedEffect, Reference
+from groupwise.methods.reference import PaperDifference, ExpectedEffect, Reference
 from groupwise.objective import Objective, budget_mean
 
 __all__ = ["SemanticEntropyScaling", "seed_grpo"]
@@ -103,14 +103,14 @@ REFERENCE = Reference(
 A_i = (R_i - mean(R)) f(alpha SE / log G),  f(x) = exp(-x), 1 - x or (1 - x)^2
 SE = - 1/K sum_k log(share of answer k), over the K distinct answers of the group""",
     differences=(
-        Difference("f and alpha", "three forms compared", "not released", "exp with alpha 1 (inferred)"),
-        Difference("share of an answer", "sum of sequence probabilities", "not released", "its frequency (inferred)"),
-        Difference("equal answers", "the same meaning", "not released", "equal text that the verifier read (inferred)"),
-        Difference("no answer found", "not specified", "not released", "a distinct answer (inferred)"),
-        Difference("entropy", "over the distinct answers", "not released", 'sampled; estimate = "shannon"'),
-        Difference("base", "mean without std", "not released", "Dr. GRPO"),
-        Difference("length divisor", "not obtained", "not released", "the budget max_tokens, one number (Dr. GRPO)"),
-        Difference("group size", "not obtained", "not released", "8 (inferred)"),
+        PaperDifference("f and alpha", "three forms compared", "not released", "exp with alpha 1 (inferred)"),
+        PaperDifference("share of an answer", "sum of sequence probabilities", "not released", "its frequency (inferred)"),
+        PaperDifference("equal answers", "the same meaning", "not released", "equal text that the verifier read (inferred)"),
+        PaperDifference("no answer found", "not specified", "not released", "a distinct answer (inferred)"),
+        PaperDifference("entropy", "over the distinct answers", "not released", 'sampled; estimate = "shannon"'),
+        PaperDifference("base", "mean without std", "not released", "Dr. GRPO"),
+        PaperDifference("length divisor", "not obtained", "not released", "the budget max_tokens, one number (Dr. GRPO)"),
+        PaperDifference("group size", "not obtained", "not released", "8 (inferred)"),
     ),
     proof_tests=(
         "tests/golden/test_methods.py::test_whole_path[seed_grpo]",
@@ -122,6 +122,6 @@ SE = - 1/K sum_k log(share of answer k), over the K distinct answers of the grou
         task="mixed_sums",
         parent="dr_grpo",
         min_difference=0.02,
-        matched_by="steps",
+        runs_matched_by="steps",
     ),
 )

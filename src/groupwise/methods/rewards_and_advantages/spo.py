@@ -9,7 +9,7 @@ import numpy as np
 from groupwise.advantages import AgainstSubscore, Whitened
 from groupwise.data import Curriculum, Draw, Role, Rollout, Sample, Sampler, Strategy, Task, verdicts_have
 from groupwise.methods.method import Method
-from groupwise.methods.reference import Difference, ExpectedEffect, Reference
+from groupwise.methods.reference import PaperDifference, ExpectedEffect, Reference
 from groupwise.models import RandomPurpose, uniform
 from groupwise.objective import DualClip, Objective, token_mean
 from groupwise.rewards import Correctness
@@ -17,7 +17,7 @@ from groupwise.rollout import Independent
 from groupwise.rollout.curricula.shuffled import check_prompts
 from groupwise.rollout.strategies.multi_round import attempts, graded
 
-__all__ = ["SuccessTracker", "TrackedBaseline", "spo"]
+__all__ = ["SuccessTrackerCurriculum", "TrackedBaselineStrategy", "spo"]
 
 
 class TrackedPrompt(TypedDict):
@@ -38,7 +38,7 @@ class TrackerState(TypedDict):
 
 
 @dataclass(frozen=True, slots=True)
-class SuccessTracker(Curriculum[TrackerState]):
+class SuccessTrackerCurriculum(Curriculum[TrackerState]):
     """Draws a prompt with probability proportional to `sqrt(v (1 - v)) + exploration`, v its tracked pass rate. SPO.
 
     Draws carry v as `baseline` in the metadata. New answers are added to a prompt's numbers of correct and other
@@ -143,7 +143,7 @@ def initial_rate(samples: Sequence[Sample]) -> float:
 
 @verdicts_have("baseline", "drift")
 @dataclass(frozen=True, slots=True)
-class TrackedBaseline(Strategy):
+class TrackedBaselineStrategy(Strategy):
     """Runs another strategy, and adds the tracked pass rate to its verdicts as the subscore `baseline`. SPO.
 
     The subscore `drift` is the mean absolute change of a token's log-prob since the prompt's last answer was sampled.
@@ -153,14 +153,14 @@ class TrackedBaseline(Strategy):
 
     roles: ClassVar[tuple[Role, ...]] = (Role("initial", "at the first draw of a prompt"),)
 
-    initial_answer_count: int = 8
+    first_draw_extra_answers: int = 8
     inner_strategy: Strategy = Independent()  # noqa: RUF009
 
     async def __call__(self, draw: Draw, sampler: Sampler) -> Rollout:
         context = draw.prompt.token_ids
         baseline, initial = draw.metadata.get("baseline"), list[Sample]()
         if baseline is None:
-            initial = await attempts(sampler, context, self.initial_answer_count, role="initial")
+            initial = await attempts(sampler, context, self.first_draw_extra_answers, role="initial")
             baseline = initial_rate(initial)
         drift = await self._drift(draw, sampler)
         rollout = await self.inner_strategy(draw, sampler)
@@ -205,8 +205,8 @@ def spo(
     """
     return Method(
         group_size=group_size,
-        curriculum=SuccessTracker(exploration, least, most, half),
-        strategy=TrackedBaseline(initial),
+        curriculum=SuccessTrackerCurriculum(exploration, least, most, half),
+        strategy=TrackedBaselineStrategy(initial),
         shaping=(Correctness(),),
         advantage=(AgainstSubscore("baseline"), Whitened()),
         objective=Objective(surrogate=DualClip(0.2, 0.28, 10.0), aggregate=token_mean),
@@ -226,17 +226,17 @@ a <- rho a + r, b <- rho b + 1 - r,  rho = clip(2^(-D / D_half), rho_min, rho_ma
 D = mean over tokens of |log pi_then - log pi_now| on the last answer to x
 x is drawn with weight sqrt(v_x (1 - v_x)) + eps;  at first a = (s + 1/2) / ((n + 1) (1 - rho_min)), b alike""",
     differences=(
-        Difference("drift D", "a KL divergence", "mean absolute change of log-probs", "the code's"),
-        Difference("log-probs of D", "not specified", "after the updates", "when sampled: one update earlier, both"),
-        Difference("initial answers", "8 of the start model", "read from a file; 0 possible", "8, at the first draw"),
-        Difference("pool of a draw", "the task", "a large batch of it", "the task, without replacement"),
-        Difference("bounds of rho, D_half", "not obtained", "0.875 and 0.96, 0.06", "0.875 and 0.96, 0.06"),
-        Difference("constant rho", "a variant", "0.875, nothing stored", "least = most"),
-        Difference("exploration eps", "not obtained", "0.05", "0.05"),
-        Difference("std of the batch", "not specified", "ddof 1, plus 1e-8", "ddof 1, plus 1e-8"),
-        Difference("clip range", "0.2 and 0.28", "0.2 and 0.28, dual clip 10", "0.2 and 0.28, dual clip 10"),
-        Difference("answers per prompt, minibatches", "1, 8", "1, 8", "1, 8"),
-        Difference("state", "last answers of all prompts", "in memory", "in the checkpoint: large for long answers"),
+        PaperDifference("drift D", "a KL divergence", "mean absolute change of log-probs", "the code's"),
+        PaperDifference("log-probs of D", "not specified", "after the updates", "when sampled: one update earlier, both"),
+        PaperDifference("initial answers", "8 of the start model", "read from a file; 0 possible", "8, at the first draw"),
+        PaperDifference("pool of a draw", "the task", "a large batch of it", "the task, without replacement"),
+        PaperDifference("bounds of rho, D_half", "not obtained", "0.875 and 0.96, 0.06", "0.875 and 0.96, 0.06"),
+        PaperDifference("constant rho", "a variant", "0.875, nothing stored", "least = most"),
+        PaperDifference("exploration eps", "not obtained", "0.05", "0.05"),
+        PaperDifference("std of the batch", "not specified", "ddof 1, plus 1e-8", "ddof 1, plus 1e-8"),
+        PaperDifference("clip range", "0.2 and 0.28", "0.2 and 0.28, dual clip 10", "0.2 and 0.28, dual clip 10"),
+        PaperDifference("answers per prompt, minibatches", "1, 8", "1, 8", "1, 8"),
+        PaperDifference("state", "last answers of all prompts", "in memory", "in the checkpoint: large for long answers"),
     ),
     proof_tests=(
         "tests/golden/test_methods.py::test_whole_path[spo]",
@@ -249,6 +249,6 @@ x is drawn with weight sqrt(v_x (1 - v_x)) + eps;  at first a = (s + 1/2) / ((n 
         task="hinted_sums",
         parent="grpo",
         min_difference=0.02,
-        matched_by="tokens",
+        runs_matched_by="tokens",
     ),
 )

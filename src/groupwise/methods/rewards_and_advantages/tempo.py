@@ -9,7 +9,7 @@ from torch import Tensor
 from groupwise.advantages import Standardised
 from groupwise.data import Batch, Credit, Segments
 from groupwise.methods.method import Method
-from groupwise.methods.reference import Difference, ExpectedEffect, Reference
+from groupwise.methods.reference import PaperDifference, ExpectedEffect, Reference
 from groupwise.objective import Clip, Objective, group_mean
 
 __all__ = ["PrefixValueDifference", "tempo"]
@@ -30,10 +30,10 @@ class PrefixValueDifference(Credit):
         length = b.length + 1  # an answer of n tokens has n + 1 prefixes
         value = prefixes.spread(prefixes.mean(x.repeat_interleave(length)))
         start = b.sequences.spread(length.cumsum(0) - length)
-        before = start + b.token_index
+        before = start + b.index_in_sample
         difference = value[before + 1] - value[before]
         if not self.include_first_token:
-            difference = difference.masked_fill(b.token_index == 0, 0.0)
+            difference = difference.masked_fill(b.index_in_sample == 0, 0.0)
         return b.sequences.spread(x) + difference
 
 
@@ -46,7 +46,7 @@ def _prefixes(b: Batch) -> Segments:
         for token in sample.tokens:
             node = numbers.setdefault((node, token), b.groups.count + len(numbers))
             index.append(node)
-    return Segments(torch.tensor(index, dtype=torch.long, device=b.token_index.device), b.groups.count + len(numbers))
+    return Segments(torch.tensor(index, dtype=torch.long, device=b.index_in_sample.device), b.groups.count + len(numbers))
 
 
 def tempo(*, group_size: int = 8, clip: float = 0.2, minibatches: int = 1) -> Method:
@@ -79,15 +79,15 @@ REFERENCE = Reference(
 A_it = R~_i + V(o_i<=t) - V(o_i<t),  R~_i = (R_i - mean(R)) / std(R)
 V(prefix) = mean of R~ over the group's answers that begin with it""",
     differences=(
-        Difference("sum of both terms", "the correction is added", "not found", "with weight 1 (inferred)"),
-        Difference("std of a group", "not specified", "not found", "ddof 0, plus 1e-6 (inferred)"),
-        Difference(
+        PaperDifference("sum of both terms", "the correction is added", "not found", "with weight 1 (inferred)"),
+        PaperDifference("std of a group", "not specified", "not found", "ddof 0, plus 1e-6 (inferred)"),
+        PaperDifference(
             "first token",
             "not specified",
             "not found",
             "has a difference; PrefixValueDifference(include_first_token = false)",
         ),
-        Difference("group size, clip range", "not obtained", "not found", "8 and 0.2 (inferred)"),
+        PaperDifference("group size, clip range", "not obtained", "not found", "8 and 0.2 (inferred)"),
     ),
     proof_tests=(
         "tests/golden/test_methods.py::test_whole_path[tempo]",
@@ -99,7 +99,7 @@ V(prefix) = mean of R~ over the group's answers that begin with it""",
         task="hinted_sums",
         parent="grpo",
         min_difference=0.05,
-        matched_by="steps",
+        runs_matched_by="steps",
         settings=("method.objective.penalties = []",),
     ),
 )

@@ -10,7 +10,7 @@ from groupwise.advantages import Standardised
 from groupwise.data import Batch, NeededMeasure, Shaping, Subscore
 from groupwise.learner import InitialPolicy
 from groupwise.methods.method import Method
-from groupwise.methods.reference import Difference, ExpectedEffect, Reference
+from groupwise.methods.reference import PaperDifference, ExpectedEffect, Reference
 from groupwise.methods.schedules import ExponentialDecay
 from groupwise.objective import KL, Objective, group_mean
 from groupwise.rewards import Score
@@ -79,19 +79,19 @@ R_i = Ro_i + gamma alpha exp(-s / T) Rt_i at step s, Ro the outcome, Rt the thin
 gamma = min(1, exp(mean of Rt over right - mean of Rt over wrong)), right where Ro >= 1/2
 A_i = (R_i - mean(R)) / std(R), GRPO's objective""",
     differences=(
-        Difference(
+        PaperDifference(
             "thinking reward", "of every answer", "only where Ro >= 0.2; none where outcomes agree", "of every answer"
         ),
-        Difference("groups without both kinds", "not specified", "no right answer: no discount", "trust 1 (inferred)"),
-        Difference("T", "1500 steps", "12000", "1500 iterations"),
-        Difference("alpha, KL", "0.3; 0.04", "0.3; 0.04", "0.3; 0.04"),
-        Difference(
+        PaperDifference("groups without both kinds", "not specified", "no right answer: no discount", "trust 1 (inferred)"),
+        PaperDifference("T", "1500 steps", "12000", "1500 iterations"),
+        PaperDifference("alpha, KL", "0.3; 0.04", "0.3; 0.04", "0.3; 0.04"),
+        PaperDifference(
             "thinking part",
             "a reward model",
             "a reward model",
             "a subscore of the verdict; here chain_true of the calculator",
         ),
-        Difference("group size", "8", "8", "8"),
+        PaperDifference("group size", "8", "8", "8"),
     ),
     proof_tests=(
         "tests/golden/test_methods.py::test_whole_path[trust_grpo]",
@@ -103,7 +103,7 @@ A_i = (R_i - mean(R)) / std(R), GRPO's objective""",
         task="wordy_sums",
         parent="trust_grpo",
         min_difference=0.02,
-        matched_by="steps",
+        runs_matched_by="steps",
         settings=(
             "iterations = 10",
             "evaluate.problems = 16",

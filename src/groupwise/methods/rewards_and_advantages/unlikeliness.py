@@ -11,7 +11,7 @@ from groupwise.advantages import Standardised
 from groupwise.data import Batch, Logp, NeededMeasure, Shaping
 from groupwise.learner import InitialPolicy
 from groupwise.methods.method import Method
-from groupwise.methods.reference import Difference, ExpectedEffect, Reference
+from groupwise.methods.reference import PaperDifference, ExpectedEffect, Reference
 from groupwise.objective import KL, Objective, token_mean
 from groupwise.rewards import Correctness, mixed_outcomes
 
@@ -84,18 +84,18 @@ REFERENCE = Reference(
 R_i = y_i (1 - beta k_i / G), k_i the rank of the answer's mean log-prob in its group, 0 for the least likely
 A_i = (R_i - mean(R)) / std(R), PPO's clip, KL to the reference in the loss""",
     differences=(
-        Difference("likelihood", "of the sequence", "mean over its tokens", "mean over its tokens"),
-        Difference("beta", "0.25", "0.25", "0.25"),
-        Difference("mixed groups only", "yes", "yes", "yes, max_refills = 10"),
-        Difference("epochs, KL", "2; 0.1", "2; 0.1", "2; 0.1"),
-        Difference(
+        PaperDifference("likelihood", "of the sequence", "mean over its tokens", "mean over its tokens"),
+        PaperDifference("beta", "0.25", "0.25", "0.25"),
+        PaperDifference("mixed groups only", "yes", "yes", "yes, max_refills = 10"),
+        PaperDifference("epochs, KL", "2; 0.1", "2; 0.1", "2; 0.1"),
+        PaperDifference(
             "guard of the optimizer",
             "not specified",
             "steps with a gradient norm above 20 are skipped",
             "optimizer.max_grad_norm clips",
         ),
-        Difference("empty answer", "not specified", "not specified", "the least likely (inferred)"),
-        Difference("group size", "32", "32", "32"),
+        PaperDifference("empty answer", "not specified", "not specified", "the least likely (inferred)"),
+        PaperDifference("group size", "32", "32", "32"),
     ),
     proof_tests=(
         "tests/golden/test_methods.py::test_whole_path[unlikeliness]",
@@ -107,7 +107,7 @@ A_i = (R_i - mean(R)) / std(R), PPO's clip, KL to the reference in the loss""",
         task="tiny_countdown",
         parent="grpo",
         min_difference=0.02,
-        matched_by="tokens",
+        runs_matched_by="tokens",
         settings=(
             "iterations = 10",
             "evaluate.problems = 16",

@@ -2,7 +2,7 @@
 
 from groupwise.advantages import Standardised
 from groupwise.methods.method import Method
-from groupwise.methods.reference import Difference, Reference
+from groupwise.methods.reference import PaperDifference, Reference
 from groupwise.objective import Clip, Objective, token_mean
 
 __all__ = ["bubblespec"]
@@ -38,19 +38,19 @@ REFERENCE = Reference(
 y_k ~ pi(. | prefix) with the sample's own keyed random number, for a window of positions in one forward pass
 y_k is final; the pass goes on while y_k is the draft's token. So tokens and log-probs are those of plain decoding.""",
     differences=(
-        Difference("engine", "speculative decoding", "not found", 'engine = "Speculative", with the bits of Native'),
-        Difference(
+        PaperDifference("engine", "speculative decoding", "not found", 'engine = "Speculative", with the bits of Native'),
+        PaperDifference(
             "drafts",
             "answers to the next step's prompts, made while faster ranks wait",
             "not found",
             "earlier answers to the same prompt: one process has no waiting ranks",
         ),
-        Difference(
+        PaperDifference(
             "verification", "exact; rule not obtained", "not found", "the draft is the token that is drawn (inferred)"
         ),
-        Difference("rows of drafts", "not obtained", "not found", "those that no sample needs"),
-        Difference("window", "not obtained", "not found", "8 (inferred)"),
-        Difference("group size, clip range", "not obtained", "not found", "8 and 0.2 (inferred)"),
+        PaperDifference("rows of drafts", "not obtained", "not found", "those that no sample needs"),
+        PaperDifference("window", "not obtained", "not found", "8 (inferred)"),
+        PaperDifference("group size, clip range", "not obtained", "not found", "8 and 0.2 (inferred)"),
     ),
     proof_tests=(
         "tests/golden/test_methods.py::test_whole_path[bubblespec]",

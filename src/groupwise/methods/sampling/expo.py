@@ -7,9 +7,9 @@ from groupwise.advantages import Standardised
 from groupwise.data import Draw, Role, Rollout, Sampler, Strategy
 from groupwise.learner import InitialPolicy
 from groupwise.methods.method import Method
-from groupwise.methods.reference import Difference, ExpectedEffect, Reference
+from groupwise.methods.reference import PaperDifference, ExpectedEffect, Reference
 from groupwise.objective import KL, Clip, GatedSurrogate, Objective, group_mean, log_likelihood, written_tokens
-from groupwise.rollout import AUTO, AutoDefault, check_wording, text_of
+from groupwise.rollout import AUTO, ModelDependentDefault, check_wording, text_of
 from groupwise.rollout.strategies.multi_round import (
     as_written,
     attempts,
@@ -21,7 +21,7 @@ from groupwise.rollout.strategies.multi_round import (
 
 __all__ = ["ExplainGoldAnswer", "expo"]
 
-EXPLAINED = AutoDefault(
+EXPLAINED = ModelDependentDefault(
     "{problem}#{answer};{problem}",
     "{problem}\n\nThe correct final answer is: {answer}\n\n"
     "Explain step by step how to reach this answer. Write a complete solution that ends with this final answer, and do "
@@ -40,7 +40,7 @@ class ExplainGoldAnswer(Strategy):
 
     column_type: ClassVar[str] = "text"
     column_optional: ClassVar[bool] = True
-    auto_defaults: ClassVar[dict[str, AutoDefault]] = {"explanation_prompt_template": EXPLAINED}
+    model_dependent_defaults: ClassVar[dict[str, ModelDependentDefault]] = {"explanation_prompt_template": EXPLAINED}
 
     answer_column: str = "answer"
     explain_always: bool = False
@@ -119,17 +119,17 @@ REFERENCE = Reference(
 J = P / (P + E) (GRPO's objective + 1/P sum over E explanations of mean_t log pi(e_t | q, e_<t)) for P prompts
 e from pi_old(. | q, answer), where no answer of the group is correct""",
     differences=(
-        Difference(
+        PaperDifference(
             "weight of the explanation", "a coefficient, not obtained", "not found", "that of a group (inferred)"
         ),
-        Difference("divisor", "prompts P", "not found", "P and explanations E: both terms are times P / (P + E)"),
-        Difference(
+        PaperDifference("divisor", "prompts P", "not found", "P and explanations E: both terms are times P / (P + E)"),
+        PaperDifference(
             "when", "for hard prompts", "not found", "where no answer is correct; explain_always = true (inferred)"
         ),
-        Difference("wrong explanations", "not specified", "not found", "left out (inferred)"),
-        Difference("KL of the explanation", "not specified", "not found", "as of the others: 0.04"),
-        Difference("DPO form", "online pairs", "not found", "not offered"),
-        Difference("group size, minibatches", "not obtained", "not found", "8 and 1 (inferred)"),
+        PaperDifference("wrong explanations", "not specified", "not found", "left out (inferred)"),
+        PaperDifference("KL of the explanation", "not specified", "not found", "as of the others: 0.04"),
+        PaperDifference("DPO form", "online pairs", "not found", "not offered"),
+        PaperDifference("group size, minibatches", "not obtained", "not found", "8 and 1 (inferred)"),
     ),
     proof_tests=(
         "tests/golden/test_methods.py::test_whole_path[expo]",
@@ -142,6 +142,6 @@ e from pi_old(. | q, answer), where no answer of the group is correct""",
         task="hinted_sums",
         parent="grpo",
         min_difference=0.05,
-        matched_by="steps",
+        runs_matched_by="steps",
     ),
 )

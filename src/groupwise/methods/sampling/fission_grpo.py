@@ -9,11 +9,11 @@ from groupwise.advantages import Standardised
 from groupwise.core import BadData
 from groupwise.data import Curriculum, Draw, Ids, Rollout, Sample, Sampler, Strategy, Task
 from groupwise.methods.method import Method
-from groupwise.methods.reference import Difference, ExpectedEffect, Reference
+from groupwise.methods.reference import PaperDifference, ExpectedEffect, Reference
 from groupwise.methods.schedules import LinearRamp
 from groupwise.objective import Clip, Objective, token_mean
 from groupwise.rewards import AddWellFormed, Score
-from groupwise.rollout import AUTO, AutoDefault, Independent, Shuffled, check_wording
+from groupwise.rollout import AUTO, ModelDependentDefault, Independent, Shuffled, check_wording
 from groupwise.rollout.curricula.shuffled import ShuffledState
 from groupwise.rollout.strategies.draft_rounds import CORRECTED
 from groupwise.rollout.strategies.multi_round import context_of, is_correct, is_graded, score_of
@@ -124,7 +124,7 @@ class RecoveryPrompts(Strategy):
     """
 
     needs_feedback: ClassVar[bool] = True
-    auto_defaults: ClassVar[dict[str, AutoDefault]] = {"prompt_template": CORRECTED}
+    model_dependent_defaults: ClassVar[dict[str, ModelDependentDefault]] = {"prompt_template": CORRECTED}
 
     inner_strategy: Strategy = Independent()  # noqa: RUF009
     score_below: float = 1.0
@@ -209,24 +209,24 @@ REFERENCE = Reference(
 R = w(t) R_format + R_correct, w from 2 to 1 over the run, R_correct from 0 to 2; A_i = (R_i - mean(R)) / std(R)
 a failed attempt o with feedback f becomes the prompt q' = q, o, f; G recoveries from pi_old(. | q') are a group""",
     differences=(
-        Difference(
+        PaperDifference(
             "feedback", "by a fine-tuned model", "not released", "of the verifier; failures without it are left"
         ),
-        Difference("correctness", "names and arguments of calls", "not released", "2 times the verdict's score"),
-        Difference("third reward", "not readable", "not released", "none"),
-        Difference("fall of the format weight", "2 to 1", "not released", "2 to 1, linear (inferred)"),
-        Difference("failure", "below a threshold", "not released", "not correct, and a score below = 1 (inferred)"),
-        Difference(
+        PaperDifference("correctness", "names and arguments of calls", "not released", "2 times the verdict's score"),
+        PaperDifference("third reward", "not readable", "not released", "none"),
+        PaperDifference("fall of the format weight", "2 to 1", "not released", "2 to 1, linear (inferred)"),
+        PaperDifference("failure", "below a threshold", "not released", "not correct, and a score below = 1 (inferred)"),
+        PaperDifference(
             "buffer",
             "a batch, once it is large enough",
             "not released",
             "least = 8; newest first, problems in turns (inferred)",
         ),
-        Difference("recoveries", "a separate update", "not released", "half = 0.5 of an iteration with new prompts"),
-        Difference("old failures", "not readable", "not released", "dropped after 3 iterations (inferred)"),
-        Difference("failed recoveries", "not readable", "not released", "become no prompt (inferred)"),
-        Difference("std of a group", "not specified", "not released", "ddof 0, plus 1e-6 (inferred)"),
-        Difference("group size, clip range, minibatches", "not obtained", "not released", "8, 0.2 and 1 (inferred)"),
+        PaperDifference("recoveries", "a separate update", "not released", "half = 0.5 of an iteration with new prompts"),
+        PaperDifference("old failures", "not readable", "not released", "dropped after 3 iterations (inferred)"),
+        PaperDifference("failed recoveries", "not readable", "not released", "become no prompt (inferred)"),
+        PaperDifference("std of a group", "not specified", "not released", "ddof 0, plus 1e-6 (inferred)"),
+        PaperDifference("group size, clip range, minibatches", "not obtained", "not released", "8, 0.2 and 1 (inferred)"),
     ),
     proof_tests=(
         "tests/golden/test_methods.py::test_whole_path[fission_grpo]",
@@ -239,7 +239,7 @@ a failed attempt o with feedback f becomes the prompt q' = q, o, f; G recoveries
         task="hinted_sums",
         parent="grpo",
         min_difference=0.02,
-        matched_by="tokens",
+        runs_matched_by="tokens",
         settings=("method.objective.penalties = []",),
     ),
     our_finding="Most of the difference is the matching: within GRPO's tokens it has 17 to 19 of the 20 iterations, "

@@ -30,7 +30,7 @@ from groupwise.data import (
 )
 from groupwise.data.rollout_json import from_json, to_json
 from groupwise.methods.method import Method
-from groupwise.methods.reference import Difference, ExpectedEffect, Reference
+from groupwise.methods.reference import PaperDifference, ExpectedEffect, Reference
 from groupwise.models import RandomPurpose, keyed_random
 from groupwise.objective import Clip, DualClip, Objective, token_mean
 from groupwise.rollout import Independent, Shuffled
@@ -284,26 +284,26 @@ e_i = max(p_i exp(-age_i / tau), 1e-8), p_i = |R_i| + 1e-6; P(i) = e_i^alpha / s
 v_i = (N P(i))^-beta / max_j (N P(j))^-beta
 J = mean over tokens of v_i min[ r_t A_t, clip(r_t, 1 - eps, 1 + eps) A_t ],  r_t = pi / mu, mu as stored""",
     differences=(
-        Difference("tau, alpha", "500 (1000 for one task); 0.6", "configured; 0.6", "500; 0.6"),
-        Difference("beta", "0.4, annealed to 1", "0.4, constant", "0.4, constant"),
-        Difference("replays", "K per iteration, after its update", "1", "1: a separate iteration"),
-        Difference("capacity", "50,000", "100,000", "4096: checkpoints have all stored answers"),
-        Difference("age", "in training steps", "in training steps", "in iterations of new answers"),
-        Difference("mu", "of the behaviour policy", "of the learner at that time", "of the engine"),
-        Difference(
+        PaperDifference("tau, alpha", "500 (1000 for one task); 0.6", "configured; 0.6", "500; 0.6"),
+        PaperDifference("beta", "0.4, annealed to 1", "0.4, constant", "0.4, constant"),
+        PaperDifference("replays", "K per iteration, after its update", "1", "1: a separate iteration"),
+        PaperDifference("capacity", "50,000", "100,000", "4096: checkpoints have all stored answers"),
+        PaperDifference("age", "in training steps", "in training steps", "in iterations of new answers"),
+        PaperDifference("mu", "of the behaviour policy", "of the learner at that time", "of the engine"),
+        PaperDifference(
             "reward in the priority",
             "of the trajectory",
             "the last token's score",
             "the verdict's score, less centre = 0",
         ),
-        Difference(
+        PaperDifference(
             "new answers", "first with the largest priority", "the same, until the refresh", "their own priority"
         ),
-        Difference(
+        PaperDifference(
             "backbone", "REINFORCE++", "whitened, clipped at 0.2", "REINFORCE++ without KL, per answer; not clipped"
         ),
-        Difference("dual clip", "not read", "optional, 1 + 2 clip", "dual = true"),
-        Difference("group size, clip range, minibatches", "not read", "configured", "1, 0.2 and 1"),
+        PaperDifference("dual clip", "not read", "optional, 1 + 2 clip", "dual = true"),
+        PaperDifference("group size, clip range, minibatches", "not read", "configured", "1, 0.2 and 1"),
     ),
     proof_tests=(
         "tests/golden/test_methods.py::test_whole_path[freshness_per]",
@@ -316,7 +316,7 @@ J = mean over tokens of v_i min[ r_t A_t, clip(r_t, 1 - eps, 1 + eps) A_t ],  r_
         task="hinted_sums",
         parent="reinforce_pp",
         min_difference=0.02,
-        matched_by="tokens",
+        runs_matched_by="tokens",
         settings=("prompts = 64", "method.minibatches = 1"),
         own_settings=("method.curriculum.baseline_score = 0.5",),
     ),

@@ -2,7 +2,7 @@
 
 from groupwise.advantages import Standardised
 from groupwise.methods.method import Method
-from groupwise.methods.reference import Difference, ExpectedEffect, Reference
+from groupwise.methods.reference import PaperDifference, ExpectedEffect, Reference
 from groupwise.objective import Clip, Objective, group_mean
 from groupwise.rollout import HintEscalation, RowHints
 
@@ -41,11 +41,11 @@ REFERENCE = Reference(
 rho_it = pi(o_it | q, o_i<t) / pi_old(o_it | c_i, o_i<t); c_i = q with a hint where all plain answers are wrong, else q
 J = GRPO's objective with rho""",
     differences=(
-        Difference("group of a hinted prompt", "not specified", "not found", "the hinted answers alone (inferred)"),
-        Difference("hint", "strategy, by a stronger model", "not found", "the first of a column of the row"),
-        Difference("clip of hinted answers", "not specified", "not found", "0.2, as the others (inferred)"),
-        Difference("old policy", "the engine's", "not found", "the engine's log-probs, under the hinted prompt"),
-        Difference("group size, minibatches", "not obtained", "not found", "8 and 1 (inferred)"),
+        PaperDifference("group of a hinted prompt", "not specified", "not found", "the hinted answers alone (inferred)"),
+        PaperDifference("hint", "strategy, by a stronger model", "not found", "the first of a column of the row"),
+        PaperDifference("clip of hinted answers", "not specified", "not found", "0.2, as the others (inferred)"),
+        PaperDifference("old policy", "the engine's", "not found", "the engine's log-probs, under the hinted prompt"),
+        PaperDifference("group size, minibatches", "not obtained", "not found", "8 and 1 (inferred)"),
     ),
     proof_tests=(
         "tests/golden/test_methods.py::test_whole_path[guide_grpo]",
@@ -57,7 +57,7 @@ J = GRPO's objective with rho""",
         task="hinted_sums",
         parent="grpo",
         min_difference=0.05,
-        matched_by="steps",
+        runs_matched_by="steps",
         settings=("method.objective.penalties = []",),
     ),
 )

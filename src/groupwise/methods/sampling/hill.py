@@ -8,9 +8,9 @@ from typing import ClassVar, Literal
 from groupwise.advantages import Standardised
 from groupwise.data import Draw, Outcome, Role, Rollout, Sample, Sampler, Strategy, Verdict
 from groupwise.methods.method import Method
-from groupwise.methods.reference import Difference, ExpectedEffect, Reference
+from groupwise.methods.reference import PaperDifference, ExpectedEffect, Reference
 from groupwise.objective import Clip, Objective, token_mean
-from groupwise.rollout import AUTO, AutoDefault, check_wording, text_of
+from groupwise.rollout import AUTO, ModelDependentDefault, check_wording, text_of
 from groupwise.rollout.gather_coroutines import together
 from groupwise.rollout.strategies.multi_round import attempts, context_of, is_correct, none_correct, with_role
 
@@ -28,7 +28,7 @@ SOURCE = "Andree-9/HiLL, verl/trainer/ppo/hinter_utils.py, 857078e"
 """Where the prose is from."""
 
 
-ASKED = AutoDefault(
+ASKED = ModelDependentDefault(
     "{draft};{solution};{problem}",
     """\
 You are a Pedagogical Hint Generator for a Mathematical Reasoner.
@@ -87,11 +87,11 @@ class HintWriter(Strategy):
     )
     column_type: ClassVar[str] = "text"
     column_optional: ClassVar[bool] = True
-    auto_defaults: ClassVar[dict[str, AutoDefault]] = {
-        "hint_start": AutoDefault("", "<hint>", SOURCE),
-        "hint_end": AutoDefault("", "</hint>", SOURCE),
+    model_dependent_defaults: ClassVar[dict[str, ModelDependentDefault]] = {
+        "hint_start": ModelDependentDefault("", "<hint>", SOURCE),
+        "hint_end": ModelDependentDefault("", "</hint>", SOURCE),
         "hint_template": ASKED,
-        "hinted_prompt_template": AutoDefault("{problem}{hint}{problem}", "{problem}\n\n{hint}", SOURCE),
+        "hinted_prompt_template": ModelDependentDefault("{problem}{hint}{problem}", "{problem}\n\n{hint}", SOURCE),
     }
 
     hint_count: int = 4
@@ -223,12 +223,9 @@ def hill(
     return Method(
         group_size=group_size,
         strategy=HintWriter(
-            hint_count,
-            reliance_temperature,
-            score_form=score_form,
-            hint_template=hint_template,
+            hint_count, reliance_temperature, score_form=score_form, hint_template=hint_template,
             hinted_prompt_template=prompt_template,
-        ),
+        ),  # fmt: skip
         trained_roles=("answer", "hint"),
         advantage=(Standardised(),),
         objective=Objective(surrogate=Clip(low, high), aggregate=token_mean),
@@ -248,18 +245,18 @@ R_j = (1 - p^G - (1 - p)^G) exp(min(D, 0) / T) for a pass rate p; 0 if p is 0 or
 D = mean over correct answers [ mean_t log pi(y_t | q, y_<t) - mean_t log pi(y_t | q, h_j, y_<t) ]
 the group of the best hint replaces that of q if R_j > 0; GRPO's objective for answers and for hints""",
     differences=(
-        Difference("policies", "two, of 7B and 4B", "two", "one policy in both roles; one loss over both"),
-        Difference("hints, temperature", "4; 0.3", "4; 0.3", "4; 0.3"),
-        Difference(
+        PaperDifference("policies", "two, of 7B and 4B", "two", "one policy in both roles; one loss over both"),
+        PaperDifference("hints, temperature", "4; 0.3", "4; 0.3", "4; 0.3"),
+        PaperDifference(
             "reward of a hint", "transfer-weighted", "four forms", "that form; score_form = variance: p (1 - p)"
         ),
-        Difference(
+        PaperDifference(
             "hint in the text", "in <hint> tags", "in <hint> tags", "in <hint> tags; with packaged models all of it"
         ),
-        Difference("stated answer", "not read", "phrases; text of 3 and more characters", "the same, and #ANSWER"),
-        Difference("clip range, KL", "not read", "0.2 and 0.28; none", "0.2 and 0.28; none"),
-        Difference("minibatches, group size", "not read", "2 and 8", "2 and 8"),
-        Difference("log-probs for D", "of the policy", "of the learner", "of the engine, at the sampling temperature"),
+        PaperDifference("stated answer", "not read", "phrases; text of 3 and more characters", "the same, and #ANSWER"),
+        PaperDifference("clip range, KL", "not read", "0.2 and 0.28; none", "0.2 and 0.28; none"),
+        PaperDifference("minibatches, group size", "not read", "2 and 8", "2 and 8"),
+        PaperDifference("log-probs for D", "of the policy", "of the learner", "of the engine, at the sampling temperature"),
     ),
     proof_tests=(
         "tests/golden/test_methods.py::test_whole_path[hill]",
@@ -272,7 +269,7 @@ the group of the best hint replaces that of q if R_j > 0; GRPO's objective for a
         task="hinted_sums",
         parent="grpo",
         min_difference=0.1,
-        matched_by="steps",
+        runs_matched_by="steps",
         settings=("method.minibatches = 2", "method.objective.penalties = []"),
     ),
 )

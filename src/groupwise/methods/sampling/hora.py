@@ -9,7 +9,7 @@ from groupwise.advantages import Standardised
 from groupwise.data import Draw, Rollout, Sampler, Strategy
 from groupwise.learner import InitialPolicy
 from groupwise.methods.method import Method
-from groupwise.methods.reference import Difference, ExpectedEffect, Reference
+from groupwise.methods.reference import PaperDifference, ExpectedEffect, Reference
 from groupwise.objective import KL, Clip, Objective, group_mean
 from groupwise.rollout.curricula.answer_allocation import give_greedily
 from groupwise.rollout.strategies.multi_round import attempts, graded
@@ -119,15 +119,15 @@ max sum_i H_i(n_i) with sum_i n_i = E, the answers of the round beyond its pilot
 H_i(n) = 1 - E[(1 - p)^n] = 1 - prod over j < n of (b_i + j) / (a_i + b_i + j),  p from Beta(a_i, b_i)
 a_i = a + correct pilots, b_i = b + other pilots, with the prior Beta(a, b)""",
     differences=(
-        Difference("what was read", "abstract and table of contents", "not found", "both"),
-        Difference("posterior", "after earlier answers, not specified", "not found", "after pilots (inferred)"),
-        Difference("pilots of a group", "not obtained", "not found", "4 of 8 (inferred)"),
-        Difference("prior", "uniform; learned ones are no better", "not found", "1, 1: uniform"),
-        Difference("allocation batch", "not obtained", "not found", "a sampling round (inferred)"),
-        Difference("base", "GRPO; RLOO also works", "not found", "GRPO; strategy is one field of any method"),
-        Difference("most answers to a prompt", "not obtained", "not found", "no bound"),
-        Difference("clip range, KL coefficient", "not obtained", "not found", "0.2, 0.04 (inferred)"),
-        Difference("minibatches", "not obtained", "not found", "1 (inferred)"),
+        PaperDifference("what was read", "abstract and table of contents", "not found", "both"),
+        PaperDifference("posterior", "after earlier answers, not specified", "not found", "after pilots (inferred)"),
+        PaperDifference("pilots of a group", "not obtained", "not found", "4 of 8 (inferred)"),
+        PaperDifference("prior", "uniform; learned ones are no better", "not found", "1, 1: uniform"),
+        PaperDifference("allocation batch", "not obtained", "not found", "a sampling round (inferred)"),
+        PaperDifference("base", "GRPO; RLOO also works", "not found", "GRPO; strategy is one field of any method"),
+        PaperDifference("most answers to a prompt", "not obtained", "not found", "no bound"),
+        PaperDifference("clip range, KL coefficient", "not obtained", "not found", "0.2, 0.04 (inferred)"),
+        PaperDifference("minibatches", "not obtained", "not found", "1 (inferred)"),
     ),
     proof_tests=(
         "tests/golden/test_methods.py::test_whole_path[hora]",
@@ -141,6 +141,6 @@ a_i = a + correct pilots, b_i = b + other pilots, with the prior Beta(a, b)""",
         task="tiny_countdown",
         parent="grpo",
         min_difference=0.03,
-        matched_by="steps",
+        runs_matched_by="steps",
     ),
 )

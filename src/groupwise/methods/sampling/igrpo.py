@@ -6,14 +6,14 @@ from typing import ClassVar
 from groupwise.advantages import Standardised
 from groupwise.data import Draw, Role, Rollout, Sampler, Strategy
 from groupwise.methods.method import Method
-from groupwise.methods.reference import Difference, ExpectedEffect, Reference
+from groupwise.methods.reference import PaperDifference, ExpectedEffect, Reference
 from groupwise.objective import Objective, group_mean
-from groupwise.rollout import AUTO, AutoDefault, check_wording
+from groupwise.rollout import AUTO, ModelDependentDefault, check_wording
 from groupwise.rollout.strategies.multi_round import attempts, best_of, context_of
 
 __all__ = ["DraftAndRefine", "igrpo"]
 
-DRAFTED = AutoDefault(
+DRAFTED = ModelDependentDefault(
     "{problem}{draft};{problem}",
     "{problem}\n\nHere is a first draft of an answer, which may be wrong:\n\n{draft}\n\n"
     "Improve on the draft: write a complete and correct answer to the problem.",
@@ -30,7 +30,7 @@ class DraftAndRefine(Strategy):
     """
 
     roles: ClassVar[tuple[Role, ...]] = (Role("draft", "for each prompt"),)
-    auto_defaults: ClassVar[dict[str, AutoDefault]] = {"refinement_prompt_template": DRAFTED}
+    model_dependent_defaults: ClassVar[dict[str, ModelDependentDefault]] = {"refinement_prompt_template": DRAFTED}
 
     draft_count: int = 8
     refinement_prompt_template: str = AUTO
@@ -82,11 +82,11 @@ REFERENCE = Reference(
 d* = the draft with the highest reward of d_1, ..., d_N from pi_old(. | q)
 o_1, ..., o_G from pi_old(. | q, d*); GRPO's objective under the prompt with d*""",
     differences=(
-        Difference("drafts, group size", "not obtained", "not found", "8 and 8 (inferred)"),
-        Difference("ties of the drafts", "not specified", "not found", "a keyed draw (inferred)"),
-        Difference("template", "question, draft, request", "not found", "words"),
-        Difference("a draft that leaves no room", "not specified", "not found", "the plain prompt (inferred)"),
-        Difference("minibatches", "not obtained", "not found", "1 (inferred)"),
+        PaperDifference("drafts, group size", "not obtained", "not found", "8 and 8 (inferred)"),
+        PaperDifference("ties of the drafts", "not specified", "not found", "a keyed draw (inferred)"),
+        PaperDifference("template", "question, draft, request", "not found", "words"),
+        PaperDifference("a draft that leaves no room", "not specified", "not found", "the plain prompt (inferred)"),
+        PaperDifference("minibatches", "not obtained", "not found", "1 (inferred)"),
     ),
     proof_tests=(
         "tests/golden/test_methods.py::test_whole_path[igrpo]",
@@ -98,7 +98,7 @@ o_1, ..., o_G from pi_old(. | q, d*); GRPO's objective under the prompt with d*"
         task="hinted_sums",
         parent="grpo",
         min_difference=0.05,
-        matched_by="steps",
+        runs_matched_by="steps",
         settings=("method.objective.penalties = []", "evaluate.strategy = DraftAndRefine"),
     ),
 )

@@ -9,7 +9,7 @@ from typing import ClassVar, TypedDict
 from groupwise.advantages import Bounded, Standardised
 from groupwise.data import Curriculum, Draw, Rollout, Task
 from groupwise.methods.method import Method
-from groupwise.methods.reference import Difference, ExpectedEffect, Reference
+from groupwise.methods.reference import PaperDifference, ExpectedEffect, Reference
 from groupwise.objective import DualClip, Objective, token_mean
 from groupwise.rollout import Shuffled
 from groupwise.rollout.curricula.answer_allocation import give_greedily
@@ -44,13 +44,13 @@ class Knapsack(Curriculum[KnapsackState]):
     max_answers: int = 128
     outcome_window: int = 16
     min_outcomes: int = 8
-    mixed_probability: float = 0.9
+    target_mixed_probability: float = 0.9
 
     def __post_init__(self) -> None:
         if not (
             1 <= self.min_answers <= self.max_answers
             and 1 <= self.min_outcomes <= self.outcome_window
-            and 0 < self.mixed_probability < 1
+            and 0 < self.target_mixed_probability < 1
         ):
             fix = "take 1 <= min_answers <= max_answers, 1 <= min_outcomes <= outcome_window, 0 < mixed_probability < 1"
             raise ValueError(f"{self}: a field is out of range\n{fix}")
@@ -103,7 +103,7 @@ class Knapsack(Curriculum[KnapsackState]):
 
     def enough(self, p: float) -> int:
         """The group size, rounded down, that is mixed with probability `mixed_probability`; at most `max_answers`."""
-        return math.floor(min(self.max_answers, math.log(1 - self.mixed_probability) / math.log(max(p, 1 - p))))
+        return math.floor(min(self.max_answers, math.log(1 - self.target_mixed_probability) / math.log(max(p, 1 - p))))
 
 
 def worth(n: int, p: float) -> float:
@@ -158,7 +158,7 @@ def knapsack_rl(
     """
     return Method(
         group_size=group_size,
-        curriculum=Knapsack(min_answers, max_answers, mixed_probability=mixed_probability),
+        curriculum=Knapsack(min_answers, max_answers, target_mixed_probability=mixed_probability),
         advantage=(Standardised(), Bounded(bound)),
         objective=Objective(surrogate=DualClip(0.2, 0.28, 10.0), aggregate=token_mean),
         minibatches=minibatches,
@@ -178,16 +178,16 @@ V(n, p) = [1 - p^n - (1 - p)^n] p (1 - p)^2
 p_i = mean of the newest 16 outcomes; n_i = N with fewer than 8 outcomes, n_i = least at p_i = 0 and 1
 a surplus beyond sum_i log(1 - c) / log max(p_i, 1 - p_i) goes to prompts with p_i = 0""",
     differences=(
-        Difference("solver", "dynamic programming", "dynamic programming", "one by one: exact, as V is concave in n"),
-        Difference("a prompt without extra answers", "V(least, p)", "valued 0", "V(least, p)"),
-        Difference("who gets the surplus", "not obtained", "p = 0, also unknown prompts", "p = 0, else all but mixed"),
-        Difference("all prompts mixed, with a surplus", "not obtained", "fails its sum check", "all to the allocation"),
-        Difference("least, most, confidence", "not obtained", "2 (also at p = 0 and 1), 128, 0.9", "2, 128, 0.9"),
-        Difference("outcomes kept, enough", "not obtained", "16, 8", "16, 8"),
-        Difference("bound of the advantage", "not obtained", "5", "5"),
-        Difference("clip range", "not obtained", "0.2 and 0.28, dual clip 10", "0.2 and 0.28, dual clip 10"),
-        Difference("cap of the ratio", "not obtained", "2, after the mean: no effect", "none"),
-        Difference(
+        PaperDifference("solver", "dynamic programming", "dynamic programming", "one by one: exact, as V is concave in n"),
+        PaperDifference("a prompt without extra answers", "V(least, p)", "valued 0", "V(least, p)"),
+        PaperDifference("who gets the surplus", "not obtained", "p = 0, also unknown prompts", "p = 0, else all but mixed"),
+        PaperDifference("all prompts mixed, with a surplus", "not obtained", "fails its sum check", "all to the allocation"),
+        PaperDifference("least, most, confidence", "not obtained", "2 (also at p = 0 and 1), 128, 0.9", "2, 128, 0.9"),
+        PaperDifference("outcomes kept, enough", "not obtained", "16, 8", "16, 8"),
+        PaperDifference("bound of the advantage", "not obtained", "5", "5"),
+        PaperDifference("clip range", "not obtained", "0.2 and 0.28, dual clip 10", "0.2 and 0.28, dual clip 10"),
+        PaperDifference("cap of the ratio", "not obtained", "2, after the mean: no effect", "none"),
+        PaperDifference(
             "group size, minibatches", "8; not obtained", "8; 8 of shuffled answers", "8; 8 of shuffled answers"
         ),
     ),
@@ -203,6 +203,6 @@ a surplus beyond sum_i log(1 - c) / log max(p_i, 1 - p_i) goes to prompts with p
         task="edges",
         parent="grpo",
         min_difference=0.05,
-        matched_by="steps",
+        runs_matched_by="steps",
     ),
 )

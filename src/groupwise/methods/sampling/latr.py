@@ -9,7 +9,7 @@ from groupwise.advantages import Standardised
 from groupwise.data import WRITTEN, Draw, Ids, Rollout, Sample, Sampler, Strategy
 from groupwise.learner import InitialPolicy
 from groupwise.methods.method import Method
-from groupwise.methods.reference import Difference, ExpectedEffect, Reference
+from groupwise.methods.reference import PaperDifference, ExpectedEffect, Reference
 from groupwise.methods.schedules import PiecewiseConstant
 from groupwise.objective import KL, Clip, Objective, token_mean
 from groupwise.rollout.gather_coroutines import together
@@ -85,7 +85,7 @@ class LookaheadTree(Strategy):
     min_edit_distance: float = 0.0
     max_suffix_match: float = 0.2
     max_rouge_l: float = 0.5
-    max_tree_tokens: int = 1024
+    max_branch_tokens: int = 1024
 
     def __post_init__(self) -> None:
         if not (
@@ -107,7 +107,7 @@ class LookaheadTree(Strategy):
         """Grow the tree: at most `count` beginnings of answers, the first of them greedy."""
         (root,) = sampler.start(context, role="tree")
         branches, step = [TreeBranch(root)], 0
-        for step in range(self.max_tree_tokens):
+        for step in range(self.max_branch_tokens):
             await together(self._look_ahead(branch, step, sampler) for branch in branches)
             if all(branch.ended(step) for branch in branches):
                 break
@@ -120,7 +120,7 @@ class LookaheadTree(Strategy):
         """Generate greedy tokens, if the branch has none at this step."""
         if branch.sample.finish is None and len(branch.sample.tokens) <= step:
             greedy = replace(sampler.sampling, temperature=0.0, top_p=1.0, top_k=0, min_p=0.0)
-            ahead = min(max(self.pruning_ages), self.max_tree_tokens - step)
+            ahead = min(max(self.pruning_ages), self.max_branch_tokens - step)
             branch.sample = await sampler.extend(branch.sample, limit=ahead, sampling=greedy, top=self.fork_top_k)
 
     def forks(self, branches: Sequence[TreeBranch], step: int, most: int) -> list[TreeBranch]:
@@ -234,26 +234,26 @@ a branch takes its likeliest token c_1, and forks at c_2 if p(c_2) > tau_abs and
 n tokens after a fork, n in N: drop it if its last n tokens are like its parent's
 at most K branches; each is completed by sampling; K = round(eta G) answers of G; GRPO's objective""",
     differences=(
-        Difference("thresholds of a fork", "not read", "0.15 and 0.25 for maths", "0.15 and 0.25; two choices"),
-        Difference("ages N", "not read", "20, 30, 50", "20, 30, 50"),
-        Difference(
+        PaperDifference("thresholds of a fork", "not read", "0.15 and 0.25 for maths", "0.15 and 0.25; two choices"),
+        PaperDifference("ages N", "not read", "20, 30, 50", "20, 30, 50"),
+        PaperDifference(
             "alike", "edit distance", "suffix > 0.2, ROUGE-L > 0.5 for maths", "suffix = 0.2, rouge = 0.5; edit = 0"
         ),
-        Difference(
+        PaperDifference(
             "share eta", "decays", "1, 0.75 from 100, 0.5 from 200, 0.25 from 300 on", "the same points, from 0 on"
         ),
-        Difference(
+        PaperDifference(
             "end of the tree", "not read", "98 % of a batch is full, or 1024 steps", "its prompt is full, or 1024 steps"
         ),
-        Difference("missing branches", "not read", "copies of the first one", "copies of the first one"),
-        Difference(
+        PaperDifference("missing branches", "not read", "copies of the first one", "copies of the first one"),
+        PaperDifference(
             "tokens of the tree", "not read", "greedy, not corrected", "greedy, not corrected: trained as written"
         ),
-        Difference(
+        PaperDifference(
             "greedy tokens", "not read", "one forward per token of all branches", "generated ahead, then branched"
         ),
-        Difference("KL, clip range, minibatches, group size", "not read", "0.01, 0.2, 1 and 8", "0.01, 0.2, 1 and 8"),
-        Difference("aggregate", "not read", "verl's default (recalled)", "token_mean"),
+        PaperDifference("KL, clip range, minibatches, group size", "not read", "0.01, 0.2, 1 and 8", "0.01, 0.2, 1 and 8"),
+        PaperDifference("aggregate", "not read", "verl's default (recalled)", "token_mean"),
     ),
     proof_tests=(
         "tests/golden/test_methods.py::test_whole_path[latr]",
@@ -268,7 +268,7 @@ at most K branches; each is completed by sampling; K = round(eta G) answers of G
         task="tiny_countdown",
         parent="grpo",
         min_difference=0.05,
-        matched_by="steps",
+        runs_matched_by="steps",
         own_settings=(
             "method.strategy.pruning_ages = [3, 5]",
             "method.strategy.min_edit_distance = 0.4",

@@ -10,9 +10,9 @@ from groupwise.advantages import Standardised
 from groupwise.core import BadData
 from groupwise.data import Draw, Finish, Ids, Outcome, Role, Rollout, Sample, Sampler, Strategy, Verdict, verdicts_have
 from groupwise.methods.method import Method
-from groupwise.methods.reference import Difference, ExpectedEffect, Reference
+from groupwise.methods.reference import PaperDifference, ExpectedEffect, Reference
 from groupwise.objective import DualClip, GatedSurrogate, Objective, log_likelihood, token_mean, written_tokens
-from groupwise.rollout import AUTO, AutoDefault, check_wording
+from groupwise.rollout import AUTO, ModelDependentDefault, check_wording
 from groupwise.rollout.gather_coroutines import together
 from groupwise.rollout.strategies.multi_round import attempts, context_of, graded, is_correct, is_graded
 
@@ -169,7 +169,7 @@ def corrected(text: str, found: GroupStatistics) -> str:
     return text[:start] + json.dumps({key: values[key] for key in KEYS if key in data or key != "math_notion"})
 
 
-PREDICTED = AutoDefault(
+PREDICTED = ModelDependentDefault(
     "{problem}=",
     "Think step-by-step between <meta> and </meta>, ensuring comprehensive and detailed reasoning especially for "
     "determining the pass_rate and solution_length values. For each component (math_notion, pass_rate, "
@@ -207,17 +207,17 @@ class MetaPredictions(Strategy):
             is_demonstration=True,
         ),
     )
-    auto_defaults: ClassVar[dict[str, AutoDefault]] = {"prompt_template": PREDICTED}
+    model_dependent_defaults: ClassVar[dict[str, ModelDependentDefault]] = {"prompt_template": PREDICTED}
 
     prediction_count: int = 16
     prompt_template: str = AUTO
     predictive_gating: bool = False
     length_cutoff_factor: float = 0.0
-    min_expert_agreement: float = 0.0
+    min_rewrite_agreement: float = 0.0
 
     def __post_init__(self) -> None:
         check_wording(self.prompt_template, ("problem",))
-        if self.prediction_count < 1 or self.length_cutoff_factor < 0 or not 0 <= self.min_expert_agreement <= 1:
+        if self.prediction_count < 1 or self.length_cutoff_factor < 0 or not 0 <= self.min_rewrite_agreement <= 1:
             raise ValueError(
                 f"{self}: needs prediction_count >= 1, length_cutoff_factor >= 0 and 0 <= min_expert_agreement <= 1"
             )
@@ -257,8 +257,8 @@ class MetaPredictions(Strategy):
         """
         best = max(predictions, key=_notions_in)
         if (
-            not self.min_expert_agreement
-            or _notions_in(best) < self.min_expert_agreement
+            not self.min_rewrite_agreement
+            or _notions_in(best) < self.min_rewrite_agreement
             or not (text := corrected(best.text, statistics))
         ):
             return ()
@@ -330,23 +330,23 @@ r = 1/3 ( 1[min L < n < max L] + 0.01^|p - d/8| + share of notions in more corre
 n, d: predicted length and number of correct answers of 8; L: lengths of correct answers; p: their share
 A = z-score among the answers, and among the predictions; one loss over both""",
     differences=(
-        Difference("prompt of a prediction", "meta tags, then JSON", "so", "words; JSON or RATE;LENGTH in the answer"),
-        Difference("notions of the problem", "dropped", "those of the whole prompt", "those of the problem's text"),
-        Difference("case of a notion", "not specified", "counts", "does not count"),
-        Difference("an unreadable prediction", "not specified", "0 in each part, as a bad one", "the same"),
-        Difference(
+        PaperDifference("prompt of a prediction", "meta tags, then JSON", "so", "words; JSON or RATE;LENGTH in the answer"),
+        PaperDifference("notions of the problem", "dropped", "those of the whole prompt", "those of the problem's text"),
+        PaperDifference("case of a notion", "not specified", "counts", "does not count"),
+        PaperDifference("an unreadable prediction", "not specified", "0 in each part, as a bad one", "the same"),
+        PaperDifference(
             "experts: when", "interleaved phases", "on a full store", "min_expert_agreement = 0.2: in the step's loss"
         ),
-        Difference("experts: length", "the true one", "sum of correct / all answers", "mean of correct answers"),
-        Difference("experts: rate", "the true one", "a share", "of 8, as in a prediction; default: 0, no experts"),
-        Difference(
+        PaperDifference("experts: length", "the true one", "sum of correct / all answers", "mean of correct answers"),
+        PaperDifference("experts: rate", "the true one", "a share", "of 8, as in a prediction; default: 0, no experts"),
+        PaperDifference(
             "gate and early end", "not obtained", "not released", "mean rounds to 0 or 8; length_cutoff_factor = 2"
         ),
-        Difference("gate and early end by default", "a variant", "not released", "neither: 0"),
-        Difference("notions as hints", "a variant", "one prediction in the prompt", "not offered"),
-        Difference("group size, predictions", "16, 16", "16, 16", "16, 16"),
-        Difference("clip range", "0.2 and 0.28", "0.2 and 0.28, dual clip 10", "0.2 and 0.28, dual clip 10"),
-        Difference("minibatches", "1", "1", "1"),
+        PaperDifference("gate and early end by default", "a variant", "not released", "neither: 0"),
+        PaperDifference("notions as hints", "a variant", "one prediction in the prompt", "not offered"),
+        PaperDifference("group size, predictions", "16, 16", "16, 16", "16, 16"),
+        PaperDifference("clip range", "0.2 and 0.28", "0.2 and 0.28, dual clip 10", "0.2 and 0.28, dual clip 10"),
+        PaperDifference("minibatches", "1", "1", "1"),
     ),
     proof_tests=(
         "tests/golden/test_methods.py::test_whole_path[masa]",
@@ -360,6 +360,6 @@ A = z-score among the answers, and among the predictions; one loss over both""",
         task="hinted_sums",
         parent="dapo",
         min_difference=0.02,
-        matched_by="steps",
+        runs_matched_by="steps",
     ),
 )

@@ -10,10 +10,10 @@ from groupwise.advantages import Standardised
 from groupwise.data import Draw, Ids, Outcome, Role, Rollout, Sample, Sampler, Strategy, verdicts_have
 from groupwise.learner import InitialPolicy
 from groupwise.methods.method import Method
-from groupwise.methods.reference import Difference, ExpectedEffect, Reference
+from groupwise.methods.reference import PaperDifference, ExpectedEffect, Reference
 from groupwise.objective import KL, Clip, Objective, group_mean
 from groupwise.rewards import SubscoreReward
-from groupwise.rollout import AUTO, AutoDefault, check_wording, fill
+from groupwise.rollout import AUTO, ModelDependentDefault, check_wording, fill
 from groupwise.rollout.gather_coroutines import together
 from groupwise.rollout.strategies.draft_rounds import CORRECTED
 from groupwise.rollout.strategies.multi_round import attempts, context_of, is_correct, score_of
@@ -42,7 +42,7 @@ class FeedbackTree(Strategy):
     """
 
     needs_feedback: ClassVar[bool] = True
-    auto_defaults: ClassVar[dict[str, AutoDefault]] = {"prompt_template": CORRECTED}
+    model_dependent_defaults: ClassVar[dict[str, ModelDependentDefault]] = {"prompt_template": CORRECTED}
     roles: ClassVar[tuple[Role, ...]] = (Role("refinement", "of a failed attempt"),)
 
     max_attempts: int = 2
@@ -177,18 +177,18 @@ MaRS: R(n) = max(r(n), max over its refinements R(c))
 MeRS: R(n) = (r(n) + gamma mean over its refinements R(c)) / (S - s(n) + 1) at turn s(n) of S
 A(n) = (R(n) - mean over siblings R) / std over siblings R; GRPO's objective over all attempts""",
     differences=(
-        Difference("credit", "MaRS and MeRS", "third party: both", "back = best; mean is MeRS"),
-        Difference(
+        PaperDifference("credit", "MaRS and MeRS", "third party: both", "back = best; mean is MeRS"),
+        PaperDifference(
             "MeRS", "not obtained", "third party: this form, gamma 0.9", "this form, gamma 0.9; a leaf is not divided"
         ),
-        Difference(
+        PaperDifference(
             "pruning", "between and within groups", "third party: by std; extremes; 3", "off: widest = 0, extremes = 0"
         ),
-        Difference("order", "not obtained", "not found", "credit, pruning, advantages (inferred)"),
-        Difference("history", "prompt tokens", "not found", "prompt tokens, written again in words"),
-        Difference("group size, turns", "8 or 4; 2 and more", "not found", "8; 2"),
-        Difference("KL, clip range, minibatches", "not obtained", "not found", "0.04, 0.2 and 1 (inferred)"),
-        Difference("metrics", "of the last turn", "not found", "of first attempts; refinements have another role"),
+        PaperDifference("order", "not obtained", "not found", "credit, pruning, advantages (inferred)"),
+        PaperDifference("history", "prompt tokens", "not found", "prompt tokens, written again in words"),
+        PaperDifference("group size, turns", "8 or 4; 2 and more", "not found", "8; 2"),
+        PaperDifference("KL, clip range, minibatches", "not obtained", "not found", "0.04, 0.2 and 1 (inferred)"),
+        PaperDifference("metrics", "of the last turn", "not found", "of first attempts; refinements have another role"),
     ),
     proof_tests=(
         "tests/golden/test_methods.py::test_whole_path[murphy]",
@@ -201,7 +201,7 @@ A(n) = (R(n) - mean over siblings R) / std over siblings R; GRPO's objective ove
         task="hinted_sums",
         parent="grpo",
         min_difference=0.02,
-        matched_by="tokens",
+        runs_matched_by="tokens",
         settings=("prompts = 32", "method.objective.penalties = []"),
         own_settings=("prompts = 4",),
     ),

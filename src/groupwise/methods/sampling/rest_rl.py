@@ -13,7 +13,7 @@ from torch import Tensor
 from groupwise.advantages import Standardised
 from groupwise.data import Batch, Curriculum, Draw, Finish, Rollout, Sample, Sampler, Shaping, Strategy, Task
 from groupwise.methods.method import Method
-from groupwise.methods.reference import Difference, ExpectedEffect, Reference
+from groupwise.methods.reference import PaperDifference, ExpectedEffect, Reference
 from groupwise.models import RandomPurpose, keyed_random
 from groupwise.objective import Clip, Objective, token_mean
 from groupwise.rewards import Score
@@ -21,7 +21,7 @@ from groupwise.rollout import Independent, Shuffled
 from groupwise.rollout.curricula.shuffled import ShuffledState
 from groupwise.rollout.strategies.multi_round import best_of, score_of
 
-__all__ = ["AddFinishedBonus", "PrefixContinuation", "PromptSurvey", "rest_rl"]
+__all__ = ["AddFinishedBonus", "PrefixContinuationStrategy", "PromptSurveyCurriculum", "rest_rl"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class AddFinishedBonus(Shaping):
         return reward + self.weight * (b.finish == Finish.stop).to(reward.dtype)
 
 
-class TrainingStart(TypedDict):
+class ProblemWithAnswerPrefix(TypedDict):
     """A starting point for training: a problem's index, and the first tokens of an answer to continue, or none."""
 
     problem_index: int
@@ -52,11 +52,11 @@ class PromptSurveyState(TypedDict):
 
     shuffled_state: ShuffledState
     rounds: int
-    beginnings: list[TrainingStart] | None
+    training_starts: list[ProblemWithAnswerPrefix] | None
 
 
 @dataclass(frozen=True, slots=True)
-class PromptSurvey(Curriculum[PromptSurveyState]):
+class PromptSurveyCurriculum(Curriculum[PromptSurveyState]):
     """Two rounds: grades some untrained answers per prompt, then draws prompts and answer prefixes to train on.
 
     A prompt is found if the std of its scores is at least `min_score_std`. If its best answer scores at least
@@ -71,19 +71,19 @@ class PromptSurvey(Curriculum[PromptSurveyState]):
 
     samples_per_prompt: int = 5
     min_score_std: float = 0.05
-    min_best_score: float = 0.9
+    min_score_for_prefixes: float = 0.9
     prefixes_per_line: float = 0.5
-    line_weight_decay: float = 0.95
+    line_sampling_decay: float = 0.95
     line_separator: str = "\n"
 
     def __post_init__(self) -> None:
-        if not self.line_separator or self.samples_per_prompt < 1 or not 0 < self.line_weight_decay <= 1:
+        if not self.line_separator or self.samples_per_prompt < 1 or not 0 < self.line_sampling_decay <= 1:
             raise ValueError(
                 f"{self}: needs samples_per_prompt >= 1, 0 < line_weight_decay <= 1, and line_separator not empty"
             )
 
     def init(self, task: Task, seed: int) -> PromptSurveyState:
-        return PromptSurveyState(shuffled_state=Shuffled().init(task, seed), rounds=0, beginnings=None)
+        return PromptSurveyState(shuffled_state=Shuffled().init(task, seed), rounds=0, training_starts=None)
 
     def draw(
         self, state: PromptSurveyState, task: Task, n: int, group_size: int
@@ -93,7 +93,7 @@ class PromptSurvey(Curriculum[PromptSurveyState]):
             shuffled, indices = Shuffled().indices(state["shuffled_state"], task, n)
             memos = [{"index": i, "survey": True} for i in indices]
             draws = [Draw(0, task[i], self.samples_per_prompt, metadata) for i, metadata in zip(indices, memos)]
-            return PromptSurveyState(shuffled_state=shuffled, rounds=state["rounds"] + 1, beginnings=None), draws
+            return PromptSurveyState(shuffled_state=shuffled, rounds=state["rounds"] + 1, training_starts=None), draws
         chosen = self._random(state, 1).sample(found, min(n, len(found)))
         draws = [
             Draw(0, task[b["problem_index"]], group_size, {"index": b["problem_index"], "prefix": b["prefix"]})
@@ -115,16 +115,16 @@ class PromptSurvey(Curriculum[PromptSurveyState]):
         memos = [rollout.draw.metadata for rollout in rollouts]
         return {"surveyed": sum("survey" in m for m in memos), "beginnings": sum(bool(m.get("prefix")) for m in memos)}
 
-    def beginnings(self, rollout: Rollout, random: Random) -> list[TrainingStart]:
+    def beginnings(self, rollout: Rollout, random: Random) -> list[ProblemWithAnswerPrefix]:
         """The starting points from a prompt's test answers: none, or the prompt and prefixes of the best answer."""
         index, answers = rollout.draw.metadata["index"], [s for s in rollout.samples if s.role == "answer"]
         if not answers or pstdev(map(score_of, answers)) < self.min_score_std:
             return []
         best = best_of(answers)[0]
-        ends = self._line_ends(best) if score_of(best) >= self.min_best_score and not best.is_conversation else []
+        ends = self._line_ends(best) if score_of(best) >= self.min_score_for_prefixes and not best.is_conversation else []
         count = math.ceil(self.prefixes_per_line * len(ends)) if ends else 0
-        drawn = random.choices(ends, [self.line_weight_decay**k for k in range(len(ends))], k=count) if ends else []
-        return [TrainingStart(problem_index=index, prefix=list(best.tokens[:end])) for end in (0, *drawn)]
+        drawn = random.choices(ends, [self.line_sampling_decay**k for k in range(len(ends))], k=count) if ends else []
+        return [ProblemWithAnswerPrefix(problem_index=index, prefix=list(best.tokens[:end])) for end in (0, *drawn)]
 
     def _line_ends(self, answer: Sample) -> list[int]:
         """The number of tokens up to each end of a line, except where nothing is left to write."""
@@ -138,7 +138,7 @@ class PromptSurvey(Curriculum[PromptSurveyState]):
 
 
 @dataclass(frozen=True, slots=True)
-class PrefixContinuation(Strategy):
+class PrefixContinuationStrategy(Strategy):
     """Runs another strategy, whose answers continue a prefix from `PromptSurvey`. The prefix is not trained.
 
     The whole answer is graded. The answers of a survey, for the curriculum `PromptSurvey`, are not trained. ReST-GRPO,
@@ -187,8 +187,8 @@ def rest_rl(
     """
     return Method(
         group_size=group_size,
-        curriculum=PromptSurvey(samples, spread, best, share, decay, line),
-        strategy=PrefixContinuation(),
+        curriculum=PromptSurveyCurriculum(samples, spread, best, share, decay, line),
+        strategy=PrefixContinuationStrategy(),
         max_refills=1,
         shaping=(Score(), AddFinishedBonus(finished)),
         advantage=(Standardised(eps=1e-4),),
@@ -208,23 +208,23 @@ n answers to q; q is left out if std(r_1, ..., r_n) < 0.05
 if max r >= 0.9: the first k lines of the best answer, for ceil(m / 2) of its m lines, P(k) proportional to 0.95^(k-1)
 GRPO's objective from q and from q with such a beginning; R = r + 0.001 [finished]""",
     differences=(
-        Difference("survey", "of the whole data, before training", "the same", "of the prompts of each iteration"),
-        Difference(
+        PaperDifference("survey", "of the whole data, before training", "the same", "of the prompts of each iteration"),
+        PaperDifference(
             "prompts of an iteration",
             "of the surveyed set",
             "the same",
             "what its survey finds: few or none where all are solved or failed",
         ),
-        Difference("answers of the survey", "not read", "5 in the README", "5; not trained"),
-        Difference("std, best reward", "0.05; 0.9", "0.05; 0.9", "0.05; 0.9"),
-        Difference("beginnings, decay", "0.5; 0.95", "0.5; 0.95, with replacement", "0.5; 0.95, with replacement"),
-        Difference("whole answer as a beginning", "not read", "possible", "no: nothing is left to write"),
-        Difference("end of a line", "a line break", "a line break", "line; the tokens up to one that contains it"),
-        Difference("trailing text", "not read", "-1e-6 per character", "none: generation ends at the stop"),
-        Difference("finished answer", "not read", "0.001", "0.001"),
-        Difference("KL, aggregate, eps", "not read", "TRL 0.18.2: none, token mean, 1e-4 (recalled)", "the same"),
-        Difference("search with a value model", "VM-MCTS at test time", "released", "not offered"),
-        Difference("group size, clip range, minibatches", "8; not read", "8; TRL: 0.2", "8, 0.2 and 1"),
+        PaperDifference("answers of the survey", "not read", "5 in the README", "5; not trained"),
+        PaperDifference("std, best reward", "0.05; 0.9", "0.05; 0.9", "0.05; 0.9"),
+        PaperDifference("beginnings, decay", "0.5; 0.95", "0.5; 0.95, with replacement", "0.5; 0.95, with replacement"),
+        PaperDifference("whole answer as a beginning", "not read", "possible", "no: nothing is left to write"),
+        PaperDifference("end of a line", "a line break", "a line break", "line; the tokens up to one that contains it"),
+        PaperDifference("trailing text", "not read", "-1e-6 per character", "none: generation ends at the stop"),
+        PaperDifference("finished answer", "not read", "0.001", "0.001"),
+        PaperDifference("KL, aggregate, eps", "not read", "TRL 0.18.2: none, token mean, 1e-4 (recalled)", "the same"),
+        PaperDifference("search with a value model", "VM-MCTS at test time", "released", "not offered"),
+        PaperDifference("group size, clip range, minibatches", "8; not read", "8; TRL: 0.2", "8, 0.2 and 1"),
     ),
     proof_tests=(
         "tests/golden/test_methods.py::test_whole_path[rest_rl]",
@@ -237,7 +237,7 @@ GRPO's objective from q and from q with such a beginning; R = r + 0.001 [finishe
         task="hinted_sums",
         parent="grpo",
         min_difference=0.1,
-        matched_by="steps",
+        runs_matched_by="steps",
         settings=("method.objective.penalties = []",),
         own_settings=("method.curriculum.line_separator = ;",),
     ),

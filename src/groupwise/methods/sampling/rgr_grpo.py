@@ -6,9 +6,9 @@ from typing import ClassVar
 from groupwise.advantages import Standardised
 from groupwise.data import Draw, Role, Rollout, Sampler, Strategy
 from groupwise.methods.method import Method
-from groupwise.methods.reference import Difference, ExpectedEffect, Reference
+from groupwise.methods.reference import PaperDifference, ExpectedEffect, Reference
 from groupwise.objective import Clip, GatedSurrogate, Objective, ShapedLikelihood, token_mean, written_tokens
-from groupwise.rollout import AUTO, AutoDefault, check_wording
+from groupwise.rollout import AUTO, ModelDependentDefault, check_wording
 from groupwise.rollout.strategies.draft_rounds import CORRECTED
 from groupwise.rollout.strategies.multi_round import as_written, attempts, best_of, context_of, score_of, with_role
 
@@ -25,7 +25,7 @@ class BestAnswerRefinement(Strategy):
 
     needs_feedback: ClassVar[bool] = True
     roles: ClassVar[tuple[Role, ...]] = (Role("tried", "where a rewritten answer is not better"),)
-    auto_defaults: ClassVar[dict[str, AutoDefault]] = {"prompt_template": CORRECTED}
+    model_dependent_defaults: ClassVar[dict[str, ModelDependentDefault]] = {"prompt_template": CORRECTED}
 
     score_below: float = 1.0
     prompt_template: str = AUTO
@@ -85,11 +85,11 @@ REFERENCE = Reference(
 if max R < theta: y' from pi_old(. | q, best answer, feedback); if R(y') > max R it replaces the worst of the group
 J = PPO's clip for sampled tokens, p / (p + gamma) A for those of y'; A over the mixed group""",
     differences=(
-        Difference("feedback", "failed criteria of a rubric", "not found", "the verdict's feedback"),
-        Difference("threshold theta", "not obtained", "not found", "1: any group without a full score (inferred)"),
-        Difference("rewritten answers", "one or more", "not found", "one (inferred)"),
-        Difference("off-policy surrogate", "shaped likelihood", "not found", "p / (p + 0.1) (inferred)"),
-        Difference("group size, minibatches", "not obtained", "not found", "8 and 1 (inferred)"),
+        PaperDifference("feedback", "failed criteria of a rubric", "not found", "the verdict's feedback"),
+        PaperDifference("threshold theta", "not obtained", "not found", "1: any group without a full score (inferred)"),
+        PaperDifference("rewritten answers", "one or more", "not found", "one (inferred)"),
+        PaperDifference("off-policy surrogate", "shaped likelihood", "not found", "p / (p + 0.1) (inferred)"),
+        PaperDifference("group size, minibatches", "not obtained", "not found", "8 and 1 (inferred)"),
     ),
     proof_tests=(
         "tests/golden/test_methods.py::test_whole_path[rgr_grpo]",
@@ -101,7 +101,7 @@ J = PPO's clip for sampled tokens, p / (p + gamma) A for those of y'; A over the
         task="hinted_sums",
         parent="grpo",
         min_difference=0.05,
-        matched_by="steps",
+        runs_matched_by="steps",
         settings=("iterations = 10", "evaluate.problems = 16", "method.objective.penalties = []"),
     ),
 )

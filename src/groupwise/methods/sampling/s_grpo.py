@@ -23,9 +23,9 @@ from groupwise.data import (
     verdicts_have,
 )
 from groupwise.methods.method import Method
-from groupwise.methods.reference import Difference, ExpectedEffect, Reference
+from groupwise.methods.reference import PaperDifference, ExpectedEffect, Reference
 from groupwise.objective import Clip, Objective, token_mean
-from groupwise.rollout import AUTO, AutoDefault
+from groupwise.rollout import AUTO, ModelDependentDefault
 from groupwise.rollout.gather_coroutines import together
 from groupwise.rollout.prompt_template import UNWORDED
 
@@ -59,13 +59,13 @@ class EarlyExits(Strategy):
     in the order of their cuts, the whole answer last, and their subscore `exit` is the rank from 0. arXiv:2505.07686.
     """
 
-    auto_defaults: ClassVar[dict[str, AutoDefault]] = {
-        "answer_inducer": AutoDefault(
+    model_dependent_defaults: ClassVar[dict[str, ModelDependentDefault]] = {
+        "answer_inducer": ModelDependentDefault(
             "#",
             "Time is limited, stop thinking and start answering.\n</think>\n\n",
             "arXiv:2505.07686, as others quote it",
         ),
-        "thinking_end": AutoDefault("#", "</think>", "arXiv:2505.07686, as others quote it"),
+        "thinking_end": ModelDependentDefault("#", "</think>", "arXiv:2505.07686, as others quote it"),
     }
 
     answer_inducer: str = AUTO
@@ -126,12 +126,12 @@ REFERENCE = Reference(
 O_i = thought up to a drawn place, inducer, answer, for m places; O_0 = the whole answer
 R_i = 2^-(K_i - 1) if correct, K_i the number of correct answers up to exit i; A_i = R_i - mean(R)""",
     differences=(
-        Difference("aggregate", "sequences", "not found", "token_mean: only then do shared prefixes cancel"),
-        Difference("std", "none (recalled)", "not found", "none"),
-        Difference("mask", "not specified", "not found", "the inducer (inferred)"),
-        Difference("places", "distinct, drawn", "not found", "distinct, drawn"),
-        Difference("exits, base, clip range", "not obtained", "not found", "7 of a group of 8; 0.5; 0.2 (inferred)"),
-        Difference("minibatches", "not obtained", "not found", "1 (inferred)"),
+        PaperDifference("aggregate", "sequences", "not found", "token_mean: only then do shared prefixes cancel"),
+        PaperDifference("std", "none (recalled)", "not found", "none"),
+        PaperDifference("mask", "not specified", "not found", "the inducer (inferred)"),
+        PaperDifference("places", "distinct, drawn", "not found", "distinct, drawn"),
+        PaperDifference("exits, base, clip range", "not obtained", "not found", "7 of a group of 8; 0.5; 0.2 (inferred)"),
+        PaperDifference("minibatches", "not obtained", "not found", "1 (inferred)"),
     ),
     proof_tests=(
         "tests/golden/test_methods.py::test_whole_path[s_grpo]",
@@ -144,7 +144,7 @@ R_i = 2^-(K_i - 1) if correct, K_i the number of correct answers up to exit i; A
         task="wordy_sums",
         parent="grpo",
         min_difference=2.0,
-        matched_by="steps",
+        runs_matched_by="steps",
         settings=("iterations = 10", "evaluate.problems = 64", "method.objective.penalties = []"),
     ),
 )

@@ -7,11 +7,11 @@ from typing import ClassVar, Literal, TypedDict
 from groupwise.advantages import Standardised
 from groupwise.data import Curriculum, Draw, Role, Rollout, Sample, Sampler, Strategy, Task
 from groupwise.methods.method import Method
-from groupwise.methods.reference import Difference, ExpectedEffect, Reference
+from groupwise.methods.reference import PaperDifference, ExpectedEffect, Reference
 from groupwise.objective import Clip, Objective, token_mean
 from groupwise.rollout import (
     AUTO,
-    AutoDefault,
+    ModelDependentDefault,
     HintEscalation,
     HintSource,
     Independent,
@@ -27,18 +27,18 @@ from groupwise.rollout.prompt_template import UNWORDED
 from groupwise.rollout.strategies.hinted import HINTED
 from groupwise.rollout.strategies.multi_round import context_of, graded, prompt_of, with_role
 
-__all__ = ["HintAtLevel", "HintLevelCurriculum", "PolicyWrittenHints", "sage_hint"]
+__all__ = ["HintAtLevelStrategy", "HintLevelCurriculum", "PolicyWrittenHints", "sage_hint"]
 
 
 @dataclass(frozen=True, slots=True)
-class HintAtLevel(Strategy):
+class HintAtLevelStrategy(Strategy):
     """Runs another strategy on the prompt with the hint of its level (`HintLevelCurriculum`); level 0 is no hint.
 
     SAGE-light.
     """
 
     roles: ClassVar[tuple[Role, ...]] = (Role("tried", "where the policy writes the hints"),)
-    auto_defaults: ClassVar[dict[str, AutoDefault]] = {"prompt_template": HINTED}
+    model_dependent_defaults: ClassVar[dict[str, ModelDependentDefault]] = {"prompt_template": HINTED}
 
     hints: HintSource = RowHints()  # noqa: RUF009
     prompt_template: str = AUTO
@@ -62,7 +62,7 @@ class HintAtLevel(Strategy):
         return replace(rollout, draw=replace(rollout.draw, prompt=draw.prompt), samples=samples, selected=selected)
 
 
-ASKED = AutoDefault(
+ASKED = ModelDependentDefault(
     "{solution};{problem}",
     "You are a tutoring assistant that generates progressive hints to help students solve difficult problems without "
     "revealing the solution directly.\n\n"
@@ -84,7 +84,7 @@ class PolicyWrittenHints(HintSource):
 
     column_type: ClassVar[str] = "text"
     column_optional: ClassVar[bool] = True
-    auto_defaults: ClassVar[dict[str, AutoDefault]] = {"tokens_per_level": AutoDefault(8, 64), "prompt_template": ASKED}
+    model_dependent_defaults: ClassVar[dict[str, ModelDependentDefault]] = {"tokens_per_level": ModelDependentDefault(8, 64), "prompt_template": ASKED}
 
     max_level: int = 3
     tokens_per_level: int | Literal["auto"] = AUTO
@@ -190,7 +190,7 @@ def sage_hint(
     return Method(
         group_size=group_size,
         curriculum=HintLevelCurriculum(least, most, levels) if light else Shuffled(),
-        strategy=HintAtLevel(hints) if light else HintEscalation(hints, levels),
+        strategy=HintAtLevelStrategy(hints) if light else HintEscalation(hints, levels),
         advantage=(Standardised(ddof=0),),
         objective=Objective(surrogate=Clip(0.2, 0.28), aggregate=token_mean),
         minibatches=minibatches,
@@ -208,14 +208,14 @@ level 0: a group from pi_old(. | x); while no answer is correct and l < L: a new
 h_l from pi_old(. | x, solution); the last group is trained under its own prompt
 light: one group at the level of the prompt, which rises at a pass rate of 0.1 and falls above 0.35""",
     differences=(
-        Difference("hints", "one call per level", "all levels in one call, as JSON", "one call per level"),
-        Difference(
+        PaperDifference("hints", "one call per level", "all levels in one call, as JSON", "one call per level"),
+        PaperDifference(
             "length of a hint", "not specified", "by words in the prompt", "8 tokens per level, 64 in prose (inferred)"
         ),
-        Difference("std of a group", "ddof 0", "ddof 0", "ddof 0, plus 1e-6"),
-        Difference("clip range, minibatches", "0.2 and 0.28; 2", "0.2 and 0.28; 2", "0.2 and 0.28; 2"),
-        Difference("levels, group size", "3 and 8", "3 and 8", "3 and 8"),
-        Difference("light: pass rates", "0.35", "0.1 and 0.35", "0.1 and 0.35"),
+        PaperDifference("std of a group", "ddof 0", "ddof 0", "ddof 0, plus 1e-6"),
+        PaperDifference("clip range, minibatches", "0.2 and 0.28; 2", "0.2 and 0.28; 2", "0.2 and 0.28; 2"),
+        PaperDifference("levels, group size", "3 and 8", "3 and 8", "3 and 8"),
+        PaperDifference("light: pass rates", "0.35", "0.1 and 0.35", "0.1 and 0.35"),
     ),
     proof_tests=(
         "tests/golden/test_methods.py::test_whole_path[sage_hint]",
@@ -230,7 +230,7 @@ light: one group at the level of the prompt, which rises at a pass rate of 0.1 a
         task="hinted_sums",
         parent="grpo",
         min_difference=0.1,
-        matched_by="steps",
+        runs_matched_by="steps",
         settings=("iterations = 10", "evaluate.problems = 16", "method.objective.penalties = []"),
     ),
 )

@@ -2,7 +2,7 @@
 
 from groupwise.advantages import Standardised
 from groupwise.methods.method import Method
-from groupwise.methods.reference import Difference, ExpectedEffect, Reference
+from groupwise.methods.reference import PaperDifference, ExpectedEffect, Reference
 from groupwise.methods.schedules import DelayedStart
 from groupwise.objective import Objective, token_mean
 from groupwise.rollout import HintScaffold, RowHints
@@ -43,19 +43,19 @@ REFERENCE = Reference(
 if no answer of the group is correct: one answer under each hint, from weak to strong
 the first correct one replaces the first member, with its own prompt; A over the mixed group""",
     differences=(
-        Difference("order of the hints", "one after the other", "all at once", "all at once: the same result"),
-        Difference(
+        PaperDifference("order of the hints", "one after the other", "all at once", "all at once: the same result"),
+        PaperDifference(
             "hints",
             "knowledge, planning, solution; four parts each",
             "the same; planning is commented out",
             "a column of the row",
         ),
-        Difference(
+        PaperDifference(
             "prompt with a hint", "not read", "Question: Q, then Knowledge Hints: H", "SAGE's: strategy.prompt_template"
         ),
-        Difference("warm-up", "a share of the run", "50 steps", "50 iterations"),
-        Difference("replaced", "one", "one; optionally two", "one"),
-        Difference("minibatches, group size", "4 and 8", "4 and 8", "4 and 8"),
+        PaperDifference("warm-up", "a share of the run", "50 steps", "50 iterations"),
+        PaperDifference("replaced", "one", "one; optionally two", "one"),
+        PaperDifference("minibatches, group size", "4 and 8", "4 and 8", "4 and 8"),
     ),
     proof_tests=(
         "tests/golden/test_methods.py::test_whole_path[scaf_grpo]",
@@ -68,7 +68,7 @@ the first correct one replaces the first member, with its own prompt; A over the
         task="hinted_sums",
         parent="grpo",
         min_difference=0.1,
-        matched_by="steps",
+        runs_matched_by="steps",
         settings=("iterations = 10", "evaluate.problems = 16", "method.objective.penalties = []"),
         own_settings=("method.schedules = {}",),
     ),

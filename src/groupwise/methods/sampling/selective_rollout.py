@@ -8,10 +8,10 @@ from typing import ClassVar
 from groupwise.advantages import Standardised
 from groupwise.data import Draw, Finish, Rollout, Sample, Sampler, Strategy
 from groupwise.methods.method import Method
-from groupwise.methods.reference import Difference, ExpectedEffect, Reference
+from groupwise.methods.reference import PaperDifference, ExpectedEffect, Reference
 from groupwise.objective import Objective, policy_gradient, turn_mean
 from groupwise.rewards import everything, mixed_outcomes
-from groupwise.rollout import AUTO, AutoDefault, ConversationState, dialogue_until, judged
+from groupwise.rollout import AUTO, ModelDependentDefault, ConversationState, dialogue_until, judged
 from groupwise.rollout.gather_coroutines import together
 from groupwise.rollout.prompt_template import UNWORDED
 from groupwise.rollout.strategies.sequence_similarity import edit_distance
@@ -32,8 +32,8 @@ class EarlyStoppingTurns(Strategy):
     """
 
     needs_environment: ClassVar[bool] = True
-    auto_defaults: ClassVar[dict[str, AutoDefault]] = {
-        "action_marker": AutoDefault("", "Action:", "zhiyuanZhai20/selective-rollout, src/prompts.py, ba86cdc")
+    model_dependent_defaults: ClassVar[dict[str, ModelDependentDefault]] = {
+        "action_marker": ModelDependentDefault("", "Action:", "zhiyuanZhai20/selective-rollout, src/prompts.py, ba86cdc")
     }
 
     max_turns: int = 30
@@ -127,15 +127,15 @@ a group is stopped and dropped if d_K < d_L,  d_K = mean over pairs of lev(a_i, 
 L = - 1/N sum over (conversation, turn) of A_i mean_t log pi(o_t),  N the number of turns in the batch
 A_i = (r_i - mean(r)) / (std(r) + 1e-8)""",
     differences=(
-        Difference("K, d_L, most turns", "10, 0.12, 30", "10, 0.12, 30", "10, 0.12, 30"),
-        Difference("a second clause", "rejected", "also at 90 % ended conversations, by default", "none"),
-        Difference("short first conversation", "padded", "then no gate", "padded"),
-        Difference("action", "what the environment gets", "parsed after a word", "a turn's text; marker = WORD"),
-        Difference("turns of an update", "at most 64, drawn", "at most 64, drawn", "all"),
-        Difference("context of a turn", "its history, in a new prompt", "cut at 1024 tokens", "the conversation"),
-        Difference("equal rewards after the gate", "stay, or DAPO's filter", "stay", "stay; mixed = true drops them"),
-        Difference("choice of K and d_L", "offline, by precision 0.8", "scripts", "not offered"),
-        Difference("group size", "8", "8", "8"),
+        PaperDifference("K, d_L, most turns", "10, 0.12, 30", "10, 0.12, 30", "10, 0.12, 30"),
+        PaperDifference("a second clause", "rejected", "also at 90 % ended conversations, by default", "none"),
+        PaperDifference("short first conversation", "padded", "then no gate", "padded"),
+        PaperDifference("action", "what the environment gets", "parsed after a word", "a turn's text; marker = WORD"),
+        PaperDifference("turns of an update", "at most 64, drawn", "at most 64, drawn", "all"),
+        PaperDifference("context of a turn", "its history, in a new prompt", "cut at 1024 tokens", "the conversation"),
+        PaperDifference("equal rewards after the gate", "stay, or DAPO's filter", "stay", "stay; mixed = true drops them"),
+        PaperDifference("choice of K and d_L", "offline, by precision 0.8", "scripts", "not offered"),
+        PaperDifference("group size", "8", "8", "8"),
     ),
     proof_tests=(
         "tests/golden/test_methods.py::test_whole_path[selective_rollout]",
@@ -148,7 +148,7 @@ A_i = (r_i - mean(r)) / (std(r) + 1e-8)""",
         task="big_sums",
         parent="grpo",
         min_difference=1.0,
-        matched_by="steps",
+        runs_matched_by="steps",
         own_settings=("method.strategy.compare_after_turns = 1",),
     ),
 )

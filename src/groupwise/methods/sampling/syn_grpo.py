@@ -20,7 +20,7 @@ from groupwise.data import (
     verdicts_have,
 )
 from groupwise.methods.method import Method
-from groupwise.methods.reference import Difference, ExpectedEffect, Reference
+from groupwise.methods.reference import PaperDifference, ExpectedEffect, Reference
 from groupwise.objective import Clip, Objective, group_mean
 from groupwise.rewards import AddSubscore, AddWellFormed, Score
 from groupwise.rollout import Independent, Shuffled
@@ -30,7 +30,7 @@ from groupwise.tasks import proposed_problem
 from groupwise.tasks.sums import worked
 
 __all__ = [
-    "ProposalCollector",
+    "ProposalCollectingStrategy",
     "ProposalParser",
     "ProposedProblem",
     "ProposedProblemCurriculum",
@@ -81,7 +81,7 @@ class SumProposalParser(ProposalParser):
 
 @verdicts_have("diverse")
 @dataclass(frozen=True, slots=True)
-class ProposalCollector(Strategy):
+class ProposalCollectingStrategy(Strategy):
     """Runs another strategy, and collects the new problems that its answers propose, for `ProposedProblemCurriculum`.
 
     The subscore `diverse` of an answer is the expected diversity of its proposal's kind, from the draw's metadata; 0
@@ -228,7 +228,7 @@ def syn_grpo(
     return Method(
         group_size=group_size,
         curriculum=ProposedProblemCurriculum(share, rate),
-        strategy=ProposalCollector(proposal_parser=source),
+        strategy=ProposalCollectingStrategy(proposal_parser=source),
         shaping=(Score(), AddWellFormed(1.0), AddSubscore("diverse", diverse)),
         advantage=(Standardised(),),
         objective=Objective(surrogate=Clip(clip, clip), aggregate=group_mean),
@@ -246,17 +246,17 @@ div(q) = std of the accuracy rewards of q's group; D = moving average of div
 r_div = clip((div(q') - D) / D, -1, 1) for a problem q' that an answer proposed
 R_i = accuracy + format + 0.5 r_div; GRPO's objective""",
     differences=(
-        Difference(
+        PaperDifference(
             "problems", "images, repainted by a model", "not obtained", "text that the policy writes (inferred)"
         ),
-        Difference("server", "asynchronous", "not obtained", "the curriculum; it never waits"),
-        Difference("credit", "not readable", "not obtained", "mean of r_div over problems of the same kind (inferred)"),
-        Difference("diversity", "variance of the accuracy", "not obtained", "std (inferred)"),
-        Difference("smoothing", "against the current diversity", "not obtained", "moving average, 0.05 (inferred)"),
-        Difference("share of new problems", "not obtained", "not obtained", "0.5 (inferred)"),
-        Difference("weight of r_div", "not obtained", "not obtained", "0.5 (inferred)"),
-        Difference("KL", "not obtained", "not obtained", "none (inferred)"),
-        Difference("group size, clip range, minibatches", "not obtained", "not obtained", "8, 0.2 and 1 (inferred)"),
+        PaperDifference("server", "asynchronous", "not obtained", "the curriculum; it never waits"),
+        PaperDifference("credit", "not readable", "not obtained", "mean of r_div over problems of the same kind (inferred)"),
+        PaperDifference("diversity", "variance of the accuracy", "not obtained", "std (inferred)"),
+        PaperDifference("smoothing", "against the current diversity", "not obtained", "moving average, 0.05 (inferred)"),
+        PaperDifference("share of new problems", "not obtained", "not obtained", "0.5 (inferred)"),
+        PaperDifference("weight of r_div", "not obtained", "not obtained", "0.5 (inferred)"),
+        PaperDifference("KL", "not obtained", "not obtained", "none (inferred)"),
+        PaperDifference("group size, clip range, minibatches", "not obtained", "not obtained", "8, 0.2 and 1 (inferred)"),
     ),
     proof_tests=(
         "tests/golden/test_methods.py::test_whole_path[syn_grpo]",
@@ -268,7 +268,7 @@ R_i = accuracy + format + 0.5 r_div; GRPO's objective""",
         task="proposals",
         parent="grpo",
         min_difference=0.02,
-        matched_by="steps",
+        runs_matched_by="steps",
         settings=("method.objective.penalties = []",),
     ),
 )

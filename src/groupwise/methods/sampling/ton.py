@@ -3,7 +3,7 @@
 from groupwise.advantages import Standardised
 from groupwise.learner import InitialPolicy
 from groupwise.methods.method import Method
-from groupwise.methods.reference import Difference, ExpectedEffect, Reference
+from groupwise.methods.reference import PaperDifference, ExpectedEffect, Reference
 from groupwise.objective import KL, Objective, policy_gradient, sequence_mean
 from groupwise.rewards import AddSubscore, AddWellFormed, Correctness
 
@@ -42,15 +42,15 @@ warm start on (x, T, y): the target is T y with probability 1 - d, else y with a
 J = mean_i 1/|o_i| sum_t { exp(log pi - sg[log pi]) A_i - beta k3_t },  A_i = (r_i - mean(r)) / (std(r) + 1e-4)
 r_i = 1[correct] + 1[form]; an empty thought has the form""",
     differences=(
-        Difference("warm start", "supervised", "in another framework", "the recipe's warm_start.drop_thoughts"),
-        Difference("share d of dropped thoughts", "0.5 and others", "0.5", "the recipe's: mixed_sums has 0.5"),
-        Difference("thoughts of the demonstrations", "written by the base model", "data of the user", "of the user"),
-        Difference("form", "tags of thought and answer", "a regular expression", "an answer was found; form = PART"),
-        Difference("correctness", "by task: number, point on a screen", "so", "the verifier's outcome"),
-        Difference("value of the objective", "with the ratio 1", "with the ratio 1", "A log pi: the same gradient"),
-        Difference("length or skipping", "no term", "no term", "no term"),
-        Difference("KL coefficient", "not obtained", "the trainer's default", "0.04 (inferred)"),
-        Difference("group size, updates per sampling", "8; 1", "8; 1", "8; 1"),
+        PaperDifference("warm start", "supervised", "in another framework", "the recipe's warm_start.drop_thoughts"),
+        PaperDifference("share d of dropped thoughts", "0.5 and others", "0.5", "the recipe's: mixed_sums has 0.5"),
+        PaperDifference("thoughts of the demonstrations", "written by the base model", "data of the user", "of the user"),
+        PaperDifference("form", "tags of thought and answer", "a regular expression", "an answer was found; form = PART"),
+        PaperDifference("correctness", "by task: number, point on a screen", "so", "the verifier's outcome"),
+        PaperDifference("value of the objective", "with the ratio 1", "with the ratio 1", "A log pi: the same gradient"),
+        PaperDifference("length or skipping", "no term", "no term", "no term"),
+        PaperDifference("KL coefficient", "not obtained", "the trainer's default", "0.04 (inferred)"),
+        PaperDifference("group size, updates per sampling", "8; 1", "8; 1", "8; 1"),
     ),
     proof_tests=(
         "tests/golden/test_methods.py::test_whole_path[ton]",
@@ -63,7 +63,7 @@ r_i = 1[correct] + 1[form]; an empty thought has the form""",
         task="wordy_sums",
         parent="grpo",
         min_difference=2.0,
-        matched_by="steps",
+        runs_matched_by="steps",
         settings=("iterations = 10", "evaluate.problems = 64", "method.objective.penalties = []"),
         own_settings=("warm_start.drop_thoughts = 0.5", 'warm_start.thought = ["", "#"]'),
     ),

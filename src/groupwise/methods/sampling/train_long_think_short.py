@@ -10,7 +10,7 @@ from groupwise.advantages import Standardised
 from groupwise.data import Batch, Shaping
 from groupwise.learner import InitialPolicy
 from groupwise.methods.method import Method
-from groupwise.methods.reference import Difference, ExpectedEffect, Reference
+from groupwise.methods.reference import PaperDifference, ExpectedEffect, Reference
 from groupwise.methods.schedules import Staircase
 from groupwise.objective import KL, Objective, group_mean
 from groupwise.rewards import AddSubscore, Correctness
@@ -28,17 +28,17 @@ class AddLengthBudgetScore(Shaping):
 
     budget_tokens: float = 256.0
     weight: float = 0.6
-    zero_score_tokens: float = 0.0
+    zero_score_answer_tokens: float = 0.0
     flat_below_budget: bool = False
 
     def __post_init__(self) -> None:
-        if self.budget_tokens <= 0 or 0 < self.zero_score_tokens <= self.budget_tokens:
+        if self.budget_tokens <= 0 or 0 < self.zero_score_answer_tokens <= self.budget_tokens:
             raise ValueError(
                 f"{self}: needs budget_tokens > 0, and zero_score_tokens = 0 or zero_score_tokens > budget_tokens"
             )
 
     def __call__(self, reward: Float[Tensor, " s"], b: Batch) -> Float[Tensor, " s"]:
-        length, most = b.length.to(reward.dtype), self.zero_score_tokens or 2 * self.budget_tokens
+        length, most = b.length.to(reward.dtype), self.zero_score_answer_tokens or 2 * self.budget_tokens
         rising = torch.ones_like(length) if self.flat_below_budget else length / self.budget_tokens
         falling = ((most - length) / (most - self.budget_tokens)).clamp(min=0)
         return reward + self.weight * torch.where(length <= self.budget_tokens, rising, falling)
@@ -95,18 +95,18 @@ REFERENCE = Reference(
 R = 0.3 correct + 0.6 score(L) + 0.1 form; score(L) = L / B up to the budget B, then falling to 0 at 2 B
 B = max(1, 256 * 0.7^floor(t / T))""",
     differences=(
-        Difference(
+        PaperDifference(
             "weights of the parts",
             "0.3, 0.6, 0.1",
             "not found",
             "0.3, 0.6, no form; form_subscore, a subscore of the verdict, adds 0.1",
         ),
-        Difference("end of the fall", "not readable", "not found", "twice the budget (inferred)"),
-        Difference("flat reward", "ablation", "not found", "flat = true"),
-        Difference("length", "of the thought", "not found", "of the answer (inferred)"),
-        Difference("budget, factor", "256; 0.7", "not found", "256; 0.7"),
-        Difference("steps between drops", "not obtained", "not found", "100 (inferred)"),
-        Difference("KL, group size", "not obtained", "not found", "0.04 and 8 (inferred)"),
+        PaperDifference("end of the fall", "not readable", "not found", "twice the budget (inferred)"),
+        PaperDifference("flat reward", "ablation", "not found", "flat = true"),
+        PaperDifference("length", "of the thought", "not found", "of the answer (inferred)"),
+        PaperDifference("budget, factor", "256; 0.7", "not found", "256; 0.7"),
+        PaperDifference("steps between drops", "not obtained", "not found", "100 (inferred)"),
+        PaperDifference("KL, group size", "not obtained", "not found", "0.04 and 8 (inferred)"),
     ),
     proof_tests=(
         "tests/golden/test_methods.py::test_whole_path[train_long_think_short]",
@@ -120,7 +120,7 @@ B = max(1, 256 * 0.7^floor(t / T))""",
         task="wordy_sums",
         parent="grpo",
         min_difference=2.0,
-        matched_by="steps",
+        runs_matched_by="steps",
         settings=("iterations = 10", "evaluate.problems = 16"),
         own_settings=(
             (

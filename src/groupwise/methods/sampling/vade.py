@@ -9,7 +9,7 @@ from groupwise.advantages import Standardised
 from groupwise.data import Curriculum, Draw, Rollout, Task
 from groupwise.learner import InitialPolicy
 from groupwise.methods.method import Method
-from groupwise.methods.reference import Difference, ExpectedEffect, Reference
+from groupwise.methods.reference import PaperDifference, ExpectedEffect, Reference
 from groupwise.models import RandomPurpose, keyed_random
 from groupwise.objective import KL, Clip, Objective, group_mean
 from groupwise.rollout.curricula.shuffled import check_prompts
@@ -44,13 +44,13 @@ class ThompsonSampling(Curriculum[ThompsonState]):
 
     tracks_prompts: ClassVar[bool] = True
 
-    drawn_prompt_count_decay: float = 0.2
-    other_prompt_count_decay: float = 0.999
+    drawn_prompt_outcome_decay: float = 0.2
+    other_prompt_outcome_decay: float = 0.999
     ranking_criterion: Literal["gain", "variance"] = "gain"
     sample_posterior: bool = True
 
     def __post_init__(self) -> None:
-        if not 0 <= self.drawn_prompt_count_decay <= self.other_prompt_count_decay <= 1:
+        if not 0 <= self.drawn_prompt_outcome_decay <= self.other_prompt_outcome_decay <= 1:
             raise ValueError(
                 f"{self}: the decays are out of range\n"
                 "take 0 <= drawn_prompt_count_decay <= other_prompt_count_decay <= 1"
@@ -76,10 +76,10 @@ class ThompsonSampling(Curriculum[ThompsonState]):
         return state
 
     def end_iteration(self, state: ThompsonState, rollouts: Sequence[Rollout]) -> ThompsonState:
-        counts = {key: [self.other_prompt_count_decay * x for x in pair] for key, pair in state["counts"].items()}
+        counts = {key: [self.other_prompt_outcome_decay * x for x in pair] for key, pair in state["counts"].items()}
         for rollout in rollouts:
             key, answers = str(rollout.draw.metadata["index"]), graded(rollout.samples)
-            correct, others = (self.drawn_prompt_count_decay * x for x in state["counts"].get(key, [0.0, 0.0]))
+            correct, others = (self.drawn_prompt_outcome_decay * x for x in state["counts"].get(key, [0.0, 0.0]))
             counts[key] = [correct + sum(answers), others + len(answers) - sum(answers)]
         return {**state, "iteration_prompts": [], "counts": counts}
 
@@ -146,14 +146,14 @@ REFERENCE = Reference(
 p_i from Beta(a_i + 1, b_i + 1);  a batch is the B prompts with the largest p_i (1 - p_i)^2
 drawn: a <- l1 a + c, b <- l1 b + G - c;  not drawn: a <- l2 a, b <- l2 b""",
     differences=(
-        Difference("what was read", "the framework figure and its caption", "not found", "both"),
-        Difference("decays l1, l2", "those of the figure's numbers: 0.2, 0.999", "not found", "0.2, 0.999 (inferred)"),
-        Difference("counts at the start", "not obtained", "not found", "0: the first draw is uniform (inferred)"),
-        Difference("base", "GRPO or GSPO", "not found", "GRPO; curriculum is one field of any method"),
-        Difference("with a filter and refills", "no refills", "not found", "a refill draws other prompts"),
-        Difference("ablations", "p (1 - p); the posterior's mean", "not found", 'value = "variance"; sampled = false'),
-        Difference("clip range, KL coefficient", "not obtained", "not found", "0.2, 0.04 (inferred)"),
-        Difference("group size, minibatches", "8 in the figure; not obtained", "not found", "8; 1 (inferred)"),
+        PaperDifference("what was read", "the framework figure and its caption", "not found", "both"),
+        PaperDifference("decays l1, l2", "those of the figure's numbers: 0.2, 0.999", "not found", "0.2, 0.999 (inferred)"),
+        PaperDifference("counts at the start", "not obtained", "not found", "0: the first draw is uniform (inferred)"),
+        PaperDifference("base", "GRPO or GSPO", "not found", "GRPO; curriculum is one field of any method"),
+        PaperDifference("with a filter and refills", "no refills", "not found", "a refill draws other prompts"),
+        PaperDifference("ablations", "p (1 - p); the posterior's mean", "not found", 'value = "variance"; sampled = false'),
+        PaperDifference("clip range, KL coefficient", "not obtained", "not found", "0.2, 0.04 (inferred)"),
+        PaperDifference("group size, minibatches", "8 in the figure; not obtained", "not found", "8; 1 (inferred)"),
     ),
     proof_tests=(
         "tests/golden/test_methods.py::test_whole_path[vade]",
@@ -166,6 +166,6 @@ drawn: a <- l1 a + c, b <- l1 b + G - c;  not drawn: a <- l2 a, b <- l2 b""",
         task="edges",
         parent="grpo",
         min_difference=0.05,
-        matched_by="steps",
+        runs_matched_by="steps",
     ),
 )

@@ -9,7 +9,7 @@ from torch.nn.functional import logsigmoid
 
 from groupwise.data import Batch, ClassifierScore, CouplingUnit, NeededMeasure, Surrogate, TokenMark
 from groupwise.methods.method import Method
-from groupwise.methods.reference import Difference, Reference
+from groupwise.methods.reference import PaperDifference, Reference
 from groupwise.objective import Objective, over_pairs, pair_mean, pairs
 from groupwise.rollout import Stored
 
@@ -28,7 +28,7 @@ class BradleyTerry(Surrogate):
     aggregate `pair_mean`.
     """
 
-    coupling_unit: ClassVar[CouplingUnit] = "group"
+    unsplit_unit: ClassVar[CouplingUnit] = "group"
     needs: ClassVar[frozenset[NeededMeasure]] = frozenset({ClassifierScore(), MARGIN})
 
     margin: float = 0.0
@@ -65,7 +65,7 @@ def bradley_terry(*, margin: float = 0.0, centring: float = 0.0, minibatches: in
     """
     return Method(
         group_size=2,
-        strategy=Stored(("chosen", "rejected"), closes_turn=True, marks=("margin",)),
+        strategy=Stored(("chosen", "rejected"), closes_turn=True, mark_columns=("margin",)),
         objective=Objective(surrogate=BradleyTerry(margin, centring), aggregate=pair_mean),
         minibatches=minibatches,
     )
@@ -80,15 +80,15 @@ REFERENCE = Reference(
 J = mean over pairs of [ log sigmoid(s_w - s_l - m) - c (s_w + s_l)^2 ]
 s = w . h, h the last hidden state of prompt and answer; w is chosen, l is rejected""",
     differences=(
-        Difference("margin", "by the rating of the pair, 0 to 3", "TRL: a column, or none", "a column, or 0"),
-        Difference("centring", "none; 0.01 in arXiv:2312.09244 (recalled)", "TRL: none", "0"),
-        Difference("head at the start", "not specified", "TRL: normal, deviation 0.02", "0: the first loss is log 2"),
-        Difference(
+        PaperDifference("margin", "by the rating of the pair, 0 to 3", "TRL: a column, or none", "a column, or 0"),
+        PaperDifference("centring", "none; 0.01 in arXiv:2312.09244 (recalled)", "TRL: none", "0"),
+        PaperDifference("head at the start", "not specified", "TRL: normal, deviation 0.02", "0: the first loss is log 2"),
+        PaperDifference(
             "position of the score", "not specified", "transformers: the last token that is not padding", "the same"
         ),
-        Difference("length", "not specified", "TRL: pairs above 1,024 tokens are dropped", "nothing is cut"),
-        Difference("end token", "not specified", "TRL: added", "added"),
-        Difference("minibatches", "not specified", "TRL: 1 step per batch", "1"),
+        PaperDifference("length", "not specified", "TRL: pairs above 1,024 tokens are dropped", "nothing is cut"),
+        PaperDifference("end token", "not specified", "TRL: added", "added"),
+        PaperDifference("minibatches", "not specified", "TRL: 1 step per batch", "1"),
     ),
     proof_tests=(
         "tests/golden/test_methods.py::test_whole_path[bradley_terry]",

@@ -2,7 +2,7 @@
 
 from groupwise.learner import InitialPolicy
 from groupwise.methods.method import Method
-from groupwise.methods.reference import Difference, Reference
+from groupwise.methods.reference import PaperDifference, Reference
 from groupwise.objective import Objective, PairwisePreference, pair_mean
 from groupwise.rollout import ShuffledRows, Stored
 
@@ -39,11 +39,11 @@ REFERENCE = Reference(
 J = mean over pairs of log sigmoid(beta (d_w - d_l))
 d = log(pi(y | x) / pi_ref(y | x)), summed over the tokens of y; w is chosen, l is rejected""",
     differences=(
-        Difference("beta", "0.1; 0.5 for summaries", "TRL: 0.1", "0.1"),
-        Difference("reference", "the supervised model", "TRL: the model at the start", "the model at the start"),
-        Difference("length", "not specified", "TRL: prompt and answer cut at 1,024 tokens", "nothing is cut"),
-        Difference("end token", "not specified", "TRL: part of the answer", "part of the answer"),
-        Difference("minibatches", "not specified", "TRL: 1 step per batch", "1"),
+        PaperDifference("beta", "0.1; 0.5 for summaries", "TRL: 0.1", "0.1"),
+        PaperDifference("reference", "the supervised model", "TRL: the model at the start", "the model at the start"),
+        PaperDifference("length", "not specified", "TRL: prompt and answer cut at 1,024 tokens", "nothing is cut"),
+        PaperDifference("end token", "not specified", "TRL: part of the answer", "part of the answer"),
+        PaperDifference("minibatches", "not specified", "TRL: 1 step per batch", "1"),
     ),
     proof_tests=(
         "tests/golden/test_methods.py::test_whole_path[dpo]",

@@ -9,7 +9,7 @@ from torch import Tensor
 from groupwise.data import Batch, CouplingUnit, Logp, NeededMeasure, Surrogate
 from groupwise.learner import InitialPolicy
 from groupwise.methods.method import Method
-from groupwise.methods.reference import Difference, Reference
+from groupwise.methods.reference import PaperDifference, Reference
 from groupwise.objective import Objective, log_ratio_to, over_pairs, pair_mean, pairs
 from groupwise.rollout import ShuffledRows, Stored
 
@@ -23,11 +23,11 @@ class IdentityPreference(Surrogate):
     d is a mean over tokens, or a sum. IPO, arXiv:2310.12036, equation 17. For the aggregate `pair_mean`.
     """
 
-    coupling_unit: ClassVar[CouplingUnit] = "group"
+    unsplit_unit: ClassVar[CouplingUnit] = "group"
 
     beta: float = 0.1
     token_reduction: Literal["mean", "sum"] = "mean"
-    model: str = "reference"
+    reference_model: str = "reference"
 
     def __post_init__(self) -> None:
         if not self.beta > 0:
@@ -35,15 +35,15 @@ class IdentityPreference(Surrogate):
 
     @property
     def needs(self) -> frozenset[NeededMeasure]:
-        return frozenset({Logp(self.model)})
+        return frozenset({Logp(self.reference_model)})
 
     def __call__(self, b: Batch) -> Float[Tensor, " n"]:
-        d = log_ratio_to(b, self.model, self.token_reduction)
+        d = log_ratio_to(b, self.reference_model, self.token_reduction)
         better, worse = pairs(b)
         return over_pairs(b, better, -((d[better] - d[worse] - 1 / (2 * self.beta)) ** 2))
 
     def implicit_reward(self, b: Batch) -> Float[Tensor, " s"]:
-        return self.beta * log_ratio_to(b, self.model, self.token_reduction)
+        return self.beta * log_ratio_to(b, self.reference_model, self.token_reduction)
 
 
 def ipo(*, beta: float = 0.1, minibatches: int = 1) -> Method:
@@ -76,12 +76,12 @@ REFERENCE = Reference(
 J = - mean over pairs of (d_w - d_l - 1 / (2 beta))^2
 d = 1/|y| sum_t log(pi(y_t) / pi_ref(y_t)); w is chosen, l is rejected""",
     differences=(
-        Difference(
+        PaperDifference(
             "d", "a sum over tokens", "TRL: a mean, confirmed by the authors", "a mean; a sum by token_reduction"
         ),
-        Difference("beta", "tau, 0.1 to 1 in bandits", "TRL: 0.1", "0.1"),
-        Difference("reference", "not specified", "TRL: the model at the start", "the model at the start"),
-        Difference("minibatches", "not specified", "TRL: 1 step per batch", "1"),
+        PaperDifference("beta", "tau, 0.1 to 1 in bandits", "TRL: 0.1", "0.1"),
+        PaperDifference("reference", "not specified", "TRL: the model at the start", "the model at the start"),
+        PaperDifference("minibatches", "not specified", "TRL: 1 step per batch", "1"),
     ),
     proof_tests=(
         "tests/golden/test_methods.py::test_whole_path[ipo]",

@@ -10,7 +10,7 @@ from torch import Tensor
 from groupwise.data import Batch, CouplingUnit, Logp, NeededMeasure, Surrogate
 from groupwise.learner import InitialPolicy
 from groupwise.methods.method import Method
-from groupwise.methods.reference import Difference, Reference
+from groupwise.methods.reference import PaperDifference, Reference
 from groupwise.objective import Objective, log_ratio_to, sequence_mean
 from groupwise.rollout import ShuffledRows, Stored
 
@@ -28,31 +28,31 @@ class ProspectValue(Surrogate):
     and at least 0. A reward above 1/2 means wanted. KTO, arXiv:2402.01306, equations 7 and 8.
     """
 
-    coupling_unit: ClassVar[CouplingUnit] = "step"
+    unsplit_unit: ClassVar[CouplingUnit] = "step"
 
     beta: float = 0.1
     desirable: float = 1.0
     undesirable: float = 1.0
-    model: str = "reference"
+    reference_model: str = "reference"
 
     @property
     def needs(self) -> frozenset[NeededMeasure]:
-        return frozenset({Logp(self.model), Logp("policy", OTHER), Logp(self.model, OTHER)})
+        return frozenset({Logp(self.reference_model), Logp("policy", OTHER), Logp(self.reference_model, OTHER)})
 
     def __call__(self, b: Batch) -> Float[Tensor, " n"]:
-        r, z, wanted = log_ratio_to(b, self.model, "sum"), self.reference_point(b), b.reward > 0.5
+        r, z, wanted = log_ratio_to(b, self.reference_model, "sum"), self.reference_point(b), b.reward > 0.5
         factor = torch.where(wanted, self.desirable, self.undesirable).to(r.dtype)
         value = torch.sigmoid(self.beta * torch.where(wanted, r - z, z - r)) - 1
         return b.sequences.spread(factor * value)
 
     def reference_point(self, b: Batch) -> Float[Tensor, ""]:
         """The estimate of the KL divergence from the reference, without gradient; 0 without a second prompt."""
-        gap = b.sequences.total(b[Logp("policy", OTHER)] - b[Logp(self.model, OTHER)])
+        gap = b.sequences.total(b[Logp("policy", OTHER)] - b[Logp(self.reference_model, OTHER)])
         known = ~gap.isnan() & (b.sequences.lengths > 0)
         return (gap.masked_fill(~known, 0.0).sum() / known.sum().clamp(min=1)).clamp(min=0).to(b.logp.dtype)
 
     def implicit_reward(self, b: Batch) -> Float[Tensor, " s"]:
-        return self.beta * log_ratio_to(b, self.model, "sum")
+        return self.beta * log_ratio_to(b, self.reference_model, "sum")
 
 
 def kto(*, beta: float = 0.1, desirable: float = 1.0, undesirable: float = 1.0, minibatches: int = 1) -> Method:
@@ -70,7 +70,7 @@ def kto(*, beta: float = 0.1, desirable: float = 1.0, undesirable: float = 1.0, 
     return Method(
         group_size=1,
         curriculum=ShuffledRows(),
-        strategy=Stored(other_prompts=True),
+        strategy=Stored(adds_other_prompt_view=True),
         models=(("reference", InitialPolicy()),),
         objective=Objective(surrogate=ProspectValue(beta, desirable, undesirable), aggregate=sequence_mean),
         minibatches=minibatches,
@@ -88,13 +88,13 @@ J = mean over answers of lambda_D (sigmoid(beta (r - z)) - 1) if wanted, else la
 r = sum_t log(pi(y_t | x, y_<t) / pi_ref(y_t | x, y_<t))
 z = max(0, mean over answers of sum_t log(pi(y_t | x', y_<t) / pi_ref(y_t | x', y_<t))), x' another row's prompt""",
     differences=(
-        Difference("beta", "0.1", "TRL: 0.1", "0.1"),
-        Difference("lambda_D, lambda_U", "1 and 1, or 4/3 for imbalance", "TRL: 1.0 and 1.0", "1.0 and 1.0"),
-        Difference("z", "over a microbatch", "TRL: over the microbatches of all ranks", "over the optimizer step"),
-        Difference("policy of z", "the current one", "TRL: the current one", "that before the iteration's first step"),
-        Difference("other prompt", "the next of the microbatch", "TRL: the next of the batch", "the next draw's"),
-        Difference("memory", "not specified", "TRL: any number of microbatches", "a step is one microbatch"),
-        Difference("minibatches", "not specified", "TRL: 1 step per batch", "1"),
+        PaperDifference("beta", "0.1", "TRL: 0.1", "0.1"),
+        PaperDifference("lambda_D, lambda_U", "1 and 1, or 4/3 for imbalance", "TRL: 1.0 and 1.0", "1.0 and 1.0"),
+        PaperDifference("z", "over a microbatch", "TRL: over the microbatches of all ranks", "over the optimizer step"),
+        PaperDifference("policy of z", "the current one", "TRL: the current one", "that before the iteration's first step"),
+        PaperDifference("other prompt", "the next of the microbatch", "TRL: the next of the batch", "the next draw's"),
+        PaperDifference("memory", "not specified", "TRL: any number of microbatches", "a step is one microbatch"),
+        PaperDifference("minibatches", "not specified", "TRL: 1 step per batch", "1"),
     ),
     proof_tests=(
         "tests/golden/test_methods.py::test_whole_path[kto]",

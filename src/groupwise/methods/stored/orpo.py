@@ -10,7 +10,7 @@ from torch.nn.functional import logsigmoid
 
 from groupwise.data import Batch, CouplingUnit, Surrogate
 from groupwise.methods.method import Method
-from groupwise.methods.reference import Difference, Reference
+from groupwise.methods.reference import PaperDifference, Reference
 from groupwise.objective import Objective, over_pairs, pair_mean, pairs
 from groupwise.rollout import ShuffledRows, Stored
 
@@ -28,7 +28,7 @@ class OddsRatio(Surrogate):
     equations 6 and 7. For the aggregate `pair_mean`.
     """
 
-    coupling_unit: ClassVar[CouplingUnit] = "group"
+    unsplit_unit: ClassVar[CouplingUnit] = "group"
 
     beta: float = 0.1
 
@@ -81,13 +81,13 @@ REFERENCE = Reference(
 J = mean over pairs of [ m_w + beta log sigmoid(log odds_w - log odds_l) ]
 m = 1/|y| sum_t log pi(y_t | x, y_<t),  odds = e^m / (1 - e^m); w is chosen, l is rejected""",
     differences=(
-        Difference("beta", "lambda, 0.1 to 0.25 (recalled)", "TRL: 0.1", "0.1"),
-        Difference(
+        PaperDifference("beta", "lambda, 0.1 to 0.25 (recalled)", "TRL: 0.1", "0.1"),
+        PaperDifference(
             "supervised term", "tokens of the answer", "TRL: tokens of prompt and answer", "tokens of the answer"
         ),
-        Difference("its mean", "over tokens, then pairs", "TRL: over all tokens", "over tokens, then pairs"),
-        Difference("certain answers", "not specified", "TRL: infinite odds", "mean log-prob at most -1e-6"),
-        Difference("minibatches", "not specified", "TRL: 1 step per batch", "1"),
+        PaperDifference("its mean", "over tokens, then pairs", "TRL: over all tokens", "over tokens, then pairs"),
+        PaperDifference("certain answers", "not specified", "TRL: infinite odds", "mean log-prob at most -1e-6"),
+        PaperDifference("minibatches", "not specified", "TRL: 1 step per batch", "1"),
     ),
     proof_tests=(
         "tests/golden/test_methods.py::test_whole_path[orpo]",

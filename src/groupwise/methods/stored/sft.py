@@ -1,7 +1,7 @@
 """SFT: supervised fine-tuning on the answers of the data rows."""
 
 from groupwise.methods.method import Method
-from groupwise.methods.reference import Difference, Reference
+from groupwise.methods.reference import PaperDifference, Reference
 from groupwise.objective import Objective, policy_gradient, token_mean
 from groupwise.rollout import ShuffledRows, Stored
 
@@ -34,13 +34,13 @@ REFERENCE = Reference(
     formula="""\
 J = 1 / sum_i |y_i| sum_i sum_t log pi(y_it | x_i, y_i,<t),  y_i a stored answer""",
     differences=(
-        Difference("mean", "not specified", "TRL: over the tokens of the step", "over the tokens of the step"),
-        Difference("prompt", "not specified", "TRL: not trained if the row has a completion", "not trained"),
-        Difference("messages", "not specified", "TRL: all trained, by default", "the assistant's only"),
-        Difference("text", "not specified", "TRL: all tokens but the first", "all tokens but the first"),
-        Difference("end token", "not specified", "TRL: added, trained", "added, trained"),
-        Difference("epochs", "16, with early choice by a reward model", "TRL: 3", "those of the recipe"),
-        Difference("minibatches", "not specified", "TRL: 1 step per batch", "1"),
+        PaperDifference("mean", "not specified", "TRL: over the tokens of the step", "over the tokens of the step"),
+        PaperDifference("prompt", "not specified", "TRL: not trained if the row has a completion", "not trained"),
+        PaperDifference("messages", "not specified", "TRL: all trained, by default", "the assistant's only"),
+        PaperDifference("text", "not specified", "TRL: all tokens but the first", "all tokens but the first"),
+        PaperDifference("end token", "not specified", "TRL: added, trained", "added, trained"),
+        PaperDifference("epochs", "16, with early choice by a reward model", "TRL: 3", "those of the recipe"),
+        PaperDifference("minibatches", "not specified", "TRL: 1 step per batch", "1"),
     ),
     proof_tests=(
         "tests/golden/test_methods.py::test_whole_path[sft]",

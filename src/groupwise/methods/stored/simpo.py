@@ -9,7 +9,7 @@ from torch.nn.functional import logsigmoid
 
 from groupwise.data import Batch, CouplingUnit, Surrogate
 from groupwise.methods.method import Method
-from groupwise.methods.reference import Difference, Reference
+from groupwise.methods.reference import PaperDifference, Reference
 from groupwise.objective import Objective, over_pairs, pair_mean, pairs
 from groupwise.rollout import ShuffledRows, Stored
 
@@ -23,7 +23,7 @@ class MarginPreference(Surrogate):
     SimPO, arXiv:2405.14734, equation 6. For the aggregate `pair_mean`.
     """
 
-    coupling_unit: ClassVar[CouplingUnit] = "group"
+    unsplit_unit: ClassVar[CouplingUnit] = "group"
 
     beta: float = 2.0
     gamma: float = 0.5
@@ -67,10 +67,10 @@ REFERENCE = Reference(
 J = mean over pairs of log sigmoid(beta (m_w - m_l) - gamma)
 m = 1/|y| sum_t log pi(y_t | x, y_<t); w is chosen, l is rejected""",
     differences=(
-        Difference("beta", "2.0 to 2.5 (recalled)", "2.0", "2.0"),
-        Difference("gamma", "0.3 to 1.6 (recalled)", "0.25 of beta: 0.5", "0.5"),
-        Difference("supervised term", "none", "a weight, 0", "none"),
-        Difference("minibatches", "not specified", "1 step per batch", "1"),
+        PaperDifference("beta", "2.0 to 2.5 (recalled)", "2.0", "2.0"),
+        PaperDifference("gamma", "0.3 to 1.6 (recalled)", "0.25 of beta: 0.5", "0.5"),
+        PaperDifference("supervised term", "none", "a weight, 0", "none"),
+        PaperDifference("minibatches", "not specified", "1 step per batch", "1"),
     ),
     proof_tests=(
         "tests/golden/test_methods.py::test_whole_path[simpo]",

@@ -29,7 +29,7 @@ class ClassifierInput:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class ClassifierTexts:
+class ClassifierInputEncoder:
     """Converts texts to the ids of a classifier with `positions` positions. No id of a control token comes from text.
 
     A `template` renders the whole conversation. Without one, a tokenizer that encloses a text in special tokens, as
@@ -39,10 +39,10 @@ class ClassifierTexts:
 
     tokenizer: Tokenizer
     template: PromptTemplate | None
-    positions: int
+    max_positions: int
 
     @classmethod
-    def read(cls, path: Path, config: Mapping[str, Any], template: str = "auto") -> "ClassifierTexts":
+    def read(cls, path: Path, config: Mapping[str, Any], template: str = "auto") -> "ClassifierInputEncoder":
         """The texts of the model in a directory, in the template `chat` or `no`; `auto` is `chat` if it has one.
 
         BadData for a missing chat template, and for a tokenizer or numbers that cannot be used.
@@ -70,7 +70,7 @@ class ClassifierTexts:
         return self.tokenizer.backend_tokenizer.num_special_tokens_to_add(False) > 1
 
     def _cut(self, ids: Ids) -> ClassifierInput:
-        kept = ids[-self.positions :]
+        kept = ids[-self.max_positions :]
         return ClassifierInput(kept, (0,) * len(kept), len(kept) < len(ids))
 
     def _pair(self, problem: str, answer: str) -> ClassifierInput:
@@ -78,7 +78,7 @@ class ClassifierTexts:
         fast, control = self.tokenizer.backend_tokenizer, self.tokenizer.control_tokens
         with self.tokenizer.refusing(problem + answer):
             first, second = control.encode(fast, problem), control.encode(fast, answer)
-        room, length = self.positions - fast.num_special_tokens_to_add(True), len(first) + len(second)
+        room, length = self.max_positions - fast.num_special_tokens_to_add(True), len(first) + len(second)
         second.truncate(room, direction="left")
         first.truncate(room - len(second), direction="left")
         both = fast.post_process(first, second, True)

@@ -58,7 +58,7 @@ class FluxFamily:
         scale = decoder_scale(vae)
         return PipelineShape(
             layers=double + single, state_shape=(channels, size // scale, size // scale), width=head * heads,
-            default_picture_size=size, pixels_per_latent=scale, patch_size=2, position_grid_tokens=GRID,
+            default_picture_size=size, pixels_per_latent=scale, patch_size=2, position_grid_side_tokens=GRID,
             guidance_kind="embedded" if transformer.get("guidance_embeds") else "none",
         )  # fmt: skip
 

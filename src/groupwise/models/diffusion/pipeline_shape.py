@@ -35,7 +35,7 @@ class PipelineShape(FlowShape):
     default_picture_size: int
     pixels_per_latent: int
     patch_size: int
-    position_grid_tokens: int
+    position_grid_side_tokens: int
     guidance_kind: Literal["classifier-free", "embedded", "none"]
 
     @property
@@ -63,11 +63,11 @@ class PipelineShape(FlowShape):
 def sized(shape: PipelineShape, settings: PipelineSettings) -> PipelineShape:
     """The sizes with pictures as a recipe asks for. `Usage` for a size that the transformer does not take."""
     size, unit = settings.picture_size or shape.default_picture_size, shape.pixels_per_latent * shape.patch_size
-    if size // unit * unit != size or size > unit * shape.position_grid_tokens:
-        largest = unit * shape.position_grid_tokens
+    if size // unit * unit != size or size > unit * shape.position_grid_side_tokens:
+        largest = unit * shape.position_grid_side_tokens
         what = f"pipeline.picture_size is {size}: a side of a picture is a multiple of {unit} pixels, at most {largest}"
         raise Usage(
-            what, fix=f"use --pipeline.picture_size {max(unit, min(size // unit, shape.position_grid_tokens) * unit)}"
+            what, fix=f"use --pipeline.picture_size {max(unit, min(size // unit, shape.position_grid_side_tokens) * unit)}"
         )
     side = size // shape.pixels_per_latent
     return replace(shape, state_shape=(shape.state_shape[0], side, side))

@@ -50,7 +50,7 @@ class StableDiffusion3Family:
             default_picture_size=side * scale,
             pixels_per_latent=scale,
             patch_size=patch,
-            position_grid_tokens=grid,
+            position_grid_side_tokens=grid,
             guidance_kind="classifier-free",
         )
 

@@ -25,22 +25,22 @@ class DenoisingSettings:
     noise: DenoisingNoise = FlowGrpoNoise()  # noqa: RUF009
     steps: int = 10
     time_shift: float = 1.0
-    noise_start: int = 0
-    noise_end: int | None = None
+    noise_start_step: int = 0
+    noise_end_step: int | None = None
 
     def __post_init__(self) -> None:
         if not 2 <= self.steps <= MOST_STEPS or not self.time_shift > 0:
             raise ValueError(f"{self}\nneeds 2 <= steps <= {MOST_STEPS} and time_shift > 0")
-        if not 0 <= self.noise_start < self.end < self.steps:
+        if not 0 <= self.noise_start_step < self.end < self.steps:
             raise ValueError(
-                f"noise from step {self.noise_start} to before step {self.end}, of {self.steps} steps\n"
+                f"noise from step {self.noise_start_step} to before step {self.end}, of {self.steps} steps\n"
                 "needs 0 <= noise_start < noise_end < steps: the last step has no noise, since nothing removes it again"
             )
 
     @property
     def end(self) -> int:
         """The number of the first step after those with noise."""
-        return self.steps - 1 if self.noise_end is None else self.noise_end
+        return self.steps - 1 if self.noise_end_step is None else self.noise_end_step
 
     @property
     def times(self) -> tuple[float, ...]:
@@ -50,4 +50,4 @@ class DenoisingSettings:
 
     def has_noise(self, step: int) -> bool:
         """Whether a step is stochastic."""
-        return self.noise.noise_level > 0 and self.noise_start <= step < self.end
+        return self.noise.noise_level > 0 and self.noise_start_step <= step < self.end

@@ -129,7 +129,7 @@ class TrainedDenoisingSteps:
 
     @classmethod
     def of(cls, batch: Batch, policy: FlowPolicy) -> "TrainedDenoisingSteps":
-        rows = list(zip(batch.sequences.index.tolist(), batch.token_index.tolist()))
+        rows = list(zip(batch.sequences.index.tolist(), batch.index_in_sample.tolist()))
         samples, dtype_device = batch.samples, policy.dtype_device
         spans = list(pairwise(policy.times))
         times = torch.tensor([spans[samples[s].tokens[i]] for s, i in rows], **dtype_device).view(-1, 2)
@@ -152,7 +152,7 @@ class TrainedDenoisingSteps:
 class StepMeasures:
     """The measures of steps of one kind. Each velocity is computed once; only the policy's is in the graph."""
 
-    step_kind: str
+    step_kind_label: str
     velocity_states: TokenStates
     """The states at which velocities are computed."""
     measure_functions: Mapping[type, Callable[[Any], Tensor]]
@@ -180,7 +180,7 @@ class StepMeasures:
         computed = self.measure_functions.get(type(measure))
         if computed is None:
             raise Usage(
-                f"a flow policy does not compute the measure {measure} at {self.step_kind}",
+                f"a flow policy does not compute the measure {measure} at {self.step_kind_label}",
                 fix="remove the component that needs it, or use a method of the family flow: groupwise methods",
             )
         return computed(measure)

@@ -12,7 +12,7 @@ from groupwise.core import Usage
 from groupwise.data import Batch, Entropy, Ids, Logp, NeededMeasure
 from groupwise.models.masked.masked_cell_predictor import MaskedCellPredictor, MaskedShape
 from groupwise.models.masked.unmasking_actions import CellCommit, DrawnKnobs, decode_masked
-from groupwise.models.masked.unmasking_schedule import UnmaskingSchedule, UnmaskingSettings
+from groupwise.models.masked.unmasking_schedule import UnmaskingSchedulePolicy, UnmaskingSettings
 from groupwise.models.token_sampling import logprob_dtype
 
 __all__ = ["MaskedPolicy"]
@@ -32,7 +32,7 @@ class MaskedPolicy(nn.Module):
         super().__init__()
         self.shape = shape
         self.predictor = MaskedCellPredictor(shape)
-        self.schedule = UnmaskingSchedule(unmask)
+        self.schedule = UnmaskingSchedulePolicy(unmask)
 
     @property
     def unmask(self) -> UnmaskingSettings:
@@ -42,7 +42,7 @@ class MaskedPolicy(nn.Module):
         """Unmask in this way. A schedule with another start begins there; else it keeps its means and deviations."""
         if unmask == self.unmask:
             return
-        stored, self.schedule = self.schedule, UnmaskingSchedule(unmask).to(self.schedule.mean_change)
+        stored, self.schedule = self.schedule, UnmaskingSchedulePolicy(unmask).to(self.schedule.mean_change)
         if unmask.continues(stored.unmask):
             scale = stored.unmask.schedule_lr_factor / unmask.schedule_lr_factor if unmask.schedule_lr_factor else 0.0
             for parameter, trained in zip(self.schedule.parameters(), stored.parameters(), strict=True):
@@ -98,7 +98,7 @@ class TrainedUnmaskingTokens:
     commit_cells: Int[Tensor, " c"]
     commit_symbols: Int[Tensor, " c"]
     commit_temperatures: Float[Tensor, " c"]
-    knob_steps: Int[Tensor, " k"]
+    knob_step_indices: Int[Tensor, " k"]
     knob_values: Float[Tensor, "k 2"]
 
     @classmethod
@@ -106,7 +106,7 @@ class TrainedUnmaskingTokens:
         at: dict[type, list[int]] = {CellCommit: [], DrawnKnobs: []}
         rows: dict[tuple[Ids, bytes], int] = {}
         canvases, row, cell, symbol, temperature, step, values = [], [], [], [], [], [], []
-        for i, (s, t) in enumerate(zip(batch.sequences.index.tolist(), batch.token_index.tolist())):
+        for i, (s, t) in enumerate(zip(batch.sequences.index.tolist(), batch.index_in_sample.tolist())):
             sample = batch.samples[s]
             action = decode_masked(sample.actions[t])
             at[type(action)].append(i)
@@ -151,7 +151,7 @@ class TrainedUnmaskingTokens:
             entropy = entropy.index_copy(0, self.commit_token_indices, -(law.exp() * law).sum(-1))
         if len(self.knob_token_indices):
             logp = logp.index_copy(
-                0, self.knob_token_indices, model.schedule.log_density(self.knob_steps, self.knob_values)
+                0, self.knob_token_indices, model.schedule.log_density(self.knob_step_indices, self.knob_values)
             )
-            entropy = entropy.index_copy(0, self.knob_token_indices, model.schedule.entropy(self.knob_steps))
+            entropy = entropy.index_copy(0, self.knob_token_indices, model.schedule.entropy(self.knob_step_indices))
         return logp, entropy

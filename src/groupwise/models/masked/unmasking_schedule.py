@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-__all__ = ["MOST_UNMASKING_STEPS", "UnmaskingSchedule", "UnmaskingSettings"]
+__all__ = ["MOST_UNMASKING_STEPS", "UnmaskingSchedulePolicy", "UnmaskingSettings"]
 
 MOST_UNMASKING_STEPS = 64
 """The most steps: the vocabulary of a masked model begins with a token for the knobs of each."""
@@ -74,7 +74,7 @@ class UnmaskingSettings:
         return [[math.log(self.temperature), logit] for logit in (*logits, 0.0)]
 
 
-class UnmaskingSchedule(nn.Module):
+class UnmaskingSchedulePolicy(nn.Module):
     """The schedule policy: independent Gaussians over the knobs of each step, with learned means and deviations."""
 
     start_knobs: Tensor

@@ -8,15 +8,15 @@ from typing import Any
 
 from groupwise.core import as_error
 
-__all__ = ["AgentTasks"]
+__all__ = ["AgentAsyncioTasks"]
 
 PATIENCE = 5.0
 """Seconds for the tasks of an agent to clean up after they are cancelled. Tasks that still run are dropped."""
-CURRENT: "ContextVar[AgentTasks | None]" = ContextVar("CURRENT", default=None)
+CURRENT: "ContextVar[AgentAsyncioTasks | None]" = ContextVar("CURRENT", default=None)
 """The tasks of the agent whose code runs now."""
 
 
-class AgentTasks:
+class AgentAsyncioTasks:
     """A context for one run of an async agent: its own task, and the tasks that it starts.
 
     An exception that ends a program, such as that of `sys.exit()`, is an error of the agent. At the end of the context
@@ -28,7 +28,7 @@ class AgentTasks:
         self.tasks: set[asyncio.Task[Any]] = set()
         self.dropped = False
 
-    async def __aenter__(self) -> "AgentTasks":
+    async def __aenter__(self) -> "AgentAsyncioTasks":
         loop = asyncio.get_running_loop()
         if loop.get_task_factory() is None:
             loop.set_task_factory(new_task)
@@ -71,7 +71,7 @@ class AgentTasks:
 class AgentCoroutine(Coroutine[Any, Any, Any]):
     """A coroutine of an agent, between its task and the user's code. After `dropped` it ends at its next step."""
 
-    def __init__(self, coroutine: Coroutine[Any, Any, Any], tasks: AgentTasks) -> None:
+    def __init__(self, coroutine: Coroutine[Any, Any, Any], tasks: AgentAsyncioTasks) -> None:
         self.coroutine, self.tasks = coroutine, tasks
 
     def send(self, value: Any) -> Any:

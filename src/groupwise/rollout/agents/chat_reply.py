@@ -16,21 +16,21 @@ def reply_of(
     request: ChatRequest, answers: Sequence[AnsweredCall], identity: str, tokenizer: Tokenizer
 ) -> dict[str, Any]:
     """The reply to a request. `system_fingerprint` is the version of the weights; there is no clock in it."""
-    chat = request.text is None
+    chat = request.completions_prompt is None
     choices = []
     for i, one in enumerate(answers):
         content = {"message": one.message} if chat else {"text": one.text}
         logprobs = _logprobs(one, tokenizer) if request.logprobs and chat else None
         choices.append({"index": i, **content, "finish_reason": finish_of(one), "logprobs": logprobs})
     first = answers[0]
-    prompt, answer = len(first.sample.context) + first.answer_start, sum(len(one.tokens) for one in answers)
+    prompt, answer = len(first.conversation_sample.context) + first.answer_start, sum(len(one.tokens) for one in answers)
     return {
         "id": identity,
         "object": "chat.completion" if chat else "text_completion",
         "created": 0,
         "model": POLICY,
         "choices": choices,
-        "system_fingerprint": f"version-{max(first.sample.origin[first.answer_start :], default=0)}",
+        "system_fingerprint": f"version-{max(first.conversation_sample.origin[first.answer_start :], default=0)}",
         "usage": {"prompt_tokens": prompt, "completion_tokens": answer, "total_tokens": prompt + answer},
     }
 
@@ -39,20 +39,20 @@ def finish_of(answer: AnsweredCall) -> str:
     """The reason in OpenAI's words. An answer that its own limit ended has no finish of its sample yet."""
     if answer.calls:
         return "tool_calls"
-    return "stop" if answer.sample.finish is Finish.stop else "length"
+    return "stop" if answer.conversation_sample.finish is Finish.stop else "length"
 
 
 def stream_of(request: ChatRequest, reply: dict[str, Any]) -> Iterator[bytes]:
     """The reply as events: each answer whole in one event, then its finish reason, and the usage on request."""
     head = {key: reply[key] for key in ("id", "created", "model", "system_fingerprint")}
-    head["object"] = "chat.completion.chunk" if request.text is None else reply["object"]
+    head["object"] = "chat.completion.chunk" if request.completions_prompt is None else reply["object"]
 
     def event(choices: list[Any], **others: Any) -> bytes:
         return b"data: " + json.dumps({**head, "choices": choices, **others}).encode() + b"\n\n"
 
     for choice in reply["choices"]:
         index = {"index": choice["index"], "logprobs": choice["logprobs"]}
-        if request.text is None:
+        if request.completions_prompt is None:
             calls = [{"index": i, **call} for i, call in enumerate(choice["message"].get("tool_calls", ()))]
             delta = choice["message"] | ({"tool_calls": calls} if calls else {})
             yield event([{**index, "delta": delta, "finish_reason": None}])
@@ -68,7 +68,7 @@ def _logprobs(answer: AnsweredCall, tokenizer: Tokenizer) -> dict[str, Any] | No
     """The log-prob of each token of an answer, as it was sampled; None for an untrained one, which keeps none."""
     if not answer.plan.trained:
         return None
-    pairs = zip(answer.tokens, answer.sample.logp[answer.answer_start :])
+    pairs = zip(answer.tokens, answer.conversation_sample.logp[answer.answer_start :])
     texts = [(tokenizer.decode([token]), logp) for token, logp in pairs]
     content = [{"token": t, "logprob": p, "bytes": list(t.encode()), "top_logprobs": []} for t, p in texts]
     return {"content": content}

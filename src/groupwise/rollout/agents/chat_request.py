@@ -71,7 +71,7 @@ class ChatRequest:
 
     messages: tuple[Mapping[str, Any], ...] = ()
     tools: tuple[Mapping[str, Any], ...] = ()
-    text: str | None = None
+    completions_prompt: str | None = None
     n: int = 1
     limit: int | None = None
     temperature: float | None = None
@@ -88,8 +88,8 @@ class ChatRequest:
 
     def new_messages(self, first: int = 0) -> tuple[AgentMessage, ...]:
         """The messages from index `first` on, for people to read. The text of a request without messages is one."""
-        if self.text is not None:
-            return (AgentMessage("text", self.text),)
+        if self.completions_prompt is not None:
+            return (AgentMessage("text", self.completions_prompt),)
         return tuple(AgentMessage(*one) for one in self.meanings[first:])
 
 
@@ -115,7 +115,7 @@ def text_request(body: Any, models: Sequence[str]) -> ChatRequest:
     prompt = prompt[0] if isinstance(prompt, list) and len(prompt) == 1 else prompt
     if not isinstance(prompt, str) or not prompt:
         raise RequestError("prompt is not a text", param="prompt")
-    return ChatRequest(text=prompt, **_common(fields))
+    return ChatRequest(completions_prompt=prompt, **_common(fields))
 
 
 def meaning(message: Mapping[str, Any]) -> tuple[Any, ...]:

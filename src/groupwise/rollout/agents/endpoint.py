@@ -47,7 +47,7 @@ class Call:
     """A request that is being answered, with the id of its reply."""
 
     request: ChatRequest
-    identity: str
+    reply_id: str
     answers: "asyncio.Task[list[AnsweredCall]]"
 
 
@@ -61,22 +61,22 @@ class OpenEpisode:
     """
 
     episode: Episode
-    failure: asyncio.Future[None]
-    context: Context = field(default_factory=copy_context)
+    fatal_error: asyncio.Future[None]
+    contextvars_context: Context = field(default_factory=copy_context)
     calls: set[Call] = field(default_factory=set)
-    abandoned: list[Call] = field(default_factory=list)
-    count: int = 0
+    abandoned_calls: list[Call] = field(default_factory=list)
+    total_call_count: int = 0
 
     def call(self, request: ChatRequest) -> Call:
         """The call of a request: a new one, or that of an equal request whose client hung up, which it repeats."""
-        repeated = next((call for call in self.abandoned if call.request == request), None)
+        repeated = next((call for call in self.abandoned_calls if call.request == request), None)
         if repeated is not None:
-            self.abandoned.remove(repeated)
+            self.abandoned_calls.remove(repeated)
             return repeated
-        kind = "resp" if request.is_response else "chatcmpl" if request.text is None else "cmpl"
-        identity = f"{kind}-{self.episode.draw.id}-{self.episode.episode_index}-{self.count}"
-        self.count += 1
-        answers = asyncio.get_running_loop().create_task(self._answers(request), context=self.context)
+        kind = "resp" if request.is_response else "chatcmpl" if request.completions_prompt is None else "cmpl"
+        identity = f"{kind}-{self.episode.draw.id}-{self.episode.episode_index}-{self.total_call_count}"
+        self.total_call_count += 1
+        answers = asyncio.get_running_loop().create_task(self._answers(request), context=self.contextvars_context)
         call = Call(request, identity, answers)
         self.calls.add(call)
         call.answers.add_done_callback(lambda _: self.calls.discard(call))
@@ -88,8 +88,8 @@ class OpenEpisode:
         except RequestError:
             raise
         except Exception as error:
-            if not self.failure.done():
-                self.failure.set_exception(error)
+            if not self.fatal_error.done():
+                self.fatal_error.set_exception(error)
             raise RequestError("the run cannot answer", status=500, code="engine_failed") from error
 
     async def close(self) -> None:
@@ -97,8 +97,8 @@ class OpenEpisode:
         running = [call.answers for call in self.calls]
         for task in running:
             task.cancel()
-        await asyncio.gather(*running, *(call.answers for call in self.abandoned), return_exceptions=True)
-        self.failure.cancel()
+        await asyncio.gather(*running, *(call.answers for call in self.abandoned_calls), return_exceptions=True)
+        self.fatal_error.cancel()
 
 
 @dataclass(slots=True, eq=False)
@@ -139,9 +139,9 @@ class Endpoint:
                 models = [{"id": name, **shared} for name in self.model_names]
                 return HttpReply(200, JSON, json.dumps({"object": "list", "data": models}).encode())
             reply = await self._answer(opened, PATHS[path](_json(body), self.model_names))
-            opened.episode.refusal = None
+            opened.episode.latest_request_error = None
         except RequestError as error:
-            opened.episode.refusal = error
+            opened.episode.latest_request_error = error
             reply = HttpReply.of(error)
         return reply
 
@@ -171,9 +171,9 @@ class Endpoint:
         except asyncio.CancelledError:
             if call.answers.cancelled():
                 raise RequestError("the episode has ended", status=401, code="invalid_api_key") from None
-            opened.abandoned.append(call)
+            opened.abandoned_calls.append(call)
             raise
-        reply = reply_of(request, answers, call.identity, opened.episode.tokenizer)
+        reply = reply_of(request, answers, call.reply_id, opened.episode.tokenizer)
         if request.is_response:
             reply = response_of(reply)
         if request.stream:

@@ -49,7 +49,7 @@ class CallPlan:
     to read.
     """
 
-    stream: Ids = ()
+    random_stream: Ids = ()
     context: Ids = ()
     parent: int | None = None
     inserted_ids: Ids = ()
@@ -57,7 +57,7 @@ class CallPlan:
     sampling: Sampling | None = None
     trained: bool = True
     is_chat: bool = True
-    messages: tuple[AgentMessage, ...] = field(default=(), compare=False)
+    new_request_messages: tuple[AgentMessage, ...] = field(default=(), compare=False)
 
 
 @dataclass(slots=True, eq=False)
@@ -70,7 +70,7 @@ class AnsweredCall:
     """
 
     plan: CallPlan
-    sample: Sample
+    conversation_sample: Sample
     answer_start: int
     text: str = ""
     calls: Sequence[ToolCall] = ()
@@ -82,14 +82,14 @@ class AnsweredCall:
     @property
     def tokens(self) -> Ids:
         """The tokens of the answer."""
-        return self.sample.tokens[self.answer_start :]
+        return self.conversation_sample.tokens[self.answer_start :]
 
     @property
     def message(self) -> dict[str, Any]:
         """The answer as a message of an assistant, in OpenAI's form. The ids of its calls depend on its content."""
         message: dict[str, Any] = {"role": "assistant", "content": self.text or None if self.calls else self.text}
         if self.calls:
-            key = hashlib.sha256(repr((self.plan.stream, self.sample.context, self.sample.tokens)).encode()).hexdigest()
+            key = hashlib.sha256(repr((self.plan.random_stream, self.conversation_sample.context, self.conversation_sample.tokens)).encode()).hexdigest()
             functions = [{"name": c.name, "arguments": json.dumps(dict(c.arguments))} for c in self.calls]
             message["tool_calls"] = [
                 {"id": f"{key[:8]}{i}", "type": "function", "function": function}
@@ -119,15 +119,15 @@ class Episode:
     draw: Draw
     episode_index: int
     template: PromptTemplate
-    format: CallFormat
-    temperature: float
+    tool_call_format: CallFormat
+    training_temperature: float
     """The policy's temperature in training: a request with another one gets an untrained answer."""
-    notify: Callable[[str], object] = lambda line: None
+    warning_callback: Callable[[str], object] = lambda line: None
     """Gets a line for a request whose answer cannot be repeated to the bit, or is not trained."""
     answered_calls: dict[int, AnsweredCall] = field(default_factory=dict)
     """The calls by number, in the order of their requests."""
     request_count: int = 0
-    refusal: RequestError | None = None
+    latest_request_error: RequestError | None = None
     """The error that is the reply to the latest request; None if that has an answer."""
     _counts: Counter[bytes] = field(default_factory=Counter)
     _open: Counter[bytes] = field(default_factory=Counter)
@@ -147,7 +147,7 @@ class Episode:
         plan = self._planned(request)
         content = self._content(plan)
         if self._open[content]:
-            self.notify(UNORDERED)
+            self.warning_callback(UNORDERED)
         plans = [replace(plan, stream=self._stream(content, plan)) for _ in range(request.n)]
         self._open[content] += 1
         self._running += 1
@@ -170,10 +170,10 @@ class Episode:
         parent = None if plan.parent is None else self.answered_calls[plan.parent]
         base = self._base(plan)
         if parent is not None and (parent.out_of_room or len(base.tokens) >= base.limit):
-            full = parent.sample.with_finish(Finish.length)
+            full = parent.conversation_sample.with_finish(Finish.length)
             answer = AnsweredCall(plan, full, len(full.tokens), out_of_room=True)
         else:
-            sample = replace(base, stream=plan.stream)
+            sample = replace(base, stream=plan.random_stream)
             sample = await self.sampler.extend(sample, limit=plan.limit, sampling=plan.sampling)
             answer = AnsweredCall(
                 plan, sample if plan.trained else _untrained(sample, len(base.tokens)), len(base.tokens)
@@ -181,7 +181,7 @@ class Episode:
             answer.text = _before(self.tokenizer.decode(answer.tokens), stop or ())
         if plan.is_chat:
             try:
-                answer.text, answer.calls = self.format.parse(answer.text)
+                answer.text, answer.calls = self.tool_call_format.parse(answer.text)
             except MalformedCall:
                 answer.malformed = True
         self.answered_calls[number] = answer
@@ -190,19 +190,19 @@ class Episode:
     def _planned(self, request: ChatRequest) -> CallPlan:
         """The plan of a request, without its stream."""
         policy, wanted = self.sampler.sampling, request.temperature
-        trained = wanted is None or wanted == self.temperature
+        trained = wanted is None or wanted == self.training_temperature
         if not trained:
-            self.notify(
-                f"note: an agent sends a temperature other than {self.temperature:g}, that of training; such answers "
+            self.warning_callback(
+                f"note: an agent sends a temperature other than {self.training_temperature:g}, that of training; such answers "
                 "are not trained: leave temperature out of its requests"
             )
         try:
             sampling = policy if trained or wanted is None else replace(policy, temperature=wanted)
             sampling = sampling if request.stop is None else replace(sampling, stop=request.stop)
-            settings: dict[str, Any] = {"limit": request.limit, "trained": trained, "is_chat": request.text is None}
+            settings: dict[str, Any] = {"limit": request.limit, "trained": trained, "is_chat": request.completions_prompt is None}
             settings["sampling"] = None if sampling == policy else sampling
             if (number := self._parent(request)) is None:
-                return CallPlan(context=self._opening(request), messages=request.new_messages(), **settings)
+                return CallPlan(context=self._opening(request), new_request_messages=request.new_messages(), **settings)
             parent = self.answered_calls[number]
             settings["messages"] = request.new_messages(len(parent.history))
             return CallPlan(parent=number, inserted_ids=self._inserted(parent, request), **settings)
@@ -213,8 +213,8 @@ class Episode:
 
     def _opening(self, request: ChatRequest) -> Ids:
         """The ids of the prompt of a new conversation."""
-        if request.text is not None:
-            return self.tokenizer.encode(request.text, bos=True)
+        if request.completions_prompt is not None:
+            return self.tokenizer.encode(request.completions_prompt, bos=True)
         if request.tools and self.template.name != "chat":
             what = "a plain template has no place for tools"
             raise RequestError(what, fix="use --template chat", param="tools")
@@ -240,19 +240,19 @@ class Episode:
         ]
         longest = max((len(self.answered_calls[number].history) for number in fitting), default=0)
         fitting = [number for number in fitting if len(self.answered_calls[number].history) == longest]
-        return min(fitting, key=lambda number: self.answered_calls[number].plan.stream, default=None)
+        return min(fitting, key=lambda number: self.answered_calls[number].plan.random_stream, default=None)
 
     def _inserted(self, parent: AnsweredCall, request: ChatRequest) -> Ids:
         """The ids between a call's answer and the next one, in the template's frame."""
         ids = self.template.later_messages(request.messages[len(parent.history) :])
-        return without_second_end(self.tokenizer, parent.sample.tokens, ids)
+        return without_second_end(self.tokenizer, parent.conversation_sample.tokens, ids)
 
     def _base(self, plan: CallPlan) -> Sample:
         """The sample before the answer of a plan. Its tokens end with the new messages."""
         if plan.parent is None:
             (start,) = self.sampler.start(plan.context)
             return start
-        parent = self.answered_calls[plan.parent].sample
+        parent = self.answered_calls[plan.parent].conversation_sample
         return parent.insert(plan.inserted_ids, ENVIRONMENT).with_finish(None)
 
     def _content(self, plan: CallPlan) -> bytes:
@@ -288,9 +288,9 @@ class Episode:
         after the common tokens. So each token is in one sample, and no order of arrival matters.
         """
         children: dict[int | None, list[int]] = {}
-        for number, one in sorted(self.answered_calls.items(), key=lambda pair: pair[1].plan.stream):
+        for number, one in sorted(self.answered_calls.items(), key=lambda pair: pair[1].plan.random_stream):
             children.setdefault(one.plan.parent, []).append(number)
-        paths = sorted(_paths(children), key=lambda path: self.answered_calls[path[0]].plan.stream)
+        paths = sorted(_paths(children), key=lambda path: self.answered_calls[path[0]].plan.random_stream)
         paths.sort(key=lambda path: max(self.answered_calls) not in path)
         return tuple(self._sample(path, "answer" if i == 0 else THREAD) for i, path in enumerate(paths))
 
@@ -298,19 +298,19 @@ class Episode:
     def last(self) -> Sample:
         """The last answer as a sample, for the verifier."""
         last = self.answered_calls[max(self.answered_calls)]
-        return last.sample.after(last.answer_start)
+        return last.conversation_sample.after(last.answer_start)
 
     def _sample(self, path: Sequence[int], role: str) -> Sample:
         """The sample of calls that continue each other."""
         calls = [self.answered_calls[number] for number in path]
-        at, sample = calls[0].answer_start, calls[-1].sample
+        at, sample = calls[0].answer_start, calls[-1].conversation_sample
         counts = {
             REQUESTS: len(calls),
             "calls": sum(len(one.calls) for one in calls),
             "malformed": sum(one.malformed for one in calls),
         }
         finish = Finish.length if sample.finish is None else sample.finish
-        stream, limit = calls[0].plan.stream, sample.limit - at
+        stream, limit = calls[0].plan.random_stream, sample.limit - at
         requests = tuple(_request(number, one, at) for number, one in zip(path, calls, strict=True))
         cut = sample.after(at) if at else sample
         cut = replace(cut, stream=stream, role=role, finish=finish, limit=limit, requests=requests)
@@ -319,8 +319,8 @@ class Episode:
 
 def _request(number: int, call: AnsweredCall, at: int) -> AgentRequest:
     """A call as a request of the sample that begins at the token `at` of its conversation."""
-    before, end, calls = len(call.sample.context) + call.answer_start, len(call.sample.tokens), call.meaning[2]
-    return AgentRequest(number, call.plan.messages, call.answer_start - at, end - at, before, calls, call.plan.parent)
+    before, end, calls = len(call.conversation_sample.context) + call.answer_start, len(call.conversation_sample.tokens), call.meaning[2]
+    return AgentRequest(number, call.plan.new_request_messages, call.answer_start - at, end - at, before, calls, call.plan.parent)
 
 
 def _paths(children: Mapping[int | None, Sequence[int]]) -> Iterator[list[int]]:

@@ -37,9 +37,9 @@ class Patience:
     The answer itself has the deadline of its episode, whose end ends all its requests.
     """
 
-    head: float = 120.0
-    body: float = 60.0
-    reply: float = 60.0
+    head_seconds: float = 120.0
+    body_seconds: float = 60.0
+    reply_read_seconds: float = 60.0
 
 
 @dataclass(eq=False)
@@ -51,7 +51,7 @@ class EndpointServer:
     _users: int = field(default=0, init=False)
     _server: "asyncio.Task[asyncio.Server] | None" = field(default=None, init=False)
     _tasks: "set[asyncio.Task[None]]" = field(default_factory=set, init=False)
-    idle: "dict[StreamWriter, None]" = field(default_factory=dict, init=False)
+    idle_connections: "dict[StreamWriter, None]" = field(default_factory=dict, init=False)
     """The connections that wait for a request, the longest idle one first."""
 
     @asynccontextmanager
@@ -94,9 +94,9 @@ class EndpointServer:
         task = asyncio.current_task()
         assert task is not None, "asyncio runs it as a task"
         self._tasks.add(task)
-        if len(self._tasks) > MOST_CONNECTIONS and self.idle:
-            next(iter(self.idle)).transport.abort()
-        busy = len(self._tasks) > MOST_CONNECTIONS and not self.idle
+        if len(self._tasks) > MOST_CONNECTIONS and self.idle_connections:
+            next(iter(self.idle_connections)).transport.abort()
+        busy = len(self._tasks) > MOST_CONNECTIONS and not self.idle_connections
         writer.transport.set_write_buffer_limits(0)  # so that `drain` waits until a reply is sent
         try:
             await Connection(self, reader, writer).run(busy=busy)
@@ -122,15 +122,15 @@ class Connection:
         """Answer requests until the connection closes. A `busy` server refuses the first one."""
         patience = self.server.patience
         while True:
-            self.server.idle[self.writer] = None
+            self.server.idle_connections[self.writer] = None
             try:
-                async with asyncio.timeout(patience.head):
+                async with asyncio.timeout(patience.head_seconds):
                     request = await self._event()
             except h11.RemoteProtocolError as error:
                 await self._send(_refusal(str(error), error.error_status_hint), close=True)
                 return
             finally:
-                self.server.idle.pop(self.writer, None)
+                self.server.idle_connections.pop(self.writer, None)
             if not isinstance(request, h11.Request):
                 return
             too_many = RequestError("the endpoint has too many connections", status=503, code="overloaded")
@@ -159,7 +159,7 @@ class Connection:
             self.server.endpoint.check(method, path, authorization, size)
         except RequestError as error:
             refusal = error
-        async with asyncio.timeout(self.server.patience.body):
+        async with asyncio.timeout(self.server.patience.body_seconds):
             body = await self._body(discard=refusal is not None)
         if refusal is not None:
             return HttpReply.of(refusal)
@@ -199,7 +199,7 @@ class Connection:
         if not bodiless:
             self._write(h11.Data(data=reply.body))
         self._write(h11.EndOfMessage())
-        async with asyncio.timeout(self.server.patience.reply):
+        async with asyncio.timeout(self.server.patience.reply_read_seconds):
             await self.writer.drain()
 
     def _write(self, event: h11.Event) -> None:

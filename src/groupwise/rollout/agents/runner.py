@@ -17,7 +17,7 @@ from groupwise.data.rollout_json import from_json, to_json
 from groupwise.data.verdicts import as_verdict, unverifiable
 from groupwise.environments import call_format
 from groupwise.models import PromptTemplate
-from groupwise.rollout.agents.agent_tasks import AgentTasks
+from groupwise.rollout.agents.agent_tasks import AgentAsyncioTasks
 from groupwise.rollout.agents.chat_request import POLICY
 from groupwise.rollout.agents.endpoint import Endpoint
 from groupwise.rollout.agents.episode import CallPlan, Episode
@@ -43,12 +43,12 @@ class AgentRunner:
 
     agent: AgentFunction | AgentProgram
     template: PromptTemplate
-    temperature: float
+    training_temperature: float
     deadline: float = 600.0
     processes: int = 8
     model_names: Sequence[str] = ()
-    notify: Callable[[str], object] = lambda line: None
-    folder: Path | None = None
+    warning_callback: Callable[[str], object] = lambda line: None
+    output_directory: Path | None = None
     _notes: set[str] = field(default_factory=set, init=False)
 
     @cached_property
@@ -88,9 +88,9 @@ class AgentRunner:
         async with self.endpoint.open(episode) as (key, opened):
             agent = asyncio.ensure_future(self._called(draw.prompt, key, name))
             try:
-                await asyncio.wait({agent, opened.failure}, return_when=asyncio.FIRST_COMPLETED)
-                if opened.failure.done():
-                    opened.failure.result()
+                await asyncio.wait({agent, opened.fatal_error}, return_when=asyncio.FIRST_COMPLETED)
+                if opened.fatal_error.done():
+                    opened.fatal_error.result()
                 return episode, agent.result()
             finally:
                 agent.cancel()
@@ -112,18 +112,18 @@ class AgentRunner:
 
     def _episode(self, sampler: Sampler, draw: Draw, number: int) -> Episode:
         format = call_format(self.template.template_source)
-        return Episode(sampler, draw, number, self.template, format, self.temperature, self._notify_once)
+        return Episode(sampler, draw, number, self.template, format, self.training_temperature, self._notify_once)
 
     async def _called(self, prompt: Prompt, key: str, name: str) -> Verdict | None:
         """Call the agent: its reward as a verdict, None without one."""
         row, agent = {"prompt": prompt.text, **prompt.row}, self.agent
         if not isinstance(agent, AgentProgram) and is_async(agent):
             client = self.client(key)
-            async with AgentTasks() as tasks:
+            async with AgentAsyncioTasks() as tasks:
                 return await self._within_deadline(lambda: tasks.run(lambda: agent(row, client)))
         async with self.places, self.server.open() as url:
             if isinstance(agent, AgentProgram):
-                return await self._within_deadline(lambda: agent.run(row, url, key, name, self.folder))
+                return await self._within_deadline(lambda: agent.run(row, url, key, name, self.output_directory))
             client = self.plain_client(url, key)
             return await self._within_deadline(lambda: in_daemon_thread(agent, row, client))
 
@@ -144,7 +144,7 @@ class AgentRunner:
     def _notify_once(self, line: str) -> None:
         if line not in self._notes:
             self._notes.add(line)
-            self.notify(line)
+            self.warning_callback(line)
 
 
 def is_async(agent: Any) -> bool:

@@ -1,10 +1,10 @@
 """Sampling strategies in two rounds: drafts, explanations of a known answer, and corrections by feedback."""
 
-from groupwise.rollout.prompt_template import AutoDefault
+from groupwise.rollout.prompt_template import ModelDependentDefault
 
 __all__ = []
 
-CORRECTED = AutoDefault(
+CORRECTED = ModelDependentDefault(
     "{problem}{draft};{feedback}{problem}",
     "{problem}\n\nThis is an earlier attempt:\n\n{draft}\n\nFeedback on the attempt:\n\n{feedback}\n\n"
     "Write a corrected and complete answer to the problem.",

@@ -5,7 +5,7 @@ from typing import ClassVar, Literal
 
 from groupwise.data import Draw, Ids, Role, Rollout, Sample, Sampler, Strategy
 from groupwise.rollout.gather_coroutines import together
-from groupwise.rollout.prompt_template import AUTO, AutoDefault, check_wording
+from groupwise.rollout.prompt_template import AUTO, ModelDependentDefault, check_wording
 from groupwise.rollout.strategies.hints import HintSource, RowHints
 from groupwise.rollout.strategies.multi_round import (
     attempts,
@@ -18,7 +18,7 @@ from groupwise.rollout.strategies.multi_round import (
 
 __all__ = ["HintEscalation", "HintScaffold"]
 
-HINTED = AutoDefault(
+HINTED = ModelDependentDefault(
     "{problem}{hint}{problem}",
     "Question:\n{problem}\n\nHere is a hint to help you:\n{hint}",
     "BaohaoLiao/SAGE, recipe/hint/hint_trainer.py, 8722c1a",
@@ -36,7 +36,7 @@ class HintEscalation(Strategy):
     """
 
     roles: ClassVar[tuple[Role, ...]] = (Role("tried", "where no answer is correct", in_failed_rollouts="often"),)
-    auto_defaults: ClassVar[dict[str, AutoDefault]] = {"prompt_template": HINTED}
+    model_dependent_defaults: ClassVar[dict[str, ModelDependentDefault]] = {"prompt_template": HINTED}
 
     hints: HintSource = RowHints()  # noqa: RUF009
     max_hints: int = 3
@@ -72,7 +72,7 @@ class HintScaffold(Strategy):
     """
 
     roles: ClassVar[tuple[Role, ...]] = (Role("tried", "where no answer is correct", in_failed_rollouts="often"),)
-    auto_defaults: ClassVar[dict[str, AutoDefault]] = {"prompt_template": HINTED}
+    model_dependent_defaults: ClassVar[dict[str, ModelDependentDefault]] = {"prompt_template": HINTED}
 
     hints: HintSource = RowHints()  # noqa: RUF009
     hints_active: float = 1.0

@@ -32,9 +32,9 @@ class Stored(Strategy):
     writes_stored_answers: ClassVar[bool] = True
 
     columns: tuple[str, ...] = (COMPLETION,)
-    other_prompts: bool = False
+    adds_other_prompt_view: bool = False
     closes_turn: bool = False
-    marks: tuple[str, ...] = ()
+    mark_columns: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.columns or len(set(self.columns)) < len(self.columns):
@@ -52,7 +52,7 @@ class Stored(Strategy):
     async def __call__(self, draw: Draw, sampler: Sampler) -> Rollout:
         starts = sampler.start(draw.prompt.token_ids, len(self.columns))
         samples = [self.sample(draw, sampler, start, name) for start, name in zip(starts, self.columns, strict=True)]
-        if self.other_prompts:
+        if self.adds_other_prompt_view:
             view = next_prompt(draw, await sampler.share(draw.prompt.token_ids))
             samples = [replace(sample, prompt_views={OTHER: view} if view else {}) for sample in samples]
         return Rollout(draw, tuple(samples))
@@ -61,7 +61,7 @@ class Stored(Strategy):
         """The answer in a column of the draw's row, written to an empty sample, with its verdict."""
         row = draw.prompt.row
         written = write_answer(sampler, sample, row[column], closes=self.closes_turn)
-        marks = {name: (number_in(row, name),) * len(written.tokens) for name in self.marks if name in row}
+        marks = {name: (number_in(row, name),) * len(written.tokens) for name in self.mark_columns if name in row}
         written = replace(written, token_marks=marks)
         wanted = column != REJECTED and bool(row.get(LABEL, True))
         written = replace(written, limit=len(written.tokens))

@@ -25,12 +25,12 @@ class CompoundQuantity:
     """A quantity of two or more units: its size in the smallest unit of its scale."""
 
     size_in_smallest_unit: Fraction
-    unit_scale_index: int
+    scale_index: int
     written_units: tuple[str, ...]
 
     def is_number(self, number: Fraction, unit: str) -> bool:
         """Whether a number of a unit is this quantity; without a unit, of one of the units that it is written in."""
-        sizes = _SCALES[self.unit_scale_index]
+        sizes = _SCALES[self.scale_index]
         return any(
             number * sizes[name] == self.size_in_smallest_unit
             for name in ([unit] if unit else self.written_units)

@@ -14,10 +14,10 @@ function valueAt(ys, i) {
 function seriesOf(spec, runs) {
   const many = runs.length > 1;
   const lines = [];
-  Object.entries(spec.lines).forEach(([name, label], s) => runs.forEach((run, r) => {
+  Object.entries(spec.metric_labels).forEach(([name, label], s) => runs.forEach((run, r) => {
     const series = run.series.get(name);
     if (!series) return;
-    const band = spec.intervals?.[name]?.map((edge) => run.series.get(edge));
+    const band = spec.interval_metrics?.[name]?.map((edge) => run.series.get(edge));
     lines.push({ ...series, name, run, label, band: band?.every(Boolean) && (!many || s === 0) ? band : null, colour: (many ? r : s) % 8, dash: many ? Math.min(s, 3) : 0 });
   }));
   return lines;
@@ -40,8 +40,8 @@ function figure(spec, runs, pick) {
     : lines.map((line, i) => el("span", { title: meaning(line.name) }, mark(line), line.label, outs[i]));
   const holder = el("div", { class: "plot", role: "img", "aria-label": `${spec.title}, a curve over iterations; the table below has the values` });
   const notes = [];
-  const hint = spec.hint || (!spec.stack && lines.some(dense) ? "bold: running mean" : "");
-  for (const [flag, note] of Object.entries(spec.notes ?? {})) if (runs.some((run) => run.flags.includes(flag))) notes.push(note);
+  const hint = spec.subtitle || (!spec.stack && lines.some(dense) ? "bold: running mean" : "");
+  for (const [flag, note] of Object.entries(spec.flag_notes ?? {})) if (runs.some((run) => run.flags.includes(flag))) notes.push(note);
   const bad = lines.reduce((sum, line) => sum + line.bad, 0);
   if (bad) notes.push(`${bad} ${bad === 1 ? "value was" : "values were"} not finite.`);
   const thinned = lines.find((line) => line.at.length < line.of);
@@ -50,7 +50,7 @@ function figure(spec, runs, pick) {
     const [at, ...columns] = uPlot.join(lines.map((line) => [line.at, line.value]));
     return { head: ["iteration", ...lines.map((line) => (runs.length > 1 ? `${line.run.name} ${line.name}` : line.name))], rows: at.map((x, i) => [x, ...columns.map((c) => exact(c[i]))]) };
   };
-  const node = el("figure", { class: spec.wide ? "chart wide" : "chart" },
+  const node = el("figure", { class: spec.spans_two_columns ? "chart wide" : "chart" },
     el("figcaption", {}, spec.question ? el("div", { class: "question" }, spec.question) : null, el("b", {}, spec.title), hint ? el("span", { class: "hint" }, hint) : null, el("div", { class: "keys" }, keys)),
     holder, notes.map((note) => el("p", { class: "byrule" }, note)), folded("Table", spec.title, numbers));
   plots.push({ spec, lines, outs, holder, runs, pick, chart: null });
@@ -96,7 +96,7 @@ function draw(plot, width, height) {
   });
   const all = shown.flatMap((ys) => ys.filter((y) => y !== null && y !== undefined));
   const [min, max] = all.reduce(([a, b], y) => [y < a ? y : a, y > b ? y : b], [Infinity, -Infinity]);
-  const log = spec.log && min > 0 && max / min > 200;
+  const log = spec.allows_log_axis && min > 0 && max / min > 200;
   const pad = { pad: 0.08, soft: 0, mode: 3 };
   const axis = { stroke: css("--faint"), font: `11px ${css("--text")}`, ticks: { show: false }, border: { show: false } };
   const grid = { stroke: css("--grid"), width: 1 };
@@ -112,7 +112,7 @@ function draw(plot, width, height) {
     cursor: { sync: { key: "iteration", scales: ["x", null], setSeries: false }, points: { size: 7, width: 1.5 }, y: false, drag: { x: true, y: false } },
     scales: {
       x: { time: false },
-      y: spec.range ? { range: spec.range } : log ? { distr: 3 } : { range: (u, a, b) => (!a && !b ? [0, 1] : spec.stack ? [0, b * 1.06] : uPlot.rangeNum(a, b, { min: pad, max: pad })) },
+      y: spec.axis_range ? { range: spec.axis_range } : log ? { distr: 3 } : { range: (u, a, b) => (!a && !b ? [0, 1] : spec.stack ? [0, b * 1.06] : uPlot.rangeNum(a, b, { min: pad, max: pad })) },
     },
     axes: [
       { ...axis, grid: { show: false }, size: 24, space: 48, incrs: [1, 2, 5, 10, 20, 50, 100, 200, 500, 1e3, 2e3, 5e3, 1e4, 2e4, 5e4, 1e5, 1e6] },
@@ -162,12 +162,12 @@ function markAll(iteration) {
 }
 
 // The metrics that a chart shows, as lines or as ends of an interval.
-const chartedNames = () => new Set(DATA.charts.flatMap((chart) => [...Object.keys(chart.lines), ...Object.values(chart.intervals).flat()]));
+const chartedNames = () => new Set(DATA.charts.flatMap((chart) => [...Object.keys(chart.metric_labels), ...Object.values(chart.interval_metrics).flat()]));
 
 // A chart of its own for each metric without one.
 function singles(names) {
   const charted = chartedNames();
-  return [...new Set(names)].filter((name) => !charted.has(name) && !DATA.uncharted.includes(name)).sort().map((name) => ({ title: name, lines: { [name]: "value" } }));
+  return [...new Set(names)].filter((name) => !charted.has(name) && !DATA.uncharted.includes(name)).sort().map((name) => ({ title: name, metric_labels: { [name]: "value" } }));
 }
 
 // The section of curves: charts under their question, then all other metrics. Charts of speed are in another section.

@@ -37,7 +37,7 @@ function facts(runs) {
     box.append(el("div", { class: "method" }, el("b", {}, label + (name ?? "")), formula ? el("div", { class: "formula" }, formula.split("\n").map((line) => el("div", {}, line))) : null,
       reference ? el("div", { class: "note" }, reference) : null, preset(name, changed), Object.keys(others).length ? el("div", { class: "note" }, Object.entries(others).map(([k, v]) => `${k} ${typeof v === "object" ? JSON.stringify(v) : v}`).join(" · ")) : null));
   }
-  const summary = (run) => DATA.tiles.map(({ title, metric_choices, statistic }) => [title, ...SHOW[statistic](run, metric_choices.find((name) => run.series.has(name)))]).filter(([, ...values]) => values.every((v) => v !== null && v !== undefined));
+  const summary = (run) => DATA.tiles.map(({ title, metric_choices, shown_statistic }) => [title, ...SHOW[shown_statistic](run, metric_choices.find((name) => run.series.has(name)))]).filter(([, ...values]) => values.every((v) => v !== null && v !== undefined));
   if (runs.length > 1) {
     const cells = runs.map((run) => new Map(summary(run).map(([word, ...values]) => [word, values.map((v) => (typeof v === "number" ? round(v) : v)).join(" → ")])));
     const words = [...new Set(cells.flatMap((c) => [...c.keys()]))];
@@ -81,7 +81,7 @@ function systems(runs, pick) {
     const bar = el("div", { class: "phases", role: "img", "aria-label": "share of time by phase" }, parts.map(([, s, c]) => { const i = el("i", { class: `b${c}` }); i.style.flexGrow = s; return i; }));
     section.append(el("p", { class: "note" }, `${runs.length > 1 ? `${run.name}: ` : ""}${duration(total)} in total`), bar, el("div", { class: "phase-keys" }, parts.map(([word, s, c]) => el("span", {}, el("i", { class: `b${c}` }), `${word} `, el("b", {}, `${((100 * s) / total).toFixed(1)} %`), ` ${duration(s)}`))));
   }
-  const byPhase = { title: "Seconds by phase", lines: Object.fromEntries(phases.map((name) => [name, phase(name)])), stack: runs.length === 1, wide: true, hint: runs.length === 1 ? "stacked" : "" };
+  const byPhase = { title: "Seconds by phase", metric_labels: Object.fromEntries(phases.map((name) => [name, phase(name)])), stack: runs.length === 1, spans_two_columns: true, subtitle: runs.length === 1 ? "stacked" : "" };
   const others = singles(runs.flatMap((run) => run.timings.map(([name]) => name))).filter((spec) => !phases.includes(spec.title));
   const specs = [phases.length ? byPhase : null, ...DATA.charts.filter((chart) => chart.question === DATA.speed), ...others];
   const figures = specs.filter(Boolean).map((spec) => figure(spec, runs, pick)).filter(Boolean);

@@ -95,7 +95,7 @@ def test_check_takes_a_command_without_a_file(capsys: pytest.CaptureFixture[str]
         (["eval", "calculator", "--smaples", "4"], "did you mean --samples?"),
         (["sweep", "--sed", "0..4"], "did you mean --seed?"),
         (["train", "--extra_tasks", "x.jsonl"], 'write { task = "x.jsonl" }'),
-        (["train", "--machine", "cuda"], 'write { device = "cuda" }'),
+        (["train", "--machine", "cuda"], "write --machine.device cuda"),
         (["train", "--verifier", "cod"], "did you mean code?\n"),
         (["train", "--verifier", "xyzzy"], "for your own function, write my_file:grade"),
         (["train", "--task", "big_sum"], "did you mean big_sums?\n        for your own rows, give the path of a"),

@@ -38,6 +38,7 @@ def fix_of(line: str) -> str:
         ("columns = 'question'", "write --columns.prompt question", 'write columns={"prompt": "question"}'),
         ("trackers = 'wandb'", """write --trackers '["wandb"]'""", 'write trackers=["wandb"]'),
         ("sampling = 0.7", "write --sampling.temperature 0.7", 'write sampling={"temperature": 0.7}'),
+        ("extra_tasks = ['x.jsonl']", 'write { task = "x.jsonl" }', 'write {"task": "x.jsonl"}'),
         (
             "extra_tasks = [{ task = 'big_sums', columns = 3 }]",
             "groupwise help FIELD explains a field of a recipe",

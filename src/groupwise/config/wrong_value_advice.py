@@ -11,7 +11,6 @@ from typing import Any, Literal, get_args, get_origin
 from groupwise.config.fields import recipe_fields
 from groupwise.config.registry import fitting_names
 from groupwise.config.trl_and_verl_names import EARLIER_COMPONENTS
-from groupwise.methods import Method
 
 __all__ = ["component_advice", "example_line", "list_advice", "table_advice"]
 
@@ -45,18 +44,18 @@ def table_advice(where: str, value: Any, cls: Any, hints: dict[str, Any]) -> str
     >>> table_advice("recipe.cluster", "ray", Cluster, hints_of(Cluster))
     'write cluster.launch = "ray"'
     """
-    path = path_of(where)
-    if any(word.isdecimal() for word in path.split(".")) or not is_dataclass(cls):
+    if not is_dataclass(cls):
         return ""
     names = [f.name for f in fields(cls)]
     required = [f.name for f in fields(cls) if f.default is MISSING and f.default_factory is MISSING]
     exact = [name for name in names if get_origin(hints[name]) is Literal and value in get_args(hints[name])]
     typed = [name for name in names if type(value) in (hints[name], *get_args(hints[name]))]
     if isinstance(value, str):
-        typed = [name for name in typed if name in (*required, names[0])]
+        typed = [name for name in typed if name in (*required, names[0])] or required[:1]
     if taken := [*exact, *typed]:
-        key = "base" if cls is Method and taken[0] == "base" else taken[0]
-        return f"write {path}.{key} = {json.dumps(value, ensure_ascii=False)}"
+        path, text = path_of(where), json.dumps(value, ensure_ascii=False)
+        is_element = path.rpartition(".")[2].isdecimal()
+        return f"write {{ {taken[0]} = {text} }}" if is_element else f"write {path}.{taken[0]} = {text}"
     return next((example for name in names if (example := example_line(f"{where}.{name}", hints[name]))), "")
 
 

@@ -120,7 +120,9 @@ def test_methods_are_listed_by_family_with_year_label_and_changes():
     for m in published:
         e, reference = entries_of[m.__name__], reference_of(m)
         facts = (e.paper, e.arxiv, e.year, e.evidence, e.contribution_kind, e.parent)
-        assert facts == (*(getattr(reference, f) for f in ("paper", "arxiv", "year", "evidence", "contribution_kind", "parent")),)
+        assert facts == (
+            *(getattr(reference, f) for f in ("paper", "arxiv", "year", "evidence", "contribution_kind", "parent")),
+        )
         assert " ".join(e.summary.split()) in " ".join(text.split()) and e.summary == m.__doc__.partition("\n")[0]
         assert list(e.changes) == (changed_fields(methods()[e.parent](), m()) if e.parent else [])
     titles = [line.partition(":")[0] for line in text.splitlines() if line and not line.startswith(" ")]

@@ -64,7 +64,8 @@ def measured_rates(shape: DecoderShape) -> tuple[float, float]:
 def this_core(tflops: float, memory: float, lengths: AssumedLengths) -> PlannedMachines:
     """One core of this machine, with measured rates."""
     return PlannedMachines(
-        name="this core", device_count=1, memory_gib=8.0, device_type="cpu", tflops=tflops, memory_bandwidth_gb_s=memory,
+        name="this core", device_count=1, memory_gib=8.0, device_type="cpu", tflops=tflops,
+        memory_bandwidth_gb_s=memory,
         decode_step_overhead_ms=1.0, rates_source="measured", assumed_lengths=lengths,
     )  # fmt: skip
 
@@ -115,7 +116,9 @@ def compare_calibrated(folder: Path) -> None:
         shape = DecoderShape(**{**OTHERS, **sizes})  # type: ignore[arg-type]
         prompt = max(len(problem.token_ids) for problem in all_problems(read_inputs(recipe, use).task))
         rates = rates or measured_rates(shape)
-        machines = this_core(*rates, AssumedLengths(prompt=prompt, median_answer_tokens=recipe.sampling.max_tokens, spread=0.0))
+        machines = this_core(
+            *rates, AssumedLengths(prompt=prompt, median_answer_tokens=recipe.sampling.max_tokens, spread=0.0)
+        )
         measured_run(home, fields)
         (run,) = (home / "runs").iterdir()
         if not factors:

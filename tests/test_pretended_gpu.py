@@ -22,7 +22,7 @@ BRANCHES = {
     "config/resolve_devices.py": 3,
     "engines/native/attention_layouts.py": 1,
     "engines/native/paged_batch.py": 1,
-    "engines/native/paged_layout.py": 2,
+    "engines/native/paged_attention_layout.py": 2,
     "engines/native/cuda_step_graphs.py": 3,
     "engines/remote/replica_devices.py": 3,
     "engines/remote/gpu_weights.py": 5,
@@ -96,7 +96,7 @@ def plain_attention(q: Tensor, k: Tensor, v: Tensor, window: int | None) -> tupl
 @given(
     rows=st.lists(st.tuples(st.integers(1, 4), st.integers(0, 5)), min_size=1, max_size=3),
     heads=st.sampled_from([(2, 2), (4, 2)]),
-    window=st.sampled_from([None, 1, 3]),
+    num_speculative_tokens=st.sampled_from([None, 1, 3]),
 )
 def test_varlen_attention_is_exact_forward_and_backward(rows, heads, window) -> None:
     draw = torch.Generator().manual_seed(len(rows))

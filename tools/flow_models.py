@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from groupwise.models import FlowPolicy, FlowShape, Tokenizer, write_model
-from groupwise.models.flow.denoise import MOST_STEPS
+from groupwise.models.flow.denoising_settings import MOST_STEPS
 from groupwise.tasks import (
     DIRECTIONS,
     END,

@@ -15,7 +15,7 @@ from typing import Any
 
 from mcp import Client, StdioServerParameters
 
-from groupwise.environments import HermesFormat, ToolUnavailable, Tools
+from groupwise.environments import HermesFormat, Tools, ToolUnavailable
 
 START, CALL, STOP = 30.0, 5.0, 5.0
 """Seconds: for a server to start and list its tools, for a call, and for a server to end."""
@@ -41,7 +41,7 @@ class ToolServer:
         return self._tools
 
     async def call(self, tool: str, /, **arguments: Any) -> str:
-        """The text of a tool's result. ValueError, which the model sees, if the tool fails; else `ToolFailed`."""
+        """The text of a tool's result. ValueError, which the model sees, if the tool fails; else `ToolUnavailable`."""
         loop, client, _, _ = await asyncio.to_thread(self._connected)
         try:
             async with asyncio.timeout(CALL):

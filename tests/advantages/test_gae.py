@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from groupwise.advantages import WhitenedTokens
-from groupwise.data import ENVIRONMENT, Batch, Logp, Rollout, CriticValue, needs, pack, rollout_of
+from groupwise.data import ENVIRONMENT, Batch, CriticValue, Logp, Rollout, needs, pack, rollout_of
 from groupwise.methods import GAE, ReturnsToGo
 
 SETTINGS = [(1.0, 1.0), (1.0, 0.95), (1.0, 0.0), (0.99, 0.95)]

@@ -11,13 +11,13 @@ from groupwise.api.reward import reward_of
 from groupwise.api.write_rows import rows_in_memory, write_rows
 from groupwise.config.model_dependent_defaults import tables_of
 from groupwise.config.recipe_toml import read_recipe, write
-from groupwise.config.train_arguments import base_name, fields_of, overrides_of, recipe_source
+from groupwise.config.train_keyword_arguments import base_name, fields_of, overrides_of, recipe_source
 from groupwise.config.user_code import Permissions
 from groupwise.core import BadData, Usage
 from groupwise.learner import EMA, InitialPolicy
 from groupwise.methods import dapo, dr_grpo, gspo, published
 from groupwise.tasks import DataRows
-from groupwise.verifiers.reward_argument import table_of
+from groupwise.verifiers.verifier_from_reward_argument import table_of
 
 ROWS = [{"prompt": f"{a}+1=", "answer": a + 1} for a in range(4)]
 
@@ -75,7 +75,7 @@ def test_a_method_is_the_published_one_whose_numbers_alone_it_changes() -> None:
 
 def test_of_two_methods_of_one_shape_the_equal_one_is_the_base(monkeypatch) -> None:
     two = {"first": lambda: gspo(low=0.1), "second": gspo}
-    monkeypatch.setattr("groupwise.config.train_arguments.methods", lambda: two)
+    monkeypatch.setattr("groupwise.config.train_keyword_arguments.methods", lambda: two)
     assert (base_name(gspo()), base_name(gspo(low=0.5))) == ("second", "first")
 
 

@@ -12,7 +12,7 @@ import groupwise as gw
 from groupwise.config.constructor_wrappers import answering
 from groupwise.config.recipe import Recipe
 from groupwise.config.recipe_toml import read_with_problems
-from groupwise.config.train_arguments import overrides_of
+from groupwise.config.train_keyword_arguments import overrides_of
 from groupwise.config.user_code import UserCode
 from groupwise.core import InvalidValue
 from groupwise.core.lazy_imports import home_of

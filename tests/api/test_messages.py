@@ -58,7 +58,7 @@ NO_MESSAGES = (
 CALL = re.compile(r"\bgw\.[a-z]\w+\(|=gw\.")
 OF_PROGRAMS = (
     "api/",
-    "config/train_arguments.py",
+    "config/train_keyword_arguments.py",
     "config/unknown_argument_advice.py",
     "config/constructor_wrappers.py",
     "runs/permission_options.py",

@@ -81,7 +81,7 @@ def test_a_metric_of_training_is_the_mean_of_the_second_half_and_a_held_out_one_
 
 
 def test_at_equal_tokens_the_longer_run_is_read_up_to_the_others_total() -> None:
-    effect = replace(EFFECT, matched_by="tokens")
+    effect = replace(EFFECT, runs_matched_by="tokens")
     own, parent = trials_of("gspo", effect, 1)
     long = result(own, {"entropy": {1: 1.0, 2: 2.0, 3: 8.0, 4: 9.0}}, tokens=(20, 20, 20, 20))
     short = result(parent, {"entropy": {1: 0.0, 2: 0.0, 3: 0.0, 4: 1.0}}, tokens=(10, 10, 10, 19))
@@ -242,7 +242,9 @@ def test_every_method_has_a_row_or_a_reason() -> None:
 def test_both_recipes_of_an_effect_are_valid(study: Study) -> None:
     own, parent = (trial.recipe() for trial in trials_of(study.method, study.effect, 1))
     assert own != parent and own.task == parent.task
-    assert own.prompts == parent.prompts or study.effect.runs_matched_by == "tokens", "equal steps have equally many prompts"
+    assert own.prompts == parent.prompts or study.effect.runs_matched_by == "tokens", (
+        "equal steps have equally many prompts"
+    )
 
 
 def test_a_parents_runs_are_shared() -> None:

@@ -64,7 +64,8 @@ def test_no_text_is_markup() -> None:
     planted = replace(
         plain, name=PLANTED, summary=PLANTED, paper=PLANTED, formula=PLANTED, constants=PLANTED, changes=(PLANTED,),
         parent=PLANTED, effect=PLANTED, finding=PLANTED, commit=PLANTED, label=PLANTED,
-        differences=(PaperDifference(PLANTED, PLANTED, PLANTED, PLANTED),), proofs=(ProofResult(PLANTED, "passed", 1, 0.0),),
+        differences=(PaperDifference(PLANTED, PLANTED, PLANTED, PLANTED),), proofs=(ProofResult(PLANTED, "passed", 1,
+        0.0),),
         versions={PLANTED: PLANTED},
     )  # fmt: skip
     page = Text(certificate_page(planted))

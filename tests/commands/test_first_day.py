@@ -19,7 +19,7 @@ from groupwise.checks.check_data import data_notes
 from groupwise.commands.compare_evaluations import files
 from groupwise.config.fields import recipe_fields
 from groupwise.config.recipe_toml import read_recipe, read_with_problems
-from groupwise.config.train_arguments import overrides_of
+from groupwise.config.train_keyword_arguments import overrides_of
 from groupwise.config.trl_and_verl_names import EARLIER_FIELDS, OTHER_VALUES, answers
 from groupwise.config.user_code import Permissions, UserCode, load_use
 from groupwise.core import BadData, InvalidValue, Usage

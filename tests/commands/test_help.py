@@ -15,7 +15,7 @@ from groupwise.api.options import RunOptions
 from groupwise.commands.help_epilog import fields_table
 from groupwise.commands.options import seconds
 from groupwise.commands.parsing import parse, parser
-from groupwise.config.parse_values import hints_of
+from groupwise.config.parse_toml_values import hints_of
 from groupwise.config.recipe import Recipe
 from groupwise.config.user_code import Permissions
 from groupwise.core import Storage, Usage

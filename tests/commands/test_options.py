@@ -14,7 +14,7 @@ from groupwise.commands.help_epilog import EXAMPLES
 from groupwise.commands.parsing import parse, parser
 from groupwise.commands.unknown_options import check_options, named_fields
 from groupwise.config.fields import SECOND_NAMES
-from groupwise.config.train_arguments import fields_of
+from groupwise.config.train_keyword_arguments import fields_of
 
 SMALL = ["--prompts", "4", "--method.group_size", "4", "--evaluate.problems", "2", "--max_tokens", "8"]
 

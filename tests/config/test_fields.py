@@ -10,7 +10,7 @@ from tools.fields_page import PAGE, fields_page
 
 from groupwise.commands.field_help import field_help
 from groupwise.config.fields import MEANINGS, SECTIONS, home, recipe_fields
-from groupwise.config.parse_values import default
+from groupwise.config.parse_toml_values import default
 from groupwise.config.recipe import Recipe
 from groupwise.config.recipe_toml import read_over, read_recipe
 from groupwise.core import Usage

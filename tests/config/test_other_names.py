@@ -12,7 +12,7 @@ from groupwise.config.fields import SECOND_NAMES
 from groupwise.config.python_advice import in_python
 from groupwise.config.recipe import Recipe
 from groupwise.config.recipe_toml import read_with_problems
-from groupwise.config.train_arguments import overrides_of
+from groupwise.config.train_keyword_arguments import overrides_of
 from groupwise.config.trl_and_verl_names import DICTIONARY, TRAINERS, answers, other_name_fix
 from groupwise.config.user_code import UserCode
 

@@ -9,7 +9,7 @@ import pytest
 import groupwise as gw
 from groupwise.commands.field_help import field_help
 from groupwise.config.diff import diff
-from groupwise.config.parse_values import default
+from groupwise.config.parse_toml_values import default
 from groupwise.config.recipe import ExtraTask, Recipe
 from groupwise.config.recipe_toml import read_recipe, read_with_problems, write
 from groupwise.config.registry import UnloadedPart, fitting_names

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from groupwise import advantages, data, learner, methods, models, objective, rewards, rollout, tasks
 from groupwise.advantages import centred
 from groupwise.config.diff import diff, label
-from groupwise.config.parse_values import hints_of
+from groupwise.config.parse_toml_values import hints_of
 from groupwise.config.recipe import Recipe
 from groupwise.config.recipe_toml import override, read_recipe, read_with_problems, write
 from groupwise.config.registry import UnloadedPart, fitting_names, parts, public_name

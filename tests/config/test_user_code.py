@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from groupwise.config.imported_files import imported_files
 from groupwise.config.user_code import Permissions, UserCode, load_use
+from groupwise.config.user_file_imports import imported_files
 from groupwise.core import BadData, Usage
 from groupwise.tasks.judge_access import JudgeAccess
 

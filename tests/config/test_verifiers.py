@@ -7,7 +7,7 @@ import pytest
 
 from groupwise.commands.field_help import field_help
 from groupwise.config.diff import diff
-from groupwise.config.parse_values import default
+from groupwise.config.parse_toml_values import default
 from groupwise.config.recipe import ExtraTask, Recipe
 from groupwise.config.recipe_toml import read_recipe, read_verifier, write
 from groupwise.config.registry import fitting_names

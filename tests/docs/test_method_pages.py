@@ -11,7 +11,7 @@ from tools.method_pages import method_page
 from groupwise.commands.show_and_diff import auto_texts
 from groupwise.config import recipe_toml
 from groupwise.config.diff import diff
-from groupwise.config.parse_values import own_arguments
+from groupwise.config.parse_toml_values import own_arguments
 from groupwise.config.recipe import Recipe, WarmStart
 from groupwise.config.registry import methods
 from groupwise.methods import Method, reference_of

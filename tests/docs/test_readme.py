@@ -8,7 +8,7 @@ import pytest
 from tools.site_pages import LINK
 
 from groupwise.commands.show_and_diff import show_diff
-from groupwise.config.train_arguments import overrides_of
+from groupwise.config.train_keyword_arguments import overrides_of
 from groupwise.methods import gspo
 from groupwise.methods.families import method_files
 from groupwise.models import of_hub

@@ -14,6 +14,6 @@ def test_the_page_runs(tmp_path: Path) -> None:
 
 def test_every_verifier_has_a_row() -> None:
     page = (HOME / "docs" / "verifiers.md").read_text()
-    elsewhere = {"EnvironmentVerdict", "Countdown", "GymScore"}  # the pages of turns and of tasks describe them
+    elsewhere = {"EnvironmentVerdictVerifier", "Countdown", "GymScore"}  # the pages of turns and of tasks describe them
     kinds = {name for name in fitting_names(VerifierSettings) if not part_named(name).supported_tasks}
     assert not [name for name in kinds - elsewhere if f"| `{plain_name(name)}` |" not in page]

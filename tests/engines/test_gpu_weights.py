@@ -23,13 +23,21 @@ from torch.multiprocessing import reductions
 from groupwise.core import EngineLost, Usage
 from groupwise.engines import EngineAccess, Fleet, Served, Vllm, WeightsFilesDirectory, WeightsProbe
 from groupwise.engines.remote import engine_slots, gpu_weights
-from groupwise.engines.remote.gpu_weights import IPC, LOOPBACK, PLAIN, GpuWeights, PackedTensorLayout, exported, imported
+from groupwise.engines.remote.gpu_weights import (
+    IPC,
+    LOOPBACK,
+    PLAIN,
+    GpuWeights,
+    PackedTensorLayout,
+    exported,
+    imported,
+)
 from groupwise.engines.remote.remote_engine import RemoteEngine
 from groupwise.engines.remote.served_settings import EngineRequirements
 from groupwise.engines.remote.shared_device import SharedDeviceFleet
 from groupwise.engines.remote.sleeping import SleepingEngine
 from groupwise.engines.remote.weights_file import keep_on_gpu
-from groupwise.engines.vllm.vllm_weight_transfer import transfer_arguments
+from groupwise.engines.vllm.vllm_weight_transfer_arguments import transfer_arguments
 from groupwise.models import Decoder
 from tests.engines.lines import blank, engine, remote, run, weights
 from tests.learner.small import model as small_model
@@ -47,7 +55,9 @@ class PretendedVllm(SleepingEngine):
     gpu = LEARNER
     received: "queue.Queue[Tensor]"
 
-    async def load_from_gpu(self, version: int, transfer: str, handle: dict[str, Any], tensors: PackedTensorLayout) -> None:
+    async def load_from_gpu(
+        self, version: int, transfer: str, handle: dict[str, Any], tensors: PackedTensorLayout
+    ) -> None:
         setup, update = transfer_arguments(transfer, handle, tensors, self.gpu)
         assert (transfer == IPC) == (self.gpu == LEARNER)
         if transfer == IPC:

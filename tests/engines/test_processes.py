@@ -17,7 +17,7 @@ import torch
 
 from groupwise.core import Usage, WorkerLost
 from groupwise.data import Generation, GenerationRequest
-from groupwise.engines import EngineAccess, EngineIdentity, NativeEngine, Served, WeightsFilesDirectory, WeightsFile
+from groupwise.engines import EngineAccess, EngineIdentity, NativeEngine, Served, WeightsFile, WeightsFilesDirectory
 from groupwise.engines.remote import engine_slots
 from groupwise.engines.remote.replica import Replica
 from groupwise.models import Decoder, Lora, MixtureOfExpertsSizes, attach

@@ -8,8 +8,8 @@ import torch
 
 from groupwise.core import Storage
 from groupwise.engines import EngineAccess, Served, WeightsFile, read_weights, write_weights
-from groupwise.engines.remote import sealed_weights
-from groupwise.engines.remote.sealed_weights import SEALED, can_seal
+from groupwise.engines.remote import shared_memory_weights
+from groupwise.engines.remote.shared_memory_weights import SEALED, can_seal
 from groupwise.engines.remote.weights_file import seal_weights
 from tests.engines.lines import weights
 from tests.rollout.fakes import decoder
@@ -71,7 +71,7 @@ def test_the_file_is_for_other_hosts_for_a_named_directory_and_for_little_memory
     assert served.publishes_in_memory(here, 1000)
     assert not served.publishes_in_memory(EngineAccess(exchange_directory="/dev/shm"), 1000)
     assert not Served(addresses=("engine.socket",)).publishes_in_memory(here, 1000)
-    monkeypatch.setattr(sealed_weights, "available_memory", lambda: 6000)
+    monkeypatch.setattr(shared_memory_weights, "available_memory", lambda: 6000)
     assert can_seal(1000) and not can_seal(1001)
     monkeypatch.delattr(os, "memfd_create")
     assert not can_seal(1)

@@ -428,7 +428,11 @@ def test_a_key_is_kept_in_a_file_and_a_damaged_one_is_refused(tmp_path: Path, mo
     os.chmod(path, 0o644)
     with pytest.raises(Usage, match="other users can open"):
         EngineTlsKey.kept(path)
-    for pem in (b"no key", key.pem.replace(b"PRIVATE KEY", b"SECRET KEY"), EngineTlsKey.new().pem[:300] + key.pem[300:]):
+    for pem in (
+        b"no key",
+        key.pem.replace(b"PRIVATE KEY", b"SECRET KEY"),
+        EngineTlsKey.new().pem[:300] + key.pem[300:],
+    ):
         with pytest.raises(Usage, match="no private key with its certificate"):
             (EngineTlsKey(pem).fingerprint, EngineTlsKey(pem).context())
     with pytest.raises(Usage, match="cannot write the key"):

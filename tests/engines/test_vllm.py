@@ -90,7 +90,8 @@ def test_answers_are_those_of_the_native_engine() -> None:
             equal(await answers(fleet, asked), await answers(native, asked))
         whole = requests(tokenizer, 4, 4)
         first = await answers(fleet, [replace(request, limit=5) for request in whole])
-        resumed = [replace(request, context=request.context + part.tokens, generated_count=len(part.tokens), limit=48)
+        resumed = [replace(request, context=request.context + part.tokens, already_generated_count=len(part.tokens),
+        limit=48)
                    for request, part in zip(whole, first) if part.finish is Finish.length]  # fmt: skip
         assert resumed
         equal(await answers(fleet, resumed), await answers(native, resumed))
@@ -317,7 +318,7 @@ def test_without_keys_the_distribution_is_the_native_one_and_tokens_are_not() ->
 SIGNATURES = """
 import inspect, json
 from groupwise.engines.remote.gpu_weights import PLAIN, TRANSFERS, PackedTensors
-from groupwise.engines.vllm.vllm_weight_transfer import transfer_arguments
+from groupwise.engines.vllm.vllm_weight_transfer_arguments import transfer_arguments
 from vllm.config.weight_transfer import WeightTransferConfig
 from vllm.distributed.weight_transfer import WeightTransferEngineFactory
 from vllm.v1.worker.gpu_worker import Worker

@@ -55,7 +55,7 @@ TESTED = {**PINS, "jaxtyping": "0.3.3"}
 
 
 def test_a_keyed_request_carries_its_key_and_leaves_vllms_settings_neutral() -> None:
-    asked = request(3, stream=(1, 2), generated_count=4, random_purpose=4, sampling=TRUNCATED)
+    asked = request(3, stream=(1, 2), already_generated_count=4, random_purpose=4, sampling=TRUNCATED)
     arguments = sampling_arguments(asked, [0, 7], keyed=True)
     assert arguments.pop("extra_args") == {"key": [3, lineage((1, 2)), 4, 4, 0.7, 0.8, 5, 0.01]}
     assert arguments == {"max_tokens": 12, "logprobs": 0, "stop_token_ids": [0, 7], "detokenize": False,
@@ -110,10 +110,11 @@ def test_the_sampler_draws_the_native_engines_tokens(sampling: Sampling) -> None
     """Rows of two purposes and one of a score, in one forward; the second token of a request has the second number."""
     model = decoder(torch.float32)
     requests = [
-        request(i, limit=1, generated_count=2, stream=(i, 1), random_purpose=i % 2, sampling=sampling) for i in range(8)
+        request(i, limit=1, already_generated_count=2, stream=(i, 1), random_purpose=i % 2, sampling=sampling)
+        for i in range(8)
     ]
     expected = generate(engine(model), requests)
-    keys = [RequestRandomKey.of(replace(asked, generated_count=1)) for asked in requests]
+    keys = [RequestRandomKey.of(replace(asked, already_generated_count=1)) for asked in requests]
     rows = [logits(model, asked.context, (0,)) for asked in requests]
     tokens, logp = keyed_sample(11, torch.cat([*rows, rows[0]]), [*keys, None], [1] * 8 + [0])
     assert tokens.tolist() == [*(found.tokens[0] for found in expected), 0]
@@ -215,7 +216,7 @@ def test_a_run_without_the_environment_ends_before_it_starts_with_the_fix(
 
 BECOME = """
 import json, sys
-from groupwise.engines.vllm import vllm_tls
+from groupwise.engines.vllm import vllm_tls_replica
 vllm_tls.check_environment = lambda python, gpu: None
 vllm_tls.main(sys.argv[1], json.loads(sys.argv[2]), "127.0.0.1")
 """
@@ -272,7 +273,10 @@ def test_the_interpreter_of_placed_engines_is_named_by_its_whole_path(tmp_path: 
     settings = ReplicaSettings(**{f.name: getattr(PLACED, f.name) for f in fields(ReplicaSettings)})
     access = EngineAccess(python="here/python")
     program = Vllm().program(replace(settings, model_directory=str(tmp_path)), access)
-    assert program.remote_module_arguments == ("groupwise.engines.vllm.vllm_tls", str(Path("here/python").absolute()))
+    assert program.remote_module_arguments == (
+        "groupwise.engines.vllm.vllm_tls_replica",
+        str(Path("here/python").absolute()),
+    )
 
 
 def test_engines_on_gpus_are_as_many_as_the_learner_leaves(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -332,7 +336,7 @@ def test_the_last_lines_of_a_replica_that_does_not_start_are_in_the_error(
     python = tmp_path / "python"
     python.write_text("#!/bin/sh\necho no memory for vLLM\nexit 3\n")
     python.chmod(0o755)
-    fleet = build(python=str(python), restarts=0)()
+    fleet = build(python=str(python), max_restarts=0)()
     model = decoder(torch.float32, family="qwen3", head_dim=32)
     with pytest.raises(WorkerLost, match="no engine is left") as caught:
         asyncio.run(asyncio.wait_for(fleet.load(0, dict(model.state_dict())), 100))

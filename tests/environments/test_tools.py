@@ -12,8 +12,8 @@ from groupwise.data import Observation, Outcome, Prompt, ReplyWithCounts, Verdic
 from groupwise.environments import (
     HermesFormat,
     PythonBlockFormat,
-    ToolUnavailable,
     Tools,
+    ToolUnavailable,
     calculator_tools,
     python_tools,
     user_environment,

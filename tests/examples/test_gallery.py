@@ -21,7 +21,7 @@ from groupwise.__main__ import main
 from groupwise.models import read_model, read_tokenizer, write_model
 from groupwise.rollout.agents import runner as runner_file
 from groupwise.rollout.agents.endpoint import Endpoint
-from groupwise.rollout.agents.transport import URL, EpisodeTransport
+from groupwise.rollout.agents.openai_clients import URL, EpisodeTransport
 from tests.docs.test_pages import HOME, blocks
 from tests.docs.warm_shell import run
 from tests.sandbox.boxes import needed

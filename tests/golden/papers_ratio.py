@@ -291,7 +291,7 @@ PAPERS: dict[str, tuple[Callable[[Groups], complex], Method, float]] = {
 
 VARIANTS: dict[str, tuple[Callable[[Groups], complex], Method, float]] = {
     "cispo, masked": (lambda groups: paper_cispo(groups, (0.2, 0.28)), cispo(masked=(0.2, 0.28)), 0.3),
-    "gmpo, sum": (paper_gmpo_of_the_sum, gmpo(clamp_level="sequence"), 0.3),
+    "gmpo, sum": (paper_gmpo_of_the_sum, gmpo(clamped_unit="sequence"), 0.3),
     "dhpo, by entropy": (lambda groups: paper_dhpo(groups, guided=True), dhpo(entropy_guided=True), 0.2),
     "holder_po, tokens": (lambda groups: paper_holder_po(groups, tokens_first=True), holder_po(form="token"), 0.3),
     "holder_po, p = -2": (lambda groups: paper_holder_po(groups, -2.0), holder_po(start=-2.0), 0.3),

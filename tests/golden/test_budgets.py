@@ -428,7 +428,7 @@ def test_long_answers_end_at_the_predicted_length():
 def test_experts_are_learned_as_text():
     rollout, _ = predicting("4;2", MetaPredictions(2, prompt_template="{problem}{problem}", min_rewrite_agreement=0.2))
     assert "expert" not in {s.role for s in rollout.samples}, "no notion is right"
-    assert "expert" in masa(min_expert_agreement=0.2).trained_roles and "expert" not in masa().trained_roles
+    assert "expert" in masa(min_rewrite_agreement=0.2).trained_roles and "expert" not in masa().trained_roles
 
 
 def test_the_prediction_with_the_best_notions_is_learned_with_the_true_numbers():
@@ -549,7 +549,9 @@ def test_every_turn_weighs_the_same():
 # SPO
 
 
-def visited(curriculum: SuccessTrackerCurriculum, state: Any, task: Any, outcome: int, drift: float, initial: Sequence[int] = ()):
+def visited(
+    curriculum: SuccessTrackerCurriculum, state: Any, task: Any, outcome: int, drift: float, initial: Sequence[int] = ()
+):
     """The state after one draw of one prompt with one answer."""
     state, (draw,) = curriculum.draw(json.loads(json.dumps(state)), task, 1, 1)
     (answer,) = of(draw, [outcome]).samples

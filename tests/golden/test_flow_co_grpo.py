@@ -28,8 +28,15 @@ from groupwise.data import (
 from groupwise.engines.steps.unmasking import UnmaskingEngine
 from groupwise.learner import AdamW, Learner
 from groupwise.learner.microbatches import StepPlan
-from groupwise.methods import Method, ScheduleInput, AnswerAndScheduleStrategy, co_grpo
-from groupwise.models import CellCommit, MaskedPolicy, MaskedShape, UnmaskingSchedulePolicy, UnmaskingSettings, decode_masked
+from groupwise.methods import AnswerAndScheduleStrategy, Method, ScheduleInput, co_grpo
+from groupwise.models import (
+    CellCommit,
+    MaskedPolicy,
+    MaskedShape,
+    UnmaskingSchedulePolicy,
+    UnmaskingSettings,
+    decode_masked,
+)
 from groupwise.objective import Clip, Objective, token_mean
 from groupwise.rollout import Independent
 from groupwise.training.loop import compute_advantages

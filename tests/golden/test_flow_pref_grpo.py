@@ -126,7 +126,9 @@ def test_pairs_are_of_one_group_of_answers_with_verdicts() -> None:
     broken = second.with_verdict(Verdict(Outcome.unverifiable, cause="no state"))
     samples = [first, broken, replace(third, group=1), replace(fourth, role="hint")]
     rollout = asyncio.run(
-        PairwiseWinRatesStrategy(inner_strategy=FromDirectory(samples))(DRAW, sampler_of(FakeEngine(lambda r: ()), DRAW))
+        PairwiseWinRatesStrategy(inner_strategy=FromDirectory(samples))(
+            DRAW, sampler_of(FakeEngine(lambda r: ()), DRAW)
+        )
     )
     parts = [s.verdict.subscores for s in rollout.samples if s.verdict is not None]
     assert parts == [{"wins": 0.0, "unjudged": 0.0}, {}, {"wins": 0.0, "unjudged": 0.0}, {}]

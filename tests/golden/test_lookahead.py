@@ -152,7 +152,7 @@ def test_branches_part_at_their_fork():
 def test_the_tree_ends_when_it_is_full_and_old_enough():
     short = grown(undecided, TREE, count=2)
     assert len(short) == 2 and {len(s.tokens) for s in short} == {5} and not any(s.finish for s in short)
-    assert {len(s.tokens) for s in grown(undecided, replace(TREE, max_tree_tokens=2))} == {2}
+    assert {len(s.tokens) for s in grown(undecided, replace(TREE, max_branch_tokens=2))} == {2}
 
 
 def test_a_fork_to_the_end_token_is_a_whole_answer():
@@ -176,7 +176,7 @@ def test_a_share_of_the_group_begins_with_the_tree(share: float, written: int):
 
 def test_missing_branches_are_copies_of_the_first():
     rollout, _ = play(
-        replace(TREE, min_fork_probability=0.99, max_tree_tokens=3), undecided, n=4, engine=Lawful(undecided)
+        replace(TREE, min_fork_probability=0.99, max_branch_tokens=3), undecided, n=4, engine=Lawful(undecided)
     )
     assert {s.tokens[:3] for s in rollout.samples} == {rollout.samples[0].tokens[:3]}
     assert all(s.origin[:3] == (WRITTEN,) * 3 and s.origin[3] == 0 for s in rollout.samples)

@@ -67,8 +67,8 @@ def scored(draw: Draw, scores: Sequence[float], **changes: Any) -> Rollout:
 @pytest.mark.parametrize(
     ("changes", "fix"),
     [
-        ({"strategy": Independent()}, "set strategy=gw.PrefixContinuation()"),
-        ({"strategy": Turns()}, "set strategy=gw.PrefixContinuation(inner_strategy=gw.Turns())"),
+        ({"strategy": Independent()}, "set strategy=gw.PrefixContinuationStrategy()"),
+        ({"strategy": Turns()}, "set strategy=gw.PrefixContinuationStrategy(inner_strategy=gw.Turns())"),
         ({"max_refills": 0}, "set max_refills=1"),
         ({"curriculum": FreshnessReplay(), "strategy": ReplayStoredAnswer()}, 'set old_logprobs="engine"'),
     ],
@@ -107,7 +107,11 @@ def test_a_beginning_continues_in_any_strategy():
     )
     assert [(s.role, s.tokens) for s in rollout.samples] == [("draft", (RIGHT,))] * 2 + [("answer", (8, 9, RIGHT))] * 2
     rollout, engine = play(
-        PrefixContinuationStrategy(inner_strategy=HintEscalation()), lambda r: (WRONG,), n=2, metadata=metadata, hints=[text(6)]
+        PrefixContinuationStrategy(inner_strategy=HintEscalation()),
+        lambda r: (WRONG,),
+        n=2,
+        metadata=metadata,
+        hints=[text(6)],
     )
     assert {r.context for r in engine.requests} == {(*PLAIN, 8, 9), (*PLAIN, 6, *PLAIN, 8, 9)}
     assert [(s.role, s.tokens) for s in rollout.samples] == [("tried", (8, 9, WRONG))] * 2 + [

@@ -33,12 +33,12 @@ from groupwise.methods import (
     train_inference_mismatch,
 )
 from groupwise.objective import (
-    MaxNormalisedEntropyScale,
     Clip,
     ClippedWeight,
     GatedSurrogate,
     GeometricMaskedImportance,
     MaskedImportance,
+    MaxNormalisedEntropyScale,
     Objective,
     PowerMeanRatio,
     ScaledClip,

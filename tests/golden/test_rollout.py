@@ -63,7 +63,12 @@ def test_escalation_asks_until_one_is_correct(hint: int, asked: int, tried: int,
 def test_empty_hints_are_skipped_and_a_row_without_hints_is_left_alone():
     rollout, engine = play(HintEscalation(), helped_by(1), hints=["", HINTS[0]])
     assert len(engine.requests) == 6 and roles(rollout).count("tried") == 3
-    for strategy in (HintEscalation(), HintScaffold(), HintAtLevelStrategy(), HintEscalation(hints=PolicyWrittenHints())):
+    for strategy in (
+        HintEscalation(),
+        HintScaffold(),
+        HintAtLevelStrategy(),
+        HintEscalation(hints=PolicyWrittenHints()),
+    ):
         rollout, engine = play(strategy, helped_by(9), answer=7)
         assert roles(rollout) == ["answer"] * 3 and len(engine.requests) == 3
 

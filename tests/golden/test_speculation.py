@@ -48,7 +48,7 @@ def requests() -> tuple[GenerationRequest, ...]:
     ]
     stopped = request(5, context=prompt_of(5), limit=16, sampling=Sampling(stop=("3",)))
     groups[0] = replace(groups[0], num_top_logprobs=2)
-    return (*groups, stopped, request(6, context=prompt_of(6, 30), limit=12, generated_count=7))
+    return (*groups, stopped, request(6, context=prompt_of(6, 30), limit=12, already_generated_count=7))
 
 
 def speculative(decoder: Decoder, **sizes: int) -> SpeculativeEngine:
@@ -150,5 +150,7 @@ def test_settings() -> None:
             Speculative(**changes)
     with pytest.raises(Usage, match="does not record the experts"):
         Speculative().build(model(), tokenizer(), seed=0, experts=EXPERTS)
-    assert isinstance(Speculative(num_speculative_tokens=2).build(model(), tokenizer(), seed=0, experts=None), SpeculativeEngine)
+    assert isinstance(
+        Speculative(num_speculative_tokens=2).build(model(), tokenizer(), seed=0, experts=None), SpeculativeEngine
+    )
     assert bubblespec().strategy == small("grpo").strategy

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from groupwise.data import Draw, Outcome, Prompt, ValueTarget, CriticValue, Verdict, pack, rollout_of
+from groupwise.data import CriticValue, Draw, Outcome, Prompt, ValueTarget, Verdict, pack, rollout_of
 from groupwise.methods import GAE, GreedyAnswerStrategy, ppo, reinforce, reinforce_pp_baseline, remax
 from groupwise.objective import DualClip, Objective
 from groupwise.training.loop import compute_advantages

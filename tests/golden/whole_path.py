@@ -23,6 +23,7 @@ from groupwise.data import (
     WRITTEN,
     Batch,
     ClassifierScore,
+    CriticValue,
     Divergence,
     Draw,
     Entropy,
@@ -32,7 +33,6 @@ from groupwise.data import (
     Prompt,
     Rollout,
     Sample,
-    CriticValue,
     Verdict,
     coupling_unit,
 )

@@ -126,7 +126,7 @@ def variants(hint: Any, text: str, seen: set[Any], *, parts: bool = True) -> Ite
 
 def tables(kind: Any, text: str, seen: set[Any], *, parts: bool = True) -> Iterator[dict[str, Any]]:
     """Tables of a dataclass: one with all its texts, and one for each part in it."""
-    from groupwise.config.parse_values import default, hints_of
+    from groupwise.config.parse_toml_values import default, hints_of
 
     if kind in seen:
         return
@@ -155,14 +155,14 @@ def least(hint: Any) -> Any:
 
 
 def can_be_made(part: Any) -> bool:
-    from groupwise.config.parse_values import default
+    from groupwise.config.parse_toml_values import default
 
     return all(default(f) is not MISSING for f in fields(part))
 
 
 def recipes(seen: set[Any]) -> Iterator[tuple[str, dict[str, Any]]]:
     """Each field with the recipes that put a canary there, as changes of a small one."""
-    from groupwise.config.parse_values import hints_of
+    from groupwise.config.parse_toml_values import hints_of
     from groupwise.config.recipe import Recipe
     from groupwise.methods import Method
 
@@ -194,7 +194,7 @@ def recipes(seen: set[Any]) -> Iterator[tuple[str, dict[str, Any]]]:
 
 def tasks(texts: tuple[str, ...], seen: set[Any]) -> Iterator[tuple[str, dict[str, Any]]]:
     """Each field that names a task, with each text for short, and each task with each of its fields that has a text."""
-    from groupwise.config.parse_values import hints_of
+    from groupwise.config.parse_toml_values import hints_of
     from groupwise.config.registry import fitting_names
     from groupwise.core import part_named
     from groupwise.data import TaskSettings
@@ -230,7 +230,7 @@ NEEDED: dict[str, dict[str, Any]] = {
 
 def verifiers(texts: tuple[str, ...], seen: set[Any]) -> Iterator[tuple[str, dict[str, Any]]]:
     """Each verifier with each of its fields that has a text, at any depth."""
-    from groupwise.config.parse_values import hints_of
+    from groupwise.config.parse_toml_values import hints_of
     from groupwise.config.registry import fitting_names
     from groupwise.core import part_named
     from groupwise.data import VerifierSettings

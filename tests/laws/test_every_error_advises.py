@@ -14,7 +14,7 @@ from groupwise.core import errors
 
 SOURCE = Path(errors.__file__).parents[1]
 CLASSES = {n: c for n, c in vars(errors).items() if isinstance(c, type) and issubclass(c, errors.GroupwiseError)}
-NAMES = ("CyclicValues", "ClaimPressure", "Ray")
+NAMES = ("CyclicValues", "ClaimPressureStrategy", "Ray")
 """Names with which a line begins, which begins with no capital letter otherwise."""
 ANSWERS = ("engines/remote/server.py",)
 """Replies of a server to bytes that no client of ours sends: there is nobody to advise."""

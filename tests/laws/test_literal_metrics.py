@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from groupwise.data import METRICS, find_metric, metrics
+from groupwise.data import METRICS, find_metric, metric_definitions
 
 ROOT = Path(__file__).parents[2]
 FOLDERS = ("src", "tools", "studies", "benchmarks", "examples")
-TABLE = Path(metrics.__file__)
+TABLE = Path(metric_definitions.__file__)
 EARLIER = ROOT / "tools" / "compare_bits.py"
 """A tool with a table of the names of an earlier commit."""
 FAMILIES = {name.partition("/")[0] for name in METRICS if "/" in name}
@@ -19,8 +19,8 @@ FAMILIES = {name.partition("/")[0] for name in METRICS if "/" in name}
 BEYOND = ("iteration", "step")
 """Columns of a line that every file of metrics has."""
 CONSTANTS = {
-    value: name for name, value in vars(metrics).items()
-    if name in metrics.__all__ and isinstance(value, str) and value in METRICS
+    value: name for name, value in vars(metric_definitions).items()
+    if name in metric_definitions.__all__ and isinstance(value, str) and value in METRICS
 }  # fmt: skip
 ANY = "\0"
 """Stands for a placeholder of an f-string."""

@@ -33,7 +33,10 @@ ALLOWED = {
         "engines/vllm/vllm_python_environment.py",
         "subprocess.run(command)",
     ): "the interpreter of --engine-python, literal words",
-    ("engines/vllm/vllm_tls.py", "os.execvpe"): "the interpreter of --engine-python, of the trainer's command line",
+    (
+        "engines/vllm/vllm_tls_replica.py",
+        "os.execvpe",
+    ): "the interpreter of --engine-python, of the trainer's command line",
     (
         "engines/remote/replica.py",
         "subprocess.Popen(command(program, os.getpid()))",

@@ -149,11 +149,12 @@ READERS: dict[str, Callable[[str], Any]] = {
 }
 """Functions that read all of a model's text in this process: verifiers and parsers."""
 ELSEWHERE = {
-    "EnvironmentVerdict", "Code", "Combined", "Function", "JsonSchema", "Judge", "MathDrGrpo", "MathVerify", "GymScore",
+    "EnvironmentVerdictVerifier", "Code", "Combined", "Function", "JsonSchema", "Judge", "MathDrGrpo", "MathVerify",
+    "GymScore",
     "Regex", "RewardModel",
 }  # fmt: skip
 """Verifiers that run in other processes or threads, or delegate to other verifiers."""
-STATES = {"BeadString", "Figures", "GlyphPatches", "QuiltPatches", "RingDirection"}
+STATES = {"BeadString", "Figures", "GlyphPatches", "QuiltPatches", "RingPointDirection"}
 """Verifiers of the states of a flow policy, and of eight beads: they read no long text."""
 
 Parts = tuple[str, str, str]

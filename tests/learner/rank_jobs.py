@@ -12,7 +12,7 @@ from torch import Tensor
 
 from groupwise.advantages import centred, every_token
 from groupwise.core import WorkerLost
-from groupwise.data import Batch, Entropy, Logp, ValueTarget, CriticValue, pack
+from groupwise.data import Batch, CriticValue, Entropy, Logp, ValueTarget, pack
 from groupwise.learner import (
     EMA,
     AdamW,

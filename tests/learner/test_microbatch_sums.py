@@ -8,10 +8,10 @@ from groupwise.learner.microbatch_sums import MicrobatchSums
 def test_a_loss_is_one_sum_from_left_to_right_over_the_terms_of_all_microbatches() -> None:
     """Adding the sums of microbatches would lose the 1.0: floats do not associate."""
     first = MicrobatchSums(
-        auxiliary_losses=(("a", 0.1), ("b", 2.0)), loss_terms=(1e16, -1e16), changed_route_count=1, route_count=3
+        auxiliary_terms=(("a", 0.1), ("b", 2.0)), loss_terms=(1e16, -1e16), changed_route_count=1, route_count=3
     )
     second = MicrobatchSums(
-        auxiliary_losses=(("a", 0.2), ("b", 4.0)), loss_terms=(1.0, 0.5), changed_route_count=2, route_count=4
+        auxiliary_terms=(("a", 0.2), ("b", 4.0)), loss_terms=(1.0, 0.5), changed_route_count=2, route_count=4
     )
     both = first + second
     assert both.loss == 0.0 + 1e16 - 1e16 + 1.0 + 0.5 == 1.5

@@ -156,7 +156,9 @@ def test_the_load_balancing_loss_is_its_equation(model: TransformersBackbone) ->
         plain = it.step(batch(), SECOND, OBJECTIVE)
         taken = learner(model).step(batch(), SECOND, OBJECTIVE, NONE, auxiliary)
         assert taken.auxiliary_losses[BALANCE] == pytest.approx(balance(model, batch().take(SECOND.samples)), abs=1e-6)
-        assert taken.loss - plain.loss == pytest.approx(auxiliary[0].coefficient * taken.auxiliary_losses[BALANCE], abs=1e-9)
+        assert taken.loss - plain.loss == pytest.approx(
+            auxiliary[0].coefficient * taken.auxiliary_losses[BALANCE], abs=1e-9
+        )
         assert not plain.auxiliary_losses
 
 

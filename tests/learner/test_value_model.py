@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from groupwise.advantages import WhitenedTokens
-from groupwise.data import Batch, ValueTarget, CriticValue, pack, rollout_of
+from groupwise.data import Batch, CriticValue, ValueTarget, pack, rollout_of
 from groupwise.learner import AdamW, ClippedValueLoss, InitialPolicy, Learner, SquaredValueLoss, StepPlan, ValueModel
 from groupwise.learner.auxiliary import AuxiliaryLossInputs, ForwardResult
 from groupwise.learner.forward import hidden_states
@@ -50,7 +50,9 @@ def valued(dtype: torch.dtype = torch.float64) -> Batch:
     """The credited batch, with returns, and with old values at distances of the current ones around the clip."""
     batch = credited(dtype=dtype)
     draws = torch.Generator().manual_seed(4)
-    current = learner(TRUNKS["own"], dtype).compute_measures(batch, PLANS[:1], frozenset({CriticValue()}))[CriticValue()]
+    current = learner(TRUNKS["own"], dtype).compute_measures(batch, PLANS[:1], frozenset({CriticValue()}))[
+        CriticValue()
+    ]
     old = current + 0.2 * torch.randn(batch.tokens, generator=draws, dtype=dtype)
     goal = torch.randn(batch.tokens, generator=draws, dtype=torch.float64)
     return batch.having(measures={CriticValue(): old, ValueTarget(): goal})
@@ -131,7 +133,10 @@ def test_worked_numbers_of_the_losses() -> None:
     batch = pack([rollout_of([1.0], lengths=[3])])
     third = torch.full((3,), 1 / 3, dtype=torch.float64)
     states = hidden_states(model(), batch)
-    numbers = {CriticValue(): torch.full_like(third, 0.5), ValueTarget(): torch.tensor([1.0, 1.0, 0.0], dtype=torch.float64)}
+    numbers = {
+        CriticValue(): torch.full_like(third, 0.5),
+        ValueTarget(): torch.tensor([1.0, 1.0, 0.0], dtype=torch.float64),
+    }
     batch = batch.having(loss_share=third, measures=numbers)
     for loss, total, slope in (
         (ClippedValueLoss(clip=0.2), 0.2004166667, [0.0, -0.3, 0.55 / 3]),

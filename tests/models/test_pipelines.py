@@ -123,7 +123,9 @@ def samples(policy: FlowPolicy, directory: Path, n: int = 1, temperature: float 
     async def generate() -> list[Any]:
         engine = DenoisingEngine(policy, seed=0, max_num_seqs=rows)
         requests = [
-            GenerationRequest(context=context, limit=99, draw_id=0, stream=(i,), already_generated_count=0, sampling=sampling)
+            GenerationRequest(
+                context=context, limit=99, draw_id=0, stream=(i,), already_generated_count=0, sampling=sampling
+            )
             for i in range(n)
         ]
         return await asyncio.gather(*map(engine.sample, requests))

@@ -33,7 +33,7 @@ def test_shares_on_unequal_groups(aggregate: object, expected: list[float]) -> N
 @pytest.mark.parametrize("limits", [[4, 8, 8, 16, 0], [3, 3, 3, 3, 3]])
 def test_budget_mean_divides_by_one_number_for_all_batches(limits: list[int]) -> None:
     """Whatever room long prompts leave, in this batch or in any part of it. Dr. GRPO's constant C."""
-    b = step().having(limit=torch.tensor(limits), max_new_tokens=16)
+    b = step().having(length_limit=torch.tensor(limits), max_new_tokens=16)
     assert budget_mean(b).tolist() == pytest.approx([1 / 80] * 6, rel=1e-15)
     assert budget_mean(b.take([0])).tolist() == pytest.approx([1 / 16] * 2, rel=1e-15)
 

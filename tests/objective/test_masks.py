@@ -9,11 +9,11 @@ from groupwise.data import Batch, Finish, Mask
 from groupwise.methods import (
     AlternatingRoleMask,
     DepthPruning,
-    ViewMask,
     InsideClip,
     MismatchRejection,
     OffPolicySequenceMask,
     SampleRoleMask,
+    ViewMask,
 )
 from groupwise.objective import (
     Objective,
@@ -54,7 +54,7 @@ def test_complete_keeps_answers_that_stopped() -> None:
 
 
 MASKS: dict[str, Mask] = {
-    "HasView": ViewMask("sibling"), "InsideClip": InsideClip(), "OfRole": SampleRoleMask("answer"),
+    "ViewMask": ViewMask("sibling"), "InsideClip": InsideClip(), "SampleRoleMask": SampleRoleMask("answer"),
     "OffPolicySequenceMask": OffPolicySequenceMask(0.0),
     "DepthPruning": DepthPruning(first_pruned_step=1, pruned_step_count=1), "MismatchRejection": MismatchRejection(),
     "AlternatingRoleMask": AlternatingRoleMask(("answer",)),

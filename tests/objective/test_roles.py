@@ -1,4 +1,4 @@
-"""Parts that read the role of a sample: `role_mean`, `PenaltyOfRole`, `OfRole` and `AlternatingRoleMask`."""
+"""Parts that read the role of a sample: `role_mean`, `PenaltyOfRole`, `SampleRoleMask` and `AlternatingRoleMask`."""
 
 from dataclasses import replace
 
@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from groupwise.data import Batch
-from groupwise.methods import AlternatingRoleMask, SampleRoleMask, PenaltyOfRole, role_mean
+from groupwise.methods import AlternatingRoleMask, PenaltyOfRole, SampleRoleMask, role_mean
 from groupwise.objective import KL, sequence_mean
 from tests.laws.batches import step_of
 

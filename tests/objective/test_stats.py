@@ -8,7 +8,19 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from groupwise.data import GAP, LARGEST_GAP, Batch, Entropy, Finish, Logp, Outcome, ValueTarget, CriticValue, pack, rollout_of
+from groupwise.data import (
+    GAP,
+    LARGEST_GAP,
+    Batch,
+    CriticValue,
+    Entropy,
+    Finish,
+    Logp,
+    Outcome,
+    ValueTarget,
+    pack,
+    rollout_of,
+)
 from groupwise.methods import SoftGate
 from groupwise.objective import (
     Clip,

@@ -13,6 +13,7 @@ from groupwise.core import BadData, Usage
 from groupwise.models import DecoderShape, Lora, find_model
 from groupwise.planning.cost_model import draw_lengths, learning_seconds, passes, times_of
 from groupwise.planning.device_splits import DevicePlacement, any_fits, obstacle, placements
+from groupwise.planning.draw_simulation_timeline import lanes, timeline_svg, timeline_text
 from groupwise.planning.fit_in_memory import changed, largest_microbatch, nearest_changes
 from groupwise.planning.machines import AssumedLengths, PlannedMachines, on_machines, read_machines
 from groupwise.planning.plan import plan_run
@@ -24,7 +25,6 @@ from groupwise.planning.read_model_shape import (
     planned_shape,
     weights_of,
 )
-from groupwise.planning.simulation_timeline import lanes, timeline_svg, timeline_text
 
 PUBLISHED = Path(__file__).parents[2] / "recipes" / "published"
 SHAPE = DecoderShape(
@@ -67,12 +67,12 @@ def machines_from(tmp_path: Path, text: str) -> PlannedMachines:
 
 def test_a_machine_file_is_read(tmp_path: Path) -> None:
     machines = machines_from(tmp_path, FILE + "[assumed_lengths]\nmedian = 700\n")
-    assert (machines.device_count, machines.tflops, machines.device_type, machines.assumed_lengths.median_answer_tokens) == (
-        8,
-        125.0,
-        "cuda",
-        700,
-    )
+    assert (
+        machines.device_count,
+        machines.tflops,
+        machines.device_type,
+        machines.assumed_lengths.median_answer_tokens,
+    ) == (8, 125.0, "cuda", 700)
     assert machines.memory == int(74.5 * 2**30)
 
 

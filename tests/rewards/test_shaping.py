@@ -61,7 +61,7 @@ def test_overlong_at_every_corner_of_equation_13(factor: float) -> None:
 
 
 def test_overlong_reads_each_samples_limit() -> None:
-    b = batch_of([1.0, 1.0], [8, 8]).having(limit=torch.tensor([8, 16]))
+    b = batch_of([1.0, 1.0], [8, 8]).having(length_limit=torch.tensor([8, 16]))
     assert OverlongPenalty(4)(b.verdict_score, b).tolist() == [0, 1]
 
 
@@ -71,7 +71,9 @@ def test_a_buffer_larger_than_the_budget_is_refused_with_both_numbers() -> None:
     with pytest.raises(Usage) as e:
         OverlongPenalty(17)(b.verdict_score, b)
     assert "17" in str(e.value) and "16" in str(e.value)
-    short = batch_of([1.0, 1.0], [2, 2]).having(limit=torch.tensor([7, 16]))  # a long prompt left room for 7 tokens
+    short = batch_of([1.0, 1.0], [2, 2]).having(
+        length_limit=torch.tensor([7, 16])
+    )  # a long prompt left room for 7 tokens
     assert OverlongPenalty(8)(short.verdict_score, short).tolist() == [1 - 3 / 8, 1.0]
 
 

@@ -11,7 +11,7 @@ import anyio
 import pytest
 
 from groupwise.data import GenerationRequest, Ids, Outcome
-from groupwise.rollout.agents import agent_tasks
+from groupwise.rollout.agents import agent_asyncio_tasks
 from tests.models.test_templates import CHATML, trained
 from tests.rollout.test_agents import Client, plain_clients, ran, says, user
 
@@ -85,7 +85,7 @@ def test_a_signal_in_an_agents_code_interrupts_the_run() -> None:
 
 def test_an_agent_that_swallows_its_cancellation_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its deadline passes, and nothing waits for it: neither the episode nor the end of the event loop."""
-    monkeypatch.setattr(agent_tasks, "PATIENCE", 0.02)
+    monkeypatch.setattr(agent_asyncio_tasks, "PATIENCE", 0.02)
     swallowed, finished = list[int](), list[int]()
 
     async def stubborn() -> None:

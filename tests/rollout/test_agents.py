@@ -15,8 +15,8 @@ from groupwise.rollout import AgentEpisodes, Independent
 from groupwise.rollout.agents import runner as runner_file
 from groupwise.rollout.agents.chat_request import RequestError, chat_request
 from groupwise.rollout.agents.endpoint import Endpoint
+from groupwise.rollout.agents.openai_clients import URL, EpisodeTransport
 from groupwise.rollout.agents.runner import AgentRunner
-from groupwise.rollout.agents.transport import URL, EpisodeTransport
 from tests.models.test_templates import CHATML, trained, transformers_ids
 from tests.rollout.fakes import FakeEngine, decoder, engine, sampler_of, sampling
 from tests.rollout.test_turns import MemoryReplay
@@ -428,7 +428,7 @@ def test_an_episode_in_the_replay_log_is_not_run_again() -> None:
 
     def samples(seed: int) -> list[str]:
         machine = engine(decoder(vocabulary_size=720, max_positions=1024, spread=0.6), vocabulary, seed=seed)
-        return list(map(repr, ran(agent, machine, vocabulary, n=2, reply_log=log)[0].samples))
+        return list(map(repr, ran(agent, machine, vocabulary, n=2, environment_reply_log=log)[0].samples))
 
     first = samples(3)
     assert len(runs) == 2 and samples(3) == first and len(runs) == 2
@@ -448,7 +448,7 @@ def test_an_agent_that_differs_at_resume_keeps_its_ended_runs_and_starts_the_oth
 
     def samples() -> list[Sample]:
         machine = engine(decoder(vocabulary_size=720, max_positions=1024, spread=0.6), vocabulary, seed=3)
-        return list(ran(agent, machine, vocabulary, n=2, reply_log=log)[0].samples)
+        return list(ran(agent, machine, vocabulary, n=2, environment_reply_log=log)[0].samples)
 
     before = samples()
     (lost,) = [key for key in log.lines if "episode 1 of" in key]

@@ -375,7 +375,10 @@ def test_trained_roles_follow_the_answers_of_their_rollout() -> None:
     scores = {0: [1, 0, 1, 1], 1: [1, 1, 0, 0]}
     b = buffer(verifier_of(scores, []), trained_roles=("answer", "hint"))
     collected = take(b, 2, mixed_and_counted, strategy=hinted)
-    assert [r.selected for r in collected.sampled_rollouts] == [(True, False, True, True), (False,) * 4] and sizes == [2, 2]
+    assert [r.selected for r in collected.sampled_rollouts] == [(True, False, True, True), (False,) * 4] and sizes == [
+        2,
+        2,
+    ]
     batch = b.pack(collected.selected)
     assert [s.role for s in batch.samples] == ["hint", "answer", "answer"]
     assert batch.groups.index.tolist() == [0, 1, 1] and collected.unverifiable == (0, 4, "")

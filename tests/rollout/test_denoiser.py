@@ -89,7 +89,9 @@ def test_normals_have_the_moments_of_a_normal_law() -> None:
 def test_a_request_continues_its_path_to_the_bit() -> None:
     policy = policy_with()
     whole, first = alone(policy), alone(policy, replace(REQUEST, limit=3))
-    rest = replace(REQUEST, limit=5, generated_count=3, context=(*REQUEST.context, 0, 1, 2), actions=first.actions)
+    rest = replace(
+        REQUEST, limit=5, already_generated_count=3, context=(*REQUEST.context, 0, 1, 2), actions=first.actions
+    )
     second = alone(policy, rest)
     assert first.actions + second.actions == whole.actions and first.tokens + second.tokens == whole.tokens
     assert (first.finish, second.finish) == (Finish.length, Finish.stop)
@@ -210,7 +212,7 @@ def test_load_cuts_running_samples_and_new_weights_count_at_once() -> None:
         await engine.load(1, other.state_dict())
         first = await task
         rest = replace(
-            REQUEST, generated_count=len(first.tokens), context=(*REQUEST.context, *first.tokens),
+            REQUEST, already_generated_count=len(first.tokens), context=(*REQUEST.context, *first.tokens),
             actions=first.actions, limit=8 - len(first.tokens),
         )  # fmt: skip
         return first, await engine.sample(rest)
@@ -264,7 +266,7 @@ def test_a_request_may_ask_for_another_number_of_steps(temperature: float) -> No
     [
         (replace(REQUEST, context=(FIRST,)), "2 words of its vocabulary"),
         (replace(REQUEST, context=(3, FIRST)), "2 words of its vocabulary"),
-        (replace(REQUEST, generated_count=1, context=(*REQUEST.context, 0)), "continue from actions"),
+        (replace(REQUEST, already_generated_count=1, context=(*REQUEST.context, 0)), "continue from actions"),
     ],
 )
 def test_requests_that_do_not_fit_are_refused(request_: GenerationRequest, words: str) -> None:

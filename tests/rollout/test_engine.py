@@ -75,7 +75,7 @@ def test_logp_is_under_the_sampling_distribution(sampling: Sampling) -> None:
 def test_the_token_is_the_inverse_cdf_of_the_keyed_number() -> None:
     """The inverse CDF in vocabulary order at Philox(seed, purpose; draw, stream, t), for several of each."""
     requests = [
-        request(i, random_purpose=purpose, stream=stream, generated_count=at, limit=6)
+        request(i, random_purpose=purpose, stream=stream, already_generated_count=at, limit=6)
         for i in (0, 70_000)
         for purpose in (RandomPurpose.SAMPLE, RandomPurpose.EVALUATE)
         for stream, at in (((0,), 0), ((5,), 0), ((5, 2, 1), 2))
@@ -181,7 +181,7 @@ def test_stop_strings_match_in_the_whole_answer_and_not_in_the_prompt() -> None:
     across = Sampling(stop=(prompt[-1] + text[0],))
     assert generate(engine(MODEL), [request(limit=1, sampling=across)])[0].finish is Finish.length
     resumed = request(
-        context=prompt_of(0) + answer[:3], generated_count=3, limit=1, sampling=Sampling(stop=(text[1:4],))
+        context=prompt_of(0) + answer[:3], already_generated_count=3, limit=1, sampling=Sampling(stop=(text[1:4],))
     )
     (generation,) = generate(engine(MODEL), [resumed])
     assert (generation.tokens, generation.finish) == (answer[3:4], Finish.stop)

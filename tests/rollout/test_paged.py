@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from groupwise.config.recipe import Machine
 from groupwise.data import Finish, GenerationRequest, Sampling
 from groupwise.engines import Native, NativeEngine, PagedEngine, without_pages
+from groupwise.engines.native.paged_attention_layout import PagedLayout
 from groupwise.engines.native.paged_batch import AHEAD, PagedBatch
-from groupwise.engines.native.paged_layout import PagedLayout
 from groupwise.engines.native.pages import PAGE, PagePool, pages_for
 from groupwise.engines.native.row_sampling import largest_needed, row_bounds, row_logprobs, row_truncated, row_uniforms
 from groupwise.models import choose, truncated, uniform
@@ -140,7 +140,7 @@ def test_turns_keep_the_pages_of_the_turns_before() -> None:
         async def go() -> list:
             context, turns = prompt_of(1, 300), []
             for turn in range(3):
-                turns.append(await far.sample(request(1, context=context, limit=20, generated_count=23 * turn)))
+                turns.append(await far.sample(request(1, context=context, limit=20, already_generated_count=23 * turn)))
                 context = (*context, *turns[-1].tokens, 1, 2, 3)
             return [t.tokens for t in turns]
 
@@ -208,7 +208,7 @@ def test_attention_to_random_pages_is_that_to_whole_texts(rows, heads, window, s
     inputs = position, slot, ends, torch.tensor(totals, dtype=torch.int32), table, *pool
     with pretended_gpu() as device:
         layout = PagedLayout(*(x.to(device) for x in inputs), max_query_length=max(new))
-        out = layout.attend(0, *(x.to(device) for x in (q, k, v)), window=window).cpu()
+        out = layout.attend(0, *(x.to(device) for x in (q, k, v)), num_speculative_tokens=window).cpu()
         keys, values = (x.cpu()[0] for x in (layout.key_cache, layout.value_cache))
     assert torch.equal(keys.flatten(0, 1)[slot], k) and torch.equal(values.flatten(0, 1)[slot], v)
     for i, (x, total) in enumerate(zip(out.split(new), totals)):

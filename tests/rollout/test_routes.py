@@ -125,7 +125,10 @@ def test_routes_of_an_interrupted_answer(model: TransformersBackbone) -> None:
         await it.load(1, model.state_dict())
         cut = await task
         resumed = replace(
-            request, context=request.context + cut.tokens, limit=11 - len(cut.tokens), generated_count=len(cut.tokens)
+            request,
+            context=request.context + cut.tokens,
+            limit=11 - len(cut.tokens),
+            already_generated_count=len(cut.tokens),
         )
         return cut, await it.sample(resumed)
 

@@ -10,7 +10,7 @@ import torch
 
 from groupwise.data import WRITTEN, Outcome, Prompt, Rollout, Sample, TokenMark, Verdict, pack
 from groupwise.rollout import Turns
-from groupwise.runs.reply_log import observation_from_json, observation_to_json
+from groupwise.runs.environment_reply_log import observation_from_json, observation_to_json
 from groupwise.verifiers.combined import BuiltMember, CombinedVerifier
 from tests.processes import PATIENCE
 from tests.rollout.fakes import judged_by

@@ -130,7 +130,9 @@ def test_only_the_models_tokens_are_trained() -> None:
     assert tokenizer().decode([sample.tokens[i] for i in observed]) == "35;"
     assert set(sample.origin) == {0, ENVIRONMENT} and sample.limit == 40
     batch = pack([Rollout(Draw(0, PROMPT, 1), (sample,))])
-    assert not set(batch.index_in_sample.tolist()) & set(observed) and batch.tokens == len(sample.tokens) - len(observed)
+    assert not set(batch.index_in_sample.tolist()) & set(observed) and batch.tokens == len(sample.tokens) - len(
+        observed
+    )
     assert batch.length.tolist() == [len(sample.tokens)] and not batch.logp_engine.isnan().any()
 
 
@@ -453,13 +455,15 @@ def test_a_conversation_killed_at_any_step_continues_as_if_never_killed(after: i
     whole = conversation(Replies(observations), SCRIPT)
     log = MemoryReplay()
     with pytest.raises(Killed):
-        conversation(killed_after(after, observations), SCRIPT, reply_log=log)
+        conversation(killed_after(after, observations), SCRIPT, environment_reply_log=log)
     assert len(log.lines) == 1 + after
     again = Replies(observations)
-    assert conversation(again, SCRIPT, reply_log=log) == whole
+    assert conversation(again, SCRIPT, environment_reply_log=log) == whole
     assert again.messages == ["1", "2", "3", "4", "5"]  # it was restored with the logged messages
     unused = Replies([])
-    assert conversation(unused, SCRIPT, reply_log=log) == whole and unused.resets == []  # all of it is in the log
+    assert (
+        conversation(unused, SCRIPT, environment_reply_log=log) == whole and unused.resets == []
+    )  # all of it is in the log
 
 
 def test_an_environment_with_restore_gets_no_step_twice() -> None:
@@ -473,9 +477,9 @@ def test_an_environment_with_restore_gets_no_step_twice() -> None:
 
     log = MemoryReplay()
     with pytest.raises(Killed):
-        conversation(killed_after(2, ["6;", "7;"]), SCRIPT, reply_log=log)
+        conversation(killed_after(2, ["6;", "7;"]), SCRIPT, environment_reply_log=log)
     live = Live(["9;", None])
-    sample = conversation(live, SCRIPT, reply_log=log)
+    sample = conversation(live, SCRIPT, environment_reply_log=log)
     assert sample.text == "16;27;39;4"
     assert (live.messages, live.restored) == (["3", "4"], [("1", "6;"), ("2", "7;")])
 
@@ -483,19 +487,19 @@ def test_an_environment_with_restore_gets_no_step_twice() -> None:
 def test_a_conversation_starts_over_if_the_environment_answers_differently_after_a_kill() -> None:
     log = MemoryReplay()
     with pytest.raises(Killed):
-        conversation(killed_after(3, ["6;", "7;", "8;"]), SCRIPT, reply_log=log)
+        conversation(killed_after(3, ["6;", "7;", "8;"]), SCRIPT, environment_reply_log=log)
     environments: list[Replies] = []
 
     def environment() -> Replies:
         environments.append(Replies(["6;", "0;", "0;", None]))
         return environments[-1]
 
-    s = sampler(environment, SCRIPT, reply_log=log)
+    s = sampler(environment, SCRIPT, environment_reply_log=log)
     sample = rollout(s).samples[0]
     assert sample.text == "16;20;30;4"  # one conversation with one environment
     assert [w.messages for w in environments] == [["1", "2"], ["1", "2", "3", "4"]]
     assert environments[0].resets == environments[1].resets  # with the same random numbers
-    assert conversation(Replies([]), SCRIPT, reply_log=log) == sample
+    assert conversation(Replies([]), SCRIPT, environment_reply_log=log) == sample
 
 
 def test_a_conversation_starts_over_only_once() -> None:
@@ -505,10 +509,12 @@ def test_a_conversation_starts_over_only_once() -> None:
 
     log = MemoryReplay()
     with pytest.raises(Killed):
-        conversation(killed_after(1, ["6;"]), SCRIPT, reply_log=log)
+        conversation(killed_after(1, ["6;"]), SCRIPT, environment_reply_log=log)
     with pytest.raises(Killed):
-        conversation(killed_after(0, [], opening="5"), SCRIPT, reply_log=log)
-    assert ReplyMismatch.__doc__ and conversation(Drifting(["4;", None]), SCRIPT, reply_log=log).text == "14;2"
+        conversation(killed_after(0, [], opening="5"), SCRIPT, environment_reply_log=log)
+    assert (
+        ReplyMismatch.__doc__ and conversation(Drifting(["4;", None]), SCRIPT, environment_reply_log=log).text == "14;2"
+    )
 
 
 def test_equal_messages_of_different_conversations_have_separate_log_entries() -> None:
@@ -522,7 +528,10 @@ def test_equal_messages_of_different_conversations_have_separate_log_entries() -
 
     def texts(**changes: Any) -> list[str]:
         return [
-            x.text for x in rollout(sampler(lambda: Once([]), turns_of("1", "2"), reply_log=log, **changes)).samples
+            x.text
+            for x in rollout(
+                sampler(lambda: Once([]), turns_of("1", "2"), environment_reply_log=log, **changes)
+            ).samples
         ]
 
     first = [texts(n=2), texts(draw=Draw(5, PROMPT, 1)), texts(sampling=sampling(max_tokens=40, temperature=0.0))]

@@ -9,7 +9,13 @@ import pytest
 import torch
 
 from groupwise.core import Storage, WorkerLost
-from groupwise.runs.checkpoints import OtherRankCheckpointShards, newest_checkpoint, save_checkpoint, shard_names, write_shard
+from groupwise.runs.checkpoints import (
+    OtherRankCheckpointShards,
+    newest_checkpoint,
+    save_checkpoint,
+    shard_names,
+    write_shard,
+)
 from groupwise.runs.run_layout import RunLayout
 
 WHOLE = {"weight": torch.arange(35.0).reshape(7, 5), "bias": torch.arange(3.0), "step": torch.tensor(4)}
@@ -27,7 +33,9 @@ def save(run: Path, iteration: int, size: int) -> None:
         entries = [write_shard(draft, rank, size, part(rank, size)) for rank in range(1, size)]
         return {entry.pop("name"): entry for entry in entries}
 
-    save_checkpoint(RunLayout(run), iteration, part(0, size), {}, keep=2, others=OtherRankCheckpointShards(size - 1, write))
+    save_checkpoint(
+        RunLayout(run), iteration, part(0, size), {}, keep=2, others=OtherRankCheckpointShards(size - 1, write)
+    )
 
 
 @pytest.mark.parametrize("size", (1, 2, 4))
@@ -54,7 +62,9 @@ def test_a_damaged_part_damages_the_checkpoint(tmp_path: Path, number: int, dama
         path.write_bytes(data[:-1] if damage == "shorter" else data[:-1] + bytes([data[-1] ^ 1]))
     newest = newest_checkpoint(RunLayout(tmp_path))
     assert newest is not None and newest.iteration == 1
-    assert path.name in newest.skipped_checkpoint_warnings[0] and "using 000001" in newest.skipped_checkpoint_warnings[0]
+    assert (
+        path.name in newest.skipped_checkpoint_warnings[0] and "using 000001" in newest.skipped_checkpoint_warnings[0]
+    )
     with pytest.raises(Storage, match="000002 is damaged"):
         newest_checkpoint(RunLayout(tmp_path), strict=True)
 

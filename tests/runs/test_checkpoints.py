@@ -202,8 +202,13 @@ def test_a_damaged_newest_checkpoint_is_named_and_the_previous_one_is_used(
             fallbacks += newest.iteration == 1
             if newest.iteration == 1:
                 assert len(newest.skipped_checkpoint_warnings) == 1
-                assert "000002 is damaged" in newest.skipped_checkpoint_warnings[0] and "using 000001" in newest.skipped_checkpoint_warnings[0]
-                assert name in newest.skipped_checkpoint_warnings[0] or "manifest" in newest.skipped_checkpoint_warnings[0]
+                assert (
+                    "000002 is damaged" in newest.skipped_checkpoint_warnings[0]
+                    and "using 000001" in newest.skipped_checkpoint_warnings[0]
+                )
+                assert (
+                    name in newest.skipped_checkpoint_warnings[0] or "manifest" in newest.skipped_checkpoint_warnings[0]
+                )
                 if damage in (truncate, extend) and name != "manifest.json":
                     assert f"{name} has {path.stat().st_size} bytes" in newest.skipped_checkpoint_warnings[0]
                 with pytest.raises(Storage, match="000002 is damaged"):

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from groupwise.data import Observation, Outcome, EnvironmentReplyLog, ReplyWithCounts, Verdict
+from groupwise.data import EnvironmentReplyLog, Observation, Outcome, ReplyWithCounts, Verdict
 from groupwise.runs.atomic_writes import FileSystemOperations
 from groupwise.runs.checkpoints import save_checkpoint
-from groupwise.runs.reply_log import ReplyLogFile
+from groupwise.runs.environment_reply_log import ReplyLogFile
 from groupwise.runs.run_layout import RunLayout
 
 REPLIES: list[Observation] = [

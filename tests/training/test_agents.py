@@ -23,7 +23,7 @@ from groupwise.methods import Method, dr_grpo, grpo
 from groupwise.objective import episode_mean, sequence_mean
 from groupwise.rollout import AgentEpisodes
 from groupwise.rollout.agents import runner as runner_file
-from groupwise.rollout.agents.transport import URL, EpisodeTransport
+from groupwise.rollout.agents.openai_clients import URL, EpisodeTransport
 from groupwise.runs.run_layout import RunLayout
 from groupwise.tasks import RowsTask
 from groupwise.training.loop import compute_advantages

@@ -72,7 +72,10 @@ def test_the_readers_of_columns_say_what_they_can_read() -> None:
 
 
 def test_evaluation_reads_the_held_out_rows(tmp_path: Path) -> None:
-    pressed = ("evaluate.strategy", '{kind = "ClaimPressure", answer_column = "claim"}')
+    pressed = ("evaluate.strategy", '{kind = "ClaimPressureStrategy", answer_column = "claim"}')
     (error,) = errors(tmp_path, ROWS, pressed)
-    assert error.what == "evaluate.strategy: ClaimPressure needs the column 'claim' of each row: 2 of 2 rows lack it"
+    assert (
+        error.what
+        == "evaluate.strategy: ClaimPressureStrategy needs the column 'claim' of each row: 2 of 2 rows lack it"
+    )
     assert not errors(tmp_path, [{**row, "claim": "7"} for row in ROWS], pressed)

@@ -130,11 +130,16 @@ def test_check_refuses_recipes_that_do_not_fit_a_flow_model(source: str | None, 
 @pytest.mark.parametrize(
     ("strategy", "level", "message"),
     [
-        ('{ kind = "PairwiseWinRates", inner_strategy = { kind = "ForwardProcess" } }', "0", ""),
-        ('{ kind = "ForwardProcess", strategy = { kind = "PairwiseWinRates" } }', "0", ""),
-        ('{ kind = "PairwiseWinRates", inner_strategy = { kind = "Independent" } }', "0", "no step would be trained"),
+        ('{ kind = "PairwiseWinRatesStrategy", inner_strategy = { kind = "ForwardProcess" } }', "0", ""),
+        ('{ kind = "ForwardProcess", strategy = { kind = "PairwiseWinRatesStrategy" } }', "0", ""),
         (
-            '{ kind = "PairwiseWinRates", inner_strategy = { kind = "NoiseWindow", start_step_below = 8 } }',
+            '{ kind = "PairwiseWinRatesStrategy", inner_strategy = { kind = "Independent" } }',
+            "0",
+            "no step would be trained",
+        ),
+        (
+            '{ kind = "PairwiseWinRatesStrategy", '
+            'inner_strategy = { kind = "NoiseWindowStrategy", start_step_below = 8 } }',
             "0.7",
             "steps [0, 1, 8]",
         ),

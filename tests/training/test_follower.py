@@ -125,7 +125,7 @@ def test_signals_end_a_run_whose_rank_is_stopped(
 
     settings = SMALL | {"cluster.ranks": 2, "cluster.shard": shard}
     settings |= {"save.every": 1 if shard == "full" else 0}
-    monkeypatch.setattr("groupwise.cluster.rank_wait_thread.REPORT", 0.3)
+    monkeypatch.setattr("groupwise.cluster.rank_work_thread.REPORT", 0.3)
     monkeypatch.setattr(ProgressPrinter, "notify", said)
     monkeypatch.setattr(ShardedRanks, "send", sent)
     monkeypatch.setattr(SignalWatchdog, "_signal", handled)

@@ -59,7 +59,7 @@ def test_a_run_is_graded_by_its_environment(rows) -> None:
         gw.evaluate(run, samples=1, permissions=gw.Permissions(use=["games.py"]))["results"][0]["protocol"]["verifier"][
             "name"
         ]
-        == "EnvironmentVerdict"
+        == "EnvironmentVerdictVerifier"
     )
 
 

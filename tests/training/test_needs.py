@@ -66,7 +66,7 @@ def test_a_verdict_part_that_no_verdict_has_is_refused_before_the_run(
 
 
 def test_parts_of_the_strategy_and_of_several_verifiers_count(tmp_path: Path) -> None:
-    assert checked(tmp_path, ("method", "spo"))[0] == [], "TrackedBaseline adds baseline"
+    assert checked(tmp_path, ("method", "spo"))[0] == [], "TrackedBaselineStrategy adds baseline"
     shaping = ("method.shaping", '["Score", { kind = "AddSubscore", subscore = "shape" }]')
     shape = '{ name = "shape", verifier = { kind = "regex", pattern = "1" } }'
     several = f'{{ kind = "Combined", members = [{{ name = "right", verifier = "last_number" }}, {shape}] }}'
@@ -117,9 +117,9 @@ def test_a_trained_role_that_the_strategy_does_not_make_is_refused() -> None:
     (error,) = untrainable_roles(replace(hill(), strategy=Independent()))
     assert "names the role hint, and the strategy Independent makes answer" in str(error)
     assert "use a strategy that makes it: HintWriter" in str(error)
-    assert not list(untrainable_roles(replace(hill(), strategy=PrefixContinuationStrategy(inner_strategy=HintWriter())))), (
-        "wrapped"
-    )
+    assert not list(
+        untrainable_roles(replace(hill(), strategy=PrefixContinuationStrategy(inner_strategy=HintWriter())))
+    ), "wrapped"
 
     class Mine:
         async def __call__(self, draw: Draw, sampler: Sampler) -> Rollout: ...

@@ -19,7 +19,7 @@ from groupwise.config.user_code import UserCode
 from groupwise.data import TEMPLATE, WRITTEN, Draw
 from groupwise.learner import AdamW
 from groupwise.models import SequenceClassifier, find_template, read_model
-from groupwise.models.classifier.classifier_texts import ClassifierInputEncoder
+from groupwise.models.classifier.classifier_input_encoder import ClassifierInputEncoder
 from groupwise.models.decoder.decoder import ModelSizes
 from groupwise.training.build_run import build
 from tests.commands.test_bad_input import error_of, rows

@@ -11,12 +11,12 @@ from safetensors.torch import load_file
 
 from groupwise.__main__ import main
 from groupwise.commands.export import export_model
-from groupwise.config.parse_values import hints_of
+from groupwise.config.parse_toml_values import hints_of
 from groupwise.config.recipe import Evaluate, Recipe, Save
 from groupwise.config.recipe_toml import read_recipe
 from groupwise.config.user_code import UserCode
 from groupwise.core import BadData, Storage, Usage
-from groupwise.inference.run_models import BEST, export, find_run_model
+from groupwise.inference.models_of_run import BEST, export, find_run_model
 from groupwise.lifecycle.run_handle import RunControl
 from groupwise.methods import LinearRamp
 from groupwise.report.read_run import read

@@ -36,7 +36,7 @@ async def graded(verifier: Any, prompt: Prompt) -> list[Verdict]:
 def test_every_packaged_verifier_declares_its_verdicts() -> None:
     contents = {name: contents_of(part_named(name)) for name in fitting_names(VerifierSettings)}
     unknown = {name for name, declared in contents.items() if declared is None}
-    assert unknown == {"EnvironmentVerdict", "Combined", "Function", "HackableScore", "NoisyVerdicts"}, (
+    assert unknown == {"EnvironmentVerdictVerifier", "Combined", "Function", "HackableScore", "NoisyVerdicts"}, (
         "those of others, or the user's"
     )
     assert {name for name, declared in contents.items() if declared and declared.has_feedback} == {

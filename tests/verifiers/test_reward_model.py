@@ -14,7 +14,7 @@ from tokenizers import models, pre_tokenizers, processors
 from groupwise.core import BadData, MissingRequirement, Usage
 from groupwise.data import Finish, Outcome, Prompt, Sample, Verdict
 from groupwise.models import Decoder, SequenceClassifier, Tokenizer, find_model, read_tokenizer, write_model
-from groupwise.models.classifier.classifier_texts import ClassifierInputEncoder
+from groupwise.models.classifier.classifier_input_encoder import ClassifierInputEncoder
 from groupwise.models.classifier.scoring_model import scores
 from groupwise.verifiers import Combined, CombinedMember, Exact, RewardModel, VerifierContext
 from groupwise.verifiers import reward_model as reward_models

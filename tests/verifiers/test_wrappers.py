@@ -79,7 +79,9 @@ def test_without_rates_nothing_changes_but_the_parts() -> None:
 
 
 def test_certain_rates_flip_everything_but_malformed_answers() -> None:
-    always = built(NoisyVerdicts(Exact(), false_reject_rate=1.0, false_accept_rate=1.0, appealed_rejection_fraction=1.0))
+    always = built(
+        NoisyVerdicts(Exact(), false_reject_rate=1.0, false_accept_rate=1.0, appealed_rejection_fraction=1.0)
+    )
     right, wrong, empty = verdicts(always, ["yes", "no", ""])
     assert (right.outcome, wrong.outcome, empty.outcome) == (WRONG, RIGHT, MALFORMED)
     assert right.subscores == {"truth": 1.0, "appealed": 1.0, "overturned": 1.0}

@@ -378,7 +378,9 @@ def test_the_chain_is_that_of_the_named_token(tmp_path: Path) -> None:
     for token in (1, 2, 3):
         chain = explain_token(stored, number + 1, token, OWN, stored.recipe.method)
         links = {link.number_name: link.number_value for link in chain.links}
-        assert chain.token_id == int(stored.token_columns["tokens"][start + token - 1]) and chain.sample_token_count == 3
+        assert (
+            chain.token_id == int(stored.token_columns["tokens"][start + token - 1]) and chain.sample_token_count == 3
+        )
         assert links["ratio"] == pytest.approx(float(stored.token_columns["ratio"][start + token - 1]))
         assert chain.token_text == stored.sample_records[number]["text"][token - 1 : token]
 

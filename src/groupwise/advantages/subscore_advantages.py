@@ -14,7 +14,7 @@ __all__ = ["AgainstSubscore", "EachStandardised", "Lagrangian"]
 
 @dataclass(frozen=True, slots=True)
 class EachStandardised(Advantage):
-    """Weighted sum of group z-scores: `reward_weight z(x)`, plus `weight z(score)` for each named subscore. GDPO.
+    """Weighted sum of group z-scores: `main_reward_weight z(x)`, plus `weight z(score)` for each named subscore. GDPO.
 
     Each reward is standardised by itself before the sum, so none is lost in the spread of another. A sample without a
     subscore has 0 for it and is not in its statistics.

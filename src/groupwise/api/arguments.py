@@ -11,12 +11,12 @@ from groupwise.api.reward import NO_REWARD, Reward, reward_of, write_code
 from groupwise.api.write_rows import answer_column, rows_in_memory, write_rows
 from groupwise.config.model_dependent_defaults import is_set, tables_of
 from groupwise.config.toml import PythonText
-from groupwise.config.train_arguments import fields_of, overrides_of
+from groupwise.config.train_keyword_arguments import fields_of, overrides_of
 from groupwise.config.user_code import Permissions, UserCode, load_use
 from groupwise.core import GroupwiseError, Usage
 from groupwise.runs.run_layout import RunLayout
 from groupwise.tasks import DataRows
-from groupwise.verifiers.reward_argument import WRITTEN
+from groupwise.verifiers.verifier_from_reward_argument import WRITTEN
 
 ANSWER_COLUMN = "columns.answer"
 EVAL_ROWS = "eval_data.jsonl"

@@ -15,21 +15,21 @@ from groupwise.api.reward import Reward
 from groupwise.config.python_advice import in_python
 from groupwise.config.recipe_toml import read_verifier
 from groupwise.config.registry import UnloadedPart
-from groupwise.config.train_arguments import fields_of, overrides_of
+from groupwise.config.train_keyword_arguments import fields_of, overrides_of
 from groupwise.config.user_code import Permissions, function_hash, load_use
 from groupwise.core import BadData, Usage, spelling
 from groupwise.data import VerifierSettings
 from groupwise.evaluation.evaluation_files import evaluation_text
 from groupwise.inference import evaluate_model as evaluation
-from groupwise.inference.run_models import At
+from groupwise.inference.models_of_run import At
 from groupwise.runs.find_run import run_or_model
 from groupwise.runs.next_command import verifier_of_run
 from groupwise.runs.run_info import RunInfo
 from groupwise.runs.run_layout import RunLayout
 from groupwise.training.progress_output import notify
 from groupwise.verifiers import Combined, Function
-from groupwise.verifiers.reward_argument import python_reward
 from groupwise.verifiers.user_function import functions_in
+from groupwise.verifiers.verifier_from_reward_argument import python_reward
 
 __all__ = ["Evaluation", "evaluate", "sample"]
 

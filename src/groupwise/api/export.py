@@ -7,8 +7,8 @@ from groupwise.api.options import RunOptions
 from groupwise.api.python_messages import from_python
 from groupwise.config.user_code import Permissions, load_use
 from groupwise.core import Usage
-from groupwise.inference.run_models import DTYPES, At
-from groupwise.inference.run_models import export as write_model
+from groupwise.inference.models_of_run import DTYPES, At
+from groupwise.inference.models_of_run import export as write_model
 from groupwise.models.upload import check_upload, upload
 from groupwise.report.report import existing_run
 

@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from groupwise.api.python_messages import from_python
-from groupwise.config.parse_values import ValueParser
+from groupwise.config.parse_toml_values import ValueParser
 from groupwise.config.recipe_errors import one_error
 from groupwise.config.toml import is_toml, read_toml, set_paths
-from groupwise.config.train_arguments import as_data
+from groupwise.config.train_keyword_arguments import as_data
 from groupwise.config.user_code import Permissions, load_use
 from groupwise.methods import Method, published
 

@@ -12,7 +12,7 @@ from groupwise.core import check_types
 class RunOptions:
     """How a call or command starts or continues a run: where it writes, when it stops, which changes it accepts.
 
-    `stop_after_seconds` is the time in seconds after which the run is saved and ends. `command` is the call or the
+    `stop_after_seconds` is the time in seconds after which the run is saved and ends. `command_line` is the call or the
     command line that a start records. A start puts its directory into `out`, by the `name` or the recipe's. A
     continuation with `strict_checkpoints` fails at a damaged checkpoint, with `accept_changes` accepts a changed
     reward, recipe, tokenizer or template, with `iterations` extends the run, and with `ranks`, `shard` and `launch`

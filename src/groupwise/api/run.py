@@ -14,7 +14,7 @@ from groupwise.config.user_code import Permissions
 from groupwise.core import BadData, GroupwiseError, Usage
 from groupwise.core.errors import Locked
 from groupwise.data import ACCURACY, ACCURACY_GREEDY, EVAL_LOSS, MEAN_LENGTH, REWARD, SCORE, SCORE_GREEDY
-from groupwise.inference.run_models import NO_CODE, At, find_run_model, model_directory
+from groupwise.inference.models_of_run import NO_CODE, At, find_run_model, model_directory
 from groupwise.report.read_run import read
 from groupwise.report.report import escaped, existing_run, write_report
 from groupwise.report.run_warnings import find_warnings, headline

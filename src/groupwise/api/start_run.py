@@ -19,7 +19,7 @@ from groupwise.config.model_dependent_defaults import complete_phases, starting_
 from groupwise.config.phase_recipes import read_phases
 from groupwise.config.recipe_toml import base_of, read_recipe
 from groupwise.config.toml import DEFAULT, is_toml, read_toml, read_with_overrides, without_command_text
-from groupwise.config.train_arguments import base_name
+from groupwise.config.train_keyword_arguments import base_name
 from groupwise.config.user_code import UserCode, function_hash, load_use
 from groupwise.core import BadData, Usage, raise_all
 from groupwise.lifecycle.create_or_open_run import begin, directory_name, reach_engines, read_checked, reopen
@@ -34,7 +34,7 @@ from groupwise.runs.run_info import RunInfo
 from groupwise.runs.run_layout import RunLayout
 from groupwise.training.build_run import RunObjects, build
 from groupwise.training.progress_output import notify
-from groupwise.verifiers.reward_argument import WRITTEN
+from groupwise.verifiers.verifier_from_reward_argument import WRITTEN
 
 Finish = Callable[[RunEnding], object]
 """A function that receives the ending of a run, or of each phase of a run."""

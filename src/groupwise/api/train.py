@@ -15,7 +15,7 @@ from groupwise.api.python_messages import from_python
 from groupwise.api.reward import NO_REWARD, reward_of
 from groupwise.api.run import Run
 from groupwise.config.recipe import Recipe
-from groupwise.config.train_arguments import recipe_source
+from groupwise.config.train_keyword_arguments import recipe_source
 from groupwise.config.user_code import Permissions
 from groupwise.core import Usage, spelled, visible
 from groupwise.lifecycle.run_handle import RunControl, RunEnding
@@ -118,7 +118,8 @@ def resume(
     if agent is not None:
         grades = replace(grades, functions_in_memory={**grades.functions_in_memory, **agent_in_memory(agent)})
     options = RunOptions(
-        permissions=permissions, stop_after_seconds=stop_after, command_line="gw.resume(...)", strict_checkpoints=strict,
+        permissions=permissions, stop_after_seconds=stop_after, command_line="gw.resume(...)",
+        strict_checkpoints=strict,
         accept_changes=changed, iterations=iterations, ranks=ranks, shard=shard, launch=launch,
     )  # fmt: skip
     control = control_of(on_iteration)

@@ -15,7 +15,7 @@ from groupwise.config import recipe_toml
 from groupwise.config.diff import diff
 from groupwise.config.registry import methods, public_name, socket_of
 from groupwise.data import with_fields
-from groupwise.methods import PaperDifference, Method, reference_of
+from groupwise.methods import Method, PaperDifference, reference_of
 from groupwise.methods.families import method_family
 
 PACKAGES = ("groupwise", "torch", "numpy")

@@ -69,11 +69,11 @@ def unfit_settings(recipe: Recipe, shape: MaskedShape) -> dict[str, tuple[bool, 
         ),
         "method.strategy": (
             not getattr(method.strategy, "works_on_whole_answers", False),
-            "use SplitScheduleFromAnswer or Independent: answers are generated whole",
+            "use AnswerAndScheduleStrategy or Independent: answers are generated whole",
         ),
         "evaluate.strategy": (
             not getattr(recipe.evaluate.strategy, "works_on_whole_answers", False),
-            "use SplitScheduleFromAnswer or Independent: answers are generated whole",
+            "use AnswerAndScheduleStrategy or Independent: answers are generated whole",
         ),
         "evaluate.denoising_steps": (
             recipe.evaluate.denoising_steps is not None,

@@ -4,8 +4,8 @@ import torch
 from torch import Tensor
 
 from groupwise.checks.check_needs import untrainable_roles
-from groupwise.checks.check_side_models import outdated_sampling_policy
-from groupwise.checks.formula_trial import backward, with_columns
+from groupwise.checks.check_sampling_policy_models import outdated_sampling_policy
+from groupwise.checks.synthetic_samples_trial import backward, with_columns
 from groupwise.config.recipe import Recipe
 from groupwise.core import GroupwiseError, Usage
 from groupwise.data import Batch, Finish, Subscore, name_of, pack, rollout_of

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
-from groupwise.checks.formula_trial import trained_roles
+from groupwise.checks.synthetic_samples_trial import trained_roles
 from groupwise.config.diff import label
 from groupwise.config.recipe import Recipe
 from groupwise.config.registry import fitting_names, methods

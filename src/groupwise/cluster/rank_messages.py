@@ -13,7 +13,7 @@ from typing import Any
 from safetensors.torch import load
 from torch import Tensor
 
-from groupwise.cluster.rank_wait_thread import interruptible
+from groupwise.cluster.rank_work_thread import interruptible
 from groupwise.config.recipe import Recipe
 from groupwise.config.recipe_toml import read_recipe, write
 from groupwise.config.user_code import UserCode

@@ -48,7 +48,7 @@ class RayReplica(RemoteEngine):
 
 
 class RayReplicaLauncher:
-    """Starts the engines of a recipe on the nodes of a Ray cluster: `Served.build(..., launch=RayReplicas(recipe))`.
+    """Starts a recipe's engines on the nodes of a Ray cluster: `Served.build(..., launch=RayReplicaLauncher(recipe))`.
 
     Each run makes a secret for its engines, which Ray takes to their nodes. Ray finds the nodes at the first start.
     """

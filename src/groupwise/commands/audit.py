@@ -7,7 +7,7 @@ from functools import partial
 
 import numpy as np
 
-from groupwise.commands.table import aligned
+from groupwise.commands.terminal_tables import aligned
 from groupwise.config.recipe_toml import read_verifier
 from groupwise.config.toml import CommandLineValue
 from groupwise.config.user_code import Permissions, UserCode, load_use

@@ -8,7 +8,7 @@ from groupwise.config.user_code import Permissions, load_use
 from groupwise.core import visible
 from groupwise.evaluation.evaluation_files import check_file, evaluation_text, write
 from groupwise.inference import evaluate_model as evaluation
-from groupwise.inference.run_models import At
+from groupwise.inference.models_of_run import At
 from groupwise.models.flow.latent_pictures import PictureSheet, picture_of, png
 from groupwise.training.progress_output import notify
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from groupwise.config.user_code import Permissions, load_use
 from groupwise.core import visible
-from groupwise.inference.run_models import At, export
+from groupwise.inference.models_of_run import At, export
 from groupwise.models.upload import check_upload, upload
 from groupwise.report.report import existing_run
 

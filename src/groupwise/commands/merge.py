@@ -4,7 +4,7 @@ from pathlib import Path
 
 from groupwise.config.user_code import Permissions, load_use
 from groupwise.core import Usage, visible
-from groupwise.inference.run_models import find_run_model, model_directory
+from groupwise.inference.models_of_run import find_run_model, model_directory
 from groupwise.models import base_directory, find_model, merge, read_model, read_tokenizer, stored_dtype, write_model
 from groupwise.runs.atomic_writes import storage_errors
 from groupwise.runs.run_layout import RunLayout

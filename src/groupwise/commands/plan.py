@@ -18,13 +18,13 @@ from groupwise.core import Storage, Usage, terminal_width, visible, wrapped
 from groupwise.data import all_problems
 from groupwise.models import base_directory, find_model, kind_of
 from groupwise.planning.device_splits import obstacle
+from groupwise.planning.draw_simulation_timeline import timeline_svg
 from groupwise.planning.gpu_cards import named_machines
 from groupwise.planning.machines import PlannedMachines, on_machines, read_machines
 from groupwise.planning.pipeline_memory import pipeline_memory
 from groupwise.planning.plan import RunPlan, plan_run
 from groupwise.planning.plan_calibration import calibrated
 from groupwise.planning.read_model_shape import planned_shape
-from groupwise.planning.simulation_timeline import timeline_svg
 from groupwise.planning.this_machine import this_machine
 from groupwise.report.report import existing_run
 from groupwise.runs.run_layout import RunLayout

@@ -2,18 +2,18 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from groupwise.commands.table import aligned
+from groupwise.commands.terminal_tables import aligned
 from groupwise.config.recipe import Recipe
 from groupwise.core import counted
 from groupwise.planning.cost_model import learning_kernels
 from groupwise.planning.decoding_step_kernels import LAUNCH, step_kernels
 from groupwise.planning.device_splits import DevicePlacement, SimulatedPlacement, obstacle
+from groupwise.planning.draw_simulation_timeline import timeline_text
 from groupwise.planning.fit_in_memory import cached_tokens_that_fit, largest_microbatch
 from groupwise.planning.machines import PlannedMachines
 from groupwise.planning.pipeline_memory import pipeline_plan_line
 from groupwise.planning.plan import RunPlan
 from groupwise.planning.process_memory import GIB, ProcessMemoryPrediction, advice
-from groupwise.planning.simulation_timeline import timeline_text
 
 COLUMNS: Mapping[str, tuple[str, ...]] = {
     "weights": ("weights",),

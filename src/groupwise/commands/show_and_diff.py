@@ -10,7 +10,7 @@ from groupwise.certificates.proofs import proofs_of
 from groupwise.config import recipe_toml
 from groupwise.config import registry as names
 from groupwise.config.diff import diff, label
-from groupwise.config.parse_values import own_arguments
+from groupwise.config.parse_toml_values import own_arguments
 from groupwise.config.recipe import Recipe
 from groupwise.config.recipe_errors import method_suggestion, one_error
 from groupwise.config.toml import DEFAULT

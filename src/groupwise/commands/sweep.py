@@ -10,7 +10,7 @@ from pathlib import Path
 
 from groupwise.api.options import RunOptions
 from groupwise.commands.sweep_table import SweepResult, run_rows, seed_rows
-from groupwise.commands.table import aligned
+from groupwise.commands.terminal_tables import aligned
 from groupwise.commands.train import resume, train
 from groupwise.config.user_code import Permissions
 from groupwise.core import Diverged, Usage, each_line_once, visible

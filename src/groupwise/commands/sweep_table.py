@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-from groupwise.data.metrics import INTERVALS
+from groupwise.data.metric_definitions import INTERVALS
 from groupwise.report.read_run import ReportRun
 from groupwise.report.run_warnings import leading
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from groupwise.commands.table import aligned
+from groupwise.commands.terminal_tables import aligned
 from groupwise.config.user_code import Permissions, load_use
 from groupwise.core import BadData, Usage, counted, visible
 from groupwise.report.report import report

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import Field, fields, is_dataclass
 from typing import Any, get_args, get_origin
 
-from groupwise.config.parse_values import hints_of
+from groupwise.config.parse_toml_values import hints_of
 from groupwise.config.registry import UnloadedPart, public_name
 from groupwise.core import Usage
 from groupwise.data import name_of

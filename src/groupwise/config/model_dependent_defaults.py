@@ -7,7 +7,7 @@ from dataclasses import MISSING, dataclass
 from pathlib import Path
 from typing import Any
 
-from groupwise.config.parse_values import ValueParser
+from groupwise.config.parse_toml_values import ValueParser
 from groupwise.config.phase_recipes import read_phases
 from groupwise.config.resolve_devices import AUTO, device_of, dtype_of
 from groupwise.config.toml import (

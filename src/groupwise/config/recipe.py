@@ -95,8 +95,9 @@ class ExtraTask:
 class WarmStart:
     """Short for a phase of the method `sft` before the first iteration: `steps` steps on `prompts` demonstrations each.
 
-    `demonstrations` is the source of the phase's task `Demonstrations`, with `columns`, `drop_thoughts` and `thought`.
-    Each epoch over them has its own order, drawn from the seed. A checkpoint is saved every `save_every` steps.
+    `demonstrations` is the source of the phase's task `Demonstrations`, with `columns`, `drop_thoughts` and
+    `thought_marks`. Each epoch over them has its own order, drawn from the seed. A checkpoint is saved every
+    `save_every` steps.
     """
 
     demonstrations: str

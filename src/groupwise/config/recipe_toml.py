@@ -11,7 +11,7 @@ from typing import Any, TypeVar, get_args, get_origin
 
 import tomli_w
 
-from groupwise.config.parse_values import ValueParser, hints_of
+from groupwise.config.parse_toml_values import ValueParser, hints_of
 from groupwise.config.phase_references import located, with_references
 from groupwise.config.recipe import Recipe
 from groupwise.config.recipe_errors import one_error

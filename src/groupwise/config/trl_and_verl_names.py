@@ -34,8 +34,8 @@ class OtherLibraryOption:
     """What to write for an option of TRL, verl or peft, in the words of the command line.
 
     `python_text` is what a program writes; if it is empty, the text is rendered (`python_spelling`). `field_path` and
-    `field_value` are the field of a recipe that does the same, if there is one, and `argument_names` other names of it
-    in constructors, each with an example.
+    `equivalent_field_value` are the field of a recipe that does the same, if there is one, and `other_argument_names`
+    other names of it in constructors, each with an example.
     """
 
     command_line_text: str

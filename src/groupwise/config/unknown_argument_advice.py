@@ -29,10 +29,10 @@ class PublicCallable:
         An option of TRL, verl or peft is answered first where it is an argument here, and last where it is a setting
         of something else.
 
-        >>> grpo = Constructor("grpo", {"kl": Parameter("kl", Parameter.KEYWORD_ONLY, default=0.04)})
+        >>> grpo = PublicCallable("grpo", {"kl": Parameter("kl", Parameter.KEYWORD_ONLY, default=0.04)})
         >>> grpo.advice("beta", 0.1), grpo.advice("kll", 0.1)
         ('write gw.grpo(kl=0.1)', 'did you mean kl?')
-        >>> machine = Constructor("Machine", {"gradient_checkpointing": Parameter("x", Parameter.KEYWORD_ONLY)})
+        >>> machine = PublicCallable("Machine", {"gradient_checkpointing": Parameter("x", Parameter.KEYWORD_ONLY)})
         >>> machine.advice("recompute", True)
         'write gradient_checkpointing, its name here'
         >>> grpo.advice("learning_rate", 1e-5)
@@ -66,12 +66,16 @@ class PublicCallable:
         """The call with the argument here that an answer names, or in the section of a recipe below; else empty."""
         table, _, field = answer.field_path.rpartition(".")
         inner = SECTIONS.get(table)
-        names = {**({field: answer.equivalent_field_value} if inner in (self.owner, None) else {}), **answer.other_argument_names}
+        names = {
+            **({field: answer.equivalent_field_value} if inner in (self.owner, None) else {}),
+            **answer.other_argument_names,
+        }
         if name := next((name for name in names if name in self.arguments), ""):
             note = answer.note if name == field else ""
             return f"gw.{self.name}({name}={field_literal(like(names[name], value))}){note}"
         if inner and self.owner == SECTIONS[""]:
-            return f"gw.{self.name}({table}=gw.{inner}({field}={field_literal(like(answer.equivalent_field_value, value))}))"
+            literal = field_literal(like(answer.equivalent_field_value, value))
+            return f"gw.{self.name}({table}=gw.{inner}({field}={literal}))"
         return ""
 
     def _elsewhere(self, path: str, value: object) -> str:

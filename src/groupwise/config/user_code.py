@@ -13,7 +13,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from groupwise.config.imported_files import imported_files, module_names
+from groupwise.config.user_file_imports import imported_files, module_names
 from groupwise.core import BadData, Usage, describe_error, is_new_line, or_near, spelled, visible
 from groupwise.core.error_location import INSTALLED
 from groupwise.engines.remote.engine_access import EngineAccess

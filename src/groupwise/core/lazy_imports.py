@@ -70,7 +70,7 @@ def bases_of(room: str) -> Mapping[str, str]:
 
     >>> bases = bases_of("groupwise.objective")
     >>> bases["Clip"], bases["token_mean"], bases["group_mean"], bases["unscaled"]
-    ('Surrogate', 'aggregate', 'GroupMean', 'ClipScale')
+    ('Surrogate', 'aggregate', 'GroupMeanAggregate', 'ClipScale')
     """
     found = [match for source in sources_of(room).values() for match in _BASE.findall(source)]
     return {name or value or function: base or kind or by for name, base, value, kind, by, function in found}

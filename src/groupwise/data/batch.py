@@ -88,7 +88,7 @@ class Batch:
     max_new_tokens: int = field(metadata=PER_RUN)
     """The generation budget `sampling.max_tokens`, one number for all batches of a run. Components read it only here.
 
-    A length is divided by it, never by `limit`, which depends on the prompt.
+    A length is divided by it, never by `length_limit`, which depends on the prompt.
     """
     memories: Memories = field(default_factory=dict, metadata=PER_RUN)
 

@@ -67,7 +67,7 @@ class Sampling:
 class GenerationRequest:
     """A request for up to `limit` next tokens of a sample.
 
-    Its `generated_count` tokens so far are the last ids of `context`.
+    Its `already_generated_count` tokens so far are the last ids of `context`.
 
     The random number of the token at position t is keyed by (seed, purpose, draw, stream, t). Other requests in the
     batch do not change it.

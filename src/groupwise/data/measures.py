@@ -12,15 +12,15 @@ from torch import Tensor
 
 __all__ = [
     "ClassifierScore",
+    "CriticValue",
     "DistributionMeasure",
     "Divergence",
     "Entropy",
     "Logp",
     "NeededMeasure",
-    "ValueTarget",
     "Subscore",
     "TokenMark",
-    "CriticValue",
+    "ValueTarget",
     "in_batch",
     "in_graph",
     "label_of",

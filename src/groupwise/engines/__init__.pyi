@@ -19,8 +19,8 @@ from groupwise.engines.remote.sleeping import SleepingEngine as SleepingEngine
 from groupwise.engines.remote.tls import EngineTlsKey as EngineTlsKey
 from groupwise.engines.remote.tls import TlsAddress as TlsAddress
 from groupwise.engines.remote.tls_server import listen_tls as listen_tls
-from groupwise.engines.remote.weights_file import WeightsFilesDirectory as WeightsFilesDirectory
 from groupwise.engines.remote.weights_file import WeightsFile as WeightsFile
+from groupwise.engines.remote.weights_file import WeightsFilesDirectory as WeightsFilesDirectory
 from groupwise.engines.remote.weights_file import read_weights as read_weights
 from groupwise.engines.remote.weights_file import write_weights as write_weights
 from groupwise.engines.remote.weights_probe import WeightsProbe as WeightsProbe

@@ -7,8 +7,8 @@ from typing import Literal
 from groupwise.core import Usage
 from groupwise.data import Engine, EngineSettings
 from groupwise.engines.native.native_engine import NativeEngine
+from groupwise.engines.native.paged_attention_layout import on_gpu, refusal
 from groupwise.engines.native.paged_engine import PagedEngine
-from groupwise.engines.native.paged_layout import on_gpu, refusal
 from groupwise.engines.steps.denoising import DenoisingEngine
 from groupwise.engines.steps.unmasking import UnmaskingEngine
 from groupwise.models import LanguageModel, MixtureOfExpertsSizes, Model, Tokenizer

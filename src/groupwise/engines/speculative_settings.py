@@ -14,8 +14,8 @@ __all__ = ["Speculative"]
 class Speculative(Native):
     """The native engine with speculative decoding: fewer passes if answers repeat earlier ones; samples stay the same.
 
-    A pass checks up to `window` tokens of a draft; `max_stored_answers` earlier answers are kept. BubbleSpec,
-    arXiv:2605.08862.
+    A pass checks up to `num_speculative_tokens` tokens of a draft; `max_stored_answers` earlier answers are kept.
+    BubbleSpec, arXiv:2605.08862.
     """
 
     num_speculative_tokens: int = 8

@@ -20,7 +20,7 @@ from groupwise.data import Outcome, Prompt, Rollout, Sample, Sampling, Strategy,
 from groupwise.engines import Fleet, Native
 from groupwise.evaluation.evaluation_files import file_name, mean_of, task_result
 from groupwise.evaluation.published_protocols import find_published
-from groupwise.inference.run_models import BEST, At, RunModelLocation, find_run_model, model_directory
+from groupwise.inference.models_of_run import BEST, At, RunModelLocation, find_run_model, model_directory
 from groupwise.models import Messages, PromptTemplate, RandomPurpose, find_model, read_shape, read_tokenizer
 from groupwise.planning.evaluation_memory import evaluation_plan
 from groupwise.planning.process_memory import host_memory

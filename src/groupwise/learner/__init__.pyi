@@ -8,6 +8,7 @@ from groupwise.learner.distributed import check_lanes as check_lanes
 from groupwise.learner.forward import forward as forward
 from groupwise.learner.fsdp import ShardedRanks as ShardedRanks
 from groupwise.learner.language_policy import LanguagePolicy as LanguagePolicy
+from groupwise.learner.logprob_gradients import token_gradients as token_gradients
 from groupwise.learner.microbatches import StepPlan as StepPlan
 from groupwise.learner.microbatches import make_plan as make_plan
 from groupwise.learner.microbatches import measure_plan as measure_plan
@@ -22,7 +23,6 @@ from groupwise.learner.side_models import FromDirectory as FromDirectory
 from groupwise.learner.side_models import InitialPolicy as InitialPolicy
 from groupwise.learner.side_models import SamplingPolicy as SamplingPolicy
 from groupwise.learner.side_models import SideModel as SideModel
-from groupwise.learner.token_gradients import token_gradients as token_gradients
 from groupwise.learner.update import NO_TOKEN as NO_TOKEN
 from groupwise.learner.update import Learner as Learner
 from groupwise.learner.update import StepResult as StepResult

@@ -42,7 +42,7 @@ class AuxiliaryLossInputs:
 
     Divisors must count the whole step. `route_recorder` creates the recorder of expert choices of one forward; None for
     a dense model. A loss that forwards the microbatches itself forwards those `of_rank`, and adds its numbers with
-    `ranks.add`.
+    `process_ranks.add`.
     """
 
     model: Any
@@ -53,7 +53,10 @@ class AuxiliaryLossInputs:
     @property
     def of_rank(self) -> list[Batch]:
         """The microbatches that this rank computes."""
-        return [self.step_microbatches[i] for i in order_of(self.process_ranks, self.process_ranks.rank, len(self.step_microbatches))]
+        return [
+            self.step_microbatches[i]
+            for i in order_of(self.process_ranks, self.process_ranks.rank, len(self.step_microbatches))
+        ]
 
 
 Term = Callable[[ForwardResult], Float[Tensor, ""]]

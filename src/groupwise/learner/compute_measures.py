@@ -9,7 +9,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from groupwise.core import Usage
-from groupwise.data import Batch, DistributionMeasure, Divergence, Entropy, Logp, NeededMeasure, CriticValue, in_graph
+from groupwise.data import Batch, CriticValue, DistributionMeasure, Divergence, Entropy, Logp, NeededMeasure, in_graph
 from groupwise.learner.divergence import divergence
 from groupwise.learner.forward import TokenStates, hidden_states, of_distributions, token_logprobs
 

@@ -13,22 +13,23 @@ class MicrobatchSums:
     """The numbers of one microbatch, or the sums over several, which `+` adds in the order of the microbatches.
 
     `loss_terms` are the addends of the loss in their order: it has the bits of one sum from left to right, whatever
-    ranks computed them. `auxiliary` are the auxiliary losses by metric, without their coefficients.
+    ranks computed them. `auxiliary_terms` are the auxiliary losses by metric, without their coefficients.
     `changed_route_count` of `route_count` expert choices differ from the old policy's.
 
-    >>> a = MicrobatchSums(auxiliary=(("balance", 1.0),), loss_terms=(0.5, 2.0), changed_route_count=1, route_count=4)
+    >>> a = MicrobatchSums(auxiliary_terms=(("balance", 1.0),), loss_terms=(0.5, 2.0), changed_route_count=1,
+    route_count=4)
     >>> (a + a).loss, (a + a).auxiliary_losses, (a + a).route_count
     (5.0, {'balance': 2.0}, 8)
     """
 
-    auxiliary_losses: tuple[tuple[str, float], ...] = ()
+    auxiliary_terms: tuple[tuple[str, float], ...] = ()
     loss_terms: tuple[float, ...] = ()
     changed_route_count: int = 0
     route_count: int = 0
 
     def __add__(self, other: "MicrobatchSums") -> "MicrobatchSums":
         return MicrobatchSums(
-            auxiliary_losses=self.auxiliary_losses + other.auxiliary_losses,
+            auxiliary_terms=self.auxiliary_terms + other.auxiliary_terms,
             loss_terms=self.loss_terms + other.loss_terms,
             changed_route_count=self.changed_route_count + other.changed_route_count,
             route_count=self.route_count + other.route_count,
@@ -42,8 +43,8 @@ class MicrobatchSums:
     @property
     def auxiliary_losses(self) -> dict[str, float]:
         """The sum of each auxiliary loss, by its metric."""
-        losses = dict.fromkeys((name for name, _ in self.auxiliary_losses), 0.0)
-        for name, value in self.auxiliary_losses:
+        losses = dict.fromkeys((name for name, _ in self.auxiliary_terms), 0.0)
+        for name, value in self.auxiliary_terms:
             losses[name] += value
         return losses
 

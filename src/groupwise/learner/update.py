@@ -26,18 +26,18 @@ from groupwise.data import (
     name_of,
     needs,
 )
-from groupwise.learner.auxiliary import AuxiliaryLossInputs, AuxiliaryLoss, ForwardResult, Term, coefficient_of
+from groupwise.learner.auxiliary import AuxiliaryLoss, AuxiliaryLossInputs, ForwardResult, Term, coefficient_of
 from groupwise.learner.compute_measures import reads_policy
 from groupwise.learner.distributed import Ranks, SingleProcess
 from groupwise.learner.forward import TokenStates
 from groupwise.learner.gradient_lane_sums import LaneSums, joined, order_of
 from groupwise.learner.language_policy import LanguagePolicy, policy_of
+from groupwise.learner.logprob_gradients import Loss, token_gradients
 from groupwise.learner.microbatch_sums import MicrobatchSums
 from groupwise.learner.microbatches import StepPlan
 from groupwise.learner.optimizer import AdamW, Optimizer
 from groupwise.learner.routing import RoutedForward, RouterReplay, StepRouting, joined_routes, mixture
 from groupwise.learner.side_models import FollowingWeights, SideModel
-from groupwise.learner.token_gradients import Loss, token_gradients
 from groupwise.learner.value_model import Critic, ValueModel
 from groupwise.models import Decoder, logprob_dtype
 
@@ -55,9 +55,9 @@ class StepResult:
     """The result of one optimizer step. `batch` is the step, or this rank's part of it, with new log-probs, detached.
 
     `skip_reason` is the reason why the weights did not change, empty if they did. `changed_route_count` of
-    `route_count` expert choices differ from the old policy's. `auxiliary` are the auxiliary losses by their metric,
-    without their coefficients. `logp_gradient` is `d loss / d logp` of each token of `batch`, without the auxiliary
-    losses.
+    `route_count` expert choices differ from the old policy's. `auxiliary_losses` are the auxiliary losses by their
+    metric, without their coefficients. `logp_gradient` is `d loss / d logp` of each token of `batch`, without the
+    auxiliary losses.
     """
 
     batch: Batch
@@ -300,7 +300,9 @@ class Learner:
         sums.finish()
         self.ranks.release([self.model, *self.models.values()])
         sizes = [part.tokens for part in microbatches]
-        columns = {m: joined(self.ranks, [x.token_measures[m] for x in computed], sizes) for m in computed[0].token_measures}
+        columns = {
+            m: joined(self.ranks, [x.token_measures[m] for x in computed], sizes) for m in computed[0].token_measures
+        }
         measures = {measure: torch.cat(parts) for measure, parts in columns.items()}
         gradient = torch.cat(joined(self.ranks, [x.logp_gradient for x in computed], sizes))
         counts = [len(computed[0].packed_sums)] * len(sizes)
@@ -442,5 +444,5 @@ class _WithPrefix(Mapping[str, Tensor]):
 def _indices_after(batch: Batch, order: Sequence[int]) -> Tensor:
     """For each token of the batch, its index in the concatenation of the samples in the order `order`."""
     indices = torch.arange(batch.tokens, device=batch.index_in_sample.device)
-    permuted = batch.having(token_index=indices).take(order).index_in_sample
+    permuted = batch.having(index_in_sample=indices).take(order).index_in_sample
     return torch.empty_like(permuted).scatter_(0, permuted, indices)

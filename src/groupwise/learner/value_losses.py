@@ -6,15 +6,15 @@ from dataclasses import dataclass
 from jaxtyping import Float
 from torch import Tensor
 
-from groupwise.data import Batch, NeededMeasure, ValueTarget, CriticValue
-from groupwise.learner.auxiliary import AuxiliaryLossInputs, AuxiliaryLoss, ForwardResult, Term
+from groupwise.data import Batch, CriticValue, NeededMeasure, ValueTarget
+from groupwise.learner.auxiliary import AuxiliaryLoss, AuxiliaryLossInputs, ForwardResult, Term
 
 __all__ = ["ClippedValueLoss", "SquaredValueLoss"]
 
 
 @dataclass(frozen=True, slots=True)
 class SquaredValueLoss(AuxiliaryLoss):
-    """`1/2 (V - G)^2` per token, weighted like the objective's tokens; the target `G` is `Return(critic)`.
+    """`1/2 (V - G)^2` per token, weighted like the objective's tokens; the target `G` is `ValueTarget(critic)`.
 
     With a shared trunk, `coefficient` scales the gradient in the policy's weights: PPO's `c_1`, often 0.1 or 0.5.
     """

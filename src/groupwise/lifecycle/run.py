@@ -35,9 +35,9 @@ from groupwise.runs.atomic_writes import (
     write_directory,
 )
 from groupwise.runs.checkpoints import Checkpoint, finished_checkpoints, newest_checkpoint
+from groupwise.runs.environment_reply_log import ReplyLogFile
 from groupwise.runs.next_command import resume_command
 from groupwise.runs.open_run import OpenRun
-from groupwise.runs.reply_log import ReplyLogFile
 from groupwise.runs.run_layout import RunLayout
 from groupwise.runs.run_logs import RunLogs
 from groupwise.tasks import Demonstrations

@@ -35,9 +35,9 @@ from groupwise.methods.contrast.reg_grpo import CorrectPrefixCuesStrategy as Cor
 from groupwise.methods.contrast.reg_grpo import LogRatioZScoreFit as LogRatioZScoreFit
 from groupwise.methods.contrast.reg_grpo import RecentMeanScoresCurriculum as RecentMeanScoresCurriculum
 from groupwise.methods.contrast.reg_grpo import reg_grpo as reg_grpo
-from groupwise.methods.contrast.srpo import ViewMask as ViewMask
 from groupwise.methods.contrast.srpo import SiblingViewStrategy as SiblingViewStrategy
 from groupwise.methods.contrast.srpo import TeacherCertainty as TeacherCertainty
+from groupwise.methods.contrast.srpo import ViewMask as ViewMask
 from groupwise.methods.contrast.srpo import srpo as srpo
 from groupwise.methods.contrast.trpa import RewardLevels as RewardLevels
 from groupwise.methods.contrast.trpa import trpa as trpa
@@ -48,9 +48,9 @@ from groupwise.methods.flow.branch_grpo import DepthPruning as DepthPruning
 from groupwise.methods.flow.branch_grpo import branch_grpo as branch_grpo
 from groupwise.methods.flow.co_grpo import SCHEDULE as SCHEDULE
 from groupwise.methods.flow.co_grpo import AlternatingRoleMask as AlternatingRoleMask
-from groupwise.methods.flow.co_grpo import SampleRoleMask as SampleRoleMask
-from groupwise.methods.flow.co_grpo import PenaltyOfRole as PenaltyOfRole
 from groupwise.methods.flow.co_grpo import AnswerAndScheduleStrategy as AnswerAndScheduleStrategy
+from groupwise.methods.flow.co_grpo import PenaltyOfRole as PenaltyOfRole
+from groupwise.methods.flow.co_grpo import SampleRoleMask as SampleRoleMask
 from groupwise.methods.flow.co_grpo import co_grpo as co_grpo
 from groupwise.methods.flow.co_grpo import role_mean as role_mean
 from groupwise.methods.flow.diffusion_nft import ImplicitPairLoss as ImplicitPairLoss
@@ -109,8 +109,8 @@ from groupwise.methods.ratio.train_inference_mismatch import OffPolicySequenceMa
 from groupwise.methods.ratio.train_inference_mismatch import train_inference_mismatch as train_inference_mismatch
 from groupwise.methods.ratio.vespo import GammaShapedWeight as GammaShapedWeight
 from groupwise.methods.ratio.vespo import vespo as vespo
-from groupwise.methods.reference import PaperDifference as PaperDifference
 from groupwise.methods.reference import ExpectedEffect as ExpectedEffect
+from groupwise.methods.reference import PaperDifference as PaperDifference
 from groupwise.methods.reference import Reference as Reference
 from groupwise.methods.reference import reference_of as reference_of
 from groupwise.methods.rewards_and_advantages.asym_grpo import OddsAdvantage as OddsAdvantage
@@ -140,8 +140,8 @@ from groupwise.methods.rewards_and_advantages.noisy_verifier import ForwardCorre
 from groupwise.methods.rewards_and_advantages.noisy_verifier import noisy_verifier as noisy_verifier
 from groupwise.methods.rewards_and_advantages.posterior_grpo import AddSubscoreIfCorrect as AddSubscoreIfCorrect
 from groupwise.methods.rewards_and_advantages.posterior_grpo import posterior_grpo as posterior_grpo
-from groupwise.methods.rewards_and_advantages.riskpo import PromptBundleRiskAdvantage as PromptBundleRiskAdvantage
 from groupwise.methods.rewards_and_advantages.riskpo import BundleScoreQuantiles as BundleScoreQuantiles
+from groupwise.methods.rewards_and_advantages.riskpo import PromptBundleRiskAdvantage as PromptBundleRiskAdvantage
 from groupwise.methods.rewards_and_advantages.riskpo import riskpo as riskpo
 from groupwise.methods.rewards_and_advantages.seed_grpo import SemanticEntropyScaling as SemanticEntropyScaling
 from groupwise.methods.rewards_and_advantages.seed_grpo import seed_grpo as seed_grpo

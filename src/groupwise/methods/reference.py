@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
-__all__ = ["PaperDifference", "ExpectedEffect", "Reference", "reference_of"]
+__all__ = ["ExpectedEffect", "PaperDifference", "Reference", "reference_of"]
 
 Label = Literal["code read", "code read earlier", "paper read", "our reading"]
 CODE = re.compile(r"[\w.-]+/[\w.-]+@[0-9a-f]{40}:[\w./-]+")
@@ -30,7 +30,7 @@ class ExpectedEffect:
 
     `metric` is a name in metrics.jsonl. `min_difference` is the smallest difference that counts, in the metric's unit.
     `task` is the packaged recipe of both runs, and `parent` the method of the other run. Both runs have equal
-    `matched_by`: generated tokens, or iterations with equally many prompts (steps).
+    `runs_matched_by`: generated tokens, or iterations with equally many prompts (steps).
 
     `settings` are recipe fields of both runs, as on the command line: `method.minibatches = 8`. `own_settings` are
     further fields of the method's run. With these, `parent` may be the method itself: an ablation. The value `@NAME` of

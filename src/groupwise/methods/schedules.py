@@ -88,7 +88,7 @@ class CurvedRamp(Schedule):
 
 @dataclass(frozen=True, slots=True)
 class ExponentialDecay(Schedule):
-    """`start_value exp(-i / decay_iterations)` at iteration i: exponential decay, as in Trust-GRPO.
+    """`start_value exp(-i / time_constant_iterations)` at iteration i: exponential decay, as in Trust-GRPO.
 
     >>> ExponentialDecay(1.0, 10.0)(ScheduleInput(0))
     1.0

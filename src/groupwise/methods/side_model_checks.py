@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 
-from groupwise.data import Credit, NeededMeasure, ValueTarget, CriticValue, name_of, needs, side_models_of, with_fields
+from groupwise.data import Credit, CriticValue, NeededMeasure, ValueTarget, name_of, needs, side_models_of, with_fields
 from groupwise.learner import SideModel, ValueModel
 
 

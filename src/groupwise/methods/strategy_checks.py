@@ -25,8 +25,8 @@ def around(needed: str, strategy: Strategy) -> str:
     """The TOML of the strategy called `needed`, around this strategy unless that is its default.
 
     >>> from groupwise.rollout import Independent, Turns
-    >>> around("PrefixContinuation", Independent()), around("PrefixContinuation", Turns())
-    ('"PrefixContinuation"', '{ kind = "PrefixContinuation", inner_strategy = "Turns" }')
+    >>> around("PrefixContinuationStrategy", Independent()), around("PrefixContinuationStrategy", Turns())
+    ('"PrefixContinuationStrategy"', '{ kind = "PrefixContinuationStrategy", inner_strategy = "Turns" }')
     """
     inner = name_of(strategy)
     return f'"{needed}"' if inner == "Independent" else f'{{ kind = "{needed}", inner_strategy = "{inner}" }}'

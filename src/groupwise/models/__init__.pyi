@@ -48,8 +48,6 @@ from groupwise.models.diffusion.scheduler_settings import shift_of_tokens as shi
 from groupwise.models.diffusion.stable_diffusion_3 import StableDiffusion3Family as StableDiffusion3Family
 from groupwise.models.diffusion.tiny_pipeline import write_tiny_pipeline as write_tiny_pipeline
 from groupwise.models.flow.counter_based_normals import normals as normals
-from groupwise.models.flow.denoise import MOST_STEPS as MOST_STEPS
-from groupwise.models.flow.denoise import DenoisingSettings as DenoisingSettings
 from groupwise.models.flow.denoising_actions import all_states as all_states
 from groupwise.models.flow.denoising_actions import decode_action as decode_action
 from groupwise.models.flow.denoising_actions import decoded_picture as decoded_picture
@@ -61,6 +59,8 @@ from groupwise.models.flow.denoising_noise import DanceGrpoNoise as DanceGrpoNoi
 from groupwise.models.flow.denoising_noise import DenoisingNoise as DenoisingNoise
 from groupwise.models.flow.denoising_noise import FlowGrpoNoise as FlowGrpoNoise
 from groupwise.models.flow.denoising_noise import IntegratedNoise as IntegratedNoise
+from groupwise.models.flow.denoising_settings import MOST_STEPS as MOST_STEPS
+from groupwise.models.flow.denoising_settings import DenoisingSettings as DenoisingSettings
 from groupwise.models.flow.flow_measures import ForwardProcessLoss as ForwardProcessLoss
 from groupwise.models.flow.flow_measures import StepConstantMeasure as StepConstantMeasure
 from groupwise.models.flow.flow_measures import StepKL as StepKL

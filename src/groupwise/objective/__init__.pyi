@@ -11,8 +11,8 @@ from groupwise.objective.batch_metrics import comparable as comparable
 from groupwise.objective.batch_metrics import describe_gap as describe_gap
 from groupwise.objective.batch_metrics import describe_samples as describe_samples
 from groupwise.objective.batch_metrics import describe_step as describe_step
-from groupwise.objective.clip_scales import MaxNormalisedEntropyScale as MaxNormalisedEntropyScale
 from groupwise.objective.clip_scales import ClipScale as ClipScale
+from groupwise.objective.clip_scales import MaxNormalisedEntropyScale as MaxNormalisedEntropyScale
 from groupwise.objective.clip_scales import SentenceEntropyClipScale as SentenceEntropyClipScale
 from groupwise.objective.clip_scales import unscaled as unscaled
 from groupwise.objective.clip_variants import DualClip as DualClip

@@ -18,12 +18,12 @@ from groupwise.data import (
     TRAINED_TOKENS,
     TRUNCATED,
     Batch,
+    CriticValue,
     Entropy,
     Finish,
     Logp,
     Outcome,
     ValueTarget,
-    CriticValue,
 )
 from groupwise.objective.objective import Objective
 from groupwise.objective.penalties import kl_k1, kl_k3

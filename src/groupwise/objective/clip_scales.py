@@ -11,7 +11,7 @@ from torch import Tensor
 from groupwise.data import Batch, CouplingUnit, Entropy, NeededMeasure, component_of
 from groupwise.objective.sentence_splitter import SentenceSplitter
 
-__all__ = ["MaxNormalisedEntropyScale", "ClipScale", "SentenceEntropyClipScale", "unscaled"]
+__all__ = ["ClipScale", "MaxNormalisedEntropyScale", "SentenceEntropyClipScale", "unscaled"]
 
 _ENTROPY: frozenset[NeededMeasure] = frozenset({Entropy()})
 

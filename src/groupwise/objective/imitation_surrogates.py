@@ -39,9 +39,9 @@ class Distillation(Surrogate):
 
 @dataclass(frozen=True, slots=True)
 class ShapedLikelihood(Surrogate):
-    """`p / (p + peak_probability) A` of each token, p its probability. The gradient in `log p` is largest at p = gamma.
+    """`p / (p + peak_gradient_probability) A` of each token of probability p. The gradient in `log p` is largest at gamma.
 
-    gamma is `peak_probability`. For written tokens, which have no old policy. LUFFY, arXiv:2504.14945; DaGRPO,
+    gamma is `peak_gradient_probability`. For written tokens, which have no old policy. LUFFY, arXiv:2504.14945; DaGRPO,
     arXiv:2512.06337.
     """
 

@@ -10,7 +10,14 @@ from torch.nn.functional import logsigmoid
 
 from groupwise.data import Batch, CouplingUnit, Logp, NeededMeasure, Outcome, Segments, Surrogate
 
-__all__ = ["ImplicitRewardSurrogate", "PairwisePreference", "describe_preferences", "log_ratio_to", "over_pairs", "pairs"]
+__all__ = [
+    "ImplicitRewardSurrogate",
+    "PairwisePreference",
+    "describe_preferences",
+    "log_ratio_to",
+    "over_pairs",
+    "pairs",
+]
 
 
 @runtime_checkable

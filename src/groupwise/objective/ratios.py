@@ -100,7 +100,7 @@ class PowerMeanRatio(Ratio):
     `p = 0` is the geometric mean: GMPO, arXiv:2507.20673, with `log_low = log_high = 0.4`. Both are distances from 0 in
     log space: `log r` is at most `log_high` for a positive advantage and at least `-log_low` for a negative one. The
     sign is the sequence's: advantages that vary within a sequence raise ValueError. A token's log-ratio is clamped to
-    plus or minus 20 before the mean, also on the side without a bound. With `clamp_level = "sequence"` the bounds hold
+    plus or minus 20 before the mean, also on the side without a bound. With `clamped_unit = "sequence"` the bounds hold
     for the sum of a sequence's log-ratios instead: the ablation of GMPO's authors.
     """
 

@@ -1,4 +1,4 @@
-"""`SurrogateAggregateWeight`: averages the surrogate with another aggregate than the penalties."""
+"""`AggregateReplacingWeight`: averages the surrogate with another aggregate than the penalties."""
 
 from dataclasses import dataclass
 

@@ -22,8 +22,8 @@ MOST_DEVICES = 1 << 16
 class AssumedLengths:
     """The lengths that the plan assumes, in tokens: answers' lengths are log-normal, cut at `sampling.max_tokens`.
 
-    `prompt` is the longest prompt; 0 means the longest of the recipe's task. `median` is the median length of answers;
-    0 means a quarter of `sampling.max_tokens`. `spread` is the standard deviation of the logarithm.
+    `prompt` is the longest prompt; 0 means the longest of the recipe's task. `median_answer_tokens` is the median
+    length of answers; 0 means a quarter of `sampling.max_tokens`. `spread` is the standard deviation of the logarithm.
     """
 
     prompt: int = 0

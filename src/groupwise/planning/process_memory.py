@@ -66,9 +66,9 @@ FIXES: Mapping[str, tuple[str, ...]] = {
 class ProcessWork:
     """The work of one process, and with how many others it shares its tensors. The default does everything alone.
 
-    `learner_ranks` learners hold equal shards of weights, gradients, moments and side models. An engine spans
-    `tensor_parallel` devices, which hold equal parts of each matrix and of the cache. `engine_count` share the answers
-    of an iteration.
+    `learner_rank_count` learners hold equal shards of weights, gradients, moments and side models. An engine spans
+    `tensor_parallel` devices, which hold equal parts of each matrix and of the cache. `run_engine_count` share the
+    answers of an iteration.
     """
 
     has_learner: bool = True
@@ -122,7 +122,9 @@ class ProcessMemoryPrediction:
         return replace(self, phase_bytes={phase: self.phase_bytes[phase]})
 
 
-def run_memory(recipe: Recipe, shape: DecoderShape, context: int, process: ProcessWork = ALONE) -> ProcessMemoryPrediction:
+def run_memory(
+    recipe: Recipe, shape: DecoderShape, context: int, process: ProcessWork = ALONE
+) -> ProcessMemoryPrediction:
     """The memory of a process of a run with a model of these sizes. `context` is the longest prompt, in tokens.
 
     It is an upper bound in one respect: all answers have `sampling.max_tokens` tokens. docs/memory.md derives the
@@ -134,7 +136,9 @@ def run_memory(recipe: Recipe, shape: DecoderShape, context: int, process: Proce
     held = total + (trained if recipe.lora else 0)
     learner = learner_state(recipe, held, trained, size) if process.has_learner else {}
     state = trained * size + sum(learner.values()) - bytes_from_directories(recipe, held, size)
-    always = {"weights": held * size // (process.learner_rank_count if process.has_learner else process.tensor_parallel)}
+    always = {
+        "weights": held * size // (process.learner_rank_count if process.has_learner else process.tensor_parallel)
+    }
     always |= {name: bytes_ // process.learner_rank_count for name, bytes_ in learner.items()}
     if process.has_learner:
         samples = recipe.prompts * recipe.method.group_size * recipe.sampling.max_tokens * TOKEN

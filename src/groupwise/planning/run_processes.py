@@ -40,7 +40,8 @@ def rank_memories(
     if ranks == 1 or not recipe.cluster.sharded:
         return (run_memory(recipe, shape, context, ProcessWork(has_engine=samples)),) * ranks
     first, other = (
-        run_memory(recipe, shape, context, ProcessWork(has_engine=s, learner_rank_count=ranks)) for s in (samples, False)
+        run_memory(recipe, shape, context, ProcessWork(has_engine=s, learner_rank_count=ranks))
+        for s in (samples, False)
     )
     whole = {"engine": first.parameter_count * BYTES[recipe.machine.dtype]}
     phases = {name: {**whole, **parts} for name, parts in first.phase_bytes.items()}

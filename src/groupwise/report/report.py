@@ -15,7 +15,7 @@ from typing import Any
 from groupwise.core import BadData, Storage, Usage, counted, visible
 from groupwise.data import EVAL_LOSS, LOSS, REWARD
 from groupwise.report.charts import charts_data
-from groupwise.report.gradient_components import chain_parts
+from groupwise.report.method_component_names import chain_parts
 from groupwise.report.read_run import MetricCurve, ReportRun, as_float, flat, lines, read, thin
 from groupwise.report.run_warnings import RULES, RunWarning, find_warnings, headline
 from groupwise.report.sample_pictures import before_and_after

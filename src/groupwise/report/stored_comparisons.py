@@ -17,8 +17,8 @@ class StoredComparison:
     """A comparison of methods on one iteration, as the page needs it.
 
     `iteration_summary` is about the whole iteration. `numbers_by_sample` has each method's `NUMBERS` by the sample's
-    line in the file, from 1, and None for a method that does not select it. `group_cosines` has the cosines of the
-    sample's group, by the same line.
+    line in the file, from 1, and None for a method that does not select it. `group_cosines_by_sample` has the cosines
+    of the sample's group, by the same line.
     """
 
     iteration_summary: Mapping[str, Any]

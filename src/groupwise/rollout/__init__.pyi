@@ -1,5 +1,5 @@
 # Made by tools/front_doors.py from the `__all__` of each file.
-from groupwise.rollout.agents.agent_tasks import AgentAsyncioTasks as AgentAsyncioTasks
+from groupwise.rollout.agents.agent_asyncio_tasks import AgentAsyncioTasks as AgentAsyncioTasks
 from groupwise.rollout.agents.chat_reply import reply_of as reply_of
 from groupwise.rollout.agents.chat_reply import stream_of as stream_of
 from groupwise.rollout.agents.chat_request import ChatRequest as ChatRequest
@@ -13,15 +13,15 @@ from groupwise.rollout.agents.episode import AnsweredCall as AnsweredCall
 from groupwise.rollout.agents.episode import CallPlan as CallPlan
 from groupwise.rollout.agents.episode import Episode as Episode
 from groupwise.rollout.agents.http_server import EndpointServer as EndpointServer
+from groupwise.rollout.agents.openai_clients import EpisodeTransport as EpisodeTransport
+from groupwise.rollout.agents.openai_clients import openai_clients as openai_clients
+from groupwise.rollout.agents.openai_clients import plain_clients as plain_clients
 from groupwise.rollout.agents.programs import AgentProgram as AgentProgram
 from groupwise.rollout.agents.responses import response_events as response_events
 from groupwise.rollout.agents.responses import response_of as response_of
 from groupwise.rollout.agents.responses import response_request as response_request
 from groupwise.rollout.agents.runner import AgentFunction as AgentFunction
 from groupwise.rollout.agents.runner import AgentRunner as AgentRunner
-from groupwise.rollout.agents.transport import EpisodeTransport as EpisodeTransport
-from groupwise.rollout.agents.transport import openai_clients as openai_clients
-from groupwise.rollout.agents.transport import plain_clients as plain_clients
 from groupwise.rollout.curricula.shuffled import Shuffled as Shuffled
 from groupwise.rollout.curricula.shuffled import ShuffledRows as ShuffledRows
 from groupwise.rollout.prompt_template import AUTO as AUTO

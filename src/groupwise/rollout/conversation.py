@@ -7,7 +7,7 @@ from hashlib import sha256
 from random import Random
 from typing import Any
 
-from groupwise.data import Environment, Observation, Prompt, EnvironmentReplyLog, Sample
+from groupwise.data import Environment, EnvironmentReplyLog, Observation, Prompt, Sample
 
 
 class ReplyMismatch(Exception):

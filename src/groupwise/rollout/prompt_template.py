@@ -27,8 +27,8 @@ FORMS: tuple[Form, ...] = ("packaged", "prose")
 class ModelDependentDefault:
     """The two texts, or numbers, of a field whose default is `auto`: for packaged models without words, and in prose.
 
-    `prose_source` is where the prose is from. A component names its own in the class variable `auto_defaults`, by
-    field.
+    `other_models_default_source` is where the prose is from. A component names its own in the class variable
+    `auto_defaults`, by field.
     """
 
     for_packaged_models: str | int

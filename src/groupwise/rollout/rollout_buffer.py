@@ -62,8 +62,8 @@ def eligible_answers(answers: Batch, rule: UnverifiableRule) -> Bool[Tensor, " s
 class IterationRollouts:
     """All rollouts of one iteration, selected for training or not, in the order in which their prompts were drawn.
 
-    `sampling_round_count` is the number of sampling rounds, `missing_rollouts` the number of selected rollouts that are
-    still wanted. `strategy_metrics` are metrics of the strategy and the curriculum.
+    `sampling_round_count` is the number of sampling rounds, `missing_selected_rollout_count` the number of selected
+    rollouts that are still wanted. `strategy_metrics` are metrics of the strategy and the curriculum.
     """
 
     sampled_rollouts: tuple[Rollout, ...]

@@ -101,7 +101,7 @@ class DrawSampler:
 
     def with_prefix(self, prefix: Ids) -> "DrawSampler":
         """A copy of the sampler, to use in its place: answers (the role `answer`) begin with these untrained tokens."""
-        return replace(self, answer_prefix=prefix)
+        return replace(self, answer_prefix_ids=prefix)
 
     async def extend(
         self,
@@ -221,7 +221,7 @@ class DrawSampler:
                 restarted = replace(
                     conversation,
                     environment=self.rollout_setting.create_environment(),
-                    answers_from_log=False,
+                    replays_from_log=False,
                     replayed_messages=[],
                 )
                 self.conversations[sample.stream] = restarted

@@ -37,7 +37,9 @@ FORMAT = 2
 TENSORS, STATE, MANIFEST = "tensors.safetensors", "state.json", "manifest.json"
 
 
-def run_directory(root: Path, name: str, clock: Callable[[], float] = time.time, *, disk: FileSystemOperations = DISK) -> Path:
+def run_directory(
+    root: Path, name: str, clock: Callable[[], float] = time.time, *, disk: FileSystemOperations = DISK
+) -> Path:
     """Create a new run directory, `root/<name>-<YYYYmmdd-HHMMSS>`, with a number at the end if the name is taken."""
     word = re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip(".-") or "run"
     stem = f"{word}-{time.strftime('%Y%m%d-%H%M%S', time.localtime(clock()))}"

@@ -172,7 +172,7 @@ class Sandbox:
 
 
 class PreloadedCode(NamedTuple):
-    """Code that a sandbox process loads before its first execution: its `packages`, `imports` and `preload`."""
+    """What a sandbox process loads before its first execution: `packages`, `imports` and `source_by_module_name`."""
 
     packages: tuple[str, ...]
     imports: tuple[str, ...]
@@ -184,7 +184,12 @@ class PreloadedCode(NamedTuple):
         if unsafe:
             sources = (mount.source for name in self.packages for mount in package(name))
             path = list(dict.fromkeys(map(os.path.dirname, sources)))
-        return {"path": path, "warm": self.imports, "preload": self.source_by_module_name, "seccomp_filter": seccomp_filter().hex()}
+        return {
+            "path": path,
+            "warm": self.imports,
+            "preload": self.source_by_module_name,
+            "seccomp_filter": seccomp_filter().hex(),
+        }
 
 
 class SandboxProcess(WorkerProcess):

@@ -26,9 +26,9 @@ class WallTimeLimit:
     counts. A sum over threads would let an answer save up time with many waiting threads; no thread is active longer
     than the interval. An answer that keeps a thread active computes, so the limit of CPU time ends it.
 
-    `read_thread_seconds` gives the threads' times; `last_look_seconds` is the time in seconds. The kernel adds a wait
-    to a thread's time only at the wait's end, so one interval can hold less active time than it had, and a later one
-    more. A gap between two looks in which this process did not run counts for no longer than the planned interval.
+    `thread_seconds_reader` gives the threads' times; `last_check_time_seconds` is the time in seconds. The kernel adds
+    a wait to a thread's time only at the wait's end, so one interval can hold less active time than it had, and a later
+    one more. A gap between two looks in which this process did not run counts for no longer than the planned interval.
     """
 
     max_idle_seconds: float
@@ -46,17 +46,23 @@ class WallTimeLimit:
     def look(self, now: float) -> Literal["", "wall", "busy"]:
         """Count the time since the last look. The limit that has been reached; empty if none.
 
-        The next is `next_look_seconds`.
+        The next is `next_check_time_seconds`.
         """
         times = self.thread_seconds_reader()
         active = max((seconds - self._times.get(i, 0.0) for i, seconds in times.items()), default=0.0)
         self.accumulated_idle_seconds = max(
             self.accumulated_idle_seconds
-            + min(now - self.last_check_time_seconds - active, self.next_check_time_seconds - self.last_check_time_seconds),
+            + min(
+                now - self.last_check_time_seconds - active, self.next_check_time_seconds - self.last_check_time_seconds
+            ),
             0.0,
         )
         self._times, self.last_check_time_seconds = times, now
-        left = min(LOOK, self.max_idle_seconds - self.accumulated_idle_seconds, self._start + MOST * self.max_idle_seconds - now)
+        left = min(
+            LOOK,
+            self.max_idle_seconds - self.accumulated_idle_seconds,
+            self._start + MOST * self.max_idle_seconds - now,
+        )
         self.next_check_time_seconds = now + max(left, SOONEST)
         if self.accumulated_idle_seconds >= self.max_idle_seconds:
             return "wall"

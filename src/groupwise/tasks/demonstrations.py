@@ -63,9 +63,9 @@ class Demonstrations(TaskSettings):
 
     A row has a prompt and its answer as text, or `messages` that end with a message of the assistant. The answer is
     then that message, with the tool messages right before it and the assistant's messages that those reply to. All rows
-    are trained, none is held out. `drop_thoughts` of the rows lose the text between the two marks of `thought`, drawn
-    once from the seed, so that the policy may leave a thought out; with an empty first mark, the text before the second
-    one.
+    are trained, none is held out. `drop_thoughts` of the rows lose the text between the two marks of `thought_marks`,
+    drawn once from the seed, so that the policy may leave a thought out; with an empty first mark, the text before the
+    second one.
     """
 
     source: str

@@ -28,7 +28,7 @@ DEMONSTRATIONS, TABLES = 8192, 0.7
 class LinearFunctionProblem(NamedTuple):
     """A linear function `slope * x + intercept`, and the two inputs whose values the problem shows.
 
-    >>> line = LinearFunction(slope=2, intercept=5, first_input=3, second_input=5)
+    >>> line = LinearFunctionProblem(slope=2, intercept=5, first_shown_input=3, second_shown_input=5)
     >>> line.problem, line.table, line.formula
     ('f(3)=11 f(5)=15\\n', '{3:11,5:15}[x]', '11+(15-11)//(5-3)*(x-3)')
     """
@@ -77,7 +77,10 @@ def lines() -> tuple[tuple[LinearFunctionProblem, ...], tuple[LinearFunctionProb
     """All linear functions in a fixed random order: the training ones, and the held-out tenth."""
     pairs = [(a, b) for a in SHOWN_AT for b in SHOWN_AT if a < b]
     every = [
-        LinearFunctionProblem(slope, shift, *pair) for slope in range(2, 10) for shift in range(-19, 20) for pair in pairs
+        LinearFunctionProblem(slope, shift, *pair)
+        for slope in range(2, 10)
+        for shift in range(-19, 20)
+        for pair in pairs
     ]
     every = [line for line in every if min(line.shown) >= 0 and max(line.shown) <= LARGEST]
     Random("programs").shuffle(every)
@@ -104,7 +107,11 @@ class Programs(GeneratedTaskSettings):
         def cases(inputs: tuple[int, int]) -> list[dict[str, object]]:
             return [{"args": [x], "expected": line.at(x)} for x in inputs]
 
-        tests = {"function": "f", "cases": cases((line.first_shown_input, line.second_shown_input)), "unseen": cases(line.unseen)}
+        tests = {
+            "function": "f",
+            "cases": cases((line.first_shown_input, line.second_shown_input)),
+            "unseen": cases(line.unseen),
+        }
         tests["reference"] = f"def f(x): return {line.formula}"
         return Prompt(line.problem, encode(line.problem), line.problem, {"answer": tests})
 

@@ -17,7 +17,7 @@ HELD_OUT = 16
 class Sums(GeneratedTaskSettings):
     """A kind of sums: training problems, and a sixteenth as many held-out ones. The numbers of operands take turns.
 
-    `problems_by_operands` maps a number of operands to its number of training problems. `row` has the result
+    `problem_count_by_operands` maps a number of operands to its number of training problems. `row` has the result
     (`answer`), the complete right answer (`solution`), and the solution's first steps (`hints`, weakest first).
 
     >>> class Few(Sums):

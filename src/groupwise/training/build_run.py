@@ -17,8 +17,8 @@ from groupwise.config.user_code import UserCode
 from groupwise.core import MissingRequirement, Usage
 from groupwise.data import (
     Engine,
-    Prompt,
     EnvironmentReplyLog,
+    Prompt,
     Rollout,
     Sampling,
     Task,
@@ -132,7 +132,7 @@ class RunObjects:
 
     def new_buffer(self, replay: EnvironmentReplyLog | None = None) -> RolloutBuffer:
         """The buffer at the first prompt. `replay` records the observations of environments."""
-        method, setting = self.recipe.method, replace(self.rollout_setting, reply_log=replay)
+        method, setting = self.recipe.method, replace(self.rollout_setting, environment_reply_log=replay)
         return RolloutBuffer(
             self.task,
             method.curriculum,

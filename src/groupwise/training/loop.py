@@ -9,21 +9,21 @@ import torch
 from torch import Tensor
 
 from groupwise.cluster.rank_messages import send_iteration
-from groupwise.cluster.rank_wait_thread import in_thread
+from groupwise.cluster.rank_work_thread import in_thread
 from groupwise.config.recipe import Recipe
 from groupwise.data import (
     LARGEST_GAP,
     THREAD,
     Batch,
+    CriticValue,
     Engine,
     Logp,
     Mask,
     NeededMeasure,
-    ValueTarget,
     Rollout,
     Segments,
     SharesDevice,
-    CriticValue,
+    ValueTarget,
     coupling_unit,
     with_fields,
 )

@@ -9,7 +9,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from groupwise.cluster.rank_messages import send_held_out
-from groupwise.cluster.rank_wait_thread import in_thread
+from groupwise.cluster.rank_work_thread import in_thread
 from groupwise.config.recipe import Recipe
 from groupwise.data import EVAL_LOSS, EVAL_TOKEN_ACCURACY, Batch, Logp, Outcome, Prompt, Rollout, Task, pack
 from groupwise.learner import Learner, make_plan

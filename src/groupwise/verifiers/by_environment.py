@@ -16,7 +16,7 @@ class EnvironmentVerdictVerifier(VerifierSettings):
 
     >>> import asyncio
     >>> sample = Sample(context=(5,), stream=(0,), finish=Finish.length)
-    >>> asyncio.run(EnvironmentVerdict()(Prompt("p", (1,), "?"), sample)).outcome.name
+    >>> asyncio.run(EnvironmentVerdictVerifier()(Prompt("p", (1,), "?"), sample)).outcome.name
     'malformed'
     """
 

@@ -18,8 +18,9 @@ class NoisyVerdicts(VerdictWrapper):
     The errors are keyed by `seed`, problem and text: the same answer always gets the same verdict, in any order and
     after a resume. Malformed, unverifiable and scored answers keep theirs. A flipped verdict has no score.
 
-    A share `appeal_rate` of the rejected answers is checked again, without error. Subscores: `truth` (1 for a right
-    answer), `appealed`, and `overturned` (appealed, and in truth right). The outcome stays as it was flipped.
+    A share `appealed_rejection_fraction` of the rejected answers is checked again, without error. Subscores: `truth` (1
+    for a right answer), `appealed`, and `overturned` (appealed, and in truth right). The outcome stays as it was
+    flipped.
 
     >>> import asyncio
     >>> from groupwise.verifiers import Exact, VerifierContext

@@ -16,7 +16,7 @@ from groupwise.core import BadData, MissingRequirement, check_types
 from groupwise.data import Finish, Outcome, Prompt, Sample, Verdict, Verifier, VerifierSettings, verdicts_have
 from groupwise.data.verdicts import unverifiable
 from groupwise.models import find_model, of_hub
-from groupwise.models.classifier.classifier_texts import ClassifierInput, ClassifierInputEncoder
+from groupwise.models.classifier.classifier_input_encoder import ClassifierInput, ClassifierInputEncoder
 from groupwise.models.classifier.scoring_model import pad_token, read_classifier, read_classifier_config, scores
 from groupwise.models.model_json_files import read_json
 from groupwise.verifiers.build_verifier import VerifierContext

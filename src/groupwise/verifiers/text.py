@@ -7,10 +7,10 @@ from typing import Any, ClassVar, Literal
 from groupwise.core import check_types
 from groupwise.data import Outcome, Prompt, Sample, Verdict, VerifierSettings, verdicts_have
 from groupwise.data.verdicts import unverifiable
+from groupwise.verifiers.extract_option_letter import OptionLetterExtractor
 from groupwise.verifiers.math.box_denials import is_hypothetical
 from groupwise.verifiers.math.extract_answer import LONGEST, ExtractedAnswer, Place, Which, extract_answer
 from groupwise.verifiers.normalise_text import plain_text
-from groupwise.verifiers.option_letter import OptionLetterExtractor
 
 __all__ = ["OptionChoice", "Text"]
 

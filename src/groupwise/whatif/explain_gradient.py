@@ -24,8 +24,8 @@ class GradientLink:
 class GradientChain:
     """A token and the numbers that lead to its gradient. `sample_number` and `token_number` are numbered from 1.
 
-    `token_count` is the number of tokens of the sample. `omission_notes` name the loss terms and the samples that are
-    left out, and say where the method would draw other prompts or sample other answers.
+    `sample_token_count` is the number of tokens of the sample. `omission_notes` name the loss terms and the samples
+    that are left out, and say where the method would draw other prompts or sample other answers.
     """
 
     sample_number: int
@@ -66,7 +66,9 @@ def check_range(what: str, value: int, last: int, where: str) -> None:
 
 def index_of(stored: StoredIteration, computed: RecomputedMethod, sample: int, token: int) -> int:
     """The index of a token in the method's batch. `BadData` if the method does not train it."""
-    key = next((k for k, index in zip(stored.batch.sample_keys, stored.sample_line_indices) if index == sample - 1), None)
+    key = next(
+        (k for k, index in zip(stored.batch.sample_keys, stored.sample_line_indices) if index == sample - 1), None
+    )
     batch = computed.batch
     if key in batch.sample_keys:
         here = (batch.sequences.index == batch.sample_keys.index(key)) & (batch.index_in_sample == token - 1)

@@ -34,7 +34,7 @@ class StoredIteration:
     """A run's iteration, read from its files in samples/: a record per sample, and numbers per token.
 
     `batch` holds the samples that the run trained, with the `logp` of the step that trained them and `logp_old`. Sample
-    i of it is line `sample_lines[i]` of the file, from 0. Token t of it is entry `rows[t]` of `token_columns`.
+    i of it is line `sample_line_indices[i]` of the file, from 0. Token t of it is entry `rows[t]` of `token_columns`.
     """
 
     run_directory: Path
@@ -54,7 +54,9 @@ class StoredIteration:
     def rows_of(self, part: Batch) -> Int[Tensor, " n"]:
         """For each token of some of the batch's samples, its index in the stored columns."""
         lengths = self.token_columns["lengths"]
-        start = dict(zip(self.batch.sample_keys, (lengths.cumsum(0) - lengths)[list(self.sample_line_indices)].tolist()))
+        start = dict(
+            zip(self.batch.sample_keys, (lengths.cumsum(0) - lengths)[list(self.sample_line_indices)].tolist())
+        )
         return (
             part.sequences.spread(torch.tensor([start[key] for key in part.sample_keys], dtype=torch.long))
             + part.index_in_sample

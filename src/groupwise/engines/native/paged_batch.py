@@ -10,8 +10,8 @@ from torch import Tensor
 
 from groupwise.data import Finish, Generation, Sampling
 from groupwise.engines.native.cuda_step_graphs import CudaStepGraphs
+from groupwise.engines.native.paged_attention_layout import PagedLayout
 from groupwise.engines.native.paged_cache import PagedCache
-from groupwise.engines.native.paged_layout import PagedLayout
 from groupwise.engines.native.pages import PAGE, Page
 from groupwise.engines.native.row_sampling import largest_needed, row_bounds, row_logprobs, row_truncated, row_uniforms
 from groupwise.engines.native.running_batch import PendingRequest, completes_stop

@@ -10,7 +10,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from groupwise.data import ContextKey, Ids
-from groupwise.engines.native.paged_layout import PagedLayout
+from groupwise.engines.native.paged_attention_layout import PagedLayout
 from groupwise.engines.native.pages import PAGE, Page, PagePool, pages_for
 from groupwise.models import LanguageModel
 

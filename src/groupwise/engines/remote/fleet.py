@@ -16,8 +16,8 @@ from groupwise.engines.remote.engine_slots import Slot, SlotGivenUp, SlotLoading
 from groupwise.engines.remote.occupancy import OccupancyMeter
 from groupwise.engines.remote.remote_engine import RemoteEngine
 from groupwise.engines.remote.weights_file import (
-    WeightsFilesDirectory,
     WeightsFile,
+    WeightsFilesDirectory,
     keep_on_gpu,
     seal_weights,
     write_weights,
@@ -58,7 +58,8 @@ class Fleet:
     """
 
     def __init__(
-        self, start: StartReplica, count: int, *, exchange: WeightsFilesDirectory, probe: WeightsProbe, max_num_seqs: int,
+        self, start: StartReplica, count: int, *, exchange: WeightsFilesDirectory, probe: WeightsProbe,
+        max_num_seqs: int,
         restarts: int, addresses: Sequence[str] = (), publish: Publish = dict, in_memory: bool = False,
         on_gpu: bool = False,
     ) -> None:  # fmt: skip

@@ -22,10 +22,10 @@ from groupwise.engines.remote.fleet import Fleet
 from groupwise.engines.remote.remote_engine import RemoteEngine
 from groupwise.engines.remote.replica import ReplicaProgram, ReplicaSettings, start_replica
 from groupwise.engines.remote.replica_devices import gpu_count, on_device, replica_devices
-from groupwise.engines.remote.sealed_weights import can_seal
 from groupwise.engines.remote.secret import read_secret
 from groupwise.engines.remote.server import EngineIdentity, servable
 from groupwise.engines.remote.shared_device import SharedDeviceFleet
+from groupwise.engines.remote.shared_memory_weights import can_seal
 from groupwise.engines.remote.tls import TlsAddress
 from groupwise.engines.remote.weights_file import WeightsFilesDirectory, state_bytes
 from groupwise.engines.remote.weights_probe import WeightsProbe
@@ -67,7 +67,7 @@ class Served(Native):
 
     `addresses` are further engines, which `groupwise serve` started: a socket on this machine, or
     `HOST:PORT#sha256=FINGERPRINT`. A replica that dies, or is silent or idle for `deadline` seconds while it owes an
-    answer, is replaced at most `restarts` times in ten minutes; its requests are sent again. With `placement =
+    answer, is replaced at most `max_restarts` times in ten minutes; its requests are sent again. With `placement =
     "colocated"`, the replicas free their weights and caches while the learner trains, so that both fit on one device.
     Hosts, the secret and the directory for the weights are not the recipe's to choose: `EngineAccess`.
     """

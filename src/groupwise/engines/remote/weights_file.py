@@ -18,10 +18,10 @@ from torch import Tensor, nn
 
 from groupwise.core import Storage, open_regular
 from groupwise.engines.remote.gpu_weights import ON_GPU, GpuWeights
-from groupwise.engines.remote.sealed_weights import SEALED, SealedMemory, is_sealed
+from groupwise.engines.remote.shared_memory_weights import SEALED, SealedMemory, is_sealed
 from groupwise.runs.atomic_writes import DISK, FileSystemOperations, file_draft
 
-__all__ = ["WeightsFilesDirectory", "WeightsFile", "read_weights", "write_weights"]
+__all__ = ["WeightsFile", "WeightsFilesDirectory", "read_weights", "write_weights"]
 
 HEADER = 1 << 24
 """The most bytes of a weights file beyond its tensors."""
@@ -52,7 +52,9 @@ class WeightsFile:
             self.path.unlink(missing_ok=True)
 
 
-def write_weights(directory: Path, version: int, weights: Mapping[str, Tensor], disk: FileSystemOperations = DISK) -> WeightsFile:
+def write_weights(
+    directory: Path, version: int, weights: Mapping[str, Tensor], disk: FileSystemOperations = DISK
+) -> WeightsFile:
     """Write weights atomically: an engine sees the whole file or none. `Storage` if they do not fit on the disk."""
     path = directory / f"weights-{version:06d}.safetensors"
     tensors = {name: x.detach().cpu().contiguous() for name, x in weights.items()}
@@ -148,7 +150,8 @@ def _sha256(path: Path) -> str:
 class WeightsFilesDirectory:
     """A new directory for weights files that only this user can read. `close` or the process's end removes it.
 
-    The directory of a killed process is removed by the next `WeightsDirectory` in the same directory: its lock is free.
+    The directory of a killed process is removed by the next `WeightsFilesDirectory` in the same directory: its lock is
+    free.
     """
 
     engine_log_directory: Path | None = None

@@ -100,7 +100,10 @@ class DenoisingEngine(SteppingEngine[DenoisingRequest]):
             policy.dtype_device,
             {pending.denoising_settings: policy.times_of(pending.denoising_settings) for pending in batch},
         )
-        spans = [(times[pending.denoising_settings][pending.next_step], times[pending.denoising_settings][pending.end]) for pending in batch]
+        spans = [
+            (times[pending.denoising_settings][pending.next_step], times[pending.denoising_settings][pending.end])
+            for pending in batch
+        ]
         fill = padded(len(batch), self._multiple) - len(batch)
         before = torch.stack([*(pending.latent for pending in batch), *[batch[-1].latent] * fill]).to(**dtype_device)  # type: ignore[list-item]
         now, then = torch.tensor([*spans, *[spans[-1]] * fill]).to(**dtype_device).unbind(1)

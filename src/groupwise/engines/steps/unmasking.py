@@ -43,7 +43,7 @@ class UnmaskingRequest:
 class StepDraws:
     """One step of all live samples: the knobs, and for each cell a drawn symbol with its probability at temperature 1.
 
-    `logp` is of the symbol at the step's temperature, `knobs_logp` of the knobs.
+    `symbol_logp` is of the symbol at the step's temperature, `knobs_logp` of the knobs.
     """
 
     schedule_knobs: Float[Tensor, "n k"]
@@ -155,7 +155,9 @@ class UnmaskingEngine(SteppingEngine[UnmaskingRequest]):
         versions = (ENVIRONMENT if greedy else self.version,) * len(pending.generated_token_ids) + (ENVIRONMENT,) * len(
             cells
         )
-        logp = (nothing * len(pending.generated_logp) if greedy else tuple(pending.generated_logp)) + nothing * len(cells)
+        logp = (nothing * len(pending.generated_logp) if greedy else tuple(pending.generated_logp)) + nothing * len(
+            cells
+        )
         if not pending.future.done():
             pending.future.set_result(
                 Generation(
@@ -172,11 +174,10 @@ class UnmaskingEngine(SteppingEngine[UnmaskingRequest]):
                 evidence=f"the prompt has the tokens {', '.join(map(str, words))}",
                 fix="use prompts of the task that the model was made for",
             )
-        whole = "use the strategy Independent or SplitScheduleFromAnswer: they request whole samples"
+        whole = "use the strategy Independent or AnswerAndScheduleStrategy: they request whole samples"
         if request.already_generated_count:
-            what = (
-                f"a masked policy generates whole samples, and the request continues {request.already_generated_count} tokens"
-            )
+            tokens = request.already_generated_count
+            what = f"a masked policy generates whole samples, and the request continues {tokens} tokens"
             raise Usage(what, fix=whole)
         if request.steps_per_token != 1:
             raise Usage("a masked policy takes each step of its schedule, and the request skips steps", fix=whole)

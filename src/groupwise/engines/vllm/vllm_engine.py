@@ -30,9 +30,15 @@ from groupwise.engines.remote.incoming_weights import IncomingWeightsStore
 from groupwise.engines.remote.replica import ReplicaSettings, end_with_parent, serve
 from groupwise.engines.remote.server import EngineIdentity, EngineServer
 from groupwise.engines.remote.tls_replica import announce, serve_hosts
-from groupwise.engines.remote.weights_file import HERE, WeightsFilesDirectory, most_file_bytes, read_weights, write_weights
+from groupwise.engines.remote.weights_file import (
+    HERE,
+    WeightsFilesDirectory,
+    most_file_bytes,
+    read_weights,
+    write_weights,
+)
 from groupwise.engines.vllm.vllm_requests import BLOCK, RequestRandomKey, cache_bytes, generation, sampling_arguments
-from groupwise.engines.vllm.vllm_weight_transfer import transfer_arguments
+from groupwise.engines.vllm.vllm_weight_transfer_arguments import transfer_arguments
 from groupwise.models import Decoder, DecoderShape, Tokenizer, choose, read_shape, read_tokenizer, truncated, uniform
 
 MAX_NUM_BATCHED_TOKENS = 8192
@@ -186,7 +192,9 @@ class VllmEngine:
                     raise Storage(f"the weights file {file} is damaged", evidence=problem, fix="load the weights again")
             await self._replace(version, "replace_weights")
 
-    async def load_from_gpu(self, version: int, transfer: str, handle: dict[str, Any], tensors: PackedTensorLayout) -> None:
+    async def load_from_gpu(
+        self, version: int, transfer: str, handle: dict[str, Any], tensors: PackedTensorLayout
+    ) -> None:
         """Replace the weights by those on the learner's GPU, as `load_file`. After a failure, it has no weights."""
         async with self._loading:
             await self._replace(version, "receive_weights", transfer, handle, tensors.as_json())

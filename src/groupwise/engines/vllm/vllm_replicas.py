@@ -11,7 +11,7 @@ from groupwise.engines.remote.engine_access import EngineAccess
 from groupwise.engines.remote.replica import ReplicaProgram, ReplicaSettings
 from groupwise.engines.remote.served_settings import EngineRequirements, Served
 from groupwise.engines.remote.server import servable
-from groupwise.engines.vllm import vllm_tls
+from groupwise.engines.vllm import vllm_tls_replica
 from groupwise.engines.vllm.vllm_engine import VllmSettings
 from groupwise.engines.vllm.vllm_program import vllm_program
 from groupwise.engines.vllm.vllm_python_environment import DEFAULT_PYTHON, check_environment
@@ -84,7 +84,7 @@ class Vllm(Served):
         )  # fmt: skip
         python = access.interpreter(DEFAULT_PYTHON)
         interpreter = os.path.abspath(python) if os.path.dirname(python) else python
-        return replace(vllm_program(spec, python), remote_command=(vllm_tls.__name__, interpreter))
+        return replace(vllm_program(spec, python), remote_module_arguments=(vllm_tls_replica.__name__, interpreter))
 
 
 def check_model(shape: DecoderShape, target: EngineRequirements, *, sleeps: bool) -> None:

@@ -9,7 +9,7 @@ from groupwise.advantages import Standardised
 from groupwise.core import Usage
 from groupwise.data import Batch, Shaping
 from groupwise.methods.method import Method
-from groupwise.methods.reference import PaperDifference, ExpectedEffect, Reference
+from groupwise.methods.reference import ExpectedEffect, PaperDifference, Reference
 from groupwise.objective import Clip, Objective, token_mean
 from groupwise.rewards import Correctness, mixed_outcomes
 
@@ -109,7 +109,9 @@ R_length = 0                                 if |o| <= L_max - L_cache
         PaperDifference(
             "prompts of a round", "not specified", "three times the number; surplus dropped", "the missing prompts only"
         ),
-        PaperDifference("groups are selected by", "number of right answers", "accuracy, not the shaped reward", "outcomes"),
+        PaperDifference(
+            "groups are selected by", "number of right answers", "accuracy, not the shaped reward", "outcomes"
+        ),
         PaperDifference(
             "graded rewards",
             "none: an answer is right or wrong",
@@ -117,7 +119,9 @@ R_length = 0                                 if |o| <= L_max - L_cache
             "groups whose scores differ; 2 score - 1",
         ),
         PaperDifference("overlong buffer", "4096 of 20480", "4096 of 20480", "0.2: a fifth of max_tokens"),
-        PaperDifference("overlong filtering", "in the ablation", "not in the code, on purpose", 'none; mask = ["complete"]'),
+        PaperDifference(
+            "overlong filtering", "in the ablation", "not in the code, on purpose", 'none; mask = ["complete"]'
+        ),
         PaperDifference("std of a group", "not specified", "ddof 1, plus 1e-6", "ddof 1, plus 1e-6"),
         PaperDifference("warm-up", "20 rollout steps", "10 optimizer steps", "the recipe's: optimizer.warmup_steps"),
         PaperDifference("weight decay", "none", "0.1", "the recipe's: optimizer.weight_decay"),

@@ -9,7 +9,7 @@ from torch import Tensor
 from groupwise.advantages import centred
 from groupwise.data import Batch, Finish, Shaping
 from groupwise.methods.method import Method
-from groupwise.methods.reference import PaperDifference, ExpectedEffect, Reference
+from groupwise.methods.reference import ExpectedEffect, PaperDifference, Reference
 from groupwise.objective import Clip, Objective, budget_mean
 from groupwise.rewards import Score
 

@@ -11,7 +11,7 @@ from groupwise.advantages.credit import discounted
 from groupwise.data import Batch, Credit, NeededMeasure, TokenMark
 from groupwise.learner import InitialPolicy
 from groupwise.methods.method import Method
-from groupwise.methods.reference import PaperDifference, ExpectedEffect, Reference
+from groupwise.methods.reference import ExpectedEffect, PaperDifference, Reference
 from groupwise.objective import KL, Clip, Objective, group_mean
 
 __all__ = ["ReasoningStepReturns", "grpo_process"]
@@ -90,6 +90,11 @@ mean and std over all steps of all answers of the group; the rest as in grpo""",
         "tests/golden/test_reward.py::test_step_returns",
     ),
     expected_effect=ExpectedEffect(
-        metric="eval/accuracy", direction="up", task="deduction", parent="grpo", min_difference=0.03, runs_matched_by="steps"
+        metric="eval/accuracy",
+        direction="up",
+        task="deduction",
+        parent="grpo",
+        min_difference=0.03,
+        runs_matched_by="steps",
     ),
 )

@@ -10,7 +10,7 @@ from groupwise.advantages.credit import discounted, token_rewards
 from groupwise.data import Batch, Credit, Logp, NeededMeasure
 from groupwise.learner import InitialPolicy
 from groupwise.methods.method import Method
-from groupwise.methods.reference import PaperDifference, ExpectedEffect, Reference
+from groupwise.methods.reference import ExpectedEffect, PaperDifference, Reference
 from groupwise.objective import Clip, Objective, token_mean
 
 __all__ = ["ReturnsToGo", "reinforce_pp"]

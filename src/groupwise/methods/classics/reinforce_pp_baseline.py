@@ -3,7 +3,7 @@
 from groupwise.advantages import WhitenedTokens, centred
 from groupwise.learner import InitialPolicy
 from groupwise.methods.method import Method
-from groupwise.methods.reference import PaperDifference, ExpectedEffect, Reference
+from groupwise.methods.reference import ExpectedEffect, PaperDifference, Reference
 from groupwise.objective import KL, Clip, Objective, token_mean
 
 __all__ = ["reinforce_pp_baseline"]

@@ -9,7 +9,7 @@ from torch import Tensor
 from groupwise.data import Advantage, Batch, Logp, NeededMeasure, Shaping
 from groupwise.learner import InitialPolicy
 from groupwise.methods.method import Method
-from groupwise.methods.reference import PaperDifference, ExpectedEffect, Reference
+from groupwise.methods.reference import ExpectedEffect, PaperDifference, Reference
 from groupwise.objective import Objective, policy_gradient, sequence_sum
 from groupwise.rewards import Score
 

@@ -10,7 +10,7 @@ from groupwise.advantages.credit import discounted
 from groupwise.data import Batch, Credit, Divergence, Logp, NeededMeasure
 from groupwise.learner import FromDirectory
 from groupwise.methods.method import Method
-from groupwise.methods.reference import PaperDifference, ExpectedEffect, Reference
+from groupwise.methods.reference import ExpectedEffect, PaperDifference, Reference
 from groupwise.objective import Distillation, Objective, UnclippedSurrogate, token_mean
 
 __all__ = ["EarlyTokenCredit", "TeacherGap", "on_policy_distillation"]
@@ -52,7 +52,7 @@ class TeacherGap(Credit):
 class EarlyTokenCredit(Credit):
     """Another credit times a factor that starts at `1 + early_boost` and falls towards 1: early tokens weigh most.
 
-    The factor is `1 + early_boost (1 - share of the sum of |credit| before the token)`. IW-OPD, arXiv:2606.22600.
+    The factor is `1 + early_boost (1 - share of the sum of |base_credit| before the token)`. IW-OPD, arXiv:2606.22600.
     """
 
     base_credit: Credit = TeacherGap()

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from groupwise.data import Batch, CouplingUnit, Surrogate
 from groupwise.methods.method import Method
-from groupwise.methods.reference import PaperDifference, ExpectedEffect, Reference
+from groupwise.methods.reference import ExpectedEffect, PaperDifference, Reference
 from groupwise.objective import Objective, group_token_mean
 from groupwise.objective.ratios import bounded
 from groupwise.rewards import correct_only

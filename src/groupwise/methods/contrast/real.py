@@ -10,7 +10,7 @@ from torch.nn.functional import logsigmoid
 
 from groupwise.data import Batch, CouplingUnit, Outcome, Surrogate, aggregate
 from groupwise.methods.method import Method
-from groupwise.methods.reference import PaperDifference, ExpectedEffect, Reference
+from groupwise.methods.reference import ExpectedEffect, PaperDifference, Reference
 from groupwise.objective import Objective, group_token_mean
 from groupwise.objective.ratios import bounded
 
@@ -114,7 +114,9 @@ s_k = 1/|o_k| sum_t log(pi / pi_old); groups without both outcomes have no term 
 binary: mean over answers of such groups of log sigmoid(+- s_k / tau)""",
     differences=(
         PaperDifference("tau", "0.5", "0.5", "0.5"),
-        PaperDifference("groups without both outcomes", "no term", "no term, in the divisor", "no term, in the divisor"),
+        PaperDifference(
+            "groups without both outcomes", "no term", "no term, in the divisor", "no term, in the divisor"
+        ),
         PaperDifference(
             "a group in several microbatches", "not specified", "its contrast is cut", "never: a group is one unit"
         ),

@@ -23,7 +23,7 @@ from groupwise.data import (
 )
 from groupwise.learner import InitialPolicy
 from groupwise.methods.method import Method
-from groupwise.methods.reference import PaperDifference, ExpectedEffect, Reference
+from groupwise.methods.reference import ExpectedEffect, PaperDifference, Reference
 from groupwise.objective import KL, Objective, group_mean
 from groupwise.rollout import Shuffled
 from groupwise.rollout.curricula.shuffled import ShuffledState
@@ -57,9 +57,9 @@ class LogRatioZScoreFit(Surrogate):
 class CorrectPrefixCuesStrategy(Strategy):
     """Samples answers. If their mean score is below the recent mean, new ones continue a prefix of a correct one.
 
-    The share of the correct answer that is given grows with the gap to the mean of recent rewards (`RecentMeanScores`),
-    up to `max_prefix_fraction`. The cue is not trained, and the first round gets the role `first`. Reg-GRPO's
-    augmentation of hard prompts, arXiv:2506.07464; the share is our reading.
+    The share of the correct answer that is given grows with the gap to the mean of recent rewards
+    (`RecentMeanScoresCurriculum`), up to `max_prefix_fraction`. The cue is not trained, and the first round gets the
+    role `first`. Reg-GRPO's augmentation of hard prompts, arXiv:2506.07464; the share is our reading.
     """
 
     max_prefix_fraction: float = 0.5
@@ -83,7 +83,7 @@ class CorrectPrefixCuesStrategy(Strategy):
 
 
 class RecentMeanScoresState(TypedDict):
-    """State of `RecentMeanScores`: the state of `Shuffled`, and the mean score of each of the last sampling rounds."""
+    """State of `RecentMeanScoresCurriculum`: that of `Shuffled`, and the mean scores of the last sampling rounds."""
 
     shuffled_state: ShuffledState
     recent_means: list[float]

@@ -23,12 +23,12 @@ from groupwise.data import (
 )
 from groupwise.learner import EMA
 from groupwise.methods.method import Method
-from groupwise.methods.reference import PaperDifference, ExpectedEffect, Reference
+from groupwise.methods.reference import ExpectedEffect, PaperDifference, Reference
 from groupwise.objective import Clip, Distillation, GatedSurrogate, Objective, token_mean
 from groupwise.rollout import AUTO, ModelDependentDefault, check_wording
 from groupwise.rollout.strategies.multi_round import attempts, context_of, is_correct
 
-__all__ = ["ViewMask", "SiblingViewStrategy", "TeacherCertainty", "srpo"]
+__all__ = ["SiblingViewStrategy", "TeacherCertainty", "ViewMask", "srpo"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,8 +9,8 @@ from torch import Tensor
 from groupwise.data import Batch, NeededMeasure, Outcome, Shaping, Subscore
 from groupwise.learner import InitialPolicy
 from groupwise.methods.method import Method
-from groupwise.methods.reference import PaperDifference, ExpectedEffect, Reference
-from groupwise.objective import KL, Objective, PairwisePreference, AggregateReplacingWeight, pair_mean, token_mean
+from groupwise.methods.reference import ExpectedEffect, PaperDifference, Reference
+from groupwise.objective import KL, AggregateReplacingWeight, Objective, PairwisePreference, pair_mean, token_mean
 
 __all__ = ["RewardLevels", "trpa"]
 

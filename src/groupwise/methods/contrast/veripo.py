@@ -11,7 +11,7 @@ from groupwise.advantages import Standardised
 from groupwise.data import Batch, Finish, Ids, NeededMeasure, Outcome, Shaping, Subscore
 from groupwise.learner import InitialPolicy
 from groupwise.methods.method import Method
-from groupwise.methods.reference import PaperDifference, ExpectedEffect, Reference
+from groupwise.methods.reference import ExpectedEffect, PaperDifference, Reference
 from groupwise.objective import Clip, Objective, PairwisePreference, group_mean, pair_mean
 from groupwise.rewards import AddSubscore, Correctness
 
@@ -22,10 +22,10 @@ __all__ = ["ChecksReward", "veripo"]
 class ChecksReward(Shaping):
     """Creates the reward: 1 (with `prefer_longer` plus a length term) for an answer that passes all checks, else 0.
 
-    The checks: it is correct, it is complete, its subscore `consistency_subscore` is at least 1/2 (the reasoning leads
-    to the answer), and at most a share `max_repeated_fraction` of its n-grams of tokens occurred before. For
-    `PairwisePreference`: of two answers that pass, the longer one is preferred. VerIPO, arXiv:2505.19000; the rules for
-    repetition and length are our reading.
+    The checks: it is correct, it is complete, its subscore `reasoning_consistency_subscore` is at least 1/2 (the
+    reasoning leads to the answer), and at most a share `max_repeated_ngram_fraction` of its n-grams of tokens occurred
+    before. For `PairwisePreference`: of two answers that pass, the longer one is preferred. VerIPO, arXiv:2505.19000;
+    the rules for repetition and length are our reading.
     """
 
     reasoning_consistency_subscore: str = ""
@@ -39,7 +39,11 @@ class ChecksReward(Shaping):
 
     @property
     def needs(self) -> frozenset[NeededMeasure]:
-        return frozenset({Subscore(self.reasoning_consistency_subscore)}) if self.reasoning_consistency_subscore else frozenset()
+        return (
+            frozenset({Subscore(self.reasoning_consistency_subscore)})
+            if self.reasoning_consistency_subscore
+            else frozenset()
+        )
 
     def __call__(self, reward: Float[Tensor, " s"], b: Batch) -> Float[Tensor, " s"]:
         bonus = b.length.to(reward.dtype) / max(b.max_new_tokens, 1) if self.prefer_longer else torch.zeros_like(reward)
@@ -51,7 +55,11 @@ class ChecksReward(Shaping):
             torch.tensor(shares, dtype=torch.float64, device=b.verdict_score.device) <= self.max_repeated_ngram_fraction
         )
         passes = (b.outcome == Outcome.correct) & (b.finish != Finish.length) & original
-        return passes & (b[Subscore(self.reasoning_consistency_subscore)] >= 0.5) if self.reasoning_consistency_subscore else passes
+        return (
+            passes & (b[Subscore(self.reasoning_consistency_subscore)] >= 0.5)
+            if self.reasoning_consistency_subscore
+            else passes
+        )
 
 
 def repetition(tokens: Ids, n: int) -> float:
@@ -112,13 +120,17 @@ align: J = mean over pairs of log sigmoid(beta (d_+ - d_-)),  d = sum_t log(pi /
 recipe: search, align, search, ...""",
     differences=(
         PaperDifference("phases", "activation, search, align, search", "not released", "recipes/veripo.toml"),
-        PaperDifference("rollouts of the pairs", "logged in the search", "not released", "sampled at the phase's start"),
+        PaperDifference(
+            "rollouts of the pairs", "logged in the search", "not released", "sampled at the phase's start"
+        ),
         PaperDifference("consistency", "a small language model reads the reasoning", "not released", "a subscore"),
         PaperDifference("repetition", "rejected; rule not obtained", "not released", "0.5 of 4-grams (inferred)"),
         PaperDifference("length", "preferred; rule not obtained", "not released", "longer of two that pass (inferred)"),
         PaperDifference("reflective pairs", "a corrected first attempt over it", "not released", "left out"),
         PaperDifference("solved prompts", "80 % are dropped between loops", "not released", "left out"),
-        PaperDifference("numeric answers", "mean relative accuracy", "the same in the evaluation", "the task's verifier"),
+        PaperDifference(
+            "numeric answers", "mean relative accuracy", "the same in the evaluation", "the task's verifier"
+        ),
         PaperDifference("beta, group size", "0.1 and 8", "0.1 and 8 (README)", "0.1 and 8"),
         PaperDifference("minibatches", "batches of 32 pairs", "not released", "1; 8 in the recipe"),
     ),

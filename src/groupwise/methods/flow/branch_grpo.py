@@ -13,13 +13,13 @@ from torch import Tensor
 from groupwise.advantages import Bounded, Standardised
 from groupwise.data import Batch, Draw, Mask, Outcome, Role, Rollout, Sample, Sampler, Strategy, Verdict
 from groupwise.methods.method import Method
-from groupwise.methods.reference import PaperDifference, ExpectedEffect, Reference
+from groupwise.methods.reference import ExpectedEffect, PaperDifference, Reference
 from groupwise.methods.schedules import PiecewiseConstant
 from groupwise.models import DanceGrpoNoise, DenoisingSettings
 from groupwise.objective import Clip, Objective, token_mean
 from groupwise.rollout.gather_coroutines import together
+from groupwise.rollout.strategies.denoising_step_slices import steps_from
 from groupwise.rollout.strategies.multi_round import is_graded, score_of
-from groupwise.rollout.strategies.step_slices import steps_from
 
 __all__ = ["BranchingTree", "DepthPruning", "branch_grpo"]
 
@@ -213,7 +213,9 @@ A_u = (R_u - mean_d) / (std_d + 1e-8) over the nodes at depth d of one tree
 L = mean over edges of max[ -A_u rho, -A_u clip(rho, 1 - c, 1 + c) ],  rho = exp(l - l_old), l with S""",
     differences=(
         PaperDifference("leaves, steps", "16, 20", "16, 20", "16, 20"),
-        PaperDifference("splits", "steps 0, 3, 6, 9, two children", "the same", "0, 3, 6, 9; fewer leaves use fewer splits"),
+        PaperDifference(
+            "splits", "steps 0, 3, 6, 9, two children", "the same", "0, 3, 6, 9; fewer leaves use fewer splits"
+        ),
         PaperDifference("noise", "0.3, the same at all times", "the same", "0.3, `DanceGrpoNoise`"),
         PaperDifference("noise at splits", "not given", "4 times the std, which the density ignores", "the same"),
         PaperDifference("clip range", "not given", "1e-3", "1e-3"),
@@ -222,7 +224,9 @@ L = mean over edges of max[ -A_u rho, -A_u clip(rho, 1 - c, 1 + c) ],  rho = exp
         PaperDifference(
             "depth pruning", "depths 15 to 18, one less every 30 iterations, down to 9", "the same", "with `pruned`"
         ),
-        PaperDifference("width pruning; mixture with deterministic steps", "two modes; an option", "the same", "not built"),
+        PaperDifference(
+            "width pruning; mixture with deterministic steps", "two modes; an option", "the same", "not built"
+        ),
         PaperDifference("last step", "stochastic", "stochastic", "deterministic, so not trained"),
     ),
     proof_tests=(

@@ -26,7 +26,7 @@ from groupwise.data import (
 )
 from groupwise.learner import InitialPolicy
 from groupwise.methods.method import Method
-from groupwise.methods.reference import PaperDifference, ExpectedEffect, Reference
+from groupwise.methods.reference import ExpectedEffect, PaperDifference, Reference
 from groupwise.methods.schedules import CyclicValues
 from groupwise.models import DrawnKnobs, UnmaskingSettings, decode_masked
 from groupwise.objective import KL, Clip, GatedSurrogate, Objective
@@ -34,9 +34,9 @@ from groupwise.objective import KL, Clip, GatedSurrogate, Objective
 __all__ = [
     "SCHEDULE",
     "AlternatingRoleMask",
-    "SampleRoleMask",
-    "PenaltyOfRole",
     "AnswerAndScheduleStrategy",
+    "PenaltyOfRole",
+    "SampleRoleMask",
     "co_grpo",
     "role_mean",
 ]
@@ -86,9 +86,9 @@ class SampleRoleMask(Mask):
 
 @dataclass(frozen=True, slots=True)
 class AlternatingRoleMask(Mask):
-    """Selects the tokens of the role `roles[active_role_index]`; a schedule moves this index, so that roles take turns.
+    """Selects the tokens of the role `alternating_sample_roles[active_role_index]`; a schedule moves the index.
 
-    Weights that only other roles read get no gradient, and AdamW leaves such weights as they are, to the bit.
+    So the roles take turns. Weights that only other roles read get no gradient, and AdamW leaves such weights as they are, to the bit.
     """
 
     alternating_sample_roles: tuple[str, ...]
@@ -206,7 +206,9 @@ L_A = -mean over i of mean over steps of min(rho A, clip(rho, 1 - e, 1 + e) A)
 rho of a commit: softmax(logits / tau) of the cell before the step; rho of a step: Gaussians of its knobs
 joint: L_V + L_A;  alternating: L_A, then L_V""",
     differences=(
-        PaperDifference("formulas", "only the MDP, both streams and the shared reward were readable", "none", "inferred"),
+        PaperDifference(
+            "formulas", "only the MDP, both streams and the shared reward were readable", "none", "inferred"
+        ),
         PaperDifference("knobs of a step", "temperature, share masked again", "not obtained", "the same (inferred)"),
         PaperDifference(
             "kept cells", "the most confident", "not obtained", "by probability at temperature 1, also earlier commits"
@@ -223,8 +225,12 @@ joint: L_V + L_A;  alternating: L_A, then L_V""",
             "not obtained",
             "one norm, mostly the schedule's: it scales both losses",
         ),
-        PaperDifference("form", "alternating", "not obtained", 'joint, or form = "alternating" with turns of an iteration'),
-        PaperDifference("model", "text to image", "text to image", "any masked model of this package: cells and symbols"),
+        PaperDifference(
+            "form", "alternating", "not obtained", 'joint, or form = "alternating" with turns of an iteration'
+        ),
+        PaperDifference(
+            "model", "text to image", "text to image", "any masked model of this package: cells and symbols"
+        ),
     ),
     proof_tests=(
         "tests/golden/test_flow_co_grpo.py::test_worked_numbers",

@@ -10,7 +10,7 @@ from groupwise.advantages import Bounded, Standardised
 from groupwise.data import Advantage, Batch, NeededMeasure, Penalty, Surrogate
 from groupwise.learner import InitialPolicy, SamplingPolicy
 from groupwise.methods.method import Method
-from groupwise.methods.reference import PaperDifference, ExpectedEffect, Reference
+from groupwise.methods.reference import ExpectedEffect, PaperDifference, Reference
 from groupwise.models import DenoisingSettings, FlowGrpoNoise, ForwardProcessLoss, VelocityDifference
 from groupwise.objective import Objective, token_mean
 from groupwise.objective.step_penalties import check_coefficient
@@ -146,7 +146,9 @@ l+- = mean (x0+- - x_0)^2 / sg[ max(mean |x0+- - x_0|, 1e-5) ]""",
             "the policy that sampled (type 0 of the code)",
         ),
         PaperDifference("sampler", "any", "DPM-2, deterministic", "Euler, deterministic"),
-        PaperDifference("times of a sample", "drawn", "the sampler's times but the last, shuffled", "the same, in order"),
+        PaperDifference(
+            "times of a sample", "drawn", "the sampler's times but the last, shuffled", "the same, in order"
+        ),
         PaperDifference("group without a signal", "not specified", "kept", "kept"),
     ),
     proof_tests=(

@@ -6,13 +6,13 @@ from groupwise.advantages import Bounded, Standardised
 from groupwise.data import Draw, Rollout, Sample, Sampler, Strategy
 from groupwise.learner import InitialPolicy
 from groupwise.methods.method import Method
-from groupwise.methods.reference import PaperDifference, ExpectedEffect, Reference
+from groupwise.methods.reference import ExpectedEffect, PaperDifference, Reference
 from groupwise.models import DenoisingSettings, FlowGrpoNoise
 from groupwise.objective import Clip, Objective, StepKLPenalty, token_mean
 from groupwise.rewards import mixed_scores
 from groupwise.rollout import Independent
 from groupwise.rollout.gather_coroutines import together
-from groupwise.rollout.strategies.step_slices import without_noise
+from groupwise.rollout.strategies.denoising_step_slices import without_noise
 
 __all__ = ["NoiseWindowStrategy", "flow_grpo"]
 

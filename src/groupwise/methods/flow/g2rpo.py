@@ -6,11 +6,11 @@ from typing import ClassVar
 from groupwise.advantages import Bounded, EachStandardised
 from groupwise.data import Draw, Outcome, Role, Rollout, Sample, Sampler, Strategy, VerdictContents
 from groupwise.methods.method import Method
-from groupwise.methods.reference import PaperDifference, ExpectedEffect, Reference
+from groupwise.methods.reference import ExpectedEffect, PaperDifference, Reference
 from groupwise.models import DenoisingSettings, FlowGrpoNoise
 from groupwise.objective import Clip, Objective, token_mean
 from groupwise.rollout.gather_coroutines import together
-from groupwise.rollout.strategies.step_slices import steps_from, without_noise
+from groupwise.rollout.strategies.denoising_step_slices import steps_from, without_noise
 
 __all__ = ["OneNoisyStep", "g2rpo"]
 
@@ -140,8 +140,12 @@ L_k = mean over i of max[ -A rho, -A clip(rho, 1 - c, 1 + c) ],  rho = exp(l - l
         PaperDifference("strides", "1 and 2", "1 and 2", "1 and 2"),
         PaperDifference("noise, clip range", "not read", "0.7, 1e-4", "0.7, 1e-4"),
         PaperDifference("shift of the times", "3", "3", "1, as in the other methods: it belongs to the model"),
-        PaperDifference("rewards", "several models, added", "HPS and CLIP", "the verdict's score; its parts are not read"),
-        PaperDifference("optimizer steps", "one per noisy step, in order", "the same", "as many, each with all noisy steps"),
+        PaperDifference(
+            "rewards", "several models, added", "HPS and CLIP", "the verdict's score; its parts are not read"
+        ),
+        PaperDifference(
+            "optimizer steps", "one per noisy step, in order", "the same", "as many, each with all noisy steps"
+        ),
         PaperDifference("KL", "none", "none", "none"),
         PaperDifference("time of the model", "t", "thousandths, rounded down", "t"),
     ),

@@ -11,7 +11,7 @@ from groupwise.advantages import Standardised
 from groupwise.data import Batch, CouplingUnit, Logp, NeededMeasure, Surrogate
 from groupwise.learner import InitialPolicy
 from groupwise.methods.method import Method
-from groupwise.methods.reference import PaperDifference, ExpectedEffect, Reference
+from groupwise.methods.reference import ExpectedEffect, PaperDifference, Reference
 from groupwise.models import DenoisingSettings, FlowGrpoNoise
 from groupwise.objective import Objective, group_mean
 from groupwise.rollout import ForwardProcess
@@ -81,7 +81,9 @@ L = -log sigmoid( -beta/2 [ sum_i A_i e_i - sum_i A_i e_i,ref ] ),  A_i = (R_i -
 R_i = (1 - rho) m(PSNR) + rho/2 ( m(MANIQA) + m(MUSIQ) ),  m: scaled to 0..1 in the group, rho: share of texture""",
     differences=(
         PaperDifference("group size, beta", "not read", "6, 5000", "6, 5000"),
-        PaperDifference("steps of the sampler", "one", "one, of unequal noise", "10, deterministic, with a random start"),
+        PaperDifference(
+            "steps of the sampler", "one", "one, of unequal noise", "10, deterministic, with a random start"
+        ),
         PaperDifference("samples are from", "not read", "the frozen reference, or the policy", "the policy"),
         PaperDifference("time of a group", "not read", "random", "one of the sampler's times but the last"),
         PaperDifference(

@@ -11,7 +11,7 @@ from groupwise.advantages import Standardised, every_token
 from groupwise.data import Batch, Credit, Segments
 from groupwise.learner import InitialPolicy
 from groupwise.methods.method import Method
-from groupwise.methods.reference import PaperDifference, ExpectedEffect, Reference
+from groupwise.methods.reference import ExpectedEffect, PaperDifference, Reference
 from groupwise.objective import KL, Objective, policy_gradient, sequence_sum
 
 __all__ = ["ActionSuccess", "graph_grpo"]
@@ -128,6 +128,11 @@ S_e = mean reward of the graphs of the group with decision e;  A_e = (S_e - mean
         "tests/golden/test_agents.py::test_edges_of_groups_without_contrast",
     ),
     expected_effect=ExpectedEffect(
-        metric="eval/accuracy", direction="up", task="edges", parent="grpo", min_difference=0.03, runs_matched_by="steps"
+        metric="eval/accuracy",
+        direction="up",
+        task="edges",
+        parent="grpo",
+        min_difference=0.03,
+        runs_matched_by="steps",
     ),
 )

@@ -27,10 +27,10 @@ from groupwise.data import (
     Verdict,
 )
 from groupwise.methods.method import Method
-from groupwise.methods.reference import PaperDifference, ExpectedEffect, Reference
+from groupwise.methods.reference import ExpectedEffect, PaperDifference, Reference
 from groupwise.objective import Clip, Objective, group_mean
 from groupwise.rewards import Correctness
-from groupwise.rollout import AUTO, ModelDependentDefault, ConversationState, check_wording, fill, judged
+from groupwise.rollout import AUTO, ConversationState, ModelDependentDefault, check_wording, fill, judged
 from groupwise.rollout.gather_coroutines import together
 from groupwise.rollout.prompt_template import UNWORDED
 from groupwise.rollout.strategies.multi_round import context_of
@@ -74,7 +74,7 @@ class SetWrongAnswerReward(Shaping):
 
     >>> from groupwise.data import rollout_of, pack
     >>> batch = pack([rollout_of([1.0, 0.0])])
-    >>> WrongAnswerReward(0.1)(batch.verdict_score, batch).tolist()
+    >>> SetWrongAnswerReward(0.1)(batch.verdict_score, batch).tolist()
     [1.0, 0.1]
     """
 
@@ -271,7 +271,9 @@ A = (R - mean) / std over the main agents of a prompt, and over its helpers; PPO
         PaperDifference("policies", "two, on two servers", "two", "one policy in both roles"),
         PaperDifference("steps", "asynchronous", "each agent its own trainer", "one step; both roles weigh the same"),
         PaperDifference("main reward", "weighted format and correctness", "1, 0.1, 0", "1, 0.1, 0"),
-        PaperDifference("helper reward", "format, main outcome, expert", "format, main outcome: 1, 0.1, 0", "1, 0.1, 0"),
+        PaperDifference(
+            "helper reward", "format, main outcome, expert", "format, main outcome: 1, 0.1, 0", "1, 0.1, 0"
+        ),
         PaperDifference(
             "helpers of a main agent",
             "a fixed number: dropped or copied at random (recalled)",

@@ -4,7 +4,7 @@ from typing import Literal
 
 from groupwise.advantages import Standardised
 from groupwise.methods.method import Method
-from groupwise.methods.reference import PaperDifference, ExpectedEffect, Reference
+from groupwise.methods.reference import ExpectedEffect, PaperDifference, Reference
 from groupwise.objective import Clip, Objective, token_mean
 from groupwise.rewards import AddSubscore, Correctness
 
@@ -48,7 +48,9 @@ REFERENCE = Reference(
 a step is valid if it is a rule whose premises are facts or conclusions of earlier valid steps
 R = [goal reached] + lambda (leading valid steps / steps);  strict: R = [goal reached and all steps valid]""",
     differences=(
-        PaperDifference("problems", "figures and theorems of geometry", "not found", "the task deduction: facts and rules"),
+        PaperDifference(
+            "problems", "figures and theorems of geometry", "not found", "the task deduction: facts and rules"
+        ),
         PaperDifference(
             "selection",
             "by the length of the path and its share of the premises",
@@ -58,7 +60,9 @@ R = [goal reached] + lambda (leading valid steps / steps);  strict: R = [goal re
         PaperDifference("verification", "formal rules, forward chaining", "not found", "the verifier proof_steps"),
         PaperDifference("use", "supervised training", "not found", "reinforcement learning (inferred)"),
         PaperDifference("process reward", "not part of the paper", "not found", "leading, valid (mean) or strict"),
-        PaperDifference("translation, figures, solutions with backtracking", "parts of the engine", "not found", "left out"),
+        PaperDifference(
+            "translation, figures, solutions with backtracking", "parts of the engine", "not found", "left out"
+        ),
         PaperDifference("weight lambda", "not part of the paper", "not found", "0.5 (inferred)"),
         PaperDifference("group size, clip range", "not part of the paper", "not found", "8 and 0.2 (inferred)"),
     ),
@@ -69,6 +73,11 @@ R = [goal reached] + lambda (leading valid steps / steps);  strict: R = [goal re
         "tests/golden/test_agents.py::test_rewards_of_verified_steps",
     ),
     expected_effect=ExpectedEffect(
-        metric="eval/accuracy", direction="up", task="deduction", parent="grpo", min_difference=0.03, runs_matched_by="steps"
+        metric="eval/accuracy",
+        direction="up",
+        task="deduction",
+        parent="grpo",
+        min_difference=0.03,
+        runs_matched_by="steps",
     ),
 )

@@ -9,7 +9,7 @@ from torch import Tensor
 from groupwise.advantages import Standardised
 from groupwise.data import Batch, Mask, Ratio
 from groupwise.methods.method import Method
-from groupwise.methods.reference import PaperDifference, ExpectedEffect, Reference
+from groupwise.methods.reference import ExpectedEffect, PaperDifference, Reference
 from groupwise.objective import ClippedWeight, GatedSurrogate, Objective, nothing, token_mean, token_ratio
 from groupwise.rewards import mixed_outcomes
 
@@ -85,7 +85,9 @@ A_it = (R_i - mean(R)) / std(R)""",
             "not released; TRL 5 absolute, verl 0.2 relative, Trinity 0.28 relative",
             "5 absolute, as ScaleRL (arXiv:2510.13786)",
         ),
-        PaperDifference("lower bound", "none in effect", "not released; verl example: relative 10, so none", "0, so none"),
+        PaperDifference(
+            "lower bound", "none in effect", "not released; verl example: relative 10, so none", "0, so none"
+        ),
         PaperDifference(
             "token mask of the unified form", "equation 7", "not released; Trinity: yes", "masked = (low, high)"
         ),

@@ -10,7 +10,7 @@ from torch import Tensor
 from groupwise.advantages import Standardised
 from groupwise.data import Batch, CouplingUnit, Ratio, Surrogate
 from groupwise.methods.method import Method
-from groupwise.methods.reference import PaperDifference, ExpectedEffect, Reference
+from groupwise.methods.reference import ExpectedEffect, PaperDifference, Reference
 from groupwise.objective import MAX_LOG_RATIO, Objective, SequenceTruncatedImportance, token_mean
 from groupwise.objective.ratios import bounded
 from groupwise.objective.surrogates import Clipped

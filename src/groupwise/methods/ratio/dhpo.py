@@ -10,11 +10,11 @@ from torch import Tensor
 from groupwise.advantages import Standardised
 from groupwise.data import Batch, Surrogate
 from groupwise.methods.method import Method
-from groupwise.methods.reference import PaperDifference, ExpectedEffect, Reference
+from groupwise.methods.reference import ExpectedEffect, PaperDifference, Reference
 from groupwise.objective import (
-    MaxNormalisedEntropyScale,
     Clip,
     ClipScale,
+    MaxNormalisedEntropyScale,
     Objective,
     group_mean,
     sequence_ratio_per_token,
@@ -29,7 +29,7 @@ class MixedClip(Surrogate):
     """PPO's clip with a mix of the token ratio r and the sequence ratio s: `w clip(r) + (1 - w) clip(s)`.
 
     `joint` takes the minimum of the mixes, `min(m A, m^ A)`; `separate` mixes the two minima. They differ where one
-    ratio is above its range and the other below. `token_weight` is w, a number or a `ClipScale`. DHPO,
+    ratio is above its range and the other below. `token_clip_weight` is w, a number or a `ClipScale`. DHPO,
     arXiv:2601.05607; that the minimum is joint is our reading.
     """
 
@@ -43,7 +43,11 @@ class MixedClip(Surrogate):
             raise ValueError(f"{self}: needs 0 <= token_weight <= 1")
 
     def __call__(self, b: Batch) -> Float[Tensor, " n"]:
-        w = self.token_clip_weight if isinstance(self.token_clip_weight, float | int) else self.token_clip_weight(b).detach()
+        w = (
+            self.token_clip_weight
+            if isinstance(self.token_clip_weight, float | int)
+            else self.token_clip_weight(b).detach()
+        )
         if self.joint_or_separate_minimum == "separate":
             return w * self.token_clip(b) + (1 - w) * self.sequence_clip(b)
         r, s = self.token_clip.ratio(b), self.sequence_clip.ratio(b)
@@ -52,7 +56,11 @@ class MixedClip(Surrogate):
 
     def clipped(self, b: Batch) -> Clipped:
         """The tokens without a gradient: all ratios in the mix are outside their ranges, and the minimum is clipped."""
-        w = self.token_clip_weight if isinstance(self.token_clip_weight, float | int) else self.token_clip_weight(b).detach()
+        w = (
+            self.token_clip_weight
+            if isinstance(self.token_clip_weight, float | int)
+            else self.token_clip_weight(b).detach()
+        )
         if self.joint_or_separate_minimum == "separate":
             (low, high), (sequence_low, sequence_high) = self.token_clip.clipped(b), self.sequence_clip.clipped(b)
             no_token, no_sequence = w == 0, w == 1

@@ -2,7 +2,7 @@
 
 from groupwise.advantages import Standardised
 from groupwise.methods.method import Method
-from groupwise.methods.reference import PaperDifference, ExpectedEffect, Reference
+from groupwise.methods.reference import ExpectedEffect, PaperDifference, Reference
 from groupwise.objective import ClippedWeight, GatedSurrogate, Objective, positive_advantage, token_mean
 from groupwise.rewards import mixed_outcomes
 
@@ -53,10 +53,14 @@ r^_it = clip(r_it, 1 - eps_low+, 1 + eps_high+) for a correct answer
 r^_it = clip(r_it, 1 - eps_low-, 1 + eps_high-) for an incorrect answer
 A_i = (R_i - mean(R)) / std(R)""",
     differences=(
-        PaperDifference("objective", "in words: REINFORCE with decoupled clips", "not found", "CISPO's form (inferred)"),
+        PaperDifference(
+            "objective", "in words: REINFORCE with decoupled clips", "not found", "CISPO's form (inferred)"
+        ),
         PaperDifference("bounds of correct answers", "not obtained", "not found", "0.8 and 1.28, absolute (inferred)"),
         PaperDifference("bounds of incorrect answers", "not obtained", "not found", "0 and 5, absolute (inferred)"),
-        PaperDifference("correct", "by the verifier", "not found", "A > 0: the same for mixed groups of binary rewards"),
+        PaperDifference(
+            "correct", "by the verifier", "not found", "A > 0: the same for mixed groups of binary rewards"
+        ),
         PaperDifference("aggregate", "not obtained", "not found", "token_mean, as CISPO and DAPO (inferred)"),
         PaperDifference("group size, minibatches", "not obtained", "not found", "16 and 16, as CISPO (inferred)"),
     ),

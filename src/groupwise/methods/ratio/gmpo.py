@@ -4,7 +4,7 @@ from typing import Literal
 
 from groupwise.advantages import Standardised
 from groupwise.methods.method import Method
-from groupwise.methods.reference import PaperDifference, ExpectedEffect, Reference
+from groupwise.methods.reference import ExpectedEffect, PaperDifference, Reference
 from groupwise.objective import Objective, PowerMeanRatio, UnclippedSurrogate, sequence_mean
 
 __all__ = ["gmpo"]

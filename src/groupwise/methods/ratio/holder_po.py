@@ -6,7 +6,7 @@ from typing import Literal
 from groupwise.advantages import Standardised
 from groupwise.data import Surrogate
 from groupwise.methods.method import Method
-from groupwise.methods.reference import PaperDifference, ExpectedEffect, Reference
+from groupwise.methods.reference import ExpectedEffect, PaperDifference, Reference
 from groupwise.methods.schedules import CurvedRamp, LinearRamp
 from groupwise.objective import Clip, Objective, PowerMeanRatio, UnclippedSurrogate, group_mean
 

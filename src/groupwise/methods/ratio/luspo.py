@@ -8,7 +8,7 @@ from torch import Tensor
 from groupwise.advantages import Standardised
 from groupwise.data import Aggregate, Batch, EqualWeightUnit
 from groupwise.methods.method import Method
-from groupwise.methods.reference import PaperDifference, ExpectedEffect, Reference
+from groupwise.methods.reference import ExpectedEffect, PaperDifference, Reference
 from groupwise.objective import Clip, Objective, group_mean, sequence_ratio
 
 __all__ = ["LengthScaledAggregate", "luspo"]

@@ -9,7 +9,7 @@ from torch import Tensor
 from groupwise.advantages import Whitened, centred
 from groupwise.data import Batch, CouplingUnit, Surrogate
 from groupwise.methods.method import Method
-from groupwise.methods.reference import PaperDifference, ExpectedEffect, Reference
+from groupwise.methods.reference import ExpectedEffect, PaperDifference, Reference
 from groupwise.methods.schedules import InverseRemaining
 from groupwise.objective import KL, Objective, UnclippedSurrogate, sequence_mean, token_mean
 
@@ -83,7 +83,9 @@ squared: J = - 1/N sum_i (1/t sum_t log r_it - A_i)^2, A_i = R_i - mean(R)""",
         ),
         PaperDifference("weight of the KL", "1 / t_k, grows", "1 / (1 - k / K)", "InverseRemaining: the same"),
         PaperDifference("gradient steps per batch", "10", "10", "10 epochs of one minibatch"),
-        PaperDifference("squared form", "off-policy form without a critic", "not released", 'form = "squared" (inferred)'),
+        PaperDifference(
+            "squared form", "off-policy form without a critic", "not released", 'form = "squared" (inferred)'
+        ),
         PaperDifference("advantages", "GAE, whitened", "GAE, whitened", "the answer's reward, whitened"),
         PaperDifference("group size", "1: control", "1", "8 (inferred)"),
     ),

@@ -10,7 +10,7 @@ from torch import Tensor
 from groupwise.advantages import Standardised
 from groupwise.data import Batch, Ratio, Surrogate
 from groupwise.methods.method import Method
-from groupwise.methods.reference import PaperDifference, ExpectedEffect, Reference
+from groupwise.methods.reference import ExpectedEffect, PaperDifference, Reference
 from groupwise.objective import Objective, group_mean, token_ratio
 
 __all__ = ["SoftGate", "sapo"]
@@ -69,10 +69,14 @@ J = 1/G sum_i 1/|o_i| sum_t f_it(r_it) A_i
 f_it(r) = 4/tau_i sigmoid( tau_i (r - 1) ),  tau_i = tau_pos if A_i > 0 else tau_neg
 A_i = (R_i - mean(R)) / std(R)""",
     differences=(
-        PaperDifference("temperatures", "1.0 and 1.05", "not released; verl, TRL and ms-swift the same", "1.0 and 1.05"),
+        PaperDifference(
+            "temperatures", "1.0 and 1.05", "not released; verl, TRL and ms-swift the same", "1.0 and 1.05"
+        ),
         PaperDifference("minibatches", "4 (recalled)", "not released; verl 4 and 8", "4"),
         PaperDifference("group size", "not specified", "not released; verl examples 16", "16 (inferred)"),
-        PaperDifference("aggregate", "tokens, sequences, groups", "verl: forced to sequences, groups ignored", "group_mean"),
+        PaperDifference(
+            "aggregate", "tokens, sequences, groups", "verl: forced to sequences, groups ignored", "group_mean"
+        ),
         PaperDifference("std of a group", "not specified", "verl and TRL: ddof 1", "ddof 1, plus 1e-6"),
         PaperDifference("KL", "none", "not released; none", "none"),
     ),

@@ -2,8 +2,15 @@
 
 from groupwise.advantages import Standardised
 from groupwise.methods.method import Method
-from groupwise.methods.reference import PaperDifference, ExpectedEffect, Reference
-from groupwise.objective import Objective, ScaledClip, SentenceEntropyClipScale, SentenceRatio, SentenceSplitter, group_mean
+from groupwise.methods.reference import ExpectedEffect, PaperDifference, Reference
+from groupwise.objective import (
+    Objective,
+    ScaledClip,
+    SentenceEntropyClipScale,
+    SentenceRatio,
+    SentenceSplitter,
+    group_mean,
+)
 
 __all__ = ["sspo"]
 

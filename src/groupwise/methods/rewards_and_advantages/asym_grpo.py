@@ -9,7 +9,7 @@ from torch import Tensor
 
 from groupwise.data import Advantage, Batch, Outcome
 from groupwise.methods.method import Method
-from groupwise.methods.reference import PaperDifference, ExpectedEffect, Reference
+from groupwise.methods.reference import ExpectedEffect, PaperDifference, Reference
 from groupwise.objective import Clip, Objective, token_mean
 from groupwise.rewards import mixed_outcomes
 
@@ -89,7 +89,9 @@ J = 1/(sum_i |o_i|) sum_i sum_t min[ r_it A_i, clip(r_it, 0.8, 1.28) A_i ]""",
         PaperDifference("two exponents", "two channels, scaled apart", "not found", "above (inferred)"),
         PaperDifference("exponents", "not obtained", "not found", "0.75 and 0.5 (inferred); 1/2 and 1/2 is GRPO"),
         PaperDifference("largest advantage", "not obtained", "not found", "10 (inferred)"),
-        PaperDifference("clip range, aggregate", "not obtained", "not found", "0.2 and 0.28, tokens, as DAPO (inferred)"),
+        PaperDifference(
+            "clip range, aggregate", "not obtained", "not found", "0.2 and 0.28, tokens, as DAPO (inferred)"
+        ),
         PaperDifference("group size", "not obtained", "not found", "8 (inferred)"),
     ),
     proof_tests=(

@@ -9,8 +9,8 @@ from torch import Tensor
 
 from groupwise.data import Advantage, Batch, CouplingUnit, Outcome, Penalty, Surrogate
 from groupwise.methods.method import Method
-from groupwise.methods.reference import PaperDifference, ExpectedEffect, Reference
-from groupwise.objective import Objective, AggregateReplacingWeight, group_token_mean, token_mean
+from groupwise.methods.reference import ExpectedEffect, PaperDifference, Reference
+from groupwise.objective import AggregateReplacingWeight, Objective, group_token_mean, token_mean
 
 __all__ = ["DiscriminativeLoss", "KLHinge", "ShortAnswerWeights", "drpo"]
 

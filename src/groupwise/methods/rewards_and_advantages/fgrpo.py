@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from groupwise.advantages import Lagrangian
 from groupwise.data import Batch, Memory, NeededMeasure, Subscore
 from groupwise.methods.method import Method
-from groupwise.methods.reference import PaperDifference, ExpectedEffect, Reference
+from groupwise.methods.reference import ExpectedEffect, PaperDifference, Reference
 from groupwise.objective import Objective, group_mean
 
 __all__ = ["LagrangeMultipliers", "fgrpo"]

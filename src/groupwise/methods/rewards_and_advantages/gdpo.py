@@ -2,7 +2,7 @@
 
 from groupwise.advantages import EachStandardised, Whitened
 from groupwise.methods.method import Method
-from groupwise.methods.reference import PaperDifference, ExpectedEffect, Reference
+from groupwise.methods.reference import ExpectedEffect, PaperDifference, Reference
 from groupwise.objective import Objective, token_mean
 
 __all__ = ["gdpo"]

@@ -10,7 +10,7 @@ from groupwise.advantages import Standardised
 from groupwise.data import Batch, Logp, NeededMeasure, Shaping
 from groupwise.learner import EMA
 from groupwise.methods.method import Method
-from groupwise.methods.reference import PaperDifference, ExpectedEffect, Reference
+from groupwise.methods.reference import ExpectedEffect, PaperDifference, Reference
 from groupwise.objective import Objective, UnclippedSurrogate, group_mean
 from groupwise.rewards import Score
 

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from groupwise.data import Advantage, Batch
 from groupwise.methods.method import Method
-from groupwise.methods.reference import PaperDifference, ExpectedEffect, Reference
+from groupwise.methods.reference import ExpectedEffect, PaperDifference, Reference
 from groupwise.objective import Clip, Objective, token_mean
 from groupwise.rewards import not_all_correct
 
@@ -84,7 +84,9 @@ A_i = (R_i - m) / s, with m and s over R_1, ..., R_G and one virtual reward R_ma
             "clip-low 0.16, clip-high 0.24",
             "0.16 and 0.24, which is equal",
         ),
-        PaperDifference("solved groups", "dropped", "dropped, and the batch refilled", "not_all_correct, max_refills = 10"),
+        PaperDifference(
+            "solved groups", "dropped", "dropped, and the batch refilled", "not_all_correct, max_refills = 10"
+        ),
         PaperDifference("best reward", "1", "1", "best = 1"),
         PaperDifference("std", "not specified", "ddof 1 over G + 1 values, plus 1e-6", "the same"),
         PaperDifference("group size, minibatches", "8; not specified", "8; 4", "8; 4"),

@@ -10,7 +10,7 @@ from torch import Tensor
 from groupwise.advantages import Whitened
 from groupwise.data import Advantage, Batch, Memory, Outcome, Shaping
 from groupwise.methods.method import Method
-from groupwise.methods.reference import PaperDifference, ExpectedEffect, Reference
+from groupwise.methods.reference import ExpectedEffect, PaperDifference, Reference
 from groupwise.objective import Objective, token_mean
 from groupwise.rewards import Correctness
 
@@ -131,7 +131,9 @@ forward: A_i = R_i - (1 - rejects), no baseline
 backward: A_i = whitened (R_i - accepts) / (1 - accepts - rejects)
 rejects = P(R = 0 | correct), accepts = P(R = 1 | wrong)""",
     differences=(
-        PaperDifference("forward weights", "need the rejection rate alone", "not found", "the only affine ones (inferred)"),
+        PaperDifference(
+            "forward weights", "need the rejection rate alone", "not found", "the only affine ones (inferred)"
+        ),
         PaperDifference(
             "place", "in GRPO's pipeline", "not found", "as the advantage: a group baseline cancels both (derived)"
         ),

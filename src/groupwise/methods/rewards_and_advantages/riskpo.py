@@ -11,10 +11,10 @@ from torch import Tensor
 from groupwise.advantages.prompt_bundles import LEVELS, PromptBundleDraws, draws_of
 from groupwise.data import Advantage, Batch, Memory, Outcome
 from groupwise.methods.method import Method
-from groupwise.methods.reference import PaperDifference, ExpectedEffect, Reference
+from groupwise.methods.reference import ExpectedEffect, PaperDifference, Reference
 from groupwise.objective import Objective, token_mean
 
-__all__ = ["PromptBundleRiskAdvantage", "BundleScoreQuantiles", "riskpo"]
+__all__ = ["BundleScoreQuantiles", "PromptBundleRiskAdvantage", "riskpo"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +140,11 @@ def riskpo(
     """
     return Method(
         group_size=group_size,
-        advantage=(PromptBundleRiskAdvantage(prompts_per_bundle, low_quantile, high_quantile, answer_weighting=answer_weighting),),
+        advantage=(
+            PromptBundleRiskAdvantage(
+                prompts_per_bundle, low_quantile, high_quantile, answer_weighting=answer_weighting
+            ),
+        ),
         objective=Objective(aggregate=token_mean),
         memory=(("quantiles", BundleScoreQuantiles(prompts_per_bundle)),),
         minibatches=minibatches,
@@ -160,7 +164,9 @@ V_j = - (q_a - R_j)+ / a,  U_j = [ (R_j - q_a)+ - (R_j - q_b)+ ] / (b - a)""",
     differences=(
         PaperDifference("objective", "risk measure of the quantile range", "the weighted sum above", "the code's"),
         PaperDifference("ratio", "of the sequence", "of each token", "of each token"),
-        PaperDifference("quantiles", "tracked", "computed, then not used", "tracked, used from the second iteration on"),
+        PaperDifference(
+            "quantiles", "tracked", "computed, then not used", "tracked, used from the second iteration on"
+        ),
         PaperDifference("equal scores of a bundle", "not specified", "divided by 1e-6", "std 1 (inferred)"),
         PaperDifference("a, b, B, w", "0.2, 0.8 or 0.9, 5", "0.2, 0.8, 5, 1.5", "0.2, 0.8, 5, 1.5"),
         PaperDifference("split among answers", "not obtained", "sum-mean for hard data, std for easy", "sum-mean"),

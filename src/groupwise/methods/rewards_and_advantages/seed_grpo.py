@@ -10,7 +10,7 @@ from torch import Tensor
 from groupwise.advantages import centred
 from groupwise.data import Advantage, Batch, Segments
 from groupwise.methods.method import Method
-from groupwise.methods.reference import PaperDifference, ExpectedEffect, Reference
+from groupwise.methods.reference import ExpectedEffect, PaperDifference, Reference
 from groupwise.objective import Objective, budget_mean
 
 __all__ = ["SemanticEntropyScaling", "seed_grpo"]
@@ -104,12 +104,18 @@ A_i = (R_i - mean(R)) f(alpha SE / log G),  f(x) = exp(-x), 1 - x or (1 - x)^2
 SE = - 1/K sum_k log(share of answer k), over the K distinct answers of the group""",
     differences=(
         PaperDifference("f and alpha", "three forms compared", "not released", "exp with alpha 1 (inferred)"),
-        PaperDifference("share of an answer", "sum of sequence probabilities", "not released", "its frequency (inferred)"),
-        PaperDifference("equal answers", "the same meaning", "not released", "equal text that the verifier read (inferred)"),
+        PaperDifference(
+            "share of an answer", "sum of sequence probabilities", "not released", "its frequency (inferred)"
+        ),
+        PaperDifference(
+            "equal answers", "the same meaning", "not released", "equal text that the verifier read (inferred)"
+        ),
         PaperDifference("no answer found", "not specified", "not released", "a distinct answer (inferred)"),
         PaperDifference("entropy", "over the distinct answers", "not released", 'sampled; estimate = "shannon"'),
         PaperDifference("base", "mean without std", "not released", "Dr. GRPO"),
-        PaperDifference("length divisor", "not obtained", "not released", "the budget max_tokens, one number (Dr. GRPO)"),
+        PaperDifference(
+            "length divisor", "not obtained", "not released", "the budget max_tokens, one number (Dr. GRPO)"
+        ),
         PaperDifference("group size", "not obtained", "not released", "8 (inferred)"),
     ),
     proof_tests=(

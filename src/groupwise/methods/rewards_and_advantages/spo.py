@@ -9,7 +9,7 @@ import numpy as np
 from groupwise.advantages import AgainstSubscore, Whitened
 from groupwise.data import Curriculum, Draw, Role, Rollout, Sample, Sampler, Strategy, Task, verdicts_have
 from groupwise.methods.method import Method
-from groupwise.methods.reference import PaperDifference, ExpectedEffect, Reference
+from groupwise.methods.reference import ExpectedEffect, PaperDifference, Reference
 from groupwise.models import RandomPurpose, uniform
 from groupwise.objective import DualClip, Objective, token_mean
 from groupwise.rewards import Correctness
@@ -30,7 +30,7 @@ class TrackedPrompt(TypedDict):
 
 
 class TrackerState(TypedDict):
-    """State of `SuccessTracker`. The keys of `tracked_prompts` are indices of the task, as text."""
+    """State of `SuccessTrackerCurriculum`. The keys of `tracked_prompts` are indices of the task, as text."""
 
     seed: int
     drawn_count: int
@@ -43,15 +43,15 @@ class SuccessTrackerCurriculum(Curriculum[TrackerState]):
 
     Draws carry v as `baseline` in the metadata. New answers are added to a prompt's numbers of correct and other
     answers after these are multiplied by `2^(-d / drift_half_life)`, from `min_decay` to `max_decay`; d is how far the
-    policy has moved on the prompt's last answer, from the subscore `drift` of the strategy `TrackedBaseline`. SPO,
-    arXiv:2509.13232.
+    policy has moved on the prompt's last answer, from the subscore `drift` of the strategy `TrackedBaselineStrategy`.
+    SPO, arXiv:2509.13232.
 
     A prompt's first answers are those with the role `initial`, if there are any, with the weight `1 / (1 - min_decay)`
     in all. With `min_decay = max_decay` nothing is measured, and the state has no tokens.
     """
 
     tracks_prompts: ClassVar[bool] = True
-    required_strategy: ClassVar[str] = "TrackedBaseline"
+    required_strategy: ClassVar[str] = "TrackedBaselineStrategy"
 
     exploration: float = 0.05
     min_decay: float = 0.875
@@ -124,7 +124,7 @@ class SuccessTrackerCurriculum(Curriculum[TrackerState]):
     def kept(self, drift: float) -> float:
         """The factor by which old counts are multiplied, given the mean absolute change of a token's log-prob.
 
-        >>> [round(SuccessTracker().kept(d), 5) for d in (0, 0.005, 0.01, 0.02)]
+        >>> [round(SuccessTrackerCurriculum().kept(d), 5) for d in (0, 0.005, 0.01, 0.02)]
         [0.96, 0.94387, 0.8909, 0.875]
         """
         return min(max(2 ** (-drift / self.drift_half_life), self.min_decay), self.max_decay)
@@ -147,8 +147,8 @@ class TrackedBaselineStrategy(Strategy):
     """Runs another strategy, and adds the tracked pass rate to its verdicts as the subscore `baseline`. SPO.
 
     The subscore `drift` is the mean absolute change of a token's log-prob since the prompt's last answer was sampled.
-    At a prompt's first draw, `initial_answer_count` more answers with the role `initial_answer_count` estimate its
-    success rate; they are not trained. For the curriculum `SuccessTracker`. arXiv:2509.13232.
+    At a prompt's first draw, `first_draw_extra_answers` more answers with the role `first_draw_extra_answers` estimate
+    its success rate; they are not trained. For the curriculum `SuccessTrackerCurriculum`. arXiv:2509.13232.
     """
 
     roles: ClassVar[tuple[Role, ...]] = (Role("initial", "at the first draw of a prompt"),)
@@ -227,8 +227,12 @@ D = mean over tokens of |log pi_then - log pi_now| on the last answer to x
 x is drawn with weight sqrt(v_x (1 - v_x)) + eps;  at first a = (s + 1/2) / ((n + 1) (1 - rho_min)), b alike""",
     differences=(
         PaperDifference("drift D", "a KL divergence", "mean absolute change of log-probs", "the code's"),
-        PaperDifference("log-probs of D", "not specified", "after the updates", "when sampled: one update earlier, both"),
-        PaperDifference("initial answers", "8 of the start model", "read from a file; 0 possible", "8, at the first draw"),
+        PaperDifference(
+            "log-probs of D", "not specified", "after the updates", "when sampled: one update earlier, both"
+        ),
+        PaperDifference(
+            "initial answers", "8 of the start model", "read from a file; 0 possible", "8, at the first draw"
+        ),
         PaperDifference("pool of a draw", "the task", "a large batch of it", "the task, without replacement"),
         PaperDifference("bounds of rho, D_half", "not obtained", "0.875 and 0.96, 0.06", "0.875 and 0.96, 0.06"),
         PaperDifference("constant rho", "a variant", "0.875, nothing stored", "least = most"),
@@ -236,7 +240,9 @@ x is drawn with weight sqrt(v_x (1 - v_x)) + eps;  at first a = (s + 1/2) / ((n 
         PaperDifference("std of the batch", "not specified", "ddof 1, plus 1e-8", "ddof 1, plus 1e-8"),
         PaperDifference("clip range", "0.2 and 0.28", "0.2 and 0.28, dual clip 10", "0.2 and 0.28, dual clip 10"),
         PaperDifference("answers per prompt, minibatches", "1, 8", "1, 8", "1, 8"),
-        PaperDifference("state", "last answers of all prompts", "in memory", "in the checkpoint: large for long answers"),
+        PaperDifference(
+            "state", "last answers of all prompts", "in memory", "in the checkpoint: large for long answers"
+        ),
     ),
     proof_tests=(
         "tests/golden/test_methods.py::test_whole_path[spo]",

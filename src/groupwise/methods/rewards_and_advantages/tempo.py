@@ -9,7 +9,7 @@ from torch import Tensor
 from groupwise.advantages import Standardised
 from groupwise.data import Batch, Credit, Segments
 from groupwise.methods.method import Method
-from groupwise.methods.reference import PaperDifference, ExpectedEffect, Reference
+from groupwise.methods.reference import ExpectedEffect, PaperDifference, Reference
 from groupwise.objective import Clip, Objective, group_mean
 
 __all__ = ["PrefixValueDifference", "tempo"]
@@ -46,7 +46,9 @@ def _prefixes(b: Batch) -> Segments:
         for token in sample.tokens:
             node = numbers.setdefault((node, token), b.groups.count + len(numbers))
             index.append(node)
-    return Segments(torch.tensor(index, dtype=torch.long, device=b.index_in_sample.device), b.groups.count + len(numbers))
+    return Segments(
+        torch.tensor(index, dtype=torch.long, device=b.index_in_sample.device), b.groups.count + len(numbers)
+    )
 
 
 def tempo(*, group_size: int = 8, clip: float = 0.2, minibatches: int = 1) -> Method:

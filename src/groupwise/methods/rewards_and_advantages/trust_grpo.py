@@ -10,7 +10,7 @@ from groupwise.advantages import Standardised
 from groupwise.data import Batch, NeededMeasure, Shaping, Subscore
 from groupwise.learner import InitialPolicy
 from groupwise.methods.method import Method
-from groupwise.methods.reference import PaperDifference, ExpectedEffect, Reference
+from groupwise.methods.reference import ExpectedEffect, PaperDifference, Reference
 from groupwise.methods.schedules import ExponentialDecay
 from groupwise.objective import KL, Objective, group_mean
 from groupwise.rewards import Score
@@ -82,7 +82,9 @@ A_i = (R_i - mean(R)) / std(R), GRPO's objective""",
         PaperDifference(
             "thinking reward", "of every answer", "only where Ro >= 0.2; none where outcomes agree", "of every answer"
         ),
-        PaperDifference("groups without both kinds", "not specified", "no right answer: no discount", "trust 1 (inferred)"),
+        PaperDifference(
+            "groups without both kinds", "not specified", "no right answer: no discount", "trust 1 (inferred)"
+        ),
         PaperDifference("T", "1500 steps", "12000", "1500 iterations"),
         PaperDifference("alpha, KL", "0.3; 0.04", "0.3; 0.04", "0.3; 0.04"),
         PaperDifference(

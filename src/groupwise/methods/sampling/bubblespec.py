@@ -38,7 +38,9 @@ REFERENCE = Reference(
 y_k ~ pi(. | prefix) with the sample's own keyed random number, for a window of positions in one forward pass
 y_k is final; the pass goes on while y_k is the draft's token. So tokens and log-probs are those of plain decoding.""",
     differences=(
-        PaperDifference("engine", "speculative decoding", "not found", 'engine = "Speculative", with the bits of Native'),
+        PaperDifference(
+            "engine", "speculative decoding", "not found", 'engine = "Speculative", with the bits of Native'
+        ),
         PaperDifference(
             "drafts",
             "answers to the next step's prompts, made while faster ranks wait",

@@ -9,14 +9,14 @@ from groupwise.advantages import Standardised
 from groupwise.core import BadData
 from groupwise.data import Curriculum, Draw, Ids, Rollout, Sample, Sampler, Strategy, Task
 from groupwise.methods.method import Method
-from groupwise.methods.reference import PaperDifference, ExpectedEffect, Reference
+from groupwise.methods.reference import ExpectedEffect, PaperDifference, Reference
 from groupwise.methods.schedules import LinearRamp
 from groupwise.objective import Clip, Objective, token_mean
 from groupwise.rewards import AddWellFormed, Score
-from groupwise.rollout import AUTO, ModelDependentDefault, Independent, Shuffled, check_wording
+from groupwise.rollout import AUTO, Independent, ModelDependentDefault, Shuffled, check_wording
 from groupwise.rollout.curricula.shuffled import ShuffledState
-from groupwise.rollout.strategies.draft_rounds import CORRECTED
 from groupwise.rollout.strategies.multi_round import context_of, is_correct, is_graded, score_of
+from groupwise.rollout.strategies.two_round_strategies import CORRECTED
 
 __all__ = ["FailureBuffer", "RecoveryPrompts", "fission_grpo"]
 
@@ -215,18 +215,24 @@ a failed attempt o with feedback f becomes the prompt q' = q, o, f; G recoveries
         PaperDifference("correctness", "names and arguments of calls", "not released", "2 times the verdict's score"),
         PaperDifference("third reward", "not readable", "not released", "none"),
         PaperDifference("fall of the format weight", "2 to 1", "not released", "2 to 1, linear (inferred)"),
-        PaperDifference("failure", "below a threshold", "not released", "not correct, and a score below = 1 (inferred)"),
+        PaperDifference(
+            "failure", "below a threshold", "not released", "not correct, and a score below = 1 (inferred)"
+        ),
         PaperDifference(
             "buffer",
             "a batch, once it is large enough",
             "not released",
             "least = 8; newest first, problems in turns (inferred)",
         ),
-        PaperDifference("recoveries", "a separate update", "not released", "half = 0.5 of an iteration with new prompts"),
+        PaperDifference(
+            "recoveries", "a separate update", "not released", "half = 0.5 of an iteration with new prompts"
+        ),
         PaperDifference("old failures", "not readable", "not released", "dropped after 3 iterations (inferred)"),
         PaperDifference("failed recoveries", "not readable", "not released", "become no prompt (inferred)"),
         PaperDifference("std of a group", "not specified", "not released", "ddof 0, plus 1e-6 (inferred)"),
-        PaperDifference("group size, clip range, minibatches", "not obtained", "not released", "8, 0.2 and 1 (inferred)"),
+        PaperDifference(
+            "group size, clip range, minibatches", "not obtained", "not released", "8, 0.2 and 1 (inferred)"
+        ),
     ),
     proof_tests=(
         "tests/golden/test_methods.py::test_whole_path[fission_grpo]",

@@ -2,7 +2,7 @@
 
 from groupwise.advantages import Standardised
 from groupwise.methods.method import Method
-from groupwise.methods.reference import PaperDifference, ExpectedEffect, Reference
+from groupwise.methods.reference import ExpectedEffect, PaperDifference, Reference
 from groupwise.objective import Clip, Objective, group_mean
 from groupwise.rollout import HintEscalation, RowHints
 
@@ -41,7 +41,9 @@ REFERENCE = Reference(
 rho_it = pi(o_it | q, o_i<t) / pi_old(o_it | c_i, o_i<t); c_i = q with a hint where all plain answers are wrong, else q
 J = GRPO's objective with rho""",
     differences=(
-        PaperDifference("group of a hinted prompt", "not specified", "not found", "the hinted answers alone (inferred)"),
+        PaperDifference(
+            "group of a hinted prompt", "not specified", "not found", "the hinted answers alone (inferred)"
+        ),
         PaperDifference("hint", "strategy, by a stronger model", "not found", "the first of a column of the row"),
         PaperDifference("clip of hinted answers", "not specified", "not found", "0.2, as the others (inferred)"),
         PaperDifference("old policy", "the engine's", "not found", "the engine's log-probs, under the hinted prompt"),

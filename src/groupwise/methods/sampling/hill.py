@@ -8,7 +8,7 @@ from typing import ClassVar, Literal
 from groupwise.advantages import Standardised
 from groupwise.data import Draw, Outcome, Role, Rollout, Sample, Sampler, Strategy, Verdict
 from groupwise.methods.method import Method
-from groupwise.methods.reference import PaperDifference, ExpectedEffect, Reference
+from groupwise.methods.reference import ExpectedEffect, PaperDifference, Reference
 from groupwise.objective import Clip, Objective, token_mean
 from groupwise.rollout import AUTO, ModelDependentDefault, check_wording, text_of
 from groupwise.rollout.gather_coroutines import together
@@ -225,12 +225,12 @@ def hill(
         strategy=HintWriter(
             hint_count, reliance_temperature, score_form=score_form, hint_template=hint_template,
             hinted_prompt_template=prompt_template,
-        ),  # fmt: skip
+        ),
         trained_roles=("answer", "hint"),
         advantage=(Standardised(),),
         objective=Objective(surrogate=Clip(low, high), aggregate=token_mean),
         minibatches=minibatches,
-    )
+    )  # fmt: skip
 
 
 REFERENCE = Reference(
@@ -256,7 +256,9 @@ the group of the best hint replaces that of q if R_j > 0; GRPO's objective for a
         PaperDifference("stated answer", "not read", "phrases; text of 3 and more characters", "the same, and #ANSWER"),
         PaperDifference("clip range, KL", "not read", "0.2 and 0.28; none", "0.2 and 0.28; none"),
         PaperDifference("minibatches, group size", "not read", "2 and 8", "2 and 8"),
-        PaperDifference("log-probs for D", "of the policy", "of the learner", "of the engine, at the sampling temperature"),
+        PaperDifference(
+            "log-probs for D", "of the policy", "of the learner", "of the engine, at the sampling temperature"
+        ),
     ),
     proof_tests=(
         "tests/golden/test_methods.py::test_whole_path[hill]",

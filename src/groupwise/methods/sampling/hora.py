@@ -9,7 +9,7 @@ from groupwise.advantages import Standardised
 from groupwise.data import Draw, Rollout, Sampler, Strategy
 from groupwise.learner import InitialPolicy
 from groupwise.methods.method import Method
-from groupwise.methods.reference import PaperDifference, ExpectedEffect, Reference
+from groupwise.methods.reference import ExpectedEffect, PaperDifference, Reference
 from groupwise.objective import KL, Clip, Objective, group_mean
 from groupwise.rollout.curricula.answer_allocation import give_greedily
 from groupwise.rollout.strategies.multi_round import attempts, graded

@@ -9,7 +9,7 @@ from typing import ClassVar, TypedDict
 from groupwise.advantages import Bounded, Standardised
 from groupwise.data import Curriculum, Draw, Rollout, Task
 from groupwise.methods.method import Method
-from groupwise.methods.reference import PaperDifference, ExpectedEffect, Reference
+from groupwise.methods.reference import ExpectedEffect, PaperDifference, Reference
 from groupwise.objective import DualClip, Objective, token_mean
 from groupwise.rollout import Shuffled
 from groupwise.rollout.curricula.answer_allocation import give_greedily
@@ -34,8 +34,8 @@ class Knapsack(Curriculum[KnapsackState]):
     times the gain of an update on it. The rate of a prompt is the mean of its newest `outcome_window` outcomes, or of
     all its answers in the last iteration if there were more. A prompt with fewer than `min_outcomes` outcomes gets
     `group_size` answers, all others at least `min_answers`. Prompts with a rate between 0 and 1 get as many answers as
-    make their groups mixed with probability `mixed_probability`; the rest goes to prompts that were never solved. A
-    prompt gets more than `max_answers` only if answers would be left over. arXiv:2509.25849.
+    make their groups mixed with probability `target_mixed_probability`; the rest goes to prompts that were never
+    solved. A prompt gets more than `max_answers` only if answers would be left over. arXiv:2509.25849.
     """
 
     tracks_prompts: ClassVar[bool] = True
@@ -102,7 +102,7 @@ class Knapsack(Curriculum[KnapsackState]):
         return spread(sizes, list(mixed), total)
 
     def enough(self, p: float) -> int:
-        """The group size, rounded down, that is mixed with probability `mixed_probability`; at most `max_answers`."""
+        """The group size, rounded down, that is mixed with the `target_mixed_probability`; at most `max_answers`."""
         return math.floor(min(self.max_answers, math.log(1 - self.target_mixed_probability) / math.log(max(p, 1 - p))))
 
 
@@ -178,10 +178,16 @@ V(n, p) = [1 - p^n - (1 - p)^n] p (1 - p)^2
 p_i = mean of the newest 16 outcomes; n_i = N with fewer than 8 outcomes, n_i = least at p_i = 0 and 1
 a surplus beyond sum_i log(1 - c) / log max(p_i, 1 - p_i) goes to prompts with p_i = 0""",
     differences=(
-        PaperDifference("solver", "dynamic programming", "dynamic programming", "one by one: exact, as V is concave in n"),
+        PaperDifference(
+            "solver", "dynamic programming", "dynamic programming", "one by one: exact, as V is concave in n"
+        ),
         PaperDifference("a prompt without extra answers", "V(least, p)", "valued 0", "V(least, p)"),
-        PaperDifference("who gets the surplus", "not obtained", "p = 0, also unknown prompts", "p = 0, else all but mixed"),
-        PaperDifference("all prompts mixed, with a surplus", "not obtained", "fails its sum check", "all to the allocation"),
+        PaperDifference(
+            "who gets the surplus", "not obtained", "p = 0, also unknown prompts", "p = 0, else all but mixed"
+        ),
+        PaperDifference(
+            "all prompts mixed, with a surplus", "not obtained", "fails its sum check", "all to the allocation"
+        ),
         PaperDifference("least, most, confidence", "not obtained", "2 (also at p = 0 and 1), 128, 0.9", "2, 128, 0.9"),
         PaperDifference("outcomes kept, enough", "not obtained", "16, 8", "16, 8"),
         PaperDifference("bound of the advantage", "not obtained", "5", "5"),

@@ -9,7 +9,7 @@ from groupwise.advantages import Standardised
 from groupwise.data import WRITTEN, Draw, Ids, Rollout, Sample, Sampler, Strategy
 from groupwise.learner import InitialPolicy
 from groupwise.methods.method import Method
-from groupwise.methods.reference import PaperDifference, ExpectedEffect, Reference
+from groupwise.methods.reference import ExpectedEffect, PaperDifference, Reference
 from groupwise.methods.schedules import PiecewiseConstant
 from groupwise.objective import KL, Clip, Objective, token_mean
 from groupwise.rollout.gather_coroutines import together
@@ -73,7 +73,7 @@ class LookaheadTree(Strategy):
     `min_fork_probability` and less than `max_fork_probability_gap` below the largest, while there are fewer branches
     than answers to begin. When a fork has an age in `pruning_ages`, it is cut, with its own forks, if its last tokens
     are like its parent's: an edit distance per token below `min_edit_distance`, or a `suffix_match` or `rouge_l` above
-    `max_suffix_match` or `max_rouge_l`. The tree ends after `max_tree_tokens` tokens, or when all branches are there
+    `max_suffix_match` or `max_rouge_l`. The tree ends after `max_branch_tokens` tokens, or when all branches are there
     and old enough. Tokens of the tree are trained as written. arXiv:2510.24302.
     """
 
@@ -252,7 +252,9 @@ at most K branches; each is completed by sampling; K = round(eta G) answers of G
         PaperDifference(
             "greedy tokens", "not read", "one forward per token of all branches", "generated ahead, then branched"
         ),
-        PaperDifference("KL, clip range, minibatches, group size", "not read", "0.01, 0.2, 1 and 8", "0.01, 0.2, 1 and 8"),
+        PaperDifference(
+            "KL, clip range, minibatches, group size", "not read", "0.01, 0.2, 1 and 8", "0.01, 0.2, 1 and 8"
+        ),
         PaperDifference("aggregate", "not read", "verl's default (recalled)", "token_mean"),
     ),
     proof_tests=(

@@ -10,7 +10,7 @@ from groupwise.advantages import Standardised
 from groupwise.core import BadData
 from groupwise.data import Draw, Finish, Ids, Outcome, Role, Rollout, Sample, Sampler, Strategy, Verdict, verdicts_have
 from groupwise.methods.method import Method
-from groupwise.methods.reference import PaperDifference, ExpectedEffect, Reference
+from groupwise.methods.reference import ExpectedEffect, PaperDifference, Reference
 from groupwise.objective import DualClip, GatedSurrogate, Objective, log_likelihood, token_mean, written_tokens
 from groupwise.rollout import AUTO, ModelDependentDefault, check_wording
 from groupwise.rollout.gather_coroutines import together
@@ -194,8 +194,8 @@ class MetaPredictions(Strategy):
 
     With `predictive_gating`, a prompt is skipped if the predictions expect no correct answer or only such. With a
     `length_cutoff_factor`, an answer of this multiple of the mean predicted length ends there, and is wrong. With
-    `min_expert_agreement`, the prediction with the best notions, if their agreement is at least this, is written again
-    with the true numbers, with the role `min_expert_agreement`.
+    `min_rewrite_agreement`, the prediction with the best notions, if their agreement is at least this, is written again
+    with the true numbers, with the role `min_rewrite_agreement`.
     """
 
     roles: ClassVar[tuple[Role, ...]] = (
@@ -253,7 +253,7 @@ class MetaPredictions(Strategy):
     ) -> tuple[Sample, ...]:
         """The prediction with the highest subscore `notions`, rewritten with the true numbers as a training target.
 
-        Empty if the part is below `min_expert_agreement`, if the text is too long, or has a character without a token.
+        Empty if the part is below `min_rewrite_agreement`, if the text is too long, or has a character without a token.
         """
         best = max(predictions, key=_notions_in)
         if (
@@ -330,8 +330,12 @@ r = 1/3 ( 1[min L < n < max L] + 0.01^|p - d/8| + share of notions in more corre
 n, d: predicted length and number of correct answers of 8; L: lengths of correct answers; p: their share
 A = z-score among the answers, and among the predictions; one loss over both""",
     differences=(
-        PaperDifference("prompt of a prediction", "meta tags, then JSON", "so", "words; JSON or RATE;LENGTH in the answer"),
-        PaperDifference("notions of the problem", "dropped", "those of the whole prompt", "those of the problem's text"),
+        PaperDifference(
+            "prompt of a prediction", "meta tags, then JSON", "so", "words; JSON or RATE;LENGTH in the answer"
+        ),
+        PaperDifference(
+            "notions of the problem", "dropped", "those of the whole prompt", "those of the problem's text"
+        ),
         PaperDifference("case of a notion", "not specified", "counts", "does not count"),
         PaperDifference("an unreadable prediction", "not specified", "0 in each part, as a bad one", "the same"),
         PaperDifference(

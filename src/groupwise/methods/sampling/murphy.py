@@ -10,13 +10,13 @@ from groupwise.advantages import Standardised
 from groupwise.data import Draw, Ids, Outcome, Role, Rollout, Sample, Sampler, Strategy, verdicts_have
 from groupwise.learner import InitialPolicy
 from groupwise.methods.method import Method
-from groupwise.methods.reference import PaperDifference, ExpectedEffect, Reference
+from groupwise.methods.reference import ExpectedEffect, PaperDifference, Reference
 from groupwise.objective import KL, Clip, Objective, group_mean
 from groupwise.rewards import SubscoreReward
 from groupwise.rollout import AUTO, ModelDependentDefault, check_wording, fill
 from groupwise.rollout.gather_coroutines import together
-from groupwise.rollout.strategies.draft_rounds import CORRECTED
 from groupwise.rollout.strategies.multi_round import attempts, context_of, is_correct, score_of
+from groupwise.rollout.strategies.two_round_strategies import CORRECTED
 
 __all__ = ["FeedbackTree", "murphy"]
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from groupwise.advantages import Standardised
 from groupwise.data import Batch, Curriculum, Draw, Finish, Rollout, Sample, Sampler, Shaping, Strategy, Task
 from groupwise.methods.method import Method
-from groupwise.methods.reference import PaperDifference, ExpectedEffect, Reference
+from groupwise.methods.reference import ExpectedEffect, PaperDifference, Reference
 from groupwise.models import RandomPurpose, keyed_random
 from groupwise.objective import Clip, Objective, token_mean
 from groupwise.rewards import Score
@@ -45,9 +45,9 @@ class ProblemWithAnswerPrefix(TypedDict):
 
 
 class PromptSurveyState(TypedDict):
-    """State of `PromptSurvey`: that of `Shuffled`, the number of survey rounds, the starting points of the last one.
+    """State of `PromptSurveyCurriculum`: that of `Shuffled`, the number of survey rounds, the last one's results.
 
-    `beginnings` is None before a survey round.
+    `training_starts` is None before a survey round.
     """
 
     shuffled_state: ShuffledState
@@ -60,13 +60,13 @@ class PromptSurveyCurriculum(Curriculum[PromptSurveyState]):
     """Two rounds: grades some untrained answers per prompt, then draws prompts and answer prefixes to train on.
 
     A prompt is found if the std of its scores is at least `min_score_std`. If its best answer scores at least
-    `min_best_score`, so are beginnings of that answer, at ends of lines: `ceil(prefixes_per_line * lines)` of them,
-    drawn with replacement, line k with a chance proportional to `line_weight_decay ** k`; a conversation has none. The
-    second round draws among all that was found. For the strategy `PrefixContinuation`, with `max_refills = 1`.
-    ReST-GRPO, arXiv:2508.19576.
+    `min_score_for_prefixes`, so are beginnings of that answer, at ends of lines: `ceil(prefixes_per_line * lines)` of
+    them, drawn with replacement, line k with a chance proportional to `line_sampling_decay ** k`; a conversation has
+    none. The second round draws among all that was found. For the strategy `PrefixContinuationStrategy`, with
+    `max_refills = 1`. ReST-GRPO, arXiv:2508.19576.
     """
 
-    required_strategy: ClassVar[str] = "PrefixContinuation"
+    required_strategy: ClassVar[str] = "PrefixContinuationStrategy"
     rounds: ClassVar[int] = 2
 
     samples_per_prompt: int = 5
@@ -79,7 +79,7 @@ class PromptSurveyCurriculum(Curriculum[PromptSurveyState]):
     def __post_init__(self) -> None:
         if not self.line_separator or self.samples_per_prompt < 1 or not 0 < self.line_sampling_decay <= 1:
             raise ValueError(
-                f"{self}: needs samples_per_prompt >= 1, 0 < line_weight_decay <= 1, and line_separator not empty"
+                f"{self}: needs samples_per_prompt >= 1, 0 < line_sampling_decay <= 1, and line_separator not empty"
             )
 
     def init(self, task: Task, seed: int) -> PromptSurveyState:
@@ -88,7 +88,7 @@ class PromptSurveyCurriculum(Curriculum[PromptSurveyState]):
     def draw(
         self, state: PromptSurveyState, task: Task, n: int, group_size: int
     ) -> tuple[PromptSurveyState, list[Draw]]:
-        found = state["beginnings"]
+        found = state["training_starts"]
         if found is None:
             shuffled, indices = Shuffled().indices(state["shuffled_state"], task, n)
             memos = [{"index": i, "survey": True} for i in indices]
@@ -99,21 +99,24 @@ class PromptSurveyCurriculum(Curriculum[PromptSurveyState]):
             Draw(0, task[b["problem_index"]], group_size, {"index": b["problem_index"], "prefix": b["prefix"]})
             for b in chosen
         ]
-        return {**state, "beginnings": []}, draws
+        return {**state, "training_starts": []}, draws
 
     def observe(self, state: PromptSurveyState, rollouts: Sequence[Rollout]) -> PromptSurveyState:
-        if state["beginnings"] is not None:
+        if state["training_starts"] is not None:
             return state
         random = self._random(state, 0)
-        return {**state, "beginnings": [b for rollout in rollouts for b in self.beginnings(rollout, random)]}
+        return {**state, "training_starts": [b for rollout in rollouts for b in self.beginnings(rollout, random)]}
 
     def end_iteration(self, state: PromptSurveyState, rollouts: Sequence[Rollout]) -> PromptSurveyState:
-        return {**state, "beginnings": None}
+        return {**state, "training_starts": None}
 
     def numbers(self, state: PromptSurveyState, rollouts: Sequence[Rollout]) -> dict[str, float]:
         """Metrics after an iteration."""
         memos = [rollout.draw.metadata for rollout in rollouts]
-        return {"surveyed": sum("survey" in m for m in memos), "beginnings": sum(bool(m.get("prefix")) for m in memos)}
+        return {
+            "surveyed": sum("survey" in m for m in memos),
+            "training_starts": sum(bool(m.get("prefix")) for m in memos),
+        }
 
     def beginnings(self, rollout: Rollout, random: Random) -> list[ProblemWithAnswerPrefix]:
         """The starting points from a prompt's test answers: none, or the prompt and prefixes of the best answer."""
@@ -121,7 +124,9 @@ class PromptSurveyCurriculum(Curriculum[PromptSurveyState]):
         if not answers or pstdev(map(score_of, answers)) < self.min_score_std:
             return []
         best = best_of(answers)[0]
-        ends = self._line_ends(best) if score_of(best) >= self.min_score_for_prefixes and not best.is_conversation else []
+        ends = (
+            self._line_ends(best) if score_of(best) >= self.min_score_for_prefixes and not best.is_conversation else []
+        )
         count = math.ceil(self.prefixes_per_line * len(ends)) if ends else 0
         drawn = random.choices(ends, [self.line_sampling_decay**k for k in range(len(ends))], k=count) if ends else []
         return [ProblemWithAnswerPrefix(problem_index=index, prefix=list(best.tokens[:end])) for end in (0, *drawn)]
@@ -139,10 +144,10 @@ class PromptSurveyCurriculum(Curriculum[PromptSurveyState]):
 
 @dataclass(frozen=True, slots=True)
 class PrefixContinuationStrategy(Strategy):
-    """Runs another strategy, whose answers continue a prefix from `PromptSurvey`. The prefix is not trained.
+    """Runs another strategy, whose answers continue a prefix from `PromptSurveyCurriculum`. The prefix is not trained.
 
-    The whole answer is graded. The answers of a survey, for the curriculum `PromptSurvey`, are not trained. ReST-GRPO,
-    arXiv:2508.19576.
+    The whole answer is graded. The answers of a survey, for the curriculum `PromptSurveyCurriculum`, are not trained.
+    ReST-GRPO, arXiv:2508.19576.
     """
 
     inner_strategy: Strategy = Independent()  # noqa: RUF009

@@ -23,7 +23,7 @@ from groupwise.data import (
     verdicts_have,
 )
 from groupwise.methods.method import Method
-from groupwise.methods.reference import PaperDifference, ExpectedEffect, Reference
+from groupwise.methods.reference import ExpectedEffect, PaperDifference, Reference
 from groupwise.objective import Clip, Objective, token_mean
 from groupwise.rollout import AUTO, ModelDependentDefault
 from groupwise.rollout.gather_coroutines import together
@@ -130,7 +130,9 @@ R_i = 2^-(K_i - 1) if correct, K_i the number of correct answers up to exit i; A
         PaperDifference("std", "none (recalled)", "not found", "none"),
         PaperDifference("mask", "not specified", "not found", "the inducer (inferred)"),
         PaperDifference("places", "distinct, drawn", "not found", "distinct, drawn"),
-        PaperDifference("exits, base, clip range", "not obtained", "not found", "7 of a group of 8; 0.5; 0.2 (inferred)"),
+        PaperDifference(
+            "exits, base, clip range", "not obtained", "not found", "7 of a group of 8; 0.5; 0.2 (inferred)"
+        ),
         PaperDifference("minibatches", "not obtained", "not found", "1 (inferred)"),
     ),
     proof_tests=(

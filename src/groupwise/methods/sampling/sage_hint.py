@@ -7,14 +7,14 @@ from typing import ClassVar, Literal, TypedDict
 from groupwise.advantages import Standardised
 from groupwise.data import Curriculum, Draw, Role, Rollout, Sample, Sampler, Strategy, Task
 from groupwise.methods.method import Method
-from groupwise.methods.reference import PaperDifference, ExpectedEffect, Reference
+from groupwise.methods.reference import ExpectedEffect, PaperDifference, Reference
 from groupwise.objective import Clip, Objective, token_mean
 from groupwise.rollout import (
     AUTO,
-    ModelDependentDefault,
     HintEscalation,
     HintSource,
     Independent,
+    ModelDependentDefault,
     RowHints,
     Shuffled,
     check_wording,
@@ -84,7 +84,10 @@ class PolicyWrittenHints(HintSource):
 
     column_type: ClassVar[str] = "text"
     column_optional: ClassVar[bool] = True
-    model_dependent_defaults: ClassVar[dict[str, ModelDependentDefault]] = {"tokens_per_level": ModelDependentDefault(8, 64), "prompt_template": ASKED}
+    model_dependent_defaults: ClassVar[dict[str, ModelDependentDefault]] = {
+        "tokens_per_level": ModelDependentDefault(8, 64),
+        "prompt_template": ASKED,
+    }
 
     max_level: int = 3
     tokens_per_level: int | Literal["auto"] = AUTO
@@ -127,7 +130,7 @@ class HintLevelCurriculum(Curriculum[HintLevelState]):
     """
 
     tracks_prompts: ClassVar[bool] = True
-    required_strategy: ClassVar[str] = "HintAtLevel"
+    required_strategy: ClassVar[str] = "HintAtLevelStrategy"
 
     raise_level_pass_rate: float = 0.1
     lower_level_pass_rate: float = 0.35

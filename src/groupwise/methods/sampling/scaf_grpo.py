@@ -2,7 +2,7 @@
 
 from groupwise.advantages import Standardised
 from groupwise.methods.method import Method
-from groupwise.methods.reference import PaperDifference, ExpectedEffect, Reference
+from groupwise.methods.reference import ExpectedEffect, PaperDifference, Reference
 from groupwise.methods.schedules import DelayedStart
 from groupwise.objective import Objective, token_mean
 from groupwise.rollout import HintScaffold, RowHints

@@ -8,10 +8,10 @@ from typing import ClassVar
 from groupwise.advantages import Standardised
 from groupwise.data import Draw, Finish, Rollout, Sample, Sampler, Strategy
 from groupwise.methods.method import Method
-from groupwise.methods.reference import PaperDifference, ExpectedEffect, Reference
+from groupwise.methods.reference import ExpectedEffect, PaperDifference, Reference
 from groupwise.objective import Objective, policy_gradient, turn_mean
 from groupwise.rewards import everything, mixed_outcomes
-from groupwise.rollout import AUTO, ModelDependentDefault, ConversationState, dialogue_until, judged
+from groupwise.rollout import AUTO, ConversationState, ModelDependentDefault, dialogue_until, judged
 from groupwise.rollout.gather_coroutines import together
 from groupwise.rollout.prompt_template import UNWORDED
 from groupwise.rollout.strategies.sequence_similarity import edit_distance
@@ -33,7 +33,9 @@ class EarlyStoppingTurns(Strategy):
 
     needs_environment: ClassVar[bool] = True
     model_dependent_defaults: ClassVar[dict[str, ModelDependentDefault]] = {
-        "action_marker": ModelDependentDefault("", "Action:", "zhiyuanZhai20/selective-rollout, src/prompts.py, ba86cdc")
+        "action_marker": ModelDependentDefault(
+            "", "Action:", "zhiyuanZhai20/selective-rollout, src/prompts.py, ba86cdc"
+        )
     }
 
     max_turns: int = 30
@@ -133,7 +135,9 @@ A_i = (r_i - mean(r)) / (std(r) + 1e-8)""",
         PaperDifference("action", "what the environment gets", "parsed after a word", "a turn's text; marker = WORD"),
         PaperDifference("turns of an update", "at most 64, drawn", "at most 64, drawn", "all"),
         PaperDifference("context of a turn", "its history, in a new prompt", "cut at 1024 tokens", "the conversation"),
-        PaperDifference("equal rewards after the gate", "stay, or DAPO's filter", "stay", "stay; mixed = true drops them"),
+        PaperDifference(
+            "equal rewards after the gate", "stay, or DAPO's filter", "stay", "stay; mixed = true drops them"
+        ),
         PaperDifference("choice of K and d_L", "offline, by precision 0.8", "scripts", "not offered"),
         PaperDifference("group size", "8", "8", "8"),
     ),

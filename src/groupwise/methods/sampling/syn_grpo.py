@@ -20,7 +20,7 @@ from groupwise.data import (
     verdicts_have,
 )
 from groupwise.methods.method import Method
-from groupwise.methods.reference import PaperDifference, ExpectedEffect, Reference
+from groupwise.methods.reference import ExpectedEffect, PaperDifference, Reference
 from groupwise.objective import Clip, Objective, group_mean
 from groupwise.rewards import AddSubscore, AddWellFormed, Score
 from groupwise.rollout import Independent, Shuffled
@@ -115,7 +115,7 @@ class ProposedProblemState(TypedDict):
 
 @dataclass(frozen=True, slots=True)
 class ProposedProblemCurriculum(Curriculum[ProposedProblemState]):
-    """Draws prompts in random order; up to `max_proposal_fraction` are problems that `ProposalCollector` found.
+    """Draws prompts in random order; up to `max_proposal_fraction` are those that `ProposalCollectingStrategy` found.
 
     The diversity of a problem is the std of its answers' scores. Relative to the usual one it is `clip((std - usual) /
     usual, -1, 1)`; averages per kind of problem are `diverse` of the metadata. All averages start at their first value
@@ -123,7 +123,7 @@ class ProposedProblemCurriculum(Curriculum[ProposedProblemState]):
     arXiv:2511.19343; crediting a proposal by its kind is our reading.
     """
 
-    required_strategy: ClassVar[str] = "ProposalCollector"
+    required_strategy: ClassVar[str] = "ProposalCollectingStrategy"
 
     max_proposal_fraction: float = 0.5
     diversity_ema_rate: float = 0.05
@@ -250,13 +250,19 @@ R_i = accuracy + format + 0.5 r_div; GRPO's objective""",
             "problems", "images, repainted by a model", "not obtained", "text that the policy writes (inferred)"
         ),
         PaperDifference("server", "asynchronous", "not obtained", "the curriculum; it never waits"),
-        PaperDifference("credit", "not readable", "not obtained", "mean of r_div over problems of the same kind (inferred)"),
+        PaperDifference(
+            "credit", "not readable", "not obtained", "mean of r_div over problems of the same kind (inferred)"
+        ),
         PaperDifference("diversity", "variance of the accuracy", "not obtained", "std (inferred)"),
-        PaperDifference("smoothing", "against the current diversity", "not obtained", "moving average, 0.05 (inferred)"),
+        PaperDifference(
+            "smoothing", "against the current diversity", "not obtained", "moving average, 0.05 (inferred)"
+        ),
         PaperDifference("share of new problems", "not obtained", "not obtained", "0.5 (inferred)"),
         PaperDifference("weight of r_div", "not obtained", "not obtained", "0.5 (inferred)"),
         PaperDifference("KL", "not obtained", "not obtained", "none (inferred)"),
-        PaperDifference("group size, clip range, minibatches", "not obtained", "not obtained", "8, 0.2 and 1 (inferred)"),
+        PaperDifference(
+            "group size, clip range, minibatches", "not obtained", "not obtained", "8, 0.2 and 1 (inferred)"
+        ),
     ),
     proof_tests=(
         "tests/golden/test_methods.py::test_whole_path[syn_grpo]",

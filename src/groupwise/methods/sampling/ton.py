@@ -3,7 +3,7 @@
 from groupwise.advantages import Standardised
 from groupwise.learner import InitialPolicy
 from groupwise.methods.method import Method
-from groupwise.methods.reference import PaperDifference, ExpectedEffect, Reference
+from groupwise.methods.reference import ExpectedEffect, PaperDifference, Reference
 from groupwise.objective import KL, Objective, policy_gradient, sequence_mean
 from groupwise.rewards import AddSubscore, AddWellFormed, Correctness
 
@@ -44,10 +44,16 @@ r_i = 1[correct] + 1[form]; an empty thought has the form""",
     differences=(
         PaperDifference("warm start", "supervised", "in another framework", "the recipe's warm_start.drop_thoughts"),
         PaperDifference("share d of dropped thoughts", "0.5 and others", "0.5", "the recipe's: mixed_sums has 0.5"),
-        PaperDifference("thoughts of the demonstrations", "written by the base model", "data of the user", "of the user"),
-        PaperDifference("form", "tags of thought and answer", "a regular expression", "an answer was found; form = PART"),
+        PaperDifference(
+            "thoughts of the demonstrations", "written by the base model", "data of the user", "of the user"
+        ),
+        PaperDifference(
+            "form", "tags of thought and answer", "a regular expression", "an answer was found; form = PART"
+        ),
         PaperDifference("correctness", "by task: number, point on a screen", "so", "the verifier's outcome"),
-        PaperDifference("value of the objective", "with the ratio 1", "with the ratio 1", "A log pi: the same gradient"),
+        PaperDifference(
+            "value of the objective", "with the ratio 1", "with the ratio 1", "A log pi: the same gradient"
+        ),
         PaperDifference("length or skipping", "no term", "no term", "no term"),
         PaperDifference("KL coefficient", "not obtained", "the trainer's default", "0.04 (inferred)"),
         PaperDifference("group size, updates per sampling", "8; 1", "8; 1", "8; 1"),

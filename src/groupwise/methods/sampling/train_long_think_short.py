@@ -10,7 +10,7 @@ from groupwise.advantages import Standardised
 from groupwise.data import Batch, Shaping
 from groupwise.learner import InitialPolicy
 from groupwise.methods.method import Method
-from groupwise.methods.reference import PaperDifference, ExpectedEffect, Reference
+from groupwise.methods.reference import ExpectedEffect, PaperDifference, Reference
 from groupwise.methods.schedules import Staircase
 from groupwise.objective import KL, Objective, group_mean
 from groupwise.rewards import AddSubscore, Correctness
@@ -22,7 +22,7 @@ __all__ = ["AddLengthBudgetScore", "train_long_think_short"]
 class AddLengthBudgetScore(Shaping):
     """Adds `weight` times a length score: 1 at `budget_tokens`, less above, and below unless `flat_below_budget`.
 
-    The score is 0 from `zero_score_tokens` tokens on, by default twice the budget. "Train long, think short",
+    The score is 0 from `zero_score_answer_tokens` tokens on, by default twice the budget. "Train long, think short",
     arXiv:2508.08940; that the whole answer counts as thought is our reading.
     """
 

@@ -9,7 +9,7 @@ from groupwise.advantages import Standardised
 from groupwise.data import Curriculum, Draw, Rollout, Task
 from groupwise.learner import InitialPolicy
 from groupwise.methods.method import Method
-from groupwise.methods.reference import PaperDifference, ExpectedEffect, Reference
+from groupwise.methods.reference import ExpectedEffect, PaperDifference, Reference
 from groupwise.models import RandomPurpose, keyed_random
 from groupwise.objective import KL, Clip, Objective, group_mean
 from groupwise.rollout.curricula.shuffled import check_prompts
@@ -36,8 +36,8 @@ class ThompsonSampling(Curriculum[ThompsonState]):
     """The prompts with the largest `p (1 - p)^2`, where p is drawn from a posterior of the prompt's success rate. VADE.
 
     The posterior is `Beta(1 + correct, 1 + others)`. After an iteration the counts of its prompts are multiplied by
-    `drawn_prompt_count_decay` before their answers are added, and those of all other prompts by
-    `other_prompt_count_decay`. So estimates follow the policy, and a prompt that is solved today returns later.
+    `drawn_prompt_outcome_decay` before their answers are added, and those of all other prompts by
+    `other_prompt_outcome_decay`. So estimates follow the policy, and a prompt that is solved today returns later.
     arXiv:2511.18902. `ranking_criterion = "variance"` ranks by `p (1 - p)`; `sample_posterior = False` takes the
     posterior's mean as p.
     """
@@ -147,11 +147,15 @@ p_i from Beta(a_i + 1, b_i + 1);  a batch is the B prompts with the largest p_i 
 drawn: a <- l1 a + c, b <- l1 b + G - c;  not drawn: a <- l2 a, b <- l2 b""",
     differences=(
         PaperDifference("what was read", "the framework figure and its caption", "not found", "both"),
-        PaperDifference("decays l1, l2", "those of the figure's numbers: 0.2, 0.999", "not found", "0.2, 0.999 (inferred)"),
+        PaperDifference(
+            "decays l1, l2", "those of the figure's numbers: 0.2, 0.999", "not found", "0.2, 0.999 (inferred)"
+        ),
         PaperDifference("counts at the start", "not obtained", "not found", "0: the first draw is uniform (inferred)"),
         PaperDifference("base", "GRPO or GSPO", "not found", "GRPO; curriculum is one field of any method"),
         PaperDifference("with a filter and refills", "no refills", "not found", "a refill draws other prompts"),
-        PaperDifference("ablations", "p (1 - p); the posterior's mean", "not found", 'value = "variance"; sampled = false'),
+        PaperDifference(
+            "ablations", "p (1 - p); the posterior's mean", "not found", 'value = "variance"; sampled = false'
+        ),
         PaperDifference("clip range, KL coefficient", "not obtained", "not found", "0.2, 0.04 (inferred)"),
         PaperDifference("group size, minibatches", "8 in the figure; not obtained", "not found", "8; 1 (inferred)"),
     ),

@@ -82,7 +82,9 @@ s = w . h, h the last hidden state of prompt and answer; w is chosen, l is rejec
     differences=(
         PaperDifference("margin", "by the rating of the pair, 0 to 3", "TRL: a column, or none", "a column, or 0"),
         PaperDifference("centring", "none; 0.01 in arXiv:2312.09244 (recalled)", "TRL: none", "0"),
-        PaperDifference("head at the start", "not specified", "TRL: normal, deviation 0.02", "0: the first loss is log 2"),
+        PaperDifference(
+            "head at the start", "not specified", "TRL: normal, deviation 0.02", "0: the first loss is log 2"
+        ),
         PaperDifference(
             "position of the score", "not specified", "transformers: the last token that is not padding", "the same"
         ),

@@ -91,7 +91,9 @@ z = max(0, mean over answers of sum_t log(pi(y_t | x', y_<t) / pi_ref(y_t | x', 
         PaperDifference("beta", "0.1", "TRL: 0.1", "0.1"),
         PaperDifference("lambda_D, lambda_U", "1 and 1, or 4/3 for imbalance", "TRL: 1.0 and 1.0", "1.0 and 1.0"),
         PaperDifference("z", "over a microbatch", "TRL: over the microbatches of all ranks", "over the optimizer step"),
-        PaperDifference("policy of z", "the current one", "TRL: the current one", "that before the iteration's first step"),
+        PaperDifference(
+            "policy of z", "the current one", "TRL: the current one", "that before the iteration's first step"
+        ),
         PaperDifference("other prompt", "the next of the microbatch", "TRL: the next of the batch", "the next draw's"),
         PaperDifference("memory", "not specified", "TRL: any number of microbatches", "a step is one microbatch"),
         PaperDifference("minibatches", "not specified", "TRL: 1 step per batch", "1"),

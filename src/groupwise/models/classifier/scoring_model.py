@@ -8,8 +8,8 @@ import torch
 from torch import nn
 
 from groupwise.core import BadData
-from groupwise.models.classifier.classifier_texts import ClassifierInput
-from groupwise.models.code_settings import code_settings
+from groupwise.models.classifier.classifier_input_encoder import ClassifierInput
+from groupwise.models.code_loading_settings import code_settings
 from groupwise.models.decoder.transformers_files import bad_data, quiet, refuse_counts, refuse_weights
 from groupwise.models.json_fields import short
 from groupwise.models.model_json_files import ADAPTER, read_json

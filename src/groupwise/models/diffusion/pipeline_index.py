@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from groupwise.core import BadData, MissingRequirement
-from groupwise.models.code_settings import code_settings
+from groupwise.models.code_loading_settings import code_settings
 from groupwise.models.diffusion.flux import FluxFamily
 from groupwise.models.diffusion.pipeline_family import PipelineFamily
 from groupwise.models.diffusion.pipeline_shape import PipelineShape

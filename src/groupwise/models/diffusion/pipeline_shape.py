@@ -22,9 +22,9 @@ class PipelineShape(FlowShape):
     """The sizes of a pipeline. Its words are the bytes of a prompt; `width` is the transformer's.
 
     A latent covers `pixels_per_latent` pixels on a side, a token of the transformer `patch_size` latents; there are
-    positions for `position_grid_tokens` tokens on a side. `default_picture_size` is the side of the pictures that the
-    transformer was made for. `guidance_kind` is how a picture is guided: by a second velocity, for the empty prompt; by
-    a number that the transformer reads; or not at all.
+    positions for `position_grid_side_tokens` tokens on a side. `default_picture_size` is the side of the pictures that
+    the transformer was made for. `guidance_kind` is how a picture is guided: by a second velocity, for the empty
+    prompt; by a number that the transformer reads; or not at all.
     """
 
     kind_name: ClassVar[str] = "pipeline"
@@ -67,7 +67,8 @@ def sized(shape: PipelineShape, settings: PipelineSettings) -> PipelineShape:
         largest = unit * shape.position_grid_side_tokens
         what = f"pipeline.picture_size is {size}: a side of a picture is a multiple of {unit} pixels, at most {largest}"
         raise Usage(
-            what, fix=f"use --pipeline.picture_size {max(unit, min(size // unit, shape.position_grid_side_tokens) * unit)}"
+            what,
+            fix=f"use --pipeline.picture_size {max(unit, min(size // unit, shape.position_grid_side_tokens) * unit)}",
         )
     side = size // shape.pixels_per_latent
     return replace(shape, state_shape=(shape.state_shape[0], side, side))

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from groupwise.models.flow.denoise import MOST_STEPS
+from groupwise.models.flow.denoising_settings import MOST_STEPS
 from groupwise.models.flow.flow_policy import FlowPolicy
 from groupwise.models.flow.velocity_network import END, FlowShape
 from groupwise.models.json_fields import whole

@@ -14,9 +14,9 @@ from torch import Tensor, nn
 
 from groupwise.core import Usage
 from groupwise.data import Batch, Entropy, Ids, Logp, NeededMeasure
-from groupwise.models.flow.denoise import DenoisingSettings
 from groupwise.models.flow.denoising_actions import Pixels, decode_action
 from groupwise.models.flow.denoising_noise import DenoisingNoise, wide
+from groupwise.models.flow.denoising_settings import DenoisingSettings
 from groupwise.models.flow.flow_measures import ForwardProcessLoss, StepConstantMeasure, StepKL, VelocityDifference
 from groupwise.models.flow.velocity_network import END, FlowShape, VelocityNetwork
 from groupwise.models.token_sampling import logprob_dtype

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from groupwise.data import Ids
 from groupwise.models.decoder.decoder import ModelSizes
-from groupwise.models.flow.denoise import MOST_STEPS
+from groupwise.models.flow.denoising_settings import MOST_STEPS
 
 __all__ = ["FlowShape", "VelocityNetwork"]
 

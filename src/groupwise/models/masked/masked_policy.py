@@ -131,7 +131,7 @@ class TrainedUnmaskingTokens:
             commit_canvas_rows=torch.tensor(row, **long), commit_cells=torch.tensor(cell, **long),
             commit_symbols=torch.tensor(symbol, **long),
             commit_temperatures=torch.tensor(temperature, **dtype_device),
-            knob_steps=torch.tensor(step, **long), knob_values=torch.tensor(values, **dtype_device).view(-1, 2),
+            knob_step_indices=torch.tensor(step, **long), knob_values=torch.tensor(values, **dtype_device).view(-1, 2),
         )  # fmt: skip
 
     def logp_and_entropy(self, model: MaskedPolicy) -> tuple[Float[Tensor, " n"], Float[Tensor, " n"]]:

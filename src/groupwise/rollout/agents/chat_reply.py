@@ -23,7 +23,10 @@ def reply_of(
         logprobs = _logprobs(one, tokenizer) if request.logprobs and chat else None
         choices.append({"index": i, **content, "finish_reason": finish_of(one), "logprobs": logprobs})
     first = answers[0]
-    prompt, answer = len(first.conversation_sample.context) + first.answer_start, sum(len(one.tokens) for one in answers)
+    prompt, answer = (
+        len(first.conversation_sample.context) + first.answer_start,
+        sum(len(one.tokens) for one in answers),
+    )
     return {
         "id": identity,
         "object": "chat.completion" if chat else "text_completion",

@@ -65,8 +65,9 @@ class RequestError(Exception):
 class ChatRequest:
     """What a request asks for. `limit` is the most tokens of an answer; None for as many as the sample has room for.
 
-    `temperature` and `stop` are None for the recipe's. `messages` have the form that chat templates read. `text` is the
-    prompt of a request without messages. The reply to an `is_response` request has the form of the Responses API.
+    `temperature` and `stop` are None for the recipe's. `messages` have the form that chat templates read.
+    `completions_prompt` is the prompt of a request without messages. The reply to an `is_response` request has the form
+    of the Responses API.
     """
 
     messages: tuple[Mapping[str, Any], ...] = ()

@@ -53,11 +53,11 @@ class Call:
 
 @dataclass(slots=True, eq=False)
 class OpenEpisode:
-    """An episode whose requests are answered. `failure` gets an error that ends the run, such as a lost engine.
+    """An episode whose requests are answered. `fatal_error` gets an error that ends the run, such as a lost engine.
 
-    `calls` are the requests that run, `abandoned` those whose client hung up before the reply, and `count` is the
-    number of all so far. Requests are answered in the `context` in which the episode was opened, so that an engine's
-    tasks are not the agent's.
+    `calls` are the requests that run, `abandoned_calls` those whose client hung up before the reply, and
+    `total_call_count` is the number of all so far. Requests are answered in the `contextvars_context` in which the
+    episode was opened, so that an engine's tasks are not the agent's.
     """
 
     episode: Episode

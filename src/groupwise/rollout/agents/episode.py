@@ -45,8 +45,8 @@ class CallPlan:
 
     `parent` is the number of the earlier call that it continues, with the new ids `inserted_ids`; a call without a
     parent has the prompt `context`. `sampling` replaces the policy's, and an answer of another distribution is not
-    `trained`. The answer to a chat (`is_chat`) may have tool calls. `messages` are the request's new ones, for people
-    to read.
+    `trained`. The answer to a chat (`is_chat`) may have tool calls. `new_request_messages` are the request's new ones,
+    for people to read.
     """
 
     random_stream: Ids = ()
@@ -62,7 +62,7 @@ class CallPlan:
 
 @dataclass(slots=True, eq=False)
 class AnsweredCall:
-    """A call with its answer. `sample` is the conversation up to the answer, whose tokens begin at `answer_start`.
+    """A call with its answer. `conversation_sample` ends with the answer, whose tokens begin at `answer_start`.
 
     `history` is the meaning of the conversation's messages, with the answer's, and `tools` that of its tools. A
     `out_of_room` conversation has no room for the request's messages: its answer is empty, and so are all that continue
@@ -89,7 +89,11 @@ class AnsweredCall:
         """The answer as a message of an assistant, in OpenAI's form. The ids of its calls depend on its content."""
         message: dict[str, Any] = {"role": "assistant", "content": self.text or None if self.calls else self.text}
         if self.calls:
-            key = hashlib.sha256(repr((self.plan.random_stream, self.conversation_sample.context, self.conversation_sample.tokens)).encode()).hexdigest()
+            key = hashlib.sha256(
+                repr(
+                    (self.plan.random_stream, self.conversation_sample.context, self.conversation_sample.tokens)
+                ).encode()
+            ).hexdigest()
             functions = [{"name": c.name, "arguments": json.dumps(dict(c.arguments))} for c in self.calls]
             message["tool_calls"] = [
                 {"id": f"{key[:8]}{i}", "type": "function", "function": function}
@@ -148,7 +152,7 @@ class Episode:
         content = self._content(plan)
         if self._open[content]:
             self.warning_callback(UNORDERED)
-        plans = [replace(plan, stream=self._stream(content, plan)) for _ in range(request.n)]
+        plans = [replace(plan, random_stream=self._stream(content, plan)) for _ in range(request.n)]
         self._open[content] += 1
         self._running += 1
         try:
@@ -193,13 +197,17 @@ class Episode:
         trained = wanted is None or wanted == self.training_temperature
         if not trained:
             self.warning_callback(
-                f"note: an agent sends a temperature other than {self.training_temperature:g}, that of training; such answers "
-                "are not trained: leave temperature out of its requests"
+                f"note: an agent sends a temperature other than {self.training_temperature:g}, that of training; such "
+                "answers are not trained: leave temperature out of its requests"
             )
         try:
             sampling = policy if trained or wanted is None else replace(policy, temperature=wanted)
             sampling = sampling if request.stop is None else replace(sampling, stop=request.stop)
-            settings: dict[str, Any] = {"limit": request.limit, "trained": trained, "is_chat": request.completions_prompt is None}
+            settings: dict[str, Any] = {
+                "limit": request.limit,
+                "trained": trained,
+                "is_chat": request.completions_prompt is None,
+            }
             settings["sampling"] = None if sampling == policy else sampling
             if (number := self._parent(request)) is None:
                 return CallPlan(context=self._opening(request), new_request_messages=request.new_messages(), **settings)
@@ -319,8 +327,14 @@ class Episode:
 
 def _request(number: int, call: AnsweredCall, at: int) -> AgentRequest:
     """A call as a request of the sample that begins at the token `at` of its conversation."""
-    before, end, calls = len(call.conversation_sample.context) + call.answer_start, len(call.conversation_sample.tokens), call.meaning[2]
-    return AgentRequest(number, call.plan.new_request_messages, call.answer_start - at, end - at, before, calls, call.plan.parent)
+    before, end, calls = (
+        len(call.conversation_sample.context) + call.answer_start,
+        len(call.conversation_sample.tokens),
+        call.meaning[2],
+    )
+    return AgentRequest(
+        number, call.plan.new_request_messages, call.answer_start - at, end - at, before, calls, call.plan.parent
+    )
 
 
 def _paths(children: Mapping[int | None, Sequence[int]]) -> Iterator[list[int]]:

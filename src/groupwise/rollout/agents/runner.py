@@ -17,13 +17,13 @@ from groupwise.data.rollout_json import from_json, to_json
 from groupwise.data.verdicts import as_verdict, unverifiable
 from groupwise.environments import call_format
 from groupwise.models import PromptTemplate
-from groupwise.rollout.agents.agent_tasks import AgentAsyncioTasks
+from groupwise.rollout.agents.agent_asyncio_tasks import AgentAsyncioTasks
 from groupwise.rollout.agents.chat_request import POLICY
 from groupwise.rollout.agents.endpoint import Endpoint
 from groupwise.rollout.agents.episode import CallPlan, Episode
 from groupwise.rollout.agents.http_server import EndpointServer
+from groupwise.rollout.agents.openai_clients import openai_clients, plain_clients
 from groupwise.rollout.agents.programs import AgentProgram
-from groupwise.rollout.agents.transport import openai_clients, plain_clients
 
 __all__ = ["AgentFunction", "AgentRunner"]
 
@@ -36,9 +36,10 @@ runs in a thread and its client is an `openai.OpenAI`. It may return a reward.""
 class AgentRunner:
     """Runs the agent of a recipe, one episode at a time or many.
 
-    `temperature` is that of training. `deadline` limits an episode, in seconds, and `processes` the plain agents or
-    programs that run at a time. `model_names` are names besides `policy` that requests may use for it. `notify` gets
-    each note of the episodes once. `folder` keeps the output of programs; without one it is dropped.
+    `training_temperature` is that of training. `deadline` limits an episode, in seconds, and `processes` the plain
+    agents or programs that run at a time. `model_names` are names besides `policy` that requests may use for it.
+    `warning_callback` gets each note of the episodes once. `output_directory` keeps the output of programs; without one
+    it is dropped.
     """
 
     agent: AgentFunction | AgentProgram

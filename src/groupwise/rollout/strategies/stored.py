@@ -24,9 +24,9 @@ class Stored(Strategy):
 
     Only the assistant's tokens are trained; other messages are written as an environment's replies are. An answer in
     the column `rejected`, or in a row whose `label` is false, has the outcome wrong; any other is correct. With
-    `other_prompts` each sample has the view `other_prompt`: the prompt of the next draw of the round. With
-    `closes_turn` each sample ends as the chat template ends a whole conversation, which a reward model reads. `marks`
-    are columns with numbers; where a row has one, each token of its samples has it as a `TokenMark`.
+    `adds_other_prompt_view` each sample has the view `other_prompt`: the prompt of the next draw of the round. With
+    `closes_turn` each sample ends as the chat template ends a whole conversation, which a reward model reads.
+    `mark_columns` are columns with numbers; where a row has one, each token of its samples has it as a `TokenMark`.
     """
 
     writes_stored_answers: ClassVar[bool] = True

@@ -217,10 +217,7 @@ def _quantities(one: Read, other: Read) -> bool:
     if not isinstance(one, CompoundQuantity):
         return False
     if isinstance(other, CompoundQuantity):
-        return (one.size_in_smallest_unit, one.scale_index) == (
-            other.size_in_smallest_unit,
-            other.scale_index,
-        )
+        return (one.size_in_smallest_unit, one.scale_index) == (other.size_in_smallest_unit, other.scale_index)
     return isinstance(other, ValueAnswer) and other.number is not None and one.is_number(other.number, other.unit)
 
 

@@ -7,7 +7,7 @@ punctuation or a word. Beside anything else it is a part of a formula.
 import re
 
 from groupwise.verifiers.math.box_denials import denied
-from groupwise.verifiers.math.box_operations import BLANK, calculates
+from groupwise.verifiers.math.words_beside_boxes import BLANK, calculates
 
 _ARGUMENT = r"\s*\{[^{}]*\}"
 _FONT = r"\\(?:text\w*|math(?:rm|bf|it|sf)|boldsymbol|emph|underline|ensuremath|mbox|color|colorbox|tag)"

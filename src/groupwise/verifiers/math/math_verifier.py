@@ -32,10 +32,10 @@ class Math(VerifierSettings):
 
     `which_answer` chooses among several boxes or answer lines: `last`, `first`, or `only` (all must be equal).
     `answer_location` is where the answer may be: `either`, `boxed`, `line` or `tag`. Text, numbers, units, lists,
-    intervals and matrices are compared in this process. Other expressions go to algebra.py in the sandbox, in `workers`
-    processes, with `deadline` CPU seconds per call. If a call uses them up, the answer is wrong ("too large to
-    compare"), or unverifiable if the gold answer by itself uses them up. With `use_algebra=False`, an answer that needs
-    algebra is wrong unless its text equals the gold answer; this needs no sandbox and no extra package.
+    intervals and matrices are compared in this process. Other expressions go to numeric_equality.py in the sandbox, in
+    `workers` processes, with `deadline` CPU seconds per call. If a call uses them up, the answer is wrong ("too large
+    to compare"), or unverifiable if the gold answer by itself uses them up. With `use_algebra=False`, an answer that
+    needs algebra is wrong unless its text equals the gold answer; this needs no sandbox and no extra package.
     """
 
     gold_answer_format: ClassVar[str] = "text or a number"

@@ -8,10 +8,10 @@ from typing import Literal, TypeGuard
 from groupwise.verifiers.math.compound_quantities import CompoundQuantity, quantity
 from groupwise.verifiers.math.exact_rationals import rational
 from groupwise.verifiers.math.inequalities import inequality, without_bars
-from groupwise.verifiers.math.matrices import determinant, matrix
 from groupwise.verifiers.math.normalise_answer import at_top, split_top
 from groupwise.verifiers.math.number_sets import condition, parts_around
 from groupwise.verifiers.math.number_words import in_base, spelled
+from groupwise.verifiers.math.read_matrices import determinant, matrix
 from groupwise.verifiers.math.thousands_separators import INDIAN
 from groupwise.verifiers.math.unicode_to_latex import GREEK
 from groupwise.verifiers.math.units import CHANGES_A_NUMBER, split_unit, words

@@ -30,7 +30,7 @@ class ClassifierInput:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ClassifierInputEncoder:
-    """Converts texts to the ids of a classifier with `positions` positions. No id of a control token comes from text.
+    """Converts texts to at most `max_positions` ids of a classifier. No id of a control token comes from text.
 
     A `template` renders the whole conversation. Without one, a tokenizer that encloses a text in special tokens, as
     BERT's does, gets problem and answer as a pair. Any other gets the problem, the answer, and the end token of a

@@ -1,6 +1,6 @@
 """Becomes a vLLM engine for trainers on other hosts, in vLLM's environment, as `tls_replica` is a native one.
 
-    python -m groupwise.engines.vllm.vllm_tls PYTHON SETTINGS HOST
+    python -m groupwise.engines.vllm.vllm_tls_replica PYTHON SETTINGS HOST
 
 PYTHON is the interpreter of vLLM's environment. It imports this groupwise, which is not installed there.
 """

@@ -19,7 +19,7 @@ def transfer_arguments(
     With `ipc` all tensors are in one block, which vLLM maps and copies. With `nccl` the learner is rank 0 of two, and
     broadcasts each tensor.
 
-    >>> tensors = PackedTensors(["w"], ["bfloat16"], [[2, 3]])
+    >>> tensors = PackedTensorLayout(["w"], ["bfloat16"], [[2, 3]])
     >>> transfer_arguments("nccl", {"unique_id": "00ff"}, tensors, "GPU-1")[0]
     {'rank_offset': 1, 'world_size': 2, 'nccl_unique_id_b64': 'AP8=', 'packed': False}
     """

@@ -16,7 +16,14 @@ from groupwise.models import Model, attach, find_model, has_adapter, read_model,
 from groupwise.models.lora import name_base
 from groupwise.models.model_directories import base_name
 from groupwise.models.model_json_files import ADAPTER
-from groupwise.runs.atomic_writes import DISK, REPEAT, FileSystemOperations, remove_dead_drafts, storage_errors, write_directory
+from groupwise.runs.atomic_writes import (
+    DISK,
+    REPEAT,
+    FileSystemOperations,
+    remove_dead_drafts,
+    storage_errors,
+    write_directory,
+)
 from groupwise.runs.best_checkpoint import best_iteration, describe_best, held_out_values
 from groupwise.runs.checkpoints import Checkpoint, finished_checkpoints, newest_checkpoint, read_checkpoint
 from groupwise.runs.json_lines import read_lines

@@ -8,7 +8,7 @@ from typing import Any
 
 from groupwise.config.fields import SECOND_NAMES
 from groupwise.config.packaged import find_recipe
-from groupwise.config.parse_values import hints_of
+from groupwise.config.parse_toml_values import hints_of
 from groupwise.config.recipe import Recipe
 from groupwise.config.recipe_toml import plain, write
 from groupwise.config.registry import methods

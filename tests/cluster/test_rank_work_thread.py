@@ -5,7 +5,7 @@ from threading import Event, get_ident
 
 import pytest
 
-from groupwise.cluster.rank_wait_thread import interruptible
+from groupwise.cluster.rank_work_thread import interruptible
 
 
 def test_a_signal_that_another_thread_gets_ends_the_wait() -> None:

@@ -12,10 +12,11 @@ MOST_STEPS = 64
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DenoisingSettings:
-    """A flow policy's denoising: `steps` steps; those from `noise_start` to before `noise_end` get `noise`.
+    """A flow policy's denoising: `steps` steps; those from `noise_start_step` to before `noise_end_step` get `noise`.
 
-    Only steps with noise are actions and trained; the others are deterministic. Without `noise_end`, all but the last
-    step get noise. Times fall from 1 to 0, evenly without a `time_shift`; a shift k above 1 moves them to k t / (1 + (k
+    Only steps with noise are actions and trained; the others are deterministic. Without `noise_end_step`, all but the
+    last step get noise. Times fall from 1 to 0, evenly without a `time_shift`; a shift k above 1 moves them to k t / (1
+    + (k
     - 1) t).
 
     >>> DenoisingSettings(steps=4).times, DenoisingSettings(steps=2, time_shift=3.0).times

@@ -194,10 +194,13 @@ _BY_QUESTION: dict[str, tuple[Metric, ...]] = {
         ),
         Metric("curriculum/stored", "with `FreshnessReplay`: answers that may be drawn again"),
         Metric("curriculum/replayed", "with `FreshnessReplay`: draws of the iteration that are stored answers"),
-        Metric("curriculum/surveyed", "with `PromptSurvey`: prompts of the iteration that were tested and not trained"),
+        Metric(
+            "curriculum/surveyed",
+            "with `PromptSurveyCurriculum`: prompts of the iteration that were tested and not trained",
+        ),
         Metric(
             "curriculum/beginnings",
-            "with `PromptSurvey`: draws of the iteration that continue a beginning of an answer",
+            "with `PromptSurveyCurriculum`: draws of the iteration that continue a beginning of an answer",
         ),
         Metric("curriculum/hinted", "with `HintLevelCurriculum`: prompts of the iteration with a hint"),
         Metric("curriculum/known", "prompts whose pass rate the curriculum knows from earlier answers"),

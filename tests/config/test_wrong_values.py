@@ -7,7 +7,7 @@ from groupwise.config.command_line_advice import in_options
 from groupwise.config.fields import recipe_fields
 from groupwise.config.python_advice import in_python
 from groupwise.config.recipe_toml import read_with_problems
-from groupwise.config.train_arguments import overrides_of
+from groupwise.config.train_keyword_arguments import overrides_of
 from groupwise.config.trl_and_verl_names import EARLIER_COMPONENTS, FORMER_VERIFIERS
 from groupwise.config.user_code import UserCode
 from groupwise.core import Usage, class_name, part_names

@@ -7,6 +7,7 @@ in code spans. A user types them, so each must exist as it is spelled.
 import argparse
 import ast
 import inspect
+import json
 import re
 import shlex
 import tomllib
@@ -21,14 +22,16 @@ from groupwise.config import registry
 from groupwise.config.fields import SECOND_NAMES, SECTIONS, recipe_fields
 from groupwise.config.trl_and_verl_names import answer_of
 from groupwise.core import class_name
-from groupwise.data.metrics import METRICS, find_metric
-from groupwise.methods.families import methods_with_argument
+from groupwise.data import METRICS, find_metric
+from groupwise.methods.families import method_files, methods_with_argument, published_name
 
 FENCE = re.compile(r"^ *```(\w*)[^\n]*\n(.*?)^ *```", re.M | re.S)
 LINE = re.compile(r"[a-z_.]+ = |\[[a-z_.]+\] ")
 SPAN = re.compile(r"(?<!`)`([^`]+)`(?!`)")
 KEYS_OF_USERS = re.compile(r"(template_arguments|method\.(models|memory|schedules)|.*\.(weights|min_mean_scores))\.\w+")
 """Keys that a user chooses."""
+NAMED = ("verifier", "reward", "method")
+"""Fields whose text is the name of a verifier or a method."""
 OPEN_SECTIONS = ("method", "engine", "optimizer")
 """Tables whose keys depend on their kind."""
 USERS_FIELD = re.compile(r"^    (\w+)(?:: | = )|(\w+)=", re.M)
@@ -77,8 +80,8 @@ def absent_words(command: str) -> Iterator[str]:
             continue
         if not (named in (*parser()[1], "*") and is_key(path)):
             yield option
-        elif value[:1] in "[{":
-            yield from absent_keys(f"{path} = {value}")
+        elif value[:1] in "[{" or path in NAMED:
+            yield from absent_keys(f"{path} = {value if value[:1] in '[{' else json.dumps(value)}")
 
 
 @cache
@@ -157,10 +160,18 @@ def _absent(value: Any, path: str) -> Iterator[str]:
         own = {field.name for field in fields(registry.definition_of(part))} if part else set[str]()
         for key, inner in table.items():
             at = f"{path}.{key}".removeprefix(".")
+            if key in NAMED and isinstance(inner, str) and inner.isidentifier() and not is_named(key, inner):
+                yield f"{key} = {inner}"
             if key not in own and not (at in recipe_fields() or key == "kind" if part else is_key(at)):
                 yield at
             else:
                 yield from _absent(inner, at)
+
+
+def is_named(key: str, name: str) -> bool:
+    """Whether a published method, or a packaged verifier, has this name. Names in capitals stand for others."""
+    known = published_name(name) in method_files() if key == "method" else class_name(name) in registry.parts()
+    return known or name.isupper()
 
 
 # Calls of Python

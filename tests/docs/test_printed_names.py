@@ -8,14 +8,17 @@ from pathlib import Path
 import pytest
 from tools.method_pages import method_page
 
+from groupwise.commands.help_epilog import FIELDS
+from groupwise.config.registry import methods
+from groupwise.methods import reference_of
 from groupwise.methods.families import method_files
-from tests.docs.printed_names import absent_names
+from tests.docs.printed_names import absent_keys, absent_names, is_key
 
 HOME = Path(__file__).parents[2]
 FOLDERS = ("*.md", "docs/**/*.md", "benchmarks/*.md", "studies/**/*.md", "tests/README.md", "examples/**/*.md")
 PAGES = {str(path.relative_to(HOME)): path for folder in FOLDERS for path in HOME.glob(folder)}
 OTHERS = {
-    "CHANGELOG.md": {"--rows"},  # renamed, as its item says
+    "CHANGELOG.md": {"--rows", "coupling_unit"},  # renamed, as its item says; a declaration of a component
     "docs/cluster.md": {"--max-restarts", "--standalone"},  # of torchrun
     "docs/coming-from.md": {"--path", "actor"},
     "docs/gpu.md": {"num_splits"},  # of torch
@@ -41,6 +44,7 @@ OTHERS = {
         ("`form = 3`, `[save] evry = 2`", {"save.evry"}),
         ('`verifier = { kind = "Math", answer = "last" }`', {"verifier.answer"}),
         ('`penalties = [{ kind = "Kl" }]`', {"kind = Kl"}),
+        ("`--verifier noisy`, `--reward maths`, `--method GRPO`", {"verifier = noisy", "reward = maths"}),
         ("`gw.KL(form=3)`, `EMA(keep, every)`", {"KL(form=)", "EMA(keep)"}),
         ("```python\ngw.train(model=m, rewards=f)\ngw.trian()\n```", {"train(rewards=)", "gw.trian"}),
         ("`eval/accurcy`, `eval/accuracy`, `docs/methods`", {"eval/accurcy"}),
@@ -68,6 +72,18 @@ def test_each_name_on_a_page_exists(page: str) -> None:
 @pytest.mark.parametrize("method", method_files())
 def test_each_name_on_the_page_of_a_method_exists(method: str) -> None:
     assert absent_names(method_page(method)) == set()
+
+
+@pytest.mark.parametrize("method", method_files())
+def test_each_setting_of_an_expected_effect_exists(method: str) -> None:
+    effect = reference_of(methods()[method]).expected_effect
+    settings = (*effect.settings, *effect.own_settings) if effect else ()
+    assert [key for setting in settings for key in absent_keys(setting)] == []
+
+
+def test_each_field_in_the_help_of_train_exists() -> None:
+    listed = {f"{section}.{word}" for section, words in FIELDS.items() for word in words.split()}
+    assert [path for path in listed if not is_key(path.removeprefix("(top)."))] == []
 
 
 def texts_of_examples() -> Iterator[tuple[str, str]]:

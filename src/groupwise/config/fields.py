@@ -88,7 +88,7 @@ MEANINGS: dict[str, tuple[str, str, str]] = {
     "warm_start.prompts": ("demonstrations of one step", "rows", "16"),
     "warm_start.save_every": ("steps between two checkpoints", "steps", "50"),
     "warm_start.drop_thoughts": ("the share of demonstrations without their thought", "share", "0.5"),
-    "warm_start.thought": ("the marks before and after a thought; the first may be empty", "", '["", "#"]'),
+    "warm_start.thought_marks": ("the marks before and after a thought; the first may be empty", "", '["", "#"]'),
     "columns.prompt": ("the column of the prompt: a name, or a dotted path into nested rows", "", "question"),
     "columns.answer": ("the column of the gold answer; empty if the rows have none", "", "solution"),
     "extra_tasks.task": ("the additional task", "", "big_sums"),

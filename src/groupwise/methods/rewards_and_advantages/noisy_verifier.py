@@ -165,7 +165,7 @@ rejects = P(R = 0 | correct), accepts = P(R = 1 | wrong)""",
             "method.minibatches = 1",
             (
                 'verifier = {kind = "NoisyVerdicts", verifier = "sum_steps", false_reject_rate = 0.3, '
-                "false_accept_rate = 0.1, appeal_rate = 0.5}"
+                "false_accept_rate = 0.1, appealed_rejection_fraction = 0.5}"
             ),
         ),
     ),

@@ -71,6 +71,6 @@ r_i = 1[correct] + 1[form]; an empty thought has the form""",
         min_difference=2.0,
         runs_matched_by="steps",
         settings=("iterations = 10", "evaluate.problems = 64", "method.objective.penalties = []"),
-        own_settings=("warm_start.drop_thoughts = 0.5", 'warm_start.thought = ["", "#"]'),
+        own_settings=("warm_start.drop_thoughts = 0.5", 'warm_start.thought_marks = ["", "#"]'),
     ),
 )

@@ -140,7 +140,9 @@ def absent_keys(text: str) -> Iterator[str]:
         table = tomllib.loads(text)
     except tomllib.TOMLDecodeError:
         return
-    if len(table) == 1 and (key := next(iter(table))) in last_words():  # by its last word: `placement = "colocated"`
+    if len(table) == 1 and (key := next(iter(table))) in last_words() - set(
+        NAMED
+    ):  # by its last word: `placement = "colocated"`
         ends = [path for path in (*recipe_fields(), *SECTIONS) if f".{path}".endswith(f".{key}")]
         yield from _absent(table[key], ends[0] if ends else key)
     elif not {"tflops", "memory_gib"} <= table.keys():  # else a file of machines

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from tools.method_pages import method_page
 
-from groupwise.commands.help_epilog import FIELDS
+from groupwise.commands.help_epilog import RECIPE_FIELDS
 from groupwise.config.registry import methods
 from groupwise.methods import reference_of
 from groupwise.methods.families import method_files
@@ -82,7 +82,7 @@ def test_each_setting_of_an_expected_effect_exists(method: str) -> None:
 
 
 def test_each_field_in_the_help_of_train_exists() -> None:
-    listed = {f"{section}.{word}" for section, words in FIELDS.items() for word in words.split()}
+    listed = {f"{section}.{word}" for section, words in RECIPE_FIELDS.items() for word in words.split()}
     assert [path for path in listed if not is_key(path.removeprefix("(top)."))] == []
 
 

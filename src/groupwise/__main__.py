@@ -107,7 +107,7 @@ def train_model(a: argparse.Namespace, overrides: list[tuple[str, str]], command
         from groupwise.commands.sweep import sweep
 
         return sweep(a.recipe, overrides, allowed, recipe_name=a.recipe_name, out=a.out)
-    options = options_of(RunOptions, a, permissions=allowed, command=command)
+    options = options_of(RunOptions, a, permissions=allowed, command_line=command)
     if a.command == "resume":
         return train.resume(a.run, options, push=a.push)
     return train.train(a.recipe, overrides, options, recipe_name=a.recipe_name, push=a.push)

@@ -151,7 +151,7 @@ def settings(regimes: Iterable[Regime], pairs: dict[str, Data]) -> str:
         shape = "packaged calculator model"
         if net is not None:
             shape = (
-                f"{net.family}, vocabulary {net.vocabulary:,}, width {net.width}, {net.layers} layers, "
+                f"{net.model_family}, vocabulary {net.vocabulary_size:,}, width {net.hidden_size}, {net.layers} layers, "
                 f"{net.heads} heads of {net.head_dim}, {net.kv_heads} for keys, inner {net.mlp_width}, tied, "
                 "random weights"
             )

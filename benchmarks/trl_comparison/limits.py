@@ -22,13 +22,13 @@ def shapes(regime: Regime) -> list[tuple[int, int, int]]:
     net = regime.net
     assert net is not None
     rows = regime.prompts * regime.prompt_tokens + sum(n - 1 for n in forced_lengths(regime))
-    queries, block = net.heads * net.head_dim, min(rows, max(1, (1 << 22) // net.vocabulary))
+    queries, block = net.heads * net.head_dim, min(rows, max(1, (1 << 22) // net.vocabulary_size))
     return [
-        (rows, net.width, queries),
-        (rows, queries, net.width),
-        (rows, net.width, net.mlp_width),
-        (rows, net.mlp_width, net.width),
-        (block, net.width, net.vocabulary),
+        (rows, net.hidden_size, queries),
+        (rows, queries, net.hidden_size),
+        (rows, net.hidden_size, net.mlp_width),
+        (rows, net.mlp_width, net.hidden_size),
+        (block, net.hidden_size, net.vocabulary_size),
     ]
 
 

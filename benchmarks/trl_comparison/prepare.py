@@ -45,8 +45,8 @@ def prepare(regime: Regime, seed: int = 0) -> None:
 
 def write_net(net: Net, path: Path) -> None:
     """Write a decoder with random weights and a tokenizer with one word per id: text gives exactly the intended ids."""
-    shape = DecoderShape(**asdict(net), qkv_bias=net.family == "qwen2", tied_embeddings=True)
-    words = {PAD: 0, END: 1} | {f"t{i}": i for i in range(2, net.vocabulary)}
+    shape = DecoderShape(**asdict(net), qkv_bias=net.model_family == "qwen2", tied_embeddings=True)
+    words = {PAD: 0, END: 1} | {f"t{i}": i for i in range(2, net.vocabulary_size)}
     fast = Fast(models.WordLevel(words, unk_token=""))
     fast.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     fast.add_special_tokens([AddedToken(t, special=True, normalized=False) for t in (PAD, END)])
@@ -58,7 +58,7 @@ def random_problems(regime: Regime) -> list[str]:
     assert regime.net is not None
     random = Random(f"problems {regime.letter}")
     rows = [
-        [f"t{random.randrange(2, regime.net.vocabulary)}" for _ in range(regime.prompt_tokens)]
+        [f"t{random.randrange(2, regime.net.vocabulary_size)}" for _ in range(regime.prompt_tokens)]
         for _ in range(20 * regime.prompts)
     ]
     return [json.dumps({"prompt": " ".join(row), "answer": "0"}) + "\n" for row in rows]

@@ -11,26 +11,26 @@ from typing import Literal
 class Net:
     """The shape of a decoder with random weights and a tied embedding."""
 
-    vocabulary: int
-    width: int
+    vocabulary_size: int
+    hidden_size: int
     layers: int
     heads: int
     kv_heads: int
     head_dim: int
     mlp_width: int
-    positions: int = 1024
-    family: Literal["llama", "qwen2"] = "llama"
+    max_positions: int = 1024
+    model_family: Literal["llama", "qwen2"] = "llama"
 
     @property
     def layer(self) -> int:
         """Weights in the matrix products of one layer."""
         queries, keys = self.heads * self.head_dim, self.kv_heads * self.head_dim
-        return self.width * (2 * queries + 2 * keys + 3 * self.mlp_width)
+        return self.hidden_size * (2 * queries + 2 * keys + 3 * self.mlp_width)
 
     @property
     def head(self) -> int:
         """Weights of the head."""
-        return self.vocabulary * self.width
+        return self.vocabulary_size * self.hidden_size
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,18 +135,18 @@ REGIMES = {
         Regime(
             letter="b", title="shared prompts: 512 tokens, group 16, answers 64, 10M parameters", target=5.0,
             memory=0.5,
-            net=Net(vocabulary=1024, width=320, layers=8, heads=5, kv_heads=5, head_dim=64, mlp_width=864),
+            net=Net(vocabulary_size=1024, hidden_size=320, layers=8, heads=5, kv_heads=5, head_dim=64, mlp_width=864),
             prompts=1, group=16, prompt_tokens=512, max_tokens=64, lengths=Fixed(tokens=64), timed=1, micro_batch=8,
         ),
         Regime(
             letter="c", title="ragged: answers from 8 to 512, median 48, 2M parameters", target=3.0, memory=0.5,
-            net=Net(vocabulary=1024, width=192, layers=4, heads=6, kv_heads=6, head_dim=32, mlp_width=512),
+            net=Net(vocabulary_size=1024, hidden_size=192, layers=4, heads=6, kv_heads=6, head_dim=32, mlp_width=512),
             prompts=2, group=16, prompt_tokens=32, max_tokens=512,
             lengths=Ragged(least=8, median=48, most=512, spread=1.1), timed=1, micro_batch=8,
         ),
         Regime(
             letter="d", title="vocabulary 151,936, width 256, 2 layers", target=2.0, memory=0.3,
-            net=Net(vocabulary=VOCABULARY, width=256, layers=2, heads=4, kv_heads=4, head_dim=64, mlp_width=704),
+            net=Net(vocabulary_size=VOCABULARY, hidden_size=256, layers=2, heads=4, kv_heads=4, head_dim=64, mlp_width=704),
             prompts=2, group=8, prompt_tokens=32, max_tokens=32, lengths=Fixed(tokens=32), timed=1, micro_batch=8,
         ),
         Regime(
@@ -157,8 +157,8 @@ REGIMES = {
         Regime(
             letter="g", title="Qwen2.5-0.5B's shape with 2 layers", target=1.5,
             net=Net(
-                vocabulary=VOCABULARY, width=896, layers=2, heads=14, kv_heads=2, head_dim=64, mlp_width=4864,
-                family="qwen2",
+                vocabulary_size=VOCABULARY, hidden_size=896, layers=2, heads=14, kv_heads=2, head_dim=64, mlp_width=4864,
+                model_family="qwen2",
             ),
             prompts=1, group=8, prompt_tokens=128, max_tokens=32, lengths=Fixed(tokens=32), timed=1, micro_batch=8,
             full=True,
@@ -170,7 +170,7 @@ SMALL = Regime(
     letter="f",
     title="growth",
     target=0.0,
-    net=Net(vocabulary=4096, width=128, layers=2, heads=4, kv_heads=4, head_dim=32, mlp_width=352, positions=4096),
+    net=Net(vocabulary_size=4096, hidden_size=128, layers=2, heads=4, kv_heads=4, head_dim=32, mlp_width=352, max_positions=4096),
     prompts=4,
     group=8,
     prompt_tokens=64,
@@ -186,7 +186,7 @@ SMALL = Regime(
 def grown(axis: str, times: int) -> Regime:
     """The small regime with one size `times` as large; groups start at 16, prompts and answers at 128.
 
-    >>> grown("vocabulary", 16).net.vocabulary, grown("answer", 2).lengths
+    >>> grown("vocabulary", 16).net.vocabulary_size, grown("answer", 2).lengths
     (65536, Fixed(tokens=256))
     """
     named = replace(SMALL, letter=f"f-{axis}-{times}")
@@ -194,7 +194,7 @@ def grown(axis: str, times: int) -> Regime:
     if axis == "group":
         return replace(named, group=16 * times)
     if axis == "vocabulary":
-        return replace(named, net=replace(named.net, vocabulary=named.net.vocabulary * times))
+        return replace(named, net=replace(named.net, vocabulary_size=named.net.vocabulary_size * times))
     if axis == "prompt":
         return replace(named, prompt_tokens=128 * times)
     return replace(named, max_tokens=128 * times, lengths=Fixed(tokens=128 * times))
@@ -204,7 +204,7 @@ PINNED = Regime(
     letter="h",
     title="two engines and a pinned learner: answers from 8 to 128, median 32, 10M parameters",
     target=0.0,
-    net=Net(vocabulary=1024, width=320, layers=8, heads=5, kv_heads=5, head_dim=64, mlp_width=864),
+    net=Net(vocabulary_size=1024, hidden_size=320, layers=8, heads=5, kv_heads=5, head_dim=64, mlp_width=864),
     prompts=2,
     group=16,
     prompt_tokens=64,

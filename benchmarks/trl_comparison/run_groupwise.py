@@ -144,7 +144,7 @@ def measure(
     )
     if regime.lengths is not None:
         assert regime.net is not None
-        never = frozenset({regime.net.vocabulary})
+        never = frozenset({regime.net.vocabulary_size})
         builder.read_tokenizer = lambda path: replace(read_tokenizer(path), eos_ids=never)
     ready = builder.build(recipe, UserCode())
     if regime.lengths is not None:

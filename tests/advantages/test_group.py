@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from groupwise.advantages import Standardised, Whitened, centred
-from groupwise.data import Batch, Outcome, coupling_unit, name_of, pack, rollout_of
+from groupwise.data import Batch, Outcome, unsplit_unit, name_of, pack, rollout_of
 from groupwise.methods import leave_one_out
 from tests.laws.batches import step_of, steps
 
@@ -180,7 +180,7 @@ def test_names_and_properties_of_advantages() -> None:
         "Whitened",
     ]
     assert all(p.group_relative for p in GROUPED.values()) and not hasattr(Whitened(), "group_relative")
-    assert coupling_unit(centred) == "token"
+    assert unsplit_unit(centred) == "token"
     assert len({centred, leave_one_out, Standardised(), Standardised(1, 1e-6)}) == 3
 
 

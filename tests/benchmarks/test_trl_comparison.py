@@ -43,7 +43,7 @@ from groupwise.tasks import calculator_answer
 HOME = Path(__file__).parents[2]
 TINY = Regime(
     letter="tiny", title="tiny", target=2.0, memory=0.5, prompts=2, group=3, prompt_tokens=5, max_tokens=9, timed=1,
-    net=Net(vocabulary=23, width=8, layers=2, heads=2, kv_heads=1, head_dim=4, mlp_width=12, positions=32),
+    net=Net(vocabulary_size=23, hidden_size=8, layers=2, heads=2, kv_heads=1, head_dim=4, mlp_width=12, max_positions=32),
     lengths=Ragged(least=2, median=4, most=9), micro_batch=3,
 )  # fmt: skip
 
@@ -139,14 +139,14 @@ def test_flops_equal_a_loop_over_tokens() -> None:
     net, lengths = TINY.net, TINY.lengths_of(0)
     assert net is not None and lengths is not None
     queries, keys = net.heads * net.head_dim, net.kv_heads * net.head_dim
-    layer = net.width * queries * 2 + net.width * keys * 2 + 3 * net.width * net.mlp_width
+    layer = net.hidden_size * queries * 2 + net.hidden_size * keys * 2 + 3 * net.hidden_size * net.mlp_width
     linear = attention = 0
     for group in range(TINY.prompts):
         for place in range(TINY.prompt_tokens):
             linear += 2 * net.layers * layer
             attention += net.layers * 4 * queries * (place + 1)
         for n in lengths[group * TINY.group : (group + 1) * TINY.group]:
-            linear += 2 * net.layers * layer * n + 2 * net.vocabulary * net.width * n
+            linear += 2 * net.layers * layer * n + 2 * net.vocabulary_size * net.hidden_size * n
             attention += sum(net.layers * 4 * queries * (TINY.prompt_tokens + i + 1) for i in range(n))
     assert workload.engine(TINY) == workload.Flops(linear=linear, attention=attention)
     last_tokens = 3 * 2 * net.layers * layer * TINY.rows  # the last token of an answer predicts nothing
@@ -156,10 +156,10 @@ def test_flops_equal_a_loop_over_tokens() -> None:
 def test_each_growth_doubles_one_size_four_times() -> None:
     for axis, series in GROWTH.items():
         assert len(series) == 5
-        sizes = [(w.group, w.net.vocabulary if w.net else 0, w.prompt_tokens, w.max_tokens) for w in series]
+        sizes = [(w.group, w.net.vocabulary_size if w.net else 0, w.prompt_tokens, w.max_tokens) for w in series]
         changed = [i for i in range(4) if sizes[0][i] != sizes[4][i]]
         assert len(changed) == 1 and sizes[4][changed[0]] == 16 * sizes[0][changed[0]], axis
-        assert all(w.net and w.prompt_tokens + w.max_tokens <= w.net.positions for w in series)
+        assert all(w.net and w.prompt_tokens + w.max_tokens <= w.net.max_positions for w in series)
 
 
 # Stopwatch

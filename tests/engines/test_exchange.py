@@ -49,7 +49,7 @@ def test_a_full_directory_is_named_after_the_runs_own_is_gone(tmp_path: Path) ->
 
 
 def test_two_copies_of_the_weights_must_fit_when_a_run_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    model = decoder(family="qwen3")
+    model = decoder(model_family="qwen3")
     size = sum(x.nbytes for x in model.state_dict().values())
     free = [2 * size - 1]
     monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=free[0]))

@@ -52,17 +52,17 @@ REBUILD = reductions.rebuild_cuda_tensor
 class PretendedVllm(SleepingEngine):
     """Loads weights with the arguments that vLLM's transfer engines would get."""
 
-    gpu = LEARNER
+    gpu_uuid = LEARNER
     received: "queue.Queue[Tensor]"
 
     async def load_from_gpu(
         self, version: int, transfer: str, handle: dict[str, Any], tensors: PackedTensorLayout
     ) -> None:
-        setup, update = transfer_arguments(transfer, handle, tensors, self.gpu)
-        assert (transfer == IPC) == (self.gpu == LEARNER)
+        setup, update = transfer_arguments(transfer, handle, tensors, self.gpu_uuid)
+        assert (transfer == IPC) == (self.gpu_uuid == LEARNER)
         if transfer == IPC:
             assert setup == {"packed": True}
-            parts = reductions.rebuild_cuda_tensor(*update["ipc_handles"][self.gpu]).split(update["tensor_sizes"])
+            parts = reductions.rebuild_cuda_tensor(*update["ipc_handles"][self.gpu_uuid]).split(update["tensor_sizes"])
         else:
             assert (setup["rank_offset"], setup["world_size"], setup["packed"]) == (1, 2, False)
             assert len(await asyncio.to_thread(self.received.get, timeout=60)) == 1, "a number is added first"
@@ -73,7 +73,7 @@ class PretendedVllm(SleepingEngine):
 
 
 class OnAnotherGpu(PretendedVllm):
-    gpu = "GPU-1"
+    gpu_uuid = "GPU-1"
     received = queue.Queue()
 
 

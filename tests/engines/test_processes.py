@@ -29,7 +29,7 @@ from tests.toys.echo import SHAPE, ToyRun, small, tokenizer
 
 def toy(directory: Path, served: Served | None = None, exchange: str = "") -> ToyRun:
     """Five iterations of a tiny decoder, with the native engine or with engines in child processes."""
-    model = Decoder.new(replace(SHAPE, family="qwen3"), 5, spread=0.3)
+    model = Decoder.new(replace(SHAPE, model_family="qwen3"), 5, spread=0.3)
     access = EngineAccess(exchange_directory=exchange)
     engine = served.build(model, tokenizer(), seed=0, experts=None, access=access) if served else None
     return ToyRun(method=small("grpo"), directory=directory, policy=model, engine=engine, iterations=5, max_tokens=6)
@@ -105,7 +105,7 @@ from tests.rollout.fakes import decoder, request
 from tests.rollout.fakes import tokenizer as letters
 
 async def main():
-    model = decoder(family="qwen3")
+    model = decoder(model_family="qwen3")
     access = EngineAccess(exchange_directory=sys.argv[1] if sys.argv[2] == "file" else "")
     fleet = Served().build(model, letters(), seed=0, experts=None, access=access)
     await fleet.load(0, dict(model.state_dict()))
@@ -151,7 +151,7 @@ def test_the_last_lines_of_a_process_that_does_not_start_are_in_the_error(
     python.write_text("#!/bin/sh\necho no memory for the weights >&2\nexit 3\n")
     python.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(python))
-    model = decoder(family="qwen3")
+    model = decoder(model_family="qwen3")
     fleet = Served(max_restarts=1).build(model, letters(), seed=0, experts=None)
     with pytest.raises(WorkerLost, match="no engine is left") as caught:
         asyncio.run(asyncio.wait_for(fleet.load(0, dict(model.state_dict())), PATIENCE))
@@ -169,7 +169,7 @@ def test_settings_out_of_range_are_refused(wrong: dict[str, Any]) -> None:
 def test_a_model_with_an_adapter_gives_the_bits_of_the_native_engine() -> None:
     """Its adapter was changed by a step, and the child reads no weight from the adapter's file."""
     pytest.importorskip("peft", reason="adapters need peft: pip install 'groupwise[lora]'")
-    model = decoder(family="qwen3")
+    model = decoder(model_family="qwen3")
     attach(model, Lora(rank=2, target_modules=("q_proj", "down_proj")), seed=3)
     requests = [request(i) for i in range(4)]
 
@@ -186,7 +186,7 @@ def test_a_model_with_an_adapter_gives_the_bits_of_the_native_engine() -> None:
     native = asyncio.run(go(NativeEngine(model, letters(), seed=0)))
     assert native != before
     assert asyncio.run(asyncio.wait_for(go(fleet), PATIENCE)) == native
-    plain = EngineIdentity.of(decoder(family="qwen3"), letters(), seed=0)
+    plain = EngineIdentity.of(decoder(model_family="qwen3"), letters(), seed=0)
     assert EngineIdentity.of(model, letters(), seed=0).model_hash != plain.model_hash
 
 
@@ -198,7 +198,7 @@ class Merged(Served):
 
 def test_an_engine_without_adapters_gets_the_merged_weights() -> None:
     pytest.importorskip("peft")
-    model = decoder(family="qwen3")
+    model = decoder(model_family="qwen3")
     attach(model, Lora(rank=2, target_modules=("q_proj", "down_proj")), seed=3)
     with torch.no_grad():
         for name, x in model.named_parameters():
@@ -217,5 +217,5 @@ def test_an_engine_without_adapters_gets_the_merged_weights() -> None:
 def test_a_model_that_another_process_cannot_build_is_refused_with_the_reason() -> None:
     experts = MixtureOfExpertsSizes(router_count=1, experts_per_token=1, expert_count=2)
     with pytest.raises(Usage, match="cannot run this model") as caught:
-        Served().build(decoder(family="qwen3"), letters(), seed=0, experts=experts)
+        Served().build(decoder(model_family="qwen3"), letters(), seed=0, experts=experts)
     assert "replay" in caught.value.evidence and "Native" in caught.value.fix

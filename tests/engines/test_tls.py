@@ -399,7 +399,7 @@ def test_a_secret_comes_by_a_file_of_its_owner_or_by_the_environment(
     file = tmp_path / "secret"
     with pytest.raises(Usage, match="need a secret, and there is none"):
         Served(addresses=(f"127.0.0.1:7000#sha256={'0' * 64}",)).build(
-            decoder(family="qwen3"), letters(), seed=0, experts=None
+            decoder(model_family="qwen3"), letters(), seed=0, experts=None
         )
     with pytest.raises(Usage, match="cannot be read"):
         read_secret(str(file))

@@ -188,7 +188,7 @@ def test_the_doctor_prints_how_to_make_the_environment(tmp_path: Path) -> None:
 
 def build(python: str = DEFAULT_PYTHON, **settings: Any) -> Callable[..., Any]:
     def go(**shape: Any) -> Any:
-        model = decoder(shape.pop("dtype", torch.float32), family="qwen3", **{"head_dim": 32, **shape})
+        model = decoder(shape.pop("dtype", torch.float32), model_family="qwen3", **{"head_dim": 32, **shape})
         return Vllm(**settings).build(model, letters(), seed=0, experts=None, access=EngineAccess(python=python))
 
     return go
@@ -284,7 +284,7 @@ def test_engines_on_gpus_are_as_many_as_the_learner_leaves(monkeypatch: pytest.M
     monkeypatch.setattr(vllm_replicas, "check_environment", lambda python, gpu: None)
     monkeypatch.setattr(served_settings, "gpu_count", lambda: 4)
     target = EngineRequirements(dtype="bfloat16", device="cuda:0")
-    model, access = decoder(family="qwen3", head_dim=32), EngineAccess(python="on/the/node/python")
+    model, access = decoder(model_family="qwen3", head_dim=32), EngineAccess(python="on/the/node/python")
     for replicas, other in (
         (3, target),
         (8, replace(target, device_from_launcher=True)),
@@ -337,7 +337,7 @@ def test_the_last_lines_of_a_replica_that_does_not_start_are_in_the_error(
     python.write_text("#!/bin/sh\necho no memory for vLLM\nexit 3\n")
     python.chmod(0o755)
     fleet = build(python=str(python), max_restarts=0)()
-    model = decoder(torch.float32, family="qwen3", head_dim=32)
+    model = decoder(torch.float32, model_family="qwen3", head_dim=32)
     with pytest.raises(WorkerLost, match="no engine is left") as caught:
         asyncio.run(asyncio.wait_for(fleet.load(0, dict(model.state_dict())), 100))
     assert "no memory for vLLM" in caught.value.evidence and "exit code 3" in caught.value.evidence
@@ -354,10 +354,10 @@ class Keeps(NativeEngine):
 
 
 def test_an_engine_that_reads_weights_files_gets_the_file(tmp_path: Path) -> None:
-    model = decoder(family="qwen3")
+    model = decoder(model_family="qwen3")
 
     async def go() -> tuple[int, tuple[float, ...]]:
-        kept = Keeps(decoder(spread=0.1, family="qwen3"), letters(), seed=11)
+        kept = Keeps(decoder(spread=0.1, model_family="qwen3"), letters(), seed=11)
         client = await remote(kept)
         await client.load(4, dict(model.state_dict()))
         return kept.version, await client.score((1, 2), (3, 4))

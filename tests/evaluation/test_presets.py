@@ -106,7 +106,7 @@ def test_a_preset_resets_the_mixture_and_the_held_out_task_of_a_run(tmp_path: Pa
 
 
 def test_a_suite_from_disk_is_printed_with_its_mean_and_departures(data, model, home, capsys) -> None:
-    exact = ["--verifier", '{kind = "math", place = "boxed", symbolic = false}']
+    exact = ["--verifier", '{kind = "math", answer_location = "boxed", use_algebra = false}']
     flags = ["--preset", "r1-zero-suite", "--preset-data", str(data), "--sampling.max_tokens", "3", *exact]
     assert main(["eval", str(model), *flags]) == 0
     output = capsys.readouterr()
@@ -118,7 +118,7 @@ def test_a_suite_from_disk_is_printed_with_its_mean_and_departures(data, model, 
     assert file.name.startswith("r1-zero-suite-") and output.out.splitlines()[-1] == f"written: evaluations/{file.name}"
     written = json.loads(file.read_text())
     assert written["departures"][:2] == [
-        'verifier {kind = "math", place = "boxed", symbolic = false}, not math_dr_grpo',
+        'verifier {kind = "math", answer_location = "boxed", use_algebra = false}, not math_dr_grpo',
         "sampling.max_tokens 3, not 3000",
     ]
     assert "olympiadbench: 2 problems, not 675" in written["departures"] and len(written["departures"]) == 7

@@ -387,7 +387,7 @@ def cued_rollout(usual: float | None, wrong: float = 0.0) -> Rollout:
         return verdict if verdict.outcome is Outcome.correct else replace(verdict, score=wrong)
 
     draw = Draw(0, Prompt("p", (5,), text="5"), 3, metadata={} if usual is None else {"mean": usual})
-    engine = FakeEngine(lambda request: two_of_three(request) if request.generated_count == 0 else (7,))
+    engine = FakeEngine(lambda request: two_of_three(request) if request.already_generated_count == 0 else (7,))
     return asyncio.run(CorrectPrefixCuesStrategy(1.0)(draw, sampler_of(engine, draw, verifier=scored)))
 
 

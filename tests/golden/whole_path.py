@@ -34,7 +34,7 @@ from groupwise.data import (
     Rollout,
     Sample,
     Verdict,
-    coupling_unit,
+    unsplit_unit,
 )
 from groupwise.learner import make_plan
 from groupwise.methods import Method, ScheduleInput
@@ -393,7 +393,7 @@ def compare_steps(
     edges = np.cumsum([0, *(len(o.l) for o in every(chosen))]).tolist()
     plan = make_plan(
         batch, size=-(-len(chosen) // 2), shuffle="prompts", permutation=lambda n: rng.permutation(n).tolist(),
-        microbatch_tokens=20, coupling_unit=coupling_unit(method.objective),
+        microbatch_tokens=20, unsplit_unit=unsplit_unit(method.objective),
     )  # fmt: skip
     whole = {"iteration": chosen} if "iteration" in inspect.signature(paper).parameters else {}
     largest = 0.0

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from groupwise.data import ENVIRONMENT, TEMPLATE, Batch, Logp, Rollout, coupling_unit, pack
+from groupwise.data import ENVIRONMENT, TEMPLATE, Batch, Logp, Rollout, unsplit_unit, pack
 from groupwise.methods import SoftGate
 from groupwise.objective import (
     KL,
@@ -345,14 +345,14 @@ def test_a_users_aggregate_with_weighs_sequences_accepts_a_sequence_ratio() -> N
 class Gate:
     """A user's surrogate that couples a sequence and has one ratio per token."""
 
-    coupling_unit: ClassVar[str] = "sequence"
+    unsplit_unit: ClassVar[str] = "sequence"
 
     def __call__(self, microbatch: Batch) -> Tensor:
         return microbatch.logp * microbatch.sequences.spread(microbatch.sequences.mean(microbatch.advantage))
 
 
 def test_coupling_a_sequence_does_not_imply_one_ratio_per_sequence() -> None:
-    assert coupling_unit(Objective(surrogate=Gate(), aggregate=token_mean)) == "sequence"
+    assert unsplit_unit(Objective(surrogate=Gate(), aggregate=token_mean)) == "sequence"
 
 
 def test_a_wrong_output_shape_names_the_part() -> None:

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from groupwise.advantages import WhitenedTokens
 from groupwise.certificates.proofs import OF_EVERY_METHOD
-from groupwise.data import Batch, Subscore, coupling_unit, in_graph, with_fields
+from groupwise.data import Batch, Subscore, unsplit_unit, in_graph, with_fields
 from groupwise.methods import Method, ScheduleInput, published, reinforce_pp_baseline
 from groupwise.objective import Objective, complete, positive_advantage
 from groupwise.training.loop import compute_advantages
@@ -59,7 +59,7 @@ def close(a: Tensor, b: Tensor, tolerance: float = 1e-12) -> None:
 
 def units(objective: Objective, step: Batch) -> list[list[int]]:
     """The samples that a microbatch must not part."""
-    match coupling_unit(objective):
+    match unsplit_unit(objective):
         case "token" | "sequence":
             return [[i] for i in range(len(step))]
         case "group":

@@ -43,7 +43,7 @@ class Distil:
 class NoSurrogate:
     """A surrogate that ignores log-probs, so that only the penalty has a gradient."""
 
-    coupling_unit: ClassVar[str] = "token"
+    unsplit_unit: ClassVar[str] = "token"
 
     def __call__(self, b: Batch) -> Tensor:
         return torch.zeros_like(b.advantage)

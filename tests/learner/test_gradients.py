@@ -215,7 +215,7 @@ def test_a_step_divides_by_its_tokens_and_reports_its_loss():
         shuffle="prompts",
         permutation=lambda n: list(range(n)),
         microbatch_tokens=60,
-        coupling_unit="token",
+        unsplit_unit="token",
     )
     assert len(steps) == 2 and all(len(s.microbatches) > 1 for s in steps)
     for step in steps:

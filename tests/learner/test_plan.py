@@ -29,8 +29,8 @@ def test_steps_are_of_prompts_or_of_equally_many_samples(size: int, shuffle: Any
 def test_the_answers_of_a_group_are_not_parted_if_the_loss_compares_them() -> None:
     batch = pack([rollout_of([1.0] * n, lengths=[4] * n) for n in (3, 1)])
     plans = [
-        make_plan(batch, size=2, shuffle="prompts", permutation=range, microbatch_tokens=8, coupling_unit=coupling_unit)
-        for coupling_unit in ("token", "group", "step")
+        make_plan(batch, size=2, shuffle="prompts", permutation=range, microbatch_tokens=8, unsplit_unit=unsplit_unit)
+        for unsplit_unit in ("token", "group", "step")
     ]
     assert [[list(m) for m in step.microbatches] for (step,) in plans] == [
         [[0], [1], [2], [3]],
@@ -38,4 +38,4 @@ def test_the_answers_of_a_group_are_not_parted_if_the_loss_compares_them() -> No
         [[0, 1, 2, 3]],
     ]
     with pytest.raises(ValueError, match="set shuffle to prompts"):
-        make_plan(batch, size=2, shuffle="samples", permutation=range, microbatch_tokens=8, coupling_unit="group")
+        make_plan(batch, size=2, shuffle="samples", permutation=range, microbatch_tokens=8, unsplit_unit="group")

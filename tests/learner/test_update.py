@@ -188,7 +188,7 @@ class TestCut:
             shuffle="prompts",
             permutation=lambda n: list(range(n))[::-1],
             microbatch_tokens=20,
-            coupling_unit="token",
+            unsplit_unit="token",
         )
         assert [len(s.samples) for s in steps] == [6, 6, 6, 6]
         assert sorted(i for s in steps for i in s.samples) == list(range(24))
@@ -197,7 +197,7 @@ class TestCut:
     def test_a_short_iteration_has_fewer_steps_the_last_smaller(self):
         batch = self.batch().take(range(15))
         steps = make_plan(
-            batch, size=2, shuffle="prompts", permutation=range, microbatch_tokens=999, coupling_unit="token"
+            batch, size=2, shuffle="prompts", permutation=range, microbatch_tokens=999, unsplit_unit="token"
         )
         assert [len(s.samples) for s in steps] == [6, 6, 3]
 
@@ -231,25 +231,25 @@ class TestCut:
         samples = tuple(replace(s, group=i % 2) for i, s in enumerate(rollout.samples))
         batch = pack([replace(rollout, samples=samples)])
         (step,) = make_plan(
-            batch, size=1, shuffle="prompts", permutation=range, microbatch_tokens=10, coupling_unit="group"
+            batch, size=1, shuffle="prompts", permutation=range, microbatch_tokens=10, unsplit_unit="group"
         )
         assert step.microbatches == ((0, 2, 4), (1, 3, 5))
 
     def test_groups_stay_whole_where_the_objective_couples_them(self):
         batch = self.batch()
         steps = make_plan(
-            batch, size=4, shuffle="prompts", permutation=range, microbatch_tokens=10, coupling_unit="group"
+            batch, size=4, shuffle="prompts", permutation=range, microbatch_tokens=10, unsplit_unit="group"
         )
         groups = batch.groups.index.tolist()
         assert all({groups[i] for i in p}.isdisjoint({groups[i] for q in s.microbatches if q != p for i in q})
                    for s in steps for p in s.microbatches)  # fmt: skip
         with pytest.raises(ValueError, match="set shuffle to prompts"):
-            make_plan(batch, size=4, shuffle="samples", permutation=range, microbatch_tokens=10, coupling_unit="group")
+            make_plan(batch, size=4, shuffle="samples", permutation=range, microbatch_tokens=10, unsplit_unit="group")
 
     def test_pieces_are_bounded_in_tokens_with_equal_contexts_counted_once(self):
         batch = self.batch()
         steps = make_plan(
-            batch, size=8, shuffle="prompts", permutation=range, microbatch_tokens=24, coupling_unit="token"
+            batch, size=8, shuffle="prompts", permutation=range, microbatch_tokens=24, unsplit_unit="token"
         )
         for microbatch in steps[0].microbatches:
             contexts = {batch.samples[i].context for i in microbatch}

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from groupwise.data import Batch, CouplingUnit, Mask, Surrogate, coupling_unit, one_per_sequence
+from groupwise.data import Batch, UnsplitUnit, Mask, Surrogate, unsplit_unit, one_per_sequence
 from groupwise.learner import make_plan
 from groupwise.objective import Clip, Objective, UnclippedSurrogate, sequence_mean, sequence_ratio, token_mean
 from tests.laws.batches import step_of
@@ -17,7 +17,7 @@ from tests.laws.batches import step_of
 class OnPolicy:
     """A user's gate: tokens of sequences whose mean log-ratio is small."""
 
-    coupling_unit: ClassVar[CouplingUnit] = "sequence"
+    unsplit_unit: ClassVar[UnsplitUnit] = "sequence"
 
     bound: float = 0.1
 
@@ -40,7 +40,7 @@ class Routed:
 
 def test_a_gate_on_sequences_with_token_ratios_takes_any_aggregate() -> None:
     surrogate = Routed(OnPolicy(), Clip(), UnclippedSurrogate())
-    assert coupling_unit(surrogate) == "sequence" and not one_per_sequence(surrogate)
+    assert unsplit_unit(surrogate) == "sequence" and not one_per_sequence(surrogate)
     objective = Objective(surrogate=surrogate, aggregate=token_mean)
     step = objective.prepare(step_of([[2, 3], [4]]))
     assert objective(step).isfinite()
@@ -53,7 +53,7 @@ def test_a_gate_on_sequences_with_token_ratios_takes_any_aggregate() -> None:
 class DriftHinge:
     """A user's penalty on the mean drift of the whole step: `max(drift - delta, 0)` on each token."""
 
-    coupling_unit: ClassVar[CouplingUnit] = "step"
+    unsplit_unit: ClassVar[UnsplitUnit] = "step"
 
     delta: float = 0.0
 
@@ -64,11 +64,11 @@ class DriftHinge:
 
 def test_a_step_that_is_coupled_is_one_microbatch() -> None:
     objective = Objective(penalties=(DriftHinge(),))
-    assert coupling_unit(objective) == "step"
+    assert unsplit_unit(objective) == "step"
     batch = step_of([[3, 5, 2], [4, 1], [6, 6]], seed=3)
     for shuffle in ("prompts", "samples"):
         arguments = {"size": 2, "shuffle": shuffle, "permutation": range, "microbatch_tokens": 5}
-        steps = make_plan(batch, coupling_unit=coupling_unit(objective), **arguments)
+        steps = make_plan(batch, unsplit_unit=unsplit_unit(objective), **arguments)
         assert [len(step.microbatches) for step in steps] == [1, 1]
         assert sorted(i for step in steps for i in step.samples) == list(range(len(batch)))
         assert max(len(step.microbatches) for step in make_plan(batch, **arguments)) > 1

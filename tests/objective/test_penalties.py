@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from groupwise.data import Batch, Logp, coupling_unit, needs, pack, rollout_of
+from groupwise.data import Batch, Logp, unsplit_unit, needs, pack, rollout_of
 from groupwise.objective import KL, EntropyBonus, Objective, kl_k1, kl_k3, token_mean
 
 V = 17
@@ -219,4 +219,4 @@ def test_invalid_penalties_are_refused() -> None:
         wrong.__post_init__()
     with pytest.raises(ValueError, match="without bound"):
         KL(-0.1)
-    assert coupling_unit(Objective(penalties=(KL(0.1),), aggregate=token_mean)) == "token"
+    assert unsplit_unit(Objective(penalties=(KL(0.1),), aggregate=token_mean)) == "token"

@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from groupwise.data import Batch, coupling_unit, name_of
+from groupwise.data import Batch, unsplit_unit, name_of
 from groupwise.objective import (
     MAX_LOG_RATIO,
     Clip,
@@ -50,8 +50,8 @@ def test_the_clamp_of_a_product_acts_on_the_sum() -> None:
 def test_names_and_coupling_of_ratios() -> None:
     names = ["sequence_ratio", "sequence_ratio_per_token", "sequence_product", "PowerMeanRatio", "PowerMeanRatio"]
     assert [name_of(r) for r in OF_SEQUENCES] == names
-    assert name_of(token_ratio) == "token_ratio" and coupling_unit(token_ratio) == "token"
-    assert {coupling_unit(Objective(surrogate=Clip(ratio=r), aggregate=sequence_mean)) for r in OF_SEQUENCES} == {
+    assert name_of(token_ratio) == "token_ratio" and unsplit_unit(token_ratio) == "token"
+    assert {unsplit_unit(Objective(surrogate=Clip(ratio=r), aggregate=sequence_mean)) for r in OF_SEQUENCES} == {
         "sequence"
     }
 

@@ -54,7 +54,7 @@ ROWS: dict[str, list[dict[str, Any]]] = {
         }
         for i in range(1, 6)
     ],
-    "choice": [{"prompt": f"{i}+3? A: {i + 3} B: 0 C: 1 D: 2", "answer": "A"} for i in range(3, 8)],
+    "option_choice": [{"prompt": f"{i}+3? A: {i + 3} B: 0 C: 1 D: 2", "answer": "A"} for i in range(3, 8)],
 }
 """Rows of each set; for a file of the user's own rows, by its verifier."""
 THINKING = CHATML.replace("assistant\\n' }}", "assistant\\n' }}{{ '<think>' if enable_thinking else '' }}")

@@ -174,7 +174,7 @@ def test_branches_share_their_tokens_as_context() -> None:
         return 1.0
 
     rollout, requests = ran(
-        agent, lambda r: (*vocabulary.encode(f"x{r.generated_count}"), min(vocabulary.eos_ids)), vocabulary
+        agent, lambda r: (*vocabulary.encode(f"x{r.already_generated_count}"), min(vocabulary.eos_ids)), vocabulary
     )
     samples = rollout.samples
     assert len(samples) == 3 and sum(sum(s.trained) for s in samples) == sum(

@@ -48,7 +48,7 @@ CONTEXT: Ids = (3, 1, 4)
 
 def counting(request: Any) -> Ids:
     """1, 2, 3 ... with the end token after the tenth, also across interruptions."""
-    return (*range(request.generated_count + 1, 11), 0)
+    return (*range(request.already_generated_count + 1, 11), 0)
 
 
 def sampler(engine: Any = None, **changes: Any) -> DrawSampler:
@@ -84,7 +84,7 @@ def test_the_budget_is_for_the_whole_sample_and_a_limit_leaves_it_open() -> None
     whole = run(s.extend(inserted))
     assert (whole.tokens, whole.finish) == ((1, 2, 3, 9, 9, 6, 7), Finish.length)
     requests = s.rollout_setting.engine.requests
-    assert [(a.context, a.limit, a.generated_count) for a in requests] == [
+    assert [(a.context, a.limit, a.already_generated_count) for a in requests] == [
         (CONTEXT, 3, 0),
         ((*CONTEXT, 1, 2, 3, 9, 9), 2, 5),
     ]

@@ -188,7 +188,7 @@ def test_the_sampled_ids_are_trained_even_if_the_text_tokenizes_differently() ->
     assert [sample.tokens[i] for i in batch.index_in_sample.tolist()] == [*sampled] * 3
     requests = s.rollout_setting.engine.requests  # type: ignore[attr-defined]
     assert [a.context for a in requests] == [PROMPT.token_ids + sample.tokens[:i] for i in (0, 6, 12)]
-    assert [(a.generated_count, a.limit, a.stream) for a in requests] == [(i, 40 - i, (0,)) for i in (0, 6, 12)]
+    assert [(a.already_generated_count, a.limit, a.stream) for a in requests] == [(i, 40 - i, (0,)) for i in (0, 6, 12)]
 
 
 @pytest.mark.t(36)
@@ -242,7 +242,7 @@ def test_a_template_that_strips_thinking_changes_no_token_of_a_conversation(tmp_
     requests = s.rollout_setting.engine.requests  # type: ignore[attr-defined]
     for earlier, later in pairwise(requests):
         assert later.context[: len(earlier.context)] == earlier.context
-    assert requests[-1].context == sample.context + sample.tokens[: requests[-1].generated_count]
+    assert requests[-1].context == sample.context + sample.tokens[: requests[-1].already_generated_count]
     # The sampled tokens stay; the template itself would remove the thinking.
     assert "<think>hm</think>" in vocabulary.decode(requests[-1].context)
     messages = [

@@ -113,7 +113,7 @@ def test_programs(sandbox, code, stdin, expected):
     else:
         assert (execution.end_reason, execution.return_value, execution.error) == (
             expected.end_reason,
-            expected.value,
+            expected.return_value,
             expected.error,
         )
 
@@ -222,7 +222,7 @@ def f(): return [len([]), callable(json.dumps), os.listdir("/tmp"), dict(os.envi
 
 def test_runs_are_repeatable(sandbox):
     code = "import random\ndef f(): return [random.random(), hash('a'), list({'x', 'y', 'z'})]"
-    assert len({json.dumps(execution.value) for execution in sandbox.run([ExecutionInput(code, "f")] * 6)}) == 1
+    assert len({json.dumps(execution.return_value) for execution in sandbox.run([ExecutionInput(code, "f")] * 6)}) == 1
 
 
 # Order, threads, loops
@@ -233,18 +233,18 @@ SLOWER_FIRST = [
 
 
 def test_results_keep_their_order(sandbox):
-    assert [execution.value for execution in sandbox.run(SLOWER_FIRST)] == list(range(10))
+    assert [execution.return_value for execution in sandbox.run(SLOWER_FIRST)] == list(range(10))
 
 
 def test_many_threads_and_many_loops(sandbox):
     async def gathered() -> list[int]:
-        return [execution.value for execution in await asyncio.gather(*map(sandbox.execute, SLOWER_FIRST))]
+        return [execution.return_value for execution in await asyncio.gather(*map(sandbox.execute, SLOWER_FIRST))]
 
     with ThreadPoolExecutor(4) as threads:
         loops = [threads.submit(asyncio.run, gathered()) for _ in range(2)]
         blocking = [threads.submit(sandbox.run, SLOWER_FIRST) for _ in range(2)]
         assert all(f.result() == list(range(10)) for f in loops)
-        assert all([execution.value for execution in f.result()] == list(range(10)) for f in blocking)
+        assert all([execution.return_value for execution in f.result()] == list(range(10)) for f in blocking)
     assert len(servers(sandbox)) <= 2
 
 
@@ -256,7 +256,7 @@ def test_a_process_that_dies_is_replaced_and_its_program_runs_again(sandbox):
     before = servers(sandbox)
     assert len(before) == 2
     os.killpg(before[0], signal.SIGKILL)
-    assert [execution.value for execution in sandbox.run(SLOWER_FIRST)] == list(range(10))
+    assert [execution.return_value for execution in sandbox.run(SLOWER_FIRST)] == list(range(10))
     after = servers(sandbox)
     assert len(after) == 2 and before[0] not in after and before[1] in after
 
@@ -297,7 +297,7 @@ def test_sandbox_processes_end_with_their_host():
     """Also those that are stopped: the kernel kills them, no code of theirs."""
     needed()
     script = (
-        "import os, signal; from groupwise.sandbox import Program, Sandbox; from tests.sandbox.boxes import *\n"
+        "import os, signal; from groupwise.sandbox import ExecutionInput, Sandbox; from tests.sandbox.boxes import *\n"
         "s = Sandbox(boxes=2); s.run([ExecutionInput('print(1)')] * 9); print(*children(os.getpid()), flush=True)\n"
         "s.run([ExecutionInput('import time; time.sleep(60)', None)])"
     )

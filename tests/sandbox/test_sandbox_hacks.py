@@ -166,7 +166,7 @@ def is_open(fd):
 """
     for _ in range(2):
         (execution,) = verifier.sandbox.run([ExecutionInput(look, "add", (1, 2))])
-        root, tmp, pid, parent, uid, descriptors, name, noted = execution.value
+        root, tmp, pid, parent, uid, descriptors, name, noted = execution.return_value
         assert not {"proc", "home", "sys", "var", "boot"} & set(root), root
         assert (tmp, pid, parent, uid, descriptors, name) == ([], 1, 0, 1000, [0, 1, 2, 3], "sandbox")
         assert noted == ["/tmp/n"]

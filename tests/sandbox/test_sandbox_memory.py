@@ -51,7 +51,7 @@ OTHERS = [
 def test_an_answer_has_nothing_of_another_execution_in_its_memory(sandbox):
     sandbox.run(OTHERS * 2)
     (execution,) = sandbox.run([ExecutionInput(SCAN, "planted", ("planted:zebra",))])
-    words = execution.value
+    words = execution.return_value
     # A freed copy of its own word may be cut; no word of another execution begins with its letter.
     assert "planted:zebra" in words and all("planted:zebra".startswith(word) for word in words), execution
 

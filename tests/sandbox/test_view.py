@@ -161,12 +161,12 @@ def test_preloaded_code_is_called_with_text_as_data(stocked):
     programs = [
         ExecutionInput(judge, "judge", (r"\frac{1}{2}", b)) for b in (r"\sqrt{x}", r"a \alpha", "__import__('os')")
     ]
-    assert [execution.value for execution in stocked.run(programs)] == [True, False, True]
+    assert [execution.return_value for execution in stocked.run(programs)] == [True, False, True]
 
 
 def test_an_execution_does_not_change_preloaded_code_for_the_next(stocked):
     count = ExecutionInput("from ours.rules import count", "count")
-    assert [execution.value for execution in stocked.run([count] * 3)] == [1, 1, 1]
+    assert [execution.return_value for execution in stocked.run([count] * 3)] == [1, 1, 1]
 
 
 def test_without_a_sandbox_the_same_code_is_loaded():

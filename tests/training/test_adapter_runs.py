@@ -93,7 +93,7 @@ def test_what_cannot_be(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.
     ):
         output = error_of(capsys, code, "train", *words)
         assert what in output and fix in output, output
-    Path("r.toml").write_text('method = "grpo"\n[lora]\ntargets = ["nope"]\n')
+    Path("r.toml").write_text('method = "grpo"\n[lora]\ntarget_modules = ["nope"]\n')
     assert main(["check", "r.toml"]) == 2 and "no linear layer is called 'nope'" in capsys.readouterr().out
     monkeypatch.setitem(__import__("sys").modules, "peft", None)
     assert "pip install 'groupwise[lora]'" in error_of(capsys, 4, "train", "--lora.rank", "2")
@@ -121,7 +121,7 @@ def test_an_adapter_cannot_get_an_adapter(capsys: pytest.CaptureFixture[str]) ->
 
 def test_lora_settings_read_back_from_text() -> None:
     plain = 'method = "grpo"\n'
-    for more in ("[lora]\n", "[lora]\nrank = 4\ntargets = ['q_proj']\n", "", 'lora = "none"\n'):
+    for more in ("[lora]\n", "[lora]\nrank = 4\ntarget_modules = ['q_proj']\n", "", 'lora = "none"\n'):
         recipe = read_recipe(more + plain if more.startswith("lora =") else plain + more)
         assert read_recipe(write(recipe)) == recipe
         assert (recipe.lora is not None) == more.startswith("[lora]")

@@ -303,7 +303,7 @@ def test_several_ranks_need_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_other_ranks_need_no_function_in_memory() -> None:
     use = UserCode(functions_in_memory={"grade": lambda answer: 1.0})
-    text = "cluster.ranks = 2\nmethod = 'grpo'\nverifier = { kind = 'Function', function_name = 'grade' }\n"
+    text = "cluster.ranks = 2\nmethod = 'grpo'\nverifier = { kind = 'Function', name = 'grade' }\n"
     with pytest.raises(Usage):
         read_recipe(text)
     assert read_recipe(recipe_of_followers(read_recipe(text, (), use))).cluster.ranks == 2

@@ -69,7 +69,7 @@ def test_nothing_that_grades_is_an_error_with_both_ways(environment: str, rows) 
     (error,) = check(None, [*rows, ("environment", environment)], use)
     assert isinstance(error, Usage) and error.what == "games.jsonl has no verifier"
     assert "--reward last_number" in error.fix and "environment whose step returns a Verdict" in error.fix
-    assert not check(None, [*rows, ("environment", environment), ("verifier", "format")], use)
+    assert not check(None, [*rows, ("environment", environment), ("verifier", "tag_format")], use)
 
 
 def test_tools_with_verdicts_of_their_own_need_no_verifier(rows) -> None:

@@ -96,7 +96,7 @@ def test_a_filter_that_drops_failures_removes_explanations() -> None:
         (error,) = untrainable_roles(load_method("expo", filter=name))
         assert f"{name} drops each prompt without a correct answer, and samples of the role explained" in str(error)
     assert not list(untrainable_roles(load_method("expo", filter="not_all_correct")))
-    assert not list(untrainable_roles(load_method("expo", filter="mixed_outcomes", always=True)))
+    assert not list(untrainable_roles(load_method("expo", filter="mixed_outcomes", explain_always=True)))
 
 
 def test_a_filter_that_drops_failures_is_noted_with_a_role_that_failures_mostly_have(tmp_path: Path) -> None:

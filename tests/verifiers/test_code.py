@@ -294,4 +294,4 @@ def test_read_keeps_the_fields_of_a_row():
         1,
         7,
     )
-    assert tests.reference_code == REFERENCE and tests.case_generator_code == GENERATOR
+    assert tests.reference == REFERENCE and tests.generator == GENERATOR

@@ -262,7 +262,7 @@ def test_a_key_that_a_server_repeats_is_not_stored(server: Server, tmp_path: Pat
     verdict = ask(judge(server.url, cache, key_variable="JUDGE_KEY"))
     assert verdict.cause == "1 of 1 votes failed: HTTP 401: no such key: [key]"
     server.reply = lambda request, number: (200, says("I got hunter2\nVerdict: right"))
-    assert ask(judge(server.url, cache, key="JUDGE_KEY")).outcome is RIGHT
+    assert ask(judge(server.url, cache, key_variable="JUDGE_KEY")).outcome is RIGHT
     assert "[key]" in cache.read_text() and "hunter2" not in cache.read_text()
 
 

@@ -78,7 +78,7 @@ def members(*members: object) -> dict[str, object]:
     return {"kind": "Combined", "members": list(members)}
 
 
-A, B = {"name": "a", "verifier": "exact"}, {"name": "b", "verifier": "format"}
+A, B = {"name": "a", "verifier": "exact"}, {"name": "b", "verifier": "tag_format"}
 
 
 @pytest.mark.parametrize(
@@ -91,7 +91,7 @@ A, B = {"name": "a", "verifier": "exact"}, {"name": "b", "verifier": "format"}
         (members(A, B | {"weight": float("inf")}), "a weight above 0"),
         (members(A, B | {"name": ""}), "a name of letters"),
         (members(A, B | {"verifier": "formt"}), "verifier.members.1.verifier: no verifier is called 'formt'"),
-        (members(A, {"verifier": "format"}), "CombinedMember needs name"),
+        (members(A, {"verifier": "tag_format"}), "CombinedMember needs name"),
         ("combined", "Combined needs members"),
         ("several", "write combined, its name here"),
         ("several(exact, last_number)", 'members = [{ name = "answer", verifier = "math" }'),

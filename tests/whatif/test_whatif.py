@@ -367,7 +367,7 @@ def test_the_chain_of_a_token_multiplies_to_its_gradient(run: Path, capsys: pyte
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith("token 1 of ") and [line.split()[0] for line in lines[1:]][-1] == "stored"
     assert main(["explain", str(run), "--sample", str(number), "--token", "1", "--method", "gspo", "--json"]) == 0
-    links = {link["name"]: link for link in json.loads(capsys.readouterr().out)["links"]}
+    links = {link["number_name"]: link for link in json.loads(capsys.readouterr().out)["links"]}
     assert links["ratio"]["component"] == "sequence_ratio" and "stored" not in links
 
 

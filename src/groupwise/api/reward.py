@@ -17,7 +17,7 @@ Grade = Callable[..., Any]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Reward:
-    """A converted reward: the TOML data of the recipe's field `verifier_toml`, and the Python functions that it names.
+    """A converted reward: the TOML data of the recipe's field `verifier`, and the Python functions that it names.
 
     `source_code` is the text of `code/reward.py`, "" without such functions. `functions_in_memory` are functions that
     stay in this process, by name.
@@ -48,7 +48,7 @@ def reward_of(reward: object) -> Reward:
     The first entry of a dict such as `{"short": (0.1, brevity)}` gives the outcome, and the score is the weighted mean.
     A dict with `kind` is a verifier as a recipe writes it. Raises `Usage` for anything else.
 
-    >>> reward_of({"right": "math", "short": (0.5, len)}).verifier["members"][1]
+    >>> reward_of({"right": "math", "short": (0.5, len)}).verifier_toml["members"][1]
     {'name': 'short', 'verifier': {'kind': 'Function', 'name': 'len', 'file': ''}, 'weight': 0.5}
     """
     sources: dict[str, str] = {}

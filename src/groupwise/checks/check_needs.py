@@ -159,7 +159,7 @@ def _givers(gives: Callable[[VerdictContents], bool], what: str) -> str:
     """The advice to use a verifier whose verdicts have this."""
     kinds = {name: part_named(name) for name in sorted(fitting_names(VerifierSettings))}
     givers = {name: kind for name, kind in kinds.items() if (c := contents_of(kind)) is not None and gives(c)}
-    names = sorted(givers, key=lambda name: bool(givers[name].tasks))
-    listed = [f"{name} (packaged tasks only)" if givers[name].tasks else name for name in names]
+    names = sorted(givers, key=lambda name: bool(givers[name].supported_tasks))
+    listed = [f"{name} (packaged tasks only)" if givers[name].supported_tasks else name for name in names]
     packaged = f"a verifier that gives {what}, such as {', '.join(listed)}, or " if names else ""
     return f"use {packaged}your own function that returns a Verdict with {what}"

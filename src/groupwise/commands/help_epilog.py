@@ -149,12 +149,12 @@ groupwise plan recipe.toml --machines machines.toml
 
 a machine file:
   name = "A100"
-  count = 8
+  device_count = 8
   memory_gib = 74.5
   tflops = 125.0
   memory_bandwidth_gb_s = 1500.0
   link_bandwidth_gb_s = 150.0
-  rates = "parts of the data sheet's, assumed"
+  rates_source = "parts of the data sheet's, assumed"
 """,
     "check": """\
 groupwise check --data problems.jsonl --reward my_reward.py:reward

@@ -6,7 +6,7 @@ from groupwise.data.base_classes import Advantage as Advantage
 from groupwise.data.base_classes import Aggregate as Aggregate
 from groupwise.data.base_classes import AttentionLayout as AttentionLayout
 from groupwise.data.base_classes import Backbone as Backbone
-from groupwise.data.base_classes import CouplingUnit as CouplingUnit
+from groupwise.data.base_classes import UnsplitUnit as UnsplitUnit
 from groupwise.data.base_classes import Credit as Credit
 from groupwise.data.base_classes import Curriculum as Curriculum
 from groupwise.data.base_classes import CurriculumWithMetrics as CurriculumWithMetrics
@@ -52,7 +52,7 @@ from groupwise.data.component_decorators import strategy as strategy
 from groupwise.data.component_decorators import surrogate as surrogate
 from groupwise.data.component_decorators import weight as weight
 from groupwise.data.component_properties import added_contents as added_contents
-from groupwise.data.component_properties import coupling_unit as coupling_unit
+from groupwise.data.component_properties import unsplit_unit as unsplit_unit
 from groupwise.data.component_properties import declares as declares
 from groupwise.data.component_properties import equal_weight_unit as equal_weight_unit
 from groupwise.data.component_properties import name_of as name_of

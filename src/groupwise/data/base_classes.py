@@ -32,7 +32,7 @@ __all__ = [
     "Aggregate",
     "AttentionLayout",
     "Backbone",
-    "CouplingUnit",
+    "UnsplitUnit",
     "Credit",
     "Curriculum",
     "CurriculumWithMetrics",
@@ -63,7 +63,7 @@ __all__ = [
     "Weight",
 ]
 
-CouplingUnit = Literal["token", "sequence", "group", "step"]
+UnsplitUnit = Literal["token", "sequence", "group", "step"]
 """The unit that is never split between microbatches. With `step`, a whole optimizer step is one microbatch."""
 EqualWeightUnit = Literal["tokens", "sequences"]
 
@@ -511,7 +511,7 @@ class Weight(Protocol):
 class Ratio(Protocol):
     """The ratio of new to old policy for each token, with gradient.
 
-    Microbatches never split the unit that `coupling_unit` names, such as a sequence. A ratio declares
+    Microbatches never split the unit that `unsplit_unit` names, such as a sequence. A ratio declares
     `one_per_sequence = True` if all tokens of a sequence have the same value.
     """
 

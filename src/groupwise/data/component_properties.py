@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from typing import Any
 
-from groupwise.data.base_classes import CouplingUnit, EqualWeightUnit
+from groupwise.data.base_classes import UnsplitUnit, EqualWeightUnit
 from groupwise.data.batch import Batch
 from groupwise.data.measures import NeededMeasure
 from groupwise.data.roles import Role
@@ -12,7 +12,7 @@ from groupwise.data.verdict_contents import VerdictContents, joined_contents
 
 __all__ = [
     "added_contents",
-    "coupling_unit",
+    "unsplit_unit",
     "declares",
     "equal_weight_unit",
     "name_of",
@@ -24,12 +24,12 @@ __all__ = [
     "with_fields",
 ]
 
-_UNITS: tuple[CouplingUnit, ...] = ("token", "sequence", "group", "step")
+_UNITS: tuple[UnsplitUnit, ...] = ("token", "sequence", "group", "step")
 
 
-def coupling_unit(part: Any) -> CouplingUnit:
-    """The largest unit that microbatches must not split (`CouplingUnit`), over a component and those in its fields."""
-    units: list[CouplingUnit] = [getattr(p, "coupling_unit", "token") for p in with_fields(part)]
+def unsplit_unit(part: Any) -> UnsplitUnit:
+    """The largest unit that microbatches must not split (`UnsplitUnit`), over a component and those in its fields."""
+    units: list[UnsplitUnit] = [getattr(p, "unsplit_unit", "token") for p in with_fields(part)]
     return max(units, key=_UNITS.index)
 
 

@@ -89,7 +89,7 @@ PUBLISHED = {
         tasks=(("aime24", 30), ("amc", 83), ("math500", 500), ("minerva", 272), ("olympiadbench", 675)),
         samples_per_problem=1,
         recipe_overrides=(("template", "qwen_math"), ("verifier", "math_dr_grpo"), *_sampling(0.0, 1.0, 3000)),
-        overrides_by_template=(("r1", (("verifier.tag", "true"), ("sampling.stop", "['</answer>']"))),),
+        overrides_by_template=(("r1", (("verifier.use_answer_tag", "true"), ("sampling.stop", "['</answer>']"))),),
     ),
 }
 

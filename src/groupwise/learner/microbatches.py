@@ -7,7 +7,7 @@ from fractions import Fraction
 from math import ceil
 from typing import Literal
 
-from groupwise.data import Batch, ContextKey, CouplingUnit
+from groupwise.data import Batch, ContextKey, UnsplitUnit
 
 __all__ = ["StepPlan", "make_plan", "measure_plan"]
 
@@ -33,7 +33,7 @@ def make_plan(
     shuffle: Literal["prompts", "samples"],
     permutation: Callable[[int], Sequence[int]],
     microbatch_tokens: int,
-    coupling_unit: CouplingUnit = "token",
+    unsplit_unit: UnsplitUnit = "token",
     lanes: int = 1,
 ) -> tuple[StepPlan, ...]:
     """Split an iteration's samples into steps of `size` prompts (or as many samples on average) and into microbatches.
@@ -52,7 +52,7 @@ def make_plan(
         units = list(members.values())
         per_step = int(size)
     else:
-        if coupling_unit == "group":
+        if unsplit_unit == "group":
             raise ValueError("the loss compares the answers of a group: set shuffle to prompts, not samples")
         units = [[i] for i in range(len(batch))]
         # Rounded up, so that rollouts of unequal size add no step.
@@ -60,7 +60,7 @@ def make_plan(
     order = permutation(len(units))
     dealt = [[i for u in order[k : k + per_step] for i in units[u]] for k in range(0, len(units), per_step)]
     coupled = {"group": batch.groups.index.tolist(), "step": [0] * len(batch)}
-    whole = coupled.get(coupling_unit, list(range(len(batch))))
+    whole = coupled.get(unsplit_unit, list(range(len(batch))))
     steps = [sorted(samples, key=lambda i: (whole[i], i)) for samples in dealt]
     return tuple(StepPlan(_in_lanes(batch, samples, whole, microbatch_tokens, lanes)) for samples in steps)
 

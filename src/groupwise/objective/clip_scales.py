@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from groupwise.data import Batch, CouplingUnit, Entropy, NeededMeasure, component_of
+from groupwise.data import Batch, UnsplitUnit, Entropy, NeededMeasure, component_of
 from groupwise.objective.sentence_splitter import SentenceSplitter
 
 __all__ = ["ClipScale", "MaxNormalisedEntropyScale", "SentenceEntropyClipScale", "unscaled"]
@@ -39,7 +39,7 @@ class SentenceEntropyClipScale(ClipScale):
     SSPO, arXiv:2511.04256. The paper says that uncertain sentences get a wider range; the formula is our reading.
     """
 
-    unsplit_unit: ClassVar[CouplingUnit] = "sequence"
+    unsplit_unit: ClassVar[UnsplitUnit] = "sequence"
     needs: ClassVar[frozenset[NeededMeasure]] = _ENTROPY
 
     min_scale: float = 0.5
@@ -56,7 +56,7 @@ class SentenceEntropyClipScale(ClipScale):
 class MaxNormalisedEntropyScale(ClipScale):
     """A token's entropy, divided by the largest entropy in its answer. DHPO, arXiv:2601.05607; our reading."""
 
-    unsplit_unit: ClassVar[CouplingUnit] = "sequence"
+    unsplit_unit: ClassVar[UnsplitUnit] = "sequence"
     needs: ClassVar[frozenset[NeededMeasure]] = _ENTROPY
 
     def __call__(self, b: Batch) -> Float[Tensor, " n"]:

@@ -8,7 +8,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
-from groupwise.data import Batch, CouplingUnit, Logp, NeededMeasure, Outcome, Segments, Surrogate
+from groupwise.data import Batch, UnsplitUnit, Logp, NeededMeasure, Outcome, Segments, Surrogate
 
 __all__ = [
     "ImplicitRewardSurrogate",
@@ -38,7 +38,7 @@ class PairwisePreference(Surrogate):
     and `token_reduction = "sum"` it is DPO, arXiv:2305.18290. For the aggregate `pair_mean`.
     """
 
-    unsplit_unit: ClassVar[CouplingUnit] = "group"
+    unsplit_unit: ClassVar[UnsplitUnit] = "group"
 
     beta: float = 0.1
     best_beta_factor: float = 1.0

@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from groupwise.data import Batch, CouplingUnit, Ratio, Segments, ratio
+from groupwise.data import Batch, UnsplitUnit, Ratio, Segments, ratio
 from groupwise.objective.sentence_splitter import SentenceSplitter
 
 __all__ = [
@@ -36,7 +36,7 @@ class SequenceRatio(Ratio):
     """Geometric mean of the token ratios of a sequence, on each of its tokens. GSPO, arXiv:2507.18071, equation 7."""
 
     name: ClassVar[str] = "sequence_ratio"
-    unsplit_unit: ClassVar[CouplingUnit] = "sequence"
+    unsplit_unit: ClassVar[UnsplitUnit] = "sequence"
     one_per_sequence: ClassVar[bool] = True
 
     def __call__(self, b: Batch) -> Float[Tensor, " n"]:
@@ -52,7 +52,7 @@ class SequenceRatioPerToken(Ratio):
     """
 
     name: ClassVar[str] = "sequence_ratio_per_token"
-    unsplit_unit: ClassVar[CouplingUnit] = "sequence"
+    unsplit_unit: ClassVar[UnsplitUnit] = "sequence"
     one_per_sequence: ClassVar[bool] = True
 
     def __call__(self, b: Batch) -> Float[Tensor, " n"]:
@@ -64,7 +64,7 @@ class SequenceProductRatio(Ratio):
     """`pi(y | x) / pi_old(y | x)`, the whole answer as one action, on each of its tokens. RLOO, arXiv:2402.14740."""
 
     name: ClassVar[str] = "sequence_product"
-    unsplit_unit: ClassVar[CouplingUnit] = "sequence"
+    unsplit_unit: ClassVar[UnsplitUnit] = "sequence"
     one_per_sequence: ClassVar[bool] = True
 
     def __call__(self, b: Batch) -> Float[Tensor, " n"]:
@@ -84,7 +84,7 @@ class SentenceRatio(Ratio):
     An outlier token changes its own sentence only. SSPO, arXiv:2511.04256; the form of the gradient is our reading.
     """
 
-    unsplit_unit: ClassVar[CouplingUnit] = "sequence"
+    unsplit_unit: ClassVar[UnsplitUnit] = "sequence"
 
     sentence_splitter: SentenceSplitter = SentenceSplitter()  # noqa: RUF009
 
@@ -104,7 +104,7 @@ class PowerMeanRatio(Ratio):
     for the sum of a sequence's log-ratios instead: the ablation of GMPO's authors.
     """
 
-    unsplit_unit: ClassVar[CouplingUnit] = "sequence"
+    unsplit_unit: ClassVar[UnsplitUnit] = "sequence"
     one_per_sequence: ClassVar[bool] = True
 
     p: float = 0.0

@@ -38,7 +38,7 @@ class TokenLengths:
 def draw_lengths(assumed: AssumedLengths, prompt: int, limit: int) -> TokenLengths:
     """Draw lengths from the log-normal distribution of a machine file, cut at `limit`. The seed is fixed.
 
-    >>> draw_lengths(AssumedLengths(median=100, spread=0.0), prompt=7, limit=400).answers[:3]
+    >>> draw_lengths(AssumedLengths(median=100, spread=0.0), prompt=7, limit=400).answer_lengths[:3]
     (100, 100, 100)
     """
     random, median = Random(0), assumed.median_answer_tokens or max(1, limit // 4)

@@ -10,7 +10,7 @@ from torch import nn
 from groupwise.config.recipe import Recipe
 from groupwise.config.resolve_devices import device_of
 from groupwise.core import Usage, counted
-from groupwise.data import coupling_unit
+from groupwise.data import unsplit_unit
 from groupwise.engines import Native, Served, Vllm
 from groupwise.engines.native.attention_layouts import block_end, common_prefix_len
 from groupwise.learner import EMA, AdamW8bit, FromDirectory, SamplingPolicy, SideModel, ValueModel
@@ -314,7 +314,7 @@ def microbatch(recipe: Recipe, context: int, lanes: int = 1) -> tuple[PackedMicr
     method, answer = recipe.method, recipe.sampling.max_tokens
     prompts = -(-recipe.prompts // method.minibatches)
     step = -(-prompts * method.group_size // lanes)
-    unit = {"group": method.group_size, "step": step}.get(coupling_unit(method.objective), 1)
+    unit = {"group": method.group_size, "step": step}.get(unsplit_unit(method.objective), 1)
     group = context + method.group_size * answer
     room = max(0, recipe.machine.microbatch_tokens)
     whole, rest = divmod(room, group)

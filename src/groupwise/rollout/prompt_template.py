@@ -28,7 +28,7 @@ class ModelDependentDefault:
     """The two texts, or numbers, of a field whose default is `auto`: for packaged models without words, and in prose.
 
     `other_models_default_source` is where the prose is from. A component names its own in the class variable
-    `auto_defaults`, by field.
+    `model_dependent_defaults`, by field.
     """
 
     for_packaged_models: str | int
@@ -76,8 +76,8 @@ def wordings(part: Any, path: str = "") -> Iterator[AutoTextField]:
     """The texts with two forms of a component and, recursively, of its fields."""
     for name, inner in _inner(part):
         where = f"{path}.{name}" if path else name
-        if name in getattr(part, "auto_defaults", {}):
-            yield AutoTextField(where, inner, part.auto_defaults[name])
+        if name in getattr(part, "model_dependent_defaults", {}):
+            yield AutoTextField(where, inner, part.model_dependent_defaults[name])
         else:
             yield from wordings(inner, where)
 
@@ -89,9 +89,9 @@ def worded(part: T, form: Form) -> T:
     >>> worded(DraftAndRefine(), "packaged").prompt_template
     '{problem}{draft};{problem}'
     """
-    auto_defaults: Mapping[str, ModelDependentDefault] = getattr(part, "auto_defaults", {})
+    model_dependent_defaults: Mapping[str, ModelDependentDefault] = getattr(part, "model_dependent_defaults", {})
     texts = {
-        name: auto_defaults[name].of(form) for name, text in _inner(part) if name in auto_defaults and text == AUTO
+        name: model_dependent_defaults[name].of(form) for name, text in _inner(part) if name in model_dependent_defaults and text == AUTO
     }
     parts = {name: new for name, old in _inner(part) if (new := worded(old, form)) is not old}
     changed = texts | parts

@@ -43,7 +43,7 @@ def protocol(objects: RunObjects, sampling: Sampling, n: int, use: UserCode) -> 
         "model": {"name": recipe.model, "sha256": model_hash(find_model(recipe.model))},
         "task": {
             "name": " + ".join(s.task.label for s in evaluated),
-            "data_sha256": [f.sha256 for f in stats if f.held_out],
+            "data_sha256": [f.sha256 for f in stats if f.held_out_count],
             "problems": len(objects.held_out),
             "sha256": digest([problem(p) for p in objects.held_out]),
         },

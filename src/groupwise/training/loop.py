@@ -24,7 +24,7 @@ from groupwise.data import (
     Segments,
     SharesDevice,
     ValueTarget,
-    coupling_unit,
+    unsplit_unit,
     with_fields,
 )
 from groupwise.learner import Learner, StepPlan, StepResult, make_plan, measure_plan
@@ -222,7 +222,7 @@ def plan(
         shuffle=method.shuffle,
         permutation=lambda n: permutation((recipe.seed, RandomPurpose.SHUFFLE), iteration, epoch, n).tolist(),
         microbatch_tokens=recipe.machine.microbatch_tokens,
-        coupling_unit=coupling_unit(method.objective),
+        unsplit_unit=unsplit_unit(method.objective),
         lanes=lanes,
     )
 

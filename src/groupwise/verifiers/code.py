@@ -53,8 +53,8 @@ class CodeTestCase:
 class CodeProblemTests:
     """The tests in a problem's `answer`: cases for a `function_name`, or for a program if `function_name` is None.
 
-    `unseen_cases` are further cases that the problem does not show; they run after `visible_cases`. `reference_code` is
-    correct code. `case_generator_code` is code with a function `generate(seed)`, which returns the arguments (a list)
+    `unseen_cases` are further cases that the problem does not show; they run after `visible_cases`. `reference` is
+    correct code. `generator` is code with a function `generate(seed)`, which returns the arguments (a list)
     or the input (a text) of a hidden case; the reference computes its expected output. `hidden_cases_per_answer` is the
     number of hidden cases per answer.
     """
@@ -62,8 +62,8 @@ class CodeProblemTests:
     function_name: str | None
     visible_cases: tuple[CodeTestCase, ...]
     unseen_cases: tuple[CodeTestCase, ...] = ()
-    reference_code: str = ""
-    case_generator_code: str = ""
+    reference: str = ""
+    generator: str = ""
     hidden_cases_per_answer: int = 4
 
     @classmethod
@@ -198,7 +198,7 @@ class CodeVerifier(Verifier):
             if verdict := failure(tests, execution, case, "an unseen case", visible=1.0):
                 return verdict
         digest = sha256(f"{name}\0{code}".encode("utf-8", "surrogatepass")).digest()
-        for i in range(tests.hidden_cases_per_answer if tests.case_generator_code else 0):
+        for i in range(tests.hidden_cases_per_answer if tests.generator else 0):
             try:
                 case = await self.hidden(name, tests, (digest[0] + i) % SEEDS)
             except ValueError as error:
@@ -211,12 +211,12 @@ class CodeVerifier(Verifier):
     async def hidden(self, name: str, tests: CodeProblemTests, seed: int) -> CodeTestCase:
         """A hidden test case from the problem's generator. ValueError if the generator or the reference fails."""
         if (name, seed) not in self._hidden:
-            generated = await self.references.execute(ExecutionInput(tests.case_generator_code, "generate", (seed,)))
+            generated = await self.references.execute(ExecutionInput(tests.generator, "generate", (seed,)))
             given = generated.return_value
             if generated.end_reason != "done" or type(given) is not (str if tests.function_name is None else list):
                 cause = generated.error or f"it returned {type(given).__name__}"
                 raise ValueError(f"the test generator's generate({seed}) fails or returns no input: {cause}")
-            expected = await self.references.execute(tests.program(tests.reference_code, given))
+            expected = await self.references.execute(tests.program(tests.reference, given))
             if expected.end_reason != "done":
                 raise ValueError(f"the reference solution fails on generate({seed}): {expected.error}")
             self._hidden[name, seed] = CodeTestCase(given, expected.return_value)
@@ -245,8 +245,8 @@ class CodeVerifier(Verifier):
         return [f"{prompt.id}: {fault}" for prompt, fault in zip(prompts, faults, strict=True) if fault]
 
     async def _fault(self, name: str, tests: CodeProblemTests) -> str:
-        if tests.reference_code:
-            verdict = await self.judge(name, tests, tests.reference_code, self.references)
+        if tests.reference:
+            verdict = await self.judge(name, tests, tests.reference, self.references)
             if verdict.outcome is not Outcome.correct:
                 return f"the reference does not pass: {verdict.feedback or verdict.cause}"
         for what, code in trivial_answers(tests.function_name).items():
@@ -269,7 +269,7 @@ class CodeVerifier(Verifier):
             tests.passed(constant, case.expected_output) for case in (*tests.visible_cases, *tests.unseen_cases)
         ):
             return ""
-        if tests.case_generator_code:
+        if tests.generator:
             try:
                 ring = await asyncio.gather(*(self.hidden(name, tests, seed) for seed in range(SEEDS)))
             except ValueError as error:

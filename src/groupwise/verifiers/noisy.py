@@ -41,7 +41,7 @@ class NoisyVerdicts(VerdictWrapper):
         rates = {
             "false_reject_rate": self.false_reject_rate,
             "false_accept_rate": self.false_accept_rate,
-            "appeal_rate": self.appealed_rejection_fraction,
+            "appealed_rejection_fraction": self.appealed_rejection_fraction,
         }
         if invalid := [f"{name}={rate}" for name, rate in rates.items() if not 0 <= rate <= 1]:
             raise ValueError(f"{', '.join(invalid)}\na probability lies between 0 and 1")

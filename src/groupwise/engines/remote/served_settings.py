@@ -87,7 +87,7 @@ class Served(Native):
 
     def __post_init__(self) -> None:
         Native.__post_init__(self)
-        for name, most in (("replicas", MOST_REPLICAS), ("restarts", MOST_RESTARTS)):
+        for name, most in (("replicas", MOST_REPLICAS), ("max_restarts", MOST_RESTARTS)):
             if not 0 <= getattr(self, name) <= most:
                 raise ValueError(f"{name} is {getattr(self, name)}\ntake a number from 0 to {most}")
         if not self.replicas + len(self.addresses):

@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from groupwise.data import Batch, CouplingUnit, Surrogate
+from groupwise.data import Batch, UnsplitUnit, Surrogate
 from groupwise.methods.method import Method
 from groupwise.methods.reference import ExpectedEffect, PaperDifference, Reference
 from groupwise.objective import Objective, group_token_mean
@@ -25,7 +25,7 @@ class PositiveOnly(Surrogate):
     hidden states is not here.
     """
 
-    unsplit_unit: ClassVar[CouplingUnit] = "group"
+    unsplit_unit: ClassVar[UnsplitUnit] = "group"
 
     weight_temperature: float = 1.0
 

@@ -8,7 +8,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
-from groupwise.data import Batch, CouplingUnit, Outcome, Surrogate, aggregate
+from groupwise.data import Batch, UnsplitUnit, Outcome, Surrogate, aggregate
 from groupwise.methods.method import Method
 from groupwise.methods.reference import ExpectedEffect, PaperDifference, Reference
 from groupwise.objective import Objective, group_token_mean
@@ -26,7 +26,7 @@ class LabelContrast(Surrogate):
     without both outcomes.
     """
 
-    unsplit_unit: ClassVar[CouplingUnit] = "group"
+    unsplit_unit: ClassVar[UnsplitUnit] = "group"
 
     tau: float = 0.5
     loss_form: Literal["anchored", "product"] = "anchored"
@@ -53,7 +53,7 @@ class BinaryClassification(Surrogate):
     0 in a group without both outcomes. For the aggregate `mixed_mean`.
     """
 
-    unsplit_unit: ClassVar[CouplingUnit] = "group"
+    unsplit_unit: ClassVar[UnsplitUnit] = "group"
 
     tau: float = 0.5
 

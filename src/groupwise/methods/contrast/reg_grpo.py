@@ -10,7 +10,7 @@ from torch import Tensor
 from groupwise.advantages import Standardised
 from groupwise.data import (
     Batch,
-    CouplingUnit,
+    UnsplitUnit,
     Curriculum,
     Draw,
     Outcome,
@@ -40,7 +40,7 @@ class LogRatioZScoreFit(Surrogate):
     floored, so that its gradient is finite.
     """
 
-    unsplit_unit: ClassVar[CouplingUnit] = "group"
+    unsplit_unit: ClassVar[UnsplitUnit] = "group"
 
     eps: float = 1e-4
 

@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn.functional import logsigmoid
 
 from groupwise.advantages import Standardised
-from groupwise.data import Batch, CouplingUnit, Logp, NeededMeasure, Surrogate
+from groupwise.data import Batch, UnsplitUnit, Logp, NeededMeasure, Surrogate
 from groupwise.learner import InitialPolicy
 from groupwise.methods.method import Method
 from groupwise.methods.reference import ExpectedEffect, PaperDifference, Reference
@@ -28,7 +28,7 @@ class GroupPreference(Surrogate):
     arXiv:2603.16769. For the aggregate `group_mean`.
     """
 
-    unsplit_unit: ClassVar[CouplingUnit] = "group"
+    unsplit_unit: ClassVar[UnsplitUnit] = "group"
 
     beta: float = 5000.0
     reference_model: str = "reference"

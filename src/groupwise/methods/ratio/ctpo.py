@@ -8,7 +8,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from groupwise.advantages import Standardised
-from groupwise.data import Batch, CouplingUnit, Ratio, Surrogate
+from groupwise.data import Batch, UnsplitUnit, Ratio, Surrogate
 from groupwise.methods.method import Method
 from groupwise.methods.reference import ExpectedEffect, PaperDifference, Reference
 from groupwise.objective import MAX_LOG_RATIO, Objective, SequenceTruncatedImportance, token_mean
@@ -30,7 +30,7 @@ class PrefixRatio(Ratio):
     """
 
     name: ClassVar[str] = "prefix_ratio"
-    unsplit_unit: ClassVar[CouplingUnit] = "sequence"
+    unsplit_unit: ClassVar[UnsplitUnit] = "sequence"
 
     def __call__(self, b: Batch) -> Float[Tensor, " n"]:
         prefix = b.sequences.prefix(bounded((b.logp - b.logp_old).detach()))

@@ -7,7 +7,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from groupwise.advantages import Standardised
-from groupwise.data import Batch, CouplingUnit, Outcome
+from groupwise.data import Batch, UnsplitUnit, Outcome
 from groupwise.methods.method import Method
 from groupwise.methods.reference import ExpectedEffect, PaperDifference, Reference
 from groupwise.objective import ClipScale, Objective, ScaledClip, group_mean
@@ -23,7 +23,7 @@ class ElasticScale(ClipScale):
     `pass_rate_strength = 0` is its form by token alone.
     """
 
-    unsplit_unit: ClassVar[CouplingUnit] = "group"
+    unsplit_unit: ClassVar[UnsplitUnit] = "group"
 
     advantage_strength: float = 0.5
     pass_rate_strength: float = 0.5

@@ -7,7 +7,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from groupwise.advantages import Whitened, centred
-from groupwise.data import Batch, CouplingUnit, Surrogate
+from groupwise.data import Batch, UnsplitUnit, Surrogate
 from groupwise.methods.method import Method
 from groupwise.methods.reference import ExpectedEffect, PaperDifference, Reference
 from groupwise.methods.schedules import InverseRemaining
@@ -24,7 +24,7 @@ class LogRatioAdvantageFit(Surrogate):
     arXiv:2501.12599.
     """
 
-    unsplit_unit: ClassVar[CouplingUnit] = "sequence"
+    unsplit_unit: ClassVar[UnsplitUnit] = "sequence"
     one_per_sequence: ClassVar[bool] = True
 
     inverse_step_size: float = 1.0

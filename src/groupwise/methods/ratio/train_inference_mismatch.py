@@ -10,7 +10,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from groupwise.advantages import Standardised
-from groupwise.data import Batch, CouplingUnit, Logp, Mask, NeededMeasure, Weight
+from groupwise.data import Batch, UnsplitUnit, Logp, Mask, NeededMeasure, Weight
 from groupwise.methods.method import Method
 from groupwise.methods.reference import PaperDifference, Reference
 from groupwise.objective import (
@@ -38,7 +38,7 @@ class OffPolicySequenceMask(Mask):
     Written tokens have no engine log-prob and count as 0.
     """
 
-    unsplit_unit: ClassVar[CouplingUnit] = "sequence"
+    unsplit_unit: ClassVar[UnsplitUnit] = "sequence"
     reads_advantage: ClassVar[bool] = True
 
     delta: float = 0.1

@@ -9,7 +9,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from groupwise.advantages import Standardised
-from groupwise.data import Batch, CouplingUnit, Surrogate
+from groupwise.data import Batch, UnsplitUnit, Surrogate
 from groupwise.methods.method import Method
 from groupwise.methods.reference import ExpectedEffect, PaperDifference, Reference
 from groupwise.objective import Objective, token_mean
@@ -26,7 +26,7 @@ class GammaShapedWeight(Surrogate):
     `decay` (the paper's c1 and c2) differ by the sign of A. The value depends on `log pi`, as in `ClippedWeight`.
     """
 
-    unsplit_unit: ClassVar[CouplingUnit] = "sequence"
+    unsplit_unit: ClassVar[UnsplitUnit] = "sequence"
 
     k_positive: float = 2.0
     decay_positive: float = 3.0

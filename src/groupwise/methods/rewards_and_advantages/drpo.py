@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from groupwise.data import Advantage, Batch, CouplingUnit, Outcome, Penalty, Surrogate
+from groupwise.data import Advantage, Batch, UnsplitUnit, Outcome, Penalty, Surrogate
 from groupwise.methods.method import Method
 from groupwise.methods.reference import ExpectedEffect, PaperDifference, Reference
 from groupwise.objective import AggregateReplacingWeight, Objective, group_token_mean, token_mean
@@ -48,7 +48,7 @@ class DiscriminativeLoss(Surrogate):
     correct answer is pushed down. DRPO, arXiv:2510.04474; with equal weights DisCO, arXiv:2505.12366.
     """
 
-    unsplit_unit: ClassVar[CouplingUnit] = "group"
+    unsplit_unit: ClassVar[UnsplitUnit] = "group"
 
     tau: float = 10.0
 
@@ -79,7 +79,7 @@ class KLHinge(Penalty):
     factor is one number of the step.
     """
 
-    unsplit_unit: ClassVar[CouplingUnit] = "step"
+    unsplit_unit: ClassVar[UnsplitUnit] = "step"
 
     coefficient: float = 1e3
     delta: float = 1e-4

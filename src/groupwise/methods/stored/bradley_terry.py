@@ -7,7 +7,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
-from groupwise.data import Batch, ClassifierScore, CouplingUnit, NeededMeasure, Surrogate, TokenMark
+from groupwise.data import Batch, ClassifierScore, UnsplitUnit, NeededMeasure, Surrogate, TokenMark
 from groupwise.methods.method import Method
 from groupwise.methods.reference import PaperDifference, Reference
 from groupwise.objective import Objective, over_pairs, pair_mean, pairs
@@ -28,7 +28,7 @@ class BradleyTerry(Surrogate):
     aggregate `pair_mean`.
     """
 
-    unsplit_unit: ClassVar[CouplingUnit] = "group"
+    unsplit_unit: ClassVar[UnsplitUnit] = "group"
     needs: ClassVar[frozenset[NeededMeasure]] = frozenset({ClassifierScore(), MARGIN})
 
     margin: float = 0.0

@@ -6,7 +6,7 @@ from typing import ClassVar, Literal
 from jaxtyping import Float
 from torch import Tensor
 
-from groupwise.data import Batch, CouplingUnit, Logp, NeededMeasure, Surrogate
+from groupwise.data import Batch, UnsplitUnit, Logp, NeededMeasure, Surrogate
 from groupwise.learner import InitialPolicy
 from groupwise.methods.method import Method
 from groupwise.methods.reference import PaperDifference, Reference
@@ -23,7 +23,7 @@ class IdentityPreference(Surrogate):
     d is a mean over tokens, or a sum. IPO, arXiv:2310.12036, equation 17. For the aggregate `pair_mean`.
     """
 
-    unsplit_unit: ClassVar[CouplingUnit] = "group"
+    unsplit_unit: ClassVar[UnsplitUnit] = "group"
 
     beta: float = 0.1
     token_reduction: Literal["mean", "sum"] = "mean"

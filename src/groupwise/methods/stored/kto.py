@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from groupwise.data import Batch, CouplingUnit, Logp, NeededMeasure, Surrogate
+from groupwise.data import Batch, UnsplitUnit, Logp, NeededMeasure, Surrogate
 from groupwise.learner import InitialPolicy
 from groupwise.methods.method import Method
 from groupwise.methods.reference import PaperDifference, Reference
@@ -28,7 +28,7 @@ class ProspectValue(Surrogate):
     and at least 0. A reward above 1/2 means wanted. KTO, arXiv:2402.01306, equations 7 and 8.
     """
 
-    unsplit_unit: ClassVar[CouplingUnit] = "step"
+    unsplit_unit: ClassVar[UnsplitUnit] = "step"
 
     beta: float = 0.1
     desirable: float = 1.0

@@ -8,7 +8,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
-from groupwise.data import Batch, CouplingUnit, Surrogate
+from groupwise.data import Batch, UnsplitUnit, Surrogate
 from groupwise.methods.method import Method
 from groupwise.methods.reference import PaperDifference, Reference
 from groupwise.objective import Objective, over_pairs, pair_mean, pairs
@@ -28,7 +28,7 @@ class OddsRatio(Surrogate):
     equations 6 and 7. For the aggregate `pair_mean`.
     """
 
-    unsplit_unit: ClassVar[CouplingUnit] = "group"
+    unsplit_unit: ClassVar[UnsplitUnit] = "group"
 
     beta: float = 0.1
 

@@ -7,7 +7,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
-from groupwise.data import Batch, CouplingUnit, Surrogate
+from groupwise.data import Batch, UnsplitUnit, Surrogate
 from groupwise.methods.method import Method
 from groupwise.methods.reference import PaperDifference, Reference
 from groupwise.objective import Objective, over_pairs, pair_mean, pairs
@@ -23,7 +23,7 @@ class MarginPreference(Surrogate):
     SimPO, arXiv:2405.14734, equation 6. For the aggregate `pair_mean`.
     """
 
-    unsplit_unit: ClassVar[CouplingUnit] = "group"
+    unsplit_unit: ClassVar[UnsplitUnit] = "group"
 
     beta: float = 2.0
     gamma: float = 0.5

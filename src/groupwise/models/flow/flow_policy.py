@@ -239,7 +239,7 @@ class RenoisingMeasures(StepMeasures):
             Logp: lambda m: -mean_square(self.velocity(m.model) - (self.arrays[0] - self.arrays[1])) / 2,
             Entropy: lambda m: torch.full_like(self.steps.step_times, 0.5 * math.log(2 * math.pi * math.e)),
             StepConstantMeasure: lambda m: (
-                self.steps.step_times if m.quantity == "dt" else torch.ones_like(self.steps.step_times)
+                self.steps.step_times if m.step_quantity == "dt" else torch.ones_like(self.steps.step_times)
             ),
             ForwardProcessLoss: self.implicit_error,
             VelocityDifference: lambda m: mean_square(self.velocity() - self.velocity(m.model)),

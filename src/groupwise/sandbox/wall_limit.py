@@ -50,13 +50,9 @@ class WallTimeLimit:
         """
         times = self.thread_seconds_reader()
         active = max((seconds - self._times.get(i, 0.0) for i, seconds in times.items()), default=0.0)
-        self.accumulated_idle_seconds = max(
-            self.accumulated_idle_seconds
-            + min(
-                now - self.last_check_time_seconds - active, self.next_check_time_seconds - self.last_check_time_seconds
-            ),
-            0.0,
-        )
+        last, planned = self.last_check_time_seconds, self.next_check_time_seconds
+        idle = min(now - last - active, planned - last)
+        self.accumulated_idle_seconds = max(self.accumulated_idle_seconds + idle, 0.0)
         self._times, self.last_check_time_seconds = times, now
         left = min(
             LOOK,

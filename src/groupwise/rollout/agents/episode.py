@@ -327,11 +327,8 @@ class Episode:
 
 def _request(number: int, call: AnsweredCall, at: int) -> AgentRequest:
     """A call as a request of the sample that begins at the token `at` of its conversation."""
-    before, end, calls = (
-        len(call.conversation_sample.context) + call.answer_start,
-        len(call.conversation_sample.tokens),
-        call.meaning[2],
-    )
+    sample, calls = call.conversation_sample, call.meaning[2]
+    before, end = len(sample.context) + call.answer_start, len(sample.tokens)
     return AgentRequest(
         number, call.plan.new_request_messages, call.answer_start - at, end - at, before, calls, call.plan.parent
     )

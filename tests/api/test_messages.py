@@ -57,6 +57,7 @@ NO_MESSAGES = (
 """Patterns, the settings of papers, and the evidence of an error, which is data."""
 CALL = re.compile(r"\bgw\.[a-z]\w+\(|=gw\.")
 OF_PROGRAMS = (
+    "__init__.py",
     "api/",
     "config/train_keyword_arguments.py",
     "config/unknown_argument_advice.py",

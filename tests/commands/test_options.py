@@ -137,7 +137,7 @@ def test_the_help_fits_the_terminal(columns: int, monkeypatch: pytest.MonkeyPatc
         ("--learning-rate", "optimizer.lr: the learning rate"),
         ("num_generations", "method.group_size: answers to one prompt"),
         ("data", "task: a packaged task"),
-        ("reward.answer", "a constant of the component in verifier"),
+        ("reward.which_answer", "a constant of the component in verifier"),
         ("Clip", "  high: a number, default 0.2\n"),
         ("token_mean", "a value of method.objective.aggregate"),
         ("sequence_ratio", "GSPO"),

@@ -76,8 +76,9 @@ def overrides_of(settings: Mapping[str, Any]) -> list[tuple[str, Any]]:
     hints = hints_of(Recipe)
     if (environment := settings.get("environment", "")) and not isinstance(environment, str):
         raise not_a_name(environment)
-    if getattr(method := settings.get("method"), "__name__", "") in methods():
-        raise Usage(f"method is the function {method.__name__}", fix=f"call it: method=gw.{method.__name__}()")
+    function = getattr(settings.get("method"), "__name__", "")
+    if function in methods():
+        raise Usage(f"method is the function {function}", fix=f"call it: method=gw.{function}()")
     values = {path: as_data(_lora(path, value), hints.get(path, Any)) for path, value in settings.items()}
     return [(path, PythonText(value) if isinstance(value, str) else value) for path, value in values.items()]
 

@@ -146,7 +146,8 @@ REGIMES = {
         ),
         Regime(
             letter="d", title="vocabulary 151,936, width 256, 2 layers", target=2.0, memory=0.3,
-            net=Net(vocabulary_size=VOCABULARY, hidden_size=256, layers=2, heads=4, kv_heads=4, head_dim=64, mlp_width=704),
+            net=Net(vocabulary_size=VOCABULARY, hidden_size=256, layers=2, heads=4, kv_heads=4, head_dim=64,
+                    mlp_width=704),
             prompts=2, group=8, prompt_tokens=32, max_tokens=32, lengths=Fixed(tokens=32), timed=1, micro_batch=8,
         ),
         Regime(
@@ -157,8 +158,8 @@ REGIMES = {
         Regime(
             letter="g", title="Qwen2.5-0.5B's shape with 2 layers", target=1.5,
             net=Net(
-                vocabulary_size=VOCABULARY, hidden_size=896, layers=2, heads=14, kv_heads=2, head_dim=64, mlp_width=4864,
-                model_family="qwen2",
+                vocabulary_size=VOCABULARY, hidden_size=896, layers=2, heads=14, kv_heads=2, head_dim=64,
+                mlp_width=4864, model_family="qwen2",
             ),
             prompts=1, group=8, prompt_tokens=128, max_tokens=32, lengths=Fixed(tokens=32), timed=1, micro_batch=8,
             full=True,
@@ -170,7 +171,16 @@ SMALL = Regime(
     letter="f",
     title="growth",
     target=0.0,
-    net=Net(vocabulary_size=4096, hidden_size=128, layers=2, heads=4, kv_heads=4, head_dim=32, mlp_width=352, max_positions=4096),
+    net=Net(
+        vocabulary_size=4096,
+        hidden_size=128,
+        layers=2,
+        heads=4,
+        kv_heads=4,
+        head_dim=32,
+        mlp_width=352,
+        max_positions=4096,
+    ),
     prompts=4,
     group=8,
     prompt_tokens=64,

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from groupwise.advantages import Standardised, Whitened, centred
-from groupwise.data import Batch, Outcome, unsplit_unit, name_of, pack, rollout_of
+from groupwise.data import Batch, Outcome, name_of, pack, rollout_of, unsplit_unit
 from groupwise.methods import leave_one_out
 from tests.laws.batches import step_of, steps
 

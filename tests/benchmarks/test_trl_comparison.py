@@ -43,7 +43,8 @@ from groupwise.tasks import calculator_answer
 HOME = Path(__file__).parents[2]
 TINY = Regime(
     letter="tiny", title="tiny", target=2.0, memory=0.5, prompts=2, group=3, prompt_tokens=5, max_tokens=9, timed=1,
-    net=Net(vocabulary_size=23, hidden_size=8, layers=2, heads=2, kv_heads=1, head_dim=4, mlp_width=12, max_positions=32),
+    net=Net(vocabulary_size=23, hidden_size=8, layers=2, heads=2, kv_heads=1, head_dim=4, mlp_width=12,
+            max_positions=32),
     lengths=Ragged(least=2, median=4, most=9), micro_batch=3,
 )  # fmt: skip
 

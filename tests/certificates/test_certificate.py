@@ -63,7 +63,7 @@ def test_no_text_is_markup() -> None:
     plain = certificate("gspo")
     planted = replace(
         plain, name=PLANTED, summary=PLANTED, paper=PLANTED, formula=PLANTED, constants=PLANTED, changes=(PLANTED,),
-        parent=PLANTED, effect=PLANTED, finding=PLANTED, commit=PLANTED, label=PLANTED,
+        parent=PLANTED, expected_effect=PLANTED, our_finding=PLANTED, commit=PLANTED, evidence=PLANTED,
         differences=(PaperDifference(PLANTED, PLANTED, PLANTED, PLANTED),), proofs=(ProofResult(PLANTED, "passed", 1,
         0.0),),
         versions={PLANTED: PLANTED},

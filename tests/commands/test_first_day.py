@@ -194,7 +194,7 @@ def test_the_letters_of_options_in_a_prompt_are_no_warning(tmp_path: Path) -> No
     directory = tmp_path / "tiny"
     write_model(Decoder.new(shape(vocabulary_size=300), 1, spread=0.2), directory, tokenizer=bytes_())
     fields = [("task", str(tmp_path / "rows.jsonl")), ("model", str(directory)), ("sampling.max_tokens", "8")]
-    for verifier, count in (("option_choice", 0), ('{kind = "option_choice", options = "ABC"}', 0), ("text", 1)):
+    for verifier, count in (("option_choice", 0), ('{kind = "option_choice", option_letters = "ABC"}', 0), ("text", 1)):
         notes: list[str] = []
         assert check(None, [*fields, ("verifier", verifier)], notify=notes.append) == []
         assert sum("contains the answer" in note for note in notes) == count, verifier

@@ -91,7 +91,7 @@ def test_an_argument_may_be_a_part():
     ('method = { base = "sage_hint", frm = "light" }', "did you mean form?"),
     ('method = { base = "grpo", align = "fifo" }', "it is an argument of m_grpo"),
     ('method = { align = "fifo" }', "it is an argument of m_grpo"),
-    ('method = { base = "rest_rl", samples = 0 }', "needs samples_per_prompt >= 1"),
+    ('method = { base = "rest_rl", samples_per_prompt = 0 }', "needs samples_per_prompt >= 1"),
 ])  # fmt: skip
 def test_errors_name_the_argument(text, message):
     with pytest.raises(Usage, match=re.escape(message)):

@@ -151,7 +151,7 @@ def test_every_method_reads_back_exactly(method):
 
 def test_a_component_may_have_a_field_called_base():
     """`base` names a method only in the table of the method."""
-    method = methods.s_grpo(base=0.25)
+    method = methods.s_grpo(decay_base=0.25)
     assert method_from(write(method)).shaping == (methods.EarlyExitReward(decay_base=0.25),)
 
 

@@ -217,8 +217,8 @@ def test_a_run_without_the_environment_ends_before_it_starts_with_the_fix(
 BECOME = """
 import json, sys
 from groupwise.engines.vllm import vllm_tls_replica
-vllm_tls.check_environment = lambda python, gpu: None
-vllm_tls.main(sys.argv[1], json.loads(sys.argv[2]), "127.0.0.1")
+vllm_tls_replica.check_environment = lambda python, gpu: None
+vllm_tls_replica.main(sys.argv[1], json.loads(sys.argv[2]), "127.0.0.1")
 """
 PROGRAM = """
 import fcntl, json, os, sys
@@ -302,7 +302,9 @@ def test_a_replica_sees_its_own_gpu_alone() -> None:
     """`--device cuda:3` of eight, or the second of two that the user made visible."""
     program = ReplicaProgram(settings=replace(PLACED, device="cuda:0"), environment_variables={"A": "b"})
     for visible, device, name in (("", "cuda:3", "3"), ("5,GPU-7a", "cuda:1", "GPU-7a"), ("5", "cuda", "5")):
-        given = replace(program, environment={"A": "b"} | ({"CUDA_VISIBLE_DEVICES": visible} if visible else {}))
+        given = replace(
+            program, environment_variables={"A": "b"} | ({"CUDA_VISIBLE_DEVICES": visible} if visible else {})
+        )
         placed = on_device(given, device)
         assert placed.settings.device == "cuda:0"
         assert placed.environment_variables == {"A": "b", "CUDA_VISIBLE_DEVICES": name}

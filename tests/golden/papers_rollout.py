@@ -190,7 +190,7 @@ PAPERS: dict[str, tuple[Callable[[Groups], complex], Method, float]] = {
 
 VARIANTS: dict[str, tuple[Callable[[Groups], complex], Method, float]] = {
     "train_long_think_short, budget 4": (
-        lambda groups: paper_train_long(groups, 4.0), train_long_think_short(budget=4.0), 0.3
+        lambda groups: paper_train_long(groups, 4.0), train_long_think_short(budget_tokens=4.0), 0.3
     ),
     "knapsack_rl, bound 1": (lambda groups: paper_dual_clip(groups, 1.0), knapsack_rl(bound=1.0), 0.3),
     "masa with ratios up to 20": (paper_dual_clip, masa(), 2.0),

@@ -312,6 +312,6 @@ def test_length_budget():
 
 
 def test_the_budget_shrinks():
-    ((path, schedule),) = train_long_think_short(every=10).schedules
+    ((path, schedule),) = train_long_think_short(iterations_per_stair=10).schedules
     assert path == "shaping.1.budget_tokens"
     assert [schedule(ScheduleInput(i)) for i in (0, 10, 20, 30)] == pytest.approx([256, 179.2, 125.44, 87.808])

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from groupwise.data import ENVIRONMENT, TEMPLATE, Batch, Logp, Rollout, unsplit_unit, pack
+from groupwise.data import ENVIRONMENT, TEMPLATE, Batch, Logp, Rollout, pack, unsplit_unit
 from groupwise.methods import SoftGate
 from groupwise.objective import (
     KL,
@@ -298,7 +298,8 @@ def test_budget_mean_counts_a_row_twice_when_it_is_twice_as_long(step: Batch) ->
     once = by_row(objective.prepare(step))
     both = [i for i, s in enumerate(step.sequences.index.tolist()) for _ in range(2 if s == row else 1)]
     columns = {
-        c: getattr(step, c)[both] for c in ("token_index", "logp", "logp_old", "logp_engine", "staleness", "advantage")
+        c: getattr(step, c)[both]
+        for c in ("index_in_sample", "logp", "logp_old", "logp_engine", "staleness", "advantage")
     }
     longer = replace(
         step, sequences=type(step.sequences)(step.sequences.index[both], len(step)), measures={}, **columns

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from groupwise.advantages import WhitenedTokens
 from groupwise.certificates.proofs import OF_EVERY_METHOD
-from groupwise.data import Batch, Subscore, unsplit_unit, in_graph, with_fields
+from groupwise.data import Batch, Subscore, in_graph, unsplit_unit, with_fields
 from groupwise.methods import Method, ScheduleInput, published, reinforce_pp_baseline
 from groupwise.objective import Objective, complete, positive_advantage
 from groupwise.training.loop import compute_advantages

@@ -112,7 +112,7 @@ def byte_tokenizer() -> Tokenizer:
 
 
 FEW: dict[str, Callable[[str], Any]] = {
-    "choice": verdict(OptionChoice(), "B"),
+    "option_choice": verdict(OptionChoice(), "B"),
     "math": verdict(built(Math(use_algebra=False)), "34"),
     "math, tag": verdict(built(Math(use_algebra=False, answer_location="tag")), "3"),
     "text, line": verdict(Text(answer_location="line"), "The End"),
@@ -129,9 +129,9 @@ READERS: dict[str, Callable[[str], Any]] = {
     "code_of": code_of,
     "countdown": verdict(Countdown(), {"numbers": [3, 7, 2], "target": 13}),
     "exact": verdict(Exact(), "3"),
-    "noisy": verdict(built(NoisyVerdicts(Exact(), false_reject_rate=0.5)), "3"),
-    "format": verdict(TagFormat(), None),
-    "hackable": verdict(built(HackableScore(Exact())), "3"),
+    "noisy_verdicts": verdict(built(NoisyVerdicts(Exact(), false_reject_rate=0.5)), "3"),
+    "tag_format": verdict(TagFormat(), None),
+    "hackable_score": verdict(built(HackableScore(Exact())), "3"),
     "extract_answer": extract_answer,
     "extract_answer, line": lambda text: extract_answer(text, "first", "line"),
     "extract_answer, tag": lambda text: extract_answer(text, "last", "tag"),

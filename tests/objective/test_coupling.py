@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from groupwise.data import Batch, UnsplitUnit, Mask, Surrogate, unsplit_unit, one_per_sequence
+from groupwise.data import Batch, Mask, Surrogate, UnsplitUnit, one_per_sequence, unsplit_unit
 from groupwise.learner import make_plan
 from groupwise.objective import Clip, Objective, UnclippedSurrogate, sequence_mean, sequence_ratio, token_mean
 from tests.laws.batches import step_of

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from groupwise.data import Batch, Logp, unsplit_unit, needs, pack, rollout_of
+from groupwise.data import Batch, Logp, needs, pack, rollout_of, unsplit_unit
 from groupwise.objective import KL, EntropyBonus, Objective, kl_k1, kl_k3, token_mean
 
 V = 17

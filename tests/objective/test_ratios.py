@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from groupwise.data import Batch, unsplit_unit, name_of
+from groupwise.data import Batch, name_of, unsplit_unit
 from groupwise.objective import (
     MAX_LOG_RATIO,
     Clip,

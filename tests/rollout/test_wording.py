@@ -144,7 +144,9 @@ def test_the_tokenizer_decides() -> None:
 
 def test_notes_name_the_form_and_texts_without_words() -> None:
     lines = list(wording_notes(Recipe(method=igrpo()), TOKENIZER))
-    assert len(lines) == 1 and "method.strategy.refinement_prompt_template is auto, here prose (our wording)" in lines[0]
+    assert (
+        len(lines) == 1 and "method.strategy.refinement_prompt_template is auto, here prose (our wording)" in lines[0]
+    )
     lines = list(wording_notes(Recipe(method=igrpo()), Tokenizer.of(calculator_tokenizer(), [1])))
     assert "here packaged: '{problem}{draft};{problem}'" in lines[0]
     for words, wordless in (("{problem}{draft};{problem}", True), ("{problem} Draft: {draft}", False)):

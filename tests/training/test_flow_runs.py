@@ -138,8 +138,10 @@ def test_check_refuses_recipes_that_do_not_fit_a_flow_model(source: str | None, 
             "no step would be trained",
         ),
         (
-            '{ kind = "PairwiseWinRatesStrategy", '
-            'inner_strategy = { kind = "NoiseWindowStrategy", start_step_below = 8 } }',
+            (
+                '{ kind = "PairwiseWinRatesStrategy", '
+                'inner_strategy = { kind = "NoiseWindowStrategy", start_step_below = 8 } }'
+            ),
             "0.7",
             "steps [0, 1, 8]",
         ),

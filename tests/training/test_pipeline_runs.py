@@ -143,7 +143,10 @@ def test_the_plan_counts_what_a_forward_stores(
     assert counted == pytest.approx(real, rel=0.15)
     assert stored_bytes(family, transformer, policy.shape, text, recompute=True) < 0.7 * counted
     monkeypatch.chdir(home)
-    machines = 'name = "M"\ndevice_count = 1\nmemory_gib = {}\ntflops = 1.0\nmemory_bandwidth_gb_s = 1.0\nrates_source = "none"\n'
+    machines = (
+        'name = "M"\ndevice_count = 1\nmemory_gib = {}\ntflops = 1.0\nmemory_bandwidth_gb_s = 1.0\n'
+        'rates_source = "none"\n'
+    )
     plan = ["plan", "--model", model, "--task", "quilts", "--method", "flow_grpo", "--lora.rank", "2", "--machines"]
     for gib, code, words in ((16, 0, "it fits"), (0.5, 2, "it does not fit")):
         (home / "m.toml").write_text(machines.format(gib))

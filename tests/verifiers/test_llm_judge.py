@@ -294,7 +294,7 @@ def test_failures_are_not_cached(server: Server, tmp_path: Path):
         ({"votes": 2}, Usage),
         ({"votes": 0}, Usage),
         ({"deadline": 0}, Usage),
-        ({"key": "NO_SUCH_VARIABLE_IS_SET"}, MissingRequirement),
+        ({"key_variable": "NO_SUCH_VARIABLE_IS_SET"}, MissingRequirement),
     ],
 )
 def test_invalid_settings_are_refused(fields: dict[str, Any], error: type[Exception]):

@@ -128,7 +128,7 @@ def proof_of(test: str, cases: Mapping[str, tuple[Result, float]]) -> ProofResul
     """Combine the results of a test's cases. An id without parameters means all of its cases.
 
     >>> proof_of("a.py::b", {"a.py::b[1]": ("passed", 0.5), "a.py::b[2]": ("failed", 0.25)})
-    Proof(test='a.py::b', result='failed', cases=2, seconds=0.75)
+    ProofResult(test='a.py::b', result='failed', cases=2, seconds=0.75)
     """
     matches = [case for name, case in cases.items() if name == test or name.startswith(f"{test}[")]
     results: list[Result] = [result for result, _ in matches] or ["missing"]

@@ -6,7 +6,6 @@ from groupwise.data.base_classes import Advantage as Advantage
 from groupwise.data.base_classes import Aggregate as Aggregate
 from groupwise.data.base_classes import AttentionLayout as AttentionLayout
 from groupwise.data.base_classes import Backbone as Backbone
-from groupwise.data.base_classes import UnsplitUnit as UnsplitUnit
 from groupwise.data.base_classes import Credit as Credit
 from groupwise.data.base_classes import Curriculum as Curriculum
 from groupwise.data.base_classes import CurriculumWithMetrics as CurriculumWithMetrics
@@ -32,6 +31,7 @@ from groupwise.data.base_classes import Surrogate as Surrogate
 from groupwise.data.base_classes import Task as Task
 from groupwise.data.base_classes import TaskSettings as TaskSettings
 from groupwise.data.base_classes import TaskWithProblemList as TaskWithProblemList
+from groupwise.data.base_classes import UnsplitUnit as UnsplitUnit
 from groupwise.data.base_classes import Verifier as Verifier
 from groupwise.data.base_classes import VerifierSettings as VerifierSettings
 from groupwise.data.base_classes import Weight as Weight
@@ -52,7 +52,6 @@ from groupwise.data.component_decorators import strategy as strategy
 from groupwise.data.component_decorators import surrogate as surrogate
 from groupwise.data.component_decorators import weight as weight
 from groupwise.data.component_properties import added_contents as added_contents
-from groupwise.data.component_properties import unsplit_unit as unsplit_unit
 from groupwise.data.component_properties import declares as declares
 from groupwise.data.component_properties import equal_weight_unit as equal_weight_unit
 from groupwise.data.component_properties import name_of as name_of
@@ -61,6 +60,7 @@ from groupwise.data.component_properties import notes as notes
 from groupwise.data.component_properties import one_per_sequence as one_per_sequence
 from groupwise.data.component_properties import roles_of as roles_of
 from groupwise.data.component_properties import sampled_by as sampled_by
+from groupwise.data.component_properties import unsplit_unit as unsplit_unit
 from groupwise.data.component_properties import with_fields as with_fields
 from groupwise.data.generation import COLDEST as COLDEST
 from groupwise.data.generation import ContextKey as ContextKey

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from typing import Any
 
-from groupwise.data.base_classes import UnsplitUnit, EqualWeightUnit
+from groupwise.data.base_classes import EqualWeightUnit, UnsplitUnit
 from groupwise.data.batch import Batch
 from groupwise.data.measures import NeededMeasure
 from groupwise.data.roles import Role
@@ -12,7 +12,6 @@ from groupwise.data.verdict_contents import VerdictContents, joined_contents
 
 __all__ = [
     "added_contents",
-    "unsplit_unit",
     "declares",
     "equal_weight_unit",
     "name_of",
@@ -21,6 +20,7 @@ __all__ = [
     "one_per_sequence",
     "roles_of",
     "sampled_by",
+    "unsplit_unit",
     "with_fields",
 ]
 

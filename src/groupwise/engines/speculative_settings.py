@@ -23,7 +23,7 @@ class Speculative(Native):
 
     def __post_init__(self) -> None:
         Native.__post_init__(self)
-        for name in ("window", "max_stored_answers"):
+        for name in ("num_speculative_tokens", "max_stored_answers"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} is {getattr(self, name)}\ntake at least 0")
 

@@ -54,7 +54,7 @@ class ExpectedEffect:
     def claim(self, method: str) -> str:
         """The stated effect of this method as one line. Against the method itself, it names the settings that differ.
 
-        >>> bounds = {"min_difference": 0.1, "matched_by": "steps"}
+        >>> bounds = {"min_difference": 0.1, "runs_matched_by": "steps"}
         >>> ExpectedEffect(metric="entropy", direction="up", task="sums", parent="grpo", **bounds).claim("x")
         'entropy is higher than with grpo by at least 0.1, on sums, at equal steps'
         """

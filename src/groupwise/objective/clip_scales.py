@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from groupwise.data import Batch, UnsplitUnit, Entropy, NeededMeasure, component_of
+from groupwise.data import Batch, Entropy, NeededMeasure, UnsplitUnit, component_of
 from groupwise.objective.sentence_splitter import SentenceSplitter
 
 __all__ = ["ClipScale", "MaxNormalisedEntropyScale", "SentenceEntropyClipScale", "unscaled"]

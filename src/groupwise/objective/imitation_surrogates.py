@@ -39,7 +39,7 @@ class Distillation(Surrogate):
 
 @dataclass(frozen=True, slots=True)
 class ShapedLikelihood(Surrogate):
-    """`p / (p + peak_gradient_probability) A` of each token of probability p. The gradient in `log p` is largest at gamma.
+    """`p / (p + peak_gradient_probability) A` of a token of probability p. The gradient in `log p` is largest at gamma.
 
     gamma is `peak_gradient_probability`. For written tokens, which have no old policy. LUFFY, arXiv:2504.14945; DaGRPO,
     arXiv:2512.06337.

@@ -8,7 +8,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
-from groupwise.data import Batch, UnsplitUnit, Logp, NeededMeasure, Outcome, Segments, Surrogate
+from groupwise.data import Batch, Logp, NeededMeasure, Outcome, Segments, Surrogate, UnsplitUnit
 
 __all__ = [
     "ImplicitRewardSurrogate",

@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from groupwise.data import Batch, UnsplitUnit, Ratio, Segments, ratio
+from groupwise.data import Batch, Ratio, Segments, UnsplitUnit, ratio
 from groupwise.objective.sentence_splitter import SentenceSplitter
 
 __all__ = [
@@ -114,7 +114,7 @@ class PowerMeanRatio(Ratio):
 
     def __post_init__(self) -> None:
         if self.clamped_unit == "sequence" and self.p != 0:
-            raise ValueError(f"{self}: clamp_level = 'sequence' needs p = 0, the geometric mean")
+            raise ValueError(f"{self}: clamped_unit = 'sequence' needs p = 0, the geometric mean")
         if self.log_low < 0 or self.log_high < 0:
             raise ValueError(f"{self}: log_low and log_high are distances from 0 in log space and cannot be negative")
 

@@ -33,7 +33,7 @@ class AssumedLengths:
     def __post_init__(self) -> None:
         check_types(self)
         if not (self.prompt >= 0 and self.median_answer_tokens >= 0 and 0 <= self.spread <= 4):
-            raise ValueError(f"{self}\nprompt and median are at least 0, spread is from 0 to 4")
+            raise ValueError(f"{self}\nprompt and median_answer_tokens are at least 0, spread is from 0 to 4")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

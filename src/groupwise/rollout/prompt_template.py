@@ -91,7 +91,9 @@ def worded(part: T, form: Form) -> T:
     """
     model_dependent_defaults: Mapping[str, ModelDependentDefault] = getattr(part, "model_dependent_defaults", {})
     texts = {
-        name: model_dependent_defaults[name].of(form) for name, text in _inner(part) if name in model_dependent_defaults and text == AUTO
+        name: model_dependent_defaults[name].of(form)
+        for name, text in _inner(part)
+        if name in model_dependent_defaults and text == AUTO
     }
     parts = {name: new for name, old in _inner(part) if (new := worded(old, form)) is not old}
     changed = texts | parts

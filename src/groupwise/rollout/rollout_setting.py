@@ -17,8 +17,8 @@ class RolloutSetting:
     `rollout_deadline` bounds a whole rollout, from its start to its last verdict. `verdict_deadline` bounds each
     verdict and each call through `Sampler.outside`. Both are in seconds. `create_environment` creates an environment
     for each sample, if the strategy uses one; `agent_runner` runs the recipe's agent. `environment_reply_log` records
-    observations and episodes. `observation_frame_ids` holds the tokens that the chat template writes before and after an
-    observation. `encode_prompt` encodes prompts that a strategy writes; it gets the `pictures` of a draw that has some.
+    observations and episodes. `observation_frame_ids` holds the tokens that the chat template writes before and after
+    an observation. `encode_prompt` encodes prompts that a strategy writes; it gets the `pictures` of a draw that has some.
     `max_positions` is the most tokens of a sequence of the model; None for no bound. `denoising_steps` is the number of
     denoising steps of a flow policy, if not its own. Scored answers are correct from `correct_threshold` on; None if
     scores are not outcomes.

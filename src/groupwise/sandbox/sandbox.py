@@ -172,11 +172,11 @@ class Sandbox:
 
 
 class PreloadedCode(NamedTuple):
-    """What a sandbox process loads before its first execution: `packages`, `imports` and `source_by_module_name`."""
+    """What a sandbox process loads before its first execution: `packages`, `imports` and `preload`."""
 
     packages: tuple[str, ...]
     imports: tuple[str, ...]
-    source_by_module_name: dict[str, str]
+    preload: dict[str, str]
 
     def setup(self, unsafe: bool) -> dict[str, Any]:
         """The first message to the server: what to import and load. `unsafe` uses the host's package directories."""
@@ -184,12 +184,7 @@ class PreloadedCode(NamedTuple):
         if unsafe:
             sources = (mount.source for name in self.packages for mount in package(name))
             path = list(dict.fromkeys(map(os.path.dirname, sources)))
-        return {
-            "path": path,
-            "warm": self.imports,
-            "preload": self.source_by_module_name,
-            "seccomp_filter": seccomp_filter().hex(),
-        }
+        return {"path": path, "warm": self.imports, "preload": self.preload, "seccomp_filter": seccomp_filter().hex()}
 
 
 class SandboxProcess(WorkerProcess):

@@ -76,8 +76,8 @@ class Demonstrations(TaskSettings):
         check_types(self)
         if not 0 <= self.drop_thoughts <= 1 or not self.thought_marks[1]:
             raise ValueError(
-                f"drop_thoughts is {self.drop_thoughts} and thought is {self.thought_marks}\n"
-                "use 0 <= drop_thoughts <= 1, and a second mark of thought that is not empty, such as </think>"
+                f"drop_thoughts is {self.drop_thoughts} and thought_marks is {self.thought_marks}\n"
+                "use 0 <= drop_thoughts <= 1, and a second mark that is not empty, such as </think>"
             )
 
     @property

@@ -212,7 +212,17 @@ def batch_dump(batch: Batch) -> tuple[list[dict[str, Any]], dict[str, Tensor]]:
         }
         for s in batch.samples
     ]
-    names = ("logp", "logp_old", "logp_engine", "advantage", "loss_share", "weight", "token_index", "reward", "outcome")
+    names = (
+        "logp",
+        "logp_old",
+        "logp_engine",
+        "advantage",
+        "loss_share",
+        "weight",
+        "index_in_sample",
+        "reward",
+        "outcome",
+    )
     columns = {name: getattr(batch, name) for name in names}
     columns |= {label_of(measure): x for measure, x in batch.measures.items()}
     tensors = {name: x.contiguous().cpu() for name, x in columns.items() if x is not None}

@@ -103,7 +103,9 @@ class RunGuards:
 
     def state(self) -> dict[str, Any]:
         fields = asdict(self)
-        return {name: fields[name] for name in ("no_signal", "all_correct_iterations", "skipped_steps", "answer_counts")}
+        return {
+            name: fields[name] for name in ("no_signal", "all_correct_iterations", "skipped_steps", "answer_counts")
+        }
 
     def restore(self, state: Mapping[str, Any]) -> None:
         self.no_signal, self.all_correct_iterations, self.skipped_steps = (

@@ -150,8 +150,8 @@ class RunRecorder:
             self._warned_missing = True
             self.notify(
                 f"iteration {self.done} trains on {counted(len(collected.selected), 'prompt')}: "
-                f"{collected.missing_selected_rollout_count} missing after {counted(collected.sampling_round_count, 'round')}"
-                "; rollout/missing counts later ones"
+                f"{collected.missing_selected_rollout_count} missing after "
+                f"{counted(collected.sampling_round_count, 'round')}; rollout/missing counts later ones"
             )
         for step, result in enumerate(results):
             if result.skip_reason:

@@ -53,8 +53,8 @@ class CodeTestCase:
 class CodeProblemTests:
     """The tests in a problem's `answer`: cases for a `function_name`, or for a program if `function_name` is None.
 
-    `unseen_cases` are further cases that the problem does not show; they run after `visible_cases`. `reference` is
-    correct code. `generator` is code with a function `generate(seed)`, which returns the arguments (a list)
+    `unseen_cases` are further cases that the problem does not show; they run after `visible_cases`. `reference_code` is
+    correct code. `case_generator_code` is code with a function `generate(seed)`, which returns the arguments (a list)
     or the input (a text) of a hidden case; the reference computes its expected output. `hidden_cases_per_answer` is the
     number of hidden cases per answer.
     """

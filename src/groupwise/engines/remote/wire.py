@@ -105,7 +105,7 @@ def generation_request(data: Any) -> GenerationRequest:
         token_ids(data["context"])
         for name, least in (
             ("limit", 1),
-            ("generated_count", 0),
+            ("already_generated_count", 0),
             ("num_top_logprobs", 0),
             ("random_purpose", 0),
             ("steps_per_token", 1),
@@ -114,15 +114,15 @@ def generation_request(data: Any) -> GenerationRequest:
         if data["denoising_steps"] is not None:
             whole("denoising_steps", data["denoising_steps"], 1, IDS)
         stop = data["sampling"]["stop"]
-        if not all(isinstance(values, list) for values in (data["stream"], data["actions"], stop)):
-            raise ValueError("stream, actions and stop strings of a request are lists")
+        if not all(isinstance(values, list) for values in (data["stream"], data["previous_actions"], stop)):
+            raise ValueError("stream, previous_actions and stop strings of a request are lists")
         for key in (data["draw_id"], *data["stream"]):
             whole("a key of the random numbers", key, 0, KEYS)
         if data["pictures"] != []:
             raise ValueError("an engine in another process takes no pictures")
-        texts = [data["content_hash"], *stop, *data["actions"]]
+        texts = [data["content_hash"], *stop, *data["previous_actions"]]
         if not all(isinstance(text, str) for text in texts):
-            raise ValueError("content_hash, stop strings and actions of a request are text")
+            raise ValueError("content_hash, stop strings and previous_actions of a request are text")
         if len(stop) > MOST_STOPS or any(len(text) > LONGEST_STOP for text in stop):
             raise ValueError(f"a request has at most {MOST_STOPS} stop strings of {LONGEST_STOP} characters")
         return from_json(GenerationRequest, data)

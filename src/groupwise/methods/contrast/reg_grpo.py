@@ -10,7 +10,6 @@ from torch import Tensor
 from groupwise.advantages import Standardised
 from groupwise.data import (
     Batch,
-    UnsplitUnit,
     Curriculum,
     Draw,
     Outcome,
@@ -20,6 +19,7 @@ from groupwise.data import (
     Strategy,
     Surrogate,
     Task,
+    UnsplitUnit,
 )
 from groupwise.learner import InitialPolicy
 from groupwise.methods.method import Method

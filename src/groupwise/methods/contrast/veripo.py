@@ -35,7 +35,7 @@ class ChecksReward(Shaping):
 
     def __post_init__(self) -> None:
         if self.ngram_size < 1 or not 0 <= self.max_repeated_ngram_fraction <= 1:
-            raise ValueError(f"{self}: needs ngram_size >= 1 and 0 <= max_repeated_fraction <= 1")
+            raise ValueError(f"{self}: needs ngram_size >= 1 and 0 <= max_repeated_ngram_fraction <= 1")
 
     @property
     def needs(self) -> frozenset[NeededMeasure]:

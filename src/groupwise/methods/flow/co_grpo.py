@@ -88,7 +88,8 @@ class SampleRoleMask(Mask):
 class AlternatingRoleMask(Mask):
     """Selects the tokens of the role `alternating_sample_roles[active_role_index]`; a schedule moves the index.
 
-    So the roles take turns. Weights that only other roles read get no gradient, and AdamW leaves such weights as they are, to the bit.
+    So the roles take turns. Weights that only other roles read get no gradient, and AdamW leaves such weights as they
+    are, to the bit.
     """
 
     alternating_sample_roles: tuple[str, ...]

@@ -40,7 +40,7 @@ class MixedClip(Surrogate):
 
     def __post_init__(self) -> None:
         if isinstance(self.token_clip_weight, float | int) and not 0 <= self.token_clip_weight <= 1:
-            raise ValueError(f"{self}: needs 0 <= token_weight <= 1")
+            raise ValueError(f"{self}: needs 0 <= token_clip_weight <= 1")
 
     def __call__(self, b: Batch) -> Float[Tensor, " n"]:
         w = (

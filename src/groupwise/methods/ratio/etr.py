@@ -7,7 +7,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from groupwise.advantages import Standardised
-from groupwise.data import Batch, UnsplitUnit, Outcome
+from groupwise.data import Batch, Outcome, UnsplitUnit
 from groupwise.methods.method import Method
 from groupwise.methods.reference import ExpectedEffect, PaperDifference, Reference
 from groupwise.objective import ClipScale, Objective, ScaledClip, group_mean

@@ -15,7 +15,7 @@ def gmpo(
     group_size: int = 8,
     log_low: float = 0.4,
     log_high: float = 0.4,
-    clamp_level: Literal["token", "sequence"] = "token",
+    clamped_unit: Literal["token", "sequence"] = "token",
     minibatches: int = 8,
 ) -> Method:
     """The geometric mean of token ratios. Each token ratio is clipped, in a wide range; their mean is not.
@@ -28,10 +28,10 @@ def gmpo(
         group_size: answers per prompt, G, at least 2.
         log_low: distance of the lower clip bound from 0 in log space, -log eps_1, at least 0.
         log_high: distance of the upper clip bound from 0 in log space, log eps_2, at least 0.
-        clamp_level: "token" bounds each token's log-ratio, "sequence" their sum, an ablation of the authors.
+        clamped_unit: "token" bounds each token's log-ratio, "sequence" their sum, an ablation of the authors.
         minibatches: optimizer steps per iteration.
     """
-    ratio = PowerMeanRatio(p=0.0, log_low=log_low, log_high=log_high, clamped_unit=clamp_level)
+    ratio = PowerMeanRatio(p=0.0, log_low=log_low, log_high=log_high, clamped_unit=clamped_unit)
     return Method(
         group_size=group_size,
         advantage=(Standardised(),),

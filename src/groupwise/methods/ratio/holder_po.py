@@ -16,7 +16,7 @@ __all__ = ["holder_po"]
 def holder_po(
     *,
     group_size: int = 8,
-    start: float = 2.0,
+    start_value: float = 2.0,
     end: float = -2.0,
     over: int = 500,
     shape: Literal["linear", "cosine", "cubic", "power"] = "linear",
@@ -32,16 +32,16 @@ def holder_po(
 
     Args:
         group_size: answers per prompt, G, at least 2.
-        start: exponent of the mean at the first iteration, p.
+        start_value: exponent of the mean at the first iteration, p.
         end: exponent of the mean after `over` iterations, p.
         over: length of the schedule in iterations; 0 is the whole run.
-        shape: curve of the exponent from `start` to `end`.
+        shape: curve of the exponent from `start_value` to `end`.
         clip: distance of both clip bounds from 1, eps.
         form: "sequence" clips the mean, "token" clips the token ratios before it.
         minibatches: optimizer steps per iteration.
     """
-    surrogate = Clip(clip, clip, PowerMeanRatio(start)) if form == "sequence" else _token_form(start, clip)
-    schedule = LinearRamp(start, end, over) if shape == "linear" else CurvedRamp(start, end, over, shape)
+    surrogate = Clip(clip, clip, PowerMeanRatio(start_value)) if form == "sequence" else _token_form(start_value, clip)
+    schedule = LinearRamp(start_value, end, over) if shape == "linear" else CurvedRamp(start_value, end, over, shape)
     return Method(
         group_size=group_size,
         advantage=(Standardised(ddof=1, eps=1e-8),),

@@ -37,7 +37,9 @@ class SoftGate(Surrogate):
         return 4 / tau * torch.sigmoid(tau * (self.ratio(b) - 1)) * a
 
 
-def sapo(*, group_size: int = 16, positive: float = 1.0, negative: float = 1.05, minibatches: int = 4) -> Method:
+def sapo(
+    *, group_size: int = 16, tau_positive: float = 1.0, tau_negative: float = 1.05, minibatches: int = 4
+) -> Method:
     """A smooth gate on the token ratio instead of a clip; it decays faster for negative advantages.
 
     Hard clips are brittle, the paper argues: GSPO drops a whole answer because of a few far tokens, and GRPO drops
@@ -46,14 +48,14 @@ def sapo(*, group_size: int = 16, positive: float = 1.0, negative: float = 1.05,
 
     Args:
         group_size: answers per prompt, G, at least 2.
-        positive: temperature of the gate for A > 0, tau_pos, above 0; a higher one fades faster.
-        negative: temperature of the gate for A <= 0, tau_neg, above 0.
+        tau_positive: temperature of the gate for A > 0, tau_pos, above 0; a higher one fades faster.
+        tau_negative: temperature of the gate for A <= 0, tau_neg, above 0.
         minibatches: optimizer steps per iteration.
     """
     return Method(
         group_size=group_size,
         advantage=(Standardised(),),
-        objective=Objective(surrogate=SoftGate(positive, negative), aggregate=group_mean),
+        objective=Objective(surrogate=SoftGate(tau_positive, tau_negative), aggregate=group_mean),
         minibatches=minibatches,
     )
 

@@ -10,7 +10,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from groupwise.advantages import Standardised
-from groupwise.data import Batch, UnsplitUnit, Logp, Mask, NeededMeasure, Weight
+from groupwise.data import Batch, Logp, Mask, NeededMeasure, UnsplitUnit, Weight
 from groupwise.methods.method import Method
 from groupwise.methods.reference import PaperDifference, Reference
 from groupwise.objective import (

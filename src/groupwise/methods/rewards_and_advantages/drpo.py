@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from groupwise.data import Advantage, Batch, UnsplitUnit, Outcome, Penalty, Surrogate
+from groupwise.data import Advantage, Batch, Outcome, Penalty, Surrogate, UnsplitUnit
 from groupwise.methods.method import Method
 from groupwise.methods.reference import ExpectedEffect, PaperDifference, Reference
 from groupwise.objective import AggregateReplacingWeight, Objective, group_token_mean, token_mean

@@ -94,8 +94,8 @@ def noisy_verifier(
     *,
     group_size: int = 8,
     correction: Literal["forward", "backward"] = "forward",
-    accepts: float = 0.1,
-    rejects: float = 0.1,
+    false_accept_rate: float = 0.1,
+    false_reject_rate: float = 0.1,
     minibatches: int = 1,
 ) -> Method:
     """Corrects the gradient, on average, for a verifier's false accepts and false rejects. Without a group baseline.
@@ -106,17 +106,17 @@ def noisy_verifier(
     Args:
         group_size: answers per prompt.
         correction: "forward" (the rate of false rejects alone) or "backward" (both rates).
-        accepts: fraction of wrong answers that the verifier accepts, for the backward form.
-        rejects: fraction of correct answers that the verifier rejects; the first estimate of the forward form.
+        false_accept_rate: fraction of wrong answers that the verifier accepts, for the backward form.
+        false_reject_rate: fraction of correct answers that the verifier rejects; first estimate of the forward form.
         minibatches: optimizer steps per iteration.
     """
     forward = correction == "forward"
     return Method(
         group_size=group_size,
-        shaping=(Correctness(),) if forward else (Correctness(), DebiasedReward(accepts, rejects)),
+        shaping=(Correctness(),) if forward else (Correctness(), DebiasedReward(false_accept_rate, false_reject_rate)),
         advantage=(ForwardCorrection(),) if forward else (Whitened(),),
         objective=Objective(aggregate=token_mean),
-        memory=(("rejects", FalseRejectRate(rejects)),) if forward else (),
+        memory=(("rejects", FalseRejectRate(false_reject_rate)),) if forward else (),
         minibatches=minibatches,
     )
 

@@ -166,7 +166,7 @@ def fission_grpo(
     least: int = 8,
     oldest: int = 3,
     share: float = 0.5,
-    below: float = 1.0,
+    score_below: float = 1.0,
     prompt_template: str = "auto",
     clip: float = 0.2,
     minibatches: int = 1,
@@ -183,7 +183,7 @@ def fission_grpo(
         least: smallest number of stored failures with which any are drawn.
         oldest: age at which a stored failure is dropped, in iterations.
         share: largest fraction of an iteration's prompts that are failures, from 0 to 1.
-        below: score below which an answer that is not correct is a failure.
+        score_below: score below which an answer that is not correct is a failure.
         prompt_template: prompt for a recovery, with `{problem}`, `{draft}` and `{feedback}`; `auto`: by the model.
         clip: distance of both clip bounds from 1.
         minibatches: optimizer steps per iteration.
@@ -191,7 +191,7 @@ def fission_grpo(
     return Method(
         group_size=group_size,
         curriculum=FailureBuffer(least, oldest, share),
-        strategy=RecoveryPrompts(Independent(), below, prompt_template),
+        strategy=RecoveryPrompts(Independent(), score_below, prompt_template),
         shaping=(Score(scale=2.0), AddWellFormed(2.0)),
         advantage=(Standardised(ddof=0),),
         objective=Objective(surrogate=Clip(clip, clip), aggregate=token_mean),

@@ -198,7 +198,7 @@ def hill(
     reliance_temperature: float = 0.3,
     score_form: Literal["mixed", "variance"] = "mixed",
     hint_template: str = "auto",
-    prompt_template: str = "auto",
+    hinted_prompt_template: str = "auto",
     low: float = 0.2,
     high: float = 0.28,
     minibatches: int = 2,
@@ -215,7 +215,7 @@ def hill(
         reliance_temperature: scale of the log-prob difference D in a hint's reward, above 0, T.
         score_form: first factor of a hint's reward: `mixed`, the chance of a mixed group, or `variance`, p (1 - p).
         hint_template: prompt for a hint, with `{problem}`, `{solution}` and `{draft}`; `auto`: by the model.
-        prompt_template: hinted prompt, with `{problem}` and `{hint}`; `auto`: by the model.
+        hinted_prompt_template: hinted prompt, with `{problem}` and `{hint}`; `auto`: by the model.
         low: distance of the lower clip bound from 1.
         high: distance of the upper clip bound from 1.
         minibatches: optimizer steps per iteration.
@@ -224,7 +224,7 @@ def hill(
         group_size=group_size,
         strategy=HintWriter(
             hint_count, reliance_temperature, score_form=score_form, hint_template=hint_template,
-            hinted_prompt_template=prompt_template,
+            hinted_prompt_template=hinted_prompt_template,
         ),
         trained_roles=("answer", "hint"),
         advantage=(Standardised(),),

@@ -52,7 +52,10 @@ class Knapsack(Curriculum[KnapsackState]):
             and 1 <= self.min_outcomes <= self.outcome_window
             and 0 < self.target_mixed_probability < 1
         ):
-            fix = "take 1 <= min_answers <= max_answers, 1 <= min_outcomes <= outcome_window, 0 < mixed_probability < 1"
+            fix = (
+                "take 1 <= min_answers <= max_answers, 1 <= min_outcomes <= outcome_window, "
+                "0 < target_mixed_probability < 1"
+            )
             raise ValueError(f"{self}: a field is out of range\n{fix}")
 
     @property
@@ -138,7 +141,7 @@ def knapsack_rl(
     group_size: int = 8,
     min_answers: int = 2,
     max_answers: int = 128,
-    mixed_probability: float = 0.9,
+    target_mixed_probability: float = 0.9,
     bound: float = 5.0,
     minibatches: int = 8,
 ) -> Method:
@@ -152,13 +155,13 @@ def knapsack_rl(
         group_size: mean number of answers per prompt, N.
         min_answers: smallest number of answers to a prompt, at least 1.
         max_answers: largest number of answers to a prompt, exceeded only if answers would be left over.
-        mixed_probability: probability of a mixed group that is enough for a prompt, between 0 and 1, c.
+        target_mixed_probability: probability of a mixed group that is enough for a prompt, between 0 and 1, c.
         bound: largest absolute value of an advantage, above 0.
         minibatches: optimizer steps per iteration, on shuffled answers.
     """
     return Method(
         group_size=group_size,
-        curriculum=Knapsack(min_answers, max_answers, target_mixed_probability=mixed_probability),
+        curriculum=Knapsack(min_answers, max_answers, target_mixed_probability=target_mixed_probability),
         advantage=(Standardised(), Bounded(bound)),
         objective=Objective(surrogate=DualClip(0.2, 0.28, 10.0), aggregate=token_mean),
         minibatches=minibatches,

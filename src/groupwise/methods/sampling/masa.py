@@ -202,7 +202,7 @@ class MetaPredictions(Strategy):
         Role("prediction", "for each prompt"),
         Role(
             "expert",
-            "where a prediction has good notions, and `min_expert_agreement` > 0",
+            "where a prediction has good notions, and `min_rewrite_agreement` > 0",
             alone_in_group=True,
             is_demonstration=True,
         ),
@@ -219,7 +219,7 @@ class MetaPredictions(Strategy):
         check_wording(self.prompt_template, ("problem",))
         if self.prediction_count < 1 or self.length_cutoff_factor < 0 or not 0 <= self.min_rewrite_agreement <= 1:
             raise ValueError(
-                f"{self}: needs prediction_count >= 1, length_cutoff_factor >= 0 and 0 <= min_expert_agreement <= 1"
+                f"{self}: needs prediction_count >= 1, length_cutoff_factor >= 0 and 0 <= min_rewrite_agreement <= 1"
             )
 
     async def __call__(self, draw: Draw, sampler: Sampler) -> Rollout:
@@ -281,11 +281,11 @@ def _notions_in(prediction: Sample) -> float:
 def masa(
     *,
     group_size: int = 16,
-    count: int = 16,
+    prediction_count: int = 16,
     prompt_template: str = "auto",
     predictive_gating: bool = False,
     length_cutoff_factor: float = 0.0,
-    min_expert_agreement: float = 0.0,
+    min_rewrite_agreement: float = 0.0,
     minibatches: int = 1,
 ) -> Method:
     """GRPO on answers and on predictions about them, which are rewarded for agreement with the answers.
@@ -296,23 +296,25 @@ def masa(
 
     Args:
         group_size: answers per prompt.
-        count: predictions per prompt, at least 1.
+        prediction_count: predictions per prompt, at least 1.
         prompt_template: prompt for a prediction, with `{problem}`; `auto`: by the model.
         predictive_gating: whether to skip prompts for which the predictions expect only correct or no correct answers.
         length_cutoff_factor: multiple of the mean predicted length at which an answer is cut; 0 turns this off.
-        min_expert_agreement: agreement from which a corrected prediction is learned, up to 1; 0 turns this off.
+        min_rewrite_agreement: agreement from which a corrected prediction is learned, up to 1; 0 turns this off.
         minibatches: optimizer steps per iteration.
     """
     clip = DualClip(0.2, 0.28, 10.0)
     surrogate = (
         GatedSurrogate(written_tokens, selected_surrogate=log_likelihood, other_surrogate=clip)
-        if min_expert_agreement
+        if min_rewrite_agreement
         else clip
     )
     return Method(
         group_size=group_size,
-        strategy=MetaPredictions(count, prompt_template, predictive_gating, length_cutoff_factor, min_expert_agreement),
-        trained_roles=("answer", "prediction", *(("expert",) if min_expert_agreement else ())),
+        strategy=MetaPredictions(
+            prediction_count, prompt_template, predictive_gating, length_cutoff_factor, min_rewrite_agreement
+        ),
+        trained_roles=("answer", "prediction", *(("expert",) if min_rewrite_agreement else ())),
         advantage=(Standardised(),),
         objective=Objective(surrogate=surrogate, aggregate=token_mean),
         minibatches=minibatches,

@@ -126,7 +126,7 @@ class FeedbackTree(Strategy):
 def murphy(
     *,
     group_size: int = 8,
-    turns: int = 2,
+    max_attempts: int = 2,
     back: Literal["best", "mean"] = "best",
     gamma: float = 0.9,
     widest: int = 0,
@@ -144,7 +144,7 @@ def murphy(
 
     Args:
         group_size: attempts per prompt, and refinements per failed attempt, G.
-        turns: largest number of attempts in a row, at least 1, S.
+        max_attempts: largest number of attempts in a row, at least 1, S.
         back: credit of an attempt: the `best` score of its subtree (MaRS), or a discounted `mean` (MeRS).
         gamma: discount of the refinements' mean in the form `mean`.
         widest: number of refinement groups to keep, by their std; 0 keeps all.
@@ -156,7 +156,7 @@ def murphy(
     """
     return Method(
         group_size=group_size,
-        strategy=FeedbackTree(turns, back, gamma, widest, extremes, prompt_template),
+        strategy=FeedbackTree(max_attempts, back, gamma, widest, extremes, prompt_template),
         trained_roles=("answer", "refinement"),
         shaping=(SubscoreReward("returned"),),
         advantage=(Standardised(),),

@@ -163,7 +163,7 @@ class PrefixContinuationStrategy(Strategy):
 def rest_rl(
     *,
     group_size: int = 8,
-    samples: int = 5,
+    samples_per_prompt: int = 5,
     spread: float = 0.05,
     best: float = 0.9,
     share: float = 0.5,
@@ -180,7 +180,7 @@ def rest_rl(
 
     Args:
         group_size: answers per prompt or beginning.
-        samples: answers to each prompt in the survey, at least 1, n.
+        samples_per_prompt: answers to each prompt in the survey, at least 1, n.
         spread: smallest std of the surveyed scores with which a prompt is kept.
         best: score from which beginnings of a prompt's best answer are added.
         share: number of drawn beginnings, as a fraction of the answer's lines.
@@ -192,7 +192,7 @@ def rest_rl(
     """
     return Method(
         group_size=group_size,
-        curriculum=PromptSurveyCurriculum(samples, spread, best, share, decay, line),
+        curriculum=PromptSurveyCurriculum(samples_per_prompt, spread, best, share, decay, line),
         strategy=PrefixContinuationStrategy(),
         max_refills=1,
         shaping=(Score(), AddFinishedBonus(finished)),

@@ -51,7 +51,12 @@ class BestAnswerRefinement(Strategy):
 
 
 def rgr_grpo(
-    *, group_size: int = 8, below: float = 1.0, gamma: float = 0.1, prompt_template: str = "auto", minibatches: int = 1
+    *,
+    group_size: int = 8,
+    score_below: float = 1.0,
+    gamma: float = 0.1,
+    prompt_template: str = "auto",
+    minibatches: int = 1,
 ) -> Method:
     """GRPO whose groups without a good answer get one that the policy corrected with the verifier's feedback.
 
@@ -61,7 +66,7 @@ def rgr_grpo(
 
     Args:
         group_size: answers per prompt.
-        below: score of the best answer below which it is rewritten, theta.
+        score_below: score of the best answer below which it is rewritten, theta.
         gamma: probability at which the gradient of a rewritten token is largest, above 0, gamma.
         prompt_template: prompt for a correction, with `{problem}`, `{draft}` and `{feedback}`; `auto`: by the model.
         minibatches: optimizer steps per iteration.
@@ -69,7 +74,7 @@ def rgr_grpo(
     surrogate = GatedSurrogate(written_tokens, selected_surrogate=ShapedLikelihood(gamma), other_surrogate=Clip())
     return Method(
         group_size=group_size,
-        strategy=BestAnswerRefinement(below, prompt_template),
+        strategy=BestAnswerRefinement(score_below, prompt_template),
         advantage=(Standardised(),),
         objective=Objective(surrogate=surrogate, aggregate=token_mean),
         minibatches=minibatches,

@@ -89,7 +89,7 @@ def s_grpo(
     group_size: int = 8,
     answer_inducer: str = "auto",
     thinking_end: str = "auto",
-    base: float = 0.5,
+    decay_base: float = 0.5,
     clip: float = 0.2,
     minibatches: int = 1,
 ) -> Method:
@@ -103,14 +103,14 @@ def s_grpo(
         group_size: answers from one reasoning: m early ones and the whole one.
         answer_inducer: text after a cut that asks for the answer, not trained; `auto`: by the model.
         thinking_end: text that ends the reasoning; `auto`: by the model.
-        base: factor of the reward for each earlier correct answer; the paper's is 1/2.
+        decay_base: factor of the reward for each earlier correct answer; the paper's is 1/2.
         clip: distance of both clip bounds from 1.
         minibatches: optimizer steps per iteration.
     """
     return Method(
         group_size=group_size,
         strategy=EarlyExits(answer_inducer, thinking_end),
-        shaping=(EarlyExitReward(base),),
+        shaping=(EarlyExitReward(decay_base),),
         advantage=(centred,),
         objective=Objective(surrogate=Clip(clip, clip), aggregate=token_mean),
         minibatches=minibatches,

@@ -91,8 +91,8 @@ def selective_rollout(
     group_size: int = 8,
     after: int = 10,
     below: float = 0.12,
-    most: int = 30,
-    marker: str = "auto",
+    max_turns: int = 30,
+    action_marker: str = "auto",
     mixed: bool = False,
 ) -> Method:
     """Stops and drops groups whose conversations begin with nearly equal actions; all other turns weigh the same.
@@ -103,15 +103,15 @@ def selective_rollout(
 
     Args:
         group_size: conversations per prompt.
-        after: turns before the comparison, from 1 to below `most`, K.
+        after: turns before the comparison, from 1 to below `max_turns`, K.
         below: mean edit distance per action below which a group is stopped, at least 0, d_L.
-        most: largest number of turns in a conversation.
-        marker: text after which a turn's action begins; empty takes the whole turn; `auto`: by the model.
+        max_turns: largest number of turns in a conversation.
+        action_marker: text after which a turn's action begins; empty takes the whole turn; `auto`: by the model.
         mixed: whether to drop groups with equal outcomes too, as in DAPO.
     """
     return Method(
         group_size=group_size,
-        strategy=EarlyStoppingTurns(most, after, below, marker),
+        strategy=EarlyStoppingTurns(max_turns, after, below, action_marker),
         filter=mixed_outcomes if mixed else everything,
         advantage=(Standardised(ddof=0, eps=1e-8),),
         objective=Objective(surrogate=policy_gradient, aggregate=turn_mean),

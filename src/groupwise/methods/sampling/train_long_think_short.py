@@ -33,9 +33,7 @@ class AddLengthBudgetScore(Shaping):
 
     def __post_init__(self) -> None:
         if self.budget_tokens <= 0 or 0 < self.zero_score_answer_tokens <= self.budget_tokens:
-            raise ValueError(
-                f"{self}: needs budget_tokens > 0, and zero_score_tokens = 0 or zero_score_tokens > budget_tokens"
-            )
+            raise ValueError(f"{self}: needs budget_tokens > 0, and zero_score_answer_tokens 0 or above budget_tokens")
 
     def __call__(self, reward: Float[Tensor, " s"], b: Batch) -> Float[Tensor, " s"]:
         length, most = b.length.to(reward.dtype), self.zero_score_answer_tokens or 2 * self.budget_tokens
@@ -47,9 +45,9 @@ class AddLengthBudgetScore(Shaping):
 def train_long_think_short(
     *,
     group_size: int = 8,
-    budget: float = 256.0,
+    budget_tokens: float = 256.0,
     factor: float = 0.7,
-    every: int = 100,
+    iterations_per_stair: int = 100,
     correct: float = 0.3,
     length: float = 0.6,
     form: float = 0.1,
@@ -65,9 +63,9 @@ def train_long_think_short(
 
     Args:
         group_size: answers per prompt.
-        budget: length budget B at the start, in tokens, above 0.
+        budget_tokens: length budget B at the start, in tokens, above 0.
         factor: factor of the budget at each reduction.
-        every: iterations between two reductions, T.
+        iterations_per_stair: iterations between two reductions, T.
         correct: reward for a correct answer.
         length: weight of the length score.
         form: weight of `form_subscore`.
@@ -75,14 +73,14 @@ def train_long_think_short(
         flat: whether answers below the budget get the full length score.
         kl: weight of the KL penalty to the initial policy.
     """
-    shaping = (Correctness(correct_reward=correct), AddLengthBudgetScore(budget, length, flat_below_budget=flat))
+    shaping = (Correctness(correct_reward=correct), AddLengthBudgetScore(budget_tokens, length, flat_below_budget=flat))
     return Method(
         group_size=group_size,
         shaping=(*shaping, AddSubscore(form_subscore, form)) if form_subscore else shaping,
         advantage=(Standardised(),),
         models=(("reference", InitialPolicy()),),
         objective=Objective(penalties=(KL(kl),), aggregate=group_mean),
-        schedules=(("shaping.1.budget_tokens", Staircase(budget, factor, every)),),
+        schedules=(("shaping.1.budget_tokens", Staircase(budget_tokens, factor, iterations_per_stair)),),
     )
 
 

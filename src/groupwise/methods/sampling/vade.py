@@ -53,7 +53,7 @@ class ThompsonSampling(Curriculum[ThompsonState]):
         if not 0 <= self.drawn_prompt_outcome_decay <= self.other_prompt_outcome_decay <= 1:
             raise ValueError(
                 f"{self}: the decays are out of range\n"
-                "take 0 <= drawn_prompt_count_decay <= other_prompt_count_decay <= 1"
+                "take 0 <= drawn_prompt_outcome_decay <= other_prompt_outcome_decay <= 1"
             )
 
     def init(self, task: Task, seed: int) -> ThompsonState:

@@ -7,7 +7,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
-from groupwise.data import Batch, ClassifierScore, UnsplitUnit, NeededMeasure, Surrogate, TokenMark
+from groupwise.data import Batch, ClassifierScore, NeededMeasure, Surrogate, TokenMark, UnsplitUnit
 from groupwise.methods.method import Method
 from groupwise.methods.reference import PaperDifference, Reference
 from groupwise.objective import Objective, over_pairs, pair_mean, pairs

@@ -8,7 +8,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
-from groupwise.data import Batch, UnsplitUnit, Surrogate
+from groupwise.data import Batch, Surrogate, UnsplitUnit
 from groupwise.methods.method import Method
 from groupwise.methods.reference import PaperDifference, Reference
 from groupwise.objective import Objective, over_pairs, pair_mean, pairs

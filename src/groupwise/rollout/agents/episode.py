@@ -212,7 +212,7 @@ class Episode:
             if (number := self._parent(request)) is None:
                 return CallPlan(context=self._opening(request), new_request_messages=request.new_messages(), **settings)
             parent = self.answered_calls[number]
-            settings["messages"] = request.new_messages(len(parent.history))
+            settings["new_request_messages"] = request.new_messages(len(parent.history))
             return CallPlan(parent=number, inserted_ids=self._inserted(parent, request), **settings)
         except BadData as error:
             raise RequestError(error.what, fix=error.fix) from error

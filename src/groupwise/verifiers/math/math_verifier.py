@@ -69,7 +69,13 @@ class MathVerifier(Verifier):
         self.kind = kind
         self._algebra: SandboxedAlgebra | None = None
         if kind.use_algebra:
-            modules = ("expression_trees", "latex_parser", "noncommuting_products", "values_at_point", "numeric_equality")
+            modules = (
+                "expression_trees",
+                "latex_parser",
+                "noncommuting_products",
+                "values_at_point",
+                "numeric_equality",
+            )
             self._algebra = SandboxedAlgebra(
                 "Math", modules, "equal", make=grading.create_sandbox, deadline=kind.deadline, workers=kind.workers,
                 packages=self.packages,

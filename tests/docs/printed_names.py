@@ -11,9 +11,11 @@ import json
 import re
 import shlex
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from functools import cache
+from importlib import import_module
+from importlib.util import find_spec
 from typing import Any
 
 import groupwise
@@ -188,20 +190,36 @@ def absent_arguments(code: str, *, names_are_fields: bool = False) -> Iterator[s
         tree = ast.parse(code.replace("...)", "_)"))
     except SyntaxError:
         return
+    imported: dict[str, Any] = {}
     for node in ast.walk(tree):
         if isinstance(node, ast.Attribute) and ast.unparse(node.value) == "gw" and not hasattr(groupwise, node.attr):
             yield f"gw.{node.attr}"
         if isinstance(node, ast.Call):
-            yield from _wrong_arguments(node, names_are_fields)
+            yield from _wrong_arguments(node, imported, names_are_fields)
+        if isinstance(node, ast.ImportFrom) and f"{node.module}.".startswith("groupwise."):
+            names = [alias.name for alias in node.names]
+            yield from _absent_imports(str(node.module), names)
+            imported |= {name: getattr(import_module(str(node.module)), name, None) for name in names}
 
 
-def _wrong_arguments(call: ast.Call, names_are_fields: bool) -> Iterator[str]:
-    """The arguments of a call that its function lacks."""
+def _absent_imports(module: str, names: Sequence[str]) -> Iterator[str]:
+    """The names that a module of the package lacks; the module itself, if there is none."""
+    if find_spec(module) is None:
+        yield module
+    else:
+        yield from (f"{module}.{name}" for name in names if not hasattr(import_module(module), name))
+
+
+def _wrong_arguments(call: ast.Call, imported: Mapping[str, Any], names_are_fields: bool) -> Iterator[str]:
+    """The arguments of a call that its function lacks. `imported` are objects of the package by their names."""
     name = ast.unparse(call.func).removeprefix("gw.")
-    function = part_or_name(name)
+    function = imported.get(name) or part_or_name(name)
     if not callable(function):
         return
-    known = inspect.signature(function).parameters
+    try:
+        known = inspect.signature(function).parameters
+    except ValueError:  # an enumeration
+        return
     any_name = any(parameter.kind is parameter.VAR_KEYWORD for parameter in known.values())
     for word in (keyword.arg for keyword in call.keywords if keyword.arg):
         is_setting = is_key(word) or word in constants() or name not in groupwise.__all__

@@ -47,6 +47,7 @@ OTHERS = {
         ("`--verifier noisy`, `--reward maths`, `--method GRPO`", {"verifier = noisy", "reward = maths"}),
         ("`gw.KL(form=3)`, `EMA(keep, every)`", {"KL(form=)", "EMA(keep)"}),
         ("```python\ngw.train(model=m, rewards=f)\ngw.trian()\n```", {"train(rewards=)", "gw.trian"}),
+        ("```python\nfrom groupwise.data import Batch, Batsh\n```", {"groupwise.data.Batsh"}),
         ("`eval/accurcy`, `eval/accuracy`, `docs/methods`", {"eval/accurcy"}),
         ("`--FIELD 3`, `--sampling.*`, `--data.train_batch_size 3`, `template_arguments.think = 1`", set()),
         ("```python\nclass Mine:\n    leak: float\n```\n`--method.objective.surrogate.leak 3`", set()),

@@ -126,7 +126,7 @@ def _answer_of_trl(name: str) -> str:
 
 
 def _similar(name: str) -> str:
-    """The name of a component or method that a misspelled or earlier one stands for; empty without one."""
+    """The name of a component or method that a misspelled or earlier one means; empty without one."""
     if name.startswith("_"):
         return ""
     from difflib import get_close_matches

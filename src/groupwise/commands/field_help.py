@@ -68,7 +68,7 @@ def elsewhere(name: str) -> str:
 
 
 def component_named(name: str) -> str:
-    """The component that a misspelled or an earlier name stands for; empty without one."""
+    """The component that a misspelled or an earlier name means; empty without one."""
     names = {part for parts in part_names().values() for part in parts}
     return EARLIER_COMPONENTS.get(name) or next(iter(get_close_matches(name, names, n=1, cutoff=0.68)), "")
 

@@ -73,11 +73,17 @@ class Work:
     iterations: tuple[int, int]
 
 
+FORMER_NAMES = {
+    "vocabulary_size": "vocabulary", "hidden_size": "width", "max_positions": "positions", "model_family": "family",
+}  # fmt: skip
+"""The names that earlier commits have for the sizes of a decoder."""
+
+
 def shape(vocabulary: int, width: int, layers: int, heads: int, kv_heads: int, inner: int) -> dict[str, int]:
     """The fields of a decoder's shape, with heads as wide as `width / heads`."""
     return {
-        "vocabulary": vocabulary, "width": width, "layers": layers, "heads": heads, "kv_heads": kv_heads,
-        "head_dim": width // heads, "mlp_width": inner, "positions": 1024,
+        "vocabulary_size": vocabulary, "hidden_size": width, "layers": layers, "heads": heads, "kv_heads": kv_heads,
+        "head_dim": width // heads, "mlp_width": inner, "max_positions": 1024,
     }  # fmt: skip
 
 
@@ -256,15 +262,16 @@ def prepare(work: Work, name: str) -> None:
     home = ROOT / name
     if work.shape is None or (home / "problems.jsonl").exists():
         return
-    vocabulary = work.shape["vocabulary"]
+    vocabulary = work.shape["vocabulary_size"]
     ends = range(2, 2 + (vocabulary // work.mean if work.mean else 1))
     words = {"<pad>": 0, "<end>": 1} | {f"t{i}": i for i in range(2, vocabulary)}
     fast = Fast(models.WordLevel(words, unk_token=""))
     fast.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     fast.add_special_tokens([AddedToken(word, special=True, normalized=False) for word in ("<pad>", "<end>")])
-    decoder = Decoder.new(
-        DecoderShape(**work.shape, model_family="llama", qkv_bias=False, tied_embeddings=True), seed=0
-    )
+    sizes = {**work.shape, "model_family": "llama"}
+    if "hidden_size" not in DecoderShape.__dataclass_fields__:  # an earlier commit
+        sizes = {FORMER_NAMES.get(name, name): size for name, size in sizes.items()}
+    decoder = Decoder.new(DecoderShape(**sizes, qkv_bias=False, tied_embeddings=True), seed=0)
     write_model(decoder, home / "model", tokenizer=Tokenizer.of(fast, [1, *ends]))
     random = Random(name)
     rows = [

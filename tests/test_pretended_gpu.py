@@ -96,7 +96,7 @@ def plain_attention(q: Tensor, k: Tensor, v: Tensor, window: int | None) -> tupl
 @given(
     rows=st.lists(st.tuples(st.integers(1, 4), st.integers(0, 5)), min_size=1, max_size=3),
     heads=st.sampled_from([(2, 2), (4, 2)]),
-    num_speculative_tokens=st.sampled_from([None, 1, 3]),
+    window=st.sampled_from([None, 1, 3]),
 )
 def test_varlen_attention_is_exact_forward_and_backward(rows, heads, window) -> None:
     draw = torch.Generator().manual_seed(len(rows))

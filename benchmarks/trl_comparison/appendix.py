@@ -152,8 +152,8 @@ def settings(regimes: Iterable[Regime], pairs: dict[str, Data]) -> str:
         if net is not None:
             shape = (
                 f"{net.model_family}, vocabulary {net.vocabulary_size:,}, width {net.hidden_size}, "
-                f"{net.layers} layers, {net.heads} heads of {net.head_dim}, {net.kv_heads} for keys, inner {net.mlp_width}, tied, "
-                "random weights"
+                f"{net.layers} layers, {net.heads} heads of {net.head_dim}, {net.kv_heads} for keys, "
+                f"inner {net.mlp_width}, tied, random weights"
             )
         lengths = "natural, at most " + str(one.max_tokens) if one.lengths is None else str(one.lengths)
         rows.append(

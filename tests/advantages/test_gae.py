@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from groupwise.advantages import WhitenedTokens
-from groupwise.data import ENVIRONMENT, Batch, CriticValue, Logp, Rollout, needs, pack, rollout_of
+from groupwise.data import ENVIRONMENT, Batch, Logp, Rollout, Value, needs, pack, rollout_of
 from groupwise.methods import GAE, ReturnsToGo
 
 SETTINGS = [(1.0, 1.0), (1.0, 0.95), (1.0, 0.0), (0.99, 0.95)]
@@ -16,7 +16,7 @@ SETTINGS = [(1.0, 1.0), (1.0, 0.95), (1.0, 0.0), (0.99, 0.95)]
 
 def valued(values: Sequence[float], scores: Sequence[float] = (1.0,), lengths: Sequence[int] = (4,)) -> Batch:
     batch = pack([rollout_of(list(scores), lengths=list(lengths))])
-    return batch.having(measures={CriticValue("critic"): torch.tensor(values, dtype=torch.float64)})
+    return batch.having(measures={Value("critic"): torch.tensor(values, dtype=torch.float64)})
 
 
 @pytest.mark.parametrize(
@@ -33,7 +33,7 @@ def test_worked_numbers(gamma: float, lam: float, advantages: list[float], retur
     batch = valued(values)
     actual = GAE(gamma, lam)(batch.verdict_score, batch)
     assert actual.tolist() == pytest.approx(advantages, abs=5e-7)
-    assert (actual + batch[CriticValue()]).tolist() == pytest.approx(returns, abs=5e-7)
+    assert (actual + batch[Value()]).tolist() == pytest.approx(returns, abs=5e-7)
 
 
 def recursion(
@@ -95,14 +95,14 @@ def test_it_equals_the_recursion_over_all_tokens(gamma: float, lam: float, kl: f
 
     columns = (torch.from_numpy(x[mask]) for x in (value, old, reference))
     values, logp_old, logp_reference = columns
-    batch = batch.having(logp_old=logp_old, measures={CriticValue(): values, Logp("reference"): logp_reference})
+    batch = batch.having(logp_old=logp_old, measures={Value(): values, Logp("reference"): logp_reference})
     actual = GAE(gamma, lam, kl_coefficient=kl)(batch.verdict_score, batch)
     np.testing.assert_allclose(actual.numpy(), advantage[mask], rtol=1e-12, atol=1e-13)
 
 
 def test_tokens_of_an_environment_are_skipped() -> None:
     batch = masked([(True, True, False, True)], ["answer"])
-    batch = batch.having(measures={CriticValue(): torch.tensor([0.2, 0.4, 0.5], dtype=torch.float64)})
+    batch = batch.having(measures={Value(): torch.tensor([0.2, 0.4, 0.5], dtype=torch.float64)})
     one = torch.ones(1, dtype=torch.float64)
     assert GAE(1.0, 0.95)(one, batch).tolist() == pytest.approx([0.74625, 0.575, 0.5], abs=1e-12)
 
@@ -110,7 +110,7 @@ def test_tokens_of_an_environment_are_skipped() -> None:
 def test_with_lam_1_the_return_is_the_discounted_reward() -> None:
     draws = torch.Generator().manual_seed(0)
     batch = valued(torch.randn(9, generator=draws).tolist(), [1.0, 0.0, 1.0], [4, 0, 5])
-    actual = GAE(0.9, 1.0)(batch.verdict_score, batch) + batch[CriticValue()]
+    actual = GAE(0.9, 1.0)(batch.verdict_score, batch) + batch[Value()]
     torch.testing.assert_close(actual, ReturnsToGo(0.9)(batch.verdict_score, batch), rtol=1e-12, atol=1e-13)
 
 
@@ -123,8 +123,8 @@ def test_without_values_it_is_reinforce_and_whitening_is_over_all_tokens() -> No
 
 
 def test_needs_and_bounds() -> None:
-    assert needs(WhitenedTokens(GAE(critic="other"))) == {CriticValue("other")}
-    assert needs(GAE(kl_coefficient=0.1)) == {CriticValue("critic"), Logp("policy"), Logp("reference")}
+    assert needs(WhitenedTokens(GAE(critic="other"))) == {Value("other")}
+    assert needs(GAE(kl_coefficient=0.1)) == {Value("critic"), Logp("policy"), Logp("reference")}
     for gamma, lam in ((1.1, 0.5), (1.0, -0.1)):
         with pytest.raises(ValueError, match="gamma and lam are out of range"):
             GAE(gamma, lam)

@@ -25,7 +25,7 @@ LAPTOP = """
 name = "core"
 device_count = 1
 memory_gib = 8.0
-device = "cpu"
+device_type = "cpu"
 tflops = 0.05
 memory_bandwidth_gb_s = 10.0
 rates_source = "assumed"
@@ -163,7 +163,7 @@ def test_a_plan_fits_a_terminal_of_80_columns(
 ) -> None:
     assert main(["plan", *words]) == 0
     whole = capsys.readouterr().out
-    for module in ("table", "plan"):
+    for module in ("terminal_tables", "plan"):
         monkeypatch.setattr(f"groupwise.commands.{module}.terminal_width", lambda out, otherwise: 80)
     assert main(["plan", *words]) == 0
     cut = capsys.readouterr().out

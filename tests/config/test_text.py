@@ -134,7 +134,7 @@ def models_needed(given: dict[str, Any]) -> tuple[tuple[str, learner.SideModel],
     read = data.needs(
         tuple(part for value in given.values() for part in (value if isinstance(value, tuple) else (value,)))
     )
-    critics = sorted({m.model for m in read if isinstance(m, data.CriticValue | data.ValueTarget)})
+    critics = sorted({m.model for m in read if isinstance(m, data.Value | data.Return)})
     others = sorted({m.model for m in read if isinstance(m, data.Logp)} - {"policy", "reference"})
     trained = ((n, ValueModel(target_credit=GAE(critic=n), loss=SquaredValueLoss(critic=n))) for n in critics)
     return (*((name, InitialPolicy()) for name in others), *trained)

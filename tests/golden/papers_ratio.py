@@ -295,7 +295,7 @@ VARIANTS: dict[str, tuple[Callable[[Groups], complex], Method, float]] = {
     "dhpo, by entropy": (lambda groups: paper_dhpo(groups, guided=True), dhpo(entropy_guided=True), 0.2),
     "holder_po, tokens": (lambda groups: paper_holder_po(groups, tokens_first=True), holder_po(form="token"), 0.3),
     "holder_po, p = -2": (lambda groups: paper_holder_po(groups, -2.0), holder_po(start_value=-2.0), 0.3),
-    "mdpo, squared": (paper_mdpo_squared, mdpo(kl_estimator="squared"), 0.3),
+    "mdpo, squared": (paper_mdpo_squared, mdpo(form="squared"), 0.3),
     "sequence_tis": (
         paper_mismatch(lambda o, groups: np.full(len(o.l), sequence_tis(o, 2.0))),
         train_inference_mismatch(correction="sequence_tis"), 0.3

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from groupwise.data import CriticValue, Draw, Outcome, Prompt, ValueTarget, Verdict, pack, rollout_of
+from groupwise.data import Draw, Outcome, Prompt, Return, Value, Verdict, pack, rollout_of
 from groupwise.methods import GAE, GreedyAnswerStrategy, ppo, reinforce, reinforce_pp_baseline, remax
 from groupwise.objective import DualClip, Objective
 from groupwise.training.loop import compute_advantages
@@ -45,7 +45,7 @@ def test_whitening_moves_a_solved_group():
 )
 def test_ppo_credit(gamma: float, lam: float, expected: list[float]):
     batch = pack([rollout_of([1.0], lengths=[4])])
-    batch = batch.having(measures={CriticValue("critic"): f64([0.2, 0.4, 0.6, 0.5])})
+    batch = batch.having(measures={Value("critic"): f64([0.2, 0.4, 0.6, 0.5])})
     assert GAE(gamma, lam)(batch.verdict_score, batch).tolist() == pytest.approx(expected, abs=1e-6)
 
 
@@ -54,7 +54,7 @@ def test_the_critic_learns_returns_of_advantages_that_are_not_whitened():
     groups = [[o for o in group if o.kind != "unverifiable"] for group in answers_of(0, 0.3)]
     batch = compute_advantages(measured(batch_of(groups, ppo()), every(groups), ppo()), ppo())
     expected = np.concatenate([gae(o) + o.v for o in every(groups)])
-    np.testing.assert_allclose(batch[ValueTarget("critic")].numpy(), expected, rtol=1e-12)
+    np.testing.assert_allclose(batch[Return("critic")].numpy(), expected, rtol=1e-12)
     assert abs(expected.mean()) > 0.1 and batch.advantage.mean().item() == pytest.approx(0, abs=1e-12)
 
 

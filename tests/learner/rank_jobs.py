@@ -12,7 +12,7 @@ from torch import Tensor
 
 from groupwise.advantages import centred, every_token
 from groupwise.core import WorkerLost
-from groupwise.data import Batch, CriticValue, Entropy, Logp, ValueTarget, pack
+from groupwise.data import Batch, Entropy, Logp, Return, Value, pack
 from groupwise.learner import (
     EMA,
     AdamW,
@@ -51,10 +51,10 @@ def plans(b: Batch, size: int = 3, tokens: int = 90, lanes: int = LANES) -> tupl
 
 def trained(it: Learner, b: Batch, steps: tuple[StepPlan, ...], auxiliary=(), routing: RouterReplay = NONE):
     """The state after all steps, and the numbers of their results. The critic's returns are the scores."""
-    wanted = frozenset({Logp("policy"), Entropy(), *([CriticValue("critic")] if "critic" in it.models else [])})
+    wanted = frozenset({Logp("policy"), Entropy(), *([Value("critic")] if "critic" in it.models else [])})
     b = it.compute_measures(b, measure_plan(steps, b, microbatch_tokens=90, lanes=it.ranks.lanes), wanted, routing)
     if "critic" in it.models:
-        b = b.having(measures={ValueTarget("critic"): b.sequences.spread(b.verdict_score)})
+        b = b.having(measures={Return("critic"): b.sequences.spread(b.verdict_score)})
     found: dict[str, Tensor] = {"logp_old": b.logp_old, "entropy": b[Entropy()]}
     for number, step in enumerate(steps):
         result = it.step(b, step, OBJECTIVE, routing, auxiliary)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from groupwise.advantages import WhitenedTokens
-from groupwise.data import Batch, CriticValue, ValueTarget, pack, rollout_of
+from groupwise.data import Batch, Return, Value, pack, rollout_of
 from groupwise.learner import AdamW, ClippedValueLoss, InitialPolicy, Learner, SquaredValueLoss, StepPlan, ValueModel
 from groupwise.learner.auxiliary import AuxiliaryLossInputs, ForwardResult
 from groupwise.learner.forward import hidden_states
@@ -50,12 +50,10 @@ def valued(dtype: torch.dtype = torch.float64) -> Batch:
     """The credited batch, with returns, and with old values at distances of the current ones around the clip."""
     batch = credited(dtype=dtype)
     draws = torch.Generator().manual_seed(4)
-    current = learner(TRUNKS["own"], dtype).compute_measures(batch, PLANS[:1], frozenset({CriticValue()}))[
-        CriticValue()
-    ]
+    current = learner(TRUNKS["own"], dtype).compute_measures(batch, PLANS[:1], frozenset({Value()}))[Value()]
     old = current + 0.2 * torch.randn(batch.tokens, generator=draws, dtype=dtype)
     goal = torch.randn(batch.tokens, generator=draws, dtype=torch.float64)
-    return batch.having(measures={CriticValue(): old, ValueTarget(): goal})
+    return batch.having(measures={Value(): old, Return(): goal})
 
 
 def plain_values(it: Learner, batch: Batch, trunk: Any) -> Tensor:
@@ -91,16 +89,16 @@ def backward(it: Learner, batch: Batch, step: StepPlan, part: ValueModel, auxili
 def test_values_are_those_of_the_state_before_each_token(name: str) -> None:
     it, batch = learner(TRUNKS[name]), pack(ragged())
     for plan in PLANS:
-        measured = it.compute_measures(batch, (plan,), frozenset({CriticValue()}))
+        measured = it.compute_measures(batch, (plan,), frozenset({Value()}))
         torch.testing.assert_close(
-            measured[CriticValue()], plain_values(it, batch, it.model).detach(), rtol=1e-12, atol=1e-13
+            measured[Value()], plain_values(it, batch, it.model).detach(), rtol=1e-12, atol=1e-13
         )
-        assert measured.logp_old is None and not measured[CriticValue()].requires_grad
+        assert measured.logp_old is None and not measured[Value()].requires_grad
 
 
 def test_a_new_head_is_zero() -> None:
     it = Learner(model(), optimizer=AdamW(), steps=1, side_models=(("critic", ValueModel()),))
-    assert not it.compute_measures(pack(ragged()), PLANS[:1], frozenset({CriticValue()}))[CriticValue()].any()
+    assert not it.compute_measures(pack(ragged()), PLANS[:1], frozenset({Value()}))[Value()].any()
 
 
 @pytest.mark.parametrize("name", TRUNKS)
@@ -110,7 +108,7 @@ def test_gradients_are_those_of_plain_forwards_for_any_microbatches(name: str) -
     it = learner(part)
     critic = it._critics["critic"]
     value = plain_values(it, batch, it.model if critic.trunk is None else critic.trunk)
-    old, goal = batch[CriticValue()], batch[ValueTarget()]
+    old, goal = batch[Value()], batch[Return()]
     errors = [(value - goal) ** 2]
     if isinstance(part.loss, ClippedValueLoss):
         errors.append((old + torch.clamp(value - old, -0.1, 0.1) - goal) ** 2)
@@ -133,10 +131,7 @@ def test_worked_numbers_of_the_losses() -> None:
     batch = pack([rollout_of([1.0], lengths=[3])])
     third = torch.full((3,), 1 / 3, dtype=torch.float64)
     states = hidden_states(model(), batch)
-    numbers = {
-        CriticValue(): torch.full_like(third, 0.5),
-        ValueTarget(): torch.tensor([1.0, 1.0, 0.0], dtype=torch.float64),
-    }
+    numbers = {Value(): torch.full_like(third, 0.5), Return(): torch.tensor([1.0, 1.0, 0.0], dtype=torch.float64)}
     batch = batch.having(loss_share=third, measures=numbers)
     for loss, total, slope in (
         (ClippedValueLoss(clip=0.2), 0.2004166667, [0.0, -0.3, 0.55 / 3]),
@@ -171,7 +166,7 @@ def test_a_gradient_of_the_values_that_is_not_finite_skips_the_step() -> None:
     part, batch = TRUNKS["own"], valued()
     it = learner(part)
     before = {key: x.clone() for key, x in (it.weights() | it._critics["critic"].state_dict()).items()}
-    broken = batch.having(measures={ValueTarget(): batch[ValueTarget()] * float("nan")})
+    broken = batch.having(measures={Return(): batch[Return()] * float("nan")})
     assert it.step(broken, WHOLE, OBJECTIVE, auxiliary=(part.loss,)).skip_reason
     assert all(torch.equal(x, before[key]) for key, x in (it.weights() | it._critics["critic"].state_dict()).items())
 
@@ -202,7 +197,7 @@ PPO = Method(group_size=1, credit=WhitenedTokens(GAE()), models=(("critic", Valu
 
 
 def test_a_method_knows_the_target_and_the_measures_of_its_value_model() -> None:
-    assert PPO.needs == {CriticValue(), ValueTarget()} and PPO.models_in_use == PPO.models
+    assert PPO.needs == {Value(), Return()} and PPO.models_in_use == PPO.models
     assert PPO.value_targets == (("critic", GAE()),) and PPO.auxiliary_losses == (ClippedValueLoss(),)
     decoupled = replace(PPO, models=(("critic", ValueModel(target_credit=GAE(lam=1.0))),))
     assert decoupled.value_targets == (("critic", GAE(lam=1.0)),)
@@ -211,9 +206,9 @@ def test_a_method_knows_the_target_and_the_measures_of_its_value_model() -> None
 def test_a_return_is_the_credit_before_whitening_plus_the_value() -> None:
     """The numbers of `test_gae::test_worked_numbers`; the advantages of the policy are whitened."""
     values = torch.tensor([0.2, 0.4, 0.6, 0.5], dtype=torch.float64)
-    batch = pack([rollout_of([1.0], lengths=[4])]).having(measures={CriticValue(): values})
+    batch = pack([rollout_of([1.0], lengths=[4])]).having(measures={Value(): values})
     actual = compute_advantages(batch, PPO)
-    assert actual[ValueTarget()].tolist() == pytest.approx([0.9284375, 0.95625, 0.975, 1.0], abs=1e-12)
+    assert actual[Return()].tolist() == pytest.approx([0.9284375, 0.95625, 0.975, 1.0], abs=1e-12)
     assert actual.advantage.mean() == pytest.approx(0, abs=1e-12)
 
 

@@ -56,7 +56,7 @@ def to_gpu(contexts: list[tuple[int, ...]], tokens: list[tuple[int, ...]]) -> Pr
 @settings(max_examples=25)
 @given(
     piece=pieces(),
-    num_speculative_tokens=st.sampled_from([None, 1, 3, 20]),
+    window=st.sampled_from([None, 1, 3, 20]),
     heads=st.sampled_from([(4, 2), (2, 2), (3, 1)]),
     long=st.sampled_from([1, 8, 1024]),
 )

@@ -8,19 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from groupwise.data import (
-    GAP,
-    LARGEST_GAP,
-    Batch,
-    CriticValue,
-    Entropy,
-    Finish,
-    Logp,
-    Outcome,
-    ValueTarget,
-    pack,
-    rollout_of,
-)
+from groupwise.data import GAP, LARGEST_GAP, Batch, Entropy, Finish, Logp, Outcome, Return, Value, pack, rollout_of
 from groupwise.methods import SoftGate
 from groupwise.objective import (
     Clip,
@@ -209,6 +197,6 @@ def test_the_explained_variance_is_the_share_of_the_returns_variance() -> None:
     zeros = torch.zeros(4, dtype=torch.float64)
     values, returns = zeros + torch.tensor([0.5, 0.0, 1.5, 1.0]), zeros + torch.tensor([1.0, 0.0, 2.0, 1.0])
     step = pack([rollout_of([1.0], lengths=[4])]).having(logp=zeros, logp_old=zeros, advantage=zeros)
-    metrics = describe_step(step.having(measures={CriticValue(): values, ValueTarget(): returns}), OBJECTIVES["clip"])
+    metrics = describe_step(step.having(measures={Value(): values, Return(): returns}), OBJECTIVES["clip"])
     assert (metrics["value/critic/mean"], metrics["value/critic/return"]) == (0.75, 1.0)
     assert metrics["value/critic/explained_variance"] == 0.875

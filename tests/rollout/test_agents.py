@@ -468,7 +468,7 @@ def test_equal_requests_at_once_are_told_once_and_have_their_own_numbers() -> No
         return 1.0
 
     machine = engine(decoder(vocabulary_size=720, max_positions=1024, spread=0.6), vocabulary, seed=3)
-    rollout, _ = ran(agent, machine, vocabulary, n=2, budget=30, runner={"notify": lines.append})
+    rollout, _ = ran(agent, machine, vocabulary, n=2, budget=30, runner={"warning_callback": lines.append})
     assert len(lines) == 1 and "two equal requests at the same time" in lines[0]
     assert len({s.tokens for s in rollout.samples}) == 6
 
@@ -502,7 +502,7 @@ def test_another_temperature_is_untrained_and_told_once() -> None:
         return 1.0
 
     script = says(vocabulary, "one", "two", "one", "two")
-    rollout, requests = ran(agent, script, vocabulary, n=2, runner={"notify": lines.append})
+    rollout, requests = ran(agent, script, vocabulary, n=2, runner={"warning_callback": lines.append})
     assert told == [1, 1] and len(lines) == 1 and "a temperature other than 1, that of training" in lines[0]
     assert [r.sampling.temperature for r in requests] == [0.2, 0.2, 1.0, 1.0] and requests[0].sampling.stop == ("!",)
     for sample in rollout.samples:

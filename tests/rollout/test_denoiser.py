@@ -213,7 +213,7 @@ def test_load_cuts_running_samples_and_new_weights_count_at_once() -> None:
         first = await task
         rest = replace(
             REQUEST, already_generated_count=len(first.tokens), context=(*REQUEST.context, *first.tokens),
-            actions=first.actions, limit=8 - len(first.tokens),
+            previous_actions=first.actions, limit=8 - len(first.tokens),
         )  # fmt: skip
         return first, await engine.sample(rest)
 

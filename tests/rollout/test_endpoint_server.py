@@ -235,7 +235,7 @@ def test_slow_and_silent_clients_lose_their_connection() -> None:
             writer.close()
         assert (await at.post("a"))["choices"][0]["message"]["content"] == "one"
 
-    run(work, head=0.1, body=0.1)
+    run(work, head_seconds=0.1, body_seconds=0.1)
 
 
 def test_idle_connections_keep_no_agent_out(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -250,7 +250,11 @@ def test_a_prefilled_context_is_that_of_its_content() -> None:
     assert [len(x) for x in inputs] == [40]
     generate(e, [cat])
     assert [len(x) for x in inputs] == [40, ROWS]
-    for another in (replace(cat, content_hash=""), replace(cat, content_hash="dog"), replace(cat, actions=(b"a",))):
+    for another in (
+        replace(cat, content_hash=""),
+        replace(cat, content_hash="dog"),
+        replace(cat, previous_actions=(b"a",)),
+    ):
         generate(e, [another])
         assert [len(x) for x in inputs[-2:]] == [40, ROWS]
 

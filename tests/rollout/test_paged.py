@@ -208,7 +208,7 @@ def test_attention_to_random_pages_is_that_to_whole_texts(rows, heads, window, s
     inputs = position, slot, ends, torch.tensor(totals, dtype=torch.int32), table, *pool
     with pretended_gpu() as device:
         layout = PagedLayout(*(x.to(device) for x in inputs), max_query_length=max(new))
-        out = layout.attend(0, *(x.to(device) for x in (q, k, v)), num_speculative_tokens=window).cpu()
+        out = layout.attend(0, *(x.to(device) for x in (q, k, v)), window=window).cpu()
         keys, values = (x.cpu()[0] for x in (layout.key_cache, layout.value_cache))
     assert torch.equal(keys.flatten(0, 1)[slot], k) and torch.equal(values.flatten(0, 1)[slot], v)
     for i, (x, total) in enumerate(zip(out.split(new), totals)):

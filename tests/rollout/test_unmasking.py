@@ -180,7 +180,7 @@ def test_a_load_starts_requests_over() -> None:
         ({"context": (FIRST,)}, "a prompt of this masked model has 2 words"),
         ({"context": (0, FIRST)}, "a prompt of this masked model has 2 words"),
         ({"limit": 12}, "has up to 25 tokens, and the request allows 12"),
-        ({"context": (*REQUEST.context, 64), "generated_count": 1}, "the request continues 1 tokens"),
+        ({"context": (*REQUEST.context, 64), "already_generated_count": 1}, "the request continues 1 tokens"),
         ({"steps_per_token": 2}, "the request skips steps"),
         ({"denoising_steps": 5}, "has 3 steps, and no others"),
         ({"sampling": Sampling(top_p=0.5)}, "draws from its whole distribution"),

@@ -62,7 +62,7 @@ def arguments(function: Callable[..., Method]) -> str:
 
     >>> from groupwise.methods import knapsack_rl
     >>> arguments(knapsack_rl)
-    'least = 2, most = 128, confidence = 0.9, bound = 5'
+    'min_answers = 2, max_answers = 128, target_mixed_probability = 0.9, bound = 5'
     """
     return ", ".join(f"{name} = {label(p.default, p.annotation)}" for name, p in own_arguments(function).items())
 

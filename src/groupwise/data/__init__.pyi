@@ -75,15 +75,15 @@ from groupwise.data.logprob_gap import GAPS as GAPS
 from groupwise.data.logprob_gap import LARGEST_GAP as LARGEST_GAP
 from groupwise.data.logprob_gap import gap_bound as gap_bound
 from groupwise.data.measures import ClassifierScore as ClassifierScore
-from groupwise.data.measures import CriticValue as CriticValue
 from groupwise.data.measures import DistributionMeasure as DistributionMeasure
 from groupwise.data.measures import Divergence as Divergence
 from groupwise.data.measures import Entropy as Entropy
 from groupwise.data.measures import Logp as Logp
 from groupwise.data.measures import NeededMeasure as NeededMeasure
+from groupwise.data.measures import Return as Return
 from groupwise.data.measures import Subscore as Subscore
 from groupwise.data.measures import TokenMark as TokenMark
-from groupwise.data.measures import ValueTarget as ValueTarget
+from groupwise.data.measures import Value as Value
 from groupwise.data.measures import in_batch as in_batch
 from groupwise.data.measures import in_graph as in_graph
 from groupwise.data.measures import label_of as label_of

@@ -12,15 +12,15 @@ from torch import Tensor
 
 __all__ = [
     "ClassifierScore",
-    "CriticValue",
     "DistributionMeasure",
     "Divergence",
     "Entropy",
     "Logp",
     "NeededMeasure",
+    "Return",
     "Subscore",
     "TokenMark",
-    "ValueTarget",
+    "Value",
     "in_batch",
     "in_graph",
     "label_of",
@@ -95,7 +95,7 @@ class TokenMark:
 
 
 @dataclass(frozen=True, slots=True)
-class CriticValue:
+class Value:
     """A critic's estimate of the expected return at each token, before the update, without gradient.
 
     The context of a token is everything before it. PPO calls this number `V_old`.
@@ -105,7 +105,7 @@ class CriticValue:
 
 
 @dataclass(frozen=True, slots=True)
-class ValueTarget:
+class Return:
     """The target that a critic (`ValueModel`) learns at each token: advantage plus value, both from before the update.
 
     It is written with the advantages, so shapings and advantages cannot read it.

@@ -199,7 +199,7 @@ _BY_QUESTION: dict[str, tuple[Metric, ...]] = {
             "with `PromptSurveyCurriculum`: prompts of the iteration that were tested and not trained",
         ),
         Metric(
-            "curriculum/beginnings",
+            "curriculum/training_starts",
             "with `PromptSurveyCurriculum`: draws of the iteration that continue a beginning of an answer",
         ),
         Metric("curriculum/hinted", "with `HintLevelCurriculum`: prompts of the iteration with a hint"),

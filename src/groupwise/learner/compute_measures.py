@@ -9,7 +9,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from groupwise.core import Usage
-from groupwise.data import Batch, CriticValue, DistributionMeasure, Divergence, Entropy, Logp, NeededMeasure, in_graph
+from groupwise.data import Batch, DistributionMeasure, Divergence, Entropy, Logp, NeededMeasure, Value, in_graph
 from groupwise.learner.divergence import divergence
 from groupwise.learner.forward import TokenStates, hidden_states, of_distributions, token_logprobs
 
@@ -42,7 +42,7 @@ class MicrobatchMeasures:
         """Compute a measure: one number per token; NaN for samples without the second prompt (view) that it names."""
         if isinstance(measure, Divergence):
             return self.spread(self.divergence(measure), measure.view)
-        if isinstance(measure, CriticValue):
+        if isinstance(measure, Value):
             with torch.no_grad():
                 return self.models[measure.model].values(self.batch, lambda: self.states("policy", ""))
         if isinstance(measure, DistributionMeasure):

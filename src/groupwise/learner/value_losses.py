@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from jaxtyping import Float
 from torch import Tensor
 
-from groupwise.data import Batch, CriticValue, NeededMeasure, ValueTarget
+from groupwise.data import Batch, NeededMeasure, Return, Value
 from groupwise.learner.auxiliary import AuxiliaryLoss, AuxiliaryLossInputs, ForwardResult, Term
 
 __all__ = ["ClippedValueLoss", "SquaredValueLoss"]
@@ -14,7 +14,7 @@ __all__ = ["ClippedValueLoss", "SquaredValueLoss"]
 
 @dataclass(frozen=True, slots=True)
 class SquaredValueLoss(AuxiliaryLoss):
-    """`1/2 (V - G)^2` per token, weighted like the objective's tokens; the target `G` is `ValueTarget(critic)`.
+    """`1/2 (V - G)^2` per token, weighted like the objective's tokens; the target `G` is `Return(critic)`.
 
     With a shared trunk, `coefficient` scales the gradient in the policy's weights: PPO's `c_1`, often 0.1 or 0.5.
     """
@@ -27,7 +27,7 @@ class SquaredValueLoss(AuxiliaryLoss):
 
     @property
     def needs(self) -> frozenset[NeededMeasure]:
-        return frozenset({ValueTarget(self.critic)})
+        return frozenset({Return(self.critic)})
 
     @property
     def metric(self) -> str:
@@ -57,7 +57,7 @@ class ClippedValueLoss(AuxiliaryLoss):
 
     @property
     def needs(self) -> frozenset[NeededMeasure]:
-        return frozenset({CriticValue(self.critic), ValueTarget(self.critic)})
+        return frozenset({Value(self.critic), Return(self.critic)})
 
     @property
     def metric(self) -> str:
@@ -65,7 +65,7 @@ class ClippedValueLoss(AuxiliaryLoss):
 
     def __call__(self, step: AuxiliaryLossInputs) -> Term:
         def clipped(value: Tensor, goal: Tensor, batch: Batch) -> Tensor:
-            old = batch[CriticValue(self.critic)].to(value.dtype)
+            old = batch[Value(self.critic)].to(value.dtype)
             near = old + (value - old).clamp(-self.clip, self.clip)
             return ((value - goal) ** 2).maximum((near - goal) ** 2)
 
@@ -82,7 +82,7 @@ def _half_sum(critic: str, error: Callable[[Tensor, Tensor, Batch], Tensor]) -> 
 
     def term(forwarded: ForwardResult) -> Float[Tensor, ""]:
         value, batch = forwarded.compute_values(critic), forwarded.batch
-        goal = batch[ValueTarget(critic)].to(value.dtype)
+        goal = batch[Return(critic)].to(value.dtype)
         return (batch.loss_share.to(value.dtype) * error(value, goal, batch)).sum() / 2
 
     return term

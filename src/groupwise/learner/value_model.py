@@ -22,15 +22,15 @@ __all__ = ["ValueModel"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ValueModel(SideModel):
-    """PPO's critic, arXiv:1707.06347: a trained model that predicts one value per token, `CriticValue(name)`.
+    """PPO's critic, arXiv:1707.06347: a trained model that predicts one value per token, `Value(name)`.
 
     A linear head, 0 at first, reads the last hidden state before each token. The states are from a copy of the
     initial policy (`trunk = "own"`) or of the policy itself (`"shared"`). The gradient of `loss` reaches the trunk, as
     in PPO; with `trains_trunk = False` it trains the head alone. A shared trunk is updated by the policy's optimizer,
     everything else by `optimizer`, which counts the policy's steps.
 
-    The head learns `ValueTarget(name)`: `A + V` with the credit `A` of `target_credit`. By default that is the
-    component of the method's credit that needs `CriticValue(name)`, before whitening. A second `GAE(lam=1.0)` as
+    The head learns `Return(name)`: `A + V` with the credit `A` of `target_credit`. By default that is the
+    component of the method's credit that needs `Value(name)`, before whitening. A second `GAE(lam=1.0)` as
     `target_credit` decouples the two.
     """
 

@@ -13,9 +13,9 @@ from groupwise.data import (
     Mask,
     Memory,
     NeededMeasure,
+    Return,
     Shaping,
     Strategy,
-    ValueTarget,
     in_batch,
     in_graph,
     needs,
@@ -101,7 +101,7 @@ class Method:
         value_targets(self.models, self.credit)
         check_curriculum(self.curriculum, self.strategy, self.max_refills, self.old_logprobs)
         check_group_size(self.group_size, self.curriculum, self.strategy)
-        early = [m for m in needs(self.filter) if isinstance(m, ValueTarget) or not in_batch(m)]
+        early = [m for m in needs(self.filter) if isinstance(m, Return) or not in_batch(m)]
         if early:
             why = f"the filter needs {early[0]}, and a filter runs before the learner computes measures"
             raise ValueError(f"{why}\nuse a filter that needs Subscore or Mark only: these exist before learning")

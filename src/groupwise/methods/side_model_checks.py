@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 
-from groupwise.data import Credit, CriticValue, NeededMeasure, ValueTarget, name_of, needs, side_models_of, with_fields
+from groupwise.data import Credit, NeededMeasure, Return, Value, name_of, needs, side_models_of, with_fields
 from groupwise.learner import SideModel, ValueModel
 
 
@@ -15,7 +15,7 @@ def value_targets(models: Sequence[tuple[str, SideModel]], credit: Credit) -> tu
     for name, model in models:
         if not isinstance(model, ValueModel):
             continue
-        readers = [p for p in with_fields(credit) if CriticValue(name) in getattr(p, "needs", ())]
+        readers = [p for p in with_fields(credit) if Value(name) in getattr(p, "needs", ())]
         if model.target_credit is None and len(readers) != 1:
             what = f"the critic {name!r} has no unique target: {len(readers)} components of the credit need its values"
             raise ValueError(
@@ -30,12 +30,12 @@ def check_side_models(models: Sequence[tuple[str, SideModel]], measures: Iterabl
     """Raise ValueError if a needed model is undefined or of a wrong kind, or a critic's loss trains another one."""
     kinds = dict(models)
     for name, model in models:
-        if isinstance(model, ValueModel) and needs(model.loss) and ValueTarget(name) not in needs(model.loss):
+        if isinstance(model, ValueModel) and needs(model.loss) and Return(name) not in needs(model.loss):
             what = f"the loss of the critic {name!r} trains another model"
             raise ValueError(f'{what}\nset method.models.{name}.loss.critic = "{name}"')
     for measure in sorted(measures, key=repr):
         for name in side_models_of([measure]):
-            of_values = isinstance(measure, CriticValue | ValueTarget)
+            of_values = isinstance(measure, Value | Return)
             part = '{ kind = "ValueModel" }' if of_values else '"InitialPolicy"'
             fix = f"set method.models = {{ {name} = {part} }}"
             if name not in kinds:

@@ -18,12 +18,12 @@ from groupwise.data import (
     TRAINED_TOKENS,
     TRUNCATED,
     Batch,
-    CriticValue,
     Entropy,
     Finish,
     Logp,
     Outcome,
-    ValueTarget,
+    Return,
+    Value,
 )
 from groupwise.objective.objective import Objective
 from groupwise.objective.penalties import kl_k1, kl_k3
@@ -107,7 +107,7 @@ def describe_step(step: Batch, objective: Objective) -> dict[str, float]:
             metrics[name] = kl_k3(step, measure.model).mean()
             metrics[f"{name}/k1"] = kl_k1(step, measure.model).mean()
     for measure in step.measures:
-        if isinstance(measure, ValueTarget):
+        if isinstance(measure, Return):
             metrics |= _describe_values(measure.model, step)
     if Entropy() in step.measures:
         metrics[ENTROPY] = step[Entropy()].mean()
@@ -116,7 +116,7 @@ def describe_step(step: Batch, objective: Objective) -> dict[str, float]:
 
 def _describe_values(model: str, step: Batch) -> dict[str, Tensor]:
     """Metrics of critics: mean value and return, and the explained variance of the returns (at most 1)."""
-    value, goal = step[CriticValue(model)].double(), step[ValueTarget(model)].double()
+    value, goal = step[Value(model)].double(), step[Return(model)].double()
     metrics = {f"value/{model}/mean": value.mean(), f"value/{model}/return": goal.mean()}
     if (variance := goal.var(correction=0)) > 1e-12:  # equal returns differ by rounding
         metrics[f"value/{model}/explained_variance"] = 1 - (goal - value).var(correction=0) / variance

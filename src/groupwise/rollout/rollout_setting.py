@@ -18,7 +18,7 @@ class RolloutSetting:
     verdict and each call through `Sampler.outside`. Both are in seconds. `create_environment` creates an environment
     for each sample, if the strategy uses one; `agent_runner` runs the recipe's agent. `environment_reply_log` records
     observations and episodes. `observation_frame_ids` holds the tokens that the chat template writes before and after
-    an observation. `encode_prompt` encodes prompts that a strategy writes; it gets the `pictures` of a draw that has some.
+    an observation. `encode_prompt` encodes prompts that a strategy writes; it gets a draw's `pictures`.
     `max_positions` is the most tokens of a sequence of the model; None for no bound. `denoising_steps` is the number of
     denoising steps of a flow policy, if not its own. Scored answers are correct from `correct_threshold` on; None if
     scores are not outcomes.

@@ -15,15 +15,15 @@ from groupwise.data import (
     LARGEST_GAP,
     THREAD,
     Batch,
-    CriticValue,
     Engine,
     Logp,
     Mask,
     NeededMeasure,
+    Return,
     Rollout,
     Segments,
     SharesDevice,
-    ValueTarget,
+    Value,
     unsplit_unit,
     with_fields,
 )
@@ -254,7 +254,7 @@ def compute_advantages(batch: Batch, method: Method) -> Batch:
     batch = batch.having(reward=reward)
     batch = keep(batch, [mask for mask in method.mask if not reads_advantage(mask)])
     for name, target in method.value_targets:
-        batch = batch.having(measures={ValueTarget(name): target(x, batch) + batch[CriticValue(name)].to(x.dtype)})
+        batch = batch.having(measures={Return(name): target(x, batch) + batch[Value(name)].to(x.dtype)})
     batch = batch.having(advantage=method.credit(x, batch))
     return keep(batch, [mask for mask in method.mask if reads_advantage(mask)])
 

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from groupwise.advantages import WhitenedTokens
 from groupwise.advantages.credit import discounted, last_of_sample, token_rewards
-from groupwise.data import Batch, Credit, CriticValue, Logp, NeededMeasure
+from groupwise.data import Batch, Credit, Logp, NeededMeasure, Value
 from groupwise.learner import AdamW, ClippedValueLoss, InitialPolicy, ValueModel
 from groupwise.methods.method import Method
 from groupwise.methods.reference import ExpectedEffect, PaperDifference, Reference
@@ -31,7 +31,7 @@ class GAE(Credit):
     >>> from groupwise.data import pack, rollout_of
     >>> batch = pack([rollout_of([1.0], lengths=[4])])
     >>> values = torch.tensor([0.2, 0.4, 0.6, 0.5], dtype=torch.float64)
-    >>> batch = batch.having(measures={CriticValue("critic"): values})
+    >>> batch = batch.having(measures={Value("critic"): values})
     >>> [round(x, 4) for x in GAE(gamma=1.0, lam=0.0)(batch.verdict_score, batch).tolist()]
     [0.2, 0.2, -0.1, 0.5]
     """
@@ -49,12 +49,11 @@ class GAE(Credit):
     @property
     def needs(self) -> frozenset[NeededMeasure]:
         return frozenset(
-            {CriticValue(self.critic)}
-            | ({Logp("policy"), Logp(self.reference_model)} if self.kl_coefficient else set())
+            {Value(self.critic)} | ({Logp("policy"), Logp(self.reference_model)} if self.kl_coefficient else set())
         )
 
     def __call__(self, x: Float[Tensor, " s"], b: Batch) -> Float[Tensor, " n"]:
-        value = b[CriticValue(self.critic)].to(x.dtype)
+        value = b[Value(self.critic)].to(x.dtype)
         following = torch.where(last_of_sample(b), 0.0, value.roll(-1))
         delta = token_rewards(x, b, kl=self.kl_coefficient, model=self.reference_model) + self.gamma * following - value
         return discounted(delta, b.sequences.index, self.gamma * self.lam)

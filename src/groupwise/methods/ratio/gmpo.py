@@ -53,7 +53,7 @@ J = 1/G sum_i { prod_t min[ r_it^sgn(A_i), clip(r_it^sgn(A_i), eps_1, eps_2) ]^s
 A_i = (R_i - mean(R)) / std(R)""",
     differences=(
         PaperDifference("window", "(e^-0.4, e^0.4)", "-0.4 and 0.4 in log space", "log_low = log_high = 0.4"),
-        PaperDifference("ablation with a clip of the sum", "named", "gmpo_seqclip", 'clamp_level = "sequence"'),
+        PaperDifference("ablation with a clip of the sum", "named", "gmpo_seqclip", 'clamped_unit = "sequence"'),
         PaperDifference("clamp of a token's log-ratio", "none", "recalled", "within -20 and 20, before the mean"),
         PaperDifference(
             "unequal bounds for A < 0",

@@ -35,11 +35,7 @@ class LogRatioAdvantageFit(Surrogate):
 
 
 def mdpo(
-    *,
-    group_size: int = 8,
-    weight: float = 1.0,
-    epochs: int = 10,
-    kl_estimator: Literal["on-policy", "squared"] = "on-policy",
+    *, group_size: int = 8, weight: float = 1.0, epochs: int = 10, form: Literal["on-policy", "squared"] = "on-policy"
 ) -> Method:
     """Several steps on the return minus a KL to the policy before the update. No clip.
 
@@ -51,9 +47,9 @@ def mdpo(
         group_size: answers per prompt, at least 2.
         weight: weight of the KL, 1/t, at the first iteration; it grows over the run, but not in the squared form.
         epochs: gradient steps per iteration.
-        kl_estimator: "on-policy" adds a KL to the old policy; "squared" fits the answer's log-ratio to its advantage.
+        form: "on-policy" adds a KL to the old policy; "squared" fits the answer's log-ratio to its advantage.
     """
-    if kl_estimator == "squared":
+    if form == "squared":
         objective = Objective(surrogate=LogRatioAdvantageFit(weight), aggregate=sequence_mean)
         return Method(group_size=group_size, advantage=(centred,), objective=objective, epochs=epochs)
     penalty = KL(weight, kl_estimator="corrected", model="policy")

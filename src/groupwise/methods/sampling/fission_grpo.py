@@ -215,9 +215,7 @@ a failed attempt o with feedback f becomes the prompt q' = q, o, f; G recoveries
         PaperDifference("correctness", "names and arguments of calls", "not released", "2 times the verdict's score"),
         PaperDifference("third reward", "not readable", "not released", "none"),
         PaperDifference("fall of the format weight", "2 to 1", "not released", "2 to 1, linear (inferred)"),
-        PaperDifference(
-            "failure", "below a threshold", "not released", "not correct, and a score below = 1 (inferred)"
-        ),
+        PaperDifference("failure", "below a threshold", "not released", "not correct, and score_below = 1 (inferred)"),
         PaperDifference(
             "buffer",
             "a batch, once it is large enough",

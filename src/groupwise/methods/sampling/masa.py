@@ -341,7 +341,7 @@ A = z-score among the answers, and among the predictions; one loss over both""",
         PaperDifference("case of a notion", "not specified", "counts", "does not count"),
         PaperDifference("an unreadable prediction", "not specified", "0 in each part, as a bad one", "the same"),
         PaperDifference(
-            "experts: when", "interleaved phases", "on a full store", "min_expert_agreement = 0.2: in the step's loss"
+            "experts: when", "interleaved phases", "on a full store", "min_rewrite_agreement = 0.2: in the step's loss"
         ),
         PaperDifference("experts: length", "the true one", "sum of correct / all answers", "mean of correct answers"),
         PaperDifference("experts: rate", "the true one", "a share", "of 8, as in a prediction; default: 0, no experts"),

@@ -132,7 +132,9 @@ A_i = (r_i - mean(r)) / (std(r) + 1e-8)""",
         PaperDifference("K, d_L, most turns", "10, 0.12, 30", "10, 0.12, 30", "10, 0.12, 30"),
         PaperDifference("a second clause", "rejected", "also at 90 % ended conversations, by default", "none"),
         PaperDifference("short first conversation", "padded", "then no gate", "padded"),
-        PaperDifference("action", "what the environment gets", "parsed after a word", "a turn's text; marker = WORD"),
+        PaperDifference(
+            "action", "what the environment gets", "parsed after a word", "a turn's text; action_marker = WORD"
+        ),
         PaperDifference("turns of an update", "at most 64, drawn", "at most 64, drawn", "all"),
         PaperDifference("context of a turn", "its history, in a new prompt", "cut at 1024 tokens", "the conversation"),
         PaperDifference(

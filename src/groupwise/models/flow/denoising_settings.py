@@ -35,8 +35,8 @@ class DenoisingSettings:
         if not 0 <= self.noise_start_step < self.end < self.steps:
             raise ValueError(
                 f"noise from step {self.noise_start_step} to before step {self.end}, of {self.steps} steps\n"
-                "needs 0 <= noise_start_step < noise_end_step < steps: the last step has no noise, since nothing removes "
-                "it again"
+                "needs 0 <= noise_start_step < noise_end_step < steps: the last step has no noise, since nothing "
+                "removes it again"
             )
 
     @property

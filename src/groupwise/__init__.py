@@ -112,7 +112,7 @@ def __getattr__(name: str) -> Any:
         name
     ):  # no AttributeError, which `from groupwise import NAME` replaces by its own message
         raise ImportError(f"{__name__} has no attribute {name!r}{answer}", name=__name__)
-    fix = f"; from {room} import {name}" if room else ""
+    fix = f"; from {room} import {name}" if room else _similar(name)
     raise AttributeError(f"{__name__} has no attribute {name!r}{fix}", name=name, obj=sys.modules[__name__])
 
 
@@ -123,6 +123,27 @@ def _answer_of_trl(name: str) -> str:
     from groupwise.config.trl_and_verl_names import DICTIONARY, TRAINERS
 
     return f": {DICTIONARY}" if name in TRAINERS else ""
+
+
+def _similar(name: str) -> str:
+    """The name of a component or method that a misspelled or earlier one means; empty without one."""
+    if name.startswith("_"):
+        return ""
+    from difflib import get_close_matches
+
+    from groupwise.config.trl_and_verl_names import EARLIER_COMPONENTS
+    from groupwise.core.lazy_imports import part_names
+    from groupwise.methods.families import method_files
+
+    if name in EARLIER_COMPONENTS:
+        return f"; its name here is gw.{EARLIER_COMPONENTS[name]}"
+    names = {*__all__, *method_files(), *(part for parts in part_names().values() for part in parts)}
+    by_case = {known.lower(): known for known in sorted(names)}
+    method = name.removesuffix("Trainer").removesuffix("Config").lower()
+    if method in method_files() and method != name.lower():
+        return f"; write gw.train(method=gw.{method}(), ...)"
+    near = get_close_matches(name.lower(), by_case, n=1, cutoff=0.68)  # below that, gw.fit is gw.sft
+    return f"; did you mean gw.{by_case[near[0]]}?" if near else ""
 
 
 def _is_method_or_part(name: str) -> bool:

@@ -58,6 +58,7 @@ NO_MESSAGES = (
 """Patterns, the settings of papers, and the evidence of an error, which is data."""
 CALL = re.compile(r"\bgw\.[a-z]\w+\(|=gw\.")
 OF_PROGRAMS = (
+    "__init__.py",
     "api/",
     "config/train_keyword_arguments.py",
     "config/unknown_argument_advice.py",
@@ -178,7 +179,7 @@ CALLS: dict[str, tuple[Callable[..., Any], dict[str, Any], str]] = {
     "callbacks": (gw.train, {"callbacks": []}, "write on_iteration=f"),
     "unknown": (gw.train, {"promts": 4}, "did you mean prompts?"),
     "unknown, far": (gw.train, {"xyzzy": 4}, "docs/fields.md"),
-    "wrong type": (gw.train, {"prompts": "many"}, "docs/fields.md"),
+    "wrong type": (gw.train, {"prompts": "many"}, "such as prompts=32"),
     "permission": (gw.train, {"judges": ["x"]}, "permissions=gw.Permissions(judges=...)"),
     "code": (gw.train, {"reward": "mine:f"}, 'permissions=gw.Permissions(use=["mine.py"])'),
     "verifier": (gw.train, {"data": ROWS, "reward": "mth"}, "did you mean math?"),

@@ -177,7 +177,7 @@ def test_words_become_calls(calls, line, call):
 
 def test_the_recorded_command_is_quoted_for_a_shell(calls):
     main(["train", "a b.toml", "--task", "x y"])
-    assert calls[0][1][2].command == "groupwise train 'a b.toml' --task 'x y'"
+    assert calls[0][1][2].command_line == "groupwise train 'a b.toml' --task 'x y'"
 
 
 @pytest.mark.parametrize(

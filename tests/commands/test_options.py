@@ -45,16 +45,26 @@ def test_both_doors_have_the_same_second_names() -> None:
         (["train", "--data", "a", "--task", "b"], "leave one of them out"),
         (["train", "--held-out", "x"], "write --held_out"),
         (["train", "--max-tokens", "9"], "write --max_tokens"),
-        (["train", "--learning-rate", "1"], "write --optimizer.lr 1e-6"),
+        (["train", "--learning-rate", "1"], "write --optimizer.lr 1\n"),
+        (["train", "--learning_rate", "fast"], "write --optimizer.lr 1e-6"),
+        (["train", "--loss_type", "dr_grpo"], "write --method dr_grpo\n"),
+        (["train", "--bf16", "true"], "write --machine.dtype bfloat16"),
+        (["train", "--train_batch_size", "64"], "write --prompts 32 (prompts of one iteration)"),
+        (["train", "--use_peft", "--lora_r", "8"], "write --lora.rank 16"),
+        (["train", "--shaping", "Score"], "did you mean --method.shaping?"),
+        (["train", "trainer.save_freq=5", "data.val_files=y.jsonl"], "write --held_out y.jsonl"),
+        (["train", "prompts=5"], "an option begins with two dashes: --prompts 5"),
+        (["train", "--tp", "2"], "leave it out: one process trains on one device"),
+        (["help", "Overlong"], "did you mean OverlongPenalty?"),
         (["train", "--optimiser.eps", "1"], "did you mean --optimizer.eps?"),
         (["train", "--method.objective.surrogat.low", "1"], "did you mean --method.objective.surrogate.low?"),
         (["train", "--stop_after", "2h"], "did you mean --stop-after?"),
         (["train", "--lora", "--data", "x"], "--lora VALUE; groupwise help lora explains it"),
-        (["train", "--iterations"], "--iterations VALUE"),
+        (["train", "--iterations"], "write --iterations 100; groupwise help iterations explains it"),
         (["train", "--colour", "red"], "groupwise train --help the other options"),
         (["train", "--method.colour", "red"], "the names are group_size"),
         (["train", "--output_dir", "x"], "--out DIR"),
-        (["check", "--lr", "1"], "write --optimizer.lr 1e-6"),
+        (["check", "--lr", "1e-4"], "write --optimizer.lr 1e-4"),
         (["show", "x.toml", "--use"], "leave it out: it is an option of train"),
         (["methods", "--all"], "its options are --family, --like, --map"),
         (["methods", "--familly", "ratio"], "did you mean --family?"),
@@ -82,6 +92,14 @@ def test_a_recipe_has_the_first_names(home: Path, capsys: pytest.CaptureFixture[
     assert main(["check", "r.toml"]) == 2
     output = capsys.readouterr().out
     assert "write task, its name in a recipe" in output and "write verifier.kind, its name in a recipe" in output
+
+
+def test_a_method_in_any_case_is_shown_and_is_no_command(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["show", "GSPO"]) == 0 and main(["diff", "GRPO", "Dr. GRPO"]) == 0
+    assert capsys.readouterr().out.startswith("gspo: Group Sequence")
+    with pytest.raises(SystemExit):
+        main(["grpo", "--model", "x"])
+    assert "it is a method: groupwise train --method grpo" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command.name)
@@ -119,7 +137,7 @@ def test_the_help_fits_the_terminal(columns: int, monkeypatch: pytest.MonkeyPatc
         ("--learning-rate", "optimizer.lr: the learning rate"),
         ("num_generations", "method.group_size: answers to one prompt"),
         ("data", "task: a packaged task"),
-        ("reward.answer", "a constant of the component in verifier"),
+        ("reward.which_answer", "a constant of the component in verifier"),
         ("Clip", "  high: a number, default 0.2\n"),
         ("token_mean", "a value of method.objective.aggregate"),
         ("sequence_ratio", "GSPO"),

@@ -106,7 +106,7 @@ def test_fields_are_set_by_path_and_compared() -> None:
     [
         ("math(answer='first')", 'verifier = { kind = "math", answer = "first" }'),
         ("several(a=math, b=0.2*format)", 'kind = "Combined"'),
-        ("flipping(verifier=exact, rejects=0.2)", 'kind = "noisy", verifier = "exact", rejects = 0.2'),
+        ("flipping(verifier=exact, rejects=0.2)", 'kind = "noisy_verdicts", verifier = "exact", rejects = 0.2'),
         ("__import__('os').system('true')", "write a table"),
         ('{ kind = "math", anser = "first" }', "recipe.verifier: Math has no field 'anser'"),
         ('{ kind = "math", deadline = true }', "recipe.verifier.deadline: True is a boolean"),

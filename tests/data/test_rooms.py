@@ -65,7 +65,7 @@ def test_a_name_of_a_room_is_answered_with_its_import(name: str, room: str) -> N
         getattr(groupwise, name)
     assert str(caught.value) == f"groupwise has no attribute '{name}'; from groupwise.{room} import {name}"
     assert getattr(importlib.import_module(f"groupwise.{room}"), name)
-    with pytest.raises(AttributeError, match=r"^groupwise has no attribute 'tran'$"):
+    with pytest.raises(AttributeError, match=r"^groupwise has no attribute 'tran'; did you mean gw\.train\?$"):
         _ = groupwise.tran
 
 

@@ -2,9 +2,10 @@
 
 import re
 from collections import Counter
+from dataclasses import fields
 
 from groupwise.data import METRICS, QUESTIONS
-from groupwise.report.charts import CHARTS, TILES, charts_data
+from groupwise.report.charts import CHARTS, TILES, Chart, MetricTile, charts_data
 from groupwise.report.report import PAGE, SCRIPTS
 from groupwise.report.run_warnings import RULES
 
@@ -50,3 +51,12 @@ def test_no_two_scripts_define_a_name() -> None:
     """They share one scope: a second function of a name replaces the first without an error."""
     names = [name for script in SCRIPTS[1:] for name in DEFINED.findall((PAGE / script).read_text(encoding="utf-8"))]
     assert len(names) > 50 and [name for name, count in Counter(names).items() if count > 1] == []
+
+
+def test_the_script_reads_each_field_of_charts_and_tiles() -> None:
+    """The script of the page is no Python: no other check sees that a field has another name there."""
+    source = "\n".join((PAGE / name).read_text() for name in SCRIPTS)
+    tile = re.search(r"DATA\.tiles\.map\(\(\{ ([\w, ]+) \}\)", source)
+    assert tile is not None and set(tile[1].split(", ")) == {field.name for field in fields(MetricTile)}
+    of_scripts = {"question", "stack"}  # added to a chart's fields, and a setting of a chart that the script makes
+    assert set(re.findall(r"spec\.(\w+)", source)) == {field.name for field in fields(Chart)} | of_scripts

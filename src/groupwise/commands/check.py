@@ -23,7 +23,7 @@ def check(
     """
     loaded = load_use(allowed)
     path = named_recipe(file, recipe_name)
-    unknown = {name: problem for name, _ in overrides if (problem := unknown_option("check", name))}
+    unknown = {name: problem for name, value in overrides if (problem := unknown_option("check", name, value))}
     checked = checks.check(path, [field for field in overrides if field[0] not in unknown], loaded)
     errors = [*unknown.values(), *checked.errors]
     for error in errors:

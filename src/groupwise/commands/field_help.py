@@ -4,6 +4,7 @@ import re
 import shlex
 import sys
 import textwrap
+from difflib import get_close_matches
 
 from groupwise.commands.command_table import COMMANDS
 from groupwise.commands.unknown_options import corrected, first_name, options_of_command
@@ -18,7 +19,7 @@ from groupwise.config.fields import (
     same_end,
     section_text,
 )
-from groupwise.config.trl_and_verl_names import field_named, other_name_fix
+from groupwise.config.trl_and_verl_names import EARLIER_COMPONENTS, field_named, other_name_fix
 from groupwise.core import Usage, class_name, part_names, terminal_width, visible
 from groupwise.methods.families import method_files
 
@@ -50,7 +51,7 @@ def field_help(name: str) -> str:
         return f"{name} is {field} here\n\n{field_help(field)}"
     if component := component_text(class_name(name)) or component_text(name):
         return component
-    matches = same_end(name) or [one for one in [corrected(name)] if one]
+    matches = same_end(name) or [one for one in [corrected(name), component_named(name)] if one]
     fix = f"did you mean {' or '.join(matches)}?" if matches else "groupwise help prints all fields"
     raise Usage(f"a recipe has no field {name!r}", fix=elsewhere(name) or other_name_fix(name) or fix)
 
@@ -64,6 +65,12 @@ def elsewhere(name: str) -> str:
     option = name.replace("_", "-")
     takers = [command.name for command in COMMANDS if option in options_of_command(command)]
     return f"--{option} is an option of {', '.join(takers)}: groupwise {takers[0]} --help" if takers else ""
+
+
+def component_named(name: str) -> str:
+    """The component that a misspelled or an earlier name means; empty without one."""
+    names = {part for parts in part_names().values() for part in parts}
+    return EARLIER_COMPONENTS.get(name) or next(iter(get_close_matches(name, names, n=1, cutoff=0.68)), "")
 
 
 def component_text(name: str) -> str:

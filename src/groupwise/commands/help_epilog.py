@@ -18,7 +18,7 @@ RECIPE_FIELDS = {
     "method": """base group_size curriculum strategy denoise unmask trained_roles filter max_refills unverifiable
         shaping advantage credit mask objective auxiliary minibatches shuffle epochs old_logprobs router_replay models
         memory schedules""",
-    "method.denoise": "noise steps time_shift noise_start noise_end",
+    "method.denoise": "noise steps time_shift noise_start_step noise_end_step",
     "method.unmask": "steps temperature knob_std min_knob_std schedule_lr_factor",
     "method.objective": "surrogate weights penalties aggregate",
     "sampling": "temperature max_tokens top_p top_k min_p stop",

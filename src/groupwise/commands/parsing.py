@@ -1,9 +1,11 @@
 """Parses a command line to the command's arguments, and to overrides of recipe fields."""
 
 import argparse
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from difflib import get_close_matches
+from pathlib import Path
 from typing import Any, TypeVar
 
 from groupwise.commands.command_table import COMMANDS, Command
@@ -11,6 +13,9 @@ from groupwise.commands.help_epilog import CODES, below_options
 from groupwise.commands.options import Option
 
 T = TypeVar("T")
+RECIPE_ONLY = ("train", "sweep", "check", "plan")
+"""Commands whose one argument is a recipe, so that a word with an equals sign is an option of another program."""
+SETTING = re.compile(r"\+{0,2}[A-Za-z_]\w*(?:\.\w+)*=")
 
 
 def parser() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParser]]:
@@ -85,7 +90,7 @@ def parse(
     if {"-h", "--help"}.intersection(words[:end]):
         return table.parse_args([words[0], "--help"]), []
     known, others = command.parse_known_args(words[:end])
-    arguments, overrides = split(others)
+    arguments, overrides = split(words[0], others)
     a = table.parse_args([*arguments, *words[end:]])
     vars(a).update(vars(known))
     return a, overrides
@@ -96,11 +101,16 @@ def check_command(table: argparse.ArgumentParser, words: Sequence[str]) -> None:
     names = [command.name for command in COMMANDS]
     if not words or words[0].startswith("-") or words[0] in names:
         return
+    from groupwise.methods.families import method_files, published_name
+
     near = get_close_matches(words[0], names, n=1)
-    table.error(f"no command is called {words[0]!r}; " + (f"did you mean {near[0]}?" if near else ", ".join(names)))
+    advice = f"did you mean {near[0]}?" if near else ", ".join(names)
+    if (method := published_name(words[0])) in method_files():
+        advice = f"it is a method: groupwise train --method {method}"
+    table.error(f"no command is called {words[0]!r}; {advice}")
 
 
-def split(words: Sequence[str]) -> tuple[list[str], list[tuple[str, str]]]:
+def split(command: str, words: Sequence[str]) -> tuple[list[str], list[tuple[str, str]]]:
     """Separate positional arguments from overrides: `--dotted.field value` or `--dotted.field=value`."""
     arguments, overrides = [], []
     remaining = iter(words)
@@ -109,12 +119,16 @@ def split(words: Sequence[str]) -> tuple[list[str], list[tuple[str, str]]]:
         if not word.startswith("--"):
             arguments.append(word)
         elif (value := text if equals else next(remaining, None)) is None or (not equals and value.startswith("--")):
-            from groupwise.core import Usage
+            from groupwise.commands.unknown_options import option_without_value
 
-            fix = f"write {word} VALUE; groupwise help {name.lstrip('-')} explains it"
-            raise Usage(f"{word} needs a value", fix=fix)
+            raise option_without_value(command, word)
         else:
             overrides.append((name.removeprefix("--"), value))
+    settings = [word for word in arguments if SETTING.match(word) and not Path(word).exists()]
+    if command in RECIPE_ONLY and settings:
+        from groupwise.commands.unknown_options import words_without_dashes
+
+        raise words_without_dashes(command, settings)
     return arguments, overrides
 
 

@@ -16,7 +16,7 @@ from groupwise.config.recipe_errors import method_suggestion, one_error
 from groupwise.config.toml import DEFAULT
 from groupwise.core import Usage, looks_like_path, or_near
 from groupwise.methods import Method, Reference, reference_of
-from groupwise.methods.families import method_family
+from groupwise.methods.families import method_family, published_name
 from groupwise.rollout.prompt_template import OURS, wordings
 from groupwise.runs.run_layout import RunLayout
 
@@ -25,8 +25,8 @@ WIDTH = 116
 
 def show(what: str) -> str:
     """The text of a method (formula, constants, differences from its paper, its tests), or a recipe in full."""
-    if what in names.methods():
-        return show_method(names.methods()[what])
+    if (method := published_name(what)) in names.methods():
+        return show_method(names.methods()[method])
     return recipe_toml.write(read(what)).rstrip()
 
 
@@ -106,8 +106,8 @@ def show_diff(a: str, b: str) -> str:
 
 def read(what: str) -> Any:
     """Find what to show: a method by name, or the recipe of a file or run. Imports no user code. Raises `Usage`."""
-    if what in names.methods():
-        return names.methods()[what]()
+    if (method := published_name(what)) in names.methods():
+        return names.methods()[method]()
     path = DEFAULT if what == "calculator" else Path(what)
     path = RunLayout(path).recipe if path.is_dir() else path
     if not path.is_file():

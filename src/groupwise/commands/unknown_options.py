@@ -7,8 +7,9 @@ from difflib import get_close_matches
 from groupwise.commands.command_table import COMMANDS, Command
 from groupwise.config.fields import SECOND_NAMES, SECTIONS, recipe_fields, same_end
 from groupwise.config.recipe_errors import one_error, unknown_field
-from groupwise.config.trl_and_verl_names import field_named, other_name_fix
+from groupwise.config.trl_and_verl_names import answer_of, field_named, option_of, other_name_fix
 from groupwise.core import Usage
+from groupwise.methods.families import method_files, published_name
 
 Overrides = Sequence[tuple[str, str]]
 
@@ -35,11 +36,11 @@ def first_name(path: str) -> str:
 
 def check_options(command: str, overrides: Overrides) -> None:
     """Raise `Usage` for overrides that name no field of a recipe, and so no option of the command."""
-    if problems := [problem for path, _ in overrides if (problem := unknown_option(command, path))]:
+    if problems := [problem for path, value in overrides if (problem := unknown_option(command, path, value))]:
         raise one_error(problems)
 
 
-def unknown_option(command: str, path: str) -> Usage | None:
+def unknown_option(command: str, path: str, value: str = "") -> Usage | None:
     """The error for an option that is neither one of the command nor a field of a recipe; None if it is a field.
 
     >>> unknown_option("eval", "smaples").fix, unknown_option("train", "learning-rate").fix
@@ -47,24 +48,78 @@ def unknown_option(command: str, path: str) -> Usage | None:
     """
     if (problem := unknown_field(path)) is None:
         return None
-    return Usage(f"{command} has no option --{path}", fix=fix_of(command, path, problem))
+    return Usage(f"{command} has no option --{path}", fix=fix_of(command, path, problem, value))
 
 
-def fix_of(command: str, path: str, problem: Usage) -> str:
+def option_without_value(command: str, word: str) -> Usage:
+    """The error for an option that no value follows: of another program, or a field, whose example it has.
+
+    >>> option_without_value("train", "--epochs").fix, option_without_value("train", "--use_peft").fix
+    ('write --epochs 3; groupwise help epochs explains it', 'write --lora.rank 16')
+    """
+    path = word.lstrip("-")
+    field = recipe_fields().get(first_name(path))
+    fix = f"write --{path} {field.example if field else 'VALUE'}; groupwise help {path} explains it"
+    return unknown_option(command, path) or Usage(f"{word} needs a value", fix=fix)
+
+
+def words_without_dashes(command: str, words: Iterable[str]) -> Usage:
+    """The error for options as verl writes them: `data.train_batch_size=64`."""
+    problems = []
+    for word in words:
+        path, _, value = word.lstrip("+").partition("=")
+        unknown = unknown_option(command, path, value)
+        dashes = f"an option begins with two dashes: --{path} {value}"
+        problems.append(Usage(f"{word} is no option", fix=unknown.fix if unknown else dashes))
+    return one_error(problems)
+
+
+def fix_of(command: str, path: str, problem: Usage, value: str) -> str:
     """The option to write instead of an unknown one. `problem` is the error for a field of this name."""
     written = path.replace("-", "_")
     if unknown_field(first_name(written)) is None:
         return f"write --{written}"
-    if option := near(path, options_of_command(table_of(command))):
-        return f"did you mean --{option}?"
     if hint := other_name_fix(written):
         line, _, option = hint.partition(", as an option ")
-        return f"write {option}" if option else re.sub(r"^write ([\w.]+), its", r"write --\1, its", line)
-    if names := [name for name in [corrected(written)] if name] or same_end(written):
+        own = re.sub(r"^write ([\w.]+), its", r"write --\1, its", line)
+        return f"write {of_value(written, option, value)}" if option else own
+    if option := near(path, options_of_command(table_of(command))):
+        return f"did you mean --{option}?"
+    ends, similar = same_end(written), [name for name in [corrected(written)] if name]
+    if names := (similar or ends) if "." in written else (ends or similar):
         return f"did you mean {' or '.join(f'--{name}' for name in names[:3])}?"
     if path.partition(".")[0] in SECTIONS and "." in path:
         return problem.what.partition("; ")[2] or problem.fix
     return f"groupwise help lists the fields of a recipe, groupwise {command} --help the other options"
+
+
+def of_value(path: str, option: str, value: str) -> str:
+    """The option of an answer, with the user's value in place of the example where it means the same.
+
+    That is a published method, and a value of the example's type of an answer without a note.
+
+    >>> of_value("loss_type", "--method grpo (...)", "dr_grpo"), of_value("max_steps", "--iterations 100 (...)", "7")
+    ('--method dr_grpo', '--iterations 100 (...)')
+    >>> of_value("learning_rate", "--optimizer.lr 1e-6", "1e-5"), of_value("bf16", "--machine.dtype bfloat16", "true")
+    ('--optimizer.lr 1e-5', '--machine.dtype bfloat16')
+    """
+    answer = answer_of(path)
+    if answer is None:
+        return option
+    if answer.field_path == "method":
+        return f"--method {name}" if (name := published_name(value)) in method_files() else option
+    example = answer.equivalent_field_value
+    kind = bool if value in ("true", "false") else int if value.isdecimal() else float if is_number(value) else str
+    fits = type(example) is kind or (isinstance(example, float) and kind is int)
+    return option_of(answer.field_path, value) if value and fits and not answer.note else option
+
+
+def is_number(text: str) -> bool:
+    """Whether a text is a number as Python writes it."""
+    try:
+        return float(text) == float(text)
+    except ValueError:
+        return False
 
 
 def corrected(path: str) -> str:

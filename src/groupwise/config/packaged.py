@@ -47,9 +47,6 @@ def named_recipe(file: str | None, name: str | None) -> Path | None:
         raise Usage("the name of the recipe is empty", fix="name a TOML file, or leave the argument out")
     if file and name:
         raise Usage("two recipes are given", evidence=f"{file}, --recipe {name}", fix="leave one out")
-    if file and "=" in file and not Path(file).exists():
-        path, _, value = file.lstrip("-").lstrip("+").partition("=")
-        raise Usage(f"{file} is no recipe file", fix=f"an option begins with two dashes: --{path} {value}")
     if file and (advice := other_option(file)):
         raise Usage(f"{file} is no recipe", fix=advice)
     if file and file in methods() and not Path(file).exists():

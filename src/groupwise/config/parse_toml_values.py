@@ -24,8 +24,9 @@ from groupwise.config.registry import (
     socket_of,
 )
 from groupwise.config.toml import CommandLineValue, default_method
-from groupwise.config.trl_and_verl_names import other_value_fix, verifier_fix
+from groupwise.config.trl_and_verl_names import method_fix, other_value_fix, verifier_fix
 from groupwise.config.user_code import UserCode
+from groupwise.config.wrong_value_advice import component_advice, example_line, list_advice, table_advice
 from groupwise.core import InvalidValue, Usage, class_name, part_named, plain_name
 from groupwise.data import TaskSettings, VerifierSettings, name_of
 from groupwise.methods import Method
@@ -88,7 +89,7 @@ class ValueParser:
             return hint(data)
         if hint is float and kind is int:
             return float(data)
-        return self.problem(where, f"{_describe(data)}; expected {EXPECTED[hint]}")
+        return self.problem(where, f"{_describe(data)}; expected {EXPECTED[hint]}", example_line(where, hint))
 
     def union(self, data: Any, arms: tuple[Any, ...], current: Any, where: str) -> Any:
         """Convert data to the first of several types that accepts it; `"none"` is None if the field may be None."""
@@ -113,9 +114,8 @@ class ValueParser:
         if isinstance(data, dict) and current is not MISSING and data:
             return self.elements(data, args, current, where)
         if not isinstance(data, list) or (... not in args and len(data) != len(args)):
-            return self.problem(
-                where, f"{_describe(data)}; expected a list" + ("" if ... in args else f" of {len(args)}")
-            )
+            what = f"{_describe(data)}; expected a list" + ("" if ... in args else f" of {len(args)}")
+            return self.problem(where, what, list_advice(where, data) if ... in args else "")
         values = [self.value(x, h, MISSING, f"{where}.{i}") for i, (x, h) in enumerate(zip(data, hints))]
         return MISSING if any(v is MISSING for v in values) else tuple(values)
 
@@ -145,15 +145,15 @@ class ValueParser:
             data = {shorthand: data} if isinstance(data, str) else data
             if isinstance(data, dict) and "kind" in data:  # a text, and constants beside it from the command line
                 data = {shorthand: data["kind"], **{k: v for k, v in data.items() if k != "kind"}}
-        if isinstance(data, str) and is_table(hint):
-            entry = next((f.name for f in fields(hint) if default(f) is MISSING), fields(hint)[0].name)
-            return self.problem(where, f"{_describe(data)}; expected a table", f'write {{ {entry} = "{data}" }}')
+        if not isinstance(data, dict) and is_table(hint):
+            return self.problem(where, f"{_describe(data)}; expected a table", self.table_fix(where, data, hint))
         if hint is TaskSettings and (data := self.task(data, where)) is MISSING:
             return MISSING
         if isinstance(data, str):
             data = {"base" if hint is Method else "kind": data}
         if not isinstance(data, dict):
-            return self.problem(where, f"{_describe(data)}; expected the name of a component or a table")
+            what = f"{_describe(data)}; expected the name of a component or a table"
+            return self.problem(where, what, self.table_fix(where, data, hint))
         names = ("kind", "base") if hint is Method else ("kind",)
         constants = {k: v for k, v in data.items() if k not in names}
         if hint is Method and (base := data.get("base", data.get("kind"))) is not None:
@@ -173,12 +173,18 @@ class ValueParser:
             return self.table(hint, constants, MISSING, where)
         return self.problem(where, f"the table has no kind; {suggestion('', fitting_names(hint))}", 'add kind = "..."')
 
+    def table_fix(self, where: str, data: Any, hint: Any) -> str:
+        """What to write for a value in place of a table."""
+        value = data.plain if isinstance(data, CommandLineValue) else data
+        return table_advice(where, value, hint, fields_by_type(hint))
+
     def method_function(self, name: Any, where: str) -> Any:
         """The function of a published method by name, or a user's function such as `my_file:mine`."""
         if not (isinstance(name, str) and ":" in name):
             if (published := published_name(str(name))) in methods():
                 return methods()[published]
-            return self.problem(where, f"unknown method {name!r}; {method_suggestion(str(name), methods())}")
+            fix = method_fix(str(name), methods())
+            return self.problem(where, f"unknown method {name!r}; {method_suggestion(str(name), methods())}", fix)
         function = self.user_part(name, where)
         if isinstance(function, UnloadedPart):
             file = name.partition(":")[0]
@@ -273,7 +279,8 @@ class ValueParser:
             return self.user_part(name, where)
         part = part_named(name)
         if part is None:
-            return self.problem(where, f"unknown component {name!r}; similar: {', '.join(closest_parts(name, hint))}")
+            what = f"unknown component {name!r}; similar: {', '.join(closest_parts(name, hint))}"
+            return self.problem(where, what, component_advice(where, name, hint, fields_by_type(hint)))
         return part
 
     def task(self, data: Any, where: str) -> Any:
@@ -377,6 +384,11 @@ def verifier_suggestion(name: str) -> str:
 def hints_of(cls: type) -> dict[str, Any]:
     """The types of a dataclass's fields by name."""
     return get_type_hints(cls)
+
+
+def fields_by_type(hint: Any) -> dict[str, Any]:
+    """The types of the fields of a dataclass; none for another type."""
+    return hints_of(hint) if isinstance(hint, type) and is_dataclass(hint) else {}
 
 
 def own_arguments(function: Any) -> dict[str, Parameter]:

@@ -136,7 +136,15 @@ def set_paths(data: dict[str, Any], fields: Iterable[tuple[str, Any]]) -> None:
 
 
 def set_path(data: dict[str, Any], path: str, value: Any) -> None:
-    """Set the value at a dotted path, in place. Types are checked later, so that all overrides are read together."""
+    """Set the value at a dotted path, in place. Types are checked later, so that all overrides are read together.
+
+    A number in place of a table stays: it is an error when types are checked.
+
+    >>> data = {"optimizer": 1e-5}
+    >>> set_path(data, "optimizer.lr", 1e-6)
+    >>> data
+    {'optimizer': 1e-05}
+    """
     keys = keys_of(path)
     node: Any = data
     for key, following in pairwise(keys):
@@ -145,7 +153,9 @@ def set_path(data: dict[str, Any], path: str, value: Any) -> None:
         child = child.plain if isinstance(child, CommandLineValue) else child
         if isinstance(child, str) and child != "none":  # a field that may be none has no component yet
             child = {"base" if published_name(child) in methods() else "kind": child}
-        if not isinstance(child, dict | list) or following == "kind":  # another component has other constants
+        if isinstance(child, int | float):
+            return
+        if child == "none" or following == "kind":  # another component has other constants
             child = {}
         node[index] = child
         node = child

@@ -76,6 +76,9 @@ def overrides_of(settings: Mapping[str, Any]) -> list[tuple[str, Any]]:
     hints = hints_of(Recipe)
     if (environment := settings.get("environment", "")) and not isinstance(environment, str):
         raise not_a_name(environment)
+    function = getattr(settings.get("method"), "__name__", "")
+    if function in methods():
+        raise Usage(f"method is the function {function}", fix=f"call it: method=gw.{function}()")
     values = {path: as_data(_lora(path, value), hints.get(path, Any)) for path, value in settings.items()}
     return [(path, PythonText(value) if isinstance(value, str) else value) for path, value in values.items()]
 
@@ -83,6 +86,9 @@ def overrides_of(settings: Mapping[str, Any]) -> list[tuple[str, Any]]:
 def not_a_name(environment: Any) -> Usage:
     """The error for an environment that is passed as a class or a value: a run records its name and its file."""
     made = environment if callable(environment) and hasattr(environment, "__name__") else type(environment)
+    if made.__module__ == "builtins":
+        fix = 'pass its name, such as environment="tools", or my_file:MyEnvironment of a file (docs/turns.md)'
+        return Usage(f"environment is {environment!r}, not a name", fix=fix)
     module = made.__module__ if made.__module__ != "__main__" else "my_file"
     file = f'permissions=gw.Permissions(use=["{module}.py"])'
     fix = f'pass its name and its file: environment="{module}:{made.__name__}", {file}'

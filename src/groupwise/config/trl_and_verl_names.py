@@ -3,7 +3,7 @@
 import re
 import shlex
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -14,12 +14,14 @@ from groupwise.config.fields import SECTIONS
 
 __all__ = [
     "DICTIONARY",
+    "EARLIER_COMPONENTS",
     "EARLIER_FIELDS",
     "OTHER_VALUES",
     "TRAINERS",
     "OtherLibraryOption",
     "answer_of",
     "field_named",
+    "method_fix",
     "option_of",
     "other_name_fix",
     "other_value_fix",
@@ -101,6 +103,9 @@ EARLIER_FIELDS: Mapping[str, str] = MappingProxyType(
         "engine.rows": "engine.max_num_seqs",
         "evaluate.best": "evaluate.best_metric",
         "evaluate.by": "evaluate.by_column",
+        "evaluate.steps": "evaluate.denoising_steps",
+        "lora.targets": "lora.target_modules",
+        "machine.deadline": "machine.rollout_deadline",
         "machine.recompute": "machine.gradient_checkpointing",
         "method.proximal": "method.old_logprobs",
         "method.refill": "method.max_refills",
@@ -109,12 +114,36 @@ EARLIER_FIELDS: Mapping[str, str] = MappingProxyType(
         "optimizer.clip": "optimizer.max_grad_norm",
         "optimizer.decay": "optimizer.lr_scheduler",
         "optimizer.warmup": "optimizer.warmup_steps",
+        "pipeline.guidance": "pipeline.guidance_scale",
+        "pipeline.size": "pipeline.picture_size",
         "save.model_every": "save.export_every",
         "sinks": "trackers",
+        "threshold": "correct_threshold",
         "warm_start.per_step": "warm_start.prompts",
     }
 )
 """The name of a field by its name in earlier recipes of this project."""
+EARLIER_COMPONENTS: Mapping[str, str] = MappingProxyType(
+    {
+        "AddCalibration": "AddBrierScore",
+        "After": "DelayedStart",
+        "Anchored": "WithSolutionAnchor",
+        "CPSNoise": "CoefficientsPreservingNoise",
+        "CoSampled": "AnswerAndScheduleStrategy",
+        "Decay": "ExponentialDecay",
+        "HintLadder": "HintLevelCurriculum",
+        "Pilots": "PilotAllocation",
+        "Preference": "PairwisePreference",
+        "Proposing": "ProposalCollectingStrategy",
+        "ReasoningCues": "CorrectPrefixCuesStrategy",
+        "Retraced": "ForwardProcess",
+        "SelfHints": "PolicyWrittenHints",
+        "SquaredRatio": "LogRatioAdvantageFit",
+        "Synthesised": "ProposedProblemCurriculum",
+        "TakingTurns": "AlternatingRoleMask",
+    }
+)
+"""The name of a component by its name in earlier recipes, where a similar name would be another component."""
 OTHER_VALUES: Mapping[tuple[str, str], str] = MappingProxyType(
     {
         ("cluster.launch", "given"): "external",
@@ -200,7 +229,13 @@ one call trains, and all settings are its arguments: run = gw.train(...)
   trainer.save_model(DIR)             -> run.export(DIR)
 any other option is answered with the argument to write (docs/coming-from.md)"""
 """What a user of TRL's trainer writes here."""
-FORMER_VERIFIERS = {"several": "combined", "flipping": "noisy_verdicts", "glyphs": "glyph_patches"}
+FORMER_VERIFIERS = {
+    "several": "combined",
+    "flipping": "noisy_verdicts",
+    "noisy": "noisy_verdicts",
+    "hackable": "hackable_score",
+    "glyphs": "glyph_patches",
+}
 """The names of verifiers by names that they had before."""
 COMBINED = (
     'write a table: verifier = { kind = "Combined", members = [{ name = "answer", verifier = "math" }, '
@@ -227,6 +262,19 @@ def verifier_fix(text: str) -> str:
         return COMBINED
     fields = [f'kind = "{new}"', *(f"{match[1]} = {_as_toml(match[2])}" for match in ARGUMENT.finditer(rest))]
     return f"write a table: verifier = {{ {', '.join(fields)} }}"
+
+
+def method_fix(text: str, names: Iterable[str]) -> str:
+    """The fix for a method in the notation of a call: the table to write; empty for another text.
+
+    >>> method_fix("grpo(group_size=8)", ["grpo"])
+    'write method = { base = "grpo", group_size = 8 }'
+    """
+    name, bracket, rest = text.partition("(")
+    if not bracket or name not in names:
+        return ""
+    fields = [f'base = "{name}"', *(f"{match[1]} = {_as_toml(match[2])}" for match in ARGUMENT.finditer(rest))]
+    return f"write method = {{ {', '.join(fields)} }}"
 
 
 def _as_toml(value: str) -> str:

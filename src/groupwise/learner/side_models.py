@@ -80,7 +80,7 @@ class EMA(SideModel):
 class SamplingPolicy(SideModel):
     """The policy that generated the samples: a copy of the weights after the last optimizer step of each iteration.
 
-    An `EMA` with `keep = 0` counts steps instead, and iterations differ in their number of steps if a filter drops
+    An `EMA` with `decay = 0` counts steps instead, and iterations differ in their number of steps if a filter drops
     prompts or a step is skipped. With `cluster.max_staleness` above 0, samples come from older weights than this copy.
 
     >>> copy, policy = [torch.zeros(2)], [torch.ones(2)]

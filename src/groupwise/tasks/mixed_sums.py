@@ -1,6 +1,6 @@
 """The task `mixed_sums`: easy and hard sums together, with a price for each step of an answer.
 
-The verifier is `SumSteps` with `price = 0.02`. Thinking pays on six operands; on two it costs more than it brings.
+The verifier is `SumSteps` with `step_price = 0.02`. Thinking pays on six operands; on two it costs more than it brings.
 """
 
 from collections.abc import Iterator, Mapping

@@ -122,6 +122,6 @@ K_mov = mean (mu - mu_anchor)^2 / (2 S^2),  K_step = mean (l_old - l)""",
         own_settings=('method.denoise.noise = {kind = "IntegratedNoise", noise_level = 0.7}',),
     ),
     our_finding="The first step has more noise than by FlowGrpoNoise (std 1.29, not 0.7, at level 0.7 and 10 steps), "
-    "the others less. With `method.denoise.noise_start = 1`, which makes the first step deterministic, "
+    "the others less. With `method.denoise.noise_start_step = 1`, which makes the first step deterministic, "
     "the share of malformed points was lower in three seeds of three, by 0.013, 0.009 and 0.003.",
 )

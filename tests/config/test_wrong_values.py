@@ -1,0 +1,101 @@
+"""A value that its field cannot have is answered with the line to write, in the words of the door."""
+
+import pytest
+
+import groupwise as gw
+from groupwise.config.command_line_advice import in_options
+from groupwise.config.fields import recipe_fields
+from groupwise.config.python_advice import in_python
+from groupwise.config.recipe_toml import read_with_problems
+from groupwise.config.train_keyword_arguments import overrides_of
+from groupwise.config.trl_and_verl_names import EARLIER_COMPONENTS, FORMER_VERIFIERS
+from groupwise.config.user_code import UserCode
+from groupwise.core import Usage, class_name, part_names
+
+PARTS = {name for names in part_names().values() for name in names}
+
+
+def fix_of(line: str) -> str:
+    """The advice for one line of a recipe, which has no other fault."""
+    _, problems = read_with_problems(f"method.base = 'grpo'\n{line}", [], UserCode())
+    assert len(problems) == 1, problems
+    return problems[0].fix
+
+
+@pytest.mark.parametrize(
+    ("line", "option", "argument"),
+    [
+        ("lora = 'eight'", "such as --lora.rank 32", "such as lora=gw.Lora(rank=32)"),
+        ("lora = 8", "write --lora.rank 8", "write lora=gw.Lora(rank=8)"),
+        ("lora.rank = 'x'", "such as --lora.rank 32", "such as lora=gw.Lora(rank=32)"),
+        ("engine = 'vllm'", "did you mean --engine Vllm?", 'did you mean engine="Vllm"?'),
+        ("optimizer = 'adamw'", "did you mean --optimizer AdamW?", 'did you mean optimizer="AdamW"?'),
+        ("optimizer = 1e-5", "write --optimizer.lr 1e-05", "write optimizer=gw.AdamW(lr=1e-05)"),
+        ("machine = 'cuda'", "write --machine.device cuda", 'write machine={"device": "cuda"}'),
+        ("evaluate = 'no'", "such as --evaluate.every 10", 'such as evaluate={"every": 10}'),
+        ("save = 10", "write --save.every 10", 'write save={"every": 10}'),
+        ("cluster = 'ray'", "write --cluster.launch ray", 'write cluster={"launch": "ray"}'),
+        ("columns = 'question'", "write --columns.prompt question", 'write columns={"prompt": "question"}'),
+        ("trackers = 'wandb'", """write --trackers '["wandb"]'""", 'write trackers=["wandb"]'),
+        ("sampling = 0.7", "write --sampling.temperature 0.7", 'write sampling={"temperature": 0.7}'),
+        ("extra_tasks = ['x.jsonl']", 'write { task = "x.jsonl" }', 'write {"task": "x.jsonl"}'),
+        (
+            "extra_tasks = [{ task = 'big_sums', columns = 3 }]",
+            "groupwise help FIELD explains a field of a recipe",
+            "docs/fields.md explains each field of a recipe",
+        ),
+    ],
+)
+def test_a_value_of_another_type_has_its_line(line: str, option: str, argument: str) -> None:
+    fix = fix_of(line)
+    assert (in_options(fix, ["train"]), in_python(fix)) == (option, argument)
+
+
+def test_a_component_with_a_similar_or_an_earlier_name_has_its_line() -> None:
+    assert fix_of('method.strategy = "Lookahed"') == 'did you mean method.strategy = "LookaheadTree"?'
+    assert fix_of('method.shaping = ["overlongpenalty"]') == 'did you mean "OverlongPenalty"?'
+    assert fix_of('method.strategy = "Anchored"') == 'write method.strategy = "WithSolutionAnchor", its name here'
+    assert set(EARLIER_COMPONENTS.values()) <= PARTS and not PARTS & EARLIER_COMPONENTS.keys()
+    assert {class_name(name) for name in FORMER_VERIFIERS.values()} <= PARTS
+
+
+def test_a_method_in_the_notation_of_a_call_has_its_table() -> None:
+    _, problems = read_with_problems("method = 'grpo(group_size=8)'", [], UserCode())
+    assert problems[0].fix == 'write method = { base = "grpo", group_size = 8 }'
+    recipe, problems = read_with_problems(problems[0].fix.removeprefix("write "), [], UserCode())
+    assert recipe is not None and recipe.method.group_size == 8 and problems == []
+
+
+@pytest.mark.parametrize(("path", "value"), [("optimizer", 1e-5), ("sampling", 0.7), ("machine", True)])
+def test_a_number_in_place_of_a_table_is_not_lost_beside_a_field_of_it(path: str, value: object) -> None:
+    """A default of the model sets `optimizer.lr`; it must not hide what the user wrote."""
+    fields = {"optimizer": ("optimizer.lr", 1e-6), "sampling": ("sampling.max_tokens", 8)}
+    beside = fields.get(path, ("machine.threads", 1))
+    assert beside[0] in recipe_fields()
+    _, problems = read_with_problems("method = 'grpo'", [(path, value), beside], UserCode())
+    assert [problem.what.partition(":")[0] for problem in problems] == [f"recipe.{path}"]
+
+
+def test_a_method_that_was_not_called_and_an_environment_that_is_a_number() -> None:
+    with pytest.raises(Usage) as caught:
+        overrides_of({"method": gw.gspo})
+    assert caught.value.fix == "call it: method=gw.gspo()"
+    with pytest.raises(Usage, match="environment is 7, not a name"):
+        overrides_of({"environment": 7})
+
+
+@pytest.mark.parametrize(
+    ("name", "answer"),
+    [
+        ("Overlong", "; did you mean gw.OverlongPenalty?"),
+        ("GRPO", "; did you mean gw.grpo?"),
+        ("Anchored", "; its name here is gw.WithSolutionAnchor"),
+        ("DPOTrainer", "; write gw.train(method=gw.dpo(), ...)"),
+        ("Segments", "; from groupwise.data import Segments"),
+        ("fit", ""),
+    ],
+)
+def test_a_name_that_gw_lacks_has_a_similar_one(name: str, answer: str) -> None:
+    with pytest.raises(AttributeError) as caught:
+        getattr(gw, name)
+    assert str(caught.value) == f"groupwise has no attribute {name!r}{answer}"

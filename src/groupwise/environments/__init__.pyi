@@ -11,8 +11,8 @@ from groupwise.environments.tools import HermesFormat as HermesFormat
 from groupwise.environments.tools import MalformedCall as MalformedCall
 from groupwise.environments.tools import PythonBlockFormat as PythonBlockFormat
 from groupwise.environments.tools import ToolCall as ToolCall
-from groupwise.environments.tools import ToolUnavailable as ToolUnavailable
 from groupwise.environments.tools import Tools as Tools
+from groupwise.environments.tools import ToolUnavailable as ToolUnavailable
 from groupwise.environments.tools import calculator_tools as calculator_tools
 from groupwise.environments.tools import python_tools as python_tools
 from groupwise.environments.user_environment import user_environment as user_environment

@@ -262,7 +262,8 @@ def simulate(setup: SimulationSetup, iterations: int) -> SimulationResult:
     With staleness 0 an iteration takes the sum of its phases. Rows of 10 tokens at 1 s a token, learning of 5 s and
     publishing of 2 s:
 
-    >>> sizes = dict(engine_count=1, max_num_seqs=4, prompts_per_iteration=1, group_size=4, prompt_tokens=10, max_staleness=0)
+    >>> sizes = dict(engine_count=1, max_num_seqs=4, prompts_per_iteration=1, group_size=4, prompt_tokens=10)
+    >>> sizes["max_staleness"] = 0
     >>> seconds = dict(decode_step_seconds=1.0, decode_row_seconds=0.0, learn_token_seconds=0.1)
     >>> seconds["optimizer_step_seconds"] = 0.0
     >>> setup = SimulationSetup(**sizes, **seconds, publish_seconds=2.0, sample_length=lambda d, i: 10)

@@ -19,8 +19,13 @@ TYPES = {"parts": "Mapping[str, Sequence[str]]", "__version__": "str"}
 def stub(room: str) -> str:
     """The text of a room's `__init__.pyi`."""
     files = files_of(f"groupwise.{room}").items()
-    lines = (f"from {module} import {name} as {name}" for module, names in files for name in names)
+    lines = (f"from {module} import {name} as {name}" for module, names in files for name in sorted(names, key=order))
     return HEAD + "\n".join(lines) + "\n"
+
+
+def order(name: str) -> tuple[bool, bool, str]:
+    """The order of imports: constants, classes, functions, each without regard to case."""
+    return not name.isupper(), not name[0].isupper(), name.lower()
 
 
 def package_stub() -> str:

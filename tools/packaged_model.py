@@ -43,13 +43,13 @@ class PackagedModel:
     """The settings. Each of the `steps` trains on `demonstrations` new demonstrations of the task."""
 
     task: str
-    width: int
+    hidden_size: int
     layers: int
     heads: int
     kv_heads: int
     head_dim: int
     mlp_width: int
-    positions: int
+    max_positions: int
     steps: int
     demonstrations: int
     optimizer: AdamW
@@ -63,13 +63,13 @@ def train(recipe: PackagedModel) -> tuple[Decoder, Tokenizer]:
     tokenizer = Tokenizer.of(fast, [fast.get_vocab()[END]])
     shape = DecoderShape(
         vocabulary_size=fast.get_vocab_size(),
-        hidden_size=recipe.width,
+        hidden_size=recipe.hidden_size,
         layers=recipe.layers,
         heads=recipe.heads,
         kv_heads=recipe.kv_heads,
         head_dim=recipe.head_dim,
         mlp_width=recipe.mlp_width,
-        max_positions=recipe.positions,
+        max_positions=recipe.max_positions,
         model_family="qwen3",
         qk_norm=True,
         tied_embeddings=True,

@@ -34,7 +34,7 @@ def test_both_doors_have_the_same_second_names() -> None:
     for word, field in SECOND_NAMES.items():
         assert named_fields([(word, "1")]) == [(field, "1")]
         assert fields_of({}, {word: "1"}) == {field: "1"}
-    assert named_fields([("data.source", "x"), ("reward.answer", "first")]) == [
+    assert named_fields([("data.source", "x"), ("reward.which_answer", "first")]) == [
         ("task.source", "x"), ("verifier.which_answer", "first"),
     ]  # fmt: skip
 

@@ -68,10 +68,10 @@ REQUESTS = st.fixed_dictionaries(
         "limit": st.integers(1, 99),
         "draw_id": st.integers(0, 2**40),
         "stream": ids(1),
-        "generated_count": st.integers(0, 9),
+        "already_generated_count": st.integers(0, 9),
         "random_purpose": st.integers(0, 9),
         "content_hash": st.text(max_size=4),
-        "actions": ROWS,
+        "previous_actions": ROWS,
     }
 )
 TOKENS = st.lists(st.tuples(st.integers(0, 9), st.floats(max_value=0, allow_nan=False), st.integers(0, 9)), max_size=5)
@@ -109,7 +109,9 @@ def test_a_path_is_cut_with_its_tokens_and_identifies_a_context() -> None:
     request = GenerationRequest(
         context=(5, 0, 1), limit=1, draw_id=0, stream=(0,), already_generated_count=2, content_hash="image"
     )
-    keys = [replace(request, actions=path).context_key for path in ((), (b"a", b"b"), (b"a", b"c"), (b"ab", b""))]
+    keys = [
+        replace(request, previous_actions=path).context_key for path in ((), (b"a", b"b"), (b"a", b"c"), (b"ab", b""))
+    ]
     assert len(set(keys)) == 4 and keys[0] == ("image", (5, 0, 1))
 
 

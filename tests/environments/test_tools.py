@@ -122,7 +122,11 @@ def test_a_user_tool_may_await_raise_and_return_long_text() -> None:
     a, b, c, d = observations(tools, *map(call, names))
     assert (a, b) == (response("8"), response("error: fails: 'door'"))
     assert c == response("x" * SHOWN + "... (5000 characters)")
-    assert isinstance(d, Verdict) and d.outcome is Outcome.unverifiable and "ToolFailed: the server is gone" in d.cause
+    assert (
+        isinstance(d, Verdict)
+        and d.outcome is Outcome.unverifiable
+        and "ToolUnavailable: the server is gone" in d.cause
+    )
 
 
 def counted(reply: Observation) -> tuple[float, ...]:

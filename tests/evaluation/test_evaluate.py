@@ -253,7 +253,7 @@ torch.manual_seed(1), np.random.seed(2), random.seed(3)
 def states():
     return random.getstate(), torch.get_rng_state().tolist(), [np.asarray(x).tolist() for x in np.random.get_state()]
 before = states()
-asyncio.run(runtime.evaluate(runtime.setting))
+asyncio.run(runtime.evaluate(runtime.rollout_setting))
 print("same" if states() == before else "changed")
 """
 

@@ -145,7 +145,7 @@ def test_drafts_are_chosen_and_forgotten() -> None:
 
 
 def test_settings() -> None:
-    for changes in ({"window": -1}, {"max_stored_answers": -1}, {"max_num_seqs": 0}):
+    for changes in ({"num_speculative_tokens": -1}, {"max_stored_answers": -1}, {"max_num_seqs": 0}):
         with pytest.raises(ValueError, match="take at least"):
             Speculative(**changes)
     with pytest.raises(Usage, match="does not record the experts"):

@@ -59,7 +59,7 @@ def step_of(
         logp_old=logp + normal(n, spread),
         logp_engine=logp + normal(n, spread),
         advantage=advantage,
-        limit=room,
+        length_limit=room,
         reward=batch.verdict_score + normal(s, 0.5),
         measures={Logp("reference"): logp + normal(n, 0.5), Entropy(): normal(n).abs()},
     )

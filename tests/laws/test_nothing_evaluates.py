@@ -13,7 +13,7 @@ import groupwise
 
 SOURCE = Path(groupwise.__file__).parent
 ALGEBRA = (
-    "algebra", "latex_parser", "noncommuting_products", "expression_trees", "values_at_point", "math_verify",
+    "numeric_equality", "latex_parser", "noncommuting_products", "expression_trees", "values_at_point", "math_verify",
     "dr_grpo_grader",
 )  # fmt: skip
 INSIDE = ("sandbox/server.py", *(f"verifiers/math/{name}.py" for name in ALGEBRA))
@@ -111,6 +111,9 @@ REMAINDERS += (
     "self.every",
     "BLOCK",
     "2 ** 32",
+    "size",
+    "self.size",
+    "shape.kv_heads",
 )
 """What the package divides by: numbers, by their names."""
 

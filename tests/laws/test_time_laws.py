@@ -143,7 +143,7 @@ READERS: dict[str, Callable[[str], Any]] = {
     "proof_steps": verdict(ProofSteps(), "e", facts="abc", rules=["ab>d", "cd>e"]),
     "python block": or_error(PythonBlockFormat().calls),
     "spanning_graph": verdict(SpanningGraph(), ["03", "14"]),
-    "sum_proposal": verdict(SumWithProposal(), 2),
+    "sum_with_proposal": verdict(SumWithProposal(), 2),
     "sum_steps": verdict(SumSteps(), 2),
     "text": verdict(Text(), "The End"),
 }
@@ -209,10 +209,10 @@ ROOMS = ("environments", "sandbox", "tasks", "verifiers")
 BOUNDED = {
     f"verifiers/math/{name}.py"
     for name in (
-        "answer_equality", "answer_statements", "box_denials", "box_operations", "box_surroundings",
-        "compound_quantities", "exact_rationals", "inequalities", "latex_parser", "latex_wrappers", "matrices",
+        "answer_equality", "answer_statements", "box_denials", "box_surroundings",
+        "compound_quantities", "exact_rationals", "inequalities", "latex_parser", "latex_wrappers", "read_matrices",
         "noncommuting_products", "number_sets", "number_words", "size_limits", "thousands_separators",
-        "unicode_to_latex", "units",
+        "unicode_to_latex", "units", "words_beside_boxes",
     )
 }  # fmt: skip
 """Files whose patterns match an extracted answer of at most `LONGEST` characters, or the 240 beside it."""

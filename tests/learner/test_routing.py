@@ -238,7 +238,7 @@ def test_an_auxiliary_loss_of_a_user_adds_its_gradient(model: TransformersBackbo
         coefficient: float = 0.3
 
         def __call__(self, step: Any) -> Any:
-            tokens = sum(b.tokens for b in step.microbatches)
+            tokens = sum(b.tokens for b in step.step_microbatches)
             return lambda forwarded: -forwarded.logp.sum() / tokens
 
     whole, pieces = StepPlan((tuple(range(12)),)), StepPlan((tuple(range(5)), tuple(range(5, 12))))

@@ -434,7 +434,7 @@ def small(tiny: Path, **changes: Any) -> list[tuple[str, str]]:
         ({"method.denoise.time_shift": 3}, "method.denoise.time_shift does not fit"),
         ({"pipeline.picture_size": 15}, "use --pipeline.picture_size 14"),
         ({"pipeline.picture_size": 64}, "use --pipeline.picture_size 32"),
-        ({"pipeline.guidance_scale": 0.5}, "guidance is 0.5"),
+        ({"pipeline.guidance_scale": 0.5}, "guidance_scale is 0.5"),
         ({"sampling.max_tokens": 2}, "sampling.max_tokens is 2: a sample of"),
         ({"lora.target_modules": '["q_proj"]'}, "no linear layer is called 'q_proj'"),
         ({"model": "rings", "task": "rings", "lora": "none"}, "pipeline does not fit"),

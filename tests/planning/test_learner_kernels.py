@@ -84,7 +84,7 @@ def test_an_optimizer_step(name: str) -> None:
     recipe, shape = recipe_of(**{"optimizer": AdamW(lr=1e-2), **changes}), replace(SHAPE, **sizes)
     count = MICROBATCHES.get(recipe.machine.microbatch_tokens, 1)
     planned = optimizer_step_kernels(
-        recipe, shape, microbatches=count, tokens_per_answer=PAIRS // count, prompt=context + 1
+        recipe, shape, microbatches=count, answer_tokens=PAIRS // count, prompt=context + 1
     )  # fmt: skip
     assert counts_of(recipe, shape, context)[1] == planned
 
@@ -94,13 +94,13 @@ def test_the_forward_of_a_reference_model(dtype: str, tokens: int) -> None:
     recipe = recipe_of(method=grpo(group_size=4), machine=machine(dtype=dtype, microbatch_tokens=tokens))
     count = MICROBATCHES[tokens]
     measured = counts_of(recipe, SHAPE)[0] - counts_of(recipe_of(machine=recipe.machine), SHAPE)[0]
-    assert measured == 2 + count * forward_kernels(recipe, SHAPE, tokens_per_answer=PAIRS // count)
+    assert measured == 2 + count * forward_kernels(recipe, SHAPE, answer_tokens=PAIRS // count)
 
 
 def test_a_plan_counts_all_steps_of_an_iteration() -> None:
     lengths = TokenLengths(prompt_tokens=5, answer_lengths=(7,))
     recipe = recipe_of(machine=machine(microbatch_tokens=4096))
-    step = optimizer_step_kernels(recipe, SHAPE, microbatches=1, tokens_per_answer=56, prompt=5)
+    step = optimizer_step_kernels(recipe, SHAPE, microbatches=1, answer_tokens=56, prompt=5)
     assert learning_kernels(recipe, SHAPE, lengths, 1) == step + MEASURES
     card = PlannedMachines(
         name="card", device_count=1, memory_gib=80, tflops=1.0, memory_bandwidth_gb_s=1.0, rates_source="made up"
@@ -110,7 +110,7 @@ def test_a_plan_counts_all_steps_of_an_iteration() -> None:
     )
     assert seconds == pytest.approx(LAUNCH * (step + MEASURES))
     twice = recipe_of(method=replace(gspo(group_size=4), minibatches=2), machine=recipe.machine)
-    half = optimizer_step_kernels(twice, SHAPE, microbatches=1, tokens_per_answer=28, prompt=5)
-    forward = forward_kernels(twice, SHAPE, tokens_per_answer=28)
+    half = optimizer_step_kernels(twice, SHAPE, microbatches=1, answer_tokens=28, prompt=5)
+    forward = forward_kernels(twice, SHAPE, answer_tokens=28)
     assert learning_kernels(twice, SHAPE, lengths, 1) == 2 * half + MEASURES + 2 * forward
     assert learning_kernels(recipe_of(machine=Machine(device="cpu")), SHAPE, lengths, 1) == 0

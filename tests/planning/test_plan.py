@@ -67,7 +67,7 @@ def machines_from(tmp_path: Path, text: str) -> PlannedMachines:
 
 
 def test_a_machine_file_is_read(tmp_path: Path) -> None:
-    machines = machines_from(tmp_path, FILE + "[assumed_lengths]\nmedian = 700\n")
+    machines = machines_from(tmp_path, FILE + "[assumed_lengths]\nmedian_answer_tokens = 700\n")
     assert (
         machines.device_count,
         machines.tflops,
@@ -81,7 +81,7 @@ def test_a_machine_file_is_read(tmp_path: Path) -> None:
     ("text", "what", "fix"),
     [
         (FILE + "tflop = 3\n", "no field 'tflop'", "did you mean tflops?"),
-        (FILE + "[assumed_lengths]\nmedain = 3\n", "no field 'medain'", "did you mean median?"),
+        (FILE + "[assumed_lengths]\nmedain = 3\n", "no field 'medain'", "median_answer_tokens, spread"),
         (FILE.replace("device_count = 8", ""), "PlannedMachines needs device_count", "add device_count = ..."),
         (FILE.replace("count = 8", "count = 0"), "device_count is 0", "use a number of devices from 1 to 65536"),
         (FILE.replace("count = 8", "count = 'x'"), "'x' is a string", ""),
@@ -94,7 +94,7 @@ def test_a_machine_file_is_read(tmp_path: Path) -> None:
             "8 devices have no link_bandwidth_gb_s",
             "add the rate of the link",
         ),
-        (FILE + "device = 'tpu'\n", "'tpu' is not one of cuda, cpu", "groupwise plan --help"),
+        (FILE + "device_type = 'tpu'\n", "'tpu' is not one of cuda, cpu", "groupwise plan --help"),
         (FILE + "[assumed_lengths]\nspread = 9.0\n", "spread=9.0", "spread is from 0 to 4"),
         ("name = ", "is not TOML", "correct the syntax in that line"),
     ],
@@ -113,7 +113,7 @@ def test_a_missing_machine_file_is_an_error(tmp_path: Path) -> None:
 def test_the_dtype_is_that_of_the_planned_machines() -> None:
     recipe = read_recipe("method = 'dapo'", list(FIELDS.items()))
     assert on_machines(recipe, EIGHT).machine.dtype == "bfloat16"
-    assert on_machines(recipe, replace(EIGHT, device="cpu")).machine.dtype == "float32"
+    assert on_machines(recipe, replace(EIGHT, device_type="cpu")).machine.dtype == "float32"
 
 
 # Memory of a process
@@ -329,7 +329,7 @@ def test_the_default_plans_only_what_this_version_runs() -> None:
 
 
 def test_shared_weights_on_cpus_are_planned_where_the_checks_allow_them() -> None:
-    cpus = replace(EIGHT, device="cpu", decode_step_overhead_ms=1.0)
+    cpus = replace(EIGHT, device_type="cpu", decode_step_overhead_ms=1.0)
     recipe = on_machines(read_recipe("method = 'dapo'", [*FIELDS.items()]), cpus)
     assert (
         max(trial.placement.learner_devices for trial in plan_run(recipe, SHAPE, cpus, 100).simulated_placements) == 8

@@ -46,7 +46,7 @@ def test_a_program_gets_row_and_endpoint_and_its_last_line_is_the_reward(
     agent = program(
         tmp_path, 'print(row, ask("a"))\nprint("{\\"reward\\": 0.25}\\n", flush=True)\nprint(7, file=sys.stderr)'
     )
-    made = sample(agent, runner={"folder": tmp_path / "agents"})
+    made = sample(agent, runner={"output_directory": tmp_path / "agents"})
     assert made.text == "one" and made.verdict and made.verdict.value == 0.25
     assert {file.name: file.read_text() for file in (tmp_path / "agents").iterdir()} == {
         "draw-4-0.out": "{'prompt': '?', 'answer': '7'} one\n{\"reward\": 0.25}\n\n", "draw-4-0.err": "7\n",

@@ -164,7 +164,7 @@ def test_a_plain_agent_runs_in_a_thread_and_its_key_ends_with_it(monkeypatch: py
         return made.verdict
 
     assert sample(plain).value == 0.5 and seen == ["one"]
-    verdict = sample(late, rollout_deadline=0.05)
+    verdict = sample(late, deadline=0.05)
     assert verdict.outcome is Outcome.unverifiable and "within 0.05 seconds" in verdict.cause
     ended.set()
     assert "SystemExit: 3" in sample(leaves).cause

@@ -167,7 +167,7 @@ def test_engine_and_learner_agree_on_every_token_of_the_model() -> None:
 
 def _token_indices(batch: Any, sample: Sample) -> list[int]:
     i = batch.samples.index(sample)
-    return batch.token_index[batch.sequences.index == i].tolist()
+    return batch.index_in_sample[batch.sequences.index == i].tolist()
 
 
 @pytest.mark.t(33)

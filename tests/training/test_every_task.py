@@ -165,7 +165,7 @@ for name, kind in KINDS.items():
         torch.manual_seed(1), np.random.seed(2), random.seed(3)
         before = states()
         sampling = replace(runtime.recipe.sampling, max_tokens=4, top_p=0.9)
-        assert len(asyncio.run(runtime.answers(runtime.setting, 2, sampling))) == 2
+        assert len(asyncio.run(runtime.answers(runtime.rollout_setting, 2, sampling))) == 2
         assert states() == before, name
         same += 1
 print("same", same)

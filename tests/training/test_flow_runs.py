@@ -100,23 +100,27 @@ def test_pictures_are_in_the_samples_and_in_the_report(tmp_path: Path) -> None:
     [
         ("rings.toml", [("method", "grpo")], "does not set method.denoise"),
         (None, [("method", "flow_grpo")], "calculator is a language model"),
-        ("rings.toml", [("method.denoise.noise.level", "0")], "no step would be trained"),
+        ("rings.toml", [("method.denoise.noise.noise_level", "0")], "no step would be trained"),
         ("rings.toml", [("method.denoise.steps", "12")], "sampling.max_tokens is 10: a sample of rings has 12"),
         ("rings.toml", [("evaluate.denoising_steps", "20")], "sampling.max_tokens is 10: a sample of rings has 20"),
         (
             "rings.toml",
-            [("evaluate.denoising_steps", "3"), ("method.denoise.noise_end", "5")],
+            [("evaluate.denoising_steps", "3"), ("method.denoise.noise_end_step", "5")],
             "evaluate.denoising_steps does not fit",
         ),
         (None, [("evaluate.denoising_steps", "20")], "evaluate.denoising_steps does not fit the language model"),
         ("rings.toml", [("sampling.temperature", "0.7")], "sampling.temperature does not fit"),
         ("rings.toml", [("machine.dtype", "bfloat16")], "machine.dtype does not fit"),
-        ("rings.toml", [("method.denoise.noise_end", "10")], "noise from step 0 to before step 10, of 10 steps"),
-        ("rings.toml", [("method.denoise.noise.level", "-1")], "level is -1"),
-        ("rings.toml", [("method.strategy", "OneNoisyStep"), ("method.denoise.noise_end", "7")], "denoising steps [7]"),
+        ("rings.toml", [("method.denoise.noise_end_step", "10")], "noise from step 0 to before step 10, of 10 steps"),
+        ("rings.toml", [("method.denoise.noise.noise_level", "-1")], "noise_level is -1"),
         (
             "rings.toml",
-            [("method.strategy", "BranchingTree"), ("method.denoise.noise_start", "3")],
+            [("method.strategy", "OneNoisyStep"), ("method.denoise.noise_end_step", "7")],
+            "denoising steps [7]",
+        ),
+        (
+            "rings.toml",
+            [("method.strategy", "BranchingTree"), ("method.denoise.noise_start_step", "3")],
             "denoising steps [0, 9]",
         ),
     ],
@@ -148,8 +152,8 @@ def test_check_refuses_recipes_that_do_not_fit_a_flow_model(source: str | None, 
     ],
 )
 def test_check_reads_the_strategies_inside_a_strategy(strategy: str, level: str, message: str) -> None:
-    last = [("method.denoise.noise_start", "2"), ("method.denoise.noise_end", "8")] if level != "0" else []
-    fields = [("method.denoise.noise.level", level), *last, ("method.strategy", strategy)]
+    last = [("method.denoise.noise_start_step", "2"), ("method.denoise.noise_end_step", "8")] if level != "0" else []
+    fields = [("method.denoise.noise.noise_level", level), *last, ("method.strategy", strategy)]
     errors = check(RECIPES / "rings.toml", fields)
     assert [message in str(error) for error in errors] == [True] * bool(message), errors
 
@@ -164,7 +168,9 @@ def test_resume_and_eval_refuse_samples_without_their_last_denoising_step(tmp_pa
     with pytest.raises(Usage, match=r"sampling.max_tokens is 5: a sample of rings has 10 steps"):
         reopen(run, UserCode())
     with pytest.raises(Usage, match=r"sampling.max_tokens is 5"):
-        evaluate("rings", [("task", "rings"), ("verifier", "ring_direction"), ("sampling.max_tokens", "5")], UserCode())
+        evaluate(
+            "rings", [("task", "rings"), ("verifier", "ring_point_direction"), ("sampling.max_tokens", "5")], UserCode()
+        )
     with pytest.raises(Usage, match=r"sampling.max_tokens is 5"):
         sample("rings", "north", [("sampling.max_tokens", "5")], UserCode())
 
@@ -227,7 +233,7 @@ def sample_with(state: Any, finish: Finish = Finish.stop) -> Sample:
 
 
 async def verdict(task: Any, prompt: Prompt, state: Any, finish: Finish = Finish.stop) -> Outcome:
-    name = "ring_direction" if task.task_settings == Rings() else "quilt_patches"
+    name = "ring_point_direction" if task.task_settings == Rings() else "quilt_patches"
     return (await built(name, task)(prompt, sample_with(state, finish))).outcome
 
 

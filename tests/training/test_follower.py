@@ -18,7 +18,7 @@ import groupwise as gw
 from groupwise.checks.check_machine import check_sharding
 from groupwise.cluster.local import LocalProcesses
 from groupwise.cluster.rank_messages import message, read_message, recipe_of_followers
-from groupwise.config.recipe import Cluster, Machine
+from groupwise.config.recipe import Cluster
 from groupwise.config.recipe_toml import read_recipe
 from groupwise.config.user_code import UserCode
 from groupwise.core import BadData, InvalidValue, Usage, WorkerLost
@@ -290,14 +290,14 @@ def test_settings_that_are_refused(fields: dict[str, float], reason: str) -> Non
         Cluster(**fields)
 
 
-def test_several_ranks_need_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_more_ranks_than_gpus_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     from groupwise.checks import check_machine
 
     monkeypatch.setattr(check_machine, "find_device", lambda machine: torch.device("cuda"))
     monkeypatch.setattr(check_machine, "machine_line", lambda machine: "")
     recipe = read_recipe("cluster.ranks = 2\nmethod = 'grpo'")
     (error,) = check_machine.check_machine(recipe, UserCode(), train=True).errors
-    assert isinstance(error, Usage) and "--machine.device cpu" in error.fix and recipe.machine == Machine()
+    assert isinstance(error, Usage) and "this host has 0 GPUs" in error.what and "lower it" in error.fix
 
 
 def test_other_ranks_need_no_function_in_memory() -> None:

@@ -27,7 +27,7 @@ def recipe(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> s
     monkeypatch.setenv("MY_CLOUD_SECRET", "hunter2")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     server.reply = lambda request, number: (200, says(f"Verdict: {'right' if number % 2 else 'wrong'}"))
-    judge = f'{{ kind = "judge", url = "{server.url}", model = "m", key = "MY_CLOUD_SECRET", cache = "replies" }}'
+    judge = f'{{ kind = "judge", url = "{server.url}", model = "m", key_variable = "MY_CLOUD_SECRET", cache_file = "replies" }}'
     Path("r.toml").write_text(SMALL + f"verifier = {judge}\n")
     return "r.toml"
 
@@ -61,7 +61,7 @@ def test_an_audit_needs_the_key_flag_too(recipe: str, server: Server, capsys: py
     Path("cases.jsonl").write_text('{"answer": "4", "gold": 4, "right": true}\n')
     words = [
         "audit",
-        f'{{kind = "judge", url = "{server.url}", model = "m", key = "MY_CLOUD_SECRET"}}',
+        f'{{kind = "judge", url = "{server.url}", model = "m", key_variable = "MY_CLOUD_SECRET"}}',
         "--cases",
         "cases.jsonl",
     ]

@@ -29,7 +29,7 @@ def beads_run(directory: Path, iterations: int, stop_at: int = 0, **changes: Any
 
 @pytest.mark.parametrize("form", ["joint", "alternating"])
 def test_a_run_resumes_to_the_bit(tmp_path: Path, form: str) -> None:
-    turns = 'mask = [{ kind = "AlternatingRoleMask", roles = ["schedule", "answer"] }], '
+    turns = 'mask = [{ kind = "AlternatingRoleMask", alternating_sample_roles = ["schedule", "answer"] }], '
     turns += 'schedules = { "mask.0.active_role_index" = { kind = "CyclicValues", values = [0, 1] } }'
     method = {"method": f'{{ base = "co_grpo", group_size = 4, {turns} }}'}
     changes = {} if form == "joint" else method

@@ -135,7 +135,7 @@ def test_a_verifier_s_hash_covers_the_files_of_verifiers_and_sandbox(monkeypatch
     names = {"/".join(path.parts[-2:]) for path in hashed}
     assert {
         "verifiers/exact_and_last_number.py",
-        "math/verifier.py",
+        "math/math_verifier.py",
         "sandbox/server.py",
         "tasks/reasoning_gym.py",
     } <= names

@@ -48,7 +48,7 @@ def test_a_run_merges_into_a_plain_model(capsys: pytest.CaptureFixture[str]) -> 
     )
     assert output["base_sha256"] == fingerprint(find_model("calculator"))
     capsys.readouterr()
-    assert main(["eval", str(run), "--samples", "1"]) == 0
+    assert main(["eval", str(run), "--samples", "1", "--sampling.max_tokens", "48"]) == 0
     of_run = accuracy(capsys)
     assert main(["merge", str(run), "merged"]) == 0
     base, merged = (load_file(Path(d) / "model.safetensors") for d in (find_model("calculator"), "merged"))

@@ -140,7 +140,7 @@ def test_training_reads_the_tokens_that_the_verifier_reads(home: Path) -> None:
     template = find_template("chat", texts.tokenizer)
     prompt = gw.Prompt("p", template("a b"), "a b", {"chosen": "c", "rejected": "b c"})
     draw = Draw(0, prompt, 2)
-    sampler = sampler_of(FakeEngine(None), draw, template=template, tokenizer=texts.tokenizer)
+    sampler = sampler_of(FakeEngine(None), draw, encode_prompt=template, tokenizer=texts.tokenizer)
     samples = asyncio.run(gw.bradley_terry().strategy(draw, sampler)).samples
     for sample, answer in zip(samples, ("c", "b c"), strict=True):
         messages = [{"role": "user", "content": "a b"}, {"role": "assistant", "content": answer}]

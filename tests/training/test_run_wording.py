@@ -10,14 +10,25 @@ from groupwise.config.recipe_toml import read_recipe
 from groupwise.methods import DraftAndRefine
 from groupwise.rollout.prompt_template import worded
 
-SMALL = ["--method", "igrpo", "--method.group_size", "2", "--method.drafts", "2", "--prompts", "2", "--iterations", "1"]
+SMALL = [
+    "--method",
+    "igrpo",
+    "--method.group_size",
+    "2",
+    "--method.draft_count",
+    "2",
+    "--prompts",
+    "2",
+    "--iterations",
+    "1",
+]
 
 
 def test_the_run_s_recipe_has_the_texts_and_goes_on_with_them(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """They are no change of the published method, and `show` prints both forms with their source."""
     assert main(["train", *SMALL, "--evaluate.every", "0", "--evaluate.problems", "2", "--name", "a"]) == 0
     assert (
-        "method.strategy.prompt_template is auto, here packaged: '{problem}{draft};{problem}'"
+        "method.strategy.refinement_prompt_template is auto, here packaged: '{problem}{draft};{problem}'"
         in capsys.readouterr().err
     )
     (run,) = Path("runs").iterdir()
@@ -29,4 +40,4 @@ def test_the_run_s_recipe_has_the_texts_and_goes_on_with_them(home: Path, capsys
     assert main(["show", "igrpo"]) == 0
     shown = capsys.readouterr().out
     assert "packaged models: '{problem}{draft};{problem}'" in shown and "Improve on the draft" in shown
-    assert "strategy.prompt_template in prose" in shown and "our wording" in shown
+    assert "strategy.refinement_prompt_template in prose" in shown and "our wording" in shown

@@ -174,15 +174,15 @@ def test_a_demonstrated_conversation_has_the_tokens_of_a_generated_one() -> None
     had = rollout(s).samples[0]
     (prompt,) = Demonstrations(rows("a.jsonl", messages(*TURNS))).build(template).training
     shown = stored(prompt, reader, template.turn_frame())
-    assert (shown.prompt_ids, shown.tokens) == (had.context, had.tokens)
-    assert shown.token_origins == tuple(WRITTEN if o >= 0 else o for o in had.origin)
+    assert (shown.context, shown.tokens) == (had.context, had.tokens)
+    assert shown.origin == tuple(WRITTEN if o >= 0 else o for o in had.origin)
 
 
 def test_a_tool_message_may_open_a_conversation() -> None:
     it = characters()
     (prompt,) = read(rows("a.jsonl", messages(("user", "1+1="), ("tool", "9"), ("assistant", "2"))))
     shown = stored(prompt, it, ((7,), (8,)))
-    assert shown.tokens == (*it.encode("92"), 0) and shown.token_origins == (ENVIRONMENT, WRITTEN, WRITTEN)
+    assert shown.tokens == (*it.encode("92"), 0) and shown.origin == (ENVIRONMENT, WRITTEN, WRITTEN)
 
 
 def test_tool_messages_need_an_environment(capsys: pytest.CaptureFixture[str]) -> None:

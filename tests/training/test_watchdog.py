@@ -9,9 +9,9 @@ from groupwise.training.signal_watchdog import AGENT, JUDGES
 
 ROOMS = {
     "DrawSampler": "rollout.sampler",
-    "CombinedVerifier": "verifiers.several",
+    "CombinedVerifier": "verifiers.combined",
     "EnvironmentThreads": "environments.user",
-    "AgentCoroutine": "rollout.agents.agent_tasks",
+    "AgentCoroutine": "rollout.agents.agent_asyncio_tasks",
 }
 
 

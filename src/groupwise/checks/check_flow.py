@@ -163,7 +163,7 @@ def of_pipelines(recipe: Recipe) -> dict[str, tuple[bool, str]]:
     return {
         'lora = "none"': (whole, "train an adapter: --lora.rank 16; the weights of a pipeline are not written here"),
         "machine.compile": (recipe.machine.compile, "leave it out: it compiles layers of this package's decoder"),
-        "method.denoise.shift": (
+        "method.denoise.time_shift": (
             denoise is not None and denoise.time_shift != 1,
             "leave it out: the times are those of the pipeline's scheduler, which shifts them already",
         ),

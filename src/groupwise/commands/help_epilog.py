@@ -24,8 +24,8 @@ RECIPE_FIELDS = {
     "sampling": "temperature max_tokens top_p top_k min_p stop",
     "engine": "max_num_seqs kv_cache_tokens batch_invariant max_logprob_diff",
     "optimizer": "lr betas eps weight_decay max_grad_norm warmup_steps lr_scheduler",
-    "machine": "device dtype threads microbatch_tokens gradient_checkpointing compile optimizer_offload "
-    "rollout_deadline verdict_deadline",
+    "machine": "device dtype threads microbatch_tokens gradient_checkpointing quantization compile "
+    "optimizer_offload rollout_deadline verdict_deadline",
     "cluster": "launch ranks reduction_lanes shard max_staleness deadline",
     "evaluate": "every problems samples strategy by_column best_metric denoising_steps",
     "save": "every keep export_every",

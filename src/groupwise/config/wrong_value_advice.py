@@ -37,7 +37,7 @@ def table_advice(where: str, value: Any, cls: Any, hints: dict[str, Any]) -> str
 
     `hints` are the types of the fields of the class `cls`.
 
-    >>> from groupwise.config.parse_values import hints_of
+    >>> from groupwise.config.parse_toml_values import hints_of
     >>> from groupwise.config.recipe import Cluster, Save
     >>> table_advice("recipe.save", 10, Save, hints_of(Save))
     'write save.every = 10'

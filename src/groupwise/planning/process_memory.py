@@ -143,11 +143,11 @@ def run_memory(
     held = total + (trained if recipe.lora else 0)
     learner = learner_state(recipe, held, trained, size) if process.has_learner else {}
     state = trained * size + sum(learner.values()) - bytes_from_directories(recipe, held, size)
-    weights = weight_bytes(recipe, shape, held, size)
+    own = weights = weight_bytes(recipe, shape, held, size)
     if process.has_learner and process.learner_rank_count > 1 and size < 4:  # shards of trained weights are masters
         learner["optimizer"] -= 4 * trained
-        weights += (4 - size) * trained
-    always = {"weights": weights // (process.learner_rank_count if process.has_learner else process.tensor_parallel)}
+        own += (4 - size) * trained
+    always = {"weights": own // (process.learner_rank_count if process.has_learner else process.tensor_parallel)}
     if recipe.machine.quantization:
         always["dequantised"] = quantized_matrices(shape).largest * size
     always |= {name: bytes_ // process.learner_rank_count for name, bytes_ in learner.items()}

@@ -71,7 +71,7 @@ def sharing(recipe: Recipe, processes: Mapping[str, ProcessMemoryPrediction]) ->
     Each rank and each engine has a separate GPU where there are enough of them.
     """
     first = device_of(recipe.machine.device)
-    if first == "cpu":
+    if not first.startswith("cuda"):
         return processes
     ranks, engine = recipe.cluster.ranks if recipe.cluster.launch == "local" else 1, recipe.engine
     try:

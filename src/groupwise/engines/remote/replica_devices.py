@@ -87,12 +87,15 @@ def named_devices(devices: tuple[str, ...], learner: str, count: int) -> tuple[s
 
 
 def gpu_index(device: str) -> int:
-    """The index of a GPU among those that this process sees.
+    """The index of a GPU among those that this process sees. `Usage` for a name without one.
 
     >>> gpu_index("cuda:3"), gpu_index("cuda")
     (3, 0)
     """
-    return int(device.partition(":")[2] or 0)
+    index = device.partition(":")[2] or "0"
+    if not index.isdecimal():
+        raise Usage(f"{device!r} names no GPU", fix="use cuda, or cuda:1 for the second GPU")
+    return int(index)
 
 
 def gpu_indices(device: str) -> list[int]:

@@ -303,6 +303,7 @@ def masa(
         min_rewrite_agreement: agreement from which a corrected prediction is learned, up to 1; 0 turns this off.
         minibatches: optimizer steps per iteration.
     """
+    predictions = (prediction_count, prompt_template, predictive_gating, length_cutoff_factor)
     clip = DualClip(0.2, 0.28, 10.0)
     surrogate = (
         GatedSurrogate(written_tokens, selected_surrogate=log_likelihood, other_surrogate=clip)
@@ -311,9 +312,7 @@ def masa(
     )
     return Method(
         group_size=group_size,
-        strategy=MetaPredictions(
-            prediction_count, prompt_template, predictive_gating, length_cutoff_factor, min_rewrite_agreement
-        ),
+        strategy=MetaPredictions(*predictions, min_rewrite_agreement),
         trained_roles=("answer", "prediction", *(("expert",) if min_rewrite_agreement else ())),
         advantage=(Standardised(),),
         objective=Objective(surrogate=surrogate, aggregate=token_mean),

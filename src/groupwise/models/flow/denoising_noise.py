@@ -108,7 +108,7 @@ def check_level(level: float, most: float = math.inf) -> None:
     """ValueError for a negative or too large level of noise."""
     if not 0 <= level <= most:
         bounds = "at least 0" if most == math.inf else f"from 0 to {most:g}"
-        raise ValueError(f"level is {level}\nuse a number {bounds}; 0 is the deterministic step")
+        raise ValueError(f"noise_level is {level}\nuse a number {bounds}; 0 is the deterministic step")
 
 
 def drifted(x: TokenStates, velocity: TokenStates, now: Times, then: Times, std: Times) -> tuple[TokenStates, Times]:

@@ -27,7 +27,8 @@ def recipe(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> s
     monkeypatch.setenv("MY_CLOUD_SECRET", "hunter2")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     server.reply = lambda request, number: (200, says(f"Verdict: {'right' if number % 2 else 'wrong'}"))
-    judge = f'{{ kind = "judge", url = "{server.url}", model = "m", key_variable = "MY_CLOUD_SECRET", cache_file = "replies" }}'
+    secret = 'key_variable = "MY_CLOUD_SECRET", cache_file = "replies"'
+    judge = f'{{ kind = "judge", url = "{server.url}", model = "m", {secret} }}'
     Path("r.toml").write_text(SMALL + f"verifier = {judge}\n")
     return "r.toml"
 

@@ -38,6 +38,7 @@ BRANCHES = {
     "models/decoder/prefix_packing.py": 3,
     "models/lora.py": 1,
     "models/quantized_linear.py": 1,
+    "planning/run_processes.py": 1,
     "planning/this_machine.py": 1,
     "training/build_run.py": 4,
     "verifiers/reward_model.py": 5,

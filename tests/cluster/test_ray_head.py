@@ -40,7 +40,7 @@ def kill(run, line):
             os.kill(engine, signal.SIGKILL)
 
 try:
-    gw.train(out=sys.argv[1], engine=Served(restarts=1), on_iteration=kill, **SMALL, **{"cluster.launch": "ray"})
+    gw.train(out=sys.argv[1], engine=Served(max_restarts=1), on_iteration=kill, **SMALL, **{"cluster.launch": "ray"})
 except GroupwiseError as error:
     print(error)
     sys.exit(error.code)
@@ -124,7 +124,7 @@ def cut(run, line):
     if line["iteration"] == 2:
         subprocess.run(["ip", "link", "set", "other", "down"], check=True)
 
-recipe = RANKS if sys.argv[2] == "ranks" else SMALL | {"engine": Served(restarts=1, deadline=20.0)}
+recipe = RANKS if sys.argv[2] == "ranks" else SMALL | {"engine": Served(max_restarts=1, deadline=20.0)}
 try:
     gw.train(out=sys.argv[1], on_iteration=cut, **recipe, **{"cluster.launch": "ray"})
 except GroupwiseError as error:

@@ -175,7 +175,7 @@ def test_the_probe_sees_a_head_that_keeps_the_weights_of_its_first_load(
     def half(self: Vllm, settings: ReplicaSettings, access: EngineAccess) -> ReplicaProgram:
         whole = program(self, settings, access)
         path = os.pathsep.join([whole.environment_variables["PYTHONPATH"], str(tmp_path)])
-        return replace(whole, module="half", environment={**whole.environment_variables, "PYTHONPATH": path})
+        return replace(whole, module="half", environment_variables={**whole.environment_variables, "PYTHONPATH": path})
 
     monkeypatch.setattr(Vllm, "program", half)
     monkeypatch.setattr(engine_slots, "PAUSE", 0.0)
@@ -404,7 +404,7 @@ def rebuild(*arguments):
 reductions.rebuild_cuda_tensor = rebuild
 torch.cuda.get_device_properties = lambda device: SimpleNamespace(uuid="GPU-0")
 torch.accelerator.synchronize = lambda: None
-vllm.VllmEngine.gpu = "GPU-0"
+vllm.VllmEngine.gpu_uuid = "GPU-0"
 if __name__ == "__main__":
     vllm.main(json.loads(sys.argv[1]), int(sys.argv[2]))
 if __name__ == "__mp_main__":
@@ -420,7 +420,9 @@ def test_vllm_loads_weights_by_its_own_transfer_engine(tmp_path: Path, monkeypat
     def mapped(self: Vllm, settings: ReplicaSettings, access: EngineAccess) -> ReplicaProgram:
         whole = program(self, settings, access)
         path = os.pathsep.join([whole.environment_variables["PYTHONPATH"], str(tmp_path)])
-        return replace(whole, module="mapped", environment={**whole.environment_variables, "PYTHONPATH": path})
+        return replace(
+            whole, module="mapped", environment_variables={**whole.environment_variables, "PYTHONPATH": path}
+        )
 
     def reduce_tensor(x: torch.Tensor) -> tuple[Any, tuple[Any, ...]]:
         block = tmp_path / "block"

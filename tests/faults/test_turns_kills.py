@@ -83,7 +83,7 @@ def run(directory: Path, objects: RunObjects, environment: Any, death: int = 0) 
             return file.tell()
 
     objects = replace(
-        objects, rollout_setting=replace(objects.rollout_setting, environment=lambda: environment(on_call))
+        objects, rollout_setting=replace(objects.rollout_setting, create_environment=lambda: environment(on_call))
     )
     return run_from(directory, objects, disk=Quick()).exit_code
 

@@ -172,7 +172,9 @@ def test_a_request_continues_strided_steps_to_the_bit() -> None:
 
     whole, first = generated(request), generated(replace(request, limit=1))
     assert whole.tokens == (2, 5, 9) and first.tokens == (2,)
-    rest = generated(replace(request, limit=9, already_generated_count=1, context=(FIRST, 2), actions=first.actions))
+    rest = generated(
+        replace(request, limit=9, already_generated_count=1, context=(FIRST, 2), previous_actions=first.actions)
+    )
     assert first.actions + rest.actions == whole.actions
     with pytest.raises(ValueError, match="above 1 only at temperature 0"):
         generated(replace(request, sampling=Sampling()))

@@ -44,6 +44,8 @@ def test_a_request_goes_on_from_its_path() -> None:
     whole = asyncio.run(engine.sample(request))
     first = asyncio.run(engine.sample(replace(request, limit=2)))
     rest = asyncio.run(
-        engine.sample(replace(request, limit=2, already_generated_count=2, context=(2, 0, 1), actions=first.actions))
+        engine.sample(
+            replace(request, limit=2, already_generated_count=2, context=(2, 0, 1), previous_actions=first.actions)
+        )
     )
     assert first.actions + rest.actions == whole.actions and first.logp + rest.logp == whole.logp

@@ -40,4 +40,4 @@ def test_the_run_s_recipe_has_the_texts_and_goes_on_with_them(home: Path, capsys
     assert main(["show", "igrpo"]) == 0
     shown = capsys.readouterr().out
     assert "packaged models: '{problem}{draft};{problem}'" in shown and "Improve on the draft" in shown
-    assert "strategy.refinement_prompt_template in prose" in shown and "our wording" in shown
+    assert "strategy.refinement_prompt_template" in shown and "in prose" in shown and "our wording" in shown

@@ -10,7 +10,7 @@ from groupwise.training.signal_watchdog import AGENT, JUDGES
 ROOMS = {
     "DrawSampler": "rollout.sampler",
     "CombinedVerifier": "verifiers.combined",
-    "EnvironmentThreads": "environments.user",
+    "EnvironmentThreads": "environments.user_environment",
     "AgentCoroutine": "rollout.agents.agent_asyncio_tasks",
 }
 

@@ -80,7 +80,7 @@ class VllmEngine:
     of which. `prefill` does nothing, since vLLM shares the blocks of equal prompts by itself.
     """
 
-    gpu = ""
+    gpu_uuid = ""
     """The UUID of the engine's GPU; empty on a CPU, and on several GPUs."""
 
     def __init__(self, llm: Any, shape: DecoderShape, tokenizer: Tokenizer, settings: VllmSettings) -> None:
@@ -125,7 +125,7 @@ class VllmEngine:
         )  # fmt: skip
         engine = cls(AsyncLLM.from_engine_args(arguments), shape, tokenizer, settings)
         if on_gpu and settings.tensor_parallel_size == 1:
-            (engine.gpu,) = await engine._llm.collective_rpc("gpu_uuid")
+            (engine.gpu_uuid,) = await engine._llm.collective_rpc("gpu_uuid")
         await engine._llm.collective_rpc("count_steps")
         if settings.keyed_randomness:
             await engine._llm.collective_rpc("use_keys", args=(settings.seed,))

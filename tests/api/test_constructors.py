@@ -41,7 +41,7 @@ ADVISED: dict[str, tuple[Callable[..., Any], dict[str, Any], str]] = {
     "of the run": (gw.grpo, {"learning_rate": 1e-5}, "pass it to gw.train: optimizer=gw.AdamW(lr=1e-06)"),
     "of the recipe": (gw.AdamW, {"prompts": 8}, "pass it to gw.train: prompts=8"),
     "of the method": (gw.dapo, {"loss_agg_mode": "x"}, "method=gw.dapo(), **{"),
-    "of no field": (gw.Vllm, {"tensor_parallel_size": 2}, "leave it out: "),
+    "of no field": (gw.Lora, {"lora_dropout": 0.1}, "leave it out: "),
     "unknown": (gw.Clip, {"xyzzy": 1}, "its arguments are low=0.2, high=0.2, ratio=token_ratio"),
     "of a call": (gw.resume, {"run": "x", "xyzzy": 1}, "its arguments are run, reward=None"),
     "two": (gw.AdamW, {"learning_rate": 1e-5, "wait_decay": 0}, "write gw.AdamW(lr=1e-05)\ndid you mean weight_decay?"),

@@ -240,7 +240,7 @@ def test_an_overlong_buffer_larger_than_the_budget():
         ("{ base = 'gspo', objective = { aggregate = 'budget_mean' } }", "sequence_ratio gives a sequence one ratio"),
         ("{ base = 'gspo', minibatches = 5, shuffle = 'samples' }", ""),
         ("{ base = 'gspo', minibatches = 5 }", "16 prompts cannot be cut into 5 equal minibatches"),
-        ("{ base = 'gmpo', credit = { kind = 'WhitenedTokens', credit = 'ReturnsToGo' } }", ""),
+        ("{ base = 'gmpo', credit = { kind = 'WhitenedTokens', base_credit = 'ReturnsToGo' } }", ""),
         (
             "{ base = 'gmpo', credit = { kind = 'ReturnsToGo', gamma = 0.5 } }",
             "PowerMeanRatio needs one advantage per sequence",

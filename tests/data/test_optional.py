@@ -43,7 +43,7 @@ class Listed(Generated):
     """A task that lists its training problems."""
 
     training = (TWO,)
-    stats = ("a source",)
+    source_stats = ("a source",)
 
 
 def facts(verifier: Any) -> tuple[bool, list[str], list[str]]:

@@ -357,13 +357,13 @@ def test_without_keys_the_distribution_is_the_native_one_and_tokens_are_not() ->
 
 SIGNATURES = """
 import inspect, json
-from groupwise.engines.remote.gpu_weights import PLAIN, TRANSFERS, PackedTensors
+from groupwise.engines.remote.gpu_weights import PLAIN, TRANSFERS, PackedTensorLayout
 from groupwise.engines.vllm.vllm_weight_transfer_arguments import transfer_arguments
 from vllm.config.weight_transfer import WeightTransferConfig
 from vllm.distributed.weight_transfer import WeightTransferEngineFactory
 from vllm.v1.worker.gpu_worker import Worker
 
-tensors = PackedTensors(["w", "b"], ["bfloat16", "float32"], [[2, 3], [4]])
+tensors = PackedTensorLayout(["w", "b"], ["bfloat16", "float32"], [[2, 3], [4]])
 handle = {name: "00" if name.endswith("handle") else 1 for name in PLAIN} | {"unique_id": "ff" * 128}
 for transfer in TRANSFERS:
     WeightTransferConfig(backend=transfer)

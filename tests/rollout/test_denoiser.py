@@ -90,7 +90,7 @@ def test_a_request_continues_its_path_to_the_bit() -> None:
     policy = policy_with()
     whole, first = alone(policy), alone(policy, replace(REQUEST, limit=3))
     rest = replace(
-        REQUEST, limit=5, already_generated_count=3, context=(*REQUEST.context, 0, 1, 2), actions=first.actions
+        REQUEST, limit=5, already_generated_count=3, context=(*REQUEST.context, 0, 1, 2), previous_actions=first.actions
     )
     second = alone(policy, rest)
     assert first.actions + second.actions == whole.actions and first.tokens + second.tokens == whole.tokens

@@ -47,6 +47,7 @@ def test_invalid_values_raise_with_a_fix(capsys: pytest.CaptureFixture[str]) -> 
         ("machine.microbatch_tokens", "0", "microbatch_tokens is 0", "at least 1"),
         ("machine.device", "meta", "no device is called 'meta'", "cpu or cuda"),
         ("machine.device", "cpu:x", "'cpu:x' is not a device", "cpu or cuda"),
+        ("machine.device", "cuda:x", "'cuda:x' is not a device", "cpu or cuda"),
         ("engine.max_num_seqs", "0", "max_num_seqs is 0", "at least 1"),
         ("engine.max_logprob_diff", "nan", "max_logprob_diff is nan", "at least 0"),
         ("evaluate.problems", "-1", "problems is -1", "at least 1"),

@@ -5,7 +5,7 @@ import pytest
 from groupwise.core import Usage
 from groupwise.engines import EngineAccess, Served, Vllm
 from groupwise.engines.remote import served_settings
-from groupwise.engines.remote.replica_devices import visible_device
+from groupwise.engines.remote.replica_devices import gpu_indices, visible_device
 from groupwise.engines.remote.served_settings import EngineRequirements
 from groupwise.engines.vllm.vllm_replicas import check_model
 from groupwise.models import DecoderShape
@@ -62,3 +62,9 @@ def test_each_replica_needs_the_name_of_a_gpu() -> None:
     for name in ("cpu", "cuda", "cuda:x", "cuda:0,1", "/dev/nvidia0", "cuda:99999"):
         with pytest.raises(ValueError, match="name 1 GPU for each replica, such as cuda:1"):
             Served(replicas=1, devices=(name,))
+
+
+@pytest.mark.parametrize("name", ["cuda:x", "cuda:1,", "cuda:-1"])
+def test_a_name_without_an_index_names_no_gpu(name: str) -> None:
+    with pytest.raises(Usage, match=f"'{name}' names no GPU"):
+        gpu_indices(name)

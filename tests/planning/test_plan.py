@@ -81,7 +81,11 @@ def test_a_machine_file_is_read(tmp_path: Path) -> None:
     ("text", "what", "fix"),
     [
         (FILE + "tflop = 3\n", "no field 'tflop'", "did you mean tflops?"),
-        (FILE + "[assumed_lengths]\nmedain = 3\n", "no field 'medain'", "median_answer_tokens, spread"),
+        (
+            FILE + "[assumed_lengths]\nmedian_answer_token = 3\n",
+            "no field 'median_answer_token'",
+            "did you mean median_answer_tokens?",
+        ),
         (FILE.replace("device_count = 8", ""), "PlannedMachines needs device_count", "add device_count = ..."),
         (FILE.replace("count = 8", "count = 0"), "device_count is 0", "use a number of devices from 1 to 65536"),
         (FILE.replace("count = 8", "count = 'x'"), "'x' is a string", ""),

@@ -223,7 +223,7 @@ class _GatherWeights(_Collective):
         self, output_tensor: Tensor, input_tensor: Tensor, group: dist.ProcessGroup, async_op: bool = False
     ) -> None:
         with self.errors("another rank", "the weights of a layer"):
-            dist.all_gather(list(output_tensor.chunk(dist.get_world_size(group))), input_tensor, group=group)
+            dist.all_gather(list(output_tensor.split(input_tensor.numel())), input_tensor, group=group)
 
 
 class _AddGradients(_Collective):

@@ -87,24 +87,24 @@ def named_devices(devices: tuple[str, ...], learner: str, count: int) -> tuple[s
 
 
 def gpu_index(device: str) -> int:
-    """The index of a GPU among those that this process sees. `Usage` for a name without one.
+    """The index of a GPU among those that this process sees.
 
     >>> gpu_index("cuda:3"), gpu_index("cuda")
     (3, 0)
     """
-    index = device.partition(":")[2] or "0"
-    if not index.isdecimal():
-        raise Usage(f"{device!r} names no GPU", fix="use cuda, or cuda:1 for the second GPU")
-    return int(index)
+    return gpu_indices(device)[0]
 
 
 def gpu_indices(device: str) -> list[int]:
-    """The indices of the GPUs of an engine among those that this process sees.
+    """The indices of the GPUs of an engine among those that this process sees. `Usage` for a name without one.
 
     >>> gpu_indices("cuda:2,3"), gpu_indices("cuda")
     ([2, 3], [0])
     """
-    return [int(index) for index in (device.partition(":")[2] or "0").split(",")]
+    indices = (device.partition(":")[2] or "0").split(",")
+    if not all(map(str.isdecimal, indices)):
+        raise Usage(f"{device!r} names no GPU", fix="use cuda, or cuda:1 for the second GPU")
+    return [int(index) for index in indices]
 
 
 def device_name(gpus: Sequence[int]) -> str:

@@ -23,10 +23,8 @@ def reply_of(
         logprobs = _logprobs(one, tokenizer) if request.logprobs and chat else None
         choices.append({"index": i, **content, "finish_reason": finish_of(one), "logprobs": logprobs})
     first = answers[0]
-    prompt, answer = (
-        len(first.conversation_sample.context) + first.answer_start,
-        sum(len(one.tokens) for one in answers),
-    )
+    prompt = len(first.conversation_sample.context) + first.answer_start
+    answer = sum(len(one.tokens) for one in answers)
     return {
         "id": identity,
         "object": "chat.completion" if chat else "text_completion",

@@ -52,6 +52,7 @@ def absent_names(page: str) -> set[str]:
     commands = re.findall(r"^(?:\$ )?(?:\w+=\S+ )*(groupwise .*)", re.sub(r"\\\n\s*", " ", shell), re.M)
     commands += [span if span[0] == "g" else f"groupwise * {span}" for span in spans if re.match("groupwise |--", span)]
     lines = [re.sub(r"^(\[+[\w.]+\]+) ", r"\1\n", span) for span in spans if LINE.match(span)]
+    lines += [f"method.strategy = {span}" for span in spans if span.startswith("{ kind = ")]
     found = {name for command in commands for name in absent_words(command)}
     found |= {name for text in python for name in absent_arguments(text)}
     found |= {name for span in spans if "(" in span for name in absent_arguments(span, names_are_fields=True)}

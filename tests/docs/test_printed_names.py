@@ -45,6 +45,7 @@ OTHERS = {
         ("`form = 3`, `[save] evry = 2`", {"save.evry"}),
         ('`verifier = { kind = "Math", answer = "last" }`', {"verifier.answer"}),
         ('`penalties = [{ kind = "Kl" }]`', {"kind = Kl"}),
+        ('`{ kind =\n"FeedbackTree", gama = 1 }`', {"method.strategy.gama"}),
         ("`--verifier noisy`, `--reward maths`, `--method GRPO`", {"verifier = noisy", "reward = maths"}),
         ("`gw.KL(form=3)`, `EMA(keep, every)`", {"KL(form=)", "EMA(keep)"}),
         ("```python\ngw.train(model=m, rewards=f)\ngw.trian()\n```", {"train(rewards=)", "gw.trian"}),

@@ -20,7 +20,7 @@ BRANCHES = {
     "cluster/external.py": 1,
     "cluster/ray.py": 1,
     "commands/doctor.py": 2,
-    "config/resolve_devices.py": 3,
+    "config/resolve_devices.py": 5,
     "engines/native/attention_layouts.py": 1,
     "engines/native/paged_batch.py": 1,
     "engines/native/paged_attention_layout.py": 2,
@@ -39,8 +39,8 @@ BRANCHES = {
     "models/lora.py": 1,
     "models/quantized_linear.py": 1,
     "planning/run_processes.py": 1,
-    "planning/this_machine.py": 1,
-    "training/build_run.py": 4,
+    "planning/this_machine.py": 2,
+    "training/build_run.py": 2,
     "verifiers/reward_model.py": 5,
 }
 """The lines of the package that depend on the kind of device. A new one needs a test under the pretended GPU."""

@@ -149,6 +149,7 @@ def test_several_machines_are_a_table(home: Path, capsys: pytest.CaptureFixture[
         (["--machines", "core.toml", "--promts", "3"], "did you mean --prompts?"),
         (["--machines", "core.toml", "--svg", "none/plan.svg"], "none/plan.svg cannot be written"),
         (["--machines", "core.toml", "--model", "elsewhere"], "there is no model at elsewhere"),
+        (["--machine.device", "cuda:x"], "'cuda:x' is not a device"),
     ],
 )
 def test_errors_have_a_fix(machines: str, words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -4,9 +4,8 @@ import pytest
 import torch
 
 from groupwise.config.recipe_toml import read_recipe
-from groupwise.config.resolve_devices import device_label, device_of, dtype_of, resolved
+from groupwise.config.resolve_devices import device_label, device_of, dtype_of, find_device, resolved
 from groupwise.core import MissingRequirement
-from groupwise.training.build_run import find_device
 from tests.checks import check
 
 

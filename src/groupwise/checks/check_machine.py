@@ -10,7 +10,7 @@ from groupwise.checks.check_result import CheckResult
 from groupwise.cluster.check_launch import check_launch
 from groupwise.cluster.external import ExternalRank
 from groupwise.config.recipe import Machine, Recipe
-from groupwise.config.resolve_devices import device_label
+from groupwise.config.resolve_devices import device_label, find_device
 from groupwise.config.user_code import UserCode
 from groupwise.core import GroupwiseError, MissingRequirement, Usage
 from groupwise.engines import Native, Served, Vllm
@@ -23,7 +23,7 @@ from groupwise.planning.pipeline_memory import pipeline_memory, pipeline_plan_li
 from groupwise.planning.process_memory import host_memory, refuse_beyond
 from groupwise.planning.unsupported_splits import sharding_obstacles
 from groupwise.runs.trackers import OPENERS
-from groupwise.training.build_run import DTYPES, find_device
+from groupwise.training.build_run import DTYPES
 
 
 def check_machine(recipe: Recipe, use: UserCode, *, train: bool) -> CheckResult:

@@ -6,7 +6,7 @@ from dataclasses import replace
 import torch
 
 from groupwise.config.recipe import Recipe
-from groupwise.config.resolve_devices import device_of
+from groupwise.config.resolve_devices import find_device
 from groupwise.core import MissingRequirement, Usage, counted
 from groupwise.models import DecoderShape
 from groupwise.models.return_freed_memory import machine_memory
@@ -26,8 +26,8 @@ def this_machine(recipe: Recipe, shape: DecoderShape | None, prompt: Callable[[]
     Without a `shape` only the memory counts. `prompt` computes the longest prompt. `Usage` for a GPU without published
     rates, `MissingRequirement` if the system does not report its memory.
     """
-    device = device_of(recipe.machine.device)
-    if device != "cpu":
+    device = find_device(recipe.machine)
+    if device.type != "cpu":
         return this_card(device)
     total = machine_memory().get("MemTotal")
     if total is None:
@@ -66,9 +66,9 @@ def with_measured_rates(machines: PlannedMachines, recipe: Recipe, shape: Decode
     )
 
 
-def this_card(device: str) -> PlannedMachines:
+def this_card(device: torch.device) -> PlannedMachines:
     """This machine's GPU: the memory that torch reports, and the published rates of its name."""
-    properties = torch.cuda.get_device_properties(torch.device(device))
+    properties = torch.cuda.get_device_properties(device)
     try:
         card = named_machines(properties.name)
     except Usage as error:

@@ -12,7 +12,7 @@ from torch import nn
 
 from groupwise.cluster.ray_replicas import RayReplicaLauncher
 from groupwise.config.recipe import Machine, Recipe
-from groupwise.config.resolve_devices import device_label, device_of, resolved
+from groupwise.config.resolve_devices import device_label, device_of, find_device, resolved
 from groupwise.config.user_code import UserCode
 from groupwise.core import MissingRequirement, Usage
 from groupwise.data import (
@@ -359,26 +359,6 @@ def prepare(machine: Machine) -> torch.device:
     device = find_device(machine)
     if machine.compile:
         check_compiler(device)
-    return device
-
-
-def find_device(machine: Machine) -> torch.device:
-    """The device of a machine. `Usage` for an unknown name, `MissingRequirement` if this machine lacks it."""
-    name = device_of(machine.device)
-    if name.partition(":")[0] not in ("cpu", "cuda"):
-        raise Usage(f"no device is called {name!r}", fix="use cpu or cuda, or leave out machine.device")
-    try:
-        device = torch.device(name)
-    except RuntimeError as error:
-        raise Usage(
-            f"{name!r} is not a device", evidence=str(error).partition("\n")[0], fix="use cpu or cuda"
-        ) from None
-    if device.type == "cuda" and (device.index or 0) >= (count := torch.cuda.device_count()):
-        raise MissingRequirement(
-            "this machine has no such CUDA device" if count else "this machine has no CUDA device",
-            evidence=f"machine.device = {name!r}, devices {count}",
-            fix=f"use a number below {count}, such as --machine.device cuda:0" if count else "use --machine.device cpu",
-        )
     return device
 
 

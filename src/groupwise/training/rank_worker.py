@@ -33,6 +33,7 @@ from groupwise.cluster.rank_messages import (
 from groupwise.cluster.ray import ProcessResources, node_address
 from groupwise.cluster.ray_ranks import RayProcesses
 from groupwise.config.recipe import Cluster, Machine, Recipe
+from groupwise.config.resolve_devices import find_device
 from groupwise.config.user_code import Permissions, UserCode, load_use
 from groupwise.core import GroupwiseError, Usage, WorkerLost
 from groupwise.data import Rollout, pack
@@ -56,7 +57,7 @@ from groupwise.models.return_freed_memory import return_freed_memory
 from groupwise.rollout.rollout_buffer import with_rule
 from groupwise.runs.checkpoints import Checkpoint, read_checkpoint
 from groupwise.runs.run_layout import RunLayout
-from groupwise.training.build_run import RunObjects, find_device, new_learner, policy_outline, read_policy
+from groupwise.training.build_run import RunObjects, new_learner, policy_outline, read_policy
 from groupwise.training.loop import keep_rollout_pictures, learn
 from groupwise.training.stored_answer_evaluation import held_out_step
 

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils._device import _device_constructors
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from tests import rms_norm_kernel, varlen_kernel
@@ -274,8 +275,8 @@ def mapped(change: Callable[[Tensor], Any], x: Any) -> Any:
 
 
 @contextmanager
-def pretended_gpu(*, bfloat16: bool = True) -> Iterator[torch.device]:
-    """The pretended GPU, for the duration of a block, in which torch reports it.
+def pretended_gpu(*, bfloat16: bool = True, count: int = 1) -> Iterator[torch.device]:
+    """The pretended GPU, for the duration of a block, in which torch reports it, or `count` GPUs.
 
     Tensors from Python's numbers are created on the host and then moved. Inference mode becomes no_grad, because
     subclasses of tensors cannot enter it.
@@ -303,13 +304,14 @@ def pretended_gpu(*, bfloat16: bool = True) -> Iterator[torch.device]:
 
     properties = SimpleNamespace(name=NAME, total_memory=MEMORY, major=9, minor=0, multi_processor_count=132)
     reported: dict[str, Callable[..., Any]] = {
-        "is_available": lambda: True, "device_count": lambda: 1, "current_device": lambda: 0,
+        "is_available": lambda: True, "device_count": lambda: count, "current_device": lambda: 0,
         "get_device_name": lambda device=None: NAME, "get_device_properties": lambda device=None: properties,
         "get_device_capability": lambda device=None: (9, 0), "is_initialized": lambda: True,
         "is_bf16_supported": lambda including_emulation=True: bfloat16,
         "_lazy_init": lambda: None, "empty_cache": lambda: None, "synchronize": lambda device=None: None,
     }  # fmt: skip
     overwrite = "torch.__future__._overwrite_module_params_on_conversion"
+    _device_constructors()  # torch remembers them, and below `torch.tensor` is another function
     with pytest.MonkeyPatch.context() as patch, OnTheGpu():
         patch.setattr(overwrite, True)
         patch.setattr(torch, "tensor", moved(torch.tensor))
@@ -321,3 +323,6 @@ def pretended_gpu(*, bfloat16: bool = True) -> Iterator[torch.device]:
         for name, answer in reported.items():
             patch.setattr(torch.cuda, name, answer)
         yield GPU
+        # A test's own patch would end after the block, and put the pretended function back for all later tests.
+        others = [name for name, answer in reported.items() if getattr(torch.cuda, name) is not answer]
+        assert not others, f"a test patches {others} of torch.cuda: use an argument of pretended_gpu"

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn.attention.varlen import AuxRequest, varlen_attn
+from torch.utils._device import _device_constructors
 
 import groupwise
 from tests.pretended_gpu import GPU, counted, pretended_gpu
@@ -50,6 +51,18 @@ def test_branches_by_device_are_few_and_known() -> None:
     lines = {f.relative_to(HOME).as_posix(): f.read_text("utf-8").splitlines() for f in HOME.rglob("*.py")}
     branches = {name: sum(bool(BRANCH.search(line)) for line in text) for name, text in lines.items()}
     assert {name: n for name, n in branches.items() if n} == BRANCHES
+
+
+def test_nothing_of_it_outlives_the_block() -> None:
+    kept = {name: getattr(torch.cuda, name) for name in ("is_available", "device_count", "is_bf16_supported")}
+    _device_constructors.cache_clear()
+    with pretended_gpu(), torch.device("cpu"):
+        assert torch.cuda.is_available() and torch.zeros(2).tolist() == [0, 0]
+    assert {name: getattr(torch.cuda, name) for name in kept} == kept
+    assert {torch.tensor, torch.as_tensor} <= _device_constructors()
+    with pytest.raises(AssertionError, match="device_count"), pytest.MonkeyPatch.context() as outer, pretended_gpu():
+        outer.setattr(torch.cuda, "device_count", lambda: 4)  # ends after the block, and restores what it found in it
+    torch.cuda.device_count = kept["device_count"]
 
 
 def test_tensors_of_two_devices_do_not_mix() -> None:

@@ -165,6 +165,7 @@ def forked(act: Callable[[], object], log: Path, *, checks: bool = False) -> int
                 relax()
             sys.stdout = sys.stderr = log.open("a", buffering=1)
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job ignores it
             code = act()
             os._exit(code if isinstance(code, int) else 0)
         except BaseException:

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from groupwise.checks.check_inputs import check_inputs
 from groupwise.checks.check_machine import attention_note, check_machine
@@ -65,18 +64,13 @@ def test_an_engine_without_pages_does_not_promise_batch_invariance(engine: type[
         assert errors(batch_invariant=False) == []
 
 
-def gpus(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
-    """Let torch report so many GPUs, in a block of the pretended one."""
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: count)
-
-
-def test_each_rank_needs_a_gpu_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_rank_needs_a_gpu_of_its_own() -> None:
     recipe = Recipe(method=grpo(), cluster=Cluster(ranks=4), sampling=Sampling(max_tokens=8))
     with pretended_gpu():
         (error,) = check_machine(recipe, UserCode(), train=True).errors
         assert error.what == "cluster.ranks is 4, and this host has 1 GPU: each process needs its own"
         assert "cluster.launch external" in error.fix
-        gpus(monkeypatch, 4)
+    with pretended_gpu(count=4):
         assert check_machine(recipe, UserCode(), train=True).errors == []
 
 
@@ -88,8 +82,7 @@ def test_each_rank_sees_its_gpu_alone_and_engines_get_the_others(monkeypatch: py
     for name, value in (("recipe", recipe), ("user_code", UserCode())):
         object.__setattr__(objects, name, value)
     meeting = RankRendezvous(host_store(2), LOOPBACK)
-    with pretended_gpu():
-        gpus(monkeypatch, 4)
+    with pretended_gpu(count=4):
         processes = processes_of(RunLayout(Path("run")), objects, meeting)
         target = EngineRequirements(dtype="bfloat16", device="cuda:2", ranks=2)
         assert replace(engine, replicas=2).replica_devices(target) == ("cuda:0", "cuda:1")
@@ -100,12 +93,11 @@ def test_each_rank_sees_its_gpu_alone_and_engines_get_the_others(monkeypatch: py
     assert json.loads(processes._arguments["rank 1"][2])["device"] == "cuda"
 
 
-def test_the_memory_of_a_gpu_is_that_of_the_processes_on_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_memory_of_a_gpu_is_that_of_the_processes_on_it() -> None:
     recipe = Recipe(method=grpo(), cluster=Cluster(ranks=2), machine=Machine(device="cuda"), engine=Served(replicas=2))
     processes = process_memories(resolved(recipe), read_shape(find_model("calculator")), 9)
-    with pretended_gpu():
-        for count, names in ((2, ["rank 0", "engine 0"]), (4, ["rank 0"])):
-            gpus(monkeypatch, count)
+    for count, names in ((2, ["rank 0", "engine 0"]), (4, ["rank 0"])):
+        with pretended_gpu(count=count):
             assert list(sharing(recipe, processes)) == names
     on_cpu = replace(recipe, machine=Machine(device="cpu"))
     for other in (on_cpu, recipe):  # without GPUs, the checks of the machine report it

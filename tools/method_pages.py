@@ -77,7 +77,7 @@ def method_page(name: str) -> str:
         if reference.expected_effect
         else []
     )
-    effect += [f"No effect is measured. {reference.no_effect_reason}"] if reference.no_effect_reason else []
+    effect += [f"No effect is measured. {reference.unmeasured_reason}"] if reference.unmeasured_reason else []
     effect += [f"Finding: {reference.our_finding}"] if reference.our_finding else []
     changes = diff(methods()[parent](), method) if parent else []
     code = [f"Code read: [{reference.code.partition(':')[2]}]({reference.code_link})."] if reference.code else []

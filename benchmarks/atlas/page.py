@@ -110,7 +110,7 @@ def without() -> str:
     """The methods without an effect, each with its reason."""
     missing = [(m.__name__, reference_of(m)) for m in published if reference_of(m).expected_effect is None]
     rows = [
-        (link(name), reference.no_effect_reason or "No effect is stated yet.", "shown" if reference.toy_test else "")
+        (link(name), reference.unmeasured_reason or "No effect is stated yet.", "shown" if reference.toy_test else "")
         for name, reference in missing
     ]
     return table_of(("method", "reason", "in expectation"), rows)

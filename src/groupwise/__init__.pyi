@@ -145,7 +145,7 @@ from groupwise.tasks import (
     Beads as Beads, BigSums as BigSums, Calculator as Calculator, Coin as Coin, DataRows as DataRows,
     Deduction as Deduction, DelegatedSums as DelegatedSums, Demonstrations as Demonstrations, Edges as Edges,
     Glyphs as Glyphs, HintedSums as HintedSums, Largest as Largest, MixedSums as MixedSums, Programs as Programs,
-    Proposals as Proposals, PublishedSet as PublishedSet, Quilts as Quilts, ReasoningGym as ReasoningGym,
+    ProposedSums as ProposedSums, PublishedSet as PublishedSet, Quilts as Quilts, ReasoningGym as ReasoningGym,
     Rings as Rings, Shapes as Shapes, TinyCountdown as TinyCountdown, WordySums as WordySums
 )
 from groupwise.verifiers import (

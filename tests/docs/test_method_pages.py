@@ -32,7 +32,7 @@ def test_the_page_has_all_of_the_method(name: str) -> None:
         reference.evidence,
         reference.code_link,
         *reference.proof_tests,
-        reference.no_effect_reason,
+        reference.unmeasured_reason,
         reference.our_finding,
     ]
     facts += [reference.expected_effect.claim(name)] if reference.expected_effect else []

@@ -70,7 +70,7 @@ def test_the_reference_names_its_parent_and_a_known_effect(method):
     if effect is not None:
         assert effect.parent in NAMES and effect.min_difference > 0 and find_metric(effect.metric) is not None
         assert effect.parent != method.__name__ or effect.own_settings
-    assert (effect is None) == bool(reference_of(method).no_effect_reason), (
+    assert (effect is None) == bool(reference_of(method).unmeasured_reason), (
         "an effect, or the reason why none is stated"
     )
 

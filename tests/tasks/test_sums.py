@@ -15,7 +15,7 @@ from groupwise.models import find_model, find_template, read_tokenizer
 from groupwise.tasks import Demonstrations, named_task
 from groupwise.tasks.demonstrations import PACKAGED, need_environment
 from groupwise.tasks.hinted_sums import PROMPT_FORMS, WEIGHTS, hinted_demonstrations
-from groupwise.tasks.proposals import proposed_problem
+from groupwise.tasks.proposed_sums import proposed_problem
 from groupwise.verifiers import usual_verifier
 from tests.rollout.fakes import stored
 from tests.verifiers.built import built, verdict_of
@@ -24,7 +24,7 @@ SIZES = {
     "delegated_sums": {4: 2048, 5: 2048},
     "hinted_sums": {5: 2048, 6: 2048},
     "mixed_sums": {2: 128, 3: 1024, 6: 1024},
-    "proposals": {4: 2048, 5: 2048},
+    "proposed_sums": {4: 2048, 5: 2048},
     "wordy_sums": {3: 2048, 4: 2048},
 }
 
@@ -33,7 +33,7 @@ DIGESTS = {
     "delegated_sums": "60468f7633c2",
     "hinted_sums": "bece3ec4db27",
     "mixed_sums": "ef4f0a31d369",
-    "proposals": "60468f7633c2",
+    "proposed_sums": "60468f7633c2",
     "wordy_sums": "d964fbed690b",
 }
 
@@ -172,7 +172,7 @@ def test_half_of_the_mixed_answers_leave_out_the_steps_at_every_length() -> None
 
 
 def test_proposals_end_in_a_legal_problem() -> None:
-    for row in rows("proposals"):
+    for row in rows("proposed_sums"):
         answer, _, problem = row["answer"].rpartition(";")
         assert int(answer.rpartition("#")[2]) == totals(row["prompt"])[-1]
         assert proposed_problem(row["answer"]) == problem and not is_held_out(problem)
@@ -191,7 +191,7 @@ def test_proposed_problems(text: str) -> None:
 
 
 def test_a_held_out_proposal_is_no_proposal() -> None:
-    assert all(proposed_problem(f"#3;{p.text}") == "" for p in task_of("proposals").held_out)
+    assert all(proposed_problem(f"#3;{p.text}") == "" for p in task_of("proposed_sums").held_out)
 
 
 def test_delegated_conversations_ask_for_each_step() -> None:

@@ -24,7 +24,7 @@ from tests.verifiers.built import built
 
 ANSWERS = ("", "12", "#12", "5+2=7;#7", "AB", "A-B", "ab;cd", "{", "nonsense #", "<think>x</think><answer>3</answer>")
 TASKS = {
-    "calculator_answer": "calculator", "sum_steps": "hinted_sums", "sum_with_proposal": "proposals",
+    "calculator_answer": "calculator", "sum_steps": "hinted_sums", "sum_with_proposal": "proposed_sums",
     "spanning_graph": "edges", "proof_steps": "deduction", "bead_string": "beads",
 }  # fmt: skip
 

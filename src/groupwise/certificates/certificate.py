@@ -47,7 +47,7 @@ class Certificate:
     changes: tuple[str, ...]
     differences: tuple[PaperDifference, ...]
     expected_effect: str
-    no_effect_reason: str
+    unmeasured_reason: str
     toy_test: str
     measured_effect: EffectComparison | None
     our_finding: str
@@ -110,7 +110,7 @@ def certificate_of(
         changes=tuple(diff(known[reference.parent](), method())) if reference.parent else (),
         differences=reference.differences,
         expected_effect=reference.expected_effect.claim(name) if reference.expected_effect else "",
-        no_effect_reason=reference.no_effect_reason,
+        unmeasured_reason=reference.unmeasured_reason,
         toy_test=reference.toy_test,
         measured_effect=measured,
         our_finding=reference.our_finding,

@@ -35,7 +35,7 @@ def content(c: Certificate) -> str:
         section("Formula", pre(c.formula)),
         section(f"Changes in {c.parent}", items(c.changes)) if c.changes else "",
         section("Differences", table(("", "paper", "authors' code and others", "here"), differences)),
-        section("Effect, stated before the runs", effect(c)) if c.expected_effect or c.no_effect_reason else "",
+        section("Effect, stated before the runs", effect(c)) if c.expected_effect or c.unmeasured_reason else "",
         section("Finding", paragraph(c.our_finding)) if c.our_finding else "",
         section("Proofs", table(("test", "result", "cases", "seconds"), tests)),
         section("Constants", pre(c.constants)),
@@ -54,7 +54,7 @@ def content(c: Certificate) -> str:
 def effect(c: Certificate) -> str:
     """HTML: the effect that the paper states and its measurement, or the reason why there is none."""
     measured = str(c.measured_effect) if c.measured_effect else "Not measured with this code."
-    texts = [c.expected_effect, measured] if c.expected_effect else [c.no_effect_reason]
+    texts = [c.expected_effect, measured] if c.expected_effect else [c.unmeasured_reason]
     exact = [f"Shown in expectation: {c.toy_test}"] if c.toy_test else []
     return "\n".join(map(paragraph, [*texts, *exact]))
 

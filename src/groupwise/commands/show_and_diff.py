@@ -47,7 +47,7 @@ def show_method(function: Callable[..., Method]) -> str:
         "auto": auto_texts(function()),
         "effect": [reference.expected_effect.claim(name)]
         if reference.expected_effect
-        else textwrap.wrap(reference.no_effect_reason, WIDTH),
+        else textwrap.wrap(reference.unmeasured_reason, WIDTH),
         "shown in expectation": [reference.toy_test] if reference.toy_test else [],
         "finding": textwrap.wrap(reference.our_finding, WIDTH),
         "proofs": list(proofs_of(function)),

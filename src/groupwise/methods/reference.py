@@ -82,7 +82,7 @@ class Reference:
     contributes, if it is not a method. `year` follows from `arxiv` where there is one. `our_finding` says how the
     method behaved here.
 
-    `expected_effect` is measured by `make atlas`; a method without one gives the reason in `no_effect_reason`.
+    `expected_effect` is measured by `make atlas`; a method without one gives the reason in `unmeasured_reason`.
     `toy_test` is the test that computes the paper's claim exactly on a small example, if its claim is about an
     expectation or a bound.
 
@@ -102,7 +102,7 @@ class Reference:
     differences: tuple[PaperDifference, ...]
     proof_tests: tuple[str, ...]
     expected_effect: ExpectedEffect | None = None
-    no_effect_reason: str = ""
+    unmeasured_reason: str = ""
     toy_test: str = ""
     our_finding: str = ""
 

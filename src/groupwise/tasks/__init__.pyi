@@ -33,8 +33,8 @@ from groupwise.tasks.packaged_tokenizers import flow_tokenizer as flow_tokenizer
 from groupwise.tasks.packaged_tokenizers import masked_tokenizer as masked_tokenizer
 from groupwise.tasks.packaged_tokenizers import picture_tokenizer as picture_tokenizer
 from groupwise.tasks.programs import Programs as Programs
-from groupwise.tasks.proposals import Proposals as Proposals
-from groupwise.tasks.proposals import proposed_problem as proposed_problem
+from groupwise.tasks.proposed_sums import ProposedSums as ProposedSums
+from groupwise.tasks.proposed_sums import proposed_problem as proposed_problem
 from groupwise.tasks.published_sets import PublishedSet as PublishedSet
 from groupwise.tasks.quilts import QUILT_COLOURS as QUILT_COLOURS
 from groupwise.tasks.quilts import QUILT_SHAPE as QUILT_SHAPE

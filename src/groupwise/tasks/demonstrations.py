@@ -20,7 +20,7 @@ from groupwise.tasks.edges import edge_demonstrations
 from groupwise.tasks.hinted_sums import hinted_demonstrations
 from groupwise.tasks.mixed_sums import mixed_demonstrations
 from groupwise.tasks.programs import program_demonstrations
-from groupwise.tasks.proposals import proposal_demonstrations
+from groupwise.tasks.proposed_sums import proposal_demonstrations
 from groupwise.tasks.read_rows import DataRowError, Row, check_length, kind_of, rows_of
 from groupwise.tasks.row_columns import Problem, RowColumns, is_conversation, problem_text
 from groupwise.tasks.row_pictures import hashes_of, pictures_of, plain_messages
@@ -46,7 +46,7 @@ PACKAGED: dict[str, Callable[[], Iterator[Row]]] = {
     "hinted_sums": hinted_demonstrations,
     "mixed_sums": mixed_demonstrations,
     "programs": program_demonstrations,
-    "proposals": proposal_demonstrations,
+    "proposed_sums": proposal_demonstrations,
     "tiny_countdown": countdown_demonstrations,
     "wordy_sums": wordy_demonstrations,
 }

@@ -39,11 +39,11 @@ EXAMPLE = (
 
 
 @dataclass(frozen=True, slots=True)
-class StoredRow:
+class StoredAnswersRow:
     """The problem of a row, empty for a whole text, and its answers by column: `completion`, or the two of a pair."""
 
     problem: Problem
-    answers: Mapping[str, Answer]
+    answers_by_column: Mapping[str, Answer]
 
 
 def read_stored(
@@ -75,7 +75,7 @@ def read_stored(
             row = without_pictures(row) if pictures else row
             kept, left_out = RowColumns(keeps_whole_row=True).extra(row)
             omitted |= left_out
-            content.add(stored.problem, stored.answers, kept | hashes_of(pictures))
+            content.add(stored.problem, stored.answers_by_column, kept | hashes_of(pictures))
             prompt = prompt_of(stored, kept | gold(row, columns), encode, pictures, plain=plain)
             prompts.append(replace(prompt, id=f"{name}/{rows}"))
         except DataRowError as fault:
@@ -94,10 +94,10 @@ def read_stored(
     return prompts, SourceStats(source=source, sha256=content.digest, **counts)
 
 
-def read_row(row: Row, columns: RowColumns) -> StoredRow:
+def read_row(row: Row, columns: RowColumns) -> StoredAnswersRow:
     """The problem of a row and its stored answers. Raises `DataRowError`.
 
-    >>> read_row({"prompt": "7*5=", "completion": "35"}, RowColumns()).answers
+    >>> read_row({"prompt": "7*5=", "completion": "35"}, RowColumns()).answers_by_column
     {'completion': '35'}
     >>> pair = {"chosen": [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello"}],
     ...         "rejected": [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Go"}]}
@@ -108,20 +108,20 @@ def read_row(row: Row, columns: RowColumns) -> StoredRow:
         return read_pair(row, columns)
     if MESSAGES in row and COMPLETION not in row:
         problem, answer = divided(messages_of(row, MESSAGES))
-        return StoredRow(problem, {COMPLETION: checked_answer(answer, MESSAGES)})
+        return StoredAnswersRow(problem, {COMPLETION: checked_answer(answer, MESSAGES)})
     if TEXT in row and not columns.has_problem(row):
         text = row[TEXT]
         if not isinstance(text, str) or not text.strip():
             raise DataRowError(f"field {TEXT!r} is {kind_of(text) if not isinstance(text, str) else 'empty'}")
-        return StoredRow("", {COMPLETION: {TEXT: text}})
+        return StoredAnswersRow("", {COMPLETION: {TEXT: text}})
     answer = COMPLETION if COMPLETION in row else columns.answer_column
     if not answer:
         raise DataRowError(f"it has {', '.join(row) or 'no fields'}, and no stored answer")
     problem, completion = RowColumns(columns.prompt_column, answer).read(row)
-    return StoredRow(problem, {COMPLETION: checked_answer(completion, answer)})
+    return StoredAnswersRow(problem, {COMPLETION: checked_answer(completion, answer)})
 
 
-def read_pair(row: Row, columns: RowColumns) -> StoredRow:
+def read_pair(row: Row, columns: RowColumns) -> StoredAnswersRow:
     """A preference pair. Where both answers are conversations, what they begin with belongs to the prompt."""
     answers = {name: row[name] for name in (CHOSEN, REJECTED)}
     opening: list[dict[str, Any]] = []
@@ -139,18 +139,18 @@ def read_pair(row: Row, columns: RowColumns) -> StoredRow:
         raise DataRowError(
             f"no field {columns.prompt_column!r}, and its answers are no conversations with a common beginning"
         )
-    return StoredRow(problem, {name: checked_answer(answer, name) for name, answer in answers.items()})
+    return StoredAnswersRow(problem, {name: checked_answer(answer, name) for name, answer in answers.items()})
 
 
 def prompt_of(
-    stored: StoredRow, row: Row, encode: Callable[[Any], Ids], pictures: Sequence[Picture], *, plain: bool
+    stored: StoredAnswersRow, row: Row, encode: Callable[[Any], Ids], pictures: Sequence[Picture], *, plain: bool
 ) -> Prompt:
     """The prompt of a row, without a name. Of a whole text it is the first token, and the text is its own problem."""
-    (first, *_) = stored.answers.values()
+    (first, *_) = stored.answers_by_column.values()
     conversation = {} if isinstance(stored.problem, str) else {MESSAGES: stored.problem}
     tools = tools_of(row)
     columns = {**row, **conversation}
-    columns |= {name: written_out(answer, encode, tools) for name, answer in stored.answers.items()}
+    columns |= {name: written_out(answer, encode, tools) for name, answer in stored.answers_by_column.items()}
     if not isinstance(first, dict):
         text = problem_text(stored.problem)
         check_length(text, "prompt")

@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from groupwise.data import Prompt, Sample, Verdict, VerifierSettings, verdicts_have
-from groupwise.tasks.proposals import proposed_problem
+from groupwise.tasks.proposed_sums import proposed_problem
 from groupwise.verifiers.sum_steps import SUMS, SumSteps
 
 __all__ = ["SumWithProposal"]

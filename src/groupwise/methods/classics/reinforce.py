@@ -45,6 +45,6 @@ log pi(y | x) = sum_t log pi(y_t | x, y_<t)""",
         "tests/golden/test_methods.py::test_whole_path[reinforce]",
         "tests/golden/test_start.py::test_reinforce_is_the_policy_gradient",
     ),
-    no_effect_reason="It is a root: there is no method to compare it with.",
+    unmeasured_reason="It is a root: there is no method to compare it with.",
     toy_test="tests/golden/test_start.py::test_reinforce_is_the_policy_gradient",
 )

@@ -103,5 +103,5 @@ A_i = (R_i - mean(R)) / std(R), PPO's clip, no KL""",
         "tests/golden/test_methods.py::test_whole_path[refine]",
         "tests/golden/test_contrast.py::test_refine_table",
     ),
-    no_effect_reason="No packaged task has answers that state a confidence.",
+    unmeasured_reason="No packaged task has answers that state a confidence.",
 )

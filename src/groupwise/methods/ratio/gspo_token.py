@@ -63,5 +63,5 @@ s_i = exp( 1/|y_i| sum_t log(pi(y_it) / pi_old(y_it)) )""",
         "tests/golden/test_methods.py::test_whole_path[gspo_token]",
         "tests/golden/test_methods.py::test_worked_numbers[gspo_token]",
     ),
-    no_effect_reason="It equals GSPO to the bit where all tokens of an answer have one advantage.",
+    unmeasured_reason="It equals GSPO to the bit where all tokens of an answer have one advantage.",
 )

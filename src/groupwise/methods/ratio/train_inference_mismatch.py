@@ -187,6 +187,6 @@ v3.2: answers with A_i < 0 and mean_t(log pi_engine - log pi) > 0.1 have no grad
         "tests/golden/test_ratio.py::test_rejection_changes_the_divisor",
         "tests/golden/test_ratio.py::test_off_policy_mask_keeps_positive_answers",
     ),
-    no_effect_reason="The engine and the learner agree here, so that every weight is 1.",
+    unmeasured_reason="The engine and the learner agree here, so that every weight is 1.",
     toy_test="tests/objective/test_weights.py::test_the_product_of_rhos_is_unbiased_for_sequences",
 )

@@ -61,5 +61,5 @@ y_k is final; the pass goes on while y_k is the draft's token. So tokens and log
         "tests/golden/test_speculation.py::test_a_pass_takes_a_window",
         "tests/golden/test_speculation.py::test_a_draft_is_accepted_where_it_would_be_drawn",
     ),
-    no_effect_reason="Its claim is about forward passes, which tests count: answers and metrics are its parent's.",
+    unmeasured_reason="Its claim is about forward passes, which tests count: answers and metrics are its parent's.",
 )

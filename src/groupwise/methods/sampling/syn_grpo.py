@@ -62,7 +62,7 @@ class ProposalParser(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class SumProposalParser(ProposalParser):
-    """Extracts the new sum at the end of an answer to the task `proposals`. Its kind is its number of operands.
+    """Extracts the new sum at the end of an answer to the task `proposed_sums`. Its kind is its number of operands.
 
     It needs the subscore `proposed`, since only a verifier that gives it grades such answers.
 
@@ -271,7 +271,7 @@ R_i = accuracy + format + 0.5 r_div; GRPO's objective""",
     expected_effect=ExpectedEffect(
         metric="entropy",
         direction="up",
-        task="proposals",
+        task="proposed_sums",
         parent="grpo",
         min_difference=0.02,
         runs_matched_by="steps",

@@ -97,5 +97,5 @@ s = w . h, h the last hidden state of prompt and answer; w is chosen, l is rejec
         "tests/golden/test_methods.py::test_whole_path[bradley_terry, margin and centring]",
         "tests/golden/test_stored.py::test_equal_scores_have_the_loss_ln_2",
     ),
-    no_effect_reason="Not measured yet: no packaged task stores pairs in its rows.",
+    unmeasured_reason="Not measured yet: no packaged task stores pairs in its rows.",
 )

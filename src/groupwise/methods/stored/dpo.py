@@ -50,5 +50,5 @@ d = log(pi(y | x) / pi_ref(y | x)), summed over the tokens of y; w is chosen, l 
         "tests/golden/test_stored.py::test_the_first_loss_of_pairs",
         "tests/golden/test_contrast.py::test_dpo_is_a_preference",
     ),
-    no_effect_reason="Not measured yet: no packaged task stores pairs in its rows.",
+    unmeasured_reason="Not measured yet: no packaged task stores pairs in its rows.",
 )

@@ -88,5 +88,5 @@ d = 1/|y| sum_t log(pi(y_t) / pi_ref(y_t)); w is chosen, l is rejected""",
         "tests/golden/test_methods.py::test_whole_path[ipo, sum]",
         "tests/golden/test_stored.py::test_the_first_loss_of_pairs",
     ),
-    no_effect_reason="Not measured yet: no packaged task stores pairs in its rows.",
+    unmeasured_reason="Not measured yet: no packaged task stores pairs in its rows.",
 )

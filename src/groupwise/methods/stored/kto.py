@@ -102,5 +102,5 @@ z = max(0, mean over answers of sum_t log(pi(y_t | x', y_<t) / pi_ref(y_t | x', 
         "tests/golden/test_methods.py::test_whole_path[kto]",
         "tests/golden/test_stored.py::test_the_reference_point_is_the_mean_under_other_prompts",
     ),
-    no_effect_reason="Not measured yet: no packaged task stores labelled answers in its rows.",
+    unmeasured_reason="Not measured yet: no packaged task stores labelled answers in its rows.",
 )

@@ -93,5 +93,5 @@ m = 1/|y| sum_t log pi(y_t | x, y_<t),  odds = e^m / (1 - e^m); w is chosen, l i
         "tests/golden/test_methods.py::test_whole_path[orpo]",
         "tests/golden/test_stored.py::test_a_certain_answer_has_finite_odds",
     ),
-    no_effect_reason="Not measured yet: no packaged task stores pairs in its rows.",
+    unmeasured_reason="Not measured yet: no packaged task stores pairs in its rows.",
 )

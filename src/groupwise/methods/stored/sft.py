@@ -46,5 +46,5 @@ J = 1 / sum_i |y_i| sum_i sum_t log pi(y_it | x_i, y_i,<t),  y_i a stored answer
         "tests/golden/test_methods.py::test_whole_path[sft]",
         "tests/golden/test_stored.py::test_sft_is_the_mean_over_all_answer_tokens",
     ),
-    no_effect_reason="Not measured yet: it is a root, and no packaged task stores answers in its rows.",
+    unmeasured_reason="Not measured yet: it is a root, and no packaged task stores answers in its rows.",
 )

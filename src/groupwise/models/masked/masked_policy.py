@@ -98,8 +98,8 @@ class TrainedUnmaskingTokens:
     commit_cells: Int[Tensor, " c"]
     commit_symbols: Int[Tensor, " c"]
     commit_temperatures: Float[Tensor, " c"]
-    knob_step_indices: Int[Tensor, " k"]
-    knob_values: Float[Tensor, "k 2"]
+    knob_token_steps: Int[Tensor, " k"]
+    knob_token_values: Float[Tensor, "k 2"]
 
     @classmethod
     def of(cls, batch: Batch, policy: MaskedPolicy) -> "TrainedUnmaskingTokens":
@@ -131,7 +131,8 @@ class TrainedUnmaskingTokens:
             commit_canvas_rows=torch.tensor(row, **long), commit_cells=torch.tensor(cell, **long),
             commit_symbols=torch.tensor(symbol, **long),
             commit_temperatures=torch.tensor(temperature, **dtype_device),
-            knob_step_indices=torch.tensor(step, **long), knob_values=torch.tensor(values, **dtype_device).view(-1, 2),
+            knob_token_steps=torch.tensor(step, **long),
+            knob_token_values=torch.tensor(values, **dtype_device).view(-1, 2),
         )  # fmt: skip
 
     def logp_and_entropy(self, model: MaskedPolicy) -> tuple[Float[Tensor, " n"], Float[Tensor, " n"]]:
@@ -151,7 +152,7 @@ class TrainedUnmaskingTokens:
             entropy = entropy.index_copy(0, self.commit_token_indices, -(law.exp() * law).sum(-1))
         if len(self.knob_token_indices):
             logp = logp.index_copy(
-                0, self.knob_token_indices, model.schedule.log_density(self.knob_step_indices, self.knob_values)
+                0, self.knob_token_indices, model.schedule.log_density(self.knob_token_steps, self.knob_token_values)
             )
-            entropy = entropy.index_copy(0, self.knob_token_indices, model.schedule.entropy(self.knob_step_indices))
+            entropy = entropy.index_copy(0, self.knob_token_indices, model.schedule.entropy(self.knob_token_steps))
         return logp, entropy

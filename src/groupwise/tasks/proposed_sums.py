@@ -1,4 +1,4 @@
-"""The task `proposals`: sums whose answers end in a new sum, `7*5=35;35+8=43;#43;2+9*3=`."""
+"""The task `proposed_sums`: sums whose answers end in a new sum, `7*5=35;35+8=43;#43;2+9*3=`."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -9,7 +9,7 @@ from typing import ClassVar
 from groupwise.tasks.calculator import LARGEST, demonstrations, is_held_out, solve
 from groupwise.tasks.sums import Sums, random_problem
 
-__all__ = ["Proposals", "proposed_problem"]
+__all__ = ["ProposedSums", "proposed_problem"]
 
 SIZES = {4: 2048, 5: 2048}
 DEMONSTRATIONS, CHAIN_SHARE, SEED = 4096, 0.35, 6
@@ -18,7 +18,7 @@ _SUM = re.compile(r"[1-9](?:[-+*][2-9]){1,7}=")
 
 
 @dataclass(frozen=True, slots=True)
-class Proposals(Sums):
+class ProposedSums(Sums):
     """Sums whose answers propose a new sum: 4,096 problems to train on, 256 held-out ones."""
 
     problem_count_by_operands: ClassVar[Mapping[int, int]] = SIZES

@@ -17,7 +17,7 @@ from groupwise.core import BadData, Usage
 from groupwise.learner import EMA, InitialPolicy
 from groupwise.methods import dapo, dr_grpo, gspo, published
 from groupwise.tasks import DataRows
-from groupwise.verifiers.verifier_from_reward_argument import table_of
+from groupwise.verifiers.reward_argument_of_verifier import table_of
 
 ROWS = [{"prompt": f"{a}+1=", "answer": a + 1} for a in range(4)]
 

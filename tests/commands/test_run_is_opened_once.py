@@ -14,7 +14,7 @@ from groupwise.api import start_run
 from groupwise.api.options import RunOptions
 from groupwise.commands.train import resume, train
 from groupwise.config import recipe_toml as text
-from groupwise.lifecycle import create_or_open_run, extend_run, run, warm_start
+from groupwise.lifecycle import create_or_open_run, extend_run, run, sft_warm_start
 from groupwise.lifecycle import final_message as closing
 from groupwise.lifecycle import resume_checks as identity
 from groupwise.lifecycle import run_info as about
@@ -92,7 +92,7 @@ def test_a_recipe_is_parsed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         run_recorder,
         run,
         create_or_open_run,
-        warm_start,
+        sft_warm_start,
         start_run,
         open_run,
     ],

@@ -13,7 +13,7 @@ from groupwise.certificates.proofs import proofs_of
 from groupwise.commands.show_and_diff import show
 from groupwise.data import find_metric
 from groupwise.learner import InitialPolicy
-from groupwise.methods import LinearRamp, Method, Reference, Schedule, ScheduleInput, grpo, published, reference_of
+from groupwise.methods import LinearRamp, Method, PaperReference, Schedule, ScheduleInput, grpo, published, reference_of
 from groupwise.methods.families import FAMILIES, method_family, subject_of
 from groupwise.methods.method import Method as MethodItself
 from groupwise.objective import Objective, TruncatedImportance
@@ -77,24 +77,25 @@ def test_the_reference_names_its_parent_and_a_known_effect(method):
 
 def test_a_reference_has_a_year_and_one_of_the_labels():
     facts = {"formula": "J", "differences": (), "proof_tests": ()}
-    assert Reference(paper="REINFORCE", year=1992, evidence="paper read", **facts).source == "REINFORCE, 1992"
+    assert PaperReference(paper="REINFORCE", year=1992, evidence="paper read", **facts).source == "REINFORCE, 1992"
     assert (
-        Reference(paper="GRPO", arxiv="2402.03300", evidence="paper read", **facts).source == "GRPO, arXiv:2402.03300"
+        PaperReference(paper="GRPO", arxiv="2402.03300", evidence="paper read", **facts).source
+        == "GRPO, arXiv:2402.03300"
     )
     with pytest.raises(ValueError, match="needs its year"):
-        Reference(paper="REINFORCE", evidence="paper read", **facts)
+        PaperReference(paper="REINFORCE", evidence="paper read", **facts)
 
 
 def test_code_that_was_read_stands_in_a_file_at_a_commit():
     """Without a place that can be opened, the label is *code read earlier*."""
     facts = {"paper": "GRPO", "arxiv": "2402.03300", "formula": "J", "differences": (), "proof_tests": ()}
     place = f"owner/name@{'0a' * 20}:a/b.py"
-    read = Reference(evidence="code read", code=place, **facts)
+    read = PaperReference(evidence="code read", code=place, **facts)
     assert read.code_link == f"https://github.com/owner/name/blob/{'0a' * 20}/a/b.py"
-    assert Reference(evidence="code read earlier", **facts).code_link == ""
+    assert PaperReference(evidence="code read earlier", **facts).code_link == ""
     for label, code in (("code read", ""), ("code read", "owner/name:a.py"), ("our reading", place)):
         with pytest.raises(ValueError, match="OWNER/NAME@COMMIT:PATH"):
-            Reference(evidence=label, code=code, **facts)
+            PaperReference(evidence=label, code=code, **facts)
     assert sum(bool(reference_of(method).code) for method in published) >= 40
 
 
@@ -107,7 +108,7 @@ def test_methods_are_in_the_order_of_their_arxiv_numbers():
 @each
 def test_show_prints_paper_code_and_ours(method):
     reference = reference_of(method)
-    assert isinstance(reference, Reference) and re.fullmatch(r"(\d{4}\.\d{5})?", reference.arxiv)
+    assert isinstance(reference, PaperReference) and re.fullmatch(r"(\d{4}\.\d{5})?", reference.arxiv)
     assert len(reference.differences) >= 3
     text = " ".join(show(method.__name__).split())
     for line in (reference.source, reference.evidence, *map(str.strip, reference.formula.splitlines())):

@@ -24,7 +24,7 @@ from groupwise.data import (
 )
 from groupwise.engines import NativeEngine
 from groupwise.models import Decoder, DecoderShape, Model, PrefixPacking, Tokenizer
-from groupwise.rollout import RolloutSampler, RolloutSetting, Stored
+from groupwise.rollout import RolloutSetting, SinglePromptSampler, Stored
 from tests.models.directories import characters
 
 VOCABULARY = 20
@@ -164,12 +164,12 @@ def judged_by(grade: Any) -> Verifier:
     return grade if isinstance(grade, Verifier) else Judged(grade)
 
 
-def sampler_of(engine: Any, draw: Draw, *, verifier: Any = always_correct, **changes: Any) -> RolloutSampler:
+def sampler_of(engine: Any, draw: Draw, *, verifier: Any = always_correct, **changes: Any) -> SinglePromptSampler:
     """The sampler of a draw, with a fake or a native engine; `changes` are of its setting, or its purpose."""
     own = {name: changes.pop(name) for name in ("random_purpose",) if name in changes}
     fields = {"engine": engine, "tokenizer": tokenizer(), "sampling": sampling(), "seed": 11}
     setting = RolloutSetting(**(fields | changes), verifier=judged_by(verifier))
-    return RolloutSampler(draw=draw, rollout_setting=setting, **own)
+    return SinglePromptSampler(draw=draw, rollout_setting=setting, **own)
 
 
 def stored(prompt: Prompt, tokenizer: Tokenizer, frame: tuple[Ids, Ids] = ((), ())) -> Sample:

@@ -27,7 +27,7 @@ from groupwise.data import (
 )
 from groupwise.engines import NativeEngine
 from groupwise.models import Decoder, RandomPurpose
-from groupwise.rollout import Independent, RolloutSampler
+from groupwise.rollout import Independent, SinglePromptSampler
 from tests.rollout.fakes import (
     FakeEngine,
     decoder,
@@ -51,7 +51,7 @@ def counting(request: Any) -> Ids:
     return (*range(request.already_generated_count + 1, 11), 0)
 
 
-def sampler(engine: Any = None, **changes: Any) -> RolloutSampler:
+def sampler(engine: Any = None, **changes: Any) -> SinglePromptSampler:
     return sampler_of(engine or FakeEngine(counting), changes.pop("draw", draw(4)), **changes)
 
 

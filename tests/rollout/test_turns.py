@@ -35,7 +35,7 @@ from groupwise.engines import NativeEngine
 from groupwise.environments import calculator_tools, user_environment
 from groupwise.learner.forward import forward
 from groupwise.models import Tokenizer, find_template
-from groupwise.rollout import RolloutSampler, Turns
+from groupwise.rollout import SinglePromptSampler, Turns
 from groupwise.rollout.conversation import ReplyMismatch
 from tests.models.directories import bytes_
 from tests.models.test_templates import CHATML, trained, transformers_ids
@@ -95,7 +95,7 @@ class MemoryReplay:
 
 def sampler(
     environment: Callable[[], Environment] | None, script: Any = None, n: int = 1, **changes: Any
-) -> RolloutSampler:
+) -> SinglePromptSampler:
     fields: dict[str, Any] = {
         "engine": FakeEngine(script), "draw": Draw(4, PROMPT, n), "sampling": sampling(max_tokens=40),
         "create_environment": environment,
@@ -103,7 +103,7 @@ def sampler(
     return sampler_of(**(fields | changes))
 
 
-def rollout(s: RolloutSampler, turns: Turns = Turns()) -> Rollout:  # noqa: B008
+def rollout(s: SinglePromptSampler, turns: Turns = Turns()) -> Rollout:  # noqa: B008
     return asyncio.run(turns(s.draw, s))
 
 

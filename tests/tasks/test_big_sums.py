@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from groupwise.data import Draw, Outcome, Prompt, ReplyWithCounts, Sample, Sampling, Task
 from groupwise.environments import calculator_tools, user_environment
 from groupwise.models import find_model, read_tokenizer
-from groupwise.rollout import RolloutSampler, RolloutSetting, Turns
+from groupwise.rollout import RolloutSetting, SinglePromptSampler, Turns
 from groupwise.tasks import BigSums
 from groupwise.tasks.big_sums import KINDS, PROBLEMS, call, numbered, sum_demonstrations, with_wrong_digit
 from groupwise.verifiers import LastNumber
@@ -52,7 +52,7 @@ def worth(*turns: str, problem: str = "34*58+91=") -> Sample:
         seed=0,
         create_environment=user_environment(calculator_tools),
     )
-    sampler = RolloutSampler(draw=Draw(0, prompt, 1), rollout_setting=setting)
+    sampler = SinglePromptSampler(draw=Draw(0, prompt, 1), rollout_setting=setting)
     return asyncio.run(Turns()(sampler.draw, sampler)).samples[0]
 
 

@@ -8,7 +8,7 @@ import pytest
 from groupwise.training.signal_watchdog import AGENT, JUDGES
 
 ROOMS = {
-    "RolloutSampler": "rollout.sampler",
+    "SinglePromptSampler": "rollout.sampler",
     "CombinedVerifier": "verifiers.combined",
     "EnvironmentThreads": "environments.user_environment",
     "AgentCoroutine": "rollout.agents.agent_asyncio_tasks",

@@ -16,7 +16,7 @@ from groupwise.config.user_code import Permissions, UserCode, load_use
 from groupwise.core import GroupwiseError, Usage
 from groupwise.runs.run_layout import RunLayout
 from groupwise.tasks import DataRows
-from groupwise.verifiers.verifier_from_reward_argument import WRITTEN
+from groupwise.verifiers.reward_argument_of_verifier import WRITTEN
 
 ANSWER_COLUMN = "columns.answer"
 EVAL_ROWS = "eval_data.jsonl"

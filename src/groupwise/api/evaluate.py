@@ -28,8 +28,8 @@ from groupwise.runs.run_info import RunInfo
 from groupwise.runs.run_layout import RunLayout
 from groupwise.training.progress_output import notify
 from groupwise.verifiers import Combined, Function
+from groupwise.verifiers.reward_argument_of_verifier import python_reward
 from groupwise.verifiers.user_function import functions_in
-from groupwise.verifiers.verifier_from_reward_argument import python_reward
 
 __all__ = ["Evaluation", "evaluate", "sample"]
 

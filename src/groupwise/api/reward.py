@@ -10,7 +10,7 @@ from groupwise.config.recipe_toml import plain
 from groupwise.core import Usage
 from groupwise.data import VerifierSettings
 from groupwise.runs.atomic_writes import storage_errors, write_file
-from groupwise.verifiers.verifier_from_reward_argument import WRITTEN
+from groupwise.verifiers.reward_argument_of_verifier import WRITTEN
 
 Grade = Callable[..., Any]
 

@@ -34,7 +34,7 @@ from groupwise.runs.run_info import RunInfo
 from groupwise.runs.run_layout import RunLayout
 from groupwise.training.build_run import RunObjects, build
 from groupwise.training.progress_output import notify
-from groupwise.verifiers.verifier_from_reward_argument import WRITTEN
+from groupwise.verifiers.reward_argument_of_verifier import WRITTEN
 
 Finish = Callable[[RunEnding], object]
 """A function that receives the ending of a run, or of each phase of a run."""

@@ -21,7 +21,7 @@ from groupwise.config.recipe_errors import one_error
 from groupwise.config.recipe_toml import read_with_problems
 from groupwise.core import WorkerLost, counted
 from groupwise.evaluation.interval import mean_interval
-from groupwise.methods import ExpectedEffect, Reference
+from groupwise.methods import ExpectedEffect, PaperReference
 from groupwise.models import find_model, fingerprint
 from groupwise.models.model_directories import PACKAGED
 from groupwise.runs.atomic_writes import write_file
@@ -209,7 +209,7 @@ def packaged_weights(model: str) -> str:
     return fingerprint(find_model(model))[:16] if model in PACKAGED else ""
 
 
-def measured_effect(method: str, reference: Reference, root: Path) -> EffectComparison | None:
+def measured_effect(method: str, reference: PaperReference, root: Path) -> EffectComparison | None:
     """The measurement of a method's stated effect, from stored results; None if there is none, or it is stale."""
     effect = reference.expected_effect
     comparison = compare(method, effect, read_results(root / RESULTS)) if effect else None

@@ -10,7 +10,7 @@ from groupwise.checks.check_result import CheckResult
 from groupwise.config.recipe import Recipe
 from groupwise.core import Usage, in_daemon_thread
 from groupwise.data import ContextKey, Draw, Finish, Generation, GenerationRequest, Ids, Verdict, all_problems
-from groupwise.rollout import AgentProgram, AgentRunner, Episode, RolloutSampler, RolloutSetting
+from groupwise.rollout import AgentProgram, AgentRunner, Episode, RolloutSetting, SinglePromptSampler
 from groupwise.rollout.agents.runner import is_async
 from groupwise.training.build_run import RunInputs
 from groupwise.verifiers import EnvironmentVerdictVerifier
@@ -64,7 +64,7 @@ def try_agent(recipe: Recipe, runner: AgentRunner, inputs: RunInputs) -> CheckRe
         sampling=recipe.sampling,
         seed=recipe.seed,
     )
-    sampler = RolloutSampler(draw=Draw(0, problems[0], 1), rollout_setting=setting)
+    sampler = SinglePromptSampler(draw=Draw(0, problems[0], 1), rollout_setting=setting)
     trial = replace(runner, deadline=min(runner.deadline, MOST_SECONDS))
     try:
         episode, verdict = tried_once(trial, sampler)
@@ -87,7 +87,7 @@ def try_agent(recipe: Recipe, runner: AgentRunner, inputs: RunInputs) -> CheckRe
     return CheckResult()
 
 
-def tried_once(runner: AgentRunner, sampler: RolloutSampler) -> tuple[Episode, Verdict | None]:
+def tried_once(runner: AgentRunner, sampler: SinglePromptSampler) -> tuple[Episode, Verdict | None]:
     """The episode of one run of the agent, and its verdict. `Usage` if an async agent blocks its event loop."""
     if not is_async(runner.agent):
         return asyncio.run(runner.run(sampler, sampler.draw, 0))

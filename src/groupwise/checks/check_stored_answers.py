@@ -8,7 +8,7 @@ from groupwise.config.recipe import Recipe
 from groupwise.core import BadData, GroupwiseError, first_lines
 from groupwise.data import Draw, Prompt, all_problems
 from groupwise.engines.no_engine import NoEngine
-from groupwise.rollout import RolloutSampler, RolloutSetting
+from groupwise.rollout import RolloutSetting, SinglePromptSampler
 from groupwise.training.build_environment import frame_of
 from groupwise.training.build_run import RunInputs
 from groupwise.training.build_tasks import generates_nothing, prompt_template
@@ -37,7 +37,7 @@ async def written_lengths(
     for i, prompt in enumerate(prompts):
         draw = Draw(i, prompt, method.group_size)
         try:
-            rollout = await method.strategy(draw, RolloutSampler(draw=draw, rollout_setting=setting))
+            rollout = await method.strategy(draw, SinglePromptSampler(draw=draw, rollout_setting=setting))
             lengths.append((prompt, max(len(sample.tokens) for sample in rollout.samples)))
         except GroupwiseError as error:
             faults.append(f"{prompt.id}: {error.what}")

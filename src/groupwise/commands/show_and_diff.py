@@ -15,7 +15,7 @@ from groupwise.config.recipe import Recipe
 from groupwise.config.recipe_errors import method_suggestion, one_error
 from groupwise.config.toml import DEFAULT
 from groupwise.core import Usage, looks_like_path, or_near
-from groupwise.methods import Method, Reference, reference_of
+from groupwise.methods import Method, PaperReference, reference_of
 from groupwise.methods.families import method_family, published_name
 from groupwise.rollout.prompt_template import OURS, wordings
 from groupwise.runs.run_layout import RunLayout
@@ -67,7 +67,7 @@ def arguments(function: Callable[..., Method]) -> str:
     return ", ".join(f"{name} = {label(p.default, p.annotation)}" for name, p in own_arguments(function).items())
 
 
-def differences(reference: Reference, method: Method) -> list[tuple[str, str, str, str]]:
+def differences(reference: PaperReference, method: Method) -> list[tuple[str, str, str, str]]:
     """The table of differences between a method's paper, other code and this package, with its header.
 
     Its last rows say where the texts are from that a method writes for a model that reads prose.

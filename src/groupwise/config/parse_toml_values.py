@@ -33,8 +33,8 @@ from groupwise.methods import Method
 from groupwise.methods.families import published_name
 from groupwise.tasks import task_table
 from groupwise.verifiers import Function
+from groupwise.verifiers.reward_argument_of_verifier import python_reward, table_of
 from groupwise.verifiers.user_function import functions_in
-from groupwise.verifiers.verifier_from_reward_argument import python_reward, table_of
 
 
 @dataclass(frozen=True, slots=True)

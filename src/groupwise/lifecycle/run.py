@@ -22,7 +22,7 @@ from groupwise.lifecycle.extend_run import park_model
 from groupwise.lifecycle.final_message import closing_message, code_of, nothing_to_do
 from groupwise.lifecycle.resume_checks import check_changes, device_changes, record_changes
 from groupwise.lifecycle.run_handle import RunControl, RunEnding
-from groupwise.lifecycle.warm_start import remove_checkpoints, warm_start_run
+from groupwise.lifecycle.sft_warm_start import remove_checkpoints, warm_start_run
 from groupwise.report.report import write_report
 from groupwise.rollout import RolloutBuffer
 from groupwise.runs.atomic_writes import (

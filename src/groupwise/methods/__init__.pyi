@@ -111,7 +111,7 @@ from groupwise.methods.ratio.vespo import GammaShapedWeight as GammaShapedWeight
 from groupwise.methods.ratio.vespo import vespo as vespo
 from groupwise.methods.reference import ExpectedEffect as ExpectedEffect
 from groupwise.methods.reference import PaperDifference as PaperDifference
-from groupwise.methods.reference import Reference as Reference
+from groupwise.methods.reference import PaperReference as PaperReference
 from groupwise.methods.reference import reference_of as reference_of
 from groupwise.methods.rewards_and_advantages.asym_grpo import OddsAdvantage as OddsAdvantage
 from groupwise.methods.rewards_and_advantages.asym_grpo import asym_grpo as asym_grpo

@@ -1,4 +1,4 @@
-"""`Reference`: a method's source and formula, its differences from the source, and its tests. Imports no torch."""
+"""`PaperReference`: a method's source and formula, its differences from the source, and its tests. Imports no torch."""
 
 import re
 import sys
@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
-__all__ = ["ExpectedEffect", "PaperDifference", "Reference", "reference_of"]
+__all__ = ["ExpectedEffect", "PaperDifference", "PaperReference", "reference_of"]
 
 Label = Literal["code read", "code read earlier", "paper read", "our reading"]
 CODE = re.compile(r"[\w.-]+/[\w.-]+@[0-9a-f]{40}:[\w./-]+")
@@ -69,7 +69,7 @@ class ExpectedEffect:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reference:
+class PaperReference:
     """The source of a published method. `formula` is plain text; `proof_tests` are the ids of the tests that verify it.
 
     `evidence` is what the method was checked against: `code read`, the code of the authors or of a widely used library,
@@ -87,7 +87,7 @@ class Reference:
     expectation or a bound.
 
     >>> source = {"paper": "GRPO", "arxiv": "2402.03300", "evidence": "paper read"}
-    >>> Reference(**source, formula="J", differences=(), proof_tests=()).year
+    >>> PaperReference(**source, formula="J", differences=(), proof_tests=()).year
     2024
     """
 
@@ -138,7 +138,7 @@ def year_of(arxiv: str) -> int:
     return 2000 + int(arxiv[:2])
 
 
-def reference_of(method: Callable[..., Any]) -> Reference:
+def reference_of(method: Callable[..., Any]) -> PaperReference:
     """The `REFERENCE` in the file of a method's function.
 
     >>> from groupwise.methods import gspo

@@ -39,7 +39,7 @@ from groupwise.rollout.row_columns import check_columns as check_columns
 from groupwise.rollout.row_columns import column_of as column_of
 from groupwise.rollout.row_columns import text_of as text_of
 from groupwise.rollout.row_columns import texts_of as texts_of
-from groupwise.rollout.sampler import RolloutSampler as RolloutSampler
+from groupwise.rollout.sampler import SinglePromptSampler as SinglePromptSampler
 from groupwise.rollout.sampling_round import SamplingRound as SamplingRound
 from groupwise.rollout.strategies.agents import AgentEpisodes as AgentEpisodes
 from groupwise.rollout.strategies.conversation_state import ConversationState as ConversationState

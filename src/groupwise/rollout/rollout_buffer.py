@@ -31,7 +31,7 @@ from groupwise.data.rollout_json import from_json, to_json
 from groupwise.models import RandomPurpose
 from groupwise.rollout.gather_coroutines import together
 from groupwise.rollout.rollout_setting import RolloutSetting
-from groupwise.rollout.sampler import RolloutSampler
+from groupwise.rollout.sampler import SinglePromptSampler
 from groupwise.rollout.sampling_round import SamplingRound
 from groupwise.rollout.strategies.independent import Independent
 from groupwise.rollout.strategies.multi_round import is_graded
@@ -249,7 +249,7 @@ class RolloutBuffer:
 
     async def _rollout(self, draw: Draw, strategy: Strategy, one_round: SamplingRound) -> Rollout:
         rollout = await _within_deadline(
-            strategy, RolloutSampler(draw=draw, rollout_setting=self.rollout_setting, shared_round=one_round)
+            strategy, SinglePromptSampler(draw=draw, rollout_setting=self.rollout_setting, shared_round=one_round)
         )
         return _checked(rollout, draw)
 
@@ -322,13 +322,13 @@ async def answers(
     draws = [Draw(i, prompt, n) for i, prompt in enumerate(prompts)]
     one_round = SamplingRound(draw.id for draw in draws)
     samplers = [
-        RolloutSampler(draw=draw, rollout_setting=setting, random_purpose=purpose, shared_round=one_round)
+        SinglePromptSampler(draw=draw, rollout_setting=setting, random_purpose=purpose, shared_round=one_round)
         for draw in draws
     ]
     return await together(_within_deadline(strategy, sampler) for sampler in samplers)
 
 
-async def _within_deadline(strategy: Strategy, sampler: RolloutSampler) -> Rollout:
+async def _within_deadline(strategy: Strategy, sampler: SinglePromptSampler) -> Rollout:
     deadline, pending = sampler.rollout_setting.rollout_deadline, list[str]()
 
     def record_pending() -> None:

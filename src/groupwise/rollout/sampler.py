@@ -34,13 +34,13 @@ from groupwise.rollout.gather_coroutines import together
 from groupwise.rollout.rollout_setting import RolloutSetting
 from groupwise.rollout.sampling_round import SamplingRound
 
-__all__ = ["RolloutSampler"]
+__all__ = ["SinglePromptSampler"]
 
 T = TypeVar("T")
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
-class RolloutSampler:
+class SinglePromptSampler:
     """Access to the engine, the verifier, the environment and random numbers, for one draw (the samples of one prompt).
 
     `rollout_setting.sampling.max_tokens` is the budget of a whole sample, including all extensions and inserted tokens.
@@ -100,7 +100,7 @@ class RolloutSampler:
         begun = shared.insert(self.answer_prefix_ids, TEMPLATE) if role == "answer" else shared
         return [replace(begun, stream=(i,)) for i in range(first, first + n)]
 
-    def with_prefix(self, prefix: Ids) -> "RolloutSampler":
+    def with_prefix(self, prefix: Ids) -> "SinglePromptSampler":
         """A copy of the sampler, to use in its place: answers (the role `answer`) begin with these untrained tokens."""
         return replace(self, answer_prefix_ids=prefix)
 

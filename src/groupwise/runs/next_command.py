@@ -15,7 +15,7 @@ from groupwise.runs.permission_options import argument_of_permissions, words_of_
 from groupwise.runs.phase_directories import whole_run
 from groupwise.runs.run_info import RunInfo
 from groupwise.runs.run_layout import RunLayout
-from groupwise.verifiers.verifier_from_reward_argument import python_reward
+from groupwise.verifiers.reward_argument_of_verifier import python_reward
 
 
 def evaluate_command(run: Path, options: str = "", in_memory: Collection[str] = ()) -> str:

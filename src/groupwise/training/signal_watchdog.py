@@ -34,7 +34,7 @@ WATCHED_PHASES = ("sample", "evaluate", AHEAD)
 """Phases of an iteration in which nothing may block the event loop. Learning, loading and saving may."""
 FORWARD = NativeEngine.__module__
 """The engine's module. Its forward passes may block the event loop, too."""
-JUDGES = ("RolloutSampler._judged", "CombinedVerifier._verdict", "EnvironmentThreads.call")
+JUDGES = ("SinglePromptSampler._judged", "CombinedVerifier._verdict", "EnvironmentThreads.call")
 """Qualified names of functions that call verifiers or environments. An exception in a call becomes a verdict."""
 AGENT = "AgentCoroutine.step"
 """The qualified name of the function that runs an async agent. Its exceptions become verdicts, too."""

@@ -15,7 +15,7 @@ BLOCK = 32
 
 
 @runtime_checkable
-class VersionSpan(Protocol):
+class WeightVersionSpan(Protocol):
     """Output tokens from `start` to `end` were sampled by the weights `version`: vLLM's `WeightVersionSpan`."""
 
     version: str
@@ -106,7 +106,7 @@ def sampling_arguments(request: GenerationRequest, ends: Sequence[int], *, keyed
 
 
 def generation(
-    tokens: Ids, logprobs: Sequence[Mapping[int, TokenLogprob]], spans: Iterable[VersionSpan], reason: str | None,
+    tokens: Ids, logprobs: Sequence[Mapping[int, TokenLogprob]], spans: Iterable[WeightVersionSpan], reason: str | None,
     request: GenerationRequest,
 ) -> Generation:  # fmt: skip
     """The generation of a finished request. `EngineLost` if vLLM did not say which weights sampled each token."""

@@ -9,7 +9,7 @@ from groupwise.advantages import Standardised
 from groupwise.core import Usage
 from groupwise.data import Batch, Shaping
 from groupwise.methods.method import Method
-from groupwise.methods.reference import ExpectedEffect, PaperDifference, Reference
+from groupwise.methods.reference import ExpectedEffect, PaperDifference, PaperReference
 from groupwise.objective import Clip, Objective, token_mean
 from groupwise.rewards import Correctness, mixed_outcomes
 
@@ -81,7 +81,7 @@ def dapo(
     )
 
 
-REFERENCE = Reference(
+REFERENCE = PaperReference(
     paper="DAPO: An Open-Source LLM Reinforcement Learning System at Scale",
     arxiv="2503.14476",
     evidence="code read",

@@ -9,7 +9,7 @@ from torch import Tensor
 from groupwise.advantages import centred
 from groupwise.data import Batch, Finish, Shaping
 from groupwise.methods.method import Method
-from groupwise.methods.reference import ExpectedEffect, PaperDifference, Reference
+from groupwise.methods.reference import ExpectedEffect, PaperDifference, PaperReference
 from groupwise.objective import Clip, Objective, budget_mean
 from groupwise.rewards import Score
 
@@ -48,7 +48,7 @@ def dr_grpo(*, group_size: int = 8, clip: float = 0.2, minibatches: int = 8) -> 
     )
 
 
-REFERENCE = Reference(
+REFERENCE = PaperReference(
     paper="Understanding R1-Zero-Like Training: A Critical Perspective",
     arxiv="2503.20783",
     evidence="code read",

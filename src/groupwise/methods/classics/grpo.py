@@ -3,7 +3,7 @@
 from groupwise.advantages import Standardised
 from groupwise.learner import InitialPolicy
 from groupwise.methods.method import Method
-from groupwise.methods.reference import ExpectedEffect, PaperDifference, Reference
+from groupwise.methods.reference import ExpectedEffect, PaperDifference, PaperReference
 from groupwise.objective import KL, Clip, Objective, group_mean
 
 __all__ = ["grpo"]
@@ -29,7 +29,7 @@ def grpo(*, group_size: int = 64, clip: float = 0.2, kl: float = 0.04) -> Method
     )
 
 
-REFERENCE = Reference(
+REFERENCE = PaperReference(
     paper="DeepSeekMath: Pushing the Limits of Mathematical Reasoning in Open Language Models",
     arxiv="2402.03300",
     evidence="code read",

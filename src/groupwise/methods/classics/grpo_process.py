@@ -11,7 +11,7 @@ from groupwise.advantages.credit import discounted
 from groupwise.data import Batch, Credit, NeededMeasure, TokenMark
 from groupwise.learner import InitialPolicy
 from groupwise.methods.method import Method
-from groupwise.methods.reference import ExpectedEffect, PaperDifference, Reference
+from groupwise.methods.reference import ExpectedEffect, PaperDifference, PaperReference
 from groupwise.objective import KL, Clip, Objective, group_mean
 
 __all__ = ["ReasoningStepReturns", "grpo_process"]
@@ -67,7 +67,7 @@ def grpo_process(
     )
 
 
-REFERENCE = Reference(
+REFERENCE = PaperReference(
     paper="DeepSeekMath: Pushing the Limits of Mathematical Reasoning in Open Language Models",
     arxiv="2402.03300",
     evidence="our reading",

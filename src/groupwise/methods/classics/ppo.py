@@ -11,7 +11,7 @@ from groupwise.advantages.credit import discounted, last_of_sample, token_reward
 from groupwise.data import Batch, Credit, Logp, NeededMeasure, Value
 from groupwise.learner import AdamW, ClippedValueLoss, InitialPolicy, ValueModel
 from groupwise.methods.method import Method
-from groupwise.methods.reference import ExpectedEffect, PaperDifference, Reference
+from groupwise.methods.reference import ExpectedEffect, PaperDifference, PaperReference
 from groupwise.objective import Clip, DualClip, Objective, token_mean
 
 __all__ = ["GAE", "ppo"]
@@ -102,7 +102,7 @@ def ppo(
     )
 
 
-REFERENCE = Reference(
+REFERENCE = PaperReference(
     paper="Proximal Policy Optimization Algorithms",
     arxiv="1707.06347",
     evidence="code read",

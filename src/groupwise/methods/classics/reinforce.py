@@ -2,7 +2,7 @@
 
 from groupwise.advantages import Whitened
 from groupwise.methods.method import Method
-from groupwise.methods.reference import PaperDifference, Reference
+from groupwise.methods.reference import PaperDifference, PaperReference
 from groupwise.objective import Objective, policy_gradient, sequence_sum
 
 __all__ = ["reinforce"]
@@ -25,7 +25,7 @@ def reinforce(*, group_size: int = 1) -> Method:
     )
 
 
-REFERENCE = Reference(
+REFERENCE = PaperReference(
     paper="Simple Statistical Gradient-Following Algorithms for Connectionist Reinforcement Learning",
     year=1992,
     evidence="code read earlier",

@@ -10,7 +10,7 @@ from groupwise.advantages.credit import discounted, token_rewards
 from groupwise.data import Batch, Credit, Logp, NeededMeasure
 from groupwise.learner import InitialPolicy
 from groupwise.methods.method import Method
-from groupwise.methods.reference import ExpectedEffect, PaperDifference, Reference
+from groupwise.methods.reference import ExpectedEffect, PaperDifference, PaperReference
 from groupwise.objective import Clip, Objective, token_mean
 
 __all__ = ["ReturnsToGo", "reinforce_pp"]
@@ -69,7 +69,7 @@ def reinforce_pp(*, group_size: int = 1, clip: float = 0.2, kl: float = 0.01, mi
     )
 
 
-REFERENCE = Reference(
+REFERENCE = PaperReference(
     paper="REINFORCE++: A Simple and Efficient Approach for Aligning Large Language Models",
     arxiv="2501.03262",
     evidence="code read",

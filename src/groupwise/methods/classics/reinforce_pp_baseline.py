@@ -3,7 +3,7 @@
 from groupwise.advantages import WhitenedTokens, centred
 from groupwise.learner import InitialPolicy
 from groupwise.methods.method import Method
-from groupwise.methods.reference import ExpectedEffect, PaperDifference, Reference
+from groupwise.methods.reference import ExpectedEffect, PaperDifference, PaperReference
 from groupwise.objective import KL, Clip, Objective, token_mean
 
 __all__ = ["reinforce_pp_baseline"]
@@ -32,7 +32,7 @@ def reinforce_pp_baseline(*, group_size: int = 8, clip: float = 0.2, kl: float =
     )
 
 
-REFERENCE = Reference(
+REFERENCE = PaperReference(
     paper="REINFORCE++: A Simple and Efficient Approach for Aligning Large Language Models",
     arxiv="2501.03262",
     evidence="code read",

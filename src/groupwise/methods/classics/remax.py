@@ -6,7 +6,7 @@ from typing import ClassVar
 from groupwise.advantages import AgainstSubscore
 from groupwise.data import Draw, Role, Rollout, Sampler, Strategy, VerdictContents
 from groupwise.methods.method import Method
-from groupwise.methods.reference import ExpectedEffect, PaperDifference, Reference
+from groupwise.methods.reference import ExpectedEffect, PaperDifference, PaperReference
 from groupwise.objective import Objective, policy_gradient, sequence_sum
 from groupwise.rollout.gather_coroutines import together
 
@@ -58,7 +58,7 @@ def remax(*, group_size: int = 1) -> Method:
     )
 
 
-REFERENCE = Reference(
+REFERENCE = PaperReference(
     paper=(
         "ReMax: A Simple, Effective, and Efficient Reinforcement Learning Method for Aligning Large Language Models"
     ),

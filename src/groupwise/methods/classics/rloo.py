@@ -9,7 +9,7 @@ from torch import Tensor
 from groupwise.data import Advantage, Batch, Logp, NeededMeasure, Shaping
 from groupwise.learner import InitialPolicy
 from groupwise.methods.method import Method
-from groupwise.methods.reference import ExpectedEffect, PaperDifference, Reference
+from groupwise.methods.reference import ExpectedEffect, PaperDifference, PaperReference
 from groupwise.objective import Objective, policy_gradient, sequence_sum
 from groupwise.rewards import Score
 
@@ -72,7 +72,7 @@ def rloo(*, group_size: int = 4, kl: float = 0.03) -> Method:
     )
 
 
-REFERENCE = Reference(
+REFERENCE = PaperReference(
     paper="Back to Basics: Revisiting REINFORCE-Style Optimization for Learning from Human Feedback in LLMs",
     arxiv="2402.14740",
     evidence="code read",

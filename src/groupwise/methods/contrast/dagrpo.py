@@ -10,7 +10,7 @@ from torch import Tensor
 from groupwise.advantages import Standardised
 from groupwise.data import WRITTEN, Batch, Draw, Filter, NeededMeasure, Outcome, Rollout, Sampler, Strategy, Subscore
 from groupwise.methods.method import Method
-from groupwise.methods.reference import ExpectedEffect, PaperDifference, Reference
+from groupwise.methods.reference import ExpectedEffect, PaperDifference, PaperReference
 from groupwise.objective import Clip, GatedSurrogate, Objective, ShapedLikelihood, token_mean, written_tokens
 from groupwise.rewards import Correctness
 from groupwise.rollout import text_of
@@ -109,7 +109,7 @@ def dagrpo(
     )
 
 
-REFERENCE = Reference(
+REFERENCE = PaperReference(
     paper=(
         "DaGRPO: Rectifying Gradient Conflict in Reasoning via Distinctiveness-Aware Group Relative Policy Optimization"
     ),

@@ -10,7 +10,7 @@ from groupwise.advantages.credit import discounted
 from groupwise.data import Batch, Credit, Divergence, Logp, NeededMeasure
 from groupwise.learner import FromDirectory
 from groupwise.methods.method import Method
-from groupwise.methods.reference import ExpectedEffect, PaperDifference, Reference
+from groupwise.methods.reference import ExpectedEffect, PaperDifference, PaperReference
 from groupwise.objective import Distillation, Objective, UnclippedSurrogate, token_mean
 
 __all__ = ["EarlyTokenCredit", "TeacherGap", "on_policy_distillation"]
@@ -99,7 +99,7 @@ def on_policy_distillation(
     )
 
 
-REFERENCE = Reference(
+REFERENCE = PaperReference(
     paper="On-Policy Distillation of Language Models: Learning from Self-Generated Mistakes",
     arxiv="2306.13649",
     evidence="code read",

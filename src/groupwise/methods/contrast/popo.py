@@ -9,7 +9,7 @@ from torch import Tensor
 
 from groupwise.data import Batch, Surrogate, UnsplitUnit
 from groupwise.methods.method import Method
-from groupwise.methods.reference import ExpectedEffect, PaperDifference, Reference
+from groupwise.methods.reference import ExpectedEffect, PaperDifference, PaperReference
 from groupwise.objective import Objective, group_token_mean
 from groupwise.objective.ratios import bounded
 from groupwise.rewards import correct_only
@@ -57,7 +57,7 @@ def popo(*, group_size: int = 8, temperature: float = 1.0, minibatches: int = 1)
     )
 
 
-REFERENCE = Reference(
+REFERENCE = PaperReference(
     paper="Beyond Negative Rollouts: Positive-Only Policy Optimization with Implicit Negative Gradients",
     arxiv="2605.06650",
     evidence="our reading",

@@ -10,7 +10,7 @@ from torch.nn.functional import logsigmoid
 
 from groupwise.data import Batch, Outcome, Surrogate, UnsplitUnit, aggregate
 from groupwise.methods.method import Method
-from groupwise.methods.reference import ExpectedEffect, PaperDifference, Reference
+from groupwise.methods.reference import ExpectedEffect, PaperDifference, PaperReference
 from groupwise.objective import Objective, group_token_mean
 from groupwise.objective.ratios import bounded
 
@@ -102,7 +102,7 @@ def real(
     return Method(group_size=group_size, objective=objective, minibatches=minibatches)
 
 
-REFERENCE = Reference(
+REFERENCE = PaperReference(
     paper="Rewards as Labels: Revisiting RLVR from a Classification Perspective",
     arxiv="2602.05630",
     evidence="code read",

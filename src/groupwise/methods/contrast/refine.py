@@ -9,7 +9,7 @@ from torch import Tensor
 from groupwise.advantages import Standardised
 from groupwise.data import Batch, NeededMeasure, Outcome, Shaping, Subscore
 from groupwise.methods.method import Method
-from groupwise.methods.reference import PaperDifference, Reference
+from groupwise.methods.reference import PaperDifference, PaperReference
 from groupwise.objective import Objective, token_mean
 from groupwise.rewards import AddSubscore, Correctness
 
@@ -69,7 +69,7 @@ def refine(
     )
 
 
-REFERENCE = Reference(
+REFERENCE = PaperReference(
     paper=(
         "ReFIne: A Framework for Trustworthy Large Reasoning Models with Reliability, Faithfulness, and "
         "Interpretability"

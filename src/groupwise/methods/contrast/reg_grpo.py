@@ -23,7 +23,7 @@ from groupwise.data import (
 )
 from groupwise.learner import InitialPolicy
 from groupwise.methods.method import Method
-from groupwise.methods.reference import ExpectedEffect, PaperDifference, Reference
+from groupwise.methods.reference import ExpectedEffect, PaperDifference, PaperReference
 from groupwise.objective import KL, Objective, group_mean
 from groupwise.rollout import Shuffled
 from groupwise.rollout.curricula.shuffled import ShuffledState
@@ -153,7 +153,7 @@ def reg_grpo(
     )
 
 
-REFERENCE = Reference(
+REFERENCE = PaperReference(
     paper="DeepVideo-R1: Video Reinforcement Fine-Tuning via Difficulty-aware Regressive GRPO",
     arxiv="2506.07464",
     evidence="our reading",

@@ -23,7 +23,7 @@ from groupwise.data import (
 )
 from groupwise.learner import EMA
 from groupwise.methods.method import Method
-from groupwise.methods.reference import ExpectedEffect, PaperDifference, Reference
+from groupwise.methods.reference import ExpectedEffect, PaperDifference, PaperReference
 from groupwise.objective import Clip, Distillation, GatedSurrogate, Objective, token_mean
 from groupwise.rollout import AUTO, ModelDependentDefault, check_wording
 from groupwise.rollout.strategies.multi_round import attempts, context_of, is_correct
@@ -143,7 +143,7 @@ def srpo(
     )
 
 
-REFERENCE = Reference(
+REFERENCE = PaperReference(
     paper="Unifying Group-Relative and Self-Distillation Policy Optimization via Sample Routing",
     arxiv="2604.02288",
     evidence="paper read",

@@ -9,7 +9,7 @@ from torch import Tensor
 from groupwise.data import Batch, NeededMeasure, Outcome, Shaping, Subscore
 from groupwise.learner import InitialPolicy
 from groupwise.methods.method import Method
-from groupwise.methods.reference import ExpectedEffect, PaperDifference, Reference
+from groupwise.methods.reference import ExpectedEffect, PaperDifference, PaperReference
 from groupwise.objective import KL, AggregateReplacingWeight, Objective, PairwisePreference, pair_mean, token_mean
 
 __all__ = ["RewardLevels", "trpa"]
@@ -74,7 +74,7 @@ def trpa(
     )
 
 
-REFERENCE = Reference(
+REFERENCE = PaperReference(
     paper=(
         "Trust Region Preference Approximation: A simple and stable reinforcement learning algorithm for LLM reasoning"
     ),

@@ -11,7 +11,7 @@ from groupwise.advantages import Standardised
 from groupwise.data import Batch, Finish, Ids, NeededMeasure, Outcome, Shaping, Subscore
 from groupwise.learner import InitialPolicy
 from groupwise.methods.method import Method
-from groupwise.methods.reference import ExpectedEffect, PaperDifference, Reference
+from groupwise.methods.reference import ExpectedEffect, PaperDifference, PaperReference
 from groupwise.objective import Clip, Objective, PairwisePreference, group_mean, pair_mean
 from groupwise.rewards import AddSubscore, Correctness
 
@@ -107,7 +107,7 @@ def veripo(
     )
 
 
-REFERENCE = Reference(
+REFERENCE = PaperReference(
     paper="VerIPO: Cultivating Long Reasoning in Video-LLMs via Verifier-Gudied Iterative Policy Optimization",
     arxiv="2505.19000",
     evidence="our reading",

@@ -13,7 +13,7 @@ from torch import Tensor
 from groupwise.advantages import Bounded, Standardised
 from groupwise.data import Batch, Draw, Mask, Outcome, Role, Rollout, Sample, Sampler, Strategy, Verdict
 from groupwise.methods.method import Method
-from groupwise.methods.reference import ExpectedEffect, PaperDifference, Reference
+from groupwise.methods.reference import ExpectedEffect, PaperDifference, PaperReference
 from groupwise.methods.schedules import PiecewiseConstant
 from groupwise.models import DanceGrpoNoise, DenoisingSettings
 from groupwise.objective import Clip, Objective, token_mean
@@ -200,7 +200,7 @@ def branch_grpo(
     )
 
 
-REFERENCE = Reference(
+REFERENCE = PaperReference(
     paper="BranchGRPO: Stable and Efficient GRPO with Structured Branching in Diffusion Models",
     arxiv="2509.06040",
     evidence="code read",

@@ -26,7 +26,7 @@ from groupwise.data import (
 )
 from groupwise.learner import InitialPolicy
 from groupwise.methods.method import Method
-from groupwise.methods.reference import ExpectedEffect, PaperDifference, Reference
+from groupwise.methods.reference import ExpectedEffect, PaperDifference, PaperReference
 from groupwise.methods.schedules import CyclicValues
 from groupwise.models import DrawnKnobs, UnmaskingSettings, decode_masked
 from groupwise.objective import KL, Clip, GatedSurrogate, Objective
@@ -195,7 +195,7 @@ def co_grpo(
     )
 
 
-REFERENCE = Reference(
+REFERENCE = PaperReference(
     paper="Co-GRPO: Co-Optimized Group Relative Policy Optimization for Masked Diffusion Model",
     arxiv="2512.22288",
     evidence="our reading",

@@ -10,7 +10,7 @@ from groupwise.advantages import Bounded, Standardised
 from groupwise.data import Advantage, Batch, NeededMeasure, Penalty, Surrogate
 from groupwise.learner import InitialPolicy, SamplingPolicy
 from groupwise.methods.method import Method
-from groupwise.methods.reference import ExpectedEffect, PaperDifference, Reference
+from groupwise.methods.reference import ExpectedEffect, PaperDifference, PaperReference
 from groupwise.models import DenoisingSettings, FlowGrpoNoise, ForwardProcessLoss, VelocityDifference
 from groupwise.objective import Objective, token_mean
 from groupwise.objective.step_penalties import check_coefficient
@@ -124,7 +124,7 @@ def diffusion_nft(*, group_size: int = 24, steps: int = 10, beta: float = 1.0, d
     )
 
 
-REFERENCE = Reference(
+REFERENCE = PaperReference(
     paper="DiffusionNFT: Online Diffusion Reinforcement with Forward Process",
     arxiv="2509.16117",
     evidence="code read",

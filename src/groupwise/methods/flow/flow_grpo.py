@@ -6,7 +6,7 @@ from groupwise.advantages import Bounded, Standardised
 from groupwise.data import Draw, Rollout, Sample, Sampler, Strategy
 from groupwise.learner import InitialPolicy
 from groupwise.methods.method import Method
-from groupwise.methods.reference import ExpectedEffect, PaperDifference, Reference
+from groupwise.methods.reference import ExpectedEffect, PaperDifference, PaperReference
 from groupwise.models import DenoisingSettings, FlowGrpoNoise
 from groupwise.objective import Clip, Objective, StepKLPenalty, token_mean
 from groupwise.rewards import mixed_scores
@@ -79,7 +79,7 @@ def flow_grpo(
     )
 
 
-REFERENCE = Reference(
+REFERENCE = PaperReference(
     paper="Flow-GRPO: Training Flow Matching Models via Online RL",
     arxiv="2505.05470",
     evidence="code read",

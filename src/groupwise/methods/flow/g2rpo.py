@@ -6,7 +6,7 @@ from typing import ClassVar
 from groupwise.advantages import Bounded, EachStandardised
 from groupwise.data import Draw, Outcome, Role, Rollout, Sample, Sampler, Strategy, VerdictContents
 from groupwise.methods.method import Method
-from groupwise.methods.reference import ExpectedEffect, PaperDifference, Reference
+from groupwise.methods.reference import ExpectedEffect, PaperDifference, PaperReference
 from groupwise.models import DenoisingSettings, FlowGrpoNoise
 from groupwise.objective import Clip, Objective, token_mean
 from groupwise.rollout.gather_coroutines import together
@@ -124,7 +124,7 @@ def g2rpo(
     )
 
 
-REFERENCE = Reference(
+REFERENCE = PaperReference(
     paper="G2RPO: Granular GRPO for Precise Reward in Flow Models",
     arxiv="2510.01982",
     evidence="code read earlier",

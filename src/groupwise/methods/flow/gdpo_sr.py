@@ -11,7 +11,7 @@ from groupwise.advantages import Standardised
 from groupwise.data import Batch, Logp, NeededMeasure, Surrogate, UnsplitUnit
 from groupwise.learner import InitialPolicy
 from groupwise.methods.method import Method
-from groupwise.methods.reference import ExpectedEffect, PaperDifference, Reference
+from groupwise.methods.reference import ExpectedEffect, PaperDifference, PaperReference
 from groupwise.models import DenoisingSettings, FlowGrpoNoise
 from groupwise.objective import Objective, group_mean
 from groupwise.rollout import ForwardProcess
@@ -69,7 +69,7 @@ def gdpo_sr(*, group_size: int = 6, steps: int = 10, beta: float = 5000.0) -> Me
     )
 
 
-REFERENCE = Reference(
+REFERENCE = PaperReference(
     paper="GDPO-SR: Group Direct Preference Optimization for One-Step Generative Image Super-Resolution",
     arxiv="2603.16769",
     evidence="code read",

@@ -2,7 +2,7 @@
 
 from groupwise.advantages import Bounded, Standardised
 from groupwise.methods.method import Method
-from groupwise.methods.reference import ExpectedEffect, PaperDifference, Reference
+from groupwise.methods.reference import ExpectedEffect, PaperDifference, PaperReference
 from groupwise.models import DenoisingSettings, FlowGrpoNoise
 from groupwise.objective import CentredStepRatio, Clip, InverseStepLengthWeight, Objective, token_mean
 from groupwise.rewards import mixed_scores
@@ -37,7 +37,7 @@ def grpo_guard(*, group_size: int = 24, steps: int = 10, noise: float = 0.7, cli
     )
 
 
-REFERENCE = Reference(
+REFERENCE = PaperReference(
     paper="GRPO-Guard: Mitigating Implicit Over-Optimization in Flow Matching via Regulated Clipping",
     arxiv="2510.22319",
     evidence="code read earlier",

@@ -10,7 +10,7 @@ from groupwise.advantages import Bounded, EachStandardised
 from groupwise.core.errors import ends_run
 from groupwise.data import Draw, Prompt, Rollout, Sample, Sampler, Strategy, verdicts_have
 from groupwise.methods.method import Method
-from groupwise.methods.reference import ExpectedEffect, PaperDifference, Reference
+from groupwise.methods.reference import ExpectedEffect, PaperDifference, PaperReference
 from groupwise.models import DenoisingSettings, FlowGrpoNoise
 from groupwise.objective import CentredStepRatio, Clip, InverseStepLengthWeight, Objective, token_mean
 from groupwise.rewards import SubscoreReward
@@ -143,7 +143,7 @@ def pref_grpo(
     )
 
 
-REFERENCE = Reference(
+REFERENCE = PaperReference(
     paper="Pref-GRPO: Pairwise Preference Reward-based GRPO for Stable Text-to-Image Reinforcement Learning",
     arxiv="2508.20751",
     evidence="code read",

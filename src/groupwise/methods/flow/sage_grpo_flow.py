@@ -10,7 +10,7 @@ from groupwise.advantages import Bounded, Standardised
 from groupwise.data import Batch, NeededMeasure, Penalty, Weight
 from groupwise.learner import EMA
 from groupwise.methods.method import Method
-from groupwise.methods.reference import ExpectedEffect, PaperDifference, Reference
+from groupwise.methods.reference import ExpectedEffect, PaperDifference, PaperReference
 from groupwise.models import DenoisingSettings, IntegratedNoise
 from groupwise.models.flow.flow_measures import StepConstantMeasure
 from groupwise.objective import Clip, Objective, StepKLPenalty, token_mean
@@ -83,7 +83,7 @@ def sage_grpo_flow(
     )
 
 
-REFERENCE = Reference(
+REFERENCE = PaperReference(
     paper="Manifold-Aware Exploration for Reinforcement Learning in Video Generation",
     arxiv="2603.21872",
     evidence="code read earlier",

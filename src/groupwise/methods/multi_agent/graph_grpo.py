@@ -11,7 +11,7 @@ from groupwise.advantages import Standardised, every_token
 from groupwise.data import Batch, Credit, Segments
 from groupwise.learner import InitialPolicy
 from groupwise.methods.method import Method
-from groupwise.methods.reference import ExpectedEffect, PaperDifference, Reference
+from groupwise.methods.reference import ExpectedEffect, PaperDifference, PaperReference
 from groupwise.objective import KL, Objective, policy_gradient, sequence_sum
 
 __all__ = ["ActionSuccess", "graph_grpo"]
@@ -92,7 +92,7 @@ def graph_grpo(
     )
 
 
-REFERENCE = Reference(
+REFERENCE = PaperReference(
     paper="Graph-GRPO: Stabilizing Multi-Agent Topology Learning via Group Relative Policy Optimization",
     arxiv="2603.02701",
     evidence="our reading",

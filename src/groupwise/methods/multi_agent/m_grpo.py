@@ -27,7 +27,7 @@ from groupwise.data import (
     Verdict,
 )
 from groupwise.methods.method import Method
-from groupwise.methods.reference import ExpectedEffect, PaperDifference, Reference
+from groupwise.methods.reference import ExpectedEffect, PaperDifference, PaperReference
 from groupwise.objective import Clip, Objective, group_mean
 from groupwise.rewards import Correctness
 from groupwise.rollout import AUTO, ConversationState, ModelDependentDefault, check_wording, fill, judged
@@ -259,7 +259,7 @@ def m_grpo(
     )
 
 
-REFERENCE = Reference(
+REFERENCE = PaperReference(
     paper="Multi-Agent Deep Research: Training Multi-Agent Systems with M-GRPO",
     arxiv="2511.13288",
     evidence="code read earlier",

@@ -9,7 +9,7 @@ from groupwise.advantages import Standardised
 from groupwise.core import Usage
 from groupwise.data import Draw, Outcome, Role, Rollout, Sample, Sampler, Strategy, verdicts_have
 from groupwise.methods.method import Method
-from groupwise.methods.reference import ExpectedEffect, PaperDifference, Reference
+from groupwise.methods.reference import ExpectedEffect, PaperDifference, PaperReference
 from groupwise.objective import Clip, Objective, token_mean
 from groupwise.rewards import AddSubscore, Correctness
 from groupwise.rollout import AUTO, ModelDependentDefault, check_wording, text_of
@@ -149,7 +149,7 @@ def parrot(*, group_size: int = 8, penalty: float = 0.5, true_claim_fraction: fl
     )
 
 
-REFERENCE = Reference(
+REFERENCE = PaperReference(
     paper="PARROT: Persuasion and Agreement Robustness Rating of Output Truth",
     arxiv="2511.17220",
     evidence="code read",

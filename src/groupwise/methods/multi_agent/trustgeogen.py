@@ -4,7 +4,7 @@ from typing import Literal
 
 from groupwise.advantages import Standardised
 from groupwise.methods.method import Method
-from groupwise.methods.reference import ExpectedEffect, PaperDifference, Reference
+from groupwise.methods.reference import ExpectedEffect, PaperDifference, PaperReference
 from groupwise.objective import Clip, Objective, token_mean
 from groupwise.rewards import AddSubscore, Correctness
 
@@ -38,7 +38,7 @@ def trustgeogen(
     )
 
 
-REFERENCE = Reference(
+REFERENCE = PaperReference(
     paper="TrustGeoGen: Formal-Verified Data Engine for Trustworthy Multi-modal Geometric Problem Solving",
     arxiv="2504.15780",
     evidence="our reading",

@@ -9,7 +9,7 @@ from torch import Tensor
 from groupwise.advantages import Standardised
 from groupwise.data import Batch, Mask, Ratio
 from groupwise.methods.method import Method
-from groupwise.methods.reference import ExpectedEffect, PaperDifference, Reference
+from groupwise.methods.reference import ExpectedEffect, PaperDifference, PaperReference
 from groupwise.objective import ClippedWeight, GatedSurrogate, Objective, nothing, token_mean, token_ratio
 from groupwise.rewards import mixed_outcomes
 
@@ -68,7 +68,7 @@ def cispo(
     )
 
 
-REFERENCE = Reference(
+REFERENCE = PaperReference(
     paper="MiniMax-M1: Scaling Test-Time Compute Efficiently with Lightning Attention",
     arxiv="2506.13585",
     evidence="code read",

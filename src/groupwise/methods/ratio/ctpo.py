@@ -10,7 +10,7 @@ from torch import Tensor
 from groupwise.advantages import Standardised
 from groupwise.data import Batch, Ratio, Surrogate, UnsplitUnit
 from groupwise.methods.method import Method
-from groupwise.methods.reference import ExpectedEffect, PaperDifference, Reference
+from groupwise.methods.reference import ExpectedEffect, PaperDifference, PaperReference
 from groupwise.objective import MAX_LOG_RATIO, Objective, SequenceTruncatedImportance, token_mean
 from groupwise.objective.ratios import bounded
 from groupwise.objective.surrogates import Clipped
@@ -104,7 +104,7 @@ def ctpo(
     )
 
 
-REFERENCE = Reference(
+REFERENCE = PaperReference(
     paper="Rethinking Importance Sampling in LLM Policy Optimization: A Cumulative Token Perspective",
     arxiv="2605.07331",
     evidence="code read",

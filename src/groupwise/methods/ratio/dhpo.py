@@ -10,7 +10,7 @@ from torch import Tensor
 from groupwise.advantages import Standardised
 from groupwise.data import Batch, Surrogate
 from groupwise.methods.method import Method
-from groupwise.methods.reference import ExpectedEffect, PaperDifference, Reference
+from groupwise.methods.reference import ExpectedEffect, PaperDifference, PaperReference
 from groupwise.objective import (
     Clip,
     ClipScale,
@@ -107,7 +107,7 @@ def dhpo(
     )
 
 
-REFERENCE = Reference(
+REFERENCE = PaperReference(
     paper="Orchestrating Tokens and Sequences: Dynamic Hybrid Policy Optimization for RLVR",
     arxiv="2601.05607",
     evidence="our reading",

@@ -2,7 +2,7 @@
 
 from groupwise.advantages import Standardised
 from groupwise.methods.method import Method
-from groupwise.methods.reference import ExpectedEffect, PaperDifference, Reference
+from groupwise.methods.reference import ExpectedEffect, PaperDifference, PaperReference
 from groupwise.objective import ClippedWeight, GatedSurrogate, Objective, positive_advantage, token_mean
 from groupwise.rewards import mixed_outcomes
 
@@ -41,7 +41,7 @@ def dispo(
     )
 
 
-REFERENCE = Reference(
+REFERENCE = PaperReference(
     paper="DISPO: Enhancing Training Efficiency and Stability in Reinforcement Learning for Large Language Model "
     "Mathematical Reasoning",
     arxiv="2602.00983",

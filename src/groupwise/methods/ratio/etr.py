@@ -9,7 +9,7 @@ from torch import Tensor
 from groupwise.advantages import Standardised
 from groupwise.data import Batch, Outcome, UnsplitUnit
 from groupwise.methods.method import Method
-from groupwise.methods.reference import ExpectedEffect, PaperDifference, Reference
+from groupwise.methods.reference import ExpectedEffect, PaperDifference, PaperReference
 from groupwise.objective import ClipScale, Objective, ScaledClip, group_mean
 
 __all__ = ["ElasticScale", "etr"]
@@ -64,7 +64,7 @@ def etr(*, group_size: int = 8, low: float = 0.2, high: float = 0.2, minibatches
     )
 
 
-REFERENCE = Reference(
+REFERENCE = PaperReference(
     paper="ETR: Outcome-Guided Elastic Trust Regions for Policy Optimization",
     arxiv="2601.03723",
     evidence="our reading",

@@ -4,7 +4,7 @@ from typing import Literal
 
 from groupwise.advantages import Standardised
 from groupwise.methods.method import Method
-from groupwise.methods.reference import ExpectedEffect, PaperDifference, Reference
+from groupwise.methods.reference import ExpectedEffect, PaperDifference, PaperReference
 from groupwise.objective import Objective, PowerMeanRatio, UnclippedSurrogate, sequence_mean
 
 __all__ = ["gmpo"]
@@ -41,7 +41,7 @@ def gmpo(
     )
 
 
-REFERENCE = Reference(
+REFERENCE = PaperReference(
     paper="Geometric-Mean Policy Optimization",
     arxiv="2507.20673",
     evidence="code read",

@@ -2,7 +2,7 @@
 
 from groupwise.advantages import Standardised
 from groupwise.methods.method import Method
-from groupwise.methods.reference import ExpectedEffect, PaperDifference, Reference
+from groupwise.methods.reference import ExpectedEffect, PaperDifference, PaperReference
 from groupwise.objective import Clip, Objective, group_mean, sequence_ratio
 
 __all__ = ["gspo"]
@@ -29,7 +29,7 @@ def gspo(*, group_size: int = 16, low: float = 3e-4, high: float = 4e-4, minibat
     )
 
 
-REFERENCE = Reference(
+REFERENCE = PaperReference(
     paper="Group Sequence Policy Optimization",
     arxiv="2507.18071",
     evidence="code read",

@@ -2,7 +2,7 @@
 
 from groupwise.advantages import Standardised
 from groupwise.methods.method import Method
-from groupwise.methods.reference import PaperDifference, Reference
+from groupwise.methods.reference import PaperDifference, PaperReference
 from groupwise.objective import Clip, Objective, group_mean, sequence_ratio_per_token
 
 __all__ = ["gspo_token"]
@@ -29,7 +29,7 @@ def gspo_token(*, group_size: int = 16, low: float = 3e-4, high: float = 4e-4, m
     )
 
 
-REFERENCE = Reference(
+REFERENCE = PaperReference(
     paper="Group Sequence Policy Optimization, section 4.3",
     arxiv="2507.18071",
     evidence="code read",

@@ -6,7 +6,7 @@ from typing import Literal
 from groupwise.advantages import Standardised
 from groupwise.data import Surrogate
 from groupwise.methods.method import Method
-from groupwise.methods.reference import ExpectedEffect, PaperDifference, Reference
+from groupwise.methods.reference import ExpectedEffect, PaperDifference, PaperReference
 from groupwise.methods.schedules import CurvedRamp, LinearRamp
 from groupwise.objective import Clip, Objective, PowerMeanRatio, UnclippedSurrogate, group_mean
 
@@ -56,7 +56,7 @@ def _token_form(p: float, clip: float) -> Surrogate:
     return UnclippedSurrogate(PowerMeanRatio(p, log_low=-math.log1p(-clip), log_high=math.log1p(clip)))
 
 
-REFERENCE = Reference(
+REFERENCE = PaperReference(
     paper="Hölder Policy Optimisation",
     arxiv="2605.12058",
     evidence="code read",

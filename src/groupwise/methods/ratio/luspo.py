@@ -8,7 +8,7 @@ from torch import Tensor
 from groupwise.advantages import Standardised
 from groupwise.data import Aggregate, Batch, EqualWeightUnit
 from groupwise.methods.method import Method
-from groupwise.methods.reference import ExpectedEffect, PaperDifference, Reference
+from groupwise.methods.reference import ExpectedEffect, PaperDifference, PaperReference
 from groupwise.objective import Clip, Objective, group_mean, sequence_ratio
 
 __all__ = ["LengthScaledAggregate", "luspo"]
@@ -56,7 +56,7 @@ def luspo(*, group_size: int = 16, low: float = 2e-3, high: float = 2.5e-3, mini
     )
 
 
-REFERENCE = Reference(
+REFERENCE = PaperReference(
     paper="Length-Unbiased Sequence Policy Optimization: Revealing and Controlling Response Length Variation in RLVR",
     arxiv="2602.05261",
     evidence="code read",

@@ -9,7 +9,7 @@ from torch import Tensor
 from groupwise.advantages import Whitened, centred
 from groupwise.data import Batch, Surrogate, UnsplitUnit
 from groupwise.methods.method import Method
-from groupwise.methods.reference import ExpectedEffect, PaperDifference, Reference
+from groupwise.methods.reference import ExpectedEffect, PaperDifference, PaperReference
 from groupwise.methods.schedules import InverseRemaining
 from groupwise.objective import KL, Objective, UnclippedSurrogate, sequence_mean, token_mean
 
@@ -62,7 +62,7 @@ def mdpo(
     )
 
 
-REFERENCE = Reference(
+REFERENCE = PaperReference(
     paper="Mirror Descent Policy Optimization",
     arxiv="2005.09814",
     evidence="code read",

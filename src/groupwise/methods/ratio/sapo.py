@@ -10,7 +10,7 @@ from torch import Tensor
 from groupwise.advantages import Standardised
 from groupwise.data import Batch, Ratio, Surrogate
 from groupwise.methods.method import Method
-from groupwise.methods.reference import ExpectedEffect, PaperDifference, Reference
+from groupwise.methods.reference import ExpectedEffect, PaperDifference, PaperReference
 from groupwise.objective import Objective, group_mean, token_ratio
 
 __all__ = ["SoftGate", "sapo"]
@@ -60,7 +60,7 @@ def sapo(
     )
 
 
-REFERENCE = Reference(
+REFERENCE = PaperReference(
     paper="Soft Adaptive Policy Optimization",
     arxiv="2511.20347",
     evidence="code read",

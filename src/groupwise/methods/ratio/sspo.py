@@ -2,7 +2,7 @@
 
 from groupwise.advantages import Standardised
 from groupwise.methods.method import Method
-from groupwise.methods.reference import ExpectedEffect, PaperDifference, Reference
+from groupwise.methods.reference import ExpectedEffect, PaperDifference, PaperReference
 from groupwise.objective import (
     Objective,
     ScaledClip,
@@ -41,7 +41,7 @@ def sspo(
     )
 
 
-REFERENCE = Reference(
+REFERENCE = PaperReference(
     paper="SSPO: Subsentence-level Policy Optimization",
     arxiv="2511.04256",
     evidence="our reading",

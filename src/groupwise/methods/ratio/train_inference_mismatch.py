@@ -12,7 +12,7 @@ from torch import Tensor
 from groupwise.advantages import Standardised
 from groupwise.data import Batch, Logp, Mask, NeededMeasure, UnsplitUnit, Weight
 from groupwise.methods.method import Method
-from groupwise.methods.reference import PaperDifference, Reference
+from groupwise.methods.reference import PaperDifference, PaperReference
 from groupwise.objective import (
     GatedSurrogate,
     GeometricMaskedImportance,
@@ -150,7 +150,7 @@ def train_inference_mismatch(*, group_size: int = 8, correction: Correction = "t
     return replace(base, objective=replace(plain, weights=(WEIGHTS[correction],)))
 
 
-REFERENCE = Reference(
+REFERENCE = PaperReference(
     paper="Diagnosing Training Inference Mismatch in LLM Reinforcement Learning",
     arxiv="2605.14220",
     evidence="code read",

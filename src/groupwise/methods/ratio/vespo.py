@@ -11,7 +11,7 @@ from torch import Tensor
 from groupwise.advantages import Standardised
 from groupwise.data import Batch, Surrogate, UnsplitUnit
 from groupwise.methods.method import Method
-from groupwise.methods.reference import ExpectedEffect, PaperDifference, Reference
+from groupwise.methods.reference import ExpectedEffect, PaperDifference, PaperReference
 from groupwise.objective import Objective, token_mean
 from groupwise.objective.ratios import bounded
 
@@ -79,7 +79,7 @@ def vespo(
     )
 
 
-REFERENCE = Reference(
+REFERENCE = PaperReference(
     paper="VESPO: Variational Sequence-Level Soft Policy Optimization for Stable Off-Policy LLM Training",
     arxiv="2602.10693",
     evidence="code read",

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from groupwise.data import Advantage, Batch, Outcome
 from groupwise.methods.method import Method
-from groupwise.methods.reference import ExpectedEffect, PaperDifference, Reference
+from groupwise.methods.reference import ExpectedEffect, PaperDifference, PaperReference
 from groupwise.objective import Clip, Objective, token_mean
 from groupwise.rewards import mixed_outcomes
 
@@ -77,7 +77,7 @@ def asym_grpo(
     )
 
 
-REFERENCE = Reference(
+REFERENCE = PaperReference(
     paper="Asymmetric Advantage Modulation Calibrates Entropy Dynamics in RLVR",
     arxiv="2604.04894",
     evidence="our reading",

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from groupwise.data import Advantage, Batch, Outcome, Penalty, Surrogate, UnsplitUnit
 from groupwise.methods.method import Method
-from groupwise.methods.reference import ExpectedEffect, PaperDifference, Reference
+from groupwise.methods.reference import ExpectedEffect, PaperDifference, PaperReference
 from groupwise.objective import AggregateReplacingWeight, Objective, group_token_mean, token_mean
 
 __all__ = ["DiscriminativeLoss", "KLHinge", "ShortAnswerWeights", "drpo"]
@@ -125,7 +125,7 @@ def drpo(
     )
 
 
-REFERENCE = Reference(
+REFERENCE = PaperReference(
     paper="DRPO: Efficient Reasoning via Decoupled Reward Policy Optimization",
     arxiv="2510.04474",
     evidence="code read",

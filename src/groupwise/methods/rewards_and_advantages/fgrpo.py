@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from groupwise.advantages import Lagrangian
 from groupwise.data import Batch, Memory, NeededMeasure, Subscore
 from groupwise.methods.method import Method
-from groupwise.methods.reference import ExpectedEffect, PaperDifference, Reference
+from groupwise.methods.reference import ExpectedEffect, PaperDifference, PaperReference
 from groupwise.objective import Objective, group_mean
 
 __all__ = ["LagrangeMultipliers", "fgrpo"]
@@ -71,7 +71,7 @@ def fgrpo(
     )
 
 
-REFERENCE = Reference(
+REFERENCE = PaperReference(
     paper="Faithful GRPO: Improving Visual Spatial Reasoning via Constrained Policy Optimization",
     arxiv="2604.08476",
     evidence="our reading",

@@ -10,7 +10,7 @@ from groupwise.advantages import Standardised
 from groupwise.data import Batch, NeededMeasure, Outcome, Shaping, Subscore
 from groupwise.learner import InitialPolicy
 from groupwise.methods.method import Method
-from groupwise.methods.reference import ExpectedEffect, PaperDifference, Reference
+from groupwise.methods.reference import ExpectedEffect, PaperDifference, PaperReference
 from groupwise.objective import KL, Objective, token_mean
 
 __all__ = ["FormatLength", "format_length"]
@@ -71,7 +71,7 @@ def format_length(
     )
 
 
-REFERENCE = Reference(
+REFERENCE = PaperReference(
     paper=(
         "Surrogate Signals from Format and Length: Reinforcement Learning for Solving Mathematical "
         "Problems without Ground Truth Answers"

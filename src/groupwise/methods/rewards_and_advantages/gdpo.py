@@ -2,7 +2,7 @@
 
 from groupwise.advantages import EachStandardised, Whitened
 from groupwise.methods.method import Method
-from groupwise.methods.reference import ExpectedEffect, PaperDifference, Reference
+from groupwise.methods.reference import ExpectedEffect, PaperDifference, PaperReference
 from groupwise.objective import Objective, token_mean
 
 __all__ = ["gdpo"]
@@ -29,7 +29,7 @@ def gdpo(
     )
 
 
-REFERENCE = Reference(
+REFERENCE = PaperReference(
     paper=("GDPO: Group reward-Decoupled Normalization Policy Optimization for Multi-reward RL Optimization"),
     arxiv="2601.05242",
     evidence="code read",

@@ -11,7 +11,7 @@ from groupwise.advantages import Standardised
 from groupwise.data import Batch, Credit, Segments
 from groupwise.learner import InitialPolicy
 from groupwise.methods.method import Method
-from groupwise.methods.reference import ExpectedEffect, PaperDifference, Reference
+from groupwise.methods.reference import ExpectedEffect, PaperDifference, PaperReference
 from groupwise.objective import KL, Objective, turn_mean
 from groupwise.rewards import Score
 from groupwise.rollout import Turns
@@ -84,7 +84,7 @@ def gigpo(
     )
 
 
-REFERENCE = Reference(
+REFERENCE = PaperReference(
     paper="Group-in-Group Policy Optimization for LLM Agent Training",
     arxiv="2505.10978",
     evidence="code read earlier",

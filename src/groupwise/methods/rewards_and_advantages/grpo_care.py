@@ -10,7 +10,7 @@ from groupwise.advantages import Standardised
 from groupwise.data import Batch, Logp, NeededMeasure, Shaping
 from groupwise.learner import EMA
 from groupwise.methods.method import Method
-from groupwise.methods.reference import ExpectedEffect, PaperDifference, Reference
+from groupwise.methods.reference import ExpectedEffect, PaperDifference, PaperReference
 from groupwise.objective import Objective, UnclippedSurrogate, group_mean
 from groupwise.rewards import Score
 
@@ -107,7 +107,7 @@ def grpo_care(
     )
 
 
-REFERENCE = Reference(
+REFERENCE = PaperReference(
     paper="GRPO-CARE: Consistency-Aware Reinforcement Learning for Multimodal Reasoning",
     arxiv="2506.16141",
     evidence="code read",

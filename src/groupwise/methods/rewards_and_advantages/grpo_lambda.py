@@ -11,7 +11,7 @@ from groupwise.advantages import Standardised
 from groupwise.data import Batch, Outcome, Shaping
 from groupwise.learner import InitialPolicy
 from groupwise.methods.method import Method
-from groupwise.methods.reference import ExpectedEffect, PaperDifference, Reference
+from groupwise.methods.reference import ExpectedEffect, PaperDifference, PaperReference
 from groupwise.objective import KL, Objective, group_mean
 from groupwise.rewards import Correctness
 
@@ -73,7 +73,7 @@ def grpo_lambda(*, group_size: int = 16, share: float = 0.2, alpha: float = 0.2,
     )
 
 
-REFERENCE = Reference(
+REFERENCE = PaperReference(
     paper="Stable Reinforcement Learning for Efficient Reasoning",
     arxiv="2505.18086",
     evidence="our reading",

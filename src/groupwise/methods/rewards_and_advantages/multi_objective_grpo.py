@@ -10,7 +10,7 @@ from groupwise.advantages import Standardised
 from groupwise.data import Batch, NeededMeasure, Shaping, Subscore
 from groupwise.learner import InitialPolicy
 from groupwise.methods.method import Method
-from groupwise.methods.reference import ExpectedEffect, PaperDifference, Reference
+from groupwise.methods.reference import ExpectedEffect, PaperDifference, PaperReference
 from groupwise.objective import KL, Objective, group_mean
 from groupwise.rewards import Score
 
@@ -72,7 +72,7 @@ def multi_objective_grpo(
     )
 
 
-REFERENCE = Reference(
+REFERENCE = PaperReference(
     paper="Optimizing Safe and Aligned Language Generation: A Multi-Objective GRPO Approach",
     arxiv="2503.21819",
     evidence="paper read",

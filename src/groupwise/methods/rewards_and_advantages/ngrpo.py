@@ -7,7 +7,7 @@ from torch import Tensor
 
 from groupwise.data import Advantage, Batch
 from groupwise.methods.method import Method
-from groupwise.methods.reference import ExpectedEffect, PaperDifference, Reference
+from groupwise.methods.reference import ExpectedEffect, PaperDifference, PaperReference
 from groupwise.objective import Clip, Objective, token_mean
 from groupwise.rewards import not_all_correct
 
@@ -68,7 +68,7 @@ def ngrpo(
     )
 
 
-REFERENCE = Reference(
+REFERENCE = PaperReference(
     paper="NGRPO: Negative-enhanced Group Relative Policy Optimization",
     arxiv="2509.18851",
     evidence="code read",

@@ -10,7 +10,7 @@ from torch import Tensor
 from groupwise.advantages import Whitened
 from groupwise.data import Advantage, Batch, Memory, Outcome, Shaping
 from groupwise.methods.method import Method
-from groupwise.methods.reference import ExpectedEffect, PaperDifference, Reference
+from groupwise.methods.reference import ExpectedEffect, PaperDifference, PaperReference
 from groupwise.objective import Objective, token_mean
 from groupwise.rewards import Correctness
 
@@ -121,7 +121,7 @@ def noisy_verifier(
     )
 
 
-REFERENCE = Reference(
+REFERENCE = PaperReference(
     paper="Reinforcement Learning with Verifiable yet Noisy Rewards under Imperfect Verifiers",
     arxiv="2510.00915",
     evidence="our reading",

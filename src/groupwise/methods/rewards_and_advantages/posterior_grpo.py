@@ -9,7 +9,7 @@ from torch import Tensor
 from groupwise.advantages import Standardised
 from groupwise.data import Batch, NeededMeasure, Outcome, Shaping, Subscore
 from groupwise.methods.method import Method
-from groupwise.methods.reference import ExpectedEffect, PaperDifference, Reference
+from groupwise.methods.reference import ExpectedEffect, PaperDifference, PaperReference
 from groupwise.objective import Clip, Objective, token_mean
 from groupwise.rewards import AddSubscore, Correctness
 
@@ -72,7 +72,7 @@ def posterior_grpo(
     )
 
 
-REFERENCE = Reference(
+REFERENCE = PaperReference(
     paper="Posterior-GRPO: Rewarding Reasoning Processes in Code Generation",
     arxiv="2508.05170",
     evidence="paper read",

@@ -11,7 +11,7 @@ from torch import Tensor
 from groupwise.advantages.prompt_bundles import LEVELS, PromptBundleDraws, draws_of
 from groupwise.data import Advantage, Batch, Memory, Outcome
 from groupwise.methods.method import Method
-from groupwise.methods.reference import ExpectedEffect, PaperDifference, Reference
+from groupwise.methods.reference import ExpectedEffect, PaperDifference, PaperReference
 from groupwise.objective import Objective, token_mean
 
 __all__ = ["BundleScoreQuantiles", "PromptBundleRiskAdvantage", "riskpo"]
@@ -151,7 +151,7 @@ def riskpo(
     )
 
 
-REFERENCE = Reference(
+REFERENCE = PaperReference(
     paper="RiskPO: Risk-based Policy Optimization via Verifiable Reward for LLM Post-Training",
     arxiv="2510.00911",
     evidence="code read",

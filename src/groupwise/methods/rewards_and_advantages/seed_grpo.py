@@ -10,7 +10,7 @@ from torch import Tensor
 from groupwise.advantages import centred
 from groupwise.data import Advantage, Batch, Segments
 from groupwise.methods.method import Method
-from groupwise.methods.reference import ExpectedEffect, PaperDifference, Reference
+from groupwise.methods.reference import ExpectedEffect, PaperDifference, PaperReference
 from groupwise.objective import Objective, budget_mean
 
 __all__ = ["SemanticEntropyScaling", "seed_grpo"]
@@ -94,7 +94,7 @@ def seed_grpo(
     )
 
 
-REFERENCE = Reference(
+REFERENCE = PaperReference(
     paper="SEED-GRPO: Semantic Entropy Enhanced GRPO for Uncertainty-Aware Policy Optimization",
     arxiv="2505.12346",
     evidence="our reading",

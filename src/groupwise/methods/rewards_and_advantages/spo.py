@@ -9,7 +9,7 @@ import numpy as np
 from groupwise.advantages import AgainstSubscore, Whitened
 from groupwise.data import Curriculum, Draw, Role, Rollout, Sample, Sampler, Strategy, Task, verdicts_have
 from groupwise.methods.method import Method
-from groupwise.methods.reference import ExpectedEffect, PaperDifference, Reference
+from groupwise.methods.reference import ExpectedEffect, PaperDifference, PaperReference
 from groupwise.models import RandomPurpose, uniform
 from groupwise.objective import DualClip, Objective, token_mean
 from groupwise.rewards import Correctness
@@ -215,7 +215,7 @@ def spo(
     )
 
 
-REFERENCE = Reference(
+REFERENCE = PaperReference(
     paper="Single-stream Policy Optimization",
     arxiv="2509.13232",
     evidence="code read",

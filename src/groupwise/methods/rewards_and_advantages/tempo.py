@@ -9,7 +9,7 @@ from torch import Tensor
 from groupwise.advantages import Standardised
 from groupwise.data import Batch, Credit, Segments
 from groupwise.methods.method import Method
-from groupwise.methods.reference import ExpectedEffect, PaperDifference, Reference
+from groupwise.methods.reference import ExpectedEffect, PaperDifference, PaperReference
 from groupwise.objective import Clip, Objective, group_mean
 
 __all__ = ["PrefixValueDifference", "tempo"]
@@ -72,7 +72,7 @@ def tempo(*, group_size: int = 8, clip: float = 0.2, minibatches: int = 1) -> Me
     )
 
 
-REFERENCE = Reference(
+REFERENCE = PaperReference(
     paper="Exploiting Tree Structure for Credit Assignment in RL Training of LLMs",
     arxiv="2509.18314",
     evidence="our reading",

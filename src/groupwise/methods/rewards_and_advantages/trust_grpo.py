@@ -10,7 +10,7 @@ from groupwise.advantages import Standardised
 from groupwise.data import Batch, NeededMeasure, Shaping, Subscore
 from groupwise.learner import InitialPolicy
 from groupwise.methods.method import Method
-from groupwise.methods.reference import ExpectedEffect, PaperDifference, Reference
+from groupwise.methods.reference import ExpectedEffect, PaperDifference, PaperReference
 from groupwise.methods.schedules import ExponentialDecay
 from groupwise.objective import KL, Objective, group_mean
 from groupwise.rewards import Score
@@ -68,7 +68,7 @@ def trust_grpo(
     )
 
 
-REFERENCE = Reference(
+REFERENCE = PaperReference(
     paper="SophiaVL-R1: Reinforcing MLLMs Reasoning with Thinking Reward",
     arxiv="2505.17018",
     evidence="code read",

@@ -11,7 +11,7 @@ from groupwise.advantages import Standardised
 from groupwise.data import Batch, Logp, NeededMeasure, Shaping
 from groupwise.learner import InitialPolicy
 from groupwise.methods.method import Method
-from groupwise.methods.reference import ExpectedEffect, PaperDifference, Reference
+from groupwise.methods.reference import ExpectedEffect, PaperDifference, PaperReference
 from groupwise.objective import KL, Objective, token_mean
 from groupwise.rewards import Correctness, mixed_outcomes
 
@@ -71,7 +71,7 @@ def unlikeliness(*, group_size: int = 32, beta: float = 0.25, kl: float = 0.1, e
     )
 
 
-REFERENCE = Reference(
+REFERENCE = PaperReference(
     paper="Rewarding the Unlikely: Lifting GRPO Beyond Distribution Sharpening",
     arxiv="2506.02355",
     evidence="code read",

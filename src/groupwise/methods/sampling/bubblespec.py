@@ -2,7 +2,7 @@
 
 from groupwise.advantages import Standardised
 from groupwise.methods.method import Method
-from groupwise.methods.reference import PaperDifference, Reference
+from groupwise.methods.reference import PaperDifference, PaperReference
 from groupwise.objective import Clip, Objective, token_mean
 
 __all__ = ["bubblespec"]
@@ -26,7 +26,7 @@ def bubblespec(*, group_size: int = 8, clip: float = 0.2) -> Method:
     )
 
 
-REFERENCE = Reference(
+REFERENCE = PaperReference(
     paper=(
         "BubbleSpec: Turning Long-Tail Bubbles into Speculative Rollout Drafts for Synchronous Reinforcement Learning"
     ),

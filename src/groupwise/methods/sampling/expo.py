@@ -7,7 +7,7 @@ from groupwise.advantages import Standardised
 from groupwise.data import Draw, Role, Rollout, Sampler, Strategy
 from groupwise.learner import InitialPolicy
 from groupwise.methods.method import Method
-from groupwise.methods.reference import ExpectedEffect, PaperDifference, Reference
+from groupwise.methods.reference import ExpectedEffect, PaperDifference, PaperReference
 from groupwise.objective import KL, Clip, GatedSurrogate, Objective, group_mean, log_likelihood, written_tokens
 from groupwise.rollout import AUTO, ModelDependentDefault, check_wording, text_of
 from groupwise.rollout.strategies.multi_round import (
@@ -110,7 +110,7 @@ def expo(
     )
 
 
-REFERENCE = Reference(
+REFERENCE = PaperReference(
     paper="ExPO: Unlocking Hard Reasoning with Self-Explanation-Guided Reinforcement Learning",
     arxiv="2507.02834",
     evidence="our reading",

@@ -9,7 +9,7 @@ from groupwise.advantages import Standardised
 from groupwise.core import BadData
 from groupwise.data import Curriculum, Draw, Ids, Rollout, Sample, Sampler, Strategy, Task
 from groupwise.methods.method import Method
-from groupwise.methods.reference import ExpectedEffect, PaperDifference, Reference
+from groupwise.methods.reference import ExpectedEffect, PaperDifference, PaperReference
 from groupwise.methods.schedules import LinearRamp
 from groupwise.objective import Clip, Objective, token_mean
 from groupwise.rewards import AddWellFormed, Score
@@ -200,7 +200,7 @@ def fission_grpo(
     )
 
 
-REFERENCE = Reference(
+REFERENCE = PaperReference(
     paper="Robust Tool Use via Fission-GRPO: Learning to Recover from Execution Errors",
     arxiv="2601.15625",
     evidence="our reading",

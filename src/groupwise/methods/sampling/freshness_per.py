@@ -30,7 +30,7 @@ from groupwise.data import (
 )
 from groupwise.data.rollout_json import from_json, to_json
 from groupwise.methods.method import Method
-from groupwise.methods.reference import ExpectedEffect, PaperDifference, Reference
+from groupwise.methods.reference import ExpectedEffect, PaperDifference, PaperReference
 from groupwise.models import RandomPurpose, keyed_random
 from groupwise.objective import Clip, DualClip, Objective, token_mean
 from groupwise.rollout import Independent, Shuffled
@@ -270,7 +270,7 @@ def freshness_per(
     )
 
 
-REFERENCE = Reference(
+REFERENCE = PaperReference(
     paper="Freshness-Aware Prioritized Experience Replay for LLM/VLM Reinforcement Learning",
     arxiv="2604.16918",
     evidence="code read",

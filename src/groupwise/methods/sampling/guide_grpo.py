@@ -2,7 +2,7 @@
 
 from groupwise.advantages import Standardised
 from groupwise.methods.method import Method
-from groupwise.methods.reference import ExpectedEffect, PaperDifference, Reference
+from groupwise.methods.reference import ExpectedEffect, PaperDifference, PaperReference
 from groupwise.objective import Clip, Objective, group_mean
 from groupwise.rollout import HintEscalation, RowHints
 
@@ -32,7 +32,7 @@ def guide_grpo(*, group_size: int = 8, column: str = "hints", clip: float = 0.2,
     )
 
 
-REFERENCE = Reference(
+REFERENCE = PaperReference(
     paper="Adaptive Guidance Accelerates Reinforcement Learning of Reasoning Models",
     arxiv="2506.13923",
     evidence="paper read",

@@ -8,7 +8,7 @@ from typing import ClassVar, Literal
 from groupwise.advantages import Standardised
 from groupwise.data import Draw, Outcome, Role, Rollout, Sample, Sampler, Strategy, Verdict
 from groupwise.methods.method import Method
-from groupwise.methods.reference import ExpectedEffect, PaperDifference, Reference
+from groupwise.methods.reference import ExpectedEffect, PaperDifference, PaperReference
 from groupwise.objective import Clip, Objective, token_mean
 from groupwise.rollout import AUTO, ModelDependentDefault, check_wording, text_of
 from groupwise.rollout.gather_coroutines import together
@@ -234,7 +234,7 @@ def hill(
     )  # fmt: skip
 
 
-REFERENCE = Reference(
+REFERENCE = PaperReference(
     paper="Learning to Hint for Reinforcement Learning",
     arxiv="2604.00698",
     evidence="code read",

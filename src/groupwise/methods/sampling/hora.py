@@ -9,7 +9,7 @@ from groupwise.advantages import Standardised
 from groupwise.data import Draw, Rollout, Sampler, Strategy
 from groupwise.learner import InitialPolicy
 from groupwise.methods.method import Method
-from groupwise.methods.reference import ExpectedEffect, PaperDifference, Reference
+from groupwise.methods.reference import ExpectedEffect, PaperDifference, PaperReference
 from groupwise.objective import KL, Clip, Objective, group_mean
 from groupwise.rollout.curricula.answer_allocation import give_greedily
 from groupwise.rollout.strategies.multi_round import attempts, graded
@@ -109,7 +109,7 @@ def hora(
     )
 
 
-REFERENCE = Reference(
+REFERENCE = PaperReference(
     paper="Where to Spend Rollouts: Hit-Utility Optimal Rollout Allocation for Group-Based RLVR",
     arxiv="2605.07114",
     evidence="our reading",

@@ -6,7 +6,7 @@ from typing import ClassVar
 from groupwise.advantages import Standardised
 from groupwise.data import Draw, Role, Rollout, Sampler, Strategy
 from groupwise.methods.method import Method
-from groupwise.methods.reference import ExpectedEffect, PaperDifference, Reference
+from groupwise.methods.reference import ExpectedEffect, PaperDifference, PaperReference
 from groupwise.objective import Objective, group_mean
 from groupwise.rollout import AUTO, ModelDependentDefault, check_wording
 from groupwise.rollout.strategies.multi_round import attempts, best_of, context_of
@@ -73,7 +73,7 @@ def igrpo(
     )
 
 
-REFERENCE = Reference(
+REFERENCE = PaperReference(
     paper="iGRPO: Self-Feedback-Driven LLM Reasoning",
     arxiv="2602.09000",
     evidence="our reading",

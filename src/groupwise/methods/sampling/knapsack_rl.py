@@ -9,7 +9,7 @@ from typing import ClassVar, TypedDict
 from groupwise.advantages import Bounded, Standardised
 from groupwise.data import Curriculum, Draw, Rollout, Task
 from groupwise.methods.method import Method
-from groupwise.methods.reference import ExpectedEffect, PaperDifference, Reference
+from groupwise.methods.reference import ExpectedEffect, PaperDifference, PaperReference
 from groupwise.objective import DualClip, Objective, token_mean
 from groupwise.rollout import Shuffled
 from groupwise.rollout.curricula.answer_allocation import give_greedily
@@ -169,7 +169,7 @@ def knapsack_rl(
     )
 
 
-REFERENCE = Reference(
+REFERENCE = PaperReference(
     paper="Knapsack RL: Unlocking Exploration of LLMs via Optimizing Budget Allocation",
     arxiv="2509.25849",
     evidence="code read",

@@ -9,7 +9,7 @@ from groupwise.advantages import Standardised
 from groupwise.data import WRITTEN, Draw, Ids, Rollout, Sample, Sampler, Strategy
 from groupwise.learner import InitialPolicy
 from groupwise.methods.method import Method
-from groupwise.methods.reference import ExpectedEffect, PaperDifference, Reference
+from groupwise.methods.reference import ExpectedEffect, PaperDifference, PaperReference
 from groupwise.methods.schedules import PiecewiseConstant
 from groupwise.objective import KL, Clip, Objective, token_mean
 from groupwise.rollout.gather_coroutines import together
@@ -223,7 +223,7 @@ def latr(
     )
 
 
-REFERENCE = Reference(
+REFERENCE = PaperReference(
     paper="Lookahead Tree-Based Rollouts for Enhanced Trajectory-Level Exploration in RLVR",
     arxiv="2510.24302",
     evidence="code read",

@@ -10,7 +10,7 @@ from groupwise.advantages import Standardised
 from groupwise.core import BadData
 from groupwise.data import Draw, Finish, Ids, Outcome, Role, Rollout, Sample, Sampler, Strategy, Verdict, verdicts_have
 from groupwise.methods.method import Method
-from groupwise.methods.reference import ExpectedEffect, PaperDifference, Reference
+from groupwise.methods.reference import ExpectedEffect, PaperDifference, PaperReference
 from groupwise.objective import DualClip, GatedSurrogate, Objective, log_likelihood, token_mean, written_tokens
 from groupwise.rollout import AUTO, ModelDependentDefault, check_wording
 from groupwise.rollout.gather_coroutines import together
@@ -320,7 +320,7 @@ def masa(
     )
 
 
-REFERENCE = Reference(
+REFERENCE = PaperReference(
     paper="Meta-Awareness Enhances Reasoning Models: Self-Alignment Reinforcement Learning",
     arxiv="2510.03259",
     evidence="code read",

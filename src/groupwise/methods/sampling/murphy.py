@@ -10,7 +10,7 @@ from groupwise.advantages import Standardised
 from groupwise.data import Draw, Ids, Outcome, Role, Rollout, Sample, Sampler, Strategy, verdicts_have
 from groupwise.learner import InitialPolicy
 from groupwise.methods.method import Method
-from groupwise.methods.reference import ExpectedEffect, PaperDifference, Reference
+from groupwise.methods.reference import ExpectedEffect, PaperDifference, PaperReference
 from groupwise.objective import KL, Clip, Objective, group_mean
 from groupwise.rewards import SubscoreReward
 from groupwise.rollout import AUTO, ModelDependentDefault, check_wording, fill
@@ -166,7 +166,7 @@ def murphy(
     )
 
 
-REFERENCE = Reference(
+REFERENCE = PaperReference(
     paper="MURPHY: Feedback-Aware GRPO with Retrospective Credit Assignment for Multi-Turn Code Generation",
     arxiv="2511.07833",
     evidence="our reading",

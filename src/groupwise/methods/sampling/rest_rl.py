@@ -13,7 +13,7 @@ from torch import Tensor
 from groupwise.advantages import Standardised
 from groupwise.data import Batch, Curriculum, Draw, Finish, Rollout, Sample, Sampler, Shaping, Strategy, Task
 from groupwise.methods.method import Method
-from groupwise.methods.reference import ExpectedEffect, PaperDifference, Reference
+from groupwise.methods.reference import ExpectedEffect, PaperDifference, PaperReference
 from groupwise.models import RandomPurpose, keyed_random
 from groupwise.objective import Clip, Objective, token_mean
 from groupwise.rewards import Score
@@ -202,7 +202,7 @@ def rest_rl(
     )
 
 
-REFERENCE = Reference(
+REFERENCE = PaperReference(
     paper="ReST-RL: Achieving Accurate Code Reasoning of LLMs with Optimized Self-Training and Decoding",
     arxiv="2508.19576",
     evidence="code read",

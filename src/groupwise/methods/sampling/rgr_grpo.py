@@ -6,7 +6,7 @@ from typing import ClassVar
 from groupwise.advantages import Standardised
 from groupwise.data import Draw, Role, Rollout, Sampler, Strategy
 from groupwise.methods.method import Method
-from groupwise.methods.reference import ExpectedEffect, PaperDifference, Reference
+from groupwise.methods.reference import ExpectedEffect, PaperDifference, PaperReference
 from groupwise.objective import Clip, GatedSurrogate, Objective, ShapedLikelihood, token_mean, written_tokens
 from groupwise.rollout import AUTO, ModelDependentDefault, check_wording
 from groupwise.rollout.strategies.multi_round import as_written, attempts, best_of, context_of, score_of, with_role
@@ -81,7 +81,7 @@ def rgr_grpo(
     )
 
 
-REFERENCE = Reference(
+REFERENCE = PaperReference(
     paper="Reward and Guidance through Rubrics: Promoting Exploration to Improve Multi-Domain Reasoning",
     arxiv="2511.12344",
     evidence="our reading",

@@ -23,7 +23,7 @@ from groupwise.data import (
     verdicts_have,
 )
 from groupwise.methods.method import Method
-from groupwise.methods.reference import ExpectedEffect, PaperDifference, Reference
+from groupwise.methods.reference import ExpectedEffect, PaperDifference, PaperReference
 from groupwise.objective import Clip, Objective, token_mean
 from groupwise.rollout import AUTO, ModelDependentDefault
 from groupwise.rollout.gather_coroutines import together
@@ -117,7 +117,7 @@ def s_grpo(
     )
 
 
-REFERENCE = Reference(
+REFERENCE = PaperReference(
     paper="S-GRPO: Early Exit via Reinforcement Learning in Reasoning Models",
     arxiv="2505.07686",
     evidence="our reading",

@@ -7,7 +7,7 @@ from typing import ClassVar, Literal, TypedDict
 from groupwise.advantages import Standardised
 from groupwise.data import Curriculum, Draw, Role, Rollout, Sample, Sampler, Strategy, Task
 from groupwise.methods.method import Method
-from groupwise.methods.reference import ExpectedEffect, PaperDifference, Reference
+from groupwise.methods.reference import ExpectedEffect, PaperDifference, PaperReference
 from groupwise.objective import Clip, Objective, token_mean
 from groupwise.rollout import (
     AUTO,
@@ -200,7 +200,7 @@ def sage_hint(
     )
 
 
-REFERENCE = Reference(
+REFERENCE = PaperReference(
     paper="Self-Hinting Language Models Enhance Reinforcement Learning",
     arxiv="2602.03143",
     evidence="code read",

@@ -2,7 +2,7 @@
 
 from groupwise.advantages import Standardised
 from groupwise.methods.method import Method
-from groupwise.methods.reference import ExpectedEffect, PaperDifference, Reference
+from groupwise.methods.reference import ExpectedEffect, PaperDifference, PaperReference
 from groupwise.methods.schedules import DelayedStart
 from groupwise.objective import Objective, token_mean
 from groupwise.rollout import HintScaffold, RowHints
@@ -33,7 +33,7 @@ def scaf_grpo(*, group_size: int = 8, column: str = "hints", exempt: int = 50, m
     )
 
 
-REFERENCE = Reference(
+REFERENCE = PaperReference(
     paper="Scaf-GRPO: Scaffolded Group Relative Policy Optimization for Enhancing LLM Reasoning",
     arxiv="2510.19807",
     evidence="code read",

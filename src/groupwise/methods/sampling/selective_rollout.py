@@ -8,7 +8,7 @@ from typing import ClassVar
 from groupwise.advantages import Standardised
 from groupwise.data import Draw, Finish, Rollout, Sample, Sampler, Strategy
 from groupwise.methods.method import Method
-from groupwise.methods.reference import ExpectedEffect, PaperDifference, Reference
+from groupwise.methods.reference import ExpectedEffect, PaperDifference, PaperReference
 from groupwise.objective import Objective, policy_gradient, turn_mean
 from groupwise.rewards import everything, mixed_outcomes
 from groupwise.rollout import AUTO, ConversationState, ModelDependentDefault, dialogue_until, judged
@@ -118,7 +118,7 @@ def selective_rollout(
     )
 
 
-REFERENCE = Reference(
+REFERENCE = PaperReference(
     paper="Selective Rollout: Mid-Trajectory Termination for Multi-Sample Agent RL",
     year=2026,
     evidence="code read",

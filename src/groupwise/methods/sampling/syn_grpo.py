@@ -20,7 +20,7 @@ from groupwise.data import (
     verdicts_have,
 )
 from groupwise.methods.method import Method
-from groupwise.methods.reference import ExpectedEffect, PaperDifference, Reference
+from groupwise.methods.reference import ExpectedEffect, PaperDifference, PaperReference
 from groupwise.objective import Clip, Objective, group_mean
 from groupwise.rewards import AddSubscore, AddWellFormed, Score
 from groupwise.rollout import Independent, Shuffled
@@ -236,7 +236,7 @@ def syn_grpo(
     )
 
 
-REFERENCE = Reference(
+REFERENCE = PaperReference(
     paper="Syn-GRPO: Self-Evolving Data Synthesis for MLLM Perception Reasoning",
     arxiv="2511.19343",
     evidence="our reading",

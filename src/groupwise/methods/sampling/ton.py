@@ -3,7 +3,7 @@
 from groupwise.advantages import Standardised
 from groupwise.learner import InitialPolicy
 from groupwise.methods.method import Method
-from groupwise.methods.reference import ExpectedEffect, PaperDifference, Reference
+from groupwise.methods.reference import ExpectedEffect, PaperDifference, PaperReference
 from groupwise.objective import KL, Objective, policy_gradient, sequence_mean
 from groupwise.rewards import AddSubscore, AddWellFormed, Correctness
 
@@ -31,7 +31,7 @@ def ton(*, group_size: int = 8, form: str = "", kl: float = 0.04) -> Method:
     )
 
 
-REFERENCE = Reference(
+REFERENCE = PaperReference(
     paper="Think or Not? Selective Reasoning via Reinforcement Learning for Vision-Language Models",
     arxiv="2505.16854",
     evidence="code read",

@@ -10,7 +10,7 @@ from groupwise.advantages import Standardised
 from groupwise.data import Batch, Shaping
 from groupwise.learner import InitialPolicy
 from groupwise.methods.method import Method
-from groupwise.methods.reference import ExpectedEffect, PaperDifference, Reference
+from groupwise.methods.reference import ExpectedEffect, PaperDifference, PaperReference
 from groupwise.methods.schedules import Staircase
 from groupwise.objective import KL, Objective, group_mean
 from groupwise.rewards import AddSubscore, Correctness
@@ -84,7 +84,7 @@ def train_long_think_short(
     )
 
 
-REFERENCE = Reference(
+REFERENCE = PaperReference(
     paper="Train Long, Think Short: Curriculum Learning for Efficient Reasoning",
     arxiv="2508.08940",
     evidence="our reading",

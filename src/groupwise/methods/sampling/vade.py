@@ -9,7 +9,7 @@ from groupwise.advantages import Standardised
 from groupwise.data import Curriculum, Draw, Rollout, Task
 from groupwise.learner import InitialPolicy
 from groupwise.methods.method import Method
-from groupwise.methods.reference import ExpectedEffect, PaperDifference, Reference
+from groupwise.methods.reference import ExpectedEffect, PaperDifference, PaperReference
 from groupwise.models import RandomPurpose, keyed_random
 from groupwise.objective import KL, Clip, Objective, group_mean
 from groupwise.rollout.curricula.shuffled import check_prompts
@@ -137,7 +137,7 @@ def vade(
     )
 
 
-REFERENCE = Reference(
+REFERENCE = PaperReference(
     paper=("VADE: Variance-Aware Dynamic Sampling via Online Sample-Level Difficulty Estimation for Multimodal RL"),
     arxiv="2511.18902",
     evidence="paper read",

@@ -9,7 +9,7 @@ from torch.nn.functional import logsigmoid
 
 from groupwise.data import Batch, ClassifierScore, NeededMeasure, Surrogate, TokenMark, UnsplitUnit
 from groupwise.methods.method import Method
-from groupwise.methods.reference import PaperDifference, Reference
+from groupwise.methods.reference import PaperDifference, PaperReference
 from groupwise.objective import Objective, over_pairs, pair_mean, pairs
 from groupwise.rollout import Stored
 
@@ -71,7 +71,7 @@ def bradley_terry(*, margin: float = 0.0, centring: float = 0.0, minibatches: in
     )
 
 
-REFERENCE = Reference(
+REFERENCE = PaperReference(
     paper="Llama 2: Open Foundation and Fine-Tuned Chat Models",
     arxiv="2307.09288",
     evidence="code read",

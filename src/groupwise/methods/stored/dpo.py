@@ -2,7 +2,7 @@
 
 from groupwise.learner import InitialPolicy
 from groupwise.methods.method import Method
-from groupwise.methods.reference import PaperDifference, Reference
+from groupwise.methods.reference import PaperDifference, PaperReference
 from groupwise.objective import Objective, PairwisePreference, pair_mean
 from groupwise.rollout import ShuffledRows, Stored
 
@@ -30,7 +30,7 @@ def dpo(*, beta: float = 0.1, minibatches: int = 1) -> Method:
     )
 
 
-REFERENCE = Reference(
+REFERENCE = PaperReference(
     paper="Direct Preference Optimization: Your Language Model is Secretly a Reward Model",
     arxiv="2305.18290",
     evidence="code read",

@@ -9,7 +9,7 @@ from torch import Tensor
 from groupwise.data import Batch, Logp, NeededMeasure, Surrogate, UnsplitUnit
 from groupwise.learner import InitialPolicy
 from groupwise.methods.method import Method
-from groupwise.methods.reference import PaperDifference, Reference
+from groupwise.methods.reference import PaperDifference, PaperReference
 from groupwise.objective import Objective, log_ratio_to, over_pairs, pair_mean, pairs
 from groupwise.rollout import ShuffledRows, Stored
 
@@ -66,7 +66,7 @@ def ipo(*, beta: float = 0.1, minibatches: int = 1) -> Method:
     )
 
 
-REFERENCE = Reference(
+REFERENCE = PaperReference(
     paper="A General Theoretical Paradigm to Understand Learning from Human Preferences",
     arxiv="2310.12036",
     evidence="code read",

@@ -10,7 +10,7 @@ from torch import Tensor
 from groupwise.data import Batch, Logp, NeededMeasure, Surrogate, UnsplitUnit
 from groupwise.learner import InitialPolicy
 from groupwise.methods.method import Method
-from groupwise.methods.reference import PaperDifference, Reference
+from groupwise.methods.reference import PaperDifference, PaperReference
 from groupwise.objective import Objective, log_ratio_to, sequence_mean
 from groupwise.rollout import ShuffledRows, Stored
 
@@ -77,7 +77,7 @@ def kto(*, beta: float = 0.1, desirable: float = 1.0, undesirable: float = 1.0, 
     )
 
 
-REFERENCE = Reference(
+REFERENCE = PaperReference(
     paper="KTO: Model Alignment as Prospect Theoretic Optimization",
     arxiv="2402.01306",
     evidence="code read",

@@ -10,7 +10,7 @@ from torch.nn.functional import logsigmoid
 
 from groupwise.data import Batch, Surrogate, UnsplitUnit
 from groupwise.methods.method import Method
-from groupwise.methods.reference import PaperDifference, Reference
+from groupwise.methods.reference import PaperDifference, PaperReference
 from groupwise.objective import Objective, over_pairs, pair_mean, pairs
 from groupwise.rollout import ShuffledRows, Stored
 
@@ -71,7 +71,7 @@ def orpo(*, beta: float = 0.1, minibatches: int = 1) -> Method:
     )
 
 
-REFERENCE = Reference(
+REFERENCE = PaperReference(
     paper="ORPO: Monolithic Preference Optimization without Reference Model",
     arxiv="2403.07691",
     evidence="code read",

@@ -1,7 +1,7 @@
 """SFT: supervised fine-tuning on the answers of the data rows."""
 
 from groupwise.methods.method import Method
-from groupwise.methods.reference import PaperDifference, Reference
+from groupwise.methods.reference import PaperDifference, PaperReference
 from groupwise.objective import Objective, policy_gradient, token_mean
 from groupwise.rollout import ShuffledRows, Stored
 
@@ -26,7 +26,7 @@ def sft(*, minibatches: int = 1) -> Method:
     )
 
 
-REFERENCE = Reference(
+REFERENCE = PaperReference(
     paper="Training language models to follow instructions with human feedback",
     arxiv="2203.02155",
     evidence="code read",

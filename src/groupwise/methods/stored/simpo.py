@@ -9,7 +9,7 @@ from torch.nn.functional import logsigmoid
 
 from groupwise.data import Batch, Surrogate, UnsplitUnit
 from groupwise.methods.method import Method
-from groupwise.methods.reference import PaperDifference, Reference
+from groupwise.methods.reference import PaperDifference, PaperReference
 from groupwise.objective import Objective, over_pairs, pair_mean, pairs
 from groupwise.rollout import ShuffledRows, Stored
 
@@ -57,7 +57,7 @@ def simpo(*, beta: float = 2.0, gamma: float = 0.5, minibatches: int = 1) -> Met
     )
 
 
-REFERENCE = Reference(
+REFERENCE = PaperReference(
     paper="SimPO: Simple Preference Optimization with a Reference-Free Reward",
     arxiv="2405.14734",
     evidence="code read",

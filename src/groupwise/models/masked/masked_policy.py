@@ -85,21 +85,21 @@ class MaskedPolicy(nn.Module):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TrainedUnmaskingTokens:
-    """The trained tokens of a batch: which are commits and which are knobs, and what their log-probs need.
+    """The trained tokens of a batch: commits, and the knobs that the schedule drew, with what their log-probs need.
 
     A canvas of several commits is forwarded once: `commit_canvas_rows` is the canvas of each commit.
     """
 
     commit_token_indices: Int[Tensor, " c"]
-    knob_token_indices: Int[Tensor, " k"]
+    schedule_token_indices: Int[Tensor, " k"]
     canvases: Int[Tensor, "rows cells"]
     prompt_tokens: Int[Tensor, "rows prompt_length"]
     commit_canvas_rows: Int[Tensor, " c"]
     commit_cells: Int[Tensor, " c"]
     commit_symbols: Int[Tensor, " c"]
     commit_temperatures: Float[Tensor, " c"]
-    knob_token_steps: Int[Tensor, " k"]
-    knob_token_values: Float[Tensor, "k 2"]
+    schedule_token_steps: Int[Tensor, " k"]
+    schedule_token_values: Float[Tensor, "k 2"]
 
     @classmethod
     def of(cls, batch: Batch, policy: MaskedPolicy) -> "TrainedUnmaskingTokens":
@@ -124,15 +124,15 @@ class TrainedUnmaskingTokens:
             temperature.append(action.draw_temperature)
         dtype_device, long = policy.dtype_device, {"device": policy.dtype_device["device"], "dtype": torch.long}
         return cls(
-            commit_token_indices=torch.tensor(at[CellCommit], **long), knob_token_indices=torch.tensor(at[DrawnKnobs],
-            **long),
+            commit_token_indices=torch.tensor(at[CellCommit], **long),
+            schedule_token_indices=torch.tensor(at[DrawnKnobs], **long),
             canvases=torch.tensor(canvases, **long).view(-1, policy.shape.cells),
             prompt_tokens=policy.words([words for words, _ in rows]),
             commit_canvas_rows=torch.tensor(row, **long), commit_cells=torch.tensor(cell, **long),
             commit_symbols=torch.tensor(symbol, **long),
             commit_temperatures=torch.tensor(temperature, **dtype_device),
-            knob_token_steps=torch.tensor(step, **long),
-            knob_token_values=torch.tensor(values, **dtype_device).view(-1, 2),
+            schedule_token_steps=torch.tensor(step, **long),
+            schedule_token_values=torch.tensor(values, **dtype_device).view(-1, 2),
         )  # fmt: skip
 
     def logp_and_entropy(self, model: MaskedPolicy) -> tuple[Float[Tensor, " n"], Float[Tensor, " n"]]:
@@ -140,7 +140,7 @@ class TrainedUnmaskingTokens:
         # A leaf: the learner runs backward for each microbatch, also for one that a mask emptied. That pass must reach
         # no weights, since AdamW moves weights with a gradient of 0 by their momentum and by weight decay.
         logp = torch.zeros(
-            len(self.commit_token_indices) + len(self.knob_token_indices),
+            len(self.commit_token_indices) + len(self.schedule_token_indices),
             requires_grad=torch.is_grad_enabled(),
             **model.dtype_device,
         )
@@ -150,9 +150,13 @@ class TrainedUnmaskingTokens:
             law = torch.log_softmax(logits.to(logp) / self.commit_temperatures[:, None], -1)
             logp = logp.index_copy(0, self.commit_token_indices, law.gather(1, self.commit_symbols[:, None])[:, 0])
             entropy = entropy.index_copy(0, self.commit_token_indices, -(law.exp() * law).sum(-1))
-        if len(self.knob_token_indices):
+        if len(self.schedule_token_indices):
             logp = logp.index_copy(
-                0, self.knob_token_indices, model.schedule.log_density(self.knob_token_steps, self.knob_token_values)
+                0,
+                self.schedule_token_indices,
+                model.schedule.log_density(self.schedule_token_steps, self.schedule_token_values),
             )
-            entropy = entropy.index_copy(0, self.knob_token_indices, model.schedule.entropy(self.knob_token_steps))
+            entropy = entropy.index_copy(
+                0, self.schedule_token_indices, model.schedule.entropy(self.schedule_token_steps)
+            )
         return logp, entropy

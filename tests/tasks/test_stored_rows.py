@@ -35,6 +35,7 @@ FORMS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "a pair of conversations": (
         {"chosen": [USER, ANSWER], "rejected": [USER, WORSE]}, {"chosen": [ANSWER], "rejected": [WORSE]},
     ),
+    "a pair of whole texts": ({"chosen": "7*5= 35", "rejected": "7*5= 46"}, {"chosen": " 35", "rejected": " 46"}),
     "a pair with its prompt in both": (
         {"prompt": "7*5=", "chosen": [USER, ANSWER], "rejected": [USER, WORSE]},
         {"chosen": [ANSWER], "rejected": [WORSE]},
@@ -86,7 +87,8 @@ FAULTS: dict[str, tuple[object, str]] = {
     "no answer": ({"prompt": "7*5="}, "no field 'answer'"),
     "an empty one": ({"prompt": "7*5=", "completion": " "}, "field 'completion' is empty"),
     "a number": ({"prompt": "7*5=", "completion": 35}, "an answer must be text or messages"),
-    "no prompt": ({"chosen": "35", "rejected": "36"}, "no conversations with a common beginning"),
+    "no prompt": ({"chosen": "35", "rejected": "46"}, "its answers have no common beginning"),
+    "a text that begins the other one": ({"chosen": "7*5=35", "rejected": "7*5="}, "field 'rejected' is empty"),
     "the user last": ({"messages": [USER, ANSWER, USER]}, "do not begin and end with the assistant's"),
     "the assistant first": ({"messages": [ANSWER]}, "no prompt and then an answer"),
     "the user alone": ({"messages": [USER]}, "no prompt and then an answer"),

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from os.path import commonprefix
 from pathlib import Path
 from typing import Any
 
@@ -56,7 +57,7 @@ def read_stored(
     - `prompt` and `completion`, or `prompt` and `answer`
     - `messages`: the prompt ends before the first message of the assistant. With `tool_calls` the answer is given as
       ids, which the chat template writes; a column `tools` has the schemas of the tools that the prompt describes
-    - `prompt`, `chosen` and `rejected`; without `prompt`, it is what both conversations begin with
+    - `prompt`, `chosen` and `rejected`; without `prompt`, it is what both conversations or texts begin with
     - `text`, under a plain template only: its first token is the prompt
 
     Answers are texts or messages. The prompt of a vision-language model may have pictures. Every row counts, also one
@@ -122,7 +123,7 @@ def read_row(row: Row, columns: RowColumns) -> StoredAnswersRow:
 
 
 def read_pair(row: Row, columns: RowColumns) -> StoredAnswersRow:
-    """A preference pair. Where both answers are conversations, what they begin with belongs to the prompt."""
+    """A preference pair. What both answers begin with belongs to the prompt; of texts, only without a prompt column."""
     answers = {name: row[name] for name in (CHOSEN, REJECTED)}
     opening: list[dict[str, Any]] = []
     if all(isinstance(answer, list) for answer in answers.values()):
@@ -135,11 +136,24 @@ def read_pair(row: Row, columns: RowColumns) -> StoredAnswersRow:
         problem, _ = RowColumns(columns.prompt_column, "").read(row)
     elif opening:
         problem = opening
+    elif (shared := common_beginning(answers)).strip():
+        problem, answers = shared, {name: answer[len(shared) :] for name, answer in answers.items()}
     else:
         raise DataRowError(
-            f"no field {columns.prompt_column!r}, and its answers are no conversations with a common beginning"
+            f"no field {columns.prompt_column!r}, and its answers have no common beginning, as texts or conversations"
         )
     return StoredAnswersRow(problem, {name: checked_answer(answer, name) for name, answer in answers.items()})
+
+
+def common_beginning(answers: Mapping[str, Any]) -> str:
+    """The text that two texts begin with, without the space before their difference, as TRL; empty for other values.
+
+    >>> common_beginning({"chosen": "The sky is blue.", "rejected": "The sky is green."})
+    'The sky is'
+    """
+    if not all(isinstance(answer, str) for answer in answers.values()):
+        return ""
+    return commonprefix([*answers.values()]).removesuffix(" ")
 
 
 def prompt_of(

@@ -51,6 +51,18 @@ def test_formats(name: str, tmp_path: Path) -> None:
     assert {column: prompt.row[column] for column in stored} == stored
 
 
+def test_a_pair_is_two_labelled_answers(tmp_path: Path) -> None:
+    """Where a method compares no pairs, as in TRL. Another row stays one."""
+    source = tmp_path / "rows.jsonl"
+    rows = [{"prompt": "7*5=", "chosen": "35", "rejected": "36"}, {"prompt": "2*3=", "completion": "6", "label": False}]
+    source.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    prompts, stats = read_stored(str(source), ids_of, RowColumns(), plain=True, splits_pairs=True)
+    assert [(p.id, p.text, p.row["completion"], p.row["label"]) for p in prompts] == [
+        ("rows/1/chosen", "7*5=", "35", True), ("rows/1/rejected", "7*5=", "36", False), ("rows/2", "2*3=", "6", False),
+    ]  # fmt: skip
+    assert (stats.row_count, stats.training_count) == (2, 3)
+
+
 def test_a_whole_text_follows_its_first_token(tmp_path: Path) -> None:
     (prompt,) = read(tmp_path, {"text": "7*5=35"})
     assert (prompt.token_ids, prompt.row["completion"]) == (ids_of("7"), {"text": "7*5=35"})

@@ -2,8 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
-from os.path import commonprefix
+from itertools import pairwise, takewhile
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +29,8 @@ __all__ = ["read_stored"]
 
 COMPLETION, CHOSEN, REJECTED, TEXT, MESSAGES = "completion", "chosen", "rejected", "text", "messages"
 """The columns of stored answers, and those that a prompt is read from."""
+LABEL = "label"
+"""The column that is false for a completion that is not wanted."""
 Answer = str | list[dict[str, Any]] | dict[str, str]
 """A stored answer: a text, the messages of a conversation after the prompt, or a whole text as `{"text": ...}`."""
 EXAMPLE = (
@@ -48,7 +49,7 @@ class StoredAnswersRow:
 
 
 def read_stored(
-    source: str, encode: Callable[[Any], Ids], columns: RowColumns, *, plain: bool
+    source: str, encode: Callable[[Any], Ids], columns: RowColumns, *, plain: bool, splits_pairs: bool = False
 ) -> tuple[list[Prompt], SourceStats]:
     """Read a source of rows with stored answers: prompts whose `row` has them by column, and the statistics.
 
@@ -61,7 +62,8 @@ def read_stored(
     - `text`, under a plain template only: its first token is the prompt
 
     Answers are texts or messages. The prompt of a vision-language model may have pictures. Every row counts, also one
-    that repeats another. `BadData`, with the first faults.
+    that repeats another. With `splits_pairs` a pair is two prompts, as if it were two rows with a `label`. `BadData`,
+    with the first faults.
     """
     name = Path(source.partition("@")[0]).stem
     prompts: list[Prompt] = []
@@ -77,8 +79,9 @@ def read_stored(
             kept, left_out = RowColumns(keeps_whole_row=True).extra(row)
             omitted |= left_out
             content.add(stored.problem, stored.answers_by_column, kept | hashes_of(pictures))
-            prompt = prompt_of(stored, kept | gold(row, columns), encode, pictures, plain=plain)
-            prompts.append(replace(prompt, id=f"{name}/{rows}"))
+            for part, single, label in separate(stored) if splits_pairs else [("", stored, {})]:
+                prompt = prompt_of(single, kept | gold(row, columns) | label, encode, pictures, plain=plain)
+                prompts.append(replace(prompt, id=f"{name}/{rows}{part}"))
         except DataRowError as fault:
             faults.append(f"row {rows}: {fault}")
     if faults:
@@ -145,6 +148,17 @@ def read_pair(row: Row, columns: RowColumns) -> StoredAnswersRow:
     return StoredAnswersRow(problem, {name: checked_answer(answer, name) for name, answer in answers.items()})
 
 
+def separate(stored: StoredAnswersRow) -> list[tuple[str, StoredAnswersRow, Row]]:
+    """A pair as two rows with one answer each: the end of its name, the row, and its label. Other rows stay."""
+    answers = stored.answers_by_column
+    if CHOSEN not in answers:
+        return [("", stored, {})]
+    return [
+        (f"/{name}", StoredAnswersRow(stored.problem, {COMPLETION: answers[name]}), {LABEL: name == CHOSEN})
+        for name in (CHOSEN, REJECTED)
+    ]
+
+
 def common_beginning(answers: Mapping[str, Any]) -> str:
     """The text that two texts begin with, without the space before their difference, as TRL; empty for other values.
 
@@ -153,7 +167,8 @@ def common_beginning(answers: Mapping[str, Any]) -> str:
     """
     if not all(isinstance(answer, str) for answer in answers.values()):
         return ""
-    return commonprefix([*answers.values()]).removesuffix(" ")
+    same = takewhile(lambda letters: len(set(letters)) == 1, zip(*answers.values()))
+    return "".join(letter for letter, *_ in same).removesuffix(" ")
 
 
 def prompt_of(

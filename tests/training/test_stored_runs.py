@@ -59,7 +59,7 @@ def test_each_method_lowers_its_held_out_loss(name: str, home: Path) -> None:
     assert "reward" not in run.metrics and "outcome/correct" not in run.metrics
     if name in ("dpo", "ipo"):
         assert run.metrics["loss"][1] == pytest.approx({"dpo": math.log(2), "ipo": 25.0}[name], abs=1e-6)
-    if data is PAIRS:
+    if data is PAIRS and method != "kto":
         assert run.metrics["eval/rewards/accuracies"][8] >= run.metrics["eval/rewards/accuracies"][0]
 
 

@@ -21,9 +21,9 @@ from groupwise.verifiers.bulk_verifier import BulkVerifier, check_tolerance, ref
 from groupwise.verifiers.function_verifier import made_up_texts
 from groupwise.verifiers.grade_function_arguments import Item
 
-Text = TypeVar("Text")
+EncodedText = TypeVar("EncodedText")
 """The encoded text of an answer."""
-Score = TypeVar("Score")
+TextScores = TypeVar("TextScores")
 """The numbers of a classifier for one text."""
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -72,7 +72,7 @@ class ClassifierSettings(VerifierSettings):
         return device
 
 
-class ClassifierGrader(ABC, Generic[Text, Score]):
+class ClassifierGrader(ABC, Generic[EncodedText, TextScores]):
     """Scores answers in one thread. The weights are read at the first call."""
 
     def __init__(self, settings: ClassifierSettings, path: Path, device: torch.device) -> None:
@@ -81,15 +81,15 @@ class ClassifierGrader(ABC, Generic[Text, Score]):
         self._thread: ThreadPoolExecutor | None = None
 
     @abstractmethod
-    def encode(self, prompt: Prompt, sample: Sample) -> Text:
+    def encode(self, prompt: Prompt, sample: Sample) -> EncodedText:
         """The text that the model reads. BadData for one that cannot be encoded."""
 
     @abstractmethod
-    def score(self, module: nn.Module, texts: Sequence[Text]) -> list[Score]:
+    def score(self, module: nn.Module, texts: Sequence[EncodedText]) -> list[TextScores]:
         """The scores of texts, in one forward pass."""
 
     @abstractmethod
-    def verdict(self, text: Text, score: Score) -> Verdict:
+    def verdict(self, text: EncodedText, score: TextScores) -> Verdict:
         """The verdict on a text with this score."""
 
     async def grade(self, items: Sequence[Item]) -> list[Verdict]:
@@ -125,7 +125,7 @@ class ClassifierGrader(ABC, Generic[Text, Score]):
         if self._thread is not None:
             self._thread.shutdown(wait=False, cancel_futures=True)
 
-    def _encoded(self, prompt: Prompt, sample: Sample) -> Text | Verdict:
+    def _encoded(self, prompt: Prompt, sample: Sample) -> EncodedText | Verdict:
         try:
             return self.encode(prompt, sample)
         except BadData as error:

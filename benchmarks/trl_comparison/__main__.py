@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from benchmarks.trl_comparison.page import summary, write
 from benchmarks.trl_comparison.pairs import Machine
-from benchmarks.trl_comparison.regimes import REGIMES
+from benchmarks.trl_comparison.regimes import REGIMES, STORED
 from benchmarks.trl_comparison.results import read, store
 from benchmarks.trl_comparison.sections import SECTIONS, short, title
 
@@ -43,8 +43,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         if a.write:
             store(name, measured[name])
     for name in measured:
-        if name in REGIMES:
-            notify(summary(REGIMES[name], measured[name]))
+        if one := (REGIMES | STORED).get(name):
+            notify(summary(one, measured[name]))
     if a.write:
         notify("\n".join(map(str, write(read()))))
     notify(f"{(time.perf_counter() - start) / 60:.1f} minutes")

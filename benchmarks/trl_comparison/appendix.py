@@ -7,8 +7,8 @@ from statistics import mean, median
 import numpy as np
 from benchmarks.trl_comparison import workload
 from benchmarks.trl_comparison.chart import exponent
-from benchmarks.trl_comparison.pairs import Run, above, per_iteration, per_token, pinned_ratios, spread
-from benchmarks.trl_comparison.regimes import DOUBLINGS, GROWTH, PINNED, REGIMES, Regime
+from benchmarks.trl_comparison.pairs import Run, above, counted, per_iteration, per_token, pinned_ratios, ratio, spread
+from benchmarks.trl_comparison.regimes import DOUBLINGS, GROWTH, PINNED, REGIMES, STORED, Regime
 from benchmarks.trl_comparison.tables import BOTH, Data, over, table, timed
 
 NAMES = {"groupwise": "Groupwise", "trl": "TRL"}
@@ -40,6 +40,31 @@ def pinned(data: dict[str, list[Run]]) -> str:
         rows.append((way, f"{middle:.2f} [{least:.2f} .. {most:.2f}]", f"**{ratio}**", load))
     head = ("configuration", "s per iteration", "over the pinned one", "load average after a run")
     return table(head, rows) + f"\n{len(next(iter(data.values())))} runs of each, in turn.\n"
+
+
+def stored(data: dict[str, Data]) -> str:
+    """Times and memory peaks of both systems on stored answers, and the loss of the first timed step."""
+    rows = []
+    for letter, measured in data.items():
+        one, used = STORED[letter], counted(measured["pairs"])
+        middle, least, most = spread([ratio(one, pair) for pair in used])
+        cpu = spread([ratio(one, pair, "cpu") for pair in used])
+        peaks = [over(measured, who, above) for who in BOTH]
+        million = [f"{1e6 * over(measured, who, partial(per_token, one)):.0f}" for who in BOTH]
+        losses = [f"{timed(one, used[0][who])[0]['loss']:.6f}" for who in BOTH]
+        rows.append(
+            (
+                f"({letter}) {one.title}", f"**{middle:.2f}** [{least:.2f} .. {most:.2f}]",
+                "{:.2f} [{:.2f} .. {:.2f}]".format(*cpu),
+                " / ".join(f"{over(measured, who, partial(per_iteration, one)):.2f}" for who in BOTH),
+                " / ".join(million), f"{peaks[0]:.0f} / {peaks[1]:.0f} = {peaks[0] / peaks[1]:.2f}", " / ".join(losses),
+                f"{len(used)} + {len(measured['pairs']) - len(used)}",
+                " to ".join(f"{load:.1f}" for load in measured["load"]),
+            )
+        )  # fmt: skip
+    head = ("regime", "ratio of times", "of CPU seconds", "s per step", "s per million trained tokens",
+            "peak above imports, MiB", "loss of the first timed step", "pairs + repeated", "load average")  # fmt: skip
+    return table(head, rows)
 
 
 def sweep(data: dict[str, list[Run]]) -> str:

@@ -9,7 +9,7 @@ from benchmarks.trl_comparison import appendix, tables
 from benchmarks.trl_comparison.chart import Axis, chart, decades
 from benchmarks.trl_comparison.pairs import counted, per_iteration, ratio, spread
 from benchmarks.trl_comparison.paths import HOME
-from benchmarks.trl_comparison.regimes import REGIMES, Regime
+from benchmarks.trl_comparison.regimes import REGIMES, STORED, Regime
 from benchmarks.trl_comparison.results import Results
 
 OPEN, CLOSE = "<!-- trl -->", "<!-- /trl -->"
@@ -61,6 +61,13 @@ TRL's vLLM server is not in the table, since it needs a GPU: without one, TRL 1.
 (`VLLMClient.init_communicator`: "Weight synchronization runs on vLLM's NCCL weight-transfer engine, which needs a CUDA
 device"). So TRL generates by itself, as in the other regimes.
 """
+STORED_TEXT = """\
+Demonstrations and preference pairs beside TRL's `SFTTrainer` and `DPOTrainer`: 10M parameters (the model of (h)),
+prompts of 64 tokens, answers of 8 to 128 tokens (median 32), which end with the end token. The rows, their order, the
+optimizer and the losses are equal: a pair is refused if a step has other trained tokens, or another loss by more than
+1e-4. (dpo) has beta 0.1 and computes the reference's log-probs in each step, in both systems. This repeats it:
+`python -m benchmarks.trl_comparison sft dpo`.
+"""
 NO_GPU = "On a GPU: *not measured*; no CUDA device was available."
 
 
@@ -72,6 +79,8 @@ def page(results: Results, notes: str) -> str:
         parts += ["## One core\n", tables.ratios(pairs), stamps(results, pairs)]
         parts += ["## By phase\n", tables.phases(pairs), "## Distance to the machine's limits\n", tables.limits(pairs)]
         parts += ["## Start\n", tables.start(pairs)]
+    if answered := {name: results[name]["data"] for name in STORED if name in results}:
+        parts += [f"## Stored answers\n\n{STORED_TEXT}", appendix.stored(answered), stamps(results, answered)]
     for name, head, text in (
         ("h", f"## Two engines and a pinned learner\n\n{PINNED_TEXT}", appendix.pinned),
         ("two", "## Two cores, each system in its fastest configuration\n", appendix.two),
@@ -96,7 +105,7 @@ def stamps(results: Results, names: Iterable[str]) -> str:
     for name in names:
         at = results[name]
         stamp = f"{at['date']}, commit {at['commit']}, {at['cpu']}, {at['cores']} cores"
-        groups.setdefault(stamp, []).append(f"({name})" if name in REGIMES else name)
+        groups.setdefault(stamp, []).append(f"({name})" if name in REGIMES | STORED else name)
     return "\n".join(f"Measured {stamp}: {', '.join(who)}.\n" for stamp, who in groups.items())
 
 
@@ -106,8 +115,9 @@ def summary(regime: Regime, data: dict[str, Any]) -> str:
     middle, least, most = spread([ratio(regime, pair) for pair in sound])
     cpu = median(ratio(regime, pair, "cpu") for pair in sound)
     ours, theirs = (median(per_iteration(regime, pair[who]) for pair in sound) for who in ("groupwise", "trl"))
+    target = f", target {regime.target:g}" if regime.target else ""
     return (
-        f"({regime.letter}) {middle:.2f}x [{least:.2f} .. {most:.2f}], by CPU {cpu:.2f}x, target {regime.target:g}: "
+        f"({regime.letter}) {middle:.2f}x [{least:.2f} .. {most:.2f}], by CPU {cpu:.2f}x{target}: "
         f"{ours:.2f} s per iteration, TRL {theirs:.2f} s"
     )
 

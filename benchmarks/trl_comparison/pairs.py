@@ -19,6 +19,8 @@ APART = 0.15
 """If the probes around a pair differ by more than this share, the machine was unsteady, and the pair is repeated."""
 REPEATS = 3
 """Most repeated pairs per regime; further pairs count as they are, and the page says how many."""
+CLOSE = 1e-4
+"""The largest relative difference of two losses after some steps in float32."""
 PROBE = """
 import json, sys, time, torch
 torch.set_num_threads(1)
@@ -105,20 +107,16 @@ class Machine:
         return last_json(self.run(self._theirs(regime, more, processes)))
 
     def _ours(self, regime: Regime, more: Sequence[str]) -> list[str]:
-        return [
-            sys.executable,
-            "-m",
-            "benchmarks.trl_comparison.run_groupwise",
-            regime.letter,
-            "--threads",
-            str(self.threads),
-            *more,
-        ]
+        return [sys.executable, *self._module("run_groupwise", regime), *more]
 
     def _theirs(self, regime: Regime, more: Sequence[str], processes: int = 1) -> list[str]:
         several = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes)]
-        code = ["-m", "benchmarks.trl_comparison.run_trl", regime.letter, "--threads", str(self.threads), *more]
-        return [self.trl, *([] if processes == 1 else several), *code]
+        return [self.trl, *([] if processes == 1 else several), *self._module("run_trl", regime), *more]
+
+    def _module(self, name: str, regime: Regime) -> list[str]:
+        """The arguments of Python that run a regime in a system."""
+        module = f"benchmarks.trl_comparison.{name}{'_stored' if regime.columns else ''}"
+        return ["-m", module, regime.letter, "--threads", str(self.threads)]
 
     def prepare(self, regime: Regime, seed: int = 0) -> None:
         """Write the files that both systems read."""
@@ -166,10 +164,12 @@ def pairs(regime: Regime, n: int, machine: Machine, notify: Callable[[str], None
 
 def progress(regime: Regime, pair: dict[str, Any]) -> str:
     """One line of progress for a pair."""
-    ours, theirs = (
-        f"{per_iteration(regime, pair[system]):.2f} s ({phase(regime, 'sample', pair[system]):.2f} to sample)"
-        for system in ("groupwise", "trl")
-    )
+
+    def seconds(run: Run) -> str:
+        sampling = "" if regime.columns else f" ({phase(regime, 'sample', run):.2f} to sample)"
+        return f"{per_iteration(regime, run):.2f} s{sampling}"
+
+    ours, theirs = (seconds(pair[system]) for system in ("groupwise", "trl"))
     before, after = pair["probes"]
     return (
         f"{ratio(regime, pair):.2f}x ({ratio(regime, pair, 'cpu'):.2f}x by CPU); an iteration {ours} and {theirs}; "
@@ -220,6 +220,14 @@ def above(run: Run) -> float:
 def ratio(regime: Regime, pair: dict[str, Any], clock: str = "seconds") -> float:
     """Time of TRL / time of Groupwise per trained token; with forced lengths also per iteration."""
     return per_token(regime, pair["trl"], clock) / per_token(regime, pair["groupwise"], clock)
+
+
+def refuse_unequal(regime: Regime, pair: dict[str, Any]) -> None:
+    """SystemExit if a step of a pair has other trained tokens in TRL than in Groupwise, or another loss."""
+    for ours, theirs in zip(timed(regime, pair["groupwise"]), timed(regime, pair["trl"]), strict=True):
+        if ours["tokens"] != theirs["tokens"] or abs(ours["loss"] - theirs["loss"]) > CLOSE * abs(theirs["loss"]):
+            figures = [f"{x['tokens']} tokens, loss {x['loss']:.7g}" for x in (ours, theirs)]
+            raise SystemExit(f"({regime.letter}) Groupwise and TRL did other work: {'; '.join(figures)}")
 
 
 def spread(values: Sequence[float]) -> tuple[float, float, float]:

@@ -11,13 +11,17 @@ from random import Random
 
 from benchmarks.trl_comparison.paths import ROOT, model_of, problems_of, prompts_of
 from benchmarks.trl_comparison.regimes import ALL_REGIMES, Net, Regime
+from benchmarks.trl_comparison.run_groupwise_stored import recipe_of
 from tokenizers import AddedToken, models, pre_tokenizers
 from tokenizers import Tokenizer as Fast
 
+from groupwise.config.recipe import Machine
+from groupwise.config.user_code import UserCode
 from groupwise.data import Task
 from groupwise.models import Decoder, DecoderShape, Tokenizer, read_tokenizer, write_model
 from groupwise.rollout import Shuffled
 from groupwise.tasks import named_task
+from groupwise.training.build_run import build
 
 PAD, END = "<pad>", "<end>"
 MOST = 100
@@ -34,6 +38,9 @@ def prepare(regime: Regime, seed: int = 0) -> None:
             write_net(regime.net, model_of(regime))
             written.write_text(json.dumps(asdict(regime.net)))
         Path(problems_of(regime)).write_text("".join(random_problems(regime)))
+    if regime.columns:
+        prompts_of(regime, seed).write_text("".join(rows_in_order(regime, seed)))
+        return
     tokenizer = read_tokenizer(model_of(regime))
     task: Task = named_task(problems_of(regime)).build(tokenizer.encode)
     draws = Shuffled().draw(Shuffled().init(task, seed), task, MOST * regime.prompts, regime.group)[1]
@@ -61,7 +68,33 @@ def random_problems(regime: Regime) -> list[str]:
         [f"t{random.randrange(2, regime.net.vocabulary_size)}" for _ in range(regime.prompt_tokens)]
         for _ in range(20 * regime.prompts)
     ]
+    if regime.columns:
+        return stored_answers(regime, rows, random)
     return [json.dumps({"prompt": " ".join(row), "answer": "0"}) + "\n" for row in rows]
+
+
+def stored_answers(regime: Regime, prompts: list[list[str]], random: Random) -> list[str]:
+    """Rows with answers of the regime's lengths, in random words. The end token, which both systems add, is one more.
+
+    An answer begins with a space, because TRL encodes it behind its prompt.
+    """
+    assert regime.net is not None and regime.lengths is not None
+    lengths, last = iter(regime.lengths.of(0, regime.group * len(prompts))), regime.net.vocabulary_size
+    lines = []
+    for prompt in prompts:
+        answers = ["".join(f" t{random.randrange(2, last)}" for _ in range(next(lengths) - 1)) for _ in regime.columns]
+        lines.append(json.dumps({"prompt": " ".join(prompt), **dict(zip(regime.columns, answers))}) + "\n")
+    return lines
+
+
+def rows_in_order(regime: Regime, seed: int) -> list[str]:
+    """The rows in the order in which a run of Groupwise with this seed draws them."""
+    recipe = recipe_of(regime, iterations=MOST, seed=seed, machine=Machine())
+    task, curriculum = build(recipe, UserCode()).task, recipe.method.curriculum
+    draws = curriculum.draw(curriculum.init(task, seed), task, MOST * regime.prompts, regime.group)[1]
+    assert all(len(draw.prompt.token_ids) == regime.prompt_tokens for draw in draws)
+    rows = [{"prompt": d.prompt.text} | {column: d.prompt.row[column] for column in regime.columns} for d in draws]
+    return [json.dumps(row) + "\n" for row in rows]
 
 
 def main() -> None:

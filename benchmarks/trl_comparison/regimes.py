@@ -71,7 +71,8 @@ class Regime:
     """One workload: its model, its samples, its objective, and the number of timed iterations.
 
     `letter` names it and its files. `lengths` is None if samples end by themselves. `micro_batch` is TRL's fastest in
-    the sweep. `target` is the target ratio of times, `memory` that of peaks above the imports (0: none).
+    the sweep. `target` is the target ratio of times, `memory` that of peaks above the imports (0: none). With the loss
+    `sft` or `dpo`, rows store the answers: `lengths` are those of the rows, and `group` counts the answers of a row.
     """
 
     letter: str
@@ -84,7 +85,7 @@ class Regime:
     prompt_tokens: int = 0
     max_tokens: int
     lengths: Fixed | Ragged | None = None
-    loss: Literal["grpo", "gspo", "dapo"] = "grpo"
+    loss: Literal["grpo", "gspo", "dapo", "sft", "dpo"] = "grpo"
     low: float = 0.2
     high: float = 0.2
     minibatches: int = 1
@@ -100,6 +101,11 @@ class Regime:
     def rows(self) -> int:
         """Samples per iteration."""
         return self.prompts * self.group
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns of a row that store its answers; none if answers are sampled."""
+        return {"sft": ("completion",), "dpo": ("chosen", "rejected")}.get(self.loss, ())
 
     @property
     def turns(self) -> range:
@@ -226,9 +232,25 @@ PINNED = Regime(
 )
 """The work of (h), which runs on two cores in several configurations."""
 
+STORED = {
+    regime.letter: regime
+    for regime in (
+        Regime(
+            letter="sft", title="demonstrations: 32 rows a step", loss="sft", prompts=32, group=1, micro_batch=8,
+            target=0.0, net=PINNED.net, prompt_tokens=64, max_tokens=128, lengths=PINNED.lengths, timed=1, full=True,
+        ),
+        Regime(
+            letter="dpo", title="preference pairs: 16 pairs a step, with a reference model", loss="dpo", prompts=16,
+            group=2, micro_batch=4,
+            target=0.0, net=PINNED.net, prompt_tokens=64, max_tokens=128, lengths=PINNED.lengths, timed=1, full=True,
+        ),
+    )
+}  # fmt: skip
+"""The regimes of stored answers, in which nothing is sampled."""
+
 AXES = ("group", "vocabulary", "prompt", "answer")
 DOUBLINGS = (1, 2, 4, 8, 16)
 GROWTH = {axis: tuple(grown(axis, times) for times in DOUBLINGS) for axis in AXES}
 """For each size, the regimes of four doublings."""
-ALL_REGIMES = {**REGIMES, "h": PINNED, **{one.letter: one for series in GROWTH.values() for one in series}}
+ALL_REGIMES = {**REGIMES, **STORED, "h": PINNED, **{one.letter: one for series in GROWTH.values() for one in series}}
 """All regimes by letter."""

@@ -38,6 +38,7 @@ from groupwise.objective import Clip, Objective, sequence_mean, sequence_ratio, 
 from groupwise.rollout import Independent, IterationRollouts
 from groupwise.runs.run_layout import RunLayout
 from groupwise.runs.run_logs import RunLogs
+from groupwise.training.build_run import RunObjects
 from groupwise.training.loop import run as loop
 from groupwise.training.run_recorder import RunRecorder
 from groupwise.verifiers import Exact
@@ -84,6 +85,7 @@ class Timed(RunRecorder):
 
     def write(self, line: dict[str, Any]) -> None:
         super().write(line)
+        self.watch.note(loss=line["loss"])
         self.watch.end()
 
 
@@ -150,6 +152,16 @@ def measure(
     if regime.lengths is not None:
         ready = replace(ready, rollout_setting=replace(ready.rollout_setting, verifier=EvenSum()))
 
+    train(recipe, ready, watch)
+    lengths_by_iteration = [regime.lengths_of(i) for i in range(iterations)]
+    for iteration, lengths in zip(watch.iterations, lengths_by_iteration, strict=not turns):
+        assert lengths is None or iteration["tokens"] == sum(lengths), "lengths differ from the forced ones"
+    return watch.as_json()
+
+
+def train(recipe: Recipe, ready: RunObjects, watch: Stopwatch) -> None:
+    """Train as `groupwise train` does, with its logs, without evaluation and checkpoints."""
+
     async def no_evaluation() -> dict[str, float]:
         return {}
 
@@ -160,10 +172,6 @@ def measure(
         recorder.done = 0  # skips the first evaluation and the first checkpoint
         with suppress(NoMoreTurns):
             asyncio.run(loop(recipe, buffer, ready.engine, learner, recorder, guards, no_evaluation))
-    lengths_by_iteration = [regime.lengths_of(i) for i in range(iterations)]
-    for iteration, lengths in zip(watch.iterations, lengths_by_iteration, strict=not turns):
-        assert lengths is None or iteration["tokens"] == sum(lengths), "lengths differ from the forced ones"
-    return watch.as_json()
 
 
 def main(argv: list[str] | None = None) -> None:

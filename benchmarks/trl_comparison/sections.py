@@ -5,8 +5,17 @@ from collections.abc import Callable
 from statistics import median
 from typing import Any
 
-from benchmarks.trl_comparison.pairs import Machine, Run, above, pairs, per_iteration, per_token, pinned_ratios
-from benchmarks.trl_comparison.regimes import GROWTH, PINNED, REGIMES, Regime
+from benchmarks.trl_comparison.pairs import (
+    Machine,
+    Run,
+    above,
+    pairs,
+    per_iteration,
+    per_token,
+    pinned_ratios,
+    refuse_unequal,
+)
+from benchmarks.trl_comparison.regimes import GROWTH, PINNED, REGIMES, STORED, Regime
 
 Notify = Callable[[str], None]
 TWO = (0, 1)
@@ -25,6 +34,21 @@ def regime(letter: str) -> Callable[[Machine, Notify, int], dict[str, Any]]:
         machine.prepare(one)
         results = {"pairs": pairs(one, n, machine, notify)}
         return results if one.net is None else results | {"limits": machine.limits(one)}
+
+    return measure
+
+
+def stored(letter: str) -> Callable[[Machine, Notify, int], dict[str, Any]]:
+    """Measure pairs of runs on stored answers, whose losses are equal."""
+
+    def measure(machine: Machine, notify: Notify, n: int) -> dict[str, Any]:
+        one = STORED[letter]
+        machine.prepare(one)
+        before = os.getloadavg()[0]
+        results = pairs(one, n, machine, notify)
+        for pair in results:
+            refuse_unequal(one, pair)
+        return {"pairs": results, "load": [before, os.getloadavg()[0]]}
 
     return measure
 
@@ -141,6 +165,7 @@ def curves(machine: Machine, notify: Notify, n: int) -> dict[str, dict[str, list
 
 SECTIONS: dict[str, Callable[[Machine, Notify, int], Any]] = {
     **{letter: regime(letter) for letter in REGIMES},
+    **{letter: stored(letter) for letter in STORED},
     "sweep": sweep,
     "frugal": frugal,
     "two": two,
@@ -158,6 +183,6 @@ def short() -> list[str]:
 
 def title(name: str) -> str:
     """The title of a section."""
-    if name in REGIMES:
-        return f"({name}) {REGIMES[name].title}"
+    if one := (REGIMES | STORED).get(name):
+        return f"({name}) {one.title}"
     return (SECTIONS[name].__doc__ or name).splitlines()[0]

@@ -22,9 +22,28 @@ def settings(regime: Regime, *, iterations: int, micro_batch: int, processes: in
         "temperature": 1.0,
         "top_p": 1.0,
         "top_k": 0,
+        "steps_per_generation": accumulation * regime.minibatches,
+        "shuffle_dataset": False,
+        **trainer_settings(regime, steps, micro_batch, accumulation),
+    }
+
+
+def stored_settings(regime: Regime, *, iterations: int, micro_batch: int) -> dict[str, Any]:
+    """Arguments of SFTConfig or DPOConfig for a regime of stored answers; a micro-batch counts rows."""
+    own = {"shuffle_dataset": False, "completion_only_loss": True} if regime.loss == "sft" else {"beta": 0.1}
+    return {
+        **own,
+        "max_length": None,
+        "train_sampling_strategy": "sequential",
+        **trainer_settings(regime, iterations, micro_batch, regime.prompts // micro_batch),
+    }
+
+
+def trainer_settings(regime: Regime, steps: int, micro_batch: int, accumulation: int) -> dict[str, Any]:
+    """The arguments that all trainers share: the sizes of a step, the optimizer, and no output."""
+    return {
         "per_device_train_batch_size": micro_batch,
         "gradient_accumulation_steps": accumulation,
-        "steps_per_generation": accumulation * regime.minibatches,
         "max_steps": steps,
         "learning_rate": regime.lr,
         "lr_scheduler_type": regime.decay,
@@ -37,7 +56,6 @@ def settings(regime: Regime, *, iterations: int, micro_batch: int, processes: in
         "gradient_checkpointing": False,
         "bf16": False,
         "use_cpu": True,
-        "shuffle_dataset": False,
         "dataloader_pin_memory": False,
         "logging_strategy": "no",
         "save_strategy": "no",

@@ -131,7 +131,7 @@ from groupwise.objective import (
     unscaled as unscaled, written_tokens as written_tokens
 )
 from groupwise.rewards import (
-    AddSubscore as AddSubscore, AddWellFormed as AddWellFormed, Correctness as Correctness, Score as Score,
+    AddSubscore as AddSubscore, AddWellFormed as AddWellFormed, Correctness as Correctness,
     SubscoreReward as SubscoreReward, TextureWeightedReward as TextureWeightedReward, correct_only as correct_only,
     everything as everything, mixed_groups as mixed_groups, mixed_outcomes as mixed_outcomes,
     mixed_scores as mixed_scores, not_all_correct as not_all_correct
@@ -154,9 +154,10 @@ from groupwise.verifiers import (
     Figures as Figures, Function as Function, GlyphPatches as GlyphPatches, GymScore as GymScore,
     HackableScore as HackableScore, JsonSchema as JsonSchema, Judge as Judge, LastNumber as LastNumber, Math as Math,
     MathDapo as MathDapo, MathDrGrpo as MathDrGrpo, MathVerify as MathVerify, NoisyVerdicts as NoisyVerdicts,
-    OptionChoice as OptionChoice, ProofSteps as ProofSteps, QuiltPatches as QuiltPatches, Regex as Regex,
-    RewardModel as RewardModel, RingPointDirection as RingPointDirection, SpanningGraph as SpanningGraph,
-    SumSteps as SumSteps, SumWithProposal as SumWithProposal, TagFormat as TagFormat, Text as Text
+    OptionChoice as OptionChoice, ProcessRewardModel as ProcessRewardModel, ProofSteps as ProofSteps,
+    QuiltPatches as QuiltPatches, Regex as Regex, RewardModel as RewardModel, RingPointDirection as RingPointDirection,
+    SpanningGraph as SpanningGraph, SumSteps as SumSteps, SumWithProposal as SumWithProposal, TagFormat as TagFormat,
+    Text as Text
 )
 
 parts: Mapping[str, Sequence[str]]

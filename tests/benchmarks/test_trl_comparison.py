@@ -27,14 +27,15 @@ from benchmarks.trl_comparison import (
     results,
     rewards,
     run_groupwise,
+    run_groupwise_stored,
     sections,
     stopwatch,
     tables,
     turns,
     workload,
 )
-from benchmarks.trl_comparison.regimes import GROWTH, REGIMES, Fixed, Net, Ragged, Regime
-from benchmarks.trl_comparison.settings import settings
+from benchmarks.trl_comparison.regimes import GROWTH, REGIMES, STORED, Fixed, Net, Ragged, Regime
+from benchmarks.trl_comparison.settings import settings, stored_settings
 
 from groupwise.config.recipe import Machine
 from groupwise.data import Outcome, Prompt, Sample
@@ -105,6 +106,45 @@ def test_groupwise_trains_on_the_forced_number_of_tokens(prepared: None, monkeyp
     assert run["peak_mib"] >= run["floor_mib"] > 0 and run["start_seconds"] > 0
     mean_rewards = {i["reward"] for i in run["iterations"]}
     assert mean_rewards != {0.0} and mean_rewards != {1.0}, "parity of random ids gives mixed groups"
+
+
+@pytest.fixture(params=["sft", "dpo"])
+def stored(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Regime:
+    """A tiny regime of stored answers, with its files."""
+    for module in (paths, prepare):
+        monkeypatch.setattr(module, "ROOT", tmp_path)
+    one = replace(TINY, letter=request.param, loss=request.param, group=1 + (request.param == "dpo"))
+    prepare.prepare(one)
+    return one
+
+
+def test_groupwise_trains_the_stored_answers(stored: Regime) -> None:
+    """In the order of TRL's rows, with an end token for each answer, and with the method's loss."""
+    run = run_groupwise_stored.measure(stored, iterations=3, seed=0, machine=Machine())
+    rows = [json.loads(line) for line in paths.prompts_of(stored, 0).read_text().splitlines()][: 3 * stored.prompts]
+    lengths = [sum(len(row[column].split()) + 1 for column in stored.columns) for row in rows]
+    steps = [sum(lengths[i : i + stored.prompts]) for i in range(0, len(rows), stored.prompts)]
+    assert [i["tokens"] for i in run["iterations"]] == steps and len({*lengths}) > 1
+    expected = math.log(2) if stored.loss == "dpo" else math.log(23)
+    assert run["iterations"][0]["loss"] == pytest.approx(expected, rel=0.01)
+
+
+def test_trl_takes_the_rows_of_a_step_in_order() -> None:
+    for one in STORED.values():
+        config = stored_settings(one, iterations=7, micro_batch=one.micro_batch)
+        assert config["per_device_train_batch_size"] * config["gradient_accumulation_steps"] == one.prompts
+        assert config["max_steps"] == 7 and config["train_sampling_strategy"] == "sequential"
+
+
+def test_a_pair_with_other_losses_is_refused() -> None:
+    ours, theirs = run_of(1.0), run_of(3.0)
+    for run, loss in ((ours, 0.5), (theirs, 0.50001)):
+        run["iterations"] = [iteration | {"loss": loss} for iteration in run["iterations"]]
+    pairs.refuse_unequal(TINY, {"groupwise": ours, "trl": theirs})
+    for name, value in (("loss", 0.51), ("tokens", 99)):
+        other = theirs | {"iterations": [iteration | {name: value} for iteration in theirs["iterations"]]}
+        with pytest.raises(SystemExit, match="did other work"):
+            pairs.refuse_unequal(TINY, {"groupwise": ours, "trl": other})
 
 
 def test_engines_in_other_processes_sample_the_same_answers_ahead(prepared: None, monkeypatch: Any) -> None:
@@ -366,6 +406,10 @@ def everything() -> Any:
                 pair[who]["iterations"] = [pair[who]["iterations"][0]] * REGIMES[letter].warmup + pair[who][
                     "iterations"
                 ][1:]
+    answered = {name: measured([2.0, 3.0], load=[1.25, 1.5]) for name in STORED}
+    for pair in answered["sft"]["data"]["pairs"] + answered["dpo"]["data"]["pairs"]:
+        for who in ("groupwise", "trl"):
+            pair[who]["iterations"] = [iteration | {"loss": 0.6931471} for iteration in pair[who]["iterations"]]
     stamp = {"commit": "def", "date": "2026-01-02", "cpu": "a core", "cores": 2}
     one = {"a": [{**run_of(1.0, warmup=2), "way": "micro-batch 8"}, {**run_of(0.5, warmup=2), "way": "micro-batch 32"}]}
     ways = {"groupwise, 2 threads": [run_of(1.0)], "trl, 2 threads": [run_of(4.0)], "trl, 2 processes": [run_of(2.0)]}
@@ -378,7 +422,7 @@ def everything() -> Any:
     parts = {
         "h": pinned, "sweep": one, "two": {"b": ways}, "frugal": {"b": run_of(9.0)}, "growth": growth, "curves": curves,
     }  # fmt: skip
-    return whole | {name: {**stamp, "data": data} for name, data in parts.items()}
+    return whole | answered | {name: {**stamp, "data": data} for name, data in parts.items()}
 
 
 def test_the_page_has_median_range_targets_and_repeats(everything: Any) -> None:
@@ -393,6 +437,9 @@ def test_the_page_has_median_range_targets_and_repeats(everything: Any) -> None:
         "| (a) | micro-batch 32 | 5000 | 200 | fastest |" in text and "| (a) | Groupwise | 0 | 0.100 | 0.900 |" in text
     )
     assert "| group | 1.00 / 2.00 / 4.00 / 8.00 / 16.00 | **1.00** |" in text
+    row = next(line for line in text.splitlines() if line.startswith("| (dpo) preference"))
+    assert "**2.50** [2.00 .. 3.00]" in row and "200 / 400 = 0.50" in row and "0.693147 / 0.693147" in row
+    assert "| 2 + 1 | 1.2 to 1.5 |" in row and "(sft), (dpo)" in text
     assert "| trl, 2 threads | 4.50 [3.00 .. 6.00] | **3.00 [3.00 .. 3.00]** | 3.0 .. 6.0 |" in text
 
 

@@ -124,6 +124,12 @@ def test_check_reads_the_whole_chain_first(home: Path) -> None:
         'name = "verify"\n', 'name = "verify"\nverifier = { kind = "RewardModel", path = "@judge/model" }\n'
     )
     assert "no earlier phase is called 'judge'" in errors(early)
+    steps = errors(good.replace('kind = "RewardModel"', 'kind = "ProcessRewardModel"'))
+    assert "the verifier's process reward model is that of the phase judge: no method here trains one" in steps
+    twice = '[[phase]]\nname = "again"\nmodel = "@judge/model"\nlora.rank = 2\nmethod.base = "bradley_terry"\n'
+    twice += 'task = "examples/learned_reward_pairs.jsonl"\n\n[[phase]]\nname = "please"'
+    adapted = good.replace('name = "judge"\n', 'name = "judge"\nlora.rank = 2\n')
+    assert errors(adapted.replace('[[phase]]\nname = "please"', twice)) == ""
     long = good.replace('kind = "RewardModel"', 'kind = "RewardModel", template = "chat"')
     assert "phase please: this model's tokenizer has no chat template" in errors(long)
 

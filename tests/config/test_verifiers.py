@@ -23,6 +23,7 @@ from groupwise.verifiers import (
     Judge,
     Math,
     NoisyVerdicts,
+    ProcessRewardModel,
     Regex,
     RewardModel,
     VerifierContext,
@@ -40,6 +41,7 @@ EXAMPLES = {
     "HackableScore": HackableScore(Regex(pattern='"[a-z]+"')),
     "Judge": Judge(url="http://localhost:8000/v1", model="m"),
     "NoisyVerdicts": NoisyVerdicts(Function("brief")),
+    "ProcessRewardModel": ProcessRewardModel("a-process-reward-model"),
     "RewardModel": RewardModel("a-reward-model"),
 }
 NEAR = """\

@@ -31,6 +31,7 @@ READS = (
     "method.models",
     "verifier JsonSchema.schema",
     "verifier RewardModel.path",
+    "verifier ProcessRewardModel.path",
 )
 """The fields that may name a file to read. docs/threats.md lists them."""
 WRITTEN = ("open", "os.mkdir", "os.rename", "os.remove", "os.rmdir", "os.symlink", "os.link", "os.truncate", "os.chmod",
@@ -223,6 +224,7 @@ NEEDED: dict[str, dict[str, Any]] = {
     "HackableScore": {"verifier": "exact"},
     "Judge": {"url": "http://127.0.0.1:1/v1", "model": "m"},
     "NoisyVerdicts": {"verifier": "exact"},
+    "ProcessRewardModel": {"path": "a"},
     "RewardModel": {"path": "a"},
 }
 """The fields of verifiers that have no default."""

@@ -151,7 +151,7 @@ READERS: dict[str, Callable[[str], Any]] = {
 ELSEWHERE = {
     "EnvironmentVerdictVerifier", "Code", "Combined", "Function", "JsonSchema", "Judge", "MathDrGrpo", "MathVerify",
     "GymScore",
-    "Regex", "RewardModel",
+    "ProcessRewardModel", "Regex", "RewardModel",
 }  # fmt: skip
 """Verifiers that run in other processes or threads, or delegate to other verifiers."""
 STATES = {"BeadString", "Figures", "GlyphPatches", "QuiltPatches", "RingPointDirection"}

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from groupwise.advantages import centred, every_token
 from groupwise.core import WorkerLost
-from groupwise.data import Batch, Entropy, Logp, Return, Value, pack
+from groupwise.data import Batch, Entropy, Logp, Return, UnsplitUnit, Value, pack
 from groupwise.learner import (
     EMA,
     AdamW,
@@ -29,8 +29,9 @@ from groupwise.learner import (
     measure_plan,
 )
 from groupwise.learner.rank_store import join_store
-from groupwise.models import Decoder, Lora, attach, read_model
-from groupwise.objective import Clip, Objective, sequence_mean
+from groupwise.methods.stored.bradley_terry import BradleyTerry
+from groupwise.models import Decoder, Lora, SequenceClassifier, attach, read_model
+from groupwise.objective import Clip, Objective, pair_mean, sequence_mean
 from tests.learner.small import SHAPE, model, rollouts
 from tests.nccl_rules import nccl_rules
 from tests.pretended_gpu import hosted, pretended_gpu
@@ -39,6 +40,7 @@ LANES, SEED = 4, 1
 DEADLINE = 60.0
 OBJECTIVE = Objective(surrogate=Clip(), aggregate=sequence_mean)
 LENGTHS = [[12, 20, 1, 0], [3, 3, 15, 8], [1, 17, 20, 2], [9, 2, 30, 4], [5, 5, 1, 1], [7, 0, 0, 2]]
+ADAPTER = Lora(rank=2, target_modules=("q_proj", "down_proj"))
 BALANCE, R2, NONE = (RouterBalance(0.5),), "learner", "none"
 
 
@@ -47,11 +49,19 @@ def batch(lengths: list[list[int]] = LENGTHS) -> Batch:
     return b.having(advantage=every_token(centred(b.verdict_score, b), b))
 
 
-def plans(b: Batch, size: int = 3, tokens: int = 90, lanes: int = LANES) -> tuple[StepPlan, ...]:
-    return make_plan(b, size=size, shuffle="prompts", permutation=range, microbatch_tokens=tokens, lanes=lanes)
+def plans(
+    b: Batch, size: int = 3, tokens: int = 90, lanes: int = LANES, unsplit_unit: UnsplitUnit = "token"
+) -> tuple[StepPlan, ...]:
+    return make_plan(
+        b, size=size, shuffle="prompts", permutation=range, microbatch_tokens=tokens, lanes=lanes,
+        unsplit_unit=unsplit_unit,
+    )  # fmt: skip
 
 
-def trained(it: Learner, b: Batch, steps: tuple[StepPlan, ...], auxiliary=(), routing: RouterReplay = NONE):
+def trained(
+    it: Learner, b: Batch, steps: tuple[StepPlan, ...], auxiliary=(), routing: RouterReplay = NONE,
+    objective: Objective = OBJECTIVE,
+):  # fmt: skip
     """The state after all steps, and the numbers of their results. The critic's returns are the scores."""
     wanted = frozenset({Logp("policy"), Entropy(), *([Value("critic")] if "critic" in it.models else [])})
     b = it.compute_measures(b, measure_plan(steps, b, microbatch_tokens=90, lanes=it.ranks.lanes), wanted, routing)
@@ -59,7 +69,7 @@ def trained(it: Learner, b: Batch, steps: tuple[StepPlan, ...], auxiliary=(), ro
         b = b.having(measures={Return("critic"): b.sequences.spread(b.verdict_score)})
     found: dict[str, Tensor] = {"logp_old": b.logp_old, "entropy": b[Entropy()]}
     for number, step in enumerate(steps):
-        result = it.step(b, step, OBJECTIVE, routing, auxiliary)
+        result = it.step(b, step, objective, routing, auxiliary)
         assert not result.skip_reason
         numbers = [
             result.loss,
@@ -96,7 +106,7 @@ def critic(trunk: str, dtype: torch.dtype = torch.float32) -> Callable[[Ranks], 
 
 def adapted(dtype: torch.dtype) -> Decoder:
     it = model(dtype, shape=replace(SHAPE, tied_embeddings=False))
-    attach(it, Lora(rank=2, target_modules=("q_proj", "down_proj")), seed=SEED)
+    attach(it, ADAPTER, seed=SEED)
     return it
 
 
@@ -104,6 +114,22 @@ def adapter(dtype: torch.dtype) -> Callable[[Ranks], dict[str, Tensor]]:
     def job(ranks: Ranks) -> dict[str, Tensor]:
         it = Learner(adapted(dtype), optimizer=AdamW(lr=1e-2), steps=9, ranks=ranks)
         return trained(it, b := batch(), plans(b))
+
+    return job
+
+
+def reward_model(dtype: torch.dtype, lora: Lora | None = None) -> Callable[[Ranks], dict[str, Tensor]]:
+    """A score in place of logits, trained on pairs. Some lanes have no pair, or none with trained tokens."""
+
+    def job(ranks: Ranks) -> dict[str, Tensor]:
+        it = SequenceClassifier.on(model(dtype), 0)
+        if lora:
+            attach(it, lora, seed=SEED)
+        b = batch([[12, 20], [3, 0], [1, 17], [9, 2], [5, 5]])
+        b = b.having(reward=b.verdict_score, memories={})
+        learner = Learner(it, optimizer=AdamW(lr=1e-2), steps=9, ranks=ranks)
+        objective = Objective(surrogate=BradleyTerry(centring=0.1), aggregate=pair_mean)
+        return trained(learner, b, plans(b, unsplit_unit="group"), objective=objective)
 
     return job
 
@@ -130,6 +156,10 @@ JOBS: dict[str, Callable[[Ranks], dict[str, Tensor]]] = {
     "bfloat16 critic": critic("own", torch.bfloat16),
     "bfloat16 adapter": adapter(torch.bfloat16),
     "few samples": few_samples,
+    "reward model": reward_model(torch.float32),
+    "bfloat16 reward model": reward_model(torch.bfloat16),
+    "reward model's adapter": reward_model(torch.float32, ADAPTER),
+    "bfloat16 reward model's adapter": reward_model(torch.bfloat16, ADAPTER),
 }
 
 

@@ -35,6 +35,7 @@ FORMS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "a pair of conversations": (
         {"chosen": [USER, ANSWER], "rejected": [USER, WORSE]}, {"chosen": [ANSWER], "rejected": [WORSE]},
     ),
+    "a pair of whole texts": ({"chosen": "7*5= 35", "rejected": "7*5= 46"}, {"chosen": " 35", "rejected": " 46"}),
     "a pair with its prompt in both": (
         {"prompt": "7*5=", "chosen": [USER, ANSWER], "rejected": [USER, WORSE]},
         {"chosen": [ANSWER], "rejected": [WORSE]},
@@ -48,6 +49,18 @@ def test_formats(name: str, tmp_path: Path) -> None:
     (prompt,) = read(tmp_path, row)
     assert prompt.token_ids == ids_of("7*5=") and prompt.text == "7*5="
     assert {column: prompt.row[column] for column in stored} == stored
+
+
+def test_a_pair_is_two_labelled_answers(tmp_path: Path) -> None:
+    """Where a method compares no pairs, as in TRL. Another row stays one."""
+    source = tmp_path / "rows.jsonl"
+    rows = [{"prompt": "7*5=", "chosen": "35", "rejected": "36"}, {"prompt": "2*3=", "completion": "6", "label": False}]
+    source.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    prompts, stats = read_stored(str(source), ids_of, RowColumns(), plain=True, splits_pairs=True)
+    assert [(p.id, p.text, p.row["completion"], p.row["label"]) for p in prompts] == [
+        ("rows/1/chosen", "7*5=", "35", True), ("rows/1/rejected", "7*5=", "36", False), ("rows/2", "2*3=", "6", False),
+    ]  # fmt: skip
+    assert (stats.row_count, stats.training_count) == (2, 3)
 
 
 def test_a_whole_text_follows_its_first_token(tmp_path: Path) -> None:
@@ -86,7 +99,8 @@ FAULTS: dict[str, tuple[object, str]] = {
     "no answer": ({"prompt": "7*5="}, "no field 'answer'"),
     "an empty one": ({"prompt": "7*5=", "completion": " "}, "field 'completion' is empty"),
     "a number": ({"prompt": "7*5=", "completion": 35}, "an answer must be text or messages"),
-    "no prompt": ({"chosen": "35", "rejected": "36"}, "no conversations with a common beginning"),
+    "no prompt": ({"chosen": "35", "rejected": "46"}, "its answers have no common beginning"),
+    "a text that begins the other one": ({"chosen": "7*5=35", "rejected": "7*5="}, "field 'rejected' is empty"),
     "the user last": ({"messages": [USER, ANSWER, USER]}, "do not begin and end with the assistant's"),
     "the assistant first": ({"messages": [ANSWER]}, "no prompt and then an answer"),
     "the user alone": ({"messages": [USER]}, "no prompt and then an answer"),

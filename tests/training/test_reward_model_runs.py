@@ -6,10 +6,11 @@ import math
 import shutil
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
 import groupwise as gw
 from groupwise.__main__ import main
@@ -18,7 +19,7 @@ from groupwise.config.recipe import Recipe
 from groupwise.config.user_code import UserCode
 from groupwise.data import TEMPLATE, WRITTEN, Draw
 from groupwise.learner import AdamW
-from groupwise.models import SequenceClassifier, find_template, read_model
+from groupwise.models import SequenceClassifier, find_model, find_template, merge, read_model, read_tokenizer
 from groupwise.models.classifier.classifier_input_encoder import ClassifierInputEncoder
 from groupwise.models.decoder.decoder import ModelSizes
 from groupwise.training.build_run import build
@@ -30,6 +31,8 @@ from tests.verifiers.test_reward_model import chat_model
 
 pytestmark = pytest.mark.usefixtures("home")
 
+TARGETS = ("self_attn.q_proj", "mlp.down_proj")
+ADAPTER = gw.Lora(rank=2, target_modules=("q_proj", "down_proj"))
 SMALL: dict[str, Any] = {"prompts": 4, "iterations": 3, "optimizer": AdamW(lr=1e-3)}
 
 
@@ -110,21 +113,90 @@ def test_resume_refuses_another_reward_model(trained: Path, home: Path) -> None:
         reopen(home / "run", UserCode())
 
 
-@pytest.mark.parametrize("kind", ["trains", "is rewarded"])
+@pytest.mark.parametrize("kind", ["trains", "trains an adapter", "is rewarded"])
 def test_a_stopped_run_resumes_to_the_same_bytes(kind: str, trained: Path, home: Path) -> None:
-    saved = recipe(iterations=4, save=gw.Save(every=1), evaluate=gw.Evaluate(every=2))
-    saved = saved if kind == "trains" else rewarded(trained / "model")
+    lora = ADAPTER if kind == "trains an adapter" else None
+    saved = recipe(iterations=4, save=gw.Save(every=1), evaluate=gw.Evaluate(every=2), lora=lora)
+    saved = saved if kind.startswith("trains") else rewarded(trained / "model")
     whole = left(ran(home / "whole", saved))
     run_from(begun(home / "cut", saved), build(saved, UserCode()), stop_after=0.0, disk=Quick())
     run_from(home / "cut", build(saved, UserCode()), disk=Quick())
     assert left(home / "cut") == whole
 
 
-def test_two_ranks_have_the_bits_of_two_lanes(home: Path) -> None:
-    lanes = recipe(cluster=gw.Cluster(reduction_lanes=2))
-    one = left(ran(home / "one", lanes))
-    two = left(ran(home / "two", replace(lanes, cluster=gw.Cluster(ranks=2, reduction_lanes=2))))
-    assert {k: v for k, v in one.items() if k != "state"} == {k: v for k, v in two.items() if k != "state"}
+@pytest.mark.parametrize(("shard", "lora"), [("none", None), ("full", ADAPTER)], ids=["replicas", "shards of LoRA"])
+def test_two_ranks_have_the_bits_of_two_lanes(shard: Literal["none", "full"], lora: gw.Lora | None, home: Path) -> None:
+    """Also of the written model and the held-out metrics."""
+    lanes = recipe(cluster=gw.Cluster(reduction_lanes=2), lora=lora)
+    one, two = ran(home / "one", lanes), home / "two"
+    ran(two, replace(lanes, cluster=gw.Cluster(ranks=2, reduction_lanes=2, shard=shard)))
+    same = [k for k in left(one) if k != "state" and not (shard == "full" and k.endswith("checkpoints"))]
+    assert {k: left(one)[k] for k in same} == {k: left(two)[k] for k in same} and len(same) > 2
+    weights = "model/model.safetensors"
+    assert (one / weights).read_bytes() == (two / weights).read_bytes()
+
+
+@pytest.fixture(scope="module")
+def adapted(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The directory of a small reward model that was trained with an adapter on its layers."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(home := tmp_path_factory.mktemp("adapted"))
+        settings = SMALL | {"iterations": 4, "prompts": 8, "lora": ADAPTER, "save": gw.Save(every=2)}
+        return home / gw.train(method=gw.bradley_terry(), data=PAIRS, **settings).directory
+
+
+def test_an_adapter_is_added_to_the_written_layers(adapted: Path, home: Path) -> None:
+    """transformers loads plain layers with our scores. The adapter and the head were trained, and nothing else."""
+    info = json.loads((adapted / "run.json").read_text())
+    assert info["adapter"] == "2,400 trained weights, 223,520 frozen weights" and len(info["base_sha256"]) == 64
+    assert info["adapter"] in (adapted / "report.html").read_text()
+    assert not (adapted / "model" / "adapter_config.json").exists()
+    base, ours = (load_file(path / "model.safetensors") for path in (find_model("calculator"), adapted / "model"))
+    moved = {name for name, x in ours.items() if name == "score.weight" or not torch.equal(x, base[name])}
+    assert moved == {"score.weight", *(f"model.layers.{i}.{t}.weight" for i in (0, 1) for t in TARGETS)}
+    assert base.keys() == ours.keys() - {"score.weight"} and ours["score.weight"].count_nonzero() == 96
+    assert first_scores(adapted / "model")[0] == pytest.approx(first_scores(adapted / "model")[1], abs=1e-5)
+
+
+def first_scores(path: Path) -> tuple[list[float], list[float]]:
+    """The scores of some texts here, and by transformers."""
+    import transformers
+
+    tokenizer = read_tokenizer(path)
+    texts = [(*tokenizer.encode(row["prompt"] + row["chosen"]), *tokenizer.eos_ids) for row in PAIRS[:3]]
+    ours, theirs = read_model(path), transformers.AutoModelForSequenceClassification.from_pretrained(path)
+    assert isinstance(ours, SequenceClassifier)
+    with torch.no_grad():
+        return ours.scores(texts).tolist(), [float(theirs.eval()(torch.tensor([ids])).logits[0, 0]) for ids in texts]
+
+
+@pytest.mark.parametrize("kind", ["adapter", "whole"])
+def test_a_checkpoint_is_exported_as_the_finished_model_is(kind: str, adapted: Path, trained: Path, home: Path) -> None:
+    """Also in another dtype, for an adapter is part of the layers."""
+    run, last = (adapted, 4) if kind == "adapter" else (trained, 8)
+    shutil.copytree(run, home / "run")
+    shutil.rmtree(home / "run" / "model")
+    gw.export(home / "run", home / "out", at=last)
+    weights = [load_file(path / "model.safetensors") for path in (home / "out", run / "model")]
+    assert weights[0].keys() == weights[1].keys() and all(torch.equal(x, weights[1][k]) for k, x in weights[0].items())
+    gw.export(home / "run", home / "half", at=last, dtype="bfloat16")
+    half = load_file(home / "half" / "model.safetensors")
+    assert all(torch.equal(x, weights[1][name].bfloat16()) for name, x in half.items())
+
+
+def test_a_reward_model_is_trained_on_a_trained_adapter(home: Path) -> None:
+    """The adapter of a language model is trained further, beside a new head, and added to the layers."""
+    demonstrations = [{"prompt": row["prompt"], "completion": row["chosen"]} for row in PAIRS]
+    few: dict[str, Any] = {"iterations": 2, "prompts": 8, "evaluate": gw.Evaluate(problems=2)}
+    shown = gw.train(method=gw.sft(), data=demonstrations, lora=ADAPTER, optimizer=AdamW(lr=1e-2), **few)
+    model = str(shown.directory / "model")
+    liked = gw.train(model=model, method=gw.bradley_terry(), data=PAIRS, optimizer=AdamW(lr=1e-2), **few)
+    assert json.loads((liked.directory / "run.json").read_text())["adapter"].startswith("2,400 trained weights")
+    merged = read_model(model)
+    merge(merged)
+    policy, ours = merged.state_dict(), load_file(liked.directory / "model" / "model.safetensors")
+    moved = {name for name, x in ours.items() if name == "score.weight" or not torch.equal(x, policy[name])}
+    assert moved == {"score.weight", *(f"model.layers.{i}.{t}.weight" for i in (0, 1) for t in TARGETS)}
 
 
 def test_a_reward_model_is_trained_further(trained: Path) -> None:
@@ -163,9 +235,8 @@ def test_the_last_message_names_the_command_that_uses_the_model(home: Path, caps
 def test_refusals(trained: Path, home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     rows("pairs.jsonl", *PAIRS)
     words = ("train", "--task", "pairs.jsonl", "--method", "bradley_terry")
-    assert "a reward model is trained whole" in error_of(capsys, 2, *words, "--lora.rank", "2")
-    shards = ("--cluster.ranks", "2", "--cluster.shard", "full")
-    assert "each rank holds all weights of a reward model" in error_of(capsys, 2, *words, *shards)
+    head = ("--lora.rank", "2", "--lora.target_modules", '["score"]')
+    assert "'score' is the head or the embedding" in error_of(capsys, 2, *words, *head)
     assert "a reward model generates no answers" in error_of(capsys, 2, *words, "--reward", "last_number")
     assert "trained in the template '+{prompt}'" in error_of(capsys, 2, *words, "--template", "+{prompt}")
     rows("odd.jsonl", *PAIRS[:4], {**PAIRS[4], "margin": "much"})

@@ -49,17 +49,17 @@ def recipe(method: gw.Method, data: list[dict[str, Any]] = PAIRS, **changes: Any
     return Recipe(method=method, task=rows("rows.jsonl", *data), **(SMALL | changes))
 
 
-@pytest.mark.parametrize("name", ["sft", "dpo", "ipo", "simpo", "orpo", "kto"])
+@pytest.mark.parametrize("name", ["sft", "dpo", "ipo", "simpo", "orpo", "kto", "kto on pairs"])
 def test_each_method_lowers_its_held_out_loss(name: str, home: Path) -> None:
     """With one line of the library. No verifier and no engine is needed."""
-    data = {"sft": DEMOS, "kto": LABELLED}.get(name, PAIRS)
-    run = gw.train(method=getattr(gw, name)(), data=data, iterations=8, prompts=8, optimizer=AdamW(lr=3e-4))
+    data, method = {"sft": DEMOS, "kto": LABELLED}.get(name, PAIRS), name.split()[0]
+    run = gw.train(method=getattr(gw, method)(), data=data, iterations=8, prompts=8, optimizer=AdamW(lr=3e-4))
     before, after = run.metrics["eval/loss"][0], run.metrics["eval/loss"][8]
     assert after < before, (before, after)
     assert "reward" not in run.metrics and "outcome/correct" not in run.metrics
     if name in ("dpo", "ipo"):
         assert run.metrics["loss"][1] == pytest.approx({"dpo": math.log(2), "ipo": 25.0}[name], abs=1e-6)
-    if data is PAIRS:
+    if data is PAIRS and method != "kto":
         assert run.metrics["eval/rewards/accuracies"][8] >= run.metrics["eval/rewards/accuracies"][0]
 
 

@@ -90,7 +90,7 @@ SLOW = {
     kind for kind in VERIFIERS if isinstance(kind, MathDrGrpo | MathVerify) or kind == Math(deadline=1.0, workers=1)
 }
 """In the sandbox, where each answer is an execution: they get a third of the attacks."""
-NOT_HERE = {"EnvironmentVerdictVerifier", "Function", "GymScore", "RewardModel"}
+NOT_HERE = {"EnvironmentVerdictVerifier", "Function", "GymScore", "ProcessRewardModel", "RewardModel"}
 """They judge no answer, by a user's code or model, or the problems of one task only: tested with them."""
 
 

@@ -16,7 +16,7 @@ from groupwise.data import Finish, Outcome, Prompt, Sample, Verdict
 from groupwise.models import Decoder, SequenceClassifier, Tokenizer, find_model, read_tokenizer, write_model
 from groupwise.models.classifier.classifier_input_encoder import ClassifierInputEncoder
 from groupwise.models.classifier.scoring_model import scores
-from groupwise.verifiers import Combined, CombinedMember, Exact, RewardModel, VerifierContext
+from groupwise.verifiers import Combined, CombinedMember, Exact, RewardModel, VerifierContext, classifier_grader
 from groupwise.verifiers import reward_model as reward_models
 from groupwise.verifiers.reward_model import RewardModelGrader
 from tests.checks import check
@@ -215,7 +215,8 @@ def test_check_fetches_no_weights_of_the_hub(tmp_path: Path, monkeypatch: pytest
         fetched.append(weights)
         return path
 
-    monkeypatch.setattr(reward_models, "find_model", find)
+    for module in (reward_models, classifier_grader):  # which check, and read weights
+        monkeypatch.setattr(module, "find_model", find)
     verdicts = graded(RewardModel("owner/name"), "3", "4")
     assert fetched == [False, True] and {v.outcome for v in verdicts} == {Outcome.scored}
 

@@ -122,7 +122,7 @@ def standing_in(phase: Phase, recipe: Recipe) -> Recipe:
 def second_adapter(phase: Phase, recipe: Recipe, earlier: Mapping[str, Recipe]) -> list[Usage]:
     """An error if a phase adds LoRA to a model that is itself a LoRA adapter of an earlier phase; else no error."""
     source = earlier.get(phase.starts_from)
-    if recipe.lora is None or source is None or source.lora is None:
+    if recipe.lora is None or source is None or source.lora is None or source.trains_reward_model:
         return []
     what = f"the phase adds LoRA, but the model of phase {phase.starts_from} is already an adapter"
     return [Usage(what, fix="remove lora from this phase to train that adapter")]

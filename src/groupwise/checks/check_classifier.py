@@ -18,18 +18,13 @@ def classifier_errors(recipe: Recipe, shape: ModelSizes) -> list[Usage]:
 
 
 def training_errors(recipe: Recipe, shape: ModelSizes) -> list[Usage]:
-    """Errors of a recipe that trains a reward model: its model, adapter, shards, verifier or template do not fit."""
+    """Errors of a recipe that trains a reward model: its model, verifier or template do not fit."""
     errors = []
     if not isinstance(shape, DecoderShape):
         what = f"{recipe.model} cannot be trained as a reward model: its layers are not those of the decoder here"
         errors.append(
             Usage(what, fix="use a Qwen2, Qwen3, Llama or Mistral model, or a reward model of these families")
         )
-    if recipe.lora is not None:
-        errors.append(Usage("a reward model is trained whole: it takes no adapter", fix="leave lora out"))
-    if recipe.cluster.sharded:
-        what = "cluster.shard is full, and each rank holds all weights of a reward model"
-        errors.append(Usage(what, fix="use --cluster.shard none"))
     if recipe.verifier is not None:
         what = "a reward model generates no answers, and the recipe has a verifier for generated ones"
         errors.append(Usage(what, fix="leave the verifier out: the held-out pairs are evaluated without one"))

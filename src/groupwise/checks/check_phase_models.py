@@ -8,6 +8,8 @@ from groupwise.config.phase_recipes import Phase
 from groupwise.config.recipe import Recipe
 from groupwise.config.user_code import UserCode
 from groupwise.core import Usage
+from groupwise.verifiers.classifier_grader import ClassifierSettings
+from groupwise.verifiers.process_reward_model import ProcessRewardModel
 from groupwise.verifiers.reward_model import FutureRewardModel, RewardModel
 from groupwise.verifiers.user_function import kinds_in
 
@@ -25,7 +27,12 @@ def model_errors(phase: Phase, use: UserCode, earlier: Mapping[str, Recipe]) -> 
         fix = f'set its model, such as model = "@{others[-1]}/model"' if others else "set its model"
         errors.append(Usage(what, fix=fix))
     for kind in reward_models(recipe):
-        if (name := phase_named(kind.path)) in earlier and name not in trained:
+        if (name := phase_named(kind.path)) not in earlier:
+            continue
+        if isinstance(kind, ProcessRewardModel):
+            what = f"the verifier's process reward model is that of the phase {name}: no method here trains one"
+            errors.append(Usage(what, fix='use kind = "RewardModel", or name the directory of a trained one'))
+        elif name not in trained:
             what = f"the verifier's reward model is that of the phase {name}, whose method trains a policy"
             known = ", ".join(trained) or "none"
             fix = 'name a phase with method.base = "bradley_terry"'
@@ -62,10 +69,10 @@ def phase_named(path: str) -> str:
     return path[1:].removesuffix("/model") if path.startswith("@") and path.endswith("/model") else ""
 
 
-def reward_models(recipe: Recipe) -> list[RewardModel]:
+def reward_models(recipe: Recipe) -> list[ClassifierSettings]:
     """The reward models in the verifiers of a recipe."""
     verifiers = (recipe.verifier, *(task.verifier for task in recipe.extra_tasks))
-    return [kind for verifier in verifiers for kind in kinds_in(verifier) if isinstance(kind, RewardModel)]
+    return [kind for verifier in verifiers for kind in kinds_in(verifier) if isinstance(kind, ClassifierSettings)]
 
 
 def with_stand_ins(value: Any, earlier: Mapping[str, Recipe]) -> Any:

@@ -28,7 +28,7 @@ def unfit_settings(recipe: Recipe) -> dict[str, tuple[bool, str]]:
     whole = recipe.lora is None and base_directory(directory) == directory
     plain = "take the model without machine.quantization"
     return {
-        "a reward model, which is trained whole": (recipe.trains_reward_model, plain),
+        "a reward model, which is written with whole layers": (recipe.trains_reward_model, plain),
         "training without an adapter": (
             whole and not recipe.trains_reward_model,
             f"train an adapter: --lora.rank 16\nto train all weights, {plain}",

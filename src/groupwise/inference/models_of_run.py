@@ -12,7 +12,7 @@ from groupwise.config.user_code import UserCode
 from groupwise.core import BadData, GroupwiseError, Usage, visible
 from groupwise.learner.update import restore_policy
 from groupwise.lifecycle.resume_checks import check_model_code
-from groupwise.models import Model, attach, find_model, has_adapter, read_model, read_tokenizer, write_model
+from groupwise.models import Model, SequenceClassifier, find_model, has_adapter, read_model, read_tokenizer, write_model
 from groupwise.models.lora import name_base
 from groupwise.models.model_directories import base_name
 from groupwise.models.model_json_files import ADAPTER
@@ -31,7 +31,7 @@ from groupwise.runs.next_command import recorded_code, resume_command
 from groupwise.runs.phase_directories import finished_run, phase_directories, runs_in
 from groupwise.runs.run_info import RunInfo
 from groupwise.runs.run_layout import RunLayout
-from groupwise.training.build_run import DTYPES, write_trained
+from groupwise.training.build_run import DTYPES, as_trained, write_trained
 
 BEST = "best"
 """The value of `at` that means the best checkpoint."""
@@ -166,8 +166,7 @@ def write_checkpoint_model(model: RunModelLocation, path: Path, use: UserCode, d
         trust_remote_code=use.trust_remote_code,
         quantization=recipe.machine.quantization,
     )
-    if recipe.lora is not None:
-        attach(trained, recipe.lora, seed=recipe.seed)
+    trained = as_trained(trained, recipe)
     restore_policy(trained, checkpoint.tensors())
     if dtype:
         trained = _converted(trained, dtype)
@@ -187,7 +186,9 @@ def with_source(recipe: Recipe, layout: RunLayout) -> Recipe:
 
 
 def _converted(model: Model, dtype: str) -> Model:
-    """Convert a model's weights to another dtype. `Usage` for an adapter."""
+    """Convert a model's weights to another dtype; a reward model's with its adapter. `Usage` for another adapter."""
+    if isinstance(model, SequenceClassifier):
+        model = model.without_adapter()
     if has_adapter(model):
         fix = "leave out --dtype, or merge it first: groupwise merge"
         raise Usage("the dtype of an adapter cannot be changed", fix=fix)

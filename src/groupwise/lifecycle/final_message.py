@@ -59,7 +59,7 @@ def code_of(use: UserCode) -> tuple[str, tuple[str, ...]]:
 
 def dtype_note(recipe: Recipe) -> str:
     """A note on the dtype of the trained weights, if the model that the run started from has another."""
-    if recipe.lora is not None:
+    if recipe.lora is not None and not recipe.trains_reward_model:
         return ""
     source = str(stored_dtype(find_model(recipe.model))).removeprefix("torch.")
     return "" if source == recipe.machine.dtype else f"  ({recipe.machine.dtype}; its source is {source})"

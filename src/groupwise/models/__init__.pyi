@@ -13,6 +13,7 @@ from groupwise.models.checkpoint import write_model as write_model
 from groupwise.models.classifier.scoring_model import read_classifier as read_classifier
 from groupwise.models.classifier.scoring_model import read_classifier_config as read_classifier_config
 from groupwise.models.classifier.scoring_model import scores as scores
+from groupwise.models.classifier.scoring_model import scores_at as scores_at
 from groupwise.models.classifier.sequence_classifier import ClassifierShape as ClassifierShape
 from groupwise.models.classifier.sequence_classifier import SequenceClassifier as SequenceClassifier
 from groupwise.models.compare_token_ids import different_ids as different_ids

@@ -28,7 +28,8 @@ __all__ = ["Lora", "attach", "check_targets", "has_adapter", "load_peft", "merge
 
 SETTINGS = "lora_adapter_metadata"
 """The key of the metadata in which diffusers stores an adapter's settings."""
-HEADS = ("lm_head", "embed_tokens")
+HEADS = ("lm_head", "embed_tokens", "score")
+"""Layers that never have an adapter: heads, also that of a reward model, and the embedding."""
 PLAIN = re.compile(r"(\^|\.\*)?[\w.\\-]+\$?")
 """Accepted patterns: a layer's name, possibly after `.*`, without other repetition, so that matching is linear."""
 MOST_PATTERNS = 256
@@ -128,8 +129,13 @@ def _sizes(layer: Any) -> tuple[int, ...]:
 
 
 def _inject(peft: Any, config: Any, host: nn.Module) -> None:
-    """Add an adapter's matrices. Beside layers in 4 bits they get the other weights' dtype: peft makes them float32."""
+    """Add an adapter's matrices. Beside layers in 4 bits they get the other weights' dtype: peft makes them float32.
+
+    All other weights are frozen, but for those of the layers that a model names in `trained_beside_adapter`.
+    """
     peft.inject_adapter_in_model(config, host)
+    for layer in getattr(host, "trained_beside_adapter", ()):
+        layer.requires_grad_(True)
     dtype = next(weight.dtype for weight in host.parameters() if weight.is_floating_point())
     for layer in host.modules():
         if isinstance(getattr(layer, "base_layer", None), QuantizedLinear):

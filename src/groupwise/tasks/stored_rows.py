@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import pairwise, takewhile
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,8 @@ __all__ = ["read_stored"]
 
 COMPLETION, CHOSEN, REJECTED, TEXT, MESSAGES = "completion", "chosen", "rejected", "text", "messages"
 """The columns of stored answers, and those that a prompt is read from."""
+LABEL = "label"
+"""The column that is false for a completion that is not wanted."""
 Answer = str | list[dict[str, Any]] | dict[str, str]
 """A stored answer: a text, the messages of a conversation after the prompt, or a whole text as `{"text": ...}`."""
 EXAMPLE = (
@@ -47,7 +49,7 @@ class StoredAnswersRow:
 
 
 def read_stored(
-    source: str, encode: Callable[[Any], Ids], columns: RowColumns, *, plain: bool
+    source: str, encode: Callable[[Any], Ids], columns: RowColumns, *, plain: bool, splits_pairs: bool = False
 ) -> tuple[list[Prompt], SourceStats]:
     """Read a source of rows with stored answers: prompts whose `row` has them by column, and the statistics.
 
@@ -56,11 +58,12 @@ def read_stored(
     - `prompt` and `completion`, or `prompt` and `answer`
     - `messages`: the prompt ends before the first message of the assistant. With `tool_calls` the answer is given as
       ids, which the chat template writes; a column `tools` has the schemas of the tools that the prompt describes
-    - `prompt`, `chosen` and `rejected`; without `prompt`, it is what both conversations begin with
+    - `prompt`, `chosen` and `rejected`; without `prompt`, it is what both conversations or texts begin with
     - `text`, under a plain template only: its first token is the prompt
 
     Answers are texts or messages. The prompt of a vision-language model may have pictures. Every row counts, also one
-    that repeats another. `BadData`, with the first faults.
+    that repeats another. With `splits_pairs` a pair is two prompts, as if it were two rows with a `label`. `BadData`,
+    with the first faults.
     """
     name = Path(source.partition("@")[0]).stem
     prompts: list[Prompt] = []
@@ -76,8 +79,9 @@ def read_stored(
             kept, left_out = RowColumns(keeps_whole_row=True).extra(row)
             omitted |= left_out
             content.add(stored.problem, stored.answers_by_column, kept | hashes_of(pictures))
-            prompt = prompt_of(stored, kept | gold(row, columns), encode, pictures, plain=plain)
-            prompts.append(replace(prompt, id=f"{name}/{rows}"))
+            for part, single, label in separate(stored) if splits_pairs else [("", stored, {})]:
+                prompt = prompt_of(single, kept | gold(row, columns) | label, encode, pictures, plain=plain)
+                prompts.append(replace(prompt, id=f"{name}/{rows}{part}"))
         except DataRowError as fault:
             faults.append(f"row {rows}: {fault}")
     if faults:
@@ -122,7 +126,7 @@ def read_row(row: Row, columns: RowColumns) -> StoredAnswersRow:
 
 
 def read_pair(row: Row, columns: RowColumns) -> StoredAnswersRow:
-    """A preference pair. Where both answers are conversations, what they begin with belongs to the prompt."""
+    """A preference pair. What both answers begin with belongs to the prompt; of texts, only without a prompt column."""
     answers = {name: row[name] for name in (CHOSEN, REJECTED)}
     opening: list[dict[str, Any]] = []
     if all(isinstance(answer, list) for answer in answers.values()):
@@ -135,11 +139,36 @@ def read_pair(row: Row, columns: RowColumns) -> StoredAnswersRow:
         problem, _ = RowColumns(columns.prompt_column, "").read(row)
     elif opening:
         problem = opening
+    elif (shared := common_beginning(answers)).strip():
+        problem, answers = shared, {name: answer[len(shared) :] for name, answer in answers.items()}
     else:
         raise DataRowError(
-            f"no field {columns.prompt_column!r}, and its answers are no conversations with a common beginning"
+            f"no field {columns.prompt_column!r}, and its answers have no common beginning, as texts or conversations"
         )
     return StoredAnswersRow(problem, {name: checked_answer(answer, name) for name, answer in answers.items()})
+
+
+def separate(stored: StoredAnswersRow) -> list[tuple[str, StoredAnswersRow, Row]]:
+    """A pair as two rows with one answer each: the end of its name, the row, and its label. Other rows stay."""
+    answers = stored.answers_by_column
+    if CHOSEN not in answers:
+        return [("", stored, {})]
+    return [
+        (f"/{name}", StoredAnswersRow(stored.problem, {COMPLETION: answers[name]}), {LABEL: name == CHOSEN})
+        for name in (CHOSEN, REJECTED)
+    ]
+
+
+def common_beginning(answers: Mapping[str, Any]) -> str:
+    """The text that two texts begin with, without the space before their difference, as TRL; empty for other values.
+
+    >>> common_beginning({"chosen": "The sky is blue.", "rejected": "The sky is green."})
+    'The sky is'
+    """
+    if not all(isinstance(answer, str) for answer in answers.values()):
+        return ""
+    same = takewhile(lambda letters: len(set(letters)) == 1, zip(*answers.values()))
+    return "".join(letter for letter, *_ in same).removesuffix(" ")
 
 
 def prompt_of(

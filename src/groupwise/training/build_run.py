@@ -216,13 +216,18 @@ class RunObjects:
 def read_policy(recipe: Recipe, use: UserCode, device: torch.device) -> Model:
     """The model of a resolved recipe, with its adapter. `Usage` if the method needs experts that it lacks."""
     directory = find_model(recipe.model)
-    model = read_stored(directory, recipe, use, device)
-    if recipe.trains_reward_model:
-        model = with_score_head(model, directory)
-    if recipe.lora is not None:
-        attach(model, recipe.lora, seed=recipe.seed)
+    model = as_trained(read_stored(directory, recipe, use, device), recipe)
     check_routing(recipe.method.router_replay, recipe.method.auxiliary, mixture(model))
     model.recompute, model.compiled = recipe.machine.gradient_checkpointing, recipe.machine.compile
+    return model
+
+
+def as_trained(model: Model, recipe: Recipe) -> Model:
+    """The model in the recipe's directory with the modules that the recipe adds: the score of a reward model, LoRA."""
+    if recipe.trains_reward_model:
+        model = with_score_head(model, find_model(recipe.model))
+    if recipe.lora is not None:
+        attach(model, recipe.lora, seed=recipe.seed)
     return model
 
 
@@ -261,10 +266,9 @@ def with_settings(model: Model, recipe: Recipe) -> Model:
 
 def policy_outline(recipe: Recipe) -> Model | None:
     """The model of a resolved recipe without its weights, with its adapter; None if only `read_policy` creates it."""
-    if (model := decoder_outline(find_model(recipe.model), DTYPES[recipe.machine.dtype])) is None:
+    if (outlined := decoder_outline(find_model(recipe.model), DTYPES[recipe.machine.dtype])) is None:
         return None
-    if recipe.lora is not None:
-        attach(model, recipe.lora, seed=recipe.seed)
+    model = as_trained(outlined, recipe)
     model.recompute = recipe.machine.gradient_checkpointing
     return model
 
@@ -327,9 +331,10 @@ def share_pictures(name: str, model: Model, side_model: Model) -> None:
 def write_trained(model: Model, path: Path, recipe: Recipe, tokenizer: Tokenizer, base_sha256: str) -> None:
     """Write the trained model: a model directory, or an adapter in peft's format with its tokenizer.
 
-    `base_sha256` is the hash of the weights under an adapter.
+    `base_sha256` is the hash of the weights under an adapter. A reward model is a model directory: its adapter is added
+    to its layers, since its head is trained whole.
     """
-    if has_adapter(model):
+    if has_adapter(model) and not isinstance(model, SequenceClassifier):
         write_adapter(model, path, base=movable_base(base_name(recipe.model), path), base_sha256=base_sha256)
         tokenizer.save(path)
     else:

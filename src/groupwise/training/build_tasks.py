@@ -10,6 +10,7 @@ from groupwise.config.user_code import UserCode
 from groupwise.core import BadData, Usage
 from groupwise.data import Ids, Task, TaskSettings, Verifier, VerifierSettings
 from groupwise.models import PromptTemplate, Tokenizer, find_template
+from groupwise.rollout import Stored
 from groupwise.sandbox import ExecutionLimits, Sandbox
 from groupwise.tasks import DataRows, Demonstrations, MixtureVerifier, RowsTask, TaskMixture
 from groupwise.tasks.demonstrations import need_environment
@@ -128,10 +129,12 @@ def demonstrations_of(recipe: Recipe, templates: Templates) -> Task | None:
 
 def _load_task(source: TaskSource, encode: PromptTemplate, recipe: Recipe) -> Task:
     if isinstance(source.task, DataRows):
-        rows = "problems" if recipe.agent is None else "whole"
+        rows, strategy = "problems" if recipe.agent is None else "whole", recipe.method.strategy
         if recipe.trains_stored_answers:
             rows = "stored texts" if source.template == "no" else "stored"
-        return source.task.build(encode, prompt=source.columns.prompt, answer=source.columns.answer, rows=rows)
+        columns = {"prompt": source.columns.prompt, "answer": source.columns.answer}
+        splits = isinstance(strategy, Stored) and strategy.splits_pairs
+        return source.task.build(encode, **columns, rows=rows, splits_pairs=splits)
     if isinstance(source.task, Demonstrations):
         columns = {"prompt": source.columns.prompt, "answer": source.columns.answer}
         return source.task.build(encode, **columns, seed=recipe.seed)

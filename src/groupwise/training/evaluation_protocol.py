@@ -19,7 +19,7 @@ from groupwise.evaluation.interval import LEVEL, RESAMPLES, RULE
 from groupwise.models import RandomPurpose, find_model, kind_of
 from groupwise.training.build_run import RunObjects
 from groupwise.training.build_tasks import TaskSource, held_out_sources, sources
-from groupwise.verifiers import RewardModel
+from groupwise.verifiers.classifier_grader import ClassifierSettings
 from groupwise.verifiers.user_function import functions_in, kinds_in
 
 PACKAGES = ("groupwise", "torch", "transformers", "tokenizers", "numpy", "safetensors")
@@ -100,7 +100,7 @@ def verifiers_hash(evaluated: Sequence[TaskSource], use: UserCode) -> str:
 def reward_model_hashes(graded: Sequence[TaskSource]) -> list[str]:
     """The SHA-256 of the files of each reward model in the verifiers of these sources, in their order."""
     kinds = (kind for source in graded for kind in kinds_in(source.verifier))
-    return [model_hash(find_model(kind.path)) for kind in kinds if isinstance(kind, RewardModel)]
+    return [model_hash(find_model(kind.path)) for kind in kinds if isinstance(kind, ClassifierSettings)]
 
 
 def versions(packages: Sequence[str]) -> dict[str, str]:

@@ -26,6 +26,7 @@ from groupwise.verifiers.math.published_graders import MathDrGrpo as MathDrGrpo
 from groupwise.verifiers.math.published_graders import MathVerify as MathVerify
 from groupwise.verifiers.noisy import NoisyVerdicts as NoisyVerdicts
 from groupwise.verifiers.picture_figures import Figures as Figures
+from groupwise.verifiers.process_reward_model import ProcessRewardModel as ProcessRewardModel
 from groupwise.verifiers.proof_steps import ProofSteps as ProofSteps
 from groupwise.verifiers.reward_model import RewardModel as RewardModel
 from groupwise.verifiers.spanning_graph import SpanningGraph as SpanningGraph

@@ -70,7 +70,7 @@ def kto(*, beta: float = 0.1, desirable: float = 1.0, undesirable: float = 1.0, 
     return Method(
         group_size=1,
         curriculum=ShuffledRows(),
-        strategy=Stored(adds_other_prompt_view=True),
+        strategy=Stored(adds_other_prompt_view=True, splits_pairs=True),
         models=(("reference", InitialPolicy()),),
         objective=Objective(surrogate=ProspectValue(beta, desirable, undesirable), aggregate=sequence_mean),
         minibatches=minibatches,

@@ -1,1 +1,1 @@
-"""Sequence classifiers with one label: reward models, as a verifier reads them and as a run trains them."""
+"""Reward models as verifiers read them, by text or by step, and sequence classifiers that a run trains."""

@@ -54,4 +54,5 @@ class ClassifierKind(ModelKind):
         return {**config, **ONE_LABEL, "architectures": architectures}
 
     def write(self, model: SequenceClassifier, path: Path, config: Mapping[str, Any]) -> None:
-        super().write(model, path, {**config, "pad_token_id": model.shape.pad_token})
+        """Write the plain classifier: an adapter is added to its layers."""
+        super().write(model.without_adapter(), path, {**config, "pad_token_id": model.shape.pad_token})

@@ -13,6 +13,7 @@ from groupwise.core import Usage
 from groupwise.data import Batch, ClassifierScore, Entropy, Logp, NeededMeasure
 from groupwise.models.decoder.decoder import Decoder, DecoderShape
 from groupwise.models.decoder.prefix_packing import PrefixPacking
+from groupwise.models.lora import has_adapter, merged_weights
 from groupwise.models.token_sampling import logprob_dtype
 
 __all__ = ["ClassifierShape", "SequenceClassifier"]
@@ -62,7 +63,23 @@ class SequenceClassifier(Decoder):
         embedding = decoder.model.embed_tokens.weight
         head = torch.zeros(1, embedding.shape[1], dtype=embedding.dtype, device=embedding.device)
         classifier.score.weight = nn.Parameter(head)
+        if has_adapter(decoder):  # its matrices are in the shared layers
+            classifier.peft_config = decoder.peft_config
         return classifier
+
+    @property
+    def trained_beside_adapter(self) -> tuple[nn.Module, ...]:
+        """The layers that are trained whole if the others have an adapter: the head."""
+        return (self.score,)
+
+    @torch.no_grad()
+    def without_adapter(self) -> "SequenceClassifier":
+        """The plain classifier with the adapter added to its layers; this one stays. Itself without an adapter."""
+        if not has_adapter(self):
+            return self
+        plain = SequenceClassifier(self.shape)
+        plain.load_state_dict(merged_weights(self, self.state_dict()), assign=True)
+        return plain
 
     def measure(
         self, batch: Batch, wanted: Sequence[NeededMeasure], side_models: Mapping[str, Any]
@@ -97,11 +114,12 @@ class SequenceClassifier(Decoder):
         return next((i for i in reversed(range(len(text))) if text[i] != self.shape.pad_token), 0)
 
     def _column(self, batch: Batch, zeros: Float[Tensor, " n"]) -> Float[Tensor, " n"]:
-        """The scores of the samples with a trained token, at the last one of each."""
+        """The scores of the samples with a trained token, at the last one of each.
+
+        Without any, the model still runs on no token: sharded ranks gather the layers together.
+        """
         lengths = batch.sequences.lengths
         live = (lengths > 0).nonzero()[:, 0]
-        if not len(live):
-            return zeros
         samples = [batch.samples[i] for i in live.tolist()]
         texts = [(*sample.context, *sample.tokens) for sample in samples]
         scores = self.scores(texts, [sample.content_hash for sample in samples])

@@ -8,12 +8,10 @@ from typing import Any, ClassVar
 from groupwise.core import BadData
 from groupwise.data import ENVIRONMENT, WRITTEN, Draw, Ids, Outcome, Rollout, Sample, Sampler, Strategy, Verdict
 from groupwise.tasks.stored_calls import PARTS
-from groupwise.tasks.stored_rows import ASSISTANT, COMPLETION, REJECTED, TEXT, turns_of
+from groupwise.tasks.stored_rows import ASSISTANT, COMPLETION, LABEL, REJECTED, TEXT, turns_of
 
 __all__ = ["Stored"]
 
-LABEL = "label"
-"""The column that is false for a completion that is not wanted."""
 OTHER = "other_prompt"
 """The view of a sample under the prompt of another draw."""
 
@@ -27,6 +25,8 @@ class Stored(Strategy):
     `adds_other_prompt_view` each sample has the view `other_prompt`: the prompt of the next draw of the round. With
     `closes_turn` each sample ends as the chat template ends a whole conversation, which a reward model reads.
     `mark_columns` are columns with numbers; where a row has one, each token of its samples has it as a `TokenMark`.
+    With `splits_pairs` a row with `chosen` and `rejected` is two rows: a `completion` with the label true, and one with
+    the label false.
     """
 
     writes_stored_answers: ClassVar[bool] = True
@@ -35,6 +35,7 @@ class Stored(Strategy):
     adds_other_prompt_view: bool = False
     closes_turn: bool = False
     mark_columns: tuple[str, ...] = ()
+    splits_pairs: bool = False
 
     def __post_init__(self) -> None:
         if not self.columns or len(set(self.columns)) < len(self.columns):

@@ -2,8 +2,9 @@
 
     python -m tests.laws.canaries
 
-In an empty directory, into which it writes; `test_canaries.py` starts it there. It checks each recipe in turn, and trains one iteration of those without errors. It prints each forbidden event, as
-JSON. Its directory has an executable file, a pipe and rows, whose names are the values of the recipes' texts.
+In an empty directory, into which it writes: `test_canaries.py` starts it there. It checks each recipe in turn, and
+trains one iteration of those without errors. It prints each forbidden event, as JSON. Its directory has an executable
+file, a pipe and rows, whose names are the values of the recipes' texts.
 """
 
 import json

@@ -499,11 +499,7 @@ def test_an_instruct_model_without_its_chat_template_is_a_note(tmp_path: Path) -
     rows.write_text('{"prompt": "1+1=", "answer": 2}\n{"prompt": "1+2=", "answer": 3}\n')
     task = named_task(str(rows)).build(lambda text: (1,))
     told = "  note: prompts are text as it is, and the model has a chat template: add --template chat"
-    for line, tokenizer, note in [
-        ("", trained(), told),
-        ("template = 'no'\n", trained(), ""),
-        ("", trained(None), ""),
-    ]:
+    for line, tokenizer, note in [("", trained(), told), ("template = 'no'\n", trained(), ""), ("", trained(None), "")]:
         recipe = read_recipe(f"{line}method = 'gspo'\ntask = '{rows}'")
         lines = data_notes(recipe, task, {"no": find_template("no", tokenizer)})
         assert [line for line in lines if "template" in line] == [note] * bool(note)

@@ -302,6 +302,9 @@ def test_a_constructor_answers_in_the_words_of_its_caller(
         (["train", "--agent", "my_agent"], "write --agent my_agent.py:answer"),
         (["train", "--agent", "my_agent.py"], "write --agent my_agent.py:answer"),
         (["train", "my.toml"], 'agent = "my_agent.py:agent"'),
+        (["check", "--environment", "my_game.py"], "write --environment my_game.py:Game"),
+        (["check", "--use", "my_game.py", "--environment", "my_gam:Game"], "did you mean my_game:Game?"),
+        (["check", "--environment", "my_agnt.py"], "did you mean my_agent.py"),
     ],
 )  # fmt: skip
 def test_a_command_is_answered_with_its_option(
@@ -309,6 +312,7 @@ def test_a_command_is_answered_with_its_option(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "my_agent.py").write_text("async def answer(prompt, client):\n    return 1\n")
+    (tmp_path / "my_game.py").write_text("class Game:\n    pass\n")
     (tmp_path / "my.toml").write_text('method = "gspo"\nagent = "my_agent"')
     assert main(words) == 2
     shown = capsys.readouterr()

@@ -25,7 +25,7 @@ from groupwise.config.user_code import Permissions, UserCode, load_use
 from groupwise.core import BadData, InvalidValue, Usage
 from groupwise.data import Outcome, Prompt
 from groupwise.data.verdicts import as_verdict
-from groupwise.models import Decoder, different_ids, find_model, read_tokenizer, write_model
+from groupwise.models import Decoder, different_ids, find_model, find_template, read_tokenizer, write_model
 from groupwise.runs.find_run import run_or_model
 from groupwise.runs.next_command import recorded_code, resume_command
 from groupwise.runs.run_info import FORMAT
@@ -35,6 +35,7 @@ from groupwise.verifiers.function_verifier import verdicts_of
 from groupwise.verifiers.grade_function_arguments import GradeFunctionParameters
 from tests.checks import check
 from tests.models.directories import bytes_, shape
+from tests.models.test_templates import trained
 
 PAGE = Path(__file__).parents[2] / "docs" / "coming-from.md"
 
@@ -491,6 +492,17 @@ def test_a_prompt_without_room_for_its_answer_is_named(tmp_path: Path) -> None:
     assert any("2 rows (3, 5) have more prompt tokens" in note for note in notes)
     assert "makes its own problems" in refusals(("max_prompt_tokens", "9"))
     assert "max_prompt_tokens is 0" in refusals(("max_prompt_tokens", "0"))
+
+
+def test_an_instruct_model_without_its_chat_template_is_a_note(tmp_path: Path) -> None:
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text('{"prompt": "1+1=", "answer": 2}\n{"prompt": "1+2=", "answer": 3}\n')
+    task = named_task(str(rows)).build(lambda text: (1,))
+    told = "  note: prompts are text as it is, and the model has a chat template: add --template chat"
+    for line, tokenizer, note in [("", trained(), told), ("template = 'no'\n", trained(), ""), ("", trained(None), "")]:
+        recipe = read_recipe(f"{line}method = 'gspo'\ntask = '{rows}'")
+        lines = data_notes(recipe, task, {"no": find_template("no", tokenizer)})
+        assert [line for line in lines if "template" in line] == [note] * bool(note)
 
 
 def test_repeated_problems_and_open_conversations_are_notes(tmp_path: Path) -> None:

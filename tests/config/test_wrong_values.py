@@ -1,12 +1,15 @@
 """A value that its field cannot have is answered with the line to write, in the words of the door."""
 
+import json
+
 import pytest
 
 import groupwise as gw
 from groupwise.config.command_line_advice import in_options
 from groupwise.config.fields import recipe_fields
+from groupwise.config.model_dependent_defaults import starting_point
 from groupwise.config.python_advice import in_python
-from groupwise.config.recipe_toml import read_with_problems
+from groupwise.config.recipe_toml import read_recipe, read_with_problems
 from groupwise.config.train_keyword_arguments import overrides_of
 from groupwise.config.trl_and_verl_names import EARLIER_COMPONENTS, FORMER_VERIFIERS
 from groupwise.config.user_code import UserCode
@@ -74,6 +77,60 @@ def test_a_number_in_place_of_a_table_is_not_lost_beside_a_field_of_it(path: str
     assert beside[0] in recipe_fields()
     _, problems = read_with_problems("method = 'grpo'", [(path, value), beside], UserCode())
     assert [problem.what.partition(":")[0] for problem in problems] == [f"recipe.{path}"]
+
+
+BESIDE = [
+    ("verifier", "none", "verifier.use_algebra", False),
+    ("held_out", "none", "held_out.split", "test"),
+    ("lora", "none", "lora.rank", 8),
+    ("iterations", "5", "iterations.x", 3),
+]
+
+
+@pytest.mark.parametrize(("path", "value", "field", "beside"), BESIDE)
+def test_a_value_without_fields_is_not_lost_beside_a_field_of_it(
+    path: str, value: str, field: str, beside: object
+) -> None:
+    """The command line and Python, in both orders: each of the two would hide the other."""
+    commands = [(path, value), (field, str(beside))]
+    number = [(path, int(value) if value.isdecimal() else value), (field, beside)]
+    for given in (commands, commands[::-1], overrides_of(dict(number)), overrides_of(dict(number[::-1]))):
+        _, problems = read_with_problems("method = 'grpo'", given, UserCode())
+        assert [problem.what for problem in problems] == [
+            f"recipe.{path}: {value} has no fields, and {field} is set, too"
+        ]
+        assert problems[0].fix == f"leave out {path}, or {field}"
+    with pytest.raises(Usage) as caught:
+        read_recipe(f"{path} = {json.dumps(value)}\n{field} = {json.dumps(beside)}")
+    assert "Cannot overwrite a value" in caught.value.evidence and "write it once" in caught.value.fix
+
+
+@pytest.mark.parametrize("path", ["engine", "optimizer", "method", "save", "method.strategy"])
+def test_a_part_that_cannot_be_none_is_not_replaced_by_its_default(path: str) -> None:
+    for given in (
+        [(path, "none")],
+        [(path, "none"), (f"{path}.x", 3)],
+        [(path, None)],
+        [(path, None), (f"{path}.x", 3)],
+    ):
+        for overrides in (given, given[::-1]):
+            start = starting_point(None, overrides)  # its defaults have `optimizer.lr`
+            _, problems = read_with_problems(start.source, start.overrides, UserCode())
+            assert [problem.what.partition(":")[0] for problem in problems] == [f"recipe.{path}"], problems
+
+
+def test_none_in_a_file_and_a_field_on_the_command_line_make_the_table() -> None:
+    recipe = read_recipe("method = 'grpo'\nlora = 'none'", [("lora.rank", "4")])
+    assert recipe.lora is not None and recipe.lora.rank == 4
+    assert read_recipe("method = 'grpo'\nlora.rank = 4", overrides_of({"lora": None})).lora is None
+
+
+def test_a_kind_and_its_constants_are_set_in_any_order() -> None:
+    """Another kind has other constants, so it is set before those of the same command."""
+    given = [("engine.max_num_seqs", "4"), ("engine.kind", "Served")]
+    for overrides in (given, given[::-1]):
+        engine = read_recipe("method = 'grpo'\n[engine]\nkind = 'Native'\nmax_num_seqs = 9", overrides).engine
+        assert isinstance(engine, gw.Served) and engine.max_num_seqs == 4
 
 
 def test_a_method_that_was_not_called_and_an_environment_that_is_a_number() -> None:

@@ -116,6 +116,21 @@ def test_a_container_gets_the_files_that_its_recipe_copies() -> None:
     assert copied == kept and all((HOME / name).exists() for name in copied)
 
 
+def test_a_container_for_cpus_leaves_out_torch_and_what_cuda_needs(tmp_path: Path) -> None:
+    """The line of the Dockerfile is run on the lock: every other pin keeps its hashes."""
+    text = (HOME / "Dockerfile").read_text()
+    (command,) = re.findall(r"sed -i -E '.*' requirements\.lock", text)
+    (pattern,) = re.findall(r"grep -o '(.*?)' requirements\.lock", text)
+    shutil.copy(HOME / "requirements.lock", tmp_path)
+    subprocess.run(command, shell=True, cwd=tmp_path, check=True)
+    kept = (tmp_path / "requirements.lock").read_text()
+    of_cuda = {name for name in LOCKED if name.startswith(("nvidia-", "cuda-"))}
+    assert {canonicalize_name(name) for name, _ in PIN.findall(kept)} == LOCKED.keys() - of_cuda - {"torch", "triton"}
+    lines = [line for line in LOCK.splitlines() if line in set(kept.splitlines())]
+    assert kept.splitlines() == lines and all(after.startswith("    ") for x, after in pairwise(lines) if "==" in x)
+    assert re.findall(pattern, LOCK, re.MULTILINE) == [f"torch=={LOCKED['torch']}"]
+
+
 @pytest.fixture
 def released(tmp_path: Path) -> tuple[Path, Path]:
     """A small repository and the distributions that have its files."""

@@ -2,8 +2,9 @@
 
     python -m tests.laws.canaries
 
-It checks each recipe in turn, and trains one iteration of those without errors. It prints each forbidden event, as
-JSON. Its directory has an executable file, a pipe and rows, whose names are the values of the recipes' texts.
+In an empty directory, into which it writes: `test_canaries.py` starts it there. It checks each recipe in turn, and
+trains one iteration of those without errors. It prints each forbidden event, as JSON. Its directory has an executable
+file, a pipe and rows, whose names are the values of the recipes' texts.
 """
 
 import json
@@ -301,6 +302,8 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    if Path(".git").exists():  # its files were committed twice
+        sys.exit("start it in an empty directory, as tests/laws/test_canaries.py does")
     tempfile.tempdir = os.path.join(os.getcwd(), "temporary")
     os.mkdir(tempfile.tempdir)
     main()

@@ -11,7 +11,7 @@ from groupwise.checks.check_method import dry_run
 from groupwise.config.recipe import Recipe
 from groupwise.data import Batch, Logp, NeededMeasure, Subscore
 from groupwise.methods import Method, grpo
-from groupwise.objective import KL, Objective
+from groupwise.objective import KL, Objective, token_ratio
 from groupwise.rewards import AddSubscore, Correctness
 from tests.laws.batches import step_of
 
@@ -33,8 +33,18 @@ def plus_chain(reward: Tensor, batch: Batch) -> Tensor:
     return reward + batch.subscores["chain_true"]
 
 
+def without_gradient(b: Batch) -> Tensor:
+    """A user's surrogate that ends the gradient."""
+    return token_ratio(b).detach() * b.advantage
+
+
 def errors(method: Method) -> list[str]:
     return [str(error) for error in dry_run(Recipe(method=method))]
+
+
+def test_a_surrogate_without_a_gradient_is_told_what_ends_it() -> None:
+    (error,) = errors(replace(grpo(), objective=Objective(surrogate=without_gradient)))
+    assert "no gradient reaches batch.logp" in error and ".detach() ends it" in error
 
 
 def test_a_dry_run_gives_the_verdicts_the_parts_that_are_declared() -> None:

@@ -54,7 +54,10 @@ def outer_names(source: str, name: str) -> set[str] | None:
 
 
 def _global_names(table: symtable.SymbolTable) -> set[str]:
-    names = {s.get_name() for s in table.get_symbols() if s.is_global() and (s.is_referenced() or s.is_assigned())}
+    if isinstance(table, symtable.Function):  # `is_global` takes a function called `top` for the module
+        names = set(table.get_globals())
+    else:
+        names = {s.get_name() for s in table.get_symbols() if s.is_global() and (s.is_referenced() or s.is_assigned())}
     for inner in table.get_children():
         names |= _global_names(inner)
     return names

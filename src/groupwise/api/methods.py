@@ -37,7 +37,7 @@ def load_method(source: str | Path, /, *, use: Sequence[str | Path] = (), **cons
     """
     is_recipe = is_toml(source) or str(source).endswith(".toml")
     tables = {"method": read_toml(source).get("method", {}) if is_recipe else str(source)}
-    set_paths(tables, ((f"method.{path}", as_data(value)) for path, value in constants.items()))
+    set_paths(tables, [(f"method.{path}", as_data(value)) for path, value in constants.items()])
     reading = ValueParser(load_use(Permissions(use=use)))
     method = reading.value(tables["method"], Method, MISSING, "method")
     if reading.errors:

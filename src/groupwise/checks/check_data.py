@@ -83,6 +83,8 @@ def data_notes(recipe: Recipe, task: Task, templates: Templates) -> list[str]:
         lines.append(f"  note: {prompts} with an assistant's message: the model continues it; its own text is graded")
     for name, template in templates.items():
         lines += [f"  warning: {note}" for note in template.warnings]
+        if template.ignores_chat_template and not (recipe.template or recipe.agent):
+            lines.append("  note: prompts are text as it is, and the model has a chat template: add --template chat")
         if name == "r1" and "</answer>" not in recipe.sampling.stop:
             lines.append("  note: answers with the template r1 end with </answer>: add --sampling.stop '</answer>'")
     return lines

@@ -21,6 +21,8 @@ UNWRITTEN = (
     f"{CORRECT}: it reads a column that is not written yet; a mask of advantages declares reads_advantage = True"
 )
 
+WITHOUT_GRADIENT = f"{CORRECT}: no gradient reaches batch.logp; token_ratio(batch) has one, and .detach() ends it"
+
 
 def dry_run(recipe: Recipe) -> list[GroupwiseError]:
     """Compute the method's loss and gradient on a synthetic batch of two groups; return the errors.
@@ -59,7 +61,8 @@ def dry_run(recipe: Recipe) -> list[GroupwiseError]:
         return [_part_error("a component", f"KeyError: {error}", fix)]
     except Exception as error:  # a user's component may raise anything
         what = f"{type(error).__name__}: {error}"
-        return [_part_error("a component", what, UNWRITTEN if "NoneType" in what else CORRECT)]
+        fixes = {"NoneType": UNWRITTEN, "does not require grad": WITHOUT_GRADIENT}
+        return [_part_error("a component", what, next((fix for word, fix in fixes.items() if word in what), CORRECT))]
     if roles := list(untrainable_roles(method)):
         return roles
     if not loss.isfinite() or not gradients or not all(bool(x.isfinite().all()) for x in gradients):

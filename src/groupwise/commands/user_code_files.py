@@ -18,8 +18,9 @@ WHOLE = re.compile(r"""(?P<file>[^'",=:\[\](){}]+\.py):(?P<name>[A-Za-z_]\w*)"""
 NOT_CODE = ("system", "template", "template_arguments", "model", "columns")
 """Fields of a recipe whose text never names code."""
 
-FUNCTIONS = {"verifier": "reward", "agent": "agent", "agent.file": "agent"}
-"""Fields whose value may be a function of a file, with the option that a user writes."""
+FUNCTIONS = {"verifier": "reward", "environment": "environment", "agent": "agent", "agent.file": "agent"}
+"""Fields whose value may be a function of a file, or a class, with the option that a user writes."""
+FUNCTION_NODES = (ast.FunctionDef, ast.AsyncFunctionDef)
 NO_FUNCTION = re.compile(r"(?!none$)[\w./-]+")
 """An agent without a function's name. `none` removes the agent of a recipe."""
 
@@ -69,7 +70,7 @@ def names_code(option: str, fields: bool) -> bool:
 
 
 def check_function_names(overrides: Iterable[tuple[str, str]]) -> None:
-    """Raise `Usage` for a reward or an agent that is a file without a function's name. The file is not run.
+    """Raise `Usage` for a reward, an environment or an agent that is a file without a name in it. It is not run.
 
     A reward may have the name of a verifier, so only an agent is a file without the ending `.py`.
     """
@@ -79,16 +80,21 @@ def check_function_names(overrides: Iterable[tuple[str, str]]) -> None:
         word = FUNCTIONS.get(path)
         if word and (value.endswith(".py") or (word == "agent" and NO_FUNCTION.fullmatch(value))):
             file = f"{value.removesuffix('.py')}.py"
-            fix = " or ".join(f"--{word} {file}:{name}" for name in functions_in(Path(file))) or f"--{word} {file}:NAME"
-            fix = f"write {fix}" if Path(file).is_file() else or_near(file, f"write {fix}")
-            raise Usage(f"--{word} {value} names a file, and no function in it", fix=fix)
+            kinds = (*FUNCTION_NODES, ast.ClassDef) if word == "environment" else FUNCTION_NODES
+            fix = " or ".join(f"--{word} {file}:{name}" for name in names_in(Path(file), kinds))
+            fix = f"write {fix or f'--{word} {file}:NAME'}"
+            what = "class" if word == "environment" else "function"
+            raise Usage(
+                f"--{word} {value} names a file, and no {what} in it",
+                fix=fix if Path(file).is_file() else or_near(file, fix),
+            )
 
 
-def functions_in(file: Path) -> list[str]:
-    """The public functions that a Python file defines; none for a file that cannot be read."""
+def names_in(file: Path, kinds: tuple[type[ast.stmt], ...]) -> list[str]:
+    """The public functions, or statements of other kinds, of a Python file; none if it cannot be read."""
     try:
         nodes = ast.parse(file.read_text(encoding="utf-8")).body
     except (OSError, ValueError, SyntaxError, RecursionError, MemoryError):
         return []
-    names = [node.name for node in nodes if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+    names = [getattr(node, "name", "") for node in nodes if isinstance(node, kinds)]
     return [name for name in names if not name.startswith("_")]

@@ -188,5 +188,5 @@ def is_set(data: Mapping[str, Any], path: str) -> bool:
 def tables_of(source: str | Path, fields: Iterable[tuple[str, Any]]) -> dict[str, Any]:
     """A recipe's TOML data, after the overrides, which are given by dotted path."""
     data = read_toml(source)
-    set_paths(data, ((path, override_value(value)) for path, value in fields))
+    set_paths(data, [(path, override_value(value)) for path, value in fields])
     return data

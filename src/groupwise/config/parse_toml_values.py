@@ -23,7 +23,7 @@ from groupwise.config.registry import (
     methods,
     socket_of,
 )
-from groupwise.config.toml import CommandLineValue, default_method
+from groupwise.config.toml import BARE, CommandLineValue, default_method
 from groupwise.config.trl_and_verl_names import method_fix, other_value_fix, verifier_fix
 from groupwise.config.user_code import UserCode
 from groupwise.config.wrong_value_advice import component_advice, example_line, list_advice, table_advice
@@ -55,6 +55,8 @@ class ValueParser:
 
     def value(self, data: Any, hint: Any, current: Any, where: str) -> Any:
         """Convert data to the type `hint` of a field; `current` is the field's value so far."""
+        if isinstance(data, dict) and BARE in data:
+            return self.value_beside_fields(data, hint, current, where)
         if (
             isinstance(data, CommandLineValue)
             and TaskSettings in (hint, *get_args(hint))
@@ -81,6 +83,17 @@ class ValueParser:
                 return self.sequence(data, get_args(hint), current, where)
         part = self.part(data, hint, current, where)
         return UNREAD[hint](self.errors[-1]) if part is MISSING and hint in UNREAD else part
+
+    def value_beside_fields(self, data: Mapping[str, Any], hint: Any, current: Any, where: str) -> Any:
+        """Record the error for a number or `none` with fields set beside it: its own one, or that it has no fields."""
+        known, bare = len(self.errors), data[BARE]
+        self.value(bare, hint, current, where)
+        if len(self.errors) == known:
+            path = where.removeprefix("recipe.")
+            names = [f"{path}.{name}" for name in data if name != BARE]
+            what = f"{bare} has no fields, and {' and '.join(names)} {'is' if len(names) == 1 else 'are'} set, too"
+            return self.problem(where, what, f"leave out {path}, or {' and '.join(names)}")
+        return MISSING
 
     def scalar(self, data: Any, hint: type, where: str) -> Any:
         """Convert data to a bool, int, float or string. A whole number is accepted for a float."""
@@ -410,7 +423,7 @@ def default(f: Field[Any]) -> Any:
 
 EXPECTED = {bool: "true or false", int: "a whole number", float: "a number", str: "a string"}
 KINDS = {bool: "a boolean", int: "a whole number", float: "a number", list: "a list", dict: "a table"}
-KINDS |= {date: "a date", time: "a time", datetime: "a date"}
+KINDS |= {date: "a date", time: "a time", datetime: "a date", NoneType: "no value"}
 
 
 def is_table(hint: Any) -> bool:

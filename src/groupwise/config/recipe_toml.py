@@ -24,6 +24,7 @@ from groupwise.config.toml import (
     read_toml,
     read_with_overrides,
     set_path,
+    set_paths,
 )
 from groupwise.config.user_code import UserCode
 from groupwise.core import Usage
@@ -91,8 +92,7 @@ def read_verifier(data: Any, use: UserCode | None = None) -> VerifierSettings:
 def read_over(value: T, where: str, overrides: Sequence[tuple[str, Any]]) -> T:
     """Override fields of a dataclass; `where` is its path in error messages. Raises `Usage` with all errors."""
     reading, data = ValueParser(UserCode()), {}
-    for path, override in overrides:
-        set_path(data, path, override_value(override))
+    set_paths(data, [(path, override_value(override)) for path, override in overrides])
     changed = reading.table(type(value), data, value, where)
     if reading.errors:
         raise one_error(reading.errors)

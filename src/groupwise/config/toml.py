@@ -2,7 +2,7 @@
 
 import errno
 import tomllib
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -39,10 +39,12 @@ LARGEST, DEEPEST = 8 << 20, 64
 """The most bytes of a recipe's file, and the most levels of its tables and lists."""
 TWICE = 'write it once: method = "grpo" alone, or with fields method.base = "grpo" and method.group_size = 8'
 """The advice for TOML that gives a name both a value and fields."""
+BARE = ""
+"""The key of a value that is no table, and so no component, in the table of the fields that are set beside it."""
 
 
 def override_value(value: Any) -> Any:
-    """Convert an override's value: a string is text of the command line, unless it is a `PlainText`."""
+    """Convert an override's value: a string is text of the command line, unless it is a `PythonText`."""
     if isinstance(value, PythonText):
         return str(value)
     return CommandLineValue(value) if isinstance(value, str) else value
@@ -110,7 +112,7 @@ def overridden(data: dict[str, Any], overrides: Sequence[tuple[str, Any]]) -> di
                 f"--{path} would change the method, but would keep constants of the recipe's method",
                 fix=f"write --method {value}",
             )
-    set_paths(data, ((path, override_value(value)) for path, value in overrides))
+    set_paths(data, [(path, override_value(value)) for path, value in overrides])
     return data
 
 
@@ -123,27 +125,37 @@ def without_command_text(value: Any) -> Any:
     return [without_command_text(item) for item in value] if isinstance(value, list) else value
 
 
-def set_paths(data: dict[str, Any], fields: Iterable[tuple[str, Any]]) -> None:
+def set_paths(data: dict[str, Any], fields: Sequence[tuple[str, Any]]) -> None:
     """Set values at dotted paths, in place. In any order, a component is replaced before its constants are set.
 
+    A number or `none` beside fields of it stays as `BARE`: it is an error when types are checked.
+
     >>> data = {}
-    >>> set_paths(data, [("method.group_size", 8), ("method", "grpo")])
+    >>> set_paths(data, [("method.group_size", 8), ("method", "grpo"), ("lora", "none"), ("lora.rank", 8)])
     >>> data
-    {'method': {'base': 'grpo', 'group_size': 8}}
+    {'method': {'base': 'grpo', 'group_size': 8}, 'lora': {'': 'none', 'rank': 8}}
     """
-    for path, value in sorted(fields, key=lambda field: field[0].count(".")):
-        set_path(data, path, value)
+    for path, value in sorted(fields, key=lambda field: field[0].removesuffix(".kind").count(".")):
+        plain = value.plain if isinstance(value, CommandLineValue) else value
+        has_fields = any(other.startswith(f"{path}.") for other, _ in fields)
+        set_path(data, path, {BARE: value} if has_fields and (plain == "none" or is_bare(plain)) else value)
+
+
+def is_bare(value: Any) -> bool:
+    """Whether a value can have no fields: a number, a boolean, or Python's None."""
+    return value is None or isinstance(value, int | float)
 
 
 def set_path(data: dict[str, Any], path: str, value: Any) -> None:
     """Set the value at a dotted path, in place. Types are checked later, so that all overrides are read together.
 
-    A number in place of a table stays: it is an error when types are checked.
+    A number in place of a table stays as `BARE`; `none` in a recipe's file is replaced by the table.
 
-    >>> data = {"optimizer": 1e-5}
+    >>> data = {"optimizer": 1e-5, "lora": "none"}
     >>> set_path(data, "optimizer.lr", 1e-6)
+    >>> set_path(data, "lora.rank", 8)
     >>> data
-    {'optimizer': 1e-05}
+    {'optimizer': {'': 1e-05, 'lr': 1e-06}, 'lora': {'rank': 8}}
     """
     keys = keys_of(path)
     node: Any = data
@@ -153,9 +165,9 @@ def set_path(data: dict[str, Any], path: str, value: Any) -> None:
         child = child.plain if isinstance(child, CommandLineValue) else child
         if isinstance(child, str) and child != "none":  # a field that may be none has no component yet
             child = {"base" if published_name(child) in methods() else "kind": child}
-        if isinstance(child, int | float):
-            return
-        if child == "none" or following == "kind":  # another component has other constants
+        if is_bare(child):
+            child = {BARE: child}
+        if child == "none" or (following == "kind" and BARE not in child):  # another component has other constants
             child = {}
         node[index] = child
         node = child

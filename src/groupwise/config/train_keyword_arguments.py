@@ -4,7 +4,8 @@ from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any
+from types import NoneType
+from typing import Any, get_args
 
 from groupwise.config.fields import SECOND_NAMES
 from groupwise.config.packaged import find_recipe
@@ -105,7 +106,12 @@ def _lora(path: str, value: Any) -> Any:
 
 
 def as_data(value: Any, hint: Any = Any) -> Any:
-    """Convert a Python value to TOML data: components and dataclasses become names and tables, at any depth."""
+    """Convert a Python value to TOML data: components and dataclasses become names and tables, at any depth.
+
+    None is `"none"` for a field that may be None (`lora=None`), and stays None, which is an error later, for others.
+    """
+    if value is None and NoneType in get_args(hint):
+        return "none"
     if isinstance(value, Mapping):
         return {str(name): as_data(inner) for name, inner in value.items()}
     if isinstance(value, list):

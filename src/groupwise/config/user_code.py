@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from hashlib import sha256
 from importlib.util import find_spec
 from pathlib import Path
@@ -133,10 +134,10 @@ class UserCode:
             fix = f"write {Path(stem).stem}:{attribute}, and add --use {stem} to the command"
             raise Usage(f"{name!r} has the name of a file: code is named by its module", fix=fix)
         if stem not in self.modules:
-            raise Usage(
-                f"{name!r} is code in a file that is not loaded",
-                fix=f"if you trust the file, add --use {stem}.py to the command",
-            )
+            near = get_close_matches(stem, self.modules, n=1, cutoff=0.7)
+            fix = f"did you mean {near[0]}:{attribute}?\n" if near else ""
+            fix += f"if you trust the file, add --use {stem}.py to the command"
+            raise Usage(f"{name!r} is code in a file that is not loaded", fix=fix)
         if not hasattr(self.modules[stem], attribute):
             raise Usage(
                 f"{stem}.py does not define {attribute!r}",

@@ -95,6 +95,11 @@ class PromptTemplate:
         return self.tokenizer.picture_processor is not None
 
     @property
+    def ignores_chat_template(self) -> bool:
+        """Whether prompts are text as it is, although the tokenizer has a chat template."""
+        return self.name == "no" and bool(chat_templates(self.tokenizer.extra_files))
+
+    @property
     def digest(self) -> str:
         """SHA-256 of the source, and of system message, arguments and tools if there are any."""
         settings = [self.system_message, dict(self.template_variables), list(self.tool_schemas)]

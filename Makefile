@@ -23,7 +23,7 @@ test-kill: $(VENV)/dev  ## every process of a run killed or stopped at every kin
 
 test-vllm: $(VENV)/dev  ## vLLM's engine; its environment of 3.5 GB goes into .venv-vllm
 	$(BIN)/python -m tools.vllm_environment .venv-vllm
-	$(BIN)/pytest -q -m vllm tests/engines/test_vllm.py
+	$(BIN)/pytest -q -m vllm tests/engines
 
 test-ray: .venv-ray/ray  ## Ray as the launcher, in an environment of 1.5 GB
 	.venv-ray/bin/pytest -q -m ray tests/cluster

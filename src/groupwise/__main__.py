@@ -129,7 +129,7 @@ def use_model(a: argparse.Namespace, overrides: list[tuple[str, str]]) -> int:
             from groupwise.commands import eval as evaluate
 
             return evaluate.sample(a.model, a.prompt, overrides, allowed, at=a.at, n=a.n, answer=a.answer,
-                                   out=a.out)  # fmt: skip
+                                   images=a.images, out=a.out)  # fmt: skip
         case "serve":
             from groupwise.commands.serve_native import ServeOptions, serve
             from groupwise.commands.serve_vllm import serve_vllm

@@ -12,9 +12,10 @@ from groupwise.config.recipe import Cluster, Machine
 from groupwise.config.resolve_devices import resolved
 from groupwise.config.user_code import Permissions, load_use
 from groupwise.core import GroupwiseError
+from groupwise.data import Sampling
 from groupwise.engines import Served, Vllm
 from groupwise.engines.vllm import vllm_replicas
-from groupwise.methods import grpo
+from groupwise.methods import grpo, spo
 from groupwise.models import Lora, attach, find_model, read_model, read_tokenizer
 from groupwise.training.build_run import DTYPES, build_engine
 from tests.models.mixtures import trainable
@@ -64,6 +65,20 @@ def test_the_check_reports_what_the_start_of_a_run_refuses(
     allowed = {name: fields.pop(name) for name in [*fields] if name.startswith("engine_")}
     found, started = refusals(Recipe(method=grpo(), engine=engine, **fields), monkeypatch, **allowed)
     assert text(found) == text(started) and words in text(found) and found.code == started.code
+
+
+def test_scores_of_vllm_at_another_temperature_are_refused_before_the_run() -> None:
+    """The strategies of SPO and HILL score answers at the temperature of sampling."""
+    use, cooler = load_use(Permissions()), Sampling(temperature=0.7)
+
+    def about(**fields: Any) -> list[GroupwiseError]:
+        found = check_inputs(resolved(Recipe(**fields)), use).errors
+        return [error for error in found if "scores at temperature 1 only" in error.what]
+
+    (refused,) = about(method=spo(), engine=Vllm(), sampling=cooler)
+    assert "0.7" in refused.evidence and "--sampling.temperature 1" in refused.fix
+    assert not about(method=spo(), engine=Vllm()) and not about(method=spo(), sampling=cooler)
+    assert not about(method=grpo(), engine=Vllm(), sampling=cooler)
 
 
 def test_a_mixture_of_experts_over_the_wire(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,10 +17,18 @@ import torch
 
 from groupwise.core import Usage, WorkerLost
 from groupwise.data import Generation, GenerationRequest
-from groupwise.engines import EngineAccess, EngineIdentity, NativeEngine, Served, WeightsFile, WeightsFilesDirectory
+from groupwise.engines import (
+    EngineAccess,
+    EngineIdentity,
+    NativeEngine,
+    Served,
+    Vllm,
+    WeightsFile,
+    WeightsFilesDirectory,
+)
 from groupwise.engines.remote import engine_slots
 from groupwise.engines.remote.replica import Replica
-from groupwise.models import Decoder, Lora, MixtureOfExpertsSizes, attach
+from groupwise.models import Decoder, Lora, MixtureOfExpertsSizes, attach, find_model, read_model, read_tokenizer
 from tests.processes import PATIENCE, hasten, wait_until_gone
 from tests.rollout.fakes import decoder, request
 from tests.rollout.fakes import tokenizer as letters
@@ -212,6 +220,32 @@ def test_an_engine_without_adapters_gets_the_merged_weights() -> None:
     native = asyncio.run(scores(NativeEngine(model, letters(), seed=0)))
     fleet = Merged(replicas=1).build(model, letters(), seed=0, experts=None)
     assert asyncio.run(asyncio.wait_for(scores(fleet), PATIENCE)) == pytest.approx(native, abs=1e-5)
+
+
+@pytest.mark.usefixtures("bitsandbytes")
+def test_an_engine_of_merged_weights_gets_a_base_in_4_bits_dequantised() -> None:
+    """As vLLM does: the engine knows neither the adapter nor the layers in 4 bits. Native engines refuse the base."""
+    pytest.importorskip("peft")
+    directory = find_model("calculator")
+    model, tokenizer = read_model(directory, quantization="nf4"), read_tokenizer(directory)
+    attach(model, Lora(rank=2, target_modules=("q_proj", "down_proj")), seed=3)
+    with torch.no_grad():
+        for name, x in model.named_parameters():
+            if "lora_B" in name:
+                x.add_(0.3)
+
+    async def scores(engine: Any) -> list[float]:
+        await engine.load(1, dict(model.state_dict()))
+        return [*await engine.score((1, 2), (3, 4))]
+
+    class MergedAsVllm(Merged):
+        check_servable = Vllm.check_servable
+
+    native = asyncio.run(scores(NativeEngine(model, tokenizer, seed=0)))
+    with pytest.raises(Usage, match="cannot run this model"):
+        Served(replicas=1).build(model, tokenizer, seed=0, experts=None)
+    fleet = MergedAsVllm(replicas=1).build(model, tokenizer, seed=0, experts=None)
+    assert asyncio.run(asyncio.wait_for(scores(fleet), PATIENCE)) == pytest.approx(native, abs=1e-4)
 
 
 def test_a_model_that_another_process_cannot_build_is_refused_with_the_reason() -> None:

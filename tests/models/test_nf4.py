@@ -4,6 +4,7 @@ import copy
 import json
 import sys
 import weakref
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,6 +16,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from groupwise.core import BadData, MissingRequirement, Usage
+from groupwise.engines.remote.published_weights import published_bytes, published_weights
 from groupwise.models import (
     Lora,
     PrefixPacking,
@@ -156,6 +158,22 @@ def test_an_adapter_finds_its_base_in_4_bits_again_and_merges_into_a_plain_model
     dequantize(bare := nf4(base))
     name = "model.layers.0.mlp.up_proj.weight"  # without an adapter: the dequantised weights themselves
     assert torch.equal(weights[name], bare.get_parameter(name))
+
+
+def test_an_engine_of_merged_weights_gets_those_that_merge_leaves(tmp_path: Path) -> None:
+    """Layers with and without an adapter; the model keeps its layers in 4 bits."""
+    base = directory(tmp_path / "base")
+    model = nf4(base)
+    attach(model, replace(LORA, target_modules=("q_proj", "down_proj")), seed=1)
+    taught(model)
+    published = published_weights(model, model.state_dict(), merges=True)
+    assert is_quantized(model) and published_bytes(model) > published_bytes(nf4(base))
+    merge(model)
+    expected = model.state_dict()
+    assert published.keys() == expected.keys() and all(torch.equal(x, expected[n]) for n, x in published.items())
+    plain = nf4(base)
+    dequantize(plain)
+    assert published_bytes(nf4(base)) == published_bytes(plain) == sum(x.nbytes for x in expected.values())
 
 
 def test_a_model_in_4_bits_is_written_dequantised(tmp_path: Path) -> None:

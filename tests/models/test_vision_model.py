@@ -191,6 +191,18 @@ def test_the_engine_and_the_learner_agree_and_pictures_share_nothing(family: str
 
 
 @pytest.mark.parametrize("family", FAMILIES)
+def test_the_engine_scores_an_answer_after_pictures_as_the_learner_does(family: str) -> None:
+    model, tokenizer = tiny_vision(family)
+    prompts = [prompt_of(tokenizer, "red", noise(1)), prompt_of(tokenizer, "red", noise(2))]
+    answer, engine = (9, 12, 7), NativeEngine(model, tokenizer, seed=0)
+    logits = packed_logits(model, prompts, [answer] * 2).log_softmax(-1)
+    learner = logits.gather(1, torch.tensor(answer * 2)[:, None])[:, 0].unflatten(0, (2, 3))
+    scores = [asyncio.run(engine.score(p.token_ids, answer, pictures=p.pictures)) for p in prompts]
+    assert (torch.tensor(scores, dtype=torch.float64) - learner).abs().max() < 1e-12
+    assert scores[0] != scores[1], "equal tokens, another picture"
+
+
+@pytest.mark.parametrize("family", FAMILIES)
 def test_gradients_reach_the_tower_unless_it_is_frozen(family: str) -> None:
     model, tokenizer = tiny_vision(family)
     prompt = prompt_of(tokenizer, "red", noise(1))
@@ -274,6 +286,14 @@ def test_a_text_model_takes_no_pictures() -> None:
         keep_pictures(read_model(directory), "hash", (noise(1),))
     with pytest.raises(BadData, match="the model takes none"):
         find_template("no", read_tokenizer(directory))("7*5=", pictures=(noise(1),))
+
+
+def test_a_picture_has_the_pixels_that_its_hash_names() -> None:
+    """Pictures come from other processes, too."""
+    picture, other = noise(1), noise(2)
+    for wrong in (replace(picture, png=other.png), replace(picture, width=8, height=32)):
+        with pytest.raises(ValueError, match="other pixels than its hash names"):
+            pixels_of_picture(wrong)
 
 
 def test_unknown_pictures_are_a_typed_error() -> None:

@@ -29,6 +29,8 @@ TEXT: dict[str, Any] = {
     "num_key_value_heads": 2, "max_position_embeddings": 256, "pad_token_id": 0, "bos_token_id": None,
 }  # fmt: skip
 """The sizes of a decoder with about 20,000 weights."""
+WIDE = {"hidden_size": 64, "num_attention_heads": 2, "num_key_value_heads": 1}
+"""Those of one with heads of 32, which vLLM has on CPUs."""
 QWEN_SETTINGS = {
     "image_processor_type": "Qwen2VLImageProcessor", "do_resize": True, "do_rescale": True, "do_normalize": True,
     "image_mean": [0.5] * 3, "image_std": [0.5] * 3, "patch_size": 4, "temporal_patch_size": 2, "merge_size": 2,
@@ -37,7 +39,7 @@ QWEN_SETTINGS = {
 """The preprocessor_config.json of a tiny Qwen2.5-VL: 2 to 12 features of 8 x 8 pixels."""
 
 
-def tiny_config(family: str, vocabulary: dict[str, int]) -> Any:
+def tiny_config(family: str, vocabulary: dict[str, int], *, wide: bool) -> Any:
     """A configuration of Idefics3 or SmolVLM: frames of 16 x 16 pixels, four features each."""
     from transformers import Idefics3Config, SmolVLMConfig
 
@@ -47,6 +49,7 @@ def tiny_config(family: str, vocabulary: dict[str, int]) -> Any:
     }  # fmt: skip
     text = {
         **TEXT, "model_type": "llama", "head_dim": 8, "vocab_size": len(vocabulary), "eos_token_id": vocabulary[END],
+        **({**WIDE, "head_dim": 32} if wide else {}),
     }  # fmt: skip
     config = {"idefics3": Idefics3Config, "smolvlm": SmolVLMConfig}[family]
     return config(
@@ -55,18 +58,18 @@ def tiny_config(family: str, vocabulary: dict[str, int]) -> Any:
     )  # fmt: skip
 
 
-def qwen_config(vocabulary: dict[str, int]) -> Any:
+def qwen_config(vocabulary: dict[str, int], *, wide: bool) -> Any:
     """A configuration of Qwen2.5-VL: windows of 16 x 16 pixels in the tower's first layer, of 24 tokens in the last."""
     from transformers import Qwen2_5_VLConfig
 
     vision = {
         "hidden_size": 16, "intermediate_size": 24, "depth": 2, "num_heads": 2, "patch_size": 4, "window_size": 16,
-        "fullatt_block_indexes": [1], "out_hidden_size": 32,
+        "fullatt_block_indexes": [1], "out_hidden_size": 64 if wide else 32,
     }  # fmt: skip
-    rope = {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [2, 1, 1]}
+    rope = {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [8, 4, 4] if wide else [2, 1, 1]}
     text = {
         **TEXT, "rope_parameters": rope, "use_sliding_window": True, "sliding_window": 24, "max_window_layers": 1,
-        "vocab_size": len(vocabulary), "eos_token_id": vocabulary[END],
+        "vocab_size": len(vocabulary), "eos_token_id": vocabulary[END], **(WIDE if wide else {}),
     }  # fmt: skip
     return Qwen2_5_VLConfig(
         vision_config=vision, text_config=text, image_token_id=vocabulary[PAD], video_token_id=len(vocabulary) - 1,
@@ -75,8 +78,11 @@ def qwen_config(vocabulary: dict[str, int]) -> Any:
 
 
 @cache
-def vision_directory(family: str = "idefics3", *, split: bool = False) -> Path:
-    """A directory of a random model. With `split`, a picture has up to four parts and the whole as frames."""
+def vision_directory(family: str = "idefics3", *, split: bool = False, wide: bool = False) -> Path:
+    """A directory of a random model. With `split`, a picture has up to four parts and the whole as frames.
+
+    With `wide`, its decoder is one that vLLM has on CPUs.
+    """
     import transformers
 
     qwen = family == "qwen2_5_vl"
@@ -92,7 +98,7 @@ def vision_directory(family: str = "idefics3", *, split: bool = False) -> Path:
         (*tokenizer.extra_files, ("chat_template.jinja", template.encode())),
     )  # fmt: skip
     torch.manual_seed(0)
-    config = qwen_config(vocabulary) if qwen else tiny_config(family, vocabulary)
+    config = qwen_config(vocabulary, wide=wide) if qwen else tiny_config(family, vocabulary, wide=wide)
     causal = transformers.AutoModelForImageTextToText.from_config(config)
     for weight in causal.parameters():
         torch.nn.init.normal_(weight, std=0.2)
@@ -109,10 +115,10 @@ def noise(seed: int, *, width: int = 16, height: int = 16) -> Picture:
 
 
 def tiny_vision(
-    family: str = "idefics3", *, dtype: torch.dtype = torch.float64, split: bool = False
+    family: str = "idefics3", *, dtype: torch.dtype = torch.float64, split: bool = False, wide: bool = False
 ) -> tuple[VisionModel, Tokenizer]:
     """A random model, and its tokenizer."""
-    path = vision_directory(family, split=split)
+    path = vision_directory(family, split=split, wide=wide)
     model = read_model(path, dtype=dtype)
     assert isinstance(model, VisionModel)
     return model, read_tokenizer(path)

@@ -454,3 +454,16 @@ def test_the_copy_that_engines_of_vllm_load_from_the_gpu_counts() -> None:
         assert "publishing" not in memory(other).phase_bytes
     on_cpu = replace(RECIPE, engine=Vllm(), machine=replace(machine, device="cpu"))
     assert "publishing" not in run_memory(on_cpu, SHAPE, 16, learner).phase_bytes
+
+
+def test_a_base_in_4_bits_is_merged_in_the_memory_of_the_host_and_whole_in_an_engine() -> None:
+    machine = replace(RECIPE.machine, device="cuda", dtype="bfloat16", quantization="nf4")
+    recipe = replace(RECIPE, machine=machine, engine=Vllm(), lora=Lora(rank=2))
+    learner, engine = ProcessWork(has_engine=False), ProcessWork(has_learner=False)
+    assert "publishing" not in run_memory(recipe, SHAPE, 16, learner).phase_bytes
+    on_cpu = replace(recipe, machine=replace(machine, device="cpu"))
+    merged = run_memory(on_cpu, SHAPE, 16, learner)
+    assert merged.phase_bytes["publishing"]["published"] == 2 * weights_of(SHAPE)
+    assert "published" not in merged.permanent_bytes, "the file remains, and no copy of it"
+    whole = replace(recipe, machine=replace(machine, quantization=None))
+    assert run_memory(recipe, SHAPE, 16, engine).permanent_bytes == run_memory(whole, SHAPE, 16, engine).permanent_bytes

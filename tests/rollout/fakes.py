@@ -16,6 +16,7 @@ from groupwise.data import (
     GenerationRequest,
     Ids,
     Outcome,
+    Picture,
     Prompt,
     Sample,
     Sampling,
@@ -105,7 +106,9 @@ class FakeEngine:
             self.version += 1
         return Generation(tokens=tokens, logp=(-1.0,) * len(tokens), versions=(version,) * len(tokens), finish=finish)
 
-    async def score(self, context: Ids, tokens: Ids, *, temperature: float = 1.0) -> tuple[float, ...]:
+    async def score(
+        self, context: Ids, tokens: Ids, *, temperature: float = 1.0, pictures: Sequence[Picture] = ()
+    ) -> tuple[float, ...]:
         return tuple(-float(len(context) + i) / temperature for i in range(len(tokens)))
 
     async def load(self, version: int, weights: Mapping[str, Tensor]) -> None:

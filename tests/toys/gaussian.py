@@ -21,6 +21,7 @@ from groupwise.data import (
     Logp,
     NeededMeasure,
     Outcome,
+    Picture,
     Prompt,
     Sample,
     Verdict,
@@ -94,7 +95,9 @@ class GaussianEngine:
         action = torch.stack([before, after], 1)
         return action.numpy().tobytes(), self.policy.logp(action, *where).item()
 
-    async def score(self, context: Ids, tokens: Ids, *, temperature: float = 1.0) -> tuple[float, ...]:
+    async def score(
+        self, context: Ids, tokens: Ids, *, temperature: float = 1.0, pictures: Sequence[Picture] = ()
+    ) -> tuple[float, ...]:
         raise AssertionError("no strategy of the toy scores")
 
     async def load(self, version: int, weights: Mapping[str, Tensor]) -> None:

@@ -84,7 +84,7 @@ def test_a_killed_run_ends_with_the_same_bits(tmp_path: Path) -> None:
 REFUSED = {
     "": ("training without an adapter", "--lora.rank 16"),
     "--machine.compile true": ("machine.compile", "leave --machine.compile out"),
-    "--engine.kind Served": ("engines in other processes", "--engine.kind Native"),
+    "--engine.kind Served": ("native engines in other processes", "--engine.kind Vllm"),
     "--cluster.ranks 2 --cluster.shard full": ("this run cannot be sharded", "--cluster.shard none"),
     "--model rings --task rings --method flow_grpo": ("does not fit rings: it is a flow model", "Qwen2, Qwen3"),
     "--machine.quantization int8": ("'int8' is not one of nf4", "groupwise help FIELD"),

@@ -18,10 +18,10 @@ from groupwise.checks.check_result import CheckResult
 from groupwise.config.recipe import Cluster, Recipe
 from groupwise.config.user_code import UserCode
 from groupwise.core import BadData, Usage
-from groupwise.data import Sampling
-from groupwise.engines import Vllm
+from groupwise.data import SAMPLED, Sampling, pack
+from groupwise.engines import NativeEngine, Vllm
 from groupwise.engines.no_engine import NoEngine
-from groupwise.methods import bradley_terry, grpo, kto, sft, spo
+from groupwise.methods import bradley_terry, grpo, kto, sft
 from groupwise.models import (
     Lora,
     VisionModel,
@@ -202,6 +202,49 @@ def test_stored_answers_to_pictures(tmp_path: Path) -> None:
     assert abs(pairs[1]["loss"] - math.log(2)) < 1e-6 and pairs[-1]["loss"] < pairs[1]["loss"]
 
 
+def test_the_other_prompt_of_a_stored_answer_has_its_own_pictures(tmp_path: Path) -> None:
+    """KTO's reference point: an answer after the prompt of another row, text and pictures."""
+    file = stored_rows(tmp_path / "data")["completion"]
+    recipe = replace(RECIPE, task=DataRows(str(file)), method=kto(), prompts=4)
+    objects = build(recipe, UserCode())
+    setting = RolloutSetting(
+        engine=NoEngine(), verifier=NoVerifier(), tokenizer=read_tokenizer(find_model("shapes")),
+        sampling=recipe.sampling, seed=0,
+    )  # fmt: skip
+    rollouts = asyncio.run(answers(objects.held_out, 1, setting, strategy=recipe.method.strategy))
+    prompts = [rollout.draw.prompt for rollout in rollouts]
+    for rollout, other in zip(rollouts, [*prompts[1:], prompts[0]]):
+        (sample,) = rollout.samples
+        batch, which = pack([rollout], max_tokens=3).under("other_prompt")
+        assert which.all() and batch.samples[0].context_key == (other.content_hash, other.token_ids)
+        turned = sample.under("other_prompt")
+        assert turned.content_hash == other.content_hash
+        assert turned.under(SAMPLED).context_key == sample.context_key
+    run = lines(stored_run(tmp_path / "kto", "kto", file))
+    assert abs(run[1]["loss"] - 0.5) < 1e-6 and run[-1]["loss"] != run[1]["loss"]
+
+
+def test_an_engine_scores_answers_to_pictures_in_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """SPO scores the last answer to a prompt again when the prompt returns."""
+    scored: list[int] = []
+    score = NativeEngine.score
+
+    async def counted(self: NativeEngine, *arguments: Any, **settings: Any) -> tuple[float, ...]:
+        scored.append(len(settings["pictures"]))
+        return await score(self, *arguments, **settings)
+
+    monkeypatch.setattr(NativeEngine, "score", counted)
+    changes = {
+        "method": "spo",
+        "method.minibatches": 1,
+        "task": rows_file(tmp_path / "data"),
+        "verifier": "exact",
+        "evaluate.samples": 1,
+    }
+    run = lines(run_recipe(tmp_path / "run", "shapes", 4, 0, {"prompts": 4, **changes}, group_size=False))
+    assert run[-1]["iteration"] == 4 and scored and set(scored) == {1}
+
+
 def test_each_rank_stores_the_pictures_of_held_out_answers(tmp_path: Path) -> None:
     """A rank gets the rollouts and none of the tasks."""
     recipe = replace(RECIPE, task=DataRows(str(stored_rows(tmp_path / "data")["completion"])), method=sft(), prompts=4)
@@ -266,8 +309,6 @@ UNFIT: dict[str, tuple[dict[str, Any], str]] = {
         {"lora": Lora(rank=2, target_modules=("out_proj",))},
         "no linear layer is called 'out_proj'",
     ),
-    "answers under the prompts of other rows": ({"method": kto()}, "under the prompts of other rows does not go"),
-    "the score of an answer": ({"method": spo()}, "a method whose engine scores answers does not go"),
     "another engine": ({"engine": Vllm(replicas=1)}, "engines in other processes cannot run this model"),
     "shards": ({"cluster": Cluster(ranks=2, shard="full")}, "cluster.shard is full, and this run cannot be sharded"),
     "a reward model": ({"method": bradley_terry()}, "cannot be trained as a reward model"),

@@ -2,7 +2,7 @@
 
 import html
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from os import PathLike, fspath
 from pathlib import Path
 from typing import Any, overload
@@ -12,6 +12,7 @@ from groupwise.api.event_loop import run_blocking
 from groupwise.api.options import RunOptions
 from groupwise.api.python_messages import from_python
 from groupwise.api.reward import Reward
+from groupwise.api.write_pictures import pictures_of_images
 from groupwise.config.python_advice import in_python
 from groupwise.config.recipe_toml import read_verifier
 from groupwise.config.registry import UnloadedPart
@@ -133,9 +134,14 @@ def name_of(model: str | PathLike[str]) -> str:
 
 
 @overload
-def sample(model: str | PathLike[str], prompt: str, *, n: None = None, at: At = None, **settings: Any) -> str: ...
+def sample(
+    model: str | PathLike[str], prompt: str, *, n: None = None, at: At = None, images: Sequence[Any] = (),
+    **settings: Any,
+) -> str: ...  # fmt: skip
 @overload
-def sample(model: str | PathLike[str], prompt: str, *, n: int, at: At = None, **settings: Any) -> list[str]: ...
+def sample(
+    model: str | PathLike[str], prompt: str, *, n: int, at: At = None, images: Sequence[Any] = (), **settings: Any
+) -> list[str]: ...
 @from_python
 def sample(
     model: str | PathLike[str],
@@ -143,12 +149,14 @@ def sample(
     *,
     n: int | None = None,
     at: At = None,
+    images: Sequence[Any] = (),
     permissions: Permissions = Permissions(),  # noqa: B008
     **settings: Any,
 ) -> str | list[str]:
     """A model's answer to a prompt; with `n`, a list of `n` answers.
 
-    `at` chooses a checkpoint of a run, as in `evaluate`. `settings` are fields of the recipe by name, such as
+    `images` are before the prompt of a vision-language model: paths, bytes of files, or images of Pillow. `at` chooses
+    a checkpoint of a run, as in `evaluate`. `settings` are fields of the recipe by name, such as
     `**{"sampling.temperature": 0.7}`. One answer is greedy unless they say otherwise. `permissions`
     are as for `train`.
     """
@@ -161,5 +169,8 @@ def sample(
     if n is None and "sampling" not in settings:
         overrides = evaluation.for_one_answer(overrides)
     loaded = load_use(RunOptions(permissions=permissions).permissions)
-    samples = run_blocking(lambda: evaluation.sample(name, prompt, overrides, loaded, at=at, n=n or 1))
+    pictures = pictures_of_images(images)
+    samples = run_blocking(
+        lambda: evaluation.sample(name, prompt, overrides, loaded, at=at, n=n or 1, pictures=pictures)
+    )
     return samples[0].text if n is None else [each.text for each in samples]

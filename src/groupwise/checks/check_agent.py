@@ -9,7 +9,7 @@ from torch import Tensor
 from groupwise.checks.check_result import CheckResult
 from groupwise.config.recipe import Recipe
 from groupwise.core import Usage, in_daemon_thread
-from groupwise.data import ContextKey, Draw, Finish, Generation, GenerationRequest, Ids, Verdict, all_problems
+from groupwise.data import ContextKey, Draw, Finish, Generation, GenerationRequest, Ids, Picture, Verdict, all_problems
 from groupwise.rollout import AgentProgram, AgentRunner, Episode, RolloutSetting, SinglePromptSampler
 from groupwise.rollout.agents.runner import is_async
 from groupwise.training.build_run import RunInputs
@@ -34,7 +34,9 @@ class FakeEngine:
         n = len(tokens)
         return Generation(tokens=tokens, logp=(-1.0,) * n, versions=(0,) * n, finish=finish)
 
-    async def score(self, context: Ids, tokens: Ids, *, temperature: float = 1.0) -> tuple[float, ...]:
+    async def score(
+        self, context: Ids, tokens: Ids, *, temperature: float = 1.0, pictures: Sequence[Picture] = ()
+    ) -> tuple[float, ...]:
         return (-1.0,) * len(tokens)
 
     async def load(self, version: int, weights: Mapping[str, Tensor]) -> None:

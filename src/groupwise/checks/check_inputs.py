@@ -8,7 +8,13 @@ from groupwise.checks.check_agent import try_agent
 from groupwise.checks.check_by_model_kind import kind_errors, kind_notes, memory_line
 from groupwise.checks.check_data import check_problems, data_notes, few_problems, missing_columns
 from groupwise.checks.check_flow import unfinished_pictures, unfit_prompts
-from groupwise.checks.check_machine import check_batch_invariance, check_machine, check_place, check_sharding
+from groupwise.checks.check_machine import (
+    check_batch_invariance,
+    check_machine,
+    check_place,
+    check_scores,
+    check_sharding,
+)
 from groupwise.checks.check_method import method_notes
 from groupwise.checks.check_model import check_model, check_side_models
 from groupwise.checks.check_needs import need_notes, unmet_needs
@@ -51,7 +57,8 @@ def check_inputs(
     recipe = resolved(recipe)
     weights = fetch or not of_hub(recipe.model)
     machine = check_machine(recipe, use, train=train)
-    errors = [*machine.errors, *check_batch_invariance(recipe), *(check_place(recipe) if train else ())]
+    errors = [*machine.errors, *check_batch_invariance(recipe)]
+    errors += [*check_place(recipe), *check_scores(recipe)] if train else ()
     notes = [*machine.notes, *notices_of(recipe.engine), *(method_notes(recipe) if train and method else ())]
     with collected(errors):
         environment_of(recipe, use)

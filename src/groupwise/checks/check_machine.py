@@ -13,6 +13,7 @@ from groupwise.config.recipe import Machine, Recipe
 from groupwise.config.resolve_devices import device_label, find_device
 from groupwise.config.user_code import UserCode
 from groupwise.core import GroupwiseError, MissingRequirement, Usage
+from groupwise.data import declares
 from groupwise.engines import Native, Served, Vllm
 from groupwise.engines.remote.replica_devices import gpu_count, rank_devices
 from groupwise.models import base_directory
@@ -103,6 +104,16 @@ def check_place(recipe: Recipe) -> list[GroupwiseError]:
         for what, (applies, other) in places.items()
         if applies and staleness
     ]
+
+
+def check_scores(recipe: Recipe) -> list[GroupwiseError]:
+    """An error for a strategy that scores answers at a temperature at which the engine does not."""
+    temperature, scores = recipe.sampling.temperature, declares(recipe.method.strategy, "scores_answers")
+    if not scores or not isinstance(recipe.engine, Vllm) or temperature == 1:
+        return []
+    what = "the method's strategy scores answers with the engine, and vLLM scores at temperature 1 only"
+    fix = "use --sampling.temperature 1, or --engine.kind Native"
+    return [Usage(what, evidence=f"sampling.temperature is {temperature:g}", fix=fix)]
 
 
 def check_batch_invariance(recipe: Recipe) -> list[GroupwiseError]:

@@ -2,7 +2,7 @@
 
 from groupwise.config.recipe import Recipe
 from groupwise.core import Usage
-from groupwise.engines import Served
+from groupwise.engines import Served, Vllm
 from groupwise.models import base_directory, find_model, refuse_quantization
 from groupwise.models.decoder.decoder import ModelSizes
 
@@ -34,8 +34,8 @@ def unfit_settings(recipe: Recipe) -> dict[str, tuple[bool, str]]:
             f"train an adapter: --lora.rank 16\nto train all weights, {plain}",
         ),
         "machine.compile": (recipe.machine.compile, "leave --machine.compile out"),
-        "engines in other processes": (
-            isinstance(recipe.engine, Served),
-            "use the engine in this process: --engine.kind Native",
+        "native engines in other processes": (
+            isinstance(recipe.engine, Served) and not isinstance(recipe.engine, Vllm),
+            "use the engine in this process: --engine.kind Native\nor vLLM, with merged weights: --engine.kind Vllm",
         ),
     }

@@ -3,7 +3,6 @@
 from groupwise.checks.check_flow import language_errors
 from groupwise.config.recipe import Recipe
 from groupwise.core import Usage
-from groupwise.data import declares
 from groupwise.models.decoder.decoder import ModelSizes
 from groupwise.models.vision.vision_model import VisionSizes
 
@@ -28,11 +27,4 @@ def vision_errors(recipe: Recipe, shape: ModelSizes) -> list[Usage]:
 
 def unfit_settings(recipe: Recipe) -> dict[str, tuple[bool, str]]:
     """Settings that vision-language models do not have, by name: whether the recipe uses them, and what to do."""
-    strategy, stored = recipe.method.strategy, "take a method whose answers have one prompt, such as --method dpo"
-    sampled = "take a method that does not score answers with the engine, such as --method grpo"
-    other_prompts = declares(strategy, "adds_other_prompt_view")
-    return {
-        "agent": (recipe.agent is not None, "leave it out: its requests are texts"),
-        "a method that trains answers under the prompts of other rows": (other_prompts, stored),
-        "a method whose engine scores answers": (declares(strategy, "scores_answers"), sampled),
-    }
+    return {"agent": (recipe.agent is not None, "leave it out: its requests are texts")}

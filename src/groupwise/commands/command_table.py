@@ -96,6 +96,8 @@ COMMANDS = (
             AT,
             option("-n", type=count, default=1, metavar="N", help="number of answers (default: 1, greedy)"),
             option("--answer", metavar="TEXT", help="the gold answer, for an environment that needs it"),
+            option("--image", dest="images", action="append", default=[], metavar="FILE",
+                   help="a picture before the prompt, for a vision-language model; repeat it for several"),
             option("--out", metavar="FILE.png",
                    help="the file for the pictures of a flow model (default: sample.png)"),
         ),

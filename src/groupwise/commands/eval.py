@@ -9,6 +9,7 @@ from groupwise.core import visible
 from groupwise.evaluation.evaluation_files import check_file, evaluation_text, write
 from groupwise.inference import evaluate_model as evaluation
 from groupwise.inference.models_of_run import At
+from groupwise.models import read_picture
 from groupwise.models.flow.latent_pictures import PictureSheet, picture_of, png
 from groupwise.training.progress_output import notify
 
@@ -56,16 +57,20 @@ def sample(
     at: At = None,
     n: int = 1,
     answer: str | None = None,
+    images: Sequence[str] = (),
     out: str | None = None,
 ) -> int:
     """Print `n` answers of a model directory or of a run's model to one prompt. No verifier grades them.
+
+    The prompt of a vision-language model has the pictures in the files `images` before its text.
 
     The pictures of a flow model are written to the file `out` instead (default: sample.png), side by side. A single
     answer is greedy unless the overrides choose how tokens are drawn. `at` chooses a checkpoint of a run.
     """
     loaded = load_use(allowed)
     changes = evaluation.for_one_answer(overrides) if n == 1 else overrides
-    samples = evaluation.sample(model_or_run, prompt, changes, loaded, at=at, n=n, answer=answer)
+    pictures = [read_picture(Path(file)) for file in images]
+    samples = evaluation.sample(model_or_run, prompt, changes, loaded, at=at, n=n, answer=answer, pictures=pictures)
     if sheet := PictureSheet.of([[picture_of(result.actions) for result in samples]]):
         path = Path(out or "sample.png")
         check_file(path)

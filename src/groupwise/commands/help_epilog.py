@@ -64,6 +64,7 @@ groupwise eval MODEL --preset r1-zero-suite --preset-data DIR
     "sample": """\
 groupwise sample calculator "7*6+5-3="
 groupwise sample runs/calculator "7*6+5-3=" -n 4 --sampling.temperature 0.7
+groupwise sample runs/shapes red --image shapes.png
 """,
     "chat": """\
 groupwise chat runs/calculator

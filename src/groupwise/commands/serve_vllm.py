@@ -12,14 +12,14 @@ import torch
 from groupwise.commands.serve_native import ServeOptions
 from groupwise.config.resolve_devices import device_of
 from groupwise.core import Usage, WorkerLost
-from groupwise.engines import EngineAccess, servable, serve_until_signal
+from groupwise.engines import EngineAccess, serve_until_signal
 from groupwise.engines.remote.replica import command
 from groupwise.engines.remote.replica_devices import on_device
 from groupwise.engines.remote.served_settings import EngineRequirements
 from groupwise.engines.vllm.vllm_engine import VllmSettings
 from groupwise.engines.vllm.vllm_program import vllm_program
 from groupwise.engines.vllm.vllm_python_environment import DEFAULT_PYTHON, check_environment
-from groupwise.engines.vllm.vllm_replicas import OWN_GPU, Vllm, check_model
+from groupwise.engines.vllm.vllm_replicas import OWN_GPU, Vllm, check_model, shape_of
 from groupwise.models import find_model, has_adapter, read_model
 
 GRACE = 5.0
@@ -33,12 +33,13 @@ def serve_vllm(model: str, options: ServeOptions, python: str) -> int:
     """
     options.check()
     directory, device = find_model(model).absolute(), device_of(options.device)
-    loaded = servable(read_model(directory, dtype=getattr(torch, options.dtype), seed=options.seed), None)
+    loaded = read_model(directory, dtype=getattr(torch, options.dtype), seed=options.seed)
+    Vllm().check_servable(loaded, None)
     if has_adapter(loaded):
         what, fix = f"{model} is an adapter", "merge it first: groupwise merge --help"
         raise Usage(what, evidence="vLLM serves whole weights here", fix=fix)
     target = EngineRequirements(dtype=options.dtype, device=device, device_from_launcher=True)
-    check_model(loaded.shape, target, sleeps=False)
+    check_model(shape_of(loaded), target, sleeps=False)
     python = EngineAccess(python=python).interpreter(DEFAULT_PYTHON)
     check_environment(python, gpu=device != "cpu")
     defaults = Vllm()

@@ -24,6 +24,7 @@ from groupwise.core import plain_name
 from groupwise.data.batch import Batch
 from groupwise.data.generation import ContextKey, Generation, GenerationRequest, Ids, Sampling
 from groupwise.data.measures import NeededMeasure
+from groupwise.data.pictures import Picture
 from groupwise.data.sample import Draw, Prompt, Rollout, Sample
 from groupwise.data.verdicts import Verdict
 
@@ -372,6 +373,7 @@ class Engine(Protocol):
     """Generates tokens. One request is for one sample. An engine may compute a common prefix of requests once.
 
     `prefill` computes contexts ahead of their requests (`GenerationRequest.context_key`); an engine may ignore it.
+    `score` returns the log-prob of each token after a context, whose prompt may have `pictures`.
     `sample` and `score` raise EngineLost if the engine cannot answer. Another engine can then serve the request.
     """
 
@@ -387,7 +389,9 @@ class Engine(Protocol):
     async def sample(self, request: GenerationRequest, /) -> Generation: ...
 
     @abstractmethod
-    async def score(self, context: Ids, tokens: Ids, *, temperature: float = 1.0) -> tuple[float, ...]: ...
+    async def score(
+        self, context: Ids, tokens: Ids, *, temperature: float = 1.0, pictures: Sequence[Picture] = ()
+    ) -> tuple[float, ...]: ...
 
     @abstractmethod
     async def load(self, version: int, weights: Mapping[str, Tensor]) -> None: ...

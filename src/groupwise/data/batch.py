@@ -111,11 +111,14 @@ class Batch:
     def under(self, view: str) -> tuple["Batch", Bool[Tensor, " n"]]:
         """The samples that have this view, with it as their prompt; and which of this batch's tokens belong to them.
 
-        The view has the pictures of the sample's own prompt.
+        The view has the pictures of the sample's own prompt, unless it has its own (`Sample.view_hashes`).
         """
         has = [view in s.prompt_views for s in self.samples]
         part = self.take([i for i, present in enumerate(has) if present])
-        samples = tuple(replace(s, context=s.prompt_views[view], routes=()) for s in part.samples)
+        samples = tuple(
+            replace(s, context=s.prompt_views[view], content_hash=s.view_hashes.get(view, s.content_hash), routes=())
+            for s in part.samples
+        )
         which = self.sequences.spread(torch.tensor(has, dtype=torch.bool, device=self.index_in_sample.device))
         return replace(part, samples=samples, routes=((),) * len(samples)), which
 

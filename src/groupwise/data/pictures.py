@@ -6,6 +6,9 @@ from dataclasses import dataclass, field
 
 __all__ = ["ContentSpan", "Picture"]
 
+MOST_PICTURES = 64
+"""The most pictures of a prompt."""
+
 
 @dataclass(frozen=True, slots=True)
 class Picture:

@@ -107,6 +107,8 @@ class Sample:
     """Hash of the prompt's content besides token ids, such as images."""
     prompt_views: Mapping[str, Ids] = field(default_factory=dict)
     """Alternative prompts for the same tokens, by name, such as one with a hint. Measures may condition on them."""
+    view_hashes: Mapping[str, str] = field(default_factory=dict)
+    """The `content_hash` of each view that has other pictures than the sample's own prompt, by the view's name."""
     token_marks: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
     """Named numbers per token from the strategy or the verifier. Tokens after the last number have none."""
     counts: Mapping[str, float] = field(default_factory=dict)
@@ -213,15 +215,19 @@ class Sample:
     def under(self, view: str) -> "Sample":
         """A copy to train with another prompt: the view of this name replaces the prompt that it was sampled from.
 
-        That context becomes the view `sampled`. Log-probs and versions stay as sampled, and so do the pictures. The
-        experts of a mixture are dropped, since they belong to the old context.
+        That context becomes the view `sampled`. Log-probs and versions stay as sampled, and so do the pictures of a
+        view without its own (`view_hashes`). The experts of a mixture are dropped: they belong to the old context.
 
         >>> s = Sample(context=(5, 6), stream=(0,), prompt_views={"plain": (5,)}).under("plain")
         >>> s.context, s.prompt_views[SAMPLED]
         ((5,), (5, 6))
         """
         views = {**self.prompt_views, SAMPLED: self.prompt_views.get(SAMPLED, self.context)}
-        return replace(self, context=self.prompt_views[view], prompt_views=views, routes=())
+        hashes = {SAMPLED: self.content_hash, **self.view_hashes}
+        return replace(
+            self, context=self.prompt_views[view], content_hash=hashes.get(view, self.content_hash),
+            prompt_views=views, view_hashes=hashes if view in hashes else self.view_hashes, routes=(),
+        )  # fmt: skip
 
     def insert(self, ids: Ids, origin: int) -> "Sample":
         """A copy with tokens appended that the policy did not sample, such as an environment's reply."""

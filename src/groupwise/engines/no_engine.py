@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from torch import Tensor
 
 from groupwise.core import Usage
-from groupwise.data import ContextKey, Engine, Generation, GenerationRequest, Ids
+from groupwise.data import ContextKey, Engine, Generation, GenerationRequest, Ids, Picture
 
 __all__ = []
 
@@ -23,7 +23,9 @@ class NoEngine(Engine):
     async def sample(self, request: GenerationRequest) -> Generation:
         raise nothing_generates()
 
-    async def score(self, context: Ids, tokens: Ids, *, temperature: float = 1.0) -> tuple[float, ...]:
+    async def score(
+        self, context: Ids, tokens: Ids, *, temperature: float = 1.0, pictures: Sequence[Picture] = ()
+    ) -> tuple[float, ...]:
         raise nothing_generates()
 
     async def load(self, version: int, weights: Mapping[str, Tensor]) -> None:

@@ -16,7 +16,8 @@ from groupwise.config.recipe_toml import read_over, read_with_problems
 from groupwise.config.resolve_devices import resolved
 from groupwise.config.user_code import UserCode
 from groupwise.core import Usage, raise_all
-from groupwise.data import Outcome, Prompt, Rollout, Sample, Sampling, Strategy, Verdict, Verifier
+from groupwise.data import Outcome, Picture, Prompt, Rollout, Sample, Sampling, Strategy, Verdict, Verifier
+from groupwise.data.pictures import MOST_PICTURES
 from groupwise.engines import Fleet, Native
 from groupwise.evaluation.evaluation_files import file_name, mean_of, task_result
 from groupwise.evaluation.published_protocols import find_published
@@ -219,16 +220,18 @@ class OpenModel:
     rollout_setting: RolloutSetting
 
     async def answers(
-        self, prompt: str | Messages, n: int = 1, *, strategy: Strategy | None = None, answer: str | None = None
-    ) -> tuple[Sample, ...]:
+        self, prompt: str | Messages, n: int = 1, *, strategy: Strategy | None = None, answer: str | None = None,
+        pictures: Sequence[Picture] = (),
+    ) -> tuple[Sample, ...]:  # fmt: skip
         """`n` answers to a prompt or to a conversation, independent ones unless there is a `strategy`.
 
-        `answer` is the prompt's gold answer for an environment.
+        `answer` is the prompt's gold answer for an environment. `pictures` are before a prompt that is a text.
         """
         text = prompt if isinstance(prompt, str) else str(prompt[-1].get("content", ""))
-        if not (context := self.template(prompt)):
+        if not (context := self.template(prompt, pictures=pictures)):
             raise Usage("the prompt is empty: it has no tokens", evidence=repr(text), fix="use another prompt")
-        problem = Prompt("prompt", context, text, {} if answer is None else {"answer": answer})
+        row = {} if answer is None else {"answer": answer}
+        problem = Prompt("prompt", context, text, row, pictures=tuple(pictures))
         (rollout,) = await answers(
             [problem], n, self.rollout_setting, purpose=RandomPurpose.SAMPLE, strategy=strategy or Independent()
         )
@@ -283,19 +286,23 @@ def sample(
     at: At = None,
     n: int = 1,
     answer: str | None = None,
+    pictures: Sequence[Picture] = (),
 ) -> tuple[Sample, ...]:
-    """`n` ungraded answers of a model directory or of a run's model to one prompt.
+    """`n` ungraded answers of a model directory or of a run's model to one prompt, which may have `pictures`.
 
     With an environment they are conversations; `answer` is the prompt's gold answer for the environment. `at` chooses a
     checkpoint of a run.
     """
 
+    if len(pictures) > MOST_PICTURES:
+        raise Usage(f"the prompt has {len(pictures)} pictures", fix=f"name at most {MOST_PICTURES}")
     for line in unused(overrides):
         notify(line)
 
     async def generate() -> tuple[Sample, ...]:
         model = await open_model(model_or_run, overrides, use, at)
-        return await model.answers(prompt, n, strategy=model.recipe.evaluate.strategy, answer=answer)
+        strategy = model.recipe.evaluate.strategy
+        return await model.answers(prompt, n, strategy=strategy, answer=answer, pictures=pictures)
 
     return asyncio.run(generate())
 

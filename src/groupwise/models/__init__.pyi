@@ -139,6 +139,7 @@ from groupwise.models.tokenizer import Tokenizer as Tokenizer
 from groupwise.models.vision.picture_pixels import decode_picture as decode_picture
 from groupwise.models.vision.picture_pixels import picture_of_pixels as picture_of_pixels
 from groupwise.models.vision.picture_pixels import pixels_of_picture as pixels_of_picture
+from groupwise.models.vision.picture_pixels import read_picture as read_picture
 from groupwise.models.vision.picture_store import keep_pictures as keep_pictures
 from groupwise.models.vision.vision_model import VisionModel as VisionModel
 from groupwise.models.vision.vision_model import VisionSizes as VisionSizes

@@ -343,19 +343,28 @@ def merge(model: nn.Module) -> None:
 def merged_weights(model: nn.Module, weights: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """The weights `W + scale * B A` of the plain decoder, from the weights of a decoder with an adapter.
 
-    They have the bits and the names of the model that `merge` leaves. Neither the model nor its weights change.
+    They have the bits and the names of the model that `merge` leaves. Neither the model nor its weights change. Layers
+    in 4 bits are dequantised one by one, and the sums are in the memory of the host.
     """
     layer_type = importlib.import_module("peft.tuners.lora").LoraLayer
     merged = {name.replace(".base_layer.", "."): x for name, x in weights.items() if ".lora_" not in name}
     modules: dict[str, Any] = dict(model.named_modules())
+    dtype = next(weight.dtype for weight in model.parameters() if weight.is_floating_point())
     for name, layer in modules.items():
-        if isinstance(layer, layer_type):
+        base_layer = layer.get_base_layer() if isinstance(layer, layer_type) else layer
+        quantized = isinstance(base_layer, QuantizedLinear)
+        if f"{name}.weight" not in merged or not (quantized or base_layer is not layer):
+            continue
+        if quantized:
+            del merged[f"{name}.absmax"]
+        base = base_layer.dequantized(dtype) if quantized else merged[f"{name}.weight"]
+        if base_layer is not layer:
             a, b = (weights[f"{name}.lora_{matrix}.default.weight"].detach() for matrix in "AB")
-            base = merged[f"{name}.weight"]
             # As peft: low precision is multiplied in float32 on a CPU, and rounded before the sum.
             wide = torch.float32 if base.device.type == "cpu" and base.element_size() < 4 else b.dtype
             product = (b.to(wide) @ a.to(wide)) * layer.scaling["default"]
-            merged[f"{name}.weight"] = base.detach() + product.to(b.dtype)
+            base = base.detach() + product.to(b.dtype)
+        merged[f"{name}.weight"] = base.cpu() if quantized else base
     return merged
 
 

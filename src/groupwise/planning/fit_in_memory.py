@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from groupwise.config.recipe import Recipe
 from groupwise.config.recipe_toml import override
-from groupwise.engines import Native, Served
+from groupwise.engines import Native, Served, Vllm
 from groupwise.models import DecoderShape
 from groupwise.planning.machines import PlannedMachines
 from groupwise.planning.process_memory import BYTES, ProcessWork, key_value_bytes, run_memory
@@ -105,7 +105,8 @@ def candidates(recipe: Recipe, shape: DecoderShape, context: int) -> Iterator[Ch
         return
     if recipe.lora is None:
         yield "lora.rank", "16"
-    if not (recipe.machine.quantization or isinstance(recipe.engine, Served)):
+    native_elsewhere = isinstance(recipe.engine, Served) and not isinstance(recipe.engine, Vllm)
+    if not (recipe.machine.quantization or native_elsewhere):
         yield "machine.quantization", "nf4"
 
 

@@ -137,6 +137,8 @@ def run_memory(
     It is an upper bound in one respect: all answers have `sampling.max_tokens` tokens. docs/memory.md derives the
     formulas and compares them with measured runs.
     """
+    if not process.has_learner:  # an engine in another process has whole weights
+        recipe = replace(recipe, machine=replace(recipe.machine, quantization=None))
     size, on_cpu = BYTES[recipe.machine.dtype], device_of(recipe.machine.device) == "cpu"
     total = weights_of(shape)
     trained = adapter_weights(shape, recipe.lora) if recipe.lora else total
@@ -169,9 +171,10 @@ def run_memory(
             kept = phases["sampling"]
         if not process.has_learner and on_cpu:
             phases["loading"] = {"engine": weights // process.tensor_parallel}
-    if process.has_learner and (published := published_bytes(recipe, total, size)):
-        phases["publishing"] = {"published": published * (1 + (recipe.lora is not None)), **kept}
-        if keeps_memory(recipe):
+    published, merged = (count(recipe, total, size) for count in (published_bytes, merged_bytes))
+    if process.has_learner and published + merged:
+        phases["publishing"] = {"published": published + merged, **kept}
+        if published and keeps_memory(recipe):
             always["published"] = published
     if process.has_learner:
         learning = learning_bytes(recipe, shape, context, (1 + critics(recipe)) * trained, process)
@@ -223,7 +226,16 @@ def published_bytes(recipe: Recipe, weights: int, size: int) -> int:
     It stays until the next version is published, or until engines on the learner's device sleep.
     """
     engine, on_cpu = recipe.engine, device_of(recipe.machine.device) == "cpu"
-    return weights * size if isinstance(engine, Vllm) and not (on_cpu or engine.addresses) else 0
+    by_file = on_cpu or recipe.machine.quantization
+    return weights * size if isinstance(engine, Vllm) and not (by_file or engine.addresses) else 0
+
+
+def merged_bytes(recipe: Recipe, weights: int, size: int) -> int:
+    """Bytes of the learner's temporary copy with a merged adapter. That of a base in 4 bits is in the host's memory."""
+    if recipe.machine.quantization:
+        on_cpu = device_of(recipe.machine.device) == "cpu"
+        return weights * size if isinstance(recipe.engine, Vllm) and on_cpu else 0
+    return published_bytes(recipe, weights, size) if recipe.lora else 0
 
 
 def keeps_memory(recipe: Recipe) -> bool:

@@ -277,13 +277,13 @@ class SinglePromptSampler:
     async def score(self, context: Ids, sample: Sample, *, temperature: float = 1.0) -> tuple[float, ...]:
         """The log-prob of each of the sample's tokens as an answer to `context`, at this temperature.
 
-        `Usage` for a prompt with pictures: engines score tokens alone.
+        The context has the pictures of the draw's prompt.
         """
-        if self.draw.prompt.pictures:
-            fix = "use a method whose strategy scores no answers, such as --method grpo"
-            raise Usage("the strategy scores answers with the engine, which takes no pictures there", fix=fix)
+        pictures = self.draw.prompt.pictures
         with self._awaiting("the engine"):
-            return await self.rollout_setting.engine.score(context, sample.tokens, temperature=temperature)
+            return await self.rollout_setting.engine.score(
+                context, sample.tokens, temperature=temperature, pictures=pictures
+            )
 
     async def share(self, value: T) -> dict[int, T]:
         """Pass a value to the strategies of all draws of the sampling round; returns the values by draw, in order.

@@ -6,14 +6,13 @@ from typing import Any
 
 from groupwise.core import BadData, open_regular
 from groupwise.data import Picture
+from groupwise.data.pictures import MOST_PICTURES
 from groupwise.models.picture_messages import count_pictures
 from groupwise.models.vision.picture_pixels import MOST_BYTES, decode_picture
 from groupwise.tasks.data_sets import HUB
 from groupwise.tasks.read_rows import DataRowError, Row, kind_of
 
 PICTURE_COLUMNS = ("images", "image")
-MOST_PICTURES = 64
-"""The most pictures of a row."""
 
 
 def pictures_of(row: Row, problem: Any, source: str, encode: Callable[..., Any]) -> tuple[Picture, ...]:

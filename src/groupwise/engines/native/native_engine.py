@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from groupwise.core import EngineLost, Usage
-from groupwise.data import ContextKey, Finish, Generation, GenerationRequest, Ids
+from groupwise.data import ContextKey, Finish, Generation, GenerationRequest, Ids, Picture
+from groupwise.data.pictures import hash_of_pictures
 from groupwise.engines.native.attention_layouts import ROWS, PrefillLayout, common_prefix_len, padded
 from groupwise.engines.native.kv_cache import PrefixCache
 from groupwise.engines.native.routes import context_routes
@@ -82,14 +83,21 @@ class NativeEngine:
             self._cancelled = True
             raise
 
-    async def score(self, context: Ids, tokens: Ids, *, temperature: float = 1.0) -> tuple[float, ...]:
-        """The log-prob of each token given all tokens before it, under the softmax of `logits / temperature`."""
+    async def score(
+        self, context: Ids, tokens: Ids, *, temperature: float = 1.0, pictures: Sequence[Picture] = ()
+    ) -> tuple[float, ...]:
+        """The log-prob of each token given all tokens before it, under the softmax of `logits / temperature`.
+
+        `pictures` are those behind the placeholders of the context. `Usage` for a model that takes none.
+        """
         if not tokens:
             return ()
         self._check_loaded()
         self._check_length(context, len(tokens))
+        content = hash_of_pictures(pictures)
+        keep_pictures(self._decoder, content, pictures)
         with torch.inference_mode():
-            hidden = self._forward([("", context + tokens[:-1])])[1][len(context) - 1 :][: len(tokens)]
+            hidden = self._forward([(content, context + tokens[:-1])])[1][len(context) - 1 :][: len(tokens)]
             logp = logprobs(self._model.head(hidden), temperature)
             return tuple(logp[range(len(tokens)), list(tokens)].tolist())
 

@@ -11,7 +11,7 @@ from typing import TypeVar
 from torch import Tensor
 
 from groupwise.core import EngineLost, GroupwiseError, Usage, WorkerLost
-from groupwise.data import ContextKey, Generation, GenerationRequest, Ids
+from groupwise.data import ContextKey, Generation, GenerationRequest, Ids, Picture
 from groupwise.engines.remote.engine_slots import Slot, SlotGivenUp, SlotLoading, SlotLost, SlotServing, SlotStarting
 from groupwise.engines.remote.occupancy import OccupancyMeter
 from groupwise.engines.remote.remote_engine import RemoteEngine
@@ -104,9 +104,13 @@ class Fleet:
 
         return await self._ask(ask)
 
-    async def score(self, context: Ids, tokens: Ids, *, temperature: float = 1.0) -> tuple[float, ...]:
+    async def score(
+        self, context: Ids, tokens: Ids, *, temperature: float = 1.0, pictures: Sequence[Picture] = ()
+    ) -> tuple[float, ...]:
         """The log-prob of each token given all tokens before it. `WorkerLost` if no replica is left."""
-        return await self._ask(lambda slot, replica: replica.score(context, tokens, temperature=temperature))
+        return await self._ask(
+            lambda slot, replica: replica.score(context, tokens, temperature=temperature, pictures=pictures)
+        )
 
     async def load(self, version: int, weights: Mapping[str, Tensor]) -> None:
         """Publish the weights, and wait until every running replica has them or is lost, and one has them."""

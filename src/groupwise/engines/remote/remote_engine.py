@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from torch import Tensor
 
 from groupwise.core import EngineLost, Usage, WorkerLost
-from groupwise.data import ContextKey, Generation, GenerationRequest, Ids
+from groupwise.data import ContextKey, Generation, GenerationRequest, Ids, Picture
 from groupwise.data.rollout_json import from_json, to_json
 from groupwise.engines.remote.gpu_weights import GpuWeights
 from groupwise.engines.remote.heartbeat import PACE, HeartbeatMonitor, UnansweredRequest
@@ -139,9 +139,12 @@ class RemoteEngine:
         reply = await self._call("sample", request=to_json(request))
         return self._parsed("sample", lambda: from_json(Generation, reply))
 
-    async def score(self, context: Ids, tokens: Ids, *, temperature: float = 1.0) -> tuple[float, ...]:
+    async def score(
+        self, context: Ids, tokens: Ids, *, temperature: float = 1.0, pictures: Sequence[Picture] = ()
+    ) -> tuple[float, ...]:
         """The log-prob of each token given all tokens before it."""
-        reply = await self._call("score", context=context, tokens=tokens, temperature=temperature)
+        values = [to_json(picture) for picture in pictures]
+        reply = await self._call("score", context=context, tokens=tokens, temperature=temperature, pictures=values)
         return self._parsed("score", lambda: tuple(map(float, reply["logp"])))
 
     async def load(self, version: int, weights: Mapping[str, Tensor]) -> None:

@@ -19,6 +19,7 @@ from groupwise.engines import Native
 from groupwise.engines.remote import tls_replica
 from groupwise.engines.remote.engine_access import EngineAccess
 from groupwise.engines.remote.fleet import Fleet
+from groupwise.engines.remote.published_weights import published_bytes, published_weights
 from groupwise.engines.remote.remote_engine import RemoteEngine
 from groupwise.engines.remote.replica import ReplicaProgram, ReplicaSettings, start_replica
 from groupwise.engines.remote.replica_devices import (
@@ -33,10 +34,12 @@ from groupwise.engines.remote.server import EngineIdentity, servable
 from groupwise.engines.remote.shared_device import SharedDeviceFleet
 from groupwise.engines.remote.shared_memory_weights import can_seal
 from groupwise.engines.remote.tls import TlsAddress
-from groupwise.engines.remote.weights_file import WeightsFilesDirectory, state_bytes
+from groupwise.engines.remote.weights_file import WeightsFilesDirectory
 from groupwise.engines.remote.weights_probe import WeightsProbe
-from groupwise.models import MixtureOfExpertsSizes, Model, Tokenizer, has_adapter, write_fresh
-from groupwise.models.lora import adapter_text, merged_weights
+from groupwise.models import Decoder, MixtureOfExpertsSizes, Model, Tokenizer, VisionModel, has_adapter, write_fresh
+from groupwise.models.lora import adapter_text
+from groupwise.models.quantized_linear import is_quantized
+from groupwise.models.vision.vision_files import write_architecture
 
 __all__ = ["Served"]
 
@@ -133,8 +136,8 @@ class Served(Native):
 
         return self.fleet(
             model, tokenizer, seed=seed, experts=experts, access=access, launch=launch,
-            in_memory=self.publishes_in_memory(access, state_bytes(model)),
-            on_gpu=self.publishes_on_gpu(access, target),
+            in_memory=self.publishes_in_memory(access, published_bytes(model)),
+            on_gpu=self.publishes_on_gpu(access, target) and not is_quantized(model),
         )  # fmt: skip
 
     def publishes_in_memory(self, access: EngineAccess, size: int) -> bool:
@@ -158,19 +161,23 @@ class Served(Native):
         launch: Launch, in_memory: bool = False, on_gpu: bool = False,
     ) -> Fleet:  # fmt: skip
         """The fleet of a model that `check` accepts; at the first load, `launch` starts its replicas."""
-        decoder, secret = servable(model, experts), self.secret(access)
-        merges = has_adapter(decoder) and not self.loads_adapters
+        self.check_servable(model, experts)
+        secret, merges = self.secret(access), has_adapter(model) and not self.loads_adapters
         addresses = [TlsAddress.parse(text) or Path(text) for text in self.addresses]
         exchange = new_exchange(access)
-        write_fresh(decoder.shape, exchange.path, tokenizer=tokenizer)
-        weight = next(decoder.parameters())
+        if isinstance(model, Decoder):
+            write_fresh(model.shape, exchange.path, tokenizer=tokenizer)
+        else:
+            assert isinstance(model, VisionModel), "no other model is served"
+            write_architecture(model, exchange.path, tokenizer=tokenizer)
+        weight = next(model.parameters())
         dtype = str(weight.dtype).removeprefix("torch.")
         settings = ReplicaSettings(
             model_directory=str(exchange.path), dtype=dtype, device=str(weight.device), threads=torch.get_num_threads(),
-            seed=seed, max_num_seqs=self.max_num_seqs, kv_cache_tokens=self.kv_cache_tokens, compiled=decoder.compiled,
-            adapter_json="" if merges else adapter_text(decoder),
+            seed=seed, max_num_seqs=self.max_num_seqs, kv_cache_tokens=self.kv_cache_tokens, compiled=model.compiled,
+            adapter_json="" if merges else adapter_text(model),
         )  # fmt: skip
-        identity = EngineIdentity.of(decoder, tokenizer, seed=seed, merged=merges)
+        identity = EngineIdentity.of(model, tokenizer, seed=seed, merged=merges)
         program = replace(self.program(settings, access), required_identity=identity)
         met: set[int] = set()
         trainer = secrets.token_hex(16)
@@ -192,11 +199,11 @@ class Served(Native):
             start,
             self.replicas + len(self.addresses),
             exchange=exchange,
-            probe=WeightsProbe(decoder, tokenizer, gap_bound(self.max_logprob_diff, dtype)),
+            probe=WeightsProbe(model, tokenizer, gap_bound(self.max_logprob_diff, dtype)),
             max_num_seqs=self.max_num_seqs,
             restarts=self.max_restarts,
             addresses=[text.partition("#")[0] for text in self.addresses],
-            publish=partial(merged_weights, decoder) if merges else dict, in_memory=in_memory, on_gpu=on_gpu,
+            publish=partial(published_weights, model, merges=merges), in_memory=in_memory, on_gpu=on_gpu,
         )  # fmt: skip
 
     def check(
@@ -208,18 +215,22 @@ class Served(Native):
 
         `Storage` if the directory for the weights cannot be made, or has no room for them.
         """
-        decoder = servable(model, experts)
+        self.check_servable(model, experts)
         if not target.device_from_launcher:
             self.replica_devices(target)
         self.secret(access)
         exchange = new_exchange(access)
         try:
-            size = state_bytes(decoder)
+            size = published_bytes(model)
             without_file = self.publishes_in_memory(access, size) or self.publishes_on_gpu(access, target)
             if target.device_from_launcher or not without_file:
-                exchange.check_room(state_bytes(decoder))
+                exchange.check_room(size)
         finally:
             exchange.close()
+
+    def check_servable(self, model: nn.Module, experts: MixtureOfExpertsSizes | None) -> None:
+        """`Usage` with the reason if the engines cannot build the model, or its outline, again."""
+        servable(model, experts)
 
     def replica_devices(self, target: EngineRequirements) -> tuple[str, ...]:
         """The device of each replica on this host. `Usage` for more replicas than GPUs for them."""

@@ -34,6 +34,7 @@ from groupwise.engines.remote.wire import (
     encode,
     error_json,
     generation_request,
+    pictures_of,
     read_message,
     real,
     token_ids,
@@ -42,6 +43,7 @@ from groupwise.engines.remote.wire import (
 from groupwise.models import Decoder, MixtureOfExpertsSizes, Tokenizer
 from groupwise.models.lora import adapter_text
 from groupwise.models.quantized_linear import is_quantized
+from groupwise.models.vision.vision_files import architecture_text, vision_sizes
 
 __all__ = ["EngineIdentity", "EngineServer", "servable"]
 
@@ -90,12 +92,13 @@ class EngineIdentity:
     seed: int
 
     @classmethod
-    def of(cls, decoder: Decoder, tokenizer: Tokenizer, *, seed: int, merged: bool = False) -> "EngineIdentity":
-        """The identity of an engine for this decoder; `merged`: its weights contain the adapter."""
+    def of(cls, model: nn.Module, tokenizer: Tokenizer, *, seed: int, merged: bool = False) -> "EngineIdentity":
+        """The identity of an engine for this model, or its outline; `merged`: its weights contain the adapter."""
+        text = repr(model.shape) if isinstance(model, Decoder) else architecture_text(model)
         return cls(
-            model_hash=_hash(repr(decoder.shape) + ("" if merged else adapter_text(decoder))),
+            model_hash=_hash(text + ("" if merged else adapter_text(model))),
             tokenizer_hash=_hash(f"{tokenizer.digest} {sorted(tokenizer.eos_ids)}"),
-            dtype=str(next(decoder.parameters()).dtype).removeprefix("torch."),
+            dtype=str(next(model.parameters()).dtype).removeprefix("torch."),
             seed=seed,
         )
 
@@ -274,7 +277,8 @@ class EngineServer:
     async def _score(self, message: dict[str, Any], client: AcceptedConnection) -> dict[str, Any]:
         context, tokens = (token_ids(message.get(name), self.vocabulary) for name in ("context", "tokens"))
         temperature = real("temperature", message.get("temperature"), COLDEST)
-        logp = await self.engine.score(context, tokens, temperature=temperature)
+        pictures = pictures_of(message.get("pictures", []))
+        logp = await self.engine.score(context, tokens, temperature=temperature, pictures=pictures)
         return {"logp": logp}
 
     async def _load(self, message: dict[str, Any], client: AcceptedConnection) -> dict[str, Any]:
@@ -414,5 +418,7 @@ def servable(model: nn.Module, experts: MixtureOfExpertsSizes | None) -> Decoder
         reason = "its weights are in 4 bits"
     if reason or not isinstance(model, Decoder):
         fix = "use the engine in this process: --engine.kind Native"
+        if vision_sizes(model):
+            fix += "\nor vLLM: --engine.kind Vllm"
         raise Usage("engines in other processes cannot run this model", evidence=reason, fix=fix)
     return model

@@ -3,13 +3,14 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 from torch import Tensor
 
 from groupwise.core import LogprobMismatch
-from groupwise.data import Ids
+from groupwise.data import Ids, Picture
 from groupwise.engines import NativeEngine
 from groupwise.engines.remote.remote_engine import RemoteEngine
-from groupwise.models import Decoder, Tokenizer
+from groupwise.models import LanguageModel, Tokenizer, picture_of_pixels
 
 __all__ = ["WeightsProbe"]
 
@@ -30,25 +31,33 @@ class ProbeScores:
 class WeightsProbe:
     """Computes the scores of a fixed answer in this process, and compares an engine's scores with them.
 
+    The answer of a vision-language model follows a fixed picture, so that the weights of its tower count.
+
     `max_logprob_diff` bounds the difference of a log-prob. An engine whose scores are nearer to the scores of the
     weights before has not loaded the new ones, even if both are within the bound.
     """
 
-    def __init__(self, decoder: Decoder, tokenizer: Tokenizer, max_logprob_diff: float) -> None:
-        self.max_logprob_diff = max_logprob_diff
-        self.context, self.answer = fixed_text(decoder.shape.vocabulary_size, decoder.shape.max_positions)
-        self._engine = NativeEngine(decoder, tokenizer, seed=0, max_num_seqs=1)
+    def __init__(self, model: LanguageModel, tokenizer: Tokenizer, max_logprob_diff: float) -> None:
+        self.max_logprob_diff, shape = max_logprob_diff, model.shape
+        self.context, self.answer = fixed_text(shape.vocabulary_size, shape.max_positions)
+        self.pictures: tuple[Picture, ...] = ()
+        if tokenizer.picture_processor is not None:
+            picture = fixed_picture()
+            before = tokenizer.encode_template(tokenizer.picture_processor.text(picture))
+            if len(before) + len(self.context) + len(self.answer) <= shape.max_positions:
+                self.context, self.pictures = before + self.context, (picture,)
+        self._engine = NativeEngine(model, tokenizer, seed=0, max_num_seqs=1)
 
     async def expect(self, version: int, weights: Mapping[str, Tensor], before: ProbeScores | None) -> ProbeScores:
         """The scores to expect of an engine with these weights, which are the decoder's own tensors."""
         await self._engine.load(version, weights)
-        now = await self._engine.score(self.context, self.answer)
+        now = await self._engine.score(self.context, self.answer, pictures=self.pictures)
         await self._engine.load(version, weights)  # frees the copies of weights that `score` made
         return ProbeScores(now, before.current if before else ())
 
     async def check(self, remote: RemoteEngine, expected: ProbeScores) -> None:
         """`LogprobMismatch` if the engine's scores differ from the scores of the current weights."""
-        scores = await remote.score(self.context, self.answer)
+        scores = await remote.score(self.context, self.answer, pictures=self.pictures)
         gap = largest_gap(scores, expected.current)
         old = largest_gap(scores, expected.previous) if expected.previous else float("inf")
         if gap <= self.max_logprob_diff and gap <= old:
@@ -74,6 +83,17 @@ def fixed_text(vocabulary: int, positions: int) -> tuple[Ids, Ids]:
     length = min(LENGTH, positions)
     ids = tuple(i * vocabulary // length for i in range(length))
     return ids[: length // 4 or 1], ids[length // 4 or 1 :]
+
+
+def fixed_picture() -> Picture:
+    """A picture of light that changes along rows and columns.
+
+    >>> fixed_picture().width, fixed_picture().sha256[:8]
+    (32, '8318aee7')
+    """
+    side = np.arange(0, 256, 8, dtype=np.uint8)
+    rows, columns = np.meshgrid(side, side, indexing="ij")
+    return picture_of_pixels(np.stack([rows, columns, rows ^ columns], axis=-1))
 
 
 def largest_gap(a: Sequence[float], b: Sequence[float]) -> float:

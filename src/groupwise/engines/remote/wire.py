@@ -6,18 +6,22 @@ with `"bytes": N` is followed by N bytes: a part of a weights file.
 """
 
 import json
+import re
 from asyncio import IncompleteReadError, StreamReader
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from groupwise.core import BadData, EngineLost, GroupwiseError, Storage, Usage, WorkerLost
-from groupwise.data import ContextKey, GenerationRequest, Ids
+from groupwise.data import ContextKey, GenerationRequest, Ids, Picture
+from groupwise.data.pictures import MOST_PICTURES, hash_of_pictures
 from groupwise.data.rollout_json import from_json
+from groupwise.models.vision.picture_pixels import MOST_PIXELS
 
-PROTOCOL = 2
+PROTOCOL = 3
 """The number of this protocol. Both sides must have the same."""
-LARGEST_REQUEST, LARGEST_REPLY = 8 << 20, 256 << 20
-"""Bytes of the longest message in each direction. A longer one is refused before it is read."""
+LARGEST_REQUEST, LARGEST_REPLY = 96 << 20, 256 << 20
+"""Bytes of the longest message in each direction: one with the largest picture is 70 MB. A longer one is refused before
+it is read."""
 LARGEST_GREETING, LARGEST_PART = 1 << 10, 4 << 20
 """Bytes of the longest message before the engine has answered `hello`, and of the longest part of a weights file."""
 MOST_STOPS, LONGEST_STOP = 64, 4096
@@ -118,8 +122,9 @@ def generation_request(data: Any) -> GenerationRequest:
             raise ValueError("stream, previous_actions and stop strings of a request are lists")
         for key in (data["draw_id"], *data["stream"]):
             whole("a key of the random numbers", key, 0, KEYS)
-        if data["pictures"] != []:
-            raise ValueError("an engine in another process takes no pictures")
+        pictures = pictures_of(data["pictures"])
+        if pictures and data["content_hash"] != hash_of_pictures(pictures):
+            raise ValueError("content_hash of a request is not that of its pictures")
         texts = [data["content_hash"], *stop, *data["previous_actions"]]
         if not all(isinstance(text, str) for text in texts):
             raise ValueError("content_hash, stop strings and previous_actions of a request are text")
@@ -128,6 +133,23 @@ def generation_request(data: Any) -> GenerationRequest:
         return from_json(GenerationRequest, data)
     except (AttributeError, KeyError, TypeError, Usage) as error:
         raise ValueError(f"not a generation request: {type(error).__name__}: {error}") from None
+
+
+def pictures_of(values: Any) -> tuple[Picture, ...]:
+    """The pictures in a message. ValueError for anything that `to_json` of a picture does not give, and for too many.
+
+    The engine compares their pixels with their hashes when it decodes them.
+    """
+    if not isinstance(values, list) or len(values) > MOST_PICTURES:
+        raise ValueError(f"pictures are a list of at most {MOST_PICTURES}")
+    try:
+        for value in values:
+            width, height = (whole(name, value[name], 1, MOST_PIXELS + 1) for name in ("width", "height"))
+            if width * height > MOST_PIXELS or not re.fullmatch("[0-9a-f]{64}", value["sha256"]):
+                raise ValueError(f"a picture has at most {MOST_PIXELS} pixels, and a hash")
+        return tuple(from_json(Picture, value) for value in values)
+    except (AttributeError, KeyError, TypeError) as error:
+        raise ValueError(f"not a picture: {type(error).__name__}: {error}") from None
 
 
 def token_ids(values: Any, below: int = IDS) -> Ids:

@@ -8,7 +8,7 @@ from typing import Generic, Protocol, TypeVar, runtime_checkable
 from torch import Tensor, nn
 
 from groupwise.core import EngineLost, Usage
-from groupwise.data import ContextKey, Generation, GenerationRequest, Ids
+from groupwise.data import ContextKey, Generation, GenerationRequest, Ids, Picture
 from groupwise.engines.native.weight_loading import check_weights, load_weights
 
 __all__ = ["ROWS", "SteppingEngine"]
@@ -70,7 +70,9 @@ class SteppingEngine(Generic[R]):
             self._loop = asyncio.create_task(self._run())
         return await pending.future
 
-    async def score(self, context: Ids, tokens: Ids, *, temperature: float = 1.0) -> tuple[float, ...]:
+    async def score(
+        self, context: Ids, tokens: Ids, *, temperature: float = 1.0, pictures: Sequence[Picture] = ()
+    ) -> tuple[float, ...]:
         """`Usage`: a step has a log-prob only together with its action, which a request lacks."""
         raise Usage(
             "a policy of steps cannot score the tokens of a step without the actions of its path",

@@ -23,7 +23,8 @@ import torch
 from torch import Tensor
 
 from groupwise.core import EngineLost, Storage, Usage
-from groupwise.data import ContextKey, Generation, GenerationRequest, Ids
+from groupwise.data import ContextKey, Generation, GenerationRequest, Ids, Picture
+from groupwise.data.pictures import MOST_PICTURES
 from groupwise.engines.native.running_batch import completes_stop
 from groupwise.engines.remote.gpu_weights import PackedTensorLayout, gpu_uuid
 from groupwise.engines.remote.incoming_weights import IncomingWeightsStore
@@ -37,9 +38,13 @@ from groupwise.engines.remote.weights_file import (
     read_weights,
     write_weights,
 )
+from groupwise.engines.vllm.vllm_pictures import ARCHITECTURES, IMAGE, PicturePlacer, PlacedPicture
 from groupwise.engines.vllm.vllm_requests import BLOCK, RequestRandomKey, cache_bytes, generation, sampling_arguments
 from groupwise.engines.vllm.vllm_weight_transfer_arguments import transfer_arguments
-from groupwise.models import Decoder, DecoderShape, Tokenizer, choose, read_shape, read_tokenizer, truncated, uniform
+from groupwise.models import Tokenizer, VisionSizes, choose, outline, read_shape, read_tokenizer, truncated, uniform
+from groupwise.models.decoder.decoder import ModelSizes
+from groupwise.models.model_json_files import read_json
+from groupwise.models.vision.vision_families import read_processor
 
 MAX_NUM_BATCHED_TOKENS = 8192
 """The most tokens in one forward of vLLM, prompts and new tokens together."""
@@ -83,7 +88,7 @@ class VllmEngine:
     gpu_uuid = ""
     """The UUID of the engine's GPU; empty on a CPU, and on several GPUs."""
 
-    def __init__(self, llm: Any, shape: DecoderShape, tokenizer: Tokenizer, settings: VllmSettings) -> None:
+    def __init__(self, llm: Any, shape: ModelSizes, tokenizer: Tokenizer, settings: VllmSettings) -> None:
         from vllm import SamplingParams  # pyright: ignore[reportMissingImports]
         from vllm.sampling_params import RequestOutputKind  # pyright: ignore[reportMissingImports]
         from vllm.v1.engine.exceptions import EngineDeadError  # pyright: ignore[reportMissingImports]
@@ -93,12 +98,15 @@ class VllmEngine:
         self._llm, self._shape, self._tokenizer, self._settings = llm, shape, tokenizer, settings
         self._parameters, self._kinds, self._dead = SamplingParams, RequestOutputKind, EngineDeadError
         self._ends = sorted(t for t in tokenizer.eos_ids if t < shape.vocabulary_size)
+        self._placer = None
+        if isinstance(shape, VisionSizes):
+            self._placer = PicturePlacer(read_processor(Path(settings.model_directory)), shape.placeholder)
         self._request_ids = itertools.count()
         self._loading = asyncio.Lock()
         self._asleep = False
 
     @classmethod
-    async def start(cls, settings: VllmSettings, shape: DecoderShape, tokenizer: Tokenizer) -> "VllmEngine":
+    async def start(cls, settings: VllmSettings, shape: ModelSizes, tokenizer: Tokenizer) -> "VllmEngine":
         """Start vLLM. This blocks for about a minute, most of it imports."""
         from vllm.engine.arg_utils import AsyncEngineArgs  # pyright: ignore[reportMissingImports]
         from vllm.v1.engine.async_llm import AsyncLLM  # pyright: ignore[reportMissingImports]
@@ -109,8 +117,15 @@ class VllmEngine:
         if not on_gpu:
             cache = cache_bytes(shape, size, settings.max_num_seqs, settings.kv_cache_tokens)
             memory = {"kv_cache_memory_bytes": cache}
+        pictures: dict[str, Any] = {"skip_tokenizer_init": True}
+        if isinstance(shape, VisionSizes):  # vLLM makes dummy pictures, for which it reads tokenizer and processor
+            limits = {IMAGE: MOST_PICTURES, "video": 0}
+            pictures = {"limit_mm_per_prompt": limits, "mm_processor_cache_gb": 0, "skip_mm_profiling": not on_gpu}
+            kind = read_json(Path(settings.model_directory) / "config.json").get("model_type")
+            if kind in ARCHITECTURES:
+                pictures["hf_overrides"] = {"architectures": [ARCHITECTURES[str(kind)]]}
         arguments = AsyncEngineArgs(
-            model=settings.model_directory, dtype=settings.dtype, skip_tokenizer_init=True,
+            model=settings.model_directory, dtype=settings.dtype,
             enforce_eager=settings.enforce_eager or not on_gpu,
             load_format="auto" if settings.model else "dummy", tensor_parallel_size=settings.tensor_parallel_size,
             distributed_executor_backend="uni" if settings.tensor_parallel_size == 1 else "mp",
@@ -119,7 +134,7 @@ class VllmEngine:
             max_num_batched_tokens=max(MAX_NUM_BATCHED_TOKENS, settings.max_num_seqs),
             max_logprobs=-1, logprobs_mode="processed_logprobs",
             block_size=BLOCK,
-            **memory,
+            **memory, **pictures,
             worker_extension_cls=f"{__spec__.name}.WorkerExtension", disable_log_stats=True, seed=settings.seed % 2**32,
             enable_sleep_mode=settings.can_sleep,
         )  # fmt: skip
@@ -139,12 +154,13 @@ class VllmEngine:
     async def sample(self, request: GenerationRequest) -> Generation:
         """Generate the next tokens of one sample. `Usage` if prompt and `limit` exceed the model's positions."""
         self._check(request.context, request.limit)
+        prompt = self._prompt(request.context, request.context, request.pictures)
         arguments = sampling_arguments(request, self._ends, keyed=self._settings.keyed_randomness)
         stops = bool(request.sampling.stop)
         kind = self._kinds.CUMULATIVE if stops else self._kinds.FINAL_ONLY
         request_id, length, stopped = f"sample {next(self._request_ids)}", 0, False
         output: Any = None
-        async for result in self._generate(request.context, request_id, output_kind=kind, **arguments):
+        async for result in self._generate(prompt, request_id, output_kind=kind, **arguments):
             output = result.outputs[0]
             while stops and not stopped and length < len(output.token_ids):
                 length += 1
@@ -157,8 +173,13 @@ class VllmEngine:
             tokens, reason = tokens[:length], "stop"
         return generation(tokens, output.logprobs[: len(tokens)], output.weight_versions or (), reason, request)
 
-    async def score(self, context: Ids, tokens: Ids, *, temperature: float = 1.0) -> tuple[float, ...]:
-        """The log-prob of each token given all tokens before it, at temperature 1; `Usage` for another one."""
+    async def score(
+        self, context: Ids, tokens: Ids, *, temperature: float = 1.0, pictures: Sequence[Picture] = ()
+    ) -> tuple[float, ...]:
+        """The log-prob of each token given all tokens before it, at temperature 1; `Usage` for another one.
+
+        `Usage` for pictures of a model that takes none.
+        """
         if not tokens:
             return ()
         self._check(context, len(tokens))
@@ -168,8 +189,9 @@ class VllmEngine:
                 fix="set sampling.temperature = 1, or use engine.kind = 'Native'",
             )  # fmt: skip
         output: Any = None
+        prompt = self._prompt(context, context + tokens, pictures)
         async for result in self._generate(
-            context + tokens, f"score {next(self._request_ids)}", max_tokens=1, prompt_logprobs=0, detokenize=False,
+            prompt, f"score {next(self._request_ids)}", max_tokens=1, prompt_logprobs=0, detokenize=False,
             output_kind=self._kinds.FINAL_ONLY,
         ):  # fmt: skip
             output = result
@@ -235,9 +257,20 @@ class VllmEngine:
             except (TimeoutError, self._dead) as error:
                 raise self._lost(error) from error
 
-    async def _generate(self, context: Ids, request_id: str, **arguments: Any) -> AsyncIterator[Any]:
+    def _prompt(self, context: Ids, tokens: Ids, pictures: Sequence[Picture]) -> dict[str, Any]:
+        """vLLM's prompt of these tokens, which begin with the context; pictures are at the context's placeholders.
+
+        vLLM caches blocks and features under the hash of each picture.
+        """
+        if not pictures:
+            return {"prompt_token_ids": list(tokens)}
+        if self._placer is None:
+            fix = "take a vision-language model, or prompts without pictures"
+            raise Usage("the prompt has pictures, and the model of this engine takes none", fix=fix)
+        return prompt_with_pictures(tokens, self._placer.place(context, pictures))
+
+    async def _generate(self, prompt: dict[str, Any], request_id: str, **arguments: Any) -> AsyncIterator[Any]:
         try:
-            prompt = {"prompt_token_ids": list(context)}
             async for result in self._llm.generate(prompt, self._parameters(**arguments), request_id):
                 yield result
         except self._dead as error:
@@ -266,6 +299,29 @@ class VllmEngine:
                 evidence=f"the model has {self._shape.max_positions} positions",
                 fix=f"lower sampling.max_tokens to at most {max(self._shape.max_positions - len(context), 1)}",
             )
+
+
+def prompt_with_pictures(tokens: Ids, placed: Sequence[PlacedPicture]) -> dict[str, Any]:
+    """vLLM's prompt of tokens that have their placeholders already, with the tensors of its pictures."""
+    from vllm.inputs.engine import mm_input  # pyright: ignore[reportMissingImports]
+    from vllm.multimodal.inputs import MultiModalFieldConfig, MultiModalKwargsItems, PlaceholderRange  # pyright: ignore[reportMissingImports]
+
+    rows = torch.tensor([len(picture.pixel_rows["pixel_values"]) for picture in placed])
+    tensors, fields = dict[str, Tensor](), dict[str, Any]()
+    for name in placed[0].pixel_rows:
+        tensors[name] = torch.cat([picture.pixel_rows[name] for picture in placed])
+        fields[name] = MultiModalFieldConfig.flat_from_sizes(IMAGE, rows)
+    for name in placed[0].other:
+        tensors[name] = torch.stack([picture.other[name] for picture in placed])
+        fields[name] = MultiModalFieldConfig.batched(IMAGE, keep_on_cpu=True)
+    ranges = [
+        PlaceholderRange(picture.offset, len(picture.is_feature),
+                         is_embed=None if all(picture.is_feature) else torch.tensor(picture.is_feature))
+        for picture in placed
+    ]  # fmt: skip
+    hashes = [picture.sha256 for picture in placed]
+    items = MultiModalKwargsItems.from_hf_inputs(tensors, fields)
+    return dict(mm_input(list(tokens), items, {IMAGE: hashes}, {IMAGE: ranges}))
 
 
 class WorkerExtension:
@@ -341,8 +397,11 @@ class WorkerExtension:
         """
         from vllm.model_executor.layers.utils import dispatch_cpu_unquantized_gemm  # pyright: ignore[reportMissingImports]
 
-        if hasattr(self.model_runner.model, "lm_head") and not torch.cuda.is_available():
-            dispatch_cpu_unquantized_gemm(self.model_runner.model.lm_head, remove_weight=False)
+        model = self.model_runner.model
+        owners: tuple[Any, Any] = model, getattr(model, "language_model", None)  # the second one is Qwen-VL's
+        for owner in owners:
+            if hasattr(owner, "lm_head") and not torch.cuda.is_available():
+                dispatch_cpu_unquantized_gemm(owner.lm_head, remove_weight=False)
 
     def use_keys(self, seed: int) -> None:
         """Let `keyed_sample` choose the tokens, instead of vLLM's sampler."""
@@ -396,14 +455,13 @@ def main(settings: dict[str, Any], parent: int) -> None:
 async def run(spec: VllmSettings) -> None:
     """Serve until the connection closes, or vLLM is lost: this process then ends with the error."""
     shape, tokenizer = read_shape(spec.model_directory), read_tokenizer(spec.model_directory)
-    assert isinstance(shape, DecoderShape), "the parent starts replicas of our decoder only"
     with torch.device("meta"):
-        decoder = Decoder(shape).to(getattr(torch, spec.dtype))
+        model = outline(spec.model_directory).to(getattr(torch, spec.dtype))
     engine = await VllmEngine.start(spec, shape, tokenizer)
     exchange = exchange_of(spec) if spec.listen else None
-    largest = most_file_bytes(decoder)
+    largest = most_file_bytes(model)
     uploads = IncomingWeightsStore(exchange, largest) if exchange else None
-    identity = EngineIdentity.of(decoder, tokenizer, seed=spec.seed)
+    identity = EngineIdentity.of(model, tokenizer, seed=spec.seed)
     server = EngineServer(engine, identity, vocabulary=shape.vocabulary_size, largest=largest, uploads=uploads)
     if spec.listen:
         files = {"key_file": spec.tls_key_file, "secret_file": spec.secret_file}

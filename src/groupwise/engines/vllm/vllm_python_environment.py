@@ -16,8 +16,9 @@ GPU_PINS: Mapping[str, str] = {"vllm": "0.32.0", "torch": "2.13.0", "transformer
 """The same versions as packages for GPUs, of any build. They were not run."""
 ALSO = ("jaxtyping",)
 """What groupwise needs in that environment, beside the packages that vLLM installs."""
-IN_THE_WAY = ("torchvision", "torchaudio", "torchcodec")
-"""Packages that vLLM installs and does not need: builds for another torch, which fail while they are imported."""
+TORCHVISION = "torchvision"
+IN_THE_WAY = (TORCHVISION, "torchaudio", "torchcodec")
+"""Packages that vLLM installs, built for another torch: they fail while they are imported. Few models need them."""
 SECONDS = 60.0
 """The time limit of the check."""
 
@@ -54,10 +55,21 @@ def check_environment(python: str, *, gpu: bool = False) -> None:
         if version not in (found[name], found[name].partition("+")[0])
     ]
     wrong += [f"{name} is missing" for name in ALSO if not found[name]]
-    wrong += [f"{name} {found[name]} is for another torch" for name in IN_THE_WAY if found[name]]
+    build = found["torch"].partition("+")[2]
+    others = [name for name in IN_THE_WAY if found[name] and found[name].partition("+")[2] != build]
+    wrong += [f"{name} {found[name]} is for another torch" for name in others]
     if wrong:
         what = f"the environment of {python} is not the one that vLLM was tested in"
         raise MissingRequirement(what, evidence="\n".join(wrong), fix=fix)
+
+
+def check_torchvision(python: str) -> None:
+    """`MissingRequirement` if the environment of an interpreter that passed `check_environment` lacks torchvision."""
+    found = versions(python)
+    if not found[TORCHVISION]:
+        what = "vLLM imports torchvision for this model, and its environment has none"
+        fix = f"install torchvision for torch {found['torch']}, or use --engine.kind Native"
+        raise MissingRequirement(what, evidence=f"no torchvision at {python}", fix=fix)
 
 
 def versions(python: str) -> dict[str, str]:

@@ -14,13 +14,16 @@ from groupwise.engines.remote.server import servable
 from groupwise.engines.vllm import vllm_tls_replica
 from groupwise.engines.vllm.vllm_engine import VllmSettings
 from groupwise.engines.vllm.vllm_program import vllm_program
-from groupwise.engines.vllm.vllm_python_environment import DEFAULT_PYTHON, check_environment
-from groupwise.models import DecoderShape, MixtureOfExpertsSizes
+from groupwise.engines.vllm.vllm_python_environment import DEFAULT_PYTHON, check_environment, check_torchvision
+from groupwise.models import Decoder, DecoderShape, MixtureOfExpertsSizes, VisionSizes
+from groupwise.models.vision.vision_files import vision_config, vision_sizes
 
 __all__ = ["Vllm"]
 
 HEAD_DIMS = (32, 64, 80, 96, 112, 128, 160, 192, 224, 256, 512)
 """The sizes of an attention head that vLLM has on CPUs. With another one, it ends at the first request."""
+NEED_TORCHVISION = ("qwen2_5_vl",)
+"""Architectures for which vLLM 0.32 imports torchvision, by their `model_type`."""
 DTYPES = ("float32", "bfloat16")
 OWN_GPU = 0.9
 """The share of its GPU's memory that an engine takes if nothing else is on it. The rest is for CUDA's own memory."""
@@ -51,7 +54,7 @@ class Vllm(Served):
     tensor_parallel_size: int = 1
 
     loads_adapters: ClassVar[bool] = False
-    loads_from_memory: ClassVar[bool] = False
+    maps_memory: ClassVar[bool] = False
     loads_from_gpu: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
@@ -76,11 +79,17 @@ class Vllm(Served):
         The environment of a placed engine is on another host, and is checked there.
         """
         Served.check(self, model, experts, target, access)
-        shape = servable(model, experts).shape
-        check_model(shape, target, sleeps=self.placement == "colocated", size=self.tensor_parallel_size)
+        check_model(shape_of(model), target, sleeps=self.placement == "colocated", size=self.tensor_parallel_size)
         python = access.interpreter(DEFAULT_PYTHON) if self.replicas else ""
         if python and not target.device_from_launcher:
             check_environment(python, gpu=target.device.startswith("cuda"))
+            if vision_sizes(model) and vision_config(model).model_type in NEED_TORCHVISION:
+                check_torchvision(python)
+
+    def check_servable(self, model: nn.Module, experts: MixtureOfExpertsSizes | None) -> None:
+        """As `Served`, but for vision-language models, and for layers in 4 bits, which vLLM gets dequantised."""
+        if experts is not None or not (isinstance(model, Decoder) or vision_sizes(model)):
+            servable(model, experts)
 
     def program(self, settings: ReplicaSettings, access: EngineAccess) -> ReplicaProgram:
         """The program of each replica, in the environment of vLLM."""
@@ -97,8 +106,16 @@ class Vllm(Served):
         return replace(vllm_program(spec, python), remote_module_arguments=(vllm_tls_replica.__name__, interpreter))
 
 
-def check_model(shape: DecoderShape, target: EngineRequirements, *, sleeps: bool, size: int = 1) -> None:
+def shape_of(model: nn.Module) -> DecoderShape | VisionSizes:
+    """The sizes of a model that `Vllm.check_servable` accepts, or of its outline."""
+    shape = model.shape if isinstance(model, Decoder) else vision_sizes(model)
+    assert shape is not None, "no other model is served"
+    return shape
+
+
+def check_model(shape: DecoderShape | VisionSizes, target: EngineRequirements, *, sleeps: bool, size: int = 1) -> None:
     """`Usage` with the reason if vLLM cannot run a model of this shape on `size` devices. It `sleeps` on GPUs only."""
+    tower_heads = shape.tower_heads if isinstance(shape, VisionSizes) else 0
     dtype, reason = target.dtype, ""
     fix = "use the engine Native: --engine.kind Native"
     on_cpu = target.device.partition(":")[0] == "cpu"
@@ -112,6 +129,9 @@ def check_model(shape: DecoderShape, target: EngineRequirements, *, sleeps: bool
     elif shape.heads % size or (shape.kv_heads % size and size % shape.kv_heads):
         reason = f"its {shape.heads} heads and {shape.kv_heads} key-value heads are not shared by {size} devices"
         fix = "use an engine.tensor_parallel_size that divides both"
+    elif tower_heads % size:
+        reason = f"the {tower_heads} heads of its vision tower are not shared by {size} devices"
+        fix = "use an engine.tensor_parallel_size that divides them"
     elif dtype not in DTYPES:
         reason = f"its dtype is {dtype}; vLLM has {' and '.join(DTYPES)}"
     if reason:

@@ -6,7 +6,8 @@ from typing import Any, Protocol, runtime_checkable
 
 from groupwise.core import EngineLost, Usage
 from groupwise.data import Finish, Generation, GenerationRequest, Ids, Likeliest, Sampling
-from groupwise.models import DecoderShape, lineage
+from groupwise.models import lineage
+from groupwise.models.decoder.decoder import ModelSizes
 
 FINISHES: Mapping[str, Finish] = {"stop": Finish.stop, "length": Finish.length, "abort": Finish.cut}
 """vLLM's reasons why a request ended."""
@@ -68,7 +69,7 @@ class RequestRandomKey:
         return Sampling(temperature=self.temperature, top_p=self.top_p, top_k=self.top_k, min_p=self.min_p)
 
 
-def cache_bytes(shape: DecoderShape, element_size: int, max_num_seqs: int, kv_cache_tokens: int) -> int:
+def cache_bytes(shape: ModelSizes, element_size: int, max_num_seqs: int, kv_cache_tokens: int) -> int:
     """Bytes of the cache of keys and values: `kv_cache_tokens` tokens, or less if `max_num_seqs` sequences need less.
 
     At least one sequence of all positions fits.
@@ -94,6 +95,7 @@ def sampling_arguments(request: GenerationRequest, ends: Sequence[int], *, keyed
         "max_tokens": request.limit,
         "logprobs": request.num_top_logprobs,
         "stop_token_ids": list(ends),
+        "ignore_eos": True,  # of vLLM's own tokenizer, if it has one: `ends` are all
         "detokenize": False,
     }
     if keyed:

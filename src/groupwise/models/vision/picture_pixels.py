@@ -8,13 +8,13 @@ from pathlib import Path
 
 import numpy as np
 
-from groupwise.core import BadData
+from groupwise.core import BadData, read_regular
 from groupwise.data import Picture
 from groupwise.models.flow.denoising_actions import Pixels
 from groupwise.models.flow.latent_pictures import png, read_png
 from groupwise.models.line_worker import LineWorker
 
-__all__ = ["decode_picture", "picture_of_pixels", "pixels_of_picture"]
+__all__ = ["decode_picture", "picture_of_pixels", "pixels_of_picture", "read_picture"]
 
 WORKER = Path(__file__).with_name("picture_worker.py")
 MOST_BYTES = 32 << 20
@@ -33,13 +33,32 @@ def picture_of_pixels(pixels: Pixels) -> Picture:
     (2, 1, [[[0, 0, 0], [0, 0, 0]]])
     """
     rows, columns, _ = pixels.shape
-    digest = hashlib.sha256(struct.pack("<2I", columns, rows) + np.ascontiguousarray(pixels).tobytes())
-    return Picture(columns, rows, digest.hexdigest(), png(pixels))
+    return Picture(columns, rows, _hash(pixels), png(pixels))
 
 
 def pixels_of_picture(picture: Picture) -> Pixels:
-    """The RGB pixels [rows, columns, 3] of a picture."""
-    return read_png(picture.png)
+    """The RGB pixels [rows, columns, 3] of a picture, which may be from another process.
+
+    ValueError if they are not those that its size and its hash name.
+    """
+    pixels = read_png(picture.png)
+    if pixels.shape[:2] != (picture.height, picture.width) or _hash(pixels) != picture.sha256:
+        raise ValueError("a picture has other pixels than its hash names\nsend the picture that was read")
+    return pixels
+
+
+def _hash(pixels: Pixels) -> str:
+    rows, columns, _ = pixels.shape
+    return hashlib.sha256(struct.pack("<2I", columns, rows) + np.ascontiguousarray(pixels).tobytes()).hexdigest()
+
+
+def read_picture(path: Path) -> Picture:
+    """The picture in a file. `BadData` with its name for a file that cannot be read, and as `decode_picture`."""
+    data = read_regular(path, MOST_BYTES, fix="name the file of a picture")
+    try:
+        return decode_picture(data)
+    except BadData as error:
+        raise BadData(f"{path}: {error.what}", fix="name a PNG, JPEG or WebP file") from None
 
 
 def decode_picture(data: bytes) -> Picture:

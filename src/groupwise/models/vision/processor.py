@@ -51,6 +51,11 @@ class PictureProcessor:
         _, rows, columns = self._processor().get_number_of_image_patches(picture.height, picture.width, {})
         return rows, columns
 
+    def feature_count(self, picture: Picture) -> int:
+        """The number of a picture's features, each with a placeholder in its text."""
+        rows, columns = self.grid(picture)
+        return (rows * columns + 1) * self.features
+
     def frames(self, picture: Picture) -> Float[Tensor, "frames 3 side side"]:
         """The normalised pixels of a picture's frames, in float32."""
         processed = self._processor()(pixels_of_picture(picture).copy(), input_data_format="channels_last")

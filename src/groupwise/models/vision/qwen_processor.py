@@ -64,6 +64,11 @@ class QwenPictureProcessor:
             raise BadData(what, evidence=str(error), fix="crop the picture, or remove it from the data") from None
         return height // side, width // side
 
+    def feature_count(self, picture: Picture) -> int:
+        """The number of a picture's features, each with a placeholder in its text."""
+        rows, columns = self.grid(picture)
+        return rows * columns
+
     def patches(self, picture: Picture) -> Float[Tensor, "patches numbers"]:
         """The normalised pixels of a picture's patches, in float32, ordered by features."""
         pixels = pixels_of_picture(picture).copy()
@@ -80,8 +85,7 @@ class QwenPictureProcessor:
         return replace_placeholders(text, PAD, pictures, self._placeholders)
 
     def _placeholders(self, picture: Picture) -> str:
-        rows, columns = self.grid(picture)
-        return PAD * (rows * columns)
+        return PAD * self.feature_count(picture)
 
     def _processor(self) -> Any:
         return library_processor(self.library_class, json.dumps(self.settings, sort_keys=True))

@@ -1,5 +1,6 @@
 """Reads and writes the directory of a vision-language model, by the modules of transformers."""
 
+import json
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -21,11 +22,14 @@ from groupwise.models.decoder.transformers_files import (
 )
 from groupwise.models.json_fields import short, whole
 from groupwise.models.model_json_files import read_json
-from groupwise.models.model_kind import ModelKind, ModelLoadOptions
+from groupwise.models.model_kind import ModelKind, ModelLoadOptions, write_json
 from groupwise.models.tokenizer import Tokenizer, stored_tokenizer
 from groupwise.models.vision.library_processors import FILES
 from groupwise.models.vision.vision_families import FAMILIES, AnyProcessor, read_processor
 from groupwise.models.vision.vision_model import VISION_ATTENTION, VisionModel, VisionSizes
+
+UNRELATED = ("architectures", "dtype", "torch_dtype", "transformers_version", "eos_token_id", "pad_token_id")
+"""Fields of a configuration that do not belong to the modules."""
 
 
 class VisionKind(ModelKind):
@@ -38,10 +42,7 @@ class VisionKind(ModelKind):
         return str(config.get("model_type")) in FAMILIES
 
     def shape(self, path: Path, config: Mapping[str, Any], *, trust_remote_code: bool) -> VisionSizes:
-        library = library_config(path, config)
-        sizes = text_sizes(path, library.text_config)
-        placeholder = whole(config, "image_token_id", low=0, high=sizes["vocabulary_size"] - 1)
-        return VisionSizes(**sizes, placeholder=placeholder)
+        return sizes_of_config(path, library_config(path, config), config)
 
     def read(self, path: Path, shape: VisionSizes, loading: ModelLoadOptions) -> VisionModel:
         import transformers
@@ -82,6 +83,48 @@ class VisionKind(ModelKind):
     def set_up(self, model: VisionModel, settings: Mapping[str, Any]) -> None:
         if settings["freeze_vision_tower"]:
             model.freeze_tower()
+
+
+def sizes_of_config(path: Path, library: Any, config: Mapping[str, Any]) -> VisionSizes:
+    """The sizes in a configuration, as transformers reads it and as the file has it."""
+    sizes = text_sizes(path, library.text_config)
+    placeholder = whole(config, "image_token_id", low=0, high=sizes["vocabulary_size"] - 1)
+    heads, tower_heads = (int(part.num_attention_heads) for part in (library.text_config, library.vision_config))
+    return VisionSizes(**sizes, placeholder=placeholder, heads=heads, tower_heads=tower_heads)
+
+
+def vision_sizes(model: nn.Module) -> VisionSizes | None:
+    """The sizes of a vision-language model, or of its outline; None for another model."""
+    if isinstance(model, VisionModel) and isinstance(model.shape, VisionSizes):
+        return model.shape
+    if (config := vision_config(model)) is None:
+        return None
+    return sizes_of_config(Path("config.json"), config, {"image_token_id": config.image_token_id})
+
+
+def vision_config(model: nn.Module) -> Any:
+    """The configuration of transformers of a vision-language model, or of its outline; None for another model."""
+    config = getattr(getattr(model, "causal", model), "config", None)
+    return config if str(getattr(config, "model_type", "")) in FAMILIES else None
+
+
+def architecture_text(model: nn.Module) -> str:
+    """The architecture of a vision-language model, or of its outline, as text. Equal texts mean equal modules."""
+
+    def fields(value: Any) -> Any:
+        if not isinstance(value, dict):
+            return value
+        return {str(n): fields(x) for n, x in value.items() if n not in UNRELATED and not str(n).startswith("_")}
+
+    return json.dumps(fields(vision_config(model).to_dict()), sort_keys=True, default=str)
+
+
+def write_architecture(model: VisionModel, path: Path, *, tokenizer: Tokenizer) -> None:
+    """Write a directory for a model with other weights: configuration, tokenizer and processor, no weights."""
+    tokenizer.save(path)
+    config = {**vision_config(model).to_dict(), "architectures": [type(model.causal).__name__]}
+    write_json(path / "config.json", config)
+    write_json(path / "generation_config.json", {"eos_token_id": sorted(tokenizer.eos_ids)})
 
 
 def library_config(path: Path, config: Mapping[str, Any]) -> Any:

@@ -29,12 +29,17 @@ VISION_ATTENTION = "sdpa"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VisionSizes(ModelSizes):
-    """The sizes of a vision-language model's decoder, and the placeholder token of a feature of a picture."""
+    """The sizes of a vision-language model's decoder, and the placeholder token of a feature of a picture.
+
+    `heads` and `tower_heads` are the numbers of attention heads of the decoder's layers and of the vision tower's.
+    """
 
     kind_name: ClassVar[str] = "vision"
     kind_label: ClassVar[str] = "vision-language model"
 
     placeholder: int
+    heads: int
+    tower_heads: int
 
 
 class VisionModel(TransformersBackbone):

@@ -6,7 +6,7 @@ from math import isfinite
 from typing import Any, ClassVar
 
 from groupwise.core import BadData
-from groupwise.data import ENVIRONMENT, WRITTEN, Draw, Ids, Outcome, Rollout, Sample, Sampler, Strategy, Verdict
+from groupwise.data import ENVIRONMENT, WRITTEN, ContextKey, Draw, Outcome, Rollout, Sample, Sampler, Strategy, Verdict
 from groupwise.tasks.stored_calls import PARTS
 from groupwise.tasks.stored_rows import ASSISTANT, COMPLETION, LABEL, REJECTED, TEXT, turns_of
 
@@ -54,8 +54,10 @@ class Stored(Strategy):
         starts = sampler.start(draw.prompt.token_ids, len(self.columns))
         samples = [self.sample(draw, sampler, start, name) for start, name in zip(starts, self.columns, strict=True)]
         if self.adds_other_prompt_view:
-            view = next_prompt(draw, await sampler.share(draw.prompt.token_ids))
-            samples = [replace(sample, prompt_views={OTHER: view} if view else {}) for sample in samples]
+            own = draw.prompt.content_hash, draw.prompt.token_ids
+            if other := next_prompt(draw, await sampler.share(own)):
+                content, ids = other
+                samples = [replace(s, prompt_views={OTHER: ids}, view_hashes={OTHER: content}) for s in samples]
         return Rollout(draw, tuple(samples))
 
     def sample(self, draw: Draw, sampler: Sampler, sample: Sample, column: str) -> Sample:
@@ -94,8 +96,8 @@ def write_answer(sampler: Sampler, sample: Sample, answer: Any, *, closes: bool)
     return sampler.write(sample, last, closes=closes)
 
 
-def next_prompt(draw: Draw, prompts: Mapping[int, Ids]) -> Ids:
-    """The prompt of the next draw of the round, of the last draw the first one; empty for a draw alone."""
+def next_prompt(draw: Draw, prompts: Mapping[int, ContextKey]) -> ContextKey | None:
+    """The prompt of the next draw of the round, of the last draw the first one; None for a draw alone."""
     numbers = list(prompts)
     following = numbers[(numbers.index(draw.id) + 1) % len(numbers)]
-    return prompts[following] if following != draw.id else ()
+    return prompts[following] if following != draw.id else None

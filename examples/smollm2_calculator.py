@@ -1,4 +1,4 @@
-"""An agent of a pretrained model with a calculator: it writes the calculation of a problem in words, then the answer.
+"""An agent of a pretrained model with a calculator: it writes the calculation of a problem in words, up to its `=`.
 
 groupwise train examples/smollm2_calculator.toml --agent examples/smollm2_calculator.py:agent
 """
@@ -15,8 +15,8 @@ from groupwise.tasks import RowsTask
 CALL = re.compile(r"\d+(?: [-+*] \d+)+")
 TERM = re.compile(r"(-?) ?(\d+(?: \* \d+)*)")
 EXAMPLES = (
-    ("Ann has 3 bags with 12 nuts each, and 5 more nuts. How many nuts does Ann have?", "3 * 12 + 5 =", 41),
-    ("Ben has 4 boxes with 20 eggs each, and sells 15 eggs. How many eggs does Ben have?", "4 * 20 - 15 =", 65),
+    ("Ann has 3 bags with 12 nuts each, and 5 more nuts. How many nuts does Ann have?", "3 * 12 + 5 ="),
+    ("Ben has 4 boxes with 20 eggs each, and sells 15 eggs. How many eggs does Ben have?", "4 * 20 - 15 ="),
 )
 PEOPLE = ("Tom", "Max", "Sam", "Mia", "Eva", "Zoe")
 THINGS = tuple(product(("boxes", "bags", "baskets", "jars"), ("pens", "coins", "cards", "apples", "beads")))
@@ -40,19 +40,15 @@ def problem(random, encode):
 
 
 async def agent(row, client):
-    """The reward: the last number of the answer is right. A turn without a calculation is the answer itself."""
+    """The reward: the turn has a calculation, and its value is the answer of the problem."""
     messages = []
-    for question, call, result in EXAMPLES:
-        messages += [user(question), assistant(call), user(str(result)), assistant(f"The answer is {result}.")]
+    for question, call in EXAMPLES:
+        messages += [user(question), {"role": "assistant", "content": call}]
     messages.append(user(row["prompt"]))
-    ask = client.chat.completions.create
-    reply = await ask(model="policy", messages=messages, max_tokens=16, stop=["=", "\n"])
-    answer = reply.choices[0].message.content
-    if call := CALL.search(answer):
-        messages += [assistant(answer), user(str(calculate(call[0])))]
-        reply = await ask(model="policy", messages=messages, max_tokens=16)
-        answer = reply.choices[0].message.content
-    return re.findall(r"\d+", answer.replace(",", ""))[-1:] == [str(row["answer"])]
+    create = client.chat.completions.create
+    reply = await create(model="policy", messages=messages, max_tokens=16, stop=["=", "\n"])
+    call = CALL.search(reply.choices[0].message.content)
+    return call is not None and calculate(call[0]) == row["answer"]
 
 
 def calculate(text):
@@ -67,7 +63,3 @@ def calculate(text):
 
 def user(text):
     return {"role": "user", "content": text}
-
-
-def assistant(text):
-    return {"role": "assistant", "content": text}

@@ -18,28 +18,29 @@ QUESTION = "Tom has 35 jars with 91 pens each, and 299 more pens. How many pens 
 
 
 @pytest.mark.parametrize(
-    ("turns", "results", "reward"),
+    ("turn", "reward"),
     [
-        (("35 * 91 + 299 ", "The answer is 3484."), ["3484"], True),
-        (("35 * 91 ", "The answer is 3185."), ["3185"], False),
-        (("35 * 91 + 299 ", "The answer is 3,484"), ["3484"], True),
-        (("299 - 35 * 91 ", "3484"), ["-2886"], True),
-        (("The answer is 3484",), [], True),
-        (("35(91) + 299",), [], False),
-        (("",), [], False),
+        ("35 * 91 + 299 ", True),
+        ("299 + 91 * 35", True),
+        ("Tom has 299 + 35 * 91 ", True),
+        ("35 * 91 ", False),
+        ("299 - 35 * 91 ", False),
+        ("The answer is 3484", False),
+        ("35(91) + 299", False),
+        ("", False),
     ],
 )
-def test_a_calculation_is_answered_by_the_calculator(turns: tuple[str, ...], results: list[str], reward: bool) -> None:
-    remaining, shown, roles = list(turns), list[str](), set[tuple[str, ...]]()
+def test_the_reward_is_that_of_the_calculation(turn: str, reward: bool) -> None:
+    requests = list[dict[str, Any]]()
 
-    async def create(model: str, messages: list[dict[str, str]], **limits: Any) -> Any:
-        shown.extend([messages[-1]["content"]] if len(remaining) < len(turns) else [])
-        roles.add(tuple(message["role"] for message in messages))
-        return reply({"choices": [{"message": {"content": remaining.pop(0)}}]})
+    async def create(**request: Any) -> Any:
+        requests.append(request)
+        return reply({"choices": [{"message": {"content": turn}}]})
 
-    run = EXAMPLE["agent"]({"prompt": QUESTION, "answer": 3484}, Client(create))
-    assert asyncio.run(run) is reward and not remaining and shown == results
-    assert all(one[::2] == ("user",) * len(one[::2]) and {*one[1::2]} == {"assistant"} for one in roles)
+    assert asyncio.run(EXAMPLE["agent"]({"prompt": QUESTION, "answer": 3484}, Client(create))) is reward
+    ((*examples, problem),) = (request["messages"] for request in requests)
+    assert [message["role"] for message in examples] == ["user", "assistant"] * 2
+    assert problem == {"role": "user", "content": QUESTION}
 
 
 def test_the_answer_of_a_problem_is_that_of_its_numbers() -> None:
@@ -56,4 +57,5 @@ def test_a_step_of_the_recipe_has_all_samples_of_an_iteration() -> None:
     """Steps of a few samples made it unstable: most of them have no right answer, so no gradient."""
     recipe = read_recipe(FILE.with_suffix(".toml"), (), load_use(Permissions(use=[FILE])))
     assert recipe.agent and recipe.agent.file == "smollm2_calculator:agent"
-    assert recipe.method.minibatches == 1 and recipe.prompts * recipe.method.group_size == recipe.evaluate.problems == 64
+    assert (recipe.method.minibatches, recipe.prompts, recipe.method.group_size) == (1, 8, 8)
+    assert recipe.evaluate.problems == 64

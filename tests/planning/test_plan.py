@@ -15,7 +15,7 @@ from groupwise.models import DecoderShape, Lora, find_model
 from groupwise.planning.cost_model import draw_lengths, learning_seconds, passes, times_of
 from groupwise.planning.device_splits import DevicePlacement, any_fits, obstacle, placements
 from groupwise.planning.draw_simulation_timeline import lanes, timeline_svg, timeline_text
-from groupwise.planning.fit_in_memory import changed, largest_microbatch, nearest_changes
+from groupwise.planning.fit_in_memory import changed, largest_microbatch, longest_sample, nearest_changes
 from groupwise.planning.machines import AssumedLengths, PlannedMachines, on_machines, read_machines
 from groupwise.planning.plan import plan_run
 from groupwise.planning.process_memory import ProcessWork, microbatch, run_memory
@@ -159,9 +159,11 @@ def test_devices_that_do_both_free_the_cache_before_they_learn() -> None:
 def test_the_published_shapes_have_the_published_numbers_of_weights() -> None:
     shapes = {path.parent.name: planned_shape(path.parent) for path in PUBLISHED.glob("*/config.json")}
     assert {name: weights_of(shape) for name, shape in shapes.items()} == {
+        "llama3.1-8b": 8_030_261_248,
         "qwen2.5-32b": 32_763_876_352,
         "qwen2.5-math-7b": 7_615_616_512,
         "qwen3-30b-a3b": 30_532_122_624,
+        "qwen3-32b": 32_762_123_264,
     }
     sparse = shapes["qwen3-30b-a3b"]
     attention, experts, router = 2 * 2048 * (32 + 4) * 128, 8 * 3 * 2048 * 768, 128 * 2048
@@ -203,9 +205,13 @@ def test_seconds_by_hand() -> None:
     assert times.publish_seconds == pytest.approx(2 * WEIGHTS / 1e9)
     assert passes(RECIPE) == 4  # forward, backward, and the old log-probs of two minibatches
     assert learning_seconds(RECIPE, SHAPE, EIGHT, lengths, 1) == pytest.approx(4 * forward / 1e12)
-    assert learning_seconds(RECIPE, SHAPE, EIGHT, lengths, 8) == pytest.approx(4 * forward / 1e12 / 8)
+    quick = replace(EIGHT, link_bandwidth_gb_s=10.0)
+    assert learning_seconds(RECIPE, SHAPE, quick, lengths, 8) == pytest.approx(4 * forward / 1e12 / 8)
     slow = replace(EIGHT, link_bandwidth_gb_s=0.1)  # moving the weights takes longer than computing
-    assert learning_seconds(RECIPE, SHAPE, slow, lengths, 8) == pytest.approx(4 * 2 * WEIGHTS / 1e8 / 2000 / 8)
+    # Two steps of 4,000 tokens: one microbatch of 500 on each rank. Each sends 7/8 of: the layers twice and the
+    # other weights once in bfloat16, the gradients in float32, and for the old log-probs all weights once.
+    sent = 7 / 8 * (2 * (WEIGHTS + 4 * LAYER) + 4 * WEIGHTS + 2 * WEIGHTS)
+    assert learning_seconds(RECIPE, SHAPE, slow, lengths, 8) == pytest.approx(sent / 1e8 / 500 / 8)
     assert times_of(RECIPE, SHAPE, EIGHT, lengths, ProcessWork()).publish_seconds == 0
 
 
@@ -227,6 +233,20 @@ def test_the_largest_microbatch_fits_and_a_larger_one_does_not() -> None:
         return run_memory(changed(RECIPE, [("machine.microbatch_tokens", str(n))]), SHAPE, 100, process).peak
 
     assert 0 < tokens < 16 * 100 + 128 * 400 and peak(tokens) <= small.memory < peak(tokens + 1)
+
+
+def test_the_longest_sample_fits_alone_and_a_longer_one_does_not() -> None:
+    process = ProcessWork(has_engine=False, learner_rank_count=8)
+    small, shape = replace(EIGHT, memory_gib=0.3686), replace(SHAPE, max_positions=1 << 20)
+    longest = longest_sample(RECIPE, shape, 100, small, process)
+
+    def peak(tokens: int) -> int:
+        lengths = [("machine.microbatch_tokens", str(tokens)), ("sampling.max_tokens", str(tokens - 100))]
+        return run_memory(changed(RECIPE, lengths), shape, 100, process).peak
+
+    assert 100 < longest < 1 << 20 and peak(longest) <= small.memory < peak(longest + 1)
+    assert longest_sample(RECIPE, replace(shape, max_positions=400), 100, small, process) == 400
+    assert longest_sample(RECIPE, shape, 100, replace(small, memory_gib=0.1), process) == 0
 
 
 def test_a_run_that_fits_needs_no_change() -> None:

@@ -9,7 +9,7 @@ from groupwise.planning.cost_model import learning_kernels
 from groupwise.planning.decoding_step_kernels import LAUNCH, step_kernels
 from groupwise.planning.device_splits import DevicePlacement, SimulatedPlacement, obstacle
 from groupwise.planning.draw_simulation_timeline import timeline_text
-from groupwise.planning.fit_in_memory import cached_tokens_that_fit, largest_microbatch
+from groupwise.planning.fit_in_memory import cached_tokens_that_fit, largest_microbatch, longest_sample
 from groupwise.planning.machines import PlannedMachines
 from groupwise.planning.pipeline_memory import pipeline_plan_line
 from groupwise.planning.plan import RunPlan
@@ -36,7 +36,8 @@ def plan_lines(planned: RunPlan) -> list[str]:
     lines = [*heading(planned), "", *memory_table(planned), ""]
     if not planned.simulated_placements:
         return [*lines, *does_not_fit(planned)]
-    lines += [*largest_table(planned), "", *time_table(planned), *launch_lines(planned), NOT_INCLUDED]
+    lines += [*largest_table(planned), *longest_sample_lines(planned), ""]
+    lines += [*time_table(planned), *launch_lines(planned), NOT_INCLUDED]
     lines += ["", *best_lines(planned), *beyond_lines(planned)]
     for trial in dict.fromkeys((planned.reproducible, planned.best)):
         lines += ["", f"two iterations, {described(trial)}:", *timeline_text(trial.simulation, trial.warm)]
@@ -150,6 +151,19 @@ def largest_table(planned: RunPlan) -> list[str]:
         rows.append([placement.label, *cells])
     head = ["the largest that fit", "microbatch_tokens", "rows, all at the limit", "rows of mean length"]
     return aligned([head, *rows], numbers=True)
+
+
+def longest_sample_lines(planned: RunPlan) -> list[str]:
+    """A line about the length of a sample from which context parallelism would be needed, for splits over devices."""
+    learners = [p for p in planned.placements if p.learner_devices > 1]
+    if not learners:
+        return []
+    processes = (next(work for work in p.processes.values() if work.has_learner) for p in learners)
+    arguments = planned.recipe, planned.model_shape, planned.token_lengths.prompt_tokens, planned.machines
+    longest = max(longest_sample(*arguments, process) for process in processes)
+    if longest >= planned.model_shape.max_positions:
+        return [f"a sample of all {longest:,} positions fits on one device: no context parallelism is needed"]
+    return [f"samples of more than {longest:,} tokens need context parallelism, which this version does not have"]
 
 
 def time_table(planned: RunPlan) -> list[str]:

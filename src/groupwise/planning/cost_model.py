@@ -9,6 +9,7 @@ from groupwise.config.resolve_devices import device_of
 from groupwise.models import DecoderShape
 from groupwise.planning.decoding_step_kernels import LAUNCH, step_kernels
 from groupwise.planning.learner_kernels import MEASURES, forward_kernels, optimizer_step_kernels
+from groupwise.planning.learner_traffic import learner_traffic
 from groupwise.planning.machines import AssumedLengths, PlannedMachines
 from groupwise.planning.process_memory import BYTES, ProcessWork, key_value_bytes, run_memory, weight_bytes
 from groupwise.planning.read_model_shape import active_weights, weights_of
@@ -121,17 +122,18 @@ def measuring_passes(recipe: Recipe) -> int:
 def learning_seconds(
     recipe: Recipe, shape: DecoderShape, machines: PlannedMachines, lengths: TokenLengths, ranks: int
 ) -> float:
-    """Seconds of all ranks for one token of an iteration: to compute it, or to gather the weights if that takes longer.
+    """Seconds of all ranks for one token of an iteration: to compute it, or to send the weights if that takes longer.
 
-    Ranks that share weights move them once for each of the `passes` over a microbatch: they gather them for a forward
-    and for a backward, and reduce the gradient. This overlaps with computing.
+    Ranks that share weights send them, and gradients, for each microbatch (`learner_traffic`). This overlaps with
+    computing.
     """
     computing = passes(recipe) * forward_operations(shape, lengths.live) / (machines.tflops * 1e12)
     if ranks == 1:
         return computing
-    tokens = max(recipe.machine.microbatch_tokens, lengths.prompt_tokens + lengths.mean)
-    moved = passes(recipe) * weights_of(shape) * BYTES[recipe.machine.dtype] / (machines.link_bandwidth_gb_s * 1e9)
-    return max(computing, moved / tokens) / ranks
+    traffic = learner_traffic(recipe, shape, ranks)
+    sent = recipe.method.epochs * traffic.microbatch_bytes + measuring_passes(recipe) * traffic.forward_bytes
+    moving = sent / (machines.link_bandwidth_gb_s * 1e9 * rank_microbatches(recipe, lengths, ranks).tokens)
+    return max(computing, moving) / ranks
 
 
 def update_seconds(recipe: Recipe, shape: DecoderShape, machines: PlannedMachines, prompt: int, ranks: int) -> float:
@@ -145,21 +147,32 @@ def learning_kernels(recipe: Recipe, shape: DecoderShape, lengths: TokenLengths,
     """The kernels that a rank launches to learn from an iteration on a GPU; 0 on a CPU."""
     if device_of(recipe.machine.device) == "cpu":
         return 0
-    method = recipe.method
-    prompts = recipe.prompts / method.minibatches
-    answers = prompts * method.group_size * lengths.mean
-    microbatches, answer_tokens = step_microbatches(recipe, prompts * lengths.prompt_tokens + answers, answers, lengths)
-    each = math.ceil(microbatches / ranks)
+    method, each = recipe.method, rank_microbatches(recipe, lengths, ranks)
+    answer_tokens = math.ceil(each.answer_tokens)
     step = optimizer_step_kernels(
-        recipe, shape, microbatches=each, answer_tokens=answer_tokens, prompt=lengths.prompt_tokens
+        recipe, shape, microbatches=each.count, answer_tokens=answer_tokens, prompt=lengths.prompt_tokens
     )  # fmt: skip
     forward = forward_kernels(recipe, shape, answer_tokens=answer_tokens)
-    measuring = MEASURES + measuring_passes(recipe) * method.minibatches * each * forward
+    measuring = MEASURES + measuring_passes(recipe) * method.minibatches * each.count * forward
     return method.epochs * method.minibatches * step + measuring
 
 
-def step_microbatches(recipe: Recipe, tokens: float, answers: float, lengths: TokenLengths) -> tuple[int, int]:
-    """The microbatches of a step of `tokens`, of which `answers` are in answers, and the answer tokens of each."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankMicrobatches:
+    """The microbatches of a rank in an optimizer step, and the mean number of tokens and answer tokens of each."""
+
+    count: int
+    tokens: float
+    answer_tokens: float
+
+
+def rank_microbatches(recipe: Recipe, lengths: TokenLengths, ranks: int) -> RankMicrobatches:
+    """The microbatches of a rank: a step is cut evenly into as many as needed, a multiple of the number of ranks."""
+    prompts = recipe.prompts / recipe.method.minibatches
+    answers = prompts * recipe.method.group_size * lengths.mean
+    tokens = prompts * lengths.prompt_tokens + answers
     room = max(recipe.machine.microbatch_tokens, lengths.prompt_tokens + lengths.mean)
-    count = math.ceil(tokens / room)
-    return count, math.ceil(answers / count)
+    count = math.ceil(math.ceil(tokens / room) / ranks)
+    return RankMicrobatches(
+        count=count, tokens=tokens / (count * ranks), answer_tokens=answers / (count * ranks)
+    )  # fmt: skip

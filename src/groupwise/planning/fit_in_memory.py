@@ -53,6 +53,23 @@ def largest_microbatch(
     return largest(lambda n: fits(with_microbatch(recipe, n), shape, context, machines, process), most)
 
 
+def longest_sample(
+    recipe: Recipe, shape: DecoderShape, context: int, machines: PlannedMachines, process: ProcessWork
+) -> int:
+    """The longest sample, in tokens with its prompt, that a learner computes on one device; 0 if none fits.
+
+    A longer one needs context parallelism, which cuts a sample over devices. At most the model's positions.
+    """
+    learner = replace(process, has_engine=False)
+
+    def fitting(answer: int) -> bool:
+        one = with_microbatch(replace(recipe, sampling=replace(recipe.sampling, max_tokens=answer)), context + answer)
+        return fits(one, shape, context, machines, learner)
+
+    answer = largest(fitting, shape.max_positions - context)
+    return answer and context + answer
+
+
 def cached_tokens_that_fit(
     recipe: Recipe, shape: DecoderShape, context: int, machines: PlannedMachines, process: ProcessWork
 ) -> int:

@@ -200,6 +200,13 @@ def _compiled(half: Callable[..., Any]) -> Callable[..., Any]:
     return torch.compile(half, dynamic=True)
 
 
+class _OpaqueLayout:
+    """A layout as an argument of layers. FSDP would copy a dataclass there, token by token and without its cache."""
+
+    def __init__(self, layout: AttentionLayout) -> None:
+        self.positions, self.attend = layout.positions, layout.attend
+
+
 class DecoderTrunk(nn.Module):
     """All of the decoder but the output head: embedding, layers and final norm.
 
@@ -222,12 +229,12 @@ class DecoderTrunk(nn.Module):
 
     def forward(self, tokens: Int[Tensor, " n"], layout: AttentionLayout) -> Float[Tensor, "n width"]:
         x = self._embed(tokens)
-        rotation = rotary(layout.positions, self.shape, x.dtype)
+        rotation, opaque = rotary(layout.positions, self.shape, x.dtype), _OpaqueLayout(layout)
         for layer in self.layers:
             if self.recompute and torch.is_grad_enabled():
-                x = checkpoint(layer, x, rotation, layout, use_reentrant=False, preserve_rng_state=False)
+                x = checkpoint(layer, x, rotation, opaque, use_reentrant=False, preserve_rng_state=False)
             else:
-                x = layer(x, rotation, layout)
+                x = layer(x, rotation, opaque)
         return self.norm(x)
 
     def _embed(self, tokens: Int[Tensor, " n"]) -> Float[Tensor, "n width"]:

@@ -101,11 +101,11 @@ class PrefixPacking:
         """Scaled dot-product attention of every packed token over its prefix, within `window` tokens if given."""
         if not len(q):  # in the graph of keys and values too: under FSDP every rank reduces every gradient
             return q + (k + v).repeat_interleave(q.shape[1] // k.shape[1], 1)
-        fused = q.device.type == "cpu" and window is None and softcap is None
+        fused = q.is_cpu and window is None and softcap is None
         if fused and self._split:
             (blocks, slot), contexts = self._split
             return SharedContextAttention.apply(q, k, v, blocks, slot, contexts)
-        if q.device.type == "cuda" and softcap is None and self._varlen_runs(q):
+        if q.is_cuda and softcap is None and self._varlen_runs(q):
             rows, contexts = self._varlen_rows(window)
             return VarlenAttention.apply(q, k, v, rows, contexts, window)
         blocks, slot = self._unsplit

@@ -28,15 +28,7 @@ from groupwise.engines import (
 )
 from groupwise.engines.remote import engine_slots
 from groupwise.engines.remote.replica import Replica
-<<<<<<< HEAD
 from groupwise.models import Decoder, Lora, MixtureOfExpertsSizes, attach, find_model, read_model, read_tokenizer
-from tests.docs.warm_shell import environment
-||||||| 7660ccd1
-from groupwise.models import Decoder, Lora, MixtureOfExpertsSizes, attach
-from tests.docs.warm_shell import environment
-=======
-from groupwise.models import Decoder, Lora, MixtureOfExpertsSizes, attach
->>>>>>> time
 from tests.processes import PATIENCE, hasten, wait_until_gone
 from tests.rollout.fakes import decoder, request
 from tests.rollout.fakes import tokenizer as letters

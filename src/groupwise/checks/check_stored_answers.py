@@ -8,14 +8,8 @@ from groupwise.config.recipe import Recipe
 from groupwise.core import BadData, GroupwiseError, first_lines
 from groupwise.data import Draw, Prompt, all_problems
 from groupwise.engines.no_engine import NoEngine
-<<<<<<< HEAD
 from groupwise.rollout import RolloutSetting, SinglePromptSampler
-||||||| 7660ccd1
-from groupwise.rollout import RolloutSampler, RolloutSetting
-=======
-from groupwise.rollout import RolloutSampler, RolloutSetting
 from groupwise.tasks.stored_rows import ASSISTANT, COMPLETION, turns_of
->>>>>>> time
 from groupwise.training.build_environment import frame_of
 from groupwise.training.build_run import RunInputs
 from groupwise.training.build_tasks import generates_nothing, prompt_template

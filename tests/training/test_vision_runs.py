@@ -19,7 +19,7 @@ from groupwise.config.recipe import Cluster, Recipe
 from groupwise.config.user_code import UserCode
 from groupwise.core import BadData, Usage
 from groupwise.data import SAMPLED, Sampling, pack
-from groupwise.engines import NativeEngine, Vllm
+from groupwise.engines import NativeEngine, Served, Vllm
 from groupwise.engines.no_engine import NoEngine
 from groupwise.methods import bradley_terry, grpo, kto, sft
 from groupwise.models import (
@@ -309,7 +309,8 @@ UNFIT: dict[str, tuple[dict[str, Any], str]] = {
         {"lora": Lora(rank=2, target_modules=("out_proj",))},
         "no linear layer is called 'out_proj'",
     ),
-    "another engine": ({"engine": Vllm(replicas=1)}, "engines in other processes cannot run this model"),
+    "native engines elsewhere": ({"engine": Served()}, "engines in other processes cannot run this model"),
+    "heads that vLLM lacks": ({"engine": Vllm(replicas=1)}, "vLLM cannot run this model"),
     "shards": ({"cluster": Cluster(ranks=2, shard="full")}, "cluster.shard is full, and this run cannot be sharded"),
     "a reward model": ({"method": bradley_terry()}, "cannot be trained as a reward model"),
 }

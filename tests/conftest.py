@@ -37,10 +37,19 @@ CHROMIUM = next(
 FLAGS = ["--no-sandbox", "--disable-background-networking", "--disable-component-update", "--no-first-run"]
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """The workers of pytest-xdist share one warm shell."""
+    if getattr(config.option, "numprocesses", None) and not hasattr(config, "workerinput"):
+        from tests.docs import warm_shell
+
+        warm_shell.share()
+
+
 def pytest_collection_finish() -> None:
-    """The garbage collector leaves out what imports and the collection made."""
+    """The garbage collector leaves out what imports and the collection made, and runs after more allocations."""
     gc.collect()
     gc.freeze()
+    gc.set_threshold(20_000)  # Python's 700 is a tenth of the time of tests that make many small objects
     gc.enable()
 
 

@@ -34,12 +34,15 @@ def trained(out: Path) -> Path:
 
 def photograph(browser: Any, report: Path, out: Path) -> list[Path]:
     """Write both pictures of a report; return their paths."""
-    return [_photograph(browser, report, out, scheme) for scheme in ("light", "dark")]
+    page = browser.new_page(viewport={"width": WIDTH, "height": HEIGHT}, device_scale_factor=1.5)
+    paths = [_photograph(page, report, out, scheme) for scheme in ("light", "dark")]
+    page.close()
+    return paths
 
 
-def _photograph(browser: Any, report: Path, out: Path, scheme: str) -> Path:
+def _photograph(page: Any, report: Path, out: Path, scheme: str) -> Path:
     """One picture: a group whose first two answers are right and wrong, the chain of a token open."""
-    page = browser.new_page(color_scheme=scheme, viewport={"width": WIDTH, "height": HEIGHT}, device_scale_factor=1.5)
+    page.emulate_media(color_scheme=scheme)
     page.goto(report.resolve().as_uri())
     page.wait_for_selector("html[data-ready]", state="attached")
     walk_to_right_and_wrong(page, report)
@@ -49,7 +52,6 @@ def _photograph(browser: Any, report: Path, out: Path, scheme: str) -> Path:
     page.evaluate(ALONE)
     path = out / f"rollouts-{scheme}.png"
     page.screenshot(path=path)
-    page.close()
     return path
 
 

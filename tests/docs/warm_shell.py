@@ -2,11 +2,13 @@
 
 `run` gives a command line to a real shell, so that pipes, quotes and globs work. Its PATH begins with two small
 programs. Each sends its arguments, directory, environment and standard streams to the server, and the server forks.
-The imports of every command, two to four seconds of them, are thus done once. A program that is killed kills its fork.
+The imports of every command, two to four seconds of them, are thus done once, also by the workers of one run of the
+tests. A program that is killed kills its fork.
 As a script this file is the server.
 """
 
 import atexit
+import fcntl
 import gc
 import importlib
 import json
@@ -36,6 +38,10 @@ with socket.socket(socket.AF_UNIX) as server:
     server.sendall(json.dumps([{name!r}, sys.argv[1:], os.getcwd(), dict(os.environ)]).encode() + b"\\n")
     sys.exit(int(server.makefile().read() or 1))
 """
+FOLDER = "GROUPWISE_WARM_SHELL"
+"""The variable with the folder of the server."""
+STARTED: list[subprocess.Popen[bytes]] = []
+"""The server, in the process that started it."""
 OPTIONAL = ("transformers.modeling_utils", "peft")
 LATE = ("groupwise.__main__", "numpy.ctypeslib", "numpy.ma", "encodings.utf_8_sig", "encodings.utf_32_le")
 """Modules that most commands import while they run."""
@@ -53,32 +59,46 @@ def run(line: str, directory: Path) -> str:
 
 def environment() -> dict[str, str]:
     """The variables of this process, with a PATH that begins with the two programs."""
-    programs, _ = start()
-    return {
-        **os.environ,
-        "PATH": os.pathsep.join((str(programs), str(Path(sys.executable).parent), os.environ["PATH"])),
-    }
+    programs = [str(start()), str(Path(sys.executable).parent)]
+    return {**os.environ, "PATH": os.pathsep.join((*programs, os.environ["PATH"]))}
+
+
+def share() -> None:
+    """Make the folder of the server. The processes that this one starts find it, and share the server.
+
+    The server reads from a FIFO in it, which has no writer after the end of this process: the server ends with it.
+    """
+    folder = tempfile.mkdtemp(prefix="warm-")
+    os.mkfifo(f"{folder}/alive")
+    os.open(f"{folder}/alive", os.O_RDWR)
+    os.environ[FOLDER] = folder
+    owner = os.getpid()
+    atexit.register(lambda: shutil.rmtree(folder, ignore_errors=True) if os.getpid() == owner else None)
 
 
 @cache
-def start() -> tuple[Path, subprocess.Popen[bytes]]:
-    """Start the server, once per process. Return the folder of the two programs, and the server.
-
-    The server ends with this process, whose end closes the server's standard input.
-    """
-    folder = Path(tempfile.mkdtemp(prefix="warm-"))
+def start() -> Path:
+    """Start the server, unless a process that shares it has. Return its folder, with the two programs."""
+    if FOLDER not in os.environ:
+        share()
+    folder = Path(os.environ[FOLDER])
     address = str(folder / "server")
-    for name in ("groupwise", "python"):
-        (folder / name).write_text(PROGRAM.format(python=sys.executable, address=address, name=name))
-        (folder / name).chmod(0o700)
-    words = [sys.executable, __file__, address]
-    server = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True)
-    assert server.stdout and server.stdout.readline() == b"ready\n"
-    return folder, server
+    with (folder / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not os.path.exists(address):
+            for name in ("groupwise", "python"):
+                (folder / name).write_text(PROGRAM.format(python=sys.executable, address=address, name=name))
+                (folder / name).chmod(0o700)
+            with (folder / "alive").open("rb", buffering=0) as alive:
+                words = [sys.executable, __file__, address]
+                server = subprocess.Popen(words, stdin=alive, stdout=subprocess.PIPE, start_new_session=True)
+            assert server.stdout and server.stdout.readline() == b"ready\n"
+            STARTED.append(server)
+    return folder
 
 
 def serve(address: str) -> None:
-    """Fork for each connection, until the process that started the server is gone."""
+    """Fork for each connection, until the process that made its folder is gone."""
     warm()
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(address)
@@ -93,7 +113,7 @@ def serve(address: str) -> None:
                 answer(connection)
                 return
             connection.close()
-    shutil.rmtree(Path(address).parent)
+    shutil.rmtree(Path(address).parent, ignore_errors=True)
 
 
 def warm() -> None:
@@ -168,7 +188,7 @@ def end(name: str, words: list[str]) -> None:
 
 
 def execute(name: str, words: list[str]) -> Any:
-    """What `groupwise WORDS`, `python FILE WORDS` or `python -m MODULE WORDS` does."""
+    """What `groupwise WORDS`, or `python` with `FILE WORDS`, `-c CODE WORDS` or `-m MODULE WORDS` does."""
     if name == "groupwise":
         sys.argv[:] = ["groupwise", *words]
         sys.path.pop(0)
@@ -177,6 +197,11 @@ def execute(name: str, words: list[str]) -> Any:
         sys.argv[:] = words[1:]
         sys.path[0] = os.getcwd()
         return runpy.run_module(words[1], run_name="__main__", alter_sys=True) and 0
+    if words[0] == "-c":
+        sys.argv[:] = ["-c", *words[2:]]
+        sys.path[0] = ""
+        exec(compile(words[1], "<string>", "exec"), {"__name__": "__main__"})
+        return 0
     sys.argv[:] = words
     sys.path[0] = str(Path(words[0]).resolve().parent)
     return runpy.run_path(words[0], run_name="__main__") and 0

@@ -4,7 +4,6 @@ import asyncio
 import itertools
 import math
 import subprocess
-import sys
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
@@ -30,6 +29,7 @@ from groupwise.evaluation.accuracy import (
     tally,
 )
 from groupwise.models import RandomPurpose
+from tests.docs.warm_shell import environment
 from tests.faults.small_runs import EVERY, left, lines, ran, ready
 
 
@@ -240,7 +240,8 @@ PASSES = {1: 0.4666666666666667, 4: 0.7235215053763441, 32: 0.9}
 @pytest.mark.t(47)
 def test_evaluation_leaves_random_states_unchanged() -> None:
     """Runs in a separate process, since the checker of annotations in these tests draws random numbers."""
-    assert subprocess.run([sys.executable, "-c", STATES], check=True, capture_output=True, text=True).stdout == "same\n"
+    words = ["python", "-c", STATES]
+    assert subprocess.check_output(words, env=environment(), text=True) == "same\n"
 
 
 STATES = """

@@ -54,8 +54,7 @@ def test_long_messages_are_cut_and_counted(tmp_path):
 
 
 @pytest.mark.browser
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [1280, 360])
+@pytest.mark.parametrize(("scheme", "width"), [("light", 1280), ("dark", 360)])
 def test_an_episode_is_one_tree(visit, tmp_path, scheme, width):
     run = write_run(tmp_path / "run", iterations=2)
     write_episodes(run)

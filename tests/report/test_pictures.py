@@ -51,8 +51,7 @@ def test_the_pictures_of_a_group_are_side_by_side(visit: Any, pictures: Path, sc
     assert page.evaluate("document.documentElement.scrollWidth") == width
 
 
-@pytest.mark.parametrize("width", [1280, 390])
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize(("scheme", "width"), [("light", 1280), ("dark", 390)])
 def test_the_pictures_of_a_prompt_are_above_its_text(visit: Any, asked: Path, scheme: str, width: int) -> None:
     page = visit(asked, color_scheme=scheme, viewport={"width": width, "height": 800})
     pictures = page.locator(".prompt .asked img")

@@ -36,17 +36,18 @@ def test_the_changes_to_the_method_are_listed(visit, run, tmp_path):
     page = visit(write_report([run], tmp_path / "a.html"))
     assert page.locator(".method .changed li").all_inner_texts() == changes and len(changes) == 2
     assert "changed from gspo" in page.locator(".method").inner_text()
-    for changed, note in (([], "as published, without changes"), (None, None), ("odd", None)):
-        other = write_run(tmp_path / f"run {changed}", iterations=2)
-        about = json.loads((other / "run.json").read_text())
+    others, notes = [], ("as published, without changes", None, None)
+    for changed in ([], None, "odd"):
+        others.append(write_run(tmp_path / f"run {changed}", iterations=2))
+        about = json.loads((others[-1] / "run.json").read_text())
         about["method"].pop("changed") if changed is None else about["method"].update(changed=changed)
-        (other / "run.json").write_text(json.dumps(about))
-        text = visit(write_report([other])).locator(".method").inner_text()
+        (others[-1] / "run.json").write_text(json.dumps(about))
+    texts = visit(write_report(others, tmp_path / "b.html")).locator(".method").all_inner_texts()
+    for text, note in zip(texts, notes, strict=True):
         assert "changed" not in text if note is None else note in text
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [1280, 360])
+@pytest.mark.parametrize(("scheme", "width"), [("light", 1280), ("dark", 360)])
 def test_every_canvas_is_drawn_and_the_page_fits(visit, report, scheme, width):
     page = visit(report, color_scheme=scheme, viewport={"width": width, "height": 800})
     assert page.locator("canvas").count() >= 20
@@ -105,15 +106,20 @@ def test_the_group_and_its_tokens_are_shown_as_stored(visit, run, report):
     assert cells == [r["advantage"] for r in group]
 
 
+SIDES = r"""() => {
+    const side = (t) => (t.className.match(/ ([pn])\d/) ?? [0, '0'])[1], seen = [];
+    for (let i = 0; i < 80; i++) {
+        for (const a of document.querySelectorAll('.answer'))
+            seen.push([a.classList[1], [...new Set([...a.querySelectorAll('.t')].map(side))].join()]);
+        document.dispatchEvent(new KeyboardEvent('keydown', { key: 'p' }));
+    }
+    return seen;
+}"""
+"""The outcome and the signs of the colours of each answer in 80 groups."""
+
+
 def test_colour_follows_the_sign_of_the_advantage(visit, run, report):
-    page = visit(report)
-    sides_of = set()
-    side = "(t) => (t.className.match(/ ([pn])\\d/) ?? [0, '0'])[1]"
-    sides = f"(a) => [a.className, [...new Set([...a.querySelectorAll('.t')].map({side}))].join()]"
-    for _ in range(80):
-        for sample in page.evaluate(f"() => [...document.querySelectorAll('.answer')].map({sides})"):
-            sides_of.add((sample[0].split()[1], sample[1]))
-        page.keyboard.press("p")
+    sides_of = {tuple(pair) for pair in visit(report).evaluate(SIDES)}
     assert ("correct", "p") in sides_of and ("wrong", "n") in sides_of
     assert not {("correct", "n"), ("wrong", "p")} & sides_of
 

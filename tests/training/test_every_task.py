@@ -6,7 +6,6 @@ import itertools
 import json
 import os
 import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -26,6 +25,7 @@ from groupwise.rollout import answers
 from groupwise.tasks import Calculator, DataRows, PublishedSet
 from groupwise.training.build_run import RunObjects, build
 from groupwise.verifiers import Code, Exact, Function, LastNumber, Math
+from tests.docs.warm_shell import environment
 from tests.evaluation.test_evaluate import GOLDEN, RIGHT
 from tests.models.directories import shape
 from tests.models.test_templates import trained
@@ -143,7 +143,7 @@ def test_metrics_match_the_scripted_answers(name: str, tmp_path: Path, monkeypat
 @pytest.mark.t(47)
 def test_evaluating_a_task_leaves_random_states_unchanged(tmp_path: Path) -> None:
     """Runs in a separate process, since the checker of annotations in these tests draws random numbers."""
-    process = subprocess.run([sys.executable, "-c", STATES], capture_output=True, text=True, check=False)
+    process = subprocess.run(["python", "-c", STATES], env=environment(), capture_output=True, text=True, check=False)
     assert process.stdout.splitlines()[-1:] == [f"same {len(KINDS)}"], process.stderr[-2000:]
 
 

@@ -49,7 +49,7 @@ def pytest_collection_finish() -> None:
     """The garbage collector leaves out what imports and the collection made, and runs after more allocations."""
     gc.collect()
     gc.freeze()
-    gc.set_threshold(20_000)  # Python's 700 is a tenth of the time of tests that make many small objects
+    gc.set_threshold(20_000)  # with Python's 700, tests that draw many recipes take a tenth longer
     gc.enable()
 
 

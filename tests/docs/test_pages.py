@@ -77,7 +77,7 @@ def test_the_page_of_a_room_runs(page: str, tmp_path: Path) -> None:
 
 
 def test_the_page_of_pictures_runs(tmp_path: Path) -> None:
-    assert len(follow("docs/pictures.md", tmp_path)) == 6
+    assert len(follow("docs/pictures.md", tmp_path)) == 7
     assert len(list(tmp_path.glob("runs/*/report.html"))) == 3
 
 

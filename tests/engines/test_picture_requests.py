@@ -25,7 +25,7 @@ from groupwise.engines.remote.weights_probe import WeightsProbe
 from groupwise.engines.remote.wire import generation_request
 from groupwise.engines.vllm.vllm_engine import prompt_with_pictures
 from groupwise.engines.vllm.vllm_pictures import PicturePlacer
-from groupwise.engines.vllm.vllm_replicas import check_model
+from groupwise.engines.vllm.vllm_replicas import check_model, check_windows
 from groupwise.models import Lora, VisionSizes, attach, keep_pictures, outline, read_shape, read_tokenizer
 from groupwise.models.vision.vision_families import read_processor
 from groupwise.models.vision.vision_files import vision_sizes, write_architecture
@@ -206,6 +206,10 @@ def test_vllm_takes_vision_language_models_and_served_engines_do_not() -> None:
     with pytest.raises(Usage, match="engines in other processes cannot run this model") as caught:
         Served().check(shell, None, ON_CPU)
     assert "Vllm" in caught.value.fix
+    check_windows(shell)
+    with pytest.raises(Usage) as windows:
+        check_windows(outline(vision_directory("qwen2_5_vl")))
+    assert "some of its layers have an attention window" in windows.value.evidence
     shape = vision_sizes(shell)
     assert isinstance(shape, VisionSizes)
     with pytest.raises(Usage) as refused:

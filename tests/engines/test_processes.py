@@ -29,7 +29,6 @@ from groupwise.engines import (
 from groupwise.engines.remote import engine_slots
 from groupwise.engines.remote.replica import Replica
 from groupwise.models import Decoder, Lora, MixtureOfExpertsSizes, attach, find_model, read_model, read_tokenizer
-from tests.docs.warm_shell import environment
 from tests.processes import PATIENCE, hasten, wait_until_gone
 from tests.rollout.fakes import decoder, request
 from tests.rollout.fakes import tokenizer as letters
@@ -134,8 +133,8 @@ asyncio.run(main())
 def test_replicas_end_with_a_killed_host_and_the_next_run_removes_its_directory(transport: str, tmp_path: Path) -> None:
     """Weights in memory have no name in a file system, so the kernel frees them with the processes."""
     host = subprocess.Popen(
-        ["python", "-c", HOST, str(tmp_path), transport], stdout=subprocess.PIPE, text=True,
-        env={**environment(), "TMPDIR": str(tmp_path)},
+        [sys.executable, "-c", HOST, str(tmp_path), transport], stdout=subprocess.PIPE, text=True,
+        env={**os.environ, "TMPDIR": str(tmp_path)},
     )  # fmt: skip
     assert host.stdout is not None
     pids = [int(word) for word in host.stdout.readline().split()]

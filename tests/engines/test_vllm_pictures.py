@@ -17,12 +17,10 @@ from groupwise.core import Usage
 from groupwise.data import Generation, GenerationRequest, Picture, Sampling
 from groupwise.data.pictures import hash_of_pictures
 from groupwise.engines import EngineAccess, Fleet, NativeEngine, Vllm
-from groupwise.engines.vllm import vllm_program, vllm_replicas
 from groupwise.engines.vllm.vllm_pictures import ARCHITECTURES, PicturePlacer
 from groupwise.engines.vllm.vllm_python_environment import DEFAULT_PYTHON, child_environment
 from groupwise.models import Tokenizer, find_template, pixels_of_picture
 from groupwise.models.vision.processor import IMAGE
-from groupwise.models.vision.qwen_processor import END, PAD, START
 from tests.engines.test_vllm import ROUNDING, calculator, equal, gap, run
 from tests.models.vision_directories import noise, tiny_vision, vision_directory
 
@@ -30,7 +28,7 @@ pytestmark = [pytest.mark.vllm, pytest.mark.timeout(1200)]
 
 PYTHON = str(Path(DEFAULT_PYTHON).absolute())
 ACCESS = EngineAccess(python=PYTHON)
-FAMILIES = [("idefics3", True), ("smolvlm", False), ("qwen2_5_vl", False)]
+FAMILIES = [("idefics3", True), ("smolvlm", False)]  # for Qwen2.5-VL vLLM needs torchvision for its torch
 
 
 def asked(
@@ -43,38 +41,6 @@ def asked(
         context=context, limit=limit, draw_id=7, stream=(stream,), sampling=Sampling(max_tokens=limit),
         content_hash=hash_of_pictures(pictures), pictures=pictures,
     )  # fmt: skip
-
-
-SHIM = """
-import importlib.util, sys
-
-
-NAME = "transformers.models.qwen2_vl.image_processing_qwen2_vl"
-
-class WithoutTorchvision:
-    def find_spec(self, name, path=None, target=None):
-        if name == NAME:
-            (folder,) = path
-            return importlib.util.spec_from_file_location(name, f"{folder}/image_processing_pil_qwen2_vl.py")
-
-sys.meta_path.insert(0, WithoutTorchvision())
-"""
-"""Gives vLLM's Qwen2.5-VL the one function that it imports from a file with torchvision, from the file with Pillow."""
-
-
-@pytest.fixture(autouse=True)
-def without_torchvision(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Lets Qwen2.5-VL run in an environment without torchvision, which the engine refuses."""
-    if "qwen2_5_vl" not in request.node.name:
-        return
-    monkeypatch.setattr(vllm_replicas, "check_torchvision", lambda python: None)
-    monkeypatch.setattr(vllm_program, "child_environment", shimmed_environment)
-
-
-def shimmed_environment(directory: Path, threads: int) -> dict[str, str]:
-    environment = child_environment(directory, threads)
-    (directory / "packages" / "sitecustomize.py").write_text(SHIM)
-    return environment
 
 
 async def answers(engine: Fleet | NativeEngine, requests: list[GenerationRequest]) -> list[Generation]:
@@ -102,7 +68,7 @@ def test_answers_and_scores_are_those_of_the_native_engine_before_and_after_a_lo
         assert gap_of(scores[0], scores[1]) > 100 * ROUNDING, "equal tokens, another picture"
         with torch.no_grad():
             for name, weight in model.named_parameters():
-                if "vision" in name or "visual" in name or "connector" in name:
+                if "vision" in name or "connector" in name:
                     weight.mul_(1.5)
         await native.load(1, dict(model.state_dict()))
         await fleet.load(1, dict(model.state_dict()))
@@ -136,17 +102,16 @@ print(json.dumps([found["prompt_token_ids"], places, [item["pixel_values"].flatt
 def test_vllm_would_expand_a_prompt_to_our_tokens_and_pixels(family: str, split: bool, tmp_path: Path) -> None:
     directory = tmp_path / "model"
     shutil.copytree(vision_directory(family, split=split, wide=True), directory)
-    if family != "qwen2_5_vl":  # as checkpoints have it: transformers' default is the number of another model
-        (directory / "processor_config.json").write_text(json.dumps({"image_seq_len": 4}))
+    # As checkpoints have it: transformers' default is the number of another model.
+    (directory / "processor_config.json").write_text(json.dumps({"image_seq_len": 4}))
     model, tokenizer = tiny_vision(family, dtype=torch.float32, split=split, wide=True)
     pictures = (noise(1), noise(2, width=24, height=16))
     context = asked(tokenizer, *pictures).context
-    mark = f"{START}{PAD}{END}" if family == "qwen2_5_vl" else IMAGE
-    ids = tokenizer.encode_template(f"user:{mark}{mark}red\na:")
+    ids = tokenizer.encode_template(f"user:{IMAGE}{IMAGE}red\na:")
     overrides = {"architectures": [ARCHITECTURES[family]]} if family in ARCHITECTURES else {}
     request = json.dumps([str(directory), ids, [pixels_of_picture(p).tolist() for p in pictures], overrides])
     output = subprocess.run(
-        [PYTHON, "-P", "-c", EXPAND, request], env=shimmed_environment(tmp_path, 1), capture_output=True, text=True,
+        [PYTHON, "-P", "-c", EXPAND, request], env=child_environment(tmp_path, 1), capture_output=True, text=True,
     )  # fmt: skip
     assert output.returncode == 0, output.stderr
     tokens, places, pixels = json.loads(output.stdout.splitlines()[-1])

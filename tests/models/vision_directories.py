@@ -69,7 +69,8 @@ def qwen_config(vocabulary: dict[str, int], *, wide: bool) -> Any:
     rope = {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [8, 4, 4] if wide else [2, 1, 1]}
     text = {
         **TEXT, "rope_parameters": rope, "use_sliding_window": True, "sliding_window": 24, "max_window_layers": 1,
-        "vocab_size": len(vocabulary), "eos_token_id": vocabulary[END], **(WIDE if wide else {}),
+        "vocab_size": len(vocabulary), "eos_token_id": vocabulary[END],
+        **({**WIDE, "use_sliding_window": False} if wide else {}),
     }  # fmt: skip
     return Qwen2_5_VLConfig(
         vision_config=vision, text_config=text, image_token_id=vocabulary[PAD], video_token_id=len(vocabulary) - 1,

@@ -26,14 +26,19 @@ LENGTHS = [[1 + 7 * (i + 5 * group) % 13 for i in range(4)] for group in range(2
 near = partial(pytest.approx, rel=1e-7, abs=1e-9)
 SHORT = replace(EVERY, iterations=2, sampling=Sampling(max_tokens=6))
 EXACT = replace(SHORT, machine=Machine(dtype="float64"))
-RUNS = {"reference": EXACT, "adapter": replace(EXACT, lora=Lora(rank=2, target_modules=("q_proj", "down_proj")))}
-
-
-RUNS["adapter on 4 bits"] = replace(RUNS["adapter"], machine=Machine(dtype="float64", quantization="nf4"))
+ADAPTER = replace(EXACT, lora=Lora(rank=2, target_modules=("q_proj", "down_proj")))
+FOUR_BITS = replace(ADAPTER, machine=Machine(dtype="float64", quantization="nf4"))
 
 
 @pytest.mark.usefixtures("bitsandbytes")
-@pytest.mark.parametrize("recipe", RUNS.values(), ids=RUNS)
+@pytest.mark.parametrize(
+    "recipe",
+    [
+        pytest.param(EXACT, id="reference"),
+        pytest.param(ADAPTER, id="adapter", marks=pytest.mark.slow),  # the next one has an adapter, too
+        pytest.param(FOUR_BITS, id="adapter on 4 bits"),
+    ],
+)
 def test_a_run_on_a_gpu_has_the_same_metrics(recipe, tmp_path: Path) -> None:
     here = lines(ran(tmp_path / "here", recipe))
     with pretended_gpu():

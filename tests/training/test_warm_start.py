@@ -14,18 +14,23 @@ import torch
 from safetensors.torch import load_file
 
 from groupwise.__main__ import main
-from groupwise.config.recipe import WarmStart
+from groupwise.checks import check_stored_answers
+from groupwise.config.recipe import Recipe, WarmStart
 from groupwise.config.recipe_toml import read_recipe
 from groupwise.config.user_code import UserCode
 from groupwise.core import BadData
-from groupwise.data import ENVIRONMENT, WRITTEN, Draw, Prompt
+from groupwise.data import ENVIRONMENT, WRITTEN, Draw, Prompt, all_problems
 from groupwise.learner import AdamW, Learner, Ranks
 from groupwise.methods import sft
 from groupwise.models import Tokenizer, encode_answer, find_model, find_template, read_tokenizer
 from groupwise.tasks import Demonstrations, demonstrations
 from groupwise.tasks.big_sums import sum_demonstrations
-from groupwise.training.build_run import RunObjects, build
+from groupwise.training.build_environment import tool_schemas
+from groupwise.training.build_run import RunInputs, RunObjects, build
+from groupwise.training.build_tasks import demonstrations_of, templates
 from groupwise.training.progress_output import ProgressPrinter
+from groupwise.training.warm_start import warm_start_phase
+from groupwise.verifiers.no_verifier import NoVerifier
 from tests.commands.test_bad_input import SMALL, error_of, rows
 from tests.faults.small_runs import EVERY, begun, ran, run_from
 from tests.models.directories import bytes_, characters
@@ -219,6 +224,56 @@ def test_unusable_demonstrations_are_an_error(row: object, why: str) -> None:
     with pytest.raises(BadData, match=r"1 of 1 demonstrations cannot be used") as error:
         read(rows("a.jsonl", row), tokenizer)
     assert why in error.value.evidence and "messages" in error.value.fix
+
+
+def conversations(*messages: object) -> tuple[Recipe, RunInputs]:
+    """The packaged recipe with tools, with these demonstrations."""
+    source = Path(__file__).parents[2] / "recipes" / "big_sums.toml"
+    recipe = read_recipe(source, [("warm_start.demonstrations", rows("rows.jsonl", *messages))])
+    tokenizer = read_tokenizer(find_model(recipe.model))
+    by_name = templates(recipe, tokenizer, tool_schemas(recipe, UserCode()))
+    task = demonstrations_of(recipe, by_name)
+    assert task is not None
+    return recipe, RunInputs(tokenizer, by_name, task, NoVerifier())
+
+
+def test_the_longest_demonstration_is_found_without_writing_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Conversations with and without tools: few are written as samples, and the length is that of the longest."""
+    lengths, written = check_stored_answers.stored_lengths, []
+
+    def count(phase: Recipe, inputs: RunInputs, prompts: Sequence[Prompt]) -> list[tuple[Prompt, int]]:
+        written.extend(prompts)
+        return lengths(phase, inputs, prompts)
+
+    monkeypatch.setattr(check_stored_answers, "stored_lengths", count)
+    few = list(islice(sum_demonstrations(), 60))
+    assert len({len(row["messages"]) for row in few}) > 1
+    recipe, inputs = conversations(*few)
+    longest = check_stored_answers.longest_demonstration(recipe, inputs)
+    assert 0 < len(written) < 20
+    start = warm_start_phase(recipe)
+    assert start is not None
+    assert longest == max(len(p.token_ids) + n for p, n in lengths(start, inputs, all_problems(inputs.task)))
+
+
+def test_the_frames_of_tool_messages_count_for_the_longest_demonstration(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A conversation with a tool is longer than a plain answer, which has more text."""
+    monkeypatch.setattr(check_stored_answers, "frame_of", lambda recipe, templates: ((5,) * 4, (6,) * 4))
+    tools = next(row for row in sum_demonstrations() if len(row["messages"]) > 2)
+    recipe, inputs = conversations(tools)
+    longest = check_stored_answers.longest_demonstration(recipe, inputs)
+    (prompt,) = all_problems(inputs.task)
+    answer = "1" * (longest - len(prompt.token_ids) - 2)
+    plain = {"messages": [tools["messages"][0], {"role": "assistant", "content": answer}]}
+    assert check_stored_answers.longest_demonstration(*conversations(tools, plain)) == longest
+
+
+def test_a_demonstration_that_the_tokenizer_cannot_read_is_named() -> None:
+    (row,) = islice(sum_demonstrations(), 1)
+    recipe, inputs = conversations(row, {"messages": [*row["messages"][:-1], {"role": "assistant", "content": "é"}]})
+    with pytest.raises(BadData, match="1 of 2 rows have an answer that the tokenizer cannot read") as caught:
+        check_stored_answers.longest_demonstration(recipe, inputs)
+    assert "'é'" in str(caught.value)
 
 
 def test_what_cannot_be(capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,6 +9,7 @@ from groupwise.core import BadData, GroupwiseError, first_lines
 from groupwise.data import Draw, Prompt, all_problems
 from groupwise.engines.no_engine import NoEngine
 from groupwise.rollout import RolloutSetting, SinglePromptSampler
+from groupwise.tasks.stored_rows import ASSISTANT, COMPLETION, turns_of
 from groupwise.training.build_environment import frame_of
 from groupwise.training.build_run import RunInputs
 from groupwise.training.build_tasks import generates_nothing, prompt_template
@@ -63,8 +64,37 @@ def with_stored_budget(recipe: Recipe, inputs: RunInputs, positions: int) -> Rec
 
 
 def longest_demonstration(recipe: Recipe, inputs: RunInputs) -> int:
-    """The most tokens of a demonstration of the warm start, with its prompt. `inputs.task` has them."""
+    """The most tokens of a demonstration of the warm start, with its prompt. `inputs.task` has them.
+
+    A demonstration is written as a sample only if it may be the longest: writing takes several times as long as
+    encoding.
+    """
     phase = warm_start_phase(recipe)
     assert phase is not None, "there are demonstrations"
     inputs = replace(inputs, templates={phase.template: inputs.templates[phase.template]})
-    return max(len(p.token_ids) + n for p, n in stored_lengths(phase, inputs, all_problems(inputs.task)))
+    prompts, longest = all_problems(inputs.task), 0
+    for most, prompt in sorted(zip(most_tokens(phase, inputs, prompts), prompts, strict=True), key=lambda x: -x[0]):
+        if most <= longest:
+            break
+        ((_, n),) = stored_lengths(phase, inputs, [prompt])
+        longest = max(longest, len(prompt.token_ids) + n)
+    return longest
+
+
+def most_tokens(phase: Recipe, inputs: RunInputs, prompts: Sequence[Prompt]) -> list[int]:
+    """Upper bounds on the tokens of demonstrations with their prompts. `BadData` for answers without tokens.
+
+    An answer has the tokens of its texts, an end token after each of the assistant's, and at most the whole frame
+    around each other text.
+    """
+    frame, bounds = sum(map(len, frame_of(phase, inputs.templates))), list[int]()
+    try:
+        for prompt in prompts:
+            turns = turns_of(prompt.row[COMPLETION])
+            texts = [len(inputs.tokenizer.encode(text)) for _, text in turns]
+            around = [1 if role == ASSISTANT else frame for role, _ in turns]
+            bounds.append(len(prompt.token_ids) + sum(texts) + sum(around))
+    except BadData:
+        stored_lengths(phase, inputs, prompts)  # names the rows
+        raise
+    return bounds

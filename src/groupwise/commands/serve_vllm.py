@@ -19,7 +19,7 @@ from groupwise.engines.remote.served_settings import EngineRequirements
 from groupwise.engines.vllm.vllm_engine import VllmSettings
 from groupwise.engines.vllm.vllm_program import vllm_program
 from groupwise.engines.vllm.vllm_python_environment import DEFAULT_PYTHON, check_environment
-from groupwise.engines.vllm.vllm_replicas import OWN_GPU, Vllm, check_model, shape_of
+from groupwise.engines.vllm.vllm_replicas import OWN_GPU, Vllm, check_model, check_windows, shape_of
 from groupwise.models import find_model, has_adapter, read_model
 
 GRACE = 5.0
@@ -39,6 +39,7 @@ def serve_vllm(model: str, options: ServeOptions, python: str) -> int:
         what, fix = f"{model} is an adapter", "merge it first: groupwise merge --help"
         raise Usage(what, evidence="vLLM serves whole weights here", fix=fix)
     target = EngineRequirements(dtype=options.dtype, device=device, device_from_launcher=True)
+    check_windows(loaded)
     check_model(shape_of(loaded), target, sleeps=False)
     python = EngineAccess(python=python).interpreter(DEFAULT_PYTHON)
     check_environment(python, gpu=device != "cpu")

@@ -79,6 +79,7 @@ class Vllm(Served):
         The environment of a placed engine is on another host, and is checked there.
         """
         Served.check(self, model, experts, target, access)
+        check_windows(model)
         check_model(shape_of(model), target, sleeps=self.placement == "colocated", size=self.tensor_parallel_size)
         python = access.interpreter(DEFAULT_PYTHON) if self.replicas else ""
         if python and not target.device_from_launcher:
@@ -111,6 +112,17 @@ def shape_of(model: nn.Module) -> DecoderShape | VisionSizes:
     shape = model.shape if isinstance(model, Decoder) else vision_sizes(model)
     assert shape is not None, "no other model is served"
     return shape
+
+
+def check_windows(model: nn.Module) -> None:
+    """`Usage` for attention windows in some layers: vLLM has the native families with windows in all layers or none."""
+    if isinstance(model, Decoder):
+        kinds = set(model.shape.attention_windows)
+    else:
+        kinds = set(getattr(vision_config(model).text_config, "layer_types", None) or ())
+    if len(kinds) > 1:
+        fix = "use the engine Native: --engine.kind Native"
+        raise Usage("vLLM cannot run this model", evidence="some of its layers have an attention window", fix=fix)
 
 
 def check_model(shape: DecoderShape | VisionSizes, target: EngineRequirements, *, sleeps: bool, size: int = 1) -> None:

@@ -130,8 +130,8 @@ def test_ranks_share_the_state_of_the_learner() -> None:
     assert memory.phase_bytes["updating"] == {"gradients": WEIGHTS}
     learning = memory.phase_bytes["learning"]
     assert learning["gathered"] == 2 * (2 * LAYER + 2 * 1000 * 64)
-    # Shards of earlier microbatches and of this one; the head's; a layer's, in bfloat16 and twice in float32; those of the
-    # layer before, which are still sent. After the layers, embedding, head and norm in the same way.
+    # Shards of earlier microbatches and of this one; the head's; a layer's, in bfloat16 and twice in float32; those of
+    # the layer before, still on their way. After the layers, those of embedding, head and norm in the same way.
     assert learning["gradients"] == 2 * WEIGHTS + 2 * 1000 * 64 + (2 + 4 + 4 + 4) * LAYER
     assert memory.phase_bytes["adding"] == {"gradients": 2 * WEIGHTS + 10 * (WEIGHTS - 4 * LAYER) + 4 * LAYER}
     assert "sampling" not in memory.phase_bytes and "rows" not in learning

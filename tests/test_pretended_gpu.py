@@ -15,7 +15,7 @@ import groupwise
 from tests.pretended_gpu import GPU, counted, pretended_gpu
 
 HOME = Path(groupwise.__file__).parent
-BRANCH = re.compile(r"""\.type [!=]= "|is_cuda|startswith\("cuda|torch\.cuda\.|not in \("cpu", "cuda"\)""")
+BRANCH = re.compile(r"""\.type [!=]= "|is_cuda|is_cpu|startswith\("cuda|torch\.cuda\.|not in \("cpu", "cuda"\)""")
 BRANCHES = {
     "checks/check_machine.py": 5,
     "cluster/external.py": 1,
@@ -42,7 +42,7 @@ BRANCHES = {
     "planning/run_processes.py": 1,
     "planning/this_machine.py": 2,
     "training/build_run.py": 2,
-    "verifiers/reward_model.py": 5,
+    "verifiers/classifier_grader.py": 5,
 }
 """The lines of the package that depend on the kind of device. A new one needs a test under the pretended GPU."""
 

@@ -16,6 +16,9 @@ from groupwise.planning.run_processes import rank_memories
 
 __all__ = ["Row", "rows_of", "table"]
 
+ADDING = "adding"
+"""The plan's phase in which the gradients of embedding and head are added, at the end of a backward."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
@@ -62,7 +65,7 @@ def sent_rows(recipe: Recipe, shape: DecoderShape, traces: Sequence[RankTrace]) 
     if recipe.cluster.sharded:
         traffic = learner_traffic(recipe, shape, size)
         yield Row(name="sent: weights, to measure", counted=most(MEASURING, GATHER),
-                  planned=measuring_passes(recipe) * each * traffic.forward_bytes)  # fmt: skip
+                  planned=measuring_passes(recipe) * (each * traffic.forward_bytes + traffic.ends_bytes))  # fmt: skip
         yield Row(name="sent: weights, to learn", counted=most(LEARNING, GATHER), planned=each * traffic.gathered_bytes)
         yield Row(name="sent: gradients", counted=most(LEARNING, SWAP), planned=each * traffic.reduced_bytes)
         yield Row(name="sent: numbers of tokens", counted=most(MEASURING, SEND) + most(LEARNING, SEND))
@@ -82,7 +85,12 @@ def memory_rows(name: str, traces: Sequence[RankTrace], memory: ProcessMemoryPre
     yield Row(name=f"{name}: before the step", counted=held, planned=permanent + engine)
     for phase in (MEASURING, LEARNING, UPDATING):
         peak = max(trace.phases[phase].peak for trace in traces)
-        yield Row(name=f"{name}: {phase}", counted=peak, planned=permanent + sum(memory.phase_bytes[phase].values()))
+        during = [
+            parts for each, parts in memory.phase_bytes.items() if each == phase or (phase, each) == (LEARNING, ADDING)
+        ]
+        yield Row(
+            name=f"{name}: {phase}", counted=peak, planned=permanent + max(sum(parts.values()) for parts in during)
+        )
 
 
 def exchange_lines(traces: Sequence[RankTrace]) -> list[str]:

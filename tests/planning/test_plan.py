@@ -130,7 +130,10 @@ def test_ranks_share_the_state_of_the_learner() -> None:
     assert memory.phase_bytes["updating"] == {"gradients": WEIGHTS}
     learning = memory.phase_bytes["learning"]
     assert learning["gathered"] == 2 * (2 * LAYER + 2 * 1000 * 64)
-    assert learning["gradients"] == WEIGHTS + 2 * 1000 * 64 + 4 * LAYER  # shards, the head's, a layer's in float32
+    # Shards of earlier microbatches and of this one; the head's; a layer's, in bfloat16 and twice in float32; those of
+    # the layer before, still on their way. After the layers, those of embedding, head and norm in the same way.
+    assert learning["gradients"] == 2 * WEIGHTS + 2 * 1000 * 64 + (2 + 4 + 4 + 4) * LAYER
+    assert memory.phase_bytes["adding"] == {"gradients": 2 * WEIGHTS + 10 * (WEIGHTS - 4 * LAYER) + 4 * LAYER}
     assert "sampling" not in memory.phase_bytes and "rows" not in learning
     assert microbatch(RECIPE, 100, lanes=16)[0].answer_count == 4  # 64 answers of a step, of which each rank has 4
 
@@ -209,8 +212,9 @@ def test_seconds_by_hand() -> None:
     assert learning_seconds(RECIPE, SHAPE, quick, lengths, 8) == pytest.approx(4 * forward / 1e12 / 8)
     slow = replace(EIGHT, link_bandwidth_gb_s=0.1)  # moving the weights takes longer than computing
     # Two steps of 4,000 tokens: one microbatch of 500 on each rank. Each sends 7/8 of: the layers twice and the
-    # other weights once in bfloat16, the gradients in float32, and for the old log-probs all weights once.
-    sent = 7 / 8 * (2 * (WEIGHTS + 4 * LAYER) + 4 * WEIGHTS + 2 * WEIGHTS)
+    # other weights once in bfloat16, the gradients in float32, and for the old log-probs the layers once. All old
+    # log-probs of the iteration need the other weights once.
+    sent = 7 / 8 * (2 * (WEIGHTS + 4 * LAYER) + 4 * WEIGHTS + 2 * 4 * LAYER + (WEIGHTS - 4 * LAYER))
     assert learning_seconds(RECIPE, SHAPE, slow, lengths, 8) == pytest.approx(sent / 1e8 / 500 / 8)
     assert times_of(RECIPE, SHAPE, EIGHT, lengths, ProcessWork()).publish_seconds == 0
 

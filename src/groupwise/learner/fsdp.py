@@ -246,5 +246,5 @@ class _AddGradients(_Collective):
             dist.all_to_all_single(parts, input_tensor, group=group)
         sums = parts.view(self.size, -1)
         while len(sums) > 1:
-            sums = sums[0::2] + sums[1::2]
+            sums = sums[0::2].add_(sums[1::2])
         output_tensor.copy_(sums[0])

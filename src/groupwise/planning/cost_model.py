@@ -130,9 +130,10 @@ def learning_seconds(
     computing = passes(recipe) * forward_operations(shape, lengths.live) / (machines.tflops * 1e12)
     if ranks == 1:
         return computing
-    traffic = learner_traffic(recipe, shape, ranks)
-    sent = recipe.method.epochs * traffic.microbatch_bytes + measuring_passes(recipe) * traffic.forward_bytes
-    moving = sent / (machines.link_bandwidth_gb_s * 1e9 * rank_microbatches(recipe, lengths, ranks).tokens)
+    traffic, each = learner_traffic(recipe, shape, ranks), rank_microbatches(recipe, lengths, ranks)
+    measuring = traffic.forward_bytes + traffic.ends_bytes / (recipe.method.minibatches * each.count)
+    sent = recipe.method.epochs * traffic.microbatch_bytes + measuring_passes(recipe) * measuring
+    moving = sent / (machines.link_bandwidth_gb_s * 1e9 * each.tokens)
     return max(computing, moving) / ranks
 
 

@@ -16,11 +16,16 @@ from groupwise.planning.read_model_shape import layer_weights, weights_of
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LearnerTraffic:
-    """Bytes that a rank sends: for a microbatch, and for a forward without gradient (old log-probs, a side model)."""
+    """Bytes that a rank sends for a microbatch: weights, and gradients.
+
+    Before the first step, each forward without gradient (old log-probs, a side model) sends `forward_bytes` for a
+    microbatch, and `ends_bytes` once: embedding, head and final norm.
+    """
 
     gathered_bytes: float
     reduced_bytes: float
     forward_bytes: float
+    ends_bytes: float
 
     @property
     def microbatch_bytes(self) -> float:
@@ -33,11 +38,12 @@ def learner_traffic(recipe: Recipe, shape: DecoderShape, ranks: int) -> LearnerT
 
     >>> from groupwise.config.recipe_toml import read_recipe
     >>> sizes = dict(vocabulary_size=9, hidden_size=4, layers=2, heads=1, kv_heads=1, head_dim=4, mlp_width=8)
-    >>> shape, recipe = DecoderShape(**sizes, max_positions=9), read_recipe("machine.dtype = 'bfloat16'")
+    >>> shape = DecoderShape(**sizes, max_positions=9)
+    >>> recipe = read_recipe("method = 'grpo'\\nmachine.dtype = 'bfloat16'")
     >>> weights_of(shape), layer_weights(shape)
     (412, 168)
     >>> learner_traffic(recipe, shape, ranks=2)
-    LearnerTraffic(gathered_bytes=748.0, reduced_bytes=824.0, forward_bytes=412.0)
+    LearnerTraffic(gathered_bytes=748.0, reduced_bytes=824.0, forward_bytes=336.0, ends_bytes=76.0)
     """
     size, share = BYTES[recipe.machine.dtype], 1 - 1 / ranks
     adapter = adapter_weights(shape, recipe.lora) if recipe.lora else 0
@@ -47,5 +53,6 @@ def learner_traffic(recipe: Recipe, shape: DecoderShape, ranks: int) -> LearnerT
     return LearnerTraffic(
         gathered_bytes=share * size * (held + layers),
         reduced_bytes=share * max(size, 4) * trained,
-        forward_bytes=share * size * held,
+        forward_bytes=share * size * layers,
+        ends_bytes=share * size * (held - layers),
     )

@@ -181,7 +181,7 @@ def run_memory(
         phases |= {phase: {**parts, **kept} for phase, parts in learning.items()}
         if recipe.machine.optimizer_offload and not on_cpu:
             moved = {"optimizer": always.pop("optimizer")}
-            phases |= {phase: {**phases[phase], **moved} for phase in ("learning", "updating")}
+            phases |= {phase: {**phases[phase], **moved} for phase in learning if phase != "measuring"}
         phases["saving"] = {"checkpoint": 2 * state // process.learner_rank_count if on_cpu else 0}
         if process.has_engine and keeps_memory(recipe):
             phases["saving"] = {**phases["saving"], "engine": copy}
@@ -319,27 +319,27 @@ def learning_bytes(
 
     While activations exist, so do the gradients of the step's earlier microbatches, and the head's. After the
     last backward all gradients exist, and no activations. Ranks that share weights gather two layers at a
-    time, and of embedding and head; the gradients of a layer exist whole before they are reduced.
+    time, and of embedding and head. The gradients of a layer exist whole, and twice in float32, as they are sent and as
+    they arrive, while those of the layer before are still sent. So do, after the layers, those of embedding and head.
     """
     machine, size = recipe.machine, BYTES[recipe.machine.dtype]
     kernel = kernel_of(device_of(machine.device), machine.dtype, shape)
     lanes = max(process.learner_rank_count, recipe.cluster.reduction_lanes)
     packed, several = microbatch(recipe, context, lanes)
-    earlier = trained * max(size, 4) // process.learner_rank_count if several or process.learner_rank_count > 1 else 0
+    sharded, wide = process.learner_rank_count > 1, max(size, 4)
+    earlier = (sharded + several) * trained * wide // process.learner_rank_count
     head = 0 if recipe.lora else shape.vocabulary_size * shape.hidden_size * size
     own = sum(isinstance(part, ValueModel) and part.trunk == "own" for _, part in recipe.method.models_in_use)
     stored = activation_bytes(shape, packed, size, recompute=machine.gradient_checkpointing, kernel=kernel)
     answers = recipe.prompts * recipe.method.group_size
     iteration = recipe.prompts * context + answers * recipe.sampling.max_tokens
     measured = max(packed.tokens, min(iteration, machine.microbatch_tokens))
-    shared = (
-        (2 * layer_weights(shape) + 2 * shape.vocabulary_size * shape.hidden_size) * size
-        if process.learner_rank_count > 1
-        else 0
-    )
+    shared = (2 * layer_weights(shape) + 2 * shape.vocabulary_size * shape.hidden_size) * size if sharded else 0
     gathered = {"gathered": shared} if shared else {}
     both = size + 4 if size < 4 and process.learner_rank_count == 1 else max(size, 4)  # of a weight, and of its master
-    whole = layer_weights(shape) * max(size, 4) if process.learner_rank_count > 1 and not recipe.lora else 0
+    layer = layer_weights(shape) if sharded and not recipe.lora else 0
+    ends = weights_of(shape) - shape.layers * layer
+    adding = {"gradients": earlier + ends * (size + 2 * wide) + layer * wide} if layer else {}
     return {
         "measuring": {
             "activations": forward_bytes(shape, measured, size),
@@ -347,11 +347,12 @@ def learning_bytes(
             **gathered,
         },
         "learning": {
-            "gradients": earlier + head + whole,
+            "gradients": earlier + head + layer * (size + 3 * wide),
             "activations": (1 + own) * stored,
             "logits": logit_bytes(shape, packed.tokens),
             **gathered,
         },
+        **({"adding": adding} if adding else {}),
         "updating": {"gradients": trained * both // process.learner_rank_count},
     }
 

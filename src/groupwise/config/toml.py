@@ -39,8 +39,8 @@ LARGEST, DEEPEST = 8 << 20, 64
 """The most bytes of a recipe's file, and the most levels of its tables and lists."""
 TWICE = 'write it once: method = "grpo" alone, or with fields method.base = "grpo" and method.group_size = 8'
 """The advice for TOML that gives a name both a value and fields."""
-BARE = ""
-"""The key of a value that is no table, and so no component, in the table of the fields that are set beside it."""
+BARE = "\0value"
+"""The key of a value that is no table, in the table of the fields that are set beside it. No name begins with NUL."""
 
 
 def override_value(value: Any) -> Any:
@@ -132,8 +132,8 @@ def set_paths(data: dict[str, Any], fields: Sequence[tuple[str, Any]]) -> None:
 
     >>> data = {}
     >>> set_paths(data, [("method.group_size", 8), ("method", "grpo"), ("lora", "none"), ("lora.rank", 8)])
-    >>> data
-    {'method': {'base': 'grpo', 'group_size': 8}, 'lora': {'': 'none', 'rank': 8}}
+    >>> data["method"], data["lora"] == {BARE: "none", "rank": 8}
+    ({'base': 'grpo', 'group_size': 8}, True)
     """
     for path, value in sorted(fields, key=lambda field: field[0].removesuffix(".kind").count(".")):
         plain = value.plain if isinstance(value, CommandLineValue) else value
@@ -154,8 +154,8 @@ def set_path(data: dict[str, Any], path: str, value: Any) -> None:
     >>> data = {"optimizer": 1e-5, "lora": "none"}
     >>> set_path(data, "optimizer.lr", 1e-6)
     >>> set_path(data, "lora.rank", 8)
-    >>> data
-    {'optimizer': {'': 1e-05, 'lr': 1e-06}, 'lora': {'rank': 8}}
+    >>> data == {"optimizer": {BARE: 1e-5, "lr": 1e-6}, "lora": {"rank": 8}}
+    True
     """
     keys = keys_of(path)
     node: Any = data

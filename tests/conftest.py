@@ -46,10 +46,9 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """The garbage collector leaves out what imports and the collection made, and runs after more allocations."""
+    """The garbage collector leaves out what imports and the collection made."""
     gc.collect()
     gc.freeze()
-    gc.set_threshold(20_000)  # with Python's 700, tests that draw many recipes take a tenth longer
     gc.enable()
 
 

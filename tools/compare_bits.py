@@ -30,8 +30,10 @@ OLD_KEYS: dict[str, str] = {
     "cluster.lag": "cluster.max_staleness",
     "cluster.lanes": "cluster.reduction_lanes",
     "engine.rows": "engine.max_num_seqs",
+    "lora.targets": "lora.target_modules",
     "machine.recompute": "machine.gradient_checkpointing",
     "method.refill": "method.max_refills",
+    "method.shaping.1.buffer": "method.shaping.1.buffer_length",
     "optimizer.clip": "optimizer.max_grad_norm",
     "save.model_every": "save.export_every",
     "warm_start.per_step": "warm_start.prompts",
@@ -39,7 +41,12 @@ OLD_KEYS: dict[str, str] = {
     "warm_start.optimizer.warmup": "warm_start.optimizer.warmup_steps",
 }
 """The present dotted path of each recipe field that was renamed since the base commit."""
-OLD_VALUES: dict[tuple[str, str], tuple[str, str]] = {("method.proximal", "sampled"): ("method.old_logprobs", "engine")}
+LENGTHS = ("method.shaping", '["Correctness", {kind="Overlong", buffer=40}]')
+"""After so few steps no answer is correct, so only lengths make rewards differ."""
+OLD_VALUES: dict[tuple[str, str], tuple[str, str]] = {
+    ("method.proximal", "sampled"): ("method.old_logprobs", "engine"),
+    LENGTHS: ("method.shaping", '["Correctness", {kind="OverlongPenalty", buffer_length=40}]'),
+}
 """The present dotted path and value of each (dotted path, value) whose value was renamed."""
 OLD_METRICS: dict[str, str] = {
     "eval/parts/": "eval/subscores/",
@@ -55,8 +62,6 @@ WARM_START = "warm_start/metrics.jsonl"
 EVERY = ("iterations=5", "prompts=4", "evaluate.every=0", "evaluate.problems=8", "save.every=0")
 """Overrides of every run."""
 BLANK = ("warm_start.steps=80", "warm_start.per_step=16", "method.group_size=8", "method.minibatches=2", "prompts=2")
-LENGTHS = 'method.shaping=["Correctness", {kind="OverlongPenalty", buffer_length=40}]'
-"""After so few steps no answer is correct, so only lengths make rewards differ."""
 
 RUNS: dict[str, tuple[str, ...]] = {
     "gspo": ("method.minibatches=2", "machine.microbatch_tokens=512", "engine.rows=24", "cluster.lag=1"),
@@ -64,9 +69,9 @@ RUNS: dict[str, tuple[str, ...]] = {
                 "optimizer.lr=5e-5", "method.objective.penalties.0.coefficient=0.04", "method.proximal=sampled"),
     "dapo_refill": ("method=dapo", "method.group_size=8", "method.minibatches=2", "method.refill=2",
                     "method.shaping.1.buffer=8"),
-    "big_sums": ("recipes/big_sums.toml", *BLANK, LENGTHS),
-    "programs": ("recipes/programs.toml", *BLANK, LENGTHS),
-    "lora": ("lora.rank=2", 'lora.target_modules=["q_proj", "down_proj"]', "method.group_size=8", "optimizer.lr=2e-3",
+    "big_sums": ("recipes/big_sums.toml", *BLANK, "=".join(LENGTHS)),
+    "programs": ("recipes/programs.toml", *BLANK, "=".join(LENGTHS)),
+    "lora": ("lora.rank=2", 'lora.targets=["q_proj", "down_proj"]', "method.group_size=8", "optimizer.lr=2e-3",
              "machine.dtype=bfloat16"),
     "turns": ("recipes/coin.toml", *BLANK),
     "lanes_shards": ("cluster.ranks=2", "cluster.lanes=4", "cluster.shard=full", "method.group_size=8",

@@ -131,7 +131,7 @@ from groupwise.objective import (
     unscaled as unscaled, written_tokens as written_tokens
 )
 from groupwise.rewards import (
-    AddSubscore as AddSubscore, AddWellFormed as AddWellFormed, Correctness as Correctness,
+    AddSubscore as AddSubscore, AddWellFormed as AddWellFormed, Correctness as Correctness, Score as Score,
     SubscoreReward as SubscoreReward, TextureWeightedReward as TextureWeightedReward, correct_only as correct_only,
     everything as everything, mixed_groups as mixed_groups, mixed_outcomes as mixed_outcomes,
     mixed_scores as mixed_scores, not_all_correct as not_all_correct

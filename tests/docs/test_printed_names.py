@@ -23,6 +23,7 @@ OTHERS = {
     "docs/two-hosts.md": {"--max-restarts"},  # of torchrun
     "docs/coming-from.md": {"--path", "actor"},
     "docs/gpu.md": {"num_splits"},  # of torch
+    "docs/install.md": {"--build-arg"},  # of docker
     "docs/library.md": {"AdamW(learning_rate=)"},  # answered there
     "docs/pictures.md": {"--random"},  # of tools.vision_models
     "docs/real-model.md": {"--no-deps"},  # of pip

@@ -167,7 +167,7 @@ def test_the_last_lines_of_a_process_that_does_not_start_are_in_the_error(
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"replicas": -1}, {"replicas": 0}, {"deadline": 0}, {"restarts": -1}, {"max_num_seqs": 0}], ids=str
+    "wrong", [{"replicas": -1}, {"replicas": 0}, {"deadline": 0}, {"max_restarts": -1}, {"max_num_seqs": 0}], ids=str
 )
 def test_settings_out_of_range_are_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=next(iter(wrong))):

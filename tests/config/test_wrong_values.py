@@ -119,6 +119,11 @@ def test_a_part_that_cannot_be_none_is_not_replaced_by_its_default(path: str) ->
             assert [problem.what.partition(":")[0] for problem in problems] == [f"recipe.{path}"], problems
 
 
+def test_a_number_in_a_file_is_not_replaced_by_a_field_of_it() -> None:
+    with pytest.raises(Usage, match=r"iterations: 5 has no fields, and iterations\.x is set, too"):
+        read_recipe("method = 'grpo'\niterations = 5", overrides_of({"iterations.x": 3}))
+
+
 def test_none_in_a_file_and_a_field_on_the_command_line_make_the_table() -> None:
     recipe = read_recipe("method = 'grpo'\nlora = 'none'", [("lora.rank", "4")])
     assert recipe.lora is not None and recipe.lora.rank == 4

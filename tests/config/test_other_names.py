@@ -73,5 +73,6 @@ def test_the_trainer_of_trl_is_answered_with_the_dictionary(name: str) -> None:
 
 
 def test_a_word_of_a_table_here_is_not_taken_for_an_option() -> None:
-    assert other_name_fix("evaluate.denoising_steps") == "" and "iterations" in other_name_fix("steps")
+    assert other_name_fix("warm_start.steps") == other_name_fix("evaluate.denoising_steps") == ""
+    assert "iterations" in other_name_fix("steps")
     assert "machine.device" in other_name_fix("trainer.device") and other_name_fix("machine.dtypes") == ""

@@ -152,10 +152,23 @@ def test_every_method_reads_back_exactly(method):
     assert read_recipe(f"prompts = 1024\nmethod = {{ base = '{method.__name__}' }}").method == value
 
 
-def test_a_component_may_have_a_field_called_base():
+def test_a_component_may_have_a_field_called_base(tmp_path: Path) -> None:
     """`base` names a method only in the table of the method."""
-    method = methods.s_grpo(decay_base=0.25)
-    assert method_from(write(method)).shaping == (methods.EarlyExitReward(decay_base=0.25),)
+    file = tmp_path / "powers.py"
+    file.write_text("""
+from dataclasses import dataclass
+import groupwise as gw
+
+@dataclass(frozen=True)
+class Power(gw.Shaping):
+    base: float = 2.0
+
+    def __call__(self, reward, batch):
+        return self.base**reward
+""")
+    use = load_use(Permissions(use=(file,)))
+    method = read_recipe('method.shaping = [{ kind = "powers:Power", base = 0.25 }]', use=use).method
+    assert method.shaping[0].base == 0.25
 
 
 @settings(max_examples=60, suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow])

@@ -9,7 +9,6 @@ If a regime forces lengths, a strategy sets the limit of each sample, the token 
 model's, and the verdict is the parity of its token ids. Engine, learner and loop are unchanged.
 """
 
-import argparse
 import asyncio
 import tempfile
 from collections.abc import Iterator
@@ -22,6 +21,7 @@ from benchmarks.trl_comparison.endless_engine import Endless
 from benchmarks.trl_comparison.paths import model_of, problems_of
 from benchmarks.trl_comparison.regimes import ALL_REGIMES, Regime
 from benchmarks.trl_comparison.rewards import parity
+from benchmarks.trl_comparison.run_options import run_options
 from benchmarks.trl_comparison.stopwatch import Stopwatch, versions
 from benchmarks.trl_comparison.turns import NoMoreTurns, print_json
 
@@ -175,12 +175,7 @@ def train(recipe: Recipe, ready: RunObjects, watch: Stopwatch) -> None:
 
 
 def main(argv: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description="Run one regime in Groupwise; prints a line of JSON.")
-    parser.add_argument("regime", choices=ALL_REGIMES, metavar="REGIME", help="its letter")
-    parser.add_argument("--iterations", type=int, help="instead of the regime's warm-up and timed iterations")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--turns", action="store_true", help="after the warm-up, wait for a line before each turn")
+    parser = run_options("Run one regime in Groupwise", ALL_REGIMES)
     parser.add_argument("--engines", type=int, default=0, help="engines in other processes; 0: one in this process")
     parser.add_argument(
         "--max-staleness", type=int, default=0, choices=(0, 1), help="1: sample while the learner works"

@@ -3,12 +3,12 @@
 python -m benchmarks.trl_comparison.run_groupwise_stored sft
 """
 
-import argparse
 from typing import Any
 
 from benchmarks.trl_comparison.paths import model_of, problems_of
 from benchmarks.trl_comparison.regimes import STORED, Regime
 from benchmarks.trl_comparison.run_groupwise import train
+from benchmarks.trl_comparison.run_options import run_options
 from benchmarks.trl_comparison.stopwatch import Stopwatch, versions
 from benchmarks.trl_comparison.turns import print_json
 
@@ -46,12 +46,7 @@ def measure(regime: Regime, *, iterations: int, seed: int, machine: Machine, tur
 
 
 def main(argv: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description="Run a regime of stored answers in Groupwise; prints a line of JSON.")
-    parser.add_argument("regime", choices=STORED, metavar="REGIME", help="its name")
-    parser.add_argument("--iterations", type=int, help="instead of the regime's warm-up and timed iterations")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--turns", action="store_true", help="after the warm-up, wait for a line before each turn")
+    parser = run_options("Run a regime of stored answers in Groupwise", STORED)
     a = parser.parse_args(argv)
     regime = STORED[a.regime]
     iterations = a.iterations or regime.warmup + regime.timed

@@ -9,7 +9,6 @@ the end token at each position. Padding after the end is removed before TRL coun
 before. The generation loop and everything after it are TRL's.
 """
 
-import argparse
 import json
 import os
 import tempfile
@@ -24,6 +23,7 @@ import transformers
 from benchmarks.trl_comparison.paths import model_of, prompts_of
 from benchmarks.trl_comparison.regimes import ALL_REGIMES, Regime
 from benchmarks.trl_comparison.rewards import calculator, parity
+from benchmarks.trl_comparison.run_options import run_options
 from benchmarks.trl_comparison.settings import settings
 from benchmarks.trl_comparison.stopwatch import Stopwatch, versions
 from benchmarks.trl_comparison.turns import NoMoreTurns, print_json
@@ -135,15 +135,10 @@ def measure(regime: Regime, *, iterations: int, seed: int, config: dict[str, Any
 
 
 def main(argv: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description="Run one regime in TRL; prints a line of JSON.")
-    parser.add_argument("regime", choices=ALL_REGIMES, metavar="REGIME", help="its letter")
-    parser.add_argument("--iterations", type=int, help="instead of the regime's warm-up and timed iterations")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--threads", type=int, default=1)
+    parser = run_options("Run one regime in TRL", ALL_REGIMES)
     parser.add_argument("--micro-batch", type=int, help="instead of the regime's")
     parser.add_argument("--frugal", action="store_true", help="with gradient checkpointing")
     parser.add_argument("--continuous", action="store_true", help="with transformers' continuous batching")
-    parser.add_argument("--turns", action="store_true", help="after the warm-up, wait for a line before each turn")
     a = parser.parse_args(argv)
     torch.set_num_threads(a.threads)
     transformers.utils.logging.set_verbosity_error()

@@ -6,7 +6,6 @@ float32, SDPA, fused AdamW, no gradient checkpointing, no logging, no saving, no
 order of Groupwise's run. Reference log-probs are computed at each step, as in Groupwise.
 """
 
-import argparse
 import json
 import os
 import tempfile
@@ -19,6 +18,7 @@ import torch
 import transformers
 from benchmarks.trl_comparison.paths import model_of, prompts_of
 from benchmarks.trl_comparison.regimes import STORED, Regime
+from benchmarks.trl_comparison.run_options import run_options
 from benchmarks.trl_comparison.settings import stored_settings
 from benchmarks.trl_comparison.stopwatch import Stopwatch, versions
 from benchmarks.trl_comparison.turns import NoMoreTurns, print_json
@@ -94,13 +94,8 @@ def measure(regime: Regime, *, iterations: int, seed: int, config: dict[str, Any
 
 
 def main(argv: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description="Run a regime of stored answers in TRL; prints a line of JSON.")
-    parser.add_argument("regime", choices=STORED, metavar="REGIME", help="its name")
-    parser.add_argument("--iterations", type=int, help="instead of the regime's warm-up and timed iterations")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--threads", type=int, default=1)
+    parser = run_options("Run a regime of stored answers in TRL", STORED)
     parser.add_argument("--micro-batch", type=int, help="instead of the regime's")
-    parser.add_argument("--turns", action="store_true", help="after the warm-up, wait for a line before each turn")
     a = parser.parse_args(argv)
     torch.set_num_threads(a.threads)
     transformers.utils.logging.set_verbosity_error()

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
 from groupwise.core import Usage, WorkerLost
 from groupwise.data import Generation, GenerationRequest
@@ -174,6 +175,20 @@ def test_settings_out_of_range_are_refused(wrong: dict[str, Any]) -> None:
         Served(**wrong)
 
 
+def train_adapter(model: nn.Module) -> None:
+    """Change the matrices of an adapter that are 0 at the start."""
+    with torch.no_grad():
+        for name, x in model.named_parameters():
+            if "lora_B" in name:
+                x.add_(0.3)
+
+
+async def scores(model: nn.Module, engine: Any) -> list[float]:
+    """The log-probs of two tokens by an engine with the model's present weights."""
+    await engine.load(1, dict(model.state_dict()))
+    return [*await engine.score((1, 2), (3, 4))]
+
+
 def test_a_model_with_an_adapter_gives_the_bits_of_the_native_engine() -> None:
     """Its adapter was changed by a step, and the child reads no weight from the adapter's file."""
     pytest.importorskip("peft", reason="adapters need peft: pip install 'groupwise[lora]'")
@@ -187,10 +202,7 @@ def test_a_model_with_an_adapter_gives_the_bits_of_the_native_engine() -> None:
 
     before = asyncio.run(go(NativeEngine(model, letters(), seed=0)))
     fleet = Served(replicas=1).build(model, letters(), seed=0, experts=None)
-    with torch.no_grad():
-        for name, x in model.named_parameters():
-            if "lora_B" in name:
-                x.add_(0.3)
+    train_adapter(model)
     native = asyncio.run(go(NativeEngine(model, letters(), seed=0)))
     assert native != before
     assert asyncio.run(asyncio.wait_for(go(fleet), PATIENCE)) == native
@@ -208,18 +220,11 @@ def test_an_engine_without_adapters_gets_the_merged_weights() -> None:
     pytest.importorskip("peft")
     model = decoder(model_family="qwen3")
     attach(model, Lora(rank=2, target_modules=("q_proj", "down_proj")), seed=3)
-    with torch.no_grad():
-        for name, x in model.named_parameters():
-            if "lora_B" in name:
-                x.add_(0.3)
+    train_adapter(model)
 
-    async def scores(engine: Any) -> list[float]:
-        await engine.load(1, dict(model.state_dict()))
-        return [*await engine.score((1, 2), (3, 4))]
-
-    native = asyncio.run(scores(NativeEngine(model, letters(), seed=0)))
+    native = asyncio.run(scores(model, NativeEngine(model, letters(), seed=0)))
     fleet = Merged(replicas=1).build(model, letters(), seed=0, experts=None)
-    assert asyncio.run(asyncio.wait_for(scores(fleet), PATIENCE)) == pytest.approx(native, abs=1e-5)
+    assert asyncio.run(asyncio.wait_for(scores(model, fleet), PATIENCE)) == pytest.approx(native, abs=1e-5)
 
 
 @pytest.mark.usefixtures("bitsandbytes")
@@ -229,23 +234,16 @@ def test_an_engine_of_merged_weights_gets_a_base_in_4_bits_dequantised() -> None
     directory = find_model("calculator")
     model, tokenizer = read_model(directory, quantization="nf4"), read_tokenizer(directory)
     attach(model, Lora(rank=2, target_modules=("q_proj", "down_proj")), seed=3)
-    with torch.no_grad():
-        for name, x in model.named_parameters():
-            if "lora_B" in name:
-                x.add_(0.3)
-
-    async def scores(engine: Any) -> list[float]:
-        await engine.load(1, dict(model.state_dict()))
-        return [*await engine.score((1, 2), (3, 4))]
+    train_adapter(model)
 
     class MergedAsVllm(Merged):
         check_servable = Vllm.check_servable
 
-    native = asyncio.run(scores(NativeEngine(model, tokenizer, seed=0)))
+    native = asyncio.run(scores(model, NativeEngine(model, tokenizer, seed=0)))
     with pytest.raises(Usage, match="cannot run this model"):
         Served(replicas=1).build(model, tokenizer, seed=0, experts=None)
     fleet = MergedAsVllm(replicas=1).build(model, tokenizer, seed=0, experts=None)
-    assert asyncio.run(asyncio.wait_for(scores(fleet), PATIENCE)) == pytest.approx(native, abs=1e-4)
+    assert asyncio.run(asyncio.wait_for(scores(model, fleet), PATIENCE)) == pytest.approx(native, abs=1e-4)
 
 
 def test_a_model_that_another_process_cannot_build_is_refused_with_the_reason() -> None:

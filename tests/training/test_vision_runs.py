@@ -18,7 +18,7 @@ from groupwise.checks.check_result import CheckResult
 from groupwise.config.recipe import Cluster, Recipe
 from groupwise.config.user_code import UserCode
 from groupwise.core import BadData, Usage
-from groupwise.data import SAMPLED, Sampling, pack
+from groupwise.data import SAMPLED, Rollout, Sampling, pack
 from groupwise.engines import NativeEngine, Served, Vllm
 from groupwise.engines.no_engine import NoEngine
 from groupwise.methods import bradley_terry, grpo, kto, sft
@@ -38,7 +38,7 @@ from groupwise.report.sample_pictures import prompt_pictures, read_sheet
 from groupwise.rollout import RolloutSetting, answers
 from groupwise.tasks import DataRows, Demonstrations, RowsTask, Shapes, named_task
 from groupwise.tasks.shapes import draw_shapes
-from groupwise.training.build_run import build
+from groupwise.training.build_run import RunObjects, build
 from groupwise.training.stored_answer_evaluation import held_out_step
 from groupwise.verifiers import Exact
 from groupwise.verifiers.no_verifier import NoVerifier
@@ -202,16 +202,22 @@ def test_stored_answers_to_pictures(tmp_path: Path) -> None:
     assert abs(pairs[1]["loss"] - math.log(2)) < 1e-6 and pairs[-1]["loss"] < pairs[1]["loss"]
 
 
+def written_rollouts(objects: RunObjects) -> list[Rollout]:
+    """The stored answers of the held-out rows, as samples."""
+    recipe = objects.recipe
+    setting = RolloutSetting(
+        engine=NoEngine(), verifier=NoVerifier(), tokenizer=read_tokenizer(find_model("shapes")),
+        sampling=recipe.sampling, seed=0,
+    )  # fmt: skip
+    return asyncio.run(answers(objects.held_out, 1, setting, strategy=recipe.method.strategy))
+
+
 def test_the_other_prompt_of_a_stored_answer_has_its_own_pictures(tmp_path: Path) -> None:
     """KTO's reference point: an answer after the prompt of another row, text and pictures."""
     file = stored_rows(tmp_path / "data")["completion"]
     recipe = replace(RECIPE, task=DataRows(str(file)), method=kto(), prompts=4)
     objects = build(recipe, UserCode())
-    setting = RolloutSetting(
-        engine=NoEngine(), verifier=NoVerifier(), tokenizer=read_tokenizer(find_model("shapes")),
-        sampling=recipe.sampling, seed=0,
-    )  # fmt: skip
-    rollouts = asyncio.run(answers(objects.held_out, 1, setting, strategy=recipe.method.strategy))
+    rollouts = written_rollouts(objects)
     prompts = [rollout.draw.prompt for rollout in rollouts]
     for rollout, other in zip(rollouts, [*prompts[1:], prompts[0]]):
         (sample,) = rollout.samples
@@ -249,11 +255,7 @@ def test_each_rank_stores_the_pictures_of_held_out_answers(tmp_path: Path) -> No
     """A rank gets the rollouts and none of the tasks."""
     recipe = replace(RECIPE, task=DataRows(str(stored_rows(tmp_path / "data")["completion"])), method=sft(), prompts=4)
     objects = build(recipe, UserCode())
-    setting = RolloutSetting(
-        engine=NoEngine(), verifier=NoVerifier(), tokenizer=read_tokenizer(find_model("shapes")),
-        sampling=recipe.sampling, seed=0,
-    )  # fmt: skip
-    rollouts = asyncio.run(answers(objects.held_out, 1, setting, strategy=recipe.method.strategy))
+    rollouts = written_rollouts(objects)
     step = held_out_step(objects.recipe, objects.new_learner(), rollouts)
     assert step.tokens and step.logp_old.isfinite().all()
 

@@ -21,7 +21,16 @@ from groupwise.verifiers.process_reward_model import ProcessRewardModelGrader
 from tests.checks import check
 from tests.models.directories import bytes_
 from tests.pretended_gpu import pretended_gpu
-from tests.verifiers.test_reward_model import CHAT, answer, bert, changed, graded, only_pickle, prompt
+from tests.verifiers.test_reward_model import (
+    CHAT,
+    answer,
+    bert,
+    changed,
+    graded,
+    only_pickle,
+    prompt,
+    refused_with_advice,
+)
 
 TINY = {
     "vocab_size": 400, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 1,
@@ -181,9 +190,7 @@ def test_directories_that_are_no_process_reward_model(name: str, tmp_path: Path)
     """Before weights are read."""
     change, words = REFUSED[name]
     change(process_model(tmp_path))
-    with pytest.raises(BadData) as caught:
-        ProcessRewardModel(str(tmp_path)).build(VerifierContext())
-    assert words in str(caught.value) and "\n  do:   " in str(caught.value)
+    refused_with_advice(ProcessRewardModel(str(tmp_path)), words)
 
 
 def test_an_encoder_and_an_unknown_separator_are_refused(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from tokenizers import Tokenizer as Fast
 from tokenizers import models, pre_tokenizers, processors
 
 from groupwise.core import BadData, MissingRequirement, Usage
-from groupwise.data import Finish, Outcome, Prompt, Sample, Verdict
+from groupwise.data import Finish, Outcome, Prompt, Sample, Verdict, VerifierSettings
 from groupwise.models import Decoder, SequenceClassifier, Tokenizer, find_model, read_tokenizer, write_model
 from groupwise.models.classifier.classifier_input_encoder import ClassifierInputEncoder
 from groupwise.models.classifier.scoring_model import scores
@@ -177,6 +177,13 @@ def only_pickle(path: Path) -> None:
     (path / "model.safetensors").rename(path / "pytorch_model.bin")
 
 
+def refused_with_advice(settings: VerifierSettings, words: str) -> None:
+    """Assert that the verifier cannot be built, with these words, and that the error says what to do."""
+    with pytest.raises(BadData) as caught:
+        settings.build(VerifierContext())
+    assert words in str(caught.value) and "\n  do:   " in str(caught.value)
+
+
 REFUSED = {
     "pickle": (only_pickle, "only a pickle checkpoint"),
     "code": (lambda path: changed(path, auto_map={"AutoModel": "x.py"}), "names code or quantised weights"),
@@ -194,9 +201,7 @@ def test_directories_that_are_no_reward_model(name: str, tmp_path: Path) -> None
     """Before weights are read."""
     change, words = REFUSED[name]
     change(reward_model(tmp_path))
-    with pytest.raises(BadData) as caught:
-        RewardModel(str(tmp_path)).build(VerifierContext())
-    assert words in str(caught.value) and "\n  do:   " in str(caught.value)
+    refused_with_advice(RewardModel(str(tmp_path)), words)
 
 
 def test_a_model_without_its_head_is_refused(tmp_path: Path) -> None:

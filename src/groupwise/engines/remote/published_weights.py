@@ -26,5 +26,6 @@ def published_weights(model: nn.Module, weights: Mapping[str, Tensor], *, merges
     found = merged_weights(model, weights) if merges and has_adapter(model) else dict(weights)
     if not isinstance(model, VisionModel):
         return found
-    places = {(x.data_ptr(), x.shape): name for name, x in reversed(found.items())}
-    return {name.removeprefix("causal."): found[name] for name in found if name in places.values()}
+    firsts = {(x.data_ptr(), x.shape): name for name, x in reversed(found.items())}
+    kept = set(firsts.values())
+    return {name.removeprefix("causal."): x for name, x in found.items() if name in kept}

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from benchmarks.rehearsal.comparison import rows_of
-from benchmarks.rehearsal.exchanges import GATHER, Exchange, replay
+from benchmarks.rehearsal.exchanges import GATHER, SEND, Exchange, replay
 from benchmarks.rehearsal.rank_step import LEARNING, MEASURING, RankTrace, first_step, rehearse
 
 from groupwise.config.recipe import Recipe
@@ -89,6 +89,9 @@ def test_a_message_that_no_rank_receives_is_named() -> None:
     i = next(i for i, x in enumerate(traces[3]) if x.peer is not None)
     with pytest.raises(WorkerLost, match="rank 3"):
         replay([*traces[:3], without(traces[3], i)])
+    last = next(x for x in reversed(traces[3]) if x.operation == SEND)
+    with pytest.raises(WorkerLost, match=f"rank {last.peer} never receives the .* from rank 3"):
+        replay([*traces[:3], [*traces[3], last]])
 
 
 def test_a_rank_that_leaves_out_an_exchange_of_the_learner_is_found(monkeypatch: pytest.MonkeyPatch) -> None:

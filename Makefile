@@ -105,7 +105,7 @@ bench: $(VENV)/bench  ## Groupwise and TRL on equal work, (a) to (e), in about 1
 	$(BIN)/python -m benchmarks.trl_comparison --write
 
 bench-full: $(VENV)/bench  ## all of benchmarks/RESULTS.md
-	$(BIN)/python -m benchmarks.trl_comparison sweep a b c d e g h sft dpo frugal two growth curves --write
+	$(BIN)/python -m benchmarks.trl_comparison sweep stored_sweep a b c d e g h sft dpo frugal two growth curves --write
 
 bench-self: $(VENV)/base  ## this commit and an earlier one on equal work; BASE is the earlier commit
 	$(BIN)/python -m benchmarks.earlier_commit $(BASE) --write

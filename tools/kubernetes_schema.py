@@ -1,8 +1,8 @@
 """Writes the part of Kubernetes' schema that a manifest uses: python -m tools.kubernetes_schema MANIFEST SCHEMA.
 
-The definitions are those of Kubernetes' OpenAPI (Apache-2.0), in the newest version that the package kubernetes-validate
-has: `pip install kubernetes-validate` in an environment of its own. Unknown keys are errors. Definitions that no object of
-the manifest has accept anything.
+The definitions are those of Kubernetes' OpenAPI (Apache-2.0), in the newest version of the package kubernetes-validate:
+`pip install kubernetes-validate` in a separate environment. Unknown keys are errors. Definitions that no object of the
+manifest has accept anything.
 """
 
 import json

@@ -55,5 +55,5 @@ export MASTER_ADDR
 srun --nodes=1 --ntasks="$RANKS" --nodelist="${nodes[0]}" --overlap --kill-on-bad-exit=1 bash -c '
   export RANK=$SLURM_PROCID LOCAL_RANK=$SLURM_LOCALID
   groupwise train "$RECIPE" --machine.dtype "$DTYPE" --cluster.launch external --cluster.ranks "$RANKS" \
-    --engine "{ kind = \"Served\", replicas = 0, addresses = [$ADDRESSES] }" $HOSTS --engine-secret secret
+    --engine "{ kind = \"Served\", replicas = 0, batch_invariant = false, addresses = [$ADDRESSES] }" $HOSTS --engine-secret secret
 '

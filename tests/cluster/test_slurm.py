@@ -80,7 +80,9 @@ def test_the_batch_script_runs_under_slurm_with_the_bits_of_one_process(tmp_path
     (tmp_path / "recipe.toml").write_text("\n".join(lines).replace("'", '"') + "\n")
     with two_hosts(tmp_path / "logs") as (a, b, _):
         variables = slurm(tmp_path / "slurm", (a, b))
-        wait_until(lambda: printed(a, tmp_path, variables, "sinfo", "-h", "-o", "%D %T") == "2 idle\n", "nodes are idle")
+        wait_until(
+            lambda: printed(a, tmp_path, variables, "sinfo", "-h", "-o", "%D %T") == "2 idle\n", "nodes are idle"
+        )
         resources = [f"--gpus-per-node={GPUS}", f"--ntasks-per-node={GPUS}", "--cpus-per-task=1"]
         submit = a.start("sbatch", "--wait", *resources, str(SCRIPT), directory=tmp_path, environment=variables)
         assert submit.wait(5 * PATIENCE) == 0, [path.read_text() for path in tmp_path.glob("slurm-*.out")]

@@ -1,9 +1,6 @@
 """Runs over two pretended hosts by torchrun, with engines on one of them: a bad network, a cut, kills and stops."""
 
-import os
 import re
-import signal
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +9,10 @@ import pytest
 import groupwise as gw
 from groupwise.core import WorkerLost
 from groupwise.runs.run_layout import RunLayout
-from tests.cluster.pretended_hosts import Cable, Command, Host, obstacle, two_hosts
+from tests.cluster.pretended_hosts import Command, Host, obstacle, two_hosts
 from tests.processes import PATIENCE, wait_until
 
-pytestmark = [
-    pytest.mark.hosts,
-    pytest.mark.timeout(600),
-    pytest.mark.skipif(bool(obstacle()), reason=obstacle()),
-]
+pytestmark = [pytest.mark.hosts, pytest.mark.timeout(600), pytest.mark.skipif(bool(obstacle()), reason=obstacle())]
 
 ITERATIONS = 6
 SMALL: dict[str, Any] = {

@@ -1,6 +1,7 @@
 """The page of two hosts: each command has a mark, and those that ran on CPUs run again, on two pretended hosts."""
 
 import re
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from tests.cluster.pretended_hosts import obstacle, two_hosts
-from tests.docs.test_pages import blocks
+from tests.docs.test_pages import HOME, blocks
+from tests.examples.test_cluster import recipe_of
 
 PAGE = "docs/two-hosts.md"
 MARKS = ("run here", "rehearsed", "not run")
@@ -65,6 +67,18 @@ def test_every_word_for_cpus_stands_in_place_of_one_on_the_page() -> None:
     for word in ON_CPUS:
         assert any(re.search(re.escape(word) + r"(?!\w)", line.text) for line in lines()), word
     assert not any("cuda" in on_cpus(line.text) for line in lines() if line.mark == "run here")
+
+
+@pytest.mark.parametrize("page", [PAGE, "docs/cluster.md"])
+def test_the_commands_for_gpus_are_accepted_on_a_host_with_eight(page: str) -> None:
+    text = re.sub(r"\\\n\s*", "", (HOME / page).read_text())
+    commands = re.findall(r"groupwise (train [^`]*?--machine\.device cuda.*?)(?:  #.*)?$", text, re.M)
+    assert len(commands) >= 2
+    engine = next(iter(re.findall(r'^engine="(.*batch_invariant.*?)"', text, re.M)), "")
+    for command in commands:
+        host = re.search(r"--engine-host (\w+)", command)
+        address = f"'{host[1]}:7000#sha256={'0' * 64}'" if host else ""
+        recipe_of(shlex.split(command.replace("$engine", engine.replace("$addresses", address))), gpus=8)
 
 
 @pytest.mark.hosts

@@ -5,18 +5,22 @@ import os
 import re
 import subprocess
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from groupwise.checks.check_machine import check_batch_invariance, check_machine
 from groupwise.cluster.check_launch import check_launch
 from groupwise.commands.parsing import options_of, parse, parser
 from groupwise.config.model_dependent_defaults import starting_point
 from groupwise.config.recipe import Recipe
 from groupwise.config.recipe_toml import read_recipe
-from groupwise.config.user_code import Permissions
+from groupwise.config.user_code import Permissions, UserCode
+from groupwise.core import raise_all
 from groupwise.engines import Served, TlsAddress
+from tests.pretended_gpu import pretended_gpu
 
 yaml = pytest.importorskip("yaml")
 
@@ -63,15 +67,19 @@ def programs(folder: Path) -> dict[str, str]:
     return {"PATH": f"{folder}:{os.environ['PATH']}", "SEEN": str(folder), "HOME": str(folder)}
 
 
-def recipe_of(words: list[str]) -> Recipe:
-    """The recipe of a `train` command. AssertionError if it reaches a host that the command does not name."""
+def recipe_of(words: list[str], gpus: int = 0) -> Recipe:
+    """The recipe of a `train` command. An error if it is refused on a host with so many GPUs, or reaches a host that
+    the command does not name.
+    """
     table, options = parser()
     given, overrides = parse(table, options, [word for word in words if word != "recipe.toml"])
     start = starting_point(None, overrides)
     recipe = read_recipe(start.source, start.overrides)
     check_launch(recipe)
-    assert isinstance(recipe.engine, Served)
-    options_of(Permissions, given).engines.allow(TlsAddress.parse(text).host for text in recipe.engine.addresses)
+    with pretended_gpu(count=gpus) if gpus else nullcontext():
+        raise_all([*check_batch_invariance(recipe), *check_machine(recipe, UserCode(), train=False).errors])
+    addresses = recipe.engine.addresses if isinstance(recipe.engine, Served) else ()
+    options_of(Permissions, given).engines.allow(str(TlsAddress.parse(text).host) for text in addresses)
     return recipe
 
 
@@ -92,7 +100,7 @@ def test_the_batch_script_starts_a_rank_and_an_engine_for_each_gpu(hardware: str
     assert (tmp_path / "secret").stat().st_mode & 0o777 == 0o600
     for rank in range(ranks):
         words, task = seen[f"train-node-1-{rank}"]
-        recipe = recipe_of(words)
+        recipe = recipe_of(words, gpus=4 if hardware == "GPUs" else 0)
         assert (recipe.cluster.launch, recipe.cluster.ranks, recipe.machine.dtype) == ("external", ranks, dtype)
         assert isinstance(recipe.engine, Served) and len(recipe.engine.addresses) == 2 * engines
         assert task == {"RANK": f"{rank}", "LOCAL_RANK": f"{rank}", "WORLD_SIZE": f"{ranks}", "MASTER_ADDR": "10.0.0.1"}
@@ -139,7 +147,12 @@ def test_the_manifest_fits_the_schema_of_kubernetes(hardware: str) -> None:
         assert errors(document) == [], document["kind"]
     job = documents(hardware)[2]
     container = job["spec"]["template"]["spec"]["containers"][0]
-    for wrong in ({"comand": ["groupwise"]}, {"workingDir": 3}, {"resources": {"limit": {}}}, {"env": [{"value": "8"}]}):
+    for wrong in (
+        {"comand": ["groupwise"]},
+        {"workingDir": 3},
+        {"resources": {"limit": {}}},
+        {"env": [{"value": "8"}]},
+    ):
         job["spec"]["template"]["spec"]["containers"] = [container | wrong]
         assert errors(job), wrong
 
@@ -163,7 +176,7 @@ def test_the_manifest_starts_an_engine_for_each_gpu_and_a_learner_that_knows_the
     variables = programs(tmp_path / "bin") | plain | {"FINGERPRINT": FINGERPRINT}
     subprocess.run(containers["learner"]["command"], env=variables, check=True)
     words, _ = json.loads((tmp_path / "bin" / "train--0.json").read_text())
-    recipe = recipe_of(words)
+    recipe = recipe_of(words, gpus=gpus["learner"])
     names = [f"{engines['serviceName']}-{i}.{engines['serviceName']}" for i in range(engines["replicas"])]
     assert isinstance(recipe.engine, Served)
     assert [str(TlsAddress.parse(text).host) for text in recipe.engine.addresses] == names

@@ -11,7 +11,13 @@ import pytest
 import groupwise as gw
 from groupwise.__main__ import main
 from groupwise.checks.check_by_model_kind import kind_errors
-from groupwise.checks.check_machine import check_machine, check_place, check_scores, check_sharding
+from groupwise.checks.check_machine import (
+    check_batch_invariance,
+    check_machine,
+    check_place,
+    check_scores,
+    check_sharding,
+)
 from groupwise.config.model_dependent_defaults import starting_point
 from groupwise.config.recipe import Recipe
 from groupwise.config.recipe_toml import read_recipe
@@ -39,7 +45,7 @@ RECIPES: dict[str, list[Change]] = {
     "a critic": [("method", "ppo")],
     "engines in other processes": [("engine.kind", "Served"), ("cluster.max_staleness", "1")],
     "stored answers as drafts": [("engine.kind", "Speculative"), ("engine.batch_invariant", "false")],
-    "vLLM": [("model", "smollm2"), ("task", "largest"), ("template", "chat"), ("engine.kind", "Vllm")],
+    "vLLM": [("engine.kind", "Vllm")],
 }
 """Changes of the packaged recipe."""
 COUNTS = (1, 2, 8, 16)
@@ -48,22 +54,23 @@ PROMPT = 40
 
 @cache
 def read(name: str, settings: tuple[Change, ...] = ()) -> Recipe:
-    """A recipe with further settings, as a command line gives them."""
+    """A recipe on GPUs with further settings, as a command line gives them."""
     start = starting_point(None, [*RECIPES[name], *settings])
-    return read_recipe(start.source, start.overrides)
+    return on_machines(read_recipe(start.source, start.overrides), named_machines("h100"))
 
 
 def splits(recipe: Recipe, shape: DecoderShape, count: int) -> Iterator[tuple[DevicePlacement, int]]:
     """Every split that the plan may print, with a bound on the staleness."""
     machines = named_machines(f"{count}xh100")
     for together, lags in ((True, LAGS[:1]), (False, LAGS[1:])):
-        found = placements(on_machines(recipe, machines), shape, PROMPT, machines, together=together, every=False)
+        found = placements(recipe, shape, PROMPT, machines, together=together, every=False)
         yield from ((placement, lag) for placement in found for lag in lags)
 
 
 def refuse(recipe: Recipe, shape: DecoderShape) -> None:
     """Raise the errors of the checks of `train` about devices and processes."""
-    raise_all([*check_machine(recipe, UserCode(), train=True).errors, *check_place(recipe), *check_scores(recipe)])
+    raise_all([*check_machine(recipe, UserCode(), train=True).errors, *check_batch_invariance(recipe)])
+    raise_all([*check_place(recipe), *check_scores(recipe)])
     recipe = resolved(recipe)
     raise_all(kind_errors(recipe, shape))
     check_sharding(recipe, shape)
@@ -144,6 +151,7 @@ def test_every_split_of_two_devices_runs_on_a_cpu(home: Path) -> None:
     """Ranks and engines are processes of this machine, one for each device of the plan."""
     small = {"iterations": 2, "prompts": 2, "method.group_size": 4, "evaluate.problems": 2, "max_tokens": 12}
     recipe, shape = read("packaged"), planned_shape(find_model("calculator"))
+    recipe = replace(recipe, machine=replace(recipe.machine, device="cpu", dtype="float32"))
     found = [(placement, lag) for placement, lag in splits(recipe, shape, 2) if lag < 2]
     assert {placement.label for placement, _ in found} == {"2 do both", "1 generate, 1 learn"}
     for placement, lag in found:

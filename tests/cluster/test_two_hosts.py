@@ -1,6 +1,10 @@
 """Runs over two pretended hosts by torchrun, with engines on one of them: a bad network, a cut, kills and stops."""
 
+import os
 import re
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +13,8 @@ import pytest
 import groupwise as gw
 from groupwise.core import WorkerLost
 from groupwise.runs.run_layout import RunLayout
-from tests.cluster.pretended_hosts import Command, Host, obstacle, two_hosts
-from tests.processes import PATIENCE, wait_until
+from tests.cluster.pretended_hosts import Cable, Command, Host, obstacle, two_hosts
+from tests.processes import PATIENCE, wait_until, wait_until_gone
 
 pytestmark = [pytest.mark.hosts, pytest.mark.timeout(600), pytest.mark.skipif(bool(obstacle()), reason=obstacle())]
 
@@ -109,3 +113,85 @@ def test_a_cut_cable_to_the_engines_ends_the_run_with_their_host_and_another_one
         resumed = a.start("groupwise", "resume", str(the_run(place)), *engines[2:], directory=place)
         assert resumed.wait(PATIENCE) == 0, resumed.output
     assert files(the_run(place)) == alone
+
+
+@contextmanager
+def two_ranks(place: Path, restarts: int = 0) -> Iterator[tuple[Host, Host, Cable, Command, Command]]:
+    """Two hosts with a run of a rank on each, after its first iteration."""
+    with two_hosts(place / "logs", delay=0.01) as (a, b, cable):
+        words = ["train", *options(RANKS)]
+        first, second = (torchrun(host, place, *words, restarts=restarts) for host in (a, b))
+        first.wait_for(f"1/{ITERATIONS}")
+        yield a, b, cable, first, second
+
+
+def resumed_on_one_rank(place: Path) -> tuple[bytes, bytes]:
+    return files(gw.resume(the_run(place), ranks=1, launch="local").directory)
+
+
+def test_a_cut_cable_ends_both_ranks_with_the_names_of_the_hosts_and_they_resume(
+    alone: tuple[bytes, bytes], place: Path
+) -> None:
+    """The torchrun of host b waits for its store on host a until Linux gives up, and ends once the cable is mended."""
+    with two_ranks(place) as (a, b, cable, first, second):
+        cable.cut()
+        assert first.wait(PATIENCE) != 0
+        assert "rank 0 waited for rank 1, which did not answer within 20 s" in first.output
+        assert "rank 1 is on host b" in first.output and "groupwise resume" in first.output
+        second.wait_for("rank 0 is at a:")
+        assert "rank 0 gave no sign of life for 20 s" in second.output
+        cable.mend()
+        assert second.wait(PATIENCE) != 0
+        again = [torchrun(host, place, "resume", str(the_run(place))) for host in (a, b)]
+        assert [command.wait(2 * PATIENCE) for command in again] == [0, 0], [command.output for command in again]
+    assert files(the_run(place)) == alone
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP], ids=lambda number: number.name)
+def test_a_killed_or_stopped_rank_ends_torchrun_on_both_hosts(
+    number: signal.Signals, alone: tuple[bytes, bytes], place: Path
+) -> None:
+    with two_ranks(place) as (_, b, _, first, second):
+        os.kill(b.rank(1), number)
+        assert first.wait(PATIENCE) != 0 and second.wait(PATIENCE) != 0
+        assert "rank 0 waited for rank 1" in first.output and "rank 1 is on host b" in first.output, first.output
+    assert resumed_on_one_rank(place) == alone
+
+
+def test_torchrun_starts_the_ranks_of_both_hosts_again(alone: tuple[bytes, bytes], place: Path) -> None:
+    with two_ranks(place, restarts=1) as (_, b, _, first, second):
+        os.kill(b.rank(1), signal.SIGKILL)
+        assert (first.wait(2 * PATIENCE), second.wait(2 * PATIENCE)) == (0, 0), first.output + second.output
+    assert files(the_run(place)) == alone
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP], ids=lambda number: number.name)
+def test_a_run_ends_without_the_torchrun_of_another_host(
+    number: signal.Signals, alone: tuple[bytes, bytes], place: Path
+) -> None:
+    """The torchrun of host a, which has their store, then waits five minutes for the other one."""
+    with two_ranks(place) as (_, b, _, first, _):
+        os.kill(b.agent(), number)
+        first.wait_for("done: ")
+    assert files(the_run(place)) == alone
+
+
+def test_the_ranks_of_both_hosts_end_with_the_torchrun_that_has_their_store(
+    alone: tuple[bytes, bytes], place: Path
+) -> None:
+    with two_ranks(place) as (a, b, _, _, second):
+        ranks = a.rank(0), b.rank(1)
+        os.kill(a.agent(), signal.SIGKILL)
+        wait_until_gone(ranks)
+        assert second.wait(PATIENCE) != 0
+    assert resumed_on_one_rank(place) == alone
+
+
+def test_a_host_without_power_ends_the_run_which_the_other_host_resumes(
+    alone: tuple[bytes, bytes], place: Path
+) -> None:
+    with two_ranks(place) as (_, b, cable, first, _):
+        cable.cut()
+        b.power_off()
+        assert first.wait(PATIENCE) != 0 and "rank 1 is on host b" in first.output
+    assert resumed_on_one_rank(place) == alone

@@ -19,9 +19,13 @@ from groupwise.cluster.check_launch import check_launch
 from groupwise.cluster.external import ExternalProcesses, ExternalRank
 from groupwise.cluster.network_interface import INTERFACES, interface, interface_towards
 from groupwise.config.recipe import Cluster, Recipe
+from groupwise.config.resolve_devices import resolved
+from groupwise.config.user_code import UserCode
 from groupwise.core import MissingRequirement, Usage, WorkerLost
 from groupwise.engines import Served
 from groupwise.learner.rank_store import CALL, call_ranks, host_store, join_store, release_ranks, wait_for_call
+from groupwise.training import rank_worker
+from groupwise.training.rank_worker import named_by
 from tests.processes import PATIENCE
 from tests.training.test_follower import SMALL as SETTINGS
 from tests.training.test_follower import files
@@ -161,6 +165,35 @@ def test_an_external_rank_that_was_not_started_is_named_with_the_fix(monkeypatch
     assert "with its RANK" in caught.value.fix
     (line,) = lines
     assert line.startswith("waiting for rank 2, up to 30 s: start it")
+
+
+def test_the_error_for_a_lost_external_rank_names_its_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = host_store(3)
+    for rank in (1, 2):
+        monkeypatch.setattr("groupwise.cluster.external.socket.gethostname", lambda rank=rank: f"gpu-{rank}")
+        ExternalRank(rank, "127.0.0.1", store.port).record_host(store)
+    processes = ExternalProcesses(["rank 1", "rank 2"], store)
+    processes.wait_for(list, PATIENCE)
+    lost = WorkerLost("rank 0 waited for rank 2, which is gone: a sum", evidence="closed", fix="resume")
+    assert str(named_by(processes, lost)).splitlines()[1:] == [
+        "  seen: closed",
+        "        rank 2 is on host gpu-2",
+        "  do:   resume",
+    ]
+    assert named_by(ExternalProcesses(["rank 2"]), lost).evidence == "closed"
+
+
+def test_the_error_of_a_rank_above_0_names_the_address_of_rank_0(monkeypatch: pytest.MonkeyPatch) -> None:
+    def lost(*_: Any) -> None:
+        raise WorkerLost("rank 0 gave no sign of life for 8 s", evidence="the network is cut", fix="resume")
+
+    store = host_store(2)
+    for name, value in (VARIABLES | {"MASTER_PORT": str(store.port)}).items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(rank_worker, "join", lost)
+    with pytest.raises(WorkerLost, match="no sign of life") as caught:
+        rank_worker.follow_external(resolved(recipe("external", 2)), UserCode())
+    assert caught.value.evidence == f"the network is cut\nrank 0 is at 127.0.0.1:{store.port}"
 
 
 def test_a_rank_above_0_is_no_run_of_its_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """A law: each split that a plan prints can be started, with the settings that the plan prints for it."""
 
+import json
 import re
 from collections.abc import Iterator
 from dataclasses import replace
@@ -137,13 +138,22 @@ def started_with(text: str) -> list[list[str]]:
     return [line.split() for line in re.findall(r"^  started with: (.*)$", text, re.M)]
 
 
-def test_the_settings_that_a_plan_prints_are_checked(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_settings_that_a_plan_prints_are_accepted_by_check(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["plan", "--machines", "8xh100"]) == 0
     printed = started_with(capsys.readouterr().out)
     assert printed and all("--cluster.ranks" in words or "--engine.replicas" in words for words in printed)
     with pretended_gpu(count=8):
         for words in printed:
             assert main(["check", *words]) == 0, capsys.readouterr()
+
+
+def test_the_settings_that_a_plan_prints_are_those_of_its_json(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["plan", "--machines", "4xh100"]
+    assert main(words) == main([*words, "--json"]) == 0
+    text, _, numbers = capsys.readouterr().out.partition("\n{")
+    settings = [each["settings"] for each in json.loads("{" + numbers)["trials"]]
+    listed = [[word for path, value in each.items() for word in (f"--{path}", value)] for each in settings]
+    assert started_with(text) and all(words in listed for words in started_with(text))
 
 
 @pytest.mark.slow

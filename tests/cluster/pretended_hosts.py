@@ -23,11 +23,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO
 
-from tests.processes import wait_until
-
 NEW_DEVICE, POINT_TO_POINT, PLAIN_PACKETS = 0x400454CA, 0x0001, 0x1000
 """TUNSETIFF, IFF_TUN and IFF_NO_PI of linux/if_tun.h."""
 LARGEST_PACKET = 65_536
+LOCALHOST = {"localhost": "127.0.0.1"}
+LONGEST = 300.0
+"""Seconds until a test gives up on a command: a passing test never waits so long."""
 LOOK = 0.2
 """Seconds between looks for the end of a cable."""
 BOOT = """
@@ -78,21 +79,41 @@ class Command:
 
     def wait_for(self, text: str) -> None:
         """Wait until the output has a text. AssertionError with the output if the command ends without it."""
-        wait_until(lambda: text in self.output or self.ended, f"{text!r} is not in {self.log}")
-        assert text in self.output, self.output
+        end = time.monotonic() + LONGEST
+        while text not in self.output:
+            assert not self.ended or text in self.output, self.output
+            assert time.monotonic() < end, f"{text!r} is not in: {self.output}"
+            time.sleep(0.02)
 
-    def wait(self, seconds: float) -> int:
-        """Its exit code, once it has ended. `subprocess.TimeoutExpired` after `seconds`."""
-        return self.process.wait(seconds)
+    def wait(self) -> int:
+        """Its exit code, once it has ended. AssertionError with the output if it does not end."""
+        try:
+            return self.process.wait(LONGEST)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"it does not end: {self.output}") from None
 
 
 class Host:
     """A host, as a context: at its end, all its processes are killed."""
 
-    def __init__(self, name: str, address: str, names: Path, logs: Path) -> None:
+    def __init__(self, name: str, address: str, logs: Path) -> None:
         self.name, self.address, self._logs, self._count = name, address, logs, 0
+        self.names = logs / f"hosts-{name}"
+        self.names.touch()
         spaces = ["--net", "--uts", "--ipc", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"]
-        words = ["setpriv", "--pdeathsig", "KILL", "unshare", *spaces, "bash", "-c", BOOT, "boot", name, str(names)]
+        words = [
+            "setpriv",
+            "--pdeathsig",
+            "KILL",
+            "unshare",
+            *spaces,
+            "bash",
+            "-c",
+            BOOT,
+            "boot",
+            name,
+            str(self.names),
+        ]
         self._boot = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
         assert self._boot.stdout and self._boot.stdout.readline() == "ready\n", f"host {name} did not start"
         children = Path(f"/proc/{self._boot.pid}/task/{self._boot.pid}/children").read_text()
@@ -176,16 +197,15 @@ class Shell(Command):
         """Start lines of bash, and return the line that is printed with their exit code once they have ended."""
         assert self.process.stdin
         self._lines += 1
-        mark = f"lines {self._lines} ended with "
-        self.process.stdin.write(f"{text}\necho '{mark}'$?\n".encode())
+        mark = f"\nlines {self._lines} ended with "
+        self.process.stdin.write(f"{text}\nprintf '\\nlines {self._lines} ended with %d \\n' $?\n".encode())
         self.process.stdin.flush()
         return mark
 
     def end(self, mark: str) -> None:
         """Wait for lines that were begun. AssertionError unless their exit code is 0."""
         self.wait_for(mark)
-        wait_until(lambda: self.output.partition(mark)[2].partition("\n")[1], mark)
-        assert self.output.partition(mark)[2].startswith("0\n"), self.output
+        assert self.output.partition(mark)[2].startswith("0 "), self.output
 
     def run(self, text: str) -> None:
         """Run lines of bash. AssertionError unless their exit code is 0."""
@@ -262,12 +282,18 @@ class Cable:
 
 
 @contextmanager
-def two_hosts(logs: Path, *, delay: float = 0.0, loss: float = 0.0) -> Iterator[tuple[Host, Host, Cable]]:
-    """The hosts `a` and `b`, and their cable. `logs` is a directory for the output of their commands."""
+def two_hosts(
+    logs: Path, *, delay: float = 0.0, loss: float = 0.0, own_address: str = "127.0.1.1"
+) -> Iterator[tuple[Host, Host, Cable]]:
+    """The hosts `a` and `b`, and their cable. `logs` is a directory for the output of their commands.
+
+    By default, a host has its own name at `own_address` of its loopback, as on Debian; without one, at that on the cable.
+    """
     addresses = {"a": "10.77.0.1", "b": "10.77.0.2"}
     logs.mkdir(parents=True, exist_ok=True)
-    names = logs / "hosts"
-    names.write_text("127.0.0.1 localhost\n" + "".join(f"{ip} {name}\n" for name, ip in addresses.items()))
     with ExitStack() as stack:
-        a, b = (stack.enter_context(Host(name, address, names, logs)) for name, address in addresses.items())
+        a, b = (stack.enter_context(Host(name, address, logs)) for name, address in addresses.items())
+        for host in (a, b):
+            own = {host.name: own_address} if own_address else {}
+            host.names.write_text("".join(f"{ip} {name}\n" for name, ip in {**LOCALHOST, **addresses, **own}.items()))
         yield a, b, stack.enter_context(Cable([a, b], delay=delay, loss=loss))

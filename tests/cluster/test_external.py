@@ -15,6 +15,7 @@ import pytest
 
 import groupwise as gw
 from groupwise.__main__ import main
+from groupwise.cluster import network_interface
 from groupwise.cluster.check_launch import check_launch
 from groupwise.cluster.external import ExternalProcesses, ExternalRank
 from groupwise.cluster.network_interface import INTERFACES, interface, interface_towards
@@ -128,6 +129,22 @@ def test_the_interface_towards_this_host_is_the_loopback(monkeypatch: pytest.Mon
     with interface_towards("127.0.0.1"):
         assert (os.environ[gloo], os.environ[nccl]) == ("eth7", interface("127.0.0.1"))
     assert os.environ[gloo] == "eth7" and nccl not in os.environ
+
+
+def test_the_interface_towards_the_own_name_is_that_towards_other_hosts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Debian's /etc/hosts has the own name at 127.0.1.1, where no other host reaches a rank."""
+    known = {"lo": "127.0.0.1", "docker0": "172.17.0.1", "eth1": "10.0.0.7"}
+    towards = {"a": "127.0.1.1", "b": "10.0.0.7", "localhost": "127.0.0.1", "192.0.2.1": "10.0.0.7"}
+    monkeypatch.setattr(network_interface.socket, "if_nameindex", lambda: [*enumerate([*known, "tunnel"])])
+    monkeypatch.setattr(network_interface, "address_of", lambda name: known.get(name, ""))
+    monkeypatch.setattr(network_interface, "source_address", lambda host: towards.get(host, ""))
+    names = {host: interface(host) for host in (*towards, "unknown")}
+    assert names == {"a": "eth1", "b": "eth1", "localhost": "lo", "192.0.2.1": "eth1", "unknown": ""}
+    del towards["192.0.2.1"]
+    assert interface("a") == "docker0", "there is no default route"
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+    assert interface("a") == "lo", "all ranks are on this host"
 
 
 def test_an_external_rank_has_the_gpu_of_its_number_on_its_host() -> None:

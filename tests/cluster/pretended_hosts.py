@@ -287,7 +287,7 @@ def two_hosts(
 ) -> Iterator[tuple[Host, Host, Cable]]:
     """The hosts `a` and `b`, and their cable. `logs` is a directory for the output of their commands.
 
-    By default, a host has its own name at `own_address` of its loopback, as on Debian; without one, at that on the cable.
+    A host has its own name at `own_address` of its loopback, as on Debian; without one, at its address on the cable.
     """
     addresses = {"a": "10.77.0.1", "b": "10.77.0.2"}
     logs.mkdir(parents=True, exist_ok=True)

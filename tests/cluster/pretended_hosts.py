@@ -101,19 +101,8 @@ class Host:
         self.names = logs / f"hosts-{name}"
         self.names.touch()
         spaces = ["--net", "--uts", "--ipc", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"]
-        words = [
-            "setpriv",
-            "--pdeathsig",
-            "KILL",
-            "unshare",
-            *spaces,
-            "bash",
-            "-c",
-            BOOT,
-            "boot",
-            name,
-            str(self.names),
-        ]
+        boot = ["bash", "-c", BOOT, "boot", name, str(self.names)]
+        words = ["setpriv", "--pdeathsig", "KILL", "unshare", *spaces, *boot]
         self._boot = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
         assert self._boot.stdout and self._boot.stdout.readline() == "ready\n", f"host {name} did not start"
         children = Path(f"/proc/{self._boot.pid}/task/{self._boot.pid}/children").read_text()

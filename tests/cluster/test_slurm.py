@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import stat
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
@@ -50,7 +51,7 @@ def slurm(folder: Path, hosts: tuple[Host, Host]) -> dict[str, str]:
     """Start Slurm on the hosts. Returns the environment of its commands."""
     (folder / "state").mkdir(parents=True)
     for gpu in range(GPUS):
-        (folder / f"gpu{gpu}").touch()
+        os.mknod(folder / f"gpu{gpu}", stat.S_IFCHR | 0o666, os.makedev(1, 3 + gpu))  # a device, but no GPU
     (folder / "gres.conf").write_text(f"Name=gpu File={folder}/gpu[0-{GPUS - 1}]\n")
     (folder / "slurm.conf").write_text(SETTINGS.format(folder=folder, gpus=GPUS))
     (folder / "munge.key").write_bytes(os.urandom(1024))

@@ -88,7 +88,7 @@ def test_the_batch_script_runs_under_slurm_with_the_bits_of_one_process(tmp_path
         submit = a.start("sbatch", "--wait", *resources, str(SCRIPT), directory=tmp_path, environment=variables)
         assert submit.wait() == 0, [path.read_text() for path in tmp_path.glob("slurm-*.out")]
     (run,) = (tmp_path / "runs").iterdir()
-    alone = gw.train(out=tmp_path / "alone", **SMALL, **{"machine.dtype": "bfloat16"})
+    alone = gw.train(tmp_path / "recipe.toml", out=tmp_path / "alone", **{"machine.dtype": "bfloat16"})
     assert files(run) == files(alone.directory)
     (log,) = tmp_path.glob("engine-*.log")
     assert log.name == "engine-b.log" and log.read_text().count("is served at b:") == GPUS

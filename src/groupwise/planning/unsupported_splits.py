@@ -1,7 +1,7 @@
 """What this version refuses to run on several devices, and why: checks raise it, and a plan marks its splits."""
 
 from groupwise.config.recipe import Recipe
-from groupwise.engines import Vllm
+from groupwise.engines import Speculative, Vllm
 from groupwise.models import DecoderShape
 from groupwise.models.decoder.decoder import ModelSizes
 from groupwise.planning.read_model_shape import MixtureOfExpertsShape
@@ -30,6 +30,8 @@ def split_obstacle(recipe: Recipe, shape: DecoderShape, *, learners: int, split:
         return obstacles[0]
     if split > 1 and not isinstance(recipe.engine, Vllm):
         return "only engines of vLLM compute on several devices"
+    if (learners > 1 or not together) and isinstance(recipe.engine, Speculative):
+        return "the engine Speculative samples in the learner's process only"
     if not together and isinstance(shape, MixtureOfExpertsShape):
         return "engines in other processes do not run modules of transformers"
     return ""

@@ -41,13 +41,13 @@ def need_matplotlib() -> None:
 
 
 def new_figure(panels: int) -> tuple[Any, Sequence[Any]]:
-    """A figure with some panels, in one row, or in two rows if there are more than four."""
+    """A figure with some panels, in rows of at most four."""
     need_matplotlib()
     import matplotlib
     from matplotlib.figure import Figure
 
-    rows = 1 if panels <= 4 else 2
-    columns = panels // rows
+    columns = next(n for n in (4, 3, 2, 1) if panels % n == 0)
+    rows = panels // columns
     shrinks = 3.3 * columns * 96 / COLUMN  # 96 pixels are an inch, and 72 points
     matplotlib.rcParams.update({**SETTINGS, "font.size": max(10, LETTERS * shrinks * 72 / 96)})
     figure = Figure(figsize=(3.3 * columns, 2.9 * rows), layout="constrained")

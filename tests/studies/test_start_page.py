@@ -8,8 +8,9 @@ from xml.etree import ElementTree
 import pytest
 from studies.forest import LEFT, LINE, NUMBER, RIGHT, SIZE, VERDICTS, WIDTH, Row, forest
 from studies.pages import RESULTS, filled, read_exact
+from studies.running import find_study
 from studies.start_page import Claim, claims, picture, verdicts
-from tools.start_page import FOREST, PAGE
+from tools.start_page import FOREST, LENGTHS, PAGE
 
 from groupwise.certificates.studies import read_results
 from studies import __main__ as command
@@ -130,3 +131,16 @@ def luminance(colour: str) -> float:
     parts = [int(x) / 255 for x in re.findall(r"\d+", colour)[:3]]
     linear = [x / 12.92 if x <= 0.04045 else ((x + 0.055) / 1.055) ** 2.4 for x in parts]
     return sum(weight * x for weight, x in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
+
+
+FIGURES = [find_study(name).svg(HOME) for name in command.NAMES] + [HOME / FOREST, HOME / LENGTHS]
+
+
+@pytest.mark.parametrize("svg", FIGURES, ids=lambda path: path.stem)
+def test_the_letters_of_a_figure_have_11_pixels_in_the_column_of_a_page(svg: Path) -> None:
+    """Except for exponents. The column of the site has 750 pixels at least; a figure in points is larger by 96 / 72."""
+    text = svg.read_text("utf-8")
+    width, unit = re.findall(r'<svg [^>]*?\bwidth="([\d.]+)(pt)?"', text)[0]
+    pixel = 96 / 72 if unit else 1
+    sizes = re.findall(r'<(?:text|svg) [^>]*?font(?:-size)?(?:: |=")([\d.]+)', text)
+    assert sizes and min(map(float, sizes)) * min(pixel, 750 / float(width)) >= 10.99

@@ -170,8 +170,8 @@ function singles(names) {
   return [...new Set(names)].filter((name) => !charted.has(name) && !DATA.uncharted.includes(name)).sort().map((name) => ({ title: name, metric_labels: { [name]: "value" } }));
 }
 
-// Whether a curve keeps one value over several iterations.
-const isConstant = (line) => line.value.length > 1 && line.value.every((v) => v !== null && v === line.value[0]);
+// Whether a curve keeps one value over several iterations, up to the rounding of single precision.
+const isConstant = ({ value }) => value.length > 1 && value.every((v) => v !== null && Math.abs(v - value[0]) <= 1e-6 * Math.abs(value[0]));
 
 // Whether a chart would show constants only, and has no note to them. The leading charts stay: there a constant is news.
 function isFlat(spec, runs) {
@@ -185,7 +185,7 @@ function constants(specs, runs) {
   const lines = specs.flatMap((spec) => seriesOf(spec, runs));
   if (!lines.length) return null;
   const names = [...new Set(lines.map((line) => line.name))].sort();
-  const values = (name) => lines.filter((line) => line.name === name).map((line) => el("output", { "data-series": name, "data-run": line.run.name, "data-value": exact(line.value[0]), title: visible(line.run.name) }, short(line.value[0])));
+  const values = (name) => lines.filter((line) => line.name === name).map((line) => el("output", { "data-series": name, "data-run": line.run.name, "data-value": exact(valueAt(line.value)), title: visible(line.run.name) }, short(valueAt(line.value))));
   return el("div", { class: "constants" }, el("b", {}, "Without change"), names.map((name) => el("span", { title: meaning(name) }, name, values(name))));
 }
 

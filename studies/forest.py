@@ -20,12 +20,18 @@ CLAIM, LEFT, RIGHT, NUMBER = 100, 430, 610, 626
 SIZE = 13
 """The letters, in pixels of the file: 11 pixels remain when a page shows it at 750."""
 
+NOTES = {
+    "*": "a run of this claim was made by an earlier version of the code",
+    "†": "methods at one shared learning rate: undecided until each has its best one",
+}
+"""Marks behind a claim, and what they mean."""
+
 
 @dataclass(frozen=True, slots=True)
 class Row:
     """A claim with the ends and the middle of its interval, above 0 as the paper claims, and its verdict.
 
-    `number` is the difference in words. `is_stale`: a run was made by earlier code.
+    `number` is the difference in words, `marks` are keys of `NOTES`.
     """
 
     claim: str
@@ -34,7 +40,7 @@ class Row:
     high: float
     verdict: str
     number: str = ""
-    is_stale: bool = False
+    marks: str = ""
 
 
 def forest(rows: Sequence[Row], alt: str) -> str:
@@ -45,15 +51,14 @@ def forest(rows: Sequence[Row], alt: str) -> str:
     (1, True, True)
     """
     ordered = [row for verdict in VERDICTS for row in rows if row.verdict == verdict]
-    foot = "* a run of this claim was made by an earlier version of the code" if any(r.is_stale for r in rows) else ""
-    height = HEAD + LINE * (len(ordered) + bool(foot)) + 10
+    notes = [f"{mark} {note}" for mark, note in NOTES.items() if any(mark in row.marks for row in rows)]
+    height = HEAD + LINE * (len(ordered) + len(notes)) + 10
     parts = [f'<rect width="{WIDTH}" height="{height}" style="fill:{PAPER}"/>', *_head(HEAD + LINE * len(ordered))]
     for i, row in enumerate(ordered):
         middle = HEAD + LINE * i + LINE / 2
         is_first = i == 0 or ordered[i - 1].verdict != row.verdict
         parts += [_separator(middle - LINE / 2)] * is_first + _row(row, middle)
-    if foot:
-        parts.append(_text(CLAIM, height - 16, foot))
+    parts += [_text(CLAIM, height - 16 - LINE * i, note) for i, note in enumerate(reversed(notes))]
     size = f'width="{WIDTH}" height="{height}" viewBox="0 0 {WIDTH} {height}"'
     font = f'font-family="sans-serif" font-size="{SIZE}"'
     return themed(f'<svg xmlns="http://www.w3.org/2000/svg" {size} {font}>\n' + "\n".join(parts) + "\n</svg>\n", alt)
@@ -79,7 +84,7 @@ def _row(row: Row, y: float) -> list[str]:
     return [
         _mark(row.verdict, 14, y),
         _text(26, y + 4.5, row.verdict, colour=colour),
-        _text(CLAIM, y + 4.5, row.claim + " *" * row.is_stale),
+        _text(CLAIM, y + 4.5, f"{row.claim} {row.marks}".strip()),
         _line(low, y, high, y, colour, 2.4),
         _mark(row.verdict, middle, y),
         _text(NUMBER, y + 4.5, row.number),

@@ -71,7 +71,7 @@ class Claim:
         """The claim in the plot, on whose right side the paper's claim lies."""
         effect, ends = self.effect, sorted((*self.estimate.interval, self.estimate.mean))
         low, middle, high = sorted(effect.sign * (x - effect.border) for x in ends)
-        return Row(self.text, low, middle, high, self.verdict, self.number, self.is_stale)
+        return Row(self.text, low, middle, high, self.verdict, self.number, "*" * self.is_stale)
 
 
 def claims(results: Results, exact: Mapping[str, Exact]) -> list[Claim]:

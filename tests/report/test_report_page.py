@@ -97,7 +97,9 @@ def test_a_metric_that_keeps_its_value_has_a_line_and_no_chart(visit, tmp_path):
     assert "Held-out accuracy" in charts, "a leading chart stays"
     values = "all => Object.fromEntries(all.map((o) => [o.dataset.series, Number(o.dataset.value)]))"
     lines = page.locator("#curves .constants output").evaluate_all(values)
-    assert lines["strange/constant"] == 7.5 and lines["entropy"] == rows[-1]["entropy"] and "strange/moving" not in lines
+    assert (
+        lines["strange/constant"] == 7.5 and lines["entropy"] == rows[-1]["entropy"] and "strange/moving" not in lines
+    )
     both = visit(write_report([run, write_run(tmp_path / "moves", iterations=5)], tmp_path / "both.html"))
     assert "Entropy" in both.locator("#curves figure.chart b").all_inner_texts(), "it moves in one of the runs"
 

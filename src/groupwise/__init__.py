@@ -118,7 +118,9 @@ def __getattr__(name: str) -> Any:
 
 def _is_imported(name: str) -> bool:
     """Whether the statement `from groupwise import` asks for this attribute, and it is no submodule."""
-    frame = sys._getframe()
+    from inspect import currentframe
+
+    frame = currentframe()
     while frame is not None and frame.f_code.co_name in ("_is_imported", "__getattr__"):  # also wrappers of the two
         frame = frame.f_back
     caller = frame.f_code.co_name if frame is not None else ""

@@ -103,6 +103,7 @@ atlas: $(VENV)/base  ## docs/atlas.md: the effect of each published method; fini
 
 studies: $(VENV)/studies  ## docs/studies: effects that papers claim, with five seeds; finished runs are skipped
 	$(BIN)/python -m studies --jobs 2
+	$(BIN)/python -m tools.start_page
 
 bench: $(VENV)/bench  ## Groupwise and TRL on equal work, (a) to (e), in about 13 minutes
 	$(BIN)/python -m benchmarks.trl_comparison --write

@@ -119,7 +119,7 @@ def draw(panels: Sequence[Any], measured: Mapping[str, Measured], exact: Exact) 
             line(axes, m.series(key, metric(level)), i, label, dashed=bool(i))
             axes.set(title=f"{level} sums", xlabel="iteration", ylim=(0, 1))
     first.set(title="weight of a question", xlabel="share of right answers", ylim=(0, 1.05))
-    first.legend(loc="lower center")
+    panels[1].legend(loc="lower center")
     panels[1].set_ylabel("held-out accuracy")
 
 

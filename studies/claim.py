@@ -18,7 +18,7 @@ from studies.study import Arm, Estimate, Results, average, points
 
 TUNING, FRESH, LOOKS = (90, 91), 100, (5, 10, 20)
 POCOCK = {5: 3.63306, 10: 2.76034, 20: 2.49221}
-"""The |t| of a two-sided p of 0.0221 by number of seeds: three looks at that level have an error of 5 % together."""
+"""By number of seeds, the |t| with a two-sided p of 0.0221: Pocock's bound (1977, Biometrika 64:191)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,8 +48,9 @@ class Claim:
         return replace(arm, settings=(*arm.settings, f"optimizer.lr = {rate}")).trial(seed)
 
     def mean(self, result: StudyRunResult, metric: str) -> float:
-        """The mean of a metric over the iterations of the claim."""
-        return average(points(result, metric, self.first, self.last).values())
+        """The mean of a metric over the iterations of the claim; 0 for a run that collapsed before them."""
+        values = points(result, metric, self.first, self.last).values()
+        return average(values) if values else 0.0
 
     def best_rate(self, side: int, results: Results) -> str | None:
         """The rate at which a side runs with the fresh seeds; None before its tuning runs are there."""
@@ -98,8 +99,8 @@ class Claim:
 def decided(differences: Sequence[float], least: float) -> str:
     """The verdict of the first look that decides; empty while the next look is to come.
 
-    *shown* or *opposite*: the interval at Pocock's level lies above or below 0. *absent*: it lies within `least` of 0.
-    *undecided*: none of them after the last look.
+    *absent*: the interval at Pocock's level lies within `least` of 0. *shown* or *opposite*: it lies above or below 0,
+    and the mean is at least `least`. *undecided*: none of these after the last look.
 
     >>> decided([0.1, 0.11, 0.09, 0.1, 0.1], 0.03), decided([0.1, -0.1], 0.03), decided([0.1, -0.1] * 10, 0.03)
     ('shown', '', 'undecided')
@@ -108,10 +109,10 @@ def decided(differences: Sequence[float], least: float) -> str:
         if len(differences) < look:
             return ""
         low, high = interval(differences[:look])
-        if low > 0 or high < 0:
-            return "shown" if low > 0 else "opposite"
         if -least < low and high < least:
             return "absent"
+        if abs(low + high) / 2 >= least and (low > 0 or high < 0):
+            return "shown" if low > 0 else "opposite"
     return "undecided"
 
 

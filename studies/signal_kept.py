@@ -55,7 +55,8 @@ def gain(stored: Stored, length: int, noise: str) -> Estimate:
 
 def verdict(stored: Stored, length: int, noise: str) -> str:
     """Whether the claim is true at a length under a noise."""
-    return gain(stored, length, noise).result("true", "false", "undecided")
+    low, high = gain(stored, length, noise).interval
+    return f"*{'true' if low > 0 else 'false' if high < 0 else 'undecided'}*"
 
 
 def blocks(stored: Stored) -> dict[str, str]:

@@ -62,6 +62,9 @@ def test_each_side_takes_its_best_rate_and_the_smaller_one_in_a_tie() -> None:
     assert CLAIM.best_rate(0, results) == "1e-4"
     results[CLAIM.trial(1, "3e-4", TUNING[1])] = result_of(CLAIM.trial(1, "3e-4", TUNING[1]), 0.6)
     assert CLAIM.best_rate(1, results) == "3e-4"
+    collapsed = CLAIM.trial(1, "3e-4", TUNING[0])
+    results[collapsed] = replace(results[collapsed], metrics={}, tokens=())
+    assert CLAIM.best_rate(1, results) == "1e-4"  # a run without the metric counts as 0
     del results[CLAIM.trial(0, "1e-3", TUNING[0])]
     assert CLAIM.best_rate(0, results) is None
     assert CLAIM.next_runs(results) == [CLAIM.trial(0, "1e-3", TUNING[0])]
@@ -78,6 +81,8 @@ def test_a_look_decides_at_its_own_bound_and_the_last_one_ends_the_claim() -> No
     assert 2.776 < t < POCOCK[5] and decided(five, 0.03) == ""
     assert decided([*five, *five], 0.03) == "shown"
     assert decided([0.1, -0.1] * (LOOKS[-1] // 2), 0.03) == "undecided"
+    small = [0.029, 0.028, 0.0295, 0.0285, 0.032]  # above 0, and too small to count; the interval reaches above 0.03
+    assert decided(small, 0.03) == "" and decided(small, 0.025) == "shown"
 
 
 def test_runs_are_made_look_by_look_until_one_decides(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:

@@ -1,6 +1,6 @@
 """The command that measures claims, and writes their page: `python -m studies.claims noisy-best --minutes 30`.
 
-It makes the runs until a look decides, and goes on where it stopped. Without a name it lists the claims.
+It makes the runs until a look decides, and continues where it stopped. Without a name it lists the claims.
 """
 
 import argparse

@@ -23,7 +23,7 @@ CHURN, CALM = 2.0, 0.02
 
 @dataclass(frozen=True, slots=True)
 class Noise:
-    """What makes the log-ratio of a token differ from 0.
+    """The reason that the log-ratio of a token differs from 0.
 
     *recorded*: the recorded log-prob is off by a normal number of standard deviation `size`. *engine*: the engine
     samples from other logits, each off by such a number. *churn*: as the engine, with a standard deviation of 2 in a

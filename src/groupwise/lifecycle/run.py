@@ -241,7 +241,7 @@ def assembled(
     if objects.rollout_setting.agent_runner is not None:
         objects.rollout_setting.agent_runner.output_directory = layout.agents
     guards = objects.new_guards()
-    alerts = AlertDetector(guards.max_logprob_diff, trained_role_reasons(recipe.method))
+    alerts = AlertDetector(guards.max_logprob_diff, trained_role_reasons(recipe.method), recipe.method)
     watching = watch(layout, objects, progress, alerts, control, disk)
     recorder = RunRecorder(
         layout, logs, keep=recipe.save.keep, best=recipe.evaluate.best_metric, extra=accepted, on_metrics=watching,

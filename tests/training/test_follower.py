@@ -5,6 +5,7 @@ import re
 import shutil
 import signal
 import time
+from functools import partial
 from pathlib import Path
 from threading import Event, Thread, get_native_id
 from types import FrameType
@@ -22,8 +23,10 @@ from groupwise.config.recipe import Cluster
 from groupwise.config.recipe_toml import read_recipe
 from groupwise.config.user_code import UserCode
 from groupwise.core import BadData, InvalidValue, Usage, WorkerLost
+from groupwise.engines import Served
 from groupwise.learner.distributed import ConnectionClosed
 from groupwise.learner.fsdp import ShardedRanks
+from groupwise.models import FlowShape
 from groupwise.models.decoder.decoder import ModelSizes
 from groupwise.runs.checkpoints import newest_checkpoint, shard_names
 from groupwise.runs.run_layout import RunLayout
@@ -237,6 +240,26 @@ def test_a_sharded_run_whose_rank_is_killed_while_saving_ends_with_the_bits_of_o
     assert [name for name, x in expected.items() if not torch.equal(x, found[name])] == []
 
 
+def test_no_rank_reads_a_whole_model_if_the_engines_are_elsewhere(
+    one: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rank 0 gathers a layer at a time for the engine, and writes the model from the last checkpoint."""
+    monkeypatch.setattr("groupwise.training.build_run.read_model", None)
+    monkeypatch.setattr("groupwise.training.build_run.read_policy", None)
+    settings = SMALL | {"cluster.ranks": 2, "cluster.shard": "full", "engine": Served(replicas=1)}
+    run = gw.train(out=tmp_path, **settings).directory
+    assert RunLayout(run).metrics.read_bytes() == RunLayout(one).metrics.read_bytes()
+    assert (RunLayout(run).model / "model.safetensors").read_bytes() == (
+        RunLayout(one).model / "model.safetensors"
+    ).read_bytes()
+    shutil.rmtree(RunLayout(run).checkpoint(ITERATIONS))
+    shutil.rmtree(RunLayout(run).model)
+    gw.resume(run)
+    expected, found = tensors(one), tensors(run)
+    assert [name for name, x in expected.items() if not torch.equal(x, found[name])] == []
+    assert RunLayout(run).metrics.read_bytes() == RunLayout(one).metrics.read_bytes()
+
+
 def test_a_run_in_one_process_continues_on_sharded_ranks(one: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
     shutil.copytree(one, run)
@@ -249,10 +272,11 @@ def test_a_run_in_one_process_continues_on_sharded_ranks(one: Path, tmp_path: Pa
     assert RunLayout(run).metrics.read_bytes() == RunLayout(one).metrics.read_bytes()
 
 
-@pytest.mark.parametrize(("text", "reason"), [("machine.compile = true", "compiled"), ("", "mixture of experts")])
+@pytest.mark.parametrize(("text", "reason"), [("machine.compile = true", "compiled"), ("", "flow model")])
 def test_runs_that_cannot_be_sharded(text: str, reason: str) -> None:
     recipe = read_recipe(f"cluster.ranks = 2\ncluster.shard = 'full'\nmethod = 'grpo'\n{text}")
-    sizes = ModelSizes(vocabulary_size=5, layers=1, kv_heads=1, head_dim=2, max_positions=9)
+    kind = ModelSizes if text else partial(FlowShape, state_shape=(2,), prompt_vocabulary=2, prompt_length=1, width=2)
+    sizes = kind(vocabulary_size=5, layers=1, kv_heads=1, head_dim=2, max_positions=9)
     with pytest.raises(Usage, match="cannot be sharded") as caught:
         check_sharding(recipe, sizes)
     assert reason in caught.value.evidence and "--cluster.shard none" in caught.value.fix

@@ -40,7 +40,7 @@ from groupwise.data import Rollout, pack
 from groupwise.data.rollout_json import from_json
 from groupwise.engines.remote.replica_devices import gpu_count, rank_devices, visible_device
 from groupwise.learner import Learner, ReplicatedRanks, SingleProcess
-from groupwise.learner.distributed import START, ConnectionClosed
+from groupwise.learner.distributed import CPU, START, ConnectionClosed
 from groupwise.learner.rank_store import (
     LOOPBACK,
     Store,
@@ -230,15 +230,18 @@ def follow(ranks: ReplicatedRanks, use: UserCode) -> None:
             else:
                 held_out_step(recipe, learner, rollouts)
         elif header["do"] == "weights":
-            learner.weights()
+            learner.weights(header["names"])
+        elif header["do"] == "score":
+            learner.score(tuple(header["context"]), tuple(header["tokens"]))
         else:
             save_shard(learner, Path(header["directory"]))
 
 
 def follower(recipe: Recipe, use: UserCode, ranks: ReplicatedRanks) -> Learner:
-    """The learner of a rank above 0. Shards need no weights: they come from rank 0 and the checkpoint."""
+    """The learner of a rank above 0. Shards of a decoder need no whole model, and read others in the host's memory."""
     model = policy_outline(recipe) if ranks.shards else None
-    return new_learner(model or read_policy(recipe, use, ranks.device), recipe, ranks)
+    device = CPU if ranks.shards else ranks.device
+    return new_learner(model or read_policy(recipe, use, device), recipe, ranks)
 
 
 def steps(recipe: Recipe, learner: Learner, rollouts: list[Rollout], iteration: int, version: int) -> None:

@@ -7,7 +7,7 @@ from benchmarks.atlas.file_locks import lock
 from tools import flow_models, packaged_model
 
 from groupwise.config.recipe_toml import read
-from groupwise.models import write_model
+from groupwise.models import Model, Tokenizer, write_model
 
 TOOLS = Path(packaged_model.__file__).parent
 
@@ -29,7 +29,7 @@ def first_model(name: str, seed: int, folder: Path) -> str | Path:
     return directory
 
 
-def trained(name: str, seed: int):
+def trained(name: str, seed: int) -> tuple[Model, Tokenizer]:
     """A model and its tokenizer, trained as the packaged one, with another seed."""
     if name in flow_models.MODELS:
         return flow_models.train(replace(flow_models.MODELS[name], seed=seed))

@@ -7,12 +7,14 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 from benchmarks.atlas import __main__ as command
 from benchmarks.atlas import first_models, problems, running
 from benchmarks.atlas.earlier import pilot_of, read_earlier, steps_changed
 from benchmarks.atlas.page import corrected, page, summary
 from benchmarks.atlas.repeated import differences as repeated_differences
 from benchmarks.atlas.studies import FIRST_METHODS, Study, grid_of, needed_trials, seeds_due, studies, unread_trials
+from tools import flow_models
 
 from groupwise.certificates import code_hash as hashing
 from groupwise.certificates import effect_plans as plans
@@ -408,6 +410,17 @@ def test_a_first_model_is_trained_once_with_its_seed(tmp_path: Path, monkeypatch
     )
     names = {running.directory_name(StudyRun("gspo", "edges", 1, base=base)) for base in (0, 1, 2)}
     assert len(names) == 3
+
+
+@pytest.mark.parametrize("name", ["calculator", "rings"])
+def test_the_seed_of_a_first_model_changes_its_weights(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    read = first_models.read
+    monkeypatch.setattr(first_models, "read", lambda *given: replace(read(*given), steps=1, demonstrations=2))
+    monkeypatch.setitem(flow_models.MODELS, "rings", replace(flow_models.MODELS["rings"], steps=1))
+    one, two, again = (
+        torch.cat([p.flatten() for p in first_models.trained(name, s)[0].parameters()]) for s in (1, 2, 1)
+    )
+    assert torch.equal(one, again) and not torch.equal(one, two)
 
 
 def test_a_share_of_the_stored_runs_is_repeated_and_compared(tmp_path: Path, monkeypatch, capsys) -> None:

@@ -54,9 +54,10 @@ PASS_AT_K = "2504.13837"
 class Effect:
     """What a study repeats: the effect, its paper, and the estimates of the stated comparison, one for each setting.
 
-    `least` is the smallest difference that counts. `sign` is 1 if the paper claims estimates above `border`, -1 if it
-    claims them below. The first estimate is the number of the table, with `unit`. An effect is about what a policy
-    learns, about a mechanism, or computed exactly. `shared_rate`: it compares methods at rates that they share.
+    `least` is the smallest difference that counts, 0 if each does. `sign` is 1 if the paper claims estimates above
+    `border`, -1 if it claims them below. The first estimate is the number of the table, with `unit`. An effect is about
+    what a policy learns, about a mechanism, or computed exactly. `shared_rate`: it compares methods at rates that they
+    share.
     """
 
     study: Study
@@ -64,7 +65,7 @@ class Effect:
     paper: str
     estimates: Callable[[Mapping[str, Measured], Exact], Estimates]
     unit: str
-    least: float
+    least: float = 0.0
     kind: Literal["learning", "mechanism", "exact"] = "learning"
     sign: int = 1
     border: float = 0.0
@@ -199,12 +200,17 @@ def index_blocks(results: Results, exact: Mapping[str, Exact]) -> dict[str, str]
         words.append((effect.kind, "undecided" if is_open else summary(verdicts)))
         result = f"undecided; at one shared rate: {detail(verdicts)}" if is_open else detail(verdicts)
         first = effect.estimates(measured, own)[0]
-        seeds = f"{len(first.values)}, {seeds_for_power(stdev(first.values), effect.least, ALPHA)}"
+        seeds = ", ".join([str(len(first.values)), *needed(first, effect.least)])
         paper = f"[{effect.paper}](https://arxiv.org/abs/{effect.paper})"
         link = f"[page]({effect.study.page.removeprefix('docs/studies/')})"
         rows.append((effect.effect, result, f"{first.brief} {effect.unit}", seeds, kept_by(claimed, kept), effect.kind,
                      paper, link))  # fmt: skip
     return {"counts": heading(words), "effects": table(HEAD, rows), "corrections": corrections(judged, kept)}
+
+
+def needed(estimate: Estimate, least: float) -> list[str]:
+    """The seeds that find the smallest difference that counts in 80 % of the cases; none if each difference counts."""
+    return [str(seeds_for_power(stdev(estimate.values), least, ALPHA))] if least else []
 
 
 def heading(words: Sequence[tuple[str, str]]) -> str:

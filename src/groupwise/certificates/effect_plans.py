@@ -1,7 +1,7 @@
 """The runs that measure an effect: both sides choose a learning rate on tuning seeds, then meet on fresh seeds.
 
 A learning rate is part of a method: a method that clips more takes smaller steps, and wants a larger rate. So each side
-of a comparison has a grid around its parent's rate, and of its own bounds where its paper tunes them.
+of a comparison has a grid around its parent's rate, and one of the bounds that its paper tunes.
 """
 
 import math

@@ -75,6 +75,9 @@ class ExpectedEffect:
         >>> bounds = {"min_difference": 0.1, "runs_matched_by": "steps"}
         >>> ExpectedEffect(metric="entropy", direction="up", task="sums", parent="grpo", **bounds).claim("x")
         'entropy is higher than with grpo by at least 0.1, on sums, at equal steps'
+        >>> shorter = ExpectedEffect(metric="m", direction="down", task="sums", parent="p", **bounds, kept="eval/accuracy")
+        >>> shorter.claim("x")
+        'm is lower than with p by at least 0.1, on sums, at equal steps, with eval/accuracy lower by less than 0.02'
         """
         change = {"up": "higher", "down": "lower"}[self.direction]
         own, parent = "", self.parent
@@ -83,7 +86,8 @@ class ExpectedEffect:
             replaced = [line for line in self.settings if line.partition(" = ")[0] in changed]
             own, parent = f" with {', '.join(self.own_settings)}", ", ".join(replaced) or "its usual settings"
         than = f"{self.metric} is {change}{own} than with {parent} by at least {self.min_difference:g}"
-        return f"{than}, on {self.task}, at equal {self.runs_matched_by}"
+        kept = f", with {self.kept} lower by less than {self.kept_margin:g}" if self.kept else ""
+        return f"{than}, on {self.task}, at equal {self.runs_matched_by}{kept}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

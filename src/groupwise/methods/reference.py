@@ -75,8 +75,8 @@ class ExpectedEffect:
         >>> bounds = {"min_difference": 0.1, "runs_matched_by": "steps"}
         >>> ExpectedEffect(metric="entropy", direction="up", task="sums", parent="grpo", **bounds).claim("x")
         'entropy is higher than with grpo by at least 0.1, on sums, at equal steps'
-        >>> shorter = ExpectedEffect(metric="m", direction="down", task="sums", parent="p", **bounds, kept="eval/accuracy")
-        >>> shorter.claim("x")
+        >>> both = {"task": "sums", "parent": "p", "kept": "eval/accuracy", **bounds}
+        >>> ExpectedEffect(metric="m", direction="down", **both).claim("x")
         'm is lower than with p by at least 0.1, on sums, at equal steps, with eval/accuracy lower by less than 0.02'
         """
         change = {"up": "higher", "down": "lower"}[self.direction]

@@ -153,7 +153,7 @@ def tuning_metric(effect: ExpectedEffect) -> str:
 
 def pair_of(method: str, effect: ExpectedEffect, seed: int, results: Results) -> tuple[StudyRun, StudyRun] | None:
     """The runs of both sides with a fresh seed, at their chosen settings; None before both grids ran."""
-    base, metric = seed % plan_of(effect).bases, tuning_metric(effect)
+    (_, base), metric = divmod(seed, plan_of(effect).bases), tuning_metric(effect)
     own, parent = sides_of(method, effect)
     settings, others = own.chosen(metric, results), parent.chosen(metric, results)
     if settings is None or others is None:

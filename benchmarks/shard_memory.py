@@ -12,6 +12,7 @@ from pathlib import Path
 
 import torch
 
+from groupwise.cluster.rank_messages import read_message
 from groupwise.data import Batch, Draw, Finish, Outcome, Prompt, Rollout, Sample, Verdict, pack
 from groupwise.learner import AdamW, Learner, Ranks, ReplicatedRanks, SingleProcess, StepPlan
 from groupwise.learner.fsdp import ShardedRanks
@@ -75,9 +76,14 @@ def measure(kind: str, rank: int, size: int, port: int) -> None:
     held = sum(ranks.local(x).numel() for x in learner.model.parameters())
     started = peak()
     parts = [tuple(range(i, i + SAMPLES // 4)) for i in range(0, SAMPLES, SAMPLES // 4)]
-    result = learner.step(batch(), StepPlan(tuple(parts)), Objective())
+    norm = "of rank 0"
+    if rank:
+        content = ranks.receive()  # type: ignore[union-attr]
+        learner.follow(*read_message(content or b""), Objective())
+    else:
+        norm = repr(learner.step(batch(), StepPlan(tuple(parts)), Objective()).grad_norm)
     numbers = f"weights {held:>10,}  start {started - before:6.0f}  peak {peak() - before:6.0f}  base {before:4.0f}"
-    print(f"{kind:>8} {size} rank {rank}  {numbers}  norm {result.grad_norm!r}", flush=True)
+    print(f"{kind:>8} {size} rank {rank}  {numbers}  norm {norm}", flush=True)
 
 
 def main(cases: Sequence[tuple[str, int]]) -> None:

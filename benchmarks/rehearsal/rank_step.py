@@ -2,27 +2,30 @@
 
 import gc
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import groupby
 from typing import Any
 from unittest.mock import patch
 
+import torch
 import torch.distributed as dist
 from benchmarks.rehearsal.exchanges import Exchange
 from benchmarks.rehearsal.fake_device import FakeDevice, fake_device
 
 from groupwise.config.recipe import Recipe
 from groupwise.data import Batch, Draw, Finish, Outcome, Prompt, Rollout, Sample, Verdict, pack
-from groupwise.learner import Learner, ReplicatedRanks, measure_plan
+from groupwise.learner import Learner, Ranks, ReplicatedRanks, measure_plan
 from groupwise.learner.gathered_weights import layer_of
+from groupwise.learner.microbatch_sharing import MicrobatchSharing, RankShare
 from groupwise.learner.update import OLD
 from groupwise.models import Decoder, DecoderShape
 from groupwise.planning.cost_model import TokenLengths, measuring_passes
 from groupwise.planning.process_memory import gathers_layers
 from groupwise.training.build_run import DTYPES, new_learner
 from groupwise.training.loop import compute_advantages, plan
-from groupwise.training.rank_worker import kind_of_ranks
+from groupwise.training.rank_worker import batch_measures, kind_of_ranks
 
 __all__ = ["Phase", "RankTrace", "first_step", "rehearse"]
 
@@ -98,18 +101,41 @@ def first_step(recipe: Recipe, lengths: TokenLengths) -> Batch:
 def rehearse(recipe: Recipe, shape: DecoderShape, batch: Batch) -> list[RankTrace]:
     """The step of each rank, one after the other. A store holds what rank 0 tells the others."""
     size, store, shapes = recipe.cluster.ranks, dist.HashStore(), dict[Any, Any]()
+    calls: list[Mapping[str, Any]] = []
     for rank in range(size):
         store.set(f"started/{rank}", "")
     traces = []
     for rank in range(size):
-        traces.append(_rank_step(recipe, shape, batch, rank, store, shapes))
+        traces.append(_rank_step(recipe, shape, batch, rank, store, shapes, calls))
         gc.collect()
     return traces
 
 
+class RehearsedSharing(MicrobatchSharing):
+    """Hands microbatches to the ranks as they are: `calls` has the calls on rank 0, each with the shares of all."""
+
+    def __init__(self, ranks: Ranks, model: torch.nn.Module, calls: list[Mapping[str, Any]]) -> None:
+        super().__init__(ranks, model)
+        self.calls = calls
+
+    def tell(self, **header: Any) -> None:
+        """The other ranks need no message."""
+
+    def hand_out(
+        self, batch: Batch, microbatches: Sequence[Sequence[int]], *, to_all: bool = False, **header: Any
+    ) -> RankShare:
+        shares = [self.share_of(batch, microbatches, rank, to_all) for rank in range(self.ranks.size)]
+        self.calls.append({**header, "shares": shares})
+        return shares[0]
+
+    def received(self, header: Mapping[str, Any], *_: Any) -> RankShare:
+        return header["shares"][self.ranks.rank]
+
+
 def _rank_step(
-    recipe: Recipe, shape: DecoderShape, batch: Batch, rank: int, store: Any, shapes: dict[Any, Any]
-) -> RankTrace:
+    recipe: Recipe, shape: DecoderShape, batch: Batch, rank: int, store: Any, shapes: dict[Any, Any],
+    calls: list[Mapping[str, Any]],
+) -> RankTrace:  # fmt: skip
     """Start the learner of a rank, measure, take the step, and send the weights to rank 0, as a run does."""
     method, lanes, tokens = recipe.method, recipe.cluster.reduction_lanes, recipe.machine.microbatch_tokens
     model = Decoder(shape).to(DTYPES[recipe.machine.dtype])
@@ -123,11 +149,18 @@ def _rank_step(
             if not (layers or (ranks.shards and rank)):  # the others hold no whole model
                 model.to_empty(device="cpu")
             learner = new_learner(model, recipe, ranks)
+            learner.sharing = RehearsedSharing(ranks, learner.model, calls)
+            follow = partial(learner.follow, tensors={}, objective=method.objective, auxiliary=method.auxiliary_losses,
+                             measures=batch_measures(method))  # fmt: skip
             steps = plan(recipe, method, batch, 0, 0, lanes)
             wanted = method.needs_before_steps | (frozenset({OLD}) if measuring_passes(recipe) else frozenset())
             phases.begin(MEASURING)
             first = measure_plan(steps, batch, microbatch_tokens=tokens, lanes=lanes)
-            measured = compute_advantages(learner.compute_measures(batch, first, wanted), method)
+            if rank:
+                for call in calls[:-1]:
+                    follow(call)
+            else:
+                batch = compute_advantages(learner.compute_measures(batch, first, wanted), method)
             phases.begin(LEARNING)
             norm = learner.optimizer.norm
 
@@ -136,7 +169,10 @@ def _rank_step(
                 return norm()
 
             with patch.object(learner.optimizer, "norm", updating):
-                learner.step(measured, steps[0], method.objective, method.router_replay, method.auxiliary_losses)
+                if rank:
+                    follow(calls[-1])
+                else:
+                    learner.step(batch, steps[0], method.objective, method.router_replay, method.auxiliary_losses)
             learner.end_iteration()
             phases.begin(PUBLISHING)
             publish(learner, layers=layers)

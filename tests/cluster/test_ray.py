@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ from groupwise.engines.remote.replica import ReplicaProgram, ReplicaSettings
 from groupwise.engines.vllm.vllm_python_environment import DEFAULT_PYTHON
 from groupwise.learner import ReplicatedRanks
 from groupwise.models import find_model
+from tests.cluster.ray_processes import processes
 from tests.engines.test_vllm import children
 from tests.processes import wait_until_gone
 
@@ -34,11 +35,6 @@ SMALL: dict[str, Any] = {
     "evaluate.problems": 4, "save.every": 1, "cluster.reduction_lanes": 2, "cluster.deadline": 60.0,
 }  # fmt: skip
 RAY = {"cluster.launch": "ray"}
-PROGRAMS = (
-    "groupwise.engines.remote.tls_replica",
-    "groupwise.engines.vllm.vllm_engine",
-    "groupwise.training.rank_worker",
-)
 PYTHON = Path(DEFAULT_PYTHON).absolute()
 MEMORY = 100 << 20
 """Bytes of each node's object store, which stays empty."""
@@ -72,19 +68,6 @@ def nothing_left(cluster: Any) -> Iterator[None]:
     while ray.is_initialized() and ray.available_resources().get("CPU") != 4:
         assert time.monotonic() < until, ray.available_resources()
         time.sleep(0.1)
-
-
-def processes() -> dict[int, int]:
-    """The processes of runs that Ray has started, and their parents: the actors."""
-    found = {}
-    for entry in Path("/proc").iterdir():
-        try:
-            words = (entry / "cmdline").read_bytes().decode(errors="replace").split("\0")
-            if entry.name.isdecimal() and words[2:4] and words[3] in PROGRAMS and words[2] == "-m":
-                found[int(entry.name)] = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
-        except (OSError, IndexError):
-            continue
-    return found
 
 
 def trained(run: gw.Run) -> dict[str, bytes]:
@@ -217,12 +200,12 @@ def test_ranks_on_nodes_have_the_bits_of_one_and_a_dead_one_is_named_with_its_en
     assert trained(gw.train(out=tmp_path / "two", **SMALL, **RAY, **{"cluster.ranks": 2})) == local
     send, messages = ReplicatedRanks.send, [0]
 
-    def killed(self: ReplicatedRanks, message: bytes) -> None:
+    def killed(self: ReplicatedRanks, message: bytes, own: Sequence[bytes] = ()) -> None:
         messages[0] += 1
         if messages[0] == 3:
-            (engine,) = processes()
-            os.kill(engine, signal.SIGKILL)
-        send(self, message)
+            (rank,) = processes()
+            os.kill(rank, signal.SIGKILL)
+        send(self, message, own)
 
     with monkeypatch.context() as patch:
         patch.setattr(ReplicatedRanks, "send", killed)
@@ -241,12 +224,12 @@ def test_a_stopped_rank_ends_the_run_at_its_deadline_and_a_stopped_actor_does_no
     monkeypatch.setattr(ray_nodes, "ENDED", 1.0)
     send, messages, stopped = ReplicatedRanks.send, [0], list[int]()
 
-    def disturbed(self: ReplicatedRanks, message: bytes) -> None:
+    def disturbed(self: ReplicatedRanks, message: bytes, own: Sequence[bytes] = ()) -> None:
         messages[0] += 1
-        if messages[0] % 3 == 0:
+        if messages[0] in (3, 6):
             stopped.append(next(iter(processes().items()))[len(stopped)])
             os.kill(stopped[-1], signal.SIGSTOP)
-        send(self, message)
+        send(self, message, own)
 
     monkeypatch.setattr(ReplicatedRanks, "send", disturbed)
     recipe = SMALL | RAY | {"cluster.ranks": 2, "cluster.deadline": 20.0}
@@ -265,7 +248,7 @@ def test_places_that_no_node_has_are_asked_for_until_a_deadline_and_named(
     with pytest.raises(Usage, match="Ray found no nodes for 2 engines within 2 s") as caught:
         gw.train(out=tmp_path, engine=Served(), **SMALL, **RAY, **{"machine.threads": 3})
     evidence = caught.value.evidence.splitlines()
-    assert evidence[0] == "asked: 2 x 3 CPU" and evidence[-1] == "free on 2 nodes: 4 CPU"
+    assert evidence[0] == "asked: 2 x 3 CPU" and evidence[-1] == "free on 2 nodes: 2 CPU"  # rank 0 has two
     assert [line.partition(": ")[2] for line in evidence[1:3]] == ["2 CPU", "2 CPU"]
 
 

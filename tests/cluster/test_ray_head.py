@@ -28,7 +28,7 @@ import os, signal, sys, time
 import groupwise as gw
 from groupwise.core import GroupwiseError
 from groupwise.engines import Served
-from tests.cluster.test_ray import processes
+from tests.cluster.ray_processes import processes
 from tests.cluster.test_ray_head import SMALL
 
 def kill(run, line):
@@ -92,6 +92,60 @@ def test_a_run_with_ranks_outlives_the_head(head: Any, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     (run,) = (tmp_path / "runs").iterdir()
     assert trained(gw.Run(run)) == trained(gw.train(out=tmp_path / "local", **RANKS))
+
+
+ACCOUNTS = """
+import time
+from groupwise.cluster import ray as nodes
+from groupwise.config.recipe_toml import read_recipe
+from groupwise.core import Usage
+
+def free(name):
+    return ray.available_resources().get(name, 0)
+
+ray = nodes.connected()
+recipe = read_recipe("cluster.launch = 'ray'\\nmethod = 'grpo'\\nmachine.device = 'cuda:1'\\nmachine.threads = 3")
+with nodes.reserved(recipe):
+    while free("GPU") != 1 or free("CPU"):  # for a moment, the other GPU was held too
+        time.sleep(0.1)
+    engine = nodes.Bundles(ray, "an engine", 1, nodes.ProcessResources(0, 1), "PACK")
+    shown = "import os, time; print(os.environ['CUDA_VISIBLE_DEVICES'], flush=True); time.sleep(600)"
+    actor = engine.start(0, ["-c", shown], {})
+    while not (lines := ray.get(actor.status.remote(), timeout=60)[1]):
+        time.sleep(0.1)
+    print("an engine has GPU", *lines)
+    nodes.PLACED = 2.0
+    try:
+        with nodes.reserved(recipe):
+            print("one GPU for two runs")
+    except Usage as error:
+        print(error.what)
+    engine.end(actor)
+    engine.close()
+while free("GPU") != 2 or free("CPU") != 2:
+    time.sleep(0.1)
+print("all is free")
+"""
+
+
+def test_rank_0_has_its_cpus_and_its_gpu_in_the_accounts_of_ray(tmp_path: Path) -> None:
+    """The GPUs are a number that Ray was given. Rank 0 has the second, and an engine gets the first."""
+    from ray.cluster_utils import Cluster
+
+    node = {"num_cpus": 2, "num_gpus": 2, "include_dashboard": False, "object_store_memory": MEMORY}
+    cluster = Cluster(initialize_head=True, head_node_args=node)
+    environment = {k: v for k, v in os.environ.items() if k != "CUDA_VISIBLE_DEVICES"} | {
+        "RAY_ADDRESS": cluster.address
+    }
+    try:
+        command = [sys.executable, "-c", ACCOUNTS]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=SECONDS)
+    finally:
+        cluster.shutdown()
+    lines = done.stdout.splitlines()
+    assert lines == ["an engine has GPU 0", "Ray has no 2 CPU on this node for rank 0 within 2 s", "all is free"], (
+        done.stdout + done.stderr
+    )
 
 
 HOSTS = """

@@ -9,7 +9,7 @@ HOME = Path(groupwise.__file__).parent
 
 
 def test_every_batch_of_a_run_has_the_runs_budget() -> None:
-    """On each rank, from stored samples and in the trial of a recipe: `pack` is called with `max_tokens`."""
+    """From stored samples and in the trial of a recipe, too: `pack` is called with `max_tokens`."""
     calls = {}
     for file in sorted(HOME.rglob("*.py")):
         for node in ast.walk(ast.parse(file.read_text("utf-8"))):

@@ -3,7 +3,7 @@
 import os
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,11 +11,13 @@ import torch
 from torch import Tensor
 
 from groupwise.advantages import centred, every_token
+from groupwise.cluster.rank_messages import read_message
 from groupwise.core import WorkerLost
-from groupwise.data import Batch, Entropy, Logp, Return, UnsplitUnit, Value, pack
+from groupwise.data import Batch, Entropy, Logp, NeededMeasure, Return, UnsplitUnit, Value, pack
 from groupwise.learner import (
     EMA,
     AdamW,
+    AuxiliaryLoss,
     InitialPolicy,
     Learner,
     Ranks,
@@ -62,7 +64,9 @@ def trained(
     it: Learner, b: Batch, steps: tuple[StepPlan, ...], auxiliary=(), routing: RouterReplay = NONE,
     objective: Objective = OBJECTIVE,
 ):  # fmt: skip
-    """The state after all steps, and the numbers of their results. The critic's returns are the scores."""
+    """The state after all steps, and on rank 0 the numbers of their results. The critic's returns are the scores."""
+    if it.ranks.rank:
+        return followed(it, 1 + len(steps), objective, auxiliary)
     wanted = frozenset({Logp("policy"), Entropy(), *([Value("critic")] if "critic" in it.models else [])})
     b = it.compute_measures(b, measure_plan(steps, b, microbatch_tokens=90, lanes=it.ranks.lanes), wanted, routing)
     if "critic" in it.models:
@@ -81,6 +85,19 @@ def trained(
         found[f"{number}"] = torch.tensor(numbers, dtype=torch.float64)
         found |= {f"{number}.logp": result.batch.logp, f"{number}.gradient": result.logp_gradient}
     return found | {name: x.clone() for name, x in it.state()[0].items()}
+
+
+def followed(
+    it: Learner, calls: int, objective: Objective = OBJECTIVE, auxiliary: Sequence[AuxiliaryLoss] = (),
+    measures: Sequence[NeededMeasure] = (Value("critic"), Return("critic")),
+) -> dict[str, Tensor]:  # fmt: skip
+    """The state of a rank above 0 after so many calls on rank 0."""
+    assert isinstance(it.ranks, ReplicatedRanks)
+    for _ in range(calls):
+        content = it.ranks.receive()
+        assert content is not None
+        it.follow(*read_message(content), objective, auxiliary, measures)
+    return {name: x.clone() for name, x in it.state()[0].items()}
 
 
 def policy_learner(ranks: Ranks, dtype: torch.dtype = torch.float64, **settings) -> Learner:
@@ -184,13 +201,14 @@ def on_the_pretended_gpu(ranks: Ranks) -> dict[str, Tensor]:
 
 
 def messages(ranks: ReplicatedRanks) -> None:
-    """Two messages of rank 0, as the others receive them."""
+    """Two messages of rank 0, as the others receive them: one for all, and one with a part for each."""
     texts = [b"first", bytes(range(256)) * 100]
+    own = [b"x" * 1000 * rank for rank in range(ranks.size)]
     if ranks.rank == 0:
-        for text in texts:
-            ranks.send(text)
+        ranks.send(texts[0])
+        ranks.send(texts[1], own)
     else:
-        assert [ranks.receive(), ranks.receive()] == texts
+        assert [ranks.receive(), ranks.receive()] == [texts[0], texts[1] + own[ranks.rank]]
 
 
 def lost(number: signal.Signals) -> Callable[[ReplicatedRanks], None]:

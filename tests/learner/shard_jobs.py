@@ -42,6 +42,7 @@ from tests.learner.rank_jobs import (
     SEED,
     adapted,
     batch,
+    followed,
     plans,
     policy_learner,
     trained,
@@ -98,6 +99,8 @@ def averaged(ranks: Ranks) -> dict[str, Tensor]:
     """Log-probs of a moving average before and after it moves: its gathered weights must not be the old ones."""
     it = policy_learner(ranks, torch.float32, side_models=(("average", EMA(decay=0.5)),))
     b, wanted = batch(), frozenset({Logp("average")})
+    if ranks.rank:
+        return followed(it, 2 * len(plans(b)), measures=[*wanted])
     found: dict[str, Tensor] = {}
     for number, step in enumerate(plans(b)):
         after = it.compute_measures(b, measure_plan(plans(b), b, microbatch_tokens=90, lanes=LANES), wanted)
@@ -116,6 +119,8 @@ def from_directory(ranks: Ranks, teacher: str = "calculator") -> dict[str, Tenso
         else new_learner(read_policy(recipe, use, torch.device("cpu")), recipe, ranks)
     )
     b = batch()
+    if ranks.rank:
+        return followed(it, 1 + len(plans(b)), measures=[TEACHER])
     b = it.compute_measures(b, measure_plan(plans(b), b, microbatch_tokens=90, lanes=LANES), frozenset({OLD, TEACHER}))
     for step in plans(b):
         it.step(b, step, OBJECTIVE)

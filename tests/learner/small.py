@@ -1,10 +1,13 @@
 """A two-layer model with a 17-token vocabulary, and ragged rollouts for it."""
 
 from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import torch
 
-from groupwise.data import Draw, Finish, Outcome, Prompt, Rollout, Sample, Verdict
+from groupwise.data import Batch, Draw, Finish, Logp, Outcome, Prompt, Rollout, Sample, Verdict
+from groupwise.learner import AuxiliaryLoss, Learner, RouterReplay, StepPlan
+from groupwise.learner.microbatch_sums import MicrobatchSums
 from groupwise.models import Decoder, DecoderShape
 
 SHAPE = DecoderShape(
@@ -63,3 +66,21 @@ def ragged(seed: int = 0) -> list[Rollout]:
     lengths = torch.randint(1, 41, (24,), generator=draws)
     lengths[[1, 7, 8, 15, 22]] = 0
     return rollouts(lengths.view(6, 4).tolist(), seed)
+
+
+class Totals(NamedTuple):
+    """What a backward pass of a step computed: the batch with log-probs and measures, and the sums."""
+
+    batch: Batch
+    microbatch_sums: MicrobatchSums
+
+
+def backward_pass(
+    it: Learner, whole: Batch, step: StepPlan, objective: Any, replay: RouterReplay = "none",
+    auxiliary: Sequence[AuxiliaryLoss] = (),
+) -> Totals:  # fmt: skip
+    """Accumulate the gradients of a step's prepared batch, without taking the step."""
+    measures, _, sums = it._backward(it._share(whole, step, replay, auxiliary), objective, replay, auxiliary)
+    logp = measures.pop(Logp("policy"))
+    old = whole.logp_old if whole.logp_old is not None else logp
+    return Totals(whole.having(logp=logp, logp_old=old, measures=measures), sums)

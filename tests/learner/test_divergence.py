@@ -15,7 +15,7 @@ from groupwise.learner.divergence import divergence
 from groupwise.methods import Method
 from groupwise.models import Decoder, PrefixPacking
 from groupwise.objective import KL, Clip, Objective, token_mean
-from tests.learner.small import SHAPE, model, ragged
+from tests.learner.small import SHAPE, backward_pass, model, ragged
 from tests.learner.test_gradients import credited
 
 WHOLE = StepPlan((tuple(range(24)),))
@@ -79,7 +79,7 @@ def learner(teacher: Decoder | None = None) -> Learner:
 
 
 def gradients(it: Learner, step: StepPlan, objective: Any) -> tuple[Tensor, Batch]:
-    batch = it._backward(objective.prepare(credited().take(step.samples)), step, objective).batch
+    batch = backward_pass(it, objective.prepare(credited().take(step.samples)), step, objective).batch
     gradient = torch.cat([p.grad.flatten() for p in it.model.parameters() if p.grad is not None])
     it.optimizer.zero_grad()
     return gradient, batch

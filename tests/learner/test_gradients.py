@@ -22,7 +22,7 @@ from groupwise.objective import (
     token_mean,
 )
 from groupwise.rewards import Correctness
-from tests.learner.small import SHAPE, model, ragged
+from tests.learner.small import SHAPE, backward_pass, model, ragged
 
 OBJECTIVES = {
     "sequences": Objective(surrogate=Clip(), aggregate=sequence_mean),
@@ -51,7 +51,7 @@ def learner(dtype: torch.dtype = torch.float64) -> Learner:
 
 def gradient(batch: Batch, step: StepPlan, objective: Objective, dtype: torch.dtype = torch.float64) -> torch.Tensor:
     it = learner(dtype)
-    it._backward(objective.prepare(batch.take(step.samples)), step, objective)
+    backward_pass(it, objective.prepare(batch.take(step.samples)), step, objective)
     return torch.cat([p.grad.flatten() for p in it.model.parameters() if p.grad is not None])
 
 
@@ -99,7 +99,7 @@ def test_the_embeddings_gradient_is_added_in_place(tied: bool) -> None:
         it = Learner(model(shape=replace(SHAPE, tied_embeddings=tied)), optimizer=AdamW(), steps=1, temperature=0.7)
         assert it.model.model.adds_in_place
         it.model.model.adds_in_place = in_place
-        it._backward(objective.prepare(batch), StepPlan((tuple(range(9)), tuple(range(9, 24)))), objective)
+        backward_pass(it, objective.prepare(batch), StepPlan((tuple(range(9)), tuple(range(9, 24)))), objective)
         found.append([p.grad for p in it.model.parameters()])
         layout = PrefixPacking.of([(1, 2)], [(3, 4)])
         graphs.append(nodes(it.model(layout.tokens, layout).grad_fn))
@@ -129,7 +129,7 @@ def test_simulated_ranks_add_up(name, ranks):
     for rank in range(ranks):
         it = learner()
         mine = tuple(range(rank, 24, ranks))
-        it._backward(fixed.take(mine), StepPlan((mine[:3], mine[3:])), objective)
+        backward_pass(it, fixed.take(mine), StepPlan((mine[:3], mine[3:])), objective)
         total = total + torch.cat([p.grad.flatten() for p in it.model.parameters() if p.grad is not None])
     assert close(total, plain_gradient(batch, objective), 1e-12)
 

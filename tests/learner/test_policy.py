@@ -12,7 +12,7 @@ from groupwise.core import Usage
 from groupwise.data import Batch, Entropy, Logp, NeededMeasure, Policy, pack
 from groupwise.learner import AdamW, Learner, StepPlan
 from groupwise.learner.side_models import InitialPolicy
-from tests.learner.small import model, ragged
+from tests.learner.small import backward_pass, model, ragged
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ def test_gradients_flow_through_log_probs_and_measures_of_any_policy() -> None:
     learner = table_learner(Table())
     with torch.no_grad():
         learner.models["reference"].logits.mul_(0.5)
-    loss = learner._backward(batch, PIECES, Loss()).microbatch_sums.loss
+    loss = backward_pass(learner, batch, PIECES, Loss()).microbatch_sums.loss
     policy, reference = Table(), Table()
     with torch.no_grad():
         reference.logits.mul_(0.5)
@@ -95,7 +95,7 @@ def test_measures_are_columns_in_the_order_of_the_batch() -> None:
 
 def test_a_policy_that_omits_a_measure_is_an_error_with_its_name() -> None:
     with pytest.raises(Usage, match="the policy Table does not compute Distance"):
-        table_learner(Table(omitted="Distance"))._backward(pack(ragged()), WHOLE, Loss())
+        backward_pass(table_learner(Table(omitted="Distance")), pack(ragged()), WHOLE, Loss())
 
 
 def test_a_language_model_names_a_measure_that_it_cannot_compute() -> None:

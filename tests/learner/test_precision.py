@@ -10,7 +10,7 @@ import torch
 
 from groupwise.learner import AdamW, Learner, StepPlan
 from groupwise.learner.optimizer import Optimizer
-from tests.learner.small import model
+from tests.learner.small import backward_pass, model
 from tests.learner.test_gradients import OBJECTIVES, credited, learner
 
 PLAN = StepPlan((tuple(range(6)), tuple(range(6, 12)), tuple(range(12, 24))))
@@ -148,7 +148,7 @@ def test_recomputed_layers_have_bit_equal_gradients(dtype, long, monkeypatch: py
         batch = credited(dtype=torch.float32 if dtype == torch.bfloat16 else dtype)
         held: list[int] = []
         with torch.autograd.graph.saved_tensors_hooks(partial(noted, held), lambda x: x):
-            it._backward(OBJECTIVES["groups"].prepare(batch.take(PLAN.samples)), PLAN, OBJECTIVES["groups"])
+            backward_pass(it, OBJECTIVES["groups"].prepare(batch.take(PLAN.samples)), PLAN, OBJECTIVES["groups"])
         found.append([g.clone() for g in it.optimizer.gradients])
         kept.append(sum(held))
     assert found[0] and all(torch.equal(a, b) for a, b in zip(*found))

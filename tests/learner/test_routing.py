@@ -17,8 +17,8 @@ from groupwise.learner import AdamW, Learner, RouterBalance, RouterReplay, StepP
 from groupwise.methods import Method
 from groupwise.models.decoder.transformers_model import TransformersBackbone
 from groupwise.objective import Clip, Objective, token_mean
+from tests.learner.small import backward_pass, rollouts
 from tests.learner.small import model as dense
-from tests.learner.small import rollouts
 from tests.models import mixtures
 
 OBJECTIVE = Objective(surrogate=Clip(), aggregate=token_mean)
@@ -50,7 +50,7 @@ def gradient(
     auxiliary: tuple[RouterBalance, ...] = (),
 ) -> torch.Tensor:  # fmt: skip
     it, b = learner(model), b or batch()
-    it._backward(OBJECTIVE.prepare(b.take(step.samples)), step, OBJECTIVE, routing, auxiliary)
+    backward_pass(it, OBJECTIVE.prepare(b.take(step.samples)), step, OBJECTIVE, routing, auxiliary)
     return torch.cat([p.grad.flatten() for p in it.model.parameters() if p.grad is not None])
 
 

@@ -16,7 +16,7 @@ from groupwise.learner.forward import hidden_states
 from groupwise.methods import GAE, Method
 from groupwise.models import DecoderShape, PrefixPacking
 from groupwise.training.loop import compute_advantages
-from tests.learner.small import SHAPE, model, ragged
+from tests.learner.small import SHAPE, backward_pass, model, ragged
 from tests.learner.test_gradients import OBJECTIVES, close, credited
 
 OBJECTIVE = OBJECTIVES["tokens"]
@@ -81,7 +81,7 @@ def gradients(it: Learner) -> dict[str, Tensor]:
 
 def backward(it: Learner, batch: Batch, step: StepPlan, part: ValueModel, auxiliary: bool = True) -> dict[str, Tensor]:
     whole = OBJECTIVE.prepare(batch.take(step.samples))
-    it._backward(whole, step, OBJECTIVE, auxiliary=(part.loss,) if auxiliary else ())
+    backward_pass(it, whole, step, OBJECTIVE, auxiliary=(part.loss,) if auxiliary else ())
     return gradients(it)
 
 

@@ -24,7 +24,7 @@ from groupwise.learner import EMA, AdamW, FromDirectory, Learner, StepPlan
 from groupwise.learner.divergence import between
 from groupwise.models import Decoder, PrefixPacking
 from groupwise.objective import describe_gap
-from tests.learner.small import model, ragged
+from tests.learner.small import backward_pass, model, ragged
 from tests.learner.test_gradients import OBJECTIVES, credited
 
 PLAN = (StepPlan((tuple(range(7)), tuple(range(7, 16)), tuple(range(16, 24)))),)
@@ -119,7 +119,7 @@ def test_a_sample_trained_under_a_view_has_the_gradient_of_that_context() -> Non
         columns = credited()
         batch = batch.having(reward=columns.reward, advantage=columns.advantage, logp_old=columns.logp_old)
         objective = OBJECTIVES["tokens"]
-        it._backward(objective.prepare(batch.take(PLAN[0].samples)), PLAN[0], objective)
+        backward_pass(it, objective.prepare(batch.take(PLAN[0].samples)), PLAN[0], objective)
         gradients.append(torch.cat([p.grad.flatten() for p in it.model.parameters() if p.grad is not None]))
     assert torch.equal(*gradients)
     sample = moved[0].samples[3]

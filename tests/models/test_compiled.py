@@ -10,7 +10,7 @@ from jaxtyping import config
 from groupwise.learner import AdamW, Learner, StepPlan
 from groupwise.models import Lora, attach
 from groupwise.models.decoder import decoder as decoders
-from tests.learner.small import model
+from tests.learner.small import backward_pass, model
 from tests.learner.test_gradients import OBJECTIVES, close, credited
 from tests.rollout.fakes import decoder, engine, generate, prompt_of, request
 
@@ -58,7 +58,7 @@ def test_the_learner_has_the_same_gradient(halves, recompute: bool, adapter: boo
             attach(it, Lora(rank=2, target_modules=("q_proj", "down_proj")), seed=0)
         it.recompute, it.compiled = recompute and compiled, compiled
         learner = Learner(it, optimizer=AdamW(lr=1e-2), steps=10, temperature=0.7)
-        learner._backward(objective.prepare(batch), StepPlan((tuple(range(12)), tuple(range(12, 24)))), objective)
+        backward_pass(learner, objective.prepare(batch), StepPlan((tuple(range(12)), tuple(range(12, 24)))), objective)
         return torch.cat([p.grad.flatten() for p in it.parameters() if p.grad is not None])
 
     plain = gradient(compiled=False)

@@ -5,11 +5,12 @@ import re
 import shutil
 import signal
 import time
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from threading import Event, Thread, get_native_id
 from types import FrameType
-from typing import Literal
+from typing import Any, Literal
 
 import pytest
 import torch
@@ -18,20 +19,23 @@ from torch import Tensor
 import groupwise as gw
 from groupwise.checks.check_machine import check_sharding
 from groupwise.cluster.local import LocalProcesses
-from groupwise.cluster.rank_messages import message, read_message, recipe_of_followers
+from groupwise.cluster.rank_messages import message, read_message, recipe_of_followers, start_message
 from groupwise.config.recipe import Cluster, Recipe
 from groupwise.config.recipe_toml import read_recipe
+from groupwise.config.resolve_devices import resolved
 from groupwise.config.user_code import UserCode
 from groupwise.core import BadData, InvalidValue, Usage, WorkerLost
 from groupwise.engines import Served
 from groupwise.inference import evaluate_model
+from groupwise.learner import Learner, ReplicatedRanks, SingleProcess
 from groupwise.learner.distributed import ConnectionClosed
 from groupwise.learner.fsdp import ShardedRanks
 from groupwise.models import FlowShape
 from groupwise.models.decoder.decoder import ModelSizes
 from groupwise.runs.checkpoints import newest_checkpoint, shard_names
 from groupwise.runs.run_layout import RunLayout
-from groupwise.training.build_run import RunInputs, RunObjects
+from groupwise.training import rank_worker
+from groupwise.training.build_run import RunInputs, RunObjects, new_learner, read_policy
 from groupwise.training.progress_output import ProgressPrinter
 from groupwise.training.rank_worker import named_by
 from groupwise.training.signal_watchdog import SignalWatchdog
@@ -110,10 +114,10 @@ def test_signals_end_a_run_whose_rank_is_stopped(
         if stopped and re.match(r"waiting for rank 1 for \d+ s: ", line):
             waits.set()
 
-    def sent(self: ShardedRanks, content: bytes) -> None:
+    def sent(self: ShardedRanks, content: bytes, own: Sequence[bytes] = ()) -> None:
         if b'"save"' in content and stopped:
             waits.set()
-        send(self, content)
+        send(self, content, own)
 
     def handled(self: SignalWatchdog, number: int, frame: FrameType | None) -> None:
         first.set()
@@ -201,12 +205,12 @@ def killed_while_saving(tmp_path_factory: pytest.TempPathFactory) -> Path:
         pids.extend(self.pids.values())
         return self
 
-    def sent(self: ShardedRanks, content: bytes) -> None:
+    def sent(self: ShardedRanks, content: bytes, own: Sequence[bytes] = ()) -> None:
         if b'"save"' in content:
             draft = Path(read_message(content)[0]["directory"])
             if draft.name.endswith("000002"):
                 os.kill(pids[0], signal.SIGKILL)
-        send(self, content)
+        send(self, content, own)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(LocalProcesses, "__enter__", started)
@@ -252,11 +256,11 @@ def test_no_rank_reads_a_whole_model_if_the_engines_are_elsewhere(
     scored: list[bytes] = []
     send = ShardedRanks.send
 
-    def sent(self: ShardedRanks, content: bytes) -> None:
+    def sent(self: ShardedRanks, content: bytes, own: Sequence[bytes] = ()) -> None:
         if content.startswith(b'{"do": "weights"') and len(scored) == 2:
             os.kill(pids[0], signal.SIGKILL)
         scored.extend([content] * content.startswith(b'{"do": "score"'))
-        send(self, content)
+        send(self, content, own)
 
     monkeypatch.setattr("groupwise.training.build_run.read_model", None)
     monkeypatch.setattr("groupwise.training.build_run.read_policy", None)
@@ -363,6 +367,37 @@ def test_other_ranks_need_no_function_in_memory() -> None:
     assert read_recipe(recipe_of_followers(read_recipe(text, (), use))).cluster.ranks == 2
 
 
+class Told(ReplicatedRanks):
+    """The ranks as a rank above 0 sees them, with the messages that it will receive."""
+
+    def __init__(self, *contents: bytes) -> None:
+        self.device, self.contents = torch.device("cpu"), [*contents, None]
+
+    def receive(self) -> bytes | None:
+        return self.contents.pop(0)
+
+
+def test_a_schedule_reaches_the_other_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
+    ramp = '{ "objective.surrogate.high" = { kind = "LinearRamp", start_value = 0.2, end_value = 0.4, '
+    ramp += "over_iterations = 4 } }"
+    recipe = resolved(read_recipe("cluster.ranks = 2\nmethod = 'grpo'", [("method.schedules", ramp)]))
+    policy = read_policy(recipe, UserCode(), torch.device("cpu"))
+    learner = new_learner(policy, recipe, SingleProcess(2))
+    seen: list[Any] = []
+    monkeypatch.setattr(rank_worker, "follower", lambda *_: learner)
+    monkeypatch.setattr(Learner, "follow", lambda self, header, tensors, objective, *_: seen.append(objective))
+    begins = message({"do": "iteration", "iteration": 2, "memories": {"a": 1.0}})
+    told = Told(start_message(recipe_of_followers(recipe), learner), begins, message({"do": "step"}))
+    rank_worker.follow(told, UserCode())
+    assert [objective.surrogate.high for objective in seen] == [pytest.approx(0.3)]
+    assert learner.memories == {"a": 1.0}
+
+
 def test_a_message_is_json_and_tensors() -> None:
     header, tensors = read_message(message({"text": "a\nb", "x": float("inf")}, {"w": torch.ones(2)}))
     assert header == {"text": "a\nb", "x": float("inf")} and tensors["w"].tolist() == [1.0, 1.0]
+    cut = message({"x": 1}, {"w": torch.ones(2)})[:-1]
+    for content in (b"no JSON\n", b"[1]\n", message({}) + b"no tensors", cut):
+        with pytest.raises(BadData, match="a message of rank 0 cannot be read") as caught:
+            read_message(content)
+        assert "one version of groupwise" in caught.value.fix

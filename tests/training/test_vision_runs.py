@@ -72,6 +72,16 @@ def test_a_run_resumes_to_the_bit_with_its_pictures(tmp_path: Path) -> None:
     assert all((x != start[name]).any() for name, x in trained.items() if "k_proj.bias" not in name)
 
 
+@pytest.mark.slow
+def test_two_ranks_have_the_bits_of_two_lanes(tmp_path: Path) -> None:
+    """A rank gets the pictures of its own microbatches, also of those that it did not have in the first step."""
+    fields = {"cluster.reduction_lanes": 2, "method.minibatches": 2, "method.epochs": 2}
+    one, two = (shapes_run(tmp_path / str(n), 2, **fields, **{"cluster.ranks": n}) for n in (1, 2))
+    for name in ("metrics.jsonl", "model/model.safetensors", "samples/000002.jsonl"):
+        assert (one / name).read_bytes() == (two / name).read_bytes(), name
+    assert lines(one)[1]["grad_norm"] > 0
+
+
 def test_a_frozen_tower_keeps_its_weights_and_gives_the_logprobs_of_the_engine(tmp_path: Path) -> None:
     run = shapes_run(tmp_path / "run", 2, freeze_vision_tower="true")
     trained, start = weights(run), read_model(find_model("shapes")).state_dict()

@@ -1,12 +1,12 @@
 """The messages of rank 0 to the other ranks of a run: a line of JSON, then safetensors. Nothing is pickled.
 
-The field `do` of all but the first message is `steps`, `held_out`, `weights`, `score` (those methods of `Learner`), or
-`save`.
+The field `do` of all but the first message is `iteration`, `held_out`, `weights` and `score` (those methods of
+`Learner`), `save`, or one of the learner's own (`Learner.follow`).
 """
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,9 +18,8 @@ from groupwise.cluster.rank_work_thread import interruptible
 from groupwise.config.recipe import Recipe
 from groupwise.config.recipe_toml import read_recipe, write
 from groupwise.config.user_code import UserCode
-from groupwise.data import Draw, Prompt, Rollout
-from groupwise.data.rollout_json import to_json
-from groupwise.learner import Learner, Ranks, ReplicatedRanks
+from groupwise.learner import Learner, Ranks
+from groupwise.learner.microbatch_sharing import readable
 from groupwise.runs.checkpoints import OtherRankCheckpointShards, tensor_bytes, write_shard
 
 
@@ -40,25 +39,14 @@ def start_message(recipe: str, learner: Learner) -> bytes:
     return message({"recipe": recipe, "learner": state}, tensors)
 
 
-def send_iteration(learner: Learner, rollouts: Sequence[Rollout], iteration: int) -> None:
-    """Send the rollouts of an iteration to the other ranks, if there are any, which then take its optimizer steps."""
-    send_rollouts(learner, rollouts, {"do": "steps", "iteration": iteration, "version": learner.version})
+def send_iteration(learner: Learner, iteration: int) -> None:
+    """Tell the other ranks, if there are any, that an iteration begins. The learner sends them its microbatches."""
+    learner.sharing.tell(do="iteration", iteration=iteration, memories=learner.memories)
 
 
-def send_held_out(learner: Learner, rollouts: Sequence[Rollout]) -> None:
-    """Send held-out answers to the other ranks, if there are any, which then compute their measures with rank 0."""
-    send_rollouts(learner, rollouts, {"do": "held_out"})
-
-
-def send_rollouts(learner: Learner, rollouts: Sequence[Rollout], header: Mapping[str, Any]) -> None:
-    """Send rollouts to the other ranks, if there are any. Of a draw only the id and the pictures are sent."""
-    if isinstance(learner.ranks, ReplicatedRanks):
-        draws = [
-            Draw(rollout.draw.id, Prompt("", (), pictures=rollout.draw.prompt.pictures), len(rollout.samples))
-            for rollout in rollouts
-        ]
-        plain = [to_json(replace(rollout, draw=draw)) for rollout, draw in zip(rollouts, draws)]
-        learner.ranks.send(message({**header, "memories": learner.memories, "rollouts": plain}))
+def send_held_out(learner: Learner) -> None:
+    """Tell the other ranks, if there are any, that measures of held-out answers come next."""
+    learner.sharing.tell(do="held_out", memories=learner.memories)
 
 
 def other_shards(ranks: Ranks) -> OtherRankCheckpointShards:
@@ -107,6 +95,7 @@ def message(header: Mapping[str, Any], tensors: Mapping[str, Tensor] | None = No
 
 
 def read_message(content: bytes) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """The JSON object and the tensors of a message."""
+    """The JSON object and the tensors of a message. `BadData` for other bytes."""
     header, _, tensors = content.partition(b"\n")
-    return json.loads(header), load(tensors) if tensors else {}
+    with readable():
+        return dict(json.loads(header)), load(tensors) if tensors else {}

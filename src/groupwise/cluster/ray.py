@@ -1,19 +1,21 @@
 """Runs the processes of a run on the nodes of a Ray cluster. The only file that imports Ray.
 
 A placement group has one bundle for each process. In each bundle an actor, a `ChildProcess`, starts
-the process, has its output, and ends it. Samples, weights and gradients go over our own connections.
+the process, has its output, and ends it. Samples, weights and gradients go over our own connections. Rank 0 is the
+process that connects; an actor holds its resources on its node.
 """
 
 import os
 import socket
 import weakref
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
 from groupwise.cluster.child_process import ChildProcess
 from groupwise.cluster.processes import GRACE, ProcessEnd
+from groupwise.cluster.reserved_resources import ReservedResources
 from groupwise.config.recipe import Recipe
 from groupwise.config.resolve_devices import device_of
 from groupwise.core import EngineLost, MissingRequirement, Usage
@@ -146,6 +148,69 @@ class Bundles:
     def close(self) -> None:
         """Free the bundles; processes in them are killed."""
         self._end()
+
+
+@contextmanager
+def reserved(recipe: Recipe) -> Iterator[None]:
+    """A context in which rank 0, this process, has its CPUs and its GPU in Ray's accounts; without Ray, nothing.
+
+    So Ray gives the GPU of rank 0 to no engine and no other rank. Of a node with fewer CPUs it takes all. `Usage` if
+    this node has no free GPU, or if the GPU of `machine.device` is in use.
+    """
+    if recipe.cluster.launch != "ray":
+        yield
+        return
+    ray, needs, device = connected(), ProcessResources.of_process(recipe), device_of(recipe.machine.device)
+    head, node = ray.get_runtime_context().gcs_address, ray.get_runtime_context().get_node_id()
+    (cpus,) = [each["Resources"].get("CPU", 0) for each in ray.nodes() if each["NodeID"] == node]
+    held: list[Any] = []
+    try:
+        hold(ray, node, held, ProcessResources(min(needs.cpus, int(cpus))))
+        if needs.gpus:
+            hold_gpu(ray, node, held, wanted_gpu(device), device)
+        yield
+    finally:
+        if is_reachable(head):
+            for actor in held:
+                ray.kill(actor)
+
+
+def hold_gpu(ray: Any, node: str, held: list[Any], wanted: str, device: str) -> None:
+    """Hold the GPU `wanted` of a node. Ray chooses GPUs: others are held meanwhile, and freed."""
+    others: list[Any] = []
+    try:
+        while hold(ray, node, others, ProcessResources(0, 1), device) != wanted:
+            pass
+        held.append(others.pop())
+    finally:
+        for actor in others:
+            ray.kill(actor)
+
+
+def hold(ray: Any, node: str, held: list[Any], needs: ProcessResources, device: str = "cpu") -> str:
+    """Hold resources of a node by an actor, which is added to `held`. Returns the name of its GPU, if it has one."""
+    actor = ray.remote(ReservedResources).options(
+        num_cpus=needs.cpus, num_gpus=needs.gpus, max_restarts=0,
+        scheduling_strategy=ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(node, soft=False),
+    ).remote()  # fmt: skip
+    held.append(actor)
+    try:
+        return ray.get(actor.gpu.remote(), timeout=PLACED)
+    except ray.exceptions.RayError as error:
+        what = f"Ray has no {described(needs.bundle)} on this node for rank 0 within {PLACED:g} s"
+        fix = "wait until other jobs end, or name what is free: --machine.device cuda:1, --machine.threads 1"
+        raise Usage(what, evidence="\n".join([f"machine.device: {device}", *free(ray)]), fix=fix) from error
+
+
+def wanted_gpu(device: str, visible: str | None = None) -> str:
+    """The name that Ray has for a GPU of this process; `visible` is its CUDA_VISIBLE_DEVICES.
+
+    >>> wanted_gpu("cuda", ""), wanted_gpu("cuda:1", "4,6")
+    ('0', '6')
+    """
+    index = int(device.partition(":")[2] or 0)
+    names = (os.environ.get("CUDA_VISIBLE_DEVICES", "") if visible is None else visible).split(",")
+    return names[index] if names[0] and index < len(names) else str(index)
 
 
 def check_head(head: str) -> None:

@@ -40,9 +40,9 @@ class ForwardResult:
 class AuxiliaryLossInputs:
     """An auxiliary loss's input: the microbatches of one optimizer step on all ranks, before their forward passes.
 
-    Divisors must count the whole step. `route_recorder` creates the recorder of expert choices of one forward; None for
-    a dense model. A loss that forwards the microbatches itself forwards those `of_rank`, and adds its numbers with
-    `process_ranks.add`.
+    There are none if no auxiliary loss of the step reads them (`reads_step`). Divisors must count the whole step.
+    `route_recorder` creates the recorder of expert choices of one forward; None for a dense model. A loss that forwards
+    the microbatches itself forwards those `of_rank`, and adds its numbers with `process_ranks.add`.
     """
 
     model: Any
@@ -67,8 +67,9 @@ class AuxiliaryLoss(Protocol):
     """A term added to the objective's loss, such as a critic's loss. Its field `coefficient`, if any, scales it.
 
     The call prepares the constants of a step, without gradient. It returns the function of a forwarded microbatch; the
-    values of all microbatches of a step must add up to the step's term. With `router_logits = True` the routers' logits
-    are kept.
+    values of all microbatches of a step must add up to the step's term. With `needs_router_logits = True` the routers'
+    logits are kept. With the class variable `reads_step = False` the call does not read the step's microbatches, and
+    each rank gets only those that it computes.
     """
 
     __slots__ = ()

@@ -168,6 +168,10 @@ def buckets(tensors: Sequence[Tensor]) -> list[Sequence[Tensor]]:
     return list(found)
 
 
+def _as_bytes(content: bytes) -> Tensor:
+    return torch.frombuffer(bytearray(content), dtype=torch.uint8) if content else torch.empty(0, dtype=torch.uint8)
+
+
 class _WholeModels:
     """The part of `Ranks` about models, for ranks that hold whole models."""
 
@@ -316,33 +320,57 @@ class ReplicatedRanks(_WholeModels):
             mine = torch.cat([other, mine] if first < self.rank else [mine, other])
         return mine
 
-    def send(self, message: bytes) -> None:
-        """Send a message to all other ranks. Only rank 0 sends."""
+    def send(self, message: bytes, own: Sequence[bytes] = ()) -> None:
+        """Send a message to all other ranks, and after it to rank r `own[r]`, to it alone. Only rank 0 sends.
+
+        It sends half of the ranks their parts together, which that half passes on, and so on: with R ranks,
+        `log2(R)` sends of rank 0 one after the other, and a part crosses at most as many connections.
+        """
         assert self.rank == 0, "rank 0 sends the messages"
         index, self._messages = self._messages, self._messages + 1
-        content = torch.frombuffer(bytearray(message), dtype=torch.uint8)
+        own = own or [b""] * self.size
+        sizes = [len(message), *map(len, own)]
         with self.errors("rank 0", "a message"):
-            self._store.set(f"message/{index}", str(len(message)))
-        for rank in range(1, self.size):
-            with self.errors(f"rank {rank}", "a message"):
-                dist.send(content, rank)
+            self._store.set(f"message/{index}", ",".join(map(str, sizes)))
+        self._pass_on(_as_bytes(message), [_as_bytes(part) for part in own])
 
     def receive(self) -> bytes | None:
-        """Wait for the next message of rank 0; None if rank 0 has ended.
+        """Wait for the next message of rank 0, with this rank's own part; None if rank 0 has ended.
 
         A rank without work waits while rank 0 samples: as long as rank 0 shows that it lives.
         """
         key, self._messages = f"message/{self._messages}", self._messages + 1
         try:
-            size = int(awaited(self._store, key, self.patience))
+            size, *sizes = map(int, awaited(self._store, key, self.patience).split(b","))
         except dist.DistNetworkError:  # the connection is closed
             return None
-        if not size:
+        if not sizes:
             return None
+        behind = self.rank & -self.rank  # this rank and those to which it passes on
+        parts = [size, *sizes[self.rank : self.rank + behind]]
+        content = self.receive_from(self.rank - behind, sum(parts))
+        message, *own = content.split(parts)
+        self._pass_on(message, own)
+        return torch.cat([message, own[0]]).numpy().tobytes()
+
+    def _pass_on(self, message: Tensor, own: Sequence[Tensor]) -> None:
+        """Send a message, and the own parts of this rank and the next ones, to these: `len(own)` is a power of two."""
+        while len(own) > 1:
+            half = len(own) // 2
+            self.send_to(self.rank + half, torch.cat([message, *own[half:]]))
+            own = own[:half]
+
+    def send_to(self, rank: int, content: Tensor) -> None:
+        """Send bytes to another rank."""
+        with self.errors(f"rank {rank}", "a message"):
+            dist.send(content, rank)
+
+    def receive_from(self, rank: int, size: int) -> Tensor:
+        """Receive so many bytes of another rank."""
         content = torch.empty(size, dtype=torch.uint8)
-        with self.errors("rank 0", "a message"):
-            dist.recv(content, 0)
-        return content.numpy().tobytes()
+        with self.errors(f"rank {rank}", "a message"):
+            dist.recv(content, rank)
+        return content
 
     def close(self) -> None:
         """Close the connections. The other ranks end: an empty message tells them, or else the closed connection."""

@@ -1,12 +1,12 @@
 """Expert choices of a mixture of experts in training: their replay, and the load of each expert."""
 
 from collections.abc import Sequence
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from typing import Any, Literal
 
 import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Shaped
 from torch import Tensor
 
 from groupwise.core import Usage
@@ -111,25 +111,29 @@ class StepRouting:
 
 
 def joined_routes(
-    ranks: Ranks,
-    experts: MixtureOfExpertsSizes,
-    mine: Sequence[Sequence[Lines]],
-    microbatches: Sequence[Sequence[Sample]],
-) -> list[list[Lines]]:
-    """The routes of the samples of all microbatches, from the routes of the microbatches that this rank computed."""
-    if ranks.lanes == 1:
-        return [list(lines) for lines in mine]
+    ranks: Ranks, experts: MixtureOfExpertsSizes, mine: Sequence[Sequence[Lines]], positions: Sequence[int]
+) -> list[Shaped[Tensor, "positions width"]]:
+    """The routes of all microbatches as bytes, from the routes of the microbatches that this rank computed.
+
+    `positions` are the numbers of routed positions of all microbatches.
+    """
     width = experts.router_count * experts.experts_per_token * np.dtype(np.int16).itemsize
-    rows = [[len(s.context) + len(s.tokens) - 1 if s.tokens else 0 for s in samples] for samples in microbatches]
     data = [bytearray(b"".join(row for lines in microbatch for row in lines)) for microbatch in mine]
     parts = [torch.frombuffer(x, dtype=torch.uint8) if x else torch.empty(0, dtype=torch.uint8) for x in data]
-    every = joined(ranks, parts, [sum(counts) * width for counts in rows])
-    routes = []
-    for part, counts in zip(every, rows):
-        cells = [row.tobytes() for row in part.numpy().reshape(-1, width)]
-        ends = list(accumulate(counts))
-        routes.append([tuple(cells[end - count : end]) for end, count in zip(ends, counts)])
-    return routes
+    every = joined(ranks, parts, [count * width for count in positions])
+    return [part.view(-1, width) for part in every]
+
+
+def routes_of_samples(routes: Sequence[Shaped[Tensor, "positions width"]], samples: Sequence[Sample]) -> list[Lines]:
+    """The routes of each sample, from those of all positions in the order of the samples."""
+    rows = [row.tobytes() for part in routes for row in part.numpy()]
+    ends = accumulate(map(routed_positions, samples), initial=0)
+    return [tuple(rows[start:end]) for start, end in pairwise(ends)]
+
+
+def routed_positions(sample: Sample) -> int:
+    """The number of a sample's tokens that have routes: those of context and answer, but the last."""
+    return len(sample.context) + len(sample.tokens) - 1 if sample.tokens else 0
 
 
 def routes_experts(replay: RouterReplay, auxiliary: Sequence[Any]) -> bool:

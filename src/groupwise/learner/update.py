@@ -2,10 +2,10 @@
 
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from types import MappingProxyType
 from typing import Any
 
@@ -33,13 +33,21 @@ from groupwise.learner.compute_measures import reads_policy
 from groupwise.learner.distributed import Ranks, ReplicatedRanks, SingleProcess
 from groupwise.learner.forward import TokenStates
 from groupwise.learner.gathered_weights import GatheredWeights
-from groupwise.learner.gradient_lane_sums import LaneSums, joined, order_of
+from groupwise.learner.gradient_lane_sums import LaneSums, joined
 from groupwise.learner.language_policy import LanguagePolicy, policy_of
 from groupwise.learner.logprob_gradients import Loss, token_gradients
+from groupwise.learner.microbatch_sharing import MicrobatchSharing, RankShare, key_of_measure, readable
 from groupwise.learner.microbatch_sums import MicrobatchSums
 from groupwise.learner.microbatches import StepPlan
 from groupwise.learner.optimizer import AdamW, Optimizer
-from groupwise.learner.routing import RoutedForward, RouterReplay, StepRouting, joined_routes, mixture
+from groupwise.learner.routing import (
+    RoutedForward,
+    RouterReplay,
+    StepRouting,
+    joined_routes,
+    mixture,
+    routes_of_samples,
+)
 from groupwise.learner.side_models import FollowingWeights, SideModel
 from groupwise.learner.value_model import Critic, ValueModel
 from groupwise.models import Decoder, PrefixPacking, logprob_dtype, logprobs
@@ -47,6 +55,8 @@ from groupwise.models import Decoder, PrefixPacking, logprob_dtype, logprobs
 __all__ = ["NO_TOKEN", "Learner", "StepResult"]
 
 OLD = Logp("policy")
+MEASURES, STEP, END = "measures", "step", "end_iteration"
+"""What a message of rank 0 says to do."""
 POLICY = "policy."
 """The prefix of the policy's tensors in a checkpoint."""
 NO_TOKEN = "no token is trained"
@@ -84,13 +94,17 @@ class MicrobatchResult:
     packed_sums: Float[Tensor, " k"]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class StepTotals:
-    """The results of a step's microbatches: the step with log-probs, the gradient by each log-prob, and the sums."""
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class TakenStep:
+    """An optimizer step on one rank: the columns per token, sums and norms of all microbatches."""
 
-    batch: Batch
+    token_measures: Mapping[NeededMeasure, Float[Tensor, " n"]]
     logp_gradient: Float[Tensor, " n"]
     microbatch_sums: MicrobatchSums
+    grad_norm: float
+    learning_rate: float
+    critic_norms: Mapping[str, float]
+    skip_reason: str
 
 
 class Learner:
@@ -98,10 +112,11 @@ class Learner:
 
     `steps` is the number of optimizer steps of the run, for the learning-rate schedule. `version` counts the weights
     that were published. `from_directories` are the side models that were read from directories; the others start as
-    copies of `model`. With several `ranks`, each one has a learner and the whole batch, and computes its share of the
-    microbatches; every rank has the log-probs, losses and gradients of the whole step. `ranks` may be replaced by
-    others with equal lanes. With `optimizer_offload` the policy's moments and masters are on the device only from an
-    iteration's first step to `end_iteration`.
+    copies of `model`. With several `ranks`, each one has a learner, and rank 0 has the batch: its `compute_measures`,
+    `step` and `end_iteration` send the other ranks a message, which they pass to `follow`. Each computes its own
+    microbatches; every rank has the losses and gradients of the whole step. `ranks` may be replaced by others with
+    equal lanes. With `optimizer_offload` the policy's moments and masters are on the device only from an iteration's
+    first step to `end_iteration`.
     """
 
     def __init__(
@@ -118,10 +133,10 @@ class Learner:
         optimizer_offload: bool = False,
     ) -> None:
         assert isinstance(model, Policy | Backbone), "a model is a policy, or a language model with a head"
-        self.ranks: Ranks = ranks
         self._whole = model
         self._dtypes = {name: x.dtype for name, x in model.state_dict().items()}
         self.model = ranks.held(model)
+        self.ranks = ranks
         if isinstance(self.model, Decoder):
             self.model.model.adds_in_place = True
         self.steps = steps
@@ -147,6 +162,16 @@ class Learner:
         self.memories: dict[str, Any] = {name: part.init() for name, part in self.memory}
         self.steps_taken = 0
         self.version = 0
+
+    @property
+    def ranks(self) -> Ranks:
+        """The processes that share the work."""
+        return self._ranks
+
+    @ranks.setter
+    def ranks(self, ranks: Ranks) -> None:
+        self._ranks = ranks
+        self.sharing = MicrobatchSharing(ranks, self.model)
 
     @property
     def device(self) -> torch.device:
@@ -207,30 +232,62 @@ class Learner:
         if forwards_policy:
             wanted = [OLD, Entropy(), *(m for m in wanted if m not in (OLD, Entropy()))]
         microbatches = [microbatch for step in plan for microbatch in step.microbatches]
+        self.sharing.forget()
+        if not (wanted and microbatches):
+            return batch
+        names = [key_of_measure(measure) for measure in wanted]
+        share = self.sharing.hand_out(batch, microbatches, do=MEASURES, wanted=names, replay=replay)
+        columns, routes = self._measure(share, wanted, replay)
+        order = [i for microbatch in microbatches for i in microbatch]
+        back = _indices_after(batch, order)
+        values = {measure: torch.cat(parts)[back] for measure, parts in columns.items()}
+        lines = dict(zip(order, routes_of_samples(routes, [batch.samples[i] for i in order]))) if routes else {}
+        return batch.having(
+            logp_old=values.pop(OLD, batch.logp_old), measures=values,
+            routes=tuple(lines.get(i, known) for i, known in enumerate(batch.routes)),
+        )  # fmt: skip
+
+    @torch.no_grad()
+    def _measure(
+        self, share: RankShare, wanted: Sequence[NeededMeasure], replay: RouterReplay
+    ) -> tuple[dict[NeededMeasure, list[Tensor]], list[Tensor]]:
+        """The measures of all microbatches, and their routes if a mixture's choice of experts is recorded."""
         columns: dict[NeededMeasure, list[Tensor]] = {measure: [] for measure in wanted}
         experts = mixture(self.model)
-        records = forwards_policy and experts is not None and replay != "engine"
+        records = OLD in wanted and experts is not None and replay != "engine"
         lines: list[list[tuple[bytes, ...]]] = []
-        for i in order_of(self.ranks, self.ranks.rank, len(microbatches)) if wanted else ():
+        for part in share.microbatches:
             routed = RoutedForward(experts, replay=replay == "engine") if experts else None
-            part = batch.take(microbatches[i])
             numbers = self._measured(self._policy(routed), part, wanted)
             for measure, column in columns.items():
                 column.append(numbers[measure])
             if records and routed is not None:
                 lines.append(routed.encoded_routes())
         self.ranks.release([self.model, *self.models.values()])
-        lengths = batch.sequences.lengths.tolist()
-        sizes = [sum(lengths[i] for i in microbatch) for microbatch in microbatches]
-        back = _indices_after(batch, [i for microbatch in microbatches for i in microbatch])
-        values = {m: torch.cat(joined(self.ranks, parts, sizes))[back] for m, parts in columns.items() if parts}
-        routes = list(batch.routes)
-        if records and experts is not None:
-            parts = [[batch.samples[i] for i in microbatch] for microbatch in microbatches]
-            for microbatch, rows in zip(microbatches, joined_routes(self.ranks, experts, lines, parts)):
-                for i, row in zip(microbatch, rows, strict=True):
-                    routes[i] = row
-        return batch.having(logp_old=values.pop(OLD, batch.logp_old), measures=values, routes=tuple(routes))
+        every = {m: joined(self.ranks, parts, share.token_counts) for m, parts in columns.items()}
+        routes = joined_routes(self.ranks, experts, lines, share.position_counts) if records and experts else []
+        return every, routes
+
+    def follow(
+        self, header: Mapping[str, Any], tensors: Mapping[str, Tensor], objective: Loss,
+        auxiliary: Sequence[AuxiliaryLoss] = (), measures: Iterable[NeededMeasure] = (),
+    ) -> None:  # fmt: skip
+        """Do this rank's share of a call on rank 0, whose message is `header` and `tensors`.
+
+        `measures` are all that rank 0 may ask for or send. `BadData` for a message that cannot be read.
+        """
+        if header["do"] == END:
+            self.end_iteration()
+            return
+        known = {OLD, Entropy(), *measures}
+        share = self.sharing.received(header, tensors, known, self.memories)
+        if header["do"] == MEASURES:
+            names = {key_of_measure(measure): measure for measure in known}
+            with readable():
+                wanted = [names[name] for name in header["wanted"]]
+            self._measure(share, wanted, header["replay"])
+        else:
+            self._take_step(share, objective, header["replay"], auxiliary)
 
     def _policy(self, routed: RoutedForward | None = None) -> Policy:
         """The model as a `Policy` for one forward pass."""
@@ -258,18 +315,47 @@ class Learner:
         auxiliary: Sequence[AuxiliaryLoss] = (),
     ) -> StepResult:
         """Take one optimizer step. The weights stay if loss or gradient is not finite, or no token is trained."""
-        self.optimizer.load()
         whole = objective.prepare(batch.take(step.samples))
-        settings = self.optimizer.settings
-        rate = settings.rate(self.steps_taken, self.steps)
-        accumulated = self._backward(whole, step, objective, replay, auxiliary)
-        sums = accumulated.microbatch_sums
+        share = self._share(whole, step, replay, auxiliary)
+        taken = self._take_step(share, objective, replay, auxiliary)
+        sums, norm = taken.microbatch_sums, taken.grad_norm
+        measures = dict(taken.token_measures)
+        logp = measures.pop(OLD)
+        old = whole.logp_old if whole.logp_old is not None else logp
+        return StepResult(
+            batch=whole.having(logp=logp, logp_old=old, measures=measures),
+            loss=sums.loss,
+            grad_norm=norm,
+            grad_norm_clipped=min(norm, self.optimizer.settings.max_grad_norm),
+            learning_rate=taken.learning_rate,
+            skip_reason=taken.skip_reason,
+            changed_route_count=sums.changed_route_count,
+            route_count=sums.route_count,
+            auxiliary_losses={**sums.auxiliary_losses, **taken.critic_norms},
+            logp_gradient=taken.logp_gradient,
+        )
+
+    def _share(
+        self, whole: Batch, step: StepPlan, replay: RouterReplay, auxiliary: Sequence[AuxiliaryLoss]
+    ) -> RankShare:
+        """Rank 0's microbatches of a step's prepared batch. The other ranks are sent theirs."""
+        microbatches = [range(*ends) for ends in pairwise(accumulate(map(len, step.microbatches), initial=0))]
+        to_all = any(getattr(part, "reads_step", True) for part in terms_of(auxiliary))
+        return self.sharing.hand_out(whole, microbatches, to_all=to_all, do=STEP, replay=replay)
+
+    def _take_step(
+        self, share: RankShare, objective: Loss, replay: RouterReplay, auxiliary: Sequence[AuxiliaryLoss]
+    ) -> TakenStep:
+        """Take one optimizer step with this rank's microbatches, prepared, and those of the other ranks."""
+        self.optimizer.load()
+        rate = self.optimizer.settings.rate(self.steps_taken, self.steps)
+        measures, gradient, sums = self._backward(share, objective, replay, auxiliary)
         norm = self.optimizer.norm()
         critic_norms = {name: critic.optimizer.norm() for name, critic in self._critics.items()}
         skipped = ""
         if not all(map(math.isfinite, (sums.loss, norm, *critic_norms.values()))):
             skipped = "loss or gradient is not finite"
-        elif not whole.tokens:
+        elif not sum(share.token_counts):
             skipped = NO_TOKEN
         else:
             self.optimizer.step(rate, norm)
@@ -279,21 +365,14 @@ class Learner:
             self._update_side_models(per_iteration=False)
         for optimizer in self._optimizers():
             optimizer.zero_grad()
-        return StepResult(
-            batch=accumulated.batch,
-            loss=sums.loss,
-            grad_norm=norm,
-            grad_norm_clipped=min(norm, settings.max_grad_norm),
-            learning_rate=rate,
-            skip_reason=skipped,
-            changed_route_count=sums.changed_route_count,
-            route_count=sums.route_count,
-            auxiliary_losses=sums.auxiliary_losses | {f"value/{name}/grad_norm": x for name, x in critic_norms.items()},
-            logp_gradient=accumulated.logp_gradient,
-        )
+        return TakenStep(
+            token_measures=measures, logp_gradient=gradient, microbatch_sums=sums, grad_norm=norm, learning_rate=rate,
+            critic_norms={f"value/{name}/grad_norm": x for name, x in critic_norms.items()}, skip_reason=skipped,
+        )  # fmt: skip
 
     def end_iteration(self) -> None:
         """Call it after an iteration's last step: side models that follow the policy once an iteration are updated."""
+        self.sharing.tell(do=END)
         self._update_side_models(per_iteration=True)
         self.optimizer.unload()
 
@@ -303,42 +382,33 @@ class Learner:
                 weights.update(self.steps_taken)
 
     def _backward(
-        self,
-        whole: Batch,
-        step: StepPlan,
-        objective: Loss,
-        replay: RouterReplay = "none",
-        auxiliary: Sequence[AuxiliaryLoss] = (),
-    ) -> StepTotals:
-        """Accumulate gradients by microbatch."""
-        microbatches = _microbatches(whole, step)
-        terms = [part for part in auxiliary if coefficient_of(part)]
+        self, share: RankShare, objective: Loss, replay: RouterReplay, auxiliary: Sequence[AuxiliaryLoss]
+    ) -> tuple[dict[NeededMeasure, Tensor], Tensor, MicrobatchSums]:
+        """Accumulate gradients by microbatch. Returns measures, `d loss / d logp` and sums of the whole step."""
+        terms = terms_of(auxiliary)
         keep_logits = any(getattr(part, "needs_router_logits", False) for part in terms)
         step_routing = StepRouting(self.model, replay, keep_logits=keep_logits)
-        forwards = AuxiliaryLossInputs(self.model, microbatches, step_routing.forward_pass, self.ranks)
+        forwards = AuxiliaryLossInputs(self.model, share.step_microbatches, step_routing.forward_pass, self.ranks)
         prepared = [(coefficient_of(part), part(forwards)) for part in terms]
-        sums = LaneSums(self._optimizers(), self.ranks)
+        lane_sums = LaneSums(self._optimizers(), self.ranks)
         computed: list[MicrobatchResult] = []
-        for i in order_of(self.ranks, self.ranks.rank, len(microbatches)):
-            computed.append(self._compute(microbatches[i], objective, step_routing, prepared))
+        for part in share.microbatches:
+            computed.append(self._compute(part, objective, step_routing, prepared))
             for optimizer in self._optimizers():
                 optimizer.gather()
-            sums.add_microbatch()
-        sums.finish()
+            lane_sums.add_microbatch()
+        lane_sums.finish()
         self.ranks.release([self.model, *self.models.values()])
-        sizes = [part.tokens for part in microbatches]
+        sizes = share.token_counts
         columns = {
             m: joined(self.ranks, [x.token_measures[m] for x in computed], sizes) for m in computed[0].token_measures
         }
-        measures = {measure: torch.cat(parts) for measure, parts in columns.items()}
         gradient = torch.cat(joined(self.ranks, [x.logp_gradient for x in computed], sizes))
         counts = [len(computed[0].packed_sums)] * len(sizes)
         names = [getattr(part, "metric", f"auxiliary/{name_of(part)}") for part in terms]
         packed = joined(self.ranks, [x.packed_sums for x in computed], counts)
         sums = sum((MicrobatchSums.unpack(names, row) for row in packed), start=MicrobatchSums())
-        logp = measures.pop(OLD)
-        old = whole.logp_old if whole.logp_old is not None else logp
-        return StepTotals(whole.having(logp=logp, logp_old=old, measures=measures), gradient, sums)
+        return {measure: torch.cat(parts) for measure, parts in columns.items()}, gradient, sums
 
     def _compute(
         self, part: Batch, objective: Loss, step_routing: StepRouting, prepared: Sequence[tuple[float, Term]]
@@ -430,14 +500,9 @@ class Learner:
         self.memories = dict(state["memories"])
 
 
-def _microbatches(whole: Batch, step: StepPlan) -> list[Batch]:
-    """Split the batch of a step into its microbatches."""
-    if len(step.microbatches) == 1:
-        return [whole]
-    ends = list(accumulate(map(len, step.microbatches)))
-    return [
-        whole.take(range(end - len(microbatch), end)) for microbatch, end in zip(step.microbatches, ends, strict=True)
-    ]
+def terms_of(auxiliary: Sequence[AuxiliaryLoss]) -> list[AuxiliaryLoss]:
+    """The auxiliary losses whose coefficient is not 0."""
+    return [part for part in auxiliary if coefficient_of(part)]
 
 
 @torch.no_grad()

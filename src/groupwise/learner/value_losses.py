@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import ClassVar
 
 from jaxtyping import Float
 from torch import Tensor
@@ -18,6 +19,8 @@ class SquaredValueLoss(AuxiliaryLoss):
 
     With a shared trunk, `coefficient` scales the gradient in the policy's weights: PPO's `c_1`, often 0.1 or 0.5.
     """
+
+    reads_step: ClassVar[bool] = False
 
     coefficient: float = 1.0
     critic: str = "critic"
@@ -47,6 +50,8 @@ class ClippedValueLoss(AuxiliaryLoss):
     The larger of the two errors: a value that moved further than `clip` towards its return gets no gradient. The value
     loss of PPO's authors, also in TRL and verl. `coefficient` and the shares are as in `SquaredValueLoss`.
     """
+
+    reads_step: ClassVar[bool] = False
 
     clip: float = 0.2
     coefficient: float = 1.0

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 from torch import Tensor
 
+from groupwise.cluster.ray import reserved
 from groupwise.config.recipe import Recipe
 from groupwise.core import BadData, GroupwiseError, Storage, Usage
 from groupwise.data import LOSS
@@ -145,7 +146,7 @@ def run_from(
     try:
         watching = progress.watching(lambda: recorder.current_phase)
         kept, store = interrupt_handler_kept(), rank_store(objects.recipe, run.layout)
-        with kept, store as meeting, watching, asyncio.Runner() as runner:
+        with kept, reserved(objects.recipe), store as meeting, watching, asyncio.Runner() as runner:
             if stop_after is not None:
                 runner.get_loop().call_later(stop_after, recorder.stop, "out of time")
             ready = recorder.done >= 0 or warmed_up(training, runner, stop_after, changed=changed)

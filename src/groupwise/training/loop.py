@@ -177,7 +177,7 @@ def train(
     """`learn` on all ranks; without samples, nothing."""
     if not len(batch):
         return batch, []
-    send_iteration(learner, collected.selected, iteration)
+    send_iteration(learner, iteration)
     keep_rollout_pictures(learner, collected.selected)
     return learn(recipe, method, learner, batch, iteration)
 

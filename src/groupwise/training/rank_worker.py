@@ -2,8 +2,8 @@
 
     python -m groupwise.training.rank_worker SETTINGS
 
-A follower samples nothing and writes nothing. It holds a copy of the learner, gets the rollouts of each iteration, and
-takes the same optimizer steps. It ends when rank 0 ends.
+A follower samples nothing and writes nothing. It holds a copy of the learner, gets its microbatches of each optimizer
+step, and takes the same steps. It ends when rank 0 ends.
 """
 
 import json
@@ -36,8 +36,7 @@ from groupwise.config.recipe import Cluster, Machine, Recipe
 from groupwise.config.resolve_devices import find_device
 from groupwise.config.user_code import Permissions, UserCode, load_use
 from groupwise.core import GroupwiseError, Usage, WorkerLost
-from groupwise.data import Rollout, pack
-from groupwise.data.rollout_json import from_json
+from groupwise.data import NeededMeasure, Return
 from groupwise.engines.remote.replica_devices import gpu_count, rank_devices, visible_device
 from groupwise.learner import Learner, ReplicatedRanks, SingleProcess
 from groupwise.learner.distributed import CPU, START, ConnectionClosed
@@ -52,14 +51,12 @@ from groupwise.learner.rank_store import (
     release_ranks,
     wait_for_call,
 )
-from groupwise.methods import ScheduleInput
+from groupwise.methods import Method, ScheduleInput
 from groupwise.models.return_freed_memory import return_freed_memory
-from groupwise.rollout.rollout_buffer import with_rule
 from groupwise.runs.checkpoints import Checkpoint, read_checkpoint
 from groupwise.runs.run_layout import RunLayout
 from groupwise.training.build_run import RunObjects, new_learner, policy_outline, read_policy
-from groupwise.training.loop import keep_rollout_pictures, learn
-from groupwise.training.stored_answer_evaluation import held_out_step
+from groupwise.training.stored_answer_evaluation import IsLikeliestToken, method_of
 
 MODULE = __name__
 """The module of the program of a rank. Rank 0 imports it, so this is not `__main__`."""
@@ -219,22 +216,30 @@ def follow(ranks: ReplicatedRanks, use: UserCode) -> None:
     elif header["checkpoint"]:
         checkpoint = read_checkpoint(Path(header["checkpoint"]))
         learner.restore(checkpoint.tensors(), checkpoint.state["learner"])
+    method = recipe.method
     while (content := ranks.receive()) is not None:
         return_freed_memory()
-        header, _ = read_message(content)
-        if header["do"] in ("steps", "held_out"):
+        header, tensors = read_message(content)
+        if header["do"] == "iteration":
             learner.memories = header["memories"]
-            rollouts = [from_json(Rollout, data) for data in header["rollouts"]]
-            if header["do"] == "steps":
-                steps(recipe, learner, rollouts, header["iteration"], header["version"])
-            else:
-                held_out_step(recipe, learner, rollouts)
+            method = recipe.method.at(ScheduleInput(header["iteration"], recipe.iterations, learner.memories))
+        elif header["do"] == "held_out":
+            learner.memories = header["memories"]
+            method = method_of(recipe, learner)
         elif header["do"] == "weights":
             learner.weights(header["names"])
         elif header["do"] == "score":
             learner.score(tuple(header["context"]), tuple(header["tokens"]))
-        else:
+        elif header["do"] == "save":
             save_shard(learner, Path(header["directory"]))
+        else:
+            learner.follow(header, tensors, method.objective, method.auxiliary_losses, batch_measures(method))
+
+
+def batch_measures(method: Method) -> set[NeededMeasure]:
+    """The measures that a method's batch may have, and those of held-out answers."""
+    returns = {Return(name) for name, _ in method.value_targets}
+    return {*method.needs, *returns, IsLikeliestToken()}
 
 
 def follower(recipe: Recipe, use: UserCode, ranks: ReplicatedRanks) -> Learner:
@@ -242,14 +247,6 @@ def follower(recipe: Recipe, use: UserCode, ranks: ReplicatedRanks) -> Learner:
     model = policy_outline(recipe) if ranks.shards else None
     device = CPU if ranks.shards else ranks.device
     return new_learner(model or read_policy(recipe, use, device), recipe, ranks)
-
-
-def steps(recipe: Recipe, learner: Learner, rollouts: list[Rollout], iteration: int, version: int) -> None:
-    """Take the steps of one iteration, as rank 0 does."""
-    method = recipe.method.at(ScheduleInput(iteration, recipe.iterations, learner.memories))
-    keep_rollout_pictures(learner, rollouts)
-    batch = pack(rollouts, version=version, roles=recipe.method.trained_roles, max_tokens=recipe.sampling.max_tokens)
-    learn(recipe, method, learner, with_rule(batch, recipe.method.unverifiable), iteration)
 
 
 def follow_external(recipe: Recipe, use: UserCode) -> bool:

@@ -55,7 +55,7 @@ async def held_out_metrics(
     rollouts = await answers(prompts, method.group_size, setting, strategy=method.strategy)
 
     def compute() -> dict[str, float]:
-        send_held_out(learner, rollouts)
+        send_held_out(learner)
         step = held_out_step(recipe, learner, rollouts)
         return describe_held_out(step, float(method.objective(step)), method.objective.surrogate)
 
@@ -63,7 +63,7 @@ async def held_out_metrics(
 
 
 def held_out_step(recipe: Recipe, learner: Learner, rollouts: Sequence[Rollout]) -> Batch:
-    """Held-out answers as one optimizer step, which is not taken, with its measures. All ranks compute them."""
+    """Held-out answers as one optimizer step, which is not taken, with its measures."""
     keep_rollout_pictures(learner, rollouts)
     method = method_of(recipe, learner)
     batch = pack(rollouts, roles=method.trained_roles, max_tokens=recipe.sampling.max_tokens)

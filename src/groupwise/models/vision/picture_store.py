@@ -1,7 +1,7 @@
 """The pictures of prompts by content hash, and a bounded cache of tensors computed from them."""
 
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any
 
 from torch import Tensor
@@ -28,6 +28,9 @@ class PictureStore:
             fix = "answer the prompt again: only tokens and the hash of its pictures were stored"
             raise BadData(what, evidence=f"content hash {content_hash[:80]}", fix=fix)
         return pictures
+
+    def __contains__(self, content_hash: str) -> bool:
+        return content_hash in self._pictures
 
     def __deepcopy__(self, memo: Any) -> "PictureStore":
         return self
@@ -70,3 +73,11 @@ def keep_pictures(model: Any, content_hash: str, pictures: Sequence[Picture]) ->
         fix = "take a vision-language model, or prompts without pictures"
         raise Usage(f"the prompt has pictures, and {type(model).__name__} takes none", fix=fix)
     store.add(content_hash, pictures)
+
+
+def kept_pictures(model: Any, content_hashes: Iterable[str]) -> list[tuple[str, tuple[Picture, ...]]]:
+    """Those of the content hashes whose pictures are stored with a model, and the pictures."""
+    store = getattr(model, "pictures", None)
+    if not isinstance(store, PictureStore):
+        return []
+    return [(content_hash, store[content_hash]) for content_hash in content_hashes if content_hash in store]

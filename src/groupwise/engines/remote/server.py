@@ -358,7 +358,7 @@ class EngineServer:
     async def _upload(self, message: dict[str, Any], client: AcceptedConnection) -> dict[str, Any]:
         """Add a part to the weights of this host. `EngineLost` unless the trainer's other connection loads weights."""
         if self.uploads is None:
-            raise Usage("this engine reads a weights file of its own host", fix="name the file in a load")
+            raise Usage("this engine reads weights files on this host", fix="name the file in a load")
         trainer = message.get("trainer")
         if self._loader is None or not trainer or self._loader.trainer_name != trainer:
             evidence = "the connection of this trainer that loads weights has ended"

@@ -220,19 +220,20 @@ class RemoteEngine:
     async def upload(self, file: WeightsFile) -> None:
         """Send a weights file in parts, of which `MOST_PARTS` are under way at a time."""
         waiting: deque[asyncio.Task[Answer]] = deque()
+        fields: dict[str, Any] = {"sha256": file.sha256, "trainer": self._trainer}
         try:
             with file.path.open("rb") as parts:
                 size = os.fstat(parts.fileno()).st_size
                 for offset in range(0, size, LARGEST_PART):
                     if len(waiting) == MOST_PARTS:
                         await waiting.popleft()
-                    fields = {"sha256": file.sha256, "size": size, "offset": offset, "trainer": self._trainer}
-                    waiting.append(asyncio.create_task(self._call("upload", parts.read(LARGEST_PART), **fields)))
+                    call = self._call("upload", parts.read(LARGEST_PART), size=size, offset=offset, **fields)
+                    waiting.append(asyncio.create_task(call))
                 while waiting:
                     await waiting.popleft()
         finally:
-            for call in waiting:
-                call.cancel()
+            for task in waiting:
+                task.cancel()
             await asyncio.gather(*waiting, return_exceptions=True)
 
     async def sleep(self) -> None:

@@ -1,6 +1,7 @@
 """The messages of rank 0 to the other ranks of a run: a line of JSON, then safetensors. Nothing is pickled.
 
-The field `do` of all but the first message is `steps`, `held_out`, `weights` (`Learner.weights`) or `save`.
+The field `do` of all but the first message is `steps`, `held_out`, `weights`, `score` (those methods of `Learner`), or
+`save`.
 """
 
 import json

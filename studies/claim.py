@@ -1,24 +1,23 @@
 """A claim that is written down before its runs: two sides, each at its best learning rate, on fresh seeds.
 
-*Rates.* Each side runs at each rate with the seeds of `TUNING`, which no study uses. The rate with the largest mean is
-its rate, in a tie the smaller one; a collapsed run counts as it is. *Looks.* Both sides then run with the seeds from
-`FRESH` on, and the differences within a seed are tested after each number of seeds in `LOOKS`, by Student's t at
-Pocock's bound for three looks. The first look that decides ends the runs.
+*Rates.* Each side runs at each rate with the seeds of `TUNING_SEEDS`, which no study uses. The rate with the largest
+mean is its rate, in a tie the smaller one; a collapsed run counts as it is. *Looks.* Both sides then run with the seeds
+from `FIRST_SEED` on, and the differences within a seed are tested after each number of seeds in `LOOKS`, each at
+Pocock's bound. The first look that decides ends the runs.
 """
 
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from groupwise.certificates.effect_comparisons import LEVEL
+from groupwise.certificates.effect_plans import FIRST_SEED, TUNING_SEEDS
 from groupwise.certificates.studies import StudyRun, StudyRunResult
 from groupwise.config.recipe import Recipe
 from groupwise.core import counted
+from groupwise.evaluation.interval import mean_interval
+from groupwise.evaluation.seed_verdicts import LOOKS, verdict
 from studies.study import Arm, Estimate, Results, average, points
-
-TUNING, FRESH, LOOKS = (90, 91), 100, (5, 10, 20)
-POCOCK = {5: 3.63306, 10: 2.76034, 20: 2.49221}
-"""By number of seeds, the |t| with a two-sided p of 0.0221: Pocock's bound (1977, Biometrika 64:191)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +55,7 @@ class Claim:
         """The rate at which a side runs with the fresh seeds; None before its tuning runs are there."""
         if len(self.rates) == 1:
             return self.rates[0]
-        runs = {rate: [self.trial(side, rate, seed) for seed in TUNING] for rate in self.rates}
+        runs = {rate: [self.trial(side, rate, seed) for seed in TUNING_SEEDS] for rate in self.rates}
         if not all(run in results for trials in runs.values() for run in trials):
             return None
         means = {r: average(self.mean(results[run], self.metric) for run in runs[r]) for r in self.rates}
@@ -65,7 +64,7 @@ class Claim:
     def pairs(self, results: Results) -> Iterator[tuple[StudyRun, StudyRun]]:
         """The runs of both sides with each fresh seed, once the rates are known."""
         rates = [self.best_rate(side, results) for side in (0, 1)]
-        for seed in range(FRESH, FRESH + LOOKS[-1]):
+        for seed in range(FIRST_SEED, FIRST_SEED + LOOKS[-1]):
             if rates[0] is not None and rates[1] is not None:
                 yield self.trial(0, rates[0], seed), self.trial(1, rates[1], seed)
 
@@ -82,7 +81,7 @@ class Claim:
         """The runs without a result until the next look: the tuning runs first, and none after a verdict."""
         tuning = [
             self.trial(side, rate, seed)
-            for seed in TUNING
+            for seed in TUNING_SEEDS
             for rate in self.rates
             for side in (0, 1)
             if len(self.rates) > 1 and self.trial(side, rate, seed) not in results
@@ -97,10 +96,7 @@ class Claim:
 
 
 def decided(differences: Sequence[float], least: float) -> str:
-    """The verdict of the first look that decides; empty while the next look is to come.
-
-    *absent*: the interval at Pocock's level lies within `least` of 0. *shown* or *opposite*: it lies above or below 0,
-    and the mean is at least `least`. *undecided*: none of these after the last look.
+    """The verdict of the first look that decides, *undecided* after the last one, and empty while one is to come.
 
     >>> decided([0.1, 0.11, 0.09, 0.1, 0.1], 0.03), decided([0.1, -0.1], 0.03), decided([0.1, -0.1] * 10, 0.03)
     ('shown', '', 'undecided')
@@ -108,28 +104,18 @@ def decided(differences: Sequence[float], least: float) -> str:
     for look in LOOKS:
         if len(differences) < look:
             return ""
-        low, high = interval(differences[:look])
-        if -least < low and high < least:
-            return "absent"
-        if abs(low + high) / 2 >= least and (low > 0 or high < 0):
-            return "shown" if low > 0 else "opposite"
+        word = verdict(differences[:look], least, LEVEL)
+        if word != "undecided":
+            return word
     return "undecided"
-
-
-def interval(differences: Sequence[float]) -> tuple[float, float]:
-    """The interval of the mean at the level of a look, which has as many differences."""
-    n, mean = len(differences), math.fsum(differences) / len(differences)
-    deviation = math.sqrt(math.fsum((x - mean) ** 2 for x in differences) / (n - 1))
-    half = POCOCK[n] * deviation / math.sqrt(n)
-    return mean - half, mean + half
 
 
 def state(claim: Claim, results: Results) -> str:
     """What is known of a claim, for the page."""
     differences = claim.differences(results)
-    verdict = decided(differences, claim.least)
-    if not verdict:
+    word = decided(differences, claim.least)
+    if not word:
         return f"open after {counted(len(differences), 'seed')}" if differences else "*not measured*"
     look = next(n for n in LOOKS if decided(differences[:n], claim.least))
-    low, high = interval(differences[:look])
-    return f"*{verdict}*: {Estimate(tuple(differences[:look])).mean:.3f} ({low:.3f} to {high:.3f}), {look} seeds"
+    low, high = mean_interval(differences[:look], LEVEL)
+    return f"*{word}*: {Estimate(tuple(differences[:look])).mean:.3f} ({low:.3f} to {high:.3f}), {look} seeds"

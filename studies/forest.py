@@ -19,7 +19,10 @@ CLAIM, LEFT, RIGHT, NUMBER = 100, 430, 610, 626
 """Where columns begin, in pixels: claims, the plot with its end, numbers. Verdicts begin at the left edge."""
 SIZE = 13
 """The letters, in pixels of the file: 11 pixels remain when a page shows it at 750."""
-NOTES = {"*": "a run of this claim was made by an earlier version of the code"}
+NOTES = {
+    "†": "the methods have run at one learning rate that they share: undecided until each has its own",
+    "*": "a run of this claim was made by an earlier version of the code",
+}
 """Marks behind a claim, and what they mean."""
 
 

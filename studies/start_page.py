@@ -7,8 +7,9 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from groupwise.core import counted
 from studies.forest import VERDICTS, Row, forest
-from studies.index import EFFECTS, Effect
+from studies.index import EFFECTS, Effect, effect_result
 from studies.study import Estimate, Exact, Results, table
 
 SETTINGS: Mapping[str, Sequence[tuple[str, str]]] = {
@@ -46,20 +47,26 @@ SETTINGS: Mapping[str, Sequence[tuple[str, str]]] = {
 }
 """The claim in each setting of a study, and the unit of its difference, in the order of the effect's estimates."""
 
-WORDS = {"confirmed": "shown", "not seen": "undecided"}
-"""The word here for a verdict of an effect, if it is another one."""
-
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """A claim in one setting: the study's effect, the difference over seeds, and the verdict."""
+    """A claim in one setting: the study's effect, the difference over seeds, and the verdict.
+
+    `is_open`: its methods have run at one learning rate only.
+    """
 
     text: str
     unit: str
     effect: Effect
     estimate: Estimate
     verdict: str
+    is_open: bool
     is_stale: bool
+
+    @property
+    def notes(self) -> list[str]:
+        """What a reader must know of its runs."""
+        return ["one rate"] * self.is_open + ["older code"] * self.is_stale
 
     @property
     def number(self) -> str:
@@ -71,18 +78,18 @@ class Claim:
         """The claim in the plot, on whose right side the paper's claim lies."""
         effect, ends = self.effect, sorted((*self.estimate.interval, self.estimate.mean))
         low, middle, high = sorted(effect.sign * (x - effect.border) for x in ends)
-        return Row(self.text, low, middle, high, self.verdict, self.number, "*" * self.is_stale)
+        return Row(self.text, low, middle, high, self.verdict, self.number, "†" * self.is_open + "*" * self.is_stale)
 
 
 def claims(results: Results, exact: Mapping[str, Exact]) -> list[Claim]:
     """The claims of all studies in all settings, sorted by verdict."""
     every = list[Claim]()
     for effect in EFFECTS:
-        measured, own = effect.study.measured(results), exact.get(effect.study.name, {})
-        is_stale = any(part.stale for part in measured.values())
-        words = [WORDS.get(word, word) for word in effect.verdicts(measured, own)]
-        columns = SETTINGS[effect.study.name], effect.estimates(measured, own), words
-        every += [Claim(*setting, effect, x, verdict, is_stale) for setting, x, verdict in zip(*columns, strict=True)]
+        found = effect_result(effect, results, exact)
+        is_stale = any(part.stale for part in effect.study.measured(results).values())
+        for setting, x, word in zip(SETTINGS[effect.study.name], found.estimates, found.verdicts, strict=True):
+            verdict = "undecided" if found.is_open else word
+            every.append(Claim(*setting, effect, x, verdict, found.is_open, is_stale))
     order = list(VERDICTS)
     return sorted(every, key=lambda claim: order.index(claim.verdict))
 
@@ -94,21 +101,30 @@ def verdicts(every: Sequence[Claim]) -> str:
 
 
 def heading(every: Sequence[Claim]) -> str:
-    """The counts of the verdicts."""
-    counts, papers = Counter(claim.verdict for claim in every), {claim.effect.paper for claim in every}
-    each = ", ".join(f"{counts[verdict]} {verdict}" for verdict in VERDICTS)
-    return f"## {len(every)} claims of {len(papers)} papers: {each}"
+    """The counts of the verdicts. Only claims about learning are in the heading."""
+    learning = [claim for claim in every if claim.effect.kind == "learning"]
+    besides = []
+    for kind in ("mechanism", "exact"):
+        if own := [claim for claim in every if claim.effect.kind == kind]:
+            besides.append(f"{counted(len(own), f'{kind} claim')}: {_counts(own)}")
+    text = f"## {counted(len(learning), 'claim')} about learning: {_counts(learning)}"
+    return f"{text}\n\nBesides: {'; '.join(besides)}." if besides else text
+
+
+def _counts(claims: Sequence[Claim]) -> str:
+    counts = Counter(claim.verdict for claim in claims)
+    return ", ".join(f"{counts[verdict]} {verdict}" for verdict in VERDICTS if counts[verdict])
 
 
 def picture(every: Sequence[Claim]) -> str:
     """The forest plot of all claims."""
-    alt = f"{heading(every).removeprefix('## ')}; each with its difference and its 95 % interval"
+    alt = f"{heading(every).splitlines()[0].removeprefix('## ')}; each with its difference and its 95 % interval"
     return forest([claim.row for claim in every], alt)
 
 
 def _link(claim: Claim) -> str:
     page = claim.effect.study.page.removeprefix("docs/studies/")
-    return f"[{claim.text}]({page}){', older code' * claim.is_stale}"
+    return ", ".join((f"[{claim.text}]({page})", *claim.notes))
 
 
 def _paper(effect: Effect) -> str:

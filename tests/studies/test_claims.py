@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from benchmarks.atlas import running
-from studies.claim import FRESH, LOOKS, POCOCK, TUNING, decided, state
+from studies.claim import decided, state
 from studies.dense_twin import PARTS
 from studies.engine_kl import KL
 from studies.kl_notes import EngineKL
@@ -19,10 +19,14 @@ from studies.running import HOME
 from studies.stable_rates import mean_spread
 from studies.study import Measured
 
+from groupwise.certificates.effect_comparisons import LEVEL
+from groupwise.certificates.effect_plans import FIRST_SEED, TUNING_SEEDS
 from groupwise.certificates.studies import StudyRun, StudyRunResult, read_results
 from groupwise.config.recipe_toml import write
 from groupwise.data import GenerationRequest, pack, rollout_of
 from groupwise.engines import NativeEngine
+from groupwise.evaluation.interval import t_quantile
+from groupwise.evaluation.seed_verdicts import LOOKS
 from groupwise.models import find_model, read_model, read_tokenizer
 from studies import claims, dense_twin, mixtures, pages
 from tests.studies.test_studies import result
@@ -42,8 +46,8 @@ def result_of(trial: StudyRun, value: float) -> StudyRunResult:
 @pytest.mark.parametrize("name", NAMES)
 def test_recipes_resolve_and_the_sides_differ_as_the_claim_says(name: str) -> None:
     claim = claims.CLAIMS[name]
-    one, other = (claim.trial(side, claim.rates[0], FRESH).recipe() for side in (0, 1))
-    assert one.seed == other.seed == FRESH and one.optimizer == other.optimizer
+    one, other = (claim.trial(side, claim.rates[0], FIRST_SEED).recipe() for side in (0, 1))
+    assert one.seed == other.seed == FIRST_SEED and one.optimizer == other.optimizer
     changed = {line.partition(" = ")[0] for line in set(write(one).splitlines()) ^ set(write(other).splitlines())}
     if name.startswith("engine"):
         assert changed == {"old_logprobs"}
@@ -57,17 +61,19 @@ def test_recipes_resolve_and_the_sides_differ_as_the_claim_says(name: str) -> No
 
 def test_each_side_takes_its_best_rate_and_the_smaller_one_in_a_tie() -> None:
     values = {"3e-5": 0.2, "1e-4": 0.5, "3e-4": 0.5, "1e-3": 0.1}
-    trials = {CLAIM.trial(side, rate, seed): x for side in (0, 1) for rate, x in values.items() for seed in TUNING}
+    trials = {
+        CLAIM.trial(side, rate, seed): x for side in (0, 1) for rate, x in values.items() for seed in TUNING_SEEDS
+    }
     results = {trial: result_of(trial, x) for trial, x in trials.items()}
     assert CLAIM.best_rate(0, results) == "1e-4"
-    results[CLAIM.trial(1, "3e-4", TUNING[1])] = result_of(CLAIM.trial(1, "3e-4", TUNING[1]), 0.6)
+    results[CLAIM.trial(1, "3e-4", TUNING_SEEDS[1])] = result_of(CLAIM.trial(1, "3e-4", TUNING_SEEDS[1]), 0.6)
     assert CLAIM.best_rate(1, results) == "3e-4"
-    collapsed = CLAIM.trial(1, "3e-4", TUNING[0])
+    collapsed = CLAIM.trial(1, "3e-4", TUNING_SEEDS[0])
     results[collapsed] = replace(results[collapsed], metrics={}, tokens=())
     assert CLAIM.best_rate(1, results) == "1e-4"  # a run without the metric counts as 0
-    del results[CLAIM.trial(0, "1e-3", TUNING[0])]
+    del results[CLAIM.trial(0, "1e-3", TUNING_SEEDS[0])]
     assert CLAIM.best_rate(0, results) is None
-    assert CLAIM.next_runs(results) == [CLAIM.trial(0, "1e-3", TUNING[0])]
+    assert CLAIM.next_runs(results) == [CLAIM.trial(0, "1e-3", TUNING_SEEDS[0])]
 
 
 def test_a_look_decides_at_its_own_bound_and_the_last_one_ends_the_claim() -> None:
@@ -78,7 +84,7 @@ def test_a_look_decides_at_its_own_bound_and_the_last_one_ends_the_claim() -> No
     five = [0.01, 0.09, 0.04, 0.02, 0.08]
     mean, deviation = math.fsum(five) / 5, (sum((x - 0.048) ** 2 for x in five) / 4) ** 0.5
     t = mean / deviation * 5**0.5
-    assert 2.776 < t < POCOCK[5] and decided(five, 0.03) == ""
+    assert 2.776 < t < t_quantile(4, LEVEL) and decided(five, 0.03) == ""
     assert decided([*five, *five], 0.03) == "shown"
     assert decided([0.1, -0.1] * (LOOKS[-1] // 2), 0.03) == "undecided"
     small = [0.029, 0.028, 0.0295, 0.0285, 0.032]  # above 0, and too small to count; the interval reaches above 0.03
@@ -90,7 +96,7 @@ def test_runs_are_made_look_by_look_until_one_decides(tmp_path: Path, monkeypatc
 
     def run_trial(trial: StudyRun, *others: object) -> StudyRunResult:
         made.append(trial)
-        noise = 0.1 * (-1) ** trial.seed * (trial.seed < FRESH + LOOKS[0])  # the first look is open
+        noise = 0.1 * (-1) ** trial.seed * (trial.seed < FIRST_SEED + LOOKS[0])  # the first look is open
         return result_of(trial, (0.6 if trial.method == "gspo" else 0.5) + noise * (trial.method == "gspo"))
 
     monkeypatch.setattr(running, "run_trial", run_trial)
@@ -100,7 +106,7 @@ def test_runs_are_made_look_by_look_until_one_decides(tmp_path: Path, monkeypatc
     assert claims.main(["noisy-3e-4", "--minutes", "0"], tmp_path) == 1 and not made
     assert claims.main(["noisy-3e-4"], tmp_path) == 0
     seeds = [trial.seed for trial in made]
-    assert seeds == [seed for seed in range(FRESH, FRESH + len(seeds) // 2) for _ in (0, 1)]
+    assert seeds == [seed for seed in range(FIRST_SEED, FIRST_SEED + len(seeds) // 2) for _ in (0, 1)]
     assert len(seeds) // 2 == LOOKS[1]
     results = read_results(tmp_path / claims.RESULTS)
     text = state(claims.CLAIMS["noisy-3e-4"], results)

@@ -83,14 +83,23 @@ def test_a_claim_is_drawn_on_the_side_of_its_verdict(stored: list[Claim]) -> Non
 def test_the_table_is_sorted_by_verdict_with_ten_words_a_line(stored: list[Claim]) -> None:
     block, page = verdicts(stored), (HOME / PAGE).read_text("utf-8")
     assert block in page and filled(page, {"verdicts": block}) == page, "python -m tools.start_page"
-    heading, _, _, _, *lines = block.splitlines()
+    head, lines = block.split("\n\n|")[0], block.splitlines()[6:]
     rows = [line.strip("| ").split(" | ") for line in lines]
     words = [row[0] for row in rows]
-    assert words == sorted(words, key=list(VERDICTS).index)
+    assert words == sorted(words, key=list(VERDICTS).index) and len(words) == len(stored)
     for verdict, claim, *_ in rows:
         assert len(f"{verdict} {re.sub(r'[(].*?[)]', '', claim)}".split()) <= 10, claim
     for verdict in VERDICTS:
-        assert f"{words.count(verdict)} {verdict}" in heading
+        assert words.count(verdict) == sum(map(int, re.findall(rf"(\d+) {verdict}", head))), verdict
+    learning = [claim for claim in stored if claim.effect.kind == "learning"]
+    assert head.startswith(f"## {len(learning)} claims about learning: ")
+
+
+def test_methods_at_one_rate_are_undecided_and_say_so(stored: list[Claim]) -> None:
+    shared = [claim for claim in stored if claim.is_open]
+    assert {claim.verdict for claim in shared} == {"undecided"} and all("†" in claim.row.marks for claim in shared)
+    assert all(claim.effect.shared_rate for claim in shared) and "one rate" in verdicts(shared[:1])
+    assert any(claim.verdict != "undecided" for claim in stored)
 
 
 def test_the_stored_plot_is_that_of_the_stored_results(stored: list[Claim]) -> None:

@@ -120,7 +120,10 @@ class VllmEngine:
         pictures: dict[str, Any] = {"skip_tokenizer_init": True}
         if isinstance(shape, VisionSizes):  # vLLM makes dummy pictures, for which it reads tokenizer and processor
             limits = {IMAGE: MOST_PICTURES, "video": 0}
-            pictures = {"limit_mm_per_prompt": limits, "mm_processor_cache_gb": 0, "skip_mm_profiling": not on_gpu}
+            pictures = {
+                "limit_mm_per_prompt": limits, "mm_processor_cache_gb": 0, "skip_mm_profiling": not on_gpu,
+                "mm_device_do_normalize": False,  # pixels come normalised, and Qwen2.5-VL would do it again
+            }  # fmt: skip
             kind = read_json(Path(settings.model_directory) / "config.json").get("model_type")
             if kind in ARCHITECTURES:
                 pictures["hf_overrides"] = {"architectures": [ARCHITECTURES[str(kind)]]}

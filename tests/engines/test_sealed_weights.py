@@ -125,7 +125,7 @@ def in_memory_fleet(path: Path, model: Decoder, start: Callable[[int], Awaitable
 
 def sealed_memory(version: int) -> dict[str, int]:
     """This process's descriptors of the memory of a version, each with its inode."""
-    name, found = f"groupwise-weights-{version:06d}", {}
+    name, found = f"groupwise-weights-{version:06d}", dict[str, int]()
     for descriptor in os.listdir("/proc/self/fd"):
         with suppress(OSError):  # that of the listing itself is closed
             if name in os.readlink(f"/proc/self/fd/{descriptor}"):

@@ -307,10 +307,12 @@ class Fleet:
                 replica.end()
 
     def _abandon(self) -> None:
-        """Fail the waiting requests: no replica is left."""
+        """Fail the waiting requests, and free the weights: no replica is left."""
         for turn in self._waiting:
             if not turn.done():
                 turn.set_exception(self._lost())
+        if self._published:
+            self._published.weights_file.remove()
 
     async def _keep_loaded(self, slot: Slot, replica: RemoteEngine) -> None:
         """Load the current weights into a replica, then each later version, until loading raises."""

@@ -48,9 +48,11 @@ class WeightsFile:
     in_memory_weights: SealedMemory | GpuWeights | None = None
 
     def remove(self) -> None:
-        """Delete the file. Memory is freed when the last engine has read it."""
+        """Delete the file, or free the memory. No engine may load these weights afterwards."""
         if self.in_memory_weights is None:
             self.path.unlink(missing_ok=True)
+        else:
+            self.in_memory_weights.release()
 
 
 def write_weights(

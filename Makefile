@@ -7,13 +7,13 @@ VERSION_TESTS := $(wildcard tests/models/test_*.py tests/learner/test_*.py) test
 export OMP_NUM_THREADS ?= 1
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
-.PHONY: train test test-slow test-kill test-vllm test-ray test-gpu test-agents test-quantization test-versions test-oldest test-newest lint docs site wheel lock model hinted_sums blank flow vision seeds laptop atlas studies bench bench-full bench-self clean
+.PHONY: train test test-slow test-kill test-vllm test-ray test-hosts test-gpu test-agents test-quantization test-versions test-oldest test-newest lint docs site wheel lock model hinted_sums blank flow vision seeds laptop atlas studies bench bench-full bench-self clean
 
 train: $(VENV)/base
 	$(BIN)/groupwise train
 
 test: $(VENV)/dev
-	$(BIN)/pytest -q -n 3 --dist loadfile --no-loadscope-reorder -m "not slow and not kill and not vllm and not ray and not gpu and not agents and not quantization"
+	$(BIN)/pytest -q -n 3 --dist loadfile --no-loadscope-reorder -m "not slow and not kill and not vllm and not ray and not hosts and not gpu and not agents and not quantization"
 
 test-slow: $(VENV)/dev
 	$(BIN)/pytest -q -m slow
@@ -27,6 +27,9 @@ test-vllm: $(VENV)/dev  ## vLLM's engine; its environment of 3.5 GB goes into .v
 
 test-ray: .venv-ray/ray  ## Ray as the launcher, in an environment of 1.5 GB
 	.venv-ray/bin/pytest -q -m ray tests/cluster
+
+test-hosts: $(VENV)/dev  ## two hosts as network namespaces: torchrun, engines, cuts; Slurm if it is installed; needs root
+	$(BIN)/pytest -q -rs -m hosts tests/cluster tests/docs
 
 test-gpu: $(VENV)/dev  ## on a real GPU: graphs, equal bits, whole runs; writes benchmarks/GPU.md
 	$(BIN)/pytest -q -rs -m gpu tests/gpu
@@ -100,12 +103,13 @@ atlas: $(VENV)/base  ## docs/atlas.md: the effect of each published method; fini
 
 studies: $(VENV)/studies  ## docs/studies: effects that papers claim, with five seeds; finished runs are skipped
 	$(BIN)/python -m studies --jobs 2
+	$(BIN)/python -m tools.start_page
 
 bench: $(VENV)/bench  ## Groupwise and TRL on equal work, (a) to (e), in about 13 minutes
 	$(BIN)/python -m benchmarks.trl_comparison --write
 
 bench-full: $(VENV)/bench  ## all of benchmarks/RESULTS.md
-	$(BIN)/python -m benchmarks.trl_comparison sweep a b c d e g h sft dpo frugal two growth curves --write
+	$(BIN)/python -m benchmarks.trl_comparison sweep stored_sweep a b c d e g h sft dpo frugal two growth curves --write
 
 bench-self: $(VENV)/base  ## this commit and an earlier one on equal work; BASE is the earlier commit
 	$(BIN)/python -m benchmarks.earlier_commit $(BASE) --write

@@ -10,13 +10,18 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from benchmarks.atlas.__main__ import check_share
+from benchmarks.atlas.repeated import differences, drawn
+from benchmarks.atlas.running import unmeasured
+
 from groupwise.certificates.studies import StudyRun, read_results
 from groupwise.core import MissingRequirement
 from studies.figures import need_matplotlib, new_figure, write_svg
-from studies.index import index_blocks
-from studies.pages import RESULTS, changed_results, filled, read_exact, store_exact, total_cost, written
-from studies.running import HOME, find_study, run_jobs
+from studies.index import index_blocks, other_seeds
+from studies.pages import RESULTS, filled, read_exact, store_exact, total_cost, written
+from studies.running import HOME, find_study, run_jobs, run_trials
 from studies.study import SEEDS, Results, Study
+from studies.tuning import tuned_runs
 
 NAMES = (
     "length_bias",
@@ -52,8 +57,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--minutes", type=float, default=math.inf, metavar="N", help="start no run after N minutes")
     parser.add_argument("--jobs", type=int, default=1, metavar="N", help="train in N processes at once")
     parser.add_argument("--page", action="store_true", help="only write the pages from the stored results")
-    fresh = "measure everything again below DIR, and compare the results with the stored ones"
+    fresh = "make a share of the stored runs again below DIR, and compare them with the stored ones"
     parser.add_argument("--fresh", type=Path, metavar="DIR", help=fresh)
+    parser.add_argument("--share", type=float, metavar="0.1", help="with --fresh: the share of the stored runs")
+    parser.add_argument("--draw-seed", type=int, metavar="N", help="with --fresh: the seed that draws them")
+    other = "run with the seeds N to N + 4, print the results beside the stored ones, and change no page"
+    parser.add_argument("--base-seed", type=int, metavar="N", help=other)
     a = parser.parse_args(argv)
     if unknown := [name for name in a.study if name not in NAMES]:
         parser.error(f"no study is called {unknown[0]!r}: take {', '.join(NAMES)}")
@@ -61,8 +70,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.error(f"--jobs is {a.jobs}: at least one process trains")
     if a.part and len(a.study) != 1:
         parser.error("--part is a part of one study: name it, as in: python -m studies length_bias --part coin")
-    if a.page and a.fresh:
-        parser.error("--page writes the pages from the stored results, --fresh measures others: leave one out")
+    check_share(parser, a)
     studies, until = list(map(find_study, a.study or NAMES)), time.monotonic() + 60 * a.minutes
     if unknown := [part for part in a.part if part not in studies[0].parts]:
         parser.error(f"{a.study[0]} has no part {unknown[0]!r}: take {', '.join(studies[0].parts)}")
@@ -72,29 +80,55 @@ def main(argv: Sequence[str] | None = None) -> int:
     except MissingRequirement as error:
         print(f"error: {error}", file=sys.stderr)
         return error.code
-    home, missing = a.fresh.resolve() if a.fresh else HOME, 0
+    if a.fresh:
+        return repeat(able, a.fresh.resolve(), a.share, a.draw_seed, until)
+    if a.base_seed is not None:
+        return measure_other_seeds(able, range(a.base_seed, a.base_seed + len(SEEDS)), until)
+    missing = 0
     for study in studies:
         if study in able:
-            store_exact(study.name, study.exact(), home)
-            missing += run_jobs(a.jobs, study.name, a.seeds, a.part, until, home)
-        if not a.fresh:
-            write(study, home)
-    if a.fresh:
-        print(
-            "\n".join([text for study in able for text in changed_results(study, HOME, home)] or ["no result changed"])
-        )
-    else:
-        write_index(home)
-        for trial in unread_trials(read_results(home / RESULTS)):
-            print(f"no study reads this run, remove its line from {RESULTS}: {trial}", flush=True)
+            store_exact(study.name, study.exact(), HOME)
+            missing += run_jobs(a.jobs, study.name, a.seeds, a.part, until, HOME)
+        write(study, HOME)
+    write_index(HOME)
+    for trial in unread_trials(read_results(HOME / RESULTS)):
+        print(f"no study reads this run, remove its line from {RESULTS}: {trial}", flush=True)
     if missing:
         print(f"not finished: {missing} runs have no result; the same command goes on", file=sys.stderr)
     return int(missing > 0)
 
 
+def repeat(studies: Sequence[Study], home: Path, share: float, seed: int, until: float) -> int:
+    """Make a share of the stored runs of studies again below a folder. Returns 1 if one has no result."""
+    stored, taken = read_results(HOME / RESULTS), list[StudyRun]()
+    file = home / RESULTS.name
+    for study in studies:
+        trials = study.trials(SEEDS) | tuned_runs(study, stored)
+        own = drawn([trial for trial in trials if trial in stored], share, seed)
+        run_trials(study, {trial: trials[trial] for trial in own}, file, home, until)
+        taken += own
+    again = read_results(file)
+    print("\n".join(differences({trial: stored[trial] for trial in taken}, again)))
+    return int(not set(taken) <= again.keys())
+
+
+def measure_other_seeds(studies: Sequence[Study], seeds: range, until: float) -> int:
+    """Run studies with other seeds below runs/studies, and print both results. Returns 1 if a run has no result."""
+    runs, missing = HOME / "runs" / "studies", 0
+    file = runs / "other_seeds.jsonl"
+    runs.mkdir(parents=True, exist_ok=True)
+    for study in studies:
+        run_trials(study, study.trials(seeds), file, runs, until)
+        missing += len(unmeasured(study.trials(seeds), file))
+    stored, others = read_results(HOME / RESULTS), read_results(file)
+    print(other_seeds([study.name for study in studies], stored, others, seeds, read_exact(HOME)))
+    return int(missing > 0)
+
+
 def unread_trials(results: Results) -> list[StudyRun]:
     """The stored runs that no study reads: its settings have changed since, or it is gone."""
-    read = {trial for name in NAMES for trial in find_study(name).trials(SEEDS)}
+    studies = list(map(find_study, NAMES))
+    read = {trial for study in studies for trial in [*study.trials(SEEDS), *tuned_runs(study, results)]}
     return [trial for trial in results if trial not in read]
 
 

@@ -14,10 +14,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from studies.figures import COLOURS
-from studies.study import NO_KL, Arm, Estimate, Exact, Measured, Study, cost, table
+from studies.study import LEAST_ACCURACY, NO_KL, Arm, Estimate, Exact, Measured, Study, cost, table
 
 CLIPPED, REWARD = "clip_ratio/region_mean", "outcome/correct"
 LAST = 8
+LEAST_CLIPPED = 0.05
+"""The smallest difference of shares of clipped tokens that counts."""
 BASE = (f"iterations = {LAST}", "method.group_size = 16", "method.minibatches = 4", "evaluate.problems = 16",
         "optimizer.lr_scheduler = constant")  # fmt: skip
 RATES = ("1e-6", "1e-4")
@@ -52,7 +54,7 @@ def blocks(measured: Mapping[str, Measured], exact: Exact) -> dict[str, str]:
     m, rows = measured["rates"], []
     for rate in RATES:
         clipped, right = shares(m, rate)
-        result = clipped[1].minus(clipped[0]).result("more clipped", "less clipped")
+        result = clipped[1].minus(clipped[0], LEAST_CLIPPED).result("more clipped", "less clipped")
         rows.append((rate, *map(percent, clipped), *(f"{x.mean:.3f}" for x in right), right[1].minus(right[0]),
                      len(m.seeds), result))  # fmt: skip
     head = ("learning rate", "GRPO clips", "GSPO clips", "GRPO right", "GSPO right", "difference", "seeds", "result")
@@ -62,7 +64,7 @@ def blocks(measured: Mapping[str, Measured], exact: Exact) -> dict[str, str]:
         "clip_fraction": (
             f"At a learning rate of 1e-4 GSPO clips a share "
             f"of {clipped[1].brief} of the tokens, GRPO {clipped[0].brief}; the share of right answers at the end "
-            f"differs by {right[1].minus(right[0]).stated('higher', 'lower')}."
+            f"differs by {right[1].minus(right[0], LEAST_ACCURACY).stated('higher', 'lower')}."
         ),
     }
 

@@ -21,7 +21,7 @@ from studies.figures import line
 from studies.mixtures import BASES
 from studies.moe import LAST, METHODS, arm
 from studies.stable_rates import HIGH, LOW, RIGHT, mean_spread, over_rates, rung
-from studies.study import Arm, Estimate, Exact, Measured, Study, cost, table
+from studies.study import LEAST_ACCURACY, Arm, Estimate, Exact, Measured, Study, cost, table
 
 RATES = ("1e-4", "2e-4")
 NAMES = {"twin": "dense models", "mixture": "mixtures of experts"}
@@ -43,7 +43,7 @@ def right(m: Measured, key: str, first: int = LAST - 4, last: int = LAST) -> Est
 
 def gain(m: Measured) -> Estimate:
     """GSPO's share of right answers at the end, minus GRPO's."""
-    return right(m, "gspo").minus(right(m, "grpo"))
+    return right(m, "gspo").minus(right(m, "grpo"), LEAST_ACCURACY)
 
 
 def blocks(measured: Mapping[str, Measured], exact: Exact) -> dict[str, str]:

@@ -31,7 +31,7 @@ from groupwise.data import pack, rollout_of
 from groupwise.methods import Method, grpo
 from groupwise.training.loop import compute_advantages
 from studies.figures import COLOURS, line
-from studies.study import NO_KL, Arm, Estimate, Exact, Measured, Study, cost, table
+from studies.study import LEAST_ACCURACY, NO_KL, Arm, Estimate, Exact, Measured, Study, cost, table
 
 GROUP, LAST = 16, 20
 LEVELS = ("easy", "middle", "hard")
@@ -81,7 +81,7 @@ def gain(m: Measured, level: str) -> Estimate:
 def blocks(measured: Mapping[str, Measured], exact: Exact) -> dict[str, str]:
     m = next(iter(measured.values()))
     gains = {level: gain(m, level) for level in LEVELS}
-    bias = {level: gains[level].minus(gains["middle"]) for level in ("hard", "easy")}
+    bias = {level: gains[level].minus(gains["middle"], LEAST_ACCURACY) for level in ("hard", "easy")}
     weights = [(p, *(f"{x[i]:.2f}" for x in exact.values())) for i, p in enumerate(SHARES)]
     levels = []
     for level in LEVELS:
@@ -119,7 +119,7 @@ def draw(panels: Sequence[Any], measured: Mapping[str, Measured], exact: Exact) 
             line(axes, m.series(key, metric(level)), i, label, dashed=bool(i))
             axes.set(title=f"{level} sums", xlabel="iteration", ylim=(0, 1))
     first.set(title="weight of a question", xlabel="share of right answers", ylim=(0, 1.05))
-    first.legend(loc="lower center")
+    panels[1].legend(loc="lower center")
     panels[1].set_ylabel("held-out accuracy")
 
 

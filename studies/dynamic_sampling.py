@@ -16,7 +16,7 @@ from typing import Any
 
 from groupwise.certificates.studies import StudyRunResult
 from studies.figures import COLOURS, line
-from studies.study import Arm, Estimate, Exact, Measured, Study, cost, table
+from studies.study import LEAST_ACCURACY, Arm, Estimate, Exact, Measured, Study, cost, table
 
 SAMPLED, GREEDY, DEAD = "eval/accuracy", "eval/accuracy_greedy", "frac_reward_zero_std"
 LAST = 16
@@ -44,7 +44,7 @@ def blocks(measured: Mapping[str, Measured], exact: Exact) -> dict[str, str]:
     m, rows, texts = measured["calculator"], [], []
     for name, equal in (("equal iterations", False), ("equal generated tokens", True)):
         values = accuracies(m, equal_tokens=equal)
-        gain = values["on"].minus(values["off"])
+        gain = values["on"].minus(values["off"], LEAST_ACCURACY)
         rows.append((name, values["off"], values["on"], gain, len(m.seeds), gain.result("better", "worse")))
         texts.append(f"{gain.stated('better', 'worse')} at {name}")
     tokens = [Estimate(tuple(float(sum(run.tokens)) for run in m.runs(key))) for key in m.arms]

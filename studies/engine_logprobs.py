@@ -28,7 +28,7 @@ from studies.clip_fraction import BOUNDS, CLIPPED
 from studies.figures import COLOURS, line
 from studies.gspo_regimes import BASE, LAST
 from studies.stable_rates import HIGH, LOW, RIGHT, spread
-from studies.study import Arm, Estimate, Exact, Measured, Study, cost, table
+from studies.study import LEAST_ACCURACY, Arm, Estimate, Exact, Measured, Study, cost, table
 
 EXACT = "machine.dtype = float32"
 ENGINES = {"bfloat16": ("machine.dtype = bfloat16",), "stale": (EXACT, "cluster.max_staleness = 1")}
@@ -63,7 +63,7 @@ def right(m: Measured, arm: str) -> Estimate:
 
 def change(m: Measured, method: str, engine: str) -> Estimate:
     """The share of right answers with the engine's log-probs, minus that with recomputed ones."""
-    return right(m, f"{method} {engine} engine").minus(right(m, f"{method} {engine} learner"))
+    return right(m, f"{method} {engine} engine").minus(right(m, f"{method} {engine} learner"), LEAST_ACCURACY)
 
 
 def beside(m: Measured, arm: str) -> tuple[str, str]:

@@ -28,8 +28,10 @@ SETTINGS: dict[Any, Any] = {
     "svg.fonttype": "none", "svg.hashsalt": "groupwise", "font.family": "sans-serif", "font.size": 10,
     "text.color": INK, "axes.edgecolor": INK, "axes.labelcolor": INK, "xtick.color": INK, "ytick.color": INK,
     "axes.spines.top": False, "axes.spines.right": False, "axes.grid": True, "grid.color": GRID,
-    "axes.facecolor": PAPER, "figure.facecolor": PAPER, "legend.frameon": False,
+    "axes.facecolor": PAPER, "figure.facecolor": PAPER, "legend.frameon": False, "axes.titlesize": "medium",
 }  # fmt: skip
+LETTERS, COLUMN = 11, 750
+"""The smallest letters of a figure, in pixels, where a page shows it in a column of this many pixels."""
 
 
 def need_matplotlib() -> None:
@@ -39,14 +41,15 @@ def need_matplotlib() -> None:
 
 
 def new_figure(panels: int) -> tuple[Any, Sequence[Any]]:
-    """A figure with some panels, in one row, or in two rows if there are more than four."""
+    """A figure with some panels, in rows of at most four."""
     need_matplotlib()
     import matplotlib
     from matplotlib.figure import Figure
 
-    matplotlib.rcParams.update(SETTINGS)
-    rows = 1 if panels <= 4 else 2
-    columns = panels // rows
+    columns = next(n for n in (4, 3, 2, 1) if panels % n == 0)
+    rows = panels // columns
+    shrinks = 3.3 * columns * 96 / COLUMN  # 96 pixels are an inch, and 72 points
+    matplotlib.rcParams.update({**SETTINGS, "font.size": max(10, LETTERS * shrinks * 72 / 96)})
     figure = Figure(figsize=(3.3 * columns, 2.9 * rows), layout="constrained")
     return figure, list(figure.subplots(rows, columns, squeeze=False).flat)
 

@@ -1,14 +1,17 @@
 """docs/studies/index.md: one line for each study, with its verdict by the interval of its stated comparison.
 
-An effect is *confirmed* if the interval lies on the side that the paper claims, *opposite* if it lies on the other
-side, and *not seen* if it contains the border. A study with several settings has a verdict for each of them.
+The verdicts are those of `groupwise.evaluation.seed_verdicts`. A study with several settings has one for each of them.
+A comparison of methods at one learning rate has none: it is *undecided* until each has its best rate.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from statistics import stdev
+from typing import Literal
 
+from groupwise.evaluation.interval import mean_p
+from groupwise.evaluation.seed_verdicts import ALPHA, benjamini_hochberg, holm, seeds_for_power, verdict
 from studies import (
     clip_fraction,
     clip_higher,
@@ -28,7 +31,19 @@ from studies import (
     smollm2,
     useful_length,
 )
-from studies.study import Estimate, Exact, Measured, Study, table
+from studies.study import (
+    LEAST_ACCURACY,
+    LEAST_PASSES,
+    LEAST_TOKENS,
+    Estimate,
+    Exact,
+    Measured,
+    Results,
+    Study,
+    judged_estimates,
+    table,
+)
+from studies.tuning import at_best_rates
 
 Estimates = list[Estimate]
 DAPO, DR_GRPO, GSPO, R1 = "2503.14476", "2503.20783", "2507.18071", "2501.12948"
@@ -39,8 +54,10 @@ PASS_AT_K = "2504.13837"
 class Effect:
     """What a study repeats: the effect, its paper, and the estimates of the stated comparison, one for each setting.
 
-    `sign` is 1 if the paper claims estimates above `border`, -1 if it claims them below. The first estimate is the
-    number of the table, with `unit`.
+    `least` is the smallest difference that counts, 0 if each does. `sign` is 1 if the paper claims estimates above
+    `border`, -1 if it claims them below. The first estimate is the number of the table, with `unit`. An effect is about
+    what a policy learns, about a mechanism, or computed exactly. `shared_rate`: it compares methods at rates that they
+    share.
     """
 
     study: Study
@@ -48,21 +65,26 @@ class Effect:
     paper: str
     estimates: Callable[[Mapping[str, Measured], Exact], Estimates]
     unit: str
+    least: float = 0.0
+    kind: Literal["learning", "mechanism", "exact"] = "learning"
     sign: int = 1
     border: float = 0.0
+    shared_rate: bool = False
+
+    def claimed(self, measured: Mapping[str, Measured], exact: Exact) -> list[tuple[float, ...]]:
+        """The values of each setting with the sign of the claim: above 0 is what the paper says."""
+        return [tuple(self.sign * (x - self.border) for x in e.values) for e in self.estimates(measured, exact)]
 
     def verdicts(self, measured: Mapping[str, Measured], exact: Exact) -> list[str]:
         """A verdict for each setting."""
-        words = ("confirmed", "opposite")[:: self.sign]
-        moved = (Estimate(tuple(x - self.border for x in e.values)) for e in self.estimates(measured, exact))
-        return [x.result(*words, neither="not seen").strip("*") for x in moved]
+        return [verdict(values, self.least) for values in self.claimed(measured, exact)]
 
 
 def summary(verdicts: list[str]) -> str:
     """The verdict of all settings, of most of them, or `mixed`.
 
-    >>> summary(["confirmed"]), summary(["opposite", "opposite", "not seen"]), summary(["confirmed", "opposite"])
-    ('confirmed', 'opposite', 'mixed')
+    >>> summary(["shown"]), summary(["opposite", "opposite", "absent"]), summary(["shown", "opposite"])
+    ('shown', 'opposite', 'mixed')
     """
     word, most = Counter(verdicts).most_common(1)[0]
     return word if 2 * most > len(verdicts) else "mixed"
@@ -71,8 +93,8 @@ def summary(verdicts: list[str]) -> str:
 def detail(verdicts: list[str]) -> str:
     """The summary, with the settings it does not hold for.
 
-    >>> detail(["opposite", "opposite", "not seen"]), detail(["confirmed", "not seen"])
-    ('opposite in 2 of 3 settings', 'mixed: confirmed in 1, not seen in 1 of 2 settings')
+    >>> detail(["opposite", "opposite", "absent"]), detail(["shown", "undecided"])
+    ('opposite in 2 of 3 settings', 'mixed: shown in 1, undecided in 1 of 2 settings')
     """
     word, counts, of = summary(verdicts), Counter(verdicts), len(verdicts)
     if word == "mixed":
@@ -124,60 +146,144 @@ def _engine_logprobs(m: Mapping[str, Measured], exact: Exact) -> Estimates:
 
 
 EFFECTS = (
-    Effect(length_bias.STUDY, "GRPO makes wrong answers longer than right ones", DR_GRPO, _length_bias, "tokens"),
+    Effect(length_bias.STUDY, "GRPO makes wrong answers longer than right ones", DR_GRPO, _length_bias, "tokens",
+           LEAST_TOKENS),
     Effect(useful_length.STUDY, "GRPO makes wrong answers longer than Dr. GRPO does, where length has a use", DR_GRPO,
-           lambda m, _: [useful_length.longer(m["searches"], key) for key in ("grpo", "no_std")], "tokens"),
+           lambda m, _: [useful_length.longer(m["searches"], key) for key in ("grpo", "no_std")], "tokens",
+           LEAST_TOKENS, shared_rate=True),
     Effect(difficulty.STUDY, "the std favours the hardest and the easiest questions", DR_GRPO, _difficulty,
-           "accuracy of hard sums minus that of middle ones"),
+           "accuracy of hard sums minus that of middle ones", LEAST_ACCURACY, shared_rate=True),
     Effect(divisors.STUDY, "a mean of microbatches' means has another gradient than the token mean", DAPO,
            lambda _, exact: [Estimate(tuple(exact["microbatches: 1 group"]["distance"]))],
-           "of the gradient's norm"),
+           "of the gradient's norm", 0.05, "exact"),
     Effect(dynamic_sampling.STUDY, "dynamic sampling reaches more in equal iterations", DAPO, _dynamic_sampling,
-           "accuracy"),
+           "accuracy", LEAST_ACCURACY, shared_rate=True),
     Effect(clip_higher.STUDY, "a higher upper bound keeps entropy and pass@64", DAPO,
            lambda m, _: [clip_higher.gains(m["bounds"], "0.28")[key] for key in clip_higher.CLAIMED.values()],
-           "nats of entropy"),
-    Effect(ladder.STUDY, "DAPO's five techniques together end above GRPO", DAPO, _ladder, "accuracy"),
-    Effect(clip_fraction.STUDY, "GSPO clips far more tokens than GRPO", GSPO, _clip_fraction, "of the tokens"),
+           "nats of entropy", LEAST_PASSES, shared_rate=True),
+    Effect(ladder.STUDY, "DAPO's five techniques together end above GRPO", DAPO, _ladder, "accuracy", LEAST_ACCURACY,
+           shared_rate=True),
+    Effect(clip_fraction.STUDY, "GSPO clips far more tokens than GRPO", GSPO, _clip_fraction, "of the tokens",
+           clip_fraction.LEAST_CLIPPED, "mechanism"),
     Effect(gspo_regimes.STUDY, "GSPO learns faster than GRPO", GSPO,
-           lambda m, _: [gspo_regimes.gain(m["regimes"], name) for name in gspo_regimes.SIDES], "right answers"),
+           lambda m, _: [gspo_regimes.gain(m["regimes"], name) for name in gspo_regimes.SIDES], "right answers",
+           LEAST_ACCURACY, shared_rate=True),
     Effect(ratio_drift.STUDY, "the mean over an answer averages the noise of its tokens' ratios", GSPO,
            lambda m, _: [ratio_drift.relative(m["dense"], key, ratio_drift.MEANS) for key in ratio_drift.DENSE],
-           "times the spread of tokens", -1, 1.0),
-    Effect(moe.STUDY, "in mixtures of experts GSPO is stable at larger learning rates", GSPO, _moe, "rungs of three"),
+           "times the spread of tokens", 0.1, "mechanism", -1, 1.0),
+    Effect(moe.STUDY, "in mixtures of experts GSPO is stable at larger learning rates", GSPO, _moe, "rungs of three",
+           0.5),
     Effect(dense_twin.STUDY, "GSPO's gain is larger in a mixture than in a dense model", GSPO,
-           lambda m, _: [dense_twin.gain(m["mixture"]).minus(dense_twin.gain(m["twin"]))], "right answers"),
+           lambda m, _: [dense_twin.gain(m["mixture"]).minus(dense_twin.gain(m["twin"]))], "right answers",
+           LEAST_ACCURACY, shared_rate=True),
     Effect(engine_logprobs.STUDY, "GSPO tolerates old log-probs of the engine better than GRPO", GSPO,
-           _engine_logprobs, "right answers"),
-    Effect(r1_zero.STUDY, "accuracy and length rise together", R1, _r1_zero, "right answers"),
+           _engine_logprobs, "right answers", LEAST_ACCURACY, shared_rate=True),
+    Effect(r1_zero.STUDY, "accuracy and length rise together", R1, _r1_zero, "right answers", LEAST_ACCURACY),
     Effect(pass_at_k.STUDY, "training lowers pass@64 of tiny models", PASS_AT_K,
-           lambda m, _: [pass_at_k.gains(own)[64] for own in m.values()], "pass@64", -1),
+           lambda m, _: [pass_at_k.gains(own)[64] for own in m.values()], "pass@64", LEAST_PASSES, sign=-1),
     Effect(smollm2.STUDY, "training lowers pass@64 of a pretrained model", PASS_AT_K,
-           lambda m, _: [smollm2.gains(m["rl"], smollm2.LAST)[64]], "pass@64", -1),
+           lambda m, _: [smollm2.gains(m["rl"], smollm2.LAST)[64]], "pass@64", LEAST_PASSES, sign=-1),
 )  # fmt: skip
 """The effect of each study, by paper."""
+HEAD = ("effect", "result", "one number", "seeds, for 0.8", "kept by", "kind", "study")
 
 
-def index_blocks(results: Any, exact: Mapping[str, Exact]) -> dict[str, str]:
-    """The heading and the table of the page, from the stored results."""
-    rows, words = [], list[str]()
+@dataclass(frozen=True, slots=True)
+class EffectResult:
+    """What stored results say of an effect: a difference and a verdict for each setting, with the sign of the claim.
+
+    `is_open`: its methods have run at one rate only, so the effect is undecided.
+    """
+
+    estimates: Estimates
+    claimed: list[tuple[float, ...]]
+    verdicts: list[str]
+    is_open: bool
+
+
+def effect_result(effect: Effect, results: Results, exact: Mapping[str, Exact]) -> EffectResult:
+    """The result of an effect: at the best rates where those runs are there."""
+    tuned = at_best_rates(effect.study, results)
+    data = effect.study.measured(results) | tuned, exact.get(effect.study.name, {})
+    is_open = effect.shared_rate and not tuned
+    return EffectResult(effect.estimates(*data), effect.claimed(*data), effect.verdicts(*data), is_open)
+
+
+def index_blocks(results: Results, exact: Mapping[str, Exact]) -> dict[str, str]:
+    """The tables of effects and of corrections of the page, from the stored results."""
+    judged = judged_by_study(results, exact)
+    kept, rows = corrected(judged), list[tuple[object, ...]]()
+    for effect in EFFECTS:
+        found = effect_result(effect, results, exact)
+        text = detail(found.verdicts)
+        first = found.estimates[0]
+        seeds = ", ".join([str(len(first.values)), *needed(first, effect.least)])
+        link = f"[page]({effect.study.page.removeprefix('docs/studies/')})"
+        text = f"undecided; at one rate: {text}" if found.is_open else text
+        number, survives = f"{first.brief} {effect.unit}", kept_by(found.claimed, kept)
+        rows.append((effect.effect, text, number, seeds, survives, effect.kind, link))
+    return {"effects": table(HEAD, rows), "corrections": corrections(judged, kept)}
+
+
+def needed(estimate: Estimate, least: float) -> list[str]:
+    """The seeds that find the smallest difference that counts in 80 % of the cases; none if each difference counts."""
+    return [str(seeds_for_power(stdev(estimate.values), least, ALPHA))] if least else []
+
+
+Judged = Mapping[str, list[tuple[float, ...]]]
+Kept = Mapping[tuple[float, ...], tuple[bool, bool]]
+
+
+def judged_by_study(results: Results, exact: Mapping[str, Exact]) -> Judged:
+    """The values of each verdict on the pages, by study, each once; also those of this page."""
+    judged = {}
     for effect in EFFECTS:
         measured, own = effect.study.measured(results), exact.get(effect.study.name, {})
-        verdicts = effect.verdicts(measured, own)
-        words.append(summary(verdicts))
-        link = effect.study.page.removeprefix("docs/studies/")
-        number = f"{effect.estimates(measured, own)[0].brief} {effect.unit}"
-        paper = f"[{effect.paper}](https://arxiv.org/abs/{effect.paper})"
-        rows.append((effect.effect, paper, detail(verdicts), number, f"[page]({link})"))
-    return {"counts": heading(words), "effects": table(("effect", "paper", "here", "one number", "study"), rows)}
+        with judged_estimates() as estimates:
+            effect.study.blocks(measured, own)
+        values = [x.values for x in estimates if not any(map(_is_nan, x.values))]
+        judged[effect.study.name] = list(dict.fromkeys([*values, *effect.claimed(measured, own)]))
+    return judged
 
 
-def heading(words: Iterable[str]) -> str:
-    """The counts of the verdicts.
+def _is_nan(x: float) -> bool:
+    return x != x
 
-    >>> heading(["confirmed", "opposite", "confirmed"])
-    '## 3 effects repeated: 2 confirmed, 0 not seen, 1 opposite, 0 mixed'
-    """
-    counts = Counter(words)
-    each = (f"{counts[word]} {word}" for word in ("confirmed", "not seen", "opposite", "mixed"))
-    return f"## {counts.total()} effects repeated: {', '.join(each)}"
+
+def corrected(judged: Judged) -> Kept:
+    """Whether Holm and whether Benjamini-Hochberg keep each verdict, of those of all pages together."""
+    values = list(dict.fromkeys(x for own in judged.values() for x in own))
+    ps = [mean_p(x) for x in values]
+    return dict(zip(values, zip(holm(ps), benjamini_hochberg(ps), strict=True), strict=True))
+
+
+def kept_by(claimed: Iterable[tuple[float, ...]], kept: Kept) -> str:
+    """How many settings of an effect survive each correction."""
+    pairs = [kept.get(values, (False, False)) for values in claimed]
+    return ", ".join(f"{name} {sum(x)} of {len(pairs)}" for name, x in zip(("Holm", "BH"), zip(*pairs), strict=True))
+
+
+def corrections(judged: Judged, kept: Kept) -> str:
+    """The number of verdicts on each page, and how many of them two corrections over all pages keep."""
+    rows = []
+    for name, own in judged.items():
+        excluded = sum(mean_p(x) < ALPHA for x in own)
+        rows.append((name, len(own), excluded, *(sum(kept[x][i] for x in own) for i in (0, 1))))
+    total = ("all", *(sum(row[i] for row in rows) for i in range(1, 5)))
+    return table(("study", "verdicts", "exclude 0", "kept by Holm", "by Benjamini-Hochberg"), [*rows, total])
+
+
+def other_seeds(
+    names: Sequence[str], results: Results, others: Results, seeds: Sequence[int], exact: Mapping[str, Exact]
+) -> str:
+    """A table of the stated comparisons of some studies: stored seeds, other seeds, and both verdicts."""
+    rows = []
+    for effect in (effect for effect in EFFECTS if effect.study.name in names):
+        own, sides = exact.get(effect.study.name, {}), []
+        for measured in (effect.study.measured(results), effect.study.measured(others, seeds)):
+            complete = measured.keys() == effect.study.parts.keys()
+            estimates = effect.estimates(measured, own) if complete else []
+            verdicts = effect.verdicts(measured, own) if complete else []
+            sides.append([f"{x.brief}, {word}" for x, word in zip(estimates, verdicts, strict=True)])
+        rows += [(effect.effect, *pair) for pair in zip(*sides, strict=False)]
+    return table(("effect", "stored seeds", f"seeds {seeds[0]} to {seeds[-1]}"), rows)

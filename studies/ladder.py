@@ -20,7 +20,7 @@ from itertools import accumulate
 from typing import Any
 
 from studies.figures import COLOURS
-from studies.study import Arm, Estimate, Exact, Measured, Study, cost, table
+from studies.study import LEAST_ACCURACY, Arm, Estimate, Exact, Measured, Study, cost, table
 
 SAMPLED, PASSES, LENGTH, CUT, ENTROPY = (
     "eval/accuracy", "eval/pass@8", "eval/mean_length", "eval/truncated", "entropy"
@@ -75,14 +75,14 @@ def blocks(measured: Mapping[str, Measured], exact: Exact) -> dict[str, str]:
     accuracy = {name: after(m, name) for name in names}
     rows = []
     for below, (name, paper) in zip((None, *names), zip(names, PAPER, strict=True)):
-        step = accuracy[name].minus(accuracy[below]) if below else ""
+        step = accuracy[name].minus(accuracy[below], LEAST_ACCURACY) if below else ""
         others = [f"{after(m, name, metric).mean:.3g}" for metric in (PASSES, LENGTH, CUT, ENTROPY)]
         rows.append((m.arms[name].label, paper, accuracy[name], step, *others, f"{thousands(m, name):.0f}",
                      step.result(*RESULTS) if isinstance(step, Estimate) else ""))  # fmt: skip
     head = ("rung", "paper", "accuracy", "minus the rung below", "pass@8", "length", "cut", "entropy",
             "thousand tokens", "result")  # fmt: skip
     before = [m.mean("naive GRPO", metric, 0, 0).mean for metric in (SAMPLED, PASSES, LENGTH, CUT)]
-    total, last = (accuracy[names[-1]].minus(accuracy[name]) for name in (names[0], names[-2]))
+    total, last = (accuracy[names[-1]].minus(accuracy[name], LEAST_ACCURACY) for name in (names[0], names[-2]))
     return {
         "rungs": f"{table(head, rows)}\n\nBefore training: accuracy {before[0]:.3f}, pass@8 {before[1]:.3f}, length "
         f"{before[2]:.1f}, cut {before[3]:.3f}. All five techniques minus naive GRPO: {total} "

@@ -24,7 +24,7 @@ from studies import two_numbers
 from studies.figures import line
 from studies.lengths import APART, CUT, LAST, RIGHT, WRONG, curves, ends, gaps, until_apart
 from studies.push import push
-from studies.study import NO_KL, SEEDS, Arm, Estimate, Exact, Measured, Study, average, cost, table
+from studies.study import LEAST_TOKENS, NO_KL, SEEDS, Arm, Estimate, Exact, Measured, Study, average, cost, table
 
 RESULTS = ("longer when wrong", "shorter when wrong")
 UNTIL = f"iterations until {APART} apart"
@@ -70,7 +70,7 @@ def lengths(sides: Mapping[str, tuple[Estimate, Estimate]], beside: Mapping[str,
     """The table of lengths at the end, with further columns."""
     rows = []
     for key, (wrong, right) in sides.items():
-        gap = wrong.minus(right)
+        gap = wrong.minus(right, LEAST_TOKENS)
         rows.append((LABELS[key], wrong, right, gap, *beside[key], len(gap.values), gap.result(*RESULTS)))
     return table(("objective", "wrong", "right", "wrong - right", *more, "seeds", "result"), rows)
 
@@ -87,7 +87,7 @@ def model(m: Measured) -> str:
 def blocks(measured: Mapping[str, Measured], exact: Exact) -> dict[str, str]:
     pushes = [(LABELS.get(key, "GSPO"), *(Estimate(tuple(x)) for x in sides)) for key, sides in exact["push"].items()]
     runs = {key: [dict(enumerate(run, 1)) for run in of_seeds] for key, of_seeds in exact["two_numbers"].items()}
-    small = {key: x.minus(y) for key, (x, y) in ends_exact(exact).items()}
+    small = {key: x.minus(y, LEAST_TOKENS) for key, (x, y) in ends_exact(exact).items()}
     beside = {key: (until_apart(of_seeds),) for key, of_seeds in runs.items()}
     return {
         "push": table(("objective", "wrong answers", "right answers", "all answers"), pushes),

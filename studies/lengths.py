@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from studies.study import Estimate, Measured
+from studies.study import LEAST_TOKENS, Estimate, Measured
 
 WRONG, RIGHT, CUT = "completions/mean_length_wrong", "completions/mean_length_correct", "completions/clipped_ratio"
 LAST = 5
@@ -15,7 +15,7 @@ Curve = Mapping[int, tuple[float, float]]
 
 def gaps(m: Measured) -> dict[str, Estimate]:
     """The length of wrong minus right answers at the end, by arm."""
-    return {key: wrong.minus(right) for key, (wrong, right) in ends(m).items()}
+    return {key: wrong.minus(right, LEAST_TOKENS) for key, (wrong, right) in ends(m).items()}
 
 
 def ends(m: Measured) -> dict[str, tuple[Estimate, Estimate]]:

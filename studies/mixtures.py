@@ -26,6 +26,9 @@ TWIN = {
     "num_key_value_heads": 2, "head_dim": 24, "max_position_embeddings": 128, "tie_word_embeddings": True,
 }  # fmt: skip
 """The dense twin. A token uses as many weights as in the mixture: a width of 192 in place of eight experts of 24."""
+SPARSE = SIZES | {"num_hidden_layers": 6, "num_experts": 32, "num_experts_per_tok": 2, "moe_intermediate_size": 48}
+SPARSE_TWIN = TWIN | {"num_hidden_layers": 6, "intermediate_size": 96}
+"""A mixture with two active experts, and its twin."""
 STEPS, PER_STEP, SHARE = 700, 64, 0.35
 """The steps of the warm start, the demonstrations of a step, and the share of those that write their steps."""
 FIRST = 5
@@ -42,7 +45,17 @@ def twin(seed: int, folder: Path) -> Recipe:
     return _base("twin", TWIN, seed, folder)
 
 
-BASES = {"@base": mixture, "@twin": twin}
+def sparse(seed: int, folder: Path) -> Recipe:
+    """The same for a mixture with two active experts."""
+    return _base("sparse", SPARSE, seed, folder)
+
+
+def sparse_twin(seed: int, folder: Path) -> Recipe:
+    """The same for its dense twin."""
+    return _base("sparse_twin", SPARSE_TWIN, seed, folder)
+
+
+BASES = {"@base": mixture, "@twin": twin, "@sparse": sparse, "@sparse_twin": sparse_twin}
 """The names of these models in the settings of a run."""
 
 

@@ -29,7 +29,7 @@ from groupwise.data import GAP
 from studies.figures import COLOURS
 from studies.mixtures import BASES
 from studies.stable_rates import HIGH, LOW, RIGHT, by_base, in_words, mean_spread, over_rates, parted, rung, spread
-from studies.study import NO_KL, Arm, Exact, Measured, Study, cost, table
+from studies.study import LEAST_ACCURACY, NO_KL, Arm, Exact, Measured, Study, cost, table
 
 CHANGED, MEAN_GAP = "routing/changed", f"{GAP}/mean"
 LAST = 20
@@ -94,7 +94,7 @@ def blocks(measured: Mapping[str, Measured], exact: Exact) -> dict[str, str]:
     gspo, replay = (in_words(rungs[key].minus(rungs["grpo"])) for key in ("gspo", "R2"))
     text = f"The largest stable of three learning rates, beside GRPO's: with GSPO {gspo}; with routing replay {replay}"
     if ordinary := measured.get("ordinary"):
-        gain = ordinary.mean("gspo 5e-5", RIGHT, *END).minus(ordinary.mean("grpo 5e-5", RIGHT, *END))
+        gain = ordinary.mean("gspo 5e-5", RIGHT, *END).minus(ordinary.mean("grpo 5e-5", RIGHT, *END), LEAST_ACCURACY)
         text += f". At an ordinary rate GSPO's share of right answers minus GRPO's is {gain.stated()}"
     return {
         **{part: comparison(part, m) for part, m in measured.items()},

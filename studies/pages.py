@@ -5,13 +5,13 @@ import io
 import json
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping
-from itertools import zip_longest
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from groupwise.certificates.studies import StudyRun, read_results
 from studies.study import SEEDS, Exact, Results, Study
+from studies.tuning import tuned_blocks, tuned_runs
 
 RESULTS, EXACT = Path("studies/results.jsonl"), Path("studies/exact.json")
 """The stored results of all runs, and those of the exact parts, in the repository."""
@@ -29,27 +29,20 @@ def written(study: Study, home: Path) -> dict[Path, str]:
 
 def blocks_of(study: Study, home: Path) -> dict[str, str]:
     """The generated texts of a study, by block: from the stored results, or that a part was not run."""
-    measured = study.measured(read_results(home / RESULTS))
+    results, exact = read_results(home / RESULTS), read_exact(home).get(study.name, {})
+    measured = study.measured(results)
     texts = {part: study.not_run(part) for part in study.parts.keys() - measured.keys()}
     is_begun = next(iter(study.parts)) in measured
-    return texts | (study.blocks(measured, read_exact(home).get(study.name, {})) if is_begun else {})
-
-
-def changed_results(study: Study, home: Path, other: Path) -> Iterator[str]:
-    """A line for each row of a study's tables whose result differs between two folders with stored results."""
-    stored, again = blocks_of(study, home), blocks_of(study, other)
-    for name in stored.keys() - {study.name}:
-        for line, new in zip_longest(stored[name].splitlines(), again.get(name, "").splitlines(), fillvalue=""):
-            before, after = (", ".join(re.findall(r"\*[A-Za-z ]+\*", text)) or "no result" for text in (line, new))
-            if before != after:
-                yield f"{study.name}, {name}, {line.strip('| ').split(' | ')[0]}: {before}, now {after}"
+    return texts | (study.blocks(measured, exact) | tuned_blocks(study, results, exact) if is_begun else {})
 
 
 def total_cost(studies: Iterable[Study], results: Results) -> str:
     """One sentence: the CPU time of all runs of all studies. A run without a result costs the mean of its part."""
     seconds = dict[StudyRun, float]()
     unknown = set[StudyRun]()
-    for trials in (study.trials(SEEDS, [part]) for study in studies for part in study.parts):
+    chosen = list(studies)
+    listed = [study.trials(SEEDS, [part]) for study in chosen for part in study.parts]
+    for trials in [*listed, *(tuned_runs(study, results) for study in chosen)]:
         stored = [results[trial].cpu_seconds for trial in trials if trial in results]
         if stored:
             mean = math.fsum(stored) / len(stored)

@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from studies.figures import COLOURS
-from studies.study import NO_KL, Arm, Estimate, Exact, Measured, Study, cost, table
+from studies.study import LEAST_ACCURACY, LEAST_PASSES, NO_KL, Arm, Estimate, Exact, Measured, Study, cost, table
 
 LAST = 100
 KS = (1, 2, 4, 8, 16, 32, 64)
@@ -41,7 +41,7 @@ def passes(m: Measured, at: int) -> dict[int, Estimate]:
 def gains(m: Measured, last: int = LAST) -> dict[int, Estimate]:
     """Pass@k after minus before training, by k."""
     before, after = passes(m, 0), passes(m, last)
-    return {k: after[k].minus(before[k]) for k in KS}
+    return {k: after[k].minus(before[k], LEAST_PASSES if k > 1 else LEAST_ACCURACY) for k in KS}
 
 
 def part(m: Measured, last: int = LAST) -> str:

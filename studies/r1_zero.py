@@ -19,7 +19,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from studies.figures import line
-from studies.study import Arm, Exact, Measured, Study, cost, table
+from studies.study import LEAST_ACCURACY, Arm, Exact, Measured, Study, cost, table
 
 RIGHT, LENGTH = "outcome/correct", "completions/mean_length"
 GREEDY, SAMPLED = "eval/accuracy_greedy", "eval/accuracy"
@@ -48,7 +48,7 @@ def part(m: Measured) -> str:
         first, last = m.mean(key, RIGHT, 1, 1), m.mean(key, RIGHT, n - 4, n)
         lengths = [m.mean(key, LENGTH, *ends) for ends in ((1, 1), (n - 4, n))]
         greedy = [m.mean(key, GREEDY, at, at).mean for at in (0, n)]
-        change = last.minus(first)
+        change = last.minus(first, LEAST_ACCURACY)
         result = change.result(*RESULTS)
         rows.append((one.label, f"{first.mean:.3f}", last, change, f"{greedy[0]:.3f} -> {greedy[1]:.3f}",
                      f"{lengths[0].mean:.1f} -> {lengths[1].mean:.1f}", len(m.seeds), result))  # fmt: skip
@@ -59,7 +59,7 @@ def part(m: Measured) -> str:
 def blocks(measured: Mapping[str, Measured], exact: Exact) -> dict[str, str]:
     m = measured["budget"]
     gap = m.mean("full", RIGHT, LAST - 4, LAST).minus(m.mean("short", RIGHT, LAST - 4, LAST))
-    change = {key: m.mean(key, RIGHT, LAST - 4, LAST).minus(m.mean(key, RIGHT, 1, 1)) for key in m.arms}
+    change = {key: m.mean(key, RIGHT, LAST - 4, LAST).minus(m.mean(key, RIGHT, 1, 1), LEAST_ACCURACY) for key in m.arms}
     low, high = gap.interval
     return {
         **{name: part(one) for name, one in measured.items()},

@@ -42,7 +42,7 @@ def in_words(difference: Estimate) -> str:
     """On how many bases a difference of rungs is above, at and below 0, with the result.
 
     >>> in_words(Estimate((0.0, 1.0, 0.0)))
-    'higher on 1 of 3 bases, equal on 2 (*not shown*)'
+    'higher on 1 of 3 bases, equal on 2 (*undecided*)'
     """
     counts = {
         "higher": sum(x > 0 for x in difference.values),

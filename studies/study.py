@@ -5,21 +5,31 @@ prompts and the same random numbers, so arms are compared within a seed, and int
 """
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from groupwise.certificates.studies import StudyRun, StudyRunResult, is_stale
 from groupwise.config.recipe import Recipe
-from groupwise.evaluation.interval import mean_interval
+from groupwise.evaluation.interval import mean_interval, mean_p
+from groupwise.evaluation.seed_verdicts import verdict
 
 SEEDS = range(5)
 """The seeds of each study, fixed before any run."""
+FRESH = range(100, 105)
+"""The seeds on which arms are compared that chose their learning rates on others (studies/tuning.py)."""
 NO_KL = "method.objective.penalties = []"
 Results = Mapping[StudyRun, StudyRunResult]
 Exact = dict[str, Any]
 """Numbers that are computed without a run, as JSON."""
+LEAST_ACCURACY, LEAST_PASSES, LEAST_TOKENS = 0.02, 0.05, 2.0
+"""The smallest differences that count, of shares of right answers, of pass@k for a k above 1, and of lengths.
+
+They were stated after the runs of the seeds 0 to 4, and before those of `FRESH`.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,13 +48,14 @@ class Arm:
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """A mean over seeds, with Student's 95 % interval.
+    """A mean over seeds, with Student's 95 % interval. `least` is the smallest difference that counts.
 
     >>> str(Estimate((1.0, 2.0, 3.0)))
     '2 (-0.484 to 4.48)'
     """
 
     values: tuple[float, ...]
+    least: float = 0.0
 
     @property
     def mean(self) -> float:
@@ -59,14 +70,23 @@ class Estimate:
         low, high = self.interval
         return low > 0 or high < 0
 
-    def result(self, above: str, below: str, neither: str = "not shown") -> str:
-        """The word for an interval above 0, for one below, or for one that contains it.
+    @property
+    def p(self) -> float:
+        """The two-sided p of a mean of 0."""
+        return mean_p(self.values)
+
+    def result(self, above: str, below: str) -> str:
+        """The word for an interval above 0 or below, if the mean counts; *absent* or *undecided* otherwise.
 
         >>> Estimate((1.0, 1.1, 0.9)).result("rises", "falls"), Estimate((-1.0, 1.0)).result("rises", "falls")
-        ('*rises*', '*not shown*')
+        ('*rises*', '*undecided*')
+        >>> Estimate((0.01, -0.01, 0.0), least=0.1).result("rises", "falls")
+        '*absent*'
         """
-        low, high = self.interval
-        return f"*{above if low > 0 else below if high < 0 else neither}*"
+        if (estimates := _JUDGED.get()) is not None:
+            estimates.append(self)
+        word = verdict(self.values, self.least)
+        return f"*{above if word == 'shown' else below if word == 'opposite' else word}*"
 
     @property
     def verdict(self) -> str:
@@ -101,9 +121,24 @@ class Estimate:
         """
         return f"{self.brief[:-1]}; {self.result(above, below)})"
 
-    def minus(self, other: "Estimate") -> "Estimate":
-        """The difference within each seed."""
-        return Estimate(tuple(a - b for a, b in zip(self.values, other.values, strict=True)))
+    def minus(self, other: "Estimate", least: float = 0.0) -> "Estimate":
+        """The difference within each seed. `least` is the smallest one that counts, by default this one's."""
+        values = tuple(a - b for a, b in zip(self.values, other.values, strict=True))
+        return Estimate(values, least or self.least)
+
+
+_JUDGED: ContextVar[list[Estimate] | None] = ContextVar("judged estimates", default=None)
+
+
+@contextmanager
+def judged_estimates() -> Iterator[list[Estimate]]:
+    """The estimates of which a verdict is written within this context, for a correction of all together."""
+    estimates = list[Estimate]()
+    token = _JUDGED.set(estimates)
+    try:
+        yield estimates
+    finally:
+        _JUDGED.reset(token)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,11 +147,14 @@ class Measured:
 
     arms: Mapping[str, Arm]
     results: Results
+    planned_seeds: Sequence[int] = SEEDS
 
     @property
     def seeds(self) -> tuple[int, ...]:
         """The seeds with which every arm has run."""
-        return tuple(seed for seed in SEEDS if all(arm.trial(seed) in self.results for arm in self.arms.values()))
+        return tuple(
+            seed for seed in self.planned_seeds if all(arm.trial(seed) in self.results for arm in self.arms.values())
+        )
 
     def runs(self, arm: str) -> list[StudyRunResult]:
         """The results of an arm, in the order of `seeds`."""
@@ -173,9 +211,9 @@ class Study:
         arms = [arm for part in list(parts) or self.parts for arm in self.parts[part].values()]
         return {arm.trial(seed): set(self.metrics) for seed in seeds for arm in arms}
 
-    def measured(self, results: Results) -> dict[str, Measured]:
-        """The results of each part that has been run with at least one seed."""
-        parts = {name: Measured(arms, results) for name, arms in self.parts.items()}
+    def measured(self, results: Results, seeds: Sequence[int] = SEEDS) -> dict[str, Measured]:
+        """The results of each part that has been run with at least one of the seeds."""
+        parts = {name: Measured(arms, results, seeds) for name, arms in self.parts.items()}
         return {name: part for name, part in parts.items() if part.seeds}
 
     def not_run(self, part: str) -> str:

@@ -23,7 +23,7 @@ from typing import Any
 
 from studies.figures import line
 from studies.length_bias import LABELS, RIGHT, WRONG
-from studies.study import NO_KL, Arm, Estimate, Exact, Measured, Study, cost, table
+from studies.study import LEAST_ACCURACY, LEAST_TOKENS, NO_KL, Arm, Estimate, Exact, Measured, Study, cost, table
 
 LAST, END = 60, 20
 CORRECT, CUT, ACCURACY = "outcome/correct", "completions/clipped_ratio", "eval/accuracy"
@@ -49,7 +49,7 @@ def end(m: Measured, arm: str, metric: str) -> Estimate:
 
 def longer(m: Measured, arm: str, metric: str = WRONG) -> Estimate:
     """How much longer answers are at the end than with Dr. GRPO."""
-    return end(m, arm, metric).minus(end(m, "dr_grpo", metric))
+    return end(m, arm, metric).minus(end(m, "dr_grpo", metric), LEAST_TOKENS)
 
 
 def lengths(m: Measured) -> str:
@@ -64,7 +64,7 @@ def lengths(m: Measured) -> str:
 
 def verdict(m: Measured, arm: str) -> str:
     """Whether wrong answers are longer than with Dr. GRPO."""
-    return {"*shown*": "*longer*", "*opposite*": "*shorter*"}.get(longer(m, arm).verdict, "*not shown*")
+    return longer(m, arm).result("longer", "shorter")
 
 
 def others(m: Measured) -> str:
@@ -87,7 +87,7 @@ def others(m: Measured) -> str:
 def blocks(measured: Mapping[str, Measured], exact: Exact) -> dict[str, str]:
     m = measured["searches"]
     grpo, no_std = (longer(m, key).stated("longer", "shorter") for key in ("grpo", "no_std"))
-    accuracy = m.mean("grpo", ACCURACY, LAST, LAST).minus(m.mean("dr_grpo", ACCURACY, LAST, LAST))
+    accuracy = m.mean("grpo", ACCURACY, LAST, LAST).minus(m.mean("dr_grpo", ACCURACY, LAST, LAST), LEAST_ACCURACY)
     return {
         "searches": f"{lengths(m)}\n\n{others(m)}\n\n{cost(m)}",
         "useful_length": (

@@ -31,7 +31,7 @@ def _photograph(browser: Any, report: Path, out: Path, scheme: str) -> Path:
     page.goto(report.resolve().as_uri())
     page.wait_for_selector("html[data-ready]", state="attached")
     walk_to_right_and_wrong(page, report)
-    page.evaluate(ALONE)
+    page.evaluate(ALONE, "rollouts")
     page.evaluate(TWO)
     path = out / f"episodes-{scheme}.png"
     page.screenshot(path=path)

@@ -47,6 +47,7 @@ class FlowModel:
     steps: int = 2000
     rate: float = 2e-3
     layers: int = 2
+    seed: int = 0
 
 
 def ring_points(words: Tensor) -> Tensor:
@@ -92,7 +93,7 @@ MODELS = {
 def train(model: FlowModel) -> tuple[FlowPolicy, Tokenizer]:
     """The policy after all steps, and its tokenizer."""
     torch.set_num_threads(1)
-    torch.manual_seed(0)
+    torch.manual_seed(model.seed)
     table = torch.tensor([[model.words.index(word) for word in prompt.split()] for prompt in model.prompts])
     shape = FlowShape(
         vocabulary_size=MOST_STEPS + 1 + len(model.words), layers=model.layers, state_shape=model.state,

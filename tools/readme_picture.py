@@ -18,18 +18,19 @@ DOCS = Path(__file__).resolve().parents[1] / "docs"
 CHROMIUM = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 WIDTH, HEIGHT = 920, 760
 """The size of the picture, in CSS pixels."""
-ALONE = """() => {
+ALONE = """(id) => {
     for (const node of [...document.body.children]) if (node.id !== 'app') node.hidden = true;
-    for (const node of [...document.getElementById('app').children]) if (node.id !== 'rollouts') node.remove();
+    for (const node of [...document.getElementById('app').children]) if (node.id !== id) node.remove();
     scrollTo(0, 0);
 }"""
-"""Leaves the section with the rollouts alone on the page."""
+"""Leaves one section of the report alone on the page."""
 
 
-def trained(out: Path) -> Path:
-    """The directory of a new run of the packaged recipe below `out`."""
-    subprocess.run([sys.executable, "-m", "groupwise", "train", "--name", "picture", "--out", str(out)], check=True)
-    return max(out.glob("picture-*"))
+def trained(out: Path, recipe: str = "calculator") -> Path:
+    """The directory of a new run of a packaged recipe below `out`."""
+    words = ["train", "--recipe", recipe, "--name", f"picture-{recipe}", "--out", str(out)]
+    subprocess.run([sys.executable, "-m", "groupwise", *words], check=True)
+    return max(out.glob(f"picture-{recipe}-*"))
 
 
 def photograph(browser: Any, report: Path, out: Path) -> list[Path]:
@@ -49,7 +50,7 @@ def _photograph(page: Any, report: Path, out: Path, scheme: str) -> Path:
     answer = page.locator("#rollouts .answer").first
     answer.locator("[data-i]").nth(answer.locator("[data-i]").count() // 2).click()
     page.mouse.move(0, 0)
-    page.evaluate(ALONE)
+    page.evaluate(ALONE, "rollouts")
     path = out / f"rollouts-{scheme}.png"
     page.screenshot(path=path)
     return path

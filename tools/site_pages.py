@@ -17,6 +17,7 @@ from groupwise.methods.families import FAMILIES, method_family
 
 HOME = Path(__file__).parents[1]
 LINK = re.compile(r"\]\(([^)#\s]+)")
+SOURCE = re.compile(r"\bsrc(?:set)?=\"([^\"#\s]+)\"")
 FENCE = re.compile(r"^```(\w+) (\S+)$", re.MULTILINE)
 COMMENT = re.compile(r"^(<!-- .* -->)$", re.MULTILINE)
 
@@ -34,6 +35,12 @@ BOOSTS = {
 }
 """How much more a page counts in the search than others, by its file."""
 PICTURE = re.compile(r"^!\[(.*)\]\((\S+)-light\.png\)$", re.MULTILINE)
+BOTH_PICTURES = re.compile(
+    r'^<picture>\s*<source media="\(prefers-color-scheme: dark\)" srcset="(\S+)-dark\.png">\s*'
+    r'<img alt="([^"]*)" src="\1-light\.png">\s*</picture>$',
+    re.MULTILINE,
+)
+"""A picture for each mode, as GitHub takes them. The site has a switch of modes besides the browser's."""
 
 METHOD_FILE = re.compile(r"\]\(\.\./src/groupwise/methods/\w+/(\w+)\.py\)")
 METHOD_LINE = re.compile(r"\]\((\S*)methods\.md#(\w+)\)")
@@ -48,7 +55,8 @@ def linked_files(pages: Iterable[str], home: Path = HOME) -> list[str]:
             continue
         files[page] = None
         if page.endswith(".md"):
-            targets = LINK.findall((home / page).read_text(encoding="utf-8"))
+            text = (home / page).read_text(encoding="utf-8")
+            targets = [*LINK.findall(text), *SOURCE.findall(text)]
             paths = [normpath(Path(page).parent / target) for target in targets if "://" not in target]
             pending += [path for path in paths if (home / path).is_file()]
     return sorted(files)
@@ -83,6 +91,7 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     source = page.file.src_uri
     if boost := boost_of(source):
         page.meta["search"] = {"boost": boost}
+    markdown = BOTH_PICTURES.sub(r"![\2](\1-light.png)", markdown)
     markdown = PICTURE.sub(r"![\1](\2-light.png#only-light)\n![\1](\2-dark.png#only-dark)", markdown)
     markdown = COMMENT.sub(r"\n\1\n", FENCE.sub(r'```\1 title="\2"', markdown))
     return with_method_links(markdown, source)

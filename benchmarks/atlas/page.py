@@ -2,11 +2,16 @@
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from statistics import fmean
 
+from benchmarks.atlas.earlier import Earlier, pilot_of, read_earlier
 from benchmarks.atlas.studies import ABLATIONS, Study, studies
 
 from groupwise import methods
-from groupwise.certificates.studies import SIZES, EffectComparison, StudyRun, StudyRunResult, compare
+from groupwise.certificates.effect_comparisons import EffectComparison, compare
+from groupwise.certificates.effect_plans import Results, Side, path_of, sides_of, tuning_metric
+from groupwise.certificates.studies import SIZES
+from groupwise.evaluation.seed_verdicts import benjamini_hochberg, holm
 from groupwise.methods import ExpectedEffect, published, reference_of
 from groupwise.methods.families import FAMILIES, method_family
 
@@ -14,96 +19,202 @@ INTRODUCTION = """\
 # The atlas of effects
 
 Does a method do here what its paper claims? Each published method states one effect in its file before any run measures
-it: a metric, a direction, the smallest difference that counts, and the method that it changes. `make atlas` runs both
-methods with three seeds on a [small task](small-tasks.md), and writes this page from the stored results. It skips
-finished runs, and runs a shared parent once. One row: `python -m benchmarks.atlas gspo`.
+it: a metric, a direction, the smallest difference that counts, and the method that it changes. `make atlas` measures
+them on [small tasks](small-tasks.md), and writes this page from the stored results. It skips finished runs, and runs a
+shared parent once. One row: `python -m benchmarks.atlas gspo`.
 
-These are small models and short runs. *Not shown* means that the effect did not appear at this scale; it does not
-refute a paper. Equal steps are equally many iterations with as many prompts. Equal tokens count every generated token:
-the run that generates more is read up to the other's total.
+These are small models and short runs. *Absent* means absent at this scale; it does not refute a paper.
 
-- The values are means over seeds; the *difference* is the method minus its parent, with the same seed. A
-  metric of training is the mean over the second half of the iterations; a held-out metric is that of the last
-  evaluation.
-- The *interval* is Student's 95 % interval of the mean difference over seeds. Where three seeds leave the verdict open,
-  there are six. All seeds start from the same model.
-- *Shown*: the interval lies on the stated side of 0, and the mean is at least the smallest difference that counts.
-  *Opposite*: the same on the other side.
-- *In expectation*: a test computes the claim exactly on a small example, without sampling.
-- *Stale*: the code of a component has changed since the runs.
+- **Tuned on both sides.** Method and parent each choose a learning rate from the parent's times 1/3, 1, 3 and 10, and
+  their own bounds where their papers tune them, by held-out accuracy on the seeds 90 and 91. Ties go to the smaller
+  rate, and a collapse counts ([the grids](#grids)). Methods beyond the first fifteen have two rates, 1 and 3.
+- **Fresh seeds.** Both are compared with the same seeds from 100 on, which no choice has seen. The *difference* is the
+  method minus its parent, within a seed.
+- **Looks.** After 5, 10 and 20 seeds, and no further than the first that decides. Each decides at p < 0.0221, Pocock's
+  bound: simulated, all three together err in 5.6 % of the comparisons without a difference. So intervals are Student's
+  at 97.8 %. Methods beyond the first fifteen have the first look.
+- **Equal steps** are equally many iterations with as many prompts. **Equal tokens** count every generated token: the
+  run that generates more is read at the other's total, linear between evaluations every second iteration. 512 held-out
+  problems, as far as the task has them.
+- **Shown**: the interval lies on the stated side of 0, and the mean is at least the smallest difference that counts.
+  **Opposite**: the same on the other side. **Absent**: the interval lies within the smallest difference that counts.
+  **Undecided**: anything else, also where the parent leaves *no room* for the difference, the mechanism *did not act*,
+  or the parent *unlearns*. A method that shortens must also keep its accuracy. Of the first fifteen, three first models
+  must agree.
+- **Learning** is about the trained policy, **mechanism** about the data of its training, such as a share of clipped
+  tokens. A mechanism that acts is no evidence of learning, so only *learning* counts above. **Exact**: a test computes
+  the claim on a small example, without sampling.
+- *Room*: how far the metric can move from the parent's value. *Acted*: a figure that is 0 if the mechanism did nothing.
+  *For 0.8*: the seeds that find the smallest difference that counts in 80 % of the cases, by the spread of the
+  differences; from [earlier runs](#by-earlier-rules) of the same comparison where there are no others.
+- *p* is of no difference, corrected for the looks. *Holm*, *BH*: what a correction for all verdicts of this page keeps,
+  of the family-wise error and of the false discovery rate. *Stale*: the code of a component has changed since the runs.
 """
 ONE_STEP = """\
 With one minibatch and one epoch every ratio is 1, so that a method of the family ratio is GRPO with its aggregate. The
 runs that compare ratios have eight minibatches, and `groupwise check` notes a bound that has no effect.
 """
-HEAD = ("method", "against", "effect, stated before the runs", "parent's value", "method's value", "difference",
-        "95 % interval", "seeds", "result", "in expectation")  # fmt: skip
+EARLIER = """\
+Before the rules above, each effect was measured at one learning rate for both sides, with three seeds, or six where
+three left it open, and with 128 held-out problems. Such a row says how both methods do at that rate, so it is **no
+verdict here**; it is the pilot of the rows above. *In four words*: what these runs say by the present words and
+intervals. The raw results are [earlier_results.jsonl](../benchmarks/atlas/earlier_results.jsonl).
+"""
+FINDINGS = (
+    "They describe runs by [earlier rules](#by-earlier-rules), at one learning rate, unless they say otherwise.\n"
+)
+HEAD = ("method", "result", "effect, stated before the runs", "against", "parent, method", "difference",
+        "seeds, for 0.8", "room", "acted", "p, kept by")  # fmt: skip
+Compared = Mapping[Study, EffectComparison | None]
+Corrections = Mapping[Study, str]
 
 
-def page(results: Mapping[StudyRun, StudyRunResult]) -> str:
+def page(results: Results) -> str:
     """The text of docs/atlas.md."""
-    stated = studies()
-    compared = {study: compare(study.method, study.effect, results) for study in (*stated, *ABLATIONS)}
-    parts = [INTRODUCTION, fields_of_all(), summary([compared[study] for study in stated])]
+    stated, earlier = studies(), read_earlier()
+    compared = {study: compare(study.method, study.effect, results) for study in stated}
+    corrections = corrected(compared)
+    parts = [INTRODUCTION, fields_of_all(), summary(compared)]
+    rows = {study: row(study, compared[study], pilot_of(study, earlier), corrections) for study in stated}
+    effects = [study for study in stated if not study.lesson]
     for family in FAMILIES:
-        members = [study for study in stated if method_family(study.method) == family]
+        members = [rows[study] for study in effects if method_family(study.method) == family]
         if members:
-            title = family.replace("_", " ").capitalize()
-            parts += [f"## {title}\n", table([row(study, compared[study]) for study in members])]
-    parts += ["## Ablations\n", ONE_STEP, *(ablation(study, compared[study]) for study in ABLATIONS)]
-    parts += ["## Settings\n", table_of(("method", "both runs", "the method's run"), map(settings, stated))]
-    parts += ["## Without a measured effect\n", without(), "## Findings\n", findings(), cost(results)]
+            parts += [f"## {family.replace('_', ' ').capitalize()}\n", table_of(HEAD, members)]
+    parts += ["## Ablations\n", ONE_STEP, table_of((*HEAD, "why"), [(*rows[x], x.lesson) for x in ABLATIONS])]
+    parts += ["## Grids\n", grids(stated, results), "## Settings\n"]
+    parts += [table_of(("method", "both runs", "the method's run"), map(settings, stated))]
+    parts += ["## By earlier rules\n", EARLIER, table_of(EARLIER_HEAD, map(earlier_row, earlier))]
+    parts += ["## Without a measured effect\n", without(), "## Findings\n", FINDINGS, findings(), cost(results)]
     return "\n".join(part for part in parts if part)
 
 
 def fields_of_all() -> str:
     """The recipe fields of every run."""
-    return f"Every run has {code(SIZES)} on the packaged recipe of its task; some have more [settings](#settings).\n"
+    sizes = code([line for line in SIZES if not path_of(line).startswith("evaluate.")])
+    return f"Every run has {sizes} on the packaged recipe of its task; some have more [settings](#settings).\n"
 
 
-def summary(compared: Sequence[EffectComparison | None]) -> str:
-    """The number of effects by result."""
-    counts = Counter(comparison.verdict if comparison else "not measured" for comparison in compared)
-    order = ("shown", "not shown", "opposite", "not measured")
-    return f"Of {len(compared)} effects: {', '.join(f'{counts[word]} {word}' for word in order if word in counts)}.\n"
+def summary(compared: Compared) -> str:
+    """The number of effects by kind and by result. An ablation is none."""
+    lines = []
+    for kind in ("learning", "mechanism"):
+        words = [word_of(x) for study, x in compared.items() if study.effect.kind == kind and not study.lesson]
+        counts, order = Counter(words), ("shown", "absent", "opposite", "undecided", "not measured")
+        listed = ", ".join(f"{counts[word]} {word}" for word in order if word in counts)
+        lines.append(f"**{kind.capitalize()}**: of {len(words)} effects {listed}.")
+    exact = sum(bool(reference_of(method).toy_test) for method in published)
+    return "\n".join([*lines, f"**Exact**: {exact} claims are computed by a test.\n"])
 
 
-def row(study: Study, comparison: EffectComparison | None) -> tuple[str, ...]:
-    """The cells of a stated effect."""
-    effect, toy = study.effect, reference_of(getattr(methods, study.method)).toy_test
+def word_of(comparison: EffectComparison | None) -> str:
+    return comparison.verdict if comparison else "not measured"
+
+
+def corrected(compared: Compared) -> Corrections:
+    """The corrections that keep each verdict, of all verdicts of the page together."""
+    measured = {study: x for study, x in compared.items() if x is not None}
+    ps = [x.p for x in measured.values()]
+    kept = zip(measured.items(), holm(ps), benjamini_hochberg(ps), strict=True)
+    return {
+        study: ", ".join(["Holm"] * by_holm + ["BH"] * by_bh)
+        for (study, x), by_holm, by_bh in kept
+        if x.verdict in ("shown", "opposite")
+    }
+
+
+def row(
+    study: Study, found: EffectComparison | None, pilot: EffectComparison | None, corrections: Corrections
+) -> tuple[str, ...]:
+    """The cells of an effect. Its pilot gives room and seeds where it is not measured."""
+    effect, exact = study.effect, reference_of(getattr(methods, study.method)).toy_test
     against = link(effect.parent) if effect.parent != study.method else "itself, other [settings](#settings)"
-    exact = f"[shown](../{toy.partition('::')[0]})" if toy else ""
-    head = (link(study.method), against, claim(effect))
-    if comparison is None:
-        return (*head, "", "", "", "", "", "not measured", exact)
-    return (*head, *figures(comparison), exact)
+    toy = f"; exact: [test](../{exact.partition('::')[0]})" if exact and not study.lesson else ""
+    statement = f"{claim(effect)} ({effect.kind}{toy})"
+    head, known = (link(study.method), result(found), statement, against), found or pilot
+    needed, room = (str(known.seeds_needed), share(known.room)) if known else ("", "")
+    if found is None:
+        return *head, "", "", needed and f"none, {needed}", room, "", ""
+    means = f"{fmean(found.parent_values):.3g}, {fmean(found.method_values):.3g}"
+    seeds, p = f"{len(found.differences)}, {needed}", f"{found.p:.2g}"
+    kept = corrections.get(study, "")
+    return *head, means, figures(found), seeds, room, share(found.acted), f"{p}, {kept}" if kept else p
 
 
-def figures(comparison: EffectComparison) -> tuple[str, ...]:
-    """The cells of a comparison: both means, difference, interval, seeds, result."""
-    means = (f"{sum(values) / len(values):.3g}" for values in (comparison.parent_values, comparison.method_values))
-    low, high = comparison.interval
-    result = f"*{comparison.verdict}*" + ", stale" * comparison.stale
-    interval, seeds = f"{low:+.3g} to {high:+.3g}", str(len(comparison.differences))
-    return *means, f"{comparison.mean:+.3g}", interval, seeds, result
+def result(found: EffectComparison | None) -> str:
+    """The verdict in a cell, with the reason why there is none, and what the method should keep."""
+    if found is None:
+        return "not measured"
+    obstacle = f": {found.obstacle}" if found.obstacle else ""
+    kept = f", {found.expected_effect.kept} {fmean(found.kept_differences):+.3g}" if found.kept_differences else ""
+    return f"*{found.verdict}*{obstacle}{kept}" + ", stale" * found.stale
+
+
+def figures(found: EffectComparison) -> str:
+    """The mean difference with its interval."""
+    low, high = found.interval
+    return f"{found.mean:+.3g} ({low:+.3g} to {high:+.3g})"
+
+
+def share(x: float | None) -> str:
+    return "" if x is None else f"{x:.2g}"
 
 
 def claim(effect: ExpectedEffect) -> str:
     """An effect in a cell."""
     change = {"up": "higher", "down": "lower"}[effect.direction]
-    return f"`{effect.metric}` {change} by {effect.min_difference:g}, {effect.task}, equal {effect.runs_matched_by}"
+    kept = f", `{effect.kept}` not lower by {effect.kept_margin:g}" if effect.kept else ""
+    acted = f", acted: `{effect.acted}`" if effect.acted else ""
+    text = f"`{effect.metric}` {change} by {effect.min_difference:g}{kept}{acted}"
+    return f"{text}, {effect.task}, equal {effect.runs_matched_by}"
 
 
-def ablation(study: Study, comparison: EffectComparison | None) -> str:
-    """A paragraph on an ablation."""
-    own = code(study.effect.own_settings)
-    result = str(comparison) if comparison else "not measured"
-    return f"{study.lesson} {link(study.method)} with {own}, {claim(study.effect)}: {result}.\n"
+def grids(stated: Iterable[Study], results: Results) -> str:
+    """The scores of each side on the tuning seeds, those of a side that several effects share once."""
+    rows: dict[Side, tuple[str, ...]] = {}
+    for study in stated:
+        metric = tuning_metric(study.effect)
+        for side in sides_of(study.method, study.effect):
+            scores, chosen = side.scores(metric, results), side.chosen(metric, results)
+            cells = [score_cell(line, x, chosen) for line, x in zip(side.choices, scores, strict=True) if x == x]
+            if cells:
+                rows.setdefault(side, (link(side.method), side.task, f"`{metric}`", "; ".join(cells)))
+    if not rows:
+        return "None has run yet.\n"
+    head = ("side", "task", "chosen by", "learning rate, further constants: mean over the tuning seeds")
+    return table_of(head, rows.values())
+
+
+def score_cell(line: tuple[str, ...], score: float, chosen: tuple[str, ...] | None) -> str:
+    """A choice with its score, bold if it is taken."""
+    rate = next(i for i, text in enumerate(line) if path_of(text) == "optimizer.lr")
+    words = ", ".join(text.partition(" = ")[2] for text in line[rate:])
+    text = f"{words}: {'collapsed' if score == -float('inf') else f'{score:.3f}'}"
+    return f"**{text}**" if line == chosen else text
 
 
 def settings(study: Study) -> tuple[str, str, str]:
     """The settings of a study, beyond those of every run."""
     return link(study.method), code(study.effect.settings), code(study.effect.own_settings)
+
+
+EARLIER_HEAD = (
+    "method",
+    "against",
+    "effect as it was stated",
+    "difference",
+    "seeds",
+    "then",
+    "in four words",
+    "for 0.8",
+)
+
+
+def earlier_row(earlier: Earlier) -> tuple[str, ...]:
+    """The cells of an effect that was measured by earlier rules."""
+    study, found = earlier.study, earlier.comparison
+    return (link(study.method), link(study.effect.parent), claim(study.effect), figures(found),
+            str(len(found.differences)), earlier.word, result(found), str(found.seeds_needed))  # fmt: skip
 
 
 def without() -> str:
@@ -122,7 +233,7 @@ def findings() -> str:
     return "\n".join(f"- {link(name)}: {finding}" for name, finding in told if finding) + "\n"
 
 
-def cost(results: Mapping[StudyRun, StudyRunResult]) -> str:
+def cost(results: Results) -> str:
     """The number of runs, their CPU seconds, and the commits that they ran at."""
     if not results:
         return ""
@@ -132,11 +243,6 @@ def cost(results: Mapping[StudyRun, StudyRunResult]) -> str:
         f"## Cost\n\n{len(seconds)} runs, {sum(seconds) / 60:.0f} CPU minutes, at most {max(seconds):.0f} CPU seconds "
         f"per run, at {', '.join(commits)}. Raw results: [results.jsonl](../benchmarks/atlas/results.jsonl).\n"
     )
-
-
-def table(rows: Iterable[Sequence[str]]) -> str:
-    """A table of effects."""
-    return table_of(HEAD, rows)
 
 
 def table_of(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

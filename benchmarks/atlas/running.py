@@ -1,12 +1,15 @@
 """Run the trials of studies: one at a time per process, each once, resumable."""
 
 import contextlib
-import fcntl
+import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
+
+from benchmarks.atlas.file_locks import lock
+from benchmarks.atlas.first_models import first_model
 
 from groupwise import Permissions, train
 from groupwise.api.run import Run
@@ -24,12 +27,15 @@ from groupwise.config import recipe_toml
 from groupwise.config.packaged import find_recipe
 from groupwise.config.recipe import Recipe
 from groupwise.config.recipe_toml import read_recipe
+from groupwise.core import Diverged, NoSignal
 from groupwise.learner import FromDirectory
 from groupwise.runs.json_lines import read_lines
 from groupwise.runs.run_layout import RunLayout
 
 ALWAYS = ("eval/accuracy", "eval/accuracy_greedy", "entropy", "completions/mean_length", "frac_reward_zero_std")
 """The metrics that every result holds, beside those of the effects."""
+COLLAPSES = (Diverged, NoSignal)
+"""The errors of a run whose training failed. They are results: a learning rate at which a method collapses counts."""
 Bases = Mapping[str, Callable[[int, Path], Recipe]]
 """Models that a study makes for each seed, by their name in a trial's settings, such as `@base`.
 
@@ -45,24 +51,28 @@ def run_trial(
     bases: Bases | None = None,
     use: Sequence[Path] = (),
 ) -> StudyRunResult:
-    """Run a trial in the folder `home`, and return its result. `root` is the repository.
+    """Run a trial in the folder `home`, and return its result, also of a run that collapsed. `root` is the repository.
 
     `use` are the files of the parts that the trial names as a user's.
     """
     recipe = trial.recipe()
     ready = with_models(on_base(recipe, home, bases or {}), trial, home)
     with open_log(home):
-        start = time.process_time()
-        run = train(ready, out=home / "runs", name=directory_name(trial), permissions=Permissions(use=use))
-        seconds = time.process_time() - start
-    if run.stop_reason:
+        start = sum(os.times()[:4])
+        try:
+            run = train(ready, out=home / "runs", name=directory_name(trial), permissions=Permissions(use=use))
+        except COLLAPSES as error:
+            print(f"{directory_name(trial)} collapsed: {error}")
+            run = None
+        seconds = sum(os.times()[:4]) - start  # also of the processes that the run has started and that ended
+    if run and run.stop_reason:
         raise KeyboardInterrupt(run.stop_reason)
-    measured = run.metrics
+    measured = run.metrics if run else {}
     series = {name: measured.get(name, {}) for name in sorted({*ALWAYS, *metrics})}
     return StudyRunResult(
         trial=trial,
         metrics={name: {i: float(f"{x:.6g}") for i, x in points.items()} for name, points in series.items()},
-        tokens=generated_tokens(run),
+        tokens=generated_tokens(run) if run else (),
         cpu_seconds=round(seconds, 1),
         commit=commit_of(root),
         recipe_hash=sha256(recipe_toml.write(recipe).encode()).hexdigest()[:16],
@@ -80,7 +90,7 @@ def generated_tokens(run: Run) -> tuple[int, ...]:
 def directory_name(trial: StudyRun) -> str:
     """The name of a trial's run directory, without its time."""
     settings = sha256("\n".join(trial.settings).encode()).hexdigest()[:6]
-    return f"{trial.task}-{trial.method}-{settings}-{trial.seed}"
+    return f"{trial.task}-{trial.method}-{settings}-{trial.seed}" + f"-base{trial.base}" * bool(trial.base)
 
 
 @contextlib.contextmanager
@@ -100,10 +110,10 @@ def with_models(recipe: Recipe, trial: StudyRun, home: Path) -> Recipe:
     models = dict(recipe.method.models)
     for name, model in models.items():
         if isinstance(model, FromDirectory) and model.directory.startswith("@"):
-            teacher = StudyRun(model.directory[1:], trial.task, trial.seed)
+            teacher = StudyRun(model.directory[1:], trial.task, trial.seed, base=trial.base)
             models[name] = replace(model, directory=trained_model(teacher, home))
     method = replace(recipe.method, models=tuple(models.items()))
-    return replace(recipe, method=method, model=start_model(trial.task, recipe, home), warm_start=None)
+    return replace(recipe, method=method, model=start_model(trial.task, recipe, home, trial.base), warm_start=None)
 
 
 def on_base(recipe: Recipe, home: Path, bases: Bases) -> Recipe:
@@ -116,12 +126,13 @@ def on_base(recipe: Recipe, home: Path, bases: Bases) -> Recipe:
     return replace(recipe, model=model_of(name, start, home))
 
 
-def start_model(task: str, recipe: Recipe, home: Path) -> str:
-    """The model that a recipe starts from: its warm start is run once, with seed 0, for all trials that have it."""
+def start_model(task: str, recipe: Recipe, home: Path, base: int = 0) -> str:
+    """The model that a recipe starts from: its warm start is run once, with the seed `base`, for all trials with it."""
+    model = str(first_model(recipe.model, base, home / "models")) if base else recipe.model
     if recipe.warm_start is None:
-        return recipe.model
-    plain = read_recipe(find_recipe(task), [("iterations", "0"), ("evaluate.problems", "1"), ("seed", "0")])
-    start = replace(plain, model=recipe.model, warm_start=recipe.warm_start)
+        return model
+    plain = read_recipe(find_recipe(task), [("iterations", "0"), ("evaluate.problems", "1"), ("seed", str(base))])
+    start = replace(plain, model=model, warm_start=recipe.warm_start)
     return model_of(f"start-{task}-{sha256(recipe_toml.write(start).encode()).hexdigest()[:6]}", start, home)
 
 
@@ -142,19 +153,6 @@ def model_of(name: str, recipe: Recipe, home: Path) -> str:
                 raise KeyboardInterrupt(run.stop_reason)
             finished.write_text(str(run.model_dir), encoding="utf-8")
         return finished.read_text("utf-8")
-
-
-@contextlib.contextmanager
-def lock(path: Path, *, wait: bool = True) -> Iterator[bool]:
-    """Hold the lock of a file; with `wait=False`, False if another process holds it."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-        except BlockingIOError:
-            yield False
-            return
-        yield True
 
 
 # All trials

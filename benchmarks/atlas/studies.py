@@ -1,9 +1,12 @@
 """The studies of the atlas: the stated effect of each published method, and ablations that taught something."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from groupwise.certificates.studies import MORE_SEEDS, SEEDS, StudyRun, StudyRunResult, compare, trials_of
+from groupwise.certificates.effect_comparisons import compare
+from groupwise.certificates.effect_plans import FIRST_SEED, Results, pair_of, plan_of, sides_of, tuning_metric
+from groupwise.certificates.studies import StudyRun
+from groupwise.evaluation.seed_verdicts import LOOKS
 from groupwise.methods import ExpectedEffect, published, reference_of
 
 
@@ -16,6 +19,11 @@ class Study:
     lesson: str = ""
 
 
+FIRST_METHODS = (
+    "grpo", "dr_grpo", "dapo", "gspo", "cispo", "rloo", "reinforce_pp", "ppo", "gmpo", "sapo",
+    "train_inference_mismatch", "knapsack_rl", "scaf_grpo", "flow_grpo", "diffusion_nft",
+)  # fmt: skip
+"""The methods with the whole plan, in the order in which they are measured, before all others."""
 NO_KL = "method.objective.penalties = []"
 COORDINATE = (
     "method.denoise.steps = 10",
@@ -29,8 +37,39 @@ PAIRS = (
     'method.shaping = [{kind = "SubscoreReward", subscore = "wins"}]',
     'method.strategy.judge = {kind = "HigherScore", subscore = "alignment", tie_margin = 0.5}',
 )
+LEAVE_ONE_OUT = {
+    "clip-higher": ("method.objective.surrogate.high = 0.2",),
+    "dynamic sampling": ("method.filter = everything", "method.max_refills = 0"),
+    "the token mean": ("method.objective.aggregate = sequence_mean",),
+    "the punishment of overlong answers": (
+        'method.shaping = [{kind = "Correctness", correct_reward = 1.0, wrong_reward = -1.0}]',
+    ),
+}
+"""DAPO's techniques, and what undoes each."""
+SHORT_BUDGET = "sampling.max_tokens = 30"
+"""A budget that cuts answers of hinted_sums with all their steps, so that the punishment acts."""
 TREE = ("method.denoise.steps = 20", "sampling.max_tokens = 20", "method.group_size = 16")
+
+
+def without(technique: str) -> Study:
+    """DAPO without one of its techniques: each is a part of the method where its absence costs accuracy."""
+    budget = (SHORT_BUDGET,) if "overlong" in technique else ()
+    effect = ExpectedEffect(
+        metric="eval/accuracy",
+        direction="down",
+        task="hinted_sums",
+        parent="dapo",
+        min_difference=0.03,
+        runs_matched_by="tokens",
+        settings=("method.minibatches = 8", "method.epochs = 2", NO_KL, *budget),
+        own_settings=LEAVE_ONE_OUT[technique],
+        acted="completions/clipped_ratio" if budget else "",
+    )
+    return Study("dapo", effect, f"If {technique} is a part of DAPO's gain, accuracy is lower without it.")
+
+
 ABLATIONS = (
+    *map(without, LEAVE_ONE_OUT),
     Study(
         "s_grpo",
         ExpectedEffect(
@@ -40,7 +79,13 @@ ABLATIONS = (
             parent="s_grpo",
             min_difference=0.05,
             runs_matched_by="steps",
-            settings=("iterations = 10", "evaluate.problems = 64", NO_KL),
+            settings=(
+                "prompts = 16",
+                "method.group_size = 16",
+                "method.minibatches = 4",
+                NO_KL,
+                "evaluate.problems = 64",
+            ),
             own_settings=("method.objective.aggregate = sequence_mean",),
         ),
         "The shared prefix of the exits cancels under token_mean only, so a mean over sequences should lose accuracy.",
@@ -112,29 +157,45 @@ def studies(names: Iterable[str] = ()) -> list[Study]:
     return [*stated, *(study for study in ABLATIONS if study.method in chosen)]
 
 
-def unread_trials(results: Mapping[StudyRun, StudyRunResult]) -> list[StudyRun]:
-    """The stored runs that no study reads, with any seed: a study's settings have changed since, or it is gone."""
-    seeds = (*SEEDS, *MORE_SEEDS)
-    read = {trial for study in studies() for seed in seeds for trial in trials_of(study.method, study.effect, seed)}
+def unread_trials(results: Results) -> list[StudyRun]:
+    """The stored runs that no study reads: its settings have changed since, or it is gone."""
+    read = {run for study in studies() for run in [*grid_of(study), *compared_runs(study, results, max(LOOKS))]}
     return [trial for trial in results if trial not in read]
 
 
-def needed_trials(chosen: Iterable[Study], results: Mapping[StudyRun, StudyRunResult]) -> dict[StudyRun, set[str]]:
-    """The runs of studies in order, each once, with the metrics that are read from it.
+def needed_trials(chosen: Iterable[Study], results: Results, first_seed: int = FIRST_SEED) -> dict[StudyRun, set[str]]:
+    """The runs of studies in order, each once, with the metrics that are read from it, as far as the results say.
 
-    A study has the first seeds, and the further ones if these leave its effect open.
+    First the grids of both sides. Then fresh seeds up to the first look, and up to a further one while the effect is
+    undecided.
     """
     needed: dict[StudyRun, set[str]] = {}
     for study in chosen:
-        for seed in seeds_of(study, results):
-            for trial in reversed(trials_of(study.method, study.effect, seed)):
-                needed.setdefault(trial, set()).add(study.effect.metric)
+        effect = study.effect
+        metrics = {effect.metric, effect.kept, effect.acted, tuning_metric(effect)} - {""}
+        for run in [*grid_of(study), *compared_runs(study, results, seeds_due(study, results, first_seed), first_seed)]:
+            needed.setdefault(run, set()).update(metrics)
     return needed
 
 
-def seeds_of(study: Study, results: Mapping[StudyRun, StudyRunResult]) -> Iterator[int]:
-    """The seeds that a study needs, as far as its results say."""
-    yield from SEEDS
-    comparison = compare(study.method, study.effect, results)
-    if comparison is not None and (comparison.is_open or len(comparison.differences) > len(SEEDS)):
-        yield from MORE_SEEDS
+def grid_of(study: Study) -> list[StudyRun]:
+    """The runs on the tuning seeds, the parent's first."""
+    own, parent = sides_of(study.method, study.effect)
+    return [*parent.tuning_runs(), *own.tuning_runs()]
+
+
+def compared_runs(study: Study, results: Results, seeds: int, first_seed: int = FIRST_SEED) -> Iterator[StudyRun]:
+    """The runs on fresh seeds, at the settings that the grids chose; none before these ran."""
+    for seed in range(first_seed, first_seed + seeds):
+        yield from reversed(pair_of(study.method, study.effect, seed, results) or ())
+
+
+def seeds_due(study: Study, results: Results, first_seed: int = FIRST_SEED) -> int:
+    """The number of fresh seeds that a study needs: up to the look that decides it, or to the last of its plan."""
+    comparison = compare(study.method, study.effect, results, first_seed)
+    looks = plan_of(study.effect).looks
+    if comparison is None:
+        return looks[0]
+    made = len(comparison.differences)
+    is_open = comparison.verdict == "undecided" and not comparison.obstacle
+    return next((look for look in looks if look > made), made) if is_open else made

@@ -15,6 +15,7 @@ from benchmarks.rehearsal.comparison import exchange_lines, rows_of, table
 from benchmarks.rehearsal.exchanges import replay
 from benchmarks.rehearsal.rank_step import first_step, rehearse
 
+from groupwise.commands.parsing import split
 from groupwise.config.recipe_toml import read_recipe
 from groupwise.core import GroupwiseError
 from groupwise.models import find_model
@@ -30,10 +31,12 @@ def main(words: Sequence[str]) -> int:
     parser.add_argument("--ranks", type=int, required=True)
     parser.add_argument("--machines", required=True, help="a machine file: its lengths and its dtype are used")
     known, rest = parser.parse_known_args(words)
+    others, overrides = split("plan", rest)
+    if others:
+        parser.error(f"one recipe is rehearsed, and {others[0]} is another word; a field is --FIELD VALUE")
     torch.set_num_threads(1)
     cluster = {"ranks": str(known.ranks), "reduction_lanes": str(known.ranks), "shard": "full"}
-    fields = {f"cluster.{name}": value for name, value in cluster.items()}
-    fields |= {path.removeprefix("--"): value for path, value in zip(rest[::2], rest[1::2], strict=True)}
+    fields = {f"cluster.{name}": value for name, value in cluster.items()} | dict(overrides)
     machines = read_machines(known.machines)
     recipe = on_machines(read_recipe(known.recipe, list(fields.items())), machines)
     shape, start = planned_shape(find_model(recipe.model, weights=False)), time.process_time()

@@ -57,8 +57,9 @@ def rows_of(recipe: Recipe, shape: DecoderShape, prompt: int, traces: Sequence[R
 def sent_rows(recipe: Recipe, shape: DecoderShape, traces: Sequence[RankTrace]) -> Iterator[Row]:
     """The bytes that a rank sends in a step, and to publish the weights."""
 
-    def most(phase: str, *operations: str) -> int:
-        return max(sum(sent_bytes(trace.phases[phase].exchanges)[x] for x in operations) for trace in traces)
+    def most(phase: str, *operations: str, first: int = 0) -> int:
+        each = [sent_bytes(trace.phases[phase].exchanges) for trace in traces[first:]]
+        return max(sum(sent[x] for x in operations) for sent in each)
 
     size, weights = recipe.cluster.ranks, weights_of(shape)
     each = traces[0].microbatches
@@ -69,8 +70,8 @@ def sent_rows(recipe: Recipe, shape: DecoderShape, traces: Sequence[RankTrace]) 
         yield Row(name="sent: weights, to learn", counted=most(LEARNING, GATHER), planned=each * traffic.gathered_bytes)
         yield Row(name="sent: gradients", counted=most(LEARNING, SWAP), planned=each * traffic.reduced_bytes)
         yield Row(name="sent: numbers of tokens", counted=most(MEASURING, SEND) + most(LEARNING, SEND))
-        published = (1 - 1 / size) * weights * BYTES[recipe.machine.dtype]
-        yield Row(name="sent: weights, to rank 0", counted=most(PUBLISHING, SEND), planned=published)
+        published = weights * BYTES[recipe.machine.dtype] / size
+        yield Row(name="sent: weights, to rank 0", counted=most(PUBLISHING, SEND, first=1), planned=published)
     else:
         halves = (1 - 1 / size) * max(BYTES[recipe.machine.dtype], 4) * weights
         yield Row(name="sent: gradients", counted=most(LEARNING, SEND), planned=(each + 1) * halves)

@@ -5,6 +5,7 @@ import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import groupby
 from typing import Any
 from unittest.mock import patch
 
@@ -15,11 +16,13 @@ from benchmarks.rehearsal.fake_device import FakeDevice, fake_device
 
 from groupwise.config.recipe import Recipe
 from groupwise.data import Batch, Draw, Finish, Outcome, Prompt, Rollout, Sample, Verdict, pack
-from groupwise.learner import Ranks, measure_plan
+from groupwise.learner import Learner, Ranks, ReplicatedRanks, measure_plan
+from groupwise.learner.gathered_weights import layer_of
 from groupwise.learner.microbatch_sharing import MicrobatchSharing, RankShare
 from groupwise.learner.update import OLD
 from groupwise.models import Decoder, DecoderShape
 from groupwise.planning.cost_model import TokenLengths, measuring_passes
+from groupwise.planning.process_memory import gathers_layers
 from groupwise.training.build_run import DTYPES, new_learner
 from groupwise.training.loop import compute_advantages, plan
 from groupwise.training.rank_worker import batch_measures, kind_of_ranks
@@ -142,7 +145,8 @@ def _rank_step(
         ranks = kind_of_ranks(recipe.cluster.sharded)(store, rank, recipe.cluster.ranks, lanes, deadline=DEADLINE)
         try:
             model.recompute = recipe.machine.gradient_checkpointing
-            if not (ranks.shards and rank):  # the others hold no whole model
+            layers = ranks.shards and gathers_layers(recipe, ranks.size)
+            if not (layers or (ranks.shards and rank)):  # the others hold no whole model
                 model.to_empty(device="cpu")
             learner = new_learner(model, recipe, ranks)
             learner.sharing = RehearsedSharing(ranks, learner.model, calls)
@@ -171,13 +175,21 @@ def _rank_step(
                     learner.step(batch, steps[0], method.objective, method.router_replay, method.auxiliary_losses)
             learner.end_iteration()
             phases.begin(PUBLISHING)
-            if ranks.shards and rank:
-                ranks.receive()
-            learner.weights()
+            publish(learner, layers=layers)
             phases.end()
         finally:
             ranks.close()
     return RankTrace(phases=phases.by_name, microbatches=len(steps[0].microbatches) // ranks.size)
+
+
+def publish(learner: Learner, *, layers: bool) -> None:
+    """Send the trained weights to rank 0: a layer at a time, or all to its whole model."""
+    ranks = learner.ranks
+    names = [name for name, x in learner.model.named_parameters() if x.requires_grad]
+    for part in [list(part) for _, part in groupby(names, layer_of)] if layers else [names]:
+        if isinstance(ranks, ReplicatedRanks) and ranks.shards and ranks.rank:
+            ranks.receive()
+        learner.weights(part if layers or ranks.rank else ())
 
 
 def largest(traces: Sequence[RankTrace], phase: str) -> int:

@@ -71,7 +71,7 @@ def sweep(data: dict[str, list[Run]]) -> str:
     """TRL's time and memory for each micro-batch size."""
     rows = []
     for letter, runs in data.items():
-        one = REGIMES[letter]
+        one = (REGIMES | STORED)[letter]
         fits = [run for run in runs if run["peak_mib"] < 12 * 1024]
         best = min(fits, key=partial(per_token, one))
         rows += [
@@ -81,9 +81,9 @@ def sweep(data: dict[str, list[Run]]) -> str:
             )
             for run in runs
         ]  # fmt: skip
-    used = ", ".join(f"({one.letter}) {one.micro_batch}" for one in REGIMES.values())
+    used = ", ".join(f"({letter}) {(REGIMES | STORED)[letter].micro_batch}" for letter in data)
     head = ("regime", "configuration", "s per million trained tokens", "peak above imports, MiB", "")
-    note = f"One run each: those of 8, 32, 128, 256 that divide a step, and a whole step. The figures above use {used}."
+    note = f"One run each of sizes that divide a step. The figures above use {used}."
     return f"{table(head, rows)}\n{note}\n"
 
 

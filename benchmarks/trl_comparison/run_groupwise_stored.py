@@ -6,7 +6,7 @@ python -m benchmarks.trl_comparison.run_groupwise_stored sft
 from typing import Any
 
 from benchmarks.trl_comparison.paths import model_of, problems_of
-from benchmarks.trl_comparison.regimes import STORED, Regime
+from benchmarks.trl_comparison.regimes import STORED, STORED_MICROBATCH_TOKENS, Regime
 from benchmarks.trl_comparison.run_groupwise import train
 from benchmarks.trl_comparison.run_options import run_options
 from benchmarks.trl_comparison.stopwatch import Stopwatch, versions
@@ -50,7 +50,8 @@ def main(argv: list[str] | None = None) -> None:
     a = parser.parse_args(argv)
     regime = STORED[a.regime]
     iterations = a.iterations or regime.warmup + regime.timed
-    print_json(measure(regime, iterations=iterations, seed=a.seed, machine=Machine(threads=a.threads), turns=a.turns))
+    machine = Machine(threads=a.threads, microbatch_tokens=STORED_MICROBATCH_TOKENS)
+    print_json(measure(regime, iterations=iterations, seed=a.seed, machine=machine, turns=a.turns))
 
 
 if __name__ == "__main__":

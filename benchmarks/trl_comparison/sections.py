@@ -53,19 +53,25 @@ def stored(letter: str) -> Callable[[Machine, Notify, int], dict[str, Any]]:
     return measure
 
 
-def sweep(machine: Machine, notify: Notify, n: int) -> dict[str, list[Run]]:
-    """TRL with each micro-batch, one run each; for (a) also with transformers' continuous batching."""
-    results: dict[str, list[Run]] = {}
-    for letter, one in REGIMES.items():
-        machine.prepare(one)
-        ways = [("--micro-batch", str(m)) for m in one.micro_batches]
-        ways += [("--continuous", "--iterations", str(one.warmup + 1))] if letter == "a" else []
-        results[letter] = []
-        for way in ways:
-            run = machine.theirs(one, *way)
-            results[letter].append({"way": " ".join(way[:2]).removeprefix("--").removesuffix(" --iterations"), **run})
-            notify(f"({letter}) {' '.join(way)}: {1e3 * per_token(one, run):.3f} ms a token, {above(run):.0f} MiB")
-    return results
+def sweep(regimes: dict[str, Regime]) -> Callable[[Machine, Notify, int], dict[str, list[Run]]]:
+    """Measure TRL with each micro-batch in each of the regimes."""
+
+    def measure(machine: Machine, notify: Notify, n: int) -> dict[str, list[Run]]:
+        """TRL with each micro-batch, one run each; for (a) also with transformers' continuous batching."""
+        results: dict[str, list[Run]] = {}
+        for letter, one in regimes.items():
+            machine.prepare(one)
+            ways = [("--micro-batch", str(m)) for m in one.micro_batches]
+            ways += [("--continuous", "--iterations", str(one.warmup + 1))] if letter == "a" else []
+            results[letter] = []
+            for way in ways:
+                run = machine.theirs(one, *way)
+                name = " ".join(way[:2]).removeprefix("--").removesuffix(" --iterations")
+                results[letter].append({"way": name, **run})
+                notify(f"({letter}) {' '.join(way)}: {1e3 * per_token(one, run):.3f} ms a token, {above(run):.0f} MiB")
+        return results
+
+    return measure
 
 
 def frugal(machine: Machine, notify: Notify, n: int) -> dict[str, Run]:
@@ -166,7 +172,8 @@ def curves(machine: Machine, notify: Notify, n: int) -> dict[str, dict[str, list
 SECTIONS: dict[str, Callable[[Machine, Notify, int], Any]] = {
     **{letter: regime(letter) for letter in REGIMES},
     **{letter: stored(letter) for letter in STORED},
-    "sweep": sweep,
+    "sweep": sweep(REGIMES),
+    "stored_sweep": sweep(STORED),
     "frugal": frugal,
     "two": two,
     "h": pinned,

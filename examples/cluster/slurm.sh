@@ -1,20 +1,24 @@
 #!/bin/bash
-# A run of recipe.toml under Slurm: the learner's two ranks on the first node, and engines on each other node.
+# A run of recipe.toml under Slurm, with a rank of the learner for each GPU of the first node, and an engine for each GPU
+# of the other nodes.
 #   sbatch examples/cluster/slurm.sh
-# With GPUs, each node has as many engines, and `--cluster.ranks` is at most as many:
-#   sbatch --gpus-per-node=8 examples/cluster/slurm.sh
+# Without GPUs: two ranks, and an engine on each other node.
+#   sbatch --gpus-per-node=0 --ntasks-per-node=2 --cpus-per-task=1 examples/cluster/slurm.sh
 # All nodes see this directory, with the recipe, the models and the runs, and have groupwise in their PATH.
 #SBATCH --job-name=groupwise
-#SBATCH --nodes=3
-#SBATCH --ntasks-per-node=2
+#SBATCH --nodes=2
+#SBATCH --gpus-per-node=8
+#SBATCH --ntasks-per-node=8
 #SBATCH --cpus-per-task=4
 #SBATCH --time=24:00:00
 set -euo pipefail
 
+GPUS=${SLURM_GPUS_ON_NODE:-0}
 MODEL=${MODEL:-calculator} # the recipe's
 RECIPE=${RECIPE:-recipe.toml}
-RANKS=2
-ENGINES=${SLURM_GPUS_ON_NODE:-1} # of each node
+RANKS=${RANKS:-$((GPUS > 0 ? GPUS : 2))} # a power of two
+ENGINES=${ENGINES:-$((GPUS > 0 ? GPUS : 1))} # of each other node
+DTYPE=${DTYPE:-$([ "$GPUS" -gt 0 ] && echo bfloat16 || echo float32)}
 mapfile -t nodes < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
 
 umask 077 # the secret and the key have mode 600
@@ -22,18 +26,20 @@ umask 077 # the secret and the key have mode 600
 trap 'kill $(jobs -p) 2>/dev/null || true' EXIT
 
 # Engines. Port 0 is a free one; each engine prints its address.
+declare -A steps
 for node in "${nodes[@]:1}"; do
   rm -f "engine-$node.log"
   srun --nodes=1 --ntasks=1 --nodelist="$node" --overlap \
-    groupwise serve "$MODEL" --replicas "$ENGINES" --listen 0.0.0.0:0 --secret-file secret --key key.pem \
+    groupwise serve "$MODEL" --replicas "$ENGINES" --dtype "$DTYPE" --listen 0.0.0.0:0 --secret-file secret --key key.pem \
     > "engine-$node.log" 2>&1 &
+  steps[$node]=$!
 done
 
 addresses="" hosts=""
 for node in "${nodes[@]:1}"; do
   for ((second = 0; second < 600; second++)); do
     mapfile -t found < <(sed -n 's/.* is served at \(.*\); Ctrl-C ends/\1/p' "engine-$node.log" 2>/dev/null || true)
-    [ "${#found[@]}" -lt "$ENGINES" ] || break
+    [ "${#found[@]}" -lt "$ENGINES" ] && kill -0 "${steps[$node]}" 2>/dev/null || break
     sleep 1
   done
   [ "${#found[@]}" -ge "$ENGINES" ] || { echo "no engines on $node:" >&2; cat "engine-$node.log" >&2; exit 1; }
@@ -42,12 +48,12 @@ for node in "${nodes[@]:1}"; do
 done
 
 # The learner: the same command in each rank. Rank 0 samples and writes; the others take its optimizer steps.
-export ADDRESSES=$addresses HOSTS=$hosts RECIPE RANKS
+export ADDRESSES=$addresses HOSTS=$hosts RECIPE RANKS DTYPE
 export WORLD_SIZE=$RANKS MASTER_PORT=${MASTER_PORT:-7001}
 MASTER_ADDR=$(srun --nodes=1 --ntasks=1 --nodelist="${nodes[0]}" --overlap hostname -I | cut -d' ' -f1)
 export MASTER_ADDR
-srun --nodes=1 --ntasks="$RANKS" --nodelist="${nodes[0]}" --kill-on-bad-exit=1 bash -c '
+srun --nodes=1 --ntasks="$RANKS" --nodelist="${nodes[0]}" --overlap --kill-on-bad-exit=1 bash -c '
   export RANK=$SLURM_PROCID LOCAL_RANK=$SLURM_LOCALID
-  groupwise train "$RECIPE" --cluster.launch external --cluster.ranks "$RANKS" \
-    --engine "{ kind = \"Served\", replicas = 0, addresses = [$ADDRESSES] }" $HOSTS --engine-secret secret
+  groupwise train "$RECIPE" --machine.dtype "$DTYPE" --cluster.launch external --cluster.ranks "$RANKS" \
+    --engine "{ kind = \"Served\", replicas = 0, batch_invariant = false, addresses = [$ADDRESSES] }" $HOSTS --engine-secret secret
 '

@@ -13,6 +13,7 @@ imported on first use. Everything else is imported from its room: `from groupwis
 import os
 import sys
 from importlib import import_module
+from importlib.util import find_spec
 from typing import Any
 
 __all__ = [
@@ -108,12 +109,22 @@ def __getattr__(name: str) -> Any:
 
         value = globals()[name] = answering(name, getattr(import_module(room), name))
         return value
-    if answer := _answer_of_trl(
-        name
-    ):  # no AttributeError, which `from groupwise import NAME` replaces by its own message
-        raise ImportError(f"{__name__} has no attribute {name!r}{answer}", name=__name__)
-    fix = f"; from {room} import {name}" if room else _similar(name)
-    raise AttributeError(f"{__name__} has no attribute {name!r}{fix}", name=name, obj=sys.modules[__name__])
+    fix = _answer_of_trl(name) or (f"; from {room} import {name}" if room else _similar(name))
+    message = f"{__name__} has no attribute {name!r}{fix}"
+    if fix and _is_imported(name):
+        raise ImportError(message, name=__name__)  # `from groupwise import NAME` drops the message of another error
+    raise AttributeError(message, name=name, obj=sys.modules[__name__])
+
+
+def _is_imported(name: str) -> bool:
+    """Whether the statement `from groupwise import` asks for this attribute, and it is no submodule."""
+    from inspect import currentframe
+
+    frame = currentframe()
+    while frame is not None and frame.f_code.co_name in ("_is_imported", "__getattr__"):  # also wrappers of the two
+        frame = frame.f_back
+    caller = frame.f_code.co_name if frame is not None else ""
+    return caller == "_handle_fromlist" and find_spec(f"{__name__}.{name}") is None
 
 
 def _answer_of_trl(name: str) -> str:

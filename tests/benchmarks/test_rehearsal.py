@@ -7,13 +7,14 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
+from benchmarks.rehearsal.__main__ import main
 from benchmarks.rehearsal.comparison import rows_of
 from benchmarks.rehearsal.exchanges import GATHER, SEND, Exchange, replay
 from benchmarks.rehearsal.rank_step import LEARNING, MEASURING, RankTrace, first_step, rehearse
 
 from groupwise.config.recipe import Recipe
 from groupwise.config.recipe_toml import read_recipe
-from groupwise.core import WorkerLost
+from groupwise.core import Usage, WorkerLost
 from groupwise.learner.optimizer import Optimizer
 from groupwise.models import DecoderShape
 from groupwise.models.decoder.varlen_attention import VarlenRows
@@ -62,6 +63,18 @@ def test_replicas_send_halves_and_gather_once() -> None:
     replay([trace.exchanges for trace in traces])
     gradients = next(rows_of(recipe_of(2, "none"), SHAPE, LENGTHS.prompt_tokens, traces))
     assert gradients.planned and gradients.counted == pytest.approx(gradients.planned, rel=0.02)
+
+
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [(["--prompts"], "--prompts needs a value"), (["--prompts", "8", "other.toml"], "other.toml is another word")],
+)
+def test_words_that_are_no_fields_are_answered(
+    words: list[str], problem: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises((Usage, SystemExit)) as caught:
+        main(["grpo.toml", "--ranks", "4", "--machines", "8.toml", *words])
+    assert problem in f"{caught.value} {capsys.readouterr().err}"
 
 
 def without(trace: Sequence[Exchange], i: int) -> list[Exchange]:

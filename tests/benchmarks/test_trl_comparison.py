@@ -76,7 +76,8 @@ def test_trl_makes_the_steps_of_the_regime(letter: str, processes: int) -> None:
 
 def test_micro_batches_divide_a_step() -> None:
     assert REGIMES["a"].micro_batches == (8, 32, 64) and REGIMES["e"].micro_batches == (8, 16)
-    assert all(one.micro_batch in one.micro_batches for one in REGIMES.values())
+    assert all(one.micro_batch in one.micro_batches for one in (REGIMES | STORED).values())
+    assert STORED["sft"].micro_batches == (1, 2, 4, 8, 16, 32) and STORED["dpo"].micro_batches == (1, 2, 4, 8, 16)
 
 
 def test_both_systems_have_the_same_verdicts() -> None:
@@ -412,6 +413,7 @@ def everything() -> Any:
             pair[who]["iterations"] = [iteration | {"loss": 0.6931471} for iteration in pair[who]["iterations"]]
     stamp = {"commit": "def", "date": "2026-01-02", "cpu": "a core", "cores": 2}
     one = {"a": [{**run_of(1.0, warmup=2), "way": "micro-batch 8"}, {**run_of(0.5, warmup=2), "way": "micro-batch 32"}]}
+    stored_sweep = {"dpo": [{**run_of(2.0), "way": "micro-batch 4"}]}
     ways = {"groupwise, 2 threads": [run_of(1.0)], "trl, 2 threads": [run_of(4.0)], "trl, 2 processes": [run_of(2.0)]}
     growth = {axis: [run_of(2.0**i, peak=200.0) for i in range(5)] for axis in GROWTH}
     curves = {"a": {"groupwise": [[0.1] * 30 + [0.9] * 30] * 3, "trl": [[0.2] * 60] * 3}}
@@ -420,7 +422,8 @@ def everything() -> Any:
         for way, factor in (("groupwise, 2 engines, lag 1", 1.0), ("trl, 2 threads", 3.0))
     }
     parts = {
-        "h": pinned, "sweep": one, "two": {"b": ways}, "frugal": {"b": run_of(9.0)}, "growth": growth, "curves": curves,
+        "h": pinned, "sweep": one, "stored_sweep": stored_sweep, "two": {"b": ways},
+        "frugal": {"b": run_of(9.0)}, "growth": growth, "curves": curves,
     }  # fmt: skip
     return whole | answered | {name: {**stamp, "data": data} for name, data in parts.items()}
 
@@ -436,6 +439,7 @@ def test_the_page_has_median_range_targets_and_repeats(everything: Any) -> None:
     assert (
         "| (a) | micro-batch 32 | 5000 | 200 | fastest |" in text and "| (a) | Groupwise | 0 | 0.100 | 0.900 |" in text
     )
+    assert "| (dpo) | micro-batch 4 | 20000 | 200 | fastest |" in text and "above use (dpo) 1." in text
     assert "| group | 1.00 / 2.00 / 4.00 / 8.00 / 16.00 | **1.00** |" in text
     row = next(line for line in text.splitlines() if line.startswith("| (dpo) preference"))
     assert "**2.50** [2.00 .. 3.00]" in row and "200 / 400 = 0.50" in row and "0.693147 / 0.693147" in row

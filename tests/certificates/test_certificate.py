@@ -12,8 +12,8 @@ from groupwise.__main__ import main
 from groupwise.certificates import certificate as certificates
 from groupwise.certificates.certificate import Certificate, certificate_of, certify, commit_of
 from groupwise.certificates.certificate_page import certificate_page
+from groupwise.certificates.effect_comparisons import EffectComparison
 from groupwise.certificates.proofs import ProofResult, proofs_of
-from groupwise.certificates.studies import EffectComparison
 from groupwise.commands import certify as command
 from groupwise.commands.certify import write_certificates
 from groupwise.config.registry import methods
@@ -101,7 +101,7 @@ def test_the_command_writes_both_files_and_its_code_says_if_all_passed(monkeypat
     assert (
         written["passed"]
         and written["name"] == "gspo"
-        and written["expected_effect"].startswith("clip_ratio/region_mean is higher")
+        and written["expected_effect"].startswith("eval/accuracy is higher")
     )
     assert (tmp_path / "a" / "gspo.html").read_text().startswith("<!doctype html>")
     failing = lambda tests, root: {t: replace(p, result="failed") for t, p in passing(tests).items()}  # noqa: E731

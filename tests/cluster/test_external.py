@@ -15,13 +15,18 @@ import pytest
 
 import groupwise as gw
 from groupwise.__main__ import main
+from groupwise.cluster import network_interface
 from groupwise.cluster.check_launch import check_launch
 from groupwise.cluster.external import ExternalProcesses, ExternalRank
 from groupwise.cluster.network_interface import INTERFACES, interface, interface_towards
 from groupwise.config.recipe import Cluster, Recipe
+from groupwise.config.resolve_devices import resolved
+from groupwise.config.user_code import UserCode
 from groupwise.core import MissingRequirement, Usage, WorkerLost
 from groupwise.engines import Served
 from groupwise.learner.rank_store import CALL, call_ranks, host_store, join_store, release_ranks, wait_for_call
+from groupwise.training import rank_worker
+from groupwise.training.rank_worker import named_by
 from tests.processes import PATIENCE
 from tests.training.test_follower import SMALL as SETTINGS
 from tests.training.test_follower import files
@@ -126,6 +131,22 @@ def test_the_interface_towards_this_host_is_the_loopback(monkeypatch: pytest.Mon
     assert os.environ[gloo] == "eth7" and nccl not in os.environ
 
 
+def test_the_interface_towards_the_own_name_is_that_towards_other_hosts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Debian's /etc/hosts has the own name at 127.0.1.1, where no other host reaches a rank."""
+    known = {"lo": "127.0.0.1", "docker0": "172.17.0.1", "eth1": "10.0.0.7"}
+    towards = {"a": "127.0.1.1", "b": "10.0.0.7", "localhost": "127.0.0.1", "192.0.2.1": "10.0.0.7"}
+    monkeypatch.setattr(network_interface.socket, "if_nameindex", lambda: [*enumerate([*known, "tunnel"])])
+    monkeypatch.setattr(network_interface, "address_of", lambda name: known.get(name, ""))
+    monkeypatch.setattr(network_interface, "source_address", lambda host: towards.get(host, ""))
+    names = {host: interface(host) for host in (*towards, "unknown")}
+    assert names == {"a": "eth1", "b": "eth1", "localhost": "lo", "192.0.2.1": "eth1", "unknown": ""}
+    del towards["192.0.2.1"]
+    assert interface("a") == "docker0", "there is no default route"
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+    assert interface("a") == "lo", "all ranks are on this host"
+
+
 def test_an_external_rank_has_the_gpu_of_its_number_on_its_host() -> None:
     rank = ExternalRank(rank=9, store_host="gpu-1", store_port=7001)
     assert rank.device("cuda", 8, {"LOCAL_RANK": "1"}) == "cuda:1"
@@ -161,6 +182,35 @@ def test_an_external_rank_that_was_not_started_is_named_with_the_fix(monkeypatch
     assert "with its RANK" in caught.value.fix
     (line,) = lines
     assert line.startswith("waiting for rank 2, up to 30 s: start it")
+
+
+def test_the_error_for_a_lost_external_rank_names_its_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = host_store(3)
+    for rank in (1, 2):
+        monkeypatch.setattr("groupwise.cluster.external.socket.gethostname", lambda rank=rank: f"gpu-{rank}")
+        ExternalRank(rank, "127.0.0.1", store.port).record_host(store)
+    processes = ExternalProcesses(["rank 1", "rank 2"], store)
+    processes.wait_for(list, PATIENCE)
+    lost = WorkerLost("rank 0 waited for rank 2, which is gone: a sum", evidence="closed", fix="resume")
+    assert str(named_by(processes, lost)).splitlines()[1:] == [
+        "  seen: closed",
+        "        rank 2 is on host gpu-2",
+        "  do:   resume",
+    ]
+    assert named_by(ExternalProcesses(["rank 2"]), lost).evidence == "closed"
+
+
+def test_the_error_of_a_rank_above_0_names_the_address_of_rank_0(monkeypatch: pytest.MonkeyPatch) -> None:
+    def lost(*_: Any) -> None:
+        raise WorkerLost("rank 0 gave no sign of life for 8 s", evidence="the network is cut", fix="resume")
+
+    store = host_store(2)
+    for name, value in (VARIABLES | {"MASTER_PORT": str(store.port)}).items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(rank_worker, "join", lost)
+    with pytest.raises(WorkerLost, match="no sign of life") as caught:
+        rank_worker.follow_external(resolved(recipe("external", 2)), UserCode())
+    assert caught.value.evidence == f"the network is cut\nrank 0 is at 127.0.0.1:{store.port}"
 
 
 def test_a_rank_above_0_is_no_run_of_its_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -215,7 +215,9 @@ def test_diff_methods_show_check(capsys, tmp_path):
     assert main(["methods"]) == 0 and main(["show", "gspo"]) == 0
     assert "arXiv:2507.18071" in capsys.readouterr().out
     path = tmp_path / "a.toml"
-    path.write_text("method = 'gspo'\nsampling.max_tokens = 40")
+    path.write_text(
+        "method = { base = 'gspo', objective.surrogate = { low = 0.05, high = 0.05 } }\nsampling.max_tokens = 40"
+    )
     assert main(["check", str(path)]) == 0
     machine, plan, last = capsys.readouterr().out.splitlines()
     assert machine.startswith("machine: ")

@@ -61,15 +61,35 @@ def test_a_program_reads_its_own_arguments() -> None:
 
 @pytest.mark.parametrize("name", TRAINERS)
 def test_the_trainer_of_trl_is_answered_with_the_dictionary(name: str) -> None:
-    with pytest.raises(ImportError) as caught:
+    with pytest.raises(AttributeError) as caught:
         getattr(groupwise, name)
     with pytest.raises(ImportError) as imported:
         exec(f"from groupwise import {name}")
     assert str(imported.value) == str(caught.value)
-    assert DICTIONARY in str(caught.value) and not hasattr(groupwise, "RLOOTrainer")
+    assert DICTIONARY in str(caught.value) and not hasattr(groupwise, name)
     known = {*OPTIONS["GRPOTrainer"].split(), *OPTIONS["GRPOConfig"].split(), *OPTIONS["TrainingArguments"].split()}
     left = [line.split("->")[0] for line in DICTIONARY.splitlines()[2:-2]]
     assert {word for line in left for word in re.findall(r"(\w+)=", line)} <= known
+
+
+@pytest.mark.parametrize(
+    ("name", "advice"),
+    [
+        ("RLOOTrainer", "write gw.train(method=gw.rloo(), ...)"),
+        ("dapoo", "did you mean gw.dapo?"),
+        ("Segments", "from groupwise.data import Segments"),
+    ],
+)
+def test_another_name_is_no_attribute_and_both_ways_to_use_it_have_the_advice(name: str, advice: str) -> None:
+    assert not hasattr(groupwise, name) and getattr(groupwise, name, None) is None
+    with pytest.raises(AttributeError) as caught:
+        getattr(groupwise, name)
+    with pytest.raises(ImportError) as imported:
+        exec(f"from groupwise import {name}")
+    assert str(imported.value) == str(caught.value) == f"groupwise has no attribute {name!r}; {advice}"
+    with pytest.raises(ImportError, match="cannot import name 'xyzzy'"):
+        exec("from groupwise import xyzzy")
+    exec("from groupwise import advantages")  # near the name `advantage`, and a room
 
 
 def test_a_word_of_a_table_here_is_not_taken_for_an_option() -> None:

@@ -1,7 +1,8 @@
-"""One rank of the jobs of `rank_jobs` with shards: python -m tests.learner.shard_jobs DIRECTORY RANK SIZE PORT."""
+"""One rank of some jobs with shards: python -m tests.learner.shard_jobs DIRECTORY KIND RANK SIZE PORT."""
 
+import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from unittest.mock import patch
@@ -12,19 +13,32 @@ from torch import Tensor
 import groupwise as gw
 from groupwise.config.recipe import Machine, Recipe
 from groupwise.config.user_code import UserCode
-from groupwise.core import WorkerLost
+from groupwise.core import BadData, WorkerLost
 from groupwise.data import Logp
-from groupwise.learner import EMA, AdamW8bit, InitialPolicy, Learner, Ranks, measure_plan
-from groupwise.learner.fsdp import WEIGHTS, ShardedRanks
+from groupwise.learner import EMA, AdamW, AdamW8bit, InitialPolicy, Learner, Ranks, measure_plan, mixture
+from groupwise.learner.fsdp import ShardedRanks
+from groupwise.learner.gathered_weights import layer_of
 from groupwise.learner.rank_store import join_store
-from groupwise.models import Lora, attach, find_model, fingerprint, read_model, read_tokenizer, write_adapter
+from groupwise.models import (
+    Lora,
+    attach,
+    find_model,
+    fingerprint,
+    outline_on_disk,
+    read_model,
+    read_tokenizer,
+    write_adapter,
+)
 from groupwise.training.build_run import new_learner, read_policy
 from groupwise.training.rank_worker import follower
+from tests.learner.allocations import Allocations
 from tests.learner.rank_jobs import (
+    BALANCE,
     DEADLINE,
     JOBS,
     LANES,
     OBJECTIVE,
+    R2,
     SEED,
     adapted,
     batch,
@@ -34,7 +48,11 @@ from tests.learner.rank_jobs import (
     trained,
 )
 from tests.learner.small import model
+from tests.models.directories import directory as write_directory
+from tests.models.mixtures import FIELDS
 
+LAYERS = 8
+"""Layers of the model of which no rank has all."""
 OLD, TEACHER = Logp("policy"), Logp("teacher")
 
 
@@ -51,9 +69,9 @@ def recomputed(dtype: torch.dtype) -> Callable[[Ranks], dict[str, Tensor]]:
         tensors, state = learners[0].state()
         learners[1].restore({name: whole(ranks, x) for name, x in tensors.items()}, state)
         found = trained(learners[1], b, plans(b))
-        if isinstance(ranks, ShardedRanks) and ranks.rank:
-            assert ranks.receive() == WEIGHTS
-        return found | {f"whole.{name}": x for name, x in learners[1].weights().items()}
+        asked = ranks.receive() if isinstance(ranks, ShardedRanks) and ranks.rank else None
+        weights = learners[1].weights(json.loads(asked)["names"] if asked else ())
+        return found | {f"whole.{name}": x for name, x in weights.items()}
 
     return job
 
@@ -110,11 +128,63 @@ def from_directory(ranks: Ranks, teacher: str = "calculator") -> dict[str, Tenso
 
 
 def directory(ranks: Ranks) -> dict[str, Tensor]:
-    """A rank above 0 reads no weights."""
-    if not ranks.rank:
+    """No rank reads a whole teacher, and only rank 0 a whole policy, for its engine."""
+    if not ranks.shards:
         return from_directory(ranks)
-    with patch("groupwise.training.build_run.read_model", side_effect=AssertionError):
-        return from_directory(ranks)
+    read: list[object] = []
+    with patch("groupwise.training.build_run.read_model", lambda *a, **b: read.append(a) or read_model(*a, **b)):
+        found = from_directory(ranks)
+    assert len(read) == (ranks.rank == 0)
+    return found
+
+
+def rows_alone(ranks: Ranks) -> dict[str, Tensor]:
+    """No rank has a whole model: each reads its rows, and rank 0 gathers a layer at a time, for engines elsewhere."""
+    sides = (("reference", InitialPolicy()), ("average", EMA(decay=0.5)))
+    with TemporaryDirectory() as path:
+        stored = write_directory(Path(path), layers=LAYERS)
+        policy: torch.nn.Module = read_model(stored)
+        counts = {name: x.numel() for name, x in policy.named_parameters()}
+        if isinstance(ranks, ShardedRanks):
+            outlined = outline_on_disk(stored, dtype=torch.float32, device=torch.device("cpu"))
+            assert outlined is not None and all(x.is_meta for x in outlined.parameters())
+            policy = outlined
+        with Allocations() as allocations:
+            it = Learner(policy, optimizer=AdamW(lr=1e-2), steps=9, ranks=ranks, side_models=sides)
+    if ranks.shards:  # weights, two moments and two side models; FSDP has a layer twice, as it is sent and as tensors
+        whole, layer = 4 * sum(counts.values()), 4 * sum(n for name, n in counts.items() if ".layers.0." in name)
+        held, peak = allocations.memory.bytes, allocations.memory.peak
+        assert held < 1.1 * 5 * whole / ranks.size and peak - held < 2.1 * layer, (whole, layer, held, peak)
+    found = trained(it, b := batch(), plans(b))
+    context, tokens = (1, 2, 3), (4, 5, 6, 7)
+    if isinstance(ranks, ShardedRanks) and ranks.rank:
+        for _ in {layer_of(name) for name in counts}:
+            it.weights(json.loads(ranks.receive() or b"")["names"])
+        asked = json.loads(ranks.receive() or b"")
+        scores = it.score(tuple(asked["context"]), tuple(asked["tokens"]))
+        weights: Mapping[str, Tensor] = {}
+    else:
+        with Allocations() as allocations:
+            weights = {f"whole.{name}": x.clone() for name, x in it.weights().items()}
+        extra = allocations.memory.peak - sum(x.nbytes for x in weights.values())
+        assert extra < 1.2 * 4 * sum(n for name, n in counts.items() if ".layers.0." in name), extra
+        scores = it.score(context, tokens)
+    return found | weights | {"scores": torch.tensor(scores, dtype=torch.float64)}
+
+
+def others_with_another_model(ranks: Ranks) -> dict[str, Tensor]:
+    """Each rank has a different model in its directory, with the same names and shapes."""
+    if isinstance(ranks, ShardedRanks):
+        with TemporaryDirectory() as path:
+            stored = write_directory(Path(path), seed=ranks.rank)
+            outlined = outline_on_disk(stored, dtype=torch.float32, device=torch.device("cpu"))
+            assert outlined is not None
+            try:
+                ranks.held(outlined)
+                raise AssertionError("the ranks hold rows of different models")
+            except BadData as error:
+                assert "rank 1 has another model than rank 0" in str(error)
+    return {str(i): torch.zeros(()) for i in range(11)}
 
 
 def directory_of_an_adapter(ranks: Ranks) -> dict[str, Tensor]:
@@ -142,8 +212,40 @@ def whole(ranks: Ranks, part: Tensor) -> Tensor:
 SHARDED: dict[str, Callable[[Ranks], dict[str, Tensor]]] = {
     **JOBS, "recomputed": recomputed(torch.float32), "bfloat16 recomputed": recomputed(torch.bfloat16),
     "averaged": averaged, "eight bits": eight_bits, "rows of an adapter": rows_of_an_adapter,
-    "directory": directory, "directory of an adapter": directory_of_an_adapter,
+    "directory": directory, "directory of an adapter": directory_of_an_adapter, "rows alone": rows_alone,
+    "others with another model": others_with_another_model,
 }  # fmt: skip
+
+
+def modules_of_transformers(directory: Path, dtype: torch.dtype) -> Callable[[Ranks], dict[str, Tensor]]:
+    """A model with side models. Some lanes have no token, and the experts of a mixture are chosen once."""
+
+    def job(ranks: Ranks) -> dict[str, Tensor]:
+        policy = read_model(directory).to(dtype)  # reading compares logits, which experts in bfloat16 change
+        policy.recompute = True
+        sides = (("reference", InitialPolicy()), ("average", EMA(decay=0.5)))
+        it = Learner(policy, optimizer=AdamW(lr=1e-2), steps=9, ranks=ranks, side_models=sides)
+        b = batch([[12, 20, 1, 0], [3, 0, 15, 8], [3, 5]])
+        found = trained(it, b, plans(b), *((BALANCE, R2) if mixture(policy) else ()))
+        asked = ranks.receive() if isinstance(ranks, ShardedRanks) and ranks.rank else None
+        weights = it.weights(json.loads(asked)["names"] if asked else ())
+        return found | {f"whole.{name}": x for name, x in weights.items()}
+
+    return job
+
+
+TRANSFORMERS: dict[str, tuple[str, torch.dtype, dict[str, int]]] = {
+    "Qwen3-MoE": ("Qwen3Moe", torch.float32, FIELDS),
+    "Qwen3-MoE in bfloat16": ("Qwen3Moe", torch.bfloat16, FIELDS),
+    "Mixtral": ("Mixtral", torch.float32, {"num_local_experts": 4, "num_experts_per_tok": 2}),
+    "Gemma": ("Gemma2", torch.float32, {"head_dim": 12}),
+}
+"""Models that run in the modules of transformers: class, dtype, and fields of the configuration."""
+
+
+def of_transformers(directory: Path) -> dict[str, Callable[[Ranks], dict[str, Tensor]]]:
+    """Their jobs. The models are in the directory: ranks above 0 do not write with transformers."""
+    return {name: modules_of_transformers(directory / name, dtype) for name, (_, dtype, _) in TRANSFORMERS.items()}
 
 
 def lost(ranks: ShardedRanks, directory: Path) -> None:
@@ -157,13 +259,14 @@ def lost(ranks: ShardedRanks, directory: Path) -> None:
         (directory / "lost.txt").write_text(str(error))
 
 
-def main(directory: Path, rank: int, size: int, port: int) -> None:
+def main(directory: Path, jobs: Mapping[str, Callable[[Ranks], dict[str, Tensor]]], rank: int, size: int, port: int):
     torch.set_num_threads(1)
     ranks = ShardedRanks(join_store(port, size, deadline=DEADLINE), rank, size, LANES, deadline=DEADLINE)
-    tensors = {f"{name}/{key}": x for name, job in SHARDED.items() for key, x in job(ranks).items()}
+    tensors = {f"{name}/{key}": x for name, job in jobs.items() for key, x in job(ranks).items()}
     torch.save(tensors, directory / f"{rank}.pt")
     lost(ranks, directory)
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), *map(int, sys.argv[2:]))
+    path = Path(sys.argv[1])
+    main(path, SHARDED if sys.argv[2] == "decoders" else of_transformers(path), *map(int, sys.argv[3:]))

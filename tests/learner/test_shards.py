@@ -1,7 +1,6 @@
 """Sharded ranks in processes of their own: the bits of one process, in float32 and float64."""
 
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,17 +13,22 @@ from groupwise.learner.fsdp import ShardedRanks, on_meta, rows_before, rows_of_r
 from groupwise.learner.rank_store import host_store
 from tests.docs.warm_shell import environment
 from tests.learner.rank_jobs import DEADLINE, LANES
-from tests.learner.shard_jobs import SHARDED
+from tests.learner.shard_jobs import SHARDED, TRANSFORMERS, of_transformers
 from tests.learner.small import model
 from tests.learner.test_ranks import STATE
+from tests.models.plain import made
 
 
 @pytest.fixture(scope="module", params=[2, pytest.param(4, marks=pytest.mark.slow)])
-def directory(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def directory(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The results of all jobs on sharded ranks: RANK.pt."""
-    path, size = tmp_path_factory.mktemp("shards"), request.param
+    return results_of("decoders", request.param, tmp_path_factory.mktemp("shards"))
+
+
+def results_of(jobs: str, size: int, path: Path) -> Path:
+    """The directory with the results of some jobs on sharded ranks, each in a process."""
     store = host_store(size)
-    command = ["python", "-m", "tests.learner.shard_jobs", str(path)]
+    command = ["python", "-m", "tests.learner.shard_jobs", str(path), jobs]
     numbers = [[str(rank), str(size), str(store.port)] for rank in range(size)]
     processes = [
         subprocess.Popen([*command, *each], env=environment(), stderr=subprocess.PIPE, text=True) for each in numbers
@@ -33,11 +37,11 @@ def directory(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathF
         for process in processes:
             errors = process.communicate(timeout=4 * DEADLINE)[1]
             assert process.returncode == 0, errors[-3000:]
-        yield path
     finally:
         for process in processes:
             process.kill()
             process.wait()
+    return path
 
 
 def results(path: Path) -> list[dict[str, Tensor]]:
@@ -47,8 +51,22 @@ def results(path: Path) -> list[dict[str, Tensor]]:
 
 @pytest.mark.parametrize("job", SHARDED)
 def test_shards_have_the_bits_of_one_process(directory: Path, job: str) -> None:
-    ranks = results(directory)
-    one = {f"{job}/{key}": x for key, x in SHARDED[job](SingleProcess(lanes=LANES)).items()}
+    check_bits(results(directory), job, SHARDED[job](SingleProcess(lanes=LANES)))
+
+
+@pytest.mark.slow
+def test_mixtures_of_experts_have_the_bits_of_one_process(tmp_path: Path) -> None:
+    """Also those of dense modules of transformers. Ranks without a token gather the layers with the others."""
+    for name, (kind, _, fields) in TRANSFORMERS.items():
+        made(tmp_path / name, kind, **fields)
+    ranks = results(results_of("modules of transformers", 2, tmp_path))
+    for job, run in of_transformers(tmp_path).items():
+        check_bits(ranks, job, run(SingleProcess(lanes=LANES)))
+
+
+def check_bits(ranks: list[dict[str, Tensor]], job: str, expected: dict[str, Tensor]) -> None:
+    """Compare the results of a job with those of one process. Only rank 0 has whole weights."""
+    one = {f"{job}/{key}": x for key, x in expected.items()}
     assert len(one) > 10
     for name, x in one.items():
         state = STATE.search(name)
@@ -91,6 +109,11 @@ def test_a_copy_on_the_meta_device_has_no_weights() -> None:
     }
 
 
-def test_other_models_than_decoders_are_refused() -> None:
+def test_other_models_than_language_models_are_refused() -> None:
     with pytest.raises(Usage, match="Sequential cannot be sharded"):
         ShardedRanks.held(object.__new__(ShardedRanks), torch.nn.Sequential())
+    stored = model(torch.float32)
+    stored.register_buffer("bias", torch.zeros(1))
+    with pytest.raises(Usage, match="Decoder cannot be sharded") as caught:
+        ShardedRanks.held(object.__new__(ShardedRanks), stored)
+    assert "stores bias" in caught.value.evidence

@@ -52,7 +52,7 @@ def pieces() -> Tokenizer:
     return Tokenizer.of(fast, {1})
 
 
-def directory(path: Path, family: str = "qwen3", **changes: object) -> Path:
+def directory(path: Path, family: str = "qwen3", seed: int = 1, **changes: object) -> Path:
     """Write a random model of the family with its tokenizer."""
-    write_model(Decoder.new(shape(family, **changes), 1, spread=0.2), path, tokenizer=characters())
+    write_model(Decoder.new(shape(family, **changes), seed, spread=0.2), path, tokenizer=characters())
     return path

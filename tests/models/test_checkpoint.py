@@ -5,14 +5,25 @@ import os
 import re
 from collections.abc import Callable
 from dataclasses import replace
+from io import BytesIO
 from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file, save, save_file
 
 from groupwise.core import BadData
-from groupwise.models import Decoder, find_model, read_model, read_shape, read_tokenizer, weight_files, write_model
+from groupwise.models import (
+    Decoder,
+    find_model,
+    outline_on_disk,
+    read_model,
+    read_shape,
+    read_tokenizer,
+    weight_files,
+    write_model,
+)
+from groupwise.models.safetensors_weights import write_stream
 from tests.models.directories import characters, directory, shape
 
 FAMILIES = ("qwen2", "qwen3", "llama", "mistral")
@@ -126,9 +137,13 @@ def test_a_stored_tied_head_must_be_the_embedding(tmp_path: Path) -> None:
     embedding = load_file(directory(tmp_path, tied_embeddings=True) / "model.safetensors")["model.embed_tokens.weight"]
     reshape(tmp_path, **{"lm_head.weight": embedding.clone()})
     assert read_model(tmp_path).lm_head is None
+    meant = {"dtype": torch.float32, "device": torch.device("cpu")}
+    assert (outlined := outline_on_disk(tmp_path, **meant)) and outlined.on_disk
+    assert "lm_head.weight" not in outlined.on_disk.tensors
     reshape(tmp_path, **{"lm_head.weight": embedding + 1})
-    with pytest.raises(BadData, match="json ties them"):
-        read_model(tmp_path)
+    for read in (read_model, lambda path: outline_on_disk(path, **meant)):
+        with pytest.raises(BadData, match="json ties them"):
+            read(tmp_path)
 
 
 def test_a_pickle_is_never_loaded(tmp_path: Path) -> None:
@@ -202,6 +217,28 @@ def test_a_written_model_keeps_the_generation_settings_and_ids_of_its_source(tmp
     other = replace(read_tokenizer(source), eos_ids=frozenset((4,)))  # other end tokens than the source's
     write_model(decoder, tmp_path / "other", tokenizer=other, source=source)
     assert json.loads((tmp_path / "other" / "generation_config.json").read_text())["eos_token_id"] == [4]
+
+
+def test_streamed_tensors_have_the_bytes_of_the_library() -> None:
+    """Only one tensor exists at a time: `outline` is on the meta device, and `read` is called in turn."""
+    dtypes = (torch.float64, torch.float32, torch.bfloat16, torch.float16, torch.int64, torch.uint8, torch.bool)
+    given = {f"{name} é {i}": torch.arange(12).view(3, 4).to(dtype) for i, dtype in enumerate(dtypes) for name in "ba"}
+    given |= {"none": torch.zeros(0, 4), "number": torch.tensor(2.5), "columns": torch.ones(4, 3).t()}
+    outline = {name: x.to("meta") for name, x in given.items()}
+    for metadata in ({}, {"format": "pt"}):
+        write_stream(streamed := BytesIO(), outline, given.__getitem__, metadata)
+        contiguous = {name: x.contiguous() for name, x in given.items()}
+        assert streamed.getvalue() == save(contiguous, metadata or None)
+
+
+def test_rows_are_read_as_a_whole_model_has_them(tmp_path: Path) -> None:
+    path = directory(tmp_path / "model", tied_embeddings=True)
+    whole = read_model(path, dtype=torch.bfloat16)
+    outlined = outline_on_disk(path, dtype=torch.bfloat16, device=torch.device("cpu"))
+    assert outlined is not None and outlined.on_disk is not None and all(x.is_meta for x in outlined.parameters())
+    assert {x.dtype for x in outlined.parameters()} == {torch.bfloat16}
+    for name, x in whole.named_parameters():
+        assert torch.equal(outlined.on_disk.tensors[name].rows(1, len(x) - 1), x[1:]), name
 
 
 def test_weights_have_the_mode_of_the_umask(tmp_path: Path) -> None:

@@ -109,7 +109,7 @@ def test_recompute_is_refused_without_gradient_checkpointing(tmp_path: Path) -> 
     made(tmp_path, *BACKBONES["gpt2"][:1], **BACKBONES["gpt2"][1])
     model = read_model(tmp_path)
     assert isinstance(model, TransformersBackbone)
-    model._layers = list  # pyright: ignore[reportAttributeAccessIssue]
+    model.layers = list  # pyright: ignore[reportAttributeAccessIssue]
     with pytest.raises(Usage, match="cannot recompute its layers"):
         model.recompute = True
 

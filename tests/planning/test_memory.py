@@ -388,6 +388,20 @@ def test_a_sharded_rank_0_keeps_the_model_of_its_engine() -> None:
     assert rank_memories(RECIPE, SHAPE, 6) == (run_memory(RECIPE, SHAPE, 6),)
 
 
+def test_a_sharded_rank_0_has_no_whole_model_if_its_engines_are_elsewhere() -> None:
+    """It gathers a layer at a time for them, and keeps no copy for vLLM on its GPU. An adapter needs a whole base."""
+    cluster = replace(RECIPE.cluster, ranks=2, reduction_lanes=2, shard="full")
+    recipe = replace(RECIPE, cluster=cluster, engine=Served())
+    first, other = rank_memories(recipe, SHAPE, 6, samples=False)
+    assert first == other and first.phase_bytes["publishing"]["published"] < 4 * WEIGHTS
+    adapted, _ = rank_memories(replace(recipe, lora=Lora(rank=2)), SHAPE, 6, samples=False)
+    assert adapted.phase_bytes["saving"]["engine"] > 4 * WEIGHTS
+    on_gpu = replace(recipe, engine=Vllm(), machine=replace(recipe.machine, device="cuda"))
+    learner = ProcessWork(has_engine=False, learner_rank_count=2)
+    assert "published" not in run_memory(on_gpu, SHAPE, 6, learner).permanent_bytes
+    assert run_memory(on_gpu, SHAPE, 6).permanent_bytes["published"] == 4 * WEIGHTS
+
+
 def served(place: str = "separate", ranks: int = 1) -> Recipe:
     cluster = replace(RECIPE.cluster, ranks=ranks, reduction_lanes=ranks)
     return replace(RECIPE, engine=Served(replicas=2, placement=place), cluster=cluster)  # type: ignore[arg-type]

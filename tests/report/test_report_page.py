@@ -82,6 +82,36 @@ def test_displayed_numbers_are_those_of_the_run(visit, run, report):
     ]
 
 
+def test_a_metric_that_keeps_its_value_has_a_line_and_no_chart(visit, tmp_path):
+    run = write_run(tmp_path / "still", iterations=5)
+    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    for row in rows:
+        row["strange/constant"] = 7.5
+        row["strange/moving"] = float(row["iteration"] > 3)
+        row["eval/accuracy_greedy"] = row["eval/accuracy"] = 1.0
+        row["entropy"] = 0.25 + 1e-8 * row["iteration"]  # what single precision makes of a constant
+    write_lines(run / "metrics.jsonl", rows)
+    page = visit(write_report([run]))
+    charts = page.locator("#curves figure.chart b").all_inner_texts()
+    assert "strange/moving" in charts and not {"strange/constant", "Entropy"} & set(charts)
+    assert "Held-out accuracy" in charts, "a leading chart stays"
+    values = "all => Object.fromEntries(all.map((o) => [o.dataset.series, Number(o.dataset.value)]))"
+    lines = page.locator("#curves .constants output").evaluate_all(values)
+    assert (
+        lines["strange/constant"] == 7.5 and lines["entropy"] == rows[-1]["entropy"] and "strange/moving" not in lines
+    )
+    both = visit(write_report([run, write_run(tmp_path / "moves", iterations=5)], tmp_path / "both.html"))
+    assert "Entropy" in both.locator("#curves figure.chart b").all_inner_texts(), "it moves in one of the runs"
+
+
+def test_no_label_of_an_axis_is_repeated(visit, report):
+    page = visit(report)
+    ticks = [[0.9998, 0.99985, 0.9999], [0.16112, 0.161121, None], [0, 0.1, 0.1 + 0.2], [1000, 20000], [1.5, 1.5]]
+    labels = page.evaluate("(all) => all.map(tickLabels)", ticks)
+    assert labels[:2] == [["0.9998", "0.99985", "0.9999"], ["0.16112", "0.161121", ""]]
+    assert labels[2:] == [["0", "0.1", "0.3"], ["1,000", "20,000"], ["1.5", "1.5"]]
+
+
 def test_the_cursor_reads_all_curves_at_one_iteration(visit, run, report):
     page = visit(report)
     rows = {r["iteration"]: r for r in map(json.loads, (run / "metrics.jsonl").read_text().splitlines())}

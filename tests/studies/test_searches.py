@@ -84,4 +84,4 @@ def test_lengths_are_compared_with_dr_grpo_within_a_seed() -> None:
                for key, pair in lengths.items() for seed, x in enumerate(pair)}  # fmt: skip
     m = Measured(arms, results)
     assert useful_length.longer(m, "grpo").values == pytest.approx((10.0, 10.0))
-    assert [useful_length.verdict(m, key) for key in list(arms)[:3]] == ["*longer*", "*not shown*", "*shorter*"]
+    assert [useful_length.verdict(m, key) for key in list(arms)[:3]] == ["*longer*", "*undecided*", "*shorter*"]

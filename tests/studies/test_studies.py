@@ -19,9 +19,10 @@ from benchmarks.atlas import running
 from studies.divisors import MicrobatchMean
 from studies.dynamic_sampling import ARMS, accuracies
 from studies.figures import THEME, need_matplotlib
-from studies.pages import RESULTS, changed_results, csv_text, filled, read_exact, total_cost, written
+from studies.pages import RESULTS, csv_text, filled, read_exact, total_cost, written
 from studies.stable_rates import HIGH, LOW, RIGHT, mean_spread, over_rates, rung
-from studies.study import SEEDS, Arm, Estimate, Measured
+from studies.study import FRESH, SEEDS, Arm, Estimate, Measured, judged_estimates
+from studies.tuning import TUNED, at_best_rates, chosen, grid_of, grid_table, tuned_runs
 from tools.missing_runs import FILE, missing_runs
 
 from groupwise.certificates.studies import StudyRun, StudyRunResult, read_results, write_results
@@ -37,7 +38,7 @@ from groupwise.tasks import DataRows
 from groupwise.tasks.largest import is_held_out
 from groupwise.training.build_tasks import task_of, templates
 from studies import __main__ as command
-from studies import clip_higher, difficulty, engine_logprobs, index, ladder, levels, mixtures, moe, push, smollm2
+from studies import difficulty, dynamic_sampling, engine_logprobs, index, ladder, levels, mixtures, moe, push, smollm2
 from studies import running as study_runs
 from tests.processes import PATIENCE
 
@@ -119,9 +120,13 @@ def test_only_seeds_with_every_arm_count_and_differences_are_paired() -> None:
     assert [Estimate(x).verdict for x in ((1.0, 1.1), (-1.0, -1.1), (1.0, -1.0))] == [
         "*shown*",
         "*opposite*",
-        "*not shown*",
+        "*undecided*",
     ]
     assert Estimate((1.0, 1.1, 0.9)).excludes_zero and not difference.excludes_zero
+    small = m.mean("dapo", "entropy", 2, 3).minus(Estimate((2.0, 7.0)), least=9.0)
+    assert (small.values, small.least, difference.least) == ((0.0, 0.0), 9.0, 0.0)
+    assert [Estimate((0.1, -0.1, 0.0), least).verdict for least in (0.0, 0.2, 0.5)] == [
+        "*undecided*", "*undecided*", "*absent*"]  # fmt: skip
 
 
 def test_an_interval_in_a_sentence_has_two_digits_and_never_hides_that_it_excludes_zero() -> None:
@@ -247,7 +252,9 @@ def test_two_processes_share_the_trials_of_a_study() -> None:
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere the kernel does not end the processes")
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_the_processes_end_with_a_command_that_is_killed(tmp_path: Path, number: signal.Signals) -> None:
-    words = [sys.executable, "-m", "studies", "clip_fraction", "--jobs", "2", "--fresh", str(tmp_path)]
+    code = "import math, pathlib; from studies.running import run_jobs; "
+    code += f"run_jobs(2, 'clip_fraction', range(5), [], math.inf, pathlib.Path({str(tmp_path)!r}))"
+    words = [sys.executable, "-c", f"if __name__ == '__main__':\n    {code}"]
     locks = tmp_path / "runs" / "studies" / "locks"
     with subprocess.Popen(words, cwd=HOME, stdout=subprocess.DEVNULL) as command:
         children = Path(f"/proc/{command.pid}/task/{command.pid}/children")
@@ -280,21 +287,89 @@ def test_the_cost_counts_each_run_once_and_missing_ones_with_the_mean_of_their_p
 
 
 def test_the_index_has_each_study_once_with_its_verdict() -> None:
-    """A verdict follows from the interval and the side that the paper claims; the heading counts the verdicts."""
+    """A verdict follows from the interval and the side that the paper claims."""
     assert sorted(effect.study.name for effect in index.EFFECTS) == sorted(command.NAMES)
     blocks, page = (
         index.index_blocks(read_results(HOME / RESULTS), read_exact(HOME)),
         (HOME / command.INDEX).read_text(),
     )
     assert filled(page, blocks) == page, "python -m studies --page"
-    here = [row.split(" | ")[2] for row in blocks["effects"].splitlines()[2:]]
-    for word in ("confirmed", "not seen", "opposite", "mixed"):
-        assert f"{sum(text.startswith(word) for text in here)} {word}" in blocks["counts"]
-    sides = [(1.0, 1.1, 0.9), (-1.0, -1.1, -0.9), (1.0, -1.0, 0.1)]
-    claim = replace(index.EFFECTS[0], estimates=lambda m, exact: [Estimate(x) for x in sides])
-    assert claim.verdicts({}, {}) == ["confirmed", "opposite", "not seen"]
-    assert replace(claim, sign=-1).verdicts({}, {}) == ["opposite", "confirmed", "not seen"]
-    assert replace(claim, border=2.0).verdicts({}, {}) == ["opposite", "opposite", "not seen"]
+    sides = [(1.0, 1.1, 0.9), (-1.0, -1.1, -0.9), (1.0, -1.0, 0.1), (0.01, -0.01, 0.0)]
+    claim = replace(index.EFFECTS[0], estimates=lambda m, exact: [Estimate(x) for x in sides], least=0.1)
+    assert claim.verdicts({}, {}) == ["shown", "opposite", "undecided", "absent"]
+    assert replace(claim, sign=-1).verdicts({}, {}) == ["opposite", "shown", "undecided", "absent"]
+    assert replace(claim, border=2.0).verdicts({}, {}) == ["opposite", "opposite", "undecided", "opposite"]
+
+
+def test_a_comparison_of_methods_at_one_rate_is_undecided_until_each_has_its_best() -> None:
+    results, exact = read_results(HOME / RESULTS), read_exact(HOME)
+    (shared,) = [effect for effect in index.EFFECTS if effect.study.name == "ladder"]
+    assert shared.shared_rate and not at_best_rates(shared.study, results)
+    row = next(text for text in index.index_blocks(results, exact)["effects"].splitlines() if "(ladder.md)" in text)
+    assert row.split(" | ")[1].startswith("undecided; at one rate: ")
+    tuned = {effect.study.name for effect in index.EFFECTS if effect.shared_rate} - {"dense_twin"}
+    assert tuned == set(TUNED) and all(TUNED[name].keys() <= study_runs.find_study(name).parts.keys() for name in TUNED)
+    best = dict(results)
+    for run in tuned_runs(shared.study, best):
+        best[run] = ended(run, 0.5 if run.method == "dapo" else 0.4)
+    for run in tuned_runs(shared.study, best):
+        best.setdefault(
+            run, ended(run, 0.7 + run.seed / 1e4 if "method.filter = mixed_outcomes" in run.settings else 0.5)
+        )
+    row = next(text for text in index.index_blocks(best, exact)["effects"].splitlines() if "(ladder.md)" in text)
+    assert row.split(" | ")[1] == "shown" and row.split(" | ")[3].startswith("5, ")
+
+
+def ended(trial: StudyRun, accuracy: float) -> StudyRunResult:
+    """A run of the ladder that ended with an accuracy."""
+    metrics = {name: {0: 0.5, 26: 0.5, 30: accuracy} for name in ladder.STUDY.metrics}
+    return replace(result(trial, 0.0), metrics=metrics, tokens=(10,) * 30)
+
+
+def test_an_arm_chooses_its_rate_on_tuning_seeds_and_is_compared_on_fresh_ones() -> None:
+    (choice,), arm = TUNED["ladder"].values(), ladder.STUDY.parts["rungs"]["naive GRPO"]
+    grid = grid_of(arm)
+    rates = [one.trial(0).recipe().optimizer.lr for one in grid]
+    assert rates == pytest.approx([1e-4, 3e-4, 9e-4, 3e-3])
+    accuracies = dict(zip(rates, (0.4, 0.6, 0.6, 0.9), strict=True))
+    results = {
+        one.trial(seed): ended(one.trial(seed), accuracies[rate]) for one, rate in zip(grid, rates) for seed in (90, 91)
+    }
+    assert chosen(arm, choice, results) == grid[3]
+    results[grid[3].trial(91)] = replace(results[grid[3].trial(91)], metrics={}, tokens=())
+    assert chosen(arm, choice, results) == grid[1]  # the largest rate collapsed; of equal ones the smaller
+    assert "| naive GRPO | 0.0001: 0.400 | **0.0003: 0.600** | 0.0009: 0.600 | 0.003: collapsed |" in grid_table(
+        ladder.STUDY, "rungs", choice, results
+    )
+    fresh = {run.seed for run in tuned_runs(ladder.STUDY, results)} - {90, 91}
+    assert fresh == set(FRESH) and not fresh & set(SEEDS)
+    del results[grid[0].trial(90)]
+    assert chosen(arm, choice, results) is None
+    assert {run.seed for run in tuned_runs(ladder.STUDY, results)} == {90, 91}
+
+
+def test_verdicts_of_all_pages_are_corrected_together() -> None:
+    judged = index.judged_by_study(read_results(HOME / RESULTS), read_exact(HOME))
+    assert judged.keys() == set(command.NAMES) and sum(map(len, judged.values())) > 80
+    kept = index.corrected({"a": [(1.0, 1.01, 0.99)], "b": [(1.0, 0.8, 0.3)] * 2 + [(0.1, -0.2, 0.1)]})
+    assert kept[1.0, 1.01, 0.99] == (True, True) and kept[0.1, -0.2, 0.1] == (False, False) and len(kept) == 3
+    with judged_estimates() as estimates:
+        Estimate((1.0, 2.0)).result("a", "b")
+    Estimate((3.0, 4.0)).result("a", "b")
+    assert [x.values for x in estimates] == [(1.0, 2.0)]
+
+
+def test_other_seeds_are_printed_beside_the_stored_ones() -> None:
+    results = read_results(HOME / RESULTS)
+    arms = dynamic_sampling.STUDY.parts["calculator"].values()
+    others = {
+        arm.trial(seed + 10): replace(results[arm.trial(seed)], trial=arm.trial(seed + 10))
+        for arm in arms
+        for seed in SEEDS
+    }
+    text = index.other_seeds(["dynamic_sampling"], results, others, range(10, 15), {})
+    row = text.splitlines()[-1].split(" | ")
+    assert text.startswith("| effect | stored seeds | seeds 10 to 14 |") and row[1] == row[2].removesuffix(" |")
 
 
 def test_a_study_without_its_requirement_is_left_out_unless_the_command_names_it(
@@ -402,7 +477,8 @@ def test_marks_csv_and_seeds() -> None:
         (["--seeds", "4..0"], "'4..0' is no choice of the seeds 0 to 4: write 0..4, 3, or 0,2"),
         (["--seeds", "7..9"], "'7..9' is no choice of the seeds 0 to 4"),
         (["--seeds", "abc"], "'abc' is no choice of the seeds 0 to 4"),
-        (["--page", "--fresh", "x"], "leave one out"),
+        (["--fresh", "x"], "go together"),
+        (["--page", "--base-seed", "10"], "take one"),
     ],
 )
 def test_arguments_that_would_do_nothing_are_errors(words: list[str], message: str, capsys) -> None:
@@ -411,23 +487,19 @@ def test_arguments_that_would_do_nothing_are_errors(words: list[str], message: s
     assert ended.value.code == 2 and message in capsys.readouterr().err
 
 
-def test_runs_again_are_compared_with_the_stored_results(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
-) -> None:
-    arms, stored = clip_higher.ARMS.values(), read_results(HOME / RESULTS)
-    again = {trial: stored[trial] for arm in arms for trial in map(arm.trial, SEEDS)}
-    (tmp_path / "studies").mkdir()
-    write_results(tmp_path / RESULTS, again.values())
-    assert list(changed_results(clip_higher.STUDY, HOME, tmp_path)) == []
-    for trial in map(clip_higher.ARMS["0.28"].trial, SEEDS):
-        entropy = {i: x + 1 for i, x in again[trial].metrics["entropy"].items()}
-        again[trial] = replace(again[trial], metrics={**again[trial].metrics, "entropy": entropy})
-    write_results(tmp_path / RESULTS, again.values())
-    changed = "clip_higher, bounds, 0.28: *not shown*, *not shown*, now *higher*, *not shown*"
-    assert list(changed_results(clip_higher.STUDY, HOME, tmp_path)) == [changed]
-    monkeypatch.setattr(command, "run_jobs", lambda *given: 0)
+def test_a_share_of_the_stored_runs_is_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+    stored, made = read_results(HOME / RESULTS), []
+
+    def run_trials(study, trials, file, runs, until) -> None:
+        made.append(sorted(trials, key=repr))
+        write_results(file, [stored[trial] for trial in trials])
+
+    monkeypatch.setattr(command, "run_trials", run_trials)
     monkeypatch.setattr(command, "need_matplotlib", lambda: None)
-    assert command.main(["clip_higher", "--fresh", str(tmp_path)]) == 0 and capsys.readouterr().out == f"{changed}\n"
+    for seed in ("1", "1", "2"):
+        assert command.main(["clip_higher", "--fresh", str(tmp_path), "--share", "0.2", "--draw-seed", seed]) == 0
+    assert made[0] == made[1] != made[2] and len(made[0]) == 3  # of 15
+    assert capsys.readouterr().out.splitlines() == ["3 of 3 runs are equal to the last stored digit"] * 3
 
 
 def test_wrong_arguments_and_a_missing_package(monkeypatch: pytest.MonkeyPatch, capsys) -> None:

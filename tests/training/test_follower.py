@@ -6,6 +6,7 @@ import shutil
 import signal
 import time
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from threading import Event, Thread, get_native_id
 from types import FrameType
@@ -19,19 +20,22 @@ import groupwise as gw
 from groupwise.checks.check_machine import check_sharding
 from groupwise.cluster.local import LocalProcesses
 from groupwise.cluster.rank_messages import message, read_message, recipe_of_followers, start_message
-from groupwise.config.recipe import Cluster
+from groupwise.config.recipe import Cluster, Recipe
 from groupwise.config.recipe_toml import read_recipe
 from groupwise.config.resolve_devices import resolved
 from groupwise.config.user_code import UserCode
 from groupwise.core import BadData, InvalidValue, Usage, WorkerLost
+from groupwise.engines import Served
+from groupwise.inference import evaluate_model
 from groupwise.learner import Learner, ReplicatedRanks, SingleProcess
 from groupwise.learner.distributed import ConnectionClosed
 from groupwise.learner.fsdp import ShardedRanks
+from groupwise.models import FlowShape
 from groupwise.models.decoder.decoder import ModelSizes
 from groupwise.runs.checkpoints import newest_checkpoint, shard_names
 from groupwise.runs.run_layout import RunLayout
 from groupwise.training import rank_worker
-from groupwise.training.build_run import new_learner, read_policy
+from groupwise.training.build_run import RunInputs, RunObjects, new_learner, read_policy
 from groupwise.training.progress_output import ProgressPrinter
 from groupwise.training.rank_worker import named_by
 from groupwise.training.signal_watchdog import SignalWatchdog
@@ -242,6 +246,53 @@ def test_a_sharded_run_whose_rank_is_killed_while_saving_ends_with_the_bits_of_o
     assert [name for name, x in expected.items() if not torch.equal(x, found[name])] == []
 
 
+def test_no_rank_reads_a_whole_model_if_the_engines_are_elsewhere(
+    one: Path, tmp_path: Path, pids: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rank 0 gathers a layer at a time for the engine, and writes the model from the last checkpoint.
+
+    Rank 1 is killed while a layer of the second iteration's weights is gathered.
+    """
+    scored: list[bytes] = []
+    send = ShardedRanks.send
+
+    def sent(self: ShardedRanks, content: bytes, own: Sequence[bytes] = ()) -> None:
+        if content.startswith(b'{"do": "weights"') and len(scored) == 2:
+            os.kill(pids[0], signal.SIGKILL)
+        scored.extend([content] * content.startswith(b'{"do": "score"'))
+        send(self, content, own)
+
+    monkeypatch.setattr("groupwise.training.build_run.read_model", None)
+    monkeypatch.setattr("groupwise.training.build_run.read_policy", None)
+    settings = SMALL | {"cluster.ranks": 2, "cluster.shard": "full", "engine": Served(replicas=1)}
+    with monkeypatch.context() as patch, pytest.raises(WorkerLost) as caught:
+        patch.setattr(ShardedRanks, "send", sent)
+        gw.train(out=tmp_path, **settings)
+    assert caught.value.what == "rank 1 was killed by SIGKILL"
+    (run,) = tmp_path.iterdir()
+    gw.resume(run)
+    expected, found = tensors(one), tensors(run)
+    assert [name for name, x in expected.items() if not torch.equal(x, found[name])] == []
+    assert RunLayout(run).metrics.read_bytes() == RunLayout(one).metrics.read_bytes()
+    assert (RunLayout(run).model / "model.safetensors").read_bytes() == (
+        RunLayout(one).model / "model.safetensors"
+    ).read_bytes()
+
+
+def test_an_evaluation_with_the_recipe_of_sharded_ranks_has_a_whole_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    built: list[Recipe] = []
+
+    def build(recipe: Recipe, use: UserCode, inputs: RunInputs) -> RunObjects:
+        built.append(recipe)
+        raise InterruptedError
+
+    monkeypatch.setattr(evaluate_model, "build", build)
+    recipe = read_recipe("cluster.ranks = 2\ncluster.shard = 'full'\nengine = { kind = 'Served' }\nmethod = 'grpo'")
+    with pytest.raises(InterruptedError):
+        evaluate_model.results_of_task(recipe, [], UserCode(), object.__new__(RunInputs))
+    assert recipe.cluster.sharded and not built[0].cluster.sharded and built[0].engine == recipe.engine
+
+
 def test_a_run_in_one_process_continues_on_sharded_ranks(one: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
     shutil.copytree(one, run)
@@ -254,14 +305,17 @@ def test_a_run_in_one_process_continues_on_sharded_ranks(one: Path, tmp_path: Pa
     assert RunLayout(run).metrics.read_bytes() == RunLayout(one).metrics.read_bytes()
 
 
-@pytest.mark.parametrize(("text", "reason"), [("machine.compile = true", "compiled"), ("", "mixture of experts")])
+@pytest.mark.parametrize(("text", "reason"), [("machine.compile = true", "compiled"), ("", "flow model")])
 def test_runs_that_cannot_be_sharded(text: str, reason: str) -> None:
     recipe = read_recipe(f"cluster.ranks = 2\ncluster.shard = 'full'\nmethod = 'grpo'\n{text}")
-    sizes = ModelSizes(vocabulary_size=5, layers=1, kv_heads=1, head_dim=2, max_positions=9)
+    kind = ModelSizes if text else partial(FlowShape, state_shape=(2,), prompt_vocabulary=2, prompt_length=1, width=2)
+    sizes = kind(vocabulary_size=5, layers=1, kv_heads=1, head_dim=2, max_positions=9)
     with pytest.raises(Usage, match="cannot be sharded") as caught:
         check_sharding(recipe, sizes)
     assert reason in caught.value.evidence and "--cluster.shard none" in caught.value.fix
     check_sharding(read_recipe(f"cluster.ranks = 2\nmethod = 'grpo'\n{text}"), sizes)
+    if not text:  # such as a mixture of experts in the modules of transformers
+        check_sharding(recipe, ModelSizes(vocabulary_size=5, layers=1, kv_heads=1, head_dim=2, max_positions=9))
 
 
 def test_other_ranks_need_no_consent_and_other_lanes_do(one: Path) -> None:

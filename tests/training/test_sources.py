@@ -193,7 +193,8 @@ def run_command(*words: str, code: int, capsys: pytest.CaptureFixture[str]) -> t
 
 def test_check_prints_the_data(capsys: pytest.CaptureFixture[str]) -> None:
     rows("a.jsonl", [{"prompt": "1+2=", "answer": 3}, {"prompt": "1+2=", "answer": 3}, {"prompt": "2+2=", "answer": 2}])
-    Path("r.toml").write_text("task = 'a.jsonl'\nverifier = 'exact'\nmethod = 'gspo'\nsampling.max_tokens = 8")
+    method = "{ base = 'gspo', objective.surrogate = { low = 0.05, high = 0.05 } }"
+    Path("r.toml").write_text(f"task = 'a.jsonl'\nverifier = 'exact'\nmethod = {method}\nsampling.max_tokens = 8")
     out, _ = run_command("check", "r.toml", code=0, capsys=capsys)
     machine, first, *warnings, plan, last = out.splitlines()
     assert machine == "machine: cpu, float32"

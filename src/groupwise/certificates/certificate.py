@@ -9,8 +9,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from groupwise.certificates.effect_comparisons import EffectComparison, measured_effect
 from groupwise.certificates.proofs import ProofResult, proofs_of, repository, run_proofs
-from groupwise.certificates.studies import EffectComparison, measured_effect
 from groupwise.config import recipe_toml
 from groupwise.config.diff import diff
 from groupwise.config.registry import methods, public_name, socket_of

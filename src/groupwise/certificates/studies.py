@@ -1,6 +1,6 @@
-"""Studies: runs that measure whether a method has the effect that its paper states, against its parent method.
+"""Runs that measure whether a method has the effect that its paper states: their recipes and their stored results.
 
-A study runs a method and its parent once per seed. `make atlas` stores the results; this module reads them.
+`make atlas` makes the runs of a plan (`effect_plans.py`) and stores them; `effect_comparisons.py` compares them.
 """
 
 import json
@@ -11,42 +11,36 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from groupwise.certificates.code_hash import code_hash
 from groupwise.config.packaged import find_recipe
 from groupwise.config.recipe import Recipe
 from groupwise.config.recipe_errors import one_error
 from groupwise.config.recipe_toml import read_with_problems
-from groupwise.core import WorkerLost, counted
-from groupwise.evaluation.interval import mean_interval
-from groupwise.methods import ExpectedEffect, PaperReference
+from groupwise.core import WorkerLost
 from groupwise.models import find_model, fingerprint
 from groupwise.models.model_directories import PACKAGED
 from groupwise.runs.atomic_writes import write_file
 
-SEEDS = (1, 2, 3)
-MORE_SEEDS = (4, 5, 6)
-"""Additional seeds of a study, for an effect that is undecided after `SEEDS`."""
 SIZES = (
     "prompts = 8", "iterations = 20", "method.group_size = 8", "method.minibatches = 2", "evaluate.every = 0",
     "evaluate.problems = 128", "save.every = 0",
 )  # fmt: skip
 """The recipe fields that all studies set, such as sizes."""
-BUDGET = "evaluate.every = 5"
-"""An additional setting of studies that compare held-out metrics at an equal number of tokens."""
 HELD_OUT = "eval/"
 """The prefix of held-out metrics."""
 RESULTS = Path("benchmarks/atlas/results.jsonl")
 """The file with the stored results of studies, in the repository."""
 
-Verdict = Literal["shown", "not shown", "opposite"]
-
 
 @dataclass(frozen=True, slots=True)
 class StudyRun:
     """One run of a study: a method on the packaged recipe of a task, with `settings` as in `ExpectedEffect`.
+
+    `base` is the number of the first model: 0 is the packaged model, with its warm start.
 
     >>> StudyRun("gspo", "calculator", 1, ("prompts = 4",)).recipe().prompts
     4
@@ -56,6 +50,7 @@ class StudyRun:
     task: str
     seed: int
     settings: tuple[str, ...] = ()
+    base: int = 0
 
     def recipe(self) -> Recipe:
         """Build the recipe of one run of a study, from its task's packaged recipe. `Usage` for an invalid setting.
@@ -74,8 +69,9 @@ class StudyRun:
 class StudyRunResult:
     """The result of a study's run: metrics and generated tokens by iteration, and the code that produced it.
 
-    `recipe_hash`, `code_hash` and `model_hash` are the hashes of the recipe, of the method's code, and of the weights
-    of a packaged model; empty for another model.
+    A run that collapsed, so that it ended with an error of its training, has neither metrics nor tokens. `cpu_seconds`
+    are those of all processes of the run. `recipe_hash`, `code_hash` and `model_hash` are the hashes of the recipe, of
+    the method's code, and of the weights of a packaged model; empty for another model.
     """
 
     trial: StudyRun
@@ -95,6 +91,19 @@ class StudyRunResult:
         late = [x for i, x in points.items() if i > last / 2]
         return math.fsum(late) / len(late) if late else math.nan
 
+    def at_tokens(self, metric: str, tokens: int) -> float:
+        """A metric when so many tokens were generated: a held-out one linear between two evaluations.
+
+        Others are the mean over the second half of the iterations within these tokens.
+        """
+        if not metric.startswith(HELD_OUT):
+            return self.value(metric, self.iterations_within(tokens))
+        points = [(sum(self.tokens[:i]), x) for i, x in sorted(self.metrics.get(metric, {}).items())]
+        for (left, x), (right, y) in pairwise(points):
+            if left <= tokens <= right:
+                return x + (y - x) * (tokens - left) / (right - left)
+        return points[-1][1] if points and points[-1][0] <= tokens else math.nan
+
     def iterations_within(self, tokens: int) -> int:
         """The number of iterations, from the first, that together generate at most this many tokens."""
         total, count = 0, 0
@@ -106,85 +115,6 @@ class StudyRunResult:
     def as_json(self) -> dict[str, Any]:
         """The result as JSON, for a line of the file."""
         return asdict(self)
-
-
-@dataclass(frozen=True, slots=True)
-class EffectComparison:
-    """A method's metric and its parent's, for each seed. `stale`: the code or the model has changed since the runs."""
-
-    expected_effect: ExpectedEffect
-    method_values: tuple[float, ...]
-    parent_values: tuple[float, ...]
-    stale: bool = False
-
-    @property
-    def differences(self) -> tuple[float, ...]:
-        """The difference of the metric between the method and its parent, for each seed."""
-        return tuple(a - b for a, b in zip(self.method_values, self.parent_values, strict=True))
-
-    @property
-    def mean(self) -> float:
-        return math.fsum(self.differences) / len(self.differences)
-
-    @property
-    def interval(self) -> tuple[float, float]:
-        """The 95 % interval of the mean difference over seeds, paired, by Student's t."""
-        return mean_interval(self.differences)
-
-    @property
-    def verdict(self) -> Verdict:
-        """Whether the runs show the stated effect or the opposite, by the interval and the smallest relevant mean."""
-        low, high = self.interval if self.expected_effect.direction == "up" else [-x for x in reversed(self.interval)]
-        if low > 0 and abs(self.mean) >= self.expected_effect.min_difference:
-            return "shown"
-        return "opposite" if high < 0 and abs(self.mean) >= self.expected_effect.min_difference else "not shown"
-
-    @property
-    def is_open(self) -> bool:
-        """Whether more seeds could decide: the mean is large enough to be relevant, but its interval contains 0."""
-        return self.verdict == "not shown" and abs(self.mean) >= self.expected_effect.min_difference
-
-    def as_json(self) -> dict[str, Any]:
-        """The comparison in a certificate."""
-        by_seed = {"own": self.method_values, "parent": self.parent_values}
-        return {"difference": self.mean, "interval": self.interval, **by_seed, "result": self.verdict}
-
-    def __str__(self) -> str:
-        low, high = self.interval
-        stale = "; stale: the code has changed since" if self.stale else ""
-        seeds = f"{counted(len(self.differences), 'seed')}"
-        return f"{self.verdict}: {self.mean:+.3g}, 95 % interval {low:+.3g} to {high:+.3g} over {seeds}{stale}"
-
-
-def trials_of(method: str, effect: ExpectedEffect, seed: int) -> tuple[StudyRun, StudyRun]:
-    """The runs of a method and of its parent with one seed."""
-    in_between = (BUDGET,) if effect.runs_matched_by == "tokens" and effect.metric.startswith(HELD_OUT) else ()
-    common = (*in_between, *effect.settings)
-    own = StudyRun(method, effect.task, seed, (*common, *effect.own_settings))
-    return own, StudyRun(effect.parent, effect.task, seed, common)
-
-
-def compare(method: str, effect: ExpectedEffect, results: Mapping[StudyRun, StudyRunResult]) -> EffectComparison | None:
-    """Compare a method with its parent over the seeds for which both ran; None if too few did, or values are NaN."""
-    pairs = [trials_of(method, effect, seed) for seed in (*SEEDS, *MORE_SEEDS)]
-    found = [(results[own], results[parent]) for own, parent in pairs if own in results and parent in results]
-    values = [values_of(effect, own, parent) for own, parent in found]
-    if len(found) < len(SEEDS) or not all(map(math.isfinite, (x for pair in values for x in pair))):
-        return None
-    own_values, parent_values = zip(*values)
-    return EffectComparison(
-        effect, own_values, parent_values, any(is_stale(result) for pair in found for result in pair)
-    )
-
-
-def values_of(effect: ExpectedEffect, own: StudyRunResult, parent: StudyRunResult) -> tuple[float, float]:
-    """The metric of a method and of its parent with one seed, at equal tokens or after all iterations."""
-    if effect.runs_matched_by == "steps":
-        lasts = len(own.tokens), len(parent.tokens)
-    else:
-        budget = min(sum(own.tokens), sum(parent.tokens))
-        lasts = own.iterations_within(budget), parent.iterations_within(budget)
-    return own.value(effect.metric, lasts[0]), parent.value(effect.metric, lasts[1])
 
 
 def is_stale(result: StudyRunResult) -> bool:
@@ -207,13 +137,6 @@ def _hashes(trial: StudyRun) -> tuple[str, str]:
 def packaged_weights(model: str) -> str:
     """The hash of a packaged model's weights; empty for another model."""
     return fingerprint(find_model(model))[:16] if model in PACKAGED else ""
-
-
-def measured_effect(method: str, reference: PaperReference, root: Path) -> EffectComparison | None:
-    """The measurement of a method's stated effect, from stored results; None if there is none, or it is stale."""
-    effect = reference.expected_effect
-    comparison = compare(method, effect, read_results(root / RESULTS)) if effect else None
-    return None if comparison is None or comparison.stale else comparison
 
 
 def run_studies(methods: Sequence[str], root: Path) -> None:

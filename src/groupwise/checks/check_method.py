@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor
 
+from groupwise.checks.check_clip_bounds import narrow_bounds
 from groupwise.checks.check_needs import untrainable_roles
 from groupwise.checks.check_sampling_policy_models import outdated_sampling_policy
 from groupwise.checks.synthetic_samples_trial import backward, with_columns
@@ -86,7 +87,12 @@ def _part_error(part: str, what: str, fix: str = CORRECT) -> Usage:
 
 def method_notes(recipe: Recipe) -> list[str]:
     """Notes about a method whose settings are valid and probably not meant, for `check` and for the start of a run."""
-    return [*unreachable_bound(recipe.method), *outdated_sampling_policy(recipe), *untrained(recipe)]
+    return [
+        *unreachable_bound(recipe.method),
+        *narrow_bounds(recipe),
+        *outdated_sampling_policy(recipe),
+        *untrained(recipe),
+    ]
 
 
 def inactive_parts(method: Method) -> list[str]:

@@ -1,7 +1,8 @@
 """Ranks that others have started, such as Slurm or torchrun: each process reads its rank from its environment."""
 
 import os
-from collections.abc import Mapping, Sequence
+import socket
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -19,6 +20,8 @@ RESTARTS = "TORCHELASTIC_RESTART_COUNT"
 """How often torchrun has started the ranks again. Its agent keeps the keys of earlier starts."""
 RUN = "groupwise/run"
 """The key in the agent's store with the run directory of an earlier start."""
+HOST = "host"
+"""The begin of the keys with the host of each rank above 0."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +89,10 @@ class ExternalRank:
             return host_store(size, self.store_host, self.store_port)
         return self._joined(size, deadline)
 
+    def record_host(self, store: Store) -> None:
+        """Write the name of this rank's host to the store of the ranks, for `ExternalProcesses.hosts`."""
+        store.set(f"{HOST}/{self.rank}", socket.gethostname())
+
     def record_run(self, run: Path, size: int, deadline: float) -> None:
         """Write the run's directory to the agent's store, for `recorded_run` after a restart."""
         if self.restart_count is not None:
@@ -105,13 +112,28 @@ class ExternalRank:
 class ExternalProcesses(NamedProcesses):
     """Ranks that this run has not started: it can neither see nor end them. A wait for one that died has a deadline."""
 
-    def __init__(self, names: Sequence[str]) -> None:
-        self._names = names
+    def __init__(self, names: Sequence[str], store: Store | None = None) -> None:
+        self._names, self._store = names, store
+        self._hosts: dict[str, str] = {}
 
     @property
     def names(self) -> Sequence[str]:
         """The names of the processes."""
         return self._names
+
+    @property
+    def hosts(self) -> Mapping[str, str]:
+        """The host of each rank that has started, from the store."""
+        return self._hosts
+
+    def wait_for(
+        self, late: Callable[[], Sequence[str]], deadline: float, notify: Callable[[str], None] = lambda line: None
+    ) -> None:
+        """As for other processes. The hosts are read at its end: later, the store may be lost with one of them."""
+        super().wait_for(late, deadline, notify)
+        if self._store is not None:
+            keys = {name: f"{HOST}/{name.removeprefix('rank ')}" for name in self._names}
+            self._hosts = {name: self._store.get(key).decode() for name, key in keys.items()}
 
     @property
     def remedy(self) -> str:

@@ -11,6 +11,8 @@ from contextlib import contextmanager
 INTERFACES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
 SIOCGIFADDR = 0x8915
 ANY_PORT = 9
+OUTSIDE = "192.0.2.1"
+"""An address of no host (RFC 5737), behind the default route."""
 
 
 @contextmanager
@@ -29,22 +31,46 @@ def interface_towards(host: str) -> Iterator[None]:
 
 
 def interface(host: str) -> str:
-    """The name of the interface with the address from which this process reaches a host; empty if it is unknown."""
-    names = [name for _, name in socket.if_nameindex()]
+    """The name of the interface with the address from which this process reaches a host; empty if it is unknown.
+
+    If the host is this one by its name, ranks on other hosts reach it by another interface than the loopback: Debian's
+    /etc/hosts has the host's own name at 127.0.1.1.
+    """
+    addresses = {name: address for _, name in socket.if_nameindex() if (address := address_of(name))}
+    source = source_address(host)
+    if source.startswith("127.") and not (all_ranks_are_here() or host == "localhost" or host.startswith("127.")):
+        others = {name: address for name, address in addresses.items() if not address.startswith("127.")}
+        outward = source_address(OUTSIDE)
+        if others:
+            return next((name for name, address in others.items() if address == outward), next(iter(others)))
+    if source.startswith("127."):
+        names = [name for _, name in socket.if_nameindex()]
+        return next((name for name in ("lo", "lo0") if name in names), names[0])
+    return next((name for name, address in addresses.items() if address == source), "")
+
+
+def all_ranks_are_here() -> bool:
+    """Whether torchrun says that this host has all ranks."""
+    return os.environ.get("LOCAL_WORLD_SIZE", "unknown") == os.environ.get("WORLD_SIZE")
+
+
+def source_address(host: str) -> str:
+    """The address of this host from which it reaches another one; empty without a route. It sends nothing."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        probe.connect((host, ANY_PORT))  # sends nothing
-        address = probe.getsockname()[0]
-        if address.startswith("127."):
-            return next((name for name in ("lo", "lo0") if name in names), names[0])
-        return next((name for name in names if address_of(name, probe) == address), "")
+        try:
+            probe.connect((host, ANY_PORT))
+        except OSError:
+            return ""
+        return probe.getsockname()[0]
 
 
-def address_of(name: str, probe: socket.socket) -> str:
+def address_of(name: str) -> str:
     """The IPv4 address of an interface of this host, on Linux; empty without one."""
     if sys.platform != "linux":
         return ""
-    try:
-        reply = fcntl.ioctl(probe, SIOCGIFADDR, struct.pack("256s", name.encode()))
-    except OSError:
-        return ""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            reply = fcntl.ioctl(probe, SIOCGIFADDR, struct.pack("256s", name.encode()))
+        except OSError:
+            return ""
     return socket.inet_ntoa(reply[20:24])

@@ -66,6 +66,11 @@ class NamedProcesses(ABC):
     def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None: ...
 
     @property
+    def hosts(self) -> Mapping[str, str]:
+        """The host of each process by name; empty if all are on this one, or if it is unknown."""
+        return {}
+
+    @property
     def remedy(self) -> str:
         """The fix of the error for a process that is late."""
         return "look at the load of this machine"

@@ -9,11 +9,12 @@ from groupwise.planning.cost_model import learning_kernels
 from groupwise.planning.decoding_step_kernels import LAUNCH, step_kernels
 from groupwise.planning.device_splits import DevicePlacement, SimulatedPlacement, obstacle
 from groupwise.planning.draw_simulation_timeline import timeline_text
-from groupwise.planning.fit_in_memory import cached_tokens_that_fit, largest_microbatch, longest_sample
+from groupwise.planning.fit_in_memory import Change, cached_tokens_that_fit, largest_microbatch, longest_sample
 from groupwise.planning.machines import PlannedMachines
 from groupwise.planning.pipeline_memory import pipeline_plan_line
 from groupwise.planning.plan import RunPlan
 from groupwise.planning.process_memory import GIB, ProcessMemoryPrediction, advice
+from groupwise.planning.split_settings import split_settings
 
 COLUMNS: Mapping[str, tuple[str, ...]] = {
     "weights": ("weights",),
@@ -221,15 +222,31 @@ def seconds(x: float) -> str:
 
 
 def best_lines(planned: RunPlan) -> list[str]:
-    """The best trial, and the best one whose runs are reproducible."""
+    """The best trial, and the best one whose runs are reproducible, each with the settings that start it."""
     best, pinned = planned.best, planned.reproducible
     if best == pinned:
-        return [f"best: {described(best)}; each sample has one version, so runs are reproducible"]
+        lines = [f"best: {described(best)}; each sample has one version, so runs are reproducible"]
+        return [*lines, *settings_lines(planned, best)]
     share = pinned.rate / best.rate
     return [
         f"best: {described(best)}",
+        *settings_lines(planned, best),
         f"best with one version per sample, which is reproducible: {described(pinned)}; {share:.0%} of its tokens/s",
+        *settings_lines(planned, pinned),
     ]
+
+
+def settings_lines(planned: RunPlan, trial: SimulatedPlacement) -> list[str]:
+    """A line with the settings that start a trial; none if this version refuses it, or the recipe has them."""
+    settings = trial_settings(planned, trial)
+    return ["  started with: " + " ".join(f"--{path} {value}" for path, value in settings)] if settings else []
+
+
+def trial_settings(planned: RunPlan, trial: SimulatedPlacement) -> list[Change]:
+    """The changes of the recipe that start a trial; none if this version refuses it."""
+    if obstacle(trial.placement, planned.recipe, planned.model_shape):
+        return []
+    return split_settings(planned.recipe, trial.placement, trial.max_staleness)
 
 
 def described(trial: SimulatedPlacement) -> str:

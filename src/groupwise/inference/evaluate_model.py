@@ -147,6 +147,7 @@ def results_of_task(
     recipe: Recipe, samplings: Sequence[tuple[int, Sampling]], use: UserCode, inputs: RunInputs
 ) -> list[dict[str, Any]]:
     """The results on one task: one for each pair (answers per problem, sampling)."""
+    recipe = replace(recipe, cluster=replace(recipe.cluster, shard="none"))  # this process publishes a whole model
     ready = build(recipe, use, inputs)
     if isinstance(ready.engine, Fleet):
         ready.engine.notify = notify

@@ -7,6 +7,7 @@ from groupwise.learner.distributed import SingleProcess as SingleProcess
 from groupwise.learner.distributed import check_lanes as check_lanes
 from groupwise.learner.forward import forward as forward
 from groupwise.learner.fsdp import ShardedRanks as ShardedRanks
+from groupwise.learner.gathered_weights import GatheredWeights as GatheredWeights
 from groupwise.learner.language_policy import LanguagePolicy as LanguagePolicy
 from groupwise.learner.logprob_gradients import token_gradients as token_gradients
 from groupwise.learner.microbatches import StepPlan as StepPlan

@@ -127,8 +127,11 @@ class Ranks(Protocol):
         """The rows of a whole tensor that this rank holds; `like` has their shape."""
         ...
 
-    def weights(self, held: torch.nn.Module, model: torch.nn.Module) -> dict[str, Tensor]:
-        """The policy's whole tensors. If `held` has shards of them, they are gathered into the `model` of rank 0."""
+    def weights(self, held: torch.nn.Module, model: torch.nn.Module, names: Sequence[str] = ()) -> dict[str, Tensor]:
+        """The policy's whole tensors. If `held` has shards of them, they are gathered into the `model` of rank 0.
+
+        With `names`, these are gathered into new tensors.
+        """
         ...
 
 
@@ -202,7 +205,7 @@ class _WholeModels:
     def shard(self, whole: Tensor, like: Tensor) -> Tensor:
         return whole
 
-    def weights(self, held: torch.nn.Module, model: torch.nn.Module) -> dict[str, Tensor]:
+    def weights(self, held: torch.nn.Module, model: torch.nn.Module, names: Sequence[str] = ()) -> dict[str, Tensor]:
         """The tensors themselves, not copies."""
         return dict(held.state_dict())
 

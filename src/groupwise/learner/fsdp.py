@@ -24,16 +24,17 @@ from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 from torch.utils.weak import WeakIdKeyDictionary
 
-from groupwise.core import Usage
+from groupwise.core import BadData, Usage
 from groupwise.learner.distributed import CPU, ReplicatedRanks
 from groupwise.learner.rank_store import Store
-from groupwise.models import Decoder
+from groupwise.models import Decoder, RowsOnDisk
+from groupwise.models.decoder.transformers_model import TransformersBackbone
 
 __all__ = ["ShardedRanks"]
 
 M = TypeVar("M", bound=torch.nn.Module)
-WEIGHTS = b'{"do": "weights"}\n'
-"""The message with which rank 0 asks the other ranks to gather the weights with it."""
+ADAPTED = "base_layer."
+"""What peft adds to the names of the weights below an adapter."""
 REPLY = 512
 """The bytes of a reply of each rank."""
 Errors = Callable[[str, str], AbstractContextManager[None]]
@@ -42,8 +43,9 @@ Errors = Callable[[str, str], AbstractContextManager[None]]
 class ShardedRanks(ReplicatedRanks):
     """Ranks that share the weights of each model by rows: `ceil(rows / size)` consecutive ones, the last ranks fewer.
 
-    The models of rank 0 have the weights from which a new learner starts; the models of other ranks may be on the meta
-    device. `Usage` for a model that is not a `Decoder`.
+    Each rank reads its rows of a model that has its weights `on_disk`, also rank 0. The other weights from which a new
+    learner starts are those of rank 0, which sends the others their rows. Decoders may be on the meta device. `Usage`
+    for a model that is no language model.
     """
 
     @property
@@ -67,17 +69,13 @@ class ShardedRanks(ReplicatedRanks):
         return list(slices)
 
     def held(self, model: M) -> M:
-        """A new model with this rank's rows of the weights that rank 0's `model` has."""
-        if not isinstance(model, Decoder | torch.nn.Linear):
-            raise Usage(
-                f"cluster.shard is full, and {type(model).__name__} cannot be sharded",
-                evidence="all ranks gather the layers of a Decoder in one order; experts and modules of transformers "
-                "may be left out by one rank",
-                fix="use --cluster.shard none, or a Llama, Mistral or Qwen model without experts",
-            )
+        """A new model with this rank's rows of the weights that `model` has on disk, or else on rank 0."""
+        check_shardable(model)
         whole = model.state_dict()
         held = on_meta(model)
-        layers = list(held.model.layers) if isinstance(held, Decoder) else []
+        layers: list[torch.nn.Module] = list(held.model.layers) if isinstance(held, Decoder) else []
+        if isinstance(held, TransformersBackbone):
+            layers, held.sharded = held.layers(), True
         precision = mixed_precision(next(model.parameters()).dtype)
         for module in (*layers, held):
             fully_shard(module, mesh=self._mesh, mp_policy=precision)
@@ -89,15 +87,21 @@ class ShardedRanks(ReplicatedRanks):
             module.set_custom_reduce_scatter(cast(Any, _AddGradients(self.errors, self.size)))
             module.unshard()  # pads the rows, after which their memory stays where it is
             module.reshard()
+        on_disk = self._on_disk(model)
         with torch.no_grad():
+            for mine, given in zip(held.buffers(), model.buffers(), strict=True):
+                mine.copy_(given)  # such as rotary frequencies, which a model computes from its configuration
             for name, x in held.state_dict().items():
-                self._scatter(whole[name], self.local(x))
+                if rows := on_disk.get(name.replace(ADAPTED, "")):
+                    self._read(rows, len(x), self.local(x))
+                else:
+                    self._scatter(whole[name], self.local(x))
         for mine, given in zip(held.parameters(), model.parameters(), strict=True):
             self._model_dtypes[mine] = given.dtype
         return held
 
     def copied(self, model: M, *, frozen: bool) -> M:
-        """A sharded copy of rank 0's model. It shares no weights with another model."""
+        """A sharded copy of a model. It shares no weights with another model."""
         trained = [x for x in model.parameters() if x.requires_grad and frozen]
         try:
             for x in trained:
@@ -139,19 +143,48 @@ class ShardedRanks(ReplicatedRanks):
             return whole
         return whole[rows_before(len(whole), self.size, self.rank) :][: len(like)]
 
-    def weights(self, held: torch.nn.Module, model: torch.nn.Module) -> dict[str, Tensor]:
-        """Gather the trained tensors into the `model` of rank 0, one after the other, and return all of them."""
-        if self.rank == 0:
-            self.send(WEIGHTS)
-        trained = {name for name, x in held.named_parameters() if x.requires_grad}
-        tensors = model.state_dict()
-        with torch.no_grad():
-            for name, x in held.state_dict().items():
-                if name in trained:
-                    (every,) = self.whole([self.local(x).to(tensors[name].dtype)], [len(x)])
-                    if self.rank == 0:
-                        tensors[name].copy_(every)
-        return dict(tensors)
+    @torch.no_grad()
+    def weights(self, held: torch.nn.Module, model: torch.nn.Module, names: Sequence[str] = ()) -> dict[str, Tensor]:
+        """Gather weights on rank 0, which sends the others a message with their names; they answer by this call.
+
+        With `names` they are new tensors; else the trained ones are gathered into rank 0's `model`, and all returned.
+        """
+        if self.rank:
+            for name in names:
+                self._send_rows(held.get_parameter(name))
+            return {}
+        asked = names or [name for name, x in held.named_parameters() if x.requires_grad]
+        self.send(json.dumps({"do": "weights", "names": asked}).encode() + b"\n")
+        whole = {} if names else model.state_dict()
+        for name in asked:
+            parameter = held.get_parameter(name)
+            if names:
+                dtype = self._model_dtypes[parameter]
+                whole[name] = torch.empty(parameter.shape, dtype=dtype, device=self.device)
+            self._receive_rows(parameter, whole[name])
+        return whole
+
+    def _send_rows(self, parameter: Tensor) -> None:
+        """Send this rank's rows of a weight to rank 0."""
+        mine = self.local(parameter.detach()).to(self._model_dtypes[parameter])
+        self._exchange_weights(dist.isend, [(mine.contiguous(), 0)])
+
+    def _receive_rows(self, parameter: Tensor, whole: Tensor) -> None:
+        """Copy the rows of all ranks to the whole weight, in place. Only rank 0 receives them."""
+        first, *others = whole.split(rows_of_ranks(len(whole), self.size))
+        first.copy_(self.local(parameter.detach()))
+        self._exchange_weights(dist.irecv, [(rows, rank) for rank, rows in enumerate(others, 1)])
+
+    def _exchange_weights(self, how: Callable[..., Any], parts: Sequence[tuple[Tensor, int]]) -> None:
+        """Send tensors to other ranks, or receive them, in one batch: NCCL would make a communicator for each pair."""
+        operations = [dist.P2POp(how, rows, rank) for rows, rank in parts if rows.numel()]
+        if not operations:
+            return
+        with self.errors("another rank", "weights"):
+            works = dist.batch_isend_irecv(operations)
+        for i, work in enumerate(works):  # with NCCL one for all
+            with self.errors(f"rank {operations[i].peer}" if len(works) == len(operations) else "ranks", "weights"):
+                work.wait()
 
     def replies(self, mine: Mapping[str, Any]) -> list[dict[str, Any]]:
         """A short JSON object of each rank, in their order. All ranks take part."""
@@ -160,21 +193,51 @@ class ShardedRanks(ReplicatedRanks):
         every = self.gather(torch.frombuffer(bytearray(content), dtype=torch.uint8), [REPLY] * self.size)
         return [json.loads(part.numpy().tobytes()) for part in every.split(REPLY)]
 
+    def _on_disk(self, model: torch.nn.Module) -> Mapping[str, RowsOnDisk]:
+        """The tensors of a model that each rank reads; none if rank 0 sends them. BadData if their files differ."""
+        stored = model.on_disk if isinstance(model, Decoder) else None
+        if stored is None:
+            return {}
+        mine = torch.frombuffer(bytearray(stored.digest()), dtype=torch.uint8)
+        every = self.gather(mine, [len(mine)] * self.size).split(len(mine))
+        if others := [rank for rank, other in enumerate(every) if not torch.equal(other, every[0])]:
+            file = next(iter(stored.tensors.values())).file
+            raise BadData(
+                f"rank {others[0]} has another model than rank 0 in {file.parent}",
+                evidence="the names or the first numbers of its tensors differ",
+                fix="copy the directory of rank 0 to the host of each rank",
+            )
+        return stored.tensors
+
+    def _read(self, stored: RowsOnDisk, count: int, mine: Tensor) -> None:
+        """Copy this rank's rows of a tensor with `count` rows from its file to `mine`."""
+        if len(mine):
+            mine.copy_(stored.rows(rows_before(count, self.size, self.rank), len(mine)))
+
     def _scatter(self, whole: Tensor, mine: Tensor) -> None:
         """Copy this rank's rows of rank 0's tensor to `mine`."""
         if self.rank:
             received = torch.empty_like(mine, dtype=whole.dtype)
-            if received.numel():
-                with self.errors("rank 0", "weights"):
-                    dist.recv(received, 0)
+            self._exchange_weights(dist.irecv, [(received, 0)])
             mine.copy_(received)
             return
         first, *others = whole.split(rows_of_ranks(len(whole), self.size))
         mine.copy_(first)
-        for rank, rows in enumerate(others, 1):
-            if rows.numel():
-                with self.errors(f"rank {rank}", "weights"):
-                    dist.send(rows.to(self.device).contiguous(), rank)
+        parts = [(rows.to(self.device).contiguous(), rank) for rank, rows in enumerate(others, 1)]
+        self._exchange_weights(dist.isend, parts)
+
+
+def check_shardable(model: torch.nn.Module) -> None:
+    """`Usage` for a model whose layers are not gathered by all ranks in one order, or that stores buffers."""
+    plain = isinstance(model, Decoder | torch.nn.Linear) or type(model) is TransformersBackbone
+    buffers = set(model.state_dict()) - {name for name, _ in model.named_parameters(remove_duplicate=False)}
+    if plain and not buffers:
+        return
+    raise Usage(
+        f"cluster.shard is full, and {type(model).__name__} cannot be sharded",
+        evidence=f"it stores {min(buffers)}, which is no weight" if plain else "it is no language model of text alone",
+        fix="use --cluster.shard none: each rank then holds all weights",
+    )
 
 
 def on_meta(model: M) -> M:
@@ -183,7 +246,10 @@ def on_meta(model: M) -> M:
     for x in model.parameters():
         dtype = torch.promote_types(x.dtype, torch.float32) if x.requires_grad else x.dtype
         weights[id(x)] = torch.nn.Parameter(x.to("meta", dtype), x.requires_grad)
-    return copy.deepcopy(model, weights)
+    copied = copy.deepcopy(model, weights)
+    if isinstance(copied, Decoder):
+        copied.on_disk = None
+    return copied
 
 
 def mixed_precision(dtype: torch.dtype) -> MixedPrecisionPolicy:

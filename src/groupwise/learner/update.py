@@ -1,5 +1,6 @@
 """The learner: compute measures, run forward and backward per microbatch, take the optimizer step."""
 
+import json
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,6 +18,7 @@ from groupwise.data import (
     Backbone,
     Batch,
     Entropy,
+    Ids,
     Logp,
     Memory,
     NeededMeasure,
@@ -28,8 +30,9 @@ from groupwise.data import (
 )
 from groupwise.learner.auxiliary import AuxiliaryLoss, AuxiliaryLossInputs, ForwardResult, Term, coefficient_of
 from groupwise.learner.compute_measures import reads_policy
-from groupwise.learner.distributed import Ranks, SingleProcess
+from groupwise.learner.distributed import Ranks, ReplicatedRanks, SingleProcess
 from groupwise.learner.forward import TokenStates
+from groupwise.learner.gathered_weights import GatheredWeights
 from groupwise.learner.gradient_lane_sums import LaneSums, joined
 from groupwise.learner.language_policy import LanguagePolicy, policy_of
 from groupwise.learner.logprob_gradients import Loss, token_gradients
@@ -47,7 +50,7 @@ from groupwise.learner.routing import (
 )
 from groupwise.learner.side_models import FollowingWeights, SideModel
 from groupwise.learner.value_model import Critic, ValueModel
-from groupwise.models import Decoder, logprob_dtype
+from groupwise.models import Decoder, PrefixPacking, logprob_dtype, logprobs
 
 __all__ = ["NO_TOKEN", "Learner", "StepResult"]
 
@@ -153,6 +156,8 @@ class Learner:
             for name, part in side_models
             if not (getattr(part, "frozen", False) or name in self._critics)
         }
+        if ranks.shards and ranks.rank:
+            self._whole = model.to("meta")  # its weights are on no rank but 0
         self.memory = tuple(memory)
         self.memories: dict[str, Any] = {name: part.init() for name, part in self.memory}
         self.steps_taken = 0
@@ -177,12 +182,30 @@ class Learner:
         """The dtype of log-probs: the dtype of the weights, but at least float32."""
         return logprob_dtype(next(self.model.parameters()).dtype)
 
-    def weights(self) -> dict[str, Tensor]:
+    def weights(self, names: Sequence[str] = ()) -> Mapping[str, Tensor]:
         """The policy's tensors themselves, not copies. Sharded ones are gathered into the model that rank 0 was given.
 
-        With shards, all ranks take part: the call of rank 0 sends the others a message.
+        If that is on the meta device, they are gathered when they are looked up. With shards, all ranks take part: rank
+        0 sends the others a message with the `names` of weights, with which they call this.
         """
-        return self.ranks.weights(self.model, self._whole)
+        if not names and self.ranks.shards and next(self._whole.parameters()).is_meta:
+            return GatheredWeights(self._whole.state_dict(), self.weights, self.score)
+        return self.ranks.weights(self.model, self._whole, names)
+
+    @torch.no_grad()
+    def score(self, context: Ids, tokens: Ids) -> tuple[float, ...]:
+        """The log-prob of each token after those before it, by a language model at temperature 1.
+
+        With shards, all ranks take part: rank 0 sends the others a message with the tokens.
+        """
+        if isinstance(self.ranks, ReplicatedRanks) and self.ranks.shards and not self.ranks.rank:
+            self.ranks.send(json.dumps({"do": "score", "context": context, "tokens": tokens}).encode() + b"\n")
+        assert isinstance(self.model, Backbone), "a language model has log-probs of tokens"
+        layout = PrefixPacking.of([context], [tokens], device=self.device)
+        hidden = self.model(layout.tokens, layout)[layout.predicting_indices]
+        logp = logprobs(self.model.head(hidden), 1.0).gather(-1, layout.target_tokens[:, None])[:, 0]
+        self.ranks.release([self.model])
+        return tuple(logp.tolist())
 
     def _started(self, part: SideModel) -> torch.nn.Module:
         """Create an extra model at the start of a run: a value model, or a copy of the policy without gradients."""
@@ -485,7 +508,12 @@ def terms_of(auxiliary: Sequence[AuxiliaryLoss]) -> list[AuxiliaryLoss]:
 @torch.no_grad()
 def restore_policy(model: torch.nn.Module, tensors: Mapping[str, Tensor]) -> None:
     """Copy the policy's tensors from a checkpoint to the model. AssertionError if they are another model's."""
-    _copy_saved(_WithPrefix(POLICY, tensors), _unfrozen(model.state_dict(), model))
+    _copy_saved(policy_tensors(tensors), _unfrozen(model.state_dict(), model))
+
+
+def policy_tensors(tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+    """The policy's tensors of a checkpoint, by their names in the model."""
+    return _WithPrefix(POLICY, tensors)
 
 
 def _unfrozen(tensors: Mapping[str, Tensor], policy: torch.nn.Module) -> dict[str, Tensor]:

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from groupwise.checks.check_clip_bounds import CLIPPED, discarded
 from groupwise.data import (
     ENTROPY,
     ENTROPY_SHARE,
@@ -38,6 +39,8 @@ class AlertDetector:
     max_logprob_diff: float
     trained_roles: Mapping[str, str] = field(default_factory=dict)
     """The trained roles beside answers, and when a sample of each is made."""
+    method: Method | None = None
+    """The method whose clip bounds are compared with the ratios; without one they are not."""
     _done: set[str] = field(default_factory=set)
     _start: Mapping[str, Any] = field(default_factory=dict)
     _window: deque[Mapping[str, Any]] = field(default_factory=lambda: deque(maxlen=ENTROPY_WINDOW))
@@ -72,6 +75,8 @@ class AlertDetector:
                 yield role, f"no sample has the role {role}, which method.trained_roles names: one is made {when}"
         if (gap := line.get(LARGEST_GAP, 0.0)) > NEAR * self.max_logprob_diff:
             yield LARGEST_GAP, f"engine and learner differ by {gap:.3g}; the run stops above {self.max_logprob_diff:g}"
+        if self.method is not None and (advice := discarded(self.method, line)) is not None:
+            yield CLIPPED, advice
         if ENTROPY in line and REWARD in line:  # stored answers have no reward, and a better fit is less entropy
             highest = max(self._window, key=lambda earlier: earlier[ENTROPY], default=line)
             self._start = self._start or line

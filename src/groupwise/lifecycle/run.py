@@ -4,11 +4,13 @@ import asyncio
 import contextlib
 import math
 import shlex
-from collections.abc import Awaitable, Iterator, Sequence
+from collections.abc import Awaitable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
+
+from torch import Tensor
 
 from groupwise.cluster.ray import reserved
 from groupwise.config.recipe import Recipe
@@ -17,7 +19,7 @@ from groupwise.data import LOSS
 from groupwise.engines import Fleet, without_pages
 from groupwise.engines.native.speculation import SpeculativeEngine
 from groupwise.learner import Learner
-from groupwise.learner.update import restore_policy
+from groupwise.learner.update import policy_tensors, restore_policy
 from groupwise.lifecycle.alerts import AlertDetector, trained_role_reasons
 from groupwise.lifecycle.extend_run import park_model
 from groupwise.lifecycle.final_message import closing_message, code_of, nothing_to_do
@@ -242,7 +244,7 @@ def assembled(
     if objects.rollout_setting.agent_runner is not None:
         objects.rollout_setting.agent_runner.output_directory = layout.agents
     guards = objects.new_guards()
-    alerts = AlertDetector(guards.max_logprob_diff, trained_role_reasons(recipe.method))
+    alerts = AlertDetector(guards.max_logprob_diff, trained_role_reasons(recipe.method), recipe.method)
     watching = watch(layout, objects, progress, alerts, control, disk)
     recorder = RunRecorder(
         layout, logs, keep=recipe.save.keep, best=recipe.evaluate.best_metric, extra=accepted, on_metrics=watching,
@@ -269,7 +271,7 @@ def restored(training: Training, checkpoint: Checkpoint) -> Learner | None:
     with checkpoint_errors(training.run.layout, changed=bool(recorder.extra["changes"])):
         learner = None if objects.recipe.cluster.sharded else objects.new_learner()
         recorder.restore(checkpoint, learner, training.buffer, guards)
-        if learner is None:
+        if learner is None and objects.has_weights:
             restore_policy(objects.model, checkpoint.tensors())
     check_pending(objects.recipe, training.buffer)
     if guards.solved and training.changes_since_last_open:
@@ -349,8 +351,16 @@ def write_model_directory(layout: RunLayout, objects: RunObjects, model: Path, d
         if not model.parent.is_dir():
             disk.mkdir(model.parent)
         remove_leftovers(model.parent, [model.with_name(model.name + PARKED)], disk)
+        weights = None if objects.has_weights else saved_policy(layout)
         with write_directory(model, disk) as draft:
-            objects.write(draft)
+            objects.write(draft, weights)
+
+
+def saved_policy(layout: RunLayout) -> Mapping[str, Tensor]:
+    """The policy's tensors in the newest checkpoint. Each is read when it is needed."""
+    checkpoint = newest_checkpoint(layout)
+    assert checkpoint is not None, "a run saves a checkpoint before its model"
+    return policy_tensors(checkpoint.tensors())
 
 
 def check_models(layout: RunLayout, unwritten: Sequence[int]) -> None:

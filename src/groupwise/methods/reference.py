@@ -11,6 +11,8 @@ __all__ = ["ExpectedEffect", "PaperDifference", "PaperReference", "reference_of"
 Label = Literal["code read", "code read earlier", "paper read", "our reading"]
 CODE = re.compile(r"[\w.-]+/[\w.-]+@[0-9a-f]{40}:[\w./-]+")
 """A file of a repository on GitHub at a commit."""
+MECHANISM = ("clip_ratio/", "frac_reward_zero_std", "groups/", "ratio/")
+"""Prefixes of the metrics that a method's mechanism determines before the policy has learned anything."""
 Kind = Literal["method", "engine", "evaluation", "task", "recipe"]
 
 
@@ -35,6 +37,10 @@ class ExpectedEffect:
     `settings` are recipe fields of both runs, as on the command line: `method.minibatches = 8`. `own_settings` are
     further fields of the method's run. With these, `parent` may be the method itself: an ablation. The value `@NAME` of
     `own_settings` is the model that the method NAME trained on the task from the same seed.
+
+    A method that shortens or saves states what it keeps: a held-out metric `kept`, larger is better, that may fall by
+    less than `kept_margin`. `acted` is a metric of the method's run that is 0 where its mechanism did nothing.
+    The `plan` of its runs has two learning rates and five seeds, or four rates, up to 20 seeds and three first models.
     """
 
     metric: str
@@ -45,6 +51,18 @@ class ExpectedEffect:
     runs_matched_by: Literal["tokens", "steps"]
     settings: tuple[str, ...] = ()
     own_settings: tuple[str, ...] = ()
+    kept: str = ""
+    kept_margin: float = 0.02
+    acted: str = ""
+    plan: Literal["short", "whole"] = "short"
+
+    @property
+    def kind(self) -> Literal["learning", "mechanism"]:
+        """Whether the metric is about the trained policy, or about the mechanism: clipping, groups without a signal.
+
+        A mechanism that does its work is no evidence that a policy learns more.
+        """
+        return "mechanism" if self.metric.startswith(MECHANISM) else "learning"
 
     def __post_init__(self) -> None:
         for line in (*self.settings, *self.own_settings):
@@ -57,6 +75,9 @@ class ExpectedEffect:
         >>> bounds = {"min_difference": 0.1, "runs_matched_by": "steps"}
         >>> ExpectedEffect(metric="entropy", direction="up", task="sums", parent="grpo", **bounds).claim("x")
         'entropy is higher than with grpo by at least 0.1, on sums, at equal steps'
+        >>> both = {"task": "sums", "parent": "p", "kept": "eval/accuracy", **bounds}
+        >>> ExpectedEffect(metric="m", direction="down", **both).claim("x")
+        'm is lower than with p by at least 0.1, on sums, at equal steps, with eval/accuracy lower by less than 0.02'
         """
         change = {"up": "higher", "down": "lower"}[self.direction]
         own, parent = "", self.parent
@@ -65,7 +86,8 @@ class ExpectedEffect:
             replaced = [line for line in self.settings if line.partition(" = ")[0] in changed]
             own, parent = f" with {', '.join(self.own_settings)}", ", ".join(replaced) or "its usual settings"
         than = f"{self.metric} is {change}{own} than with {parent} by at least {self.min_difference:g}"
-        return f"{than}, on {self.task}, at equal {self.runs_matched_by}"
+        kept = f", with {self.kept} lower by less than {self.kept_margin:g}" if self.kept else ""
+        return f"{than}, on {self.task}, at equal {self.runs_matched_by}{kept}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,6 +105,8 @@ class PaperReference:
     method behaved here.
 
     `expected_effect` is measured by `make atlas`; a method without one gives the reason in `unmeasured_reason`.
+    `tuned_settings` are the values of the method's own constants that a comparison chooses among, as the paper does:
+    each a group of fields, the paper's first.
     `toy_test` is the test that computes the paper's claim exactly on a small example, if its claim is about an
     expectation or a bound.
 
@@ -103,6 +127,7 @@ class PaperReference:
     proof_tests: tuple[str, ...]
     expected_effect: ExpectedEffect | None = None
     unmeasured_reason: str = ""
+    tuned_settings: tuple[tuple[str, ...], ...] = ()
     toy_test: str = ""
     our_finding: str = ""
 

@@ -2,6 +2,7 @@
 from groupwise.models.checkpoint import Model as Model
 from groupwise.models.checkpoint import fingerprint as fingerprint
 from groupwise.models.checkpoint import outline as outline
+from groupwise.models.checkpoint import outline_on_disk as outline_on_disk
 from groupwise.models.checkpoint import padding_token as padding_token
 from groupwise.models.checkpoint import read_model as read_model
 from groupwise.models.checkpoint import read_shape as read_shape
@@ -19,6 +20,7 @@ from groupwise.models.classifier.sequence_classifier import SequenceClassifier a
 from groupwise.models.compare_token_ids import different_ids as different_ids
 from groupwise.models.decoder.decoder import Decoder as Decoder
 from groupwise.models.decoder.decoder import DecoderShape as DecoderShape
+from groupwise.models.decoder.decoder import weights_device as weights_device
 from groupwise.models.decoder.expert_routing import ChosenExperts as ChosenExperts
 from groupwise.models.decoder.expert_routing import MixtureOfExpertsSizes as MixtureOfExpertsSizes
 from groupwise.models.decoder.expert_routing import experts_of as experts_of
@@ -28,6 +30,8 @@ from groupwise.models.decoder.prefix_packing import PrefixPacking as PrefixPacki
 from groupwise.models.decoder.prepacked_weights import drop_blocks as drop_blocks
 from groupwise.models.decoder.prepacked_weights import with_blocked_weights as with_blocked_weights
 from groupwise.models.decoder.varlen_attention import varlen_obstacle as varlen_obstacle
+from groupwise.models.decoder.weights_on_disk import RowsOnDisk as RowsOnDisk
+from groupwise.models.decoder.weights_on_disk import WeightsOnDisk as WeightsOnDisk
 from groupwise.models.diffusion.flux import FluxFamily as FluxFamily
 from groupwise.models.diffusion.pipeline_files import LORA_TARGETS as LORA_TARGETS
 from groupwise.models.diffusion.pipeline_files import set_pipeline as set_pipeline

@@ -8,18 +8,18 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from groupwise.core import BadData, open_regular
-from groupwise.models.decoder.decoder import DecoderShape, ModelSizes
+from groupwise.models.decoder.decoder import Decoder, DecoderShape, ModelSizes
 from groupwise.models.flow.flow_policy import FlowPolicy
 from groupwise.models.json_fields import short
-from groupwise.models.language_files import LanguageModel
+from groupwise.models.language_files import LanguageModel, decoder_on_disk
 from groupwise.models.lora import adapter_quantization, read_adapter
 from groupwise.models.masked.masked_policy import MaskedPolicy
 from groupwise.models.model_directories import base_directory
 from groupwise.models.model_json_files import listing, read_json
-from groupwise.models.model_kind import ModelLoadOptions, write_json
+from groupwise.models.model_kind import ModelLoadOptions, write_json, write_plain
 from groupwise.models.model_kinds_by_name import KINDS, kind_of
 from groupwise.models.quantized_linear import NF4
 from groupwise.models.quantized_weights import refuse_quantization, stores_nf4
@@ -29,6 +29,7 @@ __all__ = [
     "Model",
     "fingerprint",
     "outline",
+    "outline_on_disk",
     "padding_token",
     "read_model",
     "read_shape",
@@ -118,6 +119,19 @@ def outline(path: Path | str, *, trust_remote_code: bool = False) -> nn.Module:
     return KINDS[shape.kind_name].outline(base_directory(Path(path)), shape, trust_remote_code=trust_remote_code)
 
 
+def outline_on_disk(path: Path | str, *, dtype: torch.dtype, device: torch.device) -> Decoder | None:
+    """The modules of a `Decoder` in a directory, without weights: sharded ranks read their rows from its files.
+
+    None for an adapter and for another model, whose weights are read whole. BadData as for `read_model`.
+    """
+    if base_directory(path := Path(path)) != path or not isinstance(shape := read_shape(path), DecoderShape):
+        return None
+    if shape.kind_name == ModelSizes.kind_name:
+        return decoder_on_disk(path, shape, dtype, device)
+    outlined = outline(path)
+    return outlined.to(dtype) if isinstance(outlined, Decoder) else None
+
+
 def stored_quantization(path: Path | str) -> Literal["nf4"] | None:
     """The quantisation of a model directory's weights, or of the base that an adapter was trained on; else None."""
     path = Path(path)
@@ -151,11 +165,18 @@ def read_tokenizer(path: Path | str) -> Tokenizer:
     return kind_of(path).tokenizer(path)
 
 
-def write_model(model: Model, path: Path | str, *, tokenizer: Tokenizer, source: Path | str | None = None) -> None:
+def write_model(
+    model: Model,
+    path: Path | str,
+    *,
+    tokenizer: Tokenizer,
+    source: Path | str | None = None,
+    weights: Mapping[str, Tensor] | None = None,
+) -> None:
     """Write a directory for transformers, vLLM and `read_model`. ValueError if the family excludes the `DecoderShape`.
 
     `source` is the directory that the model was read from: its begin, end and padding ids and its
-    `generation_config.json` are kept.
+    `generation_config.json` are kept. `weights` are those of a decoder on the meta device, written one after the other.
     """
     path = Path(path)
     kind = KINDS[model.shape.kind_name]
@@ -163,7 +184,10 @@ def write_model(model: Model, path: Path | str, *, tokenizer: Tokenizer, source:
     generation = _special_ids(None if source is None else base_directory(Path(source)), tokenizer.eos_ids)
     ids = {name: id for name, id in generation.items() if name in IDS}
     tokenizer.save(path)
-    kind.write(model, path, config | ids)
+    if weights is None:
+        kind.write(model, path, config | ids)
+    else:
+        write_plain(path, config | ids, dict(model.named_parameters()), weights.__getitem__)
     write_json(path / "generation_config.json", generation)
     for file in path.glob("*.safetensors"):
         shutil.copymode(path / "config.json", file)  # safetensors creates files for their owner alone

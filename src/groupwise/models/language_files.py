@@ -17,9 +17,10 @@ from groupwise.models.decoder.transformers_files import (
     write_transformers,
 )
 from groupwise.models.decoder.transformers_model import TransformersBackbone
+from groupwise.models.decoder.weights_on_disk import RowsOnDisk, WeightsOnDisk
 from groupwise.models.model_json_files import read_json
 from groupwise.models.model_kind import ModelKind, ModelLoadOptions, write_json
-from groupwise.models.quantized_weights import linear_shapes, matrix_of, quantize_layers, without_parts
+from groupwise.models.quantized_weights import linear_shapes, matrix_of, quantize_layers, stores_nf4, without_parts
 from groupwise.models.safetensors_weights import (
     FRESH,
     TensorHeader,
@@ -34,7 +35,9 @@ from groupwise.models.tokenizer import Tokenizer
 __all__ = ["LanguageModel", "write_fresh"]
 
 LanguageModel = Decoder | TransformersBackbone
-HEAD = "lm_head.weight"
+HEAD, EMBEDDING = "lm_head.weight", "model.embed_tokens.weight"
+AT_ONCE = 1 << 12
+"""The rows of embedding and head that are compared at a time."""
 
 
 class LanguageKind(ModelKind):
@@ -79,6 +82,41 @@ class LanguageKind(ModelKind):
 def _read_decoder(path: Path, shape: DecoderShape, loading: ModelLoadOptions) -> Decoder:
     if not stored_weights(path):
         return Decoder.new(shape, loading.fresh_weights_seed, dtype=loading.dtype, device=loading.device)
+    decoder, files = _checked_files(path, shape)
+    packed = quantize_layers(path, decoder, files, loading)
+    weights: dict[str, Tensor] = {}
+    for file, headers in files.items():
+        floats = {name: x for name, x in headers.items() if matrix_of(name) not in packed}
+        refuse_types(file, floats)
+        weights |= tensors(file, floats, loading.convert)
+    if shape.tied_embeddings:
+        _drop_tied_head(path, weights)
+    decoder.load_state_dict(weights, strict=not packed, assign=True)
+    return decoder.requires_grad_(not packed)
+
+
+def decoder_on_disk(path: Path, shape: DecoderShape, dtype: torch.dtype, device: torch.device) -> Decoder:
+    """The decoder in a directory on the meta device, with its weights `on_disk` unless they are fresh or in 4 bits.
+
+    BadData as for `read_model`, but NaN and infinity are found when rows are read.
+    """
+    if not stored_weights(path) or stores_nf4(read_json(path / "config.json")):
+        return Decoder(shape).to(dtype)
+    decoder, files = _checked_files(path, shape)
+    tensors: dict[str, RowsOnDisk] = {}
+    for file, headers in files.items():
+        refuse_types(file, headers)
+        tensors |= {name: RowsOnDisk(file, name, dtype) for name in headers}
+    if shape.tied_embeddings and (head := tensors.pop(HEAD, None)):
+        for first in range(0, shape.vocabulary_size, AT_ONCE):
+            count = min(AT_ONCE, shape.vocabulary_size - first)
+            _drop_tied_head(path, {HEAD: head.rows(first, count), EMBEDDING: tensors[EMBEDDING].rows(first, count)})
+    decoder.on_disk = WeightsOnDisk(tensors, device)
+    return decoder.to(dtype)
+
+
+def _checked_files(path: Path, shape: DecoderShape) -> tuple[Decoder, dict[Path, dict[str, TensorHeader]]]:
+    """The decoder of a directory without its weights, and the headers of its files. BadData if they do not fit."""
     files = {file: _headers(file) for file in stored_weights(path)}
     stored = {name: x for headers in files.values() for name, x in headers.items()}
     if shape.layers > len(stored):
@@ -90,16 +128,7 @@ def _read_decoder(path: Path, shape: DecoderShape, loading: ModelLoadOptions) ->
     plain = without_parts(path, stored, linear_shapes(decoder))
     if evidence := differences(shapes, {name: x.shape for name, x in plain.items()}):
         raise _differs(path, evidence)
-    packed = quantize_layers(path, decoder, files, loading)
-    weights: dict[str, Tensor] = {}
-    for file, headers in files.items():
-        floats = {name: x for name, x in headers.items() if matrix_of(name) not in packed}
-        refuse_types(file, floats)
-        weights |= tensors(file, floats, loading.convert)
-    if shape.tied_embeddings:
-        _drop_tied_head(path, weights)
-    decoder.load_state_dict(weights, strict=not packed, assign=True)
-    return decoder.requires_grad_(not packed)
+    return decoder, files
 
 
 def _headers(file: Path) -> dict[str, TensorHeader]:
@@ -116,7 +145,7 @@ def write_fresh(shape: DecoderShape, path: Path, *, tokenizer: Tokenizer) -> Non
 
 def _drop_tied_head(path: Path, weights: dict[str, Tensor]) -> None:
     """Drop a stored output head that equals the embedding. BadData for a different one, since config.json ties them."""
-    head, embedding = weights.pop(HEAD, None), weights.get("model.embed_tokens.weight")
+    head, embedding = weights.pop(HEAD, None), weights.get(EMBEDDING)
     if head is not None and (embedding is None or not torch.equal(head, embedding)):
         raise BadData(
             f"the output head in {path} differs from the embedding, but config.json ties them",

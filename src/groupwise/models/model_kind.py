@@ -2,19 +2,18 @@
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 import torch
-from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from groupwise.models.decoder.decoder import ModelSizes
 from groupwise.models.model_json_files import read_json
 from groupwise.models.quantized_linear import dequantize
-from groupwise.models.safetensors_weights import stored_weights
+from groupwise.models.safetensors_weights import stored_weights, write_stream
 from groupwise.models.tokenizer import Tokenizer, stored_tokenizer
 
 __all__ = ["ModelKind"]
@@ -76,10 +75,8 @@ class ModelKind(ABC):
     def write(self, model: Any, path: Path, config: Mapping[str, Any]) -> None:
         """Write the weights of a model, and its config.json with its dtype. Layers in 4 bits become plain ones."""
         dequantize(model)
-        weights = {name: p.detach().cpu().contiguous() for name, p in model.named_parameters()}
-        save_file(weights, path / "model.safetensors", metadata={"format": "pt"})
-        dtype = str(next(model.parameters()).dtype).removeprefix("torch.")
-        write_json(path / "config.json", {**config, "dtype": dtype, "torch_dtype": dtype})
+        weights = dict(model.named_parameters())
+        write_plain(path, config, weights, weights.__getitem__)
 
     def stored_config(self, path: Path) -> Mapping[str, Any]:
         """The fields of config.json in a directory. BadData without one."""
@@ -106,6 +103,16 @@ class ModelKind(ABC):
 
         They are `denoise`, `unmask`, `pipeline` and `freeze_vision_tower`.
         """
+
+
+def write_plain(
+    path: Path, config: Mapping[str, Any], outline: Mapping[str, Tensor], read: Callable[[str], Tensor]
+) -> None:
+    """Write config.json and the weights that `read` returns in turn; `outline` may be on the meta device."""
+    with (path / "model.safetensors").open("wb") as file:
+        write_stream(file, outline, read, {"format": "pt"})
+    dtype = str(next(iter(outline.values())).dtype).removeprefix("torch.")
+    write_json(path / "config.json", {**config, "dtype": dtype, "torch_dtype": dtype})
 
 
 def write_json(path: Path, value: Mapping[str, Any]) -> None:

@@ -6,8 +6,10 @@ import struct
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from io import BufferedIOBase
 from math import prod
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -23,6 +25,11 @@ FRESH = "fresh_weights"
 """The key of config.json that marks a directory without weights: a run creates random ones from its seed."""
 MOST_HEADER = 16 << 20
 """Largest header that is parsed, in bytes: some 100,000 tensors. Larger models have several files."""
+TYPES = {
+    torch.bool: "BOOL", torch.uint8: "U8", torch.int8: "I8", torch.int16: "I16", torch.float16: "F16",
+    torch.bfloat16: "BF16", torch.int32: "I32", torch.float32: "F32", torch.float64: "F64", torch.int64: "I64",
+}  # fmt: skip
+"""The names of dtypes in headers, in the order in which the library sorts tensors, the last ones first."""
 FLOATS = ("F64", "F32", "F16", "BF16")
 """The types of tensors that can be trained. Integers and 8-bit numbers would need scales."""
 
@@ -71,14 +78,14 @@ class TensorHeader:
 
 def header(file: Path) -> dict[str, TensorHeader]:
     """Type and shape of every tensor in a file, by name. BadData for a damaged file or a header that is too large."""
-    with _opened(file) as content:
+    with opened(file) as content:
         slices = ((name, content.get_slice(name)) for name in content.keys())  # noqa: SIM118
         return {name: TensorHeader(x.get_dtype(), tuple(x.get_shape())) for name, x in slices}
 
 
 def metadata(file: Path) -> dict[str, str]:
     """The metadata in a file's header. BadData as for `header`."""
-    with _opened(file) as content:
+    with opened(file) as content:
         return content.metadata() or {}
 
 
@@ -86,7 +93,7 @@ def tensors(
     file: Path, names: Collection[str], convert: Callable[[Tensor], Tensor] = lambda tensor: tensor
 ) -> dict[str, Tensor]:
     """Read the named tensors of a file one by one, each converted. BadData for NaN or infinity."""
-    with _opened(file) as content:
+    with opened(file) as content:
         converted = {name: convert(content.get_tensor(name)) for name in names}
     for name, tensor in converted.items():
         refuse_nonfinite(file, name, tensor)
@@ -135,12 +142,40 @@ def write_tensors(file: Path, shapes: Mapping[str, tuple[int, ...]], read: Calla
     for name, shape in shapes.items():
         start, end = end, end + 4 * prod(shape)
         entries[name] = {"dtype": "F32", "shape": list(shape), "data_offsets": [start, end]}
-    text = json.dumps(entries).encode()
-    text += b" " * (-len(text) % 8)
     with file.open("wb") as content:
-        content.write(struct.pack("<Q", len(text)) + text)
+        content.write(_header_bytes(json.dumps(entries)))
         for name in shapes:
             content.write(np.ascontiguousarray(read(name), dtype="<f4").data)
+
+
+def write_stream(
+    content: BufferedIOBase,
+    outline: Mapping[str, Tensor],
+    read: Callable[[str], Tensor],
+    metadata: Mapping[str, str] = MappingProxyType({}),
+) -> None:
+    """Write tensors with the bytes of `safetensors.torch.save`. `read` is called in turn: one tensor at a time is held.
+
+    `outline` has their dtypes and shapes, and may be on the meta device.
+    """
+    # The order of the library: wide numbers first, so that each tensor is aligned.
+    names = sorted(outline, key=lambda name: (-list(TYPES).index(outline[name].dtype), name))
+    entries: dict[str, Any] = {"__metadata__": dict(metadata)} if metadata else {}
+    end = 0
+    for name in names:
+        start, end = end, end + outline[name].nbytes
+        place = {"dtype": TYPES[outline[name].dtype], "shape": list(outline[name].shape), "data_offsets": [start, end]}
+        entries[name] = place
+    content.write(_header_bytes(json.dumps(entries, separators=(",", ":"), ensure_ascii=False)))
+    for name in names:
+        content.write(read(name).detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().data)
+
+
+def _header_bytes(text: str) -> bytes:
+    """The length of a header, and the header, with spaces up to a multiple of eight bytes."""
+    header = text.encode()
+    header += b" " * (-len(header) % 8)
+    return struct.pack("<Q", len(header)) + header
 
 
 def refuse_types(file: Path, stored: dict[str, TensorHeader]) -> None:
@@ -165,8 +200,8 @@ def _first(lines: list[str]) -> str:
 
 
 @contextmanager
-def _opened(file: Path) -> Iterator[Any]:
-    """Open a file after checking the size of its header."""
+def opened(file: Path) -> Iterator[Any]:
+    """Open a file of safetensors after checking the size of its header. BadData for a damaged one."""
     again = "fetch the file again"
     try:
         with open_regular(file) as content:

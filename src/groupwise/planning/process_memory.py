@@ -172,6 +172,8 @@ def run_memory(
         if not process.has_learner and on_cpu:
             phases["loading"] = {"engine": weights // process.tensor_parallel}
     published, merged = (count(recipe, total, size) for count in (published_bytes, merged_bytes))
+    if process.has_learner and gathers_layers(recipe, process.learner_rank_count):
+        published, merged = 0, gathered_layer_bytes(shape, size)
     if process.has_learner and published + merged:
         phases["publishing"] = {"published": published + merged, **kept}
         if published and keeps_memory(recipe):
@@ -218,6 +220,21 @@ def weight_bytes(recipe: Recipe, shape: DecoderShape, held: int, size: int) -> i
         return held * size
     matrices = quantized_matrices(shape)
     return matrices.bytes + (held - matrices.count) * size
+
+
+def gathers_layers(recipe: Recipe, ranks: int) -> bool:
+    """Whether rank 0 of `ranks` with shards has no whole model: its engines are in other processes.
+
+    It gathers a layer at a time for them. Adapters, reward models, a warm start and models of `save.export_every` need
+    the whole model.
+    """
+    whole = recipe.lora or recipe.warm_start or recipe.trains_reward_model or recipe.save.export_every
+    return ranks > 1 and isinstance(recipe.engine, Served) and not whole
+
+
+def gathered_layer_bytes(shape: DecoderShape, size: int) -> int:
+    """Bytes of the weights that rank 0 gathers at a time: a layer, or the embedding."""
+    return max(layer_weights(shape), shape.vocabulary_size * shape.hidden_size) * size
 
 
 def published_bytes(recipe: Recipe, weights: int, size: int) -> int:

@@ -15,6 +15,7 @@ from groupwise.planning.process_memory import (
     GIB,
     ProcessMemoryPrediction,
     ProcessWork,
+    gathers_layers,
     plan_line,
     refuse_beyond,
     run_memory,
@@ -37,7 +38,7 @@ def process_memories(recipe: Recipe, shape: DecoderShape, context: int) -> dict[
 def rank_memories(
     recipe: Recipe, shape: DecoderShape, context: int, *, samples: bool = True
 ) -> tuple[ProcessMemoryPrediction, ...]:
-    """The memory of each rank of a run. Rank 0 also `samples`; with shards it keeps the engine's model.
+    """The memory of each rank of a run. Rank 0 also `samples`; with shards it keeps a whole model if it needs one.
 
     Without shards every rank counts as much as rank 0.
     """
@@ -48,7 +49,7 @@ def rank_memories(
         run_memory(recipe, shape, context, ProcessWork(has_engine=s, learner_rank_count=ranks))
         for s in (samples, False)
     )
-    whole = {"engine": first.parameter_count * BYTES[recipe.machine.dtype]}
+    whole = {} if gathers_layers(recipe, ranks) else {"engine": first.parameter_count * BYTES[recipe.machine.dtype]}
     phases = {name: {**whole, **parts} for name, parts in first.phase_bytes.items()}
     return replace(first, phase_bytes=phases), *[other] * (ranks - 1)
 

@@ -1,8 +1,8 @@
 """What this version refuses to run on several devices, and why: checks raise it, and a plan marks its splits."""
 
 from groupwise.config.recipe import Recipe
-from groupwise.engines import Vllm
-from groupwise.models import DecoderShape
+from groupwise.engines import Speculative, Vllm
+from groupwise.models import ClassifierShape, DecoderShape
 from groupwise.models.decoder.decoder import ModelSizes
 from groupwise.planning.read_model_shape import MixtureOfExpertsShape
 
@@ -12,8 +12,8 @@ def sharding_obstacles(recipe: Recipe, shape: ModelSizes) -> list[str]:
     reasons = {
         "compiled layers do not gather weights": recipe.machine.compile,
         "weights in 4 bits have no rows that ranks could hold": recipe.machine.quantization is not None,
-        "in a mixture of experts or modules of transformers, one rank may leave out a layer": (
-            not isinstance(shape, DecoderShape) or isinstance(shape, MixtureOfExpertsShape)
+        f"the layers of a {shape.kind_label} are not gathered by all ranks in one order": (
+            shape.kind_name not in (ModelSizes.kind_name, ClassifierShape.kind_name)
         ),
     }
     return [reason for reason, applies in reasons.items() if applies]
@@ -30,6 +30,8 @@ def split_obstacle(recipe: Recipe, shape: DecoderShape, *, learners: int, split:
         return obstacles[0]
     if split > 1 and not isinstance(recipe.engine, Vllm):
         return "only engines of vLLM compute on several devices"
+    if (learners > 1 or not together) and isinstance(recipe.engine, Speculative):
+        return "the engine Speculative samples in the learner's process only"
     if not together and isinstance(shape, MixtureOfExpertsShape):
         return "engines in other processes do not run modules of transformers"
     return ""

@@ -116,7 +116,7 @@ function draw(plot, width, height) {
     },
     axes: [
       { ...axis, grid: { show: false }, size: 24, space: 48, incrs: [1, 2, 5, 10, 20, 50, 100, 200, 500, 1e3, 2e3, 5e3, 1e4, 2e4, 5e4, 1e5, 1e6] },
-      { ...axis, grid, size: 48, space: 30, values: (u, ticks) => ticks.map((t) => (t === null ? "" : short(Number(t.toPrecision(6))))) },
+      { ...axis, grid, size: (u, labels) => Math.max(48, 12 + 6.5 * Math.max(0, ...(labels ?? []).map((label) => label.length))), space: 30, values: (u, ticks) => tickLabels(ticks) },
     ],
     series: [{}, ...series],
     bands: bands.map((line, i) => ({ series: [lines.length + 2 * i + 2, lines.length + 2 * i + 1], fill: strokes[lines.indexOf(line)] + "22" })),
@@ -170,11 +170,32 @@ function singles(names) {
   return [...new Set(names)].filter((name) => !charted.has(name) && !DATA.uncharted.includes(name)).sort().map((name) => ({ title: name, metric_labels: { [name]: "value" } }));
 }
 
+// Whether a curve keeps one value over several iterations, up to the rounding of single precision.
+const isConstant = ({ value }) => value.length > 1 && value.every((v) => v !== null && Math.abs(v - value[0]) <= 1e-6 * Math.abs(value[0]));
+
+// Whether a chart would show constants only, and has no note to them. The leading charts stay: there a constant is news.
+function isFlat(spec, runs) {
+  const lines = seriesOf(spec, runs);
+  const noted = Object.keys(spec.flag_notes ?? {}).some((flag) => runs.some((run) => run.flags.includes(flag)));
+  return lines.length > 0 && !spec.spans_two_columns && !noted && lines.every(isConstant);
+}
+
+// One line for each metric without a chart, since it keeps its value in each run.
+function constants(specs, runs) {
+  const lines = specs.flatMap((spec) => seriesOf(spec, runs));
+  if (!lines.length) return null;
+  const names = [...new Set(lines.map((line) => line.name))].sort();
+  const values = (name) => lines.filter((line) => line.name === name).map((line) => el("output", { "data-series": name, "data-run": line.run.name, "data-value": exact(valueAt(line.value)), title: visible(line.run.name) }, short(valueAt(line.value))));
+  return el("div", { class: "constants" }, el("b", {}, "Without change"), names.map((name) => el("span", { title: meaning(name) }, name, values(name))));
+}
+
 // The section of curves: charts under their question, then all other metrics. Charts of speed are in another section.
 function curves(runs, pick) {
   const section = el("section", { id: "curves" }, el("header", {}, el("h2", {}, "Curves"), el("span", { class: "note" }, "Click to see an iteration's rollouts. Drag to zoom, double click to reset.")));
   const others = singles(runs.flatMap((run) => run.metricNames)).map((spec) => ({ ...spec, question: "Also measured" }));
-  const figures = [...DATA.charts.filter((chart) => chart.question !== DATA.speed), ...others].map((spec) => figure(spec, runs, pick));
+  const specs = [...DATA.charts.filter((chart) => chart.question !== DATA.speed), ...others];
+  const figures = specs.filter((spec) => !isFlat(spec, runs)).map((spec) => figure(spec, runs, pick));
   section.append(el("div", { class: "charts" }, figures.filter(Boolean)));
+  section.append(...[constants(specs.filter((spec) => isFlat(spec, runs)), runs)].filter(Boolean));
   return section;
 }

@@ -84,8 +84,9 @@ function systems(runs, pick) {
   const byPhase = { title: "Seconds by phase", metric_labels: Object.fromEntries(phases.map((name) => [name, phase(name)])), stack: runs.length === 1, spans_two_columns: true, subtitle: runs.length === 1 ? "stacked" : "" };
   const others = singles(runs.flatMap((run) => run.timings.map(([name]) => name))).filter((spec) => !phases.includes(spec.title));
   const specs = [phases.length ? byPhase : null, ...DATA.charts.filter((chart) => chart.question === DATA.speed), ...others];
-  const figures = specs.filter(Boolean).map((spec) => figure(spec, runs, pick)).filter(Boolean);
-  if (figures.length) section.append(el("h3", {}, DATA.speed), el("div", { class: "charts" }, figures));
+  const flat = specs.filter((spec) => spec && isFlat(spec, runs));
+  const figures = specs.filter((spec) => spec && !flat.includes(spec)).map((spec) => figure(spec, runs, pick)).filter(Boolean);
+  if (figures.length) section.append(el("h3", {}, DATA.speed), el("div", { class: "charts" }, figures), ...[constants(flat, runs)].filter(Boolean));
   return figures.length ? section : null;
 }
 

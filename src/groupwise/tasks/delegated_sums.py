@@ -33,7 +33,7 @@ HELPER_ERRORS = 0.1
 
 @dataclass(frozen=True, slots=True)
 class DelegatedSums(Sums):
-    """Sums whose steps a main agent can delegate to a helper: 4,096 problems to train on, 256 held-out ones."""
+    """Sums whose steps a main agent can delegate to a helper: 4,096 problems to train on, 512 held-out ones."""
 
     problem_count_by_operands: ClassVar[Mapping[int, int]] = SIZES
 

@@ -44,11 +44,11 @@ RIGHT_GUESSES, DRAFTS_WORKED, FOLLOWED, LEAKED = 0.3, 0.3, 0.5, 0.3
 
 @dataclass(frozen=True, slots=True)
 class HintedSums(Sums):
-    """Sums that need a hint: 4,096 problems with five and six operands to train on, and 256 held-out ones.
+    """Sums that need a hint: 4,096 problems with five and six operands to train on, and 512 held-out ones.
 
     >>> task = HintedSums().build(lambda text: tuple(map(ord, text)))
     >>> len(task), len(task.held_out), task[0].text, task[0].row["hints"][0]
-    (4096, 256, '2+9-8+7-6=', '2+9=11;')
+    (4096, 512, '2+9-8+7-6=', '2+9=11;')
     """
 
     problem_count_by_operands: ClassVar[Mapping[int, int]] = SIZES

@@ -19,7 +19,7 @@ _SUM = re.compile(r"[1-9](?:[-+*][2-9]){1,7}=")
 
 @dataclass(frozen=True, slots=True)
 class ProposedSums(Sums):
-    """Sums whose answers propose a new sum: 4,096 problems to train on, 256 held-out ones."""
+    """Sums whose answers propose a new sum: 4,096 problems to train on, 512 held-out ones."""
 
     problem_count_by_operands: ClassVar[Mapping[int, int]] = SIZES
 

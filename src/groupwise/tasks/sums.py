@@ -10,12 +10,12 @@ from groupwise.data import Ids, Prompt
 from groupwise.tasks.calculator import how_many, is_held_out, numbered, shuffled_problem, solve
 from groupwise.tasks.generated_task import GeneratedTaskSettings
 
-HELD_OUT = 16
+HELD_OUT = 8
 """The number of training problems of a task per held-out problem."""
 
 
 class Sums(GeneratedTaskSettings):
-    """A kind of sums: training problems, and a sixteenth as many held-out ones. The numbers of operands take turns.
+    """A kind of sums: training problems, and an eighth as many held-out ones. The numbers of operands take turns.
 
     `problem_count_by_operands` maps a number of operands to its number of training problems. `row` has the result
     (`answer`), the complete right answer (`solution`), and the solution's first steps (`hints`, weakest first).
@@ -24,7 +24,7 @@ class Sums(GeneratedTaskSettings):
     ...     problem_count_by_operands = {3: 32, 4: 32}
     >>> task = Few().build(lambda text: tuple(map(ord, text)))
     >>> len(task), len(task.held_out), task[0].text, task[1].text
-    (64, 4, '8-8*8=', '7+2+4+2=')
+    (64, 8, '8-8*8=', '7+2+4+2=')
     >>> task[1].row["solution"], task[1].row["hints"]
     ('7+2=9;9+4=13;13+2=15;#15', ['7+2=9;', '7+2=9;9+4=13;'])
     """

@@ -18,7 +18,7 @@ MOST_TIMES = 3
 
 @dataclass(frozen=True, slots=True)
 class WordySums(Sums):
-    """Short sums with wordy demonstrations: 4,096 problems to train on, and 256 held-out ones."""
+    """Short sums with wordy demonstrations: 4,096 problems to train on, and 512 held-out ones."""
 
     problem_count_by_operands: ClassVar[Mapping[int, int]] = SIZES
 

@@ -1,14 +1,14 @@
 """Builds the model, engine, buffer and learner of a recipe in this process."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from groupwise.cluster.ray_replicas import RayReplicaLauncher
 from groupwise.config.recipe import Machine, Recipe
@@ -44,21 +44,22 @@ from groupwise.models import (
     Tokenizer,
     VisionModel,
     attach,
-    base_directory,
     base_name,
     find_model,
     fingerprint,
     frozen_weights,
     has_adapter,
     is_quantized,
-    outline,
+    outline_on_disk,
     padding_token,
     read_model,
     read_tokenizer,
+    weights_device,
     write_adapter,
     write_model,
 )
 from groupwise.planning.engine_share import with_engine_share
+from groupwise.planning.process_memory import gathers_layers
 from groupwise.rollout import RolloutBuffer, RolloutSetting, answers
 from groupwise.runs.phase_directories import phase_directories
 from groupwise.training.build_agent_runner import agent_of, draw_deadline
@@ -157,7 +158,7 @@ class RunObjects:
     @property
     def device(self) -> str:
         """The device of the weights, as run.json names it."""
-        return device_label(next(self.model.parameters()).device)
+        return device_label(weights_device(self.model))
 
     @cached_property
     def warm_start(self) -> "RunObjects | None":
@@ -180,9 +181,18 @@ class RunObjects:
         text += ", in 4 bits but for embedding, head and norms" if is_quantized(self.model) else ""
         return {"adapter": text, "base_sha256": fingerprint(find_model(self.recipe.model))}
 
-    def write(self, path: Path) -> None:
-        """Write the current model: a model directory, or the adapter in peft's format with its tokenizer."""
-        write_trained(self.model, path, self.recipe, self.tokenizer, self.adapter.get("base_sha256", ""))
+    @property
+    def has_weights(self) -> bool:
+        """Whether this process has a whole model. Rank 0 of shards has none if its engines are in other processes."""
+        return not next(self.model.parameters()).is_meta
+
+    def write(self, path: Path, weights: Mapping[str, Tensor] | None = None) -> None:
+        """Write the current model: a model directory, or the adapter in peft's format with its tokenizer.
+
+        `weights` are those of a model that this process has not.
+        """
+        base_sha256 = self.adapter.get("base_sha256", "")
+        write_trained(self.model, path, self.recipe, self.tokenizer, base_sha256, weights)
 
     async def evaluate(self, setting: RolloutSetting, learner: Learner | None = None) -> dict[str, float]:
         """The metrics of the held-out problems, from greedy answers and from answers sampled as in training.
@@ -216,7 +226,10 @@ class RunObjects:
 def read_policy(recipe: Recipe, use: UserCode, device: torch.device) -> Model:
     """The model of a resolved recipe, with its adapter. `Usage` if the method needs experts that it lacks."""
     directory = find_model(recipe.model)
-    model = as_trained(read_stored(directory, recipe, use, device), recipe)
+    model = read_stored(directory, recipe, use, device)
+    if isinstance(model, Decoder) and recipe.cluster.sharded and (outlined := stored_outline(recipe)):
+        model.on_disk = outlined.on_disk
+    model = as_trained(model, recipe)
     check_routing(recipe.method.router_replay, recipe.method.auxiliary, mixture(model))
     model.recompute, model.compiled = recipe.machine.gradient_checkpointing, recipe.machine.compile
     return model
@@ -266,18 +279,36 @@ def with_settings(model: Model, recipe: Recipe) -> Model:
 
 def policy_outline(recipe: Recipe) -> Model | None:
     """The model of a resolved recipe without its weights, with its adapter; None if only `read_policy` creates it."""
-    if (outlined := decoder_outline(find_model(recipe.model), DTYPES[recipe.machine.dtype])) is None:
+    if (outlined := stored_outline(recipe)) is None:
         return None
     model = as_trained(outlined, recipe)
+    check_routing(recipe.method.router_replay, recipe.method.auxiliary, mixture(model))
     model.recompute = recipe.machine.gradient_checkpointing
     return model
 
 
-def decoder_outline(directory: Path, dtype: torch.dtype) -> Decoder | None:
-    """The decoder in a directory without its weights; None if only `read_model` creates the model."""
-    if base_directory(directory) != directory or not isinstance(model := outline(directory), Decoder):
+def rows_alone(recipe: Recipe) -> Model | None:
+    """The model of rank 0 without its weights, if no engine of its process needs them; else None.
+
+    Its rank reads its rows, as the others do.
+    """
+    if not (recipe.cluster.sharded and gathers_layers(recipe, recipe.cluster.ranks)):
         return None
-    return model.to(dtype)
+    model = policy_outline(recipe)
+    return model if isinstance(model, Decoder) and model.on_disk is not None else None
+
+
+def stored_outline(recipe: Recipe) -> Decoder | None:
+    """The decoder in the recipe's directory without its weights, of which sharded ranks read their rows from its files.
+
+    Without shards, and after a warm start, whose weights rank 0 has, they read none. None for another model.
+    """
+    outlined = outline_on_disk(
+        find_model(recipe.model), dtype=DTYPES[recipe.machine.dtype], device=find_device(recipe.machine)
+    )
+    if outlined is not None and (not recipe.cluster.sharded or warm_start_phase(recipe) is not None):
+        outlined.on_disk = None
+    return outlined
 
 
 def new_learner(model: Model, recipe: Recipe, ranks: Ranks, tokenizer: Tokenizer | None = None) -> Learner:
@@ -301,7 +332,7 @@ def models_from_directories(
 ) -> dict[str, Model]:
     """The models (reference, teacher) from directories. `Usage` if a vocabulary differs from the policy's.
 
-    Shards above rank 0 get their rows from rank 0, so they read no weights.
+    Each of sharded ranks reads its rows, so none reads a whole decoder.
     """
     parameter = next(model.parameters())
     device = torch.device("cpu") if ranks.shards else parameter.device  # the policy of such a rank has no weights
@@ -311,11 +342,18 @@ def models_from_directories(
             directory = find_model(part.directory)
             if tokenizer is not None:
                 check_vocabulary(name, directory, tokenizer)
-            outlined = decoder_outline(directory, parameter.dtype) if ranks.shards and ranks.rank else None
-            side_model = (outlined or read_model(directory, dtype=parameter.dtype, device=device)).requires_grad_(False)
+            side_model = side_model_in(directory, parameter.dtype, device, ranks).requires_grad_(False)
             share_pictures(name, model, side_model)
             models[name] = with_settings(side_model, recipe)
     return models
+
+
+def side_model_in(directory: Path, dtype: torch.dtype, device: torch.device, ranks: Ranks) -> Model:
+    """The side model in a directory. That of sharded ranks has no weights if each reads its rows, or above rank 0."""
+    outlined = outline_on_disk(directory, dtype=dtype, device=device) if ranks.shards else None
+    if outlined is None or not (outlined.on_disk or ranks.rank):
+        return read_model(directory, dtype=dtype, device=device)
+    return outlined
 
 
 def share_pictures(name: str, model: Model, side_model: Model) -> None:
@@ -328,17 +366,24 @@ def share_pictures(name: str, model: Model, side_model: Model) -> None:
     side_model.pictures = model.pictures
 
 
-def write_trained(model: Model, path: Path, recipe: Recipe, tokenizer: Tokenizer, base_sha256: str) -> None:
+def write_trained(
+    model: Model,
+    path: Path,
+    recipe: Recipe,
+    tokenizer: Tokenizer,
+    base_sha256: str,
+    weights: Mapping[str, Tensor] | None = None,
+) -> None:
     """Write the trained model: a model directory, or an adapter in peft's format with its tokenizer.
 
-    `base_sha256` is the hash of the weights under an adapter. A reward model is a model directory: its adapter is added
-    to its layers, since its head is trained whole.
+    `base_sha256` is the hash of the weights under an adapter; `weights` are those of a model on the meta device. A
+    reward model is a model directory: its adapter is added to its layers, since its head is trained whole.
     """
     if has_adapter(model) and not isinstance(model, SequenceClassifier):
         write_adapter(model, path, base=movable_base(base_name(recipe.model), path), base_sha256=base_sha256)
         tokenizer.save(path)
     else:
-        write_model(model, path, tokenizer=tokenizer, source=find_model(recipe.model))
+        write_model(model, path, tokenizer=tokenizer, source=find_model(recipe.model), weights=weights)
 
 
 def movable_base(base: str, path: Path) -> str:
@@ -388,14 +433,15 @@ def check_engine(recipe: Recipe, model: nn.Module, experts: MixtureOfExpertsSize
         placed = recipe.cluster.launch == "ray" and engine.replicas > 0
         device = device_of(recipe.machine.device)
         target = EngineRequirements(
-            dtype=recipe.machine.dtype, device=device, device_from_launcher=placed, ranks=recipe.cluster.ranks
-        )
+            dtype=recipe.machine.dtype, device=device, device_from_launcher=placed, ranks=recipe.cluster.ranks,
+            gathers_layers=recipe.cluster.sharded and gathers_layers(recipe, recipe.cluster.ranks),
+        )  # fmt: skip
         engine.check(model, experts if recipe.method.router_replay == "engine" else None, target, access)
 
 
 def with_share(recipe: Recipe, model: Model, task: Task) -> Recipe:
     """The recipe with the share of the GPU's memory for an engine on the learner's GPU (`with_engine_share`)."""
-    device, engine = next(model.parameters()).device, recipe.engine
+    device, engine = weights_device(model), recipe.engine
     if device.type != "cuda" or not isinstance(engine, Served) or not isinstance(shape := model.shape, DecoderShape):
         return recipe
     target = EngineRequirements.of(model, ranks=recipe.cluster.ranks)
@@ -425,7 +471,7 @@ def build(recipe: Recipe, use: UserCode, inputs: RunInputs | None = None) -> Run
     inputs = inputs or read_inputs(recipe, use)
     recipe = with_wording(recipe, inputs.tokenizer)
     recipe = with_iterations(recipe, inputs.task)
-    model = read_policy(recipe, use, device)
+    model = rows_alone(recipe) or read_policy(recipe, use, device)
     # With staleness, the learner changes its own model while the engine samples.
     sampled = deepcopy(model) if recipe.cluster.max_staleness else model
     if isinstance(inputs.verifier, NoVerifier):

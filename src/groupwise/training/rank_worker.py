@@ -39,7 +39,7 @@ from groupwise.core import GroupwiseError, Usage, WorkerLost
 from groupwise.data import NeededMeasure, Return
 from groupwise.engines.remote.replica_devices import gpu_count, rank_devices, visible_device
 from groupwise.learner import Learner, ReplicatedRanks, SingleProcess
-from groupwise.learner.distributed import START, ConnectionClosed
+from groupwise.learner.distributed import CPU, START, ConnectionClosed
 from groupwise.learner.rank_store import (
     LOOPBACK,
     Store,
@@ -151,7 +151,7 @@ def processes_of(layout: RunLayout, objects: RunObjects, meeting: RankRendezvous
     cluster, device = objects.recipe.cluster, find_device(objects.recipe.machine)
     names = [f"rank {rank}" for rank in range(1, cluster.ranks)]
     if cluster.launch == "external":
-        return ExternalProcesses(names)
+        return ExternalProcesses(names, meeting.store)
     assert isinstance(meeting.store, TCPStore), "rank 0 hosts it"
     settings: dict[str, Any] = {"host": meeting.store_host, "port": meeting.store.port, "cluster": asdict(cluster)}
     settings |= {
@@ -199,7 +199,8 @@ def named_by(processes: NamedProcesses, error: WorkerLost) -> WorkerLost:
     except WorkerLost as cause:
         return WorkerLost(cause.what, evidence=cause.evidence, fix=error.fix)
     printed = [text for name, lines in processes.printed().items() if lines for text in (f"{name} printed:", *lines)]
-    return WorkerLost(error.what, evidence="\n".join([error.evidence, *printed]), fix=error.fix)
+    places = [f"{name} is on host {host}" for name, host in processes.hosts.items() if f"{name}," in error.what]
+    return WorkerLost(error.what, evidence="\n".join([error.evidence, *places, *printed]), fix=error.fix)
 
 
 def follow(ranks: ReplicatedRanks, use: UserCode) -> None:
@@ -226,7 +227,9 @@ def follow(ranks: ReplicatedRanks, use: UserCode) -> None:
             learner.memories = header["memories"]
             method = method_of(recipe, learner)
         elif header["do"] == "weights":
-            learner.weights()
+            learner.weights(header["names"])
+        elif header["do"] == "score":
+            learner.score(tuple(header["context"]), tuple(header["tokens"]))
         elif header["do"] == "save":
             save_shard(learner, Path(header["directory"]))
         else:
@@ -240,9 +243,10 @@ def batch_measures(method: Method) -> set[NeededMeasure]:
 
 
 def follower(recipe: Recipe, use: UserCode, ranks: ReplicatedRanks) -> Learner:
-    """The learner of a rank above 0. Shards need no weights: they come from rank 0 and the checkpoint."""
+    """The learner of a rank above 0. Shards of a decoder need no whole model, and read others in the host's memory."""
     model = policy_outline(recipe) if ranks.shards else None
-    return new_learner(model or read_policy(recipe, use, ranks.device), recipe, ranks)
+    device = CPU if ranks.shards else ranks.device
+    return new_learner(model or read_policy(recipe, use, device), recipe, ranks)
 
 
 def follow_external(recipe: Recipe, use: UserCode) -> bool:
@@ -252,7 +256,12 @@ def follow_external(recipe: Recipe, use: UserCode) -> bool:
         return False
     device = external.device(str(find_device(recipe.machine)), gpu_count())
     store = external.store(cluster.ranks, cluster.deadline)
-    join(store, external.store_host, external.rank, cluster, use, torch.device(device))
+    external.record_host(store)
+    try:
+        join(store, external.store_host, external.rank, cluster, use, torch.device(device))
+    except WorkerLost as error:
+        place = f"rank 0 is at {external.store_host}:{external.store_port}"
+        raise WorkerLost(error.what, evidence=f"{error.evidence}\n{place}", fix=error.fix) from error
     return True
 
 

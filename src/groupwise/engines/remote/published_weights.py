@@ -18,14 +18,14 @@ def published_bytes(model: nn.Module) -> int:
     return state_bytes(model) - packed + size * sum(layer.in_features * layer.out_features for layer in layers)
 
 
-def published_weights(model: nn.Module, weights: Mapping[str, Tensor], *, merges: bool) -> dict[str, Tensor]:
+def published_weights(model: nn.Module, weights: Mapping[str, Tensor], *, merges: bool) -> Mapping[str, Tensor]:
     """The weights of a model, from its state dict; `merges`: with its adapter, if it has one, added to them.
 
     Those of a vision-language model have the names of its files, each tensor once: vLLM ties equal ones itself.
     """
-    found = merged_weights(model, weights) if merges and has_adapter(model) else dict(weights)
+    found = merged_weights(model, weights) if merges and has_adapter(model) else weights
     if not isinstance(model, VisionModel):
         return found
-    firsts = {(x.data_ptr(), x.shape): name for name, x in reversed(found.items())}
+    firsts = {(x.data_ptr(), x.shape): name for name, x in reversed(list(found.items()))}
     kept = set(firsts.values())
     return {name.removeprefix("causal."): x for name, x in found.items() if name in kept}

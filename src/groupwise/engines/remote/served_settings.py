@@ -36,7 +36,16 @@ from groupwise.engines.remote.shared_memory_weights import can_seal
 from groupwise.engines.remote.tls import TlsAddress
 from groupwise.engines.remote.weights_file import WeightsFilesDirectory
 from groupwise.engines.remote.weights_probe import WeightsProbe
-from groupwise.models import Decoder, MixtureOfExpertsSizes, Model, Tokenizer, VisionModel, has_adapter, write_fresh
+from groupwise.models import (
+    Decoder,
+    MixtureOfExpertsSizes,
+    Model,
+    Tokenizer,
+    VisionModel,
+    has_adapter,
+    weights_device,
+    write_fresh,
+)
 from groupwise.models.lora import adapter_text
 from groupwise.models.quantized_linear import is_quantized
 from groupwise.models.vision.vision_files import write_architecture
@@ -56,20 +65,24 @@ class EngineRequirements:
     """The requirements of a model on its engines besides its shape: dtype and device.
 
     `device_from_launcher`: a launcher assigns each engine its own device, on a host with the engine's environment.
-    `ranks` of the learner have a GPU each on this host, of which `device` is the first.
+    `ranks` of the learner have a GPU each on this host, of which `device` is the first. A learner that `gathers_layers`
+    has no whole model in its process.
     """
 
     dtype: str
     device: str
     device_from_launcher: bool = False
     ranks: int = 1
+    gathers_layers: bool = False
 
     @classmethod
     def of(cls, model: Model, *, from_launcher: bool = False, ranks: int = 1) -> "EngineRequirements":
         """The requirements of a model with weights."""
         weight = next(model.parameters())
-        dtype = str(weight.dtype).removeprefix("torch.")
-        return cls(dtype=dtype, device=str(weight.device), device_from_launcher=from_launcher, ranks=ranks)
+        return cls(
+            dtype=str(weight.dtype).removeprefix("torch."), device=str(weights_device(model)),
+            device_from_launcher=from_launcher, ranks=ranks, gathers_layers=weight.is_meta,
+        )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,10 +163,11 @@ class Served(Native):
     def publishes_on_gpu(self, access: EngineAccess, target: EngineRequirements) -> bool:
         """Whether weights go to the engines from the learner's GPU: each is on one GPU, and a child process here.
 
-        The command line names no directory for a file.
+        The command line names no directory for a file, and the learner has a whole model.
         """
         local = not (access.exchange_directory or self.addresses or target.device_from_launcher)
-        return self.loads_from_gpu and self.gpus_per_replica == 1 and target.device.startswith("cuda") and local
+        whole = target.device.startswith("cuda") and not target.gathers_layers
+        return self.loads_from_gpu and self.gpus_per_replica == 1 and whole and local
 
     def fleet(
         self, model: Model, tokenizer: Tokenizer, *, seed: int, experts: MixtureOfExpertsSizes | None,
@@ -170,10 +184,9 @@ class Served(Native):
         else:
             assert isinstance(model, VisionModel), "no other model is served"
             write_architecture(model, exchange.path, tokenizer=tokenizer)
-        weight = next(model.parameters())
-        dtype = str(weight.dtype).removeprefix("torch.")
+        dtype, device = str(next(model.parameters()).dtype).removeprefix("torch."), str(weights_device(model))
         settings = ReplicaSettings(
-            model_directory=str(exchange.path), dtype=dtype, device=str(weight.device), threads=torch.get_num_threads(),
+            model_directory=str(exchange.path), dtype=dtype, device=device, threads=torch.get_num_threads(),
             seed=seed, max_num_seqs=self.max_num_seqs, kv_cache_tokens=self.kv_cache_tokens, compiled=model.compiled,
             adapter_json="" if merges else adapter_text(model),
         )  # fmt: skip

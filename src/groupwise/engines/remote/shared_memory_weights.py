@@ -11,10 +11,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import BinaryIO
 
-from safetensors.torch import save
 from torch import Tensor
 
+from groupwise.learner.gathered_weights import GatheredWeights
 from groupwise.models.return_freed_memory import available_memory
+from groupwise.models.safetensors_weights import write_stream
 
 SEALED = "sealed"
 """What a message to an engine has in place of the hash of weights in sealed memory."""
@@ -29,10 +30,15 @@ class SealedMemory:
         descriptor = os.memfd_create(f"groupwise-weights-{version:06d}", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         self.close = weakref.finalize(self, os.close, descriptor)
         with open(descriptor, "wb", closefd=False) as file:
-            file.write(save({name: x.detach().cpu().contiguous() for name, x in weights.items()}))
+            write_stream(file, outline_of(weights), weights.__getitem__)
         fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, _seals() | fcntl.F_SEAL_SEAL)
         self.path = Path(f"/proc/{os.getpid()}/fd/{descriptor}")
         """A path for processes of this user on this host."""
+
+
+def outline_of(weights: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+    """The dtypes and shapes of weights: their tensors themselves, or those on the meta device if they are gathered."""
+    return weights.outline if isinstance(weights, GatheredWeights) else weights
 
 
 def can_seal(size: int) -> bool:

@@ -13,12 +13,13 @@ from hashlib import file_digest
 from pathlib import Path
 
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from groupwise.core import Storage, open_regular
 from groupwise.engines.remote.gpu_weights import ON_GPU, GpuWeights
-from groupwise.engines.remote.shared_memory_weights import SEALED, SealedMemory, is_sealed
+from groupwise.engines.remote.shared_memory_weights import SEALED, SealedMemory, is_sealed, outline_of
+from groupwise.models.safetensors_weights import write_stream
 from groupwise.runs.atomic_writes import DISK, FileSystemOperations, file_draft
 
 __all__ = ["WeightsFile", "WeightsFilesDirectory", "read_weights", "write_weights"]
@@ -57,14 +58,10 @@ def write_weights(
 ) -> WeightsFile:
     """Write weights atomically: an engine sees the whole file or none. `Storage` if they do not fit on the disk."""
     path = directory / f"weights-{version:06d}.safetensors"
-    tensors = {name: x.detach().cpu().contiguous() for name, x in weights.items()}
-    needed = sum(x.numel() * x.element_size() for x in tensors.values())
-    with weights_errors(directory.parent, needed):
-        with file_draft(path, disk) as draft:
-            try:
-                save_file(tensors, draft)
-            except SafetensorError as error:  # how it reports a full disk
-                raise OSError(*_os_error(error)) from error
+    outline = outline_of(weights)
+    with weights_errors(directory.parent, sum(x.nbytes for x in outline.values())):
+        with file_draft(path, disk) as draft, draft.open("wb") as file:
+            write_stream(file, outline, weights.__getitem__)
         return WeightsFile(version, path, _sha256(path))
 
 
@@ -110,12 +107,6 @@ def most_file_bytes(model: nn.Module) -> int:
 
 def _megabytes(count: int) -> str:
     return f"{count / 1e6:.1f} MB"
-
-
-def _os_error(error: SafetensorError) -> tuple[int, str]:
-    """The errno and text of a safetensors error, whose message ends in `(os error 28)`."""
-    code = str(error).rpartition("os error ")[2].partition(")")[0]
-    return int(code) if code.isdecimal() else 0, str(error)
 
 
 def read_weights(path: Path, sha256: str) -> dict[str, Tensor]:

@@ -1,5 +1,6 @@
 """The probe of an engine after each load: the scores of a fixed answer show which weights it has."""
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -10,6 +11,7 @@ from groupwise.core import LogprobMismatch
 from groupwise.data import Ids, Picture
 from groupwise.engines import NativeEngine
 from groupwise.engines.remote.remote_engine import RemoteEngine
+from groupwise.learner.gathered_weights import GatheredWeights
 from groupwise.models import LanguageModel, Tokenizer, picture_of_pixels
 
 __all__ = ["WeightsProbe"]
@@ -49,10 +51,16 @@ class WeightsProbe:
         self._engine = NativeEngine(model, tokenizer, seed=0, max_num_seqs=1)
 
     async def expect(self, version: int, weights: Mapping[str, Tensor], before: ProbeScores | None) -> ProbeScores:
-        """The scores to expect of an engine with these weights, which are the decoder's own tensors."""
-        await self._engine.load(version, weights)
-        now = await self._engine.score(self.context, self.answer, pictures=self.pictures)
-        await self._engine.load(version, weights)  # frees the copies of weights that `score` made
+        """The scores to expect of an engine with these weights: the decoder's own tensors, or those of sharded ranks.
+
+        The latter compute the scores themselves: this process has no whole model.
+        """
+        if isinstance(weights, GatheredWeights):
+            now = await asyncio.to_thread(weights.score, self.context, self.answer)
+        else:
+            await self._engine.load(version, weights)
+            now = await self._engine.score(self.context, self.answer, pictures=self.pictures)
+            await self._engine.load(version, weights)  # frees the copies of weights that `score` made
         return ProbeScores(now, before.current if before else ())
 
     async def check(self, remote: RemoteEngine, expected: ProbeScores) -> None:

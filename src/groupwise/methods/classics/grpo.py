@@ -80,5 +80,6 @@ D_it = pi_ref / pi - log(pi_ref / pi) - 1""",
         parent="reinforce",
         min_difference=0.02,
         runs_matched_by="steps",
+        plan="whole",
     ),
 )

@@ -145,7 +145,8 @@ L_V = 1/2 mean of max[ (V - G)^2, (V_old + clip(V - V_old, -eps_v, eps_v) - G)^2
         parent="reinforce",
         min_difference=0.05,
         runs_matched_by="tokens",
-        settings=("prompts = 64", "method.group_size = 1", "method.minibatches = 1"),
+        settings=("prompts = 64", "method.group_size = 1", "method.minibatches = 1", "iterations = 6"),
         own_settings=("method.minibatches = 4", "method.models.critic.optimizer.lr = 1e-3"),
+        plan="whole",
     ),
 )

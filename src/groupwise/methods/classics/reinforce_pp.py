@@ -99,11 +99,12 @@ A^_t = (A_t - mean over the batch's tokens) / std over the batch's tokens""",
     expected_effect=ExpectedEffect(
         metric="eval/accuracy_greedy",
         direction="up",
-        task="calculator",
+        task="hinted_sums",
         parent="reinforce",
         min_difference=0.05,
         runs_matched_by="tokens",
         settings=("prompts = 64", "method.group_size = 1", "method.minibatches = 1"),
         own_settings=("method.minibatches = 8",),
+        plan="whole",
     ),
 )

@@ -147,7 +147,7 @@ kept: an answer whose score differs by 0.2 from one of the other outcome; anchor
         parent="grpo",
         min_difference=0.1,
         runs_matched_by="steps",
-        settings=("iterations = 10", "evaluate.problems = 16", "method.objective.penalties = []"),
+        settings=("iterations = 10", "method.objective.penalties = []"),
         own_settings=("method.filter.compared_subscore = progress",),
     ),
     our_finding="With written solutions no group of hinted_sums is without signal; with GRPO a quarter of the groups "

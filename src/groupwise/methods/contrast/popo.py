@@ -86,7 +86,7 @@ w_i = exp((s_i - s_i,old) / T), normalised over the correct answers, without gra
         parent="reinforce",
         min_difference=0.02,
         runs_matched_by="tokens",
-        settings=("method.minibatches = 1",),
+        settings=("method.minibatches = 1", "iterations = 6"),
     ),
     our_finding="The mean log-prob of an answer, our reading, gives a token of a short guess some nine times the "
     "weight of a token of a chain: two thirds of the trained answers are chains, and yet their share "

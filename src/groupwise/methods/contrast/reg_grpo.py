@@ -201,6 +201,6 @@ A_i = (R_i - mean(R)) / std(R)""",
         parent="grpo",
         min_difference=0.05,
         runs_matched_by="steps",
-        settings=("iterations = 10", "evaluate.problems = 16"),
+        settings=("iterations = 10",),
     ),
 )

@@ -163,6 +163,7 @@ l+- = mean (x0+- - x_0)^2 / sg[ max(mean |x0+- - x_0|, 1e-5) ]""",
         min_difference=0.05,
         runs_matched_by="steps",
         settings=("iterations = 10",),
+        plan="whole",
     ),
     our_finding="The method samples without noise and flow_grpo with it, so eval/accuracy, the first metric of the "
     "effect, compares answers of two samplers. It was changed after one run of seed 0 to the accuracy of "

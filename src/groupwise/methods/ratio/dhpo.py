@@ -139,11 +139,6 @@ A_i = (R_i - mean(R)) / std(R)""",
         parent="gspo_token",
         min_difference=0.05,
         runs_matched_by="steps",
-        settings=(
-            "iterations = 10",
-            "evaluate.problems = 16",
-            "method.minibatches = 8",
-            "method.objective.penalties = []",
-        ),
+        settings=("iterations = 10", "method.minibatches = 8", "method.objective.penalties = []"),
     ),
 )

@@ -77,11 +77,7 @@ A_i = (R_i - mean(R)) / std(R)""",
         parent="cispo",
         min_difference=0.02,
         runs_matched_by="tokens",
-        settings=(
-            "iterations = 10",
-            "evaluate.problems = 16",
-            "method.minibatches = 8",
-            "method.objective.penalties = []",
-        ),
+        settings=("iterations = 10", "method.minibatches = 8", "method.objective.penalties = []"),
+        acted="clip_ratio/region_mean",
     ),
 )

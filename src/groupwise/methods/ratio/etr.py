@@ -95,6 +95,7 @@ A_i = (R_i - mean(R)) / std(R)""",
         min_difference=0.01,
         runs_matched_by="steps",
         settings=("method.minibatches = 8", "method.objective.penalties = []"),
+        acted="clip_ratio/region_mean",
     ),
     our_finding="Entropy does not change in 20 iterations: GRPO clips 0.4 % of the tokens there, so the range hardly "
     "acts.",

@@ -63,5 +63,10 @@ s_i = exp( 1/|y_i| sum_t log(pi(y_it) / pi_old(y_it)) )""",
         "tests/golden/test_methods.py::test_whole_path[gspo_token]",
         "tests/golden/test_methods.py::test_worked_numbers[gspo_token]",
     ),
+    tuned_settings=(
+        ("method.objective.surrogate.low = 3e-4", "method.objective.surrogate.high = 4e-4"),
+        ("method.objective.surrogate.low = 3e-3", "method.objective.surrogate.high = 4e-3"),
+        ("method.objective.surrogate.low = 3e-2", "method.objective.surrogate.high = 4e-2"),
+    ),
     unmeasured_reason="It equals GSPO to the bit where all tokens of an answer have one advantage.",
 )

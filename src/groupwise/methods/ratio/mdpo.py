@@ -102,7 +102,7 @@ squared: J = - 1/N sum_i (1/t sum_t log r_it - A_i)^2, A_i = R_i - mean(R)""",
         parent="reinforce",
         min_difference=0.05,
         runs_matched_by="tokens",
-        settings=("method.minibatches = 1",),
+        settings=("method.minibatches = 1", "iterations = 6"),
     ),
     toy_test="tests/golden/test_ratio.py::test_mirror_descent_of_a_bandit",
     our_finding="It learns faster and then degrades: greedy accuracy on the calculator is 0.91 after five iterations, "

@@ -12,7 +12,7 @@ from torch import Tensor
 from groupwise.advantages import Standardised
 from groupwise.data import Batch, Logp, Mask, NeededMeasure, UnsplitUnit, Weight
 from groupwise.methods.method import Method
-from groupwise.methods.reference import PaperDifference, PaperReference
+from groupwise.methods.reference import ExpectedEffect, PaperDifference, PaperReference
 from groupwise.objective import (
     GatedSurrogate,
     GeometricMaskedImportance,
@@ -187,6 +187,20 @@ v3.2: answers with A_i < 0 and mean_t(log pi_engine - log pi) > 0.1 have no grad
         "tests/golden/test_ratio.py::test_rejection_changes_the_divisor",
         "tests/golden/test_ratio.py::test_off_policy_mask_keeps_positive_answers",
     ),
-    unmeasured_reason="The engine and the learner agree here, so that every weight is 1.",
+    expected_effect=ExpectedEffect(
+        metric="eval/accuracy",
+        direction="up",
+        task="hinted_sums",
+        parent="grpo",
+        min_difference=0.03,
+        runs_matched_by="steps",
+        settings=(
+            "method.minibatches = 8",
+            "method.objective.penalties = []",
+            'engine = {kind = "rounded_engine:Rounded", max_logprob_diff = 20.0}',
+        ),
+        acted="sampling/sampling_logp_difference/mean",
+        plan="whole",
+    ),
     toy_test="tests/objective/test_weights.py::test_the_product_of_rhos_is_unbiased_for_sequences",
 )

@@ -105,11 +105,7 @@ J = 1/(sum_i |o_i|) sum_i sum_t min[ r_it A_i, clip(r_it, 0.8, 1.28) A_i ]""",
         parent="dapo",
         min_difference=0.02,
         runs_matched_by="tokens",
-        settings=(
-            "iterations = 10",
-            "evaluate.problems = 16",
-            "method.minibatches = 8",
-            "method.objective.penalties = []",
-        ),
+        settings=("iterations = 10", "method.minibatches = 8", "method.objective.penalties = []"),
+        acted="clip_ratio/region_mean",
     ),
 )

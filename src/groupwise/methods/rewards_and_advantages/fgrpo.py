@@ -104,7 +104,7 @@ lambda_k <- clip(lambda_k + rate (floor_k - mean(c_k)), 0, 5) after each step"""
         parent="grpo",
         min_difference=0.02,
         runs_matched_by="steps",
-        settings=("iterations = 10", "evaluate.problems = 16", "method.objective.penalties = []"),
+        settings=("iterations = 10", "method.objective.penalties = []"),
     ),
     our_finding="In ten iterations the multiplier stays too small to act: it grows by less than 0.05 per iteration.",
 )

@@ -105,6 +105,6 @@ f(x) = 1 - (1 - x/p)^2 up to p, then 1 - 2 ((x - p) / (1 - p))^2""",
         parent="grpo",
         min_difference=2.0,
         runs_matched_by="steps",
-        settings=("iterations = 10", "evaluate.problems = 16"),
+        settings=("iterations = 10",),
     ),
 )

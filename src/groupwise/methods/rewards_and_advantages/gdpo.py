@@ -76,7 +76,6 @@ J = 1/(sum_i |o_i|) sum_i sum_t min[ r_it A_i, clip(r_it, 1 - eps, 1 + eps) A_i 
         runs_matched_by="steps",
         settings=(
             "iterations = 10",
-            "evaluate.problems = 16",
             "method.objective.penalties = []",
             'method.shaping = ["Score", {kind = "AddSubscore", subscore = "chain_true"}]',
         ),

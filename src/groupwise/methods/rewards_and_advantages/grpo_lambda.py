@@ -100,6 +100,12 @@ A_i = (R_i - mean(R)) / std(R), GRPO's objective""",
         parent="grpo",
         min_difference=1.0,
         runs_matched_by="steps",
-        settings=("iterations = 10", "evaluate.problems = 16"),
+        settings=(
+            "prompts = 16",
+            "method.group_size = 16",
+            "method.minibatches = 4",
+            "method.objective.penalties = []",
+        ),
+        kept="eval/accuracy",
     ),
 )

@@ -98,6 +98,6 @@ A_i = (R_i - mean(R)) / std(R), GRPO's objective""",
         parent="grpo",
         min_difference=0.02,
         runs_matched_by="steps",
-        settings=("iterations = 10", "evaluate.problems = 16", "method.objective.penalties = []"),
+        settings=("iterations = 10", "method.objective.penalties = []"),
     ),
 )

@@ -185,6 +185,6 @@ V_j = - (q_a - R_j)+ / a,  U_j = [ (R_j - q_a)+ - (R_j - q_b)+ ] / (b - a)""",
         parent="grpo",
         min_difference=0.02,
         runs_matched_by="steps",
-        settings=("iterations = 10", "evaluate.problems = 16", "prompts = 10", "method.objective.penalties = []"),
+        settings=("iterations = 10", "prompts = 10", "method.objective.penalties = []"),
     ),
 )

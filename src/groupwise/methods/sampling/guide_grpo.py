@@ -61,5 +61,6 @@ J = GRPO's objective with rho""",
         min_difference=0.05,
         runs_matched_by="steps",
         settings=("method.objective.penalties = []",),
+        acted="rollout/other_prompt",
     ),
 )

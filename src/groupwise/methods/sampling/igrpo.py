@@ -98,7 +98,8 @@ o_1, ..., o_G from pi_old(. | q, d*); GRPO's objective under the prompt with d*"
         task="hinted_sums",
         parent="grpo",
         min_difference=0.05,
-        runs_matched_by="steps",
-        settings=("method.objective.penalties = []", "evaluate.strategy = DraftAndRefine"),
+        runs_matched_by="tokens",
+        settings=("method.objective.penalties = []",),
+        acted="rollout/other_prompt",
     ),
 )

@@ -245,6 +245,7 @@ GRPO's objective from q and from q with such a beginning; R = r + 0.001 [finishe
         runs_matched_by="steps",
         settings=("method.objective.penalties = []",),
         own_settings=("method.curriculum.line_separator = ;",),
+        acted="curriculum/surveyed",
     ),
     our_finding="On hinted_sums the beginning of a correct chain nearly decides its end: 36 of 74 groups that "
     "continued one were all right, and so without signal (one seed). Of 47 groups of whole prompts, which "

@@ -107,6 +107,7 @@ J = PPO's clip for sampled tokens, p / (p + gamma) A for those of y'; A over the
         parent="grpo",
         min_difference=0.05,
         runs_matched_by="steps",
-        settings=("iterations = 10", "evaluate.problems = 16", "method.objective.penalties = []"),
+        settings=("iterations = 10", "method.objective.penalties = []"),
+        acted="rollout/other_prompt",
     ),
 )

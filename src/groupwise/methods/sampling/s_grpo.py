@@ -147,6 +147,12 @@ R_i = 2^-(K_i - 1) if correct, K_i the number of correct answers up to exit i; A
         parent="grpo",
         min_difference=2.0,
         runs_matched_by="steps",
-        settings=("iterations = 10", "evaluate.problems = 64", "method.objective.penalties = []"),
+        settings=(
+            "prompts = 16",
+            "method.group_size = 16",
+            "method.minibatches = 4",
+            "method.objective.penalties = []",
+        ),
+        kept="eval/accuracy",
     ),
 )

@@ -234,6 +234,7 @@ light: one group at the level of the prompt, which rises at a pass rate of 0.1 a
         parent="grpo",
         min_difference=0.1,
         runs_matched_by="steps",
-        settings=("iterations = 10", "evaluate.problems = 16", "method.objective.penalties = []"),
+        settings=("iterations = 10", "method.objective.penalties = []"),
+        acted="rollout/other_prompt",
     ),
 )

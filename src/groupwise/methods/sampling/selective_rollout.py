@@ -156,5 +156,6 @@ A_i = (r_i - mean(r)) / (std(r) + 1e-8)""",
         min_difference=1.0,
         runs_matched_by="steps",
         own_settings=("method.strategy.compare_after_turns = 1",),
+        kept="eval/accuracy_greedy",
     ),
 )

@@ -276,5 +276,6 @@ R_i = accuracy + format + 0.5 r_div; GRPO's objective""",
         min_difference=0.02,
         runs_matched_by="steps",
         settings=("method.objective.penalties = []",),
+        acted="curriculum/proposed",
     ),
 )

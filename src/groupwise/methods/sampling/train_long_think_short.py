@@ -119,12 +119,18 @@ B = max(1, 256 * 0.7^floor(t / T))""",
         parent="grpo",
         min_difference=2.0,
         runs_matched_by="steps",
-        settings=("iterations = 10", "evaluate.problems = 16"),
+        settings=(
+            "prompts = 16",
+            "method.group_size = 16",
+            "method.minibatches = 4",
+            "method.objective.penalties = []",
+        ),
         own_settings=(
             (
                 'method.schedules = {"shaping.1.budget_tokens" = '
                 '{kind = "Staircase", start_value = 36.0, factor = 0.7, iterations_per_stair = 4}}'
             ),
         ),
+        kept="eval/accuracy",
     ),
 )

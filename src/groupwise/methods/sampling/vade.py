@@ -167,9 +167,17 @@ drawn: a <- l1 a + c, b <- l1 b + G - c;  not drawn: a <- l2 a, b <- l2 b""",
     expected_effect=ExpectedEffect(
         metric="frac_reward_zero_std",
         direction="down",
-        task="edges",
+        task="hinted_sums",
         parent="grpo",
         min_difference=0.05,
         runs_matched_by="steps",
+        settings=(
+            "task = benchmarks/atlas/repeats/train.jsonl",
+            "held_out = benchmarks/atlas/repeats/test.jsonl",
+            "verifier = last_number",
+            "iterations = 45",
+            "method.objective.penalties = []",
+        ),
+        acted="curriculum/known",
     ),
 )

@@ -2,7 +2,7 @@
 
 from groupwise.learner import InitialPolicy
 from groupwise.methods.method import Method
-from groupwise.methods.reference import PaperDifference, PaperReference
+from groupwise.methods.reference import ExpectedEffect, PaperDifference, PaperReference
 from groupwise.objective import Objective, PairwisePreference, pair_mean
 from groupwise.rollout import ShuffledRows, Stored
 
@@ -50,5 +50,19 @@ d = log(pi(y | x) / pi_ref(y | x)), summed over the tokens of y; w is chosen, l 
         "tests/golden/test_stored.py::test_the_first_loss_of_pairs",
         "tests/golden/test_contrast.py::test_dpo_is_a_preference",
     ),
-    unmeasured_reason="Not measured yet: no packaged task stores pairs in its rows.",
+    tuned_settings=(("method.objective.surrogate.beta = 0.1",), ("method.objective.surrogate.beta = 0.5",)),
+    expected_effect=ExpectedEffect(
+        metric="eval/accuracy_greedy",
+        direction="up",
+        task="hinted_sums",
+        parent="sft",
+        min_difference=0.03,
+        runs_matched_by="steps",
+        settings=(
+            "task = benchmarks/atlas/stored_sums/train.jsonl",
+            "held_out = benchmarks/atlas/stored_sums/test.jsonl",
+            "verifier = last_number",
+            "iterations = 6",
+        ),
+    ),
 )

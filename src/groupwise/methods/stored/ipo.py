@@ -9,7 +9,7 @@ from torch import Tensor
 from groupwise.data import Batch, Logp, NeededMeasure, Surrogate, UnsplitUnit
 from groupwise.learner import InitialPolicy
 from groupwise.methods.method import Method
-from groupwise.methods.reference import PaperDifference, PaperReference
+from groupwise.methods.reference import ExpectedEffect, PaperDifference, PaperReference
 from groupwise.objective import Objective, log_ratio_to, over_pairs, pair_mean, pairs
 from groupwise.rollout import ShuffledRows, Stored
 
@@ -88,5 +88,18 @@ d = 1/|y| sum_t log(pi(y_t) / pi_ref(y_t)); w is chosen, l is rejected""",
         "tests/golden/test_methods.py::test_whole_path[ipo, sum]",
         "tests/golden/test_stored.py::test_the_first_loss_of_pairs",
     ),
-    unmeasured_reason="Not measured yet: no packaged task stores pairs in its rows.",
+    expected_effect=ExpectedEffect(
+        metric="eval/accuracy_greedy",
+        direction="up",
+        task="hinted_sums",
+        parent="dpo",
+        min_difference=0.03,
+        runs_matched_by="steps",
+        settings=(
+            "task = benchmarks/atlas/stored_sums/train.jsonl",
+            "held_out = benchmarks/atlas/stored_sums/test.jsonl",
+            "verifier = last_number",
+            "iterations = 60",
+        ),
+    ),
 )

@@ -10,7 +10,7 @@ from torch import Tensor
 from groupwise.data import Batch, Logp, NeededMeasure, Surrogate, UnsplitUnit
 from groupwise.learner import InitialPolicy
 from groupwise.methods.method import Method
-from groupwise.methods.reference import PaperDifference, PaperReference
+from groupwise.methods.reference import ExpectedEffect, PaperDifference, PaperReference
 from groupwise.objective import Objective, log_ratio_to, sequence_mean
 from groupwise.rollout import ShuffledRows, Stored
 
@@ -102,5 +102,18 @@ z = max(0, mean over answers of sum_t log(pi(y_t | x', y_<t) / pi_ref(y_t | x', 
         "tests/golden/test_methods.py::test_whole_path[kto]",
         "tests/golden/test_stored.py::test_the_reference_point_is_the_mean_under_other_prompts",
     ),
-    unmeasured_reason="Not measured yet: no packaged task stores labelled answers in its rows.",
+    expected_effect=ExpectedEffect(
+        metric="eval/accuracy_greedy",
+        direction="up",
+        task="hinted_sums",
+        parent="dpo",
+        min_difference=0.03,
+        runs_matched_by="steps",
+        settings=(
+            "task = benchmarks/atlas/stored_sums/train.jsonl",
+            "held_out = benchmarks/atlas/stored_sums/test.jsonl",
+            "verifier = last_number",
+            "iterations = 6",
+        ),
+    ),
 )

@@ -1,7 +1,7 @@
 """SFT: supervised fine-tuning on the answers of the data rows."""
 
 from groupwise.methods.method import Method
-from groupwise.methods.reference import PaperDifference, PaperReference
+from groupwise.methods.reference import ExpectedEffect, PaperDifference, PaperReference
 from groupwise.objective import Objective, policy_gradient, token_mean
 from groupwise.rollout import ShuffledRows, Stored
 
@@ -46,5 +46,20 @@ J = 1 / sum_i |y_i| sum_i sum_t log pi(y_it | x_i, y_i,<t),  y_i a stored answer
         "tests/golden/test_methods.py::test_whole_path[sft]",
         "tests/golden/test_stored.py::test_sft_is_the_mean_over_all_answer_tokens",
     ),
-    unmeasured_reason="Not measured yet: it is a root, and no packaged task stores answers in its rows.",
+    expected_effect=ExpectedEffect(
+        metric="eval/accuracy_greedy",
+        direction="up",
+        task="hinted_sums",
+        parent="reinforce",
+        min_difference=0.05,
+        runs_matched_by="steps",
+        settings=(
+            "task = benchmarks/atlas/stored_sums/train.jsonl",
+            "held_out = benchmarks/atlas/stored_sums/test.jsonl",
+            "verifier = last_number",
+        ),
+    ),
+    our_finding="On sums of five numbers a model that guesses ends 20 iterations of REINFORCE at a held-out greedy "
+    "accuracy of 0.952, and of SFT at 0.967, both at the better of two rates (five fresh seeds): the effect, stated as "
+    "0.05, has no room there.",
 )

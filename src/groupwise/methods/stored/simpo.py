@@ -9,7 +9,7 @@ from torch.nn.functional import logsigmoid
 
 from groupwise.data import Batch, Surrogate, UnsplitUnit
 from groupwise.methods.method import Method
-from groupwise.methods.reference import PaperDifference, PaperReference
+from groupwise.methods.reference import ExpectedEffect, PaperDifference, PaperReference
 from groupwise.objective import Objective, over_pairs, pair_mean, pairs
 from groupwise.rollout import ShuffledRows, Stored
 
@@ -76,5 +76,18 @@ m = 1/|y| sum_t log pi(y_t | x, y_<t); w is chosen, l is rejected""",
         "tests/golden/test_methods.py::test_whole_path[simpo]",
         "tests/golden/test_stored.py::test_the_first_loss_of_pairs",
     ),
-    unmeasured_reason="Not measured yet: no packaged task stores pairs in its rows.",
+    expected_effect=ExpectedEffect(
+        metric="eval/accuracy_greedy",
+        direction="up",
+        task="hinted_sums",
+        parent="dpo",
+        min_difference=0.03,
+        runs_matched_by="steps",
+        settings=(
+            "task = benchmarks/atlas/stored_sums/train.jsonl",
+            "held_out = benchmarks/atlas/stored_sums/test.jsonl",
+            "verifier = last_number",
+            "iterations = 6",
+        ),
+    ),
 )

@@ -59,7 +59,7 @@ class SequenceClassifier(Decoder):
     def on(cls, decoder: Decoder, pad_token: int | None) -> "SequenceClassifier":
         """The classifier on a language model's layers, which it shares. Its head is 0: all texts have the score 0."""
         classifier = cls(ClassifierShape.of(decoder.shape, pad_token))
-        classifier.model = decoder.model
+        classifier.model, classifier.on_disk = decoder.model, decoder.on_disk
         embedding = decoder.model.embed_tokens.weight
         head = torch.zeros(1, embedding.shape[1], dtype=embedding.dtype, device=embedding.device)
         classifier.score.weight = nn.Parameter(head)

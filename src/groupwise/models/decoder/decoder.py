@@ -19,8 +19,9 @@ from torch.utils.checkpoint import checkpoint
 from groupwise.data import AttentionLayout, Ids
 from groupwise.models.decoder.rms_norm import RMSNorm
 from groupwise.models.decoder.rope_scaling import Scaling
+from groupwise.models.decoder.weights_on_disk import WeightsOnDisk
 
-__all__ = ["Decoder", "DecoderShape"]
+__all__ = ["Decoder", "DecoderShape", "weights_device"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -200,7 +201,7 @@ def _compiled(half: Callable[..., Any]) -> Callable[..., Any]:
     return torch.compile(half, dynamic=True)
 
 
-class _OpaqueLayout:
+class OpaqueLayout:
     """A layout as an argument of layers. FSDP would copy a dataclass there, token by token and without its cache."""
 
     def __init__(self, layout: AttentionLayout) -> None:
@@ -229,7 +230,7 @@ class DecoderTrunk(nn.Module):
 
     def forward(self, tokens: Int[Tensor, " n"], layout: AttentionLayout) -> Float[Tensor, "n width"]:
         x = self._embed(tokens)
-        rotation, opaque = rotary(layout.positions, self.shape, x.dtype), _OpaqueLayout(layout)
+        rotation, opaque = rotary(layout.positions, self.shape, x.dtype), OpaqueLayout(layout)
         for layer in self.layers:
             if self.recompute and torch.is_grad_enabled():
                 x = checkpoint(layer, x, rotation, opaque, use_reentrant=False, preserve_rng_state=False)
@@ -252,10 +253,17 @@ class DecoderTrunk(nn.Module):
         return x
 
 
+def weights_device(model: nn.Module) -> torch.device:
+    """The device of a model's weights; for one on the meta device with its weights on disk, that of a rank's rows."""
+    device, on_disk = next(model.parameters()).device, getattr(model, "on_disk", None)
+    return on_disk.device if device.type == "meta" and on_disk is not None else device
+
+
 class Decoder(nn.Module):
     """A `Backbone`: maps packed tokens and their layout to hidden states, and hidden states to logits.
 
-    The constructor creates parameters on the meta device. `Decoder.new` draws weights, `read_model` reads them.
+    The constructor creates parameters on the meta device. `Decoder.new` draws weights, `read_model` reads them. With
+    `outline_on_disk` they stay in the files `on_disk`, of which each sharded rank reads its rows.
 
     >>> sizes = dict(vocabulary_size=5, hidden_size=8, layers=1, heads=2, kv_heads=1, head_dim=4)
     >>> shape = DecoderShape(**sizes, mlp_width=16, max_positions=32)
@@ -273,6 +281,7 @@ class Decoder(nn.Module):
             self.model = DecoderTrunk(shape)
             head = None if shape.tied_embeddings else nn.Linear(shape.hidden_size, shape.vocabulary_size, bias=False)
             self.lm_head: nn.Module | None = head
+        self.on_disk: WeightsOnDisk | None = None
 
     @classmethod
     def new(

@@ -17,8 +17,9 @@ from torch.utils.checkpoint import checkpoint
 
 from groupwise.core import Usage
 from groupwise.data import AttentionLayout
-from groupwise.models.decoder.decoder import ModelSizes
+from groupwise.models.decoder.decoder import ModelSizes, OpaqueLayout
 from groupwise.models.decoder.expert_routing import ChosenExperts, install_router_hooks
+from groupwise.models.decoder.prefix_packing import PrefixPacking
 
 
 class TransformersBackbone(nn.Module):
@@ -30,18 +31,24 @@ class TransformersBackbone(nn.Module):
         inner = causal.get_decoder()  # pyright: ignore[reportCallIssue]
         self._trunk = next(name for name, module in causal.named_modules() if module is inner)
         self.experts = install_router_hooks(causal)
+        self.sharded = False
+        """Whether ranks share its weights: they gather a layer together, so all layers run also without a token."""
 
     def forward(
         self, tokens: Int[Tensor, " n"], layout: AttentionLayout, routes: ChosenExperts | None = None
     ) -> Float[Tensor, "n width"]:
         """Hidden states after the final norm. `routes` records, and may replace, the choice of a mixture's experts."""
         trunk = self.causal.get_submodule(self._trunk)
+        if not len(tokens) and self.sharded:
+            one = PrefixPacking.of([(0,)], [(0,)], device=tokens.device)
+            return self.forward(one.tokens, one)[:0].clone()
         if not len(tokens):  # attention cannot infer its shapes from no tokens
             return self.causal.get_input_embeddings()(tokens)  # pyright: ignore[reportCallIssue]
-        options = {} if routes is None else {"routes": routes}
-        inputs = self.inputs(tokens, layout)
-        output = trunk(**inputs, position_ids=self.position_ids(layout), use_cache=False, layout=layout, **options)
-        return output.last_hidden_state[0]
+        options: dict[str, Any] = {} if routes is None else {"routes": routes}
+        options |= self.inputs(tokens, layout) | {"position_ids": self.position_ids(layout)}
+        output = trunk(**options, use_cache=False, layout=OpaqueLayout(layout))
+        hidden = output.last_hidden_state[0]
+        return hidden.clone() if self.sharded else hidden  # FSDP hooks it: an operation in place on a view drops that
 
     def position_ids(self, layout: AttentionLayout) -> Int[Tensor, "..."]:
         """The positions of the packed tokens [1, n], as the trunk takes them."""
@@ -68,11 +75,11 @@ class TransformersBackbone(nn.Module):
     @property
     def recompute(self) -> bool:
         """Whether layers are recomputed in backward (activation checkpointing)."""
-        return any(layer.gradient_checkpointing for layer in self._layers())
+        return any(layer.gradient_checkpointing for layer in self.layers())
 
     @recompute.setter
     def recompute(self, wanted: bool) -> None:
-        layers = self._layers()
+        layers = self.layers()
         if wanted and not layers:
             raise Usage(
                 f"{type(self.causal).__name__} cannot recompute its layers",
@@ -100,7 +107,8 @@ class TransformersBackbone(nn.Module):
                 fix="leave --machine.compile out, or take a Llama, Mistral or Qwen model",
             )
 
-    def _layers(self) -> list[Any]:
+    def layers(self) -> list[Any]:
+        """The layers that can be recomputed in backward; none if transformers has no such class for the model."""
         from transformers.modeling_layers import GradientCheckpointingLayer
 
         return [m for m in self.causal.modules() if isinstance(m, GradientCheckpointingLayer)]

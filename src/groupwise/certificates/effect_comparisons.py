@@ -1,0 +1,197 @@
+"""A method compared with its parent over fresh seeds: values, verdict, and the reasons why there is none."""
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import Any
+
+from groupwise.certificates.effect_plans import FIRST_SEED, Results, pair_of, plan_of, tuning_metric
+from groupwise.certificates.studies import RESULTS, StudyRunResult, is_stale, read_results
+from groupwise.core import counted
+from groupwise.data import ACCURACY, EVAL_PAIR_ACCURACY, NO_SIGNAL
+from groupwise.evaluation.interval import mean_interval, mean_p
+from groupwise.evaluation.seed_verdicts import LOOK_P, Verdict, corrected_p, not_worse, seeds_for_power, verdict
+from groupwise.methods import ExpectedEffect, PaperReference
+
+LEVEL = 1 - LOOK_P
+"""The level of every interval, since a comparison may end at each of three looks."""
+SHARES = (
+    ACCURACY, EVAL_PAIR_ACCURACY, NO_SIGNAL, "eval/counts/", "eval/subscores", "subscores/", "outcome/", "groups/",
+    "clip_ratio/",
+)  # fmt: skip
+"""Prefixes of metrics from 0 to 1."""
+
+
+@dataclass(frozen=True, slots=True)
+class EffectComparison:
+    """A method's metric and its parent's for each fresh seed, at the settings that each side chose.
+
+    `kept_differences` are those of the metric that the method must keep, `acted` the mean of the effect's metric of
+    its mechanism, `parent_gain` how much held-out accuracy the parent gains by training, and `bases` the first model of
+    each seed. `stale`: code or model has changed since one of the runs.
+    """
+
+    expected_effect: ExpectedEffect
+    method_values: tuple[float, ...]
+    parent_values: tuple[float, ...]
+    kept_differences: tuple[float, ...] = ()
+    acted: float | None = None
+    parent_gain: float | None = None
+    bases: tuple[int, ...] = ()
+    stale: bool = False
+
+    @property
+    def differences(self) -> tuple[float, ...]:
+        """The difference of the metric between the method and its parent, for each seed."""
+        return tuple(a - b for a, b in zip(self.method_values, self.parent_values, strict=True))
+
+    @property
+    def claimed(self) -> tuple[float, ...]:
+        """The differences with the sign of the claim: above 0 is what the effect states."""
+        sign = 1 if self.expected_effect.direction == "up" else -1
+        return tuple(sign * x for x in self.differences)
+
+    @property
+    def mean(self) -> float:
+        return fmean(self.differences)
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """Student's interval of the mean difference over seeds, paired, at `LEVEL`."""
+        return mean_interval(self.differences, LEVEL)
+
+    @property
+    def room(self) -> float | None:
+        """How far the metric could move from the parent's mean; None for a metric without a bound."""
+        if not self.expected_effect.metric.startswith(SHARES):
+            return None
+        parent = fmean(self.parent_values)
+        return 1 - parent if self.expected_effect.direction == "up" else parent
+
+    @property
+    def obstacle(self) -> str:
+        """Why the runs can decide nothing; empty where they can."""
+        if self.room is not None and self.room < self.expected_effect.min_difference:
+            return "no room"
+        if self.acted == 0:
+            return "it did not act"
+        if self.parent_gain is not None and self.parent_gain < 0:
+            return "the parent unlearns"
+        return "" if any(self.differences) else "equal runs"
+
+    @property
+    def verdict(self) -> Verdict:
+        """The verdict on the claim. It needs every first model on one side, and what the method should keep."""
+        effect = self.expected_effect
+        if self.obstacle:
+            return "undecided"
+        claim = verdict(self.claimed, effect.min_difference, LEVEL)
+        if claim in ("shown", "opposite") and not self.bases_agree:
+            claim = "undecided"
+        kept = not_worse(self.kept_differences, effect.kept_margin, LEVEL) if self.kept_differences else "shown"
+        if kept == "opposite":
+            return "opposite"
+        return "undecided" if claim == "shown" and kept == "undecided" else claim
+
+    @property
+    def bases_agree(self) -> bool:
+        """Whether the mean difference has one sign with every first model."""
+        bases = self.bases or (0,) * len(self.differences)
+        means = [fmean(x for x, b in zip(self.differences, bases, strict=True) if b == base) for base in set(bases)]
+        return all(x > 0 for x in means) or all(x < 0 for x in means)
+
+    @property
+    def p(self) -> float:
+        """The two-sided p of no difference, corrected for three looks."""
+        return corrected_p(mean_p(self.differences))
+
+    @property
+    def seeds_needed(self) -> int:
+        """The seeds that find the smallest difference that counts in 80 % of the cases, by the spread here."""
+        return seeds_for_power(stdev(self.differences), self.expected_effect.min_difference)
+
+    def as_json(self) -> dict[str, Any]:
+        """The comparison in a certificate."""
+        by_seed = {"own": self.method_values, "parent": self.parent_values}
+        return {"difference": self.mean, "interval": self.interval, **by_seed, "result": self.verdict}
+
+    def __str__(self) -> str:
+        low, high = self.interval
+        because = f" ({self.obstacle})" if self.obstacle else ""
+        stale = "; stale: the code has changed since" if self.stale else ""
+        seeds = f"{counted(len(self.differences), 'seed')}"
+        interval = f"{100 * LEVEL:.1f} % interval {low:+.3g} to {high:+.3g}"
+        return f"{self.verdict}{because}: {self.mean:+.3g}, {interval} over {seeds}{stale}"
+
+
+def compare(
+    method: str, effect: ExpectedEffect, results: Results, first_seed: int = FIRST_SEED
+) -> EffectComparison | None:
+    """Compare a method with its parent at the first look that decides, or at the last one whose runs are stored.
+
+    None before the first look. Runs between two looks do not count: a comparison that may end at any seed would err
+    more often than stated.
+    """
+    found = None
+    for look in plan_of(effect).looks:
+        pairs = [pair_of(method, effect, seed, results) for seed in range(first_seed, first_seed + look)]
+        if any(pair is None or not set(pair) <= results.keys() for pair in pairs):
+            return found
+        runs = [(results[pair[0]], results[pair[1]]) for pair in pairs if pair is not None]
+        found = comparison_of(effect, runs)
+        if found is None or found.verdict != "undecided":
+            return found
+    return found
+
+
+def comparison_of(effect: ExpectedEffect, runs: list[tuple[StudyRunResult, StudyRunResult]]) -> EffectComparison | None:
+    """The comparison of pairs of runs, of the method and of its parent; None if one lacks the metric."""
+    values = [values_of(effect, effect.metric, *pair) for pair in runs]
+    kept = [values_of(effect, effect.kept, *pair) for pair in runs] if effect.kept else []
+    if not all(math.isfinite(x) for pair in (*values, *kept) for x in pair):
+        return None
+    own, parent = zip(*values)
+    return EffectComparison(
+        effect,
+        own,
+        parent,
+        kept_differences=tuple(a - b for a, b in kept),
+        acted=fmean(acted_of(effect, run) for run, _ in runs) if effect.acted else None,
+        parent_gain=gain_of([run for _, run in runs], tuning_metric(effect)),
+        bases=tuple(run.trial.base for run, _ in runs),
+        stale=any(is_stale(run) for pair in runs for run in pair),
+    )
+
+
+def values_of(effect: ExpectedEffect, metric: str, own: StudyRunResult, parent: StudyRunResult) -> tuple[float, float]:
+    """A metric of a method and of its parent with one seed, at equal tokens or after all iterations.
+
+    A run that collapsed has the accuracy 0.
+    """
+    if not (own.tokens and parent.tokens):
+        pair = (run.value(metric, len(run.tokens)) for run in (own, parent))
+        a, b = (0.0 if math.isnan(x) and metric.startswith(ACCURACY) else x for x in pair)
+        return a, b
+    if effect.runs_matched_by == "steps":
+        return own.value(metric, len(own.tokens)), parent.value(metric, len(parent.tokens))
+    budget = min(sum(own.tokens), sum(parent.tokens))
+    return own.at_tokens(metric, budget), parent.at_tokens(metric, budget)
+
+
+def acted_of(effect: ExpectedEffect, run: StudyRunResult) -> float:
+    """The mean of the mechanism's metric over all iterations; 0 without a value."""
+    return fmean(run.metrics.get(effect.acted, {}).values() or [0.0])
+
+
+def gain_of(runs: list[StudyRunResult], metric: str) -> float | None:
+    """The mean of a held-out metric at the end minus that at the start; None if a run lacks one of them."""
+    gains = [run.value(metric, len(run.tokens)) - run.metrics.get(metric, {}).get(0, math.nan) for run in runs]
+    return fmean(gains) if all(map(math.isfinite, gains)) else None
+
+
+def measured_effect(method: str, reference: PaperReference, root: Path) -> EffectComparison | None:
+    """The measurement of a method's stated effect, from stored results; None if there is none, or it is stale."""
+    effect = reference.expected_effect
+    comparison = compare(method, effect, read_results(root / RESULTS)) if effect else None
+    return None if comparison is None or comparison.stale else comparison

@@ -1,0 +1,121 @@
+"""A claim that is written down before its runs: two sides, each at its best learning rate, on fresh seeds.
+
+*Rates.* Each side runs at each rate with the seeds of `TUNING_SEEDS`, which no study uses. The rate with the largest
+mean is its rate, in a tie the smaller one; a collapsed run counts as it is. *Looks.* Both sides then run with the seeds
+from `FIRST_SEED` on, and the differences within a seed are tested after each number of seeds in `LOOKS`, each at
+Pocock's bound. The first look that decides ends the runs.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from groupwise.certificates.effect_comparisons import LEVEL
+from groupwise.certificates.effect_plans import FIRST_SEED, TUNING_SEEDS
+from groupwise.certificates.studies import StudyRun, StudyRunResult
+from groupwise.config.recipe import Recipe
+from groupwise.core import counted
+from groupwise.evaluation.interval import mean_interval
+from groupwise.evaluation.seed_verdicts import LOOKS, verdict
+from studies.study import Arm, Estimate, Results, average, points
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claim:
+    """The metric of the first side is larger than that of the second, as a mean over iterations `first` to `last`.
+
+    `sides` have no learning rate; `rates` are in rising order, and a single one is not tuned. A difference below
+    `least` does not count. `beside` are metrics that the page shows, of both sides. `bases` and `use` are those of a
+    study.
+    """
+
+    name: str
+    text: str
+    sides: tuple[Arm, Arm]
+    rates: tuple[str, ...]
+    metric: str
+    first: int
+    last: int
+    least: float
+    beside: tuple[str, ...] = ()
+    bases: Mapping[str, Callable[[int, Path], Recipe]] = field(default_factory=dict)
+    use: tuple[str, ...] = ()
+
+    def trial(self, side: int, rate: str, seed: int) -> StudyRun:
+        """A side's run at a rate."""
+        arm = self.sides[side]
+        return replace(arm, settings=(*arm.settings, f"optimizer.lr = {rate}")).trial(seed)
+
+    def mean(self, result: StudyRunResult, metric: str) -> float:
+        """The mean of a metric over the iterations of the claim; 0 for a run that collapsed before them."""
+        values = points(result, metric, self.first, self.last).values()
+        return average(values) if values else 0.0
+
+    def best_rate(self, side: int, results: Results) -> str | None:
+        """The rate at which a side runs with the fresh seeds; None before its tuning runs are there."""
+        if len(self.rates) == 1:
+            return self.rates[0]
+        runs = {rate: [self.trial(side, rate, seed) for seed in TUNING_SEEDS] for rate in self.rates}
+        if not all(run in results for trials in runs.values() for run in trials):
+            return None
+        means = {r: average(self.mean(results[run], self.metric) for run in runs[r]) for r in self.rates}
+        return max(self.rates, key=means.__getitem__)
+
+    def pairs(self, results: Results) -> Iterator[tuple[StudyRun, StudyRun]]:
+        """The runs of both sides with each fresh seed, once the rates are known."""
+        rates = [self.best_rate(side, results) for side in (0, 1)]
+        for seed in range(FIRST_SEED, FIRST_SEED + LOOKS[-1]):
+            if rates[0] is not None and rates[1] is not None:
+                yield self.trial(0, rates[0], seed), self.trial(1, rates[1], seed)
+
+    def differences(self, results: Results) -> list[float]:
+        """The first side minus the second, for each seed up to the first that lacks a result."""
+        found = []
+        for one, other in self.pairs(results):
+            if one not in results or other not in results:
+                break
+            found.append(self.mean(results[one], self.metric) - self.mean(results[other], self.metric))
+        return found
+
+    def next_runs(self, results: Results) -> list[StudyRun]:
+        """The runs without a result until the next look: the tuning runs first, and none after a verdict."""
+        tuning = [
+            self.trial(side, rate, seed)
+            for seed in TUNING_SEEDS
+            for rate in self.rates
+            for side in (0, 1)
+            if len(self.rates) > 1 and self.trial(side, rate, seed) not in results
+        ]
+        if tuning or decided(self.differences(results), self.least):
+            return tuning
+        pairs = list(self.pairs(results))
+        for look in LOOKS:
+            if runs := [run for pair in pairs[:look] for run in pair if run not in results]:
+                return runs
+        return []
+
+
+def decided(differences: Sequence[float], least: float) -> str:
+    """The verdict of the first look that decides, *undecided* after the last one, and empty while one is to come.
+
+    >>> decided([0.1, 0.11, 0.09, 0.1, 0.1], 0.03), decided([0.1, -0.1], 0.03), decided([0.1, -0.1] * 10, 0.03)
+    ('shown', '', 'undecided')
+    """
+    for look in LOOKS:
+        if len(differences) < look:
+            return ""
+        word = verdict(differences[:look], least, LEVEL)
+        if word != "undecided":
+            return word
+    return "undecided"
+
+
+def state(claim: Claim, results: Results) -> str:
+    """What is known of a claim, for the page."""
+    differences = claim.differences(results)
+    word = decided(differences, claim.least)
+    if not word:
+        return f"open after {counted(len(differences), 'seed')}" if differences else "*not measured*"
+    look = next(n for n in LOOKS if decided(differences[:n], claim.least))
+    low, high = mean_interval(differences[:look], LEVEL)
+    return f"*{word}*: {Estimate(tuple(differences[:look])).mean:.3f} ({low:.3f} to {high:.3f}), {look} seeds"

@@ -1,0 +1,124 @@
+"""A forest plot as SVG: each claim with its difference, the 95 % interval and the verdict.
+
+The difference counts to the right where the paper claims it. Rows compare differences of different units, so each row
+has its own scale: what a reader compares is how far an interval lies from 0, relative to its width.
+"""
+
+import html
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import isfinite
+
+from studies.figures import COLOURS, GRID, INK, PAPER, themed
+
+ORANGE, BLUE, GREEN, _, GREY = COLOURS
+VERDICTS = {"shown": GREEN, "opposite": ORANGE, "absent": GREY, "undecided": BLUE}
+"""The verdicts in the order of the plot, with their colours."""
+WIDTH, LINE, HEAD = 880, 22, 34
+CLAIM, LEFT, RIGHT, NUMBER = 100, 430, 610, 626
+"""Where columns begin, in pixels: claims, the plot with its end, numbers. Verdicts begin at the left edge."""
+SIZE = 13
+"""The letters, in pixels of the file: 11 pixels remain when a page shows it at 750."""
+NOTES = {
+    "†": "the methods have run at one learning rate that they share: undecided until each has its own",
+    "*": "a run of this claim was made by an earlier version of the code",
+}
+"""Marks behind a claim, and what they mean."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A claim with the ends and the middle of its interval, above 0 as the paper claims, and its verdict.
+
+    `number` is the difference in words, `marks` are keys of `NOTES`.
+    """
+
+    claim: str
+    low: float
+    middle: float
+    high: float
+    verdict: str
+    number: str = ""
+    marks: str = ""
+
+
+def forest(rows: Sequence[Row], alt: str) -> str:
+    """The plot, with the rows of a verdict together, in the order of `VERDICTS`.
+
+    >>> svg = forest([Row("answers grow", 1.0, 2.0, 3.0, "shown", "2 (1 to 3) tokens")], "One claim")
+    >>> svg.count("<circle"), "answers grow" in svg, "var(--c5)" in svg
+    (1, True, True)
+    """
+    ordered = [row for verdict in VERDICTS for row in rows if row.verdict == verdict]
+    notes = [f"{mark} {note}" for mark, note in NOTES.items() if any(mark in row.marks for row in rows)]
+    height = HEAD + LINE * (len(ordered) + len(notes)) + 10
+    parts = [f'<rect width="{WIDTH}" height="{height}" style="fill:{PAPER}"/>', *_head(HEAD + LINE * len(ordered))]
+    for i, row in enumerate(ordered):
+        middle = HEAD + LINE * i + LINE / 2
+        is_first = i == 0 or ordered[i - 1].verdict != row.verdict
+        parts += [_separator(middle - LINE / 2)] * is_first + _row(row, middle)
+    parts += [_text(CLAIM, height - 16 - LINE * i, note) for i, note in enumerate(reversed(notes))]
+    size = f'width="{WIDTH}" height="{height}" viewBox="0 0 {WIDTH} {height}"'
+    font = f'font-family="sans-serif" font-size="{SIZE}"'
+    return themed(f'<svg xmlns="http://www.w3.org/2000/svg" {size} {font}>\n' + "\n".join(parts) + "\n</svg>\n", alt)
+
+
+def _head(bottom: float) -> list[str]:
+    """The names of the columns, and the line of no difference."""
+    zero = (LEFT + RIGHT) / 2
+    return [
+        _text(8, 22, "verdict"),
+        _text(CLAIM, 22, "claim"),
+        _text(zero - 8, 22, "◂ against", anchor="end"),
+        _text(zero + 8, 22, "as claimed ▸"),
+        _text(NUMBER, 22, "difference (95 % interval)"),
+        _line(zero, HEAD, zero, bottom, INK, 1),
+    ]
+
+
+def _row(row: Row, y: float) -> list[str]:
+    """The mark and the word of the verdict, the claim, the interval with its middle, and the number."""
+    colour = VERDICTS[row.verdict]
+    low, middle, high = _scaled(row)
+    return [
+        _mark(row.verdict, 14, y),
+        _text(26, y + 4.5, row.verdict, colour=colour),
+        _text(CLAIM, y + 4.5, f"{row.claim} {row.marks}".strip()),
+        _line(low, y, high, y, colour, 2.4),
+        _mark(row.verdict, middle, y),
+        _text(NUMBER, y + 4.5, row.number),
+    ]
+
+
+def _scaled(row: Row) -> list[float]:
+    """Where the interval and its middle lie in the plot; an end without a bound lies at the edge."""
+    ends = (row.low, row.middle, row.high)
+    reach = max((abs(x) for x in ends if isfinite(x)), default=0.0) or 1.0
+    half = (RIGHT - LEFT) / 2
+    return [(LEFT + RIGHT) / 2 + half * min(max(x / reach, -1), 1) for x in ends]
+
+
+def _mark(verdict: str, x: float, y: float) -> str:
+    """A shape for each verdict, since some readers do not see its colour."""
+    style = f'style="fill:{VERDICTS[verdict]}"'
+    if verdict == "shown":
+        return f'<circle cx="{x:.1f}" cy="{y:.1f}" r="4.6" {style}/>'
+    if verdict == "undecided":
+        return (
+            f'<circle cx="{x:.1f}" cy="{y:.1f}" r="4" style="fill:{PAPER};stroke:{VERDICTS[verdict]};stroke-width:2"/>'
+        )
+    turned = f' transform="rotate(45 {x:.1f} {y:.1f})"' if verdict == "opposite" else ""
+    return f'<rect x="{x - 4:.1f}" y="{y - 4:.1f}" width="8" height="8"{turned} {style}/>'
+
+
+def _line(x1: float, y1: float, x2: float, y2: float, colour: str, width: float) -> str:
+    ends = f'x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}"'
+    return f'<line {ends} style="stroke:{colour};stroke-width:{width}"/>'
+
+
+def _separator(y: float) -> str:
+    return _line(8, y, WIDTH - 8, y, GRID, 1)
+
+
+def _text(x: float, y: float, text: str, *, colour: str = INK, anchor: str = "start") -> str:
+    return f'<text x="{x:.0f}" y="{y:.1f}" text-anchor="{anchor}" style="fill:{colour}">{html.escape(text)}</text>'

@@ -1,0 +1,125 @@
+"""Arms at their best learning rates: each chooses on tuning seeds, and they are compared again on fresh ones.
+
+A comparison of methods at one shared rate says which method that rate suits. So each arm has a grid of 1/3, 1, 3 and 10
+times its rate on two tuning seeds, and the best of each is compared on `FRESH`. Ties go to the smaller rate, and a
+collapse counts. `TUNED` lists the parts of studies that compare methods, with the metric that chooses.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from groupwise.certificates.effect_plans import TUNING_SEEDS, WHOLE, merged, path_of
+from groupwise.certificates.studies import StudyRun
+from studies.study import FRESH, Arm, Measured, Results, Study, average, points, table
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What an arm chooses its rate by: the mean of a metric over the last iterations, larger is better."""
+
+    metric: str
+    last_iterations: int
+
+
+TUNED: Mapping[str, Mapping[str, Choice]] = {
+    "gspo_regimes": {"regimes": Choice("outcome/correct", 10)},
+    "dynamic_sampling": {"calculator": Choice("eval/accuracy", 1)},
+    "ladder": {"rungs": Choice("eval/accuracy", 1)},
+    "useful_length": {"searches": Choice("eval/accuracy", 1)},
+    "difficulty": {"levels": Choice("eval/accuracy", 1)},
+    "clip_higher": {"bounds": Choice("eval/accuracy", 1)},
+    "engine_logprobs": {"rounded": Choice("outcome/correct", 10)},
+}
+"""The tuned parts, by study. The order is that in which they run."""
+
+
+def at_rate(arm: Arm, rate: float) -> Arm:
+    """The arm with another learning rate."""
+    return replace(arm, settings=merged(arm.settings, (f"optimizer.lr = {rate:.3g}",)))
+
+
+def grid_of(arm: Arm) -> list[Arm]:
+    """The arm at each rate of the grid, from the smallest."""
+    rate = arm.trial(0).recipe().optimizer.lr
+    return [at_rate(arm, rate * factor) for factor in WHOLE.factors]
+
+
+def scores_of(arms: list[Arm], choice: Choice, results: Results) -> list[float]:
+    """The mean over the tuning seeds at each rate: NaN before its runs are stored, -inf without the metric."""
+    return [_score([results.get(arm.trial(seed)) for seed in TUNING_SEEDS], choice) for arm in arms]
+
+
+def _score(runs: list, choice: Choice) -> float:
+    if None in runs:
+        return math.nan
+    ends = [points(run, choice.metric, len(run.tokens) - choice.last_iterations + 1, len(run.tokens)) for run in runs]
+    return math.fsum(map(average, map(dict.values, ends))) / len(runs) if all(ends) else -math.inf
+
+
+def chosen(arm: Arm, choice: Choice, results: Results) -> Arm | None:
+    """The arm at its best rate; None before its grid has run."""
+    arms = grid_of(arm)
+    scores = scores_of(arms, choice, results)
+    return None if any(map(math.isnan, scores)) else arms[scores.index(max(scores))]
+
+
+def tuned_runs(study: Study, results: Results) -> dict[StudyRun, set[str]]:
+    """The runs of a study's tuned parts, with their metrics: grids, then fresh seeds at the best rates."""
+    runs: dict[StudyRun, set[str]] = {}
+    for part, choice in TUNED.get(study.name, {}).items():
+        arms = study.parts[part].values()
+        best = [chosen(arm, choice, results) for arm in arms]
+        grid = [tried.trial(seed) for arm in arms for tried in grid_of(arm) for seed in TUNING_SEEDS]
+        fresh = [arm.trial(seed) for seed in FRESH for arm in best if arm is not None]
+        runs |= {run: {*study.metrics, choice.metric} for run in [*grid, *fresh]}
+    return runs
+
+
+def at_best_rates(study: Study, results: Results) -> dict[str, Measured]:
+    """The results of the tuned parts at the best rates, on fresh seeds, where every arm has run."""
+    found = {}
+    for part, choice in TUNED.get(study.name, {}).items():
+        best = {key: chosen(arm, choice, results) for key, arm in study.parts[part].items()}
+        arms = {key: arm for key, arm in best.items() if arm is not None}
+        if len(arms) == len(best) and (measured := Measured(arms, results, FRESH)).seeds:
+            found[part] = measured
+    return found
+
+
+def tuned_blocks(study: Study, results: Results, exact: dict) -> dict[str, str]:
+    """The generated texts of the tuned parts: the grid, and the part's text at the best rates."""
+    measured, found = study.measured(results), at_best_rates(study, results)
+    texts = {}
+    for part, choice in TUNED.get(study.name, {}).items():
+        whole = dict(measured) | {part: found[part]} if part in found else {}
+        text = study.blocks(whole, exact)[part] if whole else _not_run(study, part)
+        texts[f"{part}_tuned"] = "\n\n".join(filter(None, (grid_table(study, part, choice, results), text)))
+    return texts
+
+
+def grid_table(study: Study, part: str, choice: Choice, results: Results) -> str:
+    """The scores of each arm at each rate, the chosen one bold; empty before any has run."""
+    rows = []
+    for key, arm in study.parts[part].items():
+        arms, best = grid_of(arm), chosen(arm, choice, results)
+        cells = [_cell(tried, x, best) for tried, x in zip(arms, scores_of(arms, choice, results), strict=True)]
+        rows.append((key, *cells))
+    if not any(cell for row in rows for cell in row[1:]):
+        return ""
+    return table(("arm", *(f"rate x {factor:.3g}" for factor in WHOLE.factors)), rows)
+
+
+def _cell(arm: Arm, score: float, best: Arm | None) -> str:
+    if math.isnan(score):
+        return ""
+    rate = next(line.partition(" = ")[2] for line in arm.settings if path_of(line) == "optimizer.lr")
+    text = f"{rate}: {'collapsed' if score == -math.inf else f'{score:.3f}'}"
+    return f"**{text}**" if arm == best else text
+
+
+def _not_run(study: Study, part: str) -> str:
+    """The text of a tuned part whose fresh seeds have not run."""
+    arms = len(study.parts[part])
+    grid, fresh = arms * len(WHOLE.factors) * len(TUNING_SEEDS), arms * len(FRESH)
+    return f"*Not run yet.* `python -m studies {study.name}` makes {grid} runs of grids and {fresh} at the best rates."

@@ -1,0 +1,170 @@
+"""A law: each split that a plan prints can be started, with the settings that the plan prints for it."""
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+import groupwise as gw
+from groupwise.__main__ import main
+from groupwise.checks.check_by_model_kind import kind_errors
+from groupwise.checks.check_machine import (
+    check_batch_invariance,
+    check_machine,
+    check_place,
+    check_scores,
+    check_sharding,
+)
+from groupwise.config.model_dependent_defaults import starting_point
+from groupwise.config.recipe import Recipe
+from groupwise.config.recipe_toml import read_recipe
+from groupwise.config.resolve_devices import resolved
+from groupwise.config.user_code import UserCode
+from groupwise.core import Usage, raise_all
+from groupwise.engines import Served, Vllm
+from groupwise.engines.remote.replica_devices import gpu_count, gpu_indices, rank_devices
+from groupwise.engines.remote.served_settings import EngineRequirements
+from groupwise.models import DecoderShape, find_model
+from groupwise.planning.device_splits import LAGS, DevicePlacement, obstacle, placements
+from groupwise.planning.fit_in_memory import Change
+from groupwise.planning.gpu_cards import named_machines
+from groupwise.planning.machines import on_machines
+from groupwise.planning.read_model_shape import planned_shape
+from groupwise.planning.run_processes import check_memory
+from groupwise.planning.split_settings import split_settings
+from tests.pretended_gpu import MEMORY, pretended_gpu
+
+RECIPES: dict[str, list[Change]] = {
+    "packaged": [],
+    "an engine with a small cache": [("engine.max_num_seqs", "8"), ("engine.kv_cache_tokens", "4096")],
+    "an adapter": [("lora.rank", "4"), ("method", "rloo")],
+    "a reference model": [("method", "grpo")],
+    "a critic": [("method", "ppo")],
+    "engines in other processes": [("engine.kind", "Served"), ("cluster.max_staleness", "1")],
+    "stored answers as drafts": [("engine.kind", "Speculative"), ("engine.batch_invariant", "false")],
+    "vLLM": [("engine.kind", "Vllm")],
+}
+"""Changes of the packaged recipe."""
+COUNTS = (1, 2, 8, 16)
+PROMPT = 40
+
+
+@cache
+def read(name: str, settings: tuple[Change, ...] = ()) -> Recipe:
+    """A recipe on GPUs with further settings, as a command line gives them."""
+    start = starting_point(None, [*RECIPES[name], *settings])
+    return on_machines(read_recipe(start.source, start.overrides), named_machines("h100"))
+
+
+def splits(recipe: Recipe, shape: DecoderShape, count: int) -> Iterator[tuple[DevicePlacement, int]]:
+    """Every split that the plan may print, with a bound on the staleness."""
+    machines = named_machines(f"{count}xh100")
+    for together, lags in ((True, LAGS[:1]), (False, LAGS[1:])):
+        found = placements(recipe, shape, PROMPT, machines, together=together, every=False)
+        yield from ((placement, lag) for placement in found for lag in lags)
+
+
+def refuse(recipe: Recipe, shape: DecoderShape) -> None:
+    """Raise the errors of the checks of `train` about devices and processes."""
+    raise_all([*check_machine(recipe, UserCode(), train=True).errors, *check_batch_invariance(recipe)])
+    raise_all([*check_place(recipe), *check_scores(recipe)])
+    recipe = resolved(recipe)
+    raise_all(kind_errors(recipe, shape))
+    check_sharding(recipe, shape)
+    check_memory(recipe, shape, PROMPT, MEMORY, "the GPU")
+
+
+def devices(recipe: Recipe) -> tuple[list[int], list[int]]:
+    """The GPUs of the ranks, and those of the engines."""
+    ranks, engine = rank_devices(recipe.cluster.ranks, "cuda", gpu_count()), recipe.engine
+    target = EngineRequirements(dtype="bfloat16", device="cuda", ranks=recipe.cluster.ranks)
+    replicas = engine.replica_devices(target) if isinstance(engine, Served) else ranks[:1]
+    return [gpu for name in ranks for gpu in gpu_indices(name)], [gpu for name in replicas for gpu in gpu_indices(name)]
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_each_split_of_a_plan_is_accepted_and_uses_every_device(name: str) -> None:
+    planned = read(name)
+    shape = planned_shape(find_model(planned.model))
+    labels = set()
+    for count in COUNTS:
+        with pretended_gpu(count=count):
+            for placement, lag in splits(planned, shape, count):
+                settings = split_settings(planned, placement, lag)
+                recipe = read(name, tuple(settings))
+                refuse(recipe, shape)
+                assert recipe.cluster.max_staleness == lag and not split_settings(recipe, placement, lag)
+                learners, engines = devices(recipe)
+                assert len(learners) == placement.learner_devices and len(engines) == placement.generator_devices
+                assert sorted({*learners, *engines}) == [*range(count)]
+                assert placement.together or not {*learners} & {*engines}
+                labels.add(placement.label)
+    alone = {f"{count - 1} generate, 1 learn" for count in COUNTS[1:]}
+    assert labels >= ({"1 do both"} if name == "stored answers as drafts" else {"8 do both", *alone}), labels
+
+
+def test_an_engine_keeps_its_settings_in_other_processes() -> None:
+    name = "an engine with a small cache"
+    shape, count = planned_shape(find_model("calculator")), 8
+    for placement, lag in splits(read(name), shape, count):
+        engine = read(name, tuple(split_settings(read(name), placement, lag))).engine
+        assert isinstance(engine, Served) and (engine.max_num_seqs, engine.kv_cache_tokens) == (8, 4096)
+
+
+def test_a_refused_split_is_refused_by_a_check_as_well() -> None:
+    """The reasons of a plan are those of the checks: three ranks, compiled shards, and engines of several devices."""
+    shape = planned_shape(find_model("calculator"))
+    three = DevicePlacement(device_count=4, generator_devices=1, learner_devices=3, tensor_parallel=1)
+    with pytest.raises(Usage, match="power of two"):
+        read("packaged", tuple(split_settings(read("packaged"), three, 1)))
+    assert "power of two" in obstacle(three, read("packaged"), shape)
+    two = replace(three, generator_devices=2, learner_devices=2)
+    compiled = read("packaged", (("machine.compile", "true"), *split_settings(read("packaged"), two, 1)))
+    with pretended_gpu(count=4), pytest.raises(Usage, match="cannot be sharded") as caught:
+        refuse(compiled, shape)
+    assert obstacle(two, compiled, shape) in caught.value.evidence
+    wide = replace(two, tensor_parallel=2)
+    assert "only engines of vLLM" in obstacle(wide, read("packaged"), shape)
+    recipe = read("vLLM", tuple(split_settings(read("vLLM"), wide, 1)))
+    assert isinstance(recipe.engine, Vllm) and (recipe.engine.replicas, recipe.engine.tensor_parallel_size) == (1, 2)
+
+
+def started_with(text: str) -> list[list[str]]:
+    """The settings that a plan prints."""
+    return [line.split() for line in re.findall(r"^  started with: (.*)$", text, re.M)]
+
+
+def test_the_settings_that_a_plan_prints_are_accepted_by_check(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", "--machines", "8xh100"]) == 0
+    printed = started_with(capsys.readouterr().out)
+    assert printed and all("--cluster.ranks" in words or "--engine.replicas" in words for words in printed)
+    with pretended_gpu(count=8):
+        for words in printed:
+            assert main(["check", *words]) == 0, capsys.readouterr()
+
+
+def test_the_settings_that_a_plan_prints_are_those_of_its_json(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["plan", "--machines", "4xh100"]
+    assert main(words) == main([*words, "--json"]) == 0
+    text, _, numbers = capsys.readouterr().out.partition("\n{")
+    settings = [each["settings"] for each in json.loads("{" + numbers)["trials"]]
+    listed = [[word for path, value in each.items() for word in (f"--{path}", value)] for each in settings]
+    assert started_with(text) and all(words in listed for words in started_with(text))
+
+
+@pytest.mark.slow
+def test_every_split_of_two_devices_runs_on_a_cpu(home: Path) -> None:
+    """Ranks and engines are processes of this machine, one for each device of the plan."""
+    small = {"iterations": 2, "prompts": 2, "method.group_size": 4, "evaluate.problems": 2, "max_tokens": 12}
+    recipe, shape = read("packaged"), planned_shape(find_model("calculator"))
+    recipe = replace(recipe, machine=replace(recipe.machine, device="cpu", dtype="float32"))
+    found = [(placement, lag) for placement, lag in splits(recipe, shape, 2) if lag < 2]
+    assert {placement.label for placement, _ in found} == {"2 do both", "1 generate, 1 learn"}
+    for placement, lag in found:
+        settings = {path: int(x) if x.isdecimal() else x for path, x in split_settings(recipe, placement, lag)}
+        run = gw.train(out="runs", **small, **settings)
+        assert run.done == 2

@@ -1,0 +1,179 @@
+"""Claims that are written down before their runs: rates, looks and verdicts, and the parts that their runs load."""
+
+import asyncio
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from benchmarks.atlas import running
+from studies.claim import decided, state
+from studies.dense_twin import PARTS
+from studies.engine_kl import KL
+from studies.kl_notes import EngineKL
+from studies.noisy_engine import Noisy, NoisyEngine
+from studies.pages import filled
+from studies.ratio_spreads import Spreads
+from studies.running import HOME
+from studies.stable_rates import mean_spread
+from studies.study import Measured
+
+from groupwise.certificates.effect_comparisons import LEVEL
+from groupwise.certificates.effect_plans import FIRST_SEED, TUNING_SEEDS
+from groupwise.certificates.studies import StudyRun, StudyRunResult, read_results
+from groupwise.config.recipe_toml import write
+from groupwise.data import GenerationRequest, pack, rollout_of
+from groupwise.engines import NativeEngine
+from groupwise.evaluation.interval import t_quantile
+from groupwise.evaluation.seed_verdicts import LOOKS
+from groupwise.models import find_model, read_model, read_tokenizer
+from studies import claims, dense_twin, mixtures, pages
+from tests.studies.test_studies import result
+
+NAMES = [*claims.CLAIMS]
+CLAIM = claims.CLAIMS["noisy-best"]
+
+
+def result_of(trial: StudyRun, value: float) -> StudyRunResult:
+    """A fresh result whose metrics all have one value."""
+    recipe = trial.recipe()
+    metrics = {name: dict.fromkeys(range(1, 21), value) for name in (CLAIM.metric, *CLAIM.beside)}
+    model = running.packaged_weights(recipe.model)
+    return replace(result(trial, 0.0), metrics=metrics, code_hash=running.code_hash(recipe.method), model_hash=model)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_recipes_resolve_and_the_sides_differ_as_the_claim_says(name: str) -> None:
+    claim = claims.CLAIMS[name]
+    one, other = (claim.trial(side, claim.rates[0], FIRST_SEED).recipe() for side in (0, 1))
+    assert one.seed == other.seed == FIRST_SEED and one.optimizer == other.optimizer
+    changed = {line.partition(" = ")[0] for line in set(write(one).splitlines()) ^ set(write(other).splitlines())}
+    if name.startswith("engine"):
+        assert changed == {"old_logprobs"}
+    elif name == "admission":
+        assert changed == {"model"} and {one.model, other.model} <= claim.bases.keys()
+    else:
+        assert one.engine == other.engine and one.method.old_logprobs == other.method.old_logprobs == "engine"
+    assert all((HOME / path).is_file() for path in claim.use)
+    assert list(claim.rates) == sorted(claim.rates, key=float)
+
+
+def test_each_side_takes_its_best_rate_and_the_smaller_one_in_a_tie() -> None:
+    values = {"3e-5": 0.2, "1e-4": 0.5, "3e-4": 0.5, "1e-3": 0.1}
+    trials = {
+        CLAIM.trial(side, rate, seed): x for side in (0, 1) for rate, x in values.items() for seed in TUNING_SEEDS
+    }
+    results = {trial: result_of(trial, x) for trial, x in trials.items()}
+    assert CLAIM.best_rate(0, results) == "1e-4"
+    results[CLAIM.trial(1, "3e-4", TUNING_SEEDS[1])] = result_of(CLAIM.trial(1, "3e-4", TUNING_SEEDS[1]), 0.6)
+    assert CLAIM.best_rate(1, results) == "3e-4"
+    collapsed = CLAIM.trial(1, "3e-4", TUNING_SEEDS[0])
+    results[collapsed] = replace(results[collapsed], metrics={}, tokens=())
+    assert CLAIM.best_rate(1, results) == "1e-4"  # a run without the metric counts as 0
+    del results[CLAIM.trial(0, "1e-3", TUNING_SEEDS[0])]
+    assert CLAIM.best_rate(0, results) is None
+    assert CLAIM.next_runs(results) == [CLAIM.trial(0, "1e-3", TUNING_SEEDS[0])]
+
+
+def test_a_look_decides_at_its_own_bound_and_the_last_one_ends_the_claim() -> None:
+    assert decided([0.05, 0.06, 0.04, 0.05], 0.03) == ""
+    assert decided([-0.05, -0.06, -0.04, -0.05, -0.05], 0.03) == "opposite"
+    assert decided([0.001, -0.001, 0.0, 0.001, -0.001], 0.03) == "absent"
+    # Student's 95 % interval of these excludes 0, that of a look does not
+    five = [0.01, 0.09, 0.04, 0.02, 0.08]
+    mean, deviation = math.fsum(five) / 5, (sum((x - 0.048) ** 2 for x in five) / 4) ** 0.5
+    t = mean / deviation * 5**0.5
+    assert 2.776 < t < t_quantile(4, LEVEL) and decided(five, 0.03) == ""
+    assert decided([*five, *five], 0.03) == "shown"
+    assert decided([0.1, -0.1] * (LOOKS[-1] // 2), 0.03) == "undecided"
+    small = [0.029, 0.028, 0.0295, 0.0285, 0.032]  # above 0, and too small to count; the interval reaches above 0.03
+    assert decided(small, 0.03) == "" and decided(small, 0.025) == "shown"
+
+
+def test_runs_are_made_look_by_look_until_one_decides(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+    made: list[StudyRun] = []
+
+    def run_trial(trial: StudyRun, *others: object) -> StudyRunResult:
+        made.append(trial)
+        noise = 0.1 * (-1) ** trial.seed * (trial.seed < FIRST_SEED + LOOKS[0])  # the first look is open
+        return result_of(trial, (0.6 if trial.method == "gspo" else 0.5) + noise * (trial.method == "gspo"))
+
+    monkeypatch.setattr(running, "run_trial", run_trial)
+    page = tmp_path / claims.PAGE
+    page.parent.mkdir(parents=True)
+    page.write_text((HOME / claims.PAGE).read_text("utf-8"), encoding="utf-8")
+    assert claims.main(["noisy-3e-4", "--minutes", "0"], tmp_path) == 1 and not made
+    assert claims.main(["noisy-3e-4"], tmp_path) == 0
+    seeds = [trial.seed for trial in made]
+    assert seeds == [seed for seed in range(FIRST_SEED, FIRST_SEED + len(seeds) // 2) for _ in (0, 1)]
+    assert len(seeds) // 2 == LOOKS[1]
+    results = read_results(tmp_path / claims.RESULTS)
+    text = state(claims.CLAIMS["noisy-3e-4"], results)
+    assert f"noisy-3e-4: {text}" in capsys.readouterr().out and text in page.read_text("utf-8")
+    count = len(made)
+    assert claims.main(["noisy-3e-4"], tmp_path) == 0 and len(made) == count
+
+
+def test_a_run_that_fails_leaves_the_claim_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+    def run_trial(trial: StudyRun, *others: object) -> StudyRunResult:
+        raise ValueError("no")
+
+    monkeypatch.setattr(running, "run_trial", run_trial)
+    assert not claims.measure(claims.CLAIMS["noisy-3e-4"], tmp_path, math.inf)
+    assert "failed: ValueError('no')" in capsys.readouterr().out
+
+
+def test_the_page_has_the_state_of_each_claim() -> None:
+    page = (HOME / claims.PAGE).read_text("utf-8")
+    assert filled(page, claims.blocks(claims.fresh_results(HOME))) == page, "python -m studies.claims"
+
+
+def test_the_mixtures_of_today_are_not_admitted() -> None:
+    stored = read_results(HOME / pages.RESULTS)
+    spreads = [
+        mean_spread(Measured(PARTS[name], stored), "grpo", dense_twin.RATES, 1, 5).values
+        for name in ("mixture", "twin")
+    ]
+    differences = [a - b for a, b in zip(*spreads, strict=True)]
+    assert len(differences) == 5 and decided(differences, claims.CLAIMS["admission"].least) != "shown"
+    assert decided([x + 1 for x in differences], claims.CLAIMS["admission"].least) == "shown"
+
+
+def test_the_candidate_uses_as_many_weights_per_token_as_its_twin() -> None:
+    sparse, dense = mixtures.SPARSE, mixtures.SPARSE_TWIN
+    assert sparse["num_experts_per_tok"] * sparse["moe_intermediate_size"] == dense["intermediate_size"]
+    assert sparse["num_hidden_layers"] == dense["num_hidden_layers"]
+
+
+def test_the_noisy_engine_samples_the_same_tokens_with_other_log_probs() -> None:
+    directory = find_model("calculator")
+    model, tokenizer = read_model(directory), read_tokenizer(directory)
+    context = tuple(tokenizer.encode("7*5+8-9+3="))
+    requests = [GenerationRequest(context=context, limit=24, draw_id=1, stream=(i,)) for i in range(40)]
+
+    async def sampled(engine: NativeEngine) -> list:
+        return list(await asyncio.gather(*map(engine.sample, requests)))
+
+    exact = asyncio.run(sampled(NativeEngine(model, tokenizer, seed=3)))
+    setting = Noisy(sd=3.0, fraction=0.1)
+    noisy, again, other = (
+        asyncio.run(sampled(setting.build(model, tokenizer, seed=seed, experts=None))) for seed in (3, 3, 4)
+    )
+    assert isinstance(setting.build(model, tokenizer, seed=3, experts=None), NoisyEngine)
+    assert [x.tokens for x in noisy] == [x.tokens for x in exact] and noisy == again != other
+    off = torch.tensor([a - b for x, y in zip(noisy, exact, strict=True) for a, b in zip(x.logp, y.logp, strict=True)])
+    assert (off != 0).double().mean() == pytest.approx(0.1, abs=0.04)
+    assert off[off != 0].std() == pytest.approx(3.0, abs=0.8)
+
+
+def test_notes_are_the_kl_of_the_engine_and_the_kurtosis_of_the_ratios() -> None:
+    batch = pack([rollout_of([0, 1], lengths=[2, 3])])
+    old = torch.tensor([-1.0, -2.0, -3.0, -1.0, -2.0], dtype=torch.float64)
+    off = torch.tensor([0.1, 0.2, -0.1, 0.3, 0.0], dtype=torch.float64)
+    step = batch.having(logp_old=old, logp_engine=old + off, logp=old + off)
+    assert EngineKL()(batch).all() and KL.endswith("EngineKL/kl")
+    assert EngineKL().notes(step) == pytest.approx({"kl": 0.1})
+    away = off - off.mean()
+    assert Spreads().notes(step)["kurtosis"] == pytest.approx(float((away**4).mean() / (away**2).mean() ** 2 - 3))
+    assert Spreads().notes(step.having(logp=old))["kurtosis"] == 0.0

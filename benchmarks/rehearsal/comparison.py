@@ -54,11 +54,18 @@ def rows_of(recipe: Recipe, shape: DecoderShape, prompt: int, traces: Sequence[R
     yield from memory_rows("other ranks", traces[1:], memories[-1])
 
 
+MESSAGE = "uint8"
+"""The dtype of messages. Ranks pass on those by which rank 0 asks for weights; they are not counted as weights."""
+
+
 def sent_rows(recipe: Recipe, shape: DecoderShape, traces: Sequence[RankTrace]) -> Iterator[Row]:
     """The bytes that a rank sends in a step, and to publish the weights."""
 
     def most(phase: str, *operations: str, first: int = 0) -> int:
-        each = [sent_bytes(trace.phases[phase].exchanges) for trace in traces[first:]]
+        each = [
+            sent_bytes([x for x in trace.phases[phase].exchanges if phase != PUBLISHING or x.dtype != MESSAGE])
+            for trace in traces[first:]
+        ]
         return max(sum(sent[x] for x in operations) for sent in each)
 
     size, weights = recipe.cluster.ranks, weights_of(shape)

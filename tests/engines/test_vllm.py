@@ -14,6 +14,7 @@ import pytest
 import torch
 from torch.multiprocessing import reductions
 
+from groupwise.__main__ import main
 from groupwise.core import LogprobMismatch, Usage
 from groupwise.data import Finish, Generation, GenerationRequest, Sampling
 from groupwise.engines import EngineAccess, Fleet, NativeEngine, Vllm
@@ -299,18 +300,22 @@ def engine_core(pids: list[int]) -> int:
     return next(pid for pid in pids if "EngineCore" in Path(f"/proc/{pid}/cmdline").read_text())
 
 
-@pytest.mark.parametrize("lora", [(), ("--lora.rank", "8", "--optimizer.lr", "1e-3")], ids=["whole", "adapter"])
-def test_a_run_has_the_bytes_of_the_native_run(lora: tuple[str, ...], tmp_path: Path) -> None:
-    """Old log-probs are recomputed by the learner, so equal tokens give equal weights. vLLM gets merged adapters."""
-    for name, engine in (("native", "Native"), ("vllm", "Vllm")):
-        words = ["train", "--name", name, "--iterations", "3", "--prompts", "8", "--evaluate.problems", "16",
-                 "--engine.kind", engine, *lora]  # fmt: skip
-        words += ["--engine-python", PYTHON] if engine == "Vllm" else []
-        output = subprocess.run(
-            [sys.executable, "-m", "groupwise", *words], cwd=tmp_path, capture_output=True, text=True
-        )
-        assert output.returncode == 0, output.stderr
-    (native,), (vllm,) = ([*tmp_path.glob(f"runs/{name}-*")] for name in ("native", "vllm"))
+ADAPTER = ("--lora.rank", "8", "--optimizer.lr", "1e-3")
+
+
+@pytest.mark.usefixtures("bitsandbytes")
+@pytest.mark.parametrize(
+    "words", [(), ADAPTER, (*ADAPTER, "--machine.quantization", "nf4")], ids=["whole", "adapter", "base in 4 bits"]
+)
+def test_a_run_has_the_bytes_of_the_native_run(words: tuple[str, ...], home: Path) -> None:
+    """Old log-probs are recomputed by the learner, so equal tokens give equal weights.
+
+    vLLM gets the sum of an adapter and its base, which is dequantised if it is in 4 bits.
+    """
+    run = ["train", "--iterations", "3", "--prompts", "8", "--evaluate.problems", "16", *words]
+    assert main([*run, "--name", "native"]) == 0
+    assert main([*run, "--name", "vllm", "--engine.kind", "Vllm", "--engine-python", PYTHON]) == 0
+    (native,), (vllm,) = ([*home.glob(f"runs/{name}-*")] for name in ("native", "vllm"))
     file = "checkpoints/000003/tensors.safetensors"
     assert (native / file).read_bytes() == (vllm / file).read_bytes()
 

@@ -15,6 +15,7 @@ from benchmarks.atlas.studies import studies as effects
 from studies.pages import RESULTS as MEASURED
 from studies.running import find_study
 from studies.study import SEEDS
+from studies.tuning import tuned_runs
 
 from groupwise.certificates.studies import RESULTS, read_results
 from studies import __main__ as command
@@ -42,13 +43,16 @@ def _of_the_atlas() -> Iterator[tuple[str, int, int]]:
 
 
 def _of_the_studies() -> Iterator[tuple[str, int, int]]:
-    """Each part of a study with its missing runs, and with all its runs."""
+    """Each part of a study with its missing runs, and with all its runs; its tuned parts as far as the results say."""
     stored = read_results(HOME / MEASURED)
     for study in map(find_study, command.NAMES):
         for part in study.parts:
             needed = study.trials(SEEDS, [part])
             missing = sum(not is_measured(trial, metrics, stored) for trial, metrics in needed.items())
             yield f"{study.name} {part}", missing, len(needed)
+        tuned = tuned_runs(study, stored)
+        missing = sum(not is_measured(trial, metrics, stored) for trial, metrics in tuned.items())
+        yield f"{study.name}, at the best rates", missing, len(tuned)
 
 
 if __name__ == "__main__":
